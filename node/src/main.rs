@@ -1,0 +1,2 @@
+//! The `dnode` program.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Placeholder for the framing of control messages and tensors.

@@ -1,0 +1,30 @@
+//! What peers say to each other: ids, clocks, parameter layouts, messages, frames and limits.
+//!
+//! This crate does no I/O, reads no clock and draws no random number.
+//! `docs/protocol.md` is the normative text; [`message`] and [`frame`] are its code.
+//!
+//! ```text
+//!  initiator                                    responder
+//!     │ ── Propose{exchange, fragment, clock} ───▶ │   takes the lease on the fragment, or
+//!     │ ◀── Accept{clock} │ Busy │ Stale{clock} ── │   answers at once that it cannot
+//!     │ ══ tensor frames: Offer ═════════════════▶ │   d = φⱼ − φᵢ ;  φⱼ −= w·d ;  journal
+//!     │ ◀═════════════════ tensor frames: Reply ══ │
+//!     │   φᵢ += w·d                                │
+//!     │ ── Ack{exchange} ────────────────────────▶ │   both release the lease
+//! ```
+
+mod fragment;
+pub mod frame;
+mod id;
+mod layout;
+pub mod limits;
+pub mod message;
+mod run;
+mod time;
+
+pub use fragment::{FragmentId, Fragments};
+pub use id::{Clock, ExchangeId, ParsePeerIdError, PeerId, RunId};
+pub use layout::{LayoutError, ParameterLayout, TensorSpec};
+pub use message::{Heartbeat, Information, Message, Phase};
+pub use run::{RunDifference, RunField, RunSpec, RunSpecError};
+pub use time::Time;

@@ -1,0 +1,45 @@
+//! Every maximum of the protocol, with the assertions that relate them.
+
+/// Version of the wire format; peers of another version are refused by name.
+pub const PROTOCOL_VERSION: u8 = 1;
+
+/// Longest control frame body, bytes. Checked before a byte of the body is decoded.
+pub const CONTROL_BYTES_MAX: usize = 64 * 1024;
+
+/// Most `(peer, clock)` entries in one [`crate::Information`].
+///
+/// A peer tracks its neighbours only, so this bounds the neighbours that are worth having.
+pub const INFORMATION_MAX: usize = 64;
+
+/// Most fields of a [`crate::RunSpec`].
+pub const RUN_FIELDS_MAX: usize = 64;
+/// Longest name of a run field, bytes.
+pub const RUN_FIELD_NAME_BYTES_MAX: usize = 64;
+/// Longest value of a run field, bytes.
+pub const RUN_FIELD_VALUE_BYTES_MAX: usize = 256;
+
+/// Most elements in one fragment: 4 MiB of f32, so that one exchange holds at most two of these.
+pub const FRAGMENT_ELEMENTS_MAX: usize = 1 << 20;
+/// Most fragments of one model: 4096 × 4 MiB = 16 GiB of f32 parameters.
+pub const FRAGMENTS_MAX: usize = 4096;
+/// Most parameters of one model.
+pub const PARAMETERS_MAX: usize = FRAGMENTS_MAX * FRAGMENT_ELEMENTS_MAX;
+
+/// Most payload bytes in one tensor frame.
+///
+/// quinn pins acknowledged bytes by the slice, so slices stay at or under 256 KiB
+/// (quinn-proto 0.11.18 and later).
+pub const TENSOR_PAYLOAD_BYTES_MAX: usize = 256 * 1024;
+
+/// Most tensors in a parameter layout.
+pub const TENSORS_MAX: usize = 65_536;
+/// Most dimensions of one tensor.
+pub const TENSOR_RANK_MAX: usize = 8;
+
+const _: () = assert!(TENSOR_PAYLOAD_BYTES_MAX.is_multiple_of(4));
+const _: () = assert!(FRAGMENT_ELEMENTS_MAX * 4 >= TENSOR_PAYLOAD_BYTES_MAX);
+const _: () = assert!(
+    RUN_FIELDS_MAX * (RUN_FIELD_NAME_BYTES_MAX + RUN_FIELD_VALUE_BYTES_MAX + 16)
+        < CONTROL_BYTES_MAX
+);
+const _: () = assert!(INFORMATION_MAX * 40 + 256 < CONTROL_BYTES_MAX);

@@ -1,0 +1,60 @@
+//! A batch of samples, as data sets fill it and models read it.
+//!
+//! Shape letters: `B` samples, `I` pixels per image, `T` tokens per sequence.
+
+/// What one sample of a data set looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SampleShape {
+    /// A grey image and one label.
+    Image {
+        /// Rows.
+        height: usize,
+        /// Columns.
+        width: usize,
+        /// Labels are `0..classes`.
+        classes: usize,
+    },
+    /// A token sequence, every token with its successor as target.
+    Text {
+        /// Tokens per sequence.
+        context: usize,
+        /// Tokens are `0..vocabulary`.
+        vocabulary: usize,
+    },
+}
+
+/// The inputs of a batch.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Input {
+    /// `[B, I]` row major, already normalised.
+    Images(Vec<f32>),
+    /// `[B, T]` row major.
+    Tokens(Vec<u32>),
+}
+
+/// A batch of samples; buffers are reused from step to step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    /// What the model sees.
+    pub input: Input,
+    /// `[B]` labels, or `[B, T]` next tokens.
+    pub targets: Vec<u32>,
+    /// `B`.
+    pub samples: usize,
+}
+
+impl Batch {
+    /// An empty batch for samples of `shape`.
+    #[must_use]
+    pub const fn new(shape: SampleShape) -> Self {
+        let input = match shape {
+            SampleShape::Image { .. } => Input::Images(Vec::new()),
+            SampleShape::Text { .. } => Input::Tokens(Vec::new()),
+        };
+        Self {
+            input,
+            targets: Vec::new(),
+            samples: 0,
+        }
+    }
+}

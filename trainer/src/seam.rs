@@ -1,0 +1,128 @@
+//! The seam that embedding users implement: one replica's live weights and how to improve them.
+
+use std::ops::Range;
+
+use dnode_protocol::ParameterLayout;
+
+/// What one local step did.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StepReport {
+    /// Mean training loss of the batch, nats per sample or token.
+    pub loss: f32,
+    /// Samples processed (sequences for a language model).
+    pub samples: u64,
+    /// Learning rate used, unitless.
+    pub learning_rate: f32,
+    /// Euclidean norm of the gradient before clipping.
+    pub gradient_norm: f32,
+}
+
+/// Quality on held-out data.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Evaluation {
+    /// Mean loss, nats per sample or token.
+    pub loss: f64,
+    /// Fraction of samples (or tokens) predicted right, in `[0, 1]`.
+    pub accuracy: f64,
+    /// Samples (or tokens) evaluated.
+    pub count: u64,
+}
+
+/// One tensor of a trainer's private state, for example an optimizer moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StateTensor {
+    /// Name, unique among the trainer's state, for example `adamw.first_moment`.
+    pub name: String,
+    /// Values, flat.
+    pub values: Vec<f32>,
+}
+
+/// What a trainer needs, besides the parameters, to continue as if it had never stopped.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TrainerState {
+    /// Tensors, in a fixed order.
+    pub tensors: Vec<StateTensor>,
+}
+
+/// Why a trainer could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// The loss or a gradient is NaN or infinite; parameters are unchanged.
+    #[error(
+        "train step {step}: the {what} is not finite; lower the learning rate or clip gradients"
+    )]
+    NotFinite {
+        /// The local step.
+        step: u64,
+        /// `loss` or `gradient`.
+        what: &'static str,
+    },
+    /// Saved state does not fit this trainer; nothing was restored.
+    #[error("restore trainer state: {0}")]
+    State(String),
+    /// The trainer's own failure, in its words.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// A replica's live weights and how to improve them: wrap any framework in these few methods.
+///
+/// `P` is `layout().parameters()`. Ranges index the flat parameter vector and are always within
+/// `0..P`; slices passed along have the range's length.
+/// Calls come from one thread, never during [`Trainer::step`].
+pub trait Trainer: Send {
+    /// Names, shapes and offsets of the parameters; must not change.
+    fn layout(&self) -> &ParameterLayout;
+
+    /// Does one local optimizer update on the batch that belongs to local step number `step`.
+    ///
+    /// The batch must be a function of (seed, peer, `step`) so that a run can be repeated.
+    ///
+    /// # Errors
+    /// [`TrainError`]; parameters are unchanged then.
+    fn step(&mut self, step: u64) -> Result<StepReport, TrainError>;
+
+    /// Copies the current parameters of `range` to `out`.
+    fn read(&self, range: Range<usize>, out: &mut [f32]);
+
+    /// Moves the parameters of `range`: `x ← x + weight · delta`.
+    fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32);
+
+    /// Measures the current parameters on held-out data.
+    ///
+    /// # Errors
+    /// [`TrainError`] when there is nothing to measure on.
+    fn evaluate(&mut self) -> Result<Evaluation, TrainError>;
+
+    /// The private state beside the parameters (optimizer moments).
+    fn save(&self) -> TrainerState;
+
+    /// Puts back what [`Trainer::save`] returned.
+    ///
+    /// # Errors
+    /// [`TrainError::State`] when it does not fit; nothing is changed then.
+    fn restore(&mut self, state: &TrainerState) -> Result<(), TrainError>;
+
+    /// The step in two halves, for rules that average gradients; `None` when it cannot be split.
+    fn split(&mut self) -> Option<&mut dyn GradientStep> {
+        None
+    }
+}
+
+/// A local step in two halves, so that gradients can be averaged in between.
+pub trait GradientStep {
+    /// Computes the gradient of the batch of local step `step` and keeps it; no update.
+    ///
+    /// # Errors
+    /// [`TrainError`]; the gradient is undefined then.
+    fn gradient(&mut self, step: u64) -> Result<StepReport, TrainError>;
+
+    /// The gradient kept by [`GradientStep::gradient`], `[P]`, to be averaged in place.
+    fn gradient_mut(&mut self) -> &mut [f32];
+
+    /// Clips and applies the gradient as local step `step`.
+    ///
+    /// # Errors
+    /// [`TrainError::NotFinite`]; parameters are unchanged then.
+    fn update(&mut self, step: u64) -> Result<StepReport, TrainError>;
+}
