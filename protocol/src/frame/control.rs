@@ -1,0 +1,268 @@
+//! Control frames: version, length, and a message in the bincode wire format.
+
+use wincode::config::Configuration;
+use wincode::int_encoding::{FixInt, LittleEndian};
+use wincode::len::BincodeLen;
+
+use super::{DecodeError, EncodeError, MessageError};
+use crate::limits::{
+    CONTROL_BYTES_MAX, INFORMATION_MAX, PROTOCOL_VERSION, RUN_FIELD_NAME_BYTES_MAX,
+    RUN_FIELD_VALUE_BYTES_MAX, RUN_FIELDS_MAX,
+};
+use crate::{Clock, FragmentId, Information, Message, PeerId, RunField};
+
+/// Length of [`ControlHeader`] on the wire, bytes.
+pub const CONTROL_HEADER_BYTES: usize = 5;
+
+/// Most bytes that one sequence of a message (a list or a text) takes in memory.
+///
+/// wincode checks a length prefix against this before it allocates, so a lying prefix costs
+/// nothing.
+const SEQUENCE_BYTES_MAX: usize = max(
+    max(
+        INFORMATION_MAX * size_of::<(PeerId, Clock)>(),
+        RUN_FIELDS_MAX * size_of::<RunField>(),
+    ),
+    max(RUN_FIELD_NAME_BYTES_MAX, RUN_FIELD_VALUE_BYTES_MAX),
+);
+
+/// Most bytes that decoding one control body has allocated at any moment.
+///
+/// The fields of a run are the worst case: their list, then texts whose bytes are all in the body,
+/// then one more text whose length prefix lies.
+pub const DECODED_BYTES_MAX: usize = CONTROL_BYTES_MAX + 2 * SEQUENCE_BYTES_MAX;
+
+/// The bincode wire format: fixed-width little-endian integers, u64 lengths, u32 variant numbers.
+type WireFormat = Configuration<
+    true,
+    SEQUENCE_BYTES_MAX,
+    BincodeLen,
+    LittleEndian,
+    FixInt,
+    u32,
+    CONTROL_BYTES_MAX,
+>;
+
+const WIRE_FORMAT: WireFormat = WireFormat::new();
+
+const fn max(a: usize, b: usize) -> usize {
+    if a > b { a } else { b }
+}
+
+/// What precedes the body of a control frame, checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ControlHeader {
+    /// Length of the body that follows, at most [`CONTROL_BYTES_MAX`].
+    pub body_bytes: usize,
+}
+
+impl ControlHeader {
+    /// Reads and checks the header; the caller may then allocate `body_bytes`.
+    ///
+    /// # Errors
+    /// [`DecodeError::Version`] or [`DecodeError::TooLong`]; the peer is at fault.
+    pub fn decode(bytes: [u8; CONTROL_HEADER_BYTES]) -> Result<Self, DecodeError> {
+        let [version, length @ ..] = bytes;
+        if version != PROTOCOL_VERSION {
+            return Err(DecodeError::Version(version));
+        }
+        let body_bytes = usize::try_from(u32::from_le_bytes(length)).unwrap_or(usize::MAX);
+        if body_bytes > CONTROL_BYTES_MAX {
+            return Err(DecodeError::TooLong(body_bytes));
+        }
+        Ok(Self { body_bytes })
+    }
+}
+
+/// The complete frame of `message`: header and body.
+///
+/// # Errors
+/// [`EncodeError`] when the message breaks a rule that the receiver would refuse it for.
+pub fn encode_control(message: &Message) -> Result<Vec<u8>, EncodeError> {
+    let name = message.name();
+    check(message).map_err(|source| EncodeError::Message { name, source })?;
+    let mut frame = vec![PROTOCOL_VERSION, 0, 0, 0, 0];
+    wincode::config::serialize_into(&mut frame, message, WIRE_FORMAT)
+        .map_err(|source| EncodeError::Body { name, source })?;
+    let bytes = frame.len() - CONTROL_HEADER_BYTES;
+    let length = u32::try_from(bytes)
+        .ok()
+        .filter(|_| bytes <= CONTROL_BYTES_MAX)
+        .ok_or(EncodeError::TooLong { name, bytes })?;
+    frame[1..CONTROL_HEADER_BYTES].copy_from_slice(&length.to_le_bytes());
+    Ok(frame)
+}
+
+/// The message of a control body, which must be consumed to the last byte.
+///
+/// # Errors
+/// [`DecodeError`]; the peer is at fault and its connection should be closed.
+pub fn decode_control(body: &[u8]) -> Result<Message, DecodeError> {
+    if body.len() > CONTROL_BYTES_MAX {
+        return Err(DecodeError::TooLong(body.len()));
+    }
+    let message: Message = wincode::config::deserialize_exact(body, WIRE_FORMAT)?;
+    check(&message)?;
+    Ok(message)
+}
+
+/// The rules that the wire format alone cannot express; senders and receivers apply the same.
+fn check(message: &Message) -> Result<(), MessageError> {
+    match message {
+        Message::Hello { run, .. } => Ok(run.check()?),
+        Message::Refuse {
+            field,
+            ours,
+            theirs,
+        } => check_refusal(field, ours, theirs),
+        Message::Propose {
+            fragment,
+            information,
+            ..
+        } => {
+            check_fragment(*fragment)?;
+            check_information(information)
+        }
+        Message::Accept { information, .. } => check_information(information),
+        Message::Pull { fragment, .. } => check_fragment(*fragment),
+        Message::Heartbeat(_)
+        | Message::Goodbye
+        | Message::Busy { .. }
+        | Message::Stale { .. }
+        | Message::Ack { .. }
+        | Message::Abort { .. }
+        | Message::Aborted { .. } => Ok(()),
+    }
+}
+
+fn check_refusal(field: &str, ours: &str, theirs: &str) -> Result<(), MessageError> {
+    if field.len() > RUN_FIELD_NAME_BYTES_MAX
+        || ours.len().max(theirs.len()) > RUN_FIELD_VALUE_BYTES_MAX
+    {
+        return Err(MessageError::Refusal(
+            field.chars().take(RUN_FIELD_NAME_BYTES_MAX).collect(),
+        ));
+    }
+    Ok(())
+}
+
+fn check_fragment(fragment: FragmentId) -> Result<(), MessageError> {
+    if super::tensor::fragment_exists(fragment) {
+        Ok(())
+    } else {
+        Err(MessageError::Fragment(fragment))
+    }
+}
+
+fn check_information(information: &Information) -> Result<(), MessageError> {
+    let entries = &information.entries;
+    if entries.len() > INFORMATION_MAX {
+        return Err(MessageError::InformationLength(entries.len()));
+    }
+    for pair in entries.windows(2) {
+        if pair[0].0 >= pair[1].0 {
+            return Err(MessageError::InformationOrder(pair[1].0));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ExchangeId, RunSpec};
+
+    fn exchange() -> ExchangeId {
+        ExchangeId {
+            initiator: PeerId::from_public_key([1; 32]),
+            incarnation: 2,
+            sequence: 3,
+        }
+    }
+
+    #[test]
+    fn the_bytes_of_an_ack_are_those_of_the_specification() {
+        let frame = encode_control(&Message::Ack {
+            exchange: exchange(),
+        })
+        .unwrap();
+        let mut want = vec![PROTOCOL_VERSION, 52, 0, 0, 0, 8, 0, 0, 0];
+        want.extend([1; 32]);
+        want.extend([2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(frame, want);
+    }
+
+    #[test]
+    fn another_version_and_an_oversize_body_are_refused_before_the_body() {
+        let header = |version, length: u32| {
+            let [a, b, c, d] = length.to_le_bytes();
+            ControlHeader::decode([version, a, b, c, d])
+        };
+        let max = u32::try_from(CONTROL_BYTES_MAX).unwrap();
+        assert_eq!(
+            header(PROTOCOL_VERSION, max).unwrap().body_bytes,
+            CONTROL_BYTES_MAX
+        );
+        assert!(matches!(
+            header(PROTOCOL_VERSION, max + 1),
+            Err(DecodeError::TooLong(_))
+        ));
+        assert!(matches!(
+            header(PROTOCOL_VERSION + 1, 0),
+            Err(DecodeError::Version(_))
+        ));
+        assert!(matches!(
+            decode_control(&vec![0; CONTROL_BYTES_MAX + 1]),
+            Err(DecodeError::TooLong(_))
+        ));
+    }
+
+    #[test]
+    fn what_breaks_a_rule_is_refused_by_the_sender() {
+        let peer = |n| PeerId::from_public_key([n; 32]);
+        let entry = |n: u8| (peer(n), Clock(1));
+        let accept = |entries: Vec<(PeerId, Clock)>| {
+            encode_control(&Message::Accept {
+                exchange: exchange(),
+                clock: Clock(1),
+                information: Information { entries },
+            })
+        };
+        assert!(accept((0..64).map(entry).collect()).is_ok());
+        assert!(accept((0..65).map(entry).collect()).is_err());
+        assert!(accept(vec![entry(2), entry(1)]).is_err());
+        assert!(accept(vec![entry(1), entry(1)]).is_err());
+        let pull = |fragment| {
+            encode_control(&Message::Pull {
+                exchange: exchange(),
+                fragment: FragmentId(fragment),
+            })
+        };
+        assert!(pull(4095).is_ok() && pull(4096).is_err());
+        let refuse = |value: usize| {
+            encode_control(&Message::Refuse {
+                field: "rule".to_owned(),
+                ours: "x".repeat(value),
+                theirs: String::new(),
+            })
+        };
+        assert!(refuse(256).is_ok() && refuse(257).is_err());
+    }
+
+    #[test]
+    fn a_full_hello_fits() {
+        let field = |n: usize| RunField {
+            name: format!("{n:064}"),
+            value: "v".repeat(RUN_FIELD_VALUE_BYTES_MAX),
+        };
+        let hello = Message::Hello {
+            run: RunSpec::new((0..RUN_FIELDS_MAX).map(field).collect()).unwrap(),
+            incarnation: u64::MAX,
+        };
+        let frame = encode_control(&hello).unwrap();
+        assert_eq!(
+            decode_control(&frame[CONTROL_HEADER_BYTES..]).unwrap(),
+            hello
+        );
+    }
+}
