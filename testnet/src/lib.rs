@@ -1,1 +1,5 @@
-//! Placeholder.
+//! Many peers: real processes on one machine, their metrics and the report about them.
+
+pub mod local;
+pub mod metrics;
+pub mod report;

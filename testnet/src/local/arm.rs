@@ -1,0 +1,374 @@
+//! One arm for one seed: starts its peers, watches them, strikes the kills, stops everything.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+
+use super::experiment::{Arm, Workload};
+use super::process::PeerProcess;
+use super::progress::{Progress, View};
+use crate::metrics::{METRICS_FILE, MetricsError, Tail};
+
+/// How often files and processes are looked at. A look costs a few system calls per peer.
+const LOOK: Duration = Duration::from_millis(50);
+/// Longest wait for a peer's address file. Starting takes well under a second; the rest is for a
+/// loaded machine.
+const ADDRESS_DEADLINE: Duration = Duration::from_secs(60);
+/// Time between SIGTERM and SIGKILL: the time within which `dnode` promises to end.
+const STOP_GRACE: Duration = Duration::from_secs(5);
+
+/// Requests to stop, counted: the first asks, the second forces.
+#[derive(Debug, Clone)]
+pub struct Stop(watch::Receiver<u32>);
+
+impl Stop {
+    /// A stop that nobody has asked for, and the means to ask.
+    pub fn channel() -> (watch::Sender<u32>, Self) {
+        let (sender, receiver) = watch::channel(0);
+        (sender, Self(receiver))
+    }
+
+    /// Waits until there were at least `count` requests.
+    async fn requested(&mut self, count: u32) {
+        if self
+            .0
+            .wait_for(|&requests| requests >= count)
+            .await
+            .is_err()
+        {
+            // Nobody is left who could ask.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// What to run and where.
+#[derive(Debug, Clone)]
+pub struct ArmPlan<'a> {
+    /// The `dnode` program.
+    pub program: &'a Path,
+    /// What all arms train.
+    pub workload: &'a Workload,
+    /// The arm.
+    pub arm: &'a Arm,
+    /// The seed.
+    pub seed: u64,
+    /// Folder of this arm and seed; peers get `peer-<i>` inside.
+    pub directory: PathBuf,
+    /// Longest time for the whole arm.
+    pub deadline: Duration,
+}
+
+/// What came of an arm for one seed; the numbers are in the metrics files.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ArmRun {
+    /// Name of the arm.
+    pub arm: String,
+    /// Seed.
+    pub seed: u64,
+    /// Seconds from the start of the first process to the end of the last one.
+    pub wall_s: f64,
+    /// By peer: the step at which it was killed, if it was.
+    pub killed_at: Vec<Option<u64>>,
+}
+
+/// Why an arm failed. All its processes are gone when this is returned.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The program could not be started.
+    #[error("cannot start peer {peer}: {source}")]
+    Start {
+        /// Index of the peer.
+        peer: usize,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A peer did not publish its address.
+    #[error("peer {peer} did not write its address file within {} s\n{tail}", ADDRESS_DEADLINE.as_secs())]
+    Address {
+        /// Index of the peer.
+        peer: usize,
+        /// End of its log.
+        tail: String,
+    },
+    /// A peer ended, and not because it was done.
+    #[error("peer {peer} failed ({status})\n{tail}")]
+    Exited {
+        /// Index of the peer.
+        peer: usize,
+        /// How it ended.
+        status: ExitStatus,
+        /// End of its log.
+        tail: String,
+    },
+    /// A peer ended with success but its metrics have no final line.
+    #[error("peer {peer} ended without a final line in its {METRICS_FILE}\n{tail}")]
+    NoFinal {
+        /// Index of the peer.
+        peer: usize,
+        /// End of its log.
+        tail: String,
+    },
+    /// A kill was planned for a peer that does not exist or ended before it struck.
+    #[error("the kill planned for peer {peer} never struck: the peer was done before")]
+    KillMissed {
+        /// Index of the peer.
+        peer: usize,
+    },
+    /// The arm took too long.
+    #[error("not finished within {} s (steps so far: {steps}); --timeout sets the limit", limit.as_secs())]
+    Deadline {
+        /// The limit.
+        limit: Duration,
+        /// Steps by peer.
+        steps: String,
+    },
+    /// A peer wrote something that is no metrics line.
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
+    /// The system failed us.
+    #[error("cannot watch the peers: {0}")]
+    System(#[from] io::Error),
+    /// Somebody asked to stop.
+    #[error("stopped on request")]
+    Interrupted,
+}
+
+/// Runs one arm for one seed to its end.
+///
+/// # Errors
+/// [`RunError`]; every process is stopped and reaped before it is returned.
+pub async fn run(
+    plan: &ArmPlan<'_>,
+    progress: &mut Progress,
+    stop: &mut Stop,
+) -> Result<ArmRun, RunError> {
+    progress.begin(format!("{}, seed {}", plan.arm.name, plan.seed));
+    let begun = Instant::now();
+    let mut swarm = Swarm::new(plan);
+    if let Err(error) = swarm.drive(progress, stop, begun).await {
+        swarm.stop(stop).await;
+        return Err(error);
+    }
+    Ok(ArmRun {
+        arm: plan.arm.name.clone(),
+        seed: plan.seed,
+        wall_s: begun.elapsed().as_secs_f64(),
+        killed_at: swarm.views.iter().map(|view| view.killed_at).collect(),
+    })
+}
+
+/// A process and the reader of its metrics.
+struct Watched {
+    process: PeerProcess,
+    tail: Tail,
+    ended: bool,
+}
+
+struct Swarm<'a> {
+    plan: &'a ArmPlan<'a>,
+    peers: Vec<Watched>,
+    views: Vec<View>,
+}
+
+impl<'a> Swarm<'a> {
+    fn new(plan: &'a ArmPlan<'a>) -> Self {
+        Self {
+            plan,
+            peers: Vec::new(),
+            views: vec![View::default(); plan.arm.peers],
+        }
+    }
+
+    async fn drive(
+        &mut self,
+        progress: &mut Progress,
+        stop: &mut Stop,
+        begun: Instant,
+    ) -> Result<(), RunError> {
+        let mut ticks = interval(LOOK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut bootstrap = Vec::new();
+        let mut waiting_since = begun;
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = stop.requested(1) => return Err(RunError::Interrupted),
+            }
+            self.look()?;
+            progress.show(&self.views)?;
+            if begun.elapsed() > self.plan.deadline {
+                return Err(self.too_late());
+            }
+            match self.next_address(waiting_since)? {
+                Next::Wait => {}
+                Next::Start(addresses) => {
+                    if !addresses.is_empty() {
+                        bootstrap = addresses;
+                    }
+                    self.start(&bootstrap)?;
+                    waiting_since = Instant::now();
+                }
+                Next::AllUp if self.peers.iter().all(|peer| peer.ended) => break,
+                Next::AllUp => {}
+            }
+        }
+        progress.show_now(&self.views)?;
+        self.check_kills()
+    }
+
+    /// Whether the next peer may start, and with which bootstrap addresses: those of the peer
+    /// started last, so that every live member serves as one.
+    fn next_address(&self, waiting_since: Instant) -> Result<Next, RunError> {
+        if self.peers.len() == self.plan.arm.peers {
+            return Ok(Next::AllUp);
+        }
+        let Some(last) = self.peers.last() else {
+            return Ok(Next::Start(Vec::new()));
+        };
+        if let Some(addresses) = last.process.addresses()? {
+            return Ok(Next::Start(addresses));
+        }
+        if waiting_since.elapsed() > ADDRESS_DEADLINE {
+            return Err(RunError::Address {
+                peer: self.peers.len() - 1,
+                tail: last.process.log_tail(),
+            });
+        }
+        Ok(Next::Wait)
+    }
+
+    fn start(&mut self, bootstrap: &[String]) -> Result<(), RunError> {
+        let ArmPlan {
+            program,
+            workload,
+            arm,
+            seed,
+            directory,
+            ..
+        } = self.plan;
+        let peer = self.peers.len();
+        let home = directory.join(format!("peer-{peer}"));
+        let mut arguments = arm.arguments(workload, *seed, peer, &home);
+        for address in bootstrap {
+            arguments.extend(["--bootstrap".to_owned(), address.clone()]);
+        }
+        let process = PeerProcess::start(program, &arguments, &home)
+            .map_err(|source| RunError::Start { peer, source })?;
+        self.peers.push(Watched {
+            tail: Tail::new(home.join(METRICS_FILE)),
+            process,
+            ended: false,
+        });
+        Ok(())
+    }
+
+    /// Reads what is new, strikes due kills, and hears who has ended.
+    fn look(&mut self) -> Result<(), RunError> {
+        for index in 0..self.peers.len() {
+            if self.peers[index].ended {
+                continue;
+            }
+            // The order matters: all lines of an ended process are in the file.
+            let exit = self.peers[index].process.poll_exit()?;
+            for line in self.peers[index].tail.poll()? {
+                self.views[index].apply(&line);
+            }
+            match exit {
+                None => self.strike(index),
+                Some(status) => self.end(index, status)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn strike(&mut self, index: usize) {
+        let view = &mut self.views[index];
+        let Some(steps) = view.steps else { return };
+        let mut due = self.plan.arm.kills.iter().filter(|kill| {
+            kill.peer == index
+                && view.step >= kill.at.step(steps)
+                && view.killed_at.is_none()
+                && !view.finished
+        });
+        if due.next().is_some() {
+            view.killed_at = Some(view.step);
+            self.peers[index].process.kill();
+        }
+    }
+
+    fn end(&mut self, index: usize, status: ExitStatus) -> Result<(), RunError> {
+        let peer = &mut self.peers[index];
+        peer.ended = true;
+        let view = &self.views[index];
+        if view.killed_at.is_some() || (status.success() && view.finished) {
+            return Ok(());
+        }
+        let tail = peer.process.log_tail();
+        Err(if status.success() {
+            RunError::NoFinal { peer: index, tail }
+        } else {
+            RunError::Exited {
+                peer: index,
+                status,
+                tail,
+            }
+        })
+    }
+
+    fn check_kills(&self) -> Result<(), RunError> {
+        let struck = |peer: usize| {
+            let view: Option<&View> = self.views.get(peer);
+            view.is_some_and(|view| view.killed_at.is_some())
+        };
+        match self.plan.arm.kills.iter().find(|kill| !struck(kill.peer)) {
+            Some(kill) => Err(RunError::KillMissed { peer: kill.peer }),
+            None => Ok(()),
+        }
+    }
+
+    fn too_late(&self) -> RunError {
+        let steps: Vec<String> = self
+            .views
+            .iter()
+            .map(|view| view.step.to_string())
+            .collect();
+        RunError::Deadline {
+            limit: self.plan.deadline,
+            steps: steps.join(", "),
+        }
+    }
+
+    /// Ends every process: SIGTERM, then SIGKILL after [`STOP_GRACE`] or a second request.
+    async fn stop(&mut self, stop: &mut Stop) {
+        for peer in &self.peers {
+            peer.process.terminate();
+        }
+        tokio::select! {
+            _ = timeout(STOP_GRACE, wait_all(&mut self.peers)) => {}
+            () = stop.requested(2) => {}
+        }
+        for peer in &self.peers {
+            peer.process.kill();
+        }
+        wait_all(&mut self.peers).await;
+    }
+}
+
+enum Next {
+    Wait,
+    Start(Vec<String>),
+    AllUp,
+}
+
+async fn wait_all(peers: &mut [Watched]) {
+    for peer in peers {
+        // A process that cannot be waited for is not ours any more.
+        let _ = peer.process.wait_exit().await;
+    }
+}

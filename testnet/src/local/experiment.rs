@@ -1,0 +1,198 @@
+//! What is compared: arms, seeds, and the command line of every peer.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Rule of the synchronous baseline.
+pub const ALL_REDUCE: &str = "all-reduce";
+/// Rule of a peer that trains alone.
+pub const NO_GOSSIP: &str = "none";
+
+/// Arms that run one after the other, each once per seed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Experiment {
+    /// What every arm trains.
+    pub workload: Workload,
+    /// What is compared; at least one.
+    pub arms: Vec<Arm>,
+    /// Seeds of the repetitions; at least one.
+    pub seeds: Vec<u64>,
+}
+
+/// What all arms have in common.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Workload {
+    /// Configuration file handed to every peer.
+    pub config: Option<PathBuf>,
+    /// Settings `section.key=value` handed to every peer, weaker than those of an arm.
+    pub settings: Vec<String>,
+}
+
+/// One way to train.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Arm {
+    /// Name in the report and name of the folder.
+    pub name: String,
+    /// Mixing rule, `gossip.rule`.
+    pub rule: String,
+    /// Number of processes.
+    pub peers: usize,
+    /// Settings `section.key=value` of this arm only.
+    pub settings: Vec<String>,
+    /// Peers to kill on the way.
+    pub kills: Vec<Kill>,
+}
+
+impl Arm {
+    /// An undisturbed arm named like its rule.
+    pub fn new(rule: &str, peers: usize) -> Self {
+        Self {
+            name: rule.to_owned(),
+            rule: rule.to_owned(),
+            peers,
+            settings: Vec::new(),
+            kills: Vec::new(),
+        }
+    }
+
+    /// The arguments of peer `index` for `seed`, which keeps everything in `directory`.
+    pub fn arguments(
+        &self,
+        workload: &Workload,
+        seed: u64,
+        index: usize,
+        directory: &Path,
+    ) -> Vec<String> {
+        let mut arguments: Vec<String> = ["join", "--exit-with-stdin", "--no-mdns"]
+            .map(str::to_owned)
+            .to_vec();
+        let mut flag = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
+        flag("--data-dir", directory.display().to_string());
+        flag("--listen", "/ip4/127.0.0.1/udp/0/quic-v1".to_owned());
+        flag("--require-peers", (self.peers - 1).to_string());
+        if let Some(config) = &workload.config {
+            flag("--config", config.display().to_string());
+        }
+        flag("--set", "node.threads=1".to_owned());
+        for setting in workload.settings.iter().chain(&self.settings) {
+            flag("--set", setting.clone());
+        }
+        flag("--set", format!("run.seed={seed}"));
+        flag("--set", format!("gossip.rule={}", self.rule));
+        if self.rule == ALL_REDUCE {
+            flag("--set", format!("gossip.world={}", self.peers));
+        }
+        flag("--set", format!("data.shards={}", self.peers));
+        flag("--set", format!("data.shard={index}"));
+        arguments
+    }
+}
+
+/// `kill -9` of one peer at a moment of its own training.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kill {
+    /// Index of the peer.
+    pub peer: usize,
+    /// When.
+    pub at: KillAt,
+}
+
+/// When a kill strikes, on the victim's own count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KillAt {
+    /// At this share of `run.steps`, in percent, below 100.
+    Percent(u8),
+    /// At this step.
+    Step(u64),
+}
+
+impl KillAt {
+    /// The step at which it strikes in a run of `steps` steps.
+    pub fn step(self, steps: u64) -> u64 {
+        match self {
+            Self::Percent(percent) => steps * u64::from(percent) / 100,
+            Self::Step(step) => step,
+        }
+    }
+}
+
+/// A kill that is not written as `PEER@PERCENT%` or `PEER@STEP`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is not a kill: write PEER@PERCENT% or PEER@STEP, for example 0@30% \
+     (peers count from 0, percent is 0 to 99)"
+)]
+pub struct ParseKillError(String);
+
+impl FromStr for Kill {
+    type Err = ParseKillError;
+
+    fn from_str(text: &str) -> Result<Self, ParseKillError> {
+        let bad = || ParseKillError(text.to_owned());
+        let (peer, at) = text.split_once('@').ok_or_else(bad)?;
+        let peer = peer.parse().map_err(|_| bad())?;
+        let at = if let Some(percent) = at.strip_suffix('%') {
+            KillAt::Percent(percent.parse().map_err(|_| bad())?)
+        } else {
+            KillAt::Step(at.parse().map_err(|_| bad())?)
+        };
+        if matches!(at, KillAt::Percent(100..)) {
+            return Err(bad());
+        }
+        Ok(Self { peer, at })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kills_are_read_as_percent_or_step() {
+        let kill: Kill = "0@30%".parse().unwrap();
+        assert_eq!((kill.peer, kill.at.step(2000)), (0, 600));
+        let kill: Kill = "5@120".parse().unwrap();
+        assert_eq!((kill.peer, kill.at.step(2000)), (5, 120));
+        for bad in ["", "0", "@30%", "0@100%", "0@-1%", "x@3", "0@3x"] {
+            let error = bad.parse::<Kill>().unwrap_err().to_string();
+            assert!(error.contains("0@30%"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_arm_overrules_the_workload_and_knows_its_world() {
+        let workload = Workload {
+            config: Some(PathBuf::from("run.toml")),
+            settings: vec!["run.steps=10".to_owned()],
+        };
+        let mut arm = Arm::new(ALL_REDUCE, 4);
+        arm.settings.push("run.steps=20".to_owned());
+        let line = arm
+            .arguments(&workload, 7, 2, Path::new("/tmp/x"))
+            .join(" ");
+        assert!(
+            line.starts_with("join --exit-with-stdin --no-mdns --data-dir /tmp/x"),
+            "{line}"
+        );
+        assert!(
+            line.contains("--require-peers 3 --config run.toml"),
+            "{line}"
+        );
+        assert!(
+            line.contains("--set run.steps=10 --set run.steps=20 --set run.seed=7"),
+            "{line}"
+        );
+        assert!(
+            line.ends_with(
+                "--set gossip.rule=all-reduce --set gossip.world=4 \
+                 --set data.shards=4 --set data.shard=2"
+            ),
+            "{line}"
+        );
+        let gossip = Arm::new("pairwise", 4).arguments(&workload, 7, 2, Path::new("x"));
+        assert!(!gossip.iter().any(|word| word.starts_with("gossip.world")));
+    }
+}

@@ -1,0 +1,22 @@
+//! Real `dnode` processes on one machine: what to run, starting, watching and stopping them.
+//!
+//! ```text
+//! Experiment ── for each arm, for each seed ──▶ arm::run
+//!                 peer-0 starts alone, writes <data-dir>/address
+//!                 peer-i starts with the address of peer-(i−1) as its bootstrap
+//!                 all train; metrics.jsonl of each is read as it grows; kills strike by step
+//!                 all exit 0 after their final line ──▶ ArmRun
+//! ```
+//!
+//! Nothing here links `dnode`: the contract is its command line and the files it writes.
+
+pub mod arm;
+pub mod binary;
+pub mod experiment;
+pub mod process;
+pub mod progress;
+
+pub use arm::{ArmPlan, RunError, Stop};
+pub use binary::{BinaryError, locate};
+pub use experiment::{Arm, Experiment, Kill, KillAt, Workload};
+pub use progress::{Progress, View};

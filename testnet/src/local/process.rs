@@ -1,0 +1,152 @@
+//! One `dnode` process: starting it, hearing of its end, and never leaving it behind.
+//!
+//! Three nets catch a process that should be gone. The runner sends SIGTERM, then SIGKILL. A
+//! dropped [`PeerProcess`] kills its process group. And if the runner itself is killed, the pipe
+//! that is the child's standard input closes, which ends a `dnode join --exit-with-stdin`.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::process::{Child, Command};
+
+/// Name of the file inside a peer's data directory that takes its output and its errors.
+pub const LOG_FILE: &str = "log.txt";
+/// Name of the file inside a peer's data directory that holds its listening addresses.
+pub const ADDRESS_FILE: &str = "address";
+/// Lines of a log shown when its process fails; the reason is nearly always in the last few.
+const TAIL_LINES: usize = 15;
+/// Bytes of a log read for that.
+const TAIL_BYTES: u64 = 16 * 1024;
+
+/// A running or ended child in its own process group.
+#[derive(Debug)]
+pub struct PeerProcess {
+    child: Child,
+    directory: PathBuf,
+    status: Option<ExitStatus>,
+}
+
+impl PeerProcess {
+    /// Starts `program` with `arguments`; its output goes to [`LOG_FILE`] in `directory`.
+    ///
+    /// The caller hands over the data directory, which is created.
+    ///
+    /// # Errors
+    /// Whatever the system says about the directory, the log file or the program.
+    pub fn start(program: &Path, arguments: &[String], directory: &Path) -> io::Result<Self> {
+        std::fs::create_dir_all(directory)?;
+        let log = File::create(directory.join(LOG_FILE))?;
+        let child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()?;
+        Ok(Self {
+            child,
+            directory: directory.to_path_buf(),
+            status: None,
+        })
+    }
+
+    /// The data directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The end of the process, if it has ended.
+    ///
+    /// # Errors
+    /// The system cannot tell.
+    pub fn poll_exit(&mut self) -> io::Result<Option<ExitStatus>> {
+        if self.status.is_none() {
+            self.status = self.child.try_wait()?;
+        }
+        Ok(self.status)
+    }
+
+    /// Waits for the end of a process that was told to end; closes its standard input.
+    ///
+    /// # Errors
+    /// The system cannot tell.
+    pub async fn wait_exit(&mut self) -> io::Result<ExitStatus> {
+        if let Some(status) = self.status {
+            return Ok(status);
+        }
+        let status = self.child.wait().await?;
+        self.status = Some(status);
+        Ok(status)
+    }
+
+    /// Asks the process to end (SIGTERM to its group). Does nothing if it has ended.
+    pub fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// Ends the process at once (SIGKILL to its group). Does nothing if it has ended.
+    pub fn kill(&self) {
+        self.signal(Signal::KILL);
+    }
+
+    /// The listening addresses the process has published, if it has.
+    ///
+    /// # Errors
+    /// The file is there and cannot be read.
+    pub fn addresses(&self) -> io::Result<Option<Vec<String>>> {
+        match std::fs::read_to_string(self.directory.join(ADDRESS_FILE)) {
+            Ok(text) => {
+                let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+                let addresses: Vec<String> = lines.map(str::to_owned).collect();
+                Ok((!addresses.is_empty()).then_some(addresses))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The last lines of the log, for a person.
+    pub fn log_tail(&self) -> String {
+        let path = self.directory.join(LOG_FILE);
+        let bytes = match read_end(&path) {
+            Ok(bytes) => bytes,
+            Err(error) => return format!("(cannot read {}: {error})", path.display()),
+        };
+        let text = String::from_utf8_lossy(&bytes);
+        let lines: Vec<&str> = text.lines().collect();
+        let last = &lines[lines.len().saturating_sub(TAIL_LINES)..];
+        if last.is_empty() {
+            return format!("({} is empty)", path.display());
+        }
+        format!("last lines of {}:\n  {}", path.display(), last.join("\n  "))
+    }
+
+    fn signal(&self, signal: Signal) {
+        // An id is there exactly until the child is reaped, so the group cannot be a stranger's.
+        let id = self.child.id().and_then(|id| i32::try_from(id).ok());
+        if let Some(group) = id.and_then(Pid::from_raw) {
+            // A group that is already gone is what was wanted.
+            let _ = kill_process_group(group, signal);
+        }
+    }
+}
+
+impl Drop for PeerProcess {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The last [`TAIL_BYTES`] of a file.
+fn read_end(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
+    let mut bytes = Vec::new();
+    file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

@@ -1,0 +1,427 @@
+//! The metrics file of one peer: what its lines say, and how to read it while it still grows.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Deserializer};
+
+/// Name of the metrics file inside a peer's data directory.
+pub const METRICS_FILE: &str = "metrics.jsonl";
+/// Longest line accepted, in bytes. The longest real one holds a sketch of 256 numbers (about
+/// 4 KiB) or a configuration (about 2 KiB).
+pub const LINE_BYTES_MAX: usize = 1 << 20;
+
+/// One line of the metrics file.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Line {
+    /// Seconds since the process of this peer started.
+    pub time_s: f64,
+    /// Local steps made by this peer.
+    pub step: u64,
+    /// Samples trained on by this peer.
+    pub samples: u64,
+    /// Commits of this peer.
+    pub clock: u64,
+    /// What is reported.
+    #[serde(flatten)]
+    pub body: Body,
+}
+
+/// The part of a line that depends on its `kind`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Body {
+    /// The process is up.
+    Start(Start),
+    /// Some steps were made.
+    Train(Train),
+    /// The model was measured on held-out data.
+    Evaluate(Evaluate),
+    /// Something happened that is not a number.
+    Event(Event),
+    /// The process ends in order.
+    Final(Final),
+}
+
+/// Who started, and with which configuration.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Start {
+    /// Wall-clock time of the start, in seconds since 1970.
+    pub unix_s: f64,
+    /// Full peer id.
+    pub peer: String,
+    /// Run id.
+    pub run: String,
+    /// Incarnation of the peer.
+    pub incarnation: u64,
+    /// Number of parameters of the model.
+    pub parameters: u64,
+    /// The effective configuration, section by section.
+    pub config: serde_json::Value,
+}
+
+/// Progress since the last line of this kind.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Train {
+    /// Mean training loss since the last line, in nats; NaN is written as `null`.
+    #[serde(deserialize_with = "nullable")]
+    pub loss: f64,
+    /// Learning rate of the last step.
+    pub learning_rate: f64,
+    /// Samples per second since the last line.
+    #[serde(deserialize_with = "nullable")]
+    pub samples_per_s: f64,
+    /// Connected peers of the run.
+    pub peers: u64,
+    /// Bytes sent so far.
+    pub bytes_out: u64,
+    /// Bytes received so far.
+    pub bytes_in: u64,
+    /// Largest clock lag seen, in commits.
+    pub staleness: u64,
+    /// Seconds spent blocked by a bound so far.
+    pub wait_s: f64,
+    /// Count sketch of the slow weights; distances between sketches estimate distances of replicas.
+    #[serde(default)]
+    pub sketch: Vec<f32>,
+}
+
+/// Quality on held-out data.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Evaluate {
+    /// Mean loss, in nats.
+    #[serde(deserialize_with = "nullable")]
+    pub loss: f64,
+    /// Share of right answers, in `[0, 1]`.
+    #[serde(default)]
+    pub accuracy: Option<f64>,
+    /// Number of samples measured.
+    pub count: u64,
+}
+
+/// A happening with a name.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Event {
+    /// For example `peer-up`, `suspected`, `checkpoint`.
+    pub name: String,
+    /// Free text or structured detail.
+    #[serde(default)]
+    pub detail: serde_json::Value,
+}
+
+/// Totals of a process that ended in order.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Final {
+    /// `steps done` or `interrupted`.
+    pub reason: String,
+    /// Loss on held-out data, in nats.
+    #[serde(deserialize_with = "nullable")]
+    pub loss: f64,
+    /// Share of right answers on held-out data, in `[0, 1]`.
+    #[serde(default)]
+    pub accuracy: Option<f64>,
+    /// Bytes sent.
+    pub bytes_out: u64,
+    /// Bytes received.
+    pub bytes_in: u64,
+    /// Seconds blocked by a bound.
+    pub wait_s: f64,
+    /// Seconds spent training, waits included.
+    pub train_s: f64,
+    /// How exchanges ended, by name of the end.
+    #[serde(default)]
+    pub exchanges: BTreeMap<String, u64>,
+    /// Exchanges by clock lag: entry `i` counts lag `i`, the last entry everything above.
+    #[serde(default)]
+    pub staleness_histogram: Vec<u64>,
+    /// Where the final parameters lie, absolute or relative to the data directory.
+    #[serde(default)]
+    pub parameters_path: Option<PathBuf>,
+}
+
+/// JSON has no NaN; the writer says `null` instead.
+fn nullable<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(Option::<f64>::deserialize(deserializer)?.unwrap_or(f64::NAN))
+}
+
+/// Why a metrics file cannot be used. The file is at fault, not the reader.
+#[derive(Debug, thiserror::Error)]
+pub enum MetricsError {
+    /// The file exists but cannot be read.
+    #[error("cannot read metrics file {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// A complete line is not what the format allows.
+    #[error("metrics file {} line {line}: {what}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// One-based line number.
+        line: usize,
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+/// Reads a growing metrics file piece by piece; a line counts once its newline is there.
+#[derive(Debug)]
+pub struct Tail {
+    path: PathBuf,
+    offset: u64,
+    partial: Vec<u8>,
+    lines: usize,
+}
+
+impl Tail {
+    /// A reader at the start of `path`, which need not exist yet.
+    pub fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            offset: 0,
+            partial: Vec::new(),
+            lines: 0,
+        }
+    }
+
+    /// The complete lines that were appended since the last call.
+    ///
+    /// # Errors
+    /// [`MetricsError`] if the file cannot be read or a complete line is not a metrics line. The
+    /// lines of this call are lost then.
+    pub fn poll(&mut self) -> Result<Vec<Line>, MetricsError> {
+        self.read_more()?;
+        let Some(end) = self.partial.iter().rposition(|&byte| byte == b'\n') else {
+            if self.partial.len() > LINE_BYTES_MAX {
+                return Err(self.bad_line(format!("longer than {LINE_BYTES_MAX} bytes")));
+            }
+            return Ok(Vec::new());
+        };
+        let rest = self.partial.split_off(end + 1);
+        let complete = std::mem::replace(&mut self.partial, rest);
+        let mut lines = Vec::new();
+        for text in complete[..end].split(|&byte| byte == b'\n') {
+            self.lines += 1;
+            if text.iter().all(u8::is_ascii_whitespace) {
+                continue;
+            }
+            let line = serde_json::from_slice(text).map_err(|error| {
+                self.bad_line_at(self.lines, format!("not a metrics line: {error}"))
+            })?;
+            lines.push(line);
+        }
+        Ok(lines)
+    }
+
+    /// Whether the file ends in the middle of a line, as after `kill -9`.
+    pub fn is_truncated(&self) -> bool {
+        !self.partial.is_empty()
+    }
+
+    fn read_more(&mut self) -> Result<(), MetricsError> {
+        let mut file = match File::open(&self.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(source) => return Err(self.unreadable(source)),
+        };
+        let read = file
+            .seek(SeekFrom::Start(self.offset))
+            .and_then(|_| file.read_to_end(&mut self.partial))
+            .map_err(|source| self.unreadable(source))?;
+        self.offset += read as u64;
+        Ok(())
+    }
+
+    fn unreadable(&self, source: io::Error) -> MetricsError {
+        MetricsError::Read {
+            path: self.path.clone(),
+            source,
+        }
+    }
+
+    fn bad_line(&self, what: String) -> MetricsError {
+        self.bad_line_at(self.lines + 1, what)
+    }
+
+    fn bad_line_at(&self, line: usize, what: String) -> MetricsError {
+        MetricsError::Line {
+            path: self.path.clone(),
+            line,
+            what,
+        }
+    }
+}
+
+/// A line without its `kind`-specific part: where in the run it was written.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct At {
+    /// Seconds since the process started.
+    pub time_s: f64,
+    /// Local steps made.
+    pub step: u64,
+    /// Samples trained on.
+    pub samples: u64,
+    /// Commits made.
+    pub clock: u64,
+}
+
+/// A whole metrics file, sorted by kind.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Log {
+    /// The first start line.
+    pub start: Option<Start>,
+    /// Training progress, oldest first.
+    pub train: Vec<(At, Train)>,
+    /// Evaluations, oldest first.
+    pub evaluate: Vec<(At, Evaluate)>,
+    /// Happenings, oldest first.
+    pub events: Vec<(At, Event)>,
+    /// The last final line.
+    pub end: Option<(At, Final)>,
+    /// Whether the file ends in the middle of a line.
+    pub truncated: bool,
+}
+
+impl Log {
+    /// Reads the metrics file of the peer whose data directory is `directory`.
+    ///
+    /// A last line without newline is left out and noted in [`Self::truncated`].
+    ///
+    /// # Errors
+    /// [`MetricsError`] if the file is missing, cannot be read or has a line that is not one.
+    pub fn read(directory: &Path) -> Result<Self, MetricsError> {
+        let path = directory.join(METRICS_FILE);
+        if let Err(source) = std::fs::metadata(&path) {
+            return Err(MetricsError::Read { path, source });
+        }
+        let mut tail = Tail::new(path);
+        let mut log = Self::default();
+        for line in tail.poll()? {
+            log.push(line);
+        }
+        log.truncated = tail.is_truncated();
+        Ok(log)
+    }
+
+    /// Adds a line.
+    pub fn push(&mut self, line: Line) {
+        let at = At {
+            time_s: line.time_s,
+            step: line.step,
+            samples: line.samples,
+            clock: line.clock,
+        };
+        match line.body {
+            Body::Start(start) => {
+                self.start.get_or_insert(start);
+            }
+            Body::Train(train) => self.train.push((at, train)),
+            Body::Evaluate(evaluate) => self.evaluate.push((at, evaluate)),
+            Body::Event(event) => self.events.push((at, event)),
+            Body::Final(end) => self.end = Some((at, end)),
+        }
+    }
+}
+
+/// The integer `config.<section>.<key>` of a start line, if it is there.
+pub fn config_integer(config: &serde_json::Value, section: &str, key: &str) -> Option<u64> {
+    config.get(section)?.get(key)?.as_u64()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    const START: &str = r#"{"kind":"start","time_s":0.01,"step":0,"samples":0,"clock":0,"unix_s":1700000000.5,"peer":"12D3","run":"ab","incarnation":1,"parameters":9610,"config":{"run":{"steps":2000}}}"#;
+    const TRAIN: &str = r#"{"kind":"train","time_s":1.5,"step":25,"samples":800,"clock":1,"loss":2.25,"learning_rate":0.1,"samples_per_s":900.0,"peers":3,"bytes_out":10,"bytes_in":20,"staleness":1,"wait_s":0.0,"sketch":[1.0,-2.0],"later":"field"}"#;
+    const NAN: &str = r#"{"kind":"evaluate","time_s":2,"step":25,"samples":800,"clock":1,"loss":null,"accuracy":0.5,"count":360}"#;
+
+    fn directory_with(text: &str) -> tempfile::TempDir {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join(METRICS_FILE), text).unwrap();
+        directory
+    }
+
+    #[test]
+    fn reads_every_kind_and_ignores_new_fields() {
+        let end = r#"{"kind":"final","time_s":9,"step":50,"samples":1600,"clock":2,"reason":"steps done","loss":0.2,"accuracy":0.97,"bytes_out":5,"bytes_in":6,"wait_s":0.5,"train_s":8.5,"exchanges":{"completed":7,"busy":1},"staleness_histogram":[5,2,0],"parameters_path":"parameters.safetensors"}"#;
+        let event = r#"{"kind":"event","time_s":3,"step":30,"samples":960,"clock":1,"name":"peer-up","detail":"12D3"}"#;
+        let directory = directory_with(&format!("{START}\n{TRAIN}\n\n{NAN}\n{event}\n{end}\n"));
+        let log = Log::read(directory.path()).unwrap();
+        let start = log.start.unwrap();
+        assert_eq!(config_integer(&start.config, "run", "steps"), Some(2000));
+        assert_eq!(config_integer(&start.config, "run", "absent"), None);
+        assert_eq!(log.train[0].1.sketch, [1.0, -2.0]);
+        assert_eq!(log.train[0].0.samples, 800);
+        assert!(log.evaluate[0].1.loss.is_nan());
+        assert_eq!(log.events[0].1.name, "peer-up");
+        let (at, end) = log.end.unwrap();
+        assert_eq!((at.step, end.exchanges["completed"]), (50, 7));
+        assert_eq!(
+            end.parameters_path,
+            Some(PathBuf::from("parameters.safetensors"))
+        );
+        assert!(!log.truncated);
+    }
+
+    #[test]
+    fn a_truncated_last_line_is_left_out() {
+        let directory = directory_with(&format!("{START}\n{}", &TRAIN[..40]));
+        let log = Log::read(directory.path()).unwrap();
+        assert!(log.truncated && log.train.is_empty() && log.start.is_some());
+    }
+
+    #[test]
+    fn a_garbage_line_is_named_by_file_and_number() {
+        for garbage in [
+            "hello",
+            r#"{"kind":"dance","time_s":1,"step":1,"samples":1,"clock":1}"#,
+        ] {
+            let directory = directory_with(&format!("{START}\n{garbage}\n{TRAIN}\n"));
+            let message = Log::read(directory.path()).unwrap_err().to_string();
+            assert!(message.contains("metrics.jsonl line 2: "), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_missing_file_is_an_error_for_a_log_but_not_for_a_tail() {
+        let directory = tempfile::tempdir().unwrap();
+        assert!(Log::read(directory.path()).is_err());
+        let mut tail = Tail::new(directory.path().join(METRICS_FILE));
+        assert_eq!(tail.poll().unwrap(), []);
+    }
+
+    #[test]
+    fn a_line_written_in_two_pieces_counts_once() {
+        let directory = directory_with(&TRAIN[..50]);
+        let path = directory.path().join(METRICS_FILE);
+        let mut tail = Tail::new(path.clone());
+        assert_eq!(tail.poll().unwrap().len(), 0);
+        assert!(tail.is_truncated());
+        let mut file = std::fs::OpenOptions::new()
+            .append(true)
+            .open(&path)
+            .unwrap();
+        write!(file, "{}\n{START}\n", &TRAIN[50..]).unwrap();
+        let lines = tail.poll().unwrap();
+        assert_eq!(lines.len(), 2);
+        assert!(matches!(&lines[0].body, Body::Train(train) if train.peers == 3));
+        assert_eq!(tail.poll().unwrap().len(), 0);
+        assert!(!tail.is_truncated());
+    }
+
+    #[test]
+    fn an_endless_line_is_refused() {
+        let directory = directory_with(&"x".repeat(LINE_BYTES_MAX + 1));
+        let message = Log::read(directory.path()).unwrap_err().to_string();
+        assert!(message.contains("line 1: longer than"), "{message}");
+    }
+}

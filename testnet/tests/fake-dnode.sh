@@ -1,0 +1,71 @@
+#!/bin/sh
+# Stands in for `dnode join` in tests of the process runner: same arguments, same files.
+# Its behaviour is chosen by `--set fake.mode=…`.
+mode=good
+index=0
+steps=100
+echo "$@"
+while [ $# -gt 0 ]; do
+    case "$1" in
+    --data-dir) directory=$2 ;;
+    --set)
+        case "$2" in
+        fake.mode=*) mode=${2#*=} ;;
+        data.shard=*) index=${2#*=} ;;
+        esac
+        ;;
+    esac
+    shift
+done
+echo $$ >"$directory/pid"
+
+line() { # kind, step, further fields
+    printf '{"kind":"%s","time_s":%s.5,"step":%s,"samples":%s,"clock":%s%s}\n' \
+        "$1" "$2" "$2" "$(($2 * 32))" "$(($2 / 25))" "$3" >>"$directory/metrics.jsonl"
+}
+train() { # step
+    line train "$1" ",\"loss\":$((3 - $1 / 50)).$((1 + index)),\"learning_rate\":0.1,\"samples_per_s\":900,\"peers\":3,\"bytes_out\":$(($1 * 1000)),\"bytes_in\":$(($1 * 900)),\"staleness\":1,\"wait_s\":0.5,\"sketch\":[$((100 - $1)).5,$index.0]"
+}
+finish() {
+    line evaluate $steps ',"loss":0.25,"accuracy":0.97,"count":360'
+    line final $steps ",\"reason\":\"steps done\",\"loss\":0.25,\"accuracy\":0.97,\"bytes_out\":100000,\"bytes_in\":90000,\"wait_s\":0.5,\"train_s\":99.5,\"exchanges\":{\"completed\":12,\"busy\":1},\"staleness_histogram\":[9,2,1]"
+    exit 0
+}
+
+[ "$mode" = silent ] && exec cat
+printf '/ip4/127.0.0.1/udp/%s/quic-v1/p2p/12D3Fake%s\n' "$((40000 + index))" "$index" >"$directory/address.new"
+mv "$directory/address.new" "$directory/address"
+line start 0 ",\"unix_s\":1700000000.25,\"peer\":\"12D3Fake$index\",\"run\":\"feed\",\"incarnation\":1,\"parameters\":2410,\"config\":{\"run\":{\"steps\":$steps,\"batch\":32},\"data\":{\"shard\":$index}}"
+
+case "$mode" in
+good)
+    for step in 25 50 75 100; do train $step; done
+    finish
+    ;;
+fail) # peer 1 fails, the others wait for it for ever
+    if [ "$index" = 1 ]; then
+        echo "error: the data file is not there" >&2
+        exit 3
+    fi
+    exec cat
+    ;;
+victim) # peer 0 stops moving at step 50, the others get done
+    train 25
+    train 50
+    [ "$index" = 0 ] && exec cat
+    train 75
+    train 100
+    finish
+    ;;
+hang) exec cat ;;
+stubborn) # ignores SIGTERM and the end of its input
+    trap '' TERM
+    cat
+    while :; do sleep 60; done
+    ;;
+forgetful) exit 0 ;;
+garbage)
+    echo "this is no metrics line" >>"$directory/metrics.jsonl"
+    exec cat
+    ;;
+esac
