@@ -1,1 +1,36 @@
-//! Placeholder.
+//! Who exchanges which fragment with whom, when, and with which weight: a pure state machine.
+//!
+//! No clock, no socket, no thread, no global randomness: time and seed are arguments.
+//! The driver feeds [`Input`]s to [`Gossip::handle`] and carries out the [`Output`]s.
+//!
+//! ```text
+//!  transport ──▶ Received, TensorReceived ─┐                 ┌─▶ Send, SendTensor, Expect ──▶ transport
+//!  trainer  ──▶ RoundDue, Committed, Mixed ├─▶ Gossip::handle ├─▶ Read, Mix, Undo, Adopt ────▶ trainer
+//!  clock    ──▶ Deadline ──────────────────┘                 └─▶ Event ────────────────────▶ metrics
+//! ```
+//!
+//! The parts: `membership` (who is here), `pairing` (which partner), `initiate` and `answer` (the
+//! two ends of an exchange), `staleness` (the three bounds), `catch_up` (joiners and laggards),
+//! `timers` (everything that expires).
+
+mod answer;
+mod catch_up;
+mod config;
+mod exchange;
+mod gossip;
+mod information;
+mod initiate;
+mod input;
+mod membership;
+mod output;
+mod pairing;
+mod staleness;
+pub mod testing;
+mod timers;
+
+pub use config::{Bounds, Config, ConfigError};
+pub use gossip::{Gossip, Start};
+pub use input::{Input, Offence, RefusedMix};
+pub use membership::{Member, Standing, VIEW_MAX};
+pub use output::{Event, Failure, Output, Role};
+pub use staleness::{lag_factor, mixing_weight};

@@ -93,9 +93,7 @@ impl RunId {
 
 impl fmt::Display for RunId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0[..8]
-            .iter()
-            .try_for_each(|byte| write!(f, "{byte:02x}"))
+        self.0[..8].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
@@ -158,13 +156,7 @@ pub struct ExchangeId {
 
 impl fmt::Display for ExchangeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}/{}/{}",
-            self.initiator.short(),
-            self.incarnation,
-            self.sequence
-        )
+        write!(f, "{}/{}/{}", self.initiator.short(), self.incarnation, self.sequence)
     }
 }
 
@@ -188,12 +180,7 @@ mod tests {
 
     #[test]
     fn text_that_is_no_ed25519_peer_id_is_refused() {
-        for text in [
-            "",
-            "12D3KooW",
-            "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N",
-            "0OIl",
-        ] {
+        for text in ["", "12D3KooW", "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N", "0OIl"] {
             assert!(text.parse::<PeerId>().is_err(), "{text}");
         }
     }

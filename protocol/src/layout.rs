@@ -61,10 +61,7 @@ impl ParameterLayout {
     /// A layout without tensors.
     #[must_use]
     pub const fn new() -> Self {
-        Self {
-            tensors: Vec::new(),
-            parameters: 0,
-        }
+        Self { tensors: Vec::new(), parameters: 0 }
     }
 
     /// Appends a tensor behind the last one and returns its slice of the flat vector.
@@ -72,15 +69,11 @@ impl ParameterLayout {
     /// # Errors
     /// [`LayoutError`] when the name is taken, the shape is empty or a limit is exceeded.
     pub fn push(&mut self, name: &str, shape: &[usize]) -> Result<Range<usize>, LayoutError> {
-        let elements = shape
-            .iter()
-            .try_fold(1_usize, |product, &extent| product.checked_mul(extent));
+        let elements =
+            shape.iter().try_fold(1_usize, |product, &extent| product.checked_mul(extent));
         let shaped = !shape.is_empty() && shape.len() <= TENSOR_RANK_MAX && elements != Some(0);
         if !shaped {
-            return Err(LayoutError::Shape {
-                name: name.to_owned(),
-                shape: shape.to_vec(),
-            });
+            return Err(LayoutError::Shape { name: name.to_owned(), shape: shape.to_vec() });
         }
         if self.tensors.iter().any(|tensor| tensor.name == name) {
             return Err(LayoutError::Duplicate(name.to_owned()));
@@ -136,10 +129,7 @@ mod tests {
         let mut layout = ParameterLayout::new();
         assert_eq!(layout.push("weight", &[2, 3]), Ok(0..6));
         assert_eq!(layout.push("bias", &[3]), Ok(6..9));
-        assert_eq!(
-            layout.push("bias", &[3]),
-            Err(LayoutError::Duplicate("bias".to_owned()))
-        );
+        assert_eq!(layout.push("bias", &[3]), Err(LayoutError::Duplicate("bias".to_owned())));
         assert_eq!(layout.parameters(), 9);
         assert_eq!(layout.tensors()[1].range(), 6..9);
     }
@@ -147,18 +137,9 @@ mod tests {
     #[test]
     fn empty_and_overflowing_shapes_are_refused() {
         let mut layout = ParameterLayout::new();
-        assert!(matches!(
-            layout.push("a", &[]),
-            Err(LayoutError::Shape { .. })
-        ));
-        assert!(matches!(
-            layout.push("a", &[0]),
-            Err(LayoutError::Shape { .. })
-        ));
-        assert!(matches!(
-            layout.push("a", &[usize::MAX, 2]),
-            Err(LayoutError::TooLarge(_))
-        ));
+        assert!(matches!(layout.push("a", &[]), Err(LayoutError::Shape { .. })));
+        assert!(matches!(layout.push("a", &[0]), Err(LayoutError::Shape { .. })));
+        assert!(matches!(layout.push("a", &[usize::MAX, 2]), Err(LayoutError::TooLarge(_))));
         assert_eq!(layout, ParameterLayout::new());
     }
 

@@ -106,25 +106,17 @@ impl RunSpec {
     #[must_use]
     pub fn difference(&self, theirs: &Self) -> Option<RunDifference> {
         let value = |spec: &Self, name: &str| {
-            let index = spec
-                .fields
-                .binary_search_by(|field| field.name.as_str().cmp(name))
-                .ok()?;
+            let index = spec.fields.binary_search_by(|field| field.name.as_str().cmp(name)).ok()?;
             Some(spec.fields[index].value.clone())
         };
-        let names = self
-            .fields
-            .iter()
-            .chain(&theirs.fields)
-            .map(|field| field.name.as_str());
-        names
-            .filter(|name| value(self, name) != value(theirs, name))
-            .min()
-            .map(|name| RunDifference {
+        let names = self.fields.iter().chain(&theirs.fields).map(|field| field.name.as_str());
+        names.filter(|name| value(self, name) != value(theirs, name)).min().map(|name| {
+            RunDifference {
                 field: name.to_owned(),
                 ours: value(self, name).unwrap_or_else(|| "absent".to_owned()),
                 theirs: value(theirs, name).unwrap_or_else(|| "absent".to_owned()),
-            })
+            }
+        })
     }
 }
 
@@ -148,36 +140,25 @@ mod tests {
             ours.difference(&theirs).unwrap().to_string(),
             "seed is \"1\" here and \"2\" there"
         );
-        assert_eq!(
-            ours.difference(&spec(&[("seed", "1"), ("rule", "pairwise")])),
-            None
-        );
+        assert_eq!(ours.difference(&spec(&[("seed", "1"), ("rule", "pairwise")])), None);
     }
 
     #[test]
     fn a_field_that_one_side_lacks_is_named() {
         let difference = spec(&[("a", "1")]).difference(&spec(&[])).unwrap();
-        assert_eq!(
-            (difference.field.as_str(), difference.theirs.as_str()),
-            ("a", "absent")
-        );
+        assert_eq!((difference.field.as_str(), difference.theirs.as_str()), ("a", "absent"));
     }
 
     #[test]
     fn the_id_does_not_depend_on_the_order_given() {
-        assert_eq!(
-            spec(&[("a", "1"), ("b", "2")]).id(),
-            spec(&[("b", "2"), ("a", "1")]).id()
-        );
+        assert_eq!(spec(&[("a", "1"), ("b", "2")]).id(), spec(&[("b", "2"), ("a", "1")]).id());
         assert_ne!(spec(&[("a", "1")]).id(), spec(&[("a", "2")]).id());
     }
 
     #[test]
     fn double_names_and_long_values_are_refused() {
-        let field = |name: &str, value: &str| RunField {
-            name: name.to_owned(),
-            value: value.to_owned(),
-        };
+        let field =
+            |name: &str, value: &str| RunField { name: name.to_owned(), value: value.to_owned() };
         assert!(RunSpec::new(vec![field("a", "1"), field("a", "2")]).is_err());
         assert!(RunSpec::new(vec![field("a", &"x".repeat(257))]).is_err());
     }

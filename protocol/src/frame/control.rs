@@ -19,10 +19,7 @@ pub const CONTROL_HEADER_BYTES: usize = 5;
 /// wincode checks a length prefix against this before it allocates, so a lying prefix costs
 /// nothing.
 const SEQUENCE_BYTES_MAX: usize = max(
-    max(
-        INFORMATION_MAX * size_of::<(PeerId, Clock)>(),
-        RUN_FIELDS_MAX * size_of::<RunField>(),
-    ),
+    max(INFORMATION_MAX * size_of::<(PeerId, Clock)>(), RUN_FIELDS_MAX * size_of::<RunField>()),
     max(RUN_FIELD_NAME_BYTES_MAX, RUN_FIELD_VALUE_BYTES_MAX),
 );
 
@@ -110,16 +107,8 @@ pub fn decode_control(body: &[u8]) -> Result<Message, DecodeError> {
 fn check(message: &Message) -> Result<(), MessageError> {
     match message {
         Message::Hello { run, .. } => Ok(run.check()?),
-        Message::Refuse {
-            field,
-            ours,
-            theirs,
-        } => check_refusal(field, ours, theirs),
-        Message::Propose {
-            fragment,
-            information,
-            ..
-        } => {
+        Message::Refuse { field, ours, theirs } => check_refusal(field, ours, theirs),
+        Message::Propose { fragment, information, .. } => {
             check_fragment(*fragment)?;
             check_information(information)
         }
@@ -139,9 +128,7 @@ fn check_refusal(field: &str, ours: &str, theirs: &str) -> Result<(), MessageErr
     if field.len() > RUN_FIELD_NAME_BYTES_MAX
         || ours.len().max(theirs.len()) > RUN_FIELD_VALUE_BYTES_MAX
     {
-        return Err(MessageError::Refusal(
-            field.chars().take(RUN_FIELD_NAME_BYTES_MAX).collect(),
-        ));
+        return Err(MessageError::Refusal(field.chars().take(RUN_FIELD_NAME_BYTES_MAX).collect()));
     }
     Ok(())
 }
@@ -173,19 +160,12 @@ mod tests {
     use crate::{ExchangeId, RunSpec};
 
     fn exchange() -> ExchangeId {
-        ExchangeId {
-            initiator: PeerId::from_public_key([1; 32]),
-            incarnation: 2,
-            sequence: 3,
-        }
+        ExchangeId { initiator: PeerId::from_public_key([1; 32]), incarnation: 2, sequence: 3 }
     }
 
     #[test]
     fn the_bytes_of_an_ack_are_those_of_the_specification() {
-        let frame = encode_control(&Message::Ack {
-            exchange: exchange(),
-        })
-        .unwrap();
+        let frame = encode_control(&Message::Ack { exchange: exchange() }).unwrap();
         let mut want = vec![PROTOCOL_VERSION, 52, 0, 0, 0, 8, 0, 0, 0];
         want.extend([1; 32]);
         want.extend([2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
@@ -199,18 +179,9 @@ mod tests {
             ControlHeader::decode([version, a, b, c, d])
         };
         let max = u32::try_from(CONTROL_BYTES_MAX).unwrap();
-        assert_eq!(
-            header(PROTOCOL_VERSION, max).unwrap().body_bytes,
-            CONTROL_BYTES_MAX
-        );
-        assert!(matches!(
-            header(PROTOCOL_VERSION, max + 1),
-            Err(DecodeError::TooLong(_))
-        ));
-        assert!(matches!(
-            header(PROTOCOL_VERSION + 1, 0),
-            Err(DecodeError::Version(_))
-        ));
+        assert_eq!(header(PROTOCOL_VERSION, max).unwrap().body_bytes, CONTROL_BYTES_MAX);
+        assert!(matches!(header(PROTOCOL_VERSION, max + 1), Err(DecodeError::TooLong(_))));
+        assert!(matches!(header(PROTOCOL_VERSION + 1, 0), Err(DecodeError::Version(_))));
         assert!(matches!(
             decode_control(&vec![0; CONTROL_BYTES_MAX + 1]),
             Err(DecodeError::TooLong(_))
@@ -233,10 +204,7 @@ mod tests {
         assert!(accept(vec![entry(2), entry(1)]).is_err());
         assert!(accept(vec![entry(1), entry(1)]).is_err());
         let pull = |fragment| {
-            encode_control(&Message::Pull {
-                exchange: exchange(),
-                fragment: FragmentId(fragment),
-            })
+            encode_control(&Message::Pull { exchange: exchange(), fragment: FragmentId(fragment) })
         };
         assert!(pull(4095).is_ok() && pull(4096).is_err());
         let refuse = |value: usize| {
@@ -260,9 +228,6 @@ mod tests {
             incarnation: u64::MAX,
         };
         let frame = encode_control(&hello).unwrap();
-        assert_eq!(
-            decode_control(&frame[CONTROL_HEADER_BYTES..]).unwrap(),
-            hello
-        );
+        assert_eq!(decode_control(&frame[CONTROL_HEADER_BYTES..]).unwrap(), hello);
     }
 }

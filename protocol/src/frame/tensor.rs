@@ -216,11 +216,7 @@ impl Checksum {
     /// [`DecodeError::Checksum`]; the payload must not be used.
     pub fn verify(&self, payload: &[u8]) -> Result<(), DecodeError> {
         let (fields, checksum) = self.header.split_at(FIELDS_BYTES);
-        if checksum == checksum_of(fields, payload) {
-            Ok(())
-        } else {
-            Err(DecodeError::Checksum)
-        }
+        if checksum == checksum_of(fields, payload) { Ok(()) } else { Err(DecodeError::Checksum) }
     }
 }
 
@@ -273,10 +269,7 @@ pub fn write_f32s(values: &[f32], bytes: &mut Vec<u8>) {
 pub fn read_f32s(bytes: &[u8], values: &mut [f32]) -> Result<(), DecodeError> {
     let expected = size_of_val(values);
     if bytes.len() != expected {
-        return Err(DecodeError::Length {
-            expected,
-            found: bytes.len(),
-        });
+        return Err(DecodeError::Length { expected, found: bytes.len() });
     }
     let (chunks, _) = bytes.as_chunks::<ELEMENT_BYTES>();
     for (value, chunk) in values.iter_mut().zip(chunks) {

@@ -1,0 +1,300 @@
+//! Joiners and laggards: replace the own replica by snapshots of the neighbours' fragments.
+
+use std::collections::BTreeMap;
+
+use dnode_protocol::frame::Leg;
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Information, Message, PeerId, Phase, Time};
+use rand::RngExt;
+
+use crate::gossip::Gossip;
+use crate::membership::Standing;
+use crate::{Event, Offence, Output};
+
+/// Snapshots asked for at a time, so that donors are loaded evenly.
+const PULLS_OPEN_MAX: usize = 4;
+
+/// A replica that is being replaced, fragment by fragment.
+#[derive(Clone, Debug)]
+pub(crate) struct CatchUp {
+    /// Fragments not yet asked for.
+    waiting: Vec<FragmentId>,
+    /// Asked for, by sequence number.
+    open: BTreeMap<u64, Pull>,
+    /// Smallest snapshot clock so far: the clock that the replica will have.
+    clock: Option<Clock>,
+    /// When to ask again for what waits.
+    pub(crate) retry_at: Time,
+}
+
+#[derive(Clone, Debug)]
+struct Pull {
+    fragment: FragmentId,
+    donor: PeerId,
+    deadline: Time,
+    information: Information,
+    adopting: Option<Clock>,
+}
+
+impl CatchUp {
+    /// When something of it expires next.
+    pub(crate) fn next_deadline(&self) -> Time {
+        let waiting = if self.waiting.is_empty() { Time::NEVER } else { self.retry_at };
+        let pulls = self.open.values().filter(|pull| pull.adopting.is_none());
+        pulls.map(|pull| pull.deadline).min().unwrap_or(Time::NEVER).min(waiting)
+    }
+}
+
+impl Gossip {
+    /// Starts to catch up when a neighbour in good standing is further ahead than B1 would let an
+    /// active neighbour run: it has given up on this peer, or this peer has just joined.
+    pub(crate) fn consider_catch_up(&mut self, now: Time) {
+        if self.catch_up.is_some() || self.leaving || self.finished {
+            return;
+        }
+        let gap = self.config.bounds.progress_gap;
+        let ahead = self.donors().map(|(_, clock)| clock).max();
+        let Some(target) = ahead.filter(|clock| clock.ahead_of(self.clock) > gap + 1) else {
+            return;
+        };
+        self.withdraw_unaccepted(now);
+        let waiting = (0..self.fragments).rev().map(FragmentId).collect();
+        self.catch_up =
+            Some(CatchUp { waiting, open: BTreeMap::new(), clock: None, retry_at: now });
+        self.round.clear();
+        self.output(Output::Training { allowed: false });
+        self.event(Event::CatchUpStarted { target });
+        self.announce(now);
+        self.pull_waiting(now);
+    }
+
+    fn donors(&self) -> impl Iterator<Item = (PeerId, Clock)> + '_ {
+        self.members
+            .iter()
+            .filter(|(_, member)| {
+                member.standing != Standing::Suspected && member.phase != Phase::Joining
+            })
+            .filter_map(|(peer, member)| Some((*peer, member.clock?)))
+    }
+
+    /// Asks for the fragments that wait; donors are drawn among those near the newest clock.
+    pub(crate) fn pull_waiting(&mut self, now: Time) {
+        let gap = self.config.bounds.progress_gap;
+        let newest = self.donors().map(|(_, clock)| clock).max().unwrap_or_default();
+        let donors: Vec<PeerId> = self
+            .donors()
+            .filter(|(peer, clock)| {
+                let back_off = self.members.get(peer).map(|member| member.back_off_until);
+                newest.ahead_of(*clock) <= gap && back_off.is_some_and(|until| now >= until)
+            })
+            .map(|(peer, _)| peer)
+            .collect();
+        let retry_at = now + self.config.heartbeat;
+        while let Some(catch_up) = self.catch_up.as_mut() {
+            catch_up.retry_at = retry_at;
+            if catch_up.open.len() >= PULLS_OPEN_MAX || donors.is_empty() {
+                return;
+            }
+            let free = |fragment: &FragmentId| !self.leases.contains_key(fragment);
+            let Some(index) = catch_up.waiting.iter().rposition(free) else {
+                return;
+            };
+            let fragment = catch_up.waiting.remove(index);
+            let donor = donors[self.rng.random_range(0..donors.len())];
+            self.pull(fragment, donor, now);
+        }
+    }
+
+    fn pull(&mut self, fragment: FragmentId, donor: PeerId, now: Time) {
+        let sequence = self.take_sequence();
+        let exchange = self.exchange_id(sequence);
+        let deadline = now + self.lease(&donor);
+        let information = Information::default();
+        let pull = Pull { fragment, donor, deadline, information, adopting: None };
+        if let Some(catch_up) = self.catch_up.as_mut() {
+            catch_up.open.insert(sequence, pull);
+        }
+        self.leases.insert(fragment, exchange);
+        self.output(Output::Expect { exchange, from: donor, leg: Leg::Snapshot, fragment });
+        self.send(donor, Message::Pull { exchange, fragment }, now);
+    }
+
+    pub(crate) fn is_pull(&self, exchange: ExchangeId) -> bool {
+        exchange == self.exchange_id(exchange.sequence)
+            && self.catch_up.as_ref().is_some_and(|c| c.open.contains_key(&exchange.sequence))
+    }
+
+    fn open_pull(&mut self, from: PeerId, exchange: ExchangeId) -> Option<&mut Pull> {
+        if exchange != self.exchange_id(exchange.sequence) {
+            return None;
+        }
+        let open = &mut self.catch_up.as_mut()?.open;
+        open.get_mut(&exchange.sequence).filter(|pull| pull.donor == from)
+    }
+
+    /// Whether `exchange` is one of our pulls; keeps what the donor's fragment contains.
+    pub(crate) fn pull_accepted(
+        &mut self,
+        from: PeerId,
+        exchange: ExchangeId,
+        information: &Information,
+    ) -> bool {
+        let Some(pull) = self.open_pull(from, exchange) else {
+            return false;
+        };
+        pull.information = information.clone();
+        true
+    }
+
+    /// Whether `exchange` is one of our pulls; asks somebody else later.
+    pub(crate) fn pull_refused(&mut self, from: PeerId, exchange: ExchangeId, now: Time) -> bool {
+        if self.open_pull(from, exchange).is_none() {
+            return false;
+        }
+        self.requeue_pull(exchange.sequence, now);
+        true
+    }
+
+    pub(crate) fn snapshot_received(&mut self, from: PeerId, exchange: ExchangeId, clock: Clock) {
+        let Some(pull) = self.open_pull(from, exchange).filter(|pull| pull.adopting.is_none())
+        else {
+            return;
+        };
+        pull.adopting = Some(clock);
+        let fragment = pull.fragment;
+        self.output(Output::Adopt { exchange, fragment });
+    }
+
+    pub(crate) fn adopted(&mut self, exchange: ExchangeId, now: Time) {
+        let Some(catch_up) = self.catch_up.as_mut() else {
+            return;
+        };
+        let Some(pull) = catch_up.open.remove(&exchange.sequence) else {
+            return;
+        };
+        let Some(clock) = pull.adopting else { return };
+        catch_up.clock = Some(catch_up.clock.map_or(clock, |least| least.min(clock)));
+        let done = catch_up.open.is_empty() && catch_up.waiting.is_empty();
+        let reached = catch_up.clock;
+        self.information.merge(pull.fragment, &pull.information);
+        self.release(pull.fragment, exchange);
+        self.output(Output::Forget { exchange });
+        if let Some(clock) = reached.filter(|_| done) {
+            self.finish_catch_up(clock, now);
+        } else {
+            self.pull_waiting(now);
+        }
+    }
+
+    fn finish_catch_up(&mut self, clock: Clock, now: Time) {
+        self.catch_up = None;
+        self.clock = self.clock.max(clock);
+        let (me, clock) = (self.me, self.clock);
+        self.information.raise_all(&me, clock);
+        self.output(Output::AdoptClock(clock));
+        self.output(Output::Training { allowed: true });
+        self.event(Event::CatchUpDone { clock });
+        self.announce(now);
+        self.update_limit();
+        self.consider_catch_up(now);
+    }
+
+    pub(crate) fn adopt_refused(&mut self, exchange: ExchangeId, now: Time) {
+        let pull = self.catch_up.as_ref().and_then(|c| c.open.get(&exchange.sequence));
+        let Some(donor) = pull.map(|pull| pull.donor) else {
+            return;
+        };
+        self.requeue_pull(exchange.sequence, now);
+        self.offended(donor, Offence::BadParameters, now);
+    }
+
+    fn requeue_pull(&mut self, sequence: u64, now: Time) {
+        let exchange = self.exchange_id(sequence);
+        let retry_at = now + self.config.heartbeat;
+        let Some(catch_up) = self.catch_up.as_mut() else {
+            return;
+        };
+        let Some(pull) = catch_up.open.remove(&sequence) else {
+            return;
+        };
+        catch_up.waiting.push(pull.fragment);
+        catch_up.retry_at = retry_at;
+        self.release(pull.fragment, exchange);
+        self.output(Output::Forget { exchange });
+    }
+
+    pub(crate) fn lose_pulls(&mut self, peer: PeerId, now: Time) {
+        let open = self.catch_up.iter().flat_map(|catch_up| &catch_up.open);
+        let lost: Vec<u64> = open
+            .filter(|(_, pull)| pull.donor == peer && pull.adopting.is_none())
+            .map(|(sequence, _)| *sequence)
+            .collect();
+        for sequence in lost {
+            self.requeue_pull(sequence, now);
+        }
+        self.serving.retain(|_, (joiner, _)| *joiner != peer);
+        self.abandon_catch_up_when_alone();
+    }
+
+    /// Nobody is left to pull from: train on with what there is.
+    fn abandon_catch_up_when_alone(&mut self) {
+        let stuck = self.catch_up.as_ref().is_some_and(|catch_up| catch_up.open.is_empty());
+        if stuck && self.donors().next().is_none() {
+            self.catch_up = None;
+            self.output(Output::Training { allowed: true });
+            let clock = self.clock;
+            self.event(Event::CatchUpDone { clock });
+        }
+    }
+
+    pub(crate) fn pull_deadlines(&mut self, now: Time) {
+        let open = self.catch_up.iter().flat_map(|catch_up| &catch_up.open);
+        let late: Vec<(u64, PeerId)> = open
+            .filter(|(_, pull)| pull.adopting.is_none() && now >= pull.deadline)
+            .map(|(sequence, pull)| (*sequence, pull.donor))
+            .collect();
+        for (sequence, donor) in late {
+            self.stalled(donor, now);
+            let exchange = self.exchange_id(sequence);
+            self.send(donor, Message::Abort { exchange }, now);
+            self.requeue_pull(sequence, now);
+        }
+        if self.catch_up.as_ref().is_some_and(|catch_up| now >= catch_up.retry_at) {
+            self.pull_waiting(now);
+        }
+    }
+
+    /// A neighbour asks for a snapshot.
+    pub(crate) fn pulled(
+        &mut self,
+        from: PeerId,
+        exchange: ExchangeId,
+        fragment: FragmentId,
+        now: Time,
+    ) {
+        if exchange.initiator != from || fragment.0 >= self.fragments {
+            return self.offended(from, Offence::Garbage, now);
+        }
+        if self.serving.contains_key(&exchange) {
+            return;
+        }
+        if self.serving.len() >= self.config.pulls_max || self.catch_up.is_some() || self.leaving {
+            return self.send(from, Message::Busy { exchange }, now);
+        }
+        self.serving.insert(exchange, (from, fragment));
+        self.output(Output::Read { exchange, fragment });
+    }
+
+    /// The trainer has copied a fragment: for a joiner, or for an own exchange.
+    pub(crate) fn fragment_read(&mut self, exchange: ExchangeId, clock: Clock, now: Time) {
+        if exchange.initiator == self.me {
+            return self.own_read(exchange, clock);
+        }
+        let Some((to, fragment)) = self.serving.remove(&exchange) else {
+            return self.output(Output::Forget { exchange });
+        };
+        let information = self.information.of(fragment);
+        self.send(to, Message::Accept { exchange, clock, information }, now);
+        self.output(Output::SendTensor { to, exchange, leg: Leg::Snapshot, fragment, clock });
+        self.output(Output::Forget { exchange });
+    }
+}

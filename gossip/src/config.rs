@@ -1,0 +1,160 @@
+//! What can be set about gossip, each with meaning, unit, legal range, default and source.
+
+use std::time::Duration;
+
+/// The three bounds on staleness, in commits (design: bounded staleness B1, B2, B3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// B1, progress gap: how far a peer's clock may run ahead of the slowest active peer it knows.
+    /// 1 to 1000; default 4.
+    pub progress_gap: u64,
+    /// B2, snapshot age: how many commits old a snapshot may be when it is applied. 0 to 1000;
+    /// default 1.
+    pub snapshot_age: u64,
+    /// B3, information age: how many commits old the newest contribution of any active peer inside a
+    /// fragment may be. 1 to 1,000,000; `None` takes `4·⌈log₂ n⌉ + 4` for `n` known peers
+    /// (rumour-spreading bound with margin, algorithms §4 S6).
+    pub information_age: Option<u64>,
+}
+
+/// Configuration of [`crate::Gossip`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The staleness bounds.
+    pub bounds: Bounds,
+    /// Longest time a commit is held back by a bound before the laggards are demoted. Default 10 s.
+    pub gate_timeout: Duration,
+    /// Longest silence towards a neighbour. Default 500 ms (guess).
+    pub heartbeat: Duration,
+    /// Shortest time between two announcements of the clock after commits. Default 20 ms: a commit
+    /// of a small model takes less, and a bound needs the news no faster than a round trip.
+    pub announce_min: Duration,
+    /// Silence after which a neighbour is suspected. Default 5 s: ten heartbeats.
+    pub suspect_after: Duration,
+    /// Silence after which a suspected neighbour is disconnected. Default 20 s.
+    pub forget_after: Duration,
+    /// Most exchanges this peer has proposed and not finished. Default 2 (algorithms §2.2).
+    pub own_max: usize,
+    /// Most exchanges this peer answers at a time. Default 4.
+    pub answered_max: usize,
+    /// Most snapshots this peer reads for joiners at a time. Default 2.
+    pub pulls_max: usize,
+    /// Most further partners asked for one fragment in one round after BUSY. Default 3.
+    pub redraws_max: usize,
+    /// Shortest lease. Default 2 s.
+    pub lease_min: Duration,
+    /// Lease before an exchange with that partner was measured. Default 5 s.
+    pub lease_initial: Duration,
+    /// Longest lease. Default 30 s.
+    pub lease_max: Duration,
+    /// How long the two ends of an undecided exchange keep asking each other. Default 120 s.
+    pub journal_window: Duration,
+    /// First back-off of a partner that stalled or offended; doubles each time. Default 1 s.
+    pub back_off_min: Duration,
+    /// Longest back-off. Default 10 min.
+    pub back_off_max: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            bounds: Bounds { progress_gap: 4, snapshot_age: 1, information_age: None },
+            gate_timeout: Duration::from_secs(10),
+            heartbeat: Duration::from_millis(500),
+            announce_min: Duration::from_millis(20),
+            suspect_after: Duration::from_secs(5),
+            forget_after: Duration::from_secs(20),
+            own_max: 2,
+            answered_max: 4,
+            pulls_max: 2,
+            redraws_max: 3,
+            lease_min: Duration::from_secs(2),
+            lease_initial: Duration::from_secs(5),
+            lease_max: Duration::from_secs(30),
+            journal_window: Duration::from_secs(120),
+            back_off_min: Duration::from_secs(1),
+            back_off_max: Duration::from_secs(600),
+        }
+    }
+}
+
+/// A setting outside its legal range; the person who configures is at fault.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("configure gossip: {key} is {value}, must be {range}")]
+pub struct ConfigError {
+    /// The setting.
+    pub key: &'static str,
+    /// Its value.
+    pub value: String,
+    /// What is legal.
+    pub range: &'static str,
+}
+
+impl Config {
+    /// Checks every range and relation.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the first setting out of range.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        self.check_counts()?;
+        self.check_order()?;
+        if self.gate_timeout.is_zero() {
+            let (key, range) = ("gate_timeout", "longer than 0s");
+            return Err(ConfigError { key, value: "0s".to_owned(), range });
+        }
+        Ok(())
+    }
+
+    fn check_counts(&self) -> Result<(), ConfigError> {
+        let bounds = &self.bounds;
+        let age = bounds.information_age.unwrap_or(1);
+        let counts = [
+            ("progress_gap", bounds.progress_gap, 1..=1000, "1 to 1000 commits"),
+            ("snapshot_age", bounds.snapshot_age, 0..=1000, "0 to 1000 commits"),
+            ("information_age", age, 1..=1_000_000, "1 to 1000000 commits"),
+            ("own_max", self.own_max as u64, 1..=64, "1 to 64 exchanges"),
+            ("answered_max", self.answered_max as u64, 1..=64, "1 to 64 exchanges"),
+            ("pulls_max", self.pulls_max as u64, 1..=64, "1 to 64 snapshots"),
+        ];
+        for (key, value, legal, range) in counts {
+            if !legal.contains(&value) {
+                return Err(ConfigError { key, value: value.to_string(), range });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_order(&self) -> Result<(), ConfigError> {
+        let pairs = [
+            ("heartbeat", self.heartbeat, self.suspect_after, "shorter than suspect_after"),
+            ("suspect_after", self.suspect_after, self.forget_after, "shorter than forget_after"),
+            ("lease_min", self.lease_min, self.lease_max, "shorter than lease_max"),
+            ("lease_max", self.lease_max, self.journal_window, "shorter than journal_window"),
+            ("back_off_min", self.back_off_min, self.back_off_max, "shorter than back_off_max"),
+        ];
+        for (key, shorter, longer, range) in pairs {
+            if shorter.is_zero() || shorter >= longer {
+                return Err(ConfigError { key, value: format!("{shorter:?}"), range });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_legal() {
+        assert_eq!(Config::default().check(), Ok(()));
+    }
+
+    #[test]
+    fn a_value_out_of_range_is_named_with_its_range() {
+        let mut config = Config::default();
+        config.bounds.progress_gap = 0;
+        let text = config.check().unwrap_err().to_string();
+        assert!(text.contains("progress_gap is 0, must be 1 to 1000"), "{text}");
+    }
+}

@@ -1,0 +1,134 @@
+//! What is remembered of an exchange, at either end, while it is open and after.
+
+use std::collections::BTreeSet;
+
+use dnode_protocol::{Clock, FragmentId, Information, PeerId, Time};
+
+/// How many sequence numbers back an end remembers which exchanges were applied or resolved.
+///
+/// An end has at most a few dozen exchanges open, so anything older is surely over.
+pub(crate) const REMEMBERED: u64 = 1024;
+
+/// An exchange that this peer proposed.
+#[derive(Clone, Debug)]
+pub(crate) struct Own {
+    pub(crate) fragment: FragmentId,
+    pub(crate) partner: PeerId,
+    pub(crate) state: OwnState,
+    pub(crate) began: Time,
+    pub(crate) deadline: Time,
+    pub(crate) retry_at: Time,
+    /// The proposal was repeated after the offer and not yet answered.
+    pub(crate) reproposed: bool,
+    /// Partners that declined this fragment in this round.
+    pub(crate) tried: Vec<PeerId>,
+    /// What the partner's fragment contained, and the agreed weight and lag, once accepted.
+    pub(crate) terms: Option<Terms>,
+}
+
+/// What both ends agreed on by proposal and acceptance.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    pub(crate) information: Information,
+    pub(crate) weight: f32,
+    pub(crate) lag: u64,
+}
+
+/// Where an own exchange stands. The lease on the fragment is held in all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OwnState {
+    /// PROPOSE is out.
+    Proposed,
+    /// Accepted; the trainer is copying the fragment.
+    Reading,
+    /// The snapshot of this clock is out.
+    Offered { snapshot: Clock },
+    /// The reply is being applied.
+    Applying { snapshot: Clock },
+}
+
+/// An own exchange that was given up after the offer: the partner may have applied its half.
+#[derive(Clone, Debug)]
+pub(crate) struct Aborting {
+    pub(crate) partner: PeerId,
+    pub(crate) retry_at: Time,
+    pub(crate) until: Time,
+}
+
+/// An exchange that this peer answers.
+#[derive(Clone, Debug)]
+pub(crate) struct Answered {
+    pub(crate) fragment: FragmentId,
+    pub(crate) state: AnsweredState,
+    pub(crate) terms: Terms,
+    pub(crate) began: Time,
+    /// When the lease ends.
+    pub(crate) deadline: Time,
+    /// When to ask the initiator how it ended.
+    pub(crate) retry_at: Time,
+    /// When to stop asking.
+    pub(crate) until: Time,
+    /// The clock at acceptance.
+    pub(crate) clock: Clock,
+    /// The initiator gave up while the trainer was mixing.
+    pub(crate) abort_wanted: bool,
+}
+
+/// Where an answered exchange stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AnsweredState {
+    /// ACCEPT is out, the offer is awaited.
+    Accepted,
+    /// The trainer is mixing.
+    Mixing,
+    /// Applied and journalled: the difference is kept until ACK or ABORT.
+    Applied,
+    /// The trainer is taking it back.
+    Undoing,
+}
+
+/// Which exchanges of one initiator are over, so that late duplicates never open them again.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Resolved {
+    incarnation: u64,
+    floor: u64,
+    over: BTreeSet<u64>,
+}
+
+impl Resolved {
+    pub(crate) fn contains(&self, incarnation: u64, sequence: u64) -> bool {
+        incarnation < self.incarnation
+            || incarnation == self.incarnation
+                && (sequence < self.floor || self.over.contains(&sequence))
+    }
+
+    pub(crate) fn insert(&mut self, incarnation: u64, sequence: u64) {
+        if incarnation > self.incarnation {
+            *self = Self { incarnation, ..Self::default() };
+        }
+        if incarnation < self.incarnation {
+            return;
+        }
+        self.over.insert(sequence);
+        let newest = self.over.last().copied().unwrap_or(0);
+        self.floor = self.floor.max(newest.saturating_sub(REMEMBERED));
+        self.over = self.over.split_off(&self.floor);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_over_stays_over_and_memory_is_bounded() {
+        let mut resolved = Resolved::default();
+        for sequence in (0..10_000).step_by(2) {
+            resolved.insert(1, sequence);
+        }
+        assert!(resolved.over.len() as u64 <= REMEMBERED + 1);
+        assert!(resolved.contains(1, 5) && resolved.contains(1, 9_998));
+        assert!(!resolved.contains(1, 9_997) && resolved.contains(0, 9_997));
+        assert!(!resolved.contains(2, 0));
+    }
+}

@@ -1,0 +1,337 @@
+//! The state machine itself: what it holds, and the three calls that drive it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use dnode_protocol::frame::Leg;
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, PeerId, Phase, Time};
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+
+use crate::catch_up::CatchUp;
+use crate::exchange::{Aborting, Answered, Own, Resolved};
+use crate::information::InformationTable;
+use crate::membership::Members;
+use crate::{Config, Event, Input, Member, Offence, Output};
+
+/// Most peers whose offences or resolved exchanges are remembered after they left.
+pub(crate) const STRANGERS_MAX: usize = 1024;
+
+/// The gossip core of one peer.
+///
+/// Contract: call [`Gossip::handle`] once, then drain [`Gossip::poll_output`] fully, then ask
+/// [`Gossip::poll_deadline`] when to call again with [`Input::Deadline`]. Times never go back.
+/// Every decision follows from the inputs, the times and the seed, so a run can be replayed.
+#[derive(Clone, Debug)]
+pub struct Gossip {
+    pub(crate) me: PeerId,
+    pub(crate) incarnation: u64,
+    pub(crate) config: Config,
+    pub(crate) fragments: u32,
+    pub(crate) rng: ChaCha8Rng,
+
+    pub(crate) members: Members,
+    pub(crate) information: InformationTable,
+    pub(crate) offences: BTreeMap<PeerId, u32>,
+    pub(crate) lives: BTreeMap<PeerId, u64>,
+
+    pub(crate) clock: Clock,
+    pub(crate) samples: u64,
+    pub(crate) step_time: Duration,
+    pub(crate) limit: Clock,
+    pub(crate) held_since: Option<Time>,
+    pub(crate) finished: bool,
+    pub(crate) leaving: bool,
+
+    pub(crate) round: Vec<RoundFragment>,
+    pub(crate) in_round: bool,
+    pub(crate) next_sequence: u64,
+    pub(crate) own: BTreeMap<u64, Own>,
+    pub(crate) applied: BTreeSet<u64>,
+    pub(crate) aborting: BTreeMap<u64, Aborting>,
+    pub(crate) answered: BTreeMap<ExchangeId, Answered>,
+    pub(crate) resolved: BTreeMap<PeerId, Resolved>,
+    pub(crate) leases: BTreeMap<FragmentId, ExchangeId>,
+    pub(crate) serving: BTreeMap<ExchangeId, (PeerId, FragmentId)>,
+    pub(crate) catch_up: Option<CatchUp>,
+
+    pub(crate) heartbeat_at: Time,
+    pub(crate) announce_at: Option<Time>,
+    pub(crate) announced: Time,
+    outputs: VecDeque<Output>,
+}
+
+/// A fragment that waits for its exchange in this round.
+#[derive(Clone, Debug)]
+pub(crate) struct RoundFragment {
+    pub(crate) fragment: FragmentId,
+    pub(crate) tried: Vec<PeerId>,
+}
+
+impl Gossip {
+    /// A core for the peer `me` in its `incarnation`, whose model has `fragments` fragments, and
+    /// whose clock is `clock` (not zero when it resumes).
+    #[must_use]
+    pub fn new(start: Start, config: Config, now: Time) -> Self {
+        let Start { me, incarnation, fragments, clock, seed } = start;
+        let mut information = InformationTable::new(fragments as usize, me);
+        information.raise_all(&me, clock);
+        Self {
+            me,
+            incarnation,
+            heartbeat_at: now + config.heartbeat,
+            config,
+            fragments,
+            rng: ChaCha8Rng::from_seed(seed),
+            members: Members::default(),
+            information,
+            offences: BTreeMap::new(),
+            lives: BTreeMap::new(),
+            clock,
+            samples: 0,
+            step_time: Duration::ZERO,
+            limit: Clock(u64::MAX),
+            held_since: None,
+            finished: false,
+            leaving: false,
+            round: Vec::new(),
+            in_round: false,
+            next_sequence: 0,
+            own: BTreeMap::new(),
+            applied: BTreeSet::new(),
+            aborting: BTreeMap::new(),
+            answered: BTreeMap::new(),
+            resolved: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            serving: BTreeMap::new(),
+            catch_up: None,
+            announce_at: None,
+            announced: now,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// Takes one input; one mutation.
+    pub fn handle(&mut self, input: Input, now: Time) {
+        match input {
+            Input::PeerUp { peer, incarnation } => self.peer_up(peer, incarnation, now),
+            Input::PeerDown { peer } => self.peer_down(peer, now),
+            Input::Received { from, message } => self.received(from, message, now),
+            Input::TensorReceived { from, exchange, leg, clock } => {
+                self.tensor_received(from, exchange, leg, clock);
+            }
+            Input::Offence { peer, offence } => self.offended(peer, offence, now),
+            Input::FragmentRead { exchange, clock } => self.fragment_read(exchange, clock, now),
+            Input::Mixed { exchange, clock } => {
+                if exchange.initiator == self.me {
+                    self.own_mixed(exchange, clock, now);
+                } else {
+                    self.answered_mixed(exchange, now);
+                }
+            }
+            Input::MixRefused { exchange, reason } => {
+                if self.is_pull(exchange) {
+                    self.adopt_refused(exchange, now);
+                } else if exchange.initiator == self.me {
+                    self.own_mix_refused(exchange, reason, now);
+                } else {
+                    self.answered_mix_refused(exchange, reason, now);
+                }
+            }
+            Input::Undone { exchange } => self.undone(exchange, now),
+            Input::Adopted { exchange } => self.adopted(exchange, now),
+            Input::RoundDue => self.round_due(now),
+            Input::Committed { clock, samples, step_time } => {
+                self.samples = samples;
+                self.step_time = step_time;
+                self.committed(clock, now);
+            }
+            Input::CommitHeld => self.commit_held(now),
+            Input::Finished => {
+                self.finished = true;
+                self.announce(now);
+            }
+            Input::Leave => self.leave(now),
+            Input::Deadline => self.deadline(now),
+        }
+    }
+
+    /// The next thing to do; `None` when all is said.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// The own clock.
+    #[must_use]
+    pub const fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// The connected neighbours.
+    pub fn members(&self) -> impl ExactSizeIterator<Item = (&PeerId, &Member)> {
+        self.members.iter()
+    }
+
+    /// Largest clock distance to an active neighbour, commits.
+    #[must_use]
+    pub fn staleness(&self) -> u64 {
+        let counting = self.members.iter().filter(|(_, member)| member.counts());
+        let distances = counting.filter_map(|(_, member)| Some(member.clock?.distance(self.clock)));
+        distances.max().unwrap_or(0)
+    }
+
+    /// Exchanges that have not ended: own, answered without decision, aborting.
+    #[must_use]
+    pub fn open(&self) -> usize {
+        self.own.len() + self.answered.len() + self.aborting.len() + self.serving.len()
+    }
+
+    /// Which exchange holds the lease on each leased fragment.
+    #[must_use]
+    pub const fn leases(&self) -> &BTreeMap<FragmentId, ExchangeId> {
+        &self.leases
+    }
+
+    /// The newest commit of `peer` that `fragment` contains; `None` when it is not tracked.
+    #[must_use]
+    pub fn contained(&self, fragment: FragmentId, peer: &PeerId) -> Option<Clock> {
+        self.information.get(fragment, peer)
+    }
+
+    /// Bound B3 as it applies now, commits.
+    #[must_use]
+    pub fn information_age_bound(&self) -> u64 {
+        self.information_bound()
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        match (self.catch_up.is_some(), self.finished) {
+            (true, _) => Phase::Joining,
+            (false, true) => Phase::Finished,
+            (false, false) => Phase::Training,
+        }
+    }
+
+    pub(crate) fn output(&mut self, output: Output) {
+        self.outputs.push_back(output);
+    }
+
+    pub(crate) fn event(&mut self, event: Event) {
+        self.output(Output::Event(event));
+    }
+
+    pub(crate) fn send(&mut self, to: PeerId, message: Message, now: Time) {
+        if let Some(member) = self.members.get_mut(&to) {
+            member.last_sent = now;
+            self.output(Output::Send { to, message });
+        }
+    }
+
+    pub(crate) const fn exchange_id(&self, sequence: u64) -> ExchangeId {
+        ExchangeId { initiator: self.me, incarnation: self.incarnation, sequence }
+    }
+
+    pub(crate) const fn take_sequence(&mut self) -> u64 {
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        sequence
+    }
+
+    pub(crate) fn release(&mut self, fragment: FragmentId, exchange: ExchangeId) {
+        if self.leases.get(&fragment) == Some(&exchange) {
+            self.leases.remove(&fragment);
+        }
+    }
+
+    pub(crate) fn bound_offences(&mut self) {
+        while self.offences.len() > STRANGERS_MAX {
+            self.offences.pop_first();
+        }
+    }
+
+    fn received(&mut self, from: PeerId, message: Message, now: Time) {
+        if self.members.get(&from).is_none() {
+            return;
+        }
+        self.heard(from, now);
+        match message {
+            Message::Heartbeat(heartbeat) => self.heard_heartbeat(from, heartbeat, now),
+            Message::Goodbye => self.peer_down(from, now),
+            Message::Propose { exchange, fragment, clock, information } => {
+                let terms = (clock, information);
+                self.proposed(from, (exchange, fragment), terms, now);
+            }
+            Message::Accept { exchange, clock, information } => {
+                self.accepted(from, exchange, (clock, information), now);
+            }
+            Message::Busy { exchange } => self.busy(from, exchange, now),
+            Message::Stale { exchange, clock } => {
+                self.heard_clock(from, clock);
+                self.stale(from, exchange, now);
+                self.consider_catch_up(now);
+            }
+            Message::Ack { exchange } => self.acked(from, exchange, now),
+            Message::Abort { exchange } => self.aborted_by(from, exchange, now),
+            Message::Aborted { exchange } => self.abort_confirmed(from, exchange, now),
+            Message::Pull { exchange, fragment } => self.pulled(from, exchange, fragment, now),
+            Message::Hello { .. } | Message::Refuse { .. } => {
+                self.offended(from, Offence::Garbage, now);
+            }
+        }
+    }
+
+    fn tensor_received(&mut self, from: PeerId, exchange: ExchangeId, leg: Leg, clock: Clock) {
+        match leg {
+            Leg::Offer => self.offer_received(from, exchange),
+            Leg::Reply => self.reply_received(from, exchange),
+            Leg::Snapshot => self.snapshot_received(from, exchange, clock),
+            Leg::Ring => {}
+        }
+    }
+
+    fn committed(&mut self, clock: Clock, now: Time) {
+        self.clock = self.clock.max(clock);
+        self.held_since = None;
+        let (me, clock) = (self.me, self.clock);
+        self.information.raise_all(&me, clock);
+        self.announce(now);
+        self.update_limit();
+    }
+
+    fn round_due(&mut self, now: Time) {
+        if self.catch_up.is_some() || self.leaving {
+            return;
+        }
+        let mut fragments: Vec<FragmentId> = (0..self.fragments).map(FragmentId).collect();
+        fragments.shuffle(&mut self.rng);
+        self.round = fragments
+            .into_iter()
+            .map(|fragment| RoundFragment { fragment, tried: Vec::new() })
+            .collect();
+        self.in_round = true;
+        self.begin_exchanges(now);
+    }
+
+    fn leave(&mut self, now: Time) {
+        self.leaving = true;
+        self.round.clear();
+        self.withdraw_unaccepted(now);
+        self.end_round_when_empty();
+    }
+}
+
+/// What distinguishes one core from another.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    /// The own name.
+    pub me: PeerId,
+    /// Which start of this process it is; grows with every start.
+    pub incarnation: u64,
+    /// Number of fragments of the model.
+    pub fragments: u32,
+    /// The own clock: zero, or where a resumed replica stood.
+    pub clock: Clock,
+    /// Seed of every random choice.
+    pub seed: [u8; 32],
+}

@@ -1,0 +1,333 @@
+//! The initiator's end of an exchange: propose, offer, apply or abort.
+
+use dnode_protocol::frame::Leg;
+use dnode_protocol::{Clock, ExchangeId, Information, Message, PeerId, Time};
+
+use crate::exchange::{Aborting, Own, OwnState, REMEMBERED, Terms};
+use crate::gossip::{Gossip, RoundFragment};
+use crate::staleness::mixing_weight;
+use crate::{Event, Failure, Offence, Output, RefusedMix, Role};
+
+/// Own exchanges given up and not yet confirmed; beyond it the oldest becomes undecided.
+pub(crate) const ABORTING_MAX: usize = 64;
+/// A message is repeated this many times within a lease.
+pub(crate) const RETRIES_PER_LEASE: u32 = 4;
+
+impl Gossip {
+    /// Proposes exchanges for the fragments that wait, as far as leases and limits allow.
+    pub(crate) fn begin_exchanges(&mut self, now: Time) {
+        if self.leaving || self.catch_up.is_some() {
+            self.round.clear();
+        }
+        let mut waiting = std::mem::take(&mut self.round);
+        let mut kept = Vec::new();
+        while self.own.len() < self.config.own_max && !waiting.is_empty() {
+            let entry = waiting.remove(0);
+            if self.leases.contains_key(&entry.fragment) {
+                kept.push(entry);
+            } else if let Some(partner) = self.choose_partner(entry.fragment, &entry.tried, now) {
+                self.propose(entry, partner, now);
+            }
+        }
+        kept.append(&mut waiting);
+        let fresh = std::mem::replace(&mut self.round, kept);
+        self.round.extend(fresh);
+        self.end_round_when_empty();
+    }
+
+    pub(crate) fn end_round_when_empty(&mut self) {
+        if self.in_round && self.own.is_empty() && self.round.is_empty() {
+            self.in_round = false;
+            self.output(Output::RoundDone);
+        }
+    }
+
+    fn propose(&mut self, entry: RoundFragment, partner: PeerId, now: Time) {
+        let sequence = self.take_sequence();
+        let exchange = self.exchange_id(sequence);
+        let lease = self.lease(&partner);
+        let own = Own {
+            fragment: entry.fragment,
+            partner,
+            state: OwnState::Proposed,
+            began: now,
+            deadline: now + lease,
+            retry_at: now + lease / RETRIES_PER_LEASE,
+            reproposed: false,
+            tried: entry.tried,
+            terms: None,
+        };
+        self.leases.insert(entry.fragment, exchange);
+        self.own.insert(sequence, own);
+        self.send_propose(sequence, now);
+    }
+
+    pub(crate) fn send_propose(&mut self, sequence: u64, now: Time) {
+        let Some(own) = self.own.get(&sequence) else {
+            return;
+        };
+        let (fragment, partner) = (own.fragment, own.partner);
+        let message = Message::Propose {
+            exchange: self.exchange_id(sequence),
+            fragment,
+            clock: self.clock,
+            information: self.information.of(fragment),
+        };
+        self.send(partner, message, now);
+    }
+
+    pub(crate) fn accepted(
+        &mut self,
+        from: PeerId,
+        exchange: ExchangeId,
+        (clock, information): (Clock, Information),
+        now: Time,
+    ) {
+        if exchange.initiator != self.me || exchange.incarnation != self.incarnation {
+            return;
+        }
+        self.heard_clock(from, clock);
+        if self.pull_accepted(from, exchange, &information) {
+            return;
+        }
+        let sequence = exchange.sequence;
+        let Some(own) = self.own.get_mut(&sequence).filter(|own| own.partner == from) else {
+            return self.accepted_without_record(from, exchange, now);
+        };
+        match own.state {
+            OwnState::Proposed => {
+                let terms = Terms {
+                    information,
+                    weight: mixing_weight(self.clock, clock),
+                    lag: self.clock.distance(clock),
+                };
+                if terms.lag > self.config.bounds.progress_gap {
+                    return self.give_up(sequence, Failure::Stale, now);
+                }
+                own.terms = Some(terms);
+                own.state = OwnState::Reading;
+                let fragment = own.fragment;
+                self.output(Output::Read { exchange, fragment });
+            }
+            OwnState::Offered { snapshot } if own.reproposed => {
+                // The partner has not seen the offer: say it again, once per repeated proposal.
+                own.reproposed = false;
+                let fragment = own.fragment;
+                let leg = Leg::Offer;
+                self.output(Output::SendTensor {
+                    to: from,
+                    exchange,
+                    leg,
+                    fragment,
+                    clock: snapshot,
+                });
+            }
+            OwnState::Offered { .. } | OwnState::Reading | OwnState::Applying { .. } => {}
+        }
+    }
+
+    /// The partner asks how an exchange ended, or accepts one that was withdrawn.
+    fn accepted_without_record(&mut self, from: PeerId, exchange: ExchangeId, now: Time) {
+        let sequence = exchange.sequence;
+        if self.applied.contains(&sequence) {
+            self.send(from, Message::Ack { exchange }, now);
+        } else if sequence + REMEMBERED >= self.next_sequence && sequence < self.next_sequence {
+            self.send(from, Message::Abort { exchange }, now);
+        }
+    }
+
+    pub(crate) fn own_read(&mut self, exchange: ExchangeId, clock: Clock) {
+        let Some(own) = self.own.get_mut(&exchange.sequence) else {
+            return self.output(Output::Forget { exchange });
+        };
+        if own.state != OwnState::Reading {
+            return;
+        }
+        own.state = OwnState::Offered { snapshot: clock };
+        let (to, fragment) = (own.partner, own.fragment);
+        self.output(Output::Expect { exchange, from: to, leg: Leg::Reply, fragment });
+        self.output(Output::SendTensor { to, exchange, leg: Leg::Offer, fragment, clock });
+    }
+
+    pub(crate) fn reply_received(&mut self, from: PeerId, exchange: ExchangeId) {
+        let snapshot_age = self.config.bounds.snapshot_age;
+        let own = self.own.get_mut(&exchange.sequence);
+        let Some(own) = own.filter(|own| own.partner == from && exchange.initiator == self.me)
+        else {
+            return;
+        };
+        let OwnState::Offered { snapshot } = own.state else {
+            return;
+        };
+        own.state = OwnState::Applying { snapshot };
+        let (fragment, weight) =
+            (own.fragment, own.terms.as_ref().map_or(0.0, |terms| terms.weight));
+        let clock_max = snapshot.plus(snapshot_age);
+        self.output(Output::Mix { exchange, fragment, role: Role::Initiator, weight, clock_max });
+    }
+
+    pub(crate) fn own_mixed(&mut self, exchange: ExchangeId, clock: Clock, now: Time) {
+        let Some(own) = self.own.remove(&exchange.sequence) else {
+            return;
+        };
+        self.applied.insert(exchange.sequence);
+        let oldest = self.next_sequence.saturating_sub(REMEMBERED);
+        self.applied = self.applied.split_off(&oldest);
+        self.release(own.fragment, exchange);
+        self.output(Output::Forget { exchange });
+        self.send(own.partner, Message::Ack { exchange }, now);
+        if let Some(member) = self.members.get_mut(&own.partner) {
+            member.measured(now.since(own.began));
+        }
+        if let (Some(terms), OwnState::Applying { snapshot }) = (own.terms, own.state) {
+            self.information.merge(own.fragment, &terms.information);
+            self.event(Event::Applied {
+                exchange,
+                fragment: own.fragment,
+                peer: own.partner,
+                role: Role::Initiator,
+                weight: terms.weight,
+                lag: terms.lag,
+                age: clock.ahead_of(snapshot),
+            });
+        }
+        self.update_limit();
+        self.begin_exchanges(now);
+    }
+
+    pub(crate) fn own_mix_refused(&mut self, exchange: ExchangeId, reason: RefusedMix, now: Time) {
+        let Some(partner) = self.own.get(&exchange.sequence).map(|own| own.partner) else {
+            return;
+        };
+        match reason {
+            RefusedMix::TooOld => self.give_up(exchange.sequence, Failure::TooOld, now),
+            RefusedMix::BadParameters => {
+                self.give_up(exchange.sequence, Failure::BadParameters, now);
+                self.offended(partner, Offence::BadParameters, now);
+            }
+        }
+    }
+
+    pub(crate) fn busy(&mut self, from: PeerId, exchange: ExchangeId, now: Time) {
+        if self.pull_refused(from, exchange, now) {
+            return;
+        }
+        self.declined(from, exchange, Failure::Busy, now);
+    }
+
+    pub(crate) fn stale(&mut self, from: PeerId, exchange: ExchangeId, now: Time) {
+        self.declined(from, exchange, Failure::Stale, now);
+    }
+
+    fn declined(&mut self, from: PeerId, exchange: ExchangeId, failure: Failure, now: Time) {
+        if exchange != self.exchange_id(exchange.sequence) {
+            return;
+        }
+        let own = self.own.get(&exchange.sequence);
+        if own.is_some_and(|own| own.partner == from && own.state == OwnState::Proposed) {
+            self.end_own(exchange.sequence, failure, now);
+        }
+    }
+
+    /// The partner confirms that it will never have applied the exchange.
+    pub(crate) fn abort_confirmed(&mut self, from: PeerId, exchange: ExchangeId, now: Time) {
+        if exchange != self.exchange_id(exchange.sequence) {
+            return;
+        }
+        let sequence = exchange.sequence;
+        if self.aborting.get(&sequence).is_some_and(|aborting| aborting.partner == from) {
+            self.aborting.remove(&sequence);
+        } else if self.own.get(&sequence).is_some_and(|own| {
+            own.partner == from && !matches!(own.state, OwnState::Applying { .. })
+        }) {
+            self.end_own(sequence, Failure::Lost, now);
+        }
+    }
+
+    /// Ends an own exchange that is not applied; tells the partner when it may have applied.
+    pub(crate) fn give_up(&mut self, sequence: u64, failure: Failure, now: Time) {
+        let Some(own) = self.own.get(&sequence) else {
+            return;
+        };
+        let (partner, exchange) = (own.partner, self.exchange_id(sequence));
+        let offered = matches!(own.state, OwnState::Offered { .. } | OwnState::Applying { .. });
+        if offered {
+            let retry_at = now + self.lease(&partner) / RETRIES_PER_LEASE;
+            let until = now + self.config.journal_window;
+            self.aborting.insert(sequence, Aborting { partner, retry_at, until });
+            if self.aborting.len() > ABORTING_MAX
+                && let Some((oldest, _)) = self.aborting.pop_first()
+            {
+                self.event(Event::Undecided { exchange: self.exchange_id(oldest) });
+            }
+        }
+        self.send(partner, Message::Abort { exchange }, now);
+        self.end_own(sequence, failure, now);
+    }
+
+    /// Forgets an own exchange and lets the fragment try another partner in this round.
+    fn end_own(&mut self, sequence: u64, failure: Failure, now: Time) {
+        let Some(own) = self.own.remove(&sequence) else {
+            return;
+        };
+        let exchange = self.exchange_id(sequence);
+        self.release(own.fragment, exchange);
+        self.output(Output::Forget { exchange });
+        self.event(Event::Failed { exchange, peer: own.partner, failure });
+        let mut tried = own.tried;
+        tried.push(own.partner);
+        let waits = self.round.iter().any(|entry| entry.fragment == own.fragment);
+        if tried.len() <= self.config.redraws_max && !waits && !self.leaving {
+            self.round.push(RoundFragment { fragment: own.fragment, tried });
+        }
+        self.begin_exchanges(now);
+    }
+
+    /// The partner's own proposal for the same fragment has crossed ours and wins.
+    pub(crate) fn withdraw(&mut self, sequence: u64) {
+        let Some(own) = self.own.remove(&sequence) else {
+            return;
+        };
+        let exchange = self.exchange_id(sequence);
+        self.release(own.fragment, exchange);
+        self.output(Output::Forget { exchange });
+    }
+
+    pub(crate) fn withdraw_unaccepted(&mut self, now: Time) {
+        let proposed: Vec<u64> = self
+            .own
+            .iter()
+            .filter(|(_, own)| own.state == OwnState::Proposed)
+            .map(|(sequence, _)| *sequence)
+            .collect();
+        for sequence in proposed {
+            self.give_up(sequence, Failure::Lost, now);
+        }
+    }
+
+    pub(crate) fn lose_own(&mut self, peer: PeerId, now: Time) {
+        let lost: Vec<u64> = self
+            .own
+            .iter()
+            .filter(|(_, own)| {
+                own.partner == peer && !matches!(own.state, OwnState::Applying { .. })
+            })
+            .map(|(sequence, _)| *sequence)
+            .collect();
+        for sequence in lost {
+            self.give_up(sequence, Failure::Lost, now);
+        }
+    }
+
+    /// A restarted peer has a new replica: nothing of its earlier life can be undone there.
+    pub(crate) fn drop_aborting_of_earlier_life(&mut self, peer: PeerId, incarnation: u64) {
+        let earlier =
+            self.lives.insert(peer, incarnation).is_some_and(|known| known != incarnation);
+        while self.lives.len() > crate::gossip::STRANGERS_MAX {
+            self.lives.pop_first();
+        }
+        if earlier {
+            self.aborting.retain(|_, aborting| aborting.partner != peer);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The closed list of everything that enters the core.
+
+use std::time::Duration;
+
+use dnode_protocol::frame::Leg;
+use dnode_protocol::{Clock, ExchangeId, Message, PeerId};
+
+/// What a peer did wrong, found outside the core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offence {
+    /// Bytes that do not decode, an oversize frame, a message out of place.
+    Garbage,
+    /// NaN, infinite or absurdly large parameters.
+    BadParameters,
+}
+
+/// Why the trainer did not apply a mix; parameters are unchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusedMix {
+    /// The own clock has passed the mix's `clock_max` (bound B2).
+    TooOld,
+    /// The remote numbers are not finite or far out of proportion.
+    BadParameters,
+}
+
+/// Something that enters the core.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Input {
+    /// An authenticated connection to a peer of the same run is up.
+    PeerUp {
+        /// The peer.
+        peer: PeerId,
+        /// Which start of its process this is.
+        incarnation: u64,
+    },
+    /// The last connection to the peer is gone.
+    PeerDown {
+        /// The peer.
+        peer: PeerId,
+    },
+    /// A control message arrived.
+    Received {
+        /// Its sender.
+        from: PeerId,
+        /// The message.
+        message: Message,
+    },
+    /// A whole expected tensor arrived and is kept by the driver under its exchange.
+    TensorReceived {
+        /// Its sender.
+        from: PeerId,
+        /// The exchange.
+        exchange: ExchangeId,
+        /// Which leg of the exchange.
+        leg: Leg,
+        /// The sender's clock when it read the numbers.
+        clock: Clock,
+    },
+    /// The peer broke the rules; what it sent was thrown away.
+    Offence {
+        /// The peer.
+        peer: PeerId,
+        /// What it did.
+        offence: Offence,
+    },
+    /// Answer to [`crate::Output::Read`]: the driver keeps the numbers under the exchange.
+    FragmentRead {
+        /// The exchange.
+        exchange: ExchangeId,
+        /// The own clock at the moment of reading.
+        clock: Clock,
+    },
+    /// Answer to [`crate::Output::Mix`]: applied.
+    Mixed {
+        /// The exchange.
+        exchange: ExchangeId,
+        /// The own clock at the moment of applying.
+        clock: Clock,
+    },
+    /// Answer to [`crate::Output::Mix`] or [`crate::Output::Adopt`]: not applied.
+    MixRefused {
+        /// The exchange.
+        exchange: ExchangeId,
+        /// Why.
+        reason: RefusedMix,
+    },
+    /// Answer to [`crate::Output::Undo`]: undone.
+    Undone {
+        /// The exchange.
+        exchange: ExchangeId,
+    },
+    /// Answer to [`crate::Output::Adopt`]: the fragment is replaced.
+    Adopted {
+        /// The exchange.
+        exchange: ExchangeId,
+    },
+    /// The trainer did so many local steps that a round of exchanges is due.
+    RoundDue,
+    /// The trainer did an outer step.
+    Committed {
+        /// The new clock.
+        clock: Clock,
+        /// Samples processed so far.
+        samples: u64,
+        /// Median wall time of one local step.
+        step_time: Duration,
+    },
+    /// The trainer wants to commit and [`crate::Output::CommitLimit`] forbids it.
+    CommitHeld,
+    /// The trainer has done all its steps; it goes on to answer and to mix.
+    Finished,
+    /// The process is about to leave: begin nothing, end what is open.
+    Leave,
+    /// The time of [`crate::Gossip::poll_deadline`] has come.
+    Deadline,
+}

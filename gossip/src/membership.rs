@@ -1,0 +1,244 @@
+//! Who is here: the bounded view of connected neighbours and what they last said.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use dnode_protocol::limits::INFORMATION_MAX;
+use dnode_protocol::{Clock, Heartbeat, Message, PeerId, Phase, Time};
+
+use crate::gossip::Gossip;
+use crate::{Event, Offence, Output};
+
+/// Most neighbours; every information vector has room for them and the peer itself.
+pub const VIEW_MAX: usize = INFORMATION_MAX - 4;
+
+const _: () = assert!(VIEW_MAX < INFORMATION_MAX);
+
+/// Weight of the newest measurement in the moving average of exchange durations (RFC 6298: 1/8).
+const DURATION_GAIN: f64 = 0.125;
+/// A lease lasts this many average exchange durations (design §5: 4·RTT + 2·size/bandwidth).
+const LEASE_DURATIONS: f64 = 4.0;
+/// Back-off doubles at most this often.
+const BACK_OFF_DOUBLINGS_MAX: u32 = 16;
+
+/// How much a neighbour counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Heard of lately; counts for the bounds and as a partner.
+    Active,
+    /// Held up commits for the whole gate time: does not count for the bounds.
+    Lagging,
+    /// Silent for too long: counts for nothing.
+    Suspected,
+}
+
+/// A connected neighbour.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// Which start of its process this is.
+    pub incarnation: u64,
+    /// How much it counts.
+    pub standing: Standing,
+    /// Largest clock heard of it; `None` before its first word.
+    pub clock: Option<Clock>,
+    /// Samples it has processed.
+    pub samples: u64,
+    /// Wall time of one of its local steps; zero when unknown.
+    pub step_time: Duration,
+    /// What it is doing.
+    pub phase: Phase,
+    pub(crate) last_heard: Time,
+    pub(crate) last_sent: Time,
+    pub(crate) back_off_until: Time,
+    pub(crate) stalls: u32,
+    duration_micros: Option<f64>,
+}
+
+impl Member {
+    fn new(incarnation: u64, now: Time) -> Self {
+        Self {
+            incarnation,
+            standing: Standing::Active,
+            clock: None,
+            samples: 0,
+            step_time: Duration::ZERO,
+            phase: Phase::Joining,
+            last_heard: now,
+            last_sent: now,
+            back_off_until: Time::ZERO,
+            stalls: 0,
+            duration_micros: None,
+        }
+    }
+
+    /// Whether it counts for the staleness bounds.
+    #[must_use]
+    pub fn counts(&self) -> bool {
+        self.standing == Standing::Active && self.phase == Phase::Training && self.clock.is_some()
+    }
+
+    /// Records how long an exchange took from proposal to application.
+    pub(crate) fn measured(&mut self, duration: Duration) {
+        let sample = duration.as_micros() as f64;
+        let average = self.duration_micros.get_or_insert(sample);
+        *average += DURATION_GAIN * (sample - *average);
+        self.stalls = 0;
+    }
+}
+
+/// The neighbours, by name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Members {
+    map: BTreeMap<PeerId, Member>,
+}
+
+impl Members {
+    pub(crate) fn get(&self, peer: &PeerId) -> Option<&Member> {
+        self.map.get(peer)
+    }
+
+    pub(crate) fn get_mut(&mut self, peer: &PeerId) -> Option<&mut Member> {
+        self.map.get_mut(peer)
+    }
+
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (&PeerId, &Member)> {
+        self.map.iter()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (&PeerId, &mut Member)> {
+        self.map.iter_mut()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.map.len()
+    }
+}
+
+impl Gossip {
+    pub(crate) fn peer_up(&mut self, peer: PeerId, incarnation: u64, now: Time) {
+        if peer == self.me {
+            return;
+        }
+        if let Some(member) = self.members.get_mut(&peer) {
+            if member.incarnation == incarnation {
+                member.last_heard = now;
+                return;
+            }
+            self.peer_down(peer, now);
+        }
+        if self.members.len() >= VIEW_MAX {
+            let back_off = self.config.back_off_min;
+            self.output(Output::Disconnect { peer, back_off, reason: "the view is full" });
+            return;
+        }
+        self.members.map.insert(peer, Member::new(incarnation, now));
+        self.drop_aborting_of_earlier_life(peer, incarnation);
+        self.event(Event::PeerUp(peer));
+        let heartbeat = Message::Heartbeat(self.heartbeat());
+        self.send(peer, heartbeat, now);
+        self.update_limit();
+    }
+
+    pub(crate) fn peer_down(&mut self, peer: PeerId, now: Time) {
+        if self.members.map.remove(&peer).is_none() {
+            return;
+        }
+        self.information.forget(&peer);
+        self.event(Event::PeerDown(peer));
+        self.lose_own(peer, now);
+        self.lose_answered(peer, now);
+        self.lose_pulls(peer, now);
+        self.update_limit();
+    }
+
+    pub(crate) fn heartbeat(&self) -> Heartbeat {
+        Heartbeat {
+            clock: self.clock,
+            samples: self.samples,
+            step_micros: u32::try_from(self.step_time.as_micros()).unwrap_or(u32::MAX),
+            phase: self.phase(),
+        }
+    }
+
+    pub(crate) fn heard_heartbeat(&mut self, from: PeerId, heartbeat: Heartbeat, now: Time) {
+        if let Some(member) = self.members.get_mut(&from) {
+            member.samples = heartbeat.samples;
+            member.step_time = Duration::from_micros(u64::from(heartbeat.step_micros));
+            member.phase = heartbeat.phase;
+        }
+        self.heard_clock(from, heartbeat.clock);
+        self.consider_catch_up(now);
+    }
+
+    /// Any word from a neighbour shows that it lives.
+    pub(crate) fn heard(&mut self, from: PeerId, now: Time) {
+        let Some(member) = self.members.get_mut(&from) else {
+            return;
+        };
+        member.last_heard = now;
+        if member.standing == Standing::Suspected {
+            member.standing = Standing::Active;
+            self.event(Event::Restored(from));
+            self.update_limit();
+        }
+    }
+
+    pub(crate) fn heard_clock(&mut self, from: PeerId, clock: Clock) {
+        let gap = self.config.bounds.progress_gap;
+        let own = self.clock;
+        let Some(member) = self.members.get_mut(&from) else {
+            return;
+        };
+        let first = member.clock.is_none();
+        member.clock = Some(member.clock.map_or(clock, |known| known.max(clock)));
+        let near = member.clock.is_some_and(|clock| own.ahead_of(clock) <= gap);
+        let restored = member.standing == Standing::Lagging && near;
+        if restored {
+            member.standing = Standing::Active;
+        }
+        if first || restored {
+            self.information.forget(&from);
+            self.information.track(from, clock);
+        }
+        if restored {
+            self.event(Event::Restored(from));
+        }
+        self.update_limit();
+    }
+
+    /// Lease for an exchange with `peer`: four times the measured duration of one, within limits.
+    pub(crate) fn lease(&self, peer: &PeerId) -> Duration {
+        let config = &self.config;
+        let measured = self.members.get(peer).and_then(|member| member.duration_micros);
+        measured.map_or(config.lease_initial, |micros| {
+            let micros = (LEASE_DURATIONS * micros).clamp(0.0, config.lease_max.as_micros() as f64);
+            Duration::from_micros(micros as u64).clamp(config.lease_min, config.lease_max)
+        })
+    }
+
+    /// The partner stalled in mid-exchange: leave it alone for a while, longer each time.
+    pub(crate) fn stalled(&mut self, peer: PeerId, now: Time) {
+        let (least, most) = (self.config.back_off_min, self.config.back_off_max);
+        if let Some(member) = self.members.get_mut(&peer) {
+            let doubling = 1_u32 << member.stalls.min(BACK_OFF_DOUBLINGS_MAX);
+            member.stalls = member.stalls.saturating_add(1);
+            member.back_off_until = now + least.saturating_mul(doubling).min(most);
+        }
+    }
+
+    pub(crate) fn offended(&mut self, peer: PeerId, offence: Offence, now: Time) {
+        let (least, most) = (self.config.back_off_min, self.config.back_off_max);
+        let count = self.offences.entry(peer).or_insert(0);
+        *count = count.saturating_add(1);
+        let doubling = 1_u32 << (*count).min(BACK_OFF_DOUBLINGS_MAX);
+        let back_off = least.saturating_mul(doubling).min(most);
+        self.bound_offences();
+        self.event(Event::Offended { peer, back_off });
+        let reason = match offence {
+            Offence::Garbage => "it sent garbage",
+            Offence::BadParameters => "it sent parameters that are not finite or out of proportion",
+        };
+        self.output(Output::Disconnect { peer, back_off, reason });
+        self.peer_down(peer, now);
+    }
+}

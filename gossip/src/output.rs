@@ -1,0 +1,207 @@
+//! The closed list of everything that leaves the core.
+
+use std::time::Duration;
+
+use dnode_protocol::frame::Leg;
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, PeerId};
+
+/// Which end of an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// Proposed it; applies `+w·d`.
+    Initiator,
+    /// Answered it; computes `d` and applies `−w·d`.
+    Responder,
+}
+
+/// Something the driver must do, in order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Send a control message; drop it when there is no connection.
+    Send {
+        /// The receiver.
+        to: PeerId,
+        /// The message.
+        message: Message,
+    },
+    /// From now on accept the tensor of this leg from this peer, assemble it, check it, and answer
+    /// with [`crate::Input::TensorReceived`]. Tensors that are not expected are thrown away.
+    Expect {
+        /// The exchange.
+        exchange: ExchangeId,
+        /// Its sender.
+        from: PeerId,
+        /// Which leg.
+        leg: Leg,
+        /// The fragment.
+        fragment: FragmentId,
+    },
+    /// Copy the fragment's replica weights and keep them under the exchange.
+    Read {
+        /// The exchange.
+        exchange: ExchangeId,
+        /// The fragment.
+        fragment: FragmentId,
+    },
+    /// Send the numbers kept under the exchange.
+    SendTensor {
+        /// The receiver.
+        to: PeerId,
+        /// The exchange.
+        exchange: ExchangeId,
+        /// Which leg.
+        leg: Leg,
+        /// The fragment.
+        fragment: FragmentId,
+        /// The own clock when the numbers were read.
+        clock: Clock,
+    },
+    /// Mix what arrived. A responder keeps the difference `d` under the exchange.
+    Mix {
+        /// The exchange.
+        exchange: ExchangeId,
+        /// The fragment.
+        fragment: FragmentId,
+        /// Which end this is.
+        role: Role,
+        /// Mixing weight `w`, in `[0, 0.5]`.
+        weight: f32,
+        /// Apply only while the own clock is at most this (bound B2).
+        clock_max: Clock,
+    },
+    /// Take back what this responder applied: `+w·d` from the kept difference.
+    Undo {
+        /// The exchange.
+        exchange: ExchangeId,
+        /// The fragment.
+        fragment: FragmentId,
+        /// The weight it was applied with.
+        weight: f32,
+    },
+    /// Replace the fragment by the snapshot that arrived, with outer momentum zero.
+    Adopt {
+        /// The exchange.
+        exchange: ExchangeId,
+        /// The fragment.
+        fragment: FragmentId,
+    },
+    /// Nothing more happens under this exchange: drop what is kept and no longer expect anything.
+    Forget {
+        /// The exchange.
+        exchange: ExchangeId,
+    },
+    /// The trainer may commit up to this clock, and must hold the next commit beyond it.
+    CommitLimit(Clock),
+    /// Whether the trainer may do local steps; it may not while it catches up.
+    Training {
+        /// May it?
+        allowed: bool,
+    },
+    /// The replica was replaced by one of this clock: go on from there.
+    AdoptClock(Clock),
+    /// All exchanges of the round have ended.
+    RoundDone,
+    /// Close the connection and do not accept the peer before the back-off is over.
+    Disconnect {
+        /// The peer.
+        peer: PeerId,
+        /// For how long.
+        back_off: Duration,
+        /// Why, for the log.
+        reason: &'static str,
+    },
+    /// Something worth reporting.
+    Event(Event),
+}
+
+/// How an exchange ended without being applied here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Failure {
+    /// The partner was busy.
+    Busy,
+    /// The clocks are further apart than the progress bound.
+    Stale,
+    /// The lease expired.
+    Expired,
+    /// The snapshot was older than the snapshot bound when it could be applied.
+    TooOld,
+    /// The partner's numbers were refused.
+    BadParameters,
+    /// The connection went away, or the partner gave up.
+    Lost,
+}
+
+/// A decision worth reporting: simulator, metrics and logs see the same ones.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A neighbour came.
+    PeerUp(PeerId),
+    /// A neighbour went.
+    PeerDown(PeerId),
+    /// A neighbour has been silent for too long.
+    Suspected(PeerId),
+    /// A neighbour held up a commit for the whole gate time and no longer counts.
+    Demoted(PeerId),
+    /// A demoted or suspected neighbour counts again.
+    Restored(PeerId),
+    /// This end of an exchange is applied.
+    Applied {
+        /// The exchange.
+        exchange: ExchangeId,
+        /// The fragment.
+        fragment: FragmentId,
+        /// The partner.
+        peer: PeerId,
+        /// Which end this is.
+        role: Role,
+        /// The weight.
+        weight: f32,
+        /// Clock distance of the two ends when it was agreed, commits.
+        lag: u64,
+        /// Age of the applied snapshot in own commits.
+        age: u64,
+    },
+    /// An applied exchange was taken back because the initiator aborted it.
+    Undone {
+        /// The exchange.
+        exchange: ExchangeId,
+    },
+    /// An exchange ended without effect here.
+    Failed {
+        /// The exchange.
+        exchange: ExchangeId,
+        /// The partner.
+        peer: PeerId,
+        /// Why.
+        failure: Failure,
+    },
+    /// The two ends could not agree within the journal window; one of them may have applied alone.
+    Undecided {
+        /// The exchange.
+        exchange: ExchangeId,
+    },
+    /// A commit is held back by a bound.
+    Held {
+        /// `progress gap` or `information age`.
+        bound: &'static str,
+        /// The peer that is behind.
+        peer: PeerId,
+    },
+    /// The replica is about to be replaced by that of the neighbours.
+    CatchUpStarted {
+        /// The clock to be reached.
+        target: Clock,
+    },
+    /// The replica has been replaced.
+    CatchUpDone {
+        /// The new clock.
+        clock: Clock,
+    },
+    /// A peer broke the rules.
+    Offended {
+        /// The peer.
+        peer: PeerId,
+        /// For how long it is not spoken to.
+        back_off: Duration,
+    },
+}

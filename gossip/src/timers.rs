@@ -1,0 +1,216 @@
+//! Everything that expires: heartbeats, leases, retries, aborts, journals, suspicion, the gate.
+
+use dnode_protocol::{ExchangeId, Message, PeerId, Time};
+
+use crate::exchange::{AnsweredState, OwnState};
+use crate::gossip::Gossip;
+use crate::initiate::RETRIES_PER_LEASE;
+use crate::membership::Standing;
+use crate::{Event, Failure, Output};
+
+impl Gossip {
+    /// When to call [`Gossip::handle`] with [`crate::Input::Deadline`] next, and why.
+    #[must_use]
+    pub fn poll_deadline(&self) -> (Time, &'static str) {
+        let mut next = (self.heartbeat_at, "heartbeat");
+        let mut offer = |time: Time, why: &'static str| {
+            if time < next.0 {
+                next = (time, why);
+            }
+        };
+        if let Some(time) = self.announce_at {
+            offer(time, "announce the clock");
+        }
+        if let Some(since) = self.held_since {
+            offer(since + self.config.gate_timeout, "gate");
+        }
+        for own in self.own.values() {
+            if matches!(own.state, OwnState::Proposed | OwnState::Offered { .. }) {
+                offer(own.deadline.min(own.retry_at), "own exchange");
+            }
+        }
+        for aborting in self.aborting.values() {
+            offer(aborting.retry_at.min(aborting.until), "abort");
+        }
+        for answered in self.answered.values() {
+            match answered.state {
+                AnsweredState::Accepted => offer(answered.deadline, "lease"),
+                AnsweredState::Applied => offer(answered.retry_at.min(answered.until), "journal"),
+                AnsweredState::Mixing | AnsweredState::Undoing => {}
+            }
+        }
+        if let Some(catch_up) = &self.catch_up {
+            offer(catch_up.next_deadline(), "catch up");
+        }
+        next
+    }
+
+    pub(crate) fn deadline(&mut self, now: Time) {
+        if now >= self.heartbeat_at {
+            self.heartbeat_at = now + self.config.heartbeat;
+            self.send_heartbeats(now);
+            self.suspect_silent(now);
+        }
+        if self.announce_at.is_some_and(|time| now >= time) {
+            self.announce_at = None;
+            self.announce(now);
+        }
+        if self.held_since.is_some_and(|since| now >= since + self.config.gate_timeout) {
+            self.gate_expired(now);
+        }
+        self.own_deadlines(now);
+        self.abort_deadlines(now);
+        self.answered_deadlines(now);
+        self.pull_deadlines(now);
+    }
+
+    /// Tells all neighbours the own clock, at most once per `announce_min`.
+    pub(crate) fn announce(&mut self, now: Time) {
+        let next = self.announced + self.config.announce_min;
+        if now < next {
+            self.announce_at = Some(next);
+            return;
+        }
+        self.announced = now;
+        self.announce_at = None;
+        let peers: Vec<PeerId> = self.members.iter().map(|(peer, _)| *peer).collect();
+        for peer in peers {
+            let heartbeat = self.heartbeat();
+            self.send(peer, Message::Heartbeat(heartbeat), now);
+        }
+    }
+
+    /// Speaks to neighbours that have not heard of us for one heartbeat.
+    fn send_heartbeats(&mut self, now: Time) {
+        let silence = self.config.heartbeat / 2;
+        let quiet =
+            self.members.iter().filter(|(_, member)| now.since(member.last_sent) >= silence);
+        let peers: Vec<PeerId> = quiet.map(|(peer, _)| *peer).collect();
+        for peer in peers {
+            let heartbeat = self.heartbeat();
+            self.send(peer, Message::Heartbeat(heartbeat), now);
+        }
+    }
+
+    fn suspect_silent(&mut self, now: Time) {
+        let (suspect, forget) = (self.config.suspect_after, self.config.forget_after);
+        let mut suspected = Vec::new();
+        let mut forgotten = Vec::new();
+        for (peer, member) in self.members.iter_mut() {
+            let silence = now.since(member.last_heard);
+            if silence >= forget {
+                forgotten.push(*peer);
+            } else if silence >= suspect && member.standing != Standing::Suspected {
+                member.standing = Standing::Suspected;
+                suspected.push(*peer);
+            }
+        }
+        for peer in suspected {
+            self.event(Event::Suspected(peer));
+            self.update_limit();
+        }
+        for peer in forgotten {
+            let back_off = self.config.back_off_min;
+            self.output(Output::Disconnect { peer, back_off, reason: "it has been silent" });
+            self.peer_down(peer, now);
+        }
+    }
+
+    fn own_deadlines(&mut self, now: Time) {
+        let due: Vec<(u64, bool)> = self
+            .own
+            .iter()
+            .filter(|(_, own)| matches!(own.state, OwnState::Proposed | OwnState::Offered { .. }))
+            .filter(|(_, own)| now >= own.deadline.min(own.retry_at))
+            .map(|(sequence, own)| (*sequence, now >= own.deadline))
+            .collect();
+        for (sequence, expired) in due {
+            let Some(partner) = self.own.get(&sequence).map(|own| own.partner) else {
+                continue;
+            };
+            if expired {
+                self.stalled(partner, now);
+                self.give_up(sequence, Failure::Expired, now);
+                continue;
+            }
+            let interval = self.lease(&partner) / RETRIES_PER_LEASE;
+            if let Some(own) = self.own.get_mut(&sequence) {
+                own.retry_at = now + interval;
+                own.reproposed = matches!(own.state, OwnState::Offered { .. });
+            }
+            self.send_propose(sequence, now);
+        }
+    }
+
+    fn abort_deadlines(&mut self, now: Time) {
+        let due: Vec<u64> = self
+            .aborting
+            .iter()
+            .filter(|(_, aborting)| now >= aborting.retry_at.min(aborting.until))
+            .map(|(sequence, _)| *sequence)
+            .collect();
+        for sequence in due {
+            let exchange = self.exchange_id(sequence);
+            let Some(aborting) = self.aborting.get(&sequence) else {
+                continue;
+            };
+            let partner = aborting.partner;
+            if now >= aborting.until {
+                self.aborting.remove(&sequence);
+                self.event(Event::Undecided { exchange });
+                continue;
+            }
+            let interval = self.lease(&partner) / RETRIES_PER_LEASE;
+            if let Some(aborting) = self.aborting.get_mut(&sequence) {
+                aborting.retry_at = now + interval;
+            }
+            self.send(partner, Message::Abort { exchange }, now);
+        }
+    }
+
+    fn answered_deadlines(&mut self, now: Time) {
+        let due: Vec<(ExchangeId, AnsweredState)> = self
+            .answered
+            .iter()
+            .filter(|(_, answered)| match answered.state {
+                AnsweredState::Accepted => now >= answered.deadline,
+                AnsweredState::Applied => now >= answered.retry_at.min(answered.until),
+                AnsweredState::Mixing | AnsweredState::Undoing => false,
+            })
+            .map(|(exchange, answered)| (*exchange, answered.state))
+            .collect();
+        for (exchange, state) in due {
+            if state == AnsweredState::Accepted {
+                self.stalled(exchange.initiator, now);
+                let (peer, failure) = (exchange.initiator, Failure::Expired);
+                self.event(Event::Failed { exchange, peer, failure });
+                self.end_answered(exchange, now);
+            } else {
+                self.ask_how_it_ended(exchange, now);
+            }
+        }
+    }
+
+    /// The initiator has not said whether it applied: ask, release the lease when it is over, and
+    /// stop asking at the end of the journal window.
+    fn ask_how_it_ended(&mut self, exchange: ExchangeId, now: Time) {
+        let interval = self.lease(&exchange.initiator) / RETRIES_PER_LEASE;
+        let Some(answered) = self.answered.get_mut(&exchange) else {
+            return;
+        };
+        if now >= answered.until {
+            self.event(Event::Undecided { exchange });
+            return self.end_answered(exchange, now);
+        }
+        answered.retry_at = now + interval;
+        let (fragment, clock, expired) =
+            (answered.fragment, answered.clock, now >= answered.deadline);
+        if expired {
+            self.release(fragment, exchange);
+            self.begin_exchanges(now);
+        }
+        let information = self.information.of(fragment);
+        let message = Message::Accept { exchange, clock, information };
+        self.send(exchange.initiator, message, now);
+    }
+}

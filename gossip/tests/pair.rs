@@ -1,0 +1,290 @@
+//! Two cores on one link: every course an exchange can take.
+
+#![expect(clippy::float_cmp, reason = "means of 0 and 1 are exact in binary")]
+
+use std::time::Duration;
+
+use dnode_gossip::testing::{Effect, Pair, peer};
+use dnode_gossip::{Config, Event, Failure, Input, Offence, Role, Standing};
+use dnode_protocol::frame::Leg;
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Information, Message};
+
+const LONG: Duration = Duration::from_secs(300);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn values(pair: &Pair) -> [f64; 2] {
+    [pair.hosts[0].replica[0][0], pair.hosts[1].replica[0][0]]
+}
+
+fn greeted(config: &Config, fragments: u32) -> Pair {
+    let mut pair = Pair::new(config, fragments);
+    let known = |pair: &Pair| {
+        pair.hosts.iter().all(|host| host.core.members().all(|(_, member)| member.clock.is_some()))
+    };
+    assert!(pair.run_until(SECOND, known));
+    pair
+}
+
+fn applied(pair: &Pair, role: Role) -> usize {
+    let is = |event: &Event| matches!(event, Event::Applied { role: r, .. } if *r == role);
+    pair.events.iter().filter(|(_, event)| is(event)).count()
+}
+
+fn at_rest(pair: &Pair) -> bool {
+    pair.hosts.iter().all(|host| host.core.open() == 0)
+}
+
+fn is_tensor(effect: &Effect, wanted: Leg) -> bool {
+    matches!(effect, Effect::Tensor { leg, .. } if *leg == wanted)
+}
+
+#[test]
+fn an_exchange_averages_the_fragment_and_leaves_nothing_behind() {
+    let mut pair = greeted(&Config::default(), 1);
+    pair.input(0, Input::RoundDue);
+    assert!(pair.run_until(SECOND, |p| p.hosts[0].rounds_done == 1 && at_rest(p)));
+    assert_eq!(values(&pair), [0.5, 0.5]);
+    assert!(pair.hosts.iter().all(|host| host.kept() == 0 && host.core.leases().is_empty()));
+    assert_eq!((applied(&pair, Role::Initiator), applied(&pair, Role::Responder)), (1, 1));
+}
+
+#[test]
+fn crossing_proposals_of_one_fragment_end_in_one_exchange() {
+    let mut pair = greeted(&Config::default(), 1);
+    pair.input(0, Input::RoundDue);
+    pair.input(1, Input::RoundDue);
+    assert!(pair.run_until(SECOND, |p| p.hosts.iter().all(|h| h.rounds_done == 1) && at_rest(p)));
+    assert_eq!(values(&pair), [0.5, 0.5]);
+    let busy =
+        |(_, event): &(usize, Event)| matches!(event, Event::Failed { failure: Failure::Busy, .. });
+    assert!(!pair.events.iter().any(busy), "{:?}", pair.events);
+}
+
+#[test]
+fn many_fragments_are_exchanged_under_the_limit_on_open_exchanges() {
+    let config = Config::default();
+    let mut pair = greeted(&config, 16);
+    pair.input(0, Input::RoundDue);
+    assert!(pair.run_until(SECOND, |p| {
+        assert!(p.hosts[0].core.open() <= config.own_max);
+        p.hosts[0].rounds_done == 1 && at_rest(p)
+    }));
+    assert_eq!(applied(&pair, Role::Initiator), 16);
+    assert!(
+        pair.hosts.iter().flat_map(|h| h.replica.iter().flatten()).all(|v| (v - 0.5).abs() < 1e-12)
+    );
+}
+
+#[test]
+fn a_lost_message_of_any_kind_delays_the_exchange_but_never_halves_it() {
+    // Each rule loses everything of one kind that is sent in the first two virtual seconds.
+    let rules: [fn(&Effect) -> bool; 5] = [
+        |e| !matches!(e, Effect::Message { message: Message::Propose { .. }, .. }),
+        |e| !matches!(e, Effect::Message { message: Message::Accept { .. }, .. }),
+        |e| !is_tensor(e, Leg::Offer),
+        |e| !is_tensor(e, Leg::Reply),
+        |e| !matches!(e, Effect::Message { message: Message::Ack { .. }, .. }),
+    ];
+    for (index, rule) in rules.into_iter().enumerate() {
+        let mut pair = greeted(&Config::default(), 1);
+        pair.deliver = rule;
+        pair.input(0, Input::RoundDue);
+        pair.run_until(2 * SECOND, |_| false);
+        pair.deliver = |_| true;
+        assert!(pair.run_until(LONG, at_rest), "rule {index}: {:?}", pair.events);
+        assert_eq!(values(&pair), [0.5, 0.5], "rule {index}");
+    }
+}
+
+#[test]
+fn what_the_responder_applied_alone_is_undone_when_the_initiator_gives_up() {
+    let mut pair = greeted(&Config::default(), 1);
+    pair.deliver = |e| !is_tensor(e, Leg::Reply);
+    pair.input(0, Input::RoundDue);
+    let undone = |p: &Pair| p.events.iter().any(|(_, event)| matches!(event, Event::Undone { .. }));
+    assert!(pair.run_until(LONG, undone));
+    assert!(pair.run_until(LONG, at_rest));
+    assert_eq!(values(&pair), [0.0, 1.0]);
+    assert_eq!(applied(&pair, Role::Initiator), 0);
+}
+
+#[test]
+fn an_aborted_exchange_never_applies_again() {
+    let mut pair = greeted(&Config::default(), 1);
+    let exchange = ExchangeId { initiator: peer(0), incarnation: 1, sequence: 0 };
+    let from = peer(0);
+    pair.input(1, Input::Received { from, message: Message::Abort { exchange } });
+    let (fragment, clock, information) = (FragmentId(0), Clock(0), Information::default());
+    let message = Message::Propose { exchange, fragment, clock, information };
+    pair.input(1, Input::Received { from, message });
+    assert!(pair.hosts[1].core.leases().is_empty());
+    pair.hosts[1].tensor(from, (exchange, Leg::Offer, clock, vec![9.0]), pair.now);
+    assert!(!pair.hosts[1].has_work());
+}
+
+#[test]
+fn a_duplicate_of_every_message_changes_nothing() {
+    let mut pair = greeted(&Config::default(), 1);
+    pair.input(0, Input::RoundDue);
+    assert!(pair.run_until(SECOND, |p| p.hosts[0].rounds_done == 1 && at_rest(p)));
+    let exchange = ExchangeId { initiator: peer(0), incarnation: 1, sequence: 0 };
+    let (clock, information) = (Clock(0), Information::default());
+    let propose = Message::Propose {
+        exchange,
+        fragment: FragmentId(0),
+        clock,
+        information: information.clone(),
+    };
+    for message in [propose, Message::Ack { exchange }, Message::Abort { exchange }] {
+        pair.input(1, Input::Received { from: peer(0), message });
+    }
+    for message in [Message::Accept { exchange, clock, information }, Message::Busy { exchange }] {
+        pair.input(0, Input::Received { from: peer(1), message });
+    }
+    assert!(pair.run_until(LONG, at_rest));
+    assert_eq!(values(&pair), [0.5, 0.5]);
+}
+
+#[test]
+fn a_snapshot_older_than_the_bound_is_not_applied_and_the_partner_undoes_its_half() {
+    let mut config = Config::default();
+    config.bounds.snapshot_age = 0;
+    let mut pair = greeted(&config, 1);
+    pair.input(0, Input::RoundDue);
+    // The initiator commits while its offer is on the way.
+    let offered = |p: &Pair| applied(p, Role::Responder) == 1;
+    assert!(pair.run_until(SECOND, offered));
+    assert!(pair.hosts[0].commit(0.0, pair.now));
+    assert!(pair.run_until(LONG, at_rest));
+    let old = |(_, e): &(usize, Event)| matches!(e, Event::Failed { failure: Failure::TooOld, .. });
+    assert!(pair.events.iter().any(old));
+    assert_eq!(values(&pair), [0.0, 1.0]);
+}
+
+#[test]
+fn the_progress_gap_holds_the_fast_peer_and_the_gate_time_lets_it_go() {
+    let config = Config::default();
+    let mut pair = greeted(&config, 1);
+    let gap = config.bounds.progress_gap;
+    for _ in 0..gap {
+        assert!(pair.hosts[0].commit(0.0, pair.now));
+    }
+    assert!(!pair.hosts[0].commit(0.0, pair.now), "one more than the gap");
+    assert_eq!(pair.hosts[0].clock, Clock(gap));
+    let before = pair.now;
+    assert!(pair.run_until(LONG, |p| p.hosts[0].limit > Clock(gap)));
+    assert!(pair.now.since(before) >= config.gate_timeout);
+    assert!(pair.hosts[0].core.members().all(|(_, m)| m.standing == Standing::Lagging));
+    assert!(pair.hosts[0].commit(0.0, pair.now));
+}
+
+#[test]
+fn a_commit_of_the_slow_peer_lifts_the_limit_of_the_fast_one() {
+    let mut pair = greeted(&Config::default(), 1);
+    while pair.hosts[0].commit(0.0, pair.now) {}
+    let limit = pair.hosts[0].limit;
+    assert!(pair.hosts[1].commit(0.0, pair.now));
+    pair.input(1, Input::Deadline);
+    assert!(pair.run_until(SECOND, |p| p.hosts[0].limit > limit));
+}
+
+#[test]
+fn information_that_is_too_old_holds_commits_until_an_exchange_brings_news() {
+    let mut config = Config::default();
+    config.bounds.information_age = Some(2);
+    let mut pair = greeted(&config, 1);
+    for _ in 0..3 {
+        for host in 0..2 {
+            pair.hosts[host].commit(0.0, pair.now);
+            pair.input(host, Input::Deadline);
+        }
+        pair.run_until(SECOND / 10, |_| false);
+    }
+    assert!(!pair.hosts[0].commit(0.0, pair.now));
+    pair.input(0, Input::RoundDue);
+    assert!(pair.run_until(SECOND, |p| p.hosts[0].rounds_done == 1 && at_rest(p)));
+    assert!(pair.hosts[0].commit(0.0, pair.now));
+}
+
+#[test]
+fn a_peer_that_is_far_behind_pulls_the_replica_and_the_clock() {
+    let mut pair = greeted(&Config::default(), 3);
+    while pair.hosts[1].clock < Clock(40) {
+        if !pair.hosts[1].commit(0.0, pair.now) {
+            pair.run_until(LONG, |p| p.hosts[1].limit > p.hosts[1].clock);
+        }
+    }
+    assert!(
+        pair.run_until(LONG, |p| p.hosts[0].clock >= Clock(30)
+            && p.hosts[0].training
+            && at_rest(p))
+    );
+    assert!(pair.hosts[0].replica.iter().flatten().all(|v| (v - 1.0).abs() < 1e-12));
+}
+
+#[test]
+fn not_a_number_is_refused_and_its_sender_disconnected_and_avoided() {
+    let mut pair = greeted(&Config::default(), 1);
+    pair.hosts[0].replica[0][0] = f64::NAN;
+    pair.input(0, Input::RoundDue);
+    let offended =
+        |p: &Pair| p.events.iter().any(|(h, e)| *h == 1 && matches!(e, Event::Offended { .. }));
+    assert!(pair.run_until(SECOND, offended));
+    assert_eq!(pair.hosts[1].core.members().len(), 0);
+    assert!((pair.hosts[1].replica[0][0] - 1.0).abs() < f64::EPSILON);
+}
+
+#[test]
+fn an_initiator_that_falls_silent_after_the_proposal_costs_one_lease() {
+    let mut pair = greeted(&Config::default(), 1);
+    pair.deliver = |e| !is_tensor(e, Leg::Offer);
+    pair.input(0, Input::RoundDue);
+    assert!(pair.run_until(SECOND, |p| !p.hosts[1].core.leases().is_empty()));
+    pair.deliver = |_| false;
+    assert!(pair.run_until(LONG, |p| p.hosts[1].core.leases().is_empty()));
+    assert!((pair.hosts[1].replica[0][0] - 1.0).abs() < f64::EPSILON);
+}
+
+#[test]
+fn a_silent_neighbour_is_suspected_and_then_forgotten_and_greeted_when_it_returns() {
+    let config = Config::default();
+    let mut pair = greeted(&config, 1);
+    pair.deliver = |_| false;
+    let suspected = |p: &Pair| p.events.contains(&(0, Event::Suspected(peer(1))));
+    assert!(pair.run_until(LONG, suspected));
+    let alone = |p: &Pair| p.hosts.iter().all(|host| host.core.members().len() == 0);
+    assert!(pair.run_until(LONG, alone));
+    pair.deliver = |_| true;
+    pair.connect();
+    pair.input(0, Input::RoundDue);
+    pair.run_until(SECOND, |_| false);
+    pair.input(0, Input::RoundDue);
+    assert!(pair.run_until(LONG, |p| values(p) == [0.5, 0.5]));
+}
+
+#[test]
+fn leaving_ends_what_is_open_and_declines_what_is_new() {
+    let mut pair = greeted(&Config::default(), 4);
+    pair.input(0, Input::RoundDue);
+    pair.input(0, Input::Leave);
+    assert!(pair.run_until(LONG, at_rest));
+    pair.input(1, Input::RoundDue);
+    assert!(pair.run_until(LONG, |p| p.hosts[1].rounds_done == 1 && at_rest(p)));
+    assert_eq!(values(&pair), [0.0, 1.0]);
+}
+
+#[test]
+fn garbage_from_a_neighbour_ends_the_connection_and_nothing_else() {
+    let mut pair = greeted(&Config::default(), 1);
+    pair.input(1, Input::Offence { peer: peer(0), offence: Offence::Garbage });
+    assert_eq!(pair.hosts[1].core.members().len(), 0);
+    let exchange = ExchangeId { initiator: peer(7), incarnation: 1, sequence: 0 };
+    pair.input(
+        0,
+        Input::Received {
+            from: peer(1),
+            message: Message::Pull { exchange, fragment: FragmentId(0) },
+        },
+    );
+    assert_eq!(pair.hosts[0].core.members().len(), 0, "a pull in another's name is an offence");
+}
