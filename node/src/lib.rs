@@ -1,1 +1,3 @@
-//! Placeholder.
+//! The dnode process: configuration, identity, files, signals and the loop around the pure cores.
+
+pub mod config;

@@ -103,6 +103,9 @@ impl RunSpec {
     }
 
     /// The first field, by name, in which `self` and `theirs` differ; `None` when they agree.
+    ///
+    /// Fields that both sides have come first: one that a side lacks is a consequence of another
+    /// (`model.hidden` of `model.kind`).
     #[must_use]
     pub fn difference(&self, theirs: &Self) -> Option<RunDifference> {
         let value = |spec: &Self, name: &str| {
@@ -147,6 +150,13 @@ mod tests {
     fn a_field_that_one_side_lacks_is_named() {
         let difference = spec(&[("a", "1")]).difference(&spec(&[])).unwrap();
         assert_eq!((difference.field.as_str(), difference.theirs.as_str()), ("a", "absent"));
+    }
+
+    #[test]
+    fn a_field_of_both_sides_is_named_before_one_that_a_side_lacks() {
+        let ours = spec(&[("model.hidden", "[128]"), ("model.kind", "mlp")]);
+        let difference = ours.difference(&spec(&[("model.kind", "cnn")])).unwrap();
+        assert_eq!(difference.field, "model.kind");
     }
 
     #[test]

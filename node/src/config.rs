@@ -1,0 +1,33 @@
+//! The configuration: one TOML file, every key also settable by a flag; flags > file > default.
+
+mod error;
+mod key;
+mod keys;
+mod kind;
+mod reference;
+mod relations;
+mod run;
+mod sections;
+mod settings;
+mod suggest;
+
+pub use error::{ConfigError, Origin};
+pub use key::{Agreement, Key, Preset};
+pub use keys::{KEYS, SECTIONS, find};
+pub use kind::{Kind, Reals};
+pub use reference::{file_text, reference_markdown, reference_text};
+pub use run::{run_line, run_spec};
+pub use sections::{
+    Config, Data, DataKind, Gossip, Iid, LogFormat, Model, ModelKind, Network, Node, Optimizer,
+    OptimizerKind, Rule, Run, Schedule, Skew,
+};
+pub use settings::Settings;
+
+impl Default for Config {
+    fn default() -> Self {
+        Settings::new().resolve().expect("a test checks that the defaults go together")
+    }
+}
+
+#[cfg(test)]
+mod tests;

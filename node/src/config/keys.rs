@@ -1,0 +1,186 @@
+//! The table of all configuration keys: the one place where names, ranges and defaults are written.
+//!
+//! Validation, suggestions, `--set`, `dnode config` and `docs/configuration.md` all come from it.
+
+use dnode_protocol::limits::{FRAGMENTS_MAX, INFORMATION_MAX};
+
+use super::key::{Key, Preset};
+use super::kind::{Kind, Reals};
+
+/// Most steps of anything: far beyond any run, far below where a counter could overflow.
+const STEPS_MAX: i64 = 1_000_000_000_000;
+/// Most addresses in one list.
+const ADDRESSES_MAX: usize = 64;
+/// Rules whose outer step is "take the result": only `gossip-outer` has a momentum of its own.
+const PLAIN: [&str; 3] = ["pairwise", "all-reduce", "none"];
+
+const GPT: &[&str] = &["gpt"];
+const MLP: &[&str] = &["mlp"];
+
+#[expect(
+    clippy::cast_possible_wrap,
+    reason = "both limits are a few thousand; const conversion has no checked form"
+)]
+const LIMITS: (i64, i64) = (FRAGMENTS_MAX as i64, INFORMATION_MAX as i64);
+
+const fn key(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    unit: &'static str,
+    meaning: &'static str,
+) -> Key {
+    Key::new(name, kind, Preset::Fixed(default), unit, meaning)
+}
+
+const fn unset(name: &'static str, kind: Kind, meaning: &'static str) -> Key {
+    Key::new(name, kind, Preset::Unset, "", meaning)
+}
+
+/// The key with a default that depends on `other`.
+const fn by(
+    key: Key,
+    other: &'static str,
+    defaults: &'static [(&'static str, &'static str)],
+) -> Key {
+    Key { default: Preset::By(other, defaults), ..key }
+}
+
+/// The sections in the order of the file, with their purpose.
+pub const SECTIONS: &[(&str, &str)] = &[
+    ("run", "how long to train, and from which seed"),
+    ("model", "the model"),
+    ("data", "the data and this peer's share of it"),
+    ("optimizer", "the local optimizer"),
+    ("gossip", "how replicas are averaged, and how stale they may be"),
+    ("network", "addresses and peers"),
+    ("node", "files, threads and logs of this process"),
+];
+
+/// Every key, section by section.
+pub const KEYS: &[Key] = &[
+    key("run.seed", Kind::Integer(0, i64::MAX), "1", "", "seed of initial weights, data order and shards").must(),
+    key("run.steps", Kind::Integer(1, STEPS_MAX), "2000", "steps", "local steps of this peer").should(),
+    key("run.batch", Kind::Integer(1, 65_536), "32", "samples", "samples per local step").should(),
+    key("model.kind", Kind::Choice(&["mlp", "cnn", "gpt"]), "\"mlp\"", "", "the model").must(),
+    key("model.hidden", Kind::Integers { min: 1, max: 65_536, count_max: 8 }, "[128]", "", "width of each hidden layer")
+        .must()
+        .only("model.kind", MLP),
+    key("model.layers", Kind::Integer(1, 128), "4", "", "transformer blocks").must().only("model.kind", GPT),
+    key("model.heads", Kind::Integer(1, 128), "4", "", "attention heads; must divide model.width")
+        .must()
+        .only("model.kind", GPT),
+    key("model.width", Kind::Integer(1, 16_384), "128", "", "width of the residual stream")
+        .must()
+        .only("model.kind", GPT),
+    key("model.context", Kind::Integer(1, 16_384), "64", "tokens", "tokens the model sees at once")
+        .must()
+        .only("model.kind", GPT),
+    key("data.kind", Kind::Choice(&["digits", "mnist", "text"]), "\"digits\"", "", "the data set; digits is built in")
+        .must(),
+    unset("data.path", Kind::Path, "folder with the MNIST files, or the text file")
+        .should()
+        .only("data.kind", &["mnist", "text"]),
+    key("data.shards", Kind::Integer(1, 65_536), "1", "", "shards the training data is cut into").must(),
+    key("data.shard", Kind::Integer(0, 65_535), "0", "", "this peer's shard, from 0; less than data.shards"),
+    key(
+        "data.skew",
+        Kind::WordOrReal("iid", Reals::above(0.0, 1e6)),
+        "\"iid\"",
+        "",
+        "\"iid\", or the Dirichlet parameter of the label distribution of the shards (small is skewed)",
+    )
+    .must(),
+    key("optimizer.kind", Kind::Choice(&["adamw", "sgd"]), "\"adamw\"", "", "the local optimizer").should(),
+    by(
+        key("optimizer.learning_rate", Kind::Real(Reals::above(0.0, 100.0)), "", "", "peak learning rate"),
+        "optimizer.kind",
+        &[("adamw", "0.002"), ("sgd", "0.05")],
+    )
+    .should(),
+    key("optimizer.momentum", Kind::Real(Reals::below(0.0, 1.0)), "0.9", "", "momentum of sgd")
+        .should()
+        .only("optimizer.kind", &["sgd"]),
+    key("optimizer.beta1", Kind::Real(Reals::below(0.0, 1.0)), "0.9", "", "decay of the first moment of adamw")
+        .should()
+        .only("optimizer.kind", &["adamw"]),
+    key("optimizer.beta2", Kind::Real(Reals::below(0.0, 1.0)), "0.99", "", "decay of the second moment of adamw")
+        .should()
+        .only("optimizer.kind", &["adamw"]),
+    by(
+        key("optimizer.weight_decay", Kind::Real(Reals::closed(0.0, 10.0)), "", "", "weight decay per unit of learning rate"),
+        "optimizer.kind",
+        &[("adamw", "0.01"), ("sgd", "0.0")],
+    )
+    .should(),
+    key("optimizer.warmup_steps", Kind::Integer(0, STEPS_MAX), "50", "steps", "linear warm-up of the learning rate")
+        .should(),
+    key("optimizer.schedule", Kind::Choice(&["cosine", "constant"]), "\"cosine\"", "", "learning rate after the warm-up")
+        .should(),
+    key("optimizer.final_fraction", Kind::Real(Reals::closed(0.0, 1.0)), "0.1", "", "final learning rate over the peak")
+        .should()
+        .only("optimizer.schedule", &["cosine"]),
+    key("optimizer.clip_norm", Kind::Real(Reals::closed(0.0, 1e6)), "1.0", "", "largest gradient norm; 0 never clips")
+        .should(),
+    key("optimizer.accumulate", Kind::Integer(1, 1024), "1", "", "micro-batches whose gradients make one step").should(),
+    key(
+        "gossip.rule",
+        Kind::Choice(&["gossip-outer", "pairwise", "all-reduce", "none"]),
+        "\"gossip-outer\"",
+        "",
+        "how replicas are averaged",
+    )
+    .must(),
+    key("gossip.local_steps", Kind::Integer(1, 1_000_000), "25", "steps", "local steps per commit (H)").must(),
+    key("gossip.mix_every", Kind::Integer(1, 1_000_000), "25", "steps", "local steps per exchange round").must(),
+    by(
+        key("gossip.outer_learning_rate", Kind::Real(Reals::above(0.0, 2.0)), "", "", "learning rate of the outer step (α)"),
+        "gossip.rule",
+        &[("gossip-outer", "0.7"), (PLAIN[0], "1.0"), (PLAIN[1], "1.0"), (PLAIN[2], "1.0")],
+    )
+    .must().only("gossip.rule", &["gossip-outer"]),
+    by(
+        key("gossip.outer_momentum", Kind::Real(Reals::below(0.0, 1.0)), "", "", "momentum of the outer step (β)"),
+        "gossip.rule",
+        &[("gossip-outer", "0.8"), (PLAIN[0], "0.0"), (PLAIN[1], "0.0"), (PLAIN[2], "0.0")],
+    )
+    .must().only("gossip.rule", &["gossip-outer"]),
+    key("gossip.fragments", Kind::Integer(1, LIMITS.0), "4", "", "fragments the parameters are cut into").must(),
+    key("gossip.progress_gap", Kind::Integer(1, 1000), "4", "commits", "how far a clock may run ahead of the slowest").must(),
+    key("gossip.snapshot_age", Kind::Integer(0, 1000), "1", "commits", "how old a snapshot may be when it is applied").must(),
+    key(
+        "gossip.information_age",
+        Kind::Integer(0, 1_000_000),
+        "0",
+        "commits",
+        "how old the newest contribution of a peer may be; 0 is 4·ceil(log2 n) + 4",
+    )
+    .must(),
+    key("gossip.gate_timeout", Kind::Duration(1, 3_600_000), "\"10s\"", "", "longest wait at a staleness bound"),
+    key("gossip.world", Kind::Integer(0, 1024), "0", "peers", "number of peers of an all-reduce")
+        .must()
+        .only("gossip.rule", &["all-reduce"]),
+    key(
+        "network.listen",
+        Kind::Addresses(ADDRESSES_MAX),
+        "[\"/ip4/0.0.0.0/udp/0/quic-v1\", \"/ip4/0.0.0.0/tcp/0\"]",
+        "",
+        "addresses to listen on; port 0 is any free port",
+    ),
+    key("network.bootstrap", Kind::Addresses(ADDRESSES_MAX), "[]", "", "addresses of live peers; none starts a swarm"),
+    key("network.mdns", Kind::Flag, "true", "", "find peers on the local network"),
+    key("network.peers_max", Kind::Integer(1, LIMITS.1), "32", "peers", "most connected peers"),
+    key("network.require_peers", Kind::Integer(0, LIMITS.1), "0", "peers", "peers to wait for before training"),
+    key("node.data_dir", Kind::Path, "\"dnode-data\"", "", "folder of identity, checkpoints and metrics"),
+    key("node.checkpoint_every", Kind::Integer(0, STEPS_MAX), "0", "steps", "steps between checkpoints; 0 is only at the end"),
+    key("node.evaluate_every", Kind::Integer(0, STEPS_MAX), "500", "steps", "steps between evaluations; 0 is only at the end"),
+    key("node.metrics_every", Kind::Integer(1, STEPS_MAX), "25", "steps", "steps between lines of metrics.jsonl"),
+    key("node.threads", Kind::Integer(1, 1024), "1", "threads", "threads for the arithmetic"),
+    key("node.log_format", Kind::Choice(&["human", "json"]), "\"human\"", "", "form of the log on standard error"),
+];
+
+/// The key of that `section.key` name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.name == name)
+}

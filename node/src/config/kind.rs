@@ -1,0 +1,229 @@
+//! Kinds of configuration values: what is legal, in words and as a check.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use libp2p::Multiaddr;
+use libp2p::multiaddr::Protocol;
+use toml::Value;
+
+/// A range of real numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reals {
+    /// Lower bound.
+    pub min: f64,
+    /// Whether `min` itself is legal.
+    pub min_legal: bool,
+    /// Upper bound.
+    pub max: f64,
+    /// Whether `max` itself is legal.
+    pub max_legal: bool,
+}
+
+impl Reals {
+    /// `[min, max]`.
+    #[must_use]
+    pub const fn closed(min: f64, max: f64) -> Self {
+        Self { min, min_legal: true, max, max_legal: true }
+    }
+
+    /// `(min, max]`.
+    #[must_use]
+    pub const fn above(min: f64, max: f64) -> Self {
+        Self { min_legal: false, ..Self::closed(min, max) }
+    }
+
+    /// `[min, max)`.
+    #[must_use]
+    pub const fn below(min: f64, max: f64) -> Self {
+        Self { max_legal: false, ..Self::closed(min, max) }
+    }
+
+    fn contains(&self, number: f64) -> bool {
+        let least = number > self.min || (self.min_legal && number >= self.min);
+        let most = number < self.max || (self.max_legal && number <= self.max);
+        least && most
+    }
+
+    fn words(&self) -> String {
+        match (self.min_legal, self.max_legal) {
+            (true, true) => format!("{} to {}", self.min, self.max),
+            (false, true) => format!("more than {}, at most {}", self.min, self.max),
+            (true, false) => format!("at least {}, less than {}", self.min, self.max),
+            (false, false) => format!("more than {}, less than {}", self.min, self.max),
+        }
+    }
+}
+
+/// What values a key takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// A whole number from the first to the second, both legal.
+    Integer(i64, i64),
+    /// A real number.
+    Real(Reals),
+    /// `true` or `false`.
+    Flag,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// This word, or a real number.
+    WordOrReal(&'static str, Reals),
+    /// A file or folder.
+    Path,
+    /// A duration such as `"500ms"`, from the first to the second, milliseconds, both legal.
+    Duration(u64, u64),
+    /// At most `count_max` whole numbers, each from `min` to `max`.
+    Integers {
+        /// Least number.
+        min: i64,
+        /// Greatest number.
+        max: i64,
+        /// Most numbers.
+        count_max: usize,
+    },
+    /// At most this many libp2p addresses that can be listened on or dialled.
+    Addresses(usize),
+}
+
+impl Kind {
+    /// The type in one word, for the reference.
+    #[must_use]
+    pub const fn type_name(&self) -> &'static str {
+        match self {
+            Self::Integer(..) => "integer",
+            Self::Real(_) => "number",
+            Self::Flag => "true/false",
+            Self::Choice(_) => "word",
+            Self::WordOrReal(..) => "word or number",
+            Self::Path => "path",
+            Self::Duration(..) => "duration",
+            Self::Integers { .. } => "list of integers",
+            Self::Addresses(_) => "list of addresses",
+        }
+    }
+
+    /// The legal values as a phrase that follows "must be".
+    #[must_use]
+    pub fn legal(&self) -> String {
+        match self {
+            Self::Integer(min, max) => format!("an integer, {min} to {max}"),
+            Self::Real(reals) => format!("a number, {}", reals.words()),
+            Self::Flag => "true or false".to_owned(),
+            Self::Choice(words) => one_of(words),
+            Self::WordOrReal(word, reals) => format!("\"{word}\" or a number, {}", reals.words()),
+            Self::Path => "a path in quotes".to_owned(),
+            Self::Duration(min, max) => {
+                let text = |ms| humantime::format_duration(Duration::from_millis(ms));
+                format!("a duration in quotes such as \"500ms\", {} to {}", text(*min), text(*max))
+            }
+            Self::Integers { min, max, count_max } => {
+                format!("a list of at most {count_max} integers, each {min} to {max}")
+            }
+            Self::Addresses(count_max) => format!(
+                "a list of at most {count_max} addresses such as \"/ip4/192.0.2.1/udp/4001/quic-v1\""
+            ),
+        }
+    }
+
+    /// The value in its normal form (numbers as the kind's own type), or `None` when it is not legal.
+    #[must_use]
+    pub fn check(&self, value: &Value) -> Option<Value> {
+        let legal = match self {
+            Self::Integer(min, max) => (*min..=*max).contains(&value.as_integer()?),
+            Self::Real(reals) => return reals_value(reals, value),
+            Self::Flag => value.is_bool(),
+            Self::Choice(words) => words.contains(&value.as_str()?),
+            Self::WordOrReal(word, reals) => {
+                if value.is_str() {
+                    value.as_str() == Some(word)
+                } else {
+                    return reals_value(reals, value);
+                }
+            }
+            Self::Path => value.as_str().is_some_and(|path| !path.is_empty()),
+            Self::Duration(min, max) => {
+                let duration = humantime::parse_duration(value.as_str()?).ok()?;
+                (u128::from(*min)..=u128::from(*max)).contains(&duration.as_millis())
+            }
+            Self::Integers { min, max, count_max } => {
+                let legal =
+                    |item: &Value| item.as_integer().is_some_and(|n| (*min..=*max).contains(&n));
+                let items = value.as_array()?;
+                items.len() <= *count_max && items.iter().all(legal)
+            }
+            Self::Addresses(count_max) => {
+                let legal = |item: &Value| item.as_str().is_some_and(is_reachable);
+                let items = value.as_array()?;
+                items.len() <= *count_max && items.iter().all(legal)
+            }
+        };
+        legal.then(|| value.clone())
+    }
+
+    /// Reads what was typed on a command line: TOML, or bare text where the kind is textual.
+    #[must_use]
+    pub fn read(&self, text: &str) -> Value {
+        let bare = || Value::String(text.to_owned());
+        let parsed = toml::from_str::<toml::Table>(&format!("v = {text}"))
+            .ok()
+            .filter(|table| table.len() == 1)
+            .and_then(|mut table| table.remove("v"));
+        match self {
+            Self::Path | Self::Choice(_) | Self::Duration(..) => {
+                parsed.filter(Value::is_str).unwrap_or_else(bare)
+            }
+            Self::Addresses(_) | Self::Integers { .. } => match parsed {
+                Some(list @ Value::Array(_)) => list,
+                other => Value::Array(vec![other.unwrap_or_else(bare)]),
+            },
+            Self::Integer(..) | Self::Real(_) | Self::Flag | Self::WordOrReal(..) => {
+                parsed.unwrap_or_else(bare)
+            }
+        }
+    }
+}
+
+/// Whether `text` is a libp2p address over QUIC or TCP.
+fn is_reachable(text: &str) -> bool {
+    let Ok(address) = text.parse::<Multiaddr>() else {
+        return false;
+    };
+    let is = |wanted: fn(&Protocol<'_>) -> bool| address.iter().any(|part| wanted(&part));
+    is(|part| matches!(part, Protocol::Tcp(_)))
+        || (is(|part| matches!(part, Protocol::Udp(_)))
+            && is(|part| matches!(part, Protocol::QuicV1)))
+}
+
+/// `value` as a float when it is a number in `reals`.
+fn reals_value(reals: &Reals, value: &Value) -> Option<Value> {
+    let number = match value {
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "a setting beyond 2^53 is out of every range"
+        )]
+        Value::Integer(number) => *number as f64,
+        Value::Float(number) => *number,
+        Value::String(_)
+        | Value::Boolean(_)
+        | Value::Datetime(_)
+        | Value::Array(_)
+        | Value::Table(_) => {
+            return None;
+        }
+    };
+    reals.contains(number).then_some(Value::Float(number))
+}
+
+/// `"a", "b" or "c"`.
+fn one_of(words: &[&str]) -> String {
+    let mut text = String::new();
+    for (index, word) in words.iter().enumerate() {
+        let joint = match index {
+            0 => "",
+            _ if index + 1 == words.len() => " or ",
+            _ => ", ",
+        };
+        let _ = write!(text, "{joint}\"{word}\"");
+    }
+    text
+}

@@ -1,0 +1,108 @@
+//! The reference of all keys as text: an annotated TOML file and a Markdown page.
+
+use std::fmt::Write as _;
+
+use toml::Value;
+
+use super::key::{Agreement, Key, Preset};
+use super::keys::{KEYS, SECTIONS};
+use super::run::values_of;
+use super::sections::Config;
+
+/// Every key with meaning, legal values and default, as a TOML file in which all is commented out.
+#[must_use]
+pub fn reference_text() -> String {
+    annotated(|key| match key.default {
+        Preset::Unset => format!("# {} =", key.short()),
+        Preset::Fixed(value) => format!("# {} = {value}", key.short()),
+        Preset::By(other, defaults) => {
+            let each = |(when, value): &(&str, &str)| {
+                format!("# {} = {value}   # where {other} = \"{when}\"", key.short())
+            };
+            defaults.iter().map(each).collect::<Vec<_>>().join("\n")
+        }
+    })
+}
+
+/// `config` as an annotated TOML file that, given to `--config`, makes the same configuration.
+#[must_use]
+pub fn file_text(config: &Config) -> String {
+    let values = values_of(config);
+    annotated(|key| {
+        let value = values.get(key.name).map(Value::to_string);
+        value.map_or_else(
+            || format!("# {} =", key.short()),
+            |value| format!("{} = {value}", key.short()),
+        )
+    })
+}
+
+/// The Markdown page `docs/configuration.md`.
+#[must_use]
+pub fn reference_markdown() -> String {
+    let mut page = "# Configuration\n\n\
+        Every key can stand in a TOML file given with `--config`, or be set by `--set section.key=value`.\n\
+        Flags win over the file, the file over the default.\n\
+        The only environment variable that is read is `RUST_LOG` (log filter).\n\
+        `dnode config` prints this reference as a TOML file; `dnode join --save-config FILE` writes the one in force.\n\n\
+        **Agree** says who must give a key the same value: `must`: a peer with another value is of another run and is refused by name; \
+        `should`: the printed join line carries it; otherwise each process is free.\n"
+        .to_owned();
+    for (section, purpose) in SECTIONS {
+        let _ = write!(
+            page,
+            "\n## [{section}]: {purpose}\n\n\
+             | key | meaning | type | legal | default | agree |\n|---|---|---|---|---|---|\n"
+        );
+        for key in KEYS.iter().filter(|key| key.section() == *section) {
+            let agree = match key.agreement {
+                Agreement::Must => "must",
+                Agreement::Should => "should",
+                Agreement::Own => "",
+            };
+            let _ = writeln!(
+                page,
+                "| `{}` | {} | {} | {} | {} | {agree} |",
+                key.short(),
+                meaning(key),
+                key.kind.type_name(),
+                key.legal(),
+                default_cell(key),
+            );
+        }
+    }
+    page
+}
+
+fn annotated(line: impl Fn(&Key) -> String) -> String {
+    let mut text = String::new();
+    for (index, (section, purpose)) in SECTIONS.iter().enumerate() {
+        let gap = if index == 0 { "" } else { "\n" };
+        let _ = writeln!(text, "{gap}[{section}]  # {purpose}");
+        for key in KEYS.iter().filter(|key| key.section() == *section) {
+            let _ = writeln!(text, "# {}: {}", meaning(key), key.legal());
+            let _ = writeln!(text, "{}", line(key));
+        }
+    }
+    text
+}
+
+fn meaning(key: &Key) -> String {
+    key.only.map_or_else(
+        || key.meaning.to_owned(),
+        |(other, values)| {
+            format!("{} (only where {other} is {})", key.meaning, values.join(" or "))
+        },
+    )
+}
+
+fn default_cell(key: &Key) -> String {
+    match key.default {
+        Preset::Unset => "unset".to_owned(),
+        Preset::Fixed(value) => format!("`{value}`"),
+        Preset::By(_, defaults) => {
+            let each = |(when, value): &(&str, &str)| format!("`{value}` ({when})");
+            defaults.iter().map(each).collect::<Vec<_>>().join(", ")
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Relations between keys: legal values that do not go together are refused at start.
+
+use toml::Value;
+
+use super::error::ConfigError;
+use super::sections::{Config, Data, DataKind, Gossip, Model, ModelKind, Network, Rule, Skew};
+use super::settings::Settings;
+
+/// A relation that a configuration breaks: the key at fault, the other key, what to do.
+struct Broken(&'static str, &'static str, String);
+
+/// Checks every relation.
+///
+/// # Errors
+/// [`ConfigError::Conflict`] names both keys and what to do.
+pub(super) fn check(config: &Config, settings: &Settings) -> Result<(), ConfigError> {
+    let broken = model(&config.model, config.data.kind)
+        .or_else(|| data(&config.data))
+        .or_else(|| gossip(&config.gossip))
+        .or_else(|| network(&config.network));
+    let Some(Broken(name, other, remedy)) = broken else {
+        return Ok(());
+    };
+    let values = settings.values();
+    let text = |name: &str| values.get(name).map_or_else(|| "unset".to_owned(), Value::to_string);
+    Err(ConfigError::Conflict {
+        name,
+        value: text(name),
+        origin: settings.origin(name),
+        other: format!("{other} = {}", text(other)),
+        remedy,
+    })
+}
+
+fn model(model: &Model, data: DataKind) -> Option<Broken> {
+    let gpt = model.kind == ModelKind::Gpt;
+    if gpt != (data == DataKind::Text) {
+        let remedy = "gpt trains on text, mlp and cnn on digits or mnist".to_owned();
+        return Some(Broken("model.kind", "data.kind", remedy));
+    }
+    if gpt && !model.width.is_multiple_of(model.heads) {
+        let remedy = "the heads must divide the width".to_owned();
+        return Some(Broken("model.heads", "model.width", remedy));
+    }
+    None
+}
+
+fn data(data: &Data) -> Option<Broken> {
+    if data.shard >= data.shards {
+        let remedy = format!("shards count from 0 to {}", data.shards - 1);
+        return Some(Broken("data.shard", "data.shards", remedy));
+    }
+    if data.kind != DataKind::Digits && data.path.is_none() {
+        let remedy = "give --data-path with the folder or file".to_owned();
+        return Some(Broken("data.path", "data.kind", remedy));
+    }
+    if data.kind == DataKind::Text && matches!(data.skew, Skew::Dirichlet(_)) {
+        let remedy = "text has no labels to skew, use \"iid\"".to_owned();
+        return Some(Broken("data.skew", "data.kind", remedy));
+    }
+    None
+}
+
+fn gossip(gossip: &Gossip) -> Option<Broken> {
+    let remedy = || "only gossip-outer has an outer step, leave it out".to_owned();
+    let outer = gossip.rule == Rule::GossipOuter;
+    if !outer && gossip.outer_momentum > 0.0 {
+        return Some(Broken("gossip.outer_momentum", "gossip.rule", remedy()));
+    }
+    if !outer && (gossip.outer_learning_rate - 1.0).abs() > 0.0 {
+        return Some(Broken("gossip.outer_learning_rate", "gossip.rule", remedy()));
+    }
+    if gossip.rule == Rule::AllReduce && gossip.world == 0 {
+        let remedy = "give the number of peers that take part".to_owned();
+        return Some(Broken("gossip.world", "gossip.rule", remedy));
+    }
+    None
+}
+
+fn network(network: &Network) -> Option<Broken> {
+    (network.require_peers > network.peers_max).then(|| {
+        let remedy = "no more peers can be required than connected".to_owned();
+        Broken("network.require_peers", "network.peers_max", remedy)
+    })
+}

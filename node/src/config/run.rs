@@ -1,0 +1,115 @@
+//! What the peers of a run agree on: the specification they compare, and the line a joiner types.
+
+use std::collections::BTreeMap;
+
+use dnode_protocol::limits::{PROTOCOL_VERSION, RUN_FIELD_VALUE_BYTES_MAX};
+use dnode_protocol::{ParameterLayout, RunField, RunSpec};
+use toml::Value;
+
+use super::key::{Agreement, Key};
+use super::keys::KEYS;
+use super::sections::Config;
+use super::settings::default_of;
+
+/// Everything that must agree for `config` and a model of `layout`: the keys marked
+/// [`Agreement::Must`] that matter under this configuration, protocol version, parameter count and
+/// layout digest.
+///
+/// # Panics
+/// When the table of keys makes more fields than a specification holds, which a test rules out.
+#[must_use]
+pub fn run_spec(config: &Config, layout: &ParameterLayout) -> RunSpec {
+    let values = values_of(config);
+    let field =
+        |name: &str, value: String| RunField { name: name.to_owned(), value: bounded(value) };
+    let mut fields: Vec<RunField> = KEYS
+        .iter()
+        .filter(|key| key.agreement == Agreement::Must && matters(key, &values))
+        .filter_map(|key| Some(field(key.name, plain(values.get(key.name)?))))
+        .collect();
+    // Sorted behind every `model.` key, so that a difference is named by the key that caused it.
+    fields.push(field("parameters.count", layout.parameters().to_string()));
+    fields.push(field("parameters.layout", hex(&layout.digest())));
+    fields.push(field("protocol.version", PROTOCOL_VERSION.to_string()));
+    RunSpec::new(fields).expect("the table of keys fits a run specification")
+}
+
+/// The line that the next machine types to join at `address`: every value that must or should
+/// agree and is not the default, quoted for a POSIX shell.
+#[must_use]
+pub fn run_line(config: &Config, address: &str) -> String {
+    let values = values_of(config);
+    let mut line = format!("dnode join --bootstrap {}", shell_quoted(address));
+    for key in KEYS {
+        let Some(value) = values.get(key.name) else {
+            continue;
+        };
+        let shared = key.agreement != Agreement::Own && matters(key, &values);
+        if shared && default_of(key, &values).as_ref() != Some(value) {
+            let setting = format!("{}={}", key.name, plain(value));
+            line.push_str(" --set ");
+            line.push_str(&shell_quoted(&setting));
+        }
+    }
+    line
+}
+
+/// `config` as `section.key` → value; unset keys are absent.
+pub(super) fn values_of(config: &Config) -> BTreeMap<&'static str, Value> {
+    let table = toml::Table::try_from(config).expect("every section is made of TOML values");
+    let value = |key: &Key| table.get(key.section())?.get(key.short()).cloned();
+    KEYS.iter().filter_map(|key| Some((key.name, value(key)?))).collect()
+}
+
+/// Whether `key` has an effect under `values`.
+fn matters(key: &Key, values: &BTreeMap<&'static str, Value>) -> bool {
+    key.only.is_none_or(|(other, wanted)| {
+        let value = values.get(other).and_then(Value::as_str);
+        value.is_some_and(|value| wanted.contains(&value))
+    })
+}
+
+/// The value as `--set` takes it: strings without their quotes.
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// `text`, or a hash of it where it would not fit a field.
+fn bounded(text: String) -> String {
+    if text.len() <= RUN_FIELD_VALUE_BYTES_MAX {
+        text
+    } else {
+        hex(blake3::hash(text.as_bytes()).as_bytes())
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// `text` as one word of a POSIX shell.
+fn shell_quoted(text: &str) -> String {
+    let safe = |c: char| c.is_ascii_alphanumeric() || "/._-=:,+@%".contains(c);
+    if !text.is_empty() && text.chars().all(safe) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_only_where_a_shell_needs_it() {
+        for (text, want) in [
+            ("gossip.rule=pairwise", "gossip.rule=pairwise"),
+            ("model.hidden=[64, 32]", "'model.hidden=[64, 32]'"),
+            ("data.path=it's", r"'data.path=it'\''s'"),
+            ("", "''"),
+        ] {
+            assert_eq!(shell_quoted(text), want);
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The typed configuration: one struct per section, as the rest of the process reads it.
+//!
+//! Legal ranges, defaults and meanings are in [`super::KEYS`]; a test keeps the two equal.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// A whole configuration, validated.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// `[run]`
+    pub run: Run,
+    /// `[model]`
+    pub model: Model,
+    /// `[data]`
+    pub data: Data,
+    /// `[optimizer]`
+    pub optimizer: Optimizer,
+    /// `[gossip]`
+    pub gossip: Gossip,
+    /// `[network]`
+    pub network: Network,
+    /// `[node]`
+    pub node: Node,
+}
+
+/// `[run]`: how long to train, and from which seed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Run {
+    /// Seed of initial weights, data order and shards.
+    pub seed: u64,
+    /// Local steps of this peer.
+    pub steps: u64,
+    /// Samples per local step.
+    pub batch: usize,
+}
+
+/// Which model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ModelKind {
+    /// Fully connected layers.
+    Mlp,
+    /// Convolutions for 28×28 images.
+    Cnn,
+    /// Causal transformer over characters or bytes.
+    Gpt,
+}
+
+/// `[model]`: the model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Model {
+    /// Which model.
+    pub kind: ModelKind,
+    /// Width of each hidden layer (mlp).
+    pub hidden: Vec<usize>,
+    /// Transformer blocks (gpt).
+    pub layers: usize,
+    /// Attention heads (gpt).
+    pub heads: usize,
+    /// Width of the residual stream (gpt).
+    pub width: usize,
+    /// Tokens the model sees at once (gpt).
+    pub context: usize,
+}
+
+/// Which data set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DataKind {
+    /// The built-in 8×8 digits.
+    Digits,
+    /// MNIST IDX files in a folder.
+    Mnist,
+    /// A UTF-8 text file.
+    Text,
+}
+
+/// How labels are spread over shards.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Skew {
+    /// Dirichlet parameter of each shard's label distribution; small is skewed.
+    Dirichlet(f64),
+    /// Every shard like the whole.
+    Iid(Iid),
+}
+
+/// The word `iid`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Iid {
+    /// Independent and identically distributed.
+    #[serde(rename = "iid")]
+    Iid,
+}
+
+/// `[data]`: the data and this peer's share of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Data {
+    /// Which data set.
+    pub kind: DataKind,
+    /// Folder (mnist) or file (text).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathBuf>,
+    /// Shards the training data is cut into.
+    pub shards: usize,
+    /// This peer's shard, `0..shards`.
+    pub shard: usize,
+    /// How labels are spread over shards.
+    pub skew: Skew,
+}
+
+/// Which local optimizer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OptimizerKind {
+    /// Stochastic gradient descent with momentum.
+    Sgd,
+    /// Adam with decoupled weight decay.
+    Adamw,
+}
+
+/// The learning rate after the warm-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Schedule {
+    /// Falls along half a cosine to `final_fraction` of the peak at the last step.
+    Cosine,
+    /// Stays.
+    Constant,
+}
+
+/// `[optimizer]`: the local optimizer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Optimizer {
+    /// Which optimizer.
+    pub kind: OptimizerKind,
+    /// Peak learning rate.
+    pub learning_rate: f64,
+    /// Momentum (sgd).
+    pub momentum: f64,
+    /// Decay of the first moment (adamw).
+    pub beta1: f64,
+    /// Decay of the second moment (adamw).
+    pub beta2: f64,
+    /// Weight decay per unit of learning rate.
+    pub weight_decay: f64,
+    /// Steps of linear warm-up.
+    pub warmup_steps: u64,
+    /// Learning rate after the warm-up.
+    pub schedule: Schedule,
+    /// Final learning rate over the peak (cosine).
+    pub final_fraction: f64,
+    /// Largest gradient norm; 0 never clips.
+    pub clip_norm: f64,
+    /// Micro-batches whose gradients make one step.
+    pub accumulate: usize,
+}
+
+/// How replicas are averaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rule {
+    /// Outer steps with momentum at the origin, pairwise averaging of fragments between them.
+    GossipOuter,
+    /// Pairwise averaging of the live weights.
+    Pairwise,
+    /// Synchronous ring all-reduce of the gradients.
+    AllReduce,
+    /// No averaging.
+    None,
+}
+
+/// `[gossip]`: how replicas are averaged, and how stale they may be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gossip {
+    /// How replicas are averaged.
+    pub rule: Rule,
+    /// Local steps per commit, H.
+    pub local_steps: u64,
+    /// Local steps per exchange round.
+    pub mix_every: u64,
+    /// Learning rate of the outer step, α.
+    pub outer_learning_rate: f64,
+    /// Momentum of the outer step, β.
+    pub outer_momentum: f64,
+    /// Fragments the parameters are cut into.
+    pub fragments: usize,
+    /// How far a clock may run ahead of the slowest, commits.
+    pub progress_gap: u64,
+    /// How old a snapshot may be when it is applied, commits.
+    pub snapshot_age: u64,
+    /// How old the newest contribution of a peer may be, commits; 0 is `4·⌈log₂ n⌉ + 4`.
+    pub information_age: u64,
+    /// Longest wait at a staleness bound.
+    #[serde(with = "duration")]
+    pub gate_timeout: Duration,
+    /// Number of peers of an all-reduce; 0 for other rules.
+    pub world: usize,
+}
+
+/// `[network]`: addresses and peers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Network {
+    /// Multiaddresses to listen on.
+    pub listen: Vec<String>,
+    /// Multiaddresses of live peers.
+    pub bootstrap: Vec<String>,
+    /// Whether to find peers on the local network.
+    pub mdns: bool,
+    /// Most connected peers.
+    pub peers_max: usize,
+    /// Peers to wait for before training.
+    pub require_peers: usize,
+}
+
+/// Form of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogFormat {
+    /// Lines for persons.
+    Human,
+    /// One JSON object per line.
+    Json,
+}
+
+/// `[node]`: files, threads and logs of this process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Node {
+    /// Folder of identity, checkpoints and metrics.
+    pub data_dir: PathBuf,
+    /// Steps between checkpoints; 0 is only at the end.
+    pub checkpoint_every: u64,
+    /// Steps between evaluations; 0 is only at the end.
+    pub evaluate_every: u64,
+    /// Steps between lines of metrics.jsonl.
+    pub metrics_every: u64,
+    /// Threads for the arithmetic.
+    pub threads: usize,
+    /// Form of the log on standard error.
+    pub log_format: LogFormat,
+}
+
+/// Durations as text such as `10s`.
+mod duration {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&humantime::format_duration(*value))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        humantime::parse_duration(&String::deserialize(from)?).map_err(de::Error::custom)
+    }
+}

@@ -1,0 +1,273 @@
+//! Layers of settings: defaults, then the file, then flags, every value with its origin.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use toml::Value;
+use toml::de::{DeTable, DeValue};
+
+use super::error::{ConfigError, Origin};
+use super::key::{Key, Preset};
+use super::keys::{KEYS, SECTIONS, find};
+use super::relations;
+use super::sections::Config;
+use super::suggest::nearest;
+
+/// Values given so far, later ones over earlier ones.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    given: BTreeMap<&'static str, (Value, Origin)>,
+}
+
+impl Settings {
+    /// No value given.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds the settings of a TOML file.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the first faulty line.
+    pub fn file(&mut self, path: &Path) -> Result<(), ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Read {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        })?;
+        let syntax = |error: toml::de::Error| ConfigError::Syntax {
+            path: path.to_owned(),
+            line: line_of(&text, error.span().map_or(0, |span| span.start)),
+            reason: error.message().replace('\n', ", "),
+        };
+        let table = DeTable::parse(&text).map_err(syntax)?;
+        let origin = |start: usize| Origin::File(path.to_owned(), line_of(&text, start));
+        let mut sections: Vec<_> = table.get_ref().iter().collect();
+        sections.sort_by_key(|(name, _)| name.span().start);
+        for (name, section) in sections {
+            let here = origin(name.span().start);
+            let name = name.get_ref().as_ref();
+            let DeValue::Table(entries) = section.get_ref() else {
+                return Err(outside_section(name, here));
+            };
+            if !SECTIONS.iter().any(|(known, _)| *known == name) {
+                return Err(unknown_section(name, here));
+            }
+            let mut entries: Vec<_> = entries.iter().collect();
+            entries.sort_by_key(|(key, _)| key.span().start);
+            for (short, value) in entries {
+                let origin = origin(short.span().start);
+                let key = known(&format!("{name}.{}", short.get_ref()), &origin)?;
+                let value =
+                    own(value.get_ref()).map_err(|text| refused(key, text, origin.clone()))?;
+                self.insert(key, &value, origin)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds one `section.key=value` of `--set`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the key, or says what form was expected.
+    pub fn set(&mut self, text: &str) -> Result<(), ConfigError> {
+        let Some((name, value)) = text.split_once('=') else {
+            return Err(ConfigError::Flag {
+                flag: "--set",
+                text: text.to_owned(),
+                wanted: "must be section.key=value, for example gossip.local_steps=50",
+            });
+        };
+        let origin = Origin::Flag("--set");
+        let key = known(name.trim(), &origin)?;
+        self.insert(key, &key.kind.read(value.trim()), origin)
+    }
+
+    /// Adds the value of a flag that stands for one key.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] when it is not legal, [`ConfigError::Unknown`] when there is no such key.
+    pub fn flag(&mut self, name: &str, text: &str, flag: &'static str) -> Result<(), ConfigError> {
+        let origin = Origin::Flag(flag);
+        let key = known(name, &origin)?;
+        self.insert(key, &key.kind.read(text), origin)
+    }
+
+    /// Adds the values of a repeated flag that stands for one key holding a list.
+    ///
+    /// # Errors
+    /// Like [`Settings::flag`].
+    pub fn flags(
+        &mut self,
+        name: &str,
+        texts: &[String],
+        flag: &'static str,
+    ) -> Result<(), ConfigError> {
+        let origin = Origin::Flag(flag);
+        let key = known(name, &origin)?;
+        for text in texts {
+            let one = Value::Array(vec![Value::String(text.clone())]);
+            if key.kind.check(&one).is_none() {
+                return Err(refused(key, format!("\"{text}\""), origin));
+            }
+        }
+        let all = texts.iter().cloned().map(Value::String).collect();
+        self.insert(key, &Value::Array(all), origin)
+    }
+
+    /// Where the value of `name` was given.
+    #[must_use]
+    pub fn origin(&self, name: &str) -> Origin {
+        self.given.get(name).map_or(Origin::Default, |(_, origin)| origin.clone())
+    }
+
+    /// The value of every key that has one, defaults included.
+    #[must_use]
+    pub fn values(&self) -> BTreeMap<&'static str, Value> {
+        let mut values = BTreeMap::new();
+        for key in KEYS {
+            let given = self.given.get(key.name).map(|(value, _)| value.clone());
+            // A dependency stands before its dependents in the table (a test checks it).
+            if let Some(value) = given.or_else(|| default_of(key, &values)) {
+                values.insert(key.name, value);
+            }
+        }
+        values
+    }
+
+    /// The configuration that all layers make together.
+    ///
+    /// # Errors
+    /// [`ConfigError::Conflict`] when legal values do not go together.
+    pub fn resolve(&self) -> Result<Config, ConfigError> {
+        let config = typed(self.values());
+        relations::check(&config, self)?;
+        Ok(config)
+    }
+
+    fn insert(
+        &mut self,
+        key: &'static Key,
+        value: &Value,
+        origin: Origin,
+    ) -> Result<(), ConfigError> {
+        let Some(checked) = key.kind.check(value) else {
+            return Err(refused(key, value.to_string(), origin));
+        };
+        self.given.insert(key.name, (checked, origin));
+        Ok(())
+    }
+}
+
+/// The typed form of checked values.
+fn typed(values: BTreeMap<&'static str, Value>) -> Config {
+    let mut table = toml::Table::new();
+    for (name, value) in values {
+        let (section, key) = name.split_once('.').unwrap_or((name, ""));
+        let section = table.entry(section).or_insert_with(|| Value::Table(toml::Table::new()));
+        if let Value::Table(section) = section {
+            section.insert(key.to_owned(), value);
+        }
+    }
+    table
+        .try_into()
+        .expect("values checked against the table of keys fit the sections, as a test shows")
+}
+
+/// The default of `key` given the `values` of the keys before it.
+pub(super) fn default_of(key: &Key, values: &BTreeMap<&'static str, Value>) -> Option<Value> {
+    let text = match key.default {
+        Preset::Unset => return None,
+        Preset::Fixed(text) => text,
+        Preset::By(other, defaults) => {
+            let chosen = values.get(other).and_then(Value::as_str)?;
+            defaults.iter().find(|(value, _)| *value == chosen)?.1
+        }
+    };
+    key.kind.check(&key.kind.read(text))
+}
+
+fn known(name: &str, origin: &Origin) -> Result<&'static Key, ConfigError> {
+    if let Some(key) = find(name) {
+        return Ok(key);
+    }
+    let unknown = |suggestion: Option<&str>| ConfigError::Unknown {
+        what: "key",
+        name: name.to_owned(),
+        origin: origin.clone(),
+        suggestion: suggestion.map(str::to_owned),
+    };
+    // Within a known section only the key is wrong; elsewhere the whole name may be.
+    let Some((section, short)) = name.split_once('.') else {
+        let same = KEYS.iter().find(|key| key.short() == name);
+        let near = || nearest(name, KEYS.iter().map(|key| key.name));
+        return Err(unknown(same.map(|key| key.name).or_else(near)));
+    };
+    if !SECTIONS.iter().any(|(known, _)| *known == section) {
+        return Err(unknown(nearest(name, KEYS.iter().map(|key| key.name))));
+    }
+    if let Some(elsewhere) = KEYS.iter().find(|key| key.short() == short) {
+        return Err(unknown(Some(elsewhere.name)));
+    }
+    let of_section = KEYS.iter().filter(|key| key.section() == section);
+    Err(unknown(nearest(short, of_section.map(Key::short))))
+}
+
+fn unknown_section(name: &str, origin: Origin) -> ConfigError {
+    ConfigError::Unknown {
+        what: "section",
+        name: name.to_owned(),
+        origin,
+        suggestion: nearest(name, SECTIONS.iter().map(|(known, _)| *known)).map(str::to_owned),
+    }
+}
+
+/// A key that stands before the first section: tell the section it belongs to.
+fn outside_section(name: &str, origin: Origin) -> ConfigError {
+    if SECTIONS.iter().any(|(known, _)| *known == name) {
+        return ConfigError::Value {
+            name: name.to_owned(),
+            value: "…".to_owned(),
+            origin,
+            legal: format!("a section: write [{name}] on a line of its own"),
+        };
+    }
+    match known(name, &origin) {
+        Err(error) => error,
+        Ok(_) => unknown_section(name, origin),
+    }
+}
+
+fn refused(key: &Key, value: String, origin: Origin) -> ConfigError {
+    ConfigError::Value { name: key.name.to_owned(), value, origin, legal: key.legal() }
+}
+
+/// Line of the byte offset, from 1.
+fn line_of(text: &str, offset: usize) -> usize {
+    let before = text.get(..offset).unwrap_or(text);
+    before.matches('\n').count() + 1
+}
+
+/// The value without its spans, or its text when it has no such form (an integer beyond 64 bits).
+fn own(value: &DeValue<'_>) -> Result<Value, String> {
+    Ok(match value {
+        DeValue::String(text) => Value::String(text.to_string()),
+        DeValue::Integer(number) => Value::Integer(
+            i64::from_str_radix(number.as_str(), number.radix()).map_err(|_| number.to_string())?,
+        ),
+        DeValue::Float(number) => {
+            Value::Float(number.as_str().parse().map_err(|_| number.to_string())?)
+        }
+        DeValue::Boolean(flag) => Value::Boolean(*flag),
+        DeValue::Datetime(time) => Value::Datetime(*time),
+        DeValue::Array(items) => {
+            Value::Array(items.iter().map(|item| own(item.get_ref())).collect::<Result<_, _>>()?)
+        }
+        DeValue::Table(entries) => {
+            let entries = entries.iter().map(|(name, value)| {
+                own(value.get_ref()).map(|value| (name.get_ref().to_string(), value))
+            });
+            Value::Table(entries.collect::<Result<_, _>>()?)
+        }
+    })
+}

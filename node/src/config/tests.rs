@@ -1,0 +1,265 @@
+//! Tests of the configuration as a whole.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use dnode_protocol::ParameterLayout;
+
+use super::*;
+
+/// The error that the file `text` makes, with the file's name taken out.
+fn file_error(text: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.toml");
+    std::fs::write(&path, text).unwrap();
+    let mut settings = Settings::new();
+    let error = settings.file(&path).and_then(|()| settings.resolve()).unwrap_err();
+    error.to_string().replace(path.to_str().unwrap(), "run.toml")
+}
+
+fn set(settings: &[&str]) -> Result<Config, ConfigError> {
+    let mut all = Settings::new();
+    for setting in settings {
+        all.set(setting)?;
+    }
+    all.resolve()
+}
+
+fn layout() -> ParameterLayout {
+    let mut layout = ParameterLayout::new();
+    layout.push("w", &[2, 3]).unwrap();
+    layout
+}
+
+#[test]
+fn the_table_and_the_typed_sections_have_the_same_keys() {
+    let mut config = Config::default();
+    config.data.path = Some(PathBuf::from("x"));
+    let table = toml::Table::try_from(&config).unwrap();
+    let typed: BTreeSet<String> = table
+        .iter()
+        .flat_map(|(section, keys)| {
+            let keys = keys.as_table().unwrap().keys();
+            keys.map(move |key| format!("{section}.{key}"))
+        })
+        .collect();
+    let listed: BTreeSet<String> = KEYS.iter().map(|key| key.name.to_owned()).collect();
+    assert_eq!(typed, listed);
+    assert_eq!(KEYS.len(), listed.len(), "a key stands twice in the table");
+}
+
+#[test]
+fn every_default_is_legal_and_dependencies_come_first() {
+    for (index, key) in KEYS.iter().enumerate() {
+        assert!(SECTIONS.iter().any(|(section, _)| *section == key.section()), "{}", key.name);
+        let before = |name: &str| KEYS[..index].iter().find(|other| other.name == name);
+        let texts: Vec<&str> = match key.default {
+            Preset::Unset => vec![],
+            Preset::Fixed(text) => vec![text],
+            Preset::By(other, defaults) => {
+                let other = before(other).unwrap();
+                let Kind::Choice(words) = other.kind else {
+                    panic!("{} depends on no word", key.name)
+                };
+                assert_eq!(words.len(), defaults.len(), "{}", key.name);
+                defaults.iter().map(|(_, text)| *text).collect()
+            }
+        };
+        for text in texts {
+            assert!(key.kind.check(&key.kind.read(text)).is_some(), "{} = {text}", key.name);
+        }
+        if let Some((other, values)) = key.only {
+            let Kind::Choice(words) = before(other).unwrap().kind else { panic!("{}", key.name) };
+            assert!(values.iter().all(|value| words.contains(value)), "{}", key.name);
+        }
+    }
+}
+
+#[test]
+fn faults_of_a_file_name_line_key_and_remedy() {
+    for (text, want) in [
+        (
+            "[run]\nseed = 2\n\n[gossip]\nrule = \"pairwise\"\n\nlocal_step = 5\n",
+            "unknown key `gossip.local_step` in run.toml line 7: did you mean `local_steps`?",
+        ),
+        ("[gosip]\n", "unknown section `gosip` in run.toml line 1: did you mean `gossip`?"),
+        (
+            "[gossip]\nsteps = 3\n",
+            "unknown key `gossip.steps` in run.toml line 2: did you mean `run.steps`?",
+        ),
+        ("seed = 3\n", "unknown key `seed` in run.toml line 1: did you mean `run.seed`?"),
+        (
+            "[run]\nbatch = 0\n",
+            "run.batch = 0 in run.toml line 2 is not legal: must be an integer, 1 to 65536 samples",
+        ),
+        (
+            "[run]\nsteps = \"many\"\n",
+            "run.steps = \"many\" in run.toml line 2 is not legal: must be an integer, 1 to 1000000000000 steps",
+        ),
+        (
+            "[run]\nseed = 99999999999999999999\n",
+            "run.seed = 99999999999999999999 in run.toml line 2 is not legal: must be an integer, 0 to 9223372036854775807",
+        ),
+        (
+            "[optimizer]\nmomentum = 1\n",
+            "optimizer.momentum = 1 in run.toml line 2 is not legal: must be a number, at least 0, less than 1",
+        ),
+        (
+            "[gossip]\nrule = \"gosip\"\n",
+            "gossip.rule = \"gosip\" in run.toml line 2 is not legal: must be \"gossip-outer\", \"pairwise\", \"all-reduce\" or \"none\"",
+        ),
+        (
+            "[gossip]\ngate_timeout = 10\n",
+            "gossip.gate_timeout = 10 in run.toml line 2 is not legal: must be a duration in quotes such as \"500ms\", 1ms to 1h",
+        ),
+    ] {
+        assert_eq!(file_error(text), want);
+    }
+}
+
+#[test]
+fn broken_toml_names_the_line() {
+    let text = file_error("[run]\nseed = = 3\n");
+    assert!(text.starts_with("run.toml line 2 is not valid TOML: "), "{text}");
+    assert!(!text.contains('\n'), "{text}");
+}
+
+#[test]
+fn addresses_are_checked_one_by_one() {
+    let mut settings = Settings::new();
+    let good = "/ip4/127.0.0.1/udp/4001/quic-v1".to_owned();
+    let error = settings
+        .flags("network.bootstrap", &[good.clone(), "127.0.0.1:4001".to_owned()], "--bootstrap")
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("network.bootstrap = \"127.0.0.1:4001\" in --bootstrap is not legal"),
+        "{error}"
+    );
+    let only_udp = ["/ip4/127.0.0.1/udp/4001".to_owned()];
+    assert!(settings.flags("network.listen", &only_udp, "--listen").is_err());
+    settings.flags("network.bootstrap", std::slice::from_ref(&good), "--bootstrap").unwrap();
+    assert_eq!(settings.resolve().unwrap().network.bootstrap, [good]);
+}
+
+#[test]
+fn flags_win_over_the_file_and_the_file_over_defaults() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.toml");
+    std::fs::write(&path, "run.seed = 5\n[optimizer]\nkind = \"sgd\"\n[data]\nskew = 1\n").unwrap();
+    let mut settings = Settings::new();
+    settings.file(&path).unwrap();
+    settings.set("run.steps = 7").unwrap();
+    settings.flag("run.seed", "6", "--seed").unwrap();
+    let config = settings.resolve().unwrap();
+    assert_eq!((config.run.seed, config.run.steps, config.run.batch), (6, 7, 32));
+    assert_eq!(config.optimizer.learning_rate.to_bits(), 0.05_f64.to_bits());
+    assert_eq!(config.data.skew, Skew::Dirichlet(1.0));
+}
+
+#[test]
+fn values_that_do_not_go_together_are_refused_with_a_remedy() {
+    for (settings, want) in [
+        (
+            &["data.shards=2", "data.shard=2"][..],
+            "data.shard = 2 in --set does not go with data.shards = 2: shards count from 0 to 1",
+        ),
+        (
+            &["model.kind=gpt"],
+            "model.kind = \"gpt\" in --set does not go with data.kind = \"digits\": gpt trains on text, mlp and cnn on digits or mnist",
+        ),
+        (
+            &["data.kind=mnist"],
+            "data.path = unset by default does not go with data.kind = \"mnist\": give --data-path with the folder or file",
+        ),
+        (
+            &["gossip.rule=pairwise", "gossip.outer_momentum=0.5"],
+            "gossip.outer_momentum = 0.5 in --set does not go with gossip.rule = \"pairwise\": only gossip-outer has an outer step, leave it out",
+        ),
+        (
+            &["gossip.rule=all-reduce"],
+            "gossip.world = 0 by default does not go with gossip.rule = \"all-reduce\": give the number of peers that take part",
+        ),
+    ] {
+        assert_eq!(set(settings).unwrap_err().to_string(), want);
+    }
+    assert!(set(&["gossip.rule=pairwise"]).is_ok());
+}
+
+#[test]
+fn the_run_line_repeats_exactly_the_shared_settings_and_makes_the_same_run() {
+    assert_eq!(
+        run_line(&Config::default(), "/ip4/1.2.3.4/tcp/1"),
+        "dnode join --bootstrap /ip4/1.2.3.4/tcp/1"
+    );
+    let settings = [
+        "gossip.local_steps=50",
+        "model.hidden=[64, 32]",
+        "optimizer.learning_rate=0.01",
+        "node.threads=2",
+        "data.shards=4",
+        "data.shard=3",
+    ];
+    let config = set(&settings).unwrap();
+    assert_eq!(
+        run_line(&config, "/ip4/1.2.3.4/tcp/1"),
+        "dnode join --bootstrap /ip4/1.2.3.4/tcp/1 --set 'model.hidden=[64, 32]' --set data.shards=4 \
+         --set optimizer.learning_rate=0.01 --set gossip.local_steps=50"
+    );
+    let joiner = set(&[settings[0], settings[1], settings[2], settings[4]]).unwrap();
+    assert_eq!(run_spec(&joiner, &layout()), run_spec(&config, &layout()));
+}
+
+#[test]
+fn a_run_differs_by_the_key_that_was_changed() {
+    let ours = run_spec(&Config::default(), &layout());
+    for (setting, want) in [
+        ("gossip.rule=pairwise", Some("gossip.rule")),
+        ("run.seed=2", Some("run.seed")),
+        ("model.hidden=[9]", Some("model.hidden")),
+        ("model.width=64", None),
+        ("run.batch=8", None),
+    ] {
+        let theirs = run_spec(&set(&[setting]).unwrap(), &layout());
+        let difference = ours.difference(&theirs).map(|difference| difference.field);
+        assert_eq!(difference.as_deref(), want, "{setting}");
+    }
+    let mut other = ParameterLayout::new();
+    other.push("w", &[3, 2]).unwrap();
+    let theirs = run_spec(&Config::default(), &other);
+    assert_eq!(ours.difference(&theirs).unwrap().field, "parameters.layout");
+}
+
+#[test]
+fn a_saved_file_makes_the_same_configuration() {
+    let mut config =
+        set(&["gossip.rule=pairwise", "data.skew=0.3", "run.seed=9", "gossip.gate_timeout=1m 5s"])
+            .unwrap();
+    config.node.data_dir = PathBuf::from("a \"b\"\\c");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("saved.toml");
+    std::fs::write(&path, file_text(&config)).unwrap();
+    let mut settings = Settings::new();
+    settings.file(&path).unwrap();
+    assert_eq!(settings.resolve().unwrap(), config);
+}
+
+#[test]
+fn the_reference_as_a_file_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("reference.toml");
+    std::fs::write(&path, reference_text()).unwrap();
+    let mut settings = Settings::new();
+    settings.file(&path).unwrap();
+    assert_eq!(settings.resolve().unwrap(), Config::default());
+}
+
+#[test]
+fn the_documentation_page_is_the_reference() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
+    let page = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        page == reference_markdown(),
+        "docs/configuration.md is out of date: run `dnode config --markdown > docs/configuration.md`"
+    );
+}
