@@ -113,12 +113,14 @@ impl RunSpec {
             Some(spec.fields[index].value.clone())
         };
         let names = self.fields.iter().chain(&theirs.fields).map(|field| field.name.as_str());
-        names.filter(|name| value(self, name) != value(theirs, name)).min().map(|name| {
-            RunDifference {
-                field: name.to_owned(),
-                ours: value(self, name).unwrap_or_else(|| "absent".to_owned()),
-                theirs: value(theirs, name).unwrap_or_else(|| "absent".to_owned()),
-            }
+        let lacks = |name: &str| value(self, name).is_none() || value(theirs, name).is_none();
+        let field = names
+            .filter(|name| value(self, name) != value(theirs, name))
+            .min_by_key(|name| (lacks(name), *name))?;
+        Some(RunDifference {
+            field: field.to_owned(),
+            ours: value(self, field).unwrap_or_else(|| "absent".to_owned()),
+            theirs: value(theirs, field).unwrap_or_else(|| "absent".to_owned()),
         })
     }
 }
