@@ -2,6 +2,8 @@
 //!
 //! Shape letters: `B` samples, `I` pixels per image, `T` tokens per sequence.
 
+use std::fmt;
+
 /// What one sample of a data set looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SampleShape {
@@ -21,6 +23,19 @@ pub enum SampleShape {
         /// Tokens are `0..vocabulary`.
         vocabulary: usize,
     },
+}
+
+impl fmt::Display for SampleShape {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Image { height, width, classes } => {
+                write!(formatter, "images of {height} x {width} pixels in {classes} classes")
+            }
+            Self::Text { context, vocabulary } => {
+                write!(formatter, "text of {context} tokens per sample from {vocabulary} kinds")
+            }
+        }
+    }
 }
 
 /// The inputs of a batch.
@@ -51,10 +66,6 @@ impl Batch {
             SampleShape::Image { .. } => Input::Images(Vec::new()),
             SampleShape::Text { .. } => Input::Tokens(Vec::new()),
         };
-        Self {
-            input,
-            targets: Vec::new(),
-            samples: 0,
-        }
+        Self { input, targets: Vec::new(), samples: 0 }
     }
 }

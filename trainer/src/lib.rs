@@ -5,9 +5,21 @@
 //! exchange. The embedded backend is [`NativeTrainer`].
 
 mod batch;
+mod config;
+mod kernel;
+mod learning_rate;
+mod model;
+mod native;
+mod optimizer;
 mod seam;
 
 pub use batch::{Batch, Input, SampleShape};
+pub use config::{
+    ConfigError, ModelConfig, ModelKind, OptimizerConfig, OptimizerKind, OptimizerOverrides,
+    Schedule,
+};
+pub use learning_rate::learning_rate;
+pub use native::{BatchSource, NativeConfig, NativeTrainer};
 pub use seam::{
     Evaluation, GradientStep, StateTensor, StepReport, TrainError, Trainer, TrainerState,
 };

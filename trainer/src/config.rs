@@ -1,0 +1,410 @@
+//! Hyper-parameters of the embedded backend: models and optimizers.
+
+use std::fmt;
+
+use dnode_protocol::LayoutError;
+use serde::{Deserialize, Serialize};
+
+use crate::batch::SampleShape;
+
+/// Most hidden layers of an mlp and most layers of a gpt; a limit against typing errors.
+pub(crate) const LAYERS_MAX: usize = 256;
+/// Widest layer, channels; a limit against typing errors.
+pub(crate) const WIDTH_MAX: usize = 65_536;
+/// Longest context, tokens; attention memory grows with its square.
+pub(crate) const CONTEXT_MAX: usize = 8_192;
+/// Most micro-batches per step; a limit against typing errors.
+pub(crate) const ACCUMULATE_MAX: usize = 65_536;
+/// Most threads of a trainer; a limit against typing errors.
+pub(crate) const THREADS_MAX: usize = 1_024;
+
+/// Which reference model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ModelKind {
+    /// Multi-layer perceptron on images.
+    #[default]
+    Mlp,
+    /// Two convolutions and two linear layers on images.
+    Cnn,
+    /// Causal transformer on text.
+    Gpt,
+}
+
+impl fmt::Display for ModelKind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Mlp => "mlp",
+            Self::Cnn => "cnn",
+            Self::Gpt => "gpt",
+        })
+    }
+}
+
+/// The model; keys that a kind does not use are ignored by it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ModelConfig {
+    /// Which model. Default mlp.
+    pub kind: ModelKind,
+    /// Widths of the hidden layers (mlp), each `1..=65536`; 1 to 256 of them. Default `[128]`.
+    pub hidden: Vec<usize>,
+    /// Transformer blocks (gpt), `1..=256`. Default 4.
+    pub layers: usize,
+    /// Attention heads (gpt), at least 1, a divisor of `width`. Default 4.
+    pub heads: usize,
+    /// Channels of the residual stream (gpt), `1..=65536`. Default 128.
+    pub width: usize,
+    /// Tokens per sample (gpt), `1..=8192`. Default 64.
+    pub context: usize,
+}
+
+impl Default for ModelConfig {
+    /// The defaults; those of gpt are the small CPU setting of nanoGPT's README.
+    fn default() -> Self {
+        Self {
+            kind: ModelKind::Mlp,
+            hidden: vec![128],
+            layers: 4,
+            heads: 4,
+            width: 128,
+            context: 64,
+        }
+    }
+}
+
+/// Why a configuration cannot be used; nothing was built. The user's to mend.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A value outside its range.
+    #[error("{key} = {value} is out of range: expected {legal}")]
+    Range {
+        /// The key as in the configuration file.
+        key: &'static str,
+        /// The value found.
+        value: String,
+        /// The legal range, in words.
+        legal: String,
+    },
+    /// The model cannot read such samples.
+    #[error("model.kind = {model} needs {needs}, but the data set has {found}")]
+    Data {
+        /// The model.
+        model: ModelKind,
+        /// What it needs.
+        needs: &'static str,
+        /// What the data set offers.
+        found: SampleShape,
+    },
+    /// The model has too many parameters or tensors.
+    #[error("build the model")]
+    Layout(#[from] LayoutError),
+    /// The machine refused to start the threads.
+    #[error("start {threads} compute threads")]
+    Threads {
+        /// How many.
+        threads: usize,
+        /// The reason.
+        source: rayon::ThreadPoolBuildError,
+    },
+}
+
+/// `Ok` when `legal` holds, else [`ConfigError::Range`].
+pub(crate) fn ensure(
+    legal: bool,
+    key: &'static str,
+    value: impl fmt::Debug,
+    range: impl Into<String>,
+) -> Result<(), ConfigError> {
+    if legal {
+        return Ok(());
+    }
+    Err(ConfigError::Range { key, value: format!("{value:?}"), legal: range.into() })
+}
+
+impl ModelConfig {
+    /// Checks the keys that this kind of model uses.
+    ///
+    /// # Errors
+    /// [`ConfigError::Range`] names the key, its value and the legal range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let sized = |key, value: usize, most: usize| {
+            ensure((1..=most).contains(&value), key, value, format!("1..={most}"))
+        };
+        match self.kind {
+            ModelKind::Mlp => {
+                let widths = self.hidden.iter().all(|width| (1..=WIDTH_MAX).contains(width));
+                let count = (1..=LAYERS_MAX).contains(&self.hidden.len());
+                ensure(
+                    widths && count,
+                    "model.hidden",
+                    &self.hidden,
+                    format!("1 to {LAYERS_MAX} widths, each 1..={WIDTH_MAX}"),
+                )
+            }
+            ModelKind::Cnn => Ok(()),
+            ModelKind::Gpt => {
+                sized("model.layers", self.layers, LAYERS_MAX)?;
+                sized("model.width", self.width, WIDTH_MAX)?;
+                sized("model.context", self.context, CONTEXT_MAX)?;
+                ensure(
+                    self.heads > 0 && self.width.is_multiple_of(self.heads),
+                    "model.heads",
+                    self.heads,
+                    format!("a divisor of model.width = {}", self.width),
+                )
+            }
+        }
+    }
+}
+
+/// Which update rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OptimizerKind {
+    /// Stochastic gradient descent with momentum.
+    Sgd,
+    /// Adam with decoupled weight decay.
+    Adamw,
+}
+
+/// How the learning rate changes after the warm-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Schedule {
+    /// Half a cosine, from the full rate to `final_fraction` of it at the last step.
+    Cosine,
+    /// The full rate.
+    Constant,
+}
+
+/// The optimizer with every value decided.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OptimizerConfig {
+    /// Which update rule.
+    pub kind: OptimizerKind,
+    /// Peak learning rate, unitless, above 0.
+    pub learning_rate: f32,
+    /// Momentum (sgd), in `[0, 1)`.
+    pub momentum: f32,
+    /// Nesterov's form of the momentum (sgd).
+    pub nesterov: bool,
+    /// Decay of the first moment (adamw), in `[0, 1)`.
+    pub beta1: f32,
+    /// Decay of the second moment (adamw), in `[0, 1)`.
+    pub beta2: f32,
+    /// Added to the root of the second moment (adamw), above 0.
+    pub epsilon: f32,
+    /// Decoupled weight decay per unit of learning rate, 0 or more; matrices and kernels only.
+    pub weight_decay: f32,
+    /// Steps of linear warm-up; 0 means none.
+    pub warmup_steps: u64,
+    /// Shape after the warm-up.
+    pub schedule: Schedule,
+    /// Learning rate at the last step as a fraction of the peak (cosine), in `[0, 1]`.
+    pub final_fraction: f32,
+    /// Longest gradient, Euclidean norm; 0 means no clipping.
+    pub clip_norm: f32,
+    /// Micro-batches per step, `1..=65536`, a divisor of the batch.
+    pub accumulate: usize,
+}
+
+/// The optimizer as the user writes it: what is absent keeps the default of model and kind.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct OptimizerOverrides {
+    /// See [`OptimizerConfig::kind`].
+    pub kind: Option<OptimizerKind>,
+    /// See [`OptimizerConfig::learning_rate`].
+    pub learning_rate: Option<f32>,
+    /// See [`OptimizerConfig::momentum`].
+    pub momentum: Option<f32>,
+    /// See [`OptimizerConfig::nesterov`].
+    pub nesterov: Option<bool>,
+    /// See [`OptimizerConfig::beta1`].
+    pub beta1: Option<f32>,
+    /// See [`OptimizerConfig::beta2`].
+    pub beta2: Option<f32>,
+    /// See [`OptimizerConfig::epsilon`].
+    pub epsilon: Option<f32>,
+    /// See [`OptimizerConfig::weight_decay`].
+    pub weight_decay: Option<f32>,
+    /// See [`OptimizerConfig::warmup_steps`].
+    pub warmup_steps: Option<u64>,
+    /// See [`OptimizerConfig::schedule`].
+    pub schedule: Option<Schedule>,
+    /// See [`OptimizerConfig::final_fraction`].
+    pub final_fraction: Option<f32>,
+    /// See [`OptimizerConfig::clip_norm`].
+    pub clip_norm: Option<f32>,
+    /// See [`OptimizerConfig::accumulate`].
+    pub accumulate: Option<usize>,
+}
+
+impl OptimizerOverrides {
+    /// Fills what is absent with the defaults for `model` and the chosen kind.
+    #[must_use]
+    pub fn resolve(&self, model: ModelKind) -> OptimizerConfig {
+        let own = OptimizerConfig::default_for(model);
+        let base = match self.kind {
+            Some(kind) if kind != own.kind => OptimizerConfig::default_of(kind),
+            Some(_) | None => own,
+        };
+        OptimizerConfig {
+            kind: base.kind,
+            learning_rate: self.learning_rate.unwrap_or(base.learning_rate),
+            momentum: self.momentum.unwrap_or(base.momentum),
+            nesterov: self.nesterov.unwrap_or(base.nesterov),
+            beta1: self.beta1.unwrap_or(base.beta1),
+            beta2: self.beta2.unwrap_or(base.beta2),
+            epsilon: self.epsilon.unwrap_or(base.epsilon),
+            weight_decay: self.weight_decay.unwrap_or(base.weight_decay),
+            warmup_steps: self.warmup_steps.unwrap_or(base.warmup_steps),
+            schedule: self.schedule.unwrap_or(base.schedule),
+            final_fraction: self.final_fraction.unwrap_or(base.final_fraction),
+            clip_norm: self.clip_norm.unwrap_or(base.clip_norm),
+            accumulate: self.accumulate.unwrap_or(base.accumulate),
+        }
+    }
+}
+
+impl OptimizerConfig {
+    /// What suits a model when the user sets nothing.
+    #[must_use]
+    pub const fn default_for(model: ModelKind) -> Self {
+        match model {
+            ModelKind::Mlp | ModelKind::Cnn => Self::default_of(OptimizerKind::Sgd),
+            ModelKind::Gpt => Self::default_of(OptimizerKind::Adamw),
+        }
+    }
+
+    /// The defaults of a kind; those of adamw are nanoGPT's for characters.
+    const fn default_of(kind: OptimizerKind) -> Self {
+        let sgd = Self {
+            kind,
+            learning_rate: 0.05,
+            momentum: 0.9,
+            nesterov: false,
+            beta1: 0.9,
+            beta2: 0.99,
+            epsilon: 1e-8,
+            weight_decay: 1e-4,
+            warmup_steps: 20,
+            schedule: Schedule::Cosine,
+            final_fraction: 0.1,
+            clip_norm: 5.0,
+            accumulate: 1,
+        };
+        match kind {
+            OptimizerKind::Sgd => sgd,
+            OptimizerKind::Adamw => Self {
+                learning_rate: 1e-3,
+                weight_decay: 0.1,
+                warmup_steps: 100,
+                clip_norm: 1.0,
+                ..sgd
+            },
+        }
+    }
+
+    /// Checks every value.
+    ///
+    /// # Errors
+    /// [`ConfigError::Range`] names the key, its value and the legal range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let finite = |key, value: f32, legal: bool, range: &str| {
+            ensure(value.is_finite() && legal, key, value, range)
+        };
+        let positive = |key, value: f32| finite(key, value, value > 0.0, "a number above 0");
+        let natural = |key, value: f32| finite(key, value, value >= 0.0, "0 or more");
+        let decay =
+            |key, value: f32| finite(key, value, (0.0..1.0).contains(&value), "0 <= value < 1");
+        positive("optimizer.learning_rate", self.learning_rate)?;
+        decay("optimizer.momentum", self.momentum)?;
+        decay("optimizer.beta1", self.beta1)?;
+        decay("optimizer.beta2", self.beta2)?;
+        positive("optimizer.epsilon", self.epsilon)?;
+        natural("optimizer.weight_decay", self.weight_decay)?;
+        finite(
+            "optimizer.final_fraction",
+            self.final_fraction,
+            (0.0..=1.0).contains(&self.final_fraction),
+            "0 <= value <= 1",
+        )?;
+        natural("optimizer.clip_norm", self.clip_norm)?;
+        ensure(
+            (1..=ACCUMULATE_MAX).contains(&self.accumulate),
+            "optimizer.accumulate",
+            self.accumulate,
+            format!("1..={ACCUMULATE_MAX}"),
+        )
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::float_cmp, reason = "these values are exact")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_value_is_named_with_its_range() {
+        let check = |config: &ModelConfig, want: &str| {
+            assert_eq!(config.validate().unwrap_err().to_string(), want);
+        };
+        let gpt = ModelConfig { kind: ModelKind::Gpt, ..ModelConfig::default() };
+        assert!(gpt.validate().is_ok());
+        for heads in [0, 5] {
+            check(
+                &ModelConfig { heads, ..gpt.clone() },
+                &format!(
+                    "model.heads = {heads} is out of range: expected a divisor of model.width = 128"
+                ),
+            );
+        }
+        check(
+            &ModelConfig { layers: 0, ..gpt },
+            "model.layers = 0 is out of range: expected 1..=256",
+        );
+        check(
+            &ModelConfig { hidden: vec![], ..ModelConfig::default() },
+            "model.hidden = [] is out of range: expected 1 to 256 widths, each 1..=65536",
+        );
+        let optimizer =
+            OptimizerConfig { momentum: 1.0, ..OptimizerConfig::default_for(ModelKind::Mlp) };
+        assert_eq!(
+            optimizer.validate().unwrap_err().to_string(),
+            "optimizer.momentum = 1.0 is out of range: expected 0 <= value < 1"
+        );
+        let optimizer = OptimizerConfig { learning_rate: f32::NAN, ..optimizer };
+        assert!(optimizer.validate().is_err());
+    }
+
+    #[test]
+    fn overrides_keep_the_defaults_of_the_chosen_kind() {
+        let overrides = OptimizerOverrides {
+            kind: Some(OptimizerKind::Sgd),
+            momentum: Some(0.5),
+            ..OptimizerOverrides::default()
+        };
+        let config = overrides.resolve(ModelKind::Gpt);
+        assert_eq!(config.momentum, 0.5);
+        assert_eq!(
+            config.learning_rate,
+            OptimizerConfig::default_for(ModelKind::Mlp).learning_rate
+        );
+        let config = OptimizerOverrides::default().resolve(ModelKind::Gpt);
+        assert_eq!(config, OptimizerConfig::default_for(ModelKind::Gpt));
+        for model in [ModelKind::Mlp, ModelKind::Cnn, ModelKind::Gpt] {
+            assert!(OptimizerConfig::default_for(model).validate().is_ok());
+        }
+    }
+
+    #[test]
+    fn unknown_keys_are_refused() {
+        assert!(serde_json::from_str::<ModelConfig>(r#"{"kind":"gpt","width":64}"#).is_ok());
+        assert!(serde_json::from_str::<ModelConfig>(r#"{"wdth":64}"#).is_err());
+        assert!(serde_json::from_str::<OptimizerOverrides>(r#"{"kind":"adamw"}"#).is_ok());
+        assert!(serde_json::from_str::<OptimizerOverrides>(r#"{"lr":1}"#).is_err());
+    }
+}

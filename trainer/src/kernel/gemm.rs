@@ -1,0 +1,216 @@
+//! Matrix products of strided `f32` views, on the kernels of `gemm-f32`.
+
+use gemm_common::Parallelism;
+
+use super::Compute;
+
+/// Multiply-adds below which a product runs on one thread (measured: 10 MFLOP).
+const PARALLEL_MULTIPLY_ADDS_MIN: usize = 5_000_000;
+
+/// A read-only matrix view with any strides, in elements.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Matrix<'a> {
+    values: &'a [f32],
+    rows: usize,
+    columns: usize,
+    row_stride: usize,
+    column_stride: usize,
+}
+
+/// A writable matrix view; elements of a row are adjacent.
+#[derive(Debug)]
+pub(crate) struct MatrixMut<'a> {
+    values: &'a mut [f32],
+    rows: usize,
+    columns: usize,
+    row_stride: usize,
+}
+
+/// What becomes of the old contents of a product's destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Blend {
+    /// They are overwritten.
+    Replace,
+    /// The product is added to them.
+    Add,
+}
+
+/// Elements a strided view touches: index of its last element plus one.
+fn extent(rows: usize, columns: usize, row_stride: usize, column_stride: usize) -> usize {
+    if rows == 0 || columns == 0 {
+        return 0;
+    }
+    (rows - 1) * row_stride + (columns - 1) * column_stride + 1
+}
+
+impl<'a> Matrix<'a> {
+    /// `values` as `[rows, columns]`, row major without gaps.
+    pub(crate) fn new(values: &'a [f32], rows: usize, columns: usize) -> Self {
+        Self::strided(values, rows, columns, columns)
+    }
+
+    /// `values` as `[rows, columns]` whose rows start `row_stride` apart; rows may overlap.
+    pub(crate) fn strided(
+        values: &'a [f32],
+        rows: usize,
+        columns: usize,
+        row_stride: usize,
+    ) -> Self {
+        assert!(extent(rows, columns, row_stride, 1) <= values.len());
+        Self { values, rows, columns, row_stride, column_stride: 1 }
+    }
+
+    /// The transpose, without moving anything.
+    pub(crate) const fn transposed(self) -> Self {
+        Self {
+            values: self.values,
+            rows: self.columns,
+            columns: self.rows,
+            row_stride: self.column_stride,
+            column_stride: self.row_stride,
+        }
+    }
+}
+
+impl<'a> MatrixMut<'a> {
+    /// `values` as `[rows, columns]`, row major without gaps.
+    pub(crate) fn new(values: &'a mut [f32], rows: usize, columns: usize) -> Self {
+        Self::strided(values, rows, columns, columns)
+    }
+
+    /// `values` as `[rows, columns]` whose rows start `row_stride` apart and do not overlap.
+    pub(crate) fn strided(
+        values: &'a mut [f32],
+        rows: usize,
+        columns: usize,
+        row_stride: usize,
+    ) -> Self {
+        assert!(row_stride >= columns && extent(rows, columns, row_stride, 1) <= values.len());
+        Self { values, rows, columns, row_stride }
+    }
+
+    /// `self ← left · right`, or `self ← self + left · right`, on the calling thread.
+    pub(crate) fn product(self, left: Matrix<'_>, right: Matrix<'_>, blend: Blend) {
+        self.multiply(left, right, blend, Parallelism::None);
+    }
+
+    /// As [`MatrixMut::product`], on all threads of `compute` when it is worth it.
+    pub(crate) fn product_on(
+        self,
+        compute: &Compute,
+        left: Matrix<'_>,
+        right: Matrix<'_>,
+        blend: Blend,
+    ) {
+        let multiply_adds = self.rows * self.columns * left.columns;
+        match &compute.pool {
+            Some(pool) if multiply_adds >= PARALLEL_MULTIPLY_ADDS_MIN => pool
+                .install(|| self.multiply(left, right, blend, Parallelism::Rayon(compute.threads))),
+            Some(_) | None => self.multiply(left, right, blend, Parallelism::None),
+        }
+    }
+
+    fn multiply(self, left: Matrix<'_>, right: Matrix<'_>, blend: Blend, parallelism: Parallelism) {
+        assert_eq!(
+            (self.rows, self.columns, left.columns),
+            (left.rows, right.columns, right.rows),
+            "matrix product shapes"
+        );
+        let stride = |elements: usize| isize::try_from(elements).unwrap_or(isize::MAX);
+        let multiply = gemm_f32::gemm::f32::get_gemm_fn();
+        // The kernels are fastest with a column-major destination: we compute the transpose,
+        // so left and right, rows and columns change places.
+        #[expect(unsafe_code, reason = "the product kernel takes raw pointers")]
+        // SAFETY: the constructors checked that every element of the three views lies inside its
+        // slice, the shapes agree, and the destination is borrowed exclusively, so it aliases
+        // neither operand. Strides fit `isize` because slices do.
+        unsafe {
+            multiply(
+                self.columns,
+                self.rows,
+                left.columns,
+                self.values.as_mut_ptr(),
+                stride(self.row_stride),
+                1,
+                blend == Blend::Add,
+                right.values.as_ptr(),
+                stride(right.row_stride),
+                stride(right.column_stride),
+                left.values.as_ptr(),
+                stride(left.row_stride),
+                stride(left.column_stride),
+                1.0,
+                1.0,
+                false,
+                false,
+                false,
+                parallelism,
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::float_cmp, reason = "these values are exact")]
+mod tests {
+    use super::*;
+
+    fn ramp(length: usize) -> Vec<f32> {
+        (0..length).map(|i| ((i * 7) % 11) as f32 - 5.0).collect()
+    }
+
+    #[test]
+    fn product_equals_the_sum_of_products_for_every_transposition() {
+        let (rows, depth, columns) = (37, 19, 23);
+        let (a, b) = (ramp(rows * depth), ramp(depth * columns));
+        let mut want = vec![0.0; rows * columns];
+        for r in 0..rows {
+            for c in 0..columns {
+                want[r * columns + c] =
+                    (0..depth).map(|d| a[r * depth + d] * b[d * columns + c]).sum::<f32>();
+            }
+        }
+        let transpose = |m: &[f32], rows: usize, columns: usize| {
+            let mut t = vec![0.0; m.len()];
+            for r in 0..rows {
+                for c in 0..columns {
+                    t[c * rows + r] = m[r * columns + c];
+                }
+            }
+            t
+        };
+        let at = transpose(&a, rows, depth);
+        let bt = transpose(&b, depth, columns);
+        let lefts = [Matrix::new(&a, rows, depth), Matrix::new(&at, depth, rows).transposed()];
+        let rights =
+            [Matrix::new(&b, depth, columns), Matrix::new(&bt, columns, depth).transposed()];
+        for left in lefts {
+            for right in rights {
+                let mut got = vec![f32::NAN; rows * columns];
+                MatrixMut::new(&mut got, rows, columns).product(left, right, Blend::Replace);
+                assert_eq!(got, want);
+                MatrixMut::new(&mut got, rows, columns).product(left, right, Blend::Add);
+                assert!(got.iter().zip(&want).all(|(g, w)| *g == 2.0 * w));
+            }
+        }
+    }
+
+    #[test]
+    fn threads_change_no_bit() {
+        let (rows, depth, columns) = (256, 192, 160);
+        let a: Vec<f32> = ramp(rows * depth).iter().map(|x| x / 3.0).collect();
+        let b: Vec<f32> = ramp(depth * columns).iter().map(|x| x / 7.0).collect();
+        let run = |threads| {
+            let compute = Compute::new(threads).unwrap();
+            let mut out = vec![0.0; rows * columns];
+            MatrixMut::new(&mut out, rows, columns).product_on(
+                &compute,
+                Matrix::new(&a, rows, depth),
+                Matrix::new(&b, depth, columns),
+                Blend::Replace,
+            );
+            out.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+        };
+        assert_eq!(run(1), run(2));
+    }
+}

@@ -1,0 +1,61 @@
+//! Arithmetic kernels on plain `f32` slices: matrix products, activations, norms, attention.
+//!
+//! Shape letters: `N` rows (samples, or samples × tokens), `C` channels, `K` classes, `B` samples,
+//! `T` tokens, `H` heads, `D` channels per head. All matrices are row major.
+//! Every result is a function of the inputs alone: the number of threads changes no bit.
+
+pub(crate) mod activation;
+pub(crate) mod attention;
+pub(crate) mod convolution;
+mod gemm;
+pub(crate) mod loss;
+pub(crate) mod norm;
+pub(crate) mod reduce;
+
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
+
+pub(crate) use gemm::{Blend, Matrix, MatrixMut};
+
+/// Runs an element-wise loop compiled for the vector unit of the machine at hand.
+///
+/// The loop must consist of inlined plain code: then the compiler vectorises it once for each
+/// kind of processor.
+#[inline(always)]
+pub(crate) fn vectorized<R>(operation: impl FnOnce() -> R) -> R {
+    pulp::Arch::new().dispatch(operation)
+}
+
+/// Where kernels run: on the calling thread or on a pool of threads.
+#[derive(Debug)]
+pub(crate) struct Compute {
+    pool: Option<rayon::ThreadPool>,
+    threads: usize,
+}
+
+impl Compute {
+    /// `threads` workers; one means no pool at all.
+    pub(crate) fn new(threads: usize) -> Result<Self, rayon::ThreadPoolBuildError> {
+        let pool = (threads > 1)
+            .then(|| {
+                rayon::ThreadPoolBuilder::new()
+                    .num_threads(threads)
+                    .thread_name(|index| format!("compute-{index}"))
+                    .build()
+            })
+            .transpose()?;
+        Ok(Self { pool, threads })
+    }
+
+    /// Number of threads, at least one.
+    pub(crate) fn threads(&self) -> usize {
+        self.threads.max(1)
+    }
+
+    /// Calls `body` for every item, in any order, on all threads.
+    pub(crate) fn for_each<T: Send>(&self, items: Vec<T>, body: impl Fn(T) + Send + Sync) {
+        match &self.pool {
+            Some(pool) => pool.install(|| items.into_par_iter().for_each(body)),
+            None => items.into_iter().for_each(body),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Sums that the compiler can vectorise: partial sums per lane, in a fixed order.
+
+use super::vectorized;
+
+/// Partial sums kept side by side; one AVX-512 register.
+const LANES: usize = 16;
+
+/// `Σ f(x)` over pairs of elements, lane by lane; the order depends only on the length.
+#[inline(always)]
+fn lane_sum(left: &[f32], right: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut lanes = [0.0_f32; LANES];
+    let (left_chunks, left_rest) = left.as_chunks::<LANES>();
+    let (right_chunks, right_rest) = right.as_chunks::<LANES>();
+    for (l, r) in left_chunks.iter().zip(right_chunks) {
+        for ((lane, &l), &r) in lanes.iter_mut().zip(l).zip(r) {
+            *lane += term(l, r);
+        }
+    }
+    for ((lane, &l), &r) in lanes.iter_mut().zip(left_rest).zip(right_rest) {
+        *lane += term(l, r);
+    }
+    lanes.iter().sum()
+}
+
+/// `Σ values`; call inside [`vectorized`].
+#[inline(always)]
+pub(crate) fn sum(values: &[f32]) -> f32 {
+    lane_sum(values, values, |value, _| value)
+}
+
+/// `Σ left · right`; call inside [`vectorized`].
+#[inline(always)]
+pub(crate) fn dot(left: &[f32], right: &[f32]) -> f32 {
+    lane_sum(left, right, |l, r| l * r)
+}
+
+/// Largest element, ignoring NaN; call inside [`vectorized`].
+#[inline(always)]
+pub(crate) fn maximum(values: &[f32]) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (lane, &value) in lanes.iter_mut().zip(chunk) {
+            *lane = if value > *lane { value } else { *lane };
+        }
+    }
+    for (lane, &value) in lanes.iter_mut().zip(rest) {
+        *lane = if value > *lane { value } else { *lane };
+    }
+    lanes.iter().copied().fold(f32::NEG_INFINITY, f32::max)
+}
+
+/// Euclidean norm, summed in `f64`; NaN or infinite exactly if an element is.
+pub(crate) fn norm(values: &[f32]) -> f64 {
+    vectorized(|| {
+        let mut lanes = [0.0_f64; LANES];
+        let (chunks, rest) = values.as_chunks::<LANES>();
+        for chunk in chunks {
+            for (lane, &value) in lanes.iter_mut().zip(chunk) {
+                *lane += f64::from(value) * f64::from(value);
+            }
+        }
+        for (lane, &value) in lanes.iter_mut().zip(rest) {
+            *lane += f64::from(value) * f64::from(value);
+        }
+        lanes.iter().sum::<f64>().sqrt()
+    })
+}
+
+/// `out[c] ← out[c] + Σ_n rows[n, c]`; `rows`: `[N, C]`, `out`: `[C]`.
+pub(crate) fn add_column_sums(rows: &[f32], out: &mut [f32]) {
+    vectorized(|| {
+        for row in rows.chunks_exact(out.len()) {
+            for (sum, &value) in out.iter_mut().zip(row) {
+                *sum += value;
+            }
+        }
+    });
+}
+
+/// `rows[n, c] ← rows[n, c] + bias[c]`; `rows`: `[N, C]`, `bias`: `[C]`.
+pub(crate) fn add_bias(rows: &mut [f32], bias: &[f32]) {
+    vectorized(|| {
+        for row in rows.chunks_exact_mut(bias.len()) {
+            for (value, &bias) in row.iter_mut().zip(bias) {
+                *value += bias;
+            }
+        }
+    });
+}
+
+/// `x ← x + weight · delta`.
+pub(crate) fn add_scaled(values: &mut [f32], delta: &[f32], weight: f32) {
+    vectorized(|| {
+        for (value, &delta) in values.iter_mut().zip(delta) {
+            *value += weight * delta;
+        }
+    });
+}
+
+/// `x ← weight · x`.
+pub(crate) fn scale(values: &mut [f32], weight: f32) {
+    vectorized(|| {
+        for value in values {
+            *value *= weight;
+        }
+    });
+}
+
+#[cfg(test)]
+#[expect(clippy::float_cmp, reason = "these values are exact")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_take_every_element_once() {
+        for length in [0_usize, 1, 15, 16, 17, 100] {
+            let values: Vec<f32> = (0..length).map(|i| i as f32).collect();
+            let want = (length * length.saturating_sub(1) / 2) as f32;
+            assert_eq!(sum(&values), want);
+            assert_eq!(dot(&values, &vec![2.0; length]), 2.0 * want);
+            assert!((norm(&vec![3.0; length]) - 3.0 * (length as f64).sqrt()).abs() < 1e-9);
+        }
+        assert_eq!(maximum(&[-3.0, -1.0, -2.0]), -1.0);
+        let mut columns = vec![1.0, 1.0];
+        add_column_sums(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &mut columns);
+        assert_eq!(columns, [10.0, 13.0]);
+    }
+
+    #[test]
+    fn norm_shows_every_non_finite_element() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut values = vec![1.0; 37];
+            values[36] = bad;
+            assert!(!norm(&values).is_finite());
+        }
+        assert!(norm(&[f32::MAX; 64]).is_finite());
+    }
+}

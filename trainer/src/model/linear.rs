@@ -1,0 +1,93 @@
+//! A linear layer's place in the flat parameters and its products.
+
+use std::ops::Range;
+
+use dnode_protocol::{LayoutError, ParameterLayout};
+
+use super::{Backward, Forward};
+use crate::kernel::{Blend, Matrix, MatrixMut, reduce};
+
+/// `y ← x · Wᵀ + b`, weight `[outputs, inputs]`, bias `[outputs]`.
+#[derive(Clone, Debug)]
+pub(crate) struct Linear {
+    pub(crate) inputs: usize,
+    pub(crate) outputs: usize,
+    pub(crate) weight: Range<usize>,
+    pub(crate) bias: Range<usize>,
+}
+
+impl Linear {
+    /// Appends `<name>.weight` and `<name>.bias` to the layout.
+    pub(crate) fn push(
+        layout: &mut ParameterLayout,
+        name: &str,
+        inputs: usize,
+        outputs: usize,
+    ) -> Result<Self, LayoutError> {
+        let weight = layout.push(&format!("{name}.weight"), &[outputs, inputs])?;
+        let bias = layout.push(&format!("{name}.bias"), &[outputs])?;
+        Ok(Self { inputs, outputs, weight, bias })
+    }
+
+    /// The bias, `[outputs]`.
+    pub(crate) fn bias<'a>(&self, pass: Forward<'a>) -> &'a [f32] {
+        &pass.parameters[self.bias.clone()]
+    }
+
+    /// `output ← input · Wᵀ` without the bias; `input`: `[N, inputs]`, `output`: `[N, outputs]`.
+    pub(crate) fn product(&self, pass: Forward<'_>, input: &[f32], output: &mut [f32]) {
+        self.multiply(pass, input, output, Blend::Replace);
+    }
+
+    /// `output ← output + input · Wᵀ + b`.
+    pub(crate) fn add(&self, pass: Forward<'_>, input: &[f32], output: &mut [f32]) {
+        self.multiply(pass, input, output, Blend::Add);
+        reduce::add_bias(output, self.bias(pass));
+    }
+
+    fn multiply(&self, pass: Forward<'_>, input: &[f32], output: &mut [f32], blend: Blend) {
+        let rows = output.len() / self.outputs;
+        let weight = Matrix::new(&pass.parameters[self.weight.clone()], self.outputs, self.inputs);
+        MatrixMut::new(output, rows, self.outputs).product_on(
+            pass.compute,
+            Matrix::new(input, rows, self.inputs),
+            weight.transposed(),
+            blend,
+        );
+    }
+
+    /// Adds the gradients of weight and bias; `output_gradient`: `[N, outputs]`.
+    pub(crate) fn backward_parameters(
+        &self,
+        pass: &mut Backward<'_>,
+        input: &[f32],
+        output_gradient: &[f32],
+    ) {
+        let rows = output_gradient.len() / self.outputs;
+        let weight_gradient = &mut pass.gradient[self.weight.clone()];
+        MatrixMut::new(weight_gradient, self.outputs, self.inputs).product_on(
+            pass.compute,
+            Matrix::new(output_gradient, rows, self.outputs).transposed(),
+            Matrix::new(input, rows, self.inputs),
+            Blend::Add,
+        );
+        reduce::add_column_sums(output_gradient, &mut pass.gradient[self.bias.clone()]);
+    }
+
+    /// `input_gradient ← output_gradient · W`; `input_gradient`: `[N, inputs]`.
+    pub(crate) fn backward_input(
+        &self,
+        pass: &Backward<'_>,
+        output_gradient: &[f32],
+        input_gradient: &mut [f32],
+    ) {
+        let rows = output_gradient.len() / self.outputs;
+        let weight = &pass.parameters[self.weight.clone()];
+        MatrixMut::new(input_gradient, rows, self.inputs).product_on(
+            pass.compute,
+            Matrix::new(output_gradient, rows, self.outputs),
+            Matrix::new(weight, self.outputs, self.inputs),
+            Blend::Replace,
+        );
+    }
+}

@@ -1,0 +1,85 @@
+//! The reference models: forward and hand-derived backward passes over flat parameters.
+
+mod cnn;
+mod gpt;
+mod initial;
+mod linear;
+mod mlp;
+
+use std::fmt::Debug;
+
+use dnode_protocol::ParameterLayout;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+
+use crate::batch::{Batch, SampleShape};
+use crate::config::{ConfigError, ModelConfig, ModelKind};
+use crate::kernel::Compute;
+use crate::kernel::loss::Score;
+
+/// What a pass reads: the flat parameters and where to compute.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Forward<'a> {
+    pub(crate) compute: &'a Compute,
+    /// `[P]`.
+    pub(crate) parameters: &'a [f32],
+}
+
+/// What a backward pass reads, and the flat gradient that it adds to.
+#[derive(Debug)]
+pub(crate) struct Backward<'a> {
+    pub(crate) compute: &'a Compute,
+    /// `[P]`.
+    pub(crate) parameters: &'a [f32],
+    /// `[P]`.
+    pub(crate) gradient: &'a mut [f32],
+}
+
+/// A model: owns its activations, not its parameters.
+pub(crate) trait Model: Send + Debug {
+    /// Names, shapes and offsets of the parameters.
+    fn layout(&self) -> &ParameterLayout;
+
+    /// Writes the initial parameters, `[P]`.
+    fn initialize(&self, random: &mut ChaCha8Rng, parameters: &mut [f32]);
+
+    /// Computes the losses of a batch and keeps what the backward pass needs.
+    fn forward(&mut self, pass: Forward<'_>, batch: &Batch) -> Score;
+
+    /// Adds `scale · ∂(sum of the losses of the last forward pass)` to the gradient.
+    ///
+    /// At most one backward pass per forward pass, with the same parameters and batch.
+    fn backward(&mut self, pass: Backward<'_>, batch: &Batch, scale: f32);
+}
+
+/// Builds the model of `config` for samples of `shape`.
+pub(crate) fn build(
+    config: &ModelConfig,
+    shape: SampleShape,
+) -> Result<Box<dyn Model>, ConfigError> {
+    config.validate()?;
+    let mismatch = |needs| ConfigError::Data { model: config.kind, needs, found: shape };
+    match (config.kind, shape) {
+        (ModelKind::Mlp, SampleShape::Image { height, width, classes }) => {
+            Ok(Box::new(mlp::Mlp::new(height * width, &config.hidden, classes)?))
+        }
+        (ModelKind::Cnn, SampleShape::Image { height, width, classes })
+            if height >= cnn::SIDE_MIN && width >= cnn::SIDE_MIN =>
+        {
+            Ok(Box::new(cnn::Cnn::new(height, width, classes)?))
+        }
+        (ModelKind::Gpt, SampleShape::Text { context, vocabulary })
+            if context == config.context =>
+        {
+            Ok(Box::new(gpt::Gpt::new(config, vocabulary)?))
+        }
+        (ModelKind::Mlp, SampleShape::Text { .. }) => Err(mismatch("images")),
+        (ModelKind::Cnn, _) => Err(mismatch("images of 4 x 4 pixels or more")),
+        (ModelKind::Gpt, _) => Err(mismatch("text with data context = model.context")),
+    }
+}
+
+/// The generator of initial parameters: equal seeds give equal parameters on every machine.
+pub(crate) fn initial_random(seed: u64) -> ChaCha8Rng {
+    ChaCha8Rng::from_seed(blake3::derive_key("dnode initial parameters v1", &seed.to_le_bytes()))
+}

@@ -1,0 +1,103 @@
+//! Hand-derived gradients against central differences of the loss.
+
+use crate::synthetic::{KINDS, SAMPLES, config, trainer};
+use dnode_trainer::{GradientStep, ModelKind, NativeTrainer, Trainer};
+
+/// Half the distance of a central difference along a direction of length one.
+const STEP: f32 = 2e-3;
+/// Largest error of a slope, relative to the gradient's norm (rounding, curvature and kinks).
+const TOLERANCE: f64 = 0.01;
+
+/// Slope of the loss along `direction` in the tensor at `offset`.
+fn slope(trainer: &mut NativeTrainer, offset: usize, direction: &[f32]) -> f64 {
+    let range = offset..offset + direction.len();
+    trainer.displace(range.clone(), direction, STEP);
+    let above = trainer.evaluate().unwrap().loss;
+    trainer.displace(range.clone(), direction, -2.0 * STEP);
+    let below = trainer.evaluate().unwrap().loss;
+    trainer.displace(range, direction, STEP);
+    (above - below) / (2.0 * f64::from(STEP))
+}
+
+fn unit(direction: &[f32]) -> Vec<f32> {
+    let norm = direction.iter().map(|x| x * x).sum::<f32>().sqrt();
+    direction.iter().map(|x| x / norm).collect()
+}
+
+/// Directions that meet a tensor's gradient: along it, across it, and single parameters.
+fn directions(gradient: &[f32]) -> Vec<Vec<f32>> {
+    let mut along = vec![unit(gradient)];
+    let signs: Vec<f32> =
+        (0..gradient.len()).map(|i| if i * 7919 % 31 < 15 { -1.0 } else { 1.0 }).collect();
+    along.push(unit(&signs));
+    let mut order: Vec<usize> = (0..gradient.len()).collect();
+    order.sort_by(|&a, &b| gradient[b].abs().total_cmp(&gradient[a].abs()));
+    for &index in order.iter().take(2).chain(order.get(order.len() / 2)) {
+        let mut single = vec![0.0; gradient.len()];
+        single[index] = 1.0;
+        along.push(single);
+    }
+    along
+}
+
+fn check(kind: ModelKind) {
+    let mut config = config(kind);
+    // Large weights make every term of the derivatives count.
+    config.seed = 3;
+    let mut trainer = trainer(config);
+    let parameters = crate::synthetic::parameters(&trainer);
+    if kind == ModelKind::Gpt {
+        trainer.displace(0..parameters.len(), &parameters, 3.0);
+    }
+    trainer.gradient(0).unwrap();
+    let gradient = trainer.gradient_mut().to_vec();
+    let layout = trainer.layout().clone();
+    for tensor in layout.tensors() {
+        let gradient = &gradient[tensor.range()];
+        let norm = gradient.iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt();
+        assert!(norm > 1e-4, "{kind} {}: no gradient", tensor.name);
+        for direction in directions(gradient) {
+            let want = slope(&mut trainer, tensor.offset, &direction);
+            let got: f64 =
+                gradient.iter().zip(&direction).map(|(&g, &d)| f64::from(g) * f64::from(d)).sum();
+            assert!(
+                (want - got).abs() <= TOLERANCE * norm + 1e-4,
+                "{kind} {}: derivative {got}, difference quotient {want}, norm {norm}",
+                tensor.name
+            );
+        }
+    }
+}
+
+#[test]
+fn mlp_gradient_is_the_slope_of_the_loss() {
+    check(ModelKind::Mlp);
+}
+
+#[test]
+fn cnn_gradient_is_the_slope_of_the_loss() {
+    check(ModelKind::Cnn);
+}
+
+#[test]
+fn gpt_gradient_is_the_slope_of_the_loss() {
+    check(ModelKind::Gpt);
+}
+
+#[test]
+fn micro_batches_add_up_to_the_batch() {
+    for kind in KINDS {
+        let whole = config(kind);
+        let mut parts = whole.clone();
+        parts.optimizer.accumulate = 3;
+        assert_eq!(whole.batch, SAMPLES);
+        let (mut whole, mut parts) = (trainer(whole), trainer(parts));
+        let (a, b) = (whole.gradient(0).unwrap(), parts.gradient(0).unwrap());
+        assert!((a.loss - b.loss).abs() < 1e-5);
+        assert_eq!(a.samples, b.samples);
+        let norm = f64::from(a.gradient_norm);
+        for (x, y) in whole.gradient_mut().iter().zip(parts.gradient_mut()) {
+            assert!(f64::from(x - *y).abs() < 1e-5 * norm, "{kind}: {x} and {y}");
+        }
+    }
+}

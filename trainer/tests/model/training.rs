@@ -1,0 +1,224 @@
+//! The embedded trainer as a whole: it learns, repeats itself, resumes and refuses bad numbers.
+
+use crate::synthetic::{KINDS, SAMPLES, bits, config, parameters, source, trainer};
+use dnode_trainer::{
+    ConfigError, GradientStep, ModelKind, NativeTrainer, OptimizerConfig, OptimizerKind,
+    SampleShape, StateTensor, TrainError, Trainer, TrainerState,
+};
+
+#[test]
+fn every_model_learns_a_few_samples_by_heart() {
+    for kind in KINDS {
+        let mut config = config(kind);
+        config.optimizer.weight_decay = 0.0;
+        if kind == ModelKind::Gpt {
+            config.optimizer.learning_rate = 1e-2;
+        }
+        let mut trainer = trainer(config);
+        let first = trainer.step(0).unwrap().loss;
+        for step in 1..300 {
+            trainer.step(step).unwrap();
+        }
+        let after = trainer.evaluate().unwrap();
+        // Some sequences share their first tokens, so a gpt cannot be right everywhere.
+        let accuracy = if kind == ModelKind::Gpt { 0.9 } else { 1.0 };
+        assert!(after.loss < 0.15 && after.accuracy >= accuracy, "{kind}: {first} then {after:?}");
+    }
+}
+
+#[test]
+fn the_first_loss_is_that_of_guessing() {
+    for (kind, classes) in
+        [(ModelKind::Mlp, 4.0_f32), (ModelKind::Cnn, 4.0), (ModelKind::Gpt, 13.0)]
+    {
+        let loss = trainer(config(kind)).step(0).unwrap().loss;
+        assert!((loss - classes.ln()).abs() < 0.7, "{kind}: {loss}");
+    }
+}
+
+/// Losses and parameters after some steps.
+fn run(kind: ModelKind, threads: usize, seed: u64) -> (Vec<u32>, Vec<u32>) {
+    let mut config = config(kind);
+    config.threads = threads;
+    config.seed = seed;
+    let mut trainer = trainer(config);
+    let losses: Vec<f32> = (0..10).map(|step| trainer.step(step).unwrap().loss).collect();
+    (bits(&losses), bits(&parameters(&trainer)))
+}
+
+#[test]
+fn one_seed_gives_one_run_on_any_number_of_threads() {
+    for kind in KINDS {
+        let once = run(kind, 1, 7);
+        assert_eq!(once, run(kind, 1, 7), "{kind}");
+        assert_eq!(once, run(kind, 3, 7), "{kind} on three threads");
+        assert_ne!(once, run(kind, 1, 8), "{kind} with another seed");
+    }
+}
+
+#[test]
+fn a_restored_trainer_continues_as_if_nothing_had_happened() {
+    for kind in KINDS {
+        for rule in [OptimizerKind::Sgd, OptimizerKind::Adamw] {
+            let mut config = config(kind);
+            config.optimizer.kind = rule;
+            config.optimizer.learning_rate = 1e-2;
+            let mut first = trainer(config.clone());
+            for step in 0..5 {
+                first.step(step).unwrap();
+            }
+            config.seed = 99;
+            let mut second = trainer(config);
+            second.restore(&first.save()).unwrap();
+            let (from, to) = (parameters(&first), parameters(&second));
+            let all = 0..from.len();
+            // Displacing by −x gives zero exactly; then x is put in its place.
+            second.displace(all.clone(), &to, -1.0);
+            second.displace(all, &from, 1.0);
+            for step in 5..10 {
+                let (a, b) = (first.step(step).unwrap(), second.step(step).unwrap());
+                assert_eq!(a.loss.to_bits(), b.loss.to_bits(), "{kind} {rule:?}");
+            }
+            assert_eq!(bits(&parameters(&first)), bits(&parameters(&second)));
+        }
+    }
+}
+
+#[test]
+fn state_that_does_not_fit_is_refused_and_changes_nothing() {
+    let mut trainer = trainer(config(ModelKind::Gpt));
+    trainer.step(0).unwrap();
+    let before = trainer.save();
+    let mut short = before.clone();
+    short.tensors[1].values.pop();
+    let renamed =
+        TrainerState { tensors: vec![StateTensor { name: "other".to_owned(), values: vec![0.0] }] };
+    for bad in [TrainerState::default(), short, renamed] {
+        let error = trainer.restore(&bad).unwrap_err();
+        assert!(matches!(error, TrainError::State(_)), "{error}");
+        assert_eq!(trainer.save(), before);
+    }
+}
+
+#[test]
+fn a_loss_that_is_not_finite_changes_nothing() {
+    for bad in [f32::NAN, f32::INFINITY] {
+        for kind in [ModelKind::Mlp, ModelKind::Cnn] {
+            let mut source = source(kind);
+            source.offset = bad;
+            let mut trainer = NativeTrainer::new(config(kind), Box::new(source)).unwrap();
+            let (before, state) = (parameters(&trainer), trainer.save());
+            let error = trainer.step(4).unwrap_err();
+            assert!(
+                matches!(error, TrainError::NotFinite { step: 4, what: "loss" }),
+                "{kind} {bad}: {error}"
+            );
+            assert_eq!(bits(&parameters(&trainer)), bits(&before));
+            assert_eq!(trainer.save(), state);
+        }
+    }
+}
+
+#[test]
+fn weights_that_are_not_finite_are_noticed_by_every_model() {
+    for kind in KINDS {
+        let mut trainer = trainer(config(kind));
+        trainer.displace(0..1, &[f32::NAN], 1.0);
+        let error = trainer.step(0).unwrap_err();
+        assert!(matches!(error, TrainError::NotFinite { .. }), "{kind}: {error}");
+    }
+}
+
+#[test]
+fn an_averaged_gradient_that_is_not_finite_changes_nothing() {
+    let mut trainer = trainer(config(ModelKind::Mlp));
+    let (before, state) = (parameters(&trainer), trainer.save());
+    trainer.gradient(0).unwrap();
+    trainer.gradient_mut()[5] = f32::INFINITY;
+    assert!(matches!(trainer.update(0), Err(TrainError::NotFinite { step: 0, what: "gradient" })));
+    assert_eq!(bits(&parameters(&trainer)), bits(&before));
+    assert_eq!(trainer.save(), state);
+}
+
+#[test]
+fn a_step_in_halves_is_the_whole_step() {
+    for kind in KINDS {
+        let (mut whole, mut halves) = (trainer(config(kind)), trainer(config(kind)));
+        for step in 0..3 {
+            let want = whole.step(step).unwrap();
+            let split = halves.split().unwrap();
+            split.gradient(step).unwrap();
+            assert_eq!(split.update(step).unwrap(), want);
+        }
+        assert_eq!(bits(&parameters(&whole)), bits(&parameters(&halves)));
+        let split = halves.split().unwrap();
+        split.gradient(3).unwrap();
+        assert!(split.update(4).is_err());
+    }
+}
+
+#[test]
+fn clipping_bounds_the_update() {
+    let mut config = config(ModelKind::Mlp);
+    config.optimizer = OptimizerConfig {
+        learning_rate: 1.0,
+        weight_decay: 0.0,
+        clip_norm: 1e-3,
+        ..config.optimizer
+    };
+    let mut trainer = trainer(config);
+    let before = parameters(&trainer);
+    let report = trainer.step(0).unwrap();
+    assert!(report.gradient_norm > 1e-2);
+    let moved = parameters(&trainer)
+        .iter()
+        .zip(&before)
+        .map(|(a, b)| f64::from(a - b).powi(2))
+        .sum::<f64>()
+        .sqrt();
+    assert!((moved - 1e-3).abs() < 1e-5, "{moved}");
+}
+
+#[test]
+fn evaluation_takes_every_sample_once_whatever_the_batch() {
+    let mut config = config(ModelKind::Cnn);
+    let whole = trainer(config.clone()).evaluate().unwrap();
+    config.batch = 5;
+    let pieces = trainer(config).evaluate().unwrap();
+    assert_eq!(whole.count, SAMPLES as u64);
+    assert_eq!(pieces.count, whole.count);
+    assert!((whole.loss - pieces.loss).abs() < 1e-6);
+    assert!((whole.accuracy - pieces.accuracy).abs() < 1e-9);
+}
+
+#[test]
+fn what_does_not_fit_is_named() {
+    let refuse = |config, kind| -> ConfigError {
+        NativeTrainer::new(config, Box::new(source(kind))).unwrap_err()
+    };
+    let mut odd = config(ModelKind::Mlp);
+    odd.optimizer.accumulate = 5;
+    assert_eq!(
+        refuse(odd, ModelKind::Mlp).to_string(),
+        "run.batch = 12 is out of range: expected a multiple of optimizer.accumulate = 5, at least 1"
+    );
+    assert_eq!(
+        refuse(config(ModelKind::Mlp), ModelKind::Gpt).to_string(),
+        "model.kind = mlp needs images, but the data set has text of 8 tokens per sample from 13 kinds"
+    );
+    let mut long = config(ModelKind::Gpt);
+    long.model.context = 9;
+    assert!(matches!(refuse(long, ModelKind::Gpt), ConfigError::Data { .. }));
+    let mut idle = config(ModelKind::Mlp);
+    idle.threads = 0;
+    assert_eq!(
+        refuse(idle, ModelKind::Mlp).to_string(),
+        "node.threads = 0 is out of range: expected 1..=1024"
+    );
+    let tiny = crate::synthetic::Synthetic {
+        shape: SampleShape::Image { height: 3, width: 9, classes: 2 },
+        count: 1,
+        offset: 0.0,
+    };
+    assert!(NativeTrainer::new(config(ModelKind::Cnn), Box::new(tiny)).is_err());
+}
