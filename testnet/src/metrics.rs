@@ -182,12 +182,7 @@ pub struct Tail {
 impl Tail {
     /// A reader at the start of `path`, which need not exist yet.
     pub fn new(path: PathBuf) -> Self {
-        Self {
-            path,
-            offset: 0,
-            partial: Vec::new(),
-            lines: 0,
-        }
+        Self { path, offset: 0, partial: Vec::new(), lines: 0 }
     }
 
     /// The complete lines that were appended since the last call.
@@ -239,10 +234,7 @@ impl Tail {
     }
 
     fn unreadable(&self, source: io::Error) -> MetricsError {
-        MetricsError::Read {
-            path: self.path.clone(),
-            source,
-        }
+        MetricsError::Read { path: self.path.clone(), source }
     }
 
     fn bad_line(&self, what: String) -> MetricsError {
@@ -250,11 +242,7 @@ impl Tail {
     }
 
     fn bad_line_at(&self, line: usize, what: String) -> MetricsError {
-        MetricsError::Line {
-            path: self.path.clone(),
-            line,
-            what,
-        }
+        MetricsError::Line { path: self.path.clone(), line, what }
     }
 }
 
@@ -311,12 +299,8 @@ impl Log {
 
     /// Adds a line.
     pub fn push(&mut self, line: Line) {
-        let at = At {
-            time_s: line.time_s,
-            step: line.step,
-            samples: line.samples,
-            clock: line.clock,
-        };
+        let at =
+            At { time_s: line.time_s, step: line.step, samples: line.samples, clock: line.clock };
         match line.body {
             Body::Start(start) => {
                 self.start.get_or_insert(start);
@@ -365,10 +349,7 @@ mod tests {
         assert_eq!(log.events[0].1.name, "peer-up");
         let (at, end) = log.end.unwrap();
         assert_eq!((at.step, end.exchanges["completed"]), (50, 7));
-        assert_eq!(
-            end.parameters_path,
-            Some(PathBuf::from("parameters.safetensors"))
-        );
+        assert_eq!(end.parameters_path, Some(PathBuf::from("parameters.safetensors")));
         assert!(!log.truncated);
     }
 
@@ -381,10 +362,7 @@ mod tests {
 
     #[test]
     fn a_garbage_line_is_named_by_file_and_number() {
-        for garbage in [
-            "hello",
-            r#"{"kind":"dance","time_s":1,"step":1,"samples":1,"clock":1}"#,
-        ] {
+        for garbage in ["hello", r#"{"kind":"dance","time_s":1,"step":1,"samples":1,"clock":1}"#] {
             let directory = directory_with(&format!("{START}\n{garbage}\n{TRAIN}\n"));
             let message = Log::read(directory.path()).unwrap_err().to_string();
             assert!(message.contains("metrics.jsonl line 2: "), "{message}");
@@ -406,10 +384,7 @@ mod tests {
         let mut tail = Tail::new(path.clone());
         assert_eq!(tail.poll().unwrap().len(), 0);
         assert!(tail.is_truncated());
-        let mut file = std::fs::OpenOptions::new()
-            .append(true)
-            .open(&path)
-            .unwrap();
+        let mut file = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
         write!(file, "{}\n{START}\n", &TRAIN[50..]).unwrap();
         let lines = tail.poll().unwrap();
         assert_eq!(lines.len(), 2);

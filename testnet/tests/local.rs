@@ -26,10 +26,7 @@ impl Bench {
         Self {
             folder: tempfile::tempdir().expect("a temporary folder"),
             arm: Arm::new("gossip-outer", peers),
-            workload: Workload {
-                config: None,
-                settings: vec![format!("fake.mode={mode}")],
-            },
+            workload: Workload { config: None, settings: vec![format!("fake.mode={mode}")] },
             deadline: DEADLINE,
         }
     }
@@ -146,11 +143,7 @@ async fn a_planned_kill_strikes_and_the_others_finish() {
     let (_ask, stop) = Stop::channel();
     let run = bench.run(stop).await.unwrap();
     assert_eq!(run.killed_at[1..], [None, None]);
-    assert_eq!(
-        run.killed_at[0],
-        Some(50),
-        "30 % of 100 is reached at the report of step 50"
-    );
+    assert_eq!(run.killed_at[0], Some(50), "30 % of 100 is reached at the report of step 50");
 }
 
 #[tokio::test]
@@ -167,10 +160,7 @@ async fn success_without_a_final_line_is_an_error() {
     let bench = Bench::new("forgetful", 1);
     let (_ask, stop) = Stop::channel();
     let error = bench.run(stop).await.unwrap_err();
-    assert!(
-        matches!(error, RunError::NoFinal { peer: 0, .. }),
-        "{error}"
-    );
+    assert!(matches!(error, RunError::NoFinal { peer: 0, .. }), "{error}");
 }
 
 #[tokio::test]

@@ -1,2 +1,327 @@
-//! x
-fn main() {}
+//! The `dnode-testnet` program: runs a swarm of real `dnode` processes on this machine and reports.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use clap::{Args, Parser, Subcommand};
+use dnode_testnet::local::experiment::{ALL_REDUCE, NO_GOSSIP};
+use dnode_testnet::local::{self, Arm, ArmPlan, Experiment, Kill, Progress, Stop, Workload};
+use dnode_testnet::report::{self, Machine, Record};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+/// Exit code of a run that failed or was stopped.
+const FAILED: u8 = 1;
+/// Exit code of a command line that makes no sense; clap uses the same.
+const BAD_USAGE: u8 = 2;
+
+/// Runs a swarm of real `dnode` processes on this machine and reports.
+#[derive(Debug, Parser)]
+#[command(name = "dnode-testnet", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the arms one after the other and write a report folder.
+    Run(Box<RunArgs>),
+    /// Write the report of an existing folder again.
+    Report {
+        /// The folder, as printed by `run`.
+        folder: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+struct RunArgs {
+    /// Number of processes.
+    #[arg(short, long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=256))]
+    n: u16,
+    /// Local steps of every peer (`run.steps`).
+    #[arg(long)]
+    steps: Option<u64>,
+    /// Seed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Several seeds; every arm runs once per seed and the report shows mean ± sd.
+    #[arg(long, value_delimiter = ',', conflicts_with = "seed")]
+    seeds: Vec<u64>,
+    /// Model: mlp, cnn or gpt (`model.kind`).
+    #[arg(long)]
+    model: Option<String>,
+    /// Data: digits, mnist or text (`data.kind`).
+    #[arg(long)]
+    data: Option<String>,
+    /// File or folder of the data (`data.path`).
+    #[arg(long)]
+    data_path: Option<PathBuf>,
+    /// Mixing rule to run, repeatable.
+    #[arg(long = "rule", value_name = "RULE", default_value = "gossip-outer")]
+    rules: Vec<String>,
+    /// Leave out the synchronous arm and, with --kill, the undisturbed arms.
+    #[arg(long)]
+    no_baseline: bool,
+    /// Add an arm of one peer that trains alone.
+    #[arg(long)]
+    single: bool,
+    /// Folder of the report; must not exist or be empty.
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+    /// Any setting for all peers, for example run.batch=16; repeatable.
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE", value_parser = setting)]
+    settings: Vec<String>,
+    /// A setting for the peers of one arm, for example all-reduce:optimizer.learning_rate=0.2.
+    #[arg(long = "arm-set", value_name = "ARM:SECTION.KEY=VALUE", value_parser = arm_setting)]
+    arm_settings: Vec<(String, String)>,
+    /// Configuration file for all peers.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Longest time for one arm and seed.
+    #[arg(long, default_value = "30m", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+    /// Kill a peer with SIGKILL when it reaches a share of its steps or a step; repeatable.
+    #[arg(long = "kill", value_name = "PEER@PERCENT%|PEER@STEP")]
+    kills: Vec<Kill>,
+    /// The dnode program [default: next to this program, then target/release/dnode].
+    #[arg(long, value_name = "FILE")]
+    dnode: Option<PathBuf>,
+}
+
+fn setting(text: &str) -> Result<String, String> {
+    let key = text.split_once('=').map(|(key, _)| key);
+    if key.is_some_and(|key| key.contains('.')) {
+        return Ok(text.to_owned());
+    }
+    Err("expected SECTION.KEY=VALUE, for example run.batch=16".to_owned())
+}
+
+fn arm_setting(text: &str) -> Result<(String, String), String> {
+    let Some((arm, rest)) = text.split_once(':') else {
+        return Err("expected ARM:SECTION.KEY=VALUE, for example single:run.batch=16".to_owned());
+    };
+    Ok((arm.to_owned(), setting(rest)?))
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Run(arguments) => run(&arguments),
+        Command::Report { folder } => report_again(&folder),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure { code, message }) => {
+            let _ = writeln!(io::stderr(), "error: {message}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+struct Failure {
+    code: u8,
+    message: String,
+}
+
+fn bad_usage(message: impl ToString) -> Failure {
+    Failure { code: BAD_USAGE, message: message.to_string() }
+}
+
+fn failed(message: impl ToString) -> Failure {
+    Failure { code: FAILED, message: message.to_string() }
+}
+
+fn report_again(folder: &Path) -> Result<(), Failure> {
+    let written = report::write(folder).map_err(failed)?;
+    say(&format!("\n{}\nReport: {}\n", written.table, written.report.display()));
+    Ok(())
+}
+
+fn run(arguments: &RunArgs) -> Result<(), Failure> {
+    let experiment = experiment(arguments).map_err(bad_usage)?;
+    let executable = std::env::current_exe().ok();
+    let program = local::locate(arguments.dnode.as_deref(), executable.as_deref());
+    let program = program.map_err(bad_usage)?;
+    let mut record = Record {
+        command: command_line(),
+        begun: humantime::format_rfc3339_seconds(now()).to_string(),
+        machine: Machine::this(),
+        experiment,
+        runs: Vec::new(),
+        failure: None,
+    };
+    let folder = out_folder(arguments.out.as_deref(), &record.begun).map_err(bad_usage)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let outcome = runtime.map_err(failed)?.block_on(async {
+        let (ask, stop) = Stop::channel();
+        let listening = tokio::spawn(listen_for_signals(ask));
+        let run = run_arms(&program, arguments.timeout, &folder, &mut record, stop);
+        let outcome = run.await;
+        listening.abort();
+        outcome
+    });
+    record.failure = outcome.err();
+    record.save(&folder).map_err(failed)?;
+    // A failed run still reports what it completed.
+    if !record.runs.is_empty() {
+        report_again(&folder)?;
+    }
+    match record.failure {
+        Some(failure) => Err(failed(failure)),
+        None => Ok(()),
+    }
+}
+
+async fn run_arms(
+    program: &Path,
+    deadline: Duration,
+    folder: &Path,
+    record: &mut Record,
+    stop: Stop,
+) -> Result<(), String> {
+    let mut progress = Progress::stdout();
+    let Experiment { workload, arms, seeds } = record.experiment.clone();
+    for seed in seeds {
+        for arm in &arms {
+            let plan = ArmPlan {
+                program,
+                workload: &workload,
+                arm,
+                seed,
+                directory: report::record::run_folder(folder, &arm.name, seed),
+                deadline,
+            };
+            match local::arm::run(&plan, &mut progress, &mut stop.clone()).await {
+                Ok(run) => record.runs.push(run),
+                Err(error) => return Err(format!("arm {}, seed {seed}: {error}", arm.name)),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Counts Ctrl-C and SIGTERM.
+async fn listen_for_signals(ask: watch::Sender<u32>) {
+    let listen = |kind| signal(kind);
+    let (Ok(mut interrupt), Ok(mut terminate)) =
+        (listen(SignalKind::interrupt()), listen(SignalKind::terminate()))
+    else {
+        return;
+    };
+    loop {
+        let heard = tokio::select! {
+            heard = interrupt.recv() => heard,
+            heard = terminate.recv() => heard,
+        };
+        if heard.is_none() {
+            return;
+        }
+        ask.send_modify(|requests| *requests += 1);
+        say("\nstopping all peers (once more to kill them)\n");
+    }
+}
+
+/// The plan that the arguments describe.
+fn experiment(arguments: &RunArgs) -> Result<Experiment, String> {
+    let peers = usize::from(arguments.n);
+    if let Some(kill) = arguments.kills.iter().find(|kill| kill.peer >= peers) {
+        let last = peers - 1;
+        return Err(format!("--kill {kill}: there are peers 0 to {last} only"));
+    }
+    let mut arms = Vec::new();
+    for rule in &arguments.rules {
+        if arguments.kills.is_empty() || !arguments.no_baseline {
+            arms.push(Arm::new(rule, peers));
+        }
+        if !arguments.kills.is_empty() {
+            arms.push(Arm {
+                name: format!("{rule}-kill"),
+                kills: arguments.kills.clone(),
+                ..Arm::new(rule, peers)
+            });
+        }
+    }
+    if !arguments.no_baseline && !arguments.rules.iter().any(|rule| rule == ALL_REDUCE) {
+        arms.push(Arm::new(ALL_REDUCE, peers));
+    }
+    if arguments.single {
+        arms.push(Arm { name: "single".to_owned(), ..Arm::new(NO_GOSSIP, 1) });
+    }
+    for (index, arm) in arms.iter().enumerate() {
+        if arms[..index].iter().any(|other| other.name == arm.name) {
+            return Err(format!("--rule {} is given twice", arm.rule));
+        }
+    }
+    for (name, setting) in &arguments.arm_settings {
+        let Some(arm) = arms.iter_mut().find(|arm| &arm.name == name) else {
+            let names: Vec<&str> = arms.iter().map(|arm| arm.name.as_str()).collect();
+            let names = names.join(", ");
+            return Err(format!("--arm-set: no arm `{name}`; there are {names}"));
+        };
+        arm.settings.push(setting.clone());
+    }
+    let mut seeds = arguments.seeds.clone();
+    seeds.sort_unstable();
+    seeds.dedup();
+    if seeds.is_empty() {
+        seeds.push(arguments.seed);
+    }
+    Ok(Experiment { workload: workload(arguments), arms, seeds })
+}
+
+fn workload(arguments: &RunArgs) -> Workload {
+    let path = arguments.data_path.as_ref().map(|path| path.display().to_string());
+    let named = [
+        ("run.steps", arguments.steps.map(|steps| steps.to_string())),
+        ("model.kind", arguments.model.clone()),
+        ("data.kind", arguments.data.clone()),
+        ("data.path", path),
+    ];
+    let named = named.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value?)));
+    Workload {
+        config: arguments.config.clone(),
+        settings: named.chain(arguments.settings.iter().cloned()).collect(),
+    }
+}
+
+/// Makes the folder of the report: the given one if it is free, else one named by the time.
+fn out_folder(given: Option<&Path>, begun: &str) -> Result<PathBuf, String> {
+    let folder =
+        given.map_or_else(|| Path::new("runs").join(begun.replace(':', "")), Path::to_path_buf);
+    let fail =
+        |error: io::Error| format!("cannot use {} as report folder: {error}", folder.display());
+    std::fs::create_dir_all(&folder).map_err(fail)?;
+    if std::fs::read_dir(&folder).map_err(fail)?.next().is_some() {
+        return Err(format!("{} is not empty; --out needs a new folder", folder.display()));
+    }
+    std::fs::canonicalize(&folder).map_err(fail)
+}
+
+/// The command line as it could be typed, without the folder of the program.
+fn command_line() -> String {
+    let mut words = vec!["dnode-testnet".to_owned()];
+    for word in std::env::args().skip(1) {
+        let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:=@%,+".contains(letter);
+        if !word.is_empty() && word.chars().all(plain) {
+            words.push(word);
+        } else {
+            words.push(format!("'{}'", word.replace('\'', r"'\''")));
+        }
+    }
+    words.join(" ")
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a program may read the clock; this names the folder and dates the report"
+)]
+fn now() -> SystemTime {
+    SystemTime::now()
+}
+
+fn say(text: &str) {
+    // A closed standard output is no reason to leave processes behind.
+    let _ = io::stdout().write_all(text.as_bytes());
+}

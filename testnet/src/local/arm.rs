@@ -35,12 +35,7 @@ impl Stop {
 
     /// Waits until there were at least `count` requests.
     async fn requested(&mut self, count: u32) {
-        if self
-            .0
-            .wait_for(|&requests| requests >= count)
-            .await
-            .is_err()
-        {
+        if self.0.wait_for(|&requests| requests >= count).await.is_err() {
             // Nobody is left who could ask.
             std::future::pending::<()>().await;
         }
@@ -178,11 +173,7 @@ struct Swarm<'a> {
 
 impl<'a> Swarm<'a> {
     fn new(plan: &'a ArmPlan<'a>) -> Self {
-        Self {
-            plan,
-            peers: Vec::new(),
-            views: vec![View::default(); plan.arm.peers],
-        }
+        Self { plan, peers: Vec::new(), views: vec![View::default(); plan.arm.peers] }
     }
 
     async fn drive(
@@ -244,14 +235,7 @@ impl<'a> Swarm<'a> {
     }
 
     fn start(&mut self, bootstrap: &[String]) -> Result<(), RunError> {
-        let ArmPlan {
-            program,
-            workload,
-            arm,
-            seed,
-            directory,
-            ..
-        } = self.plan;
+        let ArmPlan { program, workload, arm, seed, directory, .. } = self.plan;
         let peer = self.peers.len();
         let home = directory.join(format!("peer-{peer}"));
         let mut arguments = arm.arguments(workload, *seed, peer, &home);
@@ -313,11 +297,7 @@ impl<'a> Swarm<'a> {
         Err(if status.success() {
             RunError::NoFinal { peer: index, tail }
         } else {
-            RunError::Exited {
-                peer: index,
-                status,
-                tail,
-            }
+            RunError::Exited { peer: index, status, tail }
         })
     }
 
@@ -333,15 +313,8 @@ impl<'a> Swarm<'a> {
     }
 
     fn too_late(&self) -> RunError {
-        let steps: Vec<String> = self
-            .views
-            .iter()
-            .map(|view| view.step.to_string())
-            .collect();
-        RunError::Deadline {
-            limit: self.plan.deadline,
-            steps: steps.join(", "),
-        }
+        let steps: Vec<String> = self.views.iter().map(|view| view.step.to_string()).collect();
+        RunError::Deadline { limit: self.plan.deadline, steps: steps.join(", ") }
     }
 
     /// Ends every process: SIGTERM, then SIGKILL after [`STOP_GRACE`] or a second request.

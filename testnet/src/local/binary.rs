@@ -55,10 +55,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let given = directory.path().join("other");
         let error = locate(Some(&given), None).unwrap_err().to_string();
-        assert!(
-            error.contains("other") && error.contains("--dnode"),
-            "{error}"
-        );
+        assert!(error.contains("other") && error.contains("--dnode"), "{error}");
         std::fs::write(&given, "").unwrap();
         assert_eq!(locate(Some(&given), None).unwrap(), given);
     }
@@ -68,9 +65,6 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let me = directory.path().join("dnode-testnet");
         std::fs::write(directory.path().join(PROGRAM), "").unwrap();
-        assert_eq!(
-            locate(None, Some(&me)).unwrap(),
-            directory.path().join(PROGRAM)
-        );
+        assert_eq!(locate(None, Some(&me)).unwrap(), directory.path().join(PROGRAM));
     }
 }

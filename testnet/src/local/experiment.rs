@@ -1,5 +1,6 @@
 //! What is compared: arms, seeds, and the command line of every peer.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -65,9 +66,8 @@ impl Arm {
         index: usize,
         directory: &Path,
     ) -> Vec<String> {
-        let mut arguments: Vec<String> = ["join", "--exit-with-stdin", "--no-mdns"]
-            .map(str::to_owned)
-            .to_vec();
+        let mut arguments: Vec<String> =
+            ["join", "--exit-with-stdin", "--no-mdns"].map(str::to_owned).to_vec();
         let mut flag = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
         flag("--data-dir", directory.display().to_string());
         flag("--listen", "/ip4/127.0.0.1/udp/0/quic-v1".to_owned());
@@ -119,6 +119,15 @@ impl KillAt {
     }
 }
 
+impl fmt::Display for Kill {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.at {
+            KillAt::Percent(percent) => write!(formatter, "{}@{percent}%", self.peer),
+            KillAt::Step(step) => write!(formatter, "{}@{step}", self.peer),
+        }
+    }
+}
+
 /// A kill that is not written as `PEER@PERCENT%` or `PEER@STEP`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -156,6 +165,7 @@ mod tests {
         assert_eq!((kill.peer, kill.at.step(2000)), (0, 600));
         let kill: Kill = "5@120".parse().unwrap();
         assert_eq!((kill.peer, kill.at.step(2000)), (5, 120));
+        assert_eq!(kill.to_string(), "5@120");
         for bad in ["", "0", "@30%", "0@100%", "0@-1%", "x@3", "0@3x"] {
             let error = bad.parse::<Kill>().unwrap_err().to_string();
             assert!(error.contains("0@30%"), "{error}");
@@ -170,21 +180,10 @@ mod tests {
         };
         let mut arm = Arm::new(ALL_REDUCE, 4);
         arm.settings.push("run.steps=20".to_owned());
-        let line = arm
-            .arguments(&workload, 7, 2, Path::new("/tmp/x"))
-            .join(" ");
-        assert!(
-            line.starts_with("join --exit-with-stdin --no-mdns --data-dir /tmp/x"),
-            "{line}"
-        );
-        assert!(
-            line.contains("--require-peers 3 --config run.toml"),
-            "{line}"
-        );
-        assert!(
-            line.contains("--set run.steps=10 --set run.steps=20 --set run.seed=7"),
-            "{line}"
-        );
+        let line = arm.arguments(&workload, 7, 2, Path::new("/tmp/x")).join(" ");
+        assert!(line.starts_with("join --exit-with-stdin --no-mdns --data-dir /tmp/x"), "{line}");
+        assert!(line.contains("--require-peers 3 --config run.toml"), "{line}");
+        assert!(line.contains("--set run.steps=10 --set run.steps=20 --set run.seed=7"), "{line}");
         assert!(
             line.ends_with(
                 "--set gossip.rule=all-reduce --set gossip.world=4 \

@@ -47,11 +47,7 @@ impl PeerProcess {
             .process_group(0)
             .kill_on_drop(true)
             .spawn()?;
-        Ok(Self {
-            child,
-            directory: directory.to_path_buf(),
-            status: None,
-        })
+        Ok(Self { child, directory: directory.to_path_buf(), status: None })
     }
 
     /// The data directory.

@@ -102,22 +102,16 @@ impl Progress {
 
     /// Progress into `out`; `live` redraws a table in place with terminal codes.
     pub fn new(out: Box<dyn Write>, live: bool) -> Self {
-        Self {
-            out,
-            live,
-            drawn_rows: 0,
-            last: None,
-            title: String::new(),
-            begun: Instant::now(),
-        }
+        Self { out, live, drawn_rows: 0, last: None, title: String::new(), begun: Instant::now() }
     }
 
     /// A new arm begins.
     pub fn begin(&mut self, title: String) {
         self.title = title;
         self.drawn_rows = 0;
-        self.last = None;
         self.begun = Instant::now();
+        // A table appears at once; a plain line waits until there is something to say.
+        self.last = (!self.live).then_some(self.begun);
     }
 
     /// Shows the peers, if enough time has passed since the last showing.
@@ -254,15 +248,9 @@ mod tests {
         let mut killed = view(60);
         killed.killed_at = Some(60);
         let text = table("arm", Duration::from_secs(3), &[view(200), killed]);
-        assert!(
-            text.lines().all(|line| line.chars().count() <= 80),
-            "{text}"
-        );
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert_eq!(text.lines().count(), 4);
-        assert!(
-            text.contains("killed") && text.starts_with("arm: 100 % after"),
-            "{text}"
-        );
+        assert!(text.contains("killed") && text.starts_with("arm: 100 % after"), "{text}");
         let many = vec![view(1); ROWS_MAX + 3];
         assert!(table("arm", Duration::ZERO, &many).contains("… and 3 more"));
     }
@@ -270,9 +258,6 @@ mod tests {
     #[test]
     fn a_peer_that_said_nothing_yet_is_shown_as_starting() {
         let text = table("arm", Duration::ZERO, &[View::default()]);
-        assert!(
-            text.contains("starting") && text.contains("0 % after"),
-            "{text}"
-        );
+        assert!(text.contains("starting") && text.contains("0 % after"), "{text}");
     }
 }

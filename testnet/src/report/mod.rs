@@ -1,3 +1,87 @@
 //! From the files of a finished experiment to a report that a person can check.
+//!
+//! ```text
+//! <folder>/experiment.json                    what was run (Record)
+//! <folder>/<arm>/<seed>/peer-<i>/metrics.jsonl   what every peer said
+//!        │ Results::load
+//!        ▼
+//! numbers ──▶ report.md   csv ──▶ metrics.csv   curves + plot ──▶ *.svg
+//! ```
 
+pub mod consensus;
+pub mod csv;
+pub mod curves;
+pub mod machine;
+pub mod markdown;
+pub mod numbers;
+pub mod plot;
+pub mod record;
+pub mod stats;
+pub mod table;
 pub mod units;
+
+use std::path::{Path, PathBuf};
+
+pub use consensus::ConsensusError;
+pub use machine::Machine;
+pub use record::{Record, RecordError, Results};
+
+/// Name of the report inside the folder.
+pub const REPORT_FILE: &str = "report.md";
+/// Name of the tidy table inside the folder.
+pub const CSV_FILE: &str = "metrics.csv";
+
+/// Why no report could be written.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// The folder does not hold a usable experiment.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// Final parameters cannot be compared.
+    #[error(transparent)]
+    Consensus(#[from] ConsensusError),
+    /// A plot could not be drawn.
+    #[error(transparent)]
+    Plot(#[from] plot::PlotError),
+    /// A file of the report cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+}
+
+/// A written report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Written {
+    /// Where it lies.
+    pub report: PathBuf,
+    /// Its main table, for the terminal.
+    pub table: String,
+}
+
+/// Writes `report.md`, `metrics.csv` and the plots into the folder of an experiment.
+///
+/// # Errors
+/// [`ReportError`]; files written before the error stay.
+pub fn write(folder: &Path) -> Result<Written, ReportError> {
+    let results = Results::load(folder)?;
+    let numbers = numbers::Numbers::of(&results)?;
+    write_file(&folder.join(CSV_FILE), &csv::render(&results))?;
+    let mut plots = Vec::new();
+    for (name, chart) in curves::charts(&results) {
+        let file = format!("{name}.svg");
+        write_file(&folder.join(&file), &plot::render(&chart)?)?;
+        plots.push((chart.title.clone(), file));
+    }
+    let report = folder.join(REPORT_FILE);
+    write_file(&report, &markdown::render(&results, &numbers, &plots))?;
+    Ok(Written { report, table: markdown::short_table(&numbers).render() })
+}
+
+fn write_file(path: &Path, text: &str) -> Result<(), ReportError> {
+    std::fs::write(path, text)
+        .map_err(|source| ReportError::Write { path: path.to_path_buf(), source })
+}

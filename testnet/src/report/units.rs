@@ -18,11 +18,7 @@ pub fn bytes(count: u64) -> String {
 
 /// Seconds with a digit that still means something.
 pub fn seconds(value: f64) -> String {
-    if value < 99.95 {
-        format!("{value:.1} s")
-    } else {
-        format!("{value:.0} s")
-    }
+    if value < 99.95 { format!("{value:.1} s") } else { format!("{value:.0} s") }
 }
 
 /// A share as a percentage with two decimals.

@@ -1,0 +1,320 @@
+//! `report.md`: the result first, then pictures, every peer, and how to repeat it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use super::numbers::{ArmNumbers, Gap, Numbers, PeerNumbers, show_staleness};
+use super::record::{Record, Results};
+use super::stats::{MeanSd, Spread};
+use super::table::Table;
+use super::units::{self, to_f64};
+
+/// What stands where there is no number.
+const NONE: &str = "–";
+/// Configuration keys that differ between peers or arms by construction.
+const OWN_KEYS: [&str; 6] = [
+    "data.shard",
+    "network.bootstrap",
+    "network.listen",
+    "network.require_peers",
+    "node.data_dir",
+    "run.seed",
+];
+
+/// The whole report; `plots` are titles and file names.
+pub fn render(results: &Results, numbers: &Numbers, plots: &[(String, String)]) -> String {
+    let record = &results.record;
+    let mut text = "# Local testnet\n\n".to_owned();
+    if let Some(failure) = &record.failure {
+        let _ = writeln!(text, "**Not completed:** {}\n", failure.replace('\n', "\n\n    "));
+    }
+    text += &result(record, numbers);
+    if !plots.is_empty() {
+        text += "## Plots\n\nBold: mean over peers and seeds. Faint: single peers.\n\n";
+        for (title, file) in plots {
+            let _ = writeln!(text, "![{title}]({file})\n");
+        }
+    }
+    text += &peers(numbers);
+    text += &repeat(record);
+    text += &configuration(results);
+    text
+}
+
+fn result(record: &Record, numbers: &Numbers) -> String {
+    let seeds = &record.experiment.seeds;
+    let mut text = format!("## Result\n\n{}\n", full_table(numbers).render());
+    let _ = writeln!(
+        text,
+        "Accuracy and loss are those of every peer's own final model on held-out data, as \
+         worst / median / best peer{}. \
+         Staleness is the clock lag of the exchanged fragments in commits, as p50 / p95 / max. \
+         Consensus distance is the root mean square distance of the final models to their mean; \
+         in brackets divided by the norm of the mean.\n",
+        if seeds.len() > 1 {
+            format!(", mean ± standard deviation over the seeds {seeds:?}")
+        } else {
+            String::new()
+        }
+    );
+    let gaps = gap_table(numbers);
+    if !gaps.is_empty() {
+        let _ = writeln!(text, "### Gaps\n\n{}", gaps.render());
+        text += "Worst peer against the median peer of the reference arm, seed by seed. \
+                 Positive is worse than the reference.\n\n";
+    }
+    text
+}
+
+fn show(number: Option<MeanSd>, show: impl Fn(f64) -> String) -> String {
+    number.map_or_else(|| NONE.to_owned(), |number| number.show(show))
+}
+
+fn spread_over_seeds(
+    arm: &ArmNumbers,
+    spread: impl Fn(&super::numbers::RunNumbers) -> Option<Spread>,
+    parts: [fn(Spread) -> f64; 3],
+    format: impl Fn(f64) -> String,
+) -> String {
+    parts.map(|part| show(arm.over_seeds(|run| spread(run).map(part)), &format)).join(" / ")
+}
+
+fn whole(value: f64) -> String {
+    format!("{value:.0}")
+}
+
+fn decimals(value: f64) -> String {
+    format!("{value:.4}")
+}
+
+fn percent_number(share: f64) -> String {
+    format!("{:.2}", 100.0 * share)
+}
+
+fn megabytes(bytes: f64) -> String {
+    format!("{:.2}", bytes / 1e6)
+}
+
+fn full_table(numbers: &Numbers) -> Table {
+    let mut table = Table::new([
+        "arm",
+        "peers",
+        "accuracy %",
+        "loss, nats",
+        "training time, s",
+        "wall time, s",
+        "samples",
+        "sent per peer, MB",
+        "staleness",
+        "consensus distance",
+    ]);
+    for arm in &numbers.0 {
+        let worst_first: [fn(Spread) -> f64; 3] = [|s| s.min, |s| s.median, |s| s.max];
+        let best_last: [fn(Spread) -> f64; 3] = [|s| s.max, |s| s.median, |s| s.min];
+        table.row(vec![
+            arm.arm.name.clone(),
+            arm.arm.peers.to_string(),
+            spread_over_seeds(arm, |run| run.accuracy, worst_first, percent_number),
+            spread_over_seeds(arm, |run| run.loss, best_last, decimals),
+            show(arm.over_seeds(super::numbers::RunNumbers::train_s), |value| {
+                format!("{value:.1}")
+            }),
+            show(arm.over_seeds(|run| Some(run.wall_s)), |value| format!("{value:.1}")),
+            show(arm.over_seeds(|run| Some(to_f64(run.samples()))), whole),
+            sent(arm),
+            arm.staleness().unwrap_or_else(|| NONE.to_owned()),
+            consensus(arm),
+        ]);
+    }
+    table
+}
+
+fn sent(arm: &ArmNumbers) -> String {
+    let bytes = arm.over_seeds(|run| run.bytes_out_per_peer().map(|bytes| bytes.mean));
+    show(bytes, megabytes)
+}
+
+fn consensus(arm: &ArmNumbers) -> String {
+    let distance = arm.over_seeds(|run| run.consensus.map(|exact| exact.distance));
+    let relative = arm.over_seeds(|run| run.consensus.map(super::consensus::Exact::relative));
+    let Some(relative) = relative else {
+        return NONE.to_owned();
+    };
+    let relative = format!("{:.2} %", 100.0 * relative.mean);
+    format!("{} ({relative})", show(distance, |value| format!("{value:.3}")))
+}
+
+fn gap_cells(gap: &Gap) -> [String; 2] {
+    [
+        show(gap.accuracy_points, |value| format!("{value:.2}")),
+        show(gap.loss_percent, |value| format!("{value:.2}")),
+    ]
+}
+
+fn gap_table(numbers: &Numbers) -> Table {
+    let mut table = Table::new(["arm", "reference", "accuracy gap, points", "loss gap, %"]);
+    for arm in &numbers.0 {
+        for gap in &arm.gaps {
+            let [accuracy, loss] = gap_cells(gap);
+            let name = arm.arm.name.clone();
+            table.row(vec![name, gap.reference.clone(), accuracy, loss]);
+        }
+    }
+    table
+}
+
+/// The main numbers in at most 100 columns for a single seed, for a terminal.
+pub fn short_table(numbers: &Numbers) -> Table {
+    let mut table = Table::new([
+        "arm",
+        "worst acc. %",
+        "median acc. %",
+        "worst loss",
+        "gap, points",
+        "time, s",
+        "sent/peer, MB",
+    ]);
+    for arm in &numbers.0 {
+        let part = |part: fn(Spread) -> f64| {
+            let share = arm.over_seeds(|run| run.accuracy.map(part));
+            show(share, percent_number)
+        };
+        table.row(vec![
+            arm.arm.name.clone(),
+            part(|spread| spread.min),
+            part(|spread| spread.median),
+            show(arm.over_seeds(|run| run.loss.map(|loss| loss.max)), decimals),
+            arm.gaps.first().map_or_else(|| NONE.to_owned(), |gap| gap_cells(gap)[0].clone()),
+            show(arm.over_seeds(|run| Some(run.wall_s)), |value| format!("{value:.1}")),
+            sent(arm),
+        ]);
+    }
+    table
+}
+
+fn peers(numbers: &Numbers) -> String {
+    let mut table = Table::new([
+        "arm",
+        "seed",
+        "peer",
+        "accuracy %",
+        "loss",
+        "steps",
+        "samples",
+        "training s",
+        "waited s",
+        "sent",
+        "received",
+        "staleness",
+        "end",
+    ]);
+    for arm in &numbers.0 {
+        for run in &arm.runs {
+            for (index, peer) in run.peers.iter().enumerate() {
+                let place = [run.seed.to_string(), index.to_string()];
+                let mut cells = vec![arm.arm.name.clone()];
+                cells.extend(place.into_iter().chain(peer_cells(peer)));
+                table.row(cells);
+            }
+        }
+    }
+    format!("## Every peer\n\n{}\n", table.render())
+}
+
+fn peer_cells(peer: &PeerNumbers) -> [String; 10] {
+    let or_none = |text: Option<String>| text.unwrap_or_else(|| NONE.to_owned());
+    [
+        or_none(peer.accuracy.map(percent_number)),
+        or_none(peer.loss.map(decimals)),
+        peer.steps.to_string(),
+        peer.samples.to_string(),
+        or_none(peer.train_s.map(|value| format!("{value:.1}"))),
+        format!("{:.1}", peer.wait_s),
+        units::bytes(peer.bytes_out),
+        units::bytes(peer.bytes_in),
+        or_none(show_staleness(&peer.staleness)),
+        peer.killed_at.map_or_else(|| "done".to_owned(), |step| format!("killed at step {step}")),
+    ]
+}
+
+fn repeat(record: &Record) -> String {
+    let machine = &record.machine;
+    let mut text = format!(
+        "## How to repeat it\n\n```sh\n{}\n```\n\n\
+         Begun {} at commit `{}`, on {} cores of {} with {} of memory, {}.\n\n",
+        record.command,
+        record.begun,
+        machine.commit,
+        machine.cores,
+        machine.cpu,
+        units::bytes(machine.memory_bytes),
+        machine.system,
+    );
+    for arm in &record.experiment.arms {
+        let kills: Vec<String> = arm.kills.iter().map(ToString::to_string).collect();
+        if !kills.is_empty() {
+            let _ = writeln!(
+                text,
+                "In arm `{}` these peers were killed (SIGKILL): {}.\n",
+                arm.name,
+                kills.join(", ")
+            );
+        }
+    }
+    text
+}
+
+fn configuration(results: &Results) -> String {
+    let starts = results.runs.iter().filter_map(|run| {
+        let start = run.peers.first()?.log.start.as_ref()?;
+        Some((run.arm.name.as_str(), &start.config))
+    });
+    let mut by_arm: Vec<(&str, BTreeMap<String, String>)> = Vec::new();
+    for (arm, config) in starts {
+        if by_arm.iter().all(|(name, _)| *name != arm) {
+            let mut flat = BTreeMap::new();
+            flatten(config, "", &mut flat);
+            by_arm.push((arm, flat));
+        }
+    }
+    if by_arm.is_empty() {
+        return String::new();
+    }
+    let mut header = vec!["key".to_owned()];
+    header.extend(by_arm.iter().map(|(name, _)| (*name).to_owned()));
+    let mut table = Table::with_header(header);
+    let keys: BTreeMap<&String, ()> =
+        by_arm.iter().flat_map(|(_, flat)| flat.keys().map(|key| (key, ()))).collect();
+    for key in keys.into_keys() {
+        if OWN_KEYS.contains(&key.as_str()) {
+            continue;
+        }
+        let value = |(_, flat): &(&str, BTreeMap<String, String>)| {
+            flat.get(key).map_or_else(|| NONE.to_owned(), |value| format!("`{value}`"))
+        };
+        let mut cells = vec![format!("`{key}`")];
+        cells.extend(by_arm.iter().map(value));
+        table.row(cells);
+    }
+    format!(
+        "## Configuration\n\nAs the first peer of each arm reports it; what differs by peer \
+         (shard, addresses, folder) or by repetition (seed) is left out.\n\n{}",
+        table.render()
+    )
+}
+
+/// `section.key` to value, for every leaf.
+fn flatten(value: &Value, path: &str, flat: &mut BTreeMap<String, String>) {
+    if let Value::Object(entries) = value {
+        for (key, inner) in entries {
+            let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+            flatten(inner, &path, flat);
+        }
+    } else {
+        // A bar would end the cell.
+        let text = value.to_string().replace('|', "\\|");
+        flat.insert(path.to_owned(), text);
+    }
+}
