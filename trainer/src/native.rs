@@ -128,7 +128,8 @@ impl NativeTrainer {
     fn forward(&mut self) -> Result<Score, TrainError> {
         check(&self.batch, self.source.shape())?;
         let pass = Forward { compute: &self.compute, parameters: &self.parameters };
-        Ok(self.model.forward(pass, &self.batch))
+        let (model, batch) = (&mut self.model, &self.batch);
+        Ok(self.compute.run(|| model.forward(pass, batch)))
     }
 
     fn learning_rate(&self, step: u64) -> f32 {
@@ -230,7 +231,8 @@ impl GradientStep for NativeTrainer {
                 gradient: &mut self.gradient,
             };
             let scale = 1.0 / (score.count as f32 * accumulate as f32);
-            self.model.backward(pass, &self.batch, scale);
+            let (model, batch) = (&mut self.model, &self.batch);
+            self.compute.run(|| model.backward(pass, batch, scale));
             total.add(score);
         }
         let loss = total.mean_loss() as f32;

@@ -48,14 +48,17 @@ pub(crate) struct SgdRule {
 /// momentum is free of the learning rate; decay decoupled as in [`adamw`].
 pub(crate) fn sgd(parameters: &mut [f32], gradient: &[f32], momentum: &mut [f32], rule: SgdRule) {
     let keep = 1.0 - rule.learning_rate * rule.weight_decay;
-    vectorized(|| {
-        for ((x, &g), m) in parameters.iter_mut().zip(gradient).zip(momentum) {
-            let g = g * rule.gradient_scale;
-            *m = rule.momentum * *m + g;
-            let direction = if rule.nesterov { g + rule.momentum * *m } else { *m };
-            *x = keep * *x - rule.learning_rate * direction;
-        }
-    });
+    vectorized(
+        #[inline(always)]
+        || {
+            for ((x, &g), m) in parameters.iter_mut().zip(gradient).zip(momentum) {
+                let g = g * rule.gradient_scale;
+                *m = rule.momentum * *m + g;
+                let direction = if rule.nesterov { g + rule.momentum * *m } else { *m };
+                *x = keep * *x - rule.learning_rate * direction;
+            }
+        },
+    );
 }
 
 /// What [`adamw`] needs besides its slices.
@@ -86,15 +89,18 @@ pub(crate) fn adamw(
     let rate = rule.learning_rate / correction(rule.beta1);
     let inverse_root = 1.0 / correction(rule.beta2).sqrt();
     let keep = 1.0 - rule.learning_rate * rule.weight_decay;
-    vectorized(|| {
-        let moments = first.iter_mut().zip(second);
-        for ((x, &g), (m, v)) in parameters.iter_mut().zip(gradient).zip(moments) {
-            let g = g * rule.gradient_scale;
-            *m = rule.beta1 * *m + (1.0 - rule.beta1) * g;
-            *v = rule.beta2 * *v + (1.0 - rule.beta2) * g * g;
-            *x = keep * *x - rate * *m / (v.sqrt() * inverse_root + rule.epsilon);
-        }
-    });
+    vectorized(
+        #[inline(always)]
+        || {
+            let moments = first.iter_mut().zip(second);
+            for ((x, &g), (m, v)) in parameters.iter_mut().zip(gradient).zip(moments) {
+                let g = g * rule.gradient_scale;
+                *m = rule.beta1 * *m + (1.0 - rule.beta1) * g;
+                *v = rule.beta2 * *v + (1.0 - rule.beta2) * g * g;
+                *x = keep * *x - rate * *m / (v.sqrt() * inverse_root + rule.epsilon);
+            }
+        },
+    );
 }
 
 /// Factor that shortens a gradient of norm `norm` to at most `longest`; 0 means no limit.

@@ -45,24 +45,30 @@ fn tanh(x: f32) -> f32 {
 
 /// `x ← max(x + bias, 0)`; `rows`: `[N, C]`, `bias`: `[C]`.
 pub(crate) fn add_bias_relu(rows: &mut [f32], bias: &[f32]) {
-    vectorized(|| {
-        for row in rows.chunks_exact_mut(bias.len()) {
-            for (value, &bias) in row.iter_mut().zip(bias) {
-                let sum = *value + bias;
-                // Not `max`: a NaN must stay visible.
-                *value = if sum < 0.0 { 0.0 } else { sum };
+    vectorized(
+        #[inline(always)]
+        || {
+            for row in rows.chunks_exact_mut(bias.len()) {
+                for (value, &bias) in row.iter_mut().zip(bias) {
+                    let sum = *value + bias;
+                    // Not `max`: a NaN must stay visible.
+                    *value = if sum < 0.0 { 0.0 } else { sum };
+                }
             }
-        }
-    });
+        },
+    );
 }
 
 /// `gradient ← gradient` where the ReLU's `output` is positive, else 0.
 pub(crate) fn relu_backward(gradient: &mut [f32], output: &[f32]) {
-    vectorized(|| {
-        for (gradient, &output) in gradient.iter_mut().zip(output) {
-            *gradient = if output > 0.0 { *gradient } else { 0.0 };
-        }
-    });
+    vectorized(
+        #[inline(always)]
+        || {
+            for (gradient, &output) in gradient.iter_mut().zip(output) {
+                *gradient = if output > 0.0 { *gradient } else { 0.0 };
+            }
+        },
+    );
 }
 
 /// GELU of `x + bias` in its tanh form; the derivative replaces `x`, for the backward pass.
@@ -70,28 +76,34 @@ pub(crate) fn relu_backward(gradient: &mut [f32], output: &[f32]) {
 /// `rows`, `out`: `[N, C]`, `bias`: `[C]`.
 /// Source: Hendrycks and Gimpel, arXiv:1606.08415, §2.
 pub(crate) fn add_bias_gelu(rows: &mut [f32], bias: &[f32], out: &mut [f32]) {
-    vectorized(|| {
-        let channels = bias.len();
-        for (row, out) in rows.chunks_exact_mut(channels).zip(out.chunks_exact_mut(channels)) {
-            for ((value, &bias), out) in row.iter_mut().zip(bias).zip(out) {
-                let x = *value + bias;
-                let square = x * x;
-                let t = tanh(GELU_SCALE * x * (1.0 + GELU_CUBIC * square));
-                let slope = GELU_SCALE * (1.0 + 3.0 * GELU_CUBIC * square);
-                *out = 0.5 * x * (1.0 + t);
-                *value = 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * slope;
+    vectorized(
+        #[inline(always)]
+        || {
+            let channels = bias.len();
+            for (row, out) in rows.chunks_exact_mut(channels).zip(out.chunks_exact_mut(channels)) {
+                for ((value, &bias), out) in row.iter_mut().zip(bias).zip(out) {
+                    let x = *value + bias;
+                    let square = x * x;
+                    let t = tanh(GELU_SCALE * x * (1.0 + GELU_CUBIC * square));
+                    let slope = GELU_SCALE * (1.0 + 3.0 * GELU_CUBIC * square);
+                    *out = 0.5 * x * (1.0 + t);
+                    *value = 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * slope;
+                }
             }
-        }
-    });
+        },
+    );
 }
 
 /// `gradient ← gradient · derivative`.
 pub(crate) fn gelu_backward(gradient: &mut [f32], derivative: &[f32]) {
-    vectorized(|| {
-        for (gradient, &derivative) in gradient.iter_mut().zip(derivative) {
-            *gradient *= derivative;
-        }
-    });
+    vectorized(
+        #[inline(always)]
+        || {
+            for (gradient, &derivative) in gradient.iter_mut().zip(derivative) {
+                *gradient *= derivative;
+            }
+        },
+    );
 }
 
 #[cfg(test)]

@@ -102,34 +102,40 @@ impl AttentionShape {
 
 /// Row `t` of `scores` becomes `softmax(scale · scores[t, ..=t])`, followed by zeros.
 fn causal_softmax(scores: &mut [f32], tokens: usize, scale: f32) {
-    vectorized(|| {
-        for (position, row) in scores.chunks_exact_mut(tokens).enumerate() {
-            let (visible, hidden) = row.split_at_mut(position + 1);
-            let largest = reduce::maximum(visible);
-            for score in visible.iter_mut() {
-                *score = exp(scale * (*score - largest));
+    vectorized(
+        #[inline(always)]
+        || {
+            for (position, row) in scores.chunks_exact_mut(tokens).enumerate() {
+                let (visible, hidden) = row.split_at_mut(position + 1);
+                let largest = reduce::maximum(visible);
+                for score in visible.iter_mut() {
+                    *score = exp(scale * (*score - largest));
+                }
+                let inverse = 1.0 / reduce::sum(visible);
+                for score in visible.iter_mut() {
+                    *score *= inverse;
+                }
+                hidden.fill(0.0);
             }
-            let inverse = 1.0 / reduce::sum(visible);
-            for score in visible.iter_mut() {
-                *score *= inverse;
-            }
-            hidden.fill(0.0);
-        }
-    });
+        },
+    );
 }
 
 /// The gradient of the unscaled scores replaces that of the softmax's output, row by row.
 fn softmax_backward(gradient: &mut [f32], weights: &[f32], tokens: usize, scale: f32) {
-    vectorized(|| {
-        for (gradient, weights) in
-            gradient.chunks_exact_mut(tokens).zip(weights.chunks_exact(tokens))
-        {
-            let mean = reduce::dot(gradient, weights);
-            for (gradient, &weight) in gradient.iter_mut().zip(weights) {
-                *gradient = scale * weight * (*gradient - mean);
+    vectorized(
+        #[inline(always)]
+        || {
+            for (gradient, weights) in
+                gradient.chunks_exact_mut(tokens).zip(weights.chunks_exact(tokens))
+            {
+                let mean = reduce::dot(gradient, weights);
+                for (gradient, &weight) in gradient.iter_mut().zip(weights) {
+                    *gradient = scale * weight * (*gradient - mean);
+                }
             }
-        }
-    });
+        },
+    );
 }
 
 #[cfg(test)]

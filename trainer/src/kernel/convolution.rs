@@ -132,19 +132,22 @@ impl ConvolutionShape {
         let channels = self.outputs;
         let (rows, columns) = self.pooled();
         let line = self.stride() * channels;
-        vectorized(|| {
-            for y in 0..rows {
-                for x in 0..columns {
-                    let at = 2 * y * line + 2 * x * channels;
-                    let square = [at, at + channels, at + line, at + line + channels]
-                        .map(|start| &grid[start..start + channels]);
-                    let to = y * pooled_stride + x * channels;
-                    let to = &mut pooled[to..to + channels];
-                    let route = (y * columns + x) * channels;
-                    pool_pixel(square, bias, &mut routes[route..route + channels], to);
+        vectorized(
+            #[inline(always)]
+            || {
+                for y in 0..rows {
+                    for x in 0..columns {
+                        let at = 2 * y * line + 2 * x * channels;
+                        let square = [at, at + channels, at + line, at + line + channels]
+                            .map(|start| &grid[start..start + channels]);
+                        let to = y * pooled_stride + x * channels;
+                        let to = &mut pooled[to..to + channels];
+                        let route = (y * columns + x) * channels;
+                        pool_pixel(square, bias, &mut routes[route..route + channels], to);
+                    }
                 }
-            }
-        });
+            },
+        );
     }
 
     /// Spreads the gradient of a pooled image to the padded gradient of the convolution's output.
@@ -160,25 +163,28 @@ impl ConvolutionShape {
         let channels = self.outputs;
         let (rows, columns) = self.pooled();
         let line = self.stride() * channels;
-        vectorized(|| {
-            for y in 0..rows {
-                for x in 0..columns {
-                    let from = y * gradient_stride + x * channels;
-                    let from = &gradient[from..from + channels];
-                    let route = (y * columns + x) * channels;
-                    let routes = &routes[route..route + channels];
-                    let at = (2 * y + 1) * line + (2 * x + 1) * channels;
-                    for (position, start) in
-                        (0_u8..).zip([at, at + channels, at + line, at + line + channels])
-                    {
-                        let to = &mut padded_gradient[start..start + channels];
-                        for ((to, &from), &route) in to.iter_mut().zip(from).zip(routes) {
-                            *to = if route == position { from } else { 0.0 };
+        vectorized(
+            #[inline(always)]
+            || {
+                for y in 0..rows {
+                    for x in 0..columns {
+                        let from = y * gradient_stride + x * channels;
+                        let from = &gradient[from..from + channels];
+                        let route = (y * columns + x) * channels;
+                        let routes = &routes[route..route + channels];
+                        let at = (2 * y + 1) * line + (2 * x + 1) * channels;
+                        for (position, start) in
+                            (0_u8..).zip([at, at + channels, at + line, at + line + channels])
+                        {
+                            let to = &mut padded_gradient[start..start + channels];
+                            for ((to, &from), &route) in to.iter_mut().zip(from).zip(routes) {
+                                *to = if route == position { from } else { 0.0 };
+                            }
                         }
                     }
                 }
-            }
-        });
+            },
+        );
     }
 
     /// Copies `image` (`[height, width]`, one channel) into a padded image whose border is zero.

@@ -39,25 +39,28 @@ impl Score {
 /// `logits`: `[N, K]`, `targets`: `[N]`, each `< K`.
 pub(crate) fn cross_entropy(logits: &mut [f32], targets: &[u32], classes: usize) -> Score {
     let mut score = Score::default();
-    vectorized(|| {
-        for (row, &target) in logits.chunks_exact_mut(classes).zip(targets) {
-            let target = target as usize;
-            let largest = reduce::maximum(row);
-            let target_logit = row[target];
-            for value in row.iter_mut() {
-                *value = exp(*value - largest);
+    vectorized(
+        #[inline(always)]
+        || {
+            for (row, &target) in logits.chunks_exact_mut(classes).zip(targets) {
+                let target = target as usize;
+                let largest = reduce::maximum(row);
+                let target_logit = row[target];
+                for value in row.iter_mut() {
+                    *value = exp(*value - largest);
+                }
+                let total = reduce::sum(row);
+                let inverse = 1.0 / total;
+                for value in row.iter_mut() {
+                    *value *= inverse;
+                }
+                row[target] -= 1.0;
+                score.loss += f64::from(total).ln() + f64::from(largest) - f64::from(target_logit);
+                score.correct += u64::from(target_logit >= largest);
+                score.count += 1;
             }
-            let total = reduce::sum(row);
-            let inverse = 1.0 / total;
-            for value in row.iter_mut() {
-                *value *= inverse;
-            }
-            row[target] -= 1.0;
-            score.loss += f64::from(total).ln() + f64::from(largest) - f64::from(target_logit);
-            score.correct += u64::from(target_logit >= largest);
-            score.count += 1;
-        }
-    });
+        },
+    );
     score
 }
 

@@ -18,8 +18,8 @@ pub(crate) use gemm::{Blend, Matrix, MatrixMut};
 
 /// Runs an element-wise loop compiled for the vector unit of the machine at hand.
 ///
-/// The loop must consist of inlined plain code: then the compiler vectorises it once for each
-/// kind of processor.
+/// The loop must consist of inlined plain code, and the closure needs `#[inline(always)]`: left
+/// to itself the compiler may keep it apart, and then it is compiled for the oldest processor.
 #[inline(always)]
 pub(crate) fn vectorized<R>(operation: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(operation)
@@ -49,6 +49,14 @@ impl Compute {
     /// Number of threads, at least one.
     pub(crate) fn threads(&self) -> usize {
         self.threads.max(1)
+    }
+
+    /// Runs a whole pass on the pool, so that its parts need not wake a thread each.
+    pub(crate) fn run<R: Send>(&self, pass: impl FnOnce() -> R + Send) -> R {
+        match &self.pool {
+            Some(pool) => pool.install(pass),
+            None => pass(),
+        }
     }
 
     /// Calls `body` for every item, in any order, on all threads.

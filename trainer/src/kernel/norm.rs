@@ -28,27 +28,30 @@ impl Normalized {
     /// `input`, `out`: `[N, C]` with `N` as resized; `gain`, `bias`: `[C]`.
     pub(crate) fn forward(&mut self, input: &[f32], gain: &[f32], bias: &[f32], out: &mut [f32]) {
         let channels = gain.len();
-        vectorized(|| {
-            let rows = input
-                .chunks_exact(channels)
-                .zip(out.chunks_exact_mut(channels))
-                .zip(self.rows.chunks_exact_mut(channels))
-                .zip(&mut self.inverse_deviation);
-            for (((input, out), normal), inverse) in rows {
-                let share = 1.0 / channels as f32;
-                let mean = reduce::sum(input) * share;
-                for (normal, &x) in normal.iter_mut().zip(input) {
-                    *normal = x - mean;
+        vectorized(
+            #[inline(always)]
+            || {
+                let rows = input
+                    .chunks_exact(channels)
+                    .zip(out.chunks_exact_mut(channels))
+                    .zip(self.rows.chunks_exact_mut(channels))
+                    .zip(&mut self.inverse_deviation);
+                for (((input, out), normal), inverse) in rows {
+                    let share = 1.0 / channels as f32;
+                    let mean = reduce::sum(input) * share;
+                    for (normal, &x) in normal.iter_mut().zip(input) {
+                        *normal = x - mean;
+                    }
+                    let variance = reduce::dot(normal, normal) * share;
+                    *inverse = 1.0 / (variance + EPSILON).sqrt();
+                    let pairs = normal.iter_mut().zip(out).zip(gain.iter().zip(bias));
+                    for ((normal, out), (&gain, &bias)) in pairs {
+                        *normal *= *inverse;
+                        *out = gain * *normal + bias;
+                    }
                 }
-                let variance = reduce::dot(normal, normal) * share;
-                *inverse = 1.0 / (variance + EPSILON).sqrt();
-                let pairs = normal.iter_mut().zip(out).zip(gain.iter().zip(bias));
-                for ((normal, out), (&gain, &bias)) in pairs {
-                    *normal *= *inverse;
-                    *out = gain * *normal + bias;
-                }
-            }
-        });
+            },
+        );
     }
 
     /// Adds the input's gradient to `input_gradient` and the parameters' to `gain` and `bias`.
@@ -64,28 +67,31 @@ impl Normalized {
     ) {
         let channels = gain.len();
         let (gain_gradient, bias_gradient) = gradient;
-        vectorized(|| {
-            let rows = out_gradient
-                .chunks_exact_mut(channels)
-                .zip(input_gradient.chunks_exact_mut(channels))
-                .zip(self.rows.chunks_exact(channels))
-                .zip(&self.inverse_deviation);
-            for (((dy, dx), normal), &inverse) in rows {
-                let sums = gain_gradient.iter_mut().zip(&mut *bias_gradient);
-                for (((gain_sum, bias_sum), dy), (&normal, &gain)) in
-                    sums.zip(&mut *dy).zip(normal.iter().zip(gain))
-                {
-                    *gain_sum += *dy * normal;
-                    *bias_sum += *dy;
-                    *dy *= gain;
+        vectorized(
+            #[inline(always)]
+            || {
+                let rows = out_gradient
+                    .chunks_exact_mut(channels)
+                    .zip(input_gradient.chunks_exact_mut(channels))
+                    .zip(self.rows.chunks_exact(channels))
+                    .zip(&self.inverse_deviation);
+                for (((dy, dx), normal), &inverse) in rows {
+                    let sums = gain_gradient.iter_mut().zip(&mut *bias_gradient);
+                    for (((gain_sum, bias_sum), dy), (&normal, &gain)) in
+                        sums.zip(&mut *dy).zip(normal.iter().zip(gain))
+                    {
+                        *gain_sum += *dy * normal;
+                        *bias_sum += *dy;
+                        *dy *= gain;
+                    }
+                    let share = 1.0 / channels as f32;
+                    let mean = reduce::sum(dy) * share;
+                    let slope = reduce::dot(dy, normal) * share;
+                    for ((dx, &dy), &normal) in dx.iter_mut().zip(&*dy).zip(normal) {
+                        *dx += inverse * (dy - mean - normal * slope);
+                    }
                 }
-                let share = 1.0 / channels as f32;
-                let mean = reduce::sum(dy) * share;
-                let slope = reduce::dot(dy, normal) * share;
-                for ((dx, &dy), &normal) in dx.iter_mut().zip(&*dy).zip(normal) {
-                    *dx += inverse * (dy - mean - normal * slope);
-                }
-            }
-        });
+            },
+        );
     }
 }

@@ -52,59 +52,74 @@ pub(crate) fn maximum(values: &[f32]) -> f32 {
 
 /// Euclidean norm, summed in `f64`; NaN or infinite exactly if an element is.
 pub(crate) fn norm(values: &[f32]) -> f64 {
-    vectorized(|| {
-        let mut lanes = [0.0_f64; LANES];
-        let (chunks, rest) = values.as_chunks::<LANES>();
-        for chunk in chunks {
-            for (lane, &value) in lanes.iter_mut().zip(chunk) {
+    vectorized(
+        #[inline(always)]
+        || {
+            let mut lanes = [0.0_f64; LANES];
+            let (chunks, rest) = values.as_chunks::<LANES>();
+            for chunk in chunks {
+                for (lane, &value) in lanes.iter_mut().zip(chunk) {
+                    *lane += f64::from(value) * f64::from(value);
+                }
+            }
+            for (lane, &value) in lanes.iter_mut().zip(rest) {
                 *lane += f64::from(value) * f64::from(value);
             }
-        }
-        for (lane, &value) in lanes.iter_mut().zip(rest) {
-            *lane += f64::from(value) * f64::from(value);
-        }
-        lanes.iter().sum::<f64>().sqrt()
-    })
+            lanes.iter().sum::<f64>().sqrt()
+        },
+    )
 }
 
 /// `out[c] ← out[c] + Σ_n rows[n, c]`; `rows`: `[N, C]`, `out`: `[C]`.
 pub(crate) fn add_column_sums(rows: &[f32], out: &mut [f32]) {
-    vectorized(|| {
-        for row in rows.chunks_exact(out.len()) {
-            for (sum, &value) in out.iter_mut().zip(row) {
-                *sum += value;
+    vectorized(
+        #[inline(always)]
+        || {
+            for row in rows.chunks_exact(out.len()) {
+                for (sum, &value) in out.iter_mut().zip(row) {
+                    *sum += value;
+                }
             }
-        }
-    });
+        },
+    );
 }
 
 /// `rows[n, c] ← rows[n, c] + bias[c]`; `rows`: `[N, C]`, `bias`: `[C]`.
 pub(crate) fn add_bias(rows: &mut [f32], bias: &[f32]) {
-    vectorized(|| {
-        for row in rows.chunks_exact_mut(bias.len()) {
-            for (value, &bias) in row.iter_mut().zip(bias) {
-                *value += bias;
+    vectorized(
+        #[inline(always)]
+        || {
+            for row in rows.chunks_exact_mut(bias.len()) {
+                for (value, &bias) in row.iter_mut().zip(bias) {
+                    *value += bias;
+                }
             }
-        }
-    });
+        },
+    );
 }
 
 /// `x ← x + weight · delta`.
 pub(crate) fn add_scaled(values: &mut [f32], delta: &[f32], weight: f32) {
-    vectorized(|| {
-        for (value, &delta) in values.iter_mut().zip(delta) {
-            *value += weight * delta;
-        }
-    });
+    vectorized(
+        #[inline(always)]
+        || {
+            for (value, &delta) in values.iter_mut().zip(delta) {
+                *value += weight * delta;
+            }
+        },
+    );
 }
 
 /// `x ← weight · x`.
 pub(crate) fn scale(values: &mut [f32], weight: f32) {
-    vectorized(|| {
-        for value in values {
-            *value *= weight;
-        }
-    });
+    vectorized(
+        #[inline(always)]
+        || {
+            for value in values {
+                *value *= weight;
+            }
+        },
+    );
 }
 
 #[cfg(test)]
