@@ -66,14 +66,14 @@ pub const KEYS: &[Key] = &[
     key("model.hidden", Kind::Integers { min: 1, max: 65_536, count_max: 8 }, "[128]", "", "width of each hidden layer")
         .must()
         .only("model.kind", MLP),
-    key("model.layers", Kind::Integer(1, 128), "4", "", "transformer blocks").must().only("model.kind", GPT),
-    key("model.heads", Kind::Integer(1, 128), "4", "", "attention heads; must divide model.width")
+    key("model.layers", Kind::Integer(1, 256), "4", "", "transformer blocks").must().only("model.kind", GPT),
+    key("model.heads", Kind::Integer(1, 256), "4", "", "attention heads; must divide model.width")
         .must()
         .only("model.kind", GPT),
-    key("model.width", Kind::Integer(1, 16_384), "128", "", "width of the residual stream")
+    key("model.width", Kind::Integer(1, 65_536), "128", "", "width of the residual stream")
         .must()
         .only("model.kind", GPT),
-    key("model.context", Kind::Integer(1, 16_384), "64", "tokens", "tokens the model sees at once")
+    key("model.context", Kind::Integer(1, 8192), "64", "tokens", "tokens the model sees at once")
         .must()
         .only("model.kind", GPT),
     key("data.kind", Kind::Choice(&["digits", "mnist", "text"]), "\"digits\"", "", "the data set; digits is built in")

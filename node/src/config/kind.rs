@@ -72,7 +72,7 @@ pub enum Kind {
     Path,
     /// A duration such as `"500ms"`, from the first to the second, milliseconds, both legal.
     Duration(u64, u64),
-    /// At most `count_max` whole numbers, each from `min` to `max`.
+    /// One to `count_max` whole numbers, each from `min` to `max`.
     Integers {
         /// Least number.
         min: i64,
@@ -117,7 +117,7 @@ impl Kind {
                 format!("a duration in quotes such as \"500ms\", {} to {}", text(*min), text(*max))
             }
             Self::Integers { min, max, count_max } => {
-                format!("a list of at most {count_max} integers, each {min} to {max}")
+                format!("a list of 1 to {count_max} integers, each {min} to {max}")
             }
             Self::Addresses(count_max) => format!(
                 "a list of at most {count_max} addresses such as \"/ip4/192.0.2.1/udp/4001/quic-v1\""
@@ -149,7 +149,7 @@ impl Kind {
                 let legal =
                     |item: &Value| item.as_integer().is_some_and(|n| (*min..=*max).contains(&n));
                 let items = value.as_array()?;
-                items.len() <= *count_max && items.iter().all(legal)
+                (1..=*count_max).contains(&items.len()) && items.iter().all(legal)
             }
             Self::Addresses(count_max) => {
                 let legal = |item: &Value| item.as_str().is_some_and(is_reachable);

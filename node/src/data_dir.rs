@@ -1,0 +1,294 @@
+//! The data directory: one process at a time, of one run, with a count of its starts.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use dnode_protocol::{RunDifference, RunField, RunSpec};
+use serde::{Deserialize, Serialize};
+
+const LOCK_FILE: &str = "lock";
+const INCARNATION_FILE: &str = "incarnation";
+const RUN_FILE: &str = "run.json";
+
+/// A data directory that this process alone uses, until it is dropped.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    incarnation: u64,
+    // The operating system releases the lock when the process ends, however it ends.
+    _lock: File,
+}
+
+/// Why a data directory cannot be used; apart from the lock file nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum DataDirError {
+    /// Another process uses it.
+    #[error("data directory {} is in use by process {owner}: stop that, or choose another with --data-dir", path.display())]
+    Locked {
+        /// The directory.
+        path: PathBuf,
+        /// Process id of the other, or `?`.
+        owner: String,
+    },
+    /// It belongs to another run.
+    #[error(
+        "data directory {} belongs to another run: {} is \"{}\" there and \"{}\" now; choose another with --data-dir, or delete it",
+        path.display(), difference.field, difference.theirs, difference.ours
+    )]
+    OtherRun {
+        /// The directory.
+        path: PathBuf,
+        /// The differing field; `ours` is the present run.
+        difference: RunDifference,
+    },
+    /// A file in it does not say what it should.
+    #[error("{} is damaged ({found}): expected {expected}; restore it, or choose another data directory with --data-dir", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What it holds.
+        found: String,
+        /// What it should hold.
+        expected: &'static str,
+    },
+    /// The file system refuses.
+    #[error("cannot {what} {}: {reason}", path.display())]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's reason.
+        reason: io::Error,
+    },
+}
+
+/// The form of `run.json`.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RunBinding {
+    run: String,
+    fields: Vec<(String, String)>,
+}
+
+impl DataDir {
+    /// Creates the directory where it is missing, locks it and counts this start.
+    ///
+    /// # Errors
+    /// [`DataDirError`]; the count is unchanged then.
+    pub fn open(path: &Path) -> Result<Self, DataDirError> {
+        fs::create_dir_all(path).map_err(io_error("create data directory", path))?;
+        let lock = lock(path)?;
+        let file = path.join(INCARNATION_FILE);
+        let before = match read(&file)? {
+            None => 0,
+            Some(text) => text.trim().parse::<u64>().map_err(|_| DataDirError::Damaged {
+                path: file.clone(),
+                found: excerpt(&text),
+                expected: "a decimal number",
+            })?,
+        };
+        let incarnation = before.saturating_add(1);
+        write_atomic(&file, format!("{incarnation}\n").as_bytes(), 0o644)?;
+        Ok(Self { path: path.to_owned(), incarnation, _lock: lock })
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Which start of a process in this directory this is, from 1.
+    #[must_use]
+    pub const fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// Binds the directory to `run` if it is new, else checks that it belongs to `run`.
+    ///
+    /// # Errors
+    /// [`DataDirError::OtherRun`] names the differing field.
+    pub fn bind(&self, run: &RunSpec) -> Result<(), DataDirError> {
+        let path = self.path.join(RUN_FILE);
+        let Some(text) = read(&path)? else {
+            return write_atomic(&path, binding_text(run).as_bytes(), 0o644);
+        };
+        let damaged = || DataDirError::Damaged {
+            path: path.clone(),
+            found: excerpt(&text),
+            expected: "the description of a run",
+        };
+        let binding: RunBinding = serde_json::from_str(&text).map_err(|_| damaged())?;
+        let fields = binding.fields.into_iter().map(|(name, value)| RunField { name, value });
+        let bound = RunSpec::new(fields.collect()).map_err(|_| damaged())?;
+        run.difference(&bound).map_or(Ok(()), |difference| {
+            Err(DataDirError::OtherRun { path: self.path.clone(), difference })
+        })
+    }
+}
+
+fn binding_text(run: &RunSpec) -> String {
+    let field = |field: &RunField| (field.name.clone(), field.value.clone());
+    let binding =
+        RunBinding { run: run.id().to_string(), fields: run.fields().iter().map(field).collect() };
+    let text = serde_json::to_string_pretty(&binding).expect("strings become JSON");
+    text + "\n"
+}
+
+/// Takes the lock of the directory and notes this process's id in it.
+fn lock(folder: &Path) -> Result<File, DataDirError> {
+    let path = folder.join(LOCK_FILE);
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(io_error("open", &path))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut owner = String::new();
+            let _ = file.read_to_string(&mut owner);
+            let digits =
+                !owner.trim().is_empty() && owner.trim().bytes().all(|b| b.is_ascii_digit());
+            let owner = if digits { owner.trim().to_owned() } else { "?".to_owned() };
+            return Err(DataDirError::Locked { path: folder.to_owned(), owner });
+        }
+        Err(TryLockError::Error(error)) => return Err(io_error("lock", &path)(error)),
+    }
+    file.set_len(0)
+        .and_then(|()| writeln!(file, "{}", std::process::id()))
+        .map_err(io_error("write", &path))?;
+    Ok(file)
+}
+
+/// The text of `path`; `None` when there is no such file.
+pub(crate) fn read(path: &Path) -> Result<Option<String>, DataDirError> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io_error("read", path)(error)),
+    }
+}
+
+/// Replaces `path` by `bytes` so that a crash leaves the old content or the new, never a mixture.
+///
+/// `mode`: Unix permissions of the new file.
+pub(crate) fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), DataDirError> {
+    let partial = path.with_extension("partial");
+    let write = || -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, mode);
+        #[cfg(not(unix))]
+        let _ = mode;
+        if let Err(error) = fs::remove_file(&partial)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(error);
+        }
+        let mut file = options.open(&partial)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&partial, path)?;
+        // The rename itself is durable only once the folder is.
+        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            #[cfg(unix)]
+            File::open(folder)?.sync_all()?;
+            #[cfg(not(unix))]
+            let _ = folder;
+        }
+        Ok(())
+    };
+    write().map_err(|error| {
+        let _ = fs::remove_file(&partial);
+        io_error("write", path)(error)
+    })
+}
+
+pub(crate) fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DataDirError {
+    let path = path.to_owned();
+    move |reason| DataDirError::Io { what, path, reason }
+}
+
+/// The beginning of a damaged text, on one line.
+pub(crate) fn excerpt(text: &str) -> String {
+    let text: String = text.chars().take(40).collect();
+    format!("{text:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(seed: &str) -> RunSpec {
+        let field =
+            |name: &str, value: &str| RunField { name: name.to_owned(), value: value.to_owned() };
+        RunSpec::new(vec![field("run.seed", seed), field("gossip.rule", "pairwise")]).unwrap()
+    }
+
+    #[test]
+    fn every_start_has_a_larger_incarnation() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a/b");
+        for want in 1..=3 {
+            assert_eq!(DataDir::open(&path).unwrap().incarnation(), want);
+        }
+    }
+
+    #[test]
+    fn a_second_user_is_refused_with_the_first_ones_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = DataDir::open(folder.path()).unwrap();
+        let error = DataDir::open(folder.path()).unwrap_err().to_string();
+        assert!(error.contains(&format!("is in use by process {}", std::process::id())), "{error}");
+        drop(first);
+        assert!(DataDir::open(folder.path()).is_ok());
+    }
+
+    #[test]
+    fn a_directory_of_another_run_is_refused_by_the_differing_field() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = DataDir::open(folder.path()).unwrap();
+        dir.bind(&spec("1")).unwrap();
+        dir.bind(&spec("1")).unwrap();
+        let error = dir.bind(&spec("2")).unwrap_err().to_string();
+        assert!(error.contains("run.seed is \"1\" there and \"2\" now"), "{error}");
+        dir.bind(&spec("1")).unwrap();
+    }
+
+    #[test]
+    fn damaged_files_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = DataDir::open(folder.path()).unwrap();
+        fs::write(folder.path().join(RUN_FILE), "{\"run\":").unwrap();
+        let error = dir.bind(&spec("1")).unwrap_err().to_string();
+        assert!(error.contains("run.json is damaged"), "{error}");
+        drop(dir);
+        fs::write(folder.path().join(INCARNATION_FILE), "soon\n").unwrap();
+        let error = DataDir::open(folder.path()).unwrap_err().to_string();
+        assert!(
+            error.contains("incarnation is damaged (\"soon\\n\"): expected a decimal number"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_left_over_partial_file_does_not_matter() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        fs::write(path.with_extension("partial"), "half").unwrap();
+        write_atomic(&path, b"whole", 0o600).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"whole");
+        assert!(!path.with_extension("partial").exists());
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt as _;
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        }
+    }
+}

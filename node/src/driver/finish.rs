@@ -1,0 +1,163 @@
+//! The stages of a run: wait for peers, train, settle with the slower ones, leave.
+
+use std::time::{Duration, Instant};
+
+use dnode_gossip::{Input, Standing};
+use dnode_protocol::{Message, PeerId, Phase};
+
+use super::Driver;
+use crate::training::Command;
+
+/// How long a joiner waits for the first answer of its bootstrap peers before it trains alone.
+const GREETING_MAX: Duration = Duration::from_secs(10);
+/// Rounds of exchanges after the last step, when the slower peers are done: each contracts the
+/// consensus distance by about 1/3 for four peers (algorithms §6).
+const SETTLE_ROUNDS: u32 = 4;
+/// Between two rounds of exchanges after the last step.
+const SETTLE_PAUSE: Duration = Duration::from_millis(100);
+/// How long open exchanges may take to end before this peer leaves.
+const LEAVE_MAX: Duration = Duration::from_millis(1500);
+/// How long an interrupted training thread may take for its step and its checkpoint.
+const INTERRUPTED_MAX: Duration = Duration::from_millis(2000);
+
+/// What the run is doing.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Stage {
+    /// Waits for the peers it requires, and for the greeting of a bootstrap peer.
+    Waiting { since: Instant, greeted: bool },
+    /// Does local steps.
+    Training,
+    /// All steps are done; serves the slower peers and mixes.
+    Settling { until: Instant, rounds: u32, next_round: Option<Instant> },
+    /// Ends what is open.
+    Leaving { until: Instant, evaluate: bool },
+    /// The training thread writes its last checkpoint; after `until` it is not waited for.
+    Ending { until: Option<Instant> },
+}
+
+impl Stage {
+    pub(super) fn waiting() -> Self {
+        Self::Waiting { since: Instant::now(), greeted: false }
+    }
+
+    pub(super) const fn trains(&self) -> bool {
+        matches!(self, Self::Training)
+    }
+
+    /// The bootstrap peer does not answer: no point in waiting for its greeting.
+    pub(super) const fn bootstrap_failed(&mut self) {
+        if let Self::Waiting { greeted, .. } = self {
+            *greeted = true;
+        }
+    }
+}
+
+impl Driver {
+    /// Goes to the next stage when the time has come.
+    pub(super) fn advance_stage(&mut self) {
+        match self.stage {
+            Stage::Waiting { since, greeted } => self.consider_start(since, greeted),
+            Stage::Training => {}
+            Stage::Settling { until, rounds, next_round } => {
+                self.settle(until, rounds, next_round);
+            }
+            Stage::Leaving { until, evaluate } => {
+                if self.core.open() == 0 || Instant::now() >= until {
+                    self.say_goodbye(evaluate);
+                }
+            }
+            Stage::Ending { until } => {
+                if until.is_some_and(|until| Instant::now() >= until) && self.ending.is_none() {
+                    tracing::warn!("a local step takes too long; leaving without a last checkpoint");
+                    self.abandoned = true;
+                    self.ending = Some(Ok(Box::new(self.journal.last_ending())));
+                }
+            }
+        }
+    }
+
+    fn consider_start(&mut self, since: Instant, greeted: bool) {
+        let heard = self.core.members().filter(|(_, member)| member.clock.is_some()).count();
+        let greeting = !self.terms.has_bootstrap
+            || greeted
+            || heard > 0
+            || since.elapsed() >= GREETING_MAX;
+        if !greeting || heard < self.terms.require_peers {
+            return;
+        }
+        if self.terms.world > 0 {
+            let peers: Vec<PeerId> = self.core.members().map(|(peer, _)| *peer).collect();
+            let Some(place) = self.ring.form(peers.into_iter()) else { return };
+            self.training.command(Command::Ring(place));
+        }
+        self.stage = Stage::Training;
+        self.journal.training_begins(heard);
+        self.update_allowed();
+    }
+
+    pub(super) fn steps_done(&mut self) {
+        let until = Instant::now() + self.terms.linger;
+        let rounds = if self.terms.exchanges { SETTLE_ROUNDS } else { 0 };
+        self.stage = Stage::Settling { until, rounds, next_round: Some(Instant::now()) };
+        self.journal.steps_done();
+        self.feed(Input::Finished);
+    }
+
+    fn settle(&mut self, until: Instant, rounds: u32, next_round: Option<Instant>) {
+        let slower = self.core.members().any(|(_, member)| {
+            member.phase != Phase::Finished && member.standing != Standing::Suspected
+        });
+        let alone = self.core.members().len() == 0;
+        let done = alone || !slower && rounds == 0 && next_round.is_some();
+        if done || Instant::now() >= until {
+            return self.begin_leaving(true);
+        }
+        let due = next_round.is_some_and(|time| Instant::now() >= time);
+        if due && self.terms.exchanges {
+            // Rounds count towards the end only when everybody is done.
+            let rounds = if slower { rounds } else { rounds.saturating_sub(1) };
+            self.stage = Stage::Settling { until, rounds, next_round: None };
+            self.feed(Input::RoundDue);
+        }
+    }
+
+    pub(super) fn round_done(&mut self) {
+        if let Stage::Settling { next_round, .. } = &mut self.stage {
+            *next_round = Some(Instant::now() + SETTLE_PAUSE);
+        }
+    }
+
+    pub(super) fn interrupted(&mut self) {
+        self.interrupted = true;
+        self.journal.interrupted();
+        match &mut self.stage {
+            Stage::Ending { until } => *until = Some(Instant::now() + INTERRUPTED_MAX),
+            Stage::Waiting { .. } | Stage::Training | Stage::Settling { .. } | Stage::Leaving { .. } => {
+                self.begin_leaving(false);
+            }
+        }
+    }
+
+    fn begin_leaving(&mut self, evaluate: bool) {
+        self.stage = Stage::Leaving { until: Instant::now() + LEAVE_MAX, evaluate };
+        self.training.command(Command::Allow(false));
+        if !evaluate {
+            self.training.break_ring();
+        }
+        self.feed(Input::Leave);
+    }
+
+    fn say_goodbye(&mut self, evaluate: bool) {
+        let peers: Vec<PeerId> = self.core.members().map(|(peer, _)| *peer).collect();
+        for peer in peers {
+            if let Err(error) = self.network.send(peer, &Message::Goodbye) {
+                tracing::debug!(%error, "goodbye not sent");
+            }
+        }
+        let until = (!evaluate).then(|| Instant::now() + INTERRUPTED_MAX);
+        self.stage = Stage::Ending { until };
+        if !self.training.command(Command::Stop { evaluate }) && self.ending.is_none() {
+            tracing::debug!("the training thread has ended already");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Tells where this peer listens: a file for programs, the line to type for persons.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::config::{Config, run_line};
+use crate::console::Console;
+use crate::data_dir::write_atomic;
+
+/// Name of the file in the data directory: one full multiaddress per line.
+pub const ADDRESS_FILE: &str = "address";
+/// Addresses come one by one; the line is shown when none has come for this long.
+const QUIET: Duration = Duration::from_millis(300);
+
+/// Where this peer listens.
+#[derive(Debug)]
+pub(crate) struct Invitation {
+    config: Config,
+    file: PathBuf,
+    console: Console,
+    addresses: Vec<String>,
+    last: Option<Instant>,
+}
+
+impl Invitation {
+    pub(crate) fn new(config: Config, console: Console) -> Self {
+        let file = config.node.data_dir.join(ADDRESS_FILE);
+        Self { config, file, console, addresses: Vec::new(), last: None }
+    }
+
+    pub(super) fn listening(&mut self, address: String) {
+        if self.addresses.contains(&address) {
+            return;
+        }
+        self.addresses.push(address);
+        self.last = Some(Instant::now());
+        let text: String = self.addresses.iter().flat_map(|line| [line, "\n"]).collect();
+        if let Err(error) = write_atomic(&self.file, text.as_bytes(), 0o644) {
+            tracing::warn!(%error, "cannot write where this peer listens");
+        }
+    }
+
+    /// Shows the line once all addresses are there.
+    pub(super) fn tick(&mut self) {
+        if self.last.is_none_or(|last| last.elapsed() < QUIET) {
+            return;
+        }
+        self.last = None;
+        if let Some(address) = best(&self.addresses) {
+            let line = run_line(&self.config, address);
+            self.console.say(&format!("Another machine joins with:\n\n    {line}\n"));
+        }
+    }
+}
+
+/// The address that most likely works from another machine: QUIC before TCP, loopback last.
+fn best(addresses: &[String]) -> Option<&String> {
+    addresses.iter().min_by_key(|address| {
+        let loopback = address.contains("/127.") || address.contains("/ip6/::1/");
+        (loopback, !address.contains("/quic-v1"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_shown_is_one_that_works_from_elsewhere() {
+        let addresses = [
+            "/ip4/127.0.0.1/udp/1/quic-v1",
+            "/ip4/192.0.2.7/tcp/2",
+            "/ip4/192.0.2.7/udp/1/quic-v1",
+        ]
+        .map(str::to_owned);
+        assert_eq!(best(&addresses), Some(&addresses[2]));
+        assert_eq!(best(&addresses[..1]), Some(&addresses[0]));
+    }
+}

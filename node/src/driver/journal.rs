@@ -1,0 +1,309 @@
+//! What a run tells the person and the metrics file: one place for every event.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use dnode_gossip::{Event, Failure, Gossip, RefusedMix, Role};
+use dnode_network::{Connection, NetworkEvent, NetworkHandle};
+use dnode_protocol::{ExchangeId, Time};
+use dnode_trainer::Evaluation;
+
+use super::invitation::Invitation;
+use crate::metrics::{
+    self, Body, Evaluate, Exchanges, Final, MetricsWriter, STALENESS_BUCKETS, Stamp, Train,
+};
+use crate::progress::{Progress as Line, Reporter};
+use crate::training::{Ending, Position, Progress};
+
+/// How often buffered metrics are written, at most.
+const FLUSH_EVERY: Duration = Duration::from_millis(500);
+
+/// Metrics file, progress line, log and counters of one run.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    metrics: MetricsWriter,
+    line: Reporter,
+    started: Instant,
+    flushed: Instant,
+    steps: u64,
+    position: Position,
+    loss: f64,
+    samples_per_s: f64,
+    bytes_seen: (Instant, u64),
+    bytes_per_s: f64,
+    exchanges: Exchanges,
+    staleness: [u64; STALENESS_BUCKETS],
+    reason: &'static str,
+    invitation: Invitation,
+}
+
+impl Journal {
+    pub(crate) fn new(
+        metrics: MetricsWriter,
+        line: Reporter,
+        invitation: Invitation,
+        (started, steps): (Instant, u64),
+    ) -> Self {
+        Self {
+            metrics,
+            line,
+            started,
+            flushed: started,
+            steps,
+            position: Position::default(),
+            loss: f64::NAN,
+            samples_per_s: 0.0,
+            bytes_seen: (started, 0),
+            bytes_per_s: 0.0,
+            exchanges: Exchanges::default(),
+            staleness: [0; STALENESS_BUCKETS],
+            reason: "steps done",
+            invitation,
+        }
+    }
+
+    /// The first line of the metrics: who trains what.
+    pub(crate) fn start(&mut self, start: metrics::Start<'_>, position: Position) {
+        self.position = position;
+        self.metrics.write(self.stamp(), &Body::Start(start));
+        self.metrics.flush();
+    }
+
+    /// Shows progress and writes what is buffered.
+    pub(crate) fn tick(&mut self, core: &Gossip, network: &NetworkHandle) {
+        let now = Instant::now();
+        let bytes = network.bytes();
+        let total = bytes.received + bytes.sent;
+        let elapsed = now.duration_since(self.bytes_seen.0);
+        if elapsed >= Duration::from_secs(1) {
+            self.bytes_per_s = (total - self.bytes_seen.1) as f64 / elapsed.as_secs_f64();
+            self.bytes_seen = (now, total);
+        }
+        self.invitation.tick();
+        let progress = Line {
+            step: self.position.step,
+            steps: self.steps,
+            loss: self.loss,
+            samples_per_s: self.samples_per_s,
+            peers: core.members().len(),
+            staleness: core.staleness(),
+            bytes_per_s: self.bytes_per_s,
+        };
+        let now_time = Time::ZERO + now.duration_since(self.started);
+        if self.position.step > 0 && self.line.is_due(now_time) {
+            self.line.report(&progress, now_time);
+        }
+        if now.duration_since(self.flushed) >= FLUSH_EVERY {
+            self.flushed = now;
+            self.metrics.flush();
+        }
+    }
+
+    pub(crate) fn network_event(&mut self, event: &NetworkEvent) {
+        match event {
+            NetworkEvent::Listening { address } => {
+                tracing::info!(%address, "listening");
+                self.invitation.listening(address.to_string());
+            }
+            NetworkEvent::SocketBuffers { receive_bytes, .. } => {
+                let wanted = dnode_network::limits::SOCKET_BUFFER_BYTES;
+                if *receive_bytes < wanted {
+                    tracing::info!(
+                        "UDP receive buffer {} KiB limits fast links; raise net.core.rmem_max to {wanted}",
+                        receive_bytes / 1024
+                    );
+                }
+            }
+            NetworkEvent::PeerUp { peer, address, connection, .. } => {
+                tracing::info!(peer = %peer.short(), %address, "peer up");
+                if *connection == Connection::Tcp {
+                    tracing::info!(peer = %peer.short(), "connected by TCP: QUIC (UDP) did not get through");
+                }
+                self.event("peer-up", &peer.to_string());
+            }
+            NetworkEvent::PeerDown { peer, reason } => {
+                tracing::info!(peer = %peer.short(), %reason, "peer down");
+                self.event("peer-down", &format!("{peer}: {reason}"));
+            }
+            NetworkEvent::Offence { peer, kind, detail } => {
+                tracing::warn!(peer = %peer.short(), %kind, detail, "peer broke the protocol");
+                self.event("offence", &format!("{peer}: {kind}: {detail}"));
+            }
+            NetworkEvent::Refused { peer, difference, by_us } => {
+                let who = if *by_us { "refused" } else { "was refused by" };
+                tracing::warn!("{who} {}: another run: {difference}", peer.short());
+                self.event("refused", &format!("{peer}: {difference}"));
+            }
+            NetworkEvent::BootstrapUnreachable { address, error, retry_in } => {
+                tracing::warn!(%address, %error, "bootstrap peer does not answer; trying again in {retry_in:.1?}");
+                self.event("bootstrap-unreachable", &format!("{address}: {error}"));
+            }
+            NetworkEvent::Message { .. }
+            | NetworkEvent::Tensor { .. }
+            | NetworkEvent::RoundTrip { .. } => {}
+        }
+    }
+
+    pub(crate) fn gossip_event(&mut self, event: &Event) {
+        match event {
+            Event::Applied { peer, role, lag, weight, fragment, .. } => {
+                match role {
+                    Role::Initiator => self.exchanges.completed += 1,
+                    Role::Responder => self.exchanges.answered += 1,
+                }
+                let bucket = usize::try_from(*lag).unwrap_or(usize::MAX).min(STALENESS_BUCKETS - 1);
+                self.staleness[bucket] += 1;
+                tracing::debug!(peer = %peer.short(), %fragment, lag, weight, ?role, "mixed");
+            }
+            Event::Failed { exchange, peer, failure } => {
+                match failure {
+                    Failure::Busy => self.exchanges.busy += 1,
+                    Failure::Stale | Failure::TooOld => self.exchanges.stale += 1,
+                    Failure::Expired => self.exchanges.expired += 1,
+                    Failure::BadParameters => self.exchanges.refused += 1,
+                    Failure::Lost => self.exchanges.aborted += 1,
+                }
+                tracing::debug!(%exchange, peer = %peer.short(), ?failure, "exchange failed");
+            }
+            Event::Undone { exchange } => {
+                tracing::info!(%exchange, "took back half an exchange that the other end aborted");
+                self.event("undone", &exchange.to_string());
+            }
+            Event::Undecided { exchange } => {
+                tracing::warn!(%exchange, "never learnt whether the other end applied its half");
+                self.event("undecided", &exchange.to_string());
+            }
+            Event::Suspected(peer) => {
+                tracing::warn!(peer = %peer.short(), "peer is silent");
+                self.event("suspected", &peer.to_string());
+            }
+            Event::Demoted(peer) => {
+                tracing::warn!(peer = %peer.short(), "peer held up a commit for the whole gate time and no longer counts");
+                self.event("demoted", &peer.to_string());
+            }
+            Event::Restored(peer) => {
+                tracing::info!(peer = %peer.short(), "peer counts again");
+                self.event("restored", &peer.to_string());
+            }
+            Event::Held { bound, peer } => {
+                tracing::debug!(bound, peer = %peer.short(), "a bound holds the commit");
+                self.event("held", &format!("{bound}: {peer}"));
+            }
+            Event::CatchUpStarted { target } => {
+                tracing::info!(commits = target.0, "pulling the swarm's model");
+                self.event("catch-up-started", &target.to_string());
+            }
+            Event::CatchUpDone { clock } => {
+                tracing::info!(commits = clock.0, "has the swarm's model");
+                self.event("catch-up-done", &clock.to_string());
+            }
+            Event::Offended { peer, back_off } => {
+                self.event("offended", &format!("{peer}: back-off {back_off:?}"));
+            }
+            Event::PeerUp(_) | Event::PeerDown(_) => {}
+        }
+    }
+
+    pub(crate) fn mix_refused(&mut self, exchange: ExchangeId, reason: RefusedMix, detail: &str) {
+        match reason {
+            RefusedMix::TooOld => tracing::debug!(%exchange, detail, "mix refused: too old"),
+            RefusedMix::BadParameters => tracing::warn!(%exchange, detail, "mix refused"),
+        }
+        self.event("mix-refused", detail);
+    }
+
+    pub(crate) fn progress(&mut self, progress: &Progress, core: &Gossip, network: &NetworkHandle) {
+        self.position = progress.position;
+        self.loss = progress.loss;
+        self.samples_per_s = progress.samples_per_s;
+        let bytes = network.bytes();
+        let body = Train {
+            loss: progress.loss,
+            learning_rate: progress.learning_rate,
+            samples_per_s: progress.samples_per_s,
+            peers: core.members().len(),
+            bytes_out: bytes.sent,
+            bytes_in: bytes.received,
+            staleness: core.staleness(),
+            wait_s: progress.wait_s,
+            sketch: progress.sketch.as_slice(),
+        };
+        self.metrics.write(self.stamp(), &Body::Train(body));
+    }
+
+    pub(crate) fn evaluated(&mut self, position: Position, evaluation: Evaluation) {
+        self.position = position;
+        let Evaluation { loss, accuracy, count } = evaluation;
+        tracing::info!(step = position.step, loss, accuracy, "evaluated");
+        self.metrics.write(self.stamp(), &Body::Evaluate(Evaluate { loss, accuracy, count }));
+    }
+
+    pub(crate) fn checkpointed(&mut self, path: &Path) {
+        tracing::info!(path = %path.display(), "checkpoint written");
+        self.event("checkpoint", &path.display().to_string());
+    }
+
+    pub(crate) fn checkpoint_failed(&mut self, error: &str) {
+        tracing::error!("{error}; the earlier checkpoint is untouched and training goes on");
+        self.event("checkpoint-failed", error);
+    }
+
+    pub(crate) fn training_begins(&mut self, peers: usize) {
+        tracing::info!(peers, "training");
+        self.event("training", &peers.to_string());
+    }
+
+    pub(crate) fn steps_done(&mut self) {
+        tracing::info!("all steps done; mixing with the slower peers");
+        self.event("steps-done", "");
+    }
+
+    pub(crate) fn interrupted(&mut self) {
+        self.reason = "interrupted";
+        self.event("interrupted", "");
+    }
+
+    /// What is known of a training thread that does not answer.
+    pub(crate) const fn last_ending(&self) -> Ending {
+        let position = self.position;
+        Ending { position, evaluation: None, train_s: 0.0, wait_s: 0.0, parameters: None }
+    }
+
+    /// The last line of the metrics.
+    pub(crate) fn finish(&mut self, ending: &Ending, network: &NetworkHandle) {
+        self.position = ending.position;
+        let bytes = network.bytes();
+        let evaluation = ending.evaluation;
+        let body = Final {
+            reason: self.reason,
+            loss: evaluation.map_or(f64::NAN, |evaluation| evaluation.loss),
+            accuracy: evaluation.map_or(f64::NAN, |evaluation| evaluation.accuracy),
+            bytes_out: bytes.sent,
+            bytes_in: bytes.received,
+            wait_s: ending.wait_s,
+            train_s: ending.train_s,
+            exchanges: self.exchanges,
+            staleness_histogram: self.staleness,
+            parameters_path: ending.parameters.clone().unwrap_or_default(),
+        };
+        self.metrics.write(self.stamp(), &Body::Final(body));
+        self.metrics.flush();
+    }
+
+    pub(crate) const fn reason(&self) -> &'static str {
+        self.reason
+    }
+
+    fn event(&mut self, name: &str, detail: &str) {
+        self.metrics.write(self.stamp(), &Body::Event(metrics::Event { name, detail }));
+    }
+
+    fn stamp(&self) -> Stamp {
+        Stamp {
+            time_s: self.started.elapsed().as_secs_f64(),
+            step: self.position.step,
+            samples: self.position.samples,
+            clock: self.position.clock.0,
+        }
+    }
+}

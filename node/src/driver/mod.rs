@@ -1,0 +1,277 @@
+//! The loop that joins network, gossip core and training thread: one closed enum wakes it.
+
+mod finish;
+mod invitation;
+mod journal;
+mod numbers;
+mod outputs;
+mod ring;
+
+use std::time::{Duration, Instant};
+
+use dnode_gossip::{Gossip, Input, Offence};
+use dnode_network::{NetworkEvent, NetworkHandle};
+use dnode_protocol::frame::Leg;
+use dnode_protocol::{Fragments, RunDifference, Time};
+use tokio::sync::{mpsc, watch};
+use tokio::time::sleep_until;
+
+use crate::training::{Command, Ending, Report, TrainingThread};
+use finish::Stage;
+pub use invitation::ADDRESS_FILE;
+pub(crate) use invitation::Invitation;
+pub(crate) use journal::Journal;
+use numbers::{Arrival, Numbers};
+use ring::RingDriver;
+
+/// How often progress is shown and stages are looked at when nothing else happens.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Everything that can wake the loop.
+#[derive(Debug)]
+enum Wake {
+    /// The person or the system wants the process to end.
+    Stop,
+    /// The network has something; `None` when it has stopped by itself.
+    Network(Option<NetworkEvent>),
+    /// The training thread has something; `None` when it died.
+    Training(Option<Report>),
+    /// The core's deadline has come.
+    Deadline,
+    /// Time has passed.
+    Tick,
+}
+
+/// Why a run could not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum DriveError {
+    /// The bootstrap peer is of another run; the person who configures is at fault.
+    #[error("join the run: {0}; start with the line that the other peer printed")]
+    OtherRun(RunDifference),
+    /// The trainer failed.
+    #[error("train: {0}")]
+    Train(#[from] dnode_trainer::TrainError),
+    /// The training thread panicked; a defect.
+    #[error("train: the training thread died; this is a defect")]
+    ThreadDied,
+    /// The network stopped; a defect.
+    #[error("run the network: it stopped; this is a defect")]
+    NetworkStopped,
+}
+
+/// What the loop works with.
+pub(crate) struct Parts {
+    pub(crate) core: Gossip,
+    pub(crate) fragments: Fragments,
+    pub(crate) network: NetworkHandle,
+    pub(crate) training: TrainingThread,
+    pub(crate) journal: Journal,
+    pub(crate) started: Instant,
+    pub(crate) terms: Terms,
+}
+
+/// When the loop starts to train and when it ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// Peers to wait for before training.
+    pub(crate) require_peers: usize,
+    /// Whether there is a bootstrap address, so that a moment is given to it before training.
+    pub(crate) has_bootstrap: bool,
+    /// Whether the rule exchanges fragments.
+    pub(crate) exchanges: bool,
+    /// Peers of the all-reduce ring; 0 for other rules.
+    pub(crate) world: usize,
+    /// Which start of this process it is.
+    pub(crate) incarnation: u64,
+    /// Longest wait for slower peers after the last step.
+    pub(crate) linger: Duration,
+}
+
+/// The loop's state.
+pub(crate) struct Driver {
+    core: Gossip,
+    fragments: Fragments,
+    network: NetworkHandle,
+    training: TrainingThread,
+    journal: Journal,
+    started: Instant,
+    terms: Terms,
+    numbers: Numbers,
+    ring: RingDriver,
+    stage: Stage,
+    core_allows: bool,
+    ever_met: bool,
+    interrupted: bool,
+    abandoned: bool,
+    ending: Option<Result<Box<Ending>, DriveError>>,
+}
+
+impl Driver {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let Parts { core, fragments, network, training, journal, started, terms } = parts;
+        let ring = RingDriver::new(network.peer_id(), terms.world, terms.incarnation);
+        Self {
+            core,
+            fragments,
+            network,
+            training,
+            journal,
+            started,
+            terms,
+            numbers: Numbers::default(),
+            ring,
+            stage: Stage::waiting(),
+            core_allows: true,
+            ever_met: false,
+            interrupted: false,
+            abandoned: false,
+            ending: None,
+        }
+    }
+
+    /// Runs until the steps are done and the swarm has settled, or `stop` says so.
+    pub(crate) async fn run(
+        mut self,
+        mut events: mpsc::Receiver<NetworkEvent>,
+        mut stop: watch::Receiver<bool>,
+    ) -> Result<(Box<Ending>, Journal), DriveError> {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while self.ending.is_none() {
+            let deadline = self.started + self.core.poll_deadline().0.since(Time::ZERO);
+            let wake = tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop), if !self.interrupted => Wake::Stop,
+                report = self.training.reports.recv() => Wake::Training(report),
+                event = events.recv() => Wake::Network(event),
+                () = sleep_until(deadline.into()) => Wake::Deadline,
+                _ = tick.tick() => Wake::Tick,
+            };
+            self.woken(wake);
+        }
+        if !self.abandoned {
+            self.training.join();
+        }
+        self.network.shutdown().await;
+        let ending = self.ending.take().unwrap_or(Err(DriveError::ThreadDied))?;
+        Ok((ending, self.journal))
+    }
+
+    fn now(&self) -> Time {
+        Time::ZERO + self.started.elapsed()
+    }
+
+    fn woken(&mut self, wake: Wake) {
+        match wake {
+            Wake::Stop => self.interrupted(),
+            Wake::Network(Some(event)) => self.network_event(event),
+            Wake::Network(None) => self.ending = Some(Err(DriveError::NetworkStopped)),
+            Wake::Training(Some(report)) => self.report(report),
+            Wake::Training(None) => self.ending = Some(Err(DriveError::ThreadDied)),
+            Wake::Deadline => self.feed(Input::Deadline),
+            Wake::Tick => self.journal.tick(&self.core, &self.network),
+        }
+        self.advance_stage();
+    }
+
+    /// Feeds the core and carries out everything it says.
+    fn feed(&mut self, input: Input) {
+        self.core.handle(input, self.now());
+        self.carry_out();
+    }
+
+    fn network_event(&mut self, event: NetworkEvent) {
+        self.journal.network_event(&event);
+        match event {
+            NetworkEvent::PeerUp { peer, incarnation, .. } => {
+                self.ever_met = true;
+                self.feed(Input::PeerUp { peer, incarnation });
+            }
+            NetworkEvent::PeerDown { peer, .. } => {
+                self.feed(Input::PeerDown { peer });
+                if self.ring.is_neighbour(&peer) {
+                    self.training.break_ring();
+                }
+            }
+            NetworkEvent::Message { from, message } => {
+                self.feed(Input::Received { from, message });
+            }
+            NetworkEvent::Tensor { from, header, payload } if header.leg == Leg::Ring => {
+                if let Some(piece) = self.ring.arrive(from, &header, &payload)
+                    && !self.training.ring_piece(piece)
+                {
+                    tracing::debug!(peer = %from, "ring piece not wanted");
+                }
+            }
+            NetworkEvent::Tensor { from, header, payload } => {
+                let exchange = header.exchange;
+                match self.numbers.arrive(from, &header, &payload) {
+                    Arrival::Complete { clock } => {
+                        let leg = header.leg;
+                        self.feed(Input::TensorReceived { from, exchange, leg, clock });
+                    }
+                    Arrival::Misshapen => {
+                        self.feed(Input::Offence { peer: from, offence: Offence::Garbage });
+                    }
+                    Arrival::Partial | Arrival::Unexpected => {}
+                }
+            }
+            NetworkEvent::Refused { difference, .. } => {
+                if self.terms.has_bootstrap && !self.ever_met {
+                    self.ending = Some(Err(DriveError::OtherRun(difference)));
+                }
+            }
+            NetworkEvent::BootstrapUnreachable { .. } => self.stage.bootstrap_failed(),
+            NetworkEvent::Listening { .. }
+            | NetworkEvent::SocketBuffers { .. }
+            | NetworkEvent::Offence { .. }
+            | NetworkEvent::RoundTrip { .. } => {}
+        }
+    }
+
+    fn report(&mut self, report: Report) {
+        match report {
+            Report::Read { exchange, clock, values } => {
+                self.numbers.keep(exchange, &values);
+                self.feed(Input::FragmentRead { exchange, clock });
+            }
+            Report::Mixed { exchange, clock, difference } => {
+                if let Some(difference) = difference {
+                    self.numbers.keep(exchange, &difference);
+                }
+                self.feed(Input::Mixed { exchange, clock });
+            }
+            Report::MixRefused { exchange, reason, detail } => {
+                self.journal.mix_refused(exchange, reason, &detail);
+                self.feed(Input::MixRefused { exchange, reason });
+            }
+            Report::Undone { exchange } => self.feed(Input::Undone { exchange }),
+            Report::Adopted { exchange } => self.feed(Input::Adopted { exchange }),
+            Report::RoundDue => self.feed(Input::RoundDue),
+            Report::Committed { clock, samples, step_time } => {
+                self.feed(Input::Committed { clock, samples, step_time });
+            }
+            Report::CommitHeld => self.feed(Input::CommitHeld),
+            Report::RingSend(piece) => {
+                if !self.ring.send(&self.network, &piece) {
+                    self.training.break_ring();
+                }
+            }
+            Report::Progress(progress) => {
+                self.journal.progress(&progress, &self.core, &self.network);
+            }
+            Report::Evaluated { position, evaluation } => {
+                self.journal.evaluated(position, evaluation);
+            }
+            Report::Checkpointed { path } => self.journal.checkpointed(&path),
+            Report::CheckpointFailed { error } => self.journal.checkpoint_failed(&error),
+            Report::StepsDone => self.steps_done(),
+            Report::Ended(ending) => self.ending = Some(ending.map_err(DriveError::from)),
+        }
+    }
+
+    fn update_allowed(&mut self) {
+        let allowed = self.core_allows && self.stage.trains();
+        self.training.command(Command::Allow(allowed));
+    }
+}

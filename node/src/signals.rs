@@ -1,0 +1,75 @@
+//! Ctrl-C and SIGTERM: the first asks for an orderly end, the second ends the process at once.
+
+use std::io;
+use std::thread;
+
+use tokio::sync::watch;
+
+/// Exit status after the second signal: what shells report for an interrupted process.
+pub const INTERRUPTED: u8 = 130;
+
+/// Listens to SIGINT and SIGTERM. The receiver turns `true` at the first one; at the second the
+/// process exits with [`INTERRUPTED`].
+///
+/// Signals are waited for on a thread of their own, so the second one works however busy or stuck
+/// the rest of the process is.
+///
+/// # Errors
+/// When the operating system refuses the thread or the handlers.
+pub fn listen() -> io::Result<watch::Receiver<bool>> {
+    let (stop, stopped) = watch::channel(false);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let mut signals = {
+        let _inside = runtime.enter();
+        Signals::new()?
+    };
+    thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        runtime.block_on(async {
+            signals.next().await;
+            // Written before the log line: the end must not depend on standard error.
+            stop.send_replace(true);
+            tracing::info!("stopping; once more to exit at once");
+            signals.next().await;
+            std::process::exit(i32::from(INTERRUPTED));
+        });
+    })?;
+    Ok(stopped)
+}
+
+#[cfg(unix)]
+struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Signals {
+    fn new() -> io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+#[cfg(windows)]
+struct Signals(tokio::signal::windows::CtrlC);
+
+#[cfg(windows)]
+impl Signals {
+    fn new() -> io::Result<Self> {
+        tokio::signal::windows::ctrl_c().map(Self)
+    }
+
+    async fn next(&mut self) {
+        self.0.recv().await;
+    }
+}

@@ -1,0 +1,210 @@
+//! The training thread: it owns the replica; everything else talks to it through two queues.
+
+mod ring;
+mod steps;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::mpsc as blocking;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use dnode_gossip::{RefusedMix, Role};
+use dnode_protocol::{Clock, ExchangeId, RunSpec};
+use dnode_trainer::{Evaluation, Replica, SKETCH_LEN, TrainError};
+use tokio::sync::mpsc;
+
+pub(crate) use ring::{RingPiece, RingPlace};
+
+/// Commands that wait for the thread. The core bounds what is open, so this is never reached.
+const COMMANDS_MAX: usize = 1024;
+/// Reports that wait for the driver; the thread waits when it is full.
+const REPORTS_MAX: usize = 256;
+/// Ring pieces that wait for the thread: a neighbour runs ahead by less than one all-reduce.
+const RING_PIECES_MAX: usize = 1024;
+
+/// What the thread trains, and when it reports.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// Local steps in all.
+    pub(crate) steps: u64,
+    /// Local steps per commit, H.
+    pub(crate) local_steps: u64,
+    /// Local steps per exchange round; 0 for rules without exchanges.
+    pub(crate) mix_every: u64,
+    /// Whether the rule has commits.
+    pub(crate) commits: bool,
+    /// Steps between progress reports.
+    pub(crate) metrics_every: u64,
+    /// Steps between evaluations; 0 is only at the end.
+    pub(crate) evaluate_every: u64,
+    /// Steps between checkpoints; 0 is only at the end.
+    pub(crate) checkpoint_every: u64,
+    /// Where checkpoints go.
+    pub(crate) checkpoints: PathBuf,
+    /// The run, for the checkpoints' manifests.
+    pub(crate) run: RunSpec,
+}
+
+/// Where a replica stands when the thread takes it over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Position {
+    /// Local steps done.
+    pub(crate) step: u64,
+    /// Samples processed.
+    pub(crate) samples: u64,
+    /// Commits done.
+    pub(crate) clock: Clock,
+}
+
+/// What the driver asks of the thread; done between steps, in order.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Copy a fragment.
+    Read { exchange: ExchangeId, range: Range<usize> },
+    /// Apply this end of an exchange.
+    Mix { exchange: ExchangeId, range: Range<usize>, terms: MixTerms, numbers: Vec<f32> },
+    /// Take back a responder's half.
+    Undo { exchange: ExchangeId, range: Range<usize>, weight: f32, difference: Vec<f32> },
+    /// Replace a fragment.
+    Adopt { exchange: ExchangeId, range: Range<usize>, values: Vec<f32> },
+    /// Commits are allowed up to this clock.
+    CommitLimit(Clock),
+    /// Whether local steps are allowed.
+    Allow(bool),
+    /// The replica has been replaced by one of this clock.
+    AdoptClock(Clock),
+    /// The ring is complete: this peer's place in it.
+    Ring(RingPlace),
+    /// End: write a checkpoint, and measure first if asked.
+    Stop { evaluate: bool },
+}
+
+/// How to mix.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MixTerms {
+    pub(crate) role: Role,
+    pub(crate) weight: f32,
+    pub(crate) clock_max: Clock,
+}
+
+/// What the thread tells the driver.
+#[derive(Debug)]
+pub(crate) enum Report {
+    /// Answer to [`Command::Read`].
+    Read { exchange: ExchangeId, clock: Clock, values: Vec<f32> },
+    /// Answer to [`Command::Mix`]; a responder's difference is to be kept.
+    Mixed { exchange: ExchangeId, clock: Clock, difference: Option<Vec<f32>> },
+    /// Answer to [`Command::Mix`] and [`Command::Adopt`].
+    MixRefused { exchange: ExchangeId, reason: RefusedMix, detail: String },
+    /// Answer to [`Command::Undo`].
+    Undone { exchange: ExchangeId },
+    /// Answer to [`Command::Adopt`].
+    Adopted { exchange: ExchangeId },
+    /// A round of exchanges is due.
+    RoundDue,
+    /// An outer step is done.
+    Committed { clock: Clock, samples: u64, step_time: Duration },
+    /// A commit is held back.
+    CommitHeld,
+    /// A piece for the next peer of the ring.
+    RingSend(RingPiece),
+    /// How training goes.
+    Progress(Box<Progress>),
+    /// Quality on held-out data.
+    Evaluated { position: Position, evaluation: Evaluation },
+    /// A checkpoint is safe.
+    Checkpointed { path: PathBuf },
+    /// A checkpoint could not be written; the earlier ones are untouched.
+    CheckpointFailed { error: String },
+    /// All steps are done; the thread goes on to serve exchanges.
+    StepsDone,
+    /// The thread has ended.
+    Ended(Result<Box<Ending>, TrainError>),
+}
+
+/// How training went since the last report.
+#[derive(Clone, Debug)]
+pub(crate) struct Progress {
+    pub(crate) position: Position,
+    /// Mean training loss since the last report.
+    pub(crate) loss: f64,
+    pub(crate) learning_rate: f64,
+    /// Samples per second of wall time since the last report.
+    pub(crate) samples_per_s: f64,
+    /// Seconds blocked by a bound so far.
+    pub(crate) wait_s: f64,
+    /// Count sketch of the replica weights.
+    pub(crate) sketch: Box<[f32; SKETCH_LEN]>,
+}
+
+/// How training ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Ending {
+    pub(crate) position: Position,
+    pub(crate) evaluation: Option<Evaluation>,
+    pub(crate) train_s: f64,
+    pub(crate) wait_s: f64,
+    /// The last checkpoint's parameters.
+    pub(crate) parameters: Option<PathBuf>,
+}
+
+/// The driver's side of the thread.
+#[derive(Debug)]
+pub(crate) struct TrainingThread {
+    commands: blocking::SyncSender<Command>,
+    ring: Option<blocking::SyncSender<RingPiece>>,
+    pub(crate) reports: mpsc::Receiver<Report>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl TrainingThread {
+    /// Starts the thread; it waits for [`Command::Allow`].
+    ///
+    /// # Errors
+    /// When the system cannot start a thread.
+    pub(crate) fn start(replica: Replica, plan: Plan, at: Position) -> std::io::Result<Self> {
+        let (commands, from_driver) = blocking::sync_channel(COMMANDS_MAX);
+        let (ring, ring_in) = blocking::sync_channel(RING_PIECES_MAX);
+        let (to_driver, reports) = mpsc::channel(REPORTS_MAX);
+        let thread = std::thread::Builder::new().name("training".to_owned()).spawn(move || {
+            let queues = steps::Queues { commands: from_driver, reports: to_driver, ring: ring_in };
+            steps::train(replica, plan, at, queues);
+        })?;
+        Ok(Self { commands, ring: Some(ring), reports, thread: Some(thread) })
+    }
+
+    /// Queues a command; `false` when the thread has ended.
+    ///
+    /// # Panics
+    /// When more is open than the core allows, which is a defect.
+    pub(crate) fn command(&self, command: Command) -> bool {
+        match self.commands.try_send(command) {
+            Ok(()) => true,
+            Err(blocking::TrySendError::Disconnected(_)) => false,
+            Err(blocking::TrySendError::Full(_)) => {
+                panic!("at most {COMMANDS_MAX} commands are open: the core bounds its exchanges")
+            }
+        }
+    }
+
+    /// Hands over a piece from the previous peer of the ring; `false` when it is not wanted.
+    pub(crate) fn ring_piece(&self, piece: RingPiece) -> bool {
+        self.ring.as_ref().is_some_and(|ring| ring.try_send(piece).is_ok())
+    }
+
+    /// Ends every wait for a ring piece.
+    pub(crate) fn break_ring(&mut self) {
+        self.ring = None;
+    }
+
+    /// Waits for the thread after it reported [`Report::Ended`].
+    pub(crate) fn join(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            // A panic in the thread was reported by its missing `Ended`.
+            let _ = thread.join();
+        }
+    }
+}

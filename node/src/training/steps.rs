@@ -1,0 +1,420 @@
+//! The loop of the training thread: steps, commits, rounds, and the driver's commands in between.
+
+use std::sync::mpsc as blocking;
+use std::time::{Duration, Instant};
+
+use dnode_gossip::{RefusedMix, Role};
+use dnode_protocol::Clock;
+use dnode_trainer::{
+    Checkpoint, Evaluation, MixError, Replica, SKETCH_LEN, StepReport, TrainError, checkpoint,
+};
+use tokio::sync::mpsc;
+
+use super::ring::{Ring, RingPiece};
+use super::{Command, Ending, MixTerms, Plan, Position, Progress, Report};
+
+/// A held commit lets the trainer stretch the round to this many times its length before it
+/// waits (algorithms §4, ladder rung 3: `H_max = 4·H_ref`).
+const STRETCH_MAX: u64 = 4;
+/// Weight of the newest step in the moving average of the step time.
+const STEP_TIME_GAIN: f64 = 0.1;
+
+/// The thread's ends of the queues.
+#[derive(Debug)]
+pub(super) struct Queues {
+    pub(super) commands: blocking::Receiver<Command>,
+    pub(super) reports: mpsc::Sender<Report>,
+    pub(super) ring: blocking::Receiver<RingPiece>,
+}
+
+/// Why the loop ended.
+enum End {
+    /// [`Command::Stop`].
+    Stopped { evaluate: bool },
+    /// The driver is gone.
+    Abandoned,
+    /// Training failed.
+    Failed(TrainError),
+}
+
+impl From<TrainError> for End {
+    fn from(error: TrainError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+struct Training {
+    replica: Replica,
+    plan: Plan,
+    at: Position,
+    queues: Queues,
+    limit: Clock,
+    allowed: bool,
+    ring: Option<Ring>,
+    steps_done: bool,
+    since_commit: u64,
+    evaluation_due: bool,
+    held: bool,
+    step_seconds: f64,
+    train_seconds: f64,
+    wait_seconds: f64,
+    report: Window,
+    parameters: Option<std::path::PathBuf>,
+}
+
+/// What has gathered since the last progress report.
+struct Window {
+    began: Instant,
+    loss: f64,
+    steps: u64,
+    samples: u64,
+    learning_rate: f64,
+}
+
+impl Window {
+    fn new() -> Self {
+        Self { began: Instant::now(), loss: 0.0, steps: 0, samples: 0, learning_rate: 0.0 }
+    }
+}
+
+/// Trains until told to stop; the last report is [`Report::Ended`].
+pub(super) fn train(replica: Replica, plan: Plan, at: Position, queues: Queues) {
+    let mut training = Training {
+        replica,
+        plan,
+        at,
+        queues,
+        limit: Clock(u64::MAX),
+        allowed: false,
+        ring: None,
+        steps_done: false,
+        since_commit: 0,
+        evaluation_due: false,
+        held: false,
+        step_seconds: 0.0,
+        train_seconds: 0.0,
+        wait_seconds: 0.0,
+        report: Window::new(),
+        parameters: None,
+    };
+    let end = training.run();
+    training.end(end);
+}
+
+impl Training {
+    fn run(&mut self) -> End {
+        loop {
+            if let Err(end) = self.advance() {
+                return end;
+            }
+        }
+    }
+
+    fn advance(&mut self) -> Result<(), End> {
+        while let Ok(command) = self.queues.commands.try_recv() {
+            self.obey(command)?;
+        }
+        if self.steps_done || !self.allowed {
+            return self.wait();
+        }
+        if self.at.step >= self.plan.steps {
+            return self.finish_steps();
+        }
+        if self.must_hold() {
+            return self.hold();
+        }
+        self.step()
+    }
+
+    /// Waits for the next command and obeys it.
+    fn wait(&mut self) -> Result<(), End> {
+        let command = self.queues.commands.recv().map_err(|_| End::Abandoned)?;
+        self.obey(command)
+    }
+
+    fn must_hold(&self) -> bool {
+        self.plan.commits
+            && self.since_commit >= STRETCH_MAX * self.plan.local_steps
+            && self.at.clock >= self.limit
+    }
+
+    fn hold(&mut self) -> Result<(), End> {
+        if !self.held {
+            self.held = true;
+            self.tell(Report::CommitHeld)?;
+        }
+        let began = Instant::now();
+        let waited = self.wait();
+        self.wait_seconds += began.elapsed().as_secs_f64();
+        self.commit_when_due()?;
+        waited
+    }
+
+    fn step(&mut self) -> Result<(), End> {
+        let began = Instant::now();
+        let report = self.local_step()?;
+        let seconds = began.elapsed().as_secs_f64();
+        self.train_seconds += seconds;
+        let first = self.step_seconds <= 0.0;
+        let gain = if first { 1.0 } else { STEP_TIME_GAIN };
+        self.step_seconds += gain * (seconds - self.step_seconds);
+        self.at.step += 1;
+        self.at.samples += report.samples;
+        self.since_commit += 1;
+        self.gather(&report);
+        self.commit_when_due()?;
+        let (step, plan) = (self.at.step, &self.plan);
+        let due = |every: u64| every > 0 && step.is_multiple_of(every);
+        let (round, evaluation) = (due(plan.mix_every), due(plan.evaluate_every));
+        let (checkpoint, progress) = (due(plan.checkpoint_every), due(plan.metrics_every));
+        self.evaluation_due |= evaluation;
+        if progress {
+            self.tell_progress()?;
+        }
+        if round {
+            self.tell(Report::RoundDue)?;
+        }
+        if checkpoint {
+            self.save()?;
+        }
+        self.evaluate_when_due()
+    }
+
+    fn local_step(&mut self) -> Result<StepReport, End> {
+        let step = self.at.step;
+        let Some(ring) = self.ring.as_mut() else { return Ok(self.replica.step(step)?) };
+        let split = self.replica.trainer_mut().split();
+        let trainer = split.ok_or_else(|| {
+            TrainError::Other("all-reduce needs a trainer whose step can be split".to_owned())
+        })?;
+        let gradient = trainer.gradient(step)?;
+        let send = |piece| self.queues.reports.blocking_send(Report::RingSend(piece)).is_ok();
+        let began = Instant::now();
+        let reduced = ring.all_reduce_mean(trainer.gradient_mut(), send, &self.queues.ring);
+        self.wait_seconds += began.elapsed().as_secs_f64();
+        reduced.map_err(|error| self.ring_end(error))?;
+        let trainer = self.replica.trainer_mut().split();
+        let updated = trainer.map(|trainer| trainer.update(step)).transpose()?;
+        Ok(StepReport { loss: gradient.loss, samples: gradient.samples, ..updated.unwrap_or_default() })
+    }
+
+    /// A broken ring is what a stop looks like from inside an all-reduce.
+    fn ring_end(&mut self, error: TrainError) -> End {
+        while let Ok(command) = self.queues.commands.try_recv() {
+            if let Command::Stop { evaluate } = command {
+                return End::Stopped { evaluate };
+            }
+        }
+        End::Failed(error)
+    }
+
+    /// Commits at the end of the round, or later when a bound has held it back; stretching goes
+    /// on in [`Training::advance`].
+    fn commit_when_due(&mut self) -> Result<(), End> {
+        let due = self.plan.commits && self.since_commit >= self.plan.local_steps;
+        if !due || self.at.clock >= self.limit {
+            return Ok(());
+        }
+        self.commit()
+    }
+
+    fn commit(&mut self) -> Result<(), End> {
+        self.replica.commit();
+        self.since_commit = 0;
+        self.held = false;
+        self.at.clock = self.at.clock.next();
+        let step_time = Duration::from_secs_f64(self.step_seconds.max(0.0));
+        let Position { samples, clock, .. } = self.at;
+        self.tell(Report::Committed { clock, samples, step_time })?;
+        self.evaluate_when_due()
+    }
+
+    /// Evaluation waits for the end of a round, when live and replica weights are one.
+    fn evaluate_when_due(&mut self) -> Result<(), End> {
+        if !self.evaluation_due || self.plan.commits && self.since_commit > 0 {
+            return Ok(());
+        }
+        self.evaluation_due = false;
+        let evaluation = self.evaluate()?;
+        let position = self.at;
+        self.tell(Report::Evaluated { position, evaluation })
+    }
+
+    fn evaluate(&mut self) -> Result<Evaluation, End> {
+        Ok(self.replica.evaluate()?)
+    }
+
+    fn finish_steps(&mut self) -> Result<(), End> {
+        if self.plan.commits && self.since_commit > 0 {
+            if self.at.clock >= self.limit {
+                return self.hold_last();
+            }
+            self.commit()?;
+        }
+        self.steps_done = true;
+        self.tell_progress()?;
+        self.tell(Report::StepsDone)
+    }
+
+    fn hold_last(&mut self) -> Result<(), End> {
+        if !self.held {
+            self.held = true;
+            self.tell(Report::CommitHeld)?;
+        }
+        let began = Instant::now();
+        let waited = self.wait();
+        self.wait_seconds += began.elapsed().as_secs_f64();
+        waited
+    }
+
+    fn obey(&mut self, command: Command) -> Result<(), End> {
+        let report = match command {
+            Command::Read { exchange, range } => {
+                let mut values = vec![0.0; range.len()];
+                self.replica.snapshot(range, &mut values);
+                Report::Read { exchange, clock: self.at.clock, values }
+            }
+            Command::Mix { exchange, range, terms, numbers } => {
+                match self.mix(range, terms, numbers) {
+                    Ok(difference) => Report::Mixed { exchange, clock: self.at.clock, difference },
+                    Err((reason, detail)) => Report::MixRefused { exchange, reason, detail },
+                }
+            }
+            Command::Undo { exchange, range, weight, difference } => {
+                self.replica.undo_responder(range, weight, &difference);
+                Report::Undone { exchange }
+            }
+            Command::Adopt { exchange, range, values } => match self.replica.adopt(range, &values) {
+                Ok(()) => Report::Adopted { exchange },
+                Err(error) => {
+                    let (reason, detail) = refused(&error);
+                    Report::MixRefused { exchange, reason, detail }
+                }
+            },
+            Command::CommitLimit(limit) => {
+                self.limit = limit;
+                return Ok(());
+            }
+            Command::Allow(allowed) => {
+                self.allowed = allowed;
+                self.report = Window::new();
+                return Ok(());
+            }
+            Command::AdoptClock(clock) => {
+                self.adopt_clock(clock);
+                return Ok(());
+            }
+            Command::Ring(place) => {
+                self.ring = Some(Ring::new(place));
+                return Ok(());
+            }
+            Command::Stop { evaluate } => return Err(End::Stopped { evaluate }),
+        };
+        self.tell(report)
+    }
+
+    /// The replica is now a donor's: go on from the step that belongs to the donor's clock, so that
+    /// the learning rate follows the swarm's progress.
+    fn adopt_clock(&mut self, clock: Clock) {
+        self.at.clock = self.at.clock.max(clock);
+        let reached = clock.0.saturating_mul(self.plan.local_steps).min(self.plan.steps);
+        self.at.step = self.at.step.max(reached);
+        self.since_commit = 0;
+        self.held = false;
+    }
+
+    fn mix(
+        &mut self,
+        range: std::ops::Range<usize>,
+        terms: MixTerms,
+        numbers: Vec<f32>,
+    ) -> Result<Option<Vec<f32>>, (RefusedMix, String)> {
+        if self.at.clock > terms.clock_max {
+            let detail = format!("own clock {} is past {}", self.at.clock, terms.clock_max);
+            return Err((RefusedMix::TooOld, detail));
+        }
+        match terms.role {
+            Role::Initiator => {
+                let mixed = self.replica.mix_initiator(range, terms.weight, &numbers);
+                mixed.map(|_| None).map_err(|error| refused(&error))
+            }
+            Role::Responder => {
+                let mut difference = vec![0.0; range.len()];
+                let mixed =
+                    self.replica.mix_responder(range, terms.weight, &numbers, &mut difference);
+                mixed.map(|_| Some(difference)).map_err(|error| refused(&error))
+            }
+        }
+    }
+
+    fn gather(&mut self, report: &StepReport) {
+        let window = &mut self.report;
+        window.loss += f64::from(report.loss);
+        window.steps += 1;
+        window.samples += report.samples;
+        window.learning_rate = f64::from(report.learning_rate);
+    }
+
+    fn tell_progress(&mut self) -> Result<(), End> {
+        let window = std::mem::replace(&mut self.report, Window::new());
+        if window.steps == 0 {
+            return Ok(());
+        }
+        let mut sketch = Box::new([0.0; SKETCH_LEN]);
+        self.replica.sketch(&mut sketch);
+        let progress = Progress {
+            position: self.at,
+            loss: window.loss / window.steps as f64,
+            learning_rate: window.learning_rate,
+            samples_per_s: window.samples as f64 / window.began.elapsed().as_secs_f64().max(1e-9),
+            wait_s: self.wait_seconds,
+            sketch,
+        };
+        self.tell(Report::Progress(Box::new(progress)))
+    }
+
+    /// Writes a checkpoint; a failure is reported and training goes on.
+    fn save(&mut self) -> Result<(), End> {
+        let Position { step, samples, clock } = self.at;
+        let run = self.plan.run.clone();
+        let checkpoint = Checkpoint { run, step, samples, clock, replica: &self.replica };
+        let report = match checkpoint::save(&self.plan.checkpoints, &checkpoint) {
+            Ok(saved) => {
+                self.parameters = Some(saved.parameters);
+                Report::Checkpointed { path: saved.directory }
+            }
+            Err(error) => Report::CheckpointFailed { error: error.to_string() },
+        };
+        self.tell(report)
+    }
+
+    fn tell(&self, report: Report) -> Result<(), End> {
+        self.queues.reports.blocking_send(report).map_err(|_| End::Abandoned)
+    }
+
+    fn end(&mut self, end: End) {
+        let ending = match end {
+            End::Abandoned => return,
+            End::Failed(error) => Err(error),
+            End::Stopped { evaluate } => self.last_words(evaluate),
+        };
+        // When the driver is gone there is nobody to tell.
+        let _ = self.tell(Report::Ended(ending));
+    }
+
+    fn last_words(&mut self, evaluate: bool) -> Result<Box<Ending>, TrainError> {
+        let _ = self.save();
+        let evaluation = if evaluate { Some(self.replica.evaluate()?) } else { None };
+        Ok(Box::new(Ending {
+            position: self.at,
+            evaluation,
+            train_s: self.train_seconds,
+            wait_s: self.wait_seconds,
+            parameters: self.parameters.take(),
+        }))
+    }
+}
+
+fn refused(error: &MixError) -> (RefusedMix, String) {
+    (RefusedMix::BadParameters, error.to_string())
+}

@@ -1,0 +1,107 @@
+//! Faults that a person can make, told by the real program in one line.
+
+#![expect(clippy::unwrap_used, reason = "a test may end by a panic, its helper functions included")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use dnode::data_dir::DataDir;
+
+fn dnode(folder: &Path, words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_dnode"))
+        .args(words)
+        .current_dir(folder)
+        .env_remove("RUST_LOG")
+        .output()
+        .unwrap()
+}
+
+/// The one line on standard error of a program that ends with `status`.
+fn fault(folder: &Path, words: &[&str], status: i32) -> String {
+    let output = dnode(folder, words);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(status), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(output.stdout.is_empty());
+    text.trim_end().to_owned()
+}
+
+#[test]
+fn a_wrong_configuration_is_told_in_one_line_and_ends_with_2() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    file("key.toml", "[run]\nseed = 1\n\n[gossip]\n\n\nlocal_step = 25\n");
+    file("range.toml", "[run]\nbatch = 0\n");
+    file("syntax.toml", "[run\n");
+    for (words, want) in [
+        (
+            &["--config", "key.toml"][..],
+            "error: unknown key `gossip.local_step` in key.toml line 7: did you mean `local_steps`?",
+        ),
+        (
+            &["--config", "range.toml"],
+            "error: run.batch = 0 in range.toml line 2 is not legal: must be an integer, 1 to 65536 samples",
+        ),
+        (&["--config", "syntax.toml"], "error: syntax.toml line 1 is not valid TOML: "),
+        (
+            &["--config", "none.toml"],
+            "error: cannot read configuration file none.toml: No such file",
+        ),
+        (
+            &["--bootstrap", "192.0.2.1:4001"],
+            "error: network.bootstrap = \"192.0.2.1:4001\" in --bootstrap is not legal: must be a list of at most 64 addresses such as \"/ip4/192.0.2.1/udp/4001/quic-v1\"",
+        ),
+        (
+            &["--set", "run.steps"],
+            "error: --set run.steps is not legal: must be section.key=value, for example gossip.local_steps=50",
+        ),
+        (
+            &["--set", "gosip.rule=none"],
+            "error: unknown key `gosip.rule` in --set: did you mean `gossip.rule`?",
+        ),
+        (
+            &["--threads", "0"],
+            "error: node.threads = 0 in --threads is not legal: must be an integer, 1 to 1024 threads",
+        ),
+        (&["--stepz", "3"], "error: unexpected argument '--stepz' found"),
+    ] {
+        let words: Vec<&str> = ["join"].iter().chain(words).copied().collect();
+        let text = fault(folder.path(), &words, 2);
+        assert!(text.starts_with(want), "{text}");
+    }
+    assert!(!folder.path().join("dnode-data").exists(), "a refused start leaves nothing behind");
+}
+
+#[test]
+fn a_data_directory_in_use_is_refused_with_its_user() {
+    let folder = tempfile::tempdir().unwrap();
+    let _first = DataDir::open(&folder.path().join("data")).unwrap();
+    let text = fault(folder.path(), &["join", "--data-dir", "data"], 1);
+    let want = format!(
+        "error: data directory data is in use by process {}: stop that, or choose another with --data-dir",
+        std::process::id()
+    );
+    assert_eq!(text, want);
+}
+
+#[test]
+fn the_printed_reference_is_a_configuration_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = dnode(folder.path(), &["config"]);
+    assert!(output.status.success());
+    std::fs::write(folder.path().join("run.toml"), output.stdout).unwrap();
+    let mut settings = dnode::config::Settings::new();
+    settings.file(&folder.path().join("run.toml")).unwrap();
+    assert_eq!(settings.resolve().unwrap(), dnode::config::Config::default());
+}
+
+#[test]
+fn the_peer_id_stays_and_is_known_while_the_peer_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let id =
+        || String::from_utf8(dnode(folder.path(), &["id", "--data-dir", "data"]).stdout).unwrap();
+    let first = id();
+    assert!(first.trim().parse::<dnode_protocol::PeerId>().is_ok(), "{first}");
+    let _running = DataDir::open(&folder.path().join("data")).unwrap();
+    assert_eq!(id(), first);
+}
