@@ -1,1 +1,75 @@
-//! Placeholder.
+//! The libp2p swarm of a dnode process: identity, discovery, handshake, frame streams.
+//!
+//! ```text
+//!   owner                      network task                       one task per stream
+//!   NetworkHandle ─ commands ─▶ Service ── Swarm (QUIC, TCP, identify, ping, Kademlia, mDNS)
+//!        │                        │  sessions: Greeting → Up | Refusing
+//!        │                        └─ streams::Behaviour ──▶ two streams out, two in, per peer
+//!        └─ frames ─ bounded queue ───────────────────────▶ writer ═▶ /dnode/control/1
+//!                                                                  ═▶ /dnode/bulk/1
+//!   NetworkEvent ◀─ bounded queue ◀─────────────────────── reader ◀═ (flow control when full)
+//! ```
+//!
+//! A connection proves the peer's identity; the first frame on each control stream, Hello, proves
+//! that both are of the same run. Only then is the peer reported up. It stays up as long as one
+//! connection remains. Only this crate knows libp2p, so that an edit elsewhere does not rebuild it.
+
+mod config;
+mod connections;
+mod dialer;
+mod discovery;
+mod event;
+mod handle;
+pub mod limits;
+mod link;
+mod service;
+mod session;
+mod sockets;
+pub mod streams;
+mod swarm;
+
+use std::sync::Arc;
+
+use dnode_protocol::Message;
+use dnode_protocol::frame::encode_control;
+use tokio::sync::mpsc;
+
+pub use config::{NetworkConfig, NetworkError, default_listen, key_log_requested, peer_id};
+pub use event::{Connection, DownReason, NetworkEvent, OffenceKind};
+pub use handle::{Bytes, CommandError, NetworkHandle, PeerStatus, SendError};
+pub use libp2p::Multiaddr;
+
+/// A network that can be started.
+#[derive(Debug)]
+pub struct Network;
+
+impl Network {
+    /// Listens, begins to look for peers, and runs until it is shut down or every handle is dropped.
+    ///
+    /// Must be called in a tokio runtime.
+    ///
+    /// # Errors
+    /// [`NetworkError`]; nothing runs then.
+    pub fn start(
+        config: NetworkConfig,
+    ) -> Result<(NetworkHandle, mpsc::Receiver<NetworkEvent>), NetworkError> {
+        let key = config.check()?;
+        let runtime = tokio::runtime::Handle::try_current()
+            .map_err(|error| NetworkError::Runtime(std::io::Error::other(error)))?;
+        let me = peer_id(&config.secret_key);
+        let hello = Message::Hello { run: config.run.clone(), incarnation: config.incarnation };
+        let hello =
+            encode_control(&hello).map_err(|error| NetworkError::Prepare(error.to_string()))?;
+        let swarm = swarm::build(&config, &key)?;
+        let (events, event_queue) = mpsc::channel(limits::EVENTS_MAX);
+        let (commands, command_queue) = mpsc::channel(limits::COMMANDS_MAX);
+        let (links, link_queue) = mpsc::channel(limits::LINK_EVENTS_MAX);
+        let shared: Arc<handle::Shared> = Arc::default();
+        let channels = session::Channels { events, links, total: Arc::clone(&shared.total) };
+        let parts = service::Parts { swarm, me, hello, shared: Arc::clone(&shared), channels };
+        let service = service::Service::new(config, parts);
+        runtime.spawn(service.run(command_queue, link_queue));
+        let handle = NetworkHandle { me, shared, commands };
+        Ok((handle, event_queue))
+    }
+}

@@ -1,0 +1,160 @@
+//! What a network is started with, and why it may not start.
+
+use std::fmt;
+use std::io;
+
+use dnode_protocol::{PeerId, RunSpec};
+use libp2p::Multiaddr;
+use libp2p::identity::Keypair;
+use libp2p::identity::ed25519::{self, SecretKey};
+use libp2p::multiaddr::Protocol;
+
+/// What a network is started with.
+#[derive(Clone)]
+pub struct NetworkConfig {
+    /// The Ed25519 secret key that proves who this peer is.
+    pub secret_key: [u8; 32],
+    /// Addresses to listen on; [`default_listen`] when the user named none.
+    pub listen: Vec<Multiaddr>,
+    /// Addresses of any live members, dialled until they answer and again when they are lost.
+    pub bootstrap: Vec<Multiaddr>,
+    /// Whether to find peers on the local network by multicast DNS.
+    pub mdns: bool,
+    /// What peers must agree on.
+    pub run: RunSpec,
+    /// Which start of this process it is; larger is later.
+    pub incarnation: u64,
+    /// Most peers connected at the same time, 1 to 4096.
+    pub peers_max: usize,
+    /// Peers to seek actively, at most `peers_max`; the rest is room for those that dial us.
+    pub peers_target: usize,
+    /// Whether to start although [`key_log_requested`]; for debugging only.
+    pub allow_key_log: bool,
+}
+
+impl NetworkConfig {
+    /// A configuration with default addresses, no bootstrap, mDNS off, and room for 32 peers.
+    #[must_use]
+    pub fn new(secret_key: [u8; 32], run: RunSpec, incarnation: u64) -> Self {
+        Self {
+            secret_key,
+            listen: default_listen(),
+            bootstrap: Vec::new(),
+            mdns: false,
+            run,
+            incarnation,
+            peers_max: 32,
+            peers_target: 16,
+            allow_key_log: false,
+        }
+    }
+}
+
+impl fmt::Debug for NetworkConfig {
+    /// Everything but the secret key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NetworkConfig")
+            .field("peer", &peer_id(&self.secret_key))
+            .field("listen", &self.listen)
+            .field("bootstrap", &self.bootstrap)
+            .field("mdns", &self.mdns)
+            .field("run", &self.run.id())
+            .field("incarnation", &self.incarnation)
+            .field("peers_max", &self.peers_max)
+            .field("peers_target", &self.peers_target)
+            .field("allow_key_log", &self.allow_key_log)
+            .finish()
+    }
+}
+
+/// Any free UDP port for QUIC and any free TCP port, on every IPv4 interface.
+#[must_use]
+pub fn default_listen() -> Vec<Multiaddr> {
+    let any = || Multiaddr::from(std::net::Ipv4Addr::UNSPECIFIED);
+    vec![any().with(Protocol::Udp(0)).with(Protocol::QuicV1), any().with(Protocol::Tcp(0))]
+}
+
+/// The peer that owns `secret_key`.
+#[must_use]
+pub fn peer_id(secret_key: &[u8; 32]) -> PeerId {
+    let Ok(secret) = SecretKey::try_from_bytes(*secret_key) else {
+        unreachable!("any 32 bytes are an Ed25519 secret key");
+    };
+    PeerId::from_public_key(ed25519::Keypair::from(secret).public().to_bytes())
+}
+
+/// Whether `SSLKEYLOGFILE` is set: libp2p's TLS would then write the keys of every QUIC session to
+/// that file. [`crate::Network::start`] refuses to start then, unless
+/// [`NetworkConfig::allow_key_log`].
+#[must_use]
+pub fn key_log_requested() -> bool {
+    std::env::var_os("SSLKEYLOGFILE").is_some()
+}
+
+/// Why a network did not start; nothing runs afterwards.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// Another process listens there.
+    #[error(
+        "listen on {address}: the port is in use by another process; stop it, or choose another port, for example {suggestion}"
+    )]
+    ListenInUse {
+        /// The configured address.
+        address: Multiaddr,
+        /// An address that differs in the port only.
+        suggestion: Multiaddr,
+    },
+    /// The address cannot be listened on for another reason.
+    #[error("listen on {address}: {reason}; expected for example /ip4/0.0.0.0/udp/0/quic-v1")]
+    Listen {
+        /// The configured address.
+        address: Multiaddr,
+        /// What the system or libp2p says.
+        reason: String,
+    },
+    /// A configured number is out of range.
+    #[error("configure the network: {key} is {value}, expected {range}")]
+    Range {
+        /// Name of the field of [`NetworkConfig`].
+        key: &'static str,
+        /// Its value.
+        value: usize,
+        /// What is allowed.
+        range: String,
+    },
+    /// Session keys would be written to a file.
+    #[error(
+        "start the network: SSLKEYLOGFILE is set, which would write the keys of every session to a file; unset it"
+    )]
+    KeyLog,
+    /// The secret key, the handshake or the hello message cannot be prepared.
+    #[error("prepare the network: {0}")]
+    Prepare(String),
+    /// There is no tokio runtime to run on.
+    #[error("start the network outside a tokio runtime")]
+    Runtime(#[source] io::Error),
+}
+
+/// Most peers a configuration may allow; each costs two streams and two queues.
+pub(crate) const PEERS_LIMIT: usize = 4096;
+
+impl NetworkConfig {
+    pub(crate) fn check(&self) -> Result<Keypair, NetworkError> {
+        let range = |key, value, max: usize| NetworkError::Range {
+            key,
+            value,
+            range: format!("1 to {max}"),
+        };
+        if self.peers_max == 0 || self.peers_max > PEERS_LIMIT {
+            return Err(range("peers_max", self.peers_max, PEERS_LIMIT));
+        }
+        if self.peers_target == 0 || self.peers_target > self.peers_max {
+            return Err(range("peers_target", self.peers_target, self.peers_max));
+        }
+        if key_log_requested() && !self.allow_key_log {
+            return Err(NetworkError::KeyLog);
+        }
+        Keypair::ed25519_from_bytes(self.secret_key)
+            .map_err(|error| NetworkError::Prepare(error.to_string()))
+    }
+}

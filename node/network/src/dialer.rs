@@ -1,0 +1,276 @@
+//! Which address to dial when: bootstrap addresses for ever, discovered peers a few times.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use dnode_protocol::PeerId;
+use libp2p::Multiaddr;
+use libp2p::swarm::ConnectionId;
+use tokio::time::Instant;
+
+use crate::limits::{
+    ADDRESSES_PER_PEER_MAX, KNOWN_PEERS_MAX, REDIAL_ATTEMPTS_MAX, REDIAL_MAX, REDIAL_MIN,
+};
+
+/// Where a bootstrap address stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// Dialled again at the given time.
+    Waiting(Instant),
+    Dialing(ConnectionId),
+    /// Led to this peer.
+    Connected(PeerId),
+    /// Leads to ourselves or to a peer of another run.
+    Abandoned,
+}
+
+#[derive(Debug)]
+struct Bootstrap {
+    address: Multiaddr,
+    failures: u32,
+    progress: Progress,
+}
+
+#[derive(Debug)]
+struct Known {
+    addresses: Vec<Multiaddr>,
+    failures: u32,
+    next: Instant,
+}
+
+/// A bootstrap address that failed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Unreachable {
+    pub(crate) address: Multiaddr,
+    pub(crate) retry_in: Duration,
+}
+
+/// Remembers addresses and when to dial them; dials nothing itself.
+#[derive(Debug)]
+pub(crate) struct Dialer {
+    bootstrap: Vec<Bootstrap>,
+    known: BTreeMap<PeerId, Known>,
+    jitter: u64,
+}
+
+impl Dialer {
+    /// `seed` decides the jitter, so that peers that lost the same peer do not dial in step.
+    pub(crate) fn new(bootstrap: &[Multiaddr], seed: u64, now: Instant) -> Self {
+        let wait = |address: &Multiaddr| Bootstrap {
+            address: address.clone(),
+            failures: 0,
+            progress: Progress::Waiting(now),
+        };
+        Self {
+            bootstrap: bootstrap.iter().map(wait).collect(),
+            known: BTreeMap::new(),
+            jitter: seed,
+        }
+    }
+
+    /// Bootstrap addresses to dial now, by index.
+    pub(crate) fn due_bootstrap(&self, now: Instant) -> Vec<(usize, Multiaddr)> {
+        let due = |b: &Bootstrap| matches!(b.progress, Progress::Waiting(at) if at <= now);
+        let entries = self.bootstrap.iter().enumerate();
+        entries
+            .filter(|(_, entry)| due(entry))
+            .map(|(index, entry)| (index, entry.address.clone()))
+            .collect()
+    }
+
+    /// The dial of bootstrap address `index` began.
+    pub(crate) fn dialing(&mut self, index: usize, connection: ConnectionId) {
+        self.bootstrap[index].progress = Progress::Dialing(connection);
+    }
+
+    /// Bootstrap address `index` leads to a peer that is connected already.
+    pub(crate) fn reached(&mut self, index: usize, peer: PeerId) {
+        self.bootstrap[index].progress = Progress::Connected(peer);
+    }
+
+    /// Bootstrap address `index` need never be dialled again.
+    pub(crate) fn abandon(&mut self, index: usize) {
+        self.bootstrap[index].progress = Progress::Abandoned;
+    }
+
+    /// The dial of bootstrap address `index` did not even begin.
+    pub(crate) fn failed(&mut self, index: usize, now: Instant) -> Unreachable {
+        let failures = self.bootstrap[index].failures.saturating_add(1);
+        let retry_in = self.back_off(failures);
+        let entry = &mut self.bootstrap[index];
+        entry.failures = failures;
+        entry.progress = Progress::Waiting(now + retry_in);
+        Unreachable { address: entry.address.clone(), retry_in }
+    }
+
+    /// Which bootstrap address the dial `connection` was of.
+    pub(crate) fn bootstrap_of(&self, connection: ConnectionId) -> Option<usize> {
+        let of = |entry: &Bootstrap| entry.progress == Progress::Dialing(connection);
+        self.bootstrap.iter().position(of)
+    }
+
+    /// The handshake with `peer` is done.
+    pub(crate) fn up(&mut self, peer: PeerId) {
+        if let Some(known) = self.known.get_mut(&peer) {
+            known.failures = 0;
+        }
+        for entry in &mut self.bootstrap {
+            if entry.progress == Progress::Connected(peer) {
+                entry.failures = 0;
+            }
+        }
+    }
+
+    /// The last connection to `peer` closed, or could not be made: both kinds of address wait.
+    /// Returns the bootstrap addresses that led to it.
+    pub(crate) fn down(&mut self, peer: PeerId, now: Instant) -> Vec<Unreachable> {
+        if let Some(failures) = self.known.get(&peer).map(|known| known.failures + 1) {
+            let wait = self.back_off(failures);
+            if failures >= REDIAL_ATTEMPTS_MAX {
+                self.known.remove(&peer);
+            } else if let Some(known) = self.known.get_mut(&peer) {
+                known.failures = failures;
+                known.next = now + wait;
+            }
+        }
+        let led = |entry: &Bootstrap| entry.progress == Progress::Connected(peer);
+        let indices: Vec<_> =
+            (0..self.bootstrap.len()).filter(|&index| led(&self.bootstrap[index])).collect();
+        let failed = indices.into_iter().map(|index| self.failed(index, now));
+        failed.collect()
+    }
+
+    /// `peer` left for good: forgets what was discovered of it.
+    pub(crate) fn left(&mut self, peer: PeerId) {
+        self.known.remove(&peer);
+    }
+
+    /// Never dials `peer` again unless it is discovered anew.
+    pub(crate) fn refused(&mut self, peer: PeerId) {
+        self.known.remove(&peer);
+        for entry in &mut self.bootstrap {
+            if entry.progress == Progress::Connected(peer) {
+                entry.progress = Progress::Abandoned;
+            }
+        }
+    }
+
+    /// Remembers where `peer` may be found.
+    pub(crate) fn learn(&mut self, peer: PeerId, addresses: &[Multiaddr], now: Instant) {
+        if !self.known.contains_key(&peer) && self.known.len() >= KNOWN_PEERS_MAX {
+            return;
+        }
+        let known = self.known.entry(peer).or_insert_with(|| Known {
+            addresses: Vec::new(),
+            failures: 0,
+            next: now,
+        });
+        for address in addresses {
+            if known.addresses.len() < ADDRESSES_PER_PEER_MAX && !known.addresses.contains(address)
+            {
+                known.addresses.push(address.clone());
+            }
+        }
+    }
+
+    /// Known peers to dial now, with their addresses.
+    pub(crate) fn due_known(&self, now: Instant) -> Vec<(PeerId, Vec<Multiaddr>)> {
+        let due = self.known.iter().filter(|(_, known)| known.next <= now);
+        due.map(|(peer, known)| (*peer, known.addresses.clone())).collect()
+    }
+
+    /// The dial of a known peer began or is not needed: looks at it again later.
+    pub(crate) fn postpone(&mut self, peer: PeerId, now: Instant) {
+        if let Some(known) = self.known.get_mut(&peer) {
+            known.next = now + REDIAL_MIN;
+        }
+    }
+
+    /// `REDIAL_MIN · 2^(failures − 1)`, at most `REDIAL_MAX`, times 0.75 to 1.25.
+    fn back_off(&mut self, failures: u32) -> Duration {
+        // SplitMix64 (Steele, Lea, Flood 2014): spreads dials in time, guards nothing.
+        self.jitter = self.jitter.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.jitter;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        let quarter = u32::try_from((z ^ (z >> 31)) % 512).unwrap_or(0);
+        let wait = REDIAL_MIN * 2_u32.saturating_pow(failures.saturating_sub(1)).min(1 << 10);
+        wait.min(REDIAL_MAX) * (768 + quarter) / 1024
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(port: u16) -> Multiaddr {
+        format!("/ip4/127.0.0.1/udp/{port}/quic-v1").parse().unwrap()
+    }
+
+    fn peer(byte: u8) -> PeerId {
+        PeerId::from_public_key([byte; 32])
+    }
+
+    #[tokio::test]
+    async fn a_dead_bootstrap_address_is_retried_ever_more_slowly_and_for_ever() {
+        let mut now = Instant::now();
+        let mut dialer = Dialer::new(&[address(1)], 7, now);
+        let mut longest = Duration::ZERO;
+        for attempt in 1..100 {
+            assert_eq!(dialer.due_bootstrap(now).len(), 1);
+            let connection = ConnectionId::new_unchecked(attempt);
+            dialer.dialing(0, connection);
+            assert!(dialer.due_bootstrap(now).is_empty());
+            assert_eq!(dialer.bootstrap_of(connection), Some(0));
+            let unreachable = dialer.failed(0, now);
+            assert!(unreachable.retry_in >= REDIAL_MIN * 3 / 4);
+            assert!(unreachable.retry_in <= REDIAL_MAX * 5 / 4);
+            longest = longest.max(unreachable.retry_in);
+            now += unreachable.retry_in;
+        }
+        assert!(longest >= REDIAL_MAX * 3 / 4);
+    }
+
+    #[tokio::test]
+    async fn a_lost_bootstrap_peer_is_dialled_again_and_a_refused_one_is_not() {
+        let now = Instant::now();
+        let mut dialer = Dialer::new(&[address(1), address(2)], 7, now);
+        dialer.reached(0, peer(1));
+        dialer.reached(1, peer(2));
+        dialer.refused(peer(2));
+        assert!(dialer.down(peer(2), now).is_empty());
+        assert_eq!(dialer.down(peer(1), now)[0].address, address(1));
+        let due = dialer.due_bootstrap(now + REDIAL_MAX);
+        assert_eq!(due, [(0, address(1))]);
+    }
+
+    #[tokio::test]
+    async fn a_discovered_peer_is_forgotten_after_a_few_failures() {
+        let mut now = Instant::now();
+        let mut dialer = Dialer::new(&[], 7, now);
+        dialer.learn(peer(1), &[address(1), address(1), address(2)], now);
+        for _ in 0..REDIAL_ATTEMPTS_MAX {
+            assert_eq!(dialer.due_known(now), [(peer(1), vec![address(1), address(2)])]);
+            dialer.down(peer(1), now);
+            now += REDIAL_MAX * 2;
+        }
+        assert!(dialer.due_known(now).is_empty());
+    }
+
+    #[tokio::test]
+    async fn memory_of_peers_and_addresses_is_bounded() {
+        let now = Instant::now();
+        let mut dialer = Dialer::new(&[], 7, now);
+        let addresses: Vec<_> = (1..100).map(address).collect();
+        for number in 0..=u8::MAX {
+            dialer.learn(peer(number), &addresses, now);
+        }
+        dialer.learn(PeerId::from_public_key([7; 32].map(|b: u8| b ^ 1)), &[], now);
+        let mut key = [0; 32];
+        key[0] = 1;
+        dialer.learn(PeerId::from_public_key(key), &addresses, now);
+        let due = dialer.due_known(now);
+        assert_eq!(due.len(), KNOWN_PEERS_MAX);
+        assert!(due.iter().all(|(_, a)| a.len() == ADDRESSES_PER_PEER_MAX));
+    }
+}

@@ -1,0 +1,176 @@
+//! Everything the network tells its owner.
+
+use std::fmt;
+use std::time::Duration;
+
+use dnode_protocol::frame::TensorHeader;
+use dnode_protocol::{Message, PeerId, RunDifference};
+use libp2p::Multiaddr;
+
+/// What a peer is reached by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connection {
+    /// QUIC, directly.
+    Quic,
+    /// TCP with Noise and Yamux: the fall-back, or through a relay.
+    Tcp,
+}
+
+impl fmt::Display for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Quic => "quic",
+            Self::Tcp => "tcp",
+        })
+    }
+}
+
+/// Why a peer is no longer connected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DownReason {
+    /// It ended its streams in good order.
+    Left,
+    /// The last connection failed.
+    Lost(String),
+    /// Another start of its process took its place.
+    Restarted,
+    /// It broke the protocol; [`NetworkEvent::Offence`] came before.
+    Offence,
+    /// It found a difference in the run after all; [`NetworkEvent::Refused`] came before.
+    Refused,
+    /// [`crate::NetworkHandle::disconnect`].
+    Disconnected,
+}
+
+impl fmt::Display for DownReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Left => "it left",
+            Self::Lost(cause) => return write!(f, "connection lost: {cause}"),
+            Self::Restarted => "it started anew",
+            Self::Offence => "it broke the protocol",
+            Self::Refused => "it is of another run",
+            Self::Disconnected => "disconnected by this peer",
+        })
+    }
+}
+
+/// How a peer broke the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum OffenceKind {
+    /// A frame that is no frame, or of another protocol version.
+    Garbage,
+    /// A frame longer than the limit.
+    Oversize,
+    /// A tensor whose checksum does not fit.
+    Checksum,
+    /// A message that does not belong here, such as anything before Hello or a second Hello.
+    Unexpected,
+    /// No Hello within [`crate::limits::HELLO_TIMEOUT`].
+    NoHello,
+    /// More streams than a peer may open.
+    Streams,
+}
+
+impl fmt::Display for OffenceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Garbage => "garbage",
+            Self::Oversize => "oversize frame",
+            Self::Checksum => "wrong checksum",
+            Self::Unexpected => "unexpected message",
+            Self::NoHello => "no hello",
+            Self::Streams => "too many streams",
+        })
+    }
+}
+
+/// What the network tells its owner.
+///
+/// Of one peer: `PeerUp`, then any `Message` and `Tensor` and `RoundTrip`, then `PeerDown`, and so
+/// on. Messages keep their order, tensor frames keep theirs; the two are not ordered among each other.
+/// When the last connection is lost while another is being opened, what was on its way may be lost.
+#[derive(Clone, Debug, PartialEq)]
+pub enum NetworkEvent {
+    /// The network listens on an address, complete with this peer's id: what another may dial.
+    Listening {
+        /// The address.
+        address: Multiaddr,
+    },
+    /// The buffers that the UDP sockets really have; less than
+    /// [`crate::limits::SOCKET_BUFFER_BYTES`] loses packets under load.
+    SocketBuffers {
+        /// Receive buffer, bytes.
+        receive_bytes: usize,
+        /// Send buffer, bytes.
+        send_bytes: usize,
+    },
+    /// A peer of the run is connected and may be sent to.
+    PeerUp {
+        /// The peer.
+        peer: PeerId,
+        /// The other end of the connection.
+        address: Multiaddr,
+        /// Which start of its process.
+        incarnation: u64,
+        /// What it is reached by.
+        connection: Connection,
+    },
+    /// A peer is no longer connected.
+    PeerDown {
+        /// The peer.
+        peer: PeerId,
+        /// Why.
+        reason: DownReason,
+    },
+    /// A peer said something.
+    Message {
+        /// The peer.
+        from: PeerId,
+        /// What; never a Hello or a Refuse.
+        message: Message,
+    },
+    /// A piece of a tensor arrived whole.
+    Tensor {
+        /// The peer.
+        from: PeerId,
+        /// What it is; its limits were checked.
+        header: TensorHeader,
+        /// The bytes; their checksum was verified.
+        payload: Vec<u8>,
+    },
+    /// A peer broke the protocol; it was disconnected and is blocked for a while.
+    Offence {
+        /// The peer.
+        peer: PeerId,
+        /// How.
+        kind: OffenceKind,
+        /// What exactly.
+        detail: String,
+    },
+    /// A peer is of another run; it was disconnected and is not dialled again.
+    Refused {
+        /// The peer.
+        peer: PeerId,
+        /// Where the runs differ, seen from here.
+        difference: RunDifference,
+        /// Whether this peer saw it first.
+        by_us: bool,
+    },
+    /// A bootstrap address did not answer; it will be dialled again.
+    BootstrapUnreachable {
+        /// The configured address.
+        address: Multiaddr,
+        /// Why.
+        error: String,
+        /// When it is dialled again.
+        retry_in: Duration,
+    },
+    /// A peer answered a ping.
+    RoundTrip {
+        /// The peer.
+        peer: PeerId,
+        /// Round-trip time.
+        rtt: Duration,
+    },
+}

@@ -1,0 +1,287 @@
+//! The owner's handle: sends without blocking, and asks the network to dial, disconnect or stop.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use dnode_protocol::frame::{Codec, EncodeError, TensorHeader, encode_control};
+use dnode_protocol::limits::{FRAGMENT_ELEMENTS_MAX, FRAGMENTS_MAX};
+use dnode_protocol::{Message, PeerId};
+use libp2p::Multiaddr;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::event::Connection;
+use crate::limits::{BULK_QUEUE_MAX, CONTROL_QUEUE_MAX};
+use crate::link::Outgoing;
+
+/// Bytes of frames that a peer, or all peers, exchanged with this one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bytes {
+    /// Received.
+    pub received: u64,
+    /// Sent.
+    pub sent: u64,
+}
+
+/// Counts bytes from several tasks.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    received: AtomicU64,
+    sent: AtomicU64,
+}
+
+impl Traffic {
+    pub(crate) fn add_received(&self, bytes: usize) {
+        self.received.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_sent(&self, bytes: usize) {
+        self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn bytes(&self) -> Bytes {
+        Bytes {
+            received: self.received.load(Ordering::Relaxed),
+            sent: self.sent.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// One connected peer as the handle sees it.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) control: mpsc::Sender<Outgoing>,
+    pub(crate) bulk: mpsc::Sender<Outgoing>,
+    pub(crate) traffic: Arc<Traffic>,
+    pub(crate) address: Multiaddr,
+    pub(crate) incarnation: u64,
+    pub(crate) connection: Connection,
+    pub(crate) rtt: Option<Duration>,
+}
+
+/// What the network's task and the handles share.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    peers: Mutex<BTreeMap<PeerId, Entry>>,
+    pub(crate) total: Arc<Traffic>,
+}
+
+impl Shared {
+    pub(crate) fn peers(&self) -> MutexGuard<'_, BTreeMap<PeerId, Entry>> {
+        // Nothing panics while it holds the lock, and the map stays whole if something did.
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connected peer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PeerStatus {
+    /// The peer.
+    pub peer: PeerId,
+    /// The other end of the connection.
+    pub address: Multiaddr,
+    /// Which start of its process.
+    pub incarnation: u64,
+    /// What it is reached by.
+    pub connection: Connection,
+    /// Last measured round-trip time.
+    pub rtt: Option<Duration>,
+    /// Bytes of frames since it is connected.
+    pub bytes: Bytes,
+}
+
+/// Why something was not queued; nothing was sent.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// The peer is not connected.
+    #[error("send to {0}: it is not connected")]
+    NotConnected(PeerId),
+    /// The peer takes less than is sent to it.
+    #[error("send to {peer}: {waiting} {what} wait already")]
+    QueueFull {
+        /// The peer.
+        peer: PeerId,
+        /// What waits.
+        what: &'static str,
+        /// The bound of the queue.
+        waiting: usize,
+    },
+    /// The message exceeds a limit of the protocol.
+    #[error("send to {0}")]
+    Encode(PeerId, #[source] EncodeError),
+    /// The header does not describe the payload, or exceeds a limit of the protocol.
+    #[error(
+        "send a tensor: {payload_bytes} bytes of payload do not fit the {elements} elements of fragment {fragment}"
+    )]
+    Tensor {
+        /// Length of the payload.
+        payload_bytes: usize,
+        /// Elements that the header names.
+        elements: u32,
+        /// Fragment that the header names.
+        fragment: u32,
+    },
+}
+
+/// Why a command was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CommandError {
+    /// Too many commands wait.
+    #[error("command the network: {} commands wait already", crate::limits::COMMANDS_MAX)]
+    QueueFull,
+    /// The network has stopped.
+    #[error("command the network: it has stopped")]
+    Stopped,
+}
+
+/// What the handle asks of the network's task.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Dial(Multiaddr),
+    Disconnect(PeerId, Duration),
+    Shutdown(oneshot::Sender<()>),
+}
+
+/// The owner's side of a running network; clones act on the same network.
+#[derive(Clone, Debug)]
+pub struct NetworkHandle {
+    pub(crate) me: PeerId,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) commands: mpsc::Sender<Command>,
+}
+
+impl NetworkHandle {
+    /// This peer.
+    #[must_use]
+    pub const fn peer_id(&self) -> PeerId {
+        self.me
+    }
+
+    /// Queues a message; never blocks.
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing was queued.
+    pub fn send(&self, peer: PeerId, message: &Message) -> Result<(), SendError> {
+        let frame = encode_control(message).map_err(|error| SendError::Encode(peer, error))?;
+        let queue = self.queue(peer, |entry| &entry.control)?;
+        queue
+            .try_send(Outgoing::Control(frame))
+            .map_err(|error| refusal(peer, "messages", CONTROL_QUEUE_MAX, &error))
+    }
+
+    /// Queues a whole tensor; never blocks. It is sent in frames of at most
+    /// [`dnode_protocol::limits::TENSOR_PAYLOAD_BYTES_MAX`].
+    ///
+    /// `header`: describes the tensor; `offset` and `payload_bytes` are filled in for each frame.
+    /// `payload`: all its elements, `elements` × 4 bytes.
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing was queued.
+    pub fn send_tensor(
+        &self,
+        peer: PeerId,
+        header: TensorHeader,
+        payload: Arc<[u8]>,
+    ) -> Result<(), SendError> {
+        let Codec::F32 = header.codec;
+        let elements = header.elements as usize;
+        let fits = elements > 0
+            && elements <= FRAGMENT_ELEMENTS_MAX
+            && payload.len() == elements * 4
+            && (header.fragment.0 as usize) < FRAGMENTS_MAX;
+        if !fits {
+            return Err(SendError::Tensor {
+                payload_bytes: payload.len(),
+                elements: header.elements,
+                fragment: header.fragment.0,
+            });
+        }
+        let queue = self.queue(peer, |entry| &entry.bulk)?;
+        queue
+            .try_send(Outgoing::Tensor(header, payload))
+            .map_err(|error| refusal(peer, "tensors", BULK_QUEUE_MAX, &error))
+    }
+
+    fn queue(
+        &self,
+        peer: PeerId,
+        which: impl Fn(&Entry) -> &mpsc::Sender<Outgoing>,
+    ) -> Result<mpsc::Sender<Outgoing>, SendError> {
+        let peers = self.shared.peers();
+        let entry = peers.get(&peer).ok_or(SendError::NotConnected(peer))?;
+        Ok(which(entry).clone())
+    }
+
+    /// Dials an address once; the outcome is [`crate::NetworkEvent::PeerUp`] or nothing.
+    ///
+    /// # Errors
+    /// [`CommandError`].
+    pub fn dial(&self, address: Multiaddr) -> Result<(), CommandError> {
+        self.command(Command::Dial(address))
+    }
+
+    /// Disconnects a peer and neither accepts nor dials it for `back_off`.
+    ///
+    /// # Errors
+    /// [`CommandError`].
+    pub fn disconnect(&self, peer: PeerId, back_off: Duration) -> Result<(), CommandError> {
+        self.command(Command::Disconnect(peer, back_off))
+    }
+
+    fn command(&self, command: Command) -> Result<(), CommandError> {
+        self.commands.try_send(command).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => CommandError::QueueFull,
+            mpsc::error::TrySendError::Closed(_) => CommandError::Stopped,
+        })
+    }
+
+    /// The connected peers.
+    #[must_use]
+    pub fn peers(&self) -> Vec<PeerStatus> {
+        let status = |(peer, entry): (&PeerId, &Entry)| PeerStatus {
+            peer: *peer,
+            address: entry.address.clone(),
+            incarnation: entry.incarnation,
+            connection: entry.connection,
+            rtt: entry.rtt,
+            bytes: entry.traffic.bytes(),
+        };
+        self.shared.peers().iter().map(status).collect()
+    }
+
+    /// Bytes of frames of all peers since the start.
+    #[must_use]
+    pub fn bytes(&self) -> Bytes {
+        self.shared.total.bytes()
+    }
+
+    /// Sends what is queued, hangs up, and stops; within [`crate::limits::SHUTDOWN_MAX`], whether
+    /// or not the peers take it. Resolves when it is done, at once if the network has stopped.
+    pub async fn shutdown(&self) {
+        let (done, stopped) = oneshot::channel();
+        if self.commands.send(Command::Shutdown(done)).await.is_ok() {
+            // An error means that the network's task has ended, which is what was asked.
+            let _ = stopped.await;
+        }
+    }
+}
+
+const fn refusal(
+    peer: PeerId,
+    what: &'static str,
+    waiting: usize,
+    error: &mpsc::error::TrySendError<Outgoing>,
+) -> SendError {
+    match error {
+        mpsc::error::TrySendError::Full(_) => SendError::QueueFull { peer, what, waiting },
+        mpsc::error::TrySendError::Closed(_) => SendError::NotConnected(peer),
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} B in, {} B out", self.received, self.sent)
+    }
+}

@@ -1,0 +1,125 @@
+//! Every bound and interval of the network, with its reason.
+
+use std::time::Duration;
+
+use dnode_protocol::limits::TENSOR_PAYLOAD_BYTES_MAX;
+
+/// Events that wait for the owner of the network, at most 16 MiB of tensor payload.
+///
+/// When it is full, the readers stop reading and flow control slows the senders.
+pub const EVENTS_MAX: usize = 64;
+
+/// Commands (dial, disconnect, shutdown) that wait for the network.
+pub const COMMANDS_MAX: usize = 64;
+
+/// Control messages that wait for one peer; a round needs fewer than ten.
+pub const CONTROL_QUEUE_MAX: usize = 256;
+
+/// Tensors that wait for one peer: 32 MiB at the largest fragment.
+pub const BULK_QUEUE_MAX: usize = 8;
+
+/// Reports of stream tasks that wait for the network; each task sends a handful in its life.
+pub(crate) const LINK_EVENTS_MAX: usize = 256;
+
+/// Own events (peer up, peer down, …) that wait for room in the event queue.
+///
+/// At this length the network stops taking connection events until the owner reads some.
+pub(crate) const OUTBOX_MAX: usize = 1024;
+
+/// Inbound streams of one connection that wait to be taken; an honest peer opens two.
+pub const INBOUND_STREAMS_MAX: usize = 16;
+
+/// Inbound streams of one peer that are read at the same time: two kinds, on an old and a new
+/// connection.
+pub(crate) const READERS_MAX: usize = 4;
+
+/// Connections to one peer: two from a simultaneous dial and one that replaces a dead one.
+pub(crate) const CONNECTIONS_PER_PEER_MAX: u32 = 3;
+
+/// Connections beyond those of peers: libp2p nodes of other kinds, and peers being looked up.
+pub(crate) const STRANGERS_MAX: u32 = 16;
+
+/// Connections that are being established, each way; a handshake costs about a millisecond of CPU.
+pub(crate) const PENDING_CONNECTIONS_MAX: u32 = 64;
+
+/// Peers whose addresses are remembered; a run keeps fewer neighbours than this.
+pub(crate) const KNOWN_PEERS_MAX: usize = 256;
+
+/// Addresses remembered of one peer: IPv4 and IPv6, QUIC and TCP, of two interfaces.
+pub(crate) const ADDRESSES_PER_PEER_MAX: usize = 8;
+
+/// Peers that are blocked at the same time; beyond it the one that is free soonest is freed.
+pub(crate) const BLOCKED_PEERS_MAX: usize = 1024;
+
+/// Provider records of other peers kept by this node, in keys; a node serves few runs.
+pub(crate) const KAD_PROVIDED_KEYS_MAX: usize = 16;
+/// Value records kept for others; dnode stores none, so strangers may leave a few.
+pub(crate) const KAD_RECORDS_MAX: usize = 16;
+/// Longest value record kept for others, bytes.
+pub(crate) const KAD_VALUE_BYTES_MAX: usize = 1024;
+/// Providers kept per run; enough to find the swarm from.
+pub(crate) const KAD_PROVIDERS_MAX: usize = 64;
+/// How long a provider record lives; a peer renews its own every [`DISCOVER_MAX`].
+pub(crate) const KAD_PROVIDER_TTL: Duration = Duration::from_secs(600);
+/// How long one Kademlia query may take.
+pub(crate) const KAD_QUERY_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// From the connection to the other's Hello; covers a slow link, denies a silent peer.
+pub const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a refused peer may take to read why before the connection closes.
+pub(crate) const REFUSE_LINGER: Duration = Duration::from_secs(1);
+
+/// How long [`crate::NetworkHandle::shutdown`] waits for queues to drain and peers to hang up.
+pub const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
+
+/// Before a peer of another run is dialled or accepted again; its configuration must change first.
+pub const REFUSED_BACK_OFF: Duration = Duration::from_secs(600);
+
+/// Before a peer that broke the protocol is accepted again.
+pub const OFFENCE_BACK_OFF: Duration = Duration::from_secs(60);
+
+/// Before a peer is tried again that came when there was no room.
+pub(crate) const FULL_BACK_OFF: Duration = Duration::from_secs(30);
+
+/// First wait before an address is dialled again.
+pub const REDIAL_MIN: Duration = Duration::from_secs(1);
+/// Longest wait before an address is dialled again.
+pub const REDIAL_MAX: Duration = Duration::from_secs(60);
+/// Failed dials before a discovered peer is forgotten (bootstrap addresses never are).
+pub(crate) const REDIAL_ATTEMPTS_MAX: u32 = 6;
+
+/// First wait between two searches for peers of the run.
+pub(crate) const DISCOVER_MIN: Duration = Duration::from_millis(500);
+/// Longest wait between two searches for peers of the run.
+pub(crate) const DISCOVER_MAX: Duration = Duration::from_secs(30);
+
+/// How often deadlines are looked at; well under every interval above.
+pub(crate) const TICK: Duration = Duration::from_millis(100);
+
+/// Between two pings; the round trip feeds the gossip's deadlines.
+pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(5);
+/// A ping unanswered for this long closes the connection: with [`PING_INTERVAL`], a dead TCP peer
+/// is noticed within 15 s.
+pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// QUIC's own check: a dead peer is noticed within this time.
+pub(crate) const QUIC_IDLE: Duration = Duration::from_secs(15);
+/// Keeps NAT mappings and the idle timer alive.
+pub(crate) const QUIC_KEEP_ALIVE: Duration = Duration::from_secs(4);
+/// Window of one QUIC stream, bytes: quinn-proto ends a connection with more than 1024 gaps in a
+/// stream, so at most 2 × 1024 × 1452 bytes may be on the way.
+pub(crate) const QUIC_STREAM_WINDOW: u32 = 2_900_000;
+/// Window of one QUIC connection, bytes.
+pub(crate) const QUIC_CONNECTION_WINDOW: u32 = 16 << 20;
+
+/// An unused connection (a duplicate, or a libp2p node that is no peer) closes after this time.
+pub(crate) const IDLE_CONNECTION: Duration = Duration::from_secs(30);
+
+/// Wanted size of a UDP socket's buffers, bytes: the default 208 KiB loses packets whenever a
+/// thread is scheduled late.
+pub const SOCKET_BUFFER_BYTES: usize = 4 << 20;
+
+const _: () = assert!(EVENTS_MAX * TENSOR_PAYLOAD_BYTES_MAX <= 16 << 20);
+const _: () = assert!(QUIC_STREAM_WINDOW <= 2 * 1024 * 1452);
+const _: () = assert!(QUIC_KEEP_ALIVE.as_secs() * 2 < QUIC_IDLE.as_secs());

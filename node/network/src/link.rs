@@ -1,0 +1,301 @@
+//! The tasks that write and read one stream each, and what they report.
+
+use std::io;
+use std::sync::Arc;
+
+use dnode_protocol::frame::{
+    CONTROL_HEADER_BYTES, ControlHeader, DecodeError, TENSOR_HEADER_BYTES, TensorHeader,
+    decode_control,
+};
+use dnode_protocol::limits::TENSOR_PAYLOAD_BYTES_MAX;
+use dnode_protocol::{Message, PeerId, RunDifference, RunSpec};
+use futures::{AsyncReadExt, AsyncWriteExt};
+use libp2p::Stream;
+use libp2p::swarm::ConnectionId;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::event::{NetworkEvent, OffenceKind};
+use crate::handle::Traffic;
+use crate::streams::StreamKind;
+
+/// Something to write.
+#[derive(Debug)]
+pub(crate) enum Outgoing {
+    /// A complete control frame.
+    Control(Vec<u8>),
+    /// A whole tensor: header of its frames, and all elements.
+    Tensor(TensorHeader, Arc<[u8]>),
+}
+
+/// Whose stream it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    pub(crate) peer: PeerId,
+    /// Number of the session; a report of an earlier one is stale.
+    pub(crate) session: u64,
+    pub(crate) connection: ConnectionId,
+    pub(crate) kind: StreamKind,
+    /// Of the peer, and of all peers.
+    pub(crate) traffic: [Arc<Traffic>; 2],
+}
+
+/// How a writer begins and is stopped.
+#[derive(Debug)]
+pub(crate) struct Start {
+    /// The first frame of a control stream.
+    pub(crate) hello: Option<Vec<u8>>,
+    /// Dropped when the writer shall stop and give back its queue.
+    pub(crate) stop: oneshot::Receiver<()>,
+}
+
+/// What a task reports.
+#[derive(Debug)]
+pub(crate) enum LinkEvent {
+    /// The peer said which run it is in; the reader waits until it is released.
+    Hello { origin: Origin, run: RunSpec, incarnation: u64 },
+    /// A reader ended.
+    ReaderEnded { origin: Origin, end: ReaderEnd },
+    /// A writer ended and gives back its queue.
+    WriterEnded { origin: Origin, queue: mpsc::Receiver<Outgoing> },
+}
+
+/// Why a reader ended.
+#[derive(Debug)]
+pub(crate) enum ReaderEnd {
+    /// The peer ended the stream between two frames.
+    Finished,
+    /// The connection failed.
+    Failed(io::Error),
+    /// The peer refused us.
+    Refused(RunDifference),
+    /// The peer broke the protocol.
+    Offence(OffenceKind, String),
+    /// The owner of the network no longer listens.
+    Ignored,
+}
+
+/// Writes the hello if any, then what is queued, until the queue ends (the stream is then finished), the
+/// stream fails, or `stop` is dropped.
+pub(crate) async fn write(
+    mut stream: Stream,
+    origin: Origin,
+    mut queue: mpsc::Receiver<Outgoing>,
+    links: mpsc::Sender<LinkEvent>,
+    Start { hello, stop }: Start,
+) {
+    tokio::select! {
+        result = write_all(&mut stream, &origin, hello, &mut queue) => {
+            if let Err(error) = result {
+                tracing::debug!(peer = ?origin.peer, kind = %origin.kind, %error, "write failed");
+            }
+        }
+        _ = stop => {}
+    }
+    // An error means that the network has stopped.
+    let _ = links.send(LinkEvent::WriterEnded { origin, queue }).await;
+}
+
+async fn write_all(
+    stream: &mut Stream,
+    origin: &Origin,
+    first: Option<Vec<u8>>,
+    queue: &mut mpsc::Receiver<Outgoing>,
+) -> io::Result<()> {
+    let sent = |bytes| origin.traffic.iter().for_each(|t| t.add_sent(bytes));
+    if let Some(frame) = first {
+        stream.write_all(&frame).await?;
+        stream.flush().await?;
+        sent(frame.len());
+    }
+    while let Some(outgoing) = queue.recv().await {
+        match outgoing {
+            Outgoing::Control(frame) => {
+                stream.write_all(&frame).await?;
+                sent(frame.len());
+            }
+            Outgoing::Tensor(header, payload) => {
+                for frame in frames(header, &payload) {
+                    stream.write_all(&frame.0).await?;
+                    stream.write_all(frame.1).await?;
+                    sent(frame.0.len() + frame.1.len());
+                }
+            }
+        }
+        if queue.is_empty() {
+            stream.flush().await?;
+        }
+    }
+    stream.close().await
+}
+
+/// The frames of a tensor: header bytes and slice of the payload.
+fn frames(
+    header: TensorHeader,
+    payload: &[u8],
+) -> impl Iterator<Item = ([u8; TENSOR_HEADER_BYTES], &[u8])> {
+    let mut offset = 0;
+    payload.chunks(TENSOR_PAYLOAD_BYTES_MAX).map(move |slice| {
+        let piece = TensorHeader {
+            offset,
+            payload_bytes: u32::try_from(slice.len()).unwrap_or(u32::MAX),
+            ..header
+        };
+        offset += piece.payload_bytes / 4;
+        (piece.encode(slice), slice)
+    })
+}
+
+/// Reads one stream to its end and reports that.
+pub(crate) async fn read(
+    stream: Stream,
+    origin: Origin,
+    release: oneshot::Receiver<()>,
+    events: mpsc::Sender<NetworkEvent>,
+    links: mpsc::Sender<LinkEvent>,
+) {
+    let mut reader = Reader { stream, origin, events };
+    let result = match reader.origin.kind {
+        StreamKind::Control => reader.control(release, &links).await,
+        StreamKind::Bulk => reader.bulk(release).await,
+    };
+    let (Ok(end) | Err(end)) = result;
+    let origin = reader.origin;
+    // An error means that the network has stopped.
+    let _ = links.send(LinkEvent::ReaderEnded { origin, end }).await;
+}
+
+struct Reader {
+    stream: Stream,
+    origin: Origin,
+    events: mpsc::Sender<NetworkEvent>,
+}
+
+impl Reader {
+    async fn control(
+        &mut self,
+        release: oneshot::Receiver<()>,
+        links: &mpsc::Sender<LinkEvent>,
+    ) -> Result<ReaderEnd, ReaderEnd> {
+        match self.message().await? {
+            None => return Ok(ReaderEnd::Finished),
+            Some(Message::Hello { run, incarnation }) => {
+                let origin = self.origin.clone();
+                let hello = LinkEvent::Hello { origin, run, incarnation };
+                links.send(hello).await.map_err(|_| ReaderEnd::Ignored)?;
+            }
+            Some(other) => return Err(unexpected(&other, "before hello")),
+        }
+        // Not released: the run differs, which the peer may say as well, or the peer is not wanted.
+        let released = release.await.is_ok();
+        while let Some(message) = self.message().await? {
+            match message {
+                Message::Refuse { field, ours, theirs } => {
+                    return Ok(ReaderEnd::Refused(RunDifference {
+                        field,
+                        ours: theirs,
+                        theirs: ours,
+                    }));
+                }
+                Message::Hello { .. } => return Err(unexpected(&message, "twice")),
+                Message::Heartbeat(_)
+                | Message::Goodbye
+                | Message::Propose { .. }
+                | Message::Accept { .. }
+                | Message::Busy { .. }
+                | Message::Stale { .. }
+                | Message::Ack { .. }
+                | Message::Abort { .. }
+                | Message::Aborted { .. }
+                | Message::Pull { .. } => {
+                    if released {
+                        let from = self.origin.peer;
+                        self.tell(NetworkEvent::Message { from, message }).await?;
+                    }
+                }
+            }
+        }
+        Ok(ReaderEnd::Finished)
+    }
+
+    async fn bulk(&mut self, release: oneshot::Receiver<()>) -> Result<ReaderEnd, ReaderEnd> {
+        // Until the handshake is done flow control keeps the bytes at the sender.
+        release.await.map_err(|_| ReaderEnd::Ignored)?;
+        let mut bytes = [0; TENSOR_HEADER_BYTES];
+        while self.fill_or_end(&mut bytes).await? {
+            let (header, checksum) = TensorHeader::decode(&bytes).map_err(offence)?;
+            let mut payload = vec![0; header.payload_bytes as usize];
+            self.fill(&mut payload).await?;
+            checksum.verify(&payload).map_err(offence)?;
+            self.count(bytes.len() + payload.len());
+            let from = self.origin.peer;
+            self.tell(NetworkEvent::Tensor { from, header, payload }).await?;
+        }
+        Ok(ReaderEnd::Finished)
+    }
+
+    /// The next message, `None` at the end of the stream.
+    async fn message(&mut self) -> Result<Option<Message>, ReaderEnd> {
+        let mut bytes = [0; CONTROL_HEADER_BYTES];
+        if !self.fill_or_end(&mut bytes).await? {
+            return Ok(None);
+        }
+        let header = ControlHeader::decode(bytes).map_err(offence)?;
+        let mut body = vec![0; header.body_bytes];
+        self.fill(&mut body).await?;
+        self.count(bytes.len() + body.len());
+        decode_control(&body).map(Some).map_err(offence)
+    }
+
+    /// Fills `bytes`; false when the stream ended before the first of them.
+    async fn fill_or_end(&mut self, bytes: &mut [u8]) -> Result<bool, ReaderEnd> {
+        let first = self.stream.read(bytes).await.map_err(ReaderEnd::Failed)?;
+        if first > 0 {
+            self.fill(&mut bytes[first..]).await?;
+        }
+        Ok(first > 0)
+    }
+
+    async fn fill(&mut self, bytes: &mut [u8]) -> Result<(), ReaderEnd> {
+        let result = self.stream.read_exact(bytes).await;
+        result.map_err(ReaderEnd::Failed)
+    }
+
+    async fn tell(&mut self, event: NetworkEvent) -> Result<(), ReaderEnd> {
+        let sent = self.events.send(event).await;
+        sent.map_err(|_| ReaderEnd::Ignored)
+    }
+
+    fn count(&self, bytes: usize) {
+        self.origin.traffic.iter().for_each(|t| t.add_received(bytes));
+    }
+}
+
+fn unexpected(message: &Message, when: &str) -> ReaderEnd {
+    ReaderEnd::Offence(OffenceKind::Unexpected, format!("{} {when}", message.name()))
+}
+
+fn offence(error: DecodeError) -> ReaderEnd {
+    let kind = match &error {
+        DecodeError::TooLong(_) | DecodeError::Payload(_) => OffenceKind::Oversize,
+        DecodeError::Checksum => OffenceKind::Checksum,
+        DecodeError::Version(_)
+        | DecodeError::Body(_)
+        | DecodeError::Message(_)
+        | DecodeError::Magic(_)
+        | DecodeError::Leg(_)
+        | DecodeError::Codec(_)
+        | DecodeError::Reserved(_)
+        | DecodeError::Fragment(_)
+        | DecodeError::Elements(_)
+        | DecodeError::Range { .. }
+        | DecodeError::Length { .. } => OffenceKind::Garbage,
+    };
+    let mut detail = error.to_string();
+    let mut cause = std::error::Error::source(&error);
+    while let Some(next) = cause {
+        detail.push_str(": ");
+        detail.push_str(&next.to_string());
+        cause = next.source();
+    }
+    ReaderEnd::Offence(kind, detail)
+}

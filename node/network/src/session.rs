@@ -1,0 +1,256 @@
+//! What is known of one connected peer: its handshake, its two writers and its readers.
+
+use std::sync::Arc;
+
+use dnode_protocol::PeerId;
+use libp2p::swarm::ConnectionId;
+use libp2p::{Multiaddr, Stream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::event::NetworkEvent;
+use crate::handle::Traffic;
+use crate::limits::{BULK_QUEUE_MAX, CONTROL_QUEUE_MAX, HELLO_TIMEOUT};
+use crate::link::{LinkEvent, Origin, Outgoing, Start, read, write};
+use crate::streams::StreamKind;
+
+/// How far a session is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// The handshake must be done by then.
+    Greeting(Instant),
+    /// The peer counts as connected; which start of its process it is.
+    Up(u64),
+    /// The peer was told that it is of another run; the connection closes then at the latest.
+    Refusing(Instant),
+}
+
+/// The outbound stream of one kind.
+#[derive(Debug)]
+pub(crate) enum Writer {
+    /// There is no stream, and none is being opened.
+    Idle(mpsc::Receiver<Outgoing>),
+    /// The stream is being opened on this connection.
+    Opening(mpsc::Receiver<Outgoing>, ConnectionId),
+    /// A task writes; dropping `stop` makes it give back the queue.
+    Running { connection: ConnectionId, stop: Option<oneshot::Sender<()>>, task: JoinHandle<()> },
+    /// For a moment, while the state changes.
+    Moving,
+}
+
+/// One task that reads an inbound stream.
+#[derive(Debug)]
+pub(crate) struct ReaderTask {
+    kind: StreamKind,
+    connection: ConnectionId,
+    release: Option<oneshot::Sender<()>>,
+    task: JoinHandle<()>,
+}
+
+/// The channels that a session's tasks speak to.
+#[derive(Clone, Debug)]
+pub(crate) struct Channels {
+    pub(crate) events: mpsc::Sender<NetworkEvent>,
+    pub(crate) links: mpsc::Sender<LinkEvent>,
+    pub(crate) total: Arc<Traffic>,
+}
+
+/// One peer that a connection exists to.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) peer: PeerId,
+    /// Tells the reports of this session's tasks from those of an earlier one.
+    pub(crate) number: u64,
+    pub(crate) stage: Stage,
+    /// The matching hello: which start of the process, and on which connection it came.
+    pub(crate) hello: Option<(u64, ConnectionId)>,
+    /// Control and bulk queue; the handle's side once the peer is up.
+    pub(crate) senders: Option<[mpsc::Sender<Outgoing>; 2]>,
+    pub(crate) traffic: Arc<Traffic>,
+    /// The other end of the first connection.
+    pub(crate) address: Option<Multiaddr>,
+    writers: [Writer; 2],
+    readers: Vec<ReaderTask>,
+    channels: Channels,
+}
+
+const fn index(kind: StreamKind) -> usize {
+    match kind {
+        StreamKind::Control => 0,
+        StreamKind::Bulk => 1,
+    }
+}
+
+impl Session {
+    pub(crate) fn new(peer: PeerId, number: u64, channels: Channels, now: Instant) -> Self {
+        let (control, control_queue) = mpsc::channel(CONTROL_QUEUE_MAX);
+        let (bulk, bulk_queue) = mpsc::channel(BULK_QUEUE_MAX);
+        Self {
+            peer,
+            number,
+            stage: Stage::Greeting(now + HELLO_TIMEOUT),
+            hello: None,
+            senders: Some([control, bulk]),
+            traffic: Arc::default(),
+            address: None,
+            writers: [Writer::Idle(control_queue), Writer::Idle(bulk_queue)],
+            readers: Vec::new(),
+            channels,
+        }
+    }
+
+    pub(crate) fn reached_at(self, address: Multiaddr) -> Self {
+        let address = Some(address);
+        Self { address, ..self }
+    }
+
+    pub(crate) const fn is_up(&self) -> bool {
+        matches!(self.stage, Stage::Up(_))
+    }
+
+    /// Whether a stream of `kind` is neither there nor being opened.
+    pub(crate) const fn is_idle(&self, kind: StreamKind) -> bool {
+        matches!(self.writers[index(kind)], Writer::Idle(_))
+    }
+
+    /// Whether the control stream to the peer is there.
+    pub(crate) const fn can_speak(&self) -> bool {
+        matches!(self.writers[index(StreamKind::Control)], Writer::Running { .. })
+    }
+
+    fn origin(&self, connection: ConnectionId, kind: StreamKind) -> Origin {
+        Origin {
+            peer: self.peer,
+            session: self.number,
+            connection,
+            kind,
+            traffic: [Arc::clone(&self.traffic), Arc::clone(&self.channels.total)],
+        }
+    }
+
+    /// A stream of `kind` is being opened on `connection`.
+    pub(crate) fn opening(&mut self, kind: StreamKind, connection: ConnectionId) {
+        let writer = &mut self.writers[index(kind)];
+        *writer = match std::mem::replace(writer, Writer::Moving) {
+            Writer::Idle(queue) => Writer::Opening(queue, connection),
+            other @ (Writer::Opening(..) | Writer::Running { .. } | Writer::Moving) => other,
+        };
+    }
+
+    /// A stream of `kind` that was being opened on `connection` cannot be had.
+    pub(crate) fn not_opened(&mut self, kind: StreamKind, connection: ConnectionId) {
+        let writer = &mut self.writers[index(kind)];
+        *writer = match std::mem::replace(writer, Writer::Moving) {
+            Writer::Opening(queue, on) if on == connection => Writer::Idle(queue),
+            other @ (Writer::Idle(_)
+            | Writer::Opening(..)
+            | Writer::Running { .. }
+            | Writer::Moving) => other,
+        };
+    }
+
+    /// A stream is ready: starts to write, the hello first. An unasked-for stream is dropped.
+    pub(crate) fn opened(
+        &mut self,
+        kind: StreamKind,
+        connection: ConnectionId,
+        stream: Stream,
+        hello: &[u8],
+    ) {
+        let origin = self.origin(connection, kind);
+        let writer = &mut self.writers[index(kind)];
+        *writer = match std::mem::replace(writer, Writer::Moving) {
+            Writer::Opening(queue, on) if on == connection => {
+                let hello = (kind == StreamKind::Control).then(|| hello.to_vec());
+                let (stop, stopped) = oneshot::channel();
+                let start = Start { hello, stop: stopped };
+                let links = self.channels.links.clone();
+                let task = tokio::spawn(write(stream, origin, queue, links, start));
+                Writer::Running { connection, stop: Some(stop), task }
+            }
+            other @ (Writer::Idle(_)
+            | Writer::Opening(..)
+            | Writer::Running { .. }
+            | Writer::Moving) => other,
+        };
+    }
+
+    /// A writer gave back its queue.
+    pub(crate) fn written(&mut self, kind: StreamKind, queue: mpsc::Receiver<Outgoing>) {
+        self.writers[index(kind)] = Writer::Idle(queue);
+    }
+
+    /// A connection closed: its writers stop and streams being opened on it are given up.
+    pub(crate) fn connection_closed(&mut self, closed: ConnectionId) {
+        for kind in StreamKind::ALL {
+            self.not_opened(kind, closed);
+            if let Writer::Running { connection, stop, .. } = &mut self.writers[index(kind)]
+                && *connection == closed
+            {
+                stop.take();
+            }
+        }
+    }
+
+    /// Reads an inbound stream. Returns the release of a bulk stream that need not wait.
+    pub(crate) fn accept(
+        &mut self,
+        kind: StreamKind,
+        connection: ConnectionId,
+        stream: Stream,
+    ) -> Option<oneshot::Sender<()>> {
+        let (release, released) = oneshot::channel();
+        let origin = self.origin(connection, kind);
+        let (events, links) = (self.channels.events.clone(), self.channels.links.clone());
+        let task = tokio::spawn(read(stream, origin, released, events, links));
+        let at_once = self.is_up() && kind == StreamKind::Bulk;
+        let (now, later) = if at_once { (Some(release), None) } else { (None, Some(release)) };
+        self.readers.push(ReaderTask { kind, connection, release: later, task });
+        now
+    }
+
+    /// Number of inbound streams being read.
+    pub(crate) const fn readers(&self) -> usize {
+        self.readers.len()
+    }
+
+    /// Takes the releases of waiting readers: all bulk streams, and the control stream of
+    /// `connection`, whose hello was checked.
+    pub(crate) fn releases(&mut self, connection: ConnectionId) -> Vec<oneshot::Sender<()>> {
+        let mine = |reader: &&mut ReaderTask| {
+            reader.kind == StreamKind::Bulk || reader.connection == connection
+        };
+        let readers = self.readers.iter_mut().filter(mine);
+        readers.filter_map(|reader| reader.release.take()).collect()
+    }
+
+    /// Lets waiting readers go on without delivering anything.
+    pub(crate) fn withhold(&mut self) {
+        for reader in &mut self.readers {
+            reader.release.take();
+        }
+    }
+
+    /// A reader ended.
+    pub(crate) fn read(&mut self, kind: StreamKind, connection: ConnectionId) {
+        let ended = |reader: &ReaderTask| reader.kind == kind && reader.connection == connection;
+        if let Some(index) = self.readers.iter().position(ended) {
+            self.readers.remove(index);
+        }
+    }
+
+    /// Ends every task. Afterwards no reader delivers anything.
+    pub(crate) async fn end(self) {
+        let readers = self.readers.into_iter().map(|reader| reader.task);
+        let writers = self.writers.into_iter().filter_map(|writer| match writer {
+            Writer::Running { task, .. } => Some(task),
+            Writer::Idle(_) | Writer::Opening(..) | Writer::Moving => None,
+        });
+        for task in readers.chain(writers) {
+            task.abort();
+            // Only the fact that it ended matters.
+            let _ = task.await;
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! A libp2p behaviour that opens and accepts the two kinds of stream a peer pair uses.
+//!
+//! Unlike the stock stream behaviour it queues concurrent inbound streams up to a bound and reports
+//! what it must reject, it opens on the best connection of a peer (direct QUIC before TCP before
+//! relayed), and it forgets closed connections.
+
+mod handler;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::task::{Context, Poll};
+
+use libp2p::core::Endpoint;
+use libp2p::core::transport::PortUse;
+use libp2p::multiaddr::Protocol;
+use libp2p::swarm::{
+    ConnectionClosed, ConnectionDenied, ConnectionId, FromSwarm, NetworkBehaviour, NotifyHandler,
+    THandler, THandlerInEvent, THandlerOutEvent, ToSwarm,
+    behaviour::{AddressChange, ConnectionEstablished},
+};
+use libp2p::{Multiaddr, PeerId, Stream};
+
+pub use handler::Handler;
+
+/// What a stream carries, in one direction: from the peer that opened it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StreamKind {
+    /// Control frames.
+    Control,
+    /// Tensor frames.
+    Bulk,
+}
+
+impl StreamKind {
+    /// Every kind.
+    pub const ALL: [Self; 2] = [Self::Control, Self::Bulk];
+}
+
+impl AsRef<str> for StreamKind {
+    /// The name of the protocol that is negotiated.
+    fn as_ref(&self) -> &str {
+        match self {
+            Self::Control => "/dnode/control/1",
+            Self::Bulk => "/dnode/bulk/1",
+        }
+    }
+}
+
+impl fmt::Display for StreamKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Control => "control",
+            Self::Bulk => "bulk",
+        })
+    }
+}
+
+/// How a connection reaches its peer, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Path {
+    /// Directly over QUIC.
+    Quic,
+    /// Directly over TCP.
+    Tcp,
+    /// Through a relay.
+    Relayed,
+}
+
+impl Path {
+    /// The path that `address` describes.
+    #[must_use]
+    pub fn of(address: &Multiaddr) -> Self {
+        let mut path = Self::Tcp;
+        for protocol in address {
+            if matches!(protocol, Protocol::P2pCircuit) {
+                return Self::Relayed;
+            }
+            if matches!(protocol, Protocol::QuicV1) {
+                path = Self::Quic;
+            }
+        }
+        path
+    }
+}
+
+/// What the behaviour reports.
+#[derive(Debug)]
+pub enum Event {
+    /// A stream that [`Behaviour::open`] asked for is ready to be written.
+    Opened {
+        /// The peer.
+        peer: PeerId,
+        /// The connection it runs on.
+        connection: ConnectionId,
+        /// Its kind.
+        kind: StreamKind,
+        /// The stream.
+        stream: Stream,
+    },
+    /// The peer opened a stream; it is ready to be read.
+    Accepted {
+        /// The peer.
+        peer: PeerId,
+        /// The connection it runs on.
+        connection: ConnectionId,
+        /// Its kind.
+        kind: StreamKind,
+        /// The stream.
+        stream: Stream,
+    },
+    /// A stream that [`Behaviour::open`] asked for cannot be had.
+    OpenFailed {
+        /// The peer.
+        peer: PeerId,
+        /// The connection it was asked of.
+        connection: ConnectionId,
+        /// Its kind.
+        kind: StreamKind,
+        /// Why.
+        error: OpenError,
+    },
+    /// The peer opened more streams than [`crate::limits::INBOUND_STREAMS_MAX`]; this one was reset.
+    Rejected {
+        /// The peer.
+        peer: PeerId,
+    },
+}
+
+/// Why a stream was not opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// The other end is no dnode peer.
+    #[error("open a {0} stream: the other end does not speak the protocol")]
+    Unsupported(StreamKind),
+    /// The connection failed, or did not answer in time.
+    #[error("open a {0} stream: {1}")]
+    Failed(StreamKind, String),
+}
+
+/// Opens and accepts streams on every connection of the swarm.
+#[derive(Debug, Default)]
+pub struct Behaviour {
+    connections: BTreeMap<PeerId, Vec<(Path, ConnectionId)>>,
+    events: VecDeque<ToSwarm<Event, StreamKind>>,
+}
+
+impl Behaviour {
+    /// Asks for a stream of `kind` on the best connection to `peer`, and names that connection;
+    /// `None` when there is none. [`Event::Opened`] or [`Event::OpenFailed`] follows, unless the
+    /// connection closes first.
+    pub fn open(&mut self, peer: PeerId, kind: StreamKind) -> Option<ConnectionId> {
+        let connection = self.best(peer)?;
+        self.events.push_back(ToSwarm::NotifyHandler {
+            peer_id: peer,
+            handler: NotifyHandler::One(connection),
+            event: kind,
+        });
+        Some(connection)
+    }
+
+    /// The connection to `peer` that streams are opened on.
+    #[must_use]
+    pub fn best(&self, peer: PeerId) -> Option<ConnectionId> {
+        let connections = self.connections.get(&peer)?;
+        connections.iter().min().map(|(_, connection)| *connection)
+    }
+
+    /// Every connection to `peer`.
+    #[must_use]
+    pub fn connections(&self, peer: PeerId) -> Vec<ConnectionId> {
+        let connections = self.connections.get(&peer).into_iter().flatten();
+        connections.map(|(_, connection)| *connection).collect()
+    }
+
+    /// Takes a connection that is being closed out of the choice of [`Behaviour::open`].
+    pub fn forget(&mut self, peer: PeerId, connection: ConnectionId) {
+        if let Some(connections) = self.connections.get_mut(&peer) {
+            connections.retain(|(_, id)| *id != connection);
+            if connections.is_empty() {
+                self.connections.remove(&peer);
+            }
+        }
+    }
+}
+
+impl NetworkBehaviour for Behaviour {
+    type ConnectionHandler = Handler;
+    type ToSwarm = Event;
+
+    fn handle_established_inbound_connection(
+        &mut self,
+        _: ConnectionId,
+        _: PeerId,
+        _: &Multiaddr,
+        _: &Multiaddr,
+    ) -> Result<THandler<Self>, ConnectionDenied> {
+        Ok(Handler::default())
+    }
+
+    fn handle_established_outbound_connection(
+        &mut self,
+        _: ConnectionId,
+        _: PeerId,
+        _: &Multiaddr,
+        _: Endpoint,
+        _: PortUse,
+    ) -> Result<THandler<Self>, ConnectionDenied> {
+        Ok(Handler::default())
+    }
+
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "the enum is non-exhaustive; only connections matter here"
+    )]
+    fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
+        match event {
+            FromSwarm::ConnectionEstablished(ConnectionEstablished {
+                peer_id,
+                connection_id,
+                endpoint,
+                ..
+            }) => {
+                let path = Path::of(endpoint.get_remote_address());
+                let connections = self.connections.entry(peer_id).or_default();
+                connections.push((path, connection_id));
+            }
+            FromSwarm::AddressChange(AddressChange { peer_id, connection_id, new, .. }) => {
+                let path = Path::of(new.get_remote_address());
+                let connections = self.connections.get_mut(&peer_id).into_iter().flatten();
+                for entry in connections.filter(|(_, id)| *id == connection_id) {
+                    entry.0 = path;
+                }
+            }
+            FromSwarm::ConnectionClosed(ConnectionClosed { peer_id, connection_id, .. }) => {
+                self.forget(peer_id, connection_id);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_connection_handler_event(
+        &mut self,
+        peer: PeerId,
+        connection: ConnectionId,
+        event: THandlerOutEvent<Self>,
+    ) {
+        let event = match event {
+            handler::Event::Opened(kind, stream) => {
+                Event::Opened { peer, connection, kind, stream }
+            }
+            handler::Event::Accepted(kind, stream) => {
+                Event::Accepted { peer, connection, kind, stream }
+            }
+            handler::Event::OpenFailed(kind, error) => {
+                Event::OpenFailed { peer, connection, kind, error }
+            }
+            handler::Event::Rejected => Event::Rejected { peer },
+        };
+        // The swarm takes each event before it polls a connection again, so this stays short.
+        self.events.push_back(ToSwarm::GenerateEvent(event));
+    }
+
+    fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Event, THandlerInEvent<Self>>> {
+        // Filled only by calls that the swarm's owner or the swarm itself make, and both poll after.
+        self.events.pop_front().map_or(Poll::Pending, Poll::Ready)
+    }
+}

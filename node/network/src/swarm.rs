@@ -1,0 +1,208 @@
+//! The libp2p swarm: transports and the composed behaviour.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
+use std::time::Duration;
+
+use libp2p::core::muxing::StreamMuxerBox;
+use libp2p::core::transport::Boxed;
+use libp2p::core::upgrade::Version;
+use libp2p::identity::Keypair;
+use libp2p::kad::store::{MemoryStore, MemoryStoreConfig};
+use libp2p::multiaddr::Protocol;
+use libp2p::swarm::NetworkBehaviour;
+use libp2p::swarm::behaviour::toggle::Toggle;
+use libp2p::{
+    Multiaddr, PeerId, StreamProtocol, Swarm, Transport, TransportError, allow_block_list,
+    connection_limits, dns, identify, kad, mdns, noise, ping, quic, tcp, yamux,
+};
+
+use crate::config::{NetworkConfig, NetworkError};
+use crate::limits::{
+    CONNECTIONS_PER_PEER_MAX, IDLE_CONNECTION, KAD_PROVIDED_KEYS_MAX, KAD_PROVIDER_TTL,
+    KAD_PROVIDERS_MAX, KAD_QUERY_TIMEOUT, KAD_RECORDS_MAX, KAD_VALUE_BYTES_MAX, KNOWN_PEERS_MAX,
+    PENDING_CONNECTIONS_MAX, PING_INTERVAL, PING_TIMEOUT, QUIC_CONNECTION_WINDOW, QUIC_IDLE,
+    QUIC_KEEP_ALIVE, QUIC_STREAM_WINDOW, STRANGERS_MAX,
+};
+use crate::streams;
+
+/// Protocol family that identify announces.
+pub(crate) const IDENTIFY_PROTOCOL: &str = "/dnode/id/1";
+
+/// The Kademlia of dnode peers: of all runs, and apart from other networks.
+pub(crate) const KAD_PROTOCOL: StreamProtocol = StreamProtocol::new("/dnode/kad/1");
+
+/// Everything the swarm does.
+#[derive(NetworkBehaviour)]
+pub(crate) struct Behaviour {
+    pub(crate) limits: connection_limits::Behaviour,
+    pub(crate) blocked: allow_block_list::Behaviour<allow_block_list::BlockedPeers>,
+    pub(crate) identify: identify::Behaviour,
+    pub(crate) ping: ping::Behaviour,
+    pub(crate) kad: kad::Behaviour<MemoryStore>,
+    pub(crate) mdns: Toggle<mdns::tokio::Behaviour>,
+    pub(crate) streams: streams::Behaviour,
+}
+
+/// A swarm that listens on every configured address.
+pub(crate) fn build(
+    config: &NetworkConfig,
+    key: &Keypair,
+) -> Result<Swarm<Behaviour>, NetworkError> {
+    let transport = transport(key)?;
+    let me = key.public().to_peer_id();
+    let swarm_config = libp2p::swarm::Config::with_tokio_executor()
+        .with_idle_connection_timeout(IDLE_CONNECTION)
+        .with_smart_dial();
+    let mut swarm = Swarm::new(transport, behaviour(config, key), me, swarm_config);
+    for address in &config.listen {
+        if in_use(address) {
+            return Err(NetworkError::ListenInUse {
+                address: address.clone(),
+                suggestion: other_port(address),
+            });
+        }
+        swarm.listen_on(address.clone()).map_err(|error| listen_error(address, error))?;
+    }
+    Ok(swarm)
+}
+
+/// QUIC, and TCP with Noise and Yamux, to addresses and to DNS names.
+fn transport(key: &Keypair) -> Result<Boxed<(PeerId, StreamMuxerBox)>, NetworkError> {
+    match dns::tokio::Transport::system(direct_transport(key)?) {
+        Ok(transport) => Ok(transport.boxed()),
+        Err(error) => {
+            tracing::warn!(%error, "no DNS configuration: only numeric addresses can be dialled");
+            direct_transport(key)
+        }
+    }
+}
+
+fn direct_transport(key: &Keypair) -> Result<Boxed<(PeerId, StreamMuxerBox)>, NetworkError> {
+    let mut config = quic::Config::new(key);
+    config.max_stream_data = QUIC_STREAM_WINDOW;
+    config.max_connection_data = QUIC_CONNECTION_WINDOW;
+    config.max_idle_timeout = u32::try_from(QUIC_IDLE.as_millis()).unwrap_or(u32::MAX);
+    config.keep_alive_interval = QUIC_KEEP_ALIVE;
+    let quic = quic::tokio::Transport::new(config)
+        .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
+    let noise =
+        noise::Config::new(key).map_err(|error| NetworkError::Prepare(error.to_string()))?;
+    let tcp = tcp::tokio::Transport::new(tcp::Config::new().nodelay(true))
+        .upgrade(Version::V1Lazy)
+        .authenticate(noise)
+        .multiplex(yamux::Config::default())
+        .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
+    Ok(quic.or_transport(tcp).map(|either, _| either.into_inner()).boxed())
+}
+
+fn behaviour(config: &NetworkConfig, key: &Keypair) -> Behaviour {
+    let me = key.public().to_peer_id();
+    let peers = u32::try_from(config.peers_max).unwrap_or(u32::MAX);
+    // A simultaneous dial makes two connections of a peer for a moment.
+    let established = peers.saturating_mul(2).saturating_add(STRANGERS_MAX);
+    let limits = connection_limits::ConnectionLimits::default()
+        .with_max_pending_incoming(Some(PENDING_CONNECTIONS_MAX))
+        .with_max_pending_outgoing(Some(PENDING_CONNECTIONS_MAX))
+        .with_max_established(Some(established))
+        .with_max_established_per_peer(Some(CONNECTIONS_PER_PEER_MAX));
+    let identify = identify::Config::new(IDENTIFY_PROTOCOL.to_owned(), key.public())
+        .with_agent_version(format!("dnode/{}", env!("CARGO_PKG_VERSION")))
+        .with_cache_size(KNOWN_PEERS_MAX)
+        .with_push_listen_addr_updates(true);
+    let ping = ping::Config::new().with_interval(PING_INTERVAL).with_timeout(PING_TIMEOUT);
+    Behaviour {
+        limits: connection_limits::Behaviour::new(limits),
+        blocked: allow_block_list::Behaviour::default(),
+        identify: identify::Behaviour::new(identify),
+        ping: ping::Behaviour::new(ping),
+        kad: kademlia(me),
+        mdns: multicast(config.mdns, me).into(),
+        streams: streams::Behaviour::default(),
+    }
+}
+
+fn kademlia(me: PeerId) -> kad::Behaviour<MemoryStore> {
+    let store = MemoryStoreConfig {
+        max_records: KAD_RECORDS_MAX,
+        max_value_bytes: KAD_VALUE_BYTES_MAX,
+        max_providers_per_key: KAD_PROVIDERS_MAX,
+        max_provided_keys: KAD_PROVIDED_KEYS_MAX,
+    };
+    let mut config = kad::Config::new(KAD_PROTOCOL);
+    config
+        .set_query_timeout(KAD_QUERY_TIMEOUT)
+        .set_provider_record_ttl(Some(KAD_PROVIDER_TTL))
+        // The network publishes its record itself at every search.
+        .set_provider_publication_interval(None)
+        .set_replication_interval(None)
+        .set_publication_interval(None);
+    let store = MemoryStore::with_config(me, store);
+    let mut behaviour = kad::Behaviour::with_config(me, store, config);
+    // Every peer serves, whether or not it can be reached from elsewhere: in one room all can.
+    behaviour.set_mode(Some(kad::Mode::Server));
+    behaviour
+}
+
+fn multicast(wanted: bool, me: PeerId) -> Option<mdns::tokio::Behaviour> {
+    if !wanted {
+        return None;
+    }
+    let config =
+        mdns::Config { query_interval: Duration::from_secs(60), ..mdns::Config::default() };
+    mdns::tokio::Behaviour::new(config, me)
+        .inspect_err(|error| tracing::warn!(%error, "no multicast DNS on this machine"))
+        .ok()
+}
+
+fn listen_error(address: &Multiaddr, error: TransportError<io::Error>) -> NetworkError {
+    let address = address.clone();
+    let error = match error {
+        TransportError::MultiaddrNotSupported(_) => {
+            let reason = "neither QUIC nor TCP".to_owned();
+            return NetworkError::Listen { address, reason };
+        }
+        TransportError::Other(error) => error,
+    };
+    let reason = error.to_string();
+    NetworkError::Listen { address, reason }
+}
+
+/// Whether another socket holds the port.
+///
+/// Asked before libp2p listens: its TCP sockets share their port with any process of the same user,
+/// and its QUIC errors hide what the system said.
+fn in_use(address: &Multiaddr) -> bool {
+    let mut ip = IpAddr::from(Ipv4Addr::UNSPECIFIED);
+    let mut result = Ok(());
+    for protocol in address {
+        if let Protocol::Ip4(v4) = protocol {
+            ip = v4.into();
+        } else if let Protocol::Ip6(v6) = protocol {
+            ip = v6.into();
+        } else if let Protocol::Udp(port) = protocol {
+            result = UdpSocket::bind((ip, port)).map(drop);
+        } else if let Protocol::Tcp(port) = protocol {
+            result = TcpListener::bind((ip, port)).map(drop);
+        }
+    }
+    result.is_err_and(|error: io::Error| error.kind() == io::ErrorKind::AddrInUse)
+}
+
+/// The same address with the next port.
+fn other_port(address: &Multiaddr) -> Multiaddr {
+    let next = |port: u16| port.checked_add(1).unwrap_or(0);
+    let step = |protocol| {
+        if let Protocol::Udp(port) = protocol {
+            Protocol::Udp(next(port))
+        } else if let Protocol::Tcp(port) = protocol {
+            Protocol::Tcp(next(port))
+        } else {
+            protocol
+        }
+    };
+    address.iter().map(step).collect()
+}
+
+/// What the swarm's behaviours report, as `libp2p`'s derive names it.
+pub(crate) type SwarmEvent = libp2p::swarm::SwarmEvent<BehaviourEvent>;
