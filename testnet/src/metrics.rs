@@ -177,12 +177,13 @@ pub struct Tail {
     offset: u64,
     partial: Vec<u8>,
     lines: usize,
+    torn: bool,
 }
 
 impl Tail {
     /// A reader at the start of `path`, which need not exist yet.
     pub fn new(path: PathBuf) -> Self {
-        Self { path, offset: 0, partial: Vec::new(), lines: 0 }
+        Self { path, offset: 0, partial: Vec::new(), lines: 0, torn: false }
     }
 
     /// The complete lines that were appended since the last call.
@@ -194,7 +195,8 @@ impl Tail {
         self.read_more()?;
         let Some(end) = self.partial.iter().rposition(|&byte| byte == b'\n') else {
             if self.partial.len() > LINE_BYTES_MAX {
-                return Err(self.bad_line(format!("longer than {LINE_BYTES_MAX} bytes")));
+                let what = format!("longer than {LINE_BYTES_MAX} bytes");
+                return Err(self.bad_line(self.lines + 1, what));
             }
             return Ok(Vec::new());
         };
@@ -206,17 +208,22 @@ impl Tail {
             if text.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
-            let line = serde_json::from_slice(text).map_err(|error| {
-                self.bad_line_at(self.lines, format!("not a metrics line: {error}"))
-            })?;
-            lines.push(line);
+            match serde_json::from_slice(text) {
+                Ok(line) => lines.push(line),
+                // The writer was killed here and went on with a new line after its restart.
+                Err(error) if error.is_eof() => self.torn = true,
+                Err(error) => {
+                    let what = format!("not a metrics line: {error}");
+                    return Err(self.bad_line(self.lines, what));
+                }
+            }
         }
         Ok(lines)
     }
 
-    /// Whether the file ends in the middle of a line, as after `kill -9`.
+    /// Whether a line is torn off in its middle, as after `kill -9`; such a line does not count.
     pub fn is_truncated(&self) -> bool {
-        !self.partial.is_empty()
+        self.torn || !self.partial.is_empty()
     }
 
     fn read_more(&mut self) -> Result<(), MetricsError> {
@@ -237,11 +244,7 @@ impl Tail {
         MetricsError::Read { path: self.path.clone(), source }
     }
 
-    fn bad_line(&self, what: String) -> MetricsError {
-        self.bad_line_at(self.lines + 1, what)
-    }
-
-    fn bad_line_at(&self, line: usize, what: String) -> MetricsError {
+    fn bad_line(&self, line: usize, what: String) -> MetricsError {
         MetricsError::Line { path: self.path.clone(), line, what }
     }
 }
@@ -272,14 +275,15 @@ pub struct Log {
     pub events: Vec<(At, Event)>,
     /// The last final line.
     pub end: Option<(At, Final)>,
-    /// Whether the file ends in the middle of a line.
+    /// Whether a line was torn off by the end of its writer.
     pub truncated: bool,
 }
 
 impl Log {
     /// Reads the metrics file of the peer whose data directory is `directory`.
     ///
-    /// A last line without newline is left out and noted in [`Self::truncated`].
+    /// A line that was torn off by the end of its writer is left out and noted in
+    /// [`Self::truncated`].
     ///
     /// # Errors
     /// [`MetricsError`] if the file is missing, cannot be read or has a line that is not one.
@@ -358,6 +362,13 @@ mod tests {
         let directory = directory_with(&format!("{START}\n{}", &TRAIN[..40]));
         let log = Log::read(directory.path()).unwrap();
         assert!(log.truncated && log.train.is_empty() && log.start.is_some());
+    }
+
+    #[test]
+    fn a_line_torn_by_a_kill_and_ended_by_the_restart_is_left_out() {
+        let directory = directory_with(&format!("{}\n{START}\n{TRAIN}\n", &TRAIN[..40]));
+        let log = Log::read(directory.path()).unwrap();
+        assert!(log.truncated && log.train.len() == 1 && log.start.is_some());
     }
 
     #[test]

@@ -6,6 +6,8 @@ use dnode_testnet::local::arm::ArmRun;
 use dnode_testnet::local::{Arm, Experiment, Kill, KillAt, Workload};
 use dnode_testnet::report::numbers::Numbers;
 use dnode_testnet::report::{self, Machine, Record, Results};
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
 
 /// A swarm of two peers, trained twice by three arms; peer 1 of the last arm is killed.
 struct Bench(tempfile::TempDir);
@@ -60,9 +62,9 @@ impl Bench {
     fn peer(&self, arm: &str, seed: u64, peer: u64, killed: Option<u64>) {
         let home = self.folder().join(arm).join(seed.to_string()).join(format!("peer-{peer}"));
         std::fs::create_dir_all(&home).expect("a folder");
-        let spread = if arm == "all-reduce" { 0.0 } else { 1.0 };
+        let spread = if arm == "all-reduce" { 0.0_f32 } else { 1.0 };
         let mut text = format!(
-            r#"{{"kind":"start","time_s":0.1,"step":0,"samples":0,"clock":0,"unix_s":{},"peer":"p{peer}","run":"r","incarnation":1,"parameters":10,"config":{{"run":{{"steps":100,"seed":{seed}}},"gossip":{{"rule":"{arm}"}},"data":{{"shard":{peer}}}}}}}"#,
+            r#"{{"kind":"start","time_s":0.1,"step":0,"samples":0,"clock":0,"unix_s":{},"peer":"p{peer}","run":"r","incarnation":1,"parameters":10,"config":{{"node":{{"data_dir":"/elsewhere/peer"}},"run":{{"steps":100,"seed":{seed}}},"gossip":{{"rule":"{arm}"}},"data":{{"shard":{peer}}}}}}}"#,
             1_700_000_000 + peer
         );
         text.push('\n');
@@ -76,7 +78,7 @@ impl Bench {
                 step / 25,
                 100.0 / (step as f64),
                 step * 1000,
-                spread * (peer as f64) * 100.0 / (step as f64),
+                f64::from(spread) * (peer as f64) * 100.0 / (step as f64),
             );
             text.push('\n');
         }
@@ -87,12 +89,19 @@ impl Bench {
                 + 0.001 * (seed as f64);
             text += &format!(
                 r#"{{"kind":"evaluate","time_s":10,"step":100,"samples":3200,"clock":4,"loss":0.2,"accuracy":{accuracy},"count":360}}
-{{"kind":"final","time_s":11,"step":100,"samples":3200,"clock":4,"reason":"steps done","loss":{},"accuracy":{accuracy},"bytes_out":2000000,"bytes_in":1900000,"wait_s":0.5,"train_s":10.5,"exchanges":{{"completed":9,"busy":1}},"staleness_histogram":[8,1,1]}}
+{{"kind":"final","time_s":11,"step":100,"samples":3200,"clock":4,"reason":"steps done","loss":{},"accuracy":{accuracy},"bytes_out":2000000,"bytes_in":1900000,"wait_s":0.5,"train_s":10.5,"exchanges":{{"completed":9,"busy":1}},"staleness_histogram":[8,1,1],"parameters_path":"/elsewhere/peer/end/parameters.safetensors"}}
 "#,
                 if arm == "all-reduce" { 0.1 } else { 0.11 },
             );
         }
         std::fs::write(home.join("metrics.jsonl"), text).expect("a file");
+        std::fs::create_dir_all(home.join("end")).expect("a folder");
+        // Peers end at 3 and 5: both are 1 away from their mean, whose norm is 4.
+        let weight = 4.0 + spread * (2.0 * (peer as f32) - 1.0);
+        let bytes = weight.to_le_bytes();
+        let view = TensorView::new(Dtype::F32, vec![1], &bytes).expect("one number");
+        let file = safetensors::serialize([("weight", view)], None).expect("a small file");
+        std::fs::write(home.join("end/parameters.safetensors"), file).expect("a file");
     }
 }
 
@@ -143,6 +152,7 @@ fn the_report_has_every_number_and_the_way_to_repeat_it() {
         "these peers were killed (SIGKILL): 1@50%",
         "![Training loss over samples](loss-samples.svg)",
         "| `gossip.rule` |",
+        "1.000 ± 0.000 (25.00 %)",
     ] {
         let squeezed =
             text.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");

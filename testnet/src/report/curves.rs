@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::consensus;
 use super::plot::{Chart, Series};
 use super::record::{Results, RunResult};
+use super::stats::Spread;
 use super::units::to_f64;
 use crate::metrics::{At, Log};
 
@@ -40,7 +41,10 @@ pub fn charts(results: &Results) -> Vec<(&'static str, Chart)> {
         ),
         (
             "accuracy-samples",
-            chart("Held-out accuracy over samples", SAMPLES, "accuracy, %"),
+            Chart {
+                rising: true,
+                ..chart("Held-out accuracy over samples", SAMPLES, "accuracy, %")
+            },
             series(results, evaluated, by_samples),
         ),
         (
@@ -61,6 +65,8 @@ pub fn charts(results: &Results) -> Vec<(&'static str, Chart)> {
         let log_y = chart.log_y;
         let visible = |&(_, y): &(f64, f64)| y.is_finite() && (!log_y || y > 0.0);
         series.retain(|series| series.bold.iter().any(visible));
+        // A loss that falls by more than a decade shows its end only on a logarithmic axis.
+        chart.log_y = log_y || (!chart.rising && spans_a_decade(&series));
         chart.series = series;
         if !chart.series.is_empty() {
             filled.push((name, chart));
@@ -69,12 +75,18 @@ pub fn charts(results: &Results) -> Vec<(&'static str, Chart)> {
     filled
 }
 
+fn spans_a_decade(series: &[Series]) -> bool {
+    let values = series.iter().flat_map(|series| series.bold.iter().map(|point| point.1));
+    Spread::of(values).is_some_and(|spread| spread.min > 0.0 && spread.max > 10.0 * spread.min)
+}
+
 fn chart(title: &str, x_label: &str, y_label: &str) -> Chart {
     Chart {
         title: title.to_owned(),
         x_label: x_label.to_owned(),
         y_label: y_label.to_owned(),
         log_y: false,
+        rising: false,
         series: Vec::new(),
     }
 }
@@ -98,8 +110,10 @@ fn series(
     };
     by_arm
         .into_iter()
-        .map(|(name, lines)| Series {
+        .enumerate()
+        .map(|(color, (name, lines))| Series {
             name: name.to_owned(),
+            color,
             bold: place(&mean(&lines)),
             faint: lines.iter().map(place).collect(),
         })

@@ -165,7 +165,11 @@ fn gap_table(numbers: &Numbers) -> Table {
     table
 }
 
-/// The main numbers in at most 100 columns for a single seed, for a terminal.
+/// What the gap columns of [`short_table`] mean.
+pub const GAP_NOTE: &str = "Gap: worst peer against the median peer of the synchronous arm, or of \
+                            the undisturbed twin of an arm with kills.";
+
+/// The main numbers in about 110 columns for a single seed, for a terminal.
 pub fn short_table(numbers: &Numbers) -> Table {
     let mut table = Table::new([
         "arm",
@@ -173,6 +177,7 @@ pub fn short_table(numbers: &Numbers) -> Table {
         "median acc. %",
         "worst loss",
         "gap, points",
+        "loss gap, %",
         "time, s",
         "sent/peer, MB",
     ]);
@@ -181,12 +186,15 @@ pub fn short_table(numbers: &Numbers) -> Table {
             let share = arm.over_seeds(|run| run.accuracy.map(part));
             show(share, percent_number)
         };
+        let none = || [NONE.to_owned(), NONE.to_owned()];
+        let [accuracy_gap, loss_gap] = arm.gaps.first().map_or_else(none, gap_cells);
         table.row(vec![
             arm.arm.name.clone(),
             part(|spread| spread.min),
             part(|spread| spread.median),
             show(arm.over_seeds(|run| run.loss.map(|loss| loss.max)), decimals),
-            arm.gaps.first().map_or_else(|| NONE.to_owned(), |gap| gap_cells(gap)[0].clone()),
+            accuracy_gap,
+            loss_gap,
             show(arm.over_seeds(|run| Some(run.wall_s)), |value| format!("{value:.1}")),
             sent(arm),
         ]);

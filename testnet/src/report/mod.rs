@@ -78,7 +78,8 @@ pub fn write(folder: &Path) -> Result<Written, ReportError> {
     }
     let report = folder.join(REPORT_FILE);
     write_file(&report, &markdown::render(&results, &numbers, &plots))?;
-    Ok(Written { report, table: markdown::short_table(&numbers).render() })
+    let table = markdown::short_table(&numbers).render();
+    Ok(Written { report, table: format!("{table}{}\n", markdown::GAP_NOTE) })
 }
 
 fn write_file(path: &Path, text: &str) -> Result<(), ReportError> {

@@ -1,5 +1,7 @@
 //! The numbers of a report: per peer, per run, and per arm over its seeds, with gaps.
 
+use std::path::PathBuf;
+
 use super::consensus::{self, ConsensusError, Exact};
 use super::record::{PeerResult, Results, RunResult};
 use super::stats::{MeanSd, Spread, percentile};
@@ -170,12 +172,7 @@ fn run_numbers(result: &RunResult) -> Result<RunNumbers, ConsensusError> {
         .enumerate()
         .map(|(index, peer)| peer_numbers(peer, killed(index)))
         .collect();
-    let mut paths = Vec::new();
-    for peer in &result.peers {
-        let named = peer.log.end.as_ref().and_then(|(_, end)| end.parameters_path.as_ref());
-        // An absolute path replaces the directory, a relative one is looked up inside.
-        paths.extend(named.map(|path| peer.directory.join(path)));
-    }
+    let paths: Vec<PathBuf> = result.peers.iter().filter_map(parameters).collect();
     Ok(RunNumbers {
         seed: result.run.seed,
         wall_s: result.run.wall_s,
@@ -184,6 +181,19 @@ fn run_numbers(result: &RunResult) -> Result<RunNumbers, ConsensusError> {
         consensus: consensus::exact(&paths)?,
         peers,
     })
+}
+
+/// The file of the final parameters, wherever the folder of the experiment lies by now.
+fn parameters(peer: &PeerResult) -> Option<PathBuf> {
+    let path = peer.log.end.as_ref()?.1.parameters_path.as_ref()?;
+    if path.as_os_str().is_empty() {
+        return None;
+    }
+    let config = peer.log.start.as_ref().map(|start| &start.config);
+    let home = config.and_then(|config| config.get("node")?.get("data_dir")?.as_str());
+    let inside = home.and_then(|home| path.strip_prefix(home).ok());
+    // An absolute path replaces the directory.
+    Some(peer.directory.join(inside.unwrap_or(path)))
 }
 
 fn peer_numbers(peer: &PeerResult, killed_at: Option<u64>) -> PeerNumbers {

@@ -23,6 +23,9 @@ const COLORS: [RGBColor; 7] = [
     RGBColor(0, 0, 0),
 ];
 
+/// Lines that are drawn thicker than the one after them.
+const COVERED_MAX: u32 = 3;
+
 /// A chart: what it says and its lines.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chart {
@@ -34,6 +37,8 @@ pub struct Chart {
     pub y_label: String,
     /// Whether the vertical axis is logarithmic; values that are not positive are left out then.
     pub log_y: bool,
+    /// Whether the lines rise, so that the legend belongs at the bottom.
+    pub rising: bool,
     /// What is shown.
     pub series: Vec<Series>,
 }
@@ -43,6 +48,8 @@ pub struct Chart {
 pub struct Series {
     /// Name in the legend.
     pub name: String,
+    /// Which colour; the same number is the same colour in every chart.
+    pub color: usize,
     /// The bold line, by rising x.
     pub bold: Vec<(f64, f64)>,
     /// Faint lines in the same colour, for example single peers.
@@ -70,7 +77,12 @@ pub fn render(chart: &Chart) -> Result<String, PlotError> {
     let mut svg = String::new();
     let drawn = {
         let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
-        if chart.log_y { draw(chart, &area, x, y.log_scale()) } else { draw(chart, &area, x, y) }
+        if chart.log_y {
+            let ticks = decade_ticks(&y);
+            draw(chart, &area, x, y.log_scale().with_key_points(ticks))
+        } else {
+            draw(chart, &area, x, y)
+        }
     };
     drawn.map_err(|what| error(what.to_string()))?;
     Ok(svg)
@@ -85,6 +97,7 @@ fn shown(chart: &Chart) -> Chart {
     };
     let series = chart.series.iter().map(|series| Series {
         name: series.name.clone(),
+        color: series.color,
         bold: keep(&series.bold),
         faint: series.faint.iter().map(|line| keep(line)).collect(),
     });
@@ -113,14 +126,12 @@ fn ranges(chart: &Chart) -> Option<(Range<f64>, Range<f64>)> {
     Some((0.0..right * 1.01, y))
 }
 
-type Failure<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;
-
-fn draw<'a, Y>(
+fn draw<Y>(
     chart: &Chart,
-    area: &DrawingArea<SVGBackend<'a>, Shift>,
+    area: &DrawingArea<SVGBackend<'_>, Shift>,
     x: Range<f64>,
     y: Y,
-) -> Result<(), Failure<'a>>
+) -> Result<(), DrawingAreaErrorKind<std::io::Error>>
 where
     Y: AsRangedCoord<Value = f64>,
     Y::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
@@ -130,7 +141,7 @@ where
         .caption(&chart.title, ("sans-serif", TITLE_SIZE))
         .margin(14)
         .x_label_area_size(50)
-        .y_label_area_size(84)
+        .y_label_area_size(72)
         .build_cartesian_2d(x, y)?;
     context
         .configure_mesh()
@@ -143,13 +154,16 @@ where
         .x_label_formatter(&|value| tick(*value))
         .y_label_formatter(&|value| tick(*value))
         .draw()?;
-    for (index, series) in chart.series.iter().enumerate() {
-        let color = COLORS[index % COLORS.len()];
+    for series in &chart.series {
         for line in &series.faint {
-            let style = color.mix(0.3).stroke_width(1);
+            let style = color(series).mix(0.3).stroke_width(1);
             context.draw_series(LineSeries::new(line.iter().copied(), style))?;
         }
-        let style = color.stroke_width(3);
+    }
+    for (index, series) in chart.series.iter().enumerate() {
+        // Later lines are thinner, so that equal lines do not hide each other.
+        let covered = u32::try_from(chart.series.len() - 1 - index).unwrap_or(u32::MAX);
+        let style = color(series).stroke_width(2 + 2 * covered.min(COVERED_MAX));
         context
             .draw_series(LineSeries::new(series.bold.iter().copied(), style))?
             .label(&series.name)
@@ -157,13 +171,41 @@ where
     }
     context
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
+        .position(if chart.rising {
+            SeriesLabelPosition::LowerRight
+        } else {
+            SeriesLabelPosition::UpperRight
+        })
         .legend_area_size(30)
         .label_font(("sans-serif", LABEL_SIZE))
         .background_style(WHITE.mix(0.9))
         .border_style(BLACK.mix(0.4))
         .draw()?;
     area.present()
+}
+
+fn color(series: &Series) -> RGBColor {
+    COLORS[series.color % COLORS.len()]
+}
+
+/// Round numbers inside a logarithmic range, fewer per decade the more decades there are.
+fn decade_ticks(range: &Range<f64>) -> Vec<f64> {
+    let decades = (range.end / range.start).log10();
+    let digits: &[f64] = if decades < 1.0 {
+        &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]
+    } else if decades < 4.0 {
+        &[1.0, 2.0, 5.0]
+    } else {
+        &[1.0]
+    };
+    let mut ticks = Vec::new();
+    let mut power = range.start.log10().floor();
+    while power <= range.end.log10() {
+        let decade = digits.iter().map(|digit| digit * 10_f64.powf(power));
+        ticks.extend(decade.filter(|tick| range.contains(tick)));
+        power += 1.0;
+    }
+    ticks
 }
 
 /// A number at an axis: short, and not rounded away from its tick.
@@ -190,8 +232,10 @@ mod tests {
             x_label: "samples per peer".to_owned(),
             y_label: "loss, nats".to_owned(),
             log_y,
+            rising: false,
             series: vec![Series {
                 name: "gossip-outer".to_owned(),
+                color: 0,
                 faint: vec![bold.clone()],
                 bold,
             }],
@@ -222,6 +266,16 @@ mod tests {
         let error = render(&chart(true, vec![(1.0, 0.0)])).unwrap_err().to_string();
         assert!(error.contains("a title"), "{error}");
         assert!(render(&chart(false, vec![(1.0, 0.0)])).is_ok());
+    }
+
+    #[test]
+    fn logarithmic_ticks_cover_the_range() {
+        let shown = |range: Range<f64>| -> Vec<String> {
+            decade_ticks(&range).into_iter().map(tick).collect()
+        };
+        assert_eq!(shown(1.5..4.2), ["2", "3", "4"]);
+        assert_eq!(shown(0.015..0.7), ["0.02", "0.05", "0.1", "0.2", "0.5"]);
+        assert_eq!(shown(5e-5..2.0), ["1e-4", "0.001", "0.01", "0.1", "1"]);
     }
 
     #[test]
