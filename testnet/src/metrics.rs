@@ -13,6 +13,9 @@ pub const METRICS_FILE: &str = "metrics.jsonl";
 /// 4 KiB) or a configuration (about 2 KiB).
 pub const LINE_BYTES_MAX: usize = 1 << 20;
 
+/// [`Final::reason`] of a peer that made all its steps.
+pub const STEPS_DONE: &str = "steps done";
+
 /// One line of the metrics file.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Line {

@@ -26,9 +26,9 @@ line() { # kind, step, further fields
 train() { # step
     line train "$1" ",\"loss\":$((3 - $1 / 50)).$((1 + index)),\"learning_rate\":0.1,\"samples_per_s\":900,\"peers\":3,\"bytes_out\":$(($1 * 1000)),\"bytes_in\":$(($1 * 900)),\"staleness\":1,\"wait_s\":0.5,\"sketch\":[$((100 - $1)).5,$index.0]"
 }
-finish() {
+finish() { # reason
     line evaluate $steps ',"loss":0.25,"accuracy":0.97,"count":360'
-    line final $steps ",\"reason\":\"steps done\",\"loss\":0.25,\"accuracy\":0.97,\"bytes_out\":100000,\"bytes_in\":90000,\"wait_s\":0.5,\"train_s\":99.5,\"exchanges\":{\"completed\":12,\"busy\":1},\"staleness_histogram\":[9,2,1]"
+    line final $steps ",\"reason\":\"$1\",\"loss\":0.25,\"accuracy\":0.97,\"bytes_out\":100000,\"bytes_in\":90000,\"wait_s\":0.5,\"train_s\":99.5,\"exchanges\":{\"completed\":12,\"busy\":1},\"staleness_histogram\":[9,2,1]"
     exit 0
 }
 
@@ -40,7 +40,7 @@ line start 0 ",\"unix_s\":1700000000.25,\"peer\":\"12D3Fake$index\",\"run\":\"fe
 case "$mode" in
 good)
     for step in 25 50 75 100; do train $step; done
-    finish
+    finish "steps done"
     ;;
 fail) # peer 1 fails, the others wait for it for ever
     if [ "$index" = 1 ]; then
@@ -55,7 +55,7 @@ victim) # peer 0 stops moving at step 50, the others get done
     [ "$index" = 0 ] && exec cat
     train 75
     train 100
-    finish
+    finish "steps done"
     ;;
 hang) exec cat ;;
 stubborn) # ignores SIGTERM and the end of its input
@@ -64,6 +64,10 @@ stubborn) # ignores SIGTERM and the end of its input
     while :; do sleep 60; done
     ;;
 forgetful) exit 0 ;;
+interrupted)
+    train 25
+    finish interrupted
+    ;;
 garbage)
     echo "this is no metrics line" >>"$directory/metrics.jsonl"
     exec cat

@@ -156,11 +156,13 @@ async fn a_kill_that_never_strikes_is_an_error() {
 }
 
 #[tokio::test]
-async fn success_without_a_final_line_is_an_error() {
-    let bench = Bench::new("forgetful", 1);
-    let (_ask, stop) = Stop::channel();
-    let error = bench.run(stop).await.unwrap_err();
-    assert!(matches!(error, RunError::NoFinal { peer: 0, .. }), "{error}");
+async fn success_without_all_steps_is_an_error() {
+    for mode in ["forgetful", "interrupted"] {
+        let bench = Bench::new(mode, 1);
+        let (_ask, stop) = Stop::channel();
+        let error = bench.run(stop).await.unwrap_err();
+        assert!(matches!(error, RunError::Early { peer: 0, .. }), "{mode}: {error}");
+    }
 }
 
 #[tokio::test]

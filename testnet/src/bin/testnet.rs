@@ -39,7 +39,7 @@ enum Command {
 #[derive(Debug, Args)]
 struct RunArgs {
     /// Number of processes.
-    #[arg(short, long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=256))]
+    #[arg(short, long = "peers", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=256))]
     n: u16,
     /// Local steps of every peer (`run.steps`).
     #[arg(long)]

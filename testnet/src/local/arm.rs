@@ -101,9 +101,9 @@ pub enum RunError {
         /// End of its log.
         tail: String,
     },
-    /// A peer ended with success but its metrics have no final line.
-    #[error("peer {peer} ended without a final line in its {METRICS_FILE}\n{tail}")]
-    NoFinal {
+    /// A peer ended with success, but its metrics do not say that all steps were made.
+    #[error("peer {peer} ended before its steps were done\n{tail}")]
+    Early {
         /// Index of the peer.
         peer: usize,
         /// End of its log.
@@ -295,7 +295,7 @@ impl<'a> Swarm<'a> {
         }
         let tail = peer.process.log_tail();
         Err(if status.success() {
-            RunError::NoFinal { peer: index, tail }
+            RunError::Early { peer: index, tail }
         } else {
             RunError::Exited { peer: index, status, tail }
         })

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::metrics::{Body, Line, config_integer};
+use crate::metrics::{Body, Line, STEPS_DONE, config_integer};
 use crate::report::units;
 
 /// Time between two drawings of the table.
@@ -35,7 +35,7 @@ pub struct View {
     pub bytes_out: u64,
     /// Held-out accuracy of the last evaluation, in `[0, 1]`.
     pub accuracy: Option<f64>,
-    /// Whether the final line was read.
+    /// Whether a final line was read that says that all steps were made.
     pub finished: bool,
     /// The step at which the peer was killed.
     pub killed_at: Option<u64>,
@@ -57,7 +57,7 @@ impl View {
             Body::Evaluate(evaluate) => self.accuracy = evaluate.accuracy,
             Body::Event(_) => {}
             Body::Final(end) => {
-                self.finished = true;
+                self.finished = end.reason == STEPS_DONE;
                 self.accuracy = end.accuracy;
                 self.bytes_out = end.bytes_out;
             }
