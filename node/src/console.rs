@@ -64,6 +64,12 @@ impl Console {
         let _ = shared.out.write_all(text.as_bytes()).and_then(|()| shared.out.flush());
     }
 
+    /// Writes lines for a person above the progress line, terminal or not; `text` ends with one.
+    pub fn say(&self, text: &str) {
+        // Nobody can be told that standard error is gone.
+        let _ = self.clone().write_all(text.as_bytes());
+    }
+
     fn lock(&self) -> MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -131,7 +137,7 @@ pub(crate) mod tests {
         let shown = format!("{ERASE}{WRAP_OFF}50 %{WRAP_ON}");
         assert_eq!(buffer.text(), format!("{shown}{ERASE}hello\n{WRAP_OFF}50 %{WRAP_ON}"));
         console.show("");
-        console.write_all(b"end\n").unwrap();
+        console.say("end\n");
         assert!(buffer.text().ends_with(&format!("{ERASE}end\n")));
     }
 

@@ -64,6 +64,17 @@ pub enum DataDirError {
     },
 }
 
+impl DataDirError {
+    /// Whether another `--data-dir` is the remedy (exit status 2), not a repair of the machine (1).
+    #[must_use]
+    pub const fn is_usage(&self) -> bool {
+        match self {
+            Self::Locked { .. } | Self::OtherRun { .. } => true,
+            Self::Damaged { .. } | Self::Io { .. } => false,
+        }
+    }
+}
+
 /// The form of `run.json`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -17,10 +17,6 @@ const PLAIN: [&str; 3] = ["pairwise", "all-reduce", "none"];
 const GPT: &[&str] = &["gpt"];
 const MLP: &[&str] = &["mlp"];
 
-#[expect(
-    clippy::cast_possible_wrap,
-    reason = "both limits are a few thousand; const conversion has no checked form"
-)]
 const LIMITS: (i64, i64) = (FRAGMENTS_MAX as i64, INFORMATION_MAX as i64);
 
 const fn key(
@@ -91,11 +87,16 @@ pub const KEYS: &[Key] = &[
         "\"iid\", or the Dirichlet parameter of the label distribution of the shards (small is skewed)",
     )
     .must(),
-    key("optimizer.kind", Kind::Choice(&["adamw", "sgd"]), "\"adamw\"", "", "the local optimizer").should(),
+    by(
+        key("optimizer.kind", Kind::Choice(&["adamw", "sgd"]), "", "", "the local optimizer"),
+        "model.kind",
+        &[("mlp", "\"sgd\""), ("cnn", "\"sgd\""), ("gpt", "\"adamw\"")],
+    )
+    .should(),
     by(
         key("optimizer.learning_rate", Kind::Real(Reals::above(0.0, 100.0)), "", "", "peak learning rate"),
         "optimizer.kind",
-        &[("adamw", "0.002"), ("sgd", "0.05")],
+        &[("adamw", "0.001"), ("sgd", "0.05")],
     )
     .should(),
     key("optimizer.momentum", Kind::Real(Reals::below(0.0, 1.0)), "0.9", "", "momentum of sgd")
@@ -110,18 +111,26 @@ pub const KEYS: &[Key] = &[
     by(
         key("optimizer.weight_decay", Kind::Real(Reals::closed(0.0, 10.0)), "", "", "weight decay per unit of learning rate"),
         "optimizer.kind",
-        &[("adamw", "0.01"), ("sgd", "0.0")],
+        &[("adamw", "0.1"), ("sgd", "0.0001")],
     )
     .should(),
-    key("optimizer.warmup_steps", Kind::Integer(0, STEPS_MAX), "50", "steps", "linear warm-up of the learning rate")
-        .should(),
+    by(
+        key("optimizer.warmup_steps", Kind::Integer(0, STEPS_MAX), "", "steps", "linear warm-up of the learning rate"),
+        "optimizer.kind",
+        &[("adamw", "100"), ("sgd", "20")],
+    )
+    .should(),
     key("optimizer.schedule", Kind::Choice(&["cosine", "constant"]), "\"cosine\"", "", "learning rate after the warm-up")
         .should(),
     key("optimizer.final_fraction", Kind::Real(Reals::closed(0.0, 1.0)), "0.1", "", "final learning rate over the peak")
         .should()
         .only("optimizer.schedule", &["cosine"]),
-    key("optimizer.clip_norm", Kind::Real(Reals::closed(0.0, 1e6)), "1.0", "", "largest gradient norm; 0 never clips")
-        .should(),
+    by(
+        key("optimizer.clip_norm", Kind::Real(Reals::closed(0.0, 1e6)), "", "", "largest gradient norm; 0 never clips"),
+        "optimizer.kind",
+        &[("adamw", "1.0"), ("sgd", "5.0")],
+    )
+    .should(),
     key("optimizer.accumulate", Kind::Integer(1, 1024), "1", "", "micro-batches whose gradients make one step").should(),
     key(
         "gossip.rule",
@@ -175,6 +184,7 @@ pub const KEYS: &[Key] = &[
     key("node.checkpoint_every", Kind::Integer(0, STEPS_MAX), "0", "steps", "steps between checkpoints; 0 is only at the end"),
     key("node.evaluate_every", Kind::Integer(0, STEPS_MAX), "500", "steps", "steps between evaluations; 0 is only at the end"),
     key("node.metrics_every", Kind::Integer(1, STEPS_MAX), "25", "steps", "steps between lines of metrics.jsonl"),
+    key("node.linger", Kind::Duration(0, 86_400_000), "\"1m\"", "", "longest stay after the last step, for the slower peers"),
     key("node.threads", Kind::Integer(1, 1024), "1", "threads", "threads for the arithmetic"),
     key("node.log_format", Kind::Choice(&["human", "json"]), "\"human\"", "", "form of the log on standard error"),
 ];

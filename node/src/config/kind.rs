@@ -197,10 +197,6 @@ fn is_reachable(text: &str) -> bool {
 /// `value` as a float when it is a number in `reals`.
 fn reals_value(reals: &Reals, value: &Value) -> Option<Value> {
     let number = match value {
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "a setting beyond 2^53 is out of every range"
-        )]
         Value::Integer(number) => *number as f64,
         Value::Float(number) => *number,
         Value::String(_)

@@ -16,6 +16,7 @@ struct Broken(&'static str, &'static str, String);
 pub(super) fn check(config: &Config, settings: &Settings) -> Result<(), ConfigError> {
     let broken = model(&config.model, config.data.kind)
         .or_else(|| data(&config.data))
+        .or_else(|| batch(config.run.batch, config.optimizer.accumulate))
         .or_else(|| gossip(&config.gossip))
         .or_else(|| network(&config.network));
     let Some(Broken(name, other, remedy)) = broken else {
@@ -59,6 +60,13 @@ fn data(data: &Data) -> Option<Broken> {
         return Some(Broken("data.skew", "data.kind", remedy));
     }
     None
+}
+
+fn batch(batch: usize, accumulate: usize) -> Option<Broken> {
+    (!batch.is_multiple_of(accumulate)).then(|| {
+        let remedy = "the micro-batches must divide the batch".to_owned();
+        Broken("optimizer.accumulate", "run.batch", remedy)
+    })
 }
 
 fn gossip(gossip: &Gossip) -> Option<Broken> {

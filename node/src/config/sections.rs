@@ -245,6 +245,9 @@ pub struct Node {
     pub evaluate_every: u64,
     /// Steps between lines of metrics.jsonl.
     pub metrics_every: u64,
+    /// Longest stay after the last step, for the slower peers.
+    #[serde(with = "duration")]
+    pub linger: Duration,
     /// Threads for the arithmetic.
     pub threads: usize,
     /// Form of the log on standard error.

@@ -76,6 +76,26 @@ fn every_default_is_legal_and_dependencies_come_first() {
 }
 
 #[test]
+fn optimizer_defaults_are_those_of_the_trainer() {
+    use dnode_trainer::{ModelKind as Trained, OptimizerConfig};
+    let gpt = ["model.kind=gpt", "data.kind=text", "data.path=x"];
+    for (settings, kind) in
+        [(&[][..], Trained::Mlp), (&["model.kind=cnn"], Trained::Cnn), (&gpt, Trained::Gpt)]
+    {
+        let ours = serde_json::to_value(set(settings).unwrap().optimizer).unwrap();
+        let theirs = serde_json::to_value(OptimizerConfig::default_for(kind)).unwrap();
+        for (key, value) in ours.as_object().unwrap() {
+            // The trainer computes in f32.
+            let same = match value.as_f64() {
+                Some(value) => theirs[key].as_f64().map(|their| their as f32) == Some(value as f32),
+                None => theirs[key] == *value,
+            };
+            assert!(same, "{kind} {key}: {value} here, {} there", theirs[key]);
+        }
+    }
+}
+
+#[test]
 fn faults_of_a_file_name_line_key_and_remedy() {
     for (text, want) in [
         (
@@ -146,14 +166,15 @@ fn addresses_are_checked_one_by_one() {
 fn flags_win_over_the_file_and_the_file_over_defaults() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.toml");
-    std::fs::write(&path, "run.seed = 5\n[optimizer]\nkind = \"sgd\"\n[data]\nskew = 1\n").unwrap();
+    std::fs::write(&path, "run.seed = 5\n[optimizer]\nkind = \"adamw\"\n[data]\nskew = 1\n")
+        .unwrap();
     let mut settings = Settings::new();
     settings.file(&path).unwrap();
     settings.set("run.steps = 7").unwrap();
     settings.flag("run.seed", "6", "--seed").unwrap();
     let config = settings.resolve().unwrap();
     assert_eq!((config.run.seed, config.run.steps, config.run.batch), (6, 7, 32));
-    assert_eq!(config.optimizer.learning_rate.to_bits(), 0.05_f64.to_bits());
+    assert_eq!(config.optimizer.learning_rate.to_bits(), 0.001_f64.to_bits());
     assert_eq!(config.data.skew, Skew::Dirichlet(1.0));
 }
 
@@ -175,6 +196,10 @@ fn values_that_do_not_go_together_are_refused_with_a_remedy() {
         (
             &["gossip.rule=pairwise", "gossip.outer_momentum=0.5"],
             "gossip.outer_momentum = 0.5 in --set does not go with gossip.rule = \"pairwise\": only gossip-outer has an outer step, leave it out",
+        ),
+        (
+            &["optimizer.accumulate=3"],
+            "optimizer.accumulate = 3 in --set does not go with run.batch = 32: the micro-batches must divide the batch",
         ),
         (
             &["gossip.rule=all-reduce"],
