@@ -10,7 +10,7 @@ use crate::staleness::mixing_weight;
 use crate::{Event, Failure, Offence, Output, RefusedMix, Role};
 
 /// Applied exchanges kept until the initiator's word; each keeps one fragment of numbers.
-const JOURNAL_MAX: usize = 32;
+pub(crate) const JOURNAL_MAX: usize = 32;
 
 impl Gossip {
     pub(crate) fn proposed(

@@ -11,7 +11,7 @@ use crate::membership::Standing;
 use crate::{Event, Offence, Output};
 
 /// Snapshots asked for at a time, so that donors are loaded evenly.
-const PULLS_OPEN_MAX: usize = 4;
+pub(crate) const PULLS_OPEN_MAX: usize = 4;
 
 /// A replica that is being replaced, fragment by fragment.
 #[derive(Clone, Debug)]

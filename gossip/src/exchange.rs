@@ -14,6 +14,9 @@ pub(crate) const REMEMBERED: u64 = 1024;
 pub(crate) struct Own {
     pub(crate) fragment: FragmentId,
     pub(crate) partner: PeerId,
+    /// The own clock when it was proposed: every repetition names it, and the weight follows from
+    /// it, so that the partner agrees on the weight whichever repetition it accepted.
+    pub(crate) clock: Clock,
     pub(crate) state: OwnState,
     pub(crate) began: Time,
     pub(crate) deadline: Time,

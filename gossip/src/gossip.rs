@@ -9,9 +9,11 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
-use crate::catch_up::CatchUp;
+use crate::answer::JOURNAL_MAX;
+use crate::catch_up::{CatchUp, PULLS_OPEN_MAX};
 use crate::exchange::{Aborting, Answered, Own, Resolved};
 use crate::information::InformationTable;
+use crate::initiate::ABORTING_MAX;
 use crate::membership::Members;
 use crate::{Config, Event, Input, Member, Offence, Output};
 
@@ -185,6 +187,20 @@ impl Gossip {
     #[must_use]
     pub fn open(&self) -> usize {
         self.own.len() + self.answered.len() + self.aborting.len() + self.serving.len()
+    }
+
+    /// The largest [`Gossip::open`] that can be, pulls for an own catch-up included.
+    #[must_use]
+    pub const fn open_max(config: &Config) -> usize {
+        config.own_max + JOURNAL_MAX + ABORTING_MAX + config.pulls_max + PULLS_OPEN_MAX
+    }
+
+    /// Whether `exchange` has begun and not ended at this end.
+    #[must_use]
+    pub fn is_open(&self, exchange: ExchangeId) -> bool {
+        let own = exchange == self.exchange_id(exchange.sequence)
+            && (self.own.contains_key(&exchange.sequence) || self.is_pull(exchange));
+        own || self.answered.contains_key(&exchange)
     }
 
     /// Which exchange holds the lease on each leased fragment.

@@ -49,6 +49,7 @@ impl Gossip {
         let own = Own {
             fragment: entry.fragment,
             partner,
+            clock: self.clock,
             state: OwnState::Proposed,
             began: now,
             deadline: now + lease,
@@ -66,11 +67,11 @@ impl Gossip {
         let Some(own) = self.own.get(&sequence) else {
             return;
         };
-        let (fragment, partner) = (own.fragment, own.partner);
+        let (fragment, partner, clock) = (own.fragment, own.partner, own.clock);
         let message = Message::Propose {
             exchange: self.exchange_id(sequence),
             fragment,
-            clock: self.clock,
+            clock,
             information: self.information.of(fragment),
         };
         self.send(partner, message, now);
@@ -98,8 +99,8 @@ impl Gossip {
             OwnState::Proposed => {
                 let terms = Terms {
                     information,
-                    weight: mixing_weight(self.clock, clock),
-                    lag: self.clock.distance(clock),
+                    weight: mixing_weight(own.clock, clock),
+                    lag: own.clock.distance(clock),
                 };
                 if terms.lag > self.config.bounds.progress_gap {
                     return self.give_up(sequence, Failure::Stale, now);
@@ -131,7 +132,7 @@ impl Gossip {
         let sequence = exchange.sequence;
         if self.applied.contains(&sequence) {
             self.send(from, Message::Ack { exchange }, now);
-        } else if sequence + REMEMBERED >= self.next_sequence && sequence < self.next_sequence {
+        } else if sequence < self.next_sequence && self.next_sequence - sequence <= REMEMBERED {
             self.send(from, Message::Abort { exchange }, now);
         }
     }

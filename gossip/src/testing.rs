@@ -40,6 +40,8 @@ pub enum Effect {
     Disconnect {
         /// The peer.
         peer: PeerId,
+        /// For how long not to connect again.
+        back_off: Duration,
     },
     /// Note what happened.
     Event(Event),
@@ -111,7 +113,9 @@ impl Host {
                 Output::Training { allowed } => self.training = allowed,
                 Output::AdoptClock(clock) => self.clock = clock,
                 Output::RoundDone => self.rounds_done += 1,
-                Output::Disconnect { peer, .. } => self.effects.push(Effect::Disconnect { peer }),
+                Output::Disconnect { peer, back_off, .. } => {
+                    self.effects.push(Effect::Disconnect { peer, back_off });
+                }
                 Output::Event(event) => self.effects.push(Effect::Event(event)),
             }
         }
@@ -139,17 +143,32 @@ impl Host {
         !self.tasks.is_empty()
     }
 
+    /// Pieces of trainer work that wait.
+    #[must_use]
+    pub fn works(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// The piece of trainer work that is done next.
+    #[must_use]
+    pub fn next_work(&self) -> Option<&Output> {
+        self.tasks.front()
+    }
+
+    /// Changes the piece of trainer work that is done next: for planted defects.
+    pub fn next_work_mut(&mut self) -> Option<&mut Output> {
+        self.tasks.front_mut()
+    }
+
     /// Numbers kept for open exchanges: fragments in memory.
     #[must_use]
     pub fn kept(&self) -> usize {
         self.kept.len()
     }
 
-    /// Does one piece of trainer work and reports it.
-    pub fn work(&mut self, now: Time) {
-        let Some(task) = self.tasks.pop_front() else {
-            return;
-        };
+    /// Does one piece of trainer work, reports it to the core and returns the report.
+    pub fn work(&mut self, now: Time) -> Option<Input> {
+        let task = self.tasks.pop_front()?;
         let answer = match task {
             Output::Read { exchange, fragment } => {
                 self.kept.insert(exchange, self.replica[fragment.0 as usize].clone());
@@ -180,7 +199,8 @@ impl Host {
             | Output::Disconnect { .. }
             | Output::Event(_)) => unreachable!("{other:?} is not trainer work"),
         };
-        self.handle(answer, now);
+        self.handle(answer.clone(), now);
+        Some(answer)
     }
 
     fn mix(
@@ -339,7 +359,7 @@ impl Pair {
         for effect in self.hosts[host].take_effects() {
             match effect {
                 Effect::Event(event) => self.events.push((host, event)),
-                Effect::Disconnect { peer } => {
+                Effect::Disconnect { peer, .. } => {
                     self.hosts[host].handle(Input::PeerDown { peer }, self.now);
                 }
                 crossing @ (Effect::Message { .. } | Effect::Tensor { .. }) => {

@@ -288,3 +288,16 @@ fn garbage_from_a_neighbour_ends_the_connection_and_nothing_else() {
     );
     assert_eq!(pair.hosts[0].core.members().len(), 0, "a pull in another's name is an offence");
 }
+
+#[test]
+fn both_ends_use_one_weight_though_the_initiator_commits_before_it_is_accepted() {
+    // Found by the simulator: `sim --seed 0`.
+    let mut pair = greeted(&Config::default(), 1);
+    assert!(pair.hosts[0].commit(0.0, pair.now));
+    pair.input(0, Input::RoundDue);
+    assert!(pair.hosts[0].commit(0.0, pair.now));
+    assert!(pair.run_until(SECOND, |p| p.hosts[0].rounds_done == 1 && at_rest(p)));
+    let [a, b] = values(&pair);
+    assert!((a + b - 1.0).abs() < 1e-12, "the sum was 1 and is {}", a + b);
+    assert!((a - 0.5).abs() < 1e-12, "clocks one apart mix with weight one half: {a}");
+}
