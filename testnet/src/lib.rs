@@ -3,3 +3,4 @@
 pub mod local;
 pub mod metrics;
 pub mod report;
+pub mod sim;

@@ -1,0 +1,29 @@
+//! S3: no commit is held back for longer than the gate time.
+
+use super::{Moment, Property, View};
+
+/// Looks at how long the called peer's commit has been held.
+#[derive(Debug)]
+pub(super) struct Gate;
+
+impl Property for Gate {
+    fn name(&self) -> &'static str {
+        "gate"
+    }
+
+    fn observe(&mut self, moment: &Moment<'_>, view: &View<'_>) -> Result<(), String> {
+        let Moment::Handled { peer } = moment else {
+            return Ok(());
+        };
+        let sim = &view.peers[*peer as usize];
+        // A paused process cannot act on time; what it does first afterwards ends the hold.
+        let Some(since) = sim.held_since.map(|since| since.max(sim.paused_until)) else {
+            return Ok(());
+        };
+        let held = view.now.since(since);
+        if held > view.config.gate_timeout {
+            return Err(format!("p{peer} has been held for {held:?}"));
+        }
+        Ok(())
+    }
+}

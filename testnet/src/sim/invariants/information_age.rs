@@ -1,0 +1,37 @@
+//! B3: at a commit every fragment contains every counting neighbour's work up to the bound.
+
+use dnode_protocol::FragmentId;
+
+use super::{Moment, Property, View};
+
+/// Recomputes bound B3 from clocks and information vectors at each commit.
+#[derive(Debug)]
+pub(super) struct InformationAge;
+
+impl Property for InformationAge {
+    fn name(&self) -> &'static str {
+        "information age"
+    }
+
+    fn observe(&mut self, moment: &Moment<'_>, view: &View<'_>) -> Result<(), String> {
+        let Moment::Committed { peer, .. } = moment else {
+            return Ok(());
+        };
+        let Some(host) = view.host(*peer) else {
+            return Ok(());
+        };
+        let bound = host.core.information_age_bound();
+        for (name, member) in host.core.members().filter(|(_, member)| member.counts()) {
+            for fragment in (0..view.scenario.fragments).map(FragmentId) {
+                let contained = host.core.contained(fragment, name);
+                let age = member.clock.unwrap_or_default().ahead_of(contained.unwrap_or_default());
+                if age > bound {
+                    return Err(format!(
+                        "p{peer} committed while its {fragment} lacks {age} commits of {name:?}, bound {bound}"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,48 @@
+//! S4: after faults stop, every live peer commits and ends rounds again, and at rest none is open.
+
+use super::super::peer::Counts;
+use super::{Moment, Property, Stage, View};
+
+/// Compares the counts when faults stop with those after the settling time.
+#[derive(Debug, Default)]
+pub(super) struct Liveness {
+    at_calm: Vec<Counts>,
+}
+
+impl Property for Liveness {
+    fn name(&self) -> &'static str {
+        "liveness"
+    }
+
+    fn observe(&mut self, moment: &Moment<'_>, view: &View<'_>) -> Result<(), String> {
+        let Moment::Reached(stage) = moment else {
+            return Ok(());
+        };
+        match stage {
+            Stage::Calm => {
+                self.at_calm = view.peers.iter().map(|peer| peer.counts).collect();
+            }
+            Stage::Settled => {
+                for (index, (peer, before)) in view.peers.iter().zip(&self.at_calm).enumerate() {
+                    let now = &peer.counts;
+                    if peer.stays() && now.commits == before.commits && !peer.finished {
+                        return Err(format!("p{index} has not committed since faults stopped"));
+                    }
+                    if peer.stays() && now.rounds_done == before.rounds_done && !peer.finished {
+                        return Err(format!("p{index} has ended no round since faults stopped"));
+                    }
+                }
+            }
+            Stage::Rest => {
+                if let Some(peer) = view.peers.iter().position(|p| p.stays() && p.round_open) {
+                    return Err(format!("p{peer} has begun a round that never ended"));
+                }
+                if let Some((peer, _)) = view.hosts().find(|(_, host)| !host.training) {
+                    return Err(format!("p{peer} may not train at rest"));
+                }
+            }
+            Stage::Still | Stage::Agreed => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,140 @@
+//! I1: the sum of all replicas changes by commits, joins and losses only, never by an exchange.
+
+use dnode_gossip::{Input, Output};
+use dnode_protocol::ExchangeId;
+
+use super::super::journal::{Journal, Record};
+use super::{Moment, Property, Stage, View};
+
+/// Relative rounding error that is allowed.
+const TOLERANCE: f64 = 1e-9;
+/// In small worlds the whole sum is compared every so many events.
+const FULL_EVERY: u64 = 64;
+
+/// Keeps a ledger of everything that may change the sum.
+#[derive(Debug)]
+pub(super) struct MeanKept {
+    /// What the sum must be, without the halves of open exchanges: `[fragments · width]`.
+    ledger: Vec<f64>,
+    /// Largest parameter seen, to scale the tolerance.
+    scale: f64,
+    often: bool,
+}
+
+impl MeanKept {
+    pub(super) const fn new(often: bool) -> Self {
+        Self { ledger: Vec::new(), scale: 1.0, often }
+    }
+
+    fn add(&mut self, start: usize, values: impl Iterator<Item = f64>) {
+        for (offset, value) in values.enumerate() {
+            let index = start + offset;
+            if index >= self.ledger.len() {
+                self.ledger.resize(index + 1, 0.0);
+            }
+            self.ledger[index] += value;
+            self.scale = self.scale.max(value.abs());
+        }
+    }
+
+    fn balanced(&self, exchange: ExchangeId, record: &Record) -> Result<(), String> {
+        let off = record.net.iter().fold(0.0_f64, |most, net| most.max(net.abs()));
+        if record.is_whole() && off > TOLERANCE * self.scale {
+            let halves = (record.initiator.holds(), record.responder.holds());
+            return Err(format!(
+                "{exchange} changed the sum of the replicas by {off:e} (halves applied: {halves:?})"
+            ));
+        }
+        Ok(())
+    }
+
+    fn whole_sum(&self, view: &View<'_>) -> Result<(), String> {
+        let width = view.scenario.width;
+        let mut sum = vec![0.0; self.ledger.len()];
+        for (_, host) in view.hosts() {
+            let values = host.replica.iter().flatten();
+            sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+        }
+        for (_, record) in view.journal.iter().filter(|(_, record)| !record.is_whole()) {
+            let start = record.fragment.0 as usize * width;
+            for (sum, net) in sum[start..].iter_mut().zip(&record.net) {
+                *sum -= net;
+            }
+        }
+        let count = view.peers.len() as f64;
+        for (index, (sum, want)) in sum.iter().zip(&self.ledger).enumerate() {
+            if (sum - want).abs() > TOLERANCE * self.scale * count {
+                return Err(format!("element {index} of all replicas sums to {sum}, not {want}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Property for MeanKept {
+    fn name(&self) -> &'static str {
+        "mean"
+    }
+
+    fn observe(&mut self, moment: &Moment<'_>, view: &View<'_>) -> Result<(), String> {
+        match moment {
+            Moment::Joined { peer } => {
+                if let Some(host) = view.host(*peer) {
+                    self.add(0, host.replica.iter().flatten().copied());
+                }
+            }
+            Moment::Gone { host, .. } => {
+                self.add(0, host.replica.iter().flatten().map(|value| -value));
+            }
+            Moment::Committed { peer, increment } => {
+                if let Some(host) = view.host(*peer) {
+                    self.add(0, host.replica.iter().flatten().map(|_| *increment));
+                    let most = host.replica.iter().flatten().fold(0.0_f64, |m, v| m.max(v.abs()));
+                    self.scale = self.scale.max(most);
+                }
+            }
+            Moment::Worked { task, answer, before, after, .. } => match (task, answer) {
+                (Output::Adopt { fragment, .. }, Input::Adopted { .. }) => {
+                    let start = fragment.0 as usize * view.scenario.width;
+                    self.add(
+                        start,
+                        after.iter().zip(*before).map(|(after, before)| after - before),
+                    );
+                }
+                (Output::Mix { exchange, .. } | Output::Undo { exchange, .. }, _) => {
+                    if let Some(record) = view.journal.get(exchange) {
+                        self.balanced(*exchange, record)?;
+                    }
+                }
+                _ => {}
+            },
+            Moment::Handled { .. } => {
+                if self.often && view.events.is_multiple_of(FULL_EVERY) {
+                    self.whole_sum(view)?;
+                }
+            }
+            Moment::Reached(stage) => {
+                self.whole_sum(view)?;
+                if *stage == Stage::Rest {
+                    at_rest(view)?;
+                }
+            }
+            Moment::Said { .. } => {}
+        }
+        Ok(())
+    }
+}
+
+/// At rest a half may be missing only because an end died or both agreed to disagree.
+fn at_rest(view: &View<'_>) -> Result<(), String> {
+    for (exchange, record) in view.journal.iter().filter(|(_, record)| !record.is_whole()) {
+        let excused = record.undecided || Journal::has_dead_end(exchange, record, view.peers);
+        if !excused {
+            return Err(format!(
+                "{exchange} is half applied at rest: {:?} / {:?}",
+                record.initiator, record.responder
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,54 @@
+//! The messages that one peer sends are bounded by its rounds, commits, neighbours and time.
+
+use dnode_gossip::Gossip;
+
+use super::super::peer::SimPeer;
+use super::{Moment, Property, View};
+
+/// Compares what each peer has sent with the bound of [`most_messages`].
+#[derive(Debug)]
+pub(super) struct Traffic;
+
+/// Most control messages and tensors a peer may have sent.
+///
+/// Every message is one of these: at most two answers to one that it received; part of an own
+/// exchange (proposal, offer, acknowledgement or abort: 3) or pull (2), of which a round has at most
+/// `fragments · (1 + redraws)`; an announcement to each neighbour after a commit, a change of phase
+/// or a connection (1); a heartbeat to each neighbour per half heartbeat; or the repetition of an
+/// open exchange, at most four per shortest lease.
+fn most_messages(peer: &SimPeer, view: &View<'_>) -> f64 {
+    let (counts, config) = (&peer.counts, view.config);
+    let fragments = f64::from(view.scenario.fragments);
+    let neighbours = peer.edges.len() as f64;
+    let elapsed = view.now.as_secs_f64();
+    let exchanges = fragments * (1.0 + config.redraws_max as f64) * (counts.rounds + 1) as f64;
+    let pulls = fragments * (counts.catch_ups + counts.ups + 1) as f64;
+    let phases = 2 * counts.catch_ups + counts.commits + counts.ups + 2;
+    let beats = elapsed / (config.heartbeat.as_secs_f64() / 2.0) + 1.0;
+    let open = Gossip::open_max(config) as f64;
+    let repeats = open * 4.0 * elapsed / config.lease_min.as_secs_f64();
+    2.0 * counts.received as f64
+        + 3.0 * exchanges
+        + 2.0 * pulls
+        + neighbours * (phases as f64 + beats)
+        + repeats
+}
+
+impl Property for Traffic {
+    fn name(&self) -> &'static str {
+        "traffic"
+    }
+
+    fn observe(&mut self, moment: &Moment<'_>, view: &View<'_>) -> Result<(), String> {
+        let Moment::Handled { peer } = moment else {
+            return Ok(());
+        };
+        let sim = &view.peers[*peer as usize];
+        let sent = sim.counts.messages + sim.counts.tensors;
+        let most = most_messages(sim, view);
+        if sent as f64 > most {
+            return Err(format!("p{peer} has sent {sent} messages, bound {most:.0}"));
+        }
+        Ok(())
+    }
+}

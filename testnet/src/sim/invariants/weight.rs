@@ -1,0 +1,39 @@
+//! Mixing weights lie in `[0, 0.5]`, and both ends of an exchange use the same one.
+
+use dnode_gossip::{Event, Output};
+
+use super::{Moment, Property, View};
+
+/// Looks at every weight that is ordered or reported.
+#[derive(Debug)]
+pub(super) struct Weight;
+
+impl Property for Weight {
+    fn name(&self) -> &'static str {
+        "weight"
+    }
+
+    fn observe(&mut self, moment: &Moment<'_>, _view: &View<'_>) -> Result<(), String> {
+        let (exchange, weight) = match moment {
+            Moment::Worked {
+                task: Output::Mix { exchange, weight, .. } | Output::Undo { exchange, weight, .. },
+                ..
+            } => (exchange, weight),
+            Moment::Said { event: Event::Applied { exchange, weight, .. }, .. } => {
+                (exchange, weight)
+            }
+            Moment::Worked { .. }
+            | Moment::Said { .. }
+            | Moment::Joined { .. }
+            | Moment::Gone { .. }
+            | Moment::Committed { .. }
+            | Moment::Handled { .. }
+            | Moment::Reached(_) => return Ok(()),
+        };
+        if (0.0..=0.5).contains(weight) {
+            Ok(())
+        } else {
+            Err(format!("{exchange} mixes with weight {weight}"))
+        }
+    }
+}

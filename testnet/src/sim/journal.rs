@@ -1,0 +1,202 @@
+//! What really happened to each exchange, as seen from outside both cores.
+
+use std::collections::BTreeMap;
+
+use dnode_gossip::{Event, Input, Output, Role};
+use dnode_protocol::{Clock, ExchangeId, FragmentId};
+
+use super::peer::{SimPeer, index_of};
+
+/// What one end of an exchange has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct End {
+    /// How often it applied its half.
+    pub applied: u32,
+    /// How often it took its half back.
+    pub undone: u32,
+    /// Whether it said that it will not apply.
+    pub gave_up: bool,
+}
+
+impl End {
+    /// Whether its half is in its replica.
+    #[must_use]
+    pub const fn holds(&self) -> bool {
+        self.applied > self.undone
+    }
+}
+
+/// One exchange.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// The fragment.
+    pub fragment: FragmentId,
+    /// The clock of the initiator's snapshot.
+    pub read_clock: Option<Clock>,
+    /// Mixes of the initiator's fragment before the snapshot.
+    read_serial: u64,
+    /// The initiator.
+    pub initiator: End,
+    /// The responder, with its index and incarnation.
+    pub responder: End,
+    /// Who the responder is: index and incarnation.
+    pub responder_life: Option<(u32, u64)>,
+    /// What the exchange has added to the sum of all replicas so far, `[width]`.
+    pub net: Vec<f64>,
+    /// Whether one end has reported that the two could not agree.
+    pub undecided: bool,
+    /// Whether another exchange changed the initiator's fragment between snapshot and mix.
+    pub overlapped: bool,
+}
+
+impl Record {
+    /// Whether both halves or neither are in the replicas.
+    #[must_use]
+    pub const fn is_whole(&self) -> bool {
+        self.initiator.holds() == self.responder.holds()
+    }
+}
+
+/// All exchanges that may still change, and in small worlds also those that are over.
+#[derive(Clone, Debug)]
+pub struct Journal {
+    records: BTreeMap<ExchangeId, Record>,
+    /// Mixes per peer and fragment.
+    serials: Vec<Vec<u64>>,
+    width: usize,
+    keep_whole: bool,
+}
+
+impl Journal {
+    /// A journal for `peers` replicas of `fragments` fragments of `width` elements. Exchanges that
+    /// both ends applied stay in it when `keep_whole`, so that a late second apply is seen.
+    #[must_use]
+    pub fn new(peers: usize, fragments: usize, width: usize, keep_whole: bool) -> Self {
+        let serials = vec![vec![0; fragments]; peers];
+        Self { records: BTreeMap::new(), serials, width, keep_whole }
+    }
+
+    /// What happened to `exchange`, if anything.
+    #[must_use]
+    pub fn get(&self, exchange: &ExchangeId) -> Option<&Record> {
+        self.records.get(exchange)
+    }
+
+    /// Every exchange that is known.
+    pub fn iter(&self) -> impl Iterator<Item = (&ExchangeId, &Record)> {
+        self.records.iter()
+    }
+
+    /// Whether an end of the exchange no longer lives in the life in which it took part.
+    #[must_use]
+    pub fn has_dead_end(exchange: &ExchangeId, record: &Record, peers: &[SimPeer]) -> bool {
+        let lives = |index: u32, incarnation: u64| {
+            let peer = peers.get(index as usize);
+            peer.is_some_and(|peer| peer.host.is_some() && peer.incarnation == incarnation)
+        };
+        let initiator = lives(index_of(&exchange.initiator), exchange.incarnation);
+        let responder = record.responder_life.is_none_or(|(index, life)| lives(index, life));
+        !initiator || !responder
+    }
+
+    /// Drops what both ends have applied, unless everything is kept.
+    pub(super) fn prune(&mut self, exchange: &ExchangeId) {
+        if !self.keep_whole
+            && self.get(exchange).is_some_and(|r| r.initiator.holds() && r.responder.holds())
+        {
+            self.records.remove(exchange);
+        }
+    }
+
+    /// Notes a finished piece of trainer work of `peer`, which changed the fragment from `before`
+    /// to `after`.
+    pub(super) fn worked(
+        &mut self,
+        (peer, incarnation): (u32, u64),
+        (task, answer): (&Output, &Input),
+        (before, after): (&[f64], &[f64]),
+    ) {
+        match (task, answer) {
+            (Output::Read { exchange, fragment }, Input::FragmentRead { clock, .. })
+                if index_of(&exchange.initiator) == peer =>
+            {
+                let serial = self.serials[peer as usize][fragment.0 as usize];
+                let record = self.entry(*exchange, *fragment);
+                record.read_clock = Some(*clock);
+                record.read_serial = serial;
+            }
+            (Output::Mix { exchange, fragment, role, .. }, Input::Mixed { .. }) => {
+                let serial = &mut self.serials[peer as usize][fragment.0 as usize];
+                let before_serial = *serial;
+                *serial += 1;
+                let record = self.entry(*exchange, *fragment);
+                match role {
+                    Role::Initiator => {
+                        record.initiator.applied += 1;
+                        record.overlapped |= record.read_serial != before_serial;
+                    }
+                    Role::Responder => {
+                        record.responder.applied += 1;
+                        record.responder_life = Some((peer, incarnation));
+                    }
+                }
+                add_difference(&mut record.net, before, after);
+            }
+            (Output::Undo { exchange, fragment, .. }, Input::Undone { .. }) => {
+                let record = self.entry(*exchange, *fragment);
+                record.responder.undone += 1;
+                add_difference(&mut record.net, before, after);
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes what a core reported.
+    pub(super) fn said(&mut self, peer: u32, event: &Event) {
+        let (exchange, undecided) = match event {
+            Event::Failed { exchange, .. } => (exchange, false),
+            Event::Undecided { exchange } => (exchange, true),
+            Event::PeerUp(_)
+            | Event::PeerDown(_)
+            | Event::Suspected(_)
+            | Event::Demoted(_)
+            | Event::Restored(_)
+            | Event::Applied { .. }
+            | Event::Undone { .. }
+            | Event::Held { .. }
+            | Event::CatchUpStarted { .. }
+            | Event::CatchUpDone { .. }
+            | Event::Offended { .. } => return,
+        };
+        if self.keep_whole && !undecided {
+            self.entry(*exchange, FragmentId(u32::MAX));
+        }
+        if let Some(record) = self.records.get_mut(exchange) {
+            let own = index_of(&exchange.initiator) == peer;
+            let end = if own { &mut record.initiator } else { &mut record.responder };
+            end.gave_up |= !undecided;
+            record.undecided |= undecided;
+        }
+    }
+
+    fn entry(&mut self, exchange: ExchangeId, fragment: FragmentId) -> &mut Record {
+        let width = self.width;
+        self.records.entry(exchange).or_insert_with(|| Record {
+            fragment,
+            read_clock: None,
+            read_serial: 0,
+            initiator: End::default(),
+            responder: End::default(),
+            responder_life: None,
+            net: vec![0.0; width],
+            undecided: false,
+            overlapped: false,
+        })
+    }
+}
+
+fn add_difference(net: &mut [f64], before: &[f64], after: &[f64]) {
+    for (net, (before, after)) in net.iter_mut().zip(before.iter().zip(after)) {
+        *net += after - before;
+    }
+}

@@ -1,0 +1,92 @@
+//! Events as short text, peers by index: `p3`, exchanges as `x3/1/17`.
+
+use std::fmt;
+
+use dnode_gossip::Event;
+use dnode_gossip::testing::Effect;
+use dnode_protocol::ExchangeId;
+
+use super::link::Edge;
+use super::peer::index_of;
+use super::queue::Happening;
+
+/// What is about to happen, for the trace.
+pub(super) fn happening(what: &Happening, edges: &[Edge]) -> String {
+    match what {
+        Happening::Arrive { edge, toward, payload, .. } => {
+            let edge = &edges[*edge as usize];
+            let (from, to) = (edge.ends[1 - toward], edge.ends[*toward]);
+            format!("p{to} receives from p{from} {}", Payload(payload))
+        }
+        Happening::Wake { peer } => format!("p{peer} wakes"),
+        Happening::Work { peer, .. } => format!("p{peer} works"),
+        Happening::Tick { peer, .. } => format!("p{peer} ticks"),
+        Happening::Up { edge, end, .. } => {
+            format!("p{} up e{edge}", edges[*edge as usize].ends[*end])
+        }
+        Happening::Down { edge, end, .. } => {
+            format!("p{} down e{edge}", edges[*edge as usize].ends[*end])
+        }
+        Happening::Idle { edge, .. } => format!("e{edge} idle"),
+        Happening::Dial { edge } => format!("e{edge} dials"),
+        Happening::Fault(fault) => format!("fault {fault:?}"),
+    }
+}
+
+struct Exchange(ExchangeId);
+
+impl fmt::Display for Exchange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ExchangeId { initiator, incarnation, sequence } = &self.0;
+        write!(f, "x{}/{incarnation}/{sequence}", index_of(initiator))
+    }
+}
+
+struct Payload<'a>(&'a Effect);
+
+impl fmt::Display for Payload<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Effect::Message { message, .. } => match message.exchange() {
+                Some(exchange) => write!(f, "{} {}", message.name(), Exchange(exchange)),
+                None => f.write_str(message.name()),
+            },
+            Effect::Tensor { exchange, leg, clock, values, .. } => {
+                write!(f, "{leg:?} {} at {clock} {values:?}", Exchange(*exchange))
+            }
+            Effect::Disconnect { .. } | Effect::Event(_) => Ok(()),
+        }
+    }
+}
+
+/// A report of a core, for the trace.
+pub(super) struct Line<'a>(pub(super) &'a Event);
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Event::PeerUp(peer) => write!(f, "peer up p{}", index_of(peer)),
+            Event::PeerDown(peer) => write!(f, "peer down p{}", index_of(peer)),
+            Event::Suspected(peer) => write!(f, "suspects p{}", index_of(peer)),
+            Event::Demoted(peer) => write!(f, "demotes p{}", index_of(peer)),
+            Event::Restored(peer) => write!(f, "restores p{}", index_of(peer)),
+            Event::Applied { exchange, fragment, peer, role, weight, lag, age } => write!(
+                f,
+                "applied {} {fragment} with p{} as {role:?}, weight {weight}, lag {lag}, age {age}",
+                Exchange(*exchange),
+                index_of(peer)
+            ),
+            Event::Undone { exchange } => write!(f, "undone {}", Exchange(*exchange)),
+            Event::Failed { exchange, peer, failure } => {
+                write!(f, "failed {} with p{}: {failure:?}", Exchange(*exchange), index_of(peer))
+            }
+            Event::Undecided { exchange } => write!(f, "undecided {}", Exchange(*exchange)),
+            Event::Held { bound, peer } => write!(f, "held by {bound} of p{}", index_of(peer)),
+            Event::CatchUpStarted { target } => write!(f, "catches up to {target}"),
+            Event::CatchUpDone { clock } => write!(f, "caught up at {clock}"),
+            Event::Offended { peer, back_off } => {
+                write!(f, "offended by p{}, back-off {back_off:?}", index_of(peer))
+            }
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! One connection between two simulated peers: how long messages take and which get lost.
+
+use std::time::Duration;
+
+use dnode_protocol::Time;
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+use serde::Deserialize;
+
+use super::text::duration;
+
+/// How all links of a scenario behave while faults are on.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LinkModel {
+    /// Median one-way delay.
+    #[serde(with = "duration")]
+    pub delay: Duration,
+    /// Standard deviation of the logarithm of the delay, unitless; 0 gives the median always.
+    pub jitter: f64,
+    /// Probability that a message is lost. A reliable stream never does this; the core must survive it.
+    pub loss: f64,
+    /// Probability that a message arrives twice.
+    pub duplicate: f64,
+    /// Whether messages of one direction may overtake each other.
+    pub reorder: bool,
+}
+
+impl Default for LinkModel {
+    fn default() -> Self {
+        let delay = Duration::from_millis(20);
+        Self { delay, jitter: 0.0, loss: 0.0, duplicate: 0.0, reorder: false }
+    }
+}
+
+impl LinkModel {
+    /// The same delays without loss, duplicates and reordering.
+    #[must_use]
+    pub fn calm(&self) -> Self {
+        Self { loss: 0.0, duplicate: 0.0, reorder: false, ..self.clone() }
+    }
+
+    /// Draws one delay: log-normal around the median.
+    pub fn draw_delay(&self, rng: &mut ChaCha8Rng) -> Duration {
+        if self.jitter <= 0.0 {
+            return self.delay;
+        }
+        let factor = (self.jitter * standard_normal(rng)).exp();
+        self.delay.mul_f64(factor.min(DELAY_FACTOR_MAX))
+    }
+}
+
+/// Longest delay in medians; beyond it a message counts as lost on any real link.
+const DELAY_FACTOR_MAX: f64 = 50.0;
+
+/// A draw from the standard normal distribution (Box and Muller 1958).
+fn standard_normal(rng: &mut ChaCha8Rng) -> f64 {
+    let radius: f64 = (-2.0 * (1.0 - rng.random::<f64>()).ln()).sqrt();
+    radius * (std::f64::consts::TAU * rng.random::<f64>()).cos()
+}
+
+/// Which kind of stream a message travels on; kinds may overtake each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// Control messages.
+    Control,
+    /// Tensors.
+    Bulk,
+}
+
+/// A pair of peers that want to be connected, and how they are.
+#[derive(Clone, Debug)]
+pub(super) struct Edge {
+    /// Indices of the two peers.
+    pub(super) ends: [u32; 2],
+    /// Grows with every new connection; what was sent on an older one never arrives.
+    pub(super) generation: u32,
+    /// Whether each end believes to be connected.
+    pub(super) up: [bool; 2],
+    /// Whether messages towards each end are cut off.
+    pub(super) cut: [bool; 2],
+    /// Neither end connects before.
+    pub(super) back_off_until: Time,
+    /// Whether an attempt to connect is already scheduled.
+    pub(super) dialling: bool,
+    last_arrival: [[Time; 2]; 2],
+}
+
+impl Edge {
+    pub(super) const fn new(a: u32, b: u32) -> Self {
+        Self {
+            ends: [a, b],
+            generation: 0,
+            up: [false; 2],
+            cut: [false; 2],
+            back_off_until: Time::ZERO,
+            dialling: false,
+            last_arrival: [[Time::ZERO; 2]; 2],
+        }
+    }
+
+    /// Which end (0 or 1) the peer is.
+    pub(super) fn end_of(&self, peer: u32) -> usize {
+        usize::from(self.ends[1] == peer)
+    }
+
+    /// The arrival time after keeping the order of the lane.
+    pub(super) fn in_order(&mut self, toward: usize, lane: Lane, arrival: Time) -> Time {
+        let last = &mut self.last_arrival[toward][lane as usize];
+        *last = arrival.max(*last);
+        *last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+
+    use super::*;
+
+    #[test]
+    fn delays_are_log_normal_around_the_median() {
+        let mut rng = ChaCha8Rng::from_seed([1; 32]);
+        let model = LinkModel { jitter: 0.5, ..LinkModel::default() };
+        let logs: Vec<f64> = (0..20_000)
+            .map(|_| (model.draw_delay(&mut rng).as_secs_f64() / model.delay.as_secs_f64()).ln())
+            .collect();
+        let count = logs.len() as f64;
+        let mean = logs.iter().sum::<f64>() / count;
+        let variance = logs.iter().map(|l| (l - mean).powi(2)).sum::<f64>() / count;
+        assert!(mean.abs() < 0.02 && (variance.sqrt() - 0.5).abs() < 0.02, "{mean} {variance}");
+    }
+
+    #[test]
+    fn a_lane_keeps_its_order_and_the_other_may_overtake() {
+        let mut edge = Edge::new(0, 1);
+        let late = Time::from_millis(9);
+        assert_eq!(edge.in_order(1, Lane::Control, late), late);
+        assert_eq!(edge.in_order(1, Lane::Control, Time::from_millis(3)), late);
+        assert_eq!(edge.in_order(1, Lane::Bulk, Time::from_millis(3)), Time::from_millis(3));
+    }
+}

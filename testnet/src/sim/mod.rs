@@ -1,0 +1,30 @@
+//! The simulator: many gossip cores on one thread, in virtual time, from one seed.
+//!
+//! ```text
+//! Scenario + seed ──▶ World: heap of events ──▶ Host (core + toy replica) ──▶ effects ──▶ heap
+//!                       │ after every event
+//!                       ▼
+//!                 invariants::table ──▶ Violation (seed, event, replay command)
+//! ```
+
+mod carry;
+pub mod defect;
+pub mod fault;
+pub mod invariants;
+pub mod journal;
+mod line;
+pub mod link;
+pub mod peer;
+mod queue;
+mod run;
+pub mod scenario;
+mod text;
+pub mod trace;
+mod train;
+pub mod world;
+
+pub use defect::Defect;
+pub use run::{RunError, Summary, run};
+pub use scenario::{Scenario, ScenarioError};
+pub use trace::Trace;
+pub use world::{Violation, World};

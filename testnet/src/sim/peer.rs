@@ -1,0 +1,111 @@
+//! One simulated peer: its host, its trainer's schedule, and what is counted about it.
+
+use std::time::Duration;
+
+use dnode_gossip::testing::Host;
+use dnode_protocol::{Clock, PeerId, Time};
+
+/// A simulated peer, alive or dead.
+#[derive(Clone, Debug)]
+pub struct SimPeer {
+    /// Core, replica and kept numbers; `None` while the process is dead.
+    pub host: Option<Host>,
+    /// Which start of the process this is, from 1.
+    pub incarnation: u64,
+    /// Largest clock of any of its lives.
+    pub clock_max: Clock,
+    /// Time its trainer needs for the steps of a round.
+    pub round_time: Duration,
+    /// Since when a commit of it is held back.
+    pub held_since: Option<Time>,
+    /// Whether it was told to leave.
+    pub leaving: bool,
+    /// Whether it has done all its rounds.
+    pub finished: bool,
+    /// Until when it is paused.
+    pub paused_until: Time,
+    /// Whether a round has begun and not ended.
+    pub round_open: bool,
+    /// What is counted.
+    pub counts: Counts,
+    pub(super) edges: Vec<(u32, u32)>,
+    pub(super) wake_at: Time,
+    pub(super) working: bool,
+    pub(super) blocked: bool,
+    pub(super) ticking: bool,
+    pub(super) rounds_done_seen: u64,
+}
+
+/// What is counted about one peer since the start of the simulation, over all its lives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Control messages sent.
+    pub messages: u64,
+    /// Tensors sent.
+    pub tensors: u64,
+    /// Control messages and tensors that reached the core.
+    pub received: u64,
+    /// Commits.
+    pub commits: u64,
+    /// Rounds begun.
+    pub rounds: u64,
+    /// Rounds ended.
+    pub rounds_done: u64,
+    /// Exchanges applied as initiator.
+    pub applied: u64,
+    /// Connections that came up.
+    pub ups: u64,
+    /// Times a replica was replaced by catching up.
+    pub catch_ups: u64,
+}
+
+impl SimPeer {
+    pub(super) const fn new(round_time: Duration) -> Self {
+        Self {
+            host: None,
+            incarnation: 0,
+            clock_max: Clock(0),
+            round_time,
+            held_since: None,
+            leaving: false,
+            finished: false,
+            paused_until: Time::ZERO,
+            round_open: false,
+            counts: Counts {
+                messages: 0,
+                tensors: 0,
+                received: 0,
+                commits: 0,
+                rounds: 0,
+                rounds_done: 0,
+                applied: 0,
+                ups: 0,
+                catch_ups: 0,
+            },
+            edges: Vec::new(),
+            wake_at: Time::NEVER,
+            working: false,
+            blocked: false,
+            ticking: false,
+            rounds_done_seen: 0,
+        }
+    }
+
+    /// Whether the process lives and means to stay.
+    #[must_use]
+    pub const fn stays(&self) -> bool {
+        self.host.is_some() && !self.leaving
+    }
+
+    pub(super) fn edge_to(&self, other: u32) -> Option<u32> {
+        let at = self.edges.binary_search_by_key(&other, |(peer, _)| *peer).ok()?;
+        Some(self.edges[at].1)
+    }
+}
+
+/// The index of a simulated peer, from its name (see [`dnode_gossip::testing::peer`]).
+#[must_use]
+pub fn index_of(peer: &PeerId) -> u32 {
+    let [a, b, c, d, ..] = *peer.public_key();
+    u32::from_be_bytes([a, b, c, d])
+}

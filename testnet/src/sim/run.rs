@@ -1,0 +1,174 @@
+//! One simulation from start to rest: faults, settling, agreeing, resting.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use dnode_protocol::Time;
+
+use super::defect::Defect;
+use super::invariants::{Stage, within_parts};
+use super::scenario::Scenario;
+use super::trace::Trace;
+use super::world::{Violation, World};
+
+/// What a simulation that broke no invariant did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Summary {
+    /// Events.
+    pub events: u64,
+    /// Virtual time at the end.
+    pub now: Time,
+    /// Peers that live at the end.
+    pub alive: usize,
+    /// Rounds begun, all peers.
+    pub rounds: u64,
+    /// Commits, all peers.
+    pub commits: u64,
+    /// Exchanges that the initiator applied.
+    pub applied: u64,
+    /// Control messages and tensors sent.
+    pub messages: u64,
+    /// Catch-ups begun.
+    pub catch_ups: u64,
+    /// Squared consensus distance at the end, within connected parts.
+    pub distance: f64,
+    /// Hash of the trace, when there is one.
+    pub trace: Option<blake3::Hash>,
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} events in {} of virtual time: {} alive, {} rounds, {} commits, {} exchanges, {} messages, {} catch-ups, distance {:.3e}",
+            self.events,
+            self.now,
+            self.alive,
+            self.rounds,
+            self.commits,
+            self.applied,
+            self.messages,
+            self.catch_ups,
+            self.distance.sqrt(),
+        )?;
+        self.trace.map_or(Ok(()), |hash| write!(f, ", trace {hash}"))
+    }
+}
+
+/// Why a simulation has no summary.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// An invariant was broken.
+    #[error("invariant \"{}\" broken after event {} at {}: {}", .0.property, .0.event, .0.now, .0.what)]
+    Violated(Violation),
+    /// The trace could not be written.
+    #[error("write the trace: {0}")]
+    Trace(#[from] io::Error),
+}
+
+/// Simulates `scenario` with `seed`.
+///
+/// # Errors
+/// [`RunError::Violated`] with the first broken invariant.
+pub fn run(
+    scenario: &Scenario,
+    seed: u64,
+    trace: Trace,
+    defect: Option<Defect>,
+) -> Result<Summary, RunError> {
+    let mut world = World::new(scenario.clone(), seed, trace);
+    world.plant(defect);
+    if scenario.rounds == 0 {
+        faulty_course(&mut world, scenario);
+    } else {
+        healthy_course(&mut world, scenario);
+    }
+    rest(&mut world);
+    match world.violation() {
+        Some(violation) => Err(RunError::Violated(violation.clone())),
+        None => summarise(world),
+    }
+}
+
+/// All peers do their rounds.
+fn healthy_course(world: &mut World, scenario: &Scenario) {
+    let rounds = u32::try_from(scenario.rounds).unwrap_or(u32::MAX);
+    // Nobody is held longer than the slowest needs; ten times the median is ample.
+    let limit = scenario.round_time * rounds * 10 + scenario.settle;
+    let mut countdown = 0_u32;
+    world.run_until(Time::ZERO + limit, |world| {
+        countdown = countdown.checked_sub(1).unwrap_or(10_000);
+        countdown == 0 && world.view().peers.iter().all(|peer| peer.finished)
+    });
+    world.reached(Stage::Calm);
+    world.reached(Stage::Settled);
+}
+
+/// Faults, then calm in which everybody must recover, then commits of zero until all agree.
+fn faulty_course(world: &mut World, scenario: &Scenario) {
+    world.run_until(Time::ZERO + scenario.faults_for, |_| false);
+    world.calm();
+    world.reached(Stage::Calm);
+    let end = world.end_after(scenario.settle);
+    world.run_until(end, |_| false);
+    world.reached(Stage::Settled);
+    world.make_still();
+    world.reached(Stage::Still);
+    let rounds = agreement_rounds(scenario.peers);
+    let end = world.end_after(scenario.round_time.mul_f64(scenario.speed_spread) * rounds);
+    let start = within_parts(&world.view());
+    let mut countdown = 0_u32;
+    world.run_until(end, |world| {
+        countdown = countdown.checked_sub(1).unwrap_or(500);
+        countdown == 0 && within_parts(&world.view()) <= 1e-7 * start
+    });
+    world.reached(Stage::Agreed);
+}
+
+/// Rounds after which even a ring of `peers` peers must agree.
+///
+/// On a ring the slowest mode shrinks by about `2 − 2·cos(2π/n) ≈ (2π/n)²` per round, so a factor of
+/// 10⁻⁷ takes `16·n²/39` rounds; four times that, and as much again for small rings, is ample.
+fn agreement_rounds(peers: u32) -> u32 {
+    2 * peers * peers + 200
+}
+
+/// Trainers stop; every open exchange ends by agreement or by the end of its journal window.
+fn rest(world: &mut World) {
+    world.stop();
+    let view = world.view();
+    let config = view.config;
+    let limit = config.journal_window * 2 + config.lease_max * 4 + config.forget_after;
+    let end = world.end_after(limit);
+    // Whatever still travels must arrive: one more second after the last exchange ended.
+    while !world.run_until(end, World::is_at_rest)
+        && world.violation().is_none()
+        && world.now() < end
+    {}
+    let last = world.end_after(Duration::from_secs(1));
+    world.run_until(last, |_| false);
+    world.run_until(end, World::is_at_rest);
+    world.reached(Stage::Rest);
+}
+
+fn summarise(world: World) -> Result<Summary, RunError> {
+    let peers = world.view().peers;
+    let total = |count: fn(&super::peer::Counts) -> u64| -> u64 {
+        peers.iter().map(|peer| count(&peer.counts)).sum()
+    };
+    let mut summary = Summary {
+        events: world.events(),
+        now: world.now(),
+        alive: peers.iter().filter(|peer| peer.host.is_some()).count(),
+        rounds: total(|counts| counts.rounds),
+        commits: total(|counts| counts.commits),
+        applied: total(|counts| counts.applied),
+        messages: total(|counts| counts.messages + counts.tensors),
+        catch_ups: total(|counts| counts.catch_ups),
+        distance: within_parts(&world.view()),
+        trace: None,
+    };
+    summary.trace = world.into_trace().finish()?;
+    Ok(summary)
+}

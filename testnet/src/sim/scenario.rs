@@ -1,0 +1,317 @@
+//! What is simulated: how many peers, how fast, on which links, with which faults.
+
+use std::time::Duration;
+
+use dnode_gossip::{Bounds, Config};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde::Deserialize;
+
+use super::fault::{FaultRates, Scripted};
+use super::link::LinkModel;
+use super::text::duration;
+
+/// A scenario; every field has a default, so a file names only what it changes.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Scenario {
+    /// Number of peers at the start, 1 to 1,000,000.
+    pub peers: u32,
+    /// Fragments of each replica.
+    pub fragments: u32,
+    /// Elements of each fragment.
+    pub width: usize,
+    /// Peers that each peer connects to, at random; the ring of all peers is always connected.
+    pub neighbours: u32,
+    /// How long faults are on.
+    #[serde(with = "duration")]
+    pub faults_for: Duration,
+    /// How long after the faults every live peer must have committed and ended a round again.
+    #[serde(with = "duration")]
+    pub settle: Duration,
+    /// Time the median peer's trainer needs for the steps of one round.
+    #[serde(with = "duration")]
+    pub round_time: Duration,
+    /// Round time of the slowest peer over that of the fastest, at least 1.
+    pub speed_spread: f64,
+    /// Whether the times between rounds are exponential instead of constant.
+    pub poisson: bool,
+    /// Rounds per commit.
+    pub rounds_per_commit: u64,
+    /// Standard size of what a commit adds to every parameter.
+    pub increment: f64,
+    /// Rounds after which a peer says that it has finished; 0 for never.
+    pub rounds: u64,
+    /// Longest time one piece of trainer work takes.
+    #[serde(with = "duration")]
+    pub work: Duration,
+    /// Time between attempts to connect.
+    #[serde(with = "duration")]
+    pub redial: Duration,
+    /// How long a dead or cut connection goes unnoticed, at most.
+    #[serde(with = "duration")]
+    pub drop_after: Duration,
+    /// The links.
+    pub link: LinkModel,
+    /// What is changed of the gossip configuration.
+    pub gossip: GossipSettings,
+    /// Random faults.
+    pub faults: FaultRates,
+    /// Faults at given times.
+    pub script: Vec<Scripted>,
+}
+
+/// The part of the gossip configuration that scenarios set.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GossipSettings {
+    /// Bound B1, commits.
+    pub progress_gap: u64,
+    /// Bound B2, commits.
+    pub snapshot_age: u64,
+    /// Bound B3, commits; 0 for the automatic value.
+    pub information_age: u64,
+    /// Longest hold of a commit.
+    #[serde(with = "duration")]
+    pub gate_timeout: Duration,
+    /// How long undecided exchanges are kept.
+    #[serde(with = "duration")]
+    pub journal_window: Duration,
+    /// Longest back-off.
+    #[serde(with = "duration")]
+    pub back_off_max: Duration,
+    /// Most own exchanges.
+    pub own_max: usize,
+    /// Most answered exchanges.
+    pub answered_max: usize,
+}
+
+impl Default for GossipSettings {
+    fn default() -> Self {
+        let config = Config::default();
+        Self {
+            progress_gap: config.bounds.progress_gap,
+            snapshot_age: config.bounds.snapshot_age,
+            information_age: 0,
+            gate_timeout: config.gate_timeout,
+            journal_window: config.journal_window,
+            back_off_max: config.back_off_max,
+            own_max: config.own_max,
+            answered_max: config.answered_max,
+        }
+    }
+}
+
+impl Default for Scenario {
+    fn default() -> Self {
+        Self {
+            peers: 8,
+            fragments: 3,
+            width: 2,
+            neighbours: 4,
+            faults_for: Duration::from_secs(60),
+            settle: Duration::from_secs(120),
+            round_time: Duration::from_millis(500),
+            speed_spread: 1.5,
+            poisson: false,
+            rounds_per_commit: 1,
+            increment: 0.1,
+            rounds: 0,
+            work: Duration::from_millis(10),
+            redial: Duration::from_secs(1),
+            drop_after: Duration::from_secs(6),
+            link: LinkModel::default(),
+            gossip: GossipSettings::default(),
+            faults: FaultRates::default(),
+            script: Vec::new(),
+        }
+    }
+}
+
+/// A scenario file that cannot be used; the person who wrote it is at fault.
+#[derive(Debug, thiserror::Error)]
+pub enum ScenarioError {
+    /// Not TOML, an unknown key, or a value of the wrong kind.
+    #[error("read the scenario: {0}")]
+    Syntax(#[from] toml::de::Error),
+    /// A value out of range.
+    #[error("read the scenario: {key} must be {range}")]
+    Range {
+        /// The key.
+        key: &'static str,
+        /// What is legal.
+        range: &'static str,
+    },
+    /// A gossip setting out of range.
+    #[error("read the scenario: {0}")]
+    Gossip(#[from] dnode_gossip::ConfigError),
+}
+
+impl Scenario {
+    /// Reads a scenario file's text.
+    ///
+    /// # Errors
+    /// [`ScenarioError`] names the first key that is wrong.
+    pub fn parse(text: &str) -> Result<Self, ScenarioError> {
+        let scenario: Self = toml::from_str(text)?;
+        scenario.check()?;
+        Ok(scenario)
+    }
+
+    /// Checks ranges and relations.
+    ///
+    /// # Errors
+    /// [`ScenarioError`] names the first key out of range.
+    pub fn check(&self) -> Result<(), ScenarioError> {
+        let probability = |p: f64| (0.0..=1.0).contains(&p);
+        let index = |peer: u32| peer < self.peers;
+        let named = self.script.iter().all(|scripted| scripted.fault.peers().all(index));
+        let rules = [
+            ((1..=1_000_000).contains(&self.peers), "peers", "1 to 1000000"),
+            ((1..=1024).contains(&self.fragments), "fragments", "1 to 1024"),
+            ((1..=1024).contains(&self.width), "width", "1 to 1024"),
+            (self.speed_spread >= 1.0, "speed_spread", "at least 1"),
+            (self.rounds_per_commit >= 1, "rounds_per_commit", "at least 1"),
+            (!self.round_time.is_zero(), "round_time", "longer than 0s"),
+            (!self.redial.is_zero(), "redial", "longer than 0s"),
+            (probability(self.link.loss), "link.loss", "0 to 1"),
+            (probability(self.link.duplicate), "link.duplicate", "0 to 1"),
+            (probability(self.faults.restart), "faults.restart", "0 to 1"),
+            (named, "script", "about peers that exist"),
+        ];
+        if let Some((_, key, range)) = rules.into_iter().find(|(legal, _, _)| !legal) {
+            return Err(ScenarioError::Range { key, range });
+        }
+        self.config().check()?;
+        Ok(())
+    }
+
+    /// The gossip configuration of every peer.
+    #[must_use]
+    pub fn config(&self) -> Config {
+        let settings = &self.gossip;
+        let age = settings.information_age;
+        Config {
+            bounds: Bounds {
+                progress_gap: settings.progress_gap,
+                snapshot_age: settings.snapshot_age,
+                information_age: (age > 0).then_some(age),
+            },
+            gate_timeout: settings.gate_timeout,
+            journal_window: settings.journal_window,
+            back_off_max: settings.back_off_max,
+            own_max: settings.own_max,
+            answered_max: settings.answered_max,
+            ..Config::default()
+        }
+    }
+
+    /// A short random schedule: any number of peers from 2 to 12 under any mix of faults.
+    #[must_use]
+    pub fn random(seed: u64) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let link = Self::random_link(&mut rng);
+        let gossip = GossipSettings {
+            progress_gap: rng.random_range(1..6),
+            snapshot_age: rng.random_range(0..3),
+            information_age: if rng.random_bool(0.3) { rng.random_range(1..10) } else { 0 },
+            gate_timeout: Duration::from_secs(rng.random_range(1..8)),
+            journal_window: Duration::from_secs(rng.random_range(31..60)),
+            back_off_max: Duration::from_secs(8),
+            own_max: rng.random_range(1..5),
+            answered_max: rng.random_range(1..5),
+        };
+        let mut rate = |chance: f64, most: f64| {
+            if rng.random_bool(chance) { rng.random_range(0.0..most) } else { 0.0 }
+        };
+        let faults = FaultRates {
+            crashes: rate(0.5, 8.0),
+            leaves: rate(0.3, 2.0),
+            pauses: rate(0.5, 8.0),
+            cuts: rate(0.5, 6.0),
+            restart: 0.8,
+            ..FaultRates::default()
+        };
+        Self {
+            peers: rng.random_range(2..13),
+            fragments: rng.random_range(1..5),
+            neighbours: rng.random_range(1..6),
+            faults_for: Duration::from_secs(rng.random_range(15..45)),
+            round_time: Duration::from_millis(rng.random_range(40..1500)),
+            speed_spread: rng.random_range(1.0..4.0),
+            poisson: rng.random_bool(0.3),
+            rounds_per_commit: rng.random_range(1..4),
+            work: Duration::from_millis(rng.random_range(0..200)),
+            link,
+            gossip,
+            faults,
+            ..Self::default()
+        }
+    }
+
+    fn random_link(rng: &mut ChaCha8Rng) -> LinkModel {
+        let mut chance = |chance: f64, most: f64| {
+            if rng.random_bool(chance) { rng.random_range(0.0..most) } else { 0.0 }
+        };
+        let (loss, duplicate, jitter) = (chance(0.5, 0.3), chance(0.5, 0.2), chance(0.7, 1.2));
+        LinkModel {
+            delay: Duration::from_millis(rng.random_range(1..150)),
+            jitter,
+            loss,
+            duplicate,
+            reorder: rng.random_bool(0.5),
+        }
+    }
+
+    /// The scenario of the speed measurement: a healthy swarm whose peers do `rounds` rounds each.
+    #[must_use]
+    pub fn healthy(peers: u32, rounds: u64) -> Self {
+        let link = LinkModel { jitter: 0.3, ..LinkModel::default() };
+        Self { peers, rounds, fragments: 4, neighbours: 4, link, ..Self::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_names_only_what_it_changes() {
+        let text = r#"
+            peers = 5
+            [link]
+            loss = 0.1
+            delay = "3ms"
+            [[script]]
+            at = "4s"
+            kind = "crash"
+            peer = 2
+        "#;
+        let scenario = Scenario::parse(text).unwrap();
+        assert_eq!((scenario.peers, scenario.script.len()), (5, 1));
+        assert_eq!(scenario.link.delay, Duration::from_millis(3));
+        assert_eq!(scenario.width, Scenario::default().width);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, want) in [
+            ("piers = 3", "piers"),
+            ("peers = 0", "peers must be 1 to 1000000"),
+            ("[link]\nloss = 2.0", "link.loss must be 0 to 1"),
+            ("round_time = \"fast\"", "\"fast\" is no duration"),
+            ("[gossip]\nprogress_gap = 0", "progress_gap is 0, must be 1 to 1000"),
+            ("peers = 2\n[[script]]\nat = \"1s\"\nkind = \"crash\"\npeer = 2", "script must be"),
+        ] {
+            let error = Scenario::parse(text).unwrap_err().to_string();
+            assert!(error.contains(want), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn random_scenarios_are_legal() {
+        for seed in 0..500 {
+            Scenario::random(seed).check().unwrap();
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The trainers: rounds, commits, and the work that the cores ask for, which takes time.
+
+use std::time::Duration;
+
+use dnode_gossip::{Input, Output, Role};
+use dnode_protocol::{ExchangeId, FragmentId};
+use rand::RngExt;
+
+use super::defect::Defect;
+use super::invariants::Moment;
+use super::queue::Happening;
+use super::world::World;
+
+impl World {
+    pub(super) fn schedule_tick(&mut self, peer: u32, after: Duration) {
+        let sim = &mut self.peers[peer as usize];
+        if !sim.ticking {
+            sim.ticking = true;
+            let incarnation = sim.incarnation;
+            self.queue.push(self.now + after, Happening::Tick { peer, incarnation });
+        }
+    }
+
+    /// The steps of a round are done: commit if one is due, and begin a round of exchanges.
+    ///
+    /// A commit that is held back, and a replica that is being replaced, block the trainer.
+    pub(super) fn tick(&mut self, peer: u32, incarnation: u64) {
+        let sim = &mut self.peers[peer as usize];
+        if sim.incarnation != incarnation || sim.host.is_none() {
+            return;
+        }
+        sim.ticking = false;
+        if self.stopped || sim.leaving || sim.finished {
+            return;
+        }
+        let due = sim.counts.rounds.is_multiple_of(self.scenario.rounds_per_commit);
+        if due && !self.commit(peer) {
+            self.peers[peer as usize].blocked = true;
+            return self.settle(peer);
+        }
+        let sim = &mut self.peers[peer as usize];
+        let Some(host) = sim.host.as_mut() else {
+            return;
+        };
+        sim.counts.rounds += 1;
+        if host.training {
+            sim.round_open = true;
+            host.handle(Input::RoundDue, self.now);
+        }
+        if self.scenario.rounds > 0 && sim.counts.rounds >= self.scenario.rounds {
+            sim.finished = true;
+            host.handle(Input::Finished, self.now);
+        } else {
+            let interval = self.round_interval(peer);
+            self.schedule_tick(peer, interval);
+        }
+        self.settle(peer);
+    }
+
+    /// Does a commit unless it is held back; returns whether it was done.
+    fn commit(&mut self, peer: u32) -> bool {
+        let size = if self.still { 0.0 } else { self.scenario.increment };
+        let increment = size * (self.rng.random::<f64>() - 0.3);
+        let ignores_limit = self.defect == Some(Defect::IgnoresCommitLimit);
+        let sim = &mut self.peers[peer as usize];
+        let Some(host) = sim.host.as_mut() else {
+            return false;
+        };
+        if ignores_limit {
+            host.limit = dnode_protocol::Clock(u64::MAX);
+        }
+        if !host.commit(increment, self.now) {
+            if host.training {
+                sim.held_since.get_or_insert(self.now);
+            }
+            return false;
+        }
+        sim.held_since = None;
+        sim.counts.commits += 1;
+        sim.clock_max = sim.clock_max.max(host.clock);
+        self.observe(&Moment::Committed { peer, increment });
+        true
+    }
+
+    /// Lets a blocked trainer go on when what blocked it is over.
+    pub(super) fn resume(&mut self, peer: u32) {
+        let sim = &mut self.peers[peer as usize];
+        let Some(host) = &sim.host else {
+            return;
+        };
+        if !host.training {
+            // A replica that is being replaced has no commit to hold; it tries anew afterwards.
+            sim.held_since = None;
+        }
+        let free = host.limit > host.clock || sim.held_since.is_none();
+        if sim.blocked && host.training && free {
+            sim.blocked = false;
+            sim.held_since = None;
+            self.schedule_tick(peer, Duration::ZERO);
+        }
+    }
+
+    /// A piece of trainer work is done.
+    pub(super) fn work(&mut self, peer: u32, incarnation: u64) {
+        let sim = &mut self.peers[peer as usize];
+        if sim.incarnation != incarnation {
+            return;
+        }
+        sim.working = false;
+        let Some(host) = sim.host.as_mut() else {
+            return;
+        };
+        if let (Some(defect), Some(task)) = (self.defect, host.next_work_mut()) {
+            defect.bend(task);
+        }
+        let Some(task) = host.next_work().cloned() else {
+            return;
+        };
+        let Some((exchange, fragment)) = subject(&task) else {
+            return;
+        };
+        let index = fragment.0 as usize;
+        let before = host.replica[index].clone();
+        let Some(answer) = host.work(self.now) else {
+            return;
+        };
+        if let Some(defect) = self.defect {
+            defect.spoil((&task, &answer), &before, &mut host.replica[index]);
+        }
+        let after = host.replica[index].clone();
+        let work = (&task, &answer);
+        self.journal.worked((peer, incarnation), work, (&before, &after));
+        self.observe(&Moment::Worked {
+            peer,
+            task: &task,
+            answer: &answer,
+            before: &before,
+            after: &after,
+        });
+        if matches!(task, Output::Mix { role: Role::Initiator, .. }) {
+            self.journal.prune(&exchange);
+        }
+        self.settle(peer);
+    }
+}
+
+fn subject(task: &Output) -> Option<(ExchangeId, FragmentId)> {
+    match task {
+        Output::Read { exchange, fragment }
+        | Output::Mix { exchange, fragment, .. }
+        | Output::Undo { exchange, fragment, .. }
+        | Output::Adopt { exchange, fragment } => Some((*exchange, *fragment)),
+        Output::Send { .. }
+        | Output::Expect { .. }
+        | Output::SendTensor { .. }
+        | Output::Forget { .. }
+        | Output::CommitLimit(_)
+        | Output::Training { .. }
+        | Output::AdoptClock(_)
+        | Output::RoundDone
+        | Output::Disconnect { .. }
+        | Output::Event(_) => None,
+    }
+}

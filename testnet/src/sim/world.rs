@@ -1,0 +1,416 @@
+//! The world: all peers, all links, one heap of events, one virtual clock, one source of chance.
+
+use std::time::Duration;
+
+use dnode_gossip::testing::{Host, peer as name};
+use dnode_gossip::{Config, Event, Input, Start};
+use dnode_protocol::{Clock, Message, Time};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::defect::Defect;
+use super::fault::{Fault, LEAVE_GRACE, exponential};
+use super::invariants::{self, Moment, Property, Stage, View};
+use super::journal::Journal;
+use super::line::{Line, happening};
+use super::link::Edge;
+use super::peer::SimPeer;
+use super::queue::{Happening, Queue};
+use super::scenario::Scenario;
+use super::trace::Trace;
+
+/// Worlds of at most this many peers get the expensive checks.
+const SMALL: u32 = 32;
+
+/// A broken invariant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The property.
+    pub property: &'static str,
+    /// What is wrong.
+    pub what: String,
+    /// The event after which it was found.
+    pub event: u64,
+    /// Virtual time.
+    pub now: Time,
+}
+
+/// A simulated swarm.
+#[derive(Debug)]
+pub struct World {
+    pub(super) scenario: Scenario,
+    pub(super) config: Config,
+    pub(super) now: Time,
+    pub(super) events: u64,
+    pub(super) queue: Queue,
+    pub(super) rng: ChaCha8Rng,
+    pub(super) peers: Vec<SimPeer>,
+    pub(super) edges: Vec<Edge>,
+    pub(super) journal: Journal,
+    pub(super) trace: Trace,
+    pub(super) violation: Option<Violation>,
+    pub(super) defect: Option<Defect>,
+    pub(super) still: bool,
+    pub(super) stopped: bool,
+    properties: Vec<Box<dyn Property>>,
+    seed: u64,
+}
+
+impl World {
+    /// A world in which every peer of the scenario has just started.
+    #[must_use]
+    pub fn new(scenario: Scenario, seed: u64, trace: Trace) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let count = scenario.peers;
+        let small = count <= SMALL;
+        let (fragments, width) = (scenario.fragments as usize, scenario.width);
+        let mut world = Self {
+            config: scenario.config(),
+            now: Time::ZERO,
+            events: 0,
+            queue: Queue::default(),
+            peers: Vec::with_capacity(count as usize),
+            edges: Vec::new(),
+            journal: Journal::new(count as usize, fragments, width, small),
+            trace,
+            violation: None,
+            defect: None,
+            still: false,
+            stopped: false,
+            properties: invariants::table(small),
+            seed,
+            rng: ChaCha8Rng::from_rng(&mut rng),
+            scenario,
+        };
+        let plan = world.scenario.faults.draw(count, world.scenario.faults_for, &mut rng);
+        for (at, fault) in plan {
+            world.queue.push(at, Happening::Fault(fault));
+        }
+        for scripted in world.scenario.script.clone() {
+            world.queue.push(Time::ZERO + scripted.at, Happening::Fault(scripted.fault));
+        }
+        for _ in 0..count {
+            let exponent = world.rng.random::<f64>() - 0.5;
+            let factor = world.scenario.speed_spread.powf(exponent);
+            world.peers.push(SimPeer::new(world.scenario.round_time.mul_f64(factor)));
+        }
+        world.draw_edges();
+        (0..count).for_each(|peer| world.start(peer));
+        world
+    }
+
+    /// Plants a defect.
+    pub const fn plant(&mut self, defect: Option<Defect>) {
+        self.defect = defect;
+    }
+
+    /// Virtual time.
+    #[must_use]
+    pub const fn now(&self) -> Time {
+        self.now
+    }
+
+    /// Events so far.
+    #[must_use]
+    pub const fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// The first broken invariant.
+    #[must_use]
+    pub const fn violation(&self) -> Option<&Violation> {
+        self.violation.as_ref()
+    }
+
+    /// What properties see.
+    #[must_use]
+    pub fn view(&self) -> View<'_> {
+        View {
+            now: self.now,
+            events: self.events,
+            scenario: &self.scenario,
+            config: &self.config,
+            peers: &self.peers,
+            journal: &self.journal,
+        }
+    }
+
+    /// Gives the trace back.
+    #[must_use]
+    pub fn into_trace(self) -> Trace {
+        self.trace
+    }
+
+    /// Lets events happen until `done` holds, the time is `end` or an invariant breaks.
+    ///
+    /// Returns whether `done` holds. `done` is asked before every event.
+    pub fn run_until(&mut self, end: Time, mut done: impl FnMut(&Self) -> bool) -> bool {
+        loop {
+            if self.violation.is_some() {
+                return false;
+            }
+            if done(self) {
+                return true;
+            }
+            if self.queue.next_time().is_none_or(|time| time > end) {
+                self.now = self.now.max(end);
+                return false;
+            }
+            self.step();
+        }
+    }
+
+    /// Ends all faults: links are calm, cuts healed, pauses over. Dead peers stay dead.
+    pub fn calm(&mut self) {
+        self.scenario.link = self.scenario.link.calm();
+        self.fault(Fault::Heal);
+        for peer in &mut self.peers {
+            peer.paused_until = peer.paused_until.min(self.now);
+        }
+    }
+
+    /// From now on commits add nothing.
+    pub const fn make_still(&mut self) {
+        self.still = true;
+    }
+
+    /// Trainers begin no more rounds.
+    pub const fn stop(&mut self) {
+        self.stopped = true;
+    }
+
+    /// Tells the properties that a stage is reached.
+    pub fn reached(&mut self, stage: Stage) {
+        self.observe(&Moment::Reached(stage));
+    }
+
+    pub(super) fn observe(&mut self, moment: &Moment<'_>) {
+        if self.violation.is_some() {
+            return;
+        }
+        let view = View {
+            now: self.now,
+            events: self.events,
+            scenario: &self.scenario,
+            config: &self.config,
+            peers: &self.peers,
+            journal: &self.journal,
+        };
+        for property in &mut self.properties {
+            if let Err(what) = property.observe(moment, &view) {
+                let (event, now) = (self.events, self.now);
+                self.violation = Some(Violation { property: property.name(), what, event, now });
+                return;
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        let Some((time, what)) = self.queue.pop() else {
+            return;
+        };
+        self.now = self.now.max(time);
+        if let Happening::Wake { peer } = what
+            && self.peers[peer as usize].wake_at != time
+        {
+            return;
+        }
+        if let Some(peer) = self.subject(&what) {
+            let until = self.peers[peer as usize].paused_until;
+            if until > self.now {
+                if matches!(what, Happening::Wake { .. }) {
+                    self.peers[peer as usize].wake_at = until;
+                }
+                return self.queue.push(until, what);
+            }
+        }
+        self.events += 1;
+        if self.trace.is_on() {
+            let line = happening(&what, &self.edges);
+            self.trace.line(format_args!("{} {} {line}", self.events, self.now.as_micros()));
+        }
+        match what {
+            Happening::Arrive { edge, toward, generation, payload } => {
+                self.arrive(edge, toward, generation, payload);
+            }
+            Happening::Wake { peer } => self.wake(peer),
+            Happening::Work { peer, incarnation } => self.work(peer, incarnation),
+            Happening::Tick { peer, incarnation } => self.tick(peer, incarnation),
+            Happening::Up { edge, end, generation } => self.up(edge, end, generation),
+            Happening::Down { edge, end, generation } => self.down(edge, end, generation),
+            Happening::Idle { edge, generation } => self.idle(edge, generation),
+            Happening::Dial { edge } => self.dial(edge),
+            Happening::Fault(fault) => self.fault(fault),
+        }
+    }
+
+    /// The peer that must not be paused for this to happen.
+    fn subject(&self, what: &Happening) -> Option<u32> {
+        match what {
+            Happening::Arrive { edge, toward, .. } => {
+                Some(self.edges[*edge as usize].ends[*toward])
+            }
+            Happening::Up { edge, end, .. } | Happening::Down { edge, end, .. } => {
+                Some(self.edges[*edge as usize].ends[*end])
+            }
+            Happening::Wake { peer }
+            | Happening::Work { peer, .. }
+            | Happening::Tick { peer, .. } => Some(*peer),
+            Happening::Idle { .. } | Happening::Dial { .. } | Happening::Fault(_) => None,
+        }
+    }
+
+    fn start(&mut self, peer: u32) {
+        let (fragments, width) = (self.scenario.fragments, self.scenario.width);
+        let values = (0..fragments)
+            .map(|_| (0..width).map(|_| self.rng.random_range(-1.0..1.0)).collect())
+            .collect();
+        let sim = &mut self.peers[peer as usize];
+        sim.incarnation += 1;
+        let mut seed = [0; 32];
+        seed[..8].copy_from_slice(&self.seed.to_le_bytes());
+        seed[8..12].copy_from_slice(&peer.to_le_bytes());
+        seed[12..20].copy_from_slice(&sim.incarnation.to_le_bytes());
+        let incarnation = sim.incarnation;
+        let start = Start { me: name(peer), incarnation, fragments, clock: Clock(0), seed };
+        sim.host = Some(Host::new(start, self.config.clone(), values, self.now));
+        (sim.wake_at, sim.working, sim.blocked) = (Time::NEVER, false, false);
+        (sim.leaving, sim.finished, sim.round_open) = (false, false, false);
+        (sim.held_since, sim.rounds_done_seen, sim.ticking) = (None, 0, false);
+        self.observe(&Moment::Joined { peer });
+        let first = self.round_interval(peer).mul_f64(self.rng.random());
+        self.schedule_tick(peer, first);
+        let edges: Vec<u32> = self.peers[peer as usize].edges.iter().map(|(_, e)| *e).collect();
+        for edge in edges {
+            self.schedule_dial(edge, Duration::ZERO);
+        }
+        self.settle(peer);
+    }
+
+    /// The process is gone at once; neighbours notice later.
+    fn vanish(&mut self, peer: u32) {
+        let Some(host) = self.peers[peer as usize].host.take() else {
+            return;
+        };
+        self.observe(&Moment::Gone { peer, host: &host });
+        let edges = self.peers[peer as usize].edges.clone();
+        for (_, edge) in edges {
+            self.lose_end(edge, peer);
+        }
+    }
+
+    fn fault(&mut self, fault: Fault) {
+        match fault {
+            Fault::Crash { peer } => self.vanish(peer),
+            Fault::Restart { peer } => {
+                if self.peers[peer as usize].host.is_none() {
+                    self.start(peer);
+                }
+            }
+            Fault::Leave { peer } => self.leave(peer),
+            Fault::Pause { peer, time } => {
+                let sim = &mut self.peers[peer as usize];
+                sim.paused_until = sim.paused_until.max(self.now + time);
+            }
+            Fault::Cut { side, both } => self.cut(&side, both),
+            Fault::Heal => self.heal(),
+        }
+    }
+
+    fn leave(&mut self, peer: u32) {
+        let sim = &mut self.peers[peer as usize];
+        let Some(host) = sim.host.as_mut() else {
+            return;
+        };
+        if sim.leaving {
+            let neighbours: Vec<u32> = sim.edges.iter().map(|(other, _)| *other).collect();
+            for other in neighbours {
+                self.send_message(peer, other, Message::Goodbye);
+            }
+            return self.vanish(peer);
+        }
+        sim.leaving = true;
+        host.handle(Input::Leave, self.now);
+        self.queue.push(self.now + LEAVE_GRACE, Happening::Fault(Fault::Leave { peer }));
+        self.settle(peer);
+    }
+
+    fn wake(&mut self, peer: u32) {
+        let sim = &mut self.peers[peer as usize];
+        sim.wake_at = Time::NEVER;
+        if let Some(host) = sim.host.as_mut()
+            && host.core.poll_deadline().0 <= self.now
+        {
+            host.handle(Input::Deadline, self.now);
+        }
+        self.settle(peer);
+    }
+
+    /// Carries out what a host asks for and schedules what it waits for.
+    pub(super) fn settle(&mut self, peer: u32) {
+        while let Some(host) = self.peers[peer as usize].host.as_mut() {
+            let effects = host.take_effects();
+            if effects.is_empty() {
+                break;
+            }
+            for effect in effects {
+                self.carry(peer, effect);
+            }
+        }
+        self.resume(peer);
+        let (now, defect) = (self.now, self.defect);
+        let sim = &mut self.peers[peer as usize];
+        let Some(host) = sim.host.as_mut() else {
+            return;
+        };
+        sim.clock_max = sim.clock_max.max(host.clock);
+        if host.rounds_done > sim.rounds_done_seen {
+            sim.counts.rounds_done += host.rounds_done - sim.rounds_done_seen;
+            sim.rounds_done_seen = host.rounds_done;
+            sim.round_open = false;
+        }
+        let (deadline, _) = host.core.poll_deadline();
+        if deadline < sim.wake_at && defect != Some(Defect::DeafToDeadlines) {
+            sim.wake_at = deadline.max(now);
+            self.queue.push(sim.wake_at, Happening::Wake { peer });
+        }
+        if host.has_work() && !sim.working {
+            sim.working = true;
+            let incarnation = sim.incarnation;
+            let time = self.scenario.work.mul_f64(self.rng.random());
+            self.queue.push(now + time, Happening::Work { peer, incarnation });
+        }
+        self.observe(&Moment::Handled { peer });
+    }
+
+    pub(super) fn said(&mut self, peer: u32, event: &Event) {
+        if self.trace.is_on() {
+            self.trace.line(format_args!("  p{peer} {}", Line(event)));
+        }
+        let counts = &mut self.peers[peer as usize].counts;
+        match event {
+            Event::Applied { role, .. } => {
+                counts.applied += u64::from(*role == dnode_gossip::Role::Initiator);
+            }
+            Event::CatchUpStarted { .. } => counts.catch_ups += 1,
+            Event::PeerUp(_)
+            | Event::PeerDown(_)
+            | Event::Suspected(_)
+            | Event::Demoted(_)
+            | Event::Restored(_)
+            | Event::Undone { .. }
+            | Event::Failed { .. }
+            | Event::Undecided { .. }
+            | Event::Held { .. }
+            | Event::CatchUpDone { .. }
+            | Event::Offended { .. } => {}
+        }
+        self.journal.said(peer, event);
+        self.observe(&Moment::Said { peer, event });
+    }
+
+    pub(super) fn round_interval(&mut self, peer: u32) -> Duration {
+        let mean = self.peers[peer as usize].round_time;
+        if self.scenario.poisson { exponential(mean, &mut self.rng) } else { mean }
+    }
+}
