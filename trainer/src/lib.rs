@@ -8,10 +8,14 @@ mod batch;
 mod config;
 mod kernel;
 mod learning_rate;
+mod mix;
 mod model;
 mod native;
 mod optimizer;
+mod outer;
+mod replica;
 mod seam;
+mod sketch;
 
 pub use batch::{Batch, Input, SampleShape};
 pub use config::{
@@ -19,7 +23,11 @@ pub use config::{
     Schedule,
 };
 pub use learning_rate::learning_rate;
+pub use mix::{MixError, MixReport, NORM_FACTOR_MAX, NORM_SLACK_RMS};
 pub use native::{BatchSource, NativeConfig, NativeTrainer};
+pub use outer::OuterStep;
+pub use replica::{CommitReport, OuterState, Replica, ReplicaState};
 pub use seam::{
     Evaluation, GradientStep, StateTensor, StepReport, TrainError, Trainer, TrainerState,
 };
+pub use sketch::SKETCH_LEN;

@@ -1,0 +1,177 @@
+//! The arithmetic of mixing two replicas: differences, displacements, and what is let in.
+
+use std::ops::Range;
+
+/// A remote slice may be this many times as long (Euclidean norm) as the local one.
+///
+/// Guess: replicas of one run are within a few percent of each other; a factor of ten is a fault.
+pub const NORM_FACTOR_MAX: f64 = 10.0;
+/// What every slice may have on top of [`NORM_FACTOR_MAX`], root mean square per element.
+///
+/// Guess: lets parameters that start at zero (biases) meet ones that have moved already.
+pub const NORM_SLACK_RMS: f64 = 10.0;
+
+/// Independent sums, so that the compiler can keep them in vector registers.
+const LANES: usize = 16;
+
+/// What a mix did.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct MixReport {
+    /// Euclidean norm of the difference of the two replicas on the slice, before mixing.
+    pub difference_norm: f64,
+    /// Euclidean norm of the local slice, before mixing.
+    pub local_norm: f64,
+}
+
+/// Why a mix was refused; the replica is unchanged.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum MixError {
+    /// The caller's or the peer's slice has the wrong length.
+    #[error("mix {expected} parameters: got {found}")]
+    Length {
+        /// Elements of the range.
+        expected: usize,
+        /// Elements given.
+        found: usize,
+    },
+    /// The range is not within the parameters.
+    #[error("mix parameters {start}..{end}: the model has {parameters}")]
+    Range {
+        /// First element.
+        start: usize,
+        /// Behind the last element.
+        end: usize,
+        /// Parameters of the model.
+        parameters: usize,
+    },
+    /// The mixing weight is outside `[0, 1]` or NaN.
+    #[error("mix with weight {0}: expected 0 to 1")]
+    Weight(f32),
+    /// The peer's numbers contain NaN or infinity.
+    #[error("mix parameters {start}..{end}: the peer's numbers are not all finite")]
+    NotFinite {
+        /// First element.
+        start: usize,
+        /// Behind the last element.
+        end: usize,
+    },
+    /// This replica's own numbers are not finite; the peer is not at fault.
+    #[error("mix parameters {start}..{end}: this replica's own numbers are not all finite")]
+    Local {
+        /// First element.
+        start: usize,
+        /// Behind the last element.
+        end: usize,
+    },
+    /// The peer's numbers are implausibly large.
+    #[error(
+        "mix parameters {start}..{end}: the peer's numbers have norm {norm:.3e}, expected at most {limit:.3e}"
+    )]
+    Outlier {
+        /// First element.
+        start: usize,
+        /// Behind the last element.
+        end: usize,
+        /// Euclidean norm of the numbers.
+        norm: f64,
+        /// Largest norm that is let in.
+        limit: f64,
+    },
+}
+
+/// Euclidean norm; not finite exactly when an element is not.
+///
+/// Squares of f32 cannot overflow f64, so one pass measures and validates.
+#[must_use]
+pub(crate) fn norm(values: &[f32]) -> f64 {
+    let mut sums = [0.0_f64; LANES];
+    let chunks = values.chunks_exact(LANES);
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        for (sum, &value) in sums.iter_mut().zip(chunk) {
+            *sum += f64::from(value) * f64::from(value);
+        }
+    }
+    let rest: f64 = rest.iter().map(|&value| f64::from(value) * f64::from(value)).sum();
+    (sums.iter().sum::<f64>() + rest).sqrt()
+}
+
+/// Moves a slice: `target ← target + weight · delta`.
+pub(crate) fn displace(target: &mut [f32], delta: &[f32], weight: f32) {
+    for (target, &delta) in target.iter_mut().zip(delta) {
+        *target += weight * delta;
+    }
+}
+
+/// Writes `local − remote` to `local`.
+pub(crate) fn subtract(local: &mut [f32], remote: &[f32]) {
+    for (local, &remote) in local.iter_mut().zip(remote) {
+        *local -= remote;
+    }
+}
+
+/// Checks a peer's numbers against the largest norm that is let in.
+///
+/// # Errors
+/// [`MixError::NotFinite`] or [`MixError::Outlier`].
+pub(crate) fn check_norm(range: &Range<usize>, norm: f64, limit: f64) -> Result<(), MixError> {
+    let (start, end) = (range.start, range.end);
+    if !norm.is_finite() {
+        return Err(MixError::NotFinite { start, end });
+    }
+    if norm > limit {
+        return Err(MixError::Outlier { start, end, norm, limit });
+    }
+    Ok(())
+}
+
+/// Largest norm of a peer's parameters that is let in beside a local slice of norm `local`.
+#[must_use]
+pub(crate) fn parameters_norm_max(local: f64, len: usize) -> f64 {
+    NORM_FACTOR_MAX * local + NORM_SLACK_RMS * (len as f64).sqrt()
+}
+
+/// Largest norm of a difference that is let in: the two slices pointing in opposite directions.
+#[must_use]
+pub(crate) fn difference_norm_max(local: f64, len: usize) -> f64 {
+    local + parameters_norm_max(local, len)
+}
+
+/// Checks a mixing weight.
+///
+/// # Errors
+/// [`MixError::Weight`] unless it is in `[0, 1]`.
+pub(crate) fn check_weight(weight: f32) -> Result<(), MixError> {
+    if (0.0..=1.0).contains(&weight) { Ok(()) } else { Err(MixError::Weight(weight)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn norm_is_euclidean_for_every_length_and_shows_what_is_not_finite() {
+        for len in [0_usize, 1, 15, 16, 17, 100] {
+            let mut values = vec![-2.0_f32; len];
+            assert!((norm(&values) - 2.0 * (len as f64).sqrt()).abs() < 1e-12);
+            if let Some(last) = values.last_mut() {
+                *last = f32::NAN;
+                assert!(!norm(&values).is_finite());
+                values[len - 1] = f32::NEG_INFINITY;
+                assert!(!norm(&values).is_finite());
+                values[len - 1] = f32::MAX;
+                assert!(norm(&values).is_finite());
+            }
+        }
+    }
+
+    #[test]
+    fn weights_outside_zero_to_one_are_refused() {
+        for weight in [0.0, 0.5, 1.0] {
+            assert_eq!(check_weight(weight), Ok(()));
+        }
+        for weight in [-0.001, 1.001, f32::NAN, f32::INFINITY] {
+            assert!(matches!(check_weight(weight), Err(MixError::Weight(_))), "{weight}");
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! Tests of one replica and of pairs of them, with a trainer whose weights the tests set.
+
+use std::sync::{Arc, Mutex};
+
+use dnode_protocol::ParameterLayout;
+use proptest::prelude::*;
+
+use super::*;
+use crate::StateTensor;
+
+/// Live weights that a test can read and set while the replica owns the trainer.
+type Live = Arc<Mutex<Vec<f32>>>;
+
+/// A trainer without a model: a step adds a pattern, an evaluation returns the sum of the weights.
+struct Probe {
+    layout: ParameterLayout,
+    live: Live,
+    counter: f32,
+}
+
+impl Trainer for Probe {
+    fn layout(&self) -> &ParameterLayout {
+        &self.layout
+    }
+    fn step(&mut self, step: u64) -> Result<StepReport, TrainError> {
+        for (index, x) in (0_u64..).zip(self.live.lock().unwrap().iter_mut()) {
+            *x += ((index * 7 + step * 13) % 11) as f32 * 0.013 - 0.05;
+        }
+        self.counter += 1.0;
+        Ok(StepReport { samples: 1, ..StepReport::default() })
+    }
+    fn read(&self, range: Range<usize>, out: &mut [f32]) {
+        out.copy_from_slice(&self.live.lock().unwrap()[range]);
+    }
+    fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
+        for (x, d) in self.live.lock().unwrap()[range].iter_mut().zip(delta) {
+            *x += weight * d;
+        }
+    }
+    fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
+        let loss = self.live.lock().unwrap().iter().map(|&x| f64::from(x)).sum();
+        Ok(Evaluation { loss, accuracy: 0.0, count: 1 })
+    }
+    fn save(&self) -> TrainerState {
+        let values = vec![self.counter];
+        TrainerState { tensors: vec![StateTensor { name: "counter".to_owned(), values }] }
+    }
+    fn restore(&mut self, state: &TrainerState) -> Result<(), TrainError> {
+        match state.tensors.as_slice() {
+            [tensor] if tensor.values.len() == 1 => {
+                self.counter = tensor.values[0];
+                Ok(())
+            }
+            _ => Err(TrainError::State("expected one counter".to_owned())),
+        }
+    }
+}
+
+/// A copy, so that no lock is held while the replica works.
+fn peek(live: &Live) -> Vec<f32> {
+    live.lock().unwrap().clone()
+}
+
+const OUTER: OuterStep = OuterStep { learning_rate: 0.7, momentum: 0.8 };
+
+fn replica(values: Vec<f32>, outer: Option<OuterStep>) -> (Replica, Live) {
+    let mut layout = ParameterLayout::new();
+    layout.push("w", &[values.len()]).unwrap();
+    let live: Live = Arc::new(Mutex::new(values));
+    let probe = Probe { layout, live: Arc::clone(&live), counter: 0.0 };
+    (Replica::new(Box::new(probe), outer), live)
+}
+
+fn values(len: usize, salt: f32) -> Vec<f32> {
+    (0..len).map(|i| (i as f32 * 0.37 + salt).sin() * (1.0 + salt)).collect()
+}
+
+fn exchange(i: &mut Replica, j: &mut Replica, range: Range<usize>, weight: f32) {
+    let (mut offer, mut difference) = (vec![0.0; range.len()], vec![0.0; range.len()]);
+    i.snapshot(range.clone(), &mut offer);
+    j.mix_responder(range.clone(), weight, &offer, &mut difference).unwrap();
+    i.mix_initiator(range, weight, &difference).unwrap();
+}
+
+fn mean(a: &[f32], b: &[f32]) -> Vec<f64> {
+    a.iter().zip(b).map(|(&a, &b)| f64::midpoint(f64::from(a), f64::from(b))).collect()
+}
+
+fn assert_close(a: &[f64], b: &[f64], tolerance: f64) {
+    assert_eq!(a.len(), b.len());
+    for (index, (a, b)) in a.iter().zip(b).enumerate() {
+        assert!((a - b).abs() <= tolerance, "element {index}: {a} and {b}");
+    }
+}
+
+fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|&value| f64::from(value)).collect()
+}
+
+proptest! {
+    #[test]
+    fn an_exchange_keeps_the_mean_and_stays_between_the_replicas(
+        pairs in prop::collection::vec((-3.0_f32..3.0, -3.0_f32..3.0), 1..40),
+        weight in 0.0_f32..=0.5,
+        outer in any::<bool>(),
+    ) {
+        let (a, b): (Vec<f32>, Vec<f32>) = pairs.into_iter().unzip();
+        let outer = outer.then_some(OUTER);
+        let (mut i, _) = replica(a.clone(), outer);
+        let (mut j, _) = replica(b.clone(), outer);
+        exchange(&mut i, &mut j, 0..a.len(), weight);
+        let (p, q) = (i.parameters(), j.parameters());
+        assert_close(&mean(&p, &q), &mean(&a, &b), 1e-6);
+        for k in 0..a.len() {
+            let (low, high) = (a[k].min(b[k]) - 1e-6, a[k].max(b[k]) + 1e-6);
+            prop_assert!((low..=high).contains(&p[k]) && (low..=high).contains(&q[k]));
+            prop_assert!((p[k] - q[k]).abs() <= (a[k] - b[k]).abs() + 1e-6);
+        }
+    }
+
+    #[test]
+    fn settling_reaches_any_target_exactly(
+        pairs in prop::collection::vec(
+            (prop::num::f32::NORMAL | prop::num::f32::ZERO, prop::num::f32::ANY), 1..30),
+    ) {
+        let (from, to): (Vec<f32>, Vec<f32>) = pairs.into_iter()
+            .map(|(a, b)| (a * 1e-3, if b.is_finite() { b * 1e-3 } else { 0.0 })).unzip();
+        let (mut i, live) = replica(from, None);
+        i.adopt(0..to.len(), &to).unwrap();
+        prop_assert_eq!(peek(&live), to);
+    }
+}
+
+#[test]
+fn half_weight_makes_two_replicas_equal_and_weight_one_swaps_them() {
+    let (a, b) = (values(100, 0.1), values(100, 0.9));
+    let (mut i, _) = replica(a.clone(), Some(OUTER));
+    let (mut j, _) = replica(b.clone(), Some(OUTER));
+    exchange(&mut i, &mut j, 0..100, 0.5);
+    assert_close(&wide(&i.parameters()), &mean(&a, &b), 2e-7);
+    assert_close(&wide(&j.parameters()), &mean(&a, &b), 2e-7);
+    let (mut i, _) = replica(a.clone(), None);
+    let (mut j, _) = replica(b.clone(), None);
+    exchange(&mut i, &mut j, 0..100, 1.0);
+    assert_close(&wide(&i.parameters()), &wide(&b), 5e-7);
+    assert_close(&wide(&j.parameters()), &wide(&a), 5e-7);
+}
+
+#[test]
+fn mixing_moves_slow_and_live_weights_alike_and_never_the_momentum() {
+    let (mut i, live) = replica(values(64, 0.2), Some(OUTER));
+    let (mut j, _) = replica(values(64, 0.7), Some(OUTER));
+    for step in 0..3 {
+        i.step(step).unwrap();
+        i.commit();
+    }
+    i.step(3).unwrap();
+    let before = i.save();
+    exchange(&mut i, &mut j, 16..48, 0.5);
+    exchange(&mut j, &mut i, 16..48, 0.25);
+    let after = i.save();
+    let (old, new) = (before.outer.unwrap(), after.outer.unwrap());
+    assert_eq!(old.momentum, new.momentum);
+    assert!(old.momentum.iter().any(|&v| v != 0.0));
+    assert_ne!(before.parameters[16..48], after.parameters[16..48]);
+    assert_eq!(before.parameters[..16], after.parameters[..16]);
+    assert_eq!(before.parameters[48..], after.parameters[48..]);
+    // x − φ, the progress, is the same before and after.
+    let progress = |x: &[f32], phi: &[f32]| -> Vec<f64> {
+        x.iter().zip(phi).map(|(&x, &phi)| f64::from(x) - f64::from(phi)).collect()
+    };
+    let (was, is) =
+        (progress(&old.live, &before.parameters), progress(&new.live, &after.parameters));
+    assert_close(&was, &is, 5e-7);
+    assert_eq!(peek(&live), new.live);
+}
+
+#[test]
+fn a_later_commit_takes_no_displacement_into_its_momentum() {
+    // Two replicas with the same training; one of them is displaced by an exchange in between.
+    let start = values(40, 0.3);
+    let (mut alone, _) = replica(start.clone(), Some(OUTER));
+    let (mut mixed, _) = replica(start, Some(OUTER));
+    let (mut other, _) = replica(values(40, 1.4), Some(OUTER));
+    for step in 0..6 {
+        alone.step(step).unwrap();
+        mixed.step(step).unwrap();
+        exchange(&mut mixed, &mut other, 0..40, 0.5);
+        if step % 2 == 1 {
+            let (a, b) = (alone.commit(), mixed.commit());
+            assert!((a.progress_norm - b.progress_norm).abs() < 1e-5);
+        }
+    }
+    let momentum = |replica: &Replica| wide(replica.momentum().unwrap());
+    assert_close(&momentum(&alone), &momentum(&mixed), 5e-6);
+}
+
+#[test]
+fn the_mean_of_two_outer_steps_is_dilocos_outer_step_on_the_mean() {
+    let (a, b) = (values(50, 0.1), values(50, 0.5));
+    let (mut i, live_i) = replica(a.clone(), Some(OUTER));
+    let (mut j, live_j) = replica(b.clone(), Some(OUTER));
+    let (alpha, beta) = (f64::from(OUTER.learning_rate), f64::from(OUTER.momentum));
+    let (mut phi, mut v) = (mean(&a, &b), vec![0.0; 50]);
+    for step in 0..20 {
+        i.step(2 * step).unwrap();
+        j.step(3 * step + 1).unwrap();
+        let x = mean(&peek(&live_i), &peek(&live_j));
+        for k in 0..50 {
+            let progress = x[k] - phi[k];
+            v[k] = beta * v[k] + progress;
+            phi[k] += alpha * (progress + beta * v[k]);
+        }
+        i.commit();
+        j.commit();
+        exchange(&mut i, &mut j, 0..50, if step % 3 == 0 { 0.5 } else { 0.2 });
+        assert_close(&mean(&i.parameters(), &j.parameters()), &phi, 2e-5);
+    }
+}
+
+#[test]
+fn after_a_commit_the_live_weights_are_the_slow_ones_to_the_last_bit() {
+    let (mut i, live) = replica(values(200, 0.6), Some(OUTER));
+    for step in 0..10 {
+        i.step(step).unwrap();
+        let report = i.commit();
+        assert!(report.progress_norm > 0.0);
+        assert_eq!(peek(&live), i.parameters());
+    }
+}
+
+#[test]
+fn without_an_outer_step_the_replica_is_its_live_weights() {
+    let (mut i, live) = replica(values(30, 0.4), None);
+    i.step(0).unwrap();
+    let before = peek(&live);
+    assert_eq!(i.commit(), CommitReport::default());
+    assert_eq!(i.parameters(), before);
+    let (mut j, _) = replica(values(30, 0.8), None);
+    exchange(&mut i, &mut j, 0..30, 0.5);
+    assert_eq!(peek(&live), i.parameters());
+    assert_ne!(peek(&live), before);
+}
+
+#[test]
+fn undo_takes_the_displacement_back_and_leaves_later_training() {
+    for outer in [None, Some(OUTER)] {
+        let (mut i, live) = replica(values(30, 0.4), outer);
+        let (start, remote) = (i.parameters(), values(30, 2.0));
+        let mut difference = vec![0.0; 30];
+        i.mix_responder(0..30, 0.3, &remote, &mut difference).unwrap();
+        assert_ne!(i.parameters(), start);
+        i.undo_responder(0..30, 0.3, &difference);
+        assert_close(&wide(&i.parameters()), &wide(&start), 3e-7);
+        assert_close(&wide(&peek(&live)), &wide(&start), 3e-7);
+        // With a step between mixing and undoing, exactly that step remains.
+        i.mix_responder(0..30, 0.3, &remote, &mut difference).unwrap();
+        let mixed = peek(&live);
+        i.step(5).unwrap();
+        let trained = peek(&live);
+        i.undo_responder(0..30, 0.3, &difference);
+        for k in 0..30 {
+            let step = f64::from(trained[k]) - f64::from(mixed[k]);
+            let rest = f64::from(peek(&live)[k]) - f64::from(start[k]);
+            assert!((step - rest).abs() < 1e-6, "element {k}");
+        }
+    }
+}
+
+#[test]
+fn bad_numbers_are_refused_and_change_nothing() {
+    for outer in [None, Some(OUTER)] {
+        let (mut i, _) = replica(values(20, 0.4), outer);
+        let before = i.save();
+        let mut out = vec![0.0; 8];
+        let good = vec![0.1; 8];
+        for weight in [-0.1, 1.1, f32::NAN] {
+            let refused = i.mix_responder(4..12, weight, &good, &mut out);
+            assert!(matches!(refused, Err(MixError::Weight(_))));
+            assert!(matches!(i.mix_initiator(4..12, weight, &good), Err(MixError::Weight(_))));
+        }
+        for (bad, outlier) in [(f32::NAN, false), (f32::INFINITY, false), (1e4, true)] {
+            let mut remote = good.clone();
+            remote[5] = bad;
+            let results = [
+                i.mix_responder(4..12, 0.5, &remote, &mut out).unwrap_err(),
+                i.mix_initiator(4..12, 0.5, &remote).unwrap_err(),
+            ];
+            for error in results {
+                assert_eq!(matches!(error, MixError::Outlier { .. }), outlier, "{error}");
+                assert_eq!(matches!(error, MixError::NotFinite { .. }), !outlier, "{error}");
+            }
+        }
+        let short = i.mix_initiator(4..12, 0.5, &good[..7]);
+        assert_eq!(short, Err(MixError::Length { expected: 8, found: 7 }));
+        let outside = i.mix_initiator(16..24, 0.5, &good);
+        assert_eq!(outside, Err(MixError::Range { start: 16, end: 24, parameters: 20 }));
+        assert!(matches!(i.adopt(4..12, &[f32::NAN; 8]), Err(MixError::NotFinite { .. })));
+        assert_eq!(i.save(), before);
+    }
+}
+
+#[test]
+fn own_numbers_that_are_not_finite_are_not_blamed_on_the_peer() {
+    let mut broken = values(8, 0.1);
+    broken[3] = f32::NAN;
+    let (mut i, _) = replica(broken, None);
+    let mut out = vec![0.0; 8];
+    let refused = i.mix_responder(0..8, 0.5, &[0.1; 8], &mut out);
+    assert_eq!(refused, Err(MixError::Local { start: 0, end: 8 }));
+    assert_eq!(i.mix_initiator(0..8, 0.5, &[0.1; 8]), Err(MixError::Local { start: 0, end: 8 }));
+}
+
+#[test]
+fn a_joiner_adopts_the_donors_weights_with_no_momentum() {
+    let (mut joiner, live) = replica(values(20, 0.1), Some(OUTER));
+    joiner.step(0).unwrap();
+    joiner.commit();
+    joiner.step(1).unwrap();
+    let donor = values(20, 0.9);
+    joiner.adopt(0..12, &donor[..12]).unwrap();
+    joiner.adopt(12..20, &donor[12..]).unwrap();
+    let state = joiner.save();
+    assert_eq!(state.parameters, donor);
+    assert_eq!(peek(&live), donor);
+    assert!(state.outer.unwrap().momentum.iter().all(|&v| v == 0.0));
+}
+
+#[test]
+fn evaluation_measures_the_slow_weights_and_leaves_the_live_ones() {
+    let (mut i, live) = replica(values(CHUNK + 3, 0.6), Some(OUTER));
+    i.step(0).unwrap();
+    let before = peek(&live);
+    let expected: f64 = wide(&i.parameters()).iter().sum();
+    assert!((i.evaluate().unwrap().loss - expected).abs() < 1e-9);
+    assert_eq!(peek(&live), before);
+    i.commit();
+    let expected: f64 = wide(&i.parameters()).iter().sum();
+    assert!((i.evaluate().unwrap().loss - expected).abs() < 1e-9);
+}
+
+#[test]
+fn saved_and_restored_a_replica_continues_alike() {
+    for outer in [None, Some(OUTER)] {
+        let (mut i, _) = replica(values(25, 0.6), outer);
+        for step in 0..5 {
+            i.step(step).unwrap();
+            if step == 3 {
+                i.commit();
+            }
+        }
+        let state = i.save();
+        let (mut j, _) = replica(values(25, 7.0), outer);
+        j.restore(&state).unwrap();
+        assert_eq!(j.save(), state);
+        for replica in [&mut i, &mut j] {
+            replica.step(5).unwrap();
+            replica.commit();
+        }
+        assert_eq!(i.save(), j.save());
+    }
+}
+
+#[test]
+fn state_that_does_not_fit_is_refused_and_changes_nothing() {
+    let (mut i, _) = replica(values(25, 0.6), Some(OUTER));
+    let good = i.save();
+    let mut short = good.clone();
+    short.parameters.pop();
+    let mut broken = good.clone();
+    broken.outer.as_mut().unwrap().momentum[3] = f32::INFINITY;
+    let mut foreign = good.clone();
+    foreign.trainer.tensors.clear();
+    let other_rule = ReplicaState { outer: None, ..good.clone() };
+    for state in [short, broken, foreign, other_rule] {
+        assert!(matches!(i.restore(&state), Err(TrainError::State(_))));
+        assert_eq!(i.save(), good);
+    }
+}
+
+#[test]
+fn sketches_of_two_replicas_estimate_their_distance() {
+    let (a, b) = (values(5000, 0.2), values(5000, 0.9));
+    let exact: f64 = a.iter().zip(&b).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+    for outer in [None, Some(OUTER)] {
+        let (mut p, mut q) = ([0.0; SKETCH_LEN], [0.0; SKETCH_LEN]);
+        replica(a.clone(), outer).0.sketch(&mut p);
+        replica(b.clone(), outer).0.sketch(&mut q);
+        let estimate: f64 = p.iter().zip(&q).map(|(p, q)| f64::from(p - q).powi(2)).sum();
+        assert!((estimate / exact - 1.0).abs() < 0.44, "{estimate} for {exact}");
+    }
+}
