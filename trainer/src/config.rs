@@ -280,7 +280,8 @@ impl OptimizerConfig {
     }
 
     /// The defaults of a kind; those of adamw are nanoGPT's for characters.
-    const fn default_of(kind: OptimizerKind) -> Self {
+    #[must_use]
+    pub const fn default_of(kind: OptimizerKind) -> Self {
         let sgd = Self {
             kind,
             learning_rate: 0.05,

@@ -132,6 +132,34 @@ impl NativeTrainer {
         Ok(self.compute.run(|| model.forward(pass, batch)))
     }
 
+    /// Computes the mean gradient of the step's micro-batches and keeps it; returns the mean loss.
+    fn sum_gradient(&mut self, step: u64) -> Result<f32, TrainError> {
+        self.pending = None;
+        self.gradient.fill(0.0);
+        let samples = self.micro_samples();
+        let accumulate = self.config.optimizer.accumulate;
+        let mut total = Score::default();
+        for micro in 0..accumulate {
+            self.source.fill(step, micro as u64, samples, &mut self.batch);
+            let score = self.forward()?;
+            if !score.loss.is_finite() {
+                return Err(TrainError::NotFinite { step, what: "loss" });
+            }
+            let pass = Backward {
+                compute: &self.compute,
+                parameters: &self.parameters,
+                gradient: &mut self.gradient,
+            };
+            let scale = 1.0 / (score.count as f32 * accumulate as f32);
+            let (model, batch) = (&mut self.model, &self.batch);
+            self.compute.run(|| model.backward(pass, batch, scale));
+            total.add(score);
+        }
+        let loss = total.mean_loss() as f32;
+        self.pending = Some(Pending { step, loss });
+        Ok(loss)
+    }
+
     fn learning_rate(&self, step: u64) -> f32 {
         learning_rate(&self.config.optimizer, step, self.config.steps)
     }
@@ -170,7 +198,7 @@ impl Trainer for NativeTrainer {
     }
 
     fn step(&mut self, step: u64) -> Result<StepReport, TrainError> {
-        self.gradient(step)?;
+        self.sum_gradient(step)?;
         self.update(step)
     }
 
@@ -214,29 +242,7 @@ impl Trainer for NativeTrainer {
 
 impl GradientStep for NativeTrainer {
     fn gradient(&mut self, step: u64) -> Result<StepReport, TrainError> {
-        self.pending = None;
-        self.gradient.fill(0.0);
-        let samples = self.micro_samples();
-        let accumulate = self.config.optimizer.accumulate;
-        let mut total = Score::default();
-        for micro in 0..accumulate {
-            self.source.fill(step, micro as u64, samples, &mut self.batch);
-            let score = self.forward()?;
-            if !score.loss.is_finite() {
-                return Err(TrainError::NotFinite { step, what: "loss" });
-            }
-            let pass = Backward {
-                compute: &self.compute,
-                parameters: &self.parameters,
-                gradient: &mut self.gradient,
-            };
-            let scale = 1.0 / (score.count as f32 * accumulate as f32);
-            let (model, batch) = (&mut self.model, &self.batch);
-            self.compute.run(|| model.backward(pass, batch, scale));
-            total.add(score);
-        }
-        let loss = total.mean_loss() as f32;
-        self.pending = Some(Pending { step, loss });
+        let loss = self.sum_gradient(step)?;
         Ok(StepReport {
             loss,
             samples: self.config.batch as u64,

@@ -214,3 +214,101 @@ fn pool_pixel(square: [&[f32]; 4], bias: &[f32], routes: &mut [u8], pooled: &mut
         *pooled = if value <= 0.0 { 0.0 } else { value };
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::float_cmp, reason = "sums of small integers are exact")]
+mod tests {
+    use super::*;
+
+    const SHAPE: ConvolutionShape = ConvolutionShape { height: 5, width: 4, inputs: 2, outputs: 3 };
+
+    fn ramp(length: usize, modulus: usize) -> Vec<f32> {
+        (0..length).map(|i| (i * 5 % modulus) as f32 - 3.0).collect()
+    }
+
+    /// `image` (`[height, width, channels]`) with its border of zeros.
+    fn with_border(image: &[f32], channels: usize) -> Vec<f32> {
+        let mut padded = vec![0.0; SHAPE.padded(channels)];
+        let line = SHAPE.width * channels;
+        for (y, row) in image.chunks_exact(line).enumerate() {
+            let start = ((y + 1) * SHAPE.stride() + 1) * channels;
+            padded[start..start + line].copy_from_slice(row);
+        }
+        padded
+    }
+
+    /// The definition, in plain loops.
+    fn convolve(image: &[f32], kernel: &[f32], (y, x, output): (usize, usize, usize)) -> f32 {
+        let mut sum = 0.0;
+        for dy in 0..SIDE {
+            for dx in 0..SIDE {
+                let (row, column) = (y + dy, x + dx);
+                let inside =
+                    (1..=SHAPE.height).contains(&row) && (1..=SHAPE.width).contains(&column);
+                for input in 0..SHAPE.inputs {
+                    if inside {
+                        let at = ((row - 1) * SHAPE.width + column - 1) * SHAPE.inputs + input;
+                        let tap = (output * SIDE + dy) * SIDE + dx;
+                        sum += image[at] * kernel[tap * SHAPE.inputs + input];
+                    }
+                }
+            }
+        }
+        sum
+    }
+
+    #[test]
+    fn convolution_follows_its_definition() {
+        let image = ramp(SHAPE.height * SHAPE.width * SHAPE.inputs, 7);
+        let kernel = ramp(SHAPE.kernel(), 11);
+        let mut grid = vec![f32::NAN; SHAPE.grid(SHAPE.outputs)];
+        SHAPE.forward(&with_border(&image, SHAPE.inputs), &kernel, &mut grid);
+        for y in 0..SHAPE.height {
+            for x in 0..SHAPE.width {
+                for output in 0..SHAPE.outputs {
+                    let got = grid[(y * SHAPE.stride() + x) * SHAPE.outputs + output];
+                    assert_eq!(got, convolve(&image, &kernel, (y, x, output)), "{y} {x} {output}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_mirrored_convolution_is_the_transpose() {
+        // ⟨conv(image), g⟩ = ⟨image, convᵀ(g)⟩ for every image and g.
+        let image = ramp(SHAPE.height * SHAPE.width * SHAPE.inputs, 7);
+        let gradient = ramp(SHAPE.height * SHAPE.width * SHAPE.outputs, 13);
+        let kernel = ramp(SHAPE.kernel(), 11);
+        let mut mirrored = vec![0.0; SHAPE.kernel()];
+        SHAPE.mirror_kernel(&kernel, &mut mirrored);
+        let inner = |grid: &[f32], dense: &[f32], channels: usize| {
+            let line = SHAPE.width * channels;
+            let rows = grid.chunks_exact(SHAPE.stride() * channels).zip(dense.chunks_exact(line));
+            rows.map(|(grid, dense)| reduce::dot(&grid[..line], dense)).sum::<f32>()
+        };
+        let mut forward = vec![0.0; SHAPE.grid(SHAPE.outputs)];
+        SHAPE.forward(&with_border(&image, SHAPE.inputs), &kernel, &mut forward);
+        let mut backward = vec![0.0; SHAPE.grid(SHAPE.inputs)];
+        let padded = with_border(&gradient, SHAPE.outputs);
+        SHAPE.mirrored().forward(&padded, &mirrored, &mut backward);
+        assert_eq!(
+            inner(&forward, &gradient, SHAPE.outputs),
+            inner(&backward, &image, SHAPE.inputs)
+        );
+    }
+
+    #[test]
+    fn pooling_takes_the_largest_positive_and_sends_its_gradient_back() {
+        let shape = ConvolutionShape { height: 2, width: 4, inputs: 1, outputs: 1 };
+        // Two squares: the largest of the first is at its lower left, the second is all negative.
+        let grid = [1.0, 2.0, -1.0, -2.0, 9.0, 9.0, 5.0, 3.0, -3.0, -4.0, 9.0, 9.0];
+        let (mut routes, mut pooled) = ([9; 2], [0.0; 2]);
+        shape.pool(&grid, &[0.5], &mut routes, (&mut pooled, 2));
+        assert_eq!((routes, pooled), ([2, ROUTE_NONE], [5.5, 0.0]));
+        let mut gradient = vec![0.0; shape.padded(1)];
+        shape.unpool((&[7.0, 8.0], 2), &routes, &mut gradient);
+        let mut want = vec![0.0; shape.padded(1)];
+        want[2 * shape.stride() + 1] = 7.0;
+        assert_eq!(gradient, want);
+    }
+}

@@ -95,3 +95,22 @@ impl Normalized {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_get_mean_and_deviation_of_bias_and_gain() {
+        let input: Vec<f32> = (0..3 * 40).map(|i| (i * i % 17) as f32 * 3.0 + 100.0).collect();
+        let mut normalized = Normalized::default();
+        normalized.resize(3, 40);
+        let mut out = vec![0.0; input.len()];
+        normalized.forward(&input, &[2.0; 40], &[5.0; 40], &mut out);
+        for row in out.chunks_exact(40) {
+            let mean = row.iter().sum::<f32>() / 40.0;
+            let variance = row.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / 40.0;
+            assert!((mean - 5.0).abs() < 1e-4 && (variance.sqrt() - 2.0).abs() < 1e-4);
+        }
+    }
+}

@@ -222,3 +222,30 @@ fn what_does_not_fit_is_named() {
     };
     assert!(NativeTrainer::new(config(ModelKind::Cnn), Box::new(tiny)).is_err());
 }
+
+/// Losses of the first ten steps as this code gave them when its gradients were first verified.
+///
+/// Processors differ in the sixth digit.
+fn ten_losses(kind: ModelKind, want: [f32; 10]) {
+    let mut trainer = trainer(config(kind));
+    let got: Vec<f32> = (0..10).map(|step| trainer.step(step).unwrap().loss).collect();
+    for (got_loss, want_loss) in got.iter().zip(want) {
+        assert!((got_loss - want_loss).abs() < 1e-4, "{kind}: {got:?}, not {want:?}");
+    }
+}
+
+#[test]
+fn the_first_ten_losses_are_the_expected_ones() {
+    ten_losses(
+        ModelKind::Mlp,
+        [1.37061, 1.34343, 1.29401, 1.23079, 1.16273, 1.09462, 1.02921, 0.96869, 0.91298, 0.85783],
+    );
+    ten_losses(
+        ModelKind::Cnn,
+        [1.63733, 1.64522, 1.29732, 1.30876, 1.11475, 0.79314, 0.77700, 0.74993, 0.55563, 0.48370],
+    );
+    ten_losses(
+        ModelKind::Gpt,
+        [2.59109, 2.56502, 2.54188, 2.52119, 2.50084, 2.47993, 2.45892, 2.43864, 2.41948, 2.40143],
+    );
+}
