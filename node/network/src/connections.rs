@@ -390,7 +390,9 @@ impl Service {
         session.read(origin.kind, origin.connection);
         let refusing = matches!(session.stage, Stage::Refusing(_));
         match end {
-            ReaderEnd::Offence(..) | ReaderEnd::Finished | ReaderEnd::Refused(_) if refusing => {
+            ReaderEnd::Offence(..) | ReaderEnd::Finished { .. } | ReaderEnd::Refused(_)
+                if refusing =>
+            {
                 self.hang_up_refused(peer).await;
             }
             ReaderEnd::Offence(kind, detail) => self.offend(peer, kind, detail).await,
@@ -399,9 +401,14 @@ impl Service {
                 self.report(NetworkEvent::Refused { peer, difference, by_us: false });
                 self.hang_up_refused(peer).await;
             }
-            ReaderEnd::Finished if origin.kind == StreamKind::Control => {
-                self.end_session(peer, DownReason::Left).await;
-                self.dialer.left(peer);
+            ReaderEnd::Finished { goodbye } if origin.kind == StreamKind::Control => {
+                if goodbye {
+                    self.end_session(peer, DownReason::Left).await;
+                    self.dialer.left(peer);
+                } else {
+                    let reason = DownReason::Lost("it hung up".to_owned());
+                    self.end_session(peer, reason).await;
+                }
                 if let Some(id) = to_libp2p(peer) {
                     // It may have hung up already.
                     let _ = self.swarm.disconnect_peer_id(id);
@@ -411,7 +418,7 @@ impl Service {
                 tracing::debug!(%peer, kind = %origin.kind, %error, "read failed");
                 self.swarm.close_connection(origin.connection);
             }
-            ReaderEnd::Finished | ReaderEnd::Ignored => {}
+            ReaderEnd::Finished { .. } | ReaderEnd::Ignored => {}
         }
     }
 

@@ -28,9 +28,9 @@ impl fmt::Display for Connection {
 /// Why a peer is no longer connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DownReason {
-    /// It ended its streams in good order.
+    /// It said goodbye and ended its streams.
     Left,
-    /// The last connection failed.
+    /// The last connection failed, or the peer hung up without a goodbye.
     Lost(String),
     /// Another start of its process took its place.
     Restarted,

@@ -22,6 +22,7 @@ mod event;
 mod handle;
 pub mod limits;
 mod link;
+mod ping;
 mod service;
 mod session;
 mod sockets;

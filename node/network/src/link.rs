@@ -62,8 +62,8 @@ pub(crate) enum LinkEvent {
 /// Why a reader ended.
 #[derive(Debug)]
 pub(crate) enum ReaderEnd {
-    /// The peer ended the stream between two frames.
-    Finished,
+    /// The peer ended the stream between two frames; whether the last one was a goodbye.
+    Finished { goodbye: bool },
     /// The connection failed.
     Failed(io::Error),
     /// The peer refused us.
@@ -177,7 +177,7 @@ impl Reader {
         links: &mpsc::Sender<LinkEvent>,
     ) -> Result<ReaderEnd, ReaderEnd> {
         match self.message().await? {
-            None => return Ok(ReaderEnd::Finished),
+            None => return Ok(ReaderEnd::Finished { goodbye: false }),
             Some(Message::Hello { run, incarnation }) => {
                 let origin = self.origin.clone();
                 let hello = LinkEvent::Hello { origin, run, incarnation };
@@ -187,7 +187,9 @@ impl Reader {
         }
         // Not released: the run differs, which the peer may say as well, or the peer is not wanted.
         let released = release.await.is_ok();
+        let mut goodbye = false;
         while let Some(message) = self.message().await? {
+            goodbye = message == Message::Goodbye;
             match message {
                 Message::Refuse { field, ours, theirs } => {
                     return Ok(ReaderEnd::Refused(RunDifference {
@@ -214,7 +216,7 @@ impl Reader {
                 }
             }
         }
-        Ok(ReaderEnd::Finished)
+        Ok(ReaderEnd::Finished { goodbye })
     }
 
     async fn bulk(&mut self, release: oneshot::Receiver<()>) -> Result<ReaderEnd, ReaderEnd> {
@@ -230,7 +232,7 @@ impl Reader {
             let from = self.origin.peer;
             self.tell(NetworkEvent::Tensor { from, header, payload }).await?;
         }
-        Ok(ReaderEnd::Finished)
+        Ok(ReaderEnd::Finished { goodbye: false })
     }
 
     /// The next message, `None` at the end of the stream.

@@ -4,4 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
+mod connections;
+mod discovery;
+mod hostile;
 mod peers;
+mod raw;

@@ -1,0 +1,121 @@
+//! Peers of a run find each other, and other libp2p nodes are served and left in peace.
+
+use std::time::Duration;
+
+use dnode_network::{Multiaddr, NetworkEvent};
+use futures::StreamExt;
+use libp2p::swarm::{NetworkBehaviour, SwarmEvent};
+use libp2p::{Swarm, SwarmBuilder, identify, noise, ping, tcp, yamux};
+use tokio::time::timeout;
+
+use crate::common::{DEADLINE, address, config, run_spec, start};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_peers_find_each_other_through_one_of_them() {
+    let mut first = start(config(1)).await;
+    let mut second = config(2);
+    second.bootstrap = vec![first.addresses[0].clone()];
+    let mut third = config(3);
+    third.bootstrap = second.bootstrap.clone();
+    let (mut second, mut third) = (start(second).await, start(third).await);
+    let ids = [first.id(), second.id(), third.id()];
+    for node in [&mut first, &mut second, &mut third] {
+        let mut missing: Vec<_> = ids.into_iter().filter(|id| *id != node.id()).collect();
+        node.wait(|event| {
+            if let NetworkEvent::PeerUp { peer, .. } = event {
+                missing.retain(|id| id != peer);
+            }
+            missing.is_empty().then_some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bootstrap_address_of_another_run_does_not_hide_the_right_one() {
+    let mut other = config(1);
+    other.run = run_spec("other");
+    let first = start(other).await;
+    let second = start(config(2)).await;
+    let mut third = config(3);
+    third.bootstrap = vec![first.addresses[0].clone(), second.addresses[0].clone()];
+    let mut third = start(third).await;
+    third.wait_up(second.id()).await;
+    assert!(first.handle.peers().is_empty());
+}
+
+#[derive(NetworkBehaviour)]
+struct Stock {
+    identify: identify::Behaviour,
+    ping: ping::Behaviour,
+}
+
+fn stock() -> Swarm<Stock> {
+    SwarmBuilder::with_new_identity()
+        .with_tokio()
+        .with_tcp(tcp::Config::default(), noise::Config::new, yamux::Config::default)
+        .unwrap()
+        .with_quic()
+        .with_behaviour(|key| Stock {
+            identify: identify::Behaviour::new(identify::Config::new(
+                "/other/1".to_owned(),
+                key.public(),
+            )),
+            ping: ping::Behaviour::new(
+                ping::Config::new().with_interval(Duration::from_millis(50)),
+            ),
+        })
+        .unwrap()
+        .build()
+}
+
+/// A plain libp2p node identifies the node at `listen` and pings it ten times.
+async fn visit(listen: &str) {
+    let mut host = config(1);
+    host.listen = vec![address(listen)];
+    let mut node = start(host).await;
+    let mut guest = stock();
+    let place: Multiaddr = node.addresses[0].clone();
+    guest.dial(place).unwrap();
+    let (mut pings, mut info) = (0, None);
+    let visited = timeout(DEADLINE, async {
+        while pings < 10 || info.is_none() {
+            match guest.select_next_some().await {
+                SwarmEvent::Behaviour(StockEvent::Ping(event)) => {
+                    event.result.unwrap();
+                    pings += 1;
+                }
+                SwarmEvent::Behaviour(StockEvent::Identify(identify::Event::Received {
+                    info: received,
+                    ..
+                })) => info = Some(received),
+                SwarmEvent::ConnectionClosed { cause, .. } => panic!("disturbed: {cause:?}"),
+                _ => {}
+            }
+        }
+    });
+    visited.await.expect("ten pings in time");
+    let info = info.unwrap();
+    assert_eq!(info.protocol_version, "/dnode/id/1");
+    let offers = |name: &str| info.protocols.iter().any(|p| p.as_ref() == name);
+    for name in ["/dnode/kad/1", "/dnode/control/1", "/dnode/bulk/1"] {
+        assert!(offers(name), "{name} is not among {:?}", info.protocols);
+    }
+    assert!(node.handle.peers().is_empty());
+    while let Ok(event) = node.events.try_recv() {
+        assert!(
+            matches!(event, NetworkEvent::Listening { .. } | NetworkEvent::SocketBuffers { .. }),
+            "{event:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stock_libp2p_node_is_served_over_quic() {
+    visit("/ip4/127.0.0.1/udp/0/quic-v1").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stock_libp2p_node_is_served_over_tcp() {
+    visit("/ip4/127.0.0.1/tcp/0").await;
+}

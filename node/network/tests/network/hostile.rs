@@ -1,0 +1,132 @@
+//! Peers that break the protocol are dropped by name, and the others notice nothing.
+
+use dnode_network::streams::StreamKind;
+use dnode_network::{DownReason, NetworkEvent, OffenceKind};
+use dnode_protocol::frame::{Codec, Leg, TensorHeader, encode_control};
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, PeerId};
+
+use crate::common::{Node, config, pair, run_spec};
+use crate::raw::{Raw, hello};
+
+async fn wait_offence(node: &mut Node, from: PeerId) -> OffenceKind {
+    node.wait(|event| match event {
+        NetworkEvent::Offence { peer, kind, .. } => (*peer == from).then_some(*kind),
+        _ => None,
+    })
+    .await
+}
+
+/// Sends `bytes` on a stream of `kind` after `greeting` on the control stream; returns the offence.
+async fn attack(greeting: &[u8], kind: StreamKind, bytes: &[u8]) -> OffenceKind {
+    let (mut a, mut b) = pair(config(1), config(2)).await;
+    let mut raw = Raw::new(66);
+    raw.connect(&a.addresses[0].clone()).await;
+    let mut streams = Vec::new();
+    if kind == StreamKind::Control {
+        let all = [greeting, bytes].concat();
+        streams.push(raw.say(a.id(), kind, &all).await);
+    } else {
+        streams.push(raw.say(a.id(), StreamKind::Control, greeting).await);
+        raw.during(a.wait_up(raw_id())).await;
+        streams.push(raw.say(a.id(), kind, bytes).await);
+    }
+    let kind_seen = raw.during(wait_offence(&mut a, raw_id())).await;
+    if !greeting.is_empty() {
+        let reason = raw.during(a.wait_down(raw_id())).await;
+        assert_eq!(reason, DownReason::Offence);
+    }
+    assert!(a.handle.send(raw_id(), &Message::Goodbye).is_err());
+    // The honest peer is still there.
+    let (from, to) = (b.id(), a.id());
+    b.handle.send(to, &Message::Goodbye).unwrap();
+    let arrived = a.wait(|event| match event {
+        NetworkEvent::Message { from: sender, .. } => Some(*sender),
+        NetworkEvent::PeerDown { .. } => panic!("{event:?}"),
+        _ => None,
+    });
+    assert_eq!(raw.during(arrived).await, from);
+    a.handle.send(from, &Message::Goodbye).unwrap();
+    b.wait(|event| match event {
+        NetworkEvent::Message { from, .. } => (*from == to).then_some(()),
+        NetworkEvent::PeerDown { .. } => panic!("{event:?}"),
+        _ => None,
+    })
+    .await;
+    kind_seen
+}
+
+fn raw_id() -> PeerId {
+    dnode_network::peer_id(&[66; 32])
+}
+
+fn greeting() -> Vec<u8> {
+    hello(run_spec("1"), 5)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn garbage_instead_of_a_hello() {
+    let kind = attack(&[], StreamKind::Control, &[0xa5; 300]).await;
+    assert_eq!(kind, OffenceKind::Garbage);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn garbage_after_a_hello() {
+    let mut body = vec![1, 40, 0, 0, 0];
+    body.extend([0xff; 40]);
+    let kind = attack(&greeting(), StreamKind::Control, &body).await;
+    assert_eq!(kind, OffenceKind::Garbage);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frame_longer_than_the_limit() {
+    let frame = [1, 0xff, 0xff, 0xff, 0xff, 0, 0, 0];
+    let kind = attack(&greeting(), StreamKind::Control, &frame).await;
+    assert_eq!(kind, OffenceKind::Oversize);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_before_the_hello() {
+    let frame = encode_control(&Message::Goodbye).unwrap();
+    let kind = attack(&[], StreamKind::Control, &frame).await;
+    assert_eq!(kind, OffenceKind::Unexpected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_hello() {
+    let kind = attack(&greeting(), StreamKind::Control, &greeting()).await;
+    assert_eq!(kind, OffenceKind::Unexpected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tensor_that_was_changed_on_the_way() {
+    let header = TensorHeader {
+        exchange: ExchangeId { initiator: raw_id(), incarnation: 5, sequence: 0 },
+        leg: Leg::Offer,
+        codec: Codec::F32,
+        fragment: FragmentId(0),
+        clock: Clock(0),
+        elements: 100,
+        offset: 0,
+        payload_bytes: 400,
+    };
+    let mut payload = [7; 400];
+    let head = header.encode(&payload);
+    payload[399] ^= 1;
+    let frame = [head.as_slice(), &payload].concat();
+    let kind = attack(&greeting(), StreamKind::Bulk, &frame).await;
+    assert_eq!(kind, OffenceKind::Checksum);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_streams_than_a_peer_may_have() {
+    let (mut a, _b) = pair(config(1), config(2)).await;
+    let mut raw = Raw::new(66);
+    raw.connect(&a.addresses[0].clone()).await;
+    let mut streams = vec![raw.say(a.id(), StreamKind::Control, &greeting()).await];
+    raw.during(a.wait_up(raw_id())).await;
+    for _ in 0..4 {
+        streams.push(raw.open(a.id(), StreamKind::Bulk).await);
+    }
+    let kind = raw.during(wait_offence(&mut a, raw_id())).await;
+    assert_eq!(kind, OffenceKind::Streams);
+}
