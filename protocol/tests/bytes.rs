@@ -1,0 +1,380 @@
+//! Properties of the decoders: no panic, bounded memory, exact round trips, nothing half accepted.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use dnode_protocol::frame::{
+    CONTROL_HEADER_BYTES, Codec, ControlHeader, DECODED_BYTES_MAX, DecodeError, Leg,
+    TENSOR_HEADER_BYTES, TENSOR_MAGIC, TensorHeader, decode_control, encode_control, read_f32s,
+    write_f32s,
+};
+use dnode_protocol::limits::{
+    CONTROL_BYTES_MAX, FRAGMENT_ELEMENTS_MAX, FRAGMENTS_MAX, INFORMATION_MAX, PROTOCOL_VERSION,
+    TENSOR_PAYLOAD_BYTES_MAX,
+};
+use dnode_protocol::{
+    Clock, ExchangeId, FragmentId, Heartbeat, Information, Message, PeerId, Phase, RunField,
+    RunSpec,
+};
+use proptest::collection::{btree_map, vec};
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+
+/// The system's allocator, which counts the bytes that each thread holds and the most it held.
+struct Counting;
+
+thread_local! {
+    static HELD: Cell<isize> = const { Cell::new(0) };
+    static MOST: Cell<isize> = const { Cell::new(0) };
+}
+
+/// Adds `bytes` to what this thread holds; a thread that ends no longer counts.
+fn count(bytes: isize) {
+    let held = HELD.try_with(|held| {
+        held.set(held.get() + bytes);
+        held.get()
+    });
+    if let Ok(held) = held {
+        let _ = MOST.try_with(|most| most.set(most.get().max(held)));
+    }
+}
+
+fn signed(bytes: usize) -> isize {
+    isize::try_from(bytes).unwrap_or(isize::MAX)
+}
+
+#[expect(unsafe_code, reason = "an allocator is the only way to see what decoding allocates")]
+// SAFETY: every call goes to the system's allocator unchanged; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(signed(layout.size()));
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count(-signed(layout.size()));
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The result of `work` and the most bytes that this thread held meanwhile, above the start.
+fn measured<T>(work: impl FnOnce() -> T) -> (T, usize) {
+    let before = HELD.get();
+    MOST.set(before);
+    let result = work();
+    (result, usize::try_from(MOST.get() - before).unwrap())
+}
+
+fn peer() -> impl Strategy<Value = PeerId> {
+    any::<[u8; 32]>().prop_map(PeerId::from_public_key)
+}
+
+fn exchange() -> impl Strategy<Value = ExchangeId> {
+    (peer(), any::<u64>(), any::<u64>()).prop_map(|(initiator, incarnation, sequence)| ExchangeId {
+        initiator,
+        incarnation,
+        sequence,
+    })
+}
+
+fn fragment() -> impl Strategy<Value = FragmentId> {
+    (0..u32::try_from(FRAGMENTS_MAX).unwrap()).prop_map(FragmentId)
+}
+
+fn clock() -> impl Strategy<Value = Clock> {
+    any::<u64>().prop_map(Clock)
+}
+
+fn information() -> impl Strategy<Value = Information> {
+    btree_map(peer(), clock(), 0..=INFORMATION_MAX)
+        .prop_map(|entries| Information { entries: entries.into_iter().collect() })
+}
+
+fn run() -> impl Strategy<Value = RunSpec> {
+    btree_map("[a-zé]{1,16}", ".{0,40}", 0..12).prop_map(|fields| {
+        let field = |(name, value)| RunField { name, value };
+        RunSpec::new(fields.into_iter().map(field).collect()).unwrap()
+    })
+}
+
+fn phase() -> impl Strategy<Value = Phase> {
+    prop_oneof![Just(Phase::Joining), Just(Phase::Training), Just(Phase::Finished)]
+}
+
+/// Messages about the run and the peer itself.
+fn introduction() -> impl Strategy<Value = Message> {
+    prop_oneof![
+        (run(), any::<u64>()).prop_map(|(run, incarnation)| Message::Hello { run, incarnation }),
+        (".{0,20}", ".{0,60}", ".{0,60}").prop_map(|(field, ours, theirs)| Message::Refuse {
+            field,
+            ours,
+            theirs
+        }),
+        (clock(), any::<u64>(), any::<u32>(), phase()).prop_map(
+            |(clock, samples, step_micros, phase)| Message::Heartbeat(Heartbeat {
+                clock,
+                samples,
+                step_micros,
+                phase
+            })
+        ),
+        Just(Message::Goodbye),
+    ]
+}
+
+/// Messages of an exchange.
+fn dialogue() -> impl Strategy<Value = Message> {
+    prop_oneof![
+        (exchange(), fragment(), clock(), information()).prop_map(
+            |(exchange, fragment, clock, information)| Message::Propose {
+                exchange,
+                fragment,
+                clock,
+                information
+            }
+        ),
+        (exchange(), clock(), information()).prop_map(|(exchange, clock, information)| {
+            Message::Accept { exchange, clock, information }
+        }),
+        exchange().prop_map(|exchange| Message::Busy { exchange }),
+        (exchange(), clock()).prop_map(|(exchange, clock)| Message::Stale { exchange, clock }),
+        exchange().prop_map(|exchange| Message::Ack { exchange }),
+        exchange().prop_map(|exchange| Message::Abort { exchange }),
+        exchange().prop_map(|exchange| Message::Aborted { exchange }),
+        (exchange(), fragment())
+            .prop_map(|(exchange, fragment)| Message::Pull { exchange, fragment }),
+    ]
+}
+
+fn message() -> impl Strategy<Value = Message> {
+    prop_oneof![introduction(), dialogue()]
+}
+
+/// A header and its payload, anywhere in a tensor of any legal length.
+fn tensor() -> impl Strategy<Value = (TensorHeader, Vec<f32>)> {
+    let whole = u32::try_from(FRAGMENT_ELEMENTS_MAX).unwrap();
+    let leg = prop_oneof![Just(Leg::Offer), Just(Leg::Reply), Just(Leg::Snapshot), Just(Leg::Ring)];
+    (exchange(), leg, fragment(), clock(), 1..=whole).prop_flat_map(
+        |(exchange, leg, fragment, clock, elements)| {
+            (0..elements).prop_flat_map(move |offset| {
+                let room = usize::try_from(elements - offset).unwrap();
+                vec(any::<f32>(), 1..=room.min(600)).prop_map(move |values| {
+                    let header = TensorHeader {
+                        exchange,
+                        leg,
+                        codec: Codec::F32,
+                        fragment,
+                        clock,
+                        elements,
+                        offset,
+                        payload_bytes: u32::try_from(values.len() * 4).unwrap(),
+                    };
+                    (header, values)
+                })
+            })
+        },
+    )
+}
+
+fn payload_of(values: &[f32]) -> Vec<u8> {
+    let mut payload = Vec::new();
+    write_f32s(values, &mut payload);
+    payload
+}
+
+/// Bytes that begin like a message and then go on arbitrarily: they reach deep into the decoder.
+fn likely_body() -> impl Strategy<Value = Vec<u8>> {
+    let valid = message().prop_map(|message| {
+        let frame = encode_control(&message).unwrap();
+        frame[CONTROL_HEADER_BYTES..].to_vec()
+    });
+    (valid, vec((any::<prop::sample::Index>(), any::<u8>()), 0..6)).prop_map(
+        |(mut body, changes)| {
+            for (index, byte) in changes {
+                let index = index.index(body.len());
+                body[index] = byte;
+            }
+            body
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn arbitrary_control_bodies_are_decoded_within_the_memory_limit(
+        body in prop_oneof![vec(any::<u8>(), 0..4096), likely_body()]
+    ) {
+        let (result, most) = measured(|| decode_control(&body));
+        prop_assert!(most <= DECODED_BYTES_MAX, "{most} bytes of {DECODED_BYTES_MAX}");
+        if let Ok(message) = result {
+            let frame = encode_control(&message).unwrap();
+            prop_assert_eq!(&frame[CONTROL_HEADER_BYTES..], &body[..], "one encoding per message");
+        }
+    }
+
+    #[test]
+    fn arbitrary_headers_are_decoded_without_memory(
+        control in any::<[u8; CONTROL_HEADER_BYTES]>(),
+        tensor in vec(any::<u8>(), TENSOR_HEADER_BYTES),
+        begins_well in any::<bool>(),
+    ) {
+        let mut tensor: [u8; TENSOR_HEADER_BYTES] = tensor.try_into().unwrap();
+        if begins_well {
+            tensor[..4].copy_from_slice(&TENSOR_MAGIC);
+            tensor[4..8].copy_from_slice(&[PROTOCOL_VERSION, 0, 0, 0]);
+        }
+        let (results, most) =
+            measured(|| (ControlHeader::decode(control), TensorHeader::decode(&tensor)));
+        prop_assert_eq!(most, 0);
+        if let Ok(header) = results.0 {
+            prop_assert!(header.body_bytes <= CONTROL_BYTES_MAX);
+        }
+        if let Ok((header, _)) = results.1 {
+            prop_assert!(header.range().end <= usize::try_from(header.elements).unwrap());
+        }
+    }
+
+    #[test]
+    fn every_message_round_trips(message in message()) {
+        let frame = encode_control(&message).unwrap();
+        let (header, body) = frame.split_first_chunk().unwrap();
+        prop_assert_eq!(ControlHeader::decode(*header).unwrap().body_bytes, body.len());
+        prop_assert_eq!(decode_control(body).unwrap(), message);
+    }
+
+    #[test]
+    fn a_cut_or_extended_body_is_refused(
+        message in message(),
+        at in any::<prop::sample::Index>(),
+        more in vec(any::<u8>(), 1..9),
+    ) {
+        let frame = encode_control(&message).unwrap();
+        let body = &frame[CONTROL_HEADER_BYTES..];
+        prop_assert!(decode_control(&body[..at.index(body.len())]).is_err());
+        let longer = [body, &more[..]].concat();
+        prop_assert!(matches!(decode_control(&longer), Err(DecodeError::Body(_))));
+    }
+
+    #[test]
+    fn every_tensor_frame_round_trips((header, values) in tensor()) {
+        let payload = payload_of(&values);
+        let (decoded, checksum) = TensorHeader::decode(&header.encode(&payload)).unwrap();
+        prop_assert_eq!(decoded, header);
+        checksum.verify(&payload).unwrap();
+        let mut received = vec![0.0; header.range().len()];
+        read_f32s(&payload, &mut received).unwrap();
+        let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+        prop_assert_eq!(bits(&received), bits(&values));
+    }
+
+    #[test]
+    fn one_changed_bit_of_a_tensor_frame_is_refused(
+        (header, values) in tensor(),
+        bit in any::<prop::sample::Index>(),
+    ) {
+        let payload = payload_of(&values);
+        let mut frame = [&header.encode(&payload)[..], &payload].concat();
+        let bit = bit.index(frame.len() * 8);
+        frame[bit / 8] ^= 1 << (bit % 8);
+        let (head, rest) = frame.split_first_chunk().unwrap();
+        let refused = TensorHeader::decode(head)
+            .and_then(|(_, checksum)| checksum.verify(rest))
+            .is_err();
+        prop_assert!(refused, "bit {bit}");
+    }
+
+    #[test]
+    fn a_cut_or_extended_payload_is_refused((header, values) in tensor(), more in any::<u8>()) {
+        let mut payload = payload_of(&values);
+        let (_, checksum) = TensorHeader::decode(&header.encode(&payload)).unwrap();
+        prop_assert!(checksum.verify(&payload[1..]).is_err());
+        payload.push(more);
+        prop_assert!(checksum.verify(&payload).is_err());
+    }
+}
+
+#[test]
+fn lying_length_prefixes_cost_no_more_than_the_limit() {
+    for entries in [64_u64, 65, 1 << 33, u64::MAX] {
+        // Hello whose list of fields announces `entries`, each of whose names announces as much.
+        let mut body = vec![0; 4];
+        body.extend(entries.to_le_bytes());
+        body.extend(entries.to_le_bytes());
+        let (result, most) = measured(|| decode_control(&body));
+        assert!(matches!(result, Err(DecodeError::Body(_))), "{entries}");
+        assert!(most <= DECODED_BYTES_MAX, "{entries}: {most} bytes");
+    }
+}
+
+#[test]
+fn the_largest_body_that_lies_last_stays_within_the_memory_limit() {
+    // A list of 64 fields whose texts fill the body; the last one announces more than is there.
+    let mut body = vec![0; 4];
+    body.extend(64_u64.to_le_bytes());
+    let text = 1000;
+    while body.len() + 16 + text < CONTROL_BYTES_MAX {
+        body.extend((text as u64).to_le_bytes());
+        body.extend(vec![b'x'; text]);
+    }
+    body.extend(3000_u64.to_le_bytes());
+    let (result, most) = measured(|| decode_control(&body));
+    assert!(matches!(result, Err(DecodeError::Body(_))));
+    assert!((60_000..=DECODED_BYTES_MAX).contains(&most), "{most} bytes");
+}
+
+#[test]
+fn each_broken_limit_of_a_tensor_header_is_named() {
+    let header = TensorHeader {
+        exchange: ExchangeId {
+            initiator: PeerId::from_public_key([3; 32]),
+            incarnation: 1,
+            sequence: 2,
+        },
+        leg: Leg::Reply,
+        codec: Codec::F32,
+        fragment: FragmentId(5),
+        clock: Clock(9),
+        elements: 100,
+        offset: 98,
+        payload_bytes: 8,
+    };
+    let good = header.encode(&[0; 8]);
+    let with = |at: usize, value: u32| {
+        let mut bytes = good;
+        bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        TensorHeader::decode(&bytes).unwrap_err()
+    };
+    let byte = |at: usize, value: u8| {
+        let mut bytes = good;
+        bytes[at] = value;
+        TensorHeader::decode(&bytes).unwrap_err()
+    };
+    assert!(matches!(byte(0, 0), DecodeError::Magic(_)));
+    assert!(matches!(byte(4, 99), DecodeError::Version(99)));
+    assert!(matches!(byte(5, 4), DecodeError::Leg(4)));
+    assert!(matches!(byte(6, 1), DecodeError::Codec(1)));
+    assert!(matches!(byte(7, 1), DecodeError::Reserved(1)));
+    assert!(matches!(with(64, 4096), DecodeError::Fragment(FragmentId(4096))));
+    assert!(matches!(with(68, 0), DecodeError::Elements(0)));
+    assert!(matches!(with(68, (1 << 20) + 1), DecodeError::Elements(_)));
+    assert!(matches!(with(72, 99), DecodeError::Range { offset: 99, .. }));
+    assert!(matches!(with(72, u32::MAX), DecodeError::Range { .. }));
+    let above = u32::try_from(TENSOR_PAYLOAD_BYTES_MAX).unwrap() + 4;
+    for payload in [0, 7, above, u32::MAX] {
+        assert!(matches!(with(76, payload), DecodeError::Payload(_)), "{payload}");
+    }
+    assert!(matches!(with(76, 12), DecodeError::Range { .. }));
+    assert!(read_f32s(&[0; 9], &mut [0.0; 2]).is_err());
+}
