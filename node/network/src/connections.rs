@@ -27,9 +27,10 @@ impl Service {
             SwarmEvent::Behaviour(event) => self.handle_behaviour(event).await,
             SwarmEvent::NewListenAddr { address, .. } => {
                 for protocol in &address {
-                    if let Protocol::Udp(port) = protocol {
+                    if let Protocol::Udp(port) = protocol
+                        && !self.udp_ports.contains(&port)
+                    {
                         self.udp_ports.push(port);
-                        self.udp_ports.dedup();
                         self.sockets_changed = true;
                     }
                 }
@@ -220,7 +221,7 @@ impl Service {
             tracing::debug!(%peer, %kind, "stream of a node that is no peer");
             return;
         };
-        if session.readers() >= READERS_MAX {
+        if session.readers(connection) >= READERS_MAX {
             let detail = format!("more than {READERS_MAX} streams at once");
             self.offend(peer, OffenceKind::Streams, detail).await;
             return;
@@ -243,13 +244,27 @@ impl Service {
         tracing::debug!(%peer, %error, "no stream");
         match error {
             OpenError::Unsupported(StreamKind::Control) if !session.is_up() => {
-                // Some other libp2p node: it may stay, as a stranger.
-                self.end_session(peer, DownReason::Left).await;
-                self.dialer.refused(peer);
+                self.stranger(peer).await;
             }
             OpenError::Unsupported(_) | OpenError::Failed(..) => {
                 self.swarm.close_connection(connection);
             }
+        }
+    }
+
+    /// Some other libp2p node: it may stay, unless it was dialled as a member of the swarm.
+    async fn stranger(&mut self, peer: PeerId) {
+        self.end_session(peer, DownReason::Left).await;
+        let failed = self.dialer.down(peer, Instant::now());
+        self.dialer.left(peer);
+        if !failed.is_empty()
+            && let Some(id) = to_libp2p(peer)
+        {
+            // It may have hung up already.
+            let _ = self.swarm.disconnect_peer_id(id);
+        }
+        for failed in failed {
+            self.report_lost(failed, "the node there is no dnode peer".to_owned());
         }
     }
 
@@ -296,14 +311,14 @@ impl Service {
                 let releases = session.releases(origin.connection);
                 self.release(releases);
             }
-            Stage::Up(_) => self.restarted(peer, origin.connection).await,
+            Stage::Up(_) => self.restarted(peer).await,
             Stage::Refusing(_) => {}
         }
     }
 
     /// Another start of the peer's process took over: everything of the earlier one ends. The new
-    /// connection is closed as well; the peer dials again and is greeted as new.
-    async fn restarted(&mut self, peer: PeerId, _: ConnectionId) {
+    /// connection is closed as well; one of the two dials again and the peer is greeted as new.
+    async fn restarted(&mut self, peer: PeerId) {
         self.end_session(peer, DownReason::Restarted).await;
         if let Some(id) = to_libp2p(peer) {
             // It has at least the connection that the hello came on.
@@ -387,7 +402,7 @@ impl Service {
         let Some(session) = self.sessions.get_mut(&peer) else {
             return;
         };
-        session.read(origin.kind, origin.connection);
+        session.read(origin.stream);
         let refusing = matches!(session.stage, Stage::Refusing(_));
         match end {
             ReaderEnd::Offence(..) | ReaderEnd::Finished { .. } | ReaderEnd::Refused(_)

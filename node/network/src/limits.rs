@@ -29,8 +29,8 @@ pub(crate) const OUTBOX_MAX: usize = 1024;
 /// Inbound streams of one connection that wait to be taken; an honest peer opens two.
 pub const INBOUND_STREAMS_MAX: usize = 16;
 
-/// Inbound streams of one peer that are read at the same time: two kinds, on an old and a new
-/// connection.
+/// Inbound streams of one connection that are read at the same time: one of each kind, and as many
+/// again while a peer that failed to end its streams opens new ones.
 pub(crate) const READERS_MAX: usize = 4;
 
 /// Connections to one peer: two from a simultaneous dial and one that replaces a dead one.

@@ -35,6 +35,8 @@ pub(crate) struct Origin {
     pub(crate) session: u64,
     pub(crate) connection: ConnectionId,
     pub(crate) kind: StreamKind,
+    /// Number of the stream within the session.
+    pub(crate) stream: u64,
     /// Of the peer, and of all peers.
     pub(crate) traffic: [Arc<Traffic>; 2],
 }

@@ -42,6 +42,7 @@ pub(crate) enum Writer {
 /// One task that reads an inbound stream.
 #[derive(Debug)]
 pub(crate) struct ReaderTask {
+    stream: u64,
     kind: StreamKind,
     connection: ConnectionId,
     release: Option<oneshot::Sender<()>>,
@@ -70,6 +71,8 @@ pub(crate) struct Session {
     pub(crate) traffic: Arc<Traffic>,
     /// The other end of the first connection.
     pub(crate) address: Option<Multiaddr>,
+    /// Streams begun so far, each way.
+    streams: u64,
     writers: [Writer; 2],
     readers: Vec<ReaderTask>,
     channels: Channels,
@@ -94,6 +97,7 @@ impl Session {
             senders: Some([control, bulk]),
             traffic: Arc::default(),
             address: None,
+            streams: 0,
             writers: [Writer::Idle(control_queue), Writer::Idle(bulk_queue)],
             readers: Vec::new(),
             channels,
@@ -119,8 +123,10 @@ impl Session {
         matches!(self.writers[index(StreamKind::Control)], Writer::Running { .. })
     }
 
-    fn origin(&self, connection: ConnectionId, kind: StreamKind) -> Origin {
+    fn origin(&mut self, connection: ConnectionId, kind: StreamKind) -> Origin {
+        self.streams += 1;
         Origin {
+            stream: self.streams,
             peer: self.peer,
             session: self.number,
             connection,
@@ -202,17 +208,19 @@ impl Session {
     ) -> Option<oneshot::Sender<()>> {
         let (release, released) = oneshot::channel();
         let origin = self.origin(connection, kind);
+        let number = origin.stream;
         let (events, links) = (self.channels.events.clone(), self.channels.links.clone());
         let task = tokio::spawn(read(stream, origin, released, events, links));
         let at_once = self.is_up() && kind == StreamKind::Bulk;
         let (now, later) = if at_once { (Some(release), None) } else { (None, Some(release)) };
-        self.readers.push(ReaderTask { kind, connection, release: later, task });
+        self.readers.push(ReaderTask { stream: number, kind, connection, release: later, task });
         now
     }
 
-    /// Number of inbound streams being read.
-    pub(crate) const fn readers(&self) -> usize {
-        self.readers.len()
+    /// Number of inbound streams of `connection` being read.
+    pub(crate) fn readers(&self, connection: ConnectionId) -> usize {
+        let on = |reader: &&ReaderTask| reader.connection == connection;
+        self.readers.iter().filter(on).count()
     }
 
     /// Takes the releases of waiting readers: all bulk streams, and the control stream of
@@ -232,12 +240,9 @@ impl Session {
         }
     }
 
-    /// A reader ended.
-    pub(crate) fn read(&mut self, kind: StreamKind, connection: ConnectionId) {
-        let ended = |reader: &ReaderTask| reader.kind == kind && reader.connection == connection;
-        if let Some(index) = self.readers.iter().position(ended) {
-            self.readers.remove(index);
-        }
+    /// The reader of a stream ended.
+    pub(crate) fn read(&mut self, stream: u64) {
+        self.readers.retain(|reader| reader.stream != stream);
     }
 
     /// Ends every task. Afterwards no reader delivers anything.

@@ -119,3 +119,31 @@ async fn a_stock_libp2p_node_is_served_over_quic() {
 async fn a_stock_libp2p_node_is_served_over_tcp() {
     visit("/ip4/127.0.0.1/tcp/0").await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bootstrap_address_of_a_stranger_is_reported() {
+    let mut other = stock();
+    other.listen_on(address("/ip4/127.0.0.1/udp/0/quic-v1")).unwrap();
+    let place = loop {
+        if let SwarmEvent::NewListenAddr { address, .. } = other.select_next_some().await {
+            break address;
+        }
+    };
+    let mut lost = config(1);
+    lost.bootstrap = vec![place.clone()];
+    let mut node = start(lost).await;
+    let told = node.wait(|event| match event {
+        NetworkEvent::BootstrapUnreachable { address, error, .. } => {
+            Some((address.clone(), error.clone()))
+        }
+        _ => None,
+    });
+    tokio::pin!(told);
+    let told = loop {
+        tokio::select! {
+            told = &mut told => break told,
+            _ = other.select_next_some() => {}
+        }
+    };
+    assert_eq!(told, (place, "the node there is no dnode peer".to_owned()));
+}

@@ -182,6 +182,27 @@ async fn a_port_in_use_is_named_with_another_to_try() {
     }
 }
 
+/// The variable is set for a second run of this test in a process of its own.
+#[tokio::test]
+async fn session_keys_are_never_logged_to_a_file() {
+    if dnode_network::key_log_requested() {
+        let error = Network::start(config(1)).unwrap_err();
+        assert!(matches!(error, NetworkError::KeyLog), "{error}");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("keys");
+    let name = "peers::session_keys_are_never_logged_to_a_file";
+    let status = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([name, "--exact"])
+        .env("SSLKEYLOGFILE", &file)
+        .stdout(std::process::Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    assert!(!file.exists());
+}
+
 #[tokio::test]
 async fn numbers_out_of_range_are_refused_with_the_range() {
     let mut wrong = config(1);
