@@ -1,7 +1,10 @@
 //! Tells where this peer listens: a file for programs, the line to type for persons.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+
+use tracing_subscriber::fmt::MakeWriter as _;
 
 use crate::config::{Config, run_line};
 use crate::console::Console;
@@ -28,9 +31,10 @@ impl Invitation {
         Self { config, file, console, addresses: Vec::new(), last: None }
     }
 
-    pub(super) fn listening(&mut self, address: String) {
+    /// Takes an address; whether it is a new one.
+    pub(super) fn listening(&mut self, address: String) -> bool {
         if self.addresses.contains(&address) {
-            return;
+            return false;
         }
         self.addresses.push(address);
         self.last = Some(Instant::now());
@@ -38,6 +42,7 @@ impl Invitation {
         if let Err(error) = write_atomic(&self.file, text.as_bytes(), 0o644) {
             tracing::warn!(%error, "cannot write where this peer listens");
         }
+        true
     }
 
     /// Shows the line once all addresses are there.
@@ -48,7 +53,9 @@ impl Invitation {
         self.last = None;
         if let Some(address) = best(&self.addresses) {
             let line = run_line(&self.config, address);
-            self.console.say(&format!("Another machine joins with:\n\n    {line}\n"));
+            let text = format!("\nAnother machine joins with:\n\n    {line}\n\n");
+            // Standard error may be closed; the address file is there too.
+            let _ = self.console.make_writer().write_all(text.as_bytes());
         }
     }
 }

@@ -15,16 +15,12 @@ use crate::metrics::{
 use crate::progress::{Progress as Line, Reporter};
 use crate::training::{Ending, Position, Progress};
 
-/// How often buffered metrics are written, at most.
-const FLUSH_EVERY: Duration = Duration::from_millis(500);
-
 /// Metrics file, progress line, log and counters of one run.
 #[derive(Debug)]
 pub(crate) struct Journal {
     metrics: MetricsWriter,
     line: Reporter,
     started: Instant,
-    flushed: Instant,
     steps: u64,
     position: Position,
     loss: f64,
@@ -48,7 +44,6 @@ impl Journal {
             metrics,
             line,
             started,
-            flushed: started,
             steps,
             position: Position::default(),
             loss: f64::NAN,
@@ -93,17 +88,15 @@ impl Journal {
         if self.position.step > 0 && self.line.is_due(now_time) {
             self.line.report(&progress, now_time);
         }
-        if now.duration_since(self.flushed) >= FLUSH_EVERY {
-            self.flushed = now;
-            self.metrics.flush();
-        }
+        self.metrics.flush();
     }
 
     pub(crate) fn network_event(&mut self, event: &NetworkEvent) {
         match event {
             NetworkEvent::Listening { address } => {
-                tracing::info!(%address, "listening");
-                self.invitation.listening(address.to_string());
+                if self.invitation.listening(address.to_string()) {
+                    tracing::info!(%address, "listening");
+                }
             }
             NetworkEvent::SocketBuffers { receive_bytes, .. } => {
                 let wanted = dnode_network::limits::SOCKET_BUFFER_BYTES;
@@ -166,7 +159,7 @@ impl Journal {
                 tracing::debug!(%exchange, peer = %peer.short(), ?failure, "exchange failed");
             }
             Event::Undone { exchange } => {
-                tracing::info!(%exchange, "took back half an exchange that the other end aborted");
+                tracing::debug!(%exchange, "took back half an exchange that the other end aborted");
                 self.event("undone", &exchange.to_string());
             }
             Event::Undecided { exchange } => {

@@ -1,0 +1,336 @@
+//! A peer of a swarm: joins files, network, gossip core, training thread and the loop between them.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use dnode_gossip::{Bounds, Gossip, Start};
+use dnode_network::{Network, NetworkConfig, NetworkError};
+use dnode_protocol::{Fragments, PeerId, RunSpec, Time};
+use dnode_trainer::{CheckpointError, OuterStep, Replica, TrainError, Trainer, checkpoint};
+use rand::Rng;
+use tokio::sync::watch;
+
+use crate::config::{Config, LogFormat, Rule, run_spec};
+use crate::console::Console;
+use crate::data_dir::{DataDir, DataDirError};
+use crate::driver::{DriveError, Driver, Invitation, Journal, Parts, Terms};
+use crate::identity::Identity;
+use crate::metrics::{self, MetricsWriter};
+use crate::progress::Reporter;
+use crate::training::{Plan, Position, TrainingThread};
+
+/// Folder of the checkpoints in the data directory.
+const CHECKPOINTS: &str = "checkpoints";
+/// Threads for network and loop: the cores belong to the trainer.
+const NETWORK_THREADS: usize = 2;
+
+/// How to take part in a run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The configuration.
+    pub config: Config,
+    /// Whether to go on from the newest good checkpoint of the data directory.
+    pub resume: bool,
+    /// Where log and progress go.
+    pub console: Console,
+}
+
+impl Options {
+    /// Options for `config`: a fresh start, log and progress on standard error.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self { config, resume: false, console: Console::stderr() }
+    }
+}
+
+/// How a run ended for this peer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// The peer.
+    pub peer: PeerId,
+    /// `steps done` or `interrupted`.
+    pub reason: &'static str,
+    /// Local steps done.
+    pub step: u64,
+    /// Samples processed.
+    pub samples: u64,
+    /// Quality on held-out data, unless interrupted.
+    pub evaluation: Option<dnode_trainer::Evaluation>,
+    /// The final parameters, when they could be written.
+    pub parameters: Option<std::path::PathBuf>,
+}
+
+/// Why a peer could not take part, or not to the end.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// The data directory cannot be used.
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    /// The checkpoints cannot be used.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// There are checkpoints and nobody asked to go on from them.
+    #[error(
+        "{folder} holds a checkpoint of this run at step {step}: add --resume to go on from it, or choose another --data-dir"
+    )]
+    NotResumed {
+        /// The data directory.
+        folder: String,
+        /// Its newest checkpoint.
+        step: u64,
+    },
+    /// The network cannot start.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// The model has no parameters, or more than the protocol allows.
+    #[error("cut {0} parameters into fragments: a model has 1 to {max} parameters", max = dnode_protocol::limits::PARAMETERS_MAX)]
+    Parameters(usize),
+    /// A setting is out of range.
+    #[error(transparent)]
+    Gossip(#[from] dnode_gossip::ConfigError),
+    /// An address cannot be read.
+    #[error("read the address \"{0}\": expected for example /ip4/192.0.2.7/udp/4001/quic-v1")]
+    Address(String),
+    /// The metrics file cannot be opened, or a thread cannot be started.
+    #[error("{what}: {reason}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// What the system says.
+        reason: io::Error,
+    },
+    /// The saved state does not fit the trainer.
+    #[error(transparent)]
+    Train(#[from] TrainError),
+    /// The run could not go on.
+    #[error(transparent)]
+    Drive(#[from] DriveError),
+}
+
+impl JoinError {
+    /// Whether the person who configured is at fault (exit status 2) rather than the machine (1).
+    #[must_use]
+    pub const fn is_usage(&self) -> bool {
+        match self {
+            Self::DataDir(error) => error.is_usage(),
+            Self::NotResumed { .. }
+            | Self::Network(_)
+            | Self::Parameters(_)
+            | Self::Gossip(_)
+            | Self::Address(_)
+            | Self::Drive(DriveError::OtherRun(_)) => true,
+            Self::Checkpoint(_) | Self::Io { .. } | Self::Train(_) | Self::Drive(_) => false,
+        }
+    }
+}
+
+/// Takes part in a run with `trainer` until its steps are done or `stop` turns true.
+///
+/// Must be called within a tokio runtime with time and I/O enabled. The trainer lives on a thread
+/// of its own.
+///
+/// # Errors
+/// [`JoinError`]; what the data directory holds is as it was, or further.
+pub async fn join(
+    options: Options,
+    trainer: Box<dyn Trainer>,
+    stop: watch::Receiver<bool>,
+) -> Result<Outcome, JoinError> {
+    let started = Instant::now();
+    let Options { config, resume, console } = options;
+    let parameters = trainer.layout().parameters();
+    let run = run_spec(&config, trainer.layout());
+    let fragments = Fragments::new(parameters, config.gossip.fragments)
+        .ok_or(JoinError::Parameters(parameters))?;
+    let gossip = gossip_config(&config);
+    gossip.check()?;
+
+    let dir = DataDir::open(&config.node.data_dir)?;
+    let identity = Identity::load_or_create(&dir)?;
+    dir.bind(&run)?;
+    let plan = plan(&config, &run, &dir);
+    let (replica, position) = replica(&config, trainer, &plan, resume)?;
+
+    let metrics = MetricsWriter::open(dir.path());
+    let metrics = metrics.map_err(|reason| JoinError::Io { what: "open the metrics", reason })?;
+    let invitation = Invitation::new(config.clone(), console.clone());
+    // A progress line would tear JSON apart.
+    let reporter = Reporter::new(console, config.node.log_format == LogFormat::Human);
+    let mut journal = Journal::new(metrics, reporter, invitation, (started, config.run.steps));
+    let start = metrics::Start {
+        unix_s: unix_seconds(),
+        peer: identity.peer().to_string(),
+        run: run.id().to_string(),
+        incarnation: dir.incarnation(),
+        parameters,
+        config: &config,
+    };
+    journal.start(start, position);
+
+    let (network, events) = Network::start(network_config(&config, &identity, &run, &dir)?)?;
+    let core = Gossip::new(
+        Start {
+            me: identity.peer(),
+            incarnation: dir.incarnation(),
+            fragments: u32::try_from(fragments.count()).unwrap_or(u32::MAX),
+            clock: position.clock,
+            seed: random_seed(),
+        },
+        gossip,
+        Time::ZERO,
+    );
+    let training = TrainingThread::start(replica, plan, position)
+        .map_err(|reason| JoinError::Io { what: "start the training thread", reason })?;
+    let terms = terms(&config, dir.incarnation());
+    let parts =
+        Parts { core, fragments, network: network.clone(), training, journal, started, terms };
+    let (ending, mut journal) = Driver::new(parts).run(events, stop).await?;
+    journal.finish(&ending, &network);
+    Ok(Outcome {
+        peer: identity.peer(),
+        reason: journal.reason(),
+        step: ending.position.step,
+        samples: ending.position.samples,
+        evaluation: ending.evaluation,
+        parameters: ending.parameters,
+    })
+}
+
+/// [`join`] for a program without a runtime of its own: starts the log, a tokio runtime, and the
+/// handlers of Ctrl-C and SIGTERM.
+///
+/// # Errors
+/// [`JoinError`].
+pub fn join_blocking(options: Options, trainer: Box<dyn Trainer>) -> Result<Outcome, JoinError> {
+    crate::log::start(options.config.node.log_format, &options.console);
+    let io = |what| move |reason| JoinError::Io { what, reason };
+    let stop = crate::signals::listen().map_err(io("listen to signals"))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(NETWORK_THREADS)
+        .enable_all()
+        .build()
+        .map_err(io("start the runtime"))?;
+    let outcome = runtime.block_on(join(options, trainer, stop));
+    // A training thread that does not stop must not keep the process.
+    runtime.shutdown_background();
+    outcome
+}
+
+/// The replica, as new or as the newest good checkpoint has it.
+fn replica(
+    config: &Config,
+    trainer: Box<dyn Trainer>,
+    plan: &Plan,
+    resume: bool,
+) -> Result<(Replica, Position), JoinError> {
+    let outer = match config.gossip.rule {
+        Rule::GossipOuter => Some(OuterStep {
+            learning_rate: config.gossip.outer_learning_rate as f32,
+            momentum: config.gossip.outer_momentum as f32,
+        }),
+        Rule::Pairwise | Rule::AllReduce | Rule::None => None,
+    };
+    let mut replica = Replica::new(trainer, outer);
+    let loaded = checkpoint::load_latest(&plan.checkpoints, &plan.run, &replica)?;
+    for skipped in &loaded.skipped {
+        tracing::warn!("{skipped}; using the checkpoint before it");
+    }
+    let Some(newest) = loaded.checkpoint else { return Ok((replica, Position::default())) };
+    if !resume {
+        let folder = config.node.data_dir.display().to_string();
+        return Err(JoinError::NotResumed { folder, step: newest.step });
+    }
+    let position =
+        Position { step: newest.step, samples: newest.samples, clock: newest.clock };
+    replica.restore(&newest.state)?;
+    tracing::info!(step = position.step, commits = position.clock.0, "resuming");
+    Ok((replica, position))
+}
+
+fn plan(config: &Config, run: &RunSpec, dir: &DataDir) -> Plan {
+    let exchanges = exchanges(config.gossip.rule);
+    Plan {
+        steps: config.run.steps,
+        local_steps: config.gossip.local_steps,
+        mix_every: if exchanges { config.gossip.mix_every } else { 0 },
+        commits: exchanges,
+        metrics_every: config.node.metrics_every,
+        evaluate_every: config.node.evaluate_every,
+        checkpoint_every: config.node.checkpoint_every,
+        checkpoints: dir.path().join(CHECKPOINTS),
+        run: run.clone(),
+    }
+}
+
+const fn exchanges(rule: Rule) -> bool {
+    match rule {
+        Rule::GossipOuter | Rule::Pairwise => true,
+        Rule::AllReduce | Rule::None => false,
+    }
+}
+
+fn terms(config: &Config, incarnation: u64) -> Terms {
+    let world = match config.gossip.rule {
+        Rule::AllReduce => config.gossip.world,
+        Rule::GossipOuter | Rule::Pairwise | Rule::None => 0,
+    };
+    Terms {
+        require_peers: config.network.require_peers.max(world.saturating_sub(1)),
+        has_bootstrap: !config.network.bootstrap.is_empty(),
+        exchanges: exchanges(config.gossip.rule),
+        world,
+        incarnation,
+        linger: config.node.linger,
+    }
+}
+
+fn gossip_config(config: &Config) -> dnode_gossip::Config {
+    let gossip = &config.gossip;
+    dnode_gossip::Config {
+        bounds: Bounds {
+            progress_gap: gossip.progress_gap,
+            snapshot_age: gossip.snapshot_age,
+            information_age: (gossip.information_age > 0).then_some(gossip.information_age),
+        },
+        gate_timeout: gossip.gate_timeout,
+        ..dnode_gossip::Config::default()
+    }
+}
+
+fn network_config(
+    config: &Config,
+    identity: &Identity,
+    run: &RunSpec,
+    dir: &DataDir,
+) -> Result<NetworkConfig, JoinError> {
+    let parse = |texts: &[String]| {
+        let parsed = texts.iter().map(|text| {
+            text.parse().map_err(|_| JoinError::Address(text.chars().take(128).collect()))
+        });
+        parsed.collect::<Result<Vec<_>, _>>()
+    };
+    let network = &config.network;
+    let mut made =
+        NetworkConfig::new(*identity.secret_key(), run.clone(), dir.incarnation());
+    if !network.listen.is_empty() {
+        made.listen = parse(&network.listen)?;
+    }
+    made.bootstrap = parse(&network.bootstrap)?;
+    made.mdns = network.mdns;
+    made.peers_max = network.peers_max;
+    made.peers_target = made.peers_target.min(network.peers_max);
+    Ok(made)
+}
+
+/// Where the core's choices of partners begin: nothing that a run repeats depends on it.
+fn random_seed() -> [u8; 32] {
+    let mut seed = [0; 32];
+    rand::rng().fill_bytes(&mut seed);
+    seed
+}
+
+#[expect(clippy::disallowed_methods, reason = "the start line of the metrics says when it was")]
+fn unix_seconds() -> f64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.unwrap_or(Duration::ZERO).as_secs_f64()
+}

@@ -1,0 +1,234 @@
+//! The training thread with a trainer whose numbers can be followed by hand.
+
+use std::ops::Range;
+use std::path::Path;
+use std::time::Duration;
+
+use dnode_gossip::{RefusedMix, Role};
+use dnode_protocol::{Clock, ExchangeId, ParameterLayout, PeerId, RunSpec};
+use dnode_trainer::{
+    Evaluation, OuterStep, Replica, StepReport, TrainError, Trainer, TrainerState,
+};
+
+use super::{Command, MixTerms, Plan, Position, Report, TrainingThread};
+
+/// Adds 1 to both of its parameters at every step.
+struct Counter {
+    layout: ParameterLayout,
+    x: [f32; 2],
+}
+
+impl Trainer for Counter {
+    fn layout(&self) -> &ParameterLayout {
+        &self.layout
+    }
+
+    fn step(&mut self, step: u64) -> Result<StepReport, TrainError> {
+        if step == 1000 {
+            return Err(TrainError::NotFinite { step, what: "loss" });
+        }
+        self.x.iter_mut().for_each(|x| *x += 1.0);
+        Ok(StepReport { loss: 1.0, samples: 8, learning_rate: 0.1, gradient_norm: 1.0 })
+    }
+
+    fn read(&self, range: Range<usize>, out: &mut [f32]) {
+        out.copy_from_slice(&self.x[range]);
+    }
+
+    fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
+        self.x[range].iter_mut().zip(delta).for_each(|(x, d)| *x += weight * d);
+    }
+
+    fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
+        Ok(Evaluation { loss: f64::from(self.x[0]), accuracy: 0.5, count: 1 })
+    }
+
+    fn save(&self) -> TrainerState {
+        TrainerState::default()
+    }
+
+    fn restore(&mut self, _state: &TrainerState) -> Result<(), TrainError> {
+        Ok(())
+    }
+}
+
+fn plan(folder: &Path, steps: u64) -> Plan {
+    Plan {
+        steps,
+        local_steps: 2,
+        mix_every: 3,
+        commits: true,
+        metrics_every: 0,
+        evaluate_every: 0,
+        checkpoint_every: 0,
+        checkpoints: folder.to_owned(),
+        run: RunSpec::default(),
+    }
+}
+
+fn start(plan: Plan, outer: Option<OuterStep>) -> TrainingThread {
+    let mut layout = ParameterLayout::new();
+    layout.push("x", &[2]).unwrap();
+    let replica = Replica::new(Box::new(Counter { layout, x: [0.0; 2] }), outer);
+    TrainingThread::start(replica, plan, Position::default()).unwrap()
+}
+
+fn exchange(sequence: u64) -> ExchangeId {
+    ExchangeId { initiator: PeerId::from_public_key([1; 32]), incarnation: 1, sequence }
+}
+
+/// Reports until (and with) the first for which `last` holds.
+fn until(thread: &mut TrainingThread, last: impl Fn(&Report) -> bool) -> Vec<Report> {
+    let mut reports = Vec::new();
+    loop {
+        let report = thread.reports.blocking_recv().expect("the thread reports before it ends");
+        let done = last(&report);
+        reports.push(report);
+        if done {
+            return reports;
+        }
+    }
+}
+
+fn count(reports: &[Report], of: impl Fn(&Report) -> bool) -> usize {
+    reports.iter().filter(|report| of(report)).count()
+}
+
+fn read(thread: &mut TrainingThread) -> (Clock, Vec<f32>) {
+    thread.command(Command::Read { exchange: exchange(99), range: 0..2 });
+    let reports = until(thread, |report| matches!(report, Report::Read { .. }));
+    match reports.into_iter().next_back() {
+        Some(Report::Read { clock, values, .. }) => (clock, values),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn steps_rounds_and_commits_come_at_their_intervals_and_the_end_leaves_a_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut thread = start(plan(folder.path(), 7), None);
+    thread.command(Command::Allow(true));
+    let reports = until(&mut thread, |report| matches!(report, Report::StepsDone));
+    assert_eq!(count(&reports, |report| matches!(report, Report::RoundDue)), 2);
+    assert_eq!(count(&reports, |report| matches!(report, Report::Committed { .. })), 4);
+    assert_eq!(read(&mut thread), (Clock(4), vec![7.0, 7.0]));
+    thread.command(Command::Stop { evaluate: true });
+    let reports = until(&mut thread, |report| matches!(report, Report::Ended(_)));
+    let Some(Report::Ended(Ok(ending))) = reports.last() else { panic!("{reports:?}") };
+    assert_eq!(ending.position, Position { step: 7, samples: 56, clock: Clock(4) });
+    assert_eq!(ending.evaluation.map(|evaluation| evaluation.count), Some(1));
+    assert!(ending.parameters.as_ref().is_some_and(|path| path.is_file()));
+    thread.join();
+}
+
+#[test]
+fn a_held_commit_stretches_the_round_fourfold_and_then_waits_for_the_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut thread = start(plan(folder.path(), 100), None);
+    thread.command(Command::CommitLimit(Clock(1)));
+    thread.command(Command::Allow(true));
+    let held = until(&mut thread, |report| matches!(report, Report::CommitHeld));
+    assert_eq!(count(&held, |report| matches!(report, Report::Committed { .. })), 1);
+    assert_eq!(read(&mut thread), (Clock(1), vec![10.0, 10.0]), "2 steps, then 4·2 more");
+    thread.command(Command::CommitLimit(Clock(u64::MAX)));
+    until(&mut thread, |report| matches!(report, Report::StepsDone));
+}
+
+#[test]
+fn the_two_ends_of_a_mix_move_by_the_same_amount_and_an_undo_takes_it_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut thread = start(plan(folder.path(), 1), None);
+    let terms = |role| MixTerms { role, weight: 0.5, clock_max: Clock(0) };
+    let (range, id) = (0..2, exchange(0));
+    let numbers = vec![4.0, 8.0];
+    thread.command(Command::Mix { exchange: id, range, terms: terms(Role::Responder), numbers });
+    let reports = until(&mut thread, |report| matches!(report, Report::Mixed { .. }));
+    let Some(Report::Mixed { difference: Some(difference), .. }) = reports.last() else {
+        panic!("{reports:?}")
+    };
+    assert_eq!(difference, &[-4.0, -8.0]);
+    let difference = difference.clone();
+    assert_eq!(read(&mut thread).1, [2.0, 4.0]);
+    thread.command(Command::Undo { exchange: id, range: 0..2, weight: 0.5, difference });
+    assert_eq!(read(&mut thread).1, [0.0, 0.0]);
+    let (range, numbers) = (0..2, vec![2.0, 2.0]);
+    thread.command(Command::Mix { exchange: id, range, terms: terms(Role::Initiator), numbers });
+    assert_eq!(read(&mut thread).1, [1.0, 1.0]);
+}
+
+#[test]
+fn old_snapshots_and_numbers_that_are_not_finite_are_refused_without_effect() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut thread = start(plan(folder.path(), 2), None);
+    thread.command(Command::Allow(true));
+    until(&mut thread, |report| matches!(report, Report::StepsDone));
+    let mix = |numbers: Vec<f32>, clock_max| Command::Mix {
+        exchange: exchange(0),
+        range: 0..2,
+        terms: MixTerms { role: Role::Initiator, weight: 0.5, clock_max },
+        numbers,
+    };
+    for (command, want) in [
+        (mix(vec![1.0, 1.0], Clock(0)), RefusedMix::TooOld),
+        (mix(vec![1.0, f32::NAN], Clock(9)), RefusedMix::BadParameters),
+    ] {
+        thread.command(command);
+        let reports = until(&mut thread, |report| matches!(report, Report::MixRefused { .. }));
+        let refused = matches!(reports.last(), Some(Report::MixRefused { reason, .. }) if *reason == want);
+        assert!(refused, "{reports:?}");
+        assert_eq!(read(&mut thread).1, [2.0, 2.0]);
+    }
+}
+
+#[test]
+fn a_joiner_goes_on_at_the_step_that_belongs_to_the_clock_it_adopts() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut thread = start(plan(folder.path(), 100), Some(OuterStep::default()));
+    let (range, values) = (0..2, vec![5.0, 6.0]);
+    thread.command(Command::Adopt { exchange: exchange(0), range, values });
+    thread.command(Command::AdoptClock(Clock(49)));
+    assert_eq!(read(&mut thread), (Clock(49), vec![5.0, 6.0]));
+    thread.command(Command::Allow(true));
+    let reports = until(&mut thread, |report| matches!(report, Report::StepsDone));
+    assert_eq!(count(&reports, |report| matches!(report, Report::Committed { .. })), 1);
+}
+
+#[test]
+fn a_failing_step_ends_the_thread_with_its_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut thread = start(plan(folder.path(), 2000), None);
+    thread.command(Command::Allow(true));
+    let reports = until(&mut thread, |report| matches!(report, Report::Ended(_)));
+    let Some(Report::Ended(Err(error))) = reports.last() else { panic!("{reports:?}") };
+    assert!(error.to_string().contains("train step 1000"), "{error}");
+}
+
+#[test]
+fn a_failing_checkpoint_is_reported_and_training_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("not-a-folder");
+    std::fs::write(&file, "").unwrap();
+    let mut thread = start(Plan { checkpoint_every: 5, ..plan(&file, 10) }, None);
+    thread.command(Command::Allow(true));
+    let reports = until(&mut thread, |report| matches!(report, Report::StepsDone));
+    assert_eq!(count(&reports, |report| matches!(report, Report::CheckpointFailed { .. })), 2);
+    drop(thread);
+}
+
+#[test]
+fn progress_tells_the_mean_loss_and_the_time_spent_waiting() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut thread = start(Plan { metrics_every: 4, ..plan(folder.path(), 8) }, None);
+    thread.command(Command::Allow(true));
+    let reports = until(&mut thread, |report| matches!(report, Report::StepsDone));
+    let progress: Vec<_> = reports
+        .iter()
+        .filter_map(|report| match report {
+            Report::Progress(progress) => Some(progress),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(progress.len(), 2);
+    assert!((progress[1].loss - 1.0).abs() < 1e-12 && progress[1].position.samples == 64);
+    assert!(Duration::from_secs_f64(progress[1].wait_s) < Duration::from_secs(60));
+}
