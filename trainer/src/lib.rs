@@ -6,6 +6,7 @@
 
 mod batch;
 mod config;
+mod data;
 mod kernel;
 mod learning_rate;
 mod mix;
@@ -22,6 +23,7 @@ pub use config::{
     ConfigError, ModelConfig, ModelKind, OptimizerConfig, OptimizerKind, OptimizerOverrides,
     Schedule,
 };
+pub use data::{DataConfig, DataError, DataKind, Dataset, Skew};
 pub use learning_rate::learning_rate;
 pub use mix::{MixError, MixReport, NORM_FACTOR_MAX, NORM_SLACK_RMS};
 pub use native::{BatchSource, NativeConfig, NativeTrainer};

@@ -1,0 +1,290 @@
+//! Data sets: which samples a peer trains on, and the batch that belongs to each local step.
+
+mod digits;
+mod error;
+mod file;
+mod images;
+mod mnist;
+mod order;
+mod shard;
+mod text;
+
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use self::images::Images;
+use self::order::{Permutation, Purpose};
+use self::shard::{Members, Place};
+use self::text::Text;
+use crate::batch::{Batch, SampleShape};
+use crate::native::BatchSource;
+
+pub use self::error::DataError;
+pub use self::shard::Skew;
+
+/// Which data set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DataKind {
+    /// 1,797 handwritten digits of 8×8 pixels, embedded.
+    #[default]
+    Digits,
+    /// Four IDX files of 28×28 images in a folder: MNIST, Fashion-MNIST, KMNIST.
+    Mnist,
+    /// Any UTF-8 text file, as characters.
+    Text,
+}
+
+/// The data and this peer's share of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DataConfig {
+    /// Which data set. Default digits.
+    pub kind: DataKind,
+    /// The folder (mnist) or file (text); unused by digits.
+    pub path: Option<PathBuf>,
+    /// Shards that the training set is cut into, `1..=65536`, at most one per sample. Default 1.
+    pub shards: u32,
+    /// This peer's shard, `0..shards`. Default 0.
+    pub shard: u32,
+    /// How labels are spread over shards; only iid for text. Default iid.
+    pub skew: Skew,
+}
+
+impl Default for DataConfig {
+    fn default() -> Self {
+        Self { kind: DataKind::Digits, path: None, shards: 1, shard: 0, skew: Skew::Iid }
+    }
+}
+
+enum Samples {
+    Images {
+        /// The shard's images, in the order of its members.
+        train: Images,
+        held_out: Images,
+        /// What pixel values become.
+        table: Box<[f32; 256]>,
+    },
+    Text(Text),
+}
+
+/// One shard of a data set, in memory.
+///
+/// A training batch is a function of (seed, shard, step, micro-batch) alone. Every pass over the
+/// shard (epoch) has its own order, in which each sample comes once; for text, a sample is the
+/// window that begins at one token.
+pub struct Dataset {
+    samples: Samples,
+    shape: SampleShape,
+    members: Members,
+    place: Place,
+    micro_batches: u64,
+    digest: [u8; 32],
+}
+
+impl fmt::Debug for Dataset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dataset")
+            .field("shape", &self.shape)
+            .field("place", &self.place)
+            .field("train", &self.train_len())
+            .field("held_out", &self.evaluation_len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Dataset {
+    /// Reads the data set and picks this peer's shard.
+    ///
+    /// `seed` decides shards and order, never what is held out. `context`: tokens per sample, at
+    /// least 1; unused by images.
+    ///
+    /// # Errors
+    /// [`DataError`] names the file or key, what was expected and what was found.
+    pub fn open(config: &DataConfig, seed: u64, context: usize) -> Result<Self, DataError> {
+        let place = Place { seed, shards: config.shards, shard: config.shard };
+        match config.kind {
+            DataKind::Digits => {
+                Self::images(config, place, digits::load()?, (digits::SIDE, digits::CLASSES))
+            }
+            DataKind::Mnist => {
+                let folder = path(config, "the folder with the MNIST files")?;
+                Self::images(config, place, mnist::load(folder)?, (mnist::SIDE, mnist::CLASSES))
+            }
+            DataKind::Text => Self::text(config, place, context),
+        }
+    }
+
+    fn images(
+        config: &DataConfig,
+        place: Place,
+        (all, held_out): (Images, Images),
+        (side, classes): (usize, usize),
+    ) -> Result<Self, DataError> {
+        let members = match config.skew {
+            Skew::Iid => Members::iid(place, all.labels.len())?,
+            Skew::Dirichlet(alpha) => Members::skewed(place, alpha, &all.labels)?,
+        };
+        let digest = digest(&[&all.pixels, &all.labels, &held_out.pixels, &held_out.labels]);
+        let samples = Samples::Images {
+            train: all.select((0..members.len()).map(|index| members.at(index))),
+            held_out,
+            table: Box::new(all.standardise()),
+        };
+        let shape = SampleShape::Image { height: side, width: side, classes };
+        Ok(Self { samples, shape, members, place, micro_batches: 1, digest })
+    }
+
+    fn text(config: &DataConfig, place: Place, context: usize) -> Result<Self, DataError> {
+        let path = path(config, "the text file")?;
+        if let Skew::Dirichlet(alpha) = config.skew {
+            let expected = "\"iid\": text has no labels to skew".to_owned();
+            return Err(DataError::Config { key: "data.skew", value: alpha.to_string(), expected });
+        }
+        if context == 0 {
+            let expected = "at least 1 for text".to_owned();
+            return Err(DataError::Config {
+                key: "model.context",
+                value: "0".to_owned(),
+                expected,
+            });
+        }
+        let text = Text::load(path, context)?;
+        let members = Members::iid(place, text.train_windows())?;
+        let digest = digest(&[text.tokens()]);
+        let shape = SampleShape::Text { context, vocabulary: text.vocabulary };
+        Ok(Self { samples: Samples::Text(text), shape, members, place, micro_batches: 1, digest })
+    }
+
+    /// The same data for steps of `count` micro-batches each (`optimizer.accumulate`), at least 1.
+    ///
+    /// A step of `count` micro-batches of `n` samples then sees the samples of one batch of
+    /// `count · n`.
+    ///
+    /// # Panics
+    /// When `count` is 0.
+    #[must_use]
+    pub fn with_micro_batches(mut self, count: usize) -> Self {
+        assert!(count > 0, "a step has at least one micro-batch");
+        self.micro_batches = count as u64;
+        self
+    }
+
+    /// Number of training samples of this shard.
+    #[must_use]
+    pub const fn train_len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Hash of the whole data set, all shards and the held-out part; equal exactly for equal data.
+    #[must_use]
+    pub const fn digest(&self) -> [u8; 32] {
+        self.digest
+    }
+
+    /// Number of training samples that this shard and `other` have in common.
+    ///
+    /// Zero for different shards of one run: same data, seed, `shards` and skew. Windows of text
+    /// are compared by their first token.
+    #[must_use]
+    pub fn overlap(&self, other: &Self) -> usize {
+        if self.digest != other.digest || self.shape != other.shape {
+            return 0;
+        }
+        let indices = |data: &Self| {
+            let mut all: Vec<usize> = (0..data.train_len()).map(|i| data.members.at(i)).collect();
+            all.sort_unstable();
+            all
+        };
+        let (ours, theirs) = (indices(self), indices(other));
+        ours.iter().filter(|index| theirs.binary_search(index).is_ok()).count()
+    }
+
+    /// Positions in the shard of the samples from `first` on, counted over all epochs.
+    fn positions(&self, first: u64, samples: usize) -> impl Iterator<Item = usize> {
+        let len = self.train_len() as u64;
+        let mut current: Option<(u64, Permutation)> = None;
+        let Place { seed, shards, shard } = self.place;
+        (first..first.saturating_add(samples as u64)).map(move |at| {
+            let epoch = at / len;
+            let order = match current.take() {
+                Some((of, order)) if of == epoch => order,
+                _ => {
+                    let parts = [seed, shards.into(), shard.into(), epoch];
+                    Permutation::new(len as usize, Purpose::Epoch, &parts)
+                }
+            };
+            let position = order.apply((at % len) as usize);
+            current = Some((epoch, order));
+            position
+        })
+    }
+
+    fn held_out(&self, range: Range<usize>, batch: &mut Batch) {
+        match &self.samples {
+            Samples::Images { held_out, table, .. } => held_out.fill(table, range, batch),
+            Samples::Text(text) => {
+                text.fill(range.map(|window| text.held_out_start(window)), batch);
+            }
+        }
+    }
+}
+
+impl BatchSource for Dataset {
+    fn shape(&self) -> SampleShape {
+        self.shape
+    }
+
+    fn fill(&self, step: u64, micro: u64, samples: usize, batch: &mut Batch) {
+        let micro_batches = self.micro_batches;
+        assert!(micro < micro_batches, "micro-batch {micro} of {micro_batches}");
+        let number = step.saturating_mul(micro_batches).saturating_add(micro);
+        let first = number.saturating_mul(samples as u64);
+        let positions = self.positions(first, samples);
+        match &self.samples {
+            Samples::Images { train, table, .. } => train.fill(table, positions, batch),
+            Samples::Text(text) => {
+                text.fill(positions.map(|position| self.members.at(position)), batch);
+            }
+        }
+    }
+
+    fn evaluation(&self, offset: usize, samples: usize, batch: &mut Batch) -> bool {
+        let end = self.evaluation_len().min(offset.saturating_add(samples));
+        if offset >= end {
+            return false;
+        }
+        self.held_out(offset..end, batch);
+        true
+    }
+
+    fn evaluation_len(&self) -> usize {
+        match &self.samples {
+            Samples::Images { held_out, .. } => held_out.labels.len(),
+            Samples::Text(text) => text.held_out_windows(),
+        }
+    }
+}
+
+fn path<'a>(config: &'a DataConfig, expected: &str) -> Result<&'a Path, DataError> {
+    config.path.as_deref().ok_or_else(|| DataError::Config {
+        key: "data.path",
+        value: "(not given)".to_owned(),
+        expected: expected.to_owned(),
+    })
+}
+
+fn digest(parts: &[&[u8]]) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new_derive_key("dnode data set v1");
+    for part in parts {
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    }
+    *hasher.finalize().as_bytes()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! Tests of whole data sets: batches, epochs, shards, evaluation.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::batch::Input;
+
+fn digits(shards: u32, shard: u32, seed: u64) -> Dataset {
+    Dataset::open(&DataConfig { shards, shard, ..DataConfig::default() }, seed, 0).unwrap()
+}
+
+fn batch(data: &Dataset, step: u64, micro: u64, samples: usize) -> Batch {
+    let mut batch = Batch::new(data.shape());
+    data.fill(step, micro, samples, &mut batch);
+    batch
+}
+
+/// The images of a batch, as bits, with their labels.
+fn images(batch: &Batch) -> Vec<(Vec<u32>, u32)> {
+    let Input::Images(values) = &batch.input else { panic!("not images") };
+    let size = values.len() / batch.samples;
+    let bits = values.chunks(size).map(|image| image.iter().map(|v| v.to_bits()).collect());
+    bits.zip(batch.targets.iter().copied()).collect()
+}
+
+fn counts(batches: impl Iterator<Item = Batch>) -> BTreeMap<(Vec<u32>, u32), u32> {
+    let mut counts = BTreeMap::new();
+    for image in batches.flat_map(|batch| images(&batch)) {
+        *counts.entry(image).or_default() += 1;
+    }
+    counts
+}
+
+#[test]
+fn a_batch_depends_on_seed_shard_and_step_alone() {
+    let (a, b) = (digits(4, 1, 7), digits(4, 1, 7));
+    let reference = batch(&a, 12, 0, 32);
+    batch(&b, 3, 0, 5);
+    assert_eq!(batch(&b, 12, 0, 32), reference);
+    assert_ne!(batch(&a, 13, 0, 32), reference);
+    assert_ne!(batch(&digits(4, 2, 7), 12, 0, 32), reference);
+    assert_ne!(batch(&digits(4, 1, 8), 12, 0, 32), reference);
+}
+
+#[test]
+fn every_sample_of_a_shard_comes_once_per_epoch_in_a_new_order() {
+    let data = digits(4, 3, 1);
+    let len = data.train_len();
+    let epoch = |number: u64| {
+        counts((0..len as u64).map(|at| batch(&data, number * len as u64 + at, 0, 1)))
+    };
+    let (first, second) = (epoch(0), epoch(1));
+    assert_eq!(first.values().sum::<u32>(), len as u32);
+    assert_eq!(first, second);
+    assert_ne!(batch(&data, 0, 0, len), batch(&data, 1, 0, len));
+    // A batch size that does not divide the epoch: after `len` batches of 7, seven of each.
+    let sevenfold = counts((0..len as u64).map(|step| batch(&data, step, 0, 7)));
+    assert!(sevenfold.iter().all(|(image, &count)| count == 7 * first[image]));
+}
+
+#[test]
+fn micro_batches_together_are_the_batch_of_the_step() {
+    let (whole, split) = (digits(1, 0, 3), digits(1, 0, 3).with_micro_batches(4));
+    for step in [0, 5, 1000] {
+        let parts: Vec<_> =
+            (0..4).flat_map(|micro| images(&batch(&split, step, micro, 8))).collect();
+        assert_eq!(parts, images(&batch(&whole, step, 0, 32)));
+    }
+}
+
+#[test]
+fn shards_have_nothing_in_common_and_together_are_the_training_set() {
+    for skew in [Skew::Iid, Skew::Dirichlet(0.1)] {
+        let open = |shards, shard| {
+            let config = DataConfig { shards, shard, skew, ..DataConfig::default() };
+            Dataset::open(&config, 9, 0).unwrap()
+        };
+        let shards: Vec<Dataset> = (0..5).map(|shard| open(5, shard)).collect();
+        let all = open(1, 0);
+        assert_eq!(shards.iter().map(Dataset::train_len).sum::<usize>(), all.train_len());
+        for (i, shard) in shards.iter().enumerate() {
+            assert_eq!(shard.overlap(&all), shard.train_len());
+            for (j, other) in shards.iter().enumerate() {
+                assert_eq!(shard.overlap(other), if i == j { shard.train_len() } else { 0 });
+            }
+        }
+        let whole = |data: &Dataset| batch(data, 0, 0, data.train_len());
+        assert_eq!(counts(shards.iter().map(whole)), counts([whole(&all)].into_iter()));
+    }
+}
+
+#[test]
+fn evaluation_visits_the_held_out_samples_once_whatever_the_seed() {
+    let (a, b) = (digits(4, 0, 1), digits(2, 1, 99));
+    let mut batch = Batch::new(a.shape());
+    let (mut offset, mut seen) = (0, Vec::new());
+    while a.evaluation(offset, 100, &mut batch) {
+        offset += batch.samples;
+        seen.extend(images(&batch));
+    }
+    assert_eq!((offset, a.evaluation_len()), (seen.len(), seen.len()));
+    assert!(b.evaluation(0, 10_000, &mut batch));
+    assert_eq!(batch.samples, seen.len());
+    let train = counts([self::batch(&digits(1, 0, 1), 0, 0, 1438)].into_iter());
+    assert!(seen.iter().all(|image| !train.contains_key(image)), "held out and trained on");
+}
+
+#[test]
+fn pixels_are_standardised() {
+    let data = digits(1, 0, 1);
+    let batch = batch(&data, 0, 0, data.train_len());
+    let Input::Images(values) = &batch.input else { panic!("not images") };
+    let count = values.len() as f64;
+    let mean = values.iter().map(|&v| f64::from(v)).sum::<f64>() / count;
+    let variance = values.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / count;
+    assert!(mean.abs() < 1e-6 && (variance - 1.0).abs() < 1e-6, "{mean} {variance}");
+}
+
+fn text(shards: u32, shard: u32) -> Dataset {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("text.txt");
+    let content: String = (0..5000_u32).map(|i| char::from(b'a' + (i * i % 23) as u8)).collect();
+    std::fs::write(&path, content).unwrap();
+    let config =
+        DataConfig { kind: DataKind::Text, path: Some(path), shards, shard, skew: Skew::Iid };
+    Dataset::open(&config, 4, 16).unwrap()
+}
+
+#[test]
+fn text_shards_share_no_window_and_batches_are_windows() {
+    let (a, b, all) = (text(2, 0), text(2, 1), text(1, 0));
+    assert_eq!((a.overlap(&b), a.overlap(&all)), (0, a.train_len()));
+    assert_eq!(a.train_len() + b.train_len(), 4500 - 16);
+    let batch = batch(&a, 3, 0, 6);
+    let Input::Tokens(inputs) = &batch.input else { panic!("not tokens") };
+    for (input, target) in inputs.chunks(16).zip(batch.targets.chunks(16)) {
+        assert_eq!(input[1..], target[..15]);
+    }
+    let mut held_out = Batch::new(a.shape());
+    assert!(a.evaluation(a.evaluation_len() - 1, 5, &mut held_out));
+    assert_eq!((held_out.samples, a.evaluation_len()), (1, 499 / 16));
+    assert!(!a.evaluation(a.evaluation_len(), 5, &mut held_out));
+}
+
+#[test]
+fn configuration_that_does_not_fit_the_data_is_refused() {
+    let message =
+        |config: DataConfig, context| Dataset::open(&config, 1, context).unwrap_err().to_string();
+    let kind = |kind| DataConfig { kind, ..DataConfig::default() };
+    assert_eq!(
+        message(kind(DataKind::Mnist), 0),
+        "data.path = (not given): expected the folder with the MNIST files"
+    );
+    let skewed =
+        DataConfig { path: Some("x".into()), skew: Skew::Dirichlet(0.5), ..kind(DataKind::Text) };
+    assert!(message(skewed, 8).starts_with("data.skew = 0.5: expected \"iid\""));
+    let shards = DataConfig { shards: 1439, ..DataConfig::default() };
+    assert!(message(shards, 0).starts_with("data.shards = 1439: expected 1 to 1438"));
+    assert!(serde_json::from_str::<DataConfig>("{\"sharde\": 2}").is_err());
+    let parsed: DataConfig = serde_json::from_str("{\"kind\":\"text\",\"skew\":0.3}").unwrap();
+    assert_eq!((parsed.kind, parsed.skew), (DataKind::Text, Skew::Dirichlet(0.3)));
+}
+
+#[test]
+fn digests_tell_data_sets_apart_and_not_shards() {
+    assert_eq!(digits(1, 0, 1).digest(), digits(4, 2, 9).digest());
+    assert_ne!(digits(1, 0, 1).digest(), text(1, 0).digest());
+}
