@@ -1,0 +1,85 @@
+//! Writes the seed inputs: one frame of each kind, and a script for the gossip core.
+//!
+//! `cargo run --release --manifest-path testnet/fuzz/Cargo.toml --example seeds`
+
+use std::path::Path;
+
+use dnode_gossip::testing::peer;
+use dnode_protocol::frame::{Codec, Leg, TensorHeader, encode_control, write_f32s};
+use dnode_protocol::{
+    Clock, ExchangeId, FragmentId, Heartbeat, Information, Message, Phase, RunField, RunSpec,
+};
+
+fn main() -> std::io::Result<()> {
+    for message in messages() {
+        let frame = encode_control(&message).expect("the seeds are legal");
+        write("decode_control", message.name(), &frame)?;
+    }
+    for leg in [Leg::Offer, Leg::Reply, Leg::Snapshot, Leg::Ring] {
+        write("decode_tensor", &format!("{leg:?}").to_lowercase(), &tensor(leg))?;
+    }
+    // Three neighbours come up, say their clocks, a round begins, one accepts, time passes.
+    let script = [
+        0, 0, 0, 0, 0, 2, 1, 0, 3, 2, 2, 0, 0, 3, 1, 1, 1, 2, 2, 0, 3, 1, 1, 1, 10, 2, 0, 3, 1, 3,
+        0, 0, 3, 0, 8, 0, 1, 7, 0, 0, 8, 0, 1, 11, 13, 9, 14, 14, 14, 14,
+    ];
+    write("gossip_core", "round", &script)
+}
+
+fn write(target: &str, name: &str, bytes: &[u8]) -> std::io::Result<()> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+    std::fs::create_dir_all(&folder)?;
+    std::fs::write(folder.join(name), bytes)
+}
+
+fn exchange() -> ExchangeId {
+    ExchangeId { initiator: peer(1), incarnation: 1, sequence: 2 }
+}
+
+fn messages() -> Vec<Message> {
+    let field =
+        |name: &str, value: &str| RunField { name: name.to_owned(), value: value.to_owned() };
+    let run = RunSpec::new(vec![field("model.kind", "mlp"), field("run.seed", "1")])
+        .expect("the seeds are legal");
+    let (exchange, fragment, clock) = (exchange(), FragmentId(3), Clock(7));
+    let information = Information { entries: vec![(peer(0), Clock(6)), (peer(1), clock)] };
+    vec![
+        Message::Hello { run, incarnation: 1 },
+        Message::Refuse {
+            field: "run.seed".to_owned(),
+            ours: "1".to_owned(),
+            theirs: "2".to_owned(),
+        },
+        Message::Heartbeat(Heartbeat {
+            clock,
+            samples: 99,
+            step_micros: 800,
+            phase: Phase::Training,
+        }),
+        Message::Goodbye,
+        Message::Propose { exchange, fragment, clock, information: information.clone() },
+        Message::Accept { exchange, clock, information },
+        Message::Busy { exchange },
+        Message::Stale { exchange, clock },
+        Message::Ack { exchange },
+        Message::Abort { exchange },
+        Message::Aborted { exchange },
+        Message::Pull { exchange, fragment },
+    ]
+}
+
+fn tensor(leg: Leg) -> Vec<u8> {
+    let mut payload = Vec::new();
+    write_f32s(&[1.0, -2.5, f32::NAN], &mut payload);
+    let header = TensorHeader {
+        exchange: exchange(),
+        leg,
+        codec: Codec::F32,
+        fragment: FragmentId(3),
+        clock: Clock(7),
+        elements: 5,
+        offset: 2,
+        payload_bytes: 12,
+    };
+    [&header.encode(&payload)[..], &payload].concat()
+}

@@ -1,0 +1,16 @@
+//! What each fuzz target does with its bytes; shared with the replay of the corpus.
+//!
+//! A property that does not hold panics, which libFuzzer and the replay report alike.
+
+mod frames;
+mod gossip_core;
+
+pub use frames::{decode_control, decode_tensor};
+pub use gossip_core::gossip_core;
+
+/// Every target by name, as in `fuzz_targets/` and `corpus/`.
+pub const TARGETS: [(&str, fn(&[u8])); 3] = [
+    ("decode_control", decode_control),
+    ("decode_tensor", decode_tensor),
+    ("gossip_core", gossip_core),
+];
