@@ -20,7 +20,8 @@ impl Gossip {
         (clock, information): (Clock, Information),
         now: Time,
     ) {
-        if exchange.initiator != from || fragment.0 >= self.fragments {
+        let named_twice = self.serving.contains_key(&exchange);
+        if exchange.initiator != from || fragment.0 >= self.fragments || named_twice {
             return self.offended(from, Offence::Garbage, now);
         }
         self.heard_clock(from, clock);
@@ -36,15 +37,18 @@ impl Gossip {
             self.send(from, Message::Stale { exchange, clock }, now);
             return self.consider_catch_up(now);
         }
-        self.yield_to_crossing(from, fragment);
+        let crossing = self.crossing(from, fragment);
         let open = self.answered.values().filter(|a| a.state != AnsweredState::Applied).count();
-        let refuse = self.leases.contains_key(&fragment)
+        let refuse = (self.leases.contains_key(&fragment) && crossing.is_none())
             || self.catch_up.is_some()
             || self.leaving
             || open >= self.config.answered_max
             || self.answered.len() >= JOURNAL_MAX;
         if refuse {
             return self.send(from, Message::Busy { exchange }, now);
+        }
+        if let Some(sequence) = crossing {
+            self.withdraw(sequence);
         }
         let terms = Terms {
             information,
@@ -69,17 +73,13 @@ impl Gossip {
         self.send_accept(exchange, now);
     }
 
-    /// Our own proposal of the same fragment to `from` has crossed this one: the lower peer id
-    /// wins, so that two peers never refuse each other for ever.
-    fn yield_to_crossing(&mut self, from: PeerId, fragment: FragmentId) {
+    /// Our own proposal of the same fragment to `from`, when the two have crossed and ours yields:
+    /// the lower peer id wins, so that two peers never refuse each other for ever.
+    fn crossing(&self, from: PeerId, fragment: FragmentId) -> Option<u64> {
         let crossing = self.own.iter().find(|(_, own)| {
             own.fragment == fragment && own.partner == from && own.state == OwnState::Proposed
         });
-        if from < self.me
-            && let Some(sequence) = crossing.map(|(sequence, _)| *sequence)
-        {
-            self.withdraw(sequence);
-        }
+        crossing.filter(|_| from < self.me).map(|(sequence, _)| *sequence)
     }
 
     /// The initiator repeats its proposal: answer as before.
@@ -187,8 +187,9 @@ impl Gossip {
         if exchange.initiator != from {
             return;
         }
-        if self.serving.remove(&exchange).is_some() {
-            return self.output(Output::Forget { exchange });
+        if let Some(serving) = self.serving.get_mut(&exchange) {
+            serving.wanted = false;
+            return;
         }
         match self.answered.get_mut(&exchange) {
             Some(answered) => match answered.state {
@@ -241,6 +242,29 @@ impl Gossip {
         resolved.insert(exchange.incarnation, exchange.sequence);
         while self.resolved.len() > STRANGERS_MAX {
             self.resolved.pop_first();
+        }
+    }
+
+    /// A restarted initiator knows nothing of what its earlier life proposed: stop asking it.
+    pub(crate) fn end_answered_of_earlier_life(
+        &mut self,
+        peer: PeerId,
+        incarnation: u64,
+        now: Time,
+    ) {
+        let orphans: Vec<ExchangeId> = self
+            .answered
+            .iter()
+            .filter(|(exchange, answered)| {
+                exchange.initiator == peer
+                    && exchange.incarnation != incarnation
+                    && answered.state == AnsweredState::Applied
+            })
+            .map(|(exchange, _)| *exchange)
+            .collect();
+        for exchange in orphans {
+            self.event(Event::Undecided { exchange });
+            self.end_answered(exchange, now);
         }
     }
 

@@ -26,6 +26,17 @@ pub(crate) struct CatchUp {
     pub(crate) retry_at: Time,
 }
 
+/// A snapshot that is being read for a joiner.
+///
+/// It stays until the trainer has read it, wanted or not, so that asking and withdrawing in turn
+/// cannot pile up trainer work.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Serving {
+    joiner: PeerId,
+    fragment: FragmentId,
+    pub(crate) wanted: bool,
+}
+
 #[derive(Clone, Debug)]
 struct Pull {
     fragment: FragmentId,
@@ -185,9 +196,14 @@ impl Gossip {
         }
     }
 
-    fn finish_catch_up(&mut self, clock: Clock, now: Time) {
+    /// The replica is replaced; it takes the newest clock known, as a joiner inherits its donors'.
+    ///
+    /// The snapshots are as much older as the transfer took. Taking their clock instead would start
+    /// the next catch-up at once whenever the transfer takes longer than the gap, and so for ever.
+    fn finish_catch_up(&mut self, snapshots: Clock, now: Time) {
         self.catch_up = None;
-        self.clock = self.clock.max(clock);
+        let newest = self.donors().map(|(_, clock)| clock).max().unwrap_or_default();
+        self.clock = self.clock.max(snapshots).max(newest);
         let (me, clock) = (self.me, self.clock);
         self.information.raise_all(&me, clock);
         self.output(Output::AdoptClock(clock));
@@ -195,7 +211,6 @@ impl Gossip {
         self.event(Event::CatchUpDone { clock });
         self.announce(now);
         self.update_limit();
-        self.consider_catch_up(now);
     }
 
     pub(crate) fn adopt_refused(&mut self, exchange: ExchangeId, now: Time) {
@@ -231,12 +246,13 @@ impl Gossip {
         for sequence in lost {
             self.requeue_pull(sequence, now);
         }
-        self.serving.retain(|_, (joiner, _)| *joiner != peer);
+        let for_it = self.serving.values_mut().filter(|serving| serving.joiner == peer);
+        for_it.for_each(|serving| serving.wanted = false);
         self.abandon_catch_up_when_alone();
     }
 
     /// Nobody is left to pull from: train on with what there is.
-    fn abandon_catch_up_when_alone(&mut self) {
+    pub(crate) fn abandon_catch_up_when_alone(&mut self) {
         let stuck = self.catch_up.as_ref().is_some_and(|catch_up| catch_up.open.is_empty());
         if stuck && self.donors().next().is_none() {
             self.catch_up = None;
@@ -260,6 +276,7 @@ impl Gossip {
         }
         if self.catch_up.as_ref().is_some_and(|catch_up| now >= catch_up.retry_at) {
             self.pull_waiting(now);
+            self.abandon_catch_up_when_alone();
         }
     }
 
@@ -271,7 +288,8 @@ impl Gossip {
         fragment: FragmentId,
         now: Time,
     ) {
-        if exchange.initiator != from || fragment.0 >= self.fragments {
+        let named_twice = self.answered.contains_key(&exchange);
+        if exchange.initiator != from || fragment.0 >= self.fragments || named_twice {
             return self.offended(from, Offence::Garbage, now);
         }
         if self.serving.contains_key(&exchange) {
@@ -280,7 +298,7 @@ impl Gossip {
         if self.serving.len() >= self.config.pulls_max || self.catch_up.is_some() || self.leaving {
             return self.send(from, Message::Busy { exchange }, now);
         }
-        self.serving.insert(exchange, (from, fragment));
+        self.serving.insert(exchange, Serving { joiner: from, fragment, wanted: true });
         self.output(Output::Read { exchange, fragment });
     }
 
@@ -289,7 +307,8 @@ impl Gossip {
         if exchange.initiator == self.me {
             return self.own_read(exchange, clock);
         }
-        let Some((to, fragment)) = self.serving.remove(&exchange) else {
+        let serving = self.serving.remove(&exchange).filter(|serving| serving.wanted);
+        let Some(Serving { joiner: to, fragment, .. }) = serving else {
             return self.output(Output::Forget { exchange });
         };
         let information = self.information.of(fragment);

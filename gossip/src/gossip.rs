@@ -10,7 +10,7 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
 use crate::answer::JOURNAL_MAX;
-use crate::catch_up::{CatchUp, PULLS_OPEN_MAX};
+use crate::catch_up::{CatchUp, PULLS_OPEN_MAX, Serving};
 use crate::exchange::{Aborting, Answered, Own, Resolved};
 use crate::information::InformationTable;
 use crate::initiate::ABORTING_MAX;
@@ -55,7 +55,7 @@ pub struct Gossip {
     pub(crate) answered: BTreeMap<ExchangeId, Answered>,
     pub(crate) resolved: BTreeMap<PeerId, Resolved>,
     pub(crate) leases: BTreeMap<FragmentId, ExchangeId>,
-    pub(crate) serving: BTreeMap<ExchangeId, (PeerId, FragmentId)>,
+    pub(crate) serving: BTreeMap<ExchangeId, Serving>,
     pub(crate) catch_up: Option<CatchUp>,
 
     pub(crate) heartbeat_at: Time,

@@ -133,6 +133,7 @@ impl Gossip {
         }
         self.members.map.insert(peer, Member::new(incarnation, now));
         self.drop_aborting_of_earlier_life(peer, incarnation);
+        self.end_answered_of_earlier_life(peer, incarnation, now);
         self.event(Event::PeerUp(peer));
         let heartbeat = Message::Heartbeat(self.heartbeat());
         self.send(peer, heartbeat, now);
@@ -162,9 +163,15 @@ impl Gossip {
 
     pub(crate) fn heard_heartbeat(&mut self, from: PeerId, heartbeat: Heartbeat, now: Time) {
         if let Some(member) = self.members.get_mut(&from) {
+            let joined = member.phase == Phase::Joining && heartbeat.phase != Phase::Joining;
             member.samples = heartbeat.samples;
             member.step_time = Duration::from_micros(u64::from(heartbeat.step_micros));
             member.phase = heartbeat.phase;
+            if joined {
+                // The clock it inherited from its donors stands for no work of its own.
+                self.information.track(from, heartbeat.clock);
+                self.information.raise_all(&from, heartbeat.clock);
+            }
         }
         self.heard_clock(from, heartbeat.clock);
         self.consider_catch_up(now);
@@ -190,6 +197,10 @@ impl Gossip {
             return;
         };
         let first = member.clock.is_none();
+        if first && own.ahead_of(clock) > gap + 1 {
+            // It is about to catch up (`consider_catch_up`): no reason to wait for it.
+            member.standing = Standing::Lagging;
+        }
         member.clock = Some(member.clock.map_or(clock, |known| known.max(clock)));
         let near = member.clock.is_some_and(|clock| own.ahead_of(clock) <= gap);
         let restored = member.standing == Standing::Lagging && near;
@@ -197,8 +208,9 @@ impl Gossip {
             member.standing = Standing::Active;
         }
         if first || restored {
-            self.information.forget(&from);
-            self.information.track(from, clock);
+            let known = member.clock.unwrap_or(clock);
+            self.information.track(from, known);
+            self.information.raise_all(&from, known);
         }
         if restored {
             self.event(Event::Restored(from));

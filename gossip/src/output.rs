@@ -175,7 +175,8 @@ pub enum Event {
         /// Why.
         failure: Failure,
     },
-    /// The two ends could not agree within the journal window; one of them may have applied alone.
+    /// The two ends could not agree within the journal window, or the other end has restarted; one
+    /// of them may have applied alone.
     Undecided {
         /// The exchange.
         exchange: ExchangeId,

@@ -1,0 +1,111 @@
+//! Joiners and laggards: they hold up nobody, come back in one go, and are never stuck.
+
+use std::time::Duration;
+
+use dnode_gossip::testing::{Host, Pair, peer};
+use dnode_gossip::{Config, Event, Input, Start};
+use dnode_protocol::frame::Leg;
+use dnode_protocol::{Clock, ExchangeId, Heartbeat, Message, Phase, Time};
+
+const SECOND: Duration = Duration::from_secs(1);
+const LONG: Duration = Duration::from_secs(300);
+
+fn heartbeat(clock: u64) -> Message {
+    let clock = Clock(clock);
+    Message::Heartbeat(Heartbeat { clock, samples: 0, step_micros: 0, phase: Phase::Training })
+}
+
+/// Host 1 is 40 commits ahead before the two meet.
+fn one_far_ahead(config: &Config, fragments: u32) -> Pair {
+    let mut pair = Pair::new(config, fragments);
+    for (host, other) in [(0, 1), (1, 0)] {
+        pair.input(host, Input::PeerDown { peer: peer(other) });
+    }
+    while pair.hosts[1].clock < Clock(40) {
+        assert!(pair.hosts[1].commit(0.0, pair.now));
+    }
+    pair.connect();
+    pair
+}
+
+fn count(pair: &Pair, host: usize, wanted: fn(&Event) -> bool) -> usize {
+    pair.events.iter().filter(|(h, event)| *h == host && wanted(event)).count()
+}
+
+#[test]
+fn a_joiner_holds_up_nobody_before_or_after_it_catches_up() {
+    let mut pair = one_far_ahead(&Config::default(), 3);
+    let mut now = pair.now;
+    for _ in 0..200 {
+        now = now + SECOND / 20;
+        pair.run_until(now.since(pair.now), |_| false);
+        assert!(pair.hosts[1].commit(0.0, pair.now), "held at {}", pair.now);
+        let caught_up = pair.hosts[0].clock >= Clock(40);
+        assert!(!caught_up || !pair.hosts[0].training || pair.hosts[0].commit(0.0, pair.now));
+        for host in 0..2 {
+            pair.input(host, Input::RoundDue);
+        }
+    }
+    assert_eq!(count(&pair, 1, |event| matches!(event, Event::Held { .. })), 0);
+    assert_eq!(count(&pair, 0, |event| matches!(event, Event::CatchUpDone { .. })), 1);
+}
+
+#[test]
+fn a_donor_that_runs_on_during_the_transfer_does_not_start_the_next_one() {
+    let mut pair = one_far_ahead(&Config::default(), 64);
+    let catching = |p: &Pair| !p.hosts[0].training;
+    assert!(pair.run_until(SECOND, catching));
+    while !pair.hosts[0].training {
+        pair.run_until(SECOND / 50, |p| p.hosts[0].training);
+        assert!(pair.hosts[1].commit(0.0, pair.now), "held at {}", pair.now);
+    }
+    assert!(pair.hosts[1].clock > Clock(48), "the transfer took longer than the gap");
+    pair.run_until(SECOND, |_| false);
+    assert_eq!(count(&pair, 0, |event| matches!(event, Event::CatchUpStarted { .. })), 1);
+}
+
+#[test]
+fn the_death_of_the_last_donor_during_adoption_does_not_stop_training_for_ever() {
+    let (me, fragments, seed) = (peer(0), 8, [0; 32]);
+    let start = Start { me, incarnation: 1, fragments, clock: Clock(0), seed };
+    let replica = vec![vec![0.0]; fragments as usize];
+    let mut host = Host::new(start, Config::default(), replica, Time::ZERO);
+    let (donor, mut now) = (peer(1), Time::ZERO);
+    host.handle(Input::PeerUp { peer: donor, incarnation: 1 }, now);
+    host.handle(Input::Received { from: donor, message: heartbeat(40) }, now);
+    assert!(!host.training);
+    let exchange = ExchangeId { initiator: me, incarnation: 1, sequence: 0 };
+    host.tensor(donor, (exchange, Leg::Snapshot, Clock(40), vec![1.0]), now);
+    host.handle(Input::PeerDown { peer: donor }, now);
+    while host.has_work() {
+        host.work(now);
+    }
+    while !host.training && now < Time::ZERO + LONG {
+        now = host.core.poll_deadline().0;
+        host.handle(Input::Deadline, now);
+    }
+    assert!(host.training);
+}
+
+#[test]
+fn what_a_fragment_contains_is_not_forgotten_when_a_demoted_peer_returns() {
+    // Found by the simulator: a late heartbeat restores the peer and names an old clock.
+    let mut config = Config::default();
+    config.bounds.information_age = Some(2);
+    config.gate_timeout = SECOND;
+    let mut pair = Pair::new(&config, 1);
+    assert!(pair.hosts[1].commit(0.0, pair.now) && pair.hosts[1].commit(0.0, pair.now));
+    pair.run_until(SECOND, |_| false);
+    pair.input(0, Input::RoundDue);
+    assert!(pair.run_until(SECOND, |p| p.hosts[0].rounds_done == 1));
+    let contained = |p: &Pair| p.hosts[0].core.contained(dnode_protocol::FragmentId(0), &peer(1));
+    assert_eq!(contained(&pair), Some(Clock(2)));
+    pair.input(0, Input::Received { from: peer(1), message: heartbeat(5) });
+    assert!(!pair.hosts[0].commit(0.0, pair.now));
+    pair.deliver = |_| false;
+    let demoted = |p: &Pair| p.events.contains(&(0, Event::Demoted(peer(1))));
+    assert!(pair.run_until(LONG, demoted));
+    pair.input(0, Input::Received { from: peer(1), message: heartbeat(1) });
+    assert!(pair.events.contains(&(0, Event::Restored(peer(1)))));
+    assert!(contained(&pair) >= Some(Clock(2)), "{:?}", contained(&pair));
+}
