@@ -53,6 +53,8 @@ pub struct Counts {
     pub rounds_done: u64,
     /// Exchanges applied as initiator.
     pub applied: u64,
+    /// Exchanges applied at either end.
+    pub halves: u64,
     /// Connections that came up.
     pub ups: u64,
     /// Times a replica was replaced by catching up.
@@ -79,6 +81,7 @@ impl SimPeer {
                 rounds: 0,
                 rounds_done: 0,
                 applied: 0,
+                halves: 0,
                 ups: 0,
                 catch_ups: 0,
             },

@@ -115,8 +115,7 @@ fn faulty_course(world: &mut World, scenario: &Scenario) {
     world.reached(Stage::Settled);
     world.make_still();
     world.reached(Stage::Still);
-    let rounds = agreement_rounds(scenario.peers);
-    let end = world.end_after(scenario.round_time.mul_f64(scenario.speed_spread) * rounds);
+    let end = world.end_after(agreement_time(scenario));
     let start = within_parts(&world.view());
     let mut countdown = 0_u32;
     world.run_until(end, |world| {
@@ -126,12 +125,18 @@ fn faulty_course(world: &mut World, scenario: &Scenario) {
     world.reached(Stage::Agreed);
 }
 
-/// Rounds after which even a ring of `peers` peers must agree.
+/// Time after which even a ring of all peers must agree.
 ///
-/// On a ring the slowest mode shrinks by about `2 − 2·cos(2π/n) ≈ (2π/n)²` per round, so a factor of
-/// 10⁻⁷ takes `16·n²/39` rounds; four times that, and as much again for small rings, is ample.
-fn agreement_rounds(peers: u32) -> u32 {
-    2 * peers * peers + 200
+/// On a ring of `n` the slowest mode shrinks by about `2 − 2·cos(2π/n) ≈ (2π/n)²` per round, so a
+/// factor of 10⁻⁷ takes `16·n²/39` rounds; four times that, and as much again for small rings, is
+/// ample. A round takes at least as long as one exchange of each fragment: four messages and
+/// three pieces of trainer work; twice, because partners are often busy.
+fn agreement_time(scenario: &Scenario) -> Duration {
+    let rounds = 2 * scenario.peers * scenario.peers + 200;
+    let mean_delay = scenario.link.delay.mul_f64((scenario.link.jitter.powi(2) / 2.0).exp());
+    let exchange = mean_delay * 4 + scenario.work * 3;
+    let round = scenario.round_time.mul_f64(scenario.speed_spread);
+    round.max(exchange * 2 * scenario.fragments) * rounds
 }
 
 /// Trainers stop; every open exchange ends by agreement or by the end of its journal window.

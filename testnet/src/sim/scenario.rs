@@ -232,7 +232,7 @@ impl Scenario {
             restart: 0.8,
             ..FaultRates::default()
         };
-        Self {
+        let mut scenario = Self {
             peers: rng.random_range(2..13),
             fragments: rng.random_range(1..5),
             neighbours: rng.random_range(1..6),
@@ -246,7 +246,17 @@ impl Scenario {
             gossip,
             faults,
             ..Self::default()
-        }
+        };
+        scenario.round_time = scenario.round_time.max(scenario.least_round_time());
+        scenario
+    }
+
+    /// A progress gap that a peer uses up within a round trip cannot be kept: whoever is once
+    /// behind hears of the others' clocks too late to come back.
+    fn least_round_time(&self) -> Duration {
+        let delay = self.link.delay.mul_f64((self.link.jitter.powi(2) / 2.0).exp());
+        let commits = (self.gossip.progress_gap * self.rounds_per_commit) as f64;
+        (delay * 2 + self.work).mul_f64(2.0 * self.speed_spread.sqrt() / commits)
     }
 
     fn random_link(rng: &mut ChaCha8Rng) -> LinkModel {

@@ -82,6 +82,7 @@ impl World {
             rng: ChaCha8Rng::from_rng(&mut rng),
             scenario,
         };
+        world.trace.line(format_args!("seed {seed}, {:?}", world.scenario));
         let plan = world.scenario.faults.draw(count, world.scenario.faults_for, &mut rng);
         for (at, fault) in plan {
             world.queue.push(at, Happening::Fault(fault));
@@ -391,6 +392,7 @@ impl World {
         match event {
             Event::Applied { role, .. } => {
                 counts.applied += u64::from(*role == dnode_gossip::Role::Initiator);
+                counts.halves += 1;
             }
             Event::CatchUpStarted { .. } => counts.catch_ups += 1,
             Event::PeerUp(_)
