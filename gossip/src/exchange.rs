@@ -115,7 +115,9 @@ impl Resolved {
         self.over.insert(sequence);
         let newest = self.over.last().copied().unwrap_or(0);
         self.floor = self.floor.max(newest.saturating_sub(REMEMBERED));
-        self.over = self.over.split_off(&self.floor);
+        while self.over.first().is_some_and(|sequence| *sequence < self.floor) {
+            self.over.pop_first();
+        }
     }
 }
 

@@ -8,71 +8,101 @@ use dnode_protocol::{Clock, FragmentId, Information, PeerId};
 /// Only the peer itself and its neighbours are tracked, so a vector is bounded by the view.
 #[derive(Clone, Debug)]
 pub(crate) struct InformationTable {
-    fragments: Vec<Vec<(PeerId, Clock)>>,
+    /// The tracked peers, sorted.
+    peers: Vec<PeerId>,
+    /// For each fragment the clocks of `peers`, in that order.
+    fragments: Vec<Vec<Clock>>,
 }
 
 impl InformationTable {
     /// A table for `fragments` fragments that knows `me` at clock 0.
     pub(crate) fn new(fragments: usize, me: PeerId) -> Self {
-        Self { fragments: vec![vec![(me, Clock(0))]; fragments] }
+        Self { peers: vec![me], fragments: vec![vec![Clock(0)]; fragments] }
     }
 
     /// What `fragment` contains of `peer`; `None` when the peer is not tracked.
     pub(crate) fn get(&self, fragment: FragmentId, peer: &PeerId) -> Option<Clock> {
-        let entries = self.fragments.get(fragment.0 as usize)?;
-        let index = entries.binary_search_by(|(other, _)| other.cmp(peer)).ok()?;
-        Some(entries[index].1)
+        let clocks = self.fragments.get(fragment.0 as usize)?;
+        Some(clocks[self.peers.binary_search(peer).ok()?])
     }
 
     /// Starts to track `peer`, taking all fragments to contain it up to `clock`.
     pub(crate) fn track(&mut self, peer: PeerId, clock: Clock) {
-        for entries in &mut self.fragments {
-            if let Err(index) = entries.binary_search_by(|(other, _)| other.cmp(&peer))
-                && entries.len() < INFORMATION_MAX
-            {
-                entries.insert(index, (peer, clock));
-            }
+        if let Err(index) = self.peers.binary_search(&peer)
+            && self.peers.len() < INFORMATION_MAX
+        {
+            self.peers.insert(index, peer);
+            self.fragments.iter_mut().for_each(|clocks| clocks.insert(index, clock));
         }
     }
 
     /// Stops to track `peer`.
     pub(crate) fn forget(&mut self, peer: &PeerId) {
-        for entries in &mut self.fragments {
-            entries.retain(|(other, _)| other != peer);
+        if let Ok(index) = self.peers.binary_search(peer) {
+            self.peers.remove(index);
+            for clocks in &mut self.fragments {
+                clocks.remove(index);
+            }
         }
     }
 
     /// All fragments contain `peer` up to `clock`: its own commit.
     pub(crate) fn raise_all(&mut self, peer: &PeerId, clock: Clock) {
-        for entries in &mut self.fragments {
-            raise(entries, peer, clock);
+        if let Ok(index) = self.peers.binary_search(peer) {
+            for clocks in &mut self.fragments {
+                clocks[index] = clocks[index].max(clock);
+            }
         }
     }
 
     /// `fragment` now contains what the other end contained: element-wise maximum.
+    ///
+    /// Both sides are sorted by peer; entries of `other` out of order are not found.
     pub(crate) fn merge(&mut self, fragment: FragmentId, other: &Information) {
-        if let Some(entries) = self.fragments.get_mut(fragment.0 as usize) {
-            for (peer, clock) in &other.entries {
-                raise(entries, peer, *clock);
+        let Some(clocks) = self.fragments.get_mut(fragment.0 as usize) else {
+            return;
+        };
+        let mut known = self.peers.iter().zip(clocks).peekable();
+        for (peer, clock) in &other.entries {
+            while known.next_if(|(tracked, _)| *tracked < peer).is_some() {}
+            if let Some((_, contained)) = known.next_if(|(tracked, _)| *tracked == peer) {
+                *contained = (*contained).max(*clock);
             }
         }
     }
 
     /// The vector of `fragment`, to be sent.
     pub(crate) fn of(&self, fragment: FragmentId) -> Information {
-        let entries = self.fragments.get(fragment.0 as usize).cloned().unwrap_or_default();
-        Information { entries }
+        let clocks = self.fragments.get(fragment.0 as usize);
+        let entries = self.peers.iter().zip(clocks.into_iter().flatten());
+        Information { entries: entries.map(|(peer, clock)| (*peer, *clock)).collect() }
     }
 
     /// The smallest clock of `peer` over all fragments; `None` when it is not tracked.
     pub(crate) fn oldest(&self, peer: &PeerId) -> Option<Clock> {
-        let clock = |index: usize| self.get(FragmentId(u32::try_from(index).ok()?), peer);
-        (0..self.fragments.len()).map(clock).min().flatten()
+        let index = self.peers.binary_search(peer).ok()?;
+        self.fragments.iter().map(|clocks| clocks[index]).min()
     }
 }
 
-fn raise(entries: &mut [(PeerId, Clock)], peer: &PeerId, clock: Clock) {
-    if let Ok(index) = entries.binary_search_by(|(other, _)| other.cmp(peer)) {
-        entries[index].1 = entries[index].1.max(clock);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn merging_takes_the_newer_clock_of_each_tracked_peer_in_one_fragment() {
+        let names = [1_u8, 3, 5, 7].map(|n| PeerId::from_public_key([n; 32]));
+        let mut table = InformationTable::new(2, names[1]);
+        table.track(names[3], Clock(4));
+        table.track(names[0], Clock(2));
+        table.raise_all(&names[1], Clock(6));
+        let entries = vec![(names[0], Clock(9)), (names[2], Clock(8)), (names[3], Clock(3))];
+        table.merge(FragmentId(1), &Information { entries });
+        let row = |f: u32| names.map(|name| table.get(FragmentId(f), &name).map(|clock| clock.0));
+        assert_eq!(row(0), [Some(2), Some(6), None, Some(4)]);
+        assert_eq!(row(1), [Some(9), Some(6), None, Some(4)]);
+        assert_eq!(table.oldest(&names[0]), Some(Clock(2)));
+        table.forget(&names[0]);
+        assert_eq!(table.of(FragmentId(1)).entries, [(names[1], Clock(6)), (names[3], Clock(4))]);
     }
 }

@@ -173,7 +173,9 @@ impl Gossip {
         };
         self.applied.insert(exchange.sequence);
         let oldest = self.next_sequence.saturating_sub(REMEMBERED);
-        self.applied = self.applied.split_off(&oldest);
+        while self.applied.first().is_some_and(|sequence| *sequence < oldest) {
+            self.applied.pop_first();
+        }
         self.release(own.fragment, exchange);
         self.output(Output::Forget { exchange });
         self.send(own.partner, Message::Ack { exchange }, now);

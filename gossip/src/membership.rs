@@ -162,7 +162,9 @@ impl Gossip {
     }
 
     pub(crate) fn heard_heartbeat(&mut self, from: PeerId, heartbeat: Heartbeat, now: Time) {
+        let mut phase_changed = false;
         if let Some(member) = self.members.get_mut(&from) {
+            phase_changed = member.phase != heartbeat.phase;
             let joined = member.phase == Phase::Joining && heartbeat.phase != Phase::Joining;
             member.samples = heartbeat.samples;
             member.step_time = Duration::from_micros(u64::from(heartbeat.step_micros));
@@ -174,6 +176,9 @@ impl Gossip {
             }
         }
         self.heard_clock(from, heartbeat.clock);
+        if phase_changed {
+            self.update_limit();
+        }
         self.consider_catch_up(now);
     }
 
@@ -200,6 +205,9 @@ impl Gossip {
         if first && own.ahead_of(clock) > gap + 1 {
             // It is about to catch up (`consider_catch_up`): no reason to wait for it.
             member.standing = Standing::Lagging;
+        }
+        if member.clock.is_some_and(|known| known >= clock) && member.standing != Standing::Lagging {
+            return;
         }
         member.clock = Some(member.clock.map_or(clock, |known| known.max(clock)));
         let near = member.clock.is_some_and(|clock| own.ahead_of(clock) <= gap);

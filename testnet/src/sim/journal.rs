@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use dnode_gossip::testing::peer as name;
 use dnode_gossip::{Event, Input, Output, Role};
 use dnode_protocol::{Clock, ExchangeId, FragmentId};
 
@@ -60,7 +61,8 @@ impl Record {
 /// All exchanges that may still change, and in small worlds also those that are over.
 #[derive(Clone, Debug)]
 pub struct Journal {
-    records: BTreeMap<ExchangeId, Record>,
+    /// By initiator, then by incarnation and sequence.
+    records: Vec<BTreeMap<(u64, u64), Record>>,
     /// Mixes per peer and fragment.
     serials: Vec<Vec<u64>>,
     width: usize,
@@ -73,18 +75,24 @@ impl Journal {
     #[must_use]
     pub fn new(peers: usize, fragments: usize, width: usize, keep_whole: bool) -> Self {
         let serials = vec![vec![0; fragments]; peers];
-        Self { records: BTreeMap::new(), serials, width, keep_whole }
+        Self { records: vec![BTreeMap::new(); peers], serials, width, keep_whole }
     }
 
     /// What happened to `exchange`, if anything.
     #[must_use]
     pub fn get(&self, exchange: &ExchangeId) -> Option<&Record> {
-        self.records.get(exchange)
+        let own = self.records.get(index_of(&exchange.initiator) as usize)?;
+        own.get(&(exchange.incarnation, exchange.sequence))
     }
 
     /// Every exchange that is known.
-    pub fn iter(&self) -> impl Iterator<Item = (&ExchangeId, &Record)> {
-        self.records.iter()
+    pub fn iter(&self) -> impl Iterator<Item = (ExchangeId, &Record)> {
+        (0..).zip(&self.records).flat_map(|(index, own)| {
+            own.iter().map(move |((incarnation, sequence), record)| {
+                let (incarnation, sequence) = (*incarnation, *sequence);
+                (ExchangeId { initiator: name(index), incarnation, sequence }, record)
+            })
+        })
     }
 
     /// Whether an end of the exchange no longer lives in the life in which it took part.
@@ -104,7 +112,8 @@ impl Journal {
         if !self.keep_whole
             && self.get(exchange).is_some_and(|r| r.initiator.holds() && r.responder.holds())
         {
-            self.records.remove(exchange);
+            let own = &mut self.records[index_of(&exchange.initiator) as usize];
+            own.remove(&(exchange.incarnation, exchange.sequence));
         }
     }
 
@@ -171,7 +180,8 @@ impl Journal {
         if self.keep_whole && !undecided {
             self.entry(*exchange, FragmentId(u32::MAX));
         }
-        if let Some(record) = self.records.get_mut(exchange) {
+        let own = &mut self.records[index_of(&exchange.initiator) as usize];
+        if let Some(record) = own.get_mut(&(exchange.incarnation, exchange.sequence)) {
             let own = index_of(&exchange.initiator) == peer;
             let end = if own { &mut record.initiator } else { &mut record.responder };
             end.gave_up |= !undecided;
@@ -181,7 +191,8 @@ impl Journal {
 
     fn entry(&mut self, exchange: ExchangeId, fragment: FragmentId) -> &mut Record {
         let width = self.width;
-        self.records.entry(exchange).or_insert_with(|| Record {
+        let own = &mut self.records[index_of(&exchange.initiator) as usize];
+        own.entry((exchange.incarnation, exchange.sequence)).or_insert_with(|| Record {
             fragment,
             read_clock: None,
             read_serial: 0,

@@ -128,7 +128,7 @@ impl Property for MeanKept {
 /// At rest a half may be missing only because an end died or both agreed to disagree.
 fn at_rest(view: &View<'_>) -> Result<(), String> {
     for (exchange, record) in view.journal.iter().filter(|(_, record)| !record.is_whole()) {
-        let excused = record.undecided || Journal::has_dead_end(exchange, record, view.peers);
+        let excused = record.undecided || Journal::has_dead_end(&exchange, record, view.peers);
         if !excused {
             return Err(format!(
                 "{exchange} is half applied at rest: {:?} / {:?}",
