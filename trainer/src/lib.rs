@@ -5,6 +5,7 @@
 //! exchange. The embedded backend is [`NativeTrainer`].
 
 mod batch;
+pub mod checkpoint;
 mod config;
 mod data;
 mod kernel;
@@ -19,6 +20,7 @@ mod seam;
 mod sketch;
 
 pub use batch::{Batch, Input, SampleShape};
+pub use checkpoint::Checkpoint;
 pub use config::{
     ConfigError, ModelConfig, ModelKind, OptimizerConfig, OptimizerKind, OptimizerOverrides,
     Schedule,

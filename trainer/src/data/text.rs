@@ -106,11 +106,14 @@ mod tests {
     use super::*;
     use crate::SampleShape;
 
+    fn file(bytes: &[u8]) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
+        file
+    }
+
     fn load(bytes: &[u8], context: usize) -> Result<Text, DataError> {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("text.txt");
-        std::fs::write(&path, bytes).unwrap();
-        Text::load(&path, context)
+        Text::load(file(bytes).path(), context)
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Tests of one replica and of pairs of them, with a trainer whose weights the tests set.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use dnode_protocol::ParameterLayout;
 use proptest::prelude::*;
@@ -18,27 +18,33 @@ struct Probe {
     counter: f32,
 }
 
+impl Probe {
+    fn live(&self) -> MutexGuard<'_, Vec<f32>> {
+        self.live.lock().unwrap()
+    }
+}
+
 impl Trainer for Probe {
     fn layout(&self) -> &ParameterLayout {
         &self.layout
     }
     fn step(&mut self, step: u64) -> Result<StepReport, TrainError> {
-        for (index, x) in (0_u64..).zip(self.live.lock().unwrap().iter_mut()) {
+        for (index, x) in (0_u64..).zip(self.live().iter_mut()) {
             *x += ((index * 7 + step * 13) % 11) as f32 * 0.013 - 0.05;
         }
         self.counter += 1.0;
         Ok(StepReport { samples: 1, ..StepReport::default() })
     }
     fn read(&self, range: Range<usize>, out: &mut [f32]) {
-        out.copy_from_slice(&self.live.lock().unwrap()[range]);
+        out.copy_from_slice(&self.live()[range]);
     }
     fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
-        for (x, d) in self.live.lock().unwrap()[range].iter_mut().zip(delta) {
+        for (x, d) in self.live()[range].iter_mut().zip(delta) {
             *x += weight * d;
         }
     }
     fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
-        let loss = self.live.lock().unwrap().iter().map(|&x| f64::from(x)).sum();
+        let loss = self.live().iter().map(|&x| f64::from(x)).sum();
         Ok(Evaluation { loss, accuracy: 0.0, count: 1 })
     }
     fn save(&self) -> TrainerState {

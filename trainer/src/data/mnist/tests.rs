@@ -40,14 +40,18 @@ fn good() -> [Vec<u8>; 4] {
     [images(12), labels(12), images(5), labels(5)]
 }
 
-/// Loads the set with file number `which` replaced.
-fn load_with(which: usize, bytes: &[u8]) -> Result<(Images, Images), DataError> {
+/// The set with file number `which` replaced.
+fn folder_with(which: usize, bytes: &[u8]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (index, (name, good)) in NAMES.iter().zip(good()).enumerate() {
         let bytes = if index == which { bytes } else { &good };
         fs::write(folder.path().join(name), bytes).unwrap();
     }
-    load(folder.path())
+    folder
+}
+
+fn load_with(which: usize, bytes: &[u8]) -> Result<(Images, Images), DataError> {
+    load(folder_with(which, bytes).path())
 }
 
 /// Asserts that the error is one line that names the file and ends with `found`.

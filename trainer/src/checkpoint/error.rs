@@ -1,0 +1,86 @@
+//! Why a checkpoint cannot be written or read.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use dnode_protocol::{RunDifference, RunId};
+
+/// A checkpoint that was passed over, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// The checkpoint's folder.
+    pub directory: PathBuf,
+    /// What is wrong with it: the file, what was expected and what was found.
+    pub reason: String,
+}
+
+impl fmt::Display for Skipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.directory.display(), self.reason)
+    }
+}
+
+/// Why a checkpoint cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// The machine refused a write, for example because the disk is full; earlier checkpoints are
+    /// untouched and nothing half-written is left.
+    #[error("write checkpoint {}: {source}", path.display())]
+    Write {
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's words.
+        source: io::Error,
+    },
+    /// The folder of checkpoints cannot be listed.
+    #[error("list checkpoints in {}: {source}", path.display())]
+    List {
+        /// The folder.
+        path: PathBuf,
+        /// The system's words.
+        source: io::Error,
+    },
+    /// The newest checkpoint is another run's.
+    #[error(
+        "open checkpoint {}: it belongs to run {found}, this is run {expected}{}; use another data directory, or that run's configuration",
+        directory.display(),
+        because(difference.as_deref())
+    )]
+    OtherRun {
+        /// The checkpoint's folder.
+        directory: PathBuf,
+        /// The run it was written by, as far as names are shown.
+        found: String,
+        /// This run.
+        expected: RunId,
+        /// The first field that differs (`here` is this run, `there` the checkpoint).
+        difference: Option<Box<RunDifference>>,
+    },
+    /// There are checkpoints, and none of them is whole.
+    #[error("open checkpoints in {}: none is whole ({})", path.display(), list(skipped))]
+    NoneWhole {
+        /// The folder of checkpoints.
+        path: PathBuf,
+        /// Each of them, newest first.
+        skipped: Vec<Skipped>,
+    },
+}
+
+impl CheckpointError {
+    pub(super) fn write(path: &Path) -> impl Fn(io::Error) -> Self {
+        move |source| Self::Write { path: path.to_owned(), source }
+    }
+
+    pub(super) fn list(path: &Path) -> impl Fn(io::Error) -> Self {
+        move |source| Self::List { path: path.to_owned(), source }
+    }
+}
+
+fn because(difference: Option<&RunDifference>) -> String {
+    difference.map(|difference| format!(" ({difference})")).unwrap_or_default()
+}
+
+fn list(skipped: &[Skipped]) -> String {
+    skipped.iter().map(Skipped::to_string).collect::<Vec<_>>().join("; ")
+}

@@ -1,0 +1,105 @@
+//! The manifest: what a checkpoint is of, and the files that belong to it.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use dnode_protocol::{RunField, RunId, RunSpec};
+use serde::{Deserialize, Serialize};
+
+use super::Checkpoint;
+use super::tensors::FileEntry;
+use crate::seam::TrainerState;
+
+const NAME: &str = "manifest.json";
+/// Version of the form of checkpoints.
+const FORMAT: u32 = 1;
+/// Longest manifest: 64 run fields of 320 bytes and some thousand tensor names.
+const BYTES_MAX: u64 = 1 << 20;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Manifest {
+    format: u32,
+    /// Hash of the run, hexadecimal.
+    pub(super) run: String,
+    /// What the run's peers agree on.
+    run_fields: BTreeMap<String, String>,
+    pub(super) step: u64,
+    pub(super) clock: u64,
+    pub(super) samples: u64,
+    /// Whether there are live weights and outer momentum beside the parameters.
+    pub(super) outer: bool,
+    /// The trainer's tensors, in its order.
+    pub(super) trainer_tensors: Vec<String>,
+    files: Vec<FileEntry>,
+}
+
+/// Only what tells formats apart.
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
+}
+
+impl Manifest {
+    pub(super) fn new(
+        checkpoint: &Checkpoint<'_>,
+        trainer: &TrainerState,
+        files: Vec<FileEntry>,
+    ) -> Self {
+        let fields = checkpoint.run.fields().iter();
+        Self {
+            format: FORMAT,
+            run: run_name(checkpoint.run.id()),
+            run_fields: fields.map(|field| (field.name.clone(), field.value.clone())).collect(),
+            step: checkpoint.step,
+            clock: checkpoint.clock.0,
+            samples: checkpoint.samples,
+            outer: checkpoint.replica.momentum().is_some(),
+            trainer_tensors: trainer.tensors.iter().map(|tensor| tensor.name.clone()).collect(),
+            files,
+        }
+    }
+
+    pub(super) fn write(&self, directory: &Path) -> io::Result<()> {
+        let mut file = File::create_new(directory.join(NAME))?;
+        file.write_all(&serde_json::to_vec_pretty(self)?)?;
+        file.sync_all()
+    }
+
+    /// Reads the manifest; the error says what was expected and what was found.
+    pub(super) fn read(directory: &Path) -> Result<Self, String> {
+        let fail = |error: &dyn std::fmt::Display| format!("{NAME}: {error}");
+        let file = File::open(directory.join(NAME)).map_err(|error| fail(&error))?;
+        let mut text = Vec::new();
+        file.take(BYTES_MAX + 1).read_to_end(&mut text).map_err(|error| fail(&error))?;
+        if text.len() as u64 > BYTES_MAX {
+            return Err(fail(&format!("expected at most {BYTES_MAX} bytes, found more")));
+        }
+        let Format { format } = serde_json::from_slice(&text).map_err(|error| fail(&error))?;
+        if format != FORMAT {
+            return Err(fail(&format!("expected format {FORMAT}, found {format}")));
+        }
+        serde_json::from_slice(&text).map_err(|error| fail(&error))
+    }
+
+    /// The entry of the file `name`.
+    pub(super) fn file(&self, name: &str) -> Result<&FileEntry, String> {
+        let mut files = self.files.iter();
+        files.find(|file| file.name == name).ok_or_else(|| format!("{NAME}: lists no {name}"))
+    }
+
+    /// What the checkpoint's run agreed on; `None` when the manifest does not hold it.
+    pub(super) fn run_spec(&self) -> Option<RunSpec> {
+        let fields = self.run_fields.iter();
+        let fields =
+            fields.map(|(name, value)| RunField { name: name.clone(), value: value.clone() });
+        RunSpec::new(fields.collect()).ok()
+    }
+}
+
+/// The hash of a run, hexadecimal, whole.
+pub(super) fn run_name(run: RunId) -> String {
+    run.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,318 @@
+//! Checkpoints: folders of safetensors files with a manifest, written whole or not at all.
+//!
+//! ```text
+//! <checkpoints>/000000002000/parameters.safetensors   the replica's weights, one tensor per name
+//!                           /state.safetensors        live weights, momentum, optimizer
+//!                           /manifest.json            run, step, clock, files with hashes
+//! ```
+
+mod error;
+mod manifest;
+mod tensors;
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use dnode_protocol::{Clock, ParameterLayout, RunSpec, TensorSpec};
+use safetensors::SafeTensors;
+
+use self::manifest::Manifest;
+use self::tensors::{Numbers, Tensor};
+use crate::replica::{OuterState, Replica, ReplicaState};
+use crate::seam::{StateTensor, TrainerState};
+
+pub use self::error::{CheckpointError, Skipped};
+
+/// Checkpoints that [`save`] leaves: the new one, and one to fall back to.
+pub const CHECKPOINTS_KEPT: usize = 2;
+
+const PARAMETERS: &str = "parameters.safetensors";
+const STATE: &str = "state.safetensors";
+const LIVE: &str = "live";
+const MOMENTUM: &str = "outer_momentum";
+const TRAINER: &str = "trainer.";
+/// A folder that is being written, of no value.
+const WRITING: &str = ".writing-";
+/// A whole checkpoint that is being replaced by another of the same step.
+const REPLACED: &str = ".replaced-";
+/// Vectors as long as the parameters that a state may hold: x, v, and the optimizer's.
+const STATE_VECTORS_MAX: u64 = 16;
+/// Bytes that a state may hold on top: header and small tensors.
+const STATE_SLACK_BYTES: u64 = 16 << 20;
+
+/// What goes into a checkpoint.
+#[derive(Clone, Debug)]
+pub struct Checkpoint<'a> {
+    /// The run.
+    pub run: RunSpec,
+    /// Local steps done.
+    pub step: u64,
+    /// Samples processed.
+    pub samples: u64,
+    /// Commits done.
+    pub clock: Clock,
+    /// Weights and state.
+    pub replica: &'a Replica,
+}
+
+/// Where a checkpoint was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// The checkpoint's folder.
+    pub directory: PathBuf,
+    /// Its file of parameters.
+    pub parameters: PathBuf,
+}
+
+/// A checkpoint read back.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loaded {
+    /// Local steps done.
+    pub step: u64,
+    /// Samples processed.
+    pub samples: u64,
+    /// Commits done.
+    pub clock: Clock,
+    /// For [`Replica::restore`].
+    pub state: ReplicaState,
+    /// The checkpoint's folder.
+    pub directory: PathBuf,
+    /// Newer checkpoints that are damaged.
+    pub skipped: Vec<Skipped>,
+}
+
+/// Writes a checkpoint into the folder `checkpoints`, then removes old ones up to this step but
+/// for [`CHECKPOINTS_KEPT`].
+///
+/// Files are written to a hidden folder and forced to the disk before it gets its name, so that a
+/// crash at any moment leaves a whole checkpoint. A checkpoint of the same step is replaced.
+///
+/// # Errors
+/// [`CheckpointError::Write`]; the earlier checkpoints are untouched then.
+pub fn save(checkpoints: &Path, checkpoint: &Checkpoint<'_>) -> Result<Saved, CheckpointError> {
+    fs::create_dir_all(checkpoints).map_err(CheckpointError::write(checkpoints))?;
+    remove_hidden(checkpoints, WRITING);
+    let step = folder_name(checkpoint.step);
+    let writing = checkpoints.join(format!("{WRITING}{step}"));
+    let directory = checkpoints.join(&step);
+    let written =
+        write(&writing, checkpoint).and_then(|()| put_in_place(checkpoints, &writing, &directory));
+    if let Err(error) = written {
+        // What cannot be removed now is removed before the next checkpoint.
+        let _ = fs::remove_dir_all(&writing);
+        return Err(error);
+    }
+    remove_old(checkpoints, checkpoint.step);
+    let parameters = directory.join(PARAMETERS);
+    Ok(Saved { directory, parameters })
+}
+
+/// Reads the newest whole checkpoint of `run` from the folder `checkpoints`; `None` when it has
+/// none at all.
+///
+/// Every length and hash is checked, lengths against `layout` before memory is allocated. A
+/// damaged checkpoint is passed over and reported in [`Loaded::skipped`].
+///
+/// # Errors
+/// [`CheckpointError::OtherRun`] names both runs, [`CheckpointError::NoneWhole`] every damage.
+pub fn load_latest(
+    checkpoints: &Path,
+    run: &RunSpec,
+    layout: &ParameterLayout,
+) -> Result<Option<Loaded>, CheckpointError> {
+    let mut skipped = Vec::new();
+    for (_, directory) in list(checkpoints)? {
+        let reason = match Manifest::read(&directory) {
+            Ok(manifest) => {
+                check_run(&directory, &manifest, run)?;
+                match state(&directory, &manifest, layout) {
+                    Ok(state) => {
+                        let Manifest { step, samples, clock, .. } = manifest;
+                        let clock = Clock(clock);
+                        let loaded = Loaded { step, samples, clock, state, directory, skipped };
+                        return Ok(Some(loaded));
+                    }
+                    Err(reason) => reason,
+                }
+            }
+            Err(reason) => reason,
+        };
+        skipped.push(Skipped { directory, reason });
+    }
+    if skipped.is_empty() {
+        return Ok(None);
+    }
+    Err(CheckpointError::NoneWhole { path: checkpoints.to_owned(), skipped })
+}
+
+fn folder_name(step: u64) -> String {
+    format!("{step:012}")
+}
+
+/// Checkpoints with their steps, newest first; of two of one step, the one in place first.
+fn list(checkpoints: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
+    let fail = CheckpointError::list(checkpoints);
+    let entries = match fs::read_dir(checkpoints) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(fail(error)),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(&fail)?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let replaced = name.strip_prefix(REPLACED);
+        if let Ok(step) = replaced.unwrap_or(name).parse::<u64>() {
+            found.push((step, replaced.is_none(), path));
+        }
+    }
+    found.sort();
+    Ok(found.into_iter().rev().map(|(step, _, path)| (step, path)).collect())
+}
+
+fn write(writing: &Path, checkpoint: &Checkpoint<'_>) -> Result<(), CheckpointError> {
+    fs::create_dir(writing).map_err(CheckpointError::write(writing))?;
+    let trainer = checkpoint.replica.trainer_state();
+    let put = |name: &str, tensors: &[Tensor<'_>]| {
+        let path = writing.join(name);
+        tensors::write(&path, tensors).map_err(CheckpointError::write(&path))
+    };
+    let files = vec![
+        put(PARAMETERS, &parameter_tensors(checkpoint.replica))?,
+        put(STATE, &state_tensors(checkpoint.replica, &trainer))?,
+    ];
+    let manifest = Manifest::new(checkpoint, &trainer, files);
+    manifest.write(writing).map_err(CheckpointError::write(writing))?;
+    sync_folder(writing).map_err(CheckpointError::write(writing))
+}
+
+fn parameter_tensors(replica: &Replica) -> Vec<Tensor<'_>> {
+    let tensors = replica.layout().tensors().iter();
+    let tensor = |spec: &TensorSpec| Tensor {
+        name: spec.name.clone(),
+        shape: spec.shape.clone(),
+        numbers: Numbers::Weights(replica, spec.offset),
+    };
+    tensors.map(tensor).collect()
+}
+
+fn state_tensors<'a>(replica: &'a Replica, trainer: &'a TrainerState) -> Vec<Tensor<'a>> {
+    let mut tensors = Vec::new();
+    if let Some(momentum) = replica.momentum() {
+        tensors.push(Tensor {
+            name: LIVE.to_owned(),
+            shape: vec![momentum.len()],
+            numbers: Numbers::Live(replica),
+        });
+        tensors.push(Tensor::flat(MOMENTUM.to_owned(), momentum));
+    }
+    let own = trainer.tensors.iter();
+    tensors.extend(own.map(|own| Tensor::flat(format!("{TRAINER}{}", own.name), &own.values)));
+    tensors
+}
+
+/// Gives the written folder its name.
+fn put_in_place(
+    checkpoints: &Path,
+    writing: &Path,
+    directory: &Path,
+) -> Result<(), CheckpointError> {
+    let fail = CheckpointError::write(directory);
+    let name = directory.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    let replaced = checkpoints.join(format!("{REPLACED}{name}"));
+    let replaces = directory.exists();
+    if replaces {
+        if replaced.exists() {
+            fs::remove_dir_all(&replaced).map_err(&fail)?;
+        }
+        fs::rename(directory, &replaced).map_err(&fail)?;
+    }
+    if let Err(error) = fs::rename(writing, directory) {
+        if replaces {
+            // Under its hidden name it is found, too.
+            let _ = fs::rename(&replaced, directory);
+        }
+        return Err(fail(error));
+    }
+    sync_folder(checkpoints).map_err(fail)
+}
+
+/// Removes what [`save`] supersedes; what cannot be removed now is removed next time.
+fn remove_old(checkpoints: &Path, step: u64) {
+    remove_hidden(checkpoints, REPLACED);
+    let all = list(checkpoints).unwrap_or_default();
+    for (_, directory) in all.iter().filter(|(of, _)| *of <= step).skip(CHECKPOINTS_KEPT) {
+        let _ = fs::remove_dir_all(directory);
+    }
+}
+
+fn remove_hidden(checkpoints: &Path, prefix: &str) {
+    for entry in fs::read_dir(checkpoints).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(prefix) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Forces the names in a folder to the disk.
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
+}
+
+fn check_run(directory: &Path, manifest: &Manifest, run: &RunSpec) -> Result<(), CheckpointError> {
+    if manifest.run == manifest::run_name(run.id()) {
+        return Ok(());
+    }
+    let difference = manifest.run_spec().and_then(|theirs| run.difference(&theirs));
+    Err(CheckpointError::OtherRun {
+        directory: directory.to_owned(),
+        found: manifest.run.chars().take(16).collect(),
+        expected: run.id(),
+        difference: difference.map(Box::new),
+    })
+}
+
+/// Reads and checks the files of one checkpoint.
+fn state(
+    directory: &Path,
+    manifest: &Manifest,
+    layout: &ParameterLayout,
+) -> Result<ReplicaState, String> {
+    let specs = layout.tensors().iter();
+    let header = tensors::header(specs.map(|spec| (spec.name.as_str(), spec.shape.as_slice())))
+        .map_err(|error| error.to_string())?;
+    let size = 4 * layout.parameters() as u64;
+    let exact = header.len() as u64 + size;
+    let bytes = tensors::read(directory, manifest.file(PARAMETERS)?, exact..exact + 1)?;
+    let file = parse(PARAMETERS, &bytes)?;
+    let mut parameters = vec![0.0; layout.parameters()];
+    for spec in layout.tensors() {
+        let values = tensors::values(&file, &spec.name, Some(&spec.shape))?;
+        parameters[spec.range()].copy_from_slice(&values);
+    }
+    drop(bytes);
+    let most = STATE_VECTORS_MAX * size + STATE_SLACK_BYTES;
+    let bytes = tensors::read(directory, manifest.file(STATE)?, 0..most + 1)?;
+    let file = parse(STATE, &bytes)?;
+    let vector = |name| tensors::values(&file, name, Some(&[layout.parameters()]));
+    let outer = if manifest.outer {
+        Some(OuterState { live: vector(LIVE)?, momentum: vector(MOMENTUM)? })
+    } else {
+        None
+    };
+    let own = manifest.trainer_tensors.iter().map(|name| {
+        let values = tensors::values(&file, &format!("{TRAINER}{name}"), None)?;
+        Ok(StateTensor { name: name.clone(), values })
+    });
+    let trainer = TrainerState { tensors: own.collect::<Result<_, String>>()? };
+    Ok(ReplicaState { parameters, outer, trainer })
+}
+
+fn parse<'a>(name: &str, bytes: &'a [u8]) -> Result<SafeTensors<'a>, String> {
+    SafeTensors::deserialize(bytes)
+        .map_err(|error| format!("{name}: not a whole safetensors file: {error}"))
+}
+
+#[cfg(test)]
+mod tests;

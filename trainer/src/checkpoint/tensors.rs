@@ -1,0 +1,164 @@
+//! Safetensors files, written and read in pieces, with their hashes.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::ops::Range;
+use std::path::Path;
+
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use serde::{Deserialize, Serialize};
+
+use crate::replica::Replica;
+
+/// Elements written at once.
+const CHUNK: usize = 1 << 16;
+/// The data behind the header is aligned to this, so that readers can map it.
+const ALIGNMENT: usize = 8;
+
+/// A file of a checkpoint, as the manifest lists it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FileEntry {
+    /// Name in the checkpoint's folder.
+    pub(super) name: String,
+    /// Length.
+    pub(super) bytes: u64,
+    /// BLAKE3 of the content, hexadecimal.
+    pub(super) blake3: String,
+}
+
+/// A tensor to be written.
+pub(super) struct Tensor<'a> {
+    pub(super) name: String,
+    pub(super) shape: Vec<usize>,
+    pub(super) numbers: Numbers<'a>,
+}
+
+/// Where the numbers of a tensor come from.
+pub(super) enum Numbers<'a> {
+    /// From memory.
+    Slice(&'a [f32]),
+    /// The replica's weights from this element on.
+    Weights(&'a Replica, usize),
+    /// The replica's live weights.
+    Live(&'a Replica),
+}
+
+impl<'a> Tensor<'a> {
+    /// A flat tensor of numbers that are in memory.
+    pub(super) fn flat(name: String, values: &'a [f32]) -> Self {
+        Self { name, shape: vec![values.len()], numbers: Numbers::Slice(values) }
+    }
+
+    fn read(&self, range: Range<usize>, out: &mut [f32]) {
+        match self.numbers {
+            Numbers::Slice(values) => out.copy_from_slice(&values[range]),
+            Numbers::Weights(replica, first) => {
+                replica.snapshot(first + range.start..first + range.end, out);
+            }
+            Numbers::Live(replica) => replica.live(range, out),
+        }
+    }
+}
+
+/// The bytes before the numbers: length and JSON of the format.
+///
+/// Source: the safetensors format, <https://github.com/huggingface/safetensors#format>.
+pub(super) fn header<'a>(
+    tensors: impl Iterator<Item = (&'a str, &'a [usize])>,
+) -> io::Result<Vec<u8>> {
+    let mut infos = Vec::new();
+    let mut end = 0;
+    for (name, shape) in tensors {
+        let start = end;
+        end += 4 * shape.iter().product::<usize>();
+        let info =
+            TensorInfo { dtype: Dtype::F32, shape: shape.to_vec(), data_offsets: (start, end) };
+        infos.push((name.to_owned(), info));
+    }
+    let metadata = Metadata::new(None, infos).map_err(io::Error::other)?;
+    let mut json = serde_json::to_vec(&metadata)?;
+    json.resize(json.len().next_multiple_of(ALIGNMENT), b' ');
+    let mut header = (json.len() as u64).to_le_bytes().to_vec();
+    header.append(&mut json);
+    Ok(header)
+}
+
+/// Writes a file and forces it to the disk.
+pub(super) fn write(path: &Path, tensors: &[Tensor<'_>]) -> io::Result<FileEntry> {
+    let mut file = File::create_new(path)?;
+    let mut hasher = blake3::Hasher::new();
+    let mut length = 0;
+    let mut put = |bytes: &[u8]| {
+        hasher.update(bytes);
+        length += bytes.len() as u64;
+        file.write_all(bytes)
+    };
+    put(&header(tensors.iter().map(|tensor| (tensor.name.as_str(), tensor.shape.as_slice())))?)?;
+    let (mut values, mut bytes) = (Vec::new(), Vec::with_capacity(4 * CHUNK));
+    for tensor in tensors {
+        let elements = tensor.shape.iter().product();
+        for start in (0..elements).step_by(CHUNK) {
+            let range = start..elements.min(start + CHUNK);
+            values.resize(range.len(), 0.0);
+            tensor.read(range, &mut values);
+            bytes.clear();
+            bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+            put(&bytes)?;
+        }
+    }
+    file.sync_all()?;
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let blake3 = hasher.finalize().to_hex().to_string();
+    Ok(FileEntry { name: name.unwrap_or_default(), bytes: length, blake3 })
+}
+
+/// Reads a whole file if its length and hash are what the manifest says and the length is allowed.
+///
+/// The error says what was expected and what was found.
+pub(super) fn read(
+    directory: &Path,
+    entry: &FileEntry,
+    allowed: Range<u64>,
+) -> Result<Vec<u8>, String> {
+    let name = &entry.name;
+    if !allowed.contains(&entry.bytes) {
+        let (least, most) = (allowed.start, allowed.end - 1);
+        return Err(format!(
+            "{name}: expected {least} to {most} bytes for this model, the manifest says {}",
+            entry.bytes
+        ));
+    }
+    let fail = |error: io::Error| format!("{name}: {error}");
+    let file = File::open(directory.join(name)).map_err(fail)?;
+    let found = file.metadata().map_err(fail)?.len();
+    if found != entry.bytes {
+        return Err(format!("{name}: expected {} bytes, found {found}", entry.bytes));
+    }
+    let mut bytes = Vec::new();
+    file.take(entry.bytes).read_to_end(&mut bytes).map_err(fail)?;
+    let hash = blake3::hash(&bytes).to_hex();
+    if hash.as_str() != entry.blake3 {
+        return Err(format!("{name}: expected BLAKE3 {}, found {hash}", entry.blake3));
+    }
+    Ok(bytes)
+}
+
+/// The numbers of tensor `name`, which must have this shape when one is given.
+pub(super) fn values(
+    tensors: &SafeTensors<'_>,
+    name: &str,
+    shape: Option<&[usize]>,
+) -> Result<Vec<f32>, String> {
+    let tensor = tensors.tensor(name).map_err(|_| format!("tensor \"{name}\" is missing"))?;
+    let found = tensor.shape();
+    if let Some(shape) = shape.filter(|&shape| shape != found) {
+        return Err(format!("tensor \"{name}\": expected shape {shape:?}, found {found:?}"));
+    }
+    if tensor.dtype() != Dtype::F32 {
+        return Err(format!("tensor \"{name}\": expected F32, found {:?}", tensor.dtype()));
+    }
+    let words = tensor.data().as_chunks().0;
+    Ok(words.iter().map(|&word| f32::from_le_bytes(word)).collect())
+}
