@@ -88,6 +88,9 @@ pub struct Join {
     /// Form of the log: human or json [node.log_format].
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<String>,
+    /// End in good order when standard input closes: for programs that start peers.
+    #[arg(long)]
+    pub exit_with_stdin: bool,
     /// Write the configuration in force to a file and go on.
     #[arg(long, value_name = "FILE")]
     pub save_config: Option<PathBuf>,

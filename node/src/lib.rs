@@ -1,11 +1,27 @@
 //! The dnode process: configuration, identity, files, signals and the loop around the pure cores.
+//!
+//! As a library: implement [`Trainer`] for your own model and pass it to [`join`] or
+//! [`join_blocking`]; `examples/embed.rs` does so in about 60 lines.
 
+#![expect(clippy::disallowed_methods, reason = "the process is where clocks are read")]
+
+pub mod backend;
 pub mod cli;
 pub mod config;
 pub mod console;
 pub mod data_dir;
+mod driver;
 pub mod identity;
 pub mod log;
 pub mod metrics;
+mod peer;
 pub mod progress;
 pub mod signals;
+mod training;
+
+pub use dnode_protocol::{ParameterLayout, PeerId};
+pub use dnode_trainer::{
+    Evaluation, GradientStep, StateTensor, StepReport, TrainError, Trainer, TrainerState,
+};
+pub use driver::{ADDRESS_FILE, DriveError};
+pub use peer::{JoinError, Options, Outcome, join, join_blocking};

@@ -7,11 +7,12 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use clap::error::ErrorKind;
 
+use dnode::backend::BackendError;
 use dnode::cli::{Cli, Command, Join, fault};
 use dnode::config::{ConfigError, file_text, reference_markdown, reference_text};
-use dnode::console::Console;
 use dnode::data_dir::{DataDir, DataDirError};
 use dnode::identity::Identity;
+use dnode::{JoinError, Options, Outcome};
 
 /// Exit status of a wrong command line or configuration.
 const USAGE: u8 = 2;
@@ -23,6 +24,10 @@ enum Failure {
     Config(#[from] ConfigError),
     #[error(transparent)]
     DataDir(#[from] DataDirError),
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    #[error(transparent)]
+    Join(#[from] JoinError),
     #[error("cannot write {what}: {reason}")]
     Write { what: String, reason: io::Error },
 }
@@ -30,8 +35,10 @@ enum Failure {
 impl Failure {
     const fn status(&self) -> u8 {
         match self {
-            Self::Config(_) => USAGE,
-            Self::DataDir(_) | Self::Write { .. } => 1,
+            Self::Config(_) | Self::Backend(_) => USAGE,
+            Self::DataDir(error) if error.is_usage() => USAGE,
+            Self::Join(error) if error.is_usage() => USAGE,
+            Self::DataDir(_) | Self::Join(_) | Self::Write { .. } => 1,
         }
     }
 }
@@ -69,12 +76,28 @@ fn run(join: &Join) -> Result<(), Failure> {
         std::fs::write(path, file_text(&config))
             .map_err(|reason| Failure::Write { what: path.display().to_string(), reason })?;
     }
-    let console = Console::stderr();
-    dnode::log::start(config.node.log_format, &console);
-    let dir = DataDir::open(&config.node.data_dir)?;
-    let identity = Identity::load_or_create(&dir)?;
-    tracing::info!(peer = %identity.peer(), incarnation = dir.incarnation(), "starting");
-    Ok(())
+    if join.exit_with_stdin {
+        dnode::signals::end_with_stdin()
+            .map_err(|reason| Failure::Write { what: "a thread".to_owned(), reason })?;
+    }
+    let trainer = dnode::backend::trainer(&config)?;
+    let options = Options { resume: join.resume, ..Options::new(config) };
+    let outcome = dnode::join_blocking(options, trainer)?;
+    print(&outcome_text(&outcome))
+}
+
+/// How the run ended, for a person.
+fn outcome_text(outcome: &Outcome) -> String {
+    let Outcome { peer, reason, step, samples, evaluation, parameters } = outcome;
+    let mut text = format!("{}: {reason} after {step} steps, {samples} samples", peer.short());
+    if let Some(evaluation) = evaluation {
+        let percent = 100.0 * evaluation.accuracy;
+        text += &format!("; held-out loss {:.4}, accuracy {percent:.2} %", evaluation.loss);
+    }
+    if let Some(path) = parameters {
+        text += &format!("; parameters in {}", path.display());
+    }
+    text + "\n"
 }
 
 fn id(folder: &Path) -> Result<(), Failure> {

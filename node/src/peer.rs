@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use dnode_gossip::{Bounds, Gossip, Start};
 use dnode_network::{Network, NetworkConfig, NetworkError};
 use dnode_protocol::{Fragments, PeerId, RunSpec, Time};
-use dnode_trainer::{CheckpointError, OuterStep, Replica, TrainError, Trainer, checkpoint};
+use dnode_trainer::checkpoint::{self, CheckpointError};
+use dnode_trainer::{OuterStep, Replica, TrainError, Trainer};
 use rand::Rng;
 use tokio::sync::watch;
 
@@ -231,17 +232,16 @@ fn replica(
         Rule::Pairwise | Rule::AllReduce | Rule::None => None,
     };
     let mut replica = Replica::new(trainer, outer);
-    let loaded = checkpoint::load_latest(&plan.checkpoints, &plan.run, &replica)?;
-    for skipped in &loaded.skipped {
-        tracing::warn!("{skipped}; using the checkpoint before it");
-    }
-    let Some(newest) = loaded.checkpoint else { return Ok((replica, Position::default())) };
+    let loaded = checkpoint::load_latest(&plan.checkpoints, &plan.run, replica.layout())?;
+    let Some(newest) = loaded else { return Ok((replica, Position::default())) };
     if !resume {
         let folder = config.node.data_dir.display().to_string();
         return Err(JoinError::NotResumed { folder, step: newest.step });
     }
-    let position =
-        Position { step: newest.step, samples: newest.samples, clock: newest.clock };
+    for skipped in &newest.skipped {
+        tracing::warn!("checkpoint damaged: {skipped}; using the checkpoint before it");
+    }
+    let position = Position { step: newest.step, samples: newest.samples, clock: newest.clock };
     replica.restore(&newest.state)?;
     tracing::info!(step = position.step, commits = position.clock.0, "resuming");
     Ok((replica, position))
@@ -310,8 +310,7 @@ fn network_config(
         parsed.collect::<Result<Vec<_>, _>>()
     };
     let network = &config.network;
-    let mut made =
-        NetworkConfig::new(*identity.secret_key(), run.clone(), dir.incarnation());
+    let mut made = NetworkConfig::new(*identity.secret_key(), run.clone(), dir.incarnation());
     if !network.listen.is_empty() {
         made.listen = parse(&network.listen)?;
     }
@@ -329,7 +328,6 @@ fn random_seed() -> [u8; 32] {
     seed
 }
 
-#[expect(clippy::disallowed_methods, reason = "the start line of the metrics says when it was")]
 fn unix_seconds() -> f64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.unwrap_or(Duration::ZERO).as_secs_f64()

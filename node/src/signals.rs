@@ -36,6 +36,22 @@ pub fn listen() -> io::Result<watch::Receiver<bool>> {
     Ok(stopped)
 }
 
+/// Ends this process in good order, as the first SIGTERM does, when standard input closes: a
+/// program that starts peers holds the other end, so that none outlives it.
+///
+/// # Errors
+/// When the operating system refuses the thread.
+#[cfg(unix)]
+pub fn end_with_stdin() -> io::Result<()> {
+    thread::Builder::new().name("stdin".to_owned()).spawn(|| {
+        // Whatever is written there is not for us; an error ends it as its close does.
+        let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+        let _ =
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
+    })?;
+    Ok(())
+}
+
 #[cfg(unix)]
 struct Signals {
     interrupt: tokio::signal::unix::Signal,

@@ -76,7 +76,7 @@ fn a_wrong_configuration_is_told_in_one_line_and_ends_with_2() {
 fn a_data_directory_in_use_is_refused_with_its_user() {
     let folder = tempfile::tempdir().unwrap();
     let _first = DataDir::open(&folder.path().join("data")).unwrap();
-    let text = fault(folder.path(), &["join", "--data-dir", "data"], 1);
+    let text = fault(folder.path(), &["join", "--data-dir", "data"], 2);
     let want = format!(
         "error: data directory data is in use by process {}: stop that, or choose another with --data-dir",
         std::process::id()

@@ -68,7 +68,9 @@ impl Driver {
             }
             Stage::Ending { until } => {
                 if until.is_some_and(|until| Instant::now() >= until) && self.ending.is_none() {
-                    tracing::warn!("a local step takes too long; leaving without a last checkpoint");
+                    tracing::warn!(
+                        "a local step takes too long; leaving without a last checkpoint"
+                    );
                     self.abandoned = true;
                     self.ending = Some(Ok(Box::new(self.journal.last_ending())));
                 }
@@ -78,10 +80,8 @@ impl Driver {
 
     fn consider_start(&mut self, since: Instant, greeted: bool) {
         let heard = self.core.members().filter(|(_, member)| member.clock.is_some()).count();
-        let greeting = !self.terms.has_bootstrap
-            || greeted
-            || heard > 0
-            || since.elapsed() >= GREETING_MAX;
+        let greeting =
+            !self.terms.has_bootstrap || greeted || heard > 0 || since.elapsed() >= GREETING_MAX;
         if !greeting || heard < self.terms.require_peers {
             return;
         }
@@ -132,7 +132,10 @@ impl Driver {
         self.journal.interrupted();
         match &mut self.stage {
             Stage::Ending { until } => *until = Some(Instant::now() + INTERRUPTED_MAX),
-            Stage::Waiting { .. } | Stage::Training | Stage::Settling { .. } | Stage::Leaving { .. } => {
+            Stage::Waiting { .. }
+            | Stage::Training
+            | Stage::Settling { .. }
+            | Stage::Leaving { .. } => {
                 self.begin_leaving(false);
             }
         }

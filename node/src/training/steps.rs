@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 
 use dnode_gossip::{RefusedMix, Role};
 use dnode_protocol::Clock;
-use dnode_trainer::{
-    Checkpoint, Evaluation, MixError, Replica, SKETCH_LEN, StepReport, TrainError, checkpoint,
-};
+use dnode_trainer::checkpoint::{self, Checkpoint};
+use dnode_trainer::{Evaluation, MixError, Replica, SKETCH_LEN, StepReport, TrainError};
 use tokio::sync::mpsc;
 
 use super::ring::{Ring, RingPiece};
@@ -195,7 +194,11 @@ impl Training {
         reduced.map_err(|error| self.ring_end(error))?;
         let trainer = self.replica.trainer_mut().split();
         let updated = trainer.map(|trainer| trainer.update(step)).transpose()?;
-        Ok(StepReport { loss: gradient.loss, samples: gradient.samples, ..updated.unwrap_or_default() })
+        Ok(StepReport {
+            loss: gradient.loss,
+            samples: gradient.samples,
+            ..updated.unwrap_or_default()
+        })
     }
 
     /// A broken ring is what a stop looks like from inside an all-reduce.
@@ -284,13 +287,15 @@ impl Training {
                 self.replica.undo_responder(range, weight, &difference);
                 Report::Undone { exchange }
             }
-            Command::Adopt { exchange, range, values } => match self.replica.adopt(range, &values) {
-                Ok(()) => Report::Adopted { exchange },
-                Err(error) => {
-                    let (reason, detail) = refused(&error);
-                    Report::MixRefused { exchange, reason, detail }
+            Command::Adopt { exchange, range, values } => {
+                match self.replica.adopt(range, &values) {
+                    Ok(()) => Report::Adopted { exchange },
+                    Err(error) => {
+                        let (reason, detail) = refused(&error);
+                        Report::MixRefused { exchange, reason, detail }
+                    }
                 }
-            },
+            }
             Command::CommitLimit(limit) => {
                 self.limit = limit;
                 return Ok(());

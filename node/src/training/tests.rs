@@ -10,7 +10,7 @@ use dnode_trainer::{
     Evaluation, OuterStep, Replica, StepReport, TrainError, Trainer, TrainerState,
 };
 
-use super::{Command, MixTerms, Plan, Position, Report, TrainingThread};
+use super::{Command, MixTerms, Plan, Position, Progress, Report, TrainingThread};
 
 /// Adds 1 to both of its parameters at every step.
 struct Counter {
@@ -174,7 +174,8 @@ fn old_snapshots_and_numbers_that_are_not_finite_are_refused_without_effect() {
     ] {
         thread.command(command);
         let reports = until(&mut thread, |report| matches!(report, Report::MixRefused { .. }));
-        let refused = matches!(reports.last(), Some(Report::MixRefused { reason, .. }) if *reason == want);
+        let refused =
+            matches!(reports.last(), Some(Report::MixRefused { reason, .. }) if *reason == want);
         assert!(refused, "{reports:?}");
         assert_eq!(read(&mut thread).1, [2.0, 2.0]);
     }
@@ -221,13 +222,10 @@ fn progress_tells_the_mean_loss_and_the_time_spent_waiting() {
     let mut thread = start(Plan { metrics_every: 4, ..plan(folder.path(), 8) }, None);
     thread.command(Command::Allow(true));
     let reports = until(&mut thread, |report| matches!(report, Report::StepsDone));
-    let progress: Vec<_> = reports
-        .iter()
-        .filter_map(|report| match report {
-            Report::Progress(progress) => Some(progress),
-            _ => None,
-        })
-        .collect();
+    fn of(report: &Report) -> Option<&Progress> {
+        if let Report::Progress(progress) = report { Some(progress) } else { None }
+    }
+    let progress: Vec<&Progress> = reports.iter().filter_map(of).collect();
     assert_eq!(progress.len(), 2);
     assert!((progress[1].loss - 1.0).abs() < 1e-12 && progress[1].position.samples == 64);
     assert!(Duration::from_secs_f64(progress[1].wait_s) < Duration::from_secs(60));

@@ -1,0 +1,80 @@
+//! A trainer of one's own in a swarm: linear regression by plain gradient descent, ~60 lines.
+//!
+//! Start it twice, the second time with the address that the first one prints:
+//! `cargo run --release -p dnode --example embed -- --data-dir /tmp/a`
+//! `cargo run --release -p dnode --example embed -- --data-dir /tmp/b --bootstrap <address>`
+
+use std::ops::Range;
+
+use clap::Parser as _;
+use dnode::cli::{Cli, Command};
+use dnode::{Evaluation, Options, ParameterLayout, StepReport, TrainError, Trainer, TrainerState};
+
+/// Fits `y = w·x` to a hidden `w`; each step draws its own samples.
+struct Regression {
+    layout: ParameterLayout,
+    weights: Vec<f32>,
+}
+
+const HIDDEN: [f32; 4] = [1.0, -2.0, 0.5, 3.0];
+
+impl Regression {
+    fn new() -> Self {
+        let mut layout = ParameterLayout::new();
+        layout.push("weights", &[HIDDEN.len()]).expect("one tensor fits");
+        Self { layout, weights: vec![0.0; HIDDEN.len()] }
+    }
+
+    fn error(&self, x: &[f32; 4]) -> f32 {
+        (0..HIDDEN.len()).map(|i| (self.weights[i] - HIDDEN[i]) * x[i]).sum()
+    }
+}
+
+/// Sample number `index`, the same at every peer that asks for it.
+fn sample(index: u64) -> [f32; 4] {
+    std::array::from_fn(|i| ((index.wrapping_mul(4) + i as u64) as f32 * 0.7).sin())
+}
+
+impl Trainer for Regression {
+    fn layout(&self) -> &ParameterLayout {
+        &self.layout
+    }
+
+    fn step(&mut self, step: u64) -> Result<StepReport, TrainError> {
+        let x = sample(step);
+        let error = self.error(&x);
+        self.weights.iter_mut().zip(x).for_each(|(w, x)| *w -= 0.1 * error * x);
+        Ok(StepReport { loss: error * error, samples: 1, learning_rate: 0.1, gradient_norm: 0.0 })
+    }
+
+    fn read(&self, range: Range<usize>, out: &mut [f32]) {
+        out.copy_from_slice(&self.weights[range]);
+    }
+
+    fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
+        self.weights[range].iter_mut().zip(delta).for_each(|(w, d)| *w += weight * d);
+    }
+
+    fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
+        let squares = (0..100).map(|i| f64::from(self.error(&sample(1_000_000 + i)).powi(2)));
+        Ok(Evaluation { loss: squares.sum::<f64>() / 100.0, accuracy: 0.0, count: 100 })
+    }
+
+    fn save(&self) -> TrainerState {
+        TrainerState::default()
+    }
+
+    fn restore(&mut self, _state: &TrainerState) -> Result<(), TrainError> {
+        Ok(())
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let words = std::env::args().skip(1);
+    let cli = Cli::parse_from(["dnode".to_owned(), "join".to_owned()].into_iter().chain(words));
+    let Command::Join(flags) = cli.command else { return Err("only flags of join".into()) };
+    let options = Options::new(flags.settings()?.resolve()?);
+    let outcome = dnode::join_blocking(options, Box::new(Regression::new()))?;
+    tracing::info!(?outcome, "done");
+    Ok(())
+}

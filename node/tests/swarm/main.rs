@@ -1,0 +1,214 @@
+//! Real processes: they find each other, train, survive each other's death, and can be stopped.
+
+#![expect(clippy::unwrap_used, reason = "a test may end by a panic, its helper functions included")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "waits on conditions of real processes with a deadline"
+)]
+
+mod process;
+
+use std::time::{Duration, Instant};
+
+use process::{Peer, checkpoints};
+
+/// A run that is long enough to be disturbed and short enough to be waited for.
+const RUN: [&str; 6] = ["--steps", "400", "--set", "run.batch=16", "--set", "node.linger=\"20s\""];
+/// A run that lasts until it is stopped.
+const ENDLESS: [&str; 4] = ["--steps", "100000000", "--set", "run.batch=16"];
+
+fn flags<'a>(parts: &[&[&'a str]]) -> Vec<&'a str> {
+    parts.concat()
+}
+
+#[test]
+fn three_peers_train_together_and_all_end_well_trained() {
+    let root = tempfile::tempdir().unwrap();
+    let together = ["--require-peers", "2"];
+    let mut first = Peer::start(&root, "0", &flags(&[&RUN, &together, &["--shard", "0/3"]]));
+    let address = first.address();
+    let join = ["--bootstrap", &address];
+    let mut peers = vec![first];
+    for (name, shard) in [("1", "1/3"), ("2", "2/3")] {
+        let own = ["--shard", shard];
+        peers.push(Peer::start(&root, name, &flags(&[&RUN, &together, &join, &own])));
+    }
+    for peer in &mut peers {
+        let last = peer.finish();
+        assert_eq!(last["reason"], "steps done");
+        assert_eq!(last["samples"], 400 * 16);
+        assert!(last["accuracy"].as_f64().unwrap() > 0.85, "{last}");
+        let mixed = |key: &str| last["exchanges"][key].as_u64().unwrap();
+        assert!(mixed("completed") + mixed("answered") > 0, "{last}");
+    }
+}
+
+#[test]
+fn the_death_of_the_bootstrap_peer_stops_nobody() {
+    let root = tempfile::tempdir().unwrap();
+    let mut first = Peer::start(&root, "0", &ENDLESS);
+    let address = first.address();
+    let join = ["--bootstrap", &address, "--require-peers", "1"];
+    let mut second = Peer::start(&root, "1", &flags(&[&RUN, &join]));
+    let mut third = Peer::start(&root, "2", &flags(&[&RUN, &join]));
+    second.wait_event("training");
+    first.kill();
+    for peer in [&mut second, &mut third] {
+        assert_eq!(peer.finish()["reason"], "steps done");
+    }
+}
+
+#[test]
+fn an_interrupted_peer_says_goodbye_leaves_a_checkpoint_and_resumes_from_it() {
+    let root = tempfile::tempdir().unwrap();
+    let mut first = Peer::start(&root, "0", &ENDLESS);
+    let address = first.address();
+    let mut second = Peer::start(&root, "1", &flags(&[&ENDLESS, &["--bootstrap", &address]]));
+    second.wait_event("peer-up");
+    second.wait_step(100);
+    let began = Instant::now();
+    second.signal("INT");
+    let last = second.finish();
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert_eq!(last["reason"], "interrupted");
+    first.wait_event("peer-down");
+    let step = last["step"].as_u64().unwrap();
+    assert_eq!(checkpoints(&second.data()).len(), 1);
+
+    let mut refused = Peer::start(&root, "1", &ENDLESS);
+    assert_eq!(refused.wait_exit().code(), Some(2));
+    assert!(refused.log().contains(&format!("at step {step}: add --resume")), "{}", refused.log());
+    let mut again = Peer::start(&root, "1", &flags(&[&ENDLESS, &["--resume"]]));
+    let start =
+        again.wait_line("start", |line| line["kind"] == "start" && line["incarnation"] == 3);
+    assert_eq!(start["step"].as_u64(), Some(step));
+    again.wait_step(step + 25);
+}
+
+#[test]
+fn a_second_interrupt_ends_the_process_at_once() {
+    let root = tempfile::tempdir().unwrap();
+    let mut peer = Peer::start(&root, "0", &ENDLESS);
+    peer.wait_step(25);
+    // Stopped, it receives both before it can act on the first.
+    peer.signal("STOP");
+    peer.signal("INT");
+    peer.signal("TERM");
+    peer.signal("CONT");
+    let code = peer.wait_exit().code();
+    assert!(matches!(code, Some(130 | 0)), "{code:?}");
+}
+
+#[test]
+fn a_peer_ends_when_the_program_that_started_it_is_gone() {
+    let root = tempfile::tempdir().unwrap();
+    let mut peer = Peer::start(&root, "0", &ENDLESS);
+    peer.wait_step(25);
+    peer.close_stdin();
+    assert_eq!(peer.finish()["reason"], "interrupted");
+}
+
+#[test]
+fn a_damaged_checkpoint_is_named_and_the_one_before_it_used() {
+    let root = tempfile::tempdir().unwrap();
+    let every = ["--set", "node.checkpoint_every=200", "--set", "node.linger=\"1s\""];
+    let mut peer = Peer::start(&root, "0", &flags(&[&RUN, &every]));
+    peer.finish();
+    let names = checkpoints(&peer.data());
+    assert_eq!(names.len(), 2, "{names:?}");
+    let newest = peer.data().join("checkpoints").join(&names[1]).join("parameters.safetensors");
+    let mut bytes = std::fs::read(&newest).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&newest, bytes).unwrap();
+    let mut again = Peer::start(&root, "0", &flags(&[&RUN, &every, &["--resume"]]));
+    let start =
+        again.wait_line("start", |line| line["kind"] == "start" && line["incarnation"] == 2);
+    assert_eq!(start["step"], 200);
+    assert!(again.log().contains("using the checkpoint before it"), "{}", again.log());
+    again.finish();
+}
+
+#[test]
+fn a_peer_of_another_run_is_refused_by_the_name_of_the_field() {
+    let root = tempfile::tempdir().unwrap();
+    let mut first = Peer::start(&root, "0", &ENDLESS);
+    let address = first.address();
+    let other = ["--bootstrap", &address, "--set", "gossip.rule=pairwise"];
+    let mut second = Peer::start(&root, "1", &flags(&[&ENDLESS, &other]));
+    assert_eq!(second.wait_exit().code(), Some(2));
+    let want = "gossip.rule is \"pairwise\" here and \"gossip-outer\" there";
+    assert!(second.log().contains(want), "{}", second.log());
+    first.wait_event("refused");
+}
+
+#[test]
+fn a_data_directory_of_another_run_is_refused_by_the_name_of_the_field() {
+    let root = tempfile::tempdir().unwrap();
+    let mut peer = Peer::start(&root, "0", &ENDLESS);
+    peer.wait_step(25);
+    peer.kill();
+    let mut other = Peer::start(&root, "0", &flags(&[&ENDLESS, &["--seed", "7"]]));
+    assert_eq!(other.wait_exit().code(), Some(2));
+    let log = other.log();
+    assert!(log.contains("belongs to another run: run.seed is \"1\" there and \"7\" now"), "{log}");
+}
+
+#[test]
+fn an_unreachable_bootstrap_is_told_and_the_peer_trains_alone() {
+    let root = tempfile::tempdir().unwrap();
+    let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = nobody.local_addr().unwrap().port();
+    let address = format!("/ip4/127.0.0.1/udp/{port}/quic-v1");
+    let mut peer = Peer::start(&root, "0", &flags(&[&RUN, &["--bootstrap", &address]]));
+    peer.finish();
+    peer.wait_event("bootstrap-unreachable");
+    assert!(peer.log().contains("bootstrap peer does not answer"), "{}", peer.log());
+}
+
+#[test]
+fn a_port_in_use_is_refused_with_the_address() {
+    let root = tempfile::tempdir().unwrap();
+    let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let address = format!("/ip4/127.0.0.1/udp/{port}/quic-v1");
+    let mut peer = Peer::start_listening(&root, "0", &address, &RUN);
+    assert_eq!(peer.wait_exit().code(), Some(2));
+    let log = peer.log();
+    assert!(log.contains(&address) && log.contains("in use"), "{log}");
+}
+
+#[test]
+fn a_late_joiner_pulls_the_model_and_goes_on_at_the_swarms_clock() {
+    let root = tempfile::tempdir().unwrap();
+    let mut first = Peer::start(&root, "0", &ENDLESS);
+    let address = first.address();
+    first.wait_step(2000);
+    let mut second = Peer::start(&root, "1", &flags(&[&ENDLESS, &["--bootstrap", &address]]));
+    second.wait_event("catch-up-done");
+    let line = second.wait_line("training", |line| {
+        line["kind"] == "train" && line["clock"].as_u64().is_some_and(|clock| clock >= 60)
+    });
+    assert!(line["loss"].as_f64().is_some_and(|loss| loss < 0.5), "{line}");
+}
+
+#[test]
+fn synchronous_peers_agree_to_the_last_bit() {
+    let root = tempfile::tempdir().unwrap();
+    let sync = ["--set", "gossip.rule=all-reduce", "--set", "gossip.world=3"];
+    let mut first = Peer::start(&root, "0", &flags(&[&RUN, &sync, &["--shard", "0/3"]]));
+    let address = first.address();
+    let join = ["--bootstrap", &address];
+    let mut peers = vec![first];
+    for (name, shard) in [("1", "1/3"), ("2", "2/3")] {
+        peers.push(Peer::start(&root, name, &flags(&[&RUN, &sync, &join, &["--shard", shard]])));
+    }
+    let parameters: Vec<Vec<u8>> = peers
+        .iter_mut()
+        .map(|peer| {
+            let last = peer.finish();
+            let path = last["parameters_path"].as_str().unwrap();
+            std::fs::read(peer.data().parent().unwrap().join(path)).unwrap()
+        })
+        .collect();
+    assert!(parameters[0] == parameters[1] && parameters[1] == parameters[2]);
+}
