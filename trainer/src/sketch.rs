@@ -13,7 +13,7 @@ const SEED: u64 = 0x646e_6f64_6531;
 /// most `√(2 / 256)` = 8.8 %.
 ///
 /// Source: Charikar, Chen, Farach-Colton 2002, "Finding frequent items in data streams";
-/// the variance is that of the AMS estimate, Alon, Matias, Szegedy 1999, Theorem 2.2.
+/// the variance is that of the AMS estimate (Alon, Matias, Szegedy 1999) over 256 buckets.
 pub(crate) fn accumulate(start: usize, values: &[f32], sketch: &mut [f64; SKETCH_LEN]) {
     for (index, &value) in (start as u64..).zip(values) {
         let hash = mix(index.wrapping_add(SEED));
@@ -24,7 +24,7 @@ pub(crate) fn accumulate(start: usize, values: &[f32], sketch: &mut [f64; SKETCH
 }
 
 /// The finaliser of SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number
-/// generators", Figure 16 with Stafford's variant 13).
+/// generators", with Stafford's variant 13).
 const fn mix(index: u64) -> u64 {
     let mut bits = index.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -185,8 +185,8 @@ fn dirichlet(alpha: f64, count: usize, random: &mut ChaCha8Rng) -> Vec<f64> {
 
 /// The logarithm of a Gamma(`alpha`, 1) variate; the logarithm because small `alpha` underflows.
 ///
-/// Source: Marsaglia, Tsang 2000, "A simple method for generating gamma variables"; for
-/// `alpha < 1` their §6: `Γ(α) = Γ(α + 1) · U^(1/α)`.
+/// Source: Marsaglia, Tsang 2000, "A simple method for generating gamma variables", with
+/// their reduction `Γ(α) = Γ(α + 1) · U^(1/α)`, which is good for every `alpha`.
 fn log_gamma_variate(alpha: f64, random: &mut ChaCha8Rng) -> f64 {
     let d = alpha + 1.0 - 1.0 / 3.0;
     let c = 1.0 / (9.0 * d).sqrt();
