@@ -38,7 +38,8 @@ pub fn trainer(config: &Config) -> Result<Box<dyn Trainer>, BackendError> {
             config::Skew::Dirichlet(alpha) => dnode_trainer::Skew::Dirichlet(alpha),
         },
     };
-    let dataset = Dataset::open(&data, config.run.seed, config.model.context)?;
+    let dataset = Dataset::open(&data, config.run.seed, config.model.context)?
+        .with_micro_batches(config.optimizer.accumulate);
     let native = NativeConfig {
         model: model(&config.model),
         optimizer: optimizer(&config.optimizer),
