@@ -206,7 +206,8 @@ impl Gossip {
             // It is about to catch up (`consider_catch_up`): no reason to wait for it.
             member.standing = Standing::Lagging;
         }
-        if member.clock.is_some_and(|known| known >= clock) && member.standing != Standing::Lagging {
+        if member.clock.is_some_and(|known| known >= clock) && member.standing != Standing::Lagging
+        {
             return;
         }
         member.clock = Some(member.clock.map_or(clock, |known| known.max(clock)));

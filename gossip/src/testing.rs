@@ -62,6 +62,8 @@ pub struct Host {
     pub training: bool,
     /// Rounds that have ended.
     pub rounds_done: u64,
+    /// A planted defect: numbers are kept for ever.
+    pub hoards: bool,
     expected: BTreeMap<ExchangeId, (PeerId, Leg)>,
     kept: BTreeMap<ExchangeId, Vec<f64>>,
     tasks: VecDeque<Output>,
@@ -79,6 +81,7 @@ impl Host {
             limit: Clock(u64::MAX),
             training: true,
             rounds_done: 0,
+            hoards: false,
             expected: BTreeMap::new(),
             kept: BTreeMap::new(),
             tasks: VecDeque::new(),
@@ -107,7 +110,9 @@ impl Host {
                 }
                 Output::Forget { exchange } => {
                     self.expected.remove(&exchange);
-                    self.kept.remove(&exchange);
+                    if !self.hoards {
+                        self.kept.remove(&exchange);
+                    }
                 }
                 Output::CommitLimit(limit) => self.limit = limit,
                 Output::Training { allowed } => self.training = allowed,
@@ -158,6 +163,11 @@ impl Host {
     /// Changes the piece of trainer work that is done next: for planted defects.
     pub fn next_work_mut(&mut self) -> Option<&mut Output> {
         self.tasks.front_mut()
+    }
+
+    /// Queues the piece of trainer work that is done next a second time: a planted defect.
+    pub fn repeat_next_work(&mut self) {
+        self.tasks.extend(self.tasks.front().cloned());
     }
 
     /// Numbers kept for open exchanges: fragments in memory.

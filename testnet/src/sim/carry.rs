@@ -7,6 +7,7 @@ use dnode_gossip::testing::{Effect, peer as name};
 use dnode_protocol::{Message, Time};
 use rand::RngExt;
 
+use super::defect::{CHATTER, Defect};
 use super::link::{Edge, Lane};
 use super::peer::index_of;
 use super::queue::Happening;
@@ -55,6 +56,11 @@ impl World {
             }
             Effect::Message { to, .. } => {
                 if let Some(edge) = self.peers[peer as usize].edge_to(index_of(&to)) {
+                    let times = if self.defect == Some(Defect::Chatters) { CHATTER } else { 1 };
+                    for _ in 1..times {
+                        self.peers[peer as usize].counts.messages += 1;
+                        self.transmit(edge, peer, Lane::Control, effect.clone());
+                    }
                     self.peers[peer as usize].counts.messages += 1;
                     self.transmit(edge, peer, Lane::Control, effect);
                 }
@@ -114,7 +120,10 @@ impl World {
         };
         sim.counts.received += 1;
         match payload {
-            Effect::Message { message, .. } => {
+            Effect::Message { mut message, .. } => {
+                if let Some(defect) = self.defect {
+                    defect.distort(&mut message);
+                }
                 host.handle(Input::Received { from, message }, self.now);
             }
             Effect::Tensor { exchange, leg, clock, values, .. } => {

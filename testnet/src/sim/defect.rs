@@ -1,7 +1,7 @@
 //! Planted defects: each is caught by an invariant, which shows that the invariant can fail.
 
 use dnode_gossip::{Input, Output, Role};
-use dnode_protocol::Clock;
+use dnode_protocol::{Clock, Message};
 
 /// A deliberate mistake of the simulated driver or trainer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -20,7 +20,22 @@ pub enum Defect {
     IgnoresSnapshotAge,
     /// The driver never calls the core when its deadline has come.
     DeafToDeadlines,
+    /// The driver hands every mix of a responder to the trainer twice.
+    RepeatsWork,
+    /// The driver sends every control message many times.
+    Chatters,
+    /// Peers claim that their fragments contain commits that nobody has done yet.
+    InflatesInformation,
+    /// Both ends mix with weight zero.
+    MixesNothing,
+    /// Once trainers stop, they no longer do what they are asked either.
+    LosesLastWork,
+    /// The driver never drops the numbers of an exchange.
+    Hoards,
 }
+
+/// How often a driver that chatters sends each message.
+pub(super) const CHATTER: usize = 100;
 
 impl Defect {
     /// Changes a piece of trainer work before it is done.
@@ -33,11 +48,30 @@ impl Defect {
                     }
                 }
                 Self::DoubleWeight => *weight *= 2.0,
+                Self::MixesNothing => *weight = 0.0,
                 Self::IgnoresSnapshotAge => *clock_max = Clock(u64::MAX),
                 Self::ForgetsUndo
                 | Self::AppliesTwice
                 | Self::IgnoresCommitLimit
-                | Self::DeafToDeadlines => {}
+                | Self::DeafToDeadlines
+                | Self::RepeatsWork
+                | Self::Chatters
+                | Self::InflatesInformation
+                | Self::LosesLastWork
+                | Self::Hoards => {}
+            }
+        }
+    }
+
+    /// Changes a message on its way.
+    pub(super) fn distort(self, message: &mut Message) {
+        if let (
+            Self::InflatesInformation,
+            Message::Propose { information, .. } | Message::Accept { information, .. },
+        ) = (self, message)
+        {
+            for (_, clock) in &mut information.entries {
+                *clock = clock.plus(3);
             }
         }
     }

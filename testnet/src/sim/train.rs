@@ -33,7 +33,8 @@ impl World {
         if self.stopped || sim.leaving || sim.finished {
             return;
         }
-        let due = sim.counts.rounds.is_multiple_of(self.scenario.rounds_per_commit);
+        let rounds = sim.counts.rounds;
+        let due = rounds > 0 && rounds.is_multiple_of(self.scenario.rounds_per_commit);
         if due && !self.commit(peer) {
             self.peers[peer as usize].blocked = true;
             return self.settle(peer);
@@ -110,8 +111,15 @@ impl World {
         let Some(host) = sim.host.as_mut() else {
             return;
         };
+        if self.stopped && self.defect == Some(Defect::LosesLastWork) {
+            return;
+        }
         if let (Some(defect), Some(task)) = (self.defect, host.next_work_mut()) {
             defect.bend(task);
+            let mixes = matches!(task, Output::Mix { role: Role::Responder, .. });
+            if mixes && defect == Defect::RepeatsWork && host.works() == 1 {
+                host.repeat_next_work();
+            }
         }
         let Some(task) = host.next_work().cloned() else {
             return;

@@ -101,8 +101,11 @@ impl World {
     }
 
     /// Plants a defect.
-    pub const fn plant(&mut self, defect: Option<Defect>) {
+    pub fn plant(&mut self, defect: Option<Defect>) {
         self.defect = defect;
+        for host in self.peers.iter_mut().filter_map(|peer| peer.host.as_mut()) {
+            host.hoards = defect == Some(Defect::Hoards);
+        }
     }
 
     /// Virtual time.

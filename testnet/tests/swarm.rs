@@ -1,0 +1,87 @@
+//! Random schedules break no invariant, and every planted defect is found by the one that names it.
+
+use dnode_testnet::sim::{Defect, RunError, Scenario, Trace, run};
+
+/// Random schedules: any number of peers, any mix of faults.
+const SCHEDULES: u64 = 300;
+/// A planted defect must show within this many of them.
+const DEFECT_SCHEDULES: u64 = 40;
+
+fn replay(seed: u64) -> String {
+    format!("cargo run --release -p dnode-testnet --bin sim -- --seed {seed} --trace trace.txt")
+}
+
+fn schedules(seeds: std::ops::Range<u64>) {
+    for seed in seeds {
+        if let Err(error) = run(&Scenario::random(seed), seed, Trace::off(), None) {
+            panic!("seed {seed}: {error}\nreplay: {}", replay(seed));
+        }
+    }
+}
+
+#[test]
+fn random_schedules_break_no_invariant() {
+    schedules(0..SCHEDULES / 2);
+}
+
+#[test]
+fn more_random_schedules_break_no_invariant() {
+    schedules(SCHEDULES / 2..SCHEDULES);
+}
+
+#[test]
+fn every_scenario_file_breaks_no_invariant() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
+    let mut files: Vec<_> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    assert!(files.len() >= 5, "{files:?}");
+    for file in files {
+        let scenario = Scenario::parse(&std::fs::read_to_string(&file).unwrap())
+            .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        for seed in 0..3 {
+            if let Err(error) = run(&scenario, seed, Trace::off(), None) {
+                panic!("{} with seed {seed}: {error}", file.display());
+            }
+        }
+    }
+}
+
+/// The invariants that find `defect`, over some schedules.
+fn found_by(defect: Defect, seeds: u64) -> Vec<&'static str> {
+    let outcome = |seed| run(&Scenario::random(seed), seed, Trace::off(), Some(defect));
+    (0..seeds)
+        .filter_map(|seed| match outcome(seed) {
+            Err(RunError::Violated(violation)) => Some(violation.property),
+            Err(RunError::Trace(_)) | Ok(_) => None,
+        })
+        .collect()
+}
+
+#[test]
+fn every_planted_defect_is_found_by_the_invariant_that_names_it() {
+    let expected = [
+        (Defect::ForgetsUndo, "mean"),
+        (Defect::AppliesTwice, "mean"),
+        (Defect::UnequalWeights, "mean"),
+        (Defect::DoubleWeight, "weight"),
+        (Defect::IgnoresCommitLimit, "progress gap"),
+        (Defect::IgnoresCommitLimit, "information age"),
+        (Defect::IgnoresSnapshotAge, "snapshot age"),
+        (Defect::DeafToDeadlines, "gate"),
+        (Defect::DeafToDeadlines, "liveness"),
+        (Defect::RepeatsWork, "atomic"),
+        (Defect::Chatters, "traffic"),
+        (Defect::InflatesInformation, "information"),
+        (Defect::MixesNothing, "consensus"),
+        (Defect::LosesLastWork, "lease"),
+        (Defect::Hoards, "limits"),
+    ];
+    for (defect, property) in expected {
+        let found = found_by(defect, DEFECT_SCHEDULES);
+        assert!(
+            found.contains(&property),
+            "{defect:?} is found by {found:?} and never by \"{property}\""
+        );
+    }
+}
