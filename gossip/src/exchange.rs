@@ -1,13 +1,8 @@
 //! What is remembered of an exchange, at either end, while it is open and after.
 
-use std::collections::BTreeSet;
-
 use dnode_protocol::{Clock, FragmentId, Information, PeerId, Time};
 
-/// How many sequence numbers back an end remembers which exchanges were applied or resolved.
-///
-/// An end has at most a few dozen exchanges open, so anything older is surely over.
-pub(crate) const REMEMBERED: u64 = 1024;
+use crate::sequences::Sequences;
 
 /// An exchange that this peer proposed.
 #[derive(Clone, Debug)]
@@ -94,29 +89,22 @@ pub(crate) enum AnsweredState {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Resolved {
     incarnation: u64,
-    floor: u64,
-    over: BTreeSet<u64>,
+    over: Sequences,
 }
 
 impl Resolved {
-    pub(crate) fn contains(&self, incarnation: u64, sequence: u64) -> bool {
+    pub(crate) const fn contains(&self, incarnation: u64, sequence: u64) -> bool {
         incarnation < self.incarnation
             || incarnation == self.incarnation
-                && (sequence < self.floor || self.over.contains(&sequence))
+                && (self.over.is_forgotten(sequence) || self.over.contains(sequence))
     }
 
     pub(crate) fn insert(&mut self, incarnation: u64, sequence: u64) {
         if incarnation > self.incarnation {
             *self = Self { incarnation, ..Self::default() };
         }
-        if incarnation < self.incarnation {
-            return;
-        }
-        self.over.insert(sequence);
-        let newest = self.over.last().copied().unwrap_or(0);
-        self.floor = self.floor.max(newest.saturating_sub(REMEMBERED));
-        while self.over.first().is_some_and(|sequence| *sequence < self.floor) {
-            self.over.pop_first();
+        if incarnation == self.incarnation {
+            self.over.insert(sequence);
         }
     }
 }
@@ -126,12 +114,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_over_stays_over_and_memory_is_bounded() {
+    fn what_is_over_stays_over() {
         let mut resolved = Resolved::default();
         for sequence in (0..10_000).step_by(2) {
             resolved.insert(1, sequence);
         }
-        assert!(resolved.over.len() as u64 <= REMEMBERED + 1);
         assert!(resolved.contains(1, 5) && resolved.contains(1, 9_998));
         assert!(!resolved.contains(1, 9_997) && resolved.contains(0, 9_997));
         assert!(!resolved.contains(2, 0));

@@ -1,6 +1,6 @@
 //! The state machine itself: what it holds, and the three calls that drive it.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use dnode_protocol::frame::Leg;
@@ -15,6 +15,7 @@ use crate::exchange::{Aborting, Answered, Own, Resolved};
 use crate::information::InformationTable;
 use crate::initiate::ABORTING_MAX;
 use crate::membership::Members;
+use crate::sequences::Sequences;
 use crate::{Config, Event, Input, Member, Offence, Output};
 
 /// Most peers whose offences or resolved exchanges are remembered after they left.
@@ -50,7 +51,7 @@ pub struct Gossip {
     pub(crate) in_round: bool,
     pub(crate) next_sequence: u64,
     pub(crate) own: BTreeMap<u64, Own>,
-    pub(crate) applied: BTreeSet<u64>,
+    pub(crate) applied: Sequences,
     pub(crate) aborting: BTreeMap<u64, Aborting>,
     pub(crate) answered: BTreeMap<ExchangeId, Answered>,
     pub(crate) resolved: BTreeMap<PeerId, Resolved>,
@@ -101,7 +102,7 @@ impl Gossip {
             in_round: false,
             next_sequence: 0,
             own: BTreeMap::new(),
-            applied: BTreeSet::new(),
+            applied: Sequences::default(),
             aborting: BTreeMap::new(),
             answered: BTreeMap::new(),
             resolved: BTreeMap::new(),

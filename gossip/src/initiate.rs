@@ -3,8 +3,9 @@
 use dnode_protocol::frame::Leg;
 use dnode_protocol::{Clock, ExchangeId, Information, Message, PeerId, Time};
 
-use crate::exchange::{Aborting, Own, OwnState, REMEMBERED, Terms};
+use crate::exchange::{Aborting, Own, OwnState, Terms};
 use crate::gossip::{Gossip, RoundFragment};
+use crate::sequences::REMEMBERED;
 use crate::staleness::mixing_weight;
 use crate::{Event, Failure, Offence, Output, RefusedMix, Role};
 
@@ -130,7 +131,7 @@ impl Gossip {
     /// The partner asks how an exchange ended, or accepts one that was withdrawn.
     fn accepted_without_record(&mut self, from: PeerId, exchange: ExchangeId, now: Time) {
         let sequence = exchange.sequence;
-        if self.applied.contains(&sequence) {
+        if self.applied.contains(sequence) {
             self.send(from, Message::Ack { exchange }, now);
         } else if sequence < self.next_sequence && self.next_sequence - sequence <= REMEMBERED {
             self.send(from, Message::Abort { exchange }, now);
@@ -172,10 +173,6 @@ impl Gossip {
             return;
         };
         self.applied.insert(exchange.sequence);
-        let oldest = self.next_sequence.saturating_sub(REMEMBERED);
-        while self.applied.first().is_some_and(|sequence| *sequence < oldest) {
-            self.applied.pop_first();
-        }
         self.release(own.fragment, exchange);
         self.output(Output::Forget { exchange });
         self.send(own.partner, Message::Ack { exchange }, now);

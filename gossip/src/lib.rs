@@ -24,6 +24,7 @@ mod input;
 mod membership;
 mod output;
 mod pairing;
+mod sequences;
 mod staleness;
 pub mod testing;
 mod timers;
