@@ -202,6 +202,7 @@ impl Gossip {
     /// the next catch-up at once whenever the transfer takes longer than the gap, and so for ever.
     fn finish_catch_up(&mut self, snapshots: Clock, now: Time) {
         self.catch_up = None;
+        self.wants_commit = false;
         let newest = self.donors().map(|(_, clock)| clock).max().unwrap_or_default();
         self.clock = self.clock.max(snapshots).max(newest);
         let (me, clock) = (self.me, self.clock);

@@ -43,6 +43,7 @@ pub struct Gossip {
     pub(crate) samples: u64,
     pub(crate) step_time: Duration,
     pub(crate) limit: Clock,
+    pub(crate) wants_commit: bool,
     pub(crate) held_since: Option<Time>,
     pub(crate) finished: bool,
     pub(crate) leaving: bool,
@@ -95,6 +96,7 @@ impl Gossip {
             samples: 0,
             step_time: Duration::ZERO,
             limit: Clock(u64::MAX),
+            wants_commit: false,
             held_since: None,
             finished: false,
             leaving: false,
@@ -150,7 +152,7 @@ impl Gossip {
                 self.step_time = step_time;
                 self.committed(clock, now);
             }
-            Input::CommitHeld => self.commit_held(now),
+            Input::CommitHeld => self.commit_held(),
             Input::Finished => {
                 self.finished = true;
                 self.announce(now);
@@ -158,6 +160,7 @@ impl Gossip {
             Input::Leave => self.leave(now),
             Input::Deadline => self.deadline(now),
         }
+        self.judge_hold(now);
     }
 
     /// The next thing to do; `None` when all is said.
@@ -309,7 +312,7 @@ impl Gossip {
 
     fn committed(&mut self, clock: Clock, now: Time) {
         self.clock = self.clock.max(clock);
-        self.held_since = None;
+        self.wants_commit = false;
         let (me, clock) = (self.me, self.clock);
         self.information.raise_all(&me, clock);
         self.announce(now);

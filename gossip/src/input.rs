@@ -105,7 +105,8 @@ pub enum Input {
         /// Median wall time of one local step.
         step_time: Duration,
     },
-    /// The trainer wants to commit and [`crate::Output::CommitLimit`] forbids it.
+    /// The trainer wants to commit and [`crate::Output::CommitLimit`] forbids it. Said once; it holds
+    /// until the trainer commits or adopts a clock.
     CommitHeld,
     /// The trainer has done all its steps; it goes on to answer and to mix.
     Finished,

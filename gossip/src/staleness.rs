@@ -68,14 +68,23 @@ impl Gossip {
         }
     }
 
-    pub(crate) fn commit_held(&mut self, now: Time) {
+    pub(crate) fn commit_held(&mut self) {
+        self.wants_commit = true;
         self.update_limit();
-        if self.limit > self.clock || self.held_since.is_some() {
-            return;
-        }
-        self.held_since = Some(now);
-        if let (_, Some((bound, peer))) = self.commit_limit() {
-            self.event(Event::Held { bound, peer });
+    }
+
+    /// Begins a hold when a wanted commit is forbidden, and ends it when the limit is lifted.
+    ///
+    /// The trainer says once that it wants to commit; the limit may move many times before it does.
+    pub(crate) fn judge_hold(&mut self, now: Time) {
+        let held = self.wants_commit && self.catch_up.is_none() && self.limit <= self.clock;
+        if !held {
+            self.held_since = None;
+        } else if self.held_since.is_none() {
+            self.held_since = Some(now);
+            if let (_, Some((bound, peer))) = self.commit_limit() {
+                self.event(Event::Held { bound, peer });
+            }
         }
     }
 

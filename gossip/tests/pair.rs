@@ -301,3 +301,25 @@ fn both_ends_use_one_weight_though_the_initiator_commits_before_it_is_accepted()
     assert!((a + b - 1.0).abs() < 1e-12, "the sum was 1 and is {}", a + b);
     assert!((a - 0.5).abs() < 1e-12, "clocks one apart mix with weight one half: {a}");
 }
+
+#[test]
+fn a_wanted_commit_is_remembered_though_the_limit_rises_and_falls_before_it_is_done() {
+    let config = Config::default();
+    let mut pair = greeted(&config, 1);
+    while pair.hosts[0].commit(0.0, pair.now) {}
+    let demoted = |index: u32| {
+        move |p: &Pair| p.events.iter().any(|(_, e)| *e == Event::Demoted(peer(index)))
+    };
+    assert!(pair.run_until(LONG, demoted(1)));
+    // Before the trainer gets round to it, a slow neighbour comes.
+    pair.input(0, Input::PeerUp { peer: peer(2), incarnation: 1 });
+    let clock = Clock(pair.hosts[0].clock.0 - config.bounds.progress_gap);
+    let phase = dnode_protocol::Phase::Training;
+    let heartbeat = dnode_protocol::Heartbeat { clock, samples: 0, step_micros: 0, phase };
+    for _ in 0..30 {
+        let message = Message::Heartbeat(heartbeat);
+        pair.input(0, Input::Received { from: peer(2), message });
+        pair.run_until(SECOND, |_| false);
+    }
+    assert!(demoted(2)(&pair), "{:?}", pair.events);
+}

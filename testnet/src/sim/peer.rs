@@ -32,6 +32,8 @@ pub struct SimPeer {
     pub(super) wake_at: Time,
     pub(super) working: bool,
     pub(super) blocked: bool,
+    /// At which clock the core was told that a commit is held back.
+    pub(super) said: Option<Clock>,
     pub(super) ticking: bool,
     pub(super) rounds_done_seen: u64,
 }
@@ -89,6 +91,7 @@ impl SimPeer {
             wake_at: Time::NEVER,
             working: false,
             blocked: false,
+            said: None,
             ticking: false,
             rounds_done_seen: 0,
         }

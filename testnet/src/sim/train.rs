@@ -71,12 +71,10 @@ impl World {
             host.limit = dnode_protocol::Clock(u64::MAX);
         }
         if !host.commit(increment, self.now) {
-            if host.training {
-                sim.held_since.get_or_insert(self.now);
-            }
+            sim.said = host.training.then_some(host.clock);
             return false;
         }
-        sim.held_since = None;
+        (sim.said, sim.held_since) = (None, None);
         sim.counts.commits += 1;
         sim.clock_max = sim.clock_max.max(host.clock);
         self.observe(&Moment::Committed { peer, increment });
@@ -85,19 +83,20 @@ impl World {
 
     /// Lets a blocked trainer go on when what blocked it is over.
     pub(super) fn resume(&mut self, peer: u32) {
+        let now = self.now;
         let sim = &mut self.peers[peer as usize];
         let Some(host) = &sim.host else {
             return;
         };
         if !host.training {
-            // A replica that is being replaced has no commit to hold; it tries anew afterwards.
+            // A replica that is being replaced has no commit to hold.
             sim.held_since = None;
-        }
-        let free = host.limit > host.clock || sim.held_since.is_none();
-        if sim.blocked && host.training && free {
-            sim.blocked = false;
-            sim.held_since = None;
+        } else if sim.blocked && (host.limit > host.clock || sim.said != Some(host.clock)) {
+            (sim.blocked, sim.held_since) = (false, None);
             self.schedule_tick(peer, Duration::ZERO);
+        } else if sim.blocked {
+            // The core was told once that this commit is wanted and has to remember it.
+            sim.held_since.get_or_insert(now);
         }
     }
 

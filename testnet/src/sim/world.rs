@@ -281,6 +281,7 @@ impl World {
         (sim.wake_at, sim.working, sim.blocked) = (Time::NEVER, false, false);
         (sim.leaving, sim.finished, sim.round_open) = (false, false, false);
         (sim.held_since, sim.rounds_done_seen, sim.ticking) = (None, 0, false);
+        sim.said = None;
         self.observe(&Moment::Joined { peer });
         let first = self.round_interval(peer).mul_f64(self.rng.random());
         self.schedule_tick(peer, first);
