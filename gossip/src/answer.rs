@@ -161,6 +161,7 @@ impl Gossip {
         self.send(peer, Message::Aborted { exchange }, now);
         let failure = match reason {
             RefusedMix::TooOld => Failure::TooOld,
+            RefusedMix::Local => Failure::Lost,
             RefusedMix::BadParameters => Failure::BadParameters,
         };
         self.event(Event::Failed { exchange, peer, failure });

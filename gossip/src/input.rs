@@ -19,6 +19,8 @@ pub enum Offence {
 pub enum RefusedMix {
     /// The own clock has passed the mix's `clock_max` (bound B2).
     TooOld,
+    /// This end's own numbers cannot be mixed; the peer is not at fault.
+    Local,
     /// The remote numbers are not finite or far out of proportion.
     BadParameters,
 }

@@ -131,6 +131,12 @@ impl Host {
         std::mem::take(&mut self.effects)
     }
 
+    /// Moves what is to be done outside to `effects`, which must be empty, and keeps its memory.
+    pub fn swap_effects(&mut self, effects: &mut Vec<Effect>) {
+        debug_assert!(effects.is_empty());
+        std::mem::swap(&mut self.effects, effects);
+    }
+
     /// A tensor arrived: checked against what is expected, kept, and reported to the core.
     pub fn tensor(&mut self, from: PeerId, tensor: (ExchangeId, Leg, Clock, Vec<f64>), now: Time) {
         let (exchange, leg, clock, values) = tensor;

@@ -200,7 +200,9 @@ impl Journal {
     pub(crate) fn mix_refused(&mut self, exchange: ExchangeId, reason: RefusedMix, detail: &str) {
         match reason {
             RefusedMix::TooOld => tracing::debug!(%exchange, detail, "mix refused: too old"),
-            RefusedMix::BadParameters => tracing::warn!(%exchange, detail, "mix refused"),
+            RefusedMix::Local | RefusedMix::BadParameters => {
+                tracing::warn!(%exchange, detail, "mix refused");
+            }
         }
         self.event("mix-refused", detail);
     }

@@ -154,7 +154,7 @@ pub(crate) struct Ending {
 /// The driver's side of the thread.
 #[derive(Debug)]
 pub(crate) struct TrainingThread {
-    commands: blocking::SyncSender<Command>,
+    commands: Option<blocking::SyncSender<Command>>,
     ring: Option<blocking::SyncSender<RingPiece>>,
     pub(crate) reports: mpsc::Receiver<Report>,
     thread: Option<JoinHandle<()>>,
@@ -173,7 +173,7 @@ impl TrainingThread {
             let queues = steps::Queues { commands: from_driver, reports: to_driver, ring: ring_in };
             steps::train(replica, plan, at, queues);
         })?;
-        Ok(Self { commands, ring: Some(ring), reports, thread: Some(thread) })
+        Ok(Self { commands: Some(commands), ring: Some(ring), reports, thread: Some(thread) })
     }
 
     /// Queues a command; `false` when the thread has ended.
@@ -181,10 +181,10 @@ impl TrainingThread {
     /// # Panics
     /// When more is open than the core allows, which is a defect.
     pub(crate) fn command(&self, command: Command) -> bool {
-        match self.commands.try_send(command) {
-            Ok(()) => true,
-            Err(blocking::TrySendError::Disconnected(_)) => false,
-            Err(blocking::TrySendError::Full(_)) => {
+        match self.commands.as_ref().map(|commands| commands.try_send(command)) {
+            Some(Ok(())) => true,
+            None | Some(Err(blocking::TrySendError::Disconnected(_))) => false,
+            Some(Err(blocking::TrySendError::Full(_))) => {
                 panic!("at most {COMMANDS_MAX} commands are open: the core bounds its exchanges")
             }
         }
@@ -200,8 +200,11 @@ impl TrainingThread {
         self.ring = None;
     }
 
-    /// Waits for the thread after it reported [`Report::Ended`].
+    /// Hangs up, which ends the thread after its present step, and waits for it.
     pub(crate) fn join(&mut self) {
+        self.commands = None;
+        self.ring = None;
+        self.reports.close();
         if let Some(thread) = self.thread.take() {
             // A panic in the thread was reported by its missing `Ended`.
             let _ = thread.join();

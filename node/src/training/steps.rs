@@ -420,6 +420,14 @@ impl Training {
     }
 }
 
+/// Whose fault it is: only what the peer sent counts against it.
 fn refused(error: &MixError) -> (RefusedMix, String) {
-    (RefusedMix::BadParameters, error.to_string())
+    let reason = match error {
+        MixError::Local { .. }
+        | MixError::Length { .. }
+        | MixError::Range { .. }
+        | MixError::Weight(_) => RefusedMix::Local,
+        MixError::NotFinite { .. } | MixError::Outlier { .. } => RefusedMix::BadParameters,
+    };
+    (reason, error.to_string())
 }
