@@ -72,6 +72,7 @@ impl Gossip {
         self.catch_up =
             Some(CatchUp { waiting, open: BTreeMap::new(), clock: None, retry_at: now });
         self.round.clear();
+        self.end_round_when_empty();
         self.output(Output::Training { allowed: false });
         self.event(Event::CatchUpStarted { target });
         self.announce(now);

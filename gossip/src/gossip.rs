@@ -321,7 +321,7 @@ impl Gossip {
 
     fn round_due(&mut self, now: Time) {
         if self.catch_up.is_some() || self.leaving {
-            return;
+            return self.output(Output::RoundDone);
         }
         let mut fragments: Vec<FragmentId> = (0..self.fragments).map(FragmentId).collect();
         fragments.shuffle(&mut self.rng);

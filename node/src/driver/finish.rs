@@ -12,9 +12,9 @@ use crate::training::Command;
 const GREETING_MAX: Duration = Duration::from_secs(10);
 /// Rounds of exchanges after the last step, when the slower peers are done: each contracts the
 /// consensus distance by about 1/3 for four peers (algorithms §6).
-const SETTLE_ROUNDS: u32 = 4;
+const SETTLE_ROUNDS: u32 = 8;
 /// Between two rounds of exchanges after the last step.
-const SETTLE_PAUSE: Duration = Duration::from_millis(100);
+const SETTLE_PAUSE: Duration = Duration::from_millis(50);
 /// How long open exchanges may take to end before this peer leaves.
 const LEAVE_MAX: Duration = Duration::from_millis(1500);
 /// How long an interrupted training thread may take for its step and its checkpoint.
@@ -122,6 +122,7 @@ impl Driver {
     }
 
     pub(super) fn round_done(&mut self) {
+        self.training.command(Command::RoundDone);
         if let Stage::Settling { next_round, .. } = &mut self.stage {
             *next_round = Some(Instant::now() + SETTLE_PAUSE);
         }

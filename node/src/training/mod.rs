@@ -74,6 +74,8 @@ pub(crate) enum Command {
     CommitLimit(Clock),
     /// Whether local steps are allowed.
     Allow(bool),
+    /// All exchanges of the round have ended.
+    RoundDone,
     /// The replica has been replaced by one of this clock.
     AdoptClock(Clock),
     /// The ring is complete: this peer's place in it.

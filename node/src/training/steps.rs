@@ -54,6 +54,7 @@ struct Training {
     since_commit: u64,
     evaluation_due: bool,
     held: bool,
+    round_open: bool,
     step_seconds: f64,
     train_seconds: f64,
     wait_seconds: f64,
@@ -90,6 +91,7 @@ pub(super) fn train(replica: Replica, plan: Plan, at: Position, queues: Queues) 
         since_commit: 0,
         evaluation_due: false,
         held: false,
+        round_open: false,
         step_seconds: 0.0,
         train_seconds: 0.0,
         wait_seconds: 0.0,
@@ -170,7 +172,8 @@ impl Training {
         if progress {
             self.tell_progress()?;
         }
-        if round {
+        if round && !self.round_open {
+            self.round_open = true;
             self.tell(Report::RoundDue)?;
         }
         if checkpoint {
@@ -211,11 +214,16 @@ impl Training {
         End::Failed(error)
     }
 
-    /// Commits at the end of the round, or later when a bound has held it back; stretching goes
-    /// on in [`Training::advance`].
+    /// Commits after the local steps of one commit, or later when a bound holds it back.
+    ///
+    /// While the exchanges of the last round are still open, the commit is put off too, but never
+    /// beyond the stretched length: a network slower than the trainer makes commits rarer instead
+    /// of piling up exchanges (backpressure, design: averaging), and never stops a step.
     fn commit_when_due(&mut self) -> Result<(), End> {
-        let due = self.plan.commits && self.since_commit >= self.plan.local_steps;
-        if !due || self.at.clock >= self.limit {
+        let plan = &self.plan;
+        let due = plan.commits && self.since_commit >= plan.local_steps;
+        let put_off = self.round_open && self.since_commit < STRETCH_MAX * plan.local_steps;
+        if !due || put_off || self.at.clock >= self.limit {
             return Ok(());
         }
         self.commit()
@@ -305,6 +313,10 @@ impl Training {
                 self.report = Window::new();
                 return Ok(());
             }
+            Command::RoundDone => {
+                self.round_open = false;
+                return Ok(());
+            }
             Command::AdoptClock(clock) => {
                 self.adopt_clock(clock);
                 return Ok(());
@@ -326,6 +338,7 @@ impl Training {
         self.at.step = self.at.step.max(reached);
         self.since_commit = 0;
         self.held = false;
+        self.round_open = false;
     }
 
     fn mix(

@@ -104,12 +104,12 @@ fn read(thread: &mut TrainingThread) -> (Clock, Vec<f32>) {
 }
 
 #[test]
-fn steps_rounds_and_commits_come_at_their_intervals_and_the_end_leaves_a_checkpoint() {
+fn steps_and_commits_come_at_their_intervals_and_the_end_leaves_a_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
-    let mut thread = start(plan(folder.path(), 7), None);
+    let mut thread = start(Plan { mix_every: 0, ..plan(folder.path(), 7) }, None);
     thread.command(Command::Allow(true));
     let reports = until(&mut thread, |report| matches!(report, Report::StepsDone));
-    assert_eq!(count(&reports, |report| matches!(report, Report::RoundDue)), 2);
+    assert_eq!(count(&reports, |report| matches!(report, Report::RoundDue)), 0);
     assert_eq!(count(&reports, |report| matches!(report, Report::Committed { .. })), 4);
     assert_eq!(read(&mut thread), (Clock(4), vec![7.0, 7.0]));
     thread.command(Command::Stop { evaluate: true });
@@ -132,6 +132,17 @@ fn a_held_commit_stretches_the_round_fourfold_and_then_waits_for_the_limit() {
     assert_eq!(read(&mut thread), (Clock(1), vec![10.0, 10.0]), "2 steps, then 4·2 more");
     thread.command(Command::CommitLimit(Clock(u64::MAX)));
     until(&mut thread, |report| matches!(report, Report::StepsDone));
+}
+
+#[test]
+fn an_open_round_puts_commits_off_and_never_stops_a_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut thread = start(Plan { mix_every: 2, ..plan(folder.path(), 18) }, None);
+    thread.command(Command::Allow(true));
+    let reports = until(&mut thread, |report| matches!(report, Report::StepsDone));
+    // The round of step 2 is never done: commits at 2, at 2 + 4·2, at 10 + 4·2.
+    assert_eq!(count(&reports, |report| matches!(report, Report::RoundDue)), 1);
+    assert_eq!(count(&reports, |report| matches!(report, Report::Committed { .. })), 3);
 }
 
 #[test]
