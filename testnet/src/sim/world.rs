@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dnode_gossip::testing::{Host, peer as name};
+use dnode_gossip::testing::{Effect, Host, peer as name};
 use dnode_gossip::{Config, Event, Input, Start};
 use dnode_protocol::{Clock, Message, Time};
 use rand::{RngExt, SeedableRng};
@@ -53,6 +53,8 @@ pub struct World {
     pub(super) still: bool,
     pub(super) stopped: bool,
     properties: Vec<Box<dyn Property>>,
+    /// Reused memory.
+    effects: Vec<Effect>,
     seed: u64,
 }
 
@@ -78,6 +80,7 @@ impl World {
             still: false,
             stopped: false,
             properties: invariants::table(small),
+            effects: Vec::new(),
             seed,
             rng: ChaCha8Rng::from_rng(&mut rng),
             scenario,
@@ -353,15 +356,18 @@ impl World {
 
     /// Carries out what a host asks for and schedules what it waits for.
     pub(super) fn settle(&mut self, peer: u32) {
+        let mut effects = std::mem::take(&mut self.effects);
         while let Some(host) = self.peers[peer as usize].host.as_mut() {
-            let effects = host.take_effects();
+            host.swap_effects(&mut effects);
             if effects.is_empty() {
                 break;
             }
-            for effect in effects {
+            for effect in effects.drain(..) {
                 self.carry(peer, effect);
             }
         }
+        effects.clear();
+        self.effects = effects;
         self.resume(peer);
         let (now, defect) = (self.now, self.defect);
         let sim = &mut self.peers[peer as usize];
