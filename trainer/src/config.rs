@@ -64,7 +64,7 @@ impl Default for ModelConfig {
     fn default() -> Self {
         Self {
             kind: ModelKind::Mlp,
-            hidden: vec![128],
+            hidden: vec![256, 128],
             layers: 4,
             heads: 4,
             width: 128,

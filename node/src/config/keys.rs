@@ -59,7 +59,7 @@ pub const KEYS: &[Key] = &[
     key("run.steps", Kind::Integer(1, STEPS_MAX), "2000", "steps", "local steps of this peer").should(),
     key("run.batch", Kind::Integer(1, 65_536), "32", "samples", "samples per local step").should(),
     key("model.kind", Kind::Choice(&["mlp", "cnn", "gpt"]), "\"mlp\"", "", "the model").must(),
-    key("model.hidden", Kind::Integers { min: 1, max: 65_536, count_max: 8 }, "[128]", "", "width of each hidden layer")
+    key("model.hidden", Kind::Integers { min: 1, max: 65_536, count_max: 8 }, "[256, 128]", "", "width of each hidden layer")
         .must()
         .only("model.kind", MLP),
     key("model.layers", Kind::Integer(1, 256), "4", "", "transformer blocks").must().only("model.kind", GPT),
