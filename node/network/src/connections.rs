@@ -35,7 +35,7 @@ impl Service {
                     }
                 }
                 let address = self.full_address(address);
-                tracing::info!(%address, "listening");
+                tracing::debug!(%address, "listening");
                 self.report(NetworkEvent::Listening { address });
             }
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
@@ -344,7 +344,7 @@ impl Service {
         }
         session.stage = Stage::Refusing(Instant::now() + REFUSE_LINGER);
         session.withhold();
-        tracing::info!(%peer, %difference, "peer of another run");
+        tracing::debug!(%peer, %difference, "peer of another run");
         self.report(NetworkEvent::Refused { peer, difference, by_us: true });
     }
 
@@ -391,7 +391,7 @@ impl Service {
         let releases = session.releases(connection);
         self.shared.peers().insert(peer, entry);
         self.dialer.up(peer);
-        tracing::info!(%peer, %address, "peer up");
+        tracing::debug!(%peer, %address, "peer up");
         self.report(NetworkEvent::PeerUp { peer, address, incarnation, connection: kind });
         self.release(releases);
         self.open(peer, StreamKind::Bulk);
@@ -412,7 +412,7 @@ impl Service {
             }
             ReaderEnd::Offence(kind, detail) => self.offend(peer, kind, detail).await,
             ReaderEnd::Refused(difference) => {
-                tracing::info!(%peer, %difference, "refused by a peer of another run");
+                tracing::debug!(%peer, %difference, "refused by a peer of another run");
                 self.report(NetworkEvent::Refused { peer, difference, by_us: false });
                 self.hang_up_refused(peer).await;
             }

@@ -249,7 +249,7 @@ impl Service {
         }
         session.end().await;
         if was_up && !self.is_stopping() {
-            tracing::info!(%peer, %reason, "peer down");
+            tracing::debug!(%peer, %reason, "peer down");
             self.report(NetworkEvent::PeerDown { peer, reason });
         }
     }
@@ -261,7 +261,7 @@ impl Service {
         kind: crate::event::OffenceKind,
         detail: String,
     ) {
-        tracing::warn!(%peer, %kind, detail, "peer broke the protocol");
+        tracing::debug!(%peer, %kind, detail, "peer broke the protocol");
         self.report(NetworkEvent::Offence { peer, kind, detail });
         self.end_session(peer, DownReason::Offence).await;
         self.block(peer, OFFENCE_BACK_OFF);
