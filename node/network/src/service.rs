@@ -283,12 +283,6 @@ impl Service {
             return;
         };
         let (receive_bytes, send_bytes) = (buffers.receive_bytes, buffers.send_bytes);
-        if receive_bytes < crate::limits::SOCKET_BUFFER_BYTES {
-            let kib = receive_bytes / 1024;
-            tracing::warn!(
-                "UDP receive buffer {kib} KiB: packets may be lost, raise net.core.rmem_max"
-            );
-        }
         self.report(NetworkEvent::SocketBuffers { receive_bytes, send_bytes });
     }
 

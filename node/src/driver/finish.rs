@@ -16,9 +16,17 @@ const SETTLE_ROUNDS: u32 = 8;
 /// Between two rounds of exchanges after the last step.
 const SETTLE_PAUSE: Duration = Duration::from_millis(50);
 /// How long open exchanges may take to end before this peer leaves.
-const LEAVE_MAX: Duration = Duration::from_millis(1500);
+const LEAVE_MAX: Duration = Duration::from_millis(1000);
 /// How long an interrupted training thread may take for its step and its checkpoint.
-const INTERRUPTED_MAX: Duration = Duration::from_millis(2000);
+const INTERRUPTED_MAX: Duration = Duration::from_millis(1500);
+
+// An interrupted peer is gone within five seconds.
+const _: () = assert!(
+    LEAVE_MAX.as_millis()
+        + INTERRUPTED_MAX.as_millis()
+        + dnode_network::limits::SHUTDOWN_MAX.as_millis()
+        < 5000
+);
 
 /// What the run is doing.
 #[derive(Clone, Copy, Debug)]
