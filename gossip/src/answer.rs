@@ -137,7 +137,7 @@ impl Gossip {
         let Terms { information, weight, lag } = answered.terms.clone();
         let (fragment, clock, abort_wanted) =
             (answered.fragment, answered.clock, answered.abort_wanted);
-        self.information.merge(fragment, &information);
+        self.contain(fragment, &information);
         let peer = exchange.initiator;
         let role = Role::Responder;
         self.event(Event::Applied { exchange, fragment, peer, role, weight, lag, age: 0 });

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use dnode_protocol::frame::Leg;
-use dnode_protocol::{Clock, ExchangeId, FragmentId, Information, Message, PeerId, Phase, Time};
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Information, Message, PeerId, Time};
 use rand::RngExt;
 
 use crate::gossip::Gossip;
-use crate::membership::Standing;
 use crate::{Event, Offence, Output};
 
 /// Snapshots asked for at a time, so that donors are loaded evenly.
@@ -77,15 +76,6 @@ impl Gossip {
         self.event(Event::CatchUpStarted { target });
         self.announce(now);
         self.pull_waiting(now);
-    }
-
-    fn donors(&self) -> impl Iterator<Item = (PeerId, Clock)> + '_ {
-        self.members
-            .iter()
-            .filter(|(_, member)| {
-                member.standing != Standing::Suspected && member.phase != Phase::Joining
-            })
-            .filter_map(|(peer, member)| Some((*peer, member.clock?)))
     }
 
     /// Asks for the fragments that wait; donors are drawn among those near the newest clock.
@@ -167,11 +157,13 @@ impl Gossip {
     }
 
     pub(crate) fn snapshot_received(&mut self, from: PeerId, exchange: ExchangeId, clock: Clock) {
+        let heard = self.heard_of(&from);
         let Some(pull) = self.open_pull(from, exchange).filter(|pull| pull.adopting.is_none())
         else {
             return;
         };
-        pull.adopting = Some(clock);
+        // What it never told anybody but in this tensor does not count.
+        pull.adopting = Some(clock.min(heard));
         let fragment = pull.fragment;
         self.output(Output::Adopt { exchange, fragment });
     }
@@ -187,7 +179,7 @@ impl Gossip {
         catch_up.clock = Some(catch_up.clock.map_or(clock, |least| least.min(clock)));
         let done = catch_up.open.is_empty() && catch_up.waiting.is_empty();
         let reached = catch_up.clock;
-        self.information.merge(pull.fragment, &pull.information);
+        self.contain(pull.fragment, &pull.information);
         self.release(pull.fragment, exchange);
         self.output(Output::Forget { exchange });
         if let Some(clock) = reached.filter(|_| done) {
@@ -197,7 +189,7 @@ impl Gossip {
         }
     }
 
-    /// The replica is replaced; it takes the newest clock known, as a joiner inherits its donors'.
+    /// The replica is replaced; it takes the newest clock believed, as a joiner inherits its donors'.
     ///
     /// The snapshots are as much older as the transfer took. Taking their clock instead would start
     /// the next catch-up at once whenever the transfer takes longer than the gap, and so for ever.

@@ -11,6 +11,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::answer::JOURNAL_MAX;
 use crate::catch_up::{CatchUp, PULLS_OPEN_MAX, Serving};
+use crate::credible::{is_absurd, names_absurd_clock};
 use crate::exchange::{Aborting, Answered, Own, Resolved};
 use crate::information::InformationTable;
 use crate::initiate::ABORTING_MAX;
@@ -124,7 +125,11 @@ impl Gossip {
             Input::PeerDown { peer } => self.peer_down(peer, now),
             Input::Received { from, message } => self.received(from, message, now),
             Input::TensorReceived { from, exchange, leg, clock } => {
-                self.tensor_received(from, exchange, leg, clock);
+                if is_absurd(clock) {
+                    self.offended(from, Offence::Garbage, now);
+                } else {
+                    self.tensor_received(from, exchange, leg, clock);
+                }
             }
             Input::Offence { peer, offence } => self.offended(peer, offence, now),
             Input::FragmentRead { exchange, clock } => self.fragment_read(exchange, clock, now),
@@ -179,10 +184,12 @@ impl Gossip {
         self.members.iter()
     }
 
-    /// Largest clock distance to an active neighbour, commits.
+    /// Largest clock distance to an active neighbour that is believed, commits.
     #[must_use]
     pub fn staleness(&self) -> u64 {
-        let counting = self.members.iter().filter(|(_, member)| member.counts());
+        let doubted = self.doubted();
+        let believed = self.members.iter().filter(|(peer, _)| Some(**peer) != doubted);
+        let counting = believed.filter(|(_, member)| member.counts());
         let distances = counting.filter_map(|(_, member)| Some(member.clock?.distance(self.clock)));
         distances.max().unwrap_or(0)
     }
@@ -275,6 +282,9 @@ impl Gossip {
             return;
         }
         self.heard(from, now);
+        if names_absurd_clock(&message) {
+            return self.offended(from, Offence::Garbage, now);
+        }
         match message {
             Message::Heartbeat(heartbeat) => self.heard_heartbeat(from, heartbeat, now),
             Message::Goodbye => self.peer_down(from, now),

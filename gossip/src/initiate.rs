@@ -180,7 +180,7 @@ impl Gossip {
             member.measured(now.since(own.began));
         }
         if let (Some(terms), OwnState::Applying { snapshot }) = (own.terms, own.state) {
-            self.information.merge(own.fragment, &terms.information);
+            self.contain(own.fragment, &terms.information);
             self.event(Event::Applied {
                 exchange,
                 fragment: own.fragment,

@@ -10,12 +10,13 @@
 //! ```
 //!
 //! The parts: `membership` (who is here), `pairing` (which partner), `initiate` and `answer` (the
-//! two ends of an exchange), `staleness` (the three bounds), `catch_up` (joiners and laggards),
-//! `timers` (everything that expires).
+//! two ends of an exchange), `staleness` (the three bounds), `credible` (which clocks are believed),
+//! `catch_up` (joiners and laggards), `timers` (everything that expires).
 
 mod answer;
 mod catch_up;
 mod config;
+mod credible;
 mod exchange;
 mod gossip;
 mod information;

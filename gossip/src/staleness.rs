@@ -1,6 +1,6 @@
 //! The three staleness bounds: weight by lag, the commit limit, the age of information.
 
-use dnode_protocol::{Clock, FragmentId, PeerId, Time};
+use dnode_protocol::{Clock, FragmentId, Information, PeerId, Time};
 
 use crate::gossip::Gossip;
 use crate::membership::Standing;
@@ -37,9 +37,19 @@ impl Gossip {
         Some(known.ahead_of(self.information.get(fragment, peer)?))
     }
 
+    /// `fragment` now contains what the partner's contained, as far as it can exist: a partner that
+    /// makes up clocks of others must not switch off B3 for them.
+    pub(crate) fn contain(&mut self, fragment: FragmentId, theirs: &Information) {
+        let known = |(peer, clock): &(PeerId, Clock)| (*peer, (*clock).min(self.heard_of(peer)));
+        let entries = theirs.entries.iter().map(known).collect();
+        self.information.merge(fragment, &Information { entries });
+    }
+
     /// The largest clock that B1 and B3 allow now.
     fn commit_limit(&self) -> (Clock, Option<(&'static str, PeerId)>) {
-        let counting = || self.members.iter().filter(|(_, member)| member.counts());
+        let doubted = self.doubted();
+        let believed = || self.members.iter().filter(|(peer, _)| Some(**peer) != doubted);
+        let counting = || believed().filter(|(_, member)| member.counts());
         let bound = self.information_bound();
         let uninformed = counting().find(|(peer, member)| {
             let contained = self.information.oldest(peer);

@@ -69,7 +69,7 @@ fn every_planted_defect_is_found_by_the_invariant_that_names_it() {
         (Defect::DeafToDeadlines, "liveness"),
         (Defect::RepeatsWork, "atomic"),
         (Defect::Chatters, "traffic"),
-        (Defect::InflatesInformation, "information"),
+        (Defect::InflatesClocks, "information"),
         (Defect::MixesNothing, "consensus"),
         (Defect::LosesLastWork, "lease"),
         (Defect::Hoards, "limits"),

@@ -1,0 +1,90 @@
+//! Which clocks are believed: a clock is a peer's own word, and one liar must not move the others.
+
+use dnode_protocol::{Clock, Heartbeat, Message, PeerId, Phase};
+
+use crate::gossip::Gossip;
+use crate::membership::Standing;
+
+/// The first clock that nobody can have: one commit per microsecond reaches it after nine years.
+const CLOCK_END: u64 = 1 << 48;
+/// A lone leader further ahead than this many progress gaps is not believed. Guess: a machine that
+/// ran alone for a while is believed, a number that was made up is not.
+const LEAD_MAX_GAPS: u64 = 16;
+/// Donors needed to tell a liar from a leader: the leader and two that are not.
+const DONORS_TO_DOUBT: usize = 3;
+
+/// Whether nobody can have this clock.
+pub(crate) const fn is_absurd(clock: Clock) -> bool {
+    clock.0 >= CLOCK_END
+}
+
+/// Whether `message` names a clock that nobody can have.
+pub(crate) fn names_absurd_clock(message: &Message) -> bool {
+    match message {
+        Message::Heartbeat(Heartbeat { clock, .. }) | Message::Stale { clock, .. } => {
+            is_absurd(*clock)
+        }
+        Message::Propose { clock, information, .. }
+        | Message::Accept { clock, information, .. } => {
+            is_absurd(*clock) || information.entries.iter().any(|(_, clock)| is_absurd(*clock))
+        }
+        Message::Hello { .. }
+        | Message::Refuse { .. }
+        | Message::Goodbye
+        | Message::Busy { .. }
+        | Message::Ack { .. }
+        | Message::Abort { .. }
+        | Message::Aborted { .. }
+        | Message::Pull { .. } => false,
+    }
+}
+
+impl Gossip {
+    /// Neighbours whose replica could be taken over, with their clocks; the doubted one excluded.
+    pub(crate) fn donors(&self) -> impl Iterator<Item = (PeerId, Clock)> + '_ {
+        let doubted = self.doubted();
+        self.heard_donors().filter(move |(peer, _)| Some(*peer) != doubted)
+    }
+
+    /// The neighbour whose clock is not believed.
+    ///
+    /// With three donors or more it is the newest of them, when its clock leads the own one and
+    /// that of every other donor by more than 16 progress gaps. It is no donor, no target of a
+    /// catch-up, and holds up no commit. A leader within that distance is a fast machine. A second
+    /// donor near it bears it out: the rule stands against one liar, not against two that agree.
+    pub(crate) fn doubted(&self) -> Option<PeerId> {
+        let lead_max = LEAD_MAX_GAPS * self.config.bounds.progress_gap;
+        let mut newest: Option<(PeerId, Clock)> = None;
+        let (mut others, mut donors) = (self.clock, 0);
+        for (peer, clock) in self.heard_donors() {
+            donors += 1;
+            match newest {
+                Some((_, leading)) if leading >= clock => others = others.max(clock),
+                Some((_, overtaken)) => {
+                    others = others.max(overtaken);
+                    newest = Some((peer, clock));
+                }
+                None => newest = Some((peer, clock)),
+            }
+        }
+        let (peer, clock) = newest?;
+        (donors >= DONORS_TO_DOUBT && clock.ahead_of(others) > lead_max).then_some(peer)
+    }
+
+    fn heard_donors(&self) -> impl Iterator<Item = (PeerId, Clock)> + '_ {
+        self.members
+            .iter()
+            .filter(|(_, member)| {
+                member.standing != Standing::Suspected && member.phase != Phase::Joining
+            })
+            .filter_map(|(peer, member)| Some((*peer, member.clock?)))
+    }
+
+    /// The largest clock heard of `peer`, the own one for this peer; nothing can contain more of it.
+    pub(crate) fn heard_of(&self, peer: &PeerId) -> Clock {
+        if *peer == self.me {
+            return self.clock;
+        }
+        self.members.get(peer).and_then(|member| member.clock).unwrap_or_default()
+    }
+}

@@ -1,0 +1,217 @@
+//! A peer that lies about clocks, its own or those of others, moves nobody but itself.
+
+use std::time::Duration;
+
+use dnode_gossip::testing::{Effect, Host, Pair, peer};
+use dnode_gossip::{Config, Event, Input, Role, Start};
+use dnode_protocol::frame::Leg;
+use dnode_protocol::{
+    Clock, ExchangeId, FragmentId, Heartbeat, Information, Message, PeerId, Phase, Time,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const FRAGMENTS: u32 = 3;
+/// The first clock that nobody can have.
+const END: u64 = 1 << 48;
+
+fn heartbeat(clock: u64) -> Message {
+    let clock = Clock(clock);
+    Message::Heartbeat(Heartbeat { clock, samples: 0, step_micros: 0, phase: Phase::Training })
+}
+
+fn received(from: u32, message: Message) -> Input {
+    Input::Received { from: peer(from), message }
+}
+
+/// Peer 0 at clock 0, which has heard these clocks of peers 1, 2, …
+fn host_among(clocks: &[u64]) -> Host {
+    let (me, seed) = (peer(0), [0; 32]);
+    let start = Start { me, incarnation: 1, fragments: FRAGMENTS, clock: Clock(0), seed };
+    let replica = vec![vec![0.0]; FRAGMENTS as usize];
+    let mut host = Host::new(start, Config::default(), replica, Time::ZERO);
+    for index in (1_u32..).take(clocks.len()) {
+        host.handle(Input::PeerUp { peer: peer(index), incarnation: 1 }, Time::ZERO);
+    }
+    for (index, clock) in (1_u32..).zip(clocks) {
+        host.handle(received(index, heartbeat(*clock)), Time::ZERO);
+    }
+    host
+}
+
+fn events(host: &mut Host) -> Vec<Event> {
+    let event = |effect| if let Effect::Event(event) = effect { Some(event) } else { None };
+    host.take_effects().into_iter().filter_map(event).collect()
+}
+
+/// The fragments that `host` has asked for, and of whom.
+fn pulls(host: &mut Host) -> Vec<(PeerId, ExchangeId)> {
+    let pull = |effect| {
+        let Effect::Message { to, message } = effect else { return None };
+        let Message::Pull { exchange, .. } = message else { return None };
+        Some((to, exchange))
+    };
+    host.take_effects().into_iter().filter_map(pull).collect()
+}
+
+/// Serves every pull with a snapshot that claims `clock`; returns who was asked.
+fn serve(host: &mut Host, clock: Clock) -> Vec<PeerId> {
+    let mut asked = Vec::new();
+    while !host.training {
+        let open = pulls(host);
+        assert!(!open.is_empty(), "nothing asked for and not training");
+        for (donor, exchange) in open {
+            asked.push(donor);
+            host.tensor(donor, (exchange, Leg::Snapshot, clock, vec![1.0]), Time::ZERO);
+            while host.has_work() {
+                host.work(Time::ZERO);
+            }
+        }
+    }
+    asked
+}
+
+#[test]
+fn a_clock_that_nobody_can_have_is_garbage_wherever_it_is_named() {
+    let exchange = ExchangeId { initiator: peer(1), incarnation: 1, sequence: 0 };
+    let own = ExchangeId { initiator: peer(0), incarnation: 1, sequence: 0 };
+    let fragment = FragmentId(0);
+    let information = Information::default();
+    let stuffed = Information { entries: vec![(peer(2), Clock(END))] };
+    let (absurd, plain) = (Clock(u64::MAX), Clock(0));
+    let messages = [
+        heartbeat(END),
+        heartbeat(u64::MAX),
+        Message::Propose { exchange, fragment, clock: absurd, information: information.clone() },
+        Message::Propose { exchange, fragment, clock: plain, information: stuffed.clone() },
+        Message::Accept { exchange: own, clock: absurd, information },
+        Message::Accept { exchange: own, clock: plain, information: stuffed },
+        Message::Stale { exchange: own, clock: absurd },
+    ];
+    for message in messages {
+        let mut host = host_among(&[0]);
+        host.handle(received(1, message.clone()), Time::ZERO);
+        let offended =
+            |event: &Event| matches!(event, Event::Offended { peer: p, .. } if *p == peer(1));
+        assert!(events(&mut host).iter().any(offended), "{message:?}");
+        assert!(host.training && host.core.clock() == Clock(0) && host.core.members().len() == 0);
+    }
+    let mut host = host_among(&[0]);
+    host.handle(received(1, heartbeat(3)), Time::ZERO);
+    assert_eq!(host.core.members().len(), 1);
+}
+
+#[test]
+fn a_tensor_of_such_a_clock_is_garbage_and_its_fragment_asked_for_again() {
+    let mut host = host_among(&[40]);
+    let (donor, exchange) = pulls(&mut host)[0];
+    let tensor = (exchange, Leg::Snapshot, Clock(u64::MAX), vec![9.0]);
+    host.tensor(donor, tensor, Time::ZERO);
+    assert!(!host.has_work() && host.core.members().len() == 0);
+    assert!(host.training && host.core.clock() == Clock(0) && host.kept() == 0);
+}
+
+#[test]
+fn a_lone_leader_beyond_reason_moves_nobody_and_holds_up_nobody() {
+    let mut host = host_among(&[2, 3, END - 1]);
+    let mut now = Time::ZERO;
+    for clock in 1..=40 {
+        assert!(host.training && host.commit(0.0, now), "held at {clock}");
+        now = now + SECOND / 10;
+        for index in 1..=2 {
+            host.handle(received(index, heartbeat(clock)), now);
+        }
+        host.handle(received(3, heartbeat(END - 1)), now);
+        // The honest two mix with it, so that their information stays young.
+        for (sequence, from) in [(clock, 1), (clock, 2)] {
+            mix(&mut host, from, sequence, Clock(clock), now);
+        }
+    }
+    assert_eq!(host.core.clock(), Clock(40));
+    assert!(host.core.staleness() <= 1, "{}", host.core.staleness());
+    let moved = |event: &Event| {
+        matches!(event, Event::CatchUpStarted { .. } | Event::Held { .. } | Event::Demoted(_))
+    };
+    assert!(!events(&mut host).iter().any(moved));
+}
+
+/// `from` completes an exchange of every fragment with `host`.
+fn mix(host: &mut Host, from: u32, sequence: u64, clock: Clock, now: Time) {
+    for fragment in 0..FRAGMENTS {
+        let sequence = sequence * u64::from(FRAGMENTS) + u64::from(fragment);
+        let exchange = ExchangeId { initiator: peer(from), incarnation: 1, sequence };
+        let information = Information { entries: vec![(peer(from), clock)] };
+        let fragment = FragmentId(fragment);
+        host.handle(
+            received(from, Message::Propose { exchange, fragment, clock, information }),
+            now,
+        );
+        host.tensor(peer(from), (exchange, Leg::Offer, clock, vec![0.0]), now);
+        while host.has_work() {
+            host.work(now);
+        }
+        host.handle(received(from, Message::Ack { exchange }), now);
+    }
+}
+
+#[test]
+fn a_leader_within_reason_is_a_fast_machine() {
+    let reason = 16 * Config::default().bounds.progress_gap;
+    for (clocks, believed) in [
+        (vec![0, 0, reason], true),
+        (vec![0, 0, reason + 1], false),
+        (vec![0, 30, 30 + reason], true),
+        // Two donors cannot bear each other out: nobody could ever join a small swarm.
+        (vec![0, reason + 1], true),
+        (vec![reason + 1], true),
+    ] {
+        assert_eq!(!host_among(&clocks).training, believed, "{clocks:?}");
+    }
+}
+
+#[test]
+fn a_joiner_catches_up_with_those_that_agree_and_not_with_the_liar() {
+    let mut host = host_among(&[0, 0, 0]);
+    for (from, clock) in [(3, END - 1), (1, 1000), (2, 1001)] {
+        host.handle(received(from, heartbeat(clock)), Time::ZERO);
+    }
+    assert!(!host.training);
+    let asked = serve(&mut host, Clock(1000));
+    assert!(!asked.contains(&peer(3)), "{asked:?}");
+    assert_eq!(host.core.clock(), Clock(1001));
+    assert_eq!(host.clock, Clock(1001));
+}
+
+#[test]
+fn a_snapshot_gives_no_clock_that_its_donor_did_not_name() {
+    let mut host = host_among(&[40]);
+    serve(&mut host, Clock(END - 1));
+    assert_eq!((host.core.clock(), host.clock), (Clock(40), Clock(40)));
+}
+
+#[test]
+fn made_up_news_of_others_does_not_switch_off_the_bound_on_its_age() {
+    let mut config = Config::default();
+    config.bounds.information_age = Some(2);
+    config.bounds.progress_gap = 100;
+    let mut pair = Pair::new(&config, 1);
+    let exchange = ExchangeId { initiator: peer(1), incarnation: 1, sequence: 7 };
+    pair.input(0, Input::PeerUp { peer: peer(2), incarnation: 1 });
+    pair.input(0, received(2, heartbeat(1)));
+    pair.deliver = |_| false;
+    let entries = [0, 1, 2].map(|index| (peer(index), Clock(1000))).to_vec();
+    let (fragment, clock) = (FragmentId(0), Clock(0));
+    let information = Information { entries };
+    pair.input(0, received(1, Message::Propose { exchange, fragment, clock, information }));
+    pair.hosts[0].tensor(peer(1), (exchange, Leg::Offer, clock, vec![1.0]), pair.now);
+    pair.hosts[0].work(pair.now);
+    let applied =
+        |(_, event): &(usize, Event)| matches!(event, Event::Applied { role: Role::Responder, .. });
+    pair.input(0, received(1, Message::Ack { exchange }));
+    assert!(pair.events.iter().any(applied));
+    for (index, want) in [(0, 0), (1, 0), (2, 1)] {
+        let contained = pair.hosts[0].core.contained(fragment, &peer(index));
+        assert_eq!(contained, Some(Clock(want)), "{index}");
+    }
+    pair.input(0, received(2, heartbeat(4)));
+    assert!(!pair.hosts[0].commit(0.0, pair.now), "the news of peer 2 is three commits old");
+}
