@@ -1,8 +1,8 @@
 //! A trainer of one's own in a swarm: linear regression by plain gradient descent, ~60 lines.
 //!
 //! Start it twice, the second time with the address that the first one prints:
-//! `cargo run --release -p dnode --example embed -- --data-dir /tmp/a`
-//! `cargo run --release -p dnode --example embed -- --data-dir /tmp/b --bootstrap <address>`
+//! `cargo run --release -p dnode --example embed -- --data-dir a --shard 0/2`
+//! `cargo run --release -p dnode --example embed -- --data-dir b --shard 1/2 --bootstrap <address>`
 
 use std::ops::Range;
 
@@ -10,19 +10,20 @@ use clap::Parser as _;
 use dnode::cli::{Cli, Command};
 use dnode::{Evaluation, Options, ParameterLayout, StepReport, TrainError, Trainer, TrainerState};
 
-/// Fits `y = w·x` to a hidden `w`; each step draws its own samples.
+/// Fits `y = w·x` to a hidden `w`, one sample a step, each peer on its own samples.
 struct Regression {
     layout: ParameterLayout,
     weights: Vec<f32>,
+    shard: u64,
 }
 
 const HIDDEN: [f32; 4] = [1.0, -2.0, 0.5, 3.0];
 
 impl Regression {
-    fn new() -> Self {
+    fn new(shard: usize) -> Self {
         let mut layout = ParameterLayout::new();
         layout.push("weights", &[HIDDEN.len()]).expect("one tensor fits");
-        Self { layout, weights: vec![0.0; HIDDEN.len()] }
+        Self { layout, weights: vec![0.0; HIDDEN.len()], shard: shard as u64 }
     }
 
     fn error(&self, x: &[f32; 4]) -> f32 {
@@ -30,9 +31,12 @@ impl Regression {
     }
 }
 
-/// Sample number `index`, the same at every peer that asks for it.
-fn sample(index: u64) -> [f32; 4] {
-    std::array::from_fn(|i| ((index.wrapping_mul(4) + i as u64) as f32 * 0.7).sin())
+/// Sample number `index` of a shard: a function of its arguments, so that a run can be repeated.
+fn sample(shard: u64, index: u64) -> [f32; 4] {
+    std::array::from_fn(|i| {
+        let bits = (index * 4 + i as u64 + (shard << 32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        (bits >> 40) as f32 / (1 << 24) as f32 - 0.5
+    })
 }
 
 impl Trainer for Regression {
@@ -41,7 +45,7 @@ impl Trainer for Regression {
     }
 
     fn step(&mut self, step: u64) -> Result<StepReport, TrainError> {
-        let x = sample(step);
+        let x = sample(self.shard, step);
         let error = self.error(&x);
         self.weights.iter_mut().zip(x).for_each(|(w, x)| *w -= 0.1 * error * x);
         Ok(StepReport { loss: error * error, samples: 1, learning_rate: 0.1, gradient_norm: 0.0 })
@@ -56,7 +60,8 @@ impl Trainer for Regression {
     }
 
     fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
-        let squares = (0..100).map(|i| f64::from(self.error(&sample(1_000_000 + i)).powi(2)));
+        let squares =
+            (0..100).map(|i| f64::from(self.error(&sample(u64::from(u32::MAX), i)).powi(2)));
         Ok(Evaluation { loss: squares.sum::<f64>() / 100.0, accuracy: 0.0, count: 100 })
     }
 
@@ -74,7 +79,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let cli = Cli::parse_from(["dnode".to_owned(), "join".to_owned()].into_iter().chain(words));
     let Command::Join(flags) = cli.command else { return Err("only flags of join".into()) };
     let options = Options::new(flags.settings()?.resolve()?);
-    let outcome = dnode::join_blocking(options, Box::new(Regression::new()))?;
+    let trainer = Regression::new(options.config.data.shard);
+    let outcome = dnode::join_blocking(options, Box::new(trainer))?;
     tracing::info!(?outcome, "done");
     Ok(())
 }
