@@ -20,10 +20,10 @@ struct Regression {
 const HIDDEN: [f32; 4] = [1.0, -2.0, 0.5, 3.0];
 
 impl Regression {
-    fn new(shard: usize) -> Self {
+    fn new(shard: u32) -> Self {
         let mut layout = ParameterLayout::new();
         layout.push("weights", &[HIDDEN.len()]).expect("one tensor fits");
-        Self { layout, weights: vec![0.0; HIDDEN.len()], shard: shard as u64 }
+        Self { layout, weights: vec![0.0; HIDDEN.len()], shard: u64::from(shard) }
     }
 
     fn error(&self, x: &[f32; 4]) -> f32 {

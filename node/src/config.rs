@@ -17,10 +17,7 @@ pub use keys::{KEYS, SECTIONS, find};
 pub use kind::{Kind, Reals};
 pub use reference::{file_text, reference_markdown, reference_text};
 pub use run::{run_line, run_spec};
-pub use sections::{
-    Config, Data, DataKind, Gossip, Iid, LogFormat, Model, ModelKind, Network, Node, Optimizer,
-    OptimizerKind, Rule, Run, Schedule, Skew,
-};
+pub use sections::{Config, Gossip, LogFormat, Network, Node, Optimizer, Rule, Run};
 pub use settings::Settings;
 
 impl Default for Config {

@@ -3,7 +3,9 @@
 use toml::Value;
 
 use super::error::ConfigError;
-use super::sections::{Config, Data, DataKind, Gossip, Model, ModelKind, Network, Rule, Skew};
+use dnode_trainer::{DataConfig, DataKind, ModelConfig, ModelKind, Skew};
+
+use super::sections::{Config, Gossip, Network, Rule};
 use super::settings::Settings;
 
 /// A relation that a configuration breaks: the key at fault, the other key, what to do.
@@ -33,7 +35,7 @@ pub(super) fn check(config: &Config, settings: &Settings) -> Result<(), ConfigEr
     })
 }
 
-fn model(model: &Model, data: DataKind) -> Option<Broken> {
+fn model(model: &ModelConfig, data: DataKind) -> Option<Broken> {
     let gpt = model.kind == ModelKind::Gpt;
     if gpt != (data == DataKind::Text) {
         let remedy = "gpt trains on text, mlp and cnn on digits or mnist".to_owned();
@@ -46,7 +48,7 @@ fn model(model: &Model, data: DataKind) -> Option<Broken> {
     None
 }
 
-fn data(data: &Data) -> Option<Broken> {
+fn data(data: &DataConfig) -> Option<Broken> {
     if data.shard >= data.shards {
         let remedy = format!("shards count from 0 to {}", data.shards - 1);
         return Some(Broken("data.shard", "data.shards", remedy));

@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use dnode_trainer::{DataConfig, ModelConfig, OptimizerKind, Schedule};
 use serde::{Deserialize, Serialize};
 
 /// A whole configuration, validated.
@@ -14,9 +15,9 @@ pub struct Config {
     /// `[run]`
     pub run: Run,
     /// `[model]`
-    pub model: Model,
+    pub model: ModelConfig,
     /// `[data]`
-    pub data: Data,
+    pub data: DataConfig,
     /// `[optimizer]`
     pub optimizer: Optimizer,
     /// `[gossip]`
@@ -37,103 +38,6 @@ pub struct Run {
     pub steps: u64,
     /// Samples per local step.
     pub batch: usize,
-}
-
-/// Which model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ModelKind {
-    /// Fully connected layers.
-    Mlp,
-    /// Convolutions for 28×28 images.
-    Cnn,
-    /// Causal transformer over characters or bytes.
-    Gpt,
-}
-
-/// `[model]`: the model.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Model {
-    /// Which model.
-    pub kind: ModelKind,
-    /// Width of each hidden layer (mlp).
-    pub hidden: Vec<usize>,
-    /// Transformer blocks (gpt).
-    pub layers: usize,
-    /// Attention heads (gpt).
-    pub heads: usize,
-    /// Width of the residual stream (gpt).
-    pub width: usize,
-    /// Tokens the model sees at once (gpt).
-    pub context: usize,
-}
-
-/// Which data set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum DataKind {
-    /// The built-in 8×8 digits.
-    Digits,
-    /// MNIST IDX files in a folder.
-    Mnist,
-    /// A UTF-8 text file.
-    Text,
-}
-
-/// How labels are spread over shards.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum Skew {
-    /// Dirichlet parameter of each shard's label distribution; small is skewed.
-    Dirichlet(f64),
-    /// Every shard like the whole.
-    Iid(Iid),
-}
-
-/// The word `iid`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Iid {
-    /// Independent and identically distributed.
-    #[serde(rename = "iid")]
-    Iid,
-}
-
-/// `[data]`: the data and this peer's share of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Data {
-    /// Which data set.
-    pub kind: DataKind,
-    /// Folder (mnist) or file (text).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path: Option<PathBuf>,
-    /// Shards the training data is cut into.
-    pub shards: usize,
-    /// This peer's shard, `0..shards`.
-    pub shard: usize,
-    /// How labels are spread over shards.
-    pub skew: Skew,
-}
-
-/// Which local optimizer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum OptimizerKind {
-    /// Stochastic gradient descent with momentum.
-    Sgd,
-    /// Adam with decoupled weight decay.
-    Adamw,
-}
-
-/// The learning rate after the warm-up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Schedule {
-    /// Falls along half a cosine to `final_fraction` of the peak at the last step.
-    Cosine,
-    /// Stays.
-    Constant,
 }
 
 /// `[optimizer]`: the local optimizer.

@@ -175,7 +175,7 @@ fn flags_win_over_the_file_and_the_file_over_defaults() {
     let config = settings.resolve().unwrap();
     assert_eq!((config.run.seed, config.run.steps, config.run.batch), (6, 7, 32));
     assert_eq!(config.optimizer.learning_rate.to_bits(), 0.001_f64.to_bits());
-    assert_eq!(config.data.skew, Skew::Dirichlet(1.0));
+    assert_eq!(config.data.skew, dnode_trainer::Skew::Dirichlet(1.0));
 }
 
 #[test]
