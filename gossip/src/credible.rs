@@ -10,8 +10,8 @@ const CLOCK_END: u64 = 1 << 48;
 /// A lone leader further ahead than this many progress gaps is not believed. Guess: a machine that
 /// ran alone for a while is believed, a number that was made up is not.
 const LEAD_MAX_GAPS: u64 = 16;
-/// Donors needed to tell a liar from a leader: the leader and two that are not.
-const DONORS_TO_DOUBT: usize = 3;
+/// Witnesses needed to tell a liar from a leader: the leader and two that are not.
+const WITNESSES_TO_DOUBT: usize = 3;
 
 /// Whether nobody can have this clock.
 pub(crate) const fn is_absurd(clock: Clock) -> bool {
@@ -43,21 +43,31 @@ impl Gossip {
     /// Neighbours whose replica could be taken over, with their clocks; the doubted one excluded.
     pub(crate) fn donors(&self) -> impl Iterator<Item = (PeerId, Clock)> + '_ {
         let doubted = self.doubted();
-        self.heard_donors().filter(move |(peer, _)| Some(*peer) != doubted)
+        self.members
+            .iter()
+            .filter(move |(peer, member)| {
+                member.standing != Standing::Suspected
+                    && member.phase != Phase::Joining
+                    && Some(**peer) != doubted
+            })
+            .filter_map(|(peer, member)| Some((*peer, member.clock?)))
     }
 
     /// The neighbour whose clock is not believed.
     ///
-    /// With three donors or more it is the newest of them, when its clock leads the own one and
-    /// that of every other donor by more than 16 progress gaps. It is no donor, no target of a
+    /// With three witnesses or more it is the newest of them, when its clock leads the own one and
+    /// that of every other witness by more than 16 progress gaps. It is no donor, no target of a
     /// catch-up, and holds up no commit. A leader within that distance is a fast machine. A second
-    /// donor near it bears it out: the rule stands against one liar, not against two that agree.
+    /// witness near it bears it out: the rule stands against one liar, not against two that agree.
+    ///
+    /// A peer that catches up is a witness too, else a liar who set all to catch up would never be
+    /// found out. One that has never committed is none: many that join a lone peer must believe it.
     pub(crate) fn doubted(&self) -> Option<PeerId> {
         let lead_max = LEAD_MAX_GAPS * self.config.bounds.progress_gap;
         let mut newest: Option<(PeerId, Clock)> = None;
-        let (mut others, mut donors) = (self.clock, 0);
-        for (peer, clock) in self.heard_donors() {
-            donors += 1;
+        let (mut others, mut witnesses) = (self.clock, 0);
+        for (peer, clock) in self.witnesses() {
+            witnesses += 1;
             match newest {
                 Some((_, leading)) if leading >= clock => others = others.max(clock),
                 Some((_, overtaken)) => {
@@ -68,16 +78,16 @@ impl Gossip {
             }
         }
         let (peer, clock) = newest?;
-        (donors >= DONORS_TO_DOUBT && clock.ahead_of(others) > lead_max).then_some(peer)
+        (witnesses >= WITNESSES_TO_DOUBT && clock.ahead_of(others) > lead_max).then_some(peer)
     }
 
-    fn heard_donors(&self) -> impl Iterator<Item = (PeerId, Clock)> + '_ {
+    /// Neighbours that are not silent and have committed.
+    fn witnesses(&self) -> impl Iterator<Item = (PeerId, Clock)> + '_ {
         self.members
             .iter()
-            .filter(|(_, member)| {
-                member.standing != Standing::Suspected && member.phase != Phase::Joining
-            })
+            .filter(|(_, member)| member.standing != Standing::Suspected)
             .filter_map(|(peer, member)| Some((*peer, member.clock?)))
+            .filter(|(_, clock)| *clock > Clock(0))
     }
 
     /// The largest clock heard of `peer`, the own one for this peer; nothing can contain more of it.

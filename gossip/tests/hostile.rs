@@ -157,11 +157,13 @@ fn mix(host: &mut Host, from: u32, sequence: u64, clock: Clock, now: Time) {
 fn a_leader_within_reason_is_a_fast_machine() {
     let reason = 16 * Config::default().bounds.progress_gap;
     for (clocks, believed) in [
-        (vec![0, 0, reason], true),
-        (vec![0, 0, reason + 1], false),
-        (vec![0, 30, 30 + reason], true),
-        // Two donors cannot bear each other out: nobody could ever join a small swarm.
-        (vec![0, reason + 1], true),
+        (vec![1, 1, 1 + reason], true),
+        (vec![1, 1, 2 + reason], false),
+        (vec![1, 30, 30 + reason], true),
+        // Who has never committed says nothing about how far others are.
+        (vec![0, 0, 2 + reason], true),
+        // Two cannot bear each other out: nobody could ever join a small swarm.
+        (vec![1, 2 + reason], true),
         (vec![reason + 1], true),
     ] {
         assert_eq!(!host_among(&clocks).training, believed, "{clocks:?}");
@@ -171,7 +173,7 @@ fn a_leader_within_reason_is_a_fast_machine() {
 #[test]
 fn a_joiner_catches_up_with_those_that_agree_and_not_with_the_liar() {
     let mut host = host_among(&[0, 0, 0]);
-    for (from, clock) in [(3, END - 1), (1, 1000), (2, 1001)] {
+    for (from, clock) in [(1, 1000), (2, 1001), (3, END - 1)] {
         host.handle(received(from, heartbeat(clock)), Time::ZERO);
     }
     assert!(!host.training);
@@ -179,6 +181,20 @@ fn a_joiner_catches_up_with_those_that_agree_and_not_with_the_liar() {
     assert!(!asked.contains(&peer(3)), "{asked:?}");
     assert_eq!(host.core.clock(), Clock(1001));
     assert_eq!(host.clock, Clock(1001));
+}
+
+#[test]
+fn peers_that_a_liar_set_to_catch_up_bear_witness_against_it() {
+    let mut host = host_among(&[2, 3, END - 1]);
+    for (index, clock) in [(1, 2), (2, 3)] {
+        let mut message = heartbeat(clock);
+        if let Message::Heartbeat(heartbeat) = &mut message {
+            heartbeat.phase = Phase::Joining;
+        }
+        host.handle(received(index, message), Time::ZERO);
+    }
+    host.handle(received(3, heartbeat(END - 1)), Time::ZERO);
+    assert!(host.training);
 }
 
 #[test]
