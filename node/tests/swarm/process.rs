@@ -5,11 +5,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use dnode_protocol::PeerId;
 use serde_json::Value;
 use tempfile::TempDir;
 
+const PROGRAM: &str = env!("CARGO_BIN_EXE_dnode");
+const LOOPBACK: &str = "/ip4/127.0.0.1/udp/0/quic-v1";
 /// Longest wait for anything: far more than a healthy run needs on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(90);
+/// What a failed test shows of each peer's log and metrics.
+const LINES_SHOWN: usize = 40;
+const LINE_SHOWN: usize = 240;
 /// Between two looks at a condition.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -38,7 +44,7 @@ pub(crate) struct Peer {
 impl Peer {
     /// Starts a peer in `root/name` with the flags every test wants, and `flags`.
     pub(crate) fn start(root: &TempDir, name: &str, flags: &[&str]) -> Self {
-        Self::start_listening(root, name, "/ip4/127.0.0.1/udp/0/quic-v1", flags)
+        Self::start_listening(root, name, LOOPBACK, flags)
     }
 
     /// [`Peer::start`] at a listening address.
@@ -48,23 +54,49 @@ impl Peer {
         listen: &str,
         flags: &[&str],
     ) -> Self {
+        let flags = [&["--listen", listen], flags].concat();
+        Self::run(root, name, Command::new(PROGRAM), &flags)
+    }
+
+    /// [`Peer::start`] with a log that names every exchange.
+    pub(crate) fn start_debugging(root: &TempDir, name: &str, flags: &[&str]) -> Self {
+        let mut program = Command::new(PROGRAM);
+        program.env("RUST_LOG", "warn,dnode=debug");
+        Self::run(root, name, program, &[&["--listen", LOOPBACK], flags].concat())
+    }
+
+    /// [`Peer::start`] by a shell that does `before` first.
+    pub(crate) fn start_after(root: &TempDir, name: &str, before: &str, flags: &[&str]) -> Self {
+        let mut shell = Command::new("bash");
+        shell.args(["-c", &format!("{before} && exec \"$0\" \"$@\""), PROGRAM]);
+        Self::run(root, name, shell, &[&["--listen", LOOPBACK], flags].concat())
+    }
+
+    fn run(root: &TempDir, name: &str, mut program: Command, flags: &[&str]) -> Self {
         let folder = root.path().join(name);
         std::fs::create_dir_all(&folder).unwrap();
         let log = std::fs::File::options().append(true).create(true).open(folder.join("log"));
         let log = log.unwrap();
         let _ = std::fs::remove_file(folder.join("data/address"));
-        let child = Command::new(env!("CARGO_BIN_EXE_dnode"))
+        if !program.get_envs().any(|(name, _)| name == "RUST_LOG") {
+            program.env_remove("RUST_LOG");
+        }
+        let child = program
             .args(["join", "--exit-with-stdin", "--no-mdns", "--data-dir", "data"])
-            .args(["--listen", listen])
             .args(flags)
             .current_dir(&folder)
-            .env_remove("RUST_LOG")
             .stdin(Stdio::piped())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
             .spawn()
             .unwrap();
         Self { child, folder }
+    }
+
+    /// Its name.
+    pub(crate) fn id(&mut self) -> PeerId {
+        let start = self.wait_line("start", |line| line["kind"] == "start");
+        start["peer"].as_str().unwrap().parse().unwrap()
     }
 
     pub(crate) fn data(&self) -> PathBuf {
@@ -129,6 +161,20 @@ impl Peer {
         last
     }
 
+    /// The end of log and metrics, for whoever reads a failure.
+    #[expect(clippy::print_stderr, reason = "part of the message of a failed test")]
+    fn show_end(&self) {
+        let metrics = std::fs::read_to_string(self.data().join("metrics.jsonl"));
+        for text in [self.log(), metrics.unwrap_or_default()] {
+            let lines: Vec<&str> = text.lines().collect();
+            let end: Vec<String> = lines[lines.len().saturating_sub(LINES_SHOWN)..]
+                .iter()
+                .map(|line| line.chars().take(LINE_SHOWN).collect())
+                .collect();
+            eprintln!("{}:\n{}", self.folder.display(), end.join("\n"));
+        }
+    }
+
     /// What happens when the program that started it dies.
     pub(crate) fn close_stdin(&mut self) {
         self.child.stdin = None;
@@ -152,6 +198,9 @@ impl Drop for Peer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            self.show_end();
+        }
     }
 }
 

@@ -1,0 +1,122 @@
+//! A disk that is full: the checkpoint before is kept, and training goes on to its end.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::process::{Peer, checkpoints, wait};
+
+/// Long enough that the disk is full before the end.
+const RUN: [&str; 8] = [
+    "--steps",
+    "40000",
+    "--set",
+    "run.batch=16",
+    "--set",
+    "node.checkpoint_every=1000",
+    "--set",
+    "optimizer.learning_rate=0.01",
+];
+const KEPT: &str = "the earlier checkpoint is untouched and training goes on";
+const NO_METRICS: &str = "cannot write metrics; training goes on without them";
+
+/// A small file system of its own, until it is dropped.
+struct SmallDisk {
+    path: PathBuf,
+}
+
+impl SmallDisk {
+    /// `None` where the system does not let this process mount one.
+    fn mount(path: &Path) -> Option<Self> {
+        std::fs::create_dir_all(path).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=32m", "tmpfs"]).arg(path);
+        let mounted = mount.output().is_ok_and(|output| output.status.success());
+        mounted.then(|| Self { path: path.to_owned() })
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.path.join("filler")
+    }
+
+    /// Takes every byte that is left.
+    fn fill(&self) {
+        let mut file =
+            std::fs::File::options().append(true).create(true).open(self.filler()).unwrap();
+        let mut bytes = 1 << 20;
+        while bytes > 0 {
+            if file.write_all(&vec![0; bytes]).is_err() {
+                bytes /= 2;
+            }
+        }
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.path).status();
+    }
+}
+
+/// The peer trains to its end although it can write nothing.
+fn ends_well(peer: &mut Peer) {
+    let status = peer.wait_exit();
+    let log = peer.log();
+    assert!(status.success(), "{status}\n{log}");
+    for wanted in [KEPT, NO_METRICS, "all steps done"] {
+        assert!(log.contains(wanted), "{wanted}\n{log}");
+    }
+}
+
+/// The next start in the same data directory goes on from `step`, the newest checkpoint.
+fn resumes(root: &TempDir, name: &str, incarnation: u64, step: u64) {
+    let mut again = Peer::start(root, name, &[&RUN[..], &["--resume"]].concat());
+    let line = again
+        .wait_line("start", |line| line["kind"] == "start" && line["incarnation"] == incarnation);
+    assert_eq!(line["step"].as_u64(), Some(step), "{line}");
+    assert!(!again.log().contains("using the checkpoint before it"), "{}", again.log());
+    assert_eq!(again.finish()["reason"], "steps done");
+}
+
+#[test]
+fn a_full_disk_costs_checkpoints_and_metrics_but_not_the_run() {
+    let root = tempfile::tempdir().unwrap();
+    let Some(disk) = SmallDisk::mount(&root.path().join("peer/data")) else {
+        // Without the right to mount, the limit on file sizes is the real thing there is.
+        return limited_file_size(&root);
+    };
+    let mut peer = Peer::start(&root, "peer", &RUN);
+    peer.wait_event("checkpoint");
+    wait("a checkpoint fails", || {
+        disk.fill();
+        peer.log().contains(KEPT).then_some(())
+    });
+    ends_well(&mut peer);
+    let names = checkpoints(&peer.data());
+    let newest = names.last().unwrap();
+    assert!(!names.iter().any(|name| name.starts_with('.')), "{names:?}");
+    std::fs::remove_file(disk.filler()).unwrap();
+    resumes(&root, "peer", 2, newest.parse().unwrap());
+}
+
+#[test]
+fn files_that_may_not_grow_cost_checkpoints_and_metrics_but_not_the_run() {
+    limited_file_size(&tempfile::tempdir().unwrap());
+}
+
+fn limited_file_size(root: &TempDir) {
+    let mut first = Peer::start(root, "limited", &RUN);
+    first.wait_step(100);
+    first.signal("INT");
+    let step = first.finish()["step"].as_u64().unwrap();
+    // In KiB: room for the parameters, not for the rest of the state, and for a while of metrics.
+    let before = "trap '' XFSZ && ulimit -f 64";
+    let flags = [&RUN[..], &["--resume"]].concat();
+    let mut limited = Peer::start_after(root, "limited", before, &flags);
+    ends_well(&mut limited);
+    let names = checkpoints(&limited.data());
+    assert_eq!(names.last().unwrap().parse::<u64>().unwrap(), step, "{names:?}");
+    resumes(root, "limited", 3, step);
+}
