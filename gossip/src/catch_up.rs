@@ -299,7 +299,7 @@ impl Gossip {
     /// The trainer has copied a fragment: for a joiner, or for an own exchange.
     pub(crate) fn fragment_read(&mut self, exchange: ExchangeId, clock: Clock, now: Time) {
         if exchange.initiator == self.me {
-            return self.own_read(exchange, clock);
+            return self.own_read(exchange, clock, now);
         }
         let serving = self.serving.remove(&exchange).filter(|serving| serving.wanted);
         let Some(Serving { joiner: to, fragment, .. }) = serving else {

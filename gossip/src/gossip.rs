@@ -53,6 +53,9 @@ pub struct Gossip {
     pub(crate) in_round: bool,
     pub(crate) next_sequence: u64,
     pub(crate) own: BTreeMap<u64, Own>,
+    /// Fragments the trainer still has to copy for own exchanges that have ended meanwhile. They
+    /// count as open, so that partners that accept and withdraw cannot pile up trainer work.
+    pub(crate) unwanted_reads: usize,
     pub(crate) applied: Sequences,
     pub(crate) aborting: BTreeMap<u64, Aborting>,
     pub(crate) answered: BTreeMap<ExchangeId, Answered>,
@@ -105,6 +108,7 @@ impl Gossip {
             in_round: false,
             next_sequence: 0,
             own: BTreeMap::new(),
+            unwanted_reads: 0,
             applied: Sequences::default(),
             aborting: BTreeMap::new(),
             answered: BTreeMap::new(),

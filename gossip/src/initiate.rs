@@ -22,7 +22,7 @@ impl Gossip {
         }
         let mut waiting = std::mem::take(&mut self.round);
         let mut kept = Vec::new();
-        while self.own.len() < self.config.own_max && !waiting.is_empty() {
+        while self.own.len() + self.unwanted_reads < self.config.own_max && !waiting.is_empty() {
             let entry = waiting.remove(0);
             if self.leases.contains_key(&entry.fragment) {
                 kept.push(entry);
@@ -138,9 +138,11 @@ impl Gossip {
         }
     }
 
-    pub(crate) fn own_read(&mut self, exchange: ExchangeId, clock: Clock) {
+    pub(crate) fn own_read(&mut self, exchange: ExchangeId, clock: Clock, now: Time) {
         let Some(own) = self.own.get_mut(&exchange.sequence) else {
-            return self.output(Output::Forget { exchange });
+            self.output(Output::Forget { exchange });
+            self.unwanted_reads = self.unwanted_reads.saturating_sub(1);
+            return self.begin_exchanges(now);
         };
         if own.state != OwnState::Reading {
             return;
@@ -271,6 +273,9 @@ impl Gossip {
         let Some(own) = self.own.remove(&sequence) else {
             return;
         };
+        if own.state == OwnState::Reading {
+            self.unwanted_reads += 1;
+        }
         let exchange = self.exchange_id(sequence);
         self.release(own.fragment, exchange);
         self.output(Output::Forget { exchange });

@@ -231,3 +231,36 @@ fn made_up_news_of_others_does_not_switch_off_the_bound_on_its_age() {
     pair.input(0, received(2, heartbeat(4)));
     assert!(!pair.hosts[0].commit(0.0, pair.now), "the news of peer 2 is three commits old");
 }
+
+#[test]
+fn a_partner_that_accepts_and_withdraws_piles_up_no_work_for_the_trainer() {
+    const MANY: u32 = 100;
+    let (me, seed) = (peer(0), [0; 32]);
+    let start = Start { me, incarnation: 1, fragments: MANY, clock: Clock(0), seed };
+    let config = Config::default();
+    let own_max = config.own_max;
+    let mut host = Host::new(start, config, vec![vec![0.0]; MANY as usize], Time::ZERO);
+    host.handle(Input::PeerUp { peer: peer(1), incarnation: 1 }, Time::ZERO);
+    host.handle(received(1, heartbeat(0)), Time::ZERO);
+    host.take_effects();
+    host.handle(Input::RoundDue, Time::ZERO);
+    let (mut withdrawn, mut done) = (0, false);
+    while !done {
+        let proposed = |effect| {
+            let Effect::Message { message, .. } = effect else { return None };
+            if let Message::Propose { exchange, .. } = message { Some(exchange) } else { None }
+        };
+        for exchange in host.take_effects().into_iter().filter_map(proposed) {
+            let information = Information::default();
+            let accept = Message::Accept { exchange, clock: Clock(0), information };
+            host.handle(received(1, accept), Time::ZERO);
+            host.handle(received(1, Message::Aborted { exchange }), Time::ZERO);
+            withdrawn += 1;
+        }
+        assert!(host.works() <= own_max, "{} copies wait", host.works());
+        // The trainer is between two steps only now.
+        done = host.work(Time::ZERO).is_none();
+    }
+    assert_eq!(withdrawn, MANY, "every fragment had its turn");
+    assert_eq!(host.kept(), 0);
+}
