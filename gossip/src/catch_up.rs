@@ -58,7 +58,7 @@ impl Gossip {
     /// Starts to catch up when a neighbour in good standing is further ahead than B1 would let an
     /// active neighbour run: it has given up on this peer, or this peer has just joined.
     pub(crate) fn consider_catch_up(&mut self, now: Time) {
-        if self.catch_up.is_some() || self.leaving || self.finished {
+        if self.catch_up.is_some() || self.waiting || self.leaving || self.finished {
             return;
         }
         let gap = self.config.bounds.progress_gap;

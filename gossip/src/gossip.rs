@@ -46,6 +46,7 @@ pub struct Gossip {
     pub(crate) limit: Clock,
     pub(crate) wants_commit: bool,
     pub(crate) held_since: Option<Time>,
+    pub(crate) waiting: bool,
     pub(crate) finished: bool,
     pub(crate) leaving: bool,
 
@@ -102,6 +103,7 @@ impl Gossip {
             limit: Clock(u64::MAX),
             wants_commit: false,
             held_since: None,
+            waiting: false,
             finished: false,
             leaving: false,
             round: Vec::new(),
@@ -155,6 +157,12 @@ impl Gossip {
             }
             Input::Undone { exchange } => self.undone(exchange, now),
             Input::Adopted { exchange } => self.adopted(exchange, now),
+            Input::Wait => self.waiting = true,
+            Input::Begin => {
+                self.waiting = false;
+                self.announce(now);
+                self.consider_catch_up(now);
+            }
             Input::RoundDue => self.round_due(now),
             Input::Committed { clock, samples, step_time } => {
                 self.samples = samples;
@@ -237,7 +245,7 @@ impl Gossip {
     }
 
     pub(crate) fn phase(&self) -> Phase {
-        match (self.catch_up.is_some(), self.finished) {
+        match (self.catch_up.is_some() || self.waiting, self.finished) {
             (true, _) => Phase::Joining,
             (false, true) => Phase::Finished,
             (false, false) => Phase::Training,

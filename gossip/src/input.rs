@@ -96,6 +96,11 @@ pub enum Input {
         /// The exchange.
         exchange: ExchangeId,
     },
+    /// The trainer waits, for example for peers it requires: until [`Input::Begin`] this peer is
+    /// nobody's partner, holds nobody up, and does not catch up.
+    Wait,
+    /// The trainer begins.
+    Begin,
     /// The trainer did so many local steps that a round of exchanges is due.
     RoundDue,
     /// The trainer did an outer step.

@@ -323,3 +323,18 @@ fn a_wanted_commit_is_remembered_though_the_limit_rises_and_falls_before_it_is_d
     }
     assert!(demoted(2)(&pair), "{:?}", pair.events);
 }
+
+#[test]
+fn a_waiting_peer_holds_nobody_up_and_catches_up_when_it_begins() {
+    let mut pair = Pair::new(&Config::default(), 1);
+    pair.input(1, Input::Wait);
+    pair.run_until(SECOND, |_| false);
+    for _ in 0..40 {
+        assert!(pair.hosts[0].commit(0.0, pair.now), "a waiting peer holds nobody up");
+        pair.input(0, Input::Deadline);
+    }
+    pair.run_until(SECOND, |_| false);
+    assert_eq!(pair.hosts[1].clock, Clock(0));
+    pair.input(1, Input::Begin);
+    assert!(pair.run_until(LONG, |p| p.hosts[1].clock == Clock(40) && at_rest(p)));
+}

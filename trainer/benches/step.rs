@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use dnode_trainer::{
     Batch, BatchSource, Input, ModelConfig, ModelKind, NativeConfig, NativeTrainer,
-    OptimizerOverrides, SampleShape, Trainer,
+    OptimizerConfig, OptimizerKind, SampleShape, Trainer,
 };
 
 /// Steps before the clock counts.
@@ -101,10 +101,20 @@ fn workloads() -> Vec<Workload> {
     ]
 }
 
+impl Workload {
+    /// AdamW for text, plain descent for images, as the design study measured.
+    fn optimizer(&self) -> OptimizerConfig {
+        OptimizerConfig::default_of(match self.model.kind {
+            ModelKind::Mlp | ModelKind::Cnn => OptimizerKind::Sgd,
+            ModelKind::Gpt => OptimizerKind::Adamw,
+        })
+    }
+}
+
 /// Median and minimum, milliseconds per step.
 fn measure(workload: &Workload, threads: usize) -> (f64, f64) {
     let config = NativeConfig {
-        optimizer: OptimizerOverrides::default().resolve(workload.model.kind),
+        optimizer: workload.optimizer(),
         model: workload.model.clone(),
         seed: 1,
         batch: workload.batch,

@@ -210,81 +210,13 @@ pub struct OptimizerConfig {
     pub accumulate: usize,
 }
 
-/// The optimizer as the user writes it: what is absent keeps the default of model and kind.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct OptimizerOverrides {
-    /// See [`OptimizerConfig::kind`].
-    pub kind: Option<OptimizerKind>,
-    /// See [`OptimizerConfig::learning_rate`].
-    pub learning_rate: Option<f32>,
-    /// See [`OptimizerConfig::momentum`].
-    pub momentum: Option<f32>,
-    /// See [`OptimizerConfig::nesterov`].
-    pub nesterov: Option<bool>,
-    /// See [`OptimizerConfig::beta1`].
-    pub beta1: Option<f32>,
-    /// See [`OptimizerConfig::beta2`].
-    pub beta2: Option<f32>,
-    /// See [`OptimizerConfig::epsilon`].
-    pub epsilon: Option<f32>,
-    /// See [`OptimizerConfig::weight_decay`].
-    pub weight_decay: Option<f32>,
-    /// See [`OptimizerConfig::warmup_steps`].
-    pub warmup_steps: Option<u64>,
-    /// See [`OptimizerConfig::schedule`].
-    pub schedule: Option<Schedule>,
-    /// See [`OptimizerConfig::final_fraction`].
-    pub final_fraction: Option<f32>,
-    /// See [`OptimizerConfig::clip_norm`].
-    pub clip_norm: Option<f32>,
-    /// See [`OptimizerConfig::accumulate`].
-    pub accumulate: Option<usize>,
-}
-
-impl OptimizerOverrides {
-    /// Fills what is absent with the defaults for `model` and the chosen kind.
-    #[must_use]
-    pub fn resolve(&self, model: ModelKind) -> OptimizerConfig {
-        let own = OptimizerConfig::default_for(model);
-        let base = match self.kind {
-            Some(kind) if kind != own.kind => OptimizerConfig::default_of(kind),
-            Some(_) | None => own,
-        };
-        OptimizerConfig {
-            kind: base.kind,
-            learning_rate: self.learning_rate.unwrap_or(base.learning_rate),
-            momentum: self.momentum.unwrap_or(base.momentum),
-            nesterov: self.nesterov.unwrap_or(base.nesterov),
-            beta1: self.beta1.unwrap_or(base.beta1),
-            beta2: self.beta2.unwrap_or(base.beta2),
-            epsilon: self.epsilon.unwrap_or(base.epsilon),
-            weight_decay: self.weight_decay.unwrap_or(base.weight_decay),
-            warmup_steps: self.warmup_steps.unwrap_or(base.warmup_steps),
-            schedule: self.schedule.unwrap_or(base.schedule),
-            final_fraction: self.final_fraction.unwrap_or(base.final_fraction),
-            clip_norm: self.clip_norm.unwrap_or(base.clip_norm),
-            accumulate: self.accumulate.unwrap_or(base.accumulate),
-        }
-    }
-}
-
 impl OptimizerConfig {
-    /// What suits a model when the user sets nothing.
-    #[must_use]
-    pub const fn default_for(model: ModelKind) -> Self {
-        match model {
-            ModelKind::Mlp | ModelKind::Cnn => Self::default_of(OptimizerKind::Sgd),
-            ModelKind::Gpt => Self::default_of(OptimizerKind::Adamw),
-        }
-    }
-
     /// The defaults of a kind; those of adamw are nanoGPT's for characters.
     #[must_use]
     pub const fn default_of(kind: OptimizerKind) -> Self {
         let sgd = Self {
             kind,
-            learning_rate: 0.05,
+            learning_rate: 0.02,
             momentum: 0.9,
             nesterov: false,
             beta1: 0.9,
@@ -344,7 +276,6 @@ impl OptimizerConfig {
 }
 
 #[cfg(test)]
-#[expect(clippy::float_cmp, reason = "these values are exact")]
 mod tests {
     use super::*;
 
@@ -372,7 +303,7 @@ mod tests {
             "model.hidden = [] is out of range: expected 1 to 256 widths, each 1..=65536",
         );
         let optimizer =
-            OptimizerConfig { momentum: 1.0, ..OptimizerConfig::default_for(ModelKind::Mlp) };
+            OptimizerConfig { momentum: 1.0, ..OptimizerConfig::default_of(OptimizerKind::Sgd) };
         assert_eq!(
             optimizer.validate().unwrap_err().to_string(),
             "optimizer.momentum = 1.0 is out of range: expected 0 <= value < 1"
@@ -382,22 +313,9 @@ mod tests {
     }
 
     #[test]
-    fn overrides_keep_the_defaults_of_the_chosen_kind() {
-        let overrides = OptimizerOverrides {
-            kind: Some(OptimizerKind::Sgd),
-            momentum: Some(0.5),
-            ..OptimizerOverrides::default()
-        };
-        let config = overrides.resolve(ModelKind::Gpt);
-        assert_eq!(config.momentum, 0.5);
-        assert_eq!(
-            config.learning_rate,
-            OptimizerConfig::default_for(ModelKind::Mlp).learning_rate
-        );
-        let config = OptimizerOverrides::default().resolve(ModelKind::Gpt);
-        assert_eq!(config, OptimizerConfig::default_for(ModelKind::Gpt));
-        for model in [ModelKind::Mlp, ModelKind::Cnn, ModelKind::Gpt] {
-            assert!(OptimizerConfig::default_for(model).validate().is_ok());
+    fn the_defaults_of_both_kinds_are_legal() {
+        for kind in [OptimizerKind::Sgd, OptimizerKind::Adamw] {
+            assert!(OptimizerConfig::default_of(kind).validate().is_ok());
         }
     }
 
@@ -405,7 +323,6 @@ mod tests {
     fn unknown_keys_are_refused() {
         assert!(serde_json::from_str::<ModelConfig>(r#"{"kind":"gpt","width":64}"#).is_ok());
         assert!(serde_json::from_str::<ModelConfig>(r#"{"wdth":64}"#).is_err());
-        assert!(serde_json::from_str::<OptimizerOverrides>(r#"{"kind":"adamw"}"#).is_ok());
-        assert!(serde_json::from_str::<OptimizerOverrides>(r#"{"lr":1}"#).is_err());
+        assert!(serde_json::from_str::<OptimizerConfig>(r#"{"lr":1}"#).is_err());
     }
 }

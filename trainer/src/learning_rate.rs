@@ -30,7 +30,7 @@ pub fn learning_rate(config: &OptimizerConfig, step: u64, total: u64) -> f32 {
 #[expect(clippy::float_cmp, reason = "these values are exact")]
 mod tests {
     use super::*;
-    use crate::config::ModelKind;
+    use crate::config::OptimizerKind;
 
     #[test]
     fn rates_at_key_steps() {
@@ -38,7 +38,7 @@ mod tests {
             learning_rate: 1.0,
             warmup_steps: 10,
             final_fraction: 0.2,
-            ..OptimizerConfig::default_for(ModelKind::Gpt)
+            ..OptimizerConfig::default_of(OptimizerKind::Adamw)
         };
         let check = |step, want: f32| {
             let got = learning_rate(&config, step, 110);
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn a_warm_up_longer_than_the_run_is_followed_by_the_lowest_rate() {
-        let config = OptimizerConfig::default_for(ModelKind::Gpt);
+        let config = OptimizerConfig::default_of(OptimizerKind::Adamw);
         assert!(learning_rate(&config, 49, 50) <= config.learning_rate);
         assert!(learning_rate(&config, 200, 50) < 0.2 * config.learning_rate);
     }

@@ -21,10 +21,7 @@ mod sketch;
 
 pub use batch::{Batch, Input, SampleShape};
 pub use checkpoint::Checkpoint;
-pub use config::{
-    ConfigError, ModelConfig, ModelKind, OptimizerConfig, OptimizerKind, OptimizerOverrides,
-    Schedule,
-};
+pub use config::{ConfigError, ModelConfig, ModelKind, OptimizerConfig, OptimizerKind, Schedule};
 pub use data::{DataConfig, DataError, DataKind, Dataset, Skew};
 pub use learning_rate::learning_rate;
 pub use mix::{MixError, MixReport, NORM_FACTOR_MAX, NORM_SLACK_RMS};

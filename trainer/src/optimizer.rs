@@ -304,7 +304,7 @@ mod tests {
         let config = OptimizerConfig {
             learning_rate: 1.0,
             weight_decay: 0.5,
-            ..OptimizerConfig::default_for(crate::config::ModelKind::Gpt)
+            ..OptimizerConfig::default_of(OptimizerKind::Adamw)
         };
         let mut optimizer = Optimizer::new(config, &layout);
         let mut parameters = vec![2.0; 6];
@@ -316,7 +316,7 @@ mod tests {
     fn long_update_counts_survive_saving() {
         let mut layout = ParameterLayout::new();
         layout.push("weight", &[2, 2]).unwrap();
-        let config = OptimizerConfig::default_for(crate::config::ModelKind::Gpt);
+        let config = OptimizerConfig::default_of(OptimizerKind::Adamw);
         let mut optimizer = Optimizer::new(config, &layout);
         optimizer.updates = 5 * COUNT_DIGIT + 12_345_679;
         let mut copy = optimizer.clone();

@@ -2,7 +2,7 @@
 
 use dnode_trainer::{
     Batch, BatchSource, Input, ModelConfig, ModelKind, NativeConfig, NativeTrainer,
-    OptimizerConfig, SampleShape, Schedule, Trainer,
+    OptimizerConfig, OptimizerKind, SampleShape, Schedule, Trainer,
 };
 
 /// `count` fixed samples; batch `micro` of any step begins at sample `micro · samples`.
@@ -86,12 +86,23 @@ pub(crate) fn config(kind: ModelKind) -> NativeConfig {
         optimizer: OptimizerConfig {
             warmup_steps: 0,
             schedule: Schedule::Constant,
-            ..OptimizerConfig::default_for(kind)
+            ..optimizer(kind)
         },
         seed: 7,
         batch: SAMPLES,
         steps: 200,
         threads: 1,
+    }
+}
+
+/// Plain descent for images, AdamW for text: both optimizers are covered.
+fn optimizer(kind: ModelKind) -> OptimizerConfig {
+    match kind {
+        ModelKind::Mlp | ModelKind::Cnn => OptimizerConfig {
+            learning_rate: 0.05,
+            ..OptimizerConfig::default_of(OptimizerKind::Sgd)
+        },
+        ModelKind::Gpt => OptimizerConfig::default_of(OptimizerKind::Adamw),
     }
 }
 
