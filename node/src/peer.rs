@@ -4,7 +4,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use dnode_gossip::{Bounds, Gossip, Start};
-use dnode_network::{Network, NetworkConfig, NetworkError};
+use dnode_network::{Multiaddr, Network, NetworkConfig, NetworkError};
 use dnode_protocol::{Fragments, PeerId, RunSpec, Time};
 use dnode_trainer::checkpoint::{self, CheckpointError};
 use dnode_trainer::{OuterStep, Replica, TrainError, Trainer};
@@ -276,12 +276,18 @@ fn terms(config: &Config, incarnation: u64) -> Terms {
     };
     Terms {
         require_peers: config.network.require_peers.max(world.saturating_sub(1)),
-        has_bootstrap: !config.network.bootstrap.is_empty(),
+        bootstrap: config.network.bootstrap.iter().map(|text| canonical(text)).collect(),
         exchanges: exchanges(config.gossip.rule),
         world,
         incarnation,
         linger: config.node.linger,
     }
+}
+
+/// The address as the network reports it.
+fn canonical(address: &str) -> String {
+    let parsed = address.parse::<Multiaddr>();
+    parsed.map_or_else(|_| address.to_owned(), |parsed| parsed.to_string())
 }
 
 fn gossip_config(config: &Config) -> dnode_gossip::Config {

@@ -32,7 +32,7 @@ const _: () = assert!(
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Stage {
     /// Waits for the peers it requires, and for the greeting of a bootstrap peer.
-    Waiting { since: Instant, greeted: bool },
+    Waiting { since: Instant },
     /// Does local steps.
     Training,
     /// All steps are done; serves the slower peers and mixes.
@@ -45,18 +45,11 @@ pub(super) enum Stage {
 
 impl Stage {
     pub(super) fn waiting() -> Self {
-        Self::Waiting { since: Instant::now(), greeted: false }
+        Self::Waiting { since: Instant::now() }
     }
 
     pub(super) const fn trains(&self) -> bool {
         matches!(self, Self::Training)
-    }
-
-    /// The bootstrap peer does not answer: no point in waiting for its greeting.
-    pub(super) const fn bootstrap_failed(&mut self) {
-        if let Self::Waiting { greeted, .. } = self {
-            *greeted = true;
-        }
     }
 }
 
@@ -64,7 +57,7 @@ impl Driver {
     /// Goes to the next stage when the time has come.
     pub(super) fn advance_stage(&mut self) {
         match self.stage {
-            Stage::Waiting { since, greeted } => self.consider_start(since, greeted),
+            Stage::Waiting { since } => self.consider_start(since),
             Stage::Training => {}
             Stage::Settling { until, rounds, next_round } => {
                 self.settle(until, rounds, next_round);
@@ -86,10 +79,9 @@ impl Driver {
         }
     }
 
-    fn consider_start(&mut self, since: Instant, greeted: bool) {
+    fn consider_start(&mut self, since: Instant) {
         let heard = self.core.members().filter(|(_, member)| member.clock.is_some()).count();
-        let greeting =
-            !self.terms.has_bootstrap || greeted || heard > 0 || since.elapsed() >= GREETING_MAX;
+        let greeting = heard > 0 || !self.bootstrap.may_answer() || since.elapsed() >= GREETING_MAX;
         if !greeting || heard < self.terms.require_peers {
             return;
         }
@@ -100,6 +92,7 @@ impl Driver {
         }
         self.stage = Stage::Training;
         self.journal.training_begins(heard);
+        self.feed(Input::Begin);
         self.update_allowed();
     }
 
@@ -152,11 +145,14 @@ impl Driver {
 
     fn begin_leaving(&mut self, evaluate: bool) {
         self.stage = Stage::Leaving { until: Instant::now() + LEAVE_MAX, evaluate };
-        self.training.command(Command::Allow(false));
-        if !evaluate {
+        self.training.allow(false);
+        self.feed(Input::Leave);
+        if !evaluate && self.terms.world > 0 {
+            // A ring has no exchanges to end. The thread must find the order to stop when its ring
+            // breaks, or it takes that for the loss of a peer.
+            self.say_goodbye(evaluate);
             self.training.break_ring();
         }
-        self.feed(Input::Leave);
     }
 
     fn say_goodbye(&mut self, evaluate: bool) {

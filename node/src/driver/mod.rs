@@ -1,5 +1,6 @@
 //! The loop that joins network, gossip core and training thread: one closed enum wakes it.
 
+mod bootstrap;
 mod finish;
 mod invitation;
 mod journal;
@@ -16,7 +17,8 @@ use dnode_protocol::{Fragments, RunDifference, Time};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
 
-use crate::training::{Command, Ending, Report, TrainingThread};
+use crate::training::{Ending, Report, TrainingThread};
+use bootstrap::Bootstrap;
 use finish::Stage;
 pub use invitation::ADDRESS_FILE;
 pub(crate) use invitation::Invitation;
@@ -26,6 +28,9 @@ use ring::RingDriver;
 
 /// How often progress is shown and stages are looked at when nothing else happens.
 const TICK: Duration = Duration::from_millis(100);
+/// Network events handled in a row before a deadline that has come goes first: what has arrived may
+/// be the answer it waits for, but a peer that never stops talking must not stop the timers.
+const BURST_MAX: u32 = 256;
 
 /// Everything that can wake the loop.
 #[derive(Debug)]
@@ -45,7 +50,7 @@ enum Wake {
 /// Why a run could not go on.
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {
-    /// The bootstrap peer is of another run; the person who configures is at fault.
+    /// Every bootstrap peer is of another run; the person who configures is at fault.
     #[error("join the run: {0}; start with the line that the other peer printed")]
     OtherRun(RunDifference),
     /// The trainer failed.
@@ -71,12 +76,12 @@ pub(crate) struct Parts {
 }
 
 /// When the loop starts to train and when it ends.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Terms {
     /// Peers to wait for before training.
     pub(crate) require_peers: usize,
-    /// Whether there is a bootstrap address, so that a moment is given to it before training.
-    pub(crate) has_bootstrap: bool,
+    /// The bootstrap addresses: a moment is given to them before training.
+    pub(crate) bootstrap: Vec<String>,
     /// Whether the rule exchanges fragments.
     pub(crate) exchanges: bool,
     /// Peers of the all-reduce ring; 0 for other rules.
@@ -98,11 +103,14 @@ pub(crate) struct Driver {
     terms: Terms,
     numbers: Numbers,
     ring: RingDriver,
+    bootstrap: Bootstrap,
     stage: Stage,
     core_allows: bool,
     ever_met: bool,
     interrupted: bool,
     abandoned: bool,
+    /// Network events handled since the core's deadline came.
+    burst: u32,
     ending: Option<Result<Box<Ending>, DriveError>>,
 }
 
@@ -110,6 +118,7 @@ impl Driver {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { core, fragments, network, training, journal, started, terms } = parts;
         let ring = RingDriver::new(network.peer_id(), terms.world, terms.incarnation);
+        let bootstrap = Bootstrap::new(terms.bootstrap.iter().cloned());
         Self {
             core,
             fragments,
@@ -120,11 +129,13 @@ impl Driver {
             terms,
             numbers: Numbers::default(),
             ring,
+            bootstrap,
             stage: Stage::waiting(),
             core_allows: true,
             ever_met: false,
             interrupted: false,
             abandoned: false,
+            burst: 0,
             ending: None,
         }
     }
@@ -135,13 +146,16 @@ impl Driver {
         mut events: mpsc::Receiver<NetworkEvent>,
         mut stop: watch::Receiver<bool>,
     ) -> Result<(Box<Ending>, Journal), DriveError> {
+        self.feed(Input::Wait);
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while self.ending.is_none() {
             let deadline = self.started + self.core.poll_deadline().0.since(Time::ZERO);
+            self.burst = if Instant::now() < deadline { 0 } else { self.burst };
             let wake = tokio::select! {
                 biased;
                 _ = stop.wait_for(|stop| *stop), if !self.interrupted => Wake::Stop,
+                () = sleep_until(deadline.into()), if self.burst >= BURST_MAX => Wake::Deadline,
                 report = self.training.reports.recv() => Wake::Training(report),
                 event = events.recv() => Wake::Network(event),
                 () = sleep_until(deadline.into()) => Wake::Deadline,
@@ -162,6 +176,9 @@ impl Driver {
     }
 
     fn woken(&mut self, wake: Wake) {
+        if matches!(wake, Wake::Network(_)) {
+            self.burst += 1;
+        }
         match wake {
             Wake::Stop => self.interrupted(),
             Wake::Network(Some(event)) => self.network_event(event),
@@ -216,12 +233,14 @@ impl Driver {
                     Arrival::Partial | Arrival::Unexpected => {}
                 }
             }
-            NetworkEvent::Refused { difference, .. } => {
-                if self.terms.has_bootstrap && !self.ever_met {
+            NetworkEvent::Refused { peer, difference, .. } => {
+                if self.bootstrap.refused(&peer.to_string()) && !self.ever_met {
                     self.ending = Some(Err(DriveError::OtherRun(difference)));
                 }
             }
-            NetworkEvent::BootstrapUnreachable { .. } => self.stage.bootstrap_failed(),
+            NetworkEvent::BootstrapUnreachable { address, .. } => {
+                self.bootstrap.unreachable(&address.to_string());
+            }
             NetworkEvent::Listening { .. }
             | NetworkEvent::SocketBuffers { .. }
             | NetworkEvent::Offence { .. }
@@ -272,6 +291,6 @@ impl Driver {
 
     fn update_allowed(&mut self) {
         let allowed = self.core_allows && self.stage.trains();
-        self.training.command(Command::Allow(allowed));
+        self.training.allow(allowed);
     }
 }

@@ -61,9 +61,7 @@ impl Driver {
                 self.training.command(Command::Adopt { exchange, range, values });
             }
             Output::Forget { exchange } => self.numbers.forget(exchange),
-            Output::CommitLimit(limit) => {
-                self.training.command(Command::CommitLimit(limit));
-            }
+            Output::CommitLimit(limit) => self.training.limit_commits(limit),
             Output::Training { allowed } => {
                 self.core_allows = allowed;
                 self.update_allowed();

@@ -76,8 +76,8 @@ impl RingDriver {
         header: &TensorHeader,
         payload: &[u8],
     ) -> Option<RingPiece> {
-        // A neighbour may form the ring a moment before this peer does: then its first piece is
-        // the one kept here, and only one can come before this peer has answered.
+        // The others may form the ring a moment before this peer does: the previous one can then be
+        // a piece per peer ahead. They wait for the training thread, in order.
         let expected = self.neighbours.is_none_or(|(previous, _)| previous == from);
         if self.world == 0 || !expected || header.exchange.initiator != from {
             return None;

@@ -7,7 +7,7 @@ mod tests;
 
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::mpsc as blocking;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc as blocking};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ use tokio::sync::mpsc;
 
 pub(crate) use ring::{RingPiece, RingPlace};
 
-/// Commands that wait for the thread. The core bounds what is open, so this is never reached.
+/// Commands that wait for the thread. The core bounds what is open, and of a permission only the
+/// newest waits, so this is never reached.
 const COMMANDS_MAX: usize = 1024;
 /// Reports that wait for the driver; the thread waits when it is full.
 const REPORTS_MAX: usize = 256;
@@ -70,10 +71,8 @@ pub(crate) enum Command {
     Undo { exchange: ExchangeId, range: Range<usize>, weight: f32, difference: Vec<f32> },
     /// Replace a fragment.
     Adopt { exchange: ExchangeId, range: Range<usize>, values: Vec<f32> },
-    /// Commits are allowed up to this clock.
-    CommitLimit(Clock),
-    /// Whether local steps are allowed.
-    Allow(bool),
+    /// What the thread may do has changed: look at it.
+    Permission,
     /// All exchanges of the round have ended.
     RoundDone,
     /// The replica has been replaced by one of this clock.
@@ -82,6 +81,34 @@ pub(crate) enum Command {
     Ring(RingPlace),
     /// End: write a checkpoint, and measure first if asked.
     Stop { evaluate: bool },
+}
+
+/// What the thread may do. The newest word replaces the one before, so that neighbours whose news
+/// come faster than local steps, in good faith or not, cannot fill the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Permission {
+    /// Commits are allowed up to this clock.
+    limit: Clock,
+    /// Whether local steps are allowed.
+    allowed: bool,
+    /// Whether a [`Command::Permission`] waits.
+    queued: bool,
+}
+
+/// A [`Permission`] that both sides see.
+#[derive(Clone, Debug)]
+struct Shared(Arc<Mutex<Permission>>);
+
+impl Shared {
+    fn new() -> Self {
+        let first = Permission { limit: Clock(u64::MAX), allowed: false, queued: false };
+        Self(Arc::new(Mutex::new(first)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Permission> {
+        // Nothing panics while it holds the lock, and plain values are always whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// How to mix.
@@ -157,13 +184,14 @@ pub(crate) struct Ending {
 #[derive(Debug)]
 pub(crate) struct TrainingThread {
     commands: Option<blocking::SyncSender<Command>>,
+    permission: Shared,
     ring: Option<blocking::SyncSender<RingPiece>>,
     pub(crate) reports: mpsc::Receiver<Report>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl TrainingThread {
-    /// Starts the thread; it waits for [`Command::Allow`].
+    /// Starts the thread; it waits for [`TrainingThread::allow`].
     ///
     /// # Errors
     /// When the system cannot start a thread.
@@ -171,11 +199,18 @@ impl TrainingThread {
         let (commands, from_driver) = blocking::sync_channel(COMMANDS_MAX);
         let (ring, ring_in) = blocking::sync_channel(RING_PIECES_MAX);
         let (to_driver, reports) = mpsc::channel(REPORTS_MAX);
-        let thread = std::thread::Builder::new().name("training".to_owned()).spawn(move || {
-            let queues = steps::Queues { commands: from_driver, reports: to_driver, ring: ring_in };
-            steps::train(replica, plan, at, queues);
-        })?;
-        Ok(Self { commands: Some(commands), ring: Some(ring), reports, thread: Some(thread) })
+        let permission = Shared::new();
+        let queues = steps::Queues {
+            commands: from_driver,
+            permission: permission.clone(),
+            reports: to_driver,
+            ring: ring_in,
+        };
+        let thread = std::thread::Builder::new()
+            .name("training".to_owned())
+            .spawn(move || steps::train(replica, plan, at, queues))?;
+        let (commands, ring, thread) = (Some(commands), Some(ring), Some(thread));
+        Ok(Self { commands, permission, ring, reports, thread })
     }
 
     /// Queues a command; `false` when the thread has ended.
@@ -189,6 +224,27 @@ impl TrainingThread {
             Some(Err(blocking::TrySendError::Full(_))) => {
                 panic!("at most {COMMANDS_MAX} commands are open: the core bounds its exchanges")
             }
+        }
+    }
+
+    /// Local steps are allowed from now on, or not.
+    pub(crate) fn allow(&self, allowed: bool) {
+        self.permit(|permission| permission.allowed = allowed);
+    }
+
+    /// Commits are allowed up to this clock.
+    pub(crate) fn limit_commits(&self, limit: Clock) {
+        self.permit(|permission| permission.limit = limit);
+    }
+
+    fn permit(&self, change: impl FnOnce(&mut Permission)) {
+        let waits = {
+            let mut permission = self.permission.lock();
+            change(&mut permission);
+            std::mem::replace(&mut permission.queued, true)
+        };
+        if !waits {
+            self.command(Command::Permission);
         }
     }
 

@@ -10,7 +10,7 @@ use dnode_trainer::{Evaluation, MixError, Replica, SKETCH_LEN, StepReport, Train
 use tokio::sync::mpsc;
 
 use super::ring::{Ring, RingPiece};
-use super::{Command, Ending, MixTerms, Plan, Position, Progress, Report};
+use super::{Command, Ending, MixTerms, Plan, Position, Progress, Report, Shared};
 
 /// A held commit lets the trainer stretch the round to this many times its length before it
 /// waits (algorithms §4, ladder rung 3: `H_max = 4·H_ref`).
@@ -22,6 +22,7 @@ const STEP_TIME_GAIN: f64 = 0.1;
 #[derive(Debug)]
 pub(super) struct Queues {
     pub(super) commands: blocking::Receiver<Command>,
+    pub(super) permission: Shared,
     pub(super) reports: mpsc::Sender<Report>,
     pub(super) ring: blocking::Receiver<RingPiece>,
 }
@@ -304,13 +305,8 @@ impl Training {
                     }
                 }
             }
-            Command::CommitLimit(limit) => {
-                self.limit = limit;
-                return Ok(());
-            }
-            Command::Allow(allowed) => {
-                self.allowed = allowed;
-                self.report = Window::new();
+            Command::Permission => {
+                self.look_at_permission();
                 return Ok(());
             }
             Command::RoundDone => {
@@ -328,6 +324,20 @@ impl Training {
             Command::Stop { evaluate } => return Err(End::Stopped { evaluate }),
         };
         self.tell(report)
+    }
+
+    fn look_at_permission(&mut self) {
+        let (limit, allowed) = {
+            let mut permission = self.queues.permission.lock();
+            permission.queued = false;
+            (permission.limit, permission.allowed)
+        };
+        self.limit = limit;
+        if allowed && !self.allowed {
+            // The pause does not count as time of the steps after it.
+            self.report = Window::new();
+        }
+        self.allowed = allowed;
     }
 
     /// The replica is now a donor's: go on from the step that belongs to the donor's clock, so that
@@ -421,7 +431,10 @@ impl Training {
     }
 
     fn last_words(&mut self, evaluate: bool) -> Result<Box<Ending>, TrainError> {
-        let _ = self.save();
+        // A peer that never began leaves nothing that a later start must resume.
+        if self.at != Position::default() {
+            let _ = self.save();
+        }
         let evaluation = if evaluate { Some(self.replica.evaluate()?) } else { None };
         Ok(Box::new(Ending {
             position: self.at,

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::path::Path;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use dnode_gossip::{RefusedMix, Role};
@@ -10,12 +11,14 @@ use dnode_trainer::{
     Evaluation, OuterStep, Replica, StepReport, TrainError, Trainer, TrainerState,
 };
 
-use super::{Command, MixTerms, Plan, Position, Progress, Report, TrainingThread};
+use super::{COMMANDS_MAX, Command, MixTerms, Plan, Position, Progress, Report, TrainingThread};
 
 /// Adds 1 to both of its parameters at every step.
 struct Counter {
     layout: ParameterLayout,
     x: [f32; 2],
+    /// Its first step takes until the other end is dropped.
+    busy: Option<mpsc::Receiver<()>>,
 }
 
 impl Trainer for Counter {
@@ -24,6 +27,9 @@ impl Trainer for Counter {
     }
 
     fn step(&mut self, step: u64) -> Result<StepReport, TrainError> {
+        if let Some(busy) = self.busy.take() {
+            let _ = busy.recv();
+        }
         if step == 1000 {
             return Err(TrainError::NotFinite { step, what: "loss" });
         }
@@ -67,9 +73,17 @@ fn plan(folder: &Path, steps: u64) -> Plan {
 }
 
 fn start(plan: Plan, outer: Option<OuterStep>) -> TrainingThread {
+    start_busy(plan, outer, None)
+}
+
+fn start_busy(
+    plan: Plan,
+    outer: Option<OuterStep>,
+    busy: Option<mpsc::Receiver<()>>,
+) -> TrainingThread {
     let mut layout = ParameterLayout::new();
     layout.push("x", &[2]).unwrap();
-    let replica = Replica::new(Box::new(Counter { layout, x: [0.0; 2] }), outer);
+    let replica = Replica::new(Box::new(Counter { layout, x: [0.0; 2], busy }), outer);
     TrainingThread::start(replica, plan, Position::default()).unwrap()
 }
 
@@ -107,7 +121,7 @@ fn read(thread: &mut TrainingThread) -> (Clock, Vec<f32>) {
 fn steps_and_commits_come_at_their_intervals_and_the_end_leaves_a_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let mut thread = start(Plan { mix_every: 0, ..plan(folder.path(), 7) }, None);
-    thread.command(Command::Allow(true));
+    thread.allow(true);
     let reports = until(&mut thread, |report| matches!(report, Report::StepsDone));
     assert_eq!(count(&reports, |report| matches!(report, Report::RoundDue)), 0);
     assert_eq!(count(&reports, |report| matches!(report, Report::Committed { .. })), 4);
@@ -125,20 +139,47 @@ fn steps_and_commits_come_at_their_intervals_and_the_end_leaves_a_checkpoint() {
 fn a_held_commit_stretches_the_round_fourfold_and_then_waits_for_the_limit() {
     let folder = tempfile::tempdir().unwrap();
     let mut thread = start(plan(folder.path(), 100), None);
-    thread.command(Command::CommitLimit(Clock(1)));
-    thread.command(Command::Allow(true));
+    thread.limit_commits(Clock(1));
+    thread.allow(true);
     let held = until(&mut thread, |report| matches!(report, Report::CommitHeld));
     assert_eq!(count(&held, |report| matches!(report, Report::Committed { .. })), 1);
     assert_eq!(read(&mut thread), (Clock(1), vec![10.0, 10.0]), "2 steps, then 4·2 more");
-    thread.command(Command::CommitLimit(Clock(u64::MAX)));
+    thread.limit_commits(Clock(u64::MAX));
     until(&mut thread, |report| matches!(report, Report::StepsDone));
+}
+
+#[test]
+fn news_of_the_limit_that_come_faster_than_steps_wait_as_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (end_step, busy) = mpsc::channel();
+    let mut thread = start_busy(plan(folder.path(), 20), None, Some(busy));
+    thread.allow(true);
+    for news in 0..10 * COMMANDS_MAX as u64 {
+        thread.allow(news % 2 == 0);
+        thread.limit_commits(Clock(news));
+    }
+    thread.limit_commits(Clock(3));
+    thread.allow(true);
+    drop(end_step);
+    let held = until(&mut thread, |report| matches!(report, Report::CommitHeld));
+    assert_eq!(count(&held, |report| matches!(report, Report::Committed { .. })), 3);
+}
+
+#[test]
+fn a_peer_that_never_began_leaves_no_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut thread = start(plan(folder.path(), 7), None);
+    thread.command(Command::Stop { evaluate: false });
+    let reports = until(&mut thread, |report| matches!(report, Report::Ended(_)));
+    assert!(matches!(&reports[..], [Report::Ended(Ok(_))]), "{reports:?}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
 #[test]
 fn an_open_round_puts_commits_off_and_never_stops_a_step() {
     let folder = tempfile::tempdir().unwrap();
     let mut thread = start(Plan { mix_every: 2, ..plan(folder.path(), 18) }, None);
-    thread.command(Command::Allow(true));
+    thread.allow(true);
     let reports = until(&mut thread, |report| matches!(report, Report::StepsDone));
     // The round of step 2 is never done: commits at 2, at 2 + 4·2, at 10 + 4·2.
     assert_eq!(count(&reports, |report| matches!(report, Report::RoundDue)), 1);
@@ -171,7 +212,7 @@ fn the_two_ends_of_a_mix_move_by_the_same_amount_and_an_undo_takes_it_back() {
 fn old_snapshots_and_numbers_that_are_not_finite_are_refused_without_effect() {
     let folder = tempfile::tempdir().unwrap();
     let mut thread = start(plan(folder.path(), 2), None);
-    thread.command(Command::Allow(true));
+    thread.allow(true);
     until(&mut thread, |report| matches!(report, Report::StepsDone));
     let mix = |numbers: Vec<f32>, clock_max| Command::Mix {
         exchange: exchange(0),
@@ -200,7 +241,7 @@ fn a_joiner_goes_on_at_the_step_that_belongs_to_the_clock_it_adopts() {
     thread.command(Command::Adopt { exchange: exchange(0), range, values });
     thread.command(Command::AdoptClock(Clock(49)));
     assert_eq!(read(&mut thread), (Clock(49), vec![5.0, 6.0]));
-    thread.command(Command::Allow(true));
+    thread.allow(true);
     let reports = until(&mut thread, |report| matches!(report, Report::StepsDone));
     assert_eq!(count(&reports, |report| matches!(report, Report::Committed { .. })), 1);
 }
@@ -209,7 +250,7 @@ fn a_joiner_goes_on_at_the_step_that_belongs_to_the_clock_it_adopts() {
 fn a_failing_step_ends_the_thread_with_its_reason() {
     let folder = tempfile::tempdir().unwrap();
     let mut thread = start(plan(folder.path(), 2000), None);
-    thread.command(Command::Allow(true));
+    thread.allow(true);
     let reports = until(&mut thread, |report| matches!(report, Report::Ended(_)));
     let Some(Report::Ended(Err(error))) = reports.last() else { panic!("{reports:?}") };
     assert!(error.to_string().contains("train step 1000"), "{error}");
@@ -221,7 +262,7 @@ fn a_failing_checkpoint_is_reported_and_training_goes_on() {
     let file = folder.path().join("not-a-folder");
     std::fs::write(&file, "").unwrap();
     let mut thread = start(Plan { checkpoint_every: 5, ..plan(&file, 10) }, None);
-    thread.command(Command::Allow(true));
+    thread.allow(true);
     let reports = until(&mut thread, |report| matches!(report, Report::StepsDone));
     assert_eq!(count(&reports, |report| matches!(report, Report::CheckpointFailed { .. })), 2);
     drop(thread);
@@ -231,7 +272,7 @@ fn a_failing_checkpoint_is_reported_and_training_goes_on() {
 fn progress_tells_the_mean_loss_and_the_time_spent_waiting() {
     let folder = tempfile::tempdir().unwrap();
     let mut thread = start(Plan { metrics_every: 4, ..plan(folder.path(), 8) }, None);
-    thread.command(Command::Allow(true));
+    thread.allow(true);
     let reports = until(&mut thread, |report| matches!(report, Report::StepsDone));
     fn of(report: &Report) -> Option<&Progress> {
         if let Report::Progress(progress) = report { Some(progress) } else { None }
