@@ -24,7 +24,8 @@ pub struct Config {
     pub bounds: Bounds,
     /// Longest time a commit is held back by a bound before the laggards are demoted. Default 10 s.
     pub gate_timeout: Duration,
-    /// Longest silence towards a neighbour. Default 500 ms (guess).
+    /// How often neighbours that were told nothing for half of it are spoken to, so the longest
+    /// silence is one and a half. Default 500 ms (guess).
     pub heartbeat: Duration,
     /// Shortest time between two announcements of the clock after commits. Default 20 ms: a commit
     /// of a small model takes less, and a bound needs the news no faster than a round trip.
