@@ -148,6 +148,9 @@ impl Driver {
     ) -> Result<(Box<Ending>, Journal), DriveError> {
         self.feed(Input::Wait);
         let mut tick = tokio::time::interval(TICK);
+        if self.terms.require_peers > 0 {
+            tracing::info!(peers = self.terms.require_peers, "waiting for peers");
+        }
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while self.ending.is_none() {
             let deadline = self.started + self.core.poll_deadline().0.since(Time::ZERO);
