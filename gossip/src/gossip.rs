@@ -245,7 +245,7 @@ impl Gossip {
     }
 
     pub(crate) fn phase(&self) -> Phase {
-        match (self.catch_up.is_some() || self.waiting, self.finished) {
+        match (self.catch_up.is_some(), self.finished) {
             (true, _) => Phase::Joining,
             (false, true) => Phase::Finished,
             (false, false) => Phase::Training,

@@ -96,8 +96,9 @@ pub enum Input {
         /// The exchange.
         exchange: ExchangeId,
     },
-    /// The trainer waits, for example for peers it requires: until [`Input::Begin`] this peer is
-    /// nobody's partner, holds nobody up, and does not catch up.
+    /// The trainer waits, for example for peers it requires. Neighbours that have begun run ahead of
+    /// this peer by the progress gap and wait there, for at most the gate time: peers that begin
+    /// together stay together. Until [`Input::Begin`] this peer does not catch up.
     Wait,
     /// The trainer begins.
     Begin,

@@ -325,16 +325,20 @@ fn a_wanted_commit_is_remembered_though_the_limit_rises_and_falls_before_it_is_d
 }
 
 #[test]
-fn a_waiting_peer_holds_nobody_up_and_catches_up_when_it_begins() {
-    let mut pair = Pair::new(&Config::default(), 1);
+fn a_waiting_peer_holds_others_up_once_for_the_gate_time_and_catches_up_when_it_begins() {
+    let config = Config::default();
+    let mut pair = greeted(&config, 1);
     pair.input(1, Input::Wait);
-    pair.run_until(SECOND, |_| false);
+    while pair.hosts[0].commit(0.0, pair.now) {}
+    assert_eq!(pair.hosts[0].clock, Clock(config.bounds.progress_gap));
+    let lifted = |p: &Pair| p.hosts[0].limit > p.hosts[0].clock;
+    assert!(pair.run_until(config.gate_timeout + SECOND, lifted));
     for _ in 0..40 {
-        assert!(pair.hosts[0].commit(0.0, pair.now), "a waiting peer holds nobody up");
+        assert!(pair.hosts[0].commit(0.0, pair.now));
         pair.input(0, Input::Deadline);
     }
     pair.run_until(SECOND, |_| false);
     assert_eq!(pair.hosts[1].clock, Clock(0));
     pair.input(1, Input::Begin);
-    assert!(pair.run_until(LONG, |p| p.hosts[1].clock == Clock(40) && at_rest(p)));
+    assert!(pair.run_until(LONG, |p| p.hosts[1].clock == p.hosts[0].clock && at_rest(p)));
 }

@@ -87,16 +87,11 @@ pub const KEYS: &[Key] = &[
         "\"iid\", or the Dirichlet parameter of the label distribution of the shards (small is skewed)",
     )
     .must(),
-    by(
-        key("optimizer.kind", Kind::Choice(&["adamw", "sgd"]), "", "", "the local optimizer"),
-        "model.kind",
-        &[("mlp", "\"sgd\""), ("cnn", "\"sgd\""), ("gpt", "\"adamw\"")],
-    )
-    .should(),
+    key("optimizer.kind", Kind::Choice(&["adamw", "sgd"]), "\"adamw\"", "", "the local optimizer").should(),
     by(
         key("optimizer.learning_rate", Kind::Real(Reals::above(0.0, 100.0)), "", "", "peak learning rate"),
         "optimizer.kind",
-        &[("adamw", "0.001"), ("sgd", "0.05")],
+        &[("adamw", "0.001"), ("sgd", "0.02")],
     )
     .should(),
     key("optimizer.momentum", Kind::Real(Reals::below(0.0, 1.0)), "0.9", "", "momentum of sgd")

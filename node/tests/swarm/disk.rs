@@ -9,16 +9,8 @@ use tempfile::TempDir;
 use crate::process::{Peer, checkpoints, wait};
 
 /// Long enough that the disk is full before the end.
-const RUN: [&str; 8] = [
-    "--steps",
-    "40000",
-    "--set",
-    "run.batch=16",
-    "--set",
-    "node.checkpoint_every=1000",
-    "--set",
-    "optimizer.learning_rate=0.01",
-];
+const RUN: [&str; 6] =
+    ["--steps", "40000", "--set", "run.batch=16", "--set", "node.checkpoint_every=1000"];
 const KEPT: &str = "the earlier checkpoint is untouched and training goes on";
 const NO_METRICS: &str = "cannot write metrics; training goes on without them";
 

@@ -28,8 +28,6 @@ impl Scene {
         let common = [
             ["--set", "run.steps=100000000"],
             ["--set", "run.batch=16"],
-            // It stays stable without the end of the schedule, which these runs never reach.
-            ["--set", "optimizer.learning_rate=0.01"],
             ["--set", "node.evaluate_every=200"],
         ]
         .concat();
