@@ -7,7 +7,7 @@ use dnode_protocol::{Clock, ExchangeId, FragmentId, Information, Message, PeerId
 use rand::RngExt;
 
 use crate::gossip::Gossip;
-use crate::{Event, Offence, Output};
+use crate::{Event, Offence, Output, RefusedMix};
 
 /// Snapshots asked for at a time, so that donors are loaded evenly.
 pub(crate) const PULLS_OPEN_MAX: usize = 4;
@@ -207,13 +207,15 @@ impl Gossip {
         self.update_limit();
     }
 
-    pub(crate) fn adopt_refused(&mut self, exchange: ExchangeId, now: Time) {
+    pub(crate) fn adopt_refused(&mut self, exchange: ExchangeId, reason: RefusedMix, now: Time) {
         let pull = self.catch_up.as_ref().and_then(|c| c.open.get(&exchange.sequence));
         let Some(donor) = pull.map(|pull| pull.donor) else {
             return;
         };
         self.requeue_pull(exchange.sequence, now);
-        self.offended(donor, Offence::BadParameters, now);
+        if reason == RefusedMix::BadParameters {
+            self.offended(donor, Offence::BadParameters, now);
+        }
     }
 
     fn requeue_pull(&mut self, sequence: u64, now: Time) {

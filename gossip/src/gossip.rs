@@ -148,7 +148,7 @@ impl Gossip {
             }
             Input::MixRefused { exchange, reason } => {
                 if self.is_pull(exchange) {
-                    self.adopt_refused(exchange, now);
+                    self.adopt_refused(exchange, reason, now);
                 } else if exchange.initiator == self.me {
                     self.own_mix_refused(exchange, reason, now);
                 } else {

@@ -52,6 +52,15 @@ pub fn end_with_stdin() -> io::Result<()> {
     Ok(())
 }
 
+/// Not available here.
+///
+/// # Errors
+/// Always.
+#[cfg(not(unix))]
+pub fn end_with_stdin() -> io::Result<()> {
+    Err(io::Error::from(io::ErrorKind::Unsupported))
+}
+
 #[cfg(unix)]
 struct Signals {
     interrupt: tokio::signal::unix::Signal,

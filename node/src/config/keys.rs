@@ -2,13 +2,17 @@
 //!
 //! Validation, suggestions, `--set`, `dnode config` and `docs/configuration.md` all come from it.
 
-use dnode_protocol::limits::{FRAGMENTS_MAX, INFORMATION_MAX};
+use dnode_gossip::VIEW_MAX;
+use dnode_protocol::limits::FRAGMENTS_MAX;
 
 use super::key::{Key, Preset};
 use super::kind::{Kind, Reals};
 
 /// Most steps of anything: far beyond any run, far below where a counter could overflow.
 const STEPS_MAX: i64 = 1_000_000_000_000;
+/// Most peers of an all-reduce, the synchronous baseline: a ring of more could have more pieces on
+/// the way to one peer than its queue holds.
+const WORLD_MAX: i64 = 8;
 /// Most addresses in one list.
 const ADDRESSES_MAX: usize = 64;
 /// Rules whose outer step is "take the result": only `gossip-outer` has a momentum of its own.
@@ -17,7 +21,7 @@ const PLAIN: [&str; 3] = ["pairwise", "all-reduce", "none"];
 const GPT: &[&str] = &["gpt"];
 const MLP: &[&str] = &["mlp"];
 
-const LIMITS: (i64, i64) = (FRAGMENTS_MAX as i64, INFORMATION_MAX as i64);
+const LIMITS: (i64, i64) = (FRAGMENTS_MAX as i64, VIEW_MAX as i64);
 
 const fn key(
     name: &'static str,
@@ -161,7 +165,7 @@ pub const KEYS: &[Key] = &[
     )
     .must(),
     key("gossip.gate_timeout", Kind::Duration(1, 3_600_000), "\"10s\"", "", "longest wait at a staleness bound"),
-    key("gossip.world", Kind::Integer(0, 1024), "0", "peers", "number of peers of an all-reduce")
+    key("gossip.world", Kind::Integer(0, WORLD_MAX), "0", "peers", "number of peers of an all-reduce")
         .must()
         .only("gossip.rule", &["all-reduce"]),
     key(

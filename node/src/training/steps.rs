@@ -435,7 +435,8 @@ impl Training {
         if self.at != Position::default() {
             let _ = self.save();
         }
-        let evaluation = if evaluate { Some(self.replica.evaluate()?) } else { None };
+        // A trainer with nothing to measure on has still trained.
+        let evaluation = if evaluate { self.replica.evaluate().ok() } else { None };
         Ok(Box::new(Ending {
             position: self.at,
             evaluation,
