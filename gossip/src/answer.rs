@@ -138,6 +138,7 @@ impl Gossip {
         let (fragment, clock, abort_wanted) =
             (answered.fragment, answered.clock, answered.abort_wanted);
         self.contain(fragment, &information);
+        self.answered_in_round.insert(fragment);
         let peer = exchange.initiator;
         let role = Role::Responder;
         self.event(Event::Applied { exchange, fragment, peer, role, weight, lag, age: 0 });

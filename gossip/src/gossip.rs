@@ -1,6 +1,6 @@
 //! The state machine itself: what it holds, and the three calls that drive it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use dnode_protocol::frame::Leg;
@@ -52,6 +52,8 @@ pub struct Gossip {
 
     pub(crate) round: Vec<RoundFragment>,
     pub(crate) in_round: bool,
+    /// Fragments mixed as a responder since the last round began: they have had their exchange.
+    pub(crate) answered_in_round: BTreeSet<FragmentId>,
     pub(crate) next_sequence: u64,
     pub(crate) own: BTreeMap<u64, Own>,
     /// Fragments the trainer still has to copy for own exchanges that have ended meanwhile. They
@@ -108,6 +110,7 @@ impl Gossip {
             leaving: false,
             round: Vec::new(),
             in_round: false,
+            answered_in_round: BTreeSet::new(),
             next_sequence: 0,
             own: BTreeMap::new(),
             unwanted_reads: 0,
@@ -345,7 +348,11 @@ impl Gossip {
         if self.catch_up.is_some() || self.leaving {
             return self.output(Output::RoundDone);
         }
-        let mut fragments: Vec<FragmentId> = (0..self.fragments).map(FragmentId).collect();
+        let answered = std::mem::take(&mut self.answered_in_round);
+        let mut fragments: Vec<FragmentId> = (0..self.fragments)
+            .map(FragmentId)
+            .filter(|fragment| !answered.contains(fragment) || self.needs_news(*fragment))
+            .collect();
         fragments.shuffle(&mut self.rng);
         self.round = fragments
             .into_iter()
@@ -353,6 +360,15 @@ impl Gossip {
             .collect();
         self.in_round = true;
         self.begin_exchanges(now);
+    }
+
+    /// Whether `fragment` should be proposed although it was mixed since the last round: after the
+    /// last step, when agreement is all that matters, and when its news of an active neighbour is
+    /// half as old as bound B3 allows.
+    fn needs_news(&self, fragment: FragmentId) -> bool {
+        let bound = self.information_bound();
+        let old = |peer| self.information_age(fragment, peer).is_some_and(|age| 2 * age > bound);
+        self.finished || self.members.iter().any(|(peer, member)| member.counts() && old(peer))
     }
 
     fn leave(&mut self, now: Time) {

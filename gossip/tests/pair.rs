@@ -342,3 +342,16 @@ fn a_waiting_peer_holds_others_up_once_for_the_gate_time_and_catches_up_when_it_
     pair.input(1, Input::Begin);
     assert!(pair.run_until(LONG, |p| p.hosts[1].clock == p.hosts[0].clock && at_rest(p)));
 }
+
+#[test]
+fn a_fragment_that_was_answered_since_the_last_round_is_not_proposed_again() {
+    let mut pair = greeted(&Config::default(), 4);
+    pair.input(0, Input::RoundDue);
+    assert!(pair.run_until(SECOND, |p| p.hosts[0].rounds_done == 1 && at_rest(p)));
+    pair.input(1, Input::RoundDue);
+    assert!(pair.run_until(SECOND, |p| p.hosts[1].rounds_done == 1 && at_rest(p)));
+    assert_eq!(applied(&pair, Role::Initiator), 4, "all four were answered a moment ago");
+    pair.input(1, Input::RoundDue);
+    assert!(pair.run_until(SECOND, |p| p.hosts[1].rounds_done == 2 && at_rest(p)));
+    assert_eq!(applied(&pair, Role::Initiator), 8);
+}
