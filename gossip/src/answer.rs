@@ -32,7 +32,7 @@ impl Gossip {
         if resolved.is_some_and(|r| r.contains(exchange.incarnation, exchange.sequence)) {
             return;
         }
-        if clock.distance(self.clock) > self.config.bounds.progress_gap {
+        if clock.distance(self.clock) > self.config.bounds.progress_gap && !self.done_with(&from) {
             let clock = self.clock;
             self.send(from, Message::Stale { exchange, clock }, now);
             return self.consider_catch_up(now);

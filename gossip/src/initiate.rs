@@ -93,6 +93,7 @@ impl Gossip {
             return;
         }
         let sequence = exchange.sequence;
+        let done = self.done_with(&from);
         let Some(own) = self.own.get_mut(&sequence).filter(|own| own.partner == from) else {
             return self.accepted_without_record(from, exchange, now);
         };
@@ -103,7 +104,7 @@ impl Gossip {
                     weight: mixing_weight(own.clock, clock),
                     lag: own.clock.distance(clock),
                 };
-                if terms.lag > self.config.bounds.progress_gap {
+                if terms.lag > self.config.bounds.progress_gap && !done {
                     return self.give_up(sequence, Failure::Stale, now);
                 }
                 own.terms = Some(terms);

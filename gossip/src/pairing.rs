@@ -33,12 +33,23 @@ impl Gossip {
         Some(if second.1 > first.1 { second.0 } else { first.0 })
     }
 
+    /// Whether this peer and `member` have both done their last step: then no clock moves any more,
+    /// and how many commits each made is no measure of whose news is old.
+    fn both_finished(&self, member: &Member) -> bool {
+        self.finished && member.phase == Phase::Finished
+    }
+
+    /// [`Gossip::both_finished`] for the neighbour `peer`.
+    pub(crate) fn done_with(&self, peer: &PeerId) -> bool {
+        self.members.get(peer).is_some_and(|member| self.both_finished(member))
+    }
+
     fn is_eligible(&self, member: &Member, now: Time) -> bool {
         let gap = self.config.bounds.progress_gap;
         let near = member.clock.is_some_and(|clock| clock.distance(self.clock) <= gap);
         member.standing != Standing::Suspected
             && member.phase != Phase::Joining
             && now >= member.back_off_until
-            && near
+            && (near || self.both_finished(member))
     }
 }

@@ -355,3 +355,22 @@ fn a_fragment_that_was_answered_since_the_last_round_is_not_proposed_again() {
     assert!(pair.run_until(SECOND, |p| p.hosts[1].rounds_done == 2 && at_rest(p)));
     assert_eq!(applied(&pair, Role::Initiator), 8);
 }
+
+#[test]
+fn peers_that_are_done_mix_however_far_apart_their_clocks_ended() {
+    let config = Config::default();
+    let mut pair = greeted(&config, 1);
+    pair.input(1, Input::Finished);
+    pair.run_until(SECOND, |_| false);
+    for _ in 0..2 * config.bounds.progress_gap {
+        assert!(pair.hosts[0].commit(0.0, pair.now));
+        pair.input(0, Input::Deadline);
+    }
+    pair.input(0, Input::RoundDue);
+    pair.run_until(SECOND, |_| false);
+    assert_eq!(applied(&pair, Role::Initiator), 0, "the bound holds while one trains");
+    pair.input(0, Input::Finished);
+    pair.run_until(SECOND, |_| false);
+    pair.input(0, Input::RoundDue);
+    assert!(pair.run_until(SECOND, |p| applied(p, Role::Initiator) == 1 && at_rest(p)));
+}

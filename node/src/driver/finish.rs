@@ -10,10 +10,14 @@ use crate::training::Command;
 
 /// How long a joiner waits for the first answer of its bootstrap peers before it trains alone.
 const GREETING_MAX: Duration = Duration::from_secs(10);
-/// Rounds of exchanges after the last step, when the slower peers are done: each contracts the
-/// consensus distance by about 1/3 for four peers (algorithms §6).
-const SETTLE_ROUNDS: u32 = 8;
-/// Between two rounds of exchanges after the last step.
+/// Exchanges per fragment, begun or answered, once every neighbour has done its last step: each
+/// contracts the consensus distance of four peers by about 2/3 (algorithms §6), so 12 leave under
+/// 1 % of it.
+const SETTLE_MIXES: u64 = 12;
+/// Longest wait for those, when partners are busy or leave.
+const SETTLE_MAX: Duration = Duration::from_secs(3);
+/// Between two rounds of exchanges after the last step, on average: drawn anew each time, so that
+/// peers do not propose to each other in step and find each other busy.
 const SETTLE_PAUSE: Duration = Duration::from_millis(50);
 /// How long open exchanges may take to end before this peer leaves.
 const LEAVE_MAX: Duration = Duration::from_millis(1000);
@@ -36,11 +40,20 @@ pub(super) enum Stage {
     /// Does local steps.
     Training,
     /// All steps are done; serves the slower peers and mixes.
-    Settling { until: Instant, rounds: u32, next_round: Option<Instant> },
+    Settling { until: Instant, goal: Option<Goal>, next_round: Option<Instant> },
     /// Ends what is open.
     Leaving { until: Instant, evaluate: bool },
     /// The training thread writes its last checkpoint; after `until` it is not waited for.
     Ending { until: Option<Instant> },
+}
+
+/// What a peer still does when every neighbour is done.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Goal {
+    /// Exchanges in all, begun or answered, after which it leaves.
+    mixes: u64,
+    /// When it leaves anyway.
+    until: Instant,
 }
 
 impl Stage {
@@ -59,8 +72,8 @@ impl Driver {
         match self.stage {
             Stage::Waiting { since } => self.consider_start(since),
             Stage::Training => {}
-            Stage::Settling { until, rounds, next_round } => {
-                self.settle(until, rounds, next_round);
+            Stage::Settling { until, goal, next_round } => {
+                self.settle(until, goal, next_round);
             }
             Stage::Leaving { until, evaluate } => {
                 if self.core.open() == 0 || Instant::now() >= until {
@@ -98,26 +111,31 @@ impl Driver {
 
     pub(super) fn steps_done(&mut self) {
         let until = Instant::now() + self.terms.linger;
-        let rounds = if self.terms.exchanges { SETTLE_ROUNDS } else { 0 };
-        self.stage = Stage::Settling { until, rounds, next_round: Some(Instant::now()) };
+        self.stage = Stage::Settling { until, goal: None, next_round: Some(Instant::now()) };
         self.journal.steps_done();
         self.feed(Input::Finished);
     }
 
-    fn settle(&mut self, until: Instant, rounds: u32, next_round: Option<Instant>) {
+    fn settle(&mut self, until: Instant, goal: Option<Goal>, next_round: Option<Instant>) {
         let slower = self.core.members().any(|(_, member)| {
             member.phase != Phase::Finished && member.standing != Standing::Suspected
         });
+        let now = Instant::now();
+        let goal = goal.filter(|_| !slower).or_else(|| {
+            let wanted = SETTLE_MIXES * self.fragments.count() as u64;
+            let mixes = self.journal.mixes() + if self.terms.exchanges { wanted } else { 0 };
+            (!slower).then(|| Goal { mixes, until: now + SETTLE_MAX })
+        });
         let alone = self.core.members().len() == 0;
-        let done = alone || !slower && rounds == 0 && next_round.is_some();
-        if done || Instant::now() >= until {
+        let settled =
+            goal.is_some_and(|goal| self.journal.mixes() >= goal.mixes || now >= goal.until);
+        if alone || settled || now >= until {
             return self.begin_leaving(true);
         }
-        let due = next_round.is_some_and(|time| Instant::now() >= time);
-        if due && self.terms.exchanges {
-            // Rounds count towards the end only when everybody is done.
-            let rounds = if slower { rounds } else { rounds.saturating_sub(1) };
-            self.stage = Stage::Settling { until, rounds, next_round: None };
+        let due = next_round.is_some_and(|time| now >= time) && self.terms.exchanges;
+        let next_round = if due { None } else { next_round };
+        self.stage = Stage::Settling { until, goal, next_round };
+        if due {
             self.feed(Input::RoundDue);
         }
     }
@@ -125,7 +143,7 @@ impl Driver {
     pub(super) fn round_done(&mut self) {
         self.training.command(Command::RoundDone);
         if let Stage::Settling { next_round, .. } = &mut self.stage {
-            *next_round = Some(Instant::now() + SETTLE_PAUSE);
+            *next_round = Some(Instant::now() + SETTLE_PAUSE.mul_f64(rand::random_range(0.0..2.0)));
         }
     }
 

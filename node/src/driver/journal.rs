@@ -258,6 +258,11 @@ impl Journal {
         self.event("interrupted", "");
     }
 
+    /// Exchanges applied here so far, begun or answered.
+    pub(crate) const fn mixes(&self) -> u64 {
+        self.exchanges.completed + self.exchanges.answered
+    }
+
     /// What is known of a training thread that does not answer.
     pub(crate) const fn last_ending(&self) -> Ending {
         let position = self.position;
