@@ -141,13 +141,7 @@ impl Training {
     }
 
     fn hold(&mut self) -> Result<(), End> {
-        if !self.held {
-            self.held = true;
-            self.tell(Report::CommitHeld)?;
-        }
-        let began = Instant::now();
-        let waited = self.wait();
-        self.wait_seconds += began.elapsed().as_secs_f64();
+        let waited = self.wait_at_bound();
         self.commit_when_due()?;
         waited
     }
@@ -259,7 +253,7 @@ impl Training {
     fn finish_steps(&mut self) -> Result<(), End> {
         if self.plan.commits && self.since_commit > 0 {
             if self.at.clock >= self.limit {
-                return self.hold_last();
+                return self.wait_at_bound();
             }
             self.commit()?;
         }
@@ -268,7 +262,8 @@ impl Training {
         self.tell(Report::StepsDone)
     }
 
-    fn hold_last(&mut self) -> Result<(), End> {
+    /// Waits for the next command with a commit that a bound holds back, and says so once.
+    fn wait_at_bound(&mut self) -> Result<(), End> {
         if !self.held {
             self.held = true;
             self.tell(Report::CommitHeld)?;
