@@ -8,7 +8,9 @@ use std::ops::Range;
 
 use clap::Parser as _;
 use dnode::cli::{Cli, Command};
-use dnode::{Evaluation, Options, ParameterLayout, StepReport, TrainError, Trainer, TrainerState};
+use dnode::{
+    Evaluation, Options, ParameterLayout, StepId, StepReport, TrainError, Trainer, TrainerState,
+};
 
 /// Fits `y = w·x` to a hidden `w`, one sample a step, each peer on its own samples.
 struct Regression {
@@ -44,8 +46,8 @@ impl Trainer for Regression {
         &self.layout
     }
 
-    fn step(&mut self, step: u64) -> Result<StepReport, TrainError> {
-        let x = sample(self.shard, step);
+    fn step(&mut self, at: StepId) -> Result<StepReport, TrainError> {
+        let x = sample(self.shard, at.index);
         let error = self.error(&x);
         self.weights.iter_mut().zip(x).for_each(|(w, x)| *w -= 0.1 * error * x);
         Ok(StepReport { loss: error * error, samples: 1, learning_rate: 0.1, gradient_norm: 0.0 })

@@ -73,7 +73,7 @@ pub struct Join {
     /// How replicas are averaged: gossip-outer, pairwise, all-reduce or none [gossip.rule].
     #[arg(long, value_name = "RULE")]
     pub rule: Option<String>,
-    /// Local steps of this peer [run.steps].
+    /// Steps of the run; a peer of mean speed does so many local steps [run.steps].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub steps: Option<String>,
     /// Seed of initial weights, data order and shards [run.seed].

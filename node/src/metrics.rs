@@ -20,8 +20,10 @@ pub const STALENESS_BUCKETS: usize = 16;
 pub struct Stamp {
     /// Seconds since the process started.
     pub time_s: f64,
-    /// Local steps made.
+    /// Local steps made by this peer.
     pub step: u64,
+    /// Where the swarm stands in the run, whole steps of `run.steps`.
+    pub position: u64,
     /// Samples trained on.
     pub samples: u64,
     /// Commits.
@@ -256,7 +258,7 @@ mod tests {
     fn lines_have_the_documented_form() {
         let folder = tempfile::tempdir().unwrap();
         let mut writer = MetricsWriter::open(folder.path()).unwrap();
-        let stamp = Stamp { time_s: 1.5, step: 10, samples: 320, clock: 2 };
+        let stamp = Stamp { time_s: 1.5, step: 10, position: 11, samples: 320, clock: 2 };
         let config = Config::default();
         writer.write(
             stamp,
@@ -289,7 +291,8 @@ mod tests {
         assert_eq!(lines[0]["config"]["gossip"]["rule"], "gossip-outer");
         assert_eq!(lines[0]["config"]["gossip"]["gate_timeout"], "10s");
         let train = serde_json::json!({
-            "kind": "train", "time_s": 1.5, "step": 10, "samples": 320, "clock": 2, "loss": null,
+            "kind": "train", "time_s": 1.5, "step": 10, "position": 11,
+            "samples": 320, "clock": 2, "loss": null,
             "learning_rate": 0.1, "samples_per_s": 2.0, "peers": 3, "bytes_out": 4, "bytes_in": 5,
             "staleness": 6, "wait_s": 0.0, "sketch": [0.5, -1.0],
         });

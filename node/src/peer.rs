@@ -18,7 +18,7 @@ use crate::driver::{DriveError, Driver, Invitation, Journal, Parts, Terms};
 use crate::identity::Identity;
 use crate::metrics::{self, MetricsWriter};
 use crate::progress::Reporter;
-use crate::training::{Plan, Position, TrainingThread};
+use crate::training::{MICRO_STEPS, Plan, Position, TrainingThread};
 
 /// Folder of the checkpoints in the data directory.
 const CHECKPOINTS: &str = "checkpoints";
@@ -241,7 +241,9 @@ fn replica(
     for skipped in &newest.skipped {
         tracing::warn!("checkpoint damaged: {skipped}; using the checkpoint before it");
     }
-    let position = Position { step: newest.step, samples: newest.samples, clock: newest.clock };
+    let micro_steps = newest.micro_steps.unwrap_or_else(|| newest.step.saturating_mul(MICRO_STEPS));
+    let (step, samples, clock) = (newest.step, newest.samples, newest.clock);
+    let position = Position { step, micro_steps, samples, clock };
     replica.restore(&newest.state)?;
     tracing::info!(step = position.step, commits = position.clock.0, "resuming");
     Ok((replica, position))

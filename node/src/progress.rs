@@ -15,9 +15,9 @@ const LOG_EVERY: Duration = Duration::from_secs(10);
 /// How training goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Progress {
-    /// Local steps made.
+    /// Where the swarm stands in the run, steps of the run.
     pub step: u64,
-    /// Local steps to make.
+    /// Steps of the run.
     pub steps: u64,
     /// Mean training loss of late, nats.
     pub loss: f64,

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use dnode_trainer::{
     Batch, BatchSource, Input, ModelConfig, ModelKind, NativeConfig, NativeTrainer,
-    OptimizerConfig, OptimizerKind, SampleShape, Trainer,
+    OptimizerConfig, OptimizerKind, SampleShape, StepId, Trainer,
 };
 
 /// Steps before the clock counts.
@@ -127,7 +127,7 @@ fn measure(workload: &Workload, threads: usize) -> (f64, f64) {
     let start = Instant::now();
     while step <= WARM_UP_STEPS || start.elapsed().as_secs_f64() < SECONDS {
         let before = Instant::now();
-        trainer.step(step).unwrap();
+        trainer.step(StepId::alone(step)).unwrap();
         if step >= WARM_UP_STEPS {
             times.push(before.elapsed().as_secs_f64() * 1e3);
         }

@@ -1,8 +1,8 @@
-//! The learning rate as a function of the step.
+//! The learning rate as a function of the position in the run.
 
 use crate::config::{OptimizerConfig, Schedule};
 
-/// Learning rate of local step `step` (from 0) of `total`; unitless.
+/// Learning rate at position `step` (from 0) of `total` steps of the run; unitless.
 ///
 /// Linear warm-up reaches the peak at step `warmup_steps − 1`. Then [`Schedule::Cosine`] goes
 /// down half a cosine to `final_fraction` of the peak at step `total` and stays there

@@ -29,6 +29,6 @@ pub use native::{BatchSource, NativeConfig, NativeTrainer};
 pub use outer::OuterStep;
 pub use replica::{CommitReport, OuterState, Replica, ReplicaState};
 pub use seam::{
-    Evaluation, GradientStep, StateTensor, StepReport, TrainError, Trainer, TrainerState,
+    Evaluation, GradientStep, StateTensor, StepId, StepReport, TrainError, Trainer, TrainerState,
 };
 pub use sketch::SKETCH_LEN;

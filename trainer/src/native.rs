@@ -12,7 +12,9 @@ use crate::kernel::{Compute, reduce};
 use crate::learning_rate::learning_rate;
 use crate::model::{Backward, Forward, Model, build, initial_random};
 use crate::optimizer::{Optimizer, clip_scale};
-use crate::seam::{Evaluation, GradientStep, StepReport, TrainError, Trainer, TrainerState};
+use crate::seam::{
+    Evaluation, GradientStep, StepId, StepReport, TrainError, Trainer, TrainerState,
+};
 
 /// Where batches come from; a data set with its seed and shard.
 pub trait BatchSource: Send {
@@ -43,7 +45,7 @@ pub struct NativeConfig {
     pub seed: u64,
     /// Samples per step, at least 1, a multiple of `optimizer.accumulate`.
     pub batch: usize,
-    /// Local steps of the whole run, for the learning-rate schedule.
+    /// Steps of the whole run, the unit of [`StepId::position`], for the learning-rate schedule.
     pub steps: u64,
     /// Threads that compute, `1..=1024`; they change the speed, never a bit of the result.
     pub threads: usize,
@@ -52,7 +54,7 @@ pub struct NativeConfig {
 /// The gradient that waits for its update.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Pending {
-    step: u64,
+    at: StepId,
     loss: f32,
 }
 
@@ -133,7 +135,8 @@ impl NativeTrainer {
     }
 
     /// Computes the mean gradient of the step's micro-batches and keeps it; returns the mean loss.
-    fn sum_gradient(&mut self, step: u64) -> Result<f32, TrainError> {
+    fn sum_gradient(&mut self, at: StepId) -> Result<f32, TrainError> {
+        let step = at.index;
         self.pending = None;
         self.gradient.fill(0.0);
         let samples = self.micro_samples();
@@ -156,12 +159,12 @@ impl NativeTrainer {
             total.add(score);
         }
         let loss = total.mean_loss() as f32;
-        self.pending = Some(Pending { step, loss });
+        self.pending = Some(Pending { at, loss });
         Ok(loss)
     }
 
-    fn learning_rate(&self, step: u64) -> f32 {
-        learning_rate(&self.config.optimizer, step, self.config.steps)
+    fn learning_rate(&self, at: StepId) -> f32 {
+        learning_rate(&self.config.optimizer, at.position, self.config.steps)
     }
 }
 
@@ -197,9 +200,9 @@ impl Trainer for NativeTrainer {
         self.model.layout()
     }
 
-    fn step(&mut self, step: u64) -> Result<StepReport, TrainError> {
-        self.sum_gradient(step)?;
-        self.update(step)
+    fn step(&mut self, at: StepId) -> Result<StepReport, TrainError> {
+        self.sum_gradient(at)?;
+        self.update(at)
     }
 
     fn read(&self, range: Range<usize>, out: &mut [f32]) {
@@ -241,12 +244,12 @@ impl Trainer for NativeTrainer {
 }
 
 impl GradientStep for NativeTrainer {
-    fn gradient(&mut self, step: u64) -> Result<StepReport, TrainError> {
-        let loss = self.sum_gradient(step)?;
+    fn gradient(&mut self, at: StepId) -> Result<StepReport, TrainError> {
+        let loss = self.sum_gradient(at)?;
         Ok(StepReport {
             loss,
             samples: self.config.batch as u64,
-            learning_rate: self.learning_rate(step),
+            learning_rate: self.learning_rate(at),
             gradient_norm: reduce::norm(&self.gradient) as f32,
         })
     }
@@ -255,8 +258,9 @@ impl GradientStep for NativeTrainer {
         &mut self.gradient
     }
 
-    fn update(&mut self, step: u64) -> Result<StepReport, TrainError> {
-        let pending = self.pending.take().filter(|pending| pending.step == step);
+    fn update(&mut self, at: StepId) -> Result<StepReport, TrainError> {
+        let step = at.index;
+        let pending = self.pending.take().filter(|pending| pending.at == at);
         let Some(Pending { loss, .. }) = pending else {
             return Err(TrainError::Other(format!(
                 "update of step {step} without its gradient: call gradient({step}) first"
@@ -266,7 +270,7 @@ impl GradientStep for NativeTrainer {
         if !norm.is_finite() {
             return Err(TrainError::NotFinite { step, what: "gradient" });
         }
-        let rate = self.learning_rate(step);
+        let rate = self.learning_rate(at);
         let scale = clip_scale(norm, self.config.optimizer.clip_norm);
         self.optimizer.update(&mut self.parameters, &self.gradient, rate, scale);
         Ok(StepReport {

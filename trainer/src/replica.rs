@@ -10,7 +10,7 @@ use crate::mix::{
     parameters_norm_max, subtract,
 };
 use crate::outer::OuterStep;
-use crate::seam::{Evaluation, StepReport, TrainError, Trainer, TrainerState};
+use crate::seam::{Evaluation, StepId, StepReport, TrainError, Trainer, TrainerState};
 use crate::sketch::{self, SKETCH_LEN};
 
 /// Elements that cross the seam at once in a pass over all parameters: 256 KiB of f32.
@@ -110,8 +110,8 @@ impl Replica {
     ///
     /// # Errors
     /// [`TrainError`]; parameters are unchanged then.
-    pub fn step(&mut self, step: u64) -> Result<StepReport, TrainError> {
-        self.trainer_mut().step(step)
+    pub fn step(&mut self, at: StepId) -> Result<StepReport, TrainError> {
+        self.trainer_mut().step(at)
     }
 
     /// Ends a round of local steps: `Δ = x − φ ; v ← β v + Δ ; φ ← φ + α (Δ + β v) ; x ← φ`.

@@ -4,6 +4,26 @@ use std::ops::Range;
 
 use dnode_protocol::ParameterLayout;
 
+/// Which local step: the batch belongs to its index, the learning rate to its position.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepId {
+    /// The peer's own local steps before this one; names the batch.
+    pub index: u64,
+    /// Where the swarm stands in the run, in steps of `run.steps`; drives the learning rate.
+    ///
+    /// A peer of mean speed advances it by one per local step. A slower peer does fewer local steps
+    /// per commit and advances it by more, a joiner begins where its donor stands.
+    pub position: u64,
+}
+
+impl StepId {
+    /// Local step number `step` of a peer whose position is its own count of steps.
+    #[must_use]
+    pub const fn alone(step: u64) -> Self {
+        Self { index: step, position: step }
+    }
+}
+
 /// What one local step did.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepReport {
@@ -52,7 +72,7 @@ pub enum TrainError {
         "train step {step}: the {what} is not finite; lower the learning rate or clip gradients"
     )]
     NotFinite {
-        /// The local step.
+        /// The local step's index.
         step: u64,
         /// `loss` or `gradient`.
         what: &'static str,
@@ -74,13 +94,14 @@ pub trait Trainer: Send {
     /// Names, shapes and offsets of the parameters; must not change.
     fn layout(&self) -> &ParameterLayout;
 
-    /// Does one local optimizer update on the batch that belongs to local step number `step`.
+    /// Does one local optimizer update on the batch that belongs to `at.index`, with the learning
+    /// rate that belongs to `at.position`.
     ///
-    /// The batch must be a function of (seed, peer, `step`) so that a run can be repeated.
+    /// The batch must be a function of (seed, peer, `at.index`) so that a run can be repeated.
     ///
     /// # Errors
     /// [`TrainError`]; parameters are unchanged then.
-    fn step(&mut self, step: u64) -> Result<StepReport, TrainError>;
+    fn step(&mut self, at: StepId) -> Result<StepReport, TrainError>;
 
     /// Copies the current parameters of `range` to `out`.
     fn read(&self, range: Range<usize>, out: &mut [f32]);
@@ -111,18 +132,18 @@ pub trait Trainer: Send {
 
 /// A local step in two halves, so that gradients can be averaged in between.
 pub trait GradientStep {
-    /// Computes the gradient of the batch of local step `step` and keeps it; no update.
+    /// Computes the gradient of the batch of the local step `at` and keeps it; no update.
     ///
     /// # Errors
     /// [`TrainError`]; the gradient is undefined then.
-    fn gradient(&mut self, step: u64) -> Result<StepReport, TrainError>;
+    fn gradient(&mut self, at: StepId) -> Result<StepReport, TrainError>;
 
     /// The gradient kept by [`GradientStep::gradient`], `[P]`, to be averaged in place.
     fn gradient_mut(&mut self) -> &mut [f32];
 
-    /// Clips and applies the gradient as local step `step`.
+    /// Clips and applies the gradient as the local step `at`.
     ///
     /// # Errors
     /// [`TrainError::NotFinite`]; parameters are unchanged then.
-    fn update(&mut self, step: u64) -> Result<StepReport, TrainError>;
+    fn update(&mut self, at: StepId) -> Result<StepReport, TrainError>;
 }

@@ -60,7 +60,7 @@ pub const SECTIONS: &[(&str, &str)] = &[
 /// Every key, section by section.
 pub const KEYS: &[Key] = &[
     key("run.seed", Kind::Integer(0, i64::MAX), "1", "", "seed of initial weights, data order and shards").must(),
-    key("run.steps", Kind::Integer(1, STEPS_MAX), "2000", "steps", "local steps of this peer").should(),
+    key("run.steps", Kind::Integer(1, STEPS_MAX), "2000", "steps", "steps of the run; a peer of mean speed does exactly so many local steps").should(),
     key("run.batch", Kind::Integer(1, 65_536), "32", "samples", "samples per local step").should(),
     key("model.kind", Kind::Choice(&["mlp", "cnn", "gpt"]), "\"mlp\"", "", "the model").must(),
     key("model.hidden", Kind::Integers { min: 1, max: 65_536, count_max: 8 }, "[256, 128]", "", "width of each hidden layer")

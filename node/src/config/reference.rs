@@ -46,7 +46,8 @@ pub fn reference_markdown() -> String {
         The only environment variable that is read is `RUST_LOG` (log filter).\n\
         `dnode config` prints this reference as a TOML file; `dnode join --save-config FILE` writes the one in force.\n\n\
         **Agree** says who must give a key the same value: `must`: a peer with another value is of another run and is refused by name; \
-        `should`: the printed join line carries it; otherwise each process is free.\n"
+        `should`: the printed join line carries it; otherwise each process is free.\n\n\
+        `run.steps` are steps of the run, which the learning-rate schedule follows: each local step of a peer that does `H_i` instead of `gossip.local_steps` of them per commit counts as `local_steps / H_i`, and a joiner begins where its donor stands (docs/math.md).\n"
         .to_owned();
     for (section, purpose) in SECTIONS {
         let _ = write!(

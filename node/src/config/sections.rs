@@ -34,7 +34,7 @@ pub struct Config {
 pub struct Run {
     /// Seed of initial weights, data order and shards.
     pub seed: u64,
-    /// Local steps of this peer.
+    /// Steps of the run; a peer of mean speed does exactly so many local steps.
     pub steps: u64,
     /// Samples per local step.
     pub batch: usize,

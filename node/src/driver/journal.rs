@@ -76,7 +76,7 @@ impl Journal {
         }
         self.invitation.tick();
         let progress = Line {
-            step: self.position.step,
+            step: self.position.run_steps(),
             steps: self.steps,
             loss: self.loss,
             samples_per_s: self.samples_per_s,
@@ -302,6 +302,7 @@ impl Journal {
         Stamp {
             time_s: self.started.elapsed().as_secs_f64(),
             step: self.position.step,
+            position: self.position.run_steps(),
             samples: self.position.samples,
             clock: self.position.clock.0,
         }

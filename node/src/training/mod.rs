@@ -1,5 +1,6 @@
 //! The training thread: it owns the replica; everything else talks to it through two queues.
 
+mod pace;
 mod ring;
 mod steps;
 #[cfg(test)]
@@ -16,6 +17,7 @@ use dnode_protocol::{Clock, ExchangeId, RunSpec};
 use dnode_trainer::{Evaluation, Replica, SKETCH_LEN, TrainError};
 use tokio::sync::mpsc;
 
+pub(crate) use pace::MICRO_STEPS;
 pub(crate) use ring::{RingPiece, RingPlace};
 
 /// Commands that wait for the thread. The core bounds what is open, and of a permission only the
@@ -29,9 +31,9 @@ const RING_PIECES_MAX: usize = 1024;
 /// What the thread trains, and when it reports.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    /// Local steps in all.
+    /// Steps of the run: training ends at this position.
     pub(crate) steps: u64,
-    /// Local steps per commit, H.
+    /// Local steps per commit of a peer of mean speed, H.
     pub(crate) local_steps: u64,
     /// Local steps per exchange round; 0 for rules without exchanges.
     pub(crate) mix_every: u64,
@@ -52,8 +54,10 @@ pub(crate) struct Plan {
 /// Where a replica stands when the thread takes it over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Position {
-    /// Local steps done.
+    /// Local steps done by this peer.
     pub(crate) step: u64,
+    /// Where the swarm stands in the run, in units of `1 /` [`MICRO_STEPS`] of a step of the run.
+    pub(crate) micro_steps: u64,
     /// Samples processed.
     pub(crate) samples: u64,
     /// Commits done.
@@ -91,6 +95,8 @@ struct Permission {
     limit: Clock,
     /// Whether local steps are allowed.
     allowed: bool,
+    /// Local steps per commit, `H_i`; `None` is the run's H.
+    local_steps: Option<u64>,
     /// Whether a [`Command::Permission`] waits.
     queued: bool,
 }
@@ -99,9 +105,17 @@ struct Permission {
 #[derive(Clone, Debug)]
 struct Shared(Arc<Mutex<Permission>>);
 
+impl Position {
+    /// Whole steps of the run.
+    pub(crate) const fn run_steps(&self) -> u64 {
+        self.micro_steps / MICRO_STEPS
+    }
+}
+
 impl Shared {
     fn new() -> Self {
-        let first = Permission { limit: Clock(u64::MAX), allowed: false, queued: false };
+        let first =
+            Permission { limit: Clock(u64::MAX), allowed: false, local_steps: None, queued: false };
         Self(Arc::new(Mutex::new(first)))
     }
 
@@ -235,6 +249,19 @@ impl TrainingThread {
     /// Commits are allowed up to this clock.
     pub(crate) fn limit_commits(&self, limit: Clock) {
         self.permit(|permission| permission.limit = limit);
+    }
+
+    /// This peer does so many local steps per commit from its next step on; rounds of exchanges
+    /// keep their ratio to commits.
+    #[cfg_attr(
+        not(test),
+        expect(
+            dead_code,
+            reason = "the core does not measure speed yet; every peer does the run's H"
+        )
+    )]
+    pub(crate) fn pace(&self, local_steps: u64) {
+        self.permit(|permission| permission.local_steps = Some(local_steps));
     }
 
     fn permit(&self, change: impl FnOnce(&mut Permission)) {

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use dnode_gossip::{RefusedMix, Role};
 use dnode_protocol::Clock;
 use dnode_trainer::checkpoint::{self, Checkpoint};
-use dnode_trainer::{Evaluation, MixError, Replica, SKETCH_LEN, StepReport, TrainError};
+use dnode_trainer::{Evaluation, MixError, Replica, SKETCH_LEN, StepId, StepReport, TrainError};
 use tokio::sync::mpsc;
 
+use super::pace::{MICRO_STEPS, Pace};
 use super::ring::{Ring, RingPiece};
 use super::{Command, Ending, MixTerms, Plan, Position, Progress, Report, Shared};
 
@@ -46,6 +47,7 @@ impl From<TrainError> for End {
 struct Training {
     replica: Replica,
     plan: Plan,
+    pace: Pace,
     at: Position,
     queues: Queues,
     limit: Clock,
@@ -53,6 +55,7 @@ struct Training {
     ring: Option<Ring>,
     steps_done: bool,
     since_commit: u64,
+    since_round: u64,
     evaluation_due: bool,
     held: bool,
     round_open: bool,
@@ -82,6 +85,8 @@ impl Window {
 pub(super) fn train(replica: Replica, plan: Plan, at: Position, queues: Queues) {
     let mut training = Training {
         replica,
+        pace: Pace::new(plan.local_steps, plan.mix_every),
+        since_round: at.step.checked_rem(plan.mix_every).unwrap_or(0),
         plan,
         at,
         queues,
@@ -119,7 +124,7 @@ impl Training {
         if self.steps_done || !self.allowed {
             return self.wait();
         }
-        if self.at.step >= self.plan.steps {
+        if self.at.run_steps() >= self.plan.steps {
             return self.finish_steps();
         }
         if self.must_hold() {
@@ -136,7 +141,7 @@ impl Training {
 
     fn must_hold(&self) -> bool {
         self.plan.commits
-            && self.since_commit >= STRETCH_MAX * self.plan.local_steps
+            && self.since_commit >= STRETCH_MAX * self.pace.local_steps()
             && self.at.clock >= self.limit
     }
 
@@ -155,15 +160,17 @@ impl Training {
         let gain = if first { 1.0 } else { STEP_TIME_GAIN };
         self.step_seconds += gain * (seconds - self.step_seconds);
         self.at.step += 1;
+        self.at.micro_steps = self.at.micro_steps.saturating_add(self.pace.advance());
         self.at.samples += report.samples;
         self.since_commit += 1;
+        self.since_round += 1;
         self.gather(&report);
         self.commit_when_due()?;
         let (step, plan) = (self.at.step, &self.plan);
         let due = |every: u64| every > 0 && step.is_multiple_of(every);
-        let (round, evaluation) = (due(plan.mix_every), due(plan.evaluate_every));
         let (checkpoint, progress) = (due(plan.checkpoint_every), due(plan.metrics_every));
-        self.evaluation_due |= evaluation;
+        self.evaluation_due |= due(plan.evaluate_every);
+        let round = self.round_due();
         if progress {
             self.tell_progress()?;
         }
@@ -177,21 +184,29 @@ impl Training {
         self.evaluate_when_due()
     }
 
+    /// Whether a round of exchanges is due after this step.
+    fn round_due(&mut self) -> bool {
+        let every = self.pace.mix_every();
+        let due = every > 0 && self.since_round >= every;
+        self.since_round = if due { 0 } else { self.since_round };
+        due
+    }
+
     fn local_step(&mut self) -> Result<StepReport, End> {
-        let step = self.at.step;
-        let Some(ring) = self.ring.as_mut() else { return Ok(self.replica.step(step)?) };
+        let at = StepId { index: self.at.step, position: self.at.run_steps() };
+        let Some(ring) = self.ring.as_mut() else { return Ok(self.replica.step(at)?) };
         let split = self.replica.trainer_mut().split();
         let trainer = split.ok_or_else(|| {
             TrainError::Other("all-reduce needs a trainer whose step can be split".to_owned())
         })?;
-        let gradient = trainer.gradient(step)?;
+        let gradient = trainer.gradient(at)?;
         let send = |piece| self.queues.reports.blocking_send(Report::RingSend(piece)).is_ok();
         let began = Instant::now();
         let reduced = ring.all_reduce_mean(trainer.gradient_mut(), send, &self.queues.ring);
         self.wait_seconds += began.elapsed().as_secs_f64();
         reduced.map_err(|error| self.ring_end(error))?;
         let trainer = self.replica.trainer_mut().split();
-        let updated = trainer.map(|trainer| trainer.update(step)).transpose()?;
+        let updated = trainer.map(|trainer| trainer.update(at)).transpose()?;
         Ok(StepReport {
             loss: gradient.loss,
             samples: gradient.samples,
@@ -215,9 +230,9 @@ impl Training {
     /// beyond the stretched length: a network slower than the trainer makes commits rarer instead
     /// of piling up exchanges (backpressure, design: averaging), and never stops a step.
     fn commit_when_due(&mut self) -> Result<(), End> {
-        let plan = &self.plan;
-        let due = plan.commits && self.since_commit >= plan.local_steps;
-        let put_off = self.round_open && self.since_commit < STRETCH_MAX * plan.local_steps;
+        let local_steps = self.pace.local_steps();
+        let due = self.plan.commits && self.since_commit >= local_steps;
+        let put_off = self.round_open && self.since_commit < STRETCH_MAX * local_steps;
         if !due || put_off || self.at.clock >= self.limit {
             return Ok(());
         }
@@ -322,12 +337,13 @@ impl Training {
     }
 
     fn look_at_permission(&mut self) {
-        let (limit, allowed) = {
+        let (limit, allowed, local_steps) = {
             let mut permission = self.queues.permission.lock();
             permission.queued = false;
-            (permission.limit, permission.allowed)
+            (permission.limit, permission.allowed, permission.local_steps)
         };
         self.limit = limit;
+        self.pace.set(local_steps.unwrap_or(self.plan.local_steps));
         if allowed && !self.allowed {
             // The pause does not count as time of the steps after it.
             self.report = Window::new();
@@ -335,13 +351,15 @@ impl Training {
         self.allowed = allowed;
     }
 
-    /// The replica is now a donor's: go on from the step that belongs to the donor's clock, so that
-    /// the learning rate follows the swarm's progress.
+    /// The replica is now a donor's: go on from the position that belongs to the donor's clock, so
+    /// that the learning rate follows the swarm's progress.
     fn adopt_clock(&mut self, clock: Clock) {
         self.at.clock = self.at.clock.max(clock);
-        let reached = clock.0.saturating_mul(self.plan.local_steps).min(self.plan.steps);
-        self.at.step = self.at.step.max(reached);
+        let end = self.plan.steps.saturating_mul(MICRO_STEPS);
+        let reached = self.pace.position(clock).min(end);
+        self.at.micro_steps = self.at.micro_steps.max(reached);
         self.since_commit = 0;
+        self.since_round = 0;
         self.held = false;
         self.round_open = false;
     }
@@ -398,9 +416,10 @@ impl Training {
 
     /// Writes a checkpoint; a failure is reported and training goes on.
     fn save(&mut self) -> Result<(), End> {
-        let Position { step, samples, clock } = self.at;
+        let Position { step, micro_steps, samples, clock } = self.at;
         let run = self.plan.run.clone();
-        let checkpoint = Checkpoint { run, step, samples, clock, replica: &self.replica };
+        let replica = &self.replica;
+        let checkpoint = Checkpoint { run, step, micro_steps, samples, clock, replica };
         let report = match checkpoint::save(&self.plan.checkpoints, &checkpoint) {
             Ok(saved) => {
                 self.parameters = Some(saved.parameters);

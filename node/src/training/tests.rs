@@ -8,10 +8,12 @@ use std::time::Duration;
 use dnode_gossip::{RefusedMix, Role};
 use dnode_protocol::{Clock, ExchangeId, ParameterLayout, PeerId, RunSpec};
 use dnode_trainer::{
-    Evaluation, OuterStep, Replica, StepReport, TrainError, Trainer, TrainerState,
+    Evaluation, OuterStep, Replica, StepId, StepReport, TrainError, Trainer, TrainerState,
 };
 
-use super::{COMMANDS_MAX, Command, MixTerms, Plan, Position, Progress, Report, TrainingThread};
+use super::{
+    COMMANDS_MAX, Command, MICRO_STEPS, MixTerms, Plan, Position, Progress, Report, TrainingThread,
+};
 
 /// Adds 1 to both of its parameters at every step.
 struct Counter {
@@ -26,7 +28,8 @@ impl Trainer for Counter {
         &self.layout
     }
 
-    fn step(&mut self, step: u64) -> Result<StepReport, TrainError> {
+    fn step(&mut self, at: StepId) -> Result<StepReport, TrainError> {
+        let step = at.index;
         if let Some(busy) = self.busy.take() {
             let _ = busy.recv();
         }
@@ -34,7 +37,12 @@ impl Trainer for Counter {
             return Err(TrainError::NotFinite { step, what: "loss" });
         }
         self.x.iter_mut().for_each(|x| *x += 1.0);
-        Ok(StepReport { loss: 1.0, samples: 8, learning_rate: 0.1, gradient_norm: 1.0 })
+        Ok(StepReport {
+            loss: 1.0,
+            samples: 8,
+            learning_rate: at.position as f32,
+            gradient_norm: 1.0,
+        })
     }
 
     fn read(&self, range: Range<usize>, out: &mut [f32]) {
@@ -108,6 +116,10 @@ fn count(reports: &[Report], of: impl Fn(&Report) -> bool) -> usize {
     reports.iter().filter(|report| of(report)).count()
 }
 
+fn progress_of(report: &Report) -> Option<&Progress> {
+    if let Report::Progress(progress) = report { Some(progress) } else { None }
+}
+
 fn read(thread: &mut TrainingThread) -> (Clock, Vec<f32>) {
     thread.command(Command::Read { exchange: exchange(99), range: 0..2 });
     let reports = until(thread, |report| matches!(report, Report::Read { .. }));
@@ -129,7 +141,10 @@ fn steps_and_commits_come_at_their_intervals_and_the_end_leaves_a_checkpoint() {
     thread.command(Command::Stop { evaluate: true });
     let reports = until(&mut thread, |report| matches!(report, Report::Ended(_)));
     let Some(Report::Ended(Ok(ending))) = reports.last() else { panic!("{reports:?}") };
-    assert_eq!(ending.position, Position { step: 7, samples: 56, clock: Clock(4) });
+    assert_eq!(
+        ending.position,
+        Position { step: 7, micro_steps: 7 * MICRO_STEPS, samples: 56, clock: Clock(4) }
+    );
     assert_eq!(ending.evaluation.map(|evaluation| evaluation.count), Some(1));
     assert!(ending.parameters.as_ref().is_some_and(|path| path.is_file()));
     thread.join();
@@ -236,7 +251,8 @@ fn old_snapshots_and_numbers_that_are_not_finite_are_refused_without_effect() {
 #[test]
 fn a_joiner_goes_on_at_the_step_that_belongs_to_the_clock_it_adopts() {
     let folder = tempfile::tempdir().unwrap();
-    let mut thread = start(plan(folder.path(), 100), Some(OuterStep::default()));
+    let mut thread =
+        start(plan(folder.path(), 100), Some(OuterStep { learning_rate: 1.0, momentum: 0.0 }));
     let (range, values) = (0..2, vec![5.0, 6.0]);
     thread.command(Command::Adopt { exchange: exchange(0), range, values });
     thread.command(Command::AdoptClock(Clock(49)));
@@ -244,6 +260,31 @@ fn a_joiner_goes_on_at_the_step_that_belongs_to_the_clock_it_adopts() {
     thread.allow(true);
     let reports = until(&mut thread, |report| matches!(report, Report::StepsDone));
     assert_eq!(count(&reports, |report| matches!(report, Report::Committed { .. })), 1);
+    assert_eq!(read(&mut thread), (Clock(50), vec![7.0, 8.0]), "two steps of its own, 98 and 99");
+}
+
+#[test]
+fn a_slow_peer_does_fewer_steps_per_commit_and_stands_where_the_others_do() {
+    let folder = tempfile::tempdir().unwrap();
+    for (local_steps, steps, round) in [(6, 24, 3), (2, 8, 1), (12, 48, 6), (1, 4, 1)] {
+        let run = |mix_every, last: fn(&Report) -> bool| {
+            let plan = plan(folder.path(), 24);
+            let plan = Plan { local_steps: 6, mix_every, metrics_every: 1, ..plan };
+            let mut thread = start(plan, None);
+            thread.pace(1000);
+            thread.pace(local_steps);
+            thread.allow(true);
+            until(&mut thread, last)
+        };
+        let reports = run(0, |report| matches!(report, Report::StepsDone));
+        let progress = reports.iter().filter_map(progress_of).next_back().unwrap();
+        let Position { step, micro_steps, clock, .. } = progress.position;
+        assert_eq!((step, micro_steps, clock), (steps, 24 * MICRO_STEPS, Clock(4)));
+        // The last step began one step's length before the end.
+        assert!((progress.learning_rate - (24 - 24 / steps).min(23) as f64).abs() < 1e-9);
+        let reports = run(3, |report| matches!(report, Report::RoundDue));
+        assert_eq!(reports.iter().filter_map(progress_of).count(), round, "{local_steps}");
+    }
 }
 
 #[test]
@@ -274,10 +315,7 @@ fn progress_tells_the_mean_loss_and_the_time_spent_waiting() {
     let mut thread = start(Plan { metrics_every: 4, ..plan(folder.path(), 8) }, None);
     thread.allow(true);
     let reports = until(&mut thread, |report| matches!(report, Report::StepsDone));
-    fn of(report: &Report) -> Option<&Progress> {
-        if let Report::Progress(progress) = report { Some(progress) } else { None }
-    }
-    let progress: Vec<&Progress> = reports.iter().filter_map(of).collect();
+    let progress: Vec<&Progress> = reports.iter().filter_map(progress_of).collect();
     assert_eq!(progress.len(), 2);
     assert!((progress[1].loss - 1.0).abs() < 1e-12 && progress[1].position.samples == 64);
     assert!(Duration::from_secs_f64(progress[1].wait_s) < Duration::from_secs(60));

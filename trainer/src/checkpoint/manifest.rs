@@ -27,6 +27,9 @@ pub(super) struct Manifest {
     /// What the run's peers agree on.
     run_fields: BTreeMap<String, String>,
     pub(super) step: u64,
+    /// Position in the run, millionths of a step.
+    #[serde(default)]
+    pub(super) micro_steps: Option<u64>,
     pub(super) clock: u64,
     pub(super) samples: u64,
     /// Whether there are live weights and outer momentum beside the parameters.
@@ -54,6 +57,7 @@ impl Manifest {
             run: run_name(checkpoint.run.id()),
             run_fields: fields.map(|field| (field.name.clone(), field.value.clone())).collect(),
             step: checkpoint.step,
+            micro_steps: Some(checkpoint.micro_steps),
             clock: checkpoint.clock.0,
             samples: checkpoint.samples,
             outer: checkpoint.replica.momentum().is_some(),

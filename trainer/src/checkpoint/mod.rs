@@ -48,6 +48,8 @@ pub struct Checkpoint<'a> {
     pub run: RunSpec,
     /// Local steps done.
     pub step: u64,
+    /// Where the swarm stood in the run, millionths of a step of the run.
+    pub micro_steps: u64,
     /// Samples processed.
     pub samples: u64,
     /// Commits done.
@@ -70,6 +72,9 @@ pub struct Saved {
 pub struct Loaded {
     /// Local steps done.
     pub step: u64,
+    /// Where the swarm stood in the run, millionths of a step of the run; `None` in a checkpoint of
+    /// a version in which that was the local steps done.
+    pub micro_steps: Option<u64>,
     /// Samples processed.
     pub samples: u64,
     /// Commits done.
@@ -128,10 +133,17 @@ pub fn load_latest(
                 check_run(&directory, &manifest, run)?;
                 match state(&directory, &manifest, layout) {
                     Ok(state) => {
-                        let Manifest { step, samples, clock, .. } = manifest;
+                        let Manifest { step, micro_steps, samples, clock, .. } = manifest;
                         let clock = Clock(clock);
-                        let loaded = Loaded { step, samples, clock, state, directory, skipped };
-                        return Ok(Some(loaded));
+                        return Ok(Some(Loaded {
+                            step,
+                            micro_steps,
+                            samples,
+                            clock,
+                            state,
+                            directory,
+                            skipped,
+                        }));
                     }
                     Err(reason) => reason,
                 }

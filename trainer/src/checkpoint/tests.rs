@@ -7,7 +7,7 @@ use std::process::Command;
 use dnode_protocol::RunField;
 
 use super::*;
-use crate::{Evaluation, OuterStep, StepReport, TrainError, Trainer};
+use crate::{Evaluation, OuterStep, StepId, StepReport, TrainError, Trainer};
 
 /// A trainer with two tensors and a state of two, so that names, shapes and order matter.
 struct Plain {
@@ -20,9 +20,9 @@ impl Trainer for Plain {
     fn layout(&self) -> &ParameterLayout {
         &self.layout
     }
-    fn step(&mut self, step: u64) -> Result<StepReport, TrainError> {
+    fn step(&mut self, at: StepId) -> Result<StepReport, TrainError> {
         for (index, x) in self.x.iter_mut().enumerate() {
-            let gradient = ((index as u64 + 3 * step) % 7) as f32 - 3.0;
+            let gradient = ((index as u64 + 3 * at.index) % 7) as f32 - 3.0;
             self.moments[0][index] = 0.9 * self.moments[0][index] + gradient;
             *x -= 0.01 * self.moments[0][index];
         }
@@ -73,7 +73,7 @@ fn replica(outer: Option<OuterStep>, steps: u64) -> Replica {
     let plain = Plain { layout, x, moments: [vec![0.0; parameters], vec![0.0]] };
     let mut replica = Replica::new(Box::new(plain), outer);
     for step in 0..steps {
-        replica.step(step).unwrap();
+        replica.step(StepId::alone(step)).unwrap();
         if step % 4 == 3 {
             replica.commit();
         }
@@ -89,7 +89,8 @@ fn run(hidden: &str) -> RunSpec {
 
 fn save_at(folder: &Path, replica: &Replica, step: u64) -> Result<Saved, CheckpointError> {
     let (run, samples, clock) = (run("128"), 32 * step, Clock(step / 4));
-    save(folder, &Checkpoint { run, step, samples, clock, replica })
+    let micro_steps = 1_500_000 * step;
+    save(folder, &Checkpoint { run, step, micro_steps, samples, clock, replica })
 }
 
 fn load(folder: &Path) -> Result<Option<Loaded>, CheckpointError> {
@@ -119,6 +120,19 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
+fn a_checkpoint_from_before_positions_is_read_without_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let saved = save_at(folder.path(), &replica(None, 4), 4).unwrap();
+    let path = saved.directory.join("manifest.json");
+    let mut manifest: serde_json::Value =
+        serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    assert!(manifest.as_object_mut().unwrap().remove("micro_steps").is_some());
+    fs::write(&path, manifest.to_string()).unwrap();
+    let loaded = load(folder.path()).unwrap().unwrap();
+    assert_eq!((loaded.step, loaded.micro_steps), (4, None));
+}
+
+#[test]
 fn a_loaded_checkpoint_continues_as_if_nothing_had_happened() {
     for outer in [None, Some(OuterStep::default())] {
         let folder = tempfile::tempdir().unwrap();
@@ -127,13 +141,14 @@ fn a_loaded_checkpoint_continues_as_if_nothing_had_happened() {
         assert!(saved.parameters.is_file());
         let loaded = load(folder.path()).unwrap().unwrap();
         assert_eq!((loaded.step, loaded.samples, loaded.clock), (10, 320, Clock(2)));
+        assert_eq!(loaded.micro_steps, Some(15_000_000));
         assert_eq!((&loaded.directory, loaded.skipped.len()), (&saved.directory, 0));
         assert_eq!(loaded.state, original.save());
         let mut resumed = replica(outer, 3);
         resumed.restore(&loaded.state).unwrap();
         for step in 10..15 {
-            original.step(step).unwrap();
-            resumed.step(step).unwrap();
+            original.step(StepId::alone(step)).unwrap();
+            resumed.step(StepId::alone(step)).unwrap();
         }
         original.commit();
         resumed.commit();

@@ -28,9 +28,9 @@ impl Trainer for Probe {
     fn layout(&self) -> &ParameterLayout {
         &self.layout
     }
-    fn step(&mut self, step: u64) -> Result<StepReport, TrainError> {
+    fn step(&mut self, at: StepId) -> Result<StepReport, TrainError> {
         for (index, x) in (0_u64..).zip(self.live().iter_mut()) {
-            *x += ((index * 7 + step * 13) % 11) as f32 * 0.013 - 0.05;
+            *x += ((index * 7 + at.index * 13) % 11) as f32 * 0.013 - 0.05;
         }
         self.counter += 1.0;
         Ok(StepReport { samples: 1, ..StepReport::default() })
@@ -157,10 +157,10 @@ fn mixing_moves_slow_and_live_weights_alike_and_never_the_momentum() {
     let (mut i, live) = replica(values(64, 0.2), Some(OUTER));
     let (mut j, _) = replica(values(64, 0.7), Some(OUTER));
     for step in 0..3 {
-        i.step(step).unwrap();
+        i.step(StepId::alone(step)).unwrap();
         i.commit();
     }
-    i.step(3).unwrap();
+    i.step(StepId::alone(3)).unwrap();
     let before = i.save();
     exchange(&mut i, &mut j, 16..48, 0.5);
     exchange(&mut j, &mut i, 16..48, 0.25);
@@ -189,8 +189,8 @@ fn a_later_commit_takes_no_displacement_into_its_momentum() {
     let (mut mixed, _) = replica(start, Some(OUTER));
     let (mut other, _) = replica(values(40, 1.4), Some(OUTER));
     for step in 0..6 {
-        alone.step(step).unwrap();
-        mixed.step(step).unwrap();
+        alone.step(StepId::alone(step)).unwrap();
+        mixed.step(StepId::alone(step)).unwrap();
         exchange(&mut mixed, &mut other, 0..40, 0.5);
         if step % 2 == 1 {
             let (a, b) = (alone.commit(), mixed.commit());
@@ -209,8 +209,8 @@ fn the_mean_of_two_outer_steps_is_dilocos_outer_step_on_the_mean() {
     let (alpha, beta) = (f64::from(OUTER.learning_rate), f64::from(OUTER.momentum));
     let (mut phi, mut v) = (mean(&a, &b), vec![0.0; 50]);
     for step in 0..20 {
-        i.step(2 * step).unwrap();
-        j.step(3 * step + 1).unwrap();
+        i.step(StepId::alone(2 * step)).unwrap();
+        j.step(StepId::alone(3 * step + 1)).unwrap();
         let x = mean(&peek(&live_i), &peek(&live_j));
         for k in 0..50 {
             let progress = x[k] - phi[k];
@@ -228,7 +228,7 @@ fn the_mean_of_two_outer_steps_is_dilocos_outer_step_on_the_mean() {
 fn after_a_commit_the_live_weights_are_the_slow_ones_to_the_last_bit() {
     let (mut i, live) = replica(values(200, 0.6), Some(OUTER));
     for step in 0..10 {
-        i.step(step).unwrap();
+        i.step(StepId::alone(step)).unwrap();
         let report = i.commit();
         assert!(report.progress_norm > 0.0);
         assert_eq!(peek(&live), i.parameters());
@@ -238,7 +238,7 @@ fn after_a_commit_the_live_weights_are_the_slow_ones_to_the_last_bit() {
 #[test]
 fn without_an_outer_step_the_replica_is_its_live_weights() {
     let (mut i, live) = replica(values(30, 0.4), None);
-    i.step(0).unwrap();
+    i.step(StepId::alone(0)).unwrap();
     let before = peek(&live);
     assert_eq!(i.commit(), CommitReport::default());
     assert_eq!(i.parameters(), before);
@@ -262,7 +262,7 @@ fn undo_takes_the_displacement_back_and_leaves_later_training() {
         // With a step between mixing and undoing, exactly that step remains.
         i.mix_responder(0..30, 0.3, &remote, &mut difference).unwrap();
         let mixed = peek(&live);
-        i.step(5).unwrap();
+        i.step(StepId::alone(5)).unwrap();
         let trained = peek(&live);
         i.undo_responder(0..30, 0.3, &difference);
         for k in 0..30 {
@@ -320,9 +320,9 @@ fn own_numbers_that_are_not_finite_are_not_blamed_on_the_peer() {
 #[test]
 fn a_joiner_adopts_the_donors_weights_with_no_momentum() {
     let (mut joiner, live) = replica(values(20, 0.1), Some(OUTER));
-    joiner.step(0).unwrap();
+    joiner.step(StepId::alone(0)).unwrap();
     joiner.commit();
-    joiner.step(1).unwrap();
+    joiner.step(StepId::alone(1)).unwrap();
     let donor = values(20, 0.9);
     joiner.adopt(0..12, &donor[..12]).unwrap();
     joiner.adopt(12..20, &donor[12..]).unwrap();
@@ -335,7 +335,7 @@ fn a_joiner_adopts_the_donors_weights_with_no_momentum() {
 #[test]
 fn evaluation_measures_the_slow_weights_and_leaves_the_live_ones() {
     let (mut i, live) = replica(values(CHUNK + 3, 0.6), Some(OUTER));
-    i.step(0).unwrap();
+    i.step(StepId::alone(0)).unwrap();
     let before = peek(&live);
     let expected: f64 = wide(&i.parameters()).iter().sum();
     assert!((i.evaluate().unwrap().loss - expected).abs() < 1e-9);
@@ -350,7 +350,7 @@ fn saved_and_restored_a_replica_continues_alike() {
     for outer in [None, Some(OUTER)] {
         let (mut i, _) = replica(values(25, 0.6), outer);
         for step in 0..5 {
-            i.step(step).unwrap();
+            i.step(StepId::alone(step)).unwrap();
             if step == 3 {
                 i.commit();
             }
@@ -360,7 +360,7 @@ fn saved_and_restored_a_replica_continues_alike() {
         j.restore(&state).unwrap();
         assert_eq!(j.save(), state);
         for replica in [&mut i, &mut j] {
-            replica.step(5).unwrap();
+            replica.step(StepId::alone(5)).unwrap();
             replica.commit();
         }
         assert_eq!(i.save(), j.save());

@@ -1,7 +1,7 @@
 //! Hand-derived gradients against central differences of the loss.
 
 use crate::synthetic::{KINDS, SAMPLES, config, trainer};
-use dnode_trainer::{GradientStep, ModelKind, NativeTrainer, Trainer};
+use dnode_trainer::{GradientStep, ModelKind, NativeTrainer, StepId, Trainer};
 
 /// Half the distance of a central difference along a direction of length one.
 const STEP: f32 = 2e-3;
@@ -49,7 +49,7 @@ fn check(kind: ModelKind) {
     if kind == ModelKind::Gpt {
         trainer.displace(0..parameters.len(), &parameters, 3.0);
     }
-    trainer.gradient(0).unwrap();
+    trainer.gradient(StepId::alone(0)).unwrap();
     let gradient = trainer.gradient_mut().to_vec();
     let layout = trainer.layout().clone();
     for tensor in layout.tensors() {
@@ -92,7 +92,8 @@ fn micro_batches_add_up_to_the_batch() {
         parts.optimizer.accumulate = 3;
         assert_eq!(whole.batch, SAMPLES);
         let (mut whole, mut parts) = (trainer(whole), trainer(parts));
-        let (a, b) = (whole.gradient(0).unwrap(), parts.gradient(0).unwrap());
+        let (a, b) =
+            (whole.gradient(StepId::alone(0)).unwrap(), parts.gradient(StepId::alone(0)).unwrap());
         assert!((a.loss - b.loss).abs() < 1e-5);
         assert_eq!(a.samples, b.samples);
         let norm = f64::from(a.gradient_norm);

@@ -2,8 +2,8 @@
 
 use crate::synthetic::{KINDS, SAMPLES, bits, config, parameters, source, trainer};
 use dnode_trainer::{
-    ConfigError, GradientStep, ModelKind, NativeTrainer, OptimizerConfig, OptimizerKind,
-    SampleShape, StateTensor, TrainError, Trainer, TrainerState,
+    ConfigError, DataConfig, Dataset, GradientStep, ModelKind, NativeTrainer, OptimizerConfig,
+    OptimizerKind, SampleShape, StateTensor, StepId, TrainError, Trainer, TrainerState,
 };
 
 #[test]
@@ -15,9 +15,9 @@ fn every_model_learns_a_few_samples_by_heart() {
             config.optimizer.learning_rate = 1e-2;
         }
         let mut trainer = trainer(config);
-        let first = trainer.step(0).unwrap().loss;
+        let first = trainer.step(StepId::alone(0)).unwrap().loss;
         for step in 1..300 {
-            trainer.step(step).unwrap();
+            trainer.step(StepId::alone(step)).unwrap();
         }
         let after = trainer.evaluate().unwrap();
         // Some sequences share their first tokens, so a gpt cannot be right everywhere.
@@ -27,11 +27,29 @@ fn every_model_learns_a_few_samples_by_heart() {
 }
 
 #[test]
+fn the_index_names_the_batch_and_the_position_the_learning_rate() {
+    let mut config = config(ModelKind::Mlp);
+    config.optimizer.warmup_steps = 10;
+    config.optimizer.learning_rate = 1.0;
+    let at = |index, position| {
+        let digits = Dataset::open(&DataConfig::default(), 1, 0).unwrap();
+        let mut trainer = NativeTrainer::new(config.clone(), Box::new(digits)).unwrap();
+        let report = trainer.step(StepId { index, position }).unwrap();
+        (report.loss, report.learning_rate)
+    };
+    let (loss, rate) = at(3, 4);
+    assert!((rate - 0.5).abs() < 1e-6, "{rate}");
+    let (same, peak) = at(3, 9);
+    assert!(same.to_bits() == loss.to_bits() && (peak - 1.0).abs() < 1e-6, "{same} {peak}");
+    assert_ne!(at(5, 9).0.to_bits(), loss.to_bits());
+}
+
+#[test]
 fn the_first_loss_is_that_of_guessing() {
     for (kind, classes) in
         [(ModelKind::Mlp, 4.0_f32), (ModelKind::Cnn, 4.0), (ModelKind::Gpt, 13.0)]
     {
-        let loss = trainer(config(kind)).step(0).unwrap().loss;
+        let loss = trainer(config(kind)).step(StepId::alone(0)).unwrap().loss;
         assert!((loss - classes.ln()).abs() < 0.7, "{kind}: {loss}");
     }
 }
@@ -42,7 +60,8 @@ fn run(kind: ModelKind, threads: usize, seed: u64) -> (Vec<u32>, Vec<u32>) {
     config.threads = threads;
     config.seed = seed;
     let mut trainer = trainer(config);
-    let losses: Vec<f32> = (0..10).map(|step| trainer.step(step).unwrap().loss).collect();
+    let losses: Vec<f32> =
+        (0..10).map(|step| trainer.step(StepId::alone(step)).unwrap().loss).collect();
     (bits(&losses), bits(&parameters(&trainer)))
 }
 
@@ -65,7 +84,7 @@ fn a_restored_trainer_continues_as_if_nothing_had_happened() {
             config.optimizer.learning_rate = 1e-2;
             let mut first = trainer(config.clone());
             for step in 0..5 {
-                first.step(step).unwrap();
+                first.step(StepId::alone(step)).unwrap();
             }
             config.seed = 99;
             let mut second = trainer(config);
@@ -76,7 +95,10 @@ fn a_restored_trainer_continues_as_if_nothing_had_happened() {
             second.displace(all.clone(), &to, -1.0);
             second.displace(all, &from, 1.0);
             for step in 5..10 {
-                let (a, b) = (first.step(step).unwrap(), second.step(step).unwrap());
+                let (a, b) = (
+                    first.step(StepId::alone(step)).unwrap(),
+                    second.step(StepId::alone(step)).unwrap(),
+                );
                 assert_eq!(a.loss.to_bits(), b.loss.to_bits(), "{kind} {rule:?}");
             }
             assert_eq!(bits(&parameters(&first)), bits(&parameters(&second)));
@@ -87,7 +109,7 @@ fn a_restored_trainer_continues_as_if_nothing_had_happened() {
 #[test]
 fn state_that_does_not_fit_is_refused_and_changes_nothing() {
     let mut trainer = trainer(config(ModelKind::Gpt));
-    trainer.step(0).unwrap();
+    trainer.step(StepId::alone(0)).unwrap();
     let before = trainer.save();
     let mut short = before.clone();
     short.tensors[1].values.pop();
@@ -108,7 +130,7 @@ fn a_loss_that_is_not_finite_changes_nothing() {
             source.offset = bad;
             let mut trainer = NativeTrainer::new(config(kind), Box::new(source)).unwrap();
             let (before, state) = (parameters(&trainer), trainer.save());
-            let error = trainer.step(4).unwrap_err();
+            let error = trainer.step(StepId::alone(4)).unwrap_err();
             assert!(
                 matches!(error, TrainError::NotFinite { step: 4, what: "loss" }),
                 "{kind} {bad}: {error}"
@@ -124,7 +146,7 @@ fn weights_that_are_not_finite_are_noticed_by_every_model() {
     for kind in KINDS {
         let mut trainer = trainer(config(kind));
         trainer.displace(0..1, &[f32::NAN], 1.0);
-        let error = trainer.step(0).unwrap_err();
+        let error = trainer.step(StepId::alone(0)).unwrap_err();
         assert!(matches!(error, TrainError::NotFinite { .. }), "{kind}: {error}");
     }
 }
@@ -133,9 +155,12 @@ fn weights_that_are_not_finite_are_noticed_by_every_model() {
 fn an_averaged_gradient_that_is_not_finite_changes_nothing() {
     let mut trainer = trainer(config(ModelKind::Mlp));
     let (before, state) = (parameters(&trainer), trainer.save());
-    trainer.gradient(0).unwrap();
+    trainer.gradient(StepId::alone(0)).unwrap();
     trainer.gradient_mut()[5] = f32::INFINITY;
-    assert!(matches!(trainer.update(0), Err(TrainError::NotFinite { step: 0, what: "gradient" })));
+    assert!(matches!(
+        trainer.update(StepId::alone(0)),
+        Err(TrainError::NotFinite { step: 0, what: "gradient" })
+    ));
     assert_eq!(bits(&parameters(&trainer)), bits(&before));
     assert_eq!(trainer.save(), state);
 }
@@ -145,15 +170,15 @@ fn a_step_in_halves_is_the_whole_step() {
     for kind in KINDS {
         let (mut whole, mut halves) = (trainer(config(kind)), trainer(config(kind)));
         for step in 0..3 {
-            let want = whole.step(step).unwrap();
+            let want = whole.step(StepId::alone(step)).unwrap();
             let split = halves.split().unwrap();
-            split.gradient(step).unwrap();
-            assert_eq!(split.update(step).unwrap(), want);
+            split.gradient(StepId::alone(step)).unwrap();
+            assert_eq!(split.update(StepId::alone(step)).unwrap(), want);
         }
         assert_eq!(bits(&parameters(&whole)), bits(&parameters(&halves)));
         let split = halves.split().unwrap();
-        split.gradient(3).unwrap();
-        assert!(split.update(4).is_err());
+        split.gradient(StepId::alone(3)).unwrap();
+        assert!(split.update(StepId::alone(4)).is_err());
     }
 }
 
@@ -168,7 +193,7 @@ fn clipping_bounds_the_update() {
     };
     let mut trainer = trainer(config);
     let before = parameters(&trainer);
-    let report = trainer.step(0).unwrap();
+    let report = trainer.step(StepId::alone(0)).unwrap();
     assert!(report.gradient_norm > 1e-2);
     let moved = parameters(&trainer)
         .iter()
@@ -228,7 +253,8 @@ fn what_does_not_fit_is_named() {
 /// Processors differ in the sixth digit.
 fn ten_losses(kind: ModelKind, want: [f32; 10]) {
     let mut trainer = trainer(config(kind));
-    let got: Vec<f32> = (0..10).map(|step| trainer.step(step).unwrap().loss).collect();
+    let got: Vec<f32> =
+        (0..10).map(|step| trainer.step(StepId::alone(step)).unwrap().loss).collect();
     for (got_loss, want_loss) in got.iter().zip(want) {
         assert!((got_loss - want_loss).abs() < 1e-4, "{kind}: {got:?}, not {want:?}");
     }
