@@ -70,7 +70,8 @@ pub struct Join {
     /// Folder with the MNIST files, or the text file [data.path].
     #[arg(long, value_name = "PATH")]
     pub data_path: Option<String>,
-    /// How replicas are averaged: gossip-outer, pairwise, all-reduce or none [gossip.rule].
+    /// How replicas are averaged: gossip-outer, pairwise, push-sum, delta-set, epidemic, all-reduce or
+    /// none [gossip.rule].
     #[arg(long, value_name = "RULE")]
     pub rule: Option<String>,
     /// Steps of the run; a peer of mean speed does so many local steps [run.steps].

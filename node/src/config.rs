@@ -1,5 +1,6 @@
 //! The configuration: one TOML file, every key also settable by a flag; flags > file > default.
 
+mod combinations;
 mod error;
 mod key;
 mod keys;
@@ -17,7 +18,10 @@ pub use keys::{KEYS, SECTIONS, find};
 pub use kind::{Kind, Reals};
 pub use reference::{file_text, reference_markdown, reference_text};
 pub use run::{run_line, run_spec};
-pub use sections::{Config, Gossip, LogFormat, Network, Node, Optimizer, Rule, Run};
+pub use sections::{
+    Balance, Codec, Config, Gossip, LogFormat, Network, Node, Optimizer, PartnerSchedule, Rule,
+    Run, Staleness, Weight,
+};
 pub use settings::Settings;
 
 impl Default for Config {

@@ -289,7 +289,7 @@ mod tests {
         let lines = lines(folder.path());
         assert_eq!(lines[0]["kind"], "start");
         assert_eq!(lines[0]["config"]["gossip"]["rule"], "gossip-outer");
-        assert_eq!(lines[0]["config"]["gossip"]["gate_timeout"], "10s");
+        assert_eq!(lines[0]["config"]["gossip"]["gate_timeout"], "auto");
         let train = serde_json::json!({
             "kind": "train", "time_s": 1.5, "step": 10, "position": 11,
             "samples": 320, "clock": 2, "loss": null,

@@ -24,6 +24,10 @@ use crate::training::{MICRO_STEPS, Plan, Position, TrainingThread};
 const CHECKPOINTS: &str = "checkpoints";
 /// Threads for network and loop: the cores belong to the trainer.
 const NETWORK_THREADS: usize = 2;
+/// Longest stay after the last step when the configuration leaves it to the program.
+const LINGER: Duration = Duration::from_secs(60);
+/// Longest wait at a staleness bound when the configuration leaves it to the program.
+const GATE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How to take part in a run.
 #[derive(Clone, Debug)]
@@ -86,6 +90,11 @@ pub enum JoinError {
     /// The model has no parameters, or more than the protocol allows.
     #[error("cut {0} parameters into fragments: a model has 1 to {max} parameters", max = dnode_protocol::limits::PARAMETERS_MAX)]
     Parameters(usize),
+    /// The rule has no implementation in this version.
+    #[error(
+        "average by {0:?}: not available in this version; use gossip-outer, pairwise, all-reduce or none"
+    )]
+    Rule(Rule),
     /// A setting is out of range.
     #[error(transparent)]
     Gossip(#[from] dnode_gossip::ConfigError),
@@ -118,6 +127,7 @@ impl JoinError {
             | Self::Network(_)
             | Self::Parameters(_)
             | Self::Gossip(_)
+            | Self::Rule(_)
             | Self::Address(_)
             | Self::Drive(DriveError::OtherRun(_)) => true,
             Self::Checkpoint(_) | Self::Io { .. } | Self::Train(_) | Self::Drive(_) => false,
@@ -143,6 +153,10 @@ pub async fn join(
     let run = run_spec(&config, trainer.layout());
     let fragments = Fragments::new(parameters, config.gossip.fragments)
         .ok_or(JoinError::Parameters(parameters))?;
+    let rule = config.gossip.rule;
+    if matches!(rule, Rule::PushSum | Rule::DeltaSet | Rule::Epidemic) {
+        return Err(JoinError::Rule(rule));
+    }
     let gossip = gossip_config(&config);
     gossip.check()?;
 
@@ -229,7 +243,12 @@ fn replica(
             learning_rate: config.gossip.outer_learning_rate as f32,
             momentum: config.gossip.outer_momentum as f32,
         }),
-        Rule::Pairwise | Rule::AllReduce | Rule::None => None,
+        Rule::Pairwise
+        | Rule::PushSum
+        | Rule::DeltaSet
+        | Rule::Epidemic
+        | Rule::AllReduce
+        | Rule::None => None,
     };
     let mut replica = Replica::new(trainer, outer);
     let loaded = checkpoint::load_latest(&plan.checkpoints, &plan.run, replica.layout())?;
@@ -266,7 +285,9 @@ fn plan(config: &Config, run: &RunSpec, dir: &DataDir) -> Plan {
 
 const fn exchanges(rule: Rule) -> bool {
     match rule {
-        Rule::GossipOuter | Rule::Pairwise => true,
+        Rule::GossipOuter | Rule::Pairwise | Rule::PushSum | Rule::DeltaSet | Rule::Epidemic => {
+            true
+        }
         Rule::AllReduce | Rule::None => false,
     }
 }
@@ -274,7 +295,12 @@ const fn exchanges(rule: Rule) -> bool {
 fn terms(config: &Config, incarnation: u64) -> Terms {
     let world = match config.gossip.rule {
         Rule::AllReduce => config.gossip.world,
-        Rule::GossipOuter | Rule::Pairwise | Rule::None => 0,
+        Rule::GossipOuter
+        | Rule::Pairwise
+        | Rule::PushSum
+        | Rule::DeltaSet
+        | Rule::Epidemic
+        | Rule::None => 0,
     };
     Terms {
         require_peers: config.network.require_peers.max(world.saturating_sub(1)),
@@ -282,7 +308,7 @@ fn terms(config: &Config, incarnation: u64) -> Terms {
         exchanges: exchanges(config.gossip.rule),
         world,
         incarnation,
-        linger: config.node.linger,
+        linger: config.node.linger.unwrap_or(LINGER),
     }
 }
 
@@ -300,7 +326,7 @@ fn gossip_config(config: &Config) -> dnode_gossip::Config {
             snapshot_age: gossip.snapshot_age,
             information_age: (gossip.information_age > 0).then_some(gossip.information_age),
         },
-        gate_timeout: gossip.gate_timeout,
+        gate_timeout: gossip.gate_timeout.unwrap_or(GATE_TIMEOUT),
         ..dnode_gossip::Config::default()
     }
 }

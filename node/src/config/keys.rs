@@ -15,8 +15,19 @@ const STEPS_MAX: i64 = 1_000_000_000_000;
 const WORLD_MAX: i64 = 8;
 /// Most addresses in one list.
 const ADDRESSES_MAX: usize = 64;
-/// Rules whose outer step is "take the result": only `gossip-outer` has a momentum of its own.
-const PLAIN: [&str; 3] = ["pairwise", "all-reduce", "none"];
+/// The averaging rules.
+const RULES: &[&str] =
+    &["gossip-outer", "pairwise", "push-sum", "delta-set", "epidemic", "all-reduce", "none"];
+/// Rules that know partners.
+const GOSSIP: &[&str] = &["gossip-outer", "pairwise", "push-sum", "delta-set", "epidemic"];
+/// Rules that can take an outer step with momentum.
+const OUTER: &[&str] = &["gossip-outer", "push-sum", "delta-set", "epidemic", "all-reduce"];
+/// How numbers may be written on the way, finest first.
+const CODECS: &[&str] = &["f32", "bf16", "f16", "int8", "int4", "int2", "top-k"];
+/// Most peers that a fragment is pushed to in a round: beyond it, broadcasting is meant.
+const FANOUT_MAX: i64 = 8;
+/// Most samples per commit of the whole swarm.
+const GLOBAL_BATCH_MAX: i64 = 1_000_000_000_000;
 
 const GPT: &[&str] = &["gpt"];
 const MLP: &[&str] = &["mlp"];
@@ -44,6 +55,21 @@ const fn by(
     defaults: &'static [(&'static str, &'static str)],
 ) -> Key {
     Key { default: Preset::By(other, defaults), ..key }
+}
+
+const RANDOM: &str = "\"random\"";
+const INT4: &str = "[\"int4\"]";
+const F32: &str = "[\"f32\"]";
+
+/// A default per rule, in the order of [`RULES`].
+const fn each_rule(defaults: [&'static str; 7]) -> [(&'static str, &'static str); 7] {
+    let mut pairs = [("", ""); 7];
+    let mut index = 0;
+    while index < pairs.len() {
+        pairs[index] = (RULES[index], defaults[index]);
+        index += 1;
+    }
+    pairs
 }
 
 /// The sections in the order of the file, with their purpose.
@@ -133,26 +159,102 @@ pub const KEYS: &[Key] = &[
     key("optimizer.accumulate", Kind::Integer(1, 1024), "1", "", "micro-batches whose gradients make one step").should(),
     key(
         "gossip.rule",
-        Kind::Choice(&["gossip-outer", "pairwise", "all-reduce", "none"]),
+        Kind::Choice(RULES),
         "\"gossip-outer\"",
         "",
         "how replicas are averaged",
     )
     .must(),
-    key("gossip.local_steps", Kind::Integer(1, 1_000_000), "25", "steps", "local steps per commit (H)").must(),
+    by(
+        key("gossip.local_steps", Kind::Integer(1, 1_000_000), "", "steps", "local steps per commit (H)"),
+        "gossip.rule",
+        &each_rule(["25", "25", "25", "25", "25", "1", "25"]),
+    )
+    .must(),
     key("gossip.mix_every", Kind::Integer(1, 1_000_000), "25", "steps", "local steps per exchange round").must(),
     by(
         key("gossip.outer_learning_rate", Kind::Real(Reals::above(0.0, 2.0)), "", "", "learning rate of the outer step (α)"),
         "gossip.rule",
-        &[("gossip-outer", "0.7"), (PLAIN[0], "1.0"), (PLAIN[1], "1.0"), (PLAIN[2], "1.0")],
+        &each_rule(["0.7", "1.0", "1.0", "0.7", "1.0", "0.7", "1.0"]),
     )
-    .must().only("gossip.rule", &["gossip-outer"]),
+    .must()
+    .only("gossip.rule", OUTER),
     by(
         key("gossip.outer_momentum", Kind::Real(Reals::below(0.0, 1.0)), "", "", "momentum of the outer step (β)"),
         "gossip.rule",
-        &[("gossip-outer", "0.8"), (PLAIN[0], "0.0"), (PLAIN[1], "0.0"), (PLAIN[2], "0.0")],
+        &each_rule(["0.8", "0.0", "0.0", "0.8", "0.0", "0.8", "0.0"]),
     )
-    .must().only("gossip.rule", &["gossip-outer"]),
+    .must()
+    .only("gossip.rule", OUTER),
+    by(
+        key(
+            "gossip.schedule",
+            Kind::Choice(&["random", "exponential", "ring", "nearest"]),
+            "",
+            "",
+            "how partners are chosen",
+        ),
+        "gossip.rule",
+        &each_rule([RANDOM, RANDOM, "\"exponential\"", RANDOM, RANDOM, RANDOM, RANDOM]),
+    )
+    .must()
+    .only("gossip.rule", GOSSIP),
+    key("gossip.fanout", Kind::Integer(1, FANOUT_MAX), "1", "peers", "peers that each fragment is pushed to in a round")
+        .must()
+        .only("gossip.rule", &["epidemic"]),
+    by(
+        key("gossip.codecs", Kind::Words(CODECS), "", "", "how numbers may be written on the way"),
+        "gossip.rule",
+        &each_rule([INT4, INT4, F32, INT4, "[\"bf16\"]", F32, F32]),
+    )
+    .must(),
+    by(
+        key(
+            "gossip.error_feedback",
+            Kind::Flag,
+            "",
+            "",
+            "whether what a codec loses of a contribution is added to the next one",
+        ),
+        "gossip.rule",
+        &each_rule(["false", "false", "false", "true", "false", "false", "false"]),
+    )
+    .must(),
+    key(
+        "gossip.weight",
+        Kind::Choice(&["equal", "samples"]),
+        "\"equal\"",
+        "",
+        "what the two ends of an exchange weigh: the same, or as many samples as go into their commits",
+    )
+    .must(),
+    key(
+        "gossip.clip",
+        Kind::Real(Reals::closed(0.0, 1000.0)),
+        "5.0",
+        "",
+        "longest difference that is mixed, over its running mean norm; longer ones are cut; 0 never clips",
+    )
+    .must()
+    .only("gossip.rule", &["gossip-outer", "pairwise"]),
+    key(
+        "gossip.balance",
+        Kind::Choice(&["steps", "off"]),
+        "\"steps\"",
+        "",
+        "whether a slow peer does fewer local steps per commit",
+    )
+    .must()
+    .only("gossip.rule", GOSSIP),
+    key(
+        "gossip.global_batch",
+        Kind::Integer(0, GLOBAL_BATCH_MAX),
+        "0",
+        "samples",
+        "samples per commit of the whole swarm; 0 is local_steps × batch per peer",
+    )
+    .must()
+    .only("gossip.rule", GOSSIP),
     key("gossip.fragments", Kind::Integer(1, LIMITS.0), "4", "", "fragments the parameters are cut into").must(),
     key("gossip.progress_gap", Kind::Integer(1, 1000), "4", "commits", "how far a clock may run ahead of the slowest").must(),
     key("gossip.snapshot_age", Kind::Integer(0, 1000), "1", "commits", "how old a snapshot may be when it is applied").must(),
@@ -164,7 +266,22 @@ pub const KEYS: &[Key] = &[
         "how old the newest contribution of a peer may be; 0 is 4·ceil(log2 n) + 4",
     )
     .must(),
-    key("gossip.gate_timeout", Kind::Duration(1, 3_600_000), "\"10s\"", "", "longest wait at a staleness bound"),
+    key(
+        "gossip.staleness",
+        Kind::Choice(&["down-weight", "block", "drop"]),
+        "\"down-weight\"",
+        "",
+        "what is done about a peer that lags: weigh less and wait for the gate time, wait for as long as it lives, or leave it out at once",
+    )
+    .must()
+    .only("gossip.rule", GOSSIP),
+    key(
+        "gossip.gate_timeout",
+        Kind::WordOrDuration("auto", 1, 3_600_000),
+        "\"auto\"",
+        "",
+        "longest wait at a staleness bound; \"auto\" follows the measured step time",
+    ),
     key("gossip.world", Kind::Integer(0, WORLD_MAX), "0", "peers", "number of peers of an all-reduce")
         .must()
         .only("gossip.rule", &["all-reduce"]),
@@ -183,7 +300,13 @@ pub const KEYS: &[Key] = &[
     key("node.checkpoint_every", Kind::Integer(0, STEPS_MAX), "0", "steps", "steps between checkpoints; 0 is only at the end"),
     key("node.evaluate_every", Kind::Integer(0, STEPS_MAX), "500", "steps", "steps between evaluations; 0 is only at the end"),
     key("node.metrics_every", Kind::Integer(1, STEPS_MAX), "25", "steps", "steps between lines of metrics.jsonl"),
-    key("node.linger", Kind::Duration(0, 86_400_000), "\"1m\"", "", "longest stay after the last step, for the slower peers"),
+    key(
+        "node.linger",
+        Kind::WordOrDuration("auto", 0, 86_400_000),
+        "\"auto\"",
+        "",
+        "longest stay after the last step, for the slower peers; \"auto\" is a minute",
+    ),
     key("node.threads", Kind::Integer(1, 1024), "1", "threads", "threads for the arithmetic"),
     key("node.log_format", Kind::Choice(&["human", "json"]), "\"human\"", "", "form of the log on standard error"),
 ];

@@ -72,6 +72,10 @@ pub enum Kind {
     Path,
     /// A duration such as `"500ms"`, from the first to the second, milliseconds, both legal.
     Duration(u64, u64),
+    /// This word, or a duration as in [`Kind::Duration`].
+    WordOrDuration(&'static str, u64, u64),
+    /// One or more of these words, each at most once; kept in this order.
+    Words(&'static [&'static str]),
     /// One to `count_max` whole numbers, each from `min` to `max`.
     Integers {
         /// Least number.
@@ -97,6 +101,8 @@ impl Kind {
             Self::WordOrReal(..) => "word or number",
             Self::Path => "path",
             Self::Duration(..) => "duration",
+            Self::WordOrDuration(..) => "word or duration",
+            Self::Words(_) => "list of words",
             Self::Integers { .. } => "list of integers",
             Self::Addresses(_) => "list of addresses",
         }
@@ -109,12 +115,15 @@ impl Kind {
             Self::Integer(min, max) => format!("an integer, {min} to {max}"),
             Self::Real(reals) => format!("a number, {}", reals.words()),
             Self::Flag => "true or false".to_owned(),
-            Self::Choice(words) => one_of(words),
+            Self::Choice(words) => all_of(words, " or "),
             Self::WordOrReal(word, reals) => format!("\"{word}\" or a number, {}", reals.words()),
             Self::Path => "a path in quotes".to_owned(),
-            Self::Duration(min, max) => {
-                let text = |ms| humantime::format_duration(Duration::from_millis(ms));
-                format!("a duration in quotes such as \"500ms\", {} to {}", text(*min), text(*max))
+            Self::Duration(min, max) => durations(*min, *max),
+            Self::WordOrDuration(word, min, max) => {
+                format!("\"{word}\" or {}", durations(*min, *max))
+            }
+            Self::Words(words) => {
+                format!("a list of at least one of {}, each at most once", all_of(words, " and "))
             }
             Self::Integers { min, max, count_max } => {
                 format!("a list of 1 to {count_max} integers, each {min} to {max}")
@@ -141,10 +150,11 @@ impl Kind {
                 }
             }
             Self::Path => value.as_str().is_some_and(|path| !path.is_empty()),
-            Self::Duration(min, max) => {
-                let duration = humantime::parse_duration(value.as_str()?).ok()?;
-                (u128::from(*min)..=u128::from(*max)).contains(&duration.as_millis())
+            Self::Duration(min, max) => is_duration(value, *min, *max),
+            Self::WordOrDuration(word, min, max) => {
+                value.as_str() == Some(word) || is_duration(value, *min, *max)
             }
+            Self::Words(words) => return ordered(words, value.as_array()?),
             Self::Integers { min, max, count_max } => {
                 let legal =
                     |item: &Value| item.as_integer().is_some_and(|n| (*min..=*max).contains(&n));
@@ -169,9 +179,17 @@ impl Kind {
             .filter(|table| table.len() == 1)
             .and_then(|mut table| table.remove("v"));
         match self {
-            Self::Path | Self::Choice(_) | Self::Duration(..) => {
+            Self::Path | Self::Choice(_) | Self::Duration(..) | Self::WordOrDuration(..) => {
                 parsed.filter(Value::is_str).unwrap_or_else(bare)
             }
+            Self::Words(_) => match parsed {
+                Some(list @ Value::Array(_)) => list,
+                Some(Value::String(word)) => Value::Array(vec![Value::String(word)]),
+                Some(_) | None => {
+                    let words = text.split(',').map(|word| Value::String(word.trim().to_owned()));
+                    Value::Array(words.collect())
+                }
+            },
             Self::Addresses(_) | Self::Integers { .. } => match parsed {
                 Some(list @ Value::Array(_)) => list,
                 other => Value::Array(vec![other.unwrap_or_else(bare)]),
@@ -210,13 +228,33 @@ fn reals_value(reals: &Reals, value: &Value) -> Option<Value> {
     reals.contains(number).then_some(Value::Float(number))
 }
 
-/// `"a", "b" or "c"`.
-fn one_of(words: &[&str]) -> String {
+/// Durations as a phrase.
+fn durations(min: u64, max: u64) -> String {
+    let text = |ms| humantime::format_duration(Duration::from_millis(ms));
+    format!("a duration in quotes such as \"500ms\", {} to {}", text(min), text(max))
+}
+
+fn is_duration(value: &Value, min: u64, max: u64) -> bool {
+    let text = value.as_str().and_then(|text| humantime::parse_duration(text).ok());
+    text.is_some_and(|it| (u128::from(min)..=u128::from(max)).contains(&it.as_millis()))
+}
+
+/// The given words in the order of `words`; `None` when one is unknown or stands twice, or there is
+/// none.
+fn ordered(words: &[&str], given: &[Value]) -> Option<Value> {
+    let stands = |word: &&&str| given.iter().any(|item| item.as_str() == Some(**word));
+    let list: Vec<Value> =
+        words.iter().filter(stands).map(|word| Value::String((*word).to_owned())).collect();
+    (!list.is_empty() && list.len() == given.len()).then_some(Value::Array(list))
+}
+
+/// `"a", "b" or "c"`, with ` or ` as `last`.
+fn all_of(words: &[&str], last: &str) -> String {
     let mut text = String::new();
     for (index, word) in words.iter().enumerate() {
         let joint = match index {
             0 => "",
-            _ if index + 1 == words.len() => " or ",
+            _ if index + 1 == words.len() => last,
             _ => ", ",
         };
         let _ = write!(text, "{joint}\"{word}\"");

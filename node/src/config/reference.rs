@@ -72,8 +72,21 @@ pub fn reference_markdown() -> String {
             );
         }
     }
-    page
+    page + COMBINATIONS
 }
+
+/// What the relations between keys of `[gossip]` say, for a reader.
+const COMBINATIONS: &str = "\n## Averaging: what goes together\n\n\
+    An unsound combination is refused at start with the reason and the nearest sound choice.\n\n\
+    - An outer step (`outer_learning_rate`, `outer_momentum`) is taken by every rule but `pairwise` and `none`; by `all-reduce` only with several local steps per commit, which is DiLoCo.\n\
+    - `error_feedback` is for `delta-set`, whose contributions are sent once; the residual of a pairwise difference belongs to a pair that may never meet again.\n\
+    - `codecs`: differences (`gossip-outer`, `pairwise`) may be written in any way, contributions (`delta-set`) in any way with error feedback and down to `int4` without it, whole weights (`epidemic`) down to `int8`, sums (`push-sum`, `all-reduce`) only as `f32`.\n\
+    - `weight = \"samples\"` is for exchanges (`gossip-outer`, `pairwise`); the other rules fix their weights.\n\
+    - `schedule`: the contributions of `delta-set` go to all, so it knows only `random` and `nearest`.\n\
+    - `fanout` is for `epidemic`.\n\
+    - `balance`, `global_batch` and `staleness` do nothing in `all-reduce`, which waits for every peer in every step or commit, and in `none`; a `global_batch` is refused there, and without balancing.\n\
+    - `staleness = \"block\"` waits for as long as the laggard lives and takes no `gate_timeout`.\n\
+    - `staleness = \"down-weight\"` weighs nothing in `push-sum`: there a late sum is complete, and its mass says how much it counts.\n";
 
 fn annotated(line: impl Fn(&Key) -> String) -> String {
     let mut text = String::new();
@@ -102,8 +115,14 @@ fn default_cell(key: &Key) -> String {
         Preset::Unset => "unset".to_owned(),
         Preset::Fixed(value) => format!("`{value}`"),
         Preset::By(_, defaults) => {
+            // What most of the words share goes first and without them.
+            let count = |value| defaults.iter().filter(|(_, other)| *other == value).count();
+            let common = defaults.iter().map(|(_, value)| *value).max_by_key(|value| count(*value));
+            let common = common.filter(|value| 2 * count(value) > defaults.len());
+            let first = common.iter().map(|value| format!("`{value}`"));
+            let others = defaults.iter().filter(|(_, value)| Some(*value) != common);
             let each = |(when, value): &(&str, &str)| format!("`{value}` ({when})");
-            defaults.iter().map(each).collect::<Vec<_>>().join(", ")
+            first.chain(others.map(each)).collect::<Vec<_>>().join(", ")
         }
     }
 }

@@ -2,14 +2,15 @@
 
 use toml::Value;
 
+use super::combinations;
 use super::error::ConfigError;
 use dnode_trainer::{DataConfig, DataKind, ModelConfig, ModelKind, Skew};
 
-use super::sections::{Config, Gossip, Network, Rule};
+use super::sections::{Config, Network};
 use super::settings::Settings;
 
 /// A relation that a configuration breaks: the key at fault, the other key, what to do.
-struct Broken(&'static str, &'static str, String);
+pub(super) struct Broken(pub(super) &'static str, pub(super) &'static str, pub(super) String);
 
 /// Checks every relation.
 ///
@@ -19,7 +20,7 @@ pub(super) fn check(config: &Config, settings: &Settings) -> Result<(), ConfigEr
     let broken = model(&config.model, config.data.kind)
         .or_else(|| data(&config.data))
         .or_else(|| batch(config.run.batch, config.optimizer.accumulate))
-        .or_else(|| gossip(&config.gossip))
+        .or_else(|| combinations::check(&config.gossip, |name| settings.changed(name)))
         .or_else(|| network(&config.network));
     let Some(Broken(name, other, remedy)) = broken else {
         return Ok(());
@@ -69,22 +70,6 @@ fn batch(batch: usize, accumulate: usize) -> Option<Broken> {
         let remedy = "the micro-batches must divide the batch".to_owned();
         Broken("optimizer.accumulate", "run.batch", remedy)
     })
-}
-
-fn gossip(gossip: &Gossip) -> Option<Broken> {
-    let remedy = || "only gossip-outer has an outer step, leave it out".to_owned();
-    let outer = gossip.rule == Rule::GossipOuter;
-    if !outer && gossip.outer_momentum > 0.0 {
-        return Some(Broken("gossip.outer_momentum", "gossip.rule", remedy()));
-    }
-    if !outer && (gossip.outer_learning_rate - 1.0).abs() > 0.0 {
-        return Some(Broken("gossip.outer_learning_rate", "gossip.rule", remedy()));
-    }
-    if gossip.rule == Rule::AllReduce && gossip.world == 0 {
-        let remedy = "give the number of peers that take part".to_owned();
-        return Some(Broken("gossip.world", "gossip.rule", remedy));
-    }
-    None
 }
 
 fn network(network: &Network) -> Option<Broken> {

@@ -76,10 +76,83 @@ pub enum Rule {
     GossipOuter,
     /// Pairwise averaging of the live weights.
     Pairwise,
-    /// Synchronous ring all-reduce of the gradients.
+    /// Weights and masses pushed one way; the mean is kept by the masses.
+    PushSum,
+    /// Every contribution reaches everybody; a replica is the sum of those it contains.
+    DeltaSet,
+    /// Weights pushed one way, averaged with whatever arrives.
+    Epidemic,
+    /// Synchronous ring all-reduce: of the gradients, or with several local steps per commit of
+    /// their progress.
     AllReduce,
     /// No averaging.
     None,
+}
+
+/// How partners are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PartnerSchedule {
+    /// At random.
+    Random,
+    /// `1, 2, 4, …` places further round the ring of names.
+    Exponential,
+    /// The next in the ring of names.
+    Ring,
+    /// The quickest to reach.
+    Nearest,
+}
+
+/// How numbers are written on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Codec {
+    /// 32-bit floats, exact.
+    F32,
+    /// The upper half of those.
+    Bf16,
+    /// 16-bit floats.
+    F16,
+    /// 8-bit integers with a scale per block.
+    Int8,
+    /// 4-bit integers with a scale per block.
+    Int4,
+    /// 2-bit integers with a scale per block.
+    Int2,
+    /// The largest entries of each block alone.
+    TopK,
+}
+
+/// What is done about a peer that lags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Staleness {
+    /// It weighs less; at a bound it is waited for for the gate time.
+    DownWeight,
+    /// It is waited for as long as it lives.
+    Block,
+    /// It is left out at once.
+    Drop,
+}
+
+/// Whether a slow peer does fewer local steps per commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Balance {
+    /// It does.
+    Steps,
+    /// Every peer does the same number.
+    Off,
+}
+
+/// What the two ends of an exchange weigh against each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Weight {
+    /// The same.
+    Equal,
+    /// As many samples as go into their commits.
+    Samples,
 }
 
 /// `[gossip]`: how replicas are averaged, and how stale they may be.
@@ -96,6 +169,22 @@ pub struct Gossip {
     pub outer_learning_rate: f64,
     /// Momentum of the outer step, β.
     pub outer_momentum: f64,
+    /// How partners are chosen.
+    pub schedule: PartnerSchedule,
+    /// Peers that each fragment is pushed to in a round (epidemic).
+    pub fanout: usize,
+    /// How numbers may be written on the way; at least one, finest first.
+    pub codecs: Vec<Codec>,
+    /// Whether what a codec loses of a contribution is added to the next one.
+    pub error_feedback: bool,
+    /// What two ends weigh.
+    pub weight: Weight,
+    /// Longest difference that is mixed, over its running mean norm; 0 never clips.
+    pub clip: f64,
+    /// Whether a slow peer does fewer local steps per commit.
+    pub balance: Balance,
+    /// Samples per commit of the whole swarm; 0 is `local_steps · batch` per peer.
+    pub global_batch: u64,
     /// Fragments the parameters are cut into.
     pub fragments: usize,
     /// How far a clock may run ahead of the slowest, commits.
@@ -104,9 +193,11 @@ pub struct Gossip {
     pub snapshot_age: u64,
     /// How old the newest contribution of a peer may be, commits; 0 is `4·⌈log₂ n⌉ + 4`.
     pub information_age: u64,
-    /// Longest wait at a staleness bound.
-    #[serde(with = "duration")]
-    pub gate_timeout: Duration,
+    /// What is done about a peer that lags.
+    pub staleness: Staleness,
+    /// Longest wait at a staleness bound; `None` follows the measured step time.
+    #[serde(with = "duration_or_auto")]
+    pub gate_timeout: Option<Duration>,
     /// Number of peers of an all-reduce; 0 for other rules.
     pub world: usize,
 }
@@ -149,26 +240,40 @@ pub struct Node {
     pub evaluate_every: u64,
     /// Steps between lines of metrics.jsonl.
     pub metrics_every: u64,
-    /// Longest stay after the last step, for the slower peers.
-    #[serde(with = "duration")]
-    pub linger: Duration,
+    /// Longest stay after the last step, for the slower peers; `None` is the program's choice.
+    #[serde(with = "duration_or_auto")]
+    pub linger: Option<Duration>,
     /// Threads for the arithmetic.
     pub threads: usize,
     /// Form of the log on standard error.
     pub log_format: LogFormat,
 }
 
-/// Durations as text such as `10s`.
-mod duration {
+/// Durations as text such as `10s`, or the word `auto` for `None`.
+mod duration_or_auto {
     use std::time::Duration;
 
     use serde::{Deserialize, Deserializer, Serializer, de};
 
-    pub(super) fn serialize<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(&humantime::format_duration(*value))
+    const AUTO: &str = "auto";
+
+    pub(super) fn serialize<S: Serializer>(
+        value: &Option<Duration>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(value) => to.collect_str(&humantime::format_duration(*value)),
+            None => to.serialize_str(AUTO),
+        }
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        humantime::parse_duration(&String::deserialize(from)?).map_err(de::Error::custom)
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        let text = String::deserialize(from)?;
+        if text == AUTO {
+            return Ok(None);
+        }
+        humantime::parse_duration(&text).map(Some).map_err(de::Error::custom)
     }
 }

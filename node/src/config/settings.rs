@@ -135,6 +135,12 @@ impl Settings {
         values
     }
 
+    /// Whether the key `name` has another value than its default.
+    pub(super) fn changed(&self, name: &str) -> bool {
+        let values = self.values();
+        find(name).is_some_and(|key| default_of(key, &values).as_ref() != values.get(name))
+    }
+
     /// The configuration that all layers make together.
     ///
     /// # Errors

@@ -125,11 +125,15 @@ fn faults_of_a_file_name_line_key_and_remedy() {
         ),
         (
             "[gossip]\nrule = \"gosip\"\n",
-            "gossip.rule = \"gosip\" in run.toml line 2 is not legal: must be \"gossip-outer\", \"pairwise\", \"all-reduce\" or \"none\"",
+            "gossip.rule = \"gosip\" in run.toml line 2 is not legal: must be \"gossip-outer\", \"pairwise\", \"push-sum\", \"delta-set\", \"epidemic\", \"all-reduce\" or \"none\"",
+        ),
+        (
+            "[gossip]\ncodecs = [\"int4\", \"int3\"]\n",
+            "gossip.codecs = [\"int4\", \"int3\"] in run.toml line 2 is not legal: must be a list of at least one of \"f32\", \"bf16\", \"f16\", \"int8\", \"int4\", \"int2\" and \"top-k\", each at most once",
         ),
         (
             "[gossip]\ngate_timeout = 10\n",
-            "gossip.gate_timeout = 10 in run.toml line 2 is not legal: must be a duration in quotes such as \"500ms\", 1ms to 1h",
+            "gossip.gate_timeout = 10 in run.toml line 2 is not legal: must be \"auto\" or a duration in quotes such as \"500ms\", 1ms to 1h",
         ),
     ] {
         assert_eq!(file_error(text), want);
@@ -178,6 +182,33 @@ fn flags_win_over_the_file_and_the_file_over_defaults() {
 }
 
 #[test]
+fn words_of_a_list_may_be_given_in_any_order_and_form_and_each_once() {
+    use Codec::{F32, Int4, TopK};
+    for (text, want) in [
+        ("int4", vec![Int4]),
+        ("top-k,int4", vec![Int4, TopK]),
+        ("[\"int4\", \"f32\"]", vec![F32, Int4]),
+        ("\"int4\"", vec![Int4]),
+    ] {
+        assert_eq!(set(&[&format!("gossip.codecs={text}")]).unwrap().gossip.codecs, want);
+    }
+    for text in ["", "[]", "int4,int4", "[4]", "int4,"] {
+        assert!(set(&[&format!("gossip.codecs={text}")]).is_err(), "{text}");
+    }
+    let [one, other] = ["f32,int4", "int4,f32"]
+        .map(|text| run_spec(&set(&[&format!("gossip.codecs={text}")]).unwrap(), &layout()));
+    assert_eq!(one, other);
+}
+
+#[test]
+fn times_left_to_the_program_are_auto() {
+    let config = set(&["gossip.gate_timeout=auto", "node.linger=3s"]).unwrap();
+    assert_eq!(config.gossip.gate_timeout, None);
+    assert_eq!(config.node.linger, Some(std::time::Duration::from_secs(3)));
+    assert_eq!(Config::default().node.linger, None);
+}
+
+#[test]
 fn values_that_do_not_go_together_are_refused_with_a_remedy() {
     for (settings, want) in [
         (
@@ -194,7 +225,7 @@ fn values_that_do_not_go_together_are_refused_with_a_remedy() {
         ),
         (
             &["gossip.rule=pairwise", "gossip.outer_momentum=0.5"],
-            "gossip.outer_momentum = 0.5 in --set does not go with gossip.rule = \"pairwise\": only gossip-outer has an outer step, leave it out",
+            "gossip.outer_momentum = 0.5 in --set does not go with gossip.rule = \"pairwise\": it takes no outer step: leave it out, or use gossip-outer",
         ),
         (
             &["optimizer.accumulate=3"],
@@ -256,9 +287,14 @@ fn a_run_differs_by_the_key_that_was_changed() {
 
 #[test]
 fn a_saved_file_makes_the_same_configuration() {
-    let mut config =
-        set(&["gossip.rule=pairwise", "data.skew=0.3", "run.seed=9", "gossip.gate_timeout=1m 5s"])
-            .unwrap();
+    let mut config = set(&[
+        "gossip.rule=pairwise",
+        "data.skew=0.3",
+        "run.seed=9",
+        "gossip.gate_timeout=1m 5s",
+        "gossip.codecs=f32,int8",
+    ])
+    .unwrap();
     config.node.data_dir = PathBuf::from("a \"b\"\\c");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("saved.toml");

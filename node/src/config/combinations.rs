@@ -1,0 +1,297 @@
+//! Averaging rules, codecs and bounds that do not go together: why, and the nearest sound choice.
+
+use super::relations::Broken;
+use super::sections::{Balance, Codec, Gossip, PartnerSchedule, Rule, Staleness, Weight};
+
+/// The first combination of `[gossip]` that is not sound. `changed` tells whether a key has another
+/// value than its default.
+pub(super) fn check(gossip: &Gossip, changed: impl Fn(&str) -> bool) -> Option<Broken> {
+    outer_step(gossip, changed)
+        .or_else(|| world(gossip))
+        .or_else(|| error_feedback(gossip))
+        .or_else(|| codecs(gossip))
+        .or_else(|| weight(gossip))
+        .or_else(|| partners(gossip))
+        .or_else(|| balance(gossip))
+        .or_else(|| waiting(gossip))
+}
+
+/// A broken relation to the rule.
+fn with_rule(name: &'static str, remedy: &str) -> Option<Broken> {
+    Some(Broken(name, "gossip.rule", remedy.to_owned()))
+}
+
+fn outer_step(gossip: &Gossip, changed: impl Fn(&str) -> bool) -> Option<Broken> {
+    let name = ["gossip.outer_learning_rate", "gossip.outer_momentum"];
+    let name = name.into_iter().find(|name| changed(name))?;
+    match gossip.rule {
+        Rule::Pairwise | Rule::None => {
+            with_rule(name, "it takes no outer step: leave it out, or use gossip-outer")
+        }
+        Rule::AllReduce if gossip.local_steps == 1 => {
+            let remedy = "an outer step is taken on the progress of several local steps (DiLoCo): \
+                          leave it out, or use more local steps, for example 25";
+            Some(Broken(name, "gossip.local_steps", remedy.to_owned()))
+        }
+        Rule::GossipOuter | Rule::PushSum | Rule::DeltaSet | Rule::Epidemic | Rule::AllReduce => {
+            None
+        }
+    }
+}
+
+fn world(gossip: &Gossip) -> Option<Broken> {
+    if gossip.rule == Rule::AllReduce && gossip.world == 0 {
+        return with_rule("gossip.world", "give the number of peers that take part");
+    }
+    None
+}
+
+fn error_feedback(gossip: &Gossip) -> Option<Broken> {
+    if gossip.error_feedback && gossip.rule != Rule::DeltaSet {
+        return with_rule(
+            "gossip.error_feedback",
+            "the residual of a pairwise difference belongs to a pair that may never meet again; use \
+             rule delta-set, or leave it out: the next difference still contains what was lost",
+        );
+    }
+    None
+}
+
+fn codecs(gossip: &Gossip) -> Option<Broken> {
+    let name = "gossip.codecs";
+    let exact = gossip.codecs == [Codec::F32];
+    let has = |codecs: &[Codec]| gossip.codecs.iter().any(|codec| codecs.contains(codec));
+    match gossip.rule {
+        Rule::GossipOuter | Rule::Pairwise => None,
+        Rule::PushSum if !exact => with_rule(
+            name,
+            "running sums must arrive exactly: use f32, or gossip-outer for a lossy codec",
+        ),
+        Rule::Epidemic if has(&[Codec::Int4, Codec::Int2, Codec::TopK]) => with_rule(
+            name,
+            "whole weights are sent, not differences: use int8 or finer, or gossip-outer",
+        ),
+        Rule::AllReduce if !exact => with_rule(
+            name,
+            "partial sums are passed on from peer to peer and must stay exact: use f32, or \
+             delta-set for a lossy codec",
+        ),
+        Rule::None if !exact => with_rule(name, "nothing is sent: leave it out"),
+        Rule::DeltaSet if !gossip.error_feedback && has(&[Codec::Int2, Codec::TopK]) => {
+            let remedy = "most of a contribution would be lost for good: set error_feedback, or use \
+                          int4 or finer";
+            Some(Broken(name, "gossip.error_feedback", remedy.to_owned()))
+        }
+        Rule::PushSum | Rule::Epidemic | Rule::AllReduce | Rule::None | Rule::DeltaSet => None,
+    }
+}
+
+fn weight(gossip: &Gossip) -> Option<Broken> {
+    let fixed = match gossip.rule {
+        Rule::PushSum | Rule::DeltaSet | Rule::Epidemic | Rule::AllReduce => true,
+        Rule::GossipOuter | Rule::Pairwise | Rule::None => false,
+    };
+    if gossip.weight == Weight::Samples && fixed {
+        let remedy = "weights are fixed by this rule: leave it out (progress grows with the samples \
+                      behind it), or use gossip-outer";
+        return with_rule("gossip.weight", remedy);
+    }
+    None
+}
+
+fn partners(gossip: &Gossip) -> Option<Broken> {
+    let few = match gossip.schedule {
+        PartnerSchedule::Ring | PartnerSchedule::Exponential => true,
+        PartnerSchedule::Random | PartnerSchedule::Nearest => false,
+    };
+    if few && gossip.rule == Rule::DeltaSet {
+        return with_rule("gossip.schedule", "contributions go to all: use random or nearest");
+    }
+    if gossip.fanout > 1 && gossip.rule != Rule::Epidemic {
+        let remedy = "every other rule has one partner per fragment and round: leave it out, or use \
+                      epidemic";
+        return with_rule("gossip.fanout", remedy);
+    }
+    None
+}
+
+fn balance(gossip: &Gossip) -> Option<Broken> {
+    if gossip.global_batch == 0 {
+        return None;
+    }
+    let name = "gossip.global_batch";
+    match gossip.rule {
+        Rule::AllReduce | Rule::None => {
+            with_rule(name, "every peer does local_steps × batch samples per commit: leave it out")
+        }
+        Rule::GossipOuter
+        | Rule::Pairwise
+        | Rule::PushSum
+        | Rule::DeltaSet
+        | Rule::Epidemic => (gossip.balance == Balance::Off).then(|| {
+            let remedy = "only balancing adapts the local steps to it: use balance steps, or set \
+                          local_steps and batch";
+            Broken(name, "gossip.balance", remedy.to_owned())
+        }),
+    }
+}
+
+fn waiting(gossip: &Gossip) -> Option<Broken> {
+    (gossip.staleness == Staleness::Block && gossip.gate_timeout.is_some()).then(|| {
+        let remedy = "block waits for as long as the laggard lives: leave the time out, or use \
+                      down-weight";
+        Broken("gossip.gate_timeout", "gossip.staleness", remedy.to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{Config, ConfigError, Settings};
+
+    fn resolve(settings: &[&str]) -> Result<Config, ConfigError> {
+        let mut all = Settings::new();
+        for setting in settings {
+            all.set(setting)?;
+        }
+        all.resolve()
+    }
+
+    fn refused(settings: &[&str], wants: [&str; 2]) {
+        let error = resolve(settings).unwrap_err().to_string();
+        for want in wants {
+            assert!(error.contains(want), "{settings:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn every_rule_is_sound_with_its_defaults() {
+        for rule in ["gossip-outer", "pairwise", "push-sum", "delta-set", "epidemic", "none"] {
+            let config = resolve(&[&format!("gossip.rule={rule}")]).unwrap();
+            assert_eq!(config.gossip.local_steps, 25, "{rule}");
+        }
+        let sync = resolve(&["gossip.rule=all-reduce", "gossip.world=2"]).unwrap();
+        assert_eq!(sync.gossip.local_steps, 1);
+    }
+
+    #[test]
+    fn only_rules_with_an_outer_step_take_its_numbers() {
+        for rule in ["gossip-outer", "push-sum", "delta-set", "epidemic"] {
+            let rule = format!("gossip.rule={rule}");
+            resolve(&[&rule, "gossip.outer_momentum=0.5", "gossip.outer_learning_rate=0.9"])
+                .unwrap();
+        }
+        for rule in ["pairwise", "none"] {
+            let rule = format!("gossip.rule={rule}");
+            refused(&[&rule, "gossip.outer_momentum=0.5"], ["outer_momentum", "use gossip-outer"]);
+        }
+    }
+
+    #[test]
+    fn an_all_reduce_takes_an_outer_step_after_several_local_steps_alone() {
+        let sync = ["gossip.rule=all-reduce", "gossip.world=2", "gossip.outer_momentum=0.9"];
+        refused(&sync, ["does not go with gossip.local_steps = 1", "for example 25"]);
+        resolve(&[&sync[..], &["gossip.local_steps=50"]].concat()).unwrap();
+        refused(&sync[..1], ["gossip.world = 0", "give the number of peers"]);
+    }
+
+    #[test]
+    fn error_feedback_is_of_contributions_alone() {
+        resolve(&["gossip.rule=delta-set", "gossip.error_feedback=true"]).unwrap();
+        for rule in ["gossip-outer", "pairwise", "push-sum", "epidemic", "none"] {
+            let rule = format!("gossip.rule={rule}");
+            let wants = ["a pair that may never meet again", "use rule delta-set, or leave it out"];
+            refused(&[&rule, "gossip.error_feedback=true"], wants);
+        }
+    }
+
+    #[test]
+    fn running_sums_are_sent_exactly() {
+        resolve(&["gossip.rule=push-sum", "gossip.codecs=f32"]).unwrap();
+        for codecs in ["bf16", "f32,int4"] {
+            let codecs = format!("gossip.codecs={codecs}");
+            let wants = ["running sums must arrive exactly", "use f32, or gossip-outer"];
+            refused(&["gossip.rule=push-sum", &codecs], wants);
+        }
+    }
+
+    #[test]
+    fn whole_weights_are_sent_finely() {
+        resolve(&["gossip.rule=epidemic", "gossip.codecs=int8,f16"]).unwrap();
+        for codec in ["int4", "int2", "top-k"] {
+            let codecs = format!("gossip.codecs=f32,{codec}");
+            let wants = ["whole weights are sent, not differences", "use int8 or finer"];
+            refused(&["gossip.rule=epidemic", &codecs], wants);
+        }
+    }
+
+    #[test]
+    fn synchronous_sums_are_sent_exactly() {
+        let sync = ["gossip.rule=all-reduce", "gossip.world=2", "gossip.codecs=int8"];
+        refused(&sync, ["must stay exact", "use f32"]);
+        refused(&["gossip.rule=none", "gossip.codecs=bf16"], ["nothing is sent", "leave it out"]);
+    }
+
+    #[test]
+    fn coarse_contributions_need_error_feedback() {
+        for codec in ["int2", "top-k"] {
+            let codecs = format!("gossip.codecs=int8,{codec}");
+            let set = ["gossip.rule=delta-set", &codecs];
+            resolve(&set).unwrap();
+            let without = [set[0], set[1], "gossip.error_feedback=false"];
+            refused(&without, ["lost for good", "set error_feedback, or use int4"]);
+        }
+        let fine = ["gossip.rule=delta-set", "gossip.codecs=int4", "gossip.error_feedback=false"];
+        resolve(&fine).unwrap();
+    }
+
+    #[test]
+    fn samples_weigh_in_exchanges_alone() {
+        for rule in ["gossip-outer", "pairwise"] {
+            resolve(&[&format!("gossip.rule={rule}"), "gossip.weight=samples"]).unwrap();
+        }
+        for rule in ["push-sum", "delta-set", "epidemic"] {
+            let rule = format!("gossip.rule={rule}");
+            let wants = ["weights are fixed by this rule", "or use gossip-outer"];
+            refused(&[&rule, "gossip.weight=samples"], wants);
+        }
+        let sync = ["gossip.rule=all-reduce", "gossip.world=2", "gossip.weight=samples"];
+        refused(&sync, ["weights are fixed by this rule", "leave it out"]);
+    }
+
+    #[test]
+    fn contributions_go_to_all() {
+        for schedule in ["ring", "exponential"] {
+            let schedule = format!("gossip.schedule={schedule}");
+            let wants = ["contributions go to all", "use random or nearest"];
+            refused(&["gossip.rule=delta-set", &schedule], wants);
+            resolve(&[&schedule]).unwrap();
+        }
+        resolve(&["gossip.rule=delta-set", "gossip.schedule=nearest"]).unwrap();
+    }
+
+    #[test]
+    fn fragments_are_pushed_to_several_by_epidemic_alone() {
+        resolve(&["gossip.rule=epidemic", "gossip.fanout=3"]).unwrap();
+        for rule in ["gossip-outer", "pairwise", "push-sum", "delta-set", "none"] {
+            let rule = format!("gossip.rule={rule}");
+            refused(&[&rule, "gossip.fanout=2"], ["one partner per fragment", "use epidemic"]);
+        }
+    }
+
+    #[test]
+    fn a_global_batch_needs_balancing() {
+        resolve(&["gossip.global_batch=4096"]).unwrap();
+        let off = ["gossip.global_batch=4096", "gossip.balance=off"];
+        refused(&off, ["does not go with gossip.balance = \"off\"", "use balance steps"]);
+        let none = ["gossip.rule=none", "gossip.global_batch=4096"];
+        refused(&none, ["does not go with gossip.rule = \"none\"", "leave it out"]);
+    }
+
+    #[test]
+    fn waiting_for_as_long_as_a_peer_lives_has_no_time() {
+        resolve(&["gossip.staleness=block"]).unwrap();
+        resolve(&["gossip.staleness=drop", "gossip.gate_timeout=3s"]).unwrap();
+        let both = ["gossip.staleness=block", "gossip.gate_timeout=3s"];
+        refused(&both, ["gossip.gate_timeout = \"3s\"", "or use down-weight"]);
+    }
+}
