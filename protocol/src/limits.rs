@@ -1,7 +1,7 @@
 //! Every maximum of the protocol, with the assertions that relate them.
 
 /// Version of the wire format; peers of another version are refused by name.
-pub const PROTOCOL_VERSION: u8 = 1;
+pub const PROTOCOL_VERSION: u8 = 2;
 
 /// Longest control frame body, bytes. Checked before a byte of the body is decoded.
 pub const CONTROL_BYTES_MAX: usize = 64 * 1024;
@@ -30,14 +30,18 @@ pub const PARAMETERS_MAX: usize = FRAGMENTS_MAX * FRAGMENT_ELEMENTS_MAX;
 /// quinn pins acknowledged bytes by the slice, so slices stay at or under 256 KiB
 /// (quinn-proto 0.11.18 and later).
 pub const TENSOR_PAYLOAD_BYTES_MAX: usize = 256 * 1024;
+/// Elements of every tensor frame but the last one of its tensor: 256 KiB of f32.
+pub const FRAME_ELEMENTS: usize = 65_536;
+/// The same for elements of eight bytes.
+pub const FIXED_FRAME_ELEMENTS: usize = 32_768;
 
 /// Most tensors in a parameter layout.
 pub const TENSORS_MAX: usize = 65_536;
 /// Most dimensions of one tensor.
 pub const TENSOR_RANK_MAX: usize = 8;
 
-const _: () = assert!(TENSOR_PAYLOAD_BYTES_MAX.is_multiple_of(4));
-const _: () = assert!(FRAGMENT_ELEMENTS_MAX * 4 >= TENSOR_PAYLOAD_BYTES_MAX);
+const _: () = assert!(FRAME_ELEMENTS * 4 <= TENSOR_PAYLOAD_BYTES_MAX);
+const _: () = assert!(FRAGMENT_ELEMENTS_MAX >= FRAME_ELEMENTS);
 const _: () = assert!(
     RUN_FIELDS_MAX * (RUN_FIELD_NAME_BYTES_MAX + RUN_FIELD_VALUE_BYTES_MAX + 16)
         < CONTROL_BYTES_MAX

@@ -157,36 +157,22 @@ fn message() -> impl Strategy<Value = Message> {
     prop_oneof![introduction(), dialogue()]
 }
 
-/// A header and its payload, anywhere in a tensor of any legal length.
-fn tensor() -> impl Strategy<Value = (TensorHeader, Vec<f32>)> {
-    let whole = u32::try_from(FRAGMENT_ELEMENTS_MAX).unwrap();
-    let leg = prop_oneof![Just(Leg::Offer), Just(Leg::Reply), Just(Leg::Snapshot), Just(Leg::Ring)];
-    (exchange(), leg, fragment(), clock(), 1..=whole).prop_flat_map(
-        |(exchange, leg, fragment, clock, elements)| {
-            (0..elements).prop_flat_map(move |offset| {
-                let room = usize::try_from(elements - offset).unwrap();
-                vec(any::<f32>(), 1..=room.min(600)).prop_map(move |values| {
-                    let header = TensorHeader {
-                        exchange,
-                        leg,
-                        codec: Codec::F32,
-                        fragment,
-                        clock,
-                        elements,
-                        offset,
-                        payload_bytes: u32::try_from(values.len() * 4).unwrap(),
-                    };
-                    (header, values)
-                })
-            })
-        },
-    )
+fn codec() -> impl Strategy<Value = Codec> {
+    prop::sample::select(Codec::ALL.to_vec())
 }
 
-fn payload_of(values: &[f32]) -> Vec<u8> {
-    let mut payload = Vec::new();
-    write_f32s(values, &mut payload);
-    payload
+/// A header and its payload: the last frame of a tensor of any codec and any legal length.
+fn tensor() -> impl Strategy<Value = (TensorHeader, Vec<u8>)> {
+    let leg = prop_oneof![Just(Leg::Offer), Just(Leg::Reply), Just(Leg::Snapshot), Just(Leg::Ring)];
+    (exchange(), leg, fragment(), clock(), (codec(), 0_usize..16, 1_u32..=600)).prop_flat_map(
+        |(exchange, leg, fragment, clock, (codec, frames, count))| {
+            let offset = u32::try_from(frames * codec.frame_elements()).unwrap();
+            let elements = offset + count;
+            let header =
+                TensorHeader { exchange, leg, codec, fragment, clock, elements, offset, count };
+            vec(any::<u8>(), header.payload_bytes()).prop_map(move |payload| (header, payload))
+        },
+    )
 }
 
 /// Bytes that begin like a message and then go on arbitrarily: they reach deep into the decoder.
@@ -229,11 +215,12 @@ proptest! {
         control in any::<[u8; CONTROL_HEADER_BYTES]>(),
         tensor in vec(any::<u8>(), TENSOR_HEADER_BYTES),
         begins_well in any::<bool>(),
+        codec in codec(),
     ) {
         let mut tensor: [u8; TENSOR_HEADER_BYTES] = tensor.try_into().unwrap();
         if begins_well {
             tensor[..4].copy_from_slice(&TENSOR_MAGIC);
-            tensor[4..8].copy_from_slice(&[PROTOCOL_VERSION, 0, 0, 0]);
+            tensor[4..8].copy_from_slice(&[PROTOCOL_VERSION, 0, codec as u8, 0]);
         }
         let (results, most) =
             measured(|| (ControlHeader::decode(control), TensorHeader::decode(&tensor)));
@@ -243,6 +230,7 @@ proptest! {
         }
         if let Ok((header, _)) = results.1 {
             prop_assert!(header.range().end <= usize::try_from(header.elements).unwrap());
+            prop_assert!(header.payload_bytes() <= TENSOR_PAYLOAD_BYTES_MAX);
         }
     }
 
@@ -268,23 +256,45 @@ proptest! {
     }
 
     #[test]
-    fn every_tensor_frame_round_trips((header, values) in tensor()) {
-        let payload = payload_of(&values);
+    fn every_tensor_frame_round_trips((header, payload) in tensor()) {
         let (decoded, checksum) = TensorHeader::decode(&header.encode(&payload)).unwrap();
         prop_assert_eq!(decoded, header);
         checksum.verify(&payload).unwrap();
-        let mut received = vec![0.0; header.range().len()];
-        read_f32s(&payload, &mut received).unwrap();
-        let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
-        prop_assert_eq!(bits(&received), bits(&values));
+    }
+
+    #[test]
+    fn f32_comes_back_bit_by_bit(payload in vec(any::<[u8; 4]>(), 0..600)) {
+        let payload = payload.concat();
+        let mut values = vec![0.0; payload.len() / 4];
+        read_f32s(&payload, &mut values).unwrap();
+        let mut written = Vec::new();
+        write_f32s(&values, &mut written);
+        prop_assert_eq!(written, payload);
+    }
+
+    #[test]
+    fn a_tensor_is_cut_into_frames_that_are_accepted(
+        (header, _) in tensor(),
+        elements in 1_u32..200_000,
+    ) {
+        let header = TensorHeader { elements, ..header };
+        let payload = vec![1; header.codec.payload_bytes(elements as usize)];
+        let (mut next, mut bytes) = (0, 0);
+        for (piece, slice) in header.frames(&payload) {
+            prop_assert_eq!(TensorHeader::decode(&piece.encode(slice)).unwrap().0, piece);
+            prop_assert_eq!(piece.range().start, next);
+            next = piece.range().end;
+            bytes += slice.len();
+        }
+        prop_assert_eq!((next, bytes), (elements as usize, payload.len()));
+        prop_assert!(header.frames(&payload[1..]).map(|(_, slice)| slice.len()).sum::<usize>() < bytes);
     }
 
     #[test]
     fn one_changed_bit_of_a_tensor_frame_is_refused(
-        (header, values) in tensor(),
+        (header, payload) in tensor(),
         bit in any::<prop::sample::Index>(),
     ) {
-        let payload = payload_of(&values);
         let mut frame = [&header.encode(&payload)[..], &payload].concat();
         let bit = bit.index(frame.len() * 8);
         frame[bit / 8] ^= 1 << (bit % 8);
@@ -296,8 +306,10 @@ proptest! {
     }
 
     #[test]
-    fn a_cut_or_extended_payload_is_refused((header, values) in tensor(), more in any::<u8>()) {
-        let mut payload = payload_of(&values);
+    fn a_cut_or_extended_payload_is_refused(
+        (header, mut payload) in tensor(),
+        more in any::<u8>(),
+    ) {
         let (_, checksum) = TensorHeader::decode(&header.encode(&payload)).unwrap();
         prop_assert!(checksum.verify(&payload[1..]).is_err());
         payload.push(more);
@@ -346,9 +358,9 @@ fn each_broken_limit_of_a_tensor_header_is_named() {
         codec: Codec::F32,
         fragment: FragmentId(5),
         clock: Clock(9),
-        elements: 100,
-        offset: 98,
-        payload_bytes: 8,
+        elements: 65_538,
+        offset: 65_536,
+        count: 2,
     };
     let good = header.encode(&[0; 8]);
     let with = |at: usize, value: u32| {
@@ -364,17 +376,57 @@ fn each_broken_limit_of_a_tensor_header_is_named() {
     assert!(matches!(byte(0, 0), DecodeError::Magic(_)));
     assert!(matches!(byte(4, 99), DecodeError::Version(99)));
     assert!(matches!(byte(5, 4), DecodeError::Leg(4)));
-    assert!(matches!(byte(6, 1), DecodeError::Codec(1)));
+    assert!(matches!(byte(6, 10), DecodeError::Codec(10)));
     assert!(matches!(byte(7, 1), DecodeError::Reserved(1)));
     assert!(matches!(with(64, 4096), DecodeError::Fragment(FragmentId(4096))));
-    assert!(matches!(with(68, 0), DecodeError::Elements(0)));
-    assert!(matches!(with(68, (1 << 20) + 1), DecodeError::Elements(_)));
-    assert!(matches!(with(72, 99), DecodeError::Range { offset: 99, .. }));
-    assert!(matches!(with(72, u32::MAX), DecodeError::Range { .. }));
-    let above = u32::try_from(TENSOR_PAYLOAD_BYTES_MAX).unwrap() + 4;
-    for payload in [0, 7, above, u32::MAX] {
-        assert!(matches!(with(76, payload), DecodeError::Payload(_)), "{payload}");
+    assert!(matches!(with(68, 0), DecodeError::Elements { elements: 0, .. }));
+    assert!(matches!(with(68, (1 << 20) + 1), DecodeError::Elements { .. }));
+    assert!(matches!(with(68, 65_537), DecodeError::Range { .. }));
+    // Inside a frame, behind the tensor, far behind it, and the middle of a longer tensor.
+    for offset in [4096, 65_535, 131_072, u32::MAX] {
+        assert!(matches!(with(72, offset), DecodeError::Range { .. }), "{offset}");
     }
-    assert!(matches!(with(76, 12), DecodeError::Range { .. }));
+    assert!(matches!(with(72, 0), DecodeError::Range { offset: 0, .. }));
+    for count in [0, 65_537, u32::MAX] {
+        assert!(matches!(with(76, count), DecodeError::Count { .. }), "{count}");
+    }
+    for count in [1, 3, 65_536] {
+        assert!(matches!(with(76, count), DecodeError::Range { .. }), "{count}");
+    }
     assert!(read_f32s(&[0; 9], &mut [0.0; 2]).is_err());
+}
+
+#[test]
+fn limits_are_those_of_the_codec() {
+    let header = |codec: Codec, elements, offset, count| TensorHeader {
+        exchange: ExchangeId {
+            initiator: PeerId::from_public_key([3; 32]),
+            incarnation: 1,
+            sequence: 2,
+        },
+        leg: Leg::Offer,
+        codec,
+        fragment: FragmentId(5),
+        clock: Clock(9),
+        elements,
+        offset,
+        count,
+    };
+    let accepted = |header: TensorHeader| {
+        let mut bytes = TensorHeader { elements: 1, offset: 0, count: 1, ..header }
+            .encode(&vec![0; header.codec.payload_bytes(1)]);
+        let fields = [header.elements, header.offset, header.count];
+        for (field, value) in bytes[68..80].chunks_exact_mut(4).zip(fields) {
+            field.copy_from_slice(&value.to_le_bytes());
+        }
+        TensorHeader::decode(&bytes).is_ok()
+    };
+    let most = u32::try_from(FRAGMENT_ELEMENTS_MAX).unwrap();
+    assert!(accepted(header(Codec::Running32, most + 2, most, 2)));
+    assert!(!accepted(header(Codec::Running32, most + 3, most, 3)));
+    assert!(!accepted(header(Codec::Int4, most + 2, most, 2)));
+    assert!(accepted(header(Codec::Fixed64, most, most - 32_768, 32_768)));
+    assert!(!accepted(header(Codec::Fixed64, most, 0, 65_536)));
+    assert!(accepted(header(Codec::Int4, most, 0, 65_536)));
+    assert!(!accepted(header(Codec::Int4, most, 32_768, 32_768)));
 }

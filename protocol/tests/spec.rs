@@ -3,9 +3,10 @@
 use std::path::Path;
 
 /// The files that decide which bytes peers exchange.
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 9] = [
     "src/fragment.rs",
     "src/frame.rs",
+    "src/frame/codec.rs",
     "src/frame/control.rs",
     "src/frame/tensor.rs",
     "src/id.rs",

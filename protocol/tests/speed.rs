@@ -40,7 +40,7 @@ fn full_frames_arrive_as_sent_and_their_speed_is_printed() {
         clock: Clock(0),
         elements: u32::try_from(ELEMENTS).unwrap(),
         offset: 0,
-        payload_bytes: u32::try_from(TENSOR_PAYLOAD_BYTES_MAX).unwrap(),
+        count: u32::try_from(ELEMENTS).unwrap(),
     };
     let mut payload = Vec::new();
     let mut head = [0; TENSOR_HEADER_BYTES];

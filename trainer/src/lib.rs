@@ -6,6 +6,7 @@
 
 mod batch;
 pub mod checkpoint;
+pub mod codec;
 mod config;
 mod data;
 mod kernel;

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dnode_protocol::frame::{Codec, EncodeError, TensorHeader, encode_control};
-use dnode_protocol::limits::{FRAGMENT_ELEMENTS_MAX, FRAGMENTS_MAX};
+use dnode_protocol::frame::{EncodeError, TensorHeader, encode_control};
+use dnode_protocol::limits::FRAGMENTS_MAX;
 use dnode_protocol::{Message, PeerId};
 use libp2p::Multiaddr;
 use tokio::sync::{mpsc, oneshot};
@@ -174,8 +174,8 @@ impl NetworkHandle {
     /// Queues a whole tensor; never blocks. It is sent in frames of at most
     /// [`dnode_protocol::limits::TENSOR_PAYLOAD_BYTES_MAX`].
     ///
-    /// `header`: describes the tensor; `offset` and `payload_bytes` are filled in for each frame.
-    /// `payload`: all its elements, `elements` × 4 bytes.
+    /// `header`: describes the tensor; `offset` and `count` are filled in for each frame.
+    /// `payload`: all its elements as the codec writes them.
     ///
     /// # Errors
     /// [`SendError`]; nothing was queued.
@@ -185,11 +185,10 @@ impl NetworkHandle {
         header: TensorHeader,
         payload: Arc<[u8]>,
     ) -> Result<(), SendError> {
-        let Codec::F32 = header.codec;
         let elements = header.elements as usize;
         let fits = elements > 0
-            && elements <= FRAGMENT_ELEMENTS_MAX
-            && payload.len() == elements * 4
+            && elements <= header.codec.elements_max()
+            && payload.len() == header.codec.payload_bytes(elements)
             && (header.fragment.0 as usize) < FRAGMENTS_MAX;
         if !fits {
             return Err(SendError::Tensor {

@@ -7,7 +7,6 @@ use dnode_protocol::frame::{
     CONTROL_HEADER_BYTES, ControlHeader, DecodeError, TENSOR_HEADER_BYTES, TensorHeader,
     decode_control,
 };
-use dnode_protocol::limits::TENSOR_PAYLOAD_BYTES_MAX;
 use dnode_protocol::{Message, PeerId, RunDifference, RunSpec};
 use futures::{AsyncReadExt, AsyncWriteExt};
 use libp2p::Stream;
@@ -135,16 +134,7 @@ fn frames(
     header: TensorHeader,
     payload: &[u8],
 ) -> impl Iterator<Item = ([u8; TENSOR_HEADER_BYTES], &[u8])> {
-    let mut offset = 0;
-    payload.chunks(TENSOR_PAYLOAD_BYTES_MAX).map(move |slice| {
-        let piece = TensorHeader {
-            offset,
-            payload_bytes: u32::try_from(slice.len()).unwrap_or(u32::MAX),
-            ..header
-        };
-        offset += piece.payload_bytes / 4;
-        (piece.encode(slice), slice)
-    })
+    header.frames(payload).map(|(piece, slice)| (piece.encode(slice), slice))
 }
 
 /// Reads one stream to its end and reports that.
@@ -227,7 +217,7 @@ impl Reader {
         let mut bytes = [0; TENSOR_HEADER_BYTES];
         while self.fill_or_end(&mut bytes).await? {
             let (header, checksum) = TensorHeader::decode(&bytes).map_err(offence)?;
-            let mut payload = vec![0; header.payload_bytes as usize];
+            let mut payload = vec![0; header.payload_bytes()];
             self.fill(&mut payload).await?;
             checksum.verify(&payload).map_err(offence)?;
             self.count(bytes.len() + payload.len());
@@ -280,7 +270,7 @@ fn unexpected(message: &Message, when: &str) -> ReaderEnd {
 
 fn offence(error: DecodeError) -> ReaderEnd {
     let kind = match &error {
-        DecodeError::TooLong(_) | DecodeError::Payload(_) => OffenceKind::Oversize,
+        DecodeError::TooLong(_) | DecodeError::Count { .. } => OffenceKind::Oversize,
         DecodeError::Checksum => OffenceKind::Checksum,
         DecodeError::Version(_)
         | DecodeError::Body(_)
@@ -290,7 +280,7 @@ fn offence(error: DecodeError) -> ReaderEnd {
         | DecodeError::Codec(_)
         | DecodeError::Reserved(_)
         | DecodeError::Fragment(_)
-        | DecodeError::Elements(_)
+        | DecodeError::Elements { .. }
         | DecodeError::Range { .. }
         | DecodeError::Length { .. } => OffenceKind::Garbage,
     };

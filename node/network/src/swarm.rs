@@ -27,10 +27,10 @@ use crate::limits::{
 use crate::streams;
 
 /// Protocol family that identify announces.
-pub(crate) const IDENTIFY_PROTOCOL: &str = "/dnode/id/1";
+pub(crate) const IDENTIFY_PROTOCOL: &str = "/dnode/id/2";
 
 /// The Kademlia of dnode peers: of all runs, and apart from other networks.
-pub(crate) const KAD_PROTOCOL: StreamProtocol = StreamProtocol::new("/dnode/kad/1");
+pub(crate) const KAD_PROTOCOL: StreamProtocol = StreamProtocol::new("/dnode/kad/2");
 
 /// Everything the swarm does.
 #[derive(NetworkBehaviour)]

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dnode_protocol::frame::{Leg, TensorHeader, read_f32s, write_f32s};
+use dnode_protocol::frame::{Codec, Leg, TensorHeader, read_f32s, write_f32s};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, PeerId};
 
 /// A tensor that the core expects.
@@ -68,7 +68,7 @@ impl Numbers {
             return Arrival::Unexpected;
         }
         let whole = header.elements as usize == expected.elements;
-        if !whole || header.fragment != expected.fragment {
+        if !whole || header.fragment != expected.fragment || header.codec != Codec::F32 {
             return Arrival::Misshapen;
         }
         let offset = header.offset as usize;
@@ -126,8 +126,6 @@ impl Numbers {
 
 #[cfg(test)]
 mod tests {
-    use dnode_protocol::frame::Codec;
-
     use super::*;
 
     fn peer(index: u8) -> PeerId {
@@ -147,7 +145,7 @@ mod tests {
             clock: Clock(3),
             elements,
             offset,
-            payload_bytes: 8,
+            count: 2,
         }
     }
 

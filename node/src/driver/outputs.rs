@@ -41,7 +41,7 @@ impl Driver {
                     clock,
                     elements: u32::try_from(self.range(fragment).len()).unwrap_or(0),
                     offset: 0,
-                    payload_bytes: 0,
+                    count: 0,
                 };
                 self.send_tensor(to, header);
             }

@@ -62,7 +62,7 @@ impl RingDriver {
             clock: Clock(0),
             elements,
             offset: 0,
-            payload_bytes: 0,
+            count: 0,
         };
         let mut bytes = Vec::new();
         write_f32s(&piece.values, &mut bytes);
@@ -79,7 +79,11 @@ impl RingDriver {
         // The others may form the ring a moment before this peer does: the previous one can then be
         // a piece per peer ahead. They wait for the training thread, in order.
         let expected = self.neighbours.is_none_or(|(previous, _)| previous == from);
-        if self.world == 0 || !expected || header.exchange.initiator != from {
+        if self.world == 0
+            || !expected
+            || header.codec != Codec::F32
+            || header.exchange.initiator != from
+        {
             return None;
         }
         let offset = header.offset as usize;

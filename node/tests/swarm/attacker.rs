@@ -203,7 +203,7 @@ impl Acting {
 
     /// The end of an offer is the time to reply.
     fn tensor(&self, from: PeerId, header: &TensorHeader) {
-        let end = header.offset + header.payload_bytes / 4;
+        let end = header.offset + header.count;
         if header.leg != Leg::Offer || end < header.elements {
             return;
         }
@@ -341,7 +341,7 @@ impl Acting {
             clock,
             elements: u32::try_from(elements).unwrap(),
             offset: 0,
-            payload_bytes: 0,
+            count: 0,
         };
         let mut payload = Vec::new();
         write_f32s(&vec![value; elements], &mut payload);

@@ -1,8 +1,9 @@
 //! What can be wrong with a frame, and whose fault it is.
 
+use super::Codec;
 use crate::limits::{
-    CONTROL_BYTES_MAX, FRAGMENT_ELEMENTS_MAX, FRAGMENTS_MAX, INFORMATION_MAX, PROTOCOL_VERSION,
-    RUN_FIELD_NAME_BYTES_MAX, RUN_FIELD_VALUE_BYTES_MAX, TENSOR_PAYLOAD_BYTES_MAX,
+    CONTROL_BYTES_MAX, FRAGMENTS_MAX, INFORMATION_MAX, PROTOCOL_VERSION, RUN_FIELD_NAME_BYTES_MAX,
+    RUN_FIELD_VALUE_BYTES_MAX,
 };
 use crate::{FragmentId, PeerId, RunSpecError};
 
@@ -94,24 +95,30 @@ pub enum DecodeError {
     /// No model has that many fragments.
     #[error("read a tensor frame of fragment {0}: a model has at most {FRAGMENTS_MAX} fragments")]
     Fragment(FragmentId),
-    /// The whole tensor is empty or longer than [`FRAGMENT_ELEMENTS_MAX`].
-    #[error("read a tensor of {0} elements: 1 to {FRAGMENT_ELEMENTS_MAX}")]
-    Elements(u32),
-    /// The payload is empty, too long, or not a whole number of elements.
-    #[error(
-        "read a tensor frame of {0} payload bytes: a multiple of 4 from 4 to {TENSOR_PAYLOAD_BYTES_MAX}"
-    )]
-    Payload(u32),
-    /// The payload would end behind the tensor.
-    #[error(
-        "read {payload_bytes} payload bytes at element {offset} of a tensor of {elements} elements"
-    )]
+    /// The whole tensor is empty or longer than [`super::Codec::elements_max`].
+    #[error("read a tensor of {elements} elements as {codec}: 1 to {}", codec.elements_max())]
+    Elements {
+        /// How the elements are written.
+        codec: Codec,
+        /// Elements of the whole tensor.
+        elements: u32,
+    },
+    /// The frame is empty or longer than [`super::Codec::frame_elements`].
+    #[error("read a tensor frame of {count} elements as {codec}: 1 to {}", codec.frame_elements())]
+    Count {
+        /// How the elements are written.
+        codec: Codec,
+        /// Elements of the frame.
+        count: u32,
+    },
+    /// The frame does not begin where a frame of its codec begins, or does not end there.
+    #[error("read {count} elements at element {offset} of a tensor of {elements} elements")]
     Range {
-        /// First element of the payload.
+        /// First element of the frame.
         offset: u32,
-        /// Length of the payload, bytes.
-        payload_bytes: u32,
-        /// Length of the tensor, elements.
+        /// Elements of the frame.
+        count: u32,
+        /// Elements of the whole tensor.
         elements: u32,
     },
     /// Two lengths that must agree do not. The caller is at fault: it cut the bytes.

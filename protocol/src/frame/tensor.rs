@@ -1,9 +1,9 @@
-//! Tensor frames: a fixed header, raw little-endian elements, and a checksum over both.
+//! Tensor frames: a fixed header, the elements as their codec writes them, a checksum over both.
 
-use super::DecodeError;
-use crate::limits::{
-    FRAGMENT_ELEMENTS_MAX, FRAGMENTS_MAX, PROTOCOL_VERSION, TENSOR_PAYLOAD_BYTES_MAX,
-};
+use std::ops::Range;
+
+use super::{Codec, DecodeError};
+use crate::limits::{FRAGMENTS_MAX, PROTOCOL_VERSION};
 use crate::{Clock, ExchangeId, FragmentId, PeerId};
 
 /// First bytes of every tensor frame.
@@ -18,7 +18,7 @@ const FIELDS_BYTES: usize = 80;
 /// 128 bits: random corruption passes once in 2^128, and the sender is authenticated by the stream.
 const CHECKSUM_BYTES: usize = 16;
 
-/// Bytes of one element.
+/// Bytes of one f32.
 const ELEMENT_BYTES: usize = size_of::<f32>();
 
 /// Which tensor of an exchange a frame belongs to.
@@ -49,25 +49,6 @@ impl TryFrom<u8> for Leg {
     }
 }
 
-/// How the elements of a tensor are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum Codec {
-    /// IEEE 754 binary32, little-endian, four bytes each.
-    F32 = 0,
-}
-
-impl TryFrom<u8> for Codec {
-    type Error = DecodeError;
-
-    fn try_from(byte: u8) -> Result<Self, DecodeError> {
-        match byte {
-            0 => Ok(Self::F32),
-            other => Err(DecodeError::Codec(other)),
-        }
-    }
-}
-
 /// What precedes the payload of a tensor frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorHeader {
@@ -81,28 +62,28 @@ pub struct TensorHeader {
     pub fragment: FragmentId,
     /// The sender's clock when it read the fragment.
     pub clock: Clock,
-    /// Elements of the whole tensor, 1 to [`FRAGMENT_ELEMENTS_MAX`].
+    /// Elements of the whole tensor, 1 to [`Codec::elements_max`].
     pub elements: u32,
-    /// Where in the tensor this payload begins, elements.
+    /// First element of this frame, a multiple of [`Codec::frame_elements`].
     pub offset: u32,
-    /// Length of this payload, bytes: a multiple of 4 from 4 to [`TENSOR_PAYLOAD_BYTES_MAX`].
-    pub payload_bytes: u32,
+    /// Elements of this frame: [`Codec::frame_elements`], or what the tensor has left.
+    pub count: u32,
 }
 
 impl TensorHeader {
     /// The header on the wire, its checksum over header and `payload` included.
     ///
     /// # Panics
-    /// When the header breaks a limit or `payload` is not `payload_bytes` long: both come from this
-    /// process, so either is a defect here.
+    /// When the header breaks a limit or `payload` is not [`TensorHeader::payload_bytes`] long: both
+    /// come from this process, so either is a defect here.
     #[must_use]
     pub fn encode(&self, payload: &[u8]) -> [u8; TENSOR_HEADER_BYTES] {
         if let Err(error) = self.check() {
             panic!("send a tensor frame within the limits: {error}");
         }
         assert_eq!(
-            Some(payload.len()),
-            usize::try_from(self.payload_bytes).ok(),
+            payload.len(),
+            self.payload_bytes(),
             "the header announces the payload's length"
         );
         let mut bytes = [0; TENSOR_HEADER_BYTES];
@@ -127,11 +108,12 @@ impl TensorHeader {
         put(&self.fragment.0.to_le_bytes());
         put(&self.elements.to_le_bytes());
         put(&self.offset.to_le_bytes());
-        put(&self.payload_bytes.to_le_bytes());
+        put(&self.count.to_le_bytes());
         assert!(fields.is_empty(), "the fields fill the header");
     }
 
-    /// Reads a header and checks every limit; the caller may then allocate `payload_bytes`.
+    /// Reads a header and checks every limit; the caller may then allocate
+    /// [`TensorHeader::payload_bytes`].
     ///
     /// The checksum is verified with the payload: [`Checksum::verify`].
     ///
@@ -162,7 +144,7 @@ impl TensorHeader {
             fragment: FragmentId(u32::from_le_bytes(reader.take())),
             elements: u32::from_le_bytes(reader.take()),
             offset: u32::from_le_bytes(reader.take()),
-            payload_bytes: u32::from_le_bytes(reader.take()),
+            count: u32::from_le_bytes(reader.take()),
         };
         header.check()?;
         Ok((header, Checksum { header: *bytes }))
@@ -172,32 +154,52 @@ impl TensorHeader {
     ///
     /// Within `0..elements` for every header that [`TensorHeader::decode`] returned.
     #[must_use]
-    pub const fn range(&self) -> std::ops::Range<usize> {
+    pub const fn range(&self) -> Range<usize> {
         let start = self.offset as usize;
-        start..start + self.payload_bytes as usize / ELEMENT_BYTES
+        start..start + self.count as usize
+    }
+
+    /// Length of the payload, bytes.
+    ///
+    /// At most [`crate::limits::TENSOR_PAYLOAD_BYTES_MAX`] for every header that
+    /// [`TensorHeader::decode`] returned.
+    #[must_use]
+    pub const fn payload_bytes(&self) -> usize {
+        self.codec.payload_bytes(self.count as usize)
+    }
+
+    /// Cuts a whole tensor into its frames, in order: the header of each, and its payload.
+    ///
+    /// `self` describes the tensor; its `offset` and `count` do not matter.
+    /// `payload`: the tensor, `codec.payload_bytes(elements)` bytes; a frame that it does not hold
+    /// is left out, with all behind it.
+    pub fn frames(self, payload: &[u8]) -> impl Iterator<Item = (Self, &[u8])> {
+        let frame = self.codec.frame_elements();
+        let mut rest = payload;
+        (0..self.elements).step_by(frame).map_while(move |offset| {
+            let count = u32::try_from(frame).unwrap_or(u32::MAX).min(self.elements - offset);
+            let header = Self { offset, count, ..self };
+            let (slice, behind) = rest.split_at_checked(header.payload_bytes())?;
+            rest = behind;
+            Some((header, slice))
+        })
     }
 
     fn check(&self) -> Result<(), DecodeError> {
         if !fragment_exists(self.fragment) {
             return Err(DecodeError::Fragment(self.fragment));
         }
-        let (elements, payload) = (self.elements as usize, self.payload_bytes as usize);
-        if elements == 0 || elements > FRAGMENT_ELEMENTS_MAX {
-            return Err(DecodeError::Elements(self.elements));
+        let Self { codec, elements, offset, count, .. } = *self;
+        if elements == 0 || elements as usize > codec.elements_max() {
+            return Err(DecodeError::Elements { codec, elements });
         }
-        if payload == 0
-            || payload > TENSOR_PAYLOAD_BYTES_MAX
-            || !payload.is_multiple_of(ELEMENT_BYTES)
-        {
-            return Err(DecodeError::Payload(self.payload_bytes));
+        if count == 0 || count as usize > codec.frame_elements() {
+            return Err(DecodeError::Count { codec, count });
         }
-        let room = elements.checked_sub(self.offset as usize);
-        if room.is_none_or(|room| payload / ELEMENT_BYTES > room) {
-            return Err(DecodeError::Range {
-                offset: self.offset,
-                payload_bytes: self.payload_bytes,
-                elements: self.elements,
-            });
+        let left = elements.checked_sub(offset).map_or(0, |left| left as usize);
+        let begins = (offset as usize).is_multiple_of(codec.frame_elements());
+        if !begins || count as usize != left.min(codec.frame_elements()) {
+            return Err(DecodeError::Range { offset, count, elements });
         }
         Ok(())
     }

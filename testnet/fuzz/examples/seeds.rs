@@ -16,7 +16,14 @@ fn main() -> std::io::Result<()> {
         write("decode_control", message.name(), &frame)?;
     }
     for leg in [Leg::Offer, Leg::Reply, Leg::Snapshot, Leg::Ring] {
-        write("decode_tensor", &format!("{leg:?}").to_lowercase(), &tensor(leg))?;
+        let mut payload = Vec::new();
+        write_f32s(&[1.0, -2.5, f32::NAN], &mut payload);
+        let frame = tensor(leg, Codec::F32, &payload);
+        write("decode_tensor", &format!("{leg:?}").to_lowercase(), &frame)?;
+    }
+    for codec in Codec::ALL {
+        let payload: Vec<u8> = (0..).take(codec.payload_bytes(3)).collect();
+        write("decode_tensor", codec.name(), &tensor(Leg::Offer, codec, &payload))?;
     }
     // Three neighbours come up, say their clocks, a round begins, one accepts, time passes.
     let script = [
@@ -68,18 +75,17 @@ fn messages() -> Vec<Message> {
     ]
 }
 
-fn tensor(leg: Leg) -> Vec<u8> {
-    let mut payload = Vec::new();
-    write_f32s(&[1.0, -2.5, f32::NAN], &mut payload);
+/// The last frame of a tensor, with three elements.
+fn tensor(leg: Leg, codec: Codec, payload: &[u8]) -> Vec<u8> {
     let header = TensorHeader {
         exchange: exchange(),
         leg,
-        codec: Codec::F32,
+        codec,
         fragment: FragmentId(3),
         clock: Clock(7),
-        elements: 5,
-        offset: 2,
-        payload_bytes: 12,
+        elements: 65_539,
+        offset: 65_536,
+        count: 3,
     };
-    [&header.encode(&payload)[..], &payload].concat()
+    [&header.encode(payload)[..], payload].concat()
 }

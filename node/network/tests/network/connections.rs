@@ -173,7 +173,7 @@ async fn a_slow_reader_slows_the_sender_and_loses_nothing() {
         clock: Clock(0),
         elements,
         offset: 0,
-        payload_bytes: 0,
+        count: 0,
     };
     let mut sent = 0;
     let error = loop {
@@ -195,8 +195,8 @@ async fn a_slow_reader_slows_the_sender_and_loses_nothing() {
                 })
                 .await;
             assert_eq!((header.exchange.sequence, header.offset), (sequence, got));
-            assert_eq!(length, header.payload_bytes as usize);
-            got += header.payload_bytes / 4;
+            assert_eq!(length, header.payload_bytes());
+            got += header.count;
         }
     }
 }
@@ -212,7 +212,7 @@ async fn a_tensor_that_does_not_fit_its_header_is_not_sent() {
         clock: Clock(0),
         elements: 3,
         offset: 0,
-        payload_bytes: 0,
+        count: 0,
     };
     let error = a.handle.send_tensor(b.id(), header, vec![0; 8].into()).unwrap_err();
     assert!(matches!(error, SendError::Tensor { .. }), "{error}");

@@ -96,9 +96,9 @@ async fn visit(listen: &str) {
     });
     visited.await.expect("ten pings in time");
     let info = info.unwrap();
-    assert_eq!(info.protocol_version, "/dnode/id/1");
+    assert_eq!(info.protocol_version, "/dnode/id/2");
     let offers = |name: &str| info.protocols.iter().any(|p| p.as_ref() == name);
-    for name in ["/dnode/kad/1", "/dnode/control/1", "/dnode/bulk/1"] {
+    for name in ["/dnode/kad/2", "/dnode/control/2", "/dnode/bulk/2"] {
         assert!(offers(name), "{name} is not among {:?}", info.protocols);
     }
     assert!(node.handle.peers().is_empty());

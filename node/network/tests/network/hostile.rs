@@ -107,7 +107,7 @@ async fn a_tensor_that_was_changed_on_the_way() {
         clock: Clock(0),
         elements: 100,
         offset: 0,
-        payload_bytes: 400,
+        count: 100,
     };
     let mut payload = [7; 400];
     let head = header.encode(&payload);

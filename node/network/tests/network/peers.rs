@@ -72,7 +72,7 @@ fn send_tensors(from: &NetworkHandle, to: PeerId, payload: &Arc<[u8]>) {
             clock: Clock(9),
             elements: u32::try_from(payload.len() / 4).unwrap(),
             offset: 0,
-            payload_bytes: 0,
+            count: 0,
         };
         from.send_tensor(to, header, Arc::clone(payload)).unwrap();
     }

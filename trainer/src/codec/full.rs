@@ -1,0 +1,15 @@
+//! [`Codec::F32`](dnode_protocol::frame::Codec::F32): every bit of every number.
+
+pub(super) fn encode(values: &[f32], bytes: &mut [u8]) {
+    let (places, _) = bytes.as_chunks_mut();
+    for (place, value) in places.iter_mut().zip(values) {
+        *place = value.to_le_bytes();
+    }
+}
+
+pub(super) fn decode(bytes: &[u8], out: &mut [f32]) {
+    let (places, _) = bytes.as_chunks();
+    for (value, place) in out.iter_mut().zip(places) {
+        *value = f32::from_le_bytes(*place);
+    }
+}

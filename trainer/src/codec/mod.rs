@@ -1,0 +1,268 @@
+//! Tensors as they travel: numbers to bytes and back.
+//!
+//! The bytes are normative in `docs/protocol.md`, section 6.1; equations and errors are in
+//! `docs/math.md`, section "Codecs". Blocks divide frames, so the payloads of a tensor's frames
+//! together are its encoding as a whole, and lengths follow from the number of elements alone.
+//!
+//! All arithmetic is plain f32 with a fixed order of sums: the same numbers give the same bytes,
+//! and the same bytes the same numbers, on every machine.
+
+mod feedback;
+mod full;
+mod half;
+mod int2;
+mod int4;
+mod int8;
+mod integer;
+mod modular;
+#[cfg(test)]
+mod tests;
+mod top_k;
+
+use std::sync::Arc;
+
+use dnode_protocol::frame::{Codec, TOP_K_CHUNK_ELEMENTS};
+
+pub use feedback::Feedback;
+pub use integer::{decode_i64, decode_running, encode_i64, encode_running};
+pub use modular::{decode_modular, encode_modular};
+
+use crate::kernel::{reduce, vectorized};
+
+/// Added to a number of magnitude under 2²², rounds it to the nearest integer, ties to even; the
+/// low bits of the sum are then the integer in two's complement.
+const ROUND: f32 = 12_582_912.0;
+
+/// Blocks whose largest magnitude is below 2⁻¹⁰⁰ travel as zeros: its inverse would overflow.
+const TINY: f32 = f32::from_bits((127 - 100) << 23);
+
+/// Elements that [`decode_displace`] decodes at a time: they stay in the first cache.
+const PIECE_ELEMENTS: usize = TOP_K_CHUNK_ELEMENTS;
+
+/// A tensor as it travels.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Encoded {
+    /// How the elements are written.
+    pub codec: Codec,
+    /// Elements of the tensor: those of the fragment, and the weight of [`Codec::Running32`].
+    pub elements: usize,
+    /// The payloads of its frames, in order: `codec.payload_bytes(elements)` bytes.
+    pub bytes: Arc<[u8]>,
+}
+
+/// Why bytes are no tensor of that kind; whoever wrote them is at fault.
+///
+/// What was to be filled then holds anything, and must not be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CodecError {
+    /// The tensor has another length than what it is decoded into.
+    #[error("decode {expected} elements as {codec}: the tensor has {found}")]
+    Elements {
+        /// How the elements are written.
+        codec: Codec,
+        /// Elements wanted.
+        expected: usize,
+        /// Elements of the tensor.
+        found: usize,
+    },
+    /// The bytes are not those of so many elements.
+    #[error("decode {expected} bytes as {codec}: got {found}")]
+    Bytes {
+        /// How the elements are written.
+        codec: Codec,
+        /// Bytes that the elements take.
+        expected: usize,
+        /// Bytes given.
+        found: usize,
+    },
+    /// The codec is not one that this decoder reads.
+    #[error("decode a tensor written as {0} with the decoder of another codec")]
+    Codec(Codec),
+    /// [`Codec::TopK`] names an element behind its chunk.
+    #[error("decode position {position} of a chunk of {elements} elements")]
+    Position {
+        /// Position in the chunk.
+        position: usize,
+        /// Elements of the chunk.
+        elements: usize,
+    },
+}
+
+/// Writes numbers with one of [`Codec::CHOICES`].
+///
+/// NaN and infinity make the numbers of their block, at least one of them, not finite again.
+///
+/// # Panics
+/// With a codec that is no choice: its encoder takes other arguments.
+#[must_use]
+pub fn encode(codec: Codec, values: &[f32]) -> Encoded {
+    Encoded::filled(codec, values.len(), |bytes| match codec {
+        Codec::F32 => full::encode(values, bytes),
+        Codec::Bf16 => half::encode_bf16(values, bytes),
+        Codec::F16 => half::encode_f16(values, bytes),
+        Codec::Int8 => int8::encode(values, bytes),
+        Codec::Int4 => int4::encode(values, bytes),
+        Codec::Int2 => int2::encode(values, bytes),
+        Codec::TopK => top_k::encode(values, bytes),
+        Codec::Modular | Codec::Running32 | Codec::Fixed64 => {
+            panic!("{codec} has an encoder of its own")
+        }
+    })
+}
+
+/// Reads numbers written with one of [`Codec::CHOICES`] into `out`, `[elements]`.
+///
+/// NaN and infinity pass; whoever uses the numbers must judge them.
+///
+/// # Errors
+/// [`CodecError`]; `out` then holds anything.
+pub fn decode(encoded: &Encoded, out: &mut [f32]) -> Result<(), CodecError> {
+    encoded.check(encoded.codec, out.len())?;
+    decode_slice(encoded.codec, &encoded.bytes, out)
+}
+
+/// Moves `target` by what is written: `target ← target + weight · decoded`, in one pass.
+///
+/// The result is that of [`decode`] and a displacement after it, bit by bit.
+///
+/// # Errors
+/// [`CodecError`]; `target` is then unchanged, except after [`CodecError::Position`].
+pub fn decode_displace(
+    encoded: &Encoded,
+    weight: f32,
+    target: &mut [f32],
+) -> Result<(), CodecError> {
+    encoded.check(encoded.codec, target.len())?;
+    let codec = encoded.codec;
+    let mut buffer = [0.0; PIECE_ELEMENTS];
+    let mut rest = &encoded.bytes[..];
+    for target in target.chunks_mut(PIECE_ELEMENTS) {
+        let (bytes, behind) = rest.split_at(codec.payload_bytes(target.len()));
+        rest = behind;
+        let piece = &mut buffer[..target.len()];
+        decode_slice(codec, bytes, piece)?;
+        reduce::add_scaled(target, piece, weight);
+    }
+    Ok(())
+}
+
+/// `bytes` are as long as `out` asks for.
+fn decode_slice(codec: Codec, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
+    match codec {
+        Codec::F32 => full::decode(bytes, out),
+        Codec::Bf16 => half::decode_bf16(bytes, out),
+        Codec::F16 => half::decode_f16(bytes, out),
+        Codec::Int8 => int8::decode(bytes, out),
+        Codec::Int4 => int4::decode(bytes, out),
+        Codec::Int2 => int2::decode(bytes, out),
+        Codec::TopK => return top_k::decode(bytes, out),
+        Codec::Modular | Codec::Running32 | Codec::Fixed64 => return Err(CodecError::Codec(codec)),
+    }
+    Ok(())
+}
+
+impl Encoded {
+    /// A tensor whose bytes `write` fills; they are zero before.
+    fn filled(codec: Codec, elements: usize, write: impl FnOnce(&mut [u8])) -> Self {
+        // Collected in place: an `Arc` made of a vector would copy it.
+        let zeros = std::iter::repeat_n(0, codec.payload_bytes(elements));
+        let mut bytes: Arc<[u8]> = zeros.collect();
+        write(Arc::get_mut(&mut bytes).expect("nobody else has seen the new bytes"));
+        Self { codec, elements, bytes }
+    }
+
+    fn check(&self, codec: Codec, elements: usize) -> Result<(), CodecError> {
+        if self.codec != codec {
+            return Err(CodecError::Codec(self.codec));
+        }
+        if self.elements != elements {
+            return Err(CodecError::Elements { codec, expected: elements, found: self.elements });
+        }
+        let (expected, found) = (codec.payload_bytes(elements), self.bytes.len());
+        if expected != found {
+            return Err(CodecError::Bytes { codec, expected, found });
+        }
+        Ok(())
+    }
+}
+
+/// Calls `body` with each block of `N` elements and its `B` bytes, then with what is left; call
+/// inside [`vectorized`].
+#[inline(always)]
+fn encode_blocks<const N: usize, const B: usize>(
+    values: &[f32],
+    bytes: &mut [u8],
+    body: impl Fn(&[f32], &mut [u8]),
+) {
+    let (blocks, rest) = values.as_chunks::<N>();
+    // Not by whole chunks alone: the block at the end can take as many bytes as a full one.
+    let (codes, codes_rest) = bytes.split_at_mut(blocks.len() * B);
+    let (codes, _) = codes.as_chunks_mut::<B>();
+    for (block, code) in blocks.iter().zip(codes) {
+        body(block, code);
+    }
+    if !rest.is_empty() {
+        body(rest, codes_rest);
+    }
+}
+
+/// As [`encode_blocks`], the other way.
+#[inline(always)]
+fn decode_blocks<const N: usize, const B: usize>(
+    bytes: &[u8],
+    out: &mut [f32],
+    body: impl Fn(&[u8], &mut [f32]),
+) {
+    let (blocks, rest) = out.as_chunks_mut::<N>();
+    let (codes, codes_rest) = bytes.split_at(blocks.len() * B);
+    let (codes, _) = codes.as_chunks::<B>();
+    for (block, code) in blocks.iter_mut().zip(codes) {
+        body(code, block);
+    }
+    if !rest.is_empty() {
+        body(codes_rest, rest);
+    }
+}
+
+/// The bits of `|value|`; they order magnitudes, with infinity and NaN above all numbers.
+#[inline(always)]
+const fn magnitude_bits(value: f32) -> u32 {
+    value.to_bits() & 0x7fff_ffff
+}
+
+/// Largest magnitude, infinite or NaN if an element is; call inside [`vectorized`].
+#[inline(always)]
+fn largest_magnitude(values: &[f32]) -> f32 {
+    let mut lanes = [0; 32];
+    let (rows, rest) = values.as_chunks::<32>();
+    for row in rows {
+        for (lane, &value) in lanes.iter_mut().zip(row) {
+            *lane = magnitude_bits(value).max(*lane);
+        }
+    }
+    for (lane, &value) in lanes.iter_mut().zip(rest) {
+        *lane = magnitude_bits(value).max(*lane);
+    }
+    f32::from_bits(lanes.into_iter().fold(0, u32::max))
+}
+
+/// Codes per unit when `most` becomes the code `top`; 0 for blocks that travel as zeros.
+#[inline(always)]
+fn codes_per_unit(top: f32, most: f32) -> f32 {
+    if most < TINY { 0.0 } else { top / most }
+}
+
+/// The four bytes of a word at the beginning of a block, and what follows them.
+#[inline(always)]
+fn split_word(bytes: &[u8]) -> ([u8; 4], &[u8]) {
+    let (word, rest) = bytes.split_first_chunk().expect("a block begins with its words");
+    (*word, rest)
+}
+
+/// Writes a word to the beginning of a block; returns what follows it.
+#[inline(always)]
+fn put_word(bytes: &mut [u8], word: [u8; 4]) -> &mut [u8] {
+    let (place, rest) = bytes.split_first_chunk_mut().expect("a block begins with its words");
+    *place = word;
+    rest
+}

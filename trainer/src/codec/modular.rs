@@ -1,0 +1,169 @@
+//! [`Codec::Modular`]: a replica's own numbers, sent to one whose numbers are near.
+//!
+//! Moniqua (Lu and De Sa, arXiv 2002.11787, Algorithm 1): `k = round(x / step)` travels modulo 256,
+//! and the receiver takes the integer of that remainder that is nearest to its own `y / step`. It
+//! is the right one while `|x − y|` is below 127 steps, so the error, `step / 2`, is proportional to
+//! the distance of the replicas and not to the size of their numbers. A hash of what the remainder
+//! leaves out tells blocks that are farther apart.
+//!
+//! `|k|` stays at most 2²¹, where f32 counts exactly: the step is at least `max|x|·2⁻²¹`, four to
+//! eight units in the last place of the largest number.
+
+use dnode_protocol::frame::{BLOCK_ELEMENTS, Codec};
+
+use super::{
+    CodecError, Encoded, ROUND, TINY, largest_magnitude, put_word, split_word, vectorized,
+};
+
+const BLOCK_BYTES: usize = Codec::Modular.payload_bytes(BLOCK_ELEMENTS);
+/// Steps that replicas may be apart: 127, less two roundings and the last bits of two products.
+const STEPS_APART: f32 = 124.0;
+/// Share of the largest magnitude that a step has at least: 2⁻²¹.
+const STEP_SHARE: f32 = 1.0 / (1 << 21) as f32;
+
+/// Parts of the hash that are computed side by side.
+const LANES: usize = 32;
+/// What every part begins with. Source: FNV-1a.
+const HASH_BEGIN: u32 = 0x811c_9dc5;
+/// The factor, odd, so that it loses nothing. Source: 2³² divided by the golden ratio.
+const HASH_FACTOR: u32 = 0x9e37_79b1;
+
+/// Writes `values` for a receiver whose numbers are near.
+///
+/// `spread[b]`: bound on `|remote − own|` in the b-th block of 256 elements; the error is at most
+/// `spread / 248`, and four units in the last place of the block's largest number.
+/// A block that is not finite, or whose spread is infinite, is sent as one that cannot be read.
+///
+/// # Panics
+/// Unless `spread` has one bound per block.
+#[must_use]
+pub fn encode_modular(values: &[f32], spread: &[f32]) -> Encoded {
+    assert_eq!(spread.len(), values.len().div_ceil(BLOCK_ELEMENTS), "one spread per block");
+    Encoded::filled(Codec::Modular, values.len(), |bytes| {
+        vectorized(
+            #[inline(always)]
+            || {
+                let (blocks, rest) = values.as_chunks::<BLOCK_ELEMENTS>();
+                let (codes, codes_rest) = bytes.as_chunks_mut::<BLOCK_BYTES>();
+                for ((block, code), &spread) in blocks.iter().zip(codes).zip(spread) {
+                    encode_block(block, spread, code);
+                }
+                if let (false, Some(&spread)) = (rest.is_empty(), spread.last()) {
+                    encode_block(rest, spread, codes_rest);
+                }
+            },
+        );
+    })
+}
+
+/// Reads what [`encode_modular`] wrote, with the receiver's own numbers `near`, `[elements]`.
+///
+/// Blocks that cannot be read, because the two are too far apart or something is not finite, are
+/// filled with `near`, so that their difference is zero; their number is returned.
+///
+/// # Errors
+/// [`CodecError`], also unless `near` and `out` are equally long; `out` then holds anything.
+pub fn decode_modular(
+    encoded: &Encoded,
+    near: &[f32],
+    out: &mut [f32],
+) -> Result<usize, CodecError> {
+    encoded.check(Codec::Modular, out.len())?;
+    encoded.check(Codec::Modular, near.len())?;
+    let bytes = &encoded.bytes[..];
+    Ok(vectorized(
+        #[inline(always)]
+        || {
+            let mut unread = 0;
+            let (blocks, rest) = out.as_chunks_mut::<BLOCK_ELEMENTS>();
+            let (nears, near_rest) = near.as_chunks::<BLOCK_ELEMENTS>();
+            let (codes, codes_rest) = bytes.as_chunks::<BLOCK_BYTES>();
+            for ((block, near), code) in blocks.iter_mut().zip(nears).zip(codes) {
+                unread += usize::from(!decode_block(code, near, block));
+            }
+            if !rest.is_empty() {
+                unread += usize::from(!decode_block(codes_rest, near_rest, rest));
+            }
+            unread
+        },
+    ))
+}
+
+/// The integer nearest to a quotient below 2²²; anything for another.
+#[inline(always)]
+const fn integer(quotient: f32) -> i32 {
+    (quotient + ROUND).to_bits().wrapping_sub(ROUND.to_bits()).cast_signed()
+}
+
+#[inline(always)]
+fn step_of(values: &[f32], spread: f32) -> f32 {
+    let most = largest_magnitude(values);
+    let step = (spread / STEPS_APART).max(most * STEP_SHARE).max(TINY);
+    if most.is_finite() { step } else { f32::NAN }
+}
+
+#[inline(always)]
+fn encode_block(values: &[f32], spread: f32, bytes: &mut [u8]) {
+    let step = step_of(values, spread);
+    let per_step = 1.0 / step;
+    let mut integers = [0; BLOCK_ELEMENTS];
+    let integers = &mut integers[..values.len()];
+    for (integer_of, &value) in integers.iter_mut().zip(values) {
+        *integer_of = integer(value * per_step);
+    }
+    let rest = put_word(bytes, step.to_le_bytes());
+    let codes = put_word(rest, hash(integers).to_le_bytes());
+    for (code, &integer) in codes.iter_mut().zip(&*integers) {
+        *code = integer as u8;
+    }
+}
+
+/// Whether the block could be read.
+#[inline(always)]
+fn decode_block(bytes: &[u8], near: &[f32], out: &mut [f32]) -> bool {
+    let (step, rest) = split_word(bytes);
+    let (announced, codes) = split_word(rest);
+    let step = f32::from_le_bytes(step);
+    let per_step = 1.0 / step;
+    let mut integers = [0_i32; BLOCK_ELEMENTS];
+    let integers = &mut integers[..out.len()];
+    for ((unwrapped, &near), &code) in integers.iter_mut().zip(near).zip(codes) {
+        let own = integer(near * per_step);
+        let apart = code.wrapping_sub(own as u8).cast_signed();
+        *unwrapped = own.wrapping_add(i32::from(apart));
+    }
+    let sound = step > 0.0 && step.is_finite();
+    let read = sound && hash(integers) == u32::from_le_bytes(announced);
+    if read {
+        for (value, &integer) in out.iter_mut().zip(&*integers) {
+            *value = integer as f32 * step;
+        }
+    } else {
+        out.copy_from_slice(near);
+    }
+    read
+}
+
+/// Hash of what the remainders of `integers`, at most a block of them, leave out.
+#[inline(always)]
+fn hash(integers: &[i32]) -> u32 {
+    let mut lanes = [HASH_BEGIN; LANES];
+    let (rows, rest) = integers.as_chunks::<LANES>();
+    for row in rows {
+        for (lane, &integer) in lanes.iter_mut().zip(row) {
+            *lane = (*lane ^ (integer >> 8).cast_unsigned()).wrapping_mul(HASH_FACTOR);
+        }
+    }
+    for (lane, &integer) in lanes.iter_mut().zip(rest) {
+        *lane = (*lane ^ (integer >> 8).cast_unsigned()).wrapping_mul(HASH_FACTOR);
+    }
+    let mut half = LANES / 2;
+    while half > 0 {
+        let (left, right) = lanes.split_at_mut(half);
+        for (left, right) in left.iter_mut().zip(right) {
+            *left = left.wrapping_mul(HASH_FACTOR) ^ *right;
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
