@@ -1,13 +1,14 @@
 //! The responder's end of an exchange: accept or decline, mix, journal, and undo when told.
 
 use dnode_protocol::frame::Leg;
-use dnode_protocol::{Clock, ExchangeId, FragmentId, Information, Message, PeerId, Time};
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, Origin, PeerId, Terms, Time};
 
-use crate::exchange::{Answered, AnsweredState, OwnState, Terms};
+use crate::exchange::{Agreed, Answered, AnsweredState, OwnState};
 use crate::gossip::{Gossip, STRANGERS_MAX};
 use crate::initiate::RETRIES_PER_LEASE;
-use crate::staleness::mixing_weight;
-use crate::{Event, Failure, Offence, Output, RefusedMix, Role};
+use crate::link_codec::coarser;
+use crate::staleness::lag_max;
+use crate::{Event, Failure, Mixing, Offence, Output, RefusedMix, Role};
 
 /// Applied exchanges kept until the initiator's word; each keeps one fragment of numbers.
 pub(crate) const JOURNAL_MAX: usize = 32;
@@ -17,13 +18,15 @@ impl Gossip {
         &mut self,
         from: PeerId,
         (exchange, fragment): (ExchangeId, FragmentId),
-        (clock, information): (Clock, Information),
+        terms: Terms,
         now: Time,
     ) {
         let named_twice = self.serving.contains_key(&exchange);
-        if exchange.initiator != from || fragment.0 >= self.fragments || named_twice {
+        let broken = exchange.initiator != from || fragment.0 >= self.fragments || named_twice;
+        if broken || !self.allows(terms.codec) || self.config.mixing == Mixing::Set {
             return self.offended(from, Offence::Garbage, now);
         }
+        let clock = terms.clock;
         self.heard_clock(from, clock);
         if self.answered.contains_key(&exchange) {
             return self.proposed_again(from, exchange, now);
@@ -32,14 +35,17 @@ impl Gossip {
         if resolved.is_some_and(|r| r.contains(exchange.incarnation, exchange.sequence)) {
             return;
         }
-        if clock.distance(self.clock) > self.config.bounds.progress_gap && !self.done_with(&from) {
+        if clock.distance(self.clock) > lag_max(&self.config) && !self.done_with(&from) {
             let clock = self.clock;
             self.send(from, Message::Stale { exchange, clock }, now);
             return self.consider_catch_up(now);
         }
-        let crossing = self.crossing(from, fragment);
+        // What is pushed may overlap with anything: it is added, not agreed on.
+        let both_ways = self.config.mixing == Mixing::Exchange;
+        let crossing = self.crossing(from, fragment).filter(|_| both_ways);
+        let leased = both_ways && self.leases.contains_key(&fragment);
         let open = self.answered.values().filter(|a| a.state != AnsweredState::Applied).count();
-        let refuse = (self.leases.contains_key(&fragment) && crossing.is_none())
+        let refuse = (leased && crossing.is_none())
             || self.catch_up.is_some()
             || self.leaving
             || open >= self.config.answered_max
@@ -50,24 +56,24 @@ impl Gossip {
         if let Some(sequence) = crossing {
             self.withdraw(sequence);
         }
-        let terms = Terms {
-            information,
-            weight: mixing_weight(self.clock, clock),
-            lag: self.clock.distance(clock),
-        };
+        let mass = self.mass();
+        let codec = coarser(terms.codec, self.wanted_codec(&from));
         let lease = self.lease(&from);
         let answered = Answered {
             fragment,
             state: AnsweredState::Accepted,
-            terms,
+            agreed: self.agree((self.clock, mass), terms, codec),
             began: now,
             deadline: now + lease,
             retry_at: now + lease,
             until: now + self.config.journal_window,
             clock: self.clock,
+            mass,
             abort_wanted: false,
         };
-        self.leases.insert(fragment, exchange);
+        if both_ways {
+            self.leases.insert(fragment, exchange);
+        }
         self.answered.insert(exchange, answered);
         self.output(Output::Expect { exchange, from, leg: Leg::Offer, fragment });
         self.send_accept(exchange, now);
@@ -103,26 +109,45 @@ impl Gossip {
         }
     }
 
-    fn send_accept(&mut self, exchange: ExchangeId, now: Time) {
+    pub(crate) fn send_accept(&mut self, exchange: ExchangeId, now: Time) {
         let Some(answered) = self.answered.get(&exchange) else {
             return;
         };
-        let (clock, fragment) = (answered.clock, answered.fragment);
-        let information = self.information.of(fragment);
-        self.send(exchange.initiator, Message::Accept { exchange, clock, information }, now);
+        let information = self.information.of(answered.fragment);
+        let (clock, mass, codec) = (answered.clock, answered.mass, answered.agreed.codec);
+        let terms = Terms { clock, mass, codec, information };
+        self.send(exchange.initiator, Message::Accept { exchange, terms }, now);
     }
 
-    pub(crate) fn offer_received(&mut self, from: PeerId, exchange: ExchangeId) {
+    pub(crate) fn offer_received(
+        &mut self,
+        from: PeerId,
+        exchange: ExchangeId,
+        clock: Clock,
+        now: Time,
+    ) {
+        let age = self.heard_of(&from).ahead_of(clock);
         let answered = self.answered.get_mut(&exchange);
         let accepted = answered.filter(|a| a.state == AnsweredState::Accepted);
         let Some(answered) = accepted.filter(|_| exchange.initiator == from) else {
             return;
         };
         answered.state = AnsweredState::Mixing;
-        let (fragment, weight) = (answered.fragment, answered.terms.weight);
+        let (fragment, weight, codec) =
+            (answered.fragment, answered.agreed.weight, answered.agreed.codec);
+        if age > self.config.bounds.snapshot_age {
+            return self.answered_mix_refused(exchange, RefusedMix::TooOld, now);
+        }
         // The responder reads and applies in one go, so its own half is never old (B2).
         let clock_max = Clock(u64::MAX);
-        self.output(Output::Mix { exchange, fragment, role: Role::Responder, weight, clock_max });
+        if self.config.mixing == Mixing::Exchange {
+            let role = Role::Responder;
+            self.output(Output::Mix { exchange, fragment, role, weight, codec, clock_max });
+        } else {
+            let incarnation = self.members.get(&from).map_or(0, |member| member.incarnation);
+            let origin = Origin { peer: from, incarnation };
+            self.output(Output::Absorb { exchange, fragment, from: origin, weight });
+        }
     }
 
     pub(crate) fn answered_mixed(&mut self, exchange: ExchangeId, now: Time) {
@@ -134,7 +159,7 @@ impl Gossip {
         answered.state = AnsweredState::Applied;
         answered.retry_at = now + lease / RETRIES_PER_LEASE;
         answered.until = until;
-        let Terms { information, weight, lag } = answered.terms.clone();
+        let Agreed { information, weight, lag, .. } = answered.agreed.clone();
         let (fragment, clock, abort_wanted) =
             (answered.fragment, answered.clock, answered.abort_wanted);
         self.contain(fragment, &information);
@@ -142,7 +167,10 @@ impl Gossip {
         let peer = exchange.initiator;
         let role = Role::Responder;
         self.event(Event::Applied { exchange, fragment, peer, role, weight, lag, age: 0 });
-        if abort_wanted {
+        if self.config.mixing != Mixing::Exchange {
+            self.send(peer, Message::Ack { exchange }, now);
+            self.end_answered(exchange, now);
+        } else if abort_wanted {
             self.undo(exchange);
         } else {
             let leg = Leg::Reply;
@@ -173,14 +201,16 @@ impl Gossip {
 
     pub(crate) fn acked(&mut self, from: PeerId, exchange: ExchangeId, now: Time) {
         let answered = self.answered.get(&exchange);
-        if exchange.initiator != from || answered.is_none_or(|a| a.state != AnsweredState::Applied)
-        {
+        if exchange.initiator == self.me {
+            return self.delivered(from, exchange, now);
+        }
+        let Some(answered) = answered.filter(|answered| {
+            exchange.initiator == from && answered.state == AnsweredState::Applied
+        }) else {
             return;
-        }
-        let began = answered.map_or(now, |a| a.began);
-        if let Some(member) = self.members.get_mut(&from) {
-            member.measured(now.since(began));
-        }
+        };
+        let (began, codec) = (answered.began, answered.agreed.codec);
+        self.measured(&from, now.since(began), codec);
         self.end_answered(exchange, now);
     }
 
@@ -215,7 +245,7 @@ impl Gossip {
             return;
         };
         answered.state = AnsweredState::Undoing;
-        let (fragment, weight) = (answered.fragment, answered.terms.weight);
+        let (fragment, weight) = (answered.fragment, answered.agreed.weight);
         self.output(Output::Undo { exchange, fragment, weight });
     }
 

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use dnode_protocol::frame::Leg;
-use dnode_protocol::{Clock, ExchangeId, FragmentId, Information, Message, PeerId, Time};
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Information, Message, PeerId, Time, Versions};
 use rand::RngExt;
 
 use crate::gossip::Gossip;
-use crate::{Event, Offence, Output, RefusedMix};
+use crate::{Event, Offence, Output, Reading, RefusedMix};
 
 /// Snapshots asked for at a time, so that donors are loaded evenly.
 pub(crate) const PULLS_OPEN_MAX: usize = 4;
@@ -42,6 +42,7 @@ struct Pull {
     donor: PeerId,
     deadline: Time,
     information: Information,
+    versions: Versions,
     adopting: Option<Clock>,
 }
 
@@ -63,9 +64,20 @@ impl Gossip {
         }
         let gap = self.config.bounds.progress_gap;
         let ahead = self.donors().map(|(_, clock)| clock).max();
-        let Some(target) = ahead.filter(|clock| clock.ahead_of(self.clock) > gap + 1) else {
+        if ahead.is_some_and(|clock| clock.ahead_of(self.clock) > gap + 1) {
+            self.begin_catch_up(now);
+        }
+    }
+
+    /// Has the replica replaced by its neighbours'.
+    pub(crate) fn begin_catch_up(&mut self, now: Time) {
+        if self.catch_up.is_some() || self.waiting || self.leaving {
+            return;
+        }
+        let Some(target) = self.donors().map(|(_, clock)| clock).max() else {
             return;
         };
+        self.drop_fetches();
         self.withdraw_unaccepted(now);
         let waiting = (0..self.fragments).rev().map(FragmentId).collect();
         self.catch_up =
@@ -110,8 +122,8 @@ impl Gossip {
         let sequence = self.take_sequence();
         let exchange = self.exchange_id(sequence);
         let deadline = now + self.lease(&donor);
-        let information = Information::default();
-        let pull = Pull { fragment, donor, deadline, information, adopting: None };
+        let (information, versions) = (Information::default(), Versions::default());
+        let pull = Pull { fragment, donor, deadline, information, versions, adopting: None };
         if let Some(catch_up) = self.catch_up.as_mut() {
             catch_up.open.insert(sequence, pull);
         }
@@ -133,18 +145,18 @@ impl Gossip {
         open.get_mut(&exchange.sequence).filter(|pull| pull.donor == from)
     }
 
-    /// Whether `exchange` is one of our pulls; keeps what the donor's fragment contains.
-    pub(crate) fn pull_accepted(
+    /// The donor says what the snapshot contains that it is about to send.
+    pub(crate) fn snapshot_announced(
         &mut self,
         from: PeerId,
         exchange: ExchangeId,
-        information: &Information,
-    ) -> bool {
-        let Some(pull) = self.open_pull(from, exchange) else {
-            return false;
-        };
-        pull.information = information.clone();
-        true
+        (clock, information, versions): (Clock, Information, Versions),
+    ) {
+        self.heard_clock(from, clock);
+        if let Some(pull) = self.open_pull(from, exchange) {
+            pull.information = information;
+            pull.versions = versions;
+        }
     }
 
     /// Whether `exchange` is one of our pulls; asks somebody else later.
@@ -180,6 +192,7 @@ impl Gossip {
         let done = catch_up.open.is_empty() && catch_up.waiting.is_empty();
         let reached = catch_up.clock;
         self.contain(pull.fragment, &pull.information);
+        self.adopt_versions(pull.fragment, &pull.versions);
         self.release(pull.fragment, exchange);
         self.output(Output::Forget { exchange });
         if let Some(clock) = reached.filter(|_| done) {
@@ -204,6 +217,7 @@ impl Gossip {
         self.output(Output::Training { allowed: true });
         self.event(Event::CatchUpDone { clock });
         self.announce(now);
+        self.fetch_missing(now);
         self.update_limit();
     }
 
@@ -295,7 +309,7 @@ impl Gossip {
             return self.send(from, Message::Busy { exchange }, now);
         }
         self.serving.insert(exchange, Serving { joiner: from, fragment, wanted: true });
-        self.output(Output::Read { exchange, fragment });
+        self.output(Output::Read { exchange, fragment, what: Reading::Snapshot });
     }
 
     /// The trainer has copied a fragment: for a joiner, or for an own exchange.
@@ -307,8 +321,8 @@ impl Gossip {
         let Some(Serving { joiner: to, fragment, .. }) = serving else {
             return self.output(Output::Forget { exchange });
         };
-        let information = self.information.of(fragment);
-        self.send(to, Message::Accept { exchange, clock, information }, now);
+        let (information, versions) = (self.information.of(fragment), self.sharing.of(fragment));
+        self.send(to, Message::Snapshot { exchange, clock, information, versions }, now);
         self.output(Output::SendTensor { to, exchange, leg: Leg::Snapshot, fragment, clock });
         self.output(Output::Forget { exchange });
     }

@@ -2,6 +2,52 @@
 
 use std::time::Duration;
 
+use dnode_protocol::frame::Codec;
+
+use crate::{Pace, Schedule};
+
+/// How numbers travel between replicas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mixing {
+    /// Both ends of an exchange move by one difference (AD-PSGD, Lian et al. 2018, arXiv
+    /// 1710.06952, atomic and without roles): rules `gossip-outer` and `pairwise`.
+    #[default]
+    Exchange,
+    /// Numbers go one way, to `fanout` peers a round: rules `epidemic` (EL-Local, de Vos et al. 2023,
+    /// arXiv 2310.01972) and `push-sum` (SGP, Assran et al. 2019, arXiv 1811.10792).
+    Push {
+        /// Peers that each fragment is sent to in a round.
+        fanout: usize,
+    },
+    /// Every contribution reaches everybody, and a replica is the sum of those it contains: rule
+    /// `delta-set`.
+    Set,
+}
+
+/// What is done about staleness before a bound is reached, and at the bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// Exchanges between clocks that are apart weigh less; a commit waits at a bound for at most the
+    /// gate time, then the laggard no longer counts.
+    #[default]
+    DownWeight,
+    /// Full weight; a commit waits at a bound for as long as the laggard lives (SSP, Ho et al. 2013).
+    Block,
+    /// Full weight; an exchange with a lag above the snapshot bound and above 1 is refused, and a
+    /// laggard at a bound stops to count at once.
+    Drop,
+}
+
+/// What the two ends of an exchange weigh against each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Weighting {
+    /// The same. Progress grows with the number of steps, so every sample counts once.
+    #[default]
+    Equal,
+    /// As many samples as go into their commits: the weighted mean is kept instead of the mean.
+    Samples,
+}
+
 /// The three bounds on staleness, in commits (design: bounded staleness B1, B2, B3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
@@ -20,18 +66,34 @@ pub struct Bounds {
 /// Configuration of [`crate::Gossip`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    /// How numbers travel.
+    pub mixing: Mixing,
+    /// How partners are chosen.
+    pub schedule: Schedule,
+    /// Codes of differences that the run allows, finest first; at least one.
+    pub codecs: Vec<Codec>,
+    /// What is done about staleness.
+    pub policy: Policy,
+    /// What two ends weigh.
+    pub weighting: Weighting,
+    /// How local steps follow speed.
+    pub pace: Pace,
     /// The staleness bounds.
     pub bounds: Bounds,
-    /// Longest time a commit is held back by a bound before the laggards are demoted. Default 10 s.
-    pub gate_timeout: Duration,
+    /// Longest time a commit is held back by a bound before the laggards are demoted. Default `None`:
+    /// two rounds at the measured step time, from 2 s to 60 s.
+    pub gate_timeout: Option<Duration>,
     /// How often neighbours that were told nothing for half of it are spoken to, so the longest
     /// silence is one and a half. Default 500 ms (guess).
     pub heartbeat: Duration,
     /// Shortest time between two announcements of the clock after commits. Default 20 ms: a commit
     /// of a small model takes less, and a bound needs the news no faster than a round trip.
     pub announce_min: Duration,
-    /// Silence after which a neighbour is suspected. Default 5 s: ten heartbeats.
+    /// Silence after which a neighbour is suspected before its silences were measured. Default 5 s:
+    /// ten heartbeats.
     pub suspect_after: Duration,
+    /// Shortest silence after which a measured neighbour is suspected. Default 3 s.
+    pub suspect_min: Duration,
     /// Silence after which a suspected neighbour is disconnected. Default 20 s.
     pub forget_after: Duration,
     /// Most exchanges this peer has proposed and not finished. Default 2 (algorithms §2.2).
@@ -59,11 +121,18 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            mixing: Mixing::default(),
+            schedule: Schedule::default(),
+            codecs: vec![Codec::F32],
+            policy: Policy::default(),
+            weighting: Weighting::default(),
+            pace: Pace::default(),
             bounds: Bounds { progress_gap: 4, snapshot_age: 1, information_age: None },
-            gate_timeout: Duration::from_secs(10),
+            gate_timeout: None,
             heartbeat: Duration::from_millis(500),
             announce_min: Duration::from_millis(20),
             suspect_after: Duration::from_secs(5),
+            suspect_min: Duration::from_secs(3),
             forget_after: Duration::from_secs(20),
             own_max: 2,
             answered_max: 4,
@@ -99,11 +168,24 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         self.check_counts()?;
         self.check_order()?;
-        if self.gate_timeout.is_zero() {
+        if self.gate_timeout.is_some_and(|gate| gate.is_zero()) {
             let (key, range) = ("gate_timeout", "longer than 0s");
             return Err(ConfigError { key, value: "0s".to_owned(), range });
         }
+        let finer = |pair: &[Codec]| pair[0].bits_per_element() > pair[1].bits_per_element();
+        if self.codecs.is_empty() || !self.codecs.windows(2).all(finer) {
+            let (key, range) = ("codecs", "one code or more, finest first");
+            return Err(ConfigError { key, value: format!("{:?}", self.codecs), range });
+        }
         Ok(())
+    }
+
+    /// Partners of a fragment in one round.
+    pub(crate) const fn fanout(&self) -> usize {
+        match self.mixing {
+            Mixing::Push { fanout } => fanout,
+            Mixing::Exchange | Mixing::Set => 1,
+        }
     }
 
     fn check_counts(&self) -> Result<(), ConfigError> {
@@ -116,6 +198,8 @@ impl Config {
             ("own_max", self.own_max as u64, 1..=64, "1 to 64 exchanges"),
             ("answered_max", self.answered_max as u64, 1..=64, "1 to 64 exchanges"),
             ("pulls_max", self.pulls_max as u64, 1..=64, "1 to 64 snapshots"),
+            ("fanout", self.fanout() as u64, 1..=64, "1 to 64 peers"),
+            ("local_steps", self.pace.local_steps, 1..=1_000_000, "1 to 1000000 steps"),
         ];
         for (key, value, legal, range) in counts {
             if !legal.contains(&value) {
@@ -127,7 +211,8 @@ impl Config {
 
     fn check_order(&self) -> Result<(), ConfigError> {
         let pairs = [
-            ("heartbeat", self.heartbeat, self.suspect_after, "shorter than suspect_after"),
+            ("heartbeat", self.heartbeat, self.suspect_min, "shorter than suspect_min"),
+            ("suspect_min", self.suspect_min, self.suspect_after, "shorter than suspect_after"),
             ("suspect_after", self.suspect_after, self.forget_after, "shorter than forget_after"),
             ("lease_min", self.lease_min, self.lease_max, "shorter than lease_max"),
             ("lease_max", self.lease_max, self.journal_window, "shorter than journal_window"),

@@ -1,6 +1,6 @@
 //! Which clocks are believed: a clock is a peer's own word, and one liar must not move the others.
 
-use dnode_protocol::{Clock, Heartbeat, Message, PeerId, Phase};
+use dnode_protocol::{Clock, Heartbeat, Message, PeerId, Phase, Terms};
 
 use crate::gossip::Gossip;
 use crate::membership::Standing;
@@ -24,8 +24,9 @@ pub(crate) fn names_absurd_clock(message: &Message) -> bool {
         Message::Heartbeat(Heartbeat { clock, .. }) | Message::Stale { clock, .. } => {
             is_absurd(*clock)
         }
-        Message::Propose { clock, information, .. }
-        | Message::Accept { clock, information, .. } => {
+        Message::Propose { terms: Terms { clock, information, .. }, .. }
+        | Message::Accept { terms: Terms { clock, information, .. }, .. }
+        | Message::Snapshot { clock, information, .. } => {
             is_absurd(*clock) || information.entries.iter().any(|(_, clock)| is_absurd(*clock))
         }
         Message::Hello { .. }
@@ -35,7 +36,9 @@ pub(crate) fn names_absurd_clock(message: &Message) -> bool {
         | Message::Ack { .. }
         | Message::Abort { .. }
         | Message::Aborted { .. }
-        | Message::Pull { .. } => false,
+        | Message::Pull { .. }
+        | Message::Have { .. }
+        | Message::Fetch { .. } => false,
     }
 }
 

@@ -1,5 +1,6 @@
 //! What is remembered of an exchange, at either end, while it is open and after.
 
+use dnode_protocol::frame::Codec;
 use dnode_protocol::{Clock, FragmentId, Information, PeerId, Time};
 
 use crate::sequences::Sequences;
@@ -9,9 +10,11 @@ use crate::sequences::Sequences;
 pub(crate) struct Own {
     pub(crate) fragment: FragmentId,
     pub(crate) partner: PeerId,
-    /// The own clock when it was proposed: every repetition names it, and the weight follows from
-    /// it, so that the partner agrees on the weight whichever repetition it accepted.
+    /// The own clock, mass and code when it was proposed: every repetition names them, so that the
+    /// partner agrees on the weight whichever repetition it accepted.
     pub(crate) clock: Clock,
+    pub(crate) mass: u32,
+    pub(crate) codec: Codec,
     pub(crate) state: OwnState,
     pub(crate) began: Time,
     pub(crate) deadline: Time,
@@ -20,16 +23,22 @@ pub(crate) struct Own {
     pub(crate) reproposed: bool,
     /// Partners that declined this fragment in this round.
     pub(crate) tried: Vec<PeerId>,
-    /// What the partner's fragment contained, and the agreed weight and lag, once accepted.
-    pub(crate) terms: Option<Terms>,
+    /// Partners that this fragment still is to reach in this round, this one included.
+    pub(crate) left: usize,
+    /// What was agreed, once accepted.
+    pub(crate) agreed: Option<Agreed>,
 }
 
 /// What both ends agreed on by proposal and acceptance.
 #[derive(Clone, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct Agreed {
+    /// What the other end's fragment contains.
     pub(crate) information: Information,
+    /// This end's mixing weight.
     pub(crate) weight: f32,
     pub(crate) lag: u64,
+    /// The code of the difference.
+    pub(crate) codec: Codec,
 }
 
 /// Where an own exchange stands. The lease on the fragment is held in all of them.
@@ -58,7 +67,7 @@ pub(crate) struct Aborting {
 pub(crate) struct Answered {
     pub(crate) fragment: FragmentId,
     pub(crate) state: AnsweredState,
-    pub(crate) terms: Terms,
+    pub(crate) agreed: Agreed,
     pub(crate) began: Time,
     /// When the lease ends.
     pub(crate) deadline: Time,
@@ -66,8 +75,9 @@ pub(crate) struct Answered {
     pub(crate) retry_at: Time,
     /// When to stop asking.
     pub(crate) until: Time,
-    /// The clock at acceptance.
+    /// The clock and the mass at acceptance.
     pub(crate) clock: Clock,
+    pub(crate) mass: u32,
     /// The initiator gave up while the trainer was mixing.
     pub(crate) abort_wanted: bool,
 }

@@ -11,13 +11,14 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::answer::JOURNAL_MAX;
 use crate::catch_up::{CatchUp, PULLS_OPEN_MAX, Serving};
+use crate::contributions::{FETCHES_MAX, Sharing};
 use crate::credible::{is_absurd, names_absurd_clock};
 use crate::exchange::{Aborting, Answered, Own, Resolved};
 use crate::information::InformationTable;
 use crate::initiate::ABORTING_MAX;
 use crate::membership::Members;
 use crate::sequences::Sequences;
-use crate::{Config, Event, Input, Member, Offence, Output};
+use crate::{Config, ContributionId, Event, Input, Member, Mixing, Offence, Output};
 
 /// Most peers whose offences or resolved exchanges are remembered after they left.
 pub(crate) const STRANGERS_MAX: usize = 1024;
@@ -44,6 +45,8 @@ pub struct Gossip {
     pub(crate) samples: u64,
     pub(crate) step_time: Duration,
     pub(crate) limit: Clock,
+    /// Peers that a commit is shared among, as last told.
+    pub(crate) peers: usize,
     pub(crate) wants_commit: bool,
     pub(crate) held_since: Option<Time>,
     pub(crate) waiting: bool,
@@ -52,6 +55,12 @@ pub struct Gossip {
 
     pub(crate) round: Vec<RoundFragment>,
     pub(crate) in_round: bool,
+    /// Rounds begun: the schedules' time.
+    pub(crate) rounds: u64,
+    pub(crate) local_steps: u64,
+    pub(crate) sharing: Sharing,
+    /// Deadlines as they were last reported.
+    pub(crate) reported: BTreeMap<(&'static str, Option<PeerId>), Duration>,
     /// Fragments mixed as a responder since the last round began: they have had their exchange.
     pub(crate) answered_in_round: BTreeSet<FragmentId>,
     pub(crate) next_sequence: u64,
@@ -78,6 +87,8 @@ pub struct Gossip {
 pub(crate) struct RoundFragment {
     pub(crate) fragment: FragmentId,
     pub(crate) tried: Vec<PeerId>,
+    /// Partners it still is to reach.
+    pub(crate) left: usize,
 }
 
 impl Gossip {
@@ -92,7 +103,6 @@ impl Gossip {
             me,
             incarnation,
             heartbeat_at: now + config.heartbeat,
-            config,
             fragments,
             rng: ChaCha8Rng::from_seed(seed),
             members: Members::default(),
@@ -103,6 +113,7 @@ impl Gossip {
             samples: 0,
             step_time: Duration::ZERO,
             limit: Clock(u64::MAX),
+            peers: 1,
             wants_commit: false,
             held_since: None,
             waiting: false,
@@ -110,6 +121,10 @@ impl Gossip {
             leaving: false,
             round: Vec::new(),
             in_round: false,
+            rounds: 0,
+            local_steps: config.pace.local_steps,
+            sharing: Sharing::new(fragments as usize),
+            reported: BTreeMap::new(),
             answered_in_round: BTreeSet::new(),
             next_sequence: 0,
             own: BTreeMap::new(),
@@ -124,6 +139,7 @@ impl Gossip {
             announce_at: None,
             announced: now,
             outputs: VecDeque::new(),
+            config,
         }
     }
 
@@ -137,20 +153,24 @@ impl Gossip {
                 if is_absurd(clock) {
                     self.offended(from, Offence::Garbage, now);
                 } else {
-                    self.tensor_received(from, exchange, leg, clock);
+                    self.tensor_received((from, exchange), leg, clock, now);
                 }
             }
             Input::Offence { peer, offence } => self.offended(peer, offence, now),
             Input::FragmentRead { exchange, clock } => self.fragment_read(exchange, clock, now),
             Input::Mixed { exchange, clock } => {
-                if exchange.initiator == self.me {
+                if self.is_fetch(exchange) {
+                    self.included(exchange, now);
+                } else if exchange.initiator == self.me {
                     self.own_mixed(exchange, clock, now);
                 } else {
                     self.answered_mixed(exchange, now);
                 }
             }
             Input::MixRefused { exchange, reason } => {
-                if self.is_pull(exchange) {
+                if self.is_fetch(exchange) {
+                    self.include_refused(exchange, reason, now);
+                } else if self.is_pull(exchange) {
                     self.adopt_refused(exchange, reason, now);
                 } else if exchange.initiator == self.me {
                     self.own_mix_refused(exchange, reason, now);
@@ -194,6 +214,12 @@ impl Gossip {
         self.clock
     }
 
+    /// Fragments of the model.
+    #[must_use]
+    pub const fn fragments(&self) -> u32 {
+        self.fragments
+    }
+
     /// The connected neighbours.
     pub fn members(&self) -> impl ExactSizeIterator<Item = (&PeerId, &Member)> {
         self.members.iter()
@@ -218,14 +244,21 @@ impl Gossip {
     /// The largest [`Gossip::open`] that can be, pulls for an own catch-up included.
     #[must_use]
     pub const fn open_max(config: &Config) -> usize {
-        config.own_max + JOURNAL_MAX + ABORTING_MAX + config.pulls_max + PULLS_OPEN_MAX
+        config.own_max
+            + JOURNAL_MAX
+            + ABORTING_MAX
+            + config.pulls_max
+            + PULLS_OPEN_MAX
+            + FETCHES_MAX
     }
 
     /// Whether `exchange` has begun and not ended at this end.
     #[must_use]
     pub fn is_open(&self, exchange: ExchangeId) -> bool {
         let own = exchange == self.exchange_id(exchange.sequence)
-            && (self.own.contains_key(&exchange.sequence) || self.is_pull(exchange));
+            && (self.own.contains_key(&exchange.sequence)
+                || self.is_pull(exchange)
+                || self.is_fetch(exchange));
         own || self.answered.contains_key(&exchange)
     }
 
@@ -303,12 +336,17 @@ impl Gossip {
         match message {
             Message::Heartbeat(heartbeat) => self.heard_heartbeat(from, heartbeat, now),
             Message::Goodbye => self.peer_down(from, now),
-            Message::Propose { exchange, fragment, clock, information } => {
-                let terms = (clock, information);
+            Message::Propose { exchange, fragment, terms } => {
                 self.proposed(from, (exchange, fragment), terms, now);
             }
-            Message::Accept { exchange, clock, information } => {
-                self.accepted(from, exchange, (clock, information), now);
+            Message::Accept { exchange, terms } => self.accepted(from, exchange, terms, now),
+            Message::Snapshot { exchange, clock, information, versions } => {
+                self.snapshot_announced(from, exchange, (clock, information, versions));
+            }
+            Message::Have { versions } => self.heard_have(from, versions, now),
+            Message::Fetch { exchange, fragment, origin, number } => {
+                let contribution = ContributionId { origin, number, fragment };
+                self.fetched(from, exchange, contribution, now);
             }
             Message::Busy { exchange } => self.busy(from, exchange, now),
             Message::Stale { exchange, clock } => {
@@ -326,9 +364,16 @@ impl Gossip {
         }
     }
 
-    fn tensor_received(&mut self, from: PeerId, exchange: ExchangeId, leg: Leg, clock: Clock) {
+    fn tensor_received(
+        &mut self,
+        (from, exchange): (PeerId, ExchangeId),
+        leg: Leg,
+        clock: Clock,
+        now: Time,
+    ) {
         match leg {
-            Leg::Offer => self.offer_received(from, exchange),
+            Leg::Contribution => self.contribution_received(from, exchange, clock),
+            Leg::Offer => self.offer_received(from, exchange, clock, now),
             Leg::Reply => self.reply_received(from, exchange),
             Leg::Snapshot => self.snapshot_received(from, exchange, clock),
             Leg::Ring => {}
@@ -341,22 +386,27 @@ impl Gossip {
         let (me, clock) = (self.me, self.clock);
         self.information.raise_all(&me, clock);
         self.announce(now);
+        self.publish(now);
+        self.update_pace();
         self.update_limit();
     }
 
     fn round_due(&mut self, now: Time) {
-        if self.catch_up.is_some() || self.leaving {
+        self.rounds += 1;
+        if self.catch_up.is_some() || self.leaving || self.config.mixing == Mixing::Set {
             return self.output(Output::RoundDone);
         }
         let answered = std::mem::take(&mut self.answered_in_round);
+        let pushes = self.config.mixing != Mixing::Exchange;
+        let left = self.config.fanout();
         let mut fragments: Vec<FragmentId> = (0..self.fragments)
             .map(FragmentId)
-            .filter(|fragment| !answered.contains(fragment) || self.needs_news(*fragment))
+            .filter(|fragment| pushes || !answered.contains(fragment) || self.needs_news(*fragment))
             .collect();
         fragments.shuffle(&mut self.rng);
         self.round = fragments
             .into_iter()
-            .map(|fragment| RoundFragment { fragment, tried: Vec::new() })
+            .map(|fragment| RoundFragment { fragment, tried: Vec::new(), left })
             .collect();
         self.in_round = true;
         self.begin_exchanges(now);

@@ -55,6 +55,15 @@ impl InformationTable {
         }
     }
 
+    /// `fragment` contains `peer` up to `clock`.
+    pub(crate) fn raise(&mut self, fragment: FragmentId, peer: &PeerId, clock: Clock) {
+        if let Ok(index) = self.peers.binary_search(peer)
+            && let Some(clocks) = self.fragments.get_mut(fragment.0 as usize)
+        {
+            clocks[index] = clocks[index].max(clock);
+        }
+    }
+
     /// `fragment` now contains what the other end contained: element-wise maximum.
     ///
     /// Both sides are sorted by peer; entries of `other` out of order are not found.

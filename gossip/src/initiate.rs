@@ -1,13 +1,13 @@
 //! The initiator's end of an exchange: propose, offer, apply or abort.
 
 use dnode_protocol::frame::Leg;
-use dnode_protocol::{Clock, ExchangeId, Information, Message, PeerId, Time};
+use dnode_protocol::{Clock, ExchangeId, Message, Origin, PeerId, Terms, Time};
 
-use crate::exchange::{Aborting, Own, OwnState, Terms};
+use crate::exchange::{Aborting, Agreed, Own, OwnState};
 use crate::gossip::{Gossip, RoundFragment};
 use crate::sequences::REMEMBERED;
-use crate::staleness::mixing_weight;
-use crate::{Event, Failure, Offence, Output, RefusedMix, Role};
+use crate::staleness::lag_max;
+use crate::{Event, Failure, Mixing, Offence, Output, Reading, RefusedMix, Role};
 
 /// Own exchanges given up and not yet confirmed; beyond it the oldest becomes undecided.
 pub(crate) const ABORTING_MAX: usize = 64;
@@ -51,13 +51,16 @@ impl Gossip {
             fragment: entry.fragment,
             partner,
             clock: self.clock,
+            mass: self.mass(),
+            codec: self.wanted_codec(&partner),
             state: OwnState::Proposed,
             began: now,
             deadline: now + lease,
             retry_at: now + lease / RETRIES_PER_LEASE,
             reproposed: false,
             tried: entry.tried,
-            terms: None,
+            left: entry.left,
+            agreed: None,
         };
         self.leases.insert(entry.fragment, exchange);
         self.own.insert(sequence, own);
@@ -68,30 +71,18 @@ impl Gossip {
         let Some(own) = self.own.get(&sequence) else {
             return;
         };
-        let (fragment, partner, clock) = (own.fragment, own.partner, own.clock);
-        let message = Message::Propose {
-            exchange: self.exchange_id(sequence),
-            fragment,
-            clock,
-            information: self.information.of(fragment),
-        };
-        self.send(partner, message, now);
+        let (fragment, partner) = (own.fragment, own.partner);
+        let information = self.information.of(fragment);
+        let terms = Terms { clock: own.clock, mass: own.mass, codec: own.codec, information };
+        let exchange = self.exchange_id(sequence);
+        self.send(partner, Message::Propose { exchange, fragment, terms }, now);
     }
 
-    pub(crate) fn accepted(
-        &mut self,
-        from: PeerId,
-        exchange: ExchangeId,
-        (clock, information): (Clock, Information),
-        now: Time,
-    ) {
+    pub(crate) fn accepted(&mut self, from: PeerId, exchange: ExchangeId, terms: Terms, now: Time) {
         if exchange.initiator != self.me || exchange.incarnation != self.incarnation {
             return;
         }
-        self.heard_clock(from, clock);
-        if self.pull_accepted(from, exchange, &information) {
-            return;
-        }
+        self.heard_clock(from, terms.clock);
         let sequence = exchange.sequence;
         let done = self.done_with(&from);
         let Some(own) = self.own.get_mut(&sequence).filter(|own| own.partner == from) else {
@@ -99,18 +90,16 @@ impl Gossip {
         };
         match own.state {
             OwnState::Proposed => {
-                let terms = Terms {
-                    information,
-                    weight: mixing_weight(own.clock, clock),
-                    lag: own.clock.distance(clock),
-                };
-                if terms.lag > self.config.bounds.progress_gap && !done {
+                let (ours, wanted, codec) = ((own.clock, own.mass), own.codec, terms.codec);
+                let agreed = self.agree(ours, terms, codec);
+                if agreed.lag > lag_max(&self.config) && !done {
                     return self.give_up(sequence, Failure::Stale, now);
                 }
-                own.terms = Some(terms);
-                own.state = OwnState::Reading;
-                let fragment = own.fragment;
-                self.output(Output::Read { exchange, fragment });
+                if !self.allows(codec) || codec.bits_per_element() > wanted.bits_per_element() {
+                    self.give_up(sequence, Failure::Lost, now);
+                    return self.offended(from, Offence::Garbage, now);
+                }
+                self.read_own(sequence, agreed);
             }
             OwnState::Offered { snapshot } if own.reproposed => {
                 // The partner has not seen the offer: say it again, once per repeated proposal.
@@ -127,6 +116,26 @@ impl Gossip {
             }
             OwnState::Offered { .. } | OwnState::Reading | OwnState::Applying { .. } => {}
         }
+    }
+
+    /// The partner grants the lease: have the fragment copied, or the share that is pushed taken.
+    fn read_own(&mut self, sequence: u64, agreed: Agreed) {
+        let exchange = self.exchange_id(sequence);
+        let Some(own) = self.own.get_mut(&sequence) else {
+            return;
+        };
+        let (fragment, partner, codec) = (own.fragment, own.partner, agreed.codec);
+        own.agreed = Some(agreed);
+        own.state = OwnState::Reading;
+        let what = match self.config.mixing {
+            Mixing::Exchange | Mixing::Set => Reading::Offer(codec),
+            Mixing::Push { .. } => {
+                let incarnation = self.members.get(&partner).map_or(0, |m| m.incarnation);
+                let to = Origin { peer: partner, incarnation };
+                Reading::Push { to, codec }
+            }
+        };
+        self.output(Output::Read { exchange, fragment, what });
     }
 
     /// The partner asks how an exchange ended, or accepts one that was withdrawn.
@@ -150,7 +159,9 @@ impl Gossip {
         }
         own.state = OwnState::Offered { snapshot: clock };
         let (to, fragment) = (own.partner, own.fragment);
-        self.output(Output::Expect { exchange, from: to, leg: Leg::Reply, fragment });
+        if self.config.mixing == Mixing::Exchange {
+            self.output(Output::Expect { exchange, from: to, leg: Leg::Reply, fragment });
+        }
         self.output(Output::SendTensor { to, exchange, leg: Leg::Offer, fragment, clock });
     }
 
@@ -165,10 +176,42 @@ impl Gossip {
             return;
         };
         own.state = OwnState::Applying { snapshot };
-        let (fragment, weight) =
-            (own.fragment, own.terms.as_ref().map_or(0.0, |terms| terms.weight));
-        let clock_max = snapshot.plus(snapshot_age);
-        self.output(Output::Mix { exchange, fragment, role: Role::Initiator, weight, clock_max });
+        let fragment = own.fragment;
+        let Some(Agreed { weight, codec, .. }) = own.agreed else {
+            return;
+        };
+        let (role, clock_max) = (Role::Initiator, snapshot.plus(snapshot_age));
+        self.output(Output::Mix { exchange, fragment, role, weight, codec, clock_max });
+    }
+
+    /// The partner has applied what was pushed to it.
+    pub(crate) fn delivered(&mut self, from: PeerId, exchange: ExchangeId, now: Time) {
+        if exchange != self.exchange_id(exchange.sequence) {
+            return;
+        }
+        let own = self.own.get(&exchange.sequence);
+        let offered = own.is_some_and(|own| {
+            own.partner == from && matches!(own.state, OwnState::Offered { .. })
+        });
+        if !offered {
+            return;
+        }
+        let Some(own) = self.own.remove(&exchange.sequence) else {
+            return;
+        };
+        let fragment = own.fragment;
+        self.release(fragment, exchange);
+        let incarnation = self.members.get(&from).map_or(0, |member| member.incarnation);
+        let to = Origin { peer: from, incarnation };
+        self.output(Output::Delivered { exchange, fragment, to });
+        self.output(Output::Forget { exchange });
+        self.measured(&from, now.since(own.began), own.codec);
+        if own.left > 1 && !self.leaving {
+            let mut tried = own.tried;
+            tried.push(from);
+            self.round.push(RoundFragment { fragment, tried, left: own.left - 1 });
+        }
+        self.begin_exchanges(now);
     }
 
     pub(crate) fn own_mixed(&mut self, exchange: ExchangeId, clock: Clock, now: Time) {
@@ -179,18 +222,17 @@ impl Gossip {
         self.release(own.fragment, exchange);
         self.output(Output::Forget { exchange });
         self.send(own.partner, Message::Ack { exchange }, now);
-        if let Some(member) = self.members.get_mut(&own.partner) {
-            member.measured(now.since(own.began));
-        }
-        if let (Some(terms), OwnState::Applying { snapshot }) = (own.terms, own.state) {
-            self.contain(own.fragment, &terms.information);
+        let codec = own.agreed.as_ref().map_or(own.codec, |agreed| agreed.codec);
+        self.measured(&own.partner, now.since(own.began), codec);
+        if let (Some(agreed), OwnState::Applying { snapshot }) = (own.agreed, own.state) {
+            self.contain(own.fragment, &agreed.information);
             self.event(Event::Applied {
                 exchange,
                 fragment: own.fragment,
                 peer: own.partner,
                 role: Role::Initiator,
-                weight: terms.weight,
-                lag: terms.lag,
+                weight: agreed.weight,
+                lag: agreed.lag,
                 age: clock.ahead_of(snapshot),
             });
         }
@@ -213,13 +255,17 @@ impl Gossip {
     }
 
     pub(crate) fn busy(&mut self, from: PeerId, exchange: ExchangeId, now: Time) {
-        if self.pull_refused(from, exchange, now) {
+        if self.pull_refused(from, exchange, now) || self.fetch_refused(from, exchange, false, now)
+        {
             return;
         }
         self.declined(from, exchange, Failure::Busy, now);
     }
 
     pub(crate) fn stale(&mut self, from: PeerId, exchange: ExchangeId, now: Time) {
+        if self.fetch_refused(from, exchange, true, now) {
+            return;
+        }
         self.declined(from, exchange, Failure::Stale, now);
     }
 
@@ -255,6 +301,10 @@ impl Gossip {
         };
         let (partner, exchange) = (own.partner, self.exchange_id(sequence));
         let offered = matches!(own.state, OwnState::Offered { .. } | OwnState::Applying { .. });
+        if offered && self.config.mixing != Mixing::Exchange {
+            // What was pushed may count; nothing has to be taken back.
+            return self.end_own(sequence, failure, now);
+        }
         if offered {
             let retry_at = now + self.lease(&partner) / RETRIES_PER_LEASE;
             let until = now + self.config.journal_window;
@@ -284,8 +334,8 @@ impl Gossip {
         let mut tried = own.tried;
         tried.push(own.partner);
         let waits = self.round.iter().any(|entry| entry.fragment == own.fragment);
-        if tried.len() <= self.config.redraws_max && !waits && !self.leaving {
-            self.round.push(RoundFragment { fragment: own.fragment, tried });
+        if tried.len() < self.config.redraws_max + own.left && !waits && !self.leaving {
+            self.round.push(RoundFragment { fragment: own.fragment, tried, left: own.left });
         }
         self.begin_exchanges(now);
     }

@@ -9,30 +9,38 @@
 //!  clock    ──▶ Deadline ──────────────────┘                 └─▶ Event ────────────────────▶ metrics
 //! ```
 //!
-//! The parts: `membership` (who is here), `pairing` (which partner), `initiate` and `answer` (the
-//! two ends of an exchange), `staleness` (the three bounds), `credible` (which clocks are believed),
-//! `catch_up` (joiners and laggards), `timers` (everything that expires).
+//! The parts: `membership` (who is here), `schedule` and `pairing` (which partner), `initiate` and
+//! `answer` (the two ends of an exchange), `contributions` (rule `delta-set`), `link_codec` (which
+//! code), `pace` (how many local steps), `staleness` (the three bounds), `credible` (which clocks are
+//! believed), `catch_up` (joiners and laggards), `deadlines` and `timers` (everything that expires).
 
 mod answer;
 mod catch_up;
 mod config;
+mod contributions;
 mod credible;
+mod deadlines;
 mod exchange;
 mod gossip;
 mod information;
 mod initiate;
 mod input;
+mod link_codec;
 mod membership;
 mod output;
+mod pace;
 mod pairing;
+mod schedule;
 mod sequences;
 mod staleness;
 pub mod testing;
 mod timers;
 
-pub use config::{Bounds, Config, ConfigError};
+pub use config::{Bounds, Config, ConfigError, Mixing, Policy, Weighting};
 pub use gossip::{Gossip, Start};
 pub use input::{Input, Offence, RefusedMix};
 pub use membership::{Member, Standing, VIEW_MAX};
-pub use output::{Event, Failure, Output, Role};
+pub use output::{ContributionId, Event, Failure, Output, Reading, Role};
+pub use pace::Pace;
+pub use schedule::Schedule;
 pub use staleness::{lag_factor, mixing_weight};

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use dnode_protocol::frame::Codec;
 use dnode_protocol::limits::INFORMATION_MAX;
-use dnode_protocol::{Clock, Heartbeat, Message, PeerId, Phase, Time};
+use dnode_protocol::{Clock, Heartbeat, Message, PeerId, Phase, Time, Versions};
 
+use crate::deadlines::Estimate;
 use crate::gossip::Gossip;
 use crate::{Event, Offence, Output};
 
@@ -14,10 +16,6 @@ pub const VIEW_MAX: usize = INFORMATION_MAX - 4;
 
 const _: () = assert!(VIEW_MAX < INFORMATION_MAX);
 
-/// Weight of the newest measurement in the moving average of exchange durations (RFC 6298: 1/8).
-const DURATION_GAIN: f64 = 0.125;
-/// A lease lasts this many average exchange durations (design §5: 4·RTT + 2·size/bandwidth).
-const LEASE_DURATIONS: f64 = 4.0;
 /// Back-off doubles at most this often.
 const BACK_OFF_DOUBLINGS_MAX: u32 = 16;
 
@@ -45,13 +43,22 @@ pub struct Member {
     pub samples: u64,
     /// Wall time of one of its local steps; zero when unknown.
     pub step_time: Duration,
+    /// Samples in one of its local steps; zero when unknown.
+    pub batch: u32,
     /// What it is doing.
     pub phase: Phase,
     pub(crate) last_heard: Time,
     pub(crate) last_sent: Time,
     pub(crate) back_off_until: Time,
     pub(crate) stalls: u32,
-    duration_micros: Option<f64>,
+    /// How long exchanges with it take.
+    pub(crate) duration: Estimate,
+    /// How long it is silent between two words.
+    pub(crate) silence: Estimate,
+    /// Index of the code chosen for its link.
+    pub(crate) codec: Option<usize>,
+    /// Which contributions it has said that it contains.
+    pub(crate) has: Versions,
 }
 
 impl Member {
@@ -62,12 +69,16 @@ impl Member {
             clock: None,
             samples: 0,
             step_time: Duration::ZERO,
+            batch: 0,
             phase: Phase::Joining,
             last_heard: now,
             last_sent: now,
             back_off_until: Time::ZERO,
             stalls: 0,
-            duration_micros: None,
+            duration: Estimate::default(),
+            silence: Estimate::default(),
+            codec: None,
+            has: Versions::default(),
         }
     }
 
@@ -75,14 +86,6 @@ impl Member {
     #[must_use]
     pub fn counts(&self) -> bool {
         self.standing == Standing::Active && self.phase == Phase::Training && self.clock.is_some()
-    }
-
-    /// Records how long an exchange took from proposal to application.
-    pub(crate) fn measured(&mut self, duration: Duration) {
-        let sample = duration.as_micros() as f64;
-        let average = self.duration_micros.get_or_insert(sample);
-        *average += DURATION_GAIN * (sample - *average);
-        self.stalls = 0;
     }
 }
 
@@ -103,10 +106,6 @@ impl Members {
 
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (&PeerId, &Member)> {
         self.map.iter()
-    }
-
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (&PeerId, &mut Member)> {
-        self.map.iter_mut()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -137,6 +136,7 @@ impl Gossip {
         self.event(Event::PeerUp(peer));
         let heartbeat = Message::Heartbeat(self.heartbeat());
         self.send(peer, heartbeat, now);
+        self.introduce_versions(peer, now);
         self.update_limit();
     }
 
@@ -149,6 +149,8 @@ impl Gossip {
         self.lose_own(peer, now);
         self.lose_answered(peer, now);
         self.lose_pulls(peer, now);
+        self.lose_fetches(peer);
+        self.update_pace();
         self.update_limit();
     }
 
@@ -157,6 +159,7 @@ impl Gossip {
             clock: self.clock,
             samples: self.samples,
             step_micros: u32::try_from(self.step_time.as_micros()).unwrap_or(u32::MAX),
+            batch: self.config.pace.batch,
             phase: self.phase(),
         }
     }
@@ -168,6 +171,7 @@ impl Gossip {
             let joined = member.phase == Phase::Joining && heartbeat.phase != Phase::Joining;
             member.samples = heartbeat.samples;
             member.step_time = Duration::from_micros(u64::from(heartbeat.step_micros));
+            member.batch = heartbeat.batch;
             member.phase = heartbeat.phase;
             if joined {
                 // The clock it inherited from its donors stands for no work of its own.
@@ -176,6 +180,7 @@ impl Gossip {
             }
         }
         self.heard_clock(from, heartbeat.clock);
+        self.update_pace();
         if phase_changed {
             self.update_limit();
         }
@@ -187,6 +192,7 @@ impl Gossip {
         let Some(member) = self.members.get_mut(&from) else {
             return;
         };
+        member.silence.add(now.since(member.last_heard));
         member.last_heard = now;
         if member.standing == Standing::Suspected {
             member.standing = Standing::Active;
@@ -227,14 +233,18 @@ impl Gossip {
         self.update_limit();
     }
 
-    /// Lease for an exchange with `peer`: four times the measured duration of one, within limits.
-    pub(crate) fn lease(&self, peer: &PeerId) -> Duration {
-        let config = &self.config;
-        let measured = self.members.get(peer).and_then(|member| member.duration_micros);
-        measured.map_or(config.lease_initial, |micros| {
-            let micros = (LEASE_DURATIONS * micros).clamp(0.0, config.lease_max.as_micros() as f64);
-            Duration::from_micros(micros as u64).clamp(config.lease_min, config.lease_max)
-        })
+    /// Records how long an exchange in `codec` took from proposal to application.
+    pub(crate) fn measured(&mut self, peer: &PeerId, duration: Duration, codec: Codec) {
+        let used = self.config.codecs.iter().position(|allowed| *allowed == codec);
+        if let Some(member) = self.members.get_mut(peer) {
+            if member.codec.is_some() && member.codec != used {
+                // Another code was chosen meanwhile: what it takes is not measured yet.
+                member.duration = Estimate::default();
+            }
+            member.duration.add(duration);
+            member.stalls = 0;
+        }
+        self.choose_codec(peer, codec);
     }
 
     /// The partner stalled in mid-exchange: leave it alone for a while, longer each time.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use dnode_protocol::frame::Leg;
-use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, PeerId};
+use dnode_protocol::frame::{Codec, Leg};
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, Origin, PeerId};
 
 /// Which end of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -12,6 +12,34 @@ pub enum Role {
     Initiator,
     /// Answered it; computes `d` and applies `−w·d`.
     Responder,
+}
+
+/// What is to be copied of a fragment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// The replica weights, for an exchange whose difference comes back in this code.
+    Offer(Codec),
+    /// What is pushed to this neighbour: the replica weights, or the running sum of the shares it
+    /// was given.
+    Push {
+        /// The neighbour.
+        to: Origin,
+        /// The code.
+        codec: Codec,
+    },
+    /// The whole state of the fragment, for a joiner.
+    Snapshot,
+}
+
+/// A contribution of one commit to one fragment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ContributionId {
+    /// Its author.
+    pub origin: Origin,
+    /// Counted by the author from 1.
+    pub number: u64,
+    /// The fragment.
+    pub fragment: FragmentId,
 }
 
 /// Something the driver must do, in order.
@@ -36,12 +64,14 @@ pub enum Output {
         /// The fragment.
         fragment: FragmentId,
     },
-    /// Copy the fragment's replica weights and keep them under the exchange.
+    /// Copy of the fragment what is asked for and keep it under the exchange.
     Read {
         /// The exchange.
         exchange: ExchangeId,
         /// The fragment.
         fragment: FragmentId,
+        /// What to copy.
+        what: Reading,
     },
     /// Send the numbers kept under the exchange.
     SendTensor {
@@ -64,10 +94,69 @@ pub enum Output {
         fragment: FragmentId,
         /// Which end this is.
         role: Role,
-        /// Mixing weight `w`, in `[0, 0.5]`.
+        /// Mixing weight `w` of this end, in `(0, 1)`.
         weight: f32,
+        /// The code of the difference, for the responder to encode it.
+        codec: Codec,
         /// Apply only while the own clock is at most this (bound B2).
         clock_max: Clock,
+    },
+    /// Add what a neighbour has pushed. Answered like [`Output::Mix`].
+    Absorb {
+        /// The exchange.
+        exchange: ExchangeId,
+        /// The fragment.
+        fragment: FragmentId,
+        /// Who pushed it.
+        from: Origin,
+        /// Weight of what arrived against one for the own, in `(0, 1]`; the rule may not need it.
+        weight: f32,
+    },
+    /// A neighbour has what was pushed to it under the exchange.
+    Delivered {
+        /// The exchange.
+        exchange: ExchangeId,
+        /// The fragment.
+        fragment: FragmentId,
+        /// The neighbour.
+        to: Origin,
+    },
+    /// The contributions of the commit that was just reported are this number of `origin` (this
+    /// peer): keep them, one for each fragment.
+    Publish {
+        /// This peer.
+        origin: Origin,
+        /// The number.
+        number: u64,
+    },
+    /// Send a kept contribution.
+    SendContribution {
+        /// The receiver.
+        to: PeerId,
+        /// The exchange it asked under.
+        exchange: ExchangeId,
+        /// The contribution.
+        contribution: ContributionId,
+        /// The author's clock after the commit.
+        clock: Clock,
+    },
+    /// Add the contribution that arrived under the exchange and keep it as this contribution.
+    /// Answered by [`crate::Input::Mixed`] or [`crate::Input::MixRefused`].
+    Include {
+        /// The exchange.
+        exchange: ExchangeId,
+        /// The contribution.
+        contribution: ContributionId,
+    },
+    /// Nobody will ask for this contribution any more: drop it.
+    Drop {
+        /// The contribution.
+        contribution: ContributionId,
+    },
+    /// Do this many local steps per commit from now on.
+    Pace {
+        /// Local steps.
+        local_steps: u64,
     },
     /// Take back what this responder applied: `+w·d` from the kept difference.
     Undo {
@@ -92,6 +181,9 @@ pub enum Output {
     },
     /// The trainer may commit up to this clock, and must hold the next commit beyond it.
     CommitLimit(Clock),
+    /// So many peers commit beside each other, this one included: rule `delta-set` divides a commit by
+    /// their number.
+    Peers(usize),
     /// Whether the trainer may do local steps; it may not while it catches up.
     Training {
         /// May it?
@@ -129,6 +221,18 @@ pub enum Failure {
     BadParameters,
     /// The connection went away, or the partner gave up.
     Lost,
+}
+
+impl Failure {
+    /// The staleness bound that refused it, if one did.
+    #[must_use]
+    pub const fn bound(self) -> Option<&'static str> {
+        match self {
+            Self::Stale => Some("progress gap"),
+            Self::TooOld => Some("snapshot age"),
+            Self::Busy | Self::Expired | Self::BadParameters | Self::Lost => None,
+        }
+    }
 }
 
 /// A decision worth reporting: simulator, metrics and logs see the same ones.
@@ -181,9 +285,27 @@ pub enum Event {
         /// The exchange.
         exchange: ExchangeId,
     },
+    /// A deadline has a new value.
+    Deadline {
+        /// `gate`, `lease` or `suspicion`.
+        name: &'static str,
+        /// The neighbour it is for, if it is for one.
+        peer: Option<PeerId>,
+        /// Its value.
+        value: Duration,
+        /// Where the value comes from.
+        why: &'static str,
+    },
+    /// A contribution is in the replica.
+    Included {
+        /// The contribution.
+        contribution: ContributionId,
+        /// Commits that its author was ahead of it, as far as known here.
+        age: u64,
+    },
     /// A commit is held back by a bound.
     Held {
-        /// `progress gap` or `information age`.
+        /// `progress gap`, `information age` or `contributions not fetched`.
         bound: &'static str,
         /// The peer that is behind.
         peer: PeerId,

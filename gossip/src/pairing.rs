@@ -5,13 +5,15 @@ use rand::RngExt;
 
 use crate::gossip::Gossip;
 use crate::membership::{Member, Standing};
+use crate::staleness::lag_max;
+use crate::{Mixing, Schedule};
 
 impl Gossip {
     /// Chooses a partner for `fragment`, none of `tried`; `None` when nobody is eligible.
     ///
     /// The partner whose news in this fragment is older than bound B3 allows, if there is one;
-    /// else the one with the older news of two drawn at random (power of two choices), so that
-    /// every neighbour is visited and no schedule needs agreement.
+    /// else the one that the schedule names; else, and when that one has declined, one of two drawn
+    /// at random: the one with the older news, so that every neighbour is visited, or the quicker.
     pub(crate) fn choose_partner(
         &mut self,
         fragment: FragmentId,
@@ -28,9 +30,40 @@ impl Gossip {
         if oldest.1 > self.information_bound() {
             return Some(oldest.0);
         }
+        if tried.is_empty()
+            && let Some(scheduled) = self.scheduled()
+            && eligible.iter().any(|(peer, _)| *peer == scheduled)
+        {
+            return Some(scheduled);
+        }
         let first = eligible[self.rng.random_range(0..eligible.len())];
         let second = eligible[self.rng.random_range(0..eligible.len())];
-        Some(if second.1 > first.1 { second.0 } else { first.0 })
+        let slower = |peer: &PeerId| {
+            let member = self.members.get(peer);
+            member.and_then(|member| member.duration.mean()).unwrap_or(0.0)
+        };
+        let takes_second = match self.config.schedule {
+            Schedule::Nearest => slower(&second.0) < slower(&first.0),
+            Schedule::Random | Schedule::Exponential | Schedule::Ring => second.1 > first.1,
+        };
+        Some(if takes_second { second.0 } else { first.0 })
+    }
+
+    /// Whom the schedule names in this round.
+    fn scheduled(&self) -> Option<PeerId> {
+        let live = || {
+            let counts = |member: &Member| {
+                member.standing != Standing::Suspected && member.phase != Phase::Joining
+            };
+            self.members.iter().filter(move |(_, member)| counts(member)).map(|(peer, _)| *peer)
+        };
+        let rank = live().filter(|peer| *peer < self.me).count();
+        let both_ways = self.config.mixing == Mixing::Exchange;
+        let (n, round) = (live().count() as u64 + 1, self.rounds.saturating_sub(1));
+        let partner = self.config.schedule.partner(both_ways, rank as u64, n, round)?;
+        let index = usize::try_from(partner).ok()?;
+        // The own rank is not in the list of the others.
+        live().nth(if index > rank { index - 1 } else { index })
     }
 
     /// Whether this peer and `member` have both done their last step: then no clock moves any more,
@@ -45,8 +78,8 @@ impl Gossip {
     }
 
     fn is_eligible(&self, member: &Member, now: Time) -> bool {
-        let gap = self.config.bounds.progress_gap;
-        let near = member.clock.is_some_and(|clock| clock.distance(self.clock) <= gap);
+        let most = lag_max(&self.config);
+        let near = member.clock.is_some_and(|clock| clock.distance(self.clock) <= most);
         member.standing != Standing::Suspected
             && member.phase != Phase::Joining
             && now >= member.back_off_until

@@ -1,10 +1,12 @@
 //! The three staleness bounds: weight by lag, the commit limit, the age of information.
 
-use dnode_protocol::{Clock, FragmentId, Information, PeerId, Time};
+use dnode_protocol::frame::Codec;
+use dnode_protocol::{Clock, FragmentId, Information, PeerId, Terms, Time};
 
+use crate::exchange::Agreed;
 use crate::gossip::Gossip;
 use crate::membership::Standing;
-use crate::{Event, Output};
+use crate::{Config, Event, Mixing, Output, Policy};
 
 /// Weight factor `λ` of an exchange between clocks `lag` commits apart: 1 up to one commit, then
 /// `lag^(−1/2)`; unitless, in `(0, 1]`.
@@ -16,13 +18,48 @@ pub fn lag_factor(lag: u64) -> f32 {
     if lag <= 1 { 1.0 } else { 1.0 / (lag as f32).sqrt() }
 }
 
-/// Mixing weight `w = λ/2` of an exchange between these clocks; unitless, in `(0, 0.5]`.
+/// Largest share of one end in the other's result, whatever masses are claimed. Guess: a peer that
+/// claims to have done everything still leaves the other a part of its own.
+const SHARE_MAX: f32 = 0.95;
+
+/// Mixing weight of this end for the other's numbers; unitless, in `(0, 1)`.
+///
+/// `own` and `theirs` are clock and mass of the two ends. `w = λ(lag) · m_theirs/(m_own + m_theirs)`,
+/// so equal masses give `λ/2`; the two ends' weights add up to `λ`, which keeps `Σ m φ`.
 #[must_use]
-pub fn mixing_weight(a: Clock, b: Clock) -> f32 {
-    0.5 * lag_factor(a.distance(b))
+pub fn mixing_weight(policy: Policy, own: (Clock, u32), theirs: (Clock, u32)) -> f32 {
+    let factor = match policy {
+        Policy::DownWeight => lag_factor(own.0.distance(theirs.0)),
+        Policy::Block | Policy::Drop => 1.0,
+    };
+    let (m_own, m_theirs) = (f64::from(own.1), f64::from(theirs.1));
+    let share = (m_theirs / (m_own + m_theirs)) as f32;
+    factor * share.clamp(1.0 - SHARE_MAX, SHARE_MAX)
+}
+
+/// Largest lag at which the policy lets two ends mix, commits.
+pub(crate) fn lag_max(config: &Config) -> u64 {
+    match config.policy {
+        Policy::DownWeight | Policy::Block => config.bounds.progress_gap,
+        Policy::Drop => config.bounds.snapshot_age.max(1).min(config.bounds.progress_gap),
+    }
 }
 
 impl Gossip {
+    /// What this end agrees to: the weight and lag of an exchange with `theirs`.
+    pub(crate) fn agree(&self, own: (Clock, u32), theirs: Terms, codec: Codec) -> Agreed {
+        let other = (theirs.clock, theirs.mass);
+        let weight = match self.config.mixing {
+            Mixing::Exchange => mixing_weight(self.config.policy, own, other),
+            // The numbers that arrive count as much as the own: averaging over all that came.
+            Mixing::Push { .. } | Mixing::Set => {
+                2.0 * mixing_weight(self.config.policy, (own.0, 1), (theirs.clock, 1))
+            }
+        };
+        let lag = own.0.distance(theirs.clock);
+        Agreed { information: theirs.information, weight, lag, codec }
+    }
+
     /// Bound B3 in commits: as configured, or `4·⌈log₂ n⌉ + 4` for the `n` peers known here.
     pub(crate) fn information_bound(&self) -> u64 {
         self.config.bounds.information_age.unwrap_or_else(|| {
@@ -59,6 +96,9 @@ impl Gossip {
         if let Some((peer, _)) = uninformed {
             return (self.clock, Some(("information age", *peer)));
         }
+        if let Some(peer) = self.backlogged() {
+            return (self.clock, Some(("contributions not fetched", peer)));
+        }
         let slowest = counting().min_by_key(|(_, member)| member.clock);
         match slowest.and_then(|(peer, member)| Some((peer, member.clock?))) {
             Some((peer, clock)) => {
@@ -71,6 +111,11 @@ impl Gossip {
 
     /// Tells the trainer when the limit has changed.
     pub(crate) fn update_limit(&mut self) {
+        let peers = 1 + self.members.iter().filter(|(_, member)| member.counts()).count();
+        if peers != self.peers {
+            self.peers = peers;
+            self.output(Output::Peers(peers));
+        }
         let (limit, _) = self.commit_limit();
         if limit != self.limit {
             self.limit = limit;
@@ -94,6 +139,9 @@ impl Gossip {
             self.held_since = Some(now);
             if let (_, Some((bound, peer))) = self.commit_limit() {
                 self.event(Event::Held { bound, peer });
+            }
+            if self.config.policy == Policy::Drop {
+                self.gate_expired(now);
             }
         }
     }
@@ -121,9 +169,22 @@ mod tests {
     #[test]
     fn weight_is_a_half_up_to_one_commit_and_falls_with_the_root_of_the_lag() {
         for (a, b, want) in [(3, 3, 0.5), (3, 4, 0.5), (7, 3, 0.25), (0, 100, 0.05)] {
-            let got = mixing_weight(Clock(a), Clock(b));
-            assert!((got - want).abs() < 1e-7, "{a} {b}: {got}");
-            assert!((mixing_weight(Clock(b), Clock(a)) - got).abs() < f32::EPSILON);
+            let (a, b) = ((Clock(a), 1), (Clock(b), 1));
+            let got = mixing_weight(Policy::DownWeight, a, b);
+            assert!((got - want).abs() < 1e-7, "{a:?} {b:?}: {got}");
+            assert!((mixing_weight(Policy::DownWeight, b, a) - got).abs() < f32::EPSILON);
+            assert!((mixing_weight(Policy::Block, a, b) - 0.5).abs() < f32::EPSILON);
+        }
+    }
+
+    #[test]
+    fn weights_follow_masses_add_up_and_leave_everybody_a_part() {
+        for (ours, theirs, want) in
+            [(1, 1, 0.5), (1, 3, 0.75), (300, 100, 0.25), (1, u32::MAX, 0.95)]
+        {
+            let (a, b) = ((Clock(5), ours), (Clock(5), theirs));
+            let (w_a, w_b) = (mixing_weight(Policy::Drop, a, b), mixing_weight(Policy::Drop, b, a));
+            assert!((w_a - want).abs() < 1e-6 && (w_a + w_b - 1.0).abs() < 1e-6, "{w_a} {w_b}");
         }
     }
 }

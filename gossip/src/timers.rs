@@ -21,9 +21,10 @@ impl Gossip {
         if let Some(time) = self.announce_at {
             offer(time, "announce the clock");
         }
-        if let Some(since) = self.held_since {
-            offer(since + self.config.gate_timeout, "gate");
+        if let Some(end) = self.gate_ends() {
+            offer(end, "gate");
         }
+        offer(self.sharing.next_deadline(), "contributions");
         for own in self.own.values() {
             if matches!(own.state, OwnState::Proposed | OwnState::Offered { .. }) {
                 offer(own.deadline.min(own.retry_at), "own exchange");
@@ -50,18 +51,20 @@ impl Gossip {
             self.heartbeat_at = now + self.config.heartbeat;
             self.send_heartbeats(now);
             self.suspect_silent(now);
+            self.report_deadlines();
         }
         if self.announce_at.is_some_and(|time| now >= time) {
             self.announce_at = None;
             self.announce(now);
         }
-        if self.held_since.is_some_and(|since| now >= since + self.config.gate_timeout) {
+        if self.gate_ends().is_some_and(|end| now >= end) {
             self.gate_expired(now);
         }
         self.own_deadlines(now);
         self.abort_deadlines(now);
         self.answered_deadlines(now);
         self.pull_deadlines(now);
+        self.fetch_deadlines(now);
     }
 
     /// Tells all neighbours the own clock, at most once per `announce_min`.
@@ -93,19 +96,23 @@ impl Gossip {
     }
 
     fn suspect_silent(&mut self, now: Time) {
-        let (suspect, forget) = (self.config.suspect_after, self.config.forget_after);
+        let forget = self.config.forget_after;
         let mut suspected = Vec::new();
         let mut forgotten = Vec::new();
-        for (peer, member) in self.members.iter_mut() {
+        for (peer, member) in self.members.iter() {
             let silence = now.since(member.last_heard);
             if silence >= forget {
                 forgotten.push(*peer);
-            } else if silence >= suspect && member.standing != Standing::Suspected {
-                member.standing = Standing::Suspected;
+            } else if silence >= self.suspect_after(member)
+                && member.standing != Standing::Suspected
+            {
                 suspected.push(*peer);
             }
         }
         for peer in suspected {
+            if let Some(member) = self.members.get_mut(&peer) {
+                member.standing = Standing::Suspected;
+            }
             self.event(Event::Suspected(peer));
             self.update_limit();
         }
@@ -203,14 +210,11 @@ impl Gossip {
             return self.end_answered(exchange, now);
         }
         answered.retry_at = now + interval;
-        let (fragment, clock, expired) =
-            (answered.fragment, answered.clock, now >= answered.deadline);
+        let (fragment, expired) = (answered.fragment, now >= answered.deadline);
         if expired {
             self.release(fragment, exchange);
             self.begin_exchanges(now);
         }
-        let information = self.information.of(fragment);
-        let message = Message::Accept { exchange, clock, information };
-        self.send(exchange.initiator, message, now);
+        self.send_accept(exchange, now);
     }
 }

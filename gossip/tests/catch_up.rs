@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dnode_gossip::testing::{Host, Pair, peer};
+use dnode_gossip::testing::{Host, Pair, Toy, ToyRule, numbers, peer};
 use dnode_gossip::{Config, Event, Input, Start};
 use dnode_protocol::frame::Leg;
 use dnode_protocol::{Clock, ExchangeId, Heartbeat, Message, Phase, Time};
@@ -12,7 +12,13 @@ const LONG: Duration = Duration::from_secs(300);
 
 fn heartbeat(clock: u64) -> Message {
     let clock = Clock(clock);
-    Message::Heartbeat(Heartbeat { clock, samples: 0, step_micros: 0, phase: Phase::Training })
+    Message::Heartbeat(Heartbeat {
+        clock,
+        samples: 0,
+        step_micros: 0,
+        batch: 0,
+        phase: Phase::Training,
+    })
 }
 
 /// Host 1 is 40 commits ahead before the two meet.
@@ -69,13 +75,14 @@ fn the_death_of_the_last_donor_during_adoption_does_not_stop_training_for_ever()
     let (me, fragments, seed) = (peer(0), 8, [0; 32]);
     let start = Start { me, incarnation: 1, fragments, clock: Clock(0), seed };
     let replica = vec![vec![0.0]; fragments as usize];
+    let replica = Toy::new(ToyRule::Exchange, replica);
     let mut host = Host::new(start, Config::default(), replica, Time::ZERO);
     let (donor, mut now) = (peer(1), Time::ZERO);
     host.handle(Input::PeerUp { peer: donor, incarnation: 1 }, now);
     host.handle(Input::Received { from: donor, message: heartbeat(40) }, now);
     assert!(!host.training);
     let exchange = ExchangeId { initiator: me, incarnation: 1, sequence: 0 };
-    host.tensor(donor, (exchange, Leg::Snapshot, Clock(40), vec![1.0]), now);
+    host.tensor(donor, (exchange, Leg::Snapshot, Clock(40), numbers(&[1.0])), now);
     host.handle(Input::PeerDown { peer: donor }, now);
     while host.has_work() {
         host.work(now);
@@ -92,7 +99,7 @@ fn what_a_fragment_contains_is_not_forgotten_when_a_demoted_peer_returns() {
     // Found by the simulator: a late heartbeat restores the peer and names an old clock.
     let mut config = Config::default();
     config.bounds.information_age = Some(2);
-    config.gate_timeout = SECOND;
+    config.gate_timeout = Some(SECOND);
     let mut pair = Pair::new(&config, 1);
     assert!(pair.hosts[1].commit(0.0, pair.now) && pair.hosts[1].commit(0.0, pair.now));
     pair.run_until(SECOND, |_| false);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dnode_gossip::testing::{Effect, Host, Pair, peer};
+use dnode_gossip::testing::{Effect, Host, Pair, Toy, ToyRule, numbers, peer, terms};
 use dnode_gossip::{Config, Event, Input, Role, Start};
 use dnode_protocol::frame::Leg;
 use dnode_protocol::{
@@ -16,7 +16,13 @@ const END: u64 = 1 << 48;
 
 fn heartbeat(clock: u64) -> Message {
     let clock = Clock(clock);
-    Message::Heartbeat(Heartbeat { clock, samples: 0, step_micros: 0, phase: Phase::Training })
+    Message::Heartbeat(Heartbeat {
+        clock,
+        samples: 0,
+        step_micros: 0,
+        batch: 0,
+        phase: Phase::Training,
+    })
 }
 
 fn received(from: u32, message: Message) -> Input {
@@ -28,6 +34,7 @@ fn host_among(clocks: &[u64]) -> Host {
     let (me, seed) = (peer(0), [0; 32]);
     let start = Start { me, incarnation: 1, fragments: FRAGMENTS, clock: Clock(0), seed };
     let replica = vec![vec![0.0]; FRAGMENTS as usize];
+    let replica = Toy::new(ToyRule::Exchange, replica);
     let mut host = Host::new(start, Config::default(), replica, Time::ZERO);
     for index in (1_u32..).take(clocks.len()) {
         host.handle(Input::PeerUp { peer: peer(index), incarnation: 1 }, Time::ZERO);
@@ -61,7 +68,7 @@ fn serve(host: &mut Host, clock: Clock) -> Vec<PeerId> {
         assert!(!open.is_empty(), "nothing asked for and not training");
         for (donor, exchange) in open {
             asked.push(donor);
-            host.tensor(donor, (exchange, Leg::Snapshot, clock, vec![1.0]), Time::ZERO);
+            host.tensor(donor, (exchange, Leg::Snapshot, clock, numbers(&[1.0])), Time::ZERO);
             while host.has_work() {
                 host.work(Time::ZERO);
             }
@@ -81,10 +88,10 @@ fn a_clock_that_nobody_can_have_is_garbage_wherever_it_is_named() {
     let messages = [
         heartbeat(END),
         heartbeat(u64::MAX),
-        Message::Propose { exchange, fragment, clock: absurd, information: information.clone() },
-        Message::Propose { exchange, fragment, clock: plain, information: stuffed.clone() },
-        Message::Accept { exchange: own, clock: absurd, information },
-        Message::Accept { exchange: own, clock: plain, information: stuffed },
+        Message::Propose { exchange, fragment, terms: terms(absurd, information.clone()) },
+        Message::Propose { exchange, fragment, terms: terms(plain, stuffed.clone()) },
+        Message::Accept { exchange: own, terms: terms(absurd, information) },
+        Message::Accept { exchange: own, terms: terms(plain, stuffed) },
         Message::Stale { exchange: own, clock: absurd },
     ];
     for message in messages {
@@ -104,7 +111,7 @@ fn a_clock_that_nobody_can_have_is_garbage_wherever_it_is_named() {
 fn a_tensor_of_such_a_clock_is_garbage_and_its_fragment_asked_for_again() {
     let mut host = host_among(&[40]);
     let (donor, exchange) = pulls(&mut host)[0];
-    let tensor = (exchange, Leg::Snapshot, Clock(u64::MAX), vec![9.0]);
+    let tensor = (exchange, Leg::Snapshot, Clock(u64::MAX), numbers(&[9.0]));
     host.tensor(donor, tensor, Time::ZERO);
     assert!(!host.has_work() && host.core.members().len() == 0);
     assert!(host.training && host.core.clock() == Clock(0) && host.kept() == 0);
@@ -142,10 +149,13 @@ fn mix(host: &mut Host, from: u32, sequence: u64, clock: Clock, now: Time) {
         let information = Information { entries: vec![(peer(from), clock)] };
         let fragment = FragmentId(fragment);
         host.handle(
-            received(from, Message::Propose { exchange, fragment, clock, information }),
+            received(
+                from,
+                Message::Propose { exchange, fragment, terms: terms(clock, information) },
+            ),
             now,
         );
-        host.tensor(peer(from), (exchange, Leg::Offer, clock, vec![0.0]), now);
+        host.tensor(peer(from), (exchange, Leg::Offer, clock, numbers(&[0.0])), now);
         while host.has_work() {
             host.work(now);
         }
@@ -217,8 +227,11 @@ fn made_up_news_of_others_does_not_switch_off_the_bound_on_its_age() {
     let entries = [0, 1, 2].map(|index| (peer(index), Clock(1000))).to_vec();
     let (fragment, clock) = (FragmentId(0), Clock(0));
     let information = Information { entries };
-    pair.input(0, received(1, Message::Propose { exchange, fragment, clock, information }));
-    pair.hosts[0].tensor(peer(1), (exchange, Leg::Offer, clock, vec![1.0]), pair.now);
+    pair.input(
+        0,
+        received(1, Message::Propose { exchange, fragment, terms: terms(clock, information) }),
+    );
+    pair.hosts[0].tensor(peer(1), (exchange, Leg::Offer, clock, numbers(&[1.0])), pair.now);
     pair.hosts[0].work(pair.now);
     let applied =
         |(_, event): &(usize, Event)| matches!(event, Event::Applied { role: Role::Responder, .. });
@@ -239,7 +252,12 @@ fn a_partner_that_accepts_and_withdraws_piles_up_no_work_for_the_trainer() {
     let start = Start { me, incarnation: 1, fragments: MANY, clock: Clock(0), seed };
     let config = Config::default();
     let own_max = config.own_max;
-    let mut host = Host::new(start, config, vec![vec![0.0]; MANY as usize], Time::ZERO);
+    let mut host = Host::new(
+        start,
+        config,
+        Toy::new(ToyRule::Exchange, vec![vec![0.0]; MANY as usize]),
+        Time::ZERO,
+    );
     host.handle(Input::PeerUp { peer: peer(1), incarnation: 1 }, Time::ZERO);
     host.handle(received(1, heartbeat(0)), Time::ZERO);
     host.take_effects();
@@ -252,7 +270,7 @@ fn a_partner_that_accepts_and_withdraws_piles_up_no_work_for_the_trainer() {
         };
         for exchange in host.take_effects().into_iter().filter_map(proposed) {
             let information = Information::default();
-            let accept = Message::Accept { exchange, clock: Clock(0), information };
+            let accept = Message::Accept { exchange, terms: terms(Clock(0), information) };
             host.handle(received(1, accept), Time::ZERO);
             host.handle(received(1, Message::Aborted { exchange }), Time::ZERO);
             withdrawn += 1;

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use dnode_gossip::testing::{Effect, Pair, peer};
+use dnode_gossip::testing::{Effect, Pair, numbers, peer, terms};
 use dnode_gossip::{Config, Event, Failure, Input, Offence, Role, Standing};
 use dnode_protocol::frame::Leg;
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Information, Message};
@@ -13,7 +13,15 @@ const LONG: Duration = Duration::from_secs(300);
 const SECOND: Duration = Duration::from_secs(1);
 
 fn values(pair: &Pair) -> [f64; 2] {
-    [pair.hosts[0].replica[0][0], pair.hosts[1].replica[0][0]]
+    [value(pair, 0, 0), value(pair, 1, 0)]
+}
+
+fn value(pair: &Pair, host: usize, fragment: u32) -> f64 {
+    pair.hosts[host].replica.values(FragmentId(fragment))[0]
+}
+
+fn all_values(pair: &Pair, host: usize) -> Vec<f64> {
+    (0..16).map_while(|f| pair.hosts[host].fragment(FragmentId(f))).flatten().collect()
 }
 
 fn greeted(config: &Config, fragments: u32) -> Pair {
@@ -70,9 +78,7 @@ fn many_fragments_are_exchanged_under_the_limit_on_open_exchanges() {
         p.hosts[0].rounds_done == 1 && at_rest(p)
     }));
     assert_eq!(applied(&pair, Role::Initiator), 16);
-    assert!(
-        pair.hosts.iter().flat_map(|h| h.replica.iter().flatten()).all(|v| (v - 0.5).abs() < 1e-12)
-    );
+    assert!((0..2).all(|h| all_values(&pair, h).iter().all(|v| (v - 0.5).abs() < 1e-12)));
 }
 
 #[test]
@@ -115,10 +121,10 @@ fn an_aborted_exchange_never_applies_again() {
     let from = peer(0);
     pair.input(1, Input::Received { from, message: Message::Abort { exchange } });
     let (fragment, clock, information) = (FragmentId(0), Clock(0), Information::default());
-    let message = Message::Propose { exchange, fragment, clock, information };
+    let message = Message::Propose { exchange, fragment, terms: terms(clock, information) };
     pair.input(1, Input::Received { from, message });
     assert!(pair.hosts[1].core.leases().is_empty());
-    pair.hosts[1].tensor(from, (exchange, Leg::Offer, clock, vec![9.0]), pair.now);
+    pair.hosts[1].tensor(from, (exchange, Leg::Offer, clock, numbers(&[9.0])), pair.now);
     assert!(!pair.hosts[1].has_work());
 }
 
@@ -132,13 +138,14 @@ fn a_duplicate_of_every_message_changes_nothing() {
     let propose = Message::Propose {
         exchange,
         fragment: FragmentId(0),
-        clock,
-        information: information.clone(),
+        terms: terms(clock, information.clone()),
     };
     for message in [propose, Message::Ack { exchange }, Message::Abort { exchange }] {
         pair.input(1, Input::Received { from: peer(0), message });
     }
-    for message in [Message::Accept { exchange, clock, information }, Message::Busy { exchange }] {
+    for message in
+        [Message::Accept { exchange, terms: terms(clock, information) }, Message::Busy { exchange }]
+    {
         pair.input(0, Input::Received { from: peer(1), message });
     }
     assert!(pair.run_until(LONG, at_rest));
@@ -173,7 +180,7 @@ fn the_progress_gap_holds_the_fast_peer_and_the_gate_time_lets_it_go() {
     assert_eq!(pair.hosts[0].clock, Clock(gap));
     let before = pair.now;
     assert!(pair.run_until(LONG, |p| p.hosts[0].limit > Clock(gap)));
-    assert!(pair.now.since(before) >= config.gate_timeout);
+    assert!(pair.now.since(before) >= pair.hosts[0].core.gate_timeout());
     assert!(pair.hosts[0].core.members().all(|(_, m)| m.standing == Standing::Lagging));
     assert!(pair.hosts[0].commit(0.0, pair.now));
 }
@@ -219,19 +226,19 @@ fn a_peer_that_is_far_behind_pulls_the_replica_and_the_clock() {
             && p.hosts[0].training
             && at_rest(p))
     );
-    assert!(pair.hosts[0].replica.iter().flatten().all(|v| (v - 1.0).abs() < 1e-12));
+    assert!(all_values(&pair, 0).iter().all(|v| (v - 1.0).abs() < 1e-12));
 }
 
 #[test]
 fn not_a_number_is_refused_and_its_sender_disconnected_and_avoided() {
     let mut pair = greeted(&Config::default(), 1);
-    pair.hosts[0].replica[0][0] = f64::NAN;
+    pair.hosts[0].replica.overwrite(FragmentId(0), &[f64::NAN]);
     pair.input(0, Input::RoundDue);
     let offended =
         |p: &Pair| p.events.iter().any(|(h, e)| *h == 1 && matches!(e, Event::Offended { .. }));
     assert!(pair.run_until(SECOND, offended));
     assert_eq!(pair.hosts[1].core.members().len(), 0);
-    assert!((pair.hosts[1].replica[0][0] - 1.0).abs() < f64::EPSILON);
+    assert!((value(&pair, 1, 0) - 1.0).abs() < f64::EPSILON);
 }
 
 #[test]
@@ -242,7 +249,7 @@ fn an_initiator_that_falls_silent_after_the_proposal_costs_one_lease() {
     assert!(pair.run_until(SECOND, |p| !p.hosts[1].core.leases().is_empty()));
     pair.deliver = |_| false;
     assert!(pair.run_until(LONG, |p| p.hosts[1].core.leases().is_empty()));
-    assert!((pair.hosts[1].replica[0][0] - 1.0).abs() < f64::EPSILON);
+    assert!((value(&pair, 1, 0) - 1.0).abs() < f64::EPSILON);
 }
 
 #[test]
@@ -315,7 +322,8 @@ fn a_wanted_commit_is_remembered_though_the_limit_rises_and_falls_before_it_is_d
     pair.input(0, Input::PeerUp { peer: peer(2), incarnation: 1 });
     let clock = Clock(pair.hosts[0].clock.0 - config.bounds.progress_gap);
     let phase = dnode_protocol::Phase::Training;
-    let heartbeat = dnode_protocol::Heartbeat { clock, samples: 0, step_micros: 0, phase };
+    let heartbeat =
+        dnode_protocol::Heartbeat { clock, samples: 0, step_micros: 0, batch: 0, phase };
     for _ in 0..30 {
         let message = Message::Heartbeat(heartbeat);
         pair.input(0, Input::Received { from: peer(2), message });
@@ -332,7 +340,7 @@ fn a_waiting_peer_holds_others_up_once_for_the_gate_time_and_catches_up_when_it_
     while pair.hosts[0].commit(0.0, pair.now) {}
     assert_eq!(pair.hosts[0].clock, Clock(config.bounds.progress_gap));
     let lifted = |p: &Pair| p.hosts[0].limit > p.hosts[0].clock;
-    assert!(pair.run_until(config.gate_timeout + SECOND, lifted));
+    assert!(pair.run_until(pair.hosts[0].core.gate_timeout() + SECOND, lifted));
     for _ in 0..40 {
         assert!(pair.hosts[0].commit(0.0, pair.now));
         pair.input(0, Input::Deadline);

@@ -25,6 +25,6 @@ mod time;
 pub use fragment::{FragmentId, Fragments};
 pub use id::{Clock, ExchangeId, ParsePeerIdError, PeerId, RunId};
 pub use layout::{LayoutError, ParameterLayout, TensorSpec};
-pub use message::{Heartbeat, Information, Message, Phase};
+pub use message::{Heartbeat, Information, Message, Origin, Phase, Terms, Versions};
 pub use run::{RunDifference, RunField, RunSpec, RunSpecError};
 pub use time::Time;

@@ -2,6 +2,7 @@
 
 use wincode::{SchemaRead, SchemaWrite};
 
+use crate::frame::Codec;
 use crate::{Clock, ExchangeId, FragmentId, PeerId, RunSpec};
 
 /// What a peer is doing, as it tells its neighbours.
@@ -24,6 +25,8 @@ pub struct Heartbeat {
     pub samples: u64,
     /// Median wall time of one local step, microseconds; 0 when not yet measured.
     pub step_micros: u32,
+    /// Samples in one local step; 0 when not known.
+    pub batch: u32,
     /// What the peer is doing.
     pub phase: Phase,
 }
@@ -35,6 +38,39 @@ pub struct Heartbeat {
 pub struct Information {
     /// `(peer, newest commit contained)`.
     pub entries: Vec<(PeerId, Clock)>,
+}
+
+/// What one end of an exchange brings to it.
+#[derive(Clone, Debug, PartialEq, Eq, SchemaRead, SchemaWrite)]
+pub struct Terms {
+    /// The sender's clock.
+    pub clock: Clock,
+    /// How much the sender's numbers weigh against the other end's, unitless, at least 1.
+    pub mass: u32,
+    /// In a proposal the finest code of the difference that the sender wants, in an acceptance the
+    /// one that is used: that or a coarser one.
+    pub codec: Codec,
+    /// What the sender's fragment contains.
+    pub information: Information,
+}
+
+/// One start of a peer's process as the author of contributions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, SchemaRead, SchemaWrite)]
+pub struct Origin {
+    /// The peer.
+    pub peer: PeerId,
+    /// Which start of its process.
+    pub incarnation: u64,
+}
+
+/// Which contributions a replica contains: of each origin all up to this number.
+///
+/// Sorted by origin, at most [`crate::limits::INFORMATION_MAX`] entries. A version vector
+/// (Parker et al. 1983).
+#[derive(Clone, Debug, Default, PartialEq, Eq, SchemaRead, SchemaWrite)]
+pub struct Versions {
+    /// `(origin, number of its newest contribution contained)`.
+    pub entries: Vec<(Origin, u64)>,
 }
 
 /// A control message.
@@ -69,19 +105,15 @@ pub enum Message {
         exchange: ExchangeId,
         /// The fragment.
         fragment: FragmentId,
-        /// The sender's clock.
-        clock: Clock,
-        /// What the sender's fragment contains.
-        information: Information,
+        /// What the sender brings.
+        terms: Terms,
     },
-    /// Grants the lease (answer to [`Message::Propose`]) or announces a snapshot (to [`Message::Pull`]).
+    /// Grants the lease: answer to [`Message::Propose`].
     Accept {
         /// The exchange.
         exchange: ExchangeId,
-        /// The sender's clock.
-        clock: Clock,
-        /// What the sender's fragment contains.
-        information: Information,
+        /// What the sender brings.
+        terms: Terms,
     },
     /// The fragment is leased, or too much is open: choose another partner.
     Busy {
@@ -95,7 +127,8 @@ pub enum Message {
         /// The sender's clock.
         clock: Clock,
     },
-    /// The initiator has applied its half.
+    /// The end that is the last to apply has applied: the initiator where numbers go both ways, the
+    /// responder where they are pushed.
     Ack {
         /// The exchange.
         exchange: ExchangeId,
@@ -117,6 +150,33 @@ pub enum Message {
         /// The fragment.
         fragment: FragmentId,
     },
+    /// Announces the snapshot that follows: answer to [`Message::Pull`].
+    Snapshot {
+        /// The exchange.
+        exchange: ExchangeId,
+        /// The sender's clock.
+        clock: Clock,
+        /// What the sender's fragment contains.
+        information: Information,
+        /// Which contributions it contains; empty where numbers are exchanged.
+        versions: Versions,
+    },
+    /// Which contributions every fragment of the sender contains.
+    Have {
+        /// The version vector.
+        versions: Versions,
+    },
+    /// Asks for a contribution.
+    Fetch {
+        /// The exchange, named by the sender.
+        exchange: ExchangeId,
+        /// The fragment.
+        fragment: FragmentId,
+        /// The contribution's author.
+        origin: Origin,
+        /// Its number, counted by the author from 1.
+        number: u64,
+    },
 }
 
 impl Message {
@@ -124,7 +184,11 @@ impl Message {
     #[must_use]
     pub const fn exchange(&self) -> Option<ExchangeId> {
         match self {
-            Self::Hello { .. } | Self::Refuse { .. } | Self::Heartbeat(_) | Self::Goodbye => None,
+            Self::Hello { .. }
+            | Self::Refuse { .. }
+            | Self::Heartbeat(_)
+            | Self::Goodbye
+            | Self::Have { .. } => None,
             Self::Propose { exchange, .. }
             | Self::Accept { exchange, .. }
             | Self::Busy { exchange }
@@ -132,7 +196,9 @@ impl Message {
             | Self::Ack { exchange }
             | Self::Abort { exchange }
             | Self::Aborted { exchange }
-            | Self::Pull { exchange, .. } => Some(*exchange),
+            | Self::Pull { exchange, .. }
+            | Self::Snapshot { exchange, .. }
+            | Self::Fetch { exchange, .. } => Some(*exchange),
         }
     }
 
@@ -152,6 +218,9 @@ impl Message {
             Self::Abort { .. } => "abort",
             Self::Aborted { .. } => "aborted",
             Self::Pull { .. } => "pull",
+            Self::Snapshot { .. } => "snapshot",
+            Self::Have { .. } => "have",
+            Self::Fetch { .. } => "fetch",
         }
     }
 }

@@ -15,8 +15,8 @@ use dnode_protocol::limits::{
     TENSOR_PAYLOAD_BYTES_MAX,
 };
 use dnode_protocol::{
-    Clock, ExchangeId, FragmentId, Heartbeat, Information, Message, PeerId, Phase, RunField,
-    RunSpec,
+    Clock, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, PeerId, Phase,
+    RunField, RunSpec, Terms, Versions,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
@@ -108,6 +108,28 @@ fn phase() -> impl Strategy<Value = Phase> {
     prop_oneof![Just(Phase::Joining), Just(Phase::Training), Just(Phase::Finished)]
 }
 
+fn origin() -> impl Strategy<Value = Origin> {
+    (any::<[u8; 32]>(), any::<u64>())
+        .prop_map(|(key, incarnation)| Origin { peer: PeerId::from_public_key(key), incarnation })
+}
+
+fn versions() -> impl Strategy<Value = Versions> {
+    vec((origin(), any::<u64>()), 0..8).prop_map(|mut entries| {
+        entries.sort_unstable();
+        entries.dedup_by_key(|entry| entry.0);
+        Versions { entries }
+    })
+}
+
+fn terms() -> impl Strategy<Value = Terms> {
+    (clock(), 1..=u32::MAX, information()).prop_map(|(clock, mass, information)| Terms {
+        clock,
+        mass,
+        codec: Codec::F32,
+        information,
+    })
+}
+
 /// Messages about the run and the peer itself.
 fn introduction() -> impl Strategy<Value = Message> {
     prop_oneof![
@@ -117,14 +139,16 @@ fn introduction() -> impl Strategy<Value = Message> {
             ours,
             theirs
         }),
-        (clock(), any::<u64>(), any::<u32>(), phase()).prop_map(
-            |(clock, samples, step_micros, phase)| Message::Heartbeat(Heartbeat {
+        (clock(), any::<u64>(), any::<(u32, u32)>(), phase()).prop_map(
+            |(clock, samples, (step_micros, batch), phase)| Message::Heartbeat(Heartbeat {
                 clock,
                 samples,
                 step_micros,
+                batch,
                 phase
             })
         ),
+        versions().prop_map(|versions| Message::Have { versions }),
         Just(Message::Goodbye),
     ]
 }
@@ -132,17 +156,26 @@ fn introduction() -> impl Strategy<Value = Message> {
 /// Messages of an exchange.
 fn dialogue() -> impl Strategy<Value = Message> {
     prop_oneof![
-        (exchange(), fragment(), clock(), information()).prop_map(
-            |(exchange, fragment, clock, information)| Message::Propose {
+        (exchange(), fragment(), terms()).prop_map(|(exchange, fragment, terms)| {
+            Message::Propose { exchange, fragment, terms }
+        }),
+        (exchange(), terms()).prop_map(|(exchange, terms)| Message::Accept { exchange, terms }),
+        (exchange(), clock(), information(), versions()).prop_map(
+            |(exchange, clock, information, versions)| Message::Snapshot {
                 exchange,
-                fragment,
                 clock,
-                information
+                information,
+                versions
             }
         ),
-        (exchange(), clock(), information()).prop_map(|(exchange, clock, information)| {
-            Message::Accept { exchange, clock, information }
-        }),
+        (exchange(), fragment(), origin(), 1..=u64::MAX).prop_map(
+            |(exchange, fragment, origin, number)| Message::Fetch {
+                exchange,
+                fragment,
+                origin,
+                number
+            }
+        ),
         exchange().prop_map(|exchange| Message::Busy { exchange }),
         (exchange(), clock()).prop_map(|(exchange, clock)| Message::Stale { exchange, clock }),
         exchange().prop_map(|exchange| Message::Ack { exchange }),
@@ -375,7 +408,7 @@ fn each_broken_limit_of_a_tensor_header_is_named() {
     };
     assert!(matches!(byte(0, 0), DecodeError::Magic(_)));
     assert!(matches!(byte(4, 99), DecodeError::Version(99)));
-    assert!(matches!(byte(5, 4), DecodeError::Leg(4)));
+    assert!(matches!(byte(5, 5), DecodeError::Leg(5)));
     assert!(matches!(byte(6, 10), DecodeError::Codec(10)));
     assert!(matches!(byte(7, 1), DecodeError::Reserved(1)));
     assert!(matches!(with(64, 4096), DecodeError::Fragment(FragmentId(4096))));

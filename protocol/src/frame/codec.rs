@@ -4,6 +4,8 @@
 //! the end of a tensor. So every frame decodes by itself, and its length follows from the number of
 //! its elements. The arithmetic is in the trainer; the bytes are in `docs/protocol.md`, section 6.
 
+use wincode::{SchemaRead, SchemaWrite};
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -31,7 +33,7 @@ pub const RUNNING_WEIGHT_ELEMENTS: usize = 2;
 const WORD_BYTES: usize = 4;
 
 /// How the elements of a tensor are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, SchemaRead, SchemaWrite)]
 #[repr(u8)]
 pub enum Codec {
     /// IEEE 754 binary32, little-endian, four bytes each.

@@ -9,7 +9,7 @@ use crate::limits::{
     CONTROL_BYTES_MAX, INFORMATION_MAX, PROTOCOL_VERSION, RUN_FIELD_NAME_BYTES_MAX,
     RUN_FIELD_VALUE_BYTES_MAX, RUN_FIELDS_MAX,
 };
-use crate::{Clock, FragmentId, Information, Message, PeerId, RunField};
+use crate::{FragmentId, Information, Message, Origin, RunField, Terms, Versions};
 
 /// Length of [`ControlHeader`] on the wire, bytes.
 pub const CONTROL_HEADER_BYTES: usize = 5;
@@ -19,7 +19,7 @@ pub const CONTROL_HEADER_BYTES: usize = 5;
 /// wincode checks a length prefix against this before it allocates, so a lying prefix costs
 /// nothing.
 const SEQUENCE_BYTES_MAX: usize = max(
-    max(INFORMATION_MAX * size_of::<(PeerId, Clock)>(), RUN_FIELDS_MAX * size_of::<RunField>()),
+    max(INFORMATION_MAX * size_of::<(Origin, u64)>(), RUN_FIELDS_MAX * size_of::<RunField>()),
     max(RUN_FIELD_NAME_BYTES_MAX, RUN_FIELD_VALUE_BYTES_MAX),
 );
 
@@ -108,12 +108,21 @@ fn check(message: &Message) -> Result<(), MessageError> {
     match message {
         Message::Hello { run, .. } => Ok(run.check()?),
         Message::Refuse { field, ours, theirs } => check_refusal(field, ours, theirs),
-        Message::Propose { fragment, information, .. } => {
+        Message::Propose { fragment, terms, .. } => {
             check_fragment(*fragment)?;
-            check_information(information)
+            check_terms(terms)
         }
-        Message::Accept { information, .. } => check_information(information),
+        Message::Accept { terms, .. } => check_terms(terms),
         Message::Pull { fragment, .. } => check_fragment(*fragment),
+        Message::Snapshot { information, versions, .. } => {
+            check_information(information)?;
+            check_versions(versions)
+        }
+        Message::Have { versions } => check_versions(versions),
+        Message::Fetch { fragment, number, .. } => {
+            check_fragment(*fragment)?;
+            if *number == 0 { Err(MessageError::Zero("number of a contribution")) } else { Ok(()) }
+        }
         Message::Heartbeat(_)
         | Message::Goodbye
         | Message::Busy { .. }
@@ -141,23 +150,42 @@ fn check_fragment(fragment: FragmentId) -> Result<(), MessageError> {
     }
 }
 
+fn check_terms(terms: &Terms) -> Result<(), MessageError> {
+    if terms.mass == 0 {
+        return Err(MessageError::Zero("mass"));
+    }
+    check_information(&terms.information)
+}
+
 fn check_information(information: &Information) -> Result<(), MessageError> {
-    let entries = &information.entries;
+    check_sorted(&information.entries)
+        .map_err(|at| at.map_or_else(too_many, |(peer, _)| MessageError::InformationOrder(peer)))
+}
+
+fn check_versions(versions: &Versions) -> Result<(), MessageError> {
+    check_sorted(&versions.entries).map_err(|at| {
+        at.map_or_else(too_many, |(origin, _)| MessageError::InformationOrder(origin.peer))
+    })
+}
+
+const fn too_many() -> MessageError {
+    MessageError::InformationLength
+}
+
+/// Checks length and order; the entry out of order, or `None` when there are too many.
+fn check_sorted<K: Copy + Ord, V: Copy>(entries: &[(K, V)]) -> Result<(), Option<(K, V)>> {
     if entries.len() > INFORMATION_MAX {
-        return Err(MessageError::InformationLength(entries.len()));
+        return Err(None);
     }
-    for pair in entries.windows(2) {
-        if pair[0].0 >= pair[1].0 {
-            return Err(MessageError::InformationOrder(pair[1].0));
-        }
-    }
-    Ok(())
+    let broken = entries.windows(2).find(|pair| pair[0].0 >= pair[1].0);
+    broken.map_or(Ok(()), |pair| Err(Some(pair[1])))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ExchangeId, RunSpec};
+    use crate::frame::Codec;
+    use crate::{Clock, ExchangeId, PeerId, RunSpec};
 
     fn exchange() -> ExchangeId {
         ExchangeId { initiator: PeerId::from_public_key([1; 32]), incarnation: 2, sequence: 3 }
@@ -193,11 +221,9 @@ mod tests {
         let peer = |n| PeerId::from_public_key([n; 32]);
         let entry = |n: u8| (peer(n), Clock(1));
         let accept = |entries: Vec<(PeerId, Clock)>| {
-            encode_control(&Message::Accept {
-                exchange: exchange(),
-                clock: Clock(1),
-                information: Information { entries },
-            })
+            let information = Information { entries };
+            let terms = Terms { clock: Clock(1), mass: 1, codec: Codec::F32, information };
+            encode_control(&Message::Accept { exchange: exchange(), terms })
         };
         assert!(accept((0..64).map(entry).collect()).is_ok());
         assert!(accept((0..65).map(entry).collect()).is_err());

@@ -16,14 +16,17 @@ pub enum MessageError {
     #[error("accept the run specification of a hello")]
     Run(#[from] RunSpecError),
     /// More than [`INFORMATION_MAX`] entries.
-    #[error("hold {0} information entries: at most {INFORMATION_MAX}")]
-    InformationLength(usize),
+    #[error("hold a list of clocks or versions: at most {INFORMATION_MAX} entries")]
+    InformationLength,
     /// Information entries are not sorted by peer, or one peer occurs twice.
     #[error("hold information: the entry of peer {0} is double or out of order")]
     InformationOrder(PeerId),
     /// No model has that many fragments.
     #[error("name fragment {0}: a model has at most {FRAGMENTS_MAX} fragments")]
     Fragment(FragmentId),
+    /// A number that counts from 1 is 0.
+    #[error("name {0} 0: it is at least 1")]
+    Zero(&'static str),
     /// A text of a refusal is too long.
     #[error(
         "refuse over \"{0}\": a field has at most {RUN_FIELD_NAME_BYTES_MAX} bytes, a value {RUN_FIELD_VALUE_BYTES_MAX}"

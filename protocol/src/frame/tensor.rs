@@ -33,6 +33,8 @@ pub enum Leg {
     Snapshot = 2,
     /// A piece of a ring all-reduce, to the next peer of the ring.
     Ring = 3,
+    /// A contribution, to the peer that fetches it.
+    Contribution = 4,
 }
 
 impl TryFrom<u8> for Leg {
@@ -44,6 +46,7 @@ impl TryFrom<u8> for Leg {
             1 => Ok(Self::Reply),
             2 => Ok(Self::Snapshot),
             3 => Ok(Self::Ring),
+            4 => Ok(Self::Contribution),
             other => Err(DecodeError::Leg(other)),
         }
     }

@@ -1,0 +1,427 @@
+//! Rule `delta-set`: every contribution reaches everybody, by version vectors and fetching.
+//!
+//! A replica is the sum of the contributions it contains, whatever the order (a grow-only set,
+//! Shapiro et al. 2011), so two replicas with equal [`Versions`] are equal bit by bit. Peers tell
+//! their neighbours what they have; who lacks something asks one that has it. Loss and duplication
+//! change nothing: what is lacking is asked for again, what is contained is never added twice.
+
+use std::collections::BTreeMap;
+
+use dnode_protocol::limits::INFORMATION_MAX;
+use dnode_protocol::{
+    Clock, ExchangeId, FragmentId, Message, Origin, PeerId, Phase, Time, Versions,
+};
+use rand::RngExt;
+
+use crate::gossip::Gossip;
+use crate::membership::Standing;
+use crate::{ContributionId, Event, Failure, Mixing, Offence, Output, RefusedMix};
+
+/// Contributions of one origin to one fragment that are kept for others, beyond which a peer that
+/// lacks one pulls the whole fragment.
+const KEPT_MAX: u64 = 8;
+/// Contributions asked for at a time.
+pub(crate) const FETCHES_MAX: usize = 16;
+/// Commits whose contributions a counting neighbour may lack before the next commit waits: without
+/// this, queues on slow links grow without end and the run diverges (algorithms §2.3).
+const BACKLOG_MAX: u64 = 2;
+
+/// What a peer knows of contributions.
+#[derive(Clone, Debug)]
+pub(crate) struct Sharing {
+    /// Number of the own newest contribution.
+    number: u64,
+    /// Of each fragment, what the replica contains.
+    versions: Vec<BTreeMap<Origin, u64>>,
+    /// The contributions that the driver keeps, with their authors' clocks.
+    kept: BTreeMap<ContributionId, Clock>,
+    /// Asked for, by sequence number.
+    open: BTreeMap<u64, Fetch>,
+    /// When to tell the neighbours what there is.
+    tell_at: Option<Time>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Fetch {
+    contribution: ContributionId,
+    donor: PeerId,
+    deadline: Time,
+    /// The author's clock, once the contribution is here and being added.
+    adding: Option<Clock>,
+}
+
+impl Sharing {
+    pub(crate) fn new(fragments: usize) -> Self {
+        Self {
+            number: 0,
+            versions: vec![BTreeMap::new(); fragments],
+            kept: BTreeMap::new(),
+            open: BTreeMap::new(),
+            tell_at: None,
+        }
+    }
+
+    pub(crate) fn next_deadline(&self) -> Time {
+        let waiting = self.open.values().filter(|fetch| fetch.adding.is_none());
+        let fetch = waiting.map(|fetch| fetch.deadline).min().unwrap_or(Time::NEVER);
+        fetch.min(self.tell_at.unwrap_or(Time::NEVER))
+    }
+
+    /// What `fragment` contains.
+    pub(crate) fn of(&self, fragment: FragmentId) -> Versions {
+        let versions = self.versions.get(fragment.0 as usize);
+        let entries = versions.into_iter().flatten().map(|(origin, number)| (*origin, *number));
+        Versions { entries: entries.take(INFORMATION_MAX).collect() }
+    }
+
+    /// What every fragment contains.
+    fn common(&self) -> Versions {
+        let Some((first, others)) = self.versions.split_first() else {
+            return Versions::default();
+        };
+        let least = |origin: &Origin, number: u64| {
+            let elsewhere = others.iter().map(|v| v.get(origin).copied().unwrap_or(0));
+            elsewhere.fold(number, u64::min)
+        };
+        let entries = first.iter().map(|(origin, number)| (*origin, least(origin, *number)));
+        Versions { entries: entries.take(INFORMATION_MAX).collect() }
+    }
+
+    fn contained(&self, fragment: FragmentId, origin: &Origin) -> u64 {
+        let versions = self.versions.get(fragment.0 as usize);
+        versions.and_then(|v| v.get(origin)).copied().unwrap_or(0)
+    }
+
+    fn is_asked_for(&self, fragment: FragmentId, origin: &Origin) -> bool {
+        self.open.values().any(|fetch| {
+            fetch.contribution.fragment == fragment && fetch.contribution.origin == *origin
+        })
+    }
+}
+
+/// What `versions` says of `origin`; 0 when it says nothing.
+fn number_of(versions: &Versions, origin: &Origin) -> u64 {
+    let at = versions.entries.binary_search_by_key(origin, |(known, _)| *known);
+    at.map_or(0, |index| versions.entries[index].1)
+}
+
+impl Gossip {
+    const fn origin(&self) -> Origin {
+        Origin { peer: self.me, incarnation: self.incarnation }
+    }
+
+    /// What `fragment` contains, for whoever compares replicas.
+    #[must_use]
+    pub fn versions(&self, fragment: FragmentId) -> Versions {
+        self.sharing.of(fragment)
+    }
+
+    /// The commit just reported contributes to every fragment.
+    pub(crate) fn publish(&mut self, now: Time) {
+        if self.config.mixing != Mixing::Set {
+            return;
+        }
+        self.sharing.number += 1;
+        let (origin, number, clock) = (self.origin(), self.sharing.number, self.clock);
+        for fragment in (0..self.fragments).map(FragmentId) {
+            self.sharing.kept.insert(ContributionId { origin, number, fragment }, clock);
+            if let Some(versions) = self.sharing.versions.get_mut(fragment.0 as usize) {
+                versions.insert(origin, number);
+            }
+        }
+        self.output(Output::Publish { origin, number });
+        self.tell_have(now);
+        self.drop_contributions();
+    }
+
+    /// Tells all neighbours what every fragment contains.
+    fn tell_have(&mut self, now: Time) {
+        self.sharing.tell_at = None;
+        let versions = self.sharing.common();
+        let peers: Vec<PeerId> = self.members.iter().map(|(peer, _)| *peer).collect();
+        for peer in peers {
+            let versions = versions.clone();
+            self.send(peer, Message::Have { versions }, now);
+        }
+    }
+
+    pub(crate) fn introduce_versions(&mut self, to: PeerId, now: Time) {
+        if self.config.mixing == Mixing::Set {
+            let versions = self.sharing.common();
+            self.send(to, Message::Have { versions }, now);
+        }
+    }
+
+    pub(crate) fn heard_have(&mut self, from: PeerId, versions: Versions, now: Time) {
+        if self.config.mixing != Mixing::Set {
+            return self.offended(from, Offence::Garbage, now);
+        }
+        if let Some(member) = self.members.get_mut(&from) {
+            member.has = versions;
+        }
+        self.drop_contributions();
+        self.fetch_missing(now);
+        self.update_limit();
+    }
+
+    /// Asks for what neighbours have and this replica lacks, oldest first, from its author if that is
+    /// a neighbour, else from one drawn at random.
+    pub(crate) fn fetch_missing(&mut self, now: Time) {
+        if self.config.mixing != Mixing::Set || self.catch_up.is_some() || self.leaving {
+            return;
+        }
+        for fragment in (0..self.fragments).map(FragmentId) {
+            if self.leases.contains_key(&fragment) {
+                continue;
+            }
+            for (contribution, donors) in self.missing(fragment, now) {
+                if self.sharing.open.len() >= FETCHES_MAX {
+                    return;
+                }
+                self.fetch(contribution, &donors, now);
+            }
+        }
+    }
+
+    /// The next contribution of each origin that `fragment` lacks, with who has it.
+    fn missing(&self, fragment: FragmentId, now: Time) -> Vec<(ContributionId, Vec<PeerId>)> {
+        let mut missing: BTreeMap<Origin, Vec<PeerId>> = BTreeMap::new();
+        for (peer, member) in self.members.iter() {
+            if member.standing == Standing::Suspected || now < member.back_off_until {
+                continue;
+            }
+            for (origin, number) in &member.has.entries {
+                if *number > self.sharing.contained(fragment, origin) {
+                    missing.entry(*origin).or_default().push(*peer);
+                }
+            }
+        }
+        let known = self.sharing.versions.get(fragment.0 as usize);
+        let room = |origin: &Origin| {
+            known.is_some_and(|v| v.contains_key(origin) || v.len() < INFORMATION_MAX)
+        };
+        missing
+            .into_iter()
+            .filter(|(origin, _)| room(origin) && !self.sharing.is_asked_for(fragment, origin))
+            .map(|(origin, donors)| {
+                let number = self.sharing.contained(fragment, &origin) + 1;
+                (ContributionId { origin, number, fragment }, donors)
+            })
+            .collect()
+    }
+
+    fn fetch(&mut self, contribution: ContributionId, donors: &[PeerId], now: Time) {
+        let author = donors.iter().find(|donor| **donor == contribution.origin.peer);
+        let index = self.rng.random_range(0..donors.len().max(1));
+        let Some(donor) = author.or_else(|| donors.get(index)).copied() else {
+            return;
+        };
+        let sequence = self.take_sequence();
+        let exchange = self.exchange_id(sequence);
+        let deadline = now + self.lease(&donor);
+        let ContributionId { origin, number, fragment } = contribution;
+        // A snapshot may lack what this peer itself has published and still keeps.
+        let adding = self.sharing.kept.get(&contribution).copied();
+        self.sharing.open.insert(sequence, Fetch { contribution, donor, deadline, adding });
+        if adding.is_some() {
+            return self.output(Output::Include { exchange, contribution });
+        }
+        let leg = dnode_protocol::frame::Leg::Contribution;
+        self.output(Output::Expect { exchange, from: donor, leg, fragment });
+        self.send(donor, Message::Fetch { exchange, fragment, origin, number }, now);
+    }
+
+    /// A neighbour asks for a contribution.
+    pub(crate) fn fetched(
+        &mut self,
+        from: PeerId,
+        exchange: ExchangeId,
+        contribution: ContributionId,
+        now: Time,
+    ) {
+        let set = self.config.mixing == Mixing::Set;
+        if exchange.initiator != from || contribution.fragment.0 >= self.fragments || !set {
+            return self.offended(from, Offence::Garbage, now);
+        }
+        if let Some(clock) = self.sharing.kept.get(&contribution).copied() {
+            let to = from;
+            return self.output(Output::SendContribution { to, exchange, contribution, clock });
+        }
+        let had = self.sharing.contained(contribution.fragment, &contribution.origin);
+        if had >= contribution.number {
+            // It is in the replica and no longer kept by itself.
+            let clock = self.clock;
+            self.send(from, Message::Stale { exchange, clock }, now);
+        } else {
+            self.send(from, Message::Busy { exchange }, now);
+        }
+    }
+
+    pub(crate) fn contribution_received(
+        &mut self,
+        from: PeerId,
+        exchange: ExchangeId,
+        clock: Clock,
+    ) {
+        if exchange != self.exchange_id(exchange.sequence) {
+            return;
+        }
+        let open = self.sharing.open.get_mut(&exchange.sequence);
+        let Some(fetch) = open.filter(|fetch| fetch.donor == from && fetch.adding.is_none()) else {
+            return;
+        };
+        fetch.adding = Some(clock);
+        let contribution = fetch.contribution;
+        self.output(Output::Include { exchange, contribution });
+    }
+
+    pub(crate) fn is_fetch(&self, exchange: ExchangeId) -> bool {
+        exchange == self.exchange_id(exchange.sequence)
+            && self.sharing.open.contains_key(&exchange.sequence)
+    }
+
+    /// The trainer has added a contribution.
+    pub(crate) fn included(&mut self, exchange: ExchangeId, now: Time) {
+        let Some(fetch) = self.sharing.open.remove(&exchange.sequence) else {
+            return;
+        };
+        let (ContributionId { origin, number, fragment }, adding) =
+            (fetch.contribution, fetch.adding.unwrap_or_default());
+        if let Some(versions) = self.sharing.versions.get_mut(fragment.0 as usize) {
+            versions.insert(origin, number);
+        }
+        self.sharing.kept.insert(fetch.contribution, adding);
+        let heard = self.heard_of(&origin.peer);
+        let clock = adding.min(heard);
+        self.information.raise(fragment, &origin.peer, clock);
+        let (contribution, age) = (fetch.contribution, heard.ahead_of(clock));
+        self.output(Output::Forget { exchange });
+        self.event(Event::Included { contribution, age });
+        self.sharing.tell_at.get_or_insert(now + self.config.announce_min);
+        self.drop_contributions();
+        self.fetch_missing(now);
+        self.update_limit();
+    }
+
+    pub(crate) fn include_refused(&mut self, exchange: ExchangeId, why: RefusedMix, now: Time) {
+        let Some(fetch) = self.end_fetch(exchange.sequence) else {
+            return;
+        };
+        let (peer, failure) = (fetch.donor, Failure::BadParameters);
+        self.event(Event::Failed { exchange, peer, failure });
+        if why == RefusedMix::BadParameters {
+            self.offended(peer, Offence::BadParameters, now);
+        }
+    }
+
+    /// Whether `exchange` is one of our fetches; `gone` is whether the donor no longer keeps it.
+    pub(crate) fn fetch_refused(
+        &mut self,
+        from: PeerId,
+        exchange: ExchangeId,
+        gone: bool,
+        now: Time,
+    ) -> bool {
+        if !self.is_fetch(exchange) {
+            return false;
+        }
+        let open = self.sharing.open.get(&exchange.sequence);
+        if open.is_none_or(|fetch| fetch.donor != from || fetch.adding.is_some()) {
+            return true;
+        }
+        self.end_fetch(exchange.sequence);
+        if gone {
+            self.begin_catch_up(now);
+        }
+        true
+    }
+
+    fn end_fetch(&mut self, sequence: u64) -> Option<Fetch> {
+        let fetch = self.sharing.open.remove(&sequence)?;
+        self.output(Output::Forget { exchange: self.exchange_id(sequence) });
+        Some(fetch)
+    }
+
+    pub(crate) fn lose_fetches(&mut self, peer: PeerId) {
+        let open = &self.sharing.open;
+        let lost = open.iter().filter(|(_, fetch)| fetch.donor == peer && fetch.adding.is_none());
+        let lost: Vec<u64> = lost.map(|(sequence, _)| *sequence).collect();
+        for sequence in lost {
+            self.end_fetch(sequence);
+        }
+    }
+
+    /// A replica that is replaced needs no contributions meanwhile.
+    pub(crate) fn drop_fetches(&mut self) {
+        let open = &self.sharing.open;
+        let waiting = open.iter().filter(|(_, fetch)| fetch.adding.is_none());
+        let waiting: Vec<u64> = waiting.map(|(sequence, _)| *sequence).collect();
+        for sequence in waiting {
+            self.end_fetch(sequence);
+        }
+    }
+
+    pub(crate) fn fetch_deadlines(&mut self, now: Time) {
+        if self.config.mixing != Mixing::Set {
+            return;
+        }
+        if self.sharing.tell_at.is_some_and(|time| now >= time) {
+            self.tell_have(now);
+        }
+        let open = &self.sharing.open;
+        let late = open.iter().filter(|(_, fetch)| fetch.adding.is_none() && now >= fetch.deadline);
+        let late: Vec<(u64, PeerId)> = late.map(|(at, fetch)| (*at, fetch.donor)).collect();
+        for (sequence, donor) in late {
+            self.stalled(donor, now);
+            self.end_fetch(sequence);
+        }
+        self.fetch_missing(now);
+    }
+
+    /// The fragment was replaced by a snapshot that contains `versions`.
+    pub(crate) fn adopt_versions(&mut self, fragment: FragmentId, versions: &Versions) {
+        if let Some(known) = self.sharing.versions.get_mut(fragment.0 as usize) {
+            *known = versions.entries.iter().copied().collect();
+        }
+    }
+
+    /// Drops what every neighbour contains, and what is beyond the bound.
+    fn drop_contributions(&mut self) {
+        let counting = |(_, member): &(&PeerId, &crate::Member)| {
+            member.standing != Standing::Suspected && member.phase != Phase::Joining
+        };
+        let has: Vec<&Versions> =
+            self.members.iter().filter(counting).map(|(_, member)| &member.has).collect();
+        let everywhere = |origin: &Origin| {
+            has.iter().map(|versions| number_of(versions, origin)).min().unwrap_or(0)
+        };
+        let dropped: Vec<ContributionId> = self
+            .sharing
+            .kept
+            .keys()
+            .filter(|id| {
+                let newest = self.sharing.contained(id.fragment, &id.origin);
+                id.number <= everywhere(&id.origin) || id.number + KEPT_MAX <= newest
+            })
+            .copied()
+            .collect();
+        for contribution in dropped {
+            self.sharing.kept.remove(&contribution);
+            self.output(Output::Drop { contribution });
+        }
+    }
+
+    /// A counting neighbour that lacks more of this peer's contributions than it may.
+    pub(crate) fn backlogged(&self) -> Option<PeerId> {
+        if self.config.mixing != Mixing::Set {
+            return None;
+        }
+        let origin = self.origin();
+        let lacks = |member: &crate::Member| {
+            self.sharing.number.saturating_sub(number_of(&member.has, &origin))
+        };
+        let counting = self.members.iter().filter(|(_, member)| member.counts());
+        let mut behind = counting.filter(|(_, member)| lacks(member) > BACKLOG_MAX);
+        behind.next().map(|(peer, _)| *peer)
+    }
+}

@@ -1,0 +1,153 @@
+//! Deadlines that tune themselves: every one follows from measured times, between named limits.
+
+use std::time::Duration;
+
+use dnode_protocol::{PeerId, Time};
+
+use crate::Event;
+use crate::gossip::Gossip;
+use crate::membership::Member;
+
+/// A lease lasts this many average exchange durations (design §5: 4·RTT + 2·size/bandwidth).
+const LEASE_DURATIONS: f64 = 4.0;
+/// Weight of the newest measurement in a moving average (RFC 6298: 1/8).
+const GAIN: f64 = 0.125;
+/// A neighbour is suspected after the mean of its silences and this many of their mean deviations
+/// (RFC 6298 uses 4 for a retransmission; a wrong suspicion costs more).
+const SILENCE_DEVIATIONS: f64 = 8.0;
+/// Silences to be measured before they are trusted.
+const SILENCES_MIN: u32 = 16;
+/// The gate lasts this many rounds (algorithms §4: `T_gate`).
+const GATE_ROUNDS: u32 = 2;
+/// Shortest and longest gate. A wait below a second is noise; nobody waits longer than a minute for
+/// one peer.
+const GATE_LIMITS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
+/// A deadline that has changed by less than this factor is not reported again.
+const REPORTED_CHANGE: f64 = 1.5;
+
+/// A moving mean and mean deviation.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Estimate {
+    mean: f64,
+    deviation: f64,
+    count: u32,
+}
+
+impl Estimate {
+    pub(crate) fn add(&mut self, sample: Duration) {
+        let sample = sample.as_secs_f64();
+        if self.count == 0 {
+            (self.mean, self.deviation) = (sample, sample / 2.0);
+        } else {
+            self.deviation += GAIN * ((sample - self.mean).abs() - self.deviation);
+            self.mean += GAIN * (sample - self.mean);
+        }
+        self.count = self.count.saturating_add(1);
+    }
+
+    pub(crate) fn mean(&self) -> Option<f64> {
+        (self.count > 0).then_some(self.mean)
+    }
+}
+
+impl Gossip {
+    /// Lease for an exchange with `peer`: four times the measured duration of one, within limits.
+    pub(crate) fn lease(&self, peer: &PeerId) -> Duration {
+        let config = &self.config;
+        let measured = self.members.get(peer).and_then(|member| member.duration.mean());
+        measured.map_or(config.lease_initial, |seconds| {
+            let seconds = (LEASE_DURATIONS * seconds).clamp(0.0, config.lease_max.as_secs_f64());
+            Duration::from_secs_f64(seconds).clamp(config.lease_min, config.lease_max)
+        })
+    }
+
+    /// Silence after which `member` is suspected: what it never was before, within limits.
+    pub(crate) fn suspect_after(&self, member: &Member) -> Duration {
+        let config = &self.config;
+        let Estimate { mean, deviation, count } = member.silence;
+        if count < SILENCES_MIN {
+            return config.suspect_after;
+        }
+        let seconds =
+            (mean + SILENCE_DEVIATIONS * deviation).min(config.forget_after.as_secs_f64());
+        Duration::from_secs_f64(seconds).clamp(config.suspect_min, config.suspect_after)
+    }
+
+    /// Longest time a commit is held back by a bound: as configured, or two rounds of this peer.
+    #[must_use]
+    pub fn gate_timeout(&self) -> Duration {
+        self.config.gate_timeout.unwrap_or_else(|| {
+            let steps = u32::try_from(self.local_steps).unwrap_or(u32::MAX);
+            let round = self.step_time.saturating_mul(steps);
+            round.saturating_mul(GATE_ROUNDS).clamp(GATE_LIMITS.0, GATE_LIMITS.1)
+        })
+    }
+
+    /// When the gate of the present hold ends; never under the policy that waits.
+    pub(crate) fn gate_ends(&self) -> Option<Time> {
+        let since = self.held_since?;
+        match self.config.policy {
+            crate::Policy::DownWeight => Some(since + self.gate_timeout()),
+            crate::Policy::Drop => Some(since),
+            crate::Policy::Block => None,
+        }
+    }
+
+    /// Says what the deadlines are, and why, when one has changed much.
+    pub(crate) fn report_deadlines(&mut self) {
+        if self.config.policy == crate::Policy::DownWeight {
+            let why = match self.config.gate_timeout {
+                Some(_) => "as configured",
+                None => "two rounds at the measured step time",
+            };
+            self.report_deadline(("gate", None), self.gate_timeout(), why);
+        }
+        let measured: Vec<(PeerId, Duration, Duration)> = self
+            .members
+            .iter()
+            .filter(|(_, member)| member.duration.count > 0)
+            .map(|(peer, member)| (*peer, self.lease(peer), self.suspect_after(member)))
+            .collect();
+        for (peer, lease, suspect) in measured {
+            self.report_deadline(("lease", Some(peer)), lease, "four measured exchanges");
+            let why = "the mean of its measured silences and eight deviations";
+            self.report_deadline(("suspicion", Some(peer)), suspect, why);
+        }
+        let members = &self.members;
+        let known = |peer: &Option<PeerId>| peer.is_none_or(|peer| members.get(&peer).is_some());
+        self.reported.retain(|(_, peer), _| known(peer));
+    }
+
+    fn report_deadline(
+        &mut self,
+        key: (&'static str, Option<PeerId>),
+        value: Duration,
+        why: &'static str,
+    ) {
+        let before = self.reported.get(&key).map_or(0.0, Duration::as_secs_f64);
+        let ratio = value.as_secs_f64() / before;
+        if before > 0.0 && ratio < REPORTED_CHANGE && ratio > 1.0 / REPORTED_CHANGE {
+            return;
+        }
+        self.reported.insert(key, value);
+        let (name, peer) = key;
+        self.event(Event::Deadline { name, peer, value, why });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_estimate_follows_its_samples() {
+        let mut estimate = Estimate::default();
+        assert_eq!(estimate.mean(), None);
+        for _ in 0..100 {
+            estimate.add(Duration::from_millis(250));
+        }
+        assert!((estimate.mean - 0.25).abs() < 1e-9 && estimate.deviation < 1e-3);
+        estimate.add(Duration::from_millis(1050));
+        assert!((estimate.mean - 0.35).abs() < 1e-6 && estimate.deviation > 0.09);
+    }
+}

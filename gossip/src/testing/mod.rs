@@ -1,0 +1,341 @@
+//! A core with a replica, and two of them on a link: for tests and for the simulator.
+//!
+//! A [`Host`] is what a driver is in the real process: it keeps the numbers that belong to open
+//! exchanges and carries out what the core asks on a [`Replica`], which may be a [`Toy`].
+//! Trainer work waits in a queue, so a caller decides how long it takes.
+
+mod pair;
+mod toy;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use dnode_protocol::frame::{Codec, Leg};
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Information, Message, PeerId, Terms, Time};
+
+use crate::gossip::Start;
+use crate::{Config, ContributionId, Event, Gossip, Input, Output, RefusedMix, Role};
+pub use pair::Pair;
+pub use toy::{Bytes, Replica, Toy, ToyRule, numbers};
+
+/// What a host wants done outside itself.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Carry a control message.
+    Message {
+        /// The receiver.
+        to: PeerId,
+        /// The message.
+        message: Message,
+    },
+    /// Carry a tensor.
+    Tensor {
+        /// The receiver.
+        to: PeerId,
+        /// The exchange.
+        exchange: ExchangeId,
+        /// Which leg.
+        leg: Leg,
+        /// The sender's clock when it read the numbers.
+        clock: Clock,
+        /// The numbers.
+        numbers: Bytes,
+    },
+    /// Close the connection.
+    Disconnect {
+        /// The peer.
+        peer: PeerId,
+        /// For how long not to connect again.
+        back_off: Duration,
+    },
+    /// Note what happened.
+    Event(Event),
+}
+
+/// A gossip core, a replica and what is kept for open exchanges.
+#[derive(Debug)]
+pub struct Host {
+    /// The core.
+    pub core: Gossip,
+    /// The replica.
+    pub replica: Box<dyn Replica>,
+    /// The replica's clock; ahead of the core's between a commit and its report.
+    pub clock: Clock,
+    /// What the core last allowed.
+    pub limit: Clock,
+    /// Whether the core lets the trainer do steps.
+    pub training: bool,
+    /// Local steps per commit that the core asks for.
+    pub local_steps: u64,
+    /// Peers that a commit is shared among.
+    pub peers: usize,
+    /// Rounds that have ended.
+    pub rounds_done: u64,
+    /// A planted defect: numbers are kept for ever.
+    pub hoards: bool,
+    expected: BTreeMap<ExchangeId, (PeerId, Leg)>,
+    kept: BTreeMap<ExchangeId, Bytes>,
+    contributions: BTreeMap<ContributionId, Bytes>,
+    /// Of the last commit, until the core has numbered them.
+    unpublished: Vec<Bytes>,
+    tasks: VecDeque<Output>,
+    effects: Vec<Effect>,
+}
+
+impl Host {
+    /// A host with this replica.
+    #[must_use]
+    pub fn new(start: Start, config: Config, replica: impl Replica + 'static, now: Time) -> Self {
+        Self {
+            local_steps: config.pace.local_steps,
+            peers: 1,
+            core: Gossip::new(start, config, now),
+            replica: Box::new(replica),
+            clock: start.clock,
+            limit: Clock(u64::MAX),
+            training: true,
+            rounds_done: 0,
+            hoards: false,
+            expected: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            contributions: BTreeMap::new(),
+            unpublished: Vec::new(),
+            tasks: VecDeque::new(),
+            effects: Vec::new(),
+        }
+    }
+
+    /// Feeds one input and carries out what is not trainer work.
+    pub fn handle(&mut self, input: Input, now: Time) {
+        self.core.handle(input, now);
+        while let Some(output) = self.core.poll_output() {
+            self.carry_out(output);
+        }
+    }
+
+    fn carry_out(&mut self, output: Output) {
+        match output {
+            Output::Send { to, message } => self.effects.push(Effect::Message { to, message }),
+            Output::Expect { exchange, from, leg, .. } => {
+                self.expected.insert(exchange, (from, leg));
+            }
+            Output::SendTensor { to, exchange, leg, clock, .. } => {
+                if let Some(numbers) = self.kept.get(&exchange).cloned() {
+                    self.effects.push(Effect::Tensor { to, exchange, leg, clock, numbers });
+                }
+            }
+            Output::SendContribution { to, exchange, contribution, clock } => {
+                let leg = Leg::Contribution;
+                if let Some(numbers) = self.contributions.get(&contribution).cloned() {
+                    self.effects.push(Effect::Tensor { to, exchange, leg, clock, numbers });
+                }
+            }
+            Output::Read { .. }
+            | Output::Mix { .. }
+            | Output::Absorb { .. }
+            | Output::Include { .. }
+            | Output::Undo { .. }
+            | Output::Adopt { .. } => self.tasks.push_back(output),
+            Output::Forget { exchange } => {
+                self.expected.remove(&exchange);
+                if !self.hoards {
+                    self.kept.remove(&exchange);
+                }
+            }
+            Output::Publish { origin, number } => {
+                for (fragment, bytes) in (0..).map(FragmentId).zip(self.unpublished.drain(..)) {
+                    let id = ContributionId { origin, number, fragment };
+                    self.contributions.insert(id, bytes);
+                }
+            }
+            Output::Drop { contribution } => {
+                self.contributions.remove(&contribution);
+            }
+            Output::Delivered { .. } => {}
+            Output::Pace { local_steps } => self.local_steps = local_steps,
+            Output::Peers(peers) => self.peers = peers,
+            Output::CommitLimit(limit) => self.limit = limit,
+            Output::Training { allowed } => self.training = allowed,
+            Output::AdoptClock(clock) => self.clock = clock,
+            Output::RoundDone => self.rounds_done += 1,
+            Output::Disconnect { peer, back_off, .. } => {
+                self.effects.push(Effect::Disconnect { peer, back_off });
+            }
+            Output::Event(event) => self.effects.push(Effect::Event(event)),
+        }
+    }
+
+    /// What is to be done outside, in order.
+    pub fn take_effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    /// Moves what is to be done outside to `effects`, which must be empty, and keeps its memory.
+    pub fn swap_effects(&mut self, effects: &mut Vec<Effect>) {
+        debug_assert!(effects.is_empty());
+        std::mem::swap(&mut self.effects, effects);
+    }
+
+    /// A tensor arrived: checked against what is expected, kept, and reported to the core.
+    pub fn tensor(&mut self, from: PeerId, tensor: (ExchangeId, Leg, Clock, Bytes), now: Time) {
+        let (exchange, leg, clock, numbers) = tensor;
+        if self.expected.get(&exchange) != Some(&(from, leg)) {
+            return;
+        }
+        self.expected.remove(&exchange);
+        self.kept.insert(exchange, numbers);
+        self.handle(Input::TensorReceived { from, exchange, leg, clock }, now);
+    }
+
+    /// Whether trainer work waits.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        !self.tasks.is_empty()
+    }
+
+    /// Pieces of trainer work that wait.
+    #[must_use]
+    pub fn works(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// The piece of trainer work that is done next.
+    #[must_use]
+    pub fn next_work(&self) -> Option<&Output> {
+        self.tasks.front()
+    }
+
+    /// Changes the piece of trainer work that is done next: for planted defects.
+    pub fn next_work_mut(&mut self) -> Option<&mut Output> {
+        self.tasks.front_mut()
+    }
+
+    /// Queues the piece of trainer work that is done next a second time: a planted defect.
+    pub fn repeat_next_work(&mut self) {
+        self.tasks.extend(self.tasks.front().cloned());
+    }
+
+    /// The values of a fragment of the model; `None` beyond its last one.
+    #[must_use]
+    pub fn fragment(&self, fragment: FragmentId) -> Option<Vec<f64>> {
+        (fragment.0 < self.core.fragments()).then(|| self.replica.values(fragment))
+    }
+
+    /// Numbers kept for open exchanges: fragments in memory.
+    #[must_use]
+    pub fn kept(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// Contributions kept for others.
+    #[must_use]
+    pub fn contributions(&self) -> usize {
+        self.contributions.len()
+    }
+
+    /// Does one piece of trainer work, reports it to the core and returns the report.
+    pub fn work(&mut self, now: Time) -> Option<Input> {
+        let task = self.tasks.pop_front()?;
+        let answer = self.obey(task);
+        self.handle(answer.clone(), now);
+        Some(answer)
+    }
+
+    fn obey(&mut self, task: Output) -> Input {
+        match task {
+            Output::Read { exchange, fragment, what } => {
+                self.kept.insert(exchange, self.replica.read(fragment, what));
+                Input::FragmentRead { exchange, clock: self.clock }
+            }
+            Output::Mix { exchange, fragment, role, weight, codec, clock_max } => {
+                if self.clock > clock_max {
+                    return Input::MixRefused { exchange, reason: RefusedMix::TooOld };
+                }
+                let kept = self.kept.get(&exchange).cloned().unwrap_or_default();
+                let mixed = match role {
+                    Role::Initiator => self.replica.apply(fragment, weight, &kept),
+                    Role::Responder => {
+                        let reply = self.replica.answer(fragment, weight, codec, &kept);
+                        reply.map(|reply| self.kept.insert(exchange, reply)).is_some()
+                    }
+                };
+                self.mixed(exchange, mixed)
+            }
+            Output::Absorb { exchange, fragment, from, weight } => {
+                let kept = self.kept.get(&exchange).cloned().unwrap_or_default();
+                let absorbed = self.replica.absorb(fragment, weight, from, &kept);
+                self.mixed(exchange, absorbed)
+            }
+            Output::Include { exchange, contribution } => {
+                let own = || self.contributions.get(&contribution).cloned();
+                let bytes = self.kept.get(&exchange).cloned().or_else(own).unwrap_or_default();
+                let included = self.replica.include(contribution.fragment, &bytes);
+                if included {
+                    self.contributions.insert(contribution, bytes);
+                }
+                self.mixed(exchange, included)
+            }
+            Output::Undo { exchange, fragment, weight } => {
+                let difference = self.kept.get(&exchange).cloned().unwrap_or_default();
+                self.replica.undo(fragment, weight, &difference);
+                Input::Undone { exchange }
+            }
+            Output::Adopt { exchange, fragment } => {
+                let adopted = self
+                    .kept
+                    .remove(&exchange)
+                    .is_some_and(|snapshot| self.replica.adopt(fragment, &snapshot));
+                if adopted {
+                    Input::Adopted { exchange }
+                } else {
+                    Input::MixRefused { exchange, reason: RefusedMix::BadParameters }
+                }
+            }
+            other => unreachable!("{other:?} is not trainer work"),
+        }
+    }
+
+    fn mixed(&self, exchange: ExchangeId, done: bool) -> Input {
+        if done {
+            Input::Mixed { exchange, clock: self.clock }
+        } else {
+            Input::MixRefused { exchange, reason: RefusedMix::BadParameters }
+        }
+    }
+
+    /// Does an outer step that moves every parameter by `increment`, if the limit allows it;
+    /// else reports that the commit is held. Returns whether it was done.
+    pub fn commit(&mut self, increment: f64, now: Time) -> bool {
+        self.commit_after(increment, Duration::from_millis(1), now)
+    }
+
+    /// [`Host::commit`] of a trainer whose local steps take `step_time`.
+    pub fn commit_after(&mut self, increment: f64, step_time: Duration, now: Time) -> bool {
+        if !self.training {
+            return false;
+        }
+        if self.clock >= self.limit {
+            self.handle(Input::CommitHeld, now);
+            return false;
+        }
+        self.clock = self.clock.next();
+        self.unpublished = self.replica.commit(increment, 1.0 / self.peers as f32);
+        let clock = self.clock;
+        self.handle(Input::Committed { clock, samples: clock.0, step_time }, now);
+        true
+    }
+}
+
+/// The terms of a peer that weighs as much as any and sends f32.
+#[must_use]
+pub const fn terms(clock: Clock, information: Information) -> Terms {
+    Terms { clock, mass: 1, codec: Codec::F32, information }
+}
+
+/// The `index`-th test peer; names sort like their numbers.
+#[must_use]
+pub fn peer(index: u32) -> PeerId {
+    let mut key = [0; 32];
+    key[..4].copy_from_slice(&index.to_be_bytes());
+    PeerId::from_public_key(key)
+}
