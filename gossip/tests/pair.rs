@@ -20,10 +20,6 @@ fn value(pair: &Pair, host: usize, fragment: u32) -> f64 {
     pair.hosts[host].replica.values(FragmentId(fragment))[0]
 }
 
-fn all_values(pair: &Pair, host: usize) -> Vec<f64> {
-    (0..16).map_while(|f| pair.hosts[host].fragment(FragmentId(f))).flatten().collect()
-}
-
 fn greeted(config: &Config, fragments: u32) -> Pair {
     let mut pair = Pair::new(config, fragments);
     let known = |pair: &Pair| {
@@ -78,7 +74,7 @@ fn many_fragments_are_exchanged_under_the_limit_on_open_exchanges() {
         p.hosts[0].rounds_done == 1 && at_rest(p)
     }));
     assert_eq!(applied(&pair, Role::Initiator), 16);
-    assert!((0..2).all(|h| all_values(&pair, h).iter().all(|v| (v - 0.5).abs() < 1e-12)));
+    assert!((0..2).all(|h| pair.hosts[h].values().iter().all(|v| (v - 0.5).abs() < 1e-12)));
 }
 
 #[test]
@@ -226,7 +222,7 @@ fn a_peer_that_is_far_behind_pulls_the_replica_and_the_clock() {
             && p.hosts[0].training
             && at_rest(p))
     );
-    assert!(all_values(&pair, 0).iter().all(|v| (v - 1.0).abs() < 1e-12));
+    assert!(pair.hosts[0].values().iter().all(|v| (v - 1.0).abs() < 1e-12));
 }
 
 #[test]

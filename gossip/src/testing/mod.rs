@@ -215,10 +215,11 @@ impl Host {
         self.tasks.extend(self.tasks.front().cloned());
     }
 
-    /// The values of a fragment of the model; `None` beyond its last one.
+    /// The values of all fragments, one after the other.
     #[must_use]
-    pub fn fragment(&self, fragment: FragmentId) -> Option<Vec<f64>> {
-        (fragment.0 < self.core.fragments()).then(|| self.replica.values(fragment))
+    pub fn values(&self) -> Vec<f64> {
+        let fragments = (0..self.core.fragments()).map(FragmentId);
+        fragments.flat_map(|fragment| self.replica.values(fragment)).collect()
     }
 
     /// Numbers kept for open exchanges: fragments in memory.

@@ -126,8 +126,8 @@ impl World {
                 }
                 host.handle(Input::Received { from, message }, self.now);
             }
-            Effect::Tensor { exchange, leg, clock, values, .. } => {
-                host.tensor(from, (exchange, leg, clock, values), self.now);
+            Effect::Tensor { exchange, leg, clock, numbers, .. } => {
+                host.tensor(from, (exchange, leg, clock, numbers), self.now);
             }
             Effect::Disconnect { .. } | Effect::Event(_) => {}
         }

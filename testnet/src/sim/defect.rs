@@ -72,9 +72,8 @@ impl Defect {
             heartbeat.clock = heartbeat.clock.plus(3);
         }
         // Alone this finds nothing: what others claim is capped by what a peer says of itself.
-        if let Message::Propose { information, .. } | Message::Accept { information, .. } = message
-        {
-            for (_, clock) in &mut information.entries {
+        if let Message::Propose { terms, .. } | Message::Accept { terms, .. } = message {
+            for (_, clock) in &mut terms.information.entries {
                 *clock = clock.plus(3);
             }
         }

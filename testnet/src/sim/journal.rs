@@ -126,7 +126,7 @@ impl Journal {
         (before, after): (&[f64], &[f64]),
     ) {
         match (task, answer) {
-            (Output::Read { exchange, fragment }, Input::FragmentRead { clock, .. })
+            (Output::Read { exchange, fragment, .. }, Input::FragmentRead { clock, .. })
                 if index_of(&exchange.initiator) == peer =>
             {
                 let serial = self.serials[peer as usize][fragment.0 as usize];
@@ -173,6 +173,8 @@ impl Journal {
             | Event::Applied { .. }
             | Event::Undone { .. }
             | Event::Held { .. }
+            | Event::Deadline { .. }
+            | Event::Included { .. }
             | Event::CatchUpStarted { .. }
             | Event::CatchUpDone { .. }
             | Event::Offended { .. } => return,

@@ -51,8 +51,8 @@ impl fmt::Display for Payload<'_> {
                 Some(exchange) => write!(f, "{} {}", message.name(), Exchange(exchange)),
                 None => f.write_str(message.name()),
             },
-            Effect::Tensor { exchange, leg, clock, values, .. } => {
-                write!(f, "{leg:?} {} at {clock} {values:?}", Exchange(*exchange))
+            Effect::Tensor { exchange, leg, clock, numbers, .. } => {
+                write!(f, "{leg:?} {} at {clock} {numbers:02x?}", Exchange(*exchange))
             }
             Effect::Disconnect { .. } | Effect::Event(_) => Ok(()),
         }
@@ -82,6 +82,15 @@ impl fmt::Display for Line<'_> {
             }
             Event::Undecided { exchange } => write!(f, "undecided {}", Exchange(*exchange)),
             Event::Held { bound, peer } => write!(f, "held by {bound} of p{}", index_of(peer)),
+            Event::Deadline { name, peer, value, why } => match peer {
+                Some(peer) => write!(f, "{name} of p{} is {value:?}: {why}", index_of(peer)),
+                None => write!(f, "{name} is {value:?}: {why}"),
+            },
+            Event::Included { contribution, age } => {
+                let origin = index_of(&contribution.origin.peer);
+                let (number, fragment) = (contribution.number, contribution.fragment);
+                write!(f, "includes number {number} of p{origin} in {fragment}, age {age}")
+            }
             Event::CatchUpStarted { target } => write!(f, "catches up to {target}"),
             Event::CatchUpDone { clock } => write!(f, "caught up at {clock}"),
             Event::Offended { peer, back_off } => {

@@ -6,7 +6,7 @@ use dnode_gossip::testing::Host;
 use dnode_protocol::{Clock, PeerId, Time};
 
 /// A simulated peer, alive or dead.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct SimPeer {
     /// Core, replica and kept numbers; `None` while the process is dead.
     pub host: Option<Host>,

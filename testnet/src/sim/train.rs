@@ -126,15 +126,16 @@ impl World {
         let Some((exchange, fragment)) = subject(&task) else {
             return;
         };
-        let index = fragment.0 as usize;
-        let before = host.replica[index].clone();
+        let before = host.replica.values(fragment);
         let Some(answer) = host.work(self.now) else {
             return;
         };
         if let Some(defect) = self.defect {
-            defect.spoil((&task, &answer), &before, &mut host.replica[index]);
+            let mut spoilt = host.replica.values(fragment);
+            defect.spoil((&task, &answer), &before, &mut spoilt);
+            host.replica.overwrite(fragment, &spoilt);
         }
-        let after = host.replica[index].clone();
+        let after = host.replica.values(fragment);
         let work = (&task, &answer);
         self.journal.worked((peer, incarnation), work, (&before, &after));
         self.observe(&Moment::Worked {
@@ -153,13 +154,21 @@ impl World {
 
 fn subject(task: &Output) -> Option<(ExchangeId, FragmentId)> {
     match task {
-        Output::Read { exchange, fragment }
+        Output::Read { exchange, fragment, .. }
+        | Output::Absorb { exchange, fragment, .. }
         | Output::Mix { exchange, fragment, .. }
         | Output::Undo { exchange, fragment, .. }
         | Output::Adopt { exchange, fragment } => Some((*exchange, *fragment)),
+        Output::Include { exchange, contribution } => Some((*exchange, contribution.fragment)),
         Output::Send { .. }
         | Output::Expect { .. }
         | Output::SendTensor { .. }
+        | Output::SendContribution { .. }
+        | Output::Delivered { .. }
+        | Output::Publish { .. }
+        | Output::Drop { .. }
+        | Output::Pace { .. }
+        | Output::Peers(_)
         | Output::Forget { .. }
         | Output::CommitLimit(_)
         | Output::Training { .. }

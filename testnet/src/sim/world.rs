@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dnode_gossip::testing::{Effect, Host, peer as name};
+use dnode_gossip::testing::{Effect, Host, Toy, ToyRule, peer as name};
 use dnode_gossip::{Config, Event, Input, Start};
 use dnode_protocol::{Clock, Message, Time};
 use rand::{RngExt, SeedableRng};
@@ -272,6 +272,7 @@ impl World {
         let values = (0..fragments)
             .map(|_| (0..width).map(|_| self.rng.random_range(-1.0..1.0)).collect())
             .collect();
+        let replica = Toy::new(ToyRule::Exchange, values);
         let sim = &mut self.peers[peer as usize];
         sim.incarnation += 1;
         let mut seed = [0; 32];
@@ -280,7 +281,7 @@ impl World {
         seed[12..20].copy_from_slice(&sim.incarnation.to_le_bytes());
         let incarnation = sim.incarnation;
         let start = Start { me: name(peer), incarnation, fragments, clock: Clock(0), seed };
-        sim.host = Some(Host::new(start, self.config.clone(), values, self.now));
+        sim.host = Some(Host::new(start, self.config.clone(), replica, self.now));
         (sim.wake_at, sim.working, sim.blocked) = (Time::NEVER, false, false);
         (sim.leaving, sim.finished, sim.round_open) = (false, false, false);
         (sim.held_since, sim.rounds_done_seen, sim.ticking) = (None, 0, false);
@@ -414,6 +415,8 @@ impl World {
             | Event::Failed { .. }
             | Event::Undecided { .. }
             | Event::Held { .. }
+            | Event::Deadline { .. }
+            | Event::Included { .. }
             | Event::CatchUpDone { .. }
             | Event::Offended { .. } => {}
         }

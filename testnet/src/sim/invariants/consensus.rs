@@ -13,16 +13,13 @@ const ROUNDING: f64 = 1e-18;
 /// `Σ |x_i − x̄|²` over these replicas, all fragments.
 #[must_use]
 pub fn distance_squared(hosts: &[&Host]) -> f64 {
-    let Some(first) = hosts.first() else {
-        return 0.0;
-    };
+    let rows: Vec<Vec<f64>> = hosts.iter().map(|host| host.values()).collect();
+    let elements = rows.first().map_or(0, Vec::len);
     let mut total = 0.0;
-    for (fragment, values) in first.replica.iter().enumerate() {
-        for element in 0..values.len() {
-            let column = || hosts.iter().map(|host| host.replica[fragment][element]);
-            let mean = column().sum::<f64>() / hosts.len() as f64;
-            total += column().map(|value| (value - mean).powi(2)).sum::<f64>();
-        }
+    for element in 0..elements {
+        let column = || rows.iter().map(|row| row[element]);
+        let mean = column().sum::<f64>() / rows.len() as f64;
+        total += column().map(|value| (value - mean).powi(2)).sum::<f64>();
     }
     total
 }

@@ -21,7 +21,10 @@ impl Property for Gate {
             return Ok(());
         };
         let held = view.now.since(since);
-        if held > view.config.gate_timeout {
+        let Some(gate) = view.host(*peer).map(|host| host.core.gate_timeout()) else {
+            return Ok(());
+        };
+        if held > gate {
             return Err(format!("p{peer} has been held for {held:?}"));
         }
         Ok(())

@@ -52,7 +52,7 @@ impl MeanKept {
         let width = view.scenario.width;
         let mut sum = vec![0.0; self.ledger.len()];
         for (_, host) in view.hosts() {
-            let values = host.replica.iter().flatten();
+            let values = host.values();
             sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
         }
         for (_, record) in view.journal.iter().filter(|(_, record)| !record.is_whole()) {
@@ -80,16 +80,17 @@ impl Property for MeanKept {
         match moment {
             Moment::Joined { peer } => {
                 if let Some(host) = view.host(*peer) {
-                    self.add(0, host.replica.iter().flatten().copied());
+                    self.add(0, host.values().into_iter());
                 }
             }
             Moment::Gone { host, .. } => {
-                self.add(0, host.replica.iter().flatten().map(|value| -value));
+                self.add(0, host.values().into_iter().map(|value| -value));
             }
             Moment::Committed { peer, increment } => {
                 if let Some(host) = view.host(*peer) {
-                    self.add(0, host.replica.iter().flatten().map(|_| *increment));
-                    let most = host.replica.iter().flatten().fold(0.0_f64, |m, v| m.max(v.abs()));
+                    let values = host.values();
+                    self.add(0, values.iter().map(|_| *increment));
+                    let most = values.iter().fold(0.0_f64, |m, v| m.max(v.abs()));
                     self.scale = self.scale.max(most);
                 }
             }
