@@ -26,8 +26,6 @@ const CHECKPOINTS: &str = "checkpoints";
 const NETWORK_THREADS: usize = 2;
 /// Longest stay after the last step when the configuration leaves it to the program.
 const LINGER: Duration = Duration::from_secs(60);
-/// Longest wait at a staleness bound when the configuration leaves it to the program.
-const GATE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How to take part in a run.
 #[derive(Clone, Debug)]
@@ -326,7 +324,7 @@ fn gossip_config(config: &Config) -> dnode_gossip::Config {
             snapshot_age: gossip.snapshot_age,
             information_age: (gossip.information_age > 0).then_some(gossip.information_age),
         },
-        gate_timeout: gossip.gate_timeout.unwrap_or(GATE_TIMEOUT),
+        gate_timeout: gossip.gate_timeout,
         ..dnode_gossip::Config::default()
     }
 }

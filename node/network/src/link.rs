@@ -200,7 +200,10 @@ impl Reader {
                 | Message::Ack { .. }
                 | Message::Abort { .. }
                 | Message::Aborted { .. }
-                | Message::Pull { .. } => {
+                | Message::Pull { .. }
+                | Message::Snapshot { .. }
+                | Message::Have { .. }
+                | Message::Fetch { .. } => {
                     if released {
                         let from = self.origin.peer;
                         self.tell(NetworkEvent::Message { from, message }).await?;

@@ -28,7 +28,7 @@ impl Driver {
                 let elements = self.range(fragment).len();
                 self.numbers.expect(exchange, from, leg, (fragment, elements));
             }
-            Output::Read { exchange, fragment } => {
+            Output::Read { exchange, fragment, .. } => {
                 let range = self.range(fragment);
                 self.training.command(Command::Read { exchange, range });
             }
@@ -45,7 +45,7 @@ impl Driver {
                 };
                 self.send_tensor(to, header);
             }
-            Output::Mix { exchange, fragment, role, weight, clock_max } => {
+            Output::Mix { exchange, fragment, role, weight, clock_max, .. } => {
                 self.mix((exchange, fragment), MixTerms { role, weight, clock_max });
             }
             Output::Undo { exchange, fragment, weight } => {
@@ -59,6 +59,16 @@ impl Driver {
                 let received = self.numbers.take_received(exchange);
                 let values = received.expect("a snapshot is kept until it is adopted");
                 self.training.command(Command::Adopt { exchange, range, values });
+            }
+            Output::Pace { local_steps } => tracing::debug!(local_steps, "pace"),
+            Output::Peers(peers) => tracing::debug!(peers, "counting peers"),
+            Output::Absorb { .. }
+            | Output::Delivered { .. }
+            | Output::Publish { .. }
+            | Output::SendContribution { .. }
+            | Output::Include { .. }
+            | Output::Drop { .. } => {
+                tracing::error!(?output, "not asked for by the rules of this version");
             }
             Output::Forget { exchange } => self.numbers.forget(exchange),
             Output::CommitLimit(limit) => self.training.limit_commits(limit),

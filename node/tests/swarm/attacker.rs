@@ -9,7 +9,7 @@ use dnode_network::{Multiaddr, Network, NetworkConfig, NetworkEvent, NetworkHand
 use dnode_protocol::frame::{Codec, Leg, TensorHeader, write_f32s};
 use dnode_protocol::{
     Clock, ExchangeId, FragmentId, Fragments, Heartbeat, Information, Message, PeerId, Phase,
-    RunField, RunSpec,
+    RunField, RunSpec, Terms,
 };
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -169,11 +169,10 @@ impl Acting {
                     self.strike(from);
                 }
             }
-            Message::Propose { exchange, clock, .. } => match self.attack {
+            Message::Propose { exchange, terms, .. } => match self.attack {
                 Attack::Reply(_) | Attack::ShortReply | Attack::NeverReplies => {
-                    let information = Information::default();
-                    let (exchange, clock) = (*exchange, *clock);
-                    self.say(from, &Message::Accept { exchange, clock, information });
+                    let terms = Terms { information: Information::default(), ..terms.clone() };
+                    self.say(from, &Message::Accept { exchange: *exchange, terms });
                 }
                 Attack::Offer(_)
                 | Attack::NeverOffers
@@ -183,10 +182,10 @@ impl Acting {
                 | Attack::OthersName
                 | Attack::Noise => self.say(from, &Message::Busy { exchange: *exchange }),
             },
-            Message::Accept { exchange, clock, .. } => {
+            Message::Accept { exchange, terms } => {
                 if let Attack::Offer(value) = self.attack {
                     let fragment = self.fragment_of(exchange.sequence);
-                    self.send(from, (*exchange, Leg::Offer, fragment, *clock), (value, 0));
+                    self.send(from, (*exchange, Leg::Offer, fragment, terms.clock), (value, 0));
                 }
             }
             Message::Hello { .. }
@@ -197,7 +196,10 @@ impl Acting {
             | Message::Ack { .. }
             | Message::Abort { .. }
             | Message::Aborted { .. }
-            | Message::Pull { .. } => {}
+            | Message::Pull { .. }
+            | Message::Snapshot { .. }
+            | Message::Have { .. }
+            | Message::Fetch { .. } => {}
         }
     }
 
@@ -293,8 +295,7 @@ impl Acting {
         self.sequence += 1;
         let exchange = ExchangeId { initiator, incarnation: 1, sequence };
         let fragment = self.fragment_of(sequence);
-        let information = Information::default();
-        self.say(victim, &Message::Propose { exchange, fragment, clock, information });
+        self.say(victim, &Message::Propose { exchange, fragment, terms: terms(clock) });
     }
 
     fn noise(&mut self, victim: PeerId) {
@@ -304,9 +305,8 @@ impl Acting {
         let stranger = PeerId::from_public_key([7; 32]);
         for initiator in [victim, self.handle.peer_id(), stranger] {
             let exchange = ExchangeId { initiator, incarnation: 1, sequence };
-            let information = Information::default();
             for message in [
-                Message::Accept { exchange, clock, information },
+                Message::Accept { exchange, terms: terms(clock) },
                 Message::Busy { exchange },
                 Message::Stale { exchange, clock },
                 Message::Ack { exchange },
@@ -347,4 +347,8 @@ impl Acting {
         write_f32s(&vec![value; elements], &mut payload);
         let _ = self.handle.send_tensor(to, header, payload.into());
     }
+}
+
+fn terms(clock: Clock) -> Terms {
+    Terms { clock, mass: 1, codec: Codec::F32, information: Information::default() }
 }

@@ -153,7 +153,10 @@ fn a_peer_that_never_offers_holds_a_fragment_for_one_lease() {
             | Message::Ack { .. }
             | Message::Abort { .. }
             | Message::Aborted { .. }
-            | Message::Pull { .. } => None,
+            | Message::Pull { .. }
+            | Message::Snapshot { .. }
+            | Message::Have { .. }
+            | Message::Fetch { .. } => None,
         });
         (granted.count() > 4).then_some(())
     });

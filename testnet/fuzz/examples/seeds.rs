@@ -7,7 +7,8 @@ use std::path::Path;
 use dnode_gossip::testing::peer;
 use dnode_protocol::frame::{Codec, Leg, TensorHeader, encode_control, write_f32s};
 use dnode_protocol::{
-    Clock, ExchangeId, FragmentId, Heartbeat, Information, Message, Phase, RunField, RunSpec,
+    Clock, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, Phase, RunField, RunSpec,
+    Terms, Versions,
 };
 
 fn main() -> std::io::Result<()> {
@@ -50,6 +51,9 @@ fn messages() -> Vec<Message> {
         .expect("the seeds are legal");
     let (exchange, fragment, clock) = (exchange(), FragmentId(3), Clock(7));
     let information = Information { entries: vec![(peer(0), Clock(6)), (peer(1), clock)] };
+    let terms = Terms { clock, mass: 1, codec: Codec::F32, information: information.clone() };
+    let origin = Origin { peer: peer(1), incarnation: 1 };
+    let versions = Versions { entries: vec![(origin, 3)] };
     vec![
         Message::Hello { run, incarnation: 1 },
         Message::Refuse {
@@ -61,11 +65,15 @@ fn messages() -> Vec<Message> {
             clock,
             samples: 99,
             step_micros: 800,
+            batch: 32,
             phase: Phase::Training,
         }),
         Message::Goodbye,
-        Message::Propose { exchange, fragment, clock, information: information.clone() },
-        Message::Accept { exchange, clock, information },
+        Message::Propose { exchange, fragment, terms: terms.clone() },
+        Message::Accept { exchange, terms },
+        Message::Snapshot { exchange, clock, information, versions: versions.clone() },
+        Message::Have { versions },
+        Message::Fetch { exchange, fragment, origin, number: 2 },
         Message::Busy { exchange },
         Message::Stale { exchange, clock },
         Message::Ack { exchange },

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use dnode_gossip::testing::peer;
 use dnode_gossip::{Config, Gossip, Input, Offence, Output, RefusedMix, Start, VIEW_MAX};
-use dnode_protocol::frame::Leg;
+use dnode_protocol::frame::{Codec, Leg};
 use dnode_protocol::{
-    Clock, ExchangeId, FragmentId, Heartbeat, Information, Message, PeerId, Phase, Time,
+    Clock, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, PeerId, Phase,
+    Terms, Time, Versions,
 };
 
 /// The own index among the test peers: between its neighbours, so that crossings go both ways.
@@ -74,11 +75,12 @@ impl Script<'_> {
     }
 
     fn message(&mut self) -> Message {
-        match self.below(10) {
+        match self.below(13) {
             0 => Message::Heartbeat(Heartbeat {
                 clock: self.clock(),
                 samples: u64::from(self.byte()),
                 step_micros: u32::from(self.byte()),
+                batch: u32::from(self.byte()),
                 phase: [Phase::Joining, Phase::Training, Phase::Finished]
                     [usize::from(self.below(3))],
             }),
@@ -86,21 +88,50 @@ impl Script<'_> {
             2 => Message::Propose {
                 exchange: self.exchange(),
                 fragment: self.fragment(),
-                clock: self.clock(),
-                information: self.information(),
+                terms: self.terms(),
             },
-            3 => Message::Accept {
-                exchange: self.exchange(),
-                clock: self.clock(),
-                information: self.information(),
-            },
+            3 => Message::Accept { exchange: self.exchange(), terms: self.terms() },
             4 => Message::Busy { exchange: self.exchange() },
             5 => Message::Stale { exchange: self.exchange(), clock: self.clock() },
             6 => Message::Ack { exchange: self.exchange() },
             7 => Message::Abort { exchange: self.exchange() },
             8 => Message::Aborted { exchange: self.exchange() },
-            _ => Message::Pull { exchange: self.exchange(), fragment: self.fragment() },
+            9 => Message::Pull { exchange: self.exchange(), fragment: self.fragment() },
+            10 => Message::Snapshot {
+                exchange: self.exchange(),
+                clock: self.clock(),
+                information: self.information(),
+                versions: self.versions(),
+            },
+            11 => Message::Have { versions: self.versions() },
+            _ => Message::Fetch {
+                exchange: self.exchange(),
+                fragment: self.fragment(),
+                origin: self.origin(),
+                number: 1 + u64::from(self.below(8)),
+            },
         }
+    }
+
+    fn terms(&mut self) -> Terms {
+        Terms {
+            clock: self.clock(),
+            mass: 1 + u32::from(self.byte()),
+            codec: [Codec::F32, Codec::Int4][usize::from(self.below(2))],
+            information: self.information(),
+        }
+    }
+
+    fn origin(&mut self) -> Origin {
+        Origin { peer: self.peer(), incarnation: u64::from(self.below(3)) }
+    }
+
+    fn versions(&mut self) -> Versions {
+        let mut entries = BTreeMap::new();
+        for _ in 0..self.below(4) {
+            entries.insert(self.origin(), u64::from(self.below(8)));
+        }
+        Versions { entries: entries.into_iter().collect() }
     }
 }
 
@@ -221,10 +252,17 @@ impl World {
             Output::Mix { exchange, clock_max, .. } if clock > clock_max => {
                 self.handle(Input::MixRefused { exchange, reason: RefusedMix::TooOld });
             }
-            Output::Mix { exchange, .. } | Output::Adopt { exchange, .. } if refused => {
+            Output::Mix { exchange, .. }
+            | Output::Absorb { exchange, .. }
+            | Output::Include { exchange, .. }
+            | Output::Adopt { exchange, .. }
+                if refused =>
+            {
                 self.handle(Input::MixRefused { exchange, reason: RefusedMix::BadParameters });
             }
-            Output::Mix { exchange, .. } => self.handle(Input::Mixed { exchange, clock }),
+            Output::Mix { exchange, .. }
+            | Output::Absorb { exchange, .. }
+            | Output::Include { exchange, .. } => self.handle(Input::Mixed { exchange, clock }),
             Output::Undo { exchange, .. } => self.handle(Input::Undone { exchange }),
             Output::Adopt { exchange, .. } => self.handle(Input::Adopted { exchange }),
             other => unreachable!("{other:?} is no work"),
@@ -276,11 +314,14 @@ impl World {
                 self.expected.remove(&exchange);
             }
             Output::Mix { weight, fragment, .. } | Output::Undo { weight, fragment, .. } => {
-                assert!((0.0..=0.5).contains(&weight), "weight {weight}");
+                assert!((0.0..1.0).contains(&weight), "weight {weight}");
                 assert!(fragment.0 < FRAGMENTS, "a fragment of the model");
                 self.tasks.push(output);
             }
-            Output::Read { .. } | Output::Adopt { .. } => self.tasks.push(output),
+            Output::Read { .. }
+            | Output::Adopt { .. }
+            | Output::Absorb { .. }
+            | Output::Include { .. } => self.tasks.push(output),
             Output::CommitLimit(limit) => self.limit = limit,
             Output::Training { allowed } => self.training = allowed,
             Output::AdoptClock(clock) => {
@@ -288,6 +329,12 @@ impl World {
                 self.clock = clock;
             }
             Output::SendTensor { .. }
+            | Output::SendContribution { .. }
+            | Output::Delivered { .. }
+            | Output::Publish { .. }
+            | Output::Drop { .. }
+            | Output::Pace { .. }
+            | Output::Peers(_)
             | Output::RoundDone
             | Output::Disconnect { .. }
             | Output::Event(_) => {}
