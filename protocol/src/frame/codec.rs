@@ -4,10 +4,10 @@
 //! the end of a tensor. So every frame decodes by itself, and its length follows from the number of
 //! its elements. The arithmetic is in the trainer; the bytes are in `docs/protocol.md`, section 6.
 
-use wincode::{SchemaRead, SchemaWrite};
-
 use std::fmt;
 use std::str::FromStr;
+
+use wincode::{SchemaRead, SchemaWrite};
 
 use super::DecodeError;
 use crate::limits::{FIXED_FRAME_ELEMENTS, FRAGMENT_ELEMENTS_MAX, FRAME_ELEMENTS};
