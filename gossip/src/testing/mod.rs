@@ -292,7 +292,22 @@ impl Host {
                     Input::MixRefused { exchange, reason: RefusedMix::BadParameters }
                 }
             }
-            other => unreachable!("{other:?} is not trainer work"),
+            other @ (Output::Send { .. }
+            | Output::Expect { .. }
+            | Output::SendTensor { .. }
+            | Output::SendContribution { .. }
+            | Output::Delivered { .. }
+            | Output::Publish { .. }
+            | Output::Drop { .. }
+            | Output::Pace { .. }
+            | Output::Peers(_)
+            | Output::Forget { .. }
+            | Output::CommitLimit(_)
+            | Output::Training { .. }
+            | Output::AdoptClock(_)
+            | Output::RoundDone
+            | Output::Disconnect { .. }
+            | Output::Event(_)) => unreachable!("{other:?} is not trainer work"),
         }
     }
 
