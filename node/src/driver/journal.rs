@@ -182,6 +182,13 @@ impl Journal {
                 tracing::debug!(bound, peer = %peer.short(), "a bound holds the commit");
                 self.event("held", &format!("{bound}: {peer}"));
             }
+            Event::Deadline { name, peer, value, why } => {
+                let peer = peer.map(|peer| peer.short());
+                tracing::info!(peer, ?value, "{name} deadline: {why}");
+            }
+            Event::Included { contribution, age } => {
+                tracing::debug!(?contribution, age, "contribution added");
+            }
             Event::CatchUpStarted { target } => {
                 tracing::info!(commits = target.0, "pulling the swarm's model");
                 self.event("catch-up-started", &target.to_string());
