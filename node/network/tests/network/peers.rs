@@ -17,6 +17,7 @@ fn heartbeat(clock: u64) -> Message {
         clock: Clock(clock),
         samples: 1,
         step_micros: 2,
+        batch: 1,
         phase: Phase::Training,
     })
 }
