@@ -21,7 +21,8 @@ mod training;
 
 pub use dnode_protocol::{ParameterLayout, PeerId};
 pub use dnode_trainer::{
-    Evaluation, GradientStep, StateTensor, StepId, StepReport, TrainError, Trainer, TrainerState,
+    DataShare, Evaluation, GradientStep, StateTensor, StepId, StepReport, TrainError, Trainer,
+    TrainerState,
 };
 pub use driver::{ADDRESS_FILE, DriveError};
 pub use peer::{JoinError, Options, Outcome, join, join_blocking};

@@ -59,8 +59,29 @@ pub struct Start<'a> {
     pub incarnation: u64,
     /// Parameters of the model.
     pub parameters: usize,
+    /// What it trains on; absent when the trainer does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<Data>,
     /// The configuration in force.
     pub config: &'a Config,
+}
+
+/// What a peer trains on, and what it has in common with others.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Data {
+    /// Its shard, from 0.
+    pub shard: u32,
+    /// Number of shards.
+    pub shards: u32,
+    /// Training samples of the shard.
+    pub samples: u64,
+    /// Seed of the order in which they are drawn.
+    pub stream: u64,
+    /// Expected fraction of its samples that a peer of another shard draws, too, by the end of the
+    /// run.
+    pub shared_across_shards: f64,
+    /// The same for a peer of this shard, with a stream of its own unless the stream was configured.
+    pub shared_within_shard: f64,
 }
 
 /// Progress since the last such line.
@@ -268,6 +289,14 @@ mod tests {
                 run: "r".to_owned(),
                 incarnation: 1,
                 parameters: 7,
+                data: Some(Data {
+                    shard: 1,
+                    shards: 4,
+                    samples: 360,
+                    stream: 5,
+                    shared_across_shards: 0.0,
+                    shared_within_shard: 1.0,
+                }),
                 config: &config,
             }),
         );
@@ -288,6 +317,7 @@ mod tests {
         writer.flush();
         let lines = lines(folder.path());
         assert_eq!(lines[0]["kind"], "start");
+        assert_eq!(lines[0]["data"]["shared_within_shard"], 1.0);
         assert_eq!(lines[0]["config"]["gossip"]["rule"], "gossip-outer");
         assert_eq!(lines[0]["config"]["gossip"]["gate_timeout"], "auto");
         let train = serde_json::json!({

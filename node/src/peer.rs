@@ -7,7 +7,7 @@ use dnode_gossip::{Bounds, Gossip, Start};
 use dnode_network::{Multiaddr, Network, NetworkConfig, NetworkError};
 use dnode_protocol::{Fragments, PeerId, RunSpec, Time};
 use dnode_trainer::checkpoint::{self, CheckpointError};
-use dnode_trainer::{OuterStep, Replica, TrainError, Trainer};
+use dnode_trainer::{DataShare, Drawn, OuterStep, Replica, TrainError, Trainer, expected_overlap};
 use rand::Rng;
 use tokio::sync::watch;
 
@@ -142,7 +142,7 @@ impl JoinError {
 /// [`JoinError`]; what the data directory holds is as it was, or further.
 pub async fn join(
     options: Options,
-    trainer: Box<dyn Trainer>,
+    mut trainer: Box<dyn Trainer>,
     stop: watch::Receiver<bool>,
 ) -> Result<Outcome, JoinError> {
     let started = Instant::now();
@@ -161,6 +161,8 @@ pub async fn join(
     let dir = DataDir::open(&config.node.data_dir)?;
     let identity = Identity::load_or_create(&dir)?;
     dir.bind(&run)?;
+    trainer.set_stream(stream(&identity.peer()));
+    let data = trainer.data_share().map(|share| data(share, &identity.peer(), &config));
     let plan = plan(&config, &run, &dir);
     let (replica, position) = replica(&config, trainer, &plan, resume)?;
 
@@ -176,6 +178,7 @@ pub async fn join(
         run: run.id().to_string(),
         incarnation: dir.incarnation(),
         parameters,
+        data,
         config: &config,
     };
     journal.start(start, position);
@@ -358,6 +361,34 @@ fn random_seed() -> [u8; 32] {
     let mut seed = [0; 32];
     rand::rng().fill_bytes(&mut seed);
     seed
+}
+
+/// The seed of a peer's own order of samples: its name, so that a restart goes on in the same order.
+fn stream(peer: &PeerId) -> u64 {
+    let mut hasher = blake3::Hasher::new_derive_key("dnode data stream v1");
+    hasher.update(peer.to_string().as_bytes());
+    let mut bytes = [0; 8];
+    hasher.finalize_xof().fill(&mut bytes);
+    u64::from_le_bytes(bytes)
+}
+
+/// What the peer trains on, and what it will have in common with others at the end of the run.
+fn data(share: DataShare, me: &PeerId, config: &Config) -> metrics::Data {
+    let DataShare { shards, shard, samples, stream: own } = share;
+    let drawn = config.run.steps.saturating_mul(config.run.batch as u64);
+    let mine = Drawn { shard, stream: own, samples: drawn };
+    // A configured stream is taken to be everybody's.
+    let theirs = if own == stream(me) { !own } else { own };
+    let within = Drawn { stream: theirs, ..mine };
+    let across = Drawn { shard: shard.wrapping_add(1), ..within };
+    metrics::Data {
+        shard,
+        shards,
+        samples,
+        stream: own,
+        shared_across_shards: expected_overlap(samples, mine, across),
+        shared_within_shard: expected_overlap(samples, mine, within),
+    }
 }
 
 fn unix_seconds() -> f64 {

@@ -23,13 +23,14 @@ mod sketch;
 pub use batch::{Batch, Input, SampleShape};
 pub use checkpoint::Checkpoint;
 pub use config::{ConfigError, ModelConfig, ModelKind, OptimizerConfig, OptimizerKind, Schedule};
-pub use data::{DataConfig, DataError, DataKind, Dataset, Skew};
+pub use data::{DataConfig, DataError, DataKind, Dataset, Drawn, Skew, Stream, expected_overlap};
 pub use learning_rate::learning_rate;
 pub use mix::{MixError, MixReport, NORM_FACTOR_MAX, NORM_SLACK_RMS};
 pub use native::{BatchSource, NativeConfig, NativeTrainer};
 pub use outer::OuterStep;
 pub use replica::{CommitReport, OuterState, Replica, ReplicaState};
 pub use seam::{
-    Evaluation, GradientStep, StateTensor, StepId, StepReport, TrainError, Trainer, TrainerState,
+    DataShare, Evaluation, GradientStep, StateTensor, StepId, StepReport, TrainError, Trainer,
+    TrainerState,
 };
 pub use sketch::SKETCH_LEN;

@@ -13,7 +13,7 @@ use crate::learning_rate::learning_rate;
 use crate::model::{Backward, Forward, Model, build, initial_random};
 use crate::optimizer::{Optimizer, clip_scale};
 use crate::seam::{
-    Evaluation, GradientStep, StepId, StepReport, TrainError, Trainer, TrainerState,
+    DataShare, Evaluation, GradientStep, StepId, StepReport, TrainError, Trainer, TrainerState,
 };
 
 /// Where batches come from; a data set with its seed and shard.
@@ -21,10 +21,21 @@ pub trait BatchSource: Send {
     /// What samples look like; must not change.
     fn shape(&self) -> SampleShape;
 
-    /// Fills `batch` with `samples` training samples, a function of `step` and `micro` alone.
+    /// Fills `batch` with `samples` training samples, a function of the stream, `step` and `micro`
+    /// alone.
     ///
     /// `micro` is the index of the micro-batch within local step `step`.
     fn fill(&self, step: u64, micro: u64, samples: usize, batch: &mut Batch);
+
+    /// As [`Trainer::set_stream`].
+    fn set_stream(&mut self, stream: u64) {
+        let _ = stream;
+    }
+
+    /// As [`Trainer::data_share`].
+    fn share(&self) -> Option<DataShare> {
+        None
+    }
 
     /// Fills `batch` with up to `samples` held-out samples from index `offset`; false when there
     /// is none.
@@ -240,6 +251,14 @@ impl Trainer for NativeTrainer {
 
     fn split(&mut self) -> Option<&mut dyn GradientStep> {
         Some(self)
+    }
+
+    fn set_stream(&mut self, stream: u64) {
+        self.source.set_stream(stream);
+    }
+
+    fn data_share(&self) -> Option<DataShare> {
+        self.source.share()
     }
 }
 

@@ -37,6 +37,19 @@ pub struct StepReport {
     pub gradient_norm: f32,
 }
 
+/// What a trainer draws its batches from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataShare {
+    /// Parts that the training set is cut into.
+    pub shards: u32,
+    /// The part that this peer draws from.
+    pub shard: u32,
+    /// Its training samples, at least 1.
+    pub samples: u64,
+    /// The order they are drawn in.
+    pub stream: u64,
+}
+
 /// Quality on held-out data.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Evaluation {
@@ -97,7 +110,8 @@ pub trait Trainer: Send {
     /// Does one local optimizer update on the batch that belongs to `at.index`, with the learning
     /// rate that belongs to `at.position`.
     ///
-    /// The batch must be a function of (seed, peer, `at.index`) so that a run can be repeated.
+    /// The batch must be a function of (seed, shard, stream, `at.index`) so that a run can be
+    /// repeated.
     ///
     /// # Errors
     /// [`TrainError`]; parameters are unchanged then.
@@ -126,6 +140,18 @@ pub trait Trainer: Send {
 
     /// The step in two halves, for rules that average gradients; `None` when it cannot be split.
     fn split(&mut self) -> Option<&mut dyn GradientStep> {
+        None
+    }
+
+    /// Tells a number that no other peer has and that stays over restarts, before the first step: the
+    /// seed of this peer's own order of samples, so that peers of one shard do not train on the same
+    /// batches. May be ignored.
+    fn set_stream(&mut self, stream: u64) {
+        let _ = stream;
+    }
+
+    /// What the batches are drawn from, for reports; `None` when the trainer does not tell.
+    fn data_share(&self) -> Option<DataShare> {
         None
     }
 }

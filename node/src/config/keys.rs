@@ -117,6 +117,13 @@ pub const KEYS: &[Key] = &[
         "\"iid\", or the Dirichlet parameter of the label distribution of the shards (small is skewed)",
     )
     .must(),
+    key(
+        "data.stream",
+        Kind::WordOrInteger("auto", 0, i64::MAX),
+        "\"auto\"",
+        "",
+        "the order in which this peer draws the samples of its shard; \"auto\" is one that belongs to its name, equal numbers make equal orders",
+    ),
     key("optimizer.kind", Kind::Choice(&["adamw", "sgd"]), "\"adamw\"", "", "the local optimizer").should(),
     by(
         key("optimizer.learning_rate", Kind::Real(Reals::above(0.0, 100.0)), "", "", "peak learning rate"),

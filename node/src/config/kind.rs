@@ -68,6 +68,8 @@ pub enum Kind {
     Choice(&'static [&'static str]),
     /// This word, or a real number.
     WordOrReal(&'static str, Reals),
+    /// This word, or a whole number from the first to the second, both legal.
+    WordOrInteger(&'static str, i64, i64),
     /// A file or folder.
     Path,
     /// A duration such as `"500ms"`, from the first to the second, milliseconds, both legal.
@@ -99,6 +101,7 @@ impl Kind {
             Self::Flag => "true/false",
             Self::Choice(_) => "word",
             Self::WordOrReal(..) => "word or number",
+            Self::WordOrInteger(..) => "word or integer",
             Self::Path => "path",
             Self::Duration(..) => "duration",
             Self::WordOrDuration(..) => "word or duration",
@@ -117,6 +120,9 @@ impl Kind {
             Self::Flag => "true or false".to_owned(),
             Self::Choice(words) => all_of(words, " or "),
             Self::WordOrReal(word, reals) => format!("\"{word}\" or a number, {}", reals.words()),
+            Self::WordOrInteger(word, min, max) => {
+                format!("\"{word}\" or an integer, {min} to {max}")
+            }
             Self::Path => "a path in quotes".to_owned(),
             Self::Duration(min, max) => durations(*min, *max),
             Self::WordOrDuration(word, min, max) => {
@@ -148,6 +154,10 @@ impl Kind {
                 } else {
                     return reals_value(reals, value);
                 }
+            }
+            Self::WordOrInteger(word, min, max) => {
+                value.as_str() == Some(word)
+                    || value.as_integer().is_some_and(|number| (*min..=*max).contains(&number))
             }
             Self::Path => value.as_str().is_some_and(|path| !path.is_empty()),
             Self::Duration(min, max) => is_duration(value, *min, *max),
@@ -194,9 +204,11 @@ impl Kind {
                 Some(list @ Value::Array(_)) => list,
                 other => Value::Array(vec![other.unwrap_or_else(bare)]),
             },
-            Self::Integer(..) | Self::Real(_) | Self::Flag | Self::WordOrReal(..) => {
-                parsed.unwrap_or_else(bare)
-            }
+            Self::Integer(..)
+            | Self::Real(_)
+            | Self::Flag
+            | Self::WordOrReal(..)
+            | Self::WordOrInteger(..) => parsed.unwrap_or_else(bare),
         }
     }
 }

@@ -60,6 +60,17 @@ impl Journal {
     /// The first line of the metrics: who trains what.
     pub(crate) fn start(&mut self, start: metrics::Start<'_>, position: Position) {
         self.position = position;
+        if let Some(data) = start.data {
+            tracing::info!(
+                shard = data.shard,
+                shards = data.shards,
+                samples = data.samples,
+                "by the end of the run a peer of this shard has drawn {:.0} % of the same samples, a \
+                 peer of another shard {:.0} %",
+                100.0 * data.shared_within_shard,
+                100.0 * data.shared_across_shards,
+            );
+        }
         self.metrics.write(self.stamp(), &Body::Start(start));
         self.metrics.flush();
     }

@@ -38,6 +38,9 @@ fn three_peers_train_together_and_all_end_well_trained() {
     }
     for peer in &mut peers {
         let last = peer.finish();
+        let start = peer.wait_line("start", |line| line["kind"] == "start");
+        assert_eq!(start["data"]["shared_across_shards"], 0.0);
+        assert_eq!(start["data"]["shared_within_shard"], 1.0, "6400 samples of 479 are all");
         assert_eq!(last["reason"], "steps done");
         assert_eq!(last["samples"], 400 * 16);
         assert!(last["accuracy"].as_f64().unwrap() > 0.85, "{last}");

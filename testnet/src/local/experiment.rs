@@ -86,6 +86,8 @@ impl Arm {
         }
         flag("--set", format!("data.shards={}", self.peers));
         flag("--set", format!("data.shard={index}"));
+        // Names are new in every run; the order of the samples is not.
+        flag("--set", "data.stream=0".to_owned());
         arguments
     }
 }
@@ -187,7 +189,7 @@ mod tests {
         assert!(
             line.ends_with(
                 "--set gossip.rule=all-reduce --set gossip.world=4 \
-                 --set data.shards=4 --set data.shard=2"
+                 --set data.shards=4 --set data.shard=2 --set data.stream=0"
             ),
             "{line}"
         );

@@ -7,6 +7,7 @@ mod images;
 mod mnist;
 mod order;
 mod shard;
+mod stream;
 mod text;
 
 use std::fmt;
@@ -21,9 +22,11 @@ use self::shard::{Members, Place};
 use self::text::Text;
 use crate::batch::{Batch, SampleShape};
 use crate::native::BatchSource;
+use crate::seam::DataShare;
 
 pub use self::error::DataError;
 pub use self::shard::Skew;
+pub use self::stream::{Drawn, Stream, expected_overlap};
 
 /// Which data set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,11 +55,20 @@ pub struct DataConfig {
     pub shard: u32,
     /// How labels are spread over shards; only iid for text. Default iid.
     pub skew: Skew,
+    /// The order in which this peer draws its shard's samples. Default one of its own.
+    pub stream: Stream,
 }
 
 impl Default for DataConfig {
     fn default() -> Self {
-        Self { kind: DataKind::Digits, path: None, shards: 1, shard: 0, skew: Skew::Iid }
+        Self {
+            kind: DataKind::Digits,
+            path: None,
+            shards: 1,
+            shard: 0,
+            skew: Skew::Iid,
+            stream: Stream::Auto,
+        }
     }
 }
 
@@ -73,14 +85,19 @@ enum Samples {
 
 /// One shard of a data set, in memory.
 ///
-/// A training batch is a function of (seed, shard, step, micro-batch) alone. Every pass over the
-/// shard (epoch) has its own order, in which each sample comes once; for text, a sample is the
-/// window that begins at one token.
+/// A training batch is a function of (seed, shard, stream, step, micro-batch) alone. Every pass over
+/// the shard (epoch) has its own order, in which each sample comes once; for text, a sample is the
+/// window that begins at one token. Peers of one shard draw in different orders unless their streams
+/// are set to one number: [`BatchSource::set_stream`].
 pub struct Dataset {
     samples: Samples,
     shape: SampleShape,
     members: Members,
     place: Place,
+    /// As configured.
+    configured: Stream,
+    /// In force.
+    stream: u64,
     micro_batches: u64,
     digest: [u8; 32],
 }
@@ -90,6 +107,7 @@ impl fmt::Debug for Dataset {
         f.debug_struct("Dataset")
             .field("shape", &self.shape)
             .field("place", &self.place)
+            .field("stream", &self.stream)
             .field("train", &self.train_len())
             .field("held_out", &self.evaluation_len())
             .finish_non_exhaustive()
@@ -106,6 +124,13 @@ impl Dataset {
     /// [`DataError`] names the file or key, what was expected and what was found.
     pub fn open(config: &DataConfig, seed: u64, context: usize) -> Result<Self, DataError> {
         let place = Place { seed, shards: config.shards, shard: config.shard };
+        let mut opened = Self::at_place(config, place, context)?;
+        opened.configured = config.stream;
+        opened.set_stream(0);
+        Ok(opened)
+    }
+
+    fn at_place(config: &DataConfig, place: Place, context: usize) -> Result<Self, DataError> {
         match config.kind {
             DataKind::Digits => {
                 Self::images(config, place, digits::load()?, (digits::SIDE, digits::CLASSES))
@@ -135,7 +160,7 @@ impl Dataset {
             table: Box::new(all.standardise()),
         };
         let shape = SampleShape::Image { height: side, width: side, classes };
-        Ok(Self { samples, shape, members, place, micro_batches: 1, digest })
+        Ok(Self::new((samples, shape), (members, place), digest))
     }
 
     fn text(config: &DataConfig, place: Place, context: usize) -> Result<Self, DataError> {
@@ -156,7 +181,16 @@ impl Dataset {
         let members = Members::iid(place, text.train_windows())?;
         let digest = digest(&[text.tokens()]);
         let shape = SampleShape::Text { context, vocabulary: text.vocabulary };
-        Ok(Self { samples: Samples::Text(text), shape, members, place, micro_batches: 1, digest })
+        Ok(Self::new((Samples::Text(text), shape), (members, place), digest))
+    }
+
+    fn new(
+        (samples, shape): (Samples, SampleShape),
+        (members, place): (Members, Place),
+        digest: [u8; 32],
+    ) -> Self {
+        let (configured, stream, micro_batches) = (Stream::Auto, 0, 1);
+        Self { samples, shape, members, place, configured, stream, micro_batches, digest }
     }
 
     /// The same data for steps of `count` micro-batches each (`optimizer.accumulate`), at least 1.
@@ -208,12 +242,13 @@ impl Dataset {
         let len = self.train_len() as u64;
         let mut current: Option<(u64, Permutation)> = None;
         let Place { seed, shards, shard } = self.place;
+        let stream = self.stream;
         (first..first.saturating_add(samples as u64)).map(move |at| {
             let epoch = at / len;
             let order = match current.take() {
                 Some((of, order)) if of == epoch => order,
                 _ => {
-                    let parts = [seed, shards.into(), shard.into(), epoch];
+                    let parts = [seed, shards.into(), shard.into(), stream, epoch];
                     Permutation::new(len as usize, Purpose::Epoch, &parts)
                 }
             };
@@ -250,6 +285,18 @@ impl BatchSource for Dataset {
                 text.fill(positions.map(|position| self.members.at(position)), batch);
             }
         }
+    }
+
+    fn set_stream(&mut self, stream: u64) {
+        self.stream = match self.configured {
+            Stream::Auto => stream,
+            Stream::Fixed(number) => number,
+        };
+    }
+
+    fn share(&self) -> Option<DataShare> {
+        let Place { shards, shard, .. } = self.place;
+        Some(DataShare { shards, shard, samples: self.train_len() as u64, stream: self.stream })
     }
 
     fn evaluation(&self, offset: usize, samples: usize, batch: &mut Batch) -> bool {

@@ -1,6 +1,6 @@
 //! Tests of whole data sets: batches, epochs, shards, evaluation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::batch::Input;
@@ -40,6 +40,54 @@ fn a_batch_depends_on_seed_shard_and_step_alone() {
     assert_ne!(batch(&a, 13, 0, 32), reference);
     assert_ne!(batch(&digits(4, 2, 7), 12, 0, 32), reference);
     assert_ne!(batch(&digits(4, 1, 8), 12, 0, 32), reference);
+}
+
+#[test]
+fn peers_of_one_shard_draw_in_orders_of_their_own_unless_told_otherwise() {
+    let open = |stream, own| {
+        let config = DataConfig { shards: 4, shard: 1, stream, ..DataConfig::default() };
+        let mut data = Dataset::open(&config, 7, 0).unwrap();
+        data.set_stream(own);
+        data
+    };
+    let auto = |own| batch(&open(Stream::Auto, own), 12, 0, 32);
+    assert_eq!(auto(3), auto(3));
+    assert_ne!(auto(3), auto(4));
+    let fixed = |own| batch(&open(Stream::Fixed(4), own), 12, 0, 32);
+    assert_eq!(fixed(1), fixed(2));
+    assert_eq!(fixed(1), auto(4));
+    let share = open(Stream::Auto, 9).share().unwrap();
+    assert_eq!((share.shards, share.shard, share.stream), (4, 1, 9));
+    assert!(share.samples.abs_diff(1438 / 4) <= 1);
+}
+
+#[test]
+fn the_expected_overlap_is_what_counting_finds() {
+    let drawn = |data: &Dataset, samples: usize| -> BTreeSet<usize> {
+        data.positions(0, samples).map(|position| data.members.at(position)).collect()
+    };
+    let open = |shard, stream| {
+        let mut data = digits(2, shard, 3);
+        data.set_stream(stream);
+        data
+    };
+    let len = open(0, 0).train_len();
+    for (one, other) in [((0, 1), (0, 2)), ((0, 1), (0, 1)), ((0, 1), (1, 1))] {
+        for (a, b) in [(100, 300), (300, 100), (len, 50), (3 * len, 400), (77, 2 * len), (0, 9)] {
+            let (ours, theirs) = (open(one.0, one.1), open(other.0, other.1));
+            let (mine, others) = (drawn(&ours, a), drawn(&theirs, b));
+            let common = mine.intersection(&others).count() as f64;
+            let found = common / (mine.len() as f64).max(1.0);
+            let of =
+                |(shard, stream), samples: usize| Drawn { shard, stream, samples: samples as u64 };
+            let want = expected_overlap(len as u64, of(one, a), of(other, b));
+            // Five standard deviations of a proportion; what is certain has none.
+            let slack = 5.0 * (want * (1.0 - want) / (a as f64).max(1.0)).sqrt();
+            let certain = one == other || one.0 != other.0;
+            let slack = if certain { 1e-12 } else { slack + 1e-12 };
+            assert!((found - want).abs() <= slack, "{one:?} {other:?} {a} {b}: {found} {want}");
+        }
+    }
 }
 
 #[test]
@@ -121,8 +169,13 @@ fn text(shards: u32, shard: u32) -> Dataset {
     let path = folder.path().join("text.txt");
     let content: String = (0..5000_u32).map(|i| char::from(b'a' + (i * i % 23) as u8)).collect();
     std::fs::write(&path, content).unwrap();
-    let config =
-        DataConfig { kind: DataKind::Text, path: Some(path), shards, shard, skew: Skew::Iid };
+    let config = DataConfig {
+        kind: DataKind::Text,
+        path: Some(path),
+        shards,
+        shard,
+        ..DataConfig::default()
+    };
     Dataset::open(&config, 4, 16).unwrap()
 }
 
