@@ -51,11 +51,21 @@ fn from_f16(code: u16) -> f32 {
 }
 
 pub(super) fn encode_bf16(values: &[f32], bytes: &mut [u8]) {
-    encode(values, bytes, to_bf16);
+    encode(
+        values,
+        bytes,
+        #[inline(always)]
+        |value| to_bf16(value),
+    );
 }
 
 pub(super) fn encode_f16(values: &[f32], bytes: &mut [u8]) {
-    encode(values, bytes, to_f16);
+    encode(
+        values,
+        bytes,
+        #[inline(always)]
+        |value| to_f16(value),
+    );
 }
 
 pub(super) fn decode_bf16(bytes: &[u8], out: &mut [f32]) {
@@ -68,7 +78,12 @@ pub(super) fn decode_bf16(bytes: &[u8], out: &mut [f32]) {
 }
 
 pub(super) fn decode_f16(bytes: &[u8], out: &mut [f32]) {
-    decode(bytes, out, from_f16);
+    decode(
+        bytes,
+        out,
+        #[inline(always)]
+        |code| from_f16(code),
+    );
 }
 
 #[inline(always)]

@@ -18,14 +18,28 @@ const PARTS: usize = 4;
 pub(super) fn encode(values: &[f32], bytes: &mut [u8]) {
     vectorized(
         #[inline(always)]
-        || encode_blocks::<INT2_BLOCK_ELEMENTS, BLOCK_BYTES>(values, bytes, encode_block),
+        || {
+            encode_blocks::<INT2_BLOCK_ELEMENTS, BLOCK_BYTES>(
+                values,
+                bytes,
+                #[inline(always)]
+                |values, bytes| encode_block(values, bytes),
+            );
+        },
     );
 }
 
 pub(super) fn decode(bytes: &[u8], out: &mut [f32]) {
     vectorized(
         #[inline(always)]
-        || decode_blocks::<INT2_BLOCK_ELEMENTS, BLOCK_BYTES>(bytes, out, decode_block),
+        || {
+            decode_blocks::<INT2_BLOCK_ELEMENTS, BLOCK_BYTES>(
+                bytes,
+                out,
+                #[inline(always)]
+                |bytes, out| decode_block(bytes, out),
+            );
+        },
     );
 }
 
@@ -41,13 +55,13 @@ impl Levels {
     /// Fits them to the magnitudes of `values`; not finite if one of those is not.
     #[inline(always)]
     pub(super) fn fit(values: &[f32]) -> Self {
-        let sum = lane_sum(values, |magnitude| magnitude);
+        let [sum, ..] = lane_sums(values, |magnitude| [magnitude, 0.0, 0.0]);
         let threshold = sum / values.len() as f32;
-        let above = |magnitude: f32| magnitude > threshold;
-        let high = lane_sum(values, |m| if above(m) { m } else { 0.0 });
         // Not `sum − high`: a single large element would leave nothing of the others. NaN is low.
-        let low = lane_sum(values, |m| if above(m) { 0.0 } else { m });
-        let count = lane_sum(values, |m| if above(m) { 1.0 } else { 0.0 });
+        let [low, high, count] = lane_sums(values, |magnitude| {
+            let above = magnitude > threshold;
+            if above { [0.0, magnitude, 1.0] } else { [magnitude, 0.0, 0.0] }
+        });
         let mean = |sum: f32, count: f32| if count > 0.0 { sum / count } else { 0.0 };
         Self { threshold, low: mean(low, values.len() as f32 - count), high: mean(high, count) }
     }
@@ -81,20 +95,26 @@ pub(super) fn number(code: u32, [low, high]: [u32; 2]) -> f32 {
     f32::from_bits(magnitude ^ (code << 31))
 }
 
-/// `Σ f(|x|)`, lane by lane.
+/// `Σ f(|x|)` of three terms, lane by lane.
 #[inline(always)]
-fn lane_sum(values: &[f32], term: impl Fn(f32) -> f32) -> f32 {
-    let mut lanes = [0.0_f32; LANES];
+fn lane_sums(values: &[f32], terms: impl Fn(f32) -> [f32; 3]) -> [f32; 3] {
+    let mut lanes = [[0.0_f32; LANES]; 3];
     let (rows, rest) = values.as_chunks::<LANES>();
     for row in rows {
-        for (lane, &value) in lanes.iter_mut().zip(row) {
-            *lane += term(f32::from_bits(magnitude_bits(value)));
+        for (lane, &value) in row.iter().enumerate() {
+            let terms = terms(f32::from_bits(magnitude_bits(value)));
+            lanes[0][lane] += terms[0];
+            lanes[1][lane] += terms[1];
+            lanes[2][lane] += terms[2];
         }
     }
-    for (lane, &value) in lanes.iter_mut().zip(rest) {
-        *lane += term(f32::from_bits(magnitude_bits(value)));
+    for (lane, &value) in rest.iter().enumerate() {
+        let terms = terms(f32::from_bits(magnitude_bits(value)));
+        for (lanes, term) in lanes.iter_mut().zip(terms) {
+            lanes[lane] += term;
+        }
     }
-    lanes.iter().sum()
+    lanes.map(|lanes| lanes.iter().sum())
 }
 
 #[inline(always)]

@@ -20,14 +20,28 @@ const BLOCK_BYTES: usize = Codec::Int4.payload_bytes(BLOCK_ELEMENTS);
 pub(super) fn encode(values: &[f32], bytes: &mut [u8]) {
     vectorized(
         #[inline(always)]
-        || encode_blocks::<BLOCK_ELEMENTS, BLOCK_BYTES>(values, bytes, encode_block),
+        || {
+            encode_blocks::<BLOCK_ELEMENTS, BLOCK_BYTES>(
+                values,
+                bytes,
+                #[inline(always)]
+                |values, bytes| encode_block(values, bytes),
+            );
+        },
     );
 }
 
 pub(super) fn decode(bytes: &[u8], out: &mut [f32]) {
     vectorized(
         #[inline(always)]
-        || decode_blocks::<BLOCK_ELEMENTS, BLOCK_BYTES>(bytes, out, decode_block),
+        || {
+            decode_blocks::<BLOCK_ELEMENTS, BLOCK_BYTES>(
+                bytes,
+                out,
+                #[inline(always)]
+                |bytes, out| decode_block(bytes, out),
+            );
+        },
     );
 }
 

@@ -7,6 +7,11 @@
 //! All arithmetic is plain f32 with a fixed order of sums: the same numbers give the same bytes,
 //! and the same bytes the same numbers, on every machine.
 
+#![expect(
+    clippy::redundant_closure,
+    reason = "only a closure can be told to be inlined where it is called"
+)]
+
 mod feedback;
 mod full;
 mod half;
@@ -21,7 +26,7 @@ mod top_k;
 
 use std::sync::Arc;
 
-use dnode_protocol::frame::{Codec, TOP_K_CHUNK_ELEMENTS};
+use dnode_protocol::frame::{Codec, INT2_BLOCK_ELEMENTS, TOP_K_CHUNK_ELEMENTS};
 
 pub use feedback::Feedback;
 pub use integer::{decode_i64, decode_running, encode_i64, encode_running};
@@ -36,7 +41,7 @@ const ROUND: f32 = 12_582_912.0;
 /// Blocks whose largest magnitude is below 2⁻¹⁰⁰ travel as zeros: its inverse would overflow.
 const TINY: f32 = f32::from_bits((127 - 100) << 23);
 
-/// Elements that [`decode_displace`] decodes at a time: they stay in the first cache.
+/// Most elements that [`decode_displace`] decodes at a time: they stay in the first cache.
 const PIECE_ELEMENTS: usize = TOP_K_CHUNK_ELEMENTS;
 
 /// A tensor as it travels.
@@ -136,7 +141,8 @@ pub fn decode_displace(
     let codec = encoded.codec;
     let mut buffer = [0.0; PIECE_ELEMENTS];
     let mut rest = &encoded.bytes[..];
-    for target in target.chunks_mut(PIECE_ELEMENTS) {
+    let elements = if codec == Codec::TopK { PIECE_ELEMENTS } else { INT2_BLOCK_ELEMENTS };
+    for target in target.chunks_mut(elements) {
         let (bytes, behind) = rest.split_at(codec.payload_bytes(target.len()));
         rest = behind;
         let piece = &mut buffer[..target.len()];
@@ -187,7 +193,8 @@ impl Encoded {
 }
 
 /// Calls `body` with each block of `N` elements and its `B` bytes, then with what is left; call
-/// inside [`vectorized`].
+/// inside [`vectorized`]. `body` must be a closure that is always inlined: a function is called
+/// through a shim that is compiled for the oldest processor.
 #[inline(always)]
 fn encode_blocks<const N: usize, const B: usize>(
     values: &[f32],

@@ -49,7 +49,9 @@ pub fn encode_modular(values: &[f32], spread: &[f32]) -> Encoded {
                     encode_block(block, spread, code);
                 }
                 if let (false, Some(&spread)) = (rest.is_empty(), spread.last()) {
-                    encode_block(rest, spread, codes_rest);
+                    let mut code = [0; BLOCK_BYTES];
+                    encode_block(&filled_up(rest), spread, &mut code);
+                    codes_rest.copy_from_slice(&code[..codes_rest.len()]);
                 }
             },
         );
@@ -82,7 +84,11 @@ pub fn decode_modular(
                 unread += usize::from(!decode_block(code, near, block));
             }
             if !rest.is_empty() {
-                unread += usize::from(!decode_block(codes_rest, near_rest, rest));
+                let mut code = [0; BLOCK_BYTES];
+                code[..codes_rest.len()].copy_from_slice(codes_rest);
+                let mut block = [0.0; BLOCK_ELEMENTS];
+                unread += usize::from(!decode_block(&code, &filled_up(near_rest), &mut block));
+                rest.copy_from_slice(&block[..rest.len()]);
             }
             unread
         },
@@ -95,6 +101,13 @@ const fn integer(quotient: f32) -> i32 {
     (quotient + ROUND).to_bits().wrapping_sub(ROUND.to_bits()).cast_signed()
 }
 
+/// A block that ends with zeros: what they add to a hash is the same on both sides.
+fn filled_up(values: &[f32]) -> [f32; BLOCK_ELEMENTS] {
+    let mut block = [0.0; BLOCK_ELEMENTS];
+    block[..values.len()].copy_from_slice(values);
+    block
+}
+
 #[inline(always)]
 fn step_of(values: &[f32], spread: f32) -> f32 {
     let most = largest_magnitude(values);
@@ -103,39 +116,42 @@ fn step_of(values: &[f32], spread: f32) -> f32 {
 }
 
 #[inline(always)]
-fn encode_block(values: &[f32], spread: f32, bytes: &mut [u8]) {
+fn encode_block(values: &[f32; BLOCK_ELEMENTS], spread: f32, bytes: &mut [u8; BLOCK_BYTES]) {
     let step = step_of(values, spread);
     let per_step = 1.0 / step;
     let mut integers = [0; BLOCK_ELEMENTS];
-    let integers = &mut integers[..values.len()];
     for (integer_of, &value) in integers.iter_mut().zip(values) {
         *integer_of = integer(value * per_step);
     }
     let rest = put_word(bytes, step.to_le_bytes());
-    let codes = put_word(rest, hash(integers).to_le_bytes());
-    for (code, &integer) in codes.iter_mut().zip(&*integers) {
+    let codes = put_word(rest, hash(&integers).to_le_bytes());
+    for (code, &integer) in codes.iter_mut().zip(&integers) {
         *code = integer as u8;
     }
 }
 
 /// Whether the block could be read.
 #[inline(always)]
-fn decode_block(bytes: &[u8], near: &[f32], out: &mut [f32]) -> bool {
+fn decode_block(
+    bytes: &[u8; BLOCK_BYTES],
+    near: &[f32; BLOCK_ELEMENTS],
+    out: &mut [f32; BLOCK_ELEMENTS],
+) -> bool {
     let (step, rest) = split_word(bytes);
     let (announced, codes) = split_word(rest);
     let step = f32::from_le_bytes(step);
     let per_step = 1.0 / step;
     let mut integers = [0_i32; BLOCK_ELEMENTS];
-    let integers = &mut integers[..out.len()];
     for ((unwrapped, &near), &code) in integers.iter_mut().zip(near).zip(codes) {
         let own = integer(near * per_step);
-        let apart = code.wrapping_sub(own as u8).cast_signed();
-        *unwrapped = own.wrapping_add(i32::from(apart));
+        // The low byte of the difference, with its sign.
+        let apart = (i32::from(code).wrapping_sub(own) << 24) >> 24;
+        *unwrapped = own.wrapping_add(apart);
     }
     let sound = step > 0.0 && step.is_finite();
-    let read = sound && hash(integers) == u32::from_le_bytes(announced);
+    let read = sound && hash(&integers) == u32::from_le_bytes(announced);
     if read {
-        for (value, &integer) in out.iter_mut().zip(&*integers) {
+        for (value, &integer) in out.iter_mut().zip(&integers) {
             *value = integer as f32 * step;
         }
     } else {
@@ -144,26 +160,20 @@ fn decode_block(bytes: &[u8], near: &[f32], out: &mut [f32]) -> bool {
     read
 }
 
-/// Hash of what the remainders of `integers`, at most a block of them, leave out.
+/// Hash of what the remainders of `integers` leave out.
 #[inline(always)]
-fn hash(integers: &[i32]) -> u32 {
+fn hash(integers: &[i32; BLOCK_ELEMENTS]) -> u32 {
     let mut lanes = [HASH_BEGIN; LANES];
-    let (rows, rest) = integers.as_chunks::<LANES>();
+    let (rows, _) = integers.as_chunks::<LANES>();
     for row in rows {
         for (lane, &integer) in lanes.iter_mut().zip(row) {
             *lane = (*lane ^ (integer >> 8).cast_unsigned()).wrapping_mul(HASH_FACTOR);
         }
     }
-    for (lane, &integer) in lanes.iter_mut().zip(rest) {
-        *lane = (*lane ^ (integer >> 8).cast_unsigned()).wrapping_mul(HASH_FACTOR);
-    }
-    let mut half = LANES / 2;
-    while half > 0 {
-        let (left, right) = lanes.split_at_mut(half);
-        for (left, right) in left.iter_mut().zip(right) {
-            *left = left.wrapping_mul(HASH_FACTOR) ^ *right;
+    for half in [16, 8, 4, 2, 1] {
+        for lane in 0..half {
+            lanes[lane] = lanes[lane].wrapping_mul(HASH_FACTOR) ^ lanes[lane + half];
         }
-        half /= 2;
     }
     lanes[0]
 }

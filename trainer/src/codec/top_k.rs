@@ -67,15 +67,12 @@ pub(super) fn decode(bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
 struct Search {
     /// Magnitudes that may belong to the largest, as bits, and their positions.
     magnitudes: [u32; TOP_K_CHUNK_ELEMENTS + LANES],
-    positions: [u16; TOP_K_CHUNK_ELEMENTS + 1],
+    positions: [u16; TOP_K_CHUNK_ELEMENTS],
 }
 
 impl Search {
     const fn new() -> Self {
-        Self {
-            magnitudes: [0; TOP_K_CHUNK_ELEMENTS + LANES],
-            positions: [0; TOP_K_CHUNK_ELEMENTS + 1],
-        }
+        Self { magnitudes: [0; TOP_K_CHUNK_ELEMENTS + LANES], positions: [0; TOP_K_CHUNK_ELEMENTS] }
     }
 
     #[inline(always)]
@@ -130,8 +127,9 @@ impl Search {
     fn keep(&mut self, values: &[f32], first: usize, least: u32, mut found: usize) -> usize {
         for (offset, &value) in values.iter().enumerate() {
             let magnitude = magnitude_bits(value);
-            self.magnitudes[found] = magnitude;
-            self.positions[found] = (first + offset) as u16;
+            // No more are found than were looked at, so the mask changes nothing.
+            self.magnitudes[found % TOP_K_CHUNK_ELEMENTS] = magnitude;
+            self.positions[found % TOP_K_CHUNK_ELEMENTS] = (first + offset) as u16;
             found += usize::from(magnitude >= least);
         }
         found
@@ -142,7 +140,7 @@ impl Search {
     fn choose(&self, candidates: usize, values: &[f32], chosen: &mut [(u16, f32)]) {
         let magnitudes = &self.magnitudes[..candidates.next_multiple_of(LANES)];
         let least = at_least(magnitudes, chosen.len(), 0);
-        let above = count(magnitudes, least.saturating_add(1));
+        let above = count(magnitudes, least + 1);
         let mut ties = chosen.len() - above as usize;
         let mut places = chosen.iter_mut();
         for (&magnitude, &position) in self.magnitudes[..candidates].iter().zip(&self.positions) {
@@ -170,14 +168,15 @@ fn at_least(magnitudes: &[u32], wanted: usize, coarse: u32) -> u32 {
     least
 }
 
-/// How many magnitudes, their number a multiple of [`LANES`], are at least `least`.
+/// How many magnitudes, their number a multiple of [`LANES`], are at least `least`, 1 to 2³¹.
 #[inline(always)]
 fn count(magnitudes: &[u32], least: u32) -> u32 {
     let mut lanes = [0; LANES];
     let (rows, _) = magnitudes.as_chunks::<LANES>();
     for row in rows {
         for (lane, &magnitude) in lanes.iter_mut().zip(row) {
-            *lane += u32::from(magnitude >= least);
+            // The sign of the difference: comparisons would be taken apart bit by bit.
+            *lane += (least - 1).wrapping_sub(magnitude) >> 31;
         }
     }
     lanes.iter().sum()
