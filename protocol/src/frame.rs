@@ -19,7 +19,8 @@ pub use codec::{
     TOP_K_CHUNK_ELEMENTS, TOP_K_ENTRY_BITS, TOP_K_ONE_IN, top_k_entries,
 };
 pub use control::{
-    CONTROL_HEADER_BYTES, ControlHeader, DECODED_BYTES_MAX, decode_control, encode_control,
+    CONTROL_HEADER_BYTES, ControlHeader, DECODED_BYTES_MAX, control_bytes, decode_control,
+    encode_control,
 };
 pub use error::{DecodeError, EncodeError, MessageError};
 pub use tensor::{

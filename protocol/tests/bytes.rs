@@ -7,8 +7,8 @@ use std::cell::Cell;
 
 use dnode_protocol::frame::{
     CONTROL_HEADER_BYTES, Codec, ControlHeader, DECODED_BYTES_MAX, DecodeError, Leg,
-    TENSOR_HEADER_BYTES, TENSOR_MAGIC, TensorHeader, decode_control, encode_control, read_f32s,
-    write_f32s,
+    TENSOR_HEADER_BYTES, TENSOR_MAGIC, TensorHeader, control_bytes, decode_control, encode_control,
+    read_f32s, write_f32s,
 };
 use dnode_protocol::limits::{
     CONTROL_BYTES_MAX, FRAGMENT_ELEMENTS_MAX, FRAGMENTS_MAX, INFORMATION_MAX, PROTOCOL_VERSION,
@@ -270,6 +270,7 @@ proptest! {
     #[test]
     fn every_message_round_trips(message in message()) {
         let frame = encode_control(&message).unwrap();
+        prop_assert_eq!(control_bytes(&message), frame.len());
         let (header, body) = frame.split_first_chunk().unwrap();
         prop_assert_eq!(ControlHeader::decode(*header).unwrap().body_bytes, body.len());
         prop_assert_eq!(decode_control(body).unwrap(), message);

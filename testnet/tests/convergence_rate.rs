@@ -9,7 +9,7 @@ use std::time::Duration;
 use dnode_protocol::Time;
 use dnode_testnet::sim::invariants::distance_squared;
 use dnode_testnet::sim::link::LinkModel;
-use dnode_testnet::sim::{Scenario, Trace, World};
+use dnode_testnet::sim::{Scenario, Spread, Trace, World};
 
 /// Exchanges are much shorter than the time between them, so that a drawn partner is hardly ever
 /// busy; nobody commits, so that partners are drawn uniformly.
@@ -20,7 +20,7 @@ fn scenario(peers: u32) -> Scenario {
         width: 4,
         neighbours: peers - 1,
         round_time: Duration::from_secs(20),
-        speed_spread: 1.0,
+        speed: Spread::NONE,
         poisson: true,
         rounds_per_commit: u64::MAX,
         increment: 0.0,

@@ -90,6 +90,16 @@ pub fn encode_control(message: &Message) -> Result<Vec<u8>, EncodeError> {
     Ok(frame)
 }
 
+/// Length of the frame that [`encode_control`] makes of `message`, bytes, without making it.
+///
+/// A message that cannot be encoded counts as [`CONTROL_BYTES_MAX`].
+#[must_use]
+pub fn control_bytes(message: &Message) -> usize {
+    let body = wincode::config::serialized_size(message, WIRE_FORMAT);
+    let body = body.ok().and_then(|bytes| usize::try_from(bytes).ok());
+    CONTROL_HEADER_BYTES + body.unwrap_or(CONTROL_BYTES_MAX)
+}
+
 /// The message of a control body, which must be consumed to the last byte.
 ///
 /// # Errors

@@ -4,9 +4,12 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use clap::Parser;
+use dnode_testnet::report::machine::peak_memory_bytes;
 use dnode_testnet::sim::{Defect, RunError, Scenario, Trace, run};
 
 /// Simulate a swarm; exit 1 when an invariant is broken.
@@ -14,7 +17,7 @@ use dnode_testnet::sim::{Defect, RunError, Scenario, Trace, run};
 #[command(name = "sim", version)]
 struct Arguments {
     /// Scenario file; without it each seed draws a random schedule.
-    #[arg(long, conflicts_with_all = ["peers", "rounds"])]
+    #[arg(long, conflicts_with_all = ["peers"])]
     scenario: Option<PathBuf>,
     /// Seed of the simulation.
     #[arg(long, default_value_t = 1, conflicts_with = "seeds")]
@@ -22,18 +25,24 @@ struct Arguments {
     /// Range of seeds, one simulation each, for example 0..1000.
     #[arg(long, value_parser = range)]
     seeds: Option<(u64, u64)>,
+    /// Simulations at the same time, one thread each.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=256))]
+    jobs: u64,
     /// Simulate a healthy swarm of this many peers.
     #[arg(long, requires = "rounds")]
     peers: Option<u32>,
-    /// Rounds that each peer of the healthy swarm does.
-    #[arg(long, requires = "peers")]
-    rounds: Option<u64>,
-    /// Write one line for each event to this file.
+    /// Rounds that each peer does; replaces those of the scenario file.
     #[arg(long)]
+    rounds: Option<u64>,
+    /// Write one line for each event to this file; one seed only.
+    #[arg(long, conflicts_with = "seeds")]
     trace: Option<PathBuf>,
     /// Print the hash of the trace.
     #[arg(long)]
     hash: bool,
+    /// Print only the last line of many seeds.
+    #[arg(long)]
+    quiet: bool,
     /// Plant a defect, to see which invariant finds it.
     #[arg(long)]
     defect: Option<Defect>,
@@ -57,19 +66,57 @@ fn main() -> ExitCode {
     }
 }
 
+/// Simulates every seed; stops at the first error.
 fn simulate(arguments: &Arguments) -> Result<(), String> {
     let (first, end) = arguments.seeds.unwrap_or((arguments.seed, arguments.seed + 1));
-    for seed in first..end {
-        let scenario = scenario(arguments, seed)?;
-        let trace = trace(arguments)?;
-        #[expect(clippy::disallowed_methods, reason = "the program reports how long it took")]
-        let began = Instant::now();
-        let summary = run(&scenario, seed, trace, arguments.defect)
-            .map_err(|error| explain(arguments, seed, &error))?;
+    let began = now();
+    let (next, failed) = (AtomicU64::new(first), AtomicBool::new(false));
+    let error = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..arguments.jobs.min(end - first) {
+            scope.spawn(|| {
+                while !failed.load(Ordering::Relaxed) {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= end {
+                        return;
+                    }
+                    if let Err(what) = one(arguments, seed) {
+                        failed.store(true, Ordering::Relaxed);
+                        error.lock().map(|mut first| first.get_or_insert(what).len()).ok();
+                    }
+                }
+            });
+        }
+    });
+    if let Some(error) = error.into_inner().unwrap_or(None) {
+        return Err(error);
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    let (count, mebibytes) = (end - first, peak_memory_bytes() >> 20);
+    let _ = writeln!(
+        io::stdout(),
+        "{count} simulations in {seconds:.2} s, {:.1} per second, peak memory {mebibytes} MiB",
+        count as f64 / seconds
+    );
+    Ok(())
+}
+
+fn one(arguments: &Arguments, seed: u64) -> Result<(), String> {
+    let scenario = scenario(arguments, seed)?;
+    let trace = trace(arguments)?;
+    let began = now();
+    let summary = run(&scenario, seed, trace, arguments.defect)
+        .map_err(|error| explain(arguments, seed, &error))?;
+    if !arguments.quiet {
         let seconds = began.elapsed().as_secs_f64();
         let _ = writeln!(io::stdout(), "seed {seed}: {summary}; {seconds:.2} s");
     }
     Ok(())
+}
+
+#[expect(clippy::disallowed_methods, reason = "the program reports how long it took")]
+fn now() -> Instant {
+    Instant::now()
 }
 
 fn scenario(arguments: &Arguments, seed: u64) -> Result<Scenario, String> {
@@ -81,7 +128,9 @@ fn scenario(arguments: &Arguments, seed: u64) -> Result<Scenario, String> {
     };
     let text = std::fs::read_to_string(path)
         .map_err(|error| format!("read the scenario {}: {error}", path.display()))?;
-    Scenario::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
+    let scenario =
+        Scenario::parse(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(Scenario { rounds: arguments.rounds.unwrap_or(scenario.rounds), ..scenario })
 }
 
 fn trace(arguments: &Arguments) -> Result<Trace, String> {
@@ -98,11 +147,13 @@ fn trace(arguments: &Arguments) -> Result<Trace, String> {
 
 /// The error, and the command that replays it.
 fn explain(arguments: &Arguments, seed: u64, error: &RunError) -> String {
-    let what = match (&arguments.scenario, arguments.peers, arguments.rounds) {
-        (Some(path), _, _) => format!(" --scenario {}", path.display()),
-        (None, Some(peers), Some(rounds)) => format!(" --peers {peers} --rounds {rounds}"),
-        (None, _, _) => String::new(),
-    };
+    let path = |path: &PathBuf| format!(" --scenario {}", path.display());
+    let what = [
+        arguments.scenario.as_ref().map(path),
+        arguments.peers.map(|peers| format!(" --peers {peers}")),
+        arguments.rounds.map(|rounds| format!(" --rounds {rounds}")),
+    ];
+    let what: String = what.into_iter().flatten().collect();
     let defect = arguments.defect.map_or_else(String::new, |defect| {
         use clap::ValueEnum;
         let name = defect.to_possible_value().map(|value| value.get_name().to_owned());

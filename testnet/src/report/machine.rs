@@ -40,6 +40,15 @@ impl Machine {
     }
 }
 
+/// The most memory that this process has had resident, bytes; 0 if unknown.
+#[must_use]
+pub fn peak_memory_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kilobytes =
+        field(&status, "VmHWM").and_then(|value| value.split(' ').next()?.parse::<u64>().ok());
+    kilobytes.unwrap_or(0) * 1024
+}
+
 /// The value of the first line `name : value`.
 fn field(text: &str, name: &str) -> Option<String> {
     let line = text.lines().find(|line| line.starts_with(name))?;

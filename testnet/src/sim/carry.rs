@@ -6,30 +6,43 @@ use dnode_gossip::Input;
 use dnode_gossip::testing::{Effect, peer as name};
 use dnode_protocol::{Message, Time};
 use rand::RngExt;
+use rand::seq::SliceRandom;
 
+use super::capacity::Sizes;
 use super::defect::{CHATTER, Defect};
 use super::link::{Edge, Lane};
 use super::peer::index_of;
 use super::queue::Happening;
 use super::world::World;
 
+/// Orders in which free places are joined; after these, next to none is left.
+const EDGE_PASSES: u32 = 8;
+
 impl World {
-    /// Draws who wants to be connected to whom: the ring, and random others.
+    /// Draws who wants to be connected to whom: the ring, and random others, until every peer has
+    /// the neighbours that the scenario asks for, and none has more.
     pub(super) fn draw_edges(&mut self) {
         let count = self.scenario.peers;
-        let wanted = self.scenario.neighbours.min(count.saturating_sub(1));
-        let most = dnode_gossip::VIEW_MAX / 2;
+        let most = u32::try_from(dnode_gossip::VIEW_MAX).unwrap_or(u32::MAX);
+        let wanted = self.scenario.neighbours.clamp(2, most) as usize;
         for peer in 0..count {
             self.add_edge(peer, (peer + 1) % count);
         }
-        for peer in 0..count {
-            let mut tries = 0;
-            while self.peers[peer as usize].edges.len() < wanted as usize && tries < 20 * wanted {
-                tries += 1;
-                let other = self.rng.random_range(0..count);
-                if self.peers[other as usize].edges.len() < most {
-                    self.add_edge(peer, other);
-                }
+        if wanted + 1 >= count as usize {
+            for peer in 0..count {
+                (0..peer).for_each(|other| self.add_edge(peer, other));
+            }
+            return;
+        }
+        // The configuration model: free places in random order are joined in pairs. A pair that is
+        // joined already, or one peer twice, waits for the next order.
+        for _ in 0..EDGE_PASSES {
+            let free = |peer: &u32| wanted - self.peers[*peer as usize].edges.len();
+            let mut places: Vec<u32> =
+                (0..count).flat_map(|peer| (0..free(&peer)).map(move |_| peer)).collect();
+            places.shuffle(&mut self.rng);
+            for pair in places.chunks_exact(2) {
+                self.add_edge(pair[0], pair[1]);
             }
         }
     }
@@ -56,19 +69,15 @@ impl World {
             }
             Effect::Message { to, .. } => {
                 if let Some(edge) = self.peers[peer as usize].edge_to(index_of(&to)) {
-                    let times = if self.defect == Some(Defect::Chatters) { CHATTER } else { 1 };
-                    for _ in 1..times {
-                        self.peers[peer as usize].counts.messages += 1;
-                        self.transmit(edge, peer, Lane::Control, effect.clone());
+                    if self.defect == Some(Defect::Chatters) {
+                        (1..CHATTER).for_each(|_| self.transmit(edge, peer, effect.clone()));
                     }
-                    self.peers[peer as usize].counts.messages += 1;
-                    self.transmit(edge, peer, Lane::Control, effect);
+                    self.transmit(edge, peer, effect);
                 }
             }
             Effect::Tensor { to, .. } => {
                 if let Some(edge) = self.peers[peer as usize].edge_to(index_of(&to)) {
-                    self.peers[peer as usize].counts.tensors += 1;
-                    self.transmit(edge, peer, Lane::Bulk, effect);
+                    self.transmit(edge, peer, effect);
                 }
             }
         }
@@ -78,13 +87,34 @@ impl World {
         self.carry(from, Effect::Message { to: name(to), message });
     }
 
-    fn transmit(&mut self, index: u32, from: u32, lane: Lane, payload: Effect) {
+    /// Counts a message or tensor and sends it off, if its sender believes to be connected.
+    fn transmit(&mut self, index: u32, from: u32, payload: Effect) {
+        let sim = &mut self.peers[from as usize];
+        let (lane, bytes) = match &payload {
+            Effect::Message { message, .. } => {
+                let bytes = Sizes::control(message);
+                sim.counts.messages += 1;
+                sim.counts.control_bytes += bytes;
+                (Lane::Control, bytes)
+            }
+            Effect::Tensor { numbers, .. } => {
+                let bytes = self.sizes.tensor(numbers.len() / size_of::<f64>());
+                sim.counts.tensors += 1;
+                sim.counts.tensor_bytes += bytes;
+                (Lane::Bulk, bytes)
+            }
+            Effect::Disconnect { .. } | Effect::Event(_) => return,
+        };
         let edge = &mut self.edges[index as usize];
         let end = edge.end_of(from);
         let toward = 1 - end;
         if !edge.up[end] {
             return;
         }
+        let sent = match lane {
+            Lane::Control => sim.uplink.control(bytes, self.now),
+            Lane::Bulk => sim.uplink.bulk(bytes, self.now),
+        };
         let link = &self.scenario.link;
         let lost = edge.cut[toward] || link.loss > 0.0 && self.rng.random_bool(link.loss);
         let twice = link.duplicate > 0.0 && self.rng.random_bool(link.duplicate);
@@ -94,18 +124,63 @@ impl World {
             }
             return;
         }
-        let generation = edge.generation;
         if twice {
-            let delay = link.draw_delay(&mut self.rng);
-            let payload = payload.clone();
-            let again = Happening::Arrive { edge: index, toward, generation, payload };
-            self.queue.push(self.now + delay, again);
+            self.deliver((index, toward), (lane, bytes), sent, payload.clone());
         }
-        let mut arrival = self.now + link.draw_delay(&mut self.rng);
-        if !link.reorder {
+        self.deliver((index, toward), (lane, bytes), sent, payload);
+    }
+
+    /// Schedules the arrival of what has left its sender at `sent`.
+    fn deliver(
+        &mut self,
+        (index, toward): (u32, usize),
+        (lane, bytes): (Lane, u64),
+        sent: Time,
+        payload: Effect,
+    ) {
+        let delay = self.scenario.link.draw_delay(&mut self.rng);
+        let edge = &mut self.edges[index as usize];
+        let generation = edge.generation;
+        let [to, from] = [toward, 1 - toward].map(|end| edge.ends[end] as usize);
+        let mut arrival = sent + delay;
+        let downlink = &self.peers[to].downlink;
+        if lane == Lane::Control {
+            arrival = arrival + downlink.time(bytes);
+        }
+        if !self.scenario.link.reorder {
             arrival = edge.in_order(toward, lane, arrival);
         }
-        self.queue.push(arrival, Happening::Arrive { edge: index, toward, generation, payload });
+        let edge = index;
+        let happening = if lane == Lane::Bulk && !downlink.time(bytes).is_zero() {
+            let first = arrival.as_micros().saturating_sub(
+                u64::try_from(self.peers[from].uplink.time(bytes).as_micros()).unwrap_or(u64::MAX),
+            );
+            let head = Time::from_micros(first).max(self.now);
+            Happening::Land { edge, toward, generation, payload, bytes, head }
+        } else {
+            Happening::Arrive { edge, toward, generation, payload }
+        };
+        self.queue.push(arrival, happening);
+    }
+
+    /// The last byte of a tensor is at the receiver's line: it arrives when its turn is over.
+    pub(super) fn land(
+        &mut self,
+        (index, toward): (u32, usize),
+        generation: u32,
+        payload: Effect,
+        (bytes, head): (u64, Time),
+    ) {
+        let edge = &self.edges[index as usize];
+        if edge.generation != generation || !edge.up[toward] {
+            return;
+        }
+        let downlink = &mut self.peers[edge.ends[toward] as usize].downlink;
+        let end = downlink.bulk(bytes, head).max(self.now);
+        if end == self.now {
+            return self.arrive(index, toward, generation, payload);
+        }
+        self.queue.push(end, Happening::Arrive { edge: index, toward, generation, payload });
     }
 
     pub(super) fn arrive(&mut self, index: u32, toward: usize, generation: u32, payload: Effect) {
@@ -218,9 +293,9 @@ impl World {
     }
 
     /// Messages from the peers of `side` to the others get lost, and back when `both`.
-    pub(super) fn cut(&mut self, side: &[u32], both: bool) {
+    pub(super) fn cut(&mut self, side: impl Fn(u32) -> bool, both: bool) {
         for (index, edge) in (0..).zip(&mut self.edges) {
-            let [a, b] = edge.ends.map(|peer| side.contains(&peer));
+            let [a, b] = edge.ends.map(&side);
             if a == b {
                 continue;
             }
@@ -252,10 +327,10 @@ impl World {
         }
     }
 
-    /// Whether nothing is on its way between living peers and no exchange is open.
+    /// Whether nothing is on its way at `peer` and no exchange of it is open.
     #[must_use]
-    pub fn is_at_rest(&self) -> bool {
-        self.peers.iter().filter_map(|peer| peer.host.as_ref()).all(|host| {
+    pub fn rests(&self, peer: u32) -> bool {
+        self.peers[peer as usize].host.as_ref().is_none_or(|host| {
             host.core.open() == 0 && host.kept() == 0 && !host.has_work() && host.training
         })
     }

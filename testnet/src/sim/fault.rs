@@ -43,6 +43,13 @@ pub enum Fault {
         /// Whether messages towards that side get lost as well.
         both: bool,
     },
+    /// The first `percent` of the peers, by index, are cut off from the others.
+    Split {
+        /// Size of one side, percent of all peers.
+        percent: u32,
+        /// Whether messages towards that side get lost as well.
+        both: bool,
+    },
     /// All cuts are over.
     Heal,
 }
@@ -56,7 +63,7 @@ impl Fault {
             | Self::Leave { peer }
             | Self::Pause { peer, .. } => (Some(*peer), &[]),
             Self::Cut { side, .. } => (None, side),
-            Self::Heal => (None, &[]),
+            Self::Split { .. } | Self::Heal => (None, &[]),
         };
         one.into_iter().chain(side.iter().copied())
     }

@@ -18,6 +18,9 @@ pub(super) fn happening(what: &Happening, edges: &[Edge]) -> String {
             let (from, to) = (edge.ends[1 - toward], edge.ends[*toward]);
             format!("p{to} receives from p{from} {}", Payload(payload))
         }
+        Happening::Land { edge, toward, bytes, .. } => {
+            format!("{bytes} bytes land at p{}", edges[*edge as usize].ends[*toward])
+        }
         Happening::Wake { peer } => format!("p{peer} wakes"),
         Happening::Work { peer, .. } => format!("p{peer} works"),
         Happening::Tick { peer, .. } => format!("p{peer} ticks"),

@@ -7,6 +7,7 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
 
+use super::spread::Spread;
 use super::text::duration;
 
 /// How all links of a scenario behave while faults are on.
@@ -24,12 +25,20 @@ pub struct LinkModel {
     pub duplicate: f64,
     /// Whether messages of one direction may overtake each other.
     pub reorder: bool,
+    /// Bits per second of the median peer's line, each direction; 0 for no limit.
+    pub bandwidth: f64,
+    /// How bandwidths differ: factors of `bandwidth`.
+    pub spread: Spread,
+    /// Bandwidth of an uplink over that of the downlink, more than 0 and at most 1.
+    pub uplink: f64,
 }
 
 impl Default for LinkModel {
     fn default() -> Self {
         let delay = Duration::from_millis(20);
-        Self { delay, jitter: 0.0, loss: 0.0, duplicate: 0.0, reorder: false }
+        let (bandwidth, spread, uplink) = (0.0, Spread::NONE, 1.0);
+        let (loss, duplicate, reorder) = (0.0, 0.0, false);
+        Self { delay, jitter: 0.0, loss, duplicate, reorder, bandwidth, spread, uplink }
     }
 }
 
@@ -54,7 +63,7 @@ impl LinkModel {
 const DELAY_FACTOR_MAX: f64 = 50.0;
 
 /// A draw from the standard normal distribution (Box and Muller 1958).
-fn standard_normal(rng: &mut ChaCha8Rng) -> f64 {
+pub(super) fn standard_normal(rng: &mut ChaCha8Rng) -> f64 {
     let radius: f64 = (-2.0 * (1.0 - rng.random::<f64>()).ln()).sqrt();
     radius * (std::f64::consts::TAU * rng.random::<f64>()).cos()
 }

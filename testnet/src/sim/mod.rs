@@ -7,17 +7,21 @@
 //!                 invariants::table ──▶ Violation (seed, event, replay command)
 //! ```
 
+mod capacity;
 mod carry;
 pub mod defect;
 pub mod fault;
 pub mod invariants;
 pub mod journal;
+mod life;
 mod line;
 pub mod link;
 pub mod peer;
 mod queue;
+mod random;
 mod run;
 pub mod scenario;
+pub mod spread;
 mod text;
 pub mod trace;
 mod train;
@@ -26,5 +30,6 @@ pub mod world;
 pub use defect::Defect;
 pub use run::{RunError, Summary, run};
 pub use scenario::{Scenario, ScenarioError};
+pub use spread::{Class, Spread};
 pub use trace::Trace;
 pub use world::{Violation, World};

@@ -5,6 +5,8 @@ use std::time::Duration;
 use dnode_gossip::testing::Host;
 use dnode_protocol::{Clock, PeerId, Time};
 
+use super::capacity::Line;
+
 /// A simulated peer, alive or dead.
 #[derive(Debug)]
 pub struct SimPeer {
@@ -28,6 +30,8 @@ pub struct SimPeer {
     pub round_open: bool,
     /// What is counted.
     pub counts: Counts,
+    pub(super) uplink: Line,
+    pub(super) downlink: Line,
     pub(super) edges: Vec<(u32, u32)>,
     pub(super) wake_at: Time,
     pub(super) working: bool,
@@ -45,6 +49,10 @@ pub struct Counts {
     pub messages: u64,
     /// Tensors sent.
     pub tensors: u64,
+    /// Bytes of the control messages sent, frames and all.
+    pub control_bytes: u64,
+    /// Bytes of the tensors sent, frames and all.
+    pub tensor_bytes: u64,
     /// Control messages and tensors that reached the core.
     pub received: u64,
     /// Commits.
@@ -64,7 +72,7 @@ pub struct Counts {
 }
 
 impl SimPeer {
-    pub(super) const fn new(round_time: Duration) -> Self {
+    pub(super) fn new(round_time: Duration) -> Self {
         Self {
             host: None,
             incarnation: 0,
@@ -75,18 +83,9 @@ impl SimPeer {
             finished: false,
             paused_until: Time::ZERO,
             round_open: false,
-            counts: Counts {
-                messages: 0,
-                tensors: 0,
-                received: 0,
-                commits: 0,
-                rounds: 0,
-                rounds_done: 0,
-                applied: 0,
-                halves: 0,
-                ups: 0,
-                catch_ups: 0,
-            },
+            counts: Counts::default(),
+            uplink: Line::default(),
+            downlink: Line::default(),
             edges: Vec::new(),
             wake_at: Time::NEVER,
             working: false,
@@ -101,6 +100,11 @@ impl SimPeer {
     #[must_use]
     pub const fn stays(&self) -> bool {
         self.host.is_some() && !self.leaving
+    }
+
+    /// Indices of the peers that it wants to be connected to.
+    pub fn neighbours(&self) -> impl Iterator<Item = u32> + '_ {
+        self.edges.iter().map(|(other, _)| *other)
     }
 
     pub(super) fn edge_to(&self, other: u32) -> Option<u32> {

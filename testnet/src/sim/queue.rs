@@ -13,6 +13,8 @@ use super::fault::Fault;
 pub(super) enum Happening {
     /// A message or tensor arrives at one end of an edge.
     Arrive { edge: u32, toward: usize, generation: u32, payload: Effect },
+    /// A tensor of `bytes`, whose first byte was here at `head`, waits for the receiver's downlink.
+    Land { edge: u32, toward: usize, generation: u32, payload: Effect, bytes: u64, head: Time },
     /// A core asked to be called.
     Wake { peer: u32 },
     /// A trainer finishes a piece of work.

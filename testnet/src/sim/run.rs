@@ -27,8 +27,14 @@ pub struct Summary {
     pub commits: u64,
     /// Exchanges that the initiator applied.
     pub applied: u64,
-    /// Control messages and tensors sent.
+    /// Control messages sent.
     pub messages: u64,
+    /// Their bytes, frames and all.
+    pub control_bytes: u64,
+    /// Tensors sent.
+    pub tensors: u64,
+    /// Their bytes, frames and all.
+    pub tensor_bytes: u64,
     /// Catch-ups begun.
     pub catch_ups: u64,
     /// Squared consensus distance at the end, within connected parts.
@@ -41,18 +47,29 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} events in {} of virtual time: {} alive, {} rounds, {} commits, {} exchanges, {} messages, {} catch-ups, distance {:.3e}",
+            "{} events in {} of virtual time: {} alive, {} rounds, {} commits, {} exchanges, {} catch-ups, distance {:.3e}; per peer and round {:.1} messages of {:.0} B together and {:.2} tensors of {:.0} B together",
             self.events,
             self.now,
             self.alive,
             self.rounds,
             self.commits,
             self.applied,
-            self.messages,
             self.catch_ups,
             self.distance.sqrt(),
+            self.per_round(self.messages),
+            self.per_round(self.control_bytes),
+            self.per_round(self.tensors),
+            self.per_round(self.tensor_bytes),
         )?;
         self.trace.map_or(Ok(()), |hash| write!(f, ", trace {hash}"))
+    }
+}
+
+impl Summary {
+    /// `total` of all peers divided by the rounds of all peers.
+    #[must_use]
+    pub fn per_round(&self, total: u64) -> f64 {
+        total as f64 / self.rounds.max(1) as f64
     }
 }
 
@@ -91,16 +108,18 @@ pub fn run(
     }
 }
 
-/// All peers do their rounds.
+/// All peers do their rounds, those that come back from the dead included.
 fn healthy_course(world: &mut World, scenario: &Scenario) {
     let rounds = u32::try_from(scenario.rounds).unwrap_or(u32::MAX);
-    // Nobody is held longer than the slowest needs; ten times the median is ample.
-    let limit = scenario.round_time * rounds * 10 + scenario.settle;
+    // Nobody is held longer than the slowest needs; ten times that is ample.
+    let round = scenario.round_time.mul_f64(scenario.speed.largest()) + scenario.transfer_time();
+    let limit = round * rounds * 10 + scenario.settle;
     let mut countdown = 0_u32;
     world.run_until(Time::ZERO + limit, |world| {
         countdown = countdown.checked_sub(1).unwrap_or(10_000);
-        countdown == 0 && world.view().peers.iter().all(|peer| peer.finished)
+        countdown == 0 && world.view().peers.iter().all(|peer| !peer.stays() || peer.finished)
     });
+    world.calm();
     world.reached(Stage::Calm);
     world.reached(Stage::Settled);
 }
@@ -127,15 +146,16 @@ fn faulty_course(world: &mut World, scenario: &Scenario) {
 
 /// Time after which even a ring of all peers must agree.
 ///
-/// On a ring of `n` the slowest mode shrinks by about `2 − 2·cos(2π/n) ≈ (2π/n)²` per round, so a
-/// factor of 10⁻⁷ takes `16·n²/39` rounds; four times that, and as much again for small rings, is
-/// ample. A round takes at least as long as one exchange of each fragment: four messages and
-/// three pieces of trainer work; twice, because partners are often busy.
+/// On a line of `n`, what is left of a ring when one peer dies, the slowest mode shrinks by about
+/// `2 − 2·cos(π/n) ≈ (π/n)²` per round, so a factor of 10⁻⁷ takes `16·n²/9.9` rounds; five times
+/// that, because partners are busy and weights small, and as much again for small rings, is ample.
+/// A round takes at least as long as one exchange of each fragment: four messages and three pieces
+/// of trainer work; twice, because partners are often busy.
 fn agreement_time(scenario: &Scenario) -> Duration {
-    let rounds = 2 * scenario.peers * scenario.peers + 200;
+    let rounds = 8 * scenario.peers * scenario.peers + 200;
     let mean_delay = scenario.link.delay.mul_f64((scenario.link.jitter.powi(2) / 2.0).exp());
-    let exchange = mean_delay * 4 + scenario.work * 3;
-    let round = scenario.round_time.mul_f64(scenario.speed_spread);
+    let exchange = mean_delay * 4 + scenario.work * 3 + scenario.transfer_time();
+    let round = scenario.round_time.mul_f64(scenario.speed.largest() / scenario.speed.smallest());
     round.max(exchange * 2 * scenario.fragments) * rounds
 }
 
@@ -147,14 +167,22 @@ fn rest(world: &mut World) {
     let limit = config.journal_window * 2 + config.lease_max * 4 + config.forget_after;
     let end = world.end_after(limit);
     // Whatever still travels must arrive: one more second after the last exchange ended.
-    while !world.run_until(end, World::is_at_rest)
-        && world.violation().is_none()
-        && world.now() < end
-    {}
+    world.run_until(end, all_at_rest(world.view().scenario.peers));
     let last = world.end_after(Duration::from_secs(1));
     world.run_until(last, |_| false);
-    world.run_until(end, World::is_at_rest);
+    world.run_until(end, all_at_rest(world.view().scenario.peers));
     world.reached(Stage::Rest);
+}
+
+/// Whether every peer rests; looks at one that does not first, so that asking is cheap.
+fn all_at_rest(peers: u32) -> impl FnMut(&World) -> bool {
+    let mut first = 0;
+    move |world| {
+        let busy =
+            (0..peers).map(|offset| (first + offset) % peers).find(|peer| !world.rests(*peer));
+        first = busy.unwrap_or(first);
+        busy.is_none()
+    }
 }
 
 fn summarise(world: World) -> Result<Summary, RunError> {
@@ -169,7 +197,10 @@ fn summarise(world: World) -> Result<Summary, RunError> {
         rounds: total(|counts| counts.rounds),
         commits: total(|counts| counts.commits),
         applied: total(|counts| counts.applied),
-        messages: total(|counts| counts.messages + counts.tensors),
+        messages: total(|counts| counts.messages),
+        control_bytes: total(|counts| counts.control_bytes),
+        tensors: total(|counts| counts.tensors),
+        tensor_bytes: total(|counts| counts.tensor_bytes),
         catch_ups: total(|counts| counts.catch_ups),
         distance: within_parts(&world.view()),
         trace: None,

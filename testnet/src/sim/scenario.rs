@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use dnode_gossip::{Bounds, Config};
-use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
 
+use super::capacity::Sizes;
 use super::fault::{FaultRates, Scripted};
 use super::link::LinkModel;
+use super::spread::Spread;
 use super::text::duration;
 
 /// A scenario; every field has a default, so a file names only what it changes.
@@ -21,7 +21,13 @@ pub struct Scenario {
     pub fragments: u32,
     /// Elements of each fragment.
     pub width: usize,
-    /// Peers that each peer connects to, at random; the ring of all peers is always connected.
+    /// Parameters of the model that the replicas stand for, which gives tensors their size on the
+    /// links; 0 for the toy replica itself.
+    pub parameters: u64,
+    /// Bits of one parameter on the links, 1 to 64.
+    pub codec_bits: u32,
+    /// Peers that each peer is connected to, at least 2: those beside it on the ring of all peers,
+    /// and others at random.
     pub neighbours: u32,
     /// How long faults are on.
     #[serde(with = "duration")]
@@ -32,8 +38,8 @@ pub struct Scenario {
     /// Time the median peer's trainer needs for the steps of one round.
     #[serde(with = "duration")]
     pub round_time: Duration,
-    /// Round time of the slowest peer over that of the fastest, at least 1.
-    pub speed_spread: f64,
+    /// How round times differ: factors of `round_time`.
+    pub speed: Spread,
     /// Whether the times between rounds are exponential instead of constant.
     pub poisson: bool,
     /// Rounds per commit.
@@ -108,11 +114,13 @@ impl Default for Scenario {
             peers: 8,
             fragments: 3,
             width: 2,
+            parameters: 0,
+            codec_bits: 32,
             neighbours: 4,
             faults_for: Duration::from_secs(60),
             settle: Duration::from_secs(120),
             round_time: Duration::from_millis(500),
-            speed_spread: 1.5,
+            speed: Spread::Uniform { ratio: 1.5 },
             poisson: false,
             rounds_per_commit: 1,
             increment: 0.1,
@@ -170,7 +178,15 @@ impl Scenario {
             ((1..=1_000_000).contains(&self.peers), "peers", "1 to 1000000"),
             ((1..=1024).contains(&self.fragments), "fragments", "1 to 1024"),
             ((1..=1024).contains(&self.width), "width", "1 to 1024"),
-            (self.speed_spread >= 1.0, "speed_spread", "at least 1"),
+            (self.speed.is_legal(), "speed", "a legal distribution"),
+            (self.link.spread.is_legal(), "link.spread", "a legal distribution"),
+            (self.link.bandwidth >= 0.0, "link.bandwidth", "0 or more bits per second"),
+            (
+                self.link.uplink > 0.0 && self.link.uplink <= 1.0,
+                "link.uplink",
+                "more than 0, at most 1",
+            ),
+            ((1..=64).contains(&self.codec_bits), "codec_bits", "1 to 64"),
             (self.rounds_per_commit >= 1, "rounds_per_commit", "at least 1"),
             (!self.round_time.is_zero(), "round_time", "longer than 0s"),
             (!self.redial.is_zero(), "redial", "longer than 0s"),
@@ -184,6 +200,22 @@ impl Scenario {
         }
         self.config().check()?;
         Ok(())
+    }
+
+    /// How long the tensors of one exchange take on the slowest lines, if nothing else is on them.
+    #[must_use]
+    pub fn transfer_time(&self) -> Duration {
+        let link = &self.link;
+        if link.bandwidth <= 0.0 {
+            return Duration::ZERO;
+        }
+        let slowest = link.bandwidth * link.spread.smallest() * link.uplink;
+        let bytes = self.sizes().tensor(self.width) as f64;
+        Duration::from_secs_f64((2.0 * 8.0 * bytes / slowest).min(3600.0))
+    }
+
+    pub(super) fn sizes(&self) -> Sizes {
+        Sizes::new(self.fragments as usize * self.width, self.parameters, self.codec_bits)
     }
 
     /// The gossip configuration of every peer.
@@ -203,73 +235,6 @@ impl Scenario {
             own_max: settings.own_max,
             answered_max: settings.answered_max,
             ..Config::default()
-        }
-    }
-
-    /// A short random schedule: any number of peers from 2 to 12 under any mix of faults.
-    #[must_use]
-    pub fn random(seed: u64) -> Self {
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let link = Self::random_link(&mut rng);
-        let gossip = GossipSettings {
-            progress_gap: rng.random_range(1..6),
-            snapshot_age: rng.random_range(0..3),
-            information_age: if rng.random_bool(0.3) { rng.random_range(1..10) } else { 0 },
-            gate_timeout: Duration::from_secs(rng.random_range(1..8)),
-            journal_window: Duration::from_secs(rng.random_range(31..60)),
-            back_off_max: Duration::from_secs(8),
-            own_max: rng.random_range(1..5),
-            answered_max: rng.random_range(1..5),
-        };
-        let mut rate = |chance: f64, most: f64| {
-            if rng.random_bool(chance) { rng.random_range(0.0..most) } else { 0.0 }
-        };
-        let faults = FaultRates {
-            crashes: rate(0.5, 8.0),
-            leaves: rate(0.3, 2.0),
-            pauses: rate(0.5, 8.0),
-            cuts: rate(0.5, 6.0),
-            restart: 0.8,
-            ..FaultRates::default()
-        };
-        let mut scenario = Self {
-            peers: rng.random_range(2..13),
-            fragments: rng.random_range(1..5),
-            neighbours: rng.random_range(1..6),
-            faults_for: Duration::from_secs(rng.random_range(15..45)),
-            round_time: Duration::from_millis(rng.random_range(40..1500)),
-            speed_spread: rng.random_range(1.0..4.0),
-            poisson: rng.random_bool(0.3),
-            rounds_per_commit: rng.random_range(1..4),
-            work: Duration::from_millis(rng.random_range(0..200)),
-            link,
-            gossip,
-            faults,
-            ..Self::default()
-        };
-        scenario.round_time = scenario.round_time.max(scenario.least_round_time());
-        scenario
-    }
-
-    /// A progress gap that a peer uses up within a round trip cannot be kept: whoever is once
-    /// behind hears of the others' clocks too late to come back.
-    fn least_round_time(&self) -> Duration {
-        let delay = self.link.delay.mul_f64((self.link.jitter.powi(2) / 2.0).exp());
-        let commits = (self.gossip.progress_gap * self.rounds_per_commit) as f64;
-        (delay * 2 + self.work).mul_f64(2.0 * self.speed_spread.sqrt() / commits)
-    }
-
-    fn random_link(rng: &mut ChaCha8Rng) -> LinkModel {
-        let mut chance = |chance: f64, most: f64| {
-            if rng.random_bool(chance) { rng.random_range(0.0..most) } else { 0.0 }
-        };
-        let (loss, duplicate, jitter) = (chance(0.5, 0.3), chance(0.5, 0.2), chance(0.7, 1.2));
-        LinkModel {
-            delay: Duration::from_millis(rng.random_range(1..150)),
-            jitter,
-            loss,
-            duplicate,
-            reorder: rng.random_bool(0.5),
         }
     }
 
@@ -315,13 +280,6 @@ mod tests {
         ] {
             let error = Scenario::parse(text).unwrap_err().to_string();
             assert!(error.contains(want), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn random_scenarios_are_legal() {
-        for seed in 0..500 {
-            Scenario::random(seed).check().unwrap();
         }
     }
 }

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use dnode_gossip::testing::{Effect, Host, Toy, ToyRule, peer as name};
-use dnode_gossip::{Config, Event, Input, Start};
-use dnode_protocol::{Clock, Message, Time};
+use dnode_gossip::testing::Effect;
+use dnode_gossip::{Config, Event, Input};
+use dnode_protocol::Time;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::capacity::Sizes;
 use super::defect::Defect;
-use super::fault::{Fault, LEAVE_GRACE, exponential};
+use super::fault::{Fault, exponential};
 use super::invariants::{self, Moment, Property, Stage, View};
 use super::journal::Journal;
 use super::line::{Line, happening};
@@ -39,6 +40,7 @@ pub struct Violation {
 #[derive(Debug)]
 pub struct World {
     pub(super) scenario: Scenario,
+    pub(super) sizes: Sizes,
     pub(super) config: Config,
     pub(super) now: Time,
     pub(super) events: u64,
@@ -50,12 +52,13 @@ pub struct World {
     pub(super) trace: Trace,
     pub(super) violation: Option<Violation>,
     pub(super) defect: Option<Defect>,
+    pub(super) calm: bool,
     pub(super) still: bool,
     pub(super) stopped: bool,
     properties: Vec<Box<dyn Property>>,
     /// Reused memory.
     effects: Vec<Effect>,
-    seed: u64,
+    pub(super) seed: u64,
 }
 
 impl World {
@@ -77,12 +80,14 @@ impl World {
             trace,
             violation: None,
             defect: None,
+            calm: false,
             still: false,
             stopped: false,
             properties: invariants::table(small),
             effects: Vec::new(),
             seed,
             rng: ChaCha8Rng::from_rng(&mut rng),
+            sizes: scenario.sizes(),
             scenario,
         };
         world.trace.line(format_args!("seed {seed}, {:?}", world.scenario));
@@ -93,11 +98,7 @@ impl World {
         for scripted in world.scenario.script.clone() {
             world.queue.push(Time::ZERO + scripted.at, Happening::Fault(scripted.fault));
         }
-        for _ in 0..count {
-            let exponent = world.rng.random::<f64>() - 0.5;
-            let factor = world.scenario.speed_spread.powf(exponent);
-            world.peers.push(SimPeer::new(world.scenario.round_time.mul_f64(factor)));
-        }
+        (0..count).for_each(|peer| world.draw_peer(peer));
         world.draw_edges();
         (0..count).for_each(|peer| world.start(peer));
         world
@@ -169,6 +170,7 @@ impl World {
 
     /// Ends all faults: links are calm, cuts healed, pauses over. Dead peers stay dead.
     pub fn calm(&mut self) {
+        self.calm = true;
         self.scenario.link = self.scenario.link.calm();
         self.fault(Fault::Heal);
         for peer in &mut self.peers {
@@ -240,6 +242,9 @@ impl World {
             Happening::Arrive { edge, toward, generation, payload } => {
                 self.arrive(edge, toward, generation, payload);
             }
+            Happening::Land { edge, toward, generation, payload, bytes, head } => {
+                self.land((edge, toward), generation, payload, (bytes, head));
+            }
             Happening::Wake { peer } => self.wake(peer),
             Happening::Work { peer, incarnation } => self.work(peer, incarnation),
             Happening::Tick { peer, incarnation } => self.tick(peer, incarnation),
@@ -263,85 +268,11 @@ impl World {
             Happening::Wake { peer }
             | Happening::Work { peer, .. }
             | Happening::Tick { peer, .. } => Some(*peer),
-            Happening::Idle { .. } | Happening::Dial { .. } | Happening::Fault(_) => None,
+            Happening::Land { .. }
+            | Happening::Idle { .. }
+            | Happening::Dial { .. }
+            | Happening::Fault(_) => None,
         }
-    }
-
-    fn start(&mut self, peer: u32) {
-        let (fragments, width) = (self.scenario.fragments, self.scenario.width);
-        let values = (0..fragments)
-            .map(|_| (0..width).map(|_| self.rng.random_range(-1.0..1.0)).collect())
-            .collect();
-        let replica = Toy::new(ToyRule::Exchange, values);
-        let sim = &mut self.peers[peer as usize];
-        sim.incarnation += 1;
-        let mut seed = [0; 32];
-        seed[..8].copy_from_slice(&self.seed.to_le_bytes());
-        seed[8..12].copy_from_slice(&peer.to_le_bytes());
-        seed[12..20].copy_from_slice(&sim.incarnation.to_le_bytes());
-        let incarnation = sim.incarnation;
-        let start = Start { me: name(peer), incarnation, fragments, clock: Clock(0), seed };
-        sim.host = Some(Host::new(start, self.config.clone(), replica, self.now));
-        (sim.wake_at, sim.working, sim.blocked) = (Time::NEVER, false, false);
-        (sim.leaving, sim.finished, sim.round_open) = (false, false, false);
-        (sim.held_since, sim.rounds_done_seen, sim.ticking) = (None, 0, false);
-        sim.said = None;
-        self.observe(&Moment::Joined { peer });
-        let first = self.round_interval(peer).mul_f64(self.rng.random());
-        self.schedule_tick(peer, first);
-        let edges: Vec<u32> = self.peers[peer as usize].edges.iter().map(|(_, e)| *e).collect();
-        for edge in edges {
-            self.schedule_dial(edge, Duration::ZERO);
-        }
-        self.settle(peer);
-    }
-
-    /// The process is gone at once; neighbours notice later.
-    fn vanish(&mut self, peer: u32) {
-        let Some(host) = self.peers[peer as usize].host.take() else {
-            return;
-        };
-        self.observe(&Moment::Gone { peer, host: &host });
-        let edges = self.peers[peer as usize].edges.clone();
-        for (_, edge) in edges {
-            self.lose_end(edge, peer);
-        }
-    }
-
-    fn fault(&mut self, fault: Fault) {
-        match fault {
-            Fault::Crash { peer } => self.vanish(peer),
-            Fault::Restart { peer } => {
-                if self.peers[peer as usize].host.is_none() {
-                    self.start(peer);
-                }
-            }
-            Fault::Leave { peer } => self.leave(peer),
-            Fault::Pause { peer, time } => {
-                let sim = &mut self.peers[peer as usize];
-                sim.paused_until = sim.paused_until.max(self.now + time);
-            }
-            Fault::Cut { side, both } => self.cut(&side, both),
-            Fault::Heal => self.heal(),
-        }
-    }
-
-    fn leave(&mut self, peer: u32) {
-        let sim = &mut self.peers[peer as usize];
-        let Some(host) = sim.host.as_mut() else {
-            return;
-        };
-        if sim.leaving {
-            let neighbours: Vec<u32> = sim.edges.iter().map(|(other, _)| *other).collect();
-            for other in neighbours {
-                self.send_message(peer, other, Message::Goodbye);
-            }
-            return self.vanish(peer);
-        }
-        sim.leaving = true;
-        host.handle(Input::Leave, self.now);
-        self.queue.push(self.now + LEAVE_GRACE, Happening::Fault(Fault::Leave { peer }));
-        self.settle(peer);
     }
 
     fn wake(&mut self, peer: u32) {

@@ -61,25 +61,27 @@ impl Property for Consensus {
 
 /// Sum of the squared distances within each part of peers that are connected through living ones.
 pub(in crate::sim) fn within_parts(view: &View<'_>) -> f64 {
-    let mut part: Vec<usize> = (0..view.peers.len()).collect();
-    for (index, host) in view.hosts() {
-        for (other, _) in host.core.members() {
-            if view.host(index_of(other)).is_none() {
+    let mut seen = vec![false; view.peers.len()];
+    let mut total = 0.0;
+    for (index, _) in view.hosts() {
+        let mut part = Vec::new();
+        let mut waiting = vec![index];
+        while let Some(peer) = waiting.pop() {
+            let Some(host) = view.host(peer).filter(|_| !seen[peer as usize]) else {
                 continue;
-            }
-            let (a, b) = (part[index as usize], part[index_of(other) as usize]);
-            part.iter_mut().filter(|p| **p == b).for_each(|p| *p = a);
+            };
+            seen[peer as usize] = true;
+            part.push(host);
+            // Either end may still miss that the connection is up; both ways count.
+            let knows = |other: &u32| {
+                let mut members = view.host(*other).into_iter().flat_map(|h| h.core.members());
+                members.any(|(name, _)| index_of(name) == peer)
+            };
+            let known = host.core.members().map(|(name, _)| index_of(name));
+            waiting.extend(known);
+            waiting.extend(view.peers[peer as usize].neighbours().filter(knows));
         }
+        total += distance_squared(&part);
     }
-    let parts = 0..view.peers.len();
-    parts
-        .map(|name| {
-            let hosts: Vec<&Host> = view
-                .hosts()
-                .filter(|(index, _)| part[*index as usize] == name)
-                .map(|(_, host)| host)
-                .collect();
-            distance_squared(&hosts)
-        })
-        .sum()
+    total
 }

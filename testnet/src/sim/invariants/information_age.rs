@@ -1,8 +1,11 @@
 //! B3: at a commit every fragment contains every counting neighbour's work up to the bound.
 
-use dnode_protocol::FragmentId;
+use dnode_protocol::{Clock, FragmentId};
 
 use super::{Moment, Property, View};
+
+/// A neighbour further ahead than this many progress gaps may be doubted, and then holds up nobody.
+const DOUBT_GAPS: u64 = 16;
 
 /// Recomputes bound B3 from clocks and information vectors at each commit.
 #[derive(Debug)]
@@ -21,7 +24,12 @@ impl Property for InformationAge {
             return Ok(());
         };
         let bound = host.core.information_age_bound();
-        for (name, member) in host.core.members().filter(|(_, member)| member.counts()) {
+        let believed = |clock: Option<Clock>| {
+            let lead = clock.unwrap_or_default().ahead_of(host.clock);
+            lead <= DOUBT_GAPS * view.config.bounds.progress_gap
+        };
+        let counting = host.core.members().filter(|(_, member)| member.counts());
+        for (name, member) in counting.filter(|(_, member)| believed(member.clock)) {
             for fragment in (0..view.scenario.fragments).map(FragmentId) {
                 let contained = host.core.contained(fragment, name);
                 let age = member.clock.unwrap_or_default().ahead_of(contained.unwrap_or_default());

@@ -1,0 +1,123 @@
+//! How peers come and go: starts, crashes, departures, and the other faults.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use dnode_gossip::testing::{Host, Toy, ToyRule, peer as name};
+use dnode_gossip::{Input, Start};
+use dnode_protocol::{Clock, Message, Time};
+use rand::RngExt;
+
+use super::capacity::Line;
+use super::fault::{Fault, LEAVE_GRACE};
+use super::invariants::Moment;
+use super::peer::SimPeer;
+use super::queue::Happening;
+use super::world::World;
+
+impl World {
+    /// Draws how fast the trainer and the lines of the next peer are.
+    pub(super) fn draw_peer(&mut self, peer: u32) {
+        let (scenario, count) = (&self.scenario, self.scenario.peers);
+        let factor = scenario.speed.draw(peer, count, &mut self.rng);
+        let mut sim = SimPeer::new(scenario.round_time.mul_f64(factor));
+        let link = &scenario.link;
+        if link.bandwidth > 0.0 {
+            let bandwidth = link.bandwidth * link.spread.draw(peer, count, &mut self.rng);
+            sim.uplink = Line::new(bandwidth * link.uplink);
+            sim.downlink = Line::new(bandwidth);
+        }
+        self.peers.push(sim);
+    }
+
+    pub(super) fn start(&mut self, peer: u32) {
+        let (fragments, width) = (self.scenario.fragments, self.scenario.width);
+        let values = (0..fragments)
+            .map(|_| (0..width).map(|_| self.rng.random_range(-1.0..1.0)).collect())
+            .collect();
+        let replica = Toy::new(ToyRule::Exchange, values);
+        let sim = &mut self.peers[peer as usize];
+        sim.incarnation += 1;
+        let mut seed = [0; 32];
+        seed[..8].copy_from_slice(&self.seed.to_le_bytes());
+        seed[8..12].copy_from_slice(&peer.to_le_bytes());
+        seed[12..20].copy_from_slice(&sim.incarnation.to_le_bytes());
+        let incarnation = sim.incarnation;
+        let start = Start { me: name(peer), incarnation, fragments, clock: Clock(0), seed };
+        sim.host = Some(Host::new(start, self.config.clone(), replica, self.now));
+        (sim.wake_at, sim.working, sim.blocked) = (Time::NEVER, false, false);
+        (sim.leaving, sim.finished, sim.round_open) = (false, false, false);
+        (sim.held_since, sim.rounds_done_seen, sim.ticking) = (None, 0, false);
+        sim.said = None;
+        (sim.uplink, sim.downlink) = (sim.uplink.idle(), sim.downlink.idle());
+        self.observe(&Moment::Joined { peer });
+        let first = self.round_interval(peer).mul_f64(self.rng.random());
+        self.schedule_tick(peer, first);
+        let edges: Vec<u32> = self.peers[peer as usize].edges.iter().map(|(_, e)| *e).collect();
+        for edge in edges {
+            self.schedule_dial(edge, Duration::ZERO);
+        }
+        self.settle(peer);
+    }
+
+    /// The process is gone at once; neighbours notice later.
+    fn vanish(&mut self, peer: u32) {
+        let Some(host) = self.peers[peer as usize].host.take() else {
+            return;
+        };
+        self.observe(&Moment::Gone { peer, host: &host });
+        let edges = self.peers[peer as usize].edges.clone();
+        for (_, edge) in edges {
+            self.lose_end(edge, peer);
+        }
+    }
+
+    pub(super) fn fault(&mut self, fault: Fault) {
+        // Dead peers stay dead once it is calm; who is about to leave still does.
+        let leaves = |peer: &u32| self.peers[*peer as usize].leaving;
+        let over = !matches!(&fault, Fault::Heal) && !fault.peers().any(|peer| leaves(&peer));
+        if self.calm && over {
+            return;
+        }
+        match fault {
+            Fault::Crash { peer } => self.vanish(peer),
+            Fault::Restart { peer } => {
+                if self.peers[peer as usize].host.is_none() {
+                    self.start(peer);
+                }
+            }
+            Fault::Leave { peer } => self.leave(peer),
+            Fault::Pause { peer, time } => {
+                let sim = &mut self.peers[peer as usize];
+                sim.paused_until = sim.paused_until.max(self.now + time);
+            }
+            Fault::Cut { side, both } => {
+                let side: BTreeSet<u32> = side.into_iter().collect();
+                self.cut(|peer| side.contains(&peer), both);
+            }
+            Fault::Split { percent, both } => {
+                let end = u64::from(self.scenario.peers) * u64::from(percent) / 100;
+                self.cut(|peer| u64::from(peer) < end, both);
+            }
+            Fault::Heal => self.heal(),
+        }
+    }
+
+    fn leave(&mut self, peer: u32) {
+        let sim = &mut self.peers[peer as usize];
+        let Some(host) = sim.host.as_mut() else {
+            return;
+        };
+        if sim.leaving {
+            let neighbours: Vec<u32> = sim.edges.iter().map(|(other, _)| *other).collect();
+            for other in neighbours {
+                self.send_message(peer, other, Message::Goodbye);
+            }
+            return self.vanish(peer);
+        }
+        sim.leaving = true;
+        host.handle(Input::Leave, self.now);
+        self.queue.push(self.now + LEAVE_GRACE, Happening::Fault(Fault::Leave { peer }));
+        self.settle(peer);
+    }
+}

@@ -1,0 +1,173 @@
+//! Random schedules: one seed draws the peers, their speeds, their lines and every fault.
+
+use std::time::Duration;
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::fault::{Fault, FaultRates, Scripted};
+use super::link::LinkModel;
+use super::scenario::{GossipSettings, Scenario};
+use super::spread::{Class, Spread};
+
+/// How long after the faults everybody must have committed and exchanged again. The longest chain
+/// of waits: a dead connection goes unnoticed (6 s), then the longest back-off (8 s), a lease
+/// (30 s) and the gate (8 s).
+const SETTLE: Duration = Duration::from_secs(60);
+
+impl Scenario {
+    /// A short random schedule: any number of peers from 2 to 12 under any mix of faults.
+    #[must_use]
+    pub fn random(seed: u64) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let link = random_link(&mut rng);
+        let gossip = random_gossip(&mut rng);
+        let faults = random_faults(&mut rng);
+        let speed = random_spread(&mut rng, 4.0, 0.5);
+        let mut scenario = Self {
+            peers: rng.random_range(2..13),
+            fragments: rng.random_range(1..5),
+            neighbours: rng.random_range(1..6),
+            faults_for: Duration::from_secs(rng.random_range(15..45)),
+            settle: SETTLE,
+            round_time: Duration::from_millis(rng.random_range(40..1500)),
+            speed,
+            poisson: rng.random_bool(0.3),
+            rounds_per_commit: rng.random_range(1..4),
+            work: Duration::from_millis(rng.random_range(0..200)),
+            link,
+            gossip,
+            faults,
+            ..Self::default()
+        };
+        scenario.round_time = scenario.round_time.max(scenario.least_round_time());
+        scenario.draw_lines(&mut rng);
+        scenario.draw_split(&mut rng);
+        scenario
+    }
+
+    /// Half of the schedules have lines of limited bandwidth: exchanging every fragment once takes
+    /// the slowest line that can be drawn between 1 % and all of a round. A round shorter than its
+    /// exchanges cannot keep the snapshot bound, whatever the core does.
+    fn draw_lines(&mut self, rng: &mut ChaCha8Rng) {
+        if rng.random_bool(0.5) {
+            return;
+        }
+        self.parameters = rng.random_range(1_000..10_000_000);
+        self.codec_bits = [32, 8, 4][rng.random_range(0..3)];
+        self.link.spread = random_spread(rng, 4.0, 0.5);
+        self.link.uplink = rng.random_range(0.25..1.0);
+        let load = 0.01 * 100_f64.powf(rng.random());
+        let bits = 2.0 * 8.0 * self.sizes().tensor(self.width) as f64 * f64::from(self.fragments);
+        let slowest = bits / (load * self.round_time.as_secs_f64());
+        self.link.bandwidth = slowest / (self.link.spread.smallest() * self.link.uplink);
+    }
+
+    /// A fifth of the schedules have a partition of a named share that heals.
+    fn draw_split(&mut self, rng: &mut ChaCha8Rng) {
+        if !rng.random_bool(0.2) {
+            return;
+        }
+        let length = self.faults_for.as_secs_f64();
+        let mut times = [rng.random::<f64>(), rng.random()];
+        times.sort_by(f64::total_cmp);
+        let [begin, end] = times.map(|part| Duration::from_secs_f64(part * length));
+        let fault = Fault::Split { percent: rng.random_range(10..91), both: rng.random_bool(0.5) };
+        self.script.push(Scripted { at: begin, fault });
+        self.script.push(Scripted { at: end, fault: Fault::Heal });
+    }
+
+    /// A progress gap that a peer uses up within a round trip cannot be kept: whoever is once
+    /// behind hears of the others' clocks too late to come back. And a snapshot that is always too
+    /// old when the reply comes is never applied.
+    fn least_round_time(&self) -> Duration {
+        let delay = self.link.delay.mul_f64((self.link.jitter.powi(2) / 2.0).exp());
+        let bound = self.gossip.progress_gap.min(self.gossip.snapshot_age + 1);
+        let commits = (bound * self.rounds_per_commit) as f64;
+        (delay * 2 + self.work).mul_f64(2.0 / (self.speed.smallest() * commits))
+    }
+}
+
+fn random_gossip(rng: &mut ChaCha8Rng) -> GossipSettings {
+    GossipSettings {
+        progress_gap: rng.random_range(1..6),
+        snapshot_age: rng.random_range(0..3),
+        information_age: if rng.random_bool(0.3) { rng.random_range(1..10) } else { 0 },
+        gate_timeout: Duration::from_secs(rng.random_range(1..8)),
+        journal_window: Duration::from_secs(rng.random_range(31..60)),
+        back_off_max: Duration::from_secs(8),
+        own_max: rng.random_range(1..5),
+        answered_max: rng.random_range(1..5),
+    }
+}
+
+fn random_faults(rng: &mut ChaCha8Rng) -> FaultRates {
+    let mut rate = |chance: f64, most: f64| {
+        if rng.random_bool(chance) { rng.random_range(0.0..most) } else { 0.0 }
+    };
+    FaultRates {
+        crashes: rate(0.5, 8.0),
+        leaves: rate(0.3, 2.0),
+        pauses: rate(0.5, 8.0),
+        cuts: rate(0.5, 6.0),
+        restart: 0.8,
+        ..FaultRates::default()
+    }
+}
+
+fn random_link(rng: &mut ChaCha8Rng) -> LinkModel {
+    let mut chance = |chance: f64, most: f64| {
+        if rng.random_bool(chance) { rng.random_range(0.0..most) } else { 0.0 }
+    };
+    let (loss, duplicate, jitter) = (chance(0.5, 0.3), chance(0.5, 0.2), chance(0.7, 1.2));
+    LinkModel {
+        delay: Duration::from_millis(rng.random_range(1..150)),
+        jitter,
+        loss,
+        duplicate,
+        reorder: rng.random_bool(0.5),
+        ..LinkModel::default()
+    }
+}
+
+/// Any kind of distribution: a ratio up to `ratio`, a log-normal deviation up to `sigma`, or one
+/// class of peers.
+fn random_spread(rng: &mut ChaCha8Rng, ratio: f64, sigma: f64) -> Spread {
+    match rng.random_range(0..3) {
+        0 => Spread::Uniform { ratio: rng.random_range(1.0..ratio) },
+        1 => Spread::LogNormal { sigma: rng.random_range(0.0..sigma) },
+        _ => {
+            let (share, factor) = (rng.random_range(0.1..0.6), rng.random_range(0.4..ratio));
+            Spread::Classes { classes: vec![Class { share, factor }] }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn random_scenarios_are_legal() {
+        for seed in 0..2000 {
+            Scenario::random(seed).check().unwrap();
+        }
+    }
+
+    #[test]
+    fn random_scenarios_draw_every_dimension() {
+        let drawn: Vec<Scenario> = (0..200).map(Scenario::random).collect();
+        let share = |has: fn(&Scenario) -> bool| drawn.iter().filter(|s| has(s)).count();
+        for (what, count) in [
+            ("bandwidth", share(|s| s.link.bandwidth > 0.0)),
+            ("log-normal speed", share(|s| matches!(s.speed, Spread::LogNormal { .. }))),
+            ("classes of speed", share(|s| matches!(s.speed, Spread::Classes { .. }))),
+            ("split", share(|s| !s.script.is_empty())),
+            ("cuts", share(|s| s.faults.cuts > 0.0)),
+            ("crashes", share(|s| s.faults.crashes > 0.0)),
+            ("loss", share(|s| s.link.loss > 0.0)),
+        ] {
+            assert!((20..180).contains(&count), "{what}: {count} of 200");
+        }
+    }
+}
