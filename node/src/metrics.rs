@@ -1,5 +1,6 @@
 //! The metrics file: one JSON object per line, written so that a full disk never stops training.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
@@ -14,6 +15,8 @@ pub const METRICS_FILE: &str = "metrics.jsonl";
 const GROUP_BYTES_MAX: usize = 64 * 1024;
 /// Entries of [`Final::staleness_histogram`]: lags 0 to 14, and 15 or more.
 pub const STALENESS_BUCKETS: usize = 16;
+/// Entries of [`Partner::lag`] and [`Partner::age`]: 0 to 7, and 8 or more.
+pub const LAG_BUCKETS: usize = 9;
 
 /// How far this peer is, at the head of every line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -40,6 +43,8 @@ pub enum Body<'a> {
     Train(Train<'a>),
     /// The model was measured on held-out data.
     Evaluate(Evaluate),
+    /// How stale partners were, since the process started.
+    Staleness(Staleness),
     /// Something happened that is not a number.
     Event(Event<'a>),
     /// The process ends in order.
@@ -116,6 +121,31 @@ pub struct Evaluate {
     pub accuracy: f64,
     /// Samples measured.
     pub count: u64,
+}
+
+/// How stale partners were.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Staleness {
+    /// Each peer that something was counted of, by name.
+    pub partners: Vec<Partner>,
+}
+
+/// Staleness of one partner; counts since the process started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Partner {
+    /// Full peer id.
+    pub peer: String,
+    /// Exchanges applied, by distance of the clocks when they were agreed, commits; the last entry
+    /// counts everything above.
+    pub lag: [u64; LAG_BUCKETS],
+    /// Exchanges and contributions applied, by age of the snapshot in commits; likewise.
+    pub age: [u64; LAG_BUCKETS],
+    /// Commits of it that the least informed fragment lacks; `null` while it is not connected.
+    pub information_age: Option<u64>,
+    /// Exchanges refused, by the bound that refused them.
+    pub refused: BTreeMap<&'static str, u64>,
+    /// Commits held back because of it, by bound.
+    pub held: BTreeMap<&'static str, u64>,
 }
 
 /// A happening with a name.

@@ -42,6 +42,8 @@ pub enum Body {
     Train(Train),
     /// The model was measured on held-out data.
     Evaluate(Evaluate),
+    /// How stale partners were.
+    Staleness(Staleness),
     /// Something happened that is not a number.
     Event(Event),
     /// The process ends in order.
@@ -102,6 +104,33 @@ pub struct Evaluate {
     pub accuracy: Option<f64>,
     /// Number of samples measured.
     pub count: u64,
+}
+
+/// How stale partners were, since the process of this peer started.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Staleness {
+    /// Each peer that something was counted of.
+    pub partners: Vec<Partner>,
+}
+
+/// Staleness of one partner.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Partner {
+    /// Full peer id.
+    pub peer: String,
+    /// Exchanges by clock lag: entry `i` counts lag `i`, the last entry everything above.
+    pub lag: Vec<u64>,
+    /// Exchanges and contributions by age of the snapshot, likewise.
+    pub age: Vec<u64>,
+    /// Commits of it that the least informed fragment lacks.
+    #[serde(default)]
+    pub information_age: Option<u64>,
+    /// Exchanges refused, by bound.
+    #[serde(default)]
+    pub refused: BTreeMap<String, u64>,
+    /// Commits held back because of it, by bound.
+    #[serde(default)]
+    pub held: BTreeMap<String, u64>,
 }
 
 /// A happening with a name.
@@ -274,6 +303,8 @@ pub struct Log {
     pub train: Vec<(At, Train)>,
     /// Evaluations, oldest first.
     pub evaluate: Vec<(At, Evaluate)>,
+    /// The last word on how stale partners were.
+    pub staleness: Option<(At, Staleness)>,
     /// Happenings, oldest first.
     pub events: Vec<(At, Event)>,
     /// The last final line.
@@ -314,6 +345,7 @@ impl Log {
             }
             Body::Train(train) => self.train.push((at, train)),
             Body::Evaluate(evaluate) => self.evaluate.push((at, evaluate)),
+            Body::Staleness(staleness) => self.staleness = Some((at, staleness)),
             Body::Event(event) => self.events.push((at, event)),
             Body::Final(end) => self.end = Some((at, end)),
         }

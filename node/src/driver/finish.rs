@@ -174,6 +174,7 @@ impl Driver {
     }
 
     fn say_goodbye(&mut self, evaluate: bool) {
+        self.journal.leaving(&self.core);
         let peers: Vec<PeerId> = self.core.members().map(|(peer, _)| *peer).collect();
         for peer in peers {
             if let Err(error) = self.network.send(peer, &Message::Goodbye) {

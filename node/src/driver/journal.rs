@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use dnode_gossip::{Event, Failure, Gossip, RefusedMix, Role};
 use dnode_network::{Connection, NetworkEvent, NetworkHandle};
-use dnode_protocol::{ExchangeId, Time};
+use dnode_protocol::{ExchangeId, PeerId, Time};
 use dnode_trainer::Evaluation;
 
 use super::invitation::Invitation;
+use super::staleness::Counts;
 use crate::metrics::{
     self, Body, Evaluate, Exchanges, Final, MetricsWriter, STALENESS_BUCKETS, Stamp, Train,
 };
@@ -29,6 +30,7 @@ pub(crate) struct Journal {
     bytes_per_s: f64,
     exchanges: Exchanges,
     staleness: [u64; STALENESS_BUCKETS],
+    partners: Counts,
     reason: &'static str,
     invitation: Invitation,
 }
@@ -52,6 +54,7 @@ impl Journal {
             bytes_per_s: 0.0,
             exchanges: Exchanges::default(),
             staleness: [0; STALENESS_BUCKETS],
+            partners: Counts::default(),
             reason: "steps done",
             invitation,
         }
@@ -149,6 +152,7 @@ impl Journal {
     }
 
     pub(crate) fn gossip_event(&mut self, event: &Event) {
+        self.partners.event(event);
         match event {
             Event::Applied { peer, role, lag, weight, fragment, .. } => {
                 match role {
@@ -159,16 +163,7 @@ impl Journal {
                 self.staleness[bucket] += 1;
                 tracing::debug!(peer = %peer.short(), %fragment, lag, weight, ?role, "mixed");
             }
-            Event::Failed { exchange, peer, failure } => {
-                match failure {
-                    Failure::Busy => self.exchanges.busy += 1,
-                    Failure::Stale | Failure::TooOld => self.exchanges.stale += 1,
-                    Failure::Expired => self.exchanges.expired += 1,
-                    Failure::BadParameters => self.exchanges.refused += 1,
-                    Failure::Lost => self.exchanges.aborted += 1,
-                }
-                tracing::debug!(%exchange, peer = %peer.short(), ?failure, "exchange failed");
-            }
+            Event::Failed { exchange, peer, failure } => self.failed(*exchange, peer, *failure),
             Event::Undone { exchange } => {
                 tracing::debug!(%exchange, "took back half an exchange that the other end aborted");
                 self.event("undone", &exchange.to_string());
@@ -189,10 +184,7 @@ impl Journal {
                 tracing::info!(peer = %peer.short(), "peer counts again");
                 self.event("restored", &peer.to_string());
             }
-            Event::Held { bound, peer } => {
-                tracing::debug!(bound, peer = %peer.short(), "a bound holds the commit");
-                self.event("held", &format!("{bound}: {peer}"));
-            }
+            Event::Held { bound, peer } => self.held(bound, *peer),
             Event::Deadline { name, peer, value, why } => {
                 let peer = peer.map(|peer| peer.short());
                 tracing::info!(peer, ?value, "{name} deadline: {why}");
@@ -213,6 +205,30 @@ impl Journal {
             }
             Event::PeerUp(_) | Event::PeerDown(_) => {}
         }
+    }
+
+    fn failed(&mut self, exchange: ExchangeId, peer: &PeerId, failure: Failure) {
+        match failure {
+            Failure::Busy => self.exchanges.busy += 1,
+            Failure::Stale | Failure::TooOld => self.exchanges.stale += 1,
+            Failure::Expired => self.exchanges.expired += 1,
+            Failure::BadParameters => self.exchanges.refused += 1,
+            Failure::Lost => self.exchanges.aborted += 1,
+        }
+        let peer = peer.short();
+        match failure.bound() {
+            Some(bound) => tracing::debug!(%exchange, %peer, "the {bound} refused an exchange"),
+            None => tracing::debug!(%exchange, %peer, ?failure, "exchange failed"),
+        }
+    }
+
+    fn held(&mut self, bound: &'static str, peer: PeerId) {
+        if self.partners.is_new_hold(bound, peer) {
+            tracing::info!(peer = %peer.short(), "the {bound} holds the commit");
+        } else {
+            tracing::debug!(peer = %peer.short(), "the {bound} holds the commit again");
+        }
+        self.event("held", &format!("{bound}: {peer}"));
     }
 
     pub(crate) fn mix_refused(&mut self, exchange: ExchangeId, reason: RefusedMix, detail: &str) {
@@ -242,6 +258,18 @@ impl Journal {
             sketch: progress.sketch.as_slice(),
         };
         self.metrics.write(self.stamp(), &Body::Train(body));
+        self.write_staleness(core);
+    }
+
+    fn write_staleness(&mut self, core: &Gossip) {
+        if let Some(record) = self.partners.record(core) {
+            self.metrics.write(self.stamp(), &Body::Staleness(record));
+        }
+    }
+
+    /// The last words about partners, while the core still knows them.
+    pub(crate) fn leaving(&mut self, core: &Gossip) {
+        self.write_staleness(core);
     }
 
     pub(crate) fn evaluated(&mut self, position: Position, evaluation: Evaluation) {

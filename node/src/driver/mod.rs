@@ -7,6 +7,7 @@ mod journal;
 mod numbers;
 mod outputs;
 mod ring;
+mod staleness;
 
 use std::time::{Duration, Instant};
 

@@ -46,6 +46,12 @@ fn three_peers_train_together_and_all_end_well_trained() {
         assert!(last["accuracy"].as_f64().unwrap() > 0.85, "{last}");
         let mixed = |key: &str| last["exchanges"][key].as_u64().unwrap();
         assert!(mixed("completed") + mixed("answered") > 0, "{last}");
+        let all = peer.metrics();
+        let stale = all.iter().rfind(|line| line["kind"] == "staleness").unwrap();
+        let partners = stale["partners"].as_array().unwrap();
+        let lags = partners.iter().flat_map(|partner| partner["lag"].as_array().unwrap());
+        let counted: u64 = lags.map(|count| count.as_u64().unwrap()).sum();
+        assert_eq!(counted, mixed("completed") + mixed("answered"), "{stale} {last}");
     }
 }
 
