@@ -1,8 +1,8 @@
 //! The arithmetic on one machine: models, data, optimizers, mixing, checkpoints.
 //!
 //! No network and no tokio. The seam to embedding users is [`Trainer`]; [`Replica`] adds to any
-//! trainer what the swarm needs: slow weights, the outer step, and the additive halves of an
-//! exchange. The embedded backend is [`NativeTrainer`].
+//! trainer what the swarm needs: slow weights, the outer step, and a [`Mixer`]. Numbers travel as
+//! [`codec`] writes them. The embedded backend is [`NativeTrainer`].
 
 mod batch;
 pub mod checkpoint;
@@ -12,6 +12,7 @@ mod data;
 mod kernel;
 mod learning_rate;
 mod mix;
+mod mixer;
 mod model;
 mod native;
 mod optimizer;
@@ -19,6 +20,9 @@ mod outer;
 mod replica;
 mod seam;
 mod sketch;
+#[cfg(test)]
+mod testing;
+mod weights;
 
 pub use batch::{Batch, Input, SampleShape};
 pub use checkpoint::Checkpoint;
@@ -26,9 +30,10 @@ pub use config::{ConfigError, ModelConfig, ModelKind, OptimizerConfig, Optimizer
 pub use data::{DataConfig, DataError, DataKind, Dataset, Drawn, Skew, Stream, expected_overlap};
 pub use learning_rate::learning_rate;
 pub use mix::{MixError, MixReport, NORM_FACTOR_MAX, NORM_SLACK_RMS};
+pub use mixer::{EDGES_MAX, Edge, FORGOTTEN_MAX, Mixer, PUSHES_UNACKNOWLEDGED_MAX, Reading};
 pub use native::{BatchSource, NativeConfig, NativeTrainer};
 pub use outer::OuterStep;
-pub use replica::{CommitReport, OuterState, Replica, ReplicaState};
+pub use replica::{CommitReport, FixedState, OuterState, Replica, ReplicaConfig, ReplicaState};
 pub use seam::{
     DataShare, Evaluation, GradientStep, StateTensor, StepId, StepReport, TrainError, Trainer,
     TrainerState,

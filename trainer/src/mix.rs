@@ -2,6 +2,11 @@
 
 use std::ops::Range;
 
+use dnode_protocol::FragmentId;
+use dnode_protocol::frame::Codec;
+
+use crate::codec::{CodecError, Encoded};
+
 /// A remote slice may be this many times as long (Euclidean norm) as the local one.
 ///
 /// Guess: replicas of one run are within a few percent of each other; a factor of ten is a fault.
@@ -21,11 +26,35 @@ pub struct MixReport {
     pub difference_norm: f64,
     /// Euclidean norm of the local slice, before mixing.
     pub local_norm: f64,
+    /// Whether the difference was shortened to the clipping radius (answers of an exchange only).
+    pub clipped: bool,
+    /// Blocks of the offer that could not be unwrapped, and so were not mixed.
+    pub blocks_failed: usize,
+    /// Push-sum: what to acknowledge to the pusher, see [`crate::Replica::acknowledged`].
+    pub received: u64,
 }
 
 /// Why a mix was refused; the replica is unchanged.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum MixError {
+    /// The model has no such fragment.
+    #[error("mix fragment {0}: the model has no such fragment")]
+    Fragment(FragmentId),
+    /// This replica's mixer does not do that.
+    #[error("mix: {0}")]
+    Mixer(&'static str),
+    /// Numbers in a code that has no place here.
+    #[error("mix numbers coded as {0:?}: not the code of this tensor")]
+    Codec(Codec),
+    /// The peer's bytes are not what their code allows.
+    #[error("mix: {0}")]
+    Decode(#[from] CodecError),
+    /// Push-sum: the peer's earlier life, or one push edge more than [`crate::EDGES_MAX`].
+    #[error("take in a push: {0}")]
+    Edge(&'static str),
+    /// Push-sum: an implausible weight or numerator.
+    #[error("take in a push: the peer's mass is out of bounds ({0})")]
+    Mass(&'static str),
     /// The caller's or the peer's slice has the wrong length.
     #[error("mix {expected} parameters: got {found}")]
     Length {
@@ -77,6 +106,27 @@ pub enum MixError {
         /// Largest norm that is let in.
         limit: f64,
     },
+}
+
+impl MixError {
+    /// Whether the peer's bytes are at fault, not this process.
+    #[must_use]
+    pub const fn blames_peer(&self) -> bool {
+        match self {
+            Self::NotFinite { .. }
+            | Self::Outlier { .. }
+            | Self::Codec(_)
+            | Self::Decode(_)
+            | Self::Mass(_) => true,
+            Self::Fragment(_)
+            | Self::Mixer(_)
+            | Self::Edge(_)
+            | Self::Length { .. }
+            | Self::Range { .. }
+            | Self::Weight(_)
+            | Self::Local { .. } => false,
+        }
+    }
 }
 
 /// Euclidean norm; not finite exactly when an element is not.
@@ -135,6 +185,15 @@ pub(crate) fn parameters_norm_max(local: f64, len: usize) -> f64 {
 #[must_use]
 pub(crate) fn difference_norm_max(local: f64, len: usize) -> f64 {
     local + parameters_norm_max(local, len)
+}
+
+/// Checks that a peer's tensor has as many elements as the slice.
+///
+/// # Errors
+/// [`MixError::Length`].
+pub(crate) fn check_length(encoded: &Encoded, expected: usize) -> Result<(), MixError> {
+    let found = encoded.elements;
+    if found == expected { Ok(()) } else { Err(MixError::Length { expected, found }) }
 }
 
 /// Checks a mixing weight.

@@ -27,14 +27,14 @@ impl Default for OuterStep {
 }
 
 impl OuterStep {
-    /// Applies the step to one slice.
+    /// Turns the progress of one slice into what is added to the slow weights.
     ///
-    /// `progress`: `Δ = x − φ`, `slow`: φ, `momentum`: v, all of one length.
-    pub(crate) fn apply(self, progress: &[f32], slow: &mut [f32], momentum: &mut [f32]) {
+    /// `progress`: `Δ = x − φ` in, `α (Δ + β v)` out; `momentum`: v, moved on. Of one length.
+    pub(crate) fn direct(self, progress: &mut [f32], momentum: &mut [f32]) {
         let (alpha, beta) = (self.learning_rate, self.momentum);
-        for ((&progress, phi), v) in progress.iter().zip(slow).zip(momentum) {
-            *v = beta * *v + progress;
-            *phi += alpha * (progress + beta * *v);
+        for (progress, v) in progress.iter_mut().zip(momentum) {
+            *v = beta * *v + *progress;
+            *progress = alpha * (*progress + beta * *v);
         }
     }
 }
@@ -46,20 +46,21 @@ mod tests {
     #[test]
     fn two_steps_by_hand() {
         let step = OuterStep { learning_rate: 0.5, momentum: 0.25 };
-        let (mut phi, mut v) = ([1.0_f32], [0.0_f32]);
-        step.apply(&[2.0], &mut phi, &mut v);
-        // v = 2, φ = 1 + 0.5·(2 + 0.25·2).
-        assert_eq!((phi, v), ([2.25], [2.0]));
-        step.apply(&[0.0], &mut phi, &mut v);
-        // v = 0.5, φ = 2.25 + 0.5·0.25·0.5.
-        assert_eq!((phi, v), ([2.3125], [0.5]));
+        let (mut delta, mut v) = ([2.0_f32], [0.0_f32]);
+        step.direct(&mut delta, &mut v);
+        // v = 2, then 0.5·(2 + 0.25·2).
+        assert_eq!((delta, v), ([1.25], [2.0]));
+        delta = [0.0];
+        step.direct(&mut delta, &mut v);
+        // v = 0.5, then 0.5·0.25·0.5.
+        assert_eq!((delta, v), ([0.0625], [0.5]));
     }
 
     #[test]
     fn without_momentum_and_at_rate_one_the_slow_weights_take_the_live_ones() {
         let step = OuterStep { learning_rate: 1.0, momentum: 0.0 };
-        let (mut phi, mut v) = ([0.5_f32], [9.0_f32]);
-        step.apply(&[0.25], &mut phi, &mut v);
-        assert_eq!((phi, v), ([0.75], [0.25]));
+        let (mut delta, mut v) = ([0.25_f32], [9.0_f32]);
+        step.direct(&mut delta, &mut v);
+        assert_eq!((delta, v), ([0.25], [0.25]));
     }
 }

@@ -1,109 +1,130 @@
-//! One replica: a trainer's live weights, the slow weights behind them, and how exchanges move both.
+//! One replica: a trainer's weights, the outer step of its commits, and how it is mixed with others.
+
+mod ranges;
+mod state;
 
 use std::fmt;
 use std::ops::Range;
 
-use dnode_protocol::ParameterLayout;
+use dnode_protocol::frame::Codec;
+use dnode_protocol::{FragmentId, Fragments, ParameterLayout};
 
-use crate::mix::{
-    MixError, MixReport, check_norm, check_weight, difference_norm_max, displace, norm,
-    parameters_norm_max, subtract,
+use crate::codec::{Encoded, decode, encode};
+use crate::mix::{MixError, MixReport, check_length, check_norm, norm};
+use crate::mixer::{
+    DeltaSet, Edge, Epidemic, Exchange, Mixer, MixerState, PushSum, Reading, Slice,
 };
 use crate::outer::OuterStep;
-use crate::seam::{Evaluation, StepId, StepReport, TrainError, Trainer, TrainerState};
+use crate::seam::{Evaluation, StepId, StepReport, TrainError, Trainer};
 use crate::sketch::{self, SKETCH_LEN};
+use crate::weights::Weights;
 
-/// Elements that cross the seam at once in a pass over all parameters: 256 KiB of f32.
-const CHUNK: usize = 1 << 16;
+pub use self::state::{FixedState, OuterState, ReplicaState};
 
-/// Passes of [`settle`]; each one shrinks the error by the f32 precision, so that six reach zero
-/// from anywhere in the f32 range.
-const SETTLE_PASSES_MAX: usize = 8;
+/// Longest progress that a mixer of fixed-point numbers commits, Euclidean norm.
+///
+/// Far above any training that is worth sharing; numerators reach 2³⁷.
+const PROGRESS_NORM_MAX: f64 = (1_u64 << 30) as f64;
 
 /// What a commit did.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct CommitReport {
     /// Euclidean norm of the progress `Δ = x − φ`; zero for a replica without an outer step.
     pub progress_norm: f64,
+    /// What every other peer is to include, one per fragment in order; empty but for delta-set.
+    pub contributions: Vec<Encoded>,
 }
 
-/// Everything a replica needs to continue as if it had never stopped.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ReplicaState {
-    /// The replica's weights, `[P]`: φ, or x without an outer step.
-    pub parameters: Vec<f32>,
-    /// What the outer step adds; `None` without one.
-    pub outer: Option<OuterState>,
-    /// The trainer's private state.
-    pub trainer: TrainerState,
-}
-
-/// The state that an outer step adds to a replica.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct OuterState {
-    /// Live weights x, `[P]`.
-    pub live: Vec<f32>,
-    /// Outer momentum v, `[P]`.
-    pub momentum: Vec<f32>,
-}
-
-/// Slow weights and outer momentum.
-struct Outer {
-    step: OuterStep,
-    /// φ, `[P]`.
-    slow: Vec<f32>,
-    /// v, `[P]`.
-    momentum: Vec<f32>,
-    /// Whether x = φ: nothing was trained since the last commit.
-    settled: bool,
+/// What a replica is made of, beside its trainer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ReplicaConfig {
+    /// How it meets others.
+    pub mixer: Mixer,
+    /// What a commit does with the progress of its local steps.
+    ///
+    /// `None`: the weights are x itself and commits do nothing; push-sum and delta-set, which have
+    /// slow weights always, then take progress as it is (`α = 1`, `β = 0`).
+    pub outer: Option<OuterStep>,
+    /// The partition of the parameters.
+    pub fragments: Fragments,
+    /// Clipping radius of exchanges, multiple of the running average of `‖d‖`; `None`: no clipping.
+    pub clip: Option<f32>,
 }
 
 /// One replica: any [`Trainer`], with what the swarm needs beside it.
 ///
-/// With an [`OuterStep`] (rule `gossip-outer`) the replica's weights are the slow weights φ, and
-/// exchanges move φ and the live weights x by the same displacement, never the outer momentum v.
-/// Without one (rules `pairwise`, `all-reduce`, `none`) the replica's weights are x itself.
-/// `P` is the number of parameters; ranges are of the flat vector.
+/// With an [`OuterStep`] the replica's weights are the slow weights φ, and mixing moves φ and the
+/// live weights x by the same displacement, never the outer momentum v. Without one the replica's
+/// weights are x itself. `P` is the number of parameters.
 pub struct Replica {
-    trainer: Box<dyn Trainer>,
-    outer: Option<Outer>,
-    buffer: Vec<f32>,
+    weights: Weights,
+    fragments: Fragments,
+    mixer: MixerState,
 }
 
 impl fmt::Debug for Replica {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Replica")
             .field("parameters", &self.layout().parameters())
-            .field("outer", &self.outer.as_ref().map(|outer| outer.step))
+            .field("fragments", &self.fragments.count())
+            .field("outer", &self.weights.step())
             .finish_non_exhaustive()
     }
 }
 
 impl Replica {
     /// A replica that begins at the trainer's current weights: `φ = x`, `v = 0`.
+    ///
+    /// Push-sum and delta-set round the weights to their fixed point first (2⁻²⁶, 2⁻³²).
+    ///
+    /// # Panics
+    /// When the fragments are of another number of parameters than the trainer has.
+    #[must_use]
+    pub fn with(trainer: Box<dyn Trainer>, config: ReplicaConfig) -> Self {
+        let ReplicaConfig { mixer, outer, fragments, clip } = config;
+        let parameters = trainer.layout().parameters();
+        assert_eq!(fragments.parameters(), parameters, "fragments tile the trainer's parameters");
+        let always = matches!(mixer, Mixer::PushSum | Mixer::DeltaSet { .. });
+        let plain = OuterStep { learning_rate: 1.0, momentum: 0.0 };
+        let mut weights = Weights::new(trainer, outer.or_else(|| always.then_some(plain)));
+        let mixer = match mixer {
+            Mixer::None => MixerState::None,
+            Mixer::Exchange => MixerState::Exchange(Exchange::new(fragments.count(), clip)),
+            Mixer::Epidemic => MixerState::Epidemic(Epidemic::new(fragments.count())),
+            Mixer::PushSum => MixerState::PushSum(PushSum::new(&mut weights, &fragments)),
+            Mixer::DeltaSet { codec, feedback } => {
+                MixerState::DeltaSet(DeltaSet::new(&mut weights, codec, feedback))
+            }
+        };
+        Self { weights, fragments, mixer }
+    }
+
+    /// A replica that meets others by exchanges, with as few fragments as there can be.
+    ///
+    /// # Panics
+    /// When the trainer has no parameters.
     #[must_use]
     pub fn new(trainer: Box<dyn Trainer>, outer: Option<OuterStep>) -> Self {
-        let parameters = trainer.layout().parameters();
-        let outer = outer.map(|step| {
-            let mut slow = vec![0.0; parameters];
-            trainer.read(0..parameters, &mut slow);
-            Outer { step, slow, momentum: vec![0.0; parameters], settled: true }
-        });
-        Self { trainer, outer, buffer: vec![0.0; parameters.min(CHUNK)] }
+        let fragments = Fragments::new(trainer.layout().parameters(), 1);
+        let fragments = fragments.expect("a trainer has parameters, within the protocol's limits");
+        Self::with(trainer, ReplicaConfig { mixer: Mixer::Exchange, outer, fragments, clip: None })
     }
 
     /// Names, shapes and offsets of the parameters.
     #[must_use]
     pub fn layout(&self) -> &ParameterLayout {
-        self.trainer.layout()
+        self.weights.layout()
+    }
+
+    /// The partition of the parameters.
+    #[must_use]
+    pub const fn fragments(&self) -> Fragments {
+        self.fragments
     }
 
     /// The wrapped trainer, for steps in two halves.
     pub fn trainer_mut(&mut self) -> &mut dyn Trainer {
-        if let Some(outer) = &mut self.outer {
-            outer.settled = false;
-        }
-        self.trainer.as_mut()
+        self.weights.trainer_mut()
     }
 
     /// Does one local step on the live weights.
@@ -116,21 +137,75 @@ impl Replica {
 
     /// Ends a round of local steps: `Δ = x − φ ; v ← β v + Δ ; φ ← φ + α (Δ + β v) ; x ← φ`.
     ///
-    /// Does nothing without an outer step. Source: [`OuterStep`].
-    pub fn commit(&mut self) -> CommitReport {
-        let Some(outer) = &mut self.outer else { return CommitReport::default() };
-        let mut squares = 0.0;
-        for range in chunks(outer.slow.len()) {
-            let progress = &mut self.buffer[..range.len()];
-            let slow = &mut outer.slow[range.clone()];
-            self.trainer.read(range.clone(), progress);
-            subtract(progress, slow);
-            squares += norm(progress).powi(2);
-            outer.step.apply(progress, slow, &mut outer.momentum[range.clone()]);
-            settle(self.trainer.as_mut(), range, slow, progress);
+    /// `share`: what part of the outer step is contributed, `1/n̂`, used by delta-set alone. Does
+    /// nothing without an outer step. Push-sum and delta-set forget a round whose progress is not
+    /// finite (`Δ = 0`), as their numbers cannot show it. Source: [`OuterStep`].
+    pub fn commit(&mut self, share: f32) -> CommitReport {
+        if matches!(self.mixer, MixerState::PushSum(_) | MixerState::DeltaSet(_)) {
+            let progress_norm = self.weights.progress_norm();
+            let sane = progress_norm <= PROGRESS_NORM_MAX;
+            if !sane {
+                self.weights.forget_round();
+                return CommitReport { progress_norm, ..self.round(share, None) };
+            }
         }
-        outer.settled = true;
-        CommitReport { progress_norm: squares.sqrt() }
+        self.round(share, None)
+    }
+
+    /// Writes the progress `Δ = x − φ` of the round, `[P]`; zeros without an outer step.
+    ///
+    /// # Panics
+    /// When `out` has another length.
+    pub fn progress(&mut self, out: &mut [f32]) {
+        self.weights.progress(0..self.fragments.parameters(), out);
+    }
+
+    /// Ends a round with the mean progress of all peers in place of the own one (DiLoCo's
+    /// all-reduce): `v ← β v + Δ̄ ; φ ← φ + α (Δ̄ + β v) ; x ← φ`.
+    ///
+    /// `mean_progress`: Δ̄, `[P]`; overwritten.
+    ///
+    /// # Panics
+    /// When `mean_progress` has another length.
+    pub fn commit_mean(&mut self, mean_progress: &mut [f32]) -> CommitReport {
+        assert_eq!(mean_progress.len(), self.fragments.parameters(), "one number per parameter");
+        self.round(1.0, Some(mean_progress))
+    }
+
+    fn round(&mut self, share: f32, mut mean: Option<&mut [f32]>) -> CommitReport {
+        let mut report = CommitReport::default();
+        if self.weights.step().is_none() {
+            return report;
+        }
+        let mut squares = 0.0;
+        let mut own = Vec::new();
+        for (index, fragment) in self.fragments.iter().enumerate() {
+            let Some(range) = self.fragments.range(fragment) else { continue };
+            let slice = Slice { index, range: range.clone() };
+            let progress = match &mut mean {
+                Some(mean) => &mut mean[range.clone()],
+                None => {
+                    own.resize(range.len(), 0.0);
+                    self.weights.progress(range.clone(), &mut own);
+                    own.as_mut_slice()
+                }
+            };
+            squares += norm(progress).powi(2);
+            let mixer = &mut self.mixer;
+            let contributions = &mut report.contributions;
+            self.weights.commit(range, progress, |direction, slow| match mixer {
+                MixerState::None | MixerState::Exchange(_) | MixerState::Epidemic(_) => {
+                    slow.iter_mut().zip(direction).for_each(|(phi, &mut step)| *phi += step);
+                }
+                MixerState::PushSum(state) => state.step(&slice, direction, slow),
+                MixerState::DeltaSet(state) => {
+                    contributions.push(state.contribute(&slice, share, direction, slow));
+                }
+            });
+        }
+        self.weights.settled();
+        report.progress_norm = squares.sqrt();
+        report
     }
 
     /// Copies the replica's weights (φ, or x without an outer step) of `range` to `out`.
@@ -138,94 +213,196 @@ impl Replica {
     /// # Panics
     /// When the range is not within the parameters, or `out` has another length.
     pub fn snapshot(&self, range: Range<usize>, out: &mut [f32]) {
-        match &self.outer {
-            Some(outer) => out.copy_from_slice(&outer.slow[range]),
-            None => self.trainer.read(range, out),
-        }
+        self.weights.read(range, out);
     }
 
     /// The replica's weights (φ, or x without an outer step), `[P]`.
     #[must_use]
     pub fn parameters(&self) -> Vec<f32> {
-        let mut parameters = vec![0.0; self.layout().parameters()];
-        self.snapshot(0..parameters.len(), &mut parameters);
-        parameters
+        self.weights.copy(0..self.fragments.parameters())
     }
 
-    /// The responder's half of an exchange: `d = φ − remote ; φ ← φ − w d ; x ← x − w d`.
+    /// Reads a fragment to be sent.
     ///
-    /// `weight`: w, unitless, in `[0, 1]`, the share of `remote` in the result. `remote`: the
-    /// initiator's weights of `range`. `difference`: receives d, for the initiator and for
-    /// [`Self::undo_responder`]; undefined on error.
+    /// A push changes the state: push-sum gives half away, epidemic begins to count arrivals anew.
+    /// What the mixer does not do is answered by the weights in f32.
+    ///
+    /// # Panics
+    /// When the model has no such fragment.
+    pub fn read(&mut self, fragment: FragmentId, what: Reading) -> Encoded {
+        let slice = self.slice(fragment).expect("only fragments of the model are read");
+        match (&mut self.mixer, what) {
+            (MixerState::Exchange(state), Reading::Offer(reply)) => {
+                state.offer(&self.weights, &slice, reply)
+            }
+            (MixerState::Epidemic(state), Reading::Push { codec, .. }) => {
+                state.push(&self.weights, &slice, codec)
+            }
+            (MixerState::PushSum(state), Reading::Push { to, .. }) => state.push(&slice, to),
+            (MixerState::DeltaSet(state), Reading::Snapshot) => state.snapshot(&slice),
+            (_, Reading::Offer(_) | Reading::Snapshot | Reading::Push { .. }) => {
+                encode(Codec::F32, &self.weights.copy(slice.range))
+            }
+        }
+    }
+
+    /// The responder's half of an exchange: `d = φ − offer`, clipped; `q = encode(d)`;
+    /// `φ, x ← … − w decode(q)`. Returns `q`, for the initiator and for [`Self::undo`].
+    ///
+    /// `weight`: w, unitless, in `[0, 1]`, the share of the offer in the result. `reply`: the code
+    /// of q. Equation, sources and caveats: `trainer/src/mixer/exchange.rs`.
     ///
     /// # Errors
     /// [`MixError`]; the replica is unchanged then.
-    pub fn mix_responder(
+    pub fn answer(
         &mut self,
-        range: Range<usize>,
+        fragment: FragmentId,
         weight: f32,
-        remote: &[f32],
-        difference: &mut [f32],
-    ) -> Result<MixReport, MixError> {
-        check_weight(weight)?;
-        self.check_range(&range, remote.len())?;
-        self.check_range(&range, difference.len())?;
-        self.snapshot(range.clone(), difference);
-        let local_norm = finite_local(&range, norm(difference))?;
-        let limit = parameters_norm_max(local_norm, range.len());
-        check_norm(&range, norm(remote), limit)?;
-        subtract(difference, remote);
-        let difference_norm = finite_local(&range, norm(difference))?;
-        self.move_both(range, -weight, difference);
-        Ok(MixReport { difference_norm, local_norm })
+        offer: &Encoded,
+        reply: Codec,
+    ) -> Result<(Encoded, MixReport), MixError> {
+        let slice = self.slice(fragment)?;
+        let MixerState::Exchange(state) = &mut self.mixer else { return Err(NO_EXCHANGE) };
+        state.answer(&mut self.weights, &slice, (weight, reply), offer)
     }
 
-    /// The initiator's half of an exchange: `φ ← φ + w d ; x ← x + w d`.
-    ///
-    /// `weight`: w, unitless, in `[0, 1]`. `difference`: d as the responder computed it.
+    /// The initiator's half of an exchange: `φ, x ← … + w decode(reply)`.
     ///
     /// # Errors
     /// [`MixError`]; the replica is unchanged then.
-    pub fn mix_initiator(
+    pub fn apply(
         &mut self,
-        range: Range<usize>,
+        fragment: FragmentId,
         weight: f32,
-        difference: &[f32],
+        reply: &Encoded,
     ) -> Result<MixReport, MixError> {
-        check_weight(weight)?;
-        self.check_range(&range, difference.len())?;
-        let local_norm = self.local_norm(range.clone())?;
-        let difference_norm = norm(difference);
-        let limit = difference_norm_max(local_norm, range.len());
-        check_norm(&range, difference_norm, limit)?;
-        self.move_both(range, weight, difference);
-        Ok(MixReport { difference_norm, local_norm })
+        let slice = self.slice(fragment)?;
+        let MixerState::Exchange(state) = &mut self.mixer else { return Err(NO_EXCHANGE) };
+        state.apply(&mut self.weights, &slice, weight, reply)
     }
 
-    /// Takes back [`Self::mix_responder`] with the same arguments, to f32 rounding.
+    /// Takes back [`Self::answer`], to f32 rounding; `reply` is what it returned.
     ///
     /// Whatever happened to the replica in between stays: the displacement is additive.
     ///
     /// # Panics
-    /// When the range is not within the parameters, or `difference` has another length.
-    pub fn undo_responder(&mut self, range: Range<usize>, weight: f32, difference: &[f32]) {
-        assert_eq!(range.len(), difference.len(), "undo needs the journalled difference");
-        self.move_both(range, weight, difference);
+    /// When `reply` is not what [`Self::answer`] returned for this fragment.
+    pub fn undo(&mut self, fragment: FragmentId, weight: f32, reply: &Encoded) {
+        let slice = self.slice(fragment).expect("only what was answered is undone");
+        let mut difference = vec![0.0; slice.range.len()];
+        decode(reply, &mut difference).expect("the journalled reply is whole");
+        self.weights.displace(slice.range, &difference, weight);
     }
 
-    /// Takes over a donor's weights: `φ = x = values`, `v = 0` on `range`.
+    /// Takes in a push.
+    ///
+    /// `weight`: of the arrival in the average, in `[0, 1]` (epidemic; push-sum ignores it).
+    /// `from`: the pusher; a push must be given only to the life of a peer that it is addressed to.
     ///
     /// # Errors
-    /// [`MixError`] when the values are not finite or do not fit; the replica is unchanged then.
-    pub fn adopt(&mut self, range: Range<usize>, values: &[f32]) -> Result<(), MixError> {
-        self.check_range(&range, values.len())?;
-        check_norm(&range, norm(values), f64::INFINITY)?;
-        if let Some(outer) = &mut self.outer {
-            outer.slow[range.clone()].copy_from_slice(values);
-            outer.momentum[range.clone()].fill(0.0);
+    /// [`MixError`]; the replica is unchanged then.
+    pub fn absorb(
+        &mut self,
+        fragment: FragmentId,
+        weight: f32,
+        from: Edge,
+        push: &Encoded,
+    ) -> Result<MixReport, MixError> {
+        let slice = self.slice(fragment)?;
+        match &mut self.mixer {
+            MixerState::Epidemic(state) => state.absorb(&mut self.weights, &slice, weight, push),
+            MixerState::PushSum(state) => state.absorb(&mut self.weights, &slice, from, push),
+            MixerState::None | MixerState::Exchange(_) | MixerState::DeltaSet(_) => {
+                Err(MixError::Mixer("this replica takes no pushes"))
+            }
         }
-        self.settle_live(range.start, values);
+    }
+
+    /// Push-sum: the peer at `edge` has taken in what was pushed to it, up to
+    /// [`MixReport::received`] of its report.
+    ///
+    /// Without acknowledgements an edge stops giving after
+    /// [`crate::PUSHES_UNACKNOWLEDGED_MAX`] pushes, or sooner.
+    pub fn acknowledged(&mut self, fragment: FragmentId, edge: Edge, received: u64) {
+        if let (Ok(slice), MixerState::PushSum(state)) = (self.slice(fragment), &mut self.mixer) {
+            state.acknowledged(slice.index, edge, received);
+        }
+    }
+
+    /// Push-sum: drops the edges to and from a peer that is gone for good.
+    ///
+    /// What it did not take in is lost with it, and this life of it can push here no more, as what
+    /// it had given is not known any longer. False, with nothing done, when
+    /// [`crate::FORGOTTEN_MAX`] peers are dropped already.
+    pub fn forget(&mut self, edge: Edge) -> bool {
+        match &mut self.mixer {
+            MixerState::PushSum(state) => state.forget(edge),
+            MixerState::None
+            | MixerState::Exchange(_)
+            | MixerState::Epidemic(_)
+            | MixerState::DeltaSet(_) => true,
+        }
+    }
+
+    /// Delta-set: adds another peer's contribution; the caller sees to it that each is added once.
+    ///
+    /// # Errors
+    /// [`MixError`]; the replica is unchanged then. A contribution that is refused for its numbers
+    /// is refused by every replica.
+    pub fn include(
+        &mut self,
+        fragment: FragmentId,
+        contribution: &Encoded,
+    ) -> Result<MixReport, MixError> {
+        let slice = self.slice(fragment)?;
+        let MixerState::DeltaSet(state) = &mut self.mixer else {
+            return Err(MixError::Mixer("this replica takes no contributions"));
+        };
+        state.include(&mut self.weights, &slice, contribution)
+    }
+
+    /// Takes over a donor's snapshot: `φ = x`, `v = 0`; delta-set: accumulators too, to the bit.
+    ///
+    /// # Errors
+    /// [`MixError`] when the numbers are not finite or do not fit; the replica is unchanged then.
+    pub fn adopt(&mut self, fragment: FragmentId, snapshot: &Encoded) -> Result<(), MixError> {
+        let slice = self.slice(fragment)?;
+        if let MixerState::DeltaSet(state) = &mut self.mixer {
+            return state.adopt(&mut self.weights, &slice, snapshot);
+        }
+        if !matches!(snapshot.codec, Codec::F32 | Codec::Bf16 | Codec::F16) {
+            return Err(MixError::Codec(snapshot.codec));
+        }
+        check_length(snapshot, slice.range.len())?;
+        let mut values = vec![0.0; slice.range.len()];
+        decode(snapshot, &mut values)?;
+        check_norm(&slice.range, norm(&values), f64::INFINITY)?;
+        if let MixerState::PushSum(state) = &mut self.mixer {
+            state.adopt(&mut self.weights, &slice, &mut values);
+        } else {
+            self.weights.adopt(slice.range, &values);
+        }
         Ok(())
+    }
+
+    /// BLAKE3 of a fragment: of delta-set's accumulators, else of the weights; little-endian.
+    ///
+    /// # Panics
+    /// When the model has no such fragment.
+    #[must_use]
+    pub fn hash(&self, fragment: FragmentId) -> [u8; 32] {
+        let range = self.fragments.range(fragment).expect("only fragments of the model are hashed");
+        let mut hasher = blake3::Hasher::new();
+        if let MixerState::DeltaSet(state) = &self.mixer {
+            for accumulator in &state.state().0[range] {
+                hasher.update(&accumulator.to_le_bytes());
+            }
+        } else {
+            for value in self.weights.copy(range) {
+                hasher.update(&value.to_le_bytes());
+            }
+        }
+        *hasher.finalize().as_bytes()
     }
 
     /// Measures the replica's weights (φ, or x without an outer step) on held-out data.
@@ -236,18 +413,7 @@ impl Replica {
     /// # Errors
     /// [`TrainError`] of the trainer; the weights are unchanged then, too.
     pub fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
-        let Some(outer) = self.outer.as_ref().filter(|outer| !outer.settled) else {
-            return self.trainer.evaluate();
-        };
-        let mut live = vec![0.0; outer.slow.len()];
-        self.trainer.read(0..live.len(), &mut live);
-        for range in chunks(live.len()) {
-            let scratch = &mut self.buffer[..range.len()];
-            settle(self.trainer.as_mut(), range.clone(), &outer.slow[range], scratch);
-        }
-        let evaluation = self.trainer.evaluate();
-        self.settle_live(0, &live);
-        evaluation
+        self.weights.evaluate()
     }
 
     /// Writes the count sketch of the replica's weights.
@@ -258,154 +424,23 @@ impl Replica {
     /// Source: Charikar, Chen, Farach-Colton 2002, "Finding frequent items in data streams".
     pub fn sketch(&mut self, sketch: &mut [f32; SKETCH_LEN]) {
         let mut sums = [0.0; SKETCH_LEN];
-        for range in chunks(self.layout().parameters()) {
-            let values = match &self.outer {
-                Some(outer) => &outer.slow[range.clone()],
-                None => {
-                    let values = &mut self.buffer[..range.len()];
-                    self.trainer.read(range.clone(), values);
-                    values
-                }
-            };
-            sketch::accumulate(range.start, values, &mut sums);
-        }
+        let all = 0..self.fragments.parameters();
+        self.weights.visit(all, |start, values| sketch::accumulate(start, values, &mut sums));
         for (out, sum) in sketch.iter_mut().zip(sums) {
             *out = sum as f32;
         }
     }
 
-    /// Everything needed to continue, copied.
-    #[must_use]
-    pub fn save(&self) -> ReplicaState {
-        let outer = self.outer.as_ref().map(|outer| {
-            let mut live = vec![0.0; outer.slow.len()];
-            self.trainer.read(0..live.len(), &mut live);
-            OuterState { live, momentum: outer.momentum.clone() }
-        });
-        ReplicaState { parameters: self.parameters(), outer, trainer: self.trainer.save() }
-    }
-
-    /// Puts back what [`Self::save`] returned.
-    ///
-    /// # Errors
-    /// [`TrainError::State`] when it does not fit or is not finite; nothing is changed then.
-    pub fn restore(&mut self, state: &ReplicaState) -> Result<(), TrainError> {
-        self.check_state(state)?;
-        self.trainer.restore(&state.trainer)?;
-        if let (Some(outer), Some(saved)) = (&mut self.outer, &state.outer) {
-            outer.slow.copy_from_slice(&state.parameters);
-            outer.momentum.copy_from_slice(&saved.momentum);
-            outer.settled = false;
-        }
-        let live = state.outer.as_ref().map_or(&state.parameters, |outer| &outer.live);
-        self.settle_live(0, live);
-        Ok(())
-    }
-
-    /// Reads the live weights x of `range`.
-    pub(crate) fn live(&self, range: Range<usize>, out: &mut [f32]) {
-        self.trainer.read(range, out);
-    }
-
-    /// The outer momentum v, `[P]`; `None` without an outer step.
-    pub(crate) fn momentum(&self) -> Option<&[f32]> {
-        self.outer.as_ref().map(|outer| outer.momentum.as_slice())
-    }
-
-    /// The trainer's private state.
-    pub(crate) fn trainer_state(&self) -> TrainerState {
-        self.trainer.save()
-    }
-
-    fn check_state(&self, state: &ReplicaState) -> Result<(), TrainError> {
-        let parameters = self.layout().parameters();
-        let refuse = |detail: String| Err(TrainError::State(detail));
-        if state.outer.is_some() != self.outer.is_some() {
-            return refuse("saved with another rule: outer step missing or unexpected".to_owned());
-        }
-        let outer = state.outer.iter();
-        let outer = outer.flat_map(|o| [("live", &o.live), ("outer momentum", &o.momentum)]);
-        for (name, values) in outer.chain([("parameters", &state.parameters)]) {
-            if values.len() != parameters {
-                let found = values.len();
-                return refuse(format!("{name}: expected {parameters} values, found {found}"));
-            }
-            if !norm(values).is_finite() {
-                return refuse(format!("{name}: expected finite values, found NaN or infinity"));
-            }
-        }
-        Ok(())
-    }
-
-    fn check_range(&self, range: &Range<usize>, found: usize) -> Result<(), MixError> {
-        let (start, end, parameters) = (range.start, range.end, self.layout().parameters());
-        if start > end || end > parameters {
-            return Err(MixError::Range { start, end, parameters });
-        }
-        let expected = range.len();
-        if found == expected { Ok(()) } else { Err(MixError::Length { expected, found }) }
-    }
-
-    /// Norm of the replica's weights of `range`.
-    fn local_norm(&mut self, range: Range<usize>) -> Result<f64, MixError> {
-        if let Some(outer) = &self.outer {
-            return finite_local(&range, norm(&outer.slow[range.clone()]));
-        }
-        let mut squares = 0.0;
-        for part in chunks(range.len()) {
-            let values = &mut self.buffer[..part.len()];
-            self.trainer.read(range.start + part.start..range.start + part.end, values);
-            squares += norm(values).powi(2);
-        }
-        finite_local(&range, squares.sqrt())
-    }
-
-    fn move_both(&mut self, range: Range<usize>, weight: f32, delta: &[f32]) {
-        if let Some(outer) = &mut self.outer {
-            displace(&mut outer.slow[range.clone()], delta, weight);
-        }
-        self.trainer.displace(range, delta, weight);
-    }
-
-    /// Brings the live weights from element `start` on to `target`.
-    fn settle_live(&mut self, start: usize, target: &[f32]) {
-        for part in chunks(target.len()) {
-            let scratch = &mut self.buffer[..part.len()];
-            let range = start + part.start..start + part.end;
-            settle(self.trainer.as_mut(), range, &target[part], scratch);
+    fn slice(&self, fragment: FragmentId) -> Result<Slice, MixError> {
+        let range = self.fragments.range(fragment);
+        match (usize::try_from(fragment.0), range) {
+            (Ok(index), Some(range)) => Ok(Slice { index, range }),
+            _ => Err(MixError::Fragment(fragment)),
         }
     }
 }
 
-/// Brings the live weights of `range` exactly to `target` by displacements alone.
-///
-/// One displacement by `target − x` is exact where x is within a factor of two of the target
-/// (Sterbenz's lemma); where it is not, the rest is of the order of the rounding error of x, and
-/// another pass removes it. A trainer that keeps fewer bits than f32 gets as close as it can.
-fn settle(trainer: &mut dyn Trainer, range: Range<usize>, target: &[f32], scratch: &mut [f32]) {
-    for _ in 0..SETTLE_PASSES_MAX {
-        trainer.read(range.clone(), scratch);
-        let mut moved = false;
-        for (x, &target) in scratch.iter_mut().zip(target) {
-            *x = target - *x;
-            moved |= *x != 0.0;
-        }
-        if !moved {
-            return;
-        }
-        trainer.displace(range.clone(), scratch, 1.0);
-    }
-}
-
-/// `0..len` in pieces of at most [`CHUNK`] elements.
-fn chunks(len: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..len).step_by(CHUNK).map(move |start| start..len.min(start + CHUNK))
-}
-
-fn finite_local(range: &Range<usize>, norm: f64) -> Result<f64, MixError> {
-    let (start, end) = (range.start, range.end);
-    if norm.is_finite() { Ok(norm) } else { Err(MixError::Local { start, end }) }
-}
+const NO_EXCHANGE: MixError = MixError::Mixer("this replica makes no exchanges");
 
 #[cfg(test)]
 mod tests;

@@ -240,7 +240,7 @@ impl Training {
     }
 
     fn commit(&mut self) -> Result<(), End> {
-        self.replica.commit();
+        self.replica.commit(1.0);
         self.since_commit = 0;
         self.held = false;
         self.at.clock = self.at.clock.next();
@@ -307,7 +307,7 @@ impl Training {
                 Report::Undone { exchange }
             }
             Command::Adopt { exchange, range, values } => {
-                match self.replica.adopt(range, &values) {
+                match self.replica.adopt_range(range, &values) {
                     Ok(()) => Report::Adopted { exchange },
                     Err(error) => {
                         let (reason, detail) = refused(&error);
@@ -463,12 +463,6 @@ impl Training {
 
 /// Whose fault it is: only what the peer sent counts against it.
 fn refused(error: &MixError) -> (RefusedMix, String) {
-    let reason = match error {
-        MixError::Local { .. }
-        | MixError::Length { .. }
-        | MixError::Range { .. }
-        | MixError::Weight(_) => RefusedMix::Local,
-        MixError::NotFinite { .. } | MixError::Outlier { .. } => RefusedMix::BadParameters,
-    };
+    let reason = if error.blames_peer() { RefusedMix::BadParameters } else { RefusedMix::Local };
     (reason, error.to_string())
 }

@@ -15,11 +15,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use dnode_protocol::{Clock, ParameterLayout, RunSpec, TensorSpec};
-use safetensors::SafeTensors;
+use safetensors::{Dtype, SafeTensors};
 
 use self::manifest::Manifest;
 use self::tensors::{Numbers, Tensor};
-use crate::replica::{OuterState, Replica, ReplicaState};
+use crate::replica::{FixedState, OuterState, Replica, ReplicaState};
 use crate::seam::{StateTensor, TrainerState};
 
 pub use self::error::{CheckpointError, Skipped};
@@ -31,6 +31,12 @@ const PARAMETERS: &str = "parameters.safetensors";
 const STATE: &str = "state.safetensors";
 const LIVE: &str = "live";
 const MOMENTUM: &str = "outer_momentum";
+/// Numerators of push-sum, or accumulators of delta-set.
+const ACCUMULATORS: &str = "fixed.accumulators";
+/// Weights of push-sum, empty for delta-set.
+const MASSES: &str = "fixed.masses";
+/// Error memory of delta-set, empty without.
+const RESIDUAL: &str = "fixed.residual";
 const TRAINER: &str = "trainer.";
 /// A folder that is being written, of no value.
 const WRITING: &str = ".writing-";
@@ -219,6 +225,11 @@ fn state_tensors<'a>(replica: &'a Replica, trainer: &'a TrainerState) -> Vec<Ten
         });
         tensors.push(Tensor::flat(MOMENTUM.to_owned(), momentum));
     }
+    if let Some((accumulators, masses, residual)) = replica.fixed() {
+        tensors.push(Tensor::signed(ACCUMULATORS, accumulators));
+        tensors.push(Tensor::unsigned(MASSES, masses));
+        tensors.push(Tensor::flat(RESIDUAL.to_owned(), residual));
+    }
     let own = trainer.tensors.iter();
     tensors.extend(own.map(|own| Tensor::flat(format!("{TRAINER}{}", own.name), &own.values)));
     tensors
@@ -292,8 +303,8 @@ fn state(
     layout: &ParameterLayout,
 ) -> Result<ReplicaState, String> {
     let specs = layout.tensors().iter();
-    let header = tensors::header(specs.map(|spec| (spec.name.as_str(), spec.shape.as_slice())))
-        .map_err(|error| error.to_string())?;
+    let infos = specs.map(|spec| (spec.name.as_str(), spec.shape.as_slice(), Dtype::F32));
+    let header = tensors::header(infos).map_err(|error| error.to_string())?;
     let size = 4 * layout.parameters() as u64;
     let exact = header.len() as u64 + size;
     let bytes = tensors::read(directory, manifest.file(PARAMETERS)?, exact..exact + 1)?;
@@ -313,12 +324,20 @@ fn state(
     } else {
         None
     };
+    let fixed = match tensors::signed(&file, ACCUMULATORS) {
+        Ok(accumulators) => Some(FixedState {
+            accumulators,
+            masses: tensors::unsigned(&file, MASSES)?,
+            residual: tensors::values(&file, RESIDUAL, None)?,
+        }),
+        Err(_) => None,
+    };
     let own = manifest.trainer_tensors.iter().map(|name| {
         let values = tensors::values(&file, &format!("{TRAINER}{name}"), None)?;
         Ok(StateTensor { name: name.clone(), values })
     });
     let trainer = TrainerState { tensors: own.collect::<Result<_, String>>()? };
-    Ok(ReplicaState { parameters, outer, trainer })
+    Ok(ReplicaState { parameters, outer, fixed, trainer })
 }
 
 fn parse<'a>(name: &str, bytes: &'a [u8]) -> Result<SafeTensors<'a>, String> {

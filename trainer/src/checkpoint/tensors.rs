@@ -43,6 +43,10 @@ pub(super) enum Numbers<'a> {
     Weights(&'a Replica, usize),
     /// The replica's live weights.
     Live(&'a Replica),
+    /// Integers from memory.
+    Signed(&'a [i64]),
+    /// Integers from memory.
+    Unsigned(&'a [u64]),
 }
 
 impl<'a> Tensor<'a> {
@@ -51,14 +55,51 @@ impl<'a> Tensor<'a> {
         Self { name, shape: vec![values.len()], numbers: Numbers::Slice(values) }
     }
 
-    fn read(&self, range: Range<usize>, out: &mut [f32]) {
+    /// A flat tensor of integers that are in memory.
+    pub(super) fn signed(name: &str, values: &'a [i64]) -> Self {
+        let numbers = Numbers::Signed(values);
+        Self { name: name.to_owned(), shape: vec![values.len()], numbers }
+    }
+
+    /// A flat tensor of integers that are in memory.
+    pub(super) fn unsigned(name: &str, values: &'a [u64]) -> Self {
+        let numbers = Numbers::Unsigned(values);
+        Self { name: name.to_owned(), shape: vec![values.len()], numbers }
+    }
+
+    fn dtype(&self) -> Dtype {
         match self.numbers {
-            Numbers::Slice(values) => out.copy_from_slice(&values[range]),
-            Numbers::Weights(replica, first) => {
-                replica.snapshot(first + range.start..first + range.end, out);
-            }
-            Numbers::Live(replica) => replica.live(range, out),
+            Numbers::Slice(_) | Numbers::Weights(..) | Numbers::Live(_) => Dtype::F32,
+            Numbers::Signed(_) => Dtype::I64,
+            Numbers::Unsigned(_) => Dtype::U64,
         }
+    }
+
+    /// Appends the elements of `range` to `bytes`, little-endian.
+    fn read(&self, range: Range<usize>, bytes: &mut Vec<u8>) {
+        let mut values = Vec::new();
+        let values = match self.numbers {
+            Numbers::Slice(slice) => &slice[range],
+            Numbers::Weights(replica, first) => {
+                values.resize(range.len(), 0.0);
+                replica.snapshot(first + range.start..first + range.end, &mut values);
+                &values
+            }
+            Numbers::Live(replica) => {
+                values.resize(range.len(), 0.0);
+                replica.live(range, &mut values);
+                &values
+            }
+            Numbers::Signed(slice) => {
+                bytes.extend(slice[range].iter().flat_map(|value| value.to_le_bytes()));
+                return;
+            }
+            Numbers::Unsigned(slice) => {
+                bytes.extend(slice[range].iter().flat_map(|value| value.to_le_bytes()));
+                return;
+            }
+        };
+        bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
     }
 }
 
@@ -66,15 +107,14 @@ impl<'a> Tensor<'a> {
 ///
 /// Source: the safetensors format, <https://github.com/huggingface/safetensors#format>.
 pub(super) fn header<'a>(
-    tensors: impl Iterator<Item = (&'a str, &'a [usize])>,
+    tensors: impl Iterator<Item = (&'a str, &'a [usize], Dtype)>,
 ) -> io::Result<Vec<u8>> {
     let mut infos = Vec::new();
     let mut end = 0;
-    for (name, shape) in tensors {
+    for (name, shape, dtype) in tensors {
         let start = end;
-        end += 4 * shape.iter().product::<usize>();
-        let info =
-            TensorInfo { dtype: Dtype::F32, shape: shape.to_vec(), data_offsets: (start, end) };
+        end += dtype.bitsize() / 8 * shape.iter().product::<usize>();
+        let info = TensorInfo { dtype, shape: shape.to_vec(), data_offsets: (start, end) };
         infos.push((name.to_owned(), info));
     }
     let metadata = Metadata::new(None, infos).map_err(io::Error::other)?;
@@ -95,16 +135,17 @@ pub(super) fn write(path: &Path, tensors: &[Tensor<'_>]) -> io::Result<FileEntry
         length += bytes.len() as u64;
         file.write_all(bytes)
     };
-    put(&header(tensors.iter().map(|tensor| (tensor.name.as_str(), tensor.shape.as_slice())))?)?;
-    let (mut values, mut bytes) = (Vec::new(), Vec::with_capacity(4 * CHUNK));
+    let infos = tensors
+        .iter()
+        .map(|tensor| (tensor.name.as_str(), tensor.shape.as_slice(), tensor.dtype()));
+    put(&header(infos)?)?;
+    let mut bytes = Vec::with_capacity(8 * CHUNK);
     for tensor in tensors {
         let elements = tensor.shape.iter().product();
         for start in (0..elements).step_by(CHUNK) {
             let range = start..elements.min(start + CHUNK);
-            values.resize(range.len(), 0.0);
-            tensor.read(range, &mut values);
             bytes.clear();
-            bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+            tensor.read(range, &mut bytes);
             put(&bytes)?;
         }
     }
@@ -151,14 +192,33 @@ pub(super) fn values(
     name: &str,
     shape: Option<&[usize]>,
 ) -> Result<Vec<f32>, String> {
+    words(tensors, name, shape, Dtype::F32, f32::from_le_bytes)
+}
+
+/// The integers of the flat tensor `name`.
+pub(super) fn signed(tensors: &SafeTensors<'_>, name: &str) -> Result<Vec<i64>, String> {
+    words(tensors, name, None, Dtype::I64, i64::from_le_bytes)
+}
+
+/// The integers of the flat tensor `name`.
+pub(super) fn unsigned(tensors: &SafeTensors<'_>, name: &str) -> Result<Vec<u64>, String> {
+    words(tensors, name, None, Dtype::U64, u64::from_le_bytes)
+}
+
+fn words<const N: usize, T>(
+    tensors: &SafeTensors<'_>,
+    name: &str,
+    shape: Option<&[usize]>,
+    dtype: Dtype,
+    parse: fn([u8; N]) -> T,
+) -> Result<Vec<T>, String> {
     let tensor = tensors.tensor(name).map_err(|_| format!("tensor \"{name}\" is missing"))?;
     let found = tensor.shape();
     if let Some(shape) = shape.filter(|&shape| shape != found) {
         return Err(format!("tensor \"{name}\": expected shape {shape:?}, found {found:?}"));
     }
-    if tensor.dtype() != Dtype::F32 {
-        return Err(format!("tensor \"{name}\": expected F32, found {:?}", tensor.dtype()));
+    if tensor.dtype() != dtype {
+        return Err(format!("tensor \"{name}\": expected {dtype:?}, found {:?}", tensor.dtype()));
     }
-    let words = tensor.data().as_chunks().0;
-    Ok(words.iter().map(|&word| f32::from_le_bytes(word)).collect())
+    Ok(tensor.data().as_chunks().0.iter().map(|&word| parse(word)).collect())
 }

@@ -75,7 +75,7 @@ fn replica(outer: Option<OuterStep>, steps: u64) -> Replica {
     for step in 0..steps {
         replica.step(StepId::alone(step)).unwrap();
         if step % 4 == 3 {
-            replica.commit();
+            replica.commit(1.0);
         }
     }
     replica
@@ -150,8 +150,8 @@ fn a_loaded_checkpoint_continues_as_if_nothing_had_happened() {
             original.step(StepId::alone(step)).unwrap();
             resumed.step(StepId::alone(step)).unwrap();
         }
-        original.commit();
-        resumed.commit();
+        original.commit(1.0);
+        resumed.commit(1.0);
         assert_eq!(resumed.save(), original.save());
     }
 }

@@ -1,106 +1,16 @@
 //! Tests of one replica and of pairs of them, with a trainer whose weights the tests set.
 
-use std::sync::{Arc, Mutex, MutexGuard};
-
-use dnode_protocol::ParameterLayout;
 use proptest::prelude::*;
 
 use super::*;
-use crate::StateTensor;
-
-/// Live weights that a test can read and set while the replica owns the trainer.
-type Live = Arc<Mutex<Vec<f32>>>;
-
-/// A trainer without a model: a step adds a pattern, an evaluation returns the sum of the weights.
-struct Probe {
-    layout: ParameterLayout,
-    live: Live,
-    counter: f32,
-}
-
-impl Probe {
-    fn live(&self) -> MutexGuard<'_, Vec<f32>> {
-        self.live.lock().unwrap()
-    }
-}
-
-impl Trainer for Probe {
-    fn layout(&self) -> &ParameterLayout {
-        &self.layout
-    }
-    fn step(&mut self, at: StepId) -> Result<StepReport, TrainError> {
-        for (index, x) in (0_u64..).zip(self.live().iter_mut()) {
-            *x += ((index * 7 + at.index * 13) % 11) as f32 * 0.013 - 0.05;
-        }
-        self.counter += 1.0;
-        Ok(StepReport { samples: 1, ..StepReport::default() })
-    }
-    fn read(&self, range: Range<usize>, out: &mut [f32]) {
-        out.copy_from_slice(&self.live()[range]);
-    }
-    fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
-        for (x, d) in self.live()[range].iter_mut().zip(delta) {
-            *x += weight * d;
-        }
-    }
-    fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
-        let loss = self.live().iter().map(|&x| f64::from(x)).sum();
-        Ok(Evaluation { loss, accuracy: 0.0, count: 1 })
-    }
-    fn save(&self) -> TrainerState {
-        let values = vec![self.counter];
-        TrainerState { tensors: vec![StateTensor { name: "counter".to_owned(), values }] }
-    }
-    fn restore(&mut self, state: &TrainerState) -> Result<(), TrainError> {
-        match state.tensors.as_slice() {
-            [tensor] if tensor.values.len() == 1 => {
-                self.counter = tensor.values[0];
-                Ok(())
-            }
-            _ => Err(TrainError::State("expected one counter".to_owned())),
-        }
-    }
-}
-
-/// A copy, so that no lock is held while the replica works.
-fn peek(live: &Live) -> Vec<f32> {
-    live.lock().unwrap().clone()
-}
-
-const OUTER: OuterStep = OuterStep { learning_rate: 0.7, momentum: 0.8 };
-
-fn replica(values: Vec<f32>, outer: Option<OuterStep>) -> (Replica, Live) {
-    let mut layout = ParameterLayout::new();
-    layout.push("w", &[values.len()]).unwrap();
-    let live: Live = Arc::new(Mutex::new(values));
-    let probe = Probe { layout, live: Arc::clone(&live), counter: 0.0 };
-    (Replica::new(Box::new(probe), outer), live)
-}
-
-fn values(len: usize, salt: f32) -> Vec<f32> {
-    (0..len).map(|i| (i as f32 * 0.37 + salt).sin() * (1.0 + salt)).collect()
-}
+use crate::testing::{OUTER, assert_close, mean, peek, replica, values, wide};
+use crate::weights::CHUNK;
 
 fn exchange(i: &mut Replica, j: &mut Replica, range: Range<usize>, weight: f32) {
     let (mut offer, mut difference) = (vec![0.0; range.len()], vec![0.0; range.len()]);
     i.snapshot(range.clone(), &mut offer);
     j.mix_responder(range.clone(), weight, &offer, &mut difference).unwrap();
     i.mix_initiator(range, weight, &difference).unwrap();
-}
-
-fn mean(a: &[f32], b: &[f32]) -> Vec<f64> {
-    a.iter().zip(b).map(|(&a, &b)| f64::midpoint(f64::from(a), f64::from(b))).collect()
-}
-
-fn assert_close(a: &[f64], b: &[f64], tolerance: f64) {
-    assert_eq!(a.len(), b.len());
-    for (index, (a, b)) in a.iter().zip(b).enumerate() {
-        assert!((a - b).abs() <= tolerance, "element {index}: {a} and {b}");
-    }
-}
-
-fn wide(values: &[f32]) -> Vec<f64> {
-    values.iter().map(|&value| f64::from(value)).collect()
 }
 
 proptest! {
@@ -132,7 +42,7 @@ proptest! {
         let (from, to): (Vec<f32>, Vec<f32>) = pairs.into_iter()
             .map(|(a, b)| (a * 1e-3, if b.is_finite() { b * 1e-3 } else { 0.0 })).unzip();
         let (mut i, live) = replica(from, None);
-        i.adopt(0..to.len(), &to).unwrap();
+        i.adopt_range(0..to.len(), &to).unwrap();
         prop_assert_eq!(peek(&live), to);
     }
 }
@@ -158,7 +68,7 @@ fn mixing_moves_slow_and_live_weights_alike_and_never_the_momentum() {
     let (mut j, _) = replica(values(64, 0.7), Some(OUTER));
     for step in 0..3 {
         i.step(StepId::alone(step)).unwrap();
-        i.commit();
+        i.commit(1.0);
     }
     i.step(StepId::alone(3)).unwrap();
     let before = i.save();
@@ -193,7 +103,7 @@ fn a_later_commit_takes_no_displacement_into_its_momentum() {
         mixed.step(StepId::alone(step)).unwrap();
         exchange(&mut mixed, &mut other, 0..40, 0.5);
         if step % 2 == 1 {
-            let (a, b) = (alone.commit(), mixed.commit());
+            let (a, b) = (alone.commit(1.0), mixed.commit(1.0));
             assert!((a.progress_norm - b.progress_norm).abs() < 1e-5);
         }
     }
@@ -217,8 +127,8 @@ fn the_mean_of_two_outer_steps_is_dilocos_outer_step_on_the_mean() {
             v[k] = beta * v[k] + progress;
             phi[k] += alpha * (progress + beta * v[k]);
         }
-        i.commit();
-        j.commit();
+        i.commit(1.0);
+        j.commit(1.0);
         exchange(&mut i, &mut j, 0..50, if step % 3 == 0 { 0.5 } else { 0.2 });
         assert_close(&mean(&i.parameters(), &j.parameters()), &phi, 2e-5);
     }
@@ -229,7 +139,7 @@ fn after_a_commit_the_live_weights_are_the_slow_ones_to_the_last_bit() {
     let (mut i, live) = replica(values(200, 0.6), Some(OUTER));
     for step in 0..10 {
         i.step(StepId::alone(step)).unwrap();
-        let report = i.commit();
+        let report = i.commit(1.0);
         assert!(report.progress_norm > 0.0);
         assert_eq!(peek(&live), i.parameters());
     }
@@ -240,7 +150,7 @@ fn without_an_outer_step_the_replica_is_its_live_weights() {
     let (mut i, live) = replica(values(30, 0.4), None);
     i.step(StepId::alone(0)).unwrap();
     let before = peek(&live);
-    assert_eq!(i.commit(), CommitReport::default());
+    assert_eq!(i.commit(1.0), CommitReport::default());
     assert_eq!(i.parameters(), before);
     let (mut j, _) = replica(values(30, 0.8), None);
     exchange(&mut i, &mut j, 0..30, 0.5);
@@ -301,7 +211,7 @@ fn bad_numbers_are_refused_and_change_nothing() {
         assert_eq!(short, Err(MixError::Length { expected: 8, found: 7 }));
         let outside = i.mix_initiator(16..24, 0.5, &good);
         assert_eq!(outside, Err(MixError::Range { start: 16, end: 24, parameters: 20 }));
-        assert!(matches!(i.adopt(4..12, &[f32::NAN; 8]), Err(MixError::NotFinite { .. })));
+        assert!(matches!(i.adopt_range(4..12, &[f32::NAN; 8]), Err(MixError::NotFinite { .. })));
         assert_eq!(i.save(), before);
     }
 }
@@ -321,11 +231,11 @@ fn own_numbers_that_are_not_finite_are_not_blamed_on_the_peer() {
 fn a_joiner_adopts_the_donors_weights_with_no_momentum() {
     let (mut joiner, live) = replica(values(20, 0.1), Some(OUTER));
     joiner.step(StepId::alone(0)).unwrap();
-    joiner.commit();
+    joiner.commit(1.0);
     joiner.step(StepId::alone(1)).unwrap();
     let donor = values(20, 0.9);
-    joiner.adopt(0..12, &donor[..12]).unwrap();
-    joiner.adopt(12..20, &donor[12..]).unwrap();
+    joiner.adopt_range(0..12, &donor[..12]).unwrap();
+    joiner.adopt_range(12..20, &donor[12..]).unwrap();
     let state = joiner.save();
     assert_eq!(state.parameters, donor);
     assert_eq!(peek(&live), donor);
@@ -340,7 +250,7 @@ fn evaluation_measures_the_slow_weights_and_leaves_the_live_ones() {
     let expected: f64 = wide(&i.parameters()).iter().sum();
     assert!((i.evaluate().unwrap().loss - expected).abs() < 1e-9);
     assert_eq!(peek(&live), before);
-    i.commit();
+    i.commit(1.0);
     let expected: f64 = wide(&i.parameters()).iter().sum();
     assert!((i.evaluate().unwrap().loss - expected).abs() < 1e-9);
 }
@@ -352,7 +262,7 @@ fn saved_and_restored_a_replica_continues_alike() {
         for step in 0..5 {
             i.step(StepId::alone(step)).unwrap();
             if step == 3 {
-                i.commit();
+                i.commit(1.0);
             }
         }
         let state = i.save();
@@ -361,7 +271,7 @@ fn saved_and_restored_a_replica_continues_alike() {
         assert_eq!(j.save(), state);
         for replica in [&mut i, &mut j] {
             replica.step(StepId::alone(5)).unwrap();
-            replica.commit();
+            replica.commit(1.0);
         }
         assert_eq!(i.save(), j.save());
     }

@@ -1,0 +1,185 @@
+//! Delta-set: every commit is coded once, told to everybody, and added by all alike.
+//!
+//! ```text
+//! commit          v ← β v + Δ ;  e ← ε e + s α (Δ + β v) ;  q = encode(e) ;  e ← e − decode(q)
+//!                 A ← A + round(2³² decode(q)) ;  φ = A / 2³² ;  x ← φ       q is told to all
+//! another's q     A ← A + round(2³² decode(q)) ;  φ, x move by what A moved
+//! ```
+//!
+//! `A` is an integer, and adding integers commutes: replicas that have taken in the same set of
+//! commits are equal to the last bit, in whatever order they came.
+//! `s` is 1/n̂, so that n peers together move as far as one.
+//!
+//! Sources: the outer step of DiLoCo (Douillard et al. 2023, arXiv 2311.08105) on the mean of
+//! progresses; error feedback, EF-SGD (Karimireddy et al. 2019, arXiv 1901.09847) and, with
+//! decay, SparseLoCo (Sarfi et al. 2025, arXiv 2508.15706).
+//!
+//! Caveats: whoever calls takes in each commit once, and every one of them. A commit that is
+//! refused is refused by all, because the bound depends on its numbers alone. Bytes per peer grow
+//! with the number of peers. Errors do not decay as they do by averaging.
+
+use dnode_protocol::frame::Codec;
+
+use super::Slice;
+use super::exchange::check_reply;
+use super::fixed::{ACCUMULATOR_BITS, to_fixed, to_float};
+use crate::codec::{Encoded, decode, decode_i64, encode, encode_i64};
+use crate::mix::{MixError, MixReport, check_length, check_norm, norm};
+use crate::weights::Weights;
+
+/// Most that one commit may move a fragment, root mean square per element.
+///
+/// Guess: a commit moves weights by a few percent of 1. Not relative to the own weights, as every
+/// replica must judge alike.
+const COMMIT_RMS_MAX: f64 = 10.0;
+/// Part of that bound that a peer uses itself, as decoding may give a little more than was coded.
+const OWN_PART: f64 = 0.5;
+/// What top-k keeps of what it has not sent, per commit: ε (SparseLoCo).
+const TOP_K_KEPT: f32 = 0.95;
+
+/// Accumulators and error memory of one replica.
+pub(crate) struct DeltaSet {
+    codec: Codec,
+    /// A, `[P]`, units of 2⁻³².
+    accumulators: Vec<i64>,
+    /// e, `[P]`; empty without feedback.
+    residual: Vec<f32>,
+}
+
+impl DeltaSet {
+    /// Begins at the weights, rounded; the weights follow that rounding.
+    pub(crate) fn new(weights: &mut Weights, codec: Codec, feedback: bool) -> Self {
+        let parameters = weights.layout().parameters();
+        let mut values = weights.copy(0..parameters);
+        let accumulators: Vec<i64> =
+            values.iter().map(|&x| to_fixed(f64::from(x), ACCUMULATOR_BITS)).collect();
+        read(&accumulators, &mut values);
+        weights.adopt(0..parameters, &values);
+        let codec = if check_reply(codec).is_ok() { codec } else { Codec::F32 };
+        let residual = if feedback { vec![0.0; parameters] } else { Vec::new() };
+        Self { codec, accumulators, residual }
+    }
+
+    /// Codes `direction` times `share`, adds what others will decode to A and to `slow`.
+    pub(crate) fn contribute(
+        &mut self,
+        slice: &Slice,
+        share: f32,
+        direction: &mut [f32],
+        slow: &mut [f32],
+    ) -> Encoded {
+        let kept = if self.codec == Codec::TopK { TOP_K_KEPT } else { 1.0 };
+        direction.iter_mut().for_each(|u| *u *= share);
+        if let Some(residual) = self.residual.get(slice.range.clone()) {
+            direction.iter_mut().zip(residual).for_each(|(u, e)| *u += kept * e);
+        }
+        let (length, limit) = (norm(direction), OWN_PART * commit_norm_max(slice.range.len()));
+        if length > limit {
+            let factor = (limit / length) as f32;
+            direction.iter_mut().for_each(|e| *e *= factor);
+        }
+        let mut coded = encode(self.codec, direction);
+        let mut moved = vec![0.0; slice.range.len()];
+        if self.check(slice, &coded, &mut moved).is_err() {
+            // Only numbers that are not finite lead here; the peer then contributes nothing.
+            direction.fill(0.0);
+            moved.fill(0.0);
+            coded = encode(self.codec, &moved);
+        }
+        if let Some(residual) = self.residual.get_mut(slice.range.clone()) {
+            for ((e, &u), &sent) in residual.iter_mut().zip(&*direction).zip(&moved) {
+                *e = u - sent;
+            }
+        }
+        add(&mut self.accumulators[slice.range.clone()], &moved);
+        read(&self.accumulators[slice.range.clone()], slow);
+        coded
+    }
+
+    /// Adds another peer's commit.
+    pub(crate) fn include(
+        &mut self,
+        weights: &mut Weights,
+        slice: &Slice,
+        contribution: &Encoded,
+    ) -> Result<MixReport, MixError> {
+        let range = slice.range.clone();
+        let mut moved = vec![0.0; range.len()];
+        self.check(slice, contribution, &mut moved)?;
+        let local_norm = weights.norm(range.clone())?;
+        let difference_norm = norm(&moved);
+        add(&mut self.accumulators[range.clone()], &moved);
+        read(&self.accumulators[range.clone()], &mut moved);
+        weights.replace(range, &mut moved);
+        Ok(MixReport { difference_norm, local_norm, ..MixReport::default() })
+    }
+
+    /// The accumulators of a fragment, to the last bit.
+    pub(crate) fn snapshot(&self, slice: &Slice) -> Encoded {
+        encode_i64(&self.accumulators[slice.range.clone()])
+    }
+
+    /// Takes over a donor's accumulators; `v = 0`, `e = 0`.
+    pub(crate) fn adopt(
+        &mut self,
+        weights: &mut Weights,
+        slice: &Slice,
+        snapshot: &Encoded,
+    ) -> Result<(), MixError> {
+        if snapshot.codec != Codec::Fixed64 {
+            return Err(MixError::Codec(snapshot.codec));
+        }
+        let range = slice.range.clone();
+        check_length(snapshot, range.len())?;
+        let mut accumulators = vec![0; range.len()];
+        decode_i64(snapshot, &mut accumulators)?;
+        let mut values = vec![0.0; range.len()];
+        read(&accumulators, &mut values);
+        self.accumulators[range.clone()].copy_from_slice(&accumulators);
+        if let Some(residual) = self.residual.get_mut(range.clone()) {
+            residual.fill(0.0);
+        }
+        weights.adopt(range, &values);
+        Ok(())
+    }
+
+    /// Accumulators, `[P]`, and error memory, `[P]` or empty.
+    pub(crate) fn state(&self) -> (&[i64], &[f32]) {
+        (&self.accumulators, &self.residual)
+    }
+
+    /// Puts saved accumulators and error memory in place.
+    pub(crate) fn restore(&mut self, accumulators: &[i64], residual: &[f32]) {
+        self.accumulators.copy_from_slice(accumulators);
+        self.residual.copy_from_slice(residual);
+    }
+
+    /// Decodes a commit if it is one that every replica takes in.
+    fn check(&self, slice: &Slice, coded: &Encoded, moved: &mut [f32]) -> Result<(), MixError> {
+        if coded.codec != self.codec {
+            return Err(MixError::Codec(coded.codec));
+        }
+        check_length(coded, slice.range.len())?;
+        decode(coded, moved)?;
+        check_norm(&slice.range, norm(moved), commit_norm_max(moved.len()))
+    }
+}
+
+/// Writes `φ = A / 2³²`, rounded once.
+pub(crate) fn read(accumulators: &[i64], out: &mut [f32]) {
+    for (out, &accumulator) in out.iter_mut().zip(accumulators) {
+        *out = to_float(accumulator, ACCUMULATOR_BITS);
+    }
+}
+
+/// `A ← A + round(2³² moved)`, modulo 2⁶⁴, so that the order never matters.
+fn add(accumulators: &mut [i64], moved: &[f32]) {
+    for (accumulator, &moved) in accumulators.iter_mut().zip(moved) {
+        *accumulator = accumulator.wrapping_add(to_fixed(f64::from(moved), ACCUMULATOR_BITS));
+    }
+}
+
+/// Largest norm of one commit of a fragment.
+fn commit_norm_max(len: usize) -> f64 {
+    COMMIT_RMS_MAX * (len as f64).sqrt()
+}

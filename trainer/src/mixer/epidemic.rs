@@ -1,0 +1,83 @@
+//! Epidemic pushes: weights arrive one way and are averaged in at once.
+//!
+//! ```text
+//! own push        s ← 0
+//! arrival r, λ    s ← s + λ ;  φ, x ← … + λ/(1 + s) · (r − φ)
+//! ```
+//!
+//! After arrivals `r_1 … r_k` since the own last push, `φ = (φ_0 + Σ λ_i r_i) / (1 + Σ λ_i)`: the
+//! average that counts every arrival once, without a buffer for any of them.
+//!
+//! Source: EL-Local (de Vos et al. 2023, "Epidemic Learning", arXiv 2310.01972, Algorithm 1), as a
+//! running average and with the staleness weight λ; there, arrivals are gathered until a round ends.
+//!
+//! Caveats: the mean of the swarm is kept in expectation only, as a push that is lost or answered
+//! by none moves one end alone; a coded push is averaged in with its code's error. Replicas stay
+//! within the convex hull of what was pushed.
+
+use dnode_protocol::frame::Codec;
+
+use super::Slice;
+use crate::codec::{Encoded, decode, encode};
+use crate::mix::{
+    MixError, MixReport, check_length, check_norm, check_weight, norm, parameters_norm_max,
+    subtract,
+};
+use crate::weights::{Weights, finite_local};
+
+/// Sum of the weights of what arrived since the own last push, per fragment.
+pub(crate) struct Epidemic {
+    arrived: Vec<f64>,
+}
+
+impl Epidemic {
+    pub(crate) fn new(fragments: usize) -> Self {
+        Self { arrived: vec![0.0; fragments] }
+    }
+
+    /// The weights, to be pushed; arrivals from now on are averaged with what is pushed.
+    pub(crate) fn push(&mut self, weights: &Weights, slice: &Slice, codec: Codec) -> Encoded {
+        self.arrived[slice.index] = 0.0;
+        let codec = if check_push(codec).is_ok() { codec } else { Codec::F32 };
+        encode(codec, &weights.copy(slice.range.clone()))
+    }
+
+    /// Averages an arrival in.
+    pub(crate) fn absorb(
+        &mut self,
+        weights: &mut Weights,
+        slice: &Slice,
+        weight: f32,
+        push: &Encoded,
+    ) -> Result<MixReport, MixError> {
+        check_weight(weight)?;
+        check_push(push.codec)?;
+        let range = slice.range.clone();
+        check_length(push, range.len())?;
+        let mut difference = vec![0.0; range.len()];
+        decode(push, &mut difference)?;
+        let local = weights.copy(range.clone());
+        let local_norm = finite_local(&range, norm(&local))?;
+        check_norm(&range, norm(&difference), parameters_norm_max(local_norm, range.len()))?;
+        subtract(&mut difference, &local);
+        let difference_norm = norm(&difference);
+        let arrived = &mut self.arrived[slice.index];
+        *arrived += f64::from(weight);
+        let share = f64::from(weight) / (1.0 + *arrived);
+        weights.displace(range, &difference, share as f32);
+        Ok(MixReport { difference_norm, local_norm, ..MixReport::default() })
+    }
+}
+
+/// Whole weights are coded no coarser than eight bits.
+fn check_push(codec: Codec) -> Result<(), MixError> {
+    match codec {
+        Codec::F32 | Codec::Bf16 | Codec::F16 | Codec::Int8 => Ok(()),
+        Codec::Int4
+        | Codec::Int2
+        | Codec::TopK
+        | Codec::Modular
+        | Codec::Running32
+        | Codec::Fixed64 => Err(MixError::Codec(codec)),
+    }
+}

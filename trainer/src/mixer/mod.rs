@@ -1,0 +1,92 @@
+//! How replicas are mixed: one file per mixer, with its paper, its equation and its caveats.
+//!
+//! | mixer | what crosses the network | what it keeps |
+//! |---|---|---|
+//! | [`Mixer::Exchange`] | an offer, and one coded difference for both ends | the sum of the replicas |
+//! | [`Mixer::Epidemic`] | coded weights, one way | nothing; replicas stay in the convex hull |
+//! | [`Mixer::PushSum`] | running sums of halves given away, one way | the sums of numerators and weights |
+//! | [`Mixer::DeltaSet`] | coded commits, to everybody | equal sets give equal bits |
+//! | [`Mixer::None`] | nothing here; all-reduce averages gradients or progress | |
+
+mod delta_set;
+mod edges;
+mod epidemic;
+mod exchange;
+mod fixed;
+mod push_sum;
+
+use std::ops::Range;
+
+use dnode_protocol::PeerId;
+use dnode_protocol::frame::Codec;
+
+pub(crate) use self::delta_set::{DeltaSet, read as read_accumulators};
+pub use self::edges::{EDGES_MAX, FORGOTTEN_MAX, PUSHES_UNACKNOWLEDGED_MAX};
+pub(crate) use self::epidemic::Epidemic;
+pub(crate) use self::exchange::Exchange;
+pub(crate) use self::push_sum::{PushSum, plausible_mass};
+
+/// How a replica meets others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mixer {
+    /// Not at all, or by an all-reduce of gradients or progress.
+    None,
+    /// Pairs of peers move by one coded difference (rules `gossip-outer` and `pairwise`).
+    #[default]
+    Exchange,
+    /// Weights are pushed one way and averaged in as they arrive.
+    Epidemic,
+    /// Numerators and weights are pushed one way as running sums; the replica is their quotient.
+    PushSum,
+    /// Every commit is told to every peer and added there.
+    DeltaSet {
+        /// How a commit is coded, [`Codec::F32`] to [`Codec::TopK`].
+        codec: Codec,
+        /// Whether what the code loses is added to the next commit.
+        feedback: bool,
+    },
+}
+
+/// The peer at the other end of a push, in one of its lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Edge {
+    /// Who.
+    pub peer: PeerId,
+    /// Which start of its process; larger is later.
+    pub incarnation: u64,
+}
+
+/// What to read of a fragment, and for whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// The weights for the responder of an exchange whose reply will be in this code.
+    Offer(Codec),
+    /// Everything a joiner needs.
+    Snapshot,
+    /// A one-way push (epidemic, push-sum).
+    Push {
+        /// To whom.
+        to: Edge,
+        /// How weights are coded, [`Codec::F32`] to [`Codec::Int8`]; push-sum has its own code.
+        codec: Codec,
+    },
+}
+
+/// A fragment and where it lies in the flat vector.
+#[derive(Clone, Debug)]
+pub(crate) struct Slice {
+    pub(crate) index: usize,
+    pub(crate) range: Range<usize>,
+}
+
+/// The state that a mixer keeps.
+pub(crate) enum MixerState {
+    None,
+    Exchange(Exchange),
+    Epidemic(Epidemic),
+    PushSum(PushSum),
+    DeltaSet(DeltaSet),
+}
+
+#[cfg(test)]
+mod tests;

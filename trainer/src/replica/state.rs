@@ -1,0 +1,167 @@
+//! What a replica needs to continue as if it had never stopped.
+
+use std::ops::Range;
+
+use super::Replica;
+use crate::mix::norm;
+use crate::mixer::{MixerState, plausible_mass, read_accumulators};
+use crate::seam::{TrainError, TrainerState};
+
+/// Everything a replica needs to continue.
+///
+/// Not kept: clipping radii and distances of exchanges, counts of epidemic arrivals, which are
+/// learnt again, and push-sum's edges: a resumed peer is a new incarnation, whose edges begin at
+/// zero, and what was on its way to its earlier life is lost with that.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ReplicaState {
+    /// The replica's weights, `[P]`: φ, or x without an outer step.
+    pub parameters: Vec<f32>,
+    /// What the outer step adds; `None` without one.
+    pub outer: Option<OuterState>,
+    /// What push-sum and delta-set add; `None` for other mixers.
+    pub fixed: Option<FixedState>,
+    /// The trainer's private state.
+    pub trainer: TrainerState,
+}
+
+/// The state that an outer step adds to a replica.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OuterState {
+    /// Live weights x, `[P]`.
+    pub live: Vec<f32>,
+    /// Outer momentum v, `[P]`.
+    pub momentum: Vec<f32>,
+}
+
+/// The integers behind a replica of push-sum or delta-set.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FixedState {
+    /// Numerators X in units of 2⁻²⁶, or accumulators A in units of 2⁻³², `[P]`.
+    pub accumulators: Vec<i64>,
+    /// Push-sum: weights in units of 2⁻³², one per fragment; empty for delta-set.
+    pub masses: Vec<u64>,
+    /// Delta-set with feedback: what its code has not sent yet, `[P]`; else empty.
+    pub residual: Vec<f32>,
+}
+
+impl Replica {
+    /// Everything needed to continue, copied.
+    #[must_use]
+    pub fn save(&self) -> ReplicaState {
+        let outer = self.momentum().map(|momentum| {
+            let mut live = vec![0.0; momentum.len()];
+            self.live(0..live.len(), &mut live);
+            OuterState { live, momentum: momentum.to_vec() }
+        });
+        let fixed = self.fixed().map(|(accumulators, masses, residual)| FixedState {
+            accumulators: accumulators.to_vec(),
+            masses: masses.to_vec(),
+            residual: residual.to_vec(),
+        });
+        ReplicaState { parameters: self.parameters(), outer, fixed, trainer: self.trainer_state() }
+    }
+
+    /// Puts back what [`Self::save`] returned.
+    ///
+    /// # Errors
+    /// [`TrainError::State`] when it does not fit or is not finite; nothing is changed then.
+    pub fn restore(&mut self, state: &ReplicaState) -> Result<(), TrainError> {
+        self.check_state(state)?;
+        self.weights.trainer_mut().restore(&state.trainer)?;
+        if let Some(saved) = &state.outer {
+            self.weights.restore(&state.parameters, &saved.momentum);
+        }
+        match (&mut self.mixer, &state.fixed) {
+            (MixerState::PushSum(own), Some(fixed)) => {
+                own.restore(&fixed.accumulators, &fixed.masses);
+            }
+            (MixerState::DeltaSet(own), Some(fixed)) => {
+                own.restore(&fixed.accumulators, &fixed.residual);
+            }
+            _ => {}
+        }
+        let live = state.outer.as_ref().map_or(&state.parameters, |outer| &outer.live);
+        self.weights.settle_live(0, live);
+        Ok(())
+    }
+
+    /// Reads the live weights x of `range`.
+    pub(crate) fn live(&self, range: Range<usize>, out: &mut [f32]) {
+        self.weights.trainer().read(range, out);
+    }
+
+    /// The outer momentum v, `[P]`; `None` without an outer step.
+    pub(crate) fn momentum(&self) -> Option<&[f32]> {
+        self.weights.momentum()
+    }
+
+    /// Accumulators, masses and residual of [`FixedState`]; `None` for mixers without.
+    pub(crate) fn fixed(&self) -> Option<(&[i64], &[u64], &[f32])> {
+        match &self.mixer {
+            MixerState::None | MixerState::Exchange(_) | MixerState::Epidemic(_) => None,
+            MixerState::PushSum(state) => {
+                let (numerators, masses) = state.state();
+                Some((numerators, masses, &[]))
+            }
+            MixerState::DeltaSet(state) => {
+                let (accumulators, residual) = state.state();
+                Some((accumulators, &[], residual))
+            }
+        }
+    }
+
+    /// The trainer's private state.
+    pub(crate) fn trainer_state(&self) -> TrainerState {
+        self.weights.trainer().save()
+    }
+
+    fn check_state(&self, state: &ReplicaState) -> Result<(), TrainError> {
+        let parameters = self.layout().parameters();
+        let refuse = |detail: String| Err(TrainError::State(detail));
+        if state.outer.is_some() != self.weights.step().is_some() {
+            return refuse("saved with another rule: outer step missing or unexpected".to_owned());
+        }
+        let outer = state.outer.iter();
+        let outer = outer.flat_map(|o| [("live", &o.live), ("outer momentum", &o.momentum)]);
+        for (name, values) in outer.chain([("parameters", &state.parameters)]) {
+            if values.len() != parameters {
+                let found = values.len();
+                return refuse(format!("{name}: expected {parameters} values, found {found}"));
+            }
+            if !norm(values).is_finite() {
+                return refuse(format!("{name}: expected finite values, found NaN or infinity"));
+            }
+        }
+        self.check_fixed(state)
+    }
+
+    fn check_fixed(&self, state: &ReplicaState) -> Result<(), TrainError> {
+        let refuse = |detail: &str| Err(TrainError::State(detail.to_owned()));
+        let (accumulators, masses, residual) = match (self.fixed(), &state.fixed) {
+            (None, None) => return Ok(()),
+            (Some(own), Some(_)) => own,
+            _ => return refuse("saved with another mixer: integers missing or unexpected"),
+        };
+        let fixed = state.fixed.clone().unwrap_or_default();
+        if fixed.accumulators.len() != accumulators.len()
+            || fixed.masses.len() != masses.len()
+            || fixed.residual.len() != residual.len()
+        {
+            return refuse("saved with another mixer, fragments or feedback");
+        }
+        if !norm(&fixed.residual).is_finite() {
+            return refuse("residual: expected finite values, found NaN or infinity");
+        }
+        if !fixed.masses.iter().all(|&mass| plausible_mass(mass)) {
+            return refuse("weights of push-sum: out of bounds");
+        }
+        if masses.is_empty() {
+            let mut values = vec![0.0; fixed.accumulators.len()];
+            read_accumulators(&fixed.accumulators, &mut values);
+            if values != state.parameters {
+                return refuse("parameters: not those of the accumulators");
+            }
+        }
+        Ok(())
+    }
+}
