@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::process::Command;
 
-use dnode_protocol::RunField;
+use dnode_protocol::frame::Codec;
+use dnode_protocol::{Fragments, RunField};
 
 use super::*;
-use crate::{Evaluation, OuterStep, StepId, StepReport, TrainError, Trainer};
+use crate::{Evaluation, Mixer, OuterStep, ReplicaConfig, StepId, StepReport, TrainError, Trainer};
 
 /// A trainer with two tensors and a state of two, so that names, shapes and order matter.
 struct Plain {
@@ -67,11 +68,17 @@ fn layout() -> ParameterLayout {
 }
 
 fn replica(outer: Option<OuterStep>, steps: u64) -> Replica {
+    mixed(Mixer::Exchange, outer, steps)
+}
+
+fn mixed(mixer: Mixer, outer: Option<OuterStep>, steps: u64) -> Replica {
     let layout = layout();
     let parameters = layout.parameters();
     let x = (0..parameters).map(|i| (i as f32 * 0.1).sin()).collect();
     let plain = Plain { layout, x, moments: [vec![0.0; parameters], vec![0.0]] };
-    let mut replica = Replica::new(Box::new(plain), outer);
+    let fragments = Fragments::new(parameters, 3).unwrap();
+    let config = ReplicaConfig { mixer, outer, fragments, clip: None };
+    let mut replica = Replica::with(Box::new(plain), config);
     for step in 0..steps {
         replica.step(StepId::alone(step)).unwrap();
         if step % 4 == 3 {
@@ -153,6 +160,30 @@ fn a_loaded_checkpoint_continues_as_if_nothing_had_happened() {
         original.commit(1.0);
         resumed.commit(1.0);
         assert_eq!(resumed.save(), original.save());
+    }
+}
+
+#[test]
+fn the_integers_of_push_sum_and_delta_set_are_kept_to_the_last_bit() {
+    let outer = Some(OuterStep::default());
+    let set = |feedback| Mixer::DeltaSet { codec: Codec::Int4, feedback };
+    for mixer in [Mixer::PushSum, set(true), set(false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut original = mixed(mixer, outer, 10);
+        save_at(folder.path(), &original, 10).unwrap();
+        let state = load(folder.path()).unwrap().unwrap().state;
+        assert_eq!(state, original.save());
+        assert!(state.fixed.is_some());
+        let mut resumed = mixed(mixer, outer, 3);
+        resumed.restore(&state).unwrap();
+        for replica in [&mut original, &mut resumed] {
+            replica.step(StepId::alone(10)).unwrap();
+            replica.commit(0.25);
+        }
+        assert_eq!(resumed.save(), original.save());
+        // Another mixer's checkpoint is refused.
+        assert!(replica(outer, 0).restore(&state).is_err());
+        assert!(mixed(mixer, outer, 0).restore(&replica(outer, 3).save()).is_err());
     }
 }
 
