@@ -34,9 +34,9 @@ const BLOCK: usize = 256;
 /// The modular code is told that weights differ by at most this many times the largest known
 /// difference of their block: Moniqua's θ (design study: 4 lost nothing).
 const SPREAD_FACTOR: f32 = 4.0;
-/// What an exchange leaves of a block's largest known difference (guess: forgets in tens of
-/// exchanges, so that codes get finer as replicas agree).
-const SPREAD_KEPT: f32 = 0.9;
+/// What an exchange leaves of a block's largest known difference: forgets half in 34 exchanges, so
+/// that codes get finer as replicas agree (measured, docs/measurements.md: int2 needs slow decay).
+const SPREAD_KEPT: f32 = 0.98;
 /// Exchanges of a fragment before its differences are clipped (guess: enough for an average).
 const CLIP_AFTER: u32 = 8;
 
