@@ -1,6 +1,6 @@
 //! The two formats of 16 bits: bfloat16 and IEEE 754 binary16, rounded to nearest even.
 //!
-//! The relative error is at most 2⁻⁹ for `bf16`, which has the range of f32, and 2⁻¹² for `f16`
+//! The relative error is at most 2⁻⁸ for `bf16`, which has the range of f32, and 2⁻¹¹ for `f16`
 //! from 6·10⁻⁵ up; below that the absolute error of `f16` is at most 2⁻²⁵, and above 65,519 it is
 //! infinite. NaN stays NaN.
 
