@@ -217,6 +217,7 @@ impl Gossip {
         self.output(Output::Training { allowed: true });
         self.event(Event::CatchUpDone { clock });
         self.announce(now);
+        self.resume_authorship();
         self.fetch_missing(now);
         self.update_limit();
     }

@@ -6,6 +6,8 @@
 //! change nothing: what is lacking is asked for again, what is contained is never added twice.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use dnode_protocol::limits::INFORMATION_MAX;
 use dnode_protocol::{
@@ -22,6 +24,8 @@ use crate::{ContributionId, Event, Failure, Mixing, Offence, Output, RefusedMix}
 const KEPT_MAX: u64 = 8;
 /// Contributions asked for at a time.
 pub(crate) const FETCHES_MAX: usize = 16;
+/// What there is is said again after this time, in case it was lost with a connection.
+const REPEAT: Duration = Duration::from_secs(5);
 /// Commits whose contributions a counting neighbour may lack before the next commit waits: without
 /// this, queues on slow links grow without end and the run diverges (algorithms §2.3).
 const BACKLOG_MAX: u64 = 2;
@@ -31,6 +35,9 @@ const BACKLOG_MAX: u64 = 2;
 pub(crate) struct Sharing {
     /// Number of the own newest contribution.
     number: u64,
+    /// How often this peer had to begin anew as an author, because contributions that nobody else
+    /// had were lost when its replica was replaced.
+    lives: u64,
     /// Of each fragment, what the replica contains.
     versions: Vec<BTreeMap<Origin, u64>>,
     /// The contributions that the driver keeps, with their authors' clocks.
@@ -54,6 +61,7 @@ impl Sharing {
     pub(crate) fn new(fragments: usize) -> Self {
         Self {
             number: 0,
+            lives: 0,
             versions: vec![BTreeMap::new(); fragments],
             kept: BTreeMap::new(),
             open: BTreeMap::new(),
@@ -74,19 +82,6 @@ impl Sharing {
         Versions { entries: entries.take(INFORMATION_MAX).collect() }
     }
 
-    /// What every fragment contains.
-    fn common(&self) -> Versions {
-        let Some((first, others)) = self.versions.split_first() else {
-            return Versions::default();
-        };
-        let least = |origin: &Origin, number: u64| {
-            let elsewhere = others.iter().map(|v| v.get(origin).copied().unwrap_or(0));
-            elsewhere.fold(number, u64::min)
-        };
-        let entries = first.iter().map(|(origin, number)| (*origin, least(origin, *number)));
-        Versions { entries: entries.take(INFORMATION_MAX).collect() }
-    }
-
     fn contained(&self, fragment: FragmentId, origin: &Origin) -> u64 {
         let versions = self.versions.get(fragment.0 as usize);
         versions.and_then(|v| v.get(origin)).copied().unwrap_or(0)
@@ -99,15 +94,26 @@ impl Sharing {
     }
 }
 
-/// What `versions` says of `origin`; 0 when it says nothing.
-fn number_of(versions: &Versions, origin: &Origin) -> u64 {
-    let at = versions.entries.binary_search_by_key(origin, |(known, _)| *known);
-    at.map_or(0, |index| versions.entries[index].1)
+/// What a neighbour has said that its fragments contain; of many fragments one vector.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Has {
+    fragments: Vec<Arc<Versions>>,
+}
+
+impl Has {
+    fn number(&self, fragment: FragmentId, origin: &Origin) -> u64 {
+        let Some(versions) = self.fragments.get(fragment.0 as usize) else {
+            return 0;
+        };
+        let at = versions.entries.binary_search_by_key(origin, |(known, _)| *known);
+        at.map_or(0, |index| versions.entries[index].1)
+    }
 }
 
 impl Gossip {
     const fn origin(&self) -> Origin {
-        Origin { peer: self.me, incarnation: self.incarnation }
+        let incarnation = self.incarnation.wrapping_add(self.sharing.lives);
+        Origin { peer: self.me, incarnation }
     }
 
     /// What `fragment` contains, for whoever compares replicas.
@@ -136,28 +142,47 @@ impl Gossip {
 
     /// Tells all neighbours what every fragment contains.
     fn tell_have(&mut self, now: Time) {
-        self.sharing.tell_at = None;
-        let versions = self.sharing.common();
+        self.sharing.tell_at = Some(now + REPEAT);
         let peers: Vec<PeerId> = self.members.iter().map(|(peer, _)| *peer).collect();
         for peer in peers {
-            let versions = versions.clone();
-            self.send(peer, Message::Have { versions }, now);
+            self.introduce_versions(peer, now);
         }
     }
 
+    /// Tells `to` what every fragment contains, of neighbouring fragments that are alike at once.
     pub(crate) fn introduce_versions(&mut self, to: PeerId, now: Time) {
-        if self.config.mixing == Mixing::Set {
-            let versions = self.sharing.common();
-            self.send(to, Message::Have { versions }, now);
+        if self.config.mixing != Mixing::Set {
+            return;
+        }
+        let mut first = 0;
+        while first < self.fragments {
+            let at = |fragment: u32| self.sharing.versions.get(fragment as usize);
+            let alike = (first..self.fragments).take_while(|next| at(*next) == at(first)).count();
+            let count = u32::try_from(alike).unwrap_or(1).max(1);
+            let versions = self.sharing.of(FragmentId(first));
+            self.send(to, Message::Have { first: FragmentId(first), count, versions }, now);
+            first += count;
         }
     }
 
-    pub(crate) fn heard_have(&mut self, from: PeerId, versions: Versions, now: Time) {
-        if self.config.mixing != Mixing::Set {
+    pub(crate) fn heard_have(
+        &mut self,
+        from: PeerId,
+        (first, count): (FragmentId, u32),
+        versions: Versions,
+        now: Time,
+    ) {
+        let end = first.0.saturating_add(count);
+        if self.config.mixing != Mixing::Set || end > self.fragments {
             return self.offended(from, Offence::Garbage, now);
         }
+        let fragments = self.fragments as usize;
         if let Some(member) = self.members.get_mut(&from) {
-            member.has = versions;
+            member.has.fragments.resize(fragments, Arc::default());
+            let shared = Arc::new(versions);
+            for known in &mut member.has.fragments[first.0 as usize..end as usize] {
+                known.clone_from(&shared);
+            }
         }
         self.drop_contributions();
         self.fetch_missing(now);
@@ -190,10 +215,17 @@ impl Gossip {
             if member.standing == Standing::Suspected || now < member.back_off_until {
                 continue;
             }
-            for (origin, number) in &member.has.entries {
+            let has = member.has.fragments.get(fragment.0 as usize);
+            for (origin, number) in has.iter().flat_map(|versions| &versions.entries) {
                 if *number > self.sharing.contained(fragment, origin) {
                     missing.entry(*origin).or_default().push(*peer);
                 }
+            }
+        }
+        // A snapshot may lack what this peer had before and still keeps.
+        for id in self.sharing.kept.keys().filter(|id| id.fragment == fragment) {
+            if id.number == self.sharing.contained(fragment, &id.origin) + 1 {
+                missing.entry(id.origin).or_default().push(self.me);
             }
         }
         let known = self.sharing.versions.get(fragment.0 as usize);
@@ -220,7 +252,6 @@ impl Gossip {
         let exchange = self.exchange_id(sequence);
         let deadline = now + self.lease(&donor);
         let ContributionId { origin, number, fragment } = contribution;
-        // A snapshot may lack what this peer itself has published and still keeps.
         let adding = self.sharing.kept.get(&contribution).copied();
         self.sharing.open.insert(sequence, Fetch { contribution, donor, deadline, adding });
         if adding.is_some() {
@@ -297,7 +328,8 @@ impl Gossip {
         let (contribution, age) = (fetch.contribution, heard.ahead_of(clock));
         self.output(Output::Forget { exchange });
         self.event(Event::Included { contribution, age });
-        self.sharing.tell_at.get_or_insert(now + self.config.announce_min);
+        let soon = now + self.config.announce_min;
+        self.sharing.tell_at = Some(self.sharing.tell_at.map_or(soon, |at| at.min(soon)));
         self.drop_contributions();
         self.fetch_missing(now);
         self.update_limit();
@@ -385,23 +417,52 @@ impl Gossip {
         }
     }
 
+    /// The replica was replaced: what it lacks of the own contributions is added again if it is
+    /// still kept, else this peer begins anew as an author, so that its numbers have no gap.
+    pub(crate) fn resume_authorship(&mut self) {
+        let origin = self.origin();
+        let number = self.sharing.number;
+        let whole = (0..self.fragments).map(FragmentId).all(|fragment| {
+            let first = self.sharing.contained(fragment, &origin) + 1;
+            let id = |number| ContributionId { origin, number, fragment };
+            (first..=number).all(|number| self.sharing.kept.contains_key(&id(number)))
+        });
+        if whole {
+            return;
+        }
+        let lost = |id: &ContributionId| {
+            id.origin == origin && id.number > self.sharing.contained(id.fragment, &origin)
+        };
+        let lost: Vec<ContributionId> =
+            self.sharing.kept.keys().filter(|id| lost(id)).copied().collect();
+        for contribution in lost {
+            self.sharing.kept.remove(&contribution);
+            self.output(Output::Drop { contribution });
+        }
+        self.sharing.lives += 1;
+        self.sharing.number = 0;
+    }
+
     /// Drops what every neighbour contains, and what is beyond the bound.
     fn drop_contributions(&mut self) {
         let counting = |(_, member): &(&PeerId, &crate::Member)| {
             member.standing != Standing::Suspected && member.phase != Phase::Joining
         };
-        let has: Vec<&Versions> =
+        let has: Vec<&Has> =
             self.members.iter().filter(counting).map(|(_, member)| &member.has).collect();
-        let everywhere = |origin: &Origin| {
-            has.iter().map(|versions| number_of(versions, origin)).min().unwrap_or(0)
+        let everywhere = |id: &ContributionId| {
+            has.iter().map(|has| has.number(id.fragment, &id.origin)).min().unwrap_or(0)
         };
+        let (own, number) = (self.origin(), self.sharing.number);
         let dropped: Vec<ContributionId> = self
             .sharing
             .kept
             .keys()
             .filter(|id| {
-                let newest = self.sharing.contained(id.fragment, &id.origin);
-                id.number <= everywhere(&id.origin) || id.number + KEPT_MAX <= newest
+                let contained = self.sharing.contained(id.fragment, &id.origin);
+                let newest = if id.origin == own { number } else { contained };
+                let needed = id.number > contained;
+                !needed && id.number <= everywhere(id) || id.number + KEPT_MAX <= newest
             })
             .copied()
             .collect();
@@ -416,12 +477,16 @@ impl Gossip {
         if self.config.mixing != Mixing::Set {
             return None;
         }
-        let origin = self.origin();
-        let lacks = |member: &crate::Member| {
-            self.sharing.number.saturating_sub(number_of(&member.has, &origin))
-        };
         let counting = self.members.iter().filter(|(_, member)| member.counts());
-        let mut behind = counting.filter(|(_, member)| lacks(member) > BACKLOG_MAX);
+        let mut behind = counting.filter(|(_, member)| self.lacks_too_much(member));
         behind.next().map(|(peer, _)| *peer)
+    }
+
+    /// Whether `member` lacks more of this peer's contributions than a counting neighbour may.
+    pub(crate) fn lacks_too_much(&self, member: &crate::Member) -> bool {
+        let origin = self.origin();
+        let least = (0..self.fragments).map(|f| member.has.number(FragmentId(f), &origin)).min();
+        let lacks = self.sharing.number.saturating_sub(least.unwrap_or(0));
+        self.config.mixing == Mixing::Set && lacks > BACKLOG_MAX
     }
 }

@@ -343,7 +343,9 @@ impl Gossip {
             Message::Snapshot { exchange, clock, information, versions } => {
                 self.snapshot_announced(from, exchange, (clock, information, versions));
             }
-            Message::Have { versions } => self.heard_have(from, versions, now),
+            Message::Have { first, count, versions } => {
+                self.heard_have(from, (first, count), versions, now);
+            }
             Message::Fetch { exchange, fragment, origin, number } => {
                 let contribution = ContributionId { origin, number, fragment };
                 self.fetched(from, exchange, contribution, now);

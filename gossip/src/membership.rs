@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use dnode_protocol::frame::Codec;
 use dnode_protocol::limits::INFORMATION_MAX;
-use dnode_protocol::{Clock, Heartbeat, Message, PeerId, Phase, Time, Versions};
+use dnode_protocol::{Clock, Heartbeat, Message, PeerId, Phase, Time};
 
+use crate::contributions::Has;
 use crate::deadlines::Estimate;
 use crate::gossip::Gossip;
 use crate::{Event, Offence, Output};
@@ -58,7 +59,7 @@ pub struct Member {
     /// Index of the code chosen for its link.
     pub(crate) codec: Option<usize>,
     /// Which contributions it has said that it contains.
-    pub(crate) has: Versions,
+    pub(crate) has: Has,
 }
 
 impl Member {
@@ -78,7 +79,7 @@ impl Member {
             duration: Estimate::default(),
             silence: Estimate::default(),
             codec: None,
-            has: Versions::default(),
+            has: Has::default(),
         }
     }
 
@@ -204,6 +205,7 @@ impl Gossip {
     pub(crate) fn heard_clock(&mut self, from: PeerId, clock: Clock) {
         let gap = self.config.bounds.progress_gap;
         let own = self.clock;
+        let lacks = self.members.get(&from).is_some_and(|member| self.lacks_too_much(member));
         let Some(member) = self.members.get_mut(&from) else {
             return;
         };
@@ -218,7 +220,7 @@ impl Gossip {
         }
         member.clock = Some(member.clock.map_or(clock, |known| known.max(clock)));
         let near = member.clock.is_some_and(|clock| own.ahead_of(clock) <= gap);
-        let restored = member.standing == Standing::Lagging && near;
+        let restored = member.standing == Standing::Lagging && near && !lacks;
         if restored {
             member.standing = Standing::Active;
         }

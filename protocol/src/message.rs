@@ -161,8 +161,12 @@ pub enum Message {
         /// Which contributions it contains; empty where numbers are exchanged.
         versions: Versions,
     },
-    /// Which contributions every fragment of the sender contains.
+    /// Which contributions some fragments of the sender contain, all of them the same ones.
     Have {
+        /// The first of the fragments.
+        first: FragmentId,
+        /// How many follow each other, at least 1.
+        count: u32,
         /// The version vector.
         versions: Versions,
     },

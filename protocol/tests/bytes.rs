@@ -148,7 +148,11 @@ fn introduction() -> impl Strategy<Value = Message> {
                 phase
             })
         ),
-        versions().prop_map(|versions| Message::Have { versions }),
+        (0..100_u32, 1..100_u32, versions()).prop_map(|(first, count, versions)| Message::Have {
+            first: FragmentId(first),
+            count,
+            versions
+        }),
         Just(Message::Goodbye),
     ]
 }

@@ -128,7 +128,11 @@ fn check(message: &Message) -> Result<(), MessageError> {
             check_information(information)?;
             check_versions(versions)
         }
-        Message::Have { versions } => check_versions(versions),
+        Message::Have { first, count, versions } => {
+            let last = first.0.saturating_add(*count).saturating_sub(1);
+            check_fragment(FragmentId(last))?;
+            if *count == 0 { Err(MessageError::Zero("count")) } else { check_versions(versions) }
+        }
         Message::Fetch { fragment, number, .. } => {
             check_fragment(*fragment)?;
             if *number == 0 { Err(MessageError::Zero("number of a contribution")) } else { Ok(()) }

@@ -72,7 +72,7 @@ fn messages() -> Vec<Message> {
         Message::Propose { exchange, fragment, terms: terms.clone() },
         Message::Accept { exchange, terms },
         Message::Snapshot { exchange, clock, information, versions: versions.clone() },
-        Message::Have { versions },
+        Message::Have { first: fragment, count: 2, versions },
         Message::Fetch { exchange, fragment, origin, number: 2 },
         Message::Busy { exchange },
         Message::Stale { exchange, clock },

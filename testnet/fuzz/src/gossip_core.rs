@@ -103,7 +103,11 @@ impl Script<'_> {
                 information: self.information(),
                 versions: self.versions(),
             },
-            11 => Message::Have { versions: self.versions() },
+            11 => Message::Have {
+                first: self.fragment(),
+                count: 1 + self.below(3),
+                versions: self.versions(),
+            },
             _ => Message::Fetch {
                 exchange: self.exchange(),
                 fragment: self.fragment(),
