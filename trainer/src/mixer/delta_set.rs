@@ -23,7 +23,7 @@ use dnode_protocol::frame::Codec;
 use super::Slice;
 use super::exchange::check_reply;
 use super::fixed::{ACCUMULATOR_BITS, to_fixed, to_float};
-use crate::codec::{Encoded, decode, decode_i64, encode, encode_i64};
+use crate::codec::{Encoded, Feedback, decode, decode_i64, encode, encode_i64};
 use crate::mix::{MixError, MixReport, check_length, check_norm, norm};
 use crate::weights::Weights;
 
@@ -34,9 +34,6 @@ use crate::weights::Weights;
 const COMMIT_RMS_MAX: f64 = 10.0;
 /// Part of that bound that a peer uses itself, as decoding may give a little more than was coded.
 const OWN_PART: f64 = 0.5;
-/// What top-k keeps of what it has not sent, per commit: ε (SparseLoCo).
-const TOP_K_KEPT: f32 = 0.95;
-
 /// Accumulators and error memory of one replica.
 pub(crate) struct DeltaSet {
     codec: Codec,
@@ -68,7 +65,7 @@ impl DeltaSet {
         direction: &mut [f32],
         slow: &mut [f32],
     ) -> Encoded {
-        let kept = if self.codec == Codec::TopK { TOP_K_KEPT } else { 1.0 };
+        let kept = Feedback::keep_of(self.codec);
         direction.iter_mut().for_each(|u| *u *= share);
         if let Some(residual) = self.residual.get(slice.range.clone()) {
             direction.iter_mut().zip(residual).for_each(|(u, e)| *u += kept * e);

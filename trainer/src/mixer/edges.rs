@@ -5,7 +5,7 @@
 //! elements are kept and sent; the receiver takes differences modulo 2³², which are right because
 //! the sender never lets what is not acknowledged grow beyond 31 bits.
 //!
-//! A mark orders the messages of an edge: a generation of 16 bits above a sum of weights of 48.
+//! A mark orders the messages of an edge: a generation of 20 bits above a sum of weights of 44.
 //! A sender may drop an edge only when all of it is acknowledged, and starts it anew, from zero,
 //! with a later generation; the receiver then starts from zero, too.
 
@@ -25,7 +25,9 @@ pub const PUSHES_UNACKNOWLEDGED_MAX: usize = 32;
 pub const FORGOTTEN_MAX: usize = 1024;
 
 /// Bits of a mark that count weight; the generation is above them.
-const SUM_BITS: u32 = 48;
+const SUM_BITS: u32 = 44;
+/// Edges that a replica can begin in its life; then it begins no more.
+const GENERATIONS_MAX: u32 = 1 << (64 - SUM_BITS);
 /// Most of an element that may be unacknowledged, units of the numerator.
 const REACH_MAX: u64 = i32::MAX as u64;
 
@@ -48,7 +50,7 @@ pub(super) struct Given {
 }
 
 impl Given {
-    fn new(elements: usize, generation: u16) -> Self {
+    fn new(elements: usize, generation: u32) -> Self {
         let mark = u64::from(generation) << SUM_BITS;
         Self { sums: vec![0; elements], mark, waiting: VecDeque::new(), acknowledged: mark }
     }
@@ -84,6 +86,20 @@ impl Given {
     }
 }
 
+/// What one edge has given.
+#[derive(Clone, Debug)]
+struct Sink {
+    generation: u32,
+    fragments: BTreeMap<usize, Given>,
+}
+
+impl Sink {
+    /// Whether the peer has acknowledged everything.
+    fn done(&self) -> bool {
+        self.fragments.values().all(|given| given.waiting.is_empty())
+    }
+}
+
 /// What was received of one fragment on one edge.
 #[derive(Clone, Debug)]
 pub(super) struct Received {
@@ -105,40 +121,41 @@ struct Source {
 /// All edges of a replica.
 #[derive(Debug, Default)]
 pub(super) struct Edges {
-    given: BTreeMap<Edge, BTreeMap<usize, Given>>,
+    sinks: BTreeMap<Edge, Sink>,
     sources: BTreeMap<PeerId, Source>,
     /// Generation of the next edge.
-    generation: u16,
+    generation: u32,
 }
 
 impl Edges {
     /// The sums given to `to`, begun when there is room for one more edge; `None` without.
     pub(super) fn given(&mut self, to: Edge, index: usize, elements: usize) -> Option<&mut Given> {
-        let done = |fragments: &BTreeMap<usize, Given>| {
-            fragments.values().all(|given| given.waiting.is_empty())
-        };
-        let worn = self.given.get(&to).and_then(|edge| edge.get(&index)).is_some_and(Given::worn);
-        if worn && done(&self.given[&to]) {
-            self.given.remove(&to);
+        let known = self.sinks.get(&to);
+        let worn = known.is_some_and(|sink| sink.fragments.values().any(Given::worn));
+        if worn && known.is_some_and(Sink::done) {
+            self.sinks.remove(&to);
         }
-        let missing = self.given.get(&to).is_none_or(|edge| !edge.contains_key(&index));
-        if missing {
-            if !self.given.contains_key(&to) && self.given.len() >= EDGES_MAX {
-                let idle = self.given.iter().find(|(_, fragments)| done(fragments));
-                let idle = *idle?.0;
-                self.given.remove(&idle);
+        if !self.sinks.contains_key(&to) {
+            if self.generation >= GENERATIONS_MAX {
+                return None;
+            }
+            if self.sinks.len() >= EDGES_MAX {
+                let idle = *self.sinks.iter().find(|(_, sink)| sink.done())?.0;
+                self.sinks.remove(&idle);
             }
             let generation = self.generation;
-            self.generation = generation.checked_add(1)?;
-            let given = Given::new(elements, generation);
-            self.given.entry(to).or_default().insert(index, given);
+            self.generation += 1;
+            self.sinks.insert(to, Sink { generation, fragments: BTreeMap::new() });
         }
-        self.given.get_mut(&to)?.get_mut(&index)
+        let sink = self.sinks.get_mut(&to)?;
+        let generation = sink.generation;
+        Some(sink.fragments.entry(index).or_insert_with(|| Given::new(elements, generation)))
     }
 
     /// The peer at `edge` has taken in what was given up to `mark`.
     pub(super) fn acknowledge(&mut self, edge: Edge, index: usize, mark: u64) {
-        let given = self.given.get_mut(&edge).and_then(|edge| edge.get_mut(&index));
+        let sink = self.sinks.get_mut(&edge);
+        let given = sink.and_then(|sink| sink.fragments.get_mut(&index));
         // A mark that was never sent is ignored: it would free an edge that is owed to the peer.
         if let Some(given) = given.filter(|given| mark <= given.mark) {
             given.acknowledge(mark);
@@ -191,7 +208,7 @@ impl Edges {
             let (incarnation, fragments) = (edge.incarnation, BTreeMap::new());
             self.sources.insert(edge.peer, Source { incarnation, forgotten: true, fragments });
         }
-        self.given.remove(&edge);
+        self.sinks.remove(&edge);
         true
     }
 

@@ -62,7 +62,7 @@ impl Swarm {
         let (from, to) = self.pair();
         let fragment = FRAGMENTS[self.rng.random_range(0..3)];
         let sum = push(&mut self.replicas[from], fragment, edge(to));
-        let nothing = || encode_running(&[0; 20], u64_of(&sum) & !((1 << 48) - 1));
+        let nothing = || encode_running(&[0; 20], u64_of(&sum) & !((1 << 44) - 1));
         let owed =
             self.newest.entry((from, to, fragment)).or_insert_with(|| [nothing(), nothing()]);
         owed[0] = sum.clone();
@@ -354,7 +354,7 @@ fn hostile_pushes_are_refused_and_change_nothing() {
         assert_eq!(a.save(), before);
     }
     // A new generation without weight brings nothing.
-    let empty = a.absorb(f, 1.0, edge(2), &encode_running(&far, 1 << 48)).unwrap();
+    let empty = a.absorb(f, 1.0, edge(2), &encode_running(&far, 1 << 44)).unwrap();
     assert_eq!(empty.received, mark);
     assert_eq!(a.save(), before);
 }
