@@ -11,14 +11,14 @@ use dnode_trainer::{DataShare, Drawn, OuterStep, Replica, TrainError, Trainer, e
 use rand::Rng;
 use tokio::sync::watch;
 
-use crate::config::{Config, LogFormat, Rule, run_spec};
+use crate::config::{self, Config, LogFormat, Rule, run_spec};
 use crate::console::Console;
 use crate::data_dir::{DataDir, DataDirError};
 use crate::driver::{DriveError, Driver, Invitation, Journal, Parts, Terms};
 use crate::identity::Identity;
 use crate::metrics::{self, MetricsWriter};
 use crate::progress::Reporter;
-use crate::training::{MICRO_STEPS, Plan, Position, TrainingThread};
+use crate::training::{Commits, MICRO_STEPS, Plan, Position, TrainingThread};
 
 /// Folder of the checkpoints in the data directory.
 const CHECKPOINTS: &str = "checkpoints";
@@ -240,16 +240,12 @@ fn replica(
     resume: bool,
 ) -> Result<(Replica, Position), JoinError> {
     let outer = match config.gossip.rule {
-        Rule::GossipOuter => Some(OuterStep {
+        Rule::AllReduce if config.gossip.local_steps == 1 => None,
+        Rule::GossipOuter | Rule::AllReduce => Some(OuterStep {
             learning_rate: config.gossip.outer_learning_rate as f32,
             momentum: config.gossip.outer_momentum as f32,
         }),
-        Rule::Pairwise
-        | Rule::PushSum
-        | Rule::DeltaSet
-        | Rule::Epidemic
-        | Rule::AllReduce
-        | Rule::None => None,
+        Rule::Pairwise | Rule::PushSum | Rule::DeltaSet | Rule::Epidemic | Rule::None => None,
     };
     let mut replica = Replica::new(trainer, outer);
     let loaded = checkpoint::load_latest(&plan.checkpoints, &plan.run, replica.layout())?;
@@ -275,12 +271,23 @@ fn plan(config: &Config, run: &RunSpec, dir: &DataDir) -> Plan {
         steps: config.run.steps,
         local_steps: config.gossip.local_steps,
         mix_every: if exchanges { config.gossip.mix_every } else { 0 },
-        commits: exchanges,
+        commits: commits(&config.gossip),
         metrics_every: config.node.metrics_every,
         evaluate_every: config.node.evaluate_every,
         checkpoint_every: config.node.checkpoint_every,
         checkpoints: dir.path().join(CHECKPOINTS),
         run: run.clone(),
+    }
+}
+
+/// How rounds of local steps end under the rule.
+const fn commits(gossip: &config::Gossip) -> Commits {
+    match gossip.rule {
+        Rule::AllReduce if gossip.local_steps > 1 => Commits::Together,
+        Rule::AllReduce | Rule::None => Commits::Never,
+        Rule::GossipOuter | Rule::Pairwise | Rule::PushSum | Rule::DeltaSet | Rule::Epidemic => {
+            Commits::Alone
+        }
     }
 }
 

@@ -61,6 +61,10 @@ fn codecs(gossip: &Gossip) -> Option<Broken> {
     let name = "gossip.codecs";
     let exact = gossip.codecs == [Codec::F32];
     let has = |codecs: &[Codec]| gossip.codecs.iter().any(|codec| codecs.contains(codec));
+    if has(&[Codec::Bf16]) && has(&[Codec::F16]) {
+        let remedy = "bf16 and f16 are equally long, and links choose by length: allow one of them";
+        return with_rule(name, remedy);
+    }
     match gossip.rule {
         Rule::GossipOuter | Rule::Pairwise => None,
         Rule::PushSum if !exact => with_rule(
@@ -229,6 +233,12 @@ mod tests {
         let sync = ["gossip.rule=all-reduce", "gossip.world=2", "gossip.codecs=int8"];
         refused(&sync, ["must stay exact", "use f32"]);
         refused(&["gossip.rule=none", "gossip.codecs=bf16"], ["nothing is sent", "leave it out"]);
+    }
+
+    #[test]
+    fn of_two_codecs_of_one_length_one_is_allowed() {
+        resolve(&["gossip.codecs=bf16,int4"]).unwrap();
+        refused(&["gossip.codecs=bf16,f16"], ["equally long", "allow one of them"]);
     }
 
     #[test]

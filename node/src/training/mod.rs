@@ -28,6 +28,17 @@ const REPORTS_MAX: usize = 256;
 /// Ring pieces that wait for the thread: a neighbour runs ahead by less than one all-reduce.
 const RING_PIECES_MAX: usize = 1024;
 
+/// How rounds of local steps end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Commits {
+    /// They do not: every step stands for itself, or is taken with the mean gradient of the ring.
+    Never,
+    /// By a commit of the peer's own.
+    Alone,
+    /// By a commit of the mean progress of all peers of the ring.
+    Together,
+}
+
 /// What the thread trains, and when it reports.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -37,8 +48,8 @@ pub(crate) struct Plan {
     pub(crate) local_steps: u64,
     /// Local steps per exchange round; 0 for rules without exchanges.
     pub(crate) mix_every: u64,
-    /// Whether the rule has commits.
-    pub(crate) commits: bool,
+    /// How rounds of local steps end.
+    pub(crate) commits: Commits,
     /// Steps between progress reports.
     pub(crate) metrics_every: u64,
     /// Steps between evaluations; 0 is only at the end.

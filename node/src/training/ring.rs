@@ -1,7 +1,8 @@
-//! Ring all-reduce of a gradient among a fixed set of peers: the synchronous baseline.
+//! Ring all-reduce among a fixed set of peers, of gradients or of progress: the synchronous
+//! baselines.
 //!
 //! Reduce-scatter, then all-gather (Patarasuk and Yuan 2009): `2(n−1)` pieces of `P/n` elements are
-//! sent by every peer, which is optimal in bytes. It needs every peer in every step, which is what
+//! sent by every peer, which is optimal in bytes. It needs every peer every time, which is what
 //! the gossip rules avoid; a peer that falls silent ends it.
 
 use std::ops::Range;
@@ -11,8 +12,9 @@ use std::time::Duration;
 use dnode_protocol::limits::FRAGMENT_ELEMENTS_MAX;
 use dnode_trainer::TrainError;
 
-/// How long a peer of the ring may be silent before the all-reduce fails.
-const RING_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a peer of the ring may be silent before the all-reduce fails, beside the time that its
+/// local steps may take.
+pub(super) const RING_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// This peer's place in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,12 +47,12 @@ impl Ring {
     /// Replaces `values` by their mean over all peers of the ring, equal bits at every peer.
     ///
     /// `send` hands a piece to the next peer and returns whether it could; `receive` yields the
-    /// pieces of the previous peer in order.
+    /// pieces of the previous peer in order, each within the time beside it.
     pub(crate) fn all_reduce_mean(
         &mut self,
         values: &mut [f32],
         mut send: impl FnMut(RingPiece) -> bool,
-        receive: &Receiver<RingPiece>,
+        receive: (&Receiver<RingPiece>, Duration),
     ) -> Result<(), TrainError> {
         let RingPlace { peers, .. } = self.place;
         for bucket in values.chunks_mut(peers * FRAGMENT_ELEMENTS_MAX) {
@@ -65,7 +67,7 @@ impl Ring {
         &mut self,
         bucket: &mut [f32],
         send: &mut impl FnMut(RingPiece) -> bool,
-        receive: &Receiver<RingPiece>,
+        receive: (&Receiver<RingPiece>, Duration),
     ) -> Result<(), TrainError> {
         let RingPlace { rank, peers } = self.place;
         let len = bucket.len();
@@ -98,9 +100,10 @@ impl Ring {
     fn receive(
         &self,
         elements: usize,
-        receive: &Receiver<RingPiece>,
+        receive: (&Receiver<RingPiece>, Duration),
     ) -> Result<RingPiece, TrainError> {
-        let piece = receive.recv_timeout(RING_TIMEOUT).map_err(|error| match error {
+        let (pieces, patience) = receive;
+        let piece = pieces.recv_timeout(patience).map_err(|error| match error {
             RecvTimeoutError::Timeout => broken("the previous peer of the ring is silent"),
             RecvTimeoutError::Disconnected => broken("a peer of the ring has left"),
         })?;
@@ -138,7 +141,8 @@ mod tests {
                             let mut ring = Ring::new(RingPlace { rank, peers });
                             for _ in 0..2 {
                                 let send = |piece| next.send(piece).is_ok();
-                                ring.all_reduce_mean(&mut values, send, &receive).unwrap();
+                                ring.all_reduce_mean(&mut values, send, (&receive, RING_TIMEOUT))
+                                    .unwrap();
                             }
                             values
                         })
@@ -160,7 +164,8 @@ mod tests {
         let (sender, receive) = sync_channel(1);
         drop(sender);
         let mut ring = Ring::new(RingPlace { rank: 0, peers: 2 });
-        let error = ring.all_reduce_mean(&mut [1.0, 2.0], |_| true, &receive).unwrap_err();
+        let error =
+            ring.all_reduce_mean(&mut [1.0, 2.0], |_| true, (&receive, RING_TIMEOUT)).unwrap_err();
         assert!(error.to_string().contains("a peer of the ring has left"), "{error}");
     }
 }

@@ -1,5 +1,7 @@
 //! The loop of the training thread: steps, commits, rounds, and the driver's commands in between.
 
+mod together;
+
 use std::sync::mpsc as blocking;
 use std::time::{Duration, Instant};
 
@@ -11,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::pace::{MICRO_STEPS, Pace};
 use super::ring::{Ring, RingPiece};
-use super::{Command, Ending, MixTerms, Plan, Position, Progress, Report, Shared};
+use super::{Command, Commits, Ending, MixTerms, Plan, Position, Progress, Report, Shared};
 
 /// A held commit lets the trainer stretch the round to this many times its length before it
 /// waits (algorithms §4, ladder rung 3: `H_max = 4·H_ref`).
@@ -140,7 +142,7 @@ impl Training {
     }
 
     fn must_hold(&self) -> bool {
-        self.plan.commits
+        self.plan.commits == Commits::Alone
             && self.since_commit >= STRETCH_MAX * self.pace.local_steps()
             && self.at.clock >= self.limit
     }
@@ -194,34 +196,10 @@ impl Training {
 
     fn local_step(&mut self) -> Result<StepReport, End> {
         let at = StepId { index: self.at.step, position: self.at.run_steps() };
-        let Some(ring) = self.ring.as_mut() else { return Ok(self.replica.step(at)?) };
-        let split = self.replica.trainer_mut().split();
-        let trainer = split.ok_or_else(|| {
-            TrainError::Other("all-reduce needs a trainer whose step can be split".to_owned())
-        })?;
-        let gradient = trainer.gradient(at)?;
-        let send = |piece| self.queues.reports.blocking_send(Report::RingSend(piece)).is_ok();
-        let began = Instant::now();
-        let reduced = ring.all_reduce_mean(trainer.gradient_mut(), send, &self.queues.ring);
-        self.wait_seconds += began.elapsed().as_secs_f64();
-        reduced.map_err(|error| self.ring_end(error))?;
-        let trainer = self.replica.trainer_mut().split();
-        let updated = trainer.map(|trainer| trainer.update(at)).transpose()?;
-        Ok(StepReport {
-            loss: gradient.loss,
-            samples: gradient.samples,
-            ..updated.unwrap_or_default()
-        })
-    }
-
-    /// A broken ring is what a stop looks like from inside an all-reduce.
-    fn ring_end(&mut self, error: TrainError) -> End {
-        while let Ok(command) = self.queues.commands.try_recv() {
-            if let Command::Stop { evaluate } = command {
-                return End::Stopped { evaluate };
-            }
+        if self.ring.is_some() && self.plan.commits == Commits::Never {
+            return self.step_together(at);
         }
-        End::Failed(error)
+        Ok(self.replica.step(at)?)
     }
 
     /// Commits after the local steps of one commit, or later when a bound holds it back.
@@ -231,9 +209,16 @@ impl Training {
     /// of piling up exchanges (backpressure, design: averaging), and never stops a step.
     fn commit_when_due(&mut self) -> Result<(), End> {
         let local_steps = self.pace.local_steps();
-        let due = self.plan.commits && self.since_commit >= local_steps;
+        if self.since_commit < local_steps {
+            return Ok(());
+        }
+        match self.plan.commits {
+            Commits::Never => return Ok(()),
+            Commits::Together => return self.commit_together(),
+            Commits::Alone => {}
+        }
         let put_off = self.round_open && self.since_commit < STRETCH_MAX * local_steps;
-        if !due || put_off || self.at.clock >= self.limit {
+        if put_off || self.at.clock >= self.limit {
             return Ok(());
         }
         self.commit()
@@ -241,18 +226,22 @@ impl Training {
 
     fn commit(&mut self) -> Result<(), End> {
         self.replica.commit(1.0);
-        self.since_commit = 0;
-        self.held = false;
-        self.at.clock = self.at.clock.next();
+        self.committed();
         let step_time = Duration::from_secs_f64(self.step_seconds.max(0.0));
         let Position { samples, clock, .. } = self.at;
         self.tell(Report::Committed { clock, samples, step_time })?;
         self.evaluate_when_due()
     }
 
+    fn committed(&mut self) {
+        self.since_commit = 0;
+        self.held = false;
+        self.at.clock = self.at.clock.next();
+    }
+
     /// Evaluation waits for the end of a round, when live and replica weights are one.
     fn evaluate_when_due(&mut self) -> Result<(), End> {
-        if !self.evaluation_due || self.plan.commits && self.since_commit > 0 {
+        if !self.evaluation_due || self.plan.commits != Commits::Never && self.since_commit > 0 {
             return Ok(());
         }
         self.evaluation_due = false;
@@ -266,11 +255,13 @@ impl Training {
     }
 
     fn finish_steps(&mut self) -> Result<(), End> {
-        if self.plan.commits && self.since_commit > 0 {
-            if self.at.clock >= self.limit {
-                return self.wait_at_bound();
+        if self.since_commit > 0 {
+            match self.plan.commits {
+                Commits::Never => {}
+                Commits::Together => self.commit_together()?,
+                Commits::Alone if self.at.clock >= self.limit => return self.wait_at_bound(),
+                Commits::Alone => self.commit()?,
             }
-            self.commit()?;
         }
         self.steps_done = true;
         self.tell_progress()?;

@@ -12,13 +12,16 @@ use dnode_trainer::{
 };
 
 use super::{
-    COMMANDS_MAX, Command, MICRO_STEPS, MixTerms, Plan, Position, Progress, Report, TrainingThread,
+    COMMANDS_MAX, Command, Commits, MICRO_STEPS, MixTerms, Plan, Position, Progress, Report,
+    RingPlace, TrainingThread,
 };
 
-/// Adds 1 to both of its parameters at every step.
+/// Adds its slope to both of its parameters at every step.
 struct Counter {
     layout: ParameterLayout,
     x: [f32; 2],
+    /// Added to both parameters at every step.
+    slope: f32,
     /// Its first step takes until the other end is dropped.
     busy: Option<mpsc::Receiver<()>>,
 }
@@ -36,7 +39,7 @@ impl Trainer for Counter {
         if step == 1000 {
             return Err(TrainError::NotFinite { step, what: "loss" });
         }
-        self.x.iter_mut().for_each(|x| *x += 1.0);
+        self.x.iter_mut().for_each(|x| *x += self.slope);
         Ok(StepReport {
             loss: 1.0,
             samples: 8,
@@ -71,7 +74,7 @@ fn plan(folder: &Path, steps: u64) -> Plan {
         steps,
         local_steps: 2,
         mix_every: 3,
-        commits: true,
+        commits: Commits::Alone,
         metrics_every: 0,
         evaluate_every: 0,
         checkpoint_every: 0,
@@ -81,17 +84,18 @@ fn plan(folder: &Path, steps: u64) -> Plan {
 }
 
 fn start(plan: Plan, outer: Option<OuterStep>) -> TrainingThread {
-    start_busy(plan, outer, None)
+    start_counter(plan, outer, (1.0, None))
 }
 
-fn start_busy(
+fn start_counter(
     plan: Plan,
     outer: Option<OuterStep>,
-    busy: Option<mpsc::Receiver<()>>,
+    (slope, busy): (f32, Option<mpsc::Receiver<()>>),
 ) -> TrainingThread {
     let mut layout = ParameterLayout::new();
     layout.push("x", &[2]).unwrap();
-    let replica = Replica::new(Box::new(Counter { layout, x: [0.0; 2], busy }), outer);
+    let counter = Counter { layout, x: [0.0; 2], slope, busy };
+    let replica = Replica::new(Box::new(counter), outer);
     TrainingThread::start(replica, plan, Position::default()).unwrap()
 }
 
@@ -167,7 +171,7 @@ fn a_held_commit_stretches_the_round_fourfold_and_then_waits_for_the_limit() {
 fn news_of_the_limit_that_come_faster_than_steps_wait_as_one() {
     let folder = tempfile::tempdir().unwrap();
     let (end_step, busy) = mpsc::channel();
-    let mut thread = start_busy(plan(folder.path(), 20), None, Some(busy));
+    let mut thread = start_counter(plan(folder.path(), 20), None, (1.0, Some(busy)));
     thread.allow(true);
     for news in 0..10 * COMMANDS_MAX as u64 {
         thread.allow(news % 2 == 0);
@@ -285,6 +289,67 @@ fn a_slow_peer_does_fewer_steps_per_commit_and_stands_where_the_others_do() {
         let reports = run(3, |report| matches!(report, Report::RoundDue));
         assert_eq!(reports.iter().filter_map(progress_of).count(), round, "{local_steps}");
     }
+}
+
+/// Trains peers of these slopes in one ring until their steps are done; what each ends with.
+fn ring_of(plan: &Plan, outer: Option<OuterStep>, slopes: &[f32]) -> Vec<(Clock, Vec<f32>)> {
+    let mut peers: Vec<TrainingThread> =
+        slopes.iter().map(|slope| start_counter(plan.clone(), outer, (*slope, None))).collect();
+    let rings: Vec<_> = peers.iter().map(|peer| peer.ring.clone().unwrap()).collect();
+    let count = peers.len();
+    std::thread::scope(|scope| {
+        for (rank, peer) in peers.iter_mut().enumerate() {
+            let next = rings[(rank + 1) % count].clone();
+            scope.spawn(move || {
+                peer.command(Command::Ring(RingPlace { rank, peers: count }));
+                peer.allow(true);
+                loop {
+                    let report = peer.reports.blocking_recv().unwrap();
+                    if matches!(report, Report::StepsDone) {
+                        return;
+                    }
+                    if let Report::RingSend(piece) = report {
+                        next.send(piece).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    peers.iter_mut().map(read).collect()
+}
+
+#[test]
+fn peers_that_commit_together_take_one_outer_step_on_their_mean_progress() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = Plan { commits: Commits::Together, mix_every: 0, ..plan(folder.path(), 5) };
+    let outer = OuterStep { learning_rate: 0.7, momentum: 0.8 };
+    let ends = ring_of(&plan, Some(outer), &[1.0, 2.0, 6.0]);
+    // Two rounds of two steps and one of one step: the mean progress is 6, 6, 3.
+    let (mut phi, mut v) = (0.0, 0.0);
+    for progress in [6.0, 6.0, 3.0] {
+        v = 0.8 * v + progress;
+        phi += 0.7 * (progress + 0.8 * v);
+    }
+    let (clock, values) = &ends[0];
+    assert_eq!(*clock, Clock(3));
+    assert!((values[0] - phi).abs() < 1e-4, "{values:?} {phi}");
+    let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    for (other, theirs) in &ends {
+        assert_eq!((other, bits(theirs)), (clock, bits(values)));
+    }
+}
+
+#[test]
+fn a_bound_does_not_hold_peers_that_commit_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = Plan { commits: Commits::Together, mix_every: 0, ..plan(folder.path(), 4) };
+    let outer = OuterStep { learning_rate: 1.0, momentum: 0.0 };
+    let mut alone = start(plan, Some(outer));
+    alone.limit_commits(Clock(0));
+    alone.command(Command::Ring(RingPlace { rank: 0, peers: 1 }));
+    alone.allow(true);
+    until(&mut alone, |report| matches!(report, Report::StepsDone));
+    assert_eq!(read(&mut alone), (Clock(2), vec![4.0, 4.0]));
 }
 
 #[test]

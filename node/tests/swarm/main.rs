@@ -221,8 +221,18 @@ fn a_late_joiner_pulls_the_model_and_goes_on_at_the_swarms_clock() {
 
 #[test]
 fn synchronous_peers_agree_to_the_last_bit() {
+    agree_to_the_last_bit(&[]);
+}
+
+#[test]
+fn peers_that_commit_together_agree_to_the_last_bit() {
+    // 400 steps are 57 rounds of seven and one step.
+    agree_to_the_last_bit(&["--set", "gossip.local_steps=7"]);
+}
+
+fn agree_to_the_last_bit(more: &[&str]) {
     let root = tempfile::tempdir().unwrap();
-    let sync = ["--set", "gossip.rule=all-reduce", "--set", "gossip.world=3"];
+    let sync = [&["--set", "gossip.rule=all-reduce", "--set", "gossip.world=3"], more].concat();
     let mut first = Peer::start(&root, "0", &flags(&[&RUN, &sync, &["--shard", "0/3"]]));
     let address = first.address();
     let join = ["--bootstrap", &address];
@@ -234,6 +244,7 @@ fn synchronous_peers_agree_to_the_last_bit() {
         .iter_mut()
         .map(|peer| {
             let last = peer.finish();
+            assert!(last["accuracy"].as_f64().unwrap() > 0.85, "{last}");
             let path = last["parameters_path"].as_str().unwrap();
             std::fs::read(peer.data().parent().unwrap().join(path)).unwrap()
         })

@@ -1,0 +1,76 @@
+//! Steps and commits that all peers of a ring do together: the synchronous baselines.
+
+use std::time::{Duration, Instant};
+
+use dnode_trainer::{StepId, StepReport, TrainError};
+
+use super::{End, Training};
+use crate::training::ring::RING_TIMEOUT;
+use crate::training::{Command, Report};
+
+/// How many times slower than this peer another may be before the ring gives it up.
+const SLOWER_MAX: f64 = 10.0;
+
+impl Training {
+    /// A local step with the mean gradient of all peers: data parallelism.
+    pub(super) fn step_together(&mut self, at: StepId) -> Result<StepReport, End> {
+        let patience = self.patience(1);
+        let Some(ring) = self.ring.as_mut() else { return Ok(self.replica.step(at)?) };
+        let split = self.replica.trainer_mut().split();
+        let trainer = split.ok_or_else(|| {
+            TrainError::Other("all-reduce needs a trainer whose step can be split".to_owned())
+        })?;
+        let gradient = trainer.gradient(at)?;
+        let send = |piece| self.queues.reports.blocking_send(Report::RingSend(piece)).is_ok();
+        let began = Instant::now();
+        let receive = (&self.queues.ring, patience);
+        let reduced = ring.all_reduce_mean(trainer.gradient_mut(), send, receive);
+        self.wait_seconds += began.elapsed().as_secs_f64();
+        reduced.map_err(|error| self.ring_end(error))?;
+        let trainer = self.replica.trainer_mut().split();
+        let updated = trainer.map(|trainer| trainer.update(at)).transpose()?;
+        Ok(StepReport {
+            loss: gradient.loss,
+            samples: gradient.samples,
+            ..updated.unwrap_or_default()
+        })
+    }
+
+    /// A commit with the mean progress of all peers: DiLoCo (Douillard et al. 2023, arXiv
+    /// 2311.08105, Algorithm 1). Every peer computes the same outer step, so that all hold equal
+    /// bits after it, if they did before.
+    pub(super) fn commit_together(&mut self) -> Result<(), End> {
+        let patience = self.patience(self.since_commit);
+        let Some(ring) = self.ring.as_mut() else {
+            return Err(End::Failed(TrainError::Other(
+                "commit before the ring is complete".into(),
+            )));
+        };
+        let mut progress = vec![0.0; self.replica.layout().parameters()];
+        self.replica.progress(&mut progress);
+        let send = |piece| self.queues.reports.blocking_send(Report::RingSend(piece)).is_ok();
+        let began = Instant::now();
+        let reduced = ring.all_reduce_mean(&mut progress, send, (&self.queues.ring, patience));
+        self.wait_seconds += began.elapsed().as_secs_f64();
+        reduced.map_err(|error| self.ring_end(error))?;
+        self.replica.commit_mean(&mut progress);
+        self.committed();
+        self.evaluate_when_due()
+    }
+
+    /// How long a peer of the ring may be silent while it does so many local steps.
+    fn patience(&self, steps: u64) -> Duration {
+        let seconds = SLOWER_MAX * self.step_seconds.max(0.0) * steps as f64;
+        RING_TIMEOUT + Duration::try_from_secs_f64(seconds).unwrap_or(RING_TIMEOUT)
+    }
+
+    /// A broken ring is what a stop looks like from inside an all-reduce.
+    fn ring_end(&mut self, error: TrainError) -> End {
+        while let Ok(command) = self.queues.commands.try_recv() {
+            if let Command::Stop { evaluate } = command {
+                return End::Stopped { evaluate };
+            }
+        }
+        End::Failed(error)
+    }
+}
