@@ -16,6 +16,7 @@ pub mod log;
 pub mod metrics;
 mod peer;
 pub mod progress;
+mod rules;
 pub mod signals;
 mod training;
 

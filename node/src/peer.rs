@@ -3,11 +3,11 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use dnode_gossip::{Bounds, Gossip, Start};
+use dnode_gossip::{Gossip, Start};
 use dnode_network::{Multiaddr, Network, NetworkConfig, NetworkError};
 use dnode_protocol::{Fragments, PeerId, RunSpec, Time};
 use dnode_trainer::checkpoint::{self, CheckpointError};
-use dnode_trainer::{DataShare, Drawn, OuterStep, Replica, TrainError, Trainer, expected_overlap};
+use dnode_trainer::{DataShare, Drawn, Replica, TrainError, Trainer, expected_overlap};
 use rand::Rng;
 use tokio::sync::watch;
 
@@ -18,6 +18,7 @@ use crate::driver::{DriveError, Driver, Invitation, Journal, Parts, Terms};
 use crate::identity::Identity;
 use crate::metrics::{self, MetricsWriter};
 use crate::progress::Reporter;
+use crate::rules::{exchanges, gossip_config, replica_config};
 use crate::training::{Commits, MICRO_STEPS, Plan, Position, TrainingThread};
 
 /// Folder of the checkpoints in the data directory.
@@ -88,11 +89,11 @@ pub enum JoinError {
     /// The model has no parameters, or more than the protocol allows.
     #[error("cut {0} parameters into fragments: a model has 1 to {max} parameters", max = dnode_protocol::limits::PARAMETERS_MAX)]
     Parameters(usize),
-    /// The rule has no implementation in this version.
+    /// A peer of rule `delta-set` cannot go on from a checkpoint.
     #[error(
-        "average by {0:?}: not available in this version; use gossip-outer, pairwise, all-reduce or none"
+        "go on from a checkpoint with rule delta-set: which contributions it holds is not known; leave out --resume and choose another --data-dir, the peer then pulls the model from its neighbours"
     )]
-    Rule(Rule),
+    ResumedSet,
     /// A setting is out of range.
     #[error(transparent)]
     Gossip(#[from] dnode_gossip::ConfigError),
@@ -125,7 +126,7 @@ impl JoinError {
             | Self::Network(_)
             | Self::Parameters(_)
             | Self::Gossip(_)
-            | Self::Rule(_)
+            | Self::ResumedSet
             | Self::Address(_)
             | Self::Drive(DriveError::OtherRun(_)) => true,
             Self::Checkpoint(_) | Self::Io { .. } | Self::Train(_) | Self::Drive(_) => false,
@@ -152,8 +153,8 @@ pub async fn join(
     let fragments = Fragments::new(parameters, config.gossip.fragments)
         .ok_or(JoinError::Parameters(parameters))?;
     let rule = config.gossip.rule;
-    if matches!(rule, Rule::PushSum | Rule::DeltaSet | Rule::Epidemic) {
-        return Err(JoinError::Rule(rule));
+    if rule == Rule::DeltaSet && resume {
+        return Err(JoinError::ResumedSet);
     }
     let gossip = gossip_config(&config);
     gossip.check()?;
@@ -164,7 +165,7 @@ pub async fn join(
     trainer.set_stream(stream(&identity.peer()));
     let data = trainer.data_share().map(|share| data(share, &identity.peer(), &config));
     let plan = plan(&config, &run, &dir);
-    let (replica, position) = replica(&config, trainer, &plan, resume)?;
+    let (replica, position) = replica(&config, (trainer, fragments.clone()), &plan, resume)?;
 
     let metrics = MetricsWriter::open(dir.path());
     let metrics = metrics.map_err(|reason| JoinError::Io { what: "open the metrics", reason })?;
@@ -235,19 +236,11 @@ pub fn join_blocking(options: Options, trainer: Box<dyn Trainer>) -> Result<Outc
 /// The replica, as new or as the newest good checkpoint has it.
 fn replica(
     config: &Config,
-    trainer: Box<dyn Trainer>,
+    (trainer, fragments): (Box<dyn Trainer>, Fragments),
     plan: &Plan,
     resume: bool,
 ) -> Result<(Replica, Position), JoinError> {
-    let outer = match config.gossip.rule {
-        Rule::AllReduce if config.gossip.local_steps == 1 => None,
-        Rule::GossipOuter | Rule::AllReduce => Some(OuterStep {
-            learning_rate: config.gossip.outer_learning_rate as f32,
-            momentum: config.gossip.outer_momentum as f32,
-        }),
-        Rule::Pairwise | Rule::PushSum | Rule::DeltaSet | Rule::Epidemic | Rule::None => None,
-    };
-    let mut replica = Replica::new(trainer, outer);
+    let mut replica = Replica::with(trainer, replica_config(&config.gossip, fragments));
     let loaded = checkpoint::load_latest(&plan.checkpoints, &plan.run, replica.layout())?;
     let Some(newest) = loaded else { return Ok((replica, Position::default())) };
     if !resume {
@@ -291,15 +284,6 @@ const fn commits(gossip: &config::Gossip) -> Commits {
     }
 }
 
-const fn exchanges(rule: Rule) -> bool {
-    match rule {
-        Rule::GossipOuter | Rule::Pairwise | Rule::PushSum | Rule::DeltaSet | Rule::Epidemic => {
-            true
-        }
-        Rule::AllReduce | Rule::None => false,
-    }
-}
-
 fn terms(config: &Config, incarnation: u64) -> Terms {
     let world = match config.gossip.rule {
         Rule::AllReduce => config.gossip.world,
@@ -324,19 +308,6 @@ fn terms(config: &Config, incarnation: u64) -> Terms {
 fn canonical(address: &str) -> String {
     let parsed = address.parse::<Multiaddr>();
     parsed.map_or_else(|_| address.to_owned(), |parsed| parsed.to_string())
-}
-
-fn gossip_config(config: &Config) -> dnode_gossip::Config {
-    let gossip = &config.gossip;
-    dnode_gossip::Config {
-        bounds: Bounds {
-            progress_gap: gossip.progress_gap,
-            snapshot_age: gossip.snapshot_age,
-            information_age: (gossip.information_age > 0).then_some(gossip.information_age),
-        },
-        gate_timeout: gossip.gate_timeout,
-        ..dnode_gossip::Config::default()
-    }
 }
 
 fn network_config(

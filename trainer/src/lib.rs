@@ -26,6 +26,7 @@ mod weights;
 
 pub use batch::{Batch, Input, SampleShape};
 pub use checkpoint::Checkpoint;
+pub use codec::{Encoded, encode};
 pub use config::{ConfigError, ModelConfig, ModelKind, OptimizerConfig, OptimizerKind, Schedule};
 pub use data::{DataConfig, DataError, DataKind, Dataset, Drawn, Skew, Stream, expected_overlap};
 pub use learning_rate::learning_rate;

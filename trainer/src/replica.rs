@@ -329,6 +329,13 @@ impl Replica {
         }
     }
 
+    /// Push-sum: the peer at `edge` has taken in `push`, and with it all that came before.
+    pub fn delivered(&mut self, fragment: FragmentId, edge: Edge, push: &Encoded) {
+        if let (Codec::Running32, Some(weight)) = (push.codec, push.bytes.last_chunk()) {
+            self.acknowledged(fragment, edge, u64::from_le_bytes(*weight));
+        }
+    }
+
     /// Push-sum: drops the edges to and from a peer that is gone for good.
     ///
     /// What it did not take in is lost with it, and this life of it can push here no more, as what

@@ -254,14 +254,15 @@ impl Driver {
 
     fn report(&mut self, report: Report) {
         match report {
-            Report::Read { exchange, clock, values } => {
-                self.numbers.keep(exchange, &values);
+            Report::Read { exchange, clock, numbers } => {
+                self.numbers.keep(exchange, numbers);
                 self.feed(Input::FragmentRead { exchange, clock });
             }
-            Report::Mixed { exchange, clock, difference } => {
-                if let Some(difference) = difference {
-                    self.numbers.keep(exchange, &difference);
+            Report::Mixed { exchange, clock, reply } => {
+                if let Some(reply) = reply {
+                    self.numbers.keep(exchange, reply);
                 }
+                self.numbers.included(exchange);
                 self.feed(Input::Mixed { exchange, clock });
             }
             Report::MixRefused { exchange, reason, detail } => {
@@ -271,7 +272,8 @@ impl Driver {
             Report::Undone { exchange } => self.feed(Input::Undone { exchange }),
             Report::Adopted { exchange } => self.feed(Input::Adopted { exchange }),
             Report::RoundDue => self.feed(Input::RoundDue),
-            Report::Committed { clock, samples, step_time } => {
+            Report::Committed { clock, samples, step_time, contributions } => {
+                self.numbers.committed(contributions);
                 self.feed(Input::Committed { clock, samples, step_time });
             }
             Report::CommitHeld => self.feed(Input::CommitHeld),

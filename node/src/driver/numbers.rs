@@ -1,11 +1,14 @@
 //! The numbers that belong to open exchanges: tensors being assembled, and tensors kept to be sent,
 //! mixed or undone.
+//!
+//! The driver never looks at a number: tensors are kept as they travel, and decoded by the replica.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use dnode_protocol::frame::{Codec, Leg, TensorHeader, read_f32s, write_f32s};
-use dnode_protocol::{Clock, ExchangeId, FragmentId, PeerId};
+use dnode_gossip::ContributionId;
+use dnode_protocol::frame::{Codec, Leg, TensorHeader};
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Origin, PeerId};
+use dnode_trainer::Encoded;
 
 /// A tensor that the core expects.
 #[derive(Debug)]
@@ -13,9 +16,12 @@ struct Expected {
     from: PeerId,
     leg: Leg,
     fragment: FragmentId,
+    /// Elements of the fragment.
     elements: usize,
-    /// What has arrived so far, in order from offset 0.
-    values: Vec<f32>,
+    /// Codec and elements of what has arrived so far, in order from offset 0.
+    codec: Codec,
+    arrived: usize,
+    bytes: Vec<u8>,
 }
 
 /// Tensors of open exchanges. Bounded by what the core has open: nothing is kept that the core did
@@ -23,8 +29,12 @@ struct Expected {
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
     expected: BTreeMap<ExchangeId, Expected>,
-    received: BTreeMap<ExchangeId, Vec<f32>>,
-    kept: BTreeMap<ExchangeId, Arc<[u8]>>,
+    received: BTreeMap<ExchangeId, Encoded>,
+    kept: BTreeMap<ExchangeId, Encoded>,
+    contributions: BTreeMap<ContributionId, Encoded>,
+    including: BTreeMap<ExchangeId, (ContributionId, Encoded)>,
+    /// Contributions of the commit that was just reported, one for each fragment.
+    unpublished: Vec<Encoded>,
 }
 
 /// What a tensor frame led to.
@@ -51,7 +61,8 @@ impl Numbers {
         leg: Leg,
         (fragment, elements): (FragmentId, usize),
     ) {
-        let expected = Expected { from, leg, fragment, elements, values: Vec::new() };
+        let (codec, arrived, bytes) = (Codec::F32, 0, Vec::new());
+        let expected = Expected { from, leg, fragment, elements, codec, arrived, bytes };
         self.expected.insert(exchange, expected);
     }
 
@@ -67,53 +78,43 @@ impl Numbers {
         if expected.from != from || expected.leg != header.leg {
             return Arrival::Unexpected;
         }
-        let whole = header.elements as usize == expected.elements;
-        if !whole || header.fragment != expected.fragment || header.codec != Codec::F32 {
+        let elements = header.codec.elements(expected.elements);
+        let whole = header.elements as usize == elements;
+        let fills = payload.len() == header.codec.payload_bytes(header.count as usize);
+        if !whole || !fills || header.fragment != expected.fragment {
             return Arrival::Misshapen;
         }
         let offset = header.offset as usize;
         if offset == 0 {
-            expected.values.clear();
-            expected.values.reserve_exact(expected.elements);
+            (expected.codec, expected.arrived) = (header.codec, 0);
+            expected.bytes.clear();
+            expected.bytes.reserve_exact(header.codec.payload_bytes(elements));
         }
-        if offset != expected.values.len() {
+        if offset != expected.arrived || header.codec != expected.codec {
             // The rest of a tensor whose beginning was lost with its connection.
             return Arrival::Partial;
         }
-        let begin = expected.values.len();
-        expected.values.resize(begin + payload.len() / 4, 0.0);
-        if read_f32s(payload, &mut expected.values[begin..]).is_err() {
-            return Arrival::Misshapen;
-        }
-        if expected.values.len() < expected.elements {
+        expected.bytes.extend_from_slice(payload);
+        expected.arrived += header.count as usize;
+        if expected.arrived < elements {
             return Arrival::Partial;
         }
-        let values = std::mem::take(&mut expected.values);
+        let bytes = std::mem::take(&mut expected.bytes).into();
         self.expected.remove(&header.exchange);
-        self.received.insert(header.exchange, values);
+        self.received.insert(header.exchange, Encoded { codec: header.codec, elements, bytes });
         Arrival::Complete { clock: header.clock }
     }
 
     /// Keeps numbers to be sent, and to be undone.
-    pub(crate) fn keep(&mut self, exchange: ExchangeId, values: &[f32]) {
-        let mut bytes = Vec::new();
-        write_f32s(values, &mut bytes);
-        self.kept.insert(exchange, bytes.into());
+    pub(crate) fn keep(&mut self, exchange: ExchangeId, numbers: Encoded) {
+        self.kept.insert(exchange, numbers);
     }
 
-    pub(crate) fn kept(&self, exchange: ExchangeId) -> Option<Arc<[u8]>> {
+    pub(crate) fn kept(&self, exchange: ExchangeId) -> Option<Encoded> {
         self.kept.get(&exchange).cloned()
     }
 
-    /// The kept numbers as numbers.
-    pub(crate) fn kept_values(&self, exchange: ExchangeId) -> Option<Vec<f32>> {
-        let bytes = self.kept.get(&exchange)?;
-        let mut values = vec![0.0; bytes.len() / 4];
-        read_f32s(bytes, &mut values).ok()?;
-        Some(values)
-    }
-
-    pub(crate) fn take_received(&mut self, exchange: ExchangeId) -> Option<Vec<f32>> {
+    pub(crate) fn take_received(&mut self, exchange: ExchangeId) -> Option<Encoded> {
         self.received.remove(&exchange)
     }
 
@@ -121,11 +122,54 @@ impl Numbers {
         self.expected.remove(&exchange);
         self.received.remove(&exchange);
         self.kept.remove(&exchange);
+        self.including.remove(&exchange);
+    }
+
+    /// Holds the contributions of a commit until the core has numbered them.
+    pub(crate) fn committed(&mut self, contributions: Vec<Encoded>) {
+        self.unpublished = contributions;
+    }
+
+    pub(crate) fn publish(&mut self, origin: Origin, number: u64) {
+        let fragments = (0..).map(FragmentId);
+        for (fragment, numbers) in fragments.zip(self.unpublished.drain(..)) {
+            self.contributions.insert(ContributionId { origin, number, fragment }, numbers);
+        }
+    }
+
+    /// The contribution that arrived under the exchange, else the kept one.
+    pub(crate) fn include(
+        &mut self,
+        exchange: ExchangeId,
+        contribution: ContributionId,
+    ) -> Option<Encoded> {
+        let received = self.received.remove(&exchange);
+        let numbers = received.or_else(|| self.contribution(contribution))?;
+        self.including.insert(exchange, (contribution, numbers.clone()));
+        Some(numbers)
+    }
+
+    /// The replica has added the contribution: keep it for others.
+    pub(crate) fn included(&mut self, exchange: ExchangeId) {
+        if let Some((contribution, numbers)) = self.including.remove(&exchange) {
+            self.contributions.insert(contribution, numbers);
+        }
+    }
+
+    pub(crate) fn contribution(&self, contribution: ContributionId) -> Option<Encoded> {
+        self.contributions.get(&contribution).cloned()
+    }
+
+    pub(crate) fn drop_contribution(&mut self, contribution: ContributionId) {
+        self.contributions.remove(&contribution);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use dnode_protocol::frame::write_f32s;
+    use dnode_trainer::encode;
+
     use super::*;
 
     fn peer(index: u8) -> PeerId {
@@ -168,7 +212,10 @@ mod tests {
         assert_eq!(numbers.arrive(peer(1), &header(0, 4), &first), Arrival::Partial);
         let complete = numbers.arrive(peer(1), &header(2, 4), &second);
         assert_eq!(complete, Arrival::Complete { clock: Clock(3) });
-        assert_eq!(numbers.take_received(exchange()), Some(vec![1.0, 2.0, 3.0, 4.0]));
+        assert_eq!(
+            numbers.take_received(exchange()),
+            Some(encode(Codec::F32, &[1.0, 2.0, 3.0, 4.0]))
+        );
         assert_eq!(numbers.arrive(peer(1), &header(0, 4), &first), Arrival::Unexpected);
     }
 
@@ -196,8 +243,38 @@ mod tests {
     #[test]
     fn kept_numbers_come_back_as_they_were() {
         let mut numbers = Numbers::default();
-        numbers.keep(exchange(), &[1.5, -2.0]);
-        assert_eq!(numbers.kept_values(exchange()), Some(vec![1.5, -2.0]));
-        assert_eq!(numbers.kept(exchange()).map(|bytes| bytes.len()), Some(8));
+        let kept = encode(Codec::Int4, &[1.5, -2.0]);
+        numbers.keep(exchange(), kept.clone());
+        assert_eq!(numbers.kept(exchange()), Some(kept));
+        numbers.forget(exchange());
+        assert_eq!(numbers.kept(exchange()), None);
+    }
+
+    #[test]
+    fn a_contribution_is_kept_for_others_once_the_replica_has_it_until_it_is_dropped() {
+        let mut numbers = Numbers::default();
+        let origin = Origin { peer: peer(1), incarnation: 1 };
+        let id = ContributionId { origin, number: 3, fragment: FragmentId(0) };
+        numbers.expect(exchange(), peer(1), Leg::Contribution, (FragmentId(0), 2));
+        let header = TensorHeader { leg: Leg::Contribution, elements: 2, count: 2, ..header(0, 2) };
+        numbers.arrive(peer(1), &header, &bytes([1.0, 2.0]));
+        let arrived = encode(Codec::F32, &[1.0, 2.0]);
+        assert_eq!(numbers.include(exchange(), id), Some(arrived.clone()));
+        assert_eq!(numbers.contribution(id), None);
+        numbers.included(exchange());
+        numbers.forget(exchange());
+        assert_eq!(numbers.contribution(id), Some(arrived));
+        numbers.drop_contribution(id);
+        assert_eq!(numbers.contribution(id), None);
+    }
+
+    #[test]
+    fn a_tensor_whose_codec_changes_in_the_middle_is_never_completed() {
+        let mut numbers = Numbers::default();
+        numbers.expect(exchange(), peer(1), Leg::Offer, (FragmentId(0), 4));
+        numbers.arrive(peer(1), &header(0, 4), &bytes([1.0, 2.0]));
+        let other = TensorHeader { codec: Codec::Bf16, ..header(2, 4) };
+        assert_eq!(numbers.arrive(peer(1), &other, &[0; 4]), Arrival::Partial);
+        assert_eq!(numbers.take_received(exchange()), None);
     }
 }

@@ -1,10 +1,9 @@
 //! Carries out what the core says.
 
-use std::ops::Range;
-
 use dnode_gossip::Output;
-use dnode_protocol::frame::{Codec, TensorHeader};
-use dnode_protocol::{ExchangeId, FragmentId, PeerId};
+use dnode_protocol::frame::{Leg, TensorHeader};
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Origin, PeerId};
+use dnode_trainer::{Edge, Encoded, Reading};
 
 use super::Driver;
 use crate::training::{Command, MixTerms};
@@ -25,51 +24,35 @@ impl Driver {
                 }
             }
             Output::Expect { exchange, from, leg, fragment } => {
-                let elements = self.range(fragment).len();
+                let elements = self.elements(fragment);
                 self.numbers.expect(exchange, from, leg, (fragment, elements));
             }
-            Output::Read { exchange, fragment, .. } => {
-                let range = self.range(fragment);
-                self.training.command(Command::Read { exchange, range });
-            }
             Output::SendTensor { to, exchange, leg, fragment, clock } => {
-                let header = TensorHeader {
-                    exchange,
-                    leg,
-                    codec: Codec::F32,
-                    fragment,
-                    clock,
-                    elements: u32::try_from(self.range(fragment).len()).unwrap_or(0),
-                    offset: 0,
-                    count: 0,
-                };
-                self.send_tensor(to, header);
+                if let Some(numbers) = self.numbers.kept(exchange) {
+                    self.send_tensor(to, (exchange, leg, fragment, clock), numbers);
+                }
             }
-            Output::Mix { exchange, fragment, role, weight, clock_max, .. } => {
-                self.mix((exchange, fragment), MixTerms { role, weight, clock_max });
+            Output::SendContribution { to, exchange, contribution, clock } => {
+                if let Some(numbers) = self.numbers.contribution(contribution) {
+                    let head = (exchange, Leg::Contribution, contribution.fragment, clock);
+                    self.send_tensor(to, head, numbers);
+                }
             }
-            Output::Undo { exchange, fragment, weight } => {
-                let range = self.range(fragment);
-                let kept = self.numbers.kept_values(exchange);
-                let difference = kept.expect("an applied difference is kept until it is undone");
-                self.training.command(Command::Undo { exchange, range, weight, difference });
-            }
-            Output::Adopt { exchange, fragment } => {
-                let range = self.range(fragment);
-                let received = self.numbers.take_received(exchange);
-                let values = received.expect("a snapshot is kept until it is adopted");
-                self.training.command(Command::Adopt { exchange, range, values });
-            }
-            Output::Pace { local_steps } => tracing::debug!(local_steps, "pace"),
-            Output::Peers(peers) => tracing::debug!(peers, "counting peers"),
-            Output::Absorb { .. }
-            | Output::Delivered { .. }
-            | Output::Publish { .. }
-            | Output::SendContribution { .. }
+            Output::Publish { origin, number } => self.numbers.publish(origin, number),
+            Output::Drop { contribution } => self.numbers.drop_contribution(contribution),
+            work @ (Output::Read { .. }
+            | Output::Mix { .. }
+            | Output::Absorb { .. }
             | Output::Include { .. }
-            | Output::Drop { .. } => {
-                tracing::error!(?output, "not asked for by the rules of this version");
+            | Output::Undo { .. }
+            | Output::Adopt { .. }
+            | Output::Delivered { .. }) => {
+                if let Some(command) = self.work(work) {
+                    self.training.command(command);
+                }
             }
+            Output::Pace { local_steps } => self.training.pace(local_steps),
+            Output::Peers(peers) => self.training.share_among(peers),
             Output::Forget { exchange } => self.numbers.forget(exchange),
             Output::CommitLimit(limit) => self.training.limit_commits(limit),
             Output::Training { allowed } => {
@@ -90,21 +73,91 @@ impl Driver {
         }
     }
 
-    fn mix(&mut self, (exchange, fragment): (ExchangeId, FragmentId), terms: MixTerms) {
-        let range = self.range(fragment);
-        let received = self.numbers.take_received(exchange);
-        let numbers = received.expect("a received tensor is kept until it is mixed");
-        self.training.command(Command::Mix { exchange, range, terms, numbers });
+    /// What the training thread is to do.
+    fn work(&mut self, output: Output) -> Option<Command> {
+        Some(match output {
+            Output::Read { exchange, fragment, what } => {
+                Command::Read { exchange, fragment, what: reading(what) }
+            }
+            Output::Mix { exchange, fragment, role, weight, codec, clock_max } => {
+                let numbers = self.received(exchange);
+                let terms = MixTerms { role, weight, codec, clock_max };
+                Command::Mix { exchange, fragment, terms, numbers }
+            }
+            Output::Absorb { exchange, fragment, from, weight } => {
+                let (from, numbers) = (edge(from), self.received(exchange));
+                Command::Absorb { exchange, fragment, from, weight, numbers }
+            }
+            Output::Include { exchange, contribution } => {
+                let numbers = self.numbers.include(exchange, contribution);
+                let numbers = numbers.expect("a contribution is kept until it is dropped");
+                Command::Include { exchange, fragment: contribution.fragment, numbers }
+            }
+            Output::Undo { exchange, fragment, weight } => {
+                let kept = self.numbers.kept(exchange);
+                let reply = kept.expect("an applied difference is kept until it is undone");
+                Command::Undo { exchange, fragment, weight, reply }
+            }
+            Output::Adopt { exchange, fragment } => {
+                let snapshot = self.received(exchange);
+                Command::Adopt { exchange, fragment, snapshot }
+            }
+            Output::Delivered { exchange, fragment, to } => {
+                let push = self.numbers.kept(exchange)?;
+                Command::Delivered { fragment, to: edge(to), push }
+            }
+            Output::Send { .. }
+            | Output::Expect { .. }
+            | Output::SendTensor { .. }
+            | Output::SendContribution { .. }
+            | Output::Publish { .. }
+            | Output::Drop { .. }
+            | Output::Pace { .. }
+            | Output::Peers(_)
+            | Output::Forget { .. }
+            | Output::CommitLimit(_)
+            | Output::Training { .. }
+            | Output::AdoptClock(_)
+            | Output::RoundDone
+            | Output::Disconnect { .. }
+            | Output::Event(_) => return None,
+        })
     }
 
-    fn send_tensor(&self, to: PeerId, header: TensorHeader) {
-        let Some(payload) = self.numbers.kept(header.exchange) else { return };
-        if let Err(error) = self.network.send_tensor(to, header, payload) {
+    fn received(&mut self, exchange: ExchangeId) -> Encoded {
+        let received = self.numbers.take_received(exchange);
+        received.expect("a received tensor is kept until it is used")
+    }
+
+    fn send_tensor(
+        &self,
+        to: PeerId,
+        (exchange, leg, fragment, clock): (ExchangeId, Leg, FragmentId, Clock),
+        numbers: Encoded,
+    ) {
+        let elements = u32::try_from(numbers.elements).unwrap_or(0);
+        let codec = numbers.codec;
+        let header =
+            TensorHeader { exchange, leg, codec, fragment, clock, elements, offset: 0, count: 0 };
+        if let Err(error) = self.network.send_tensor(to, header, numbers.bytes) {
             tracing::debug!(%error, "tensor not sent");
         }
     }
 
-    fn range(&self, fragment: FragmentId) -> Range<usize> {
-        self.fragments.range(fragment).expect("the core checks every fragment id")
+    fn elements(&self, fragment: FragmentId) -> usize {
+        let range = self.fragments.range(fragment);
+        range.expect("the core checks every fragment id").len()
+    }
+}
+
+const fn edge(origin: Origin) -> Edge {
+    Edge { peer: origin.peer, incarnation: origin.incarnation }
+}
+
+const fn reading(what: dnode_gossip::Reading) -> Reading {
+    match what {
+        dnode_gossip::Reading::Offer(codec) => Reading::Offer(codec),
+        dnode_gossip::Reading::Push { to, codec } => Reading::Push { to: edge(to), codec },
+        dnode_gossip::Reading::Snapshot => Reading::Snapshot,
     }
 }

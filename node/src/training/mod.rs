@@ -6,15 +6,15 @@ mod steps;
 #[cfg(test)]
 mod tests;
 
-use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc as blocking};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use dnode_gossip::{RefusedMix, Role};
-use dnode_protocol::{Clock, ExchangeId, RunSpec};
-use dnode_trainer::{Evaluation, Replica, SKETCH_LEN, TrainError};
+use dnode_protocol::frame::Codec;
+use dnode_protocol::{Clock, ExchangeId, FragmentId, RunSpec};
+use dnode_trainer::{Edge, Encoded, Evaluation, Reading, Replica, SKETCH_LEN, TrainError};
 use tokio::sync::mpsc;
 
 pub(crate) use pace::MICRO_STEPS;
@@ -79,13 +79,19 @@ pub(crate) struct Position {
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Copy a fragment.
-    Read { exchange: ExchangeId, range: Range<usize> },
+    Read { exchange: ExchangeId, fragment: FragmentId, what: Reading },
     /// Apply this end of an exchange.
-    Mix { exchange: ExchangeId, range: Range<usize>, terms: MixTerms, numbers: Vec<f32> },
+    Mix { exchange: ExchangeId, fragment: FragmentId, terms: MixTerms, numbers: Encoded },
+    /// Add what was pushed.
+    Absorb { exchange: ExchangeId, fragment: FragmentId, from: Edge, weight: f32, numbers: Encoded },
+    /// A neighbour has what was pushed to it.
+    Delivered { fragment: FragmentId, to: Edge, push: Encoded },
+    /// Add a contribution.
+    Include { exchange: ExchangeId, fragment: FragmentId, numbers: Encoded },
     /// Take back a responder's half.
-    Undo { exchange: ExchangeId, range: Range<usize>, weight: f32, difference: Vec<f32> },
+    Undo { exchange: ExchangeId, fragment: FragmentId, weight: f32, reply: Encoded },
     /// Replace a fragment.
-    Adopt { exchange: ExchangeId, range: Range<usize>, values: Vec<f32> },
+    Adopt { exchange: ExchangeId, fragment: FragmentId, snapshot: Encoded },
     /// What the thread may do has changed: look at it.
     Permission,
     /// All exchanges of the round have ended.
@@ -108,6 +114,8 @@ struct Permission {
     allowed: bool,
     /// Local steps per commit, `H_i`; `None` is the run's H.
     local_steps: Option<u64>,
+    /// Peers that a commit is shared among.
+    peers: usize,
     /// Whether a [`Command::Permission`] waits.
     queued: bool,
 }
@@ -125,8 +133,13 @@ impl Position {
 
 impl Shared {
     fn new() -> Self {
-        let first =
-            Permission { limit: Clock(u64::MAX), allowed: false, local_steps: None, queued: false };
+        let first = Permission {
+            limit: Clock(u64::MAX),
+            allowed: false,
+            local_steps: None,
+            peers: 1,
+            queued: false,
+        };
         Self(Arc::new(Mutex::new(first)))
     }
 
@@ -141,6 +154,7 @@ impl Shared {
 pub(crate) struct MixTerms {
     pub(crate) role: Role,
     pub(crate) weight: f32,
+    pub(crate) codec: Codec,
     pub(crate) clock_max: Clock,
 }
 
@@ -148,10 +162,11 @@ pub(crate) struct MixTerms {
 #[derive(Debug)]
 pub(crate) enum Report {
     /// Answer to [`Command::Read`].
-    Read { exchange: ExchangeId, clock: Clock, values: Vec<f32> },
-    /// Answer to [`Command::Mix`]; a responder's difference is to be kept.
-    Mixed { exchange: ExchangeId, clock: Clock, difference: Option<Vec<f32>> },
-    /// Answer to [`Command::Mix`] and [`Command::Adopt`].
+    Read { exchange: ExchangeId, clock: Clock, numbers: Encoded },
+    /// Answer to [`Command::Mix`], [`Command::Absorb`] and [`Command::Include`]; a responder's reply
+    /// is to be kept.
+    Mixed { exchange: ExchangeId, clock: Clock, reply: Option<Encoded> },
+    /// Answer to the same, and to [`Command::Adopt`].
     MixRefused { exchange: ExchangeId, reason: RefusedMix, detail: String },
     /// Answer to [`Command::Undo`].
     Undone { exchange: ExchangeId },
@@ -160,7 +175,7 @@ pub(crate) enum Report {
     /// A round of exchanges is due.
     RoundDue,
     /// An outer step is done.
-    Committed { clock: Clock, samples: u64, step_time: Duration },
+    Committed { clock: Clock, samples: u64, step_time: Duration, contributions: Vec<Encoded> },
     /// A commit is held back.
     CommitHeld,
     /// A piece for the next peer of the ring.
@@ -264,13 +279,10 @@ impl TrainingThread {
 
     /// This peer does so many local steps per commit from its next step on; rounds of exchanges
     /// keep their ratio to commits.
-    #[cfg_attr(
-        not(test),
-        expect(
-            dead_code,
-            reason = "the core does not measure speed yet; every peer does the run's H"
-        )
-    )]
+    pub(crate) fn share_among(&self, peers: usize) {
+        self.permit(|permission| permission.peers = peers);
+    }
+
     pub(crate) fn pace(&self, local_steps: u64) {
         self.permit(|permission| permission.local_steps = Some(local_steps));
     }

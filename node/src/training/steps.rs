@@ -1,19 +1,19 @@
 //! The loop of the training thread: steps, commits, rounds, and the driver's commands in between.
 
+mod serve;
 mod together;
 
 use std::sync::mpsc as blocking;
 use std::time::{Duration, Instant};
 
-use dnode_gossip::{RefusedMix, Role};
 use dnode_protocol::Clock;
 use dnode_trainer::checkpoint::{self, Checkpoint};
-use dnode_trainer::{Evaluation, MixError, Replica, SKETCH_LEN, StepId, StepReport, TrainError};
+use dnode_trainer::{Evaluation, Replica, SKETCH_LEN, StepId, StepReport, TrainError};
 use tokio::sync::mpsc;
 
 use super::pace::{MICRO_STEPS, Pace};
 use super::ring::{Ring, RingPiece};
-use super::{Command, Commits, Ending, MixTerms, Plan, Position, Progress, Report, Shared};
+use super::{Command, Commits, Ending, Permission, Plan, Position, Progress, Report, Shared};
 
 /// A held commit lets the trainer stretch the round to this many times its length before it
 /// waits (algorithms §4, ladder rung 3: `H_max = 4·H_ref`).
@@ -53,6 +53,8 @@ struct Training {
     at: Position,
     queues: Queues,
     limit: Clock,
+    /// Peers that a commit is shared among.
+    peers: usize,
     allowed: bool,
     ring: Option<Ring>,
     steps_done: bool,
@@ -93,6 +95,7 @@ pub(super) fn train(replica: Replica, plan: Plan, at: Position, queues: Queues) 
         at,
         queues,
         limit: Clock(u64::MAX),
+        peers: 1,
         allowed: false,
         ring: None,
         steps_done: false,
@@ -225,11 +228,12 @@ impl Training {
     }
 
     fn commit(&mut self) -> Result<(), End> {
-        self.replica.commit(1.0);
+        let share = 1.0 / self.peers as f32;
+        let contributions = self.replica.commit(share).contributions;
         self.committed();
         let step_time = Duration::from_secs_f64(self.step_seconds.max(0.0));
         let Position { samples, clock, .. } = self.at;
-        self.tell(Report::Committed { clock, samples, step_time })?;
+        self.tell(Report::Committed { clock, samples, step_time, contributions })?;
         self.evaluate_when_due()
     }
 
@@ -280,60 +284,13 @@ impl Training {
         waited
     }
 
-    fn obey(&mut self, command: Command) -> Result<(), End> {
-        let report = match command {
-            Command::Read { exchange, range } => {
-                let mut values = vec![0.0; range.len()];
-                self.replica.snapshot(range, &mut values);
-                Report::Read { exchange, clock: self.at.clock, values }
-            }
-            Command::Mix { exchange, range, terms, numbers } => {
-                match self.mix(range, terms, numbers) {
-                    Ok(difference) => Report::Mixed { exchange, clock: self.at.clock, difference },
-                    Err((reason, detail)) => Report::MixRefused { exchange, reason, detail },
-                }
-            }
-            Command::Undo { exchange, range, weight, difference } => {
-                self.replica.undo_responder(range, weight, &difference);
-                Report::Undone { exchange }
-            }
-            Command::Adopt { exchange, range, values } => {
-                match self.replica.adopt_range(range, &values) {
-                    Ok(()) => Report::Adopted { exchange },
-                    Err(error) => {
-                        let (reason, detail) = refused(&error);
-                        Report::MixRefused { exchange, reason, detail }
-                    }
-                }
-            }
-            Command::Permission => {
-                self.look_at_permission();
-                return Ok(());
-            }
-            Command::RoundDone => {
-                self.round_open = false;
-                return Ok(());
-            }
-            Command::AdoptClock(clock) => {
-                self.adopt_clock(clock);
-                return Ok(());
-            }
-            Command::Ring(place) => {
-                self.ring = Some(Ring::new(place));
-                return Ok(());
-            }
-            Command::Stop { evaluate } => return Err(End::Stopped { evaluate }),
-        };
-        self.tell(report)
-    }
-
     fn look_at_permission(&mut self) {
-        let (limit, allowed, local_steps) = {
+        let Permission { limit, allowed, local_steps, peers, .. } = {
             let mut permission = self.queues.permission.lock();
             permission.queued = false;
-            (permission.limit, permission.allowed, permission.local_steps)
+            *permission
         };
-        self.limit = limit;
+        (self.limit, self.peers) = (limit, peers);
         self.pace.set(local_steps.unwrap_or(self.plan.local_steps));
         if allowed && !self.allowed {
             // The pause does not count as time of the steps after it.
@@ -353,30 +310,6 @@ impl Training {
         self.since_round = 0;
         self.held = false;
         self.round_open = false;
-    }
-
-    fn mix(
-        &mut self,
-        range: std::ops::Range<usize>,
-        terms: MixTerms,
-        numbers: Vec<f32>,
-    ) -> Result<Option<Vec<f32>>, (RefusedMix, String)> {
-        if self.at.clock > terms.clock_max {
-            let detail = format!("own clock {} is past {}", self.at.clock, terms.clock_max);
-            return Err((RefusedMix::TooOld, detail));
-        }
-        match terms.role {
-            Role::Initiator => {
-                let mixed = self.replica.mix_initiator(range, terms.weight, &numbers);
-                mixed.map(|_| None).map_err(|error| refused(&error))
-            }
-            Role::Responder => {
-                let mut difference = vec![0.0; range.len()];
-                let mixed =
-                    self.replica.mix_responder(range, terms.weight, &numbers, &mut difference);
-                mixed.map(|_| Some(difference)).map_err(|error| refused(&error))
-            }
-        }
     }
 
     fn gather(&mut self, report: &StepReport) {
@@ -450,10 +383,4 @@ impl Training {
             parameters: self.parameters.take(),
         }))
     }
-}
-
-/// Whose fault it is: only what the peer sent counts against it.
-fn refused(error: &MixError) -> (RefusedMix, String) {
-    let reason = if error.blames_peer() { RefusedMix::BadParameters } else { RefusedMix::Local };
-    (reason, error.to_string())
 }

@@ -6,9 +6,12 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use dnode_gossip::{RefusedMix, Role};
-use dnode_protocol::{Clock, ExchangeId, ParameterLayout, PeerId, RunSpec};
+use dnode_protocol::frame::Codec;
+use dnode_protocol::{Clock, ExchangeId, FragmentId, ParameterLayout, PeerId, RunSpec};
+use dnode_trainer::codec::decode;
 use dnode_trainer::{
-    Evaluation, OuterStep, Replica, StepId, StepReport, TrainError, Trainer, TrainerState,
+    Evaluation, OuterStep, Reading, Replica, StepId, StepReport, TrainError, Trainer, TrainerState,
+    encode,
 };
 
 use super::{
@@ -125,10 +128,18 @@ fn progress_of(report: &Report) -> Option<&Progress> {
 }
 
 fn read(thread: &mut TrainingThread) -> (Clock, Vec<f32>) {
-    thread.command(Command::Read { exchange: exchange(99), range: 0..2 });
+    thread.command(Command::Read {
+        exchange: exchange(99),
+        fragment: FragmentId(0),
+        what: Reading::Snapshot,
+    });
     let reports = until(thread, |report| matches!(report, Report::Read { .. }));
     match reports.into_iter().next_back() {
-        Some(Report::Read { clock, values, .. }) => (clock, values),
+        Some(Report::Read { clock, numbers, .. }) => {
+            let mut values = vec![0.0; numbers.elements];
+            decode(&numbers, &mut values).unwrap();
+            (clock, values)
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -209,21 +220,21 @@ fn an_open_round_puts_commits_off_and_never_stops_a_step() {
 fn the_two_ends_of_a_mix_move_by_the_same_amount_and_an_undo_takes_it_back() {
     let folder = tempfile::tempdir().unwrap();
     let mut thread = start(plan(folder.path(), 1), None);
-    let terms = |role| MixTerms { role, weight: 0.5, clock_max: Clock(0) };
-    let (range, id) = (0..2, exchange(0));
-    let numbers = vec![4.0, 8.0];
-    thread.command(Command::Mix { exchange: id, range, terms: terms(Role::Responder), numbers });
+    let terms = |role| MixTerms { role, weight: 0.5, codec: Codec::F32, clock_max: Clock(0) };
+    let (fragment, id) = (FragmentId(0), exchange(0));
+    let numbers = encode(Codec::F32, &[4.0, 8.0]);
+    thread.command(Command::Mix { exchange: id, fragment, terms: terms(Role::Responder), numbers });
     let reports = until(&mut thread, |report| matches!(report, Report::Mixed { .. }));
-    let Some(Report::Mixed { difference: Some(difference), .. }) = reports.last() else {
+    let Some(Report::Mixed { reply: Some(reply), .. }) = reports.last() else {
         panic!("{reports:?}")
     };
-    assert_eq!(difference, &[-4.0, -8.0]);
-    let difference = difference.clone();
+    assert_eq!(reply, &encode(Codec::F32, &[-4.0, -8.0]));
+    let reply = reply.clone();
     assert_eq!(read(&mut thread).1, [2.0, 4.0]);
-    thread.command(Command::Undo { exchange: id, range: 0..2, weight: 0.5, difference });
+    thread.command(Command::Undo { exchange: id, fragment, weight: 0.5, reply });
     assert_eq!(read(&mut thread).1, [0.0, 0.0]);
-    let (range, numbers) = (0..2, vec![2.0, 2.0]);
-    thread.command(Command::Mix { exchange: id, range, terms: terms(Role::Initiator), numbers });
+    let numbers = encode(Codec::F32, &[2.0, 2.0]);
+    thread.command(Command::Mix { exchange: id, fragment, terms: terms(Role::Initiator), numbers });
     assert_eq!(read(&mut thread).1, [1.0, 1.0]);
 }
 
@@ -235,9 +246,9 @@ fn old_snapshots_and_numbers_that_are_not_finite_are_refused_without_effect() {
     until(&mut thread, |report| matches!(report, Report::StepsDone));
     let mix = |numbers: Vec<f32>, clock_max| Command::Mix {
         exchange: exchange(0),
-        range: 0..2,
-        terms: MixTerms { role: Role::Initiator, weight: 0.5, clock_max },
-        numbers,
+        fragment: FragmentId(0),
+        terms: MixTerms { role: Role::Initiator, weight: 0.5, codec: Codec::F32, clock_max },
+        numbers: encode(Codec::F32, &numbers),
     };
     for (command, want) in [
         (mix(vec![1.0, 1.0], Clock(0)), RefusedMix::TooOld),
@@ -257,8 +268,8 @@ fn a_joiner_goes_on_at_the_step_that_belongs_to_the_clock_it_adopts() {
     let folder = tempfile::tempdir().unwrap();
     let mut thread =
         start(plan(folder.path(), 100), Some(OuterStep { learning_rate: 1.0, momentum: 0.0 }));
-    let (range, values) = (0..2, vec![5.0, 6.0]);
-    thread.command(Command::Adopt { exchange: exchange(0), range, values });
+    let (fragment, snapshot) = (FragmentId(0), encode(Codec::F32, &[5.0, 6.0]));
+    thread.command(Command::Adopt { exchange: exchange(0), fragment, snapshot });
     thread.command(Command::AdoptClock(Clock(49)));
     assert_eq!(read(&mut thread), (Clock(49), vec![5.0, 6.0]));
     thread.allow(true);

@@ -1,0 +1,112 @@
+//! From the configured rule to what the gossip core and the replica are told.
+
+use dnode_gossip::{Bounds, Mixing, Pace, Policy, Schedule, Weighting};
+use dnode_protocol::Fragments;
+use dnode_protocol::frame::Codec;
+use dnode_trainer::{Mixer, OuterStep, ReplicaConfig};
+
+use crate::config::{self, Balance, Config, Gossip, PartnerSchedule, Rule, Staleness, Weight};
+
+/// How the core mixes.
+pub(crate) fn gossip_config(config: &Config) -> dnode_gossip::Config {
+    let gossip = &config.gossip;
+    dnode_gossip::Config {
+        mixing: match gossip.rule {
+            Rule::GossipOuter | Rule::Pairwise | Rule::AllReduce | Rule::None => Mixing::Exchange,
+            Rule::PushSum => Mixing::Push { fanout: 1 },
+            Rule::Epidemic => Mixing::Push { fanout: gossip.fanout },
+            Rule::DeltaSet => Mixing::Set,
+        },
+        schedule: match gossip.schedule {
+            PartnerSchedule::Random => Schedule::Random,
+            PartnerSchedule::Exponential => Schedule::Exponential,
+            PartnerSchedule::Ring => Schedule::Ring,
+            PartnerSchedule::Nearest => Schedule::Nearest,
+        },
+        codecs: gossip.codecs.iter().map(|codec| wire(*codec)).collect(),
+        policy: match gossip.staleness {
+            Staleness::DownWeight => Policy::DownWeight,
+            Staleness::Block => Policy::Block,
+            Staleness::Drop => Policy::Drop,
+        },
+        weighting: match gossip.weight {
+            Weight::Equal => Weighting::Equal,
+            Weight::Samples => Weighting::Samples,
+        },
+        pace: Pace {
+            local_steps: gossip.local_steps,
+            batch: u32::try_from(config.run.batch).unwrap_or(u32::MAX),
+            balance: gossip.balance == Balance::Steps && exchanges(gossip.rule),
+            global_batch: gossip.global_batch,
+        },
+        bounds: Bounds {
+            progress_gap: gossip.progress_gap,
+            snapshot_age: gossip.snapshot_age,
+            information_age: (gossip.information_age > 0).then_some(gossip.information_age),
+        },
+        gate_timeout: gossip.gate_timeout,
+        ..dnode_gossip::Config::default()
+    }
+}
+
+/// How the replica mixes.
+pub(crate) fn replica_config(gossip: &Gossip, fragments: Fragments) -> ReplicaConfig {
+    ReplicaConfig {
+        mixer: mixer(gossip),
+        outer: outer(gossip),
+        fragments,
+        clip: (gossip.clip > 0.0).then_some(gossip.clip as f32),
+    }
+}
+
+/// Whether peers of the rule exchange numbers in rounds of their own.
+pub(crate) const fn exchanges(rule: Rule) -> bool {
+    match rule {
+        Rule::GossipOuter | Rule::Pairwise | Rule::PushSum | Rule::DeltaSet | Rule::Epidemic => {
+            true
+        }
+        Rule::AllReduce | Rule::None => false,
+    }
+}
+
+fn mixer(gossip: &Gossip) -> Mixer {
+    match gossip.rule {
+        Rule::GossipOuter | Rule::Pairwise => Mixer::Exchange,
+        Rule::PushSum => Mixer::PushSum,
+        Rule::DeltaSet => {
+            // A contribution is one tensor for everybody: the coarsest code of those allowed.
+            let codec = gossip.codecs.last().copied().unwrap_or(config::Codec::F32);
+            Mixer::DeltaSet { codec: wire(codec), feedback: gossip.error_feedback }
+        }
+        Rule::Epidemic => Mixer::Epidemic,
+        Rule::AllReduce | Rule::None => Mixer::None,
+    }
+}
+
+/// The codec's name on the wire.
+const fn wire(codec: config::Codec) -> Codec {
+    match codec {
+        config::Codec::F32 => Codec::F32,
+        config::Codec::Bf16 => Codec::Bf16,
+        config::Codec::F16 => Codec::F16,
+        config::Codec::Int8 => Codec::Int8,
+        config::Codec::Int4 => Codec::Int4,
+        config::Codec::Int2 => Codec::Int2,
+        config::Codec::TopK => Codec::TopK,
+    }
+}
+
+/// The outer step; `None` where it would only copy the live weights.
+fn outer(gossip: &Gossip) -> Option<OuterStep> {
+    let step = OuterStep {
+        learning_rate: gossip.outer_learning_rate as f32,
+        momentum: gossip.outer_momentum as f32,
+    };
+    let copies = (gossip.outer_learning_rate - 1.0).abs() == 0.0 && gossip.outer_momentum == 0.0;
+    match gossip.rule {
+        Rule::GossipOuter | Rule::DeltaSet => Some(step),
+        Rule::AllReduce => (gossip.local_steps > 1).then_some(step),
+        Rule::PushSum | Rule::Epidemic => (!copies).then_some(step),
+        Rule::Pairwise | Rule::None => None,
+    }
+}
