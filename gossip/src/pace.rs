@@ -7,7 +7,7 @@ use crate::gossip::Gossip;
 const STRETCH_MAX: u64 = 4;
 /// Relative change of the local steps below which nothing changes: speeds are measured with noise,
 /// and peers of one speed should do the same number.
-const TOLERANCE: f64 = 0.1;
+const TOLERANCE: f64 = 0.25;
 /// Most samples in one commit of one peer that are told as its mass.
 const MASS_MAX: u64 = 1 << 24;
 
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn equal_peers_do_the_reference_number_whatever_the_noise() {
-        for own in [0.93, 1.0, 1.07] {
+        for own in [0.8, 1.0, 1.2] {
             assert_eq!(PACE.steps(own, [1.0, 1.02, 0.98].into_iter()), 24);
         }
         assert_eq!(PACE.steps(1.0, std::iter::empty()), 24);

@@ -174,6 +174,8 @@ pub struct Exchanges {
     pub expired: u64,
     /// Refused because the content was not acceptable.
     pub refused: u64,
+    /// Contributions of others added (rule `delta-set`), each to one fragment.
+    pub included: u64,
 }
 
 /// Totals of a process that ends in order.

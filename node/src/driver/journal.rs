@@ -190,6 +190,7 @@ impl Journal {
                 tracing::info!(peer, ?value, "{name} deadline: {why}");
             }
             Event::Included { contribution, age } => {
+                self.exchanges.included += 1;
                 tracing::debug!(?contribution, age, "contribution added");
             }
             Event::CatchUpStarted { target } => {

@@ -31,6 +31,8 @@ impl Scene {
             // These runs never reach the end of the schedule; at a small rate they stay calm.
             ["--set", "optimizer.learning_rate=0.0003"],
             ["--set", "node.evaluate_every=200"],
+            // Attackers write f32.
+            ["--set", "gossip.codecs=[\"f32\"]"],
         ]
         .concat();
         let flags = [&common[..], &["--require-peers", &together]].concat();

@@ -76,6 +76,8 @@ impl Arm {
             flag("--config", config.display().to_string());
         }
         flag("--set", "node.threads=1".to_owned());
+        // Arms are compared at equal samples.
+        flag("--set", "gossip.balance=off".to_owned());
         for setting in workload.settings.iter().chain(&self.settings) {
             flag("--set", setting.clone());
         }
@@ -83,6 +85,8 @@ impl Arm {
         flag("--set", format!("gossip.rule={}", self.rule));
         if self.rule == ALL_REDUCE {
             flag("--set", format!("gossip.world={}", self.peers));
+            // The baseline averages every gradient, whatever the other arms do.
+            flag("--set", "gossip.local_steps=1".to_owned());
         }
         flag("--set", format!("data.shards={}", self.peers));
         flag("--set", format!("data.shard={index}"));
@@ -185,11 +189,16 @@ mod tests {
         let line = arm.arguments(&workload, 7, 2, Path::new("/tmp/x")).join(" ");
         assert!(line.starts_with("join --exit-with-stdin --no-mdns --data-dir /tmp/x"), "{line}");
         assert!(line.contains("--require-peers 3 --config run.toml"), "{line}");
-        assert!(line.contains("--set run.steps=10 --set run.steps=20 --set run.seed=7"), "{line}");
+        assert!(
+            line.contains(
+                "--set gossip.balance=off --set run.steps=10 --set run.steps=20 --set run.seed=7"
+            ),
+            "{line}"
+        );
         assert!(
             line.ends_with(
                 "--set gossip.rule=all-reduce --set gossip.world=4 \
-                 --set data.shards=4 --set data.shard=2 --set data.stream=0"
+                 --set gossip.local_steps=1 --set data.shards=4 --set data.shard=2 --set data.stream=0"
             ),
             "{line}"
         );
