@@ -165,7 +165,7 @@ pub async fn join(
     trainer.set_stream(stream(&identity.peer()));
     let data = trainer.data_share().map(|share| data(share, &identity.peer(), &config));
     let plan = plan(&config, &run, &dir);
-    let (replica, position) = replica(&config, (trainer, fragments.clone()), &plan, resume)?;
+    let (replica, position) = replica(&config, (trainer, fragments), &plan, resume)?;
 
     let metrics = MetricsWriter::open(dir.path());
     let metrics = metrics.map_err(|reason| JoinError::Io { what: "open the metrics", reason })?;

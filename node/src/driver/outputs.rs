@@ -1,6 +1,6 @@
 //! Carries out what the core says.
 
-use dnode_gossip::Output;
+use dnode_gossip::{ContributionId, Output};
 use dnode_protocol::frame::{Leg, TensorHeader};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Origin, PeerId};
 use dnode_trainer::{Edge, Encoded, Reading};
@@ -89,14 +89,11 @@ impl Driver {
                 Command::Absorb { exchange, fragment, from, weight, numbers }
             }
             Output::Include { exchange, contribution } => {
-                let numbers = self.numbers.include(exchange, contribution);
-                let numbers = numbers.expect("a contribution is kept until it is dropped");
+                let numbers = self.contribution(exchange, contribution);
                 Command::Include { exchange, fragment: contribution.fragment, numbers }
             }
             Output::Undo { exchange, fragment, weight } => {
-                let kept = self.numbers.kept(exchange);
-                let reply = kept.expect("an applied difference is kept until it is undone");
-                Command::Undo { exchange, fragment, weight, reply }
+                Command::Undo { exchange, fragment, weight, reply: self.journalled(exchange) }
             }
             Output::Adopt { exchange, fragment } => {
                 let snapshot = self.received(exchange);
@@ -122,6 +119,16 @@ impl Driver {
             | Output::Disconnect { .. }
             | Output::Event(_) => return None,
         })
+    }
+
+    fn contribution(&mut self, exchange: ExchangeId, contribution: ContributionId) -> Encoded {
+        let numbers = self.numbers.include(exchange, contribution);
+        numbers.expect("a contribution is kept until it is dropped")
+    }
+
+    fn journalled(&self, exchange: ExchangeId) -> Encoded {
+        let kept = self.numbers.kept(exchange);
+        kept.expect("an applied difference is kept until it is undone")
     }
 
     fn received(&mut self, exchange: ExchangeId) -> Encoded {

@@ -258,10 +258,13 @@ impl TrainingThread {
     /// # Panics
     /// When more is open than the core allows, which is a defect.
     pub(crate) fn command(&self, command: Command) -> bool {
-        match self.commands.as_ref().map(|commands| commands.try_send(command)) {
-            Some(Ok(())) => true,
-            None | Some(Err(blocking::TrySendError::Disconnected(_))) => false,
-            Some(Err(blocking::TrySendError::Full(_))) => {
+        let Some(commands) = &self.commands else {
+            return false;
+        };
+        match commands.try_send(command) {
+            Ok(()) => true,
+            Err(blocking::TrySendError::Disconnected(_)) => false,
+            Err(blocking::TrySendError::Full(_)) => {
                 panic!("at most {COMMANDS_MAX} commands are open: the core bounds its exchanges")
             }
         }
