@@ -1,7 +1,9 @@
 //! Local steps by speed: rounds of fast and slow peers take about equal wall time.
 
-use crate::Output;
+use dnode_protocol::Phase;
+
 use crate::gossip::Gossip;
+use crate::{Member, Output, Standing};
 
 /// Most local steps a round may have, in reference rounds (algorithms §2.1: `H_max`).
 const STRETCH_MAX: u64 = 4;
@@ -87,8 +89,14 @@ impl Gossip {
             seconds if seconds > 0.0 => f64::from(batch) / seconds,
             _ => 0.0,
         };
-        let counting = self.members.iter().filter(|(_, member)| member.counts());
-        let others = counting.map(|(_, member)| speed(member.step_time, member.batch));
+        // Who has finished still tells how fast the swarm is: the last commits of a slow peer are no
+        // longer than those before.
+        let tells = |member: &Member| {
+            member.counts()
+                || member.standing == Standing::Active && member.phase == Phase::Finished
+        };
+        let telling = self.members.iter().filter(|(_, member)| tells(member));
+        let others = telling.map(|(_, member)| speed(member.step_time, member.batch));
         let steps = pace.steps(speed(self.step_time, pace.batch), others);
         let change = (steps as f64 - self.local_steps as f64).abs();
         let returns = steps == pace.local_steps && steps != self.local_steps;

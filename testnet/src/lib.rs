@@ -1,5 +1,6 @@
 //! Many peers: real processes on one machine, their metrics and the report about them.
 
+pub mod learn;
 pub mod local;
 pub mod metrics;
 pub mod report;

@@ -86,11 +86,17 @@ impl Host {
     /// A host with this replica.
     #[must_use]
     pub fn new(start: Start, config: Config, replica: impl Replica + 'static, now: Time) -> Self {
+        Self::boxed(start, config, Box::new(replica), now)
+    }
+
+    /// A host with a replica of any kind.
+    #[must_use]
+    pub fn boxed(start: Start, config: Config, replica: Box<dyn Replica>, now: Time) -> Self {
         Self {
             local_steps: config.pace.local_steps,
             peers: 1,
             core: Gossip::new(start, config, now),
-            replica: Box::new(replica),
+            replica,
             clock: start.clock,
             limit: Clock(u64::MAX),
             training: true,
@@ -151,7 +157,11 @@ impl Host {
             Output::Drop { contribution } => {
                 self.contributions.remove(&contribution);
             }
-            Output::Delivered { .. } => {}
+            Output::Delivered { exchange, fragment, to } => {
+                if let Some(push) = self.kept.get(&exchange) {
+                    self.replica.delivered(fragment, to, push);
+                }
+            }
             Output::Pace { local_steps } => self.local_steps = local_steps,
             Output::Peers(peers) => self.peers = peers,
             Output::CommitLimit(limit) => self.limit = limit,

@@ -31,6 +31,10 @@ pub trait Replica: fmt::Debug + Send {
     fn undo(&mut self, fragment: FragmentId, weight: f32, reply: &[u8]);
     /// Adds what was pushed.
     fn absorb(&mut self, fragment: FragmentId, weight: f32, from: Origin, push: &[u8]) -> bool;
+    /// A push has reached `to`, which has taken it in.
+    fn delivered(&mut self, fragment: FragmentId, to: Origin, push: &[u8]) {
+        let _ = (fragment, to, push);
+    }
     /// Adds a contribution.
     fn include(&mut self, fragment: FragmentId, contribution: &[u8]) -> bool;
     /// Takes over a snapshot.
@@ -38,6 +42,14 @@ pub trait Replica: fmt::Debug + Send {
     /// Does an outer step of which a `share` is contributed; returns the contributions, if the rule
     /// has any.
     fn commit(&mut self, increment: f64, share: f32) -> Vec<Bytes>;
+    /// Does local step number `index` of this replica at `position` of the run; toys have none.
+    ///
+    /// # Errors
+    /// What the trainer says; the replica is then of no use any more.
+    fn train(&mut self, index: u64, position: u64) -> Result<(), String> {
+        let _ = (index, position);
+        Ok(())
+    }
     /// The fragment's values.
     fn values(&self, fragment: FragmentId) -> Vec<f64>;
     /// Overwrites the fragment's values: for planted defects.

@@ -98,7 +98,10 @@ impl World {
                 (Lane::Control, bytes)
             }
             Effect::Tensor { numbers, .. } => {
-                let bytes = self.sizes.tensor(numbers.len() / size_of::<f64>());
+                let bytes = match &self.learning {
+                    Some(learning) => learning.fleet.tensor_bytes(numbers),
+                    None => self.sizes.tensor(numbers.len() / size_of::<f64>()),
+                };
                 sim.counts.tensors += 1;
                 sim.counts.tensor_bytes += bytes;
                 (Lane::Bulk, bytes)

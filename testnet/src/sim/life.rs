@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use dnode_gossip::testing::{Host, Toy, ToyRule, peer as name};
+use dnode_gossip::testing::{Host, Replica, Toy, ToyRule, peer as name};
 use dnode_gossip::{Input, Start};
 use dnode_protocol::{Clock, Message, Time};
 use rand::RngExt;
@@ -11,6 +11,7 @@ use rand::RngExt;
 use super::capacity::Line;
 use super::fault::{Fault, LEAVE_GRACE};
 use super::invariants::Moment;
+use super::learn::Course;
 use super::peer::SimPeer;
 use super::queue::Happening;
 use super::world::World;
@@ -35,7 +36,10 @@ impl World {
         let values = (0..fragments)
             .map(|_| (0..width).map(|_| self.rng.random_range(-1.0..1.0)).collect())
             .collect();
-        let replica = Toy::new(ToyRule::Exchange, values);
+        let replica: Box<dyn Replica> = match &mut self.learning {
+            Some(learning) => learning.fleet.replica(peer),
+            None => Box::new(Toy::new(ToyRule::Exchange, values)),
+        };
         let sim = &mut self.peers[peer as usize];
         sim.incarnation += 1;
         let mut seed = [0; 32];
@@ -44,14 +48,15 @@ impl World {
         seed[12..20].copy_from_slice(&sim.incarnation.to_le_bytes());
         let incarnation = sim.incarnation;
         let start = Start { me: name(peer), incarnation, fragments, clock: Clock(0), seed };
-        sim.host = Some(Host::new(start, self.config.clone(), replica, self.now));
+        sim.host = Some(Host::boxed(start, self.config.clone(), replica, self.now));
         (sim.wake_at, sim.working, sim.blocked) = (Time::NEVER, false, false);
         (sim.leaving, sim.finished, sim.round_open) = (false, false, false);
         (sim.held_since, sim.rounds_done_seen, sim.ticking) = (None, 0, false);
         sim.said = None;
+        sim.course = Course::default();
         (sim.uplink, sim.downlink) = (sim.uplink.idle(), sim.downlink.idle());
         self.observe(&Moment::Joined { peer });
-        let first = self.round_interval(peer).mul_f64(self.rng.random());
+        let first = self.first_round(peer).mul_f64(self.rng.random());
         self.schedule_tick(peer, first);
         let edges: Vec<u32> = self.peers[peer as usize].edges.iter().map(|(_, e)| *e).collect();
         for edge in edges {

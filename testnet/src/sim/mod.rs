@@ -13,6 +13,7 @@ pub mod defect;
 pub mod fault;
 pub mod invariants;
 pub mod journal;
+mod learn;
 mod life;
 mod line;
 pub mod link;
@@ -28,6 +29,7 @@ mod train;
 pub mod world;
 
 pub use defect::Defect;
+pub use learn::{Fleet, Learning, Seen};
 pub use run::{RunError, Summary, run};
 pub use scenario::{Scenario, ScenarioError};
 pub use spread::{Class, Spread};

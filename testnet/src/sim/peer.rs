@@ -6,6 +6,7 @@ use dnode_gossip::testing::Host;
 use dnode_protocol::{Clock, PeerId, Time};
 
 use super::capacity::Line;
+use super::learn::Course;
 
 /// A simulated peer, alive or dead.
 #[derive(Debug)]
@@ -39,6 +40,8 @@ pub struct SimPeer {
     /// At which clock the core was told that a commit is held back.
     pub(super) said: Option<Clock>,
     pub(super) ticking: bool,
+    /// Where its local steps stand.
+    pub(super) course: Course,
     pub(super) rounds_done_seen: u64,
 }
 
@@ -55,6 +58,8 @@ pub struct Counts {
     pub tensor_bytes: u64,
     /// Control messages and tensors that reached the core.
     pub received: u64,
+    /// Local steps, of trainers of real models.
+    pub steps: u64,
     /// Commits.
     pub commits: u64,
     /// Rounds begun.
@@ -92,6 +97,7 @@ impl SimPeer {
             blocked: false,
             said: None,
             ticking: false,
+            course: Course::default(),
             rounds_done_seen: 0,
         }
     }

@@ -33,6 +33,10 @@ impl World {
         if self.stopped || sim.leaving || sim.finished {
             return;
         }
+        if self.learning.is_some() {
+            self.local_step(peer);
+            return self.settle(peer);
+        }
         let rounds = sim.counts.rounds;
         let due = rounds > 0 && rounds.is_multiple_of(self.scenario.rounds_per_commit);
         if due && !self.commit(peer) {
@@ -126,6 +130,10 @@ impl World {
         let Some((exchange, fragment)) = subject(&task) else {
             return;
         };
+        if self.learning.is_some() {
+            host.work(self.now);
+            return self.settle(peer);
+        }
         let before = host.replica.values(fragment);
         let Some(answer) = host.work(self.now) else {
             return;

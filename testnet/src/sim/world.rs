@@ -13,6 +13,7 @@ use super::defect::Defect;
 use super::fault::{Fault, exponential};
 use super::invariants::{self, Moment, Property, Stage, View};
 use super::journal::Journal;
+use super::learn::Learning;
 use super::line::{Line, happening};
 use super::link::Edge;
 use super::peer::SimPeer;
@@ -55,6 +56,8 @@ pub struct World {
     pub(super) calm: bool,
     pub(super) still: bool,
     pub(super) stopped: bool,
+    /// What trains real models; without it replicas are toys.
+    pub(super) learning: Option<Learning>,
     properties: Vec<Box<dyn Property>>,
     /// Reused memory.
     effects: Vec<Effect>,
@@ -65,12 +68,27 @@ impl World {
     /// A world in which every peer of the scenario has just started.
     #[must_use]
     pub fn new(scenario: Scenario, seed: u64, trace: Trace) -> Self {
+        let config = scenario.config();
+        Self::with(scenario, config, None, seed, trace)
+    }
+
+    /// A world of peers with this gossip configuration, that train real models if `learning` says so.
+    ///
+    /// The invariants are about toy replicas: worlds that learn are not checked.
+    #[must_use]
+    pub fn with(
+        scenario: Scenario,
+        config: Config,
+        learning: Option<Learning>,
+        seed: u64,
+        trace: Trace,
+    ) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let count = scenario.peers;
         let small = count <= SMALL;
         let (fragments, width) = (scenario.fragments as usize, scenario.width);
         let mut world = Self {
-            config: scenario.config(),
+            config,
             now: Time::ZERO,
             events: 0,
             queue: Queue::default(),
@@ -83,7 +101,8 @@ impl World {
             calm: false,
             still: false,
             stopped: false,
-            properties: invariants::table(small),
+            properties: if learning.is_some() { Vec::new() } else { invariants::table(small) },
+            learning,
             effects: Vec::new(),
             seed,
             rng: ChaCha8Rng::from_rng(&mut rng),
@@ -329,6 +348,9 @@ impl World {
     pub(super) fn said(&mut self, peer: u32, event: &Event) {
         if self.trace.is_on() {
             self.trace.line(format_args!("  p{peer} {}", Line(event)));
+        }
+        if let Some(learning) = &mut self.learning {
+            learning.said(event);
         }
         let counts = &mut self.peers[peer as usize].counts;
         match event {

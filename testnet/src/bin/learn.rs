@@ -1,0 +1,107 @@
+//! `learn`: trains small real models in the simulator and writes what each way to average gave.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Parser;
+use dnode_testnet::learn::{Arm, Experiment, ExperimentError, Outcome, run, table};
+
+/// Run an experiment; what is in the output folder already is not run again.
+#[derive(Debug, Parser)]
+#[command(name = "learn", version)]
+struct Arguments {
+    /// Experiment file.
+    experiment: PathBuf,
+    /// The data: a text file, or a folder of MNIST's files.
+    #[arg(long)]
+    data: Option<PathBuf>,
+    /// Folder for one JSON file per arm and seed.
+    #[arg(long, default_value = "runs/learn")]
+    out: PathBuf,
+    /// These arms alone.
+    #[arg(long)]
+    arm: Vec<String>,
+    /// These seeds instead of the file's.
+    #[arg(long)]
+    seed: Vec<u64>,
+    /// Another number of steps than the file's.
+    #[arg(long)]
+    steps: Option<u64>,
+    /// Run nothing, print the table of what is there.
+    #[arg(long)]
+    table: bool,
+}
+
+fn main() -> ExitCode {
+    match learn(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "learn: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn learn(arguments: &Arguments) -> Result<(), ExperimentError> {
+    let text = fs::read_to_string(&arguments.experiment)
+        .map_err(|reason| file("read the experiment", &arguments.experiment, reason))?;
+    let mut experiment = Experiment::parse(&text, arguments.data.as_deref())?;
+    experiment.run.steps = arguments.steps.unwrap_or(experiment.run.steps);
+    if !arguments.seed.is_empty() {
+        experiment.run.seeds.clone_from(&arguments.seed);
+    }
+    fs::create_dir_all(&arguments.out)
+        .map_err(|reason| file("create the folder", &arguments.out, reason))?;
+    let mut outcomes = Vec::new();
+    for seed in experiment.run.seeds.clone() {
+        for arm in &experiment.arm {
+            let path = arguments.out.join(format!("{}-{seed}.json", arm.name));
+            let wanted = arguments.arm.is_empty() || arguments.arm.contains(&arm.name);
+            if path.exists() {
+                outcomes.push(load(&path)?);
+            } else if wanted && !arguments.table {
+                outcomes.push(fresh(&experiment, arm, seed, &path)?);
+            }
+        }
+    }
+    let _ = write!(io::stdout(), "{}", table(&experiment, &outcomes));
+    Ok(())
+}
+
+fn load(path: &Path) -> Result<Outcome, ExperimentError> {
+    let text = fs::read_to_string(path).map_err(|reason| file("read", path, reason))?;
+    serde_json::from_str(&text).map_err(|error| file("read", path, error.into()))
+}
+
+fn fresh(
+    experiment: &Experiment,
+    arm: &Arm,
+    seed: u64,
+    path: &Path,
+) -> Result<Outcome, ExperimentError> {
+    #[expect(clippy::disallowed_methods, reason = "the program reports how long it took")]
+    let began = std::time::Instant::now();
+    let outcome = run(experiment, arm, seed)?;
+    let text = serde_json::to_string_pretty(&outcome);
+    let text = text.map_err(|error| file("write", path, error.into()))?;
+    // A file that is there is whole.
+    let part = path.with_extension("part");
+    fs::write(&part, text).map_err(|reason| file("write", &part, reason))?;
+    fs::rename(&part, path).map_err(|reason| file("rename", &part, reason))?;
+    let _ = writeln!(
+        io::stderr(),
+        "{} seed {seed}: loss {:.4}, worst peer {:.4}, {:.1} s of virtual time; {:.0} s",
+        arm.name,
+        outcome.last.mean_model,
+        outcome.last.worst(),
+        outcome.seconds,
+        began.elapsed().as_secs_f64(),
+    );
+    Ok(outcome)
+}
+
+fn file(what: &str, path: &Path, reason: io::Error) -> ExperimentError {
+    ExperimentError::File { what: format!("{what} {}", path.display()), reason }
+}

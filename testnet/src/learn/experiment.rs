@@ -1,0 +1,355 @@
+//! Experiment files: one model, one data set, several ways to average, several seeds.
+
+use std::path::Path;
+use std::time::Duration;
+
+use dnode_protocol::frame::Codec;
+use dnode_trainer::{DataConfig, ModelConfig, OptimizerConfig, OptimizerKind};
+use serde::Deserialize;
+
+use crate::sim::Scenario;
+use crate::sim::link::LinkModel;
+
+/// An experiment; keys that the product's configuration has, too, have its names and meanings.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experiment {
+    /// How long, with how many peers.
+    pub run: Run,
+    /// The model.
+    pub model: ModelConfig,
+    /// The data; shards and their numbers follow from the peers.
+    pub data: DataConfig,
+    /// What is changed of the product's defaults for this kind of optimizer.
+    pub optimizer: toml::Table,
+    /// Virtual time.
+    #[serde(default)]
+    pub time: Timing,
+    /// Measuring.
+    #[serde(default)]
+    pub evaluate: Evaluate,
+    /// The ways to average, compared with the first.
+    pub arm: Vec<Arm>,
+}
+
+/// `[run]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Run {
+    /// Peers, 2 to 64.
+    pub peers: u32,
+    /// Steps of the run; a peer of mean speed does exactly so many local steps.
+    pub steps: u64,
+    /// Samples per local step of each peer.
+    pub batch: usize,
+    /// One run of every arm for each seed: initial weights, shards, batches, links and chance.
+    pub seeds: Vec<u64>,
+}
+
+/// `[time]`: how long things take in virtual time.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Timing {
+    /// Microseconds of a local step of a peer of factor 1.
+    pub step_us: u64,
+    /// Factors of the step times of the first peers; those of the others are 1.
+    pub factors: Vec<f64>,
+    /// Bits per second of every peer's line, up and down; 0 for no limit.
+    pub bandwidth: f64,
+    /// One-way delay, microseconds.
+    pub delay_us: u64,
+    /// Longest time of one piece of trainer work, microseconds.
+    pub work_us: u64,
+    /// Whether all peers begin at the same moment, instead of within one round.
+    pub together: bool,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        let (step_us, delay_us, work_us) = (100_000, 20_000, 5_000);
+        let (factors, bandwidth, together) = (Vec::new(), 0.0, false);
+        Self { step_us, factors, bandwidth, delay_us, work_us, together }
+    }
+}
+
+/// `[evaluate]`: when and on what losses are measured.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Evaluate {
+    /// Steps of the run between two points of a curve.
+    pub every: u64,
+    /// Held-out samples of a point; the last one has all of them.
+    pub samples: usize,
+    /// Excess over the first arm's last loss at which time is taken, %.
+    pub targets: Vec<f64>,
+}
+
+impl Default for Evaluate {
+    fn default() -> Self {
+        Self { every: 50, samples: 256, targets: vec![1.0, 2.0] }
+    }
+}
+
+/// How replicas are averaged: the product's rules by their names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rule {
+    /// Synchronous: the mean gradient in every step, or with several local steps DiLoCo.
+    AllReduce,
+    /// Outer steps at the origin, exchanges of fragments.
+    GossipOuter,
+    /// Exchanges of the live weights.
+    Pairwise,
+    /// Weights and masses pushed one way.
+    PushSum,
+    /// Every contribution to everybody.
+    DeltaSet,
+    /// Weights pushed one way.
+    Epidemic,
+}
+
+/// How partners are chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Partners {
+    /// At random.
+    #[default]
+    Random,
+    /// `1, 2, 4, …` places further.
+    Exponential,
+    /// The next on the ring.
+    Ring,
+    /// The quickest to reach.
+    Nearest,
+}
+
+/// What is done about a peer that lags.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Staleness {
+    /// It weighs less; at a bound it is waited for for the gate time.
+    #[default]
+    DownWeight,
+    /// It is waited for.
+    Block,
+    /// It is left out at once.
+    Drop,
+}
+
+/// One way to average.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Arm {
+    /// Its name, of letters, digits, `.` and `-`, which names its files, too.
+    pub name: String,
+    /// The rule.
+    pub rule: Rule,
+    /// Local steps per commit, H.
+    #[serde(default = "local_steps")]
+    pub local_steps: u64,
+    /// Local steps per round of exchanges.
+    #[serde(default = "local_steps")]
+    pub mix_every: u64,
+    /// Learning rate of the outer step, α.
+    #[serde(default = "outer_learning_rate")]
+    pub outer_learning_rate: f32,
+    /// Momentum of the outer step, β.
+    #[serde(default = "outer_momentum")]
+    pub outer_momentum: f32,
+    /// The code of numbers on their way.
+    #[serde(default = "codec")]
+    pub codec: String,
+    /// Whether what a code loses of a contribution is added to the next one.
+    #[serde(default)]
+    pub error_feedback: bool,
+    /// How partners are chosen.
+    #[serde(default)]
+    pub schedule: Partners,
+    /// Peers that each fragment is pushed to in a round.
+    #[serde(default = "one")]
+    pub fanout: usize,
+    /// Fragments.
+    #[serde(default = "fragments")]
+    pub fragments: usize,
+    /// Whether a slow peer does fewer local steps per commit.
+    #[serde(default = "yes")]
+    pub balance: bool,
+    /// What is done about a peer that lags.
+    #[serde(default)]
+    pub staleness: Staleness,
+    /// Another peak learning rate of the optimizer than the experiment's.
+    pub learning_rate: Option<f32>,
+}
+
+const fn local_steps() -> u64 {
+    25
+}
+
+const fn outer_learning_rate() -> f32 {
+    0.7
+}
+
+const fn outer_momentum() -> f32 {
+    0.8
+}
+
+fn codec() -> String {
+    "f32".to_owned()
+}
+
+const fn one() -> usize {
+    1
+}
+
+const fn fragments() -> usize {
+    4
+}
+
+const fn yes() -> bool {
+    true
+}
+
+/// An experiment that cannot be run; the person who wrote it is at fault, or a file.
+#[derive(Debug, thiserror::Error)]
+pub enum ExperimentError {
+    /// Not TOML, an unknown key, or a value of the wrong kind.
+    #[error("read the experiment: {0}")]
+    Syntax(#[from] toml::de::Error),
+    /// A value out of range.
+    #[error("read the experiment: {key} must be {range}")]
+    Range {
+        /// The key.
+        key: &'static str,
+        /// What is legal.
+        range: &'static str,
+    },
+    /// The data.
+    #[error(transparent)]
+    Data(#[from] dnode_trainer::DataError),
+    /// The model or the optimizer.
+    #[error(transparent)]
+    Model(#[from] dnode_trainer::ConfigError),
+    /// The gossip configuration.
+    #[error(transparent)]
+    Gossip(#[from] dnode_gossip::ConfigError),
+    /// The training.
+    #[error("train {arm} with seed {seed}: {what}")]
+    Training {
+        /// The arm.
+        arm: String,
+        /// The seed.
+        seed: u64,
+        /// What happened.
+        what: String,
+    },
+    /// A file.
+    #[error("{what}: {reason}")]
+    File {
+        /// What was to be done.
+        what: String,
+        /// The reason.
+        reason: std::io::Error,
+    },
+}
+
+/// Most peers of an experiment; each holds a model, its gradient and its optimizer's state.
+const PEERS_MAX: u32 = 64;
+
+impl Experiment {
+    /// Reads an experiment file's text; `data` replaces the path of the data.
+    ///
+    /// # Errors
+    /// [`ExperimentError`] names the key.
+    pub fn parse(text: &str, data: Option<&Path>) -> Result<Self, ExperimentError> {
+        let mut experiment: Self = toml::from_str(text)?;
+        if let Some(path) = data {
+            experiment.data.path = Some(path.to_owned());
+        }
+        experiment.check()?;
+        Ok(experiment)
+    }
+
+    fn check(&self) -> Result<(), ExperimentError> {
+        let run = &self.run;
+        let letters = |name: &str| {
+            let legal = |c: char| c.is_ascii_alphanumeric() || c == '.' || c == '-';
+            !name.is_empty() && name.chars().all(legal)
+        };
+        let factor = |factor: &f64| (0.01..=100.0).contains(factor);
+        let every = |legal: fn(&Arm) -> bool| self.arm.iter().all(legal);
+        let rules = [
+            ((2..=PEERS_MAX).contains(&run.peers), "run.peers", "2 to 64"),
+            ((1..=1_000_000).contains(&run.steps), "run.steps", "1 to 1000000"),
+            (!run.seeds.is_empty(), "run.seeds", "one seed or more"),
+            (!self.arm.is_empty(), "arm", "one arm or more"),
+            (self.arm.iter().all(|arm| letters(&arm.name)), "arm.name", "letters, digits, . and -"),
+            (every(|arm| arm.codec().is_some()), "arm.codec", "one of f32 to top-k"),
+            (every(|arm| arm.local_steps > 0), "arm.local_steps", "at least 1"),
+            (every(|arm| arm.mix_every > 0), "arm.mix_every", "at least 1"),
+            (self.time.step_us > 0, "time.step_us", "at least 1"),
+            (self.time.factors.iter().all(factor), "time.factors", "0.01 to 100"),
+            (self.time.bandwidth >= 0.0, "time.bandwidth", "0 or more bits per second"),
+            (self.evaluate.every > 0, "evaluate.every", "at least 1"),
+            (self.evaluate.samples > 0, "evaluate.samples", "at least 1"),
+        ];
+        if let Some((_, key, range)) = rules.into_iter().find(|(legal, _, _)| !legal) {
+            return Err(ExperimentError::Range { key, range });
+        }
+        self.optimizer(&self.arm[0])?.validate()?;
+        Ok(())
+    }
+
+    /// The optimizer of an arm: the product's defaults of its kind with what the file changes.
+    ///
+    /// # Errors
+    /// [`ExperimentError::Syntax`] for keys that an optimizer does not have.
+    pub fn optimizer(&self, arm: &Arm) -> Result<OptimizerConfig, ExperimentError> {
+        #[derive(Deserialize)]
+        struct Kind {
+            kind: OptimizerKind,
+        }
+        let Kind { kind } = toml::Value::Table(self.optimizer.clone()).try_into()?;
+        let default = OptimizerConfig::default_of(kind);
+        let table = toml::Table::try_from(default);
+        let mut table = table.map_err(<toml::de::Error as serde::de::Error>::custom)?;
+        table.extend(self.optimizer.clone());
+        let mut optimizer: OptimizerConfig = toml::Value::Table(table).try_into()?;
+        if let Some(rate) = arm.learning_rate {
+            optimizer.learning_rate = rate;
+        }
+        Ok(optimizer)
+    }
+
+    /// Time of a local step of a peer.
+    #[must_use]
+    pub fn step_time(&self, peer: usize) -> Duration {
+        let factor = self.time.factors.get(peer).copied().unwrap_or(1.0);
+        Duration::from_micros(self.time.step_us).mul_f64(factor)
+    }
+
+    /// The links and delays as a scenario of the simulator without faults.
+    #[must_use]
+    pub fn scenario(&self, arm: &Arm) -> Scenario {
+        let link = LinkModel {
+            delay: Duration::from_micros(self.time.delay_us),
+            bandwidth: self.time.bandwidth,
+            ..LinkModel::default()
+        };
+        Scenario {
+            peers: self.run.peers,
+            neighbours: self.run.peers,
+            fragments: u32::try_from(arm.fragments).unwrap_or(u32::MAX),
+            work: Duration::from_micros(self.time.work_us),
+            link,
+            ..Scenario::default()
+        }
+    }
+}
+
+impl Arm {
+    /// The code by its name.
+    #[must_use]
+    pub fn codec(&self) -> Option<Codec> {
+        self.codec.parse().ok().filter(|codec| Codec::CHOICES.contains(codec))
+    }
+}

@@ -1,0 +1,259 @@
+//! The arms that gossip: the product's cores in the simulator, with real replicas.
+
+use std::time::Duration;
+
+use dnode_gossip::testing::{Bytes, Replica};
+use dnode_gossip::{Config, Mixing, Pace, Policy, Schedule};
+use dnode_protocol::Time;
+use dnode_protocol::frame::TENSOR_HEADER_BYTES;
+use dnode_protocol::limits::TENSOR_PAYLOAD_BYTES_MAX;
+
+use super::experiment::{Arm, Experiment, ExperimentError, Partners, Rule, Staleness};
+use super::outcome::{Outcome, Point, Quality};
+use super::replica::{ModelReplica, payload_bytes};
+use super::swarm::{Evaluator, replica};
+use crate::sim::peer::SimPeer;
+use crate::sim::{Fleet, Learning, Trace, World};
+
+/// Longest virtual time, times the slowest peer's steps at the run's number of steps.
+const PATIENCE: u32 = 20;
+/// Rounds after the last step, as many exchanges of each fragment as the product settles by.
+const SETTLE_ROUNDS: u32 = 12;
+/// Within this time everybody has been told of the last commit, and has asked for what it lacks.
+const NEWS_TIME: Duration = Duration::from_secs(2);
+/// Longest time that open exchanges are waited for.
+const REST_MAX: Duration = Duration::from_secs(60);
+
+/// Replicas that were built beforehand, so that a file that is missing is found early.
+#[derive(Debug)]
+struct Built {
+    replicas: Vec<Option<ModelReplica>>,
+}
+
+impl Fleet for Built {
+    fn replica(&mut self, peer: u32) -> Box<dyn Replica> {
+        let built = self.replicas.get_mut(peer as usize).and_then(Option::take);
+        Box::new(built.expect("peers of an experiment start once"))
+    }
+
+    fn tensor_bytes(&self, numbers: &Bytes) -> u64 {
+        let payload = payload_bytes(numbers);
+        let frames = payload.div_ceil(TENSOR_PAYLOAD_BYTES_MAX).max(1);
+        (payload + frames * TENSOR_HEADER_BYTES) as u64
+    }
+}
+
+/// The gossip configuration of an arm.
+#[must_use]
+pub(super) fn config(experiment: &Experiment, arm: &Arm) -> Config {
+    let mixing = match arm.rule {
+        Rule::AllReduce | Rule::GossipOuter | Rule::Pairwise => Mixing::Exchange,
+        Rule::PushSum | Rule::Epidemic => Mixing::Push { fanout: arm.fanout },
+        Rule::DeltaSet => Mixing::Set,
+    };
+    let schedule = match arm.schedule {
+        Partners::Random => Schedule::Random,
+        Partners::Exponential => Schedule::Exponential,
+        Partners::Ring => Schedule::Ring,
+        Partners::Nearest => Schedule::Nearest,
+    };
+    let policy = match arm.staleness {
+        Staleness::DownWeight => Policy::DownWeight,
+        Staleness::Block => Policy::Block,
+        Staleness::Drop => Policy::Drop,
+    };
+    let batch = u32::try_from(experiment.run.batch).unwrap_or(u32::MAX);
+    let (local_steps, balance) = (arm.local_steps, arm.balance);
+    Config {
+        mixing,
+        schedule,
+        policy,
+        codecs: arm.codec().into_iter().collect(),
+        pace: Pace { local_steps, batch, balance, global_batch: 0 },
+        ..Config::default()
+    }
+}
+
+/// Runs the arm with the seed.
+///
+/// # Errors
+/// [`ExperimentError`].
+pub(super) fn run(
+    experiment: &Experiment,
+    arm: &Arm,
+    seed: u64,
+) -> Result<Outcome, ExperimentError> {
+    let config = config(experiment, arm);
+    config.check()?;
+    let mut evaluator = Evaluator::new(experiment, seed)?;
+    let mut world = world(experiment, arm, seed, config)?;
+    let mut measured = Measured { experiment, arm, seed, outcome: Outcome::default() };
+    let peers = u64::from(experiment.run.peers);
+    let (every, total) = (experiment.evaluate.every, experiment.run.steps);
+    let slowest = (0..experiment.run.peers as usize).map(|peer| experiment.step_time(peer)).max();
+    let steps = u32::try_from(total).unwrap_or(u32::MAX);
+    let end = Time::ZERO + slowest.unwrap_or_default() * steps * PATIENCE;
+    let mut next = every;
+    while next < total {
+        let enough =
+            |peers_of: &[SimPeer]| steps_of(peers_of) >= next * peers || all_done(peers_of);
+        world.run_until(end, |world| broken(world) || enough(world.view().peers));
+        measured.check(&world)?;
+        if all_done(world.view().peers) {
+            break;
+        }
+        measured.point(&world, &mut evaluator, false)?;
+        next += every;
+    }
+    let done = world.run_until(end, |world| broken(world) || all_done(world.view().peers));
+    measured.check(&world)?;
+    if !done {
+        return Err(measured.fail(format!("not all peers had finished at {}", world.now())));
+    }
+    let finished = world.now();
+    rest(&mut world);
+    measured.point_at(&world, &mut evaluator, finished)?;
+    measured.end(&world, &mut evaluator, finished)?;
+    for _ in 0..SETTLE_ROUNDS {
+        world.exchange_once();
+        rest(&mut world);
+    }
+    measured.outcome.settled = Some(measured.quality(&world, &mut evaluator, false)?);
+    Ok(measured.outcome)
+}
+
+/// What is under way arrives.
+fn rest(world: &mut World) {
+    let first = world.end_after(NEWS_TIME);
+    world.run_until(first, |_| false);
+    let end = world.end_after(REST_MAX);
+    world.run_until(end, |world| (0..world.view().scenario.peers).all(|peer| world.rests(peer)));
+}
+
+fn world(
+    experiment: &Experiment,
+    arm: &Arm,
+    seed: u64,
+    config: Config,
+) -> Result<World, ExperimentError> {
+    let peers = 0..experiment.run.peers;
+    let mut scenario = experiment.scenario(arm);
+    let build = |peer| Ok(Some(ModelReplica::new(replica(experiment, arm, seed, peer)?)));
+    let replicas = peers.map(build).collect::<Result<Vec<_>, ExperimentError>>()?;
+    // A small model may have fewer fragments than the arm asks for.
+    let count = replicas.iter().flatten().map(ModelReplica::fragments).max().unwrap_or(1);
+    scenario.fragments = u32::try_from(count).unwrap_or(u32::MAX);
+    let learning = Learning {
+        fleet: Box::new(Built { replicas }),
+        step_times: (0..experiment.run.peers as usize).map(|p| experiment.step_time(p)).collect(),
+        steps: experiment.run.steps,
+        local_steps: arm.local_steps,
+        mix_every: arm.mix_every,
+        together: experiment.time.together,
+        seen: crate::sim::Seen::default(),
+    };
+    Ok(World::with(scenario, config, Some(learning), seed, Trace::off()))
+}
+
+fn steps_of(peers: &[SimPeer]) -> u64 {
+    peers.iter().map(|peer| peer.counts.steps).sum()
+}
+
+fn all_done(peers: &[SimPeer]) -> bool {
+    peers.iter().all(|peer| peer.finished)
+}
+
+fn broken(world: &World) -> bool {
+    world.learning().is_some_and(|learning| learning.seen.broken.is_some())
+}
+
+struct Measured<'a> {
+    experiment: &'a Experiment,
+    arm: &'a Arm,
+    seed: u64,
+    outcome: Outcome,
+}
+
+impl Measured<'_> {
+    fn fail(&self, what: String) -> ExperimentError {
+        ExperimentError::Training { arm: self.arm.name.clone(), seed: self.seed, what }
+    }
+
+    fn check(&self, world: &World) -> Result<(), ExperimentError> {
+        let broken = world.learning().and_then(|learning| learning.seen.broken.clone());
+        broken.map_or(Ok(()), |what| Err(self.fail(what)))
+    }
+
+    fn quality(
+        &self,
+        world: &World,
+        evaluator: &mut Evaluator,
+        all: bool,
+    ) -> Result<Quality, ExperimentError> {
+        let hosts = world.view().peers.iter().filter_map(|peer| peer.host.as_ref());
+        let weights = |values: Vec<f64>| values.into_iter().map(|value| value as f32).collect();
+        let replicas: Vec<Vec<f32>> = hosts.map(|host| weights(host.values())).collect();
+        Quality::measure(evaluator, &replicas, all).map_err(|what| self.fail(what))
+    }
+
+    fn point(
+        &mut self,
+        world: &World,
+        evaluator: &mut Evaluator,
+        all: bool,
+    ) -> Result<(), ExperimentError> {
+        let quality = self.quality(world, evaluator, all)?;
+        let samples = steps_of(world.view().peers) * self.experiment.run.batch as u64;
+        self.outcome.points.push(Point { samples, seconds: seconds(world.now()), quality });
+        Ok(())
+    }
+
+    fn point_at(
+        &mut self,
+        world: &World,
+        evaluator: &mut Evaluator,
+        at: Time,
+    ) -> Result<(), ExperimentError> {
+        self.point(world, evaluator, false)?;
+        if let Some(point) = self.outcome.points.last_mut() {
+            point.seconds = seconds(at);
+        }
+        Ok(())
+    }
+
+    fn end(
+        &mut self,
+        world: &World,
+        evaluator: &mut Evaluator,
+        finished: Time,
+    ) -> Result<(), ExperimentError> {
+        let last = self.quality(world, evaluator, true)?;
+        let view = world.view();
+        let counts = view.peers.iter().map(|peer| peer.counts);
+        let outcome = &mut self.outcome;
+        outcome.last = last;
+        outcome.tensor_bytes = counts.clone().map(|counts| counts.tensor_bytes).collect();
+        outcome.control_bytes = counts.clone().map(|counts| counts.control_bytes).collect();
+        outcome.steps = counts.clone().map(|counts| counts.steps).collect();
+        outcome.commits = counts.map(|counts| counts.commits).collect();
+        outcome.seconds = seconds(finished);
+        outcome.parameters = view
+            .peers
+            .iter()
+            .filter_map(|p| p.host.as_ref())
+            .map(|h| h.values().len())
+            .max()
+            .unwrap_or(0);
+        (outcome.arm, outcome.seed) = (self.arm.name.clone(), self.seed);
+        if let Some(learning) = world.learning() {
+            let seen = &learning.seen;
+            (outcome.lags, outcome.ages) = (seen.lags.clone(), seen.ages.clone());
+            (outcome.applied, outcome.failed) = (seen.applied, seen.failed);
+        }
+        Ok(())
+    }
+}
+
+fn seconds(time: Time) -> f64 {
+    time.as_micros() as f64 * 1e-6
+}

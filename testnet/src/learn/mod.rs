@@ -1,0 +1,33 @@
+//! Training small real models in the simulator: how good different ways to average are.
+//!
+//! ```text
+//! experiment file ──▶ every arm and seed: gossip (cores in a World) or sync (exact) ──▶ Outcome (JSON)
+//!                                                                              └──▶ table (Markdown)
+//! ```
+
+mod experiment;
+mod gossip;
+mod outcome;
+mod replica;
+mod swarm;
+mod sync;
+mod table;
+
+pub use experiment::{
+    Arm, Evaluate, Experiment, ExperimentError, Partners, Rule, Run, Staleness, Timing,
+};
+pub use outcome::{Outcome, Point, Quality};
+pub use table::table;
+
+/// Runs an arm with a seed.
+///
+/// # Errors
+/// [`ExperimentError`].
+pub fn run(experiment: &Experiment, arm: &Arm, seed: u64) -> Result<Outcome, ExperimentError> {
+    match arm.rule {
+        Rule::AllReduce => sync::run(experiment, arm, seed),
+        Rule::GossipOuter | Rule::Pairwise | Rule::PushSum | Rule::DeltaSet | Rule::Epidemic => {
+            gossip::run(experiment, arm, seed)
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! What an arm with one seed gave: curves, bytes, staleness; and how it is measured.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::swarm::Evaluator;
+
+/// One arm with one seed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// The arm.
+    pub arm: String,
+    /// The seed.
+    pub seed: u64,
+    /// Parameters of the model.
+    pub parameters: usize,
+    /// The curve, in order; the last point is after the last step, on as many samples.
+    pub points: Vec<Point>,
+    /// At the end, on all held-out samples.
+    pub last: Quality,
+    /// After the peers have settled, on as many samples as a point of the curve.
+    #[serde(default)]
+    pub settled: Option<Quality>,
+    /// Payload bytes that each peer sent: tensors, frames and all.
+    pub tensor_bytes: Vec<u64>,
+    /// Control bytes that each peer sent.
+    pub control_bytes: Vec<u64>,
+    /// Local steps of each peer.
+    pub steps: Vec<u64>,
+    /// Commits of each peer.
+    pub commits: Vec<u64>,
+    /// Exchanges, pushes or contributions applied, both ends counted, all peers.
+    pub applied: u64,
+    /// Exchanges that ended without effect, all peers.
+    pub failed: u64,
+    /// How many were applied at which clock distance of the ends, commits.
+    pub lags: BTreeMap<u64, u64>,
+    /// How many snapshots or contributions were applied at which age, commits.
+    pub ages: BTreeMap<u64, u64>,
+    /// Virtual seconds until every peer had finished.
+    pub seconds: f64,
+}
+
+/// A point of a curve.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// Training samples processed by all peers together.
+    pub samples: u64,
+    /// Virtual seconds.
+    pub seconds: f64,
+    /// Loss and agreement.
+    pub quality: Quality,
+}
+
+/// How good the swarm's weights are.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Quality {
+    /// Held-out loss of the mean of all replicas, nats per sample or token.
+    pub mean_model: f64,
+    /// Held-out loss of every peer's replica.
+    pub peers: Vec<f64>,
+    /// Accuracy of every peer's replica, in `[0, 1]`.
+    pub accuracy: Vec<f64>,
+    /// Accuracy of the mean of all replicas.
+    pub mean_accuracy: f64,
+    /// Root mean square distance of the replicas to their mean, over the norm of the mean.
+    pub distance: f64,
+}
+
+impl Quality {
+    /// Measures replicas, each `[P]`.
+    ///
+    /// # Errors
+    /// What the trainer says.
+    pub(super) fn measure(
+        evaluator: &mut Evaluator,
+        replicas: &[Vec<f32>],
+        all: bool,
+    ) -> Result<Self, String> {
+        let mean = mean(replicas);
+        let of_mean = evaluator.evaluate(&mean, all)?;
+        let mut quality = Self {
+            mean_model: of_mean.loss,
+            mean_accuracy: of_mean.accuracy,
+            distance: distance(replicas, &mean),
+            ..Self::default()
+        };
+        for (index, replica) in replicas.iter().enumerate() {
+            let same = index.checked_sub(1).and_then(|before| replicas.get(before));
+            if same.is_some_and(|before| before == replica) {
+                quality.peers.extend(quality.peers.last().copied());
+                quality.accuracy.extend(quality.accuracy.last().copied());
+                continue;
+            }
+            let evaluation = evaluator.evaluate(replica, all)?;
+            quality.peers.push(evaluation.loss);
+            quality.accuracy.push(evaluation.accuracy);
+        }
+        Ok(quality)
+    }
+
+    /// The largest loss of a peer.
+    #[must_use]
+    pub fn worst(&self) -> f64 {
+        self.peers.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+    }
+
+    /// The smallest loss of a peer.
+    #[must_use]
+    pub fn best(&self) -> f64 {
+        self.peers.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+
+    /// The median loss of the peers.
+    #[must_use]
+    pub fn median(&self) -> f64 {
+        let mut losses = self.peers.clone();
+        losses.sort_by(f64::total_cmp);
+        losses.get(losses.len() / 2).copied().unwrap_or(f64::NAN)
+    }
+
+    /// The smallest accuracy of a peer.
+    #[must_use]
+    pub fn worst_accuracy(&self) -> f64 {
+        self.accuracy.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+}
+
+fn mean(replicas: &[Vec<f32>]) -> Vec<f32> {
+    let count = replicas.len() as f64;
+    let length = replicas.first().map_or(0, Vec::len);
+    let at = |k: usize| replicas.iter().map(|replica| f64::from(replica[k])).sum::<f64>() / count;
+    (0..length).map(|k| at(k) as f32).collect()
+}
+
+/// `√((1/n) Σ ‖φ_i − φ̄‖²) / ‖φ̄‖`.
+fn distance(replicas: &[Vec<f32>], mean: &[f32]) -> f64 {
+    let squares = |replica: &Vec<f32>| -> f64 {
+        replica.iter().zip(mean).map(|(a, b)| f64::from(a - b).powi(2)).sum()
+    };
+    let total: f64 = replicas.iter().map(squares).sum();
+    let norm: f64 = mean.iter().map(|value| f64::from(*value).powi(2)).sum();
+    (total / replicas.len().max(1) as f64 / norm.max(f64::MIN_POSITIVE)).sqrt()
+}
+
+impl Outcome {
+    /// Virtual seconds after which the mean model's loss stays at or below `loss` on the curve,
+    /// between two points by a straight line; `None` if it never gets there.
+    #[must_use]
+    pub fn time_to(&self, loss: f64) -> Option<f64> {
+        let reached = |point: &Point| point.quality.mean_model <= loss;
+        let above = self.points.iter().rposition(|point| !reached(point));
+        let first = above.map_or(0, |above| above + 1);
+        let point = self.points.get(first)?;
+        let Some(before) = above.and_then(|above| self.points.get(above)) else {
+            return Some(point.seconds);
+        };
+        let (high, low) = (before.quality.mean_model, point.quality.mean_model);
+        let share = ((high - loss) / (high - low)).clamp(0.0, 1.0);
+        Some(before.seconds + share * (point.seconds - before.seconds))
+    }
+}

@@ -1,0 +1,147 @@
+//! The peers of an arm: their data, models and replicas, and whoever measures them.
+
+use dnode_protocol::Fragments;
+use dnode_trainer::{
+    Batch, BatchSource, DataConfig, DataShare, Dataset, Evaluation, Mixer, NativeConfig,
+    NativeTrainer, OuterStep, Replica, ReplicaConfig, SampleShape, Trainer,
+};
+
+use super::experiment::{Arm, Experiment, ExperimentError, Rule};
+
+/// Samples that are evaluated at a time.
+const EVALUATION_BATCH: usize = 48;
+
+/// The trainer of one peer: its shard, the initial weights that all share.
+///
+/// # Errors
+/// [`ExperimentError`] names the file or the key.
+pub(super) fn trainer(
+    experiment: &Experiment,
+    arm: &Arm,
+    seed: u64,
+    peer: u32,
+) -> Result<NativeTrainer, ExperimentError> {
+    let data = DataConfig { shards: experiment.run.peers, shard: peer, ..experiment.data.clone() };
+    let dataset = Dataset::open(&data, seed, experiment.model.context)?;
+    native(experiment, arm, seed, experiment.run.batch, Box::new(dataset))
+}
+
+fn native(
+    experiment: &Experiment,
+    arm: &Arm,
+    seed: u64,
+    batch: usize,
+    source: Box<dyn BatchSource>,
+) -> Result<NativeTrainer, ExperimentError> {
+    let config = NativeConfig {
+        model: experiment.model.clone(),
+        optimizer: experiment.optimizer(arm)?,
+        seed,
+        batch,
+        steps: experiment.run.steps,
+        threads: 1,
+    };
+    Ok(NativeTrainer::new(config, source)?)
+}
+
+/// A peer's replica as the arm has it.
+///
+/// # Errors
+/// [`ExperimentError`] names the file or the key.
+pub(super) fn replica(
+    experiment: &Experiment,
+    arm: &Arm,
+    seed: u64,
+    peer: u32,
+) -> Result<Replica, ExperimentError> {
+    let trainer = trainer(experiment, arm, seed, peer)?;
+    let codec = arm.codec().unwrap_or(dnode_protocol::frame::Codec::F32);
+    let outer = OuterStep { learning_rate: arm.outer_learning_rate, momentum: arm.outer_momentum };
+    let (mixer, outer) = match arm.rule {
+        Rule::AllReduce => (Mixer::None, Some(outer)),
+        Rule::GossipOuter => (Mixer::Exchange, Some(outer)),
+        Rule::Pairwise => (Mixer::Exchange, None),
+        Rule::PushSum => (Mixer::PushSum, Some(outer)),
+        Rule::Epidemic => (Mixer::Epidemic, Some(outer)),
+        Rule::DeltaSet => (Mixer::DeltaSet { codec, feedback: arm.error_feedback }, Some(outer)),
+    };
+    let parameters = trainer.layout().parameters();
+    let fragments = Fragments::new(parameters, arm.fragments);
+    let (key, range) = ("arm.fragments", "few enough for the model");
+    let fragments = fragments.ok_or(ExperimentError::Range { key, range })?;
+    let config = ReplicaConfig { mixer, outer, fragments, clip: None };
+    Ok(Replica::with(Box::new(trainer), config))
+}
+
+/// Measures any weights on held-out data.
+#[derive(Debug)]
+pub(super) struct Evaluator {
+    few: NativeTrainer,
+    all: NativeTrainer,
+}
+
+/// The first held-out samples alone.
+struct Limited {
+    source: Dataset,
+    samples: usize,
+}
+
+impl BatchSource for Limited {
+    fn shape(&self) -> SampleShape {
+        self.source.shape()
+    }
+
+    fn fill(&self, step: u64, micro: u64, samples: usize, batch: &mut Batch) {
+        self.source.fill(step, micro, samples, batch);
+    }
+
+    fn share(&self) -> Option<DataShare> {
+        self.source.share()
+    }
+
+    fn evaluation(&self, offset: usize, samples: usize, batch: &mut Batch) -> bool {
+        let samples = samples.min(self.evaluation_len().saturating_sub(offset));
+        samples > 0 && self.source.evaluation(offset, samples, batch)
+    }
+
+    fn evaluation_len(&self) -> usize {
+        self.source.evaluation_len().min(self.samples)
+    }
+}
+
+impl Evaluator {
+    /// An evaluator for the experiment's model and held-out data.
+    ///
+    /// # Errors
+    /// [`ExperimentError`] names the file or the key.
+    pub(super) fn new(experiment: &Experiment, seed: u64) -> Result<Self, ExperimentError> {
+        let arm = &experiment.arm[0];
+        let open = || Dataset::open(&experiment.data, seed, experiment.model.context);
+        let few = Limited { source: open()?, samples: experiment.evaluate.samples };
+        let accumulate = experiment.optimizer(arm)?.accumulate;
+        let batch = EVALUATION_BATCH * accumulate;
+        Ok(Self {
+            few: native(experiment, arm, seed, batch, Box::new(few))?,
+            all: native(experiment, arm, seed, batch, Box::new(open()?))?,
+        })
+    }
+
+    /// Loss and accuracy of `parameters`, `[P]`, on the first held-out samples or on all.
+    ///
+    /// # Errors
+    /// What the trainer says.
+    pub(super) fn evaluate(&mut self, parameters: &[f32], all: bool) -> Result<Evaluation, String> {
+        let trainer = if all { &mut self.all } else { &mut self.few };
+        let mut now = vec![0.0; parameters.len()];
+        let range = 0..parameters.len();
+        // Twice: the first displacement may be off by rounding.
+        for _ in 0..2 {
+            trainer.read(range.clone(), &mut now);
+            for (now, wanted) in now.iter_mut().zip(parameters) {
+                *now = wanted - *now;
+            }
+            trainer.displace(range.clone(), &now, 1.0);
+        }
+        trainer.evaluate().map_err(|error| error.to_string())
+    }
+}

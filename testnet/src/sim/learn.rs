@@ -1,0 +1,229 @@
+//! Trainers of real models: local steps one by one in virtual time, as the product's training thread
+//! takes them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use dnode_gossip::testing::{Bytes, Replica};
+use dnode_gossip::{Event, Input};
+use dnode_protocol::Clock;
+
+use super::world::World;
+
+/// A held commit, or one put off by an open round, lets a trainer go on to this many times its local
+/// steps, as in the product.
+const STRETCH_MAX: u64 = 4;
+/// Positions are counted in millionths of a step.
+const MICRO_STEPS: u64 = 1_000_000;
+
+/// Where replicas of real models come from.
+pub trait Fleet: std::fmt::Debug {
+    /// The replica of a peer that starts.
+    fn replica(&mut self, peer: u32) -> Box<dyn Replica>;
+
+    /// Bytes of a tensor on the wire, frames and all.
+    fn tensor_bytes(&self, numbers: &Bytes) -> u64;
+}
+
+/// How the peers of a world train real models.
+#[derive(Debug)]
+pub struct Learning {
+    /// Where replicas come from.
+    pub fleet: Box<dyn Fleet>,
+    /// Time of a local step of each peer.
+    pub step_times: Vec<Duration>,
+    /// Steps of the run.
+    pub steps: u64,
+    /// Local steps per commit of a peer of mean speed.
+    pub local_steps: u64,
+    /// Local steps per round of exchanges of such a peer.
+    pub mix_every: u64,
+    /// Whether all peers begin at the same moment, instead of within one round.
+    pub together: bool,
+    /// What was seen.
+    pub seen: Seen,
+}
+
+/// What was seen of the exchanges of all peers.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// How many exchanges were applied at which clock distance, both ends counted.
+    pub lags: BTreeMap<u64, u64>,
+    /// How many were applied at which age of the snapshot or contribution, both ends counted.
+    pub ages: BTreeMap<u64, u64>,
+    /// Applied.
+    pub applied: u64,
+    /// Ended without effect.
+    pub failed: u64,
+    /// Why a peer cannot train any more.
+    pub broken: Option<String>,
+}
+
+impl Learning {
+    pub(super) fn said(&mut self, event: &Event) {
+        let seen = &mut self.seen;
+        match event {
+            Event::Applied { lag, age, .. } => {
+                seen.applied += 1;
+                *seen.lags.entry(*lag).or_default() += 1;
+                *seen.ages.entry(*age).or_default() += 1;
+            }
+            Event::Included { age, .. } => {
+                seen.applied += 1;
+                *seen.ages.entry(*age).or_default() += 1;
+            }
+            Event::Failed { .. } => seen.failed += 1,
+            Event::PeerUp(_)
+            | Event::PeerDown(_)
+            | Event::Suspected(_)
+            | Event::Demoted(_)
+            | Event::Restored(_)
+            | Event::Undone { .. }
+            | Event::Undecided { .. }
+            | Event::Deadline { .. }
+            | Event::Held { .. }
+            | Event::CatchUpStarted { .. }
+            | Event::CatchUpDone { .. }
+            | Event::Offended { .. } => {}
+        }
+    }
+}
+
+/// Where the local steps of a peer stand.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Course {
+    /// Local steps done; names the next batch.
+    index: u64,
+    /// Position in the run, millionths of a step.
+    micro_steps: u64,
+    /// What does not yet make a whole millionth.
+    carried: u64,
+    /// Local steps per commit in force, 0 before the first.
+    local_steps: u64,
+    since_commit: u64,
+    since_round: u64,
+    /// Whether a step is under way.
+    stepping: bool,
+    /// The replica's clock as this course knows it.
+    clock: Clock,
+}
+
+impl Course {
+    const fn position(&self) -> u64 {
+        self.micro_steps / MICRO_STEPS
+    }
+
+    /// A step is done: a commit's steps carry the position by the run's local steps, whatever their
+    /// number.
+    fn advance(&mut self, reference: u64) {
+        let length = reference * MICRO_STEPS;
+        self.carried += length % self.local_steps;
+        self.micro_steps += length / self.local_steps + self.carried / self.local_steps;
+        self.carried %= self.local_steps;
+        (self.index, self.since_commit) = (self.index + 1, self.since_commit + 1);
+        self.since_round += 1;
+    }
+
+    /// Takes note of the pace and of a clock that was adopted from a donor.
+    fn follow(&mut self, local_steps: u64, clock: Clock, learning: &Learning) {
+        if local_steps != self.local_steps {
+            (self.local_steps, self.carried) = (local_steps.max(1), 0);
+        }
+        if clock != self.clock {
+            let reached = clock.0.saturating_mul(learning.local_steps).min(learning.steps);
+            self.micro_steps = self.micro_steps.max(reached * MICRO_STEPS);
+            (self.since_commit, self.since_round, self.clock) = (0, 0, clock);
+        }
+    }
+}
+
+impl World {
+    /// What trains real models here, if anything does.
+    #[must_use]
+    pub const fn learning(&self) -> Option<&Learning> {
+        self.learning.as_ref()
+    }
+
+    /// The time within which a peer that starts begins its first round.
+    pub(super) fn first_round(&mut self, peer: u32) -> Duration {
+        match &self.learning {
+            Some(learning) if learning.together => Duration::ZERO,
+            Some(learning) => {
+                let steps = u32::try_from(learning.local_steps).unwrap_or(u32::MAX);
+                learning.step_times[peer as usize] * steps
+            }
+            None => self.round_interval(peer),
+        }
+    }
+
+    /// Every peer begins a round of exchanges, as peers do that have finished.
+    pub fn exchange_once(&mut self) {
+        for peer in 0..self.scenario.peers {
+            let sim = &mut self.peers[peer as usize];
+            if let Some(host) = sim.host.as_mut()
+                && !sim.round_open
+            {
+                sim.round_open = true;
+                host.handle(Input::RoundDue, self.now);
+            }
+            self.settle(peer);
+        }
+    }
+
+    /// A local step is done, or what kept the trainer from one is over: a commit and a round if they
+    /// are due, and the next step.
+    pub(super) fn local_step(&mut self, peer: u32) {
+        let now = self.now;
+        let Some(learning) = &mut self.learning else { return };
+        let sim = &mut self.peers[peer as usize];
+        let Some(host) = sim.host.as_mut() else { return };
+        let step_time = learning.step_times[peer as usize];
+        let course = &mut sim.course;
+        course.follow(host.local_steps, host.clock, learning);
+        if std::mem::take(&mut course.stepping) {
+            if let Err(broken) = host.replica.train(course.index, course.position()) {
+                learning.seen.broken.get_or_insert(broken);
+            }
+            course.advance(learning.local_steps);
+            sim.counts.steps += 1;
+        }
+        let ended = course.position() >= learning.steps;
+        let longest = STRETCH_MAX * course.local_steps;
+        let must = ended && course.since_commit > 0 || course.since_commit >= longest;
+        let due = must || course.since_commit >= course.local_steps && !sim.round_open;
+        if due && host.training {
+            if host.clock < host.limit {
+                host.commit_after(0.0, step_time, now);
+                (course.since_commit, course.clock) = (0, host.clock);
+                (sim.said, sim.held_since) = (None, None);
+                sim.counts.commits += 1;
+            } else if must {
+                if sim.said != Some(host.clock) {
+                    host.commit_after(0.0, step_time, now);
+                    sim.said = Some(host.clock);
+                }
+                sim.blocked = true;
+                return;
+            }
+        }
+        if !host.training {
+            sim.blocked = true;
+            return;
+        }
+        let every = learning.mix_every * course.local_steps / learning.local_steps;
+        if course.since_round >= every.max(1) {
+            course.since_round = 0;
+            if !sim.round_open {
+                sim.round_open = true;
+                sim.counts.rounds += 1;
+                host.handle(Input::RoundDue, now);
+            }
+        }
+        if ended {
+            sim.finished = true;
+            return host.handle(Input::Finished, now);
+        }
+        course.stepping = true;
+        self.schedule_tick(peer, step_time);
+    }
+}

@@ -1,0 +1,103 @@
+//! Training small real models in the simulator: repeatable, equal to DiLoCo where theory says so,
+//! and every way to average learns.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+use dnode_testnet::learn::{Experiment, Outcome, run, table};
+
+const TINY: &str = include_str!("../experiments/tiny.toml");
+
+fn experiment(text: &str) -> Experiment {
+    Experiment::parse(text, None).unwrap()
+}
+
+fn outcome(experiment: &Experiment, arm: &str, seed: u64) -> Outcome {
+    let arm = experiment.arm.iter().find(|candidate| candidate.name == arm).unwrap();
+    run(experiment, arm, seed).unwrap()
+}
+
+#[test]
+fn the_same_seed_gives_the_same_outcome_and_another_does_not() {
+    let mut experiment = experiment(TINY);
+    experiment.run.steps = 60;
+    for arm in ["diloco", "gossip-outer-int4", "delta-set-int2", "push-sum"] {
+        let first = outcome(&experiment, arm, 7);
+        assert_eq!(first, outcome(&experiment, arm, 7), "{arm}");
+        assert_ne!(first.last, outcome(&experiment, arm, 8).last, "{arm}");
+    }
+}
+
+/// I4 of the design: in lock step and without a lossy code, a replica that sums everybody's outer
+/// steps is DiLoCo's.
+#[test]
+fn in_lock_step_the_sum_of_contributions_is_diloco() {
+    let mut experiment = experiment(TINY);
+    experiment.run.steps = 60;
+    experiment.evaluate.every = 20;
+    let time = &mut experiment.time;
+    (time.together, time.delay_us, time.work_us) = (true, 1_000, 100);
+    let set = outcome(&experiment, "delta-set-f32", 3);
+    let sync = outcome(&experiment, "diloco", 3);
+    assert_eq!(set.commits, sync.commits);
+    assert!(set.last.distance < 1e-9, "replicas are equal: {}", set.last.distance);
+    let ends = [(&set.last, &sync.last)];
+    let points = set.points.iter().zip(&sync.points).skip(2);
+    for (own, other) in points.map(|(a, b)| (&a.quality, &b.quality)).chain(ends) {
+        let gap = (own.mean_model / other.mean_model - 1.0).abs();
+        assert!(gap < 1e-4, "{} and {}", own.mean_model, other.mean_model);
+    }
+}
+
+#[test]
+fn every_way_to_average_learns_and_sends_what_its_code_takes() {
+    let experiment = experiment(TINY);
+    let outcomes: Vec<Outcome> =
+        experiment.arm.iter().map(|arm| run(&experiment, arm, 1).unwrap()).collect();
+    for outcome in &outcomes {
+        let before = &outcome.points[0].quality;
+        assert!(outcome.last.worst() < 0.8 * before.worst(), "{outcome:?}");
+        assert!(outcome.last.worst_accuracy() > 0.7, "{outcome:?}");
+        assert!(outcome.steps.iter().all(|steps| *steps == experiment.run.steps), "{outcome:?}");
+    }
+    let bytes = |name: &str| {
+        let outcome = outcomes.iter().find(|outcome| outcome.arm == name).unwrap();
+        outcome.tensor_bytes.iter().sum::<u64>()
+    };
+    assert!(bytes("gossip-outer-int4") < bytes("gossip-outer-f32") / 4);
+    assert!(bytes("delta-set-int2") < bytes("delta-set-f32") / 8);
+    let text = table(&experiment, &outcomes);
+    assert_eq!(text.lines().count(), 2 + outcomes.len(), "{text}");
+}
+
+#[test]
+fn a_slow_peer_does_fewer_local_steps_and_holds_up_nobody() {
+    let mut experiment = experiment(TINY);
+    experiment.time.factors = vec![4.0];
+    experiment.time.together = true;
+    let gossip = outcome(&experiment, "gossip-outer-int4", 1);
+    let sync = outcome(&experiment, "diloco", 1);
+    assert!(2 * gossip.steps[0] < gossip.steps[1], "{:?}", gossip.steps);
+    assert!(2.0 * gossip.seconds < sync.seconds, "{} s, {} s", gossip.seconds, sync.seconds);
+}
+
+#[test]
+fn what_is_wrong_in_a_file_is_named() {
+    for (from, to, want) in [
+        ("peers = 8", "peers = 1", "run.peers must be 2 to 64"),
+        ("codec = \"int4\"", "codec = \"int3\"", "arm.codec must be one of f32 to top-k"),
+        ("kind = \"adamw\"", "kind = \"adamw\"\nlr = 1.0", "lr"),
+        ("rule = \"push-sum\"", "rule = \"pushsum\"", "pushsum"),
+    ] {
+        let error = Experiment::parse(&TINY.replace(from, to), None).unwrap_err().to_string();
+        assert!(error.contains(want), "{error}");
+    }
+}
+
+#[test]
+fn every_experiment_file_is_legal() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
+    let files = std::fs::read_dir(folder).unwrap();
+    let texts = files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
+    let arms: Vec<usize> = texts.map(|text| experiment(&text).arm.len()).collect();
+    assert!(arms.len() >= 4, "{arms:?}");
+}
