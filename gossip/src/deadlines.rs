@@ -22,6 +22,10 @@ const GATE_ROUNDS: u32 = 2;
 /// Shortest and longest gate. A wait below a second is noise; nobody waits longer than a minute for
 /// one peer.
 const GATE_LIMITS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
+/// A finished peer stays this many times as long as the slowest seems to need.
+const GRACE_FACTOR: u32 = 2;
+/// Shortest and longest such stay: an exchange under way, and a night's patience for nobody.
+const GRACE_LIMITS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(600));
 /// A deadline that has changed by less than this factor is not reported again.
 const REPORTED_CHANGE: f64 = 1.5;
 
@@ -77,10 +81,31 @@ impl Gossip {
     #[must_use]
     pub fn gate_timeout(&self) -> Duration {
         self.config.gate_timeout.unwrap_or_else(|| {
-            let steps = u32::try_from(self.local_steps).unwrap_or(u32::MAX);
-            let round = self.step_time.saturating_mul(steps);
+            let round = round_time(self.step_time, self.local_steps);
             round.saturating_mul(GATE_ROUNDS).clamp(GATE_LIMITS.0, GATE_LIMITS.1)
         })
+    }
+
+    /// How long a peer that has done its last step should stay for the slower ones: twice what the
+    /// slowest counting neighbour needs for its commits behind at measured step times, within
+    /// limits.
+    #[must_use]
+    pub fn grace(&self) -> Duration {
+        let own = round_time(self.step_time, self.local_steps);
+        let needed =
+            self.members.iter().filter(|(_, member)| member.counts()).map(|(_, member)| {
+                let behind =
+                    self.clock.ahead_of(member.clock.unwrap_or_default()).saturating_add(1);
+                // Balanced rounds take the same time everywhere.
+                let round = if self.config.pace.balance {
+                    own
+                } else {
+                    round_time(member.step_time, self.config.pace.local_steps)
+                };
+                round.saturating_mul(u32::try_from(behind).unwrap_or(u32::MAX))
+            });
+        let longest = needed.max().unwrap_or_default();
+        longest.saturating_mul(GRACE_FACTOR).clamp(GRACE_LIMITS.0, GRACE_LIMITS.1)
     }
 
     /// When the gate of the present hold ends; never under the policy that waits.
@@ -133,6 +158,11 @@ impl Gossip {
         let (name, peer) = key;
         self.event(Event::Deadline { name, peer, value, why });
     }
+}
+
+/// Time that so many steps take.
+fn round_time(step: Duration, steps: u64) -> Duration {
+    step.saturating_mul(u32::try_from(steps).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]

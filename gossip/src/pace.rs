@@ -7,9 +7,11 @@ use crate::{Member, Output, Standing};
 
 /// Most local steps a round may have, in reference rounds (algorithms §2.1: `H_max`).
 const STRETCH_MAX: u64 = 4;
-/// Relative change of the local steps below which nothing changes: speeds are measured with noise,
-/// and peers of one speed should do the same number.
-const TOLERANCE: f64 = 0.25;
+/// Ratio of the fastest to the slowest speed up to which all count as equal: speeds are measured with
+/// noise, and peers of one speed should do the same number of steps.
+const EQUAL_MAX: f64 = 1.5;
+/// Relative change of the local steps below which nothing changes.
+const HYSTERESIS: f64 = 0.1;
 /// Most samples in one commit of one peer that are told as its mass.
 const MASS_MAX: u64 = 1 << 24;
 
@@ -43,9 +45,11 @@ impl Pace {
     #[must_use]
     pub fn steps(&self, own: f64, others: impl Iterator<Item = f64>) -> u64 {
         let (mut sum, mut count) = (own, 1.0);
+        let (mut slowest, mut fastest) = (own, own);
         for speed in others.filter(|speed| *speed > 0.0) {
             sum += speed;
             count += 1.0;
+            (slowest, fastest) = (slowest.min(speed), fastest.max(speed));
         }
         if !self.balance || own <= 0.0 {
             return self.local_steps;
@@ -57,8 +61,8 @@ impl Pace {
             0 => reference * share * count,
             target => target as f64 * share / batch,
         };
-        let near = self.global_batch == 0 && (steps - reference).abs() <= TOLERANCE * reference;
-        let steps = if near { reference } else { steps };
+        let equal = self.global_batch == 0 && fastest <= EQUAL_MAX * slowest;
+        let steps = if equal { reference } else { steps };
         (steps.round() as u64).clamp(1, STRETCH_MAX * self.local_steps)
     }
 }
@@ -100,7 +104,7 @@ impl Gossip {
         let steps = pace.steps(speed(self.step_time, pace.batch), others);
         let change = (steps as f64 - self.local_steps as f64).abs();
         let returns = steps == pace.local_steps && steps != self.local_steps;
-        if returns || change > TOLERANCE * self.local_steps as f64 {
+        if returns || change > HYSTERESIS * self.local_steps as f64 {
             self.local_steps = steps;
             self.output(Output::Pace { local_steps: steps });
         }

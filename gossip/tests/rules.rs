@@ -359,3 +359,22 @@ fn a_slow_peer_is_told_to_do_fewer_steps_and_the_fast_ones_a_few_more() {
     let steps: Vec<u64> = room.hosts.iter().map(|host| host.local_steps).collect();
     assert_eq!(steps, [30, 30, 30, 7]);
 }
+
+#[test]
+fn a_finished_peer_stays_as_long_as_the_slowest_needs_twice() {
+    let pace = Pace { local_steps: 100, batch: 1, ..Pace::default() };
+    let config = Config { pace, ..Config::default() };
+    let mut room = Room::new(ToyRule::Exchange, &config, 2, 1);
+    let step = Duration::from_millis(50);
+    for (host, commits) in [(0, 4), (1, 1)] {
+        for _ in 0..commits {
+            room.hosts[host].commit_after(0.0, step, room.now);
+            room.settle(host);
+        }
+    }
+    room.run_for(SECOND);
+    // Three commits behind and one under way, of 100 steps of 50 ms each, twice.
+    assert_eq!(room.hosts[0].core.grace(), Duration::from_secs(40));
+    assert_eq!(room.hosts[1].core.grace(), Duration::from_secs(10));
+    assert_eq!(room.hosts[0].core.gate_timeout(), Duration::from_secs(10));
+}

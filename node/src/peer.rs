@@ -25,9 +25,6 @@ use crate::training::{Commits, MICRO_STEPS, Plan, Position, TrainingThread};
 const CHECKPOINTS: &str = "checkpoints";
 /// Threads for network and loop: the cores belong to the trainer.
 const NETWORK_THREADS: usize = 2;
-/// Longest stay after the last step when the configuration leaves it to the program.
-const LINGER: Duration = Duration::from_secs(60);
-
 /// How to take part in a run.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -300,7 +297,7 @@ fn terms(config: &Config, incarnation: u64) -> Terms {
         exchanges: exchanges(config.gossip.rule),
         world,
         incarnation,
-        linger: config.node.linger.unwrap_or(LINGER),
+        linger: config.node.linger,
     }
 }
 

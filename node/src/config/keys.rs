@@ -312,7 +312,7 @@ pub const KEYS: &[Key] = &[
         Kind::WordOrDuration("auto", 0, 86_400_000),
         "\"auto\"",
         "",
-        "longest stay after the last step, for the slower peers; \"auto\" is a minute",
+        "longest stay after the last step, for the slower peers; \"auto\" is twice what the slowest needs as measured",
     ),
     key("node.threads", Kind::Integer(1, 1024), "1", "threads", "threads for the arithmetic"),
     key("node.log_format", Kind::Choice(&["human", "json"]), "\"human\"", "", "form of the log on standard error"),

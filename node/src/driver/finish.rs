@@ -110,7 +110,12 @@ impl Driver {
     }
 
     pub(super) fn steps_done(&mut self) {
-        let until = Instant::now() + self.terms.linger;
+        let linger = self.terms.linger.unwrap_or_else(|| {
+            let grace = self.core.grace();
+            tracing::info!(?grace, "longest stay: twice what the slowest peer needs as measured");
+            grace
+        });
+        let until = Instant::now() + linger;
         self.stage = Stage::Settling { until, goal: None, next_round: Some(Instant::now()) };
         self.journal.steps_done();
         self.feed(Input::Finished);

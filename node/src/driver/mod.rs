@@ -89,8 +89,8 @@ pub(crate) struct Terms {
     pub(crate) world: usize,
     /// Which start of this process it is.
     pub(crate) incarnation: u64,
-    /// Longest wait for slower peers after the last step.
-    pub(crate) linger: Duration,
+    /// Longest wait for slower peers after the last step; `None` follows their measured speed.
+    pub(crate) linger: Option<Duration>,
 }
 
 /// The loop's state.
