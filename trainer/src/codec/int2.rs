@@ -7,7 +7,9 @@
 
 use dnode_protocol::frame::{Codec, INT2_BLOCK_ELEMENTS};
 
-use super::{decode_blocks, encode_blocks, magnitude_bits, put_word, split_word, vectorized};
+use super::{
+    decode_blocks, encode_blocks, fetch_ahead, magnitude_bits, put_word, split_word, vectorized,
+};
 
 const BLOCK_BYTES: usize = Codec::Int2.payload_bytes(INT2_BLOCK_ELEMENTS);
 /// Sums kept side by side; their number decides the order of the sums, and with it the bits.
@@ -55,10 +57,10 @@ impl Levels {
     /// Fits them to the magnitudes of `values`; not finite if one of those is not.
     #[inline(always)]
     pub(super) fn fit(values: &[f32]) -> Self {
-        let [sum, ..] = lane_sums(values, |magnitude| [magnitude, 0.0, 0.0]);
+        let [sum, ..] = lane_sums::<true>(values, |magnitude| [magnitude, 0.0, 0.0]);
         let threshold = sum / values.len() as f32;
         // Not `sum − high`: a single large element would leave nothing of the others. NaN is low.
-        let [low, high, count] = lane_sums(values, |magnitude| {
+        let [low, high, count] = lane_sums::<false>(values, |magnitude| {
             let above = magnitude > threshold;
             if above { [0.0, magnitude, 1.0] } else { [magnitude, 0.0, 0.0] }
         });
@@ -95,12 +97,15 @@ pub(super) fn number(code: u32, [low, high]: [u32; 2]) -> f32 {
     f32::from_bits(magnitude ^ (code << 31))
 }
 
-/// `Σ f(|x|)` of three terms, lane by lane.
+/// `Σ f(|x|)` of three terms, lane by lane. `FIRST`: nobody has read these values yet.
 #[inline(always)]
-fn lane_sums(values: &[f32], terms: impl Fn(f32) -> [f32; 3]) -> [f32; 3] {
+fn lane_sums<const FIRST: bool>(values: &[f32], terms: impl Fn(f32) -> [f32; 3]) -> [f32; 3] {
     let mut lanes = [[0.0_f32; LANES]; 3];
     let (rows, rest) = values.as_chunks::<LANES>();
     for row in rows {
+        if FIRST {
+            fetch_ahead(row);
+        }
         for (lane, &value) in row.iter().enumerate() {
             let terms = terms(f32::from_bits(magnitude_bits(value)));
             lanes[0][lane] += terms[0];

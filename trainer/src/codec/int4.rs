@@ -8,8 +8,8 @@
 use dnode_protocol::frame::{BLOCK_ELEMENTS, Codec};
 
 use super::{
-    ROUND, codes_per_unit, decode_blocks, encode_blocks, largest_magnitude, put_word, split_word,
-    vectorized,
+    ROUND, codes_per_unit, decode_blocks, encode_blocks, fetch_ahead, largest_magnitude, put_word,
+    split_word, vectorized,
 };
 
 const TOP: f32 = 7.0;
@@ -53,6 +53,7 @@ fn code(value: f32, factor: f32) -> u8 {
 
 #[inline(always)]
 fn encode_block(values: &[f32], bytes: &mut [u8]) {
+    fetch_ahead(values);
     let most = largest_magnitude(values);
     let codes = put_word(bytes, most.to_le_bytes());
     let factor = codes_per_unit(TOP, most);

@@ -7,8 +7,8 @@
 use dnode_protocol::frame::{BLOCK_ELEMENTS, Codec};
 
 use super::{
-    ROUND, codes_per_unit, decode_blocks, encode_blocks, largest_magnitude, put_word, split_word,
-    vectorized,
+    ROUND, codes_per_unit, decode_blocks, encode_blocks, fetch_ahead, largest_magnitude, put_word,
+    split_word, vectorized,
 };
 
 const TOP: f32 = 127.0;
@@ -44,6 +44,7 @@ pub(super) fn decode(bytes: &[u8], out: &mut [f32]) {
 
 #[inline(always)]
 fn encode_block(values: &[f32], bytes: &mut [u8]) {
+    fetch_ahead(values);
     let most = largest_magnitude(values);
     let codes = put_word(bytes, most.to_le_bytes());
     let factor = codes_per_unit(TOP, most);

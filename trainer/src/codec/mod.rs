@@ -32,7 +32,7 @@ pub use feedback::Feedback;
 pub use integer::{decode_i64, decode_running, encode_i64, encode_running};
 pub use modular::{decode_modular, encode_modular};
 
-use crate::kernel::{reduce, vectorized};
+use crate::kernel::{fetch_ahead, reduce, vectorized};
 
 /// Added to a number of magnitude under 2²², rounds it to the nearest integer, ties to even; the
 /// low bits of the sum are then the integer in two's complement.
@@ -42,7 +42,7 @@ const ROUND: f32 = 12_582_912.0;
 const TINY: f32 = f32::from_bits((127 - 100) << 23);
 
 /// Most elements that [`decode_displace`] decodes at a time: they stay in the first cache.
-const PIECE_ELEMENTS: usize = TOP_K_CHUNK_ELEMENTS;
+const PIECE_ELEMENTS: usize = INT2_BLOCK_ELEMENTS;
 
 /// A tensor as it travels.
 #[derive(Clone, Debug, PartialEq)]
@@ -141,10 +141,14 @@ pub fn decode_displace(
     let codec = encoded.codec;
     let mut buffer = [0.0; PIECE_ELEMENTS];
     let mut rest = &encoded.bytes[..];
-    let elements = if codec == Codec::TopK { PIECE_ELEMENTS } else { INT2_BLOCK_ELEMENTS };
+    let elements = if codec == Codec::TopK { TOP_K_CHUNK_ELEMENTS } else { PIECE_ELEMENTS };
     for target in target.chunks_mut(elements) {
         let (bytes, behind) = rest.split_at(codec.payload_bytes(target.len()));
         rest = behind;
+        if codec == Codec::TopK {
+            top_k::displace(bytes, weight, target)?;
+            continue;
+        }
         let piece = &mut buffer[..target.len()];
         decode_slice(codec, bytes, piece)?;
         reduce::add_scaled(target, piece, weight);

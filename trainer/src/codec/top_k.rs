@@ -10,20 +10,30 @@ use dnode_protocol::frame::{
 };
 
 use super::int2::{Levels, number};
-use super::{CodecError, magnitude_bits, vectorized};
+use super::{CodecError, fetch_ahead, magnitude_bits, reduce, vectorized};
 
 const CHUNK_BYTES: usize = Codec::TopK.payload_bytes(TOP_K_CHUNK_ELEMENTS);
-/// Elements whose largest one is looked at first.
-const GROUP: usize = 32;
-const GROUPS: usize = TOP_K_CHUNK_ELEMENTS / GROUP;
+/// Columns of a chunk whose largest elements are looked at first.
+const COLUMNS: usize = 128;
+/// Elements whose comparisons make one word.
+const WORD: usize = u64::BITS as usize;
 /// Most entries of a chunk.
 const ENTRIES: usize = TOP_K_CHUNK_ELEMENTS / TOP_K_ONE_IN;
 /// Bits of a position.
 const POSITION_BITS: usize = TOP_K_ENTRY_BITS - 2;
+/// Four entries are seven bytes.
+const GROUP: usize = 4;
+const GROUP_BYTES: usize = GROUP * TOP_K_ENTRY_BITS / 8;
 /// Magnitudes compared at a time.
 const LANES: usize = 16;
+/// Elements moved between two requests for memory.
+const ROW: usize = 64;
+/// Columns more than wanted at which the first search ends.
+const SLACK: u32 = 4;
+/// Positions written at a time, whether there are so many or not.
+const BURST: usize = 4;
 
-const _: () = assert!(GROUPS >= ENTRIES, "the largest of the groups bound the entries");
+const _: () = assert!(COLUMNS >= ENTRIES, "the largest of the columns bound the entries");
 const _: () = assert!(TOP_K_CHUNK_ELEMENTS == 1 << POSITION_BITS);
 
 pub(super) fn encode(values: &[f32], bytes: &mut [u8]) {
@@ -31,9 +41,18 @@ pub(super) fn encode(values: &[f32], bytes: &mut [u8]) {
         #[inline(always)]
         || {
             let mut search = Search::new();
-            let chunks = values.chunks(TOP_K_CHUNK_ELEMENTS);
-            for (values, bytes) in chunks.zip(bytes.chunks_mut(CHUNK_BYTES)) {
-                search.encode(values, bytes);
+            let (chunks, rest) = values.as_chunks::<TOP_K_CHUNK_ELEMENTS>();
+            // The chunk at the end can take as many bytes as a full one.
+            let (codes, codes_rest) = bytes.split_at_mut(chunks.len() * CHUNK_BYTES);
+            let (codes, _) = codes.as_chunks_mut::<CHUNK_BYTES>();
+            for (values, code) in chunks.iter().zip(codes) {
+                search.encode(values, ENTRIES, code);
+            }
+            if !rest.is_empty() {
+                // Zeros behind all others: they are the last to be taken.
+                let mut chunk = [0.0; TOP_K_CHUNK_ELEMENTS];
+                chunk[..rest.len()].copy_from_slice(rest);
+                search.encode(&chunk, top_k_entries(rest.len()), codes_rest);
             }
         },
     );
@@ -43,129 +62,221 @@ pub(super) fn decode(bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
     out.fill(0.0);
     let chunks = out.chunks_mut(TOP_K_CHUNK_ELEMENTS);
     for (out, bytes) in chunks.zip(bytes.chunks(CHUNK_BYTES)) {
-        let (levels, entries) = Levels::read(bytes);
-        let count = top_k_entries(out.len());
-        // Four entries are seven bytes.
-        for (group, bytes) in entries.chunks(7).enumerate() {
-            let mut word = [0; 8];
-            word[..bytes.len()].copy_from_slice(bytes);
-            let word = u64::from_le_bytes(word);
-            for entry in 0..4.min(count - 4 * group) {
-                let entry = (word >> (entry * TOP_K_ENTRY_BITS)) as u32;
-                let position = (entry & 0xfff) as usize;
-                let elements = out.len();
-                let place =
-                    out.get_mut(position).ok_or(CodecError::Position { position, elements })?;
-                *place = number(entry >> POSITION_BITS, levels);
-            }
+        let mut entries = [(0, 0.0); ENTRIES];
+        for &mut (position, value) in read_entries(bytes, out.len(), &mut entries)? {
+            out[position] = value;
         }
     }
     Ok(())
 }
 
+/// `target ← target + weight · decoded`, one chunk.
+pub(super) fn displace(bytes: &[u8], weight: f32, target: &mut [f32]) -> Result<(), CodecError> {
+    let mut entries = [(0, 0.0); ENTRIES];
+    let entries = read_entries(bytes, target.len(), &mut entries)?;
+    let mut moves = true;
+    for (_, value) in &mut *entries {
+        *value *= weight;
+        moves &= *value != 0.0;
+    }
+    let nothing = weight * 0.0;
+    let ascending = entries.is_sorted_by(|(a, _), (b, _)| a < b);
+    if !(moves && ascending && nothing == 0.0) {
+        // An element that is named twice is that of the last entry, and zeros have signs.
+        let mut sums = [nothing; TOP_K_CHUNK_ELEMENTS];
+        for &mut (position, value) in entries {
+            sums[position] = value;
+        }
+        reduce::add_scaled(target, &sums[..target.len()], 1.0);
+        return Ok(());
+    }
+    vectorized(
+        #[inline(always)]
+        || {
+            for row in target.chunks_mut(ROW) {
+                fetch_ahead(row);
+                for value in row {
+                    *value += nothing;
+                }
+            }
+        },
+    );
+    for &mut (position, value) in entries {
+        target[position] += value;
+    }
+    Ok(())
+}
+
+/// Positions and numbers of a chunk of so many elements; all positions are in it.
+#[inline(always)]
+fn read_entries<'a>(
+    bytes: &[u8],
+    elements: usize,
+    entries: &'a mut [(usize, f32); ENTRIES],
+) -> Result<&'a mut [(usize, f32)], CodecError> {
+    let (levels, codes) = Levels::read(bytes);
+    let entries = &mut entries[..top_k_entries(elements)];
+    let mut last = 0;
+    for (entries, bytes) in entries.chunks_mut(GROUP).zip(codes.chunks(GROUP_BYTES)) {
+        let mut word = [0; 8];
+        if let Some(bytes) = bytes.as_array::<GROUP_BYTES>() {
+            word[..GROUP_BYTES].copy_from_slice(bytes);
+        } else {
+            word[..bytes.len()].copy_from_slice(bytes);
+        }
+        let word = u64::from_le_bytes(word);
+        for (index, entry) in entries.iter_mut().enumerate() {
+            let code = (word >> (index * TOP_K_ENTRY_BITS)) as u32;
+            let position = (code & 0xfff) as usize;
+            last = last.max(position);
+            *entry = (position, number(code >> POSITION_BITS, levels));
+        }
+    }
+    if last < elements {
+        Ok(entries)
+    } else {
+        Err(CodecError::Position { position: last, elements })
+    }
+}
+
 /// Room for the search of one chunk.
 struct Search {
-    /// Magnitudes that may belong to the largest, as bits, and their positions.
+    /// Positions of elements that may belong to the largest, in order.
+    positions: [u16; TOP_K_CHUNK_ELEMENTS + WORD + BURST],
+    /// Their magnitudes as bits; behind them as many zeros as fill a row.
     magnitudes: [u32; TOP_K_CHUNK_ELEMENTS + LANES],
-    positions: [u16; TOP_K_CHUNK_ELEMENTS],
 }
 
 impl Search {
     const fn new() -> Self {
-        Self { magnitudes: [0; TOP_K_CHUNK_ELEMENTS + LANES], positions: [0; TOP_K_CHUNK_ELEMENTS] }
+        Self {
+            positions: [0; TOP_K_CHUNK_ELEMENTS + WORD + BURST],
+            magnitudes: [0; TOP_K_CHUNK_ELEMENTS + LANES],
+        }
     }
 
     #[inline(always)]
-    fn encode(&mut self, values: &[f32], bytes: &mut [u8]) {
-        let wanted = top_k_entries(values.len());
-        let candidates = self.collect(values, wanted);
-        let mut chosen = [(0, 0.0); ENTRIES];
-        let chosen = &mut chosen[..wanted];
-        self.choose(candidates, values, chosen);
+    fn encode(&mut self, values: &[f32; TOP_K_CHUNK_ELEMENTS], wanted: usize, bytes: &mut [u8]) {
+        let bounds = bounds(values, wanted);
+        let candidates = self.collect(values, bounds.0);
+        let mut chosen = [0_u16; 2 * ENTRIES];
+        self.choose(candidates, bounds, wanted, &mut chosen);
         let mut numbers = [0.0; ENTRIES];
-        for (number, (_, value)) in numbers.iter_mut().zip(&*chosen) {
-            *number = *value;
+        for (number, &position) in numbers.iter_mut().zip(&chosen) {
+            *number = values[usize::from(position) % TOP_K_CHUNK_ELEMENTS];
         }
         let levels = Levels::fit(&numbers[..wanted]);
-        let entries = levels.put(bytes);
-        for (bytes, chosen) in entries.chunks_mut(7).zip(chosen.chunks(4)) {
-            let mut word = 0;
-            for (index, &(position, value)) in chosen.iter().enumerate() {
-                let entry = u64::from(position) | u64::from(levels.code(value)) << POSITION_BITS;
-                word |= entry << (index * TOP_K_ENTRY_BITS);
+        let codes = levels.put(bytes);
+        let mut entries = [0_u64; ENTRIES];
+        for ((entry, &position), &value) in entries[..wanted].iter_mut().zip(&chosen).zip(&numbers)
+        {
+            *entry = u64::from(position) | (u64::from(levels.code(value)) << POSITION_BITS);
+        }
+        let (groups, _) = entries.as_chunks::<GROUP>();
+        for (bytes, [a, b, c, d]) in codes.chunks_mut(GROUP_BYTES).zip(groups) {
+            let word = a | (b << TOP_K_ENTRY_BITS) | (c << (2 * TOP_K_ENTRY_BITS));
+            let word = (word | (d << (3 * TOP_K_ENTRY_BITS))).to_le_bytes();
+            if let Some(bytes) = bytes.as_mut_array::<GROUP_BYTES>() {
+                bytes.copy_from_slice(&word[..GROUP_BYTES]);
+            } else {
+                bytes.copy_from_slice(&word[..bytes.len()]);
             }
-            bytes.copy_from_slice(&word.to_le_bytes()[..bytes.len()]);
         }
     }
 
-    /// Collects what may belong to the `wanted` largest, in order; its number.
+    /// Collects the elements of at least this magnitude, in order; how many there are.
     #[inline(always)]
-    fn collect(&mut self, values: &[f32], wanted: usize) -> usize {
+    fn collect(&mut self, values: &[f32; TOP_K_CHUNK_ELEMENTS], least: u32) -> usize {
         let mut found = 0;
-        if let Some(values) = values.as_array::<TOP_K_CHUNK_ELEMENTS>() {
-            let (groups, _) = values.as_chunks::<GROUP>();
-            let mut largest = [0; GROUPS];
-            for (largest, group) in largest.iter_mut().zip(groups) {
-                *largest = group.iter().fold(0, |most, &v| magnitude_bits(v).max(most));
-            }
-            // So many groups have an element of at least this size, so the wanted ones do too.
-            let least = at_least(&largest, wanted, 15);
-            for (index, (&largest, group)) in largest.iter().zip(groups).enumerate() {
-                if largest >= least {
-                    found = self.keep(group, index * GROUP, least, found);
+        let (rows, _) = values.as_chunks::<WORD>();
+        for (row, values) in rows.iter().enumerate() {
+            let mut word = reached(values, least);
+            let count = word.count_ones() as usize;
+            // Nobody can foresee how many there are: a few are always written, and some are void.
+            let mut next = found;
+            loop {
+                let place: &mut [u16; BURST] =
+                    self.positions[next..].first_chunk_mut().expect("there is room behind all");
+                for place in place {
+                    *place = (row * WORD) as u16 + word.trailing_zeros() as u16;
+                    word &= word.wrapping_sub(1);
+                }
+                next += BURST;
+                if word == 0 {
+                    break;
                 }
             }
-        } else {
-            found = self.keep(values, 0, 0, 0);
+            found += count;
+        }
+        for (magnitude, &position) in self.magnitudes[..found].iter_mut().zip(&self.positions) {
+            *magnitude = magnitude_bits(values[usize::from(position) % TOP_K_CHUNK_ELEMENTS]);
         }
         self.magnitudes[found..found + LANES].fill(0);
         found
     }
 
-    /// Appends the elements of at least this magnitude; how many there are then.
+    /// The positions of the `wanted` largest candidates, in order, at the front of `chosen`.
+    /// All candidates are at least `least`, at least `wanted` of them, and at most `most`.
     #[inline(always)]
-    fn keep(&mut self, values: &[f32], first: usize, least: u32, mut found: usize) -> usize {
-        for (offset, &value) in values.iter().enumerate() {
-            let magnitude = magnitude_bits(value);
-            // No more are found than were looked at, so the mask changes nothing.
-            self.magnitudes[found % TOP_K_CHUNK_ELEMENTS] = magnitude;
-            self.positions[found % TOP_K_CHUNK_ELEMENTS] = (first + offset) as u16;
-            found += usize::from(magnitude >= least);
-        }
-        found
-    }
-
-    /// The largest candidates, as many as `chosen` holds, in order of their positions.
-    #[inline(always)]
-    fn choose(&self, candidates: usize, values: &[f32], chosen: &mut [(u16, f32)]) {
+    fn choose(
+        &self,
+        candidates: usize,
+        (least, most): (u32, u32),
+        wanted: usize,
+        chosen: &mut [u16; 2 * ENTRIES],
+    ) {
         let magnitudes = &self.magnitudes[..candidates.next_multiple_of(LANES)];
-        let least = at_least(magnitudes, chosen.len(), 0);
-        let above = count(magnitudes, least + 1);
-        let mut ties = chosen.len() - above as usize;
-        let mut places = chosen.iter_mut();
+        let least =
+            if candidates == wanted { least } else { search(magnitudes, wanted, 0, least, most) };
+        let above = count(magnitudes, least + 1) as usize;
+        let mut ties = wanted - above;
+        let mut at = 0;
         for (&magnitude, &position) in self.magnitudes[..candidates].iter().zip(&self.positions) {
-            let tie = magnitude == least && ties > 0;
-            ties -= usize::from(tie);
-            if (magnitude > least || tie)
-                && let Some(place) = places.next()
-            {
-                *place = (position, values[usize::from(position)]);
-            }
+            let tie = usize::from(magnitude == least) & usize::from(ties > 0);
+            ties -= tie;
+            // No more are taken than there is room for, so the mask changes nothing.
+            chosen[at % (2 * ENTRIES)] = position;
+            at += usize::from(magnitude > least) | tie;
         }
     }
 }
 
-/// The largest bound, its last `coarse` bits zero, that `wanted` magnitudes reach.
+/// A magnitude that at least `wanted` elements reach, and seldom many more, and the largest one.
 #[inline(always)]
-fn at_least(magnitudes: &[u32], wanted: usize, coarse: u32) -> u32 {
-    let mut least = 0;
-    for bit in (coarse..31).rev() {
-        let higher = least | (1 << bit);
-        if count(magnitudes, higher) as usize >= wanted {
-            least = higher;
+fn bounds(values: &[f32; TOP_K_CHUNK_ELEMENTS], wanted: usize) -> (u32, u32) {
+    let mut largest = [0; COLUMNS];
+    let (rows, _) = values.as_chunks::<COLUMNS>();
+    for row in rows {
+        fetch_ahead(row);
+        for (most, &value) in largest.iter_mut().zip(row) {
+            *most = magnitude_bits(value).max(*most);
         }
     }
-    least
+    let least = largest.iter().fold(u32::MAX, |least, &most| most.min(least));
+    let most = largest.iter().fold(0, |least, &most| most.max(least));
+    // So many columns have an element of at least this size.
+    (search(&largest, wanted, SLACK, least, most), most)
+}
+
+/// The largest magnitude that `wanted` of them reach, or one that up to `slack` more do.
+/// All of them that count are at least `least` and at most `most`.
+#[inline(always)]
+fn search(magnitudes: &[u32], wanted: usize, slack: u32, least: u32, most: u32) -> u32 {
+    let (mut reached, mut missed) = (least, most + 1);
+    while missed - reached > 1 {
+        let middle = reached.midpoint(missed);
+        let more = count(magnitudes, middle).checked_sub(wanted as u32);
+        match more {
+            Some(more) => {
+                reached = middle;
+                if more <= slack {
+                    break;
+                }
+            }
+            None => missed = middle,
+        }
+    }
+    reached
 }
 
 /// How many magnitudes, their number a multiple of [`LANES`], are at least `least`, 1 to 2³¹.
@@ -180,4 +291,21 @@ fn count(magnitudes: &[u32], least: u32) -> u32 {
         }
     }
     lanes.iter().sum()
+}
+
+/// One bit for each element: whether it has at least this magnitude.
+#[inline(always)]
+fn reached(values: &[f32; WORD], least: u32) -> u64 {
+    /// Moves the lowest bits of eight bytes side by side into the highest byte.
+    const GATHER: u64 = 0x0102_0408_1020_4080;
+    let mut flags = [0_u8; WORD];
+    for (flag, &value) in flags.iter_mut().zip(values) {
+        *flag = u8::from(magnitude_bits(value) >= least);
+    }
+    let (octets, _) = flags.as_chunks::<8>();
+    let mut word = 0;
+    for (index, &octet) in octets.iter().enumerate() {
+        word |= (u64::from_le_bytes(octet).wrapping_mul(GATHER) >> 56) << (8 * index);
+    }
+    word
 }
