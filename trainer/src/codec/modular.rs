@@ -12,7 +12,8 @@
 use dnode_protocol::frame::{BLOCK_ELEMENTS, Codec};
 
 use super::{
-    CodecError, Encoded, ROUND, TINY, largest_magnitude, put_word, split_word, vectorized,
+    CodecError, Encoded, ROUND, TINY, fetch_ahead, largest_magnitude, put_word, split_word,
+    vectorized,
 };
 
 const BLOCK_BYTES: usize = Codec::Modular.payload_bytes(BLOCK_ELEMENTS);
@@ -21,12 +22,18 @@ const STEPS_APART: f32 = 124.0;
 /// Share of the largest magnitude that a step has at least: 2⁻²¹.
 const STEP_SHARE: f32 = 1.0 / (1 << 21) as f32;
 
-/// Parts of the hash that are computed side by side.
-const LANES: usize = 32;
-/// What every part begins with. Source: FNV-1a.
-const HASH_BEGIN: u32 = 0x811c_9dc5;
-/// The factor, odd, so that it loses nothing. Source: 2³² divided by the golden ratio.
-const HASH_FACTOR: u32 = 0x9e37_79b1;
+/// Base of the hash, odd, so that no element is lost. Source: 2³² divided by the golden ratio.
+const HASH_BASE: u32 = 0x9e37_79b1;
+/// What each element counts in the hash: the powers of its base, from the first.
+const HASH_FACTORS: [u32; BLOCK_ELEMENTS] = {
+    let mut factors = [HASH_BASE; BLOCK_ELEMENTS];
+    let mut index = 1;
+    while index < BLOCK_ELEMENTS {
+        factors[index] = factors[index - 1].wrapping_mul(HASH_BASE);
+        index += 1;
+    }
+    factors
+};
 
 /// Writes `values` for a receiver whose numbers are near.
 ///
@@ -46,6 +53,7 @@ pub fn encode_modular(values: &[f32], spread: &[f32]) -> Encoded {
                 let (blocks, rest) = values.as_chunks::<BLOCK_ELEMENTS>();
                 let (codes, codes_rest) = bytes.as_chunks_mut::<BLOCK_BYTES>();
                 for ((block, code), &spread) in blocks.iter().zip(codes).zip(spread) {
+                    fetch_ahead(block);
                     encode_block(block, spread, code);
                 }
                 if let (false, Some(&spread)) = (rest.is_empty(), spread.last()) {
@@ -81,6 +89,7 @@ pub fn decode_modular(
             let (nears, near_rest) = near.as_chunks::<BLOCK_ELEMENTS>();
             let (codes, codes_rest) = bytes.as_chunks::<BLOCK_BYTES>();
             for ((block, near), code) in blocks.iter_mut().zip(nears).zip(codes) {
+                fetch_ahead(near);
                 unread += usize::from(!decode_block(code, near, block));
             }
             if !rest.is_empty() {
@@ -119,15 +128,15 @@ fn step_of(values: &[f32], spread: f32) -> f32 {
 fn encode_block(values: &[f32; BLOCK_ELEMENTS], spread: f32, bytes: &mut [u8; BLOCK_BYTES]) {
     let step = step_of(values, spread);
     let per_step = 1.0 / step;
-    let mut integers = [0; BLOCK_ELEMENTS];
-    for (integer_of, &value) in integers.iter_mut().zip(values) {
-        *integer_of = integer(value * per_step);
-    }
     let rest = put_word(bytes, step.to_le_bytes());
-    let codes = put_word(rest, hash(&integers).to_le_bytes());
-    for (code, &integer) in codes.iter_mut().zip(&integers) {
+    let (place, codes) = rest.split_at_mut(size_of::<u32>());
+    let mut hash = 0_u32;
+    for ((code, &value), factor) in codes.iter_mut().zip(values).zip(HASH_FACTORS) {
+        let integer = integer(value * per_step);
         *code = integer as u8;
+        hash = hash.wrapping_add(left_out(integer).wrapping_mul(factor));
     }
+    place.copy_from_slice(&hash.to_le_bytes());
 }
 
 /// Whether the block could be read.
@@ -141,39 +150,40 @@ fn decode_block(
     let (announced, codes) = split_word(rest);
     let step = f32::from_le_bytes(step);
     let per_step = 1.0 / step;
-    let mut integers = [0_i32; BLOCK_ELEMENTS];
-    for ((unwrapped, &near), &code) in integers.iter_mut().zip(near).zip(codes) {
+    let mut hash = 0_u32;
+    let pairs = out.iter_mut().zip(codes).zip(near.iter().zip(HASH_FACTORS));
+    for ((value, &code), (&near, factor)) in pairs {
         let own = integer(near * per_step);
         // The low byte of the difference, with its sign.
         let apart = (i32::from(code).wrapping_sub(own) << 24) >> 24;
-        *unwrapped = own.wrapping_add(apart);
+        let integer = own.wrapping_add(apart);
+        *value = integer as f32 * step;
+        hash = hash.wrapping_add(left_out(integer).wrapping_mul(factor));
     }
     let sound = step > 0.0 && step.is_finite();
-    let read = sound && hash(&integers) == u32::from_le_bytes(announced);
-    if read {
-        for (value, &integer) in out.iter_mut().zip(&integers) {
-            *value = integer as f32 * step;
-        }
-    } else {
+    let read = sound && hash == u32::from_le_bytes(announced);
+    if !read {
         out.copy_from_slice(near);
     }
     read
 }
 
-/// Hash of what the remainders of `integers` leave out.
+/// What the remainder of an integer leaves out.
 #[inline(always)]
-fn hash(integers: &[i32; BLOCK_ELEMENTS]) -> u32 {
-    let mut lanes = [HASH_BEGIN; LANES];
-    let (rows, _) = integers.as_chunks::<LANES>();
-    for row in rows {
-        for (lane, &integer) in lanes.iter_mut().zip(row) {
-            *lane = (*lane ^ (integer >> 8).cast_unsigned()).wrapping_mul(HASH_FACTOR);
-        }
+const fn left_out(integer: i32) -> u32 {
+    (integer >> 8).cast_unsigned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_one_or_two_elements_that_are_one_turn_off_keep_the_hash() {
+        let signed = HASH_FACTORS.iter().flat_map(|&factor| [factor, factor.wrapping_neg()]);
+        let different: BTreeSet<u32> = signed.chain([0]).collect();
+        assert_eq!(different.len(), 2 * BLOCK_ELEMENTS + 1);
     }
-    for half in [16, 8, 4, 2, 1] {
-        for lane in 0..half {
-            lanes[lane] = lanes[lane].wrapping_mul(HASH_FACTOR) ^ lanes[lane + half];
-        }
-    }
-    lanes[0]
 }
