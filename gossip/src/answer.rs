@@ -269,7 +269,7 @@ impl Gossip {
         self.begin_exchanges(now);
     }
 
-    fn mark_resolved(&mut self, exchange: ExchangeId) {
+    pub(crate) fn mark_resolved(&mut self, exchange: ExchangeId) {
         let resolved = self.resolved.entry(exchange.initiator).or_default();
         resolved.insert(exchange.incarnation, exchange.sequence);
         while self.resolved.len() > STRANGERS_MAX {

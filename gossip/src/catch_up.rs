@@ -7,7 +7,7 @@ use dnode_protocol::{Clock, ExchangeId, FragmentId, Information, Message, PeerId
 use rand::RngExt;
 
 use crate::gossip::Gossip;
-use crate::{Event, Offence, Output, Reading, RefusedMix};
+use crate::{Event, Mixing, Offence, Output, Reading, RefusedMix};
 
 /// Snapshots asked for at a time, so that donors are loaded evenly.
 pub(crate) const PULLS_OPEN_MAX: usize = 4;
@@ -41,8 +41,11 @@ struct Pull {
     fragment: FragmentId,
     donor: PeerId,
     deadline: Time,
-    information: Information,
-    versions: Versions,
+    /// What the donor has said that the snapshot contains.
+    announced: Option<(Information, Versions)>,
+    /// The clock of the snapshot, once it is here.
+    arrived: Option<Clock>,
+    /// The same, once it is being taken over.
     adopting: Option<Clock>,
 }
 
@@ -122,8 +125,8 @@ impl Gossip {
         let sequence = self.take_sequence();
         let exchange = self.exchange_id(sequence);
         let deadline = now + self.lease(&donor);
-        let (information, versions) = (Information::default(), Versions::default());
-        let pull = Pull { fragment, donor, deadline, information, versions, adopting: None };
+        let (announced, arrived, adopting) = (None, None, None);
+        let pull = Pull { fragment, donor, deadline, announced, arrived, adopting };
         if let Some(catch_up) = self.catch_up.as_mut() {
             catch_up.open.insert(sequence, pull);
         }
@@ -154,9 +157,10 @@ impl Gossip {
     ) {
         self.heard_clock(from, clock);
         if let Some(pull) = self.open_pull(from, exchange) {
-            pull.information = information;
-            pull.versions = versions;
+            // Said twice, it may be about a later reading than the numbers that are here.
+            pull.announced.get_or_insert((information, versions));
         }
+        self.adopt_when_announced(exchange);
     }
 
     /// Whether `exchange` is one of our pulls; asks somebody else later.
@@ -175,7 +179,23 @@ impl Gossip {
             return;
         };
         // What it never told anybody but in this tensor does not count.
-        pull.adopting = Some(clock.min(heard));
+        let seen = clock.min(heard);
+        pull.arrived.get_or_insert(seen);
+        self.adopt_when_announced(exchange);
+    }
+
+    /// Takes the snapshot over. One that is a sum of contributions waits until its donor has said
+    /// which: a replica that does not know what it contains would add it again.
+    fn adopt_when_announced(&mut self, exchange: ExchangeId) {
+        let needed = self.config.mixing == Mixing::Set;
+        let open = self.catch_up.as_mut().map(|catch_up| &mut catch_up.open);
+        let Some(pull) = open.and_then(|open| open.get_mut(&exchange.sequence)) else {
+            return;
+        };
+        if pull.adopting.is_some() || pull.arrived.is_none() || needed && pull.announced.is_none() {
+            return;
+        }
+        pull.adopting = pull.arrived;
         let fragment = pull.fragment;
         self.output(Output::Adopt { exchange, fragment });
     }
@@ -191,8 +211,9 @@ impl Gossip {
         catch_up.clock = Some(catch_up.clock.map_or(clock, |least| least.min(clock)));
         let done = catch_up.open.is_empty() && catch_up.waiting.is_empty();
         let reached = catch_up.clock;
-        self.contain(pull.fragment, &pull.information);
-        self.adopt_versions(pull.fragment, &pull.versions);
+        let (information, versions) = pull.announced.unwrap_or_default();
+        self.contain(pull.fragment, &information);
+        self.adopt_versions(pull.fragment, &versions);
         self.release(pull.fragment, exchange);
         self.output(Output::Forget { exchange });
         if let Some(clock) = reached.filter(|_| done) {
@@ -214,12 +235,26 @@ impl Gossip {
         let (me, clock) = (self.me, self.clock);
         self.information.raise_all(&me, clock);
         self.output(Output::AdoptClock(clock));
-        self.output(Output::Training { allowed: true });
         self.event(Event::CatchUpDone { clock });
         self.announce(now);
-        self.resume_authorship();
-        self.fetch_missing(now);
+        self.resume(now);
         self.update_limit();
+    }
+
+    /// Trains on, once every fragment contains the own contributions again.
+    fn resume(&mut self, now: Time) {
+        self.resume_authorship();
+        self.resuming = true;
+        self.fetch_missing(now);
+        self.train_when_whole();
+    }
+
+    /// A commit before the own contributions are back would number itself after what is missing.
+    pub(crate) fn train_when_whole(&mut self) {
+        if self.resuming && self.catch_up.is_none() && self.contains_own() {
+            self.resuming = false;
+            self.output(Output::Training { allowed: true });
+        }
     }
 
     pub(crate) fn adopt_refused(&mut self, exchange: ExchangeId, reason: RefusedMix, now: Time) {
@@ -259,17 +294,17 @@ impl Gossip {
         }
         let for_it = self.serving.values_mut().filter(|serving| serving.joiner == peer);
         for_it.for_each(|serving| serving.wanted = false);
-        self.abandon_catch_up_when_alone();
+        self.abandon_catch_up_when_alone(now);
     }
 
     /// Nobody is left to pull from: train on with what there is.
-    pub(crate) fn abandon_catch_up_when_alone(&mut self) {
+    pub(crate) fn abandon_catch_up_when_alone(&mut self, now: Time) {
         let stuck = self.catch_up.as_ref().is_some_and(|catch_up| catch_up.open.is_empty());
         if stuck && self.donors().next().is_none() {
             self.catch_up = None;
-            self.output(Output::Training { allowed: true });
             let clock = self.clock;
             self.event(Event::CatchUpDone { clock });
+            self.resume(now);
         }
     }
 
@@ -287,7 +322,7 @@ impl Gossip {
         }
         if self.catch_up.as_ref().is_some_and(|catch_up| now >= catch_up.retry_at) {
             self.pull_waiting(now);
-            self.abandon_catch_up_when_alone();
+            self.abandon_catch_up_when_alone(now);
         }
     }
 
@@ -303,7 +338,9 @@ impl Gossip {
         if exchange.initiator != from || fragment.0 >= self.fragments || named_twice {
             return self.offended(from, Offence::Garbage, now);
         }
-        if self.serving.contains_key(&exchange) {
+        let resolved = self.resolved.get(&from);
+        let served = resolved.is_some_and(|r| r.contains(exchange.incarnation, exchange.sequence));
+        if served || self.serving.contains_key(&exchange) {
             return;
         }
         if self.serving.len() >= self.config.pulls_max || self.catch_up.is_some() || self.leaving {
@@ -319,6 +356,8 @@ impl Gossip {
             return self.own_read(exchange, clock, now);
         }
         let serving = self.serving.remove(&exchange).filter(|serving| serving.wanted);
+        // Read once: a second snapshot under one name could be taken for the first.
+        self.mark_resolved(exchange);
         let Some(Serving { joiner: to, fragment, .. }) = serving else {
             return self.output(Output::Forget { exchange });
         };

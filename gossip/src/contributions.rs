@@ -332,6 +332,7 @@ impl Gossip {
         self.sharing.tell_at = Some(self.sharing.tell_at.map_or(soon, |at| at.min(soon)));
         self.drop_contributions();
         self.fetch_missing(now);
+        self.train_when_whole();
         self.update_limit();
     }
 
@@ -415,6 +416,13 @@ impl Gossip {
         if let Some(known) = self.sharing.versions.get_mut(fragment.0 as usize) {
             *known = versions.entries.iter().copied().collect();
         }
+    }
+
+    /// Whether every fragment contains all own contributions.
+    pub(crate) fn contains_own(&self) -> bool {
+        let (origin, number) = (self.origin(), self.sharing.number);
+        let mut fragments = (0..self.fragments).map(FragmentId);
+        fragments.all(|fragment| self.sharing.contained(fragment, &origin) >= number)
     }
 
     /// The replica was replaced: what it lacks of the own contributions is added again if it is

@@ -65,7 +65,8 @@ impl Gossip {
     ///
     /// A peer that catches up is a witness too, else a liar who set all to catch up would never be
     /// found out. One that has never committed is none: many that join a lone peer must believe it.
-    pub(crate) fn doubted(&self) -> Option<PeerId> {
+    #[must_use]
+    pub fn doubted(&self) -> Option<PeerId> {
         let lead_max = LEAD_MAX_GAPS * self.config.bounds.progress_gap;
         let mut newest: Option<(PeerId, Clock)> = None;
         let (mut others, mut witnesses) = (self.clock, 0);

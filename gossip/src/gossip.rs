@@ -75,6 +75,8 @@ pub struct Gossip {
     pub(crate) leases: BTreeMap<FragmentId, ExchangeId>,
     pub(crate) serving: BTreeMap<ExchangeId, Serving>,
     pub(crate) catch_up: Option<CatchUp>,
+    /// The replica was replaced and waits for its own contributions.
+    pub(crate) resuming: bool,
 
     pub(crate) heartbeat_at: Time,
     pub(crate) announce_at: Option<Time>,
@@ -136,6 +138,7 @@ impl Gossip {
             leases: BTreeMap::new(),
             serving: BTreeMap::new(),
             catch_up: None,
+            resuming: false,
             announce_at: None,
             announced: now,
             outputs: VecDeque::new(),

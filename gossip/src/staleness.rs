@@ -4,7 +4,7 @@ use dnode_protocol::frame::Codec;
 use dnode_protocol::{Clock, FragmentId, Information, PeerId, Terms, Time};
 
 use crate::exchange::Agreed;
-use crate::gossip::Gossip;
+use crate::gossip::{Gossip, RoundFragment};
 use crate::membership::Standing;
 use crate::{Config, Event, Mixing, Output, Policy};
 
@@ -140,10 +140,39 @@ impl Gossip {
             if let (_, Some((bound, peer))) = self.commit_limit() {
                 self.event(Event::Held { bound, peer });
             }
+            self.seek_news(now);
             if self.config.policy == Policy::Drop {
                 self.gate_expired(now);
             }
         }
+    }
+
+    /// A trainer that is held begins no rounds. Under the policy that waits it still proposes the
+    /// fragments that lack news, and pushes all of them: else peers that wait for each other's news
+    /// would wait for ever.
+    pub(crate) fn seek_news(&mut self, now: Time) {
+        let idle = !self.in_round && self.round.is_empty() && self.own.is_empty();
+        let waits = self.config.policy == Policy::Block && self.config.mixing != Mixing::Set;
+        if self.held_since.is_none() || !idle || !waits {
+            return;
+        }
+        let (gap, clock) = (self.config.bounds.progress_gap, self.clock);
+        let far = self.donors().any(|(_, ahead)| ahead.ahead_of(clock) > gap);
+        let lacks_news = matches!(self.commit_limit(), (_, Some(("information age", _))));
+        if far && lacks_news && self.held_since.is_some_and(|since| now > since) {
+            // Too far ahead to be exchanged with: its news come with its replica or never.
+            return self.begin_catch_up(now);
+        }
+        let (bound, pushes) = (self.information_bound(), self.config.mixing != Mixing::Exchange);
+        let lacks = |fragment: &FragmentId| {
+            let old = |peer| self.information_age(*fragment, peer).is_some_and(|age| age > bound);
+            pushes || self.members.iter().any(|(peer, member)| member.counts() && old(peer))
+        };
+        let fragments: Vec<FragmentId> =
+            (0..self.fragments).map(FragmentId).filter(lacks).collect();
+        let entry = |fragment| RoundFragment { fragment, tried: Vec::new(), left: 1 };
+        self.round.extend(fragments.into_iter().map(entry));
+        self.begin_exchanges(now);
     }
 
     /// The gate time is over: whoever still holds up the commit no longer counts.

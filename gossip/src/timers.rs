@@ -51,6 +51,7 @@ impl Gossip {
             self.heartbeat_at = now + self.config.heartbeat;
             self.send_heartbeats(now);
             self.suspect_silent(now);
+            self.seek_news(now);
             self.report_deadlines();
         }
         if self.announce_at.is_some_and(|time| now >= time) {

@@ -1,6 +1,7 @@
 //! Random schedules break no invariant, and every planted defect is found by the one that names it.
 
-use dnode_testnet::sim::{Defect, RunError, Scenario, Trace, run};
+use dnode_testnet::sim::scale;
+use dnode_testnet::sim::{Defect, Rule, RuleSettings, RunError, Scenario, Trace, run};
 
 /// Random schedules: any number of peers, any mix of faults.
 const SCHEDULES: u64 = 240;
@@ -61,12 +62,28 @@ fn every_scenario_file_breaks_no_invariant() {
     }
 }
 
+#[test]
+fn control_traffic_of_a_peer_does_not_grow_with_the_swarm() {
+    let bytes = |peers| scale::measure(peers, 10, 1).unwrap().control_bytes;
+    let (ten, hundred, thousand) = (bytes(10), bytes(100), bytes(1000));
+    assert!(hundred < 1.1 * ten && thousand < 1.1 * hundred, "{ten} {hundred} {thousand}");
+}
+
 /// Whether `property` is the invariant that finds `defect` in one of the first schedules.
 fn is_found_by(defect: Defect, property: &str) -> bool {
     (0..DEFECT_SCHEDULES).any(|seed| {
         let outcome = run(&Scenario::random(seed), seed, Trace::off(), Some(defect));
         matches!(outcome, Err(RunError::Violated(violation)) if violation.property == property)
     })
+}
+
+#[test]
+fn a_contribution_added_wrongly_is_found_by_the_invariant_of_delta_set() {
+    let rule = RuleSettings { kind: Rule::DeltaSet, ..RuleSettings::default() };
+    let scenario = Scenario { rule, ..Scenario::default() };
+    let outcome = run(&scenario, 1, Trace::off(), Some(Defect::Overshoots));
+    let Err(RunError::Violated(violation)) = outcome else { panic!("the defect is not found") };
+    assert_eq!(violation.property, "same set");
 }
 
 #[test]
@@ -79,6 +96,11 @@ fn every_planted_defect_is_found_by_the_invariant_that_names_it() {
         (Defect::IgnoresCommitLimit, "progress gap"),
         (Defect::IgnoresCommitLimit, "information age"),
         (Defect::IgnoresSnapshotAge, "snapshot age"),
+        (Defect::FreshensOffers, "snapshot age"),
+        (Defect::HidesLag, "lag"),
+        (Defect::HidesLag, "progress gap"),
+        (Defect::Overshoots, "convex"),
+        (Defect::Overshoots, "mass"),
         (Defect::DeafToDeadlines, "gate"),
         (Defect::DeafToDeadlines, "liveness"),
         (Defect::RepeatsWork, "atomic"),

@@ -16,7 +16,7 @@ use dnode_protocol::{Clock, ExchangeId, FragmentId, Information, Message, PeerId
 use crate::gossip::Start;
 use crate::{Config, ContributionId, Event, Gossip, Input, Output, RefusedMix, Role};
 pub use pair::Pair;
-pub use toy::{Bytes, Replica, Toy, ToyRule, numbers};
+pub use toy::{Account, Bytes, Replica, Toy, ToyRule, numbers};
 
 /// What a host wants done outside itself.
 #[derive(Clone, Debug, PartialEq)]

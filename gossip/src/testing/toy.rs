@@ -50,10 +50,27 @@ pub trait Replica: fmt::Debug + Send {
         let _ = (index, position);
         Ok(())
     }
+    /// The books of the fragment, if the rule has mass.
+    fn account(&self, _: FragmentId) -> Option<Account<'_>> {
+        None
+    }
     /// The fragment's values.
     fn values(&self, fragment: FragmentId) -> Vec<f64>;
     /// Overwrites the fragment's values: for planted defects.
     fn overwrite(&mut self, fragment: FragmentId, values: &[f64]);
+}
+
+/// Sums and mass of a fragment, and what has ever crossed its edges.
+#[derive(Clone, Copy, Debug)]
+pub struct Account<'a> {
+    /// The sums; the values are their quotients by the mass.
+    pub sums: &'a [f64],
+    /// The mass.
+    pub mass: f64,
+    /// Of each edge, everything ever sent: sums and, last, mass.
+    pub sent: &'a BTreeMap<Origin, Vec<f64>>,
+    /// Of each edge, everything that has arrived.
+    pub received: &'a BTreeMap<Origin, Vec<f64>>,
 }
 
 /// How a [`Toy`] mixes.
@@ -253,6 +270,12 @@ impl Replica for Toy {
             }
         }
         contributions
+    }
+
+    fn account(&self, fragment: FragmentId) -> Option<Account<'_>> {
+        let ToyFragment { sums, mass, sent, received, .. } =
+            self.fragments.get(fragment.0 as usize)?;
+        (self.rule == ToyRule::PushSum).then_some(Account { sums, mass: *mass, sent, received })
     }
 
     fn values(&self, fragment: FragmentId) -> Vec<f64> {

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,6 +10,8 @@ use std::time::Instant;
 
 use clap::Parser;
 use dnode_testnet::report::machine::peak_memory_bytes;
+use dnode_testnet::report::plot;
+use dnode_testnet::sim::scale;
 use dnode_testnet::sim::{Defect, RunError, Scenario, Trace, run};
 
 /// Simulate a swarm; exit 1 when an invariant is broken.
@@ -43,6 +45,9 @@ struct Arguments {
     /// Print only the last line of many seeds.
     #[arg(long)]
     quiet: bool,
+    /// Compare swarms of 10 to 10,000 peers; write control-traffic.csv and .svg to this folder.
+    #[arg(long, conflicts_with_all = ["scenario", "seeds", "peers", "rounds", "trace"])]
+    scale: Option<PathBuf>,
     /// Plant a defect, to see which invariant finds it.
     #[arg(long)]
     defect: Option<Defect>,
@@ -57,13 +62,33 @@ fn range(text: &str) -> Result<(u64, u64), String> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    match simulate(&arguments) {
+    let outcome = match &arguments.scale {
+        Some(folder) => scale(folder, arguments.seed),
+        None => simulate(&arguments),
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(io::stderr(), "sim: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// Measures the control traffic of swarms of every size and writes table and plot.
+fn scale(folder: &Path, seed: u64) -> Result<(), String> {
+    let mut points = Vec::new();
+    for peers in scale::SIZES {
+        let point = scale::measure(peers, scale::ROUNDS, seed).map_err(|e| e.to_string())?;
+        points.push(point);
+        let _ = writeln!(io::stdout(), "{point:?}");
+    }
+    let svg = plot::render(&scale::chart(&points)).map_err(|error| error.to_string())?;
+    for (name, text) in [("csv", scale::csv(&points)), ("svg", svg)] {
+        let path = folder.join("control-traffic").with_extension(name);
+        std::fs::write(&path, text).map_err(|e| format!("write {}: {e}", path.display()))?;
+    }
+    Ok(())
 }
 
 /// Simulates every seed; stops at the first error.

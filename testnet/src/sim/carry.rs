@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use dnode_gossip::Input;
 use dnode_gossip::testing::{Effect, peer as name};
+use dnode_protocol::frame::Leg;
 use dnode_protocol::{Message, Time};
 use rand::RngExt;
 use rand::seq::SliceRandom;
 
+use super::book::told;
 use super::capacity::Sizes;
 use super::defect::{CHATTER, Defect};
 use super::link::{Edge, Lane};
@@ -67,7 +69,8 @@ impl World {
             Effect::Disconnect { peer: other, back_off } => {
                 self.disconnect(peer, index_of(&other), back_off);
             }
-            Effect::Message { to, .. } => {
+            Effect::Message { to, ref message } => {
+                self.book.sent(message);
                 if let Some(edge) = self.peers[peer as usize].edge_to(index_of(&to)) {
                     if self.defect == Some(Defect::Chatters) {
                         (1..CHATTER).for_each(|_| self.transmit(edge, peer, effect.clone()));
@@ -187,7 +190,7 @@ impl World {
     }
 
     pub(super) fn arrive(&mut self, index: u32, toward: usize, generation: u32, payload: Effect) {
-        let edge = &self.edges[index as usize];
+        let edge = &mut self.edges[index as usize];
         let (peer, from) = (edge.ends[toward], name(edge.ends[1 - toward]));
         if edge.generation != generation || !edge.up[toward] {
             return;
@@ -199,12 +202,23 @@ impl World {
         sim.counts.received += 1;
         match payload {
             Effect::Message { mut message, .. } => {
+                if let Some(clock) = told(&message, sim.incarnation) {
+                    let heard = &mut edge.heard[toward];
+                    *heard = Some(heard.map_or(clock, |known| known.max(clock)));
+                }
                 if let Some(defect) = self.defect {
-                    defect.distort(&mut message);
+                    defect.distort(&mut message, host.clock);
                 }
                 host.handle(Input::Received { from, message }, self.now);
             }
-            Effect::Tensor { exchange, leg, clock, numbers, .. } => {
+            Effect::Tensor { exchange, leg, mut clock, numbers, .. } => {
+                if leg == Leg::Offer {
+                    let known = edge.heard[toward].unwrap_or_default();
+                    self.book.offered(&exchange, known);
+                    if self.defect == Some(Defect::FreshensOffers) {
+                        clock = clock.max(known);
+                    }
+                }
                 host.tensor(from, (exchange, leg, clock, numbers), self.now);
             }
             Effect::Disconnect { .. } | Effect::Event(_) => {}
@@ -249,6 +263,9 @@ impl World {
         }
         edge.up[end] = true;
         let incarnation = self.peers[other as usize].incarnation;
+        if edge.heard_life[end] != incarnation {
+            (edge.heard[end], edge.heard_life[end]) = (None, incarnation);
+        }
         let sim = &mut self.peers[peer as usize];
         sim.counts.ups += 1;
         if let Some(host) = sim.host.as_mut() {
@@ -264,6 +281,7 @@ impl World {
             return;
         }
         edge.up[end] = false;
+        edge.heard[end] = None;
         if let Some(host) = self.peers[peer as usize].host.as_mut() {
             host.handle(Input::PeerDown { peer: name(other) }, self.now);
         }
@@ -276,6 +294,7 @@ impl World {
         let edge = &mut self.edges[index as usize];
         let end = edge.end_of(peer);
         edge.up[end] = false;
+        edge.heard[end] = None;
         let generation = edge.generation;
         let notice = self.scenario.drop_after.mul_f64(self.rng.random());
         let other = Happening::Down { edge: index, end: 1 - end, generation };

@@ -26,6 +26,12 @@ pub enum Defect {
     Chatters,
     /// Peers name clocks, of themselves and of others, of commits that nobody has done yet.
     InflatesClocks,
+    /// Messages name the receiver's own clock as the sender's.
+    HidesLag,
+    /// Offers are said to be as new as the newest word of their sender.
+    FreshensOffers,
+    /// What is pushed or contributed moves the replica eight times as far.
+    Overshoots,
     /// Both ends mix with weight zero.
     MixesNothing,
     /// Once trainers stop, they no longer do what they are asked either.
@@ -36,6 +42,9 @@ pub enum Defect {
 
 /// How often a driver that chatters sends each message.
 pub(super) const CHATTER: usize = 100;
+
+/// How much further what arrives moves a replica that overshoots.
+const OVERSHOOT: f64 = 8.0;
 
 impl Defect {
     /// Changes a piece of trainer work before it is done.
@@ -57,6 +66,9 @@ impl Defect {
                 | Self::RepeatsWork
                 | Self::Chatters
                 | Self::InflatesClocks
+                | Self::HidesLag
+                | Self::FreshensOffers
+                | Self::Overshoots
                 | Self::LosesLastWork
                 | Self::Hoards => {}
             }
@@ -64,7 +76,15 @@ impl Defect {
     }
 
     /// Changes a message on its way.
-    pub(super) fn distort(self, message: &mut Message) {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "all others are of no interest here")]
+    pub(super) fn distort(self, message: &mut Message, own: Clock) {
+        if self == Self::HidesLag {
+            match message {
+                Message::Heartbeat(heartbeat) => heartbeat.clock = heartbeat.clock.max(own),
+                Message::Propose { terms, .. } | Message::Accept { terms, .. } => terms.clock = own,
+                _ => {}
+            }
+        }
         if self != Self::InflatesClocks {
             return;
         }
@@ -89,6 +109,14 @@ impl Defect {
             ) => {
                 for (value, before) in fragment.iter_mut().zip(before) {
                     *value += *value - before;
+                }
+            }
+            (
+                Self::Overshoots,
+                (Output::Absorb { .. } | Output::Include { .. }, Input::Mixed { .. }),
+            ) => {
+                for (value, before) in fragment.iter_mut().zip(before) {
+                    *value = before + OVERSHOOT * (*value - before);
                 }
             }
             _ => {}

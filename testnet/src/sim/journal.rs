@@ -42,7 +42,7 @@ pub struct Record {
     pub responder: End,
     /// Who the responder is: index and incarnation.
     pub responder_life: Option<(u32, u64)>,
-    /// What the exchange has added to the sum of all replicas so far, `[width]`.
+    /// What the exchange has added to the weighted sum of all replicas so far, `[width]`.
     pub net: Vec<f64>,
     /// Whether one end has reported that the two could not agree.
     pub undecided: bool,
@@ -117,11 +117,19 @@ impl Journal {
         }
     }
 
+    /// A push is in the receiver's replica, and nobody asks about it again.
+    pub(super) fn drop_push(&mut self, exchange: &ExchangeId) {
+        if !self.keep_whole {
+            let own = &mut self.records[index_of(&exchange.initiator) as usize];
+            own.remove(&(exchange.incarnation, exchange.sequence));
+        }
+    }
+
     /// Notes a finished piece of trainer work of `peer`, which changed the fragment from `before`
-    /// to `after`.
+    /// to `after`; its numbers weigh `mass`.
     pub(super) fn worked(
         &mut self,
-        (peer, incarnation): (u32, u64),
+        (peer, incarnation, mass): (u32, u64, f64),
         (task, answer): (&Output, &Input),
         (before, after): (&[f64], &[f64]),
     ) {
@@ -149,12 +157,17 @@ impl Journal {
                         record.responder_life = Some((peer, incarnation));
                     }
                 }
-                add_difference(&mut record.net, before, after);
+                add_difference(&mut record.net, mass, before, after);
+            }
+            (Output::Absorb { exchange, fragment, .. }, Input::Mixed { .. }) => {
+                let record = self.entry(*exchange, *fragment);
+                record.responder.applied += 1;
+                record.responder_life = Some((peer, incarnation));
             }
             (Output::Undo { exchange, fragment, .. }, Input::Undone { .. }) => {
                 let record = self.entry(*exchange, *fragment);
                 record.responder.undone += 1;
-                add_difference(&mut record.net, before, after);
+                add_difference(&mut record.net, mass, before, after);
             }
             _ => {}
         }
@@ -208,8 +221,8 @@ impl Journal {
     }
 }
 
-fn add_difference(net: &mut [f64], before: &[f64], after: &[f64]) {
+fn add_difference(net: &mut [f64], mass: f64, before: &[f64], after: &[f64]) {
     for (net, (before, after)) in net.iter_mut().zip(before.iter().zip(after)) {
-        *net += after - before;
+        *net += mass * (after - before);
     }
 }

@@ -21,7 +21,8 @@ impl World {
     pub(super) fn draw_peer(&mut self, peer: u32) {
         let (scenario, count) = (&self.scenario, self.scenario.peers);
         let factor = scenario.speed.draw(peer, count, &mut self.rng);
-        let mut sim = SimPeer::new(scenario.round_time.mul_f64(factor));
+        let batch = scenario.rule.draw_batch(&mut self.rng);
+        let mut sim = SimPeer::new(scenario.round_time.mul_f64(factor), batch);
         let link = &scenario.link;
         if link.bandwidth > 0.0 {
             let bandwidth = link.bandwidth * link.spread.draw(peer, count, &mut self.rng);
@@ -33,12 +34,19 @@ impl World {
 
     pub(super) fn start(&mut self, peer: u32) {
         let (fragments, width) = (self.scenario.fragments, self.scenario.width);
-        let values = (0..fragments)
-            .map(|_| (0..width).map(|_| self.rng.random_range(-1.0..1.0)).collect())
-            .collect();
+        let rule = self.scenario.rule.toy();
+        let mut draw = || (0..width).map(|_| self.rng.random_range(-1.0..1.0)).collect();
+        // Replicas are sums of contributions only if all start from one model.
+        let values = match (rule, self.initial.is_empty()) {
+            (ToyRule::Set, false) => self.initial.clone(),
+            _ => (0..fragments).map(|_| draw()).collect(),
+        };
+        if rule == ToyRule::Set {
+            self.initial.clone_from(&values);
+        }
         let replica: Box<dyn Replica> = match &mut self.learning {
             Some(learning) => learning.fleet.replica(peer),
-            None => Box::new(Toy::new(ToyRule::Exchange, values)),
+            None => Box::new(Toy::new(rule, values)),
         };
         let sim = &mut self.peers[peer as usize];
         sim.incarnation += 1;
@@ -48,7 +56,11 @@ impl World {
         seed[12..20].copy_from_slice(&sim.incarnation.to_le_bytes());
         let incarnation = sim.incarnation;
         let start = Start { me: name(peer), incarnation, fragments, clock: Clock(0), seed };
-        sim.host = Some(Host::boxed(start, self.config.clone(), replica, self.now));
+        let mut config = self.config.clone();
+        if self.learning.is_none() {
+            config.pace.batch = sim.batch;
+        }
+        sim.host = Some(Host::boxed(start, config, replica, self.now));
         (sim.wake_at, sim.working, sim.blocked) = (Time::NEVER, false, false);
         (sim.leaving, sim.finished, sim.round_open) = (false, false, false);
         (sim.held_since, sim.rounds_done_seen, sim.ticking) = (None, 0, false);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dnode_protocol::Time;
+use dnode_protocol::{Clock, Time};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
@@ -92,6 +92,9 @@ pub(super) struct Edge {
     pub(super) back_off_until: Time,
     /// Whether an attempt to connect is already scheduled.
     pub(super) dialling: bool,
+    /// Newest clock of the other end that has reached each end, and in which life of the other.
+    pub(super) heard: [Option<Clock>; 2],
+    pub(super) heard_life: [u64; 2],
     last_arrival: [[Time; 2]; 2],
 }
 
@@ -104,6 +107,8 @@ impl Edge {
             cut: [false; 2],
             back_off_until: Time::ZERO,
             dialling: false,
+            heard: [None; 2],
+            heard_life: [0; 2],
             last_arrival: [[Time::ZERO; 2]; 2],
         }
     }

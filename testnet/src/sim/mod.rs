@@ -7,6 +7,7 @@
 //!                 invariants::table ──▶ Violation (seed, event, replay command)
 //! ```
 
+pub mod book;
 mod capacity;
 mod carry;
 pub mod defect;
@@ -20,7 +21,9 @@ pub mod link;
 pub mod peer;
 mod queue;
 mod random;
+mod rules;
 mod run;
+pub mod scale;
 pub mod scenario;
 pub mod spread;
 mod text;
@@ -30,6 +33,7 @@ pub mod world;
 
 pub use defect::Defect;
 pub use learn::{Fleet, Learning, Seen};
+pub use rules::{Code, Lateness, Partners, Rule, RuleSettings, Weights};
 pub use run::{RunError, Summary, run};
 pub use scenario::{Scenario, ScenarioError};
 pub use spread::{Class, Spread};

@@ -19,6 +19,8 @@ pub struct SimPeer {
     pub clock_max: Clock,
     /// Time its trainer needs for the steps of a round.
     pub round_time: Duration,
+    /// Samples in one of its steps: what its numbers weigh, if samples weigh.
+    pub batch: u32,
     /// Since when a commit of it is held back.
     pub held_since: Option<Time>,
     /// Whether it was told to leave.
@@ -77,12 +79,13 @@ pub struct Counts {
 }
 
 impl SimPeer {
-    pub(super) fn new(round_time: Duration) -> Self {
+    pub(super) fn new(round_time: Duration, batch: u32) -> Self {
         Self {
             host: None,
             incarnation: 0,
             clock_max: Clock(0),
             round_time,
+            batch,
             held_since: None,
             leaving: false,
             finished: false,

@@ -33,15 +33,44 @@ pub(super) enum Happening {
     Fault(Fault),
 }
 
-/// The event heap.
+/// Length of a bucket of the near future, as a power of two of microseconds: 4 ms.
+const BUCKET_BITS: u32 = 12;
+/// Buckets of the near future: 17 s, which most events lie in.
+const BUCKETS: u64 = 4096;
+
+/// Time, order of scheduling, slot.
+type Key = (Time, u64, u32);
+
+/// The events to come.
 ///
-/// The heap holds 24-byte keys; what happens lies in slots, so that ordering moves no messages.
-#[derive(Debug, Default)]
+/// Keys of the present bucket lie in a heap, those of the near future in a ring of unsorted buckets,
+/// all others in a second heap, so that the cost of an event does not grow with their number. What
+/// happens lies in slots, so that ordering moves no messages.
+#[derive(Debug)]
 pub(super) struct Queue {
-    heap: BinaryHeap<Reverse<(Time, u64, u32)>>,
+    present: BinaryHeap<Reverse<Key>>,
+    /// Number of the present bucket.
+    bucket: u64,
+    ring: Vec<Vec<Key>>,
+    /// Keys in the ring.
+    near: usize,
+    far: BinaryHeap<Reverse<Key>>,
     slots: Vec<Option<Happening>>,
     free: Vec<u32>,
     scheduled: u64,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        let ring = std::iter::repeat_with(Vec::new).take(BUCKETS as usize).collect();
+        let (present, far) = (BinaryHeap::new(), BinaryHeap::new());
+        let (slots, free) = (Vec::new(), Vec::new());
+        Self { present, bucket: 0, ring, near: 0, far, slots, free, scheduled: 0 }
+    }
+}
+
+const fn bucket_of(time: Time) -> u64 {
+    time.as_micros() >> BUCKET_BITS
 }
 
 impl Queue {
@@ -51,18 +80,53 @@ impl Queue {
             u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
         });
         self.slots[slot as usize] = Some(happening);
-        self.heap.push(Reverse((time, self.scheduled, slot)));
+        self.place((time, self.scheduled, slot));
         self.scheduled += 1;
+        self.advance();
     }
 
     pub(super) fn next_time(&self) -> Option<Time> {
-        self.heap.peek().map(|Reverse((time, _, _))| *time)
+        self.present.peek().map(|Reverse((time, _, _))| *time)
     }
 
     pub(super) fn pop(&mut self) -> Option<(Time, Happening)> {
-        let Reverse((time, _, slot)) = self.heap.pop()?;
+        let Reverse((time, _, slot)) = self.present.pop()?;
+        self.advance();
         self.free.push(slot);
         Some((time, self.slots[slot as usize].take()?))
+    }
+
+    fn place(&mut self, key: Key) {
+        let bucket = bucket_of(key.0);
+        if bucket <= self.bucket {
+            self.present.push(Reverse(key));
+        } else if bucket - self.bucket < BUCKETS {
+            self.ring[(bucket % BUCKETS) as usize].push(key);
+            self.near += 1;
+        } else {
+            self.far.push(Reverse(key));
+        }
+    }
+
+    /// Makes the bucket of the next event the present one.
+    fn advance(&mut self) {
+        while self.present.is_empty() {
+            let far = self.far.peek().map(|Reverse(key)| bucket_of(key.0));
+            self.bucket = match far {
+                None if self.near == 0 => return,
+                Some(far) if self.near == 0 => far,
+                _ => self.bucket + 1,
+            };
+            while let Some(Reverse(key)) = self.far.peek().copied()
+                && bucket_of(key.0) < self.bucket + BUCKETS
+            {
+                self.far.pop();
+                self.place(key);
+            }
+            let due = &mut self.ring[(self.bucket % BUCKETS) as usize];
+            self.near -= due.len();
+            self.present.extend(due.drain(..).map(Reverse));
+        }
     }
 }
 
@@ -70,16 +134,43 @@ impl Queue {
 mod tests {
     use super::*;
 
+    fn order(queue: &mut Queue) -> Vec<u32> {
+        let mut order = Vec::new();
+        while let Some((_, Happening::Wake { peer })) = queue.pop() {
+            order.push(peer);
+        }
+        order
+    }
+
     #[test]
     fn events_come_by_time_and_then_by_scheduling() {
         let mut queue = Queue::default();
         for (millis, peer) in [(5, 0), (3, 1), (5, 2), (3, 3)] {
             queue.push(Time::from_millis(millis), Happening::Wake { peer });
         }
-        let mut order = Vec::new();
-        while let Some((_, Happening::Wake { peer })) = queue.pop() {
-            order.push(peer);
+        assert_eq!(order(&mut queue), [1, 3, 0, 2]);
+    }
+
+    #[test]
+    fn near_and_far_events_come_in_order() {
+        let mut queue = Queue::default();
+        let mut times = Vec::new();
+        for peer in 0..2000_u32 {
+            let millis = u64::from(peer.wrapping_mul(2_654_435_761) % 100_000);
+            times.push((millis, peer));
+            queue.push(Time::from_millis(millis), Happening::Wake { peer });
+            if peer % 3 == 0 {
+                times.sort_unstable();
+                let (millis, first) = times.remove(0);
+                assert_eq!(queue.next_time(), Some(Time::from_millis(millis)));
+                assert!(
+                    matches!(queue.pop(), Some((_, Happening::Wake { peer })) if peer == first)
+                );
+            }
         }
-        assert_eq!(order, [1, 3, 0, 2]);
+        times.sort_unstable();
+        let want: Vec<u32> = times.into_iter().map(|(_, peer)| peer).collect();
+        assert_eq!(order(&mut queue), want);
+        assert_eq!(queue.next_time(), None);
     }
 }

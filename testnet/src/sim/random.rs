@@ -7,6 +7,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::fault::{Fault, FaultRates, Scripted};
 use super::link::LinkModel;
+use super::rules::RuleSettings;
 use super::scenario::{GossipSettings, Scenario};
 use super::spread::{Class, Spread};
 
@@ -22,19 +23,21 @@ impl Scenario {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let link = random_link(&mut rng);
         let gossip = random_gossip(&mut rng);
+        let rule = RuleSettings::random(&mut rng);
         let faults = random_faults(&mut rng);
         let speed = random_spread(&mut rng, 4.0, 0.5);
         let mut scenario = Self {
             peers: rng.random_range(2..13),
             fragments: rng.random_range(1..5),
             neighbours: rng.random_range(1..6),
-            faults_for: Duration::from_secs(rng.random_range(15..45)),
+            faults_for: Duration::from_secs(rng.random_range(10..30)),
             settle: SETTLE,
             round_time: Duration::from_millis(rng.random_range(40..1500)),
             speed,
             poisson: rng.random_bool(0.3),
             rounds_per_commit: rng.random_range(1..4),
             work: Duration::from_millis(rng.random_range(0..200)),
+            rule,
             link,
             gossip,
             faults,
@@ -96,6 +99,7 @@ fn random_gossip(rng: &mut ChaCha8Rng) -> GossipSettings {
         gate_timeout: Duration::from_secs(rng.random_range(1..8)),
         journal_window: Duration::from_secs(rng.random_range(31..60)),
         back_off_max: Duration::from_secs(8),
+        heartbeat: Duration::from_millis([500, 1000, 2000][rng.random_range(0..3)]),
         own_max: rng.random_range(1..5),
         answered_max: rng.random_range(1..5),
     }
@@ -145,6 +149,7 @@ fn random_spread(rng: &mut ChaCha8Rng, ratio: f64, sigma: f64) -> Spread {
 
 #[cfg(test)]
 mod tests {
+    use super::super::rules::{Lateness, Partners, Rule, Weights};
     use super::*;
 
     #[test]
@@ -165,9 +170,16 @@ mod tests {
             ("split", share(|s| !s.script.is_empty())),
             ("cuts", share(|s| s.faults.cuts > 0.0)),
             ("crashes", share(|s| s.faults.crashes > 0.0)),
+            ("epidemic", share(|s| s.rule.kind == Rule::Epidemic)),
+            ("push-sum", share(|s| s.rule.kind == Rule::PushSum)),
+            ("ring", share(|s| s.rule.schedule == Partners::Ring)),
+            ("drop", share(|s| s.rule.policy == Lateness::Drop)),
+            ("block", share(|s| s.rule.policy == Lateness::Block)),
+            ("codes", share(|s| s.rule.codecs.len() > 1)),
+            ("samples", share(|s| s.rule.weighting == Weights::Samples)),
             ("loss", share(|s| s.link.loss > 0.0)),
         ] {
-            assert!((20..180).contains(&count), "{what}: {count} of 200");
+            assert!((15..185).contains(&count), "{what}: {count} of 200");
         }
     }
 }

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use super::capacity::Sizes;
 use super::fault::{FaultRates, Scripted};
 use super::link::LinkModel;
+use super::rules::RuleSettings;
 use super::spread::Spread;
 use super::text::duration;
 
@@ -57,6 +58,8 @@ pub struct Scenario {
     /// How long a dead or cut connection goes unnoticed, at most.
     #[serde(with = "duration")]
     pub drop_after: Duration,
+    /// How numbers travel.
+    pub rule: RuleSettings,
     /// The links.
     pub link: LinkModel,
     /// What is changed of the gossip configuration.
@@ -80,6 +83,9 @@ pub struct GossipSettings {
     /// Longest hold of a commit.
     #[serde(with = "duration")]
     pub gate_timeout: Duration,
+    /// How often silent neighbours are spoken to.
+    #[serde(with = "duration")]
+    pub heartbeat: Duration,
     /// How long undecided exchanges are kept.
     #[serde(with = "duration")]
     pub journal_window: Duration,
@@ -100,6 +106,7 @@ impl Default for GossipSettings {
             snapshot_age: config.bounds.snapshot_age,
             information_age: 0,
             gate_timeout: Duration::from_secs(10),
+            heartbeat: config.heartbeat,
             journal_window: config.journal_window,
             back_off_max: config.back_off_max,
             own_max: config.own_max,
@@ -128,6 +135,7 @@ impl Default for Scenario {
             work: Duration::from_millis(10),
             redial: Duration::from_secs(1),
             drop_after: Duration::from_secs(6),
+            rule: RuleSettings::default(),
             link: LinkModel::default(),
             gossip: GossipSettings::default(),
             faults: FaultRates::default(),
@@ -223,19 +231,21 @@ impl Scenario {
     pub fn config(&self) -> Config {
         let settings = &self.gossip;
         let age = settings.information_age;
-        Config {
+        let config = Config {
             bounds: Bounds {
                 progress_gap: settings.progress_gap,
                 snapshot_age: settings.snapshot_age,
                 information_age: (age > 0).then_some(age),
             },
             gate_timeout: Some(settings.gate_timeout),
+            heartbeat: settings.heartbeat,
             journal_window: settings.journal_window,
             back_off_max: settings.back_off_max,
             own_max: settings.own_max,
             answered_max: settings.answered_max,
             ..Config::default()
-        }
+        };
+        self.rule.apply(config)
     }
 
     /// The scenario of the speed measurement: a healthy swarm whose peers do `rounds` rounds each.

@@ -8,6 +8,7 @@ use rand::RngExt;
 
 use super::defect::Defect;
 use super::invariants::Moment;
+use super::peer::index_of;
 use super::queue::Happening;
 use super::world::World;
 
@@ -74,6 +75,7 @@ impl World {
         if ignores_limit {
             host.limit = dnode_protocol::Clock(u64::MAX);
         }
+        let doubted = host.core.doubted().map(|peer| index_of(&peer));
         if !host.commit(increment, self.now) {
             sim.said = host.training.then_some(host.clock);
             return false;
@@ -81,7 +83,7 @@ impl World {
         (sim.said, sim.held_since) = (None, None);
         sim.counts.commits += 1;
         sim.clock_max = sim.clock_max.max(host.clock);
-        self.observe(&Moment::Committed { peer, increment });
+        self.observe(&Moment::Committed { peer, increment, doubted });
         true
     }
 
@@ -94,7 +96,7 @@ impl World {
         };
         if !host.training {
             // A replica that is being replaced has no commit to hold.
-            sim.held_since = None;
+            (sim.held_since, sim.said) = (None, None);
         } else if sim.blocked && (host.limit > host.clock || sim.said != Some(host.clock)) {
             (sim.blocked, sim.held_since) = (false, None);
             self.schedule_tick(peer, Duration::ZERO);
@@ -134,6 +136,10 @@ impl World {
             host.work(self.now);
             return self.settle(peer);
         }
+        let mass = f64::from(sim.batch);
+        if matches!(task, Output::Read { .. }) && index_of(&exchange.initiator) == peer {
+            self.book.read(&exchange, sim.counts.commits, host.clock);
+        }
         let before = host.replica.values(fragment);
         let Some(answer) = host.work(self.now) else {
             return;
@@ -145,7 +151,7 @@ impl World {
         }
         let after = host.replica.values(fragment);
         let work = (&task, &answer);
-        self.journal.worked((peer, incarnation), work, (&before, &after));
+        self.journal.worked((peer, incarnation, mass), work, (&before, &after));
         self.observe(&Moment::Worked {
             peer,
             task: &task,
@@ -155,6 +161,10 @@ impl World {
         });
         if matches!(task, Output::Mix { role: Role::Initiator, .. }) {
             self.journal.prune(&exchange);
+            self.book.close(&exchange);
+        } else if matches!(task, Output::Absorb { .. }) {
+            self.journal.drop_push(&exchange);
+            self.book.close(&exchange);
         }
         self.settle(peer);
     }

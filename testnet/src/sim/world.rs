@@ -8,6 +8,7 @@ use dnode_protocol::Time;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::book::Book;
 use super::capacity::Sizes;
 use super::defect::Defect;
 use super::fault::{Fault, exponential};
@@ -23,6 +24,11 @@ use super::trace::Trace;
 
 /// Worlds of at most this many peers get the expensive checks.
 const SMALL: u32 = 32;
+
+/// Exchanges of one initiator that are booked: all that can still be applied, and in small worlds
+/// many more.
+const DEALS_SMALL: usize = 1024;
+const DEALS_LARGE: usize = 64;
 
 /// A broken invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +56,9 @@ pub struct World {
     pub(super) peers: Vec<SimPeer>,
     pub(super) edges: Vec<Edge>,
     pub(super) journal: Journal,
+    pub(super) book: Book,
+    /// The values that all replicas start from, if they must: `[fragments][width]`.
+    pub(super) initial: Vec<Vec<f64>>,
     pub(super) trace: Trace,
     pub(super) violation: Option<Violation>,
     pub(super) defect: Option<Defect>,
@@ -95,13 +104,18 @@ impl World {
             peers: Vec::with_capacity(count as usize),
             edges: Vec::new(),
             journal: Journal::new(count as usize, fragments, width, small),
+            book: Book::new(count as usize, if small { DEALS_SMALL } else { DEALS_LARGE }),
+            initial: Vec::new(),
             trace,
             violation: None,
             defect: None,
             calm: false,
             still: false,
             stopped: false,
-            properties: if learning.is_some() { Vec::new() } else { invariants::table(small) },
+            properties: match &learning {
+                Some(_) => Vec::new(),
+                None => invariants::table(&scenario, small),
+            },
             learning,
             effects: Vec::new(),
             seed,
@@ -159,6 +173,8 @@ impl World {
             config: &self.config,
             peers: &self.peers,
             journal: &self.journal,
+            book: &self.book,
+            edges: &self.edges,
         }
     }
 
@@ -223,6 +239,8 @@ impl World {
             config: &self.config,
             peers: &self.peers,
             journal: &self.journal,
+            book: &self.book,
+            edges: &self.edges,
         };
         for property in &mut self.properties {
             if let Err(what) = property.observe(moment, &view) {
@@ -358,6 +376,7 @@ impl World {
                 counts.applied += u64::from(*role == dnode_gossip::Role::Initiator);
                 counts.halves += 1;
             }
+            Event::Included { .. } => counts.halves += 1,
             Event::CatchUpStarted { .. } => counts.catch_ups += 1,
             Event::PeerUp(_)
             | Event::PeerDown(_)
@@ -369,7 +388,6 @@ impl World {
             | Event::Undecided { .. }
             | Event::Held { .. }
             | Event::Deadline { .. }
-            | Event::Included { .. }
             | Event::CatchUpDone { .. }
             | Event::Offended { .. } => {}
         }

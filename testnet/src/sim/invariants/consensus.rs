@@ -61,13 +61,19 @@ impl Property for Consensus {
 
 /// Sum of the squared distances within each part of peers that are connected through living ones.
 pub(in crate::sim) fn within_parts(view: &View<'_>) -> f64 {
+    parts(view).iter().map(|part| distance_squared(part)).sum()
+}
+
+/// The parts of peers that are connected through living ones.
+pub(super) fn parts<'a>(view: &View<'a>) -> Vec<Vec<&'a Host>> {
     let mut seen = vec![false; view.peers.len()];
-    let mut total = 0.0;
-    for (index, _) in view.hosts() {
+    let mut all = Vec::new();
+    for index in 0..u32::try_from(view.peers.len()).unwrap_or(u32::MAX) {
         let mut part = Vec::new();
         let mut waiting = vec![index];
         while let Some(peer) = waiting.pop() {
-            let Some(host) = view.host(peer).filter(|_| !seen[peer as usize]) else {
+            let host = view.peers[peer as usize].host.as_ref();
+            let Some(host) = host.filter(|_| !seen[peer as usize]) else {
                 continue;
             };
             seen[peer as usize] = true;
@@ -81,7 +87,9 @@ pub(in crate::sim) fn within_parts(view: &View<'_>) -> f64 {
             waiting.extend(known);
             waiting.extend(view.peers[peer as usize].neighbours().filter(knows));
         }
-        total += distance_squared(&part);
+        if !part.is_empty() {
+            all.push(part);
+        }
     }
-    total
+    all
 }

@@ -1,4 +1,6 @@
-//! S3: no commit is held back for longer than the gate time.
+//! S3: no commit is held back for longer than the gate time, but under the policy that waits.
+
+use dnode_gossip::Policy;
 
 use super::{Moment, Property, View};
 
@@ -20,6 +22,9 @@ impl Property for Gate {
         let Some(since) = sim.held_since.map(|since| since.max(sim.paused_until)) else {
             return Ok(());
         };
+        if view.config.policy == Policy::Block {
+            return Ok(());
+        }
         let held = view.now.since(since);
         let Some(gate) = view.host(*peer).map(|host| host.core.gate_timeout()) else {
             return Ok(());

@@ -1,11 +1,9 @@
 //! B3: at a commit every fragment contains every counting neighbour's work up to the bound.
 
-use dnode_protocol::{Clock, FragmentId};
+use dnode_protocol::FragmentId;
 
+use super::super::peer::index_of;
 use super::{Moment, Property, View};
-
-/// A neighbour further ahead than this many progress gaps may be doubted, and then holds up nobody.
-const DOUBT_GAPS: u64 = 16;
 
 /// Recomputes bound B3 from clocks and information vectors at each commit.
 #[derive(Debug)]
@@ -17,19 +15,15 @@ impl Property for InformationAge {
     }
 
     fn observe(&mut self, moment: &Moment<'_>, view: &View<'_>) -> Result<(), String> {
-        let Moment::Committed { peer, .. } = moment else {
+        let Moment::Committed { peer, doubted, .. } = moment else {
             return Ok(());
         };
         let Some(host) = view.host(*peer) else {
             return Ok(());
         };
         let bound = host.core.information_age_bound();
-        let believed = |clock: Option<Clock>| {
-            let lead = clock.unwrap_or_default().ahead_of(host.clock);
-            lead <= DOUBT_GAPS * view.config.bounds.progress_gap
-        };
         let counting = host.core.members().filter(|(_, member)| member.counts());
-        for (name, member) in counting.filter(|(_, member)| believed(member.clock)) {
+        for (name, member) in counting.filter(|(name, _)| Some(index_of(name)) != *doubted) {
             for fragment in (0..view.scenario.fragments).map(FragmentId) {
                 let contained = host.core.contained(fragment, name);
                 let age = member.clock.unwrap_or_default().ahead_of(contained.unwrap_or_default());

@@ -1,13 +1,15 @@
-//! I1: the sum of all replicas changes by commits, joins and losses only, never by an exchange.
+//! I1: the weighted sum of all replicas changes by commits, joins and losses only, never by an exchange.
 
-use dnode_gossip::{Input, Output};
+use dnode_gossip::{Input, Output, Weighting};
 use dnode_protocol::ExchangeId;
 
 use super::super::journal::{Journal, Record};
 use super::{Moment, Property, Stage, View};
 
-/// Relative rounding error that is allowed.
+/// Relative rounding error that is allowed when all weigh the same.
 const TOLERANCE: f64 = 1e-9;
+/// The same when samples weigh: the two ends' weights are `f32` and add up to one only nearly.
+const TOLERANCE_SAMPLES: f64 = 1e-5;
 /// In small worlds the whole sum is compared every so many events.
 const FULL_EVERY: u64 = 64;
 
@@ -37,9 +39,14 @@ impl MeanKept {
         }
     }
 
-    fn balanced(&self, exchange: ExchangeId, record: &Record) -> Result<(), String> {
+    fn balanced(
+        &self,
+        exchange: ExchangeId,
+        record: &Record,
+        view: &View<'_>,
+    ) -> Result<(), String> {
         let off = record.net.iter().fold(0.0_f64, |most, net| most.max(net.abs()));
-        if record.is_whole() && off > TOLERANCE * self.scale {
+        if record.is_whole() && off > tolerance(view) * self.scale {
             let halves = (record.initiator.holds(), record.responder.holds());
             return Err(format!(
                 "{exchange} changed the sum of the replicas by {off:e} (halves applied: {halves:?})"
@@ -51,9 +58,9 @@ impl MeanKept {
     fn whole_sum(&self, view: &View<'_>) -> Result<(), String> {
         let width = view.scenario.width;
         let mut sum = vec![0.0; self.ledger.len()];
-        for (_, host) in view.hosts() {
-            let values = host.values();
-            sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+        for (peer, host) in view.hosts() {
+            let (mass, values) = (view.mass(peer), host.values());
+            sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += mass * value);
         }
         for (_, record) in view.journal.iter().filter(|(_, record)| !record.is_whole()) {
             let start = record.fragment.0 as usize * width;
@@ -63,7 +70,7 @@ impl MeanKept {
         }
         let count = view.peers.len() as f64;
         for (index, (sum, want)) in sum.iter().zip(&self.ledger).enumerate() {
-            if (sum - want).abs() > TOLERANCE * self.scale * count {
+            if (sum - want).abs() > tolerance(view) * self.scale * count {
                 return Err(format!("element {index} of all replicas sums to {sum}, not {want}"));
             }
         }
@@ -80,31 +87,33 @@ impl Property for MeanKept {
         match moment {
             Moment::Joined { peer } => {
                 if let Some(host) = view.host(*peer) {
-                    self.add(0, host.values().into_iter());
+                    let mass = view.mass(*peer);
+                    self.add(0, host.values().into_iter().map(|value| mass * value));
                 }
             }
-            Moment::Gone { host, .. } => {
-                self.add(0, host.values().into_iter().map(|value| -value));
+            Moment::Gone { peer, host } => {
+                let mass = view.mass(*peer);
+                self.add(0, host.values().into_iter().map(|value| -mass * value));
             }
-            Moment::Committed { peer, increment } => {
+            Moment::Committed { peer, increment, .. } => {
                 if let Some(host) = view.host(*peer) {
                     let values = host.values();
-                    self.add(0, values.iter().map(|_| *increment));
-                    let most = values.iter().fold(0.0_f64, |m, v| m.max(v.abs()));
+                    let mass = view.mass(*peer);
+                    self.add(0, values.iter().map(|_| mass * *increment));
+                    let most = values.iter().fold(0.0_f64, |m, v| m.max(mass * v.abs()));
                     self.scale = self.scale.max(most);
                 }
             }
-            Moment::Worked { task, answer, before, after, .. } => match (task, answer) {
+            Moment::Worked { peer, task, answer, before, after } => match (task, answer) {
                 (Output::Adopt { fragment, .. }, Input::Adopted { .. }) => {
                     let start = fragment.0 as usize * view.scenario.width;
-                    self.add(
-                        start,
-                        after.iter().zip(*before).map(|(after, before)| after - before),
-                    );
+                    let mass = view.mass(*peer);
+                    let moved = after.iter().zip(*before).map(|(a, b)| mass * (a - b));
+                    self.add(start, moved);
                 }
                 (Output::Mix { exchange, .. } | Output::Undo { exchange, .. }, _) => {
                     if let Some(record) = view.journal.get(exchange) {
-                        self.balanced(*exchange, record)?;
+                        self.balanced(*exchange, record, view)?;
                     }
                 }
                 _ => {}
@@ -123,6 +132,13 @@ impl Property for MeanKept {
             Moment::Said { .. } => {}
         }
         Ok(())
+    }
+}
+
+fn tolerance(view: &View<'_>) -> f64 {
+    match view.config.weighting {
+        Weighting::Equal => TOLERANCE,
+        Weighting::Samples => TOLERANCE_SAMPLES,
     }
 }
 

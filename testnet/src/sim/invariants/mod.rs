@@ -2,27 +2,34 @@
 
 mod atomic;
 mod consensus;
+mod convex;
 mod gate;
 mod information;
 mod information_age;
+mod lag;
 mod lease;
 mod limits;
 mod liveness;
+mod mass;
 mod mean;
 mod progress_gap;
+mod same_set;
 mod snapshot_age;
 mod traffic;
 mod weight;
 
 use dnode_gossip::testing::Host;
 use dnode_gossip::{Config, Event, Input, Output};
-use dnode_protocol::Time;
+use dnode_protocol::{Clock, Time};
 
 pub use consensus::distance_squared;
 pub(super) use consensus::within_parts;
 
+use super::book::Book;
 use super::journal::Journal;
+use super::link::Edge;
 use super::peer::SimPeer;
+use super::rules::Rule;
 use super::scenario::Scenario;
 
 /// Everything a property may look at.
@@ -40,6 +47,9 @@ pub struct View<'a> {
     pub peers: &'a [SimPeer],
     /// What happened to the exchanges.
     pub journal: &'a Journal,
+    /// What the world has seen of them.
+    pub book: &'a Book,
+    pub(super) edges: &'a [Edge],
 }
 
 impl View<'_> {
@@ -47,6 +57,19 @@ impl View<'_> {
     #[must_use]
     pub fn host(&self, peer: u32) -> Option<&Host> {
         self.peers.get(peer as usize)?.host.as_ref()
+    }
+
+    /// What the numbers of `peer` weigh against those of others.
+    #[must_use]
+    pub fn mass(&self, peer: u32) -> f64 {
+        f64::from(self.peers[peer as usize].batch)
+    }
+
+    /// The newest clock of `other` that has reached `peer` on their connection.
+    #[must_use]
+    pub fn heard(&self, peer: u32, other: u32) -> Option<Clock> {
+        let edge = &self.edges[self.peers[peer as usize].edge_to(other)? as usize];
+        edge.heard[edge.end_of(peer)]
     }
 
     /// All living hosts with their indices.
@@ -76,6 +99,8 @@ pub enum Moment<'a> {
         peer: u32,
         /// What it added to every parameter.
         increment: f64,
+        /// The neighbour whose clock its core did not believe, before the commit.
+        doubted: Option<u32>,
     },
     /// A piece of trainer work was done; the journal knows it already.
     Worked {
@@ -135,12 +160,12 @@ pub trait Property: std::fmt::Debug {
 
 /// Every property; `small` worlds get the expensive ones too.
 #[must_use]
-pub fn table(small: bool) -> Vec<Box<dyn Property>> {
+pub fn table(scenario: &Scenario, small: bool) -> Vec<Box<dyn Property>> {
     let mut table: Vec<Box<dyn Property>> = vec![
-        Box::new(mean::MeanKept::new(small)),
         Box::new(atomic::Atomic),
         Box::new(lease::OneLease),
         Box::new(progress_gap::ProgressGap),
+        Box::new(lag::Lag),
         Box::new(snapshot_age::SnapshotAge),
         Box::new(gate::Gate),
         Box::new(weight::Weight),
@@ -150,6 +175,12 @@ pub fn table(small: bool) -> Vec<Box<dyn Property>> {
         Box::new(information_age::InformationAge),
         Box::new(consensus::Consensus::default()),
     ];
+    table.push(match scenario.rule.kind {
+        Rule::Exchange => Box::new(mean::MeanKept::new(small)),
+        Rule::Epidemic => Box::new(convex::Convex::default()),
+        Rule::PushSum => Box::new(mass::MassKept::new(small)),
+        Rule::DeltaSet => Box::new(same_set::SameSet { often: small }),
+    });
     if small {
         table.push(Box::new(information::InformationTrue::default()));
     }

@@ -1,8 +1,9 @@
 //! S1: no commit goes further than the progress gap beyond the slowest neighbour that counts.
 
+use super::super::peer::index_of;
 use super::{Moment, Property, View};
 
-/// Recomputes bound B1 from the neighbours' clocks at each commit.
+/// Recomputes bound B1 at each commit from the clocks that have reached the peer.
 #[derive(Debug)]
 pub(super) struct ProgressGap;
 
@@ -18,16 +19,18 @@ impl Property for ProgressGap {
         let Some(host) = view.host(*peer) else {
             return Ok(());
         };
-        let counting = host.core.members().filter(|(_, member)| member.counts());
-        let Some(slowest) = counting.filter_map(|(_, member)| member.clock).min() else {
-            return Ok(());
-        };
         let gap = view.config.bounds.progress_gap;
-        if host.clock > slowest.plus(gap) {
-            return Err(format!(
-                "p{peer} committed to clock {} with a neighbour known at {slowest} and a gap of {gap}",
-                host.clock
-            ));
+        for (name, _) in host.core.members().filter(|(_, member)| member.counts()) {
+            let other = index_of(name);
+            let Some(heard) = view.heard(*peer, other) else {
+                return Err(format!("p{peer} counts p{other}, which has named no clock"));
+            };
+            if host.clock > heard.plus(gap) {
+                return Err(format!(
+                    "p{peer} committed to clock {} when p{other} had named {heard}, gap {gap}",
+                    host.clock
+                ));
+            }
         }
         Ok(())
     }

@@ -4,7 +4,8 @@ use dnode_gossip::{Event, Input, Output, Role};
 
 use super::{Moment, Property, View};
 
-/// Compares the clocks at the snapshot and at the mix, and what the core says about them.
+/// Compares commits and clocks at the snapshot with those at the mix, at both ends, by the world's
+/// own book.
 #[derive(Debug)]
 pub(super) struct SnapshotAge;
 
@@ -17,6 +18,7 @@ impl Property for SnapshotAge {
         let bound = view.config.bounds.snapshot_age;
         match moment {
             Moment::Worked {
+                peer,
                 task: Output::Mix { exchange, role: Role::Initiator, .. },
                 answer: Input::Mixed { clock, .. },
                 ..
@@ -25,10 +27,30 @@ impl Property for SnapshotAge {
                 let Some(read) = read else {
                     return Err(format!("{exchange} was applied and its fragment never read"));
                 };
-                let age = clock.ahead_of(read);
+                // The clock jumps when a replica is replaced; commits are counted by the world.
+                let since = view.book.get(exchange).and_then(|deal| deal.read_at);
+                let commits = view.peers[*peer as usize].counts.commits;
+                let counted = since.map_or(0, |since| commits.saturating_sub(since));
+                let age = clock.ahead_of(read).max(counted);
                 if age > bound {
                     return Err(format!(
                         "{exchange} applied a snapshot {age} commits old, bound {bound}"
+                    ));
+                }
+            }
+            Moment::Worked {
+                task: Output::Mix { exchange, .. } | Output::Absorb { exchange, .. },
+                answer: Input::Mixed { .. },
+                ..
+            } => {
+                let deal = view.book.get(exchange).copied().unwrap_or_default();
+                let (Some(read), Some(known)) = (deal.read_clock, deal.known) else {
+                    return Ok(());
+                };
+                let age = known.ahead_of(read);
+                if age > bound {
+                    return Err(format!(
+                        "{exchange} gave a snapshot that was known to be {age} commits old, bound {bound}"
                     ));
                 }
             }

@@ -1,6 +1,6 @@
 //! The messages that one peer sends are bounded by its rounds, commits, neighbours and time.
 
-use dnode_gossip::Gossip;
+use dnode_gossip::{Gossip, Mixing};
 
 use super::super::peer::SimPeer;
 use super::{Moment, Property, View};
@@ -9,25 +9,42 @@ use super::{Moment, Property, View};
 #[derive(Debug)]
 pub(super) struct Traffic;
 
+/// What there is is said again after this time.
+const REPEAT_SECONDS: f64 = 5.0;
+/// Contributions asked for at a time.
+const FETCHES: f64 = 16.0;
+
 /// Most control messages and tensors a peer may have sent.
 ///
 /// Every message is one of these: at most two answers to one that it received; part of an own
 /// exchange (proposal, offer, acknowledgement or abort: 3) or pull (2), of which a round has at most
 /// `fragments · (1 + redraws)`; an announcement to each neighbour after a commit, a change of phase
-/// or a connection (1); a heartbeat to each neighbour per half heartbeat; or the repetition of an
+/// or a connection (1); under rule delta-set what each fragment contains, to each neighbour after a
+/// commit, a connection and every contribution, and every 5 s, and a fetch for everything received
+/// or expired; a heartbeat to each neighbour per half heartbeat; or the repetition of an
 /// open exchange, at most four per shortest lease.
 fn most_messages(peer: &SimPeer, view: &View<'_>) -> f64 {
     let (counts, config) = (&peer.counts, view.config);
     let fragments = f64::from(view.scenario.fragments);
     let neighbours = peer.edges.len() as f64;
     let elapsed = view.now.as_secs_f64();
-    let exchanges = fragments * (1.0 + config.redraws_max as f64) * (counts.rounds + 1) as f64;
+    let exchanges = fragments
+        * (view.scenario.rule.fanout.max(1) + config.redraws_max) as f64
+        * (counts.rounds + 1) as f64;
     let pulls = fragments * (counts.catch_ups + counts.ups + 1) as f64;
     let phases = 2 * counts.catch_ups + counts.commits + counts.ups + 2;
     let beats = elapsed / (config.heartbeat.as_secs_f64() / 2.0) + 1.0;
     let open = Gossip::open_max(config) as f64;
     let repeats = open * 4.0 * elapsed / config.lease_min.as_secs_f64();
-    2.0 * counts.received as f64
+    let set = if config.mixing == Mixing::Set {
+        let told = phases + counts.halves;
+        neighbours * fragments * (told as f64 + elapsed / REPEAT_SECONDS + 1.0)
+            + FETCHES * (counts.received + counts.halves + counts.commits) as f64
+            + FETCHES * elapsed
+    } else {
+        0.0
+    };
+    set + 2.0 * counts.received as f64
         + 3.0 * exchanges
         + 2.0 * pulls
         + neighbours * (phases as f64 + beats)

@@ -1,6 +1,6 @@
-//! Mixing weights lie in `[0, 0.5]`, and both ends of an exchange use the same one.
+//! Mixing weights lie in `[0, 0.5]`, those of pushes and samples in `[0, 1]`, and both ends of an exchange use the same one.
 
-use dnode_gossip::{Event, Output};
+use dnode_gossip::{Event, Mixing, Output, Weighting};
 
 use super::{Moment, Property, View};
 
@@ -13,7 +13,7 @@ impl Property for Weight {
         "weight"
     }
 
-    fn observe(&mut self, moment: &Moment<'_>, _view: &View<'_>) -> Result<(), String> {
+    fn observe(&mut self, moment: &Moment<'_>, view: &View<'_>) -> Result<(), String> {
         let (exchange, weight) = match moment {
             Moment::Worked {
                 task: Output::Mix { exchange, weight, .. } | Output::Undo { exchange, weight, .. },
@@ -30,7 +30,11 @@ impl Property for Weight {
             | Moment::Handled { .. }
             | Moment::Reached(_) => return Ok(()),
         };
-        if (0.0..=0.5).contains(weight) {
+        let most = match (view.config.mixing, view.config.weighting) {
+            (Mixing::Exchange, Weighting::Equal) => 0.5,
+            _ => 1.0,
+        };
+        if (0.0..=most).contains(weight) {
             Ok(())
         } else {
             Err(format!("{exchange} mixes with weight {weight}"))

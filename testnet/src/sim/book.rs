@@ -1,0 +1,104 @@
+//! The world's own book of every exchange: who named which clock, and when numbers were read.
+
+use std::collections::BTreeMap;
+
+use dnode_protocol::{Clock, ExchangeId, Message};
+
+use super::peer::index_of;
+
+/// What the world has seen of an exchange; the cores' own records are not consulted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Deal {
+    /// Clock in the initiator's Propose, as sent.
+    pub proposed: Option<Clock>,
+    /// Clock in the responder's Accept, as sent.
+    pub accepted: Option<Clock>,
+    /// Commits that the initiator had done when its numbers were read.
+    pub read_at: Option<u64>,
+    /// The initiator's clock then.
+    pub read_clock: Option<Clock>,
+    /// Newest clock of the initiator that had reached the responder when the offer arrived.
+    pub known: Option<Clock>,
+}
+
+/// The deals of every initiator, the newest of them.
+#[derive(Clone, Debug)]
+pub struct Book {
+    deals: Vec<BTreeMap<(u64, u64), Deal>>,
+    most: usize,
+}
+
+impl Book {
+    /// A book for `peers` peers that keeps the newest `most` deals of each.
+    #[must_use]
+    pub fn new(peers: usize, most: usize) -> Self {
+        Self { deals: vec![BTreeMap::new(); peers], most }
+    }
+
+    /// What is known of `exchange`.
+    #[must_use]
+    pub fn get(&self, exchange: &ExchangeId) -> Option<&Deal> {
+        let own = self.deals.get(index_of(&exchange.initiator) as usize)?;
+        own.get(&(exchange.incarnation, exchange.sequence))
+    }
+
+    /// A core sends `message`.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "all others are of no interest here")]
+    pub(super) fn sent(&mut self, message: &Message) {
+        match message {
+            Message::Propose { exchange, terms, .. } => {
+                let own = &mut self.deals[index_of(&exchange.initiator) as usize];
+                let deal = own.entry((exchange.incarnation, exchange.sequence)).or_default();
+                deal.proposed.get_or_insert(terms.clock);
+                if own.len() > self.most {
+                    own.pop_first();
+                }
+            }
+            Message::Accept { exchange, terms } => {
+                if let Some(deal) = self.open(exchange) {
+                    deal.accepted.get_or_insert(terms.clock);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The initiator's numbers were read when it had done `commits` and stood at `clock`.
+    pub(super) fn read(&mut self, exchange: &ExchangeId, commits: u64, clock: Clock) {
+        if let Some(deal) = self.open(exchange) {
+            (deal.read_at, deal.read_clock) = (Some(commits), Some(clock));
+        }
+    }
+
+    /// The offer arrived where the initiator's newest known clock was `known`.
+    pub(super) fn offered(&mut self, exchange: &ExchangeId, known: Clock) {
+        if let Some(deal) = self.open(exchange) {
+            deal.known.get_or_insert(known);
+        }
+    }
+
+    /// Nothing more is asked about `exchange`.
+    pub(super) fn close(&mut self, exchange: &ExchangeId) {
+        let own = &mut self.deals[index_of(&exchange.initiator) as usize];
+        own.remove(&(exchange.incarnation, exchange.sequence));
+    }
+
+    fn open(&mut self, exchange: &ExchangeId) -> Option<&mut Deal> {
+        let own = self.deals.get_mut(index_of(&exchange.initiator) as usize)?;
+        own.get_mut(&(exchange.incarnation, exchange.sequence))
+    }
+}
+
+/// The clock that `message` tells of its sender to the life `incarnation` of its receiver.
+#[expect(clippy::wildcard_enum_match_arm, reason = "all others are of no interest here")]
+pub(super) fn told(message: &Message, incarnation: u64) -> Option<Clock> {
+    match message {
+        Message::Heartbeat(heartbeat) => Some(heartbeat.clock),
+        Message::Propose { terms, .. } => Some(terms.clock),
+        Message::Accept { exchange, terms } => {
+            (exchange.incarnation == incarnation).then_some(terms.clock)
+        }
+        Message::Stale { clock, .. } | Message::Snapshot { clock, .. } => Some(*clock),
+        _ => None,
+    }
+}
