@@ -105,7 +105,7 @@ impl Script<'_> {
             },
             11 => Message::Have {
                 first: self.fragment(),
-                count: 1 + self.below(3),
+                count: 1 + u32::from(self.below(3)),
                 versions: self.versions(),
             },
             _ => Message::Fetch {
