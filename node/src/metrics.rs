@@ -383,7 +383,7 @@ mod tests {
         let names: Vec<&String> = line["exchanges"].as_object().unwrap().keys().collect();
         assert_eq!(
             names,
-            ["aborted", "answered", "busy", "completed", "expired", "refused", "stale"]
+            ["aborted", "answered", "busy", "completed", "expired", "included", "refused", "stale"]
         );
         assert_eq!(line["staleness_histogram"].as_array().unwrap().len(), 16);
         assert_eq!(line["parameters_path"], "a/b");
