@@ -29,7 +29,8 @@ const RUN: [&str; 8] = [
     "gossip.balance=off",
 ];
 /// A run that lasts until it is stopped.
-const ENDLESS: [&str; 4] = ["--steps", "100000000", "--set", "run.batch=16"];
+const ENDLESS: [&str; 6] =
+    ["--steps", "100000000", "--set", "run.batch=16", "--set", "gossip.balance=off"];
 
 fn flags<'a>(parts: &[&[&'a str]]) -> Vec<&'a str> {
     parts.concat()

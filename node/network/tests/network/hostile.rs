@@ -3,6 +3,7 @@
 use dnode_network::streams::StreamKind;
 use dnode_network::{DownReason, NetworkEvent, OffenceKind};
 use dnode_protocol::frame::{Codec, Leg, TensorHeader, encode_control};
+use dnode_protocol::limits::PROTOCOL_VERSION;
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, PeerId};
 
 use crate::common::{Node, config, pair, run_spec};
@@ -71,7 +72,7 @@ async fn garbage_instead_of_a_hello() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn garbage_after_a_hello() {
-    let mut body = vec![1, 40, 0, 0, 0];
+    let mut body = vec![PROTOCOL_VERSION, 40, 0, 0, 0];
     body.extend([0xff; 40]);
     let kind = attack(&greeting(), StreamKind::Control, &body).await;
     assert_eq!(kind, OffenceKind::Garbage);
@@ -79,7 +80,7 @@ async fn garbage_after_a_hello() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frame_longer_than_the_limit() {
-    let frame = [1, 0xff, 0xff, 0xff, 0xff, 0, 0, 0];
+    let frame = [PROTOCOL_VERSION, 0xff, 0xff, 0xff, 0xff, 0, 0, 0];
     let kind = attack(&greeting(), StreamKind::Control, &frame).await;
     assert_eq!(kind, OffenceKind::Oversize);
 }
