@@ -13,11 +13,11 @@
 use std::ops::Range;
 
 use dnode_protocol::frame::Codec;
-use dnode_protocol::{FragmentId, Fragments, ParameterLayout, PeerId};
+use dnode_protocol::{FragmentId, Fragments, Origin, ParameterLayout, PeerId};
 use dnode_trainer::codec::Encoded;
 use dnode_trainer::{
-    Edge, Evaluation, Mixer, OuterStep, Reading, Replica, ReplicaConfig, StepId, StepReport,
-    TrainError, Trainer, TrainerState,
+    Evaluation, Mixer, OuterStep, Reading, Replica, ReplicaConfig, StepId, StepReport, TrainError,
+    Trainer, TrainerState,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -161,10 +161,10 @@ fn mass(replicas: &[Replica]) -> (Vec<i128>, u128) {
     (numerators, weights)
 }
 
-fn edge(index: usize) -> Edge {
+fn edge(index: usize) -> Origin {
     let mut key = [0; 32];
     key[0] = u8::try_from(index).unwrap();
-    Edge { peer: PeerId::from_public_key(key), incarnation: 1 }
+    Origin { peer: PeerId::from_public_key(key), incarnation: 1 }
 }
 
 /// Random pushes over a network that loses, repeats and reorders; at the end the newest sum of

@@ -31,7 +31,7 @@ pub use config::{ConfigError, ModelConfig, ModelKind, OptimizerConfig, Optimizer
 pub use data::{DataConfig, DataError, DataKind, Dataset, Drawn, Skew, Stream, expected_overlap};
 pub use learning_rate::learning_rate;
 pub use mix::{MixError, MixReport, NORM_FACTOR_MAX, NORM_SLACK_RMS};
-pub use mixer::{EDGES_MAX, Edge, FORGOTTEN_MAX, Mixer, PUSHES_UNACKNOWLEDGED_MAX, Reading};
+pub use mixer::{EDGES_MAX, FORGOTTEN_MAX, Mixer, PUSHES_UNACKNOWLEDGED_MAX, Reading};
 pub use native::{BatchSource, NativeConfig, NativeTrainer};
 pub use outer::OuterStep;
 pub use replica::{CommitReport, FixedState, OuterState, Replica, ReplicaConfig, ReplicaState};

@@ -7,13 +7,11 @@ use std::fmt;
 use std::ops::Range;
 
 use dnode_protocol::frame::Codec;
-use dnode_protocol::{FragmentId, Fragments, ParameterLayout};
+use dnode_protocol::{FragmentId, Fragments, Origin, ParameterLayout};
 
 use crate::codec::{Encoded, decode, encode};
 use crate::mix::{MixError, MixReport, check_length, check_norm, norm};
-use crate::mixer::{
-    DeltaSet, Edge, Epidemic, Exchange, Mixer, MixerState, PushSum, Reading, Slice,
-};
+use crate::mixer::{DeltaSet, Epidemic, Exchange, Mixer, MixerState, PushSum, Reading, Slice};
 use crate::outer::OuterStep;
 use crate::seam::{Evaluation, StepId, StepReport, TrainError, Trainer};
 use crate::sketch::{self, SKETCH_LEN};
@@ -305,7 +303,7 @@ impl Replica {
         &mut self,
         fragment: FragmentId,
         weight: f32,
-        from: Edge,
+        from: Origin,
         push: &Encoded,
     ) -> Result<MixReport, MixError> {
         let slice = self.slice(fragment)?;
@@ -323,14 +321,14 @@ impl Replica {
     ///
     /// Without acknowledgements an edge stops giving after
     /// [`crate::PUSHES_UNACKNOWLEDGED_MAX`] pushes, or sooner.
-    pub fn acknowledged(&mut self, fragment: FragmentId, edge: Edge, received: u64) {
+    pub fn acknowledged(&mut self, fragment: FragmentId, edge: Origin, received: u64) {
         if let (Ok(slice), MixerState::PushSum(state)) = (self.slice(fragment), &mut self.mixer) {
             state.acknowledged(slice.index, edge, received);
         }
     }
 
     /// Push-sum: the peer at `edge` has taken in `push`, and with it all that came before.
-    pub fn delivered(&mut self, fragment: FragmentId, edge: Edge, push: &Encoded) {
+    pub fn delivered(&mut self, fragment: FragmentId, edge: Origin, push: &Encoded) {
         if let (Codec::Running32, Some(weight)) = (push.codec, push.bytes.last_chunk()) {
             self.acknowledged(fragment, edge, u64::from_le_bytes(*weight));
         }
@@ -341,7 +339,7 @@ impl Replica {
     /// What it did not take in is lost with it, and this life of it can push here no more, as what
     /// it had given is not known any longer. False, with nothing done, when
     /// [`crate::FORGOTTEN_MAX`] peers are dropped already.
-    pub fn forget(&mut self, edge: Edge) -> bool {
+    pub fn forget(&mut self, edge: Origin) -> bool {
         match &mut self.mixer {
             MixerState::PushSum(state) => state.forget(edge),
             MixerState::None

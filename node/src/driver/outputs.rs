@@ -2,8 +2,8 @@
 
 use dnode_gossip::{ContributionId, Output};
 use dnode_protocol::frame::{Leg, TensorHeader};
-use dnode_protocol::{Clock, ExchangeId, FragmentId, Origin, PeerId};
-use dnode_trainer::{Edge, Encoded, Reading};
+use dnode_protocol::{Clock, ExchangeId, FragmentId, PeerId};
+use dnode_trainer::{Encoded, Reading};
 
 use super::Driver;
 use crate::training::{Command, MixTerms};
@@ -85,7 +85,7 @@ impl Driver {
                 Command::Mix { exchange, fragment, terms, numbers }
             }
             Output::Absorb { exchange, fragment, from, weight } => {
-                let (from, numbers) = (edge(from), self.received(exchange));
+                let numbers = self.received(exchange);
                 Command::Absorb { exchange, fragment, from, weight, numbers }
             }
             Output::Include { exchange, contribution } => {
@@ -101,7 +101,7 @@ impl Driver {
             }
             Output::Delivered { exchange, fragment, to } => {
                 let push = self.numbers.kept(exchange)?;
-                Command::Delivered { fragment, to: edge(to), push }
+                Command::Delivered { fragment, to, push }
             }
             Output::Send { .. }
             | Output::Expect { .. }
@@ -157,14 +157,10 @@ impl Driver {
     }
 }
 
-const fn edge(origin: Origin) -> Edge {
-    Edge { peer: origin.peer, incarnation: origin.incarnation }
-}
-
 const fn reading(what: dnode_gossip::Reading) -> Reading {
     match what {
         dnode_gossip::Reading::Offer(codec) => Reading::Offer(codec),
-        dnode_gossip::Reading::Push { to, codec } => Reading::Push { to: edge(to), codec },
+        dnode_gossip::Reading::Push { to, codec } => Reading::Push { to, codec },
         dnode_gossip::Reading::Snapshot => Reading::Snapshot,
     }
 }

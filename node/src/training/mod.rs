@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use dnode_gossip::{RefusedMix, Role};
 use dnode_protocol::frame::Codec;
-use dnode_protocol::{Clock, ExchangeId, FragmentId, RunSpec};
-use dnode_trainer::{Edge, Encoded, Evaluation, Reading, Replica, SKETCH_LEN, TrainError};
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Origin, RunSpec};
+use dnode_trainer::{Encoded, Evaluation, Reading, Replica, SKETCH_LEN, TrainError};
 use tokio::sync::mpsc;
 
 pub(crate) use pace::MICRO_STEPS;
@@ -83,9 +83,15 @@ pub(crate) enum Command {
     /// Apply this end of an exchange.
     Mix { exchange: ExchangeId, fragment: FragmentId, terms: MixTerms, numbers: Encoded },
     /// Add what was pushed.
-    Absorb { exchange: ExchangeId, fragment: FragmentId, from: Edge, weight: f32, numbers: Encoded },
+    Absorb {
+        exchange: ExchangeId,
+        fragment: FragmentId,
+        from: Origin,
+        weight: f32,
+        numbers: Encoded,
+    },
     /// A neighbour has what was pushed to it.
-    Delivered { fragment: FragmentId, to: Edge, push: Encoded },
+    Delivered { fragment: FragmentId, to: Origin, push: Encoded },
     /// Add a contribution.
     Include { exchange: ExchangeId, fragment: FragmentId, numbers: Encoded },
     /// Take back a responder's half.

@@ -6,8 +6,8 @@ use dnode_gossip::Reading;
 use dnode_gossip::testing::{Bytes, Replica};
 use dnode_protocol::frame::{Codec, RUNNING_WEIGHT_ELEMENTS};
 use dnode_protocol::{FragmentId, Origin};
+use dnode_trainer::StepId;
 use dnode_trainer::codec::{Encoded, decode_running};
-use dnode_trainer::{Edge, StepId};
 
 /// A [`dnode_trainer::Replica`] of which only bytes leave: the codec's number, then the payload.
 pub(super) struct ModelReplica {
@@ -58,15 +58,11 @@ fn write(encoded: &Encoded) -> Bytes {
     std::iter::once(encoded.codec as u8).chain(encoded.bytes.iter().copied()).collect()
 }
 
-const fn edge(origin: Origin) -> Edge {
-    Edge { peer: origin.peer, incarnation: origin.incarnation }
-}
-
 impl Replica for ModelReplica {
     fn read(&mut self, fragment: FragmentId, what: Reading) -> Bytes {
         let what = match what {
             Reading::Offer(codec) => dnode_trainer::Reading::Offer(codec),
-            Reading::Push { to, codec } => dnode_trainer::Reading::Push { to: edge(to), codec },
+            Reading::Push { to, codec } => dnode_trainer::Reading::Push { to, codec },
             Reading::Snapshot => dnode_trainer::Reading::Snapshot,
         };
         write(&self.replica.read(fragment, what))
@@ -97,14 +93,14 @@ impl Replica for ModelReplica {
 
     fn absorb(&mut self, fragment: FragmentId, weight: f32, from: Origin, push: &[u8]) -> bool {
         let push = self.read_bytes(fragment, push);
-        push.is_some_and(|push| self.replica.absorb(fragment, weight, edge(from), &push).is_ok())
+        push.is_some_and(|push| self.replica.absorb(fragment, weight, from, &push).is_ok())
     }
 
     fn delivered(&mut self, fragment: FragmentId, to: Origin, push: &[u8]) {
         let Some(push) = self.read_bytes(fragment, push) else { return };
         let mut sums = vec![0; self.len(fragment)];
         if let Ok(received) = decode_running(&push, &mut sums) {
-            self.replica.acknowledged(fragment, edge(to), received);
+            self.replica.acknowledged(fragment, to, received);
         }
     }
 

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use dnode_protocol::PeerId;
 
-use super::Edge;
+use dnode_protocol::Origin;
 
 /// Most peers that a replica pushes to, and most that it takes pushes from, at a time.
 ///
@@ -121,7 +121,7 @@ struct Source {
 /// All edges of a replica.
 #[derive(Debug, Default)]
 pub(super) struct Edges {
-    sinks: BTreeMap<Edge, Sink>,
+    sinks: BTreeMap<Origin, Sink>,
     sources: BTreeMap<PeerId, Source>,
     /// Generation of the next edge.
     generation: u32,
@@ -129,7 +129,12 @@ pub(super) struct Edges {
 
 impl Edges {
     /// The sums given to `to`, begun when there is room for one more edge; `None` without.
-    pub(super) fn given(&mut self, to: Edge, index: usize, elements: usize) -> Option<&mut Given> {
+    pub(super) fn given(
+        &mut self,
+        to: Origin,
+        index: usize,
+        elements: usize,
+    ) -> Option<&mut Given> {
         let known = self.sinks.get(&to);
         let worn = known.is_some_and(|sink| sink.fragments.values().any(Given::worn));
         if worn && known.is_some_and(Sink::done) {
@@ -153,7 +158,7 @@ impl Edges {
     }
 
     /// The peer at `edge` has taken in what was given up to `mark`.
-    pub(super) fn acknowledge(&mut self, edge: Edge, index: usize, mark: u64) {
+    pub(super) fn acknowledge(&mut self, edge: Origin, index: usize, mark: u64) {
         let sink = self.sinks.get_mut(&edge);
         let given = sink.and_then(|sink| sink.fragments.get_mut(&index));
         // A mark that was never sent is ignored: it would free an edge that is owed to the peer.
@@ -168,7 +173,7 @@ impl Edges {
     /// Why pushes of that peer are not taken.
     pub(super) fn received(
         &self,
-        from: Edge,
+        from: Origin,
         index: usize,
     ) -> Result<Option<&Received>, &'static str> {
         match self.sources.get(&from.peer) {
@@ -187,7 +192,7 @@ impl Edges {
     }
 
     /// Notes what was taken in, after [`Self::received`] allowed it.
-    pub(super) fn take(&mut self, from: Edge, index: usize, received: Received) {
+    pub(super) fn take(&mut self, from: Origin, index: usize, received: Received) {
         let incarnation = from.incarnation;
         let fresh = || Source { incarnation, forgotten: false, fragments: BTreeMap::new() };
         let source = self.sources.entry(from.peer).or_insert_with(fresh);
@@ -198,7 +203,7 @@ impl Edges {
     }
 
     /// Drops both directions of an edge; false when too many are dropped already.
-    pub(super) fn forget(&mut self, edge: Edge) -> bool {
+    pub(super) fn forget(&mut self, edge: Origin) -> bool {
         let source = self.sources.get(&edge.peer);
         let known = source.filter(|s| s.incarnation == edge.incarnation && !s.forgotten);
         if known.is_some() {

@@ -17,7 +17,7 @@ mod push_sum;
 
 use std::ops::Range;
 
-use dnode_protocol::PeerId;
+use dnode_protocol::Origin;
 use dnode_protocol::frame::Codec;
 
 pub(crate) use self::delta_set::{DeltaSet, read as read_accumulators};
@@ -47,15 +47,6 @@ pub enum Mixer {
     },
 }
 
-/// The peer at the other end of a push, in one of its lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Edge {
-    /// Who.
-    pub peer: PeerId,
-    /// Which start of its process; larger is later.
-    pub incarnation: u64,
-}
-
 /// What to read of a fragment, and for whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
@@ -66,7 +57,7 @@ pub enum Reading {
     /// A one-way push (epidemic, push-sum).
     Push {
         /// To whom.
-        to: Edge,
+        to: Origin,
         /// How weights are coded, [`Codec::F32`] to [`Codec::Int8`]; push-sum has its own code.
         codec: Codec,
     },

@@ -19,11 +19,12 @@
 //! [`PUSH_WEIGHT_MIN`] keeps it until it has received some.
 
 use dnode_protocol::Fragments;
+use dnode_protocol::Origin;
 use dnode_protocol::frame::Codec;
 
+use super::Slice;
 use super::edges::{Edges, Received, generation_of};
 use super::fixed::{NUMERATOR_BITS, scale, to_fixed};
-use super::{Edge, Slice};
 use crate::codec::{Encoded, decode_running, encode_running};
 use crate::mix::{MixError, MixReport, check_norm, norm, parameters_norm_max, subtract};
 use crate::weights::Weights;
@@ -77,7 +78,7 @@ impl PushSum {
     /// Gives half of the fragment away to `to` and returns the running sum.
     ///
     /// When the edge has no room, everything stays here and the sum is the one that was sent last.
-    pub(crate) fn push(&mut self, slice: &Slice, to: Edge) -> Encoded {
+    pub(crate) fn push(&mut self, slice: &Slice, to: Origin) -> Encoded {
         let numerators = &mut self.numerators[slice.range.clone()];
         let mass = &mut self.masses[slice.index];
         let half = *mass >> 1;
@@ -99,12 +100,12 @@ impl PushSum {
     }
 
     /// Notes that the peer at `edge` has taken in what was given up to `mark`.
-    pub(crate) fn acknowledged(&mut self, index: usize, edge: Edge, mark: u64) {
+    pub(crate) fn acknowledged(&mut self, index: usize, edge: Origin, mark: u64) {
         self.edges.acknowledge(edge, index, mark);
     }
 
     /// Drops an edge, see [`crate::Replica::forget`].
-    pub(crate) fn forget(&mut self, edge: Edge) -> bool {
+    pub(crate) fn forget(&mut self, edge: Origin) -> bool {
         self.edges.forget(edge)
     }
 
@@ -113,7 +114,7 @@ impl PushSum {
         &mut self,
         weights: &mut Weights,
         slice: &Slice,
-        from: Edge,
+        from: Origin,
         push: &Encoded,
     ) -> Result<MixReport, MixError> {
         if push.codec != Codec::Running32 {

@@ -9,7 +9,10 @@ use crate::testing::{OUTER, assert_close, mixed, peek, values, wide};
 use crate::{Mixer, Reading, StepId};
 
 const PUSH: Reading = Reading::Push {
-    to: crate::Edge { peer: dnode_protocol::PeerId::from_public_key([9; 32]), incarnation: 1 },
+    to: dnode_protocol::Origin {
+        peer: dnode_protocol::PeerId::from_public_key([9; 32]),
+        incarnation: 1,
+    },
     codec: Codec::F32,
 };
 

@@ -8,9 +8,9 @@ mod push_sum;
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{FragmentId, PeerId};
 
-use super::Edge;
 use crate::Replica;
 use crate::testing::wide;
+use dnode_protocol::Origin;
 
 /// Every code of plain numbers.
 const CODECS: [Codec; 7] =
@@ -18,10 +18,10 @@ const CODECS: [Codec; 7] =
 
 const FRAGMENTS: [FragmentId; 3] = [FragmentId(0), FragmentId(1), FragmentId(2)];
 
-fn edge(index: usize) -> Edge {
+fn edge(index: usize) -> Origin {
     let mut key = [0; 32];
     key[0] = u8::try_from(index).unwrap();
-    Edge { peer: PeerId::from_public_key(key), incarnation: 1 }
+    Origin { peer: PeerId::from_public_key(key), incarnation: 1 }
 }
 
 /// Sum over replicas, element by element.

@@ -8,7 +8,9 @@ use rand_chacha::ChaCha8Rng;
 use super::{FRAGMENTS, edge};
 use crate::codec::{Encoded, decode_running, encode, encode_running};
 use crate::mix::MixError;
-use crate::mixer::{EDGES_MAX, Edge, PUSHES_UNACKNOWLEDGED_MAX};
+use dnode_protocol::Origin;
+
+use crate::mixer::{EDGES_MAX, PUSHES_UNACKNOWLEDGED_MAX};
 use crate::testing::{OUTER, assert_close, mixed, peek, values, wide};
 use crate::{Mixer, Reading, Replica, StepId};
 
@@ -20,7 +22,7 @@ fn peer(salt: f32) -> Replica {
     mixed(values(PARAMETERS, salt), Mixer::PushSum, Some(OUTER), None).0
 }
 
-fn push(from: &mut Replica, fragment: FragmentId, to: Edge) -> Encoded {
+fn push(from: &mut Replica, fragment: FragmentId, to: Origin) -> Encoded {
     from.read(fragment, Reading::Push { to, codec: Codec::F32 })
 }
 
@@ -258,7 +260,7 @@ fn an_edge_without_acknowledgements_stops_giving() {
     let mut given = 0;
     for life in 0..60_u64 {
         let mut donor = peer(0.4);
-        let from = Edge { incarnation: life + 1, ..edge(3) };
+        let from = Origin { incarnation: life + 1, ..edge(3) };
         c.absorb(f, 1.0, from, &push(&mut donor, f, edge(1))).unwrap();
         let before = mass(&c).1[0];
         last = u64_of(&push(&mut c, f, edge(2)));
@@ -283,7 +285,7 @@ fn edges_are_bounded_and_only_settled_ones_make_room() {
         // Keeps the weight near one.
         refill += 1;
         let mut donor = peer(0.2);
-        let from = Edge { incarnation: refill, ..edge(200) };
+        let from = Origin { incarnation: refill, ..edge(200) };
         a.absorb(f, 1.0, from, &push(&mut donor, f, edge(1))).unwrap();
         let before = mass(a).1[2];
         let sum = push(a, f, edge(to));
@@ -324,7 +326,7 @@ fn pushers_are_bounded_and_their_earlier_lives_refused() {
     assert!(a.forget(edge(3)));
     assert!(a.absorb(f, 1.0, edge(99), &sum).is_ok());
     assert!(matches!(a.absorb(f, 1.0, edge(3), &sum), Err(MixError::Edge(_))));
-    let reborn = Edge { incarnation: 2, ..edge(99) };
+    let reborn = Origin { incarnation: 2, ..edge(99) };
     a.absorb(f, 1.0, reborn, &push(&mut peer(0.3), f, edge(1))).unwrap();
     assert!(matches!(a.absorb(f, 1.0, edge(99), &sum), Err(MixError::Edge(_))));
 }
