@@ -8,7 +8,7 @@ use crate::gossip::{Gossip, STRANGERS_MAX};
 use crate::initiate::RETRIES_PER_LEASE;
 use crate::link_codec::coarser;
 use crate::staleness::lag_max;
-use crate::{Event, Failure, Mixing, Offence, Output, RefusedMix, Role};
+use crate::{Event, Failure, Mixing, Offence, Output, RefusedMix, Role, Work};
 
 /// Applied exchanges kept until the initiator's word; each keeps one fragment of numbers.
 pub(crate) const JOURNAL_MAX: usize = 32;
@@ -142,11 +142,11 @@ impl Gossip {
         let clock_max = Clock(u64::MAX);
         if self.config.mixing == Mixing::Exchange {
             let role = Role::Responder;
-            self.output(Output::Mix { exchange, fragment, role, weight, codec, clock_max });
+            self.work(Work::Mix { exchange, fragment, role, weight, codec, clock_max });
         } else {
             let incarnation = self.members.get(&from).map_or(0, |member| member.incarnation);
             let origin = Origin { peer: from, incarnation };
-            self.output(Output::Absorb { exchange, fragment, from: origin, weight });
+            self.work(Work::Absorb { exchange, fragment, from: origin, weight });
         }
     }
 
@@ -246,7 +246,7 @@ impl Gossip {
         };
         answered.state = AnsweredState::Undoing;
         let (fragment, weight) = (answered.fragment, answered.agreed.weight);
-        self.output(Output::Undo { exchange, fragment, weight });
+        self.work(Work::Undo { exchange, fragment, weight });
     }
 
     pub(crate) fn undone(&mut self, exchange: ExchangeId, now: Time) {

@@ -7,7 +7,7 @@ use dnode_protocol::{Clock, ExchangeId, FragmentId, Information, Message, PeerId
 use rand::RngExt;
 
 use crate::gossip::Gossip;
-use crate::{Event, Mixing, Offence, Output, Reading, RefusedMix};
+use crate::{Event, Mixing, Offence, Output, Reading, RefusedMix, Work};
 
 /// Snapshots asked for at a time, so that donors are loaded evenly.
 pub(crate) const PULLS_OPEN_MAX: usize = 4;
@@ -197,7 +197,7 @@ impl Gossip {
         }
         pull.adopting = pull.arrived;
         let fragment = pull.fragment;
-        self.output(Output::Adopt { exchange, fragment });
+        self.work(Work::Adopt { exchange, fragment });
     }
 
     pub(crate) fn adopted(&mut self, exchange: ExchangeId, now: Time) {
@@ -347,7 +347,7 @@ impl Gossip {
             return self.send(from, Message::Busy { exchange }, now);
         }
         self.serving.insert(exchange, Serving { joiner: from, fragment, wanted: true });
-        self.output(Output::Read { exchange, fragment, what: Reading::Snapshot });
+        self.work(Work::Read { exchange, fragment, what: Reading::Snapshot });
     }
 
     /// The trainer has copied a fragment: for a joiner, or for an own exchange.

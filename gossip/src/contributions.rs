@@ -17,7 +17,7 @@ use rand::RngExt;
 
 use crate::gossip::Gossip;
 use crate::membership::Standing;
-use crate::{ContributionId, Event, Failure, Mixing, Offence, Output, RefusedMix};
+use crate::{ContributionId, Event, Failure, Mixing, Offence, Output, RefusedMix, Work};
 
 /// Contributions of one origin to one fragment that are kept for others, beyond which a peer that
 /// lacks one pulls the whole fragment.
@@ -255,7 +255,7 @@ impl Gossip {
         let adding = self.sharing.kept.get(&contribution).copied();
         self.sharing.open.insert(sequence, Fetch { contribution, donor, deadline, adding });
         if adding.is_some() {
-            return self.output(Output::Include { exchange, contribution });
+            return self.work(Work::Include { exchange, contribution });
         }
         let leg = dnode_protocol::frame::Leg::Contribution;
         self.output(Output::Expect { exchange, from: donor, leg, fragment });
@@ -303,7 +303,7 @@ impl Gossip {
         };
         fetch.adding = Some(clock);
         let contribution = fetch.contribution;
-        self.output(Output::Include { exchange, contribution });
+        self.work(Work::Include { exchange, contribution });
     }
 
     pub(crate) fn is_fetch(&self, exchange: ExchangeId) -> bool {

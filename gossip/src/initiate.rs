@@ -7,7 +7,7 @@ use crate::exchange::{Aborting, Agreed, Own, OwnState};
 use crate::gossip::{Gossip, RoundFragment};
 use crate::sequences::REMEMBERED;
 use crate::staleness::lag_max;
-use crate::{Event, Failure, Mixing, Offence, Output, Reading, RefusedMix, Role};
+use crate::{Event, Failure, Mixing, Offence, Output, Reading, RefusedMix, Role, Work};
 
 /// Own exchanges given up and not yet confirmed; beyond it the oldest becomes undecided.
 pub(crate) const ABORTING_MAX: usize = 64;
@@ -135,7 +135,7 @@ impl Gossip {
                 Reading::Push { to, codec }
             }
         };
-        self.output(Output::Read { exchange, fragment, what });
+        self.work(Work::Read { exchange, fragment, what });
     }
 
     /// The partner asks how an exchange ended, or accepts one that was withdrawn.
@@ -181,7 +181,7 @@ impl Gossip {
             return;
         };
         let (role, clock_max) = (Role::Initiator, snapshot.plus(snapshot_age));
-        self.output(Output::Mix { exchange, fragment, role, weight, codec, clock_max });
+        self.work(Work::Mix { exchange, fragment, role, weight, codec, clock_max });
     }
 
     /// The partner has applied what was pushed to it.

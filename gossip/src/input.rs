@@ -65,33 +65,33 @@ pub enum Input {
         /// What it did.
         offence: Offence,
     },
-    /// Answer to [`crate::Output::Read`]: the driver keeps the numbers under the exchange.
+    /// Answer to [`crate::Work::Read`]: the driver keeps the numbers under the exchange.
     FragmentRead {
         /// The exchange.
         exchange: ExchangeId,
         /// The own clock at the moment of reading.
         clock: Clock,
     },
-    /// Answer to [`crate::Output::Mix`]: applied.
+    /// Answer to [`crate::Work::Mix`]: applied.
     Mixed {
         /// The exchange.
         exchange: ExchangeId,
         /// The own clock at the moment of applying.
         clock: Clock,
     },
-    /// Answer to [`crate::Output::Mix`] or [`crate::Output::Adopt`]: not applied.
+    /// Answer to [`crate::Work::Mix`] or [`crate::Work::Adopt`]: not applied.
     MixRefused {
         /// The exchange.
         exchange: ExchangeId,
         /// Why.
         reason: RefusedMix,
     },
-    /// Answer to [`crate::Output::Undo`]: undone.
+    /// Answer to [`crate::Work::Undo`]: undone.
     Undone {
         /// The exchange.
         exchange: ExchangeId,
     },
-    /// Answer to [`crate::Output::Adopt`]: the fragment is replaced.
+    /// Answer to [`crate::Work::Adopt`]: the fragment is replaced.
     Adopted {
         /// The exchange.
         exchange: ExchangeId,

@@ -35,6 +35,7 @@ mod sequences;
 mod staleness;
 pub mod testing;
 mod timers;
+mod work;
 
 pub use config::{Bounds, Config, ConfigError, Mixing, Policy, Weighting};
 pub use gossip::{Gossip, Start};
@@ -44,3 +45,4 @@ pub use output::{ContributionId, Event, Failure, Output, Reading, Role};
 pub use pace::Pace;
 pub use schedule::Schedule;
 pub use staleness::{lag_factor, mixing_weight};
+pub use work::Work;

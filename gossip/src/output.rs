@@ -5,6 +5,8 @@ use std::time::Duration;
 use dnode_protocol::frame::{Codec, Leg};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, Origin, PeerId};
 
+use crate::Work;
+
 /// Which end of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
@@ -64,15 +66,8 @@ pub enum Output {
         /// The fragment.
         fragment: FragmentId,
     },
-    /// Copy of the fragment what is asked for and keep it under the exchange.
-    Read {
-        /// The exchange.
-        exchange: ExchangeId,
-        /// The fragment.
-        fragment: FragmentId,
-        /// What to copy.
-        what: Reading,
-    },
+    /// Work of the trainer on the replica, to be done in order and answered.
+    Work(Work),
     /// Send the numbers kept under the exchange.
     SendTensor {
         /// The receiver.
@@ -85,32 +80,6 @@ pub enum Output {
         fragment: FragmentId,
         /// The own clock when the numbers were read.
         clock: Clock,
-    },
-    /// Mix what arrived. A responder keeps the difference `d` under the exchange.
-    Mix {
-        /// The exchange.
-        exchange: ExchangeId,
-        /// The fragment.
-        fragment: FragmentId,
-        /// Which end this is.
-        role: Role,
-        /// Mixing weight `w` of this end, in `(0, 1)`.
-        weight: f32,
-        /// The code of the difference, for the responder to encode it.
-        codec: Codec,
-        /// Apply only while the own clock is at most this (bound B2).
-        clock_max: Clock,
-    },
-    /// Add what a neighbour has pushed. Answered like [`Output::Mix`].
-    Absorb {
-        /// The exchange.
-        exchange: ExchangeId,
-        /// The fragment.
-        fragment: FragmentId,
-        /// Who pushed it.
-        from: Origin,
-        /// Weight of what arrived against one for the own, in `(0, 1]`; the rule may not need it.
-        weight: f32,
     },
     /// A neighbour has what was pushed to it under the exchange.
     Delivered {
@@ -140,14 +109,6 @@ pub enum Output {
         /// The author's clock after the commit.
         clock: Clock,
     },
-    /// Add the contribution that arrived under the exchange and keep it as this contribution.
-    /// Answered by [`crate::Input::Mixed`] or [`crate::Input::MixRefused`].
-    Include {
-        /// The exchange.
-        exchange: ExchangeId,
-        /// The contribution.
-        contribution: ContributionId,
-    },
     /// Nobody will ask for this contribution any more: drop it.
     Drop {
         /// The contribution.
@@ -157,22 +118,6 @@ pub enum Output {
     Pace {
         /// Local steps.
         local_steps: u64,
-    },
-    /// Take back what this responder applied: `+w·d` from the kept difference.
-    Undo {
-        /// The exchange.
-        exchange: ExchangeId,
-        /// The fragment.
-        fragment: FragmentId,
-        /// The weight it was applied with.
-        weight: f32,
-    },
-    /// Replace the fragment by the snapshot that arrived, with outer momentum zero.
-    Adopt {
-        /// The exchange.
-        exchange: ExchangeId,
-        /// The fragment.
-        fragment: FragmentId,
     },
     /// Nothing more happens under this exchange: drop what is kept and no longer expect anything.
     Forget {

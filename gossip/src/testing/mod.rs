@@ -14,7 +14,7 @@ use dnode_protocol::frame::{Codec, Leg};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Information, Message, PeerId, Terms, Time};
 
 use crate::gossip::Start;
-use crate::{Config, ContributionId, Event, Gossip, Input, Output, RefusedMix, Role};
+use crate::{Config, ContributionId, Event, Gossip, Input, Output, RefusedMix, Role, Work};
 pub use pair::Pair;
 pub use toy::{Account, Bytes, Replica, Toy, ToyRule, numbers};
 
@@ -78,7 +78,7 @@ pub struct Host {
     contributions: BTreeMap<ContributionId, Bytes>,
     /// Of the last commit, until the core has numbered them.
     unpublished: Vec<Bytes>,
-    tasks: VecDeque<Output>,
+    tasks: VecDeque<Work>,
     effects: Vec<Effect>,
 }
 
@@ -136,12 +136,7 @@ impl Host {
                     self.effects.push(Effect::Tensor { to, exchange, leg, clock, numbers });
                 }
             }
-            Output::Read { .. }
-            | Output::Mix { .. }
-            | Output::Absorb { .. }
-            | Output::Include { .. }
-            | Output::Undo { .. }
-            | Output::Adopt { .. } => self.tasks.push_back(output),
+            Output::Work(work) => self.tasks.push_back(work),
             Output::Forget { exchange } => {
                 self.expected.remove(&exchange);
                 if !self.hoards {
@@ -211,12 +206,12 @@ impl Host {
 
     /// The piece of trainer work that is done next.
     #[must_use]
-    pub fn next_work(&self) -> Option<&Output> {
+    pub fn next_work(&self) -> Option<&Work> {
         self.tasks.front()
     }
 
     /// Changes the piece of trainer work that is done next: for planted defects.
-    pub fn next_work_mut(&mut self) -> Option<&mut Output> {
+    pub fn next_work_mut(&mut self) -> Option<&mut Work> {
         self.tasks.front_mut()
     }
 
@@ -252,13 +247,13 @@ impl Host {
         Some(answer)
     }
 
-    fn obey(&mut self, task: Output) -> Input {
+    fn obey(&mut self, task: Work) -> Input {
         match task {
-            Output::Read { exchange, fragment, what } => {
+            Work::Read { exchange, fragment, what } => {
                 self.kept.insert(exchange, self.replica.read(fragment, what));
                 Input::FragmentRead { exchange, clock: self.clock }
             }
-            Output::Mix { exchange, fragment, role, weight, codec, clock_max } => {
+            Work::Mix { exchange, fragment, role, weight, codec, clock_max } => {
                 if self.clock > clock_max {
                     return Input::MixRefused { exchange, reason: RefusedMix::TooOld };
                 }
@@ -272,12 +267,12 @@ impl Host {
                 };
                 self.mixed(exchange, mixed)
             }
-            Output::Absorb { exchange, fragment, from, weight } => {
+            Work::Absorb { exchange, fragment, from, weight } => {
                 let kept = self.kept.get(&exchange).cloned().unwrap_or_default();
                 let absorbed = self.replica.absorb(fragment, weight, from, &kept);
                 self.mixed(exchange, absorbed)
             }
-            Output::Include { exchange, contribution } => {
+            Work::Include { exchange, contribution } => {
                 let own = || self.contributions.get(&contribution).cloned();
                 let bytes = self.kept.get(&exchange).cloned().or_else(own).unwrap_or_default();
                 let included = self.replica.include(contribution.fragment, &bytes);
@@ -286,12 +281,12 @@ impl Host {
                 }
                 self.mixed(exchange, included)
             }
-            Output::Undo { exchange, fragment, weight } => {
+            Work::Undo { exchange, fragment, weight } => {
                 let difference = self.kept.get(&exchange).cloned().unwrap_or_default();
                 self.replica.undo(fragment, weight, &difference);
                 Input::Undone { exchange }
             }
-            Output::Adopt { exchange, fragment } => {
+            Work::Adopt { exchange, fragment } => {
                 let adopted = self
                     .kept
                     .remove(&exchange)
@@ -302,22 +297,6 @@ impl Host {
                     Input::MixRefused { exchange, reason: RefusedMix::BadParameters }
                 }
             }
-            other @ (Output::Send { .. }
-            | Output::Expect { .. }
-            | Output::SendTensor { .. }
-            | Output::SendContribution { .. }
-            | Output::Delivered { .. }
-            | Output::Publish { .. }
-            | Output::Drop { .. }
-            | Output::Pace { .. }
-            | Output::Peers(_)
-            | Output::Forget { .. }
-            | Output::CommitLimit(_)
-            | Output::Training { .. }
-            | Output::AdoptClock(_)
-            | Output::RoundDone
-            | Output::Disconnect { .. }
-            | Output::Event(_)) => unreachable!("{other:?} is not trainer work"),
         }
     }
 

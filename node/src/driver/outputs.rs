@@ -1,6 +1,6 @@
 //! Carries out what the core says.
 
-use dnode_gossip::{ContributionId, Output};
+use dnode_gossip::{ContributionId, Output, Work};
 use dnode_protocol::frame::{Leg, TensorHeader};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, PeerId};
 use dnode_trainer::{Encoded, Reading};
@@ -40,15 +40,13 @@ impl Driver {
             }
             Output::Publish { origin, number } => self.numbers.publish(origin, number),
             Output::Drop { contribution } => self.numbers.drop_contribution(contribution),
-            work @ (Output::Read { .. }
-            | Output::Mix { .. }
-            | Output::Absorb { .. }
-            | Output::Include { .. }
-            | Output::Undo { .. }
-            | Output::Adopt { .. }
-            | Output::Delivered { .. }) => {
-                if let Some(command) = self.work(work) {
-                    self.training.command(command);
+            Output::Work(work) => {
+                let command = self.command(work);
+                self.training.command(command);
+            }
+            Output::Delivered { exchange, fragment, to } => {
+                if let Some(push) = self.numbers.kept(exchange) {
+                    self.training.command(Command::Delivered { fragment, to, push });
                 }
             }
             Output::Pace { local_steps } => self.training.pace(local_steps),
@@ -74,51 +72,32 @@ impl Driver {
     }
 
     /// What the training thread is to do.
-    fn work(&mut self, output: Output) -> Option<Command> {
-        Some(match output {
-            Output::Read { exchange, fragment, what } => {
+    fn command(&mut self, work: Work) -> Command {
+        match work {
+            Work::Read { exchange, fragment, what } => {
                 Command::Read { exchange, fragment, what: reading(what) }
             }
-            Output::Mix { exchange, fragment, role, weight, codec, clock_max } => {
+            Work::Mix { exchange, fragment, role, weight, codec, clock_max } => {
                 let numbers = self.received(exchange);
                 let terms = MixTerms { role, weight, codec, clock_max };
                 Command::Mix { exchange, fragment, terms, numbers }
             }
-            Output::Absorb { exchange, fragment, from, weight } => {
+            Work::Absorb { exchange, fragment, from, weight } => {
                 let numbers = self.received(exchange);
                 Command::Absorb { exchange, fragment, from, weight, numbers }
             }
-            Output::Include { exchange, contribution } => {
+            Work::Include { exchange, contribution } => {
                 let numbers = self.contribution(exchange, contribution);
                 Command::Include { exchange, fragment: contribution.fragment, numbers }
             }
-            Output::Undo { exchange, fragment, weight } => {
+            Work::Undo { exchange, fragment, weight } => {
                 Command::Undo { exchange, fragment, weight, reply: self.journalled(exchange) }
             }
-            Output::Adopt { exchange, fragment } => {
+            Work::Adopt { exchange, fragment } => {
                 let snapshot = self.received(exchange);
                 Command::Adopt { exchange, fragment, snapshot }
             }
-            Output::Delivered { exchange, fragment, to } => {
-                let push = self.numbers.kept(exchange)?;
-                Command::Delivered { fragment, to, push }
-            }
-            Output::Send { .. }
-            | Output::Expect { .. }
-            | Output::SendTensor { .. }
-            | Output::SendContribution { .. }
-            | Output::Publish { .. }
-            | Output::Drop { .. }
-            | Output::Pace { .. }
-            | Output::Peers(_)
-            | Output::Forget { .. }
-            | Output::CommitLimit(_)
-            | Output::Training { .. }
-            | Output::AdoptClock(_)
-            | Output::RoundDone
-            | Output::Disconnect { .. }
-            | Output::Event(_) => return None,
-        })
+        }
     }
 
     fn contribution(&mut self, exchange: ExchangeId, contribution: ContributionId) -> Encoded {

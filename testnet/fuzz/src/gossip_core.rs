@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use dnode_gossip::testing::peer;
-use dnode_gossip::{Config, Gossip, Input, Offence, Output, RefusedMix, Start, VIEW_MAX};
+use dnode_gossip::{Config, Gossip, Input, Offence, Output, RefusedMix, Start, VIEW_MAX, Work};
 use dnode_protocol::frame::{Codec, Leg};
 use dnode_protocol::{
     Clock, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, PeerId, Phase,
@@ -150,7 +150,7 @@ struct World {
     limit: Clock,
     training: bool,
     expected: BTreeMap<ExchangeId, (PeerId, Leg)>,
-    tasks: Vec<Output>,
+    tasks: Vec<Work>,
 }
 
 /// Runs the script of `data` and checks the core after every input.
@@ -252,24 +252,23 @@ impl World {
         let refused = script.below(4) == 0;
         let clock = self.clock;
         match task {
-            Output::Read { exchange, .. } => self.handle(Input::FragmentRead { exchange, clock }),
-            Output::Mix { exchange, clock_max, .. } if clock > clock_max => {
+            Work::Read { exchange, .. } => self.handle(Input::FragmentRead { exchange, clock }),
+            Work::Mix { exchange, clock_max, .. } if clock > clock_max => {
                 self.handle(Input::MixRefused { exchange, reason: RefusedMix::TooOld });
             }
-            Output::Mix { exchange, .. }
-            | Output::Absorb { exchange, .. }
-            | Output::Include { exchange, .. }
-            | Output::Adopt { exchange, .. }
+            Work::Mix { exchange, .. }
+            | Work::Absorb { exchange, .. }
+            | Work::Include { exchange, .. }
+            | Work::Adopt { exchange, .. }
                 if refused =>
             {
                 self.handle(Input::MixRefused { exchange, reason: RefusedMix::BadParameters });
             }
-            Output::Mix { exchange, .. }
-            | Output::Absorb { exchange, .. }
-            | Output::Include { exchange, .. } => self.handle(Input::Mixed { exchange, clock }),
-            Output::Undo { exchange, .. } => self.handle(Input::Undone { exchange }),
-            Output::Adopt { exchange, .. } => self.handle(Input::Adopted { exchange }),
-            other => unreachable!("{other:?} is no work"),
+            Work::Mix { exchange, .. }
+            | Work::Absorb { exchange, .. }
+            | Work::Include { exchange, .. } => self.handle(Input::Mixed { exchange, clock }),
+            Work::Undo { exchange, .. } => self.handle(Input::Undone { exchange }),
+            Work::Adopt { exchange, .. } => self.handle(Input::Adopted { exchange }),
         }
     }
 
@@ -317,15 +316,13 @@ impl World {
             Output::Forget { exchange } => {
                 self.expected.remove(&exchange);
             }
-            Output::Mix { weight, fragment, .. } | Output::Undo { weight, fragment, .. } => {
-                assert!((0.0..1.0).contains(&weight), "weight {weight}");
-                assert!(fragment.0 < FRAGMENTS, "a fragment of the model");
-                self.tasks.push(output);
+            Output::Work(work) => {
+                assert!(work.fragment().0 < FRAGMENTS, "a fragment of the model");
+                if let Work::Mix { weight, .. } | Work::Undo { weight, .. } = work {
+                    assert!((0.0..1.0).contains(&weight), "weight {weight}");
+                }
+                self.tasks.push(work);
             }
-            Output::Read { .. }
-            | Output::Adopt { .. }
-            | Output::Absorb { .. }
-            | Output::Include { .. } => self.tasks.push(output),
             Output::CommitLimit(limit) => self.limit = limit,
             Output::Training { allowed } => self.training = allowed,
             Output::AdoptClock(clock) => {

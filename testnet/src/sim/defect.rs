@@ -1,6 +1,6 @@
 //! Planted defects: each is caught by an invariant, which shows that the invariant can fail.
 
-use dnode_gossip::{Input, Output, Role};
+use dnode_gossip::{Input, Role, Work};
 use dnode_protocol::{Clock, Message};
 
 /// A deliberate mistake of the simulated driver or trainer.
@@ -48,8 +48,8 @@ const OVERSHOOT: f64 = 8.0;
 
 impl Defect {
     /// Changes a piece of trainer work before it is done.
-    pub(super) const fn bend(self, task: &mut Output) {
-        if let Output::Mix { weight, clock_max, role, .. } = task {
+    pub(super) const fn bend(self, task: &mut Work) {
+        if let Work::Mix { weight, clock_max, role, .. } = task {
             match self {
                 Self::UnequalWeights => {
                     if matches!(role, Role::Responder) {
@@ -100,12 +100,12 @@ impl Defect {
     }
 
     /// Changes the fragment after a piece of trainer work.
-    pub(super) fn spoil(self, work: (&Output, &Input), before: &[f64], fragment: &mut [f64]) {
+    pub(super) fn spoil(self, work: (&Work, &Input), before: &[f64], fragment: &mut [f64]) {
         match (self, work) {
-            (Self::ForgetsUndo, (Output::Undo { .. }, _)) => fragment.copy_from_slice(before),
+            (Self::ForgetsUndo, (Work::Undo { .. }, _)) => fragment.copy_from_slice(before),
             (
                 Self::AppliesTwice,
-                (Output::Mix { role: Role::Initiator, .. }, Input::Mixed { .. }),
+                (Work::Mix { role: Role::Initiator, .. }, Input::Mixed { .. }),
             ) => {
                 for (value, before) in fragment.iter_mut().zip(before) {
                     *value += *value - before;
@@ -113,7 +113,7 @@ impl Defect {
             }
             (
                 Self::Overshoots,
-                (Output::Absorb { .. } | Output::Include { .. }, Input::Mixed { .. }),
+                (Work::Absorb { .. } | Work::Include { .. }, Input::Mixed { .. }),
             ) => {
                 for (value, before) in fragment.iter_mut().zip(before) {
                     *value = before + OVERSHOOT * (*value - before);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use dnode_gossip::testing::peer as name;
-use dnode_gossip::{Event, Input, Output, Role};
+use dnode_gossip::{Event, Input, Role, Work};
 use dnode_protocol::{Clock, ExchangeId, FragmentId};
 
 use super::peer::{SimPeer, index_of};
@@ -130,11 +130,11 @@ impl Journal {
     pub(super) fn worked(
         &mut self,
         (peer, incarnation, mass): (u32, u64, f64),
-        (task, answer): (&Output, &Input),
+        (task, answer): (&Work, &Input),
         (before, after): (&[f64], &[f64]),
     ) {
         match (task, answer) {
-            (Output::Read { exchange, fragment, .. }, Input::FragmentRead { clock, .. })
+            (Work::Read { exchange, fragment, .. }, Input::FragmentRead { clock, .. })
                 if index_of(&exchange.initiator) == peer =>
             {
                 let serial = self.serials[peer as usize][fragment.0 as usize];
@@ -142,7 +142,7 @@ impl Journal {
                 record.read_clock = Some(*clock);
                 record.read_serial = serial;
             }
-            (Output::Mix { exchange, fragment, role, .. }, Input::Mixed { .. }) => {
+            (Work::Mix { exchange, fragment, role, .. }, Input::Mixed { .. }) => {
                 let serial = &mut self.serials[peer as usize][fragment.0 as usize];
                 let before_serial = *serial;
                 *serial += 1;
@@ -159,12 +159,12 @@ impl Journal {
                 }
                 add_difference(&mut record.net, mass, before, after);
             }
-            (Output::Absorb { exchange, fragment, .. }, Input::Mixed { .. }) => {
+            (Work::Absorb { exchange, fragment, .. }, Input::Mixed { .. }) => {
                 let record = self.entry(*exchange, *fragment);
                 record.responder.applied += 1;
                 record.responder_life = Some((peer, incarnation));
             }
-            (Output::Undo { exchange, fragment, .. }, Input::Undone { .. }) => {
+            (Work::Undo { exchange, fragment, .. }, Input::Undone { .. }) => {
                 let record = self.entry(*exchange, *fragment);
                 record.responder.undone += 1;
                 add_difference(&mut record.net, mass, before, after);

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use dnode_gossip::{Input, Output, Role};
-use dnode_protocol::{ExchangeId, FragmentId};
+use dnode_gossip::{Input, Role, Work};
 use rand::RngExt;
 
 use super::defect::Defect;
@@ -121,7 +120,7 @@ impl World {
         }
         if let (Some(defect), Some(task)) = (self.defect, host.next_work_mut()) {
             defect.bend(task);
-            let mixes = matches!(task, Output::Mix { role: Role::Responder, .. });
+            let mixes = matches!(task, Work::Mix { role: Role::Responder, .. });
             if mixes && defect == Defect::RepeatsWork && host.works() == 1 {
                 host.repeat_next_work();
             }
@@ -129,15 +128,13 @@ impl World {
         let Some(task) = host.next_work().cloned() else {
             return;
         };
-        let Some((exchange, fragment)) = subject(&task) else {
-            return;
-        };
+        let (exchange, fragment) = (task.exchange(), task.fragment());
         if self.learning.is_some() {
             host.work(self.now);
             return self.settle(peer);
         }
         let mass = f64::from(sim.batch);
-        if matches!(task, Output::Read { .. }) && index_of(&exchange.initiator) == peer {
+        if matches!(task, Work::Read { .. }) && index_of(&exchange.initiator) == peer {
             self.book.read(&exchange, sim.counts.commits, host.clock);
         }
         let before = host.replica.values(fragment);
@@ -159,40 +156,13 @@ impl World {
             before: &before,
             after: &after,
         });
-        if matches!(task, Output::Mix { role: Role::Initiator, .. }) {
+        if matches!(task, Work::Mix { role: Role::Initiator, .. }) {
             self.journal.prune(&exchange);
             self.book.close(&exchange);
-        } else if matches!(task, Output::Absorb { .. }) {
+        } else if matches!(task, Work::Absorb { .. }) {
             self.journal.drop_push(&exchange);
             self.book.close(&exchange);
         }
         self.settle(peer);
-    }
-}
-
-fn subject(task: &Output) -> Option<(ExchangeId, FragmentId)> {
-    match task {
-        Output::Read { exchange, fragment, .. }
-        | Output::Absorb { exchange, fragment, .. }
-        | Output::Mix { exchange, fragment, .. }
-        | Output::Undo { exchange, fragment, .. }
-        | Output::Adopt { exchange, fragment } => Some((*exchange, *fragment)),
-        Output::Include { exchange, contribution } => Some((*exchange, contribution.fragment)),
-        Output::Send { .. }
-        | Output::Expect { .. }
-        | Output::SendTensor { .. }
-        | Output::SendContribution { .. }
-        | Output::Delivered { .. }
-        | Output::Publish { .. }
-        | Output::Drop { .. }
-        | Output::Pace { .. }
-        | Output::Peers(_)
-        | Output::Forget { .. }
-        | Output::CommitLimit(_)
-        | Output::Training { .. }
-        | Output::AdoptClock(_)
-        | Output::RoundDone
-        | Output::Disconnect { .. }
-        | Output::Event(_) => None,
     }
 }

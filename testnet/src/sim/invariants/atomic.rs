@@ -1,6 +1,6 @@
 //! I9: no exchange is applied twice at an end, none after it was given up, none overlaps another.
 
-use dnode_gossip::{Input, Output, Role};
+use dnode_gossip::{Input, Role, Work};
 
 use super::{Moment, Property, View};
 
@@ -18,7 +18,7 @@ impl Property for Atomic {
             return Ok(());
         };
         match (task, answer) {
-            (Output::Mix { exchange, role, .. }, Input::Mixed { .. }) => {
+            (Work::Mix { exchange, role, .. }, Input::Mixed { .. }) => {
                 let Some(record) = view.journal.get(exchange) else {
                     return Ok(());
                 };
@@ -39,12 +39,12 @@ impl Property for Atomic {
                     ));
                 }
             }
-            (Output::Absorb { exchange, .. }, Input::Mixed { .. })
+            (Work::Absorb { exchange, .. }, Input::Mixed { .. })
                 if view.journal.get(exchange).is_some_and(|r| r.responder.applied > 1) =>
             {
                 return Err(format!("{exchange} was absorbed twice"));
             }
-            (Output::Undo { exchange, .. }, Input::Undone { .. }) => {
+            (Work::Undo { exchange, .. }, Input::Undone { .. }) => {
                 let Some(record) = view.journal.get(exchange) else {
                     return Err(format!("{exchange} was undone and is unknown"));
                 };

@@ -1,6 +1,6 @@
 //! S1: no exchange is applied between clocks that are further apart than the policy allows.
 
-use dnode_gossip::{Input, Output, Policy};
+use dnode_gossip::{Input, Policy, Work};
 
 use super::super::peer::index_of;
 use super::{Moment, Property, View};
@@ -17,7 +17,7 @@ impl Property for Lag {
     fn observe(&mut self, moment: &Moment<'_>, view: &View<'_>) -> Result<(), String> {
         let Moment::Worked {
             peer,
-            task: Output::Mix { exchange, .. } | Output::Absorb { exchange, .. },
+            task: Work::Mix { exchange, .. } | Work::Absorb { exchange, .. },
             answer: Input::Mixed { .. },
             ..
         } = moment

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use dnode_gossip::testing::{Account, Host, peer as name};
-use dnode_gossip::{Output, Reading};
+use dnode_gossip::{Reading, Work};
 use dnode_protocol::{FragmentId, Origin};
 
 use super::super::peer::index_of;
@@ -162,11 +162,11 @@ impl Property for MassKept {
             }
             Moment::Worked { peer, task, .. } => {
                 let (fragment, counted) = match task {
-                    Output::Adopt { fragment, .. } => (fragment.0, true),
-                    Output::Read { fragment, what: Reading::Push { to, .. }, .. } => {
+                    Work::Adopt { fragment, .. } => (fragment.0, true),
+                    Work::Read { fragment, what: Reading::Push { to, .. }, .. } => {
                         (fragment.0, !lives(to, view))
                     }
-                    Output::Absorb { fragment, from, .. } => (fragment.0, !lives(from, view)),
+                    Work::Absorb { fragment, from, .. } => (fragment.0, !lives(from, view)),
                     _ => return Ok(()),
                 };
                 let grown = self.grow(*peer, fragment, view);

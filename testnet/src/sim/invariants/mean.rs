@@ -1,6 +1,6 @@
 //! I1: the weighted sum of all replicas changes by commits, joins and losses only, never by an exchange.
 
-use dnode_gossip::{Input, Output, Weighting};
+use dnode_gossip::{Input, Weighting, Work};
 use dnode_protocol::ExchangeId;
 
 use super::super::journal::{Journal, Record};
@@ -105,13 +105,13 @@ impl Property for MeanKept {
                 }
             }
             Moment::Worked { peer, task, answer, before, after } => match (task, answer) {
-                (Output::Adopt { fragment, .. }, Input::Adopted { .. }) => {
+                (Work::Adopt { fragment, .. }, Input::Adopted { .. }) => {
                     let start = fragment.0 as usize * view.scenario.width;
                     let mass = view.mass(*peer);
                     let moved = after.iter().zip(*before).map(|(a, b)| mass * (a - b));
                     self.add(start, moved);
                 }
-                (Output::Mix { exchange, .. } | Output::Undo { exchange, .. }, _) => {
+                (Work::Mix { exchange, .. } | Work::Undo { exchange, .. }, _) => {
                     if let Some(record) = view.journal.get(exchange) {
                         self.balanced(*exchange, record, view)?;
                     }

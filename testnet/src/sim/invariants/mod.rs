@@ -19,7 +19,7 @@ mod traffic;
 mod weight;
 
 use dnode_gossip::testing::Host;
-use dnode_gossip::{Config, Event, Input, Output};
+use dnode_gossip::{Config, Event, Input, Work};
 use dnode_protocol::{Clock, Time};
 
 pub use consensus::distance_squared;
@@ -107,7 +107,7 @@ pub enum Moment<'a> {
         /// Index of the peer.
         peer: u32,
         /// What was asked.
-        task: &'a Output,
+        task: &'a Work,
         /// What was answered.
         answer: &'a Input,
         /// The fragment before.

@@ -1,6 +1,6 @@
 //! S2: no exchange applies a snapshot that is older than bound B2.
 
-use dnode_gossip::{Event, Input, Output, Role};
+use dnode_gossip::{Event, Input, Role, Work};
 
 use super::{Moment, Property, View};
 
@@ -19,7 +19,7 @@ impl Property for SnapshotAge {
         match moment {
             Moment::Worked {
                 peer,
-                task: Output::Mix { exchange, role: Role::Initiator, .. },
+                task: Work::Mix { exchange, role: Role::Initiator, .. },
                 answer: Input::Mixed { clock, .. },
                 ..
             } => {
@@ -39,7 +39,7 @@ impl Property for SnapshotAge {
                 }
             }
             Moment::Worked {
-                task: Output::Mix { exchange, .. } | Output::Absorb { exchange, .. },
+                task: Work::Mix { exchange, .. } | Work::Absorb { exchange, .. },
                 answer: Input::Mixed { .. },
                 ..
             } => {

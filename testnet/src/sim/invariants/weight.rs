@@ -1,6 +1,6 @@
 //! Mixing weights lie in `[0, 0.5]`, those of pushes and samples in `[0, 1]`, and both ends of an exchange use the same one.
 
-use dnode_gossip::{Event, Mixing, Output, Weighting};
+use dnode_gossip::{Event, Mixing, Weighting, Work};
 
 use super::{Moment, Property, View};
 
@@ -16,7 +16,7 @@ impl Property for Weight {
     fn observe(&mut self, moment: &Moment<'_>, view: &View<'_>) -> Result<(), String> {
         let (exchange, weight) = match moment {
             Moment::Worked {
-                task: Output::Mix { exchange, weight, .. } | Output::Undo { exchange, weight, .. },
+                task: Work::Mix { exchange, weight, .. } | Work::Undo { exchange, weight, .. },
                 ..
             } => (exchange, weight),
             Moment::Said { event: Event::Applied { exchange, weight, .. }, .. } => {

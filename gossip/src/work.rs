@@ -1,0 +1,104 @@
+//! What the trainer has to do on the replica, and answer.
+
+use dnode_protocol::frame::Codec;
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Origin};
+
+use crate::{ContributionId, Gossip, Output, Reading, Role};
+
+/// A piece of work on one fragment of the replica, done between two local steps, in order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Work {
+    /// Copy of the fragment what is asked for and keep it under the exchange.
+    Read {
+        /// The exchange.
+        exchange: ExchangeId,
+        /// The fragment.
+        fragment: FragmentId,
+        /// What to copy.
+        what: Reading,
+    },
+    /// Mix what arrived. A responder keeps the difference `d` under the exchange.
+    Mix {
+        /// The exchange.
+        exchange: ExchangeId,
+        /// The fragment.
+        fragment: FragmentId,
+        /// Which end this is.
+        role: Role,
+        /// Mixing weight `w` of this end, in `(0, 1)`.
+        weight: f32,
+        /// The code of the difference, for the responder to encode it.
+        codec: Codec,
+        /// Apply only while the own clock is at most this (bound B2).
+        clock_max: Clock,
+    },
+    /// Add what a neighbour has pushed. Answered like [`Work::Mix`].
+    Absorb {
+        /// The exchange.
+        exchange: ExchangeId,
+        /// The fragment.
+        fragment: FragmentId,
+        /// Who pushed it.
+        from: Origin,
+        /// Weight of what arrived against one for the own, in `(0, 1]`; the rule may not need it.
+        weight: f32,
+    },
+    /// Add the contribution that arrived under the exchange and keep it as this contribution.
+    /// Answered by [`crate::Input::Mixed`] or [`crate::Input::MixRefused`].
+    Include {
+        /// The exchange.
+        exchange: ExchangeId,
+        /// The contribution.
+        contribution: ContributionId,
+    },
+    /// Take back what this responder applied: `+w·d` from the kept difference.
+    Undo {
+        /// The exchange.
+        exchange: ExchangeId,
+        /// The fragment.
+        fragment: FragmentId,
+        /// The weight it was applied with.
+        weight: f32,
+    },
+    /// Replace the fragment by the snapshot that arrived, with outer momentum zero.
+    Adopt {
+        /// The exchange.
+        exchange: ExchangeId,
+        /// The fragment.
+        fragment: FragmentId,
+    },
+}
+
+impl Work {
+    /// The exchange it belongs to.
+    #[must_use]
+    pub const fn exchange(&self) -> ExchangeId {
+        match self {
+            Self::Read { exchange, .. }
+            | Self::Mix { exchange, .. }
+            | Self::Absorb { exchange, .. }
+            | Self::Include { exchange, .. }
+            | Self::Undo { exchange, .. }
+            | Self::Adopt { exchange, .. } => *exchange,
+        }
+    }
+
+    /// The fragment it works on.
+    #[must_use]
+    pub const fn fragment(&self) -> FragmentId {
+        match self {
+            Self::Read { fragment, .. }
+            | Self::Mix { fragment, .. }
+            | Self::Absorb { fragment, .. }
+            | Self::Undo { fragment, .. }
+            | Self::Adopt { fragment, .. } => *fragment,
+            Self::Include { contribution, .. } => contribution.fragment,
+        }
+    }
+}
+
+impl Gossip {
+    pub(crate) fn work(&mut self, work: Work) {
+        self.output(Output::Work(work));
+    }
+}
