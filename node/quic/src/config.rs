@@ -1,0 +1,154 @@
+//! What quinn is told: windows, timers, limits, and the two protocols.
+
+use std::sync::Arc;
+
+use libp2p_identity::{Keypair, PeerId};
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::crypto::{CryptoError, HmacKey};
+use quinn::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
+
+use crate::error::SetUpError;
+use crate::limits::{
+    BIDIRECTIONAL_STREAMS_MAX, CONNECTION_WINDOW, HANDSHAKES_MAX, IDLE_TIMEOUT, INCOMING_BYTES_MAX,
+    INCOMING_MAX, KEEP_ALIVE, STREAM_WINDOW, UNIDIRECTIONAL_STREAMS_MAX,
+};
+use crate::tls::{Identity, Verifier};
+
+/// What a connection is for; both kinds share the socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A libp2p connection, which the swarm owns.
+    Libp2p,
+    /// A raw connection for tensors.
+    Bulk,
+}
+
+impl Purpose {
+    const ALL: [Self; 2] = [Self::Libp2p, Self::Bulk];
+
+    /// The name that TLS negotiates (ALPN).
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Libp2p => "libp2p",
+            Self::Bulk => "dnode-bulk/1",
+        }
+    }
+
+    /// What was negotiated; `None` for a name we do not offer.
+    pub(crate) fn of(name: &[u8]) -> Option<Self> {
+        Self::ALL.into_iter().find(|purpose| purpose.name().as_bytes() == name)
+    }
+}
+
+/// Everything that endpoints and dials are made from.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    identity: Identity,
+    transport: Arc<TransportConfig>,
+    pub(crate) endpoint: EndpointConfig,
+    pub(crate) server: quinn::ServerConfig,
+}
+
+impl Config {
+    pub(crate) fn new(key: &Keypair) -> Result<Self, SetUpError> {
+        let identity = Identity::new(key)?;
+        let transport = Arc::new(transport());
+        let reset_key = key.derive_secret(b"dnode QUIC stateless reset").ok_or_else(|| {
+            SetUpError::Certificate("the key has no secret to derive from".into())
+        })?;
+        let protocols = Purpose::ALL.map(|purpose| purpose.name().as_bytes());
+        let crypto = QuicServerConfig::try_from(identity.server(&protocols)?)
+            .map_err(|error| SetUpError::Quic(error.to_string()))?;
+        let mut server = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+        server
+            .transport_config(Arc::clone(&transport))
+            .max_incoming(INCOMING_MAX)
+            .incoming_buffer_size(INCOMING_BYTES_MAX)
+            .incoming_buffer_size_total(INCOMING_BYTES_MAX * HANDSHAKES_MAX as u64);
+        let endpoint = EndpointConfig::new(Arc::new(ResetKey(reset_key)));
+        Ok(Self { identity, transport, endpoint, server })
+    }
+
+    /// A dial to `expected`, or to whoever answers, and who did.
+    pub(crate) fn client(
+        &self,
+        purpose: Purpose,
+        expected: Option<PeerId>,
+    ) -> Result<(quinn::ClientConfig, Arc<Verifier>), SetUpError> {
+        let (tls, verifier) = self.identity.client(purpose.name().as_bytes(), expected)?;
+        let crypto =
+            QuicClientConfig::try_from(tls).map_err(|error| SetUpError::Quic(error.to_string()))?;
+        let mut config = quinn::ClientConfig::new(Arc::new(crypto));
+        config.transport_config(Arc::clone(&self.transport));
+        Ok((config, verifier))
+    }
+}
+
+/// The same for both kinds of connection, because a server chooses before it knows the kind.
+///
+/// Segmentation offload stays on: it is worth a factor of four. Path MTU discovery keeps its bound
+/// of 1452 bytes: ten offloaded segments must stay below 64 KiB, and a link that carries more is
+/// not the one that limits.
+fn transport() -> TransportConfig {
+    let mut config = TransportConfig::default();
+    let idle = u32::try_from(IDLE_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
+    config
+        .stream_receive_window(STREAM_WINDOW.into())
+        .receive_window(CONNECTION_WINDOW.into())
+        .send_window(CONNECTION_WINDOW.into())
+        .max_concurrent_bidi_streams(BIDIRECTIONAL_STREAMS_MAX.into())
+        .max_concurrent_uni_streams(UNIDIRECTIONAL_STREAMS_MAX.into())
+        .datagram_receive_buffer_size(None)
+        .keep_alive_interval(Some(KEEP_ALIVE))
+        .max_idle_timeout(Some(IdleTimeout::from(VarInt::from_u32(idle))))
+        .mtu_discovery_config(Some(MtuDiscoveryConfig::default()));
+    config
+}
+
+/// Derived from the identity, so that a peer that starts again resets the connections of its
+/// earlier start at once instead of letting them time out (RFC 9000 §10.3).
+struct ResetKey([u8; 32]);
+
+impl HmacKey for ResetKey {
+    fn sign(&self, data: &[u8], signature: &mut [u8]) {
+        let hash = blake3::keyed_hash(&self.0, data);
+        signature.copy_from_slice(hash.as_bytes());
+    }
+
+    fn signature_len(&self) -> usize {
+        blake3::OUT_LEN
+    }
+
+    fn verify(&self, data: &[u8], signature: &[u8]) -> Result<(), CryptoError> {
+        // Compared in constant time.
+        let same = blake3::keyed_hash(&self.0, data) == *signature;
+        if same { Ok(()) } else { Err(CryptoError) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_purpose_is_known_by_its_name() {
+        for purpose in Purpose::ALL {
+            assert_eq!(Purpose::of(purpose.name().as_bytes()), Some(purpose));
+        }
+        assert_eq!(Purpose::of(b"h3"), None);
+    }
+
+    #[test]
+    fn reset_tokens_depend_on_the_key_and_the_data() {
+        let sign = |key: u8, data: &[u8]| {
+            let mut signature = [0; blake3::OUT_LEN];
+            ResetKey([key; 32]).sign(data, &mut signature);
+            signature
+        };
+        assert_ne!(sign(1, b"a"), sign(2, b"a"));
+        assert_ne!(sign(1, b"a"), sign(1, b"b"));
+        assert!(ResetKey([1; 32]).verify(b"a", &sign(1, b"a")).is_ok());
+        assert!(ResetKey([1; 32]).verify(b"b", &sign(1, b"a")).is_err());
+        assert!(ResetKey([1; 32]).verify(b"a", b"short").is_err());
+    }
+}

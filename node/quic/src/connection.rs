@@ -1,0 +1,185 @@
+//! Connections: the handshake to its end, and the swarm's view of one.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use libp2p_core::StreamMuxer;
+use libp2p_core::muxing::StreamMuxerEvent;
+use libp2p_core::transport::PortUse;
+use libp2p_identity::PeerId;
+use quinn::rustls::pki_types::CertificateDer;
+use quinn::{ConnectionError, RecvStream, SendStream, TransportErrorCode, VarInt};
+use tokio::time::{Instant, timeout_at};
+
+use crate::address;
+use crate::config::Purpose;
+use crate::endpoints::Endpoints;
+use crate::error::Error;
+use crate::limits::HANDSHAKE_TIMEOUT;
+use crate::substream::Substream;
+
+/// Nothing is wrong: the owner has closed the connection.
+pub(crate) const CLOSED: VarInt = VarInt::from_u32(0);
+
+/// TLS's alert "no application protocol" (RFC 8446 §6.2).
+const NO_PROTOCOL: u8 = 120;
+
+/// Who is at the other end; the handshake has checked the certificate.
+pub(crate) fn identified(connection: &quinn::Connection) -> Result<PeerId, Error> {
+    let identity = connection.peer_identity().ok_or(Error::NoIdentity)?;
+    let chain = identity.downcast::<Vec<CertificateDer<'static>>>();
+    let chain = chain.map_err(|_| Error::NoIdentity)?;
+    let certificate = chain.first().ok_or(Error::NoIdentity)?;
+    let certificate = libp2p_tls::certificate::parse(certificate).map_err(|_| Error::NoIdentity)?;
+    Ok(certificate.peer_id())
+}
+
+/// Dials `remote`, and refuses any peer but `expected` if one is.
+pub(crate) async fn dial(
+    endpoints: Arc<Endpoints>,
+    remote: SocketAddr,
+    expected: Option<PeerId>,
+    (purpose, port): (Purpose, PortUse),
+) -> Result<(PeerId, quinn::Connection), Error> {
+    let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
+    let endpoint = endpoints.dialing(remote.ip(), port)?;
+    let (config, verifier) = endpoints.config.client(purpose, expected)?;
+    // quinn wants a name to show; libp2p shows none, so any does.
+    let connecting = endpoint.connect_with(config, remote, "libp2p")?;
+    let connection = match timeout_at(deadline, connecting).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) => {
+            let wrong = verifier.wrong_peer().map(|obtained| Error::WrongPeer { obtained });
+            return Err(wrong.unwrap_or_else(|| refusal(error, purpose)));
+        }
+        Err(_) => return Err(Error::Timeout),
+    };
+    Ok((identified(&connection)?, connection))
+}
+
+fn refusal(error: ConnectionError, purpose: Purpose) -> Error {
+    match &error {
+        ConnectionError::ConnectionClosed(close)
+            if close.error_code == TransportErrorCode::crypto(NO_PROTOCOL) =>
+        {
+            Error::Unsupported(purpose.name())
+        }
+        ConnectionError::VersionMismatch
+        | ConnectionError::TransportError(_)
+        | ConnectionError::ConnectionClosed(_)
+        | ConnectionError::ApplicationClosed(_)
+        | ConnectionError::Reset
+        | ConnectionError::TimedOut
+        | ConnectionError::LocallyClosed
+        | ConnectionError::CidsExhausted => Error::Connection(error),
+    }
+}
+
+/// Ends an inbound handshake.
+pub(crate) async fn finish(
+    connecting: quinn::Connecting,
+    deadline: Instant,
+) -> Result<(PeerId, Connection), Error> {
+    let connection = timeout_at(deadline, connecting).await.map_err(|_| Error::Timeout)??;
+    let peer = identified(&connection)?;
+    Ok((peer, Connection::new(connection)))
+}
+
+/// Both halves of a stream, when there is one.
+type Opening = BoxFuture<'static, Result<(SendStream, RecvStream), ConnectionError>>;
+
+/// A libp2p connection: QUIC streams are its substreams. Dropping it closes it.
+pub struct Connection {
+    connection: quinn::Connection,
+    remote: SocketAddr,
+    inbound: Option<Opening>,
+    outbound: Option<Opening>,
+    closing: Option<BoxFuture<'static, ConnectionError>>,
+}
+
+impl Connection {
+    pub(crate) fn new(connection: quinn::Connection) -> Self {
+        let remote = connection.remote_address();
+        Self { connection, remote, inbound: None, outbound: None, closing: None }
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("remote", &self.remote).finish_non_exhaustive()
+    }
+}
+
+/// Goes on with an attempt, or with a new one; a finished one is forgotten.
+fn poll_stream(
+    attempt: &mut Option<Opening>,
+    begin: impl FnOnce() -> Opening,
+    context: &mut Context<'_>,
+) -> Poll<Result<Substream, Error>> {
+    let result = ready!(attempt.get_or_insert_with(begin).poll_unpin(context));
+    *attempt = None;
+    let (send, receive) = result?;
+    Poll::Ready(Ok(Substream::new(send, receive)))
+}
+
+impl StreamMuxer for Connection {
+    type Substream = Substream;
+    type Error = Error;
+
+    fn poll_inbound(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Substream, Error>> {
+        let this = self.get_mut();
+        let connection = &this.connection;
+        let begin = || {
+            let connection = connection.clone();
+            async move { connection.accept_bi().await }.boxed()
+        };
+        poll_stream(&mut this.inbound, begin, context)
+    }
+
+    fn poll_outbound(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Substream, Error>> {
+        let this = self.get_mut();
+        let connection = &this.connection;
+        let begin = || {
+            let connection = connection.clone();
+            async move { connection.open_bi().await }.boxed()
+        };
+        poll_stream(&mut this.outbound, begin, context)
+    }
+
+    fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        let this = self.get_mut();
+        let connection = &this.connection;
+        let closing = this.closing.get_or_insert_with(|| {
+            connection.close(CLOSED, &[]);
+            let connection = connection.clone();
+            async move { connection.closed().await }.boxed()
+        });
+        // However it ended, it is closed now.
+        let _ = ready!(closing.poll_unpin(context));
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reports when the other end has moved: a NAT on the way forgot it, or its network changed.
+    ///
+    /// Looked at whenever the swarm polls; nothing depends on when.
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<StreamMuxerEvent, Error>> {
+        let this = self.get_mut();
+        let remote = this.connection.remote_address();
+        if remote == this.remote {
+            return Poll::Pending;
+        }
+        this.remote = remote;
+        Poll::Ready(Ok(StreamMuxerEvent::AddressChange(address::of(remote))))
+    }
+}
