@@ -5,7 +5,7 @@ use dnode_protocol::Fragments;
 use dnode_protocol::frame::Codec;
 use dnode_trainer::{Mixer, OuterStep, ReplicaConfig};
 
-use crate::config::{self, Balance, Config, Gossip, PartnerSchedule, Rule, Staleness, Weight};
+use crate::config::{Balance, Config, Gossip, PartnerSchedule, Rule, Staleness, Weight};
 
 /// How the core mixes.
 pub(crate) fn gossip_config(config: &Config) -> dnode_gossip::Config {
@@ -23,7 +23,7 @@ pub(crate) fn gossip_config(config: &Config) -> dnode_gossip::Config {
             PartnerSchedule::Ring => Schedule::Ring,
             PartnerSchedule::Nearest => Schedule::Nearest,
         },
-        codecs: gossip.codecs.iter().map(|codec| wire(*codec)).collect(),
+        codecs: gossip.codecs.clone(),
         policy: match gossip.staleness {
             Staleness::DownWeight => Policy::DownWeight,
             Staleness::Block => Policy::Block,
@@ -75,24 +75,11 @@ fn mixer(gossip: &Gossip) -> Mixer {
         Rule::PushSum => Mixer::PushSum,
         Rule::DeltaSet => {
             // A contribution is one tensor for everybody: the coarsest code of those allowed.
-            let codec = gossip.codecs.last().copied().unwrap_or(config::Codec::F32);
-            Mixer::DeltaSet { codec: wire(codec), feedback: gossip.error_feedback }
+            let codec = gossip.codecs.last().copied().unwrap_or(Codec::F32);
+            Mixer::DeltaSet { codec, feedback: gossip.error_feedback }
         }
         Rule::Epidemic => Mixer::Epidemic,
         Rule::AllReduce | Rule::None => Mixer::None,
-    }
-}
-
-/// The codec's name on the wire.
-const fn wire(codec: config::Codec) -> Codec {
-    match codec {
-        config::Codec::F32 => Codec::F32,
-        config::Codec::Bf16 => Codec::Bf16,
-        config::Codec::F16 => Codec::F16,
-        config::Codec::Int8 => Codec::Int8,
-        config::Codec::Int4 => Codec::Int4,
-        config::Codec::Int2 => Codec::Int2,
-        config::Codec::TopK => Codec::TopK,
     }
 }
 

@@ -63,16 +63,6 @@ pub enum MixError {
         /// Elements given.
         found: usize,
     },
-    /// The range is not within the parameters.
-    #[error("mix parameters {start}..{end}: the model has {parameters}")]
-    Range {
-        /// First element.
-        start: usize,
-        /// Behind the last element.
-        end: usize,
-        /// Parameters of the model.
-        parameters: usize,
-    },
     /// The mixing weight is outside `[0, 1]` or NaN.
     #[error("mix with weight {0}: expected 0 to 1")]
     Weight(f32),
@@ -122,7 +112,6 @@ impl MixError {
             | Self::Mixer(_)
             | Self::Edge(_)
             | Self::Length { .. }
-            | Self::Range { .. }
             | Self::Weight(_)
             | Self::Local { .. } => false,
         }

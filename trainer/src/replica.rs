@@ -1,6 +1,5 @@
 //! One replica: a trainer's weights, the outer step of its commits, and how it is mixed with others.
 
-mod ranges;
 mod state;
 
 use std::fmt;

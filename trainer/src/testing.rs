@@ -3,8 +3,10 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use dnode_protocol::frame::Codec;
 use dnode_protocol::{Fragments, ParameterLayout};
 
+use crate::codec::encode;
 use crate::{
     Evaluation, Mixer, OuterStep, Replica, ReplicaConfig, StateTensor, StepId, StepReport,
     TrainError, Trainer, TrainerState,
@@ -95,6 +97,15 @@ pub(crate) fn mixed(
     let fragments = Fragments::new(values.len(), 3).unwrap();
     let (probe, live) = probe(values);
     (Replica::with(probe, ReplicaConfig { mixer, outer, fragments, clip }), live)
+}
+
+/// Puts other weights into the replica, as a donor's snapshots do.
+pub(crate) fn set_weights(replica: &mut Replica, values: &[f32]) {
+    let fragments = replica.fragments();
+    for fragment in fragments.iter() {
+        let range = fragments.range(fragment).unwrap();
+        replica.adopt(fragment, &encode(Codec::F32, &values[range])).unwrap();
+    }
 }
 
 pub(crate) fn values(len: usize, salt: f32) -> Vec<f32> {

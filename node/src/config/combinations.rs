@@ -1,7 +1,9 @@
 //! Averaging rules, codecs and bounds that do not go together: why, and the nearest sound choice.
 
+use dnode_protocol::frame::Codec;
+
 use super::relations::Broken;
-use super::sections::{Balance, Codec, Gossip, PartnerSchedule, Rule, Staleness, Weight};
+use super::sections::{Balance, Gossip, PartnerSchedule, Rule, Staleness, Weight};
 
 /// The first combination of `[gossip]` that is not sound. `changed` tells whether a key has another
 /// value than its default.

@@ -3,6 +3,7 @@
 //! Validation, suggestions, `--set`, `dnode config` and `docs/configuration.md` all come from it.
 
 use dnode_gossip::VIEW_MAX;
+use dnode_protocol::frame::Codec;
 use dnode_protocol::limits::FRAGMENTS_MAX;
 
 use super::key::{Key, Preset};
@@ -23,7 +24,7 @@ const GOSSIP: &[&str] = &["gossip-outer", "pairwise", "push-sum", "delta-set", "
 /// Rules that can take an outer step with momentum.
 const OUTER: &[&str] = &["gossip-outer", "push-sum", "delta-set", "epidemic", "all-reduce"];
 /// How numbers may be written on the way, finest first.
-const CODECS: &[&str] = &["f32", "bf16", "f16", "int8", "int4", "int2", "top-k"];
+const CODECS: &[&str] = &codec_names();
 /// Most peers that a fragment is pushed to in a round: beyond it, broadcasting is meant.
 const FANOUT_MAX: i64 = 8;
 /// Most samples per commit of the whole swarm.
@@ -33,6 +34,16 @@ const GPT: &[&str] = &["gpt"];
 const MLP: &[&str] = &["mlp"];
 
 const LIMITS: (i64, i64) = (FRAGMENTS_MAX as i64, VIEW_MAX as i64);
+
+const fn codec_names() -> [&'static str; Codec::CHOICES.len()] {
+    let mut names = [""; Codec::CHOICES.len()];
+    let mut index = 0;
+    while index < names.len() {
+        names[index] = Codec::CHOICES[index].name();
+        index += 1;
+    }
+    names
+}
 
 const fn key(
     name: &'static str,

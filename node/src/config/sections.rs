@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use dnode_protocol::frame::Codec;
 use dnode_trainer::{DataConfig, ModelConfig, OptimizerKind, Schedule};
 use serde::{Deserialize, Serialize};
 
@@ -103,26 +104,6 @@ pub enum PartnerSchedule {
     Nearest,
 }
 
-/// How numbers are written on the way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Codec {
-    /// 32-bit floats, exact.
-    F32,
-    /// The upper half of those.
-    Bf16,
-    /// 16-bit floats.
-    F16,
-    /// 8-bit integers with a scale per block.
-    Int8,
-    /// 4-bit integers with a scale per block.
-    Int4,
-    /// 2-bit integers with a scale per block.
-    Int2,
-    /// The largest entries of each block alone.
-    TopK,
-}
-
 /// What is done about a peer that lags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -174,6 +155,7 @@ pub struct Gossip {
     /// Peers that each fragment is pushed to in a round (epidemic).
     pub fanout: usize,
     /// How numbers may be written on the way; at least one, finest first.
+    #[serde(with = "codec_names")]
     pub codecs: Vec<Codec>,
     /// Whether what a codec loses of a contribution is added to the next one.
     pub error_feedback: bool,
@@ -247,6 +229,21 @@ pub struct Node {
     pub threads: usize,
     /// Form of the log on standard error.
     pub log_format: LogFormat,
+}
+
+/// Codecs by their names.
+mod codec_names {
+    use dnode_protocol::frame::Codec;
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(codecs: &[Codec], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(codecs.iter().map(|codec| codec.name()))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Codec>, D::Error> {
+        let names = Vec::<String>::deserialize(from)?;
+        names.iter().map(|name| name.parse().map_err(de::Error::custom)).collect()
+    }
 }
 
 /// Durations as text such as `10s`, or the word `auto` for `None`.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use dnode_protocol::ParameterLayout;
+use dnode_protocol::frame::Codec;
 
 use super::*;
 

@@ -12,7 +12,6 @@
     reason = "only a closure can be told to be inlined where it is called"
 )]
 
-mod feedback;
 mod full;
 mod half;
 mod int2;
@@ -28,7 +27,6 @@ use std::sync::Arc;
 
 use dnode_protocol::frame::{Codec, INT2_BLOCK_ELEMENTS, TOP_K_CHUNK_ELEMENTS};
 
-pub use feedback::Feedback;
 pub use integer::{decode_i64, decode_running, encode_i64, encode_running};
 pub use modular::{decode_modular, encode_modular};
 

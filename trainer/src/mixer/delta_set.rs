@@ -23,7 +23,7 @@ use dnode_protocol::frame::Codec;
 use super::Slice;
 use super::exchange::check_reply;
 use super::fixed::{ACCUMULATOR_BITS, to_fixed, to_float};
-use crate::codec::{Encoded, Feedback, decode, decode_i64, encode, encode_i64};
+use crate::codec::{Encoded, decode, decode_i64, encode, encode_i64};
 use crate::mix::{MixError, MixReport, check_length, check_norm, norm};
 use crate::weights::Weights;
 
@@ -34,6 +34,10 @@ use crate::weights::Weights;
 const COMMIT_RMS_MAX: f64 = 10.0;
 /// Part of that bound that a peer uses itself, as decoding may give a little more than was coded.
 const OWN_PART: f64 = 0.5;
+/// The decay ε of what a code of chosen entries has left unsent, which grows stale (the study of
+/// the algorithms, `docs/math.md`).
+const TOP_K_RESIDUAL_KEPT: f32 = 0.95;
+
 /// Accumulators and error memory of one replica.
 pub(crate) struct DeltaSet {
     codec: Codec,
@@ -65,7 +69,7 @@ impl DeltaSet {
         direction: &mut [f32],
         slow: &mut [f32],
     ) -> Encoded {
-        let kept = Feedback::keep_of(self.codec);
+        let kept = residual_kept(self.codec);
         direction.iter_mut().for_each(|u| *u *= share);
         if let Some(residual) = self.residual.get(slice.range.clone()) {
             direction.iter_mut().zip(residual).for_each(|(u, e)| *u += kept * e);
@@ -174,6 +178,11 @@ fn add(accumulators: &mut [i64], moved: &[f32]) {
     for (accumulator, &moved) in accumulators.iter_mut().zip(moved) {
         *accumulator = accumulator.wrapping_add(to_fixed(f64::from(moved), ACCUMULATOR_BITS));
     }
+}
+
+/// ε: with 1 the sum of what is sent and what is left is that of all that was meant.
+const fn residual_kept(codec: Codec) -> f32 {
+    if matches!(codec, Codec::TopK) { TOP_K_RESIDUAL_KEPT } else { 1.0 }
 }
 
 /// Largest norm of one commit of a fragment.

@@ -3,14 +3,20 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::{OUTER, assert_close, mean, peek, replica, values, wide};
+use crate::testing::{OUTER, assert_close, mean, mixed, peek, replica, set_weights, values, wide};
 use crate::weights::CHUNK;
 
-fn exchange(i: &mut Replica, j: &mut Replica, range: Range<usize>, weight: f32) {
-    let (mut offer, mut difference) = (vec![0.0; range.len()], vec![0.0; range.len()]);
-    i.snapshot(range.clone(), &mut offer);
-    j.mix_responder(range.clone(), weight, &offer, &mut difference).unwrap();
-    i.mix_initiator(range, weight, &difference).unwrap();
+/// The only fragment of a [`replica`].
+const ALL: FragmentId = FragmentId(0);
+
+fn exchange(i: &mut Replica, j: &mut Replica, fragment: FragmentId, weight: f32) {
+    let offer = i.read(fragment, Reading::Offer(Codec::F32));
+    let (reply, _) = j.answer(fragment, weight, &offer, Codec::F32).unwrap();
+    i.apply(fragment, weight, &reply).unwrap();
+}
+
+fn plain(values: &[f32]) -> Encoded {
+    encode(Codec::F32, values)
 }
 
 proptest! {
@@ -24,7 +30,7 @@ proptest! {
         let outer = outer.then_some(OUTER);
         let (mut i, _) = replica(a.clone(), outer);
         let (mut j, _) = replica(b.clone(), outer);
-        exchange(&mut i, &mut j, 0..a.len(), weight);
+        exchange(&mut i, &mut j, ALL, weight);
         let (p, q) = (i.parameters(), j.parameters());
         assert_close(&mean(&p, &q), &mean(&a, &b), 1e-6);
         for k in 0..a.len() {
@@ -42,7 +48,7 @@ proptest! {
         let (from, to): (Vec<f32>, Vec<f32>) = pairs.into_iter()
             .map(|(a, b)| (a * 1e-3, if b.is_finite() { b * 1e-3 } else { 0.0 })).unzip();
         let (mut i, live) = replica(from, None);
-        i.adopt_range(0..to.len(), &to).unwrap();
+        set_weights(&mut i, &to);
         prop_assert_eq!(peek(&live), to);
     }
 }
@@ -52,35 +58,37 @@ fn half_weight_makes_two_replicas_equal_and_weight_one_swaps_them() {
     let (a, b) = (values(100, 0.1), values(100, 0.9));
     let (mut i, _) = replica(a.clone(), Some(OUTER));
     let (mut j, _) = replica(b.clone(), Some(OUTER));
-    exchange(&mut i, &mut j, 0..100, 0.5);
+    exchange(&mut i, &mut j, ALL, 0.5);
     assert_close(&wide(&i.parameters()), &mean(&a, &b), 2e-7);
     assert_close(&wide(&j.parameters()), &mean(&a, &b), 2e-7);
     let (mut i, _) = replica(a.clone(), None);
     let (mut j, _) = replica(b.clone(), None);
-    exchange(&mut i, &mut j, 0..100, 1.0);
+    exchange(&mut i, &mut j, ALL, 1.0);
     assert_close(&wide(&i.parameters()), &wide(&b), 5e-7);
     assert_close(&wide(&j.parameters()), &wide(&a), 5e-7);
 }
 
 #[test]
 fn mixing_moves_slow_and_live_weights_alike_and_never_the_momentum() {
-    let (mut i, live) = replica(values(64, 0.2), Some(OUTER));
-    let (mut j, _) = replica(values(64, 0.7), Some(OUTER));
+    let (mut i, live) = mixed(values(64, 0.2), Mixer::Exchange, Some(OUTER), None);
+    let (mut j, _) = mixed(values(64, 0.7), Mixer::Exchange, Some(OUTER), None);
+    let middle = FragmentId(1);
+    let range = i.fragments().range(middle).unwrap();
     for step in 0..3 {
         i.step(StepId::alone(step)).unwrap();
         i.commit(1.0);
     }
     i.step(StepId::alone(3)).unwrap();
     let before = i.save();
-    exchange(&mut i, &mut j, 16..48, 0.5);
-    exchange(&mut j, &mut i, 16..48, 0.25);
+    exchange(&mut i, &mut j, middle, 0.5);
+    exchange(&mut j, &mut i, middle, 0.25);
     let after = i.save();
     let (old, new) = (before.outer.unwrap(), after.outer.unwrap());
     assert_eq!(old.momentum, new.momentum);
     assert!(old.momentum.iter().any(|&v| v != 0.0));
-    assert_ne!(before.parameters[16..48], after.parameters[16..48]);
-    assert_eq!(before.parameters[..16], after.parameters[..16]);
-    assert_eq!(before.parameters[48..], after.parameters[48..]);
+    assert_ne!(before.parameters[range.clone()], after.parameters[range.clone()]);
+    assert_eq!(before.parameters[..range.start], after.parameters[..range.start]);
+    assert_eq!(before.parameters[range.end..], after.parameters[range.end..]);
     // x − φ, the progress, is the same before and after.
     let progress = |x: &[f32], phi: &[f32]| -> Vec<f64> {
         x.iter().zip(phi).map(|(&x, &phi)| f64::from(x) - f64::from(phi)).collect()
@@ -101,7 +109,7 @@ fn a_later_commit_takes_no_displacement_into_its_momentum() {
     for step in 0..6 {
         alone.step(StepId::alone(step)).unwrap();
         mixed.step(StepId::alone(step)).unwrap();
-        exchange(&mut mixed, &mut other, 0..40, 0.5);
+        exchange(&mut mixed, &mut other, ALL, 0.5);
         if step % 2 == 1 {
             let (a, b) = (alone.commit(1.0), mixed.commit(1.0));
             assert!((a.progress_norm - b.progress_norm).abs() < 1e-5);
@@ -129,7 +137,7 @@ fn the_mean_of_two_outer_steps_is_dilocos_outer_step_on_the_mean() {
         }
         i.commit(1.0);
         j.commit(1.0);
-        exchange(&mut i, &mut j, 0..50, if step % 3 == 0 { 0.5 } else { 0.2 });
+        exchange(&mut i, &mut j, ALL, if step % 3 == 0 { 0.5 } else { 0.2 });
         assert_close(&mean(&i.parameters(), &j.parameters()), &phi, 2e-5);
     }
 }
@@ -153,7 +161,7 @@ fn without_an_outer_step_the_replica_is_its_live_weights() {
     assert_eq!(i.commit(1.0), CommitReport::default());
     assert_eq!(i.parameters(), before);
     let (mut j, _) = replica(values(30, 0.8), None);
-    exchange(&mut i, &mut j, 0..30, 0.5);
+    exchange(&mut i, &mut j, ALL, 0.5);
     assert_eq!(peek(&live), i.parameters());
     assert_ne!(peek(&live), before);
 }
@@ -162,19 +170,18 @@ fn without_an_outer_step_the_replica_is_its_live_weights() {
 fn undo_takes_the_displacement_back_and_leaves_later_training() {
     for outer in [None, Some(OUTER)] {
         let (mut i, live) = replica(values(30, 0.4), outer);
-        let (start, remote) = (i.parameters(), values(30, 2.0));
-        let mut difference = vec![0.0; 30];
-        i.mix_responder(0..30, 0.3, &remote, &mut difference).unwrap();
+        let (start, offer) = (i.parameters(), plain(&values(30, 2.0)));
+        let (reply, _) = i.answer(ALL, 0.3, &offer, Codec::F32).unwrap();
         assert_ne!(i.parameters(), start);
-        i.undo_responder(0..30, 0.3, &difference);
+        i.undo(ALL, 0.3, &reply);
         assert_close(&wide(&i.parameters()), &wide(&start), 3e-7);
         assert_close(&wide(&peek(&live)), &wide(&start), 3e-7);
         // With a step between mixing and undoing, exactly that step remains.
-        i.mix_responder(0..30, 0.3, &remote, &mut difference).unwrap();
+        let (reply, _) = i.answer(ALL, 0.3, &offer, Codec::F32).unwrap();
         let mixed = peek(&live);
         i.step(StepId::alone(5)).unwrap();
         let trained = peek(&live);
-        i.undo_responder(0..30, 0.3, &difference);
+        i.undo(ALL, 0.3, &reply);
         for k in 0..30 {
             let step = f64::from(trained[k]) - f64::from(mixed[k]);
             let rest = f64::from(peek(&live)[k]) - f64::from(start[k]);
@@ -186,32 +193,31 @@ fn undo_takes_the_displacement_back_and_leaves_later_training() {
 #[test]
 fn bad_numbers_are_refused_and_change_nothing() {
     for outer in [None, Some(OUTER)] {
-        let (mut i, _) = replica(values(20, 0.4), outer);
+        let (mut i, _) = mixed(values(24, 0.4), Mixer::Exchange, outer, None);
         let before = i.save();
-        let mut out = vec![0.0; 8];
+        let middle = FragmentId(1);
         let good = vec![0.1; 8];
         for weight in [-0.1, 1.1, f32::NAN] {
-            let refused = i.mix_responder(4..12, weight, &good, &mut out);
+            let refused = i.answer(middle, weight, &plain(&good), Codec::F32);
             assert!(matches!(refused, Err(MixError::Weight(_))));
-            assert!(matches!(i.mix_initiator(4..12, weight, &good), Err(MixError::Weight(_))));
+            assert!(matches!(i.apply(middle, weight, &plain(&good)), Err(MixError::Weight(_))));
         }
         for (bad, outlier) in [(f32::NAN, false), (f32::INFINITY, false), (1e4, true)] {
             let mut remote = good.clone();
             remote[5] = bad;
             let results = [
-                i.mix_responder(4..12, 0.5, &remote, &mut out).unwrap_err(),
-                i.mix_initiator(4..12, 0.5, &remote).unwrap_err(),
+                i.answer(middle, 0.5, &plain(&remote), Codec::F32).unwrap_err(),
+                i.apply(middle, 0.5, &plain(&remote)).unwrap_err(),
             ];
             for error in results {
                 assert_eq!(matches!(error, MixError::Outlier { .. }), outlier, "{error}");
                 assert_eq!(matches!(error, MixError::NotFinite { .. }), !outlier, "{error}");
             }
         }
-        let short = i.mix_initiator(4..12, 0.5, &good[..7]);
+        let short = i.apply(middle, 0.5, &plain(&good[..7]));
         assert_eq!(short, Err(MixError::Length { expected: 8, found: 7 }));
-        let outside = i.mix_initiator(16..24, 0.5, &good);
-        assert_eq!(outside, Err(MixError::Range { start: 16, end: 24, parameters: 20 }));
-        assert!(matches!(i.adopt_range(4..12, &[f32::NAN; 8]), Err(MixError::NotFinite { .. })));
+        let broken = i.adopt(middle, &plain(&[f32::NAN; 8]));
+        assert!(matches!(broken, Err(MixError::NotFinite { .. })));
         assert_eq!(i.save(), before);
     }
 }
@@ -221,21 +227,19 @@ fn own_numbers_that_are_not_finite_are_not_blamed_on_the_peer() {
     let mut broken = values(8, 0.1);
     broken[3] = f32::NAN;
     let (mut i, _) = replica(broken, None);
-    let mut out = vec![0.0; 8];
-    let refused = i.mix_responder(0..8, 0.5, &[0.1; 8], &mut out);
-    assert_eq!(refused, Err(MixError::Local { start: 0, end: 8 }));
-    assert_eq!(i.mix_initiator(0..8, 0.5, &[0.1; 8]), Err(MixError::Local { start: 0, end: 8 }));
+    let (theirs, own_fault) = (plain(&[0.1; 8]), MixError::Local { start: 0, end: 8 });
+    assert_eq!(i.answer(ALL, 0.5, &theirs, Codec::F32), Err(own_fault.clone()));
+    assert_eq!(i.apply(ALL, 0.5, &theirs), Err(own_fault));
 }
 
 #[test]
 fn a_joiner_adopts_the_donors_weights_with_no_momentum() {
-    let (mut joiner, live) = replica(values(20, 0.1), Some(OUTER));
+    let (mut joiner, live) = mixed(values(20, 0.1), Mixer::Exchange, Some(OUTER), None);
     joiner.step(StepId::alone(0)).unwrap();
     joiner.commit(1.0);
     joiner.step(StepId::alone(1)).unwrap();
     let donor = values(20, 0.9);
-    joiner.adopt_range(0..12, &donor[..12]).unwrap();
-    joiner.adopt_range(12..20, &donor[12..]).unwrap();
+    set_weights(&mut joiner, &donor);
     let state = joiner.save();
     assert_eq!(state.parameters, donor);
     assert_eq!(peek(&live), donor);

@@ -6,7 +6,7 @@ use dnode_protocol::frame::Codec;
 use super::{CODECS, FRAGMENTS, distance, length, sum};
 use crate::codec::{Encoded, encode, encode_i64};
 use crate::mix::{MixError, MixReport};
-use crate::testing::{OUTER, assert_close, mixed, peek, values, wide};
+use crate::testing::{OUTER, assert_close, mixed, peek, set_weights, values, wide};
 use crate::{Mixer, Reading, Replica, StepId};
 
 const PARAMETERS: usize = 2500;
@@ -89,7 +89,7 @@ fn after_a_partition_offers_that_cannot_be_unwrapped_keep_the_mean_and_are_made_
         rounds(&mut i, &mut j, codec, 20);
         // Each trains on its own for long: far beyond four times what they know of.
         let far: Vec<f32> = j.parameters().iter().map(|x| x + 0.8).collect();
-        j.adopt_range(0..PARAMETERS, &far).unwrap();
+        set_weights(&mut j, &far);
         let (before, start) = (sum(&[&i, &j]), apart(&i, &j));
         let report = exchange(&mut i, &mut j, FRAGMENTS[0], 0.5, codec);
         assert!(report.blocks_failed > 0, "{codec:?}");
@@ -108,14 +108,14 @@ fn clipping_shortens_outliers_at_both_ends_alike() {
     for _ in 0..4 {
         // The first eight exchanges of a fragment only learn; every one of them sees a distance.
         let (a, b) = pair(None);
-        i.adopt_range(0..PARAMETERS, &a.parameters()).unwrap();
-        j.adopt_range(0..PARAMETERS, &b.parameters()).unwrap();
+        set_weights(&mut i, &a.parameters());
+        set_weights(&mut j, &b.parameters());
         for _ in 0..2 {
             assert!(!exchange(&mut i, &mut j, FRAGMENTS[2], 0.25, Codec::F32).clipped);
         }
     }
     let far: Vec<f32> = i.parameters().iter().map(|x| x + 0.5).collect();
-    i.adopt_range(0..PARAMETERS, &far).unwrap();
+    set_weights(&mut i, &far);
     let (before, was) = (sum(&[&i, &j]), j.parameters());
     let report = exchange(&mut i, &mut j, FRAGMENTS[2], 0.5, Codec::F32);
     assert!(report.clipped);
@@ -132,7 +132,7 @@ fn without_clipping_nothing_is_shortened() {
     let (mut i, mut j) = pair(None);
     rounds(&mut i, &mut j, Codec::F32, 10);
     let far: Vec<f32> = i.parameters().iter().map(|x| x + 0.5).collect();
-    i.adopt_range(0..PARAMETERS, &far).unwrap();
+    set_weights(&mut i, &far);
     assert!(!exchange(&mut i, &mut j, FRAGMENTS[0], 0.5, Codec::F32).clipped);
 }
 
