@@ -493,8 +493,8 @@ impl Gossip {
     /// Whether `member` lacks more of this peer's contributions than a counting neighbour may.
     pub(crate) fn lacks_too_much(&self, member: &crate::Member) -> bool {
         let origin = self.origin();
-        let least = (0..self.fragments).map(|f| member.has.number(FragmentId(f), &origin)).min();
-        let lacks = self.sharing.number.saturating_sub(least.unwrap_or(0));
-        self.config.mixing == Mixing::Set && lacks > BACKLOG_MAX
+        let least = || (0..self.fragments).map(|f| member.has.number(FragmentId(f), &origin)).min();
+        let lacks = || self.sharing.number.saturating_sub(least().unwrap_or(0));
+        self.config.mixing == Mixing::Set && lacks() > BACKLOG_MAX
     }
 }

@@ -271,10 +271,10 @@ impl Gossip {
         &self.leases
     }
 
-    /// The newest commit of `peer` that `fragment` contains; `None` when it is not tracked.
-    #[must_use]
-    pub fn contained(&self, fragment: FragmentId, peer: &PeerId) -> Option<Clock> {
-        self.information.get(fragment, peer)
+    /// The newest commit of `peer` that each fragment contains, in order of fragments; nothing when
+    /// the peer is not tracked.
+    pub fn contained(&self, peer: &PeerId) -> impl Iterator<Item = Clock> {
+        self.information.row(peer).iter().copied()
     }
 
     /// Bound B3 as it applies now, commits.

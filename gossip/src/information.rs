@@ -10,20 +10,36 @@ use dnode_protocol::{Clock, FragmentId, Information, PeerId};
 pub(crate) struct InformationTable {
     /// The tracked peers, sorted.
     peers: Vec<PeerId>,
-    /// For each fragment the clocks of `peers`, in that order.
-    fragments: Vec<Vec<Clock>>,
+    /// Number of fragments.
+    fragments: usize,
+    /// For each of `peers`, in that order, one clock per fragment: `[peers · fragments]`.
+    clocks: Vec<Clock>,
 }
 
 impl InformationTable {
     /// A table for `fragments` fragments that knows `me` at clock 0.
     pub(crate) fn new(fragments: usize, me: PeerId) -> Self {
-        Self { peers: vec![me], fragments: vec![vec![Clock(0)]; fragments] }
+        Self { peers: vec![me], fragments, clocks: vec![Clock(0); fragments] }
+    }
+
+    /// What every fragment contains of `peer`; empty when the peer is not tracked.
+    pub(crate) fn row(&self, peer: &PeerId) -> &[Clock] {
+        match self.peers.binary_search(peer) {
+            Ok(index) => &self.clocks[index * self.fragments..(index + 1) * self.fragments],
+            Err(_) => &[],
+        }
+    }
+
+    fn row_mut(&mut self, peer: &PeerId) -> &mut [Clock] {
+        match self.peers.binary_search(peer) {
+            Ok(index) => &mut self.clocks[index * self.fragments..(index + 1) * self.fragments],
+            Err(_) => &mut [],
+        }
     }
 
     /// What `fragment` contains of `peer`; `None` when the peer is not tracked.
     pub(crate) fn get(&self, fragment: FragmentId, peer: &PeerId) -> Option<Clock> {
-        let clocks = self.fragments.get(fragment.0 as usize)?;
-        Some(clocks[self.peers.binary_search(peer).ok()?])
+        self.row(peer).get(fragment.0 as usize).copied()
     }
 
     /// Starts to track `peer`, taking all fragments to contain it up to `clock`.
@@ -32,7 +48,8 @@ impl InformationTable {
             && self.peers.len() < INFORMATION_MAX
         {
             self.peers.insert(index, peer);
-            self.fragments.iter_mut().for_each(|clocks| clocks.insert(index, clock));
+            let start = index * self.fragments;
+            self.clocks.splice(start..start, std::iter::repeat_n(clock, self.fragments));
         }
     }
 
@@ -40,27 +57,21 @@ impl InformationTable {
     pub(crate) fn forget(&mut self, peer: &PeerId) {
         if let Ok(index) = self.peers.binary_search(peer) {
             self.peers.remove(index);
-            for clocks in &mut self.fragments {
-                clocks.remove(index);
-            }
+            self.clocks.drain(index * self.fragments..(index + 1) * self.fragments);
         }
     }
 
     /// All fragments contain `peer` up to `clock`: its own commit.
     pub(crate) fn raise_all(&mut self, peer: &PeerId, clock: Clock) {
-        if let Ok(index) = self.peers.binary_search(peer) {
-            for clocks in &mut self.fragments {
-                clocks[index] = clocks[index].max(clock);
-            }
+        for contained in self.row_mut(peer) {
+            *contained = clock.max(*contained);
         }
     }
 
     /// `fragment` contains `peer` up to `clock`.
     pub(crate) fn raise(&mut self, fragment: FragmentId, peer: &PeerId, clock: Clock) {
-        if let Ok(index) = self.peers.binary_search(peer)
-            && let Some(clocks) = self.fragments.get_mut(fragment.0 as usize)
-        {
-            clocks[index] = clocks[index].max(clock);
+        if let Some(contained) = self.row_mut(peer).get_mut(fragment.0 as usize) {
+            *contained = clock.max(*contained);
         }
     }
 
@@ -68,10 +79,12 @@ impl InformationTable {
     ///
     /// Both sides are sorted by peer; entries of `other` out of order are not found.
     pub(crate) fn merge(&mut self, fragment: FragmentId, other: &Information) {
-        let Some(clocks) = self.fragments.get_mut(fragment.0 as usize) else {
+        let fragment = fragment.0 as usize;
+        if fragment >= self.fragments {
             return;
-        };
-        let mut known = self.peers.iter().zip(clocks).peekable();
+        }
+        let column = self.clocks.iter_mut().skip(fragment).step_by(self.fragments);
+        let mut known = self.peers.iter().zip(column).peekable();
         for (peer, clock) in &other.entries {
             while known.next_if(|(tracked, _)| *tracked < peer).is_some() {}
             if let Some((_, contained)) = known.next_if(|(tracked, _)| *tracked == peer) {
@@ -82,15 +95,17 @@ impl InformationTable {
 
     /// The vector of `fragment`, to be sent.
     pub(crate) fn of(&self, fragment: FragmentId) -> Information {
-        let clocks = self.fragments.get(fragment.0 as usize);
-        let entries = self.peers.iter().zip(clocks.into_iter().flatten());
-        Information { entries: entries.map(|(peer, clock)| (*peer, *clock)).collect() }
+        let fragment = fragment.0 as usize;
+        if fragment >= self.fragments {
+            return Information::default();
+        }
+        let column = self.clocks.iter().skip(fragment).step_by(self.fragments);
+        Information { entries: self.peers.iter().copied().zip(column.copied()).collect() }
     }
 
     /// The smallest clock of `peer` over all fragments; `None` when it is not tracked.
     pub(crate) fn oldest(&self, peer: &PeerId) -> Option<Clock> {
-        let index = self.peers.binary_search(peer).ok()?;
-        self.fragments.iter().map(|clocks| clocks[index]).min()
+        self.row(peer).iter().copied().min()
     }
 }
 

@@ -105,7 +105,7 @@ fn what_a_fragment_contains_is_not_forgotten_when_a_demoted_peer_returns() {
     pair.run_until(SECOND, |_| false);
     pair.input(0, Input::RoundDue);
     assert!(pair.run_until(SECOND, |p| p.hosts[0].rounds_done == 1));
-    let contained = |p: &Pair| p.hosts[0].core.contained(dnode_protocol::FragmentId(0), &peer(1));
+    let contained = |p: &Pair| p.hosts[0].core.contained(&peer(1)).next();
     assert_eq!(contained(&pair), Some(Clock(2)));
     pair.input(0, Input::Received { from: peer(1), message: heartbeat(5) });
     assert!(!pair.hosts[0].commit(0.0, pair.now));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use dnode_gossip::{Event, Gossip};
-use dnode_protocol::{FragmentId, PeerId};
+use dnode_protocol::PeerId;
 
 use crate::metrics::{LAG_BUCKETS, Partner, Staleness};
 
@@ -80,8 +80,7 @@ impl Counts {
 /// Commits of `peer`, as far as known, that the least informed fragment lacks.
 fn information_age(core: &Gossip, peer: &PeerId) -> Option<u64> {
     let known = core.members().find(|(member, _)| *member == peer)?.1.clock?;
-    let contained = |fragment| core.contained(FragmentId(fragment), peer);
-    (0..core.fragments()).filter_map(contained).map(|clock| known.ahead_of(clock)).max()
+    core.contained(peer).map(|clock| known.ahead_of(clock)).max()
 }
 
 fn bucket(commits: u64) -> usize {
@@ -93,7 +92,7 @@ mod tests {
     use std::time::Duration;
 
     use dnode_gossip::{Config, Failure, Input, Role, Start};
-    use dnode_protocol::{Clock, ExchangeId, Time};
+    use dnode_protocol::{Clock, ExchangeId, FragmentId, Time};
 
     use super::*;
 

@@ -1,10 +1,8 @@
 //! The world's own book of every exchange: who named which clock, and when numbers were read.
 
-use std::collections::BTreeMap;
-
 use dnode_protocol::{Clock, ExchangeId, Message};
 
-use super::peer::index_of;
+use super::by_exchange::ByExchange;
 
 /// What the world has seen of an exchange; the cores' own records are not consulted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,7 +22,7 @@ pub struct Deal {
 /// The deals of every initiator, the newest of them.
 #[derive(Clone, Debug)]
 pub struct Book {
-    deals: Vec<BTreeMap<(u64, u64), Deal>>,
+    deals: ByExchange<Deal>,
     most: usize,
 }
 
@@ -32,14 +30,13 @@ impl Book {
     /// A book for `peers` peers that keeps the newest `most` deals of each.
     #[must_use]
     pub fn new(peers: usize, most: usize) -> Self {
-        Self { deals: vec![BTreeMap::new(); peers], most }
+        Self { deals: ByExchange::new(peers), most }
     }
 
     /// What is known of `exchange`.
     #[must_use]
     pub fn get(&self, exchange: &ExchangeId) -> Option<&Deal> {
-        let own = self.deals.get(index_of(&exchange.initiator) as usize)?;
-        own.get(&(exchange.incarnation, exchange.sequence))
+        self.deals.get(exchange)
     }
 
     /// A core sends `message`.
@@ -47,15 +44,12 @@ impl Book {
     pub(super) fn sent(&mut self, message: &Message) {
         match message {
             Message::Propose { exchange, terms, .. } => {
-                let own = &mut self.deals[index_of(&exchange.initiator) as usize];
-                let deal = own.entry((exchange.incarnation, exchange.sequence)).or_default();
+                let deal = self.deals.get_or_insert_with(exchange, Deal::default);
                 deal.proposed.get_or_insert(terms.clock);
-                if own.len() > self.most {
-                    own.pop_first();
-                }
+                self.deals.bound(exchange, self.most);
             }
             Message::Accept { exchange, terms } => {
-                if let Some(deal) = self.open(exchange) {
+                if let Some(deal) = self.deals.get_mut(exchange) {
                     deal.accepted.get_or_insert(terms.clock);
                 }
             }
@@ -65,27 +59,21 @@ impl Book {
 
     /// The initiator's numbers were read when it had done `commits` and stood at `clock`.
     pub(super) fn read(&mut self, exchange: &ExchangeId, commits: u64, clock: Clock) {
-        if let Some(deal) = self.open(exchange) {
+        if let Some(deal) = self.deals.get_mut(exchange) {
             (deal.read_at, deal.read_clock) = (Some(commits), Some(clock));
         }
     }
 
     /// The offer arrived where the initiator's newest known clock was `known`.
     pub(super) fn offered(&mut self, exchange: &ExchangeId, known: Clock) {
-        if let Some(deal) = self.open(exchange) {
+        if let Some(deal) = self.deals.get_mut(exchange) {
             deal.known.get_or_insert(known);
         }
     }
 
     /// Nothing more is asked about `exchange`.
     pub(super) fn close(&mut self, exchange: &ExchangeId) {
-        let own = &mut self.deals[index_of(&exchange.initiator) as usize];
-        own.remove(&(exchange.incarnation, exchange.sequence));
-    }
-
-    fn open(&mut self, exchange: &ExchangeId) -> Option<&mut Deal> {
-        let own = self.deals.get_mut(index_of(&exchange.initiator) as usize)?;
-        own.get_mut(&(exchange.incarnation, exchange.sequence))
+        self.deals.remove(exchange);
     }
 }
 

@@ -1,11 +1,11 @@
 //! What really happened to each exchange, as seen from outside both cores.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
-use dnode_gossip::testing::peer as name;
 use dnode_gossip::{Event, Input, Role, Work};
 use dnode_protocol::{Clock, ExchangeId, FragmentId};
 
+use super::by_exchange::ByExchange;
 use super::peer::{SimPeer, index_of};
 
 /// What one end of an exchange has done.
@@ -61,8 +61,9 @@ impl Record {
 /// All exchanges that may still change, and in small worlds also those that are over.
 #[derive(Clone, Debug)]
 pub struct Journal {
-    /// By initiator, then by incarnation and sequence.
-    records: Vec<BTreeMap<(u64, u64), Record>>,
+    records: ByExchange<Record>,
+    /// Those of which one end holds its half and the other does not.
+    torn: BTreeSet<ExchangeId>,
     /// Mixes per peer and fragment.
     serials: Vec<Vec<u64>>,
     width: usize,
@@ -75,24 +76,19 @@ impl Journal {
     #[must_use]
     pub fn new(peers: usize, fragments: usize, width: usize, keep_whole: bool) -> Self {
         let serials = vec![vec![0; fragments]; peers];
-        Self { records: vec![BTreeMap::new(); peers], serials, width, keep_whole }
+        let (records, torn) = (ByExchange::new(peers), BTreeSet::new());
+        Self { records, torn, serials, width, keep_whole }
     }
 
     /// What happened to `exchange`, if anything.
     #[must_use]
     pub fn get(&self, exchange: &ExchangeId) -> Option<&Record> {
-        let own = self.records.get(index_of(&exchange.initiator) as usize)?;
-        own.get(&(exchange.incarnation, exchange.sequence))
+        self.records.get(exchange)
     }
 
-    /// Every exchange that is known.
-    pub fn iter(&self) -> impl Iterator<Item = (ExchangeId, &Record)> {
-        (0..).zip(&self.records).flat_map(|(index, own)| {
-            own.iter().map(move |((incarnation, sequence), record)| {
-                let (incarnation, sequence) = (*incarnation, *sequence);
-                (ExchangeId { initiator: name(index), incarnation, sequence }, record)
-            })
-        })
+    /// Every exchange of which one end holds its half and the other does not.
+    pub fn torn(&self) -> impl Iterator<Item = (ExchangeId, &Record)> {
+        self.torn.iter().filter_map(|exchange| Some((*exchange, self.records.get(exchange)?)))
     }
 
     /// Whether an end of the exchange no longer lives in the life in which it took part.
@@ -112,16 +108,15 @@ impl Journal {
         if !self.keep_whole
             && self.get(exchange).is_some_and(|r| r.initiator.holds() && r.responder.holds())
         {
-            let own = &mut self.records[index_of(&exchange.initiator) as usize];
-            own.remove(&(exchange.incarnation, exchange.sequence));
+            self.records.remove(exchange);
         }
     }
 
     /// A push is in the receiver's replica, and nobody asks about it again.
     pub(super) fn drop_push(&mut self, exchange: &ExchangeId) {
         if !self.keep_whole {
-            let own = &mut self.records[index_of(&exchange.initiator) as usize];
-            own.remove(&(exchange.incarnation, exchange.sequence));
+            self.records.remove(exchange);
+            self.torn.remove(exchange);
         }
     }
 
@@ -158,6 +153,7 @@ impl Journal {
                     }
                 }
                 add_difference(&mut record.net, mass, before, after);
+                self.note_torn(exchange);
             }
             (Work::Absorb { exchange, fragment, .. }, Input::Mixed { .. }) => {
                 let record = self.entry(*exchange, *fragment);
@@ -168,6 +164,7 @@ impl Journal {
                 let record = self.entry(*exchange, *fragment);
                 record.responder.undone += 1;
                 add_difference(&mut record.net, mass, before, after);
+                self.note_torn(exchange);
             }
             _ => {}
         }
@@ -195,8 +192,7 @@ impl Journal {
         if self.keep_whole && !undecided {
             self.entry(*exchange, FragmentId(u32::MAX));
         }
-        let own = &mut self.records[index_of(&exchange.initiator) as usize];
-        if let Some(record) = own.get_mut(&(exchange.incarnation, exchange.sequence)) {
+        if let Some(record) = self.records.get_mut(exchange) {
             let own = index_of(&exchange.initiator) == peer;
             let end = if own { &mut record.initiator } else { &mut record.responder };
             end.gave_up |= !undecided;
@@ -204,10 +200,17 @@ impl Journal {
         }
     }
 
+    fn note_torn(&mut self, exchange: &ExchangeId) {
+        if self.get(exchange).is_some_and(|record| !record.is_whole()) {
+            self.torn.insert(*exchange);
+        } else {
+            self.torn.remove(exchange);
+        }
+    }
+
     fn entry(&mut self, exchange: ExchangeId, fragment: FragmentId) -> &mut Record {
         let width = self.width;
-        let own = &mut self.records[index_of(&exchange.initiator) as usize];
-        own.entry((exchange.incarnation, exchange.sequence)).or_insert_with(|| Record {
+        self.records.get_or_insert_with(&exchange, || Record {
             fragment,
             read_clock: None,
             read_serial: 0,

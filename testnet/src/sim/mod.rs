@@ -8,6 +8,7 @@
 //! ```
 
 pub mod book;
+mod by_exchange;
 mod capacity;
 mod carry;
 pub mod defect;

@@ -43,12 +43,15 @@ type Key = (Time, u64, u32);
 
 /// The events to come.
 ///
-/// Keys of the present bucket lie in a heap, those of the near future in a ring of unsorted buckets,
-/// all others in a second heap, so that the cost of an event does not grow with their number. What
-/// happens lies in slots, so that ordering moves no messages.
+/// Keys of the present bucket are sorted when its turn comes, those of the near future lie in a ring
+/// of unsorted buckets, all others in a heap, so that the cost of an event does not grow with their
+/// number. What happens lies in slots, so that ordering moves no messages.
 #[derive(Debug)]
 pub(super) struct Queue {
-    present: BinaryHeap<Reverse<Key>>,
+    /// The present bucket, the next key last.
+    present: Vec<Key>,
+    /// Keys of the present bucket that came after it was sorted.
+    late: BinaryHeap<Reverse<Key>>,
     /// Number of the present bucket.
     bucket: u64,
     ring: Vec<Vec<Key>>,
@@ -63,9 +66,9 @@ pub(super) struct Queue {
 impl Default for Queue {
     fn default() -> Self {
         let ring = std::iter::repeat_with(Vec::new).take(BUCKETS as usize).collect();
-        let (present, far) = (BinaryHeap::new(), BinaryHeap::new());
-        let (slots, free) = (Vec::new(), Vec::new());
-        Self { present, bucket: 0, ring, near: 0, far, slots, free, scheduled: 0 }
+        let (late, far) = (BinaryHeap::new(), BinaryHeap::new());
+        let (present, slots, free) = (Vec::new(), Vec::new(), Vec::new());
+        Self { present, late, bucket: 0, ring, near: 0, far, slots, free, scheduled: 0 }
     }
 }
 
@@ -86,11 +89,20 @@ impl Queue {
     }
 
     pub(super) fn next_time(&self) -> Option<Time> {
-        self.present.peek().map(|Reverse((time, _, _))| *time)
+        let present = self.present.last().map(|(time, _, _)| *time);
+        let late = self.late.peek().map(|Reverse((time, _, _))| *time);
+        present.into_iter().chain(late).min()
     }
 
     pub(super) fn pop(&mut self) -> Option<(Time, Happening)> {
-        let Reverse((time, _, slot)) = self.present.pop()?;
+        let late = self.late.peek().map(|Reverse(key)| *key);
+        let (time, _, slot) = match (self.present.last().copied(), late) {
+            (present, Some(late)) if present.is_none_or(|present| late < present) => {
+                self.late.pop();
+                late
+            }
+            _ => self.present.pop()?,
+        };
         self.advance();
         self.free.push(slot);
         Some((time, self.slots[slot as usize].take()?))
@@ -99,7 +111,7 @@ impl Queue {
     fn place(&mut self, key: Key) {
         let bucket = bucket_of(key.0);
         if bucket <= self.bucket {
-            self.present.push(Reverse(key));
+            self.late.push(Reverse(key));
         } else if bucket - self.bucket < BUCKETS {
             self.ring[(bucket % BUCKETS) as usize].push(key);
             self.near += 1;
@@ -110,7 +122,7 @@ impl Queue {
 
     /// Makes the bucket of the next event the present one.
     fn advance(&mut self) {
-        while self.present.is_empty() {
+        while self.present.is_empty() && self.late.is_empty() {
             let far = self.far.peek().map(|Reverse(key)| bucket_of(key.0));
             self.bucket = match far {
                 None if self.near == 0 => return,
@@ -125,7 +137,8 @@ impl Queue {
             }
             let due = &mut self.ring[(self.bucket % BUCKETS) as usize];
             self.near -= due.len();
-            self.present.extend(due.drain(..).map(Reverse));
+            std::mem::swap(&mut self.present, due);
+            self.present.sort_unstable_by(|a, b| b.cmp(a));
         }
     }
 }

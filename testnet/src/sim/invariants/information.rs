@@ -1,8 +1,6 @@
 //! S5: information never goes back while a peer is tracked, and never runs ahead of that peer.
 
-use std::collections::BTreeMap;
-
-use dnode_protocol::{Clock, FragmentId, PeerId};
+use dnode_protocol::Clock;
 
 use super::super::peer::index_of;
 use super::{Moment, Property, View};
@@ -10,7 +8,10 @@ use super::{Moment, Property, View};
 /// Remembers the information vectors of every peer.
 #[derive(Debug, Default)]
 pub(super) struct InformationTrue {
-    seen: BTreeMap<(u32, u32, PeerId), Clock>,
+    /// By owner: what each fragment contained of each neighbour, sorted by neighbour and fragment.
+    seen: Vec<Vec<(u32, u32, Clock)>>,
+    /// Reused memory.
+    now: Vec<(u32, u32, Clock)>,
 }
 
 impl Property for InformationTrue {
@@ -21,7 +22,7 @@ impl Property for InformationTrue {
     fn observe(&mut self, moment: &Moment<'_>, view: &View<'_>) -> Result<(), String> {
         match moment {
             Moment::Gone { peer, .. } => {
-                self.seen.retain(|(owner, _, _), _| owner != peer);
+                self.seen_by(*peer).clear();
                 Ok(())
             }
             Moment::Handled { peer } => self.check(*peer, view),
@@ -35,33 +36,41 @@ impl Property for InformationTrue {
 }
 
 impl InformationTrue {
+    fn seen_by(&mut self, owner: u32) -> &mut Vec<(u32, u32, Clock)> {
+        let index = owner as usize;
+        if index >= self.seen.len() {
+            self.seen.resize(index + 1, Vec::new());
+        }
+        &mut self.seen[index]
+    }
+
     fn check(&mut self, peer: u32, view: &View<'_>) -> Result<(), String> {
         let Some(host) = view.host(peer) else {
             return Ok(());
         };
-        self.seen.retain(|(owner, fragment, other), _| {
-            *owner != peer || host.core.contained(FragmentId(*fragment), other).is_some()
-        });
-        let names = host.core.members().map(|(name, _)| *name);
-        for name in names {
-            let truth = view.peers[index_of(&name) as usize].clock_max;
-            for fragment in 0..view.scenario.fragments {
-                let Some(contained) = host.core.contained(FragmentId(fragment), &name) else {
-                    continue;
-                };
+        let before = std::mem::take(self.seen_by(peer));
+        let mut known = before.iter().peekable();
+        self.now.clear();
+        for (name, _) in host.core.members() {
+            let other = index_of(name);
+            let truth = view.peers[other as usize].clock_max;
+            for (fragment, contained) in (0..).zip(host.core.contained(name)) {
                 if contained > truth {
                     return Err(format!(
                         "p{peer} takes f{fragment} to contain commit {contained} of {name:?}, which is at {truth}"
                     ));
                 }
-                let before = self.seen.insert((peer, fragment, name), contained);
-                if before.is_some_and(|before| before > contained) {
+                while known.next_if(|(o, f, _)| (*o, *f) < (other, fragment)).is_some() {}
+                let before = known.next_if(|(o, f, _)| (*o, *f) == (other, fragment));
+                if let Some((_, _, before)) = before.filter(|(_, _, before)| *before > contained) {
                     return Err(format!(
                         "p{peer} forgot what f{fragment} contains of {name:?}: {before:?}, now {contained}"
                     ));
                 }
+                self.now.push((other, fragment, contained));
             }
         }
+        self.seen[peer as usize] = std::mem::replace(&mut self.now, before);
         Ok(())
     }
 }

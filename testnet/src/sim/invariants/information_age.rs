@@ -1,6 +1,6 @@
 //! B3: at a commit every fragment contains every counting neighbour's work up to the bound.
 
-use dnode_protocol::FragmentId;
+use dnode_protocol::{Clock, FragmentId};
 
 use super::super::peer::index_of;
 use super::{Moment, Property, View};
@@ -24,9 +24,11 @@ impl Property for InformationAge {
         let bound = host.core.information_age_bound();
         let counting = host.core.members().filter(|(_, member)| member.counts());
         for (name, member) in counting.filter(|(name, _)| Some(index_of(name)) != *doubted) {
-            for fragment in (0..view.scenario.fragments).map(FragmentId) {
-                let contained = host.core.contained(fragment, name);
-                let age = member.clock.unwrap_or_default().ahead_of(contained.unwrap_or_default());
+            let known = member.clock.unwrap_or_default();
+            let fragments = (0..view.scenario.fragments).map(FragmentId);
+            let contained = host.core.contained(name).chain(std::iter::repeat(Clock(0)));
+            for (fragment, contained) in fragments.zip(contained) {
+                let age = known.ahead_of(contained);
                 if age > bound {
                     return Err(format!(
                         "p{peer} committed while its {fragment} lacks {age} commits of {name:?}, bound {bound}"

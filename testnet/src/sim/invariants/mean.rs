@@ -62,7 +62,7 @@ impl MeanKept {
             let (mass, values) = (view.mass(peer), host.values());
             sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += mass * value);
         }
-        for (_, record) in view.journal.iter().filter(|(_, record)| !record.is_whole()) {
+        for (_, record) in view.journal.torn() {
             let start = record.fragment.0 as usize * width;
             for (sum, net) in sum[start..].iter_mut().zip(&record.net) {
                 *sum -= net;
@@ -144,7 +144,7 @@ fn tolerance(view: &View<'_>) -> f64 {
 
 /// At rest a half may be missing only because an end died or both agreed to disagree.
 fn at_rest(view: &View<'_>) -> Result<(), String> {
-    for (exchange, record) in view.journal.iter().filter(|(_, record)| !record.is_whole()) {
+    for (exchange, record) in view.journal.torn() {
         let excused = record.undecided || Journal::has_dead_end(&exchange, record, view.peers);
         if !excused {
             return Err(format!(
