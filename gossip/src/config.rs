@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dnode_protocol::frame::Codec;
 
-use crate::{Pace, Schedule};
+use crate::{Balance, Pace, Schedule};
 
 /// How numbers travel between replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,7 +44,8 @@ pub enum Weighting {
     /// The same. Progress grows with the number of steps, so every sample counts once.
     #[default]
     Equal,
-    /// As many samples as go into their commits: the weighted mean is kept instead of the mean.
+    /// As many samples as go into their commits, or into their local steps where
+    /// [`Balance::Batch`] makes those differ: the weighted mean is kept instead of the mean.
     Samples,
 }
 
@@ -171,6 +172,11 @@ impl Config {
         if self.gate_timeout.is_some_and(|gate| gate.is_zero()) {
             let (key, range) = ("gate_timeout", "longer than 0s");
             return Err(ConfigError { key, value: "0s".to_owned(), range });
+        }
+        let by_samples = self.mixing == Mixing::Exchange && self.weighting == Weighting::Samples;
+        if self.pace.balance == Balance::Batch && !by_samples {
+            let (key, range) = ("balance", "steps or off where weights do not follow samples");
+            return Err(ConfigError { key, value: "batch".to_owned(), range });
         }
         let finer = |pair: &[Codec]| pair[0].bits_per_element() > pair[1].bits_per_element();
         if self.codecs.is_empty() || !self.codecs.windows(2).all(finer) {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use dnode_protocol::{PeerId, Time};
 
-use crate::Event;
 use crate::gossip::Gossip;
 use crate::membership::Member;
+use crate::{Balance, Event};
 
 /// A lease lasts this many average exchange durations (design §5: 4·RTT + 2·size/bandwidth).
 const LEASE_DURATIONS: f64 = 4.0;
@@ -81,7 +81,7 @@ impl Gossip {
     #[must_use]
     pub fn gate_timeout(&self) -> Duration {
         self.config.gate_timeout.unwrap_or_else(|| {
-            let round = round_time(self.step_time, self.local_steps);
+            let round = round_time(self.step_time, self.load.local_steps);
             round.saturating_mul(GATE_ROUNDS).clamp(GATE_LIMITS.0, GATE_LIMITS.1)
         })
     }
@@ -91,13 +91,13 @@ impl Gossip {
     /// limits.
     #[must_use]
     pub fn grace(&self) -> Duration {
-        let own = round_time(self.step_time, self.local_steps);
+        let own = round_time(self.step_time, self.load.local_steps);
         let needed =
             self.members.iter().filter(|(_, member)| member.counts()).map(|(_, member)| {
                 let behind =
                     self.clock.ahead_of(member.clock.unwrap_or_default()).saturating_add(1);
                 // Balanced rounds take the same time everywhere.
-                let round = if self.config.pace.balance {
+                let round = if self.config.pace.balance != Balance::Off {
                     own
                 } else {
                     round_time(member.step_time, self.config.pace.local_steps)

@@ -18,7 +18,7 @@ use crate::information::InformationTable;
 use crate::initiate::ABORTING_MAX;
 use crate::membership::Members;
 use crate::sequences::Sequences;
-use crate::{Config, ContributionId, Event, Input, Member, Mixing, Offence, Output};
+use crate::{Config, ContributionId, Event, Input, Load, Member, Mixing, Offence, Output};
 
 /// Most peers whose offences or resolved exchanges are remembered after they left.
 pub(crate) const STRANGERS_MAX: usize = 1024;
@@ -44,6 +44,8 @@ pub struct Gossip {
     pub(crate) clock: Clock,
     pub(crate) samples: u64,
     pub(crate) step_time: Duration,
+    /// Samples of the steps that took that time.
+    pub(crate) step_batch: u32,
     pub(crate) limit: Clock,
     /// Peers that a commit is shared among, as last told.
     pub(crate) peers: usize,
@@ -57,7 +59,7 @@ pub struct Gossip {
     pub(crate) in_round: bool,
     /// Rounds begun: the schedules' time.
     pub(crate) rounds: u64,
-    pub(crate) local_steps: u64,
+    pub(crate) load: Load,
     pub(crate) sharing: Sharing,
     /// Deadlines as they were last reported.
     pub(crate) reported: BTreeMap<(&'static str, Option<PeerId>), Duration>,
@@ -114,6 +116,7 @@ impl Gossip {
             clock,
             samples: 0,
             step_time: Duration::ZERO,
+            step_batch: config.pace.batch,
             limit: Clock(u64::MAX),
             peers: 1,
             wants_commit: false,
@@ -124,7 +127,7 @@ impl Gossip {
             round: Vec::new(),
             in_round: false,
             rounds: 0,
-            local_steps: config.pace.local_steps,
+            load: config.pace.reference(),
             sharing: Sharing::new(fragments as usize),
             reported: BTreeMap::new(),
             answered_in_round: BTreeSet::new(),
@@ -190,9 +193,9 @@ impl Gossip {
                 self.consider_catch_up(now);
             }
             Input::RoundDue => self.round_due(now),
-            Input::Committed { clock, samples, step_time } => {
+            Input::Committed { clock, samples, step_time, batch } => {
                 self.samples = samples;
-                self.step_time = step_time;
+                (self.step_time, self.step_batch) = (step_time, batch);
                 self.committed(clock, now);
             }
             Input::CommitHeld => self.commit_held(),

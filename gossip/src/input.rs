@@ -110,8 +110,10 @@ pub enum Input {
         clock: Clock,
         /// Samples processed so far.
         samples: u64,
-        /// Median wall time of one local step.
+        /// Wall time of one local step.
         step_time: Duration,
+        /// Samples of that step.
+        batch: u32,
     },
     /// The trainer wants to commit and [`crate::Output::CommitLimit`] forbids it. Said once; it holds
     /// until the trainer commits or adopts a clock.

@@ -11,7 +11,7 @@
 //!
 //! The parts: `membership` (who is here), `schedule` and `pairing` (which partner), `initiate` and
 //! `answer` (the two ends of an exchange), `contributions` (rule `delta-set`), `link_codec` (which
-//! code), `pace` (how many local steps), `staleness` (the three bounds), `credible` (which clocks are
+//! code), `pace` (how much local work), `staleness` (the three bounds), `credible` (which clocks are
 //! believed), `catch_up` (joiners and laggards), `deadlines` and `timers` (everything that expires).
 
 mod answer;
@@ -42,7 +42,7 @@ pub use gossip::{Gossip, Start};
 pub use input::{Input, Offence, RefusedMix};
 pub use membership::{Member, Standing, VIEW_MAX};
 pub use output::{ContributionId, Event, Failure, Output, Reading, Role};
-pub use pace::Pace;
+pub use pace::{Balance, Load, Pace};
 pub use schedule::Schedule;
 pub use staleness::{lag_factor, mixing_weight};
 pub use work::Work;

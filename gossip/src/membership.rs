@@ -160,7 +160,7 @@ impl Gossip {
             clock: self.clock,
             samples: self.samples,
             step_micros: u32::try_from(self.step_time.as_micros()).unwrap_or(u32::MAX),
-            batch: self.config.pace.batch,
+            batch: self.step_batch,
             phase: self.phase(),
         }
     }

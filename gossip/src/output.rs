@@ -5,7 +5,7 @@ use std::time::Duration;
 use dnode_protocol::frame::{Codec, Leg};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, Origin, PeerId};
 
-use crate::Work;
+use crate::{Load, Work};
 
 /// Which end of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,11 +114,8 @@ pub enum Output {
         /// The contribution.
         contribution: ContributionId,
     },
-    /// Do this many local steps per commit from now on.
-    Pace {
-        /// Local steps.
-        local_steps: u64,
-    },
+    /// Do this much local work per commit from now on.
+    Pace(Load),
     /// Nothing more happens under this exchange: drop what is kept and no longer expect anything.
     Forget {
         /// The exchange.

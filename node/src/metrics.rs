@@ -98,6 +98,8 @@ pub struct Train<'a> {
     pub learning_rate: f64,
     /// Samples per second since the last line.
     pub samples_per_s: f64,
+    /// Samples of one local step.
+    pub batch: u32,
     /// Connected peers of the run.
     pub peers: usize,
     /// Bytes sent so far.
@@ -338,6 +340,7 @@ mod tests {
                 loss: f64::NAN,
                 learning_rate: 0.1,
                 samples_per_s: 2.0,
+                batch: 32,
                 peers: 3,
                 bytes_out: 4,
                 bytes_in: 5,
@@ -355,7 +358,7 @@ mod tests {
         let train = serde_json::json!({
             "kind": "train", "time_s": 1.5, "step": 10, "position": 11,
             "samples": 320, "clock": 2, "loss": null,
-            "learning_rate": 0.1, "samples_per_s": 2.0, "peers": 3, "bytes_out": 4, "bytes_in": 5,
+            "learning_rate": 0.1, "samples_per_s": 2.0, "batch": 32, "peers": 3, "bytes_out": 4, "bytes_in": 5,
             "staleness": 6, "wait_s": 0.0, "sketch": [0.5, -1.0],
         });
         assert_eq!(lines[1], train);

@@ -86,6 +86,11 @@ pub enum JoinError {
     /// The model has no parameters, or more than the protocol allows.
     #[error("cut {0} parameters into fragments: a model has 1 to {max} parameters", max = dnode_protocol::limits::PARAMETERS_MAX)]
     Parameters(usize),
+    /// The trainer takes whole batches only, and the run balances batches.
+    #[error(
+        "balance batches with a trainer that cannot change them: use gossip.balance=steps, or implement Trainer::set_batch"
+    )]
+    WholeBatches,
     /// A peer of rule `delta-set` cannot go on from a checkpoint.
     #[error(
         "go on from a checkpoint with rule delta-set: which contributions it holds is not known; leave out --resume and choose another --data-dir, the peer then pulls the model from its neighbours"
@@ -124,6 +129,7 @@ impl JoinError {
             | Self::Parameters(_)
             | Self::Gossip(_)
             | Self::ResumedSet
+            | Self::WholeBatches
             | Self::Address(_)
             | Self::Drive(DriveError::OtherRun(_)) => true,
             Self::Checkpoint(_) | Self::Io { .. } | Self::Train(_) | Self::Drive(_) => false,
@@ -155,6 +161,9 @@ pub async fn join(
     }
     let gossip = gossip_config(&config);
     gossip.check()?;
+    if gossip.pace.balance == dnode_gossip::Balance::Batch && !trainer.set_batch(config.run.batch) {
+        return Err(JoinError::WholeBatches);
+    }
 
     let dir = DataDir::open(&config.node.data_dir)?;
     let identity = Identity::load_or_create(&dir)?;
@@ -260,6 +269,7 @@ fn plan(config: &Config, run: &RunSpec, dir: &DataDir) -> Plan {
     Plan {
         steps: config.run.steps,
         local_steps: config.gossip.local_steps,
+        batch: u32::try_from(config.run.batch).unwrap_or(u32::MAX),
         mix_every: if exchanges { config.gossip.mix_every } else { 0 },
         commits: commits(&config.gossip),
         metrics_every: config.node.metrics_every,

@@ -36,7 +36,11 @@ pub(crate) fn gossip_config(config: &Config) -> dnode_gossip::Config {
         pace: Pace {
             local_steps: gossip.local_steps,
             batch: u32::try_from(config.run.batch).unwrap_or(u32::MAX),
-            balance: gossip.balance == Balance::Steps && exchanges(gossip.rule),
+            balance: match gossip.balance {
+                Balance::Steps if exchanges(gossip.rule) => dnode_gossip::Balance::Steps,
+                Balance::Batch if exchanges(gossip.rule) => dnode_gossip::Balance::Batch,
+                Balance::Steps | Balance::Batch | Balance::Off => dnode_gossip::Balance::Off,
+            },
             global_batch: gossip.global_batch,
         },
         bounds: Bounds {

@@ -59,6 +59,21 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// Keeps the first `samples` of the batch; nothing changes when it has no more.
+    pub fn truncate(&mut self, samples: usize) {
+        if samples >= self.samples {
+            return;
+        }
+        // `B` divides both lengths.
+        let kept = |length: usize| length / self.samples * samples;
+        match &mut self.input {
+            Input::Images(pixels) => pixels.truncate(kept(pixels.len())),
+            Input::Tokens(tokens) => tokens.truncate(kept(tokens.len())),
+        }
+        self.targets.truncate(kept(self.targets.len()));
+        self.samples = samples;
+    }
+
     /// An empty batch for samples of `shape`.
     #[must_use]
     pub const fn new(shape: SampleShape) -> Self {

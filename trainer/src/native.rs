@@ -77,6 +77,8 @@ pub struct NativeTrainer {
     source: Box<dyn BatchSource>,
     compute: Compute,
     batch: Batch,
+    /// Samples of a step, at most `config.batch`.
+    samples: usize,
     /// `[P]`.
     parameters: Vec<f32>,
     /// `[P]`.
@@ -123,6 +125,7 @@ impl NativeTrainer {
         Ok(Self {
             optimizer: Optimizer::new(config.optimizer.clone(), model.layout()),
             batch: Batch::new(source.shape()),
+            samples: config.batch,
             gradient: vec![0.0; parameters.len()],
             pending: None,
             model,
@@ -133,7 +136,7 @@ impl NativeTrainer {
         })
     }
 
-    /// Samples of one micro-batch.
+    /// Samples of one whole micro-batch.
     const fn micro_samples(&self) -> usize {
         self.config.batch / self.config.optimizer.accumulate
     }
@@ -145,16 +148,18 @@ impl NativeTrainer {
         Ok(self.compute.run(|| model.forward(pass, batch)))
     }
 
-    /// Computes the mean gradient of the step's micro-batches and keeps it; returns the mean loss.
+    /// Computes the mean gradient of the step's first samples and keeps it; returns the mean loss.
+    ///
+    /// The last micro-batch that has a part in it may be cut short, and weighs less then.
     fn sum_gradient(&mut self, at: StepId) -> Result<f32, TrainError> {
         let step = at.index;
         self.pending = None;
         self.gradient.fill(0.0);
-        let samples = self.micro_samples();
-        let accumulate = self.config.optimizer.accumulate;
+        let whole = self.micro_samples();
         let mut total = Score::default();
-        for micro in 0..accumulate {
-            self.source.fill(step, micro as u64, samples, &mut self.batch);
+        for (micro, first) in (0..).zip((0..self.samples).step_by(whole)) {
+            self.source.fill(step, micro, whole, &mut self.batch);
+            self.batch.truncate(self.samples - first);
             let score = self.forward()?;
             if !score.loss.is_finite() {
                 return Err(TrainError::NotFinite { step, what: "loss" });
@@ -164,7 +169,8 @@ impl NativeTrainer {
                 parameters: &self.parameters,
                 gradient: &mut self.gradient,
             };
-            let scale = 1.0 / (score.count as f32 * accumulate as f32);
+            let parts = self.samples as f32 / self.batch.samples as f32;
+            let scale = 1.0 / (score.count as f32 * parts);
             let (model, batch) = (&mut self.model, &self.batch);
             self.compute.run(|| model.backward(pass, batch, scale));
             total.add(score);
@@ -257,6 +263,11 @@ impl Trainer for NativeTrainer {
         self.source.set_stream(stream);
     }
 
+    fn set_batch(&mut self, samples: usize) -> bool {
+        self.samples = samples.clamp(1, self.config.batch);
+        true
+    }
+
     fn data_share(&self) -> Option<DataShare> {
         self.source.share()
     }
@@ -267,7 +278,7 @@ impl GradientStep for NativeTrainer {
         let loss = self.sum_gradient(at)?;
         Ok(StepReport {
             loss,
-            samples: self.config.batch as u64,
+            samples: self.samples as u64,
             learning_rate: self.learning_rate(at),
             gradient_norm: reduce::norm(&self.gradient) as f32,
         })
@@ -294,7 +305,7 @@ impl GradientStep for NativeTrainer {
         self.optimizer.update(&mut self.parameters, &self.gradient, rate, scale);
         Ok(StepReport {
             loss,
-            samples: self.config.batch as u64,
+            samples: self.samples as u64,
             learning_rate: rate,
             gradient_norm: norm as f32,
         })

@@ -124,6 +124,11 @@ impl Replica {
         self.weights.trainer_mut()
     }
 
+    /// As [`Trainer::set_batch`].
+    pub fn set_batch(&mut self, samples: usize) -> bool {
+        self.trainer_mut().set_batch(samples)
+    }
+
     /// Does one local step on the live weights.
     ///
     /// # Errors

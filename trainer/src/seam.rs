@@ -150,6 +150,15 @@ pub trait Trainer: Send {
         let _ = stream;
     }
 
+    /// From the next step on takes `samples` of the samples of each step's batch, the first ones; a
+    /// number beyond the batch is the whole of it. Returns whether this trainer can.
+    ///
+    /// `samples`: at least 1. A trainer that cannot is refused by runs that balance batches.
+    fn set_batch(&mut self, samples: usize) -> bool {
+        let _ = samples;
+        false
+    }
+
     /// What the batches are drawn from, for reports; `None` when the trainer does not tell.
     fn data_share(&self) -> Option<DataShare> {
         None

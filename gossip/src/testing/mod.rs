@@ -14,7 +14,7 @@ use dnode_protocol::frame::{Codec, Leg};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Information, Message, PeerId, Terms, Time};
 
 use crate::gossip::Start;
-use crate::{Config, ContributionId, Event, Gossip, Input, Output, RefusedMix, Role, Work};
+use crate::{Config, ContributionId, Event, Gossip, Input, Load, Output, RefusedMix, Role, Work};
 pub use pair::Pair;
 pub use toy::{Account, Bytes, Replica, Toy, ToyRule, numbers};
 
@@ -65,8 +65,8 @@ pub struct Host {
     pub limit: Clock,
     /// Whether the core lets the trainer do steps.
     pub training: bool,
-    /// Local steps per commit that the core asks for.
-    pub local_steps: u64,
+    /// Local work per commit that the core asks for.
+    pub load: Load,
     /// Peers that a commit is shared among.
     pub peers: usize,
     /// Rounds that have ended.
@@ -93,7 +93,7 @@ impl Host {
     #[must_use]
     pub fn boxed(start: Start, config: Config, replica: Box<dyn Replica>, now: Time) -> Self {
         Self {
-            local_steps: config.pace.local_steps,
+            load: config.pace.reference(),
             peers: 1,
             core: Gossip::new(start, config, now),
             replica,
@@ -157,7 +157,7 @@ impl Host {
                     self.replica.delivered(fragment, to, push);
                 }
             }
-            Output::Pace { local_steps } => self.local_steps = local_steps,
+            Output::Pace(load) => self.load = load,
             Output::Peers(peers) => self.peers = peers,
             Output::CommitLimit(limit) => self.limit = limit,
             Output::Training { allowed } => self.training = allowed,
@@ -325,8 +325,8 @@ impl Host {
         }
         self.clock = self.clock.next();
         self.unpublished = self.replica.commit(increment, 1.0 / self.peers as f32);
-        let clock = self.clock;
-        self.handle(Input::Committed { clock, samples: clock.0, step_time }, now);
+        let (clock, batch) = (self.clock, self.load.batch);
+        self.handle(Input::Committed { clock, samples: clock.0, step_time, batch }, now);
         true
     }
 }

@@ -122,6 +122,9 @@ fn partners(gossip: &Gossip) -> Option<Broken> {
 }
 
 fn balance(gossip: &Gossip) -> Option<Broken> {
+    if gossip.balance == Balance::Batch && gossip.weight != Weight::Samples {
+        return Some(unweighed_batches(gossip.rule));
+    }
     if gossip.global_batch == 0 {
         return None;
     }
@@ -130,16 +133,34 @@ fn balance(gossip: &Gossip) -> Option<Broken> {
         Rule::AllReduce | Rule::None => {
             with_rule(name, "every peer does local_steps × batch samples per commit: leave it out")
         }
-        Rule::GossipOuter
-        | Rule::Pairwise
-        | Rule::PushSum
-        | Rule::DeltaSet
-        | Rule::Epidemic => (gossip.balance == Balance::Off).then(|| {
-            let remedy = "only balancing adapts the local steps to it: use balance steps, or set \
+        Rule::GossipOuter | Rule::Pairwise | Rule::PushSum | Rule::DeltaSet | Rule::Epidemic => {
+            (gossip.balance == Balance::Off).then(|| {
+                let remedy = "only balancing adapts the work to it: use balance steps, or set \
                           local_steps and batch";
-            Broken(name, "gossip.balance", remedy.to_owned())
-        }),
+                Broken(name, "gossip.balance", remedy.to_owned())
+            })
+        }
     }
+}
+
+/// Batches are balanced, and weights do not follow samples.
+fn unweighed_batches(rule: Rule) -> Broken {
+    let (other, remedy) = match rule {
+        Rule::GossipOuter | Rule::Pairwise => (
+            "gossip.weight",
+            "a step of few samples is as long as one of many, so a slow peer would count too much: \
+             use weight samples, or balance steps",
+        ),
+        Rule::PushSum | Rule::DeltaSet | Rule::Epidemic => (
+            "gossip.rule",
+            "weights are fixed by this rule, and a slow peer's steps of few samples would count too \
+             much: use balance steps, or gossip-outer with weight samples",
+        ),
+        Rule::AllReduce | Rule::None => {
+            ("gossip.rule", "every peer does the same work: leave it out")
+        }
+    };
+    Broken("gossip.balance", other, remedy.to_owned())
 }
 
 fn waiting(gossip: &Gossip) -> Option<Broken> {
@@ -296,6 +317,24 @@ mod tests {
         let off = ["gossip.global_batch=4096", "gossip.balance=off"];
         refused(&off, ["does not go with gossip.balance = \"off\"", "use balance steps"]);
         let none = ["gossip.rule=none", "gossip.global_batch=4096"];
+        refused(&none, ["does not go with gossip.rule = \"none\"", "leave it out"]);
+    }
+
+    #[test]
+    fn balanced_batches_weigh_as_many_samples_as_they_have() {
+        for rule in ["gossip-outer", "pairwise"] {
+            let rule = format!("gossip.rule={rule}");
+            resolve(&[&rule, "gossip.balance=batch", "gossip.weight=samples"]).unwrap();
+            let wants =
+                ["does not go with gossip.weight = \"equal\"", "use weight samples, or balance"];
+            refused(&[&rule, "gossip.balance=batch"], wants);
+        }
+        for rule in ["push-sum", "delta-set", "epidemic"] {
+            let rule = format!("gossip.rule={rule}");
+            let wants = ["weights are fixed by this rule", "use balance steps, or gossip-outer"];
+            refused(&[&rule, "gossip.balance=batch"], wants);
+        }
+        let none = ["gossip.rule=none", "gossip.balance=batch"];
         refused(&none, ["does not go with gossip.rule = \"none\"", "leave it out"]);
     }
 

@@ -243,7 +243,7 @@ pub const KEYS: &[Key] = &[
         Kind::Choice(&["equal", "samples"]),
         "\"equal\"",
         "",
-        "what the two ends of an exchange weigh: the same, or as many samples as go into their commits",
+        "what the two ends of an exchange weigh: the same, or as many samples as go into their commits (with balance batch, into their local steps)",
     )
     .must(),
     key(
@@ -257,10 +257,10 @@ pub const KEYS: &[Key] = &[
     .only("gossip.rule", &["gossip-outer", "pairwise"]),
     key(
         "gossip.balance",
-        Kind::Choice(&["steps", "off"]),
+        Kind::Choice(&["steps", "batch", "off"]),
         "\"steps\"",
         "",
-        "whether a slow peer does fewer local steps per commit",
+        "what a slow peer does less of, so that rounds take equal time: local steps per commit, or samples per local step down to an eighth of run.batch",
     )
     .must()
     .only("gossip.rule", GOSSIP),

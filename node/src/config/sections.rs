@@ -116,13 +116,15 @@ pub enum Staleness {
     Drop,
 }
 
-/// Whether a slow peer does fewer local steps per commit.
+/// What a slow peer does less of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Balance {
-    /// It does.
+    /// Local steps per commit.
     Steps,
-    /// Every peer does the same number.
+    /// Samples per local step.
+    Batch,
+    /// Nothing.
     Off,
 }
 
@@ -163,7 +165,7 @@ pub struct Gossip {
     pub weight: Weight,
     /// Longest difference that is mixed, over its running mean norm; 0 never clips.
     pub clip: f64,
-    /// Whether a slow peer does fewer local steps per commit.
+    /// What a slow peer does less of.
     pub balance: Balance,
     /// Samples per commit of the whole swarm; 0 is `local_steps · batch` per peer.
     pub global_batch: u64,

@@ -251,6 +251,7 @@ impl Journal {
             loss: progress.loss,
             learning_rate: progress.learning_rate,
             samples_per_s: progress.samples_per_s,
+            batch: progress.batch,
             peers: core.members().len(),
             bytes_out: bytes.sent,
             bytes_in: bytes.received,

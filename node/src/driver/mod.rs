@@ -18,7 +18,7 @@ use dnode_protocol::{Fragments, RunDifference, Time};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
 
-use crate::training::{Ending, Report, TrainingThread};
+use crate::training::{Ending, Report, StepPace, TrainingThread};
 use bootstrap::Bootstrap;
 use finish::Stage;
 pub use invitation::ADDRESS_FILE;
@@ -272,9 +272,10 @@ impl Driver {
             Report::Undone { exchange } => self.feed(Input::Undone { exchange }),
             Report::Adopted { exchange } => self.feed(Input::Adopted { exchange }),
             Report::RoundDue => self.feed(Input::RoundDue),
-            Report::Committed { clock, samples, step_time, contributions } => {
+            Report::Committed { clock, samples, pace, contributions } => {
                 self.numbers.committed(contributions);
-                self.feed(Input::Committed { clock, samples, step_time });
+                let StepPace { time: step_time, batch } = pace;
+                self.feed(Input::Committed { clock, samples, step_time, batch });
             }
             Report::CommitHeld => self.feed(Input::CommitHeld),
             Report::RingSend(piece) => {

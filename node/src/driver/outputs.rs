@@ -49,7 +49,7 @@ impl Driver {
                     self.training.command(Command::Delivered { fragment, to, push });
                 }
             }
-            Output::Pace { local_steps } => self.training.pace(local_steps),
+            Output::Pace(load) => self.training.pace(load),
             Output::Peers(peers) => self.training.share_among(peers),
             Output::Forget { exchange } => self.numbers.forget(exchange),
             Output::CommitLimit(limit) => self.training.limit_commits(limit),

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc as blocking};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use dnode_gossip::{RefusedMix, Role};
+use dnode_gossip::{Load, RefusedMix, Role};
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Origin, RunSpec};
 use dnode_trainer::{Encoded, Evaluation, Reading, Replica, SKETCH_LEN, TrainError};
@@ -46,6 +46,8 @@ pub(crate) struct Plan {
     pub(crate) steps: u64,
     /// Local steps per commit of a peer of mean speed, H.
     pub(crate) local_steps: u64,
+    /// Samples per local step of a peer of mean speed.
+    pub(crate) batch: u32,
     /// Local steps per exchange round; 0 for rules without exchanges.
     pub(crate) mix_every: u64,
     /// How rounds of local steps end.
@@ -118,8 +120,8 @@ struct Permission {
     limit: Clock,
     /// Whether local steps are allowed.
     allowed: bool,
-    /// Local steps per commit, `H_i`; `None` is the run's H.
-    local_steps: Option<u64>,
+    /// Local work per commit; `None` is the run's.
+    load: Option<Load>,
     /// Peers that a commit is shared among.
     peers: usize,
     /// Whether a [`Command::Permission`] waits.
@@ -142,7 +144,7 @@ impl Shared {
         let first = Permission {
             limit: Clock(u64::MAX),
             allowed: false,
-            local_steps: None,
+            load: None,
             peers: 1,
             queued: false,
         };
@@ -181,7 +183,7 @@ pub(crate) enum Report {
     /// A round of exchanges is due.
     RoundDue,
     /// An outer step is done.
-    Committed { clock: Clock, samples: u64, step_time: Duration, contributions: Vec<Encoded> },
+    Committed { clock: Clock, samples: u64, pace: StepPace, contributions: Vec<Encoded> },
     /// A commit is held back.
     CommitHeld,
     /// A piece for the next peer of the ring.
@@ -200,6 +202,14 @@ pub(crate) enum Report {
     Ended(Result<Box<Ending>, TrainError>),
 }
 
+/// How long a local step takes, and of how many samples it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StepPace {
+    /// Moving average.
+    pub(crate) time: Duration,
+    pub(crate) batch: u32,
+}
+
 /// How training went since the last report.
 #[derive(Clone, Debug)]
 pub(crate) struct Progress {
@@ -209,6 +219,8 @@ pub(crate) struct Progress {
     pub(crate) learning_rate: f64,
     /// Samples per second of wall time since the last report.
     pub(crate) samples_per_s: f64,
+    /// Samples of one local step.
+    pub(crate) batch: u32,
     /// Seconds blocked by a bound so far.
     pub(crate) wait_s: f64,
     /// Count sketch of the replica weights.
@@ -286,14 +298,15 @@ impl TrainingThread {
         self.permit(|permission| permission.limit = limit);
     }
 
-    /// This peer does so many local steps per commit from its next step on; rounds of exchanges
-    /// keep their ratio to commits.
+    /// A commit is shared among so many peers from now on.
     pub(crate) fn share_among(&self, peers: usize) {
         self.permit(|permission| permission.peers = peers);
     }
 
-    pub(crate) fn pace(&self, local_steps: u64) {
-        self.permit(|permission| permission.local_steps = Some(local_steps));
+    /// This peer does so much work per commit from its next step on; rounds of exchanges keep their
+    /// ratio to commits.
+    pub(crate) fn pace(&self, load: Load) {
+        self.permit(|permission| permission.load = Some(load));
     }
 
     fn permit(&self, change: impl FnOnce(&mut Permission)) {

@@ -13,7 +13,9 @@ use tokio::sync::mpsc;
 
 use super::pace::{MICRO_STEPS, Pace};
 use super::ring::{Ring, RingPiece};
-use super::{Command, Commits, Ending, Permission, Plan, Position, Progress, Report, Shared};
+use super::{
+    Command, Commits, Ending, Permission, Plan, Position, Progress, Report, Shared, StepPace,
+};
 
 /// A held commit lets the trainer stretch the round to this many times its length before it
 /// waits (algorithms §4, ladder rung 3: `H_max = 4·H_ref`).
@@ -50,6 +52,8 @@ struct Training {
     replica: Replica,
     plan: Plan,
     pace: Pace,
+    /// Samples per local step.
+    batch: u32,
     at: Position,
     queues: Queues,
     limit: Clock,
@@ -90,6 +94,7 @@ pub(super) fn train(replica: Replica, plan: Plan, at: Position, queues: Queues) 
     let mut training = Training {
         replica,
         pace: Pace::new(plan.local_steps, plan.mix_every),
+        batch: plan.batch,
         since_round: at.step.checked_rem(plan.mix_every).unwrap_or(0),
         plan,
         at,
@@ -231,9 +236,10 @@ impl Training {
         let share = 1.0 / self.peers as f32;
         let contributions = self.replica.commit(share).contributions;
         self.committed();
-        let step_time = Duration::from_secs_f64(self.step_seconds.max(0.0));
+        let time = Duration::from_secs_f64(self.step_seconds.max(0.0));
+        let pace = StepPace { time, batch: self.batch };
         let Position { samples, clock, .. } = self.at;
-        self.tell(Report::Committed { clock, samples, step_time, contributions })?;
+        self.tell(Report::Committed { clock, samples, pace, contributions })?;
         self.evaluate_when_due()
     }
 
@@ -285,18 +291,32 @@ impl Training {
     }
 
     fn look_at_permission(&mut self) {
-        let Permission { limit, allowed, local_steps, peers, .. } = {
+        let Permission { limit, allowed, load, peers, .. } = {
             let mut permission = self.queues.permission.lock();
             permission.queued = false;
             *permission
         };
         (self.limit, self.peers) = (limit, peers);
-        self.pace.set(local_steps.unwrap_or(self.plan.local_steps));
+        if let Some(load) = load {
+            self.pace.set(load.local_steps);
+            self.set_batch(load.batch);
+        }
         if allowed && !self.allowed {
             // The pause does not count as time of the steps after it.
             self.report = Window::new();
         }
         self.allowed = allowed;
+    }
+
+    /// Takes so many samples per step from now on.
+    fn set_batch(&mut self, batch: u32) {
+        let samples = usize::try_from(batch).unwrap_or(usize::MAX);
+        if batch == self.batch || !self.replica.set_batch(samples) {
+            return;
+        }
+        // What a step will take is guessed from its samples until it is measured.
+        self.step_seconds *= f64::from(batch) / f64::from(self.batch.max(1));
+        self.batch = batch;
     }
 
     /// The replica is now a donor's: go on from the position that belongs to the donor's clock, so
@@ -332,6 +352,7 @@ impl Training {
             loss: window.loss / window.steps as f64,
             learning_rate: window.learning_rate,
             samples_per_s: window.samples as f64 / window.began.elapsed().as_secs_f64().max(1e-9),
+            batch: self.batch,
             wait_s: self.wait_seconds,
             sketch,
         };

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use dnode_gossip::{RefusedMix, Role};
+use dnode_gossip::{Load, RefusedMix, Role};
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{Clock, ExchangeId, FragmentId, ParameterLayout, PeerId, RunSpec};
 use dnode_trainer::codec::decode;
@@ -25,6 +25,8 @@ struct Counter {
     x: [f32; 2],
     /// Added to both parameters at every step.
     slope: f32,
+    /// Samples of a step.
+    batch: u64,
     /// Its first step takes until the other end is dropped.
     busy: Option<mpsc::Receiver<()>>,
 }
@@ -45,7 +47,7 @@ impl Trainer for Counter {
         self.x.iter_mut().for_each(|x| *x += self.slope);
         Ok(StepReport {
             loss: 1.0,
-            samples: 8,
+            samples: self.batch,
             learning_rate: at.position as f32,
             gradient_norm: 1.0,
         })
@@ -63,6 +65,11 @@ impl Trainer for Counter {
         Ok(Evaluation { loss: f64::from(self.x[0]), accuracy: 0.5, count: 1 })
     }
 
+    fn set_batch(&mut self, samples: usize) -> bool {
+        self.batch = samples as u64;
+        true
+    }
+
     fn save(&self) -> TrainerState {
         TrainerState::default()
     }
@@ -76,6 +83,7 @@ fn plan(folder: &Path, steps: u64) -> Plan {
     Plan {
         steps,
         local_steps: 2,
+        batch: 8,
         mix_every: 3,
         commits: Commits::Alone,
         metrics_every: 0,
@@ -97,7 +105,7 @@ fn start_counter(
 ) -> TrainingThread {
     let mut layout = ParameterLayout::new();
     layout.push("x", &[2]).unwrap();
-    let counter = Counter { layout, x: [0.0; 2], slope, busy };
+    let counter = Counter { layout, x: [0.0; 2], slope, batch: 8, busy };
     let replica = Replica::new(Box::new(counter), outer);
     TrainingThread::start(replica, plan, Position::default()).unwrap()
 }
@@ -286,8 +294,8 @@ fn a_slow_peer_does_fewer_steps_per_commit_and_stands_where_the_others_do() {
             let plan = plan(folder.path(), 24);
             let plan = Plan { local_steps: 6, mix_every, metrics_every: 1, ..plan };
             let mut thread = start(plan, None);
-            thread.pace(1000);
-            thread.pace(local_steps);
+            thread.pace(Load { local_steps: 1000, batch: 8 });
+            thread.pace(Load { local_steps, batch: 8 });
             thread.allow(true);
             until(&mut thread, last)
         };
@@ -300,6 +308,27 @@ fn a_slow_peer_does_fewer_steps_per_commit_and_stands_where_the_others_do() {
         let reports = run(3, |report| matches!(report, Report::RoundDue));
         assert_eq!(reports.iter().filter_map(progress_of).count(), round, "{local_steps}");
     }
+}
+
+#[test]
+fn fewer_samples_per_step_are_taken_and_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = Plan { metrics_every: 1, mix_every: 0, ..plan(folder.path(), 6) };
+    let mut thread = start(plan, None);
+    thread.pace(Load { local_steps: 2, batch: 3 });
+    thread.allow(true);
+    let mut reports = until(&mut thread, |report| matches!(report, Report::StepsDone));
+    thread.pace(Load { local_steps: 2, batch: 8 });
+    let samples =
+        |reports: &[Report]| reports.iter().filter_map(progress_of).map(|p| p.batch).collect();
+    let told: Vec<u32> = samples(&reports);
+    assert_eq!(told, [3; 6]);
+    reports.retain(|report| matches!(report, Report::Committed { .. }));
+    for (commit, report) in (1..).zip(&reports) {
+        let Report::Committed { samples, pace, .. } = report else { unreachable!() };
+        assert_eq!((*samples, pace.batch), (commit * 2 * 3, 3));
+    }
+    assert_eq!(reports.len(), 3);
 }
 
 /// Trains peers of these slopes in one ring until their steps are done; what each ends with.

@@ -285,6 +285,7 @@ impl World {
             clock: self.clock,
             samples: self.samples,
             step_time: Duration::from_millis(1),
+            batch: 1,
         });
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dnode_gossip::testing::{Bytes, Replica};
-use dnode_gossip::{Config, Mixing, Pace, Policy, Schedule};
+use dnode_gossip::{Balance, Config, Mixing, Pace, Policy, Schedule};
 use dnode_protocol::Time;
 use dnode_protocol::frame::TENSOR_HEADER_BYTES;
 use dnode_protocol::limits::TENSOR_PAYLOAD_BYTES_MAX;
@@ -63,7 +63,8 @@ pub(super) fn config(experiment: &Experiment, arm: &Arm) -> Config {
         Staleness::Drop => Policy::Drop,
     };
     let batch = u32::try_from(experiment.run.batch).unwrap_or(u32::MAX);
-    let (local_steps, balance) = (arm.local_steps, arm.balance);
+    let balance = if arm.balance { Balance::Steps } else { Balance::Off };
+    let local_steps = arm.local_steps;
     Config {
         mixing,
         schedule,

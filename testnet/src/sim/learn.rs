@@ -179,7 +179,7 @@ impl World {
         let Some(host) = sim.host.as_mut() else { return };
         let step_time = learning.step_times[peer as usize];
         let course = &mut sim.course;
-        course.follow(host.local_steps, host.clock, learning);
+        course.follow(host.load.local_steps, host.clock, learning);
         if std::mem::take(&mut course.stepping) {
             if let Err(broken) = host.replica.train(course.index, course.position()) {
                 learning.seen.broken.get_or_insert(broken);

@@ -1,7 +1,7 @@
 //! Hand-derived gradients against central differences of the loss.
 
-use crate::synthetic::{KINDS, SAMPLES, config, trainer};
-use dnode_trainer::{GradientStep, ModelKind, NativeTrainer, StepId, Trainer};
+use crate::synthetic::{KINDS, SAMPLES, bits, config, trainer};
+use dnode_trainer::{GradientStep, ModelKind, NativeConfig, NativeTrainer, StepId, Trainer};
 
 /// Half the distance of a central difference along a direction of length one.
 const STEP: f32 = 2e-3;
@@ -100,5 +100,39 @@ fn micro_batches_add_up_to_the_batch() {
         for (x, y) in whole.gradient_mut().iter().zip(parts.gradient_mut()) {
             assert!(f64::from(x - *y).abs() < 1e-5 * norm, "{kind}: {x} and {y}");
         }
+    }
+}
+
+#[test]
+fn a_smaller_batch_is_the_first_samples_of_the_step() {
+    for kind in KINDS {
+        for samples in [1, 4, 5, 11] {
+            let few = trainer(NativeConfig { batch: samples, ..config(kind) });
+            let cut = trainer(config(kind));
+            // Micro-batches of four: the last one that is needed is cut short.
+            let mut parts = config(kind);
+            parts.optimizer.accumulate = 3;
+            let mut trainers = [few, cut, trainer(parts)];
+            let reports = trainers.each_mut().map(|trainer| {
+                assert!(trainer.set_batch(samples));
+                trainer.gradient(StepId::alone(0)).unwrap()
+            });
+            assert!(reports.iter().all(|report| report.samples == samples as u64));
+            let [mut few, mut cut, mut parts] = trainers;
+            assert_eq!(bits(few.gradient_mut()), bits(cut.gradient_mut()), "{kind} {samples}");
+            let norm = f64::from(reports[0].gradient_norm);
+            for (x, y) in few.gradient_mut().iter().zip(parts.gradient_mut()) {
+                assert!(f64::from(x - *y).abs() < 1e-5 * norm, "{kind} {samples}: {x} and {y}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_batch_of_the_run_is_the_largest() {
+    let mut trainer = trainer(config(ModelKind::Mlp));
+    for (asked, got) in [(SAMPLES + 1, SAMPLES), (usize::MAX, SAMPLES), (0, 1), (3, 3)] {
+        assert!(trainer.set_batch(asked));
+        assert_eq!(trainer.step(StepId::alone(0)).unwrap().samples, got as u64);
     }
 }
