@@ -5,3 +5,4 @@ pub mod local;
 pub mod metrics;
 pub mod report;
 pub mod sim;
+pub mod wan;

@@ -27,7 +27,7 @@ mod run;
 pub mod scale;
 pub mod scenario;
 pub mod spread;
-mod text;
+pub(crate) mod text;
 pub mod trace;
 mod train;
 pub mod world;

@@ -1,12 +1,12 @@
 //! Durations of scenario files as text: `"1500ms"`, `"2min"`.
 
 /// For `#[serde(with = "duration")]`.
-pub(super) mod duration {
+pub(crate) mod duration {
     use std::time::Duration;
 
     use serde::{Deserialize, Deserializer, de::Error};
 
-    pub(in crate::sim) fn deserialize<'de, D: Deserializer<'de>>(
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Duration, D::Error> {
         let text = String::deserialize(deserializer)?;
