@@ -18,6 +18,8 @@ while [ $# -gt 0 ]; do
     shift
 done
 echo $$ >"$directory/pid"
+# The device of an emulated network, if the process is on one.
+grep -s wan0 /proc/net/dev
 
 line() { # kind, step, further fields
     printf '{"kind":"%s","time_s":%s.5,"step":%s,"samples":%s,"clock":%s%s}\n' \

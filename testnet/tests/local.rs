@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use dnode_testnet::local::arm::{self, ArmRun};
 use dnode_testnet::local::{Arm, ArmPlan, Progress, RunError, Stop, Workload};
+use dnode_testnet::wan::{Scenario, WanError};
 use tokio::time::{interval, timeout};
 
 /// Generous, because the machine may be busy; nothing waits that long unless it is broken.
@@ -19,6 +20,7 @@ struct Bench {
     arm: Arm,
     workload: Workload,
     deadline: Duration,
+    wan: Option<Scenario>,
 }
 
 impl Bench {
@@ -26,8 +28,12 @@ impl Bench {
         Self {
             folder: tempfile::tempdir().expect("a temporary folder"),
             arm: Arm::new("gossip-outer", peers),
-            workload: Workload { config: None, settings: vec![format!("fake.mode={mode}")] },
+            workload: Workload {
+                settings: vec![format!("fake.mode={mode}")],
+                ..Workload::default()
+            },
             deadline: DEADLINE,
+            wan: None,
         }
     }
 
@@ -40,6 +46,7 @@ impl Bench {
             seed: 5,
             directory: self.folder.path().to_path_buf(),
             deadline: self.deadline,
+            wan: self.wan.as_ref(),
         };
         let mut progress = Progress::new(Box::new(std::io::sink()), false);
         let result = arm::run(&plan, &mut progress, &mut stop).await;
@@ -91,6 +98,45 @@ async fn all_peers_start_one_through_the_other_and_end() {
         let earlier = peer - 1;
         let want = format!("--bootstrap /ip4/127.0.0.1/udp/{port}/quic-v1/p2p/12D3Fake{earlier}\n");
         assert!(log.contains(&want), "{log}");
+    }
+}
+
+#[tokio::test]
+async fn on_an_emulated_network_each_peer_has_a_machine_of_its_own() {
+    let mut bench = Bench::new("good", 3);
+    bench.workload.wan = Some("file".into());
+    let network =
+        |line: &str| Scenario { setup: vec![line.parse().unwrap()], ..Scenario::default() };
+    bench.wan = Some(network("link 0 3 delay_ms=1"));
+    let (_ask, stop) = Stop::channel();
+    let error = bench.run(stop.clone()).await.unwrap_err().to_string();
+    assert!(error.contains("no machine 3"), "{error}");
+    bench.wan = Some(network("link * * delay_ms=1"));
+    match bench.run(stop).await {
+        Err(RunError::Network(WanError::Missing(what))) => {
+            // Nothing is started without the network.
+            assert_eq!(bench.file(0, "log.txt"), None, "{what}");
+        }
+        result => {
+            assert_eq!(result.unwrap().killed_at, vec![None; 3]);
+            let log = bench.file(2, "log.txt").unwrap();
+            assert!(log.contains("/ip4/10.77.0.3/udp/0") && log.contains("wan0"), "{log}");
+            let counts = std::fs::read_to_string(bench.folder.path().join("wan.txt")).unwrap();
+            assert!(counts.contains("under_way packets="), "{counts}");
+        }
+    }
+}
+
+#[test]
+fn every_network_file_describes_one() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("wan");
+    let files: Vec<_> =
+        std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
+    assert!(files.len() >= 2);
+    for path in files {
+        let mut scenario = Scenario::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        scenario.nodes = scenario.nodes.max(4);
+        scenario.router().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }
 }
 
@@ -184,6 +230,7 @@ async fn a_program_that_cannot_start_is_named() {
         seed: 1,
         directory: bench.folder.path().to_path_buf(),
         deadline: DEADLINE,
+        wan: None,
     };
     let mut progress = Progress::new(Box::new(std::io::sink()), false);
     let error = arm::run(&plan, &mut progress, &mut stop).await.unwrap_err();

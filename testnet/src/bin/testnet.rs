@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use dnode_testnet::local::experiment::{ALL_REDUCE, NO_GOSSIP};
 use dnode_testnet::local::{self, Arm, ArmPlan, Experiment, Kill, Progress, Stop, Workload};
 use dnode_testnet::report::{self, Machine, Record};
+use dnode_testnet::wan::Scenario;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -86,6 +87,9 @@ struct RunArgs {
     /// Kill a peer with SIGKILL when it reaches a share of its steps or a step; repeatable.
     #[arg(long = "kill", value_name = "PEER@PERCENT%|PEER@STEP")]
     kills: Vec<Kill>,
+    /// Run each peer in a machine of its own, on links as this file says; needs root (docs/testing.md).
+    #[arg(long, value_name = "FILE")]
+    wan: Option<PathBuf>,
     /// The dnode program [default: next to this program, then target/release/dnode].
     #[arg(long, value_name = "FILE")]
     dnode: Option<PathBuf>,
@@ -144,6 +148,7 @@ fn run(arguments: &RunArgs) -> Result<(), Failure> {
     let executable = std::env::current_exe().ok();
     let program = local::locate(arguments.dnode.as_deref(), executable.as_deref());
     let program = program.map_err(bad_usage)?;
+    let scenario = arguments.wan.as_deref().map(scenario).transpose().map_err(bad_usage)?;
     let mut record = Record {
         command: command_line(),
         begun: humantime::format_rfc3339_seconds(now()).to_string(),
@@ -153,11 +158,12 @@ fn run(arguments: &RunArgs) -> Result<(), Failure> {
         failure: None,
     };
     let folder = out_folder(arguments.out.as_deref(), &record.begun).map_err(bad_usage)?;
+    let setup = Setup { program: &program, deadline: arguments.timeout, wan: scenario.as_ref() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let outcome = runtime.map_err(failed)?.block_on(async {
         let (ask, stop) = Stop::channel();
         let listening = tokio::spawn(listen_for_signals(ask));
-        let run = run_arms(&program, arguments.timeout, &folder, &mut record, stop);
+        let run = run_arms(&setup, &folder, &mut record, stop);
         let outcome = run.await;
         listening.abort();
         outcome
@@ -174,9 +180,15 @@ fn run(arguments: &RunArgs) -> Result<(), Failure> {
     }
 }
 
-async fn run_arms(
-    program: &Path,
+/// What all arms run with, besides what the report records.
+struct Setup<'a> {
+    program: &'a Path,
     deadline: Duration,
+    wan: Option<&'a Scenario>,
+}
+
+async fn run_arms(
+    setup: &Setup<'_>,
     folder: &Path,
     record: &mut Record,
     stop: Stop,
@@ -186,12 +198,13 @@ async fn run_arms(
     for seed in seeds {
         for arm in &arms {
             let plan = ArmPlan {
-                program,
+                program: setup.program,
                 workload: &workload,
                 arm,
                 seed,
                 directory: report::record::run_folder(folder, &arm.name, seed),
-                deadline,
+                deadline: setup.deadline,
+                wan: setup.wan,
             };
             match local::arm::run(&plan, &mut progress, &mut stop.clone()).await {
                 Ok(run) => record.runs.push(run),
@@ -271,6 +284,13 @@ fn experiment(arguments: &RunArgs) -> Result<Experiment, String> {
     Ok(Experiment { workload: workload(arguments), arms, seeds })
 }
 
+/// The emulated network that a file describes.
+fn scenario(path: &Path) -> Result<Scenario, String> {
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    Scenario::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
 fn workload(arguments: &RunArgs) -> Workload {
     let path = arguments.data_path.as_ref().map(|path| path.display().to_string());
     let named = [
@@ -283,6 +303,7 @@ fn workload(arguments: &RunArgs) -> Workload {
     Workload {
         config: arguments.config.clone(),
         settings: named.chain(arguments.settings.iter().cloned()).collect(),
+        wan: arguments.wan.clone(),
     }
 }
 

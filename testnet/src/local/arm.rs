@@ -10,9 +10,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::experiment::{Arm, Workload};
+use super::network::Network;
 use super::process::PeerProcess;
 use super::progress::{Progress, View};
 use crate::metrics::{METRICS_FILE, MetricsError, Tail};
+use crate::wan::{Scenario, WanError};
 
 /// How often files and processes are looked at. A look costs a few system calls per peer.
 const LOOK: Duration = Duration::from_millis(50);
@@ -57,6 +59,8 @@ pub struct ArmPlan<'a> {
     pub directory: PathBuf,
     /// Longest time for the whole arm.
     pub deadline: Duration,
+    /// The emulated network between the peers, `None` for loopback.
+    pub wan: Option<&'a Scenario>,
 }
 
 /// What came of an arm for one seed; the numbers are in the metrics files.
@@ -126,6 +130,9 @@ pub enum RunError {
     /// A peer wrote something that is no metrics line.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
+    /// The emulated network could not be made, or failed.
+    #[error(transparent)]
+    Network(WanError),
     /// The system failed us.
     #[error("cannot watch the peers: {0}")]
     System(#[from] io::Error),
@@ -145,7 +152,9 @@ pub async fn run(
 ) -> Result<ArmRun, RunError> {
     progress.begin(format!("{}, seed {}", plan.arm.name, plan.seed));
     let begun = Instant::now();
-    let mut swarm = Swarm::new(plan);
+    let network =
+        plan.wan.map(|scenario| Network::start(scenario, plan.arm.peers, &plan.directory));
+    let mut swarm = Swarm::new(plan, network.transpose()?);
     if let Err(error) = swarm.drive(progress, stop, begun).await {
         swarm.stop(stop).await;
         return Err(error);
@@ -169,11 +178,14 @@ struct Swarm<'a> {
     plan: &'a ArmPlan<'a>,
     peers: Vec<Watched>,
     views: Vec<View>,
+    /// Dropped after the peers that are on it.
+    network: Option<Network>,
 }
 
 impl<'a> Swarm<'a> {
-    fn new(plan: &'a ArmPlan<'a>) -> Self {
-        Self { plan, peers: Vec::new(), views: vec![View::default(); plan.arm.peers] }
+    fn new(plan: &'a ArmPlan<'a>, network: Option<Network>) -> Self {
+        let views = vec![View::default(); plan.arm.peers];
+        Self { plan, peers: Vec::new(), views, network }
     }
 
     async fn drive(
@@ -210,6 +222,7 @@ impl<'a> Swarm<'a> {
             }
         }
         progress.show_now(&self.views)?;
+        self.network.as_mut().map_or(Ok(()), Network::finish)?;
         self.check_kills()
     }
 
@@ -242,7 +255,11 @@ impl<'a> Swarm<'a> {
         for address in bootstrap {
             arguments.extend(["--bootstrap".to_owned(), address.clone()]);
         }
-        let process = PeerProcess::start(program, &arguments, &home)
+        let (program, arguments) = match &self.network {
+            Some(network) => network.command(peer, program, arguments),
+            None => (program.to_path_buf(), arguments),
+        };
+        let process = PeerProcess::start(&program, &arguments, &home)
             .map_err(|source| RunError::Start { peer, source })?;
         self.peers.push(Watched {
             tail: Tail::new(home.join(METRICS_FILE)),
@@ -254,6 +271,7 @@ impl<'a> Swarm<'a> {
 
     /// Reads what is new, strikes due kills, and hears who has ended.
     fn look(&mut self) -> Result<(), RunError> {
+        self.network.as_mut().map_or(Ok(()), Network::look)?;
         for index in 0..self.peers.len() {
             if self.peers[index].ended {
                 continue;

@@ -1,10 +1,13 @@
 //! What is compared: arms, seeds, and the command line of every peer.
 
 use std::fmt;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+
+use crate::wan;
 
 /// Rule of the synchronous baseline.
 pub const ALL_REDUCE: &str = "all-reduce";
@@ -29,6 +32,9 @@ pub struct Workload {
     pub config: Option<PathBuf>,
     /// Settings `section.key=value` handed to every peer, weaker than those of an arm.
     pub settings: Vec<String>,
+    /// Scenario file of the link emulator, when the peers are not on loopback.
+    #[serde(default)]
+    pub wan: Option<PathBuf>,
 }
 
 /// One way to train.
@@ -70,7 +76,9 @@ impl Arm {
             ["join", "--exit-with-stdin", "--no-mdns"].map(str::to_owned).to_vec();
         let mut flag = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
         flag("--data-dir", directory.display().to_string());
-        flag("--listen", "/ip4/127.0.0.1/udp/0/quic-v1".to_owned());
+        let emulated = workload.wan.is_some();
+        let address = if emulated { wan::address(index) } else { Ipv4Addr::LOCALHOST };
+        flag("--listen", format!("/ip4/{address}/udp/0/quic-v1"));
         flag("--require-peers", (self.peers - 1).to_string());
         if let Some(config) = &workload.config {
             flag("--config", config.display().to_string());
@@ -183,6 +191,7 @@ mod tests {
         let workload = Workload {
             config: Some(PathBuf::from("run.toml")),
             settings: vec!["run.steps=10".to_owned()],
+            wan: None,
         };
         let mut arm = Arm::new(ALL_REDUCE, 4);
         arm.settings.push("run.steps=20".to_owned());
@@ -204,5 +213,9 @@ mod tests {
         );
         let gossip = Arm::new("pairwise", 4).arguments(&workload, 7, 2, Path::new("x"));
         assert!(!gossip.iter().any(|word| word.starts_with("gossip.world")));
+        assert!(gossip.contains(&"/ip4/127.0.0.1/udp/0/quic-v1".to_owned()));
+        let wan = Workload { wan: Some(PathBuf::from("slow.toml")), ..workload };
+        let far = Arm::new("pairwise", 4).arguments(&wan, 7, 2, Path::new("x"));
+        assert!(far.contains(&"/ip4/10.77.0.3/udp/0/quic-v1".to_owned()), "{far:?}");
     }
 }

@@ -8,11 +8,14 @@
 //!                 all exit 0 after their final line ──▶ ArmRun
 //! ```
 //!
+//! With a link emulator scenario, peer `i` runs in machine `i` of an emulated network ([`network`]).
+//!
 //! Nothing here links `dnode`: the contract is its command line and the files it writes.
 
 pub mod arm;
 pub mod binary;
 pub mod experiment;
+pub mod network;
 pub mod process;
 pub mod progress;
 

@@ -110,7 +110,9 @@ pub fn enter(name: &str, index: usize) -> Result<(), WanError> {
         .map_err(|error| WanError::System(format!("enter {namespace}"), error.into()))
 }
 
-fn namespace(name: &str, index: usize) -> String {
+/// The namespace that is machine `index` of the network `name`.
+#[must_use]
+pub fn namespace(name: &str, index: usize) -> String {
     format!("{name}.{index}")
 }
 

@@ -1,0 +1,85 @@
+//! The emulated network of an arm: each peer in a machine of its own.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, sync_channel};
+
+use super::arm::RunError;
+use crate::wan::{Emulator, Notice, Scenario, Stats, WanError, namespace};
+
+/// Name of the file inside the folder of an arm and seed that takes what the network counted.
+pub const NETWORK_FILE: &str = "wan.txt";
+/// Notices of the network between two looks; more are not kept.
+const NOTICES_MAX: usize = 64;
+
+/// A network that runs as long as this is there.
+#[derive(Debug)]
+pub(super) struct Network {
+    emulator: Emulator,
+    notices: Receiver<Notice>,
+    log: File,
+}
+
+impl Network {
+    /// Makes a machine for each of `peers`; its counts go to [`NETWORK_FILE`] in `directory`.
+    pub(super) fn start(
+        scenario: &Scenario,
+        peers: usize,
+        directory: &Path,
+    ) -> Result<Self, RunError> {
+        std::fs::create_dir_all(directory)?;
+        let log = File::create(directory.join(NETWORK_FILE))?;
+        let scenario = Scenario { nodes: scenario.nodes.max(peers), ..scenario.clone() };
+        let (sender, notices) = sync_channel(NOTICES_MAX);
+        let emulator = Emulator::start(&name(), &scenario, move |notice| {
+            let _ = sender.try_send(notice);
+        })?;
+        Ok(Self { emulator, notices, log })
+    }
+
+    /// The command line that runs `program` with `arguments` in the machine of `peer`.
+    pub(super) fn command(
+        &self,
+        peer: usize,
+        program: &Path,
+        arguments: Vec<String>,
+    ) -> (PathBuf, Vec<String>) {
+        let machine = namespace::namespace(self.emulator.namespaces().name(), peer);
+        let words = ["netns", "exec", &machine, &program.display().to_string()].map(str::to_owned);
+        (PathBuf::from("ip"), words.into_iter().chain(arguments).collect())
+    }
+
+    /// Writes the counts that the scenario asked for.
+    pub(super) fn look(&mut self) -> Result<(), RunError> {
+        while let Ok(notice) = self.notices.try_recv() {
+            match notice {
+                Notice::Stats(stats) => self.write(&stats)?,
+                Notice::Failed(error) => return Err(RunError::System(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the counts of the whole run.
+    pub(super) fn finish(&mut self) -> Result<(), RunError> {
+        self.look()?;
+        let stats = self.emulator.stats()?;
+        Ok(self.write(&stats)?)
+    }
+
+    fn write(&mut self, stats: &Stats) -> io::Result<()> {
+        writeln!(self.log, "{stats}")
+    }
+}
+
+/// A name that no other runner on this machine has.
+fn name() -> String {
+    format!("testnet-{}", std::process::id())
+}
+
+impl From<WanError> for RunError {
+    fn from(error: WanError) -> Self {
+        Self::Network(error)
+    }
+}
