@@ -28,8 +28,6 @@ pub struct NetworkConfig {
     pub peers_max: usize,
     /// Peers to seek actively, at most `peers_max`; the rest is room for those that dial us.
     pub peers_target: usize,
-    /// Whether to start although [`key_log_requested`]; for debugging only.
-    pub allow_key_log: bool,
 }
 
 impl NetworkConfig {
@@ -45,7 +43,6 @@ impl NetworkConfig {
             incarnation,
             peers_max: 32,
             peers_target: 16,
-            allow_key_log: false,
         }
     }
 }
@@ -62,7 +59,6 @@ impl fmt::Debug for NetworkConfig {
             .field("incarnation", &self.incarnation)
             .field("peers_max", &self.peers_max)
             .field("peers_target", &self.peers_target)
-            .field("allow_key_log", &self.allow_key_log)
             .finish()
     }
 }
@@ -81,14 +77,6 @@ pub fn peer_id(secret_key: &[u8; 32]) -> PeerId {
         unreachable!("any 32 bytes are an Ed25519 secret key");
     };
     PeerId::from_public_key(ed25519::Keypair::from(secret).public().to_bytes())
-}
-
-/// Whether `SSLKEYLOGFILE` is set: libp2p's TLS would then write the keys of every QUIC session to
-/// that file. [`crate::Network::start`] refuses to start then, unless
-/// [`NetworkConfig::allow_key_log`].
-#[must_use]
-pub fn key_log_requested() -> bool {
-    std::env::var_os("SSLKEYLOGFILE").is_some()
 }
 
 /// Why a network did not start; nothing runs afterwards.
@@ -122,11 +110,6 @@ pub enum NetworkError {
         /// What is allowed.
         range: String,
     },
-    /// Session keys would be written to a file.
-    #[error(
-        "start the network: SSLKEYLOGFILE is set, which would write the keys of every session to a file; unset it"
-    )]
-    KeyLog,
     /// The secret key, the handshake or the hello message cannot be prepared.
     #[error("prepare the network: {0}")]
     Prepare(String),
@@ -150,9 +133,6 @@ impl NetworkConfig {
         }
         if self.peers_target == 0 || self.peers_target > self.peers_max {
             return Err(range("peers_target", self.peers_target, self.peers_max));
-        }
-        if key_log_requested() && !self.allow_key_log {
-            return Err(NetworkError::KeyLog);
         }
         Keypair::ed25519_from_bytes(self.secret_key)
             .map_err(|error| NetworkError::Prepare(error.to_string()))

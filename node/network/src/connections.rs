@@ -3,7 +3,6 @@
 use dnode_protocol::frame::encode_control;
 use dnode_protocol::{Message, PeerId, RunDifference, RunSpec};
 use libp2p::core::ConnectedPoint;
-use libp2p::multiaddr::Protocol;
 use libp2p::ping;
 use libp2p::swarm::{ConnectionId, DialError};
 use tokio::time::Instant;
@@ -26,14 +25,6 @@ impl Service {
         match event {
             SwarmEvent::Behaviour(event) => self.handle_behaviour(event).await,
             SwarmEvent::NewListenAddr { address, .. } => {
-                for protocol in &address {
-                    if let Protocol::Udp(port) = protocol
-                        && !self.udp_ports.contains(&port)
-                    {
-                        self.udp_ports.push(port);
-                        self.sockets_changed = true;
-                    }
-                }
                 let address = self.full_address(address);
                 tracing::debug!(%address, "listening");
                 self.report(NetworkEvent::Listening { address });

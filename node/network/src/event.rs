@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use dnode_protocol::frame::TensorHeader;
 use dnode_protocol::{Message, PeerId, RunDifference};
+use dnode_quic::Buffers;
 use libp2p::Multiaddr;
 
 /// What a peer is reached by.
@@ -97,13 +98,10 @@ pub enum NetworkEvent {
         /// The address.
         address: Multiaddr,
     },
-    /// The buffers that the UDP sockets really have; less than
-    /// [`crate::limits::SOCKET_BUFFER_BYTES`] loses packets under load.
+    /// The buffers that the UDP sockets really have; [`Buffers::shortages`] says what limits.
     SocketBuffers {
-        /// Receive buffer, bytes.
-        receive_bytes: usize,
-        /// Send buffer, bytes.
-        send_bytes: usize,
+        /// The smallest of all sockets.
+        buffers: Buffers,
     },
     /// A peer of the run is connected and may be sent to.
     PeerUp {

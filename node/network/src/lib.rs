@@ -25,7 +25,6 @@ mod link;
 mod ping;
 mod service;
 mod session;
-mod sockets;
 pub mod streams;
 mod swarm;
 
@@ -35,7 +34,8 @@ use dnode_protocol::Message;
 use dnode_protocol::frame::encode_control;
 use tokio::sync::mpsc;
 
-pub use config::{NetworkConfig, NetworkError, default_listen, key_log_requested, peer_id};
+pub use config::{NetworkConfig, NetworkError, default_listen, peer_id};
+pub use dnode_quic::Buffers;
 pub use event::{Connection, DownReason, NetworkEvent, OffenceKind};
 pub use handle::{Bytes, CommandError, NetworkHandle, PeerStatus, SendError};
 pub use libp2p::Multiaddr;
@@ -61,13 +61,14 @@ impl Network {
         let hello = Message::Hello { run: config.run.clone(), incarnation: config.incarnation };
         let hello =
             encode_control(&hello).map_err(|error| NetworkError::Prepare(error.to_string()))?;
-        let swarm = swarm::build(&config, &key)?;
+        let (swarm, bulk) = swarm::build(&config, &key)?;
         let (events, event_queue) = mpsc::channel(limits::EVENTS_MAX);
         let (commands, command_queue) = mpsc::channel(limits::COMMANDS_MAX);
         let (links, link_queue) = mpsc::channel(limits::LINK_EVENTS_MAX);
         let shared: Arc<handle::Shared> = Arc::default();
         let channels = session::Channels { events, links, total: Arc::clone(&shared.total) };
-        let parts = service::Parts { swarm, me, hello, shared: Arc::clone(&shared), channels };
+        let parts =
+            service::Parts { swarm, bulk, me, hello, shared: Arc::clone(&shared), channels };
         let service = service::Service::new(config, parts);
         runtime.spawn(service.run(command_queue, link_queue));
         let handle = NetworkHandle { me, shared, commands };

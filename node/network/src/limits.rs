@@ -103,23 +103,10 @@ pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(5);
 /// is noticed within 15 s.
 pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// QUIC's own check: a dead peer is noticed within this time.
-pub(crate) const QUIC_IDLE: Duration = Duration::from_secs(15);
-/// Keeps NAT mappings and the idle timer alive.
-pub(crate) const QUIC_KEEP_ALIVE: Duration = Duration::from_secs(4);
-/// Window of one QUIC stream, bytes: quinn-proto ends a connection with more than 1024 gaps in a
-/// stream, so at most 2 × 1024 × 1452 bytes may be on the way.
-pub(crate) const QUIC_STREAM_WINDOW: u32 = 2_900_000;
-/// Window of one QUIC connection, bytes.
-pub(crate) const QUIC_CONNECTION_WINDOW: u32 = 16 << 20;
-
 /// An unused connection (a duplicate, or a libp2p node that is no peer) closes after this time.
 pub(crate) const IDLE_CONNECTION: Duration = Duration::from_secs(30);
 
-/// Wanted size of a UDP socket's buffers, bytes: the default 208 KiB loses packets whenever a
-/// thread is scheduled late.
-pub const SOCKET_BUFFER_BYTES: usize = 4 << 20;
+/// Wanted size of a UDP socket's buffers, bytes.
+pub use dnode_quic::limits::SOCKET_BUFFER_BYTES;
 
 const _: () = assert!(EVENTS_MAX * TENSOR_PAYLOAD_BYTES_MAX <= 16 << 20);
-const _: () = assert!(QUIC_STREAM_WINDOW <= 2 * 1024 * 1452);
-const _: () = assert!(QUIC_KEEP_ALIVE.as_secs() * 2 < QUIC_IDLE.as_secs());

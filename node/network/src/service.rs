@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use dnode_protocol::{PeerId, RunSpec};
+use dnode_quic::BulkConnection;
 use futures::StreamExt;
 use libp2p::{Multiaddr, Swarm};
 use tokio::sync::{mpsc, oneshot};
@@ -19,7 +20,7 @@ use crate::limits::{
 };
 use crate::link::LinkEvent;
 use crate::session::{Channels, Session, Stage};
-use crate::swarm::Behaviour;
+use crate::swarm::{Behaviour, BulkPlane};
 
 /// What waits for room in the event queue.
 #[derive(Debug)]
@@ -44,9 +45,8 @@ pub(crate) struct Service {
     pub(crate) sessions_begun: u64,
     pub(crate) dialer: Dialer,
     pub(crate) schedule: Schedule,
-    /// UDP ports we listen on, and whether their sockets were looked at since the last change.
-    pub(crate) udp_ports: Vec<u16>,
-    pub(crate) sockets_changed: bool,
+    /// Bulk connections that others open.
+    arrivals: mpsc::Receiver<BulkConnection>,
     outbox: VecDeque<Pending>,
     blocked: BTreeMap<PeerId, Instant>,
     stopping: Option<(oneshot::Sender<()>, Instant)>,
@@ -55,6 +55,7 @@ pub(crate) struct Service {
 /// What the service is made of besides its configuration.
 pub(crate) struct Parts {
     pub(crate) swarm: Swarm<Behaviour>,
+    pub(crate) bulk: BulkPlane,
     pub(crate) me: PeerId,
     pub(crate) hello: Vec<u8>,
     pub(crate) shared: Arc<Shared>,
@@ -78,6 +79,8 @@ impl Service {
         let seed = key
             .iter()
             .fold(config.incarnation, |seed, byte| seed.rotate_left(7) ^ u64::from(*byte));
+        let buffers = parts.bulk.bulk.buffers();
+        let buffers = buffers.map(|buffers| NetworkEvent::SocketBuffers { buffers });
         Self {
             swarm: parts.swarm,
             me: parts.me,
@@ -91,9 +94,8 @@ impl Service {
             sessions: BTreeMap::new(),
             sessions_begun: 0,
             dialer: Dialer::new(&config.bootstrap, seed, now),
-            udp_ports: Vec::new(),
-            sockets_changed: false,
-            outbox: VecDeque::new(),
+            outbox: buffers.map(Pending::Event).into_iter().collect(),
+            arrivals: parts.bulk.arrivals,
             blocked: BTreeMap::new(),
             stopping: None,
         }
@@ -115,6 +117,7 @@ impl Service {
                     let Ok(permit) = permit else { break };
                     self.deliver(permit);
                 }
+                Some(connection) = self.arrivals.recv() => connection.close(),
                 Some(event) = links.recv(), if may_report => self.handle_link(event).await,
                 event = self.swarm.select_next_some(), if may_report => {
                     self.handle_swarm(event).await;
@@ -207,7 +210,6 @@ impl Service {
         if self.is_stopping() {
             return;
         }
-        self.check_sockets();
         self.dial_due(now);
         self.discover(now);
     }
@@ -272,18 +274,6 @@ impl Service {
         self.end_session(peer, DownReason::Refused).await;
         self.dialer.refused(peer);
         self.block(peer, REFUSED_BACK_OFF);
-    }
-
-    fn check_sockets(&mut self) {
-        if !std::mem::take(&mut self.sockets_changed) {
-            return;
-        }
-        let Some(buffers) = crate::sockets::enlarge(&self.udp_ports) else {
-            tracing::info!("the UDP socket buffers keep the system's default size");
-            return;
-        };
-        let (receive_bytes, send_bytes) = (buffers.receive_bytes, buffers.send_bytes);
-        self.report(NetworkEvent::SocketBuffers { receive_bytes, send_bytes });
     }
 
     /// Our listening address as another peer dials it.

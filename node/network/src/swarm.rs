@@ -14,15 +14,17 @@ use libp2p::swarm::NetworkBehaviour;
 use libp2p::swarm::behaviour::toggle::Toggle;
 use libp2p::{
     Multiaddr, PeerId, StreamProtocol, Swarm, Transport, TransportError, allow_block_list,
-    connection_limits, dns, identify, kad, mdns, noise, ping, quic, tcp, yamux,
+    connection_limits, dns, identify, kad, mdns, noise, ping, tcp, yamux,
 };
+
+use dnode_quic::{Bulk, BulkConnection};
+use tokio::sync::mpsc;
 
 use crate::config::{NetworkConfig, NetworkError};
 use crate::limits::{
     CONNECTIONS_PER_PEER_MAX, IDLE_CONNECTION, KAD_PROVIDED_KEYS_MAX, KAD_PROVIDER_TTL,
     KAD_PROVIDERS_MAX, KAD_QUERY_TIMEOUT, KAD_RECORDS_MAX, KAD_VALUE_BYTES_MAX, KNOWN_PEERS_MAX,
-    PENDING_CONNECTIONS_MAX, PING_INTERVAL, PING_TIMEOUT, QUIC_CONNECTION_WINDOW, QUIC_IDLE,
-    QUIC_KEEP_ALIVE, QUIC_STREAM_WINDOW, STRANGERS_MAX,
+    PENDING_CONNECTIONS_MAX, PING_INTERVAL, PING_TIMEOUT, STRANGERS_MAX,
 };
 use crate::streams;
 
@@ -44,12 +46,19 @@ pub(crate) struct Behaviour {
     pub(crate) streams: streams::Behaviour,
 }
 
+/// Bulk connections on the swarm's sockets: ours, and those that others open.
+#[derive(Debug)]
+pub(crate) struct BulkPlane {
+    pub(crate) bulk: Bulk,
+    pub(crate) arrivals: mpsc::Receiver<BulkConnection>,
+}
+
 /// A swarm that listens on every configured address.
 pub(crate) fn build(
     config: &NetworkConfig,
     key: &Keypair,
-) -> Result<Swarm<Behaviour>, NetworkError> {
-    let transport = transport(key)?;
+) -> Result<(Swarm<Behaviour>, BulkPlane), NetworkError> {
+    let (transport, plane) = transport(key)?;
     let me = key.public().to_peer_id();
     let swarm_config = libp2p::swarm::Config::with_tokio_executor()
         .with_idle_connection_timeout(IDLE_CONNECTION)
@@ -64,13 +73,17 @@ pub(crate) fn build(
         }
         swarm.listen_on(address.clone()).map_err(|error| listen_error(address, error))?;
     }
-    Ok(swarm)
+    Ok((swarm, plane))
 }
 
+/// Connections of the swarm, and those beside it.
+type Transports = (Boxed<(PeerId, StreamMuxerBox)>, BulkPlane);
+
 /// QUIC, and TCP with Noise and Yamux, to addresses and to DNS names.
-fn transport(key: &Keypair) -> Result<Boxed<(PeerId, StreamMuxerBox)>, NetworkError> {
-    match dns::tokio::Transport::system(direct_transport(key)?) {
-        Ok(transport) => Ok(transport.boxed()),
+fn transport(key: &Keypair) -> Result<Transports, NetworkError> {
+    let (direct, plane) = direct_transport(key)?;
+    match dns::tokio::Transport::system(direct) {
+        Ok(transport) => Ok((transport.boxed(), plane)),
         Err(error) => {
             tracing::warn!(%error, "no DNS configuration: only numeric addresses can be dialled");
             direct_transport(key)
@@ -78,22 +91,19 @@ fn transport(key: &Keypair) -> Result<Boxed<(PeerId, StreamMuxerBox)>, NetworkEr
     }
 }
 
-fn direct_transport(key: &Keypair) -> Result<Boxed<(PeerId, StreamMuxerBox)>, NetworkError> {
-    let mut config = quic::Config::new(key);
-    config.max_stream_data = QUIC_STREAM_WINDOW;
-    config.max_connection_data = QUIC_CONNECTION_WINDOW;
-    config.max_idle_timeout = u32::try_from(QUIC_IDLE.as_millis()).unwrap_or(u32::MAX);
-    config.keep_alive_interval = QUIC_KEEP_ALIVE;
-    let quic = quic::tokio::Transport::new(config)
-        .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
-    let noise =
-        noise::Config::new(key).map_err(|error| NetworkError::Prepare(error.to_string()))?;
+fn direct_transport(key: &Keypair) -> Result<Transports, NetworkError> {
+    let prepare = |error: &dyn std::error::Error| NetworkError::Prepare(error.to_string());
+    let (quic, bulk, arrivals) =
+        dnode_quic::Transport::new(key).map_err(|error| prepare(&error))?;
+    let quic = quic.map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
+    let noise = noise::Config::new(key).map_err(|error| prepare(&error))?;
     let tcp = tcp::tokio::Transport::new(tcp::Config::new().nodelay(true))
         .upgrade(Version::V1Lazy)
         .authenticate(noise)
         .multiplex(yamux::Config::default())
         .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
-    Ok(quic.or_transport(tcp).map(|either, _| either.into_inner()).boxed())
+    let transport = quic.or_transport(tcp).map(|either, _| either.into_inner()).boxed();
+    Ok((transport, BulkPlane { bulk, arrivals }))
 }
 
 fn behaviour(config: &NetworkConfig, key: &Keypair) -> Behaviour {

@@ -7,6 +7,7 @@ use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::crypto::{CryptoError, HmacKey};
 use quinn::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 
+use crate::congestion::TolerantFactory;
 use crate::error::SetUpError;
 use crate::limits::{
     BIDIRECTIONAL_STREAMS_MAX, CONNECTION_WINDOW, HANDSHAKES_MAX, IDLE_TIMEOUT, INCOMING_BYTES_MAX,
@@ -101,7 +102,8 @@ fn transport() -> TransportConfig {
         .datagram_receive_buffer_size(None)
         .keep_alive_interval(Some(KEEP_ALIVE))
         .max_idle_timeout(Some(IdleTimeout::from(VarInt::from_u32(idle))))
-        .mtu_discovery_config(Some(MtuDiscoveryConfig::default()));
+        .mtu_discovery_config(Some(MtuDiscoveryConfig::default()))
+        .congestion_controller_factory(Arc::new(TolerantFactory));
     config
 }
 

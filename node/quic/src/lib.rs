@@ -18,6 +18,7 @@
 mod address;
 mod bulk;
 mod config;
+mod congestion;
 mod connection;
 mod endpoints;
 mod error;

@@ -116,8 +116,6 @@ async fn watch(
 ) {
     let (id, local) = (listening.id, listening.local);
     let Some(mut watcher) = watcher else {
-        // An error means that the transport is gone.
-        let _ = arrivals.send(Arrival::Up(id, local)).await;
         return;
     };
     let at =

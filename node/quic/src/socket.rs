@@ -25,6 +25,25 @@ impl Buffers {
             send_bytes: self.send_bytes.min(other.send_bytes),
         }
     }
+
+    /// One sentence for each buffer that is smaller than wanted, with the remedy; none when the
+    /// kernel has given what was asked for.
+    #[must_use]
+    pub fn shortages(&self) -> Vec<String> {
+        let all = [
+            ("receive", self.receive_bytes, "net.core.rmem_max"),
+            ("send", self.send_bytes, "net.core.wmem_max"),
+        ];
+        let short = all.into_iter().filter(|(_, bytes, _)| *bytes < SOCKET_BUFFER_BYTES);
+        short
+            .map(|(name, bytes, key)| {
+                let (has, wanted) = (bytes >> 10, SOCKET_BUFFER_BYTES >> 20);
+                format!(
+                    "UDP {name} buffer {has} KiB of {wanted} MiB wanted: raise {key} to {SOCKET_BUFFER_BYTES}"
+                )
+            })
+            .collect()
+    }
 }
 
 /// A socket bound to `address` whose buffers are as near to
@@ -67,6 +86,16 @@ mod tests {
         let small = Buffers { receive_bytes: 1, send_bytes: usize::MAX };
         let both = Buffers { receive_bytes: 1, send_bytes: buffers.send_bytes };
         assert_eq!(buffers.min(small), both);
+    }
+
+    #[test]
+    fn a_small_buffer_is_named_with_its_remedy() {
+        let wanted = SOCKET_BUFFER_BYTES;
+        let full = Buffers { receive_bytes: wanted, send_bytes: wanted };
+        assert!(full.shortages().is_empty());
+        let small = Buffers { receive_bytes: 208 << 10, ..full };
+        let line = "UDP receive buffer 208 KiB of 4 MiB wanted: raise net.core.rmem_max to 4194304";
+        assert_eq!(small.shortages(), [line]);
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub struct Transport {
     arrivals: mpsc::Receiver<Arrival>,
     listeners: HashMap<ListenerId, Task>,
     closed: VecDeque<ListenerId>,
+    /// Addresses that need no watching.
+    fixed: VecDeque<(ListenerId, SocketAddr)>,
     /// Dials that wait for the other end to come through the hole, by its address.
     punches: BTreeMap<SocketAddr, oneshot::Sender<Incomer>>,
     waker: Option<Waker>,
@@ -63,6 +65,7 @@ impl Transport {
             arrivals,
             listeners: HashMap::new(),
             closed: VecDeque::new(),
+            fixed: VecDeque::new(),
             punches: BTreeMap::new(),
             waker: None,
         };
@@ -115,6 +118,12 @@ impl Transport {
         })
     }
 
+    fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
     /// What the swarm is told of an arrival; of a stopped listener nothing.
     fn event(&mut self, arrival: Arrival) -> Option<Event> {
         let known = |id| self.listeners.contains_key(&id);
@@ -154,6 +163,10 @@ impl libp2p_core::Transport for Transport {
             Ok::<_, Error>((self.endpoints.listen(id, socket)?, watcher))
         };
         let (listening, watcher) = listen().map_err(TransportError::Other)?;
+        if watcher.is_none() {
+            self.fixed.push_back((id, listening.local));
+            self.wake();
+        }
         let task = tokio::spawn(listener::run(listening, watcher, self.outlets.clone()));
         self.listeners.insert(id, Task(task));
         Ok(())
@@ -164,9 +177,7 @@ impl libp2p_core::Transport for Transport {
         if known {
             self.endpoints.stop(id);
             self.closed.push_back(id);
-            if let Some(waker) = self.waker.take() {
-                waker.wake();
-            }
+            self.wake();
         }
         known
     }
@@ -196,6 +207,11 @@ impl libp2p_core::Transport for Transport {
         let this = self.get_mut();
         if let Some(listener_id) = this.closed.pop_front() {
             return Poll::Ready(TransportEvent::ListenerClosed { listener_id, reason: Ok(()) });
+        }
+        while let Some((id, at)) = this.fixed.pop_front() {
+            if let Some(event) = this.event(Arrival::Up(id, at)) {
+                return Poll::Ready(event);
+            }
         }
         // The channel stays open: this transport holds a sender.
         while let Poll::Ready(Some(arrival)) = this.arrivals.poll_recv(context) {

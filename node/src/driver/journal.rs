@@ -112,13 +112,9 @@ impl Journal {
                     tracing::info!(%address, "listening");
                 }
             }
-            NetworkEvent::SocketBuffers { receive_bytes, .. } => {
-                let wanted = dnode_network::limits::SOCKET_BUFFER_BYTES;
-                if *receive_bytes < wanted {
-                    tracing::info!(
-                        "UDP receive buffer {} KiB limits fast links; raise net.core.rmem_max to {wanted}",
-                        receive_bytes / 1024
-                    );
+            NetworkEvent::SocketBuffers { buffers } => {
+                for shortage in buffers.shortages() {
+                    tracing::info!("{shortage}");
                 }
             }
             NetworkEvent::PeerUp { peer, address, connection, .. } => {

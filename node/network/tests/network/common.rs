@@ -5,6 +5,10 @@ use std::time::Duration;
 
 use dnode_network::{Multiaddr, Network, NetworkConfig, NetworkEvent, NetworkHandle};
 use dnode_protocol::{PeerId, RunField, RunSpec};
+use libp2p::Transport as _;
+use libp2p::core::muxing::StreamMuxerBox;
+use libp2p::core::transport::Boxed;
+use libp2p::identity::Keypair;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -93,6 +97,12 @@ impl Node {
         })
         .await
     }
+}
+
+/// The QUIC transport of other libp2p nodes, which judges ours.
+pub(crate) fn stock_quic(key: &Keypair) -> Boxed<(libp2p::PeerId, StreamMuxerBox)> {
+    let transport = libp2p_quic::tokio::Transport::new(libp2p_quic::Config::new(key));
+    transport.map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection))).boxed()
 }
 
 /// Two nodes that are connected; the second dialled the first.

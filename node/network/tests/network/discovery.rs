@@ -8,7 +8,7 @@ use libp2p::swarm::{NetworkBehaviour, SwarmEvent};
 use libp2p::{Swarm, SwarmBuilder, identify, noise, ping, tcp, yamux};
 use tokio::time::timeout;
 
-use crate::common::{DEADLINE, address, config, run_spec, start};
+use crate::common::{DEADLINE, address, config, run_spec, start, stock_quic};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_peers_find_each_other_through_one_of_them() {
@@ -55,7 +55,8 @@ fn stock() -> Swarm<Stock> {
         .with_tokio()
         .with_tcp(tcp::Config::default(), noise::Config::new, yamux::Config::default)
         .unwrap()
-        .with_quic()
+        .with_other_transport(stock_quic)
+        .unwrap()
         .with_behaviour(|key| Stock {
             identify: identify::Behaviour::new(identify::Config::new(
                 "/other/1".to_owned(),

@@ -12,7 +12,7 @@ use libp2p::swarm::{ConnectionId, SwarmEvent};
 use libp2p::{Stream, Swarm, SwarmBuilder, identity};
 use tokio::time::timeout;
 
-use crate::common::DEADLINE;
+use crate::common::{DEADLINE, stock_quic};
 
 pub(crate) struct Raw {
     pub(crate) id: PeerId,
@@ -31,7 +31,8 @@ impl Raw {
         let id = PeerId::from_libp2p_bytes(&pair.public().to_peer_id().to_bytes()).unwrap();
         let swarm = SwarmBuilder::with_existing_identity(pair)
             .with_tokio()
-            .with_quic()
+            .with_other_transport(stock_quic)
+            .unwrap()
             .with_behaviour(|_| streams::Behaviour::default())
             .unwrap()
             .build();
