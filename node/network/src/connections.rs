@@ -102,15 +102,22 @@ impl Service {
         self.open(peer, StreamKind::Control);
     }
 
-    /// Opens the stream of `kind` on the best connection, if it is not there.
-    fn open(&mut self, peer: PeerId, kind: StreamKind) {
+    /// Opens the stream of `kind` on the best connection, if it is not there; for tensors a bulk
+    /// connection beside it, where it is QUIC and the peer speaks that.
+    pub(crate) fn open(&mut self, peer: PeerId, kind: StreamKind) {
         let (Some(session), Some(id)) = (self.sessions.get_mut(&peer), to_libp2p(peer)) else {
             return;
         };
-        if session.is_idle(kind)
-            && let Some(connection) = self.swarm.behaviour_mut().streams.open(id, kind)
-        {
-            session.opening(kind, connection);
+        if !session.is_idle(kind) {
+            return;
+        }
+        let streams = &mut self.swarm.behaviour_mut().streams;
+        let quic = streams.best_path(id) == Some(Path::Quic);
+        if kind == StreamKind::Bulk && quic && session.open_bulk(&self.bulk.bulk, id) {
+            return;
+        }
+        if let Some(connection) = streams.open(id, kind) {
+            session.opening(kind, Some(connection));
         }
     }
 
@@ -231,7 +238,7 @@ impl Service {
         let Some(session) = self.sessions.get_mut(&peer) else {
             return;
         };
-        session.not_opened(kind, connection);
+        session.not_opened(kind, Some(connection));
         tracing::debug!(%peer, %error, "no stream");
         match error {
             OpenError::Unsupported(StreamKind::Control) if !session.is_up() => {
@@ -271,6 +278,11 @@ impl Service {
                     self.reader_ended(&origin, end).await;
                 }
             }
+            LinkEvent::BulkOpened { origin, result } => {
+                if self.is_current(&origin) {
+                    self.bulk_opened(origin, result);
+                }
+            }
             LinkEvent::WriterEnded { origin, queue } => {
                 if self.is_current(&origin) {
                     self.writer_ended(&origin, queue);
@@ -290,16 +302,17 @@ impl Service {
             self.refuse(peer, difference);
             return;
         }
-        let Some(session) = self.sessions.get_mut(&peer) else {
+        let (Some(session), Some(connection)) = (self.sessions.get_mut(&peer), origin.connection)
+        else {
             return;
         };
         match session.stage {
             Stage::Greeting(_) => {
-                session.hello = Some((incarnation, origin.connection));
+                session.hello = Some((incarnation, connection));
                 self.complete(peer);
             }
             Stage::Up(known) if known == incarnation => {
-                let releases = session.releases(origin.connection);
+                let releases = session.releases(connection);
                 self.release(releases);
             }
             Stage::Up(_) => self.restarted(peer).await,
@@ -422,7 +435,9 @@ impl Service {
             }
             ReaderEnd::Failed(error) => {
                 tracing::debug!(%peer, kind = %origin.kind, %error, "read failed");
-                self.swarm.close_connection(origin.connection);
+                if let Some(connection) = origin.connection {
+                    self.swarm.close_connection(connection);
+                }
             }
             ReaderEnd::Finished { .. } | ReaderEnd::Ignored => {}
         }
@@ -438,7 +453,8 @@ impl Service {
             return;
         }
         // A stream that failed alone takes its connection with it; what remains opens it again.
-        if !self.swarm.close_connection(origin.connection) {
+        let closing = origin.connection.is_some_and(|id| self.swarm.close_connection(id));
+        if !closing {
             self.open(origin.peer, origin.kind);
         }
     }

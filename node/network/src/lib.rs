@@ -4,9 +4,9 @@
 //!   owner                      network task                       one task per stream
 //!   NetworkHandle ─ commands ─▶ Service ── Swarm (QUIC, TCP, identify, ping, Kademlia, mDNS)
 //!        │                        │  sessions: Greeting → Up | Refusing
-//!        │                        └─ streams::Behaviour ──▶ two streams out, two in, per peer
-//!        └─ frames ─ bounded queue ───────────────────────▶ writer ═▶ /dnode/control/1
-//!                                                                  ═▶ /dnode/bulk/1
+//!        │                        └─ streams::Behaviour ──▶ a control stream out and one in
+//!        └─ frames ─ bounded queue ───────────────────────▶ writer ═▶ control stream
+//!                                                                  ═▶ bulk connection, or stream
 //!   NetworkEvent ◀─ bounded queue ◀─────────────────────── reader ◀═ (flow control when full)
 //! ```
 //!
@@ -14,6 +14,7 @@
 //! that both are of the same run. Only then is the peer reported up. It stays up as long as one
 //! connection remains. Only this crate knows libp2p, so that an edit elsewhere does not rebuild it.
 
+mod bulk;
 mod config;
 mod connections;
 mod dialer;

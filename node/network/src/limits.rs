@@ -33,6 +33,21 @@ pub const INBOUND_STREAMS_MAX: usize = 16;
 /// again while a peer that failed to end its streams opens new ones.
 pub(crate) const READERS_MAX: usize = 4;
 
+/// Streams of a bulk connection that frames take in turns: their windows of 2.9 MB carry 230 MB/s
+/// at 50 ms.
+pub const BULK_STREAMS: usize = 4;
+
+/// Bulk connections of one peer that are read at the same time: one, and a dead one it replaced.
+pub(crate) const BULK_READERS_MAX: usize = 2;
+
+/// Bulk connections to one peer that are opened before its tensors take a libp2p stream: a working
+/// one fails seldom.
+pub const BULK_ATTEMPTS_MAX: u32 = 3;
+
+/// How long a bulk connection may take to open before a libp2p stream takes its place: the path
+/// works, so a few retransmissions.
+pub(crate) const BULK_OPEN_MAX: Duration = Duration::from_secs(3);
+
 /// Connections to one peer: two from a simultaneous dial and one that replaces a dead one.
 pub(crate) const CONNECTIONS_PER_PEER_MAX: u32 = 3;
 

@@ -8,7 +8,8 @@ use dnode_protocol::frame::{
     decode_control,
 };
 use dnode_protocol::{Message, PeerId, RunDifference, RunSpec};
-use futures::{AsyncReadExt, AsyncWriteExt};
+use dnode_quic::BulkConnection;
+use futures::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use libp2p::Stream;
 use libp2p::swarm::ConnectionId;
 use tokio::sync::{mpsc, oneshot};
@@ -32,7 +33,8 @@ pub(crate) struct Origin {
     pub(crate) peer: PeerId,
     /// Number of the session; a report of an earlier one is stale.
     pub(crate) session: u64,
-    pub(crate) connection: ConnectionId,
+    /// The libp2p connection that the stream runs on; `None` for a bulk connection.
+    pub(crate) connection: Option<ConnectionId>,
     pub(crate) kind: StreamKind,
     /// Number of the stream within the session.
     pub(crate) stream: u64,
@@ -56,6 +58,8 @@ pub(crate) enum LinkEvent {
     Hello { origin: Origin, run: RunSpec, incarnation: u64 },
     /// A reader ended.
     ReaderEnded { origin: Origin, end: ReaderEnd },
+    /// A bulk connection that was asked for is there, or cannot be had.
+    BulkOpened { origin: Origin, result: Result<BulkConnection, dnode_quic::Error> },
     /// A writer ended and gives back its queue.
     WriterEnded { origin: Origin, queue: mpsc::Receiver<Outgoing> },
 }
@@ -130,7 +134,7 @@ async fn write_all(
 }
 
 /// The frames of a tensor: header bytes and slice of the payload.
-fn frames(
+pub(crate) fn frames(
     header: TensorHeader,
     payload: &[u8],
 ) -> impl Iterator<Item = ([u8; TENSOR_HEADER_BYTES], &[u8])> {
@@ -217,54 +221,71 @@ impl Reader {
     async fn bulk(&mut self, release: oneshot::Receiver<()>) -> Result<ReaderEnd, ReaderEnd> {
         // Until the handshake is done flow control keeps the bytes at the sender.
         release.await.map_err(|_| ReaderEnd::Ignored)?;
-        let mut bytes = [0; TENSOR_HEADER_BYTES];
-        while self.fill_or_end(&mut bytes).await? {
-            let (header, checksum) = TensorHeader::decode(&bytes).map_err(offence)?;
-            let mut payload = vec![0; header.payload_bytes()];
-            self.fill(&mut payload).await?;
-            checksum.verify(&payload).map_err(offence)?;
-            self.count(bytes.len() + payload.len());
-            let from = self.origin.peer;
-            self.tell(NetworkEvent::Tensor { from, header, payload }).await?;
-        }
+        while tensor(&mut self.stream, &self.origin, &self.events).await? {}
         Ok(ReaderEnd::Finished { goodbye: false })
     }
 
     /// The next message, `None` at the end of the stream.
     async fn message(&mut self) -> Result<Option<Message>, ReaderEnd> {
         let mut bytes = [0; CONTROL_HEADER_BYTES];
-        if !self.fill_or_end(&mut bytes).await? {
+        if !fill_or_end(&mut self.stream, &mut bytes).await? {
             return Ok(None);
         }
         let header = ControlHeader::decode(bytes).map_err(offence)?;
         let mut body = vec![0; header.body_bytes];
-        self.fill(&mut body).await?;
-        self.count(bytes.len() + body.len());
+        fill(&mut self.stream, &mut body).await?;
+        self.origin.count(bytes.len() + body.len());
         decode_control(&body).map(Some).map_err(offence)
-    }
-
-    /// Fills `bytes`; false when the stream ended before the first of them.
-    async fn fill_or_end(&mut self, bytes: &mut [u8]) -> Result<bool, ReaderEnd> {
-        let first = self.stream.read(bytes).await.map_err(ReaderEnd::Failed)?;
-        if first > 0 {
-            self.fill(&mut bytes[first..]).await?;
-        }
-        Ok(first > 0)
-    }
-
-    async fn fill(&mut self, bytes: &mut [u8]) -> Result<(), ReaderEnd> {
-        let result = self.stream.read_exact(bytes).await;
-        result.map_err(ReaderEnd::Failed)
     }
 
     async fn tell(&mut self, event: NetworkEvent) -> Result<(), ReaderEnd> {
         let sent = self.events.send(event).await;
         sent.map_err(|_| ReaderEnd::Ignored)
     }
+}
 
+impl Origin {
     fn count(&self, bytes: usize) {
-        self.origin.traffic.iter().for_each(|t| t.add_received(bytes));
+        self.traffic.iter().for_each(|t| t.add_received(bytes));
     }
+}
+
+/// Reads one tensor frame and hands it on; false when the stream ended before it.
+pub(crate) async fn tensor<S: AsyncRead + Unpin>(
+    stream: &mut S,
+    origin: &Origin,
+    events: &mpsc::Sender<NetworkEvent>,
+) -> Result<bool, ReaderEnd> {
+    let mut bytes = [0; TENSOR_HEADER_BYTES];
+    if !fill_or_end(stream, &mut bytes).await? {
+        return Ok(false);
+    }
+    let (header, checksum) = TensorHeader::decode(&bytes).map_err(offence)?;
+    let mut payload = vec![0; header.payload_bytes()];
+    fill(stream, &mut payload).await?;
+    checksum.verify(&payload).map_err(offence)?;
+    origin.count(bytes.len() + payload.len());
+    let from = origin.peer;
+    let sent = events.send(NetworkEvent::Tensor { from, header, payload }).await;
+    sent.map_err(|_| ReaderEnd::Ignored)?;
+    Ok(true)
+}
+
+/// Fills `bytes`; false when the stream ended before the first of them.
+async fn fill_or_end<S: AsyncRead + Unpin>(
+    stream: &mut S,
+    bytes: &mut [u8],
+) -> Result<bool, ReaderEnd> {
+    let first = stream.read(bytes).await.map_err(ReaderEnd::Failed)?;
+    if first > 0 {
+        fill(stream, &mut bytes[first..]).await?;
+    }
+    Ok(first > 0)
+}
+
+async fn fill<S: AsyncRead + Unpin>(stream: &mut S, bytes: &mut [u8]) -> Result<(), ReaderEnd> {
+    let result = stream.read_exact(bytes).await;
+    result.map_err(ReaderEnd::Failed)
 }
 
 fn unexpected(message: &Message, when: &str) -> ReaderEnd {

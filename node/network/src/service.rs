@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use dnode_protocol::{PeerId, RunSpec};
-use dnode_quic::BulkConnection;
 use futures::StreamExt;
 use libp2p::{Multiaddr, Swarm};
 use tokio::sync::{mpsc, oneshot};
@@ -45,8 +44,8 @@ pub(crate) struct Service {
     pub(crate) sessions_begun: u64,
     pub(crate) dialer: Dialer,
     pub(crate) schedule: Schedule,
-    /// Bulk connections that others open.
-    arrivals: mpsc::Receiver<BulkConnection>,
+    /// Bulk connections on the swarm's sockets.
+    pub(crate) bulk: BulkPlane,
     outbox: VecDeque<Pending>,
     blocked: BTreeMap<PeerId, Instant>,
     stopping: Option<(oneshot::Sender<()>, Instant)>,
@@ -95,7 +94,7 @@ impl Service {
             sessions_begun: 0,
             dialer: Dialer::new(&config.bootstrap, seed, now),
             outbox: buffers.map(Pending::Event).into_iter().collect(),
-            arrivals: parts.bulk.arrivals,
+            bulk: parts.bulk,
             blocked: BTreeMap::new(),
             stopping: None,
         }
@@ -117,7 +116,9 @@ impl Service {
                     let Ok(permit) = permit else { break };
                     self.deliver(permit);
                 }
-                Some(connection) = self.arrivals.recv() => connection.close(),
+                Some(connection) = self.bulk.arrivals.recv(), if may_report => {
+                    self.bulk_arrived(connection);
+                }
                 Some(event) = links.recv(), if may_report => self.handle_link(event).await,
                 event = self.swarm.select_next_some(), if may_report => {
                     self.handle_swarm(event).await;

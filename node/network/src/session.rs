@@ -3,15 +3,19 @@
 use std::sync::Arc;
 
 use dnode_protocol::PeerId;
+use dnode_quic::{Bulk, BulkConnection};
 use libp2p::swarm::ConnectionId;
 use libp2p::{Multiaddr, Stream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::bulk;
 use crate::event::NetworkEvent;
 use crate::handle::Traffic;
-use crate::limits::{BULK_QUEUE_MAX, CONTROL_QUEUE_MAX, HELLO_TIMEOUT};
+use crate::limits::{
+    BULK_ATTEMPTS_MAX, BULK_QUEUE_MAX, BULK_READERS_MAX, CONTROL_QUEUE_MAX, HELLO_TIMEOUT,
+};
 use crate::link::{LinkEvent, Origin, Outgoing, Start, read, write};
 use crate::streams::StreamKind;
 
@@ -31,20 +35,24 @@ pub(crate) enum Stage {
 pub(crate) enum Writer {
     /// There is no stream, and none is being opened.
     Idle(mpsc::Receiver<Outgoing>),
-    /// The stream is being opened on this connection.
-    Opening(mpsc::Receiver<Outgoing>, ConnectionId),
+    /// The stream is being opened on this connection, or a bulk connection if none.
+    Opening(mpsc::Receiver<Outgoing>, Option<ConnectionId>),
     /// A task writes; dropping `stop` makes it give back the queue.
-    Running { connection: ConnectionId, stop: Option<oneshot::Sender<()>>, task: JoinHandle<()> },
+    Running {
+        connection: Option<ConnectionId>,
+        stop: Option<oneshot::Sender<()>>,
+        task: JoinHandle<()>,
+    },
     /// For a moment, while the state changes.
     Moving,
 }
 
-/// One task that reads an inbound stream.
+/// One task that reads an inbound stream, or a bulk connection if there is no other.
 #[derive(Debug)]
 pub(crate) struct ReaderTask {
     stream: u64,
     kind: StreamKind,
-    connection: ConnectionId,
+    connection: Option<ConnectionId>,
     release: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
@@ -71,6 +79,8 @@ pub(crate) struct Session {
     pub(crate) traffic: Arc<Traffic>,
     /// The other end of the first connection.
     pub(crate) address: Option<Multiaddr>,
+    /// Bulk connections that were opened, and [`BULK_ATTEMPTS_MAX`] when none can be had.
+    bulk_attempts: u32,
     /// Streams begun so far, each way.
     streams: u64,
     writers: [Writer; 2],
@@ -97,6 +107,7 @@ impl Session {
             senders: Some([control, bulk]),
             traffic: Arc::default(),
             address: None,
+            bulk_attempts: 0,
             streams: 0,
             writers: [Writer::Idle(control_queue), Writer::Idle(bulk_queue)],
             readers: Vec::new(),
@@ -123,7 +134,7 @@ impl Session {
         matches!(self.writers[index(StreamKind::Control)], Writer::Running { .. })
     }
 
-    fn origin(&mut self, connection: ConnectionId, kind: StreamKind) -> Origin {
+    fn origin(&mut self, connection: Option<ConnectionId>, kind: StreamKind) -> Origin {
         self.streams += 1;
         Origin {
             stream: self.streams,
@@ -135,8 +146,8 @@ impl Session {
         }
     }
 
-    /// A stream of `kind` is being opened on `connection`.
-    pub(crate) fn opening(&mut self, kind: StreamKind, connection: ConnectionId) {
+    /// A stream of `kind` is being opened on `connection`, or a bulk connection if none.
+    pub(crate) fn opening(&mut self, kind: StreamKind, connection: Option<ConnectionId>) {
         let writer = &mut self.writers[index(kind)];
         *writer = match std::mem::replace(writer, Writer::Moving) {
             Writer::Idle(queue) => Writer::Opening(queue, connection),
@@ -144,8 +155,43 @@ impl Session {
         };
     }
 
+    /// Opens a bulk connection beside the QUIC connection to `peer`, unless that failed too often.
+    pub(crate) fn open_bulk(&mut self, bulk: &Bulk, peer: libp2p::PeerId) -> bool {
+        let begins = self.bulk_attempts < BULK_ATTEMPTS_MAX;
+        if begins {
+            self.bulk_attempts += 1;
+            let origin = self.origin(None, StreamKind::Bulk);
+            self.opening(StreamKind::Bulk, None);
+            tokio::spawn(bulk::open(bulk.clone(), peer, origin, self.channels.links.clone()));
+        }
+        begins
+    }
+
+    /// No bulk connection can be had.
+    pub(crate) fn no_bulk(&mut self) {
+        self.bulk_attempts = BULK_ATTEMPTS_MAX;
+        self.not_opened(StreamKind::Bulk, None);
+    }
+
+    /// A bulk connection is ready: starts to write.
+    pub(crate) fn opened_bulk(&mut self, origin: Origin, connection: BulkConnection) {
+        let writer = &mut self.writers[index(StreamKind::Bulk)];
+        *writer = match std::mem::replace(writer, Writer::Moving) {
+            Writer::Opening(queue, None) => {
+                let (stop, stopped) = oneshot::channel();
+                let links = self.channels.links.clone();
+                let task = tokio::spawn(bulk::write(connection, origin, queue, links, stopped));
+                Writer::Running { connection: None, stop: Some(stop), task }
+            }
+            other @ (Writer::Idle(_)
+            | Writer::Opening(..)
+            | Writer::Running { .. }
+            | Writer::Moving) => other,
+        };
+    }
+
     /// A stream of `kind` that was being opened on `connection` cannot be had.
-    pub(crate) fn not_opened(&mut self, kind: StreamKind, connection: ConnectionId) {
+    pub(crate) fn not_opened(&mut self, kind: StreamKind, connection: Option<ConnectionId>) {
         let writer = &mut self.writers[index(kind)];
         *writer = match std::mem::replace(writer, Writer::Moving) {
             Writer::Opening(queue, on) if on == connection => Writer::Idle(queue),
@@ -164,6 +210,7 @@ impl Session {
         stream: Stream,
         hello: &[u8],
     ) {
+        let connection = Some(connection);
         let origin = self.origin(connection, kind);
         let writer = &mut self.writers[index(kind)];
         *writer = match std::mem::replace(writer, Writer::Moving) {
@@ -190,9 +237,9 @@ impl Session {
     /// A connection closed: its writers stop and streams being opened on it are given up.
     pub(crate) fn connection_closed(&mut self, closed: ConnectionId) {
         for kind in StreamKind::ALL {
-            self.not_opened(kind, closed);
+            self.not_opened(kind, Some(closed));
             if let Writer::Running { connection, stop, .. } = &mut self.writers[index(kind)]
-                && *connection == closed
+                && *connection == Some(closed)
             {
                 stop.take();
             }
@@ -207,19 +254,47 @@ impl Session {
         stream: Stream,
     ) -> Option<oneshot::Sender<()>> {
         let (release, released) = oneshot::channel();
-        let origin = self.origin(connection, kind);
-        let number = origin.stream;
+        let origin = self.origin(Some(connection), kind);
         let (events, links) = (self.channels.events.clone(), self.channels.links.clone());
-        let task = tokio::spawn(read(stream, origin, released, events, links));
+        let task = tokio::spawn(read(stream, origin.clone(), released, events, links));
+        self.reading(&origin, release, task)
+    }
+
+    /// Reads a bulk connection that the peer opened, instead of the oldest of too many. Returns its
+    /// release if it need not wait.
+    pub(crate) fn accept_bulk(
+        &mut self,
+        connection: BulkConnection,
+    ) -> Option<oneshot::Sender<()>> {
+        let old = |reader: &ReaderTask| reader.connection.is_none();
+        if self.readers.iter().filter(|reader| old(reader)).count() >= BULK_READERS_MAX
+            && let Some(oldest) = self.readers.iter().position(old)
+        {
+            self.readers.remove(oldest).task.abort();
+        }
+        let (release, released) = oneshot::channel();
+        let origin = self.origin(None, StreamKind::Bulk);
+        let (events, links) = (self.channels.events.clone(), self.channels.links.clone());
+        let task = tokio::spawn(bulk::read(connection, origin.clone(), released, events, links));
+        self.reading(&origin, release, task)
+    }
+
+    fn reading(
+        &mut self,
+        origin: &Origin,
+        release: oneshot::Sender<()>,
+        task: JoinHandle<()>,
+    ) -> Option<oneshot::Sender<()>> {
+        let (stream, kind, connection) = (origin.stream, origin.kind, origin.connection);
         let at_once = self.is_up() && kind == StreamKind::Bulk;
         let (now, later) = if at_once { (Some(release), None) } else { (None, Some(release)) };
-        self.readers.push(ReaderTask { stream: number, kind, connection, release: later, task });
+        self.readers.push(ReaderTask { stream, kind, connection, release: later, task });
         now
     }
 
     /// Number of inbound streams of `connection` being read.
     pub(crate) fn readers(&self, connection: ConnectionId) -> usize {
-        let on = |reader: &&ReaderTask| reader.connection == connection;
+        let on = |reader: &&ReaderTask| reader.connection == Some(connection);
         self.readers.iter().filter(on).count()
     }
 
@@ -227,7 +302,7 @@ impl Session {
     /// `connection`, whose hello was checked.
     pub(crate) fn releases(&mut self, connection: ConnectionId) -> Vec<oneshot::Sender<()>> {
         let mine = |reader: &&mut ReaderTask| {
-            reader.kind == StreamKind::Bulk || reader.connection == connection
+            reader.kind == StreamKind::Bulk || reader.connection == Some(connection)
         };
         let readers = self.readers.iter_mut().filter(mine);
         readers.filter_map(|reader| reader.release.take()).collect()

@@ -165,6 +165,13 @@ impl Behaviour {
         connections.iter().min().map(|(_, connection)| *connection)
     }
 
+    /// How [`Behaviour::best`] reaches `peer`.
+    #[must_use]
+    pub fn best_path(&self, peer: PeerId) -> Option<Path> {
+        let connections = self.connections.get(&peer)?;
+        connections.iter().min().map(|(path, _)| *path)
+    }
+
     /// Every connection to `peer`.
     #[must_use]
     pub fn connections(&self, peer: PeerId) -> Vec<ConnectionId> {

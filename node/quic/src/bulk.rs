@@ -15,7 +15,7 @@ use futures::AsyncRead;
 use libp2p_core::Multiaddr;
 use libp2p_core::transport::PortUse;
 use libp2p_identity::PeerId;
-use quinn::{ConnectionError, ReadError, RecvStream, SendStream, WriteError};
+use quinn::{ConnectionError, Endpoint, ReadError, RecvStream, SendStream, WriteError};
 
 use crate::address;
 use crate::config::Purpose;
@@ -45,9 +45,27 @@ impl Bulk {
     pub async fn open(&self, peer: PeerId, address: &Multiaddr) -> Result<BulkConnection, Error> {
         let target = address::parse(address).filter(|(remote, _)| address::can_be_dialled(remote));
         let (remote, _) = target.ok_or(Error::Address)?;
-        let endpoints = Arc::clone(&self.endpoints);
-        let how = (Purpose::Bulk, PortUse::Reuse);
-        let (peer, connection) = dial(endpoints, remote, Some(peer), how).await?;
+        let endpoint = self.endpoints.dialing(remote.ip(), PortUse::Reuse)?;
+        self.dial(peer, (&endpoint, remote)).await
+    }
+
+    /// Opens a connection beside the newest libp2p connection to `peer`: from the same socket to
+    /// where that connection ends now, so through the same NAT mapping.
+    ///
+    /// # Errors
+    /// [`Error::NotConnected`] when there is none, else as [`Bulk::open`].
+    pub async fn open_beside(&self, peer: PeerId) -> Result<BulkConnection, Error> {
+        let (endpoint, remote) = self.endpoints.reach(peer).ok_or(Error::NotConnected)?;
+        self.dial(peer, (&endpoint, remote)).await
+    }
+
+    async fn dial(
+        &self,
+        peer: PeerId,
+        to: (&Endpoint, SocketAddr),
+    ) -> Result<BulkConnection, Error> {
+        let dialled = dial(&self.endpoints.config, to, Some(peer), Purpose::Bulk).await;
+        let (peer, connection) = dialled?;
         Ok(BulkConnection::new(connection, peer))
     }
 

@@ -10,17 +10,17 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use libp2p_core::StreamMuxer;
 use libp2p_core::muxing::StreamMuxerEvent;
-use libp2p_core::transport::PortUse;
 use libp2p_identity::PeerId;
 use quinn::rustls::pki_types::CertificateDer;
-use quinn::{ConnectionError, RecvStream, SendStream, TransportErrorCode, VarInt};
+use quinn::{ConnectionError, Endpoint, RecvStream, SendStream, TransportErrorCode, VarInt};
 use tokio::time::{Instant, timeout_at};
 
 use crate::address;
-use crate::config::Purpose;
-use crate::endpoints::Endpoints;
+use crate::config::{Config, Purpose};
+use crate::endpoints::{Endpoints, Live};
 use crate::error::Error;
 use crate::limits::HANDSHAKE_TIMEOUT;
+use crate::listener::Incomer;
 use crate::substream::Substream;
 
 /// Nothing is wrong: the owner has closed the connection.
@@ -39,16 +39,15 @@ pub(crate) fn identified(connection: &quinn::Connection) -> Result<PeerId, Error
     Ok(certificate.peer_id())
 }
 
-/// Dials `remote`, and refuses any peer but `expected` if one is.
+/// Dials `remote` from `endpoint`, and refuses any peer but `expected` if one is.
 pub(crate) async fn dial(
-    endpoints: Arc<Endpoints>,
-    remote: SocketAddr,
+    config: &Config,
+    (endpoint, remote): (&Endpoint, SocketAddr),
     expected: Option<PeerId>,
-    (purpose, port): (Purpose, PortUse),
+    purpose: Purpose,
 ) -> Result<(PeerId, quinn::Connection), Error> {
     let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
-    let endpoint = endpoints.dialing(remote.ip(), port)?;
-    let (config, verifier) = endpoints.config.client(purpose, expected)?;
+    let (config, verifier) = config.client(purpose, expected)?;
     // quinn wants a name to show; libp2p shows none, so any does.
     let connecting = endpoint.connect_with(config, remote, "libp2p")?;
     let connection = match timeout_at(deadline, connecting).await {
@@ -82,12 +81,13 @@ fn refusal(error: ConnectionError, purpose: Purpose) -> Error {
 
 /// Ends an inbound handshake.
 pub(crate) async fn finish(
-    connecting: quinn::Connecting,
-    deadline: Instant,
+    endpoints: Arc<Endpoints>,
+    incomer: Incomer,
 ) -> Result<(PeerId, Connection), Error> {
+    let Incomer { connecting, endpoint, deadline, .. } = incomer;
     let connection = timeout_at(deadline, connecting).await.map_err(|_| Error::Timeout)??;
     let peer = identified(&connection)?;
-    Ok((peer, Connection::new(connection)))
+    Ok((peer, Connection::new(endpoints.connected(peer, Live { connection, endpoint }))))
 }
 
 /// Both halves of a stream, when there is one.
@@ -95,7 +95,7 @@ type Opening = BoxFuture<'static, Result<(SendStream, RecvStream), ConnectionErr
 
 /// A libp2p connection: QUIC streams are its substreams. Dropping it closes it.
 pub struct Connection {
-    connection: quinn::Connection,
+    live: Arc<Live>,
     remote: SocketAddr,
     inbound: Option<Opening>,
     outbound: Option<Opening>,
@@ -103,9 +103,9 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(connection: quinn::Connection) -> Self {
-        let remote = connection.remote_address();
-        Self { connection, remote, inbound: None, outbound: None, closing: None }
+    pub(crate) fn new(live: Arc<Live>) -> Self {
+        let remote = live.connection.remote_address();
+        Self { live, remote, inbound: None, outbound: None, closing: None }
     }
 }
 
@@ -136,7 +136,7 @@ impl StreamMuxer for Connection {
         context: &mut Context<'_>,
     ) -> Poll<Result<Substream, Error>> {
         let this = self.get_mut();
-        let connection = &this.connection;
+        let connection = &this.live.connection;
         let begin = || {
             let connection = connection.clone();
             async move { connection.accept_bi().await }.boxed()
@@ -149,7 +149,7 @@ impl StreamMuxer for Connection {
         context: &mut Context<'_>,
     ) -> Poll<Result<Substream, Error>> {
         let this = self.get_mut();
-        let connection = &this.connection;
+        let connection = &this.live.connection;
         let begin = || {
             let connection = connection.clone();
             async move { connection.open_bi().await }.boxed()
@@ -159,7 +159,7 @@ impl StreamMuxer for Connection {
 
     fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
         let this = self.get_mut();
-        let connection = &this.connection;
+        let connection = &this.live.connection;
         let closing = this.closing.get_or_insert_with(|| {
             connection.close(CLOSED, &[]);
             let connection = connection.clone();
@@ -175,7 +175,7 @@ impl StreamMuxer for Connection {
     /// Looked at whenever the swarm polls; nothing depends on when.
     fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<StreamMuxerEvent, Error>> {
         let this = self.get_mut();
-        let remote = this.connection.remote_address();
+        let remote = this.live.connection.remote_address();
         if remote == this.remote {
             return Poll::Pending;
         }

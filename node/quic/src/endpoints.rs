@@ -1,11 +1,13 @@
 //! The UDP sockets of this process: one per listening address, and one per family to dial from
 //! when none listens. The swarm's transport and the bulk side share them.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use libp2p_core::transport::{ListenerId, PortUse};
+use libp2p_identity::PeerId;
 use quinn::{Endpoint, TokioRuntime};
 
 use crate::config::Config;
@@ -29,11 +31,20 @@ struct Sockets {
     buffers: Option<Buffers>,
 }
 
+/// A libp2p connection while the swarm has it, and the endpoint it runs on.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) connection: quinn::Connection,
+    pub(crate) endpoint: Endpoint,
+}
+
 /// Every endpoint and what they are made from.
 #[derive(Debug)]
 pub(crate) struct Endpoints {
     pub(crate) config: Config,
     sockets: Mutex<Sockets>,
+    /// By peer, newest last; entries of ended connections go when the next one begins.
+    live: Mutex<BTreeMap<PeerId, Vec<Weak<Live>>>>,
 }
 
 const fn family(ip: IpAddr) -> usize {
@@ -45,7 +56,7 @@ const fn family(ip: IpAddr) -> usize {
 
 impl Endpoints {
     pub(crate) fn new(config: Config) -> Self {
-        Self { config, sockets: Mutex::default() }
+        Self { config, sockets: Mutex::default(), live: Mutex::default() }
     }
 
     fn sockets(&self) -> MutexGuard<'_, Sockets> {
@@ -116,6 +127,26 @@ impl Endpoints {
         let (socket, buffers) = socket::bind(SocketAddr::new(any, 0))?;
         let runtime = Arc::new(TokioRuntime);
         Ok((Endpoint::new(self.config.endpoint.clone(), None, socket, runtime)?, buffers))
+    }
+
+    /// Remembers a libp2p connection to `peer` for as long as its owner keeps it.
+    pub(crate) fn connected(&self, peer: PeerId, live: Live) -> Arc<Live> {
+        let live = Arc::new(live);
+        let mut all = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, connections| {
+            connections.retain(|connection| connection.strong_count() > 0);
+            !connections.is_empty()
+        });
+        all.entry(peer).or_default().push(Arc::downgrade(&live));
+        live
+    }
+
+    /// Where the newest libp2p connection to `peer` ends now, and the endpoint it runs on.
+    pub(crate) fn reach(&self, peer: PeerId) -> Option<(Endpoint, SocketAddr)> {
+        let all = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let live = all.get(&peer)?.iter().rev().filter_map(Weak::upgrade);
+        let mut open = live.filter(|live| live.connection.close_reason().is_none());
+        open.next().map(|live| (live.endpoint.clone(), live.connection.remote_address()))
     }
 
     /// The smallest buffers of the sockets opened so far.

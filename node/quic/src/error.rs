@@ -14,6 +14,9 @@ pub enum Error {
     /// The address is not of the form `/ip4|ip6/…/udp/…/quic-v1`, or has no host or port.
     #[error("no address of QUIC to dial")]
     Address,
+    /// No libp2p connection over QUIC leads to the peer.
+    #[error("no QUIC connection to the peer")]
+    NotConnected,
     /// No TLS configuration for the dial; the machine is out of randomness.
     #[error("prepare the connection")]
     Prepare(#[from] SetUpError),

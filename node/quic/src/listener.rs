@@ -8,7 +8,7 @@ use if_watch::IfEvent;
 use if_watch::tokio::IfWatcher;
 use libp2p_core::transport::ListenerId;
 use quinn::crypto::rustls::HandshakeData;
-use quinn::{Connecting, Incoming};
+use quinn::{Connecting, Endpoint, Incoming};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
@@ -37,6 +37,7 @@ pub(crate) enum Arrival {
 #[derive(Debug)]
 pub(crate) struct Incomer {
     pub(crate) listener: ListenerId,
+    pub(crate) endpoint: Endpoint,
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
     pub(crate) connecting: Connecting,
@@ -65,8 +66,7 @@ async fn accept(listening: &Listening, outlets: &Outlets) {
                 if handshakes.len() >= HANDSHAKES_MAX {
                     incoming.refuse();
                 } else {
-                    let (id, local) = (listening.id, listening.local);
-                    handshakes.spawn(sort(incoming, id, local, outlets.clone()));
+                    handshakes.spawn(sort(incoming, listening.clone(), outlets.clone()));
                 }
             }
             Some(_) = handshakes.join_next() => {}
@@ -75,7 +75,7 @@ async fn accept(listening: &Listening, outlets: &Outlets) {
 }
 
 /// Waits for the other end to name its purpose, and hands the connection on.
-async fn sort(incoming: Incoming, listener: ListenerId, local: SocketAddr, outlets: Outlets) {
+async fn sort(incoming: Incoming, listening: Listening, outlets: Outlets) {
     let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
     let remote = incoming.remote_address();
     let sorted = timeout_at(deadline, async {
@@ -85,7 +85,8 @@ async fn sort(incoming: Incoming, listener: ListenerId, local: SocketAddr, outle
         let name = data.protocol.as_deref().unwrap_or_default();
         match Purpose::of(name) {
             Some(Purpose::Libp2p) => {
-                let incomer = Incomer { listener, local, remote, connecting, deadline };
+                let Listening { id: listener, local, endpoint, .. } = listening;
+                let incomer = Incomer { listener, endpoint, local, remote, connecting, deadline };
                 // A swarm that does not keep up takes no more connections.
                 let _ = outlets.arrivals.try_send(Arrival::Incoming(incomer));
             }

@@ -19,7 +19,7 @@ use crate::address;
 use crate::bulk::{Bulk, BulkConnection};
 use crate::config::{Config, Purpose};
 use crate::connection::{Connection, dial, finish};
-use crate::endpoints::Endpoints;
+use crate::endpoints::{Endpoints, Live};
 use crate::error::{Error, SetUpError};
 use crate::limits::{ARRIVALS_MAX, BULK_ARRIVALS_MAX, HANDSHAKE_TIMEOUT, PUNCHES_MAX};
 use crate::listener::{self, Arrival, Incomer, Outlets};
@@ -89,13 +89,14 @@ impl Transport {
         let (found, came) = oneshot::channel();
         self.punches.insert(remote, found);
         let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
+        let endpoints = Arc::clone(&self.endpoints);
         Ok(Box::pin(async move {
             let incomer = tokio::select! {
                 // The sender is kept until it is used or this future is dropped.
                 incomer = came => incomer.map_err(|_| Error::NoListener)?,
                 error = punch(&listening.socket, remote, deadline) => return Err(error),
             };
-            let (obtained, connection) = finish(incomer.connecting, incomer.deadline).await?;
+            let (obtained, connection) = finish(endpoints, incomer).await?;
             if obtained == peer {
                 Ok((obtained, connection))
             } else {
@@ -114,7 +115,7 @@ impl Transport {
             listener_id: incomer.listener,
             local_addr: address::of(incomer.local),
             send_back_addr: address::of(incomer.remote),
-            upgrade: Box::pin(finish(incomer.connecting, incomer.deadline)),
+            upgrade: Box::pin(finish(Arc::clone(&self.endpoints), incomer)),
         })
     }
 
@@ -196,10 +197,12 @@ impl libp2p_core::Transport for Transport {
             return self.punch(remote, peer).map_err(TransportError::Other);
         }
         let endpoints = Arc::clone(&self.endpoints);
-        let dialing = dial(endpoints, remote, peer, (Purpose::Libp2p, options.port_use));
         Ok(Box::pin(async move {
-            let (peer, connection) = dialing.await?;
-            Ok((peer, Connection::new(connection)))
+            let endpoint = endpoints.dialing(remote.ip(), options.port_use)?;
+            let to = (&endpoint, remote);
+            let dialled = dial(&endpoints.config, to, peer, Purpose::Libp2p).await;
+            let (peer, connection) = dialled?;
+            Ok((peer, Connection::new(endpoints.connected(peer, Live { connection, endpoint }))))
         }))
     }
 

@@ -6,10 +6,13 @@ use dnode_network::Multiaddr;
 use dnode_network::streams::{self, StreamKind};
 use dnode_protocol::frame::{CONTROL_HEADER_BYTES, decode_control, encode_control};
 use dnode_protocol::{Message, PeerId, RunSpec};
+use dnode_quic::{Bulk, BulkConnection};
 use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
+use libp2p::core::muxing::StreamMuxerBox;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{ConnectionId, SwarmEvent};
-use libp2p::{Stream, Swarm, SwarmBuilder, identity};
+use libp2p::{Stream, Swarm, SwarmBuilder, Transport as _, identity};
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::common::{DEADLINE, stock_quic};
@@ -37,6 +40,36 @@ impl Raw {
             .unwrap()
             .build();
         Self { id, swarm, accepted: Vec::new() }
+    }
+
+    /// One that listens, and speaks bulk: the connections it opens, and those opened to it.
+    pub(crate) async fn with_bulk(key: u8) -> (Self, Bulk, mpsc::Receiver<BulkConnection>) {
+        let pair = identity::Keypair::ed25519_from_bytes([key; 32]).unwrap();
+        let id = PeerId::from_libp2p_bytes(&pair.public().to_peer_id().to_bytes()).unwrap();
+        let (transport, bulk, arrivals) = dnode_quic::Transport::new(&pair).unwrap();
+        let transport =
+            transport.map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection))).boxed();
+        let swarm = SwarmBuilder::with_existing_identity(pair)
+            .with_tokio()
+            .with_other_transport(|_| transport)
+            .unwrap()
+            .with_behaviour(|_| streams::Behaviour::default())
+            .unwrap()
+            .build();
+        let mut raw = Self { id, swarm, accepted: Vec::new() };
+        raw.swarm.listen_on("/ip4/127.0.0.1/udp/0/quic-v1".parse().unwrap()).unwrap();
+        raw.until(|event| matches!(event, SwarmEvent::NewListenAddr { .. }).then_some(())).await;
+        (raw, bulk, arrivals)
+    }
+
+    /// Waits until the other end has opened a stream of `kind`.
+    pub(crate) async fn accepted(&mut self, kind: StreamKind) {
+        let found = timeout(DEADLINE, async {
+            while !self.accepted.iter().any(|(accepted, ..)| *accepted == kind) {
+                self.step().await;
+            }
+        });
+        found.await.expect("the stream in time");
     }
 
     async fn step(&mut self) -> SwarmEvent<streams::Event> {

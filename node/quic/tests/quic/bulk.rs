@@ -7,7 +7,7 @@ use futures::AsyncReadExt;
 use libp2p_core::Multiaddr;
 use libp2p_identity::PeerId;
 
-use crate::common::{Node, pattern, soon, stock, with_bulk};
+use crate::common::{Node, connect, pattern, soon, stock, with_bulk};
 
 const LOOPBACK: &str = "/ip4/127.0.0.1/udp/0/quic-v1";
 
@@ -37,6 +37,23 @@ async fn both_ends_know_each_other_and_use_the_listening_ports() {
         format!("/ip4/{}/udp/{}/quic-v1", remote.ip(), remote.port())
     };
     assert_eq!((at(&opened), at(&arrived)), (at_b.to_string(), at_a.to_string()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_end_of_a_libp2p_connection_can_open_one_beside_it() {
+    let ((mut a, bulk_a, mut to_a), (mut b, bulk_b, mut to_b)) = (with_bulk(), with_bulk());
+    let mine = a.listen(LOOPBACK).await;
+    let error = soon(bulk_a.open_beside(b.id)).await.unwrap_err();
+    assert!(matches!(error, Error::NotConnected));
+    let (here, there) = connect(&mut a, &mut b).await;
+    let _from_a = soon(bulk_a.open_beside(b.id)).await.unwrap();
+    let from_b = soon(bulk_b.open_beside(a.id)).await.unwrap();
+    assert_eq!(soon(to_a.recv()).await.unwrap().peer(), b.id);
+    assert_eq!(soon(to_b.recv()).await.unwrap().peer(), a.id);
+    assert!(mine.to_string().contains(&format!("/{}/", from_b.remote_address().port())));
+    drop((here, there));
+    let error = soon(bulk_a.open_beside(b.id)).await.unwrap_err();
+    assert!(matches!(error, Error::NotConnected));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
