@@ -46,9 +46,11 @@ impl Namespaces {
     pub fn make(name: &str, count: usize) -> Result<(Self, Vec<File>), WanError> {
         check_name(name)?;
         check_machine()?;
+        let gate = gate()?;
         let lock = Lock::take(name)?.ok_or_else(|| WanError::InUse(name.to_owned()))?;
         sweep();
         remove_all(name);
+        drop(gate);
         // From here on a drop removes what was made.
         let mut made = Self { name: name.to_owned(), count: 0, _lock: lock };
         let mut devices = Vec::new();
@@ -171,6 +173,16 @@ fn ip(arguments: &[&str], input: &str) -> Result<String, String> {
     Err(said.lines().next().unwrap_or("it said nothing").trim().to_owned())
 }
 
+/// Waits until nobody else takes a name or sweeps: a sweep locks names for a moment.
+fn gate() -> Result<File, WanError> {
+    let fail = |error| WanError::System(format!("lock a file in {LOCKS}"), error);
+    fs::create_dir_all(LOCKS).map_err(fail)?;
+    let path = Path::new(LOCKS).join("gate");
+    let file = File::options().create(true).append(true).open(path).map_err(fail)?;
+    file.lock().map_err(fail)?;
+    Ok(file)
+}
+
 /// Removes the namespaces of every network that nobody has locked.
 fn sweep() {
     let Ok(entries) = fs::read_dir(LOCKS) else { return };
@@ -215,7 +227,6 @@ impl Lock {
     /// Locks the name of a network; `None` when another process or network has it.
     fn take(name: &str) -> Result<Option<Self>, WanError> {
         let fail = |error| WanError::System(format!("lock a file in {LOCKS}"), error);
-        fs::create_dir_all(LOCKS).map_err(fail)?;
         let path = Self::path(name);
         loop {
             let file = File::options().create(true).append(true).open(&path).map_err(fail)?;
