@@ -3,7 +3,7 @@
 use dnode_protocol::{Clock, Heartbeat, Message, PeerId, Phase, Terms};
 
 use crate::gossip::Gossip;
-use crate::membership::Standing;
+use crate::membership::{Member, Standing};
 
 /// The first clock that nobody can have: one commit per microsecond reaches it after nine years.
 const CLOCK_END: u64 = 1 << 48;
@@ -44,15 +44,22 @@ pub(crate) fn names_absurd_clock(message: &Message) -> bool {
 
 impl Gossip {
     /// Neighbours whose replica could be taken over, with their clocks; the doubted one excluded.
+    ///
+    /// Who has finished is one only when nobody trains any more: whoever took over its clock would
+    /// be at the end of the run, and would train no further.
     pub(crate) fn donors(&self) -> impl Iterator<Item = (PeerId, Clock)> + '_ {
         let doubted = self.doubted();
+        let sound = move |(peer, member): &(&PeerId, &Member)| {
+            member.standing != Standing::Suspected
+                && member.phase != Phase::Joining
+                && Some(**peer) != doubted
+        };
+        let trains = |member: &Member| member.phase == Phase::Training && member.clock.is_some();
+        let somebody_trains = self.members.iter().filter(sound).any(|(_, member)| trains(member));
         self.members
             .iter()
-            .filter(move |(peer, member)| {
-                member.standing != Standing::Suspected
-                    && member.phase != Phase::Joining
-                    && Some(**peer) != doubted
-            })
+            .filter(sound)
+            .filter(move |(_, member)| !somebody_trains || trains(member))
             .filter_map(|(peer, member)| Some((*peer, member.clock?)))
     }
 

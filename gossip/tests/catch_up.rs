@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dnode_gossip::testing::{Host, Pair, Toy, ToyRule, numbers, peer};
+use dnode_gossip::testing::{Effect, Host, Pair, Toy, ToyRule, numbers, peer};
 use dnode_gossip::{Config, Event, Input, Start};
 use dnode_protocol::frame::Leg;
 use dnode_protocol::{Clock, ExchangeId, Heartbeat, Message, Phase, Time};
@@ -11,14 +11,12 @@ const SECOND: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(300);
 
 fn heartbeat(clock: u64) -> Message {
+    heartbeat_in(Phase::Training, clock)
+}
+
+fn heartbeat_in(phase: Phase, clock: u64) -> Message {
     let clock = Clock(clock);
-    Message::Heartbeat(Heartbeat {
-        clock,
-        samples: 0,
-        step_micros: 0,
-        batch: 0,
-        phase: Phase::Training,
-    })
+    Message::Heartbeat(Heartbeat { clock, samples: 0, step_micros: 0, batch: 0, phase })
 }
 
 /// Host 1 is 40 commits ahead before the two meet.
@@ -92,6 +90,25 @@ fn the_death_of_the_last_donor_during_adoption_does_not_stop_training_for_ever()
         host.handle(Input::Deadline, now);
     }
     assert!(host.training);
+}
+
+#[test]
+fn a_laggard_takes_over_the_replica_of_one_that_trains_and_not_of_one_that_is_done() {
+    let start = Start { me: peer(0), incarnation: 1, fragments: 4, clock: Clock(0), seed: [0; 32] };
+    for (phase, target) in [(Phase::Training, 40), (Phase::Finished, 90)] {
+        let replica = Toy::new(ToyRule::Exchange, vec![vec![0.0]; 4]);
+        let mut host = Host::new(start, Config::default(), replica, Time::ZERO);
+        host.handle(Input::Wait, Time::ZERO);
+        for (other, phase, clock) in [(1, Phase::Finished, 90), (2, phase, 40)] {
+            let from = peer(other);
+            host.handle(Input::PeerUp { peer: from, incarnation: 1 }, Time::ZERO);
+            let message = heartbeat_in(phase, clock);
+            host.handle(Input::Received { from, message }, Time::ZERO);
+        }
+        host.handle(Input::Begin, Time::ZERO);
+        let started = Effect::Event(Event::CatchUpStarted { target: Clock(target) });
+        assert!(host.take_effects().contains(&started), "{phase:?}");
+    }
 }
 
 #[test]

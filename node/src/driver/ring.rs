@@ -14,6 +14,8 @@ pub(super) struct RingDriver {
     me: PeerId,
     world: usize,
     incarnation: u64,
+    /// Whether more peers than belong to the ring were last seen.
+    crowded: bool,
     /// Previous and next peer, once the ring is complete.
     neighbours: Option<(PeerId, PeerId)>,
     /// The piece that is arriving.
@@ -23,7 +25,7 @@ pub(super) struct RingDriver {
 impl RingDriver {
     pub(super) const fn new(me: PeerId, world: usize, incarnation: u64) -> Self {
         let arriving = RingPiece { sequence: 0, values: Vec::new() };
-        Self { me, world, incarnation, neighbours: None, arriving }
+        Self { me, world, incarnation, crowded: false, neighbours: None, arriving }
     }
 
     /// Forms the ring in the order of the peers' names when all are there; the own place in it.
@@ -35,6 +37,14 @@ impl RingDriver {
         all.sort();
         let rank = all.iter().position(|peer| *peer == self.me)?;
         if all.len() != self.world {
+            if all.len() > self.world && !self.crowded {
+                tracing::warn!(
+                    peers = all.len(),
+                    world = self.world,
+                    "more peers than gossip.world: waiting until the others leave"
+                );
+            }
+            self.crowded = all.len() > self.world;
             return None;
         }
         let peers = all.len();

@@ -37,25 +37,54 @@ const _: () = assert!(COLUMNS >= ENTRIES, "the largest of the columns bound the 
 const _: () = assert!(TOP_K_CHUNK_ELEMENTS == 1 << POSITION_BITS);
 
 pub(super) fn encode(values: &[f32], bytes: &mut [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(simd) = pulp::x86::V4::try_new() {
+        return simd.vectorize(
+            #[inline(always)]
+            || {
+                encode_chunks(
+                    values,
+                    bytes,
+                    #[inline(always)]
+                    |values, least| wide::reached(simd, values, least),
+                );
+            },
+        );
+    }
     vectorized(
         #[inline(always)]
         || {
-            let mut search = Search::new();
-            let (chunks, rest) = values.as_chunks::<TOP_K_CHUNK_ELEMENTS>();
-            // The chunk at the end can take as many bytes as a full one.
-            let (codes, codes_rest) = bytes.split_at_mut(chunks.len() * CHUNK_BYTES);
-            let (codes, _) = codes.as_chunks_mut::<CHUNK_BYTES>();
-            for (values, code) in chunks.iter().zip(codes) {
-                search.encode(values, ENTRIES, code);
-            }
-            if !rest.is_empty() {
-                // Zeros behind all others: they are the last to be taken.
-                let mut chunk = [0.0; TOP_K_CHUNK_ELEMENTS];
-                chunk[..rest.len()].copy_from_slice(rest);
-                search.encode(&chunk, top_k_entries(rest.len()), codes_rest);
-            }
+            encode_chunks(
+                values,
+                bytes,
+                #[inline(always)]
+                |values, least| reached(values, least),
+            );
         },
     );
+}
+
+/// [`encode`] with a way to compare the elements of a word.
+#[inline(always)]
+fn encode_chunks(
+    values: &[f32],
+    bytes: &mut [u8],
+    reached: impl Fn(&[f32; WORD], u32) -> u64 + Copy,
+) {
+    let mut search = Search::new();
+    let (chunks, rest) = values.as_chunks::<TOP_K_CHUNK_ELEMENTS>();
+    // The chunk at the end can take as many bytes as a full one.
+    let (codes, codes_rest) = bytes.split_at_mut(chunks.len() * CHUNK_BYTES);
+    let (codes, _) = codes.as_chunks_mut::<CHUNK_BYTES>();
+    for (values, code) in chunks.iter().zip(codes) {
+        search.encode(values, ENTRIES, code, reached);
+    }
+    if !rest.is_empty() {
+        // Zeros behind all others: they are the last to be taken.
+        let mut chunk = [0.0; TOP_K_CHUNK_ELEMENTS];
+        chunk[..rest.len()].copy_from_slice(rest);
+        search.encode(&chunk, top_k_entries(rest.len()), codes_rest, reached);
+    }
 }
 
 pub(super) fn decode(bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
@@ -156,9 +185,15 @@ impl Search {
     }
 
     #[inline(always)]
-    fn encode(&mut self, values: &[f32; TOP_K_CHUNK_ELEMENTS], wanted: usize, bytes: &mut [u8]) {
+    fn encode(
+        &mut self,
+        values: &[f32; TOP_K_CHUNK_ELEMENTS],
+        wanted: usize,
+        bytes: &mut [u8],
+        reached: impl Fn(&[f32; WORD], u32) -> u64,
+    ) {
         let bounds = bounds(values, wanted);
-        let candidates = self.collect(values, bounds.0);
+        let candidates = self.collect(values, bounds.0, reached);
         let mut chosen = [0_u16; 2 * ENTRIES];
         self.choose(candidates, bounds, wanted, &mut chosen);
         let mut numbers = [0.0; ENTRIES];
@@ -186,7 +221,12 @@ impl Search {
 
     /// Collects the elements of at least this magnitude, in order; how many there are.
     #[inline(always)]
-    fn collect(&mut self, values: &[f32; TOP_K_CHUNK_ELEMENTS], least: u32) -> usize {
+    fn collect(
+        &mut self,
+        values: &[f32; TOP_K_CHUNK_ELEMENTS],
+        least: u32,
+        reached: impl Fn(&[f32; WORD], u32) -> u64,
+    ) -> usize {
         let mut found = 0;
         let (rows, _) = values.as_chunks::<WORD>();
         for (row, values) in rows.iter().enumerate() {
@@ -263,17 +303,24 @@ fn bounds(values: &[f32; TOP_K_CHUNK_ELEMENTS], wanted: usize) -> (u32, u32) {
 #[inline(always)]
 fn search(magnitudes: &[u32], wanted: usize, slack: u32, least: u32, most: u32) -> u32 {
     let (mut reached, mut missed) = (least, most + 1);
+    // How many reach each; where the wanted number is between them is guessed by their ratio, and
+    // every other time the middle is taken, so that no shape of numbers takes long.
+    let mut counts = (magnitudes.len() as f32, 0.0);
+    let mut halve = false;
     while missed - reached > 1 {
-        let middle = reached.midpoint(missed);
-        let more = count(magnitudes, middle).checked_sub(wanted as u32);
-        match more {
+        let part = if halve { 0.5 } else { (counts.0 - wanted as f32) / (counts.0 - counts.1) };
+        halve = !halve;
+        let step = (part * (missed - reached) as f32) as u32;
+        let middle = reached + step.clamp(1, missed - reached - 1);
+        let found = count(magnitudes, middle);
+        match found.checked_sub(wanted as u32) {
             Some(more) => {
-                reached = middle;
+                (reached, counts.0) = (middle, found as f32);
                 if more <= slack {
                     break;
                 }
             }
-            None => missed = middle,
+            None => (missed, counts.1) = (middle, found as f32),
         }
     }
     reached
@@ -308,4 +355,66 @@ fn reached(values: &[f32; WORD], least: u32) -> u64 {
         word |= (u64::from_le_bytes(octet).wrapping_mul(GATHER) >> 56) << (8 * index);
     }
     word
+}
+
+/// [`reached`] where the processor makes bits of comparisons by itself.
+#[cfg(target_arch = "x86_64")]
+mod wide {
+    use pulp::x86::V4;
+
+    use super::{LANES, WORD};
+
+    #[inline(always)]
+    pub(super) fn reached(simd: V4, values: &[f32; WORD], least: u32) -> u64 {
+        let unit = simd.avx512f;
+        let magnitude = unit._mm512_set1_epi32(i32::MAX);
+        let least = unit._mm512_set1_epi32(least.cast_signed());
+        let (rows, _) = values.as_chunks::<LANES>();
+        let mut word = 0;
+        for (index, row) in rows.iter().enumerate() {
+            let bits = unit._mm512_and_si512(pulp::cast(*row), magnitude);
+            word |= u64::from(unit._mm512_cmpge_epu32_mask(bits, least)) << (index * LANES);
+        }
+        word
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ways_to_compare_a_word_agree() {
+        let mut values = [0.0_f32; WORD];
+        for (index, value) in values.iter_mut().enumerate() {
+            *value = ((index * 37 % WORD) as f32 - 31.5) * 0.1;
+        }
+        (values[3], values[7], values[60]) = (f32::NAN, f32::NEG_INFINITY, -0.0);
+        for least in [1, 0.5_f32.to_bits(), 2.05_f32.to_bits(), f32::INFINITY.to_bits(), 1 << 31] {
+            let plain = reached(&values, least);
+            let ones = values.iter().filter(|value| magnitude_bits(**value) >= least);
+            assert_eq!(plain.count_ones() as usize, ones.count());
+            #[cfg(target_arch = "x86_64")]
+            if let Some(simd) = pulp::x86::V4::try_new() {
+                assert_eq!(wide::reached(simd, &values, least), plain, "{least:x}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_search_finds_the_last_magnitude_that_enough_reach_in_any_shape_of_numbers() {
+        let shapes: [fn(u32) -> u32; 4] =
+            [|i| i + 1, |i| 1 << (i % 31), |i| 0x3f80_0000 + (i * i) % 4099, |_| 77];
+        for shape in shapes {
+            let magnitudes: Vec<u32> = (0..128).map(shape).collect();
+            let mut sorted = magnitudes.clone();
+            sorted.sort_unstable_by(|a, b| b.cmp(a));
+            for wanted in [1, 2, 63, 64, 127, 128] {
+                let found = search(&magnitudes, wanted, 0, sorted[127], sorted[0]);
+                let reach = |least| magnitudes.iter().filter(|m| **m >= least).count();
+                let exact = reach(found) == wanted;
+                assert!(exact || found == sorted[wanted - 1], "{wanted}: {found}");
+            }
+        }
+    }
 }
