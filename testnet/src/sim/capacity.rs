@@ -7,14 +7,32 @@ use dnode_protocol::Time;
 use dnode_protocol::frame::{TENSOR_HEADER_BYTES, control_bytes};
 use dnode_protocol::limits::TENSOR_PAYLOAD_BYTES_MAX;
 
+/// How long bytes take on one direction of a peer's line.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rate {
+    /// Microseconds per byte; 0 without limit.
+    micros_per_byte: f64,
+}
+
+impl Rate {
+    /// How long `bytes` take.
+    pub(super) fn time(self, bytes: u64) -> Duration {
+        if self.micros_per_byte <= 0.0 {
+            return Duration::ZERO;
+        }
+        // At most one hour: a scenario that asks for more has no use for the result.
+        let micros = (self.micros_per_byte * bytes as f64).min(3.6e9);
+        Duration::from_micros(micros as u64)
+    }
+}
+
 /// One direction of a peer's line.
 ///
 /// Tensors wait for each other. Control messages overtake them and wait for each other only; the
 /// time that they take is added to that of the tensor under way.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Line {
-    /// Microseconds per byte; 0 without limit.
-    micros_per_byte: f64,
+    pub(super) rate: Rate,
     bulk_free: Time,
     control_free: Time,
 }
@@ -23,35 +41,25 @@ impl Line {
     /// A line of this many bits per second; 0 for no limit.
     pub(super) fn new(bits_per_second: f64) -> Self {
         let micros_per_byte = if bits_per_second > 0.0 { 8e6 / bits_per_second } else { 0.0 };
-        Self { micros_per_byte, ..Self::default() }
+        Self { rate: Rate { micros_per_byte }, ..Self::default() }
     }
 
     /// The same line with nothing under way.
     pub(super) fn idle(self) -> Self {
-        Self { micros_per_byte: self.micros_per_byte, ..Self::default() }
-    }
-
-    /// How long `bytes` take on it.
-    pub(super) fn time(&self, bytes: u64) -> Duration {
-        if self.micros_per_byte <= 0.0 {
-            return Duration::ZERO;
-        }
-        // At most one hour: a scenario that asks for more has no use for the result.
-        let micros = (self.micros_per_byte * bytes as f64).min(3.6e9);
-        Duration::from_micros(micros as u64)
+        Self { rate: self.rate, ..Self::default() }
     }
 
     /// Queues a tensor of `bytes` whose first byte is there at `head`, and returns when its last
     /// byte has passed.
     pub(super) fn bulk(&mut self, bytes: u64, head: Time) -> Time {
-        let end = self.bulk_free.max(head) + self.time(bytes);
+        let end = self.bulk_free.max(head) + self.rate.time(bytes);
         self.bulk_free = end;
         end
     }
 
     /// Queues a control message of `bytes` now, and returns when it has passed.
     pub(super) fn control(&mut self, bytes: u64, now: Time) -> Time {
-        let time = self.time(bytes);
+        let time = self.rate.time(bytes);
         if time.is_zero() {
             return now;
         }

@@ -54,7 +54,9 @@ impl World {
             return;
         }
         let edge = u32::try_from(self.edges.len()).unwrap_or(u32::MAX);
-        self.edges.push(Edge::new(a.min(b), a.max(b)));
+        let ends = [a.min(b), a.max(b)];
+        let downlinks = ends.map(|peer| self.peers[peer as usize].downlink.rate);
+        self.edges.push(Edge::new(ends, downlinks));
         for (peer, other) in [(a, b), (b, a)] {
             let edges = &mut self.peers[peer as usize].edges;
             edges.push((other, edge));
@@ -147,9 +149,8 @@ impl World {
         let delay = self.scenario.link.draw_delay(&mut self.rng);
         let edge = &mut self.edges[index as usize];
         let generation = edge.generation;
-        let [to, from] = [toward, 1 - toward].map(|end| edge.ends[end] as usize);
         let mut arrival = sent + delay;
-        let downlink = &self.peers[to].downlink;
+        let (from, downlink) = (edge.ends[1 - toward], edge.downlinks[toward]);
         if lane == Lane::Control {
             arrival = arrival + downlink.time(bytes);
         }
@@ -158,9 +159,9 @@ impl World {
         }
         let edge = index;
         let happening = if lane == Lane::Bulk && !downlink.time(bytes).is_zero() {
-            let first = arrival.as_micros().saturating_sub(
-                u64::try_from(self.peers[from].uplink.time(bytes).as_micros()).unwrap_or(u64::MAX),
-            );
+            let uplink = self.peers[from as usize].uplink.rate;
+            let time = u64::try_from(uplink.time(bytes).as_micros()).unwrap_or(u64::MAX);
+            let first = arrival.as_micros().saturating_sub(time);
             let head = Time::from_micros(first).max(self.now);
             Happening::Land { edge, toward, generation, payload, bytes, head }
         } else {

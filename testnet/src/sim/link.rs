@@ -7,6 +7,7 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
 
+use super::capacity::Rate;
 use super::spread::Spread;
 use super::text::duration;
 
@@ -95,13 +96,17 @@ pub(super) struct Edge {
     /// Newest clock of the other end that has reached each end, and in which life of the other.
     pub(super) heard: [Option<Clock>; 2],
     pub(super) heard_life: [u64; 2],
+    /// The downlink of each end: kept here too, because most messages are sent long before their
+    /// receiver is looked at.
+    pub(super) downlinks: [Rate; 2],
     last_arrival: [[Time; 2]; 2],
 }
 
 impl Edge {
-    pub(super) const fn new(a: u32, b: u32) -> Self {
+    pub(super) const fn new(ends: [u32; 2], downlinks: [Rate; 2]) -> Self {
         Self {
-            ends: [a, b],
+            ends,
+            downlinks,
             generation: 0,
             up: [false; 2],
             cut: [false; 2],
@@ -147,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_lane_keeps_its_order_and_the_other_may_overtake() {
-        let mut edge = Edge::new(0, 1);
+        let mut edge = Edge::new([0, 1], [Rate::default(); 2]);
         let late = Time::from_millis(9);
         assert_eq!(edge.in_order(1, Lane::Control, late), late);
         assert_eq!(edge.in_order(1, Lane::Control, Time::from_millis(3)), late);

@@ -108,6 +108,12 @@ impl Queue {
         Some((time, self.slots[slot as usize].take()?))
     }
 
+    /// What happens next, as far as the present bucket tells: at most `count`, in order.
+    pub(super) fn ahead(&self, count: usize) -> impl ExactSizeIterator<Item = Option<&Happening>> {
+        let slots = self.present.iter().rev().take(count).map(|(_, _, slot)| *slot as usize);
+        slots.map(|slot| self.slots[slot].as_ref())
+    }
+
     fn place(&mut self, key: Key) {
         let bucket = bucket_of(key.0);
         if bucket <= self.bucket {

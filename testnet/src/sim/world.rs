@@ -1,5 +1,6 @@
 //! The world: all peers, all links, one heap of events, one virtual clock, one source of chance.
 
+use std::hint::black_box;
 use std::time::Duration;
 
 use dnode_gossip::testing::Effect;
@@ -24,6 +25,9 @@ use super::trace::Trace;
 
 /// Worlds of at most this many peers get the expensive checks.
 const SMALL: u32 = 32;
+
+/// Events whose peers are fetched from memory together.
+const AHEAD: usize = 16;
 
 /// Exchanges of one initiator that are booked: all that can still be applied, and in small worlds
 /// many more.
@@ -70,6 +74,8 @@ pub struct World {
     properties: Vec<Box<dyn Property>>,
     /// Reused memory.
     effects: Vec<Effect>,
+    /// Events of which the peers have been fetched.
+    fetched: usize,
     pub(super) seed: u64,
 }
 
@@ -118,6 +124,7 @@ impl World {
             },
             learning,
             effects: Vec::new(),
+            fetched: 0,
             seed,
             rng: ChaCha8Rng::from_rng(&mut rng),
             sizes: scenario.sizes(),
@@ -251,7 +258,43 @@ impl World {
         }
     }
 
+    /// Looks at what the next events are about.
+    ///
+    /// The peers of a large world fit no cache. Memory answers many questions in the time of one, if
+    /// they are asked together: first for the events, then for edges, peers and their neighbours.
+    fn fetch_ahead(&mut self) {
+        let (mut peers, mut count) = ([0; AHEAD], 0);
+        for what in self.queue.ahead(AHEAD) {
+            black_box(what.is_some());
+        }
+        for what in self.queue.ahead(AHEAD).flatten() {
+            if let Some(peer) = self.subject(what) {
+                peers[count] = peer;
+                count += 1;
+            }
+        }
+        let hosts = || {
+            let peers = peers[..count].iter().map(|peer| &self.peers[*peer as usize]);
+            peers.filter_map(|peer| peer.host.as_ref())
+        };
+        for peer in &peers[..count] {
+            let sim = &self.peers[*peer as usize];
+            black_box((sim.paused_until, sim.wake_at, sim.counts.received, sim.uplink));
+        }
+        for host in hosts() {
+            black_box((host.clock, host.core.poll_deadline()));
+        }
+        for host in hosts() {
+            black_box(host.core.staleness());
+        }
+        self.fetched = self.queue.ahead(AHEAD).len();
+    }
+
     fn step(&mut self) {
+        if self.fetched == 0 && self.scenario.peers > SMALL {
+            self.fetch_ahead();
+        }
+        self.fetched = self.fetched.saturating_sub(1);
         let Some((time, what)) = self.queue.pop() else {
             return;
         };
