@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use dnode_protocol::frame::Codec;
+use serde::{Deserialize, Serialize};
 
 use crate::{Balance, Pace, Schedule};
 
@@ -25,7 +26,8 @@ pub enum Mixing {
 }
 
 /// What is done about staleness before a bound is reached, and at the bound.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Policy {
     /// Exchanges between clocks that are apart weigh less; a commit waits at a bound for at most the
     /// gate time, then the laggard no longer counts.
@@ -39,7 +41,8 @@ pub enum Policy {
 }
 
 /// What the two ends of an exchange weigh against each other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Weighting {
     /// The same. Progress grows with the number of steps, so every sample counts once.
     #[default]

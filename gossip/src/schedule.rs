@@ -1,11 +1,14 @@
 //! Partner schedules: whose turn it is, as a pure function of rank, number of peers and round.
 
+use serde::{Deserialize, Serialize};
+
 /// How a partner is chosen among the live neighbours.
 ///
 /// Ranks are positions in the sorted list of the live peers that this peer knows, itself included,
 /// so a schedule needs no agreement and follows every join and leave. Peers whose views differ
 /// draw different ranks; a partner that is busy or not eligible is replaced by a random one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Schedule {
     /// The one with the older news of two drawn at random (power of two choices). Contracts the
     /// squared consensus distance by `1 − n/(2(n−1))` a round (Boyd et al. 2006).

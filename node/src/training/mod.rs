@@ -1,6 +1,5 @@
 //! The training thread: it owns the replica; everything else talks to it through two queues.
 
-mod pace;
 mod ring;
 mod steps;
 #[cfg(test)]
@@ -17,7 +16,7 @@ use dnode_protocol::{Clock, ExchangeId, FragmentId, Origin, RunSpec};
 use dnode_trainer::{Encoded, Evaluation, Reading, Replica, SKETCH_LEN, TrainError};
 use tokio::sync::mpsc;
 
-pub(crate) use pace::MICRO_STEPS;
+pub(crate) use dnode_gossip::MICRO_STEPS;
 pub(crate) use ring::{RingPiece, RingPlace};
 
 /// Commands that wait for the thread. The core bounds what is open, and of a permission only the

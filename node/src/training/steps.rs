@@ -6,20 +6,17 @@ mod together;
 use std::sync::mpsc as blocking;
 use std::time::{Duration, Instant};
 
+use dnode_gossip::{MICRO_STEPS, Stride};
 use dnode_protocol::Clock;
 use dnode_trainer::checkpoint::{self, Checkpoint};
 use dnode_trainer::{Evaluation, Replica, SKETCH_LEN, StepId, StepReport, TrainError};
 use tokio::sync::mpsc;
 
-use super::pace::{MICRO_STEPS, Pace};
 use super::ring::{Ring, RingPiece};
 use super::{
     Command, Commits, Ending, Permission, Plan, Position, Progress, Report, Shared, StepPace,
 };
 
-/// A held commit lets the trainer stretch the round to this many times its length before it
-/// waits (algorithms §4, ladder rung 3: `H_max = 4·H_ref`).
-const STRETCH_MAX: u64 = 4;
 /// Weight of the newest step in the moving average of the step time.
 const STEP_TIME_GAIN: f64 = 0.1;
 
@@ -51,7 +48,7 @@ impl From<TrainError> for End {
 struct Training {
     replica: Replica,
     plan: Plan,
-    pace: Pace,
+    stride: Stride,
     /// Samples per local step.
     batch: u32,
     at: Position,
@@ -93,7 +90,7 @@ impl Window {
 pub(super) fn train(replica: Replica, plan: Plan, at: Position, queues: Queues) {
     let mut training = Training {
         replica,
-        pace: Pace::new(plan.local_steps, plan.mix_every),
+        stride: Stride::new(plan.local_steps, plan.mix_every),
         batch: plan.batch,
         since_round: at.step.checked_rem(plan.mix_every).unwrap_or(0),
         plan,
@@ -151,7 +148,7 @@ impl Training {
 
     fn must_hold(&self) -> bool {
         self.plan.commits == Commits::Alone
-            && self.since_commit >= STRETCH_MAX * self.pace.local_steps()
+            && self.since_commit >= self.stride.longest()
             && self.at.clock >= self.limit
     }
 
@@ -170,7 +167,7 @@ impl Training {
         let gain = if first { 1.0 } else { STEP_TIME_GAIN };
         self.step_seconds += gain * (seconds - self.step_seconds);
         self.at.step += 1;
-        self.at.micro_steps = self.at.micro_steps.saturating_add(self.pace.advance());
+        self.at.micro_steps = self.at.micro_steps.saturating_add(self.stride.advance());
         self.at.samples += report.samples;
         self.since_commit += 1;
         self.since_round += 1;
@@ -196,7 +193,7 @@ impl Training {
 
     /// Whether a round of exchanges is due after this step.
     fn round_due(&mut self) -> bool {
-        let every = self.pace.mix_every();
+        let every = self.stride.mix_every();
         let due = every > 0 && self.since_round >= every;
         self.since_round = if due { 0 } else { self.since_round };
         due
@@ -216,7 +213,7 @@ impl Training {
     /// beyond the stretched length: a network slower than the trainer makes commits rarer instead
     /// of piling up exchanges (backpressure, design: averaging), and never stops a step.
     fn commit_when_due(&mut self) -> Result<(), End> {
-        let local_steps = self.pace.local_steps();
+        let local_steps = self.stride.local_steps();
         if self.since_commit < local_steps {
             return Ok(());
         }
@@ -225,7 +222,7 @@ impl Training {
             Commits::Together => return self.commit_together(),
             Commits::Alone => {}
         }
-        let put_off = self.round_open && self.since_commit < STRETCH_MAX * local_steps;
+        let put_off = self.round_open && self.since_commit < self.stride.longest();
         if put_off || self.at.clock >= self.limit {
             return Ok(());
         }
@@ -298,7 +295,7 @@ impl Training {
         };
         (self.limit, self.peers) = (limit, peers);
         if let Some(load) = load {
-            self.pace.set(load.local_steps);
+            self.stride.set(load.local_steps);
             self.set_batch(load.batch);
         }
         if allowed && !self.allowed {
@@ -324,7 +321,7 @@ impl Training {
     fn adopt_clock(&mut self, clock: Clock) {
         self.at.clock = self.at.clock.max(clock);
         let end = self.plan.steps.saturating_mul(MICRO_STEPS);
-        let reached = self.pace.position(clock).min(end);
+        let reached = self.stride.position(clock).min(end);
         self.at.micro_steps = self.at.micro_steps.max(reached);
         self.since_commit = 0;
         self.since_round = 0;

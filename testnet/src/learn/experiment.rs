@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use dnode_gossip::{Policy, Schedule};
 use dnode_protocol::frame::Codec;
 use dnode_trainer::{DataConfig, ModelConfig, OptimizerConfig, OptimizerKind};
 use serde::Deserialize;
@@ -108,34 +109,6 @@ pub enum Rule {
     Epidemic,
 }
 
-/// How partners are chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Partners {
-    /// At random.
-    #[default]
-    Random,
-    /// `1, 2, 4, …` places further.
-    Exponential,
-    /// The next on the ring.
-    Ring,
-    /// The quickest to reach.
-    Nearest,
-}
-
-/// What is done about a peer that lags.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Staleness {
-    /// It weighs less; at a bound it is waited for for the gate time.
-    #[default]
-    DownWeight,
-    /// It is waited for.
-    Block,
-    /// It is left out at once.
-    Drop,
-}
-
 /// One way to average.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -164,7 +137,7 @@ pub struct Arm {
     pub error_feedback: bool,
     /// How partners are chosen.
     #[serde(default)]
-    pub schedule: Partners,
+    pub schedule: Schedule,
     /// Peers that each fragment is pushed to in a round.
     #[serde(default = "one")]
     pub fanout: usize,
@@ -176,7 +149,7 @@ pub struct Arm {
     pub balance: bool,
     /// What is done about a peer that lags.
     #[serde(default)]
-    pub staleness: Staleness,
+    pub staleness: Policy,
     /// Another peak learning rate of the optimizer than the experiment's.
     pub learning_rate: Option<f32>,
 }

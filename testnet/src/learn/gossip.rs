@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use dnode_gossip::testing::{Bytes, Replica};
-use dnode_gossip::{Balance, Config, Mixing, Pace, Policy, Schedule};
+use dnode_gossip::{Balance, Config, Mixing, Pace};
 use dnode_protocol::Time;
 use dnode_protocol::frame::TENSOR_HEADER_BYTES;
 use dnode_protocol::limits::TENSOR_PAYLOAD_BYTES_MAX;
 
-use super::experiment::{Arm, Experiment, ExperimentError, Partners, Rule, Staleness};
+use super::experiment::{Arm, Experiment, ExperimentError, Rule};
 use super::outcome::{Outcome, Point, Quality};
 use super::replica::{ModelReplica, payload_bytes};
 use super::swarm::{Evaluator, replica};
@@ -51,24 +51,13 @@ pub(super) fn config(experiment: &Experiment, arm: &Arm) -> Config {
         Rule::PushSum | Rule::Epidemic => Mixing::Push { fanout: arm.fanout },
         Rule::DeltaSet => Mixing::Set,
     };
-    let schedule = match arm.schedule {
-        Partners::Random => Schedule::Random,
-        Partners::Exponential => Schedule::Exponential,
-        Partners::Ring => Schedule::Ring,
-        Partners::Nearest => Schedule::Nearest,
-    };
-    let policy = match arm.staleness {
-        Staleness::DownWeight => Policy::DownWeight,
-        Staleness::Block => Policy::Block,
-        Staleness::Drop => Policy::Drop,
-    };
     let batch = u32::try_from(experiment.run.batch).unwrap_or(u32::MAX);
     let balance = if arm.balance { Balance::Steps } else { Balance::Off };
     let local_steps = arm.local_steps;
     Config {
         mixing,
-        schedule,
-        policy,
+        schedule: arm.schedule,
+        policy: arm.staleness,
         codecs: arm.codec().into_iter().collect(),
         pace: Pace { local_steps, batch, balance, global_batch: 0 },
         ..Config::default()

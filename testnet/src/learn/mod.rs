@@ -13,9 +13,7 @@ mod swarm;
 mod sync;
 mod table;
 
-pub use experiment::{
-    Arm, Evaluate, Experiment, ExperimentError, Partners, Rule, Run, Staleness, Timing,
-};
+pub use experiment::{Arm, Evaluate, Experiment, ExperimentError, Rule, Run, Timing};
 pub use outcome::{Outcome, Point, Quality};
 pub use table::table;
 

@@ -5,16 +5,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use dnode_gossip::testing::{Bytes, Replica};
-use dnode_gossip::{Event, Input};
+use dnode_gossip::{Event, Input, MICRO_STEPS, Stride};
 use dnode_protocol::Clock;
 
 use super::world::World;
-
-/// A held commit, or one put off by an open round, lets a trainer go on to this many times its local
-/// steps, as in the product.
-const STRETCH_MAX: u64 = 4;
-/// Positions are counted in millionths of a step.
-const MICRO_STEPS: u64 = 1_000_000;
 
 /// Where replicas of real models come from.
 pub trait Fleet: std::fmt::Debug {
@@ -96,10 +90,7 @@ pub(super) struct Course {
     index: u64,
     /// Position in the run, millionths of a step.
     micro_steps: u64,
-    /// What does not yet make a whole millionth.
-    carried: u64,
-    /// Local steps per commit in force, 0 before the first.
-    local_steps: u64,
+    stride: Stride,
     since_commit: u64,
     since_round: u64,
     /// Whether a step is under way.
@@ -109,29 +100,28 @@ pub(super) struct Course {
 }
 
 impl Course {
+    /// Where a peer begins.
+    pub(super) fn new(learning: &Learning) -> Self {
+        Self { stride: Stride::new(learning.local_steps, learning.mix_every), ..Self::default() }
+    }
+
     const fn position(&self) -> u64 {
         self.micro_steps / MICRO_STEPS
     }
 
-    /// A step is done: a commit's steps carry the position by the run's local steps, whatever their
-    /// number.
-    fn advance(&mut self, reference: u64) {
-        let length = reference * MICRO_STEPS;
-        self.carried += length % self.local_steps;
-        self.micro_steps += length / self.local_steps + self.carried / self.local_steps;
-        self.carried %= self.local_steps;
+    /// A step is done.
+    fn advance(&mut self) {
+        self.micro_steps += self.stride.advance();
         (self.index, self.since_commit) = (self.index + 1, self.since_commit + 1);
         self.since_round += 1;
     }
 
     /// Takes note of the pace and of a clock that was adopted from a donor.
     fn follow(&mut self, local_steps: u64, clock: Clock, learning: &Learning) {
-        if local_steps != self.local_steps {
-            (self.local_steps, self.carried) = (local_steps.max(1), 0);
-        }
+        self.stride.set(local_steps);
         if clock != self.clock {
-            let reached = clock.0.saturating_mul(learning.local_steps).min(learning.steps);
-            self.micro_steps = self.micro_steps.max(reached * MICRO_STEPS);
+            let reached = self.stride.position(clock).min(learning.steps * MICRO_STEPS);
+            self.micro_steps = self.micro_steps.max(reached);
             (self.since_commit, self.since_round, self.clock) = (0, 0, clock);
         }
     }
@@ -184,13 +174,13 @@ impl World {
             if let Err(broken) = host.replica.train(course.index, course.position()) {
                 learning.seen.broken.get_or_insert(broken);
             }
-            course.advance(learning.local_steps);
+            course.advance();
             sim.counts.steps += 1;
         }
         let ended = course.position() >= learning.steps;
-        let longest = STRETCH_MAX * course.local_steps;
+        let (local_steps, longest) = (course.stride.local_steps(), course.stride.longest());
         let must = ended && course.since_commit > 0 || course.since_commit >= longest;
-        let due = must || course.since_commit >= course.local_steps && !sim.round_open;
+        let due = must || course.since_commit >= local_steps && !sim.round_open;
         if due && host.training {
             if host.clock < host.limit {
                 host.commit_after(0.0, step_time, now);
@@ -210,8 +200,7 @@ impl World {
             sim.blocked = true;
             return;
         }
-        let every = learning.mix_every * course.local_steps / learning.local_steps;
-        if course.since_round >= every.max(1) {
+        if course.since_round >= course.stride.mix_every() {
             course.since_round = 0;
             if !sim.round_open {
                 sim.round_open = true;

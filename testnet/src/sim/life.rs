@@ -65,7 +65,7 @@ impl World {
         (sim.leaving, sim.finished, sim.round_open) = (false, false, false);
         (sim.held_since, sim.rounds_done_seen, sim.ticking) = (None, 0, false);
         sim.said = None;
-        sim.course = Course::default();
+        sim.course = self.learning.as_ref().map(Course::new).unwrap_or_default();
         (sim.uplink, sim.downlink) = (sim.uplink.idle(), sim.downlink.idle());
         self.observe(&Moment::Joined { peer });
         let first = self.first_round(peer).mul_f64(self.rng.random());

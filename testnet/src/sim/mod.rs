@@ -34,7 +34,7 @@ pub mod world;
 
 pub use defect::Defect;
 pub use learn::{Fleet, Learning, Seen};
-pub use rules::{Code, Lateness, Partners, Rule, RuleSettings, Weights};
+pub use rules::{Rule, RuleSettings};
 pub use run::{RunError, Summary, run};
 pub use scenario::{Scenario, ScenarioError};
 pub use spread::{Class, Spread};

@@ -149,7 +149,9 @@ fn random_spread(rng: &mut ChaCha8Rng, ratio: f64, sigma: f64) -> Spread {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rules::{Lateness, Partners, Rule, Weights};
+    use dnode_gossip::{Policy, Schedule, Weighting};
+
+    use super::super::rules::Rule;
     use super::*;
 
     #[test]
@@ -172,11 +174,11 @@ mod tests {
             ("crashes", share(|s| s.faults.crashes > 0.0)),
             ("epidemic", share(|s| s.rule.kind == Rule::Epidemic)),
             ("push-sum", share(|s| s.rule.kind == Rule::PushSum)),
-            ("ring", share(|s| s.rule.schedule == Partners::Ring)),
-            ("drop", share(|s| s.rule.policy == Lateness::Drop)),
-            ("block", share(|s| s.rule.policy == Lateness::Block)),
+            ("ring", share(|s| s.rule.schedule == Schedule::Ring)),
+            ("drop", share(|s| s.rule.policy == Policy::Drop)),
+            ("block", share(|s| s.rule.policy == Policy::Block)),
             ("codes", share(|s| s.rule.codecs.len() > 1)),
-            ("samples", share(|s| s.rule.weighting == Weights::Samples)),
+            ("samples", share(|s| s.rule.weighting == Weighting::Samples)),
             ("loss", share(|s| s.link.loss > 0.0)),
         ] {
             assert!((15..185).contains(&count), "{what}: {count} of 200");

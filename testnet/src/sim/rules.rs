@@ -7,6 +7,8 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
 
+use super::text::codecs;
+
 /// Most samples per step of a simulated peer when samples weigh.
 const BATCH_MAX: u32 = 8;
 
@@ -25,71 +27,9 @@ pub enum Rule {
     DeltaSet,
 }
 
-/// How partners are chosen; see [`Schedule`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Partners {
-    /// [`Schedule::Random`].
-    #[default]
-    Random,
-    /// [`Schedule::Exponential`].
-    Exponential,
-    /// [`Schedule::Ring`].
-    Ring,
-    /// [`Schedule::Nearest`].
-    Nearest,
-}
-
-/// What is done about staleness; see [`Policy`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Lateness {
-    /// [`Policy::DownWeight`].
-    #[default]
-    DownWeight,
-    /// [`Policy::Block`].
-    Block,
-    /// [`Policy::Drop`].
-    Drop,
-}
-
-/// What two ends weigh; see [`Weighting`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Weights {
-    /// [`Weighting::Equal`].
-    #[default]
-    Equal,
-    /// [`Weighting::Samples`]; peers draw how many samples a step of theirs has.
-    Samples,
-}
-
-/// A code of differences; the toy replica sends all its digits whatever the code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Code {
-    /// [`Codec::F32`].
-    F32,
-    /// [`Codec::Bf16`].
-    Bf16,
-    /// [`Codec::Int8`].
-    Int8,
-    /// [`Codec::Int4`].
-    Int4,
-}
-
-impl Code {
-    const ALL: [Self; 4] = [Self::F32, Self::Bf16, Self::Int8, Self::Int4];
-
-    const fn codec(self) -> Codec {
-        match self {
-            Self::F32 => Codec::F32,
-            Self::Bf16 => Codec::Bf16,
-            Self::Int8 => Codec::Int8,
-            Self::Int4 => Codec::Int4,
-        }
-    }
-}
+/// Codes that random schedules draw from, finest first; the toy replica sends all its digits
+/// whatever the code.
+const CODECS: [Codec; 4] = [Codec::F32, Codec::Bf16, Codec::Int8, Codec::Int4];
 
 /// The `[rule]` section of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -100,13 +40,14 @@ pub struct RuleSettings {
     /// Peers that each fragment is pushed to in a round, 1 to 64; rules epidemic and push-sum.
     pub fanout: usize,
     /// How partners are chosen.
-    pub schedule: Partners,
+    pub schedule: Schedule,
     /// What is done about staleness.
-    pub policy: Lateness,
+    pub policy: Policy,
     /// Codes that the run allows, finest first.
-    pub codecs: Vec<Code>,
+    #[serde(with = "codecs")]
+    pub codecs: Vec<Codec>,
     /// What two ends weigh.
-    pub weighting: Weights,
+    pub weighting: Weighting,
 }
 
 impl Default for RuleSettings {
@@ -114,10 +55,10 @@ impl Default for RuleSettings {
         Self {
             kind: Rule::default(),
             fanout: 1,
-            schedule: Partners::default(),
-            policy: Lateness::default(),
-            codecs: vec![Code::F32],
-            weighting: Weights::default(),
+            schedule: Schedule::default(),
+            policy: Policy::default(),
+            codecs: vec![Codec::F32],
+            weighting: Weighting::default(),
         }
     }
 }
@@ -131,15 +72,14 @@ impl RuleSettings {
         let kind = kinds[rng.random_range(0..6_usize).saturating_sub(3)];
         let fanout = rng.random_range(1..4);
         let schedules =
-            [Partners::Random, Partners::Exponential, Partners::Ring, Partners::Nearest];
+            [Schedule::Random, Schedule::Exponential, Schedule::Ring, Schedule::Nearest];
         let schedule = schedules[rng.random_range(0..4)];
-        let policies =
-            [Lateness::DownWeight, Lateness::Drop, Lateness::DownWeight, Lateness::Block];
+        let policies = [Policy::DownWeight, Policy::Drop, Policy::DownWeight, Policy::Block];
         let most = if kind == Rule::Exchange { 4 } else { 2 };
         let policy = policies[rng.random_range(0..4) % most];
-        let codecs = Code::ALL[rng.random_range(0..4)..].to_vec();
+        let codecs = CODECS[rng.random_range(0..4)..].to_vec();
         let codecs = if rng.random_bool(0.5) { vec![codecs[0]] } else { codecs };
-        let weighting = if rng.random_bool(0.3) { Weights::Samples } else { Weights::Equal };
+        let weighting = if rng.random_bool(0.3) { Weighting::Samples } else { Weighting::Equal };
         Self { kind, fanout, schedule, policy, codecs, weighting }
     }
 
@@ -152,22 +92,10 @@ impl RuleSettings {
                 Rule::Epidemic | Rule::PushSum => Mixing::Push { fanout },
                 Rule::DeltaSet => Mixing::Set,
             },
-            schedule: match self.schedule {
-                Partners::Random => Schedule::Random,
-                Partners::Exponential => Schedule::Exponential,
-                Partners::Ring => Schedule::Ring,
-                Partners::Nearest => Schedule::Nearest,
-            },
-            policy: match self.policy {
-                Lateness::DownWeight => Policy::DownWeight,
-                Lateness::Block => Policy::Block,
-                Lateness::Drop => Policy::Drop,
-            },
-            codecs: self.codecs.iter().map(|code| code.codec()).collect(),
-            weighting: match self.weighting {
-                Weights::Equal => Weighting::Equal,
-                Weights::Samples => Weighting::Samples,
-            },
+            schedule: self.schedule,
+            policy: self.policy,
+            codecs: self.codecs.clone(),
+            weighting: self.weighting,
             ..config
         }
     }
@@ -185,8 +113,8 @@ impl RuleSettings {
     /// Samples in a step of the next peer.
     pub(super) fn draw_batch(&self, rng: &mut ChaCha8Rng) -> u32 {
         match self.weighting {
-            Weights::Equal => 1,
-            Weights::Samples => rng.random_range(1..=BATCH_MAX),
+            Weighting::Equal => 1,
+            Weighting::Samples => rng.random_range(1..=BATCH_MAX),
         }
     }
 }

@@ -271,10 +271,16 @@ mod tests {
             at = "4s"
             kind = "crash"
             peer = 2
+            [rule]
+            schedule = "nearest"
+            policy = "down-weight"
+            codecs = ["int8", "int4"]
         "#;
         let scenario = Scenario::parse(text).unwrap();
         assert_eq!((scenario.peers, scenario.script.len()), (5, 1));
         assert_eq!(scenario.link.delay, Duration::from_millis(3));
+        assert_eq!(scenario.rule.schedule, dnode_gossip::Schedule::Nearest);
+        assert_eq!(scenario.rule.codecs.len(), 2);
         assert_eq!(scenario.width, Scenario::default().width);
     }
 
@@ -285,6 +291,7 @@ mod tests {
             ("peers = 0", "peers must be 1 to 1000000"),
             ("[link]\nloss = 2.0", "link.loss must be 0 to 1"),
             ("round_time = \"fast\"", "\"fast\" is no duration"),
+            ("[rule]\ncodecs = [\"int3\"]", "one of f32, bf16"),
             ("[gossip]\nprogress_gap = 0", "progress_gap is 0, must be 1 to 1000"),
             ("peers = 2\n[[script]]\nat = \"1s\"\nkind = \"crash\"\npeer = 2", "script must be"),
         ] {

@@ -1,4 +1,4 @@
-//! Durations of scenario files as text: `"1500ms"`, `"2min"`.
+//! Values of scenario files as text: durations like `"1500ms"`, codes by their names.
 
 /// For `#[serde(with = "duration")]`.
 pub(crate) mod duration {
@@ -12,5 +12,18 @@ pub(crate) mod duration {
         let text = String::deserialize(deserializer)?;
         humantime::parse_duration(&text)
             .map_err(|error| D::Error::custom(format!("\"{text}\" is no duration: {error}")))
+    }
+}
+
+/// For `#[serde(with = "codecs")]`.
+pub(super) mod codecs {
+    use dnode_protocol::frame::Codec;
+    use serde::{Deserialize, Deserializer, de::Error};
+
+    pub(in crate::sim) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<Codec>, D::Error> {
+        let names = Vec::<String>::deserialize(deserializer)?;
+        names.iter().map(|name| name.parse().map_err(D::Error::custom)).collect()
     }
 }

@@ -1,18 +1,22 @@
-//! Where the swarm stands in the run, and how many local steps a peer does per commit.
+//! How far a local step carries a peer in the run, whatever its number of local steps per commit.
 
 use dnode_protocol::Clock;
 
 /// Positions are counted in millionths of a step of `run.steps`.
-pub(crate) const MICRO_STEPS: u64 = 1_000_000;
+pub const MICRO_STEPS: u64 = 1_000_000;
 /// Most local steps per commit, as for `gossip.local_steps`; keeps products within 64 bits.
 const LOCAL_STEPS_MAX: u64 = 1_000_000;
+
+/// A commit that is held, or put off by an open round, lets the trainer go on to this many times its
+/// local steps before it waits (algorithms §4, ladder rung 3: `H_max = 4·H_ref`).
+const STRETCH_MAX: u64 = 4;
 
 /// How many local steps make a commit of this peer, and how far each carries the position.
 ///
 /// A commit advances the position by the run's H, however many local steps this peer does for it:
 /// positions of peers with equal clocks are equal, so that they train at one learning rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pace {
+pub struct Stride {
     /// Local steps per commit of a peer of mean speed: the run's H.
     reference: u64,
     /// Local steps per commit of this peer, `H_i`.
@@ -23,14 +27,24 @@ pub(crate) struct Pace {
     carried: u64,
 }
 
-impl Pace {
-    pub(crate) fn new(local_steps: u64, mix_every: u64) -> Self {
+impl Default for Stride {
+    /// One local step per commit and no rounds.
+    fn default() -> Self {
+        Self::new(1, 0)
+    }
+}
+
+impl Stride {
+    /// The stride of a peer of mean speed, which does the run's `local_steps` per commit and has a
+    /// round of exchanges every `mix_every` of them.
+    #[must_use]
+    pub fn new(local_steps: u64, mix_every: u64) -> Self {
         let reference = local_steps.clamp(1, LOCAL_STEPS_MAX);
         Self { reference, now: reference, mix_every, carried: 0 }
     }
 
     /// This peer does so many local steps per commit from now on.
-    pub(crate) fn set(&mut self, local_steps: u64) {
+    pub fn set(&mut self, local_steps: u64) {
         let now = local_steps.clamp(1, LOCAL_STEPS_MAX);
         if now != self.now {
             (self.now, self.carried) = (now, 0);
@@ -38,12 +52,20 @@ impl Pace {
     }
 
     /// Local steps per commit.
-    pub(crate) const fn local_steps(&self) -> u64 {
+    #[must_use]
+    pub const fn local_steps(&self) -> u64 {
         self.now
     }
 
+    /// Local steps after the last commit at which the trainer waits for the next one.
+    #[must_use]
+    pub const fn longest(&self) -> u64 {
+        STRETCH_MAX * self.now
+    }
+
     /// Local steps per exchange round, in the same ratio to commits as the run's; 0 is never.
-    pub(crate) fn mix_every(&self) -> u64 {
+    #[must_use]
+    pub fn mix_every(&self) -> u64 {
         if self.mix_every == 0 {
             return 0;
         }
@@ -54,7 +76,7 @@ impl Pace {
 
     /// How far one local step carries the position, micro-steps; `now` of them make exactly
     /// `reference` steps.
-    pub(crate) fn advance(&mut self) -> u64 {
+    pub fn advance(&mut self) -> u64 {
         let length = self.reference * MICRO_STEPS;
         self.carried += length % self.now;
         let carry = self.carried / self.now;
@@ -63,7 +85,8 @@ impl Pace {
     }
 
     /// The position that belongs to a clock, micro-steps.
-    pub(crate) const fn position(&self, clock: Clock) -> u64 {
+    #[must_use]
+    pub const fn position(&self, clock: Clock) -> u64 {
         clock.0.saturating_mul(self.reference).saturating_mul(MICRO_STEPS)
     }
 }
@@ -72,25 +95,25 @@ impl Pace {
 mod tests {
     use super::*;
 
-    fn after(pace: &mut Pace, steps: u64) -> u64 {
-        (0..steps).map(|_| pace.advance()).sum()
+    fn after(stride: &mut Stride, steps: u64) -> u64 {
+        (0..steps).map(|_| stride.advance()).sum()
     }
 
     #[test]
     fn at_the_runs_pace_a_local_step_is_a_step_of_the_run() {
-        let mut pace = Pace::new(25, 10);
-        assert_eq!((pace.local_steps(), pace.mix_every()), (25, 10));
-        assert_eq!(after(&mut pace, 7), 7 * MICRO_STEPS);
-        assert_eq!(pace.position(Clock(3)), 75 * MICRO_STEPS);
+        let mut stride = Stride::new(25, 10);
+        assert_eq!((stride.local_steps(), stride.mix_every()), (25, 10));
+        assert_eq!(after(&mut stride, 7), 7 * MICRO_STEPS);
+        assert_eq!(stride.position(Clock(3)), 75 * MICRO_STEPS);
     }
 
     #[test]
     fn a_commit_is_as_long_for_every_pace() {
         for local_steps in [1, 2, 3, 7, 24, 25, 26, 99, 1000] {
-            let mut pace = Pace::new(25, 25);
-            pace.set(local_steps);
+            let mut stride = Stride::new(25, 25);
+            stride.set(local_steps);
             for commits in 1..=3_u64 {
-                let position = after(&mut pace, local_steps);
+                let position = after(&mut stride, local_steps);
                 assert_eq!(position, 25 * MICRO_STEPS, "{local_steps}, commit {commits}");
             }
         }
@@ -101,19 +124,19 @@ mod tests {
         for (mix_every, local_steps, want) in
             [(25, 50, 50), (25, 5, 5), (10, 50, 20), (10, 1, 1), (50, 5, 10), (0, 5, 0)]
         {
-            let mut pace = Pace::new(25, mix_every);
-            pace.set(local_steps);
-            assert_eq!(pace.mix_every(), want, "{mix_every} {local_steps}");
+            let mut stride = Stride::new(25, mix_every);
+            stride.set(local_steps);
+            assert_eq!(stride.mix_every(), want, "{mix_every} {local_steps}");
         }
     }
 
     #[test]
     fn absurd_paces_are_bounded_and_nothing_overflows() {
-        let mut pace = Pace::new(u64::MAX, u64::MAX);
-        pace.set(u64::MAX);
-        assert_eq!((pace.local_steps(), pace.advance()), (LOCAL_STEPS_MAX, MICRO_STEPS));
-        pace.set(0);
-        assert_eq!((pace.local_steps(), pace.mix_every()), (1, u64::MAX / LOCAL_STEPS_MAX));
-        assert_eq!(pace.position(Clock(u64::MAX)), u64::MAX);
+        let mut stride = Stride::new(u64::MAX, u64::MAX);
+        stride.set(u64::MAX);
+        assert_eq!((stride.local_steps(), stride.advance()), (LOCAL_STEPS_MAX, MICRO_STEPS));
+        stride.set(0);
+        assert_eq!((stride.local_steps(), stride.mix_every()), (1, u64::MAX / LOCAL_STEPS_MAX));
+        assert_eq!(stride.position(Clock(u64::MAX)), u64::MAX);
     }
 }
