@@ -55,6 +55,12 @@ pub struct Join {
     /// Peers to wait for before training [network.require_peers].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub require_peers: Option<String>,
+    /// Most kB/s sent to all peers together; 0 is no bound [network.max_upload].
+    #[arg(long, value_name = "KB/S", allow_negative_numbers = true)]
+    pub max_upload: Option<String>,
+    /// Most kB/s taken from all peers together; 0 is no bound [network.max_download].
+    #[arg(long, value_name = "KB/S", allow_negative_numbers = true)]
+    pub max_download: Option<String>,
     /// Address to listen on; several may be given [network.listen].
     #[arg(long, value_name = "MULTIADDR", num_args = 1..)]
     pub listen: Vec<String>,
@@ -113,6 +119,8 @@ impl Join {
         let single = [
             ("node.data_dir", &self.data_dir, "--data-dir"),
             ("network.require_peers", &self.require_peers, "--require-peers"),
+            ("network.max_upload", &self.max_upload, "--max-upload"),
+            ("network.max_download", &self.max_download, "--max-download"),
             ("model.kind", &self.model, "--model"),
             ("data.kind", &self.data, "--data"),
             ("data.path", &self.data_path, "--data-path"),

@@ -337,6 +337,8 @@ fn network_config(
     made.bootstrap = parse(&network.bootstrap)?;
     made.mdns = network.mdns;
     made.peers_max = network.peers_max;
+    made.upload_max = network.max_upload.saturating_mul(1000);
+    made.download_max = network.max_download.saturating_mul(1000);
     made.peers_target = made.peers_target.min(network.peers_max);
     Ok(made)
 }

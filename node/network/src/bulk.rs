@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use crate::event::NetworkEvent;
 use crate::limits::{BULK_OPEN_MAX, BULK_STREAMS};
 use crate::link::{LinkEvent, Origin, Outgoing, ReaderEnd, frames, tensor};
+use crate::rate::{PIECE_BYTES, pass};
 use crate::service::{Service, from_libp2p};
 use crate::streams::StreamKind;
 
@@ -87,6 +88,7 @@ async fn write_all(
     queue: &mut mpsc::Receiver<Outgoing>,
 ) -> io::Result<()> {
     let mut streams: Vec<BulkSend> = Vec::with_capacity(BULK_STREAMS);
+    let upload = origin.rates.upload.as_ref();
     let mut turn = 0;
     loop {
         let outgoing = tokio::select! {
@@ -104,7 +106,12 @@ async fn write_all(
                 streams.push(connection.open().await?);
             }
             streams[turn].write(Bytes::copy_from_slice(&head)).await?;
-            streams[turn].write(whole.slice_ref(slice)).await?;
+            for piece in
+                slice.chunks(if upload.is_some() { PIECE_BYTES } else { slice.len().max(1) })
+            {
+                pass(upload, piece.len()).await;
+                streams[turn].write(whole.slice_ref(piece)).await?;
+            }
             origin.traffic.iter().for_each(|t| t.add_sent(head.len() + slice.len()));
             turn = (turn + 1) % BULK_STREAMS;
         }

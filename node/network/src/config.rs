@@ -26,6 +26,11 @@ pub struct NetworkConfig {
     pub incarnation: u64,
     /// Most peers connected at the same time, 1 to 4096.
     pub peers_max: usize,
+    /// Most bytes of tensors sent to all peers together, per second; 0 is no bound. Packets add five
+    /// percent to it.
+    pub upload_max: u64,
+    /// Most bytes of tensors taken from all peers together, per second; 0 is no bound.
+    pub download_max: u64,
     /// Peers to seek actively, at most `peers_max`; the rest is room for those that dial us.
     pub peers_target: usize,
 }
@@ -42,6 +47,8 @@ impl NetworkConfig {
             run,
             incarnation,
             peers_max: 32,
+            upload_max: 0,
+            download_max: 0,
             peers_target: 16,
         }
     }
@@ -59,6 +66,8 @@ impl fmt::Debug for NetworkConfig {
             .field("incarnation", &self.incarnation)
             .field("peers_max", &self.peers_max)
             .field("peers_target", &self.peers_target)
+            .field("upload_max", &self.upload_max)
+            .field("download_max", &self.download_max)
             .finish()
     }
 }

@@ -24,6 +24,7 @@ mod handle;
 pub mod limits;
 mod link;
 mod ping;
+mod rate;
 mod service;
 mod session;
 pub mod streams;
@@ -67,7 +68,9 @@ impl Network {
         let (commands, command_queue) = mpsc::channel(limits::COMMANDS_MAX);
         let (links, link_queue) = mpsc::channel(limits::LINK_EVENTS_MAX);
         let shared: Arc<handle::Shared> = Arc::default();
-        let channels = session::Channels { events, links, total: Arc::clone(&shared.total) };
+        let rates = Arc::new(rate::Rates::new(config.upload_max, config.download_max));
+        let total = Arc::clone(&shared.total);
+        let channels = session::Channels { events, links, total, rates };
         let parts =
             service::Parts { swarm, bulk, me, hello, shared: Arc::clone(&shared), channels };
         let service = service::Service::new(config, parts);

@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::event::{NetworkEvent, OffenceKind};
 use crate::handle::Traffic;
+use crate::rate::{PIECE_BYTES, Rates, pass};
 use crate::streams::StreamKind;
 
 /// Something to write.
@@ -40,6 +41,8 @@ pub(crate) struct Origin {
     pub(crate) stream: u64,
     /// Of the peer, and of all peers.
     pub(crate) traffic: [Arc<Traffic>; 2],
+    /// Bounds of tensors, of all peers.
+    pub(crate) rates: Arc<Rates>,
 }
 
 /// How a writer begins and is stopped.
@@ -121,7 +124,10 @@ async fn write_all(
             Outgoing::Tensor(header, payload) => {
                 for frame in frames(header, &payload) {
                     stream.write_all(&frame.0).await?;
-                    stream.write_all(frame.1).await?;
+                    for piece in frame.1.chunks(PIECE_BYTES) {
+                        pass(origin.rates.upload.as_ref(), piece.len()).await;
+                        stream.write_all(piece).await?;
+                    }
                     sent(frame.0.len() + frame.1.len());
                 }
             }
@@ -262,7 +268,10 @@ pub(crate) async fn tensor<S: AsyncRead + Unpin>(
     }
     let (header, checksum) = TensorHeader::decode(&bytes).map_err(offence)?;
     let mut payload = vec![0; header.payload_bytes()];
-    fill(stream, &mut payload).await?;
+    for piece in payload.chunks_mut(PIECE_BYTES) {
+        pass(origin.rates.download.as_ref(), piece.len()).await;
+        fill(stream, piece).await?;
+    }
     checksum.verify(&payload).map_err(offence)?;
     origin.count(bytes.len() + payload.len());
     let from = origin.peer;

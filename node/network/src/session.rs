@@ -17,6 +17,7 @@ use crate::limits::{
     BULK_ATTEMPTS_MAX, BULK_QUEUE_MAX, BULK_READERS_MAX, CONTROL_QUEUE_MAX, HELLO_TIMEOUT,
 };
 use crate::link::{LinkEvent, Origin, Outgoing, Start, read, write};
+use crate::rate::Rates;
 use crate::streams::StreamKind;
 
 /// How far a session is.
@@ -63,6 +64,7 @@ pub(crate) struct Channels {
     pub(crate) events: mpsc::Sender<NetworkEvent>,
     pub(crate) links: mpsc::Sender<LinkEvent>,
     pub(crate) total: Arc<Traffic>,
+    pub(crate) rates: Arc<Rates>,
 }
 
 /// One peer that a connection exists to.
@@ -143,6 +145,7 @@ impl Session {
             connection,
             kind,
             traffic: [Arc::clone(&self.traffic), Arc::clone(&self.channels.total)],
+            rates: Arc::clone(&self.channels.rates),
         }
     }
 

@@ -65,6 +65,10 @@ async fn accept(listening: &Listening, outlets: &Outlets) {
                 let Some(incoming) = incoming else { return };
                 if handshakes.len() >= HANDSHAKES_MAX {
                     incoming.refuse();
+                } else if handshakes.len() >= HANDSHAKES_MAX / 2 && incoming.may_retry() {
+                    // Who invents its address never answers this (RFC 9000 §8.1.2), and takes no
+                    // place among the handshakes. It may be retried, so it is no error.
+                    let _ = incoming.retry();
                 } else {
                     handshakes.spawn(sort(incoming, listening.clone(), outlets.clone()));
                 }

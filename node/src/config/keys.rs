@@ -14,6 +14,8 @@ const STEPS_MAX: i64 = 1_000_000_000_000;
 /// Most peers of an all-reduce, the synchronous baseline: a ring of more could have more pieces on
 /// the way to one peer than its queue holds.
 const WORLD_MAX: i64 = 8;
+/// Most kB/s that a bound of the network may name: 100 GB/s.
+const RATE_MAX: i64 = 100_000_000;
 /// Most addresses in one list.
 const ADDRESSES_MAX: usize = 64;
 /// The averaging rules.
@@ -314,6 +316,8 @@ pub const KEYS: &[Key] = &[
     key("network.mdns", Kind::Flag, "true", "", "find peers on the local network"),
     key("network.peers_max", Kind::Integer(1, LIMITS.1), "32", "peers", "most connected peers"),
     key("network.require_peers", Kind::Integer(0, LIMITS.1), "0", "peers", "peers to wait for before training"),
+    key("network.max_upload", Kind::Integer(0, RATE_MAX), "0", "kB/s", "most that is sent to all peers together; 0 is no bound"),
+    key("network.max_download", Kind::Integer(0, RATE_MAX), "0", "kB/s", "most that is taken from all peers together; 0 is no bound"),
     key("node.data_dir", Kind::Path, "\"dnode-data\"", "", "folder of identity, checkpoints and metrics"),
     key("node.checkpoint_every", Kind::Integer(0, STEPS_MAX), "0", "steps", "steps between checkpoints; 0 is only at the end"),
     key("node.evaluate_every", Kind::Integer(0, STEPS_MAX), "500", "steps", "steps between evaluations; 0 is only at the end"),

@@ -200,6 +200,10 @@ pub struct Network {
     pub peers_max: usize,
     /// Peers to wait for before training.
     pub require_peers: usize,
+    /// Most kB/s of tensors sent; 0 is no bound.
+    pub max_upload: u64,
+    /// Most kB/s of tensors taken; 0 is no bound.
+    pub max_download: u64,
 }
 
 /// Form of the log.
