@@ -28,6 +28,7 @@ impl Gossip {
         }
         let clock = terms.clock;
         self.heard_clock(from, clock);
+        self.heard_wait(from, fragment, &terms.information);
         if self.answered.contains_key(&exchange) {
             return self.proposed_again(from, exchange, now);
         }

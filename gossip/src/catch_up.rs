@@ -23,6 +23,8 @@ pub(crate) struct CatchUp {
     clock: Option<Clock>,
     /// When to ask again for what waits.
     pub(crate) retry_at: Time,
+    /// Whether nobody is to wait for this peer meanwhile: its clock is far behind.
+    pub(crate) joining: bool,
 }
 
 /// A snapshot that is being read for a joiner.
@@ -74,6 +76,12 @@ impl Gossip {
 
     /// Has the replica replaced by its neighbours'.
     pub(crate) fn begin_catch_up(&mut self, now: Time) {
+        self.begin_replacing((0..self.fragments).rev().map(FragmentId).collect(), true, now);
+    }
+
+    /// Has these fragments replaced by the neighbours'; `joining` is whether nobody is to wait for
+    /// this peer meanwhile.
+    pub(crate) fn begin_replacing(&mut self, waiting: Vec<FragmentId>, joining: bool, now: Time) {
         if self.catch_up.is_some() || self.waiting || self.leaving {
             return;
         }
@@ -82,9 +90,8 @@ impl Gossip {
         };
         self.drop_fetches();
         self.withdraw_unaccepted(now);
-        let waiting = (0..self.fragments).rev().map(FragmentId).collect();
         self.catch_up =
-            Some(CatchUp { waiting, open: BTreeMap::new(), clock: None, retry_at: now });
+            Some(CatchUp { waiting, open: BTreeMap::new(), clock: None, retry_at: now, joining });
         self.round.clear();
         self.end_round_when_empty();
         self.output(Output::Training { allowed: false });
@@ -106,18 +113,35 @@ impl Gossip {
             .map(|(peer, _)| peer)
             .collect();
         let retry_at = now + self.config.heartbeat;
-        while let Some(catch_up) = self.catch_up.as_mut() {
-            catch_up.retry_at = retry_at;
-            if catch_up.open.len() >= PULLS_OPEN_MAX || donors.is_empty() {
-                return;
-            }
-            let free = |fragment: &FragmentId| !self.leases.contains_key(fragment);
-            let Some(index) = catch_up.waiting.iter().rposition(free) else {
-                return;
+        while let Some(catch_up) = self.catch_up.as_ref() {
+            let free = |fragment: &FragmentId| {
+                !self.leases.contains_key(fragment) && !self.is_adding(*fragment)
             };
-            let fragment = catch_up.waiting.remove(index);
-            let donor = donors[self.rng.random_range(0..donors.len())];
-            self.pull(fragment, donor, now);
+            let full = catch_up.open.len() >= PULLS_OPEN_MAX || donors.is_empty();
+            let index = catch_up.waiting.iter().rposition(free).filter(|_| !full);
+            if let Some(catch_up) = self.catch_up.as_mut() {
+                catch_up.retry_at = retry_at;
+                let Some(index) = index else { break };
+                let fragment = catch_up.waiting.remove(index);
+                self.pull_from_one_of(&donors, fragment, now);
+            }
+        }
+        self.finish_when_replaced(now);
+    }
+
+    /// Asks one of `donors`. Where replicas are sums of contributions it must be one whose fragment
+    /// takes precedence; without any the own fragment stays.
+    fn pull_from_one_of(&mut self, donors: &[PeerId], fragment: FragmentId, now: Time) {
+        let preceding;
+        let donors = if self.config.mixing == Mixing::Set {
+            preceding = self.donors_of(fragment, now);
+            &preceding
+        } else {
+            donors
+        };
+        let index = self.rng.random_range(0..donors.len().max(1));
+        if let Some(donor) = donors.get(index) {
+            self.pull(fragment, *donor, now);
         }
     }
 
@@ -154,13 +178,14 @@ impl Gossip {
         from: PeerId,
         exchange: ExchangeId,
         (clock, information, versions): (Clock, Information, Versions),
+        now: Time,
     ) {
         self.heard_clock(from, clock);
         if let Some(pull) = self.open_pull(from, exchange) {
             // Said twice, it may be about a later reading than the numbers that are here.
             pull.announced.get_or_insert((information, versions));
         }
-        self.adopt_when_announced(exchange);
+        self.adopt_when_announced(exchange, now);
     }
 
     /// Whether `exchange` is one of our pulls; asks somebody else later.
@@ -172,7 +197,13 @@ impl Gossip {
         true
     }
 
-    pub(crate) fn snapshot_received(&mut self, from: PeerId, exchange: ExchangeId, clock: Clock) {
+    pub(crate) fn snapshot_received(
+        &mut self,
+        from: PeerId,
+        exchange: ExchangeId,
+        clock: Clock,
+        now: Time,
+    ) {
         let heard = self.heard_of(&from);
         let Some(pull) = self.open_pull(from, exchange).filter(|pull| pull.adopting.is_none())
         else {
@@ -181,23 +212,41 @@ impl Gossip {
         // What it never told anybody but in this tensor does not count.
         let seen = clock.min(heard);
         pull.arrived.get_or_insert(seen);
-        self.adopt_when_announced(exchange);
+        self.adopt_when_announced(exchange, now);
     }
 
     /// Takes the snapshot over. One that is a sum of contributions waits until its donor has said
     /// which: a replica that does not know what it contains would add it again.
-    fn adopt_when_announced(&mut self, exchange: ExchangeId) {
+    fn adopt_when_announced(&mut self, exchange: ExchangeId, now: Time) {
         let needed = self.config.mixing == Mixing::Set;
-        let open = self.catch_up.as_mut().map(|catch_up| &mut catch_up.open);
-        let Some(pull) = open.and_then(|open| open.get_mut(&exchange.sequence)) else {
+        let open = self.catch_up.as_ref().map(|catch_up| &catch_up.open);
+        let Some(pull) = open.and_then(|open| open.get(&exchange.sequence)) else {
             return;
         };
         if pull.adopting.is_some() || pull.arrived.is_none() || needed && pull.announced.is_none() {
             return;
         }
+        let versions = pull.announced.as_ref().map(|(_, versions)| versions);
+        if needed && versions.is_some_and(|theirs| !self.takes_precedence(pull.fragment, theirs)) {
+            return self.keep_own(exchange, now);
+        }
+        let open = self.catch_up.as_mut().map(|catch_up| &mut catch_up.open);
+        let Some(pull) = open.and_then(|open| open.get_mut(&exchange.sequence)) else {
+            return;
+        };
         pull.adopting = pull.arrived;
         let fragment = pull.fragment;
         self.work(Work::Adopt { exchange, fragment });
+    }
+
+    /// The snapshot does not take precedence after all.
+    fn keep_own(&mut self, exchange: ExchangeId, now: Time) {
+        let open = self.catch_up.as_mut().map(|catch_up| &mut catch_up.open);
+        if let Some(pull) = open.and_then(|open| open.remove(&exchange.sequence)) {
+            self.release(pull.fragment, exchange);
+            self.output(Output::Forget { exchange });
+        }
+        self.pull_waiting(now);
     }
 
     pub(crate) fn adopted(&mut self, exchange: ExchangeId, now: Time) {
@@ -209,17 +258,18 @@ impl Gossip {
         };
         let Some(clock) = pull.adopting else { return };
         catch_up.clock = Some(catch_up.clock.map_or(clock, |least| least.min(clock)));
-        let done = catch_up.open.is_empty() && catch_up.waiting.is_empty();
-        let reached = catch_up.clock;
         let (information, versions) = pull.announced.unwrap_or_default();
         self.contain(pull.fragment, &information);
         self.adopt_versions(pull.fragment, &versions);
         self.release(pull.fragment, exchange);
         self.output(Output::Forget { exchange });
-        if let Some(clock) = reached.filter(|_| done) {
-            self.finish_catch_up(clock, now);
-        } else {
-            self.pull_waiting(now);
+        self.pull_waiting(now);
+    }
+
+    fn finish_when_replaced(&mut self, now: Time) {
+        let done = |catch_up: &&CatchUp| catch_up.open.is_empty() && catch_up.waiting.is_empty();
+        if let Some(catch_up) = self.catch_up.as_ref().filter(done) {
+            self.finish_catch_up(catch_up.clock.unwrap_or(self.clock), now);
         }
     }
 
@@ -243,7 +293,7 @@ impl Gossip {
 
     /// Trains on, once every fragment contains the own contributions again.
     fn resume(&mut self, now: Time) {
-        self.resume_authorship();
+        self.resume_authorship(now);
         self.resuming = true;
         self.fetch_missing(now);
         self.train_when_whole();
@@ -343,7 +393,9 @@ impl Gossip {
         if served || self.serving.contains_key(&exchange) {
             return;
         }
-        if self.serving.len() >= self.config.pulls_max || self.catch_up.is_some() || self.leaving {
+        // A replica in the middle of being replaced is none, but of sums every fragment is one.
+        let replaced = self.catch_up.is_some() && self.config.mixing != Mixing::Set;
+        if self.serving.len() >= self.config.pulls_max || replaced || self.leaving {
             return self.send(from, Message::Busy { exchange }, now);
         }
         self.serving.insert(exchange, Serving { joiner: from, fragment, wanted: true });

@@ -5,11 +5,11 @@
 //! their neighbours what they have; who lacks something asks one that has it. Loss and duplication
 //! change nothing: what is lacking is asked for again, what is contained is never added twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dnode_protocol::limits::INFORMATION_MAX;
+use dnode_protocol::limits::VERSIONS_MAX;
 use dnode_protocol::{
     Clock, ExchangeId, FragmentId, Message, Origin, PeerId, Phase, Time, Versions,
 };
@@ -24,6 +24,8 @@ use crate::{ContributionId, Event, Failure, Mixing, Offence, Output, RefusedMix,
 const KEPT_MAX: u64 = 8;
 /// Contributions asked for at a time.
 pub(crate) const FETCHES_MAX: usize = 16;
+/// Bits of an author's incarnation that count its beginnings within one start of the process.
+const LIFE_BITS: u32 = 24;
 /// What there is is said again after this time, in case it was lost with a connection.
 const REPEAT: Duration = Duration::from_secs(5);
 /// Commits whose contributions a counting neighbour may lack before the next commit waits: without
@@ -79,7 +81,7 @@ impl Sharing {
     pub(crate) fn of(&self, fragment: FragmentId) -> Versions {
         let versions = self.versions.get(fragment.0 as usize);
         let entries = versions.into_iter().flatten().map(|(origin, number)| (*origin, *number));
-        Versions { entries: entries.take(INFORMATION_MAX).collect() }
+        Versions { entries: entries.take(VERSIONS_MAX).collect() }
     }
 
     fn contained(&self, fragment: FragmentId, origin: &Origin) -> u64 {
@@ -98,6 +100,9 @@ impl Sharing {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Has {
     fragments: Vec<Arc<Versions>>,
+    /// Of which authors it no longer keeps what this replica lacks, until it says again what it has;
+    /// bounded by what was asked of it.
+    gone: BTreeSet<(FragmentId, Origin)>,
 }
 
 impl Has {
@@ -108,11 +113,33 @@ impl Has {
         let at = versions.entries.binary_search_by_key(origin, |(known, _)| *known);
         at.map_or(0, |index| versions.entries[index].1)
     }
+
+    /// What it has said of `fragment`; `None` before it has said anything.
+    pub(crate) fn of(&self, fragment: FragmentId) -> Option<&Versions> {
+        let versions = self.fragments.get(fragment.0 as usize)?;
+        (!versions.entries.is_empty()).then_some(versions)
+    }
+}
+
+/// Whether a replica of `theirs` takes precedence over one of `ours`: it contains more contributions,
+/// or as many and is the larger by name.
+///
+/// The order is total and a replica that contains all of another comes after it. A fragment is only
+/// ever replaced by one that comes after it, so every replacement and every contribution added is a
+/// step up, and connected peers that stop to commit end with the same set: of two that differ the
+/// lower lacks something of the higher, and fetches it or takes the whole.
+pub(crate) fn contains_more(theirs: &Versions, ours: &Versions) -> bool {
+    let sum = |versions: &Versions| -> u128 {
+        versions.entries.iter().map(|(_, number)| u128::from(*number)).sum()
+    };
+    (sum(theirs), &theirs.entries) > (sum(ours), &ours.entries)
 }
 
 impl Gossip {
+    /// The own name as an author: the start of the process, and how often it began anew since, in
+    /// bits of their own, so that no later start takes the name again.
     const fn origin(&self) -> Origin {
-        let incarnation = self.incarnation.wrapping_add(self.sharing.lives);
+        let incarnation = self.incarnation.wrapping_shl(LIFE_BITS) | self.sharing.lives;
         Origin { peer: self.me, incarnation }
     }
 
@@ -183,6 +210,7 @@ impl Gossip {
             for known in &mut member.has.fragments[first.0 as usize..end as usize] {
                 known.clone_from(&shared);
             }
+            member.has.gone.retain(|(fragment, _)| !(first.0..end).contains(&fragment.0));
         }
         self.drop_contributions();
         self.fetch_missing(now);
@@ -217,7 +245,8 @@ impl Gossip {
             }
             let has = member.has.fragments.get(fragment.0 as usize);
             for (origin, number) in has.iter().flat_map(|versions| &versions.entries) {
-                if *number > self.sharing.contained(fragment, origin) {
+                let gone = member.has.gone.contains(&(fragment, *origin));
+                if *number > self.sharing.contained(fragment, origin) && !gone {
                     missing.entry(*origin).or_default().push(*peer);
                 }
             }
@@ -230,7 +259,7 @@ impl Gossip {
         }
         let known = self.sharing.versions.get(fragment.0 as usize);
         let room = |origin: &Origin| {
-            known.is_some_and(|v| v.contains_key(origin) || v.len() < INFORMATION_MAX)
+            known.is_some_and(|v| v.contains_key(origin) || v.len() < VERSIONS_MAX)
         };
         missing
             .into_iter()
@@ -362,11 +391,67 @@ impl Gossip {
         if open.is_none_or(|fetch| fetch.donor != from || fetch.adding.is_some()) {
             return true;
         }
-        self.end_fetch(exchange.sequence);
-        if gone {
-            self.begin_catch_up(now);
+        let Some(Fetch { contribution, .. }) = self.end_fetch(exchange.sequence) else {
+            return true;
+        };
+        if gone && let Some(member) = self.members.get_mut(&from) {
+            member.has.gone.insert((contribution.fragment, contribution.origin));
+            self.replace_when_needed(contribution.fragment, now);
         }
         true
+    }
+
+    /// Takes over `fragment` from a neighbour when it lacks something that nobody keeps.
+    fn replace_when_needed(&mut self, fragment: FragmentId, now: Time) {
+        let lacks = |(_, member): (&PeerId, &crate::Member)| {
+            let gone = member.has.gone.iter().filter(|(of, _)| *of == fragment);
+            let lacked = |origin: &Origin| {
+                member.has.number(fragment, origin) > self.sharing.contained(fragment, origin)
+            };
+            gone.into_iter().any(|(_, origin)| lacked(origin))
+        };
+        if self.members.iter().any(lacks)
+            && self.missing(fragment, now).is_empty()
+            && !self.donors_of(fragment, now).is_empty()
+        {
+            self.begin_replacing(vec![fragment], false, now);
+        }
+    }
+
+    /// Neighbours whose replica of `fragment` takes precedence over the own one, as far as they have
+    /// said what they contain; of these the ones near the newest clock, if there are any.
+    pub(crate) fn donors_of(&self, fragment: FragmentId, now: Time) -> Vec<PeerId> {
+        let ours = self.sharing.of(fragment);
+        let doubted = self.doubted();
+        let donors: Vec<(PeerId, Clock)> = self
+            .members
+            .iter()
+            .filter(|(peer, member)| {
+                let more = match member.has.of(fragment) {
+                    Some(theirs) => contains_more(theirs, &ours),
+                    None => member.clock > Some(Clock(0)) && member.phase != Phase::Joining,
+                };
+                more && Some(**peer) != doubted
+                    && member.standing != Standing::Suspected
+                    && now >= member.back_off_until
+            })
+            .filter_map(|(peer, member)| Some((*peer, member.clock?)))
+            .collect();
+        let newest = donors.iter().map(|(_, clock)| *clock).max().unwrap_or_default();
+        let gap = self.config.bounds.progress_gap;
+        let near = |(_, clock): &&(PeerId, Clock)| newest.ahead_of(*clock) <= gap;
+        donors.iter().filter(near).map(|(peer, _)| *peer).collect()
+    }
+
+    /// Whether a snapshot of these versions may replace `fragment`.
+    pub(crate) fn takes_precedence(&self, fragment: FragmentId, theirs: &Versions) -> bool {
+        contains_more(theirs, &self.sharing.of(fragment))
+    }
+
+    /// Whether a contribution to `fragment` is being added.
+    pub(crate) fn is_adding(&self, fragment: FragmentId) -> bool {
+        let mut open = self.sharing.open.values();
+        open.any(|fetch| fetch.adding.is_some() && fetch.contribution.fragment == fragment)
     }
 
     fn end_fetch(&mut self, sequence: u64) -> Option<Fetch> {
@@ -427,7 +512,11 @@ impl Gossip {
 
     /// The replica was replaced: what it lacks of the own contributions is added again if it is
     /// still kept, else this peer begins anew as an author, so that its numbers have no gap.
-    pub(crate) fn resume_authorship(&mut self) {
+    pub(crate) fn resume_authorship(&mut self, now: Time) {
+        if self.config.mixing != Mixing::Set {
+            return;
+        }
+        self.sharing.tell_at = Some(now + self.config.announce_min);
         let origin = self.origin();
         let number = self.sharing.number;
         let whole = (0..self.fragments).map(FragmentId).all(|fragment| {
@@ -453,9 +542,9 @@ impl Gossip {
 
     /// Drops what every neighbour contains, and what is beyond the bound.
     fn drop_contributions(&mut self) {
-        let counting = |(_, member): &(&PeerId, &crate::Member)| {
-            member.standing != Standing::Suspected && member.phase != Phase::Joining
-        };
+        // Who joins or is replaced counts as well: it would lack at once what is dropped meanwhile.
+        let counting =
+            |(_, member): &(&PeerId, &crate::Member)| member.standing != Standing::Suspected;
         let has: Vec<&Has> =
             self.members.iter().filter(counting).map(|(_, member)| &member.has).collect();
         let everywhere = |id: &ContributionId| {

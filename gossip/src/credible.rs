@@ -7,9 +7,10 @@ use crate::membership::{Member, Standing};
 
 /// The first clock that nobody can have: one commit per microsecond reaches it after nine years.
 const CLOCK_END: u64 = 1 << 48;
-/// A lone leader further ahead than this many progress gaps is not believed. Guess: a machine that
-/// ran alone for a while is believed, a number that was made up is not.
-const LEAD_MAX_GAPS: u64 = 16;
+/// Commits that a lone leader may be ahead, for each commit that an honest one may have been ahead
+/// before, or may have done meanwhile. Guess: a machine 16 times as fast is believed, a number that
+/// was made up is not.
+const LEAD_MAX: u64 = 16;
 /// Witnesses needed to tell a liar from a leader: the leader and two that are not.
 const WITNESSES_TO_DOUBT: usize = 3;
 
@@ -66,15 +67,34 @@ impl Gossip {
     /// The neighbour whose clock is not believed.
     ///
     /// With three witnesses or more it is the newest of them, when its clock leads the own one and
-    /// that of every other witness by more than 16 progress gaps. It is no donor, no target of a
-    /// catch-up, and holds up no commit. A leader within that distance is a fast machine. A second
-    /// witness near it bears it out: the rule stands against one liar, not against two that agree.
+    /// that of every other witness by more than 16 commits for every commit of the progress gap and
+    /// every own commit since that began. It is no donor, no target of a catch-up, and holds up no
+    /// commit. A leader within that distance is a fast machine. A second witness near it bears it
+    /// out: the rule stands against one liar, not against two that agree.
+    ///
+    /// The distance grows with the own commits, so that a group that ran alone for a while is joined
+    /// again, and one liar makes the clock of a swarm run at most 16 times as fast as it is.
     ///
     /// A peer that catches up is a witness too, else a liar who set all to catch up would never be
     /// found out. One that has never committed is none: many that join a lone peer must believe it.
     #[must_use]
     pub fn doubted(&self) -> Option<PeerId> {
-        let lead_max = LEAD_MAX_GAPS * self.config.bounds.progress_gap;
+        let (peer, lead) = self.lone_leader()?;
+        let began = self.leading.filter(|(leader, _)| *leader == peer).map(|(_, began)| began);
+        let commits = self.clock.ahead_of(began.unwrap_or(self.clock));
+        (lead > LEAD_MAX * (self.config.bounds.progress_gap + commits)).then_some(peer)
+    }
+
+    /// Notes since which own commit a neighbour leads too far to be believed at once.
+    pub(crate) fn watch_leader(&mut self) {
+        let lead_max = LEAD_MAX * self.config.bounds.progress_gap;
+        let leader = self.lone_leader().filter(|(_, lead)| *lead > lead_max);
+        let since = |peer| self.leading.filter(|(leader, _)| *leader == peer);
+        self.leading = leader.map(|(peer, _)| since(peer).unwrap_or((peer, self.clock)));
+    }
+
+    /// The newest of three witnesses or more, and how far it leads the own clock and all others'.
+    fn lone_leader(&self) -> Option<(PeerId, u64)> {
         let mut newest: Option<(PeerId, Clock)> = None;
         let (mut others, mut witnesses) = (self.clock, 0);
         for (peer, clock) in self.witnesses() {
@@ -89,7 +109,7 @@ impl Gossip {
             }
         }
         let (peer, clock) = newest?;
-        (witnesses >= WITNESSES_TO_DOUBT && clock.ahead_of(others) > lead_max).then_some(peer)
+        (witnesses >= WITNESSES_TO_DOUBT).then_some((peer, clock.ahead_of(others)))
     }
 
     /// Neighbours that are not silent and have committed.

@@ -41,6 +41,9 @@ pub struct Gossip {
     pub(crate) offences: BTreeMap<PeerId, u32>,
     pub(crate) lives: BTreeMap<PeerId, u64>,
 
+    /// A neighbour that leads too far to be believed at once, and the own clock when that began.
+    pub(crate) leading: Option<(PeerId, Clock)>,
+
     pub(crate) clock: Clock,
     pub(crate) samples: u64,
     pub(crate) step_time: Duration,
@@ -113,6 +116,7 @@ impl Gossip {
             information,
             offences: BTreeMap::new(),
             lives: BTreeMap::new(),
+            leading: None,
             clock,
             samples: 0,
             step_time: Duration::ZERO,
@@ -287,7 +291,8 @@ impl Gossip {
     }
 
     pub(crate) fn phase(&self) -> Phase {
-        match (self.catch_up.is_some(), self.finished) {
+        let joining = self.catch_up.as_ref().is_some_and(|catch_up| catch_up.joining);
+        match (joining, self.finished) {
             (true, _) => Phase::Joining,
             (false, true) => Phase::Finished,
             (false, false) => Phase::Training,
@@ -347,7 +352,7 @@ impl Gossip {
             }
             Message::Accept { exchange, terms } => self.accepted(from, exchange, terms, now),
             Message::Snapshot { exchange, clock, information, versions } => {
-                self.snapshot_announced(from, exchange, (clock, information, versions));
+                self.snapshot_announced(from, exchange, (clock, information, versions), now);
             }
             Message::Have { first, count, versions } => {
                 self.heard_have(from, (first, count), versions, now);
@@ -383,7 +388,7 @@ impl Gossip {
             Leg::Contribution => self.contribution_received(from, exchange, clock),
             Leg::Offer => self.offer_received(from, exchange, clock, now),
             Leg::Reply => self.reply_received(from, exchange),
-            Leg::Snapshot => self.snapshot_received(from, exchange, clock),
+            Leg::Snapshot => self.snapshot_received(from, exchange, clock, now),
             Leg::Ring => {}
         }
     }

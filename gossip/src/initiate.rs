@@ -203,6 +203,9 @@ impl Gossip {
         self.release(fragment, exchange);
         let incarnation = self.members.get(&from).map_or(0, |member| member.incarnation);
         let to = Origin { peer: from, incarnation };
+        if let Some(member) = self.members.get_mut(&from) {
+            member.waits_for.remove(&fragment);
+        }
         self.output(Output::Delivered { exchange, fragment, to });
         self.output(Output::Forget { exchange });
         self.measured(&from, now.since(own.began), own.codec);

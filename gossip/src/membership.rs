@@ -1,11 +1,11 @@
 //! Who is here: the bounded view of connected neighbours and what they last said.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use dnode_protocol::frame::Codec;
 use dnode_protocol::limits::INFORMATION_MAX;
-use dnode_protocol::{Clock, Heartbeat, Message, PeerId, Phase, Time};
+use dnode_protocol::{Clock, FragmentId, Heartbeat, Message, PeerId, Phase, Time};
 
 use crate::contributions::Has;
 use crate::deadlines::Estimate;
@@ -60,6 +60,9 @@ pub struct Member {
     pub(crate) codec: Option<usize>,
     /// Which contributions it has said that it contains.
     pub(crate) has: Has,
+    /// Fragments of it whose news of this peer are old, as it said in a proposal; one bit of news for
+    /// each fragment, so bounded by their number.
+    pub(crate) waits_for: BTreeSet<FragmentId>,
 }
 
 impl Member {
@@ -80,6 +83,7 @@ impl Member {
             silence: Estimate::default(),
             codec: None,
             has: Has::default(),
+            waits_for: BTreeSet::new(),
         }
     }
 

@@ -11,8 +11,8 @@ use crate::{Mixing, Schedule};
 impl Gossip {
     /// Chooses a partner for `fragment`, none of `tried`; `None` when nobody is eligible.
     ///
-    /// The partner whose news in this fragment is older than bound B3 allows, if there is one;
-    /// else the one that the schedule names; else, and when that one has declined, one of two drawn
+    /// Of pushes, a partner that has asked for this peer's news; else the partner whose news in this
+    /// fragment is older than bound B3 allows, if there is one; else the one that the schedule names; else, and when that one has declined, one of two drawn
     /// at random: the one with the older news, so that every neighbour is visited, or the quicker.
     pub(crate) fn choose_partner(
         &mut self,
@@ -27,6 +27,9 @@ impl Gossip {
             .map(|(peer, _)| (*peer, self.information_age(fragment, peer).unwrap_or(0)))
             .collect();
         let oldest = eligible.iter().max_by_key(|(_, age)| *age)?;
+        if let Some(waiting) = self.choose_waiting(fragment, &eligible) {
+            return Some(waiting);
+        }
         if oldest.1 > self.information_bound() {
             return Some(oldest.0);
         }
@@ -47,6 +50,24 @@ impl Gossip {
             Schedule::Random | Schedule::Exponential | Schedule::Ring => second.1 > first.1,
         };
         Some(if takes_second { second.0 } else { first.0 })
+    }
+
+    /// One of those that have asked for this peer's news in `fragment`, where only pushes bring any.
+    fn choose_waiting(
+        &mut self,
+        fragment: FragmentId,
+        eligible: &[(PeerId, u64)],
+    ) -> Option<PeerId> {
+        if self.config.mixing == Mixing::Exchange {
+            return None;
+        }
+        let waits = |peer: &PeerId| {
+            self.members.get(peer).is_some_and(|member| member.waits_for.contains(&fragment))
+        };
+        let waiting: Vec<PeerId> =
+            eligible.iter().map(|(peer, _)| *peer).filter(|peer| waits(peer)).collect();
+        let index = self.rng.random_range(0..waiting.len().max(1));
+        waiting.get(index).copied()
     }
 
     /// Whom the schedule names in this round.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Ranks are positions in the sorted list of the live peers that this peer knows, itself included,
 /// so a schedule needs no agreement and follows every join and leave. Peers whose views differ
 /// draw different ranks; a partner that is busy or not eligible is replaced by a random one.
+/// Pushes go forward and backward in turn, or they would all run to one end of views that differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Schedule {
@@ -39,15 +40,20 @@ impl Schedule {
         match self {
             Self::Random | Self::Nearest => None,
             Self::Exponential => {
-                let hops = 1 << (round % ceil_log2(live));
+                let phases = ceil_log2(live);
+                let hops = 1 << (round % phases);
                 let across = rank ^ hops;
-                let partner =
-                    if both_ways && across < live { across } else { (rank + hops) % live };
+                let forward = both_ways || (round / phases).is_multiple_of(2);
+                let partner = match forward {
+                    true if both_ways && across < live => across,
+                    true => (rank + hops) % live,
+                    false => (rank + live - hops) % live,
+                };
                 if partner == rank { None } else { Some(partner) }
             }
             Self::Ring => {
-                let forward = !both_ways || (rank + round).is_multiple_of(2);
-                let partner = if forward { rank + 1 } else { rank + live - 1 };
+                let turn = if both_ways { rank + round } else { round };
+                let partner = if turn.is_multiple_of(2) { rank + 1 } else { rank + live - 1 };
                 Some(partner % live)
             }
         }

@@ -74,6 +74,24 @@ impl Gossip {
         Some(known.ahead_of(self.information.get(fragment, peer)?))
     }
 
+    /// Where numbers go one way, a peer that lacks news can only ask: its proposal says how old the
+    /// news of this peer are in its fragment.
+    pub(crate) fn heard_wait(&mut self, from: PeerId, fragment: FragmentId, theirs: &Information) {
+        let at = theirs.entries.binary_search_by_key(&self.me, |(peer, _)| *peer);
+        let Ok(index) = at else {
+            return;
+        };
+        let age = self.clock.ahead_of(theirs.entries[index].1);
+        let old = 2 * age > self.information_bound();
+        if let Some(member) = self.members.get_mut(&from) {
+            if old {
+                member.waits_for.insert(fragment);
+            } else {
+                member.waits_for.remove(&fragment);
+            }
+        }
+    }
+
     /// `fragment` now contains what the partner's contained, as far as it can exist: a partner that
     /// makes up clocks of others must not switch off B3 for them.
     pub(crate) fn contain(&mut self, fragment: FragmentId, theirs: &Information) {
@@ -111,6 +129,7 @@ impl Gossip {
 
     /// Tells the trainer when the limit has changed.
     pub(crate) fn update_limit(&mut self) {
+        self.watch_leader();
         let peers = 1 + self.members.iter().filter(|(_, member)| member.counts()).count();
         if peers != self.peers {
             self.peers = peers;
@@ -148,25 +167,23 @@ impl Gossip {
     }
 
     /// A trainer that is held begins no rounds. Under the policy that waits it still proposes the
-    /// fragments that lack news, and pushes all of them: else peers that wait for each other's news
-    /// would wait for ever.
+    /// fragments that lack news, which asks for them where numbers go one way, and pushes those that
+    /// others have asked for: else peers that wait for each other's news would wait for ever.
     pub(crate) fn seek_news(&mut self, now: Time) {
         let idle = !self.in_round && self.round.is_empty() && self.own.is_empty();
         let waits = self.config.policy == Policy::Block && self.config.mixing != Mixing::Set;
         if self.held_since.is_none() || !idle || !waits {
             return;
         }
-        let (gap, clock) = (self.config.bounds.progress_gap, self.clock);
-        let far = self.donors().any(|(_, ahead)| ahead.ahead_of(clock) > gap);
-        let lacks_news = matches!(self.commit_limit(), (_, Some(("information age", _))));
-        if far && lacks_news && self.held_since.is_some_and(|since| now > since) {
-            // Too far ahead to be exchanged with: its news come with its replica or never.
+        if self.held_since.is_some_and(|since| now > since) && self.is_cut_off() {
             return self.begin_catch_up(now);
         }
         let (bound, pushes) = (self.information_bound(), self.config.mixing != Mixing::Exchange);
         let lacks = |fragment: &FragmentId| {
             let old = |peer| self.information_age(*fragment, peer).is_some_and(|age| age > bound);
-            pushes || self.members.iter().any(|(peer, member)| member.counts() && old(peer))
+            self.members.iter().any(|(peer, member)| {
+                member.counts() && old(peer) || pushes && member.waits_for.contains(fragment)
+            })
         };
         let fragments: Vec<FragmentId> =
             (0..self.fragments).map(FragmentId).filter(lacks).collect();
@@ -175,9 +192,23 @@ impl Gossip {
         self.begin_exchanges(now);
     }
 
+    /// Whether news are lacking while a neighbour is too far ahead to be exchanged with, though not
+    /// far enough to catch up with at once: they come with its replica or never.
+    fn is_cut_off(&self) -> bool {
+        let most = lag_max(&self.config);
+        matches!(self.commit_limit(), (_, Some(("information age", _))))
+            && self.donors().any(|(_, ahead)| ahead.ahead_of(self.clock) > most)
+    }
+
     /// The gate time is over: whoever still holds up the commit no longer counts.
     pub(crate) fn gate_expired(&mut self, now: Time) {
         self.held_since = None;
+        if self.is_cut_off() {
+            self.begin_catch_up(now);
+            if self.catch_up.is_some() {
+                return;
+            }
+        }
         while let (limit, Some((_, peer))) = self.commit_limit()
             && limit <= self.clock
         {

@@ -11,6 +11,10 @@ pub const CONTROL_BYTES_MAX: usize = 64 * 1024;
 /// A peer tracks its neighbours only, so this bounds the neighbours that are worth having.
 pub const INFORMATION_MAX: usize = 64;
 
+/// Most `(author, number)` entries in one [`crate::Versions`]: every start of every author that ever
+/// contributed has one.
+pub const VERSIONS_MAX: usize = 512;
+
 /// Most fields of a [`crate::RunSpec`].
 pub const RUN_FIELDS_MAX: usize = 64;
 /// Longest name of a run field, bytes.
@@ -46,4 +50,4 @@ const _: () = assert!(
     RUN_FIELDS_MAX * (RUN_FIELD_NAME_BYTES_MAX + RUN_FIELD_VALUE_BYTES_MAX + 16)
         < CONTROL_BYTES_MAX
 );
-const _: () = assert!(INFORMATION_MAX * 40 + 256 < CONTROL_BYTES_MAX);
+const _: () = assert!(INFORMATION_MAX * 40 + VERSIONS_MAX * 48 + 256 < CONTROL_BYTES_MAX);

@@ -65,7 +65,7 @@ pub struct Origin {
 
 /// Which contributions a replica contains: of each origin all up to this number.
 ///
-/// Sorted by origin, at most [`crate::limits::INFORMATION_MAX`] entries. A version vector
+/// Sorted by origin, at most [`crate::limits::VERSIONS_MAX`] entries. A version vector
 /// (Parker et al. 1983).
 #[derive(Clone, Debug, Default, PartialEq, Eq, SchemaRead, SchemaWrite)]
 pub struct Versions {

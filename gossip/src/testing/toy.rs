@@ -87,6 +87,9 @@ pub enum ToyRule {
     Set,
 }
 
+/// Least mass that is halved, as in the product's replica: else a peer that gives and never receives
+/// would be left with nothing that can be divided by.
+const MASS_MIN: f64 = 1.0 / 16.0;
 /// Units of one in the toy's fixed point, so that sums of contributions do not depend on order.
 const UNIT: f64 = (1_u64 << 40) as f64;
 
@@ -114,9 +117,12 @@ impl ToyFragment {
         self.sums.iter().map(|sum| sum / self.mass).collect()
     }
 
-    /// Halves sums and mass and adds the halves to what `to` was ever sent.
+    /// Halves sums and mass, if there is enough, and adds the halves to what `to` was ever sent.
     fn share(&mut self, to: Origin) -> Vec<f64> {
         let sent = self.sent.entry(to).or_insert_with(|| vec![0.0; self.sums.len() + 1]);
+        if self.mass < MASS_MIN {
+            return sent.clone();
+        }
         let own = self.sums.iter_mut().chain([&mut self.mass]);
         for (total, own) in sent.iter_mut().zip(own) {
             *own /= 2.0;

@@ -7,7 +7,7 @@ use wincode::len::BincodeLen;
 use super::{DecodeError, EncodeError, MessageError};
 use crate::limits::{
     CONTROL_BYTES_MAX, INFORMATION_MAX, PROTOCOL_VERSION, RUN_FIELD_NAME_BYTES_MAX,
-    RUN_FIELD_VALUE_BYTES_MAX, RUN_FIELDS_MAX,
+    RUN_FIELD_VALUE_BYTES_MAX, RUN_FIELDS_MAX, VERSIONS_MAX,
 };
 use crate::{FragmentId, Information, Message, Origin, RunField, Terms, Versions};
 
@@ -19,7 +19,7 @@ pub const CONTROL_HEADER_BYTES: usize = 5;
 /// wincode checks a length prefix against this before it allocates, so a lying prefix costs
 /// nothing.
 const SEQUENCE_BYTES_MAX: usize = max(
-    max(INFORMATION_MAX * size_of::<(Origin, u64)>(), RUN_FIELDS_MAX * size_of::<RunField>()),
+    max(VERSIONS_MAX * size_of::<(Origin, u64)>(), RUN_FIELDS_MAX * size_of::<RunField>()),
     max(RUN_FIELD_NAME_BYTES_MAX, RUN_FIELD_VALUE_BYTES_MAX),
 );
 
@@ -172,12 +172,12 @@ fn check_terms(terms: &Terms) -> Result<(), MessageError> {
 }
 
 fn check_information(information: &Information) -> Result<(), MessageError> {
-    check_sorted(&information.entries)
+    check_sorted(&information.entries, INFORMATION_MAX)
         .map_err(|at| at.map_or_else(too_many, |(peer, _)| MessageError::InformationOrder(peer)))
 }
 
 fn check_versions(versions: &Versions) -> Result<(), MessageError> {
-    check_sorted(&versions.entries).map_err(|at| {
+    check_sorted(&versions.entries, VERSIONS_MAX).map_err(|at| {
         at.map_or_else(too_many, |(origin, _)| MessageError::InformationOrder(origin.peer))
     })
 }
@@ -187,8 +187,11 @@ const fn too_many() -> MessageError {
 }
 
 /// Checks length and order; the entry out of order, or `None` when there are too many.
-fn check_sorted<K: Copy + Ord, V: Copy>(entries: &[(K, V)]) -> Result<(), Option<(K, V)>> {
-    if entries.len() > INFORMATION_MAX {
+fn check_sorted<K: Copy + Ord, V: Copy>(
+    entries: &[(K, V)],
+    most: usize,
+) -> Result<(), Option<(K, V)>> {
+    if entries.len() > most {
         return Err(None);
     }
     let broken = entries.windows(2).find(|pair| pair[0].0 >= pair[1].0);

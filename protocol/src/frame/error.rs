@@ -3,7 +3,7 @@
 use super::Codec;
 use crate::limits::{
     CONTROL_BYTES_MAX, FRAGMENTS_MAX, INFORMATION_MAX, PROTOCOL_VERSION, RUN_FIELD_NAME_BYTES_MAX,
-    RUN_FIELD_VALUE_BYTES_MAX,
+    RUN_FIELD_VALUE_BYTES_MAX, VERSIONS_MAX,
 };
 use crate::{FragmentId, PeerId, RunSpecError};
 
@@ -15,8 +15,8 @@ pub enum MessageError {
     /// The run specification breaks its own rules.
     #[error("accept the run specification of a hello")]
     Run(#[from] RunSpecError),
-    /// More than [`INFORMATION_MAX`] entries.
-    #[error("hold a list of clocks or versions: at most {INFORMATION_MAX} entries")]
+    /// More than [`INFORMATION_MAX`] clocks or [`VERSIONS_MAX`] versions.
+    #[error("hold a list of at most {INFORMATION_MAX} clocks or {VERSIONS_MAX} versions")]
     InformationLength,
     /// Information entries are not sorted by peer, or one peer occurs twice.
     #[error("hold information: the entry of peer {0} is double or out of order")]

@@ -250,6 +250,8 @@ impl World {
             return self.schedule_dial(index, self.scenario.redial);
         }
         edge.generation += 1;
+        // What the other end still says on the connection before goes nowhere.
+        edge.up[1] = false;
         let generation = edge.generation;
         self.up(index, 0, generation);
         let delay = self.scenario.link.draw_delay(&mut self.rng);

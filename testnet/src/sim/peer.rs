@@ -72,10 +72,20 @@ pub struct Counts {
     pub applied: u64,
     /// Exchanges applied at either end.
     pub halves: u64,
+    /// Own pushes that another has taken in.
+    pub pushes: u64,
     /// Connections that came up.
     pub ups: u64,
     /// Times a replica was replaced by catching up.
     pub catch_ups: u64,
+}
+
+impl Counts {
+    /// Exchanges that took effect, whichever end this peer was.
+    #[must_use]
+    pub const fn exchanged(&self) -> u64 {
+        self.halves + self.pushes
+    }
 }
 
 impl SimPeer {

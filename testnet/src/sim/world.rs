@@ -18,7 +18,7 @@ use super::journal::Journal;
 use super::learn::Learning;
 use super::line::{Line, happening};
 use super::link::Edge;
-use super::peer::SimPeer;
+use super::peer::{SimPeer, index_of};
 use super::queue::{Happening, Queue};
 use super::scenario::Scenario;
 use super::trace::Trace;
@@ -225,9 +225,17 @@ impl World {
         self.still = true;
     }
 
-    /// Trainers begin no more rounds.
-    pub const fn stop(&mut self) {
+    /// Trainers have done their last step: they begin no more rounds, and nobody waits for them.
+    pub fn stop(&mut self) {
         self.stopped = true;
+        for peer in 0..self.scenario.peers {
+            let sim = &mut self.peers[peer as usize];
+            if let Some(host) = sim.host.as_mut() {
+                sim.finished = true;
+                host.handle(Input::Finished, self.now);
+            }
+            self.settle(peer);
+        }
     }
 
     /// Tells the properties that a stage is reached.
@@ -415,9 +423,14 @@ impl World {
         }
         let counts = &mut self.peers[peer as usize].counts;
         match event {
-            Event::Applied { role, .. } => {
+            Event::Applied { role, exchange, .. } => {
                 counts.applied += u64::from(*role == dnode_gossip::Role::Initiator);
                 counts.halves += 1;
+                // A push has two ends as well, and its initiator reports nothing.
+                if self.config.mixing != dnode_gossip::Mixing::Exchange {
+                    let initiator = &mut self.peers[index_of(&exchange.initiator) as usize];
+                    initiator.counts.pushes += 1;
+                }
             }
             Event::Included { .. } => counts.halves += 1,
             Event::CatchUpStarted { .. } => counts.catch_ups += 1,
