@@ -273,15 +273,18 @@ impl Gossip {
         }
     }
 
-    /// The replica is replaced; it takes the newest clock believed, as a joiner inherits its donors'.
+    /// The replica is replaced; who was far behind takes the newest clock believed, as a joiner
+    /// inherits its donors'.
     ///
     /// The snapshots are as much older as the transfer took. Taking their clock instead would start
     /// the next catch-up at once whenever the transfer takes longer than the gap, and so for ever.
     fn finish_catch_up(&mut self, snapshots: Clock, now: Time) {
-        self.catch_up = None;
+        let joining = self.catch_up.take().is_none_or(|catch_up| catch_up.joining);
         self.wants_commit = false;
-        let newest = self.donors().map(|(_, clock)| clock).max().unwrap_or_default();
-        self.clock = self.clock.max(snapshots).max(newest);
+        if joining {
+            let newest = self.donors().map(|(_, clock)| clock).max().unwrap_or_default();
+            self.clock = self.clock.max(snapshots).max(newest);
+        }
         let (me, clock) = (self.me, self.clock);
         self.information.raise_all(&me, clock);
         self.output(Output::AdoptClock(clock));

@@ -5,14 +5,12 @@
 //! their neighbours what they have; who lacks something asks one that has it. Loss and duplication
 //! change nothing: what is lacking is asked for again, what is contained is never added twice.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use dnode_protocol::limits::VERSIONS_MAX;
-use dnode_protocol::{
-    Clock, ExchangeId, FragmentId, Message, Origin, PeerId, Phase, Time, Versions,
-};
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, Origin, PeerId, Time, Versions};
 use rand::RngExt;
 
 use crate::gossip::Gossip;
@@ -21,7 +19,7 @@ use crate::{ContributionId, Event, Failure, Mixing, Offence, Output, RefusedMix,
 
 /// Contributions of one origin to one fragment that are kept for others, beyond which a peer that
 /// lacks one pulls the whole fragment.
-const KEPT_MAX: u64 = 8;
+pub(crate) const KEPT_MAX: u64 = 8;
 /// Contributions asked for at a time.
 pub(crate) const FETCHES_MAX: usize = 16;
 /// Bits of an author's incarnation that count its beginnings within one start of the process.
@@ -36,27 +34,27 @@ const BACKLOG_MAX: u64 = 2;
 #[derive(Clone, Debug)]
 pub(crate) struct Sharing {
     /// Number of the own newest contribution.
-    number: u64,
+    pub(crate) number: u64,
     /// How often this peer had to begin anew as an author, because contributions that nobody else
     /// had were lost when its replica was replaced.
-    lives: u64,
+    pub(crate) lives: u64,
     /// Of each fragment, what the replica contains.
-    versions: Vec<BTreeMap<Origin, u64>>,
+    pub(crate) versions: Vec<BTreeMap<Origin, u64>>,
     /// The contributions that the driver keeps, with their authors' clocks.
-    kept: BTreeMap<ContributionId, Clock>,
+    pub(crate) kept: BTreeMap<ContributionId, Clock>,
     /// Asked for, by sequence number.
-    open: BTreeMap<u64, Fetch>,
+    pub(crate) open: BTreeMap<u64, Fetch>,
     /// When to tell the neighbours what there is.
-    tell_at: Option<Time>,
+    pub(crate) tell_at: Option<Time>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Fetch {
-    contribution: ContributionId,
+pub(crate) struct Fetch {
+    pub(crate) contribution: ContributionId,
     donor: PeerId,
     deadline: Time,
     /// The author's clock, once the contribution is here and being added.
-    adding: Option<Clock>,
+    pub(crate) adding: Option<Clock>,
 }
 
 impl Sharing {
@@ -84,12 +82,12 @@ impl Sharing {
         Versions { entries: entries.take(VERSIONS_MAX).collect() }
     }
 
-    fn contained(&self, fragment: FragmentId, origin: &Origin) -> u64 {
+    pub(crate) fn contained(&self, fragment: FragmentId, origin: &Origin) -> u64 {
         let versions = self.versions.get(fragment.0 as usize);
         versions.and_then(|v| v.get(origin)).copied().unwrap_or(0)
     }
 
-    fn is_asked_for(&self, fragment: FragmentId, origin: &Origin) -> bool {
+    pub(crate) fn is_asked_for(&self, fragment: FragmentId, origin: &Origin) -> bool {
         self.open.values().any(|fetch| {
             fetch.contribution.fragment == fragment && fetch.contribution.origin == *origin
         })
@@ -100,13 +98,13 @@ impl Sharing {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Has {
     fragments: Vec<Arc<Versions>>,
-    /// Of which authors it no longer keeps what this replica lacks, until it says again what it has;
-    /// bounded by what was asked of it.
-    gone: BTreeSet<(FragmentId, Origin)>,
+    /// Of which authors it no longer keeps which number, the last one asked for; bounded by what was
+    /// asked of it.
+    pub(crate) gone: BTreeMap<(FragmentId, Origin), u64>,
 }
 
 impl Has {
-    fn number(&self, fragment: FragmentId, origin: &Origin) -> u64 {
+    pub(crate) fn number(&self, fragment: FragmentId, origin: &Origin) -> u64 {
         let Some(versions) = self.fragments.get(fragment.0 as usize) else {
             return 0;
         };
@@ -121,24 +119,10 @@ impl Has {
     }
 }
 
-/// Whether a replica of `theirs` takes precedence over one of `ours`: it contains more contributions,
-/// or as many and is the larger by name.
-///
-/// The order is total and a replica that contains all of another comes after it. A fragment is only
-/// ever replaced by one that comes after it, so every replacement and every contribution added is a
-/// step up, and connected peers that stop to commit end with the same set: of two that differ the
-/// lower lacks something of the higher, and fetches it or takes the whole.
-pub(crate) fn contains_more(theirs: &Versions, ours: &Versions) -> bool {
-    let sum = |versions: &Versions| -> u128 {
-        versions.entries.iter().map(|(_, number)| u128::from(*number)).sum()
-    };
-    (sum(theirs), &theirs.entries) > (sum(ours), &ours.entries)
-}
-
 impl Gossip {
     /// The own name as an author: the start of the process, and how often it began anew since, in
     /// bits of their own, so that no later start takes the name again.
-    const fn origin(&self) -> Origin {
+    pub(crate) const fn origin(&self) -> Origin {
         let incarnation = self.incarnation.wrapping_shl(LIFE_BITS) | self.sharing.lives;
         Origin { peer: self.me, incarnation }
     }
@@ -210,7 +194,11 @@ impl Gossip {
             for known in &mut member.has.fragments[first.0 as usize..end as usize] {
                 known.clone_from(&shared);
             }
-            member.has.gone.retain(|(fragment, _)| !(first.0..end).contains(&fragment.0));
+            let sharing = &self.sharing;
+            let lacks = |(fragment, origin): &(FragmentId, Origin), number: &mut u64| {
+                sharing.contained(*fragment, origin) < *number
+            };
+            member.has.gone.retain(lacks);
         }
         self.drop_contributions();
         self.fetch_missing(now);
@@ -237,7 +225,11 @@ impl Gossip {
     }
 
     /// The next contribution of each origin that `fragment` lacks, with who has it.
-    fn missing(&self, fragment: FragmentId, now: Time) -> Vec<(ContributionId, Vec<PeerId>)> {
+    pub(crate) fn missing(
+        &self,
+        fragment: FragmentId,
+        now: Time,
+    ) -> Vec<(ContributionId, Vec<PeerId>)> {
         let mut missing: BTreeMap<Origin, Vec<PeerId>> = BTreeMap::new();
         for (peer, member) in self.members.iter() {
             if member.standing == Standing::Suspected || now < member.back_off_until {
@@ -245,8 +237,9 @@ impl Gossip {
             }
             let has = member.has.fragments.get(fragment.0 as usize);
             for (origin, number) in has.iter().flat_map(|versions| &versions.entries) {
-                let gone = member.has.gone.contains(&(fragment, *origin));
-                if *number > self.sharing.contained(fragment, origin) && !gone {
+                let contained = self.sharing.contained(fragment, origin);
+                let gone = member.has.gone.get(&(fragment, *origin)) == Some(&(contained + 1));
+                if *number > contained && !gone {
                     missing.entry(*origin).or_default().push(*peer);
                 }
             }
@@ -395,63 +388,11 @@ impl Gossip {
             return true;
         };
         if gone && let Some(member) = self.members.get_mut(&from) {
-            member.has.gone.insert((contribution.fragment, contribution.origin));
-            self.replace_when_needed(contribution.fragment, now);
+            let ContributionId { fragment, origin, number } = contribution;
+            member.has.gone.insert((fragment, origin), number);
+            self.replace_when_needed(contribution.fragment, &contribution.origin, now);
         }
         true
-    }
-
-    /// Takes over `fragment` from a neighbour when it lacks something that nobody keeps.
-    fn replace_when_needed(&mut self, fragment: FragmentId, now: Time) {
-        let lacks = |(_, member): (&PeerId, &crate::Member)| {
-            let gone = member.has.gone.iter().filter(|(of, _)| *of == fragment);
-            let lacked = |origin: &Origin| {
-                member.has.number(fragment, origin) > self.sharing.contained(fragment, origin)
-            };
-            gone.into_iter().any(|(_, origin)| lacked(origin))
-        };
-        if self.members.iter().any(lacks)
-            && self.missing(fragment, now).is_empty()
-            && !self.donors_of(fragment, now).is_empty()
-        {
-            self.begin_replacing(vec![fragment], false, now);
-        }
-    }
-
-    /// Neighbours whose replica of `fragment` takes precedence over the own one, as far as they have
-    /// said what they contain; of these the ones near the newest clock, if there are any.
-    pub(crate) fn donors_of(&self, fragment: FragmentId, now: Time) -> Vec<PeerId> {
-        let ours = self.sharing.of(fragment);
-        let doubted = self.doubted();
-        let donors: Vec<(PeerId, Clock)> = self
-            .members
-            .iter()
-            .filter(|(peer, member)| {
-                let more = match member.has.of(fragment) {
-                    Some(theirs) => contains_more(theirs, &ours),
-                    None => member.clock > Some(Clock(0)) && member.phase != Phase::Joining,
-                };
-                more && Some(**peer) != doubted
-                    && member.standing != Standing::Suspected
-                    && now >= member.back_off_until
-            })
-            .filter_map(|(peer, member)| Some((*peer, member.clock?)))
-            .collect();
-        let newest = donors.iter().map(|(_, clock)| *clock).max().unwrap_or_default();
-        let gap = self.config.bounds.progress_gap;
-        let near = |(_, clock): &&(PeerId, Clock)| newest.ahead_of(*clock) <= gap;
-        donors.iter().filter(near).map(|(peer, _)| *peer).collect()
-    }
-
-    /// Whether a snapshot of these versions may replace `fragment`.
-    pub(crate) fn takes_precedence(&self, fragment: FragmentId, theirs: &Versions) -> bool {
-        contains_more(theirs, &self.sharing.of(fragment))
-    }
-
-    /// Whether a contribution to `fragment` is being added.
-    pub(crate) fn is_adding(&self, fragment: FragmentId) -> bool {
-        let mut open = self.sharing.open.values();
-        open.any(|fetch| fetch.adding.is_some() && fetch.contribution.fragment == fragment)
     }
 
     fn end_fetch(&mut self, sequence: u64) -> Option<Fetch> {
@@ -496,50 +437,6 @@ impl Gossip {
         self.fetch_missing(now);
     }
 
-    /// The fragment was replaced by a snapshot that contains `versions`.
-    pub(crate) fn adopt_versions(&mut self, fragment: FragmentId, versions: &Versions) {
-        if let Some(known) = self.sharing.versions.get_mut(fragment.0 as usize) {
-            *known = versions.entries.iter().copied().collect();
-        }
-    }
-
-    /// Whether every fragment contains all own contributions.
-    pub(crate) fn contains_own(&self) -> bool {
-        let (origin, number) = (self.origin(), self.sharing.number);
-        let mut fragments = (0..self.fragments).map(FragmentId);
-        fragments.all(|fragment| self.sharing.contained(fragment, &origin) >= number)
-    }
-
-    /// The replica was replaced: what it lacks of the own contributions is added again if it is
-    /// still kept, else this peer begins anew as an author, so that its numbers have no gap.
-    pub(crate) fn resume_authorship(&mut self, now: Time) {
-        if self.config.mixing != Mixing::Set {
-            return;
-        }
-        self.sharing.tell_at = Some(now + self.config.announce_min);
-        let origin = self.origin();
-        let number = self.sharing.number;
-        let whole = (0..self.fragments).map(FragmentId).all(|fragment| {
-            let first = self.sharing.contained(fragment, &origin) + 1;
-            let id = |number| ContributionId { origin, number, fragment };
-            (first..=number).all(|number| self.sharing.kept.contains_key(&id(number)))
-        });
-        if whole {
-            return;
-        }
-        let lost = |id: &ContributionId| {
-            id.origin == origin && id.number > self.sharing.contained(id.fragment, &origin)
-        };
-        let lost: Vec<ContributionId> =
-            self.sharing.kept.keys().filter(|id| lost(id)).copied().collect();
-        for contribution in lost {
-            self.sharing.kept.remove(&contribution);
-            self.output(Output::Drop { contribution });
-        }
-        self.sharing.lives += 1;
-        self.sharing.number = 0;
-    }
-
     /// Drops what every neighbour contains, and what is beyond the bound.
     fn drop_contributions(&mut self) {
         // Who joins or is replaced counts as well: it would lack at once what is dropped meanwhile.
@@ -577,6 +474,16 @@ impl Gossip {
         let counting = self.members.iter().filter(|(_, member)| member.counts());
         let mut behind = counting.filter(|(_, member)| self.lacks_too_much(member));
         behind.next().map(|(peer, _)| *peer)
+    }
+
+    /// How many contributions `peer` has said that it made to `fragment` and this replica lacks.
+    pub(crate) fn lacks_of(&self, fragment: FragmentId, peer: &PeerId) -> u64 {
+        let versions = self.members.get(peer).and_then(|member| member.has.of(fragment));
+        let entries = versions.into_iter().flat_map(|versions| &versions.entries);
+        let lacks = entries.filter(|(origin, _)| origin.peer == *peer).map(|(origin, number)| {
+            number.saturating_sub(self.sharing.contained(fragment, origin))
+        });
+        lacks.fold(0, u64::saturating_add)
     }
 
     /// Whether `member` lacks more of this peer's contributions than a counting neighbour may.

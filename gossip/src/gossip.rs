@@ -406,6 +406,9 @@ impl Gossip {
 
     fn round_due(&mut self, now: Time) {
         self.rounds += 1;
+        if self.is_left_alone() {
+            self.begin_catch_up(now);
+        }
         if self.catch_up.is_some() || self.leaving || self.config.mixing == Mixing::Set {
             return self.output(Output::RoundDone);
         }

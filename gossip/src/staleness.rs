@@ -68,9 +68,16 @@ impl Gossip {
         })
     }
 
-    /// How many of `peer`'s commits, as far as known here, `fragment` does not contain.
-    pub(crate) fn information_age(&self, fragment: FragmentId, peer: &PeerId) -> Option<u64> {
+    /// How many of `peer`'s commits, as far as known here, `fragment` does not contain; `None` when
+    /// that is not known.
+    ///
+    /// Contributions are counted themselves: clocks jump when a replica is replaced.
+    #[must_use]
+    pub fn information_age(&self, fragment: FragmentId, peer: &PeerId) -> Option<u64> {
         let known = self.members.get(peer)?.clock?;
+        if self.config.mixing == Mixing::Set {
+            return Some(self.lacks_of(fragment, peer));
+        }
         Some(known.ahead_of(self.information.get(fragment, peer)?))
     }
 
@@ -107,6 +114,10 @@ impl Gossip {
         let counting = || believed().filter(|(_, member)| member.counts());
         let bound = self.information_bound();
         let uninformed = counting().find(|(peer, member)| {
+            if self.config.mixing == Mixing::Set {
+                let mut fragments = (0..self.fragments).map(FragmentId);
+                return fragments.any(|fragment| self.lacks_of(fragment, peer) > bound);
+            }
             let contained = self.information.oldest(peer);
             contained
                 .is_some_and(|old| member.clock.is_some_and(|clock| clock.ahead_of(old) > bound))
@@ -198,6 +209,18 @@ impl Gossip {
         let most = lag_max(&self.config);
         matches!(self.commit_limit(), (_, Some(("information age", _))))
             && self.donors().any(|(_, ahead)| ahead.ahead_of(self.clock) > most)
+    }
+
+    /// Whether all neighbours are too far away to be exchanged with and one of them is ahead, under the
+    /// policy that refuses such exchanges: at equal speeds that would stay so for ever.
+    pub(crate) fn is_left_alone(&self) -> bool {
+        let (most, clock) = (lag_max(&self.config), self.clock);
+        let far = |(_, other): (PeerId, Clock)| other.distance(clock) > most;
+        self.config.policy == Policy::Drop
+            && self.config.mixing != Mixing::Set
+            && !self.finished
+            && self.donors().all(far)
+            && self.donors().any(|(_, other)| other.ahead_of(clock) > most)
     }
 
     /// The gate time is over: whoever still holds up the commit no longer counts.

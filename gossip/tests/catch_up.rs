@@ -115,7 +115,7 @@ fn a_laggard_takes_over_the_replica_of_one_that_trains_and_not_of_one_that_is_do
 fn what_a_fragment_contains_is_not_forgotten_when_a_demoted_peer_returns() {
     // Found by the simulator: a late heartbeat restores the peer and names an old clock.
     let mut config = Config::default();
-    config.bounds.information_age = Some(2);
+    config.bounds.information_age = Some(1);
     config.gate_timeout = Some(SECOND);
     let mut pair = Pair::new(&config, 1);
     assert!(pair.hosts[1].commit(0.0, pair.now) && pair.hosts[1].commit(0.0, pair.now));
@@ -124,7 +124,7 @@ fn what_a_fragment_contains_is_not_forgotten_when_a_demoted_peer_returns() {
     assert!(pair.run_until(SECOND, |p| p.hosts[0].rounds_done == 1));
     let contained = |p: &Pair| p.hosts[0].core.contained(&peer(1)).next();
     assert_eq!(contained(&pair), Some(Clock(2)));
-    pair.input(0, Input::Received { from: peer(1), message: heartbeat(5) });
+    pair.input(0, Input::Received { from: peer(1), message: heartbeat(4) });
     assert!(!pair.hosts[0].commit(0.0, pair.now));
     pair.deliver = |_| false;
     let demoted = |p: &Pair| p.events.contains(&(0, Event::Demoted(peer(1))));

@@ -171,6 +171,10 @@ fn rest(world: &mut World) {
     let last = world.end_after(Duration::from_secs(1));
     world.run_until(last, |_| false);
     world.run_until(end, all_at_rest(world.view().scenario.peers));
+    if world.view().config.mixing == dnode_gossip::Mixing::Set {
+        // What is lacking is asked for as often as it is told, and no exchange is open meanwhile.
+        world.run_until(end, |world| within_parts(&world.view()) <= 0.0);
+    }
     world.reached(Stage::Rest);
 }
 

@@ -29,10 +29,9 @@ const SMALL: u32 = 32;
 /// Events whose peers are fetched from memory together.
 const AHEAD: usize = 16;
 
-/// Exchanges of one initiator that are booked: all that can still be applied, and in small worlds
-/// many more.
-const DEALS_SMALL: usize = 1024;
-const DEALS_LARGE: usize = 64;
+/// Exchanges of one initiator that are booked: as many of the newest as peers remember, and one that
+/// is applied is taken out. That one of them is missing would show as a broken invariant.
+const DEALS: usize = 1024;
 
 /// A broken invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,7 +109,7 @@ impl World {
             peers: Vec::with_capacity(count as usize),
             edges: Vec::new(),
             journal: Journal::new(count as usize, fragments, width, small),
-            book: Book::new(count as usize, if small { DEALS_SMALL } else { DEALS_LARGE }),
+            book: Book::new(count as usize, DEALS),
             initial: Vec::new(),
             trace,
             violation: None,

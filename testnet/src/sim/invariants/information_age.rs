@@ -1,5 +1,6 @@
 //! B3: at a commit every fragment contains every counting neighbour's work up to the bound.
 
+use dnode_gossip::Mixing;
 use dnode_protocol::{Clock, FragmentId};
 
 use super::super::peer::index_of;
@@ -28,7 +29,10 @@ impl Property for InformationAge {
             let fragments = (0..view.scenario.fragments).map(FragmentId);
             let contained = host.core.contained(name).chain(std::iter::repeat(Clock(0)));
             for (fragment, contained) in fragments.zip(contained) {
-                let age = known.ahead_of(contained);
+                let age = match view.config.mixing {
+                    Mixing::Set => host.core.information_age(fragment, name).unwrap_or(0),
+                    Mixing::Exchange | Mixing::Push { .. } => known.ahead_of(contained),
+                };
                 if age > bound {
                     return Err(format!(
                         "p{peer} committed while its {fragment} lacks {age} commits of {name:?}, bound {bound}"

@@ -26,7 +26,7 @@ impl Property for Lag {
         };
         let deal = view.book.get(exchange).copied().unwrap_or_default();
         let (Some(proposed), Some(accepted)) = (deal.proposed, deal.accepted) else {
-            return Ok(());
+            return Err(format!("{exchange} was applied and never proposed or accepted: {deal:?}"));
         };
         let bounds = &view.config.bounds;
         let most = match view.config.policy {

@@ -28,9 +28,10 @@ impl Property for SnapshotAge {
                     return Err(format!("{exchange} was applied and its fragment never read"));
                 };
                 // The clock jumps when a replica is replaced; commits are counted by the world.
-                let since = view.book.get(exchange).and_then(|deal| deal.read_at);
-                let commits = view.peers[*peer as usize].counts.commits;
-                let counted = since.map_or(0, |since| commits.saturating_sub(since));
+                let Some(since) = view.book.get(exchange).and_then(|deal| deal.read_at) else {
+                    return Err(format!("{exchange} was applied and its reading is not booked"));
+                };
+                let counted = view.peers[*peer as usize].counts.commits.saturating_sub(since);
                 let age = clock.ahead_of(read).max(counted);
                 if age > bound {
                     return Err(format!(
@@ -45,7 +46,7 @@ impl Property for SnapshotAge {
             } => {
                 let deal = view.book.get(exchange).copied().unwrap_or_default();
                 let (Some(read), Some(known)) = (deal.read_clock, deal.known) else {
-                    return Ok(());
+                    return Err(format!("{exchange} gave what was never read or never arrived"));
                 };
                 let age = known.ahead_of(read);
                 if age > bound {

@@ -1,0 +1,144 @@
+//! Rule `delta-set`: whose fragment takes whose place, when a contribution is kept by nobody.
+
+use dnode_protocol::{Clock, FragmentId, Origin, PeerId, Phase, Time, Versions};
+
+use crate::contributions::KEPT_MAX;
+use crate::gossip::Gossip;
+use crate::membership::Standing;
+use crate::{ContributionId, Mixing, Output};
+
+/// Contributions by which two replicas may differ before the one that contains more comes first.
+/// Guess: more than are under way at a time, so that both ends find the same order.
+const ALIKE: u128 = 256;
+
+/// Whether `theirs` comes after `ours` in a total order of replicas: by the number of contributions,
+/// roughly, then by their names. One that contains all of another comes after it.
+fn comes_after(theirs: &Versions, ours: &Versions) -> bool {
+    let sum = |versions: &Versions| -> u128 {
+        versions.entries.iter().map(|(_, number)| u128::from(*number)).sum()
+    };
+    (sum(theirs) / ALIKE, &theirs.entries) > (sum(ours) / ALIKE, &ours.entries)
+}
+
+impl Gossip {
+    /// Takes over `fragment`, and all that contain the same, from neighbours when none of those that
+    /// have the next contribution of `origin` keeps it.
+    pub(crate) fn replace_when_needed(&mut self, fragment: FragmentId, origin: &Origin, now: Time) {
+        let asked = self.sharing.is_asked_for(fragment, origin);
+        let offered = || self.missing(fragment, now).iter().any(|(id, _)| id.origin == *origin);
+        if !asked && !offered() && !self.donors_of(fragment, now).is_empty() {
+            let versions = |of: u32| self.sharing.versions.get(of as usize);
+            let alike = |of: &u32| versions(*of) == versions(fragment.0);
+            let waiting = (0..self.fragments).filter(alike).map(FragmentId).collect();
+            self.begin_replacing(waiting, false, now);
+        }
+    }
+
+    /// Neighbours whose replica of `fragment` takes precedence over the own one, as far as they have
+    /// said what they contain; of these the ones near the newest clock, if there are any.
+    pub(crate) fn donors_of(&self, fragment: FragmentId, now: Time) -> Vec<PeerId> {
+        let doubted = self.doubted();
+        let donors: Vec<(PeerId, Clock)> = self
+            .members
+            .iter()
+            .filter(|(peer, member)| {
+                let more = match member.has.of(fragment) {
+                    Some(theirs) => self.takes_precedence(fragment, theirs),
+                    None => member.clock > Some(Clock(0)) && member.phase != Phase::Joining,
+                };
+                more && Some(**peer) != doubted
+                    && member.standing != Standing::Suspected
+                    && now >= member.back_off_until
+            })
+            .filter_map(|(peer, member)| Some((*peer, member.clock?)))
+            .collect();
+        let newest = donors.iter().map(|(_, clock)| *clock).max().unwrap_or_default();
+        let gap = self.config.bounds.progress_gap;
+        let near = |(_, clock): &&(PeerId, Clock)| newest.ahead_of(*clock) <= gap;
+        donors.iter().filter(near).map(|(peer, _)| *peer).collect()
+    }
+
+    /// Whether a snapshot of these versions may take the place of `fragment`: it contains something
+    /// that is lacking here, and what it lacks itself is kept here and added again, or it comes
+    /// after the own one in a total order of replicas.
+    ///
+    /// So the own place in that order only rises, and peers that no longer commit end with the same
+    /// set: of two that differ, the lower lacks something of the higher, and fetches it or takes the
+    /// whole. Without an order two peers could take over each other's replicas without end.
+    pub(crate) fn takes_precedence(&self, fragment: FragmentId, theirs: &Versions) -> bool {
+        let mut lists = theirs.entries.iter();
+        let lacking =
+            lists.any(|(origin, number)| *number > self.sharing.contained(fragment, origin));
+        let ours = self.sharing.of(fragment);
+        lacking && (self.can_restore(fragment, theirs) || comes_after(theirs, &ours))
+    }
+
+    /// Whether everything that `fragment` contains and `theirs` lacks is kept here.
+    fn can_restore(&self, fragment: FragmentId, theirs: &Versions) -> bool {
+        let entries = &theirs.entries;
+        let number_of = |origin: &Origin| {
+            let at = entries.binary_search_by_key(origin, |(known, _)| *known);
+            at.map_or(0, |index| entries[index].1)
+        };
+        let kept = |origin: Origin, number| {
+            self.sharing.kept.contains_key(&ContributionId { origin, number, fragment })
+        };
+        let ours = self.sharing.versions.get(fragment.0 as usize);
+        ours.into_iter().flatten().all(|(origin, number)| {
+            let first = number_of(origin).saturating_add(1);
+            // Beyond the bound on what is kept there is no need to look at each.
+            number.saturating_sub(first) < KEPT_MAX && (first..=*number).all(|n| kept(*origin, n))
+                || first > *number
+        })
+    }
+
+    /// Whether a contribution to `fragment` is being added.
+    pub(crate) fn is_adding(&self, fragment: FragmentId) -> bool {
+        let mut open = self.sharing.open.values();
+        open.any(|fetch| fetch.adding.is_some() && fetch.contribution.fragment == fragment)
+    }
+
+    /// The fragment was replaced by a snapshot that contains `versions`.
+    pub(crate) fn adopt_versions(&mut self, fragment: FragmentId, versions: &Versions) {
+        if let Some(known) = self.sharing.versions.get_mut(fragment.0 as usize) {
+            *known = versions.entries.iter().copied().collect();
+        }
+    }
+
+    /// Whether every fragment contains all own contributions.
+    pub(crate) fn contains_own(&self) -> bool {
+        let (origin, number) = (self.origin(), self.sharing.number);
+        let mut fragments = (0..self.fragments).map(FragmentId);
+        fragments.all(|fragment| self.sharing.contained(fragment, &origin) >= number)
+    }
+
+    /// The replica was replaced: what it lacks of the own contributions is added again if it is
+    /// still kept, else this peer begins anew as an author, so that its numbers have no gap.
+    pub(crate) fn resume_authorship(&mut self, now: Time) {
+        if self.config.mixing != Mixing::Set {
+            return;
+        }
+        self.sharing.tell_at = Some(now + self.config.announce_min);
+        let origin = self.origin();
+        let number = self.sharing.number;
+        let whole = (0..self.fragments).map(FragmentId).all(|fragment| {
+            let first = self.sharing.contained(fragment, &origin) + 1;
+            let id = |number| ContributionId { origin, number, fragment };
+            (first..=number).all(|number| self.sharing.kept.contains_key(&id(number)))
+        });
+        if whole {
+            return;
+        }
+        let lost = |id: &ContributionId| {
+            id.origin == origin && id.number > self.sharing.contained(id.fragment, &origin)
+        };
+        let lost: Vec<ContributionId> =
+            self.sharing.kept.keys().filter(|id| lost(id)).copied().collect();
+        for contribution in lost {
+            self.sharing.kept.remove(&contribution);
+            self.output(Output::Drop { contribution });
+        }
+        self.sharing.lives += 1;
+        self.sharing.number = 0;
+    }
+}

@@ -1,0 +1,240 @@
+//! Nobody is left behind for good: peers that are far apart, wait for each other, or each contain
+//! what the other lacks come together again.
+
+use std::time::Duration;
+
+use dnode_gossip::testing::{Effect, Host, Pair, Toy, ToyRule, numbers, peer, terms};
+use dnode_gossip::{Config, Event, Input, Mixing, Policy, Schedule, Start};
+use dnode_protocol::frame::Leg;
+use dnode_protocol::{
+    Clock, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, PeerId, Phase, Time,
+    Versions,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const FRAGMENT: FragmentId = FragmentId(0);
+
+fn set() -> Config {
+    Config { mixing: Mixing::Set, ..Config::default() }
+}
+
+fn received(from: u32, message: Message) -> Input {
+    Input::Received { from: peer(from), message }
+}
+
+fn heartbeat(clock: u64) -> Message {
+    let (clock, phase) = (Clock(clock), Phase::Training);
+    Message::Heartbeat(Heartbeat { clock, samples: 0, step_micros: 0, batch: 0, phase })
+}
+
+/// Peer 0 with one fragment of zeros and this many neighbours.
+fn host(rule: ToyRule, config: Config, neighbours: u32) -> Host {
+    let (me, seed) = (peer(0), [0; 32]);
+    let start = Start { me, incarnation: 1, fragments: 1, clock: Clock(0), seed };
+    let mut host = Host::new(start, config, Toy::new(rule, vec![vec![0.0]]), Time::ZERO);
+    for other in 1..=neighbours {
+        host.handle(Input::PeerUp { peer: peer(other), incarnation: 1 }, Time::ZERO);
+    }
+    host
+}
+
+fn separate(pair: &mut Pair) {
+    for (host, other) in [(0, 1), (1, 0)] {
+        pair.input(host, Input::PeerDown { peer: peer(other) });
+    }
+}
+
+fn catch_ups(pair: &Pair, host: usize) -> usize {
+    let is = |event: &Event| matches!(event, Event::CatchUpStarted { .. });
+    pair.events.iter().filter(|(h, event)| *h == host && is(event)).count()
+}
+
+fn proposed_to(host: &mut Host) -> Vec<PeerId> {
+    let proposal = |effect| {
+        let Effect::Message { to, message: Message::Propose { .. } } = effect else { return None };
+        Some(to)
+    };
+    host.take_effects().into_iter().filter_map(proposal).collect()
+}
+
+#[test]
+fn two_that_each_lack_what_nobody_keeps_end_with_the_same_after_one_replacement() {
+    let mut pair = Pair::with(ToyRule::Set, &set(), 1);
+    for index in 0..2 {
+        pair.hosts[index].replica.overwrite(FRAGMENT, &[0.0]);
+    }
+    separate(&mut pair);
+    for _ in 0..20 {
+        for (index, increment) in [(0, 1.0), (1, 0.25)] {
+            assert!(pair.hosts[index].commit(increment, pair.now));
+            pair.input(index, Input::Deadline);
+        }
+    }
+    pair.connect();
+    pair.run_until(60 * SECOND, |_| false);
+    let versions = |index: usize| pair.hosts[index].core.versions(FRAGMENT);
+    assert_eq!(versions(0), versions(1));
+    assert_eq!(pair.hosts[0].values(), pair.hosts[1].values());
+    assert_eq!(catch_ups(&pair, 0) + catch_ups(&pair, 1), 1, "one of them takes the other's");
+    assert!(pair.hosts.iter().all(|host| host.training));
+}
+
+#[test]
+fn an_author_that_begins_anew_never_has_the_name_of_a_later_start() {
+    let mut pair = Pair::with(ToyRule::Set, &set(), 1);
+    separate(&mut pair);
+    for _ in 0..20 {
+        for index in 0..2 {
+            assert!(pair.hosts[index].commit(1.0, pair.now));
+            pair.input(index, Input::Deadline);
+        }
+    }
+    pair.connect();
+    pair.run_until(60 * SECOND, |_| false);
+    for index in 0..2 {
+        assert!(pair.hosts[index].commit(1.0, pair.now));
+        pair.input(index, Input::Deadline);
+    }
+    pair.run_until(60 * SECOND, |_| false);
+    let versions = pair.hosts[0].core.versions(FRAGMENT);
+    let again = peer(0);
+    let starts = [1_u64, 2].map(|incarnation| incarnation << 24);
+    let lives: Vec<u64> = versions
+        .entries
+        .iter()
+        .filter(|(origin, _)| origin.peer == again)
+        .map(|(origin, _)| origin.incarnation)
+        .collect();
+    assert!(lives.iter().all(|life| (starts[0]..starts[1]).contains(life)), "{lives:?}");
+}
+
+#[test]
+fn a_sum_of_contributions_is_not_taken_over_before_its_donor_has_said_what_it_contains() {
+    let mut host = host(ToyRule::Set, set(), 1);
+    host.handle(received(1, heartbeat(40)), Time::ZERO);
+    assert!(!host.training);
+    let exchange = ExchangeId { initiator: peer(0), incarnation: 1, sequence: 0 };
+    host.tensor(peer(1), (exchange, Leg::Snapshot, Clock(40), numbers(&[1.0])), Time::ZERO);
+    assert!(!host.has_work());
+    let origin = Origin { peer: peer(1), incarnation: 1 << 24 };
+    let versions = Versions { entries: vec![(origin, 40)] };
+    let (clock, information) = (Clock(40), Information::default());
+    let message = Message::Snapshot { exchange, clock, information, versions: versions.clone() };
+    host.handle(received(1, message), Time::ZERO);
+    assert!(host.has_work());
+    host.work(Time::ZERO);
+    assert!(host.training);
+    assert_eq!((host.core.versions(FRAGMENT), host.values()), (versions, vec![1.0]));
+}
+
+#[test]
+fn the_own_contributions_are_added_again_to_a_replica_that_lacks_them() {
+    let mut host = host(ToyRule::Set, set(), 1);
+    assert!(host.commit(2.0, Time::ZERO) && host.commit(4.0, Time::ZERO));
+    host.handle(received(1, heartbeat(40)), Time::ZERO);
+    let exchange = ExchangeId { initiator: peer(0), incarnation: 1, sequence: 0 };
+    let origin = Origin { peer: peer(1), incarnation: 1 << 24 };
+    let versions = Versions { entries: vec![(origin, 40)] };
+    let (clock, information) = (Clock(40), Information::default());
+    let message = Message::Snapshot { exchange, clock, information, versions };
+    host.handle(received(1, message), Time::ZERO);
+    host.tensor(peer(1), (exchange, Leg::Snapshot, clock, numbers(&[1.0])), Time::ZERO);
+    host.work(Time::ZERO);
+    assert!(!host.training, "a commit now would number itself after what is missing");
+    while host.has_work() {
+        host.work(Time::ZERO);
+    }
+    assert!(host.training);
+    assert_eq!(host.values(), [7.0]);
+    let numbers: Vec<u64> =
+        host.core.versions(FRAGMENT).entries.iter().map(|(_, number)| *number).collect();
+    assert_eq!(numbers, [2, 40]);
+}
+
+#[test]
+fn a_push_goes_to_the_neighbour_that_has_asked_for_news() {
+    for schedule in [Schedule::Ring, Schedule::Exponential, Schedule::Random] {
+        let config = Config { mixing: Mixing::Push { fanout: 1 }, schedule, ..Config::default() };
+        for asks in 1..=4 {
+            let mut host = host(ToyRule::Epidemic, config.clone(), 4);
+            for clock in 1..=12 {
+                for other in 1..=4 {
+                    host.handle(received(other, heartbeat(clock)), Time::ZERO);
+                }
+                assert!(host.commit(0.0, Time::ZERO));
+            }
+            let exchange = ExchangeId { initiator: peer(asks), incarnation: 1, sequence: 0 };
+            let information = Information { entries: vec![(peer(0), Clock(1))] };
+            let terms = terms(Clock(12), information);
+            let message = Message::Propose { exchange, fragment: FRAGMENT, terms };
+            host.handle(received(asks, message), Time::ZERO);
+            host.take_effects();
+            host.handle(Input::RoundDue, Time::ZERO);
+            assert_eq!(proposed_to(&mut host), [peer(asks)], "{schedule:?}");
+        }
+    }
+}
+
+#[test]
+fn peers_that_wait_for_each_others_news_get_them_without_a_round() {
+    for (rule, mixing) in [
+        (ToyRule::Exchange, Mixing::Exchange),
+        (ToyRule::Epidemic, Mixing::Push { fanout: 1 }),
+        (ToyRule::PushSum, Mixing::Push { fanout: 1 }),
+    ] {
+        let mut config = Config { mixing, policy: Policy::Block, ..Config::default() };
+        config.bounds.information_age = Some(1);
+        let mut pair = Pair::with(rule, &config, 2);
+        pair.run_until(SECOND, |_| false);
+        let target = Clock(12);
+        for _ in 0..60 {
+            for index in 0..2 {
+                if pair.hosts[index].clock < target {
+                    pair.hosts[index].commit(0.0, pair.now);
+                }
+                pair.input(index, Input::Deadline);
+            }
+            pair.run_until(SECOND, |_| false);
+        }
+        let clocks = [0, 1].map(|index: usize| pair.hosts[index].clock);
+        assert_eq!(clocks, [target; 2], "{rule:?}");
+    }
+}
+
+#[test]
+fn under_the_dropping_policy_equal_peers_a_few_commits_apart_do_not_stay_apart() {
+    let config = Config { policy: Policy::Drop, ..Config::default() };
+    let mut pair = Pair::new(&config, 1);
+    separate(&mut pair);
+    for _ in 0..3 {
+        assert!(pair.hosts[1].commit(0.0, pair.now));
+    }
+    pair.connect();
+    pair.run_until(SECOND, |_| false);
+    for _ in 0..6 {
+        for index in 0..2 {
+            pair.hosts[index].commit(0.0, pair.now);
+            pair.input(index, Input::RoundDue);
+        }
+        pair.run_until(SECOND, |_| false);
+    }
+    let applied = pair.events.iter().any(|(_, event)| matches!(event, Event::Applied { .. }));
+    assert!(applied, "{:?}", pair.events);
+}
+
+#[test]
+fn a_lone_leader_is_believed_after_as_many_own_commits_as_explain_its_lead() {
+    let mut host = host(ToyRule::Exchange, Config::default(), 3);
+    let (gap, lead) = (Config::default().bounds.progress_gap, 200);
+    let mut own = 0;
+    while host.training && own < 100 {
+        own += 1;
+        for (other, clock) in [(1, own), (2, own), (3, own + lead)] {
+            host.handle(received(other, heartbeat(clock)), Time::ZERO);
+        }
+        host.commit(0.0, Time::ZERO);
+    }
+    // 16 commits for each of the gap and each since the doubt began.
+    let expected = (lead - 16 * gap).div_ceil(16);
+    assert!((expected..expected + 4).contains(&own), "believed after {own}, not {expected}");
+}
