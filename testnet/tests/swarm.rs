@@ -4,7 +4,7 @@ use dnode_testnet::sim::scale;
 use dnode_testnet::sim::{Defect, Rule, RuleSettings, RunError, Scenario, Trace, run};
 
 /// Random schedules: any number of peers, any mix of faults.
-const SCHEDULES: u64 = 240;
+const SCHEDULES: u64 = 2_000;
 /// A planted defect must show within this many of them.
 const DEFECT_SCHEDULES: u64 = 40;
 
