@@ -11,9 +11,9 @@
 //!
 //! The parts: `membership` (who is here), `schedule` and `pairing` (which partner), `initiate` and
 //! `answer` (the two ends of an exchange), `contributions` and `precedence` (rule `delta-set`),
-//! `link_codec` (which code), `pace` (how much local work), `staleness` (the three bounds),
-//! `credible` (which clocks are
-//! believed), `catch_up` (joiners and laggards), `deadlines` and `timers` (everything that expires).
+//! `link_codec` (which code), `pace` and `stride` (how much local work), `staleness` (the three
+//! bounds), `credible` (which clocks are believed), `catch_up` (joiners and laggards), `deadlines` and
+//! `timers` (everything that expires).
 
 mod answer;
 mod catch_up;

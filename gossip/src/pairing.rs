@@ -12,8 +12,9 @@ impl Gossip {
     /// Chooses a partner for `fragment`, none of `tried`; `None` when nobody is eligible.
     ///
     /// Of pushes, a partner that has asked for this peer's news; else the partner whose news in this
-    /// fragment is older than bound B3 allows, if there is one; else the one that the schedule names; else, and when that one has declined, one of two drawn
-    /// at random: the one with the older news, so that every neighbour is visited, or the quicker.
+    /// fragment is older than bound B3 allows, if there is one; else the one that the schedule names;
+    /// else, and when that one has declined, one of two drawn at random: the one with the older news,
+    /// so that every neighbour is visited, or the quicker.
     pub(crate) fn choose_partner(
         &mut self,
         fragment: FragmentId,
