@@ -13,8 +13,8 @@ use super::spread::{Class, Spread};
 
 /// How long after the faults everybody must have committed and exchanged again. The longest chain
 /// of waits: a dead connection goes unnoticed (6 s), then the longest back-off (8 s), a lease
-/// (30 s) and the gate (8 s).
-const SETTLE: Duration = Duration::from_secs(60);
+/// Time without faults in which everybody must recover: this, and so many rounds.
+const SETTLE: (Duration, u32) = (Duration::from_secs(60), 20);
 
 impl Scenario {
     /// A short random schedule: any number of peers from 2 to 12 under any mix of faults.
@@ -31,7 +31,7 @@ impl Scenario {
             fragments: rng.random_range(1..5),
             neighbours: rng.random_range(1..6),
             faults_for: Duration::from_secs(rng.random_range(10..30)),
-            settle: SETTLE,
+            settle: SETTLE.0,
             round_time: Duration::from_millis(rng.random_range(40..1500)),
             speed,
             poisson: rng.random_bool(0.3),
@@ -44,6 +44,7 @@ impl Scenario {
             ..Self::default()
         };
         scenario.round_time = scenario.round_time.max(scenario.least_round_time());
+        scenario.settle += scenario.round_time * SETTLE.1;
         scenario.draw_lines(&mut rng);
         scenario.draw_split(&mut rng);
         scenario
