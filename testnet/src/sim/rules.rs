@@ -64,8 +64,8 @@ impl Default for RuleSettings {
 }
 
 impl RuleSettings {
-    /// Any rule but delta-set: under faults and loss about one in two hundred of its swarms replaces
-    /// fragments for longer than these schedules wait.
+    /// Any rule but delta-set: under faults and loss some of its swarms replace fragments for longer
+    /// than these schedules wait.
     pub(super) fn random(rng: &mut ChaCha8Rng) -> Self {
         let kinds = [Rule::Exchange, Rule::Epidemic, Rule::PushSum];
         let kind = kinds[rng.random_range(0..6_usize).saturating_sub(3)];
