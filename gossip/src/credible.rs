@@ -82,7 +82,8 @@ impl Gossip {
         let (peer, lead) = self.lone_leader()?;
         let began = self.leading.filter(|(leader, _)| *leader == peer).map(|(_, began)| began);
         let commits = self.clock.ahead_of(began.unwrap_or(self.clock));
-        (lead > LEAD_MAX * (self.config.bounds.progress_gap + commits)).then_some(peer)
+        let allowed = self.config.bounds.progress_gap.saturating_add(commits);
+        (lead > LEAD_MAX.saturating_mul(allowed)).then_some(peer)
     }
 
     /// Notes since which own commit a neighbour leads too far to be believed at once.
