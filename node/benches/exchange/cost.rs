@@ -1,0 +1,35 @@
+//! What bytes cost: two peers that exchange without a pause, and the processor time of both.
+
+use std::time::{Duration, Instant};
+
+use crate::swarm::Swarm;
+use crate::trainer::Kind;
+
+const PARAMETERS: usize = 10_000_000;
+/// How long the exchange runs.
+const SPAN: Duration = Duration::from_secs(6);
+
+pub(crate) fn run() {
+    println!("cost: 2 processes, {PARAMETERS} parameters, rounds back to back");
+    for codec in ["f32", "int4"] {
+        let codecs = format!("gossip.codecs={codec}");
+        let sets = [
+            "gossip.rule=pairwise",
+            "gossip.mix_every=1",
+            "gossip.local_steps=1000000",
+            "gossip.balance=off",
+            &codecs,
+        ];
+        let mut swarm = Swarm::start(Kind::Free, 2, PARAMETERS, &sets);
+        let (began, before) = (Instant::now(), swarm.cpu());
+        std::thread::sleep(SPAN);
+        let (cpu, seconds) = (swarm.cpu() - before, began.elapsed().as_secs_f64());
+        let bytes: u64 = swarm.peers.iter_mut().map(|peer| peer.end()).sum();
+        let gb = bytes as f64 / 1e9;
+        println!(
+            "{codec:>6}  {gb:.2} GB moved, {:.3} GB/s, {:.2} CPU seconds per GB of both ends",
+            gb / seconds,
+            cpu / gb
+        );
+    }
+}

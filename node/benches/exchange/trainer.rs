@@ -1,0 +1,180 @@
+//! A trainer that computes nothing: it waits, and counts how its parameters are moved.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Duration;
+
+use dnode::{
+    Evaluation, GradientStep, ParameterLayout, StepId, StepReport, TrainError, Trainer,
+    TrainerState,
+};
+
+/// What a step of a free trainer takes: short, so that the exchange is what is measured.
+const STEP: Duration = Duration::from_micros(100);
+/// Mixes of every fragment that average four peers: two rounds of a hypercube.
+const MIXES: u32 = 2;
+/// By how much an exchange of a free trainer leaves its parameters off, so that there always is a
+/// difference to send.
+const NOISE: f32 = 1.0 / 1024.0;
+
+/// What the trainer waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// For the word of the parent between two averagings, by exchanges.
+    Gossip,
+    /// The same, by an all-reduce of gradients.
+    Ring,
+    /// For nothing.
+    Free,
+}
+
+impl Kind {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Gossip => "gossip",
+            Self::Ring => "ring",
+            Self::Free => "free",
+        }
+    }
+
+    pub(crate) fn named(name: &str) -> Self {
+        let all = [Self::Gossip, Self::Ring, Self::Free];
+        all.into_iter().find(|kind| kind.name() == name).unwrap()
+    }
+}
+
+/// Parameters that start at the rank of the peer, so that their mean is known.
+pub(crate) struct Synthetic {
+    layout: ParameterLayout,
+    kind: Kind,
+    rank: usize,
+    mean: f32,
+    values: Vec<f32>,
+    /// Mixes of each fragment since the last word, by its first parameter.
+    mixes: BTreeMap<usize, (usize, u32)>,
+    /// Averagings begun so far.
+    turns: u64,
+    /// The present averaging was reported.
+    told: bool,
+    /// Words of the parent.
+    words: Receiver<()>,
+}
+
+impl Synthetic {
+    pub(crate) fn new(kind: Kind, (rank, peers): (usize, usize), parameters: usize) -> Self {
+        let mut layout = ParameterLayout::new();
+        layout.push("weights", &[parameters]).unwrap();
+        // Zeros are memory that nobody has touched.
+        let values = vec![0.0; parameters];
+        let mean = (peers - 1) as f32 / 2.0;
+        let (mixes, words) = (BTreeMap::new(), words());
+        Self { layout, kind, rank, mean, values, mixes, turns: 0, told: false, words }
+    }
+
+    /// Tells the parent that an averaging is done and how far off it is.
+    fn tell(&mut self) {
+        let off = |most: f32, value: &f32| most.max((value - self.mean).abs());
+        let error = if self.turns > 0 { self.values.iter().fold(0.0, off) } else { 0.0 };
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{error}").unwrap();
+        out.flush().unwrap();
+        self.told = true;
+    }
+
+    /// Begins an averaging.
+    fn begin(&mut self) {
+        self.values.fill(self.rank as f32);
+        self.mixes.clear();
+        self.turns += 1;
+        self.told = false;
+    }
+
+    /// Whether every fragment was mixed often enough.
+    fn is_averaged(&self) -> bool {
+        let seen: usize = self.mixes.values().map(|(len, _)| len).sum();
+        seen == self.values.len() && self.mixes.values().all(|(_, mixes)| *mixes >= MIXES)
+    }
+}
+
+impl Trainer for Synthetic {
+    fn layout(&self) -> &ParameterLayout {
+        &self.layout
+    }
+
+    fn step(&mut self, _: StepId) -> Result<StepReport, TrainError> {
+        if self.kind == Kind::Gossip {
+            // Who is done goes on to answer the others.
+            if !self.told && (self.turns == 0 || self.is_averaged()) {
+                self.tell();
+            }
+            if self.words.try_recv().is_ok() {
+                self.begin();
+            }
+        }
+        std::thread::sleep(STEP);
+        Ok(StepReport { samples: 1, ..StepReport::default() })
+    }
+
+    fn read(&self, range: Range<usize>, out: &mut [f32]) {
+        out.copy_from_slice(&self.values[range]);
+    }
+
+    fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
+        let entry = self.mixes.entry(range.start).or_insert_with(|| (range.len(), 0));
+        entry.1 += 1;
+        let noise = if self.kind == Kind::Free { NOISE * (1.0 - 2.0 * self.mean) } else { 0.0 };
+        let noise = if (self.rank + entry.1 as usize).is_multiple_of(2) { noise } else { -noise };
+        for (value, delta) in self.values[range].iter_mut().zip(delta) {
+            *value += weight * delta + noise;
+        }
+    }
+
+    fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
+        Ok(Evaluation::default())
+    }
+
+    fn save(&self) -> TrainerState {
+        TrainerState::default()
+    }
+
+    fn restore(&mut self, _: &TrainerState) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn split(&mut self) -> Option<&mut dyn GradientStep> {
+        (self.kind == Kind::Ring).then_some(self)
+    }
+}
+
+impl GradientStep for Synthetic {
+    fn gradient(&mut self, _: StepId) -> Result<StepReport, TrainError> {
+        self.tell();
+        self.words.recv().map_err(|error| TrainError::Other(error.to_string()))?;
+        self.begin();
+        Ok(StepReport { samples: 1, ..StepReport::default() })
+    }
+
+    fn gradient_mut(&mut self) -> &mut [f32] {
+        &mut self.values
+    }
+
+    fn update(&mut self, _: StepId) -> Result<StepReport, TrainError> {
+        Ok(StepReport { samples: 1, ..StepReport::default() })
+    }
+}
+
+/// A word for each line of standard input; the process ends with it.
+fn words() -> Receiver<()> {
+    let (send, words) = sync_channel(1);
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lines() {
+            if line.is_err() || send.send(()).is_err() {
+                break;
+            }
+        }
+        std::process::exit(0);
+    });
+    words
+}
