@@ -292,6 +292,11 @@ impl Gossip {
         self.announce(now);
         self.resume(now);
         self.update_limit();
+        if matches!(self.config.mixing, Mixing::Push { .. }) {
+            // Who is replaced every time before its round keeps the masses that it was given, until
+            // nobody else has any to give: now it is near enough to return them.
+            self.begin_round(now);
+        }
     }
 
     /// Trains on, once every fragment contains the own contributions again.

@@ -3,6 +3,7 @@
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{Clock, FragmentId, Information, PeerId, Time};
 
+use crate::gossip::RoundFragment;
 use crate::sequences::Sequences;
 
 /// An exchange that this peer proposed.
@@ -10,6 +11,8 @@ use crate::sequences::Sequences;
 pub(crate) struct Own {
     pub(crate) fragment: FragmentId,
     pub(crate) partner: PeerId,
+    /// Where the fragment stood in its round; this partner is one of those that it still is to reach.
+    pub(crate) entry: RoundFragment,
     /// The own clock, mass and code when it was proposed: every repetition names them, so that the
     /// partner agrees on the weight whichever repetition it accepted.
     pub(crate) clock: Clock,
@@ -21,10 +24,6 @@ pub(crate) struct Own {
     pub(crate) retry_at: Time,
     /// The proposal was repeated after the offer and not yet answered.
     pub(crate) reproposed: bool,
-    /// Partners that declined this fragment in this round.
-    pub(crate) tried: Vec<PeerId>,
-    /// Partners that this fragment still is to reach in this round, this one included.
-    pub(crate) left: usize,
     /// What was agreed, once accepted.
     pub(crate) agreed: Option<Agreed>,
 }

@@ -93,9 +93,21 @@ pub struct Gossip {
 #[derive(Clone, Debug)]
 pub(crate) struct RoundFragment {
     pub(crate) fragment: FragmentId,
+    /// Partners that are not asked again.
     pub(crate) tried: Vec<PeerId>,
+    /// Proposals that have ended.
+    pub(crate) proposals: usize,
     /// Partners it still is to reach.
     pub(crate) left: usize,
+    /// When to propose again, after a partner was busy for whom there is no other.
+    pub(crate) wait_until: Option<Time>,
+}
+
+impl RoundFragment {
+    /// A fragment that is to reach this many partners.
+    pub(crate) const fn new(fragment: FragmentId, left: usize) -> Self {
+        Self { fragment, tried: Vec::new(), proposals: 0, left, wait_until: None }
+    }
 }
 
 impl Gossip {
@@ -412,6 +424,11 @@ impl Gossip {
         if self.catch_up.is_some() || self.leaving || self.config.mixing == Mixing::Set {
             return self.output(Output::RoundDone);
         }
+        self.begin_round(now);
+    }
+
+    /// Begins exchanges of all fragments that need one.
+    pub(crate) fn begin_round(&mut self, now: Time) {
         let answered = std::mem::take(&mut self.answered_in_round);
         let pushes = self.config.mixing != Mixing::Exchange;
         let left = self.config.fanout();
@@ -420,10 +437,8 @@ impl Gossip {
             .filter(|fragment| pushes || !answered.contains(fragment) || self.needs_news(*fragment))
             .collect();
         fragments.shuffle(&mut self.rng);
-        self.round = fragments
-            .into_iter()
-            .map(|fragment| RoundFragment { fragment, tried: Vec::new(), left })
-            .collect();
+        self.round =
+            fragments.into_iter().map(|fragment| RoundFragment::new(fragment, left)).collect();
         self.in_round = true;
         self.begin_exchanges(now);
     }

@@ -1,7 +1,10 @@
 //! The initiator's end of an exchange: propose, offer, apply or abort.
 
+use std::time::Duration;
+
 use dnode_protocol::frame::Leg;
 use dnode_protocol::{Clock, ExchangeId, Message, Origin, PeerId, Terms, Time};
+use rand::RngExt;
 
 use crate::exchange::{Aborting, Agreed, Own, OwnState};
 use crate::gossip::{Gossip, RoundFragment};
@@ -21,10 +24,13 @@ impl Gossip {
             self.round.clear();
         }
         let mut waiting = std::mem::take(&mut self.round);
+        for entry in &mut waiting {
+            entry.wait_until = entry.wait_until.filter(|until| now < *until);
+        }
         let mut kept = Vec::new();
         while self.own.len() + self.unwanted_reads < self.config.own_max && !waiting.is_empty() {
             let entry = waiting.remove(0);
-            if self.leases.contains_key(&entry.fragment) {
+            if self.leases.contains_key(&entry.fragment) || entry.wait_until.is_some() {
                 kept.push(entry);
             } else if let Some(partner) = self.choose_partner(entry.fragment, &entry.tried, now) {
                 self.propose(entry, partner, now);
@@ -50,6 +56,7 @@ impl Gossip {
         let own = Own {
             fragment: entry.fragment,
             partner,
+            entry,
             clock: self.clock,
             mass: self.mass(),
             codec: self.wanted_codec(&partner),
@@ -58,11 +65,9 @@ impl Gossip {
             deadline: now + lease,
             retry_at: now + lease / RETRIES_PER_LEASE,
             reproposed: false,
-            tried: entry.tried,
-            left: entry.left,
             agreed: None,
         };
-        self.leases.insert(entry.fragment, exchange);
+        self.leases.insert(own.fragment, exchange);
         self.own.insert(sequence, own);
         self.send_propose(sequence, now);
     }
@@ -209,10 +214,12 @@ impl Gossip {
         self.output(Output::Delivered { exchange, fragment, to });
         self.output(Output::Forget { exchange });
         self.measured(&from, now.since(own.began), own.codec);
-        if own.left > 1 && !self.leaving {
-            let mut tried = own.tried;
-            tried.push(from);
-            self.round.push(RoundFragment { fragment, tried, left: own.left - 1 });
+        if own.entry.left > 1 && !self.leaving {
+            let mut entry = own.entry;
+            entry.tried.push(from);
+            entry.proposals += 1;
+            entry.left -= 1;
+            self.round.push(entry);
         }
         self.begin_exchanges(now);
     }
@@ -334,13 +341,27 @@ impl Gossip {
         self.release(own.fragment, exchange);
         self.output(Output::Forget { exchange });
         self.event(Event::Failed { exchange, peer: own.partner, failure });
-        let mut tried = own.tried;
-        tried.push(own.partner);
         let waits = self.round.iter().any(|entry| entry.fragment == own.fragment);
-        if tried.len() < self.config.redraws_max + own.left && !waits && !self.leaving {
-            self.round.push(RoundFragment { fragment: own.fragment, tried, left: own.left });
+        let mut entry = own.entry;
+        entry.proposals += 1;
+        if entry.proposals < self.config.redraws_max + entry.left && !waits && !self.leaving {
+            if failure == Failure::Busy && self.has_no_substitute(&own.partner, &entry, now) {
+                entry.wait_until = Some(now + self.busy_wait(&own.partner));
+            } else {
+                entry.tried.push(own.partner);
+            }
+            self.round.push(entry);
         }
         self.begin_exchanges(now);
+    }
+
+    /// How long to leave a busy partner alone that nobody can take the place of: a drawn part of what
+    /// an exchange takes it, so that peers that find each other busy with others do not ask at the
+    /// same moments for ever.
+    fn busy_wait(&mut self, partner: &PeerId) -> Duration {
+        let measured = self.members.get(partner).and_then(|member| member.duration.mean());
+        let exchange = measured.map_or(self.config.heartbeat, Duration::from_secs_f64);
+        exchange.min(self.config.lease_max).mul_f64(self.rng.random())
     }
 
     /// The partner's own proposal for the same fragment has crossed ours and wins.

@@ -3,7 +3,7 @@
 use dnode_protocol::{FragmentId, PeerId, Phase, Time};
 use rand::RngExt;
 
-use crate::gossip::Gossip;
+use crate::gossip::{Gossip, RoundFragment};
 use crate::membership::{Member, Standing};
 use crate::staleness::lag_max;
 use crate::{Mixing, Schedule};
@@ -69,6 +69,21 @@ impl Gossip {
             eligible.iter().map(|(peer, _)| *peer).filter(|peer| waits(peer)).collect();
         let index = self.rng.random_range(0..waiting.len().max(1));
         waiting.get(index).copied()
+    }
+
+    /// Whether nobody can take the place of `partner` for a fragment: its news are older than bound B3
+    /// allows, or nobody else is eligible.
+    pub(crate) fn has_no_substitute(
+        &self,
+        partner: &PeerId,
+        entry: &RoundFragment,
+        now: Time,
+    ) -> bool {
+        let age = self.information_age(entry.fragment, partner);
+        let other = |(peer, member): (&PeerId, &Member)| {
+            peer != partner && !entry.tried.contains(peer) && self.is_eligible(member, now)
+        };
+        age.is_some_and(|age| age > self.information_bound()) || !self.members.iter().any(other)
     }
 
     /// Whom the schedule names in this round.

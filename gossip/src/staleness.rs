@@ -198,8 +198,7 @@ impl Gossip {
         };
         let fragments: Vec<FragmentId> =
             (0..self.fragments).map(FragmentId).filter(lacks).collect();
-        let entry = |fragment| RoundFragment { fragment, tried: Vec::new(), left: 1 };
-        self.round.extend(fragments.into_iter().map(entry));
+        self.round.extend(fragments.into_iter().map(|fragment| RoundFragment::new(fragment, 1)));
         self.begin_exchanges(now);
     }
 

@@ -30,6 +30,9 @@ impl Gossip {
                 offer(own.deadline.min(own.retry_at), "own exchange");
             }
         }
+        for until in self.round.iter().filter_map(|entry| entry.wait_until) {
+            offer(until, "busy partner");
+        }
         for aborting in self.aborting.values() {
             offer(aborting.retry_at.min(aborting.until), "abort");
         }
@@ -60,6 +63,9 @@ impl Gossip {
         }
         if self.gate_ends().is_some_and(|end| now >= end) {
             self.gate_expired(now);
+        }
+        if self.round.iter().any(|entry| entry.wait_until.is_some_and(|until| now >= until)) {
+            self.begin_exchanges(now);
         }
         self.own_deadlines(now);
         self.abort_deadlines(now);

@@ -1,6 +1,7 @@
 //! Nobody is left behind for good: peers that are far apart, wait for each other, or each contain
 //! what the other lacks come together again.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use dnode_gossip::testing::{Effect, Host, Pair, Toy, ToyRule, numbers, peer, terms};
@@ -237,4 +238,76 @@ fn a_lone_leader_is_believed_after_as_many_own_commits_as_explain_its_lead() {
     // 16 commits for each of the gap and each since the doubt began.
     let expected = (lead - 16 * gap).div_ceil(16);
     assert!((expected..expected + 4).contains(&own), "believed after {own}, not {expected}");
+}
+
+/// Answers every open proposal with Busy until the host proposes no more, one deadline after the
+/// other; whom it asked, and when.
+fn refused_for_ever(host: &mut Host) -> Vec<(PeerId, Time)> {
+    let (mut asked, mut now, mut sequence) = (Vec::new(), Time::ZERO, 0);
+    while host.rounds_done == 0 {
+        let proposed = proposed_to(host);
+        if proposed.is_empty() {
+            now = now.max(host.core.poll_deadline().0);
+            host.handle(Input::Deadline, now);
+        }
+        for partner in proposed {
+            asked.push((partner, now));
+            let exchange = ExchangeId { initiator: peer(0), incarnation: 1, sequence };
+            sequence += 1;
+            let message = Message::Busy { exchange };
+            host.handle(Input::Received { from: partner, message }, now);
+        }
+    }
+    asked
+}
+
+#[test]
+fn a_busy_neighbour_whose_news_are_needed_is_asked_again_at_drawn_times() {
+    let mut config = Config::default();
+    config.bounds.information_age = Some(2);
+    let mut host = host(ToyRule::Exchange, config.clone(), 4);
+    for other in 1..=4 {
+        host.handle(received(other, heartbeat(1)), Time::ZERO);
+    }
+    host.handle(received(3, heartbeat(4)), Time::ZERO);
+    host.take_effects();
+    host.handle(Input::RoundDue, Time::ZERO);
+    let asked = refused_for_ever(&mut host);
+    assert_eq!(asked.len(), 1 + config.redraws_max);
+    assert!(asked.iter().all(|(partner, _)| *partner == peer(3)), "{asked:?}");
+    let waits: Vec<Duration> = asked.windows(2).map(|two| two[1].1.since(two[0].1)).collect();
+    let drawn = |wait: &Duration| !wait.is_zero() && *wait <= config.heartbeat;
+    assert!(waits.iter().all(drawn) && waits[0] != waits[1], "{waits:?}");
+}
+
+#[test]
+fn a_busy_neighbour_is_asked_again_where_there_is_no_other_and_left_alone_where_there_are() {
+    for (neighbours, again) in [(1, true), (8, false)] {
+        let mut host = host(ToyRule::Exchange, Config::default(), neighbours);
+        for other in 1..=neighbours {
+            host.handle(received(other, heartbeat(1)), Time::ZERO);
+        }
+        host.take_effects();
+        host.handle(Input::RoundDue, Time::ZERO);
+        let asked = refused_for_ever(&mut host);
+        assert_eq!(asked.len(), 1 + Config::default().redraws_max);
+        let partners: BTreeSet<PeerId> = asked.iter().map(|(partner, _)| *partner).collect();
+        assert_eq!(partners.len() == 1, again, "{asked:?}");
+        assert_eq!(asked.iter().any(|(_, at)| *at > Time::ZERO), again, "{asked:?}");
+    }
+}
+
+#[test]
+fn who_was_replaced_pushes_at_once_and_so_returns_the_mass_that_it_was_given() {
+    let mixing = Mixing::Push { fanout: 1 };
+    let config = Config { mixing, policy: Policy::Drop, ..Config::default() };
+    let mut host = host(ToyRule::PushSum, config, 1);
+    host.handle(received(1, heartbeat(1)), Time::ZERO);
+    host.handle(received(1, heartbeat(40)), Time::ZERO);
+    let exchange = ExchangeId { initiator: peer(0), incarnation: 1, sequence: 0 };
+    host.tensor(peer(1), (exchange, Leg::Snapshot, Clock(40), numbers(&[1.0])), Time::ZERO);
+    assert_eq!(proposed_to(&mut host), []);
+    host.work(Time::ZERO);
+    assert_eq!((host.clock, host.values()), (Clock(40), vec![1.0]));
+    assert_eq!(proposed_to(&mut host), [peer(1)]);
 }

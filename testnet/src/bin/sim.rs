@@ -45,6 +45,9 @@ struct Arguments {
     /// Print only the last line of many seeds.
     #[arg(long)]
     quiet: bool,
+    /// Go on after a broken invariant, and name every seed that breaks one.
+    #[arg(long)]
+    keep_going: bool,
     /// Compare swarms of 10 to 10,000 peers; write control-traffic.csv and .svg to this folder.
     #[arg(long, conflicts_with_all = ["scenario", "seeds", "peers", "rounds", "trace"])]
     scale: Option<PathBuf>,
@@ -91,7 +94,7 @@ fn scale(folder: &Path, seed: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Simulates every seed; stops at the first error.
+/// Simulates every seed; stops at the first error, unless it is to go on.
 fn simulate(arguments: &Arguments) -> Result<(), String> {
     let (first, end) = arguments.seeds.unwrap_or((arguments.seed, arguments.seed + 1));
     let began = now();
@@ -106,7 +109,10 @@ fn simulate(arguments: &Arguments) -> Result<(), String> {
                         return;
                     }
                     if let Err(what) = one(arguments, seed) {
-                        failed.store(true, Ordering::Relaxed);
+                        failed.store(!arguments.keep_going, Ordering::Relaxed);
+                        if arguments.keep_going {
+                            let _ = writeln!(io::stderr(), "sim: {what}");
+                        }
                         error.lock().map(|mut first| first.get_or_insert(what).len()).ok();
                     }
                 }

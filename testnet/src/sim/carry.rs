@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dnode_gossip::Input;
-use dnode_gossip::testing::{Effect, peer as name};
+use dnode_gossip::testing::{Effect, Host, peer as name};
 use dnode_protocol::frame::Leg;
 use dnode_protocol::{Message, Time};
 use rand::RngExt;
@@ -352,12 +352,15 @@ impl World {
         }
     }
 
-    /// Whether nothing is on its way at `peer` and no exchange of it is open.
+    /// Whether nothing is on its way at `peer`, and no exchange and no round of it is open: a round
+    /// may wait for a busy neighbour without one.
     #[must_use]
     pub fn rests(&self, peer: u32) -> bool {
-        self.peers[peer as usize].host.as_ref().is_none_or(|host| {
-            host.core.open() == 0 && host.kept() == 0 && !host.has_work() && host.training
-        })
+        let sim = &self.peers[peer as usize];
+        let open = |host: &Host| host.core.open() > 0 || sim.round_open && sim.stays();
+        sim.host
+            .as_ref()
+            .is_none_or(|host| !open(host) && host.kept() == 0 && !host.has_work() && host.training)
     }
 
     /// The latest time that anything can matter at.
