@@ -20,7 +20,17 @@ const CRATES: [(&str, &[&str]); 7] = [
     ("node/network", &["dnode-protocol", "dnode-quic"]),
     ("node/quic", &[]),
     ("node", &["dnode-gossip", "dnode-network", "dnode-protocol", "dnode-trainer"]),
-    ("testnet", &["dnode", "dnode-gossip", "dnode-network", "dnode-protocol", "dnode-trainer"]),
+    (
+        "testnet",
+        &[
+            "dnode",
+            "dnode-gossip",
+            "dnode-network",
+            "dnode-protocol",
+            "dnode-quic",
+            "dnode-trainer",
+        ],
+    ),
 ];
 
 /// Crates that decide or compute, and neither wait, connect nor read a clock.

@@ -106,6 +106,12 @@ impl BulkConnection {
         self.connection.rtt()
     }
 
+    /// Packets taken for lost so far; what they carried was sent again.
+    #[must_use]
+    pub fn lost_packets(&self) -> u64 {
+        self.connection.stats().path.lost_packets
+    }
+
     /// A stream to write to; waits while the other end has as many as it allows.
     ///
     /// # Errors

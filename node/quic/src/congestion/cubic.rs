@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 /// Multiplicative decrease β (§4.6).
-const BETA: f64 = 0.7;
+pub(super) const BETA: f64 = 0.7;
 /// Scaling constant C, segments per second³ (§5).
 const C: f64 = 0.4;
 /// Increase of a Reno-like window that averages what β allows: 3 (1 − β) / (1 + β) (§4.3).
@@ -34,6 +34,16 @@ struct Epoch {
     prior: f64,
 }
 
+/// The window before a cut that may be undone.
+#[derive(Clone, Debug)]
+struct Before {
+    cut_at: Duration,
+    window: f64,
+    threshold: f64,
+    most: f64,
+    epoch: Option<Epoch>,
+}
+
 /// One connection's window.
 #[derive(Clone, Debug)]
 pub(super) struct Cubic {
@@ -44,6 +54,7 @@ pub(super) struct Cubic {
     /// `W_max`, segments, of the last event.
     most: f64,
     epoch: Option<Epoch>,
+    before: Option<Before>,
     /// Packets sent before this moment belong to the event that is dealt with.
     recovering_since: Option<Duration>,
     /// Since when the application has had nothing to send.
@@ -58,6 +69,7 @@ impl Cubic {
             threshold: f64::INFINITY,
             most: 0.0,
             epoch: None,
+            before: None,
             recovering_since: None,
             idle_since: None,
         }
@@ -143,8 +155,39 @@ impl Cubic {
         let segments = self.window / self.segment;
         // A window that shrinks from event to event gives way to newer flows.
         self.most = if segments < self.most { segments * (1.0 + BETA) / 2.0 } else { segments };
+        self.before = None;
+        self.shrink(now, BETA);
+    }
+
+    /// Shrinks the window to `part` of it, until [`Cubic::restore`] if the cut was no use.
+    pub(super) fn cut(&mut self, now: Duration, part: f64) {
+        self.before = Some(Before {
+            cut_at: now,
+            window: self.window,
+            threshold: self.threshold,
+            most: self.most,
+            epoch: self.epoch.take(),
+        });
+        self.most = self.window / self.segment;
+        self.shrink(now, part);
+    }
+
+    /// Undoes the last cut if no event came after it; the time since does not count.
+    pub(super) fn restore(&mut self, now: Duration) {
+        let Some(before) = self.before.take() else { return };
+        self.window = before.window;
+        self.threshold = before.threshold;
+        self.most = before.most;
+        self.epoch = before.epoch;
+        if let Some(epoch) = &mut self.epoch {
+            epoch.began += now.saturating_sub(before.cut_at);
+        }
+        self.recovering_since = None;
+    }
+
+    fn shrink(&mut self, now: Duration, part: f64) {
         let prior = self.window;
-        self.window = (self.window * BETA).max(self.least());
+        self.window = (self.window * part).max(self.least());
         self.threshold = self.window;
         let missing = (self.most - self.window / self.segment).max(0.0);
         self.epoch = Some(Epoch {

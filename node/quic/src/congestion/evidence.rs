@@ -100,10 +100,13 @@ impl Evidence {
         self.lost = 0.0;
     }
 
+    /// Least round trip since the connection began, and of the last round.
+    pub(super) fn round_trips(&self) -> Option<(Duration, Duration)> {
+        self.least.zip(self.rounds.last)
+    }
+
     fn queue_builds(&self) -> bool {
-        let (Some(least), Some(last)) = (self.least, self.rounds.last) else {
-            return false;
-        };
+        let Some((least, last)) = self.round_trips() else { return false };
         let slack = QUEUE_SLACK.min(least.mul_f64(SLACK_PART));
         last > least.mul_f64(1.0 + QUEUE_PART) + slack
     }

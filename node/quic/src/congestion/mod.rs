@@ -14,9 +14,12 @@
 //! it is not, it yields at 2 % loss only, and takes up to nine tenths of a link that is shared with
 //! CUBIC (`simulation`). Slow start ends by delay (HyStart++, RFC 9406), because its losses would
 //! pass for chance until the queue has overflowed.
+//!
+//! It also keeps a long queue short that is its own ([`patience`]).
 
 mod cubic;
 mod evidence;
+mod patience;
 #[cfg(test)]
 mod simulation;
 mod slow_start;
@@ -28,8 +31,9 @@ use std::time::{Duration, Instant};
 use quinn::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use quinn_proto::RttEstimator;
 
-use cubic::{Cubic, INITIAL};
+use cubic::{BETA, Cubic, INITIAL};
 use evidence::{Cause, Evidence};
+use patience::{Patience, Verdict};
 use slow_start::SlowStart;
 
 /// The state of one path. Pure: times are arguments, since an arbitrary moment.
@@ -38,6 +42,7 @@ struct Tolerant {
     cubic: Cubic,
     slow_start: SlowStart,
     evidence: Evidence,
+    patience: Patience,
     segment: u16,
     /// False in tests that need plain CUBIC to compare with.
     tolerant: bool,
@@ -49,6 +54,7 @@ impl Tolerant {
             cubic: Cubic::new(segment),
             slow_start: SlowStart::default(),
             evidence: Evidence::default(),
+            patience: Patience::default(),
             segment,
             tolerant: true,
         }
@@ -58,6 +64,9 @@ impl Tolerant {
     fn acked(&mut self, now: Duration, sent: Duration, bytes: u64, limit: Limit) {
         let bytes = bytes as f64;
         let begins = self.evidence.acked(now, sent, bytes);
+        if begins && self.tolerant {
+            self.mind_the_queue(now);
+        }
         if self.cubic.is_recovering(sent) {
             return;
         }
@@ -73,6 +82,28 @@ impl Tolerant {
         self.cubic.acked(now, bytes, limit.rtt, share);
     }
 
+    /// A round ended: does a queue of our own stand too long?
+    fn mind_the_queue(&mut self, now: Duration) {
+        let Some((least, last)) = self.evidence.round_trips() else { return };
+        let verdict = self.patience.round(now, least, last);
+        match verdict {
+            Verdict::Keep => return,
+            Verdict::Cut(part) => self.cubic.cut(now, part),
+            Verdict::Restore => self.cubic.restore(now),
+        }
+        tracing::trace!(?verdict, window = self.cubic.window(), "standing queue");
+    }
+
+    /// The window was reduced because of a loss: should the whole queue go?
+    fn drain_instead(&mut self, now: Duration) {
+        let Some((least, last)) = self.evidence.round_trips().filter(|_| self.tolerant) else {
+            return;
+        };
+        if let Some(part) = self.patience.lost(now, least, last) {
+            self.cubic.cut(now, (part / BETA).min(1.0));
+        }
+    }
+
     /// Packets of `bytes`, the last one sent at `sent`, were lost; none of them when the network
     /// marked congestion instead.
     fn lost(&mut self, now: Duration, sent: Duration, bytes: u64, persistent: bool) {
@@ -84,6 +115,7 @@ impl Tolerant {
             self.cubic.collapse(now);
         } else if bytes == 0 || cause != Cause::Chance || !self.tolerant {
             self.cubic.reduce(now);
+            self.drain_instead(now);
         } else {
             return;
         }

@@ -45,6 +45,8 @@ struct Flow {
     pace: Duration,
     heard: Duration,
     delivered: u64,
+    /// Longest wait of a packet in the queue in the time that is measured.
+    waited: Duration,
 }
 
 impl Flow {
@@ -59,6 +61,7 @@ impl Flow {
             pace: begins,
             heard: begins,
             delivered: 0,
+            waited: Duration::ZERO,
         }
     }
 
@@ -147,6 +150,9 @@ fn run(link: Link, flows: &mut [Flow], seconds: u64, whole: bool) -> Vec<f64> {
                     continue;
                 }
                 free = free.max(now) + service;
+                if at_half {
+                    flow.waited = flow.waited.max(free - now);
+                }
                 if random() >= link.loss {
                     acks.push_back((free + link.rtt, index, number));
                 }
@@ -213,6 +219,49 @@ fn a_queue_too_short_to_be_seen_leaves_others_a_tenth() {
     link.queue = 0.05 * link.product();
     let (ours, cubic) = beside(link, 60);
     assert!(cubic >= 0.08 * link.rate, "{ours} and {cubic}");
+}
+
+/// A home line with a queue of 105 ms.
+fn home() -> Link {
+    Link::new(20.0, 20, 256.0 * 1024.0, 0.0)
+}
+
+#[test]
+fn alone_it_keeps_a_long_queue_short_and_the_link_busy() {
+    let mut flow = [Flow::new(true, Duration::ZERO)];
+    let rate = run(home(), &mut flow, 60, false)[0];
+    assert!(rate >= 0.97 * home().rate, "{rate}");
+    assert!(flow[0].waited < Duration::from_millis(40), "{:?}", flow[0].waited);
+    let mut cubic = [Flow::new(false, Duration::ZERO)];
+    run(home(), &mut cubic, 60, false);
+    assert!(cubic[0].waited > Duration::from_millis(90), "the link is no test");
+}
+
+/// Its limit: what one drains alone only makes room for the others, so several of them keep a queue
+/// short where their attempts meet, and else share it full, as CUBIC flows do.
+#[test]
+fn several_of_them_share_a_long_queue() {
+    for count in [2_u64, 4] {
+        let begin = |index| Flow::new(true, Duration::from_secs(2 * index));
+        let mut flows: Vec<Flow> = (0..count).map(begin).collect();
+        let rates = run(home(), &mut flows, 120, false);
+        let share = home().rate / count as f64;
+        assert!(rates.iter().all(|rate| *rate >= 0.6 * share), "{rates:?}");
+        assert!(rates.iter().sum::<f64>() >= 0.97 * home().rate, "{rates:?}");
+    }
+}
+
+#[test]
+fn in_a_long_queue_that_others_hold_it_keeps_its_share() {
+    for (part, mbit, rtt) in
+        [(2.0, 40.0, 40), (4.0, 40.0, 40), (2.0, 200.0, 50), (5.0, 20.0, 20), (2.0, 20.0, 100)]
+    {
+        let mut link = Link::new(mbit, rtt, 0.0, 0.0);
+        link.queue = part * link.product();
+        let (ours, cubic) = beside(link, 120);
+        assert!(ours >= 0.25 * link.rate, "queue {part}: {ours} and {cubic}");
+        assert!(cubic >= 0.3 * link.rate, "queue {part}: {ours} and {cubic}");
+    }
 }
 
 #[test]
