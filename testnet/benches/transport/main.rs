@@ -1,7 +1,8 @@
 //! What the transports get out of a link: loopback, and links of the emulator.
 //!
 //! `cargo bench -p dnode-testnet --bench transport -- [loopback|goodput|loss|fairness|control] …`;
-//! all of them when none is named. Prints tables; `docs/measurements.md` has them with the machine.
+//! all of them when none is named; names of movers (`dnode-quic`, `cubic`, …) leave out the others
+//! where one flow is measured. Prints tables; `docs/measurements.md` has them with the machine.
 //! All but `loopback` need root, TUN and `ip`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark prints its table")]
@@ -52,7 +53,7 @@ impl Mover {
         match self {
             Self::Quic(Stack::Ours) => "dnode-quic",
             Self::Quic(Stack::Stock) => "libp2p-quic",
-            Self::Quinn => "quinn, tuned",
+            Self::Quinn => "quinn-tuned",
             Self::Tcp(name) => name,
         }
     }
@@ -71,10 +72,21 @@ const STOCK: Mover = Mover::Quic(Stack::Stock);
 const CUBIC: Mover = Mover::Tcp("cubic");
 const BBR: Mover = Mover::Tcp("bbr");
 
-fn main() -> ExitCode {
+/// What the command line asks for.
+fn wanted(name: &str, among: &[&str]) -> bool {
     let named: Vec<String> =
-        std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
-    let wanted = |name: &str| named.is_empty() || named.iter().any(|one| one == name);
+        std::env::args().skip(1).filter(|one| among.contains(&one.as_str())).collect();
+    named.is_empty() || named.iter().any(|one| one == name)
+}
+
+/// Those of `all` that are wanted.
+fn movers<const N: usize>(all: [Mover; N]) -> Vec<Mover> {
+    let names = all.map(Mover::name);
+    all.into_iter().filter(|mover| wanted(mover.name(), &names)).collect()
+}
+
+fn main() -> ExitCode {
+    let wanted = |name| wanted(name, &["loopback", "goodput", "loss", "fairness", "control"]);
     if wanted("loopback") {
         loopback();
     }
@@ -123,11 +135,11 @@ fn loopback() {
         BYTES >> 20
     );
     println!("|---|---|---|---|");
-    let movers = [OURS, STOCK, Mover::Quinn, CUBIC];
-    let mut rates = movers.map(|_| Vec::new());
-    let mut costs = movers.map(|_| Vec::new());
+    let movers = movers([OURS, STOCK, Mover::Quinn, CUBIC]);
+    let mut rates = vec![Vec::new(); movers.len()];
+    let mut costs = rates.clone();
     for _ in 0..RUNS {
-        for (index, mover) in movers.into_iter().enumerate() {
+        for (index, mover) in movers.iter().enumerate() {
             let flow = mover.start(Place::Loopback);
             let began = flow.time(1, PATIENCE).map(|_| (Instant::now(), cpu_seconds()));
             let before = flow.meter.received();
@@ -154,7 +166,7 @@ fn goodput(emulator: &Emulator) {
         // Half of what is on the way, and no less than a few bursts.
         let queue = (rate * delay * 2 / 8 / 2).max(256);
         set(emulator, &format!("link * * delay_ms={delay} rate_mbit={rate} queue_kb={queue}"));
-        for mover in [OURS, STOCK, CUBIC, BBR] {
+        for mover in movers([OURS, STOCK, CUBIC, BBR]) {
             let mut shares = Vec::new();
             let dropped = Place::Emulated(emulator).dropped();
             for _ in 0..RUNS {
@@ -182,7 +194,7 @@ fn loss(emulator: &Emulator) {
     for percent in [0.0, 0.1, 1.0, 3.0] {
         let share = percent / 100.0;
         set(emulator, &format!("link * * delay_ms=25 rate_mbit=200 queue_kb=1024 loss={share}"));
-        for mover in [OURS, STOCK, CUBIC, BBR] {
+        for mover in movers([OURS, STOCK, CUBIC, BBR]) {
             let (mut rates, mut lost) = (Vec::new(), 0);
             let dropped = Place::Emulated(emulator).dropped();
             for _ in 0..RUNS {

@@ -10,6 +10,11 @@ const QUEUE_PART: f64 = 1.0 / 32.0;
 const QUEUE_SLACK: Duration = Duration::from_millis(2);
 /// On a short path less counts: there a queue is short as well.
 const SLACK_PART: f64 = 0.25;
+/// Where machines are busy, rounds are long without a queue. A loss of a full queue comes in one of
+/// the longest rounds: it must be longer than the least by this part of what the longest one was.
+const MOST_DIVISOR: u32 = 2;
+/// What a round leaves of the memory of the longest one: half is gone after 44.
+const MOST_MEMORY: f64 = 63.0 / 64.0;
 /// Losses beyond this part of the packets are congestion whatever the delay says: a queue too short
 /// to be seen. Twice what radio and long-distance links lose at random.
 const LOSS_PART: f64 = 0.02;
@@ -63,6 +68,8 @@ pub(super) struct Evidence {
     /// Least round trip since the connection began. It does not age: on a path that became longer
     /// every loss counts as congestion, which is CUBIC.
     least: Option<Duration>,
+    /// By how much the longest of the last rounds exceeded that.
+    most: Duration,
     /// Bytes of the last rounds.
     acked: f64,
     lost: f64,
@@ -75,6 +82,8 @@ impl Evidence {
         if begins {
             self.acked *= MEMORY;
             self.lost *= MEMORY;
+            let queue = self.round_trips().map(|(least, last)| last.saturating_sub(least));
+            self.most = self.most.mul_f64(MOST_MEMORY).max(queue.unwrap_or_default());
         }
         self.acked += bytes;
         let rtt = now.saturating_sub(sent);
@@ -108,7 +117,8 @@ impl Evidence {
     fn queue_builds(&self) -> bool {
         let Some((least, last)) = self.round_trips() else { return false };
         let slack = QUEUE_SLACK.min(least.mul_f64(SLACK_PART));
-        last > least.mul_f64(1.0 + QUEUE_PART) + slack
+        let shortest = (least.mul_f64(QUEUE_PART) + slack).max(self.most / MOST_DIVISOR);
+        last > least + shortest
     }
 }
 
@@ -168,6 +178,21 @@ mod tests {
         assert_eq!(evidence.lost(SEGMENT, SEGMENT), Cause::Queue);
         rounds(&mut evidence, &mut now, ms(100), 100);
         assert_eq!(evidence.lost(SEGMENT, SEGMENT), Cause::Chance);
+    }
+
+    #[test]
+    fn where_rounds_vary_only_the_longest_are_a_queue() {
+        let mut evidence = Evidence::default();
+        let mut now = ms(0);
+        rounds(&mut evidence, &mut now, ms(50), 100);
+        rounds(&mut evidence, &mut now, ms(90), 100);
+        assert_eq!(evidence.lost(SEGMENT, SEGMENT), Cause::Queue);
+        rounds(&mut evidence, &mut now, ms(60), 100);
+        assert_eq!(evidence.lost(SEGMENT, SEGMENT), Cause::Chance);
+        for _ in 0..20 {
+            rounds(&mut evidence, &mut now, ms(60), 100);
+        }
+        assert_eq!(evidence.lost(SEGMENT, SEGMENT), Cause::Queue, "long ago");
     }
 
     #[test]

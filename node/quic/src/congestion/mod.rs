@@ -5,7 +5,8 @@
 //! link carries. This controller grows like CUBIC, and answers a loss like CUBIC only
 //!
 //! - while a queue builds: the least round trip of the last round exceeds the least ever by 1/32
-//!   and 2 ms (a quarter of a path shorter than 8 ms), or
+//!   and 2 ms (a quarter of a path shorter than 8 ms), and by half of what the longest of the last
+//!   rounds did, or
 //! - when more than 2 % of the bytes of the last eight rounds were lost (and four packets), or
 //! - when the network marks congestion (ECN), or
 //! - when nothing comes through for several timeouts: the window collapses (RFC 9002 §7.6).
