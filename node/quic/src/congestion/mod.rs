@@ -65,7 +65,8 @@ impl Tolerant {
     fn acked(&mut self, now: Duration, sent: Duration, bytes: u64, limit: Limit) {
         let bytes = bytes as f64;
         let begins = self.evidence.acked(now, sent, bytes);
-        if begins && self.tolerant {
+        // Who sends little holds no queue.
+        if begins && self.tolerant && !limit.by_application {
             self.mind_the_queue(now);
         }
         if self.cubic.is_recovering(sent) {
