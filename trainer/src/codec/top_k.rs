@@ -30,6 +30,11 @@ const LANES: usize = 16;
 const ROW: usize = 64;
 /// Columns more than wanted at which the first search ends.
 const SLACK: u32 = 4;
+/// A chunk's least chosen magnitude, times this, is the first guess for the next one: of smooth
+/// numbers half as many more than wanted reach it.
+const GUESS: f32 = 0.92;
+/// Candidates beyond which a guess was too low to be of use.
+const CANDIDATES_MAX: usize = 4 * ENTRIES;
 /// Positions written at a time, whether there are so many or not.
 const BURST: usize = 4;
 
@@ -72,18 +77,15 @@ fn encode_chunks(
     reached: impl Fn(&[f32; WORD], u32) -> u64 + Copy,
 ) {
     let mut search = Search::new();
-    let (chunks, rest) = values.as_chunks::<TOP_K_CHUNK_ELEMENTS>();
-    // The chunk at the end can take as many bytes as a full one.
-    let (codes, codes_rest) = bytes.split_at_mut(chunks.len() * CHUNK_BYTES);
-    let (codes, _) = codes.as_chunks_mut::<CHUNK_BYTES>();
-    for (values, code) in chunks.iter().zip(codes) {
-        search.encode(values, ENTRIES, code, reached);
-    }
-    if !rest.is_empty() {
-        // Zeros behind all others: they are the last to be taken.
-        let mut chunk = [0.0; TOP_K_CHUNK_ELEMENTS];
-        chunk[..rest.len()].copy_from_slice(rest);
-        search.encode(&chunk, top_k_entries(rest.len()), codes_rest, reached);
+    // Zeros behind all others: they are the last to be taken.
+    let mut last = [0.0; TOP_K_CHUNK_ELEMENTS];
+    let chunks = values.chunks(TOP_K_CHUNK_ELEMENTS);
+    for (values, code) in chunks.zip(bytes.chunks_mut(CHUNK_BYTES)) {
+        let chunk = values.as_array().unwrap_or_else(|| {
+            last[..values.len()].copy_from_slice(values);
+            &last
+        });
+        search.encode(chunk, top_k_entries(values.len()), code, reached);
     }
 }
 
@@ -174,6 +176,9 @@ struct Search {
     positions: [u16; TOP_K_CHUNK_ELEMENTS + WORD + BURST],
     /// Their magnitudes as bits; behind them as many zeros as fill a row.
     magnitudes: [u32; TOP_K_CHUNK_ELEMENTS + LANES],
+    /// A magnitude that some more than wanted will reach if this chunk is like the last one;
+    /// [`u32::MAX`] where nothing is known.
+    guess: u32,
 }
 
 impl Search {
@@ -181,6 +186,7 @@ impl Search {
         Self {
             positions: [0; TOP_K_CHUNK_ELEMENTS + WORD + BURST],
             magnitudes: [0; TOP_K_CHUNK_ELEMENTS + LANES],
+            guess: u32::MAX,
         }
     }
 
@@ -190,12 +196,21 @@ impl Search {
         values: &[f32; TOP_K_CHUNK_ELEMENTS],
         wanted: usize,
         bytes: &mut [u8],
-        reached: impl Fn(&[f32; WORD], u32) -> u64,
+        reached: impl Fn(&[f32; WORD], u32) -> u64 + Copy,
     ) {
-        let bounds = bounds(values, wanted);
-        let candidates = self.collect(values, bounds.0, reached);
+        // Most chunks are like the one before: then they are read once. One place calls `collect`,
+        // because what is inlined twice may be too long for the instructions it is for.
+        let (mut least, mut known) = (self.guess, false);
+        let candidates = loop {
+            let candidates = self.collect(values, least, reached);
+            if known || (wanted..=CANDIDATES_MAX).contains(&candidates) {
+                break candidates;
+            }
+            (least, known) = (bound(values, wanted), true);
+        };
         let mut chosen = [0_u16; 2 * ENTRIES];
-        self.choose(candidates, bounds, wanted, &mut chosen);
+        let least = self.choose(candidates, least, wanted, &mut chosen);
+        self.guess = (f32::from_bits(least) * GUESS).to_bits();
         let mut numbers = [0.0; ENTRIES];
         for (number, &position) in numbers.iter_mut().zip(&chosen) {
             *number = values[usize::from(position) % TOP_K_CHUNK_ELEMENTS];
@@ -230,6 +245,7 @@ impl Search {
         let mut found = 0;
         let (rows, _) = values.as_chunks::<WORD>();
         for (row, values) in rows.iter().enumerate() {
+            fetch_ahead(values);
             let mut word = reached(values, least);
             let count = word.count_ones() as usize;
             // Nobody can foresee how many there are: a few are always written, and some are void.
@@ -255,19 +271,19 @@ impl Search {
         found
     }
 
-    /// The positions of the `wanted` largest candidates, in order, at the front of `chosen`.
-    /// All candidates are at least `least`, at least `wanted` of them, and at most `most`.
+    /// The positions of the `wanted` largest candidates, in order, at the front of `chosen`, and the
+    /// least of their magnitudes. All candidates are at least `least`, and at least `wanted` of them.
     #[inline(always)]
     fn choose(
         &self,
         candidates: usize,
-        (least, most): (u32, u32),
+        least: u32,
         wanted: usize,
         chosen: &mut [u16; 2 * ENTRIES],
-    ) {
+    ) -> u32 {
         let magnitudes = &self.magnitudes[..candidates.next_multiple_of(LANES)];
-        let least =
-            if candidates == wanted { least } else { search(magnitudes, wanted, 0, least, most) };
+        let most = magnitudes.iter().fold(0, |most, &magnitude| magnitude.max(most));
+        let least = search(magnitudes, wanted, 0, least, most);
         let above = count(magnitudes, least + 1) as usize;
         let mut ties = wanted - above;
         let mut at = 0;
@@ -278,12 +294,13 @@ impl Search {
             chosen[at % (2 * ENTRIES)] = position;
             at += usize::from(magnitude > least) | tie;
         }
+        least
     }
 }
 
-/// A magnitude that at least `wanted` elements reach, and seldom many more, and the largest one.
+/// A magnitude that at least `wanted` elements reach, and seldom many more.
 #[inline(always)]
-fn bounds(values: &[f32; TOP_K_CHUNK_ELEMENTS], wanted: usize) -> (u32, u32) {
+fn bound(values: &[f32; TOP_K_CHUNK_ELEMENTS], wanted: usize) -> u32 {
     let mut largest = [0; COLUMNS];
     let (rows, _) = values.as_chunks::<COLUMNS>();
     for row in rows {
@@ -295,7 +312,7 @@ fn bounds(values: &[f32; TOP_K_CHUNK_ELEMENTS], wanted: usize) -> (u32, u32) {
     let least = largest.iter().fold(u32::MAX, |least, &most| most.min(least));
     let most = largest.iter().fold(0, |least, &most| most.max(least));
     // So many columns have an element of at least this size.
-    (search(&largest, wanted, SLACK, least, most), most)
+    search(&largest, wanted, SLACK, least, most)
 }
 
 /// The largest magnitude that `wanted` of them reach, or one that up to `slack` more do.
@@ -415,6 +432,25 @@ mod tests {
                 let exact = reach(found) == wanted;
                 assert!(exact || found == sorted[wanted - 1], "{wanted}: {found}");
             }
+        }
+    }
+
+    #[test]
+    fn what_a_chunk_becomes_does_not_depend_on_the_chunk_before() {
+        let scales = [1.0, 1.1, 0.8, 1000.0, 1.0, 0.0, 1.0, f32::NAN, 1.0, 1e-40, 1.0];
+        let mut values = Vec::new();
+        for scale in scales {
+            let element = |i: usize| ((i * 7919 % 4099) as f32 - 2000.5).powi(3) * scale;
+            values.extend((0..TOP_K_CHUNK_ELEMENTS).map(element));
+        }
+        values.truncate(values.len() - 1000);
+        let mut bytes = vec![0; Codec::TopK.payload_bytes(values.len())];
+        encode(&values, &mut bytes);
+        let chunks = values.chunks(TOP_K_CHUNK_ELEMENTS).zip(bytes.chunks(CHUNK_BYTES));
+        for (index, (values, bytes)) in chunks.enumerate() {
+            let mut alone = vec![0; bytes.len()];
+            encode(values, &mut alone);
+            assert_eq!(alone, bytes, "chunk {index}");
         }
     }
 }
