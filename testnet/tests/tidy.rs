@@ -13,11 +13,12 @@ const SKIPPED: [&str; 7] =
 const LINES_MAX: usize = 500;
 
 /// Each crate: its folder, and the crates of this workspace that it may depend on.
-const CRATES: [(&str, &[&str]); 7] = [
+const CRATES: [(&str, &[&str]); 8] = [
     ("protocol", &[]),
     ("gossip", &["dnode-protocol"]),
     ("trainer", &["dnode-protocol"]),
-    ("node/network", &["dnode-protocol", "dnode-quic"]),
+    ("node/network", &["dnode-direct", "dnode-protocol", "dnode-quic"]),
+    ("node/direct", &["dnode-quic"]),
     ("node/quic", &[]),
     ("node", &["dnode-gossip", "dnode-network", "dnode-protocol", "dnode-trainer"]),
     (

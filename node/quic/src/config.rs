@@ -76,7 +76,7 @@ impl Config {
         purpose: Purpose,
         expected: Option<PeerId>,
     ) -> Result<(quinn::ClientConfig, Arc<Verifier>), SetUpError> {
-        let (tls, verifier) = self.identity.client(purpose.name().as_bytes(), expected)?;
+        let (tls, verifier) = self.identity.client(&[purpose.name().as_bytes()], expected)?;
         let crypto =
             QuicClientConfig::try_from(tls).map_err(|error| SetUpError::Quic(error.to_string()))?;
         let mut config = quinn::ClientConfig::new(Arc::new(crypto));

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   libp2p swarm                                          owner of tensors
-//!      │ listen, dial                                        │ Bulk::open
+//!      │ listen, dial                                        │ Bulk::open_beside
 //!   Transport ◀─ arrivals ─┐                 ┌─ queue ─▶ BulkConnection
 //!      │               listener task: which protocol?        │
 //!      │               libp2p ┴ dnode-bulk/1                 │
@@ -27,7 +27,7 @@ mod listener;
 mod punch;
 mod socket;
 mod substream;
-mod tls;
+pub mod tls;
 mod transport;
 
 pub use bulk::{Bulk, BulkConnection, BulkReceive, BulkSend};

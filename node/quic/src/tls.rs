@@ -30,14 +30,17 @@ use crate::error::SetUpError;
 
 /// Who we are, ready for handshakes.
 #[derive(Clone, Debug)]
-pub(crate) struct Identity {
+pub struct Identity {
     provider: Arc<CryptoProvider>,
     certificate: Arc<SingleCertAndKey>,
 }
 
 impl Identity {
     /// A fresh certificate for `key`.
-    pub(crate) fn new(key: &Keypair) -> Result<Self, SetUpError> {
+    ///
+    /// # Errors
+    /// [`SetUpError`]; the machine is out of randomness.
+    pub fn new(key: &Keypair) -> Result<Self, SetUpError> {
         let provider = CryptoProvider {
             // A server follows the client's order. AES-128-GCM has hardware on every CPU that
             // trains; stock libp2p puts ChaCha20 first, at three times the cost per byte.
@@ -56,8 +59,11 @@ impl Identity {
         Ok(Self { provider: Arc::new(provider), certificate })
     }
 
-    /// Accepts any peer that proves an identity and speaks one of `protocols`.
-    pub(crate) fn server(&self, protocols: &[&[u8]]) -> Result<ServerConfig, rustls::Error> {
+    /// Accepts any peer that proves an identity and speaks one of `protocols`, the first of ours.
+    ///
+    /// # Errors
+    /// What the TLS library says; a defect.
+    pub fn server(&self, protocols: &[&[u8]]) -> Result<ServerConfig, rustls::Error> {
         let verifier = Arc::new(Verifier::default());
         let mut config = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_protocol_versions(&[&TLS13])?
@@ -70,10 +76,13 @@ impl Identity {
         Ok(config)
     }
 
-    /// Dials `expected`, or whoever answers; the result says who did.
-    pub(crate) fn client(
+    /// Dials `expected`, or whoever answers, to speak one of `protocols`; the result says who did.
+    ///
+    /// # Errors
+    /// What the TLS library says; a defect.
+    pub fn client(
         &self,
-        protocol: &[u8],
+        protocols: &[&[u8]],
         expected: Option<PeerId>,
     ) -> Result<(ClientConfig, Arc<Verifier>), rustls::Error> {
         let verifier = Arc::new(Verifier { expected, obtained: OnceLock::new() });
@@ -82,23 +91,31 @@ impl Identity {
             .dangerous()
             .with_custom_certificate_verifier(Arc::clone(&verifier) as Arc<_>)
             .with_client_cert_resolver(Arc::clone(&self.certificate) as Arc<_>);
-        config.alpn_protocols = vec![protocol.to_vec()];
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         config.resumption = Resumption::disabled();
         config.enable_sni = false;
         Ok((config, verifier))
     }
 }
 
+/// Whose certificate it is, by what the other end has shown; `None` when that is no libp2p certificate.
+#[must_use]
+pub fn owner(shown: &[CertificateDer<'_>]) -> Option<PeerId> {
+    let certificate = libp2p_tls::certificate::parse(shown.first()?).ok()?;
+    Some(certificate.peer_id())
+}
+
 /// Checks the certificate of one end; remembers whose it was.
 #[derive(Debug, Default)]
-pub(crate) struct Verifier {
+pub struct Verifier {
     expected: Option<PeerId>,
     obtained: OnceLock<PeerId>,
 }
 
 impl Verifier {
     /// The peer that answered instead of the expected one.
-    pub(crate) fn wrong_peer(&self) -> Option<PeerId> {
+    #[must_use]
+    pub fn wrong_peer(&self) -> Option<PeerId> {
         let obtained = self.obtained.get().copied();
         obtained.filter(|obtained| self.expected.is_some_and(|expected| expected != *obtained))
     }

@@ -1,0 +1,202 @@
+//! Paths through shared memory: a ring of slots, and a socket between the processes that says what
+//! is in it.
+//!
+//! The sender fills slot after slot and says the length of each; the receiver copies it out and
+//! gives the slot back with one byte. Every number that the other process says is checked; what it
+//! does to the memory changes nothing but the bytes that it sends.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, Interest, ReadBuf};
+use tokio::net::UnixStream;
+
+use crate::error::Error;
+use crate::limits::{SLOT_BYTES, SLOTS};
+use crate::ring::{RingReader, RingWriter};
+
+/// The length of one slot's content, as it is said.
+const LENGTH_BYTES: usize = size_of::<u32>();
+
+/// The sending end.
+#[derive(Debug)]
+pub(crate) struct MemorySender {
+    stream: UnixStream,
+    ring: RingWriter,
+    slot: usize,
+    /// Slots that the other end may still have.
+    taken: usize,
+}
+
+impl MemorySender {
+    /// Hands a new ring to the process at the other end, which has proved who it is.
+    pub(crate) async fn new(stream: UnixStream) -> Result<Self, Error> {
+        let ring = RingWriter::new()?;
+        let files = [ring.file()];
+        let sent = stream.async_io(Interest::WRITABLE, || {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut ancillary = SendAncillaryBuffer::new(&mut space);
+            if !ancillary.push(SendAncillaryMessage::ScmRights(&files)) {
+                return Err(io::ErrorKind::OutOfMemory.into());
+            }
+            let flags = SendFlags::NOSIGNAL;
+            Ok(sendmsg(stream.as_fd(), &[IoSlice::new(&[0])], &mut ancillary, flags)?)
+        });
+        sent.await?;
+        Ok(Self { stream, ring, slot: 0, taken: 0 })
+    }
+
+    /// Copies `head` and `body` to as few slots as hold them.
+    pub(crate) async fn write(&mut self, head: &[u8], body: &[u8]) -> io::Result<()> {
+        let (mut head, mut body) = (head, body);
+        while !head.is_empty() || !body.is_empty() {
+            while self.taken == SLOTS {
+                self.returned().await?;
+            }
+            let mut filled = 0;
+            for rest in [&mut head, &mut body] {
+                let (piece, behind) = rest.split_at(rest.len().min(SLOT_BYTES - filled));
+                self.ring.write(self.slot, filled, piece);
+                filled += piece.len();
+                *rest = behind;
+            }
+            let length = u32::try_from(filled).unwrap_or(u32::MAX);
+            self.stream.write_all(&length.to_le_bytes()).await?;
+            self.slot = (self.slot + 1) % SLOTS;
+            self.taken += 1;
+        }
+        Ok(())
+    }
+
+    /// Waits until the other end gives slots back.
+    async fn returned(&mut self) -> io::Result<()> {
+        let count = self.stream.read(&mut [0; SLOTS]).await?;
+        if count == 0 {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        self.taken = self.taken.checked_sub(count).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(())
+    }
+
+    /// Waits for the end; slots may come back meanwhile.
+    pub(crate) async fn closed(&mut self) -> io::Error {
+        loop {
+            if let Err(error) = self.returned().await {
+                return error;
+            }
+        }
+    }
+
+    /// Says that nothing follows.
+    pub(crate) async fn shutdown(&mut self) -> io::Result<()> {
+        self.stream.shutdown().await
+    }
+}
+
+/// The receiving end.
+#[derive(Debug)]
+pub(crate) struct MemoryReceiver {
+    stream: UnixStream,
+    ring: RingReader,
+    slot: usize,
+    /// Bytes of the slot, and how many of them were read.
+    content: (usize, usize),
+    /// Part of a length.
+    length: ([u8; LENGTH_BYTES], usize),
+}
+
+impl MemoryReceiver {
+    /// Takes the ring from the process at the other end, which has proved who it is.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "the enum is non-exhaustive; only files matter here"
+    )]
+    pub(crate) async fn new(stream: UnixStream) -> Result<Self, Error> {
+        let received = stream.async_io(Interest::READABLE, || {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+            let mut byte = [0];
+            let slices = &mut [IoSliceMut::new(&mut byte)];
+            let flags = RecvFlags::CMSG_CLOEXEC;
+            recvmsg(stream.as_fd(), slices, &mut ancillary, flags)?;
+            let files: Vec<OwnedFd> = ancillary
+                .drain()
+                .filter_map(|message| match message {
+                    RecvAncillaryMessage::ScmRights(files) => Some(files),
+                    _ => None,
+                })
+                .flatten()
+                .collect();
+            Ok(files)
+        });
+        let files = received.await?;
+        let file = files.first().ok_or(Error::Memory("no file came"))?;
+        let ring = RingReader::new(file)?;
+        Ok(Self { stream, ring, slot: 0, content: (0, 0), length: ([0; LENGTH_BYTES], 0) })
+    }
+
+    /// Reads at least one byte into `bytes`; 0 at the end.
+    pub(crate) fn poll_read(
+        &mut self,
+        context: &mut Context<'_>,
+        bytes: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        if bytes.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        if self.content.0 == 0 {
+            match ready!(self.poll_length(context))? {
+                Some(length) => self.content = (length, 0),
+                None => return Poll::Ready(Ok(0)),
+            }
+        }
+        let (length, read) = self.content;
+        let count = bytes.len().min(length - read);
+        self.ring.read(self.slot, read, &mut bytes[..count]);
+        self.content.1 += count;
+        if self.content.1 == length {
+            self.content = (0, 0);
+            self.slot = (self.slot + 1) % SLOTS;
+            self.give_back()?;
+        }
+        Poll::Ready(Ok(count))
+    }
+
+    /// The length of the next slot's content; `None` at the end.
+    fn poll_length(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Option<usize>>> {
+        let (bytes, filled) = &mut self.length;
+        while *filled < LENGTH_BYTES {
+            let mut room = ReadBuf::new(&mut bytes[*filled..]);
+            ready!(Pin::new(&mut self.stream).poll_read(context, &mut room))?;
+            match room.filled().len() {
+                0 if *filled == 0 => return Poll::Ready(Ok(None)),
+                0 => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+                count => *filled += count,
+            }
+        }
+        *filled = 0;
+        let length = usize::try_from(u32::from_le_bytes(*bytes)).unwrap_or(usize::MAX);
+        if length == 0 || length > SLOT_BYTES {
+            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+        }
+        Poll::Ready(Ok(Some(length)))
+    }
+
+    /// Gives a slot back. The socket holds more of these than there are slots, unless the other end
+    /// leaves them there.
+    fn give_back(&self) -> io::Result<()> {
+        match self.stream.try_write(&[0]) {
+            // The other end has said everything and is gone.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            Err(error) => Err(error),
+            Ok(_) => Ok(()),
+        }
+    }
+}
