@@ -4,7 +4,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use dnode_gossip::{Gossip, Start};
-use dnode_network::{Multiaddr, Network, NetworkConfig, NetworkError};
+use dnode_network::{DirectConfig, Multiaddr, Network, NetworkConfig, NetworkError};
 use dnode_protocol::{Fragments, PeerId, RunSpec, Time};
 use dnode_trainer::checkpoint::{self, CheckpointError};
 use dnode_trainer::{DataShare, Drawn, Replica, TrainError, Trainer, expected_overlap};
@@ -340,6 +340,11 @@ fn network_config(
     made.upload_max = network.max_upload.saturating_mul(1000);
     made.download_max = network.max_download.saturating_mul(1000);
     made.peers_target = made.peers_target.min(network.peers_max);
+    made.direct = match network.direct {
+        config::Direct::Auto => DirectConfig::default(),
+        config::Direct::Trusted => DirectConfig { trusted: true, ..DirectConfig::default() },
+        config::Direct::Off => DirectConfig::OFF,
+    };
     Ok(made)
 }
 

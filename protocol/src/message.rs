@@ -85,6 +85,8 @@ pub enum Message {
         run: RunSpec,
         /// Which start of the sender's process this is; larger is later.
         incarnation: u64,
+        /// TCP port at which the sender takes direct paths; 0 when it takes none there.
+        direct_port: u16,
     },
     /// The receiver is of another run; the connection closes after this.
     Refuse {

@@ -133,7 +133,9 @@ fn terms() -> impl Strategy<Value = Terms> {
 /// Messages about the run and the peer itself.
 fn introduction() -> impl Strategy<Value = Message> {
     prop_oneof![
-        (run(), any::<u64>()).prop_map(|(run, incarnation)| Message::Hello { run, incarnation }),
+        (run(), any::<u64>(), any::<u16>()).prop_map(|(run, incarnation, direct_port)| {
+            Message::Hello { run, incarnation, direct_port }
+        }),
         (".{0,20}", ".{0,60}", ".{0,60}").prop_map(|(field, ours, theirs)| Message::Refuse {
             field,
             ours,

@@ -13,24 +13,27 @@ use tokio::time::timeout;
 
 use crate::event::NetworkEvent;
 use crate::limits::{BULK_OPEN_MAX, BULK_STREAMS};
-use crate::link::{LinkEvent, Origin, Outgoing, ReaderEnd, frames, tensor};
-use crate::rate::{PIECE_BYTES, pass};
+use crate::link::{LinkEvent, Origin, ReaderEnd, tensor};
+use crate::outlet::Outlet;
 use crate::service::{Service, from_libp2p};
+use crate::session::Via;
 use crate::streams::StreamKind;
 
 impl Service {
     /// A bulk connection that was asked for, or why there is none: then a stream carries tensors.
     pub(crate) fn bulk_opened(
         &mut self,
-        origin: Origin,
+        peer: dnode_protocol::PeerId,
         result: Result<BulkConnection, dnode_quic::Error>,
     ) {
-        let peer = origin.peer;
         let Some(session) = self.sessions.get_mut(&peer) else {
             return;
         };
         match result {
-            Ok(connection) => session.opened_bulk(origin, connection),
+            Ok(connection) => {
+                let outlet = Outlet::Quic(Lanes::new(connection));
+                self.begin(peer, StreamKind::Bulk, Via::Quic, outlet);
+            }
             Err(error) => {
                 tracing::debug!(%peer, %error, "no bulk connection");
                 session.no_bulk();
@@ -52,78 +55,64 @@ impl Service {
 }
 
 /// Opens a bulk connection to a peer that a QUIC connection leads to, and reports it.
-pub(crate) async fn open(bulk: Bulk, peer: PeerId, origin: Origin, links: mpsc::Sender<LinkEvent>) {
-    let result = timeout(BULK_OPEN_MAX, bulk.open_beside(peer)).await;
+pub(crate) async fn open(
+    bulk: Bulk,
+    id: PeerId,
+    (peer, session): (dnode_protocol::PeerId, u64),
+    links: mpsc::Sender<LinkEvent>,
+) {
+    let result = timeout(BULK_OPEN_MAX, bulk.open_beside(id)).await;
     let result = result.unwrap_or(Err(dnode_quic::Error::Timeout));
     // An error means that the network has stopped.
-    let _ = links.send(LinkEvent::BulkOpened { origin, result }).await;
+    let _ = links.send(LinkEvent::BulkOpened { peer, session, result }).await;
 }
 
-/// Writes the tensors that are queued until the queue ends (what was written is then delivered), the
-/// connection fails, or `stop` is dropped.
-pub(crate) async fn write(
+/// The streams of a bulk connection that frames take in turns.
+pub(crate) struct Lanes {
     connection: BulkConnection,
-    origin: Origin,
-    mut queue: mpsc::Receiver<Outgoing>,
-    links: mpsc::Sender<LinkEvent>,
-    stop: oneshot::Receiver<()>,
-) {
-    tokio::select! {
-        result = write_all(&connection, &origin, &mut queue) => {
-            if let Err(error) = result {
-                tracing::debug!(peer = ?origin.peer, %error, "bulk connection failed");
-            }
-        }
-        // The owner keeps it until the session ends.
-        _ = stop => {}
-    }
-    connection.close();
-    // An error means that the network has stopped.
-    let _ = links.send(LinkEvent::WriterEnded { origin, queue }).await;
+    streams: Vec<BulkSend>,
+    turn: usize,
 }
 
-async fn write_all(
-    connection: &BulkConnection,
-    origin: &Origin,
-    queue: &mut mpsc::Receiver<Outgoing>,
-) -> io::Result<()> {
-    let mut streams: Vec<BulkSend> = Vec::with_capacity(BULK_STREAMS);
-    let upload = origin.rates.upload.as_ref();
-    let mut turn = 0;
-    loop {
-        let outgoing = tokio::select! {
-            outgoing = queue.recv() => outgoing,
-            // Noticed here, so that the next tensor finds a connection that lives.
-            error = connection.closed() => return Err(error.into()),
-        };
-        let Some(outgoing) = outgoing else { break };
-        let Outgoing::Tensor(header, payload) = outgoing else {
-            continue;
-        };
-        let whole = Bytes::from_owner(payload);
-        for (head, slice) in frames(header, &whole) {
-            if streams.len() == turn {
-                streams.push(connection.open().await?);
-            }
-            streams[turn].write(Bytes::copy_from_slice(&head)).await?;
-            for piece in
-                slice.chunks(if upload.is_some() { PIECE_BYTES } else { slice.len().max(1) })
-            {
-                pass(upload, piece.len()).await;
-                streams[turn].write(whole.slice_ref(piece)).await?;
-            }
-            origin.traffic.iter().for_each(|t| t.add_sent(head.len() + slice.len()));
-            turn = (turn + 1) % BULK_STREAMS;
+impl Lanes {
+    fn new(connection: BulkConnection) -> Self {
+        Self { connection, streams: Vec::with_capacity(BULK_STREAMS), turn: 0 }
+    }
+
+    /// Writes to the stream whose turn it is.
+    pub(crate) async fn write(&mut self, head: &[u8], body: Bytes) -> io::Result<()> {
+        if self.streams.len() == self.turn {
+            self.streams.push(self.connection.open().await?);
+        }
+        let stream = &mut self.streams[self.turn];
+        stream.write(Bytes::copy_from_slice(head)).await?;
+        stream.write(body).await?;
+        Ok(())
+    }
+
+    /// It is the next stream's turn.
+    pub(crate) const fn next(&mut self) {
+        self.turn = (self.turn + 1) % BULK_STREAMS;
+    }
+
+    pub(crate) async fn closed(&self) -> io::Error {
+        self.connection.closed().await.into()
+    }
+
+    /// Ends the streams, and waits until the peer has everything.
+    pub(crate) async fn finish(&mut self) {
+        for stream in &mut self.streams {
+            stream.finish();
+        }
+        for stream in &mut self.streams {
+            // A peer that does not want the rest has left already.
+            let _ = stream.delivered().await;
         }
     }
-    for stream in &mut streams {
-        stream.finish();
+
+    pub(crate) fn close(&self) {
+        self.connection.close();
     }
-    for stream in &mut streams {
-        // A peer that does not want the rest has left already.
-        let _ = stream.delivered().await;
-    }
-    Ok(())
 }
 
 /// Reads one bulk connection to its end and reports that.

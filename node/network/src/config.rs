@@ -26,11 +26,12 @@ pub struct NetworkConfig {
     pub incarnation: u64,
     /// Most peers connected at the same time, 1 to 4096.
     pub peers_max: usize,
-    /// Most bytes of tensors sent to all peers together, per second; 0 is no bound. Packets add five
-    /// percent to it.
+    /// Most bytes of tensors sent to all peers together, per second, on the wire; 0 is no bound.
     pub upload_max: u64,
-    /// Most bytes of tensors taken from all peers together, per second; 0 is no bound.
+    /// Most bytes of tensors taken from all peers together, per second, on the wire; 0 is no bound.
     pub download_max: u64,
+    /// Which direct paths tensors may take inside this host and local networks.
+    pub direct: dnode_direct::Config,
     /// Peers to seek actively, at most `peers_max`; the rest is room for those that dial us.
     pub peers_target: usize,
 }
@@ -49,6 +50,7 @@ impl NetworkConfig {
             peers_max: 32,
             upload_max: 0,
             download_max: 0,
+            direct: dnode_direct::Config::default(),
             peers_target: 16,
         }
     }
@@ -68,6 +70,7 @@ impl fmt::Debug for NetworkConfig {
             .field("peers_target", &self.peers_target)
             .field("upload_max", &self.upload_max)
             .field("download_max", &self.download_max)
+            .field("direct", &self.direct)
             .finish()
     }
 }

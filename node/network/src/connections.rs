@@ -1,18 +1,16 @@
-//! Connections come and go; streams are opened, greeted, refused and lost.
+//! Connections come and go; streams are opened on them, and move.
 
-use dnode_protocol::frame::encode_control;
-use dnode_protocol::{Message, PeerId, RunDifference, RunSpec};
+use dnode_protocol::PeerId;
 use libp2p::core::ConnectedPoint;
 use libp2p::ping;
 use libp2p::swarm::{ConnectionId, DialError};
 use tokio::time::Instant;
 
 use crate::event::{Connection, DownReason, NetworkEvent, OffenceKind};
-use crate::handle::Entry;
-use crate::limits::{FULL_BACK_OFF, READERS_MAX, REFUSE_LINGER};
-use crate::link::{LinkEvent, Origin, Outgoing, ReaderEnd};
+use crate::limits::READERS_MAX;
+use crate::outlet::Outlet;
 use crate::service::{Service, from_libp2p, to_libp2p};
-use crate::session::{Session, Stage};
+use crate::session::{Session, Stage, Via};
 use crate::streams::{self, OpenError, Path, StreamKind};
 use crate::swarm::{BehaviourEvent, SwarmEvent};
 
@@ -88,10 +86,55 @@ impl Service {
         if let Some(index) = self.dialer.bootstrap_of(connection) {
             self.dialer.reached(index, peer);
         }
-        if self.sessions.contains_key(&peer) || self.is_stopping() {
+        if self.is_stopping() {
+            return;
+        }
+        if self.sessions.contains_key(&peer) {
+            self.move_streams(peer, Path::of(endpoint.get_remote_address()));
             return;
         }
         self.begin_session(peer, endpoint.get_remote_address().clone());
+    }
+
+    /// Lets the streams of a peer move to a connection that has come and is better than theirs.
+    fn move_streams(&mut self, peer: PeerId, path: Path) {
+        let (Some(session), Some(id)) = (self.sessions.get_mut(&peer), to_libp2p(peer)) else {
+            return;
+        };
+        if path == Path::Quic {
+            session.bulk_again();
+        }
+        let streams = &self.swarm.behaviour().streams;
+        for kind in StreamKind::ALL {
+            let now = session.via(kind).and_then(Via::connection);
+            if now.and_then(|now| streams.path(id, now)).is_some_and(|now| path < now) {
+                tracing::debug!(%peer, %kind, ?path, "a stream moves");
+                session.leave(kind);
+            }
+        }
+        if let Some(entry) = self.shared.peers().get_mut(&peer)
+            && path == Path::Quic
+        {
+            entry.connection = Connection::Quic;
+        }
+    }
+
+    /// Starts to write to what was opened for `kind`.
+    pub(crate) fn begin(&mut self, peer: PeerId, kind: StreamKind, via: Via, outlet: Outlet) {
+        let Some(session) = self.sessions.get_mut(&peer) else {
+            return;
+        };
+        let carrier = outlet.carrier();
+        let hello = (kind == StreamKind::Control).then(|| self.hello.clone());
+        if session.begin(kind, via, outlet, hello) && kind == StreamKind::Bulk {
+            match session.search.because.take() {
+                Some(because) => tracing::info!(%peer, %carrier, because, "tensors travel"),
+                None => tracing::info!(%peer, %carrier, "tensors travel"),
+            }
+            if let Some(entry) = self.shared.peers().get_mut(&peer) {
+                entry.carrier = Some(carrier);
+            }
+        }
     }
 
     fn begin_session(&mut self, peer: PeerId, address: libp2p::Multiaddr) {
@@ -102,22 +145,25 @@ impl Service {
         self.open(peer, StreamKind::Control);
     }
 
-    /// Opens the stream of `kind` on the best connection, if it is not there; for tensors a bulk
-    /// connection beside it, where it is QUIC and the peer speaks that.
+    /// Opens the stream of `kind` on the best connection, if it is not there; for tensors a direct
+    /// path where the peer is near, or a bulk connection beside a QUIC connection.
     pub(crate) fn open(&mut self, peer: PeerId, kind: StreamKind) {
+        if !self.sessions.get(&peer).is_some_and(|session| session.is_idle(kind)) {
+            return;
+        }
+        if kind == StreamKind::Bulk && self.open_direct(peer) {
+            return;
+        }
         let (Some(session), Some(id)) = (self.sessions.get_mut(&peer), to_libp2p(peer)) else {
             return;
         };
-        if !session.is_idle(kind) {
-            return;
-        }
         let streams = &mut self.swarm.behaviour_mut().streams;
         let quic = streams.best_path(id) == Some(Path::Quic);
         if kind == StreamKind::Bulk && quic && session.open_bulk(&self.bulk.bulk, id) {
             return;
         }
         if let Some(connection) = streams.open(id, kind) {
-            session.opening(kind, Some(connection));
+            session.opening(kind, Via::Stream(connection));
         }
     }
 
@@ -184,10 +230,8 @@ impl Service {
                 let Some(peer) = from_libp2p(peer) else {
                     return;
                 };
-                if let Some(session) = self.sessions.get_mut(&peer) {
-                    session.opened(kind, connection, stream, &self.hello);
-                    self.complete(peer);
-                }
+                self.begin(peer, kind, Via::Stream(connection), Outlet::Stream(stream));
+                self.complete(peer);
             }
             streams::Event::Accepted { peer, connection, kind, stream } => {
                 if let Some(peer) = from_libp2p(peer) {
@@ -238,7 +282,7 @@ impl Service {
         let Some(session) = self.sessions.get_mut(&peer) else {
             return;
         };
-        session.not_opened(kind, Some(connection));
+        session.not_opened(kind, Via::Stream(connection));
         tracing::debug!(%peer, %error, "no stream");
         match error {
             OpenError::Unsupported(StreamKind::Control) if !session.is_up() => {
@@ -263,220 +307,6 @@ impl Service {
         }
         for failed in failed {
             self.report_lost(failed, "the node there is no dnode peer".to_owned());
-        }
-    }
-
-    pub(crate) async fn handle_link(&mut self, event: LinkEvent) {
-        match event {
-            LinkEvent::Hello { origin, run, incarnation } => {
-                if self.is_current(&origin) {
-                    self.greeted(&origin, &run, incarnation).await;
-                }
-            }
-            LinkEvent::ReaderEnded { origin, end } => {
-                if self.is_current(&origin) {
-                    self.reader_ended(&origin, end).await;
-                }
-            }
-            LinkEvent::BulkOpened { origin, result } => {
-                if self.is_current(&origin) {
-                    self.bulk_opened(origin, result);
-                }
-            }
-            LinkEvent::WriterEnded { origin, queue } => {
-                if self.is_current(&origin) {
-                    self.writer_ended(&origin, queue);
-                }
-            }
-        }
-    }
-
-    fn is_current(&self, origin: &Origin) -> bool {
-        let session = self.sessions.get(&origin.peer);
-        session.is_some_and(|session| session.number == origin.session)
-    }
-
-    async fn greeted(&mut self, origin: &Origin, run: &RunSpec, incarnation: u64) {
-        let peer = origin.peer;
-        if let Some(difference) = self.run.difference(run) {
-            self.refuse(peer, difference);
-            return;
-        }
-        let (Some(session), Some(connection)) = (self.sessions.get_mut(&peer), origin.connection)
-        else {
-            return;
-        };
-        match session.stage {
-            Stage::Greeting(_) => {
-                session.hello = Some((incarnation, connection));
-                self.complete(peer);
-            }
-            Stage::Up(known) if known == incarnation => {
-                let releases = session.releases(connection);
-                self.release(releases);
-            }
-            Stage::Up(_) => self.restarted(peer).await,
-            Stage::Refusing(_) => {}
-        }
-    }
-
-    /// Another start of the peer's process took over: everything of the earlier one ends. The new
-    /// connection is closed as well; one of the two dials again and the peer is greeted as new.
-    async fn restarted(&mut self, peer: PeerId) {
-        self.end_session(peer, DownReason::Restarted).await;
-        if let Some(id) = to_libp2p(peer) {
-            // It has at least the connection that the hello came on.
-            let _ = self.swarm.disconnect_peer_id(id);
-        }
-    }
-
-    fn refuse(&mut self, peer: PeerId, difference: RunDifference) {
-        let Some(session) = self.sessions.get_mut(&peer) else {
-            return;
-        };
-        if matches!(session.stage, Stage::Refusing(_)) {
-            return;
-        }
-        let message = Message::Refuse {
-            field: difference.field.clone(),
-            ours: difference.ours.clone(),
-            theirs: difference.theirs.clone(),
-        };
-        if let (Some([control, _]), Ok(frame)) = (&session.senders, encode_control(&message)) {
-            // Full or gone: the peer finds the difference by itself.
-            let _ = control.try_send(Outgoing::Control(frame));
-        }
-        session.stage = Stage::Refusing(Instant::now() + REFUSE_LINGER);
-        session.withhold();
-        tracing::debug!(%peer, %difference, "peer of another run");
-        self.report(NetworkEvent::Refused { peer, difference, by_us: true });
-    }
-
-    /// Reports the peer up once its hello matched and ours is on its way.
-    fn complete(&mut self, peer: PeerId) {
-        let up = self.shared.peers().len();
-        let Some(session) = self.sessions.get_mut(&peer) else {
-            return;
-        };
-        let (Stage::Greeting(_), Some((incarnation, connection)), true) =
-            (session.stage, session.hello, session.can_speak())
-        else {
-            return;
-        };
-        if self.is_stopping() {
-            return;
-        }
-        let session = self.sessions.get_mut(&peer);
-        let Some(session) = session else { return };
-        if up >= self.peers_max {
-            tracing::debug!(%peer, up, "no room for another peer");
-            self.block(peer, FULL_BACK_OFF);
-            return;
-        }
-        let (Some([control, bulk]), Some(address)) = (session.senders.take(), &session.address)
-        else {
-            return;
-        };
-        let address = address.clone();
-        session.stage = Stage::Up(incarnation);
-        let kind = match Path::of(&address) {
-            Path::Quic => Connection::Quic,
-            Path::Tcp | Path::Relayed => Connection::Tcp,
-        };
-        let entry = Entry {
-            control,
-            bulk,
-            traffic: session.traffic.clone(),
-            address: address.clone(),
-            incarnation,
-            connection: kind,
-            rtt: None,
-        };
-        let releases = session.releases(connection);
-        self.shared.peers().insert(peer, entry);
-        self.dialer.up(peer);
-        tracing::debug!(%peer, %address, "peer up");
-        self.report(NetworkEvent::PeerUp { peer, address, incarnation, connection: kind });
-        self.release(releases);
-        self.open(peer, StreamKind::Bulk);
-    }
-
-    async fn reader_ended(&mut self, origin: &Origin, end: ReaderEnd) {
-        let peer = origin.peer;
-        let Some(session) = self.sessions.get_mut(&peer) else {
-            return;
-        };
-        session.read(origin.stream);
-        let refusing = matches!(session.stage, Stage::Refusing(_));
-        match end {
-            ReaderEnd::Offence(..) | ReaderEnd::Finished { .. } | ReaderEnd::Refused(_)
-                if refusing =>
-            {
-                self.hang_up_refused(peer).await;
-            }
-            ReaderEnd::Offence(kind, detail) => self.offend(peer, kind, detail).await,
-            ReaderEnd::Refused(difference) => {
-                tracing::debug!(%peer, %difference, "refused by a peer of another run");
-                self.report(NetworkEvent::Refused { peer, difference, by_us: false });
-                self.hang_up_refused(peer).await;
-            }
-            ReaderEnd::Finished { goodbye } if origin.kind == StreamKind::Control => {
-                if goodbye {
-                    self.end_session(peer, DownReason::Left).await;
-                    self.dialer.left(peer);
-                } else {
-                    let reason = DownReason::Lost("it hung up".to_owned());
-                    self.end_session(peer, reason).await;
-                }
-                if let Some(id) = to_libp2p(peer) {
-                    // It may have hung up already.
-                    let _ = self.swarm.disconnect_peer_id(id);
-                }
-            }
-            ReaderEnd::Failed(error) => {
-                tracing::debug!(%peer, kind = %origin.kind, %error, "read failed");
-                if let Some(connection) = origin.connection {
-                    self.swarm.close_connection(connection);
-                }
-            }
-            ReaderEnd::Finished { .. } | ReaderEnd::Ignored => {}
-        }
-    }
-
-    fn writer_ended(&mut self, origin: &Origin, queue: tokio::sync::mpsc::Receiver<Outgoing>) {
-        let Some(session) = self.sessions.get_mut(&origin.peer) else {
-            return;
-        };
-        session.written(origin.kind, queue);
-        if self.is_stopping() {
-            // Drained; the peer hangs up when it has read to the end.
-            return;
-        }
-        // A stream that failed alone takes its connection with it; what remains opens it again.
-        let closing = origin.connection.is_some_and(|id| self.swarm.close_connection(id));
-        if !closing {
-            self.open(origin.peer, origin.kind);
-        }
-    }
-
-    /// Ends handshakes and refusals that took too long.
-    pub(crate) async fn check_handshakes(&mut self, now: Instant) {
-        let late: Vec<_> = self
-            .sessions
-            .iter()
-            .filter_map(|(peer, session)| match session.stage {
-                Stage::Greeting(deadline) if deadline <= now => Some((*peer, false)),
-                Stage::Refusing(deadline) if deadline <= now => Some((*peer, true)),
-                Stage::Greeting(_) | Stage::Refusing(_) | Stage::Up(_) => None,
-            })
-            .collect();
-        for (peer, refusing) in late {
-            if refusing {
-                self.hang_up_refused(peer).await;
-            } else {
-                let detail = format!("no hello within {:?}", crate::limits::HELLO_TIMEOUT);
-                self.offend(peer, OffenceKind::NoHello, detail).await;
-            }
         }
     }
 }

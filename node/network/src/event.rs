@@ -26,6 +26,27 @@ impl fmt::Display for Connection {
     }
 }
 
+/// What carries the tensors to a peer, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Carrier {
+    /// A direct path inside this host or a local network.
+    Direct(dnode_direct::Kind),
+    /// A bulk connection beside the QUIC connection.
+    Quic,
+    /// A stream of the libp2p connection.
+    Stream,
+}
+
+impl fmt::Display for Carrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Direct(kind) => kind.fmt(f),
+            Self::Quic => f.write_str("QUIC"),
+            Self::Stream => f.write_str("a libp2p stream"),
+        }
+    }
+}
+
 /// Why a peer is no longer connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DownReason {
@@ -89,7 +110,8 @@ impl fmt::Display for OffenceKind {
 /// What the network tells its owner.
 ///
 /// Of one peer: `PeerUp`, then any `Message` and `Tensor` and `RoundTrip`, then `PeerDown`, and so
-/// on. Messages keep their order, tensor frames keep theirs; the two are not ordered among each other.
+/// on. Messages keep their order, the frames of a tensor keep theirs; the two are not ordered among each
+/// other, nor are two tensors while the carrier changes.
 /// When the last connection is lost while another is being opened, what was on its way may be lost.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NetworkEvent {

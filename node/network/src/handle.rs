@@ -12,7 +12,7 @@ use dnode_protocol::{Message, PeerId};
 use libp2p::Multiaddr;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::event::Connection;
+use crate::event::{Carrier, Connection};
 use crate::limits::{BULK_QUEUE_MAX, CONTROL_QUEUE_MAX};
 use crate::link::Outgoing;
 
@@ -58,6 +58,7 @@ pub(crate) struct Entry {
     pub(crate) address: Multiaddr,
     pub(crate) incarnation: u64,
     pub(crate) connection: Connection,
+    pub(crate) carrier: Option<Carrier>,
     pub(crate) rtt: Option<Duration>,
 }
 
@@ -86,6 +87,8 @@ pub struct PeerStatus {
     pub incarnation: u64,
     /// What it is reached by.
     pub connection: Connection,
+    /// What carries the tensors to it; `None` before the first of them can be sent.
+    pub carrier: Option<Carrier>,
     /// Last measured round-trip time.
     pub rtt: Option<Duration>,
     /// Bytes of frames since it is connected.
@@ -244,6 +247,7 @@ impl NetworkHandle {
             address: entry.address.clone(),
             incarnation: entry.incarnation,
             connection: entry.connection,
+            carrier: entry.carrier,
             rtt: entry.rtt,
             bytes: entry.traffic.bytes(),
         };

@@ -6,7 +6,7 @@
 //!        │                        │  sessions: Greeting → Up | Refusing
 //!        │                        └─ streams::Behaviour ──▶ a control stream out and one in
 //!        └─ frames ─ bounded queue ───────────────────────▶ writer ═▶ control stream
-//!                                                                  ═▶ bulk connection, or stream
+//!                                     ═▶ direct path, or bulk connection, or bulk stream
 //!   NetworkEvent ◀─ bounded queue ◀─────────────────────── reader ◀═ (flow control when full)
 //! ```
 //!
@@ -18,13 +18,16 @@ mod bulk;
 mod config;
 mod connections;
 mod dialer;
+mod direct;
 mod discovery;
 mod event;
 mod handle;
 pub mod limits;
 mod link;
+mod outlet;
 mod ping;
 mod rate;
+mod reports;
 mod service;
 mod session;
 pub mod streams;
@@ -37,8 +40,9 @@ use dnode_protocol::frame::encode_control;
 use tokio::sync::mpsc;
 
 pub use config::{NetworkConfig, NetworkError, default_listen, peer_id};
+pub use dnode_direct::{Config as DirectConfig, Kind};
 pub use dnode_quic::Buffers;
-pub use event::{Connection, DownReason, NetworkEvent, OffenceKind};
+pub use event::{Carrier, Connection, DownReason, NetworkEvent, OffenceKind};
 pub use handle::{Bytes, CommandError, NetworkHandle, PeerStatus, SendError};
 pub use libp2p::Multiaddr;
 
@@ -60,7 +64,12 @@ impl Network {
         let runtime = tokio::runtime::Handle::try_current()
             .map_err(|error| NetworkError::Runtime(std::io::Error::other(error)))?;
         let me = peer_id(&config.secret_key);
-        let hello = Message::Hello { run: config.run.clone(), incarnation: config.incarnation };
+        let direct = direct::start(&key, &config)?;
+        let hello = Message::Hello {
+            run: config.run.clone(),
+            incarnation: config.incarnation,
+            direct_port: direct.direct.port(),
+        };
         let hello =
             encode_control(&hello).map_err(|error| NetworkError::Prepare(error.to_string()))?;
         let (swarm, bulk) = swarm::build(&config, &key)?;
@@ -71,8 +80,15 @@ impl Network {
         let rates = Arc::new(rate::Rates::new(config.upload_max, config.download_max));
         let total = Arc::clone(&shared.total);
         let channels = session::Channels { events, links, total, rates };
-        let parts =
-            service::Parts { swarm, bulk, me, hello, shared: Arc::clone(&shared), channels };
+        let parts = service::Parts {
+            swarm,
+            bulk,
+            direct,
+            me,
+            hello,
+            shared: Arc::clone(&shared),
+            channels,
+        };
         let service = service::Service::new(config, parts);
         runtime.spawn(service.run(command_queue, link_queue));
         let handle = NetworkHandle { me, shared, commands };

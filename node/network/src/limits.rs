@@ -48,6 +48,12 @@ pub const BULK_ATTEMPTS_MAX: u32 = 3;
 /// works, so a few retransmissions.
 pub(crate) const BULK_OPEN_MAX: Duration = Duration::from_secs(3);
 
+/// Before a direct path to a near peer is tried again, first and longest: it costs a connection.
+pub const DIRECT_RETRY: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(600));
+
+/// Direct paths of one peer that are read at the same time: one, and a dead one it replaced.
+pub(crate) const DIRECT_READERS_MAX: usize = 2;
+
 /// Connections to one peer: two from a simultaneous dial and one that replaces a dead one.
 pub(crate) const CONNECTIONS_PER_PEER_MAX: u32 = 3;
 

@@ -1,22 +1,24 @@
-//! The tasks that write and read one stream each, and what they report.
+//! The tasks that read one stream each, and what all tasks of a session report.
 
 use std::io;
 use std::sync::Arc;
 
+use dnode_direct::Sender;
 use dnode_protocol::frame::{
     CONTROL_HEADER_BYTES, ControlHeader, DecodeError, TENSOR_HEADER_BYTES, TensorHeader,
     decode_control,
 };
 use dnode_protocol::{Message, PeerId, RunDifference, RunSpec};
 use dnode_quic::BulkConnection;
-use futures::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use futures::{AsyncRead, AsyncReadExt};
 use libp2p::Stream;
 use libp2p::swarm::ConnectionId;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::event::{NetworkEvent, OffenceKind};
+use crate::event::{Carrier, NetworkEvent, OffenceKind};
 use crate::handle::Traffic;
-use crate::rate::{PIECE_BYTES, Rates, pass};
+use crate::rate::{PIECE_BYTES, Rates, pass, wire_bytes};
+use crate::session::Via;
 use crate::streams::StreamKind;
 
 /// Something to write.
@@ -34,8 +36,10 @@ pub(crate) struct Origin {
     pub(crate) peer: PeerId,
     /// Number of the session; a report of an earlier one is stale.
     pub(crate) session: u64,
-    /// The libp2p connection that the stream runs on; `None` for a bulk connection.
-    pub(crate) connection: Option<ConnectionId>,
+    /// What it runs on.
+    pub(crate) via: Via,
+    /// What that is to the rates.
+    pub(crate) carrier: Carrier,
     pub(crate) kind: StreamKind,
     /// Number of the stream within the session.
     pub(crate) stream: u64,
@@ -45,26 +49,19 @@ pub(crate) struct Origin {
     pub(crate) rates: Arc<Rates>,
 }
 
-/// How a writer begins and is stopped.
-#[derive(Debug)]
-pub(crate) struct Start {
-    /// The first frame of a control stream.
-    pub(crate) hello: Option<Vec<u8>>,
-    /// Dropped when the writer shall stop and give back its queue.
-    pub(crate) stop: oneshot::Receiver<()>,
-}
-
 /// What a task reports.
 #[derive(Debug)]
 pub(crate) enum LinkEvent {
     /// The peer said which run it is in; the reader waits until it is released.
-    Hello { origin: Origin, run: RunSpec, incarnation: u64 },
+    Hello { origin: Origin, run: RunSpec, incarnation: u64, direct_port: u16 },
     /// A reader ended.
     ReaderEnded { origin: Origin, end: ReaderEnd },
     /// A bulk connection that was asked for is there, or cannot be had.
-    BulkOpened { origin: Origin, result: Result<BulkConnection, dnode_quic::Error> },
-    /// A writer ended and gives back its queue.
-    WriterEnded { origin: Origin, queue: mpsc::Receiver<Outgoing> },
+    BulkOpened { peer: PeerId, session: u64, result: Result<BulkConnection, dnode_quic::Error> },
+    /// A direct path that was asked for is there, or cannot be had.
+    DirectOpened { peer: PeerId, session: u64, result: Result<Sender, dnode_direct::Error> },
+    /// A writer ended and gives back its queue; whether it was asked to.
+    WriterEnded { origin: Origin, queue: mpsc::Receiver<Outgoing>, left: bool },
 }
 
 /// Why a reader ended.
@@ -80,63 +77,6 @@ pub(crate) enum ReaderEnd {
     Offence(OffenceKind, String),
     /// The owner of the network no longer listens.
     Ignored,
-}
-
-/// Writes the hello if any, then what is queued, until the queue ends (the stream is then finished), the
-/// stream fails, or `stop` is dropped.
-pub(crate) async fn write(
-    mut stream: Stream,
-    origin: Origin,
-    mut queue: mpsc::Receiver<Outgoing>,
-    links: mpsc::Sender<LinkEvent>,
-    Start { hello, stop }: Start,
-) {
-    tokio::select! {
-        result = write_all(&mut stream, &origin, hello, &mut queue) => {
-            if let Err(error) = result {
-                tracing::debug!(peer = ?origin.peer, kind = %origin.kind, %error, "write failed");
-            }
-        }
-        _ = stop => {}
-    }
-    // An error means that the network has stopped.
-    let _ = links.send(LinkEvent::WriterEnded { origin, queue }).await;
-}
-
-async fn write_all(
-    stream: &mut Stream,
-    origin: &Origin,
-    first: Option<Vec<u8>>,
-    queue: &mut mpsc::Receiver<Outgoing>,
-) -> io::Result<()> {
-    let sent = |bytes| origin.traffic.iter().for_each(|t| t.add_sent(bytes));
-    if let Some(frame) = first {
-        stream.write_all(&frame).await?;
-        stream.flush().await?;
-        sent(frame.len());
-    }
-    while let Some(outgoing) = queue.recv().await {
-        match outgoing {
-            Outgoing::Control(frame) => {
-                stream.write_all(&frame).await?;
-                sent(frame.len());
-            }
-            Outgoing::Tensor(header, payload) => {
-                for frame in frames(header, &payload) {
-                    stream.write_all(&frame.0).await?;
-                    for piece in frame.1.chunks(PIECE_BYTES) {
-                        pass(origin.rates.upload.as_ref(), piece.len()).await;
-                        stream.write_all(piece).await?;
-                    }
-                    sent(frame.0.len() + frame.1.len());
-                }
-            }
-        }
-        if queue.is_empty() {
-            stream.flush().await?;
-        }
-    }
-    stream.close().await
 }
 
 /// The frames of a tensor: header bytes and slice of the payload.
@@ -180,9 +120,9 @@ impl Reader {
     ) -> Result<ReaderEnd, ReaderEnd> {
         match self.message().await? {
             None => return Ok(ReaderEnd::Finished { goodbye: false }),
-            Some(Message::Hello { run, incarnation }) => {
+            Some(Message::Hello { run, incarnation, direct_port }) => {
                 let origin = self.origin.clone();
-                let hello = LinkEvent::Hello { origin, run, incarnation };
+                let hello = LinkEvent::Hello { origin, run, incarnation, direct_port };
                 links.send(hello).await.map_err(|_| ReaderEnd::Ignored)?;
             }
             Some(other) => return Err(unexpected(&other, "before hello")),
@@ -251,6 +191,15 @@ impl Reader {
 }
 
 impl Origin {
+    /// The libp2p connection that it runs on.
+    pub(crate) const fn connection(&self) -> Option<ConnectionId> {
+        self.via.connection()
+    }
+
+    pub(crate) fn sent(&self, bytes: usize) {
+        self.traffic.iter().for_each(|t| t.add_sent(bytes));
+    }
+
     fn count(&self, bytes: usize) {
         self.traffic.iter().for_each(|t| t.add_received(bytes));
     }
@@ -268,8 +217,11 @@ pub(crate) async fn tensor<S: AsyncRead + Unpin>(
     }
     let (header, checksum) = TensorHeader::decode(&bytes).map_err(offence)?;
     let mut payload = vec![0; header.payload_bytes()];
-    for piece in payload.chunks_mut(PIECE_BYTES) {
-        pass(origin.rates.download.as_ref(), piece.len()).await;
+    let download = origin.rates.download.as_ref();
+    pass(download, wire_bytes(origin.carrier, bytes.len())).await;
+    let most = if download.is_some() { PIECE_BYTES } else { payload.len().max(1) };
+    for piece in payload.chunks_mut(most) {
+        pass(download, wire_bytes(origin.carrier, piece.len())).await;
         fill(stream, piece).await?;
     }
     checksum.verify(&payload).map_err(offence)?;

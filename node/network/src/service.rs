@@ -11,6 +11,7 @@ use tokio::time::{Duration, Instant};
 
 use crate::config::NetworkConfig;
 use crate::dialer::Dialer;
+use crate::direct::DirectPlane;
 use crate::discovery::Schedule;
 use crate::event::{DownReason, NetworkEvent};
 use crate::handle::{Command, Shared};
@@ -46,6 +47,8 @@ pub(crate) struct Service {
     pub(crate) schedule: Schedule,
     /// Bulk connections on the swarm's sockets.
     pub(crate) bulk: BulkPlane,
+    /// Direct paths inside this host and local networks.
+    pub(crate) direct: DirectPlane,
     outbox: VecDeque<Pending>,
     blocked: BTreeMap<PeerId, Instant>,
     stopping: Option<(oneshot::Sender<()>, Instant)>,
@@ -55,6 +58,7 @@ pub(crate) struct Service {
 pub(crate) struct Parts {
     pub(crate) swarm: Swarm<Behaviour>,
     pub(crate) bulk: BulkPlane,
+    pub(crate) direct: DirectPlane,
     pub(crate) me: PeerId,
     pub(crate) hello: Vec<u8>,
     pub(crate) shared: Arc<Shared>,
@@ -95,6 +99,7 @@ impl Service {
             dialer: Dialer::new(&config.bootstrap, seed, now),
             outbox: buffers.map(Pending::Event).into_iter().collect(),
             bulk: parts.bulk,
+            direct: parts.direct,
             blocked: BTreeMap::new(),
             stopping: None,
         }
@@ -118,6 +123,9 @@ impl Service {
                 }
                 Some(connection) = self.bulk.arrivals.recv(), if may_report => {
                     self.bulk_arrived(connection);
+                }
+                Some(path) = self.direct.arrivals.recv(), if may_report => {
+                    self.direct_arrived(path);
                 }
                 Some(event) = links.recv(), if may_report => self.handle_link(event).await,
                 event = self.swarm.select_next_some(), if may_report => {
@@ -213,6 +221,7 @@ impl Service {
         }
         self.dial_due(now);
         self.discover(now);
+        self.seek_direct(now);
     }
 
     /// Closes all connections to `peer` and refuses new ones for `back_off`.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use dnode_direct::Receiver;
 use dnode_protocol::PeerId;
 use dnode_quic::{Bulk, BulkConnection};
 use libp2p::swarm::ConnectionId;
@@ -11,12 +12,15 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::bulk;
-use crate::event::NetworkEvent;
+use crate::direct::{self, Search};
+use crate::event::{Carrier, NetworkEvent};
 use crate::handle::Traffic;
 use crate::limits::{
-    BULK_ATTEMPTS_MAX, BULK_QUEUE_MAX, BULK_READERS_MAX, CONTROL_QUEUE_MAX, HELLO_TIMEOUT,
+    BULK_ATTEMPTS_MAX, BULK_QUEUE_MAX, BULK_READERS_MAX, CONTROL_QUEUE_MAX, DIRECT_READERS_MAX,
+    HELLO_TIMEOUT,
 };
-use crate::link::{LinkEvent, Origin, Outgoing, Start, read, write};
+use crate::link::{LinkEvent, Origin, Outgoing, read};
+use crate::outlet::{Outlet, Start, write};
 use crate::rate::Rates;
 use crate::streams::StreamKind;
 
@@ -31,29 +35,50 @@ pub(crate) enum Stage {
     Refusing(Instant),
 }
 
+/// What a stream of frames runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Via {
+    /// A stream of this libp2p connection.
+    Stream(ConnectionId),
+    /// A bulk connection.
+    Quic,
+    /// A direct path.
+    Direct,
+}
+
+impl Via {
+    pub(crate) const fn connection(self) -> Option<ConnectionId> {
+        match self {
+            Self::Stream(connection) => Some(connection),
+            Self::Quic | Self::Direct => None,
+        }
+    }
+}
+
 /// The outbound stream of one kind.
 #[derive(Debug)]
 pub(crate) enum Writer {
     /// There is no stream, and none is being opened.
     Idle(mpsc::Receiver<Outgoing>),
-    /// The stream is being opened on this connection, or a bulk connection if none.
-    Opening(mpsc::Receiver<Outgoing>, Option<ConnectionId>),
-    /// A task writes; dropping `stop` makes it give back the queue.
+    /// What it shall run on is being opened.
+    Opening(mpsc::Receiver<Outgoing>, Via),
+    /// A task writes; dropping `stop` makes it give back the queue, `leave` after what it writes.
     Running {
-        connection: Option<ConnectionId>,
+        via: Via,
         stop: Option<oneshot::Sender<()>>,
+        leave: Option<oneshot::Sender<()>>,
         task: JoinHandle<()>,
     },
     /// For a moment, while the state changes.
     Moving,
 }
 
-/// One task that reads an inbound stream, or a bulk connection if there is no other.
+/// One task that reads an inbound stream, bulk connection or direct path.
 #[derive(Debug)]
 pub(crate) struct ReaderTask {
     stream: u64,
     kind: StreamKind,
-    connection: Option<ConnectionId>,
+    via: Via,
     release: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
@@ -81,6 +106,8 @@ pub(crate) struct Session {
     pub(crate) traffic: Arc<Traffic>,
     /// The other end of the first connection.
     pub(crate) address: Option<Multiaddr>,
+    /// Direct paths to the peer.
+    pub(crate) search: Search,
     /// Bulk connections that were opened, and [`BULK_ATTEMPTS_MAX`] when none can be had.
     bulk_attempts: u32,
     /// Streams begun so far, each way.
@@ -109,6 +136,7 @@ impl Session {
             senders: Some([control, bulk]),
             traffic: Arc::default(),
             address: None,
+            search: Search::new(now),
             bulk_attempts: 0,
             streams: 0,
             writers: [Writer::Idle(control_queue), Writer::Idle(bulk_queue)],
@@ -136,24 +164,43 @@ impl Session {
         matches!(self.writers[index(StreamKind::Control)], Writer::Running { .. })
     }
 
-    fn origin(&mut self, connection: Option<ConnectionId>, kind: StreamKind) -> Origin {
+    /// Whether a stream of `kind` is being opened on `via`.
+    pub(crate) fn is_opening(&self, kind: StreamKind, via: Via) -> bool {
+        matches!(self.writers[index(kind)], Writer::Opening(_, on) if on == via)
+    }
+
+    /// What the stream of `kind` is written to.
+    pub(crate) const fn via(&self, kind: StreamKind) -> Option<Via> {
+        match self.writers[index(kind)] {
+            Writer::Running { via, .. } => Some(via),
+            Writer::Idle(_) | Writer::Opening(..) | Writer::Moving => None,
+        }
+    }
+
+    /// Whether tensors are written to something else than a direct path.
+    pub(crate) fn tensors_elsewhere(&self) -> bool {
+        self.via(StreamKind::Bulk).is_some_and(|via| via != Via::Direct)
+    }
+
+    fn origin(&mut self, kind: StreamKind, via: Via, carrier: Carrier) -> Origin {
         self.streams += 1;
         Origin {
             stream: self.streams,
             peer: self.peer,
             session: self.number,
-            connection,
+            via,
+            carrier,
             kind,
             traffic: [Arc::clone(&self.traffic), Arc::clone(&self.channels.total)],
             rates: Arc::clone(&self.channels.rates),
         }
     }
 
-    /// A stream of `kind` is being opened on `connection`, or a bulk connection if none.
-    pub(crate) fn opening(&mut self, kind: StreamKind, connection: Option<ConnectionId>) {
+    /// A stream of `kind` is being opened on `via`.
+    pub(crate) fn opening(&mut self, kind: StreamKind, via: Via) {
         let writer = &mut self.writers[index(kind)];
         *writer = match std::mem::replace(writer, Writer::Moving) {
-            Writer::Idle(queue) => Writer::Opening(queue, connection),
+            Writer::Idle(queue) => Writer::Opening(queue, via),
             other @ (Writer::Opening(..) | Writer::Running { .. } | Writer::Moving) => other,
         };
     }
@@ -163,9 +210,9 @@ impl Session {
         let begins = self.bulk_attempts < BULK_ATTEMPTS_MAX;
         if begins {
             self.bulk_attempts += 1;
-            let origin = self.origin(None, StreamKind::Bulk);
-            self.opening(StreamKind::Bulk, None);
-            tokio::spawn(bulk::open(bulk.clone(), peer, origin, self.channels.links.clone()));
+            self.opening(StreamKind::Bulk, Via::Quic);
+            let (links, names) = (self.channels.links.clone(), (self.peer, self.number));
+            tokio::spawn(bulk::open(bulk.clone(), peer, names, links));
         }
         begins
     }
@@ -173,31 +220,19 @@ impl Session {
     /// No bulk connection can be had.
     pub(crate) fn no_bulk(&mut self) {
         self.bulk_attempts = BULK_ATTEMPTS_MAX;
-        self.not_opened(StreamKind::Bulk, None);
+        self.not_opened(StreamKind::Bulk, Via::Quic);
     }
 
-    /// A bulk connection is ready: starts to write.
-    pub(crate) fn opened_bulk(&mut self, origin: Origin, connection: BulkConnection) {
-        let writer = &mut self.writers[index(StreamKind::Bulk)];
-        *writer = match std::mem::replace(writer, Writer::Moving) {
-            Writer::Opening(queue, None) => {
-                let (stop, stopped) = oneshot::channel();
-                let links = self.channels.links.clone();
-                let task = tokio::spawn(bulk::write(connection, origin, queue, links, stopped));
-                Writer::Running { connection: None, stop: Some(stop), task }
-            }
-            other @ (Writer::Idle(_)
-            | Writer::Opening(..)
-            | Writer::Running { .. }
-            | Writer::Moving) => other,
-        };
+    /// A new connection may carry bulk connections though earlier ones did not.
+    pub(crate) const fn bulk_again(&mut self) {
+        self.bulk_attempts = 0;
     }
 
-    /// A stream of `kind` that was being opened on `connection` cannot be had.
-    pub(crate) fn not_opened(&mut self, kind: StreamKind, connection: Option<ConnectionId>) {
+    /// A stream of `kind` that was being opened on `via` cannot be had.
+    pub(crate) fn not_opened(&mut self, kind: StreamKind, via: Via) {
         let writer = &mut self.writers[index(kind)];
         *writer = match std::mem::replace(writer, Writer::Moving) {
-            Writer::Opening(queue, on) if on == connection => Writer::Idle(queue),
+            Writer::Opening(queue, on) if on == via => Writer::Idle(queue),
             other @ (Writer::Idle(_)
             | Writer::Opening(..)
             | Writer::Running { .. }
@@ -205,31 +240,42 @@ impl Session {
         };
     }
 
-    /// A stream is ready: starts to write, the hello first. An unasked-for stream is dropped.
-    pub(crate) fn opened(
+    /// What was being opened is ready: starts to write, the hello first. An unasked-for outlet is
+    /// dropped. Returns whether it was asked for.
+    pub(crate) fn begin(
         &mut self,
         kind: StreamKind,
-        connection: ConnectionId,
-        stream: Stream,
-        hello: &[u8],
-    ) {
-        let connection = Some(connection);
-        let origin = self.origin(connection, kind);
+        via: Via,
+        outlet: Outlet,
+        hello: Option<Vec<u8>>,
+    ) -> bool {
+        let asked = self.is_opening(kind, via);
+        let origin = self.origin(kind, via, outlet.carrier());
         let writer = &mut self.writers[index(kind)];
         *writer = match std::mem::replace(writer, Writer::Moving) {
-            Writer::Opening(queue, on) if on == connection => {
-                let hello = (kind == StreamKind::Control).then(|| hello.to_vec());
-                let (stop, stopped) = oneshot::channel();
-                let start = Start { hello, stop: stopped };
+            Writer::Opening(queue, on) if on == via => {
+                let ((stop, stopped), (leave, left)) = (oneshot::channel(), oneshot::channel());
+                let start = Start { hello, stop: stopped, leave: left };
                 let links = self.channels.links.clone();
-                let task = tokio::spawn(write(stream, origin, queue, links, start));
-                Writer::Running { connection, stop: Some(stop), task }
+                let task = tokio::spawn(write(outlet, origin, queue, links, start));
+                Writer::Running { via, stop: Some(stop), leave: Some(leave), task }
             }
             other @ (Writer::Idle(_)
             | Writer::Opening(..)
             | Writer::Running { .. }
             | Writer::Moving) => other,
         };
+        asked
+    }
+
+    /// Lets a writer end what it writes and give back its queue: there is a better way.
+    pub(crate) fn leave(&mut self, kind: StreamKind) {
+        if let Writer::Running { leave, .. } = &mut self.writers[index(kind)]
+            && let Some(leave) = leave.take()
+        {
+            // An error means that it has ended already.
+            let _ = leave.send(());
+        }
     }
 
     /// A writer gave back its queue.
@@ -240,9 +286,9 @@ impl Session {
     /// A connection closed: its writers stop and streams being opened on it are given up.
     pub(crate) fn connection_closed(&mut self, closed: ConnectionId) {
         for kind in StreamKind::ALL {
-            self.not_opened(kind, Some(closed));
-            if let Writer::Running { connection, stop, .. } = &mut self.writers[index(kind)]
-                && *connection == Some(closed)
+            self.not_opened(kind, Via::Stream(closed));
+            if let Writer::Running { via, stop, .. } = &mut self.writers[index(kind)]
+                && *via == Via::Stream(closed)
             {
                 stop.take();
             }
@@ -257,7 +303,7 @@ impl Session {
         stream: Stream,
     ) -> Option<oneshot::Sender<()>> {
         let (release, released) = oneshot::channel();
-        let origin = self.origin(Some(connection), kind);
+        let origin = self.origin(kind, Via::Stream(connection), Carrier::Stream);
         let (events, links) = (self.channels.events.clone(), self.channels.links.clone());
         let task = tokio::spawn(read(stream, origin.clone(), released, events, links));
         self.reading(&origin, release, task)
@@ -269,17 +315,34 @@ impl Session {
         &mut self,
         connection: BulkConnection,
     ) -> Option<oneshot::Sender<()>> {
-        let old = |reader: &ReaderTask| reader.connection.is_none();
-        if self.readers.iter().filter(|reader| old(reader)).count() >= BULK_READERS_MAX
+        self.make_room(Via::Quic, BULK_READERS_MAX);
+        let (release, released) = oneshot::channel();
+        let origin = self.origin(StreamKind::Bulk, Via::Quic, Carrier::Quic);
+        let (events, links) = (self.channels.events.clone(), self.channels.links.clone());
+        let task = tokio::spawn(bulk::read(connection, origin.clone(), released, events, links));
+        self.reading(&origin, release, task)
+    }
+
+    /// Reads a direct path that the peer opened, instead of the oldest of too many. Returns its
+    /// release if it need not wait.
+    pub(crate) fn accept_direct(&mut self, path: Receiver) -> Option<oneshot::Sender<()>> {
+        self.make_room(Via::Direct, DIRECT_READERS_MAX);
+        let (release, released) = oneshot::channel();
+        let carrier = Carrier::Direct(path.kind());
+        let origin = self.origin(StreamKind::Bulk, Via::Direct, carrier);
+        let (events, links) = (self.channels.events.clone(), self.channels.links.clone());
+        let task = tokio::spawn(direct::read(path, origin.clone(), released, events, links));
+        self.reading(&origin, release, task)
+    }
+
+    /// Ends the oldest reader of a kind when there are as many as may be.
+    fn make_room(&mut self, via: Via, most: usize) {
+        let old = |reader: &ReaderTask| reader.via == via;
+        if self.readers.iter().filter(|reader| old(reader)).count() >= most
             && let Some(oldest) = self.readers.iter().position(old)
         {
             self.readers.remove(oldest).task.abort();
         }
-        let (release, released) = oneshot::channel();
-        let origin = self.origin(None, StreamKind::Bulk);
-        let (events, links) = (self.channels.events.clone(), self.channels.links.clone());
-        let task = tokio::spawn(bulk::read(connection, origin.clone(), released, events, links));
-        self.reading(&origin, release, task)
     }
 
     fn reading(
@@ -288,16 +351,16 @@ impl Session {
         release: oneshot::Sender<()>,
         task: JoinHandle<()>,
     ) -> Option<oneshot::Sender<()>> {
-        let (stream, kind, connection) = (origin.stream, origin.kind, origin.connection);
+        let (stream, kind, via) = (origin.stream, origin.kind, origin.via);
         let at_once = self.is_up() && kind == StreamKind::Bulk;
         let (now, later) = if at_once { (Some(release), None) } else { (None, Some(release)) };
-        self.readers.push(ReaderTask { stream, kind, connection, release: later, task });
+        self.readers.push(ReaderTask { stream, kind, via, release: later, task });
         now
     }
 
     /// Number of inbound streams of `connection` being read.
     pub(crate) fn readers(&self, connection: ConnectionId) -> usize {
-        let on = |reader: &&ReaderTask| reader.connection == Some(connection);
+        let on = |reader: &&ReaderTask| reader.via == Via::Stream(connection);
         self.readers.iter().filter(on).count()
     }
 
@@ -305,7 +368,7 @@ impl Session {
     /// `connection`, whose hello was checked.
     pub(crate) fn releases(&mut self, connection: ConnectionId) -> Vec<oneshot::Sender<()>> {
         let mine = |reader: &&mut ReaderTask| {
-            reader.kind == StreamKind::Bulk || reader.connection == Some(connection)
+            reader.kind == StreamKind::Bulk || reader.via == Via::Stream(connection)
         };
         let readers = self.readers.iter_mut().filter(mine);
         readers.filter_map(|reader| reader.release.take()).collect()

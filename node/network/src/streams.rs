@@ -172,6 +172,13 @@ impl Behaviour {
         connections.iter().min().map(|(path, _)| *path)
     }
 
+    /// How one connection reaches `peer`.
+    #[must_use]
+    pub fn path(&self, peer: PeerId, connection: ConnectionId) -> Option<Path> {
+        let mut connections = self.connections.get(&peer)?.iter();
+        connections.find(|(_, id)| *id == connection).map(|(path, _)| *path)
+    }
+
     /// Every connection to `peer`.
     #[must_use]
     pub fn connections(&self, peer: PeerId) -> Vec<ConnectionId> {

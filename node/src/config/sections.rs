@@ -200,10 +200,24 @@ pub struct Network {
     pub peers_max: usize,
     /// Peers to wait for before training.
     pub require_peers: usize,
-    /// Most kB/s of tensors sent; 0 is no bound.
+    /// Most kB/s of tensors sent, on the wire; 0 is no bound.
     pub max_upload: u64,
-    /// Most kB/s of tensors taken; 0 is no bound.
+    /// Most kB/s of tensors taken, on the wire; 0 is no bound.
     pub max_download: u64,
+    /// Which direct paths tensors may take inside a host and local networks.
+    pub direct: Direct,
+}
+
+/// Which direct paths tensors may take inside a host and local networks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Direct {
+    /// Shared memory with processes of the same user, TCP under TLS with near addresses.
+    Auto,
+    /// The same, and TCP in plain after the proof of identity, where the other peer says so too.
+    Trusted,
+    /// None.
+    Off,
 }
 
 /// Form of the log.

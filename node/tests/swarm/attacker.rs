@@ -244,7 +244,7 @@ impl Acting {
         match self.attack {
             Attack::HelloAgain => {
                 let run = self.run.clone();
-                self.say(victim, &Message::Hello { run, incarnation: 1 });
+                self.say(victim, &Message::Hello { run, incarnation: 1, direct_port: 0 });
             }
             Attack::OthersName => {
                 let initiator = PeerId::from_public_key([7; 32]);

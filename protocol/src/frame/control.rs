@@ -269,6 +269,7 @@ mod tests {
         let hello = Message::Hello {
             run: RunSpec::new((0..RUN_FIELDS_MAX).map(field).collect()).unwrap(),
             incarnation: u64::MAX,
+            direct_port: u16::MAX,
         };
         let frame = encode_control(&hello).unwrap();
         assert_eq!(decode_control(&frame[CONTROL_HEADER_BYTES..]).unwrap(), hello);

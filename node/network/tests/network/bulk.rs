@@ -10,7 +10,6 @@ use dnode_protocol::frame::{Codec, Leg, TENSOR_HEADER_BYTES, TensorHeader};
 use dnode_protocol::{Clock, ExchangeId, FragmentId};
 use dnode_quic::BulkConnection;
 use futures::AsyncReadExt;
-use libp2p::identity::Keypair;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -116,12 +115,13 @@ async fn garbage_on_a_bulk_connection_is_an_offence() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bulk_connection_of_a_stranger_is_closed() {
-    let node = start(config(1)).await;
-    let key = Keypair::generate_ed25519();
-    let (_transport, bulk, _arrivals) = dnode_quic::Transport::new(&key).unwrap();
-    let mut address = node.addresses[0].clone();
-    address.pop();
-    let connection = bulk.open(libp2p_id(node.id()), &address).await.unwrap();
+async fn a_bulk_connection_ends_with_the_session() {
+    let mut table = table().await;
+    let id = libp2p_id(table.node.id());
+    let connection = table.raw.during(table.bulk.open_beside(id)).await.unwrap();
+    // The node knows of the connection once it grants it a stream.
+    let mut stream = connection.open().await.unwrap();
+    stream.write(Bytes::from_static(b"dnT")).await.unwrap();
+    table.node.handle.disconnect(table.raw.id, DEADLINE).unwrap();
     timeout(DEADLINE, connection.closed()).await.unwrap();
 }

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use dnode_network::{Multiaddr, Network, NetworkConfig, NetworkEvent, NetworkHandle};
+use dnode_network::{DirectConfig, Multiaddr, Network, NetworkConfig, NetworkEvent, NetworkHandle};
 use dnode_protocol::{PeerId, RunField, RunSpec};
 use libp2p::Transport as _;
 use libp2p::core::muxing::StreamMuxerBox;
@@ -36,6 +36,7 @@ pub(crate) fn address(text: &str) -> Multiaddr {
 pub(crate) fn config(key: u8) -> NetworkConfig {
     let mut config = NetworkConfig::new([key; 32], run_spec("1"), 1);
     config.listen = vec![address("/ip4/127.0.0.1/udp/0/quic-v1")];
+    config.direct = DirectConfig::OFF;
     config
 }
 

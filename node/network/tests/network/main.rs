@@ -6,6 +6,7 @@
 mod bulk;
 mod common;
 mod connections;
+mod direct;
 mod discovery;
 mod hostile;
 mod peers;

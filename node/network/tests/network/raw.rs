@@ -25,7 +25,12 @@ pub(crate) struct Raw {
 }
 
 pub(crate) fn hello(run: RunSpec, incarnation: u64) -> Vec<u8> {
-    encode_control(&Message::Hello { run, incarnation }).unwrap()
+    hello_with(run, incarnation, 0)
+}
+
+/// A hello that names a port for direct paths.
+pub(crate) fn hello_with(run: RunSpec, incarnation: u64, direct_port: u16) -> Vec<u8> {
+    encode_control(&Message::Hello { run, incarnation, direct_port }).unwrap()
 }
 
 impl Raw {

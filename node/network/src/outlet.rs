@@ -1,0 +1,192 @@
+//! The task that writes what is queued for a peer, whatever carries it.
+
+use std::io;
+
+use bytes::Bytes;
+use dnode_direct::Sender;
+use futures::AsyncWriteExt;
+use libp2p::Stream;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::bulk::Lanes;
+use crate::event::Carrier;
+use crate::link::{LinkEvent, Origin, Outgoing, frames};
+use crate::rate::{PIECE_BYTES, pass, wire_bytes};
+
+/// What a writer writes to.
+pub(crate) enum Outlet {
+    /// A libp2p stream.
+    Stream(Stream),
+    /// A bulk connection.
+    Quic(Lanes),
+    /// A direct path; nothing once it is finished.
+    Direct(Option<Sender>),
+}
+
+impl Outlet {
+    /// What carries the tensors.
+    pub(crate) fn carrier(&self) -> Carrier {
+        match self {
+            Self::Direct(Some(sender)) => Carrier::Direct(sender.kind()),
+            Self::Quic(_) => Carrier::Quic,
+            Self::Stream(_) | Self::Direct(None) => Carrier::Stream,
+        }
+    }
+
+    async fn write(&mut self, head: &[u8], body: Bytes) -> io::Result<()> {
+        match self {
+            Self::Stream(stream) => {
+                stream.write_all(head).await?;
+                stream.write_all(&body).await
+            }
+            Self::Quic(lanes) => lanes.write(head, body).await,
+            Self::Direct(Some(sender)) => sender.write(head, &body).await,
+            Self::Direct(None) => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    /// Between two frames.
+    fn next_frame(&mut self) {
+        if let Self::Quic(lanes) = self {
+            lanes.next();
+        }
+    }
+
+    async fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Stream(stream) => stream.flush().await,
+            Self::Quic(_) | Self::Direct(_) => Ok(()),
+        }
+    }
+
+    /// Waits until it fails, where that can be known without writing. May be dropped at any time.
+    async fn closed(&mut self) -> io::Error {
+        match self {
+            Self::Stream(_) | Self::Direct(None) => std::future::pending().await,
+            Self::Quic(lanes) => lanes.closed().await,
+            Self::Direct(Some(sender)) => sender.closed().await,
+        }
+    }
+
+    /// Ends it; what was written still arrives.
+    async fn finish(&mut self) -> io::Result<()> {
+        match self {
+            Self::Stream(stream) => stream.close().await,
+            Self::Quic(lanes) => {
+                lanes.finish().await;
+                Ok(())
+            }
+            Self::Direct(sender) => {
+                if let Some(sender) = sender.take() {
+                    sender.finish().await;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// How a writer begins and is stopped.
+#[derive(Debug)]
+pub(crate) struct Start {
+    /// The first frame of a control stream.
+    pub(crate) hello: Option<Vec<u8>>,
+    /// Dropped when the writer shall stop at once and give back its queue.
+    pub(crate) stop: oneshot::Receiver<()>,
+    /// Sent when the writer shall end what it writes, and then give back its queue.
+    pub(crate) leave: oneshot::Receiver<()>,
+}
+
+/// Writes the hello if any, then what is queued, until the queue ends or the writer shall leave (what
+/// was written is then delivered), the outlet fails, or `stop` is dropped.
+pub(crate) async fn write(
+    mut outlet: Outlet,
+    origin: Origin,
+    mut queue: mpsc::Receiver<Outgoing>,
+    links: mpsc::Sender<LinkEvent>,
+    Start { hello, stop, leave }: Start,
+) {
+    let mut left = false;
+    tokio::select! {
+        result = write_all(&mut outlet, &origin, hello, &mut queue, leave) => match result {
+            Ok(leaving) => left = leaving,
+            Err(error) => {
+                tracing::debug!(peer = ?origin.peer, kind = %origin.kind, %error, "write failed");
+            }
+        },
+        // The owner keeps it until the session ends.
+        _ = stop => {}
+    }
+    if let Outlet::Quic(lanes) = &outlet {
+        lanes.close();
+    }
+    // An error means that the network has stopped.
+    let _ = links.send(LinkEvent::WriterEnded { origin, queue, left }).await;
+}
+
+/// Returns whether it was asked to leave.
+async fn write_all(
+    outlet: &mut Outlet,
+    origin: &Origin,
+    hello: Option<Vec<u8>>,
+    queue: &mut mpsc::Receiver<Outgoing>,
+    mut leave: oneshot::Receiver<()>,
+) -> io::Result<bool> {
+    if let Some(frame) = hello {
+        outlet.write(&frame, Bytes::new()).await?;
+        outlet.flush().await?;
+        origin.sent(frame.len());
+    }
+    let mut left = false;
+    loop {
+        let outgoing = tokio::select! {
+            outgoing = queue.recv() => outgoing,
+            // Noticed here, so that the next tensor finds a connection that lives.
+            error = outlet.closed() => return Err(error),
+            Ok(()) = &mut leave, if !left => {
+                left = true;
+                break;
+            }
+        };
+        match outgoing {
+            None => break,
+            Some(Outgoing::Control(frame)) => {
+                outlet.write(&frame, Bytes::new()).await?;
+                origin.sent(frame.len());
+            }
+            Some(Outgoing::Tensor(header, payload)) => {
+                let whole = Bytes::from_owner(payload);
+                for (head, slice) in frames(header, &whole) {
+                    frame(outlet, origin, &head, whole.slice_ref(slice)).await?;
+                }
+            }
+        }
+        if queue.is_empty() {
+            outlet.flush().await?;
+        }
+    }
+    outlet.finish().await?;
+    Ok(left)
+}
+
+/// Writes one frame of a tensor, no faster than the configured rate.
+async fn frame(
+    outlet: &mut Outlet,
+    origin: &Origin,
+    head: &[u8],
+    mut body: Bytes,
+) -> io::Result<()> {
+    let length = head.len() + body.len();
+    let upload = origin.rates.upload.as_ref();
+    let mut head = head;
+    while !body.is_empty() {
+        let most = if upload.is_some() { PIECE_BYTES } else { body.len() };
+        let piece = body.split_to(most.min(body.len()));
+        pass(upload, wire_bytes(origin.carrier, head.len() + piece.len())).await;
+        outlet.write(head, piece).await?;
+        head = &[];
+    }
+    outlet.next_frame();
+    origin.sent(length);
+    Ok(())
+}

@@ -1,0 +1,253 @@
+//! What the tasks of a session report: the handshake, and the ends of readers and writers.
+
+use dnode_protocol::frame::encode_control;
+use dnode_protocol::{Message, PeerId, RunDifference, RunSpec};
+use tokio::time::Instant;
+
+use crate::event::{Connection, DownReason, NetworkEvent, OffenceKind};
+use crate::handle::Entry;
+use crate::limits::{FULL_BACK_OFF, REFUSE_LINGER};
+use crate::link::{LinkEvent, Origin, Outgoing, ReaderEnd};
+use crate::service::{Service, to_libp2p};
+use crate::session::Stage;
+use crate::streams::{Path, StreamKind};
+
+impl Service {
+    pub(crate) async fn handle_link(&mut self, event: LinkEvent) {
+        match event {
+            LinkEvent::Hello { origin, run, incarnation, direct_port } => {
+                if self.is_current(origin.peer, origin.session) {
+                    if let Some(session) = self.sessions.get_mut(&origin.peer) {
+                        session.search.port = direct_port;
+                    }
+                    self.greeted(&origin, &run, incarnation).await;
+                }
+            }
+            LinkEvent::ReaderEnded { origin, end } => {
+                if self.is_current(origin.peer, origin.session) {
+                    self.reader_ended(&origin, end).await;
+                }
+            }
+            LinkEvent::BulkOpened { peer, session, result } => {
+                if self.is_current(peer, session) {
+                    self.bulk_opened(peer, result);
+                }
+            }
+            LinkEvent::DirectOpened { peer, session, result } => {
+                if self.is_current(peer, session) {
+                    self.direct_opened(peer, result);
+                }
+            }
+            LinkEvent::WriterEnded { origin, queue, left } => {
+                if self.is_current(origin.peer, origin.session) {
+                    self.writer_ended(&origin, queue, left);
+                }
+            }
+        }
+    }
+
+    fn is_current(&self, peer: PeerId, number: u64) -> bool {
+        self.sessions.get(&peer).is_some_and(|session| session.number == number)
+    }
+
+    async fn greeted(&mut self, origin: &Origin, run: &RunSpec, incarnation: u64) {
+        let peer = origin.peer;
+        if let Some(difference) = self.run.difference(run) {
+            self.refuse(peer, difference);
+            return;
+        }
+        let (Some(session), Some(connection)) = (self.sessions.get_mut(&peer), origin.connection())
+        else {
+            return;
+        };
+        match session.stage {
+            Stage::Greeting(_) => {
+                session.hello = Some((incarnation, connection));
+                self.complete(peer);
+            }
+            Stage::Up(known) if known == incarnation => {
+                let releases = session.releases(connection);
+                self.release(releases);
+            }
+            Stage::Up(_) => self.restarted(peer).await,
+            Stage::Refusing(_) => {}
+        }
+    }
+
+    /// Another start of the peer's process took over: everything of the earlier one ends. The new
+    /// connection is closed as well; one of the two dials again and the peer is greeted as new.
+    async fn restarted(&mut self, peer: PeerId) {
+        self.end_session(peer, DownReason::Restarted).await;
+        if let Some(id) = to_libp2p(peer) {
+            // It has at least the connection that the hello came on.
+            let _ = self.swarm.disconnect_peer_id(id);
+        }
+    }
+
+    fn refuse(&mut self, peer: PeerId, difference: RunDifference) {
+        let Some(session) = self.sessions.get_mut(&peer) else {
+            return;
+        };
+        if matches!(session.stage, Stage::Refusing(_)) {
+            return;
+        }
+        let message = Message::Refuse {
+            field: difference.field.clone(),
+            ours: difference.ours.clone(),
+            theirs: difference.theirs.clone(),
+        };
+        if let (Some([control, _]), Ok(frame)) = (&session.senders, encode_control(&message)) {
+            // Full or gone: the peer finds the difference by itself.
+            let _ = control.try_send(Outgoing::Control(frame));
+        }
+        session.stage = Stage::Refusing(Instant::now() + REFUSE_LINGER);
+        session.withhold();
+        tracing::debug!(%peer, %difference, "peer of another run");
+        self.report(NetworkEvent::Refused { peer, difference, by_us: true });
+    }
+
+    /// Reports the peer up once its hello matched and ours is on its way.
+    pub(crate) fn complete(&mut self, peer: PeerId) {
+        let up = self.shared.peers().len();
+        let Some(session) = self.sessions.get_mut(&peer) else {
+            return;
+        };
+        let (Stage::Greeting(_), Some((incarnation, connection)), true) =
+            (session.stage, session.hello, session.can_speak())
+        else {
+            return;
+        };
+        if self.is_stopping() {
+            return;
+        }
+        let session = self.sessions.get_mut(&peer);
+        let Some(session) = session else { return };
+        if up >= self.peers_max {
+            tracing::debug!(%peer, up, "no room for another peer");
+            self.block(peer, FULL_BACK_OFF);
+            return;
+        }
+        let (Some([control, bulk]), Some(address)) = (session.senders.take(), &session.address)
+        else {
+            return;
+        };
+        let address = address.clone();
+        session.stage = Stage::Up(incarnation);
+        let kind = match Path::of(&address) {
+            Path::Quic => Connection::Quic,
+            Path::Tcp | Path::Relayed => Connection::Tcp,
+        };
+        let entry = Entry {
+            control,
+            bulk,
+            traffic: session.traffic.clone(),
+            address: address.clone(),
+            incarnation,
+            connection: kind,
+            carrier: None,
+            rtt: None,
+        };
+        let releases = session.releases(connection);
+        self.shared.peers().insert(peer, entry);
+        self.dialer.up(peer);
+        tracing::debug!(%peer, %address, "peer up");
+        self.report(NetworkEvent::PeerUp { peer, address, incarnation, connection: kind });
+        self.release(releases);
+        self.open(peer, StreamKind::Bulk);
+    }
+
+    async fn reader_ended(&mut self, origin: &Origin, end: ReaderEnd) {
+        let peer = origin.peer;
+        let Some(session) = self.sessions.get_mut(&peer) else {
+            return;
+        };
+        session.read(origin.stream);
+        let refusing = matches!(session.stage, Stage::Refusing(_));
+        match end {
+            ReaderEnd::Offence(..) | ReaderEnd::Finished { .. } | ReaderEnd::Refused(_)
+                if refusing =>
+            {
+                self.hang_up_refused(peer).await;
+            }
+            ReaderEnd::Offence(kind, detail) => self.offend(peer, kind, detail).await,
+            ReaderEnd::Refused(difference) => {
+                tracing::debug!(%peer, %difference, "refused by a peer of another run");
+                self.report(NetworkEvent::Refused { peer, difference, by_us: false });
+                self.hang_up_refused(peer).await;
+            }
+            ReaderEnd::Finished { goodbye } if origin.kind == StreamKind::Control => {
+                if goodbye {
+                    self.end_session(peer, DownReason::Left).await;
+                    self.dialer.left(peer);
+                } else if self.is_elsewhere(peer, origin) {
+                    // It moves to another connection.
+                    return;
+                } else {
+                    let reason = DownReason::Lost("it hung up".to_owned());
+                    self.end_session(peer, reason).await;
+                }
+                if let Some(id) = to_libp2p(peer) {
+                    // It may have hung up already.
+                    let _ = self.swarm.disconnect_peer_id(id);
+                }
+            }
+            ReaderEnd::Failed(error) => {
+                tracing::debug!(%peer, kind = %origin.kind, %error, "read failed");
+                if let Some(connection) = origin.connection() {
+                    self.swarm.close_connection(connection);
+                }
+            }
+            ReaderEnd::Finished { .. } | ReaderEnd::Ignored => {}
+        }
+    }
+
+    /// Whether another connection leads to the peer than the one that `origin` ran on.
+    fn is_elsewhere(&self, peer: PeerId, origin: &Origin) -> bool {
+        let connections = |id| self.swarm.behaviour().streams.connections(id);
+        let all = to_libp2p(peer).map(connections).unwrap_or_default();
+        all.iter().any(|connection| origin.connection() != Some(*connection))
+    }
+
+    fn writer_ended(
+        &mut self,
+        origin: &Origin,
+        queue: tokio::sync::mpsc::Receiver<Outgoing>,
+        left: bool,
+    ) {
+        let Some(session) = self.sessions.get_mut(&origin.peer) else {
+            return;
+        };
+        session.written(origin.kind, queue);
+        if self.is_stopping() {
+            // Drained; the peer hangs up when it has read to the end.
+            return;
+        }
+        // A stream that failed alone takes its connection with it; what remains opens it again.
+        let connection = origin.connection().filter(|_| !left);
+        let closing = connection.is_some_and(|id| self.swarm.close_connection(id));
+        if !closing {
+            self.open(origin.peer, origin.kind);
+        }
+    }
+
+    /// Ends handshakes and refusals that took too long.
+    pub(crate) async fn check_handshakes(&mut self, now: Instant) {
+        let late: Vec<_> = self
+            .sessions
+            .iter()
+            .filter_map(|(peer, session)| match session.stage {
+                Stage::Greeting(deadline) if deadline <= now => Some((*peer, false)),
+                Stage::Refusing(deadline) if deadline <= now => Some((*peer, true)),
+                Stage::Greeting(_) | Stage::Refusing(_) | Stage::Up(_) => None,
+            })
+            .collect();
+        for (peer, refusing) in late {
+            if refusing {
+                self.hang_up_refused(peer).await;
+            } else {
+                let detail = format!("no hello within {:?}", crate::limits::HELLO_TIMEOUT);
+                self.offend(peer, OffenceKind::NoHello, detail).await;
+            }
+        }
+    }
+}
