@@ -12,12 +12,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::AsyncRead;
-use libp2p_core::Multiaddr;
-use libp2p_core::transport::PortUse;
 use libp2p_identity::PeerId;
-use quinn::{ConnectionError, Endpoint, ReadError, RecvStream, SendStream, WriteError};
+use quinn::{ConnectionError, ReadError, RecvStream, SendStream, WriteError};
 
-use crate::address;
 use crate::config::Purpose;
 use crate::connection::{CLOSED, dial};
 use crate::endpoints::Endpoints;
@@ -36,34 +33,16 @@ impl Bulk {
         Self { endpoints }
     }
 
-    /// Opens a connection to `peer` at `address`, which is of the form that
-    /// [`crate::Transport`] dials. Must be called in a tokio runtime.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] when the other end speaks QUIC but no bulk, [`Error::WrongPeer`],
-    /// [`Error::Timeout`], or what the network says; there is no connection then.
-    pub async fn open(&self, peer: PeerId, address: &Multiaddr) -> Result<BulkConnection, Error> {
-        let target = address::parse(address).filter(|(remote, _)| address::can_be_dialled(remote));
-        let (remote, _) = target.ok_or(Error::Address)?;
-        let endpoint = self.endpoints.dialing(remote.ip(), PortUse::Reuse)?;
-        self.dial(peer, (&endpoint, remote)).await
-    }
-
     /// Opens a connection beside the newest libp2p connection to `peer`: from the same socket to
     /// where that connection ends now, so through the same NAT mapping.
     ///
     /// # Errors
-    /// [`Error::NotConnected`] when there is none, else as [`Bulk::open`].
+    /// [`Error::NotConnected`] when there is none, [`Error::Unsupported`] when the other end speaks
+    /// QUIC but no bulk, [`Error::WrongPeer`], [`Error::Timeout`], or what the network says; there
+    /// is no connection then.
     pub async fn open_beside(&self, peer: PeerId) -> Result<BulkConnection, Error> {
         let (endpoint, remote) = self.endpoints.reach(peer).ok_or(Error::NotConnected)?;
-        self.dial(peer, (&endpoint, remote)).await
-    }
-
-    async fn dial(
-        &self,
-        peer: PeerId,
-        to: (&Endpoint, SocketAddr),
-    ) -> Result<BulkConnection, Error> {
+        let to = (&endpoint, remote);
         let dialled = dial(&self.endpoints.config, to, Some(peer), Purpose::Bulk).await;
         let (peer, connection) = dialled?;
         Ok(BulkConnection::new(connection, peer))
@@ -128,24 +107,6 @@ impl BulkConnection {
         self.connection.accept_uni().await.map(|receive| BulkReceive { receive })
     }
 
-    /// A stream for both directions.
-    ///
-    /// # Errors
-    /// [`ConnectionError`]; the connection is of no more use.
-    pub async fn open_both(&self) -> Result<(BulkSend, BulkReceive), ConnectionError> {
-        let (send, receive) = self.connection.open_bi().await?;
-        Ok((BulkSend { send }, BulkReceive { receive }))
-    }
-
-    /// The next stream for both directions that the other end has opened.
-    ///
-    /// # Errors
-    /// [`ConnectionError`]; the connection is of no more use.
-    pub async fn accept_both(&self) -> Result<(BulkSend, BulkReceive), ConnectionError> {
-        let (send, receive) = self.connection.accept_bi().await?;
-        Ok((BulkSend { send }, BulkReceive { receive }))
-    }
-
     /// Closes at once; what is on its way is lost.
     pub fn close(&self) {
         self.connection.close(CLOSED, &[]);
@@ -176,13 +137,6 @@ impl BulkSend {
             self.send.write_chunk(slice).await?;
         }
         Ok(())
-    }
-
-    /// Of two streams of a connection with something to send, the one of higher priority goes
-    /// first; 0 unless set.
-    pub fn set_priority(&self, priority: i32) {
-        // The one error says that the stream was finished or reset.
-        let _ = self.send.set_priority(priority);
     }
 
     /// Ends the stream; what was written still arrives.

@@ -22,6 +22,7 @@ use crate::error::Error;
 use crate::limits::HANDSHAKE_TIMEOUT;
 use crate::listener::Incomer;
 use crate::substream::Substream;
+use crate::tls;
 
 /// Nothing is wrong: the owner has closed the connection.
 pub(crate) const CLOSED: VarInt = VarInt::from_u32(0);
@@ -34,9 +35,7 @@ pub(crate) fn identified(connection: &quinn::Connection) -> Result<PeerId, Error
     let identity = connection.peer_identity().ok_or(Error::NoIdentity)?;
     let chain = identity.downcast::<Vec<CertificateDer<'static>>>();
     let chain = chain.map_err(|_| Error::NoIdentity)?;
-    let certificate = chain.first().ok_or(Error::NoIdentity)?;
-    let certificate = libp2p_tls::certificate::parse(certificate).map_err(|_| Error::NoIdentity)?;
-    Ok(certificate.peer_id())
+    tls::owner(&chain).ok_or(Error::NoIdentity)
 }
 
 /// Dials `remote` from `endpoint`, and refuses any peer but `expected` if one is.
@@ -115,13 +114,18 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// Goes on with an attempt, or with a new one; a finished one is forgotten.
-fn poll_stream(
+/// Goes on with an attempt, or with a new one by `begin`; a finished one is forgotten.
+fn poll_stream<F>(
     attempt: &mut Option<Opening>,
-    begin: impl FnOnce() -> Opening,
+    connection: &quinn::Connection,
+    begin: impl FnOnce(quinn::Connection) -> F,
     context: &mut Context<'_>,
-) -> Poll<Result<Substream, Error>> {
-    let result = ready!(attempt.get_or_insert_with(begin).poll_unpin(context));
+) -> Poll<Result<Substream, Error>>
+where
+    F: Future<Output = Result<(SendStream, RecvStream), ConnectionError>> + Send + 'static,
+{
+    let attempt_now = attempt.get_or_insert_with(|| begin(connection.clone()).boxed());
+    let result = ready!(attempt_now.poll_unpin(context));
     *attempt = None;
     let (send, receive) = result?;
     Poll::Ready(Ok(Substream::new(send, receive)))
@@ -136,12 +140,8 @@ impl StreamMuxer for Connection {
         context: &mut Context<'_>,
     ) -> Poll<Result<Substream, Error>> {
         let this = self.get_mut();
-        let connection = &this.live.connection;
-        let begin = || {
-            let connection = connection.clone();
-            async move { connection.accept_bi().await }.boxed()
-        };
-        poll_stream(&mut this.inbound, begin, context)
+        let accept = |connection: quinn::Connection| async move { connection.accept_bi().await };
+        poll_stream(&mut this.inbound, &this.live.connection, accept, context)
     }
 
     fn poll_outbound(
@@ -149,12 +149,8 @@ impl StreamMuxer for Connection {
         context: &mut Context<'_>,
     ) -> Poll<Result<Substream, Error>> {
         let this = self.get_mut();
-        let connection = &this.live.connection;
-        let begin = || {
-            let connection = connection.clone();
-            async move { connection.open_bi().await }.boxed()
-        };
-        poll_stream(&mut this.outbound, begin, context)
+        let open = |connection: quinn::Connection| async move { connection.open_bi().await };
+        poll_stream(&mut this.outbound, &this.live.connection, open, context)
     }
 
     fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), Error>> {

@@ -11,9 +11,6 @@ pub enum Error {
     /// The machine refused a socket operation.
     #[error("use the UDP socket")]
     Socket(#[from] io::Error),
-    /// The address is not of the form `/ip4|ip6/…/udp/…/quic-v1`, or has no host or port.
-    #[error("no address of QUIC to dial")]
-    Address,
     /// No libp2p connection over QUIC leads to the peer.
     #[error("no QUIC connection to the peer")]
     NotConnected,

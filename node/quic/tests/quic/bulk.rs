@@ -3,21 +3,25 @@
 use bytes::Bytes;
 use dnode_quic::limits::{BULK_ARRIVALS_MAX, SOCKET_BUFFER_BYTES};
 use dnode_quic::{BulkConnection, BulkReceive, Error};
-use futures::AsyncReadExt;
 use libp2p_core::Multiaddr;
-use libp2p_identity::PeerId;
+use libp2p_core::muxing::StreamMuxerBox;
 
 use crate::common::{Node, connect, pattern, soon, stock, with_bulk};
 
 const LOOPBACK: &str = "/ip4/127.0.0.1/udp/0/quic-v1";
 
-/// Two nodes and one bulk connection: how the first and how the second sees it.
-async fn pair() -> ([Node; 2], BulkConnection, BulkConnection, [Multiaddr; 2]) {
+/// Two nodes and their libp2p connection.
+type Nodes = ([Node; 2], (StreamMuxerBox, StreamMuxerBox));
+
+/// Two nodes and one bulk connection: how the first and how the second sees it. The first listens at
+/// the address.
+async fn pair() -> (Nodes, BulkConnection, BulkConnection, Multiaddr) {
     let ((mut a, bulk, _), (mut b, _, mut arrivals)) = (with_bulk(), with_bulk());
-    let addresses = [a.listen(LOOPBACK).await, b.listen(LOOPBACK).await];
-    let opened = soon(bulk.open(b.id, &addresses[1])).await.unwrap();
+    let address = a.listen(LOOPBACK).await;
+    let muxers = connect(&mut a, &mut b).await;
+    let opened = soon(bulk.open_beside(b.id)).await.unwrap();
     let arrived = soon(arrivals.recv()).await.unwrap();
-    ([a, b], opened, arrived, addresses)
+    (([a, b], muxers), opened, arrived, address)
 }
 
 async fn read_all(mut stream: BulkReceive) -> Vec<u8> {
@@ -30,13 +34,11 @@ async fn read_all(mut stream: BulkReceive) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_ends_know_each_other_and_use_the_listening_ports() {
-    let ([a, b], opened, arrived, [at_a, at_b]) = pair().await;
+    let (([a, b], _muxers), opened, arrived, address) = pair().await;
     assert_eq!((opened.peer(), arrived.peer()), (b.id, a.id));
-    let at = |connection: &BulkConnection| {
-        let remote = connection.remote_address();
-        format!("/ip4/{}/udp/{}/quic-v1", remote.ip(), remote.port())
-    };
-    assert_eq!((at(&opened), at(&arrived)), (at_b.to_string(), at_a.to_string()));
+    let from = arrived.remote_address();
+    let from = format!("/ip4/{}/udp/{}/quic-v1", from.ip(), from.port());
+    assert_eq!(from, address.to_string());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -62,9 +64,8 @@ async fn large_tensors_cross_on_several_streams_at_once() {
     let payloads: Vec<_> = (1..=6).map(|seed| pattern(2 << 20, seed)).collect();
     let write = async {
         let mut tasks = Vec::new();
-        for (index, payload) in (0..).zip(&payloads) {
+        for payload in &payloads {
             let mut stream = soon(opened.open()).await.unwrap();
-            stream.set_priority(-index);
             let payload = Bytes::from(payload.clone());
             tasks.push(tokio::spawn(async move {
                 soon(stream.write(payload)).await.unwrap();
@@ -92,21 +93,6 @@ async fn large_tensors_cross_on_several_streams_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_for_both_directions_answers() {
-    let (_nodes, opened, arrived, _) = pair().await;
-    let (mut send, receive) = soon(opened.open_both()).await.unwrap();
-    send.write(Bytes::from_static(b"question")).await.unwrap();
-    send.finish();
-    let (mut back, mut question) = soon(arrived.accept_both()).await.unwrap();
-    let mut bytes = [0; 8];
-    soon(question.read_exact(&mut bytes)).await.unwrap();
-    assert_eq!(&bytes, b"question");
-    back.write(Bytes::from_static(b"answer")).await.unwrap();
-    drop(back);
-    assert_eq!(read_all(receive).await, b"answer");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_closed_connection_ends_at_the_other_end() {
     let (_nodes, opened, arrived, _) = pair().await;
     opened.close();
@@ -116,30 +102,20 @@ async fn a_closed_connection_ends_at_the_other_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_peer_is_refused() {
-    let ((_a, bulk, _), (mut b, _, _arrivals)) = (with_bulk(), with_bulk());
-    let address = b.listen(LOOPBACK).await;
-    let error = soon(bulk.open(PeerId::random(), &address)).await.unwrap_err();
-    assert!(matches!(error, Error::WrongPeer { obtained } if obtained == b.id), "{error:?}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stock_node_is_known_to_speak_no_bulk() {
-    let ((_a, bulk, _), mut b) = (with_bulk(), stock());
-    let address = b.listen(LOOPBACK).await;
-    let error = soon(bulk.open(b.id, &address)).await.unwrap_err();
+    let ((mut a, bulk, _), mut b) = (with_bulk(), stock());
+    let _muxers = connect(&mut a, &mut b).await;
+    let error = soon(bulk.open_beside(b.id)).await.unwrap_err();
     assert!(matches!(error, Error::Unsupported("dnode-bulk/1")), "{error:?}");
-    let error = soon(bulk.open(b.id, &"/ip4/127.0.0.1/tcp/1".parse().unwrap())).await;
-    assert!(matches!(error, Err(Error::Address)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_nobody_takes_are_closed_beyond_a_bound() {
-    let ((_a, bulk, _), (mut b, _, mut arrivals)) = (with_bulk(), with_bulk());
-    let address = b.listen(LOOPBACK).await;
+    let ((mut a, bulk, _), (mut b, _, mut arrivals)) = (with_bulk(), with_bulk());
+    let _muxers = connect(&mut a, &mut b).await;
     let mut opened = Vec::new();
     for _ in 0..=BULK_ARRIVALS_MAX {
-        opened.push(soon(bulk.open(b.id, &address)).await.unwrap());
+        opened.push(soon(bulk.open_beside(b.id)).await.unwrap());
     }
     let closed =
         futures::future::select_all(opened.iter().map(|connection| Box::pin(connection.closed())));
