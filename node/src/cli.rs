@@ -26,12 +26,37 @@ pub enum Command {
         #[arg(long)]
         markdown: bool,
     },
+    /// Measure what this machine or a link does.
+    #[command(subcommand)]
+    Bench(Bench),
     /// Print the peer id kept in a data directory; make one where there is none.
     Id {
         /// The data directory.
         #[arg(long, value_name = "DIR", default_value = "dnode-data")]
         data_dir: PathBuf,
     },
+}
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// The link between this peer and another: rate each way, round trip and CPU time on every kind
+    /// of path, and which of them a swarm would take. The other peer runs it with --listen.
+    Link(Link),
+}
+
+/// Flags of `dnode bench link`.
+#[derive(Debug, Args)]
+pub struct Link {
+    /// Address that `dnode bench link --listen` has printed.
+    #[arg(long, value_name = "MULTIADDR", required_unless_present = "listen")]
+    pub to: Option<String>,
+    /// Answer at these addresses, or at any free ports, until interrupted.
+    #[arg(long, value_name = "MULTIADDR", num_args = 0.., conflicts_with = "to")]
+    pub listen: Option<Vec<String>>,
+    /// Nobody else can reach the network: measure TCP without TLS as well.
+    #[arg(long)]
+    pub trusted: bool,
 }
 
 /// Flags of `dnode join`; a flag that stands for a configuration key is checked as that key.

@@ -12,6 +12,7 @@ pub mod console;
 pub mod data_dir;
 mod driver;
 pub mod identity;
+pub mod link_bench;
 pub mod log;
 pub mod metrics;
 mod peer;

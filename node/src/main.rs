@@ -8,11 +8,13 @@ use clap::Parser as _;
 use clap::error::ErrorKind;
 
 use dnode::backend::BackendError;
-use dnode::cli::{Cli, Command, Join, fault};
+use dnode::cli::{Bench, Cli, Command, Join, Link, fault};
 use dnode::config::{ConfigError, file_text, reference_markdown, reference_text};
 use dnode::data_dir::{DataDir, DataDirError};
 use dnode::identity::Identity;
+use dnode::link_bench::{self, LinkError};
 use dnode::{JoinError, Options, Outcome};
+use dnode_network::{DirectConfig, Multiaddr};
 
 /// Exit status of a wrong command line or configuration.
 const USAGE: u8 = 2;
@@ -28,6 +30,8 @@ enum Failure {
     Backend(#[from] BackendError),
     #[error(transparent)]
     Join(#[from] JoinError),
+    #[error(transparent)]
+    Link(#[from] LinkError),
     #[error("cannot write {what}: {reason}")]
     Write { what: String, reason: io::Error },
 }
@@ -35,10 +39,10 @@ enum Failure {
 impl Failure {
     const fn status(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Backend(_) => USAGE,
+            Self::Config(_) | Self::Backend(_) | Self::Link(LinkError::Address(_)) => USAGE,
             Self::DataDir(error) if error.is_usage() => USAGE,
             Self::Join(error) if error.is_usage() => USAGE,
-            Self::DataDir(_) | Self::Join(_) | Self::Write { .. } => 1,
+            Self::DataDir(_) | Self::Join(_) | Self::Link(_) | Self::Write { .. } => 1,
         }
     }
 }
@@ -62,6 +66,7 @@ fn main() -> ExitCode {
         Command::Join(join) => run(&join),
         Command::Config { markdown: true } => print(&reference_markdown()),
         Command::Config { markdown: false } => print(&reference_text()),
+        Command::Bench(Bench::Link(link)) => bench_link(&link),
         Command::Id { data_dir } => id(&data_dir),
     };
     match result {
@@ -98,6 +103,22 @@ fn outcome_text(outcome: &Outcome) -> String {
         text += &format!("; parameters in {}", path.display());
     }
     text + "\n"
+}
+
+fn bench_link(link: &Link) -> Result<(), Failure> {
+    let addresses = link.to.iter().chain(link.listen.iter().flatten());
+    let parsed = addresses.map(|text| text.parse().map_err(|_| LinkError::Address(text.clone())));
+    let mut addresses = parsed.collect::<Result<Vec<Multiaddr>, _>>()?;
+    if link.to.is_none() {
+        let direct = DirectConfig { trusted: link.trusted, ..DirectConfig::default() };
+        let tell = |address: &Multiaddr| {
+            // Nobody reads it any more: it answers all the same.
+            let _ = print(&format!("dnode bench link --to {address}\n"));
+        };
+        return Ok(link_bench::block_on(link_bench::answer(addresses, direct, tell))?);
+    }
+    let Some(to) = addresses.pop() else { return Ok(()) };
+    print(&link_bench::block_on(link_bench::ask(&to, link.trusted))?)
 }
 
 fn id(folder: &Path) -> Result<(), Failure> {

@@ -1,0 +1,93 @@
+//! `dnode bench link`: measures a real link, by tensors that one peer sends and another sends back.
+//!
+//! The peers are a network of their own, with fresh names and a run of that purpose, so that nobody
+//! else takes part and what is measured is what a swarm would use: paths, frames, checksums.
+
+mod answer;
+mod ask;
+mod batch;
+
+use std::time::Duration;
+
+use dnode_network::{DirectConfig, Multiaddr, Network, NetworkConfig, NetworkError};
+use dnode_network::{NetworkEvent, NetworkHandle};
+use dnode_protocol::{RunField, RunSpec};
+use rand::Rng as _;
+use tokio::sync::mpsc;
+
+pub use answer::answer;
+pub use ask::ask;
+
+/// Most bytes that are sent each way on one kind of path; whoever answers closes beyond it.
+pub const BYTES_MAX: u64 = 1 << 30;
+
+/// Longest life of one connection at the peer that answers: a 4 MiB batch and a 1 GiB batch at the
+/// rate of a slow link.
+pub const CONNECTION_MAX: Duration = Duration::from_secs(120);
+
+/// How long a batch that is measured shall take.
+const BATCH: Duration = Duration::from_secs(2);
+
+/// Longest wait for the other end to say anything.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// Threads for the network, as in a peer that trains.
+const NETWORK_THREADS: usize = 2;
+
+/// How soon a peer that was answered may come back.
+const BACK_OFF: Duration = Duration::from_secs(1);
+
+/// Why a link cannot be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The address to measure is no multiaddress with the name of a peer.
+    #[error("{0} is no address of a peer, for example /ip4/192.0.2.1/udp/4001/quic-v1/p2p/12D3…")]
+    Address(String),
+    /// The network cannot start.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// The machine refused something.
+    #[error("start the runtime: {0}")]
+    Io(#[from] std::io::Error),
+    /// Nobody answers there, or not as `dnode bench link --listen` does.
+    #[error("nobody answers at {0}: `dnode bench link --listen` must run there")]
+    Silent(Multiaddr),
+    /// The network stopped; a defect.
+    #[error("run the network: it stopped; this is a defect")]
+    Stopped,
+}
+
+/// A network for measurements, with a fresh name.
+fn start(
+    listen: Vec<Multiaddr>,
+    bootstrap: Vec<Multiaddr>,
+    direct: DirectConfig,
+) -> Result<(NetworkHandle, mpsc::Receiver<NetworkEvent>), LinkError> {
+    let field =
+        |name: &str, value: &str| RunField { name: name.to_owned(), value: value.to_owned() };
+    let fields = vec![field("purpose", "link measurement"), field("version", "1")];
+    let run = RunSpec::new(fields).map_err(|error| NetworkError::Prepare(error.to_string()))?;
+    let mut key = [0; 32];
+    rand::rng().fill_bytes(&mut key);
+    let mut config = NetworkConfig::new(key, run, 1);
+    if !listen.is_empty() {
+        config.listen = listen;
+    }
+    config.bootstrap = bootstrap;
+    config.direct = direct;
+    // One at a time is measured; the others are those that are about to leave.
+    (config.peers_max, config.peers_target) = (4, 1);
+    Ok(Network::start(config)?)
+}
+
+/// Runs one side of a measurement to its end.
+///
+/// # Errors
+/// [`LinkError`].
+pub fn block_on<T>(side: impl Future<Output = Result<T, LinkError>>) -> Result<T, LinkError> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(NETWORK_THREADS).enable_all().build()?;
+    let result = runtime.block_on(side);
+    runtime.shutdown_background();
+    result
+}

@@ -1,0 +1,106 @@
+//! The end that answers: counts what it gets, says how much that was, and sends as much back.
+//!
+//! It never sends more than it got on the same connection, from a peer that has proved its address
+//! and its name, and no more than [`BYTES_MAX`]: nobody can use it to flood a third.
+
+use std::time::Instant;
+
+use dnode_network::{DirectConfig, Multiaddr, NetworkEvent, NetworkHandle};
+use dnode_protocol::PeerId;
+use dnode_protocol::frame::{Leg, TensorHeader};
+
+use super::batch::{
+    LAST, Report, TENSOR_BYTES, carrier_index, cpu_seconds, send_batch, send_report,
+};
+use super::{BACK_OFF, BYTES_MAX, CONNECTION_MAX, LinkError, start};
+
+/// What is known of the peer that asks.
+struct Asker {
+    peer: PeerId,
+    since: Instant,
+    /// Bytes of the batch so far, and of all batches.
+    batch: u64,
+    total: u64,
+    cpu_begin: f64,
+}
+
+impl Asker {
+    fn new(peer: PeerId) -> Self {
+        Self { peer, since: Instant::now(), batch: 0, total: 0, cpu_begin: cpu_seconds() }
+    }
+
+    /// Counts a frame of a batch. Returns whether the batch is complete.
+    fn counts(&mut self, header: &TensorHeader, bytes: usize) -> bool {
+        if self.batch == 0 {
+            self.cpu_begin = cpu_seconds();
+        }
+        self.batch = self.batch.saturating_add(bytes as u64);
+        self.total = self.total.saturating_add(bytes as u64);
+        header.clock == LAST && header.range().end == header.elements as usize
+    }
+
+    fn is_done(&self) -> bool {
+        self.total > BYTES_MAX || self.since.elapsed() > CONNECTION_MAX
+    }
+}
+
+/// Answers those that measure, one after the other, until it is stopped. `tell` gets the addresses.
+///
+/// # Errors
+/// [`LinkError`].
+pub async fn answer(
+    listen: Vec<Multiaddr>,
+    direct: DirectConfig,
+    mut tell: impl FnMut(&Multiaddr),
+) -> Result<(), LinkError> {
+    let (network, mut events) = start(listen, Vec::new(), direct)?;
+    let mut asker: Option<Asker> = None;
+    while let Some(event) = events.recv().await {
+        if let NetworkEvent::Listening { address } = &event {
+            tell(address);
+        }
+        if let NetworkEvent::PeerUp { peer, .. } = event {
+            asker = Some(Asker::new(peer));
+        }
+        if let NetworkEvent::PeerDown { peer, .. } = event {
+            asker = asker.filter(|asker| asker.peer != peer);
+        }
+        let Some(known) = &mut asker else { continue };
+        if let NetworkEvent::Tensor { from, header, payload } = &event
+            && *from == known.peer
+            && header.leg == Leg::Offer
+            && known.counts(header, payload.len())
+        {
+            send_back(&network, known).await;
+        }
+        if known.is_done() {
+            // An error means that so many commands wait that this one does not matter.
+            let _ = network.disconnect(known.peer, BACK_OFF);
+        }
+    }
+    Err(LinkError::Stopped)
+}
+
+/// Says what came, sends as many whole tensors, and says what that took. A peer that has gone
+/// meanwhile gets nothing.
+async fn send_back(network: &NetworkHandle, asker: &mut Asker) {
+    let bytes = std::mem::take(&mut asker.batch);
+    let micros = |begin: f64| ((cpu_seconds() - begin) * 1e6) as u64;
+    let carrier = carrier_index(network, asker.peer);
+    let came = Report { bytes, cpu_micros: micros(asker.cpu_begin), carrier };
+    let back = async {
+        send_report(network, asker.peer, came).await?;
+        let begin = cpu_seconds();
+        send_batch(network, asker.peer, Leg::Snapshot, bytes / TENSOR_BYTES).await?;
+        let sent = Report { bytes, cpu_micros: micros(begin), carrier };
+        send_report(network, asker.peer, sent).await
+    };
+    match tokio::time::timeout(CONNECTION_MAX, back).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "the peer that asked has gone"),
+        Err(_) => {
+            // An error means that so many commands wait that this one does not matter.
+            let _ = network.disconnect(asker.peer, BACK_OFF);
+        }
+    }
+}
