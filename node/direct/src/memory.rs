@@ -200,3 +200,83 @@ impl MemoryReceiver {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+    use crate::limits::RING_BYTES;
+
+    async fn pair() -> (MemorySender, MemoryReceiver) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let sender = MemorySender::new(ours).await.unwrap();
+        (sender, MemoryReceiver::new(theirs).await.unwrap())
+    }
+
+    async fn read(receiver: &mut MemoryReceiver, most: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; most];
+        let count = poll_fn(|context| receiver.poll_read(context, &mut bytes)).await?;
+        bytes.truncate(count);
+        Ok(bytes)
+    }
+
+    #[tokio::test]
+    async fn lengths_that_no_slot_has_end_the_path() {
+        for length in [0, SLOT_BYTES + 1, RING_BYTES, u32::MAX as usize] {
+            let (mut sender, mut receiver) = pair().await;
+            sender.write(&[1], &[2, 3]).await.unwrap();
+            assert_eq!(read(&mut receiver, 9).await.unwrap(), [1, 2, 3]);
+            let length = u32::try_from(length).unwrap();
+            sender.stream.write_all(&length.to_le_bytes()).await.unwrap();
+            let error = read(&mut receiver, 9).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{length}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_sender_that_ends_within_a_length_is_not_one_that_has_finished() {
+        let (mut sender, mut receiver) = pair().await;
+        sender.stream.write_all(&[3, 0]).await.unwrap();
+        drop(sender);
+        let error = read(&mut receiver, 9).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[tokio::test]
+    async fn slots_that_were_never_taken_cannot_be_given_back() {
+        let (mut sender, receiver) = pair().await;
+        sender.write(&[1], &[]).await.unwrap();
+        for _ in 0..2 {
+            receiver.stream.try_write(&[0]).unwrap();
+        }
+        assert_eq!(sender.closed().await.kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[tokio::test]
+    async fn a_sender_waits_for_slots_and_a_receiver_takes_what_changes_meanwhile() {
+        let (mut sender, mut receiver) = pair().await;
+        let body = vec![7; RING_BYTES];
+        sender.write(&[], &body).await.unwrap();
+        assert_eq!(sender.taken, SLOTS);
+        // The other process may write at any time: the bytes differ, and nothing else does.
+        sender.ring.write(0, 0, &[9]);
+        assert_eq!(read(&mut receiver, 2).await.unwrap(), [9, 7]);
+        sender.ring.write(0, 0, &[8; 4]);
+        assert_eq!(read(&mut receiver, 3).await.unwrap(), [8, 8, 7]);
+        let mut left = RING_BYTES - 5;
+        while left > 0 {
+            left -= read(&mut receiver, SLOT_BYTES).await.unwrap().len();
+        }
+        sender.write(&[5], &[]).await.unwrap();
+        assert_eq!(read(&mut receiver, 2).await.unwrap(), [5]);
+    }
+
+    #[tokio::test]
+    async fn a_ring_must_come_first() {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        ours.write_all(&[0]).await.unwrap();
+        let error = MemoryReceiver::new(theirs).await.unwrap_err();
+        assert!(matches!(error, Error::Memory("no file came")), "{error}");
+    }
+}
