@@ -236,3 +236,35 @@ pub(crate) async fn read(
     // An error means that the network has stopped.
     let _ = links.send(LinkEvent::ReaderEnded { origin, end }).await;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_sought_at_once_then_ever_less_often_and_soon_again_after_a_long_life() {
+        let mut now = Instant::now();
+        let mut search = Search::new(now);
+        let (first, longest) = DIRECT_RETRY;
+        for wait in [first, first * 2, first * 4, first * 8, first * 16, longest, longest] {
+            assert!(search.is_due(now));
+            search.begins(now);
+            assert!(!search.is_due(now + longest), "one is being opened");
+            search.opening = false;
+            assert!(!search.is_due(now + wait - Duration::from_millis(1)));
+            now += wait;
+        }
+        now += longest * 2;
+        search.begins(now);
+        search.opening = false;
+        assert!(search.is_due(now + first));
+    }
+
+    #[test]
+    fn the_address_of_a_connection_is_where_it_ends() {
+        let of = |text: &str| ip(&text.parse().unwrap()).map(|ip| ip.to_string());
+        assert_eq!(of("/ip4/10.0.0.1/udp/1/quic-v1").as_deref(), Some("10.0.0.1"));
+        assert_eq!(of("/ip6/fd00::1/tcp/1").as_deref(), Some("fd00::1"));
+        assert_eq!(of("/dns/example.org/tcp/1"), None);
+    }
+}
