@@ -6,6 +6,7 @@ use dnode_protocol::FragmentId;
 use dnode_protocol::frame::Codec;
 
 use crate::codec::{CodecError, Encoded};
+pub(crate) use crate::kernel::reduce::{add_scaled as displace, norm, squares};
 
 /// A remote slice may be this many times as long (Euclidean norm) as the local one.
 ///
@@ -15,9 +16,6 @@ pub const NORM_FACTOR_MAX: f64 = 10.0;
 ///
 /// Guess: lets parameters that start at zero (biases) meet ones that have moved already.
 pub const NORM_SLACK_RMS: f64 = 10.0;
-
-/// Independent sums, so that the compiler can keep them in vector registers.
-const LANES: usize = 16;
 
 /// What a mix did.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -115,30 +113,6 @@ impl MixError {
             | Self::Weight(_)
             | Self::Local { .. } => false,
         }
-    }
-}
-
-/// Euclidean norm; not finite exactly when an element is not.
-///
-/// Squares of f32 cannot overflow f64, so one pass measures and validates.
-#[must_use]
-pub(crate) fn norm(values: &[f32]) -> f64 {
-    let mut sums = [0.0_f64; LANES];
-    let chunks = values.chunks_exact(LANES);
-    let rest = chunks.remainder();
-    for chunk in chunks {
-        for (sum, &value) in sums.iter_mut().zip(chunk) {
-            *sum += f64::from(value) * f64::from(value);
-        }
-    }
-    let rest: f64 = rest.iter().map(|&value| f64::from(value) * f64::from(value)).sum();
-    (sums.iter().sum::<f64>() + rest).sqrt()
-}
-
-/// Moves a slice: `target ← target + weight · delta`.
-pub(crate) fn displace(target: &mut [f32], delta: &[f32], weight: f32) {
-    for (target, &delta) in target.iter_mut().zip(delta) {
-        *target += weight * delta;
     }
 }
 

@@ -23,12 +23,15 @@ mod modular;
 mod tests;
 mod top_k;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use dnode_protocol::frame::{Codec, INT2_BLOCK_ELEMENTS, TOP_K_CHUNK_ELEMENTS};
+use dnode_protocol::limits::FRAME_ELEMENTS;
 
 pub use integer::{decode_i64, decode_running, encode_i64, encode_running};
 pub use modular::{decode_modular, encode_modular};
+pub(crate) use modular::{decode_modular_slice, encode_modular_slice};
 
 use crate::kernel::{fetch_ahead, reduce, vectorized};
 
@@ -41,6 +44,10 @@ const TINY: f32 = f32::from_bits((127 - 100) << 23);
 
 /// Most elements that [`decode_displace`] decodes at a time: they stay in the first cache.
 const PIECE_ELEMENTS: usize = INT2_BLOCK_ELEMENTS;
+
+/// Elements of a part of a tensor that is worked on by itself: blocks of every code divide it, and
+/// 256 KiB of f32 stay in the second cache from one pass to the next.
+pub(crate) const PART_ELEMENTS: usize = FRAME_ELEMENTS;
 
 /// A tensor as it travels.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,7 +106,12 @@ pub enum CodecError {
 /// With a codec that is no choice: its encoder takes other arguments.
 #[must_use]
 pub fn encode(codec: Codec, values: &[f32]) -> Encoded {
-    Encoded::filled(codec, values.len(), |bytes| match codec {
+    Encoded::filled(codec, values.len(), |bytes| encode_slice(codec, values, bytes))
+}
+
+/// [`encode`] for a part of a tensor; `bytes` are as many as `values` take.
+pub(crate) fn encode_slice(codec: Codec, values: &[f32], bytes: &mut [u8]) {
+    match codec {
         Codec::F32 => full::encode(values, bytes),
         Codec::Bf16 => half::encode_bf16(values, bytes),
         Codec::F16 => half::encode_f16(values, bytes),
@@ -110,7 +122,7 @@ pub fn encode(codec: Codec, values: &[f32]) -> Encoded {
         Codec::Modular | Codec::Running32 | Codec::Fixed64 => {
             panic!("{codec} has an encoder of its own")
         }
-    })
+    }
 }
 
 /// Reads numbers written with one of [`Codec::CHOICES`] into `out`, `[elements]`.
@@ -154,8 +166,8 @@ pub fn decode_displace(
     Ok(())
 }
 
-/// `bytes` are as long as `out` asks for.
-fn decode_slice(codec: Codec, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
+/// [`decode`] for a part of a tensor; `bytes` are as long as `out` asks for.
+pub(crate) fn decode_slice(codec: Codec, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
     match codec {
         Codec::F32 => full::decode(bytes, out),
         Codec::Bf16 => half::decode_bf16(bytes, out),
@@ -179,7 +191,29 @@ impl Encoded {
         Self { codec, elements, bytes }
     }
 
-    fn check(&self, codec: Codec, elements: usize) -> Result<(), CodecError> {
+    /// A tensor whose parts of [`PART_ELEMENTS`] `write` fills one after the other: given the
+    /// elements, and their bytes, which are zero.
+    pub(crate) fn in_parts(
+        codec: Codec,
+        elements: usize,
+        mut write: impl FnMut(Range<usize>, &mut [u8]),
+    ) -> Self {
+        Self::filled(codec, elements, |mut bytes| {
+            for part in parts(0..elements) {
+                let (head, rest) = bytes.split_at_mut(codec.payload_bytes(part.len()));
+                bytes = rest;
+                write(part, head);
+            }
+        })
+    }
+
+    /// The bytes of one of the [`parts`] of the tensor.
+    pub(crate) fn part(&self, part: Range<usize>) -> &[u8] {
+        let Range { start, end } = part;
+        &self.bytes[self.codec.payload_bytes(start)..self.codec.payload_bytes(end)]
+    }
+
+    pub(crate) fn check(&self, codec: Codec, elements: usize) -> Result<(), CodecError> {
         if self.codec != codec {
             return Err(CodecError::Codec(self.codec));
         }
@@ -192,6 +226,13 @@ impl Encoded {
         }
         Ok(())
     }
+}
+
+/// `range` in pieces of at most [`PART_ELEMENTS`].
+pub(crate) fn parts(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let Range { start, end } = range;
+    let starts = (start..end).step_by(PART_ELEMENTS);
+    starts.map(move |start| start..end.min(start + PART_ELEMENTS))
 }
 
 /// Calls `body` with each block of `N` elements and its `B` bytes, then with what is left; call
@@ -241,7 +282,7 @@ const fn magnitude_bits(value: f32) -> u32 {
 
 /// Largest magnitude, infinite or NaN if an element is; call inside [`vectorized`].
 #[inline(always)]
-fn largest_magnitude(values: &[f32]) -> f32 {
+pub(crate) fn largest_magnitude(values: &[f32]) -> f32 {
     let mut lanes = [0; 32];
     let (rows, rest) = values.as_chunks::<32>();
     for row in rows {

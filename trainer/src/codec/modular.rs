@@ -47,23 +47,28 @@ const HASH_FACTORS: [u32; BLOCK_ELEMENTS] = {
 pub fn encode_modular(values: &[f32], spread: &[f32]) -> Encoded {
     assert_eq!(spread.len(), values.len().div_ceil(BLOCK_ELEMENTS), "one spread per block");
     Encoded::filled(Codec::Modular, values.len(), |bytes| {
-        vectorized(
-            #[inline(always)]
-            || {
-                let (blocks, rest) = values.as_chunks::<BLOCK_ELEMENTS>();
-                let (codes, codes_rest) = bytes.as_chunks_mut::<BLOCK_BYTES>();
-                for ((block, code), &spread) in blocks.iter().zip(codes).zip(spread) {
-                    fetch_ahead(block);
-                    encode_block(block, spread, code);
-                }
-                if let (false, Some(&spread)) = (rest.is_empty(), spread.last()) {
-                    let mut code = [0; BLOCK_BYTES];
-                    encode_block(&filled_up(rest), spread, &mut code);
-                    codes_rest.copy_from_slice(&code[..codes_rest.len()]);
-                }
-            },
-        );
+        encode_modular_slice(values, spread, bytes);
     })
+}
+
+/// [`encode_modular`] for a part of a tensor; `bytes` are as many as `values` take.
+pub(crate) fn encode_modular_slice(values: &[f32], spread: &[f32], bytes: &mut [u8]) {
+    vectorized(
+        #[inline(always)]
+        || {
+            let (blocks, rest) = values.as_chunks::<BLOCK_ELEMENTS>();
+            let (codes, codes_rest) = bytes.as_chunks_mut::<BLOCK_BYTES>();
+            for ((block, code), &spread) in blocks.iter().zip(codes).zip(spread) {
+                fetch_ahead(block);
+                encode_block(block, spread, code);
+            }
+            if let (false, Some(&spread)) = (rest.is_empty(), spread.last()) {
+                let mut code = [0; BLOCK_BYTES];
+                encode_block(&filled_up(rest), spread, &mut code);
+                codes_rest.copy_from_slice(&code[..codes_rest.len()]);
+            }
+        },
+    );
 }
 
 /// Reads what [`encode_modular`] wrote, with the receiver's own numbers `near`, `[elements]`.
@@ -80,8 +85,12 @@ pub fn decode_modular(
 ) -> Result<usize, CodecError> {
     encoded.check(Codec::Modular, out.len())?;
     encoded.check(Codec::Modular, near.len())?;
-    let bytes = &encoded.bytes[..];
-    Ok(vectorized(
+    Ok(decode_modular_slice(&encoded.bytes, near, out))
+}
+
+/// [`decode_modular`] for a part of a tensor, all of whose lengths fit.
+pub(crate) fn decode_modular_slice(bytes: &[u8], near: &[f32], out: &mut [f32]) -> usize {
+    vectorized(
         #[inline(always)]
         || {
             let mut unread = 0;
@@ -101,7 +110,7 @@ pub fn decode_modular(
             }
             unread
         },
-    ))
+    )
 }
 
 /// The integer nearest to a quotient below 2²²; anything for another.

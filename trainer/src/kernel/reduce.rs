@@ -52,6 +52,12 @@ pub(crate) fn maximum(values: &[f32]) -> f32 {
 
 /// Euclidean norm, summed in `f64`; NaN or infinite exactly if an element is.
 pub(crate) fn norm(values: &[f32]) -> f64 {
+    squares(values).sqrt()
+}
+
+/// Sum of squares in `f64`, which those of f32 cannot overflow; NaN or infinite exactly if an
+/// element is, so one pass measures and validates.
+pub(crate) fn squares(values: &[f32]) -> f64 {
     vectorized(
         #[inline(always)]
         || {
@@ -65,7 +71,7 @@ pub(crate) fn norm(values: &[f32]) -> f64 {
             for (lane, &value) in lanes.iter_mut().zip(rest) {
                 *lane += f64::from(value) * f64::from(value);
             }
-            lanes.iter().sum::<f64>().sqrt()
+            lanes.iter().sum::<f64>()
         },
     )
 }

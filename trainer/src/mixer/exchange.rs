@@ -19,13 +19,20 @@
 //! without breaking the sum, and refuses only what [`MixError::Outlier`] names. What a code of
 //! chosen entries leaves out is not mixed by that exchange.
 
+use std::ops::Range;
+
 use dnode_protocol::frame::Codec;
 
 use super::Slice;
-use crate::codec::{Encoded, decode, decode_modular, encode, encode_modular};
+use crate::codec::{
+    Encoded, PART_ELEMENTS, decode_modular_slice, decode_slice, encode_modular_slice, encode_slice,
+    largest_magnitude, parts,
+};
+use crate::kernel::reduce::scale;
+use crate::kernel::vectorized;
 use crate::mix::{
-    MixError, MixReport, check_length, check_norm, check_weight, difference_norm_max, norm,
-    parameters_norm_max, subtract,
+    MixError, MixReport, check_length, check_norm, check_weight, difference_norm_max,
+    parameters_norm_max, squares, subtract,
 };
 use crate::weights::{Weights, finite_local};
 
@@ -45,6 +52,10 @@ pub(crate) struct Exchange {
     /// Clipping radius, multiple of the running average of `‖d‖`.
     clip: Option<f32>,
     distances: Vec<Distance>,
+    /// The difference of the fragment at hand.
+    difference: Vec<f32>,
+    /// A part of it.
+    part: Vec<f32>,
 }
 
 #[derive(Clone, Default)]
@@ -56,23 +67,40 @@ struct Distance {
     largest: Vec<f32>,
 }
 
+/// Lengths of the numbers that meet in an exchange, squared.
+#[derive(Clone, Copy, Default)]
+struct Squares {
+    local: f64,
+    remote: f64,
+    difference: f64,
+}
+
 impl Exchange {
     pub(crate) fn new(fragments: usize, clip: Option<f32>) -> Self {
-        Self { clip, distances: vec![Distance::default(); fragments] }
+        let distances = vec![Distance::default(); fragments];
+        Self { clip, distances, difference: Vec::new(), part: vec![0.0; PART_ELEMENTS] }
     }
 
     /// The initiator's weights, in a code that fits the reply's.
-    pub(crate) fn offer(&self, weights: &Weights, slice: &Slice, reply: Codec) -> Encoded {
-        let values = weights.copy(slice.range.clone());
-        match reply {
-            Codec::F32 | Codec::Bf16 | Codec::F16 => encode(reply, &values),
+    pub(crate) fn offer(&mut self, weights: &Weights, slice: &Slice, reply: Codec) -> Encoded {
+        let Slice { index, range } = slice;
+        let buffer = &mut self.part;
+        let (code, spread) = match reply {
+            Codec::F32 | Codec::Bf16 | Codec::F16 => (reply, None),
             Codec::Int8 | Codec::Int4 | Codec::Int2 | Codec::TopK => {
-                match self.distances[slice.index].spread() {
-                    Some(spread) => encode_modular(&values, &spread),
-                    None => encode(Codec::Bf16, &values),
-                }
+                (Codec::Bf16, self.distances[*index].spread())
             }
-            Codec::Modular | Codec::Running32 | Codec::Fixed64 => encode(Codec::F32, &values),
+            Codec::Modular | Codec::Running32 | Codec::Fixed64 => (Codec::F32, None),
+        };
+        match spread {
+            Some(spread) => Encoded::in_parts(Codec::Modular, range.len(), |part, bytes| {
+                let spread = &spread[part.start / BLOCK..part.end.div_ceil(BLOCK)];
+                let values = read(weights, range.start, part, buffer);
+                encode_modular_slice(values, spread, bytes);
+            }),
+            None => Encoded::in_parts(code, range.len(), |part, bytes| {
+                encode_slice(code, read(weights, range.start, part, buffer), bytes);
+            }),
         }
     }
 
@@ -86,27 +114,24 @@ impl Exchange {
     ) -> Result<(Encoded, MixReport), MixError> {
         check_weight(weight)?;
         check_reply(reply)?;
-        let range = slice.range.clone();
+        let Slice { index, range } = slice;
         check_length(offer, range.len())?;
-        let mut difference = weights.copy(range.clone());
-        let local_norm = finite_local(&range, norm(&difference))?;
-        let mut remote = vec![0.0; range.len()];
-        let blocks_failed = read_offer(offer, &difference, &mut remote)?;
-        check_norm(&range, norm(&remote), parameters_norm_max(local_norm, range.len()))?;
-        subtract(&mut difference, &remote);
-        let difference_norm = finite_local(&range, norm(&difference))?;
-        let distance = &mut self.distances[slice.index];
+        let (squares, blocks_failed) = self.meet(weights, range, offer)?;
+        let local_norm = finite_local(range, squares.local.sqrt())?;
+        check_norm(range, squares.remote.sqrt(), parameters_norm_max(local_norm, range.len()))?;
+        let difference_norm = finite_local(range, squares.difference.sqrt())?;
+        let distance = &mut self.distances[*index];
         let radius = self.clip.and_then(|clip| distance.radius(clip));
         let clipped = radius.filter(|&radius| difference_norm > radius);
-        if let Some(radius) = clipped {
-            let factor = (radius / difference_norm) as f32;
-            difference.iter_mut().for_each(|d| *d *= factor);
+        let factor = clipped.map(|radius| (radius / difference_norm) as f32);
+        let (coded, length) = code(reply, &mut self.difference, factor);
+        finite_local(range, length)?;
+        distance.learn(range.len(), clipped.unwrap_or(difference_norm));
+        for part in parts(0..range.len()) {
+            let moved = &self.difference[part.clone()];
+            distance.learn_part(part.start, moved);
+            weights.displace(range.start + part.start..range.start + part.end, moved, -weight);
         }
-        let coded = encode(reply, &difference);
-        decode(&coded, &mut difference)?;
-        finite_local(&range, norm(&difference))?;
-        distance.learn(&difference, clipped.unwrap_or(difference_norm));
-        weights.displace(range, &difference, -weight);
         let report = MixReport {
             difference_norm,
             local_norm,
@@ -115,6 +140,30 @@ impl Exchange {
             received: 0,
         };
         Ok((coded, report))
+    }
+
+    /// Writes `φ − offer` to [`Self::difference`]; the squared lengths, and how many blocks of the
+    /// offer could not be unwrapped.
+    fn meet(
+        &mut self,
+        weights: &Weights,
+        range: &Range<usize>,
+        offer: &Encoded,
+    ) -> Result<(Squares, usize), MixError> {
+        offer.check(offer.codec, range.len())?;
+        self.difference.resize(range.len(), 0.0);
+        let (mut sums, mut failed) = (Squares::default(), 0);
+        for part in parts(0..range.len()) {
+            let own = &mut self.difference[part.clone()];
+            weights.read(range.start + part.start..range.start + part.end, own);
+            sums.local += squares(own);
+            let remote = &mut self.part[..own.len()];
+            failed += read_offer(offer.codec, offer.part(part), own, remote)?;
+            sums.remote += squares(remote);
+            subtract(own, remote);
+            sums.difference += squares(own);
+        }
+        Ok((sums, failed))
     }
 
     /// The initiator's half.
@@ -127,17 +176,57 @@ impl Exchange {
     ) -> Result<MixReport, MixError> {
         check_weight(weight)?;
         check_reply(reply.codec)?;
-        let range = slice.range.clone();
+        let Slice { index, range } = slice;
         check_length(reply, range.len())?;
+        reply.check(reply.codec, range.len())?;
         let local_norm = weights.norm(range.clone())?;
-        let mut difference = vec![0.0; range.len()];
-        decode(reply, &mut difference)?;
-        let difference_norm = norm(&difference);
-        check_norm(&range, difference_norm, difference_norm_max(local_norm, range.len()))?;
-        self.distances[slice.index].learn(&difference, difference_norm);
-        weights.displace(range, &difference, weight);
+        let mut sum = 0.0;
+        for part in parts(0..range.len()) {
+            let moved = &mut self.part[..part.len()];
+            decode_slice(reply.codec, reply.part(part), moved)?;
+            sum += squares(moved);
+        }
+        let difference_norm = sum.sqrt();
+        check_norm(range, difference_norm, difference_norm_max(local_norm, range.len()))?;
+        let distance = &mut self.distances[*index];
+        distance.learn(range.len(), difference_norm);
+        // Decoded again: cheaper than to write down and read back what is larger than the cache.
+        for part in parts(0..range.len()) {
+            let moved = &mut self.part[..part.len()];
+            decode_slice(reply.codec, reply.part(part.clone()), moved)?;
+            distance.learn_part(part.start, moved);
+            weights.displace(range.start + part.start..range.start + part.end, moved, weight);
+        }
         Ok(MixReport { difference_norm, local_norm, ..MixReport::default() })
     }
+}
+
+/// The weights of a part of the fragment that begins at `start`, in the buffer.
+fn read<'a>(
+    weights: &Weights,
+    start: usize,
+    part: Range<usize>,
+    buffer: &'a mut [f32],
+) -> &'a [f32] {
+    let values = &mut buffer[..part.len()];
+    weights.read(start + part.start..start + part.end, values);
+    values
+}
+
+/// Writes a difference, shortened by `factor`, as `reply`, and puts what is read from that in its
+/// place; also returns the length of the latter.
+fn code(reply: Codec, difference: &mut [f32], factor: Option<f32>) -> (Encoded, f64) {
+    let mut sum = 0.0;
+    let coded = Encoded::in_parts(reply, difference.len(), |part, bytes| {
+        let values = &mut difference[part];
+        if let Some(factor) = factor {
+            scale(values, factor);
+        }
+        encode_slice(reply, values, bytes);
+        decode_slice(reply, bytes, values).expect("what was just written can be read");
+        sum += squares(values);
+    });
+    (coded, sum.sqrt())
 }
 
 impl Distance {
@@ -152,34 +241,49 @@ impl Distance {
         (self.exchanges >= CLIP_AFTER).then(|| f64::from(clip) * self.average)
     }
 
-    /// Takes note of an exchange. A block that is zero throughout may be one that could not be
-    /// unwrapped, so nothing is known of it from then on.
-    fn learn(&mut self, difference: &[f32], norm: f64) {
+    /// Takes note of an exchange of so many elements.
+    fn learn(&mut self, elements: usize, norm: f64) {
         self.exchanges = self.exchanges.saturating_add(1);
         let rate = 1.0 / f64::from(self.exchanges.min(CLIP_AFTER));
         self.average += rate * (norm - self.average);
-        self.largest.resize(difference.len().div_ceil(BLOCK), 0.0);
-        for (largest, block) in self.largest.iter_mut().zip(difference.chunks(BLOCK)) {
-            let found = block.iter().fold(0.0_f32, |most, d| most.max(d.abs()));
-            *largest = if found > 0.0 { found.max(SPREAD_KEPT * *largest) } else { 0.0 };
-        }
+        self.largest.resize(elements.div_ceil(BLOCK), 0.0);
+    }
+
+    /// Takes note of the difference from element `start` on. A block that is zero throughout may be
+    /// one that could not be unwrapped, so nothing is known of it from then on.
+    fn learn_part(&mut self, start: usize, difference: &[f32]) {
+        let largest = &mut self.largest[start / BLOCK..];
+        vectorized(
+            #[inline(always)]
+            || {
+                for (largest, block) in largest.iter_mut().zip(difference.chunks(BLOCK)) {
+                    let found = largest_magnitude(block);
+                    *largest = if found > 0.0 { found.max(SPREAD_KEPT * *largest) } else { 0.0 };
+                }
+            },
+        );
     }
 }
 
-/// Reads an offer near the own weights; returns how many blocks could not be unwrapped.
-fn read_offer(offer: &Encoded, near: &[f32], remote: &mut [f32]) -> Result<usize, MixError> {
-    match offer.codec {
+/// Reads a part of an offer near the own weights; returns how many blocks could not be unwrapped.
+fn read_offer(
+    codec: Codec,
+    bytes: &[u8],
+    near: &[f32],
+    remote: &mut [f32],
+) -> Result<usize, MixError> {
+    match codec {
         Codec::F32 | Codec::Bf16 | Codec::F16 => {
-            decode(offer, remote)?;
+            decode_slice(codec, bytes, remote)?;
             Ok(0)
         }
-        Codec::Modular => Ok(decode_modular(offer, near, remote)?),
+        Codec::Modular => Ok(decode_modular_slice(bytes, near, remote)),
         Codec::Int8
         | Codec::Int4
         | Codec::Int2
         | Codec::TopK
         | Codec::Running32
-        | Codec::Fixed64 => Err(MixError::Codec(offer.codec)),
+        | Codec::Fixed64 => Err(MixError::Codec(codec)),
     }
 }
 
