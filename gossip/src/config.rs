@@ -100,7 +100,8 @@ pub struct Config {
     pub suspect_min: Duration,
     /// Silence after which a suspected neighbour is disconnected. Default 20 s.
     pub forget_after: Duration,
-    /// Most exchanges this peer has proposed and not finished. Default 2 (algorithms §2.2).
+    /// Most exchanges this peer has proposed and not finished; how many of them are open follows
+    /// from how long they take. Default 2 (algorithms §2.2).
     pub own_max: usize,
     /// Most exchanges this peer answers at a time. Default 4.
     pub answered_max: usize,

@@ -18,6 +18,7 @@ use crate::information::InformationTable;
 use crate::initiate::ABORTING_MAX;
 use crate::membership::Members;
 use crate::sequences::Sequences;
+use crate::window::Window;
 use crate::{Config, ContributionId, Event, Input, Load, Member, Mixing, Offence, Output};
 
 /// Most peers whose offences or resolved exchanges are remembered after they left.
@@ -70,6 +71,8 @@ pub struct Gossip {
     pub(crate) answered_in_round: BTreeSet<FragmentId>,
     pub(crate) next_sequence: u64,
     pub(crate) own: BTreeMap<u64, Own>,
+    /// How many of those there may be.
+    pub(crate) window: Window,
     /// Fragments the trainer still has to copy for own exchanges that have ended meanwhile. They
     /// count as open, so that partners that accept and withdraw cannot pile up trainer work.
     pub(crate) unwanted_reads: usize,
@@ -149,6 +152,7 @@ impl Gossip {
             answered_in_round: BTreeSet::new(),
             next_sequence: 0,
             own: BTreeMap::new(),
+            window: Window::new(),
             unwanted_reads: 0,
             applied: Sequences::default(),
             aborting: BTreeMap::new(),

@@ -28,7 +28,7 @@ impl Gossip {
             entry.wait_until = entry.wait_until.filter(|until| now < *until);
         }
         let mut kept = Vec::new();
-        while self.own.len() + self.unwanted_reads < self.config.own_max && !waiting.is_empty() {
+        while self.own.len() + self.unwanted_reads < self.own_limit() && !waiting.is_empty() {
             let entry = waiting.remove(0);
             if self.leases.contains_key(&entry.fragment) || entry.wait_until.is_some() {
                 kept.push(entry);
@@ -214,6 +214,7 @@ impl Gossip {
         self.output(Output::Delivered { exchange, fragment, to });
         self.output(Output::Forget { exchange });
         self.measured(&from, now.since(own.began), own.codec);
+        self.exchanged(&from, now.since(own.began));
         if own.entry.left > 1 && !self.leaving {
             let mut entry = own.entry;
             entry.tried.push(from);
@@ -234,6 +235,7 @@ impl Gossip {
         self.send(own.partner, Message::Ack { exchange }, now);
         let codec = own.agreed.as_ref().map_or(own.codec, |agreed| agreed.codec);
         self.measured(&own.partner, now.since(own.began), codec);
+        self.exchanged(&own.partner, now.since(own.began));
         if let (Some(agreed), OwnState::Applying { snapshot }) = (own.agreed, own.state) {
             self.contain(own.fragment, &agreed.information);
             self.event(Event::Applied {

@@ -38,6 +38,7 @@ mod staleness;
 mod stride;
 pub mod testing;
 mod timers;
+mod window;
 mod work;
 
 pub use config::{Bounds, Config, ConfigError, Mixing, Policy, Weighting};

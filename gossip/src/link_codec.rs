@@ -48,7 +48,7 @@ impl Gossip {
     /// Chooses the code anew after an exchange with `peer` in `used` was measured.
     pub(crate) fn choose_codec(&mut self, peer: &PeerId, used: Codec) {
         let round = self.step_time.as_secs_f64() * self.load.local_steps as f64;
-        let parallel = self.config.own_max as f64 / f64::from(self.fragments.max(1));
+        let parallel = self.own_limit() as f64 / f64::from(self.fragments.max(1));
         let limit = ROUND_SHARE_MAX * round * parallel;
         let codecs = &self.config.codecs;
         let Some(used) = codecs.iter().position(|codec| *codec == used) else {

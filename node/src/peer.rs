@@ -159,7 +159,7 @@ pub async fn join(
     if rule == Rule::DeltaSet && resume {
         return Err(JoinError::ResumedSet);
     }
-    let gossip = gossip_config(&config);
+    let gossip = gossip_config(&config, fragments);
     gossip.check()?;
     if gossip.pace.balance == dnode_gossip::Balance::Batch && !trainer.set_batch(config.run.batch) {
         return Err(JoinError::WholeBatches);

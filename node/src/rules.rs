@@ -3,13 +3,26 @@
 use dnode_gossip::{Bounds, Mixing, Pace, Policy, Schedule, Weighting};
 use dnode_protocol::Fragments;
 use dnode_protocol::frame::Codec;
+use dnode_protocol::limits::FRAGMENT_ELEMENTS_MAX;
 use dnode_trainer::{Mixer, OuterStep, ReplicaConfig};
 
 use crate::config::{Balance, Config, Gossip, PartnerSchedule, Rule, Staleness, Weight};
 
-/// How the core mixes.
-pub(crate) fn gossip_config(config: &Config) -> dnode_gossip::Config {
+/// Bytes of numbers that open exchanges of one direction, proposed or answered, may hold together:
+/// of each the fragment that is sent and the one that comes.
+const OPEN_BYTES_MAX: usize = 64 << 20;
+/// Open exchanges of one direction: fewest, however large the fragments, and most.
+const OPEN_MIN: usize = 2;
+const OPEN_MAX: usize = 16;
+
+// Even the largest fragments keep the budget.
+const _: () = assert!(OPEN_MIN * 2 * size_of::<f32>() * FRAGMENT_ELEMENTS_MAX <= OPEN_BYTES_MAX);
+
+/// How the core mixes a model that is cut into `fragments`.
+pub(crate) fn gossip_config(config: &Config, fragments: Fragments) -> dnode_gossip::Config {
     let gossip = &config.gossip;
+    let fragment_bytes = size_of::<f32>() * fragments.parameters().div_ceil(fragments.count());
+    let open_max = (OPEN_BYTES_MAX / (2 * fragment_bytes)).clamp(OPEN_MIN, OPEN_MAX);
     dnode_gossip::Config {
         mixing: match gossip.rule {
             Rule::GossipOuter | Rule::Pairwise | Rule::AllReduce | Rule::None => Mixing::Exchange,
@@ -49,6 +62,8 @@ pub(crate) fn gossip_config(config: &Config) -> dnode_gossip::Config {
             information_age: (gossip.information_age > 0).then_some(gossip.information_age),
         },
         gate_timeout: gossip.gate_timeout,
+        own_max: open_max,
+        answered_max: open_max,
         ..dnode_gossip::Config::default()
     }
 }

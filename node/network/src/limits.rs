@@ -15,8 +15,8 @@ pub const COMMANDS_MAX: usize = 64;
 /// Control messages that wait for one peer; a round needs fewer than ten.
 pub const CONTROL_QUEUE_MAX: usize = 256;
 
-/// Tensors that wait for one peer: 32 MiB at the largest fragment.
-pub const BULK_QUEUE_MAX: usize = 8;
+/// Tensors that wait for one peer. They belong to open exchanges, whose number bounds their bytes.
+pub const BULK_QUEUE_MAX: usize = 32;
 
 /// Reports of stream tasks that wait for the network; each task sends a handful in its life.
 pub(crate) const LINK_EVENTS_MAX: usize = 256;

@@ -218,10 +218,10 @@ impl Driver {
                 self.feed(Input::Received { from, message });
             }
             NetworkEvent::Tensor { from, header, payload } if header.leg == Leg::Ring => {
-                if let Some(piece) = self.ring.arrive(from, &header, &payload)
-                    && !self.training.ring_piece(piece)
+                if let Some(frame) = self.ring.arrive(from, &header, payload)
+                    && !self.training.ring_frame(frame)
                 {
-                    tracing::debug!(peer = %from, "ring piece not wanted");
+                    tracing::debug!(peer = %from, "ring frame not wanted");
                 }
             }
             NetworkEvent::Tensor { from, header, payload } => {
@@ -278,8 +278,8 @@ impl Driver {
                 self.feed(Input::Committed { clock, samples, step_time, batch });
             }
             Report::CommitHeld => self.feed(Input::CommitHeld),
-            Report::RingSend(piece) => {
-                if !self.ring.send(&self.network, &piece) {
+            Report::RingSend(chunk) => {
+                if !self.ring.send(&self.network, chunk) {
                     self.training.break_ring();
                 }
             }

@@ -4,6 +4,7 @@
 //! The driver never looks at a number: tensors are kept as they travel, and decoded by the replica.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use dnode_gossip::ContributionId;
 use dnode_protocol::frame::{Codec, Leg, TensorHeader};
@@ -21,7 +22,7 @@ struct Expected {
     /// Codec and elements of what has arrived so far, in order from offset 0.
     codec: Codec,
     arrived: usize,
-    bytes: Vec<u8>,
+    bytes: Arc<[u8]>,
 }
 
 /// Tensors of open exchanges. Bounded by what the core has open: nothing is kept that the core did
@@ -61,7 +62,7 @@ impl Numbers {
         leg: Leg,
         (fragment, elements): (FragmentId, usize),
     ) {
-        let (codec, arrived, bytes) = (Codec::F32, 0, Vec::new());
+        let (codec, arrived, bytes) = (Codec::F32, 0, Arc::default());
         let expected = Expected { from, leg, fragment, elements, codec, arrived, bytes };
         self.expected.insert(exchange, expected);
     }
@@ -87,19 +88,22 @@ impl Numbers {
         let offset = header.offset as usize;
         if offset == 0 {
             (expected.codec, expected.arrived) = (header.codec, 0);
-            expected.bytes.clear();
-            expected.bytes.reserve_exact(header.codec.payload_bytes(elements));
+            // Made in place: an `Arc` made of a vector would copy it.
+            let zeros = std::iter::repeat_n(0, header.codec.payload_bytes(elements));
+            expected.bytes = zeros.collect();
         }
         if offset != expected.arrived || header.codec != expected.codec {
             // The rest of a tensor whose beginning was lost with its connection.
             return Arrival::Partial;
         }
-        expected.bytes.extend_from_slice(payload);
+        let begin = header.codec.payload_bytes(offset);
+        let bytes = Arc::get_mut(&mut expected.bytes).expect("nobody else has seen the bytes");
+        bytes[begin..begin + payload.len()].copy_from_slice(payload);
         expected.arrived += header.count as usize;
         if expected.arrived < elements {
             return Arrival::Partial;
         }
-        let bytes = std::mem::take(&mut expected.bytes).into();
+        let bytes = std::mem::take(&mut expected.bytes);
         self.expected.remove(&header.exchange);
         self.received.insert(header.exchange, Encoded { codec: header.codec, elements, bytes });
         Arrival::Complete { clock: header.clock }

@@ -17,15 +17,16 @@ use dnode_trainer::{Encoded, Evaluation, Reading, Replica, SKETCH_LEN, TrainErro
 use tokio::sync::mpsc;
 
 pub(crate) use dnode_gossip::MICRO_STEPS;
-pub(crate) use ring::{RingPiece, RingPlace};
+pub(crate) use ring::{RingChunk, RingFrame, RingPlace};
 
 /// Commands that wait for the thread. The core bounds what is open, and of a permission only the
 /// newest waits, so this is never reached.
 const COMMANDS_MAX: usize = 1024;
 /// Reports that wait for the driver; the thread waits when it is full.
 const REPORTS_MAX: usize = 256;
-/// Ring pieces that wait for the thread: a neighbour runs ahead by less than one all-reduce.
-const RING_PIECES_MAX: usize = 1024;
+/// Ring frames that wait for the thread: a neighbour runs ahead by less than one piece of 4 MiB per
+/// peer, so 64 peers.
+const RING_FRAMES_MAX: usize = 1024;
 
 /// How rounds of local steps end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,8 +186,8 @@ pub(crate) enum Report {
     Committed { clock: Clock, samples: u64, pace: StepPace, contributions: Vec<Encoded> },
     /// A commit is held back.
     CommitHeld,
-    /// A piece for the next peer of the ring.
-    RingSend(RingPiece),
+    /// A chunk for the next peer of the ring.
+    RingSend(RingChunk),
     /// How training goes.
     Progress(Box<Progress>),
     /// Quality on held-out data.
@@ -242,7 +243,7 @@ pub(crate) struct Ending {
 pub(crate) struct TrainingThread {
     commands: Option<blocking::SyncSender<Command>>,
     permission: Shared,
-    ring: Option<blocking::SyncSender<RingPiece>>,
+    ring: Option<blocking::SyncSender<RingFrame>>,
     pub(crate) reports: mpsc::Receiver<Report>,
     thread: Option<JoinHandle<()>>,
 }
@@ -254,7 +255,7 @@ impl TrainingThread {
     /// When the system cannot start a thread.
     pub(crate) fn start(replica: Replica, plan: Plan, at: Position) -> std::io::Result<Self> {
         let (commands, from_driver) = blocking::sync_channel(COMMANDS_MAX);
-        let (ring, ring_in) = blocking::sync_channel(RING_PIECES_MAX);
+        let (ring, ring_in) = blocking::sync_channel(RING_FRAMES_MAX);
         let (to_driver, reports) = mpsc::channel(REPORTS_MAX);
         let permission = Shared::new();
         let queues = steps::Queues {
@@ -319,12 +320,12 @@ impl TrainingThread {
         }
     }
 
-    /// Hands over a piece from the previous peer of the ring; `false` when it is not wanted.
-    pub(crate) fn ring_piece(&self, piece: RingPiece) -> bool {
-        self.ring.as_ref().is_some_and(|ring| ring.try_send(piece).is_ok())
+    /// Hands over a frame from the previous peer of the ring; `false` when it is not wanted.
+    pub(crate) fn ring_frame(&self, frame: RingFrame) -> bool {
+        self.ring.as_ref().is_some_and(|ring| ring.try_send(frame).is_ok())
     }
 
-    /// Ends every wait for a ring piece.
+    /// Ends every wait for a ring frame.
     pub(crate) fn break_ring(&mut self) {
         self.ring = None;
     }

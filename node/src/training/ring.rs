@@ -9,12 +9,24 @@ use std::ops::Range;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
+use dnode_protocol::frame::Codec;
 use dnode_protocol::limits::FRAGMENT_ELEMENTS_MAX;
-use dnode_trainer::TrainError;
+use dnode_trainer::{Encoded, TrainError, encode};
 
 /// How long a peer of the ring may be silent before the all-reduce fails, beside the time that its
 /// local steps may take.
 pub(super) const RING_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Elements of a chunk in a small ring: 1 MiB.
+const CHUNK_ELEMENTS: usize = FRAGMENT_ELEMENTS_MAX / 4;
+/// Most peers of a small ring.
+const SMALL_RING: usize = 8;
+
+// A sender queues at most the chunks of all pieces but one.
+const _: () = assert!(
+    (SMALL_RING - 1) * (FRAGMENT_ELEMENTS_MAX / CHUNK_ELEMENTS)
+        <= dnode_network::limits::BULK_QUEUE_MAX
+);
 
 /// This peer's place in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,34 +37,50 @@ pub(crate) struct RingPlace {
     pub(crate) peers: usize,
 }
 
-/// One message of the ring: `sequence` counts the messages of one sender from 0.
+/// A tensor for the next peer of the ring: a chunk of a piece.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct RingPiece {
+pub(crate) struct RingChunk {
+    /// Counts the chunks of one sender from 0.
     pub(crate) sequence: u64,
-    pub(crate) values: Vec<f32>,
+    pub(crate) numbers: Encoded,
+}
+
+/// A frame of a chunk from the previous peer of the ring.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RingFrame {
+    /// Which chunk.
+    pub(crate) sequence: u64,
+    /// First element within the chunk.
+    pub(crate) offset: usize,
+    /// Elements of the whole chunk.
+    pub(crate) elements: usize,
+    /// Little-endian f32.
+    pub(crate) payload: Vec<u8>,
 }
 
 /// A ring as one peer sees it.
 #[derive(Debug)]
 pub(crate) struct Ring {
     place: RingPlace,
-    sequence: u64,
+    /// Chunks sent and received so far.
+    sent: u64,
+    received: u64,
 }
 
 impl Ring {
     pub(crate) const fn new(place: RingPlace) -> Self {
-        Self { place, sequence: 0 }
+        Self { place, sent: 0, received: 0 }
     }
 
     /// Replaces `values` by their mean over all peers of the ring, equal bits at every peer.
     ///
-    /// `send` hands a piece to the next peer and returns whether it could; `receive` yields the
-    /// pieces of the previous peer in order, each within the time beside it.
+    /// `send` hands a chunk to the next peer and returns whether it could; `receive` yields the
+    /// frames of the previous peer in order, each within the time beside it.
     pub(crate) fn all_reduce_mean(
         &mut self,
         values: &mut [f32],
-        mut send: impl FnMut(RingPiece) -> bool,
-        receive: (&Receiver<RingPiece>, Duration),
+        mut send: impl FnMut(RingChunk) -> bool,
+        receive: (&Receiver<RingFrame>, Duration),
     ) -> Result<(), TrainError> {
         let RingPlace { peers, .. } = self.place;
         for bucket in values.chunks_mut(peers * FRAGMENT_ELEMENTS_MAX) {
@@ -63,11 +91,13 @@ impl Ring {
         Ok(())
     }
 
+    /// In phase `s` this peer takes in piece `rank − s − 1`, which it passes on in the next phase,
+    /// chunk by chunk: while one is added, the next is on its way.
     fn reduce_bucket(
         &mut self,
         bucket: &mut [f32],
-        send: &mut impl FnMut(RingPiece) -> bool,
-        receive: (&Receiver<RingPiece>, Duration),
+        send: &mut impl FnMut(RingChunk) -> bool,
+        receive: (&Receiver<RingFrame>, Duration),
     ) -> Result<(), TrainError> {
         let RingPlace { rank, peers } = self.place;
         let len = bucket.len();
@@ -75,43 +105,80 @@ impl Ring {
             let index = index % peers;
             len * index / peers..len * (index + 1) / peers
         };
-        for phase in 0..2 * (peers - 1) {
-            // In phase s this peer passes on piece rank − s; in the second half the sums travel.
-            let outgoing = piece(rank + 2 * peers - phase);
-            let incoming = piece(rank + 2 * peers - phase - 1);
-            let values = bucket[outgoing].to_vec();
-            if !values.is_empty() && !send(RingPiece { sequence: self.sequence, values }) {
-                return Err(broken("the driver is gone"));
+        let phases = 2 * (peers - 1);
+        if phases > 0 {
+            for chunk in chunks(piece(rank), peers) {
+                self.send(&bucket[chunk], send)?;
             }
-            let target = &mut bucket[incoming];
-            if !target.is_empty() {
-                let received = self.receive(target.len(), receive)?;
-                if phase < peers - 1 {
-                    target.iter_mut().zip(&received.values).for_each(|(sum, value)| *sum += value);
-                } else {
-                    target.copy_from_slice(&received.values);
+        }
+        for phase in 0..phases {
+            // In the second half the sums travel.
+            let adds = phase < peers - 1;
+            for chunk in chunks(piece(rank + 2 * peers - phase - 1), peers) {
+                let target = &mut bucket[chunk];
+                self.take_in(target, adds, receive)?;
+                if phase + 1 < phases {
+                    self.send(target, send)?;
                 }
             }
-            self.sequence += 1;
         }
         Ok(())
     }
 
-    fn receive(
-        &self,
-        elements: usize,
-        receive: (&Receiver<RingPiece>, Duration),
-    ) -> Result<RingPiece, TrainError> {
-        let (pieces, patience) = receive;
-        let piece = pieces.recv_timeout(patience).map_err(|error| match error {
-            RecvTimeoutError::Timeout => broken("the previous peer of the ring is silent"),
-            RecvTimeoutError::Disconnected => broken("a peer of the ring has left"),
-        })?;
-        if piece.sequence != self.sequence || piece.values.len() != elements {
-            return Err(broken("the previous peer of the ring is out of step"));
-        }
-        Ok(piece)
+    fn send(
+        &mut self,
+        values: &[f32],
+        send: &mut impl FnMut(RingChunk) -> bool,
+    ) -> Result<(), TrainError> {
+        let chunk = RingChunk { sequence: self.sent, numbers: encode(Codec::F32, values) };
+        self.sent += 1;
+        if send(chunk) { Ok(()) } else { Err(broken("the driver is gone")) }
     }
+
+    /// Adds the next chunk of the previous peer to `target`, or puts it there.
+    fn take_in(
+        &mut self,
+        target: &mut [f32],
+        adds: bool,
+        receive: (&Receiver<RingFrame>, Duration),
+    ) -> Result<(), TrainError> {
+        let (elements, mut offset) = (target.len(), 0);
+        while offset < elements {
+            let frame = receive_frame(receive)?;
+            let (numbers, rest) = frame.payload.as_chunks::<{ size_of::<f32>() }>();
+            let fits = frame.sequence == self.received
+                && (frame.offset, frame.elements) == (offset, elements)
+                && rest.is_empty()
+                && (1..=elements - offset).contains(&numbers.len());
+            if !fits {
+                return Err(broken("the previous peer of the ring is out of step"));
+            }
+            let target = &mut target[offset..offset + numbers.len()];
+            for (value, number) in target.iter_mut().zip(numbers) {
+                let number = f32::from_le_bytes(*number);
+                *value = if adds { *value + number } else { number };
+            }
+            offset += numbers.len();
+        }
+        self.received += 1;
+        Ok(())
+    }
+}
+
+fn receive_frame(receive: (&Receiver<RingFrame>, Duration)) -> Result<RingFrame, TrainError> {
+    let (frames, patience) = receive;
+    frames.recv_timeout(patience).map_err(|error| match error {
+        RecvTimeoutError::Timeout => broken("the previous peer of the ring is silent"),
+        RecvTimeoutError::Disconnected => broken("a peer of the ring has left"),
+    })
+}
+
+/// A piece in the tensors that it travels as: several in a small ring, where they overlap, one in a
+/// large one, where a slow link may have to queue those of all peers.
+fn chunks(piece: Range<usize>, peers: usize) -> impl Iterator<Item = Range<usize>> {
+    let elements = if peers <= SMALL_RING { CHUNK_ELEMENTS } else { FRAGMENT_ELEMENTS_MAX };
+    let Range { start, end } = piece;
+    (start..end).step_by(elements).map(move |start| start..end.min(start + elements))
 }
 
 fn broken(why: &str) -> TrainError {
@@ -124,12 +191,19 @@ mod tests {
 
     use super::*;
 
+    /// The one frame of a short chunk.
+    fn frame(chunk: RingChunk) -> RingFrame {
+        let RingChunk { sequence, numbers } = chunk;
+        let payload = numbers.bytes.to_vec();
+        RingFrame { sequence, offset: 0, elements: numbers.elements, payload }
+    }
+
     #[test]
     fn every_peer_of_a_ring_gets_the_mean_whatever_the_length() {
         for peers in [1_usize, 2, 3, 5] {
             for len in [1_usize, 4, 7, 100] {
                 let (senders, receivers): (Vec<_>, Vec<_>) =
-                    (0..peers).map(|_| sync_channel::<RingPiece>(64)).unzip();
+                    (0..peers).map(|_| sync_channel::<RingFrame>(64)).unzip();
                 let threads: Vec<_> = receivers
                     .into_iter()
                     .enumerate()
@@ -140,7 +214,7 @@ mod tests {
                                 (0..len).map(|i| (i * peers + rank) as f32).collect();
                             let mut ring = Ring::new(RingPlace { rank, peers });
                             for _ in 0..2 {
-                                let send = |piece| next.send(piece).is_ok();
+                                let send = |chunk| next.send(frame(chunk)).is_ok();
                                 ring.all_reduce_mean(&mut values, send, (&receive, RING_TIMEOUT))
                                     .unwrap();
                             }

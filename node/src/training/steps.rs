@@ -12,7 +12,7 @@ use dnode_trainer::checkpoint::{self, Checkpoint};
 use dnode_trainer::{Evaluation, Replica, SKETCH_LEN, StepId, StepReport, TrainError};
 use tokio::sync::mpsc;
 
-use super::ring::{Ring, RingPiece};
+use super::ring::{Ring, RingFrame};
 use super::{
     Command, Commits, Ending, Permission, Plan, Position, Progress, Report, Shared, StepPace,
 };
@@ -26,7 +26,7 @@ pub(super) struct Queues {
     pub(super) commands: blocking::Receiver<Command>,
     pub(super) permission: Shared,
     pub(super) reports: mpsc::Sender<Report>,
-    pub(super) ring: blocking::Receiver<RingPiece>,
+    pub(super) ring: blocking::Receiver<RingFrame>,
 }
 
 /// Why the loop ended.

@@ -21,7 +21,7 @@ impl Training {
             TrainError::Other("all-reduce needs a trainer whose step can be split".to_owned())
         })?;
         let gradient = trainer.gradient(at)?;
-        let send = |piece| self.queues.reports.blocking_send(Report::RingSend(piece)).is_ok();
+        let send = |chunk| self.queues.reports.blocking_send(Report::RingSend(chunk)).is_ok();
         let began = Instant::now();
         let receive = (&self.queues.ring, patience);
         let reduced = ring.all_reduce_mean(trainer.gradient_mut(), send, receive);
@@ -48,7 +48,7 @@ impl Training {
         };
         let mut progress = vec![0.0; self.replica.layout().parameters()];
         self.replica.progress(&mut progress);
-        let send = |piece| self.queues.reports.blocking_send(Report::RingSend(piece)).is_ok();
+        let send = |chunk| self.queues.reports.blocking_send(Report::RingSend(chunk)).is_ok();
         let began = Instant::now();
         let reduced = ring.all_reduce_mean(&mut progress, send, (&self.queues.ring, patience));
         self.wait_seconds += began.elapsed().as_secs_f64();
