@@ -1,12 +1,12 @@
 //! From the configured rule to what the gossip core and the replica are told.
 
-use dnode_gossip::{Bounds, Mixing, Pace, Policy, Schedule, Weighting};
+use dnode_gossip::{Bounds, Mixing, Pace};
 use dnode_protocol::Fragments;
 use dnode_protocol::frame::Codec;
 use dnode_protocol::limits::FRAGMENT_ELEMENTS_MAX;
 use dnode_trainer::{Mixer, OuterStep, ReplicaConfig};
 
-use crate::config::{Balance, Config, Gossip, PartnerSchedule, Rule, Staleness, Weight};
+use crate::config::{Balance, Config, Gossip, Rule};
 
 /// Bytes of numbers that open exchanges of one direction, proposed or answered, may hold together:
 /// of each the fragment that is sent and the one that comes.
@@ -30,22 +30,10 @@ pub(crate) fn gossip_config(config: &Config, fragments: Fragments) -> dnode_goss
             Rule::Epidemic => Mixing::Push { fanout: gossip.fanout },
             Rule::DeltaSet => Mixing::Set,
         },
-        schedule: match gossip.schedule {
-            PartnerSchedule::Random => Schedule::Random,
-            PartnerSchedule::Exponential => Schedule::Exponential,
-            PartnerSchedule::Ring => Schedule::Ring,
-            PartnerSchedule::Nearest => Schedule::Nearest,
-        },
+        schedule: gossip.schedule,
         codecs: gossip.codecs.clone(),
-        policy: match gossip.staleness {
-            Staleness::DownWeight => Policy::DownWeight,
-            Staleness::Block => Policy::Block,
-            Staleness::Drop => Policy::Drop,
-        },
-        weighting: match gossip.weight {
-            Weight::Equal => Weighting::Equal,
-            Weight::Samples => Weighting::Samples,
-        },
+        policy: gossip.staleness,
+        weighting: gossip.weight,
         pace: Pace {
             local_steps: gossip.local_steps,
             batch: u32::try_from(config.run.batch).unwrap_or(u32::MAX),

@@ -20,11 +20,11 @@ pub(crate) fn run() {
             "gossip.balance=off",
             &codecs,
         ];
-        let mut swarm = Swarm::start(Kind::Free, 2, PARAMETERS, &sets);
+        let swarm = Swarm::start(Kind::Free, 2, PARAMETERS, &sets);
         let (began, before) = (Instant::now(), swarm.cpu());
         std::thread::sleep(SPAN);
         let (cpu, seconds) = (swarm.cpu() - before, began.elapsed().as_secs_f64());
-        let bytes: u64 = swarm.peers.iter_mut().map(|peer| peer.end()).sum();
+        let bytes = swarm.end();
         let gb = bytes as f64 / 1e9;
         println!(
             "{codec:>6}  {gb:.2} GB moved, {:.3} GB/s, {:.2} CPU seconds per GB of both ends",

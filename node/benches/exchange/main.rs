@@ -1,7 +1,8 @@
 //! The data plane end to end: peers in processes of their own, the real network on loopback, the
 //! real replica, and a trainer that computes nothing.
 //!
-//! `cargo bench -p dnode --bench exchange -- [averaging] [cost]`; without a name all parts run.
+//! `cargo bench -p dnode --bench exchange -- [averaging] [cost] [training] [large]`; without
+//! a name all parts run. The last needs 9 GB of memory, the one before `taskset`.
 //! With `DNODE_BENCH_PYTHON` naming a Python that has torch (and hivemind), gloo's all-reduce and
 //! hivemind's averager are measured in the same run. `docs/measurements.md` has the tables.
 
@@ -11,13 +12,20 @@
 
 mod averaging;
 mod cost;
+mod large;
 mod peer;
 mod reference;
 mod swarm;
 mod trainer;
+mod training;
 
 /// The parts of this benchmark, by name.
-const PARTS: [(&str, fn()); 2] = [("averaging", averaging::run), ("cost", cost::run)];
+const PARTS: [(&str, fn()); 4] = [
+    ("averaging", averaging::run),
+    ("cost", cost::run),
+    ("training", training::run),
+    ("large", large::run),
+];
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

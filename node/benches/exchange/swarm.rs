@@ -33,7 +33,7 @@ const SETTINGS: [&str; 7] = [
 /// Peers of one run.
 pub(crate) struct Swarm {
     pub(crate) peers: Vec<Peer>,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 /// The process of one peer; killed when dropped.
@@ -45,27 +45,54 @@ pub(crate) struct Peer {
 }
 
 impl Swarm {
-    /// Starts `peers` that find each other through the first.
+    /// Starts `peers` that find each other through the first and wait for each other.
     pub(crate) fn start(kind: Kind, peers: usize, parameters: usize, sets: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let mut all = Vec::new();
-        let mut bootstrap = None;
-        for rank in 0..peers {
-            let path = folder.path().join(rank.to_string());
-            let mut command = Command::new(std::env::current_exe().unwrap());
-            command.args([peer::COMMAND, kind.name(), &rank.to_string(), &peers.to_string()]);
-            command.arg(parameters.to_string()).args(SETTINGS).args(sets);
-            command.arg(format!("network.require_peers={}", peers - 1));
-            command.arg(format!("node.data_dir={}", path.display())).args(&bootstrap);
-            let mut child = pipe(command);
-            let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-            let output = BufReader::new(output);
-            all.push(Peer { child, input, output, folder: path.clone() });
-            if rank == 0 {
-                bootstrap = Some(format!("network.bootstrap=[\"{}\"]", address(&path)));
-            }
+        let mut swarm = Self { peers: Vec::new(), folder: tempfile::tempdir().unwrap() };
+        for _ in 0..peers {
+            swarm.add(kind, peers, parameters, sets);
         }
-        Self { peers: all, _folder: folder }
+        swarm
+    }
+
+    /// Starts one that waits for nobody.
+    pub(crate) fn alone(kind: Kind, parameters: usize, sets: &[&str]) -> Self {
+        Self::start(kind, 1, parameters, sets)
+    }
+
+    /// Starts one more, and waits until it is connected.
+    pub(crate) fn join(&mut self, kind: Kind, parameters: usize, sets: &[&str]) {
+        self.add(kind, 2, parameters, sets);
+        self.peers.last().unwrap().listens();
+    }
+
+    fn add(&mut self, kind: Kind, together: usize, parameters: usize, sets: &[&str]) {
+        let rank = self.peers.len();
+        let folder = self.folder.path().join(rank.to_string());
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args([peer::COMMAND, kind.name(), &rank.to_string(), &together.to_string()]);
+        command.arg(parameters.to_string()).args(SETTINGS).args(sets);
+        command.arg(format!("network.require_peers={}", together - 1));
+        command.arg(format!("node.data_dir={}", folder.display()));
+        if let Some(first) = self.peers.first() {
+            command.arg(format!("network.bootstrap=[\"{}\"]", first.listens()));
+        }
+        let mut child = pipe(command);
+        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        self.peers.push(Peer { child, input, output: BufReader::new(output), folder });
+    }
+
+    /// Gives the first peer's training thread the first core, and all else the second.
+    pub(crate) fn pin(&self) {
+        for peer in &self.peers {
+            taskset(&["-a", "-p", "-c", "1", &peer.child.id().to_string()]);
+        }
+        let thread = self.peers[0].training_thread();
+        taskset(&["-p", "-c", "0", thread.rsplit_once('/').unwrap().1]);
+    }
+
+    /// Ends all; bytes of frames sent by all together.
+    pub(crate) fn end(mut self) -> u64 {
+        self.peers.iter_mut().map(Peer::end).sum()
     }
 
     /// Has every peer begin and waits until all are done; seconds, and the largest error.
@@ -85,7 +112,7 @@ impl Swarm {
 }
 
 impl Peer {
-    fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.input.write_all(b"go\n").unwrap();
         self.input.flush().unwrap();
     }
@@ -103,11 +130,35 @@ impl Peer {
 
     /// CPU seconds so far.
     pub(crate) fn cpu(&self) -> f64 {
-        let stat = std::fs::read_to_string(format!("{}/stat", self.process())).unwrap();
-        let behind = stat.rsplit_once(')').unwrap().1;
-        let fields: Vec<&str> = behind.split_whitespace().collect();
-        // User and system time are fields 14 and 15; the name before is field 2.
-        fields[11..13].iter().map(|field| field.parse::<f64>().unwrap()).sum::<f64>() / TICKS
+        cpu(&self.process())
+    }
+
+    /// CPU seconds of the training thread so far.
+    pub(crate) fn training_cpu(&self) -> f64 {
+        cpu(&self.training_thread())
+    }
+
+    /// The folder of the training thread in `/proc`.
+    fn training_thread(&self) -> String {
+        let threads = std::fs::read_dir(format!("{}/task", self.process())).unwrap();
+        let mut threads = threads.map(|entry| entry.unwrap().path().display().to_string());
+        let is_it = |path: &String| {
+            let name = std::fs::read_to_string(format!("{path}/comm"));
+            name.is_ok_and(|name| name.trim() == "training")
+        };
+        threads.find(is_it).unwrap()
+    }
+
+    /// Most memory that was resident so far, bytes.
+    pub(crate) fn memory_most(&self) -> f64 {
+        let status = std::fs::read_to_string(format!("{}/status", self.process())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        1024.0 * line.trim().trim_end_matches(" kB").parse::<f64>().unwrap()
+    }
+
+    /// Where it listens, as soon as it does.
+    fn listens(&self) -> String {
+        address(&self.folder)
     }
 
     /// Ends the peer in order; bytes of frames that it has sent.
@@ -127,6 +178,20 @@ impl Drop for Peer {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// CPU seconds that a folder of `/proc` tells.
+fn cpu(folder: &str) -> f64 {
+    let stat = std::fs::read_to_string(format!("{folder}/stat")).unwrap();
+    let behind = stat.rsplit_once(')').unwrap().1;
+    let fields: Vec<&str> = behind.split_whitespace().collect();
+    // User and system time are fields 14 and 15; the name before is field 2.
+    fields[11..13].iter().map(|field| field.parse::<f64>().unwrap()).sum::<f64>() / TICKS
+}
+
+fn taskset(arguments: &[&str]) {
+    let status = Command::new("taskset").args(arguments).stdout(Stdio::null()).status();
+    assert!(status.unwrap().success(), "taskset {arguments:?}");
 }
 
 fn pipe(mut command: Command) -> Child {

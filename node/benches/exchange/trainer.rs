@@ -13,6 +13,8 @@ use dnode::{
 
 /// What a step of a free trainer takes: short, so that the exchange is what is measured.
 const STEP: Duration = Duration::from_micros(100);
+/// Rounds of a busy trainer's arithmetic, four dependent instructions deep at most.
+const BUSY_ROUNDS: usize = 4_000_000;
 /// Mixes of every fragment that average four peers: two rounds of a hypercube.
 const MIXES: u32 = 2;
 /// By how much an exchange of a free trainer leaves its parameters off, so that there always is a
@@ -28,6 +30,8 @@ pub(crate) enum Kind {
     Ring,
     /// For nothing.
     Free,
+    /// For nothing, and computes in every step; tells its steps between two words.
+    Busy,
 }
 
 impl Kind {
@@ -36,11 +40,12 @@ impl Kind {
             Self::Gossip => "gossip",
             Self::Ring => "ring",
             Self::Free => "free",
+            Self::Busy => "busy",
         }
     }
 
     pub(crate) fn named(name: &str) -> Self {
-        let all = [Self::Gossip, Self::Ring, Self::Free];
+        let all = [Self::Gossip, Self::Ring, Self::Free, Self::Busy];
         all.into_iter().find(|kind| kind.name() == name).unwrap()
     }
 }
@@ -56,6 +61,8 @@ pub(crate) struct Synthetic {
     mixes: BTreeMap<usize, (usize, u32)>,
     /// Averagings begun so far.
     turns: u64,
+    /// Steps since the last word.
+    steps: u64,
     /// The present averaging was reported.
     told: bool,
     /// Words of the parent.
@@ -66,11 +73,11 @@ impl Synthetic {
     pub(crate) fn new(kind: Kind, (rank, peers): (usize, usize), parameters: usize) -> Self {
         let mut layout = ParameterLayout::new();
         layout.push("weights", &[parameters]).unwrap();
-        // Zeros are memory that nobody has touched.
-        let values = vec![0.0; parameters];
+        // Written, so that all of it is resident from the beginning.
+        let values = vec![rank as f32; parameters];
         let mean = (peers - 1) as f32 / 2.0;
         let (mixes, words) = (BTreeMap::new(), words());
-        Self { layout, kind, rank, mean, values, mixes, turns: 0, told: false, words }
+        Self { layout, kind, rank, mean, values, mixes, turns: 0, steps: 0, told: false, words }
     }
 
     /// Tells the parent that an averaging is done and how far off it is.
@@ -113,7 +120,15 @@ impl Trainer for Synthetic {
                 self.begin();
             }
         }
-        std::thread::sleep(STEP);
+        if self.kind == Kind::Busy {
+            compute();
+            self.steps += 1;
+            if self.words.try_recv().is_ok() {
+                println!("{}", std::mem::take(&mut self.steps));
+            }
+        } else {
+            std::thread::sleep(STEP);
+        }
         Ok(StepReport { samples: 1, ..StepReport::default() })
     }
 
@@ -124,8 +139,8 @@ impl Trainer for Synthetic {
     fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
         let entry = self.mixes.entry(range.start).or_insert_with(|| (range.len(), 0));
         entry.1 += 1;
-        let noise = if self.kind == Kind::Free { NOISE * (1.0 - 2.0 * self.mean) } else { 0.0 };
-        let noise = if (self.rank + entry.1 as usize).is_multiple_of(2) { noise } else { -noise };
+        let off = if matches!(self.kind, Kind::Free | Kind::Busy) { NOISE } else { 0.0 };
+        let noise = if (self.rank + entry.1 as usize).is_multiple_of(2) { off } else { -off };
         for (value, delta) in self.values[range].iter_mut().zip(delta) {
             *value += weight * delta + noise;
         }
@@ -163,6 +178,17 @@ impl GradientStep for Synthetic {
     fn update(&mut self, _: StepId) -> Result<StepReport, TrainError> {
         Ok(StepReport { samples: 1, ..StepReport::default() })
     }
+}
+
+/// Arithmetic of about 10 ms in registers.
+fn compute() {
+    let mut lanes = [1.0_f32; 64];
+    for _ in 0..BUSY_ROUNDS {
+        for lane in &mut lanes {
+            *lane = *lane * 0.999_9 + 0.000_1;
+        }
+    }
+    std::hint::black_box(lanes);
 }
 
 /// A word for each line of standard input; the process ends with it.

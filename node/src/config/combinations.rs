@@ -1,9 +1,10 @@
 //! Averaging rules, codecs and bounds that do not go together: why, and the nearest sound choice.
 
+use dnode_gossip::{Policy, Schedule, Weighting};
 use dnode_protocol::frame::Codec;
 
 use super::relations::Broken;
-use super::sections::{Balance, Gossip, PartnerSchedule, Rule, Staleness, Weight};
+use super::sections::{Balance, Gossip, Rule};
 
 /// The first combination of `[gossip]` that is not sound. `changed` tells whether a key has another
 /// value than its default.
@@ -97,7 +98,7 @@ fn weight(gossip: &Gossip) -> Option<Broken> {
         Rule::PushSum | Rule::DeltaSet | Rule::Epidemic | Rule::AllReduce => true,
         Rule::GossipOuter | Rule::Pairwise | Rule::None => false,
     };
-    if gossip.weight == Weight::Samples && fixed {
+    if gossip.weight == Weighting::Samples && fixed {
         let remedy = "weights are fixed by this rule: leave it out (progress grows with the samples \
                       behind it), or use gossip-outer";
         return with_rule("gossip.weight", remedy);
@@ -107,8 +108,8 @@ fn weight(gossip: &Gossip) -> Option<Broken> {
 
 fn partners(gossip: &Gossip) -> Option<Broken> {
     let few = match gossip.schedule {
-        PartnerSchedule::Ring | PartnerSchedule::Exponential => true,
-        PartnerSchedule::Random | PartnerSchedule::Nearest => false,
+        Schedule::Ring | Schedule::Exponential => true,
+        Schedule::Random | Schedule::Nearest => false,
     };
     if few && gossip.rule == Rule::DeltaSet {
         return with_rule("gossip.schedule", "contributions go to all: use random or nearest");
@@ -122,7 +123,7 @@ fn partners(gossip: &Gossip) -> Option<Broken> {
 }
 
 fn balance(gossip: &Gossip) -> Option<Broken> {
-    if gossip.balance == Balance::Batch && gossip.weight != Weight::Samples {
+    if gossip.balance == Balance::Batch && gossip.weight != Weighting::Samples {
         return Some(unweighed_batches(gossip.rule));
     }
     if gossip.global_batch == 0 {
@@ -164,7 +165,7 @@ fn unweighed_batches(rule: Rule) -> Broken {
 }
 
 fn waiting(gossip: &Gossip) -> Option<Broken> {
-    (gossip.staleness == Staleness::Block && gossip.gate_timeout.is_some()).then(|| {
+    (gossip.staleness == Policy::Block && gossip.gate_timeout.is_some()).then(|| {
         let remedy = "block waits for as long as the laggard lives: leave the time out, or use \
                       down-weight";
         Broken("gossip.gate_timeout", "gossip.staleness", remedy.to_owned())

@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use dnode_gossip::{Policy, Weighting};
 use dnode_protocol::frame::Codec;
 use dnode_trainer::{DataConfig, ModelConfig, OptimizerKind, Schedule};
 use serde::{Deserialize, Serialize};
@@ -90,32 +91,6 @@ pub enum Rule {
     None,
 }
 
-/// How partners are chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PartnerSchedule {
-    /// At random.
-    Random,
-    /// `1, 2, 4, …` places further round the ring of names.
-    Exponential,
-    /// The next in the ring of names.
-    Ring,
-    /// The quickest to reach.
-    Nearest,
-}
-
-/// What is done about a peer that lags.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Staleness {
-    /// It weighs less; at a bound it is waited for for the gate time.
-    DownWeight,
-    /// It is waited for as long as it lives.
-    Block,
-    /// It is left out at once.
-    Drop,
-}
-
 /// What a slow peer does less of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -126,16 +101,6 @@ pub enum Balance {
     Batch,
     /// Nothing.
     Off,
-}
-
-/// What the two ends of an exchange weigh against each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Weight {
-    /// The same.
-    Equal,
-    /// As many samples as go into their commits.
-    Samples,
 }
 
 /// `[gossip]`: how replicas are averaged, and how stale they may be.
@@ -153,7 +118,7 @@ pub struct Gossip {
     /// Momentum of the outer step, β.
     pub outer_momentum: f64,
     /// How partners are chosen.
-    pub schedule: PartnerSchedule,
+    pub schedule: dnode_gossip::Schedule,
     /// Peers that each fragment is pushed to in a round (epidemic).
     pub fanout: usize,
     /// How numbers may be written on the way; at least one, finest first.
@@ -162,7 +127,7 @@ pub struct Gossip {
     /// Whether what a codec loses of a contribution is added to the next one.
     pub error_feedback: bool,
     /// What two ends weigh.
-    pub weight: Weight,
+    pub weight: Weighting,
     /// Longest difference that is mixed, over its running mean norm; 0 never clips.
     pub clip: f64,
     /// What a slow peer does less of.
@@ -178,7 +143,7 @@ pub struct Gossip {
     /// How old the newest contribution of a peer may be, commits; 0 is `4·⌈log₂ n⌉ + 4`.
     pub information_age: u64,
     /// What is done about a peer that lags.
-    pub staleness: Staleness,
+    pub staleness: Policy,
     /// Longest wait at a staleness bound; `None` follows the measured step time.
     #[serde(with = "duration_or_auto")]
     pub gate_timeout: Option<Duration>,

@@ -185,18 +185,20 @@ fn broken(why: &str) -> TrainError {
     TrainError::Other(format!("ring all-reduce: {why}; synchronous training needs every peer"))
 }
 
+/// The one frame of a short chunk.
+#[cfg(test)]
+impl From<RingChunk> for RingFrame {
+    fn from(RingChunk { sequence, numbers }: RingChunk) -> Self {
+        let payload = numbers.bytes.to_vec();
+        Self { sequence, offset: 0, elements: numbers.elements, payload }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::sync_channel;
 
     use super::*;
-
-    /// The one frame of a short chunk.
-    fn frame(chunk: RingChunk) -> RingFrame {
-        let RingChunk { sequence, numbers } = chunk;
-        let payload = numbers.bytes.to_vec();
-        RingFrame { sequence, offset: 0, elements: numbers.elements, payload }
-    }
 
     #[test]
     fn every_peer_of_a_ring_gets_the_mean_whatever_the_length() {
@@ -214,7 +216,7 @@ mod tests {
                                 (0..len).map(|i| (i * peers + rank) as f32).collect();
                             let mut ring = Ring::new(RingPlace { rank, peers });
                             for _ in 0..2 {
-                                let send = |chunk| next.send(frame(chunk)).is_ok();
+                                let send = |chunk: RingChunk| next.send(chunk.into()).is_ok();
                                 ring.all_reduce_mean(&mut values, send, (&receive, RING_TIMEOUT))
                                     .unwrap();
                             }

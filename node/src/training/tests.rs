@@ -348,8 +348,8 @@ fn ring_of(plan: &Plan, outer: Option<OuterStep>, slopes: &[f32]) -> Vec<(Clock,
                     if matches!(report, Report::StepsDone) {
                         return;
                     }
-                    if let Report::RingSend(piece) = report {
-                        next.send(piece).unwrap();
+                    if let Report::RingSend(chunk) = report {
+                        next.send(chunk.into()).unwrap();
                     }
                 }
             });

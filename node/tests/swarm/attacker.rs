@@ -95,7 +95,7 @@ impl Attacker {
 }
 
 /// The run that a data directory is bound to, and the fragments of its model.
-fn run_of(data: &Path) -> (RunSpec, Fragments) {
+pub(crate) fn run_of(data: &Path) -> (RunSpec, Fragments) {
     let text = std::fs::read_to_string(data.join("run.json")).unwrap();
     let binding: serde_json::Value = serde_json::from_str(&text).unwrap();
     let pairs: Vec<(String, String)> = serde_json::from_value(binding["fields"].clone()).unwrap();
@@ -349,6 +349,7 @@ impl Acting {
     }
 }
 
-fn terms(clock: Clock) -> Terms {
+/// Terms of a peer at this clock that knows nobody.
+pub(crate) fn terms(clock: Clock) -> Terms {
     Terms { clock, mass: 1, codec: Codec::F32, information: Information::default() }
 }

@@ -6,6 +6,7 @@
     reason = "waits on conditions of real processes with a deadline"
 )]
 
+mod aborted;
 mod attacker;
 mod disk;
 mod hostile;
