@@ -6,6 +6,8 @@ use crate::swarm::Swarm;
 use crate::trainer::Kind;
 
 const PARAMETERS: usize = 1_000_000_000;
+/// Between two looks at the memory.
+const LOOK: Duration = Duration::from_millis(100);
 /// How long the exchange runs.
 const SPAN: Duration = Duration::from_secs(20);
 
@@ -20,6 +22,11 @@ pub(crate) fn run() {
         "gossip.codecs=f32",
     ];
     let swarm = Swarm::start(Kind::Free, 2, PARAMETERS, &sets);
+    // Peers begin when the parameters of both are there.
+    while swarm.peers.iter().any(|peer| peer.memory_most() < parameters) {
+        std::thread::sleep(LOOK);
+    }
+    let before = swarm.cpu();
     std::thread::sleep(SPAN);
     for peer in &swarm.peers {
         let most = peer.memory_most();
@@ -30,5 +37,5 @@ pub(crate) fn run() {
             (most - parameters) / 1e9
         );
     }
-    println!("CPU seconds of both so far: {:.1}", swarm.cpu());
+    println!("CPU seconds of both meanwhile: {:.1}", swarm.cpu() - before);
 }

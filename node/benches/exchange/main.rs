@@ -1,7 +1,7 @@
 //! The data plane end to end: peers in processes of their own, the real network on loopback, the
 //! real replica, and a trainer that computes nothing.
 //!
-//! `cargo bench -p dnode --bench exchange -- [averaging] [cost] [training] [large]`; without
+//! `cargo bench -p dnode --bench exchange -- [averaging] [cost] [parts] [training] [large]`; without
 //! a name all parts run. The last needs 9 GB of memory, the one before `taskset`.
 //! With `DNODE_BENCH_PYTHON` naming a Python that has torch (and hivemind), gloo's all-reduce and
 //! hivemind's averager are measured in the same run. `docs/measurements.md` has the tables.
@@ -13,6 +13,7 @@
 mod averaging;
 mod cost;
 mod large;
+mod parts;
 mod peer;
 mod reference;
 mod swarm;
@@ -20,9 +21,10 @@ mod trainer;
 mod training;
 
 /// The parts of this benchmark, by name.
-const PARTS: [(&str, fn()); 4] = [
+const PARTS: [(&str, fn()); 5] = [
     ("averaging", averaging::run),
     ("cost", cost::run),
+    ("parts", parts::run),
     ("training", training::run),
     ("large", large::run),
 ];

@@ -23,7 +23,7 @@ pub(crate) fn run(arguments: &[String]) {
     options.console = Console::new(Box::new(std::io::sink()), false);
     let kind = Kind::named(kind);
     let place = (rank.parse().unwrap(), peers.parse().unwrap());
-    let trainer = Synthetic::new(kind, place, parameters.parse().unwrap());
+    let trainer = Synthetic::new(kind, place, parameters.parse().unwrap()).listening();
     if let Err(error) = dnode::join_blocking(options, Box::new(trainer)) {
         eprintln!("peer {rank}: {error}");
         std::process::exit(1);

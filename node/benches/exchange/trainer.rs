@@ -14,7 +14,7 @@ use dnode::{
 /// What a step of a free trainer takes: short, so that the exchange is what is measured.
 const STEP: Duration = Duration::from_micros(100);
 /// Rounds of a busy trainer's arithmetic, four dependent instructions deep at most.
-const BUSY_ROUNDS: usize = 4_000_000;
+const BUSY_ROUNDS: usize = 1_600_000;
 /// Mixes of every fragment that average four peers: two rounds of a hypercube.
 const MIXES: u32 = 2;
 /// By how much an exchange of a free trainer leaves its parameters off, so that there always is a
@@ -74,10 +74,16 @@ impl Synthetic {
         let mut layout = ParameterLayout::new();
         layout.push("weights", &[parameters]).unwrap();
         // Written, so that all of it is resident from the beginning.
-        let values = vec![rank as f32; parameters];
+        let mut values = vec![0.0; parameters];
+        values.fill(rank as f32);
         let mean = (peers - 1) as f32 / 2.0;
-        let (mixes, words) = (BTreeMap::new(), words());
+        let (mixes, (_, words)) = (BTreeMap::new(), sync_channel(0));
         Self { layout, kind, rank, mean, values, mixes, turns: 0, steps: 0, told: false, words }
+    }
+
+    /// Listens to the parent, and ends the process with it.
+    pub(crate) fn listening(self) -> Self {
+        Self { words: words(), ..self }
     }
 
     /// Tells the parent that an averaging is done and how far off it is.

@@ -11,7 +11,7 @@ const PARAMETERS: usize = 10_000_000;
 const SPAN: Duration = Duration::from_secs(8);
 
 pub(crate) fn run() {
-    println!("training: steps of 10 ms alone, then beside an exchange without a pause");
+    println!("training: steps of about 10 ms alone, then beside an exchange without a pause");
     for codec in ["f32", "int4"] {
         let codecs = format!("gossip.codecs={codec}");
         let sets = [

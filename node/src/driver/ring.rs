@@ -83,7 +83,7 @@ impl RingDriver {
             && expected
             && header.codec == Codec::F32
             && header.exchange.initiator == from;
-        ours.then(|| RingFrame {
+        ours.then_some(RingFrame {
             sequence: header.exchange.sequence,
             offset: header.offset as usize,
             elements: header.elements as usize,

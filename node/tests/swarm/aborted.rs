@@ -1,5 +1,7 @@
 //! Exchanges that end half way, a thousand of them: memory stays what it was.
 
+#![expect(clippy::wildcard_enum_match_arm, reason = "most of what is heard is of no interest")]
+
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -11,7 +13,7 @@ use crate::attacker::{run_of, terms};
 use crate::process::{Peer, wait};
 
 /// Exchanges that end half way before memory is measured, and between the two measurements.
-const WARM: usize = 200;
+const WARM: usize = 500;
 const ABORTED: usize = 1000;
 /// Exchanges of one life: what a peer answers at a time.
 const AT_ONCE: u64 = 16;
@@ -96,7 +98,6 @@ impl Life {
         self.waiting.is_empty() && self.handle.bytes().sent * 2 >= self.offered
     }
 
-    #[expect(clippy::wildcard_enum_match_arm, reason = "the rest is of no interest")]
     fn heard(&mut self, message: Message) {
         match message {
             Message::Accept { exchange, terms } if self.waiting.remove(&exchange) => {
