@@ -21,17 +21,23 @@ const GOSSIP: [&str; 7] = [
     "gossip.balance=off",
     "gossip.clip=0",
 ];
+/// What carries tensors between processes of one machine.
+pub(crate) const PATHS: [(&str, &str); 2] =
+    [("memory", "network.direct=auto"), ("QUIC", "network.direct=off")];
 const RING: [&str; 2] = ["gossip.rule=all-reduce", "gossip.world=4"];
 
 pub(crate) fn run() {
     println!("averaging: {PEERS} processes, f32, seconds (median, tenth, ninth tenth)");
     for (parameters, turns) in SIZES {
         let ways: [(Kind, &[&str]); 2] = [(Kind::Ring, &RING), (Kind::Gossip, &GOSSIP)];
-        for (kind, sets) in ways {
-            let (times, error) = average(kind, parameters, turns, sets);
+        for ((kind, sets), (path, direct)) in
+            ways.into_iter().flat_map(|way| PATHS.map(|path| (way, path)))
+        {
+            let sets = [sets, &[direct]].concat();
+            let (times, error) = average(kind, parameters, turns, &sets);
             let (median, low, high) = spread(&times);
             println!(
-                "{parameters:>10}  dnode {:<7} {median:.4} {low:.4} {high:.4}  largest error {error:.3}",
+                "{parameters:>10}  dnode {} {path:<6} {median:.4} {low:.4} {high:.4}  largest error {error:.3}",
                 kind.name()
             );
         }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::averaging::PATHS;
 use crate::swarm::Swarm;
 use crate::trainer::Kind;
 
@@ -11,7 +12,8 @@ const SPAN: Duration = Duration::from_secs(6);
 
 pub(crate) fn run() {
     println!("cost: 2 processes, {PARAMETERS} parameters, rounds back to back");
-    for codec in ["f32", "int4"] {
+    let codecs = ["f32", "int4"].into_iter();
+    for (codec, (path, direct)) in codecs.flat_map(|codec| PATHS.map(|path| (codec, path))) {
         let codecs = format!("gossip.codecs={codec}");
         let sets = [
             "gossip.rule=pairwise",
@@ -19,6 +21,7 @@ pub(crate) fn run() {
             "gossip.local_steps=1000000",
             "gossip.balance=off",
             &codecs,
+            direct,
         ];
         let swarm = Swarm::start(Kind::Free, 2, PARAMETERS, &sets);
         let (began, before) = (Instant::now(), swarm.cpu());
@@ -27,7 +30,7 @@ pub(crate) fn run() {
         let bytes = swarm.end();
         let gb = bytes as f64 / 1e9;
         println!(
-            "{codec:>6}  {gb:.2} GB moved, {:.3} GB/s, {:.2} CPU seconds per GB of both ends",
+            "{codec:>6} {path:<6} {gb:.2} GB moved, {:.3} GB/s, {:.2} CPU seconds per GB of both ends",
             gb / seconds,
             cpu / gb
         );
