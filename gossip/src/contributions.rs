@@ -6,7 +6,6 @@
 //! change nothing: what is lacking is asked for again, what is contained is never added twice.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use dnode_protocol::limits::VERSIONS_MAX;
@@ -14,6 +13,7 @@ use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, Origin, PeerId, Tim
 use rand::RngExt;
 
 use crate::gossip::Gossip;
+use crate::has::Has;
 use crate::membership::Standing;
 use crate::{ContributionId, Event, Failure, Mixing, Offence, Output, RefusedMix, Work};
 
@@ -94,31 +94,6 @@ impl Sharing {
     }
 }
 
-/// What a neighbour has said that its fragments contain; of many fragments one vector.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Has {
-    fragments: Vec<Arc<Versions>>,
-    /// Of which authors it no longer keeps which number, the last one asked for; bounded by what was
-    /// asked of it.
-    pub(crate) gone: BTreeMap<(FragmentId, Origin), u64>,
-}
-
-impl Has {
-    pub(crate) fn number(&self, fragment: FragmentId, origin: &Origin) -> u64 {
-        let Some(versions) = self.fragments.get(fragment.0 as usize) else {
-            return 0;
-        };
-        let at = versions.entries.binary_search_by_key(origin, |(known, _)| *known);
-        at.map_or(0, |index| versions.entries[index].1)
-    }
-
-    /// What it has said of `fragment`; `None` before it has said anything.
-    pub(crate) fn of(&self, fragment: FragmentId) -> Option<&Versions> {
-        let versions = self.fragments.get(fragment.0 as usize)?;
-        (!versions.entries.is_empty()).then_some(versions)
-    }
-}
-
 impl Gossip {
     /// The own name as an author: the start of the process, and how often it began anew since, in
     /// bits of their own, so that no later start takes the name again.
@@ -189,16 +164,8 @@ impl Gossip {
         }
         let fragments = self.fragments as usize;
         if let Some(member) = self.members.get_mut(&from) {
-            member.has.fragments.resize(fragments, Arc::default());
-            let shared = Arc::new(versions);
-            for known in &mut member.has.fragments[first.0 as usize..end as usize] {
-                known.clone_from(&shared);
-            }
-            let sharing = &self.sharing;
-            let lacks = |(fragment, origin): &(FragmentId, Origin), number: &mut u64| {
-                sharing.contained(*fragment, origin) < *number
-            };
-            member.has.gone.retain(lacks);
+            member.has.hear(fragments, first.0 as usize..end as usize, versions);
+            member.has.forget_gone(&self.sharing);
         }
         self.drop_contributions();
         self.fetch_missing(now);
@@ -214,6 +181,9 @@ impl Gossip {
         for fragment in (0..self.fragments).map(FragmentId) {
             if self.leases.contains_key(&fragment) {
                 continue;
+            }
+            if self.replace_when_needed(fragment, now) {
+                return;
             }
             for (contribution, donors) in self.missing(fragment, now) {
                 if self.sharing.open.len() >= FETCHES_MAX {
@@ -235,11 +205,10 @@ impl Gossip {
             if member.standing == Standing::Suspected || now < member.back_off_until {
                 continue;
             }
-            let has = member.has.fragments.get(fragment.0 as usize);
-            for (origin, number) in has.iter().flat_map(|versions| &versions.entries) {
+            let has = member.has.of(fragment);
+            for (origin, number) in has.into_iter().flat_map(|versions| &versions.entries) {
                 let contained = self.sharing.contained(fragment, origin);
-                let gone = member.has.gone.get(&(fragment, *origin)) == Some(&(contained + 1));
-                if *number > contained && !gone {
+                if *number > contained && !member.has.is_gone(fragment, origin, contained + 1) {
                     missing.entry(*origin).or_default().push(*peer);
                 }
             }
@@ -390,8 +359,8 @@ impl Gossip {
         if gone && let Some(member) = self.members.get_mut(&from) {
             let ContributionId { fragment, origin, number } = contribution;
             member.has.gone.insert((fragment, origin), number);
-            self.replace_when_needed(contribution.fragment, &contribution.origin, now);
         }
+        self.fetch_missing(now);
         true
     }
 

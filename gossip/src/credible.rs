@@ -49,19 +49,20 @@ impl Gossip {
     /// Who has finished is one only when nobody trains any more: whoever took over its clock would
     /// be at the end of the run, and would train no further.
     pub(crate) fn donors(&self) -> impl Iterator<Item = (PeerId, Clock)> + '_ {
-        let doubted = self.doubted();
-        let sound = move |(peer, member): &(&PeerId, &Member)| {
-            member.standing != Standing::Suspected
-                && member.phase != Phase::Joining
-                && Some(**peer) != doubted
-        };
+        let sound = || self.sound().filter(|(_, member)| member.phase != Phase::Joining);
         let trains = |member: &Member| member.phase == Phase::Training && member.clock.is_some();
-        let somebody_trains = self.members.iter().filter(sound).any(|(_, member)| trains(member));
-        self.members
-            .iter()
-            .filter(sound)
+        let somebody_trains = sound().any(|(_, member)| trains(member));
+        sound()
             .filter(move |(_, member)| !somebody_trains || trains(member))
             .filter_map(|(peer, member)| Some((*peer, member.clock?)))
+    }
+
+    /// Neighbours heard of lately, the doubted one excluded.
+    pub(crate) fn sound(&self) -> impl Iterator<Item = (&PeerId, &Member)> {
+        let doubted = self.doubted();
+        self.members.iter().filter(move |(peer, member)| {
+            member.standing != Standing::Suspected && Some(**peer) != doubted
+        })
     }
 
     /// The neighbour whose clock is not believed.

@@ -3,7 +3,7 @@
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{Clock, FragmentId, Information, PeerId, Time};
 
-use crate::gossip::RoundFragment;
+use crate::round::RoundFragment;
 use crate::sequences::Sequences;
 
 /// An exchange that this peer proposed.

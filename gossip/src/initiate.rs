@@ -7,7 +7,8 @@ use dnode_protocol::{Clock, ExchangeId, Message, Origin, PeerId, Terms, Time};
 use rand::RngExt;
 
 use crate::exchange::{Aborting, Agreed, Own, OwnState};
-use crate::gossip::{Gossip, RoundFragment};
+use crate::gossip::Gossip;
+use crate::round::RoundFragment;
 use crate::sequences::REMEMBERED;
 use crate::staleness::lag_max;
 use crate::{Event, Failure, Mixing, Offence, Output, Reading, RefusedMix, Role, Work};
@@ -343,10 +344,11 @@ impl Gossip {
         self.release(own.fragment, exchange);
         self.output(Output::Forget { exchange });
         self.event(Event::Failed { exchange, peer: own.partner, failure });
-        let waits = self.round.iter().any(|entry| entry.fragment == own.fragment);
-        let mut entry = own.entry;
+        // The next round may be due already; it does not ask the same partner at once again.
+        let next = self.round.iter().position(|entry| entry.fragment == own.fragment);
+        let mut entry = next.map_or(own.entry, |index| self.round.remove(index));
         entry.proposals += 1;
-        if entry.proposals < self.config.redraws_max + entry.left && !waits && !self.leaving {
+        if entry.proposals < self.config.redraws_max + entry.left && !self.leaving {
             if failure == Failure::Busy && self.has_no_substitute(&own.partner, &entry, now) {
                 entry.wait_until = Some(now + self.busy_wait(&own.partner));
             } else {

@@ -9,8 +9,9 @@
 //!  clock    ──▶ Deadline ──────────────────┘                 └─▶ Event ────────────────────▶ metrics
 //! ```
 //!
-//! The parts: `membership` (who is here), `schedule` and `pairing` (which partner), `initiate` and
-//! `answer` (the two ends of an exchange), `contributions` and `precedence` (rule `delta-set`),
+//! The parts: `membership` (who is here), `round`, `schedule` and `pairing` (which fragment, which
+//! partner), `initiate` and `answer` (the two ends of an exchange), `contributions`, `has` and
+//! `precedence` (rule `delta-set`),
 //! `link_codec` (which code), `pace` and `stride` (how much local work), `staleness` (the three
 //! bounds), `credible` (which clocks are believed), `catch_up` (joiners and laggards), `deadlines` and
 //! `timers` (everything that expires).
@@ -23,6 +24,7 @@ mod credible;
 mod deadlines;
 mod exchange;
 mod gossip;
+mod has;
 mod information;
 mod initiate;
 mod input;
@@ -32,6 +34,7 @@ mod output;
 mod pace;
 mod pairing;
 mod precedence;
+mod round;
 mod schedule;
 mod sequences;
 mod staleness;

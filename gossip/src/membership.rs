@@ -7,9 +7,9 @@ use dnode_protocol::frame::Codec;
 use dnode_protocol::limits::INFORMATION_MAX;
 use dnode_protocol::{Clock, FragmentId, Heartbeat, Message, PeerId, Phase, Time};
 
-use crate::contributions::Has;
 use crate::deadlines::Estimate;
 use crate::gossip::Gossip;
+use crate::has::Has;
 use crate::{Event, Offence, Output};
 
 /// Most neighbours; every information vector has room for them and the peer itself.

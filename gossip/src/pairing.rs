@@ -3,8 +3,9 @@
 use dnode_protocol::{FragmentId, PeerId, Phase, Time};
 use rand::RngExt;
 
-use crate::gossip::{Gossip, RoundFragment};
+use crate::gossip::Gossip;
 use crate::membership::{Member, Standing};
+use crate::round::RoundFragment;
 use crate::staleness::lag_max;
 use crate::{Mixing, Schedule};
 

@@ -4,7 +4,7 @@ use dnode_protocol::{Clock, FragmentId, Origin, PeerId, Phase, Time, Versions};
 
 use crate::contributions::KEPT_MAX;
 use crate::gossip::Gossip;
-use crate::membership::Standing;
+use crate::membership::{Member, Standing};
 use crate::{ContributionId, Mixing, Output};
 
 /// Contributions by which two replicas may differ before the one that contains more comes first.
@@ -22,33 +22,51 @@ fn comes_after(theirs: &Versions, ours: &Versions) -> bool {
 
 impl Gossip {
     /// Takes over `fragment`, and all that contain the same, from neighbours when none of those that
-    /// have the next contribution of `origin` keeps it.
-    pub(crate) fn replace_when_needed(&mut self, fragment: FragmentId, origin: &Origin, now: Time) {
-        let asked = self.sharing.is_asked_for(fragment, origin);
-        let offered = || self.missing(fragment, now).iter().any(|(id, _)| id.origin == *origin);
-        if !asked && !offered() && !self.donors_of(fragment, now).is_empty() {
-            let versions = |of: u32| self.sharing.versions.get(of as usize);
-            let alike = |of: &u32| versions(*of) == versions(fragment.0);
-            let waiting = (0..self.fragments).filter(alike).map(FragmentId).collect();
-            self.begin_replacing(waiting, false, now);
+    /// have the next contribution of some author keeps it. Whether it does.
+    ///
+    /// Looked at whenever something may have changed: a donor may take precedence, come back or be
+    /// free only after the last that had the contribution has said that it no longer keeps it.
+    pub(crate) fn replace_when_needed(&mut self, fragment: FragmentId, now: Time) -> bool {
+        if !self.is_lost_to(fragment) || self.donors_of(fragment, now).is_empty() {
+            return false;
         }
+        let versions = |of: u32| self.sharing.versions.get(of as usize);
+        let alike = |of: &u32| versions(*of) == versions(fragment.0);
+        let waiting = (0..self.fragments).filter(alike).map(FragmentId).collect();
+        self.begin_replacing(waiting, false, now);
+        self.catch_up.is_some()
+    }
+
+    /// Whether `fragment` lacks a contribution that no neighbour keeps, though some have it.
+    fn is_lost_to(&self, fragment: FragmentId) -> bool {
+        let active = |(_, member): &(&PeerId, &Member)| member.standing != Standing::Suspected;
+        let members = || self.members.iter().filter(active).map(|(_, member)| &member.has);
+        let gone = members().flat_map(|has| &has.gone);
+        let mut lost = gone.filter(|((of, origin), number)| {
+            *of == fragment && **number == self.sharing.contained(fragment, origin) + 1
+        });
+        lost.any(|((_, origin), number)| {
+            let id = ContributionId { origin: *origin, number: *number, fragment };
+            let mut kept = members().filter(|has| {
+                has.number(fragment, origin) >= *number && !has.is_gone(fragment, origin, *number)
+            });
+            kept.next().is_none()
+                && !self.sharing.kept.contains_key(&id)
+                && !self.sharing.is_asked_for(fragment, origin)
+        })
     }
 
     /// Neighbours whose replica of `fragment` takes precedence over the own one, as far as they have
     /// said what they contain; of these the ones near the newest clock, if there are any.
     pub(crate) fn donors_of(&self, fragment: FragmentId, now: Time) -> Vec<PeerId> {
-        let doubted = self.doubted();
         let donors: Vec<(PeerId, Clock)> = self
-            .members
-            .iter()
-            .filter(|(peer, member)| {
+            .sound()
+            .filter(|(_, member)| {
                 let more = match member.has.of(fragment) {
                     Some(theirs) => self.takes_precedence(fragment, theirs),
                     None => member.clock > Some(Clock(0)) && member.phase != Phase::Joining,
                 };
-                more && Some(**peer) != doubted
-                    && member.standing != Standing::Suspected
-                    && now >= member.back_off_until
+                more && now >= member.back_off_until
             })
             .filter_map(|(peer, member)| Some((*peer, member.clock?)))
             .collect();

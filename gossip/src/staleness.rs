@@ -4,8 +4,9 @@ use dnode_protocol::frame::Codec;
 use dnode_protocol::{Clock, FragmentId, Information, PeerId, Terms, Time};
 
 use crate::exchange::Agreed;
-use crate::gossip::{Gossip, RoundFragment};
-use crate::membership::Standing;
+use crate::gossip::Gossip;
+use crate::membership::{Member, Standing};
+use crate::round::RoundFragment;
 use crate::{Config, Event, Mixing, Output, Policy};
 
 /// Weight factor `λ` of an exchange between clocks `lag` commits apart: 1 up to one commit, then
@@ -177,12 +178,13 @@ impl Gossip {
         }
     }
 
-    /// A trainer that is held begins no rounds. Under the policy that waits it still proposes the
-    /// fragments that lack news, which asks for them where numbers go one way, and pushes those that
-    /// others have asked for: else peers that wait for each other's news would wait for ever.
+    /// A trainer that is held begins no rounds. Under the policies that wait it still proposes the
+    /// fragments that lack news to those whose news they are, which asks for them where numbers go one
+    /// way, and pushes fragments to all that have asked for them: else peers that wait for each
+    /// other's news would wait for ever.
     pub(crate) fn seek_news(&mut self, now: Time) {
         let idle = !self.in_round && self.round.is_empty() && self.own.is_empty();
-        let waits = self.config.policy == Policy::Block && self.config.mixing != Mixing::Set;
+        let waits = self.config.policy != Policy::Drop && self.config.mixing != Mixing::Set;
         if self.held_since.is_none() || !idle || !waits {
             return;
         }
@@ -190,15 +192,18 @@ impl Gossip {
             return self.begin_catch_up(now);
         }
         let (bound, pushes) = (self.information_bound(), self.config.mixing != Mixing::Exchange);
-        let lacks = |fragment: &FragmentId| {
-            let old = |peer| self.information_age(*fragment, peer).is_some_and(|age| age > bound);
-            self.members.iter().any(|(peer, member)| {
-                member.counts() && old(peer) || pushes && member.waits_for.contains(fragment)
-            })
+        let entry = |fragment: FragmentId| {
+            let concerned = |(peer, member): &(&PeerId, &Member)| {
+                let age = self.information_age(fragment, peer);
+                let asks = pushes && member.waits_for.contains(&fragment);
+                member.counts() && (asks || age.is_some_and(|age| age > bound))
+            };
+            let partners = self.members.iter().filter(concerned).count();
+            (partners > 0).then(|| RoundFragment::new(fragment, partners))
         };
-        let fragments: Vec<FragmentId> =
-            (0..self.fragments).map(FragmentId).filter(lacks).collect();
-        self.round.extend(fragments.into_iter().map(|fragment| RoundFragment::new(fragment, 1)));
+        let entries: Vec<RoundFragment> =
+            (0..self.fragments).map(FragmentId).filter_map(entry).collect();
+        self.round.extend(entries);
         self.begin_exchanges(now);
     }
 

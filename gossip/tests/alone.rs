@@ -178,12 +178,16 @@ fn a_push_goes_to_the_neighbour_that_has_asked_for_news() {
 
 #[test]
 fn peers_that_wait_for_each_others_news_get_them_without_a_round() {
-    for (rule, mixing) in [
+    let mixings = [
         (ToyRule::Exchange, Mixing::Exchange),
         (ToyRule::Epidemic, Mixing::Push { fanout: 1 }),
         (ToyRule::PushSum, Mixing::Push { fanout: 1 }),
-    ] {
-        let mut config = Config { mixing, policy: Policy::Block, ..Config::default() };
+    ];
+    for ((rule, mixing), policy) in
+        mixings.into_iter().flat_map(|m| [Policy::Block, Policy::DownWeight].map(|p| (m, p)))
+    {
+        let gate_timeout = Some(3600 * SECOND);
+        let mut config = Config { mixing, policy, gate_timeout, ..Config::default() };
         config.bounds.information_age = Some(1);
         let mut pair = Pair::with(rule, &config, 2);
         pair.run_until(SECOND, |_| false);
@@ -198,8 +202,29 @@ fn peers_that_wait_for_each_others_news_get_them_without_a_round() {
             pair.run_until(SECOND, |_| false);
         }
         let clocks = [0, 1].map(|index: usize| pair.hosts[index].clock);
-        assert_eq!(clocks, [target; 2], "{rule:?}");
+        assert_eq!(clocks, [target; 2], "{rule:?} {policy:?}");
     }
+}
+
+#[test]
+fn what_nobody_keeps_is_taken_over_as_soon_as_a_replica_that_has_it_takes_precedence() {
+    let mut host = host(ToyRule::Set, set(), 1);
+    for _ in 0..20 {
+        assert!(host.commit(0.0, Time::ZERO));
+    }
+    host.handle(received(1, heartbeat(1)), Time::ZERO);
+    let have = |number| {
+        let origin = Origin { peer: peer(0), incarnation: 0 };
+        let versions = Versions { entries: vec![(origin, number)] };
+        received(1, Message::Have { first: FRAGMENT, count: 1, versions })
+    };
+    // It cannot be added again to theirs what is lacking there, and theirs contains less.
+    host.handle(have(3), Time::ZERO);
+    let exchange = ExchangeId { initiator: peer(0), incarnation: 1, sequence: 0 };
+    host.handle(received(1, Message::Stale { exchange, clock: Clock(1) }), Time::ZERO);
+    assert!(host.training);
+    host.handle(have(600), Time::ZERO);
+    assert!(!host.training, "{:?}", host.take_effects());
 }
 
 #[test]
@@ -278,6 +303,23 @@ fn a_busy_neighbour_whose_news_are_needed_is_asked_again_at_drawn_times() {
     let waits: Vec<Duration> = asked.windows(2).map(|two| two[1].1.since(two[0].1)).collect();
     let drawn = |wait: &Duration| !wait.is_zero() && *wait <= config.heartbeat;
     assert!(waits.iter().all(drawn) && waits[0] != waits[1], "{waits:?}");
+}
+
+#[test]
+fn a_round_that_is_due_meanwhile_does_not_end_the_wait_for_a_busy_neighbour() {
+    let mut host = host(ToyRule::Exchange, Config::default(), 1);
+    host.handle(received(1, heartbeat(1)), Time::ZERO);
+    host.take_effects();
+    host.handle(Input::RoundDue, Time::ZERO);
+    assert_eq!(proposed_to(&mut host), [peer(1)]);
+    let exchange = ExchangeId { initiator: peer(0), incarnation: 1, sequence: 0 };
+    host.handle(received(1, Message::Busy { exchange }), Time::ZERO);
+    host.handle(Input::RoundDue, Time::ZERO);
+    assert_eq!(proposed_to(&mut host), []);
+    let (time, why) = host.core.poll_deadline();
+    assert_eq!(why, "busy partner");
+    host.handle(Input::Deadline, time);
+    assert_eq!(proposed_to(&mut host), [peer(1)]);
 }
 
 #[test]

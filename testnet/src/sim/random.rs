@@ -7,14 +7,15 @@ use rand_chacha::ChaCha8Rng;
 
 use super::fault::{Fault, FaultRates, Scripted};
 use super::link::LinkModel;
-use super::rules::RuleSettings;
+use super::rules::{Rule, RuleSettings};
 use super::scenario::{GossipSettings, Scenario};
 use super::spread::{Class, Spread};
 
-/// How long after the faults everybody must have committed and exchanged again. The longest chain
-/// of waits: a dead connection goes unnoticed (6 s), then the longest back-off (8 s), a lease
-/// Time without faults in which everybody must recover: this, and so many rounds.
+/// Time without faults in which everybody must recover: this, and so many rounds. The longest chain
+/// of waits: a dead connection goes unnoticed (6 s), then the longest back-off (8 s), and leases.
 const SETTLE: (Duration, u32) = (Duration::from_secs(60), 20);
+/// Share of the schedules whose rule is delta-set; one of them takes as long as ten others.
+const DELTA_SET: f64 = 0.03;
 
 impl Scenario {
     /// A short random schedule: any number of peers from 2 to 12 under any mix of faults.
@@ -31,7 +32,6 @@ impl Scenario {
             fragments: rng.random_range(1..5),
             neighbours: rng.random_range(1..6),
             faults_for: Duration::from_secs(rng.random_range(10..30)),
-            settle: SETTLE.0,
             round_time: Duration::from_millis(rng.random_range(40..1500)),
             speed,
             poisson: rng.random_bool(0.3),
@@ -43,10 +43,13 @@ impl Scenario {
             faults,
             ..Self::default()
         };
-        scenario.round_time = scenario.round_time.max(scenario.least_round_time());
-        scenario.settle += scenario.round_time * SETTLE.1;
+        scenario.lengthen_rounds();
         scenario.draw_lines(&mut rng);
         scenario.draw_split(&mut rng);
+        if rng.random_bool(DELTA_SET) {
+            scenario.rule.kind = Rule::DeltaSet;
+        }
+        scenario.lengthen_rounds();
         scenario
     }
 
@@ -81,14 +84,30 @@ impl Scenario {
         self.script.push(Scripted { at: end, fault: Fault::Heal });
     }
 
+    /// Makes rounds long enough for what is drawn so far.
+    fn lengthen_rounds(&mut self) {
+        self.round_time = self.round_time.max(self.least_round_time());
+        self.settle = SETTLE.0 + self.round_time * SETTLE.1;
+    }
+
     /// A progress gap that a peer uses up within a round trip cannot be kept: whoever is once
     /// behind hears of the others' clocks too late to come back. And a snapshot that is always too
-    /// old when the reply comes is never applied.
+    /// old when the reply comes is never applied: its exchange, with another one on the same lines,
+    /// must fit into the bound at the fastest peer.
     fn least_round_time(&self) -> Duration {
         let delay = self.link.delay.mul_f64((self.link.jitter.powi(2) / 2.0).exp());
         let bound = self.gossip.progress_gap.min(self.gossip.snapshot_age + 1);
-        let commits = (bound * self.rounds_per_commit) as f64;
-        (delay * 2 + self.work).mul_f64(2.0 / (self.speed.smallest() * commits))
+        let fastest = self.speed.smallest() * self.rounds_per_commit as f64;
+        let exchange = (delay * 2 + self.work + self.transfer_time()) * 2;
+        let least = exchange.mul_f64(1.0 / (fastest * bound as f64));
+        if self.rule.kind == Rule::DeltaSet {
+            // Who adds more slowly than others contribute falls behind for ever. Work takes half of
+            // `work` on average, so trainers are busy with it for half of their time at most.
+            let contribution = self.work + self.transfer_time() / 2;
+            let all = contribution * self.peers * self.fragments;
+            return least.max(all.mul_f64(1.0 / fastest));
+        }
+        least
     }
 }
 

@@ -64,8 +64,7 @@ impl Default for RuleSettings {
 }
 
 impl RuleSettings {
-    /// Any rule but delta-set: under faults and loss some of its swarms replace fragments for longer
-    /// than these schedules wait.
+    /// Any rule but delta-set, which is drawn apart because rounds must be long enough for it.
     pub(super) fn random(rng: &mut ChaCha8Rng) -> Self {
         let kinds = [Rule::Exchange, Rule::Epidemic, Rule::PushSum];
         let kind = kinds[rng.random_range(0..6_usize).saturating_sub(3)];

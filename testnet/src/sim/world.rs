@@ -214,8 +214,13 @@ impl World {
         self.calm = true;
         self.scenario.link = self.scenario.link.calm();
         self.fault(Fault::Heal);
-        for peer in &mut self.peers {
-            peer.paused_until = peer.paused_until.min(self.now);
+        for (index, peer) in (0..).zip(&mut self.peers) {
+            if peer.paused_until > self.now {
+                peer.paused_until = self.now;
+                // What it was to be woken for has been put off to the end of the pause.
+                peer.wake_at = self.now;
+                self.queue.push(self.now, Happening::Wake { peer: index });
+            }
         }
     }
 

@@ -1,8 +1,9 @@
 //! Rule delta-set: replicas that contain the same contributions are equal bit by bit.
 
 use dnode_gossip::testing::Host;
-use dnode_protocol::FragmentId;
+use dnode_protocol::{FragmentId, Origin};
 
+use super::super::peer::index_of;
 use super::consensus::parts;
 use super::{Moment, Property, Stage, View};
 
@@ -29,21 +30,36 @@ impl Property for SameSet {
                     Ok(())
                 }
             }
-            Moment::Reached(Stage::Rest) => {
-                let differs = |part: &Vec<&Host>| {
-                    part.windows(2).any(|pair| bits(&pair[0].values()) != bits(&pair[1].values()))
-                };
-                match parts(view).iter().position(differs) {
-                    Some(part) => Err(format!("replicas of connected part {part} differ at rest")),
-                    None => Ok(()),
-                }
-            }
+            Moment::Reached(Stage::Rest) => parts(view).iter().try_for_each(|part| {
+                part.windows(2).try_for_each(|pair| compare_at_rest(pair[0], pair[1]))
+            }),
             Moment::Reached(_)
             | Moment::Gone { .. }
             | Moment::Said { .. }
             | Moment::Handled { .. } => Ok(()),
         }
     }
+}
+
+/// Two connected replicas must be equal at rest, whatever they say that they contain.
+fn compare_at_rest(one: &Host, other: &Host) -> Result<(), String> {
+    let fragments = (0..one.core.fragments()).map(FragmentId);
+    let mut different = fragments.filter(|fragment| {
+        bits(&one.replica.values(*fragment)) != bits(&other.replica.values(*fragment))
+    });
+    let Some(fragment) = different.next() else {
+        return Ok(());
+    };
+    let [ours, theirs] = [one, other].map(|host| host.core.versions(fragment).entries);
+    let lack = |of: &[(Origin, u64)], than: &[(Origin, u64)]| -> Vec<String> {
+        let more = than.iter().filter(|(origin, number)| {
+            of.iter().find(|(known, _)| known == origin).is_none_or(|(_, has)| has < number)
+        });
+        let name = |origin: &Origin| index_of(&origin.peer);
+        more.map(|(origin, number)| format!("p{}:{number}", name(origin))).collect()
+    };
+    let (first, second) = (lack(&ours, &theirs), lack(&theirs, &ours));
+    Err(format!("{fragment} differs at rest: one peer lacks {first:?}, another {second:?}"))
 }
 
 fn compare(peer: u32, view: &View<'_>) -> Result<(), String> {

@@ -1,0 +1,72 @@
+//! A round: which fragments are proposed, and where each of them stands.
+
+use dnode_protocol::{FragmentId, PeerId, Time};
+use rand::seq::SliceRandom;
+
+use crate::gossip::Gossip;
+use crate::{Mixing, Output};
+
+/// A fragment that waits for its exchange in this round.
+#[derive(Clone, Debug)]
+pub(crate) struct RoundFragment {
+    pub(crate) fragment: FragmentId,
+    /// Partners that are not asked again.
+    pub(crate) tried: Vec<PeerId>,
+    /// Proposals that have ended.
+    pub(crate) proposals: usize,
+    /// Partners it still is to reach.
+    pub(crate) left: usize,
+    /// When to propose again, after a partner was busy for whom there is no other.
+    pub(crate) wait_until: Option<Time>,
+}
+
+impl RoundFragment {
+    /// A fragment that is to reach this many partners.
+    pub(crate) const fn new(fragment: FragmentId, left: usize) -> Self {
+        Self { fragment, tried: Vec::new(), proposals: 0, left, wait_until: None }
+    }
+}
+
+impl Gossip {
+    pub(crate) fn round_due(&mut self, now: Time) {
+        self.rounds += 1;
+        if self.is_left_alone() {
+            self.begin_catch_up(now);
+        }
+        if self.catch_up.is_some() || self.leaving || self.config.mixing == Mixing::Set {
+            return self.output(Output::RoundDone);
+        }
+        self.begin_round(now);
+    }
+
+    /// Begins exchanges of all fragments that need one.
+    pub(crate) fn begin_round(&mut self, now: Time) {
+        let answered = std::mem::take(&mut self.answered_in_round);
+        let pushes = self.config.mixing != Mixing::Exchange;
+        let left = self.config.fanout();
+        let mut fragments: Vec<FragmentId> = (0..self.fragments)
+            .map(FragmentId)
+            .filter(|fragment| pushes || !answered.contains(fragment) || self.needs_news(*fragment))
+            .collect();
+        fragments.shuffle(&mut self.rng);
+        // Rounds may be shorter than the wait for a busy partner, which would find it busy again.
+        let before = std::mem::take(&mut self.round);
+        let wait_of = |fragment| before.iter().find(|e| e.fragment == fragment)?.wait_until;
+        let entry = |fragment| RoundFragment {
+            wait_until: wait_of(fragment),
+            ..RoundFragment::new(fragment, left)
+        };
+        self.round = fragments.into_iter().map(entry).collect();
+        self.in_round = true;
+        self.begin_exchanges(now);
+    }
+
+    /// Whether `fragment` should be proposed although it was mixed since the last round: after the
+    /// last step, when agreement is all that matters, and when its news of an active neighbour is
+    /// half as old as bound B3 allows.
+    fn needs_news(&self, fragment: FragmentId) -> bool {
+        let bound = self.information_bound();
+        let old = |peer| self.information_age(fragment, peer).is_some_and(|age| 2 * age > bound);
+        self.finished || self.members.iter().any(|(peer, member)| member.counts() && old(peer))
+    }
+}
