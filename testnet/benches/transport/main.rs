@@ -162,7 +162,7 @@ fn goodput(emulator: &Emulator) {
         "\n| line, Mbit/s | round trip, ms | | share of the line, median of {RUNS} | least–most | packets dropped |"
     );
     println!("|---|---|---|---|---|---|");
-    for (rate, delay) in [(100, 0), (100, 25), (100, 50), (1000, 0), (1000, 25), (1000, 50)] {
+    for (rate, delay) in [(1000, 0), (1000, 25), (1000, 50), (100, 0), (100, 25), (100, 50)] {
         // Half of what is on the way, and no less than a few bursts.
         let queue = (rate * delay * 2 / 8 / 2).max(256);
         set(emulator, &format!("link * * delay_ms={delay} rate_mbit={rate} queue_kb={queue}"));
