@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::averaging::PATHS;
-use crate::swarm::Swarm;
+use crate::swarm::{BACK_TO_BACK, Swarm};
 use crate::trainer::Kind;
 
 const PARAMETERS: usize = 10_000_000;
@@ -15,14 +15,7 @@ pub(crate) fn run() {
     let codecs = ["f32", "int4"].into_iter();
     for (codec, (path, direct)) in codecs.flat_map(|codec| PATHS.map(|path| (codec, path))) {
         let codecs = format!("gossip.codecs={codec}");
-        let sets = [
-            "gossip.rule=pairwise",
-            "gossip.mix_every=1",
-            "gossip.local_steps=1000000",
-            "gossip.balance=off",
-            &codecs,
-            direct,
-        ];
+        let sets = [&BACK_TO_BACK[..], &[&codecs, direct]].concat();
         let swarm = Swarm::start(Kind::Free, 2, PARAMETERS, &sets);
         let (began, before) = (Instant::now(), swarm.cpu());
         std::thread::sleep(SPAN);

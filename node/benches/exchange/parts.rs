@@ -11,7 +11,7 @@ use dnode_trainer::{Encoded, Mixer, Reading, Replica, ReplicaConfig};
 use tokio::sync::mpsc::Receiver;
 
 use crate::spread;
-use crate::swarm::Swarm;
+use crate::swarm::{BACK_TO_BACK, Swarm};
 use crate::trainer::{Kind, Synthetic};
 
 /// Fragments of the largest size that the overlapping exchanges move in turns.
@@ -29,13 +29,7 @@ pub(crate) fn run() {
         let sent: Vec<f64> = mixed.sizes.iter().map(send).collect();
         let sum = mixed.times.iter().sum::<f64>() + sent.iter().sum::<f64>();
         let codecs = format!("gossip.codecs={codec}");
-        let sets = [
-            "gossip.rule=pairwise",
-            "gossip.mix_every=1",
-            "gossip.local_steps=1000000",
-            "gossip.balance=off",
-            &codecs,
-        ];
+        let sets = [&BACK_TO_BACK[..], &[&codecs]].concat();
         let swarm = Swarm::start(Kind::Free, 2, FRAGMENTS * FRAGMENT_ELEMENTS_MAX, &sets);
         std::thread::sleep(SPAN);
         let exchanges =

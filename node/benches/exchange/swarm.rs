@@ -12,6 +12,14 @@ use tempfile::TempDir;
 use crate::peer;
 use crate::trainer::Kind;
 
+/// Settings of peers that exchange without a pause and never commit.
+pub(crate) const BACK_TO_BACK: [&str; 4] = [
+    "gossip.rule=pairwise",
+    "gossip.mix_every=1",
+    "gossip.local_steps=1000000",
+    "gossip.balance=off",
+];
+
 /// Longest wait for anything.
 const DEADLINE: Duration = Duration::from_secs(20);
 /// Between two looks at a condition.

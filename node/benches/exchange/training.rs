@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::swarm::Swarm;
+use crate::swarm::{BACK_TO_BACK, Swarm};
 use crate::trainer::Kind;
 
 const PARAMETERS: usize = 10_000_000;
@@ -14,13 +14,7 @@ pub(crate) fn run() {
     println!("training: steps of about 10 ms alone, then beside an exchange without a pause");
     for codec in ["f32", "int4"] {
         let codecs = format!("gossip.codecs={codec}");
-        let sets = [
-            "gossip.rule=pairwise",
-            "gossip.mix_every=1",
-            "gossip.local_steps=1000000",
-            "gossip.balance=off",
-            &codecs,
-        ];
+        let sets = [&BACK_TO_BACK[..], &[&codecs]].concat();
         let mut swarm = Swarm::alone(Kind::Busy, PARAMETERS, &sets);
         swarm.peers[0].begin();
         swarm.peers[0].done();
