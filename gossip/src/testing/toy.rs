@@ -71,6 +71,9 @@ pub struct Account<'a> {
     pub sent: &'a BTreeMap<Origin, Vec<f64>>,
     /// Of each edge, everything that has arrived.
     pub received: &'a BTreeMap<Origin, Vec<f64>>,
+    /// Everything that was ever added because neither end of an edge had enough to give: sums and,
+    /// last, mass.
+    pub regrown: &'a [f64],
 }
 
 /// How a [`Toy`] mixes.
@@ -90,6 +93,8 @@ pub enum ToyRule {
 /// Least mass that is halved, as in the product's replica: else a peer that gives and never receives
 /// would be left with nothing that can be divided by.
 const MASS_MIN: f64 = 1.0 / 16.0;
+/// Pushes in turn that bring nothing to less than that before it doubles, as in the product's replica.
+const EMPTY_PUSHES_MAX: u32 = 16;
 /// Units of one in the toy's fixed point, so that sums of contributions do not depend on order.
 const UNIT: f64 = (1_u64 << 40) as f64;
 
@@ -110,6 +115,10 @@ struct ToyFragment {
     /// Of each edge, everything ever sent and received: sums and, last, mass.
     sent: BTreeMap<Origin, Vec<f64>>,
     received: BTreeMap<Origin, Vec<f64>>,
+    /// Everything that was ever added to sums and, last, mass while nobody gave.
+    regrown: Vec<f64>,
+    /// Pushes that have brought nothing since one brought something.
+    empty: u32,
 }
 
 impl ToyFragment {
@@ -131,12 +140,24 @@ impl ToyFragment {
         sent.clone()
     }
 
-    /// Adds the part of everything ever sent that has not arrived before.
+    /// Adds the part of everything ever sent that has not arrived before. A push that brings nothing
+    /// comes from one that has too little to give; after many of them one that has as little doubles
+    /// what it has.
     fn receive(&mut self, from: Origin, total: &[f64]) {
         let known = self.received.entry(from).or_insert_with(|| vec![0.0; total.len()]);
+        self.empty += u32::from(total.last() == known.last());
+        if total.last() == known.last() && self.mass < MASS_MIN && self.empty > EMPTY_PUSHES_MAX {
+            self.regrown.resize(total.len(), 0.0);
+            let own = self.sums.iter_mut().chain([&mut self.mass]);
+            for (own, regrown) in own.zip(&mut self.regrown) {
+                *regrown += *own;
+                *own *= 2.0;
+            }
+        }
         if total.last() <= known.last() {
             return;
         }
+        self.empty = 0;
         let own = self.sums.iter_mut().chain([&mut self.mass]);
         for ((own, known), total) in own.zip(known.iter_mut()).zip(total) {
             *own += total - *known;
@@ -279,9 +300,10 @@ impl Replica for Toy {
     }
 
     fn account(&self, fragment: FragmentId) -> Option<Account<'_>> {
-        let ToyFragment { sums, mass, sent, received, .. } =
+        let ToyFragment { sums, mass, sent, received, regrown, .. } =
             self.fragments.get(fragment.0 as usize)?;
-        (self.rule == ToyRule::PushSum).then_some(Account { sums, mass: *mass, sent, received })
+        let account = Account { sums, mass: *mass, sent, received, regrown };
+        (self.rule == ToyRule::PushSum).then_some(account)
     }
 
     fn values(&self, fragment: FragmentId) -> Vec<f64> {

@@ -16,7 +16,8 @@
 //!
 //! Caveats: a peer that dies takes its numerator, its weight and what it was owed along. The
 //! weight of a commit is that of the peer just then. A peer whose weight is below
-//! [`PUSH_WEIGHT_MIN`] keeps it until it has received some.
+//! [`PUSH_WEIGHT_MIN`] keeps it until it has received some; when [`EMPTY_PUSHES_MAX`] pushes in turn
+//! have brought it nothing, both its numerator and its weight double.
 
 use dnode_protocol::Fragments;
 use dnode_protocol::Origin;
@@ -33,6 +34,10 @@ use crate::weights::Weights;
 pub(crate) const WEIGHT_ONE: u64 = 1 << 32;
 /// Least weight that is halved, 1/16: below, the step of `z = X/W` would be coarser than 2.4e-7.
 const PUSH_WEIGHT_MIN: u64 = WEIGHT_ONE >> 4;
+/// Pushes in turn that bring nothing to a fragment of too little weight before it doubles.
+///
+/// Guess: in a swarm that has its weight, some of it is among so many.
+const EMPTY_PUSHES_MAX: u32 = 16;
 /// Most weight that one arrival may bring, and that may be unacknowledged on an edge: 64 peers'.
 ///
 /// Guess: weights of a connected swarm stay within a small factor of 1.
@@ -46,6 +51,8 @@ pub(crate) struct PushSum {
     numerators: Vec<i64>,
     /// W per fragment, units of 2⁻³².
     masses: Vec<u64>,
+    /// Pushes per fragment that have brought nothing since one brought something.
+    empty: Vec<u32>,
     edges: Edges,
 }
 
@@ -60,7 +67,8 @@ impl PushSum {
         }
         weights.adopt(0..values.len(), &values);
         let masses = vec![WEIGHT_ONE; fragments.count()];
-        Self { numerators, masses, edges: Edges::default() }
+        let empty = vec![0; fragments.count()];
+        Self { numerators, masses, empty, edges: Edges::default() }
     }
 
     /// Adds the outer step `direction` to the slice `slow` of φ.
@@ -131,6 +139,9 @@ impl PushSum {
         let known = known.filter(|_| known_mark >= generation);
         let brought = mark.saturating_sub(known_mark.max(generation));
         if brought == 0 {
+            if mark == known_mark.max(generation) {
+                self.brought_nothing(slice);
+            }
             return Ok(MixReport { local_norm, received: known_mark, ..MixReport::default() });
         }
         let mass = self.masses[slice.index];
@@ -153,11 +164,27 @@ impl PushSum {
         // Nothing has changed until here.
         let mass = mass + brought;
         self.masses[slice.index] = mass;
+        self.empty[slice.index] = 0;
         let mut values: Vec<f32> = numerators.iter().map(|&x| quotient(x, mass)).collect();
         self.numerators[range.clone()].copy_from_slice(&numerators);
         self.edges.take(from, slice.index, Received { sums, mark });
         weights.replace(range, &mut values);
         Ok(MixReport { difference_norm, local_norm, received: mark, ..MixReport::default() })
+    }
+
+    /// A push brings nothing where its sender has too little to give. When only such pushes have come
+    /// for a while and there is as little here, doubles numerators and weight: `z` stays as it is.
+    ///
+    /// Else peers whose weight went with one that died would keep what they have for ever. It needs
+    /// two ends below [`PUSH_WEIGHT_MIN`], so weight is created only where next to none is left.
+    fn brought_nothing(&mut self, slice: &Slice) {
+        let (mass, empty) = (&mut self.masses[slice.index], &mut self.empty[slice.index]);
+        *empty = empty.saturating_add(1);
+        if *mass < PUSH_WEIGHT_MIN && *empty > EMPTY_PUSHES_MAX {
+            *mass *= 2;
+            let numerators = &mut self.numerators[slice.range.clone()];
+            numerators.iter_mut().for_each(|numerator| *numerator = numerator.saturating_mul(2));
+        }
     }
 
     /// Takes over a donor's `z` at the own weight.
@@ -181,6 +208,7 @@ impl PushSum {
     pub(crate) fn restore(&mut self, numerators: &[i64], masses: &[u64]) {
         self.numerators.copy_from_slice(numerators);
         self.masses.copy_from_slice(masses);
+        self.empty.fill(0);
         self.edges = Edges::default();
     }
 }

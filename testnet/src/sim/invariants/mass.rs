@@ -19,6 +19,8 @@ pub(super) struct MassKept {
     ledger: BTreeMap<u32, Vec<f64>>,
     /// What each live replica held after the last event, by peer and fragment.
     own: BTreeMap<(u32, u32), Vec<f64>>,
+    /// What it had regrown by then.
+    regrown: BTreeMap<(u32, u32), Vec<f64>>,
     /// Largest total of magnitudes seen, to scale the tolerance.
     scale: f64,
     often: bool,
@@ -26,7 +28,13 @@ pub(super) struct MassKept {
 
 impl MassKept {
     pub(super) const fn new(often: bool) -> Self {
-        Self { ledger: BTreeMap::new(), own: BTreeMap::new(), scale: 1.0, often }
+        Self {
+            ledger: BTreeMap::new(),
+            own: BTreeMap::new(),
+            regrown: BTreeMap::new(),
+            scale: 1.0,
+            often,
+        }
     }
 
     fn add(&mut self, fragment: u32, sign: f64, what: &[f64]) {
@@ -47,6 +55,17 @@ impl MassKept {
         now.iter().zip(&before).map(|(now, before)| now - before).collect()
     }
 
+    /// By how much `peer`'s sums and mass grew since they were last noted because neither end of an
+    /// edge had enough to give. It doubles what there is, so that no value changes.
+    fn regrow(&mut self, peer: u32, fragment: u32, view: &View<'_>) -> Vec<f64> {
+        let account =
+            |host: &Host| Some(host.replica.account(FragmentId(fragment))?.regrown.to_vec());
+        let now = view.host(peer).and_then(account).unwrap_or_default();
+        let before = self.regrown.insert((peer, fragment), now.clone()).unwrap_or_default();
+        let before = before.iter().copied().chain(std::iter::repeat(0.0));
+        now.iter().zip(before).map(|(now, before)| now - before).collect()
+    }
+
     /// A replica is gone, with what is on its way to it and from it.
     fn lose(&mut self, peer: u32, host: &Host, view: &View<'_>) {
         let life = view.peers[peer as usize].incarnation;
@@ -63,6 +82,7 @@ impl MassKept {
             }
             self.add(fragment, -1.0, &lost);
             self.own.remove(&(peer, fragment));
+            self.regrown.remove(&(peer, fragment));
         }
     }
 
@@ -169,10 +189,9 @@ impl Property for MassKept {
                     Work::Absorb { fragment, from, .. } => (fragment.0, !lives(from, view)),
                     _ => return Ok(()),
                 };
+                let regrown = self.regrow(*peer, fragment, view);
                 let grown = self.grow(*peer, fragment, view);
-                if counted {
-                    self.add(fragment, 1.0, &grown);
-                }
+                self.add(fragment, 1.0, if counted { &grown } else { &regrown });
                 if self.often {
                     self.check(fragment, view)?;
                 }

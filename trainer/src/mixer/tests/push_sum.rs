@@ -206,6 +206,36 @@ fn a_commit_moves_the_replica_by_the_outer_step_at_any_weight() {
 }
 
 #[test]
+fn peers_whose_weight_went_with_one_that_died_agree_all_the_same() {
+    let (mut a, mut b) = (peer(0.2), peer(0.9));
+    let f = FRAGMENTS[1];
+    for replica in [&mut a, &mut b] {
+        (0..5).for_each(|_| drop(push(replica, f, edge(9))));
+        assert_eq!(mass(replica).1[1], ONE >> 5);
+    }
+    let range = a.fragments().range(f).unwrap();
+    let before = b.parameters();
+    // Pushes that bring nothing move no value.
+    for empty in 1..=17 {
+        let sum = push(&mut a, f, edge(2));
+        b.absorb(f, 1.0, edge(1), &sum).unwrap();
+        assert_eq!(mass(&b).1[1], if empty < 17 { ONE >> 5 } else { ONE >> 4 });
+    }
+    assert_eq!(b.parameters(), before);
+    let give = |one: &mut Replica, from: usize, other: &mut Replica, to: usize| {
+        let sum = push(one, f, edge(to));
+        let report = other.absorb(f, 1.0, edge(from), &sum).unwrap();
+        one.acknowledged(f, edge(to), report.received);
+    };
+    for _ in 0..40 {
+        give(&mut a, 1, &mut b, 2);
+        give(&mut b, 2, &mut a, 1);
+    }
+    assert_close(&wide(&a.parameters()[range.clone()]), &wide(&b.parameters()[range]), 1e-6);
+    assert!(mass(&a).1[1] + mass(&b).1[1] < ONE >> 2, "no more than is needed");
+}
+
+#[test]
 fn an_arrival_averages_by_weight_and_moves_live_weights_alike() {
     let (mut a, mut b) = (peer(0.2), peer(0.9));
     let (p, q) = (wide(&a.parameters()), wide(&b.parameters()));
