@@ -292,9 +292,10 @@ impl Gossip {
         self.announce(now);
         self.resume(now);
         self.update_limit();
-        if matches!(self.config.mixing, Mixing::Push { .. }) {
-            // Who is replaced every time before its round keeps the masses that it was given, until
-            // nobody else has any to give: now it is near enough to return them.
+        if self.config.mixing != Mixing::Set {
+            // Who is replaced every time before its round comes is too far behind for it then: it
+            // would pass on nothing of what others give it, and with push-sum keep their masses. Now
+            // it is near enough.
             self.begin_round(now);
         }
     }

@@ -69,6 +69,18 @@ fn a_donor_that_runs_on_during_the_transfer_does_not_start_the_next_one() {
 }
 
 #[test]
+fn a_replica_that_was_replaced_is_mixed_at_once() {
+    let mut pair = one_far_ahead(&Config::default(), 3);
+    let applied = |p: &Pair| {
+        let by_it =
+            |(host, event): &&(usize, Event)| *host == 0 && matches!(event, Event::Applied { .. });
+        p.events.iter().filter(by_it).count() == 3
+    };
+    assert!(pair.run_until(SECOND, applied), "without a round of its trainer");
+    assert_eq!((pair.hosts[0].clock, pair.hosts[0].training), (Clock(40), true));
+}
+
+#[test]
 fn the_death_of_the_last_donor_during_adoption_does_not_stop_training_for_ever() {
     let (me, fragments, seed) = (peer(0), 8, [0; 32]);
     let start = Start { me, incarnation: 1, fragments, clock: Clock(0), seed };
