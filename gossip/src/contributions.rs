@@ -21,11 +21,11 @@ use crate::{ContributionId, Event, Failure, Mixing, Offence, Output, RefusedMix,
 /// lacks one pulls the whole fragment.
 pub(crate) const KEPT_MAX: u64 = 8;
 /// Contributions asked for at a time.
-pub(crate) const FETCHES_MAX: usize = 16;
+pub const FETCHES_MAX: usize = 16;
 /// Bits of an author's incarnation that count its beginnings within one start of the process.
 const LIFE_BITS: u32 = 24;
 /// What there is is said again after this time, in case it was lost with a connection.
-const REPEAT: Duration = Duration::from_secs(5);
+pub(crate) const REPEAT: Duration = Duration::from_secs(5);
 /// Commits whose contributions a counting neighbour may lack before the next commit waits: without
 /// this, queues on slow links grow without end and the run diverges (algorithms §2.3).
 const BACKLOG_MAX: u64 = 2;
@@ -46,6 +46,8 @@ pub(crate) struct Sharing {
     pub(crate) open: BTreeMap<u64, Fetch>,
     /// When to tell the neighbours what there is.
     pub(crate) tell_at: Option<Time>,
+    /// Since when a fragment lacks something that no neighbour keeps.
+    pub(crate) lost_since: BTreeMap<FragmentId, Time>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +68,7 @@ impl Sharing {
             kept: BTreeMap::new(),
             open: BTreeMap::new(),
             tell_at: None,
+            lost_since: BTreeMap::new(),
         }
     }
 

@@ -45,6 +45,7 @@ mod window;
 mod work;
 
 pub use config::{Bounds, Config, ConfigError, Mixing, Policy, Weighting};
+pub use contributions::FETCHES_MAX;
 pub use gossip::{Gossip, Start};
 pub use input::{Input, Offence, RefusedMix};
 pub use membership::{Member, Standing, VIEW_MAX};

@@ -1,8 +1,10 @@
 //! Rule `delta-set`: whose fragment takes whose place, when a contribution is kept by nobody.
 
+use std::time::Duration;
+
 use dnode_protocol::{Clock, FragmentId, Origin, PeerId, Phase, Time, Versions};
 
-use crate::contributions::KEPT_MAX;
+use crate::contributions::{KEPT_MAX, REPEAT};
 use crate::gossip::Gossip;
 use crate::membership::{Member, Standing};
 use crate::{ContributionId, Mixing, Output};
@@ -10,6 +12,9 @@ use crate::{ContributionId, Mixing, Output};
 /// Contributions by which two replicas may differ before the one that contains more comes first.
 /// Guess: more than are under way at a time, so that both ends find the same order.
 const ALIKE: u128 = 256;
+/// How long a contribution that no neighbour keeps may still come by one that lacks it too, before
+/// the fragment is replaced. Guess: as long as it takes until everything is said again.
+const PATIENCE: Duration = REPEAT;
 
 /// Whether `theirs` comes after `ours` in a total order of replicas: by the number of contributions,
 /// roughly, then by their names. One that contains all of another comes after it.
@@ -27,9 +32,17 @@ impl Gossip {
     /// Looked at whenever something may have changed: a donor may take precedence, come back or be
     /// free only after the last that had the contribution has said that it no longer keeps it.
     pub(crate) fn replace_when_needed(&mut self, fragment: FragmentId, now: Time) -> bool {
-        if !self.is_lost_to(fragment) || self.donors_of(fragment, now).is_empty() {
+        let lost = self.lost_to(fragment);
+        let Some(may_come) = lost else {
+            self.sharing.lost_since.remove(&fragment);
+            return false;
+        };
+        let since = *self.sharing.lost_since.entry(fragment).or_insert(now);
+        let patient = may_come && now.since(since) < PATIENCE;
+        if patient || self.donors_of(fragment, now).is_empty() {
             return false;
         }
+        self.sharing.lost_since.remove(&fragment);
         let versions = |of: u32| self.sharing.versions.get(of as usize);
         let alike = |of: &u32| versions(*of) == versions(fragment.0);
         let waiting = (0..self.fragments).filter(alike).map(FragmentId).collect();
@@ -37,23 +50,27 @@ impl Gossip {
         self.catch_up.is_some()
     }
 
-    /// Whether `fragment` lacks a contribution that no neighbour keeps, though some have it.
-    fn is_lost_to(&self, fragment: FragmentId) -> bool {
+    /// Whether `fragment` lacks a contribution that no neighbour keeps, though some have it: whether
+    /// each of those may still come to a neighbour that lacks it as well, and from there.
+    fn lost_to(&self, fragment: FragmentId) -> Option<bool> {
         let active = |(_, member): &(&PeerId, &Member)| member.standing != Standing::Suspected;
         let members = || self.members.iter().filter(active).map(|(_, member)| &member.has);
-        let gone = members().flat_map(|has| &has.gone);
-        let mut lost = gone.filter(|((of, origin), number)| {
+        let lacking = members().flat_map(|has| &has.gone).filter(|((of, origin), number)| {
             *of == fragment && **number == self.sharing.contained(fragment, origin) + 1
         });
-        lost.any(|((_, origin), number)| {
-            let id = ContributionId { origin: *origin, number: *number, fragment };
+        let lost = lacking.filter(|((_, origin), number)| {
+            let id = ContributionId { origin: *origin, number: **number, fragment };
             let mut kept = members().filter(|has| {
-                has.number(fragment, origin) >= *number && !has.is_gone(fragment, origin, *number)
+                has.number(fragment, origin) >= **number && !has.is_gone(fragment, origin, **number)
             });
             kept.next().is_none()
                 && !self.sharing.kept.contains_key(&id)
                 && !self.sharing.is_asked_for(fragment, origin)
-        })
+        });
+        let may_come = |((_, origin), number): (&(FragmentId, Origin), &u64)| {
+            members().any(|has| has.number(fragment, origin) < *number)
+        };
+        lost.map(may_come).reduce(|all, one| all && one)
     }
 
     /// Neighbours whose replica of `fragment` takes precedence over the own one, as far as they have

@@ -228,6 +228,41 @@ fn what_nobody_keeps_is_taken_over_as_soon_as_a_replica_that_has_it_takes_preced
 }
 
 #[test]
+fn what_no_neighbour_keeps_may_still_come_by_one_that_lacks_it_too() {
+    let have = |from: u32, count: u32| {
+        let origin = |author| Origin { peer: peer(author), incarnation: 1 << 24 };
+        let entries = (8..8 + count).map(|author| (origin(author), 1)).collect();
+        received(from, Message::Have { first: FRAGMENT, count: 1, versions: Versions { entries } })
+    };
+    for (others, patient) in [(1, true), (2, false)] {
+        let mut host = host(ToyRule::Set, set(), 2);
+        // Both have author 8, the first 9 as well, and the second perhaps; neither keeps them.
+        for (from, count) in [(1, 2), (2, others)] {
+            host.handle(received(from, heartbeat(1)), Time::ZERO);
+            host.handle(have(from, count), Time::ZERO);
+        }
+        let exchange = |sequence| ExchangeId { initiator: peer(0), incarnation: 1, sequence };
+        let gone = |sequence| Message::Stale { exchange: exchange(sequence), clock: Clock(1) };
+        // Number 1 of author 8 arrives; of author 9 it is asked for and gone.
+        for from in [1, 2] {
+            let leg = Leg::Contribution;
+            host.tensor(peer(from), (exchange(0), leg, Clock(1), numbers(&[0.0])), Time::ZERO);
+        }
+        while host.work(Time::ZERO).is_some() {}
+        for sequence in 1..4 {
+            (1..3).for_each(|from| host.handle(received(from, gone(sequence)), Time::ZERO));
+        }
+        assert_eq!(host.training, patient);
+        for (from, second) in [(1, 4), (2, 4), (1, 6)] {
+            let now = Time::ZERO + second * SECOND;
+            host.handle(received(from, heartbeat(1)), now);
+            host.handle(Input::Deadline, now);
+            assert_eq!(host.training, patient && second < 6, "after {second} s");
+        }
+    }
+}
+
+#[test]
 fn under_the_dropping_policy_equal_peers_a_few_commits_apart_do_not_stay_apart() {
     let config = Config { policy: Policy::Drop, ..Config::default() };
     let mut pair = Pair::new(&config, 1);
