@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use dnode_gossip::FETCHES_MAX;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -104,8 +105,12 @@ impl Scenario {
             // Who adds more slowly than others contribute falls behind for ever. Work takes half of
             // `work` on average, so trainers are busy with it for half of their time at most.
             let contribution = self.work + self.transfer_time() / 2;
-            let all = contribution * self.peers * self.fragments;
-            return least.max(all.mul_f64(1.0 / fastest));
+            let count = self.peers * self.fragments;
+            // The same of who asks for so many at a time only: its questions are under way for half
+            // of its time at most.
+            let turns = count.div_ceil(u32::try_from(FETCHES_MAX).unwrap_or(u32::MAX));
+            let asking = (delay * 2 + contribution) * turns * 2;
+            return least.max((contribution * count).max(asking).mul_f64(1.0 / fastest));
         }
         least
     }
