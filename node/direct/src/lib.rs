@@ -25,8 +25,12 @@ mod path;
 #[cfg(target_os = "linux")]
 mod ring;
 mod sealed;
+#[cfg(target_os = "linux")]
+mod shared;
 
 pub use address::is_near;
 pub use direct::{Config, Direct, Target};
 pub use error::Error;
 pub use path::{Kind, Receiver, Sender};
+#[cfg(target_os = "linux")]
+pub use shared::{Access, Mapping};

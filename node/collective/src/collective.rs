@@ -1,0 +1,201 @@
+//! What a group can do, whatever carries it.
+
+use std::fmt;
+use std::ops::Range;
+
+use crate::abort::Abort;
+use crate::error::Error;
+
+/// The place of a peer in its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// `0..size`.
+    pub rank: usize,
+    /// Ranks of the group, 1 to [`RANKS_MAX`](crate::limits::RANKS_MAX).
+    pub size: usize,
+}
+
+/// How values of several ranks become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reduction {
+    /// Their sum.
+    Sum,
+    /// Their sum, times one over the number of ranks.
+    Mean,
+}
+
+impl Reduction {
+    /// What a sum of `ranks` values is multiplied with.
+    pub(crate) fn scale(self, ranks: usize) -> f32 {
+        match self {
+            Self::Sum => 1.0,
+            Self::Mean => 1.0 / ranks as f32,
+        }
+    }
+}
+
+/// What carries a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// Connections, ring by ring.
+    Tcp,
+    /// Memory that the processes of one host share.
+    Shm,
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Shm => "shm",
+        })
+    }
+}
+
+/// Which operation it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Code {
+    AllReduce = 1,
+    ReduceScatter,
+    AllGather,
+    Broadcast,
+    Reduce,
+    Scatter,
+    AllToAll,
+    Barrier,
+}
+
+impl Code {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::AllReduce,
+        Self::ReduceScatter,
+        Self::AllGather,
+        Self::Broadcast,
+        Self::Reduce,
+        Self::Scatter,
+        Self::AllToAll,
+        Self::Barrier,
+    ];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all-reduce",
+            Self::ReduceScatter => "reduce-scatter",
+            Self::AllGather => "all-gather",
+            Self::Broadcast => "broadcast",
+            Self::Reduce => "reduce",
+            Self::Scatter => "scatter",
+            Self::AllToAll => "all-to-all",
+            Self::Barrier => "barrier",
+        }
+    }
+}
+
+/// One operation of a group, as messages name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operation {
+    pub(crate) code: Code,
+    pub(crate) reduction: Reduction,
+    /// Operations of this group before it.
+    pub(crate) number: u64,
+    pub(crate) elements: usize,
+    /// Of operations that have one, else 0.
+    pub(crate) root: usize,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { code, number, elements, root, .. } = *self;
+        write!(f, "{} {number} of {elements} elements", code.name())?;
+        match code {
+            Code::Broadcast | Code::Reduce | Code::Scatter => write!(f, " with root {root}"),
+            _ if self.reduction == Reduction::Mean => f.write_str(" as a mean"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The elements of `length` that belong to rank `index` of `size`; the pieces of all ranks follow
+/// each other and differ by one element at most.
+///
+/// # Panics
+/// When `size` is 0.
+#[must_use]
+pub fn piece(length: usize, size: usize, index: usize) -> Range<usize> {
+    let (each, more) = (length / size, length % size);
+    let begin = |index: usize| each * index + more.min(index);
+    begin(index)..begin(index + 1)
+}
+
+/// A group of ranks that do the same operations in the same order.
+///
+/// Values are f32, in place unless said. [`piece`] says which elements belong to a rank. The bits of
+/// a result are the same at all ranks that get it. All operations block the calling thread, and fail
+/// with [`Error`] within the group's patience, after which the group is of no more use.
+pub trait Collective: Send + fmt::Debug {
+    /// This rank.
+    fn place(&self) -> Place;
+
+    /// What carries it.
+    fn backend(&self) -> Backend;
+
+    /// The word that ends operations from another thread.
+    fn abort(&self) -> Abort;
+
+    /// Replaces `values` by the reduction over all ranks.
+    ///
+    /// # Errors
+    /// [`Error`], as for all operations.
+    fn all_reduce(&mut self, values: &mut [f32], reduction: Reduction) -> Result<(), Error>;
+
+    /// Replaces the own piece of `values` by its reduction over all ranks; the rest is undefined
+    /// afterwards.
+    ///
+    /// # Errors
+    /// [`Error`], as for all operations.
+    fn reduce_scatter(&mut self, values: &mut [f32], reduction: Reduction) -> Result<(), Error>;
+
+    /// Replaces every other rank's piece of `values` by what that rank has there.
+    ///
+    /// # Errors
+    /// [`Error`], as for all operations.
+    fn all_gather(&mut self, values: &mut [f32]) -> Result<(), Error>;
+
+    /// Replaces `values` by those of rank `root`.
+    ///
+    /// # Errors
+    /// [`Error`], as for all operations.
+    fn broadcast(&mut self, root: usize, values: &mut [f32]) -> Result<(), Error>;
+
+    /// Replaces `values` at rank `root` by the reduction over all ranks; elsewhere they are undefined
+    /// afterwards.
+    ///
+    /// # Errors
+    /// [`Error`], as for all operations.
+    fn reduce(
+        &mut self,
+        root: usize,
+        values: &mut [f32],
+        reduction: Reduction,
+    ) -> Result<(), Error>;
+
+    /// Replaces the own piece of `values` by what rank `root` has there; the rest stays.
+    ///
+    /// # Errors
+    /// [`Error`], as for all operations.
+    fn scatter(&mut self, root: usize, values: &mut [f32]) -> Result<(), Error>;
+
+    /// Sends every rank its piece of `values`, and gets from each, in the order of ranks, the own
+    /// piece of theirs: `gathered` has as many elements as the own piece, times the ranks.
+    ///
+    /// # Errors
+    /// [`Error`], as for all operations.
+    fn all_to_all(&mut self, values: &[f32], gathered: &mut [f32]) -> Result<(), Error>;
+
+    /// Waits until every rank has come here.
+    ///
+    /// # Errors
+    /// [`Error`], as for all operations.
+    fn barrier(&mut self) -> Result<(), Error>;
+}

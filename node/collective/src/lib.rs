@@ -1,0 +1,34 @@
+//! Collective operations of a group of peers that are near each other, such as those of a rack.
+//!
+//! ```text
+//!                     Collective (trait): all_reduce, reduce_scatter, all_gather, broadcast,
+//!                    /          \         reduce, scatter, all_to_all, barrier
+//!          Sockets: rings         SharedMemory: pieces reduced
+//!          and direct transfers   where all ranks have written them
+//!                    \          /
+//!                     Links: one proved connection for each pair (dnode-direct)
+//! ```
+//!
+//! Every operation runs on the thread that calls it: it moves what the sockets or the other ranks
+//! allow, and sleeps only when nothing can be moved. It either ends with the same bits wherever the
+//! same is asked for, or with an [`Error`] at every rank that still waits: whoever fails closes its
+//! links, and the others see that at once. After an error a group is of no more use.
+
+mod abort;
+mod collective;
+mod error;
+mod header;
+pub mod limits;
+mod links;
+#[cfg(target_os = "linux")]
+mod shared;
+mod sockets;
+mod stream;
+
+pub use abort::Abort;
+pub use collective::{Backend, Collective, Operation, Place, Reduction, piece};
+pub use error::Error;
+pub use links::Link;
+#[cfg(target_os = "linux")]
+pub use shared::SharedMemory;
+pub use sockets::Sockets;

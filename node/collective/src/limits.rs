@@ -1,0 +1,40 @@
+//! Every bound and interval of collective operations, with its reason.
+
+use std::time::Duration;
+
+/// Most ranks of a group: a rack. Each has a connection to each other one.
+pub const RANKS_MAX: usize = 64;
+
+/// Most elements of one operation: what a header and 32-bit machines can count, 16 GiB.
+pub const ELEMENTS_MAX: usize = 1 << 32;
+
+/// Longest sleep before a waiting rank looks whether it was told to give up, or whether a process
+/// behind shared memory has died, which wakes nobody.
+pub(crate) const LOOK: Duration = Duration::from_millis(20);
+
+/// Bytes that are taken from a socket at once: they stay in the nearest large cache while they are
+/// added.
+pub(crate) const RECEIVE_BYTES: usize = 256 << 10;
+
+/// Bytes that are handed to a socket at once, so that receiving and sending take turns.
+pub(crate) const SEND_BYTES: usize = 256 << 10;
+
+/// Elements of an operation from which on the ranks form a ring; below, each sends everything to
+/// each, which takes one way instead of `2(n−1)`.
+pub(crate) const RING_ELEMENTS_MIN: usize = 8 << 10;
+
+/// Elements that one rank stages in shared memory at once, for a group of few.
+#[cfg(target_os = "linux")]
+pub(crate) const CHUNK_ELEMENTS: usize = 128 << 10;
+
+/// Elements that all ranks together stage at once, per buffer.
+#[cfg(target_os = "linux")]
+pub(crate) const STAGED_ELEMENTS: usize = 2 << 20;
+
+/// Elements below which every rank reduces all of them itself, which saves a wait.
+#[cfg(target_os = "linux")]
+pub(crate) const FLAT_ELEMENTS: usize = 8 << 10;
+
+/// Buffers of shared memory: while one is reduced, the next is filled.
+#[cfg(target_os = "linux")]
+pub(crate) const BUFFERS: usize = 2;

@@ -1,0 +1,452 @@
+//! Collectives through memory that all processes of a group on one host have mapped.
+//!
+//! Values travel in chunks. In a chunk every rank stages its values of all pieces (its window of
+//! each), reduces its own piece where all have staged, writes the result, and takes the results of
+//! the others: each byte is written once and read once beside the reduction, in memory that stays in
+//! the cache. Two buffers take turns, so that a rank stages the next chunk before it waits for the
+//! present one. Ranks tell each other how far they are by counters, and sleep on them (futex(2)).
+//!
+//! Nothing that another process writes is used but as a value, or compared with a counter: it can
+//! make results wrong, or the operation fail, and no more.
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use dnode_direct::{Access, Mapping};
+use rustix::event::Timespec;
+use rustix::thread::futex;
+
+use crate::abort::Abort;
+use crate::collective::{Backend, Code, Collective, Operation, Place, Reduction, piece};
+use crate::error::Error;
+use crate::header::{HEADER_BYTES, header};
+use crate::limits::{BUFFERS, CHUNK_ELEMENTS, FLAT_ELEMENTS, LOOK, STAGED_ELEMENTS};
+use crate::links::{Link, in_step};
+use crate::sockets::Sockets;
+
+/// Bytes of a value.
+const WIDTH: usize = size_of::<f32>();
+/// Bytes between two words, so that ranks do not share cache lines.
+const LINE: usize = 64;
+/// Values that are reduced at once: they stay in the nearest cache.
+const BLOCK: usize = 4 << 10;
+/// How often a rank looks again before it sleeps, when every rank has a processor of its own.
+const SPINS: u32 = 2000;
+/// How often it lets others run first, when not.
+const YIELDS: u32 = 4;
+
+/// How far a rank is: chunks that it has done something with.
+#[derive(Clone, Copy)]
+enum Done {
+    Staged,
+    Reduced,
+    Taken,
+}
+
+/// Words of a rank: the counters of [`Done`], and how many sleep on each.
+const WORDS: usize = 6;
+
+/// Where everything is.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    size: usize,
+    /// Elements of a piece in a chunk.
+    window: usize,
+}
+
+impl Layout {
+    fn new(size: usize) -> Self {
+        let elements = CHUNK_ELEMENTS.min(STAGED_ELEMENTS / size);
+        Self { size, window: elements.div_ceil(size) }
+    }
+
+    const fn chunk(self) -> usize {
+        self.window * self.size * WIDTH
+    }
+
+    const fn word(rank: usize, word: usize) -> usize {
+        (rank * WORDS + word) * LINE
+    }
+
+    const fn header(self, rank: usize, buffer: usize) -> usize {
+        Self::word(self.size, 0) + (rank * BUFFERS + buffer) * LINE
+    }
+
+    const fn staged(self, rank: usize, buffer: usize) -> usize {
+        self.header(self.size, 0) + (buffer * self.size + rank) * self.chunk()
+    }
+
+    const fn result(self, buffer: usize) -> usize {
+        self.staged(0, BUFFERS) + buffer * self.chunk()
+    }
+
+    const fn length(self) -> usize {
+        self.result(BUFFERS)
+    }
+}
+
+/// A group of processes of one host.
+#[derive(Debug)]
+pub struct SharedMemory {
+    /// For what moves nothing that is reduced, and to notice the end of a process.
+    sockets: Sockets,
+    map: Mapping,
+    layout: Layout,
+    /// Chunks of all operations so far.
+    chunks: u32,
+    spins: u32,
+}
+
+/// One operation under way.
+struct Pass<'a> {
+    operation: Operation,
+    values: &'a mut [f32],
+    /// Chunks of it.
+    count: u32,
+    /// The chunk before its first.
+    first: u32,
+}
+
+impl SharedMemory {
+    /// New memory for a group of `size`, and the file that makes the other ranks part of it.
+    ///
+    /// # Errors
+    /// [`dnode_direct::Error`]: the system has none.
+    pub fn create(size: usize) -> Result<(Mapping, OwnedFd), dnode_direct::Error> {
+        Mapping::create(Layout::new(size).length())
+    }
+
+    /// The memory that another rank of the group has made.
+    ///
+    /// # Errors
+    /// [`dnode_direct::Error`]: the file is none that was made by [`SharedMemory::create`].
+    pub fn open(file: &OwnedFd, size: usize) -> Result<Mapping, dnode_direct::Error> {
+        Mapping::open(file, Layout::new(size).length(), Access::Write)
+    }
+
+    /// A group whose ranks are joined by `links`, as in [`Sockets::new`], and share `map`.
+    ///
+    /// # Errors
+    /// [`Error::Arguments`]: as [`Sockets::new`], or the memory is of another group's size.
+    pub fn new(
+        place: Place,
+        links: Vec<Option<Box<dyn Link>>>,
+        map: Mapping,
+        patience: Duration,
+    ) -> Result<Self, Error> {
+        let sockets = Sockets::new(place, links, patience)?;
+        let layout = Layout::new(place.size);
+        if map.length() != layout.length() {
+            return Err(Error::Arguments("the memory is not that of a group of this size"));
+        }
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let spins = if processors >= place.size { SPINS } else { 0 };
+        Ok(Self { sockets, map, layout, chunks: 0, spins })
+    }
+
+    fn operate(
+        &mut self,
+        (code, reduction): (Code, Reduction),
+        root: usize,
+        values: &mut [f32],
+    ) -> Result<(), Error> {
+        let operation = self.sockets.links.begin(code, reduction, (root, values.len()))?;
+        if self.layout.size == 1 {
+            return Ok(());
+        }
+        let longest = piece(values.len(), self.layout.size, 0).len();
+        let flat = code == Code::AllReduce && values.len() <= FLAT_ELEMENTS;
+        let count = if flat { 1 } else { longest.div_ceil(self.layout.window).max(1) };
+        let count = u32::try_from(count).map_err(|_| Error::Arguments("too many elements"))?;
+        let mut pass = Pass { operation, values, count, first: self.chunks };
+        let result = if flat { self.flat(&mut pass) } else { self.chunked(&mut pass) };
+        self.chunks = self.chunks.wrapping_add(count);
+        self.sockets.links.end(result)
+    }
+
+    fn chunked(&mut self, pass: &mut Pass<'_>) -> Result<(), Error> {
+        self.stage(pass, 0)?;
+        for chunk in 0..pass.count {
+            if chunk + 1 < pass.count {
+                self.stage(pass, chunk + 1)?;
+            }
+            self.reduce_own(pass, chunk)?;
+            self.take(pass, chunk)?;
+        }
+        Ok(())
+    }
+
+    /// One chunk of which every rank reduces everything: one wait in place of two.
+    fn flat(&mut self, pass: &mut Pass<'_>) -> Result<(), Error> {
+        let Place { rank, .. } = self.sockets.links.place;
+        let (number, buffer) = number(pass, 0);
+        self.may_write(pass, number)?;
+        self.map.write(self.layout.staged(rank, buffer), bytemuck::cast_slice(pass.values));
+        self.map.write(self.layout.header(rank, buffer), &header(&pass.operation));
+        self.publish(Done::Staged, number);
+        self.wait_staged(pass, number, buffer)?;
+        let len = pass.values.len();
+        self.add_up(pass, buffer, (0, 0..len));
+        self.publish(Done::Reduced, number);
+        self.publish(Done::Taken, number);
+        Ok(())
+    }
+
+    /// Waits until nobody reads the buffer of a chunk any more.
+    fn may_write(&self, pass: &Pass<'_>, number: u32) -> Result<(), Error> {
+        self.wait(pass, Done::Taken, number.wrapping_sub(BUFFERS as u32), None)
+    }
+
+    /// Waits until everybody has staged a chunk; with the first, all say what they do.
+    fn wait_staged(&self, pass: &Pass<'_>, number: u32, buffer: usize) -> Result<(), Error> {
+        self.wait(pass, Done::Staged, number, None)?;
+        if number != pass.first.wrapping_add(1) {
+            return Ok(());
+        }
+        for rank in self.others() {
+            let mut theirs = [0; HEADER_BYTES];
+            self.map.read(self.layout.header(rank, buffer), &mut theirs);
+            in_step(&pass.operation, rank, &theirs)?;
+        }
+        Ok(())
+    }
+
+    /// Writes this rank's values of a chunk where the others find them.
+    fn stage(&mut self, pass: &Pass<'_>, chunk: u32) -> Result<(), Error> {
+        let Place { rank, .. } = self.sockets.links.place;
+        let (number, buffer) = number(pass, chunk);
+        self.may_write(pass, number)?;
+        if pass.reduces() {
+            let staged = self.layout.staged(rank, buffer);
+            for other in self.others() {
+                let window = self.window(pass, other, chunk);
+                let offset = staged + other * self.layout.window * WIDTH;
+                self.map.write(offset, bytemuck::cast_slice(&pass.values[window]));
+            }
+        }
+        if chunk == 0 {
+            self.map.write(self.layout.header(rank, buffer), &header(&pass.operation));
+        }
+        self.publish(Done::Staged, number);
+        Ok(())
+    }
+
+    /// Writes the results of a chunk that this rank has, or makes them first.
+    fn reduce_own(&mut self, pass: &mut Pass<'_>, chunk: u32) -> Result<(), Error> {
+        let Place { rank, size } = self.sockets.links.place;
+        let (number, buffer) = number(pass, chunk);
+        let own = self.window(pass, rank, chunk);
+        if pass.reduces() || chunk == 0 {
+            self.wait_staged(pass, number, buffer)?;
+        }
+        if pass.reduces() {
+            self.add_up(pass, buffer, (rank * self.layout.window, own.clone()));
+        }
+        let has = match pass.operation.code {
+            Code::Broadcast | Code::Scatter if pass.operation.root == rank => 0..size,
+            Code::Broadcast | Code::Scatter | Code::ReduceScatter | Code::Barrier => 0..0,
+            _ => rank..rank + 1,
+        };
+        for of in has {
+            let window = self.window(pass, of, chunk);
+            let offset = self.layout.result(buffer) + of * self.layout.window * WIDTH;
+            self.map.write(offset, bytemuck::cast_slice(&pass.values[window]));
+        }
+        self.publish(Done::Reduced, number);
+        Ok(())
+    }
+
+    /// Reduces `range` of the values, which every rank has staged from element `at` of its chunk on,
+    /// in the order of ranks.
+    fn add_up(&self, pass: &mut Pass<'_>, buffer: usize, (at, range): (usize, Range<usize>)) {
+        let Place { rank, size } = self.sockets.links.place;
+        let scale = pass.operation.reduction.scale(size);
+        let (mut sums, mut theirs) = ([0.0_f32; BLOCK], [0.0_f32; BLOCK]);
+        for (index, own) in pass.values[range].chunks_mut(BLOCK).enumerate() {
+            let (sums, theirs) = (&mut sums[..own.len()], &mut theirs[..own.len()]);
+            for other in 0..size {
+                let staged = self.layout.staged(other, buffer) + (at + index * BLOCK) * WIDTH;
+                match (other, other == rank) {
+                    (0, true) => sums.copy_from_slice(own),
+                    (0, false) => self.map.read(staged, bytemuck::cast_slice_mut(sums)),
+                    (_, true) => sums.iter_mut().zip(&*own).for_each(|(sum, own)| *sum += own),
+                    (_, false) => {
+                        self.map.read(staged, bytemuck::cast_slice_mut(theirs));
+                        sums.iter_mut().zip(&*theirs).for_each(|(sum, value)| *sum += value);
+                    }
+                }
+            }
+            own.iter_mut().zip(sums).for_each(|(value, sum)| *value = *sum * scale);
+        }
+    }
+
+    /// Takes the results of a chunk that this rank asks for.
+    fn take(&self, pass: &mut Pass<'_>, chunk: u32) -> Result<(), Error> {
+        let (Place { rank, size }, root) = (self.sockets.links.place, pass.operation.root);
+        let (number, buffer) = number(pass, chunk);
+        let wanted = match pass.operation.code {
+            Code::AllReduce | Code::AllGather => 0..size,
+            Code::Broadcast if rank != root => 0..size,
+            Code::Reduce if rank == root => 0..size,
+            Code::Scatter if rank != root => rank..rank + 1,
+            _ => 0..0,
+        };
+        let of_root = matches!(pass.operation.code, Code::Broadcast | Code::Scatter);
+        if !wanted.is_empty() {
+            self.wait(pass, Done::Reduced, number, of_root.then_some(root))?;
+        }
+        for of in wanted.filter(|of| of_root || *of != rank) {
+            let window = self.window(pass, of, chunk);
+            let offset = self.layout.result(buffer) + of * self.layout.window * WIDTH;
+            self.map.read(offset, bytemuck::cast_slice_mut(&mut pass.values[window]));
+        }
+        self.publish(Done::Taken, number);
+        Ok(())
+    }
+
+    /// The elements of a rank's piece that travel in a chunk.
+    fn window(&self, pass: &Pass<'_>, rank: usize, chunk: u32) -> Range<usize> {
+        let Range { start, end } = piece(pass.values.len(), self.layout.size, rank);
+        let begin = start + chunk as usize * self.layout.window;
+        begin.min(end)..(begin + self.layout.window).min(end)
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let Place { rank, size } = self.sockets.links.place;
+        (0..size).filter(move |other| *other != rank)
+    }
+
+    /// Says how far this rank is.
+    fn publish(&self, done: Done, number: u32) {
+        let rank = self.sockets.links.place.rank;
+        let word = self.map.word(Layout::word(rank, done as usize));
+        let sleepers = self.map.word(Layout::word(rank, done as usize + WORDS / 2));
+        word.store(number, Ordering::SeqCst);
+        if sleepers.load(Ordering::SeqCst) > 0 {
+            // An error means that nobody sleeps there.
+            let _ = futex::wake(word, futex::Flags::empty(), u32::MAX >> 1);
+        }
+    }
+
+    /// Waits until every other rank, or the one, has done that with chunk `number`.
+    fn wait(
+        &self,
+        pass: &Pass<'_>,
+        done: Done,
+        number: u32,
+        only: Option<usize>,
+    ) -> Result<(), Error> {
+        for rank in self.others().filter(|rank| only.is_none_or(|only| only == *rank)) {
+            let word = self.map.word(Layout::word(rank, done as usize));
+            let reached = |now: u32| now.wrapping_sub(number).cast_signed() >= 0;
+            let mut looks = 0;
+            let mut since = None;
+            loop {
+                let now = word.load(Ordering::SeqCst);
+                if reached(now) {
+                    break;
+                }
+                looks += 1;
+                if looks <= self.spins {
+                    std::hint::spin_loop();
+                } else if looks <= self.spins + YIELDS {
+                    std::thread::yield_now();
+                } else {
+                    let since = *since.get_or_insert_with(Instant::now);
+                    self.sleep((rank, done), now, (&pass.operation, since))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sleeps while a rank's counter stays at `now`, but not for long: the end of a process wakes
+    /// nobody.
+    fn sleep(
+        &self,
+        (rank, done): (usize, Done),
+        now: u32,
+        (operation, since): (&Operation, Instant),
+    ) -> Result<(), Error> {
+        let word = self.map.word(Layout::word(rank, done as usize));
+        let sleepers = self.map.word(Layout::word(rank, done as usize + WORDS / 2));
+        sleepers.fetch_add(1, Ordering::SeqCst);
+        let longest = Timespec::try_from(LOOK).ok();
+        let slept = futex::wait(word, futex::Flags::empty(), now, longest.as_ref());
+        sleepers.fetch_sub(1, Ordering::SeqCst);
+        if slept == Err(rustix::io::Errno::TIMEDOUT) {
+            self.sockets.links.all_alive(operation)?;
+            self.sockets.links.look(operation, rank, since)?;
+        }
+        Ok(())
+    }
+}
+
+/// The number of a chunk among all of the group, from 1, and its buffer.
+const fn number(pass: &Pass<'_>, chunk: u32) -> (u32, usize) {
+    let number = pass.first.wrapping_add(chunk).wrapping_add(1);
+    (number, number as usize % BUFFERS)
+}
+
+impl Pass<'_> {
+    /// Whether every rank adds something.
+    const fn reduces(&self) -> bool {
+        matches!(
+            self.operation.code,
+            Code::AllReduce | Code::ReduceScatter | Code::Reduce | Code::Barrier
+        )
+    }
+}
+
+impl Collective for SharedMemory {
+    fn place(&self) -> Place {
+        self.sockets.links.place
+    }
+
+    fn backend(&self) -> Backend {
+        Backend::Shm
+    }
+
+    fn abort(&self) -> Abort {
+        self.sockets.links.abort.clone()
+    }
+
+    fn all_reduce(&mut self, values: &mut [f32], reduction: Reduction) -> Result<(), Error> {
+        self.operate((Code::AllReduce, reduction), 0, values)
+    }
+
+    fn reduce_scatter(&mut self, values: &mut [f32], reduction: Reduction) -> Result<(), Error> {
+        self.operate((Code::ReduceScatter, reduction), 0, values)
+    }
+
+    fn all_gather(&mut self, values: &mut [f32]) -> Result<(), Error> {
+        self.operate((Code::AllGather, Reduction::Sum), 0, values)
+    }
+
+    fn broadcast(&mut self, root: usize, values: &mut [f32]) -> Result<(), Error> {
+        self.operate((Code::Broadcast, Reduction::Sum), root, values)
+    }
+
+    fn reduce(
+        &mut self,
+        root: usize,
+        values: &mut [f32],
+        reduction: Reduction,
+    ) -> Result<(), Error> {
+        self.operate((Code::Reduce, reduction), root, values)
+    }
+
+    fn scatter(&mut self, root: usize, values: &mut [f32]) -> Result<(), Error> {
+        self.operate((Code::Scatter, Reduction::Sum), root, values)
+    }
+
+    fn all_to_all(&mut self, values: &[f32], gathered: &mut [f32]) -> Result<(), Error> {
+        self.sockets.all_to_all(values, gathered)
+    }
+
+    fn barrier(&mut self) -> Result<(), Error> {
+        self.operate((Code::Barrier, Reduction::Sum), 0, &mut [])
+    }
+}

@@ -1,0 +1,301 @@
+//! Every operation of every backend, against what one computer would compute.
+
+#![cfg(unix)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+#![expect(clippy::disallowed_methods, reason = "a test of waiting looks at the clock")]
+
+use std::os::unix::net::UnixStream;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use dnode_collective::{Backend, Collective, Error, Link, Place, Reduction, Sockets, piece};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Around the borders between algorithms, chunks and pieces.
+const LENGTHS: [usize; 12] = [0, 1, 2, 3, 5, 1000, 8191, 8192, 8193, 131_071, 300_007, 1_100_003];
+
+fn links(size: usize) -> Vec<Vec<Option<Box<dyn Link>>>> {
+    let mut all: Vec<Vec<Option<Box<dyn Link>>>> =
+        (0..size).map(|_| (0..size).map(|_| None).collect()).collect();
+    for a in 0..size {
+        for b in a + 1..size {
+            let (one, other) = UnixStream::pair().unwrap();
+            one.set_nonblocking(true).unwrap();
+            other.set_nonblocking(true).unwrap();
+            all[a][b] = Some(Box::new(one));
+            all[b][a] = Some(Box::new(other));
+        }
+    }
+    all
+}
+
+fn group(backend: Backend, size: usize, patience: Duration) -> Vec<Box<dyn Collective>> {
+    let places = (0..size).map(|rank| Place { rank, size });
+    let links = places.zip(links(size));
+    match backend {
+        Backend::Tcp => links
+            .map(|(place, links)| {
+                Box::new(Sockets::new(place, links, patience).unwrap()) as Box<dyn Collective>
+            })
+            .collect(),
+        Backend::Shm => shared(links, size, patience),
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn shared(
+    links: impl Iterator<Item = (Place, Vec<Option<Box<dyn Link>>>)>,
+    size: usize,
+    patience: Duration,
+) -> Vec<Box<dyn Collective>> {
+    use dnode_collective::SharedMemory;
+    let (_first, file) = SharedMemory::create(size).unwrap();
+    links
+        .map(|(place, links)| {
+            let map = SharedMemory::open(&file, size).unwrap();
+            Box::new(SharedMemory::new(place, links, map, patience).unwrap()) as _
+        })
+        .collect()
+}
+
+#[cfg(target_os = "linux")]
+const BACKENDS: [Backend; 2] = [Backend::Tcp, Backend::Shm];
+#[cfg(not(target_os = "linux"))]
+const BACKENDS: [Backend; 1] = [Backend::Tcp];
+
+#[cfg(not(target_os = "linux"))]
+fn shared(
+    _: impl Iterator<Item = (Place, Vec<Option<Box<dyn Link>>>)>,
+    _: usize,
+    _: Duration,
+) -> Vec<Box<dyn Collective>> {
+    Vec::new()
+}
+
+/// Runs every rank on a thread of its own.
+fn together<T: Send>(
+    group: Vec<Box<dyn Collective>>,
+    run: impl Fn(Box<dyn Collective>, usize) -> T + Sync,
+) -> Vec<T> {
+    let run = &run;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = group
+            .into_iter()
+            .map(|member| {
+                let rank = member.place().rank;
+                scope.spawn(move || run(member, rank))
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Whole numbers, whose sums are exact in any order.
+fn value(rank: usize, index: usize) -> f32 {
+    ((index * 7 + rank * 13) % 1001) as f32 - 500.0
+}
+
+fn values(rank: usize, length: usize) -> Vec<f32> {
+    (0..length).map(|index| value(rank, index)).collect()
+}
+
+fn sum(size: usize, index: usize) -> f32 {
+    (0..size).map(|rank| value(rank, index)).sum()
+}
+
+#[test]
+fn every_operation_gives_what_one_computer_would() {
+    for backend in BACKENDS {
+        for size in [1, 2, 3, 4, 5] {
+            together(group(backend, size, PATIENCE), |mut group, rank| {
+                assert_eq!(group.backend(), backend);
+                for length in LENGTHS {
+                    operations(&mut *group, (rank, size), length);
+                }
+            });
+        }
+    }
+}
+
+fn operations(group: &mut dyn Collective, (rank, size): (usize, usize), length: usize) {
+    let what = format!("{} {rank} of {size}, {length}", group.backend());
+    let own = piece(length, size, rank);
+    let root = length % size;
+    let fresh = values(rank, length);
+
+    let mut all = fresh.clone();
+    group.all_reduce(&mut all, Reduction::Sum).unwrap();
+    assert!((0..length).all(|index| all[index] == sum(size, index)), "all-reduce {what}");
+
+    let mut mean = fresh.clone();
+    group.all_reduce(&mut mean, Reduction::Mean).unwrap();
+    let scale = 1.0 / size as f32;
+    assert!((0..length).all(|index| mean[index] == sum(size, index) * scale), "mean {what}");
+
+    let mut mine = fresh.clone();
+    group.reduce_scatter(&mut mine, Reduction::Sum).unwrap();
+    assert!(own.clone().all(|index| mine[index] == sum(size, index)), "reduce-scatter {what}");
+
+    group.all_gather(&mut mine).unwrap();
+    assert!((0..length).all(|index| mine[index] == sum(size, index)), "all-gather {what}");
+
+    let mut sent = fresh.clone();
+    group.broadcast(root, &mut sent).unwrap();
+    assert_eq!(sent, values(root, length), "broadcast {what}");
+
+    let mut reduced = fresh.clone();
+    group.reduce(root, &mut reduced, Reduction::Sum).unwrap();
+    let right = rank != root || (0..length).all(|index| reduced[index] == sum(size, index));
+    assert!(right, "reduce {what}");
+
+    let mut dealt = fresh.clone();
+    group.scatter(root, &mut dealt).unwrap();
+    for index in 0..length {
+        let from = if own.contains(&index) { root } else { rank };
+        assert!(dealt[index] == value(from, index), "scatter {what}");
+    }
+
+    let mut gathered = vec![0.0; own.len() * size];
+    group.all_to_all(&fresh, &mut gathered).unwrap();
+    for other in 0..size {
+        let theirs = &gathered[other * own.len()..][..own.len()];
+        assert_eq!(theirs, &values(other, length)[own.clone()], "all-to-all {what}");
+    }
+    group.barrier().unwrap();
+}
+
+#[test]
+fn results_have_the_same_bits_at_every_rank() {
+    for backend in BACKENDS {
+        for length in [100, 100_000] {
+            let results = together(group(backend, 4, PATIENCE), |mut group, rank| {
+                let mut values: Vec<f32> =
+                    (0..length).map(|index| 1.0 / (1 + index * 4 + rank) as f32).collect();
+                group.all_reduce(&mut values, Reduction::Mean).unwrap();
+                values.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+            });
+            assert!(results.iter().all(|result| *result == results[0]), "{backend} {length}");
+        }
+    }
+}
+
+#[test]
+fn a_barrier_waits_for_everybody() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    for backend in BACKENDS {
+        let come = AtomicUsize::new(0);
+        together(group(backend, 4, PATIENCE), |mut group, _| {
+            for turn in 1..=50 {
+                come.fetch_add(1, Ordering::SeqCst);
+                group.barrier().unwrap();
+                assert!(come.load(Ordering::SeqCst) >= 4 * turn);
+            }
+        });
+    }
+}
+
+#[test]
+fn who_leaves_ends_the_operation_of_all_at_once() {
+    for backend in BACKENDS {
+        for length in [10, 1_000_000] {
+            let began = Instant::now();
+            let results = together(group(backend, 4, PATIENCE), |mut group, rank| {
+                if rank == 2 {
+                    return Ok(());
+                }
+                let mut values = values(rank, length);
+                let result = group.all_reduce(&mut values, Reduction::Sum);
+                // The group is of no more use.
+                assert!(matches!(group.barrier(), Err(Error::Ended)));
+                result
+            });
+            assert!(began.elapsed() < PATIENCE, "{backend}");
+            for (rank, result) in results.into_iter().enumerate().filter(|(rank, _)| *rank != 2) {
+                let error = result.unwrap_err();
+                assert!(matches!(error, Error::Lost { .. }), "{backend} {rank}: {error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn who_is_silent_is_named() {
+    for backend in BACKENDS {
+        // The silent one stays until the other has given up.
+        let (done, wait) = std::sync::mpsc::channel::<()>();
+        let (done, wait) = (Mutex::new(Some(done)), Mutex::new(Some(wait)));
+        let results = together(group(backend, 2, Duration::from_millis(100)), |mut group, rank| {
+            if rank == 1 {
+                let wait = wait.lock().unwrap().take().unwrap();
+                let _ = wait.recv();
+                return None;
+            }
+            let error = group.all_reduce(&mut [1.0; 4], Reduction::Mean).unwrap_err();
+            drop(done.lock().unwrap().take());
+            Some(error)
+        });
+        let error = results[0].as_ref().unwrap();
+        assert!(matches!(error, Error::Stalled { rank: 1, .. }), "{backend}: {error}");
+        let text = error.to_string();
+        let begin = "all-reduce 0 of 4 elements as a mean: rank 1 has not moved for ";
+        assert!(text.starts_with(begin), "{text}");
+    }
+}
+
+#[test]
+fn who_does_something_else_is_named() {
+    for backend in BACKENDS {
+        let results = together(group(backend, 2, PATIENCE), |mut group, rank| {
+            let mut values = vec![0.0; 20 + rank];
+            group.all_reduce(&mut values, Reduction::Sum).unwrap_err()
+        });
+        // Who notices first ends the group, which the other may notice before the header.
+        let expected = [
+            "all-reduce 0 of 20 elements: rank 1 is at all-reduce 0 of 21 elements",
+            "all-reduce 0 of 21 elements: rank 0 is at all-reduce 0 of 20 elements",
+        ];
+        let told: Vec<_> = results.iter().map(Error::to_string).collect();
+        let pairs = told.iter().zip(expected);
+        assert!(pairs.clone().any(|(text, expected)| text == expected), "{told:?}");
+    }
+}
+
+#[test]
+fn another_thread_can_give_a_group_up() {
+    for backend in BACKENDS {
+        let mut groups = group(backend, 2, PATIENCE);
+        let abort = groups[0].abort();
+        let began = Instant::now();
+        let results = together(groups.drain(..1).collect(), |mut group, _| {
+            std::thread::scope(|scope| {
+                scope.spawn(|| abort.abort("a member has left"));
+                group.barrier().unwrap_err()
+            })
+        });
+        assert!(began.elapsed() < PATIENCE);
+        let text = results[0].to_string();
+        assert_eq!(text, "barrier 0 of 0 elements: given up: a member has left", "{backend}");
+    }
+}
+
+#[test]
+fn what_is_no_group_is_refused() {
+    let refused = |rank, size, links| {
+        let place = Place { rank, size };
+        matches!(Sockets::new(place, links, PATIENCE), Err(Error::Arguments(_)))
+    };
+    assert!(refused(2, 2, links(2).remove(0)));
+    assert!(refused(1, 2, links(2).remove(0)));
+    assert!(refused(0, 3, links(2).remove(0)));
+    assert!(refused(0, 0, Vec::new()));
+    assert!(!refused(0, 1, links(1).remove(0)));
+    together(group(Backend::Tcp, 2, PATIENCE), |mut group, rank| {
+        let wrong = group.broadcast(2, &mut [0.0]).unwrap_err();
+        assert_eq!(wrong.to_string(), "the root is no rank of the group");
+        assert!(group.all_to_all(&[1.0, 2.0], &mut [0.0]).is_err());
+        // Nothing has happened to the group.
+        let mut values = [rank as f32];
+        group.all_reduce(&mut values, Reduction::Sum).unwrap();
+        assert!(values == [1.0]);
+    });
+}
