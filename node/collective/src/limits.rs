@@ -14,10 +14,10 @@ pub(crate) const LOOK: Duration = Duration::from_millis(20);
 
 /// Bytes that are taken from a socket at once: they stay in the nearest large cache while they are
 /// added.
-pub(crate) const RECEIVE_BYTES: usize = 256 << 10;
+pub(crate) const RECEIVE_BYTES: usize = 1 << 20;
 
 /// Bytes that are handed to a socket at once, so that receiving and sending take turns.
-pub(crate) const SEND_BYTES: usize = 256 << 10;
+pub(crate) const SEND_BYTES: usize = 1 << 20;
 
 /// Elements of an operation from which on the ranks form a ring; below, each sends everything to
 /// each, which takes one way instead of `2(n−1)`.
