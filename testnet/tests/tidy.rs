@@ -13,14 +13,18 @@ const SKIPPED: [&str; 7] =
 const LINES_MAX: usize = 500;
 
 /// Each crate: its folder, and the crates of this workspace that it may depend on.
-const CRATES: [(&str, &[&str]); 8] = [
+const CRATES: [(&str, &[&str]); 9] = [
     ("protocol", &[]),
     ("gossip", &["dnode-protocol"]),
     ("trainer", &["dnode-protocol"]),
     ("node/network", &["dnode-direct", "dnode-protocol", "dnode-quic"]),
     ("node/direct", &["dnode-quic"]),
+    ("node/collective", &["dnode-direct"]),
     ("node/quic", &[]),
-    ("node", &["dnode-gossip", "dnode-network", "dnode-protocol", "dnode-trainer"]),
+    (
+        "node",
+        &["dnode-collective", "dnode-gossip", "dnode-network", "dnode-protocol", "dnode-trainer"],
+    ),
     (
         "testnet",
         &[

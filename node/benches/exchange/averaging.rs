@@ -1,4 +1,5 @@
-//! Time in which four peers average their parameters, beside gloo and hivemind.
+//! Time in which four peers average their parameters, beside gloo and hivemind: from the moment when
+//! the last has begun to that when the last is done.
 
 use crate::reference;
 use crate::spread;
@@ -51,7 +52,7 @@ pub(crate) fn run() {
 fn average(kind: Kind, parameters: usize, turns: usize, sets: &[&str]) -> (Vec<f64>, f64) {
     let mut swarm = Swarm::start(kind, PEERS, parameters, sets);
     for peer in &mut swarm.peers {
-        peer.done();
+        peer.averaged();
     }
     for _ in 0..WARM {
         swarm.turn();

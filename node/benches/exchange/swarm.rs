@@ -103,14 +103,16 @@ impl Swarm {
         self.peers.iter_mut().map(Peer::end).sum()
     }
 
-    /// Has every peer begin and waits until all are done; seconds, and the largest error.
+    /// Has every peer begin and waits until all are done; seconds from the last that began to the
+    /// last that was done, and the largest error.
     pub(crate) fn turn(&mut self) -> (f64, f64) {
-        let began = Instant::now();
         for peer in &mut self.peers {
             peer.begin();
         }
-        let errors: Vec<f64> = self.peers.iter_mut().map(Peer::done).collect();
-        (began.elapsed().as_secs_f64(), errors.into_iter().fold(0.0, f64::max))
+        let turns: Vec<_> = self.peers.iter_mut().map(Peer::averaged).collect();
+        let [began, done, error] =
+            [0, 1, 2].map(|which| turns.iter().map(|turn| turn[which]).fold(0.0, f64::max));
+        ((done - began) / 1e9, error)
     }
 
     /// CPU seconds of all peers so far.
@@ -125,11 +127,22 @@ impl Peer {
         self.input.flush().unwrap();
     }
 
-    /// Waits for the peer to hand over; the error that it names.
+    /// Waits for the peer to say how many steps it has done.
     pub(crate) fn done(&mut self) -> f64 {
+        let [steps] = self.said()[..] else { panic!("a peer died") };
+        steps
+    }
+
+    /// Waits for the peer to average: when it began, when it was done, in nanoseconds, and the error
+    /// that it names.
+    pub(crate) fn averaged(&mut self) -> [f64; 3] {
+        self.said().try_into().unwrap_or_else(|_| panic!("a peer died"))
+    }
+
+    fn said(&mut self) -> Vec<f64> {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
-        line.trim().parse().unwrap_or_else(|_| panic!("a peer died"))
+        line.split_whitespace().map(|word| word.parse().unwrap()).collect()
     }
 
     fn process(&self) -> String {

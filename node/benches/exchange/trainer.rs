@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dnode::{
     Evaluation, GradientStep, ParameterLayout, StepId, StepReport, TrainError, Trainer,
@@ -63,6 +63,8 @@ pub(crate) struct Synthetic {
     turns: u64,
     /// Steps since the last word.
     steps: u64,
+    /// When the present averaging began, and was done.
+    span: (u128, u128),
     /// The present averaging was reported.
     told: bool,
     /// Words of the parent.
@@ -78,7 +80,19 @@ impl Synthetic {
         values.fill(rank as f32);
         let mean = (peers - 1) as f32 / 2.0;
         let (mixes, (_, words)) = (BTreeMap::new(), sync_channel(0));
-        Self { layout, kind, rank, mean, values, mixes, turns: 0, steps: 0, told: false, words }
+        Self {
+            layout,
+            kind,
+            rank,
+            mean,
+            values,
+            mixes,
+            turns: 0,
+            steps: 0,
+            span: (0, 0),
+            told: false,
+            words,
+        }
     }
 
     /// Listens to the parent, and ends the process with it.
@@ -86,12 +100,16 @@ impl Synthetic {
         Self { words: words(), ..self }
     }
 
-    /// Tells the parent that an averaging is done and how far off it is.
+    /// Tells the parent when an averaging began and was done, and how far off it is.
     fn tell(&mut self) {
+        if self.kind == Kind::Gossip {
+            self.span.1 = now();
+        }
         let off = |most: f32, value: &f32| most.max((value - self.mean).abs());
         let error = if self.turns > 0 { self.values.iter().fold(0.0, off) } else { 0.0 };
         let mut out = std::io::stdout().lock();
-        writeln!(out, "{error}").unwrap();
+        let (began, done) = self.span;
+        writeln!(out, "{began} {done} {error}").unwrap();
         out.flush().unwrap();
         self.told = true;
     }
@@ -102,6 +120,7 @@ impl Synthetic {
         self.mixes.clear();
         self.turns += 1;
         self.told = false;
+        self.span = (now(), 0);
     }
 
     /// Whether every fragment was mixed often enough.
@@ -182,8 +201,14 @@ impl GradientStep for Synthetic {
     }
 
     fn update(&mut self, _: StepId) -> Result<StepReport, TrainError> {
+        self.span.1 = now();
         Ok(StepReport { samples: 1, ..StepReport::default() })
     }
+}
+
+/// Nanoseconds, by a clock that all processes of the machine share.
+fn now() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos()
 }
 
 /// Arithmetic of about 10 ms in registers.

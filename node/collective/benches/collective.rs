@@ -5,7 +5,7 @@
 //! (Open MPI, whose `mpirun` must be there) is measured in the same run.
 //! `docs/measurements.md` has the tables.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark prints its table")]
+#![expect(clippy::print_stdout, reason = "a benchmark prints its table")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on should stop")]
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::time::Duration;
 
 use crate::abort::Abort;
 use crate::error::Error;
@@ -110,8 +111,14 @@ impl fmt::Display for Operation {
         write!(f, "{} {number} of {elements} elements", code.name())?;
         match code {
             Code::Broadcast | Code::Reduce | Code::Scatter => write!(f, " with root {root}"),
-            _ if self.reduction == Reduction::Mean => f.write_str(" as a mean"),
-            _ => Ok(()),
+            Code::AllReduce | Code::ReduceScatter if self.reduction == Reduction::Mean => {
+                f.write_str(" as a mean")
+            }
+            Code::AllReduce
+            | Code::ReduceScatter
+            | Code::AllGather
+            | Code::AllToAll
+            | Code::Barrier => Ok(()),
         }
     }
 }
@@ -142,6 +149,9 @@ pub trait Collective: Send + fmt::Debug {
 
     /// The word that ends operations from another thread.
     fn abort(&self) -> Abort;
+
+    /// How long nothing may move from now on before an operation fails.
+    fn set_patience(&mut self, patience: Duration);
 
     /// Replaces `values` by the reduction over all ranks.
     ///

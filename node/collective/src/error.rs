@@ -47,6 +47,9 @@ pub enum Error {
         /// What that one does.
         theirs: String,
     },
+    /// The ranks could not get together.
+    #[error("form the group")]
+    Form(#[source] io::Error),
     /// An earlier operation failed.
     #[error("the group was given up before")]
     Ended,

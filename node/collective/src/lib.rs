@@ -14,9 +14,12 @@
 //! same is asked for, or with an [`Error`] at every rank that still waits: whoever fails closes its
 //! links, and the others see that at once. After an error a group is of no more use.
 
+#![expect(clippy::disallowed_methods, reason = "waits are bounded by a clock")]
+
 mod abort;
 mod collective;
 mod error;
+mod form;
 mod header;
 pub mod limits;
 mod links;
@@ -28,6 +31,7 @@ mod stream;
 pub use abort::Abort;
 pub use collective::{Backend, Collective, Operation, Place, Reduction, piece};
 pub use error::Error;
+pub use form::form;
 pub use links::Link;
 #[cfg(target_os = "linux")]
 pub use shared::SharedMemory;

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use dnode_direct::Channel;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::abort::Abort;
@@ -63,6 +64,24 @@ macro_rules! plain_link {
 
 plain_link!(TcpStream);
 plain_link!(UnixStream);
+
+impl Link for Channel {
+    fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Self::send(self, bytes)
+    }
+
+    fn receive(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        Self::receive(self, bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<bool> {
+        Self::flush(self)
+    }
+
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.as_fd()
+    }
+}
 
 /// The connections of one rank.
 #[derive(Debug)]
@@ -146,6 +165,10 @@ impl Links {
             return Err(Error::Arguments("a rank has one link to each other rank"));
         }
         Ok(Self { place, links, abort: Abort::default(), patience, count: 0 })
+    }
+
+    pub(crate) const fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
     }
 
     /// Numbers the next operation.

@@ -242,12 +242,12 @@ impl SharedMemory {
             self.wait_staged(pass, number, buffer)?;
         }
         if pass.reduces() {
-            self.add_up(pass, buffer, (rank * self.layout.window, own.clone()));
+            self.add_up(pass, buffer, (rank * self.layout.window, own));
         }
         let has = match pass.operation.code {
             Code::Broadcast | Code::Scatter if pass.operation.root == rank => 0..size,
             Code::Broadcast | Code::Scatter | Code::ReduceScatter | Code::Barrier => 0..0,
-            _ => rank..rank + 1,
+            Code::AllReduce | Code::AllGather | Code::Reduce | Code::AllToAll => rank..rank + 1,
         };
         for of in has {
             let window = self.window(pass, of, chunk);
@@ -291,7 +291,12 @@ impl SharedMemory {
             Code::Broadcast if rank != root => 0..size,
             Code::Reduce if rank == root => 0..size,
             Code::Scatter if rank != root => rank..rank + 1,
-            _ => 0..0,
+            Code::Broadcast
+            | Code::Scatter
+            | Code::Reduce
+            | Code::ReduceScatter
+            | Code::AllToAll
+            | Code::Barrier => 0..0,
         };
         let of_root = matches!(pass.operation.code, Code::Broadcast | Code::Scatter);
         if !wanted.is_empty() {
@@ -411,6 +416,10 @@ impl Collective for SharedMemory {
 
     fn abort(&self) -> Abort {
         self.sockets.links.abort.clone()
+    }
+
+    fn set_patience(&mut self, patience: Duration) {
+        self.sockets.links.set_patience(patience);
     }
 
     fn all_reduce(&mut self, values: &mut [f32], reduction: Reduction) -> Result<(), Error> {

@@ -181,6 +181,10 @@ impl Collective for Sockets {
         self.links.abort.clone()
     }
 
+    fn set_patience(&mut self, patience: Duration) {
+        self.links.set_patience(patience);
+    }
+
     fn all_reduce(&mut self, values: &mut [f32], reduction: Reduction) -> Result<(), Error> {
         let length = values.len();
         self.operate((Code::AllReduce, reduction), 0, length, |group, operation| {

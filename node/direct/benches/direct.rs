@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use dnode_direct::{Config, Direct, Kind, Sender, Target};
+use dnode_direct::{Arrival, Config, Direct, Kind, Sender, Target};
 use futures::AsyncReadExt as _;
 use libp2p_identity::Keypair;
 
@@ -43,7 +43,7 @@ async fn serve(kind: Kind) {
     let mut out = std::io::stdout();
     writeln!(out, "{}", direct.port()).unwrap();
     let mut frame = vec![0; FRAME.0 + FRAME.1];
-    while let Some(mut path) = arrivals.recv().await {
+    while let Some(Arrival::Path(mut path)) = arrivals.recv().await {
         let begin = cpu();
         while path.read_exact(&mut frame).await.is_ok() {}
         drop(path);

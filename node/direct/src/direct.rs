@@ -6,22 +6,26 @@ use std::sync::Arc;
 use dnode_quic::SetUpError;
 use dnode_quic::tls::Identity;
 use libp2p_identity::{Keypair, PeerId};
+use rustls::client::UnbufferedClientConnection;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use crate::address::is_near;
+use crate::channel::{Channel, End, Seals, Stream};
 use crate::error::Error;
-use crate::handshake::open;
-use crate::limits::{ARRIVALS_MAX, NEAR_MAX, OPEN_MAX};
+use crate::handshake::{Inbound, name_subject, open};
+use crate::limits::{ARRIVALS_MAX, NEAR_MAX, OPEN_MAX, SUBJECT_BYTES};
 #[cfg(target_os = "linux")]
 use crate::listener::local;
-use crate::listener::{accept_tcp, bind, kinds, tune};
+use crate::listener::{Arrival, accept_tcp, bind, names, tune};
 #[cfg(target_os = "linux")]
 use crate::memory::MemorySender;
-use crate::path::{Kind, Outlet, Receiver, Sender};
+use crate::path::{Kind, Outlet, Sender, Usage};
 use crate::sealed::SealedSender;
+use crate::session::Arrived;
 
 /// Which direct paths a peer opens and takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,13 +96,15 @@ impl Direct {
         (key, incarnation): (&Keypair, u64),
         ips: &[IpAddr],
         config: Config,
-    ) -> Result<(Self, mpsc::Receiver<Receiver>), SetUpError> {
+    ) -> Result<(Self, mpsc::Receiver<Arrival>), SetUpError> {
         let identity = Identity::new(key)?;
         let (arrivals, queue) = mpsc::channel(ARRIVALS_MAX);
         let mut tasks = Vec::new();
         let mut port = 0;
         if config.tcp {
-            let server = Arc::new(identity.server(&kinds(config.trusted))?);
+            let offers: Vec<_> =
+                Usage::ALL.iter().flat_map(|usage| names(config.trusted, *usage)).collect();
+            let server = Arc::new(identity.server(&offers)?);
             for listener in bind(ips) {
                 port = listener.local_addr().map_or(port, |local| local.port());
                 let (server, arrivals) = (Arc::clone(&server), arrivals.clone());
@@ -109,7 +115,9 @@ impl Direct {
         if config.memory {
             match local::bind(key.public().to_peer_id(), incarnation) {
                 Ok(listener) => {
-                    let server = Arc::new(identity.server(&[Kind::Memory.name()])?);
+                    let server = Arc::new(
+                        identity.server(&Usage::ALL.map(|usage| Kind::Memory.name(usage)))?,
+                    );
                     tasks.push(tokio::spawn(local::accept_local(listener, server, arrivals)));
                 }
                 Err(error) => tracing::warn!(%error, "no shared memory with other processes"),
@@ -130,38 +138,18 @@ impl Direct {
     /// # Errors
     /// [`Error`]; the peer must be reached in another way.
     pub async fn open(&self, target: &Target) -> Result<Sender, Error> {
-        if self.inner.config.memory {
-            match timeout(OPEN_MAX, self.open_memory(target)).await {
-                Ok(Ok(sender)) => return Ok(sender),
-                // Nobody of that name is on this host: the usual case.
-                Ok(Err(Error::Socket(error))) => tracing::trace!(%error, "not on this host"),
-                Ok(Err(error)) => {
+        #[cfg(target_os = "linux")]
+        if let Some((stream, _)) = self.meet_on_host(target, Usage::Path, None).await {
+            match MemorySender::new(stream).await {
+                Ok(memory) => {
+                    return Ok(Sender::new(target.peer, Outlet::Memory(Box::new(memory))));
+                }
+                Err(error) => {
                     tracing::info!(peer = %target.peer, %error, "no shared memory with a process");
                 }
-                Err(_) => tracing::info!(peer = %target.peer, "no shared memory in time"),
             }
         }
-        if !self.inner.config.tcp || target.port == 0 || !is_near(target.address) {
-            return Err(Error::NotNear);
-        }
-        timeout(OPEN_MAX, self.open_tcp(target)).await.unwrap_or(Err(Error::Timeout))
-    }
-
-    async fn open_tcp(&self, target: &Target) -> Result<Sender, Error> {
-        let begin = Instant::now();
-        let mut stream = TcpStream::connect(SocketAddr::new(target.address, target.port)).await?;
-        // A connection takes one round trip.
-        let round_trip = begin.elapsed();
-        if round_trip > NEAR_MAX && !target.address.is_loopback() {
-            return Err(Error::Far { round_trip });
-        }
-        tune(&stream)?;
-        let kinds = kinds(self.inner.config.trusted);
-        let (config, verifier) = self.inner.identity.client(&kinds, Some(target.peer))?;
-        let opened = open(&mut stream, Arc::new(config)).await;
-        let wrong =
-            |error| verifier.wrong_peer().map_or(error, |obtained| Error::WrongPeer { obtained });
-        let (kind, session) = opened.map_err(wrong)?;
+        let Met { stream, kind, session, .. } = self.meet(target, Usage::Path, None).await?;
         let outlet = match kind {
             Kind::Plain => Outlet::Plain(stream),
             Kind::Tls => Outlet::Tls(Box::new(SealedSender::new(stream, session))),
@@ -170,24 +158,113 @@ impl Direct {
         Ok(Sender::new(target.peer, outlet))
     }
 
-    #[cfg(target_os = "linux")]
-    async fn open_memory(&self, target: &Target) -> Result<Sender, Error> {
-        let name = local::name(target.peer, target.incarnation);
-        let mut stream = tokio::net::UnixStream::connect(name).await?;
-        local::is_ours(&stream)?;
-        let kinds = [Kind::Memory.name()];
-        let (config, verifier) = self.inner.identity.client(&kinds, Some(target.peer))?;
+    /// Opens the fastest channel to a peer that is near, for `subject`. Takes at most twice
+    /// [`OPEN_MAX`].
+    ///
+    /// # Errors
+    /// [`Error`]; the peer must be reached in another way.
+    pub async fn open_channel(
+        &self,
+        target: &Target,
+        subject: [u8; SUBJECT_BYTES],
+    ) -> Result<Channel, Error> {
+        let peer = target.peer;
+        #[cfg(target_os = "linux")]
+        if let Some((stream, met)) = self.meet_on_host(target, Usage::Channel, Some(&subject)).await
+        {
+            let socket = Stream::Unix(stream.into_std()?);
+            return Ok(Channel::new((peer, Kind::Memory), subject, socket, met));
+        }
+        let met = self.meet(target, Usage::Channel, Some(&subject)).await?;
+        if met.kind == Kind::Memory {
+            return Err(Error::Handshake);
+        }
+        let socket = Stream::Tcp(met.stream.into_std()?);
+        let seals = Seals::new(End::Opener(met.session), met.arrived);
+        Ok(Channel::new((peer, met.kind), subject, socket, seals))
+    }
+
+    /// A TCP connection to a peer whose identity is proved.
+    async fn meet(
+        &self,
+        target: &Target,
+        usage: Usage,
+        subject: Option<&[u8; SUBJECT_BYTES]>,
+    ) -> Result<Met<TcpStream>, Error> {
+        if !self.inner.config.tcp || target.port == 0 || !is_near(target.address) {
+            return Err(Error::NotNear);
+        }
+        let meet = async {
+            let begin = Instant::now();
+            let stream = TcpStream::connect(SocketAddr::new(target.address, target.port)).await?;
+            // A connection takes one round trip.
+            let round_trip = begin.elapsed();
+            if round_trip > NEAR_MAX && !target.address.is_loopback() {
+                return Err(Error::Far { round_trip });
+            }
+            tune(&stream)?;
+            let names: Vec<_> = names(self.inner.config.trusted, usage).collect();
+            self.greet(stream, target, &names, subject).await
+        };
+        timeout(OPEN_MAX, meet).await.unwrap_or(Err(Error::Timeout))
+    }
+
+    /// Lets both ends prove their identities.
+    async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        mut stream: S,
+        target: &Target,
+        names: &[&[u8]],
+        subject: Option<&[u8; SUBJECT_BYTES]>,
+    ) -> Result<Met<S>, Error> {
+        let (config, verifier) = self.inner.identity.client(names, Some(target.peer))?;
         let opened = open(&mut stream, Arc::new(config)).await;
         let wrong =
             |error| verifier.wrong_peer().map_or(error, |obtained| Error::WrongPeer { obtained });
-        opened.map_err(wrong)?;
-        let memory = MemorySender::new(stream).await?;
-        Ok(Sender::new(target.peer, Outlet::Memory(Box::new(memory))))
+        let (kind, mut session) = opened.map_err(wrong)?;
+        let arrived = match subject {
+            Some(subject) => name_subject(&mut stream, &mut session, subject).await?,
+            None => Arrived::new(Inbound::new()),
+        };
+        Ok(Met { stream, kind, session, arrived })
     }
 
-    #[cfg(not(target_os = "linux"))]
-    #[expect(clippy::unused_async, reason = "of the same form as where there is memory to share")]
-    async fn open_memory(&self, _: &Target) -> Result<Sender, Error> {
-        Err(Error::NotNear)
+    /// A socket to a process of this host whose identity is proved, if there is one.
+    #[cfg(target_os = "linux")]
+    async fn meet_on_host(
+        &self,
+        target: &Target,
+        usage: Usage,
+        subject: Option<&[u8; SUBJECT_BYTES]>,
+    ) -> Option<(tokio::net::UnixStream, Seals)> {
+        if !self.inner.config.memory {
+            return None;
+        }
+        let meet = async {
+            let name = local::name(target.peer, target.incarnation);
+            let stream = tokio::net::UnixStream::connect(name).await?;
+            local::is_ours(&stream)?;
+            self.greet(stream, target, &[Kind::Memory.name(usage)], subject).await
+        };
+        match timeout(OPEN_MAX, meet).await {
+            Ok(Ok(Met { stream, session, arrived, .. })) => {
+                return Some((stream, Seals::new(End::Opener(session), arrived)));
+            }
+            // Nobody of that name is on this host: the usual case.
+            Ok(Err(Error::Socket(error))) => tracing::trace!(%error, "not on this host"),
+            Ok(Err(error)) => {
+                tracing::info!(peer = %target.peer, %error, "no shared memory with a process");
+            }
+            Err(_) => tracing::info!(peer = %target.peer, "no shared memory in time"),
+        }
+        None
     }
+}
+
+/// A connection whose other end is the wanted peer.
+struct Met<S> {
+    stream: S,
+    kind: Kind,
+    session: UnbufferedClientConnection,
+    arrived: Arrived,
 }

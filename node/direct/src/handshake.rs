@@ -16,11 +16,12 @@ use rustls::{ClientConfig, ServerConfig};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::error::Error;
-use crate::limits::{HANDSHAKE_BYTES_MAX, INBOUND_BYTES};
-use crate::path::Kind;
+use crate::limits::{HANDSHAKE_BYTES_MAX, INBOUND_BYTES, SUBJECT_BYTES};
+use crate::path::{Kind, Usage};
+use crate::session::{Arrived, Session, seal, sealed_bytes_max};
 
 /// What the acceptor says when both identities are proved.
-const WELCOME: &[u8] = &[1];
+const WELCOME: &[u8; 1] = &[1];
 
 /// Received bytes that are not processed yet.
 #[derive(Debug)]
@@ -31,7 +32,7 @@ pub(crate) struct Inbound {
 }
 
 impl Inbound {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { bytes: vec![0; INBOUND_BYTES], begin: 0, end: 0 }
     }
 
@@ -156,10 +157,10 @@ async fn receive<S: AsyncRead + Unpin>(
 fn proved(
     certificates: Option<&[CertificateDer<'_>]>,
     protocol: Option<&[u8]>,
-) -> Result<(PeerId, Kind), Error> {
+) -> Result<(PeerId, Kind, Usage), Error> {
     let peer = certificates.and_then(owner).ok_or(Error::NoIdentity)?;
-    let kind = protocol.and_then(Kind::of).ok_or(Error::Handshake)?;
-    Ok((peer, kind))
+    let (kind, usage) = protocol.and_then(Kind::of).ok_or(Error::Handshake)?;
+    Ok((peer, kind, usage))
 }
 
 /// Proves who we are to the acceptor and learns what it chose; it is the peer that `config` expects.
@@ -181,14 +182,15 @@ pub(crate) async fn open<S: AsyncRead + AsyncWrite + Unpin>(
                 receive(stream, &mut inbound, &mut received).await?;
             }
             // Nothing may follow: the acceptor has nothing else to say, sealed or not.
-            Step::Opened(said) if said == WELCOME && inbound.waiting().is_empty() => break,
+            Step::Opened(said) if said == *WELCOME && inbound.waiting().is_empty() => break,
             Step::Opened(_) | Step::Closed => return Err(Error::Handshake),
         }
     }
     if session.is_handshaking() {
         return Err(Error::Handshake);
     }
-    let (_, kind) = proved(session.peer_certificates(), session.alpn_protocol())?;
+    // It is of the names that were offered.
+    let (_, kind, _) = proved(session.peer_certificates(), session.alpn_protocol())?;
     Ok((kind, session))
 }
 
@@ -196,6 +198,7 @@ pub(crate) async fn open<S: AsyncRead + AsyncWrite + Unpin>(
 pub(crate) struct Accepted {
     pub(crate) peer: PeerId,
     pub(crate) kind: Kind,
+    pub(crate) usage: Usage,
     pub(crate) session: UnbufferedServerConnection,
     pub(crate) inbound: Inbound,
 }
@@ -232,7 +235,69 @@ pub(crate) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     if !inbound.waiting().is_empty() || session.is_handshaking() {
         return Err(Error::Handshake);
     }
-    let (peer, kind) = proved(session.peer_certificates(), session.alpn_protocol())?;
+    let (peer, kind, usage) = proved(session.peer_certificates(), session.alpn_protocol())?;
     send(stream, &mut outbound).await?;
-    Ok(Accepted { peer, kind, session, inbound })
+    Ok(Accepted { peer, kind, usage, session, inbound })
+}
+
+/// Says `bytes`, a few, under seal.
+pub(crate) async fn say<S: AsyncWrite + Unpin>(
+    stream: &mut S,
+    session: &mut impl Session,
+    bytes: &[u8],
+) -> Result<(), Error> {
+    let mut sealed = vec![0; sealed_bytes_max(bytes.len())];
+    let length = seal(session, bytes, &mut sealed)?;
+    stream.write_all(&sealed[..length]).await?;
+    Ok(stream.flush().await?)
+}
+
+/// Fills `bytes` with what the other end says under seal.
+pub(crate) async fn hear<S: AsyncRead + Unpin>(
+    stream: &mut S,
+    session: &mut impl Session,
+    arrived: &mut Arrived,
+    bytes: &mut [u8],
+) -> Result<(), Error> {
+    let (mut filled, mut received) = (0, 0);
+    while filled < bytes.len() {
+        let count = arrived.open(session, &mut bytes[filled..])?;
+        filled += count;
+        if arrived.closed {
+            return Err(Error::Handshake);
+        }
+        if count == 0 {
+            receive(stream, &mut arrived.inbound, &mut received).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The last words of a handshake that makes a channel: the opener names the subject and waits until
+/// the acceptor has it, so that nothing else is on the way.
+pub(crate) async fn name_subject<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    session: &mut impl Session,
+    subject: &[u8; SUBJECT_BYTES],
+) -> Result<Arrived, Error> {
+    let mut arrived = Arrived::new(Inbound::new());
+    say(stream, session, subject).await?;
+    let mut welcome = [0];
+    hear(stream, session, &mut arrived, &mut welcome).await?;
+    if welcome != *WELCOME { Err(Error::Handshake) } else { Ok(arrived) }
+}
+
+/// The acceptor's part of [`name_subject`].
+pub(crate) async fn learn_subject<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    session: &mut impl Session,
+    arrived: &mut Arrived,
+) -> Result<[u8; SUBJECT_BYTES], Error> {
+    let mut subject = [0; SUBJECT_BYTES];
+    hear(stream, session, arrived, &mut subject).await?;
+    if !arrived.is_empty() {
+        return Err(Error::Handshake);
+    }
+    say(stream, session, WELCOME).await?;
+    Ok(subject)
 }

@@ -9,11 +9,13 @@
 //!   Sender ═══ a ring in shared memory │ the TCP connection in plain │ under TLS ═══▶ Receiver
 //! ```
 //!
-//! A path has one direction, from its opener. Nothing is sent before both ends have proved who they
+//! A path has one direction, from its opener, and carries tensors. A [`Channel`] is opened in the same
+//! way on the same sockets, has both directions, and carries what a subject asks for. Nothing is sent before both ends have proved who they
 //! are, the same way on every socket. Which kind of path it becomes is negotiated inside that proof,
 //! so nobody else can change it. What control messages need stays on libp2p.
 
 mod address;
+mod channel;
 mod direct;
 mod error;
 mod handshake;
@@ -25,12 +27,15 @@ mod path;
 #[cfg(target_os = "linux")]
 mod ring;
 mod sealed;
+mod session;
 #[cfg(target_os = "linux")]
 mod shared;
 
 pub use address::is_near;
+pub use channel::Channel;
 pub use direct::{Config, Direct, Target};
 pub use error::Error;
+pub use listener::Arrival;
 pub use path::{Kind, Receiver, Sender};
 #[cfg(target_os = "linux")]
 pub use shared::{Access, Mapping};

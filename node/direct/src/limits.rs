@@ -24,6 +24,9 @@ pub const ARRIVALS_MAX: usize = 32;
 /// than one kilobyte.
 pub(crate) const HANDSHAKE_BYTES_MAX: usize = 16 << 10;
 
+/// Bytes of what a channel is for, as its opener names it.
+pub const SUBJECT_BYTES: usize = 32;
+
 /// Sealed bytes that are read at once: a dozen records, so that one system call serves many.
 pub(crate) const INBOUND_BYTES: usize = 256 << 10;
 

@@ -13,11 +13,13 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::address::is_near;
+use crate::channel::{Channel, End, Seals, Stream};
 use crate::error::Error;
-use crate::handshake::{Accepted, accept};
+use crate::handshake::{Accepted, accept, learn_subject};
 use crate::limits::{HANDSHAKE_TIMEOUT, HANDSHAKES_MAX, KEEP_ALIVE, LOST_AFTER};
-use crate::path::{Inlet, Kind, Receiver};
+use crate::path::{Inlet, Kind, Receiver, Usage};
 use crate::sealed::SealedReceiver;
+use crate::session::Arrived;
 
 /// Connections that wait for the listener to look at them.
 const BACKLOG: i32 = 64;
@@ -70,7 +72,7 @@ pub(crate) fn tune(stream: &TcpStream) -> io::Result<()> {
 pub(crate) async fn accept_tcp(
     listener: TcpListener,
     config: Arc<ServerConfig>,
-    arrivals: mpsc::Sender<Receiver>,
+    arrivals: mpsc::Sender<Arrival>,
 ) {
     // Dropping the set ends the handshakes.
     let mut handshakes = JoinSet::new();
@@ -94,34 +96,51 @@ pub(crate) async fn accept_tcp(
     }
 }
 
-async fn greet(stream: TcpStream, config: Arc<ServerConfig>, arrivals: mpsc::Sender<Receiver>) {
+async fn greet(stream: TcpStream, config: Arc<ServerConfig>, arrivals: mpsc::Sender<Arrival>) {
     let greeted = timeout(HANDSHAKE_TIMEOUT, receiver(stream, config));
     deliver(greeted.await.unwrap_or(Err(Error::Timeout)), &arrivals);
 }
 
-async fn receiver(mut stream: TcpStream, config: Arc<ServerConfig>) -> Result<Receiver, Error> {
+/// What another peer has opened.
+#[derive(Debug)]
+pub enum Arrival {
+    /// A path for its tensors.
+    Path(Receiver),
+    /// A channel.
+    Channel(Channel),
+}
+
+async fn receiver(mut stream: TcpStream, config: Arc<ServerConfig>) -> Result<Arrival, Error> {
     tune(&stream)?;
-    let Accepted { peer, kind, session, inbound } = accept(&mut stream, config).await?;
+    let Accepted { peer, kind, usage, mut session, inbound } = accept(&mut stream, config).await?;
+    if usage == Usage::Channel {
+        let mut arrived = Arrived::new(inbound);
+        let subject = learn_subject(&mut stream, &mut session, &mut arrived).await?;
+        let (socket, end) = (Stream::Tcp(stream.into_std()?), End::Acceptor(session));
+        let channel = Channel::new((peer, kind), subject, socket, Seals::new(end, arrived));
+        return Ok(Arrival::Channel(channel));
+    }
     let inlet = match kind {
         Kind::Plain => Inlet::Plain(stream),
         Kind::Tls => Inlet::Tls(Box::new(SealedReceiver::new(stream, session, inbound))),
         Kind::Memory => return Err(Error::Handshake),
     };
-    Ok(Receiver::new(peer, inlet))
+    Ok(Arrival::Path(Receiver::new(peer, inlet)))
 }
 
-pub(crate) fn deliver(greeted: Result<Receiver, Error>, arrivals: &mpsc::Sender<Receiver>) {
+pub(crate) fn deliver(greeted: Result<Arrival, Error>, arrivals: &mpsc::Sender<Arrival>) {
     match greeted {
-        // An owner that does not keep up takes no more paths.
-        Ok(receiver) => drop(arrivals.try_send(receiver)),
+        // An owner that does not keep up takes no more.
+        Ok(arrival) => drop(arrivals.try_send(arrival)),
         Err(error) => tracing::debug!(%error, "no direct path from another process"),
     }
 }
 
-/// The kinds of path that a TCP connection may become, the fastest first.
-pub(crate) fn kinds(trusted: bool) -> Vec<&'static [u8]> {
-    let kinds = [Kind::Plain, Kind::Tls].into_iter().filter(|kind| trusted || *kind == Kind::Tls);
-    kinds.map(Kind::name).collect()
+/// What a TCP connection may become, the fastest first.
+pub(crate) fn names(trusted: bool, usage: Usage) -> impl Iterator<Item = &'static [u8]> {
+    let kinds =
+        [Kind::Plain, Kind::Tls].into_iter().filter(move |kind| trusted || *kind == Kind::Tls);
+    kinds.map(move |kind| kind.name(usage))
 }
 
 #[cfg(target_os = "linux")]
@@ -131,8 +150,9 @@ pub(crate) mod local {
     use tokio::net::{UnixListener, UnixStream};
 
     use super::{
-        Accepted, Arc, Error, HANDSHAKE_TIMEOUT, HANDSHAKES_MAX, Inlet, JoinSet, Kind, PeerId,
-        Receiver, ServerConfig, accept, deliver, io, mpsc, timeout,
+        Accepted, Arc, Arrival, Arrived, Channel, End, Error, HANDSHAKE_TIMEOUT, HANDSHAKES_MAX,
+        Inlet, JoinSet, Kind, PeerId, Receiver, Seals, ServerConfig, Stream, Usage, accept,
+        deliver, io, learn_subject, mpsc, timeout,
     };
     use crate::memory::MemoryReceiver;
 
@@ -158,7 +178,7 @@ pub(crate) mod local {
     pub(crate) async fn accept_local(
         listener: UnixListener,
         config: Arc<ServerConfig>,
-        arrivals: mpsc::Sender<Receiver>,
+        arrivals: mpsc::Sender<Arrival>,
     ) {
         // Dropping the set ends the handshakes.
         let mut handshakes = JoinSet::new();
@@ -183,16 +203,21 @@ pub(crate) mod local {
         }
     }
 
-    async fn receiver(
-        mut stream: UnixStream,
-        config: Arc<ServerConfig>,
-    ) -> Result<Receiver, Error> {
+    async fn receiver(mut stream: UnixStream, config: Arc<ServerConfig>) -> Result<Arrival, Error> {
         is_ours(&stream)?;
-        let Accepted { peer, kind, .. } = accept(&mut stream, config).await?;
+        let Accepted { peer, kind, usage, mut session, inbound } =
+            accept(&mut stream, config).await?;
         if kind != Kind::Memory {
             return Err(Error::Handshake);
         }
+        if usage == Usage::Channel {
+            let mut arrived = Arrived::new(inbound);
+            let subject = learn_subject(&mut stream, &mut session, &mut arrived).await?;
+            let (socket, end) = (Stream::Unix(stream.into_std()?), End::Acceptor(session));
+            let channel = Channel::new((peer, kind), subject, socket, Seals::new(end, arrived));
+            return Ok(Arrival::Channel(channel));
+        }
         let memory = MemoryReceiver::new(stream).await?;
-        Ok(Receiver::new(peer, Inlet::Memory(Box::new(memory))))
+        Ok(Arrival::Path(Receiver::new(peer, Inlet::Memory(Box::new(memory)))))
     }
 }

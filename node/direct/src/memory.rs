@@ -7,7 +7,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -25,6 +25,37 @@ use crate::ring::{RingReader, RingWriter};
 /// The length of one slot's content, as it is said.
 const LENGTH_BYTES: usize = size_of::<u32>();
 
+/// Hands a file to the process at the other end of a socket, with one byte.
+pub(crate) fn hand_over(socket: BorrowedFd<'_>, file: BorrowedFd<'_>) -> io::Result<()> {
+    let files = [file];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !ancillary.push(SendAncillaryMessage::ScmRights(&files)) {
+        return Err(io::ErrorKind::OutOfMemory.into());
+    }
+    sendmsg(socket, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Takes at most one byte from the process at the other end of a socket, and the file that came with
+/// it. Returns how many bytes came.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the enum is non-exhaustive; only files matter here"
+)]
+pub(crate) fn take_over(socket: BorrowedFd<'_>) -> io::Result<(usize, Option<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let slices = &mut [IoSliceMut::new(&mut byte)];
+    let taken = recvmsg(socket, slices, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let files = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(files) => Some(files),
+        _ => None,
+    });
+    Ok((taken.bytes, files.flatten().next()))
+}
+
 /// The sending end.
 #[derive(Debug)]
 pub(crate) struct MemorySender {
@@ -39,16 +70,8 @@ impl MemorySender {
     /// Hands a new ring to the process at the other end, which has proved who it is.
     pub(crate) async fn new(stream: UnixStream) -> Result<Self, Error> {
         let ring = RingWriter::new()?;
-        let files = [ring.file()];
-        let sent = stream.async_io(Interest::WRITABLE, || {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-            let mut ancillary = SendAncillaryBuffer::new(&mut space);
-            if !ancillary.push(SendAncillaryMessage::ScmRights(&files)) {
-                return Err(io::ErrorKind::OutOfMemory.into());
-            }
-            let flags = SendFlags::NOSIGNAL;
-            Ok(sendmsg(stream.as_fd(), &[IoSlice::new(&[0])], &mut ancillary, flags)?)
-        });
+        let file = ring.file();
+        let sent = stream.async_io(Interest::WRITABLE, || hand_over(stream.as_fd(), file));
         sent.await?;
         Ok(Self { stream, ring, slot: 0, taken: 0 })
     }
@@ -114,31 +137,10 @@ pub(crate) struct MemoryReceiver {
 
 impl MemoryReceiver {
     /// Takes the ring from the process at the other end, which has proved who it is.
-    #[expect(
-        clippy::wildcard_enum_match_arm,
-        reason = "the enum is non-exhaustive; only files matter here"
-    )]
     pub(crate) async fn new(stream: UnixStream) -> Result<Self, Error> {
-        let received = stream.async_io(Interest::READABLE, || {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-            let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-            let mut byte = [0];
-            let slices = &mut [IoSliceMut::new(&mut byte)];
-            let flags = RecvFlags::CMSG_CLOEXEC;
-            recvmsg(stream.as_fd(), slices, &mut ancillary, flags)?;
-            let files: Vec<OwnedFd> = ancillary
-                .drain()
-                .filter_map(|message| match message {
-                    RecvAncillaryMessage::ScmRights(files) => Some(files),
-                    _ => None,
-                })
-                .flatten()
-                .collect();
-            Ok(files)
-        });
-        let files = received.await?;
-        let file = files.first().ok_or(Error::Memory("no file came"))?;
-        let ring = RingReader::new(file)?;
+        let taken = stream.async_io(Interest::READABLE, || take_over(stream.as_fd())).await?;
+        let file = taken.1.ok_or(Error::Memory("no file came"))?;
+        let ring = RingReader::new(&file)?;
         Ok(Self { stream, ring, slot: 0, content: (0, 0), length: ([0; LENGTH_BYTES], 0) })
     }
 

@@ -29,17 +29,34 @@ impl Kind {
     pub const ALL: [Self; 3] = [Self::Memory, Self::Plain, Self::Tls];
 
     /// The name that the proof of identity negotiates (ALPN).
-    pub(crate) const fn name(self) -> &'static [u8] {
-        match self {
-            Self::Memory => b"dnode-memory/1",
-            Self::Plain => b"dnode-plain/1",
-            Self::Tls => b"dnode-direct/1",
+    pub(crate) const fn name(self, usage: Usage) -> &'static [u8] {
+        match (self, usage) {
+            (Self::Memory, Usage::Path) => b"dnode-memory/1",
+            (Self::Plain, Usage::Path) => b"dnode-plain/1",
+            (Self::Tls, Usage::Path) => b"dnode-direct/1",
+            (Self::Memory, Usage::Channel) => b"dnode-memory-channel/1",
+            (Self::Plain, Usage::Channel) => b"dnode-plain-channel/1",
+            (Self::Tls, Usage::Channel) => b"dnode-direct-channel/1",
         }
     }
 
-    pub(crate) fn of(name: &[u8]) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    pub(crate) fn of(name: &[u8]) -> Option<(Self, Usage)> {
+        let all = Usage::ALL.into_iter().flat_map(|usage| Self::ALL.map(|kind| (kind, usage)));
+        all.into_iter().find(|(kind, usage)| kind.name(*usage) == name)
     }
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Usage {
+    /// Tensors, one way.
+    Path,
+    /// Anything, both ways.
+    Channel,
+}
+
+impl Usage {
+    pub(crate) const ALL: [Self; 2] = [Self::Path, Self::Channel];
 }
 
 impl fmt::Display for Kind {

@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use dnode_direct::{Config, Direct, Error, Kind, Receiver, Sender, Target};
+use dnode_direct::{Arrival, Channel, Config, Direct, Error, Kind, Receiver, Sender, Target};
 use futures::AsyncReadExt as _;
 use libp2p_identity::{Keypair, PeerId};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -24,7 +24,7 @@ const ALL: Config = Config { memory: true, tcp: true, trusted: true };
 
 struct Peer {
     direct: Direct,
-    arrivals: mpsc::Receiver<Receiver>,
+    arrivals: mpsc::Receiver<Arrival>,
     id: PeerId,
 }
 
@@ -40,7 +40,10 @@ impl Peer {
     }
 
     async fn arrived(&mut self) -> Receiver {
-        timeout(DEADLINE, self.arrivals.recv()).await.unwrap().unwrap()
+        match timeout(DEADLINE, self.arrivals.recv()).await.unwrap().unwrap() {
+            Arrival::Path(receiver) => receiver,
+            Arrival::Channel(channel) => panic!("{channel:?}"),
+        }
     }
 }
 
@@ -85,6 +88,57 @@ async fn every_kind_carries_bytes_whole_and_in_order() {
             drop(receiver);
         };
         timeout(DEADLINE, async { tokio::join!(send, read) }).await.unwrap();
+    }
+}
+
+/// Sends `bytes` and fills `room` at the same time, by trying again and again.
+fn exchange(channel: &mut Channel, bytes: &[u8], room: &mut [u8]) {
+    let (mut sent, mut received) = (0, 0);
+    let moved = |result: std::io::Result<usize>| match result {
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => 0,
+        result => result.unwrap(),
+    };
+    loop {
+        if received < room.len() {
+            received += moved(channel.receive(&mut room[received..]));
+        }
+        if sent < bytes.len() {
+            sent += moved(channel.send(&bytes[sent..]));
+        }
+        if channel.flush().unwrap() && sent == bytes.len() && received == room.len() {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[tokio::test]
+async fn a_channel_of_every_kind_names_its_subject_and_carries_bytes_both_ways() {
+    for (kind, config) in kinds() {
+        let (from, mut to) = (peer(config), peer(config));
+        let mut opened = from.direct.open_channel(&to.target(), [7; 32]).await.unwrap();
+        let arrival = timeout(DEADLINE, to.arrivals.recv()).await.unwrap().unwrap();
+        let Arrival::Channel(mut accepted) = arrival else { panic!("{arrival:?}") };
+        assert_eq!((opened.peer(), accepted.peer()), (to.id, from.id));
+        assert_eq!((opened.kind(), accepted.kind()), (kind, kind));
+        assert_eq!(accepted.subject(), [7; 32]);
+        let body: Vec<u8> = (0..5_000_003_u32).map(|i| (i % 251) as u8).collect();
+        let (mut there, mut back) = (vec![0; body.len()], vec![0; body.len()]);
+        std::thread::scope(|scope| {
+            scope.spawn(|| exchange(&mut opened, &body, &mut back));
+            scope.spawn(|| exchange(&mut accepted, &body, &mut there));
+        });
+        assert!(there == body && back == body, "{kind}");
+        drop(opened);
+        let end = loop {
+            match accepted.receive(&mut [0; 9]) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    tokio::task::yield_now().await;
+                }
+                end => break end,
+            }
+        };
+        assert!(end.is_err() || end.unwrap() == 0, "{kind}");
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use dnode_direct::{Direct, Error, Receiver, Sender, Target, is_near};
+use dnode_direct::limits::SUBJECT_BYTES;
+use dnode_direct::{Arrival, Channel, Direct, Error, Receiver, Sender, Target, is_near};
 use dnode_protocol::PeerId;
 use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
@@ -16,14 +17,14 @@ use crate::limits::DIRECT_RETRY;
 use crate::link::{LinkEvent, Origin, ReaderEnd, tensor};
 use crate::outlet::Outlet;
 use crate::service::{Service, from_libp2p, to_libp2p};
-use crate::session::Via;
+use crate::session::{Session, Via};
 use crate::streams::{Path, StreamKind};
 
 /// Direct paths of this peer: those it opens, and those that others open.
 #[derive(Debug)]
 pub(crate) struct DirectPlane {
     pub(crate) direct: Direct,
-    pub(crate) arrivals: mpsc::Receiver<Receiver>,
+    pub(crate) arrivals: mpsc::Receiver<Arrival>,
 }
 
 /// Begins to take direct paths at the addresses that the swarm listens on.
@@ -49,7 +50,7 @@ const fn same_family(a: IpAddr, b: IpAddr) -> bool {
 }
 
 /// The address that a multiaddress begins with.
-fn ip(address: &Multiaddr) -> Option<IpAddr> {
+pub(crate) fn ip(address: &Multiaddr) -> Option<IpAddr> {
     let first = address.iter().next()?;
     if let Protocol::Ip4(ip) = first {
         Some(ip.into())
@@ -129,22 +130,9 @@ impl Service {
 
     /// Opens a direct path to `peer` if that is due.
     fn search(&mut self, peer: PeerId, now: Instant) -> bool {
-        let (Some(session), Some(id)) = (self.sessions.get_mut(&peer), to_libp2p(peer)) else {
+        let Some(target) = self.target(peer) else { return false };
+        let Some(session) = self.sessions.get_mut(&peer).filter(|s| s.search.is_due(now)) else {
             return false;
-        };
-        let (Some((incarnation, _)), Some(address)) = (session.hello, &session.address) else {
-            return false;
-        };
-        if !session.search.is_due(now) {
-            return false;
-        }
-        // Behind a relay it may still be on this host, which the address does not matter for.
-        let near = ip(address).filter(|_| Path::of(address) != Path::Relayed);
-        let target = Target {
-            peer: id,
-            incarnation,
-            address: near.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED)),
-            port: session.search.port,
         };
         session.search.begins(now);
         let (direct, number) = (self.direct.direct.clone(), session.number);
@@ -157,9 +145,40 @@ impl Service {
         true
     }
 
+    /// Where direct paths to `peer` lead.
+    fn target(&self, peer: PeerId) -> Option<Target> {
+        let (session, id) = (self.sessions.get(&peer)?, to_libp2p(peer)?);
+        let ((incarnation, _), address) = (session.hello?, session.address.as_ref()?);
+        // Behind a relay it may still be on this host, which the address does not matter for.
+        let near = ip(address).filter(|_| Path::of(address) != Path::Relayed);
+        Some(Target {
+            peer: id,
+            incarnation,
+            address: near.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED)),
+            port: session.search.port,
+        })
+    }
+
+    /// Opens a channel to `peer` and hands it over.
+    pub(crate) fn open_channel(
+        &self,
+        (peer, subject): (PeerId, [u8; SUBJECT_BYTES]),
+        done: oneshot::Sender<Result<Channel, Error>>,
+    ) {
+        let (direct, target) = (self.direct.direct.clone(), self.target(peer));
+        tokio::spawn(async move {
+            let result = match target {
+                Some(target) => direct.open_channel(&target, subject).await,
+                None => Err(Error::NotNear),
+            };
+            // An error means that nobody waits any more.
+            let _ = done.send(result);
+        });
+    }
+
     /// Looks for direct paths to the peers whose tensors take another way.
     pub(crate) fn seek_direct(&mut self, now: Instant) {
-        let without = |session: &crate::session::Session| {
+        let without = |session: &Session| {
             session.is_up() && session.tensors_elsewhere() && session.search.is_due(now)
         };
         let peers: Vec<_> =
@@ -195,8 +214,19 @@ impl Service {
         self.open(peer, StreamKind::Bulk);
     }
 
-    /// A direct path that a peer opened; nobody's is cut.
-    pub(crate) fn direct_arrived(&mut self, path: Receiver) {
+    /// What a peer opened; nobody's is cut.
+    pub(crate) fn direct_arrived(&mut self, arrival: Arrival) {
+        let path = match arrival {
+            Arrival::Path(path) => path,
+            Arrival::Channel(channel) => {
+                let peer = from_libp2p(channel.peer());
+                let is_up = |peer: &PeerId| self.sessions.get(peer).is_some_and(Session::is_up);
+                if let Some(peer) = peer.filter(is_up) {
+                    self.report(NetworkEvent::Channel { peer, channel });
+                }
+                return;
+            }
+        };
         let peer = from_libp2p(path.peer());
         if let Some(session) = peer.and_then(|peer| self.sessions.get_mut(&peer)) {
             let release = session.accept_direct(path);

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use dnode_direct::Channel;
 use dnode_protocol::frame::TensorHeader;
 use dnode_protocol::{Message, PeerId, RunDifference};
 use dnode_quic::Buffers;
@@ -113,7 +114,7 @@ impl fmt::Display for OffenceKind {
 /// on. Messages keep their order, the frames of a tensor keep theirs; the two are not ordered among each
 /// other, nor are two tensors while the carrier changes.
 /// When the last connection is lost while another is being opened, what was on its way may be lost.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug)]
 pub enum NetworkEvent {
     /// The network listens on an address, complete with this peer's id: what another may dial.
     Listening {
@@ -124,6 +125,13 @@ pub enum NetworkEvent {
     SocketBuffers {
         /// The smallest of all sockets.
         buffers: Buffers,
+    },
+    /// A connected peer has opened a channel.
+    Channel {
+        /// The peer.
+        peer: PeerId,
+        /// The channel; its subject says what it is for.
+        channel: Channel,
     },
     /// A peer of the run is connected and may be sent to.
     PeerUp {

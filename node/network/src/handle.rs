@@ -6,12 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use dnode_direct::limits::{NEAR_MAX, SUBJECT_BYTES};
+use dnode_direct::{Channel, is_near};
 use dnode_protocol::frame::{EncodeError, TensorHeader, encode_control};
 use dnode_protocol::limits::FRAGMENTS_MAX;
 use dnode_protocol::{Message, PeerId};
 use libp2p::Multiaddr;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::direct::ip;
 use crate::event::{Carrier, Connection};
 use crate::limits::{BULK_QUEUE_MAX, CONTROL_QUEUE_MAX};
 use crate::link::Outgoing;
@@ -63,13 +66,19 @@ pub(crate) struct Entry {
 }
 
 /// What the network's task and the handles share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Shared {
+    /// Whether direct paths are on.
+    is_direct: bool,
     peers: Mutex<BTreeMap<PeerId, Entry>>,
     pub(crate) total: Arc<Traffic>,
 }
 
 impl Shared {
+    pub(crate) fn new(is_direct: bool) -> Self {
+        Self { is_direct, peers: Mutex::default(), total: Arc::default() }
+    }
+
     pub(crate) fn peers(&self) -> MutexGuard<'_, BTreeMap<PeerId, Entry>> {
         // Nothing panics while it holds the lock, and the map stays whole if something did.
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
@@ -139,10 +148,22 @@ pub enum CommandError {
     Stopped,
 }
 
+/// Why there is no channel to a peer.
+#[derive(Debug, thiserror::Error)]
+pub enum ChannelError {
+    /// The command was not taken.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    /// It could not be opened.
+    #[error("open a channel to {0}")]
+    Open(PeerId, #[source] dnode_direct::Error),
+}
+
 /// What the handle asks of the network's task.
 #[derive(Debug)]
 pub(crate) enum Command {
     Dial(Multiaddr),
+    OpenChannel(PeerId, [u8; SUBJECT_BYTES], oneshot::Sender<Result<Channel, dnode_direct::Error>>),
     Disconnect(PeerId, Duration),
     Shutdown(oneshot::Sender<()>),
 }
@@ -230,6 +251,35 @@ impl NetworkHandle {
     /// [`CommandError`].
     pub fn disconnect(&self, peer: PeerId, back_off: Duration) -> Result<(), CommandError> {
         self.command(Command::Disconnect(peer, back_off))
+    }
+
+    /// Whether [`NetworkHandle::open_channel`] could reach a peer: it is connected, at an address of
+    /// this host or a local network, over a path as short as those, and direct paths are not off.
+    #[must_use]
+    pub fn is_near(&self, peer: PeerId) -> bool {
+        let peers = self.shared.peers();
+        let near = |entry: &Entry| {
+            ip(&entry.address).is_some_and(is_near) && entry.rtt.is_none_or(|rtt| rtt <= NEAR_MAX)
+        };
+        self.shared.is_direct && peers.get(&peer).is_some_and(near)
+    }
+
+    /// Opens a channel to a peer on this host or local network; it hears
+    /// [`crate::NetworkEvent::Channel`]. Takes a few seconds at most.
+    ///
+    /// `subject`: what it is for, as both ends name it.
+    ///
+    /// # Errors
+    /// [`ChannelError`].
+    pub async fn open_channel(
+        &self,
+        peer: PeerId,
+        subject: [u8; SUBJECT_BYTES],
+    ) -> Result<Channel, ChannelError> {
+        let (done, opened) = oneshot::channel();
+        self.command(Command::OpenChannel(peer, subject, done))?;
+        let opened = opened.await.map_err(|_| CommandError::Stopped)?;
+        opened.map_err(|error| ChannelError::Open(peer, error))
     }
 
     fn command(&self, command: Command) -> Result<(), CommandError> {

@@ -40,10 +40,10 @@ use dnode_protocol::frame::encode_control;
 use tokio::sync::mpsc;
 
 pub use config::{NetworkConfig, NetworkError, default_listen, peer_id};
-pub use dnode_direct::{Config as DirectConfig, Kind};
+pub use dnode_direct::{Channel, Config as DirectConfig, Kind};
 pub use dnode_quic::Buffers;
 pub use event::{Carrier, Connection, DownReason, NetworkEvent, OffenceKind};
-pub use handle::{Bytes, CommandError, NetworkHandle, PeerStatus, SendError};
+pub use handle::{Bytes, ChannelError, CommandError, NetworkHandle, PeerStatus, SendError};
 pub use libp2p::Multiaddr;
 
 /// A network that can be started.
@@ -76,7 +76,8 @@ impl Network {
         let (events, event_queue) = mpsc::channel(limits::EVENTS_MAX);
         let (commands, command_queue) = mpsc::channel(limits::COMMANDS_MAX);
         let (links, link_queue) = mpsc::channel(limits::LINK_EVENTS_MAX);
-        let shared: Arc<handle::Shared> = Arc::default();
+        let is_direct = config.direct != dnode_direct::Config::OFF;
+        let shared = Arc::new(handle::Shared::new(is_direct));
         let rates = Arc::new(rate::Rates::new(config.upload_max, config.download_max));
         let total = Arc::clone(&shared.total);
         let channels = session::Channels { events, links, total, rates };

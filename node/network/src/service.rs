@@ -188,6 +188,7 @@ impl Service {
     async fn handle_command(&mut self, command: Command) {
         match command {
             Command::Dial(address) => self.dial_once(address),
+            Command::OpenChannel(peer, subject, done) => self.open_channel((peer, subject), done),
             Command::Disconnect(peer, back_off) => {
                 self.end_session(peer, DownReason::Disconnected).await;
                 self.block(peer, back_off);

@@ -100,8 +100,9 @@ impl Driver {
         }
         if self.terms.world > 0 {
             let peers: Vec<PeerId> = self.core.members().map(|(peer, _)| *peer).collect();
-            let Some(place) = self.ring.form(peers.into_iter()) else { return };
-            self.training.command(Command::Ring(place));
+            let formed = self.ring.form(&self.network, peers.into_iter());
+            let Some((place, group)) = formed else { return };
+            self.training.command(Command::Ring(place, group));
         }
         self.stage = Stage::Training;
         self.journal.training_begins(heard);
@@ -174,7 +175,7 @@ impl Driver {
             // A ring has no exchanges to end. The thread must find the order to stop when its ring
             // breaks, or it takes that for the loss of a peer.
             self.say_goodbye(evaluate);
-            self.training.break_ring();
+            self.break_ring("this peer leaves");
         }
     }
 

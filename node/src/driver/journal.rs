@@ -143,6 +143,7 @@ impl Journal {
             }
             NetworkEvent::Message { .. }
             | NetworkEvent::Tensor { .. }
+            | NetworkEvent::Channel { .. }
             | NetworkEvent::RoundTrip { .. } => {}
         }
     }

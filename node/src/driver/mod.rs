@@ -2,6 +2,7 @@
 
 mod bootstrap;
 mod finish;
+mod group;
 mod invitation;
 mod journal;
 mod numbers;
@@ -210,8 +211,8 @@ impl Driver {
             }
             NetworkEvent::PeerDown { peer, .. } => {
                 self.feed(Input::PeerDown { peer });
-                if self.ring.is_neighbour(&peer) {
-                    self.training.break_ring();
+                if self.ring.needs(&peer) {
+                    self.break_ring("a peer has left");
                 }
             }
             NetworkEvent::Message { from, message } => {
@@ -245,6 +246,7 @@ impl Driver {
             NetworkEvent::BootstrapUnreachable { address, .. } => {
                 self.bootstrap.unreachable(&address.to_string());
             }
+            NetworkEvent::Channel { peer, channel } => self.ring.channel(peer, channel),
             NetworkEvent::Listening { .. }
             | NetworkEvent::SocketBuffers { .. }
             | NetworkEvent::Offence { .. }
@@ -280,7 +282,7 @@ impl Driver {
             Report::CommitHeld => self.feed(Input::CommitHeld),
             Report::RingSend(chunk) => {
                 if !self.ring.send(&self.network, chunk) {
-                    self.training.break_ring();
+                    self.break_ring("the next peer takes nothing");
                 }
             }
             Report::Progress(progress) => {
@@ -294,6 +296,12 @@ impl Driver {
             Report::StepsDone => self.steps_done(),
             Report::Ended(ending) => self.ending = Some(ending.map_err(DriveError::from)),
         }
+    }
+
+    /// Ends every wait of the training thread for the ranks of a synchronous run.
+    fn break_ring(&mut self, why: &str) {
+        self.ring.end(why);
+        self.training.break_ring();
     }
 
     fn update_allowed(&mut self) {

@@ -1,10 +1,13 @@
-//! The ring of a synchronous run: who is next, and what comes from the previous peer.
+//! The ranks of a synchronous run: a group when all are near each other, else a ring through the
+//! network: who is next, and what comes from the previous peer.
 
-use dnode_network::NetworkHandle;
+use dnode_collective::{Collective, Place};
+use dnode_network::{Channel, NetworkHandle};
 use dnode_protocol::frame::{Codec, Leg, TensorHeader};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, PeerId};
 
-use crate::training::{RingChunk, RingFrame, RingPlace};
+use super::group::{Ender, Formed, Forming, Members};
+use crate::training::{RingChunk, RingFrame};
 
 /// The ring as the driver sees it; empty for rules without one.
 #[derive(Debug)]
@@ -14,24 +17,69 @@ pub(super) struct RingDriver {
     incarnation: u64,
     /// Whether more peers than belong to the ring were last seen.
     crowded: bool,
-    /// Previous and next peer, once the ring is complete.
-    neighbours: Option<(PeerId, PeerId)>,
+    /// All peers in order, once the ring is complete.
+    members: Option<Members>,
+    /// A group of them, while it is formed.
+    forming: Option<Forming>,
+    /// Channels that came before it.
+    early: Vec<(PeerId, Channel)>,
+    ender: Ender,
 }
 
 impl RingDriver {
-    pub(super) const fn new(me: PeerId, world: usize, incarnation: u64) -> Self {
-        Self { me, world, incarnation, crowded: false, neighbours: None }
+    pub(super) fn new(me: PeerId, world: usize, incarnation: u64) -> Self {
+        Self {
+            me,
+            world,
+            incarnation,
+            crowded: false,
+            members: None,
+            forming: None,
+            early: Vec::new(),
+            ender: Ender::default(),
+        }
     }
 
-    /// Forms the ring in the order of the peers' names when all are there; the own place in it.
-    pub(super) fn form(&mut self, peers: impl Iterator<Item = PeerId>) -> Option<RingPlace> {
-        if self.world == 0 || self.neighbours.is_some() {
-            return None;
+    /// Forms the ring in the order of the peers' names when all are there, and a group of them where
+    /// that can be; the own place, and the group, once that is decided.
+    pub(super) fn form(
+        &mut self,
+        network: &NetworkHandle,
+        peers: impl Iterator<Item = PeerId>,
+    ) -> Option<(Place, Option<Box<dyn Collective>>)> {
+        if self.members.is_none() {
+            let members = self.complete(network, peers)?;
+            let early = std::mem::take(&mut self.early);
+            self.forming = Some(Forming::begin(network.clone(), members.clone(), early));
+            self.members = Some(members);
         }
+        let place = self.members.as_ref()?.place;
+        let group = match self.forming.as_mut()?.result() {
+            Formed::NotYet => return None,
+            Formed::Group(group) => {
+                tracing::info!(backend = %group.backend(), ranks = place.size, "all-reduce in a group");
+                self.ender = Ender::of(&*group);
+                Some(group)
+            }
+            Formed::Not(why) => {
+                tracing::info!(why, ranks = place.size, "all-reduce in a ring through the network");
+                None
+            }
+        };
+        self.forming = None;
+        Some((place, group))
+    }
+
+    /// All members, when there are as many as belong to the ring.
+    fn complete(
+        &mut self,
+        network: &NetworkHandle,
+        peers: impl Iterator<Item = PeerId>,
+    ) -> Option<Members> {
         let mut all: Vec<PeerId> = peers.chain([self.me]).collect();
         all.sort();
         let rank = all.iter().position(|peer| *peer == self.me)?;
-        if all.len() != self.world {
+        if self.world == 0 || all.len() != self.world {
             if all.len() > self.world && !self.crowded {
                 tracing::warn!(
                     peers = all.len(),
@@ -42,18 +90,46 @@ impl RingDriver {
             self.crowded = all.len() > self.world;
             return None;
         }
-        let peers = all.len();
-        self.neighbours = Some((all[(rank + peers - 1) % peers], all[(rank + 1) % peers]));
-        Some(RingPlace { rank, peers })
+        let connected = network.peers();
+        let start = |peer: PeerId| {
+            let status = connected.iter().find(|status| status.peer == peer);
+            status.map_or(self.incarnation, |status| status.incarnation)
+        };
+        let place = Place { rank, size: all.len() };
+        Some(Members { place, peers: all.into_iter().map(|peer| (peer, start(peer))).collect() })
     }
 
-    pub(super) fn is_neighbour(&self, peer: &PeerId) -> bool {
-        self.neighbours.is_some_and(|(previous, next)| previous == *peer || next == *peer)
+    /// Previous and next peer, once the ring is complete.
+    fn neighbours(&self) -> Option<(PeerId, PeerId)> {
+        let Members { place: Place { rank, size }, peers } = self.members.as_ref()?;
+        Some((peers[(rank + size - 1) % size].0, peers[(rank + 1) % size].0))
+    }
+
+    /// Whether the ranks cannot go on without this peer.
+    pub(super) fn needs(&self, peer: &PeerId) -> bool {
+        self.neighbours().is_some_and(|(previous, next)| previous == *peer || next == *peer)
+    }
+
+    /// Ends what a group does.
+    pub(super) fn end(&self, why: &str) {
+        self.ender.end(why);
+    }
+
+    /// A channel that a peer has opened, for a group.
+    pub(super) fn channel(&mut self, peer: PeerId, channel: Channel) {
+        match &self.forming {
+            Some(forming) => forming.arrived(peer, channel),
+            // The others may form the group a moment before this peer does.
+            None if self.members.is_none() && self.early.len() < self.world => {
+                self.early.push((peer, channel));
+            }
+            None => {}
+        }
     }
 
     /// Sends a chunk to the next peer; `false` when it cannot take it.
     pub(super) fn send(&self, network: &NetworkHandle, chunk: RingChunk) -> bool {
-        let Some((_, next)) = self.neighbours else { return false };
+        let Some((_, next)) = self.neighbours() else { return false };
         let RingChunk { sequence, numbers } = chunk;
         let Ok(elements) = u32::try_from(numbers.elements) else { return false };
         let header = TensorHeader {
@@ -78,7 +154,7 @@ impl RingDriver {
     ) -> Option<RingFrame> {
         // The others may form the ring a moment before this peer does: the previous one can then be
         // a piece per peer ahead. They wait for the training thread, in order.
-        let expected = self.neighbours.is_none_or(|(previous, _)| previous == from);
+        let expected = self.neighbours().is_none_or(|(previous, _)| previous == from);
         let ours = self.world > 0
             && expected
             && header.codec == Codec::F32

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc as blocking};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use dnode_collective::{Collective, Place};
 use dnode_gossip::{Load, RefusedMix, Role};
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Origin, RunSpec};
@@ -17,7 +18,7 @@ use dnode_trainer::{Encoded, Evaluation, Reading, Replica, SKETCH_LEN, TrainErro
 use tokio::sync::mpsc;
 
 pub(crate) use dnode_gossip::MICRO_STEPS;
-pub(crate) use ring::{RingChunk, RingFrame, RingPlace};
+pub(crate) use ring::{RingChunk, RingFrame};
 
 /// Commands that wait for the thread. The core bounds what is open, and of a permission only the
 /// newest waits, so this is never reached.
@@ -106,8 +107,8 @@ pub(crate) enum Command {
     RoundDone,
     /// The replica has been replaced by one of this clock.
     AdoptClock(Clock),
-    /// The ring is complete: this peer's place in it.
-    Ring(RingPlace),
+    /// The ring is complete: this peer's place in it, and the group when all are near each other.
+    Ring(Place, Option<Box<dyn Collective>>),
     /// End: write a checkpoint, and measure first if asked.
     Stop { evaluate: bool },
 }

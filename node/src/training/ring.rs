@@ -1,5 +1,5 @@
-//! Ring all-reduce among a fixed set of peers, of gradients or of progress: the synchronous
-//! baselines.
+//! Ring all-reduce among a fixed set of peers that are not all near each other, through the network:
+//! of gradients or of progress, for the synchronous baselines.
 //!
 //! Reduce-scatter, then all-gather (Patarasuk and Yuan 2009): `2(n−1)` pieces of `P/n` elements are
 //! sent by every peer, which is optimal in bytes. It needs every peer every time, which is what
@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
+use dnode_collective::Place;
 use dnode_protocol::frame::Codec;
 use dnode_protocol::limits::FRAGMENT_ELEMENTS_MAX;
 use dnode_trainer::{Encoded, TrainError, encode};
@@ -27,15 +28,6 @@ const _: () = assert!(
     (SMALL_RING - 1) * (FRAGMENT_ELEMENTS_MAX / CHUNK_ELEMENTS)
         <= dnode_network::limits::BULK_QUEUE_MAX
 );
-
-/// This peer's place in the ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RingPlace {
-    /// Position, `0..peers`, in the order of the peers' names.
-    pub(crate) rank: usize,
-    /// Peers of the ring.
-    pub(crate) peers: usize,
-}
 
 /// A tensor for the next peer of the ring: a chunk of a piece.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,14 +53,14 @@ pub(crate) struct RingFrame {
 /// A ring as one peer sees it.
 #[derive(Debug)]
 pub(crate) struct Ring {
-    place: RingPlace,
+    place: Place,
     /// Chunks sent and received so far.
     sent: u64,
     received: u64,
 }
 
 impl Ring {
-    pub(crate) const fn new(place: RingPlace) -> Self {
+    pub(crate) const fn new(place: Place) -> Self {
         Self { place, sent: 0, received: 0 }
     }
 
@@ -82,7 +74,7 @@ impl Ring {
         mut send: impl FnMut(RingChunk) -> bool,
         receive: (&Receiver<RingFrame>, Duration),
     ) -> Result<(), TrainError> {
-        let RingPlace { peers, .. } = self.place;
+        let peers = self.place.size;
         for bucket in values.chunks_mut(peers * FRAGMENT_ELEMENTS_MAX) {
             self.reduce_bucket(bucket, &mut send, receive)?;
         }
@@ -99,7 +91,7 @@ impl Ring {
         send: &mut impl FnMut(RingChunk) -> bool,
         receive: (&Receiver<RingFrame>, Duration),
     ) -> Result<(), TrainError> {
-        let RingPlace { rank, peers } = self.place;
+        let Place { rank, size: peers } = self.place;
         let len = bucket.len();
         let piece = |index: usize| -> Range<usize> {
             let index = index % peers;
@@ -214,7 +206,7 @@ mod tests {
                         std::thread::spawn(move || {
                             let mut values: Vec<f32> =
                                 (0..len).map(|i| (i * peers + rank) as f32).collect();
-                            let mut ring = Ring::new(RingPlace { rank, peers });
+                            let mut ring = Ring::new(Place { rank, size: peers });
                             for _ in 0..2 {
                                 let send = |chunk: RingChunk| next.send(chunk.into()).is_ok();
                                 ring.all_reduce_mean(&mut values, send, (&receive, RING_TIMEOUT))
@@ -239,7 +231,7 @@ mod tests {
     fn a_peer_that_leaves_ends_the_all_reduce_with_its_reason() {
         let (sender, receive) = sync_channel(1);
         drop(sender);
-        let mut ring = Ring::new(RingPlace { rank: 0, peers: 2 });
+        let mut ring = Ring::new(Place { rank: 0, size: 2 });
         let error =
             ring.all_reduce_mean(&mut [1.0, 2.0], |_| true, (&receive, RING_TIMEOUT)).unwrap_err();
         assert!(error.to_string().contains("a peer of the ring has left"), "{error}");

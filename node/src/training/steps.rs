@@ -12,10 +12,11 @@ use dnode_trainer::checkpoint::{self, Checkpoint};
 use dnode_trainer::{Evaluation, Replica, SKETCH_LEN, StepId, StepReport, TrainError};
 use tokio::sync::mpsc;
 
-use super::ring::{Ring, RingFrame};
+use super::ring::RingFrame;
 use super::{
     Command, Commits, Ending, Permission, Plan, Position, Progress, Report, Shared, StepPace,
 };
+use together::Ranks;
 
 /// Weight of the newest step in the moving average of the step time.
 const STEP_TIME_GAIN: f64 = 0.1;
@@ -57,7 +58,7 @@ struct Training {
     /// Peers that a commit is shared among.
     peers: usize,
     allowed: bool,
-    ring: Option<Ring>,
+    ring: Option<Ranks>,
     steps_done: bool,
     since_commit: u64,
     since_round: u64,

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use dnode_collective::Place;
 use dnode_gossip::{Load, RefusedMix, Role};
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{Clock, ExchangeId, FragmentId, ParameterLayout, PeerId, RunSpec};
@@ -16,7 +17,7 @@ use dnode_trainer::{
 
 use super::{
     COMMANDS_MAX, Command, Commits, MICRO_STEPS, MixTerms, Plan, Position, Progress, Report,
-    RingPlace, TrainingThread,
+    TrainingThread,
 };
 
 /// Adds its slope to both of its parameters at every step.
@@ -341,7 +342,7 @@ fn ring_of(plan: &Plan, outer: Option<OuterStep>, slopes: &[f32]) -> Vec<(Clock,
         for (rank, peer) in peers.iter_mut().enumerate() {
             let next = rings[(rank + 1) % count].clone();
             scope.spawn(move || {
-                peer.command(Command::Ring(RingPlace { rank, peers: count }));
+                peer.command(Command::Ring(Place { rank, size: count }, None));
                 peer.allow(true);
                 loop {
                     let report = peer.reports.blocking_recv().unwrap();
@@ -386,7 +387,7 @@ fn a_bound_does_not_hold_peers_that_commit_together() {
     let outer = OuterStep { learning_rate: 1.0, momentum: 0.0 };
     let mut alone = start(plan, Some(outer));
     alone.limit_commits(Clock(0));
-    alone.command(Command::Ring(RingPlace { rank: 0, peers: 1 }));
+    alone.command(Command::Ring(Place { rank: 0, size: 1 }, None));
     alone.allow(true);
     until(&mut alone, |report| matches!(report, Report::StepsDone));
     assert_eq!(read(&mut alone), (Clock(2), vec![4.0, 4.0]));

@@ -152,6 +152,7 @@ impl Acting {
             | NetworkEvent::PeerUp { .. }
             | NetworkEvent::Listening { .. }
             | NetworkEvent::SocketBuffers { .. }
+            | NetworkEvent::Channel { .. }
             | NetworkEvent::Offence { .. }
             | NetworkEvent::Refused { .. }
             | NetworkEvent::BootstrapUnreachable { .. }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use dnode_direct::{Direct, Receiver, Target};
+use dnode_direct::{Arrival, Direct, Target};
 use dnode_network::streams::StreamKind;
 use dnode_network::{Carrier, Connection, DirectConfig, Kind, NetworkEvent, OffenceKind};
 use dnode_protocol::frame::{Codec, Leg, TensorHeader};
@@ -89,7 +89,7 @@ struct Table {
     raw: Raw,
     bulk: mpsc::Receiver<BulkConnection>,
     direct: Direct,
-    paths: mpsc::Receiver<Receiver>,
+    paths: mpsc::Receiver<Arrival>,
     /// The node's port for direct paths.
     port: u16,
     _control: libp2p::Stream,
@@ -132,7 +132,8 @@ async fn a_blocked_port_leaves_tensors_to_quic() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_path_that_is_lost_leaves_tensors_to_quic() {
     let mut table = table(None).await;
-    let path = timeout(DEADLINE, table.raw.during(table.paths.recv())).await.unwrap().unwrap();
+    let arrival = timeout(DEADLINE, table.raw.during(table.paths.recv())).await.unwrap().unwrap();
+    let Arrival::Path(path) = arrival else { panic!("{arrival:?}") };
     assert_eq!(path.kind(), Kind::Tls);
     assert!(table.bulk.try_recv().is_err());
     drop(path);

@@ -4,6 +4,7 @@ use dnode_gossip::{RefusedMix, Role};
 use dnode_protocol::{ExchangeId, FragmentId};
 use dnode_trainer::{Encoded, MixError};
 
+use super::together::Ranks;
 use super::{End, Training};
 use crate::training::ring::Ring;
 use crate::training::{Command, MixTerms, Report};
@@ -56,8 +57,8 @@ impl Training {
                 self.adopt_clock(clock);
                 return Ok(());
             }
-            Command::Ring(place) => {
-                self.ring = Some(Ring::new(place));
+            Command::Ring(place, group) => {
+                self.ring = Some(group.map_or_else(|| Ranks::Far(Ring::new(place)), Ranks::Near));
                 return Ok(());
             }
             Command::Stop { evaluate } => return Err(End::Stopped { evaluate }),

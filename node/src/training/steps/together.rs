@@ -2,14 +2,49 @@
 
 use std::time::{Duration, Instant};
 
+use dnode_collective::{Collective, Reduction};
 use dnode_trainer::{StepId, StepReport, TrainError};
 
-use super::{End, Training};
-use crate::training::ring::RING_TIMEOUT;
+use super::{End, Queues, Training};
+use crate::training::ring::{RING_TIMEOUT, Ring};
 use crate::training::{Command, Report};
 
 /// How many times slower than this peer another may be before the ring gives it up.
 const SLOWER_MAX: f64 = 10.0;
+
+/// The ranks of a synchronous run.
+#[derive(Debug)]
+pub(super) enum Ranks {
+    /// All near each other.
+    Near(Box<dyn Collective>),
+    /// Joined through the network.
+    Far(Ring),
+}
+
+impl Ranks {
+    /// Replaces `values` by their mean over all ranks, equal bits at every one. Nobody may be silent
+    /// for longer than `patience`.
+    fn all_reduce_mean(
+        &mut self,
+        values: &mut [f32],
+        queues: &Queues,
+        patience: Duration,
+    ) -> Result<(), TrainError> {
+        match self {
+            Self::Near(group) => {
+                group.set_patience(patience);
+                let reduced = group.all_reduce(values, Reduction::Mean);
+                reduced.map_err(|error| {
+                    TrainError::Other(format!("{error}; synchronous training needs every peer"))
+                })
+            }
+            Self::Far(ring) => {
+                let send = |chunk| queues.reports.blocking_send(Report::RingSend(chunk)).is_ok();
+                ring.all_reduce_mean(values, send, (&queues.ring, patience))
+            }
+        }
+    }
+}
 
 impl Training {
     /// A local step with the mean gradient of all peers: data parallelism.
@@ -21,10 +56,8 @@ impl Training {
             TrainError::Other("all-reduce needs a trainer whose step can be split".to_owned())
         })?;
         let gradient = trainer.gradient(at)?;
-        let send = |chunk| self.queues.reports.blocking_send(Report::RingSend(chunk)).is_ok();
         let began = Instant::now();
-        let receive = (&self.queues.ring, patience);
-        let reduced = ring.all_reduce_mean(trainer.gradient_mut(), send, receive);
+        let reduced = ring.all_reduce_mean(trainer.gradient_mut(), &self.queues, patience);
         self.wait_seconds += began.elapsed().as_secs_f64();
         reduced.map_err(|error| self.ring_end(error))?;
         let trainer = self.replica.trainer_mut().split();
@@ -48,9 +81,8 @@ impl Training {
         };
         let mut progress = vec![0.0; self.replica.layout().parameters()];
         self.replica.progress(&mut progress);
-        let send = |chunk| self.queues.reports.blocking_send(Report::RingSend(chunk)).is_ok();
         let began = Instant::now();
-        let reduced = ring.all_reduce_mean(&mut progress, send, (&self.queues.ring, patience));
+        let reduced = ring.all_reduce_mean(&mut progress, &self.queues, patience);
         self.wait_seconds += began.elapsed().as_secs_f64();
         reduced.map_err(|error| self.ring_end(error))?;
         self.replica.commit_mean(&mut progress);

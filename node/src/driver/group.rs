@@ -1,0 +1,162 @@
+//! How the peers of a synchronous run that are near each other become a group, whose operations need
+//! no network in between.
+
+use std::time::Duration;
+
+use dnode_collective::limits::RANKS_MAX;
+use dnode_collective::{Abort, Collective, Place, form};
+use dnode_network::{Channel, NetworkHandle};
+use dnode_protocol::PeerId;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+
+/// How long the peers of a run may take to see each other and open channels. They form a group within
+/// a moment of each other, when each has heard of the last one.
+const FORM_MAX: Duration = Duration::from_secs(5);
+
+/// What every member of a group knows of it.
+#[derive(Clone, Debug)]
+pub(super) struct Members {
+    pub(super) place: Place,
+    /// In the order of ranks, with the start of its process.
+    pub(super) peers: Vec<(PeerId, u64)>,
+}
+
+/// A group that is being formed, or was.
+#[derive(Debug)]
+pub(super) struct Forming {
+    /// Channels that members open.
+    channels: mpsc::Sender<(PeerId, Channel)>,
+    result: oneshot::Receiver<Result<Box<dyn Collective>, String>>,
+}
+
+/// What has become of a group.
+#[derive(Debug)]
+pub(super) enum Formed {
+    /// Wait.
+    NotYet,
+    /// It is there.
+    Group(Box<dyn Collective>),
+    /// It cannot be, for this reason.
+    Not(String),
+}
+
+impl Members {
+    /// What a channel of this group is for.
+    fn subject(&self) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new_derive_key("dnode group of ranks v1");
+        for (peer, incarnation) in &self.peers {
+            hasher.update(peer.public_key()).update(&incarnation.to_le_bytes());
+        }
+        *hasher.finalize().as_bytes()
+    }
+}
+
+impl Forming {
+    /// Begins to form a group; channels that came before are passed on.
+    pub(super) fn begin(
+        network: NetworkHandle,
+        members: Members,
+        early: Vec<(PeerId, Channel)>,
+    ) -> Self {
+        let (channels, arrivals) = mpsc::channel(RANKS_MAX);
+        for channel in early {
+            // There is room for one of each member.
+            let _ = channels.try_send(channel);
+        }
+        let (done, result) = oneshot::channel();
+        tokio::spawn(async move {
+            let formed = timeout(FORM_MAX, gather(&network, &members, arrivals)).await;
+            let formed = match formed {
+                Ok(Ok(channels)) => join(members.place, channels).await,
+                Ok(Err(error)) => Err(error),
+                Err(_) => Err("not every peer opened a channel in time".to_owned()),
+            };
+            // An error means that the run has ended meanwhile.
+            let _ = done.send(formed);
+        });
+        Self { channels, result }
+    }
+
+    /// Passes a channel on that a member has opened.
+    pub(super) fn arrived(&self, peer: PeerId, channel: Channel) {
+        // A member needs one.
+        let _ = self.channels.try_send((peer, channel));
+    }
+
+    /// Asked until it is there.
+    pub(super) fn result(&mut self) -> Formed {
+        match self.result.try_recv() {
+            Ok(Ok(group)) => Formed::Group(group),
+            Ok(Err(why)) => Formed::Not(why),
+            Err(oneshot::error::TryRecvError::Empty) => Formed::NotYet,
+            Err(oneshot::error::TryRecvError::Closed) => Formed::Not("it was not formed".into()),
+        }
+    }
+}
+
+/// Opens channels to the members before this one, and waits for those of the members behind it.
+async fn gather(
+    network: &NetworkHandle,
+    members: &Members,
+    mut arrivals: mpsc::Receiver<(PeerId, Channel)>,
+) -> Result<Vec<Option<Channel>>, String> {
+    let Place { rank, size } = members.place;
+    let subject = members.subject();
+    let others = members.peers.iter().enumerate().filter(|(other, _)| *other != rank);
+    if let Some((_, (far, _))) = others.into_iter().find(|(_, (peer, _))| !network.is_near(*peer)) {
+        return Err(format!("{} is not on this host or local network", far.short()));
+    }
+    let mut channels: Vec<Option<Channel>> = (0..size).map(|_| None).collect();
+    for (other, (peer, _)) in members.peers.iter().enumerate().take(rank) {
+        let opened = network.open_channel(*peer, subject).await;
+        channels[other] = Some(opened.map_err(|error| said(&error))?);
+    }
+    while channels.iter().skip(rank + 1).any(Option::is_none) {
+        let (peer, channel) = arrivals.recv().await.ok_or("the run has ended")?;
+        let place = members.peers.iter().position(|(member, _)| *member == peer);
+        if let Some(place) = place.filter(|place| *place > rank)
+            && channel.subject() == subject
+        {
+            channels[place] = Some(channel);
+        }
+    }
+    Ok(channels)
+}
+
+async fn join(place: Place, channels: Vec<Option<Channel>>) -> Result<Box<dyn Collective>, String> {
+    let formed = tokio::task::spawn_blocking(move || form(place, channels, FORM_MAX)).await;
+    match formed {
+        Ok(Ok(group)) => Ok(group),
+        Ok(Err(error)) => Err(said(&error)),
+        Err(_) => Err("it was not formed; this is a defect".to_owned()),
+    }
+}
+
+/// An error with its causes.
+fn said(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        text.push_str(": ");
+        text.push_str(&next.to_string());
+        cause = next.source();
+    }
+    text
+}
+
+/// What ends a group's operations from outside, once there is one.
+#[derive(Debug, Default)]
+pub(super) struct Ender(Option<Abort>);
+
+impl Ender {
+    pub(super) fn of(group: &dyn Collective) -> Self {
+        Self(Some(group.abort()))
+    }
+
+    pub(super) fn end(&self, why: &str) {
+        if let Some(abort) = &self.0 {
+            abort.abort(why);
+        }
+    }
+}
