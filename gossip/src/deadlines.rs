@@ -5,7 +5,7 @@ use std::time::Duration;
 use dnode_protocol::{PeerId, Time};
 
 use crate::gossip::Gossip;
-use crate::membership::Member;
+use crate::membership::{Member, doubling};
 use crate::{Balance, Event};
 
 /// A lease lasts this many average exchange durations (design §5: 4·RTT + 2·size/bandwidth).
@@ -55,14 +55,21 @@ impl Estimate {
 }
 
 impl Gossip {
-    /// Lease for an exchange with `peer`: four times the measured duration of one, within limits.
+    /// Lease for an exchange with `peer`: four times the measured duration of one, twice as long for
+    /// each that has run out since one was measured, within limits.
+    ///
+    /// Without doubling, exchanges that take longer than the first lease would run out for ever
+    /// (RFC 6298 §5.5: the same of retransmission timers).
     pub(crate) fn lease(&self, peer: &PeerId) -> Duration {
         let config = &self.config;
-        let measured = self.members.get(peer).and_then(|member| member.duration.mean());
-        measured.map_or(config.lease_initial, |seconds| {
+        let member = self.members.get(peer);
+        let measured = member.and_then(|member| member.duration.mean());
+        let base = measured.map_or(config.lease_initial, |seconds| {
             let seconds = (LEASE_DURATIONS * seconds).clamp(0.0, config.lease_max.as_secs_f64());
-            Duration::from_secs_f64(seconds).clamp(config.lease_min, config.lease_max)
-        })
+            Duration::from_secs_f64(seconds).max(config.lease_min)
+        });
+        let stalls = member.map_or(0, |member| member.stalls);
+        base.saturating_mul(doubling(stalls)).min(config.lease_max)
     }
 
     /// Silence after which `member` is suspected: what it never was before, within limits.
@@ -134,7 +141,8 @@ impl Gossip {
             .map(|(peer, member)| (*peer, self.lease(peer), self.suspect_after(member)))
             .collect();
         for (peer, lease, suspect) in measured {
-            self.report_deadline(("lease", Some(peer)), lease, "four measured exchanges");
+            let why = "four measured exchanges, doubled for each that has run out since";
+            self.report_deadline(("lease", Some(peer)), lease, why);
             let why = "the mean of its measured silences and eight deviations";
             self.report_deadline(("suspicion", Some(peer)), suspect, why);
         }

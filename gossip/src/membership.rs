@@ -17,8 +17,13 @@ pub const VIEW_MAX: usize = INFORMATION_MAX - 4;
 
 const _: () = assert!(VIEW_MAX < INFORMATION_MAX);
 
-/// Back-off doubles at most this often.
-const BACK_OFF_DOUBLINGS_MAX: u32 = 16;
+/// Back-off and leases double at most this often.
+const DOUBLINGS_MAX: u32 = 16;
+
+/// What so many failures in turn multiply a wait by.
+pub(crate) fn doubling(failures: u32) -> u32 {
+    1 << failures.min(DOUBLINGS_MAX)
+}
 
 /// How much a neighbour counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -257,9 +262,9 @@ impl Gossip {
     pub(crate) fn stalled(&mut self, peer: PeerId, now: Time) {
         let (least, most) = (self.config.back_off_min, self.config.back_off_max);
         if let Some(member) = self.members.get_mut(&peer) {
-            let doubling = 1_u32 << member.stalls.min(BACK_OFF_DOUBLINGS_MAX);
+            let times = doubling(member.stalls);
             member.stalls = member.stalls.saturating_add(1);
-            member.back_off_until = now + least.saturating_mul(doubling).min(most);
+            member.back_off_until = now + least.saturating_mul(times).min(most);
         }
     }
 
@@ -267,8 +272,7 @@ impl Gossip {
         let (least, most) = (self.config.back_off_min, self.config.back_off_max);
         let count = self.offences.entry(peer).or_insert(0);
         *count = count.saturating_add(1);
-        let doubling = 1_u32 << (*count).min(BACK_OFF_DOUBLINGS_MAX);
-        let back_off = least.saturating_mul(doubling).min(most);
+        let back_off = least.saturating_mul(doubling(*count)).min(most);
         self.bound_offences();
         self.event(Event::Offended { peer, back_off });
         let reason = match offence {

@@ -249,6 +249,28 @@ fn an_initiator_that_falls_silent_after_the_proposal_costs_one_lease() {
 }
 
 #[test]
+fn a_lease_that_has_run_out_is_followed_by_one_twice_as_long_until_an_exchange_ends_well() {
+    let mut pair = greeted(&Config::default(), 1);
+    let ended = |p: &Pair| {
+        let of_initiator = |(host, event): &&(usize, Event)| {
+            *host == 0 && matches!(event, Event::Failed { .. } | Event::Applied { .. })
+        };
+        p.events.iter().filter(of_initiator).count()
+    };
+    for (answers, seconds) in
+        [(false, 5), (false, 10), (false, 20), (false, 30), (false, 30), (true, 0), (false, 2)]
+    {
+        pair.deliver = if answers { |_| true } else { |e| !is_tensor(e, Leg::Reply) };
+        let (before, began) = (ended(&pair), pair.now);
+        pair.input(0, Input::RoundDue);
+        assert!(pair.run_until(LONG, |p| ended(p) > before));
+        assert_eq!(pair.now.since(began).as_secs(), seconds);
+        // The back-off ends.
+        pair.run_until(LONG, |_| false);
+    }
+}
+
+#[test]
 fn a_silent_neighbour_is_suspected_and_then_forgotten_and_greeted_when_it_returns() {
     let config = Config::default();
     let mut pair = greeted(&config, 1);

@@ -30,8 +30,8 @@ fn more_random_schedules_break_no_invariant() {
     schedules(SCHEDULES / 2..SCHEDULES);
 }
 
-/// Schedules that broke an invariant once, beyond those above (docs/measurements.md, random schedules).
-const BROKEN_ONCE: [u64; 6] = [61_510, 63_779, 81_300, 94_041, 96_210, 99_003];
+/// Schedules that broke an invariant once, or took minutes, beyond those above (docs/measurements.md, random schedules).
+const BROKEN_ONCE: [u64; 7] = [61_510, 63_779, 81_300, 94_041, 96_210, 99_003, 99_704];
 
 #[test]
 fn schedules_that_broke_an_invariant_once_do_so_no_more() {

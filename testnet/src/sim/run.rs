@@ -157,7 +157,7 @@ fn faulty_course(world: &mut World, scenario: &Scenario) {
 ///
 /// Under policy drop that is no bound: a slow peer is replaced by the replica of a fast neighbour
 /// again and again, and what it carried goes with it, so a chain of slow peers passes on only what
-/// outlives the replacing. The slowest known, seven in a row (seed 63779), takes 5.4 times as long.
+/// outlives the replacing. The slowest known, seven in a row (seed 63779), takes five times as long.
 ///
 /// A round takes at least as long as one exchange of each fragment: four messages and three pieces
 /// of trainer work; twice, because partners are often busy.
