@@ -20,6 +20,7 @@ mod outer;
 mod replica;
 mod seam;
 mod sketch;
+mod slow;
 #[cfg(test)]
 mod testing;
 mod weights;
@@ -34,7 +35,9 @@ pub use mix::{MixError, MixReport, NORM_FACTOR_MAX, NORM_SLACK_RMS};
 pub use mixer::{EDGES_MAX, FORGOTTEN_MAX, Mixer, PUSHES_UNACKNOWLEDGED_MAX, Reading};
 pub use native::{BatchSource, NativeConfig, NativeTrainer};
 pub use outer::OuterStep;
-pub use replica::{CommitReport, FixedState, OuterState, Replica, ReplicaConfig, ReplicaState};
+pub use replica::{
+    CommitReport, Commons, FixedState, OuterState, Replica, ReplicaConfig, ReplicaState, Turn,
+};
 pub use seam::{
     DataShare, Evaluation, GradientStep, StateTensor, StepId, StepReport, TrainError, Trainer,
     TrainerState,

@@ -6,7 +6,7 @@ use dnode_protocol::FragmentId;
 use dnode_protocol::frame::Codec;
 
 use crate::codec::{CodecError, Encoded};
-pub(crate) use crate::kernel::reduce::{add_scaled as displace, norm, squares};
+pub(crate) use crate::kernel::reduce::{norm, squares};
 
 /// A remote slice may be this many times as long (Euclidean norm) as the local one.
 ///

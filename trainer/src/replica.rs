@@ -1,27 +1,36 @@
 //! One replica: a trainer's weights, the outer step of its commits, and how it is mixed with others.
 
+mod alone;
+mod commons;
+mod desk;
 mod state;
+mod turn;
 
 use std::fmt;
 use std::ops::Range;
 
-use dnode_protocol::frame::Codec;
-use dnode_protocol::{FragmentId, Fragments, Origin, ParameterLayout};
+use dnode_protocol::{Fragments, ParameterLayout};
 
-use crate::codec::{Encoded, decode, encode};
-use crate::mix::{MixError, MixReport, check_length, check_norm, norm};
-use crate::mixer::{DeltaSet, Epidemic, Exchange, Mixer, MixerState, PushSum, Reading, Slice};
+use self::commons::State;
+use crate::codec::Encoded;
+use crate::mix::{norm, subtract};
+use crate::mixer::{DeltaSet, Epidemic, Exchange, Mixer, MixerState, PushSum, Slice};
 use crate::outer::OuterStep;
 use crate::seam::{Evaluation, StepId, StepReport, TrainError, Trainer};
 use crate::sketch::{self, SKETCH_LEN};
-use crate::weights::Weights;
+use crate::slow::Slow;
+use crate::weights::{CHUNK, Live, chunks};
 
+pub use self::commons::{Commons, Turn};
+pub(crate) use self::state::Held;
 pub use self::state::{FixedState, OuterState, ReplicaState};
 
 /// Longest progress that a mixer of fixed-point numbers commits, Euclidean norm.
 ///
 /// Far above any training that is worth sharing; numerators reach 2³⁷.
 const PROGRESS_NORM_MAX: f64 = (1_u64 << 30) as f64;
+/// Largest model of which training shows all at once: 256 MiB.
+const SHOWN_ELEMENTS_MAX: usize = 1 << 26;
 
 /// What a commit did.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -53,10 +62,17 @@ pub struct ReplicaConfig {
 /// With an [`OuterStep`] the replica's weights are the slow weights φ, and mixing moves φ and the
 /// live weights x by the same displacement, never the outer momentum v. Without one the replica's
 /// weights are x itself. `P` is the number of parameters.
+///
+/// This is the side that trains. Another thread mixes by way of [`Replica::commons`]; training then
+/// calls [`Replica::serve`] between steps. Who has one thread only calls the methods here that are
+/// named like those of [`Turn`].
 pub struct Replica {
-    weights: Weights,
+    live: Live,
+    commons: Commons,
     fragments: Fragments,
-    mixer: MixerState,
+    outer: Option<OuterStep>,
+    /// Whether it meets others at all.
+    mixes: bool,
 }
 
 impl fmt::Debug for Replica {
@@ -64,8 +80,14 @@ impl fmt::Debug for Replica {
         f.debug_struct("Replica")
             .field("parameters", &self.layout().parameters())
             .field("fragments", &self.fragments.count())
-            .field("outer", &self.weights.step())
+            .field("outer", &self.outer)
             .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        self.commons.close();
     }
 }
 
@@ -81,19 +103,29 @@ impl Replica {
         let ReplicaConfig { mixer, outer, fragments, clip } = config;
         let parameters = trainer.layout().parameters();
         assert_eq!(fragments.parameters(), parameters, "fragments tile the trainer's parameters");
-        let always = matches!(mixer, Mixer::PushSum | Mixer::DeltaSet { .. });
+        let mut live = Live::new(trainer);
         let plain = OuterStep { learning_rate: 1.0, momentum: 0.0 };
-        let mut weights = Weights::new(trainer, outer.or_else(|| always.then_some(plain)));
+        let mut slow =
+            |step| Slow { step, values: live.copy(0..parameters), momentum: vec![0.0; parameters] };
+        let (mut slow, mixes) = match mixer {
+            Mixer::PushSum | Mixer::DeltaSet { .. } => (Some(slow(outer.unwrap_or(plain))), true),
+            Mixer::Exchange | Mixer::Epidemic => (outer.map(&mut slow), true),
+            Mixer::None => (outer.map(&mut slow), false),
+        };
+        let values = slow.as_mut().map_or(&mut [][..], |slow| &mut slow.values);
         let mixer = match mixer {
             Mixer::None => MixerState::None,
             Mixer::Exchange => MixerState::Exchange(Exchange::new(fragments.count(), clip)),
             Mixer::Epidemic => MixerState::Epidemic(Epidemic::new(fragments.count())),
-            Mixer::PushSum => MixerState::PushSum(PushSum::new(&mut weights, &fragments)),
+            Mixer::PushSum => MixerState::PushSum(PushSum::new(values, &fragments)),
             Mixer::DeltaSet { codec, feedback } => {
-                MixerState::DeltaSet(DeltaSet::new(&mut weights, codec, feedback))
+                MixerState::DeltaSet(DeltaSet::new(values, codec, feedback))
             }
         };
-        Self { weights, fragments, mixer }
+        live.settle(0, values);
+        let outer = slow.as_ref().map(|slow| slow.step);
+        let commons = Commons::new(fragments, State { slow, mixer });
+        Self { live, commons, fragments, outer, mixes }
     }
 
     /// A replica that meets others by exchanges, with as few fragments as there can be.
@@ -110,7 +142,7 @@ impl Replica {
     /// Names, shapes and offsets of the parameters.
     #[must_use]
     pub fn layout(&self) -> &ParameterLayout {
-        self.weights.layout()
+        self.live.layout()
     }
 
     /// The partition of the parameters.
@@ -119,9 +151,20 @@ impl Replica {
         self.fragments
     }
 
+    /// What commits do.
+    pub(crate) const fn outer(&self) -> Option<OuterStep> {
+        self.outer
+    }
+
+    /// The side that mixes, for a thread of its own.
+    #[must_use]
+    pub fn commons(&self) -> Commons {
+        self.commons.clone()
+    }
+
     /// The wrapped trainer, for steps in two halves.
     pub fn trainer_mut(&mut self) -> &mut dyn Trainer {
-        self.weights.trainer_mut()
+        self.live.trainer_mut()
     }
 
     /// As [`Trainer::set_batch`].
@@ -137,21 +180,83 @@ impl Replica {
         self.trainer_mut().step(at)
     }
 
+    /// Does what mixing waits for on one fragment, between two steps: moves the live weights as the
+    /// slow ones were, shows what is wanted. Returns whether there was anything to do.
+    ///
+    /// # Panics
+    /// When mixing has left something for no fragment of the model, which is a defect.
+    pub fn serve(&mut self) -> bool {
+        let Some(mut task) = self.commons.desk().task() else { return false };
+        let range = self.commons.range(task.index);
+        let range = range.expect("the desk holds fragments of the model");
+        if let Some(shown) = &mut task.show {
+            shown.resize(range.len(), 0.0);
+        }
+        self.live.make(range, task.moved.as_ref(), task.show.as_deref_mut());
+        self.commons.desk().done(task);
+        self.commons.notify();
+        true
+    }
+
+    /// Does all that mixing waits for.
+    pub fn catch_up(&mut self) {
+        while self.serve() {}
+    }
+
+    /// Shows all of the live weights, where they are what is exchanged, so that mixing need not wait
+    /// for the end of what comes now: a long step, an evaluation. Returns whether it did; a model of
+    /// more than 64 Mi parameters is shown by fragments only, as they are wanted.
+    pub fn show_all(&mut self) -> bool {
+        let shows = self.shown_elements() <= SHOWN_ELEMENTS_MAX && self.shown_elements() > 0;
+        if shows {
+            self.catch_up();
+            for index in 0..self.fragments.count() {
+                let Some(range) = self.commons.range(index) else { continue };
+                let mut shown = self.commons.desk().buffer();
+                shown.resize(range.len(), 0.0);
+                self.live.trainer().read(range, &mut shown);
+                self.commons.desk().show(index, shown);
+            }
+            self.commons.desk().stand(true);
+            self.commons.notify();
+        }
+        shows
+    }
+
+    /// The live weights are about to change: ends what [`Self::show_all`] has begun.
+    pub fn hide_all(&mut self) {
+        self.commons.desk().stand(false);
+    }
+
+    /// Parameters that [`Self::show_all`] copies; 0 where none are shown.
+    #[must_use]
+    pub fn shown_elements(&self) -> usize {
+        if self.mixes && self.commons.shows() { self.fragments.parameters() } else { 0 }
+    }
+
     /// Ends a round of local steps: `Δ = x − φ ; v ← β v + Δ ; φ ← φ + α (Δ + β v) ; x ← φ`.
     ///
     /// `share`: what part of the outer step is contributed, `1/n̂`, used by delta-set alone. Does
     /// nothing without an outer step. Push-sum and delta-set forget a round whose progress is not
     /// finite (`Δ = 0`), as their numbers cannot show it. Source: [`OuterStep`].
     pub fn commit(&mut self, share: f32) -> CommitReport {
-        if matches!(self.mixer, MixerState::PushSum(_) | MixerState::DeltaSet(_)) {
-            let progress_norm = self.weights.progress_norm();
+        let commons = self.commons.clone();
+        self.commit_in(&mut commons.turn(), share)
+    }
+
+    /// As [`Self::commit`], in a turn of its [`Commons`] that the caller goes on to hold.
+    pub fn commit_in(&mut self, turn: &mut Turn<'_>, share: f32) -> CommitReport {
+        self.catch_up();
+        if matches!(turn.state.mixer, MixerState::PushSum(_) | MixerState::DeltaSet(_)) {
+            let progress_norm = self.progress_norm(&turn.state);
             let sane = progress_norm <= PROGRESS_NORM_MAX;
             if !sane {
-                self.weights.forget_round();
-                return CommitReport { progress_norm, ..self.round(share, None) };
+                let slow = turn.state.slow.iter();
+                slow.for_each(|slow| self.live.settle(0, &slow.values));
+                return CommitReport { progress_norm, ..self.round(turn, share, None) };
             }
         }
-        self.round(share, None)
+        self.round(turn, share, None)
     }
 
     /// Writes the progress `Δ = x − φ` of the round, `[P]`; zeros without an outer step.
@@ -159,7 +264,14 @@ impl Replica {
     /// # Panics
     /// When `out` has another length.
     pub fn progress(&mut self, out: &mut [f32]) {
-        self.weights.progress(0..self.fragments.parameters(), out);
+        self.catch_up();
+        match &self.commons.turn().state.slow {
+            Some(slow) => {
+                self.live.trainer().read(0..out.len(), out);
+                subtract(out, &slow.values);
+            }
+            None => out.fill(0.0),
+        }
     }
 
     /// Ends a round with the mean progress of all peers in place of the own one (DiLoCo's
@@ -171,43 +283,64 @@ impl Replica {
     /// When `mean_progress` has another length.
     pub fn commit_mean(&mut self, mean_progress: &mut [f32]) -> CommitReport {
         assert_eq!(mean_progress.len(), self.fragments.parameters(), "one number per parameter");
-        self.round(1.0, Some(mean_progress))
+        let commons = self.commons.clone();
+        let mut turn = commons.turn();
+        self.catch_up();
+        self.round(&mut turn, 1.0, Some(mean_progress))
     }
 
-    fn round(&mut self, share: f32, mut mean: Option<&mut [f32]>) -> CommitReport {
+    fn round(
+        &mut self,
+        turn: &mut Turn<'_>,
+        share: f32,
+        mut mean: Option<&mut [f32]>,
+    ) -> CommitReport {
         let mut report = CommitReport::default();
-        if self.weights.step().is_none() {
-            return report;
-        }
+        let State { slow: Some(slow), mixer } = &mut *turn.state else { return report };
         let mut squares = 0.0;
         let mut own = Vec::new();
-        for (index, fragment) in self.fragments.iter().enumerate() {
-            let Some(range) = self.fragments.range(fragment) else { continue };
-            let slice = Slice { index, range: range.clone() };
+        for index in 0..self.fragments.count() {
+            let Some(range) = self.commons.range(index) else { continue };
+            let values = &mut slow.values[range.clone()];
             let progress = match &mut mean {
                 Some(mean) => &mut mean[range.clone()],
                 None => {
                     own.resize(range.len(), 0.0);
-                    self.weights.progress(range.clone(), &mut own);
+                    self.live.trainer().read(range.clone(), &mut own);
+                    subtract(&mut own, values);
                     own.as_mut_slice()
                 }
             };
             squares += norm(progress).powi(2);
-            let mixer = &mut self.mixer;
-            let contributions = &mut report.contributions;
-            self.weights.commit(range, progress, |direction, slow| match mixer {
+            slow.step.direct(progress, &mut slow.momentum[range.clone()]);
+            let slice = Slice { index, range };
+            match &mut *mixer {
                 MixerState::None | MixerState::Exchange(_) | MixerState::Epidemic(_) => {
-                    slow.iter_mut().zip(direction).for_each(|(phi, &mut step)| *phi += step);
+                    values.iter_mut().zip(progress).for_each(|(phi, &mut step)| *phi += step);
                 }
-                MixerState::PushSum(state) => state.step(&slice, direction, slow),
+                MixerState::PushSum(state) => state.step(&slice, progress, values),
                 MixerState::DeltaSet(state) => {
-                    contributions.push(state.contribute(&slice, share, direction, slow));
+                    report.contributions.push(state.contribute(&slice, share, progress, values));
                 }
-            });
+            }
+            self.live.settle(slice.range.start, values);
         }
-        self.weights.settled();
+        self.live.set_settled(true);
         report.progress_norm = squares.sqrt();
         report
+    }
+
+    /// Euclidean norm of `x − φ`; not finite when an element is not.
+    fn progress_norm(&self, state: &State) -> f64 {
+        let Some(slow) = &state.slow else { return 0.0 };
+        let mut part = vec![0.0; CHUNK];
+        let squares = chunks(0..slow.values.len()).map(|range| {
+            let part = &mut part[..range.len()];
+            self.live.trainer().read(range.clone(), part);
+            subtract(part, &slow.values[range]);
+            norm(part).powi(2)
+        });
+        squares.sum::<f64>().sqrt()
     }
 
     /// Copies the replica's weights (φ, or x without an outer step) of `range` to `out`.
@@ -215,203 +348,13 @@ impl Replica {
     /// # Panics
     /// When the range is not within the parameters, or `out` has another length.
     pub fn snapshot(&self, range: Range<usize>, out: &mut [f32]) {
-        self.weights.read(range, out);
+        self.hold().weights(range, out);
     }
 
     /// The replica's weights (φ, or x without an outer step), `[P]`.
     #[must_use]
     pub fn parameters(&self) -> Vec<f32> {
-        self.weights.copy(0..self.fragments.parameters())
-    }
-
-    /// Reads a fragment to be sent.
-    ///
-    /// A push changes the state: push-sum gives half away, epidemic begins to count arrivals anew.
-    /// What the mixer does not do is answered by the weights in f32.
-    ///
-    /// # Panics
-    /// When the model has no such fragment.
-    pub fn read(&mut self, fragment: FragmentId, what: Reading) -> Encoded {
-        let slice = self.slice(fragment).expect("only fragments of the model are read");
-        match (&mut self.mixer, what) {
-            (MixerState::Exchange(state), Reading::Offer(reply)) => {
-                state.offer(&self.weights, &slice, reply)
-            }
-            (MixerState::Epidemic(state), Reading::Push { codec, .. }) => {
-                state.push(&self.weights, &slice, codec)
-            }
-            (MixerState::PushSum(state), Reading::Push { to, .. }) => state.push(&slice, to),
-            (MixerState::DeltaSet(state), Reading::Snapshot) => state.snapshot(&slice),
-            (_, Reading::Offer(_) | Reading::Snapshot | Reading::Push { .. }) => {
-                encode(Codec::F32, &self.weights.copy(slice.range))
-            }
-        }
-    }
-
-    /// The responder's half of an exchange: `d = φ − offer`, clipped; `q = encode(d)`;
-    /// `φ, x ← … − w decode(q)`. Returns `q`, for the initiator and for [`Self::undo`].
-    ///
-    /// `weight`: w, unitless, in `[0, 1]`, the share of the offer in the result. `reply`: the code
-    /// of q. Equation, sources and caveats: `trainer/src/mixer/exchange.rs`.
-    ///
-    /// # Errors
-    /// [`MixError`]; the replica is unchanged then.
-    pub fn answer(
-        &mut self,
-        fragment: FragmentId,
-        weight: f32,
-        offer: &Encoded,
-        reply: Codec,
-    ) -> Result<(Encoded, MixReport), MixError> {
-        let slice = self.slice(fragment)?;
-        let MixerState::Exchange(state) = &mut self.mixer else { return Err(NO_EXCHANGE) };
-        state.answer(&mut self.weights, &slice, (weight, reply), offer)
-    }
-
-    /// The initiator's half of an exchange: `φ, x ← … + w decode(reply)`.
-    ///
-    /// # Errors
-    /// [`MixError`]; the replica is unchanged then.
-    pub fn apply(
-        &mut self,
-        fragment: FragmentId,
-        weight: f32,
-        reply: &Encoded,
-    ) -> Result<MixReport, MixError> {
-        let slice = self.slice(fragment)?;
-        let MixerState::Exchange(state) = &mut self.mixer else { return Err(NO_EXCHANGE) };
-        state.apply(&mut self.weights, &slice, weight, reply)
-    }
-
-    /// Takes back [`Self::answer`], to f32 rounding; `reply` is what it returned.
-    ///
-    /// Whatever happened to the replica in between stays: the displacement is additive.
-    ///
-    /// # Panics
-    /// When `reply` is not what [`Self::answer`] returned for this fragment.
-    pub fn undo(&mut self, fragment: FragmentId, weight: f32, reply: &Encoded) {
-        let slice = self.slice(fragment).expect("only what was answered is undone");
-        let mut difference = vec![0.0; slice.range.len()];
-        decode(reply, &mut difference).expect("the journalled reply is whole");
-        self.weights.displace(slice.range, &difference, weight);
-    }
-
-    /// Takes in a push.
-    ///
-    /// `weight`: of the arrival in the average, in `[0, 1]` (epidemic; push-sum ignores it).
-    /// `from`: the pusher; a push must be given only to the life of a peer that it is addressed to.
-    ///
-    /// # Errors
-    /// [`MixError`]; the replica is unchanged then.
-    pub fn absorb(
-        &mut self,
-        fragment: FragmentId,
-        weight: f32,
-        from: Origin,
-        push: &Encoded,
-    ) -> Result<MixReport, MixError> {
-        let slice = self.slice(fragment)?;
-        match &mut self.mixer {
-            MixerState::Epidemic(state) => state.absorb(&mut self.weights, &slice, weight, push),
-            MixerState::PushSum(state) => state.absorb(&mut self.weights, &slice, from, push),
-            MixerState::None | MixerState::Exchange(_) | MixerState::DeltaSet(_) => {
-                Err(MixError::Mixer("this replica takes no pushes"))
-            }
-        }
-    }
-
-    /// Push-sum: the peer at `edge` has taken in what was pushed to it, up to
-    /// [`MixReport::received`] of its report.
-    ///
-    /// Without acknowledgements an edge stops giving after
-    /// [`crate::PUSHES_UNACKNOWLEDGED_MAX`] pushes, or sooner.
-    pub fn acknowledged(&mut self, fragment: FragmentId, edge: Origin, received: u64) {
-        if let (Ok(slice), MixerState::PushSum(state)) = (self.slice(fragment), &mut self.mixer) {
-            state.acknowledged(slice.index, edge, received);
-        }
-    }
-
-    /// Push-sum: the peer at `edge` has taken in `push`, and with it all that came before.
-    pub fn delivered(&mut self, fragment: FragmentId, edge: Origin, push: &Encoded) {
-        if let (Codec::Running32, Some(weight)) = (push.codec, push.bytes.last_chunk()) {
-            self.acknowledged(fragment, edge, u64::from_le_bytes(*weight));
-        }
-    }
-
-    /// Push-sum: drops the edges to and from a peer that is gone for good.
-    ///
-    /// What it did not take in is lost with it, and this life of it can push here no more, as what
-    /// it had given is not known any longer. False, with nothing done, when
-    /// [`crate::FORGOTTEN_MAX`] peers are dropped already.
-    pub fn forget(&mut self, edge: Origin) -> bool {
-        match &mut self.mixer {
-            MixerState::PushSum(state) => state.forget(edge),
-            MixerState::None
-            | MixerState::Exchange(_)
-            | MixerState::Epidemic(_)
-            | MixerState::DeltaSet(_) => true,
-        }
-    }
-
-    /// Delta-set: adds another peer's contribution; the caller sees to it that each is added once.
-    ///
-    /// # Errors
-    /// [`MixError`]; the replica is unchanged then. A contribution that is refused for its numbers
-    /// is refused by every replica.
-    pub fn include(
-        &mut self,
-        fragment: FragmentId,
-        contribution: &Encoded,
-    ) -> Result<MixReport, MixError> {
-        let slice = self.slice(fragment)?;
-        let MixerState::DeltaSet(state) = &mut self.mixer else {
-            return Err(MixError::Mixer("this replica takes no contributions"));
-        };
-        state.include(&mut self.weights, &slice, contribution)
-    }
-
-    /// Takes over a donor's snapshot: `φ = x`, `v = 0`; delta-set: accumulators too, to the bit.
-    ///
-    /// # Errors
-    /// [`MixError`] when the numbers are not finite or do not fit; the replica is unchanged then.
-    pub fn adopt(&mut self, fragment: FragmentId, snapshot: &Encoded) -> Result<(), MixError> {
-        let slice = self.slice(fragment)?;
-        if let MixerState::DeltaSet(state) = &mut self.mixer {
-            return state.adopt(&mut self.weights, &slice, snapshot);
-        }
-        if !matches!(snapshot.codec, Codec::F32 | Codec::Bf16 | Codec::F16) {
-            return Err(MixError::Codec(snapshot.codec));
-        }
-        check_length(snapshot, slice.range.len())?;
-        let mut values = vec![0.0; slice.range.len()];
-        decode(snapshot, &mut values)?;
-        check_norm(&slice.range, norm(&values), f64::INFINITY)?;
-        if let MixerState::PushSum(state) = &mut self.mixer {
-            state.adopt(&mut self.weights, &slice, &mut values);
-        } else {
-            self.weights.adopt(slice.range, &values);
-        }
-        Ok(())
-    }
-
-    /// BLAKE3 of a fragment: of delta-set's accumulators, else of the weights; little-endian.
-    ///
-    /// # Panics
-    /// When the model has no such fragment.
-    #[must_use]
-    pub fn hash(&self, fragment: FragmentId) -> [u8; 32] {
-        let range = self.fragments.range(fragment).expect("only fragments of the model are hashed");
-        let mut hasher = blake3::Hasher::new();
-        if let MixerState::DeltaSet(state) = &self.mixer {
-            for accumulator in &state.state().0[range] {
-                hasher.update(&accumulator.to_le_bytes());
-            }
-        } else {
-            for value in self.weights.copy(range) {
-                hasher.update(&value.to_le_bytes());
-            }
-        }
-        *hasher.finalize().as_bytes()
+        self.hold().parameters()
     }
 
     /// Measures the replica's weights (φ, or x without an outer step) on held-out data.
@@ -422,7 +365,23 @@ impl Replica {
     /// # Errors
     /// [`TrainError`] of the trainer; the weights are unchanged then, too.
     pub fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
-        self.weights.evaluate()
+        self.catch_up();
+        if self.outer.is_none() {
+            self.show_all();
+            let evaluation = self.live.evaluate();
+            self.hide_all();
+            return evaluation;
+        }
+        if self.live.is_settled() {
+            return self.live.evaluate();
+        }
+        let live = self.live.copy(0..self.fragments.parameters());
+        if let Some(slow) = &self.commons.turn().state.slow {
+            self.live.settle(0, &slow.values);
+        }
+        let evaluation = self.live.evaluate();
+        self.live.settle(0, &live);
+        evaluation
     }
 
     /// Writes the count sketch of the replica's weights.
@@ -432,24 +391,23 @@ impl Replica {
     ///
     /// Source: Charikar, Chen, Farach-Colton 2002, "Finding frequent items in data streams".
     pub fn sketch(&mut self, sketch: &mut [f32; SKETCH_LEN]) {
+        self.catch_up();
         let mut sums = [0.0; SKETCH_LEN];
-        let all = 0..self.fragments.parameters();
-        self.weights.visit(all, |start, values| sketch::accumulate(start, values, &mut sums));
+        match &self.commons.turn().state.slow {
+            Some(slow) => {
+                for (part, values) in chunks(0..slow.values.len()).zip(slow.values.chunks(CHUNK)) {
+                    sketch::accumulate(part.start, values, &mut sums);
+                }
+            }
+            None => self.live.visit(0..self.fragments.parameters(), |start, values| {
+                sketch::accumulate(start, values, &mut sums);
+            }),
+        }
         for (out, sum) in sketch.iter_mut().zip(sums) {
             *out = sum as f32;
         }
     }
-
-    fn slice(&self, fragment: FragmentId) -> Result<Slice, MixError> {
-        let range = self.fragments.range(fragment);
-        match (usize::try_from(fragment.0), range) {
-            (Ok(index), Some(range)) => Ok(Slice { index, range }),
-            _ => Err(MixError::Fragment(fragment)),
-        }
-    }
 }
-
-const NO_EXCHANGE: MixError = MixError::Mixer("this replica makes no exchanges");
 
 #[cfg(test)]
 mod tests;

@@ -1,12 +1,16 @@
-//! The training thread: it owns the replica; everything else talks to it through two queues.
+//! The training thread, which owns the replica, and the mixing thread beside it; everything else
+//! talks to them through queues.
 
+mod line;
+mod mixing;
 mod ring;
 mod steps;
 #[cfg(test)]
 mod tests;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc as blocking};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, mpsc as blocking};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -14,16 +18,17 @@ use dnode_collective::{Collective, Place};
 use dnode_gossip::{Load, RefusedMix, Role};
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Origin, RunSpec};
-use dnode_trainer::{Encoded, Evaluation, Reading, Replica, SKETCH_LEN, TrainError};
+use dnode_trainer::{Commons, Encoded, Evaluation, Reading, Replica, SKETCH_LEN, TrainError};
 use tokio::sync::mpsc;
 
 pub(crate) use dnode_gossip::MICRO_STEPS;
+use line::{Line, Permission};
 pub(crate) use ring::{RingChunk, RingFrame};
 
-/// Commands that wait for the thread. The core bounds what is open, and of a permission only the
+/// Commands that wait for either thread. The core bounds what is open, and of a permission only the
 /// newest waits, so this is never reached.
 const COMMANDS_MAX: usize = 1024;
-/// Reports that wait for the driver; the thread waits when it is full.
+/// Reports that wait for the driver; the threads wait when it is full.
 const REPORTS_MAX: usize = 256;
 /// Ring frames that wait for the thread: a neighbour runs ahead by less than one piece of 4 MiB per
 /// peer, so 64 peers.
@@ -78,7 +83,8 @@ pub(crate) struct Position {
     pub(crate) clock: Clock,
 }
 
-/// What the driver asks of the thread; done between steps, in order.
+/// What the driver asks: of the mixing thread, in order; what is of steps, of the training thread,
+/// which obeys between two of them.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Copy a fragment.
@@ -105,56 +111,18 @@ pub(crate) enum Command {
     Permission,
     /// All exchanges of the round have ended.
     RoundDone,
-    /// The replica has been replaced by one of this clock.
+    /// The replica has been replaced by one of this clock; of both threads.
     AdoptClock(Clock),
     /// The ring is complete: this peer's place in it, and the group when all are near each other.
     Ring(Place, Option<Box<dyn Collective>>),
-    /// End: write a checkpoint, and measure first if asked.
+    /// End: write a checkpoint, and measure first if asked. After all that was to be mixed before.
     Stop { evaluate: bool },
 }
-
-/// What the thread may do. The newest word replaces the one before, so that neighbours whose news
-/// come faster than local steps, in good faith or not, cannot fill the queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Permission {
-    /// Commits are allowed up to this clock.
-    limit: Clock,
-    /// Whether local steps are allowed.
-    allowed: bool,
-    /// Local work per commit; `None` is the run's.
-    load: Option<Load>,
-    /// Peers that a commit is shared among.
-    peers: usize,
-    /// Whether a [`Command::Permission`] waits.
-    queued: bool,
-}
-
-/// A [`Permission`] that both sides see.
-#[derive(Clone, Debug)]
-struct Shared(Arc<Mutex<Permission>>);
 
 impl Position {
     /// Whole steps of the run.
     pub(crate) const fn run_steps(&self) -> u64 {
         self.micro_steps / MICRO_STEPS
-    }
-}
-
-impl Shared {
-    fn new() -> Self {
-        let first = Permission {
-            limit: Clock(u64::MAX),
-            allowed: false,
-            load: None,
-            peers: 1,
-            queued: false,
-        };
-        Self(Arc::new(Mutex::new(first)))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Permission> {
-        // Nothing panics while it holds the lock, and plain values are always whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -167,7 +135,7 @@ pub(crate) struct MixTerms {
     pub(crate) clock_max: Clock,
 }
 
-/// What the thread tells the driver.
+/// What the threads tell the driver.
 #[derive(Debug)]
 pub(crate) enum Report {
     /// Answer to [`Command::Read`].
@@ -239,37 +207,52 @@ pub(crate) struct Ending {
     pub(crate) parameters: Option<PathBuf>,
 }
 
-/// The driver's side of the thread.
+/// The driver's side of the threads.
 #[derive(Debug)]
 pub(crate) struct TrainingThread {
-    commands: Option<blocking::SyncSender<Command>>,
-    permission: Shared,
+    /// The only way to the training thread, so that without it the thread ends.
+    commands: Option<Arc<blocking::SyncSender<Command>>>,
+    mixing: Option<blocking::SyncSender<Command>>,
+    line: Line,
+    commons: Commons,
     ring: Option<blocking::SyncSender<RingFrame>>,
     pub(crate) reports: mpsc::Receiver<Report>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl TrainingThread {
-    /// Starts the thread; it waits for [`TrainingThread::allow`].
+    /// Starts the threads; training waits for [`TrainingThread::allow`].
     ///
     /// # Errors
     /// When the system cannot start a thread.
     pub(crate) fn start(replica: Replica, plan: Plan, at: Position) -> std::io::Result<Self> {
         let (commands, from_driver) = blocking::sync_channel(COMMANDS_MAX);
+        let (mixing, to_mix) = blocking::sync_channel(COMMANDS_MAX);
         let (ring, ring_in) = blocking::sync_channel(RING_FRAMES_MAX);
         let (to_driver, reports) = mpsc::channel(REPORTS_MAX);
-        let permission = Shared::new();
+        let commands = Arc::new(commands);
+        let line = Line::new(&commands);
+        let (commons, clock) = (replica.commons(), Arc::new(AtomicU64::new(at.clock.0)));
+        let mixer = mixing::Mixing {
+            commons: replica.commons(),
+            clock: Arc::clone(&clock),
+            commands: to_mix,
+            line: line.clone(),
+            reports: to_driver.clone(),
+        };
         let queues = steps::Queues {
             commands: from_driver,
-            permission: permission.clone(),
+            line: line.clone(),
             reports: to_driver,
             ring: ring_in,
         };
-        let thread = std::thread::Builder::new()
-            .name("training".to_owned())
-            .spawn(move || steps::train(replica, plan, at, queues))?;
-        let (commands, ring, thread) = (Some(commands), Some(ring), Some(thread));
-        Ok(Self { commands, permission, ring, reports, thread })
+        let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        let mixes = named("mixing").spawn(move || mixer.run())?;
+        let trains =
+            named("training").spawn(move || steps::train(replica, plan, (at, clock), queues))?;
+        let (commands, mixing, ring) = (Some(commands), Some(mixing), Some(ring));
+        let threads = vec![trains, mixes];
+        Ok(Self { commands, mixing, line, commons, ring, reports, threads })
     }
 
     /// Queues a command; `false` when the thread has ended.
@@ -277,48 +260,48 @@ impl TrainingThread {
     /// # Panics
     /// When more is open than the core allows, which is a defect.
     pub(crate) fn command(&self, command: Command) -> bool {
-        let Some(commands) = &self.commands else {
-            return false;
-        };
-        match commands.try_send(command) {
+        let of_steps =
+            matches!(command, Command::Permission | Command::RoundDone | Command::Ring(..));
+        let queue = if of_steps { self.commands.as_deref() } else { self.mixing.as_ref() };
+        let Some(queue) = queue else { return false };
+        if matches!(command, Command::Stop { .. }) {
+            self.line.change(|permission| permission.stopping = true);
+        }
+        // Shown at the next step boundary, however many wait for the mixing thread.
+        let work = command.work();
+        let wanted = work.is_some_and(|(fragment, reads)| reads && self.commons.want(fragment));
+        let queued = match queue.try_send(command) {
             Ok(()) => true,
             Err(blocking::TrySendError::Disconnected(_)) => false,
             Err(blocking::TrySendError::Full(_)) => {
                 panic!("at most {COMMANDS_MAX} commands are open: the core bounds its exchanges")
             }
+        };
+        if wanted {
+            self.line.wake();
         }
+        queued
     }
 
     /// Local steps are allowed from now on, or not.
     pub(crate) fn allow(&self, allowed: bool) {
-        self.permit(|permission| permission.allowed = allowed);
+        self.line.permit(|permission| permission.allowed = allowed);
     }
 
     /// Commits are allowed up to this clock.
     pub(crate) fn limit_commits(&self, limit: Clock) {
-        self.permit(|permission| permission.limit = limit);
+        self.line.permit(|permission| permission.limit = limit);
     }
 
     /// A commit is shared among so many peers from now on.
     pub(crate) fn share_among(&self, peers: usize) {
-        self.permit(|permission| permission.peers = peers);
+        self.line.permit(|permission| permission.peers = peers);
     }
 
     /// This peer does so much work per commit from its next step on; rounds of exchanges keep their
     /// ratio to commits.
     pub(crate) fn pace(&self, load: Load) {
-        self.permit(|permission| permission.load = Some(load));
-    }
-
-    fn permit(&self, change: impl FnOnce(&mut Permission)) {
-        let waits = {
-            let mut permission = self.permission.lock();
-            change(&mut permission);
-            std::mem::replace(&mut permission.queued, true)
-        };
-        if !waits {
-            self.command(Command::Permission);
-        }
+        self.line.permit(|permission| permission.load = Some(load));
     }
 
     /// Hands over a frame from the previous peer of the ring; `false` when it is not wanted.
@@ -331,14 +314,36 @@ impl TrainingThread {
         self.ring = None;
     }
 
-    /// Hangs up, which ends the thread after its present step, and waits for it.
+    /// Hangs up, which ends training after its present step, and waits for both threads.
     pub(crate) fn join(&mut self) {
-        self.commands = None;
-        self.ring = None;
+        (self.commands, self.mixing, self.ring) = (None, None, None);
+        self.commons.close();
         self.reports.close();
-        if let Some(thread) = self.thread.take() {
+        for thread in self.threads.drain(..) {
             // A panic in the thread was reported by its missing `Ended`.
             let _ = thread.join();
+        }
+    }
+}
+
+impl Command {
+    /// The fragment that the command works on, and whether it reads the weights.
+    const fn work(&self) -> Option<(FragmentId, bool)> {
+        match self {
+            // The initiator's half moves weights that were read for its offer.
+            Self::Mix { fragment, terms, .. } => {
+                Some((*fragment, matches!(terms.role, Role::Responder)))
+            }
+            Self::Read { fragment, .. }
+            | Self::Absorb { fragment, .. }
+            | Self::Include { fragment, .. } => Some((*fragment, true)),
+            Self::Undo { fragment, .. } | Self::Adopt { fragment, .. } => Some((*fragment, false)),
+            Self::Delivered { .. }
+            | Self::Permission
+            | Self::RoundDone
+            | Self::AdoptClock(_)
+            | Self::Ring(..)
+            | Self::Stop { .. } => None,
         }
     }
 }

@@ -1,31 +1,40 @@
 //! The loop of the training thread: steps, commits, rounds, and the driver's commands in between.
 
-mod serve;
 mod together;
 
-use std::sync::mpsc as blocking;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc as blocking};
 use std::time::{Duration, Instant};
 
 use dnode_gossip::{MICRO_STEPS, Stride};
 use dnode_protocol::Clock;
 use dnode_trainer::checkpoint::{self, Checkpoint};
-use dnode_trainer::{Evaluation, Replica, SKETCH_LEN, StepId, StepReport, TrainError};
+use dnode_trainer::{Commons, Evaluation, Replica, SKETCH_LEN, StepId, StepReport, TrainError};
 use tokio::sync::mpsc;
 
 use super::ring::RingFrame;
 use super::{
-    Command, Commits, Ending, Permission, Plan, Position, Progress, Report, Shared, StepPace,
+    Command, Commits, Ending, Line, Permission, Plan, Position, Progress, Report, StepPace,
 };
 use together::Ranks;
 
 /// Weight of the newest step in the moving average of the step time.
 const STEP_TIME_GAIN: f64 = 0.1;
+/// Part of the time of steps that serving mixing may take, beside one fragment at each boundary.
+const SERVE_SHARE: f64 = 0.1;
+/// Steps from this length on, seconds, show all of the live weights beforehand, where these are what
+/// is exchanged; the end of a shorter one is soon enough for an answer (guess).
+const LONG_STEP: f64 = 0.1;
+/// Part of a long step that this copy may take.
+const SHOW_SHARE: f64 = 0.02;
+/// Parameters copied in a second, at least (guess: memory of any machine that trains is faster).
+const COPY_RATE: f64 = 1e9;
 
 /// The thread's ends of the queues.
 #[derive(Debug)]
 pub(super) struct Queues {
     pub(super) commands: blocking::Receiver<Command>,
-    pub(super) permission: Shared,
+    pub(super) line: Line,
     pub(super) reports: mpsc::Sender<Report>,
     pub(super) ring: blocking::Receiver<RingFrame>,
 }
@@ -48,6 +57,9 @@ impl From<TrainError> for End {
 
 struct Training {
     replica: Replica,
+    commons: Commons,
+    /// The replica's clock for the mixing thread; changes only in a turn of the commons.
+    clock: Arc<AtomicU64>,
     plan: Plan,
     stride: Stride,
     /// Samples per local step.
@@ -65,6 +77,8 @@ struct Training {
     evaluation_due: bool,
     held: bool,
     round_open: bool,
+    /// Whether all of the live weights are shown to mixing.
+    shows: bool,
     step_seconds: f64,
     train_seconds: f64,
     wait_seconds: f64,
@@ -88,9 +102,16 @@ impl Window {
 }
 
 /// Trains until told to stop; the last report is [`Report::Ended`].
-pub(super) fn train(replica: Replica, plan: Plan, at: Position, queues: Queues) {
+pub(super) fn train(
+    replica: Replica,
+    plan: Plan,
+    (at, clock): (Position, Arc<AtomicU64>),
+    queues: Queues,
+) {
     let mut training = Training {
+        commons: replica.commons(),
         replica,
+        clock,
         stride: Stride::new(plan.local_steps, plan.mix_every),
         batch: plan.batch,
         since_round: at.step.checked_rem(plan.mix_every).unwrap_or(0),
@@ -106,6 +127,7 @@ pub(super) fn train(replica: Replica, plan: Plan, at: Position, queues: Queues) 
         evaluation_due: false,
         held: false,
         round_open: false,
+        shows: false,
         step_seconds: 0.0,
         train_seconds: 0.0,
         wait_seconds: 0.0,
@@ -129,6 +151,9 @@ impl Training {
         while let Ok(command) = self.queues.commands.try_recv() {
             self.obey(command)?;
         }
+        if self.commons.is_closed() {
+            return Err(End::Abandoned);
+        }
         if self.steps_done || !self.allowed {
             return self.wait();
         }
@@ -138,11 +163,43 @@ impl Training {
         if self.must_hold() {
             return self.hold();
         }
+        self.serve();
         self.step()
+    }
+
+    fn obey(&mut self, command: Command) -> Result<(), End> {
+        match command {
+            Command::Permission => self.look_at_permission(),
+            Command::RoundDone => self.round_open = false,
+            Command::AdoptClock(clock) => self.adopt_clock(clock),
+            Command::Ring(place, group) => self.ring = Some(Ranks::new(place, group)),
+            Command::Stop { evaluate } => return Err(End::Stopped { evaluate }),
+            Command::Read { .. }
+            | Command::Mix { .. }
+            | Command::Absorb { .. }
+            | Command::Delivered { .. }
+            | Command::Include { .. }
+            | Command::Undo { .. }
+            | Command::Adopt { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Does what mixing has left for this thread, as far as a share of the time of steps allows.
+    fn serve(&mut self) {
+        let (began, most) = (Instant::now(), SERVE_SHARE * self.step_seconds);
+        while self.replica.serve() && began.elapsed().as_secs_f64() < most {}
+        let copy_seconds = self.replica.shown_elements() as f64 / COPY_RATE;
+        if self.step_seconds >= LONG_STEP && copy_seconds <= SHOW_SHARE * self.step_seconds {
+            self.shows = self.replica.show_all();
+        } else if std::mem::take(&mut self.shows) {
+            self.replica.hide_all();
+        }
     }
 
     /// Waits for the next command and obeys it.
     fn wait(&mut self) -> Result<(), End> {
+        self.replica.catch_up();
         let command = self.queues.commands.recv().map_err(|_| End::Abandoned)?;
         self.obey(command)
     }
@@ -232,12 +289,15 @@ impl Training {
 
     fn commit(&mut self) -> Result<(), End> {
         let share = 1.0 / self.peers as f32;
-        let contributions = self.replica.commit(share).contributions;
+        let commons = self.commons.clone();
+        let mut turn = commons.turn();
+        let contributions = self.replica.commit_in(&mut turn, share).contributions;
         self.committed();
         let time = Duration::from_secs_f64(self.step_seconds.max(0.0));
         let pace = StepPace { time, batch: self.batch };
         let Position { samples, clock, .. } = self.at;
         self.tell(Report::Committed { clock, samples, pace, contributions })?;
+        drop(turn);
         self.evaluate_when_due()
     }
 
@@ -245,6 +305,7 @@ impl Training {
         self.since_commit = 0;
         self.held = false;
         self.at.clock = self.at.clock.next();
+        self.clock.fetch_max(self.at.clock.0, Ordering::Relaxed);
     }
 
     /// Evaluation waits for the end of a round, when live and replica weights are one.
@@ -289,11 +350,7 @@ impl Training {
     }
 
     fn look_at_permission(&mut self) {
-        let Permission { limit, allowed, load, peers, .. } = {
-            let mut permission = self.queues.permission.lock();
-            permission.queued = false;
-            *permission
-        };
+        let Permission { limit, allowed, load, peers, .. } = self.queues.line.look();
         (self.limit, self.peers) = (limit, peers);
         if let Some(load) = load {
             self.stride.set(load.local_steps);
@@ -302,6 +359,8 @@ impl Training {
         if allowed && !self.allowed {
             // The pause does not count as time of the steps after it.
             self.report = Window::new();
+            // What was taken over meanwhile.
+            self.replica.catch_up();
         }
         self.allowed = allowed;
     }
@@ -320,6 +379,7 @@ impl Training {
     /// The replica is now a donor's: go on from the position that belongs to the donor's clock, so
     /// that the learning rate follows the swarm's progress.
     fn adopt_clock(&mut self, clock: Clock) {
+        self.replica.catch_up();
         self.at.clock = self.at.clock.max(clock);
         let end = self.plan.steps.saturating_mul(MICRO_STEPS);
         let reached = self.stride.position(clock).min(end);

@@ -28,8 +28,10 @@ struct Counter {
     slope: f32,
     /// Samples of a step.
     batch: u64,
-    /// Its first step takes until the other end is dropped.
+    /// Its first step, or its first evaluation, takes until the other end is dropped.
     busy: Option<mpsc::Receiver<()>>,
+    /// Told when the first evaluation begins, which is then what is busy.
+    measures: Option<mpsc::Sender<()>>,
 }
 
 impl Trainer for Counter {
@@ -39,7 +41,7 @@ impl Trainer for Counter {
 
     fn step(&mut self, at: StepId) -> Result<StepReport, TrainError> {
         let step = at.index;
-        if let Some(busy) = self.busy.take() {
+        if let (Some(busy), None) = (&self.busy, &self.measures) {
             let _ = busy.recv();
         }
         if step == 1000 {
@@ -63,6 +65,10 @@ impl Trainer for Counter {
     }
 
     fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
+        if let (Some(busy), Some(measures)) = (&self.busy, &self.measures) {
+            let _ = measures.send(());
+            let _ = busy.recv();
+        }
         Ok(Evaluation { loss: f64::from(self.x[0]), accuracy: 0.5, count: 1 })
     }
 
@@ -104,9 +110,18 @@ fn start_counter(
     outer: Option<OuterStep>,
     (slope, busy): (f32, Option<mpsc::Receiver<()>>),
 ) -> TrainingThread {
+    start_measuring(plan, outer, (slope, busy), None)
+}
+
+fn start_measuring(
+    plan: Plan,
+    outer: Option<OuterStep>,
+    (slope, busy): (f32, Option<mpsc::Receiver<()>>),
+    measures: Option<mpsc::Sender<()>>,
+) -> TrainingThread {
     let mut layout = ParameterLayout::new();
     layout.push("x", &[2]).unwrap();
-    let counter = Counter { layout, x: [0.0; 2], slope, batch: 8, busy };
+    let counter = Counter { layout, x: [0.0; 2], slope, batch: 8, busy, measures };
     let replica = Replica::new(Box::new(counter), outer);
     TrainingThread::start(replica, plan, Position::default()).unwrap()
 }
@@ -137,10 +152,11 @@ fn progress_of(report: &Report) -> Option<&Progress> {
 }
 
 fn read(thread: &mut TrainingThread) -> (Clock, Vec<f32>) {
+    // As an offer, so that an initiator's half can follow.
     thread.command(Command::Read {
         exchange: exchange(99),
         fragment: FragmentId(0),
-        what: Reading::Snapshot,
+        what: Reading::Offer(Codec::F32),
     });
     let reports = until(thread, |report| matches!(report, Report::Read { .. }));
     match reports.into_iter().next_back() {
@@ -247,12 +263,67 @@ fn the_two_ends_of_a_mix_move_by_the_same_amount_and_an_undo_takes_it_back() {
     assert_eq!(read(&mut thread).1, [1.0, 1.0]);
 }
 
+/// Answers an offer of the same numbers so often; what each answer leaves of the difference.
+fn answer(thread: &mut TrainingThread, times: u64) -> Vec<f32> {
+    let answer_one = |sequence| {
+        let (role, codec) = (Role::Responder, Codec::F32);
+        let terms = MixTerms { role, weight: 0.5, codec, clock_max: Clock(u64::MAX) };
+        let numbers = encode(codec, &[8.0, 8.0]);
+        let (exchange, fragment) = (exchange(sequence), FragmentId(0));
+        thread.command(Command::Mix { exchange, fragment, terms, numbers });
+        let reports = until(thread, |report| matches!(report, Report::Mixed { .. }));
+        let Some(Report::Mixed { reply: Some(reply), .. }) = reports.last() else {
+            panic!("{reports:?}")
+        };
+        let mut difference = [0.0; 2];
+        decode(reply, &mut difference).unwrap();
+        difference[0]
+    };
+    (0..times).map(answer_one).collect()
+}
+
+#[test]
+fn an_exchange_is_answered_during_a_step_where_slow_weights_are_exchanged() {
+    let folder = tempfile::tempdir().unwrap();
+    let (end_step, busy) = mpsc::channel();
+    let outer = OuterStep { learning_rate: 1.0, momentum: 0.0 };
+    let mut thread = start_counter(plan(folder.path(), 2), Some(outer), (1.0, Some(busy)));
+    thread.allow(true);
+    assert_eq!(answer(&mut thread, 3), [-8.0, -4.0, -2.0]);
+    drop(end_step);
+    until(&mut thread, |report| matches!(report, Report::StepsDone));
+    assert_eq!(read(&mut thread), (Clock(1), vec![9.0, 9.0]), "two steps, and 4, 2, 1 mixed in");
+}
+
+#[test]
+fn an_exchange_is_answered_during_an_evaluation_by_every_kind_of_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    let outer = OuterStep { learning_rate: 1.0, momentum: 0.0 };
+    for outer in [None, Some(outer)] {
+        let ((end, busy), (measures, measuring)) = (mpsc::channel(), mpsc::channel());
+        let plan = Plan { evaluate_every: 2, mix_every: 0, ..plan(folder.path(), 2) };
+        let mut thread = start_measuring(plan, outer, (1.0, Some(busy)), Some(measures));
+        thread.allow(true);
+        measuring.recv().unwrap();
+        assert_eq!(answer(&mut thread, 3), [-6.0, -3.0, -1.5], "{outer:?}");
+        drop(end);
+        let reports = until(&mut thread, |report| matches!(report, Report::StepsDone));
+        let measured = reports.iter().find_map(|report| {
+            let Report::Evaluated { evaluation, .. } = report else { return None };
+            Some(evaluation.loss)
+        });
+        assert_eq!(measured, Some(2.0), "what was mixed meanwhile is not what is measured");
+        assert_eq!(read(&mut thread), (Clock(1), vec![7.25, 7.25]));
+    }
+}
+
 #[test]
 fn old_snapshots_and_numbers_that_are_not_finite_are_refused_without_effect() {
     let folder = tempfile::tempdir().unwrap();
     let mut thread = start(plan(folder.path(), 2), None);
     thread.allow(true);
     until(&mut thread, |report| matches!(report, Report::StepsDone));
+    read(&mut thread);
     let mix = |numbers: Vec<f32>, clock_max| Command::Mix {
         exchange: exchange(0),
         fragment: FragmentId(0),

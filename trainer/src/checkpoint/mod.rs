@@ -19,7 +19,7 @@ use safetensors::{Dtype, SafeTensors};
 
 use self::manifest::Manifest;
 use self::tensors::{Numbers, Tensor};
-use crate::replica::{FixedState, OuterState, Replica, ReplicaState};
+use crate::replica::{FixedState, Held, OuterState, Replica, ReplicaState};
 use crate::seam::{StateTensor, TrainerState};
 
 pub use self::error::{CheckpointError, Skipped};
@@ -191,21 +191,22 @@ fn list(checkpoints: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
 
 fn write(writing: &Path, checkpoint: &Checkpoint<'_>) -> Result<(), CheckpointError> {
     fs::create_dir(writing).map_err(CheckpointError::write(writing))?;
-    let trainer = checkpoint.replica.trainer_state();
+    let held = checkpoint.replica.hold();
+    let trainer = held.trainer_state();
     let put = |name: &str, tensors: &[Tensor<'_>]| {
         let path = writing.join(name);
         tensors::write(&path, tensors).map_err(CheckpointError::write(&path))
     };
     let files = vec![
-        put(PARAMETERS, &parameter_tensors(checkpoint.replica))?,
-        put(STATE, &state_tensors(checkpoint.replica, &trainer))?,
+        put(PARAMETERS, &parameter_tensors(&held))?,
+        put(STATE, &state_tensors(&held, &trainer))?,
     ];
     let manifest = Manifest::new(checkpoint, &trainer, files);
     manifest.write(writing).map_err(CheckpointError::write(writing))?;
     sync_folder(writing).map_err(CheckpointError::write(writing))
 }
 
-fn parameter_tensors(replica: &Replica) -> Vec<Tensor<'_>> {
+fn parameter_tensors<'a>(replica: &'a Held<'a>) -> Vec<Tensor<'a>> {
     let tensors = replica.layout().tensors().iter();
     let tensor = |spec: &TensorSpec| Tensor {
         name: spec.name.clone(),
@@ -215,7 +216,7 @@ fn parameter_tensors(replica: &Replica) -> Vec<Tensor<'_>> {
     tensors.map(tensor).collect()
 }
 
-fn state_tensors<'a>(replica: &'a Replica, trainer: &'a TrainerState) -> Vec<Tensor<'a>> {
+fn state_tensors<'a>(replica: &'a Held<'a>, trainer: &'a TrainerState) -> Vec<Tensor<'a>> {
     let mut tensors = Vec::new();
     if let Some(momentum) = replica.momentum() {
         tensors.push(Tensor {

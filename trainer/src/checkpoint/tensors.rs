@@ -9,7 +9,7 @@ use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 
-use crate::replica::Replica;
+use crate::replica::Held;
 
 /// Elements written at once.
 const CHUNK: usize = 1 << 16;
@@ -40,9 +40,9 @@ pub(super) enum Numbers<'a> {
     /// From memory.
     Slice(&'a [f32]),
     /// The replica's weights from this element on.
-    Weights(&'a Replica, usize),
+    Weights(&'a Held<'a>, usize),
     /// The replica's live weights.
-    Live(&'a Replica),
+    Live(&'a Held<'a>),
     /// Integers from memory.
     Signed(&'a [i64]),
     /// Integers from memory.
@@ -82,7 +82,7 @@ impl<'a> Tensor<'a> {
             Numbers::Slice(slice) => &slice[range],
             Numbers::Weights(replica, first) => {
                 values.resize(range.len(), 0.0);
-                replica.snapshot(first + range.start..first + range.end, &mut values);
+                replica.weights(first + range.start..first + range.end, &mut values);
                 &values
             }
             Numbers::Live(replica) => {

@@ -116,6 +116,18 @@ pub(crate) fn add_scaled(values: &mut [f32], delta: &[f32], weight: f32) {
     );
 }
 
+/// `x ← weight · delta`.
+pub(crate) fn set_scaled(values: &mut [f32], delta: &[f32], weight: f32) {
+    vectorized(
+        #[inline(always)]
+        || {
+            for (value, &delta) in values.iter_mut().zip(delta) {
+                *value = weight * delta;
+            }
+        },
+    );
+}
+
 /// `x ← weight · x`.
 pub(crate) fn scale(values: &mut [f32], weight: f32) {
     vectorized(

@@ -18,6 +18,8 @@
 //! refused is refused by all, because the bound depends on its numbers alone. Bytes per peer grow
 //! with the number of peers. Errors do not decay as they do by averaging.
 
+use std::ops::Range;
+
 use dnode_protocol::frame::Codec;
 
 use super::Slice;
@@ -25,7 +27,7 @@ use super::exchange::check_reply;
 use super::fixed::{ACCUMULATOR_BITS, to_fixed, to_float};
 use crate::codec::{Encoded, decode, decode_i64, encode, encode_i64};
 use crate::mix::{MixError, MixReport, check_length, check_norm, norm};
-use crate::weights::Weights;
+use crate::slow::Own;
 
 /// Most that one commit may move a fragment, root mean square per element.
 ///
@@ -48,16 +50,13 @@ pub(crate) struct DeltaSet {
 }
 
 impl DeltaSet {
-    /// Begins at the weights, rounded; the weights follow that rounding.
-    pub(crate) fn new(weights: &mut Weights, codec: Codec, feedback: bool) -> Self {
-        let parameters = weights.layout().parameters();
-        let mut values = weights.copy(0..parameters);
+    /// Begins at the slow weights `values`, rounded; they follow that rounding.
+    pub(crate) fn new(values: &mut [f32], codec: Codec, feedback: bool) -> Self {
         let accumulators: Vec<i64> =
             values.iter().map(|&x| to_fixed(f64::from(x), ACCUMULATOR_BITS)).collect();
-        read(&accumulators, &mut values);
-        weights.adopt(0..parameters, &values);
+        read(&accumulators, values);
         let codec = if check_reply(codec).is_ok() { codec } else { Codec::F32 };
-        let residual = if feedback { vec![0.0; parameters] } else { Vec::new() };
+        let residual = if feedback { vec![0.0; values.len()] } else { Vec::new() };
         Self { codec, accumulators, residual }
     }
 
@@ -81,7 +80,7 @@ impl DeltaSet {
         }
         let mut coded = encode(self.codec, direction);
         let mut moved = vec![0.0; slice.range.len()];
-        if self.check(slice, &coded, &mut moved).is_err() {
+        if self.check(&slice.range, &coded, &mut moved).is_err() {
             // Only numbers that are not finite lead here; the peer then contributes nothing.
             direction.fill(0.0);
             moved.fill(0.0);
@@ -100,47 +99,41 @@ impl DeltaSet {
     /// Adds another peer's commit.
     pub(crate) fn include(
         &mut self,
-        weights: &mut Weights,
-        slice: &Slice,
+        own: &mut Own<'_>,
         contribution: &Encoded,
     ) -> Result<MixReport, MixError> {
-        let range = slice.range.clone();
+        let range = own.range().clone();
         let mut moved = vec![0.0; range.len()];
-        self.check(slice, contribution, &mut moved)?;
-        let local_norm = weights.norm(range.clone())?;
+        self.check(&range, contribution, &mut moved)?;
+        let local_norm = own.norm()?;
         let difference_norm = norm(&moved);
         add(&mut self.accumulators[range.clone()], &moved);
-        read(&self.accumulators[range.clone()], &mut moved);
-        weights.replace(range, &mut moved);
+        read(&self.accumulators[range], &mut moved);
+        own.replace(&mut moved);
         Ok(MixReport { difference_norm, local_norm, ..MixReport::default() })
     }
 
     /// The accumulators of a fragment, to the last bit.
-    pub(crate) fn snapshot(&self, slice: &Slice) -> Encoded {
-        encode_i64(&self.accumulators[slice.range.clone()])
+    pub(crate) fn snapshot(&self, range: Range<usize>) -> Encoded {
+        encode_i64(&self.accumulators[range])
     }
 
     /// Takes over a donor's accumulators; `v = 0`, `e = 0`.
-    pub(crate) fn adopt(
-        &mut self,
-        weights: &mut Weights,
-        slice: &Slice,
-        snapshot: &Encoded,
-    ) -> Result<(), MixError> {
+    pub(crate) fn adopt(&mut self, own: &mut Own<'_>, snapshot: &Encoded) -> Result<(), MixError> {
         if snapshot.codec != Codec::Fixed64 {
             return Err(MixError::Codec(snapshot.codec));
         }
-        let range = slice.range.clone();
+        let range = own.range().clone();
         check_length(snapshot, range.len())?;
         let mut accumulators = vec![0; range.len()];
         decode_i64(snapshot, &mut accumulators)?;
         let mut values = vec![0.0; range.len()];
         read(&accumulators, &mut values);
         self.accumulators[range.clone()].copy_from_slice(&accumulators);
-        if let Some(residual) = self.residual.get_mut(range.clone()) {
+        if let Some(residual) = self.residual.get_mut(range) {
             residual.fill(0.0);
         }
-        weights.adopt(range, &values);
+        own.adopt(&values);
         Ok(())
     }
 
@@ -156,13 +149,18 @@ impl DeltaSet {
     }
 
     /// Decodes a commit if it is one that every replica takes in.
-    fn check(&self, slice: &Slice, coded: &Encoded, moved: &mut [f32]) -> Result<(), MixError> {
+    fn check(
+        &self,
+        range: &Range<usize>,
+        coded: &Encoded,
+        moved: &mut [f32],
+    ) -> Result<(), MixError> {
         if coded.codec != self.codec {
             return Err(MixError::Codec(coded.codec));
         }
-        check_length(coded, slice.range.len())?;
+        check_length(coded, range.len())?;
         decode(coded, moved)?;
-        check_norm(&slice.range, norm(moved), commit_norm_max(moved.len()))
+        check_norm(range, norm(moved), commit_norm_max(moved.len()))
     }
 }
 

@@ -17,13 +17,12 @@
 
 use dnode_protocol::frame::Codec;
 
-use super::Slice;
 use crate::codec::{Encoded, decode, encode};
 use crate::mix::{
     MixError, MixReport, check_length, check_norm, check_weight, norm, parameters_norm_max,
     subtract,
 };
-use crate::weights::{Weights, finite_local};
+use crate::slow::Own;
 
 /// Sum of the weights of what arrived since the own last push, per fragment.
 pub(crate) struct Epidemic {
@@ -36,35 +35,34 @@ impl Epidemic {
     }
 
     /// The weights, to be pushed; arrivals from now on are averaged with what is pushed.
-    pub(crate) fn push(&mut self, weights: &Weights, slice: &Slice, codec: Codec) -> Encoded {
-        self.arrived[slice.index] = 0.0;
+    pub(crate) fn push(&mut self, own: &Own<'_>, index: usize, codec: Codec) -> Encoded {
+        self.arrived[index] = 0.0;
         let codec = if check_push(codec).is_ok() { codec } else { Codec::F32 };
-        encode(codec, &weights.copy(slice.range.clone()))
+        encode(codec, own.values())
     }
 
     /// Averages an arrival in.
     pub(crate) fn absorb(
         &mut self,
-        weights: &mut Weights,
-        slice: &Slice,
+        own: &mut Own<'_>,
+        index: usize,
         weight: f32,
         push: &Encoded,
     ) -> Result<MixReport, MixError> {
         check_weight(weight)?;
         check_push(push.codec)?;
-        let range = slice.range.clone();
+        let range = own.range().clone();
         check_length(push, range.len())?;
         let mut difference = vec![0.0; range.len()];
         decode(push, &mut difference)?;
-        let local = weights.copy(range.clone());
-        let local_norm = finite_local(&range, norm(&local))?;
+        let local_norm = own.norm()?;
         check_norm(&range, norm(&difference), parameters_norm_max(local_norm, range.len()))?;
-        subtract(&mut difference, &local);
+        subtract(&mut difference, own.values());
         let difference_norm = norm(&difference);
-        let arrived = &mut self.arrived[slice.index];
+        let arrived = &mut self.arrived[index];
         *arrived += f64::from(weight);
         let share = f64::from(weight) / (1.0 + *arrived);
-        weights.displace(range, &difference, share as f32);
+        own.displace(0, &difference, share as f32);
         Ok(MixReport { difference_norm, local_norm, ..MixReport::default() })
     }
 }

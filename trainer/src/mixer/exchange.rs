@@ -19,11 +19,8 @@
 //! without breaking the sum, and refuses only what [`MixError::Outlier`] names. What a code of
 //! chosen entries leaves out is not mixed by that exchange.
 
-use std::ops::Range;
-
 use dnode_protocol::frame::Codec;
 
-use super::Slice;
 use crate::codec::{
     Encoded, PART_ELEMENTS, decode_modular_slice, decode_slice, encode_modular_slice, encode_slice,
     largest_magnitude, parts,
@@ -34,7 +31,8 @@ use crate::mix::{
     MixError, MixReport, check_length, check_norm, check_weight, difference_norm_max,
     parameters_norm_max, squares, subtract,
 };
-use crate::weights::{Weights, finite_local};
+use crate::slow::Own;
+use crate::weights::finite_local;
 
 /// Elements of a block of the modular code.
 const BLOCK: usize = 256;
@@ -61,6 +59,8 @@ pub(crate) struct Exchange {
 #[derive(Clone, Default)]
 struct Distance {
     exchanges: u32,
+    /// Length of the own weights when they were last read for an offer.
+    own: Option<f64>,
     /// Running average of `‖d‖`, clipped.
     average: f64,
     /// Running maximum of `|d̂|` by block; 0 where nothing is known.
@@ -82,45 +82,48 @@ impl Exchange {
     }
 
     /// The initiator's weights, in a code that fits the reply's.
-    pub(crate) fn offer(&mut self, weights: &Weights, slice: &Slice, reply: Codec) -> Encoded {
-        let Slice { index, range } = slice;
-        let buffer = &mut self.part;
+    pub(crate) fn offer(&mut self, own: &Own<'_>, index: usize, reply: Codec) -> Encoded {
+        let values = own.values();
+        let mut sum = 0.0;
         let (code, spread) = match reply {
             Codec::F32 | Codec::Bf16 | Codec::F16 => (reply, None),
             Codec::Int8 | Codec::Int4 | Codec::Int2 | Codec::TopK => {
-                (Codec::Bf16, self.distances[*index].spread())
+                (Codec::Bf16, self.distances[index].spread())
             }
             Codec::Modular | Codec::Running32 | Codec::Fixed64 => (Codec::F32, None),
         };
-        match spread {
-            Some(spread) => Encoded::in_parts(Codec::Modular, range.len(), |part, bytes| {
+        let offer = match spread {
+            Some(spread) => Encoded::in_parts(Codec::Modular, values.len(), |part, bytes| {
                 let spread = &spread[part.start / BLOCK..part.end.div_ceil(BLOCK)];
-                let values = read(weights, range.start, part, buffer);
-                encode_modular_slice(values, spread, bytes);
+                sum += squares(&values[part.clone()]);
+                encode_modular_slice(&values[part], spread, bytes);
             }),
-            None => Encoded::in_parts(code, range.len(), |part, bytes| {
-                encode_slice(code, read(weights, range.start, part, buffer), bytes);
+            None => Encoded::in_parts(code, values.len(), |part, bytes| {
+                sum += squares(&values[part.clone()]);
+                encode_slice(code, &values[part], bytes);
             }),
-        }
+        };
+        self.distances[index].own = Some(sum.sqrt());
+        offer
     }
 
     /// The responder's half.
     pub(crate) fn answer(
         &mut self,
-        weights: &mut Weights,
-        slice: &Slice,
+        own: &mut Own<'_>,
+        index: usize,
         (weight, reply): (f32, Codec),
         offer: &Encoded,
     ) -> Result<(Encoded, MixReport), MixError> {
         check_weight(weight)?;
         check_reply(reply)?;
-        let Slice { index, range } = slice;
+        let range = &own.range().clone();
         check_length(offer, range.len())?;
-        let (squares, blocks_failed) = self.meet(weights, range, offer)?;
+        let (squares, blocks_failed) = self.meet(own, offer)?;
         let local_norm = finite_local(range, squares.local.sqrt())?;
         check_norm(range, squares.remote.sqrt(), parameters_norm_max(local_norm, range.len()))?;
         let difference_norm = finite_local(range, squares.difference.sqrt())?;
-        let distance = &mut self.distances[*index];
+        let distance = &mut self.distances[index];
         let radius = self.clip.and_then(|clip| distance.radius(clip));
         let clipped = radius.filter(|&radius| difference_norm > radius);
         let factor = clipped.map(|radius| (radius / difference_norm) as f32);
@@ -130,7 +133,7 @@ impl Exchange {
         for part in parts(0..range.len()) {
             let moved = &self.difference[part.clone()];
             distance.learn_part(part.start, moved);
-            weights.displace(range.start + part.start..range.start + part.end, moved, -weight);
+            own.displace(part.start, moved, -weight);
         }
         let report = MixReport {
             difference_norm,
@@ -144,24 +147,20 @@ impl Exchange {
 
     /// Writes `φ − offer` to [`Self::difference`]; the squared lengths, and how many blocks of the
     /// offer could not be unwrapped.
-    fn meet(
-        &mut self,
-        weights: &Weights,
-        range: &Range<usize>,
-        offer: &Encoded,
-    ) -> Result<(Squares, usize), MixError> {
-        offer.check(offer.codec, range.len())?;
-        self.difference.resize(range.len(), 0.0);
+    fn meet(&mut self, own: &Own<'_>, offer: &Encoded) -> Result<(Squares, usize), MixError> {
+        let values = own.values();
+        offer.check(offer.codec, values.len())?;
+        self.difference.resize(values.len(), 0.0);
         let (mut sums, mut failed) = (Squares::default(), 0);
-        for part in parts(0..range.len()) {
-            let own = &mut self.difference[part.clone()];
-            weights.read(range.start + part.start..range.start + part.end, own);
-            sums.local += squares(own);
-            let remote = &mut self.part[..own.len()];
-            failed += read_offer(offer.codec, offer.part(part), own, remote)?;
+        for part in parts(0..values.len()) {
+            let difference = &mut self.difference[part.clone()];
+            difference.copy_from_slice(&values[part.clone()]);
+            sums.local += squares(difference);
+            let remote = &mut self.part[..part.len()];
+            failed += read_offer(offer.codec, offer.part(part), difference, remote)?;
             sums.remote += squares(remote);
-            subtract(own, remote);
-            sums.difference += squares(own);
+            subtract(difference, remote);
+            sums.difference += squares(difference);
         }
         Ok((sums, failed))
     }
@@ -169,17 +168,21 @@ impl Exchange {
     /// The initiator's half.
     pub(crate) fn apply(
         &mut self,
-        weights: &mut Weights,
-        slice: &Slice,
+        own: &mut Own<'_>,
+        index: usize,
         weight: f32,
         reply: &Encoded,
     ) -> Result<MixReport, MixError> {
         check_weight(weight)?;
         check_reply(reply.codec)?;
-        let Slice { index, range } = slice;
+        let range = &own.range().clone();
         check_length(reply, range.len())?;
         reply.check(reply.codec, range.len())?;
-        let local_norm = weights.norm(range.clone())?;
+        // That of the offer will do: it is only compared with.
+        let local_norm = match self.distances[index].own {
+            Some(norm) => finite_local(range, norm)?,
+            None => own.norm()?,
+        };
         let mut sum = 0.0;
         for part in parts(0..range.len()) {
             let moved = &mut self.part[..part.len()];
@@ -188,29 +191,17 @@ impl Exchange {
         }
         let difference_norm = sum.sqrt();
         check_norm(range, difference_norm, difference_norm_max(local_norm, range.len()))?;
-        let distance = &mut self.distances[*index];
+        let distance = &mut self.distances[index];
         distance.learn(range.len(), difference_norm);
         // Decoded again: cheaper than to write down and read back what is larger than the cache.
         for part in parts(0..range.len()) {
             let moved = &mut self.part[..part.len()];
             decode_slice(reply.codec, reply.part(part.clone()), moved)?;
             distance.learn_part(part.start, moved);
-            weights.displace(range.start + part.start..range.start + part.end, moved, weight);
+            own.displace(part.start, moved, weight);
         }
         Ok(MixReport { difference_norm, local_norm, ..MixReport::default() })
     }
-}
-
-/// The weights of a part of the fragment that begins at `start`, in the buffer.
-fn read<'a>(
-    weights: &Weights,
-    start: usize,
-    part: Range<usize>,
-    buffer: &'a mut [f32],
-) -> &'a [f32] {
-    let values = &mut buffer[..part.len()];
-    weights.read(start + part.start..start + part.end, values);
-    values
 }
 
 /// Writes a difference, shortened by `factor`, as `reply`, and puts what is read from that in its

@@ -27,8 +27,8 @@ use super::Slice;
 use super::edges::{Edges, Received, generation_of};
 use super::fixed::{NUMERATOR_BITS, scale, to_fixed};
 use crate::codec::{Encoded, decode_running, encode_running};
-use crate::mix::{MixError, MixReport, check_norm, norm, parameters_norm_max, subtract};
-use crate::weights::Weights;
+use crate::mix::{MixError, MixReport, check_norm, norm, parameters_norm_max};
+use crate::slow::Own;
 
 /// Weight 1, which every peer begins with: `W = integer · 2⁻³²`.
 pub(crate) const WEIGHT_ONE: u64 = 1 << 32;
@@ -57,15 +57,13 @@ pub(crate) struct PushSum {
 }
 
 impl PushSum {
-    /// Begins with `W = 1` and `X = z`, rounded; the weights follow that rounding.
-    pub(crate) fn new(weights: &mut Weights, fragments: &Fragments) -> Self {
-        let mut values = weights.copy(0..fragments.parameters());
+    /// Begins with `W = 1` and `X = z`, rounded; the slow weights `values` follow that rounding.
+    pub(crate) fn new(values: &mut [f32], fragments: &Fragments) -> Self {
         let numerators: Vec<i64> =
             values.iter().map(|&z| to_fixed(f64::from(z), NUMERATOR_BITS)).collect();
         for (value, &numerator) in values.iter_mut().zip(&numerators) {
             *value = quotient(numerator, WEIGHT_ONE);
         }
-        weights.adopt(0..values.len(), &values);
         let masses = vec![WEIGHT_ONE; fragments.count()];
         let empty = vec![0; fragments.count()];
         Self { numerators, masses, empty, edges: Edges::default() }
@@ -120,31 +118,31 @@ impl PushSum {
     /// Takes in what arrived since the last sum of `from`.
     pub(crate) fn absorb(
         &mut self,
-        weights: &mut Weights,
-        slice: &Slice,
+        own: &mut Own<'_>,
+        index: usize,
         from: Origin,
         push: &Encoded,
     ) -> Result<MixReport, MixError> {
         if push.codec != Codec::Running32 {
             return Err(MixError::Codec(push.codec));
         }
-        let range = slice.range.clone();
+        let range = own.range().clone();
         let mut sums = vec![0; range.len()];
         let mark = decode_running(push, &mut sums)?;
-        let before = self.edges.received(from, slice.index).map_err(MixError::Edge)?;
+        let before = self.edges.received(from, index).map_err(MixError::Edge)?;
         let (known, known_mark) = before.map_or((None, 0), |b| (Some(&b.sums), b.mark));
-        let local_norm = weights.norm(range.clone())?;
+        let local_norm = own.norm()?;
         // A later generation begins at zero; so does an edge that nothing is known of.
         let generation = generation_of(mark);
         let known = known.filter(|_| known_mark >= generation);
         let brought = mark.saturating_sub(known_mark.max(generation));
         if brought == 0 {
             if mark == known_mark.max(generation) {
-                self.brought_nothing(slice);
+                self.brought_nothing(&Slice { index, range });
             }
             return Ok(MixReport { local_norm, received: known_mark, ..MixReport::default() });
         }
-        let mass = self.masses[slice.index];
+        let mass = self.masses[index];
         if brought > ARRIVAL_WEIGHT_MAX || mass > WEIGHT_MAX - brought {
             return Err(MixError::Mass("weight"));
         }
@@ -158,17 +156,15 @@ impl PushSum {
         let total = |(k, x): (usize, &i64)| x.checked_add(arrived(k));
         let numerators: Option<Vec<i64>> = numerators.iter().enumerate().map(total).collect();
         let numerators = numerators.ok_or(MixError::Mass("numerator"))?;
-        let mut difference = weights.copy(range.clone());
-        subtract(&mut difference, &remote);
-        let difference_norm = norm(&difference);
+        let difference_norm = norm(&own.minus(&remote));
         // Nothing has changed until here.
         let mass = mass + brought;
-        self.masses[slice.index] = mass;
-        self.empty[slice.index] = 0;
+        self.masses[index] = mass;
+        self.empty[index] = 0;
         let mut values: Vec<f32> = numerators.iter().map(|&x| quotient(x, mass)).collect();
-        self.numerators[range.clone()].copy_from_slice(&numerators);
-        self.edges.take(from, slice.index, Received { sums, mark });
-        weights.replace(range, &mut values);
+        self.numerators[range].copy_from_slice(&numerators);
+        self.edges.take(from, index, Received { sums, mark });
+        own.replace(&mut values);
         Ok(MixReport { difference_norm, local_norm, received: mark, ..MixReport::default() })
     }
 
@@ -188,15 +184,15 @@ impl PushSum {
     }
 
     /// Takes over a donor's `z` at the own weight.
-    pub(crate) fn adopt(&mut self, weights: &mut Weights, slice: &Slice, values: &mut [f32]) {
-        let mass = self.masses[slice.index];
+    pub(crate) fn adopt(&mut self, own: &mut Own<'_>, index: usize, values: &mut [f32]) {
+        let mass = self.masses[index];
         let weight = mass as f64 / WEIGHT_ONE as f64;
-        let numerators = &mut self.numerators[slice.range.clone()];
+        let numerators = &mut self.numerators[own.range().clone()];
         for (numerator, value) in numerators.iter_mut().zip(values.iter_mut()) {
             *numerator = to_fixed(weight * f64::from(*value), NUMERATOR_BITS);
             *value = quotient(*numerator, mass);
         }
-        weights.adopt(slice.range.clone(), values);
+        own.adopt(values);
     }
 
     /// Numerators, `[P]`, and weights, one per fragment.

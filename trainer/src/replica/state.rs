@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
-use super::Replica;
+use dnode_protocol::{FragmentId, ParameterLayout};
+
+use super::commons::State;
+use super::{Replica, Turn};
 use crate::mix::norm;
 use crate::mixer::{MixerState, plausible_mass, read_accumulators};
 use crate::seam::{TrainError, TrainerState};
@@ -44,60 +47,42 @@ pub struct FixedState {
     pub residual: Vec<f32>,
 }
 
-impl Replica {
-    /// Everything needed to continue, copied.
-    #[must_use]
-    pub fn save(&self) -> ReplicaState {
-        let outer = self.momentum().map(|momentum| {
-            let mut live = vec![0.0; momentum.len()];
-            self.live(0..live.len(), &mut live);
-            OuterState { live, momentum: momentum.to_vec() }
-        });
-        let fixed = self.fixed().map(|(accumulators, masses, residual)| FixedState {
-            accumulators: accumulators.to_vec(),
-            masses: masses.to_vec(),
-            residual: residual.to_vec(),
-        });
-        ReplicaState { parameters: self.parameters(), outer, fixed, trainer: self.trainer_state() }
+/// A replica at one moment: nothing is mixed while it is held.
+pub(crate) struct Held<'a> {
+    replica: &'a Replica,
+    turn: Turn<'a>,
+}
+
+impl Held<'_> {
+    /// Reads the replica's weights of `range`.
+    pub(crate) fn weights(&self, range: Range<usize>, out: &mut [f32]) {
+        match &self.turn.state.slow {
+            Some(slow) => out.copy_from_slice(&slow.values[range]),
+            None => self.live(range, out),
+        }
     }
 
-    /// Puts back what [`Self::save`] returned.
-    ///
-    /// # Errors
-    /// [`TrainError::State`] when it does not fit or is not finite; nothing is changed then.
-    pub fn restore(&mut self, state: &ReplicaState) -> Result<(), TrainError> {
-        self.check_state(state)?;
-        self.weights.trainer_mut().restore(&state.trainer)?;
-        if let Some(saved) = &state.outer {
-            self.weights.restore(&state.parameters, &saved.momentum);
-        }
-        match (&mut self.mixer, &state.fixed) {
-            (MixerState::PushSum(own), Some(fixed)) => {
-                own.restore(&fixed.accumulators, &fixed.masses);
-            }
-            (MixerState::DeltaSet(own), Some(fixed)) => {
-                own.restore(&fixed.accumulators, &fixed.residual);
-            }
-            _ => {}
-        }
-        let live = state.outer.as_ref().map_or(&state.parameters, |outer| &outer.live);
-        self.weights.settle_live(0, live);
-        Ok(())
+    /// The replica's weights, `[P]`.
+    pub(crate) fn parameters(&self) -> Vec<f32> {
+        let mut values = vec![0.0; self.layout().parameters()];
+        self.weights(0..values.len(), &mut values);
+        values
     }
 
-    /// Reads the live weights x of `range`.
+    /// Reads the live weights x of `range`, with the moves that they have yet to make.
     pub(crate) fn live(&self, range: Range<usize>, out: &mut [f32]) {
-        self.weights.trainer().read(range, out);
+        self.replica.live.trainer().read(range.clone(), out);
+        self.replica.commons.desk().overlay(&self.replica.commons, &range, out);
     }
 
     /// The outer momentum v, `[P]`; `None` without an outer step.
     pub(crate) fn momentum(&self) -> Option<&[f32]> {
-        self.weights.momentum()
+        self.turn.state.slow.as_ref().map(|slow| slow.momentum.as_slice())
     }
 
     /// Accumulators, masses and residual of [`FixedState`]; `None` for mixers without.
     pub(crate) fn fixed(&self) -> Option<(&[i64], &[u64], &[f32])> {
-        match &self.mixer {
+        match &self.turn.state.mixer {
             MixerState::None | MixerState::Exchange(_) | MixerState::Epidemic(_) => None,
             MixerState::PushSum(state) => {
                 let (numerators, masses) = state.state();
@@ -112,13 +97,93 @@ impl Replica {
 
     /// The trainer's private state.
     pub(crate) fn trainer_state(&self) -> TrainerState {
-        self.weights.trainer().save()
+        self.replica.live.trainer().save()
+    }
+
+    /// Names, shapes and offsets of the parameters.
+    pub(crate) fn layout(&self) -> &ParameterLayout {
+        self.replica.layout()
+    }
+}
+
+impl Replica {
+    /// Keeps mixing from changing the replica.
+    pub(crate) fn hold(&self) -> Held<'_> {
+        Held { replica: self, turn: self.commons.turn() }
+    }
+
+    /// BLAKE3 of a fragment: of delta-set's accumulators, else of the weights; little-endian.
+    ///
+    /// # Panics
+    /// When the model has no such fragment.
+    #[must_use]
+    pub fn hash(&self, fragment: FragmentId) -> [u8; 32] {
+        let range = self.fragments.range(fragment).expect("only fragments of the model are hashed");
+        let held = self.hold();
+        let mut hasher = blake3::Hasher::new();
+        if let MixerState::DeltaSet(state) = &held.turn.state.mixer {
+            for accumulator in &state.state().0[range] {
+                hasher.update(&accumulator.to_le_bytes());
+            }
+        } else {
+            let mut values = vec![0.0; range.len()];
+            held.weights(range, &mut values);
+            for value in values {
+                hasher.update(&value.to_le_bytes());
+            }
+        }
+        *hasher.finalize().as_bytes()
+    }
+
+    /// Everything needed to continue, copied.
+    #[must_use]
+    pub fn save(&self) -> ReplicaState {
+        let held = self.hold();
+        let outer = held.momentum().map(|momentum| {
+            let mut live = vec![0.0; momentum.len()];
+            held.live(0..live.len(), &mut live);
+            OuterState { live, momentum: momentum.to_vec() }
+        });
+        let fixed = held.fixed().map(|(accumulators, masses, residual)| FixedState {
+            accumulators: accumulators.to_vec(),
+            masses: masses.to_vec(),
+            residual: residual.to_vec(),
+        });
+        ReplicaState { parameters: held.parameters(), outer, fixed, trainer: held.trainer_state() }
+    }
+
+    /// Puts back what [`Self::save`] returned.
+    ///
+    /// # Errors
+    /// [`TrainError::State`] when it does not fit or is not finite; nothing is changed then.
+    pub fn restore(&mut self, state: &ReplicaState) -> Result<(), TrainError> {
+        self.check_state(state)?;
+        self.trainer_mut().restore(&state.trainer)?;
+        let mut turn = self.commons.turn();
+        let State { slow, mixer } = &mut *turn.state;
+        if let (Some(slow), Some(saved)) = (slow, &state.outer) {
+            slow.values.copy_from_slice(&state.parameters);
+            slow.momentum.copy_from_slice(&saved.momentum);
+        }
+        match (mixer, &state.fixed) {
+            (MixerState::PushSum(own), Some(fixed)) => {
+                own.restore(&fixed.accumulators, &fixed.masses);
+            }
+            (MixerState::DeltaSet(own), Some(fixed)) => {
+                own.restore(&fixed.accumulators, &fixed.residual);
+            }
+            _ => {}
+        }
+        let live = state.outer.as_ref().map_or(&state.parameters, |outer| &outer.live);
+        self.commons.desk().clear();
+        self.live.settle(0, live);
+        Ok(())
     }
 
     fn check_state(&self, state: &ReplicaState) -> Result<(), TrainError> {
         let parameters = self.layout().parameters();
         let refuse = |detail: String| Err(TrainError::State(detail));
-        if state.outer.is_some() != self.weights.step().is_some() {
+        if state.outer.is_some() != self.outer.is_some() {
             return refuse("saved with another rule: outer step missing or unexpected".to_owned());
         }
         let outer = state.outer.iter();
@@ -137,7 +202,8 @@ impl Replica {
 
     fn check_fixed(&self, state: &ReplicaState) -> Result<(), TrainError> {
         let refuse = |detail: &str| Err(TrainError::State(detail.to_owned()));
-        let (accumulators, masses, residual) = match (self.fixed(), &state.fixed) {
+        let held = self.hold();
+        let (accumulators, masses, residual) = match (held.fixed(), &state.fixed) {
             (None, None) => return Ok(()),
             (Some(own), Some(_)) => own,
             _ => return refuse("saved with another mixer: integers missing or unexpected"),

@@ -1,8 +1,13 @@
 //! Tests of one replica and of pairs of them, with a trainer whose weights the tests set.
 
+use dnode_protocol::FragmentId;
+use dnode_protocol::frame::Codec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::codec::encode;
+use crate::mix::MixError;
+use crate::mixer::Reading;
 use crate::testing::{OUTER, assert_close, mean, mixed, peek, replica, set_weights, values, wide};
 use crate::weights::CHUNK;
 
@@ -115,7 +120,7 @@ fn a_later_commit_takes_no_displacement_into_its_momentum() {
             assert!((a.progress_norm - b.progress_norm).abs() < 1e-5);
         }
     }
-    let momentum = |replica: &Replica| wide(replica.momentum().unwrap());
+    let momentum = |replica: &Replica| wide(replica.hold().momentum().unwrap());
     assert_close(&momentum(&alone), &momentum(&mixed), 5e-6);
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use dnode_collective::{Collective, Reduction};
+use dnode_collective::{Collective, Place, Reduction};
 use dnode_trainer::{StepId, StepReport, TrainError};
 
 use super::{End, Queues, Training};
@@ -22,6 +22,11 @@ pub(super) enum Ranks {
 }
 
 impl Ranks {
+    /// The group, or a ring through the network without one.
+    pub(super) fn new(place: Place, group: Option<Box<dyn Collective>>) -> Self {
+        group.map_or_else(|| Self::Far(Ring::new(place)), Self::Near)
+    }
+
     /// Replaces `values` by their mean over all ranks, equal bits at every one. Nobody may be silent
     /// for longer than `patience`.
     fn all_reduce_mean(
@@ -98,11 +103,15 @@ impl Training {
 
     /// A broken ring is what a stop looks like from inside an all-reduce.
     fn ring_end(&mut self, error: TrainError) -> End {
-        while let Ok(command) = self.queues.commands.try_recv() {
+        if !self.queues.line.is_stopping() {
+            return End::Failed(error);
+        }
+        // It comes by way of the mixing thread.
+        while let Ok(command) = self.queues.commands.recv() {
             if let Command::Stop { evaluate } = command {
                 return End::Stopped { evaluate };
             }
         }
-        End::Failed(error)
+        End::Abandoned
     }
 }

@@ -1,0 +1,89 @@
+//! What the training thread may do, and how others make it look.
+
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use dnode_gossip::Load;
+use dnode_protocol::Clock;
+
+use super::Command;
+
+/// What the thread may do. The newest word replaces the one before, so that neighbours whose news
+/// come faster than local steps, in good faith or not, cannot fill the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Permission {
+    /// Commits are allowed up to this clock.
+    pub(super) limit: Clock,
+    /// Whether local steps are allowed.
+    pub(super) allowed: bool,
+    /// Local work per commit; `None` is the run's.
+    pub(super) load: Option<Load>,
+    /// Peers that a commit is shared among.
+    pub(super) peers: usize,
+    /// Whether a [`Command::Stop`] is on its way.
+    pub(super) stopping: bool,
+    /// Whether a [`Command::Permission`] waits.
+    queued: bool,
+}
+
+/// The line to the training thread: its permission, and its queue as long as the driver keeps it.
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    permission: Arc<Mutex<Permission>>,
+    commands: Weak<SyncSender<Command>>,
+}
+
+impl Line {
+    pub(super) fn new(commands: &Arc<SyncSender<Command>>) -> Self {
+        let first = Permission {
+            limit: Clock(u64::MAX),
+            allowed: false,
+            load: None,
+            peers: 1,
+            stopping: false,
+            queued: false,
+        };
+        Self { permission: Arc::new(Mutex::new(first)), commands: Arc::downgrade(commands) }
+    }
+
+    /// Changes the permission without a word to the thread.
+    pub(super) fn change(&self, change: impl FnOnce(&mut Permission)) {
+        change(&mut self.lock());
+    }
+
+    /// Changes the permission and has the thread look at it.
+    pub(super) fn permit(&self, change: impl FnOnce(&mut Permission)) {
+        self.change(change);
+        self.wake();
+    }
+
+    /// Has the thread look at what it may do and at what mixing waits for.
+    pub(super) fn wake(&self) {
+        let waits = std::mem::replace(&mut self.lock().queued, true);
+        if !waits {
+            self.send(Command::Permission);
+        }
+    }
+
+    /// Queues a command; `false` when the thread has ended.
+    pub(super) fn send(&self, command: Command) -> bool {
+        self.commands.upgrade().is_some_and(|commands| commands.try_send(command).is_ok())
+    }
+
+    /// The thread looks.
+    pub(super) fn look(&self) -> Permission {
+        let mut permission = self.lock();
+        permission.queued = false;
+        *permission
+    }
+
+    /// Whether a [`Command::Stop`] is on its way.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.lock().stopping
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Permission> {
+        // Nothing panics while it holds the lock, and plain values are always whole.
+        self.permission.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

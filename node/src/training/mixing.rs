@@ -1,0 +1,145 @@
+//! The mixing thread: the numeric work of exchanges, beside the steps of the training thread.
+//!
+//! What it does and what it reports happen in one turn of the replica's commons, and so do a commit
+//! and its report: the driver hears of both in the order in which they changed the replica.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc as blocking;
+
+use dnode_gossip::{RefusedMix, Role};
+use dnode_protocol::{Clock, ExchangeId, FragmentId};
+use dnode_trainer::{Commons, Encoded, MixError, Turn};
+use tokio::sync::mpsc;
+
+use super::{Command, Line, MixTerms, Report};
+
+/// Why numbers were not used: whose fault, and the reason in words.
+type Refusal = (RefusedMix, String);
+
+/// The thread's ends of the queues, and the replica's side that mixes.
+pub(super) struct Mixing {
+    pub(super) commons: Commons,
+    /// The replica's clock; changes only in a turn of the commons.
+    pub(super) clock: Arc<AtomicU64>,
+    pub(super) commands: blocking::Receiver<Command>,
+    pub(super) line: Line,
+    pub(super) reports: mpsc::Sender<Report>,
+}
+
+impl Drop for Mixing {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Training ends too, and with both the reports.
+            self.commons.close();
+            self.line.wake();
+        }
+    }
+}
+
+impl Mixing {
+    /// Mixes until told to stop, or the driver or training are gone.
+    pub(super) fn run(self) {
+        while let Ok(command) = self.commands.recv() {
+            if !self.obey(command) {
+                return;
+            }
+        }
+    }
+
+    /// Obeys; false when this was the last command.
+    fn obey(&self, command: Command) -> bool {
+        if let Command::AdoptClock(clock) = command {
+            let turn = self.commons.turn();
+            self.clock.fetch_max(clock.0, Ordering::Relaxed);
+            drop(turn);
+            return self.line.send(command);
+        }
+        if matches!(command, Command::Stop { .. }) {
+            self.line.send(command);
+            return false;
+        }
+        let work = command.work();
+        let wake = || self.line.wake();
+        if work.is_some_and(|(fragment, reads)| !self.commons.wait(fragment, reads, wake)) {
+            return false;
+        }
+        let mut turn = self.commons.turn();
+        let report = self.work(&mut turn, command);
+        // In the same turn, so that no commit is reported in between.
+        report.is_none_or(|report| self.reports.blocking_send(report).is_ok())
+    }
+
+    fn work(&self, turn: &mut Turn<'_>, command: Command) -> Option<Report> {
+        let clock = Clock(self.clock.load(Ordering::Relaxed));
+        Some(match command {
+            Command::Read { exchange, fragment, what } => {
+                Report::Read { exchange, clock, numbers: turn.read(fragment, what) }
+            }
+            Command::Mix { exchange, fragment, terms, numbers } => {
+                mixed(exchange, clock, mix(turn, (fragment, clock), terms, &numbers))
+            }
+            Command::Absorb { exchange, fragment, from, weight, numbers } => {
+                let absorbed = turn.absorb(fragment, weight, from, &numbers);
+                mixed(exchange, clock, absorbed.map(|_| None).map_err(|error| refused(&error)))
+            }
+            Command::Include { exchange, fragment, numbers } => {
+                let included = turn.include(fragment, &numbers);
+                mixed(exchange, clock, included.map(|_| None).map_err(|error| refused(&error)))
+            }
+            Command::Undo { exchange, fragment, weight, reply } => {
+                turn.undo(fragment, weight, &reply);
+                Report::Undone { exchange }
+            }
+            Command::Adopt { exchange, fragment, snapshot } => {
+                match turn.adopt(fragment, &snapshot) {
+                    Ok(()) => Report::Adopted { exchange },
+                    Err(error) => mixed(exchange, clock, Err(refused(&error))),
+                }
+            }
+            Command::Delivered { fragment, to, push } => {
+                turn.delivered(fragment, to, &push);
+                return None;
+            }
+            Command::Permission
+            | Command::RoundDone
+            | Command::AdoptClock(_)
+            | Command::Ring(..)
+            | Command::Stop { .. } => return None,
+        })
+    }
+}
+
+fn mixed(exchange: ExchangeId, clock: Clock, mixed: Result<Option<Encoded>, Refusal>) -> Report {
+    match mixed {
+        Ok(reply) => Report::Mixed { exchange, clock, reply },
+        Err((reason, detail)) => Report::MixRefused { exchange, reason, detail },
+    }
+}
+
+fn mix(
+    turn: &mut Turn<'_>,
+    (fragment, clock): (FragmentId, Clock),
+    terms: MixTerms,
+    numbers: &Encoded,
+) -> Result<Option<Encoded>, Refusal> {
+    let MixTerms { role, weight, codec, clock_max } = terms;
+    if clock > clock_max {
+        return Err((RefusedMix::TooOld, format!("own clock {clock} is past {clock_max}")));
+    }
+    let mixed = match role {
+        Role::Initiator if numbers.codec != codec => Err(MixError::Codec(numbers.codec)),
+        Role::Initiator => turn.apply(fragment, weight, numbers).map(|_| None),
+        Role::Responder => {
+            let answer = turn.answer(fragment, weight, numbers, codec);
+            answer.map(|(reply, _)| Some(reply))
+        }
+    };
+    mixed.map_err(|error| refused(&error))
+}
+
+/// Whose fault it is: only what the peer sent counts against it.
+fn refused(error: &MixError) -> Refusal {
+    let reason = if error.blames_peer() { RefusedMix::BadParameters } else { RefusedMix::Local };
+    (reason, error.to_string())
+}

@@ -1,0 +1,217 @@
+//! What training and mixing leave for each other, fragment by fragment.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use super::Commons;
+use crate::slow::Move;
+
+/// Elements of moves that may wait for training; then mixing does: 256 MiB.
+const MOVES_ELEMENTS_MAX: usize = 1 << 26;
+/// Elements of buffers that are kept to be used again: 64 MiB.
+const SPARE_ELEMENTS_MAX: usize = 1 << 24;
+
+/// Moves that training has yet to make, and fragments of the live weights that it shows to mixing.
+///
+/// What is shown of a fragment is always x of some step boundary, moved by all that mixing has
+/// said since, whether training has made those moves or not.
+#[derive(Debug, Default)]
+pub(super) struct Desk {
+    moves: BTreeMap<usize, Move>,
+    /// Elements of the moves.
+    waiting: usize,
+    wanted: BTreeSet<usize>,
+    shown: BTreeMap<usize, Vec<f32>>,
+    /// Whether x does not change and what is shown can be read again.
+    standing: bool,
+    spare: Vec<Vec<f32>>,
+    /// Where training goes on with the moves, so that each has its turn.
+    next: usize,
+    closed: bool,
+}
+
+/// What mixing holds of one fragment while it works on it.
+#[derive(Debug)]
+pub(super) struct Hand {
+    pub(super) moved: Move,
+    /// What training has shown of the live weights.
+    pub(super) shown: Option<Vec<f32>>,
+}
+
+/// One fragment that training has to do with.
+#[derive(Debug)]
+pub(super) struct Task {
+    pub(super) index: usize,
+    pub(super) moved: Option<Move>,
+    /// A buffer to show the fragment in, if that is wanted.
+    pub(super) show: Option<Vec<f32>>,
+}
+
+impl Desk {
+    /// Mixing takes a fragment up.
+    pub(super) fn take(&mut self, index: usize) -> Hand {
+        let shown = self.shown.remove(&index);
+        let moved = match self.moves.remove(&index) {
+            Some(moved) => {
+                self.waiting -= moved.values().len();
+                moved
+            }
+            None => Move::in_buffer(self.spare.pop().unwrap_or_default()),
+        };
+        Hand { moved, shown }
+    }
+
+    /// Mixing is done with it. What training has shown meanwhile lacks what mixing did.
+    pub(super) fn give(&mut self, index: usize, hand: Hand) {
+        let Hand { moved, shown } = hand;
+        let newer = self.shown.remove(&index);
+        self.recycle(newer);
+        match shown {
+            Some(shown) if self.standing => {
+                self.shown.insert(index, shown);
+            }
+            shown => self.recycle(shown),
+        }
+        if moved.is_nothing() {
+            self.recycle(Some(moved.into_buffer()));
+        } else {
+            self.waiting += moved.values().len();
+            self.moves.insert(index, moved);
+        }
+    }
+
+    /// What training should do next: first what replaces weights, then what is wanted.
+    pub(super) fn task(&mut self) -> Option<Task> {
+        let replaced =
+            self.moves.iter().find(|(_, moved)| moved.replaces()).map(|(index, _)| *index);
+        let after =
+            || self.moves.range(self.next..).chain(&self.moves).map(|(index, _)| *index).next();
+        let index = replaced.or_else(|| self.wanted.first().copied()).or_else(after)?;
+        let show = self.wanted.remove(&index).then(|| self.spare.pop().unwrap_or_default());
+        let moved = self.moves.remove(&index);
+        self.waiting -= moved.as_ref().map_or(0, |moved| moved.values().len());
+        self.next = index + 1;
+        Some(Task { index, moved, show })
+    }
+
+    /// Training has done it.
+    pub(super) fn done(&mut self, task: Task) {
+        let Task { index, moved, show } = task;
+        self.recycle(moved.map(Move::into_buffer));
+        if let Some(values) = show {
+            self.show(index, values);
+        }
+    }
+
+    /// Shows a fragment of the live weights.
+    pub(super) fn show(&mut self, index: usize, mut values: Vec<f32>) {
+        if let Some(later) = self.moves.get(&index) {
+            later.make(0, &mut values);
+        }
+        let older = self.shown.insert(index, values);
+        self.recycle(older);
+    }
+
+    /// A buffer that nobody uses.
+    pub(super) fn buffer(&mut self) -> Vec<f32> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Whether x stands still, so that what is shown stays.
+    pub(super) fn stand(&mut self, standing: bool) {
+        self.standing = standing;
+        if !standing {
+            while let Some((_, values)) = self.shown.pop_first() {
+                self.recycle(Some(values));
+            }
+        }
+    }
+
+    /// Mixing wants to see a fragment.
+    pub(super) fn want(&mut self, index: usize) {
+        if !self.shown.contains_key(&index) {
+            self.wanted.insert(index);
+        }
+    }
+
+    /// Whether mixing can take a fragment up, which it reads if `reads`.
+    pub(super) fn is_ready(&self, index: usize, reads: bool) -> bool {
+        self.waiting <= MOVES_ELEMENTS_MAX && (!reads || self.shown.contains_key(&index))
+    }
+
+    /// Makes in `out`, the live weights of `range`, the moves that wait.
+    pub(super) fn overlay(&self, commons: &Commons, range: &Range<usize>, out: &mut [f32]) {
+        for (index, moved) in &self.moves {
+            let Some(of) = commons.range(*index) else { continue };
+            let (start, end) = (of.start.max(range.start), of.end.min(range.end));
+            if start < end {
+                moved.make(start - of.start, &mut out[start - range.start..end - range.start]);
+            }
+        }
+    }
+
+    /// Forgets all moves: the weights are set anew.
+    pub(super) fn clear(&mut self) {
+        self.moves.clear();
+        self.shown.clear();
+        self.waiting = 0;
+    }
+
+    /// Training has ended.
+    pub(super) const fn close(&mut self) {
+        self.closed = true;
+    }
+
+    pub(super) const fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    fn recycle(&mut self, buffer: Option<Vec<f32>>) {
+        let kept: usize = self.spare.iter().map(Vec::capacity).sum();
+        let buffer = buffer.filter(|buffer| {
+            buffer.capacity() > 0 && kept + buffer.capacity() <= SPARE_ELEMENTS_MAX
+        });
+        self.spare.extend(buffer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slow::Own;
+
+    fn move_one(desk: &mut Desk, index: usize) {
+        let (mut values, mut hand) = ([0.0; 4], desk.take(index));
+        Own::new(0..4, Some(&mut values), None, &mut hand.moved).displace(0, &[1.0; 4], 1.0);
+        desk.give(index, hand);
+    }
+
+    #[test]
+    fn mixing_waits_while_too_much_is_to_be_moved() {
+        let mut desk = Desk { waiting: MOVES_ELEMENTS_MAX - 7, ..Desk::default() };
+        move_one(&mut desk, 0);
+        move_one(&mut desk, 0);
+        assert!(desk.is_ready(0, false), "moves of one fragment are one");
+        move_one(&mut desk, 1);
+        assert!(!desk.is_ready(0, false));
+        let task = desk.task().unwrap();
+        desk.done(task);
+        assert!(desk.is_ready(0, false));
+    }
+
+    #[test]
+    fn every_fragment_has_its_turn_and_what_is_wanted_goes_first() {
+        let mut desk = Desk::default();
+        let mut order = Vec::new();
+        for round in 0..4 {
+            (0..3).for_each(|index| move_one(&mut desk, index));
+            if round == 3 {
+                desk.want(1);
+            }
+            let task = desk.task().unwrap();
+            order.push(task.index);
+            desk.done(task);
+        }
+        assert_eq!(order, [0, 1, 2, 1]);
+    }
+}
