@@ -70,6 +70,7 @@ impl Gossip {
             until: now + self.config.journal_window,
             clock: self.clock,
             mass,
+            crossed: crossing.is_some(),
             abort_wanted: false,
         };
         if both_ways {
@@ -164,7 +165,6 @@ impl Gossip {
         let (fragment, clock, abort_wanted) =
             (answered.fragment, answered.clock, answered.abort_wanted);
         self.contain(fragment, &information);
-        self.answered_in_round.insert(fragment);
         let peer = exchange.initiator;
         let role = Role::Responder;
         self.event(Event::Applied { exchange, fragment, peer, role, weight, lag, age: 0 });
@@ -211,7 +211,9 @@ impl Gossip {
             return;
         };
         let (began, codec) = (answered.began, answered.agreed.codec);
+        let (fragment, crossed) = (answered.fragment, answered.crossed);
         self.measured(&from, now.since(began), codec);
+        self.had_exchange(fragment, from, crossed);
         self.end_answered(exchange, now);
     }
 

@@ -77,6 +77,8 @@ pub(crate) struct Answered {
     /// The clock and the mass at acceptance.
     pub(crate) clock: Clock,
     pub(crate) mass: u32,
+    /// An own proposal of the fragment to the initiator has crossed the proposal and yielded.
+    pub(crate) crossed: bool,
     /// The initiator gave up while the trainer was mixing.
     pub(crate) abort_wanted: bool,
 }

@@ -1,6 +1,6 @@
 //! The state machine itself: what it holds, and the three calls that drive it.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use dnode_protocol::frame::Leg;
@@ -67,8 +67,9 @@ pub struct Gossip {
     pub(crate) sharing: Sharing,
     /// Deadlines as they were last reported.
     pub(crate) reported: BTreeMap<(&'static str, Option<PeerId>), Duration>,
-    /// Fragments mixed as a responder since the last round began: they have had their exchange.
-    pub(crate) answered_in_round: BTreeSet<FragmentId>,
+    /// Fragments that had an exchange by a neighbour's proposal since the last round began, beside the
+    /// own one: they have had that of the next round.
+    pub(crate) answered_in_round: BTreeMap<FragmentId, PeerId>,
     pub(crate) next_sequence: u64,
     pub(crate) own: BTreeMap<u64, Own>,
     /// How many of those there may be.
@@ -128,7 +129,7 @@ impl Gossip {
             load: config.pace.reference(),
             sharing: Sharing::new(fragments as usize),
             reported: BTreeMap::new(),
-            answered_in_round: BTreeSet::new(),
+            answered_in_round: BTreeMap::new(),
             next_sequence: 0,
             own: BTreeMap::new(),
             window: Window::new(),

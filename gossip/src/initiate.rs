@@ -368,7 +368,8 @@ impl Gossip {
         exchange.min(self.config.lease_max).mul_f64(self.rng.random())
     }
 
-    /// The partner's own proposal for the same fragment has crossed ours and wins.
+    /// The partner's own proposal for the same fragment has crossed ours and wins. The fragment waits
+    /// for how that ends.
     pub(crate) fn withdraw(&mut self, sequence: u64) {
         let Some(own) = self.own.remove(&sequence) else {
             return;
@@ -376,6 +377,8 @@ impl Gossip {
         let exchange = self.exchange_id(sequence);
         self.release(own.fragment, exchange);
         self.output(Output::Forget { exchange });
+        self.round.retain(|entry| entry.fragment != own.fragment);
+        self.round.push(own.entry);
     }
 
     pub(crate) fn withdraw_unaccepted(&mut self, now: Time) {

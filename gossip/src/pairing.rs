@@ -88,7 +88,7 @@ impl Gossip {
     }
 
     /// Whom the schedule names in this round.
-    fn scheduled(&self) -> Option<PeerId> {
+    pub(crate) fn scheduled(&self) -> Option<PeerId> {
         let live = || {
             let counts = |member: &Member| {
                 member.standing != Standing::Suspected && member.phase != Phase::Joining

@@ -46,7 +46,10 @@ impl Gossip {
         let left = self.config.fanout();
         let mut fragments: Vec<FragmentId> = (0..self.fragments)
             .map(FragmentId)
-            .filter(|fragment| pushes || !answered.contains(fragment) || self.needs_news(*fragment))
+            .filter(|fragment| {
+                let had = answered.get(fragment).is_some_and(|peer| self.is_own_partner(peer));
+                pushes || !had || self.needs_news(*fragment)
+            })
             .collect();
         fragments.shuffle(&mut self.rng);
         // Rounds may be shorter than the wait for a busy partner, which would find it busy again.
@@ -59,6 +62,29 @@ impl Gossip {
         self.round = fragments.into_iter().map(entry).collect();
         self.in_round = true;
         self.begin_exchanges(now);
+    }
+
+    /// An exchange of `fragment` that `peer` proposed has ended well at both ends. It is the own one of
+    /// this round where that has still to be proposed, of the next round else.
+    ///
+    /// Else a fragment would be exchanged twice a round, once by each end's proposal; and a peer that
+    /// was answering while its round began would skip the round after it.
+    pub(crate) fn had_exchange(&mut self, fragment: FragmentId, peer: PeerId, crossed: bool) {
+        let waits = self.round.iter().position(|entry| entry.fragment == fragment);
+        let Some(index) = waits else {
+            self.answered_in_round.insert(fragment, peer);
+            return;
+        };
+        let ours = crossed || self.is_own_partner(&peer) || self.round[index].proposals > 0;
+        if ours && !self.needs_news(fragment) {
+            self.round.remove(index);
+        }
+    }
+
+    /// Whether an exchange with `peer` that it has proposed is as good as the own one of this round:
+    /// with the partner that the schedule names, or with anybody when it names none.
+    fn is_own_partner(&self, peer: &PeerId) -> bool {
+        self.scheduled().is_none_or(|scheduled| scheduled == *peer)
     }
 
     /// Whether `fragment` should be proposed although it was mixed since the last round: after the

@@ -151,6 +151,21 @@ fn set() -> Config {
 }
 
 #[test]
+fn in_lock_step_on_the_hypercube_every_pair_exchanges_once_a_round_and_all_agree_exactly() {
+    for (peers, rounds) in [(2_u32, 1), (4, 2), (8, 3), (16, 4)] {
+        let config = Config { schedule: Schedule::Exponential, ..Config::default() };
+        let mut room = Room::new(ToyRule::Exchange, &config, peers, 5);
+        for cycle in 1..4 {
+            (0..rounds).for_each(|_| room.round());
+            assert!(room.spread() < 1e-12, "{peers} peers, spread {}", room.spread());
+            let applied = |(_, e): &&(usize, Event)| matches!(e, Event::Applied { .. });
+            let halves = room.events.iter().filter(applied).count();
+            assert_eq!(halves, 5 * (peers * rounds * cycle) as usize);
+        }
+    }
+}
+
+#[test]
 fn push_sum_in_lock_step_on_the_exponential_graph_agrees_exactly_after_log2_n_rounds() {
     let config = Config { schedule: Schedule::Exponential, ..push(1) };
     let mut room = Room::new(ToyRule::PushSum, &config, 8, 2);
