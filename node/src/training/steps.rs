@@ -20,8 +20,13 @@ use together::Ranks;
 
 /// Weight of the newest step in the moving average of the step time.
 const STEP_TIME_GAIN: f64 = 0.1;
-/// Part of the time of steps that serving mixing may take, beside one fragment at each boundary.
-const SERVE_SHARE: f64 = 0.1;
+/// Part of the time of steps that serving mixing may take, so that training keeps nine tenths.
+const SERVE_SHARE: f64 = 0.07;
+/// What it may take of each step at least, seconds: models whose steps are that short are small
+/// (guess), and one fragment of 4 MiB takes about 1 ms.
+const SERVE_SECONDS_MIN: f64 = 0.5e-3;
+/// Steps whose share can be saved up, or be owed after a fragment that took longer.
+const SERVE_STEPS: f64 = 16.0;
 /// Steps from this length on, seconds, show all of the live weights beforehand, where these are what
 /// is exchanged; the end of a shorter one is soon enough for an answer (guess).
 const LONG_STEP: f64 = 0.1;
@@ -79,6 +84,8 @@ struct Training {
     round_open: bool,
     /// Whether all of the live weights are shown to mixing.
     shows: bool,
+    /// Time that serving mixing may still take.
+    serve_seconds: f64,
     step_seconds: f64,
     train_seconds: f64,
     wait_seconds: f64,
@@ -99,6 +106,11 @@ impl Window {
     fn new() -> Self {
         Self { began: Instant::now(), loss: 0.0, steps: 0, samples: 0, learning_rate: 0.0 }
     }
+}
+
+/// Time that serving mixing may take for a step of this length, seconds.
+const fn serve_share(step: f64) -> f64 {
+    (SERVE_SHARE * step).max(SERVE_SECONDS_MIN)
 }
 
 /// Trains until told to stop; the last report is [`Report::Ended`].
@@ -128,6 +140,7 @@ pub(super) fn train(
         held: false,
         round_open: false,
         shows: false,
+        serve_seconds: 0.0,
         step_seconds: 0.0,
         train_seconds: 0.0,
         wait_seconds: 0.0,
@@ -185,10 +198,14 @@ impl Training {
         Ok(())
     }
 
-    /// Does what mixing has left for this thread, as far as a share of the time of steps allows.
+    /// Does what mixing has left for this thread, as far as its share of the time of steps reaches.
     fn serve(&mut self) {
-        let (began, most) = (Instant::now(), SERVE_SHARE * self.step_seconds);
-        while self.replica.serve() && began.elapsed().as_secs_f64() < most {}
+        let began = Instant::now();
+        let mut left = self.serve_seconds;
+        while left >= 0.0 && self.replica.serve() {
+            left = self.serve_seconds - began.elapsed().as_secs_f64();
+        }
+        self.serve_seconds = left.max(-SERVE_STEPS * serve_share(self.step_seconds));
         let copy_seconds = self.replica.shown_elements() as f64 / COPY_RATE;
         if self.step_seconds >= LONG_STEP && copy_seconds <= SHOW_SHARE * self.step_seconds {
             self.shows = self.replica.show_all();
@@ -224,6 +241,8 @@ impl Training {
         let first = self.step_seconds <= 0.0;
         let gain = if first { 1.0 } else { STEP_TIME_GAIN };
         self.step_seconds += gain * (seconds - self.step_seconds);
+        let most = SERVE_STEPS * serve_share(self.step_seconds);
+        self.serve_seconds = (self.serve_seconds + serve_share(seconds)).min(most);
         self.at.step += 1;
         self.at.micro_steps = self.at.micro_steps.saturating_add(self.stride.advance());
         self.at.samples += report.samples;
