@@ -156,30 +156,44 @@ fn loopback() {
     }
 }
 
-/// Time for [`BYTES`], slow start included, on lines without loss.
+/// Time for [`BYTES`] on a new connection, slow start included, and for as many after them, on lines
+/// without loss.
 fn goodput(emulator: &Emulator) {
     println!(
-        "\n| line, Mbit/s | round trip, ms | | share of the line, median of {RUNS} | least–most | packets dropped |"
+        "\n| line, Mbit/s | round trip, ms | | share of the line, first {} MiB, median of {RUNS} | least–most | the next as many | least–most | packets dropped |",
+        BYTES >> 20
     );
-    println!("|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|");
     for (rate, delay) in [(1000, 0), (1000, 25), (1000, 50), (100, 0), (100, 25), (100, 50)] {
         // Half of what is on the way, and no less than a few bursts.
         let queue = (rate * delay * 2 / 8 / 2).max(256);
         set(emulator, &format!("link * * delay_ms={delay} rate_mbit={rate} queue_kb={queue}"));
         for mover in movers([OURS, STOCK, CUBIC, BBR]) {
-            let mut shares = Vec::new();
+            let (mut first, mut next) = (Vec::new(), Vec::new());
             let dropped = Place::Emulated(emulator).dropped();
+            let share = |bytes: u64, seconds: f64| {
+                bytes as f64 * 8.0 / seconds / (f64::from(rate) * 1e6) * 100.0
+            };
             for _ in 0..RUNS {
                 let flow = mover.start(Place::Emulated(emulator));
                 let seconds = flow.time(BYTES, PATIENCE).unwrap_or(f64::INFINITY);
-                shares.push(BYTES as f64 * 8.0 / seconds / (f64::from(rate) * 1e6) * 100.0);
+                first.push(share(BYTES, seconds));
+                let before = flow.meter.received();
+                let seconds = flow.time(before + BYTES, PATIENCE).unwrap_or(f64::INFINITY);
+                next.push(share(flow.meter.received() - before, seconds));
             }
             let dropped = Place::Emulated(emulator).dropped() - dropped;
-            let (share, least, most) = spread(shares);
+            let (first, next) = (spread(first), spread(next));
             println!(
-                "| {rate} | {} | {} | {share:.1} % | {least:.1}–{most:.1} | {dropped} |",
+                "| {rate} | {} | {} | {:.1} % | {:.1}–{:.1} | {:.1} % | {:.1}–{:.1} | {dropped} |",
                 2 * delay,
-                mover.name()
+                mover.name(),
+                first.0,
+                first.1,
+                first.2,
+                next.0,
+                next.1,
+                next.2
             );
         }
     }
