@@ -65,6 +65,9 @@ pub struct Join {
     /// Address of any live member; several may be given.
     #[arg(long, value_name = "MULTIADDR", num_args = 1..)]
     pub bootstrap: Vec<String>,
+    /// File with more addresses of live members, one a line [network.peers_file].
+    #[arg(long, value_name = "FILE")]
+    pub peers_file: Option<String>,
     /// Configuration file.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -147,6 +150,7 @@ impl Join {
             ("network.max_upload", &self.max_upload, "--max-upload"),
             ("network.max_download", &self.max_download, "--max-download"),
             ("model.kind", &self.model, "--model"),
+            ("network.peers_file", &self.peers_file, "--peers-file"),
             ("data.kind", &self.data, "--data"),
             ("data.path", &self.data_path, "--data-path"),
             ("gossip.rule", &self.rule, "--rule"),

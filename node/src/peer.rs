@@ -11,6 +11,7 @@ use dnode_trainer::{DataShare, Drawn, Replica, TrainError, Trainer, expected_ove
 use rand::Rng;
 use tokio::sync::watch;
 
+use crate::acquaintances::{Acquaintances, PeersFileError, read_peers_file};
 use crate::config::{self, Config, LogFormat, Rule, run_spec};
 use crate::console::Console;
 use crate::data_dir::{DataDir, DataDirError};
@@ -99,6 +100,9 @@ pub enum JoinError {
     /// A setting is out of range.
     #[error(transparent)]
     Gossip(#[from] dnode_gossip::ConfigError),
+    /// The file of addresses is of no use.
+    #[error(transparent)]
+    PeersFile(#[from] PeersFileError),
     /// An address cannot be read.
     #[error("read the address \"{0}\": expected for example /ip4/192.0.2.7/udp/4001/quic-v1")]
     Address(String),
@@ -131,6 +135,7 @@ impl JoinError {
             | Self::ResumedSet
             | Self::WholeBatches
             | Self::Address(_)
+            | Self::PeersFile(_)
             | Self::Drive(DriveError::OtherRun(_)) => true,
             Self::Checkpoint(_) | Self::Io { .. } | Self::Train(_) | Self::Drive(_) => false,
         }
@@ -151,6 +156,7 @@ pub async fn join(
 ) -> Result<Outcome, JoinError> {
     let started = Instant::now();
     let Options { config, resume, console } = options;
+    let config = with_listed(config)?;
     let parameters = trainer.layout().parameters();
     let run = run_spec(&config, trainer.layout());
     let fragments = Fragments::new(parameters, config.gossip.fragments)
@@ -190,7 +196,10 @@ pub async fn join(
     };
     journal.start(start, position);
 
-    let (network, events) = Network::start(network_config(&config, &identity, &run, &dir)?)?;
+    let (acquaintances, remembered) = Acquaintances::load(dir.path());
+    let terms = Terms { remembers: !remembered.is_empty(), ..terms(&config, dir.incarnation()) };
+    let network = network_config(&config, &identity, &run, &dir)?;
+    let (network, events) = Network::start(NetworkConfig { remembered, ..network })?;
     let core = Gossip::new(
         Start {
             me: identity.peer(),
@@ -204,11 +213,11 @@ pub async fn join(
     );
     let training = TrainingThread::start(replica, plan, position)
         .map_err(|reason| JoinError::Io { what: "start the training thread", reason })?;
-    let terms = terms(&config, dir.incarnation());
+    let handle = network.clone();
     let parts =
-        Parts { core, fragments, network: network.clone(), training, journal, started, terms };
+        Parts { core, fragments, network, training, journal, acquaintances, started, terms };
     let (ending, mut journal) = Driver::new(parts).run(events, stop).await?;
-    journal.finish(&ending, &network);
+    journal.finish(&ending, &handle);
     Ok(Outcome {
         peer: identity.peer(),
         reason: journal.reason(),
@@ -304,11 +313,21 @@ fn terms(config: &Config, incarnation: u64) -> Terms {
     Terms {
         require_peers: config.network.require_peers.max(world.saturating_sub(1)),
         bootstrap: config.network.bootstrap.iter().map(|text| canonical(text)).collect(),
+        remembers: false,
         exchanges: exchanges(config.gossip.rule),
         world,
         incarnation,
         linger: config.node.linger,
     }
+}
+
+/// The configuration with the addresses of its peers file.
+fn with_listed(mut config: Config) -> Result<Config, JoinError> {
+    if let Some(path) = &config.network.peers_file {
+        let listed = read_peers_file(path)?;
+        config.network.bootstrap.extend(listed);
+    }
+    Ok(config)
 }
 
 /// The address as the network reports it.

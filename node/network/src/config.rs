@@ -18,6 +18,9 @@ pub struct NetworkConfig {
     pub listen: Vec<Multiaddr>,
     /// Addresses of any live members, dialled until they answer and again when they are lost.
     pub bootstrap: Vec<Multiaddr>,
+    /// Addresses with names (`/p2p/…`) where peers were found before: dialled as long as there are
+    /// too few peers, ever less often, and never reported.
+    pub remembered: Vec<Multiaddr>,
     /// Whether to find peers on the local network by multicast DNS.
     pub mdns: bool,
     /// What peers must agree on.
@@ -44,6 +47,7 @@ impl NetworkConfig {
             secret_key,
             listen: default_listen(),
             bootstrap: Vec::new(),
+            remembered: Vec::new(),
             mdns: false,
             run,
             incarnation,
@@ -63,6 +67,7 @@ impl fmt::Debug for NetworkConfig {
             .field("peer", &peer_id(&self.secret_key))
             .field("listen", &self.listen)
             .field("bootstrap", &self.bootstrap)
+            .field("remembered", &self.remembered)
             .field("mdns", &self.mdns)
             .field("run", &self.run.id())
             .field("incarnation", &self.incarnation)

@@ -1,4 +1,5 @@
-//! Which address to dial when: bootstrap addresses for ever, discovered peers a few times.
+//! Which address to dial when: bootstrap addresses and peers of earlier starts for ever, discovered
+//! peers a few times.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -36,6 +37,8 @@ struct Known {
     addresses: Vec<Multiaddr>,
     failures: u32,
     next: Instant,
+    /// Of an earlier start: never forgotten because it does not answer.
+    remembered: bool,
 }
 
 /// A bootstrap address that failed.
@@ -126,7 +129,9 @@ impl Dialer {
     pub(crate) fn down(&mut self, peer: PeerId, now: Instant) -> Vec<Unreachable> {
         if let Some(failures) = self.known.get(&peer).map(|known| known.failures + 1) {
             let wait = self.back_off(failures);
-            if failures >= REDIAL_ATTEMPTS_MAX {
+            if failures >= REDIAL_ATTEMPTS_MAX
+                && self.known.get(&peer).is_some_and(|k| !k.remembered)
+            {
                 self.known.remove(&peer);
             } else if let Some(known) = self.known.get_mut(&peer) {
                 known.failures = failures;
@@ -164,12 +169,21 @@ impl Dialer {
             addresses: Vec::new(),
             failures: 0,
             next: now,
+            remembered: false,
         });
         for address in addresses {
             if known.addresses.len() < ADDRESSES_PER_PEER_MAX && !known.addresses.contains(address)
             {
                 known.addresses.push(address.clone());
             }
+        }
+    }
+
+    /// Remembers where `peer` was found in an earlier start.
+    pub(crate) fn remember(&mut self, peer: PeerId, address: &Multiaddr, now: Instant) {
+        self.learn(peer, std::slice::from_ref(address), now);
+        if let Some(known) = self.known.get_mut(&peer) {
+            known.remembered = true;
         }
     }
 
@@ -254,6 +268,20 @@ mod tests {
             dialer.down(peer(1), now);
             now += REDIAL_MAX * 2;
         }
+        assert!(dialer.due_known(now).is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_peer_of_an_earlier_start_is_dialled_for_ever_until_it_leaves() {
+        let mut now = Instant::now();
+        let mut dialer = Dialer::new(&[], 7, now);
+        dialer.remember(peer(1), &address(1), now);
+        for _ in 0..100 {
+            assert_eq!(dialer.due_known(now), [(peer(1), vec![address(1)])]);
+            dialer.down(peer(1), now);
+            now += REDIAL_MAX * 2;
+        }
+        dialer.left(peer(1));
         assert!(dialer.due_known(now).is_empty());
     }
 

@@ -92,6 +92,8 @@ impl Service {
             && self.sessions.contains_key(&peer)
         {
             self.dialer.learn(peer, &addresses, Instant::now());
+            let named = addresses.into_iter().filter_map(|address| address.with_p2p(peer_id).ok());
+            self.report(NetworkEvent::Found { peer, addresses: named.collect() });
         }
     }
 

@@ -133,6 +133,14 @@ pub enum NetworkEvent {
         /// The channel; its subject says what it is for.
         channel: Channel,
     },
+    /// Where a connected peer says that it can be found.
+    Found {
+        /// The peer.
+        peer: PeerId,
+        /// Its addresses, with its name, at most
+        /// [`ADDRESSES_PER_PEER_MAX`](crate::limits::ADDRESSES_PER_PEER_MAX).
+        addresses: Vec<Multiaddr>,
+    },
     /// A peer of the run is connected and may be sent to.
     PeerUp {
         /// The peer.

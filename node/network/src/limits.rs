@@ -67,7 +67,7 @@ pub(crate) const PENDING_CONNECTIONS_MAX: u32 = 64;
 pub(crate) const KNOWN_PEERS_MAX: usize = 256;
 
 /// Addresses remembered of one peer: IPv4 and IPv6, QUIC and TCP, of two interfaces.
-pub(crate) const ADDRESSES_PER_PEER_MAX: usize = 8;
+pub const ADDRESSES_PER_PEER_MAX: usize = 8;
 
 /// Peers that are blocked at the same time; beyond it the one that is free soonest is freed.
 pub(crate) const BLOCKED_PEERS_MAX: usize = 1024;
@@ -107,7 +107,8 @@ pub(crate) const FULL_BACK_OFF: Duration = Duration::from_secs(30);
 pub const REDIAL_MIN: Duration = Duration::from_secs(1);
 /// Longest wait before an address is dialled again.
 pub const REDIAL_MAX: Duration = Duration::from_secs(60);
-/// Failed dials before a discovered peer is forgotten (bootstrap addresses never are).
+/// Failed dials before a discovered peer is forgotten (bootstrap addresses and peers of earlier starts
+/// never are).
 pub(crate) const REDIAL_ATTEMPTS_MAX: u32 = 6;
 
 /// First wait between two searches for peers of the run.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use dnode_protocol::{PeerId, RunSpec};
 use futures::StreamExt;
+use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, Swarm};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Duration, Instant};
@@ -84,6 +85,14 @@ impl Service {
             .fold(config.incarnation, |seed, byte| seed.rotate_left(7) ^ u64::from(*byte));
         let buffers = parts.bulk.bulk.buffers();
         let buffers = buffers.map(|buffers| NetworkEvent::SocketBuffers { buffers });
+        let mut dialer = Dialer::new(&config.bootstrap, seed, now);
+        for mut address in config.remembered {
+            if let Some(Protocol::P2p(id)) = address.pop()
+                && let Some(peer) = from_libp2p(id)
+            {
+                dialer.remember(peer, &address, now);
+            }
+        }
         Self {
             swarm: parts.swarm,
             me: parts.me,
@@ -96,7 +105,7 @@ impl Service {
             channels: parts.channels,
             sessions: BTreeMap::new(),
             sessions_begun: 0,
-            dialer: Dialer::new(&config.bootstrap, seed, now),
+            dialer,
             outbox: buffers.map(Pending::Event).into_iter().collect(),
             bulk: parts.bulk,
             direct: parts.direct,

@@ -313,6 +313,7 @@ pub const KEYS: &[Key] = &[
         "addresses to listen on; port 0 is any free port",
     ),
     key("network.bootstrap", Kind::Addresses(ADDRESSES_MAX), "[]", "", "addresses of live peers; none starts a swarm"),
+    unset("network.peers_file", Kind::Path, "file with more addresses of live peers, one a line"),
     key("network.mdns", Kind::Flag, "true", "", "find peers on the local network"),
     key("network.peers_max", Kind::Integer(1, LIMITS.1), "32", "peers", "most connected peers"),
     key("network.require_peers", Kind::Integer(0, LIMITS.1), "0", "peers", "peers to wait for before training"),

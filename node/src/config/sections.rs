@@ -159,6 +159,9 @@ pub struct Network {
     pub listen: Vec<String>,
     /// Multiaddresses of live peers.
     pub bootstrap: Vec<String>,
+    /// A file with more of them, one a line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peers_file: Option<PathBuf>,
     /// Whether to find peers on the local network.
     pub mdns: bool,
     /// Most connected peers.

@@ -10,6 +10,8 @@ use crate::training::Command;
 
 /// How long a joiner waits for the first answer of its bootstrap peers before it trains alone.
 const GREETING_MAX: Duration = Duration::from_secs(10);
+/// The same for the peers of earlier starts, which may all be gone.
+const REUNION_MAX: Duration = Duration::from_secs(5);
 /// Exchanges per fragment, begun or answered, once every neighbour has done its last step: each
 /// contracts the consensus distance of four peers by about 2/3 (algorithms §6), so 12 leave under
 /// 1 % of it.
@@ -94,7 +96,10 @@ impl Driver {
 
     fn consider_start(&mut self, since: Instant) {
         let heard = self.core.members().filter(|(_, member)| member.clock.is_some()).count();
-        let greeting = heard > 0 || !self.bootstrap.may_answer() || since.elapsed() >= GREETING_MAX;
+        let waited = since.elapsed();
+        let may_answer =
+            self.bootstrap.may_answer() || self.terms.remembers && waited < REUNION_MAX;
+        let greeting = heard > 0 || !may_answer || waited >= GREETING_MAX;
         if !greeting || heard < self.terms.require_peers {
             return;
         }

@@ -144,6 +144,7 @@ impl Journal {
             NetworkEvent::Message { .. }
             | NetworkEvent::Tensor { .. }
             | NetworkEvent::Channel { .. }
+            | NetworkEvent::Found { .. }
             | NetworkEvent::RoundTrip { .. } => {}
         }
     }

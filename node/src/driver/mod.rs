@@ -19,6 +19,7 @@ use dnode_protocol::{Fragments, RunDifference, Time};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
 
+use crate::acquaintances::Acquaintances;
 use crate::training::{Ending, Report, StepPace, TrainingThread};
 use bootstrap::Bootstrap;
 use finish::Stage;
@@ -73,6 +74,7 @@ pub(crate) struct Parts {
     pub(crate) network: NetworkHandle,
     pub(crate) training: TrainingThread,
     pub(crate) journal: Journal,
+    pub(crate) acquaintances: Acquaintances,
     pub(crate) started: Instant,
     pub(crate) terms: Terms,
 }
@@ -84,6 +86,8 @@ pub(crate) struct Terms {
     pub(crate) require_peers: usize,
     /// The bootstrap addresses: a moment is given to them before training.
     pub(crate) bootstrap: Vec<String>,
+    /// Whether peers of earlier starts are dialled: a shorter moment is given to them.
+    pub(crate) remembers: bool,
     /// Whether the rule exchanges fragments.
     pub(crate) exchanges: bool,
     /// Peers of the all-reduce ring; 0 for other rules.
@@ -101,6 +105,7 @@ pub(crate) struct Driver {
     network: NetworkHandle,
     training: TrainingThread,
     journal: Journal,
+    acquaintances: Acquaintances,
     started: Instant,
     terms: Terms,
     numbers: Numbers,
@@ -118,7 +123,8 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { core, fragments, network, training, journal, started, terms } = parts;
+        let Parts { core, fragments, network, training, journal, acquaintances, started, terms } =
+            parts;
         let ring = RingDriver::new(network.peer_id(), terms.world, terms.incarnation);
         let bootstrap = Bootstrap::new(terms.bootstrap.iter().cloned());
         Self {
@@ -127,6 +133,7 @@ impl Driver {
             network,
             training,
             journal,
+            acquaintances,
             started,
             terms,
             numbers: Numbers::default(),
@@ -168,6 +175,7 @@ impl Driver {
             };
             self.woken(wake);
         }
+        self.acquaintances.tick(None);
         if !self.abandoned {
             self.training.join();
         }
@@ -191,7 +199,10 @@ impl Driver {
             Wake::Training(Some(report)) => self.report(report),
             Wake::Training(None) => self.ending = Some(Err(DriveError::ThreadDied)),
             Wake::Deadline => self.feed(Input::Deadline),
-            Wake::Tick => self.journal.tick(&self.core, &self.network),
+            Wake::Tick => {
+                self.acquaintances.tick(Some(Instant::now()));
+                self.journal.tick(&self.core, &self.network);
+            }
         }
         self.advance_stage();
     }
@@ -245,6 +256,9 @@ impl Driver {
             }
             NetworkEvent::BootstrapUnreachable { address, .. } => {
                 self.bootstrap.unreachable(&address.to_string());
+            }
+            NetworkEvent::Found { peer, addresses } => {
+                self.acquaintances.found(peer, &addresses, Instant::now());
             }
             NetworkEvent::Channel { peer, channel } => self.ring.channel(peer, channel),
             NetworkEvent::Listening { .. }

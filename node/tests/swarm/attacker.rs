@@ -153,6 +153,7 @@ impl Acting {
             | NetworkEvent::Listening { .. }
             | NetworkEvent::SocketBuffers { .. }
             | NetworkEvent::Channel { .. }
+            | NetworkEvent::Found { .. }
             | NetworkEvent::Offence { .. }
             | NetworkEvent::Refused { .. }
             | NetworkEvent::BootstrapUnreachable { .. }

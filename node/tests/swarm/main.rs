@@ -14,7 +14,8 @@ mod process;
 
 use std::time::{Duration, Instant};
 
-use process::{Peer, checkpoints};
+use dnode_protocol::PeerId;
+use process::{Peer, checkpoints, wait};
 
 /// A run that is long enough to be disturbed and short enough to be waited for.
 ///
@@ -133,6 +134,36 @@ fn the_death_of_the_bootstrap_peer_stops_nobody() {
     for peer in [&mut second, &mut third] {
         assert_eq!(peer.finish()["reason"], "steps done");
     }
+}
+
+#[test]
+fn a_peer_finds_the_swarm_again_when_the_one_it_joined_by_is_gone_for_good() {
+    let root = tempfile::tempdir().unwrap();
+    let mut first = Peer::start(&root, "0", &ENDLESS);
+    let address = first.address();
+    let list = root.path().join("list");
+    std::fs::write(&list, format!("# of the lab\n{address}\n")).unwrap();
+    let join = ["--peers-file", list.to_str().unwrap()];
+    let mut second = Peer::start(&root, "1", &flags(&[&ENDLESS, &join]));
+    let mut third = Peer::start(&root, "2", &flags(&[&ENDLESS, &["--bootstrap", &address]]));
+    let (second_id, third_id) = (second.id(), third.id());
+    let met = |peer: &mut Peer, other: &PeerId, incarnation: usize| {
+        wait("the two have met", || {
+            let metrics = peer.metrics();
+            let starts = metrics.iter().filter(|line| line["kind"] == "start").count();
+            let life = metrics.iter().rev().take_while(|line| line["kind"] != "start");
+            let mut ups = life.filter(|line| line["name"] == "peer-up");
+            let found = ups.any(|line| line["detail"] == other.to_string());
+            (starts == incarnation && found).then_some(())
+        });
+    };
+    met(&mut second, &third_id, 1);
+    second.signal("INT");
+    assert_eq!(second.finish()["reason"], "interrupted");
+    first.kill();
+    let mut second = Peer::start(&root, "1", &flags(&[&ENDLESS, &["--resume"]]));
+    met(&mut second, &third_id, 2);
+    met(&mut third, &second_id, 1);
 }
 
 #[test]
