@@ -46,7 +46,9 @@ impl Gossip {
         let crossing = self.crossing(from, fragment).filter(|_| both_ways);
         let leased = both_ways && self.leases.contains_key(&fragment);
         let open = self.answered.values().filter(|a| a.state != AnsweredState::Applied).count();
-        let refuse = (leased && crossing.is_none())
+        let declined = self.members.get(&from).is_some_and(|member| now < member.declined_until);
+        let refuse = (both_ways && declined)
+            || (leased && crossing.is_none())
             || self.catch_up.is_some()
             || self.leaving
             || open >= self.config.answered_max

@@ -56,6 +56,8 @@ pub struct Member {
     pub(crate) last_heard: Time,
     pub(crate) last_sent: Time,
     pub(crate) back_off_until: Time,
+    /// Until when its proposals are declined, because it let one run out.
+    pub(crate) declined_until: Time,
     pub(crate) stalls: u32,
     /// How long exchanges with it take.
     pub(crate) duration: Estimate,
@@ -83,6 +85,7 @@ impl Member {
             last_heard: now,
             last_sent: now,
             back_off_until: Time::ZERO,
+            declined_until: Time::ZERO,
             stalls: 0,
             duration: Estimate::default(),
             silence: Estimate::default(),
@@ -258,13 +261,27 @@ impl Gossip {
         self.choose_codec(peer, codec);
     }
 
-    /// The partner stalled in mid-exchange: leave it alone for a while, longer each time.
+    /// The partner stalled in mid-exchange: leave it alone for a while, longer each time. What stalls
+    /// during that while had begun before, and counts as the same.
     pub(crate) fn stalled(&mut self, peer: PeerId, now: Time) {
         let (least, most) = (self.config.back_off_min, self.config.back_off_max);
-        if let Some(member) = self.members.get_mut(&peer) {
+        if let Some(member) = self.members.get_mut(&peer)
+            && now >= member.back_off_until
+        {
             let times = doubling(member.stalls);
             member.stalls = member.stalls.saturating_add(1);
             member.back_off_until = now + least.saturating_mul(times).min(most);
+        }
+    }
+
+    /// An initiator let an exchange run out that held a fragment for a lease: its proposals are
+    /// declined for as long, so that nobody holds fragments for more than half of the time.
+    pub(crate) fn decline_for_a_lease(&mut self, peer: PeerId, now: Time) {
+        let lease = self.lease(&peer);
+        if let Some(member) = self.members.get_mut(&peer)
+            && now >= member.declined_until
+        {
+            member.declined_until = now + lease;
         }
     }
 

@@ -195,8 +195,9 @@ impl Gossip {
             .collect();
         for (exchange, state) in due {
             if state == AnsweredState::Accepted {
-                self.stalled(exchange.initiator, now);
                 let (peer, failure) = (exchange.initiator, Failure::Expired);
+                self.decline_for_a_lease(peer, now);
+                self.stalled(peer, now);
                 self.event(Event::Failed { exchange, peer, failure });
                 self.end_answered(exchange, now);
             } else {

@@ -271,6 +271,31 @@ fn a_lease_that_has_run_out_is_followed_by_one_twice_as_long_until_an_exchange_e
 }
 
 #[test]
+fn who_lets_a_lease_run_out_is_declined_for_as_long() {
+    let mut pair = greeted(&Config::default(), 1);
+    pair.deliver = |e| {
+        let aborts = matches!(e, Effect::Message { message: Message::Abort { .. }, .. });
+        !aborts && !is_tensor(e, Leg::Offer)
+    };
+    let expired = |p: &Pair, end: usize| {
+        let of = |(host, event): &&(usize, Event)| {
+            *host == end && matches!(event, Event::Failed { failure: Failure::Expired, .. })
+        };
+        p.events.iter().filter(of).count()
+    };
+    pair.input(0, Input::RoundDue);
+    assert!(pair.run_until(LONG, |p| expired(p, 0) > 0 && expired(p, 1) > 0));
+    pair.deliver = |_| true;
+    let began = pair.now;
+    while applied(&pair, Role::Initiator) == 0 {
+        pair.input(0, Input::RoundDue);
+        pair.run_until(SECOND, |_| false);
+    }
+    let waited = pair.now.since(began).as_secs();
+    assert!((4..=7).contains(&waited), "{waited}");
+}
+
+#[test]
 fn a_silent_neighbour_is_suspected_and_then_forgotten_and_greeted_when_it_returns() {
     let config = Config::default();
     let mut pair = greeted(&config, 1);

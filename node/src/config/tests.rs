@@ -36,6 +36,7 @@ fn layout() -> ParameterLayout {
 fn the_table_and_the_typed_sections_have_the_same_keys() {
     let mut config = Config::default();
     config.data.path = Some(PathBuf::from("x"));
+    config.network.peers_file = Some(PathBuf::from("x"));
     let table = toml::Table::try_from(&config).unwrap();
     let typed: BTreeSet<String> = table
         .iter()
