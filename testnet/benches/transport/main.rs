@@ -2,7 +2,7 @@
 //!
 //! `cargo bench -p dnode-testnet --bench transport -- [loopback|goodput|loss|fairness|control] …`;
 //! all of them when none is named; names of movers (`dnode-quic`, `cubic`, …) leave out the others
-//! where one flow is measured. Prints tables; `docs/measurements.md` has them with the machine.
+//! where one flow is measured, `1000` or `100` the other lines of `goodput`. Prints tables; `docs/measurements.md` has them with the machine.
 //! All but `loopback` need root, TUN and `ip`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark prints its table")]
@@ -164,7 +164,9 @@ fn goodput(emulator: &Emulator) {
         BYTES >> 20
     );
     println!("|---|---|---|---|---|---|---|---|");
-    for (rate, delay) in [(1000, 0), (1000, 25), (1000, 50), (100, 0), (100, 25), (100, 50)] {
+    let lines = [(1000, 0), (1000, 25), (1000, 50), (100, 0), (100, 25), (100, 50)];
+    let asked = |rate: u32| wanted(&rate.to_string(), &["1000", "100"]);
+    for (rate, delay) in lines.into_iter().filter(|(rate, _)| asked(*rate)) {
         // Half of what is on the way, and no less than a few bursts.
         let queue = (rate * delay * 2 / 8 / 2).max(256);
         set(emulator, &format!("link * * delay_ms={delay} rate_mbit={rate} queue_kb={queue}"));
