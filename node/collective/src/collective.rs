@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::abort::Abort;
 use crate::error::Error;
+use crate::meter::Meter;
 
 /// The place of a peer in its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,6 +150,9 @@ pub trait Collective: Send + fmt::Debug {
 
     /// The word that ends operations from another thread.
     fn abort(&self) -> Abort;
+
+    /// What this rank moves.
+    fn meter(&self) -> Meter;
 
     /// How long nothing may move from now on before an operation fails.
     fn set_patience(&mut self, patience: Duration);

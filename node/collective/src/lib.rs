@@ -23,6 +23,7 @@ mod form;
 mod header;
 pub mod limits;
 mod links;
+mod meter;
 #[cfg(target_os = "linux")]
 mod shared;
 mod sockets;
@@ -33,6 +34,7 @@ pub use collective::{Backend, Collective, Operation, Place, Reduction, piece};
 pub use error::Error;
 pub use form::form;
 pub use links::Link;
+pub use meter::Meter;
 #[cfg(target_os = "linux")]
 pub use shared::SharedMemory;
 pub use sockets::Sockets;

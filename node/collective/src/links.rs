@@ -15,6 +15,7 @@ use crate::collective::{Code, Operation, Place, Reduction};
 use crate::error::Error;
 use crate::header::{HEADER_BYTES, header, said};
 use crate::limits::{ELEMENTS_MAX, LOOK, RANKS_MAX};
+use crate::meter::Meter;
 
 /// A connection between two ranks that carries bytes in order, both ways, and never blocks.
 pub trait Link: Send + fmt::Debug {
@@ -90,6 +91,7 @@ pub(crate) struct Links {
     /// By rank; none to itself. All are gone once an operation has failed.
     links: Vec<Option<Box<dyn Link>>>,
     pub(crate) abort: Abort,
+    pub(crate) meter: Meter,
     /// How long nothing may move.
     patience: Duration,
     /// Operations begun so far.
@@ -164,7 +166,14 @@ impl Links {
         if links.len() != size || !one_each {
             return Err(Error::Arguments("a rank has one link to each other rank"));
         }
-        Ok(Self { place, links, abort: Abort::default(), patience, count: 0 })
+        Ok(Self {
+            place,
+            links,
+            abort: Abort::default(),
+            meter: Meter::default(),
+            patience,
+            count: 0,
+        })
     }
 
     pub(crate) const fn set_patience(&mut self, patience: Duration) {
@@ -214,7 +223,11 @@ impl Links {
         let sent = self.link(rank)?.send(bytes);
         match sent {
             Ok(0) => Err(lost(operation, rank, io::ErrorKind::WriteZero.into())),
-            sent => moved(sent).map_err(|error| lost(operation, rank, error)),
+            sent => {
+                let sent = moved(sent).map_err(|error| lost(operation, rank, error))?;
+                self.meter.sent(sent);
+                Ok(sent)
+            }
         }
     }
 
@@ -228,7 +241,11 @@ impl Links {
         let received = self.link(rank)?.receive(bytes);
         match received {
             Ok(0) => Err(lost(operation, rank, io::ErrorKind::UnexpectedEof.into())),
-            received => moved(received).map_err(|error| lost(operation, rank, error)),
+            received => {
+                let received = moved(received).map_err(|error| lost(operation, rank, error))?;
+                self.meter.received(received);
+                Ok(received)
+            }
         }
     }
 

@@ -24,6 +24,7 @@ use crate::error::Error;
 use crate::header::{HEADER_BYTES, header};
 use crate::limits::{BUFFERS, CHUNK_ELEMENTS, FLAT_ELEMENTS, LOOK, STAGED_ELEMENTS};
 use crate::links::{Link, in_step};
+use crate::meter::Meter;
 use crate::sockets::Sockets;
 
 /// Bytes of a value.
@@ -183,7 +184,7 @@ impl SharedMemory {
         let Place { rank, .. } = self.sockets.links.place;
         let (number, buffer) = number(pass, 0);
         self.may_write(pass, number)?;
-        self.map.write(self.layout.staged(rank, buffer), bytemuck::cast_slice(pass.values));
+        self.write(self.layout.staged(rank, buffer), pass.values);
         self.map.write(self.layout.header(rank, buffer), &header(&pass.operation));
         self.publish(Done::Staged, number);
         self.wait_staged(pass, number, buffer)?;
@@ -223,7 +224,7 @@ impl SharedMemory {
             for other in self.others() {
                 let window = self.window(pass, other, chunk);
                 let offset = staged + other * self.layout.window * WIDTH;
-                self.map.write(offset, bytemuck::cast_slice(&pass.values[window]));
+                self.write(offset, &pass.values[window]);
             }
         }
         if chunk == 0 {
@@ -252,7 +253,7 @@ impl SharedMemory {
         for of in has {
             let window = self.window(pass, of, chunk);
             let offset = self.layout.result(buffer) + of * self.layout.window * WIDTH;
-            self.map.write(offset, bytemuck::cast_slice(&pass.values[window]));
+            self.write(offset, &pass.values[window]);
         }
         self.publish(Done::Reduced, number);
         Ok(())
@@ -270,10 +271,10 @@ impl SharedMemory {
                 let staged = self.layout.staged(other, buffer) + (at + index * BLOCK) * WIDTH;
                 match (other, other == rank) {
                     (0, true) => sums.copy_from_slice(own),
-                    (0, false) => self.map.read(staged, bytemuck::cast_slice_mut(sums)),
+                    (0, false) => self.read(staged, sums),
                     (_, true) => sums.iter_mut().zip(&*own).for_each(|(sum, own)| *sum += own),
                     (_, false) => {
-                        self.map.read(staged, bytemuck::cast_slice_mut(theirs));
+                        self.read(staged, theirs);
                         sums.iter_mut().zip(&*theirs).for_each(|(sum, value)| *sum += value);
                     }
                 }
@@ -305,10 +306,22 @@ impl SharedMemory {
         for of in wanted.filter(|of| of_root || *of != rank) {
             let window = self.window(pass, of, chunk);
             let offset = self.layout.result(buffer) + of * self.layout.window * WIDTH;
-            self.map.read(offset, bytemuck::cast_slice_mut(&mut pass.values[window]));
+            self.read(offset, &mut pass.values[window]);
         }
         self.publish(Done::Taken, number);
         Ok(())
+    }
+
+    fn write(&mut self, offset: usize, values: &[f32]) {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        self.map.write(offset, bytes);
+        self.sockets.links.meter.sent(bytes.len());
+    }
+
+    fn read(&self, offset: usize, values: &mut [f32]) {
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(values);
+        self.map.read(offset, bytes);
+        self.sockets.links.meter.received(bytes.len());
     }
 
     /// The elements of a rank's piece that travel in a chunk.
@@ -416,6 +429,10 @@ impl Collective for SharedMemory {
 
     fn abort(&self) -> Abort {
         self.sockets.links.abort.clone()
+    }
+
+    fn meter(&self) -> Meter {
+        self.sockets.links.meter.clone()
     }
 
     fn set_patience(&mut self, patience: Duration) {

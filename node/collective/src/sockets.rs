@@ -7,6 +7,7 @@ use crate::collective::{Backend, Code, Collective, Operation, Place, Reduction, 
 use crate::error::Error;
 use crate::limits::{RECEIVE_BYTES, RING_ELEMENTS_MIN};
 use crate::links::{Link, Links, Receiving, Sending};
+use crate::meter::Meter;
 use crate::stream::{Half, pass};
 
 /// A group whose ranks are joined by connections.
@@ -179,6 +180,10 @@ impl Collective for Sockets {
 
     fn abort(&self) -> Abort {
         self.links.abort.clone()
+    }
+
+    fn meter(&self) -> Meter {
+        self.links.meter.clone()
     }
 
     fn set_patience(&mut self, patience: Duration) {

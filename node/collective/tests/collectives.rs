@@ -180,6 +180,19 @@ fn results_have_the_same_bits_at_every_rank() {
 }
 
 #[test]
+fn what_moves_is_counted() {
+    // Around the ring twice three quarters; or staged for others, and the own quarter of the result.
+    let expected = [(Backend::Tcp, (600_024, 600_024)), (Backend::Shm, (400_000, 600_000))];
+    for (backend, bytes) in expected.into_iter().filter(|(backend, _)| BACKENDS.contains(backend)) {
+        let counted = together(group(backend, 4, PATIENCE), |mut group, _| {
+            group.all_reduce(&mut vec![1.0; 100_000], Reduction::Mean).unwrap();
+            group.meter().take()
+        });
+        assert_eq!(counted, [bytes; 4], "{backend}");
+    }
+}
+
+#[test]
 fn a_barrier_waits_for_everybody() {
     use std::sync::atomic::{AtomicUsize, Ordering};
     for backend in BACKENDS {

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use dnode_collective::limits::RANKS_MAX;
-use dnode_collective::{Abort, Collective, Place, form};
-use dnode_network::{Channel, NetworkHandle};
+use dnode_collective::{Abort, Collective, Meter, Place, form};
+use dnode_network::{Bytes, Channel, NetworkHandle};
 use dnode_protocol::PeerId;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -145,18 +145,25 @@ fn said(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// What ends a group's operations from outside, once there is one.
+/// A group as the driver sees it, once there is one.
 #[derive(Debug, Default)]
-pub(super) struct Ender(Option<Abort>);
+pub(super) struct Watch(Option<(Abort, Meter)>);
 
-impl Ender {
+impl Watch {
     pub(super) fn of(group: &dyn Collective) -> Self {
-        Self(Some(group.abort()))
+        Self(Some((group.abort(), group.meter())))
     }
 
+    /// Ends what it does.
     pub(super) fn end(&self, why: &str) {
-        if let Some(abort) = &self.0 {
+        if let Some((abort, _)) = &self.0 {
             abort.abort(why);
         }
+    }
+
+    /// What it has moved since the last call.
+    pub(super) fn bytes(&self) -> Bytes {
+        let (sent, received) = self.0.as_ref().map_or((0, 0), |(_, meter)| meter.take());
+        Bytes { received, sent }
     }
 }

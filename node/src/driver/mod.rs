@@ -175,6 +175,7 @@ impl Driver {
             };
             self.woken(wake);
         }
+        self.network.count(self.ring.bytes());
         self.acquaintances.tick(None);
         if !self.abandoned {
             self.training.join();
@@ -200,6 +201,7 @@ impl Driver {
             Wake::Training(None) => self.ending = Some(Err(DriveError::ThreadDied)),
             Wake::Deadline => self.feed(Input::Deadline),
             Wake::Tick => {
+                self.network.count(self.ring.bytes());
                 self.acquaintances.tick(Some(Instant::now()));
                 self.journal.tick(&self.core, &self.network);
             }
@@ -300,6 +302,7 @@ impl Driver {
                 }
             }
             Report::Progress(progress) => {
+                self.network.count(self.ring.bytes());
                 self.journal.progress(&progress, &self.core, &self.network);
             }
             Report::Evaluated { position, evaluation } => {

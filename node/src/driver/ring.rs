@@ -2,11 +2,11 @@
 //! network: who is next, and what comes from the previous peer.
 
 use dnode_collective::{Collective, Place};
-use dnode_network::{Channel, NetworkHandle};
+use dnode_network::{Bytes, Channel, NetworkHandle};
 use dnode_protocol::frame::{Codec, Leg, TensorHeader};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, PeerId};
 
-use super::group::{Ender, Formed, Forming, Members};
+use super::group::{Formed, Forming, Members, Watch};
 use crate::training::{RingChunk, RingFrame};
 
 /// The ring as the driver sees it; empty for rules without one.
@@ -23,7 +23,7 @@ pub(super) struct RingDriver {
     forming: Option<Forming>,
     /// Channels that came before it.
     early: Vec<(PeerId, Channel)>,
-    ender: Ender,
+    group: Watch,
 }
 
 impl RingDriver {
@@ -36,7 +36,7 @@ impl RingDriver {
             members: None,
             forming: None,
             early: Vec::new(),
-            ender: Ender::default(),
+            group: Watch::default(),
         }
     }
 
@@ -58,7 +58,7 @@ impl RingDriver {
             Formed::NotYet => return None,
             Formed::Group(group) => {
                 tracing::info!(backend = %group.backend(), ranks = place.size, "all-reduce in a group");
-                self.ender = Ender::of(&*group);
+                self.group = Watch::of(&*group);
                 Some(group)
             }
             Formed::Not(why) => {
@@ -112,7 +112,12 @@ impl RingDriver {
 
     /// Ends what a group does.
     pub(super) fn end(&self, why: &str) {
-        self.ender.end(why);
+        self.group.end(why);
+    }
+
+    /// What a group has moved since the last call.
+    pub(super) fn bytes(&self) -> Bytes {
+        self.group.bytes()
     }
 
     /// A channel that a peer has opened, for a group.
