@@ -73,15 +73,15 @@ pub(crate) struct Entry {
 /// What the network's task and the handles share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// Whether direct paths are on.
-    is_direct: bool,
+    /// Whether channels may be opened.
+    has_channels: bool,
     peers: Mutex<BTreeMap<PeerId, Entry>>,
     pub(crate) total: Arc<Traffic>,
 }
 
 impl Shared {
-    pub(crate) fn new(is_direct: bool) -> Self {
-        Self { is_direct, peers: Mutex::default(), total: Arc::default() }
+    pub(crate) fn new(has_channels: bool) -> Self {
+        Self { has_channels, peers: Mutex::default(), total: Arc::default() }
     }
 
     pub(crate) fn peers(&self) -> MutexGuard<'_, BTreeMap<PeerId, Entry>> {
@@ -261,9 +261,16 @@ impl NetworkHandle {
         self.command(Command::Disconnect(peer, back_off))
     }
 
+    /// Whether channels may be opened: direct paths are on, and no rate is bounded, which channels do
+    /// not follow.
+    #[must_use]
+    pub fn has_channels(&self) -> bool {
+        self.shared.has_channels
+    }
+
     /// Whether [`NetworkHandle::open_channel`] may reach a peer: it is connected, at an address of
     /// this host or a local network, over a path that may be as short as those although machines are
-    /// busy, and direct paths are not off.
+    /// busy.
     #[must_use]
     pub fn is_near(&self, peer: PeerId) -> bool {
         let peers = self.shared.peers();
@@ -271,7 +278,7 @@ impl NetworkHandle {
             let close = entry.rtt.is_none_or(|rtt| rtt <= NEAR_MAX * BUSY);
             ip(&entry.address).is_some_and(|ip| is_near(ip) && (close || ip.is_loopback()))
         };
-        self.shared.is_direct && peers.get(&peer).is_some_and(near)
+        peers.get(&peer).is_some_and(near)
     }
 
     /// Opens a channel to a peer on this host or local network; it hears

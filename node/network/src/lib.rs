@@ -76,8 +76,9 @@ impl Network {
         let (events, event_queue) = mpsc::channel(limits::EVENTS_MAX);
         let (commands, command_queue) = mpsc::channel(limits::COMMANDS_MAX);
         let (links, link_queue) = mpsc::channel(limits::LINK_EVENTS_MAX);
-        let is_direct = config.direct != dnode_direct::Config::OFF;
-        let shared = Arc::new(handle::Shared::new(is_direct));
+        let is_bounded = config.upload_max > 0 || config.download_max > 0;
+        let has_channels = config.direct != dnode_direct::Config::OFF && !is_bounded;
+        let shared = Arc::new(handle::Shared::new(has_channels));
         let rates = Arc::new(rate::Rates::new(config.upload_max, config.download_max));
         let total = Arc::clone(&shared.total);
         let channels = session::Channels { events, links, total, rates };

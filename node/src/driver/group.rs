@@ -103,6 +103,11 @@ async fn gather(
 ) -> Result<Vec<Option<Channel>>, String> {
     let Place { rank, size } = members.place;
     let subject = members.subject();
+    if !network.has_channels() {
+        return Err(
+            "direct paths are off, or a rate is bounded, which a group does not follow".into()
+        );
+    }
     let others = members.peers.iter().enumerate().filter(|(other, _)| *other != rank);
     if let Some((_, (far, _))) = others.into_iter().find(|(_, (peer, _))| !network.is_near(*peer)) {
         return Err(format!("{} is not on this host or local network", far.short()));
