@@ -221,14 +221,10 @@ impl Links {
         bytes: &[u8],
     ) -> Result<usize, Error> {
         let sent = self.link(rank)?.send(bytes);
-        match sent {
-            Ok(0) => Err(lost(operation, rank, io::ErrorKind::WriteZero.into())),
-            sent => {
-                let sent = moved(sent).map_err(|error| lost(operation, rank, error))?;
-                self.meter.sent(sent);
-                Ok(sent)
-            }
-        }
+        let sent = moved(sent, io::ErrorKind::WriteZero);
+        let sent = sent.map_err(|error| lost(operation, rank, error))?;
+        self.meter.sent(sent);
+        Ok(sent)
     }
 
     /// Receives some bytes; 0 when there are none now.
@@ -239,14 +235,10 @@ impl Links {
         bytes: &mut [u8],
     ) -> Result<usize, Error> {
         let received = self.link(rank)?.receive(bytes);
-        match received {
-            Ok(0) => Err(lost(operation, rank, io::ErrorKind::UnexpectedEof.into())),
-            received => {
-                let received = moved(received).map_err(|error| lost(operation, rank, error))?;
-                self.meter.received(received);
-                Ok(received)
-            }
-        }
+        let received = moved(received, io::ErrorKind::UnexpectedEof);
+        let received = received.map_err(|error| lost(operation, rank, error))?;
+        self.meter.received(received);
+        Ok(received)
     }
 
     /// Hands what was sent to a rank over to the system; whether all of it is.
@@ -391,9 +383,10 @@ fn lost(operation: &Operation, rank: usize, source: io::Error) -> Error {
     Error::Lost { operation: *operation, rank, source }
 }
 
-/// Bytes that have moved; 0 when none can now.
-fn moved(result: io::Result<usize>) -> io::Result<usize> {
+/// Bytes that have moved; 0 when none can now. A link that has moved none although it could has ended.
+fn moved(result: io::Result<usize>, ended: io::ErrorKind) -> io::Result<usize> {
     match result {
+        Ok(0) => Err(ended.into()),
         Err(error)
             if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) =>
         {

@@ -207,7 +207,7 @@ impl Service {
             Err(Error::NotNear) => session.search.next = None,
             Err(error) => {
                 tracing::debug!(%peer, %error, "no direct path");
-                session.search.because = awaited.then(|| said(&error));
+                session.search.because = awaited.then(|| with_causes(&error));
             }
         }
         session.not_opened(StreamKind::Bulk, Via::Direct);
@@ -235,8 +235,9 @@ impl Service {
     }
 }
 
-/// An error with its causes.
-fn said(error: &dyn std::error::Error) -> String {
+/// What an error says, with its causes.
+#[must_use]
+pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(next) = cause {

@@ -40,6 +40,7 @@ use dnode_protocol::frame::encode_control;
 use tokio::sync::mpsc;
 
 pub use config::{NetworkConfig, NetworkError, default_listen, peer_id};
+pub use direct::with_causes;
 pub use dnode_direct::{Channel, Config as DirectConfig, Kind};
 pub use dnode_quic::Buffers;
 pub use event::{Carrier, Connection, DownReason, NetworkEvent, OffenceKind};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dnode_collective::limits::RANKS_MAX;
 use dnode_collective::{Abort, Collective, Meter, Place, form};
-use dnode_network::{Bytes, Channel, NetworkHandle};
+use dnode_network::{Bytes, Channel, NetworkHandle, with_causes};
 use dnode_protocol::PeerId;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -115,7 +115,7 @@ async fn gather(
     let mut channels: Vec<Option<Channel>> = (0..size).map(|_| None).collect();
     for (other, (peer, _)) in members.peers.iter().enumerate().take(rank) {
         let opened = network.open_channel(*peer, subject).await;
-        channels[other] = Some(opened.map_err(|error| said(&error))?);
+        channels[other] = Some(opened.map_err(|error| with_causes(&error))?);
     }
     while channels.iter().skip(rank + 1).any(Option::is_none) {
         let (peer, channel) = arrivals.recv().await.ok_or("the run has ended")?;
@@ -133,21 +133,9 @@ async fn join(place: Place, channels: Vec<Option<Channel>>) -> Result<Box<dyn Co
     let formed = tokio::task::spawn_blocking(move || form(place, channels, FORM_MAX)).await;
     match formed {
         Ok(Ok(group)) => Ok(group),
-        Ok(Err(error)) => Err(said(&error)),
+        Ok(Err(error)) => Err(with_causes(&error)),
         Err(_) => Err("it was not formed; this is a defect".to_owned()),
     }
-}
-
-/// An error with its causes.
-fn said(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        text.push_str(": ");
-        text.push_str(&next.to_string());
-        cause = next.source();
-    }
-    text
 }
 
 /// A group as the driver sees it, once there is one.
