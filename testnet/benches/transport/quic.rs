@@ -21,7 +21,7 @@ use crate::end::{Flow, Meter, Place};
 /// Bytes handed to a stream at once.
 pub(crate) const WRITE_BYTES: usize = 256 << 10;
 /// Streams of a flow, as the product has.
-pub(crate) const STREAMS: usize = 4;
+pub(crate) const STREAMS: usize = 6;
 /// Bytes of a control message.
 const MESSAGE_BYTES: usize = 1024;
 /// Pause between two control messages.
