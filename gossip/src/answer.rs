@@ -59,19 +59,18 @@ impl Gossip {
         if let Some(sequence) = crossing {
             self.withdraw(sequence);
         }
-        let mass = self.mass();
+        let claim = self.claim();
         let codec = coarser(terms.codec, self.wanted_codec(&from));
         let lease = self.lease(&from);
         let answered = Answered {
             fragment,
             state: AnsweredState::Accepted,
-            agreed: self.agree((self.clock, mass), terms, codec),
+            agreed: self.agree(claim, terms, codec),
             began: now,
             deadline: now + lease,
             retry_at: now + lease,
             until: now + self.config.journal_window,
-            clock: self.clock,
-            mass,
+            claim,
             crossed: crossing.is_some(),
             abort_wanted: false,
         };
@@ -97,7 +96,7 @@ impl Gossip {
         let Some(answered) = self.answered.get(&exchange) else {
             return;
         };
-        let (fragment, clock) = (answered.fragment, answered.clock);
+        let (fragment, clock) = (answered.fragment, answered.claim.clock);
         match answered.state {
             AnsweredState::Accepted => self.send_accept(exchange, now),
             AnsweredState::Applied => {
@@ -118,8 +117,7 @@ impl Gossip {
             return;
         };
         let information = self.information.of(answered.fragment);
-        let (clock, mass, codec) = (answered.clock, answered.mass, answered.agreed.codec);
-        let terms = Terms { clock, mass, codec, information };
+        let terms = answered.claim.terms(answered.agreed.codec, information);
         self.send(exchange.initiator, Message::Accept { exchange, terms }, now);
     }
 
@@ -165,7 +163,7 @@ impl Gossip {
         answered.until = until;
         let Agreed { information, weight, lag, .. } = answered.agreed.clone();
         let (fragment, clock, abort_wanted) =
-            (answered.fragment, answered.clock, answered.abort_wanted);
+            (answered.fragment, answered.claim.clock, answered.abort_wanted);
         self.contain(fragment, &information);
         let peer = exchange.initiator;
         let role = Role::Responder;
@@ -302,6 +300,18 @@ impl Gossip {
         for exchange in orphans {
             self.event(Event::Undecided { exchange });
             self.end_answered(exchange, now);
+        }
+    }
+
+    /// The initiator is silent: what it has proposed holds no fragment any longer.
+    pub(crate) fn free_answered(&mut self, peer: PeerId, now: Time) {
+        self.lose_answered(peer, now);
+        let applied = self.answered.iter_mut().filter(|(exchange, answered)| {
+            exchange.initiator == peer && answered.state == AnsweredState::Applied
+        });
+        for (_, answered) in applied {
+            answered.deadline = answered.deadline.min(now);
+            answered.retry_at = answered.retry_at.min(now);
         }
     }
 

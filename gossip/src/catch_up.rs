@@ -69,7 +69,8 @@ impl Gossip {
         }
         let gap = self.config.bounds.progress_gap;
         let ahead = self.donors().map(|(_, clock)| clock).max();
-        if ahead.is_some_and(|clock| clock.ahead_of(self.clock) > gap + 1) {
+        let far = ahead.is_some_and(|clock| clock.ahead_of(self.clock) > gap + 1);
+        if far && !self.advance(now) {
             self.begin_catch_up(now);
         }
     }
@@ -287,7 +288,7 @@ impl Gossip {
         }
         let (me, clock) = (self.me, self.clock);
         self.information.raise_all(&me, clock);
-        self.output(Output::AdoptClock(clock));
+        self.output(Output::AdoptClock { clock, replaced: true });
         self.event(Event::CatchUpDone { clock });
         self.announce(now);
         self.resume(now);
@@ -342,7 +343,8 @@ impl Gossip {
         self.output(Output::Forget { exchange });
     }
 
-    pub(crate) fn lose_pulls(&mut self, peer: PeerId, now: Time) {
+    /// Asks others for what was asked of `peer`.
+    pub(crate) fn requeue_pulls(&mut self, peer: PeerId, now: Time) {
         let open = self.catch_up.iter().flat_map(|catch_up| &catch_up.open);
         let lost: Vec<u64> = open
             .filter(|(_, pull)| pull.donor == peer && pull.adopting.is_none())
@@ -351,6 +353,10 @@ impl Gossip {
         for sequence in lost {
             self.requeue_pull(sequence, now);
         }
+    }
+
+    pub(crate) fn lose_pulls(&mut self, peer: PeerId, now: Time) {
+        self.requeue_pulls(peer, now);
         let for_it = self.serving.values_mut().filter(|serving| serving.joiner == peer);
         for_it.for_each(|serving| serving.wanted = false);
         self.abandon_catch_up_when_alone(now);

@@ -93,10 +93,11 @@ pub struct Config {
     /// Shortest time between two announcements of the clock after commits. Default 20 ms: a commit
     /// of a small model takes less, and a bound needs the news no faster than a round trip.
     pub announce_min: Duration,
-    /// Silence after which a neighbour is suspected before its silences were measured. Default 5 s:
-    /// ten heartbeats.
+    /// Silence after which a neighbour is suspected whatever others say of it, and asked before its
+    /// silences were measured. Default 5 s: ten heartbeats.
     pub suspect_after: Duration,
-    /// Shortest silence after which a measured neighbour is suspected. Default 3 s.
+    /// Shortest silence after which a measured neighbour is asked whether it lives, when no commit
+    /// waits for it. Default 1 s: two heartbeats.
     pub suspect_min: Duration,
     /// Silence after which a suspected neighbour is disconnected. Default 20 s.
     pub forget_after: Duration,
@@ -137,7 +138,7 @@ impl Default for Config {
             heartbeat: Duration::from_millis(500),
             announce_min: Duration::from_millis(20),
             suspect_after: Duration::from_secs(5),
-            suspect_min: Duration::from_secs(3),
+            suspect_min: Duration::from_secs(1),
             forget_after: Duration::from_secs(20),
             own_max: 2,
             answered_max: 4,

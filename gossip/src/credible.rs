@@ -39,7 +39,9 @@ pub(crate) fn names_absurd_clock(message: &Message) -> bool {
         | Message::Aborted { .. }
         | Message::Pull { .. }
         | Message::Have { .. }
-        | Message::Fetch { .. } => false,
+        | Message::Fetch { .. }
+        | Message::Probe { .. }
+        | Message::Alive { .. } => false,
     }
 }
 

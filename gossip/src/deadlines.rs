@@ -12,8 +12,8 @@ use crate::{Balance, Event};
 const LEASE_DURATIONS: f64 = 4.0;
 /// Weight of the newest measurement in a moving average (RFC 6298: 1/8).
 const GAIN: f64 = 0.125;
-/// A neighbour is suspected after the mean of its silences and this many of their mean deviations
-/// (RFC 6298 uses 4 for a retransmission; a wrong suspicion costs more).
+/// A neighbour is asked whether it lives after the mean of its silences and this many of their mean
+/// deviations (RFC 6298 uses 4 for a retransmission; a wrong suspicion costs more).
 const SILENCE_DEVIATIONS: f64 = 8.0;
 /// Silences to be measured before they are trusted.
 const SILENCES_MIN: u32 = 16;
@@ -52,6 +52,12 @@ impl Estimate {
     pub(crate) fn mean(&self) -> Option<f64> {
         (self.count > 0).then_some(self.mean)
     }
+
+    /// The mean and so many mean deviations, once something was measured.
+    pub(crate) fn beyond(&self, deviations: f64) -> Option<Duration> {
+        let seconds = self.mean + deviations * self.deviation;
+        (self.count > 0).then(|| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
+    }
 }
 
 impl Gossip {
@@ -72,16 +78,13 @@ impl Gossip {
         base.saturating_mul(doubling(stalls)).min(config.lease_max)
     }
 
-    /// Silence after which `member` is suspected: what it never was before, within limits.
-    pub(crate) fn suspect_after(&self, member: &Member) -> Duration {
+    /// Silence after which `member` is asked whether it lives: what it never was before, within
+    /// limits.
+    pub(crate) fn silence_allowed(&self, member: &Member) -> Duration {
         let config = &self.config;
-        let Estimate { mean, deviation, count } = member.silence;
-        if count < SILENCES_MIN {
-            return config.suspect_after;
-        }
-        let seconds =
-            (mean + SILENCE_DEVIATIONS * deviation).min(config.forget_after.as_secs_f64());
-        Duration::from_secs_f64(seconds).clamp(config.suspect_min, config.suspect_after)
+        let measured = member.silence.beyond(SILENCE_DEVIATIONS);
+        let trusted = measured.filter(|_| member.silence.count >= SILENCES_MIN);
+        trusted.unwrap_or(config.suspect_after).clamp(config.suspect_min, config.suspect_after)
     }
 
     /// Longest time a commit is held back by a bound: as configured, or two rounds of this peer.
@@ -138,12 +141,12 @@ impl Gossip {
             .members
             .iter()
             .filter(|(_, member)| member.duration.count > 0)
-            .map(|(peer, member)| (*peer, self.lease(peer), self.suspect_after(member)))
+            .map(|(peer, member)| (*peer, self.lease(peer), self.suspected_after(member)))
             .collect();
         for (peer, lease, suspect) in measured {
             let why = "four measured exchanges, doubled for each that has run out since";
             self.report_deadline(("lease", Some(peer)), lease, why);
-            let why = "the mean of its measured silences and eight deviations";
+            let why = "its measured silences, and three times what its answers take";
             self.report_deadline(("suspicion", Some(peer)), suspect, why);
         }
         let members = &self.members;

@@ -1,10 +1,28 @@
 //! What is remembered of an exchange, at either end, while it is open and after.
 
 use dnode_protocol::frame::Codec;
-use dnode_protocol::{Clock, FragmentId, Information, PeerId, Time};
+use dnode_protocol::{Clock, FragmentId, Information, PeerId, Terms, Time};
 
 use crate::round::RoundFragment;
 use crate::sequences::Sequences;
+
+/// What an end brings to an exchange: every repetition of a message names the same, so that the
+/// partner agrees on one weight whichever of them it heard.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Claim {
+    pub(crate) clock: Clock,
+    pub(crate) mass: u32,
+    pub(crate) work: u32,
+    pub(crate) merges: bool,
+}
+
+impl Claim {
+    /// The terms of an exchange in `codec` of a fragment that contains `information`.
+    pub(crate) const fn terms(self, codec: Codec, information: Information) -> Terms {
+        let Self { clock, mass, work, merges } = self;
+        Terms { clock, mass, work, merges, codec, information }
+    }
+}
 
 /// An exchange that this peer proposed.
 #[derive(Clone, Debug)]
@@ -13,10 +31,8 @@ pub(crate) struct Own {
     pub(crate) partner: PeerId,
     /// Where the fragment stood in its round; this partner is one of those that it still is to reach.
     pub(crate) entry: RoundFragment,
-    /// The own clock, mass and code when it was proposed: every repetition names them, so that the
-    /// partner agrees on the weight whichever repetition it accepted.
-    pub(crate) clock: Clock,
-    pub(crate) mass: u32,
+    /// What this end brought to it, and the code that it wants.
+    pub(crate) claim: Claim,
     pub(crate) codec: Codec,
     pub(crate) state: OwnState,
     pub(crate) began: Time,
@@ -74,9 +90,8 @@ pub(crate) struct Answered {
     pub(crate) retry_at: Time,
     /// When to stop asking.
     pub(crate) until: Time,
-    /// The clock and the mass at acceptance.
-    pub(crate) clock: Clock,
-    pub(crate) mass: u32,
+    /// What this end brought to it.
+    pub(crate) claim: Claim,
     /// An own proposal of the fragment to the initiator has crossed the proposal and yielded.
     pub(crate) crossed: bool,
     /// The initiator gave up while the trainer was mixing.

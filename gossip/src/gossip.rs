@@ -9,6 +9,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use crate::answer::JOURNAL_MAX;
+use crate::apart::Apart;
 use crate::catch_up::{CatchUp, PULLS_OPEN_MAX, Serving};
 use crate::contributions::{FETCHES_MAX, Sharing};
 use crate::credible::{is_absurd, names_absurd_clock};
@@ -87,6 +88,15 @@ pub struct Gossip {
     /// The replica was replaced and waits for its own contributions.
     pub(crate) resuming: bool,
 
+    pub(crate) apart: Apart,
+    /// How much longer than measured this peer waits for answers, because it has been late itself:
+    /// so many times as long, and once more.
+    pub(crate) slowness: u32,
+    /// When to look for silent neighbours again.
+    pub(crate) watch_at: Time,
+    pub(crate) next_probe: u64,
+    /// Whose answers were measured last.
+    pub(crate) measured_last: Option<PeerId>,
     pub(crate) heartbeat_at: Time,
     pub(crate) announce_at: Option<Time>,
     pub(crate) announced: Time,
@@ -142,6 +152,11 @@ impl Gossip {
             serving: BTreeMap::new(),
             catch_up: None,
             resuming: false,
+            apart: Apart::default(),
+            slowness: 0,
+            watch_at: now + config.heartbeat,
+            next_probe: 0,
+            measured_last: None,
             announce_at: None,
             announced: now,
             outputs: VecDeque::new(),
@@ -153,12 +168,17 @@ impl Gossip {
     pub fn handle(&mut self, input: Input, now: Time) {
         match input {
             Input::PeerUp { peer, incarnation } => self.peer_up(peer, incarnation, now),
-            Input::PeerDown { peer } => self.peer_down(peer, now),
+            Input::PeerDown { peer } => {
+                self.lost(peer);
+                self.peer_down(peer, now);
+            }
+            Input::Alarm { peer } => self.alarmed(peer, now),
             Input::Received { from, message } => self.received(from, message, now),
             Input::TensorReceived { from, exchange, leg, clock } => {
                 if is_absurd(clock) {
                     self.offended(from, Offence::Garbage, now);
                 } else {
+                    self.heard(from, now);
                     self.tensor_received((from, exchange), leg, clock, now);
                 }
             }
@@ -304,8 +324,10 @@ impl Gossip {
     }
 
     pub(crate) fn send(&mut self, to: PeerId, message: Message, now: Time) {
+        // A probe and its answer name no clock, and heartbeats have to.
+        let says_clock = !matches!(message, Message::Probe { .. } | Message::Alive { .. });
         if let Some(member) = self.members.get_mut(&to) {
-            member.last_sent = now;
+            member.last_sent = if says_clock { now } else { member.last_sent };
             self.output(Output::Send { to, message });
         }
     }
@@ -342,7 +364,10 @@ impl Gossip {
         }
         match message {
             Message::Heartbeat(heartbeat) => self.heard_heartbeat(from, heartbeat, now),
-            Message::Goodbye => self.peer_down(from, now),
+            Message::Goodbye => {
+                self.peer_down(from, now);
+                self.not_missed(&from);
+            }
             Message::Propose { exchange, fragment, terms } => {
                 self.proposed(from, (exchange, fragment), terms, now);
             }
@@ -367,6 +392,8 @@ impl Gossip {
             Message::Abort { exchange } => self.aborted_by(from, exchange, now),
             Message::Aborted { exchange } => self.abort_confirmed(from, exchange, now),
             Message::Pull { exchange, fragment } => self.pulled(from, exchange, fragment, now),
+            Message::Probe { number, target } => self.probed(from, number, target, now),
+            Message::Alive { number, target } => self.vouched(from, number, target, now),
             Message::Hello { .. } | Message::Refuse { .. } => {
                 self.offended(from, Offence::Garbage, now);
             }
@@ -392,6 +419,7 @@ impl Gossip {
     fn committed(&mut self, clock: Clock, now: Time) {
         self.clock = self.clock.max(clock);
         self.wants_commit = false;
+        self.end_merging_when_done();
         let (me, clock) = (self.me, self.clock);
         self.information.raise_all(&me, clock);
         self.announce(now);

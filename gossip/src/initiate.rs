@@ -58,8 +58,7 @@ impl Gossip {
             fragment: entry.fragment,
             partner,
             entry,
-            clock: self.clock,
-            mass: self.mass(),
+            claim: self.claim(),
             codec: self.wanted_codec(&partner),
             state: OwnState::Proposed,
             began: now,
@@ -79,7 +78,7 @@ impl Gossip {
         };
         let (fragment, partner) = (own.fragment, own.partner);
         let information = self.information.of(fragment);
-        let terms = Terms { clock: own.clock, mass: own.mass, codec: own.codec, information };
+        let terms = own.claim.terms(own.codec, information);
         let exchange = self.exchange_id(sequence);
         self.send(partner, Message::Propose { exchange, fragment, terms }, now);
     }
@@ -96,7 +95,7 @@ impl Gossip {
         };
         match own.state {
             OwnState::Proposed => {
-                let (ours, wanted, codec) = ((own.clock, own.mass), own.codec, terms.codec);
+                let (ours, wanted, codec) = (own.claim, own.codec, terms.codec);
                 let agreed = self.agree(ours, terms, codec);
                 if agreed.lag > lag_max(&self.config) && !done {
                     return self.give_up(sequence, Failure::Stale, now);

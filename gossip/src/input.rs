@@ -40,6 +40,12 @@ pub enum Input {
         /// The peer.
         peer: PeerId,
     },
+    /// Something of the peer broke that breaks when its process dies: a path inside the host or the
+    /// local network, for example. The peer is asked at once whether it lives.
+    Alarm {
+        /// The peer.
+        peer: PeerId,
+    },
     /// A control message arrived.
     Received {
         /// Its sender.

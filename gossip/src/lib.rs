@@ -14,9 +14,11 @@
 //! `precedence` (rule `delta-set`),
 //! `link_codec` (which code), `pace` and `stride` (how much local work), `staleness` (the three
 //! bounds), `credible` (which clocks are believed), `catch_up` (joiners and laggards), `deadlines` and
-//! `timers` (everything that expires).
+//! `timers` (everything that expires), `suspicion` (who is silent),
+//! `apart` (who was lost and comes back).
 
 mod answer;
+mod apart;
 mod catch_up;
 mod config;
 mod contributions;
@@ -39,6 +41,7 @@ mod schedule;
 mod sequences;
 mod staleness;
 mod stride;
+mod suspicion;
 pub mod testing;
 mod timers;
 mod window;

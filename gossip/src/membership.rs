@@ -10,6 +10,7 @@ use dnode_protocol::{Clock, FragmentId, Heartbeat, Message, PeerId, Phase, Time}
 use crate::deadlines::Estimate;
 use crate::gossip::Gossip;
 use crate::has::Has;
+use crate::suspicion::Watch;
 use crate::{Event, Offence, Output};
 
 /// Most neighbours; every information vector has room for them and the peer itself.
@@ -63,6 +64,8 @@ pub struct Member {
     pub(crate) duration: Estimate,
     /// How long it is silent between two words.
     pub(crate) silence: Estimate,
+    /// What is done while it is silent.
+    pub(crate) watch: Watch,
     /// Index of the code chosen for its link.
     pub(crate) codec: Option<usize>,
     /// Which contributions it has said that it contains.
@@ -89,6 +92,7 @@ impl Member {
             stalls: 0,
             duration: Estimate::default(),
             silence: Estimate::default(),
+            watch: Watch::default(),
             codec: None,
             has: Has::default(),
             waits_for: BTreeSet::new(),
@@ -121,6 +125,10 @@ impl Members {
         self.map.iter()
     }
 
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut Member> {
+        self.map.values_mut()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.map.len()
     }
@@ -147,9 +155,11 @@ impl Gossip {
         self.drop_aborting_of_earlier_life(peer, incarnation);
         self.end_answered_of_earlier_life(peer, incarnation, now);
         self.event(Event::PeerUp(peer));
+        self.returned(&peer, incarnation, now);
         let heartbeat = Message::Heartbeat(self.heartbeat());
         self.send(peer, heartbeat, now);
         self.introduce_versions(peer, now);
+        self.measure_first(peer, now);
         self.update_limit();
     }
 
@@ -178,7 +188,7 @@ impl Gossip {
     }
 
     pub(crate) fn heard_heartbeat(&mut self, from: PeerId, heartbeat: Heartbeat, now: Time) {
-        let mut phase_changed = false;
+        let (mut phase_changed, mut advanced) = (false, false);
         if let Some(member) = self.members.get_mut(&from) {
             phase_changed = member.phase != heartbeat.phase;
             let joined = member.phase == Phase::Joining && heartbeat.phase != Phase::Joining;
@@ -190,9 +200,13 @@ impl Gossip {
                 // The clock it inherited from its donors stands for no work of its own.
                 self.information.track(from, heartbeat.clock);
                 self.information.raise_all(&from, heartbeat.clock);
+                advanced = true;
             }
         }
         self.heard_clock(from, heartbeat.clock);
+        if advanced {
+            self.saw_advance(heartbeat.clock, now);
+        }
         self.update_pace();
         if phase_changed {
             self.update_limit();
@@ -202,6 +216,7 @@ impl Gossip {
 
     /// Any word from a neighbour shows that it lives.
     pub(crate) fn heard(&mut self, from: PeerId, now: Time) {
+        self.refuted(from, now);
         let Some(member) = self.members.get_mut(&from) else {
             return;
         };
@@ -209,7 +224,9 @@ impl Gossip {
         member.last_heard = now;
         if member.standing == Standing::Suspected {
             member.standing = Standing::Active;
+            let incarnation = member.incarnation;
             self.event(Event::Restored(from));
+            self.returned(&from, incarnation, now);
             self.update_limit();
         }
     }
@@ -298,5 +315,6 @@ impl Gossip {
         };
         self.output(Output::Disconnect { peer, back_off, reason });
         self.peer_down(peer, now);
+        self.not_missed(&peer);
     }
 }

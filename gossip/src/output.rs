@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dnode_protocol::frame::{Codec, Leg};
-use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, Origin, PeerId};
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, Origin, PeerId, Time};
 
 use crate::{Load, Work};
 
@@ -131,8 +131,14 @@ pub enum Output {
         /// May it?
         allowed: bool,
     },
-    /// The replica was replaced by one of this clock: go on from there.
-    AdoptClock(Clock),
+    /// Go on from this clock.
+    AdoptClock {
+        /// The clock.
+        clock: Clock,
+        /// Whether the replica was replaced by one of this clock: its momentum is another's then. If
+        /// not, the replica stays as it is.
+        replaced: bool,
+    },
     /// All exchanges of the round have ended.
     RoundDone,
     /// Close the connection and do not accept the peer before the back-off is over.
@@ -261,6 +267,31 @@ pub enum Event {
     CatchUpDone {
         /// The new clock.
         clock: Clock,
+    },
+    /// Neighbours went without a goodbye: this peer sees so many of all.
+    Split {
+        /// Peers that it sees, itself included.
+        seen: usize,
+        /// The same, and those that it has lost.
+        of: usize,
+        /// When the first of them was last heard of.
+        since: Time,
+    },
+    /// What [`Event::Split`] said is over.
+    Whole {
+        /// Peers that it sees, itself included.
+        seen: usize,
+        /// The same, and one that may still be missing.
+        of: usize,
+        /// How long it was so.
+        lasted: Duration,
+    },
+    /// Peers that this one has trained apart from are here again: its work counts in the mean of all.
+    Merging {
+        /// The own clock, which may be taken over from them.
+        clock: Clock,
+        /// What it weighs: samples in a thousand seconds.
+        work: u32,
     },
     /// A peer broke the rules.
     Offended {

@@ -160,7 +160,7 @@ impl Gossip {
 }
 
 /// Samples per second of steps of `batch` samples; 0 when it is not known.
-fn speed(step: Duration, batch: u32) -> f64 {
+pub(crate) fn speed(step: Duration, batch: u32) -> f64 {
     let seconds = step.as_secs_f64();
     if seconds > 0.0 { f64::from(batch) / seconds } else { 0.0 }
 }

@@ -3,7 +3,7 @@
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{Clock, FragmentId, Information, PeerId, Terms, Time};
 
-use crate::exchange::Agreed;
+use crate::exchange::{Agreed, Claim};
 use crate::gossip::Gossip;
 use crate::membership::{Member, Standing};
 use crate::round::RoundFragment;
@@ -33,9 +33,14 @@ pub fn mixing_weight(policy: Policy, own: (Clock, u32), theirs: (Clock, u32)) ->
         Policy::DownWeight => lag_factor(own.0.distance(theirs.0)),
         Policy::Block | Policy::Drop => 1.0,
     };
-    let (m_own, m_theirs) = (f64::from(own.1), f64::from(theirs.1));
-    let share = (m_theirs / (m_own + m_theirs)) as f32;
-    factor * share.clamp(1.0 - SHARE_MAX, SHARE_MAX)
+    factor * share(own.1, theirs.1)
+}
+
+/// Part of the other end in the weighted mean of the two.
+fn share(own: u32, theirs: u32) -> f32 {
+    let (own, theirs) = (f64::from(own), f64::from(theirs));
+    let share = (theirs / (own + theirs)) as f32;
+    share.clamp(1.0 - SHARE_MAX, SHARE_MAX)
 }
 
 /// Largest lag at which the policy lets two ends mix, commits.
@@ -48,16 +53,17 @@ pub(crate) fn lag_max(config: &Config) -> u64 {
 
 impl Gossip {
     /// What this end agrees to: the weight and lag of an exchange with `theirs`.
-    pub(crate) fn agree(&self, own: (Clock, u32), theirs: Terms, codec: Codec) -> Agreed {
-        let other = (theirs.clock, theirs.mass);
+    pub(crate) fn agree(&self, own: Claim, theirs: Terms, codec: Codec) -> Agreed {
+        let (ours, other) = ((own.clock, own.mass), (theirs.clock, theirs.mass));
         let weight = match self.config.mixing {
-            Mixing::Exchange => mixing_weight(self.config.policy, own, other),
+            Mixing::Exchange if own.merges || theirs.merges => share(own.work, theirs.work),
+            Mixing::Exchange => mixing_weight(self.config.policy, ours, other),
             // The numbers that arrive count as much as the own: averaging over all that came.
             Mixing::Push { .. } | Mixing::Set => {
-                2.0 * mixing_weight(self.config.policy, (own.0, 1), (theirs.clock, 1))
+                2.0 * mixing_weight(self.config.policy, (own.clock, 1), (theirs.clock, 1))
             }
         };
-        let lag = own.0.distance(theirs.clock);
+        let lag = own.clock.distance(theirs.clock);
         Agreed { information: theirs.information, weight, lag, codec }
     }
 
@@ -139,6 +145,11 @@ impl Gossip {
         }
     }
 
+    /// Who holds up the next commit, or would.
+    pub(crate) fn held_by(&self) -> Option<PeerId> {
+        self.commit_limit().1.map(|(_, peer)| peer)
+    }
+
     /// Tells the trainer when the limit has changed.
     pub(crate) fn update_limit(&mut self) {
         self.watch_leader();
@@ -172,6 +183,7 @@ impl Gossip {
                 self.event(Event::Held { bound, peer });
             }
             self.seek_news(now);
+            self.watch(now);
             if self.config.policy == Policy::Drop {
                 self.gate_expired(now);
             }

@@ -5,8 +5,7 @@ use dnode_protocol::{ExchangeId, Message, PeerId, Time};
 use crate::exchange::{AnsweredState, OwnState};
 use crate::gossip::Gossip;
 use crate::initiate::RETRIES_PER_LEASE;
-use crate::membership::Standing;
-use crate::{Event, Failure, Output};
+use crate::{Event, Failure};
 
 impl Gossip {
     /// When to call [`Gossip::handle`] with [`crate::Input::Deadline`] next, and why.
@@ -18,6 +17,7 @@ impl Gossip {
                 next = (time, why);
             }
         };
+        offer(self.watch_at, "silence");
         if let Some(time) = self.announce_at {
             offer(time, "announce the clock");
         }
@@ -50,12 +50,18 @@ impl Gossip {
     }
 
     pub(crate) fn deadline(&mut self, now: Time) {
+        self.called(now.since(self.poll_deadline().0), now);
         if now >= self.heartbeat_at {
+            self.was_punctual();
             self.heartbeat_at = now + self.config.heartbeat;
             self.send_heartbeats(now);
-            self.suspect_silent(now);
+            self.measure_next(now);
+            self.notice_split(now);
             self.seek_news(now);
             self.report_deadlines();
+        }
+        if now >= self.watch_at {
+            self.watch(now);
         }
         if self.announce_at.is_some_and(|time| now >= time) {
             self.announce_at = None;
@@ -99,34 +105,6 @@ impl Gossip {
         for peer in peers {
             let heartbeat = self.heartbeat();
             self.send(peer, Message::Heartbeat(heartbeat), now);
-        }
-    }
-
-    fn suspect_silent(&mut self, now: Time) {
-        let forget = self.config.forget_after;
-        let mut suspected = Vec::new();
-        let mut forgotten = Vec::new();
-        for (peer, member) in self.members.iter() {
-            let silence = now.since(member.last_heard);
-            if silence >= forget {
-                forgotten.push(*peer);
-            } else if silence >= self.suspect_after(member)
-                && member.standing != Standing::Suspected
-            {
-                suspected.push(*peer);
-            }
-        }
-        for peer in suspected {
-            if let Some(member) = self.members.get_mut(&peer) {
-                member.standing = Standing::Suspected;
-            }
-            self.event(Event::Suspected(peer));
-            self.update_limit();
-        }
-        for peer in forgotten {
-            let back_off = self.config.back_off_min;
-            self.output(Output::Disconnect { peer, back_off, reason: "it has been silent" });
-            self.peer_down(peer, now);
         }
     }
 

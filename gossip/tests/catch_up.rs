@@ -138,7 +138,11 @@ fn what_a_fragment_contains_is_not_forgotten_when_a_demoted_peer_returns() {
     assert_eq!(contained(&pair), Some(Clock(2)));
     pair.input(0, Input::Received { from: peer(1), message: heartbeat(4) });
     assert!(!pair.hosts[0].commit(0.0, pair.now));
-    pair.deliver = |_| false;
+    // It answers and does not train.
+    pair.deliver = |effect| {
+        let Effect::Message { message, .. } = effect else { return false };
+        matches!(message, Message::Probe { .. } | Message::Alive { .. })
+    };
     let demoted = |p: &Pair| p.events.contains(&(0, Event::Demoted(peer(1))));
     assert!(pair.run_until(LONG, demoted));
     pair.input(0, Input::Received { from: peer(1), message: heartbeat(1) });

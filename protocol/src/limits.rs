@@ -1,7 +1,7 @@
 //! Every maximum of the protocol, with the assertions that relate them.
 
 /// Version of the wire format; peers of another version are refused by name.
-pub const PROTOCOL_VERSION: u8 = 2;
+pub const PROTOCOL_VERSION: u8 = 3;
 
 /// Longest control frame body, bytes. Checked before a byte of the body is decoded.
 pub const CONTROL_BYTES_MAX: usize = 64 * 1024;

@@ -47,6 +47,11 @@ pub struct Terms {
     pub clock: Clock,
     /// How much the sender's numbers weigh against the other end's, unitless, at least 1.
     pub mass: u32,
+    /// Samples that the sender has processed in a thousand seconds, at least 1: what its numbers
+    /// weigh when an end merges.
+    pub work: u32,
+    /// Whether the sender has trained apart from some of its neighbours and now merges with them.
+    pub merges: bool,
     /// In a proposal the finest code of the difference that the sender wants, in an acceptance the
     /// one that is used: that or a coarser one.
     pub codec: Codec,
@@ -183,6 +188,20 @@ pub enum Message {
         /// Its number, counted by the author from 1.
         number: u64,
     },
+    /// Asks whether a peer lives: the receiver, or a neighbour of the receiver.
+    Probe {
+        /// Named by the sender; the answer repeats it.
+        number: u64,
+        /// Whose word is wanted.
+        target: PeerId,
+    },
+    /// Answer to [`Message::Probe`]: the target has spoken to the sender since, or is the sender.
+    Alive {
+        /// The probe's.
+        number: u64,
+        /// Who lives.
+        target: PeerId,
+    },
 }
 
 impl Message {
@@ -194,7 +213,9 @@ impl Message {
             | Self::Refuse { .. }
             | Self::Heartbeat(_)
             | Self::Goodbye
-            | Self::Have { .. } => None,
+            | Self::Have { .. }
+            | Self::Probe { .. }
+            | Self::Alive { .. } => None,
             Self::Propose { exchange, .. }
             | Self::Accept { exchange, .. }
             | Self::Busy { exchange }
@@ -227,6 +248,8 @@ impl Message {
             Self::Snapshot { .. } => "snapshot",
             Self::Have { .. } => "have",
             Self::Fetch { .. } => "fetch",
+            Self::Probe { .. } => "probe",
+            Self::Alive { .. } => "alive",
         }
     }
 }

@@ -122,12 +122,16 @@ fn versions() -> impl Strategy<Value = Versions> {
 }
 
 fn terms() -> impl Strategy<Value = Terms> {
-    (clock(), 1..=u32::MAX, information()).prop_map(|(clock, mass, information)| Terms {
-        clock,
-        mass,
-        codec: Codec::F32,
-        information,
-    })
+    (clock(), 1..=u32::MAX, (1..=u32::MAX, any::<bool>()), information()).prop_map(
+        |(clock, mass, (work, merges), information)| Terms {
+            clock,
+            mass,
+            work,
+            merges,
+            codec: Codec::F32,
+            information,
+        },
+    )
 }
 
 /// Messages about the run and the peer itself.
@@ -156,6 +160,8 @@ fn introduction() -> impl Strategy<Value = Message> {
             versions
         }),
         Just(Message::Goodbye),
+        (any::<u64>(), peer()).prop_map(|(number, target)| Message::Probe { number, target }),
+        (any::<u64>(), peer()).prop_map(|(number, target)| Message::Alive { number, target }),
     ]
 }
 

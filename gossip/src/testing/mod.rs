@@ -61,6 +61,8 @@ pub struct Host {
     pub replica: Box<dyn Replica>,
     /// The replica's clock; ahead of the core's between a commit and its report.
     pub clock: Clock,
+    /// Samples processed.
+    pub samples: u64,
     /// What the core last allowed.
     pub limit: Clock,
     /// Whether the core lets the trainer do steps.
@@ -98,6 +100,7 @@ impl Host {
             core: Gossip::new(start, config, now),
             replica,
             clock: start.clock,
+            samples: 0,
             limit: Clock(u64::MAX),
             training: true,
             rounds_done: 0,
@@ -161,7 +164,7 @@ impl Host {
             Output::Peers(peers) => self.peers = peers,
             Output::CommitLimit(limit) => self.limit = limit,
             Output::Training { allowed } => self.training = allowed,
-            Output::AdoptClock(clock) => self.clock = clock,
+            Output::AdoptClock { clock, .. } => self.clock = clock,
             Output::RoundDone => self.rounds_done += 1,
             Output::Disconnect { peer, back_off, .. } => {
                 self.effects.push(Effect::Disconnect { peer, back_off });
@@ -325,8 +328,9 @@ impl Host {
         }
         self.clock = self.clock.next();
         self.unpublished = self.replica.commit(increment, 1.0 / self.peers as f32);
-        let (clock, batch) = (self.clock, self.load.batch);
-        self.handle(Input::Committed { clock, samples: clock.0, step_time, batch }, now);
+        self.samples += self.load.samples();
+        let (clock, samples, batch) = (self.clock, self.samples, self.load.batch);
+        self.handle(Input::Committed { clock, samples, step_time, batch }, now);
         true
     }
 }
@@ -334,7 +338,7 @@ impl Host {
 /// The terms of a peer that weighs as much as any and sends f32.
 #[must_use]
 pub const fn terms(clock: Clock, information: Information) -> Terms {
-    Terms { clock, mass: 1, codec: Codec::F32, information }
+    Terms { clock, mass: 1, work: 1, merges: false, codec: Codec::F32, information }
 }
 
 /// The `index`-th test peer; names sort like their numbers.

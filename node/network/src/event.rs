@@ -202,6 +202,11 @@ pub enum NetworkEvent {
         /// When it is dialled again.
         retry_in: Duration,
     },
+    /// A direct path to a connected peer ended, by one end's wish or with the process at the other.
+    PathLost {
+        /// The peer.
+        peer: PeerId,
+    },
     /// A peer answered a ping.
     RoundTrip {
         /// The peer.

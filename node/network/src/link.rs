@@ -153,7 +153,9 @@ impl Reader {
                 | Message::Pull { .. }
                 | Message::Snapshot { .. }
                 | Message::Have { .. }
-                | Message::Fetch { .. } => {
+                | Message::Fetch { .. }
+                | Message::Probe { .. }
+                | Message::Alive { .. } => {
                     if released {
                         let from = self.origin.peer;
                         self.tell(NetworkEvent::Message { from, message }).await?;

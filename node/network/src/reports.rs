@@ -9,7 +9,7 @@ use crate::handle::Entry;
 use crate::limits::{FULL_BACK_OFF, REFUSE_LINGER};
 use crate::link::{LinkEvent, Origin, Outgoing, ReaderEnd};
 use crate::service::{Service, to_libp2p};
-use crate::session::Stage;
+use crate::session::{Stage, Via};
 use crate::streams::{Path, StreamKind};
 
 impl Service {
@@ -162,6 +162,12 @@ impl Service {
             return;
         };
         session.read(origin.stream);
+        if origin.via == Via::Direct && session.is_up() && !matches!(end, ReaderEnd::Offence(..)) {
+            self.report(NetworkEvent::PathLost { peer });
+        }
+        let Some(session) = self.sessions.get_mut(&peer) else {
+            return;
+        };
         let refusing = matches!(session.stage, Stage::Refusing(_));
         match end {
             ReaderEnd::Offence(..) | ReaderEnd::Finished { .. } | ReaderEnd::Refused(_)

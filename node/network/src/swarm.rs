@@ -29,10 +29,10 @@ use crate::limits::{
 use crate::streams;
 
 /// Protocol family that identify announces.
-pub(crate) const IDENTIFY_PROTOCOL: &str = "/dnode/id/2";
+pub(crate) const IDENTIFY_PROTOCOL: &str = "/dnode/id/3";
 
 /// The Kademlia of dnode peers: of all runs, and apart from other networks.
-pub(crate) const KAD_PROTOCOL: StreamProtocol = StreamProtocol::new("/dnode/kad/2");
+pub(crate) const KAD_PROTOCOL: StreamProtocol = StreamProtocol::new("/dnode/kad/3");
 
 /// Everything the swarm does.
 #[derive(NetworkBehaviour)]

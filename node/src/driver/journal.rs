@@ -141,7 +141,8 @@ impl Journal {
                 tracing::warn!(%address, %error, "bootstrap peer does not answer; trying again in {retry_in:.1?}");
                 self.event("bootstrap-unreachable", &format!("{address}: {error}"));
             }
-            NetworkEvent::Message { .. }
+            NetworkEvent::PathLost { .. }
+            | NetworkEvent::Message { .. }
             | NetworkEvent::Tensor { .. }
             | NetworkEvent::Channel { .. }
             | NetworkEvent::Found { .. }
@@ -201,6 +202,19 @@ impl Journal {
             }
             Event::Offended { peer, back_off } => {
                 self.event("offended", &format!("{peer}: back-off {back_off:?}"));
+            }
+            Event::Split { seen, of, since } => {
+                let since = time_of_day(Time::ZERO + self.started.elapsed(), *since);
+                tracing::warn!("sees {seen} of {of} peers since {since}; training goes on here");
+                self.event("split", &format!("sees {seen} of {of} peers since {since}"));
+            }
+            Event::Whole { seen, of, lasted } => {
+                tracing::info!("sees {seen} of {of} peers again after {lasted:.0?}");
+                self.event("whole", &format!("sees {seen} of {of} peers after {lasted:.0?}"));
+            }
+            Event::Merging { clock, work } => {
+                tracing::info!(commits = clock.0, work, "merging with peers that trained apart");
+                self.event("merging", &format!("from {clock}, {work} samples in 1000 s"));
             }
             Event::PeerUp(_) | Event::PeerDown(_) => {}
         }
@@ -353,4 +367,12 @@ impl Journal {
             clock: self.position.clock.0,
         }
     }
+}
+
+/// The time of day, UTC, when it was `then`, if it is `now`.
+fn time_of_day(now: Time, then: Time) -> String {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let seconds = since.unwrap_or_default().saturating_sub(now.since(then)).as_secs() % 86_400;
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("{hour:02}:{minute:02}:{second:02} UTC")
 }

@@ -263,6 +263,7 @@ impl Driver {
                 self.acquaintances.found(peer, &addresses, Instant::now());
             }
             NetworkEvent::Channel { peer, channel } => self.ring.channel(peer, channel),
+            NetworkEvent::PathLost { peer } => self.feed(Input::Alarm { peer }),
             NetworkEvent::Listening { .. }
             | NetworkEvent::SocketBuffers { .. }
             | NetworkEvent::Offence { .. }

@@ -57,8 +57,8 @@ impl Driver {
                 self.core_allows = allowed;
                 self.update_allowed();
             }
-            Output::AdoptClock(clock) => {
-                self.training.command(Command::AdoptClock(clock));
+            Output::AdoptClock { clock, replaced } => {
+                self.training.command(Command::AdoptClock { clock, replaced });
             }
             Output::RoundDone => self.round_done(),
             Output::Disconnect { peer, back_off, reason } => {

@@ -49,7 +49,7 @@ impl Mixing {
 
     /// Obeys; false when this was the last command.
     fn obey(&self, command: Command) -> bool {
-        if let Command::AdoptClock(clock) = command {
+        if let Command::AdoptClock { clock, .. } = command {
             let turn = self.commons.turn();
             self.clock.fetch_max(clock.0, Ordering::Relaxed);
             drop(turn);
@@ -103,7 +103,7 @@ impl Mixing {
             }
             Command::Permission
             | Command::RoundDone
-            | Command::AdoptClock(_)
+            | Command::AdoptClock { .. }
             | Command::Ring(..)
             | Command::Stop { .. } => return None,
         })

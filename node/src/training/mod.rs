@@ -111,8 +111,8 @@ pub(crate) enum Command {
     Permission,
     /// All exchanges of the round have ended.
     RoundDone,
-    /// The replica has been replaced by one of this clock; of both threads.
-    AdoptClock(Clock),
+    /// Go on from this clock, of which the replica is now if it was replaced; of both threads.
+    AdoptClock { clock: Clock, replaced: bool },
     /// The ring is complete: this peer's place in it, and the group when all are near each other.
     Ring(Place, Option<Box<dyn Collective>>),
     /// End: write a checkpoint, and measure first if asked. After all that was to be mixed before.
@@ -341,7 +341,7 @@ impl Command {
             Self::Delivered { .. }
             | Self::Permission
             | Self::RoundDone
-            | Self::AdoptClock(_)
+            | Self::AdoptClock { .. }
             | Self::Ring(..)
             | Self::Stop { .. } => None,
         }

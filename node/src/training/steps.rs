@@ -184,7 +184,7 @@ impl Training {
         match command {
             Command::Permission => self.look_at_permission(),
             Command::RoundDone => self.round_open = false,
-            Command::AdoptClock(clock) => self.adopt_clock(clock),
+            Command::AdoptClock { clock, replaced } => self.adopt_clock(clock, replaced),
             Command::Ring(place, group) => self.ring = Some(Ranks::new(place, group)),
             Command::Stop { evaluate } => return Err(End::Stopped { evaluate }),
             Command::Read { .. }
@@ -395,18 +395,20 @@ impl Training {
         self.batch = batch;
     }
 
-    /// The replica is now a donor's: go on from the position that belongs to the donor's clock, so
-    /// that the learning rate follows the swarm's progress.
-    fn adopt_clock(&mut self, clock: Clock) {
-        self.replica.catch_up();
+    /// Goes on from the position that belongs to the clock, so that the learning rate follows the
+    /// swarm's progress. A replica that was replaced is a donor's; one that was not keeps the steps
+    /// since its last commit.
+    fn adopt_clock(&mut self, clock: Clock, replaced: bool) {
+        if replaced {
+            self.replica.catch_up();
+            (self.since_commit, self.since_round) = (0, 0);
+            self.round_open = false;
+        }
         self.at.clock = self.at.clock.max(clock);
         let end = self.plan.steps.saturating_mul(MICRO_STEPS);
         let reached = self.stride.position(clock).min(end);
         self.at.micro_steps = self.at.micro_steps.max(reached);
-        self.since_commit = 0;
-        self.since_round = 0;
         self.held = false;
-        self.round_open = false;
     }
 
     fn gather(&mut self, report: &StepReport) {

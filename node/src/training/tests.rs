@@ -350,7 +350,7 @@ fn a_joiner_goes_on_at_the_step_that_belongs_to_the_clock_it_adopts() {
         start(plan(folder.path(), 100), Some(OuterStep { learning_rate: 1.0, momentum: 0.0 }));
     let (fragment, snapshot) = (FragmentId(0), encode(Codec::F32, &[5.0, 6.0]));
     thread.command(Command::Adopt { exchange: exchange(0), fragment, snapshot });
-    thread.command(Command::AdoptClock(Clock(49)));
+    thread.command(Command::AdoptClock { clock: Clock(49), replaced: true });
     assert_eq!(read(&mut thread), (Clock(49), vec![5.0, 6.0]));
     thread.allow(true);
     let reports = until(&mut thread, |report| matches!(report, Report::StepsDone));

@@ -157,6 +157,7 @@ impl Acting {
             | NetworkEvent::Offence { .. }
             | NetworkEvent::Refused { .. }
             | NetworkEvent::BootstrapUnreachable { .. }
+            | NetworkEvent::PathLost { .. }
             | NetworkEvent::RoundTrip { .. } => {}
         }
     }
@@ -184,6 +185,10 @@ impl Acting {
                 | Attack::OthersName
                 | Attack::Noise => self.say(from, &Message::Busy { exchange: *exchange }),
             },
+            // It lives, and says so.
+            Message::Probe { number, target } => {
+                self.say(from, &Message::Alive { number: *number, target: *target });
+            }
             Message::Accept { exchange, terms } => {
                 if let Attack::Offer(value) = self.attack {
                     let fragment = self.fragment_of(exchange.sequence);
@@ -201,7 +206,8 @@ impl Acting {
             | Message::Pull { .. }
             | Message::Snapshot { .. }
             | Message::Have { .. }
-            | Message::Fetch { .. } => {}
+            | Message::Fetch { .. }
+            | Message::Alive { .. } => {}
         }
     }
 
@@ -353,5 +359,6 @@ impl Acting {
 
 /// Terms of a peer at this clock that knows nobody.
 pub(crate) fn terms(clock: Clock) -> Terms {
-    Terms { clock, mass: 1, codec: Codec::F32, information: Information::default() }
+    let information = Information::default();
+    Terms { clock, mass: 1, work: 1, merges: false, codec: Codec::F32, information }
 }

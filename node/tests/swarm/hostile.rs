@@ -158,7 +158,9 @@ fn a_peer_that_never_offers_holds_a_fragment_for_one_lease() {
             | Message::Pull { .. }
             | Message::Snapshot { .. }
             | Message::Have { .. }
-            | Message::Fetch { .. } => None,
+            | Message::Fetch { .. }
+            | Message::Probe { .. }
+            | Message::Alive { .. } => None,
         });
         (granted.count() > 4).then_some(())
     });

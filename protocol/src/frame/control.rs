@@ -143,7 +143,9 @@ fn check(message: &Message) -> Result<(), MessageError> {
         | Message::Stale { .. }
         | Message::Ack { .. }
         | Message::Abort { .. }
-        | Message::Aborted { .. } => Ok(()),
+        | Message::Aborted { .. }
+        | Message::Probe { .. }
+        | Message::Alive { .. } => Ok(()),
     }
 }
 
@@ -167,6 +169,9 @@ fn check_fragment(fragment: FragmentId) -> Result<(), MessageError> {
 fn check_terms(terms: &Terms) -> Result<(), MessageError> {
     if terms.mass == 0 {
         return Err(MessageError::Zero("mass"));
+    }
+    if terms.work == 0 {
+        return Err(MessageError::Zero("work"));
     }
     check_information(&terms.information)
 }
@@ -239,7 +244,9 @@ mod tests {
         let entry = |n: u8| (peer(n), Clock(1));
         let accept = |entries: Vec<(PeerId, Clock)>| {
             let information = Information { entries };
-            let terms = Terms { clock: Clock(1), mass: 1, codec: Codec::F32, information };
+            let (work, merges) = (1, false);
+            let terms =
+                Terms { clock: Clock(1), mass: 1, work, merges, codec: Codec::F32, information };
             encode_control(&Message::Accept { exchange: exchange(), terms })
         };
         assert!(accept((0..64).map(entry).collect()).is_ok());

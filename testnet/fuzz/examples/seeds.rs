@@ -51,7 +51,7 @@ fn messages() -> Vec<Message> {
         .expect("the seeds are legal");
     let (exchange, fragment, clock) = (exchange(), FragmentId(3), Clock(7));
     let information = Information { entries: vec![(peer(0), Clock(6)), (peer(1), clock)] };
-    let terms = Terms { clock, mass: 1, codec: Codec::F32, information: information.clone() };
+    let terms = Terms { clock, mass: 1, work: 1, merges: false, codec: Codec::F32, information: information.clone() };
     let origin = Origin { peer: peer(1), incarnation: 1 };
     let versions = Versions { entries: vec![(origin, 3)] };
     vec![
@@ -80,6 +80,8 @@ fn messages() -> Vec<Message> {
         Message::Abort { exchange },
         Message::Aborted { exchange },
         Message::Pull { exchange, fragment },
+        Message::Probe { number: 4, target: peer(1) },
+        Message::Alive { number: 4, target: peer(1) },
     ]
 }
 

@@ -75,7 +75,7 @@ impl Script<'_> {
     }
 
     fn message(&mut self) -> Message {
-        match self.below(13) {
+        match self.below(15) {
             0 => Message::Heartbeat(Heartbeat {
                 clock: self.clock(),
                 samples: u64::from(self.byte()),
@@ -108,6 +108,8 @@ impl Script<'_> {
                 count: 1 + u32::from(self.below(3)),
                 versions: self.versions(),
             },
+            12 => Message::Probe { number: u64::from(self.byte()), target: self.peer() },
+            13 => Message::Alive { number: u64::from(self.byte()), target: self.peer() },
             _ => Message::Fetch {
                 exchange: self.exchange(),
                 fragment: self.fragment(),
@@ -121,6 +123,8 @@ impl Script<'_> {
         Terms {
             clock: self.clock(),
             mass: 1 + u32::from(self.byte()),
+            work: 1 + u32::from(self.byte()),
+            merges: self.below(4) == 0,
             codec: [Codec::F32, Codec::Int4][usize::from(self.below(2))],
             information: self.information(),
         }
@@ -326,7 +330,7 @@ impl World {
             }
             Output::CommitLimit(limit) => self.limit = limit,
             Output::Training { allowed } => self.training = allowed,
-            Output::AdoptClock(clock) => {
+            Output::AdoptClock { clock, .. } => {
                 assert!(clock >= self.clock, "clocks never go back");
                 self.clock = clock;
             }

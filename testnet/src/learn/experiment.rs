@@ -9,6 +9,7 @@ use dnode_trainer::{DataConfig, ModelConfig, OptimizerConfig, OptimizerKind};
 use serde::Deserialize;
 
 use crate::sim::Scenario;
+use crate::sim::fault::{Fault, Scripted};
 use crate::sim::link::LinkModel;
 
 /// An experiment; keys that the product's configuration has, too, have its names and meanings.
@@ -26,6 +27,9 @@ pub struct Experiment {
     /// Virtual time.
     #[serde(default)]
     pub time: Timing,
+    /// A partition.
+    #[serde(default)]
+    pub split: Option<Split>,
     /// Measuring.
     #[serde(default)]
     pub evaluate: Evaluate,
@@ -71,6 +75,20 @@ impl Default for Timing {
         let (factors, bandwidth, together) = (Vec::new(), 0.0, false);
         Self { step_us, factors, bandwidth, delay_us, work_us, together }
     }
+}
+
+/// `[split]`: the first peers are cut off from the others for a while; for the rules that gossip.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Split {
+    /// How many.
+    pub peers: u32,
+    /// When it begins, virtual seconds.
+    pub from_s: f64,
+    /// How long it lasts.
+    pub for_s: f64,
+    /// Rounds of the slowest peer after which the merged model is measured.
+    pub rounds: u32,
 }
 
 /// `[evaluate]`: when and on what losses are measured.
@@ -262,6 +280,8 @@ impl Experiment {
             (self.time.step_us > 0, "time.step_us", "at least 1"),
             (self.time.factors.iter().all(factor), "time.factors", "0.01 to 100"),
             (self.time.bandwidth >= 0.0, "time.bandwidth", "0 or more bits per second"),
+            (self.split.is_none_or(|s| (1..run.peers).contains(&s.peers)), "split.peers", "some"),
+            (self.split.is_none_or(|s| s.from_s >= 0.0 && s.for_s > 0.0), "split", "in the future"),
             (self.evaluate.every > 0, "evaluate.every", "at least 1"),
             (self.evaluate.samples > 0, "evaluate.samples", "at least 1"),
         ];
@@ -308,7 +328,14 @@ impl Experiment {
             bandwidth: self.time.bandwidth,
             ..LinkModel::default()
         };
+        let script = self.split.iter().flat_map(|split| {
+            let [begin, end] =
+                [split.from_s, split.from_s + split.for_s].map(Duration::from_secs_f64);
+            let cut = Fault::Cut { side: (0..split.peers).collect(), both: true };
+            [Scripted { at: begin, fault: cut }, Scripted { at: end, fault: Fault::Heal }]
+        });
         Scenario {
+            script: script.collect(),
             peers: self.run.peers,
             neighbours: self.run.peers,
             fragments: u32::try_from(arm.fragments).unwrap_or(u32::MAX),

@@ -8,8 +8,8 @@ use dnode_protocol::Time;
 use dnode_protocol::frame::TENSOR_HEADER_BYTES;
 use dnode_protocol::limits::TENSOR_PAYLOAD_BYTES_MAX;
 
-use super::experiment::{Arm, Experiment, ExperimentError, Rule};
-use super::outcome::{Outcome, Point, Quality};
+use super::experiment::{Arm, Experiment, ExperimentError, Rule, Split};
+use super::outcome::{Healed, Outcome, Point, Quality};
 use super::replica::{ModelReplica, payload_bytes};
 use super::swarm::{Evaluator, replica};
 use crate::sim::peer::SimPeer;
@@ -83,7 +83,10 @@ pub(super) fn run(
     let slowest = (0..experiment.run.peers as usize).map(|peer| experiment.step_time(peer)).max();
     let steps = u32::try_from(total).unwrap_or(u32::MAX);
     let end = Time::ZERO + slowest.unwrap_or_default() * steps * PATIENCE;
-    let mut next = every;
+    if let Some(split) = experiment.split {
+        measured.heal(&mut world, &mut evaluator, split)?;
+    }
+    let mut next = (steps_of(world.view().peers) / peers / every + 1) * every;
     while next < total {
         let enough =
             |peers_of: &[SimPeer]| steps_of(peers_of) >= next * peers || all_done(peers_of);
@@ -149,6 +152,26 @@ fn steps_of(peers: &[SimPeer]) -> u64 {
     peers.iter().map(|peer| peer.counts.steps).sum()
 }
 
+/// The weights of every peer, each `[P]`.
+fn replicas(world: &World) -> Vec<Vec<f32>> {
+    let hosts = world.view().peers.iter().filter_map(|peer| peer.host.as_ref());
+    let weights = |values: Vec<f64>| values.into_iter().map(|value| value as f32).collect();
+    hosts.map(|host| weights(host.values())).collect()
+}
+
+/// The mean of two sides, each as much as the steps that it did.
+fn weighted(sides: [&[Vec<f32>]; 2], steps: [u64; 2]) -> Vec<f32> {
+    let total = (steps[0] + steps[1]).max(1) as f64;
+    let mut sum = vec![0.0_f64; sides[0].first().map_or(0, Vec::len)];
+    for (side, steps) in sides.into_iter().zip(steps) {
+        let share = steps as f64 / total / side.len().max(1) as f64;
+        for replica in side {
+            sum.iter_mut().zip(replica).for_each(|(s, value)| *s += share * f64::from(*value));
+        }
+    }
+    sum.into_iter().map(|value| value as f32).collect()
+}
+
 fn all_done(peers: &[SimPeer]) -> bool {
     peers.iter().all(|peer| peer.finished)
 }
@@ -174,16 +197,55 @@ impl Measured<'_> {
         broken.map_or(Ok(()), |what| Err(self.fail(what)))
     }
 
+    /// Lets the peers train in two parts, heals, and measures what has become of both.
+    fn heal(
+        &mut self,
+        world: &mut World,
+        evaluator: &mut Evaluator,
+        split: Split,
+    ) -> Result<(), ExperimentError> {
+        let side = split.peers as usize;
+        let steps = |world: &World| {
+            let (one, other) = world.view().peers.split_at(side);
+            [steps_of(one), steps_of(other)]
+        };
+        let run = |world: &mut World, seconds: f64| {
+            world.run_until(Time::ZERO + Duration::from_secs_f64(seconds), broken);
+        };
+        run(world, split.from_s);
+        let before = steps(world);
+        let end = split.from_s + split.for_s;
+        run(world, end);
+        let mut healed = Healed::default();
+        for (index, after) in steps(world).into_iter().enumerate() {
+            healed.steps[index] = after - before[index];
+        }
+        let replicas = replicas(world);
+        let (one, other) = replicas.split_at(side);
+        let of = |evaluator: &mut Evaluator, replicas: &[Vec<f32>]| {
+            Quality::measure(evaluator, replicas, true).map_err(|what| self.fail(what))
+        };
+        healed.sides = [of(evaluator, one)?, of(evaluator, other)?];
+        healed.weighted = of(evaluator, &[weighted([one, other], healed.steps)])?;
+        let slowest = (0..self.experiment.run.peers as usize)
+            .map(|peer| self.experiment.step_time(peer))
+            .max()
+            .unwrap_or_default();
+        let steps = u32::try_from(self.arm.mix_every).unwrap_or(u32::MAX);
+        run(world, end + (slowest * steps * split.rounds).as_secs_f64());
+        self.check(world)?;
+        healed.merged = self.quality(world, evaluator, true)?;
+        self.outcome.healed = Some(healed);
+        Ok(())
+    }
+
     fn quality(
         &self,
         world: &World,
         evaluator: &mut Evaluator,
         all: bool,
     ) -> Result<Quality, ExperimentError> {
-        let hosts = world.view().peers.iter().filter_map(|peer| peer.host.as_ref());
-        let weights = |values: Vec<f64>| values.into_iter().map(|value| value as f32).collect();
-        let replicas: Vec<Vec<f32>> = hosts.map(|host| weights(host.values())).collect();
-        Quality::measure(evaluator, &replicas, all).map_err(|what| self.fail(what))
+        Quality::measure(evaluator, &replicas(world), all).map_err(|what| self.fail(what))
     }
 
     fn point(

@@ -22,6 +22,9 @@ pub struct Outcome {
     /// After the peers have settled, on as many samples as a point of the curve.
     #[serde(default)]
     pub settled: Option<Quality>,
+    /// What a partition did, if there was one.
+    #[serde(default)]
+    pub healed: Option<Healed>,
     /// Payload bytes that each peer sent: tensors, frames and all.
     pub tensor_bytes: Vec<u64>,
     /// Control bytes that each peer sent.
@@ -40,6 +43,19 @@ pub struct Outcome {
     pub ages: BTreeMap<u64, u64>,
     /// Virtual seconds until every peer had finished.
     pub seconds: f64,
+}
+
+/// Two sides that trained apart, on all held-out samples.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Healed {
+    /// Each side when the partition ended.
+    pub sides: [Quality; 2],
+    /// The weighted mean of the two sides then, each as much as the steps that it did apart.
+    pub weighted: Quality,
+    /// All peers so many rounds later.
+    pub merged: Quality,
+    /// Local steps of each side while they were apart.
+    pub steps: [u64; 2],
 }
 
 /// A point of a curve.

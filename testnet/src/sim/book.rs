@@ -15,8 +15,23 @@ pub struct Deal {
     pub read_at: Option<u64>,
     /// The initiator's clock then.
     pub read_clock: Option<Clock>,
+    /// Whether an end merges, and what the two weigh then, the initiator first.
+    pub merges: bool,
+    /// What the two name as their work, the initiator first.
+    pub work: [u32; 2],
     /// Newest clock of the initiator that had reached the responder when the offer arrived.
     pub known: Option<Clock>,
+}
+
+impl Deal {
+    /// What the numbers of both ends weigh, the initiator's first, when one of them merges: at most
+    /// 19 to 1 (docs/math.md), and 2 together.
+    #[must_use]
+    pub fn merging_masses(&self) -> Option<[f64; 2]> {
+        let [ours, theirs] = self.work.map(f64::from);
+        let share = (ours / (ours + theirs)).clamp(0.05, 0.95);
+        self.merges.then_some([2.0 * share, 2.0 * (1.0 - share)])
+    }
 }
 
 /// The deals of every initiator, the newest of them.
@@ -45,12 +60,20 @@ impl Book {
         match message {
             Message::Propose { exchange, terms, .. } => {
                 let deal = self.deals.get_or_insert_with(exchange, Deal::default);
-                deal.proposed.get_or_insert(terms.clock);
+                if deal.proposed.is_none() {
+                    deal.proposed = Some(terms.clock);
+                    deal.work[0] = terms.work;
+                    deal.merges |= terms.merges;
+                }
                 self.deals.bound(exchange, self.most);
             }
             Message::Accept { exchange, terms } => {
                 if let Some(deal) = self.deals.get_mut(exchange) {
-                    deal.accepted.get_or_insert(terms.clock);
+                    if deal.accepted.is_none() {
+                        deal.accepted = Some(terms.clock);
+                        deal.work[1] = terms.work;
+                        deal.merges |= terms.merges;
+                    }
                 }
             }
             _ => {}

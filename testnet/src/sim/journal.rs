@@ -44,6 +44,8 @@ pub struct Record {
     pub responder_life: Option<(u32, u64)>,
     /// What the exchange has added to the weighted sum of all replicas so far, `[width]`.
     pub net: Vec<f64>,
+    /// What the numbers of both ends weigh, the initiator's first, when one of them merges.
+    pub masses: Option<[f64; 2]>,
     /// Whether one end has reported that the two could not agree.
     pub undecided: bool,
     /// Whether another exchange changed the initiator's fragment between snapshot and mix.
@@ -120,6 +122,14 @@ impl Journal {
         }
     }
 
+    /// Notes what the ends of an exchange weigh, if it is a merging.
+    pub(super) fn merging(&mut self, work: &Work, masses: Option<[f64; 2]>) {
+        if masses.is_some() {
+            let record = self.entry(work.exchange(), work.fragment());
+            record.masses = record.masses.or(masses);
+        }
+    }
+
     /// Notes a finished piece of trainer work of `peer`, which changed the fragment from `before`
     /// to `after`; its numbers weigh `mass`.
     pub(super) fn worked(
@@ -152,6 +162,8 @@ impl Journal {
                         record.responder_life = Some((peer, incarnation));
                     }
                 }
+                let end = usize::from(*role == Role::Responder);
+                let mass = record.masses.map_or(mass, |masses| masses[end]);
                 add_difference(&mut record.net, mass, before, after);
                 self.note_torn(exchange);
             }
@@ -163,6 +175,7 @@ impl Journal {
             (Work::Undo { exchange, fragment, .. }, Input::Undone { .. }) => {
                 let record = self.entry(*exchange, *fragment);
                 record.responder.undone += 1;
+                let mass = record.masses.map_or(mass, |masses| masses[1]);
                 add_difference(&mut record.net, mass, before, after);
                 self.note_torn(exchange);
             }
@@ -187,6 +200,9 @@ impl Journal {
             | Event::Included { .. }
             | Event::CatchUpStarted { .. }
             | Event::CatchUpDone { .. }
+            | Event::Split { .. }
+            | Event::Whole { .. }
+            | Event::Merging { .. }
             | Event::Offended { .. } => return,
         };
         if self.keep_whole && !undecided {
@@ -218,6 +234,7 @@ impl Journal {
             responder: End::default(),
             responder_life: None,
             net: vec![0.0; width],
+            masses: None,
             undecided: false,
             overlapped: false,
         })

@@ -78,6 +78,9 @@ impl Learning {
             | Event::Held { .. }
             | Event::CatchUpStarted { .. }
             | Event::CatchUpDone { .. }
+            | Event::Split { .. }
+            | Event::Whole { .. }
+            | Event::Merging { .. }
             | Event::Offended { .. } => {}
         }
     }

@@ -96,6 +96,11 @@ impl fmt::Display for Line<'_> {
             }
             Event::CatchUpStarted { target } => write!(f, "catches up to {target}"),
             Event::CatchUpDone { clock } => write!(f, "caught up at {clock}"),
+            Event::Split { seen, of, since } => write!(f, "sees {seen} of {of} since {since}"),
+            Event::Whole { seen, of, lasted } => {
+                write!(f, "sees {seen} of {of} again after {lasted:?}")
+            }
+            Event::Merging { clock, work } => write!(f, "merges at {clock} with work {work}"),
             Event::Offended { peer, back_off } => {
                 write!(f, "offended by p{}, back-off {back_off:?}", index_of(peer))
             }

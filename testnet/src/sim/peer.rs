@@ -78,6 +78,8 @@ pub struct Counts {
     pub ups: u64,
     /// Times a replica was replaced by catching up.
     pub catch_ups: u64,
+    /// Times it merged, or took over a clock by that.
+    pub merges: u64,
 }
 
 impl Counts {

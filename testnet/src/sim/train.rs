@@ -5,6 +5,7 @@ use std::time::Duration;
 use dnode_gossip::{Input, Role, Work};
 use rand::RngExt;
 
+use super::book::Deal;
 use super::defect::Defect;
 use super::invariants::Moment;
 use super::peer::index_of;
@@ -68,6 +69,10 @@ impl World {
         let increment = size * (self.rng.random::<f64>() - 0.3);
         let ignores_limit = self.defect == Some(Defect::IgnoresCommitLimit);
         let sim = &mut self.peers[peer as usize];
+        // What a commit of this many rounds takes, step by step.
+        let rounds = u32::try_from(self.scenario.rounds_per_commit).unwrap_or(u32::MAX);
+        let steps = u32::try_from(self.config.pace.local_steps).unwrap_or(u32::MAX);
+        let step_time = sim.round_time * rounds / steps;
         let Some(host) = sim.host.as_mut() else {
             return false;
         };
@@ -75,7 +80,7 @@ impl World {
             host.limit = dnode_protocol::Clock(u64::MAX);
         }
         let doubted = host.core.doubted().map(|peer| index_of(&peer));
-        if !host.commit(increment, self.now) {
+        if !host.commit_after(increment, step_time, self.now) {
             sim.said = host.training.then_some(host.clock);
             return false;
         }
@@ -148,6 +153,8 @@ impl World {
         }
         let after = host.replica.values(fragment);
         let work = (&task, &answer);
+        let masses = self.book.get(&exchange).and_then(Deal::merging_masses);
+        self.journal.merging(&task, masses);
         self.journal.worked((peer, incarnation, mass), work, (&before, &after));
         self.observe(&Moment::Worked {
             peer,

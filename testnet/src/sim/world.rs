@@ -438,6 +438,7 @@ impl World {
             }
             Event::Included { .. } => counts.halves += 1,
             Event::CatchUpStarted { .. } => counts.catch_ups += 1,
+            Event::Merging { .. } => counts.merges += 1,
             Event::PeerUp(_)
             | Event::PeerDown(_)
             | Event::Suspected(_)
@@ -449,6 +450,8 @@ impl World {
             | Event::Held { .. }
             | Event::Deadline { .. }
             | Event::CatchUpDone { .. }
+            | Event::Split { .. }
+            | Event::Whole { .. }
             | Event::Offended { .. } => {}
         }
         self.journal.said(peer, event);

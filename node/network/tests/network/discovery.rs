@@ -1,5 +1,6 @@
 //! Peers of a run find each other, and other libp2p nodes are served and left in peace.
 
+use std::net::UdpSocket;
 use std::time::Duration;
 
 use dnode_network::{Multiaddr, NetworkEvent};
@@ -28,6 +29,41 @@ async fn three_peers_find_each_other_through_one_of_them() {
             missing.is_empty().then_some(())
         })
         .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_swarms_meet_when_the_bootstrap_peer_of_both_comes_up() {
+    let free = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let place =
+        address(&format!("/ip4/127.0.0.1/udp/{}/quic-v1", free.local_addr().unwrap().port()));
+    drop(free);
+    let mut swarms = Vec::new();
+    for key in [1, 3] {
+        let (mut one, mut other) = (config(key), config(key + 1));
+        one.bootstrap = vec![place.clone()];
+        let mut one = start(one).await;
+        other.bootstrap = vec![place.clone(), one.addresses[0].clone()];
+        let mut other = start(other).await;
+        one.wait_up(other.id()).await;
+        other.wait_up(one.id()).await;
+        swarms.push([one, other]);
+    }
+    let ids: Vec<_> = swarms.iter().map(|[one, other]| [one.id(), other.id()]).collect();
+    let mut late = config(5);
+    late.listen = vec![place];
+    let _late = start(late).await;
+    for (swarm, theirs) in swarms.iter_mut().zip([ids[1], ids[0]]) {
+        for node in swarm {
+            let mut missing = theirs.to_vec();
+            node.wait(|event| {
+                if let NetworkEvent::PeerUp { peer, .. } = event {
+                    missing.retain(|id| id != peer);
+                }
+                missing.is_empty().then_some(())
+            })
+            .await;
+        }
     }
 }
 
@@ -97,9 +133,9 @@ async fn visit(listen: &str) {
     });
     visited.await.expect("ten pings in time");
     let info = info.unwrap();
-    assert_eq!(info.protocol_version, "/dnode/id/2");
+    assert_eq!(info.protocol_version, "/dnode/id/3");
     let offers = |name: &str| info.protocols.iter().any(|p| p.as_ref() == name);
-    for name in ["/dnode/kad/2", "/dnode/control/2", "/dnode/bulk/2"] {
+    for name in ["/dnode/kad/3", "/dnode/control/3", "/dnode/bulk/3"] {
         assert!(offers(name), "{name} is not among {:?}", info.protocols);
     }
     assert!(node.handle.peers().is_empty());

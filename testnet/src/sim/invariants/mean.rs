@@ -46,7 +46,8 @@ impl MeanKept {
         view: &View<'_>,
     ) -> Result<(), String> {
         let off = record.net.iter().fold(0.0_f64, |most, net| most.max(net.abs()));
-        if record.is_whole() && off > tolerance(view) * self.scale {
+        let tolerance = record.masses.map_or(tolerance(view), |_| TOLERANCE_SAMPLES);
+        if record.is_whole() && off > tolerance * self.scale {
             let halves = (record.initiator.holds(), record.responder.holds());
             return Err(format!(
                 "{exchange} changed the sum of the replicas by {off:e} (halves applied: {halves:?})"
@@ -62,7 +63,9 @@ impl MeanKept {
             let (mass, values) = (view.mass(peer), host.values());
             sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += mass * value);
         }
-        for (_, record) in view.journal.torn() {
+        // What a merging moves is in the ledger already.
+        let torn = view.journal.torn().filter(|(_, record)| record.masses.is_none());
+        for (_, record) in torn {
             let start = record.fragment.0 as usize * width;
             for (sum, net) in sum[start..].iter_mut().zip(&record.net) {
                 *sum -= net;
@@ -111,9 +114,19 @@ impl Property for MeanKept {
                     let moved = after.iter().zip(*before).map(|(a, b)| mass * (a - b));
                     self.add(start, moved);
                 }
-                (Work::Mix { exchange, .. } | Work::Undo { exchange, .. }, _) => {
+                (
+                    Work::Mix { exchange, fragment, .. } | Work::Undo { exchange, fragment, .. },
+                    _,
+                ) => {
                     if let Some(record) = view.journal.get(exchange) {
                         self.balanced(*exchange, record, view)?;
+                        if record.masses.is_some() {
+                            // It keeps another sum: that weighted by the work of the two.
+                            let start = fragment.0 as usize * view.scenario.width;
+                            let mass = view.mass(*peer);
+                            let moved = after.iter().zip(*before).map(|(a, b)| mass * (a - b));
+                            self.add(start, moved);
+                        }
                     }
                 }
                 _ => {}

@@ -11,6 +11,9 @@ pub(super) struct Traffic;
 
 /// What there is is said again after this time.
 const REPEAT_SECONDS: f64 = 5.0;
+/// Probes because of one silent neighbour, and the time that they take.
+const DOUBT_PROBES: f64 = 4.0;
+const DOUBT_SECONDS: f64 = 0.3;
 /// Contributions asked for at a time.
 const FETCHES: f64 = 16.0;
 
@@ -21,8 +24,10 @@ const FETCHES: f64 = 16.0;
 /// `fragments · (1 + redraws)`; an announcement to each neighbour after a commit, a change of phase
 /// or a connection (1); under rule delta-set what each fragment contains, to each neighbour after a
 /// commit, a connection and every contribution, and every 5 s, and a fetch for everything received
-/// or expired; a heartbeat to each neighbour per half heartbeat; or the repetition of an
-/// open exchange, at most four per shortest lease.
+/// or expired; a heartbeat to each neighbour per half heartbeat; a probe per heartbeat and one to each
+/// neighbour that comes up; for each neighbour that is silent a probe and those of three helpers,
+/// which take a third of a second together; or the repetition of an open exchange, at most four per
+/// shortest lease.
 fn most_messages(peer: &SimPeer, view: &View<'_>) -> f64 {
     let (counts, config) = (&peer.counts, view.config);
     let fragments = f64::from(view.scenario.fragments);
@@ -32,8 +37,9 @@ fn most_messages(peer: &SimPeer, view: &View<'_>) -> f64 {
         * (view.scenario.rule.fanout.max(1) + config.redraws_max) as f64
         * (counts.rounds + 1) as f64;
     let pulls = fragments * (counts.catch_ups + counts.ups + 1) as f64;
-    let phases = 2 * counts.catch_ups + counts.commits + counts.ups + 2;
+    let phases = 2 * (counts.catch_ups + counts.merges) + counts.commits + counts.ups + 2;
     let beats = elapsed / (config.heartbeat.as_secs_f64() / 2.0) + 1.0;
+    let probes = beats + counts.ups as f64 + neighbours * DOUBT_PROBES * elapsed / DOUBT_SECONDS;
     let open = Gossip::open_max(config) as f64;
     let repeats = open * 4.0 * elapsed / config.lease_min.as_secs_f64();
     let set = if config.mixing == Mixing::Set {
@@ -48,6 +54,7 @@ fn most_messages(peer: &SimPeer, view: &View<'_>) -> f64 {
         + 3.0 * exchanges
         + 2.0 * pulls
         + neighbours * (phases as f64 + beats)
+        + probes
         + repeats
 }
 

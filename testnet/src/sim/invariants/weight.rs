@@ -1,4 +1,4 @@
-//! Mixing weights lie in `[0, 0.5]`, those of pushes and samples in `[0, 1]`, and both ends of an exchange use the same one.
+//! Mixing weights lie in `[0, 0.5]`, those of pushes, samples and mergings in `[0, 1]`, and both ends of an exchange use the same one.
 
 use dnode_gossip::{Event, Mixing, Weighting, Work};
 
@@ -30,8 +30,10 @@ impl Property for Weight {
             | Moment::Handled { .. }
             | Moment::Reached(_) => return Ok(()),
         };
+        let deal = view.book.get(exchange);
+        let merges = deal.is_none_or(|deal| deal.merges);
         let most = match (view.config.mixing, view.config.weighting) {
-            (Mixing::Exchange, Weighting::Equal) => 0.5,
+            (Mixing::Exchange, Weighting::Equal) if !merges => 0.5,
             _ => 1.0,
         };
         if (0.0..=most).contains(weight) {
