@@ -227,9 +227,9 @@ fn a_loss_of_several_is_told_once_it_lasts_and_again_when_they_are_back() {
     (scene.answers, scene.speaks) = (vec![(1, None)], vec![(1, 0)]);
     scene.pass(30_000);
     let splits = |scene: &Scene| {
-        let split = |event: &Event| match event {
-            Event::Split { seen, of, .. } => Some((*seen, *of)),
-            _ => None,
+        let split = |event: &Event| {
+            let Event::Split { seen, of, .. } = event else { return None };
+            Some((*seen, *of))
         };
         scene.events.iter().filter_map(|(_, event)| split(event)).collect::<Vec<_>>()
     };
@@ -276,9 +276,9 @@ fn who_is_behind_after_a_split_keeps_its_model_and_takes_over_the_clock() {
     let scene = apart(20, 1, 90);
     assert_eq!((scene.host.core.clock(), scene.host.clock), (Clock(90), Clock(90)));
     assert!(scene.host.training, "nothing is replaced");
-    let mut said = scene.sent.iter().filter_map(|(_, _, message)| match message {
-        Message::Heartbeat(Heartbeat { clock, phase, .. }) => Some((*phase, clock.0)),
-        _ => None,
+    let mut said = scene.sent.iter().filter_map(|(_, _, message)| {
+        let Message::Heartbeat(Heartbeat { clock, phase, .. }) = message else { return None };
+        Some((*phase, clock.0))
     });
     assert!(said.any(|said| said == (Phase::Joining, 20)));
     assert!(said.any(|said| said == (Phase::Training, 90)));
@@ -302,9 +302,9 @@ fn sides_weigh_by_their_work_and_then_as_before() {
     let proposal = |scene: &mut Scene| {
         scene.sent.clear();
         scene.input(Input::RoundDue);
-        scene.sent.iter().find_map(|(_, _, message)| match message {
-            Message::Propose { terms, .. } => Some(terms.clone()),
-            _ => None,
+        scene.sent.iter().find_map(|(_, _, message)| {
+            let Message::Propose { terms, .. } = message else { return None };
+            Some(terms.clone())
         })
     };
     let terms = proposal(&mut scene).unwrap();

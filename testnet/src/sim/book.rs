@@ -15,7 +15,7 @@ pub struct Deal {
     pub read_at: Option<u64>,
     /// The initiator's clock then.
     pub read_clock: Option<Clock>,
-    /// Whether an end merges, and what the two weigh then, the initiator first.
+    /// Whether an end merges.
     pub merges: bool,
     /// What the two name as their work, the initiator first.
     pub work: [u32; 2],
@@ -68,12 +68,12 @@ impl Book {
                 self.deals.bound(exchange, self.most);
             }
             Message::Accept { exchange, terms } => {
-                if let Some(deal) = self.deals.get_mut(exchange) {
-                    if deal.accepted.is_none() {
-                        deal.accepted = Some(terms.clock);
-                        deal.work[1] = terms.work;
-                        deal.merges |= terms.merges;
-                    }
+                if let Some(deal) = self.deals.get_mut(exchange)
+                    && deal.accepted.is_none()
+                {
+                    deal.accepted = Some(terms.clock);
+                    deal.work[1] = terms.work;
+                    deal.merges |= terms.merges;
                 }
             }
             _ => {}

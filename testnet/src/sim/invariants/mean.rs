@@ -46,7 +46,7 @@ impl MeanKept {
         view: &View<'_>,
     ) -> Result<(), String> {
         let off = record.net.iter().fold(0.0_f64, |most, net| most.max(net.abs()));
-        let tolerance = record.masses.map_or(tolerance(view), |_| TOLERANCE_SAMPLES);
+        let tolerance = record.masses.map_or_else(|| tolerance(view), |_| TOLERANCE_SAMPLES);
         if record.is_whole() && off > tolerance * self.scale {
             let halves = (record.initiator.holds(), record.responder.holds());
             return Err(format!(
