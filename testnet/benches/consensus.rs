@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use dnode_gossip::Schedule;
 use dnode_protocol::Time;
+use dnode_testnet::scenario::link::LinkModel;
+use dnode_testnet::scenario::{Scenario, Spread};
 use dnode_testnet::sim::invariants::distance_squared;
-use dnode_testnet::sim::link::LinkModel;
-use dnode_testnet::sim::{Scenario, Spread, Trace, World};
+use dnode_testnet::sim::{Trace, World};
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -11,7 +11,7 @@ use std::net::{SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use dnode_testnet::wan::{Emulator, Scenario, WanError, address};
+use dnode_testnet::wan::{Emulator, Plan, WanError, address};
 
 /// Round trips for each delay.
 const TRIPS: usize = 400;
@@ -29,7 +29,7 @@ const BATCH: u64 = 50;
 const QUIET: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
-    let scenario = Scenario { nodes: 2, seed: 1, ..Scenario::default() };
+    let scenario = Plan { nodes: 2, seed: 1, ..Plan::default() };
     let name = format!("bench-{}", std::process::id());
     let emulator = match Emulator::start(&name, &scenario, |notice| eprintln!("{notice:?}")) {
         Ok(emulator) => emulator,

@@ -1,8 +1,10 @@
 //! Many peers: real processes on one machine, their metrics and the report about them.
 
 pub mod learn;
+pub mod live;
 pub mod local;
 pub mod metrics;
 pub mod report;
+pub mod scenario;
 pub mod sim;
 pub mod wan;

@@ -7,9 +7,10 @@
 use std::time::Duration;
 
 use dnode_protocol::Time;
+use dnode_testnet::scenario::link::LinkModel;
+use dnode_testnet::scenario::{Scenario, Spread};
 use dnode_testnet::sim::invariants::distance_squared;
-use dnode_testnet::sim::link::LinkModel;
-use dnode_testnet::sim::{Scenario, Spread, Trace, World};
+use dnode_testnet::sim::{Trace, World};
 
 /// Exchanges are much shorter than the time between them, so that a drawn partner is hardly ever
 /// busy; nobody commits, so that partners are drawn uniformly.

@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::io::{self, Write};
 use std::rc::Rc;
 
-use dnode_testnet::sim::{Scenario, Summary, Trace, run};
+use dnode_testnet::scenario::Scenario;
+use dnode_testnet::sim::{Summary, Trace, run};
 
 /// A file in memory.
 #[derive(Clone, Default)]

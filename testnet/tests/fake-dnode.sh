@@ -60,6 +60,15 @@ victim) # peer 0 stops moving at step 50, the others get done
     finish "steps done"
     ;;
 hang) exec cat ;;
+endless | broken) # trains until it is told to leave; peer 1 of `broken` says that something is
+    trap 'exit 0' TERM
+    while :; do
+        steps=$((steps + 1))
+        line train $steps ',"loss":0.5,"learning_rate":0.1,"samples_per_s":9,"peers":1,"bytes_out":1,"bytes_in":1,"staleness":0,"wait_s":0'
+        [ "$mode$index" = broken1 ] && echo "now ERROR the disk is gone"
+        sleep 0.1
+    done
+    ;;
 stubborn) # ignores SIGTERM and the end of its input
     trap '' TERM
     cat

@@ -1,7 +1,8 @@
 //! Random schedules break no invariant, and every planted defect is found by the one that names it.
 
+use dnode_testnet::scenario::{Rule, RuleSettings, Scenario};
 use dnode_testnet::sim::scale;
-use dnode_testnet::sim::{Defect, Rule, RuleSettings, RunError, Scenario, Trace, run};
+use dnode_testnet::sim::{Defect, RunError, Trace, run};
 
 /// Random schedules: any number of peers, any mix of faults.
 const SCHEDULES: u64 = 2_000;

@@ -15,7 +15,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use dnode_testnet::wan::router::Due;
-use dnode_testnet::wan::{Emulator, Router, Scenario, WanError, address, outer_address};
+use dnode_testnet::wan::{Emulator, Plan, Router, WanError, address, outer_address};
 
 /// Longest wait for something that will happen.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -26,13 +26,13 @@ fn end(address: Ipv4Addr, port: u16) -> SocketAddrV4 {
     SocketAddrV4::new(address, port)
 }
 
-fn scenario(nodes: usize, seed: u64, lines: &[&str]) -> Scenario {
+fn scenario(nodes: usize, seed: u64, lines: &[&str]) -> Plan {
     let setup = lines.iter().map(|line| line.parse().unwrap()).collect();
-    Scenario { nodes, seed, setup, at: Vec::new() }
+    Plan { nodes, seed, setup, at: Vec::new() }
 }
 
 /// A network of a name that nobody else has; `None` where there cannot be one.
-fn network(test: &str, scenario: &Scenario) -> Option<Emulator> {
+fn network(test: &str, scenario: &Plan) -> Option<Emulator> {
     let name = format!("test-{test}-{}", std::process::id());
     match Emulator::start(&name, scenario, |notice| panic!("{notice:?}")) {
         Ok(emulator) => Some(emulator),
@@ -276,7 +276,7 @@ fn said(output: &Output) -> String {
 fn the_program_says_in_a_line_what_it_cannot_do() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("bad.toml");
-    std::fs::write(&file, "setup = [\"link 0 1 loss=2\"]").unwrap();
+    std::fs::write(&file, "[link]\nloss = 2.0").unwrap();
     for (arguments, want) in [
         (vec!["run", "--nodes", "65"], "1 to 64"),
         (vec!["run", "--link", "0 9 loss=0"], "no machine 9"),

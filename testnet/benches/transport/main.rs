@@ -20,7 +20,7 @@ use std::sync::mpsc::sync_channel;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use dnode_testnet::wan::{Emulator, Scenario, WanError};
+use dnode_testnet::wan::{Emulator, Plan, WanError};
 
 use crate::end::{Flow, Place, cpu_seconds};
 use crate::quic::Stack;
@@ -91,7 +91,7 @@ fn main() -> ExitCode {
         loopback();
     }
     for name in ["goodput", "loss", "fairness", "control"].into_iter().filter(|name| wanted(name)) {
-        let scenario = Scenario { nodes: 2, seed: 1, ..Scenario::default() };
+        let scenario = Plan { nodes: 2, seed: 1, ..Plan::default() };
         let network = format!("bench-{name}-{}", std::process::id());
         match Emulator::start(&network, &scenario, |notice| eprintln!("{notice:?}")) {
             Ok(emulator) => {

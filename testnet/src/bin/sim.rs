@@ -11,8 +11,9 @@ use std::time::Instant;
 use clap::Parser;
 use dnode_testnet::report::machine::peak_memory_bytes;
 use dnode_testnet::report::plot;
+use dnode_testnet::scenario::{Reader, Scenario};
 use dnode_testnet::sim::scale;
-use dnode_testnet::sim::{Defect, RunError, Scenario, Trace, run};
+use dnode_testnet::sim::{Defect, RunError, Trace, run};
 
 /// Simulate a swarm; exit 1 when an invariant is broken.
 #[derive(Debug, Parser)]
@@ -159,8 +160,11 @@ fn scenario(arguments: &Arguments, seed: u64) -> Result<Scenario, String> {
     };
     let text = std::fs::read_to_string(path)
         .map_err(|error| format!("read the scenario {}: {error}", path.display()))?;
-    let scenario =
-        Scenario::parse(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+    let (scenario, unheeded) = Scenario::read(&text, Reader::Simulator)
+        .map_err(|error| format!("{}: {error}", path.display()))?;
+    if let Some(line) = unheeded.filter(|_| !arguments.quiet) {
+        let _ = writeln!(io::stderr(), "{}: {line}", path.display());
+    }
     Ok(Scenario { rounds: arguments.rounds.unwrap_or(scenario.rounds), ..scenario })
 }
 

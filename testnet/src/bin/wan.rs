@@ -7,7 +7,8 @@ use std::process::{Command as Program, ExitCode, ExitStatus};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use dnode_testnet::wan::{Command, Emulator, Notice, Scenario, WanError, address, namespace};
+use dnode_testnet::scenario::{Reader, Scenario};
+use dnode_testnet::wan::{Command, Emulator, Notice, Plan, WanError, address, namespace};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
@@ -52,7 +53,7 @@ struct RunArgs {
     /// Scenario file; --link and --line come after its setup.
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
-    /// Decides every loss and jitter [default: that of the scenario, else 0].
+    /// Decides every loss and jitter [default: 0].
     #[arg(long)]
     seed: Option<u64>,
     /// Name of the network; its namespaces are NAME.0, NAME.1, …
@@ -109,7 +110,7 @@ fn exec(arguments: &ExecArgs) -> Result<ExitCode, String> {
 }
 
 fn run(arguments: &RunArgs) -> Result<ExitCode, String> {
-    let scenario = scenario(arguments)?;
+    let plan = plan(arguments)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
     runtime.block_on(async {
@@ -119,7 +120,7 @@ fn run(arguments: &RunArgs) -> Result<ExitCode, String> {
             return Err("cannot listen for signals".to_owned());
         };
         let (sender, mut notices) = mpsc::channel(LINES_MAX);
-        let emulator = Emulator::start(&arguments.name, &scenario, move |notice| {
+        let emulator = Emulator::start(&arguments.name, &plan, move |notice| {
             // Stats that nobody reads in time are not worth waiting for.
             let _ = sender.try_send(notice);
         });
@@ -208,24 +209,34 @@ fn code(status: ExitStatus) -> ExitCode {
     code.map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
-fn scenario(arguments: &RunArgs) -> Result<Scenario, String> {
-    let mut scenario = match &arguments.scenario {
-        Some(path) => read(path)?,
-        None => Scenario { nodes: 2, ..Scenario::default() },
+fn plan(arguments: &RunArgs) -> Result<Plan, String> {
+    let seed = arguments.seed.unwrap_or(0);
+    let mut plan = match &arguments.scenario {
+        Some(path) => read(path, arguments.nodes)?.network(seed),
+        None => Plan { nodes: arguments.nodes.unwrap_or(2), seed, ..Plan::default() },
     };
-    scenario.nodes = arguments.nodes.unwrap_or(scenario.nodes);
-    scenario.seed = arguments.seed.unwrap_or(scenario.seed);
     for link in &arguments.links {
-        scenario.setup.push(control(&format!("link {link}"))?);
+        plan.setup.push(control(&format!("link {link}"))?);
     }
-    scenario.setup.extend(arguments.lines.iter().cloned());
-    Ok(scenario)
+    plan.setup.extend(arguments.lines.iter().cloned());
+    Ok(plan)
 }
 
-fn read(path: &Path) -> Result<Scenario, String> {
+/// The scenario of a file, for this many peers if that is given.
+fn read(path: &Path, nodes: Option<usize>) -> Result<Scenario, String> {
+    let name = path.display();
     let text = std::fs::read_to_string(path);
-    let text = text.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-    Scenario::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
+    let text = text.map_err(|error| format!("cannot read {name}: {error}"))?;
+    let read = Scenario::read(&text, Reader::Network);
+    let (mut scenario, unheeded) = read.map_err(|error| format!("{name}: {error}"))?;
+    if let Some(nodes) = nodes {
+        scenario.peers = u32::try_from(nodes).unwrap_or(u32::MAX);
+        scenario.check().map_err(|error| format!("{name} with {nodes} machines: {error}"))?;
+    }
+    if let Some(line) = unheeded {
+        complain(&format!("{name}: {line}"));
+    }
+    Ok(scenario)
 }
 
 fn announce(emulator: &Emulator) {

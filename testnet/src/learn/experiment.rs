@@ -8,9 +8,9 @@ use dnode_protocol::frame::Codec;
 use dnode_trainer::{DataConfig, ModelConfig, OptimizerConfig, OptimizerKind};
 use serde::Deserialize;
 
-use crate::sim::Scenario;
-use crate::sim::fault::{Fault, Scripted};
-use crate::sim::link::LinkModel;
+use crate::scenario::Scenario;
+use crate::scenario::fault::{Fault, Scripted};
+use crate::scenario::link::LinkModel;
 
 /// An experiment; keys that the product's configuration has, too, have its names and meanings.
 #[derive(Clone, Debug, Deserialize)]
@@ -332,7 +332,7 @@ impl Experiment {
             let [begin, end] =
                 [split.from_s, split.from_s + split.for_s].map(Duration::from_secs_f64);
             let cut = Fault::Cut { side: (0..split.peers).collect(), both: true };
-            [Scripted { at: begin, fault: cut }, Scripted { at: end, fault: Fault::Heal }]
+            [Scripted { at: begin, fault: cut }, Scripted { at: end, fault: Fault::Heal {} }]
         });
         Scenario {
             script: script.collect(),

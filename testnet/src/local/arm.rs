@@ -14,7 +14,7 @@ use super::network::Network;
 use super::process::PeerProcess;
 use super::progress::{Progress, View};
 use crate::metrics::{METRICS_FILE, MetricsError, Tail};
-use crate::wan::{Scenario, WanError};
+use crate::wan::{Plan, WanError};
 
 /// How often files and processes are looked at. A look costs a few system calls per peer.
 const LOOK: Duration = Duration::from_millis(50);
@@ -36,7 +36,7 @@ impl Stop {
     }
 
     /// Waits until there were at least `count` requests.
-    async fn requested(&mut self, count: u32) {
+    pub(crate) async fn requested(&mut self, count: u32) {
         if self.0.wait_for(|&requests| requests >= count).await.is_err() {
             // Nobody is left who could ask.
             std::future::pending::<()>().await;
@@ -60,7 +60,7 @@ pub struct ArmPlan<'a> {
     /// Longest time for the whole arm.
     pub deadline: Duration,
     /// The emulated network between the peers, `None` for loopback.
-    pub wan: Option<&'a Scenario>,
+    pub wan: Option<&'a Plan>,
 }
 
 /// What came of an arm for one seed; the numbers are in the metrics files.

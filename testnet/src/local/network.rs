@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, sync_channel};
 
 use super::arm::RunError;
-use crate::wan::{Emulator, Notice, Scenario, Stats, WanError, namespace};
+use crate::wan::{Command, Emulator, Notice, Plan, Stats, WanError, namespace};
 
 /// Name of the file inside the folder of an arm and seed that takes what the network counted.
 pub const NETWORK_FILE: &str = "wan.txt";
@@ -15,7 +15,7 @@ const NOTICES_MAX: usize = 64;
 
 /// A network that runs as long as this is there.
 #[derive(Debug)]
-pub(super) struct Network {
+pub(crate) struct Network {
     emulator: Emulator,
     notices: Receiver<Notice>,
     log: File,
@@ -23,14 +23,10 @@ pub(super) struct Network {
 
 impl Network {
     /// Makes a machine for each of `peers`; its counts go to [`NETWORK_FILE`] in `directory`.
-    pub(super) fn start(
-        scenario: &Scenario,
-        peers: usize,
-        directory: &Path,
-    ) -> Result<Self, RunError> {
+    pub(crate) fn start(scenario: &Plan, peers: usize, directory: &Path) -> Result<Self, RunError> {
         std::fs::create_dir_all(directory)?;
         let log = File::create(directory.join(NETWORK_FILE))?;
-        let scenario = Scenario { nodes: scenario.nodes.max(peers), ..scenario.clone() };
+        let scenario = Plan { nodes: scenario.nodes.max(peers), ..scenario.clone() };
         let (sender, notices) = sync_channel(NOTICES_MAX);
         let emulator = Emulator::start(&name(), &scenario, move |notice| {
             let _ = sender.try_send(notice);
@@ -39,7 +35,7 @@ impl Network {
     }
 
     /// The command line that runs `program` with `arguments` in the machine of `peer`.
-    pub(super) fn command(
+    pub(crate) fn command(
         &self,
         peer: usize,
         program: &Path,
@@ -51,7 +47,7 @@ impl Network {
     }
 
     /// Writes the counts that the scenario asked for.
-    pub(super) fn look(&mut self) -> Result<(), RunError> {
+    pub(crate) fn look(&mut self) -> Result<(), RunError> {
         while let Ok(notice) = self.notices.try_recv() {
             match notice {
                 Notice::Stats(stats) => self.write(&stats)?,
@@ -62,10 +58,15 @@ impl Network {
     }
 
     /// Writes the counts of the whole run.
-    pub(super) fn finish(&mut self) -> Result<(), RunError> {
+    pub(crate) fn finish(&mut self) -> Result<(), RunError> {
         self.look()?;
         let stats = self.emulator.stats()?;
         Ok(self.write(&stats)?)
+    }
+
+    /// Changes the network as a command says.
+    pub(crate) fn apply(&self, command: Command) -> Result<(), WanError> {
+        self.emulator.apply(command)
     }
 
     fn write(&mut self, stats: &Stats) -> io::Result<()> {

@@ -79,9 +79,26 @@ impl PeerProcess {
         Ok(status)
     }
 
-    /// Asks the process to end (SIGTERM to its group). Does nothing if it has ended.
+    /// The id of the process; `None` once it has been waited for.
+    pub fn id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// Asks the process to end (SIGTERM to its group), going on first if it is stopped. Does
+    /// nothing if it has ended.
     pub fn terminate(&self) {
         self.signal(Signal::TERM);
+        self.signal(Signal::CONT);
+    }
+
+    /// Stops the process where it stands (SIGSTOP to its group). Does nothing if it has ended.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets a stopped process go on. Does nothing if it has ended.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
     }
 
     /// Ends the process at once (SIGKILL to its group). Does nothing if it has ended.

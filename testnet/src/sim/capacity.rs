@@ -7,6 +7,8 @@ use dnode_protocol::Time;
 use dnode_protocol::frame::{TENSOR_HEADER_BYTES, control_bytes};
 use dnode_protocol::limits::TENSOR_PAYLOAD_BYTES_MAX;
 
+use crate::scenario::Scenario;
+
 /// How long bytes take on one direction of a peer's line.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rate {
@@ -44,6 +46,11 @@ impl Line {
         Self { rate: Rate { micros_per_byte }, ..Self::default() }
     }
 
+    /// The same line at another rate, in bits per second; what is under way keeps its times.
+    pub(super) fn at_rate(self, bits_per_second: f64) -> Self {
+        Self { rate: Self::new(bits_per_second).rate, ..self }
+    }
+
     /// The same line with nothing under way.
     pub(super) fn idle(self) -> Self {
         Self { rate: self.rate, ..Self::default() }
@@ -69,6 +76,24 @@ impl Line {
             self.bulk_free = self.bulk_free + time;
         }
         end
+    }
+}
+
+impl Scenario {
+    /// How long the tensors of one exchange take on the slowest lines, if nothing else is on them.
+    #[must_use]
+    pub fn transfer_time(&self) -> Duration {
+        let link = &self.link;
+        if link.bandwidth <= 0.0 {
+            return Duration::ZERO;
+        }
+        let slowest = link.bandwidth * link.spread.smallest() * link.uplink;
+        let bytes = self.sizes().tensor(self.width) as f64;
+        Duration::from_secs_f64((2.0 * 8.0 * bytes / slowest).min(3600.0))
+    }
+
+    pub(super) fn sizes(&self) -> Sizes {
+        Sizes::new(self.fragments as usize * self.width, self.parameters, self.codec_bits)
     }
 }
 

@@ -124,7 +124,10 @@ impl World {
             Lane::Bulk => sim.uplink.bulk(bytes, self.now),
         };
         let link = &self.scenario.link;
-        let lost = edge.cut[toward] || link.loss > 0.0 && self.rng.random_bool(link.loss);
+        let own = edge.own_loss();
+        let lost = edge.cut[toward]
+            || link.loss > 0.0 && self.rng.random_bool(link.loss)
+            || own > 0.0 && self.rng.random_bool(own.min(1.0));
         let twice = link.duplicate > 0.0 && self.rng.random_bool(link.duplicate);
         if lost {
             if self.trace.is_on() {
@@ -149,7 +152,7 @@ impl World {
         let delay = self.scenario.link.draw_delay(&mut self.rng);
         let edge = &mut self.edges[index as usize];
         let generation = edge.generation;
-        let mut arrival = sent + delay;
+        let mut arrival = sent + delay + edge.delays[0] + edge.delays[1];
         let (from, downlink) = (edge.ends[1 - toward], edge.downlinks[toward]);
         if lane == Lane::Control {
             arrival = arrival + downlink.time(bytes);

@@ -9,12 +9,12 @@ use dnode_protocol::{Clock, Message, Time};
 use rand::RngExt;
 
 use super::capacity::Line;
-use super::fault::{Fault, LEAVE_GRACE};
 use super::invariants::Moment;
 use super::learn::Course;
 use super::peer::SimPeer;
 use super::queue::Happening;
 use super::world::World;
+use crate::scenario::fault::{Fault, LEAVE_GRACE};
 
 impl World {
     /// Draws how fast the trainer and the lines of the next peer are.
@@ -26,6 +26,7 @@ impl World {
         let link = &scenario.link;
         if link.bandwidth > 0.0 {
             let bandwidth = link.bandwidth * link.spread.draw(peer, count, &mut self.rng);
+            sim.bandwidth = bandwidth;
             sim.uplink = Line::new(bandwidth * link.uplink);
             sim.downlink = Line::new(bandwidth);
         }
@@ -92,13 +93,13 @@ impl World {
     pub(super) fn fault(&mut self, fault: Fault) {
         // Dead peers stay dead once it is calm; who is about to leave still does.
         let leaves = |peer: &u32| self.peers[*peer as usize].leaving;
-        let over = !matches!(&fault, Fault::Heal) && !fault.peers().any(|peer| leaves(&peer));
+        let over = !matches!(&fault, Fault::Heal {}) && !fault.peers().any(|peer| leaves(&peer));
         if self.calm && over {
             return;
         }
         match fault {
             Fault::Crash { peer } => self.vanish(peer),
-            Fault::Restart { peer } => {
+            Fault::Join { peer } | Fault::Restart { peer, .. } => {
                 if self.peers[peer as usize].host.is_none() {
                     self.start(peer);
                 }
@@ -116,7 +117,29 @@ impl World {
                 let end = u64::from(self.scenario.peers) * u64::from(percent) / 100;
                 self.cut(|peer| u64::from(peer) < end, both);
             }
-            Fault::Heal => self.heal(),
+            Fault::Heal {} => self.heal(),
+            Fault::Slow { peer, factor } => self.peers[peer as usize].slowness = factor,
+            Fault::Line { peer, delay, loss, bandwidth } => {
+                self.set_line(peer, delay, loss, bandwidth);
+            }
+            // Simulated peers have no addresses.
+            Fault::Nat { .. } => {}
+        }
+    }
+
+    /// Changes a peer's own line beside what all have; bandwidth 0 is that of the start.
+    pub(super) fn set_line(&mut self, peer: u32, delay: Duration, loss: f64, bandwidth: f64) {
+        let uplink = self.scenario.link.uplink;
+        let sim = &mut self.peers[peer as usize];
+        let bandwidth = if bandwidth > 0.0 { bandwidth } else { sim.bandwidth };
+        sim.uplink = sim.uplink.at_rate(bandwidth * uplink);
+        sim.downlink = sim.downlink.at_rate(bandwidth);
+        let rate = sim.downlink.rate;
+        for (_, index) in self.peers[peer as usize].edges.clone() {
+            let edge = &mut self.edges[index as usize];
+            let end = edge.end_of(peer);
+            edge.downlinks[end] = rate;
+            (edge.delays[end], edge.losses[end]) = (delay, loss);
         }
     }
 

@@ -1,73 +1,10 @@
-//! One connection between two simulated peers: how long messages take and which get lost.
+//! One connection between two simulated peers: who is at its ends, what it lost, its order.
 
 use std::time::Duration;
 
 use dnode_protocol::{Clock, Time};
-use rand::RngExt;
-use rand_chacha::ChaCha8Rng;
-use serde::Deserialize;
 
 use super::capacity::Rate;
-use super::spread::Spread;
-use super::text::duration;
-
-/// How all links of a scenario behave while faults are on.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct LinkModel {
-    /// Median one-way delay.
-    #[serde(with = "duration")]
-    pub delay: Duration,
-    /// Standard deviation of the logarithm of the delay, unitless; 0 gives the median always.
-    pub jitter: f64,
-    /// Probability that a message is lost. A reliable stream never does this; the core must survive it.
-    pub loss: f64,
-    /// Probability that a message arrives twice.
-    pub duplicate: f64,
-    /// Whether messages of one direction may overtake each other.
-    pub reorder: bool,
-    /// Bits per second of the median peer's line, each direction; 0 for no limit.
-    pub bandwidth: f64,
-    /// How bandwidths differ: factors of `bandwidth`.
-    pub spread: Spread,
-    /// Bandwidth of an uplink over that of the downlink, more than 0 and at most 1.
-    pub uplink: f64,
-}
-
-impl Default for LinkModel {
-    fn default() -> Self {
-        let delay = Duration::from_millis(20);
-        let (bandwidth, spread, uplink) = (0.0, Spread::NONE, 1.0);
-        let (loss, duplicate, reorder) = (0.0, 0.0, false);
-        Self { delay, jitter: 0.0, loss, duplicate, reorder, bandwidth, spread, uplink }
-    }
-}
-
-impl LinkModel {
-    /// The same delays without loss, duplicates and reordering.
-    #[must_use]
-    pub fn calm(&self) -> Self {
-        Self { loss: 0.0, duplicate: 0.0, reorder: false, ..self.clone() }
-    }
-
-    /// Draws one delay: log-normal around the median.
-    pub fn draw_delay(&self, rng: &mut ChaCha8Rng) -> Duration {
-        if self.jitter <= 0.0 {
-            return self.delay;
-        }
-        let factor = (self.jitter * standard_normal(rng)).exp();
-        self.delay.mul_f64(factor.min(DELAY_FACTOR_MAX))
-    }
-}
-
-/// Longest delay in medians; beyond it a message counts as lost on any real link.
-const DELAY_FACTOR_MAX: f64 = 50.0;
-
-/// A draw from the standard normal distribution (Box and Muller 1958).
-pub(super) fn standard_normal(rng: &mut ChaCha8Rng) -> f64 {
-    let radius: f64 = (-2.0 * (1.0 - rng.random::<f64>()).ln()).sqrt();
-    radius * (std::f64::consts::TAU * rng.random::<f64>()).cos()
-}
 
 /// Which kind of stream a message travels on; kinds may overtake each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +36,9 @@ pub(super) struct Edge {
     /// The downlink of each end: kept here too, because most messages are sent long before their
     /// receiver is looked at.
     pub(super) downlinks: [Rate; 2],
+    /// What the own line of each end adds to the delay and loses, beside what all lines do.
+    pub(super) delays: [Duration; 2],
+    pub(super) losses: [f64; 2],
     last_arrival: [[Time; 2]; 2],
 }
 
@@ -107,6 +47,8 @@ impl Edge {
         Self {
             ends,
             downlinks,
+            delays: [Duration::ZERO; 2],
+            losses: [0.0; 2],
             generation: 0,
             up: [false; 2],
             cut: [false; 2],
@@ -116,6 +58,11 @@ impl Edge {
             heard_life: [0; 2],
             last_arrival: [[Time::ZERO; 2]; 2],
         }
+    }
+
+    /// Share of what is sent that the own lines of the ends lose.
+    pub(super) fn own_loss(&self) -> f64 {
+        1.0 - (1.0 - self.losses[0]) * (1.0 - self.losses[1])
     }
 
     /// Which end (0 or 1) the peer is.
@@ -133,22 +80,7 @@ impl Edge {
 
 #[cfg(test)]
 mod tests {
-    use rand::SeedableRng;
-
     use super::*;
-
-    #[test]
-    fn delays_are_log_normal_around_the_median() {
-        let mut rng = ChaCha8Rng::from_seed([1; 32]);
-        let model = LinkModel { jitter: 0.5, ..LinkModel::default() };
-        let logs: Vec<f64> = (0..20_000)
-            .map(|_| (model.draw_delay(&mut rng).as_secs_f64() / model.delay.as_secs_f64()).ln())
-            .collect();
-        let count = logs.len() as f64;
-        let mean = logs.iter().sum::<f64>() / count;
-        let variance = logs.iter().map(|l| (l - mean).powi(2)).sum::<f64>() / count;
-        assert!(mean.abs() < 0.02 && (variance.sqrt() - 0.5).abs() < 0.02, "{mean} {variance}");
-    }
 
     #[test]
     fn a_lane_keeps_its_order_and_the_other_may_overtake() {

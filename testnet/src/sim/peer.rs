@@ -33,6 +33,10 @@ pub struct SimPeer {
     pub round_open: bool,
     /// What is counted.
     pub counts: Counts,
+    /// How many times as long as at the start its work takes.
+    pub(super) slowness: f64,
+    /// Bits per second of its downlink at the start; 0 for no limit.
+    pub(super) bandwidth: f64,
     pub(super) uplink: Line,
     pub(super) downlink: Line,
     pub(super) edges: Vec<(u32, u32)>,
@@ -104,6 +108,8 @@ impl SimPeer {
             paused_until: Time::ZERO,
             round_open: false,
             counts: Counts::default(),
+            slowness: 1.0,
+            bandwidth: 0.0,
             uplink: Line::default(),
             downlink: Line::default(),
             edges: Vec::new(),

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use dnode_gossip::testing::Effect;
 use dnode_protocol::Time;
 
-use super::fault::Fault;
+use crate::scenario::fault::Fault;
 
 /// Something that will happen.
 #[derive(Clone, Debug)]

@@ -6,11 +6,11 @@ use dnode_gossip::FETCHES_MAX;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::fault::{Fault, FaultRates, Scripted};
-use super::link::LinkModel;
-use super::rules::{Rule, RuleSettings};
-use super::scenario::{GossipSettings, Scenario};
-use super::spread::{Class, Spread};
+use crate::scenario::fault::{Fault, FaultRates, Scripted};
+use crate::scenario::link::LinkModel;
+use crate::scenario::rules::{Rule, RuleSettings};
+use crate::scenario::spread::{Class, Spread};
+use crate::scenario::{GossipSettings, Scenario};
 
 /// Time without faults in which everybody must recover: this, and so many rounds. The longest chain
 /// of waits: a dead connection goes unnoticed (6 s), then the longest back-off (8 s), and leases.
@@ -82,7 +82,7 @@ impl Scenario {
         let [begin, end] = times.map(|part| Duration::from_secs_f64(part * length));
         let fault = Fault::Split { percent: rng.random_range(10..91), both: rng.random_bool(0.5) };
         self.script.push(Scripted { at: begin, fault });
-        self.script.push(Scripted { at: end, fault: Fault::Heal });
+        self.script.push(Scripted { at: end, fault: Fault::Heal {} });
     }
 
     /// Makes rounds long enough for what is drawn so far.
@@ -176,8 +176,8 @@ fn random_spread(rng: &mut ChaCha8Rng, ratio: f64, sigma: f64) -> Spread {
 mod tests {
     use dnode_gossip::{Policy, Schedule, Weighting};
 
-    use super::super::rules::Rule;
     use super::*;
+    use crate::scenario::rules::Rule;
 
     #[test]
     fn random_scenarios_are_legal() {

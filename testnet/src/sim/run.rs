@@ -9,9 +9,9 @@ use dnode_protocol::Time;
 
 use super::defect::Defect;
 use super::invariants::{Stage, within_parts};
-use super::scenario::Scenario;
 use super::trace::Trace;
 use super::world::{Violation, World};
+use crate::scenario::Scenario;
 
 /// How much longer than others peers may take to agree where who falls behind is replaced.
 const DROP_FACTOR: u32 = 16;

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use super::run::{RunError, run};
-use super::scenario::Scenario;
 use super::trace::Trace;
 use crate::report::plot::{Chart, Series};
+use crate::scenario::Scenario;
 
 /// Swarm sizes that are compared.
 pub const SIZES: [u32; 4] = [10, 100, 1000, 10_000];

@@ -1,5 +1,6 @@
 //! The world: all peers, all links, one heap of events, one virtual clock, one source of chance.
 
+use std::collections::BTreeSet;
 use std::hint::black_box;
 use std::time::Duration;
 
@@ -12,7 +13,6 @@ use rand_chacha::ChaCha8Rng;
 use super::book::Book;
 use super::capacity::Sizes;
 use super::defect::Defect;
-use super::fault::{Fault, exponential};
 use super::invariants::{self, Moment, Property, Stage, View};
 use super::journal::Journal;
 use super::learn::Learning;
@@ -20,8 +20,9 @@ use super::line::{Line, happening};
 use super::link::Edge;
 use super::peer::{SimPeer, index_of};
 use super::queue::{Happening, Queue};
-use super::scenario::Scenario;
 use super::trace::Trace;
+use crate::scenario::Scenario;
+use crate::scenario::fault::{Fault, exponential};
 
 /// Worlds of at most this many peers get the expensive checks.
 const SMALL: u32 = 32;
@@ -139,7 +140,8 @@ impl World {
         }
         (0..count).for_each(|peer| world.draw_peer(peer));
         world.draw_edges();
-        (0..count).for_each(|peer| world.start(peer));
+        let joiners: BTreeSet<u32> = world.scenario.joiners().collect();
+        (0..count).filter(|peer| !joiners.contains(peer)).for_each(|peer| world.start(peer));
         world
     }
 
@@ -213,7 +215,17 @@ impl World {
     pub fn calm(&mut self) {
         self.calm = true;
         self.scenario.link = self.scenario.link.calm();
-        self.fault(Fault::Heal);
+        for peer in self
+            .scenario
+            .script
+            .iter()
+            .flat_map(|scripted| scripted.fault.peers())
+            .collect::<BTreeSet<_>>()
+        {
+            self.peers[peer as usize].slowness = 1.0;
+            self.set_line(peer, Duration::ZERO, 0.0, 0.0);
+        }
+        self.fault(Fault::Heal {});
         for (index, peer) in (0..).zip(&mut self.peers) {
             if peer.paused_until > self.now {
                 peer.paused_until = self.now;
@@ -459,7 +471,8 @@ impl World {
     }
 
     pub(super) fn round_interval(&mut self, peer: u32) -> Duration {
-        let mean = self.peers[peer as usize].round_time;
+        let sim = &self.peers[peer as usize];
+        let mean = sim.round_time.mul_f64(sim.slowness);
         if self.scenario.poisson { exponential(mean, &mut self.rng) } else { mean }
     }
 }

@@ -1,4 +1,4 @@
-//! Control lines: what a scenario or a person at the keyboard changes about the network.
+//! Control lines: what a person at the keyboard changes about the network.
 //!
 //! ```text
 //! link FROM TO key=value …    the directed lines from FROM to TO
@@ -61,11 +61,16 @@ impl Who {
 /// What a line changes about a [`LinkSettings`]; `None` stays as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Change {
-    delay: Option<Duration>,
-    jitter: Option<Duration>,
-    bits_per_s: Option<u64>,
-    loss: Option<f64>,
-    queue_bytes: Option<u32>,
+    /// Time from the last bit sent to the last bit received.
+    pub delay: Option<Duration>,
+    /// A packet takes up to this much longer.
+    pub jitter: Option<Duration>,
+    /// Bits of IP packets in a second; 0 for no limit.
+    pub bits_per_s: Option<u64>,
+    /// Share of the packets that are lost, in `[0, 1]`.
+    pub loss: Option<f64>,
+    /// Bytes that may wait.
+    pub queue_bytes: Option<u32>,
 }
 
 impl Change {

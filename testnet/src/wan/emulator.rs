@@ -21,8 +21,8 @@ use rustix::time::{
 use super::command::Command;
 use super::error::WanError;
 use super::namespace::Namespaces;
+use super::plan::Plan;
 use super::router::{Due, NODES_MAX, NoSuchNode, Router};
-use super::scenario::Scenario;
 use super::stats::Stats;
 
 /// Requests to the thread that may wait; each is answered before the next of the same caller.
@@ -70,7 +70,7 @@ impl Emulator {
     /// [`WanError`]; nothing is left behind.
     pub fn start(
         name: &str,
-        scenario: &Scenario,
+        scenario: &Plan,
         notify: impl FnMut(Notice) + Send + 'static,
     ) -> Result<Self, WanError> {
         let router = scenario.router()?;

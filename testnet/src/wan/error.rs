@@ -2,8 +2,8 @@
 
 use std::io;
 
+use super::plan::PlanError;
 use super::router::NoSuchNode;
-use super::scenario::ScenarioError;
 
 /// Why a network could not be made, entered or changed. Nothing is left behind by a failure.
 #[derive(Debug, thiserror::Error)]
@@ -25,7 +25,7 @@ pub enum WanError {
     NoSuchNode(#[from] NoSuchNode),
     /// The scenario describes no network.
     #[error(transparent)]
-    Scenario(#[from] ScenarioError),
+    Plan(#[from] PlanError),
     /// `ip` did not set a namespace up.
     #[error("ip could not set {namespace} up: {reason}")]
     Ip {

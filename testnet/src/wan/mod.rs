@@ -17,14 +17,14 @@ pub mod link;
 pub mod namespace;
 pub mod nat;
 pub mod packet;
+pub mod plan;
 pub mod router;
-pub mod scenario;
 pub mod stats;
 pub mod tun;
 
 pub use command::Command;
 pub use emulator::{Emulator, Notice};
 pub use error::WanError;
+pub use plan::Plan;
 pub use router::{Router, address, outer_address};
-pub use scenario::Scenario;
 pub use stats::Stats;

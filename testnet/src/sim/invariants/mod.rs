@@ -29,8 +29,8 @@ use super::book::Book;
 use super::journal::Journal;
 use super::link::Edge;
 use super::peer::SimPeer;
-use super::rules::Rule;
-use super::scenario::Scenario;
+use crate::scenario::Scenario;
+use crate::scenario::rules::Rule;
 
 /// Everything a property may look at.
 #[derive(Clone, Copy, Debug)]

@@ -1,5 +1,9 @@
 //! The `dnode-testnet` program: runs a swarm of real `dnode` processes on this machine and reports.
 
+mod course;
+mod scenario;
+mod soak;
+
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,7 +13,8 @@ use clap::{Args, Parser, Subcommand};
 use dnode_testnet::local::experiment::{ALL_REDUCE, NO_GOSSIP};
 use dnode_testnet::local::{self, Arm, ArmPlan, Experiment, Kill, Progress, Stop, Workload};
 use dnode_testnet::report::{self, Machine, Record};
-use dnode_testnet::wan::Scenario;
+use dnode_testnet::scenario::{Reader, Scenario};
+use dnode_testnet::wan::Plan;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -30,6 +35,10 @@ struct Cli {
 enum Command {
     /// Run the arms one after the other and write a report folder.
     Run(Box<RunArgs>),
+    /// Kill, pause, cut and start peers at random; exit 1 when something is not excused by that.
+    Soak(Box<soak::SoakArgs>),
+    /// Let peers go through what a scenario file says, as `sim` does with simulated ones.
+    Scenario(Box<scenario::ScenarioArgs>),
     /// Write the report of an existing folder again.
     Report {
         /// The folder, as printed by `run`.
@@ -87,7 +96,8 @@ struct RunArgs {
     /// Kill a peer with SIGKILL when it reaches a share of its steps or a step; repeatable.
     #[arg(long = "kill", value_name = "PEER@PERCENT%|PEER@STEP")]
     kills: Vec<Kill>,
-    /// Run each peer in a machine of its own, on links as this file says; needs root (docs/testing.md).
+    /// Run each peer in a machine of its own, on lines as this scenario file says; needs root
+    /// (docs/testing.md).
     #[arg(long, value_name = "FILE")]
     wan: Option<PathBuf>,
     /// The dnode program [default: next to this program, then target/release/dnode].
@@ -113,6 +123,8 @@ fn arm_setting(text: &str) -> Result<(String, String), String> {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(arguments) => run(&arguments),
+        Command::Soak(arguments) => soak::soak(&arguments),
+        Command::Scenario(arguments) => scenario::scenario(&arguments),
         Command::Report { folder } => report_again(&folder),
     };
     match result {
@@ -148,7 +160,8 @@ fn run(arguments: &RunArgs) -> Result<(), Failure> {
     let executable = std::env::current_exe().ok();
     let program = local::locate(arguments.dnode.as_deref(), executable.as_deref());
     let program = program.map_err(bad_usage)?;
-    let scenario = arguments.wan.as_deref().map(scenario).transpose().map_err(bad_usage)?;
+    let wan = arguments.wan.as_deref().map(|path| network(path, arguments.n));
+    let wan = wan.transpose().map_err(bad_usage)?;
     let mut record = Record {
         command: command_line(),
         begun: humantime::format_rfc3339_seconds(now()).to_string(),
@@ -158,7 +171,7 @@ fn run(arguments: &RunArgs) -> Result<(), Failure> {
         failure: None,
     };
     let folder = out_folder(arguments.out.as_deref(), &record.begun).map_err(bad_usage)?;
-    let setup = Setup { program: &program, deadline: arguments.timeout, wan: scenario.as_ref() };
+    let setup = Setup { program: &program, deadline: arguments.timeout, wan: wan.as_ref() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let outcome = runtime.map_err(failed)?.block_on(async {
         let (ask, stop) = Stop::channel();
@@ -184,7 +197,7 @@ fn run(arguments: &RunArgs) -> Result<(), Failure> {
 struct Setup<'a> {
     program: &'a Path,
     deadline: Duration,
-    wan: Option<&'a Scenario>,
+    wan: Option<&'a Plan>,
 }
 
 async fn run_arms(
@@ -284,11 +297,19 @@ fn experiment(arguments: &RunArgs) -> Result<Experiment, String> {
     Ok(Experiment { workload: workload(arguments), arms, seeds })
 }
 
-/// The emulated network that a file describes.
-fn scenario(path: &Path) -> Result<Scenario, String> {
+/// The emulated network that a scenario file describes, for this many peers.
+fn network(path: &Path, peers: u16) -> Result<Plan, String> {
+    let name = path.display();
     let text = std::fs::read_to_string(path);
-    let text = text.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-    Scenario::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
+    let text = text.map_err(|error| format!("cannot read {name}: {error}"))?;
+    let read = Scenario::read(&text, Reader::Network);
+    let (scenario, unheeded) = read.map_err(|error| format!("{name}: {error}"))?;
+    let scenario = Scenario { peers: u32::from(peers), ..scenario };
+    scenario.check().map_err(|error| format!("{name} with {peers} peers: {error}"))?;
+    if let Some(line) = unheeded {
+        say(&format!("{name}: {line}\n"));
+    }
+    Ok(scenario.network(0))
 }
 
 fn workload(arguments: &RunArgs) -> Workload {

@@ -1,22 +1,40 @@
-//! What is simulated: how many peers, how fast, on which links, with which faults.
+//! Scenario files: how many peers, on which lines, and what happens to them when.
+//!
+//! ```text
+//! testnet/scenarios/*.toml ── Scenario ──┬─▶ sim: virtual peers in virtual time
+//!                                        ├─▶ live: real processes, killed, paused, started
+//!                                        └─▶ network ─▶ wan: the lines between real processes
+//! ```
+//! One vocabulary for all; what one of them cannot carry out it names in one line ([`Reader`]).
 
+pub mod fault;
+pub mod link;
+pub mod network;
+pub mod reader;
+pub mod rules;
+pub mod spread;
+pub(crate) mod text;
+
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use dnode_gossip::{Bounds, Config};
 use serde::Deserialize;
 
-use super::capacity::Sizes;
-use super::fault::{FaultRates, Scripted};
-use super::link::LinkModel;
-use super::rules::RuleSettings;
-use super::spread::Spread;
-use super::text::duration;
+use self::fault::{Fault, FaultRates, Scripted};
+use self::link::LinkModel;
+use self::text::duration;
+
+pub use self::reader::Reader;
+pub use self::rules::{Rule, RuleSettings};
+pub use self::spread::{Class, Spread};
 
 /// A scenario; every field has a default, so a file names only what it changes.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Scenario {
-    /// Number of peers at the start, 1 to 1,000,000.
+    /// Number of peers, 1 to 1,000,000; all are there from the start but those that join by the
+    /// script.
     pub peers: u32,
     /// Fragments of each replica.
     pub fragments: u32,
@@ -174,6 +192,23 @@ impl Scenario {
         Ok(scenario)
     }
 
+    /// Reads a scenario file's text for who is to carry it out, with one line about what that one
+    /// cannot, if there is such a thing.
+    ///
+    /// # Errors
+    /// As [`Scenario::parse`].
+    pub fn read(text: &str, reader: Reader) -> Result<(Self, Option<String>), ScenarioError> {
+        let scenario = Self::parse(text)?;
+        Ok((scenario, reader.unheeded(&toml::from_str(text)?)))
+    }
+
+    /// The peers that are not there from the start.
+    pub fn joiners(&self) -> impl Iterator<Item = u32> + '_ {
+        self.script.iter().filter_map(|scripted| {
+            if let Fault::Join { peer } = scripted.fault { Some(peer) } else { None }
+        })
+    }
+
     /// Checks ranges and relations.
     ///
     /// # Errors
@@ -182,6 +217,9 @@ impl Scenario {
         let probability = |p: f64| (0.0..=1.0).contains(&p);
         let index = |peer: u32| peer < self.peers;
         let named = self.script.iter().all(|scripted| scripted.fault.peers().all(index));
+        let legal = self.script.iter().all(|scripted| scripted.fault.is_legal());
+        let joiners: BTreeSet<u32> = self.joiners().collect();
+        let start = joiners.len() < self.peers as usize;
         let rules = [
             ((1..=1_000_000).contains(&self.peers), "peers", "1 to 1000000"),
             ((1..=1024).contains(&self.fragments), "fragments", "1 to 1024"),
@@ -202,28 +240,14 @@ impl Scenario {
             (probability(self.link.duplicate), "link.duplicate", "0 to 1"),
             (probability(self.faults.restart), "faults.restart", "0 to 1"),
             (named, "script", "about peers that exist"),
+            (legal, "script", "within the ranges of its entries"),
+            (start, "script", "such that a peer is there at the start"),
         ];
         if let Some((_, key, range)) = rules.into_iter().find(|(legal, _, _)| !legal) {
             return Err(ScenarioError::Range { key, range });
         }
         self.config().check()?;
         Ok(())
-    }
-
-    /// How long the tensors of one exchange take on the slowest lines, if nothing else is on them.
-    #[must_use]
-    pub fn transfer_time(&self) -> Duration {
-        let link = &self.link;
-        if link.bandwidth <= 0.0 {
-            return Duration::ZERO;
-        }
-        let slowest = link.bandwidth * link.spread.smallest() * link.uplink;
-        let bytes = self.sizes().tensor(self.width) as f64;
-        Duration::from_secs_f64((2.0 * 8.0 * bytes / slowest).min(3600.0))
-    }
-
-    pub(super) fn sizes(&self) -> Sizes {
-        Sizes::new(self.fragments as usize * self.width, self.parameters, self.codec_bits)
     }
 
     /// The gossip configuration of every peer.
@@ -294,6 +318,9 @@ mod tests {
             ("[rule]\ncodecs = [\"int3\"]", "one of f32, bf16"),
             ("[gossip]\nprogress_gap = 0", "progress_gap is 0, must be 1 to 1000"),
             ("peers = 2\n[[script]]\nat = \"1s\"\nkind = \"crash\"\npeer = 2", "script must be"),
+            ("[[script]]\nat = \"1s\"\nkind = \"slow\"\npeer = 2\nfactor = 0.5", "script must be"),
+            ("[[script]]\nat = \"1s\"\nkind = \"heal\"\npeer = 2", "peer"),
+            ("[[script]]\nat = \"1s\"\nkind = \"explode\"\npeer = 2", "explode"),
         ] {
             let error = Scenario::parse(text).unwrap_err().to_string();
             assert!(error.contains(want), "{text}: {error}");

@@ -65,7 +65,7 @@ impl Default for RuleSettings {
 
 impl RuleSettings {
     /// Any rule but delta-set, which is drawn apart because rounds must be long enough for it.
-    pub(super) fn random(rng: &mut ChaCha8Rng) -> Self {
+    pub(crate) fn random(rng: &mut ChaCha8Rng) -> Self {
         let kinds = [Rule::Exchange, Rule::Epidemic, Rule::PushSum];
         let kind = kinds[rng.random_range(0..6_usize).saturating_sub(3)];
         let fanout = rng.random_range(1..4);
@@ -81,7 +81,7 @@ impl RuleSettings {
     }
 
     /// `config` with these rules.
-    pub(super) fn apply(&self, config: Config) -> Config {
+    pub(crate) fn apply(&self, config: Config) -> Config {
         let fanout = self.fanout;
         Config {
             mixing: match self.kind {
@@ -98,7 +98,7 @@ impl RuleSettings {
     }
 
     /// The rule of the toy replicas.
-    pub(super) const fn toy(&self) -> ToyRule {
+    pub(crate) const fn toy(&self) -> ToyRule {
         match self.kind {
             Rule::Exchange => ToyRule::Exchange,
             Rule::Epidemic => ToyRule::Epidemic,
@@ -108,7 +108,7 @@ impl RuleSettings {
     }
 
     /// Samples in a step of the next peer.
-    pub(super) fn draw_batch(&self, rng: &mut ChaCha8Rng) -> u32 {
+    pub(crate) fn draw_batch(&self, rng: &mut ChaCha8Rng) -> u32 {
         match self.weighting {
             Weighting::Equal => 1,
             Weighting::Samples => rng.random_range(1..=BATCH_MAX),

@@ -1,0 +1,450 @@
+//! A peer's place in the swarm and the process that fills it now.
+
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::account::{Account, Gap, LongLife};
+use super::growth::{Growth, HANDLES_ALONE, HANDLES_PER_PEER, MEMORY_MAX, Sample};
+use super::log::LogTail;
+use super::pulse::{Beat, Pulse};
+use crate::local::process::{ADDRESS_FILE, LOG_FILE, PeerProcess};
+use crate::metrics::{Body, Line, METRICS_FILE, STEPS_DONE, Tail};
+
+/// Time between two looks at memory and handles.
+const SAMPLE_EVERY: Duration = Duration::from_secs(2);
+/// Time within which a process that was told to leave is gone: the five seconds that `dnode`
+/// promises, and as many again on a busy machine.
+pub(super) const LEAVE_MAX: Duration = Duration::from_secs(10);
+/// The signal that asks a process to leave.
+const SIGTERM: i32 = 15;
+/// Events of a peer that no fault excuses.
+const BROKEN_EVENTS: [&str; 3] = ["offence", "offended", "checkpoint-failed"];
+/// What an offence says of a peer that was killed, paused or cut off before it had greeted.
+const NO_HELLO: &str = ": no hello: ";
+/// Folder of the checkpoints in the folder of a peer.
+const CHECKPOINTS: &str = "checkpoints";
+
+/// What lives are held to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// Longest time without progress of a process that may run.
+    pub(super) stall: Duration,
+    /// Age before which memory and handles may grow.
+    pub(super) warm_up: Duration,
+    /// Number of peers.
+    pub(super) peers: usize,
+}
+
+/// What was last asked of a process.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fate {
+    Lives,
+    Killed,
+    Leaving(Instant),
+}
+
+/// One process from its start to its end.
+#[derive(Debug)]
+struct Life {
+    process: PeerProcess,
+    log: LogTail,
+    born: Instant,
+    /// The same, seconds after the start of the course.
+    born_s: f64,
+    pulse: Pulse,
+    /// Whether it has said that all steps are done.
+    finished: bool,
+    fate: Fate,
+    step: Option<u64>,
+    /// When it last made progress, or could begin to.
+    moved: Instant,
+    paused_until: Option<Instant>,
+    sampled: Instant,
+    growth: Growth,
+    stalled: bool,
+    /// How many times as long its work takes.
+    slowness: f64,
+    /// Share of a turn that a slow process has saved up; it runs when there is a whole one.
+    saved: f64,
+}
+
+/// The place of one peer: at most one process at a time, one folder for each name it had.
+#[derive(Debug)]
+pub(super) struct Slot {
+    peer: u32,
+    root: PathBuf,
+    names: u32,
+    lives: u32,
+    tail: Tail,
+    life: Option<Life>,
+    /// Whether its last process has made all its steps and ended.
+    done: bool,
+    /// Held-out loss of its last evaluation, nats.
+    pub(super) loss: Option<f64>,
+    /// Where the process that left last put its parameters.
+    pub(super) parameters: Option<PathBuf>,
+}
+
+impl Slot {
+    pub(super) fn new(peer: u32, directory: &Path) -> Self {
+        let root = directory.join(format!("peer-{peer}"));
+        let tail = Tail::new(root.join(METRICS_FILE));
+        let (names, lives) = (1, 0);
+        let (loss, parameters, done) = (None, None, false);
+        Self { peer, root, names, lives, tail, life: None, done, loss, parameters }
+    }
+
+    /// The folder of its present name.
+    pub(super) fn folder(&self) -> PathBuf {
+        match self.names {
+            1 => self.root.clone(),
+            name => self.root.with_extension(name.to_string()),
+        }
+    }
+
+    /// It comes back under another name.
+    pub(super) fn rename(&mut self) {
+        self.names += 1;
+        self.tail = Tail::new(self.folder().join(METRICS_FILE));
+    }
+
+    /// It comes back without its checkpoints.
+    pub(super) fn forget(&self) -> io::Result<()> {
+        match std::fs::remove_dir_all(self.folder().join(CHECKPOINTS)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.life.is_none()
+    }
+
+    /// Whether there is a process that nobody has told to end.
+    pub(super) fn lives(&self) -> bool {
+        self.life.as_ref().is_some_and(|life| life.fate == Fate::Lives)
+    }
+
+    /// Whether its last process has made all its steps and ended.
+    pub(super) const fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// Whether its process has trained.
+    pub(super) fn trains(&self) -> bool {
+        self.life.as_ref().is_some_and(|life| life.fate == Fate::Lives && life.step.is_some())
+    }
+
+    /// Only evaluations from here on count, and those of who is done.
+    pub(super) fn forget_loss(&mut self) {
+        self.loss = self.loss.filter(|_| self.done);
+    }
+
+    pub(super) const fn life(&self) -> u32 {
+        self.lives
+    }
+
+    /// The addresses of its process, if it lives and has published them.
+    pub(super) fn addresses(&self) -> io::Result<Option<Vec<String>>> {
+        match &self.life {
+            Some(life) if life.fate == Fate::Lives => life.process.addresses(),
+            _ => Ok(None),
+        }
+    }
+
+    /// Fills the place with a process of its own.
+    ///
+    /// `at` is the time since the start of the course.
+    pub(super) fn start(
+        &mut self,
+        program: &Path,
+        arguments: &[String],
+        at: Duration,
+    ) -> io::Result<()> {
+        let folder = self.folder();
+        // The address of the life before is nobody's now.
+        match std::fs::remove_file(folder.join(ADDRESS_FILE)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let process = PeerProcess::start(program, arguments, &folder)?;
+        let now = Instant::now();
+        self.lives += 1;
+        self.done = false;
+        self.life = Some(Life {
+            process,
+            log: LogTail::new(folder.join(LOG_FILE)),
+            born: now,
+            born_s: at.as_secs_f64(),
+            pulse: Pulse::default(),
+            finished: false,
+            fate: Fate::Lives,
+            step: None,
+            moved: now,
+            paused_until: None,
+            sampled: now,
+            growth: Growth::default(),
+            stalled: false,
+            slowness: 1.0,
+            saved: 0.0,
+        });
+        Ok(())
+    }
+
+    pub(super) fn kill(&mut self) {
+        if let Some(life) = &mut self.life {
+            life.fate = Fate::Killed;
+            life.process.kill();
+        }
+    }
+
+    pub(super) fn leave(&mut self) {
+        if let Some(life) = &mut self.life {
+            life.fate = Fate::Leaving(Instant::now());
+            life.paused_until = None;
+            life.process.terminate();
+        }
+    }
+
+    pub(super) fn pause(&mut self, time: Duration) {
+        if let Some(life) = &mut self.life {
+            life.paused_until = Some(Instant::now() + time);
+            life.process.pause();
+        }
+    }
+
+    /// From now on it stands still for a part of the time.
+    pub(super) fn slow(&mut self, factor: f64) {
+        if let Some(life) = &mut self.life {
+            life.slowness = factor;
+            if factor <= 1.0 && life.paused_until.is_none() {
+                life.process.resume();
+            }
+        }
+    }
+
+    /// It is neither paused nor slow.
+    pub(super) fn calm(&mut self) {
+        self.resume();
+        if let Some(life) = &mut self.life {
+            life.slowness = 1.0;
+            life.process.resume();
+        }
+    }
+
+    /// Ends a pause.
+    pub(super) fn resume(&mut self) {
+        if let Some(life) = &mut self.life
+            && life.paused_until.take().is_some()
+        {
+            life.process.resume();
+            life.moved = Instant::now();
+        }
+    }
+
+    /// Reads what is new and judges it.
+    pub(super) fn look(&mut self, bounds: &Bounds, account: &mut Account) -> io::Result<()> {
+        let Some(life) = &mut self.life else { return Ok(()) };
+        // The order matters: all that an ended process wrote is in its files.
+        let exit = life.process.poll_exit()?;
+        let now = Instant::now();
+        if life.paused_until.is_some_and(|end| now >= end) {
+            self.resume();
+        }
+        if let Some(life) = &mut self.life {
+            life.take_turn();
+        }
+        self.read(account, now)?;
+        match exit {
+            Some(status) => self.end(status, bounds, account),
+            None => self.judge(bounds, account, now),
+        }
+    }
+
+    fn read(&mut self, account: &mut Account, now: Instant) -> io::Result<()> {
+        let (peer, number) = (self.peer, self.lives);
+        let Some(life) = &mut self.life else { return Ok(()) };
+        match self.tail.poll() {
+            Ok(lines) => {
+                for line in lines {
+                    match &line.body {
+                        Body::Evaluate(evaluate) => self.loss = Some(evaluate.loss),
+                        Body::Final(end) => {
+                            self.parameters.clone_from(&end.parameters_path);
+                            self.loss =
+                                Some(end.loss).filter(|loss| loss.is_finite()).or(self.loss);
+                        }
+                        Body::Start(_) | Body::Train(_) | Body::Staleness(_) | Body::Event(_) => {}
+                    }
+                    if let Some(complaint) = life.hear(&line, peer, account, now) {
+                        account.find(peer, number, complaint)?;
+                    }
+                }
+            }
+            Err(error) => account.find(peer, number, error.to_string())?,
+        }
+        if let Some(line) = life.log.poll()? {
+            account.find(peer, number, format!("log: {line}"))?;
+        }
+        Ok(())
+    }
+
+    fn end(
+        &mut self,
+        status: ExitStatus,
+        bounds: &Bounds,
+        account: &mut Account,
+    ) -> io::Result<()> {
+        let Some(mut life) = self.life.take() else { return Ok(()) };
+        account.keep(std::mem::take(&mut life.pulse));
+        self.done = life.finished && status.success();
+        let tail = life.process.log_tail();
+        let complaint = match life.fate {
+            Fate::Killed => None,
+            // Told to leave before it could listen to that.
+            Fate::Leaving(_) if life.step.is_none() && status.signal() == Some(SIGTERM) => None,
+            Fate::Leaving(since) => {
+                let (time, at) = (since.elapsed(), account.elapsed());
+                account.departure.longest(Gap { time, at, peer: self.peer });
+                let late = time > LEAVE_MAX;
+                if late {
+                    Some(format!("took {:.1} s to leave\n{tail}", time.as_secs_f64()))
+                } else {
+                    (!status.success()).then(|| format!("left with {status}\n{tail}"))
+                }
+            }
+            Fate::Lives if life.finished && status.success() => None,
+            Fate::Lives => Some(format!("ended by itself with {status}\n{tail}")),
+        };
+        if let Some(complaint) = complaint {
+            account.find(self.peer, self.lives, complaint)?;
+        }
+        self.judge_growth(&life, bounds, account)
+    }
+
+    fn judge_growth(&self, life: &Life, bounds: &Bounds, account: &mut Account) -> io::Result<()> {
+        let (Some(slopes), Some(last)) = (life.growth.slopes(bounds.warm_up), life.growth.last())
+        else {
+            return Ok(());
+        };
+        let (memory, handles) = (last.memory, last.handles);
+        account.long_lives.push(LongLife { peer: self.peer, slopes, memory, handles });
+        match slopes.complaint() {
+            Some(complaint) => account.find(self.peer, self.lives, complaint),
+            None => Ok(()),
+        }
+    }
+
+    fn judge(&mut self, bounds: &Bounds, account: &mut Account, now: Instant) -> io::Result<()> {
+        let (peer, number) = (self.peer, self.lives);
+        let Some(life) = &mut self.life else { return Ok(()) };
+        if let Fate::Leaving(since) = life.fate {
+            if now - since > LEAVE_MAX {
+                // Its end says how long it took in all.
+                life.process.kill();
+            }
+            return Ok(());
+        }
+        if life.fate == Fate::Killed || life.paused_until.is_some() {
+            return Ok(());
+        }
+        let still = now - life.moved;
+        if still > bounds.stall.mul_f64(life.slowness) && !life.stalled {
+            // Said once for each time that it stands still.
+            life.stalled = true;
+            let step = life.step.map_or_else(|| "not begun".to_owned(), |step| step.to_string());
+            let tail = life.process.log_tail();
+            let what = format!("no progress for {:.1} s; step {step}\n{tail}", still.as_secs_f64());
+            account.find(peer, number, what)?;
+        }
+        if now - life.sampled < SAMPLE_EVERY {
+            return Ok(());
+        }
+        life.sampled = now;
+        let Some(id) = life.process.id() else { return Ok(()) };
+        // A process that has just ended is heard of by the next look.
+        let Some(sample) = Sample::take(id, now - life.born) else { return Ok(()) };
+        life.growth.push(sample);
+        let handles_max = HANDLES_ALONE + HANDLES_PER_PEER * bounds.peers;
+        if sample.memory > MEMORY_MAX {
+            account.find(peer, number, format!("holds {} MiB of memory", sample.memory >> 20))?;
+        }
+        if sample.handles > handles_max {
+            account.find(peer, number, format!("holds {} handles", sample.handles))?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the end of its process.
+    pub(super) async fn wait(&mut self) {
+        if let Some(life) = &mut self.life {
+            // A process that cannot be waited for is not ours any more.
+            let _ = life.process.wait_exit().await;
+        }
+    }
+}
+
+impl Life {
+    /// A slow process runs in one look of so many.
+    fn take_turn(&mut self) {
+        if self.slowness <= 1.0 || self.paused_until.is_some() || self.fate != Fate::Lives {
+            return;
+        }
+        self.saved += 1.0 / self.slowness;
+        if self.saved >= 1.0 {
+            self.saved -= 1.0;
+            self.process.resume();
+        } else {
+            self.process.pause();
+        }
+    }
+
+    /// Takes over what a line says; what is wrong with it, if something is.
+    fn hear(
+        &mut self,
+        line: &Line,
+        peer: u32,
+        account: &mut Account,
+        now: Instant,
+    ) -> Option<String> {
+        account.clock = account.clock.max(line.clock);
+        match &line.body {
+            Body::Start(_) => self.step = None,
+            Body::Train(train) => {
+                self.pulse.push(Beat { at_s: self.born_s + line.time_s, step: line.step });
+                let before = self.step.replace(line.step);
+                if before.is_none_or(|before| line.step > before) {
+                    let gap = Gap { time: now - self.moved, at: account.elapsed(), peer };
+                    let kind =
+                        if before.is_none() { &mut account.arrival } else { &mut account.still };
+                    kind.longest(gap);
+                    account.steps += before.map_or(0, |before| line.step - before);
+                    (self.moved, self.stalled) = (now, false);
+                }
+                if !train.loss.is_finite() {
+                    return Some(format!("training loss is not finite at step {}", line.step));
+                }
+            }
+            Body::Event(event) => {
+                let detail = event.detail.as_str().unwrap_or_default();
+                let silent = event.name == "offence" && detail.contains(NO_HELLO);
+                let name = if silent { "no hello" } else { event.name.as_str() };
+                *account.events.entry(name.to_owned()).or_default() += 1;
+                if BROKEN_EVENTS.contains(&name) {
+                    return Some(format!("event {name}: {detail}"));
+                }
+            }
+            Body::Evaluate(evaluate) if !evaluate.loss.is_finite() => {
+                return Some(format!("held-out loss is not finite at step {}", line.step));
+            }
+            Body::Final(end) => self.finished = end.reason == STEPS_DONE,
+            Body::Evaluate(_) | Body::Staleness(_) => {}
+        }
+        None
+    }
+}
