@@ -21,7 +21,7 @@ impl Gossip {
         terms: Terms,
         now: Time,
     ) {
-        let named_twice = self.serving.contains_key(&exchange);
+        let named_twice = self.serving.contains(&exchange);
         let broken = exchange.initiator != from || fragment.0 >= self.fragments || named_twice;
         if broken || !self.allows(terms.codec) || self.config.mixing == Mixing::Set {
             return self.offended(from, Offence::Garbage, now);
@@ -192,7 +192,7 @@ impl Gossip {
         let failure = match reason {
             RefusedMix::TooOld => Failure::TooOld,
             RefusedMix::Local => Failure::Lost,
-            RefusedMix::BadParameters => Failure::BadParameters,
+            RefusedMix::BadParameters | RefusedMix::OtherHash => Failure::BadParameters,
         };
         self.event(Event::Failed { exchange, peer, failure });
         if reason == RefusedMix::BadParameters {
@@ -222,8 +222,7 @@ impl Gossip {
         if exchange.initiator != from {
             return;
         }
-        if let Some(serving) = self.serving.get_mut(&exchange) {
-            serving.wanted = false;
+        if self.serving.withdraw(&exchange) {
             return;
         }
         match self.answered.get_mut(&exchange) {

@@ -106,8 +106,13 @@ pub struct Config {
     pub own_max: usize,
     /// Most exchanges this peer answers at a time. Default 4.
     pub answered_max: usize,
-    /// Most snapshots this peer reads for joiners at a time. Default 2.
-    pub pulls_max: usize,
+    /// Most newcomers this peer gives its fragments to at a time. Default 2.
+    pub newcomers_max: usize,
+    /// Most snapshots this peer reads for newcomers at a time. Default 2.
+    pub snapshots_max: usize,
+    /// Most snapshots this peer asks for at a time, and that one newcomer may wait for here; how many
+    /// it asks for follows from how long they take. Default 4.
+    pub pulls_open_max: usize,
     /// Most further partners asked for one fragment in one round after BUSY. Default 3.
     pub redraws_max: usize,
     /// Shortest lease. Default 2 s.
@@ -142,7 +147,9 @@ impl Default for Config {
             forget_after: Duration::from_secs(20),
             own_max: 2,
             answered_max: 4,
-            pulls_max: 2,
+            newcomers_max: 2,
+            snapshots_max: 2,
+            pulls_open_max: 4,
             redraws_max: 3,
             lease_min: Duration::from_secs(2),
             lease_initial: Duration::from_secs(5),
@@ -208,7 +215,9 @@ impl Config {
             ("information_age", age, 1..=1_000_000, "1 to 1000000 commits"),
             ("own_max", self.own_max as u64, 1..=64, "1 to 64 exchanges"),
             ("answered_max", self.answered_max as u64, 1..=64, "1 to 64 exchanges"),
-            ("pulls_max", self.pulls_max as u64, 1..=64, "1 to 64 snapshots"),
+            ("newcomers_max", self.newcomers_max as u64, 1..=64, "1 to 64 peers"),
+            ("snapshots_max", self.snapshots_max as u64, 1..=64, "1 to 64 snapshots"),
+            ("pulls_open_max", self.pulls_open_max as u64, 1..=64, "1 to 64 snapshots"),
             ("fanout", self.fanout() as u64, 1..=64, "1 to 64 peers"),
             ("local_steps", self.pace.local_steps, 1..=1_000_000, "1 to 1000000 steps"),
         ];

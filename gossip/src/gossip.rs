@@ -10,15 +10,17 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::answer::JOURNAL_MAX;
 use crate::apart::Apart;
-use crate::catch_up::{CatchUp, PULLS_OPEN_MAX, Serving};
+use crate::catch_up::CatchUp;
 use crate::contributions::{FETCHES_MAX, Sharing};
 use crate::credible::{is_absurd, names_absurd_clock};
 use crate::exchange::{Aborting, Answered, Own, Resolved};
 use crate::information::InformationTable;
 use crate::initiate::ABORTING_MAX;
 use crate::membership::Members;
+use crate::pull::Contents;
 use crate::round::RoundFragment;
 use crate::sequences::Sequences;
+use crate::serve::Serving;
 use crate::window::Window;
 use crate::{Config, ContributionId, Event, Input, Load, Member, Offence, Output};
 
@@ -83,7 +85,7 @@ pub struct Gossip {
     pub(crate) answered: BTreeMap<ExchangeId, Answered>,
     pub(crate) resolved: BTreeMap<PeerId, Resolved>,
     pub(crate) leases: BTreeMap<FragmentId, ExchangeId>,
-    pub(crate) serving: BTreeMap<ExchangeId, Serving>,
+    pub(crate) serving: Serving,
     pub(crate) catch_up: Option<CatchUp>,
     /// The replica was replaced and waits for its own contributions.
     pub(crate) resuming: bool,
@@ -149,7 +151,7 @@ impl Gossip {
             answered: BTreeMap::new(),
             resolved: BTreeMap::new(),
             leases: BTreeMap::new(),
-            serving: BTreeMap::new(),
+            serving: Serving::default(),
             catch_up: None,
             resuming: false,
             apart: Apart::default(),
@@ -183,7 +185,11 @@ impl Gossip {
                 }
             }
             Input::Offence { peer, offence } => self.offended(peer, offence, now),
-            Input::FragmentRead { exchange, clock } => self.fragment_read(exchange, clock, now),
+            Input::SnapshotProgress { from } => self.snapshot_progress(from, now),
+            Input::FragmentRead { exchange, clock } => self.own_read(exchange, clock, now),
+            Input::SnapshotRead { exchange, clock, hash } => {
+                self.snapshot_read(exchange, clock, hash, now);
+            }
             Input::Mixed { exchange, clock } => {
                 if self.is_fetch(exchange) {
                     self.included(exchange, now);
@@ -264,7 +270,7 @@ impl Gossip {
     /// Exchanges that have not ended: own, answered without decision, aborting.
     #[must_use]
     pub fn open(&self) -> usize {
-        self.own.len() + self.answered.len() + self.aborting.len() + self.serving.len()
+        self.own.len() + self.answered.len() + self.aborting.len() + self.serving.open()
     }
 
     /// The largest [`Gossip::open`] that can be, pulls for an own catch-up included.
@@ -273,8 +279,9 @@ impl Gossip {
         config.own_max
             + JOURNAL_MAX
             + ABORTING_MAX
-            + config.pulls_max
-            + PULLS_OPEN_MAX
+            + config.newcomers_max * config.pulls_open_max
+            + config.snapshots_max
+            + config.pulls_open_max
             + FETCHES_MAX
     }
 
@@ -372,8 +379,9 @@ impl Gossip {
                 self.proposed(from, (exchange, fragment), terms, now);
             }
             Message::Accept { exchange, terms } => self.accepted(from, exchange, terms, now),
-            Message::Snapshot { exchange, clock, information, versions } => {
-                self.snapshot_announced(from, exchange, (clock, information, versions), now);
+            Message::Snapshot { exchange, clock, hash, information, versions } => {
+                let contents = Contents { clock, hash, information, versions };
+                self.snapshot_announced(from, exchange, contents, now);
             }
             Message::Have { first, count, versions } => {
                 self.heard_have(from, (first, count), versions, now);
@@ -411,7 +419,7 @@ impl Gossip {
             Leg::Contribution => self.contribution_received(from, exchange, clock),
             Leg::Offer => self.offer_received(from, exchange, clock, now),
             Leg::Reply => self.reply_received(from, exchange),
-            Leg::Snapshot => self.snapshot_received(from, exchange, clock, now),
+            Leg::Snapshot => self.snapshot_received(from, exchange, now),
             Leg::Ring => {}
         }
     }

@@ -259,7 +259,7 @@ impl Gossip {
         match reason {
             RefusedMix::TooOld => self.give_up(exchange.sequence, Failure::TooOld, now),
             RefusedMix::Local => self.give_up(exchange.sequence, Failure::Lost, now),
-            RefusedMix::BadParameters => {
+            RefusedMix::BadParameters | RefusedMix::OtherHash => {
                 self.give_up(exchange.sequence, Failure::BadParameters, now);
                 self.offended(partner, Offence::BadParameters, now);
             }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dnode_protocol::frame::Leg;
-use dnode_protocol::{Clock, ExchangeId, Message, PeerId};
+use dnode_protocol::{Clock, ContentHash, ExchangeId, Message, PeerId};
 
 /// What a peer did wrong, found outside the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +12,8 @@ pub enum Offence {
     Garbage,
     /// NaN, infinite or absurdly large parameters.
     BadParameters,
+    /// A snapshot whose bytes have another hash than it said.
+    OtherSnapshot,
 }
 
 /// Why the trainer did not apply a mix; parameters are unchanged.
@@ -23,6 +25,8 @@ pub enum RefusedMix {
     Local,
     /// The remote numbers are not finite or far out of proportion.
     BadParameters,
+    /// The bytes of a snapshot have another hash than its donor said.
+    OtherHash,
 }
 
 /// Something that enters the core.
@@ -77,6 +81,20 @@ pub enum Input {
         exchange: ExchangeId,
         /// The own clock at the moment of reading.
         clock: Clock,
+    },
+    /// Answer to [`crate::Work::Read`] of a snapshot, likewise.
+    SnapshotRead {
+        /// The exchange.
+        exchange: ExchangeId,
+        /// The own clock at the moment of reading.
+        clock: Clock,
+        /// Of the bytes that are kept.
+        hash: ContentHash,
+    },
+    /// A part of an expected snapshot has arrived from this neighbour.
+    SnapshotProgress {
+        /// The donor.
+        from: PeerId,
     },
     /// Answer to [`crate::Work::Mix`]: applied.
     Mixed {

@@ -13,8 +13,8 @@
 //! partner), `initiate` and `answer` (the two ends of an exchange), `contributions`, `has` and
 //! `precedence` (rule `delta-set`),
 //! `link_codec` (which code), `pace` and `stride` (how much local work), `staleness` (the three
-//! bounds), `credible` (which clocks are believed), `catch_up` (joiners and laggards), `deadlines` and
-//! `timers` (everything that expires), `suspicion` (who is silent),
+//! bounds), `credible` (which clocks are believed), `catch_up` and `pull` (joiners
+//! and laggards), `serve` (their donors), `deadlines` and `timers` (everything that expires), `suspicion` (who is silent),
 //! `apart` (who was lost and comes back).
 
 mod answer;
@@ -36,9 +36,11 @@ mod output;
 mod pace;
 mod pairing;
 mod precedence;
+mod pull;
 mod round;
 mod schedule;
 mod sequences;
+mod serve;
 mod staleness;
 mod stride;
 mod suspicion;

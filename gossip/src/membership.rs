@@ -197,6 +197,7 @@ impl Gossip {
             member.batch = heartbeat.batch;
             member.phase = heartbeat.phase;
             if joined {
+                self.serving.dismiss(&from);
                 // The clock it inherited from its donors stands for no work of its own.
                 self.information.track(from, heartbeat.clock);
                 self.information.raise_all(&from, heartbeat.clock);
@@ -312,6 +313,7 @@ impl Gossip {
         let reason = match offence {
             Offence::Garbage => "it sent garbage",
             Offence::BadParameters => "it sent parameters that are not finite or out of proportion",
+            Offence::OtherSnapshot => "it sent a snapshot of another hash than it said",
         };
         self.output(Output::Disconnect { peer, back_off, reason });
         self.peer_down(peer, now);

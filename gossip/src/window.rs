@@ -1,4 +1,4 @@
-//! How many own exchanges are open at a time: as many as the links carry in a short while.
+//! How many own exchanges, and pulls of a joiner, are open at a time: as many as the links carry in a short while.
 //!
 //! The limit bounds what each exchange waits for the others beside it, as LEDBAT (RFC 6817) bounds
 //! the delay that it adds: it grows while exchanges end in time and shrinks when they do not, so it
@@ -28,6 +28,16 @@ impl Window {
     /// The limit, at most `most`.
     pub(crate) const fn limit(self, most: usize) -> usize {
         if self.0 < most { self.0 } else { most }
+    }
+
+    /// A pull has ended that took so long beside others that filled the window.
+    pub(crate) fn pulled(&mut self, took: Duration, most: usize) {
+        self.ended(took, TARGET, most);
+    }
+
+    /// One has run out.
+    pub(crate) fn shrink(&mut self) {
+        self.0 = (self.0 / 2).max(WINDOW_MIN);
     }
 
     /// An exchange has ended that took so long beside others that filled the window.

@@ -1,7 +1,7 @@
 //! What the trainer has to do on the replica, and answer.
 
 use dnode_protocol::frame::Codec;
-use dnode_protocol::{Clock, ExchangeId, FragmentId, Origin};
+use dnode_protocol::{Clock, ContentHash, ExchangeId, FragmentId, Origin};
 
 use crate::{ContributionId, Gossip, Output, Reading, Role};
 
@@ -60,12 +60,15 @@ pub enum Work {
         /// The weight it was applied with.
         weight: f32,
     },
-    /// Replace the fragment by the snapshot that arrived, with outer momentum zero.
+    /// Replace the fragment by the snapshot that arrived, with outer momentum zero, if its bytes have
+    /// this hash. Answered by [`crate::Input::Adopted`] or [`crate::Input::MixRefused`].
     Adopt {
         /// The exchange.
         exchange: ExchangeId,
         /// The fragment.
         fragment: FragmentId,
+        /// What the donor has said that the bytes hash to.
+        hash: ContentHash,
     },
 }
 

@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use dnode_gossip::testing::{Effect, Host, Pair, Toy, ToyRule, numbers, peer, terms};
+use dnode_gossip::testing::{Effect, Host, Pair, Toy, ToyRule, numbers, peer, snapshot, terms};
 use dnode_gossip::{Config, Event, Input, Mixing, Policy, Schedule, Start};
 use dnode_protocol::frame::Leg;
 use dnode_protocol::{
-    Clock, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, PeerId, Phase, Time,
-    Versions,
+    Clock, ContentHash, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, PeerId,
+    Phase, Time, Versions,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -120,7 +120,9 @@ fn a_sum_of_contributions_is_not_taken_over_before_its_donor_has_said_what_it_co
     let origin = Origin { peer: peer(1), incarnation: 1 << 24 };
     let versions = Versions { entries: vec![(origin, 40)] };
     let (clock, information) = (Clock(40), Information::default());
-    let message = Message::Snapshot { exchange, clock, information, versions: versions.clone() };
+    let hash = ContentHash::of(&numbers(&[1.0]));
+    let message =
+        Message::Snapshot { exchange, clock, hash, information, versions: versions.clone() };
     host.handle(received(1, message), Time::ZERO);
     assert!(host.has_work());
     host.work(Time::ZERO);
@@ -137,7 +139,8 @@ fn the_own_contributions_are_added_again_to_a_replica_that_lacks_them() {
     let origin = Origin { peer: peer(1), incarnation: 1 << 24 };
     let versions = Versions { entries: vec![(origin, 40)] };
     let (clock, information) = (Clock(40), Information::default());
-    let message = Message::Snapshot { exchange, clock, information, versions };
+    let hash = ContentHash::of(&numbers(&[1.0]));
+    let message = Message::Snapshot { exchange, clock, hash, information, versions };
     host.handle(received(1, message), Time::ZERO);
     host.tensor(peer(1), (exchange, Leg::Snapshot, clock, numbers(&[1.0])), Time::ZERO);
     host.work(Time::ZERO);
@@ -382,6 +385,7 @@ fn who_was_replaced_pushes_at_once_and_so_returns_the_mass_that_it_was_given() {
     host.handle(received(1, heartbeat(1)), Time::ZERO);
     host.handle(received(1, heartbeat(40)), Time::ZERO);
     let exchange = ExchangeId { initiator: peer(0), incarnation: 1, sequence: 0 };
+    host.handle(received(1, snapshot(exchange, Clock(40), &numbers(&[1.0]))), Time::ZERO);
     host.tensor(peer(1), (exchange, Leg::Snapshot, Clock(40), numbers(&[1.0])), Time::ZERO);
     assert_eq!(proposed_to(&mut host), []);
     host.work(Time::ZERO);

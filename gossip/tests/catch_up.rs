@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dnode_gossip::testing::{Effect, Host, Pair, Toy, ToyRule, numbers, peer};
+use dnode_gossip::testing::{Effect, Host, Pair, Toy, ToyRule, numbers, peer, snapshot};
 use dnode_gossip::{Config, Event, Input, Start};
 use dnode_protocol::frame::Leg;
 use dnode_protocol::{Clock, ExchangeId, Heartbeat, Message, Phase, Time};
@@ -92,6 +92,8 @@ fn the_death_of_the_last_donor_during_adoption_does_not_stop_training_for_ever()
     host.handle(Input::Received { from: donor, message: heartbeat(40) }, now);
     assert!(!host.training);
     let exchange = ExchangeId { initiator: me, incarnation: 1, sequence: 0 };
+    let message = snapshot(exchange, Clock(40), &numbers(&[1.0]));
+    host.handle(Input::Received { from: donor, message }, now);
     host.tensor(donor, (exchange, Leg::Snapshot, Clock(40), numbers(&[1.0])), now);
     host.handle(Input::PeerDown { peer: donor }, now);
     while host.has_work() {

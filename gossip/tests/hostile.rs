@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dnode_gossip::testing::{Effect, Host, Pair, Toy, ToyRule, numbers, peer, terms};
+use dnode_gossip::testing::{Effect, Host, Pair, Toy, ToyRule, numbers, peer, snapshot, terms};
 use dnode_gossip::{Config, Event, Input, Role, Start};
 use dnode_protocol::frame::Leg;
 use dnode_protocol::{
@@ -60,7 +60,7 @@ fn pulls(host: &mut Host) -> Vec<(PeerId, ExchangeId)> {
     host.take_effects().into_iter().filter_map(pull).collect()
 }
 
-/// Serves every pull with a snapshot that claims `clock`; returns who was asked.
+/// Serves every pull with numbers that claim `clock`; returns who was asked.
 fn serve(host: &mut Host, clock: Clock) -> Vec<PeerId> {
     let mut asked = Vec::new();
     while !host.training {
@@ -68,6 +68,9 @@ fn serve(host: &mut Host, clock: Clock) -> Vec<PeerId> {
         assert!(!open.is_empty(), "nothing asked for and not training");
         for (donor, exchange) in open {
             asked.push(donor);
+            let member = host.core.members().find(|(peer, _)| **peer == donor).unwrap().1;
+            let message = snapshot(exchange, member.clock.unwrap(), &numbers(&[1.0]));
+            host.handle(Input::Received { from: donor, message }, Time::ZERO);
             host.tensor(donor, (exchange, Leg::Snapshot, clock, numbers(&[1.0])), Time::ZERO);
             while host.has_work() {
                 host.work(Time::ZERO);

@@ -18,6 +18,14 @@ const OPEN_MAX: usize = 16;
 // Even the largest fragments keep the budget.
 const _: () = assert!(OPEN_MIN * 2 * size_of::<f32>() * FRAGMENT_ELEMENTS_MAX <= OPEN_BYTES_MAX);
 
+/// Bytes of snapshots that a joiner has asked for at a time, and that one joiner may have wait at one
+/// donor: what 300 MB/s carry in a tenth of a second.
+const PULLED_BYTES_MAX: usize = 32 << 20;
+/// Snapshots asked for at a time: fewest, however large the fragments, and most, half of what the
+/// network keeps for one peer.
+const PULLS_MIN: usize = 4;
+const PULLS_MAX: usize = dnode_network::limits::BULK_QUEUE_MAX / 2;
+
 /// How the core mixes a model that is cut into `fragments`.
 pub(crate) fn gossip_config(config: &Config, fragments: Fragments) -> dnode_gossip::Config {
     let gossip = &config.gossip;
@@ -52,6 +60,7 @@ pub(crate) fn gossip_config(config: &Config, fragments: Fragments) -> dnode_goss
         gate_timeout: gossip.gate_timeout,
         own_max: open_max,
         answered_max: open_max,
+        pulls_open_max: (PULLED_BYTES_MAX / fragment_bytes).clamp(PULLS_MIN, PULLS_MAX),
         ..dnode_gossip::Config::default()
     }
 }

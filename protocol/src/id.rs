@@ -121,6 +121,27 @@ impl fmt::Debug for RunId {
     }
 }
 
+/// What the bytes of a snapshot hash to: blake3 in key-derivation mode with the context
+/// `dnode snapshot v1`, over the payloads of its tensor frames in order.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, SchemaRead, SchemaWrite)]
+pub struct ContentHash([u8; 32]);
+
+impl ContentHash {
+    /// The hash of `bytes`.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        let mut hasher = blake3::Hasher::new_derive_key("dnode snapshot v1");
+        hasher.update(bytes);
+        Self(*hasher.finalize().as_bytes())
+    }
+}
+
+impl fmt::Debug for ContentHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0[..8].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
 /// Number of commits (outer steps) of a peer; a joiner inherits its donor's.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, SchemaRead, SchemaWrite,

@@ -23,7 +23,7 @@ mod run;
 mod time;
 
 pub use fragment::{FragmentId, Fragments};
-pub use id::{Clock, ExchangeId, ParsePeerIdError, PeerId, RunId};
+pub use id::{Clock, ContentHash, ExchangeId, ParsePeerIdError, PeerId, RunId};
 pub use layout::{LayoutError, ParameterLayout, TensorSpec};
 pub use message::{Heartbeat, Information, Message, Origin, Phase, Terms, Versions};
 pub use run::{RunDifference, RunField, RunSpec, RunSpecError};

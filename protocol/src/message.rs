@@ -3,7 +3,7 @@
 use wincode::{SchemaRead, SchemaWrite};
 
 use crate::frame::Codec;
-use crate::{Clock, ExchangeId, FragmentId, PeerId, RunSpec};
+use crate::{Clock, ContentHash, ExchangeId, FragmentId, PeerId, RunSpec};
 
 /// What a peer is doing, as it tells its neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, SchemaRead, SchemaWrite)]
@@ -161,8 +161,10 @@ pub enum Message {
     Snapshot {
         /// The exchange.
         exchange: ExchangeId,
-        /// The sender's clock.
+        /// The sender's clock when it read the fragment.
         clock: Clock,
+        /// Of the bytes that follow.
+        hash: ContentHash,
         /// What the sender's fragment contains.
         information: Information,
         /// Which contributions it contains; empty where numbers are exchanged.

@@ -15,8 +15,8 @@ use dnode_protocol::limits::{
     TENSOR_PAYLOAD_BYTES_MAX,
 };
 use dnode_protocol::{
-    Clock, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, PeerId, Phase,
-    RunField, RunSpec, Terms, Versions,
+    Clock, ContentHash, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, PeerId,
+    Phase, RunField, RunSpec, Terms, Versions,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
@@ -172,10 +172,11 @@ fn dialogue() -> impl Strategy<Value = Message> {
             Message::Propose { exchange, fragment, terms }
         }),
         (exchange(), terms()).prop_map(|(exchange, terms)| Message::Accept { exchange, terms }),
-        (exchange(), clock(), information(), versions()).prop_map(
-            |(exchange, clock, information, versions)| Message::Snapshot {
+        (exchange(), clock(), any::<[u8; 8]>(), information(), versions()).prop_map(
+            |(exchange, clock, bytes, information, versions)| Message::Snapshot {
                 exchange,
                 clock,
+                hash: ContentHash::of(&bytes),
                 information,
                 versions
             }

@@ -11,10 +11,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use dnode_protocol::frame::{Codec, Leg};
-use dnode_protocol::{Clock, ExchangeId, FragmentId, Information, Message, PeerId, Terms, Time};
+use dnode_protocol::{
+    Clock, ContentHash, ExchangeId, FragmentId, Information, Message, PeerId, Terms, Time, Versions,
+};
 
 use crate::gossip::Start;
-use crate::{Config, ContributionId, Event, Gossip, Input, Load, Output, RefusedMix, Role, Work};
+use crate::{
+    Config, ContributionId, Event, Gossip, Input, Load, Output, Reading, RefusedMix, Role, Work,
+};
 pub use pair::Pair;
 pub use toy::{Account, Bytes, Replica, Toy, ToyRule, numbers};
 
@@ -253,8 +257,15 @@ impl Host {
     fn obey(&mut self, task: Work) -> Input {
         match task {
             Work::Read { exchange, fragment, what } => {
-                self.kept.insert(exchange, self.replica.read(fragment, what));
-                Input::FragmentRead { exchange, clock: self.clock }
+                let (bytes, clock) = (self.replica.read(fragment, what), self.clock);
+                let hash = ContentHash::of(&bytes);
+                self.kept.insert(exchange, bytes);
+                match what {
+                    Reading::Snapshot => Input::SnapshotRead { exchange, clock, hash },
+                    Reading::Offer(_) | Reading::Push { .. } => {
+                        Input::FragmentRead { exchange, clock }
+                    }
+                }
             }
             Work::Mix { exchange, fragment, role, weight, codec, clock_max } => {
                 if self.clock > clock_max {
@@ -289,12 +300,12 @@ impl Host {
                 self.replica.undo(fragment, weight, &difference);
                 Input::Undone { exchange }
             }
-            Work::Adopt { exchange, fragment } => {
-                let adopted = self
-                    .kept
-                    .remove(&exchange)
-                    .is_some_and(|snapshot| self.replica.adopt(fragment, &snapshot));
-                if adopted {
+            Work::Adopt { exchange, fragment, hash } => {
+                let snapshot = self.kept.remove(&exchange).unwrap_or_default();
+                if ContentHash::of(&snapshot) != hash {
+                    return Input::MixRefused { exchange, reason: RefusedMix::OtherHash };
+                }
+                if self.replica.adopt(fragment, &snapshot) {
                     Input::Adopted { exchange }
                 } else {
                     Input::MixRefused { exchange, reason: RefusedMix::BadParameters }
@@ -339,6 +350,13 @@ impl Host {
 #[must_use]
 pub const fn terms(clock: Clock, information: Information) -> Terms {
     Terms { clock, mass: 1, work: 1, merges: false, codec: Codec::F32, information }
+}
+
+/// What a donor says before it sends these bytes, which contain no contributions.
+#[must_use]
+pub fn snapshot(exchange: ExchangeId, clock: Clock, bytes: &Bytes) -> Message {
+    let (hash, information) = (ContentHash::of(bytes), Information::default());
+    Message::Snapshot { exchange, clock, hash, information, versions: Versions::default() }
 }
 
 /// The `index`-th test peer; names sort like their numbers.

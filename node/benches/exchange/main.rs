@@ -1,8 +1,9 @@
 //! The data plane end to end: peers in processes of their own, the real network on loopback, the
 //! real replica, and a trainer that computes nothing.
 //!
-//! `cargo bench -p dnode --bench exchange -- [averaging] [cost] [parts] [training] [large]`; without
-//! a name all parts run. The last needs 9 GB of memory, the one before `taskset`.
+//! `cargo bench -p dnode --bench exchange -- [averaging] [cost] [parts] [training] [join]
+//! [large]`; without a name all parts run. The last needs 9 GB of memory and `join` 10, `training` and
+//! `join` need `taskset`.
 //! With `DNODE_BENCH_PYTHON` naming a Python that has torch (and hivemind), gloo's all-reduce and
 //! hivemind's averager are measured in the same run. `docs/measurements.md` has the tables.
 
@@ -12,6 +13,7 @@
 
 mod averaging;
 mod cost;
+mod join;
 mod large;
 mod parts;
 mod peer;
@@ -21,11 +23,12 @@ mod trainer;
 mod training;
 
 /// The parts of this benchmark, by name.
-const PARTS: [(&str, fn()); 5] = [
+const PARTS: [(&str, fn()); 6] = [
     ("averaging", averaging::run),
     ("cost", cost::run),
     ("parts", parts::run),
     ("training", training::run),
+    ("join", join::run),
     ("large", large::run),
 ];
 

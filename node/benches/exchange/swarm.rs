@@ -98,6 +98,13 @@ impl Swarm {
         taskset(&["-p", "-c", "0", thread.rsplit_once('/').unwrap().1]);
     }
 
+    /// Gives all peers but the first the second core.
+    pub(crate) fn pin_others(&self) {
+        for peer in &self.peers[1..] {
+            taskset(&["-a", "-p", "-c", "1", &peer.child.id().to_string()]);
+        }
+    }
+
     /// Ends all; bytes of frames sent by all together.
     pub(crate) fn end(mut self) -> u64 {
         self.peers.iter_mut().map(Peer::end).sum()
@@ -131,6 +138,12 @@ impl Peer {
     pub(crate) fn done(&mut self) -> f64 {
         let [steps] = self.said()[..] else { panic!("a peer died") };
         steps
+    }
+
+    /// How many steps it has done since it was asked last.
+    pub(crate) fn count(&mut self) -> f64 {
+        self.begin();
+        self.done()
     }
 
     /// Waits for the peer to average: when it began, when it was done, in nanoseconds, and the error

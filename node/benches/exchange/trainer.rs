@@ -13,6 +13,8 @@ use dnode::{
 
 /// What a step of a free trainer takes: short, so that the exchange is what is measured.
 const STEP: Duration = Duration::from_micros(100);
+/// What a step of a paced trainer takes.
+const PACED_STEP: Duration = Duration::from_millis(10);
 /// Rounds of a busy trainer's arithmetic, four dependent instructions deep at most.
 const BUSY_ROUNDS: usize = 1_600_000;
 /// Mixes of every fragment that average four peers: two rounds of a hypercube.
@@ -32,6 +34,10 @@ pub(crate) enum Kind {
     Free,
     /// For nothing, and computes in every step; tells its steps between two words.
     Busy,
+    /// For 10 ms in every step; tells its steps between two words.
+    Paced,
+    /// The same; tells when its first step began, and which part of its parameters is still its own.
+    Joiner,
 }
 
 impl Kind {
@@ -41,11 +47,13 @@ impl Kind {
             Self::Ring => "ring",
             Self::Free => "free",
             Self::Busy => "busy",
+            Self::Paced => "paced",
+            Self::Joiner => "joiner",
         }
     }
 
     pub(crate) fn named(name: &str) -> Self {
-        let all = [Self::Gossip, Self::Ring, Self::Free, Self::Busy];
+        let all = [Self::Gossip, Self::Ring, Self::Free, Self::Busy, Self::Paced, Self::Joiner];
         all.into_iter().find(|kind| kind.name() == name).unwrap()
     }
 }
@@ -114,6 +122,14 @@ impl Synthetic {
         self.told = true;
     }
 
+    /// Tells the parent when the first step began, and which part of the parameters is its own.
+    fn tell_own(&mut self) {
+        let done = now();
+        let own = self.values.iter().filter(|value| **value == self.rank as f32).count();
+        println!("0 {done} {}", own as f64 / self.values.len() as f64);
+        self.told = true;
+    }
+
     /// Begins an averaging.
     fn begin(&mut self) {
         self.values.fill(self.rank as f32);
@@ -145,14 +161,19 @@ impl Trainer for Synthetic {
                 self.begin();
             }
         }
-        if self.kind == Kind::Busy {
-            compute();
+        if self.kind == Kind::Joiner && !self.told {
+            self.tell_own();
+        }
+        match self.kind {
+            Kind::Busy => compute(),
+            Kind::Paced | Kind::Joiner => std::thread::sleep(PACED_STEP),
+            Kind::Gossip | Kind::Ring | Kind::Free => std::thread::sleep(STEP),
+        }
+        if matches!(self.kind, Kind::Busy | Kind::Paced) {
             self.steps += 1;
             if self.words.try_recv().is_ok() {
                 println!("{}", std::mem::take(&mut self.steps));
             }
-        } else {
-            std::thread::sleep(STEP);
         }
         Ok(StepReport { samples: 1, ..StepReport::default() })
     }

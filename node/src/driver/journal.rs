@@ -247,7 +247,7 @@ impl Journal {
     pub(crate) fn mix_refused(&mut self, exchange: ExchangeId, reason: RefusedMix, detail: &str) {
         match reason {
             RefusedMix::TooOld => tracing::debug!(%exchange, detail, "mix refused: too old"),
-            RefusedMix::Local | RefusedMix::BadParameters => {
+            RefusedMix::Local | RefusedMix::BadParameters | RefusedMix::OtherHash => {
                 tracing::warn!(%exchange, detail, "mix refused");
             }
         }

@@ -248,6 +248,9 @@ impl Driver {
                     Arrival::Misshapen => {
                         self.feed(Input::Offence { peer: from, offence: Offence::Garbage });
                     }
+                    Arrival::Partial if header.leg == Leg::Snapshot => {
+                        self.feed(Input::SnapshotProgress { from });
+                    }
                     Arrival::Partial | Arrival::Unexpected => {}
                 }
             }
@@ -276,6 +279,10 @@ impl Driver {
             Report::Read { exchange, clock, numbers } => {
                 self.numbers.keep(exchange, numbers);
                 self.feed(Input::FragmentRead { exchange, clock });
+            }
+            Report::SnapshotRead { exchange, clock, numbers, hash } => {
+                self.numbers.keep(exchange, numbers);
+                self.feed(Input::SnapshotRead { exchange, clock, hash });
             }
             Report::Mixed { exchange, clock, reply } => {
                 if let Some(reply) = reply {

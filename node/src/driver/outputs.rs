@@ -93,9 +93,9 @@ impl Driver {
             Work::Undo { exchange, fragment, weight } => {
                 Command::Undo { exchange, fragment, weight, reply: self.journalled(exchange) }
             }
-            Work::Adopt { exchange, fragment } => {
+            Work::Adopt { exchange, fragment, hash } => {
                 let snapshot = self.received(exchange);
-                Command::Adopt { exchange, fragment, snapshot }
+                Command::Adopt { exchange, fragment, snapshot, hash }
             }
         }
     }

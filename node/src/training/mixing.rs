@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc as blocking;
 
 use dnode_gossip::{RefusedMix, Role};
-use dnode_protocol::{Clock, ExchangeId, FragmentId};
-use dnode_trainer::{Commons, Encoded, MixError, Turn};
+use dnode_protocol::{Clock, ContentHash, ExchangeId, FragmentId};
+use dnode_trainer::{Commons, Encoded, MixError, Reading, Turn};
 use tokio::sync::mpsc;
 
 use super::{Command, Line, MixTerms, Report};
@@ -59,6 +59,9 @@ impl Mixing {
             self.line.send(command);
             return false;
         }
+        if let Some(refused) = refused_snapshot(&command) {
+            return self.reports.blocking_send(refused).is_ok();
+        }
         let work = command.work();
         let wake = || self.line.wake();
         if work.is_some_and(|(fragment, reads)| !self.commons.wait(fragment, reads, wake)) {
@@ -74,7 +77,13 @@ impl Mixing {
         let clock = Clock(self.clock.load(Ordering::Relaxed));
         Some(match command {
             Command::Read { exchange, fragment, what } => {
-                Report::Read { exchange, clock, numbers: turn.read(fragment, what) }
+                let numbers = turn.read(fragment, what);
+                if what == Reading::Snapshot {
+                    let hash = ContentHash::of(&numbers.bytes);
+                    Report::SnapshotRead { exchange, clock, numbers, hash }
+                } else {
+                    Report::Read { exchange, clock, numbers }
+                }
             }
             Command::Mix { exchange, fragment, terms, numbers } => {
                 mixed(exchange, clock, mix(turn, (fragment, clock), terms, &numbers))
@@ -91,7 +100,7 @@ impl Mixing {
                 turn.undo(fragment, weight, &reply);
                 Report::Undone { exchange }
             }
-            Command::Adopt { exchange, fragment, snapshot } => {
+            Command::Adopt { exchange, fragment, snapshot, .. } => {
                 match turn.adopt(fragment, &snapshot) {
                     Ok(()) => Report::Adopted { exchange },
                     Err(error) => mixed(exchange, clock, Err(refused(&error))),
@@ -108,6 +117,18 @@ impl Mixing {
             | Command::Stop { .. } => return None,
         })
     }
+}
+
+/// What is said of a snapshot whose bytes are not those that its donor has announced; without a turn,
+/// as it takes a millisecond or two.
+fn refused_snapshot(command: &Command) -> Option<Report> {
+    let Command::Adopt { exchange, snapshot, hash, .. } = command else { return None };
+    let found = ContentHash::of(&snapshot.bytes);
+    (found != *hash).then(|| Report::MixRefused {
+        exchange: *exchange,
+        reason: RefusedMix::OtherHash,
+        detail: format!("the snapshot hashes to {found:?}, not to {hash:?}"),
+    })
 }
 
 fn mixed(exchange: ExchangeId, clock: Clock, mixed: Result<Option<Encoded>, Refusal>) -> Report {

@@ -17,7 +17,7 @@ use std::time::Duration;
 use dnode_collective::{Collective, Place};
 use dnode_gossip::{Load, RefusedMix, Role};
 use dnode_protocol::frame::Codec;
-use dnode_protocol::{Clock, ExchangeId, FragmentId, Origin, RunSpec};
+use dnode_protocol::{Clock, ContentHash, ExchangeId, FragmentId, Origin, RunSpec};
 use dnode_trainer::{Commons, Encoded, Evaluation, Reading, Replica, SKETCH_LEN, TrainError};
 use tokio::sync::mpsc;
 
@@ -105,8 +105,8 @@ pub(crate) enum Command {
     Include { exchange: ExchangeId, fragment: FragmentId, numbers: Encoded },
     /// Take back a responder's half.
     Undo { exchange: ExchangeId, fragment: FragmentId, weight: f32, reply: Encoded },
-    /// Replace a fragment.
-    Adopt { exchange: ExchangeId, fragment: FragmentId, snapshot: Encoded },
+    /// Replace a fragment by a snapshot whose bytes are to have this hash.
+    Adopt { exchange: ExchangeId, fragment: FragmentId, snapshot: Encoded, hash: ContentHash },
     /// What the thread may do has changed: look at it.
     Permission,
     /// All exchanges of the round have ended.
@@ -140,6 +140,8 @@ pub(crate) struct MixTerms {
 pub(crate) enum Report {
     /// Answer to [`Command::Read`].
     Read { exchange: ExchangeId, clock: Clock, numbers: Encoded },
+    /// The same of a snapshot, with the hash of its bytes.
+    SnapshotRead { exchange: ExchangeId, clock: Clock, numbers: Encoded, hash: ContentHash },
     /// Answer to [`Command::Mix`], [`Command::Absorb`] and [`Command::Include`]; a responder's reply
     /// is to be kept.
     Mixed { exchange: ExchangeId, clock: Clock, reply: Option<Encoded> },

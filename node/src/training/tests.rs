@@ -8,7 +8,9 @@ use std::time::Duration;
 use dnode_collective::Place;
 use dnode_gossip::{Load, RefusedMix, Role};
 use dnode_protocol::frame::Codec;
-use dnode_protocol::{Clock, ExchangeId, FragmentId, ParameterLayout, PeerId, RunSpec};
+use dnode_protocol::{
+    Clock, ContentHash, ExchangeId, FragmentId, ParameterLayout, PeerId, RunSpec,
+};
 use dnode_trainer::codec::decode;
 use dnode_trainer::{
     Evaluation, OuterStep, Reading, Replica, StepId, StepReport, TrainError, Trainer, TrainerState,
@@ -349,13 +351,30 @@ fn a_joiner_goes_on_at_the_step_that_belongs_to_the_clock_it_adopts() {
     let mut thread =
         start(plan(folder.path(), 100), Some(OuterStep { learning_rate: 1.0, momentum: 0.0 }));
     let (fragment, snapshot) = (FragmentId(0), encode(Codec::F32, &[5.0, 6.0]));
-    thread.command(Command::Adopt { exchange: exchange(0), fragment, snapshot });
+    let hash = ContentHash::of(&snapshot.bytes);
+    thread.command(Command::Adopt { exchange: exchange(0), fragment, snapshot, hash });
     thread.command(Command::AdoptClock { clock: Clock(49), replaced: true });
     assert_eq!(read(&mut thread), (Clock(49), vec![5.0, 6.0]));
     thread.allow(true);
     let reports = until(&mut thread, |report| matches!(report, Report::StepsDone));
     assert_eq!(count(&reports, |report| matches!(report, Report::Committed { .. })), 1);
     assert_eq!(read(&mut thread), (Clock(50), vec![7.0, 8.0]), "two steps of its own, 98 and 99");
+}
+
+#[test]
+fn a_snapshot_of_another_hash_than_its_donor_said_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut thread = start(plan(folder.path(), 100), None);
+    let before = read(&mut thread);
+    let (fragment, snapshot) = (FragmentId(0), encode(Codec::F32, &[5.0, 6.0]));
+    let hash = ContentHash::of(&encode(Codec::F32, &[5.0, 7.0]).bytes);
+    thread.command(Command::Adopt { exchange: exchange(0), fragment, snapshot, hash });
+    let reports = until(&mut thread, |report| matches!(report, Report::MixRefused { .. }));
+    let other = |report: &Report| {
+        matches!(report, Report::MixRefused { reason: RefusedMix::OtherHash, .. })
+    };
+    assert!(reports.iter().any(other), "{reports:?}");
+    assert_eq!(read(&mut thread), before);
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod aborted;
 mod attacker;
 mod disk;
 mod hostile;
+mod joining;
 mod process;
 
 use std::time::{Duration, Instant};

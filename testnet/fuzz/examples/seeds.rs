@@ -7,8 +7,8 @@ use std::path::Path;
 use dnode_gossip::testing::peer;
 use dnode_protocol::frame::{Codec, Leg, TensorHeader, encode_control, write_f32s};
 use dnode_protocol::{
-    Clock, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, Phase, RunField, RunSpec,
-    Terms, Versions,
+    Clock, ContentHash, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, Phase,
+    RunField, RunSpec, Terms, Versions,
 };
 
 fn main() -> std::io::Result<()> {
@@ -71,7 +71,13 @@ fn messages() -> Vec<Message> {
         Message::Goodbye,
         Message::Propose { exchange, fragment, terms: terms.clone() },
         Message::Accept { exchange, terms },
-        Message::Snapshot { exchange, clock, information, versions: versions.clone() },
+        Message::Snapshot {
+            exchange,
+            clock,
+            hash: ContentHash::of(&[1, 2, 3]),
+            information,
+            versions: versions.clone(),
+        },
         Message::Have { first: fragment, count: 2, versions },
         Message::Fetch { exchange, fragment, origin, number: 2 },
         Message::Busy { exchange },

@@ -8,11 +8,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use dnode_gossip::testing::peer;
-use dnode_gossip::{Config, Gossip, Input, Offence, Output, RefusedMix, Start, VIEW_MAX, Work};
+use dnode_gossip::{
+    Config, Gossip, Input, Offence, Output, Reading, RefusedMix, Start, VIEW_MAX, Work,
+};
 use dnode_protocol::frame::{Codec, Leg};
 use dnode_protocol::{
-    Clock, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, PeerId, Phase,
-    Terms, Time, Versions,
+    Clock, ContentHash, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, PeerId,
+    Phase, Terms, Time, Versions,
 };
 
 /// The own index among the test peers: between its neighbours, so that crossings go both ways.
@@ -100,6 +102,7 @@ impl Script<'_> {
             10 => Message::Snapshot {
                 exchange: self.exchange(),
                 clock: self.clock(),
+                hash: ContentHash::of(&[]),
                 information: self.information(),
                 versions: self.versions(),
             },
@@ -244,6 +247,9 @@ impl World {
         let (exchange, from, leg) = (*exchange, *from, *leg);
         self.expected.remove(&exchange);
         let clock = script.clock();
+        if leg == Leg::Snapshot {
+            self.handle(Input::SnapshotProgress { from });
+        }
         self.handle(Input::TensorReceived { from, exchange, leg, clock });
     }
 
@@ -256,6 +262,9 @@ impl World {
         let refused = script.below(4) == 0;
         let clock = self.clock;
         match task {
+            Work::Read { exchange, what: Reading::Snapshot, .. } => {
+                self.handle(Input::SnapshotRead { exchange, clock, hash: ContentHash::of(&[]) });
+            }
             Work::Read { exchange, .. } => self.handle(Input::FragmentRead { exchange, clock }),
             Work::Mix { exchange, clock_max, .. } if clock > clock_max => {
                 self.handle(Input::MixRefused { exchange, reason: RefusedMix::TooOld });

@@ -1,0 +1,115 @@
+//! A newcomer of a swarm that trains: how long until its first step, and what that takes from its
+//! donors.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::spread;
+use crate::swarm::Swarm;
+use crate::trainer::Kind;
+
+/// Parameters of 1 MB, 100 MB and 1 GB, and how often each is joined.
+const STATES: [(usize, usize); 3] = [(250_000, 5), (25_000_000, 5), (250_000_000, 2)];
+/// The same with donors that send at most so much, kB/s.
+const BOUNDED: [(usize, usize); 2] = [(250_000, 3), (25_000_000, 3)];
+const BOUND: usize = 20_000;
+/// Local steps of a commit, of 10 ms each.
+const LOCAL_STEPS: f64 = 40.0;
+/// Commits of the donors before somebody joins: further ahead than the progress gap.
+const COMMITS: f64 = 8.0;
+/// How long the steps of donors are counted before a newcomer comes.
+const SPAN: Duration = Duration::from_secs(4);
+
+pub(crate) fn run() {
+    println!("join: two donors with steps of 10 ms, which commit every 40; medians (least, most)");
+    for (parameters, times) in STATES {
+        row(parameters, times, &[]);
+    }
+    println!("the same, each donor sends {BOUND} kB/s at most");
+    let bound = format!("network.max_upload={BOUND}");
+    for (parameters, times) in BOUNDED {
+        row(parameters, times, &[&bound]);
+    }
+    beside();
+}
+
+/// What is measured of one newcomer.
+struct Joined {
+    /// From the start of its process to its first step.
+    seconds: f64,
+    /// Donors' steps per second meanwhile, by those before.
+    ratio: f64,
+}
+
+fn row(parameters: usize, times: usize, sets: &[&str]) {
+    let joined: Vec<Joined> = (0..times).map(|_| join(parameters, sets)).collect();
+    let seconds: Vec<f64> = joined.iter().map(|joined| joined.seconds).collect();
+    let ratios: Vec<f64> = joined.iter().map(|joined| 100.0 * joined.ratio).collect();
+    let (middle, least, most) = spread(&seconds);
+    let megabytes = 4.0 * parameters as f64 / 1e6;
+    println!(
+        "{megabytes:>6.0} MB  first step after {middle:.2} s ({least:.2}, {most:.2}), {:.0} MB/s in all; donors keep {:.1} % of their steps per second",
+        megabytes / middle,
+        spread(&ratios).0
+    );
+}
+
+fn join(parameters: usize, sets: &[&str]) -> Joined {
+    let commits = format!("gossip.local_steps={LOCAL_STEPS}");
+    let sets = [&[commits.as_str(), "gossip.balance=off"], sets].concat();
+    let mut swarm = Swarm::start(Kind::Paced, 2, parameters, &sets);
+    wait_for_commits(&mut swarm);
+    let before = steps(&mut swarm, SPAN);
+    let began = now();
+    swarm.peers.iter_mut().for_each(|donor| drop(donor.count()));
+    swarm.join(Kind::Joiner, parameters, &sets);
+    let [_, done, old] = swarm.peers[2].averaged();
+    let during = swarm.peers[..2].iter_mut().map(|donor| donor.count());
+    let during: f64 = during.collect::<Vec<f64>>().iter().sum();
+    assert!(old == 0.0, "{old} of the parameters were not taken over");
+    Joined { seconds: (done - began) / 1e9, ratio: during / ((now() - began) / 1e9) / before }
+}
+
+/// Waits until every donor has committed often enough.
+fn wait_for_commits(swarm: &mut Swarm) {
+    for donor in &mut swarm.peers {
+        let mut steps = 0.0;
+        while steps < COMMITS * LOCAL_STEPS {
+            std::thread::sleep(SPAN / 16);
+            steps += donor.count();
+        }
+    }
+}
+
+/// Steps of all peers per second.
+fn steps(swarm: &mut Swarm, span: Duration) -> f64 {
+    swarm.peers.iter_mut().for_each(|donor| drop(donor.count()));
+    let began = now();
+    std::thread::sleep(span);
+    let counts: Vec<f64> = swarm.peers.iter_mut().map(|donor| donor.count()).collect();
+    counts.iter().sum::<f64>() / ((now() - began) / 1e9)
+}
+
+/// One donor that computes, its training thread on a core of its own, all else on the other core.
+fn beside() {
+    let parameters = 250_000_000;
+    let commits = format!("gossip.local_steps={LOCAL_STEPS}");
+    let sets = [commits.as_str(), "gossip.balance=off"];
+    let mut swarm = Swarm::alone(Kind::Busy, parameters, &sets);
+    wait_for_commits(&mut swarm);
+    swarm.pin();
+    let before = steps(&mut swarm, 2 * SPAN);
+    let began = now();
+    swarm.peers[0].count();
+    swarm.join(Kind::Joiner, parameters, &sets);
+    swarm.pin_others();
+    swarm.peers[1].averaged();
+    let during = swarm.peers[0].count() / ((now() - began) / 1e9);
+    println!(
+        "1000 MB from one donor that computes, its training thread alone on a core: {before:.1} steps/s before, {during:.1} while it is joined: {:.1} %",
+        100.0 * during / before
+    );
+}
+
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as f64
+}

@@ -1,0 +1,135 @@
+//! Joining in mid-run and coming back, with donors, joiners and whole swarms that are killed.
+
+use dnode_protocol::Clock;
+use serde_json::Value;
+
+use crate::process::{Peer, checkpoints, wait};
+use crate::{ENDLESS, flags};
+
+/// A model of a megabyte in many fragments, sent so slowly that its transfer can be disturbed.
+const SLOW: [&str; 4] = ["--set", "gossip.fragments=32", "--max-upload", "200"];
+/// Checkpoints often enough that peers killed at different times have different ones.
+const OFTEN: [&str; 2] = ["--set", "node.checkpoint_every=200"];
+
+/// The lines of the peer's present life, its `incarnation`-th.
+fn life(peer: &Peer, incarnation: u64) -> Vec<Value> {
+    let lines = peer.metrics();
+    let begins = |line: &Value| line["kind"] == "start" && line["incarnation"] == incarnation;
+    let start = lines.iter().position(begins).unwrap_or(lines.len());
+    lines[start..].to_vec()
+}
+
+/// Waits for a line of the peer's present life.
+fn in_life(peer: &Peer, incarnation: u64, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    wait(what, || life(peer, incarnation).into_iter().find(|line| wanted(line)))
+}
+
+fn is_event(line: &Value, name: &str) -> bool {
+    line["kind"] == "event" && line["name"] == name
+}
+
+/// A trained model at work: the loss of a fresh one is far from this.
+fn trains_on(peer: &Peer, incarnation: u64, from: Clock) {
+    in_life(peer, incarnation, "the loss of a trained model", |line| {
+        let later = line["clock"].as_u64().is_some_and(|clock| clock > from.0);
+        line["kind"] == "train" && later && line["loss"].as_f64().is_some_and(|loss| loss < 0.1)
+    });
+}
+
+/// Two that train, and the addresses of both.
+fn two_donors(root: &tempfile::TempDir) -> ([Peer; 2], [String; 2]) {
+    let mut first = Peer::start(root, "0", &flags(&[&ENDLESS, &SLOW]));
+    let address = first.address();
+    let join = ["--bootstrap", &address];
+    let mut second = Peer::start(root, "1", &flags(&[&ENDLESS, &SLOW, &join]));
+    let addresses = [address.clone(), second.address()];
+    second.wait_event("peer-up");
+    first.wait_step(2000);
+    second.wait_step(2000);
+    ([first, second], addresses)
+}
+
+#[test]
+fn a_joiner_whose_donor_is_killed_in_mid_transfer_gets_the_rest_from_another() {
+    let root = tempfile::tempdir().unwrap();
+    let ([mut first, second], [one, other]) = two_donors(&root);
+    let join = ["--bootstrap", &one, "--bootstrap", &other];
+    let mut joiner = Peer::start(&root, "2", &flags(&[&ENDLESS, &SLOW, &join]));
+    joiner.wait_event("catch-up-started");
+    first.kill();
+    let done = joiner.wait_event("catch-up-done");
+    let clock = Clock(done["detail"].as_str().unwrap().parse().unwrap());
+    assert!(clock >= Clock(70), "{done}");
+    trains_on(&joiner, 1, clock);
+    trains_on(&second, 1, clock);
+}
+
+#[test]
+fn a_joiner_that_is_killed_in_mid_transfer_starts_again_and_its_donors_train_on() {
+    let root = tempfile::tempdir().unwrap();
+    let (donors, [one, other]) = two_donors(&root);
+    let join = ["--bootstrap", &one, "--bootstrap", &other];
+    let mut joiner = Peer::start(&root, "2", &flags(&[&ENDLESS, &SLOW, &join]));
+    joiner.wait_event("catch-up-started");
+    joiner.kill();
+    assert_eq!(checkpoints(&joiner.data()), [""; 0], "half of a replica is not kept");
+    let joiner = Peer::start(&root, "2", &flags(&[&ENDLESS, &SLOW, &join]));
+    let done = in_life(&joiner, 2, "the replica is there", |line| is_event(line, "catch-up-done"));
+    let clock = Clock(done["detail"].as_str().unwrap().parse().unwrap());
+    for peer in [&donors[0], &donors[1]] {
+        trains_on(peer, 1, clock);
+    }
+    trains_on(&joiner, 2, clock);
+}
+
+/// The peer's checkpoints, oldest first, and their clocks; without those that it was killed while it
+/// wrote or removed them.
+fn clocks(peer: &Peer) -> Vec<(String, u64)> {
+    let names = checkpoints(&peer.data()).into_iter().filter(|name| !name.starts_with('.'));
+    let clock = |name: String| {
+        let path = peer.data().join("checkpoints").join(&name).join("manifest.json");
+        let manifest: Value = serde_json::from_str(&std::fs::read_to_string(path).ok()?).unwrap();
+        Some((name, manifest["clock"].as_u64().unwrap()))
+    };
+    names.filter_map(clock).collect()
+}
+
+#[test]
+fn after_all_have_died_those_that_return_go_on_from_the_freshest_whole_checkpoint_among_them() {
+    let root = tempfile::tempdir().unwrap();
+    let run = flags(&[&ENDLESS, &OFTEN]);
+    let mut first = Peer::start(&root, "0", &run);
+    let address = first.address();
+    let join = ["--bootstrap", &address, "--require-peers", "1"];
+    let mut second = Peer::start(&root, "1", &flags(&[&run, &join]));
+    let mut third = Peer::start(&root, "2", &flags(&[&run, &join]));
+    for (peer, step) in [(&mut third, 600), (&mut second, 2400), (&mut first, 4800)] {
+        peer.wait_step(step);
+        peer.kill();
+    }
+    let kept = clocks(&first);
+    let [.., (_, before), (newest, _)] = &kept[..] else { panic!("{kept:?}") };
+    let torn = first.data().join("checkpoints").join(newest).join("state.safetensors");
+    let bytes = std::fs::read(&torn).unwrap();
+    std::fs::write(&torn, &bytes[..bytes.len() / 2]).unwrap();
+    let least = clocks(&third).last().unwrap().1;
+    assert!(*before > least + 20, "{before} {least}");
+
+    let resume = flags(&[&run, &["--resume"]]);
+    let mut first = Peer::start(&root, "0", &resume);
+    let address = first.address();
+    let join = ["--bootstrap", &address];
+    let third = Peer::start(&root, "2", &flags(&[&resume, &join]));
+    let start = in_life(&first, 2, "start", |line| line["kind"] == "start");
+    assert_eq!(start["clock"].as_u64(), Some(*before), "the torn one is passed over");
+    assert!(first.log().contains("using the checkpoint before it"), "{}", first.log());
+    let second = Peer::start(&root, "1", &flags(&[&resume, &join]));
+    for peer in [&third, &second] {
+        let done = in_life(peer, 2, "it has the freshest", |line| is_event(line, "catch-up-done"));
+        let clock: u64 = done["detail"].as_str().unwrap().parse().unwrap();
+        assert!(clock >= *before, "{done}");
+        trains_on(peer, 2, Clock(clock));
+    }
+    let gave_up = life(&first, 2).iter().any(|line| is_event(line, "catch-up-started"));
+    assert!(!gave_up, "the freshest takes nothing over");
+}
