@@ -60,7 +60,9 @@ fn join(parameters: usize, sets: &[&str]) -> Joined {
     wait_for_commits(&mut swarm);
     let before = steps(&mut swarm, SPAN);
     let began = now();
-    swarm.peers.iter_mut().for_each(|donor| drop(donor.count()));
+    for donor in &mut swarm.peers {
+        donor.count();
+    }
     swarm.join(Kind::Joiner, parameters, &sets);
     let [_, done, old] = swarm.peers[2].averaged();
     let during = swarm.peers[..2].iter_mut().map(|donor| donor.count());
@@ -82,7 +84,9 @@ fn wait_for_commits(swarm: &mut Swarm) {
 
 /// Steps of all peers per second.
 fn steps(swarm: &mut Swarm, span: Duration) -> f64 {
-    swarm.peers.iter_mut().for_each(|donor| drop(donor.count()));
+    for donor in &mut swarm.peers {
+        donor.count();
+    }
     let began = now();
     std::thread::sleep(span);
     let counts: Vec<f64> = swarm.peers.iter_mut().map(|donor| donor.count()).collect();
