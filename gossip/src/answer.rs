@@ -47,7 +47,9 @@ impl Gossip {
         let leased = both_ways && self.leases.contains_key(&fragment);
         let open = self.answered.values().filter(|a| a.state != AnsweredState::Applied).count();
         let declined = self.members.get(&from).is_some_and(|member| now < member.declined_until);
-        let refuse = (both_ways && declined)
+        let shared = self.members.get(&from).is_some_and(|member| self.shares(member, fragment));
+        let refuse = !shared
+            || (both_ways && declined)
             || (leased && crossing.is_none())
             || self.catch_up.is_some()
             || self.leaving

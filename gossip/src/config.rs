@@ -82,6 +82,8 @@ pub struct Config {
     pub weighting: Weighting,
     /// How local steps follow speed.
     pub pace: Pace,
+    /// Part of a hash of the name of this peer's rack; 0 without one.
+    pub rack: u64,
     /// The staleness bounds.
     pub bounds: Bounds,
     /// Longest time a commit is held back by a bound before the laggards are demoted. Default `None`:
@@ -138,6 +140,7 @@ impl Default for Config {
             policy: Policy::default(),
             weighting: Weighting::default(),
             pace: Pace::default(),
+            rack: 0,
             bounds: Bounds { progress_gap: 4, snapshot_age: 1, information_age: None },
             gate_timeout: None,
             heartbeat: Duration::from_millis(500),
@@ -184,6 +187,10 @@ impl Config {
         if self.gate_timeout.is_some_and(|gate| gate.is_zero()) {
             let (key, range) = ("gate_timeout", "longer than 0s");
             return Err(ConfigError { key, value: "0s".to_owned(), range });
+        }
+        if self.rack != 0 && self.mixing != Mixing::Exchange {
+            let (key, range) = ("rack", "0 where numbers are not exchanged both ways");
+            return Err(ConfigError { key, value: self.rack.to_string(), range });
         }
         let by_samples = self.mixing == Mixing::Exchange && self.weighting == Weighting::Samples;
         if self.pace.balance == Balance::Batch && !by_samples {

@@ -41,7 +41,8 @@ pub(crate) fn names_absurd_clock(message: &Message) -> bool {
         | Message::Have { .. }
         | Message::Fetch { .. }
         | Message::Probe { .. }
-        | Message::Alive { .. } => false,
+        | Message::Alive { .. }
+        | Message::Rack { .. } => false,
     }
 }
 

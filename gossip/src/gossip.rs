@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use dnode_protocol::frame::Leg;
-use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, PeerId, Phase, Time};
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, PeerId, Phase, Stripe, Time};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -38,6 +38,8 @@ pub struct Gossip {
     pub(crate) incarnation: u64,
     pub(crate) config: Config,
     pub(crate) fragments: u32,
+    /// The part of them that this peer exchanges.
+    pub(crate) stripe: Stripe,
     pub(crate) rng: ChaCha8Rng,
 
     pub(crate) members: Members,
@@ -118,6 +120,7 @@ impl Gossip {
             incarnation,
             heartbeat_at: now + config.heartbeat,
             fragments,
+            stripe: Stripe::WHOLE,
             rng: ChaCha8Rng::from_seed(seed),
             members: Members::default(),
             information,
@@ -229,6 +232,7 @@ impl Gossip {
                 self.finished = true;
                 self.announce(now);
             }
+            Input::Stripe(stripe) => self.set_stripe(stripe, now),
             Input::Leave => self.leave(now),
             Input::Deadline => self.deadline(now),
         }
@@ -390,6 +394,7 @@ impl Gossip {
                 let contribution = ContributionId { origin, number, fragment };
                 self.fetched(from, exchange, contribution, now);
             }
+            Message::Rack { name, stripe } => self.heard_rack(from, name, stripe),
             Message::Busy { exchange } => self.busy(from, exchange, now),
             Message::Stale { exchange, clock } => {
                 self.heard_clock(from, clock);

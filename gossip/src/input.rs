@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dnode_protocol::frame::Leg;
-use dnode_protocol::{Clock, ContentHash, ExchangeId, Message, PeerId};
+use dnode_protocol::{Clock, ContentHash, ExchangeId, Message, PeerId, Stripe};
 
 /// What a peer did wrong, found outside the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,6 +144,8 @@ pub enum Input {
     CommitHeld,
     /// The trainer has done all its steps; it goes on to answer and to mix.
     Finished,
+    /// The trainer has become a rank of a rack, or is none any more.
+    Stripe(Stripe),
     /// The process is about to leave: begin nothing, end what is open.
     Leave,
     /// The time of [`crate::Gossip::poll_deadline`] has come.

@@ -43,6 +43,7 @@ mod sequences;
 mod serve;
 mod staleness;
 mod stride;
+mod stripe;
 mod suspicion;
 pub mod testing;
 mod timers;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dnode_protocol::frame::Codec;
 use dnode_protocol::limits::INFORMATION_MAX;
-use dnode_protocol::{Clock, FragmentId, Heartbeat, Message, PeerId, Phase, Time};
+use dnode_protocol::{Clock, FragmentId, Heartbeat, Message, PeerId, Phase, Stripe, Time};
 
 use crate::deadlines::Estimate;
 use crate::gossip::Gossip;
@@ -54,6 +54,10 @@ pub struct Member {
     pub batch: u32,
     /// What it is doing.
     pub phase: Phase,
+    /// Part of a hash of its rack's name; 0 without one.
+    pub rack: u64,
+    /// The part of the fragments that it exchanges.
+    pub stripe: Stripe,
     pub(crate) last_heard: Time,
     pub(crate) last_sent: Time,
     pub(crate) back_off_until: Time,
@@ -85,6 +89,8 @@ impl Member {
             step_time: Duration::ZERO,
             batch: 0,
             phase: Phase::Joining,
+            rack: 0,
+            stripe: Stripe::WHOLE,
             last_heard: now,
             last_sent: now,
             back_off_until: Time::ZERO,
@@ -160,6 +166,7 @@ impl Gossip {
         self.send(peer, heartbeat, now);
         self.introduce_versions(peer, now);
         self.measure_first(peer, now);
+        self.introduce_rack(peer, now);
         self.update_limit();
     }
 

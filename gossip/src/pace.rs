@@ -132,6 +132,11 @@ impl Gossip {
             (Weighting::Samples, Balance::Batch) => u64::from(self.load.batch),
             (Weighting::Samples, Balance::Off | Balance::Steps) => self.load.samples(),
         };
+        let ranks = match self.config.weighting {
+            Weighting::Equal => 1,
+            Weighting::Samples => u64::from(self.stripe.size),
+        };
+        let samples = samples.saturating_mul(ranks);
         u32::try_from(samples.clamp(1, MASS_MAX)).unwrap_or(1)
     }
 

@@ -25,7 +25,9 @@ impl Gossip {
         let eligible: Vec<(PeerId, u64)> = self
             .members
             .iter()
-            .filter(|(peer, member)| !tried.contains(peer) && self.is_eligible(member, now))
+            .filter(|(peer, member)| {
+                !tried.contains(peer) && self.is_eligible(member, fragment, now)
+            })
             .map(|(peer, _)| (*peer, self.information_age(fragment, peer).unwrap_or(0)))
             .collect();
         let oldest = eligible.iter().max_by_key(|(_, age)| *age)?;
@@ -82,7 +84,9 @@ impl Gossip {
     ) -> bool {
         let age = self.information_age(entry.fragment, partner);
         let other = |(peer, member): (&PeerId, &Member)| {
-            peer != partner && !entry.tried.contains(peer) && self.is_eligible(member, now)
+            peer != partner
+                && !entry.tried.contains(peer)
+                && self.is_eligible(member, entry.fragment, now)
         };
         age.is_some_and(|age| age > self.information_bound()) || !self.members.iter().any(other)
     }
@@ -115,10 +119,11 @@ impl Gossip {
         self.members.get(peer).is_some_and(|member| self.both_finished(member))
     }
 
-    fn is_eligible(&self, member: &Member, now: Time) -> bool {
+    fn is_eligible(&self, member: &Member, fragment: FragmentId, now: Time) -> bool {
         let most = lag_max(&self.config);
         let near = member.clock.is_some_and(|clock| clock.distance(self.clock) <= most);
-        member.standing != Standing::Suspected
+        self.shares(member, fragment)
+            && member.standing != Standing::Suspected
             && member.phase != Phase::Joining
             && now >= member.back_off_until
             && (near || self.both_finished(member))

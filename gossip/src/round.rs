@@ -46,6 +46,7 @@ impl Gossip {
         let left = self.config.fanout();
         let mut fragments: Vec<FragmentId> = (0..self.fragments)
             .map(FragmentId)
+            .filter(|fragment| self.owns(*fragment))
             .filter(|fragment| {
                 let had = answered.get(fragment).is_some_and(|peer| self.is_own_partner(peer));
                 pushes || !had || self.needs_news(*fragment)

@@ -81,7 +81,11 @@ impl Gossip {
     /// Contributions are counted themselves: clocks jump when a replica is replaced.
     #[must_use]
     pub fn information_age(&self, fragment: FragmentId, peer: &PeerId) -> Option<u64> {
-        let known = self.members.get(peer)?.clock?;
+        let member = self.members.get(peer)?;
+        let known = member.clock?;
+        if !self.shares(member, fragment) {
+            return None;
+        }
         if self.config.mixing == Mixing::Set {
             return Some(self.lacks_of(fragment, peer));
         }
@@ -118,12 +122,17 @@ impl Gossip {
     fn commit_limit(&self) -> (Clock, Option<(&'static str, PeerId)>) {
         let doubted = self.doubted();
         let believed = || self.members.iter().filter(|(peer, _)| Some(**peer) != doubted);
-        let counting = || believed().filter(|(_, member)| member.counts());
+        // Ranks of one rack commit together.
+        let counts = |member: &Member| member.counts() && !self.is_mate(member);
+        let counting = || believed().filter(|(_, member)| counts(member));
         let bound = self.information_bound();
         let uninformed = counting().find(|(peer, member)| {
             if self.config.mixing == Mixing::Set {
                 let mut fragments = (0..self.fragments).map(FragmentId);
                 return fragments.any(|fragment| self.lacks_of(fragment, peer) > bound);
+            }
+            if self.stripe.is_part() || member.stripe.is_part() {
+                return self.lacks_news(peer, bound);
             }
             let contained = self.information.oldest(peer);
             contained

@@ -57,6 +57,7 @@ impl Gossip {
             self.send_heartbeats(now);
             self.measure_next(now);
             self.notice_split(now);
+            self.repeat_rack(now);
             self.seek_news(now);
             self.report_deadlines();
         }

@@ -89,6 +89,10 @@ pub struct Join {
     /// Most kB/s taken from all peers together; 0 is no bound [network.max_download].
     #[arg(long, value_name = "KB/S", allow_negative_numbers = true)]
     pub max_download: Option<String>,
+    /// Name of the rack: near peers of the same name train in step and act as one replica
+    /// [network.rack].
+    #[arg(long, value_name = "NAME")]
+    pub rack: Option<String>,
     /// Address to listen on; several may be given [network.listen].
     #[arg(long, value_name = "MULTIADDR", num_args = 1..)]
     pub listen: Vec<String>,
@@ -149,6 +153,7 @@ impl Join {
             ("network.require_peers", &self.require_peers, "--require-peers"),
             ("network.max_upload", &self.max_upload, "--max-upload"),
             ("network.max_download", &self.max_download, "--max-download"),
+            ("network.rack", &self.rack, "--rack"),
             ("model.kind", &self.model, "--model"),
             ("network.peers_file", &self.peers_file, "--peers-file"),
             ("data.kind", &self.data, "--data"),

@@ -28,4 +28,4 @@ pub use dnode_trainer::{
     TrainerState,
 };
 pub use driver::{ADDRESS_FILE, DriveError};
-pub use peer::{JoinError, Options, Outcome, join, join_blocking};
+pub use peer::{JoinError, Options, Outcome, join, join_blocking, join_until};

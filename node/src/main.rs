@@ -81,13 +81,16 @@ fn run(join: &Join) -> Result<(), Failure> {
         std::fs::write(path, file_text(&config))
             .map_err(|reason| Failure::Write { what: path.display().to_string(), reason })?;
     }
+    // Before the data is loaded, which may take long.
+    let stop = dnode::signals::listen()
+        .map_err(|reason| Failure::Write { what: "a thread".to_owned(), reason })?;
     if join.exit_with_stdin {
         dnode::signals::end_with_stdin()
             .map_err(|reason| Failure::Write { what: "a thread".to_owned(), reason })?;
     }
     let trainer = dnode::backend::trainer(&config)?;
     let options = Options { resume: join.resume, ..Options::new(config) };
-    let outcome = dnode::join_blocking(options, trainer)?;
+    let outcome = dnode::join_until(options, trainer, stop)?;
     print(&outcome_text(&outcome))
 }
 

@@ -15,7 +15,7 @@ use crate::acquaintances::{Acquaintances, PeersFileError, read_peers_file};
 use crate::config::{self, Config, LogFormat, Rule, run_spec};
 use crate::console::Console;
 use crate::data_dir::{DataDir, DataDirError};
-use crate::driver::{DriveError, Driver, Invitation, Journal, Parts, Terms};
+use crate::driver::{DriveError, Driver, Invitation, Journal, Parts, Terms, rack_name};
 use crate::identity::Identity;
 use crate::metrics::{self, MetricsWriter};
 use crate::progress::Reporter;
@@ -234,9 +234,23 @@ pub async fn join(
 /// # Errors
 /// [`JoinError`].
 pub fn join_blocking(options: Options, trainer: Box<dyn Trainer>) -> Result<Outcome, JoinError> {
+    let stop = crate::signals::listen();
+    let stop = stop.map_err(|reason| JoinError::Io { what: "listen to signals", reason })?;
+    join_until(options, trainer, stop)
+}
+
+/// [`join_blocking`] for a program that listens to signals itself, or to its own wishes: ends in good
+/// order when `stop` turns true.
+///
+/// # Errors
+/// [`JoinError`].
+pub fn join_until(
+    options: Options,
+    trainer: Box<dyn Trainer>,
+    stop: watch::Receiver<bool>,
+) -> Result<Outcome, JoinError> {
     crate::log::start(options.config.node.log_format, &options.console);
     let io = |what| move |reason| JoinError::Io { what, reason };
-    let stop = crate::signals::listen().map_err(io("listen to signals"))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(NETWORK_THREADS)
         .enable_all()
@@ -316,6 +330,7 @@ fn terms(config: &Config, incarnation: u64) -> Terms {
         remembers: false,
         exchanges: exchanges(config.gossip.rule),
         world,
+        rack: rack_name(&config.network.rack),
         incarnation,
         linger: config.node.linger,
     }

@@ -7,6 +7,7 @@ use dnode_protocol::limits::FRAGMENT_ELEMENTS_MAX;
 use dnode_trainer::{Mixer, OuterStep, ReplicaConfig};
 
 use crate::config::{Balance, Config, Gossip, Rule};
+use crate::driver::rack_name;
 
 /// Bytes of numbers that open exchanges of one direction, proposed or answered, may hold together:
 /// of each the fragment that is sent and the one that comes.
@@ -57,6 +58,7 @@ pub(crate) fn gossip_config(config: &Config, fragments: Fragments) -> dnode_goss
             snapshot_age: gossip.snapshot_age,
             information_age: (gossip.information_age > 0).then_some(gossip.information_age),
         },
+        rack: rack_name(&config.network.rack),
         gate_timeout: gossip.gate_timeout,
         own_max: open_max,
         answered_max: open_max,

@@ -19,6 +19,7 @@ mod id;
 mod layout;
 pub mod limits;
 pub mod message;
+mod rack;
 mod run;
 mod time;
 
@@ -26,5 +27,6 @@ pub use fragment::{FragmentId, Fragments};
 pub use id::{Clock, ContentHash, ExchangeId, ParsePeerIdError, PeerId, RunId};
 pub use layout::{LayoutError, ParameterLayout, TensorSpec};
 pub use message::{Heartbeat, Information, Message, Origin, Phase, Terms, Versions};
+pub use rack::Stripe;
 pub use run::{RunDifference, RunField, RunSpec, RunSpecError};
 pub use time::Time;

@@ -3,7 +3,7 @@
 use wincode::{SchemaRead, SchemaWrite};
 
 use crate::frame::Codec;
-use crate::{Clock, ContentHash, ExchangeId, FragmentId, PeerId, RunSpec};
+use crate::{Clock, ContentHash, ExchangeId, FragmentId, PeerId, RunSpec, Stripe};
 
 /// What a peer is doing, as it tells its neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, SchemaRead, SchemaWrite)]
@@ -204,6 +204,13 @@ pub enum Message {
         /// Who lives.
         target: PeerId,
     },
+    /// Which rack the sender is of, and its part of what that exchanges.
+    Rack {
+        /// Part of a hash of the rack's name, not 0.
+        name: u64,
+        /// The sender's part.
+        stripe: Stripe,
+    },
 }
 
 impl Message {
@@ -217,7 +224,8 @@ impl Message {
             | Self::Goodbye
             | Self::Have { .. }
             | Self::Probe { .. }
-            | Self::Alive { .. } => None,
+            | Self::Alive { .. }
+            | Self::Rack { .. } => None,
             Self::Propose { exchange, .. }
             | Self::Accept { exchange, .. }
             | Self::Busy { exchange }
@@ -252,6 +260,7 @@ impl Message {
             Self::Fetch { .. } => "fetch",
             Self::Probe { .. } => "probe",
             Self::Alive { .. } => "alive",
+            Self::Rack { .. } => "rack",
         }
     }
 }

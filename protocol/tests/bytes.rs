@@ -16,7 +16,7 @@ use dnode_protocol::limits::{
 };
 use dnode_protocol::{
     Clock, ContentHash, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, PeerId,
-    Phase, RunField, RunSpec, Terms, Versions,
+    Phase, RunField, RunSpec, Stripe, Terms, Versions,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
@@ -162,6 +162,12 @@ fn introduction() -> impl Strategy<Value = Message> {
         Just(Message::Goodbye),
         (any::<u64>(), peer()).prop_map(|(number, target)| Message::Probe { number, target }),
         (any::<u64>(), peer()).prop_map(|(number, target)| Message::Alive { number, target }),
+        (1..=u64::MAX, 1..=u64::MAX, 2..=Stripe::RANKS_MAX, any::<u16>()).prop_map(
+            |(name, group, size, rank)| Message::Rack {
+                name,
+                stripe: Stripe { group, rank: rank % size, size }
+            }
+        ),
     ]
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// The files that decide which bytes peers exchange.
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 10] = [
     "src/fragment.rs",
     "src/frame.rs",
     "src/frame/codec.rs",
@@ -12,6 +12,7 @@ const SOURCES: [&str; 9] = [
     "src/id.rs",
     "src/limits.rs",
     "src/message.rs",
+    "src/rack.rs",
     "src/run.rs",
 ];
 

@@ -4,6 +4,7 @@ mod alone;
 mod commons;
 mod desk;
 mod state;
+mod together;
 mod turn;
 
 use std::fmt;
@@ -73,6 +74,8 @@ pub struct Replica {
     outer: Option<OuterStep>,
     /// Whether it meets others at all.
     mixes: bool,
+    /// Whether what mixing moves waits for [`Replica::displace_together`].
+    deferred: bool,
 }
 
 impl fmt::Debug for Replica {
@@ -125,7 +128,7 @@ impl Replica {
         live.settle(0, values);
         let outer = slow.as_ref().map(|slow| slow.step);
         let commons = Commons::new(fragments, State { slow, mixer });
-        Self { live, commons, fragments, outer, mixes }
+        Self { live, commons, fragments, outer, mixes, deferred: false }
     }
 
     /// A replica that meets others by exchanges, with as few fragments as there can be.
@@ -186,6 +189,9 @@ impl Replica {
     /// # Panics
     /// When mixing has left something for no fragment of the model, which is a defect.
     pub fn serve(&mut self) -> bool {
+        if self.deferred {
+            return false;
+        }
         let Some(mut task) = self.commons.desk().task() else { return false };
         let range = self.commons.range(task.index);
         let range = range.expect("the desk holds fragments of the model");

@@ -85,6 +85,19 @@ impl Channel {
         self.subject
     }
 
+    /// Whether the other end has not cut it, as far as is known here.
+    #[cfg(unix)]
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let ended = PollFlags::HUP | PollFlags::ERR | PollFlags::RDHUP;
+        let mut sockets = [PollFd::new(self, PollFlags::RDHUP)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // An error means that a signal came: then nothing is known.
+        let _ = poll(&mut sockets, Some(&now));
+        !sockets[0].revents().intersects(ended)
+    }
+
     /// Takes some of `bytes` on its way.
     ///
     /// # Errors

@@ -155,7 +155,8 @@ impl Reader {
                 | Message::Have { .. }
                 | Message::Fetch { .. }
                 | Message::Probe { .. }
-                | Message::Alive { .. } => {
+                | Message::Alive { .. }
+                | Message::Rack { .. } => {
                     if released {
                         let from = self.origin.peer;
                         self.tell(NetworkEvent::Message { from, message }).await?;

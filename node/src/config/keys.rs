@@ -17,6 +17,8 @@ const WORLD_MAX: i64 = 8;
 /// Most kB/s that a bound of the network may name: 100 GB/s.
 const RATE_MAX: i64 = 100_000_000;
 /// Most addresses in one list.
+/// Longest name of a rack, bytes.
+const NAME_BYTES_MAX: usize = 64;
 const ADDRESSES_MAX: usize = 64;
 /// The averaging rules.
 const RULES: &[&str] =
@@ -315,6 +317,13 @@ pub const KEYS: &[Key] = &[
     key("network.bootstrap", Kind::Addresses(ADDRESSES_MAX), "[]", "", "addresses of live peers; none starts a swarm"),
     unset("network.peers_file", Kind::Path, "file with more addresses of live peers, one a line"),
     key("network.mdns", Kind::Flag, "true", "", "find peers on the local network"),
+    key(
+        "network.rack",
+        Kind::Name(NAME_BYTES_MAX),
+        "\"\"",
+        "",
+        "name of the rack: peers with the same name that are near each other train in step and act as one replica; empty is none",
+    ),
     key("network.peers_max", Kind::Integer(1, LIMITS.1), "32", "peers", "most connected peers"),
     key("network.require_peers", Kind::Integer(0, LIMITS.1), "0", "peers", "peers to wait for before training"),
     key("network.max_upload", Kind::Integer(0, RATE_MAX), "0", "kB/s", "most that is sent to all peers together, on the wire; 0 is no bound"),

@@ -72,6 +72,8 @@ pub enum Kind {
     WordOrInteger(&'static str, i64, i64),
     /// A file or folder.
     Path,
+    /// A text of at most so many bytes; may be empty.
+    Name(usize),
     /// A duration such as `"500ms"`, from the first to the second, milliseconds, both legal.
     Duration(u64, u64),
     /// This word, or a duration as in [`Kind::Duration`].
@@ -103,6 +105,7 @@ impl Kind {
             Self::WordOrReal(..) => "word or number",
             Self::WordOrInteger(..) => "word or integer",
             Self::Path => "path",
+            Self::Name(_) => "text",
             Self::Duration(..) => "duration",
             Self::WordOrDuration(..) => "word or duration",
             Self::Words(_) => "list of words",
@@ -124,6 +127,7 @@ impl Kind {
                 format!("\"{word}\" or an integer, {min} to {max}")
             }
             Self::Path => "a path in quotes".to_owned(),
+            Self::Name(max) => format!("a text in quotes, at most {max} bytes"),
             Self::Duration(min, max) => durations(*min, *max),
             Self::WordOrDuration(word, min, max) => {
                 format!("\"{word}\" or {}", durations(*min, *max))
@@ -160,6 +164,7 @@ impl Kind {
                     || value.as_integer().is_some_and(|number| (*min..=*max).contains(&number))
             }
             Self::Path => value.as_str().is_some_and(|path| !path.is_empty()),
+            Self::Name(max) => value.as_str().is_some_and(|name| name.len() <= *max),
             Self::Duration(min, max) => is_duration(value, *min, *max),
             Self::WordOrDuration(word, min, max) => {
                 value.as_str() == Some(word) || is_duration(value, *min, *max)
@@ -189,9 +194,11 @@ impl Kind {
             .filter(|table| table.len() == 1)
             .and_then(|mut table| table.remove("v"));
         match self {
-            Self::Path | Self::Choice(_) | Self::Duration(..) | Self::WordOrDuration(..) => {
-                parsed.filter(Value::is_str).unwrap_or_else(bare)
-            }
+            Self::Path
+            | Self::Name(_)
+            | Self::Choice(_)
+            | Self::Duration(..)
+            | Self::WordOrDuration(..) => parsed.filter(Value::is_str).unwrap_or_else(bare),
             Self::Words(_) => match parsed {
                 Some(list @ Value::Array(_)) => list,
                 Some(Value::String(word)) => Value::Array(vec![Value::String(word)]),

@@ -6,7 +6,7 @@ use super::combinations;
 use super::error::ConfigError;
 use dnode_trainer::{DataConfig, DataKind, ModelConfig, ModelKind, Skew};
 
-use super::sections::{Config, Network};
+use super::sections::{Config, Direct, Network, Rule};
 use super::settings::Settings;
 
 /// A relation that a configuration breaks: the key at fault, the other key, what to do.
@@ -21,7 +21,8 @@ pub(super) fn check(config: &Config, settings: &Settings) -> Result<(), ConfigEr
         .or_else(|| data(&config.data))
         .or_else(|| batch(config.run.batch, config.optimizer.accumulate))
         .or_else(|| combinations::check(&config.gossip, |name| settings.changed(name)))
-        .or_else(|| network(&config.network));
+        .or_else(|| network(&config.network))
+        .or_else(|| rack(&config.network, config.gossip.rule));
     let Some(Broken(name, other, remedy)) = broken else {
         return Ok(());
     };
@@ -70,6 +71,24 @@ fn batch(batch: usize, accumulate: usize) -> Option<Broken> {
         let remedy = "the micro-batches must divide the batch".to_owned();
         Broken("optimizer.accumulate", "run.batch", remedy)
     })
+}
+
+fn rack(network: &Network, rule: Rule) -> Option<Broken> {
+    if network.rack.is_empty() {
+        return None;
+    }
+    let (other, remedy) = if rule != Rule::GossipOuter {
+        ("gossip.rule", "the ranks of a rack commit together: use gossip-outer, or leave it out")
+    } else if network.direct == Direct::Off {
+        ("network.direct", "ranks need direct paths: use auto or trusted, or leave it out")
+    } else if network.max_upload > 0 {
+        ("network.max_upload", "ranks follow no bound of rates: leave one of them out")
+    } else if network.max_download > 0 {
+        ("network.max_download", "ranks follow no bound of rates: leave one of them out")
+    } else {
+        return None;
+    };
+    Some(Broken("network.rack", other, remedy.to_owned()))
 }
 
 fn network(network: &Network) -> Option<Broken> {

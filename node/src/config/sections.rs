@@ -164,6 +164,8 @@ pub struct Network {
     pub peers_file: Option<PathBuf>,
     /// Whether to find peers on the local network.
     pub mdns: bool,
+    /// Name of the rack: near peers of the same one act as one replica; empty is none.
+    pub rack: String,
     /// Most connected peers.
     pub peers_max: usize,
     /// Peers to wait for before training.

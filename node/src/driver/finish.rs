@@ -176,7 +176,7 @@ impl Driver {
         self.stage = Stage::Leaving { until: Instant::now() + LEAVE_MAX, evaluate };
         self.training.allow(false);
         self.feed(Input::Leave);
-        if !evaluate && self.terms.world > 0 {
+        if !evaluate && (self.terms.world > 0 || self.rack.name() != 0) {
             // A ring has no exchanges to end. The thread must find the order to stop when its ring
             // breaks, or it takes that for the loss of a peer.
             self.say_goodbye(evaluate);

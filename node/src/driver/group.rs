@@ -8,6 +8,7 @@ use dnode_collective::{Abort, Collective, Meter, Place, form};
 use dnode_network::{Bytes, Channel, NetworkHandle, with_causes};
 use dnode_protocol::PeerId;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 /// How long the peers of a run may take to see each other and open channels. They form a group within
@@ -27,6 +28,7 @@ pub(super) struct Members {
 pub(super) struct Forming {
     /// Channels that members open.
     channels: mpsc::Sender<(PeerId, Channel)>,
+    task: AbortHandle,
     result: oneshot::Receiver<Result<Box<dyn Collective>, String>>,
 }
 
@@ -42,8 +44,15 @@ pub(super) enum Formed {
 }
 
 impl Members {
+    /// Names the group; not 0.
+    pub(super) fn id(&self) -> u64 {
+        let subject = self.subject();
+        let bytes = subject.first_chunk().copied().unwrap_or_default();
+        u64::from_le_bytes(bytes).max(1)
+    }
+
     /// What a channel of this group is for.
-    fn subject(&self) -> [u8; 32] {
+    pub(super) fn subject(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new_derive_key("dnode group of ranks v1");
         for (peer, incarnation) in &self.peers {
             hasher.update(peer.public_key()).update(&incarnation.to_le_bytes());
@@ -65,7 +74,7 @@ impl Forming {
             let _ = channels.try_send(channel);
         }
         let (done, result) = oneshot::channel();
-        tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             let formed = timeout(FORM_MAX, gather(&network, &members, arrivals)).await;
             let formed = match formed {
                 Ok(Ok(channels)) => join(members.place, channels).await,
@@ -75,7 +84,7 @@ impl Forming {
             // An error means that the run has ended meanwhile.
             let _ = done.send(formed);
         });
-        Self { channels, result }
+        Self { channels, task: task.abort_handle(), result }
     }
 
     /// Passes a channel on that a member has opened.
@@ -92,6 +101,13 @@ impl Forming {
             Err(oneshot::error::TryRecvError::Empty) => Formed::NotYet,
             Err(oneshot::error::TryRecvError::Closed) => Formed::Not("it was not formed".into()),
         }
+    }
+}
+
+impl Drop for Forming {
+    fn drop(&mut self) {
+        // Its channels end, so that no later attempt takes them for its own.
+        self.task.abort();
     }
 }
 
@@ -117,7 +133,14 @@ async fn gather(
         let opened = network.open_channel(*peer, subject).await;
         channels[other] = Some(opened.map_err(|error| with_causes(&error))?);
     }
-    while channels.iter().skip(rank + 1).any(Option::is_none) {
+    loop {
+        // Those of an earlier attempt have ended meanwhile.
+        for channel in channels.iter_mut().skip(rank + 1) {
+            *channel = channel.take().filter(Channel::is_open);
+        }
+        if channels.iter().skip(rank + 1).all(Option::is_some) {
+            return Ok(channels);
+        }
         let (peer, channel) = arrivals.recv().await.ok_or("the run has ended")?;
         let place = members.peers.iter().position(|(member, _)| *member == peer);
         if let Some(place) = place.filter(|place| *place > rank)
@@ -126,7 +149,6 @@ async fn gather(
             channels[place] = Some(channel);
         }
     }
-    Ok(channels)
 }
 
 async fn join(place: Place, channels: Vec<Option<Channel>>) -> Result<Box<dyn Collective>, String> {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use dnode_gossip::{Event, Failure, Gossip, RefusedMix, Role};
 use dnode_network::{Connection, NetworkEvent, NetworkHandle};
-use dnode_protocol::{ExchangeId, PeerId, Time};
+use dnode_protocol::{ExchangeId, PeerId, Stripe, Time};
 use dnode_trainer::Evaluation;
 
 use super::invitation::Invitation;
@@ -301,6 +301,17 @@ impl Journal {
     pub(crate) fn checkpoint_failed(&mut self, error: &str) {
         tracing::error!("{error}; the earlier checkpoint is untouched and training goes on");
         self.event("checkpoint-failed", error);
+    }
+
+    /// This peer is a rank of its rack now, or alone.
+    pub(crate) fn rack(&mut self, stripe: Stripe) {
+        let Stripe { group, rank, size } = stripe;
+        let detail = if stripe.is_part() {
+            format!("rank {rank} of {size} in {group:016x}")
+        } else {
+            "alone".to_owned()
+        };
+        self.event("rack", &detail);
     }
 
     pub(crate) fn training_begins(&mut self, peers: usize) {

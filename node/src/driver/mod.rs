@@ -7,26 +7,29 @@ mod invitation;
 mod journal;
 mod numbers;
 mod outputs;
+mod rack;
 mod ring;
 mod staleness;
 
 use std::time::{Duration, Instant};
 
-use dnode_gossip::{Gossip, Input, Offence};
+use dnode_gossip::{Gossip, Input, Offence, Standing};
 use dnode_network::{NetworkEvent, NetworkHandle};
 use dnode_protocol::frame::Leg;
-use dnode_protocol::{Fragments, RunDifference, Time};
+use dnode_protocol::{Fragments, Phase, RunDifference, Stripe, Time};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
 
 use crate::acquaintances::Acquaintances;
-use crate::training::{Ending, Report, StepPace, TrainingThread};
+use crate::training::{Command, Ending, Report, StepPace, Together, TrainingThread};
 use bootstrap::Bootstrap;
 use finish::Stage;
 pub use invitation::ADDRESS_FILE;
 pub(crate) use invitation::Invitation;
 pub(crate) use journal::Journal;
 use numbers::{Arrival, Numbers};
+pub(crate) use rack::rack_name;
+use rack::{Change, RackDriver};
 use ring::RingDriver;
 
 /// How often progress is shown and stages are looked at when nothing else happens.
@@ -92,6 +95,8 @@ pub(crate) struct Terms {
     pub(crate) exchanges: bool,
     /// Peers of the all-reduce ring; 0 for other rules.
     pub(crate) world: usize,
+    /// Part of a hash of the name of this peer's rack; 0 without one.
+    pub(crate) rack: u64,
     /// Which start of this process it is.
     pub(crate) incarnation: u64,
     /// Longest wait for slower peers after the last step; `None` follows their measured speed.
@@ -110,6 +115,7 @@ pub(crate) struct Driver {
     terms: Terms,
     numbers: Numbers,
     ring: RingDriver,
+    rack: RackDriver,
     bootstrap: Bootstrap,
     stage: Stage,
     core_allows: bool,
@@ -126,6 +132,7 @@ impl Driver {
         let Parts { core, fragments, network, training, journal, acquaintances, started, terms } =
             parts;
         let ring = RingDriver::new(network.peer_id(), terms.world, terms.incarnation);
+        let rack = RackDriver::new(network.peer_id(), terms.incarnation, terms.rack);
         let bootstrap = Bootstrap::new(terms.bootstrap.iter().cloned());
         Self {
             core,
@@ -138,6 +145,7 @@ impl Driver {
             terms,
             numbers: Numbers::default(),
             ring,
+            rack,
             bootstrap,
             stage: Stage::waiting(),
             core_allows: true,
@@ -175,7 +183,7 @@ impl Driver {
             };
             self.woken(wake);
         }
-        self.network.count(self.ring.bytes());
+        self.count_groups();
         self.acquaintances.tick(None);
         if !self.abandoned {
             self.training.join();
@@ -201,12 +209,13 @@ impl Driver {
             Wake::Training(None) => self.ending = Some(Err(DriveError::ThreadDied)),
             Wake::Deadline => self.feed(Input::Deadline),
             Wake::Tick => {
-                self.network.count(self.ring.bytes());
+                self.count_groups();
                 self.acquaintances.tick(Some(Instant::now()));
                 self.journal.tick(&self.core, &self.network);
             }
         }
         self.advance_stage();
+        self.look_at_rack();
     }
 
     /// Feeds the core and carries out everything it says.
@@ -265,6 +274,9 @@ impl Driver {
             NetworkEvent::Found { peer, addresses } => {
                 self.acquaintances.found(peer, &addresses, Instant::now());
             }
+            NetworkEvent::Channel { peer, channel } if self.rack.name() != 0 => {
+                self.rack.channel(peer, channel);
+            }
             NetworkEvent::Channel { peer, channel } => self.ring.channel(peer, channel),
             NetworkEvent::PathLost { peer } => self.feed(Input::Alarm { peer }),
             NetworkEvent::Listening { .. }
@@ -304,13 +316,14 @@ impl Driver {
                 self.feed(Input::Committed { clock, samples, step_time, batch });
             }
             Report::CommitHeld => self.feed(Input::CommitHeld),
+            Report::RackLost { why } => self.rack.lost(&self.network, &why),
             Report::RingSend(chunk) => {
                 if !self.ring.send(&self.network, chunk) {
                     self.break_ring("the next peer takes nothing");
                 }
             }
             Report::Progress(progress) => {
-                self.network.count(self.ring.bytes());
+                self.count_groups();
                 self.journal.progress(&progress, &self.core, &self.network);
             }
             Report::Evaluated { position, evaluation } => {
@@ -323,9 +336,43 @@ impl Driver {
         }
     }
 
+    /// Has the peers of the rack that are here train as one.
+    fn look_at_rack(&mut self) {
+        if self.rack.name() == 0 {
+            return;
+        }
+        let (core, network, name) = (&self.core, &self.network, self.rack.name());
+        let trains = self.core_allows && self.stage.trains();
+        let mates = core.members().filter(|(peer, member)| {
+            let here = member.standing != Standing::Suspected && member.phase == Phase::Training;
+            trains && member.rack == name && here && network.is_near(**peer)
+        });
+        let mates = mates.map(|(peer, member)| (*peer, member.incarnation));
+        match self.rack.look(network, mates) {
+            Some(Change::Use(together, stripe)) => {
+                self.rack_is(Some(together), stripe);
+            }
+            Some(Change::Alone) => self.rack_is(None, Stripe::WHOLE),
+            None => {}
+        }
+    }
+
+    fn rack_is(&mut self, together: Option<Together>, stripe: Stripe) {
+        self.training.command(Command::Rack(together));
+        self.journal.rack(stripe);
+        self.feed(Input::Stripe(stripe));
+    }
+
+    /// Counts what groups have moved.
+    fn count_groups(&self) {
+        self.network.count(self.ring.bytes());
+        self.network.count(self.rack.bytes());
+    }
+
     /// Ends every wait of the training thread for the ranks of a synchronous run.
     fn break_ring(&mut self, why: &str) {
         self.ring.end(why);
+        self.rack.end(why);
         self.training.break_ring();
     }
 

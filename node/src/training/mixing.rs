@@ -114,6 +114,7 @@ impl Mixing {
             | Command::RoundDone
             | Command::AdoptClock { .. }
             | Command::Ring(..)
+            | Command::Rack(_)
             | Command::Stop { .. } => return None,
         })
     }

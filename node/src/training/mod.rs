@@ -115,8 +115,18 @@ pub(crate) enum Command {
     AdoptClock { clock: Clock, replaced: bool },
     /// The ring is complete: this peer's place in it, and the group when all are near each other.
     Ring(Place, Option<Box<dyn Collective>>),
+    /// The ranks of the rack have got together, or this peer trains alone.
+    Rack(Option<Together>),
     /// End: write a checkpoint, and measure first if asked. After all that was to be mixed before.
     Stop { evaluate: bool },
+}
+
+/// Ranks of one rack that have got together.
+#[derive(Debug)]
+pub(crate) struct Together {
+    /// Names the group; not 0.
+    pub(crate) id: u64,
+    pub(crate) group: Box<dyn Collective>,
 }
 
 impl Position {
@@ -157,6 +167,9 @@ pub(crate) enum Report {
     Committed { clock: Clock, samples: u64, pace: StepPace, contributions: Vec<Encoded> },
     /// A commit is held back.
     CommitHeld,
+    /// The ranks of the rack can do nothing together any more; training waits for
+    /// [`Command::Rack`].
+    RackLost { why: String },
     /// A chunk for the next peer of the ring.
     RingSend(RingChunk),
     /// How training goes.
@@ -262,8 +275,10 @@ impl TrainingThread {
     /// # Panics
     /// When more is open than the core allows, which is a defect.
     pub(crate) fn command(&self, command: Command) -> bool {
-        let of_steps =
-            matches!(command, Command::Permission | Command::RoundDone | Command::Ring(..));
+        let of_steps = matches!(
+            command,
+            Command::Permission | Command::RoundDone | Command::Ring(..) | Command::Rack(_)
+        );
         let queue = if of_steps { self.commands.as_deref() } else { self.mixing.as_ref() };
         let Some(queue) = queue else { return false };
         if matches!(command, Command::Stop { .. }) {
@@ -345,6 +360,7 @@ impl Command {
             | Self::RoundDone
             | Self::AdoptClock { .. }
             | Self::Ring(..)
+            | Self::Rack(_)
             | Self::Stop { .. } => None,
         }
     }

@@ -1,5 +1,6 @@
 //! The loop of the training thread: steps, commits, rounds, and the driver's commands in between.
 
+mod rack;
 mod together;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,13 +10,16 @@ use std::time::{Duration, Instant};
 use dnode_gossip::{MICRO_STEPS, Stride};
 use dnode_protocol::Clock;
 use dnode_trainer::checkpoint::{self, Checkpoint};
-use dnode_trainer::{Commons, Evaluation, Replica, SKETCH_LEN, StepId, StepReport, TrainError};
+use dnode_trainer::{
+    Commons, Encoded, Evaluation, Replica, SKETCH_LEN, StepId, StepReport, TrainError,
+};
 use tokio::sync::mpsc;
 
 use super::ring::RingFrame;
 use super::{
     Command, Commits, Ending, Line, Permission, Plan, Position, Progress, Report, StepPace,
 };
+use rack::Rack;
 use together::Ranks;
 
 /// Weight of the newest step in the moving average of the step time.
@@ -76,6 +80,10 @@ struct Training {
     peers: usize,
     allowed: bool,
     ring: Option<Ranks>,
+    /// The rack that this peer is a rank of.
+    rack: Option<Rack>,
+    /// Local steps per commit that this rank's speed asks for, until the rack agrees on them.
+    wanted_steps: Option<u64>,
     steps_done: bool,
     since_commit: u64,
     since_round: u64,
@@ -87,6 +95,8 @@ struct Training {
     /// Time that serving mixing may still take.
     serve_seconds: f64,
     step_seconds: f64,
+    /// The longest evaluation.
+    pause_seconds: f64,
     train_seconds: f64,
     wait_seconds: f64,
     report: Window,
@@ -134,6 +144,8 @@ pub(super) fn train(
         peers: 1,
         allowed: false,
         ring: None,
+        rack: None,
+        wanted_steps: None,
         steps_done: false,
         since_commit: 0,
         evaluation_due: false,
@@ -142,6 +154,7 @@ pub(super) fn train(
         shows: false,
         serve_seconds: 0.0,
         step_seconds: 0.0,
+        pause_seconds: 0.0,
         train_seconds: 0.0,
         wait_seconds: 0.0,
         report: Window::new(),
@@ -167,7 +180,7 @@ impl Training {
         if self.commons.is_closed() {
             return Err(End::Abandoned);
         }
-        if self.steps_done || !self.allowed {
+        if self.steps_done || !self.allowed || self.waits_for_rack() {
             return self.wait();
         }
         if self.at.run_steps() >= self.plan.steps {
@@ -184,8 +197,9 @@ impl Training {
         match command {
             Command::Permission => self.look_at_permission(),
             Command::RoundDone => self.round_open = false,
-            Command::AdoptClock { clock, replaced } => self.adopt_clock(clock, replaced),
+            Command::AdoptClock { clock, replaced } => return self.adopt_clock(clock, replaced),
             Command::Ring(place, group) => self.ring = Some(Ranks::new(place, group)),
+            Command::Rack(together) => return self.change_rack(together),
             Command::Stop { evaluate } => return Err(End::Stopped { evaluate }),
             Command::Read { .. }
             | Command::Mix { .. }
@@ -224,10 +238,13 @@ impl Training {
     fn must_hold(&self) -> bool {
         self.plan.commits == Commits::Alone
             && self.since_commit >= self.stride.longest()
-            && self.at.clock >= self.limit
+            && (self.rack.is_some() || self.at.clock >= self.limit)
     }
 
     fn hold(&mut self) -> Result<(), End> {
+        if self.rack.is_some() {
+            return self.hold_in_rack();
+        }
         let waited = self.wait_at_bound();
         self.commit_when_due()?;
         waited
@@ -235,7 +252,7 @@ impl Training {
 
     fn step(&mut self) -> Result<(), End> {
         let began = Instant::now();
-        let report = self.local_step()?;
+        let Some(report) = self.local_step()? else { return Ok(()) };
         let seconds = began.elapsed().as_secs_f64();
         self.train_seconds += seconds;
         let first = self.step_seconds <= 0.0;
@@ -276,12 +293,16 @@ impl Training {
         due
     }
 
-    fn local_step(&mut self) -> Result<StepReport, End> {
+    /// `None` when it is to be done again.
+    fn local_step(&mut self) -> Result<Option<StepReport>, End> {
         let at = StepId { index: self.at.step, position: self.at.run_steps() };
-        if self.ring.is_some() && self.plan.commits == Commits::Never {
-            return self.step_together(at);
+        if self.rack.is_some() {
+            return self.step_in_rack(at);
         }
-        Ok(self.replica.step(at)?)
+        if self.ring.is_some() && self.plan.commits == Commits::Never {
+            return self.step_together(at).map(Some);
+        }
+        Ok(Some(self.replica.step(at)?))
     }
 
     /// Commits after the local steps of one commit, or later when a bound holds it back.
@@ -297,6 +318,7 @@ impl Training {
         match self.plan.commits {
             Commits::Never => return Ok(()),
             Commits::Together => return self.commit_together(),
+            Commits::Alone if self.rack.is_some() => return self.commit_in_rack_when_due(),
             Commits::Alone => {}
         }
         let put_off = self.round_open && self.since_commit < self.stride.longest();
@@ -312,12 +334,17 @@ impl Training {
         let mut turn = commons.turn();
         let contributions = self.replica.commit_in(&mut turn, share).contributions;
         self.committed();
+        self.tell_committed(contributions)?;
+        drop(turn);
+        self.evaluate_when_due()
+    }
+
+    /// To be called in the turn in which the exchanged weights changed.
+    fn tell_committed(&self, contributions: Vec<Encoded>) -> Result<(), End> {
         let time = Duration::from_secs_f64(self.step_seconds.max(0.0));
         let pace = StepPace { time, batch: self.batch };
         let Position { samples, clock, .. } = self.at;
-        self.tell(Report::Committed { clock, samples, pace, contributions })?;
-        drop(turn);
-        self.evaluate_when_due()
+        self.tell(Report::Committed { clock, samples, pace, contributions })
     }
 
     fn committed(&mut self) {
@@ -339,7 +366,10 @@ impl Training {
     }
 
     fn evaluate(&mut self) -> Result<Evaluation, End> {
-        Ok(self.replica.evaluate()?)
+        let began = Instant::now();
+        let evaluation = self.replica.evaluate()?;
+        self.pause_seconds = self.pause_seconds.max(began.elapsed().as_secs_f64());
+        Ok(evaluation)
     }
 
     fn finish_steps(&mut self) -> Result<(), End> {
@@ -347,11 +377,13 @@ impl Training {
             match self.plan.commits {
                 Commits::Never => {}
                 Commits::Together => self.commit_together()?,
+                Commits::Alone if self.rack.is_some() => return self.hold_in_rack(),
                 Commits::Alone if self.at.clock >= self.limit => return self.wait_at_bound(),
                 Commits::Alone => self.commit()?,
             }
         }
         self.steps_done = true;
+        self.leave_rack();
         self.tell_progress()?;
         self.tell(Report::StepsDone)
     }
@@ -372,8 +404,14 @@ impl Training {
         let Permission { limit, allowed, load, peers, .. } = self.queues.line.look();
         (self.limit, self.peers) = (limit, peers);
         if let Some(load) = load {
-            self.stride.set(load.local_steps);
-            self.set_batch(load.batch);
+            self.wanted_steps = Some(load.local_steps);
+            if self.rack.is_none() {
+                self.stride.set(load.local_steps);
+                self.set_batch(load.batch);
+            }
+        }
+        if !allowed {
+            self.leave_rack();
         }
         if allowed && !self.allowed {
             // The pause does not count as time of the steps after it.
@@ -398,7 +436,7 @@ impl Training {
     /// Goes on from the position that belongs to the clock, so that the learning rate follows the
     /// swarm's progress. A replica that was replaced is a donor's; one that was not keeps the steps
     /// since its last commit.
-    fn adopt_clock(&mut self, clock: Clock, replaced: bool) {
+    fn adopt_clock(&mut self, clock: Clock, replaced: bool) -> Result<(), End> {
         if replaced {
             self.replica.catch_up();
             (self.since_commit, self.since_round) = (0, 0);
@@ -409,6 +447,11 @@ impl Training {
         let reached = self.stride.position(clock).min(end);
         self.at.micro_steps = self.at.micro_steps.max(reached);
         self.held = false;
+        if self.rack.is_some() {
+            // The ranks follow the most advanced of them.
+            return self.lose_rack("this rank has taken over a clock");
+        }
+        Ok(())
     }
 
     fn gather(&mut self, report: &StepReport) {

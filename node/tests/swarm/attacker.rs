@@ -207,7 +207,8 @@ impl Acting {
             | Message::Snapshot { .. }
             | Message::Have { .. }
             | Message::Fetch { .. }
-            | Message::Alive { .. } => {}
+            | Message::Alive { .. }
+            | Message::Rack { .. } => {}
         }
     }
 

@@ -160,7 +160,8 @@ fn a_peer_that_never_offers_holds_a_fragment_for_one_lease() {
             | Message::Have { .. }
             | Message::Fetch { .. }
             | Message::Probe { .. }
-            | Message::Alive { .. } => None,
+            | Message::Alive { .. }
+            | Message::Rack { .. } => None,
         });
         (granted.count() > 4).then_some(())
     });

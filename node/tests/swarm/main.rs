@@ -12,6 +12,7 @@ mod disk;
 mod hostile;
 mod joining;
 mod process;
+mod rack;
 
 use std::time::{Duration, Instant};
 

@@ -137,7 +137,10 @@ fn check(message: &Message) -> Result<(), MessageError> {
             check_fragment(*fragment)?;
             if *number == 0 { Err(MessageError::Zero("number of a contribution")) } else { Ok(()) }
         }
-        Message::Heartbeat(_)
+        Message::Rack { name: 0, .. } => Err(MessageError::Zero("name of a rack")),
+        Message::Rack { stripe, .. } if !stripe.is_sound() => Err(MessageError::Stripe(*stripe)),
+        Message::Rack { .. }
+        | Message::Heartbeat(_)
         | Message::Goodbye
         | Message::Busy { .. }
         | Message::Stale { .. }

@@ -5,7 +5,7 @@ use crate::limits::{
     CONTROL_BYTES_MAX, FRAGMENTS_MAX, INFORMATION_MAX, PROTOCOL_VERSION, RUN_FIELD_NAME_BYTES_MAX,
     RUN_FIELD_VALUE_BYTES_MAX, VERSIONS_MAX,
 };
-use crate::{FragmentId, PeerId, RunSpecError};
+use crate::{FragmentId, PeerId, RunSpecError, Stripe};
 
 /// What is wrong with a message whose bytes are in order.
 ///
@@ -24,6 +24,9 @@ pub enum MessageError {
     /// No model has that many fragments.
     #[error("name fragment {0}: a model has at most {FRAGMENTS_MAX} fragments")]
     Fragment(FragmentId),
+    /// No rack has such a part.
+    #[error("name rank {} of {} of group {:x}", .0.rank, .0.size, .0.group)]
+    Stripe(Stripe),
     /// A number that counts from 1 is 0.
     #[error("name {0} 0: it is at least 1")]
     Zero(&'static str),

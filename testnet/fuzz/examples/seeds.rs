@@ -8,7 +8,7 @@ use dnode_gossip::testing::peer;
 use dnode_protocol::frame::{Codec, Leg, TensorHeader, encode_control, write_f32s};
 use dnode_protocol::{
     Clock, ContentHash, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, Phase,
-    RunField, RunSpec, Terms, Versions,
+    RunField, RunSpec, Stripe, Terms, Versions,
 };
 
 fn main() -> std::io::Result<()> {
@@ -80,6 +80,7 @@ fn messages() -> Vec<Message> {
         },
         Message::Have { first: fragment, count: 2, versions },
         Message::Fetch { exchange, fragment, origin, number: 2 },
+        Message::Rack { name: 5, stripe: Stripe { group: 7, rank: 1, size: 2 } },
         Message::Busy { exchange },
         Message::Stale { exchange, clock },
         Message::Ack { exchange },

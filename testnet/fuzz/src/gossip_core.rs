@@ -14,7 +14,7 @@ use dnode_gossip::{
 use dnode_protocol::frame::{Codec, Leg};
 use dnode_protocol::{
     Clock, ContentHash, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, PeerId,
-    Phase, Terms, Time, Versions,
+    Phase, Stripe, Terms, Time, Versions,
 };
 
 /// The own index among the test peers: between its neighbours, so that crossings go both ways.
@@ -77,7 +77,7 @@ impl Script<'_> {
     }
 
     fn message(&mut self) -> Message {
-        match self.below(15) {
+        match self.below(16) {
             0 => Message::Heartbeat(Heartbeat {
                 clock: self.clock(),
                 samples: u64::from(self.byte()),
@@ -113,6 +113,12 @@ impl Script<'_> {
             },
             12 => Message::Probe { number: u64::from(self.byte()), target: self.peer() },
             13 => Message::Alive { number: u64::from(self.byte()), target: self.peer() },
+            14 => {
+                let size = 1 + u16::from(self.below(4));
+                let rank = u16::from(self.byte()) % size;
+                let group = if size == 1 { 0 } else { 1 + u64::from(self.below(2)) };
+                Message::Rack { name: 1, stripe: Stripe { group, rank, size } }
+            }
             _ => Message::Fetch {
                 exchange: self.exchange(),
                 fragment: self.fragment(),

@@ -206,7 +206,7 @@ fn write(writing: &Path, checkpoint: &Checkpoint<'_>) -> Result<(), CheckpointEr
     sync_folder(writing).map_err(CheckpointError::write(writing))
 }
 
-fn parameter_tensors<'a>(replica: &'a Held<'a>) -> Vec<Tensor<'a>> {
+fn parameter_tensors<'a>(replica: &'a Held<'a, 'a>) -> Vec<Tensor<'a>> {
     let tensors = replica.layout().tensors().iter();
     let tensor = |spec: &TensorSpec| Tensor {
         name: spec.name.clone(),
@@ -216,7 +216,7 @@ fn parameter_tensors<'a>(replica: &'a Held<'a>) -> Vec<Tensor<'a>> {
     tensors.map(tensor).collect()
 }
 
-fn state_tensors<'a>(replica: &'a Held<'a>, trainer: &'a TrainerState) -> Vec<Tensor<'a>> {
+fn state_tensors<'a>(replica: &'a Held<'a, 'a>, trainer: &'a TrainerState) -> Vec<Tensor<'a>> {
     let mut tensors = Vec::new();
     if let Some(momentum) = replica.momentum() {
         tensors.push(Tensor {

@@ -40,9 +40,9 @@ pub(super) enum Numbers<'a> {
     /// From memory.
     Slice(&'a [f32]),
     /// The replica's weights from this element on.
-    Weights(&'a Held<'a>, usize),
+    Weights(&'a Held<'a, 'a>, usize),
     /// The replica's live weights.
-    Live(&'a Held<'a>),
+    Live(&'a Held<'a, 'a>),
     /// Integers from memory.
     Signed(&'a [i64]),
     /// Integers from memory.

@@ -48,12 +48,35 @@ pub struct FixedState {
 }
 
 /// A replica at one moment: nothing is mixed while it is held.
-pub(crate) struct Held<'a> {
-    replica: &'a Replica,
-    turn: Turn<'a>,
+pub(crate) struct Held<'r, 't> {
+    replica: &'r Replica,
+    turn: Turn<'t>,
 }
 
-impl Held<'_> {
+impl<'r, 't> Held<'r, 't> {
+    pub(super) const fn new(replica: &'r Replica, turn: Turn<'t>) -> Self {
+        Self { replica, turn }
+    }
+
+    pub(super) fn into_turn(self) -> Turn<'t> {
+        self.turn
+    }
+
+    /// Everything needed to continue.
+    pub(super) fn copy(&self) -> ReplicaState {
+        let outer = self.momentum().map(|momentum| {
+            let mut live = vec![0.0; momentum.len()];
+            self.live(0..live.len(), &mut live);
+            OuterState { live, momentum: momentum.to_vec() }
+        });
+        let fixed = self.fixed().map(|(accumulators, masses, residual)| FixedState {
+            accumulators: accumulators.to_vec(),
+            masses: masses.to_vec(),
+            residual: residual.to_vec(),
+        });
+        ReplicaState { parameters: self.parameters(), outer, fixed, trainer: self.trainer_state() }
+    }
+
     /// Reads the replica's weights of `range`.
     pub(crate) fn weights(&self, range: Range<usize>, out: &mut [f32]) {
         match &self.turn.state.slow {
@@ -82,17 +105,7 @@ impl Held<'_> {
 
     /// Accumulators, masses and residual of [`FixedState`]; `None` for mixers without.
     pub(crate) fn fixed(&self) -> Option<(&[i64], &[u64], &[f32])> {
-        match &self.turn.state.mixer {
-            MixerState::None | MixerState::Exchange(_) | MixerState::Epidemic(_) => None,
-            MixerState::PushSum(state) => {
-                let (numerators, masses) = state.state();
-                Some((numerators, masses, &[]))
-            }
-            MixerState::DeltaSet(state) => {
-                let (accumulators, residual) = state.state();
-                Some((accumulators, &[], residual))
-            }
-        }
+        fixed(&self.turn.state.mixer)
     }
 
     /// The trainer's private state.
@@ -108,7 +121,7 @@ impl Held<'_> {
 
 impl Replica {
     /// Keeps mixing from changing the replica.
-    pub(crate) fn hold(&self) -> Held<'_> {
+    pub(crate) fn hold(&self) -> Held<'_, '_> {
         Held { replica: self, turn: self.commons.turn() }
     }
 
@@ -138,18 +151,7 @@ impl Replica {
     /// Everything needed to continue, copied.
     #[must_use]
     pub fn save(&self) -> ReplicaState {
-        let held = self.hold();
-        let outer = held.momentum().map(|momentum| {
-            let mut live = vec![0.0; momentum.len()];
-            held.live(0..live.len(), &mut live);
-            OuterState { live, momentum: momentum.to_vec() }
-        });
-        let fixed = held.fixed().map(|(accumulators, masses, residual)| FixedState {
-            accumulators: accumulators.to_vec(),
-            masses: masses.to_vec(),
-            residual: residual.to_vec(),
-        });
-        ReplicaState { parameters: held.parameters(), outer, fixed, trainer: held.trainer_state() }
+        self.hold().copy()
     }
 
     /// Puts back what [`Self::save`] returned.
@@ -157,9 +159,21 @@ impl Replica {
     /// # Errors
     /// [`TrainError::State`] when it does not fit or is not finite; nothing is changed then.
     pub fn restore(&mut self, state: &ReplicaState) -> Result<(), TrainError> {
-        self.check_state(state)?;
+        let commons = self.commons.clone();
+        self.restore_in(&mut commons.turn(), state)
+    }
+
+    /// As [`Self::restore`], in a turn that the caller goes on to hold.
+    ///
+    /// # Errors
+    /// [`TrainError::State`] when it does not fit or is not finite; nothing is changed then.
+    pub fn restore_in(
+        &mut self,
+        turn: &mut Turn<'_>,
+        state: &ReplicaState,
+    ) -> Result<(), TrainError> {
+        self.check_state(&turn.state.mixer, state)?;
         self.trainer_mut().restore(&state.trainer)?;
-        let mut turn = self.commons.turn();
         let State { slow, mixer } = &mut *turn.state;
         if let (Some(slow), Some(saved)) = (slow, &state.outer) {
             slow.values.copy_from_slice(&state.parameters);
@@ -180,7 +194,7 @@ impl Replica {
         Ok(())
     }
 
-    fn check_state(&self, state: &ReplicaState) -> Result<(), TrainError> {
+    fn check_state(&self, mixer: &MixerState, state: &ReplicaState) -> Result<(), TrainError> {
         let parameters = self.layout().parameters();
         let refuse = |detail: String| Err(TrainError::State(detail));
         if state.outer.is_some() != self.outer.is_some() {
@@ -197,37 +211,51 @@ impl Replica {
                 return refuse(format!("{name}: expected finite values, found NaN or infinity"));
             }
         }
-        self.check_fixed(state)
+        check_fixed(mixer, state)
     }
+}
 
-    fn check_fixed(&self, state: &ReplicaState) -> Result<(), TrainError> {
-        let refuse = |detail: &str| Err(TrainError::State(detail.to_owned()));
-        let held = self.hold();
-        let (accumulators, masses, residual) = match (held.fixed(), &state.fixed) {
-            (None, None) => return Ok(()),
-            (Some(own), Some(_)) => own,
-            _ => return refuse("saved with another mixer: integers missing or unexpected"),
-        };
-        let fixed = state.fixed.clone().unwrap_or_default();
-        if fixed.accumulators.len() != accumulators.len()
-            || fixed.masses.len() != masses.len()
-            || fixed.residual.len() != residual.len()
-        {
-            return refuse("saved with another mixer, fragments or feedback");
+/// Accumulators, masses and residual of [`FixedState`]; `None` for mixers without.
+fn fixed(mixer: &MixerState) -> Option<(&[i64], &[u64], &[f32])> {
+    match mixer {
+        MixerState::None | MixerState::Exchange(_) | MixerState::Epidemic(_) => None,
+        MixerState::PushSum(state) => {
+            let (numerators, masses) = state.state();
+            Some((numerators, masses, &[]))
         }
-        if !norm(&fixed.residual).is_finite() {
-            return refuse("residual: expected finite values, found NaN or infinity");
+        MixerState::DeltaSet(state) => {
+            let (accumulators, residual) = state.state();
+            Some((accumulators, &[], residual))
         }
-        if !fixed.masses.iter().all(|&mass| plausible_mass(mass)) {
-            return refuse("weights of push-sum: out of bounds");
-        }
-        if masses.is_empty() {
-            let mut values = vec![0.0; fixed.accumulators.len()];
-            read_accumulators(&fixed.accumulators, &mut values);
-            if values != state.parameters {
-                return refuse("parameters: not those of the accumulators");
-            }
-        }
-        Ok(())
     }
+}
+
+fn check_fixed(mixer: &MixerState, state: &ReplicaState) -> Result<(), TrainError> {
+    let refuse = |detail: &str| Err(TrainError::State(detail.to_owned()));
+    let (accumulators, masses, residual) = match (fixed(mixer), &state.fixed) {
+        (None, None) => return Ok(()),
+        (Some(own), Some(_)) => own,
+        _ => return refuse("saved with another mixer: integers missing or unexpected"),
+    };
+    let saved = state.fixed.clone().unwrap_or_default();
+    if saved.accumulators.len() != accumulators.len()
+        || saved.masses.len() != masses.len()
+        || saved.residual.len() != residual.len()
+    {
+        return refuse("saved with another mixer, fragments or feedback");
+    }
+    if !norm(&saved.residual).is_finite() {
+        return refuse("residual: expected finite values, found NaN or infinity");
+    }
+    if !saved.masses.iter().all(|&mass| plausible_mass(mass)) {
+        return refuse("weights of push-sum: out of bounds");
+    }
+    if masses.is_empty() {
+        let mut values = vec![0.0; saved.accumulators.len()];
+        read_accumulators(&saved.accumulators, &mut values);
+        if values != state.parameters {
+            return refuse("parameters: not those of the accumulators");
+        }
+    }
+    Ok(())
 }

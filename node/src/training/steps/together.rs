@@ -6,8 +6,8 @@ use dnode_collective::{Collective, Place, Reduction};
 use dnode_trainer::{StepId, StepReport, TrainError};
 
 use super::{End, Queues, Training};
+use crate::training::Report;
 use crate::training::ring::{RING_TIMEOUT, Ring};
-use crate::training::{Command, Report};
 
 /// How many times slower than this peer another may be before the ring gives it up.
 const SLOWER_MAX: f64 = 10.0;
@@ -106,12 +106,6 @@ impl Training {
         if !self.queues.line.is_stopping() {
             return End::Failed(error);
         }
-        // It comes by way of the mixing thread.
-        while let Ok(command) = self.queues.commands.recv() {
-            if let Command::Stop { evaluate } = command {
-                return End::Stopped { evaluate };
-            }
-        }
-        End::Abandoned
+        self.stopped()
     }
 }

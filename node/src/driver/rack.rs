@@ -1,0 +1,277 @@
+//! The rack of this peer: who is in it, and how its ranks get together, again after one was lost.
+//!
+//! Every peer derives the ranks from what it knows: the peers of the same rack that are near, train and
+//! are not silent. A group forms among peers that know the same ones, because its channels name it by a
+//! hash of all of them. While it cannot, its peers train alone and gossip with each other.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use dnode_collective::Place;
+use dnode_network::{Bytes, Channel, NetworkHandle};
+use dnode_protocol::{PeerId, Stripe};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::group::{Formed, Forming, Members, Watch};
+use crate::training::Together;
+
+/// How long a rank may take to answer when the rack asks who is left.
+const PROBE_MAX: Duration = Duration::from_secs(1);
+/// How long one that did not is not connected to.
+const BACK_OFF: Duration = Duration::from_secs(1);
+/// How long training waits for the ranks to get together anew before it goes on alone.
+const REFORM_MAX: Duration = Duration::from_secs(3);
+/// Until when a rank that did not answer is taken for gone, if the network does not say so before.
+const GONE_FOR: Duration = Duration::from_secs(10);
+/// First pause after a group that did not form; doubles up to the last.
+const RETRY: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(30));
+/// Channels that wait for a group to begin to form.
+const EARLY_MAX: usize = 2 * Stripe::RANKS_MAX as usize;
+/// What channels are for that only ask whether a rank answers.
+const PROBE: [u8; 32] = *b"dnode: does this rank answer? v1";
+
+/// What the driver is to do.
+pub(super) enum Change {
+    /// Train as a rank of a group.
+    Use(Together, Stripe),
+    /// Train alone.
+    Alone,
+}
+
+/// A group in use.
+#[derive(Debug)]
+struct Using {
+    members: Members,
+    watch: Watch,
+    /// Since when training waits for another one, as a rank was lost.
+    broken: Option<Instant>,
+}
+
+/// The rack as the driver sees it.
+#[derive(Debug)]
+pub(super) struct RackDriver {
+    me: (PeerId, u64),
+    /// Part of a hash of its name; 0 without one.
+    name: u64,
+    using: Option<Using>,
+    forming: Option<(Members, Forming)>,
+    early: Vec<(PeerId, Channel)>,
+    /// Ranks that did not answer, by start of their process.
+    gone: BTreeMap<PeerId, (u64, Instant)>,
+    asked: Option<oneshot::Receiver<Vec<(PeerId, u64)>>>,
+    /// The peers of the last attempt, how often it failed, and when the next one is.
+    failed: (Vec<(PeerId, u64)>, u32, Option<Instant>),
+}
+
+impl RackDriver {
+    pub(super) fn new(me: PeerId, incarnation: u64, name: u64) -> Self {
+        Self {
+            me: (me, incarnation),
+            name,
+            using: None,
+            forming: None,
+            early: Vec::new(),
+            gone: BTreeMap::new(),
+            asked: None,
+            failed: (Vec::new(), 0, None),
+        }
+    }
+
+    /// Part of a hash of the rack's name; 0 without one.
+    pub(super) const fn name(&self) -> u64 {
+        self.name
+    }
+
+    /// Looks who is here. `mates`: the other peers of the rack that are near and train, each with the
+    /// start of its process; none when this peer does not train.
+    pub(super) fn look(
+        &mut self,
+        network: &NetworkHandle,
+        mates: impl Iterator<Item = (PeerId, u64)>,
+    ) -> Option<Change> {
+        if self.name == 0 {
+            return None;
+        }
+        let now = Instant::now();
+        self.hear_answers(network, now);
+        if self.asked.is_some() {
+            return None;
+        }
+        let gone = &self.gone;
+        let is_gone =
+            |(peer, life): &(PeerId, u64)| gone.get(peer).is_some_and(|(of, _)| of == life);
+        let mut peers: Vec<(PeerId, u64)> = mates.filter(|mate| !is_gone(mate)).collect();
+        peers.push(self.me);
+        peers.sort_unstable();
+        peers.truncate(usize::from(Stripe::RANKS_MAX));
+        if peers.len() < 2 {
+            self.forming = None;
+            return self.dissolve("no other rank is here");
+        }
+        let used = self.using.as_ref().filter(|using| using.broken.is_none());
+        if used.is_some_and(|using| using.members.peers == peers) {
+            self.forming = None;
+            return None;
+        }
+        let change = self.form(network, peers, now);
+        let waited = self.using.as_ref().and_then(|using| using.broken);
+        if change.is_none() && waited.is_some_and(|since| now - since >= REFORM_MAX) {
+            return self.dissolve("its ranks do not get together");
+        }
+        change
+    }
+
+    /// Goes on with the group of these peers.
+    fn form(
+        &mut self,
+        network: &NetworkHandle,
+        peers: Vec<(PeerId, u64)>,
+        now: Instant,
+    ) -> Option<Change> {
+        if self.forming.as_ref().is_none_or(|(members, _)| members.peers != peers) {
+            let (failed, _, until) = &self.failed;
+            if *failed == peers && until.is_some_and(|until| now < until) {
+                return None;
+            }
+            let rank = peers.iter().position(|peer| *peer == self.me)?;
+            let members = Members { place: Place { rank, size: peers.len() }, peers };
+            let subject = members.subject();
+            let ours = |(_, channel): &mut (PeerId, Channel)| channel.subject() == subject;
+            let early = self.early.extract_if(.., ours).collect();
+            self.early.clear();
+            let forming = Forming::begin(network.clone(), members.clone(), early);
+            self.forming = Some((members, forming));
+        }
+        let (members, forming) = self.forming.as_mut()?;
+        match forming.result() {
+            Formed::NotYet => None,
+            Formed::Group(group) => {
+                let (members, _) = self.forming.take()?;
+                self.failed = (Vec::new(), 0, None);
+                let (Place { rank, size }, id) = (members.place, members.id());
+                tracing::info!(rank, ranks = size, backend = %group.backend(), "the rack has got together");
+                let watch = Watch::of(&*group);
+                if let Some(old) = self.using.replace(Using { members, watch, broken: None }) {
+                    old.watch.end("the rack has got together anew");
+                }
+                let (rank, size) = (u16::try_from(rank).ok()?, u16::try_from(size).ok()?);
+                Some(Change::Use(Together { id, group }, Stripe { group: id, rank, size }))
+            }
+            Formed::Not(why) => {
+                let peers = std::mem::take(&mut members.peers);
+                self.forming = None;
+                let times = if self.failed.0 == peers { self.failed.1 + 1 } else { 0 };
+                let pause = RETRY.0.saturating_mul(1 << times.min(16)).min(RETRY.1);
+                tracing::info!(why, ranks = peers.len(), ?pause, "the rack has not got together");
+                self.ask(network, peers.clone());
+                self.failed = (peers, times, Some(now + pause));
+                None
+            }
+        }
+    }
+
+    /// Trains alone, if it does not.
+    pub(super) fn dissolve(&mut self, why: &str) -> Option<Change> {
+        let using = self.using.take()?;
+        using.watch.end(why);
+        tracing::info!(why, "the rack is left: this peer exchanges with every other");
+        Some(Change::Alone)
+    }
+
+    /// The ranks can do nothing together any more: who is left?
+    pub(super) fn lost(&mut self, network: &NetworkHandle, why: &str) {
+        let Some(using) = &mut self.using else { return };
+        if self.forming.is_some() || using.broken.is_some() {
+            return;
+        }
+        tracing::warn!(why, "a rank of the rack is lost: getting together anew");
+        using.broken = Some(Instant::now());
+        let peers = using.members.peers.clone();
+        self.ask(network, peers);
+    }
+
+    /// Asks which of these answer.
+    fn ask(&mut self, network: &NetworkHandle, peers: Vec<(PeerId, u64)>) {
+        let (tell, told) = oneshot::channel();
+        let (network, me) = (network.clone(), self.me);
+        tokio::spawn(async move {
+            let mates = peers.into_iter().filter(|peer| *peer != me);
+            let asked: Vec<_> = mates
+                .map(|(peer, life)| {
+                    let network = network.clone();
+                    let ask = async move {
+                        let opened = timeout(PROBE_MAX, network.open_channel(peer, PROBE)).await;
+                        (!matches!(opened, Ok(Ok(_)))).then_some((peer, life))
+                    };
+                    tokio::spawn(ask)
+                })
+                .collect();
+            let mut gone = Vec::new();
+            for answer in asked {
+                gone.extend(answer.await.ok().flatten());
+            }
+            // An error means that the run has ended meanwhile.
+            let _ = tell.send(gone);
+        });
+        self.asked = Some(told);
+    }
+
+    /// Who did not answer is disconnected, so that nobody waits for its commits.
+    fn hear_answers(&mut self, network: &NetworkHandle, now: Instant) {
+        self.gone.retain(|_, (_, until)| now < *until);
+        let Some(asked) = &mut self.asked else { return };
+        match asked.try_recv() {
+            Ok(gone) => {
+                for (peer, life) in gone {
+                    tracing::warn!(peer = %peer.short(), "a rank of the rack does not answer");
+                    if let Err(error) = network.disconnect(peer, BACK_OFF) {
+                        tracing::warn!(%error, "disconnect");
+                    }
+                    self.gone.insert(peer, (life, now + GONE_FOR));
+                }
+                self.asked = None;
+            }
+            Err(oneshot::error::TryRecvError::Empty) => {}
+            Err(oneshot::error::TryRecvError::Closed) => self.asked = None,
+        }
+    }
+
+    /// A channel that a peer has opened.
+    pub(super) fn channel(&mut self, peer: PeerId, channel: Channel) {
+        if channel.subject() == PROBE {
+            return;
+        }
+        match &self.forming {
+            Some((members, forming)) if channel.subject() == members.subject() => {
+                forming.arrived(peer, channel);
+            }
+            Some(_) | None if self.early.len() < EARLY_MAX => self.early.push((peer, channel)),
+            Some(_) | None => {}
+        }
+    }
+
+    /// Ends what the ranks do.
+    pub(super) fn end(&self, why: &str) {
+        if let Some(using) = &self.using {
+            using.watch.end(why);
+        }
+    }
+
+    /// What the group has moved since the last call.
+    pub(super) fn bytes(&self) -> Bytes {
+        self.using.as_ref().map_or_else(Bytes::default, |using| using.watch.bytes())
+    }
+}
+
+/// Part of a hash of a rack's name, not 0; 0 for no name.
+pub(crate) fn rack_name(name: &str) -> u64 {
+    if name.is_empty() {
+        return 0;
+    }
+    let mut hasher = blake3::Hasher::new_derive_key("dnode rack v1");
+    hasher.update(name.as_bytes());
+    let mut bytes = [0; 8];
+    hasher.finalize_xof().fill(&mut bytes);
+    u64::from_le_bytes(bytes).max(1)
+}

@@ -1,0 +1,86 @@
+//! Racks: ranks train in step, meet other racks, and go on without a rank that died.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::flags;
+use crate::process::{Peer, wait};
+
+/// Steps enough for a rank to die in between.
+const RUN: [&str; 8] = [
+    "--steps",
+    "4000",
+    "--set",
+    "run.batch=16",
+    "--set",
+    "node.linger=\"20s\"",
+    "--set",
+    "gossip.balance=off",
+];
+
+/// The group that the peer is a rank of, as it said last: its name and size.
+fn group(peer: &Peer) -> Option<(String, usize)> {
+    let lines = peer.metrics();
+    let last = lines.iter().rfind(|line| line["kind"] == "event" && line["name"] == "rack")?;
+    let detail = last["detail"].as_str()?;
+    let mut words = detail.split(' ');
+    let size = words.nth(3)?.parse().ok()?;
+    Some((words.nth(1)?.to_owned(), size))
+}
+
+fn start(root: &tempfile::TempDir, racks: &[&str], more: &[&str]) -> Vec<Peer> {
+    let others = (racks.len() - 1).to_string();
+    let mut peers: Vec<Peer> = Vec::new();
+    let mut address = String::new();
+    for (index, rack) in racks.iter().enumerate() {
+        let shard = format!("{index}/{}", racks.len());
+        let own = ["--rack", rack, "--shard", &shard, "--require-peers", &others];
+        let join: &[&str] = if index == 0 { &[] } else { &["--bootstrap", &address] };
+        let mut peer = Peer::start(root, &index.to_string(), &flags(&[&RUN, &own, join, more]));
+        if index == 0 {
+            address = peer.address();
+        }
+        peers.push(peer);
+    }
+    peers
+}
+
+#[test]
+fn two_racks_train_as_two_replicas_and_one_goes_on_without_a_rank_that_dies() {
+    let root = tempfile::tempdir().unwrap();
+    let mut peers = start(&root, &["a", "a", "a", "b", "b"], &[]);
+    wait("the racks have got together", || {
+        let groups: Option<Vec<_>> = peers.iter().map(group).collect();
+        let groups = groups?;
+        let sizes: Vec<usize> = groups.iter().map(|(_, size)| *size).collect();
+        let names: BTreeSet<_> = groups.iter().map(|(name, _)| name).collect();
+        (sizes == [3, 3, 3, 2, 2] && names.len() == 2).then_some(())
+    });
+    let before = peers[0].metrics().last().and_then(|line| line["step"].as_u64()).unwrap();
+    peers[1].kill();
+    for index in [0, 2] {
+        wait("the survivors have got together anew", || {
+            (group(&peers[index])?.1 == 2).then_some(())
+        });
+    }
+    peers[0].wait_step(before + 1);
+    for index in [0, 2, 3, 4] {
+        let last: Value = peers[index].finish();
+        assert_eq!(last["reason"], "steps done");
+        assert!(last["accuracy"].as_f64().unwrap() > 0.9, "{last}");
+    }
+}
+
+#[test]
+fn peers_of_different_racks_and_without_one_form_no_group() {
+    let root = tempfile::tempdir().unwrap();
+    let short = ["--set", "run.steps=400"];
+    let mut peers = start(&root, &["a", "b", ""], &short);
+    for peer in &mut peers {
+        let last = peer.finish();
+        let mixed = |key: &str| last["exchanges"][key].as_u64().unwrap();
+        assert!(mixed("completed") + mixed("answered") > 0, "{last}");
+    }
+    assert!(peers.iter().all(|peer| group(peer).is_none()));
+}

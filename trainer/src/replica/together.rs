@@ -1,0 +1,59 @@
+//! One replica in several processes: what mixing did at each of them becomes the change of all.
+//!
+//! The ranks of a rack take equal steps, so their live weights stay equal to the bit while each mixes
+//! its own part of the slow weights with others. What that moved is a displacement from the weights
+//! that all had last, the base: displacements are added up, and every rank makes the sum.
+
+use super::state::Held;
+use super::{Replica, ReplicaState, Turn};
+use crate::kernel::reduce::add_scaled;
+use crate::mix::subtract;
+
+impl Turn<'_> {
+    /// The slow weights φ, `[P]`; nothing where live weights are exchanged.
+    #[must_use]
+    pub fn weights(&self) -> &[f32] {
+        self.state.slow.as_ref().map_or(&[], |slow| &slow.values)
+    }
+
+    /// What mixing has moved since all ranks had the weights `base`: `D = φ − base`, `[P]`.
+    ///
+    /// # Panics
+    /// When `base` has another length than φ.
+    #[must_use]
+    pub fn moved_since(&self, base: &[f32]) -> Vec<f32> {
+        let mut moved = self.weights().to_vec();
+        subtract(&mut moved, base);
+        moved
+    }
+}
+
+impl Replica {
+    /// Whether what mixing moves waits for [`Replica::displace_together`] from now on, so that the
+    /// live weights of all ranks stay equal; else [`Replica::serve`] makes it between steps.
+    pub fn defer(&mut self, deferred: bool) {
+        self.deferred = deferred;
+    }
+
+    /// Makes what mixing has moved at all ranks, in place of what it has moved here:
+    /// `φ ← base + Σ D ; x ← x + Σ D`. What was to be served is dropped: it is part of the sum.
+    ///
+    /// Equal bits at all ranks, if their live weights, `base` and `sum` are.
+    ///
+    /// # Panics
+    /// When `base` or `sum` has another length than φ.
+    pub fn displace_together(&mut self, turn: &mut Turn<'_>, base: &[f32], sum: &[f32]) {
+        let Some(slow) = &mut turn.state.slow else { return };
+        slow.values.copy_from_slice(base);
+        add_scaled(&mut slow.values, sum, 1.0);
+        self.commons.desk().clear();
+        self.trainer_mut().displace(0..sum.len(), sum, 1.0);
+    }
+
+    /// As [`Replica::save`], in a turn that the caller goes on to hold.
+    #[must_use]
+    pub fn save_in<'t>(&self, turn: Turn<'t>) -> (ReplicaState, Turn<'t>) {
+        let held = Held::new(self, turn);
+        (held.copy(), held.into_turn())
+    }
+}
