@@ -1,5 +1,8 @@
 //! Joiners and their donors: what is taken over is checked, donors are bounded, fair and replaced.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+#![expect(clippy::wildcard_enum_match_arm, reason = "a test looks for a few of many kinds")]
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 

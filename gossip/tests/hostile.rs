@@ -68,8 +68,10 @@ fn serve(host: &mut Host, clock: Clock) -> Vec<PeerId> {
         assert!(!open.is_empty(), "nothing asked for and not training");
         for (donor, exchange) in open {
             asked.push(donor);
-            let member = host.core.members().find(|(peer, _)| **peer == donor).unwrap().1;
-            let message = snapshot(exchange, member.clock.unwrap(), &numbers(&[1.0]));
+            let member = host.core.members().find(|(peer, _)| **peer == donor);
+            let member = member.expect("it is connected").1;
+            let message =
+                snapshot(exchange, member.clock.expect("it has spoken"), &numbers(&[1.0]));
             host.handle(Input::Received { from: donor, message }, Time::ZERO);
             host.tensor(donor, (exchange, Leg::Snapshot, clock, numbers(&[1.0])), Time::ZERO);
             while host.has_work() {

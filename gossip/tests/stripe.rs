@@ -1,5 +1,7 @@
 //! Racks: parts of a replica meet the parts of others.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
 use std::time::Duration;
 
 use dnode_gossip::testing::{Pair, peer};

@@ -125,7 +125,11 @@ impl Synthetic {
     /// Tells the parent when the first step began, and which part of the parameters is its own.
     fn tell_own(&mut self) {
         let done = now();
-        let own = self.values.iter().filter(|value| **value == self.rank as f32).count();
+        let own = self
+            .values
+            .iter()
+            .filter(|value| value.to_bits() == (self.rank as f32).to_bits())
+            .count();
         println!("0 {done} {}", own as f64 / self.values.len() as f64);
         self.told = true;
     }

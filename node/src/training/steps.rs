@@ -1,25 +1,22 @@
 //! The loop of the training thread: steps, commits, rounds, and the driver's commands in between.
 
 mod rack;
+mod report;
 mod together;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc as blocking};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use dnode_gossip::{MICRO_STEPS, Stride};
 use dnode_protocol::Clock;
-use dnode_trainer::checkpoint::{self, Checkpoint};
-use dnode_trainer::{
-    Commons, Encoded, Evaluation, Replica, SKETCH_LEN, StepId, StepReport, TrainError,
-};
+use dnode_trainer::{Commons, Replica, StepId, StepReport, TrainError};
 use tokio::sync::mpsc;
 
 use super::ring::RingFrame;
-use super::{
-    Command, Commits, Ending, Line, Permission, Plan, Position, Progress, Report, StepPace,
-};
+use super::{Command, Commits, Line, Permission, Plan, Position, Report};
 use rack::Rack;
+use report::Window;
 use together::Ranks;
 
 /// Weight of the newest step in the moving average of the step time.
@@ -101,21 +98,6 @@ struct Training {
     wait_seconds: f64,
     report: Window,
     parameters: Option<std::path::PathBuf>,
-}
-
-/// What has gathered since the last progress report.
-struct Window {
-    began: Instant,
-    loss: f64,
-    steps: u64,
-    samples: u64,
-    learning_rate: f64,
-}
-
-impl Window {
-    fn new() -> Self {
-        Self { began: Instant::now(), loss: 0.0, steps: 0, samples: 0, learning_rate: 0.0 }
-    }
 }
 
 /// Time that serving mixing may take for a step of this length, seconds.
@@ -339,37 +321,11 @@ impl Training {
         self.evaluate_when_due()
     }
 
-    /// To be called in the turn in which the exchanged weights changed.
-    fn tell_committed(&self, contributions: Vec<Encoded>) -> Result<(), End> {
-        let time = Duration::from_secs_f64(self.step_seconds.max(0.0));
-        let pace = StepPace { time, batch: self.batch };
-        let Position { samples, clock, .. } = self.at;
-        self.tell(Report::Committed { clock, samples, pace, contributions })
-    }
-
     fn committed(&mut self) {
         self.since_commit = 0;
         self.held = false;
         self.at.clock = self.at.clock.next();
         self.clock.fetch_max(self.at.clock.0, Ordering::Relaxed);
-    }
-
-    /// Evaluation waits for the end of a round, when live and replica weights are one.
-    fn evaluate_when_due(&mut self) -> Result<(), End> {
-        if !self.evaluation_due || self.plan.commits != Commits::Never && self.since_commit > 0 {
-            return Ok(());
-        }
-        self.evaluation_due = false;
-        let evaluation = self.evaluate()?;
-        let position = self.at;
-        self.tell(Report::Evaluated { position, evaluation })
-    }
-
-    fn evaluate(&mut self) -> Result<Evaluation, End> {
-        let began = Instant::now();
-        let evaluation = self.replica.evaluate()?;
-        self.pause_seconds = self.pause_seconds.max(began.elapsed().as_secs_f64());
-        Ok(evaluation)
     }
 
     fn finish_steps(&mut self) -> Result<(), End> {
@@ -454,76 +410,7 @@ impl Training {
         Ok(())
     }
 
-    fn gather(&mut self, report: &StepReport) {
-        let window = &mut self.report;
-        window.loss += f64::from(report.loss);
-        window.steps += 1;
-        window.samples += report.samples;
-        window.learning_rate = f64::from(report.learning_rate);
-    }
-
-    fn tell_progress(&mut self) -> Result<(), End> {
-        let window = std::mem::replace(&mut self.report, Window::new());
-        if window.steps == 0 {
-            return Ok(());
-        }
-        let mut sketch = Box::new([0.0; SKETCH_LEN]);
-        self.replica.sketch(&mut sketch);
-        let progress = Progress {
-            position: self.at,
-            loss: window.loss / window.steps as f64,
-            learning_rate: window.learning_rate,
-            samples_per_s: window.samples as f64 / window.began.elapsed().as_secs_f64().max(1e-9),
-            batch: self.batch,
-            wait_s: self.wait_seconds,
-            sketch,
-        };
-        self.tell(Report::Progress(Box::new(progress)))
-    }
-
-    /// Writes a checkpoint; a failure is reported and training goes on.
-    fn save(&mut self) -> Result<(), End> {
-        let Position { step, micro_steps, samples, clock } = self.at;
-        let run = self.plan.run.clone();
-        let replica = &self.replica;
-        let checkpoint = Checkpoint { run, step, micro_steps, samples, clock, replica };
-        let report = match checkpoint::save(&self.plan.checkpoints, &checkpoint) {
-            Ok(saved) => {
-                self.parameters = Some(saved.parameters);
-                Report::Checkpointed { path: saved.directory }
-            }
-            Err(error) => Report::CheckpointFailed { error: error.to_string() },
-        };
-        self.tell(report)
-    }
-
     fn tell(&self, report: Report) -> Result<(), End> {
         self.queues.reports.blocking_send(report).map_err(|_| End::Abandoned)
-    }
-
-    fn end(&mut self, end: End) {
-        let ending = match end {
-            End::Abandoned => return,
-            End::Failed(error) => Err(error),
-            End::Stopped { evaluate } => self.last_words(evaluate),
-        };
-        // When the driver is gone there is nobody to tell.
-        let _ = self.tell(Report::Ended(ending));
-    }
-
-    fn last_words(&mut self, evaluate: bool) -> Result<Box<Ending>, TrainError> {
-        // A peer that never began leaves nothing that a later start must resume.
-        if self.at != Position::default() {
-            let _ = self.save();
-        }
-        // A trainer with nothing to measure on has still trained.
-        let evaluation = if evaluate { self.replica.evaluate().ok() } else { None };
-        Ok(Box::new(Ending {
-            position: self.at,
-            evaluation,
-            train_s: self.train_seconds,
-            wait_s: self.wait_seconds,
-            parameters: self.parameters.take(),
-        }))
     }
 }

@@ -255,6 +255,9 @@ impl Scenario {
     pub fn config(&self) -> Config {
         let settings = &self.gossip;
         let age = settings.information_age;
+        let defaults = Config::default();
+        // Rare words are no silence.
+        let suspect_min = defaults.suspect_min.max(2 * settings.heartbeat);
         let config = Config {
             bounds: Bounds {
                 progress_gap: settings.progress_gap,
@@ -263,11 +266,12 @@ impl Scenario {
             },
             gate_timeout: Some(settings.gate_timeout),
             heartbeat: settings.heartbeat,
+            suspect_min,
             journal_window: settings.journal_window,
             back_off_max: settings.back_off_max,
             own_max: settings.own_max,
             answered_max: settings.answered_max,
-            ..Config::default()
+            ..defaults
         };
         self.rule.apply(config)
     }

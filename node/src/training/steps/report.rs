@@ -1,0 +1,121 @@
+//! What the training thread measures and tells: progress, evaluations, commits, checkpoints, its end.
+
+use std::time::{Duration, Instant};
+
+use dnode_trainer::checkpoint::{self, Checkpoint};
+use dnode_trainer::{Encoded, Evaluation, SKETCH_LEN, StepReport, TrainError};
+
+use super::{End, Training};
+use crate::training::{Commits, Ending, Position, Progress, Report, StepPace};
+
+/// What has gathered since the last progress report.
+pub(super) struct Window {
+    pub(super) began: Instant,
+    pub(super) loss: f64,
+    pub(super) steps: u64,
+    pub(super) samples: u64,
+    pub(super) learning_rate: f64,
+}
+
+impl Window {
+    pub(super) fn new() -> Self {
+        Self { began: Instant::now(), loss: 0.0, steps: 0, samples: 0, learning_rate: 0.0 }
+    }
+}
+
+impl Training {
+    /// Evaluation waits for the end of a round, when live and replica weights are one.
+    pub(super) fn evaluate_when_due(&mut self) -> Result<(), End> {
+        if !self.evaluation_due || self.plan.commits != Commits::Never && self.since_commit > 0 {
+            return Ok(());
+        }
+        self.evaluation_due = false;
+        let evaluation = self.evaluate()?;
+        let position = self.at;
+        self.tell(Report::Evaluated { position, evaluation })
+    }
+
+    pub(super) fn evaluate(&mut self) -> Result<Evaluation, End> {
+        let began = Instant::now();
+        let evaluation = self.replica.evaluate()?;
+        self.pause_seconds = self.pause_seconds.max(began.elapsed().as_secs_f64());
+        Ok(evaluation)
+    }
+
+    pub(super) fn gather(&mut self, report: &StepReport) {
+        let window = &mut self.report;
+        window.loss += f64::from(report.loss);
+        window.steps += 1;
+        window.samples += report.samples;
+        window.learning_rate = f64::from(report.learning_rate);
+    }
+
+    pub(super) fn tell_progress(&mut self) -> Result<(), End> {
+        let window = std::mem::replace(&mut self.report, Window::new());
+        if window.steps == 0 {
+            return Ok(());
+        }
+        let mut sketch = Box::new([0.0; SKETCH_LEN]);
+        self.replica.sketch(&mut sketch);
+        let progress = Progress {
+            position: self.at,
+            loss: window.loss / window.steps as f64,
+            learning_rate: window.learning_rate,
+            samples_per_s: window.samples as f64 / window.began.elapsed().as_secs_f64().max(1e-9),
+            batch: self.batch,
+            wait_s: self.wait_seconds,
+            sketch,
+        };
+        self.tell(Report::Progress(Box::new(progress)))
+    }
+
+    /// Writes a checkpoint; a failure is reported and training goes on.
+    pub(super) fn save(&mut self) -> Result<(), End> {
+        let Position { step, micro_steps, samples, clock } = self.at;
+        let run = self.plan.run.clone();
+        let replica = &self.replica;
+        let checkpoint = Checkpoint { run, step, micro_steps, samples, clock, replica };
+        let report = match checkpoint::save(&self.plan.checkpoints, &checkpoint) {
+            Ok(saved) => {
+                self.parameters = Some(saved.parameters);
+                Report::Checkpointed { path: saved.directory }
+            }
+            Err(error) => Report::CheckpointFailed { error: error.to_string() },
+        };
+        self.tell(report)
+    }
+
+    /// To be called in the turn in which the exchanged weights changed.
+    pub(super) fn tell_committed(&self, contributions: Vec<Encoded>) -> Result<(), End> {
+        let time = Duration::from_secs_f64(self.step_seconds.max(0.0));
+        let pace = StepPace { time, batch: self.batch };
+        let Position { samples, clock, .. } = self.at;
+        self.tell(Report::Committed { clock, samples, pace, contributions })
+    }
+
+    pub(super) fn end(&mut self, end: End) {
+        let ending = match end {
+            End::Abandoned => return,
+            End::Failed(error) => Err(error),
+            End::Stopped { evaluate } => self.last_words(evaluate),
+        };
+        // When the driver is gone there is nobody to tell.
+        let _ = self.tell(Report::Ended(ending));
+    }
+
+    pub(super) fn last_words(&mut self, evaluate: bool) -> Result<Box<Ending>, TrainError> {
+        // A peer that never began leaves nothing that a later start must resume.
+        if self.at != Position::default() {
+            let _ = self.save();
+        }
+        // A trainer with nothing to measure on has still trained.
+        let evaluation = if evaluate { self.replica.evaluate().ok() } else { None };
+        Ok(Box::new(Ending {
+            position: self.at,
+            evaluation,
+            train_s: self.train_seconds,
+            wait_s: self.wait_seconds,
+            parameters: self.parameters.take(),
+        }))
+    }
+}
