@@ -139,7 +139,8 @@ impl Gossip {
         }
         let newest = self.donors().map(|(_, clock)| clock).max().unwrap_or_default();
         // Said first: the clock that follows stands for no work that others have to wait for.
-        self.tell_all(Heartbeat { phase: Phase::Joining, ..self.heartbeat() }, now);
+        let joining = Heartbeat { phase: Phase::Joining, ..self.heartbeat() };
+        self.tell_all(&Message::Heartbeat(joining), now);
         self.withdraw_unaccepted(now);
         self.clock = self.clock.max(newest);
         self.wants_commit = false;
@@ -152,16 +153,9 @@ impl Gossip {
             self.event(Event::Merging { clock, work });
         }
         self.output(Output::AdoptClock { clock, replaced: false });
-        self.tell_all(self.heartbeat(), now);
+        self.tell_all(&Message::Heartbeat(self.heartbeat()), now);
         self.update_limit();
         true
-    }
-
-    fn tell_all(&mut self, heartbeat: Heartbeat, now: Time) {
-        let peers: Vec<PeerId> = self.members.iter().map(|(peer, _)| *peer).collect();
-        for peer in peers {
-            self.send(peer, Message::Heartbeat(heartbeat), now);
-        }
     }
 
     /// Says how many are missing, when several have been for a while.

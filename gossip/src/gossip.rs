@@ -343,6 +343,14 @@ impl Gossip {
         }
     }
 
+    /// Says the same to every neighbour.
+    pub(crate) fn tell_all(&mut self, message: &Message, now: Time) {
+        let peers: Vec<PeerId> = self.members.iter().map(|(peer, _)| *peer).collect();
+        for peer in peers {
+            self.send(peer, message.clone(), now);
+        }
+    }
+
     pub(crate) const fn exchange_id(&self, sequence: u64) -> ExchangeId {
         ExchangeId { initiator: self.me, incarnation: self.incarnation, sequence }
     }

@@ -34,19 +34,28 @@ impl Gossip {
         }
         self.round.retain(|entry| stripe.owns(entry.fragment, self.fragments));
         self.end_round_when_empty();
-        let peers: Vec<PeerId> = self.members.iter().map(|(peer, _)| *peer).collect();
-        for peer in peers {
-            self.introduce_rack(peer, now);
-        }
+        self.tell_rack(now);
         self.update_limit();
     }
 
     /// Says which rack this peer is of, if any.
     pub(crate) fn introduce_rack(&mut self, peer: PeerId, now: Time) {
-        if self.config.rack != 0 {
-            let message = Message::Rack { name: self.config.rack, stripe: self.stripe };
+        if let Some(message) = self.rack_message() {
             self.send(peer, message, now);
         }
+    }
+
+    /// Says it to everybody, with every heartbeat too: what was said once may have been lost with a
+    /// full queue.
+    pub(crate) fn tell_rack(&mut self, now: Time) {
+        if let Some(message) = self.rack_message() {
+            self.tell_all(&message, now);
+        }
+    }
+
+    fn rack_message(&self) -> Option<Message> {
+        let name = self.config.rack;
+        (name != 0).then_some(Message::Rack { name, stripe: self.stripe })
     }
 
     pub(crate) fn heard_rack(&mut self, from: PeerId, name: u64, stripe: Stripe) {
@@ -88,15 +97,5 @@ impl Gossip {
     pub(crate) fn lacks_news(&self, peer: &PeerId, bound: u64) -> bool {
         let mut fragments = (0..self.fragments).map(FragmentId);
         fragments.any(|fragment| self.information_age(fragment, peer).is_some_and(|a| a > bound))
-    }
-
-    /// Says it again to everybody: what was said once may have been lost with a full queue.
-    pub(crate) fn repeat_rack(&mut self, now: Time) {
-        if self.config.rack != 0 {
-            let peers: Vec<PeerId> = self.members.iter().map(|(peer, _)| *peer).collect();
-            for peer in peers {
-                self.introduce_rack(peer, now);
-            }
-        }
     }
 }

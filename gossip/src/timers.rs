@@ -57,7 +57,7 @@ impl Gossip {
             self.send_heartbeats(now);
             self.measure_next(now);
             self.notice_split(now);
-            self.repeat_rack(now);
+            self.tell_rack(now);
             self.seek_news(now);
             self.report_deadlines();
         }
@@ -90,11 +90,7 @@ impl Gossip {
         }
         self.announced = now;
         self.announce_at = None;
-        let peers: Vec<PeerId> = self.members.iter().map(|(peer, _)| *peer).collect();
-        for peer in peers {
-            let heartbeat = self.heartbeat();
-            self.send(peer, Message::Heartbeat(heartbeat), now);
-        }
+        self.tell_all(&Message::Heartbeat(self.heartbeat()), now);
     }
 
     /// Speaks to neighbours that have not heard of us for one heartbeat.

@@ -13,13 +13,12 @@ use dnode_collective::{Collective, Reduction};
 use dnode_protocol::Clock;
 use dnode_trainer::{ReplicaState, StepId, StepReport, TrainError};
 
+use super::together::SLOWER_MAX;
 use super::{End, Training};
 use crate::training::{Command, Report, Together};
 
 /// How long a rank may be silent, beside the time of its steps and evaluations.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
-/// How many times slower than this rank another may be.
-const SLOWER_MAX: f64 = 10.0;
 /// Pause between two looks at a bound that holds the commit of some rank.
 const HOLD: Duration = Duration::from_millis(5);
 /// Numbers by which ranks tell each other where they stand.

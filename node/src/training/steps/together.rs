@@ -9,8 +9,8 @@ use super::{End, Queues, Training};
 use crate::training::Report;
 use crate::training::ring::{RING_TIMEOUT, Ring};
 
-/// How many times slower than this peer another may be before the ring gives it up.
-const SLOWER_MAX: f64 = 10.0;
+/// How many times slower than this peer another may be before the ranks give it up.
+pub(super) const SLOWER_MAX: f64 = 10.0;
 
 /// The ranks of a synchronous run.
 #[derive(Debug)]
