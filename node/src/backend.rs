@@ -1,6 +1,6 @@
 //! The embedded trainer, as the configuration describes it.
 
-use dnode_trainer::{DataError, Dataset, NativeConfig, NativeTrainer, OptimizerConfig, Trainer};
+use dnode_trainer::{DataError, Dataset, LocalConfig, LocalTrainer, OptimizerConfig, Trainer};
 
 use crate::config::{self, Config};
 
@@ -23,7 +23,7 @@ pub enum BackendError {
 pub fn trainer(config: &Config) -> Result<Box<dyn Trainer>, BackendError> {
     let dataset = Dataset::open(&config.data, config.run.seed, config.model.context)?
         .with_micro_batches(config.optimizer.accumulate);
-    let native = NativeConfig {
+    let native = LocalConfig {
         model: config.model.clone(),
         optimizer: optimizer(&config.optimizer),
         seed: config.run.seed,
@@ -31,7 +31,7 @@ pub fn trainer(config: &Config) -> Result<Box<dyn Trainer>, BackendError> {
         steps: config.run.steps,
         threads: config.node.threads,
     };
-    Ok(Box::new(NativeTrainer::new(native, Box::new(dataset))?))
+    Ok(Box::new(LocalTrainer::new(native, Box::new(dataset))?))
 }
 
 fn optimizer(optimizer: &config::Optimizer) -> OptimizerConfig {

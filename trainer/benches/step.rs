@@ -13,8 +13,8 @@
 use std::time::Instant;
 
 use dnode_trainer::{
-    Batch, BatchSource, Input, ModelConfig, ModelKind, NativeConfig, NativeTrainer,
-    OptimizerConfig, OptimizerKind, SampleShape, StepId, Trainer,
+    Batch, BatchSource, Input, LocalConfig, LocalTrainer, ModelConfig, ModelKind, OptimizerConfig,
+    OptimizerKind, SampleShape, StepId, Trainer,
 };
 
 /// Steps before the clock counts.
@@ -113,7 +113,7 @@ impl Workload {
 
 /// Median and minimum, milliseconds per step.
 fn measure(workload: &Workload, threads: usize) -> (f64, f64) {
-    let config = NativeConfig {
+    let config = LocalConfig {
         optimizer: workload.optimizer(),
         model: workload.model.clone(),
         seed: 1,
@@ -121,7 +121,7 @@ fn measure(workload: &Workload, threads: usize) -> (f64, f64) {
         steps: 100_000,
         threads,
     };
-    let mut trainer = NativeTrainer::new(config, Box::new(Fixed(workload.shape))).unwrap();
+    let mut trainer = LocalTrainer::new(config, Box::new(Fixed(workload.shape))).unwrap();
     let mut times = Vec::new();
     let mut step = 0;
     let start = Instant::now();

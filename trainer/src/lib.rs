@@ -2,19 +2,21 @@
 //!
 //! No network and no tokio. The seam to embedding users is [`Trainer`]; [`Replica`] adds to any
 //! trainer what the swarm needs: slow weights, the outer step, and a [`Mixer`]. Numbers travel as
-//! [`codec`] writes them. The embedded backend is [`NativeTrainer`].
+//! [`codec`] writes them. [`LocalTrainer`] trains the
+//! reference models on an [`Engine`], of which the embedded one needs nothing but this crate.
 
 mod batch;
 pub mod checkpoint;
 pub mod codec;
 mod config;
 mod data;
+mod engine;
 mod kernel;
 mod learning_rate;
+mod local;
 mod mix;
 mod mixer;
 mod model;
-mod native;
 mod optimizer;
 mod outer;
 mod replica;
@@ -30,10 +32,13 @@ pub use checkpoint::Checkpoint;
 pub use codec::{Encoded, encode};
 pub use config::{ConfigError, ModelConfig, ModelKind, OptimizerConfig, OptimizerKind, Schedule};
 pub use data::{DataConfig, DataError, DataKind, Dataset, Drawn, Skew, Stream, expected_overlap};
+pub use engine::{Engine, initial_parameters};
+pub use kernel::loss::Score;
 pub use learning_rate::learning_rate;
+pub use local::{BatchSource, LocalConfig, LocalTrainer};
 pub use mix::{MixError, MixReport, NORM_FACTOR_MAX, NORM_SLACK_RMS};
 pub use mixer::{EDGES_MAX, FORGOTTEN_MAX, Mixer, PUSHES_UNACKNOWLEDGED_MAX, Reading};
-pub use native::{BatchSource, NativeConfig, NativeTrainer};
+pub use optimizer::Optimizer;
 pub use outer::OuterStep;
 pub use replica::{
     CommitReport, Commons, FixedState, OuterState, Replica, ReplicaConfig, ReplicaState, Turn,

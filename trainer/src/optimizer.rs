@@ -20,7 +20,7 @@ struct Group {
 
 /// An update rule with its moments.
 #[derive(Clone, Debug)]
-pub(crate) struct Optimizer {
+pub struct Optimizer {
     config: OptimizerConfig,
     groups: Vec<Group>,
     /// `[P]`: momentum, or Adam's first moment.
@@ -118,7 +118,8 @@ impl Optimizer {
     /// A rule for parameters of `layout`, with moments zero.
     ///
     /// Weight decay moves tensors of two or more dimensions, not biases and gains.
-    pub(crate) fn new(config: OptimizerConfig, layout: &ParameterLayout) -> Self {
+    #[must_use]
+    pub fn new(config: OptimizerConfig, layout: &ParameterLayout) -> Self {
         let mut groups: Vec<Group> = Vec::new();
         for tensor in layout.tensors() {
             let (range, decayed) = (tensor.range(), tensor.shape.len() > 1);
@@ -140,8 +141,30 @@ impl Optimizer {
         }
     }
 
+    /// The parts of the flat parameters that are updated alike, and whether they decay.
+    pub fn groups(&self) -> impl Iterator<Item = (Range<usize>, bool)> {
+        self.groups.iter().map(|group| (group.range.clone(), group.decayed))
+    }
+
+    /// Momentum or Adam's first moment `[P]`, its second moment (empty for sgd), and the number of
+    /// updates they have seen.
+    #[must_use]
+    pub fn moments(&self) -> (&[f32], &[f32], u64) {
+        (&self.first, &self.second, self.updates)
+    }
+
+    /// Puts other moments in the place of [`Optimizer::moments`].
+    ///
+    /// # Panics
+    /// When they are not as long as those.
+    pub fn set_moments(&mut self, first: Vec<f32>, second: Vec<f32>, updates: u64) {
+        let lengths = [first.len(), second.len()];
+        assert_eq!(lengths, [self.first.len(), self.second.len()], "length of the moments");
+        (self.first, self.second, self.updates) = (first, second, updates);
+    }
+
     /// Moves the parameters against `gradient_scale · gradient`; both `[P]`.
-    pub(crate) fn update(
+    pub fn update(
         &mut self,
         parameters: &mut [f32],
         gradient: &[f32],
@@ -194,7 +217,8 @@ impl Optimizer {
     }
 
     /// Moments and update count.
-    pub(crate) fn save(&self) -> Vec<StateTensor> {
+    #[must_use]
+    pub fn save(&self) -> Vec<StateTensor> {
         let digits = vec![
             (self.updates % COUNT_DIGIT) as f32,
             (self.updates / COUNT_DIGIT % COUNT_DIGIT) as f32,
@@ -213,7 +237,10 @@ impl Optimizer {
     }
 
     /// Takes what [`Optimizer::save`] returned; unchanged on error.
-    pub(crate) fn restore(&mut self, tensors: &[StateTensor]) -> Result<(), TrainError> {
+    ///
+    /// # Errors
+    /// [`TrainError::State`] when it does not fit.
+    pub fn restore(&mut self, tensors: &[StateTensor]) -> Result<(), TrainError> {
         let expected = self.save();
         let describe = |tensors: &[StateTensor]| {
             let each =

@@ -2,8 +2,8 @@
 
 use dnode_protocol::Fragments;
 use dnode_trainer::{
-    Batch, BatchSource, DataConfig, DataShare, Dataset, Evaluation, Mixer, NativeConfig,
-    NativeTrainer, OuterStep, Replica, ReplicaConfig, SampleShape, Trainer,
+    Batch, BatchSource, DataConfig, DataShare, Dataset, Evaluation, LocalConfig, LocalTrainer,
+    Mixer, OuterStep, Replica, ReplicaConfig, SampleShape, Trainer,
 };
 
 use super::experiment::{Arm, Experiment, ExperimentError, Rule};
@@ -20,7 +20,7 @@ pub(super) fn trainer(
     arm: &Arm,
     seed: u64,
     peer: u32,
-) -> Result<NativeTrainer, ExperimentError> {
+) -> Result<LocalTrainer, ExperimentError> {
     let data = DataConfig { shards: experiment.run.peers, shard: peer, ..experiment.data.clone() };
     let dataset = Dataset::open(&data, seed, experiment.model.context)?;
     native(experiment, arm, seed, experiment.run.batch, Box::new(dataset))
@@ -32,8 +32,8 @@ fn native(
     seed: u64,
     batch: usize,
     source: Box<dyn BatchSource>,
-) -> Result<NativeTrainer, ExperimentError> {
-    let config = NativeConfig {
+) -> Result<LocalTrainer, ExperimentError> {
+    let config = LocalConfig {
         model: experiment.model.clone(),
         optimizer: experiment.optimizer(arm)?,
         seed,
@@ -41,7 +41,7 @@ fn native(
         steps: experiment.run.steps,
         threads: 1,
     };
-    Ok(NativeTrainer::new(config, source)?)
+    Ok(LocalTrainer::new(config, source)?)
 }
 
 /// A peer's replica as the arm has it.
@@ -76,8 +76,8 @@ pub(super) fn replica(
 /// Measures any weights on held-out data.
 #[derive(Debug)]
 pub(super) struct Evaluator {
-    few: NativeTrainer,
-    all: NativeTrainer,
+    few: LocalTrainer,
+    all: LocalTrainer,
 }
 
 /// The first held-out samples alone.

@@ -3,7 +3,7 @@
 //! Nobody is ever ahead, so no core takes part. Time is that of the slowest peer and of a ring over
 //! the lines: `2(n−1)` pieces of `4·P/n` bytes, each with one delay (Patarasuk and Yuan 2009).
 
-use dnode_trainer::{NativeTrainer, Replica, StepId, TrainError, Trainer};
+use dnode_trainer::{LocalTrainer, Replica, StepId, TrainError, Trainer};
 
 use super::experiment::{Arm, Experiment, ExperimentError};
 use super::outcome::{Outcome, Point, Quality};
@@ -69,7 +69,7 @@ fn ring(experiment: &Experiment, parameters: usize) -> Ring {
 
 /// All peers; their weights are equal after every commit.
 enum Swarm {
-    Gradients(Vec<NativeTrainer>),
+    Gradients(Vec<LocalTrainer>),
     Progress(Vec<Replica>),
 }
 
@@ -118,12 +118,12 @@ impl Swarm {
     }
 }
 
-fn split(trainer: &mut NativeTrainer) -> Result<&mut dyn dnode_trainer::GradientStep, TrainError> {
+fn split(trainer: &mut LocalTrainer) -> Result<&mut dyn dnode_trainer::GradientStep, TrainError> {
     let missing = || TrainError::Other("the trainer's step cannot be split".to_owned());
     trainer.split().ok_or_else(missing)
 }
 
-fn reduce_gradients(trainers: &mut [NativeTrainer], at: StepId) -> Result<(), TrainError> {
+fn reduce_gradients(trainers: &mut [LocalTrainer], at: StepId) -> Result<(), TrainError> {
     let mut sum: Vec<f64> = Vec::new();
     for trainer in trainers.iter_mut() {
         let trainer = split(trainer)?;

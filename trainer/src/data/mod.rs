@@ -21,7 +21,7 @@ use self::order::{Permutation, Purpose};
 use self::shard::{Members, Place};
 use self::text::Text;
 use crate::batch::{Batch, SampleShape};
-use crate::native::BatchSource;
+use crate::local::BatchSource;
 use crate::seam::DataShare;
 
 pub use self::error::DataError;

@@ -5,30 +5,32 @@ use super::{reduce, vectorized};
 
 /// Sums over the rows of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Score {
+pub struct Score {
     /// Sum of the rows' losses, nats.
-    pub(crate) loss: f64,
+    pub loss: f64,
     /// Rows whose largest logit is the target's.
-    pub(crate) correct: u64,
+    pub correct: u64,
     /// Rows.
-    pub(crate) count: u64,
+    pub count: u64,
 }
 
 impl Score {
     /// Adds another batch.
-    pub(crate) fn add(&mut self, other: Self) {
+    pub fn add(&mut self, other: Self) {
         self.loss += other.loss;
         self.correct += other.correct;
         self.count += other.count;
     }
 
     /// Mean loss per row, nats.
-    pub(crate) fn mean_loss(&self) -> f64 {
+    #[must_use]
+    pub fn mean_loss(&self) -> f64 {
         self.loss / self.count as f64
     }
 
     /// Share of rows predicted right.
-    pub(crate) fn accuracy(&self) -> f64 {
+    #[must_use]
+    pub fn accuracy(&self) -> f64 {
         self.correct as f64 / self.count as f64
     }
 }

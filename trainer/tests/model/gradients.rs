@@ -1,7 +1,7 @@
 //! Hand-derived gradients against central differences of the loss.
 
 use crate::synthetic::{KINDS, SAMPLES, bits, config, trainer};
-use dnode_trainer::{GradientStep, ModelKind, NativeConfig, NativeTrainer, StepId, Trainer};
+use dnode_trainer::{GradientStep, LocalConfig, LocalTrainer, ModelKind, StepId, Trainer};
 
 /// Half the distance of a central difference along a direction of length one.
 const STEP: f32 = 2e-3;
@@ -9,7 +9,7 @@ const STEP: f32 = 2e-3;
 const TOLERANCE: f64 = 0.01;
 
 /// Slope of the loss along `direction` in the tensor at `offset`.
-fn slope(trainer: &mut NativeTrainer, offset: usize, direction: &[f32]) -> f64 {
+fn slope(trainer: &mut LocalTrainer, offset: usize, direction: &[f32]) -> f64 {
     let range = offset..offset + direction.len();
     trainer.displace(range.clone(), direction, STEP);
     let above = trainer.evaluate().unwrap().loss;
@@ -107,7 +107,7 @@ fn micro_batches_add_up_to_the_batch() {
 fn a_smaller_batch_is_the_first_samples_of_the_step() {
     for kind in KINDS {
         for samples in [1, 4, 5, 11] {
-            let few = trainer(NativeConfig { batch: samples, ..config(kind) });
+            let few = trainer(LocalConfig { batch: samples, ..config(kind) });
             let cut = trainer(config(kind));
             // Micro-batches of four: the last one that is needed is cut short.
             let mut parts = config(kind);

@@ -1,8 +1,8 @@
 //! A tiny deterministic source of batches and ready-made configurations for the model tests.
 
 use dnode_trainer::{
-    Batch, BatchSource, Input, ModelConfig, ModelKind, NativeConfig, NativeTrainer,
-    OptimizerConfig, OptimizerKind, SampleShape, Schedule, Trainer,
+    Batch, BatchSource, Input, LocalConfig, LocalTrainer, ModelConfig, ModelKind, OptimizerConfig,
+    OptimizerKind, SampleShape, Schedule, Trainer,
 };
 
 /// `count` fixed samples; batch `micro` of any step begins at sample `micro · samples`.
@@ -73,8 +73,8 @@ pub(crate) const KINDS: [ModelKind; 3] = [ModelKind::Mlp, ModelKind::Cnn, ModelK
 pub(crate) const SAMPLES: usize = 12;
 
 /// A small configuration of `kind` at a constant learning rate.
-pub(crate) fn config(kind: ModelKind) -> NativeConfig {
-    NativeConfig {
+pub(crate) fn config(kind: ModelKind) -> LocalConfig {
+    LocalConfig {
         model: ModelConfig {
             kind,
             hidden: vec![24, 16],
@@ -118,9 +118,9 @@ pub(crate) fn source(kind: ModelKind) -> Synthetic {
 }
 
 /// The trainer of a configuration on the synthetic source.
-pub(crate) fn trainer(config: NativeConfig) -> NativeTrainer {
+pub(crate) fn trainer(config: LocalConfig) -> LocalTrainer {
     let source = source(config.model.kind);
-    NativeTrainer::new(config, Box::new(source)).unwrap()
+    LocalTrainer::new(config, Box::new(source)).unwrap()
 }
 
 /// All parameters.

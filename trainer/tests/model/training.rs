@@ -2,7 +2,7 @@
 
 use crate::synthetic::{KINDS, SAMPLES, bits, config, parameters, source, trainer};
 use dnode_trainer::{
-    ConfigError, DataConfig, Dataset, GradientStep, ModelKind, NativeTrainer, OptimizerConfig,
+    ConfigError, DataConfig, Dataset, GradientStep, LocalTrainer, ModelKind, OptimizerConfig,
     OptimizerKind, SampleShape, StateTensor, StepId, TrainError, Trainer, TrainerState,
 };
 
@@ -33,7 +33,7 @@ fn the_index_names_the_batch_and_the_position_the_learning_rate() {
     config.optimizer.learning_rate = 1.0;
     let at = |index, position| {
         let digits = Dataset::open(&DataConfig::default(), 1, 0).unwrap();
-        let mut trainer = NativeTrainer::new(config.clone(), Box::new(digits)).unwrap();
+        let mut trainer = LocalTrainer::new(config.clone(), Box::new(digits)).unwrap();
         let report = trainer.step(StepId { index, position }).unwrap();
         (report.loss, report.learning_rate)
     };
@@ -128,7 +128,7 @@ fn a_loss_that_is_not_finite_changes_nothing() {
         for kind in [ModelKind::Mlp, ModelKind::Cnn] {
             let mut source = source(kind);
             source.offset = bad;
-            let mut trainer = NativeTrainer::new(config(kind), Box::new(source)).unwrap();
+            let mut trainer = LocalTrainer::new(config(kind), Box::new(source)).unwrap();
             let (before, state) = (parameters(&trainer), trainer.save());
             let error = trainer.step(StepId::alone(4)).unwrap_err();
             assert!(
@@ -219,7 +219,7 @@ fn evaluation_takes_every_sample_once_whatever_the_batch() {
 #[test]
 fn what_does_not_fit_is_named() {
     let refuse = |config, kind| -> ConfigError {
-        NativeTrainer::new(config, Box::new(source(kind))).unwrap_err()
+        LocalTrainer::new(config, Box::new(source(kind))).unwrap_err()
     };
     let mut odd = config(ModelKind::Mlp);
     odd.optimizer.accumulate = 5;
@@ -245,7 +245,7 @@ fn what_does_not_fit_is_named() {
         count: 1,
         offset: 0.0,
     };
-    assert!(NativeTrainer::new(config(ModelKind::Cnn), Box::new(tiny)).is_err());
+    assert!(LocalTrainer::new(config(ModelKind::Cnn), Box::new(tiny)).is_err());
 }
 
 /// Losses of the first ten steps as this code gave them when its gradients were first verified.

@@ -1,4 +1,4 @@
-//! The embedded trainer: a reference model, an optimizer and a source of batches.
+//! The trainer of this repository: an engine, a source of batches and the loop of a local step.
 
 use std::fmt;
 use std::ops::Range;
@@ -7,11 +7,10 @@ use dnode_protocol::ParameterLayout;
 
 use crate::batch::{Batch, Input, SampleShape};
 use crate::config::{ConfigError, ModelConfig, OptimizerConfig, THREADS_MAX, ensure};
+use crate::engine::{Engine, NativeEngine};
 use crate::kernel::loss::Score;
-use crate::kernel::{Compute, reduce};
 use crate::learning_rate::learning_rate;
-use crate::model::{Backward, Forward, Model, build, initial_random};
-use crate::optimizer::{Optimizer, clip_scale};
+use crate::optimizer::clip_scale;
 use crate::seam::{
     DataShare, Evaluation, GradientStep, StepId, StepReport, TrainError, Trainer, TrainerState,
 };
@@ -45,9 +44,9 @@ pub trait BatchSource: Send {
     fn evaluation_len(&self) -> usize;
 }
 
-/// How a [`NativeTrainer`] is built.
+/// How a [`LocalTrainer`] and its [`Engine`] are built.
 #[derive(Clone, Debug, PartialEq)]
-pub struct NativeConfig {
+pub struct LocalConfig {
     /// The model.
     pub model: ModelConfig,
     /// The optimizer.
@@ -69,83 +68,79 @@ struct Pending {
     loss: f32,
 }
 
-/// The embedded compute backend behind the [`Trainer`] seam.
-pub struct NativeTrainer {
-    model: Box<dyn Model>,
-    optimizer: Optimizer,
-    config: NativeConfig,
+/// Trains one replica on an [`Engine`], behind the [`Trainer`] seam.
+pub struct LocalTrainer {
+    engine: Box<dyn Engine>,
+    config: LocalConfig,
     source: Box<dyn BatchSource>,
-    compute: Compute,
     batch: Batch,
     /// Samples of a step, at most `config.batch`.
     samples: usize,
-    /// `[P]`.
-    parameters: Vec<f32>,
-    /// `[P]`.
-    gradient: Vec<f32>,
     pending: Option<Pending>,
 }
 
-impl fmt::Debug for NativeTrainer {
+impl fmt::Debug for LocalTrainer {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
-            .debug_struct("NativeTrainer")
+            .debug_struct("LocalTrainer")
             .field("config", &self.config)
-            .field("parameters", &self.parameters.len())
+            .field("parameters", &self.engine.layout().parameters())
             .finish_non_exhaustive()
     }
 }
 
-impl NativeTrainer {
-    /// Builds the model for the samples of `source` and draws its initial parameters.
+impl LocalConfig {
+    /// Checks what every engine needs.
+    ///
+    /// # Errors
+    /// [`ConfigError::Range`] names the key, its value and the legal range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        self.optimizer.validate()?;
+        let accumulate = self.optimizer.accumulate;
+        ensure(
+            self.batch > 0 && self.batch.is_multiple_of(accumulate),
+            "run.batch",
+            self.batch,
+            format!("a multiple of optimizer.accumulate = {accumulate}, at least 1"),
+        )?;
+        ensure(
+            (1..=THREADS_MAX).contains(&self.threads),
+            "node.threads",
+            self.threads,
+            format!("1..={THREADS_MAX}"),
+        )
+    }
+}
+
+impl LocalTrainer {
+    /// Builds the model for the samples of `source` on the embedded engine and draws its initial
+    /// parameters.
     ///
     /// # Errors
     /// [`ConfigError`] names the value that is out of range, or what does not fit.
-    pub fn new(config: NativeConfig, source: Box<dyn BatchSource>) -> Result<Self, ConfigError> {
-        config.optimizer.validate()?;
-        let accumulate = config.optimizer.accumulate;
-        ensure(
-            config.batch > 0 && config.batch.is_multiple_of(accumulate),
-            "run.batch",
-            config.batch,
-            format!("a multiple of optimizer.accumulate = {accumulate}, at least 1"),
-        )?;
-        let threads = config.threads;
-        ensure(
-            (1..=THREADS_MAX).contains(&threads),
-            "node.threads",
-            threads,
-            format!("1..={THREADS_MAX}"),
-        )?;
-        let model = build(&config.model, source.shape())?;
-        let compute =
-            Compute::new(threads).map_err(|source| ConfigError::Threads { threads, source })?;
-        let mut parameters = vec![0.0; model.layout().parameters()];
-        model.initialize(&mut initial_random(config.seed), &mut parameters);
-        Ok(Self {
-            optimizer: Optimizer::new(config.optimizer.clone(), model.layout()),
-            batch: Batch::new(source.shape()),
-            samples: config.batch,
-            gradient: vec![0.0; parameters.len()],
-            pending: None,
-            model,
-            config,
-            source,
-            compute,
-            parameters,
-        })
+    pub fn new(config: LocalConfig, source: Box<dyn BatchSource>) -> Result<Self, ConfigError> {
+        config.validate()?;
+        let engine = NativeEngine::new(&config, source.shape())?;
+        Self::on(Box::new(engine), config, source)
+    }
+
+    /// Trains on `engine`, which was built from the same `config` for the samples of `source`.
+    ///
+    /// # Errors
+    /// [`ConfigError::Range`] names the value that is out of range.
+    pub fn on(
+        engine: Box<dyn Engine>,
+        config: LocalConfig,
+        source: Box<dyn BatchSource>,
+    ) -> Result<Self, ConfigError> {
+        config.validate()?;
+        let (batch, samples) = (Batch::new(source.shape()), config.batch);
+        Ok(Self { engine, config, source, batch, samples, pending: None })
     }
 
     /// Samples of one whole micro-batch.
     const fn micro_samples(&self) -> usize {
         self.config.batch / self.config.optimizer.accumulate
-    }
-
-    fn forward(&mut self) -> Result<Score, TrainError> {
-        check(&self.batch, self.source.shape())?;
-        let pass = Forward { compute: &self.compute, parameters: &self.parameters };
-        let (model, batch) = (&mut self.model, &self.batch);
-        Ok(self.compute.run(|| model.forward(pass, batch)))
     }
 
     /// Computes the mean gradient of the step's first samples and keeps it; returns the mean loss.
@@ -154,30 +149,33 @@ impl NativeTrainer {
     fn sum_gradient(&mut self, at: StepId) -> Result<f32, TrainError> {
         let step = at.index;
         self.pending = None;
-        self.gradient.fill(0.0);
+        let score = loop {
+            self.accumulate(step)?;
+            // An engine that scales its losses may find that it scaled them too much.
+            if let Some(score) = self.engine.finish()? {
+                break score;
+            }
+        };
+        if !score.loss.is_finite() {
+            return Err(TrainError::NotFinite { step, what: "loss" });
+        }
+        let loss = score.mean_loss() as f32;
+        self.pending = Some(Pending { at, loss });
+        Ok(loss)
+    }
+
+    fn accumulate(&mut self, step: u64) -> Result<(), TrainError> {
+        self.engine.clear()?;
         let whole = self.micro_samples();
-        let mut total = Score::default();
         for (micro, first) in (0..).zip((0..self.samples).step_by(whole)) {
             self.source.fill(step, micro, whole, &mut self.batch);
             self.batch.truncate(self.samples - first);
-            let score = self.forward()?;
-            if !score.loss.is_finite() {
-                return Err(TrainError::NotFinite { step, what: "loss" });
-            }
-            let pass = Backward {
-                compute: &self.compute,
-                parameters: &self.parameters,
-                gradient: &mut self.gradient,
-            };
+            check(&self.batch, self.source.shape())?;
             let parts = self.samples as f32 / self.batch.samples as f32;
-            let scale = 1.0 / (score.count as f32 * parts);
-            let (model, batch) = (&mut self.model, &self.batch);
-            self.compute.run(|| model.backward(pass, batch, scale));
-            total.add(score);
+            let scale = 1.0 / (self.batch.targets.len() as f32 * parts);
+            self.engine.accumulate(&self.batch, scale)?;
         }
-        let loss = total.mean_loss() as f32;
-        self.pending = Some(Pending { at, loss });
-        Ok(loss)
+        Ok(())
     }
 
     fn learning_rate(&self, at: StepId) -> f32 {
@@ -212,9 +210,9 @@ fn check(batch: &Batch, shape: SampleShape) -> Result<(), TrainError> {
     )))
 }
 
-impl Trainer for NativeTrainer {
+impl Trainer for LocalTrainer {
     fn layout(&self) -> &ParameterLayout {
-        self.model.layout()
+        self.engine.layout()
     }
 
     fn step(&mut self, at: StepId) -> Result<StepReport, TrainError> {
@@ -223,12 +221,12 @@ impl Trainer for NativeTrainer {
     }
 
     fn read(&self, range: Range<usize>, out: &mut [f32]) {
-        out.copy_from_slice(&self.parameters[range]);
+        self.engine.read(range, out);
     }
 
     fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
         assert_eq!(range.len(), delta.len(), "displacement length");
-        reduce::add_scaled(&mut self.parameters[range], delta, weight);
+        self.engine.displace(range, delta, weight);
     }
 
     fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
@@ -236,7 +234,8 @@ impl Trainer for NativeTrainer {
         let mut offset = 0;
         let samples = self.micro_samples();
         while self.source.evaluation(offset, samples, &mut self.batch) {
-            total.add(self.forward()?);
+            check(&self.batch, self.source.shape())?;
+            total.add(self.engine.evaluate(&self.batch)?);
             offset += self.batch.samples;
         }
         if total.count == 0 {
@@ -248,11 +247,11 @@ impl Trainer for NativeTrainer {
     }
 
     fn save(&self) -> TrainerState {
-        TrainerState { tensors: self.optimizer.save() }
+        TrainerState { tensors: self.engine.save() }
     }
 
     fn restore(&mut self, state: &TrainerState) -> Result<(), TrainError> {
-        self.optimizer.restore(&state.tensors)
+        self.engine.restore(&state.tensors)
     }
 
     fn split(&mut self) -> Option<&mut dyn GradientStep> {
@@ -273,19 +272,19 @@ impl Trainer for NativeTrainer {
     }
 }
 
-impl GradientStep for NativeTrainer {
+impl GradientStep for LocalTrainer {
     fn gradient(&mut self, at: StepId) -> Result<StepReport, TrainError> {
         let loss = self.sum_gradient(at)?;
         Ok(StepReport {
             loss,
             samples: self.samples as u64,
             learning_rate: self.learning_rate(at),
-            gradient_norm: reduce::norm(&self.gradient) as f32,
+            gradient_norm: self.engine.gradient_norm()? as f32,
         })
     }
 
     fn gradient_mut(&mut self) -> &mut [f32] {
-        &mut self.gradient
+        self.engine.gradient_mut()
     }
 
     fn update(&mut self, at: StepId) -> Result<StepReport, TrainError> {
@@ -296,13 +295,13 @@ impl GradientStep for NativeTrainer {
                 "update of step {step} without its gradient: call gradient({step}) first"
             )));
         };
-        let norm = reduce::norm(&self.gradient);
+        let norm = self.engine.gradient_norm()?;
         if !norm.is_finite() {
             return Err(TrainError::NotFinite { step, what: "gradient" });
         }
         let rate = self.learning_rate(at);
         let scale = clip_scale(norm, self.config.optimizer.clip_norm);
-        self.optimizer.update(&mut self.parameters, &self.gradient, rate, scale);
+        self.engine.update(rate, scale)?;
         Ok(StepReport {
             loss,
             samples: self.samples as u64,

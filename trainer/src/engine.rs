@@ -1,0 +1,208 @@
+//! The seam between a local step and the compute that does it, and the embedded engine behind it.
+
+use std::fmt;
+use std::ops::Range;
+
+use dnode_protocol::ParameterLayout;
+
+use crate::batch::{Batch, SampleShape};
+use crate::config::ConfigError;
+use crate::kernel::loss::Score;
+use crate::kernel::{Compute, reduce};
+use crate::local::LocalConfig;
+use crate::model::{Backward, Forward, Model, build, initial_random};
+use crate::optimizer::Optimizer;
+use crate::seam::{StateTensor, TrainError};
+
+/// Parameters on some device, their gradient, and the rule that moves them: what a
+/// [`LocalTrainer`](crate::LocalTrainer) computes with.
+///
+/// `P` is `layout().parameters()`. Ranges are within `0..P`, slices have the range's length, and
+/// batches are of the shape that the engine was built for. Calls come from one thread.
+/// A gradient is made by [`Engine::clear`], one [`Engine::accumulate`] per micro-batch, and
+/// [`Engine::finish`].
+pub trait Engine: Send {
+    /// Names, shapes and offsets of the parameters; must not change.
+    fn layout(&self) -> &ParameterLayout;
+
+    /// Sets the gradient and its score to zero.
+    ///
+    /// # Errors
+    /// [`TrainError::Other`] is the device's own failure, this time or since the last gradient.
+    fn clear(&mut self) -> Result<(), TrainError>;
+
+    /// Adds `scale · ∂(sum of the rows' losses)` to the gradient and the losses to its score.
+    ///
+    /// The gradient is undefined once a loss was not finite.
+    ///
+    /// # Errors
+    /// [`TrainError::Other`] is the device's own failure.
+    fn accumulate(&mut self, batch: &Batch, scale: f32) -> Result<(), TrainError>;
+
+    /// Ends the gradient and returns its score, in which `correct` may be left at 0; `None` when it
+    /// has to be computed once more, from [`Engine::clear`] on.
+    ///
+    /// # Errors
+    /// [`TrainError::Other`] is the device's own failure.
+    fn finish(&mut self) -> Result<Option<Score>, TrainError>;
+
+    /// Euclidean norm of the gradient.
+    ///
+    /// # Errors
+    /// [`TrainError::Other`] is the device's own failure.
+    fn gradient_norm(&mut self) -> Result<f64, TrainError>;
+
+    /// The gradient, `[P]`, to be averaged in place before the update.
+    fn gradient_mut(&mut self) -> &mut [f32];
+
+    /// Moves the parameters against `gradient_scale · gradient`.
+    ///
+    /// # Errors
+    /// [`TrainError::Other`] is the device's own failure.
+    fn update(&mut self, learning_rate: f32, gradient_scale: f32) -> Result<(), TrainError>;
+
+    /// The score of the current parameters on `batch`.
+    ///
+    /// # Errors
+    /// [`TrainError::Other`] is the device's own failure.
+    fn evaluate(&mut self, batch: &Batch) -> Result<Score, TrainError>;
+
+    /// As [`Trainer::read`](crate::Trainer::read); NaN where the device fails.
+    fn read(&self, range: Range<usize>, out: &mut [f32]);
+
+    /// As [`Trainer::displace`](crate::Trainer::displace); a failure of the device is told by the
+    /// next [`Engine::clear`].
+    fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32);
+
+    /// The optimizer's moments and count; engines of one configuration understand each other's.
+    /// Empty where the device fails.
+    fn save(&self) -> Vec<StateTensor>;
+
+    /// Takes what [`Engine::save`] returned; unchanged on error.
+    ///
+    /// # Errors
+    /// [`TrainError::State`] when it does not fit.
+    fn restore(&mut self, tensors: &[StateTensor]) -> Result<(), TrainError>;
+}
+
+/// The embedded engine: the reference models' own kernels on flat vectors in host memory.
+pub(crate) struct NativeEngine {
+    model: Box<dyn Model>,
+    optimizer: Optimizer,
+    compute: Compute,
+    /// `[P]`.
+    parameters: Vec<f32>,
+    /// `[P]`.
+    gradient: Vec<f32>,
+    score: Score,
+}
+
+impl fmt::Debug for NativeEngine {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("NativeEngine").field("model", &self.model).finish_non_exhaustive()
+    }
+}
+
+/// The layout of the model of `config` for samples of `shape`, and its initial parameters `[P]`:
+/// equal seeds give equal bits on every machine and every engine.
+///
+/// # Errors
+/// [`ConfigError`] names the value that is out of range, or what does not fit.
+pub fn initial_parameters(
+    config: &LocalConfig,
+    shape: SampleShape,
+) -> Result<(ParameterLayout, Vec<f32>), ConfigError> {
+    let model = build(&config.model, shape)?;
+    Ok((model.layout().clone(), drawn(model.as_ref(), config.seed)))
+}
+
+fn drawn(model: &dyn Model, seed: u64) -> Vec<f32> {
+    let mut parameters = vec![0.0; model.layout().parameters()];
+    model.initialize(&mut initial_random(seed), &mut parameters);
+    parameters
+}
+
+impl NativeEngine {
+    /// The model of `config` for samples of `shape`, with its initial parameters.
+    pub(crate) fn new(config: &LocalConfig, shape: SampleShape) -> Result<Self, ConfigError> {
+        let model = build(&config.model, shape)?;
+        let threads = config.threads;
+        let compute =
+            Compute::new(threads).map_err(|source| ConfigError::Threads { threads, source })?;
+        let parameters = drawn(model.as_ref(), config.seed);
+        Ok(Self {
+            optimizer: Optimizer::new(config.optimizer.clone(), model.layout()),
+            gradient: vec![0.0; parameters.len()],
+            score: Score::default(),
+            model,
+            compute,
+            parameters,
+        })
+    }
+}
+
+impl Engine for NativeEngine {
+    fn layout(&self) -> &ParameterLayout {
+        self.model.layout()
+    }
+
+    fn clear(&mut self) -> Result<(), TrainError> {
+        self.gradient.fill(0.0);
+        self.score = Score::default();
+        Ok(())
+    }
+
+    fn accumulate(&mut self, batch: &Batch, scale: f32) -> Result<(), TrainError> {
+        let score = self.evaluate(batch)?;
+        self.score.add(score);
+        if score.loss.is_finite() {
+            let pass = Backward {
+                compute: &self.compute,
+                parameters: &self.parameters,
+                gradient: &mut self.gradient,
+            };
+            let model = &mut self.model;
+            self.compute.run(|| model.backward(pass, batch, scale));
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Option<Score>, TrainError> {
+        Ok(Some(self.score))
+    }
+
+    fn gradient_norm(&mut self) -> Result<f64, TrainError> {
+        Ok(reduce::norm(&self.gradient))
+    }
+
+    fn gradient_mut(&mut self) -> &mut [f32] {
+        &mut self.gradient
+    }
+
+    fn update(&mut self, learning_rate: f32, gradient_scale: f32) -> Result<(), TrainError> {
+        self.optimizer.update(&mut self.parameters, &self.gradient, learning_rate, gradient_scale);
+        Ok(())
+    }
+
+    fn evaluate(&mut self, batch: &Batch) -> Result<Score, TrainError> {
+        let pass = Forward { compute: &self.compute, parameters: &self.parameters };
+        let model = &mut self.model;
+        Ok(self.compute.run(|| model.forward(pass, batch)))
+    }
+
+    fn read(&self, range: Range<usize>, out: &mut [f32]) {
+        out.copy_from_slice(&self.parameters[range]);
+    }
+
+    fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
+        reduce::add_scaled(&mut self.parameters[range], delta, weight);
+    }
+
+    fn save(&self) -> Vec<StateTensor> {
+        self.optimizer.save()
+    }
+
+    fn restore(&mut self, tensors: &[StateTensor]) -> Result<(), TrainError> {
+        self.optimizer.restore(tensors)
+    }
+}

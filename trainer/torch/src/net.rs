@@ -1,0 +1,260 @@
+//! The reference models as libtorch computes them: stages from a batch to its logits.
+//!
+//! The same tensors in the same layout as the embedded engine's models, whose sources they share.
+
+use dnode_trainer::{Batch, Input, ModelConfig, ModelKind, SampleShape};
+use tch::{Kind, TchError, Tensor};
+
+use crate::config::Precision;
+
+/// Added to the variance of a layer norm, as in the embedded engine.
+const NORM_EPSILON: f64 = 1e-5;
+/// Tensors of the layout before the first transformer block: the two embeddings.
+const EMBEDDINGS: usize = 2;
+/// Tensors of a transformer block.
+const BLOCK_TENSORS: usize = 12;
+
+/// A model's extents.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    Mlp { layers: usize, pixels: i64 },
+    Cnn { height: i64, width: i64 },
+    Gpt { layers: usize, heads: i64, width: i64, context: i64 },
+}
+
+/// A model over leaf tensors that are views of the flat parameters.
+#[derive(Debug)]
+pub(crate) struct Net {
+    form: Form,
+    /// In the order of the layout.
+    leaves: Vec<Tensor>,
+    /// What products are computed in.
+    kind: Kind,
+    recompute: bool,
+}
+
+fn extent(value: usize) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+impl Net {
+    /// The model of `config` over `leaves`, which have the shapes of its layout.
+    pub(crate) fn new(
+        config: &ModelConfig,
+        shape: SampleShape,
+        leaves: Vec<Tensor>,
+        (precision, recompute): (Precision, bool),
+    ) -> Self {
+        let (height, width) = match shape {
+            SampleShape::Image { height, width, .. } => (height, width),
+            SampleShape::Text { .. } => (0, 0),
+        };
+        let form = match config.kind {
+            ModelKind::Mlp => {
+                Form::Mlp { layers: config.hidden.len() + 1, pixels: extent(height * width) }
+            }
+            ModelKind::Cnn => Form::Cnn { height: extent(height), width: extent(width) },
+            ModelKind::Gpt => Form::Gpt {
+                layers: config.layers,
+                heads: extent(config.heads),
+                width: extent(config.width),
+                context: extent(config.context),
+            },
+        };
+        let kind = match precision {
+            Precision::F32 => Kind::Float,
+            Precision::Bf16 => Kind::BFloat16,
+            Precision::Fp16 => Kind::Half,
+        };
+        Self { form, leaves, kind, recompute }
+    }
+
+    /// Sum of the losses of `batch` and, when `grade`, the number of rows predicted right; both
+    /// are numbers on the device. No gradient.
+    pub(crate) fn score(&self, batch: &Batch) -> Result<(Tensor, Tensor), TchError> {
+        tch::no_grad(|| {
+            let mut x = self.input(batch)?;
+            for stage in 0..self.stages() {
+                x = self.stage(stage, &x)?;
+            }
+            let targets = self.targets(batch)?;
+            let loss = loss_sum(&x, &targets)?;
+            let rows = x.f_reshape([-1, x.size().last().copied().unwrap_or(1)])?;
+            let (largest, _) = rows.f_max_dim(1, false)?;
+            let chosen = rows.f_gather(1, &targets.f_unsqueeze(1)?, false)?.f_squeeze_dim(1)?;
+            let right = chosen.f_ge_tensor(&largest)?.f_sum(Kind::Double)?;
+            Ok((loss.f_to_kind(Kind::Double)?, right))
+        })
+    }
+
+    /// Adds `scale · ∂(sum of the losses)` to the leaves' gradients; returns the sum of the losses,
+    /// a number on the device.
+    pub(crate) fn backward(&self, batch: &Batch, scale: f64) -> Result<Tensor, TchError> {
+        let targets = self.targets(batch)?;
+        let last = self.stages() - 1;
+        let first = if self.recompute { last } else { 0 };
+        // What goes into each stage that is computed a second time, and into the first other one.
+        let mut inputs = vec![self.input(batch)?];
+        for stage in 0..first {
+            let next = tch::no_grad(|| self.stage(stage, &inputs[stage]))?;
+            inputs.push(next);
+        }
+        let tail = leaf(&inputs[first], first)?;
+        let mut x = tail.shallow_clone();
+        for stage in first..=last {
+            x = self.stage(stage, &x)?;
+        }
+        let loss = loss_sum(&x, &targets)?;
+        (&loss * scale).f_backward()?;
+        let mut gradient = tail;
+        for stage in (0..first).rev() {
+            let slope = gradient.f_grad()?;
+            let input = leaf(&inputs[stage], stage)?;
+            let output = self.stage(stage, &input)?;
+            // The gradient of this product is the stage's gradient along `slope`.
+            (output * slope).f_sum(Kind::Float)?.f_backward()?;
+            gradient = input;
+        }
+        loss.f_detach()?.f_to_kind(Kind::Double)
+    }
+
+    /// Number of stages, at least 1.
+    const fn stages(&self) -> usize {
+        match self.form {
+            Form::Mlp { layers, .. } => layers,
+            Form::Cnn { .. } => 4,
+            Form::Gpt { layers, .. } => layers + 2,
+        }
+    }
+
+    /// What the first stage reads: `[B, I]` or `[B, 1, H, W]` f32, or `[B, T]` tokens.
+    fn input(&self, batch: &Batch) -> Result<Tensor, TchError> {
+        let samples = extent(batch.samples);
+        let device = self.leaves[0].device();
+        match (&batch.input, self.form) {
+            (Input::Tokens(tokens), _) => whole(tokens)?.f_view([samples, -1])?.f_to(device),
+            (Input::Images(images), Form::Cnn { height, width }) => {
+                Tensor::f_from_slice(images)?.f_view([samples, 1, height, width])?.f_to(device)
+            }
+            (Input::Images(images), Form::Mlp { pixels, .. }) => {
+                Tensor::f_from_slice(images)?.f_view([samples, pixels])?.f_to(device)
+            }
+            (Input::Images(_), Form::Gpt { .. }) => {
+                Err(TchError::Torch("a language model was given images".to_owned()))
+            }
+        }
+    }
+
+    /// `[N]`.
+    fn targets(&self, batch: &Batch) -> Result<Tensor, TchError> {
+        whole(&batch.targets)?.f_to(self.leaves[0].device())
+    }
+
+    fn stage(&self, index: usize, x: &Tensor) -> Result<Tensor, TchError> {
+        match self.form {
+            Form::Mlp { layers, .. } => {
+                let x = self.linear(x, 2 * index)?;
+                if index + 1 == layers { Ok(x) } else { x.f_relu() }
+            }
+            Form::Cnn { .. } => match index {
+                0 | 1 => self.convolution(x, 2 * index),
+                // The embedded engine keeps images as rows, columns, channels.
+                2 => {
+                    let rows = x.f_permute([0, 2, 3, 1])?.f_flatten(1, -1)?;
+                    self.linear(&rows, 4)?.f_relu()
+                }
+                _ => self.linear(x, 6),
+            },
+            Form::Gpt { layers, heads, width, context } => {
+                if index == 0 {
+                    let tokens = Tensor::f_embedding(&self.leaves[0], x, -1, false, false)?;
+                    return tokens.f_add(&self.leaves[1].f_narrow(0, 0, context)?);
+                }
+                let block = EMBEDDINGS + BLOCK_TENSORS * (index - 1);
+                if index > layers {
+                    let x = self.norm(x, block, width)?;
+                    let table = self.cast(&self.leaves[0])?;
+                    return self.cast(&x)?.f_linear(&table, None::<Tensor>);
+                }
+                let x = (x + self.attention(x, block, (heads, width))?).f_to_kind(Kind::Float)?;
+                let inner = self.linear(&self.norm(&x, block + 6, width)?, block + 8)?;
+                let inner = self.linear(&inner.f_gelu("tanh")?, block + 10)?;
+                (x + inner).f_to_kind(Kind::Float)
+            }
+        }
+    }
+
+    fn cast(&self, tensor: &Tensor) -> Result<Tensor, TchError> {
+        if tensor.kind() == self.kind {
+            return Ok(tensor.shallow_clone());
+        }
+        tensor.f_to_kind(self.kind)
+    }
+
+    /// The layer whose weight and bias are the leaves `first` and `first + 1`.
+    fn linear(&self, x: &Tensor, first: usize) -> Result<Tensor, TchError> {
+        let [weight, bias] = [first, first + 1].map(|leaf| self.cast(&self.leaves[leaf]));
+        self.cast(x)?.f_linear(&weight?, Some(bias?))
+    }
+
+    /// Computed in f32 whatever the precision.
+    fn norm(&self, x: &Tensor, first: usize, width: i64) -> Result<Tensor, TchError> {
+        let (gain, bias) = (&self.leaves[first], &self.leaves[first + 1]);
+        x.f_layer_norm([width], Some(gain), Some(bias), NORM_EPSILON, true)
+    }
+
+    /// Convolution, ReLU, pooling; kernels are `[output, 3, 3, input]` as in the embedded engine.
+    fn convolution(&self, x: &Tensor, first: usize) -> Result<Tensor, TchError> {
+        let kernel = self.cast(&self.leaves[first])?.f_permute([0, 3, 1, 2])?;
+        let bias = self.cast(&self.leaves[first + 1])?;
+        let grid = self.cast(x)?.f_conv2d(&kernel, Some(bias), [1], [1], [1], 1)?;
+        grid.f_relu()?.f_max_pool2d([2], [2], [0], [1], false)
+    }
+
+    /// The block's attention of `x`, `[B, T, W]`, with its norm and projection.
+    fn attention(
+        &self,
+        x: &Tensor,
+        block: usize,
+        (heads, width): (i64, i64),
+    ) -> Result<Tensor, TchError> {
+        let qkv = self.linear(&self.norm(x, block, width)?, block + 2)?;
+        let (samples, tokens, _) = qkv.size3()?;
+        let qkv = qkv.f_view([samples, tokens, 3, heads, width / heads])?;
+        let parts = qkv.f_permute([2, 0, 3, 1, 4])?.f_unbind(0)?;
+        let [query, key, value] = parts.as_slice() else {
+            return Err(TchError::Torch("query, key and value are three".to_owned()));
+        };
+        let attended = Tensor::f_scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            None::<Tensor>,
+            0.0,
+            true,
+            None,
+            false,
+        )?;
+        let rows = attended.f_transpose(1, 2)?.f_reshape([samples, tokens, width])?;
+        self.linear(&rows, block + 4)
+    }
+}
+
+/// A tensor that gradients stop at; the first stage's input needs none itself.
+fn leaf(input: &Tensor, stage: usize) -> Result<Tensor, TchError> {
+    let leaf = input.f_detach()?;
+    if stage == 0 { Ok(leaf) } else { leaf.f_set_requires_grad(true) }
+}
+
+/// Token or label numbers as libtorch wants them.
+fn whole(values: &[u32]) -> Result<Tensor, TchError> {
+    let values: Vec<i64> = values.iter().map(|&value| i64::from(value)).collect();
+    Tensor::f_from_slice(&values)
+}
+
+/// Sum of the rows' cross-entropies, nats, in f32; `logits`: `[.., K]`, `targets`: `[N]`.
+fn loss_sum(logits: &Tensor, targets: &Tensor) -> Result<Tensor, TchError> {
+    let classes = logits.size().last().copied().unwrap_or(1);
+    let rows = logits.f_reshape([-1, classes])?.f_to_kind(Kind::Float)?;
+    rows.f_cross_entropy_loss(targets, None::<Tensor>, tch::Reduction::Sum, -100, 0.0)
+}

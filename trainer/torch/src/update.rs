@@ -1,0 +1,117 @@
+//! The update rules on the device, by whole-vector operations; formulas and state are those of
+//! [`Optimizer`].
+
+use std::ops::Range;
+
+use dnode_protocol::ParameterLayout;
+use dnode_trainer::{Optimizer, OptimizerConfig, OptimizerKind, StateTensor, TrainError};
+use tch::{Device, TchError, Tensor};
+
+use crate::engine::failure;
+use crate::flat::{Flat, part};
+
+/// Moments on the device; groups and saved form are those of the host's optimizer.
+#[derive(Debug)]
+pub(crate) struct DeviceOptimizer {
+    config: OptimizerConfig,
+    layout: ParameterLayout,
+    /// Parts of the parameters, and whether they decay.
+    groups: Vec<(Range<usize>, bool)>,
+    /// `[P]`, as in [`Optimizer`].
+    first: Tensor,
+    /// `[P]`, or empty for sgd.
+    second: Tensor,
+    updates: u64,
+}
+
+impl DeviceOptimizer {
+    /// As [`Optimizer::new`], on `device`.
+    pub(crate) fn new(
+        config: &OptimizerConfig,
+        layout: &ParameterLayout,
+        device: Device,
+    ) -> Result<Self, TchError> {
+        let host = Optimizer::new(config.clone(), layout);
+        let (first, second, updates) = host.moments();
+        let first = Tensor::f_from_slice(first)?.f_to(device)?;
+        let second = Tensor::f_from_slice(second)?.f_to(device)?;
+        let groups = host.groups().collect();
+        Ok(Self { config: config.clone(), layout: layout.clone(), groups, first, second, updates })
+    }
+
+    /// As [`Optimizer::update`].
+    pub(crate) fn update(
+        &mut self,
+        flat: &mut Flat,
+        learning_rate: f32,
+        gradient_scale: f32,
+    ) -> Result<(), TchError> {
+        self.updates += 1;
+        for (range, decayed) in &self.groups {
+            let mut x = part(&flat.parameters, range)?;
+            let gradient = part(&flat.gradient, range)?.f_mul_scalar(f64::from(gradient_scale))?;
+            let first = part(&self.first, range)?;
+            let decay = if *decayed { self.config.weight_decay } else { 0.0 };
+            let keep = 1.0 - learning_rate * decay;
+            let direction = match self.config.kind {
+                OptimizerKind::Sgd => self.sgd(gradient, first)?,
+                OptimizerKind::Adamw => self.adamw(gradient, first, part(&self.second, range)?)?,
+            };
+            let _ = x.f_mul_scalar_(f64::from(keep))?;
+            let _ = x.f_sub_(&direction.f_mul_scalar(f64::from(learning_rate))?)?;
+        }
+        Ok(())
+    }
+
+    fn sgd(&self, gradient: Tensor, mut momentum: Tensor) -> Result<Tensor, TchError> {
+        let keep = f64::from(self.config.momentum);
+        let _ = momentum.f_mul_scalar_(keep)?.f_add_(&gradient)?;
+        if !self.config.nesterov {
+            return Ok(momentum);
+        }
+        momentum.f_mul_scalar(keep)?.f_add(&gradient)
+    }
+
+    fn adamw(
+        &self,
+        gradient: Tensor,
+        mut first: Tensor,
+        mut second: Tensor,
+    ) -> Result<Tensor, TchError> {
+        let [beta1, beta2] = [self.config.beta1, self.config.beta2].map(f64::from);
+        let _ = first.f_mul_scalar_(beta1)?.f_add_(&gradient.f_mul_scalar(1.0 - beta1)?)?;
+        let square = gradient.f_square()?.f_mul_scalar(1.0 - beta2)?;
+        let _ = second.f_mul_scalar_(beta2)?.f_add_(&square)?;
+        let power = i32::try_from(self.updates).unwrap_or(i32::MAX);
+        let [correction1, correction2] = [beta1, beta2].map(|beta| 1.0 - beta.powi(power));
+        let mut deviation = second.f_sqrt()?;
+        let _ = deviation.f_mul_scalar_(1.0 / correction2.sqrt())?;
+        let _ = deviation.f_add_scalar_(f64::from(self.config.epsilon))?;
+        first.f_div(&deviation)?.f_mul_scalar(1.0 / correction1)
+    }
+
+    /// As [`Optimizer::save`].
+    pub(crate) fn save(&self) -> Result<Vec<StateTensor>, TchError> {
+        let copy = |tensor: &Tensor| {
+            let mut values = vec![0.0_f32; tensor.numel()];
+            tensor.f_copy_data(&mut values, tensor.numel()).map(|()| values)
+        };
+        let mut host = Optimizer::new(self.config.clone(), &self.layout);
+        host.set_moments(copy(&self.first)?, copy(&self.second)?, self.updates);
+        Ok(host.save())
+    }
+
+    /// As [`Optimizer::restore`].
+    pub(crate) fn restore(&mut self, tensors: &[StateTensor]) -> Result<(), TrainError> {
+        let mut host = Optimizer::new(self.config.clone(), &self.layout);
+        host.restore(tensors)?;
+        let (first, second, updates) = host.moments();
+        let device = self.first.device();
+        let copy = |values: &[f32]| {
+            Tensor::f_from_slice(values).and_then(|tensor| tensor.f_to(device)).map_err(failure)
+        };
+        let (first, second) = (copy(first)?, copy(second)?);
+        (self.first, self.second, self.updates) = (first, second, updates);
+        Ok(())
+    }
+}

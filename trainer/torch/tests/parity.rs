@@ -1,0 +1,242 @@
+//! libtorch against the embedded engine: same seed, same data, same loss and gradient.
+//!
+//! Needs libtorch: `testnet/torch.sh test`.
+#![cfg(feature = "torch")]
+#![expect(clippy::unwrap_used, reason = "a test may end by a panic, its helper functions included")]
+
+#[path = "../../tests/model/synthetic.rs"]
+mod synthetic;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use dnode_torch::{Device, Precision, TorchConfig};
+use dnode_trainer::{
+    Batch, BatchSource, GradientStep, LocalConfig, LocalTrainer, ModelKind, OptimizerConfig,
+    OptimizerKind, SampleShape, StepId, Trainer,
+};
+use synthetic::{KINDS, Synthetic, bits, config, parameters, source, trainer};
+
+/// Largest relative difference of the first step's loss in f32; measured: docs/measurements.md.
+const LOSS_TOLERANCE: f64 = 1e-5;
+/// Largest distance of the gradients in f32, relative to their norm.
+const GRADIENT_TOLERANCE: f64 = 1e-5;
+
+const CPU: TorchConfig =
+    TorchConfig { device: Device::Cpu, precision: Precision::F32, recompute: false };
+
+fn torch_on(config: LocalConfig, torch: TorchConfig) -> LocalTrainer {
+    let source = source(config.model.kind);
+    let engine = dnode_torch::engine(&config, torch, source.shape()).unwrap();
+    LocalTrainer::on(engine, config, Box::new(source)).unwrap()
+}
+
+fn torch(config: LocalConfig) -> LocalTrainer {
+    torch_on(config, CPU)
+}
+
+/// Relative difference of the losses and relative distance of the gradients of the first step.
+fn distance(one: &mut LocalTrainer, other: &mut LocalTrainer) -> (f64, f64) {
+    let [a, b] =
+        [&mut *one, &mut *other].map(|trainer| trainer.gradient(StepId::alone(0)).unwrap());
+    let (g, h) = (one.gradient_mut().to_vec(), other.gradient_mut().to_vec());
+    let square = |values: &mut dyn Iterator<Item = f32>| {
+        values.map(|value| f64::from(value).powi(2)).sum::<f64>().sqrt()
+    };
+    let norm = square(&mut g.iter().copied());
+    let apart = square(&mut g.iter().zip(&h).map(|(g, h)| g - h));
+    assert!(norm > 1e-3, "there is a gradient");
+    (f64::from((a.loss - b.loss).abs() / a.loss), apart / norm)
+}
+
+#[track_caller]
+fn agree(one: &mut LocalTrainer, other: &mut LocalTrainer, tolerances: (f64, f64), what: &str) {
+    let (loss, gradient) = distance(one, other);
+    // Shown by `--nocapture`, for docs/measurements.md.
+    println!("{what}: loss {loss:.1e}, gradient {gradient:.1e}");
+    assert!(loss <= tolerances.0 && gradient <= tolerances.1, "{what}: {loss:e} {gradient:e}");
+}
+
+#[test]
+fn the_initial_parameters_are_equal_to_the_bit() {
+    for kind in KINDS {
+        let (native, torch) = (trainer(config(kind)), torch(config(kind)));
+        assert_eq!(native.layout(), torch.layout(), "{kind}");
+        assert_eq!(bits(&parameters(&native)), bits(&parameters(&torch)), "{kind}");
+    }
+}
+
+#[test]
+fn the_first_loss_and_gradient_agree() {
+    for kind in KINDS {
+        let tolerances = (LOSS_TOLERANCE, GRADIENT_TOLERANCE);
+        let (mut native, mut torch) = (trainer(config(kind)), torch(config(kind)));
+        agree(&mut native, &mut torch, tolerances, &kind.to_string());
+    }
+}
+
+#[test]
+fn micro_batches_and_cut_batches_agree() {
+    for kind in KINDS {
+        let mut config = config(kind);
+        config.optimizer.accumulate = 3;
+        let mut trainers = [trainer(config.clone()), torch(config)];
+        for samples in [12, 5] {
+            let [native, torch] = &mut trainers;
+            assert!(native.set_batch(samples) && torch.set_batch(samples));
+            let what = format!("{kind}, {samples} samples");
+            agree(native, torch, (LOSS_TOLERANCE, GRADIENT_TOLERANCE), &what);
+        }
+    }
+}
+
+#[test]
+fn twenty_steps_and_the_evaluation_agree() {
+    for kind in KINDS {
+        for rule in [OptimizerKind::Sgd, OptimizerKind::Adamw] {
+            let mut config = config(kind);
+            config.optimizer =
+                OptimizerConfig { learning_rate: 1e-3, ..OptimizerConfig::default_of(rule) };
+            let (mut native, mut torch) = (trainer(config.clone()), torch(config));
+            for step in 0..20 {
+                let at = StepId::alone(step);
+                let (a, b) = (native.step(at).unwrap(), torch.step(at).unwrap());
+                assert!((a.loss - b.loss).abs() < 1e-4, "{kind} {rule:?} {step}: {a:?} {b:?}");
+            }
+            let (a, b) = (native.evaluate().unwrap(), torch.evaluate().unwrap());
+            assert!((a.loss - b.loss).abs() < 1e-4, "{kind} {rule:?}: {a:?} {b:?}");
+            assert_eq!((a.count, b.count, a.accuracy), (b.count, a.count, b.accuracy));
+        }
+    }
+}
+
+#[test]
+fn recomputed_activations_give_the_same_gradient() {
+    for kind in KINDS {
+        for precision in [Precision::F32, Precision::Bf16] {
+            let plain = TorchConfig { precision, ..CPU };
+            let mut kept = torch_on(config(kind), plain);
+            let mut again = torch_on(config(kind), TorchConfig { recompute: true, ..plain });
+            agree(&mut kept, &mut again, (1e-6, 1e-6), &format!("{kind} {precision} recomputed"));
+        }
+    }
+}
+
+#[test]
+fn lower_precision_is_near() {
+    for kind in KINDS {
+        for precision in [Precision::Bf16, Precision::Fp16] {
+            let mut native = trainer(config(kind));
+            let mut torch = torch_on(config(kind), TorchConfig { precision, ..CPU });
+            // Where two pixels are equal but for rounding, pooling takes the other one.
+            agree(&mut native, &mut torch, (5e-3, 0.05), &format!("{kind} {precision}"));
+        }
+    }
+}
+
+/// A source that counts the batches it has given.
+struct Counted(Synthetic, Arc<AtomicUsize>);
+
+impl BatchSource for Counted {
+    fn shape(&self) -> SampleShape {
+        self.0.shape()
+    }
+
+    fn fill(&self, step: u64, micro: u64, samples: usize, batch: &mut Batch) {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.fill(step, micro, samples, batch);
+    }
+
+    fn evaluation(&self, offset: usize, samples: usize, batch: &mut Batch) -> bool {
+        self.0.evaluation(offset, samples, batch)
+    }
+
+    fn evaluation_len(&self) -> usize {
+        self.0.evaluation_len()
+    }
+}
+
+#[test]
+fn a_gradient_too_long_for_half_precision_is_computed_again_with_a_lower_scale() {
+    let config = config(ModelKind::Mlp);
+    let fills = Arc::new(AtomicUsize::new(0));
+    let source = Counted(source(ModelKind::Mlp), Arc::clone(&fills));
+    let half = TorchConfig { precision: Precision::Fp16, ..CPU };
+    let engine = dnode_torch::engine(&config, half, source.shape()).unwrap();
+    let mut torch = LocalTrainer::on(engine, config.clone(), Box::new(source)).unwrap();
+    let mut native = trainer(config);
+    // Weights this large make scaled gradients overflow; the loss itself does not.
+    for trainer in [&mut native, &mut torch] {
+        let values = parameters(trainer);
+        trainer.displace(0..values.len(), &values, 15.0);
+    }
+    agree(&mut native, &mut torch, (0.05, 0.05), "mlp fp16 with large weights");
+    let first = fills.load(Ordering::Relaxed);
+    assert!(first > 1, "one pass was enough");
+    torch.gradient(StepId::alone(0)).unwrap();
+    assert_eq!(fills.load(Ordering::Relaxed), first + 1, "the lower scale is kept");
+}
+
+#[test]
+fn displaced_weights_are_read_back() {
+    for kind in KINDS {
+        let mut torch = torch(config(kind));
+        let before = parameters(&torch);
+        let delta: Vec<f32> = (0..10).map(|index| index as f32).collect();
+        torch.displace(3..13, &delta, 0.5);
+        let mut part = [0.0; 10];
+        torch.read(3..13, &mut part);
+        for (index, value) in part.iter().enumerate() {
+            assert!((value - before[3 + index] - 0.5 * index as f32).abs() < 1e-6);
+        }
+        let mut native = trainer(config(kind));
+        native.displace(3..13, &delta, 0.5);
+        let what = format!("{kind} displaced");
+        agree(&mut native, &mut torch, (LOSS_TOLERANCE, GRADIENT_TOLERANCE), &what);
+    }
+}
+
+#[test]
+fn state_goes_from_one_engine_to_the_other() {
+    for kind in KINDS {
+        for rule in [OptimizerKind::Sgd, OptimizerKind::Adamw] {
+            let mut config = config(kind);
+            config.optimizer.kind = rule;
+            let mut native = trainer(config.clone());
+            for step in 0..3 {
+                native.step(StepId::alone(step)).unwrap();
+            }
+            let mut torch = torch(config);
+            torch.restore(&native.save()).unwrap();
+            assert_eq!(torch.save(), native.save());
+            assert!(torch.restore(&dnode_trainer::TrainerState::default()).is_err());
+        }
+    }
+}
+
+#[test]
+fn one_seed_gives_one_run() {
+    for kind in KINDS {
+        let run = || {
+            let mut torch = torch(config(kind));
+            for step in 0..10 {
+                torch.step(StepId::alone(step)).unwrap();
+            }
+            bits(&parameters(&torch))
+        };
+        assert_eq!(run(), run(), "{kind}");
+    }
+}
+
+#[test]
+fn weights_that_are_not_finite_are_noticed_and_change_nothing() {
+    for kind in KINDS {
+        for precision in [Precision::F32, Precision::Fp16] {
+            let mut torch = torch_on(config(kind), TorchConfig { precision, ..CPU });
+            torch.displace(0..1, &[f32::NAN], 1.0);
+            let before = parameters(&torch);
+            assert!(torch.step(StepId::alone(0)).is_err(), "{kind} {precision}");
+            assert_eq!(bits(&parameters(&torch)), bits(&before));
+        }
+    }
+}
