@@ -13,17 +13,25 @@ const SKIPPED: [&str; 7] =
 const LINES_MAX: usize = 500;
 
 /// Each crate: its folder, and the crates of this workspace that it may depend on.
-const CRATES: [(&str, &[&str]); 9] = [
+const CRATES: [(&str, &[&str]); 10] = [
     ("protocol", &[]),
     ("gossip", &["dnode-protocol"]),
     ("trainer", &["dnode-protocol"]),
+    ("trainer/torch", &["dnode-protocol", "dnode-trainer"]),
     ("node/network", &["dnode-direct", "dnode-protocol", "dnode-quic"]),
     ("node/direct", &["dnode-quic"]),
     ("node/collective", &["dnode-direct"]),
     ("node/quic", &[]),
     (
         "node",
-        &["dnode-collective", "dnode-gossip", "dnode-network", "dnode-protocol", "dnode-trainer"],
+        &[
+            "dnode-collective",
+            "dnode-gossip",
+            "dnode-network",
+            "dnode-protocol",
+            "dnode-torch",
+            "dnode-trainer",
+        ],
     ),
     (
         "testnet",
@@ -39,7 +47,7 @@ const CRATES: [(&str, &[&str]); 9] = [
 ];
 
 /// Crates that decide or compute, and neither wait, connect nor read a clock.
-const PURE: [&str; 3] = ["protocol", "gossip", "trainer"];
+const PURE: [&str; 4] = ["protocol", "gossip", "trainer", "trainer/torch"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()

@@ -15,6 +15,7 @@ mod cuda;
 mod engine;
 #[cfg(feature = "torch")]
 mod flat;
+#[cfg(any(feature = "torch", test))]
 mod loss_scale;
 #[cfg(feature = "torch")]
 mod net;

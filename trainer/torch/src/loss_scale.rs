@@ -1,7 +1,6 @@
 //! The factor of the loss that keeps half-precision gradients within their range.
 //!
 //! Source: Micikevicius et al., arXiv:1710.03740, §3.2, with the numbers of PyTorch's `GradScaler`.
-#![cfg_attr(not(feature = "torch"), expect(dead_code, reason = "the engine is not built"))]
 
 use crate::config::Precision;
 

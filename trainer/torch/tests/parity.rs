@@ -2,7 +2,11 @@
 //!
 //! Needs libtorch: `testnet/torch.sh test`.
 #![cfg(feature = "torch")]
-#![expect(clippy::unwrap_used, reason = "a test may end by a panic, its helper functions included")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test may end by a panic and show what it measured, its helper functions included"
+)]
 
 #[path = "../../tests/model/synthetic.rs"]
 mod synthetic;

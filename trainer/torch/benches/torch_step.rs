@@ -1,0 +1,50 @@
+//! Milliseconds per local step of the reference workloads, embedded engine and libtorch by turns.
+//!
+//! `testnet/torch.sh bench` prints the medians; arguments name the workloads to run. Batches are
+//! fixed, so the time is that of gradient and update alone.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a benchmark reads the clock, prints, and stops at the first error"
+)]
+
+#[path = "../../benches/workload/mod.rs"]
+mod workload;
+
+use dnode_torch::{Device, Precision, TorchConfig};
+use dnode_trainer::LocalTrainer;
+use workload::{Fixed, Workload, measure, workloads};
+
+fn torch(workload: &Workload, threads: usize, torch: TorchConfig) -> LocalTrainer {
+    let config = workload.config(threads);
+    let engine = dnode_torch::engine(&config, torch, workload.shape).unwrap();
+    LocalTrainer::on(engine, config, Box::new(Fixed(workload.shape))).unwrap()
+}
+
+fn main() {
+    let wanted: Vec<String> =
+        std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let f32 = TorchConfig { device: Device::Cpu, ..TorchConfig::default() };
+    let bf16 = TorchConfig { precision: Precision::Bf16, ..f32 };
+    let again = TorchConfig { recompute: true, ..f32 };
+    println!("median ms/step              threads embedded libtorch    ratio     bf16 recompute");
+    for workload in workloads() {
+        if !wanted.is_empty() && !wanted.iter().any(|name| workload.name.contains(name.as_str())) {
+            continue;
+        }
+        for threads in [1, 2] {
+            let source = Box::new(Fixed(workload.shape));
+            let mut native = LocalTrainer::new(workload.config(threads), source).unwrap();
+            let (native, _) = measure(&mut native);
+            let [f32, bf16, again] =
+                [f32, bf16, again].map(|how| measure(&mut torch(&workload, threads, how)).0);
+            println!(
+                "{:<30}{threads:>5}{native:>9.3}{f32:>9.3}{:>9.2}{bf16:>9.3}{again:>10.3}",
+                workload.name,
+                f32 / native
+            );
+        }
+    }
+}
