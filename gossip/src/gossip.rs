@@ -317,7 +317,9 @@ impl Gossip {
         self.information_bound()
     }
 
-    pub(crate) fn phase(&self) -> Phase {
+    /// What this peer is doing.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
         let joining = self.catch_up.as_ref().is_some_and(|catch_up| catch_up.joining);
         match (joining, self.finished) {
             (true, _) => Phase::Joining,

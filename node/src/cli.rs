@@ -127,6 +127,12 @@ pub struct Join {
     /// Form of the log: human or json [node.log_format].
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<String>,
+    /// Serve a page that shows the swarm, at port 7878 of this machine or at this address [node.ui].
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "auto")]
+    pub ui: Option<String>,
+    /// Serve metrics to Prometheus at this address, under /metrics [node.metrics].
+    #[arg(long, value_name = "ADDRESS")]
+    pub metrics: Option<String>,
     /// End in good order when standard input closes: for programs that start peers.
     #[arg(long)]
     pub exit_with_stdin: bool,
@@ -163,6 +169,8 @@ impl Join {
             ("run.seed", &self.seed, "--seed"),
             ("node.threads", &self.threads, "--threads"),
             ("node.log_format", &self.log_format, "--log-format"),
+            ("node.ui", &self.ui, "--ui"),
+            ("node.metrics", &self.metrics, "--metrics"),
         ];
         for (name, text, flag) in single {
             if let Some(text) = text {

@@ -21,6 +21,7 @@ pub mod progress;
 mod rules;
 pub mod signals;
 mod training;
+pub mod view;
 
 pub use dnode_protocol::{ParameterLayout, PeerId};
 pub use dnode_trainer::{

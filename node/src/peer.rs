@@ -15,12 +15,13 @@ use crate::acquaintances::{Acquaintances, PeersFileError, read_peers_file};
 use crate::config::{self, Config, LogFormat, Rule, run_spec};
 use crate::console::Console;
 use crate::data_dir::{DataDir, DataDirError};
-use crate::driver::{DriveError, Driver, Invitation, Journal, Parts, Terms, rack_name};
+use crate::driver::{DriveError, Driver, Invitation, Journal, Parts, Terms, Viewing, rack_name};
 use crate::identity::Identity;
 use crate::metrics::{self, MetricsWriter};
 use crate::progress::Reporter;
 use crate::rules::{exchanges, gossip_config, replica_config};
 use crate::training::{Commits, MICRO_STEPS, Plan, Position, TrainingThread};
+use crate::view::ServeError;
 
 /// Folder of the checkpoints in the data directory.
 const CHECKPOINTS: &str = "checkpoints";
@@ -117,6 +118,9 @@ pub enum JoinError {
     /// The saved state does not fit the trainer.
     #[error(transparent)]
     Train(#[from] TrainError),
+    /// Page or metrics cannot be served.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
     /// The run could not go on.
     #[error(transparent)]
     Drive(#[from] DriveError),
@@ -136,8 +140,13 @@ impl JoinError {
             | Self::WholeBatches
             | Self::Address(_)
             | Self::PeersFile(_)
+            | Self::Serve(ServeError::Listen { .. })
             | Self::Drive(DriveError::OtherRun(_)) => true,
-            Self::Checkpoint(_) | Self::Io { .. } | Self::Train(_) | Self::Drive(_) => false,
+            Self::Checkpoint(_)
+            | Self::Io { .. }
+            | Self::Serve(_)
+            | Self::Train(_)
+            | Self::Drive(_) => false,
         }
     }
 }
@@ -161,8 +170,7 @@ pub async fn join(
     let run = run_spec(&config, trainer.layout());
     let fragments = Fragments::new(parameters, config.gossip.fragments)
         .ok_or(JoinError::Parameters(parameters))?;
-    let rule = config.gossip.rule;
-    if rule == Rule::DeltaSet && resume {
+    if config.gossip.rule == Rule::DeltaSet && resume {
         return Err(JoinError::ResumedSet);
     }
     let gossip = gossip_config(&config, fragments);
@@ -181,10 +189,11 @@ pub async fn join(
 
     let metrics = MetricsWriter::open(dir.path());
     let metrics = metrics.map_err(|reason| JoinError::Io { what: "open the metrics", reason })?;
-    let invitation = Invitation::new(config.clone(), console.clone());
     // A progress line would tear JSON apart.
-    let reporter = Reporter::new(console, config.node.log_format == LogFormat::Human);
-    let mut journal = Journal::new(metrics, reporter, invitation, (started, config.run.steps));
+    let reporter = Reporter::new(console.clone(), config.node.log_format == LogFormat::Human);
+    let viewing = Viewing::start(&config, identity.peer(), (&run, &dir), (fragments, started))?;
+    let shown = (Invitation::new(config.clone(), console), viewing);
+    let mut journal = Journal::new(metrics, reporter, shown, (started, config.run.steps));
     let start = metrics::Start {
         unix_s: unix_seconds(),
         peer: identity.peer().to_string(),

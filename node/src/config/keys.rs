@@ -348,6 +348,14 @@ pub const KEYS: &[Key] = &[
     ),
     key("node.threads", Kind::Integer(1, 1024), "1", "threads", "threads for the arithmetic"),
     key("node.log_format", Kind::Choice(&["human", "json"]), "\"human\"", "", "form of the log on standard error"),
+    key(
+        "node.ui",
+        Kind::Service,
+        "\"off\"",
+        "",
+        "where the page that shows the swarm is served; \"auto\" is port 7878 of loopback, or any free one",
+    ),
+    key("node.metrics", Kind::Service, "\"off\"", "", "where metrics are served to Prometheus, under /metrics; \"auto\" as for the page"),
 ];
 
 /// The key of that `section.key` name.

@@ -7,6 +7,8 @@ use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use toml::Value;
 
+use crate::view::Service;
+
 /// A range of real numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reals {
@@ -91,6 +93,8 @@ pub enum Kind {
     },
     /// At most this many libp2p addresses that can be listened on or dialled.
     Addresses(usize),
+    /// `off`, `auto`, or an IP address and a port.
+    Service,
 }
 
 impl Kind {
@@ -111,6 +115,7 @@ impl Kind {
             Self::Words(_) => "list of words",
             Self::Integers { .. } => "list of integers",
             Self::Addresses(_) => "list of addresses",
+            Self::Service => "word or address",
         }
     }
 
@@ -141,6 +146,9 @@ impl Kind {
             Self::Addresses(count_max) => format!(
                 "a list of at most {count_max} addresses such as \"/ip4/192.0.2.1/udp/4001/quic-v1\""
             ),
+            Self::Service => {
+                "\"off\", \"auto\" or an address such as \"127.0.0.1:7878\"".to_owned()
+            }
         }
     }
 
@@ -181,6 +189,7 @@ impl Kind {
                 let items = value.as_array()?;
                 items.len() <= *count_max && items.iter().all(legal)
             }
+            Self::Service => value.as_str().is_some_and(|text| text.parse::<Service>().is_ok()),
         };
         legal.then(|| value.clone())
     }
@@ -198,7 +207,8 @@ impl Kind {
             | Self::Name(_)
             | Self::Choice(_)
             | Self::Duration(..)
-            | Self::WordOrDuration(..) => parsed.filter(Value::is_str).unwrap_or_else(bare),
+            | Self::WordOrDuration(..)
+            | Self::Service => parsed.filter(Value::is_str).unwrap_or_else(bare),
             Self::Words(_) => match parsed {
                 Some(list @ Value::Array(_)) => list,
                 Some(Value::String(word)) => Value::Array(vec![Value::String(word)]),

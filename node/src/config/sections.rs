@@ -10,6 +10,8 @@ use dnode_protocol::frame::Codec;
 use dnode_trainer::{DataConfig, ModelConfig, OptimizerKind, Schedule};
 use serde::{Deserialize, Serialize};
 
+use crate::view::Service;
+
 /// A whole configuration, validated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -219,6 +221,10 @@ pub struct Node {
     pub threads: usize,
     /// Form of the log on standard error.
     pub log_format: LogFormat,
+    /// Where the page that shows the swarm is served.
+    pub ui: Service,
+    /// Where metrics are served to Prometheus.
+    pub metrics: Service,
 }
 
 /// Codecs by their names.

@@ -10,6 +10,7 @@ use dnode_trainer::Evaluation;
 
 use super::invitation::Invitation;
 use super::staleness::Counts;
+use super::viewing::{Tally, Viewing};
 use crate::metrics::{
     self, Body, Evaluate, Exchanges, Final, MetricsWriter, STALENESS_BUCKETS, Stamp, Train,
 };
@@ -30,16 +31,18 @@ pub(crate) struct Journal {
     bytes_per_s: f64,
     exchanges: Exchanges,
     staleness: [u64; STALENESS_BUCKETS],
+    lag_sum: u64,
     partners: Counts,
     reason: &'static str,
     invitation: Invitation,
+    viewing: Viewing,
 }
 
 impl Journal {
     pub(crate) fn new(
         metrics: MetricsWriter,
         line: Reporter,
-        invitation: Invitation,
+        (invitation, viewing): (Invitation, Viewing),
         (started, steps): (Instant, u64),
     ) -> Self {
         Self {
@@ -54,9 +57,11 @@ impl Journal {
             bytes_per_s: 0.0,
             exchanges: Exchanges::default(),
             staleness: [0; STALENESS_BUCKETS],
+            lag_sum: 0,
             partners: Counts::default(),
             reason: "steps done",
             invitation,
+            viewing,
         }
     }
 
@@ -103,6 +108,9 @@ impl Journal {
             self.line.report(&progress, now_time);
         }
         self.metrics.flush();
+        let (position, exchanges, lag_sum) = (self.position, self.exchanges, self.lag_sum);
+        let tally = Tally { position, exchanges, lags: &self.staleness, lag_sum };
+        self.viewing.tick(&tally, core, network);
     }
 
     pub(crate) fn network_event(&mut self, event: &NetworkEvent) {
@@ -160,6 +168,8 @@ impl Journal {
                 }
                 let bucket = usize::try_from(*lag).unwrap_or(usize::MAX).min(STALENESS_BUCKETS - 1);
                 self.staleness[bucket] += 1;
+                self.lag_sum = self.lag_sum.saturating_add(*lag);
+                self.viewing.exchanged(*peer);
                 tracing::debug!(peer = %peer.short(), %fragment, lag, weight, ?role, "mixed");
             }
             Event::Failed { exchange, peer, failure } => self.failed(*exchange, peer, *failure),
@@ -258,6 +268,7 @@ impl Journal {
         self.position = progress.position;
         self.loss = progress.loss;
         self.samples_per_s = progress.samples_per_s;
+        self.viewing.progress(progress);
         let bytes = network.bytes();
         let body = Train {
             loss: progress.loss,
@@ -290,6 +301,7 @@ impl Journal {
         self.position = position;
         let Evaluation { loss, accuracy, count } = evaluation;
         tracing::info!(step = position.step, loss, accuracy, "evaluated");
+        self.viewing.evaluated(position.step, loss, accuracy);
         self.metrics.write(self.stamp(), &Body::Evaluate(Evaluate { loss, accuracy, count }));
     }
 
@@ -316,11 +328,13 @@ impl Journal {
 
     pub(crate) fn training_begins(&mut self, peers: usize) {
         tracing::info!(peers, "training");
+        self.viewing.begins();
         self.event("training", &peers.to_string());
     }
 
     pub(crate) fn steps_done(&mut self) {
         tracing::info!("all steps done; mixing with the slower peers");
+        self.viewing.finishes();
         self.event("steps-done", "");
     }
 
@@ -365,7 +379,8 @@ impl Journal {
         self.reason
     }
 
-    fn event(&mut self, name: &str, detail: &str) {
+    fn event(&mut self, name: &'static str, detail: &str) {
+        self.viewing.event(name, detail);
         self.metrics.write(self.stamp(), &Body::Event(metrics::Event { name, detail }));
     }
 

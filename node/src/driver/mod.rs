@@ -10,6 +10,7 @@ mod outputs;
 mod rack;
 mod ring;
 mod staleness;
+mod viewing;
 
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,7 @@ use numbers::{Arrival, Numbers};
 pub(crate) use rack::rack_name;
 use rack::{Change, RackDriver};
 use ring::RingDriver;
+pub(crate) use viewing::Viewing;
 
 /// How often progress is shown and stages are looked at when nothing else happens.
 const TICK: Duration = Duration::from_millis(100);

@@ -1,0 +1,331 @@
+//! Gathers what this peer shows, once a second, for [`crate::view`].
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dnode_gossip::{Gossip, Member, Standing};
+use dnode_network::{Bytes, Carrier, NetworkHandle, PeerStatus};
+use dnode_protocol::{Fragments, PeerId, Phase, RunSpec};
+use serde_json::{Value, json};
+
+use crate::config::Config;
+use crate::data_dir::DataDir;
+use crate::metrics::{Exchanges, LAG_BUCKETS, STALENESS_BUCKETS};
+use crate::training::{Position, Progress};
+use crate::view::{
+    Evaluated, Event, Link, NodeFacts, Peer, Progress as Shown, Published, SCHEMA, ServeError,
+    Snapshot, State, Traffic, serve,
+};
+
+/// Between two snapshots.
+const EVERY: Duration = Duration::from_secs(1);
+/// Events that are shown: several screens of them.
+const EVENTS_MAX: usize = 100;
+/// Longest detail of an event that is shown, characters.
+const DETAIL_CHARACTERS_MAX: usize = 300;
+
+/// What is shown of one run.
+#[derive(Debug)]
+pub(crate) struct Viewing {
+    published: Option<Published>,
+    facts: NodeFacts,
+    started: Instant,
+    next: Instant,
+    seen: Instant,
+    total: Bytes,
+    bytes: BTreeMap<PeerId, Bytes>,
+    /// When an exchange with each neighbour was last applied here.
+    exchanged: BTreeMap<PeerId, Instant>,
+    trains: bool,
+    finished: bool,
+    progress: Shown,
+    events: VecDeque<Event>,
+    counts: BTreeMap<&'static str, u64>,
+    happened: u64,
+}
+
+/// What the journal has counted.
+#[derive(Debug)]
+pub(super) struct Tally<'a> {
+    pub(super) position: Position,
+    pub(super) exchanges: Exchanges,
+    pub(super) lags: &'a [u64; STALENESS_BUCKETS],
+    pub(super) lag_sum: u64,
+}
+
+impl Viewing {
+    /// Starts the server where one is wanted.
+    pub(crate) fn start(
+        config: &Config,
+        me: PeerId,
+        (run, dir): (&RunSpec, &DataDir),
+        (fragments, started): (Fragments, Instant),
+    ) -> Result<Self, ServeError> {
+        let word = |value: Value| value.as_str().unwrap_or_default().to_owned();
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let facts = NodeFacts {
+            peer: me.to_string(),
+            name: me.short(),
+            run: run.id().to_string(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            incarnation: dir.incarnation(),
+            rule: word(json!(config.gossip.rule)),
+            model: word(json!(config.model)["kind"].take()),
+            rack: config.network.rack.clone(),
+            parameters: fragments.parameters(),
+            fragments: u32::try_from(fragments.count()).unwrap_or(u32::MAX),
+            steps: config.run.steps,
+            started_unix_s: since.unwrap_or_default().as_secs_f64(),
+        };
+        let served = serve(config.node.ui, config.node.metrics, dir.path())?;
+        if let Some(page) = served.as_ref().and_then(|served| served.page) {
+            tracing::info!("page: http://{page}/");
+        }
+        if let Some(metrics) = served.as_ref().and_then(|served| served.metrics) {
+            tracing::info!("metrics: http://{metrics}/metrics");
+        }
+        Ok(Self::new(served.map(|served| served.published), facts, started))
+    }
+
+    /// Nothing is gathered for a reader when `published` is `None`.
+    fn new(published: Option<Published>, facts: NodeFacts, started: Instant) -> Self {
+        Self {
+            published,
+            facts,
+            started,
+            next: started,
+            seen: started,
+            total: Bytes::default(),
+            bytes: BTreeMap::new(),
+            exchanged: BTreeMap::new(),
+            trains: false,
+            finished: false,
+            progress: Shown::default(),
+            events: VecDeque::new(),
+            counts: BTreeMap::new(),
+            happened: 0,
+        }
+    }
+
+    pub(super) const fn begins(&mut self) {
+        self.trains = true;
+    }
+
+    pub(super) const fn finishes(&mut self) {
+        self.finished = true;
+    }
+
+    pub(super) fn exchanged(&mut self, peer: PeerId) {
+        // Bounded: whoever is not connected is forgotten at the next snapshot.
+        self.exchanged.insert(peer, Instant::now());
+    }
+
+    pub(super) fn progress(&mut self, progress: &Progress) {
+        self.progress.loss = number(progress.loss);
+        self.progress.learning_rate = progress.learning_rate;
+        self.progress.samples_per_s = progress.samples_per_s;
+        self.progress.batch = progress.batch;
+        self.progress.wait_s = progress.wait_s;
+    }
+
+    pub(super) fn evaluated(&mut self, step: u64, loss: f64, accuracy: f64) {
+        self.progress.evaluated = Some(Evaluated { step, loss: number(loss), accuracy });
+    }
+
+    pub(super) fn event(&mut self, name: &'static str, detail: &str) {
+        *self.counts.entry(name).or_default() += 1;
+        self.happened += 1;
+        if self.published.is_none() {
+            return;
+        }
+        if self.events.len() == EVENTS_MAX {
+            self.events.pop_front();
+        }
+        self.events.push_back(Event {
+            number: self.happened,
+            time_s: self.started.elapsed().as_secs_f64(),
+            name: name.to_owned(),
+            detail: detail.chars().take(DETAIL_CHARACTERS_MAX).collect(),
+        });
+    }
+
+    /// Publishes a snapshot when it is time.
+    pub(super) fn tick(&mut self, tally: &Tally<'_>, core: &Gossip, network: &NetworkHandle) {
+        let now = Instant::now();
+        if now < self.next || self.published.is_none() {
+            return;
+        }
+        self.next = now + EVERY;
+        let snapshot = self.snapshot(tally, core, network, now);
+        if let Some(published) = &self.published {
+            published.send_replace(Arc::new(snapshot));
+        }
+    }
+
+    fn snapshot(
+        &mut self,
+        tally: &Tally<'_>,
+        core: &Gossip,
+        network: &NetworkHandle,
+        now: Instant,
+    ) -> Snapshot {
+        let elapsed = now.duration_since(self.seen).as_secs_f64();
+        self.seen = now;
+        let total = network.bytes();
+        let traffic = traffic(total, self.total, elapsed);
+        self.total = total;
+        let links = self.links(core, network, (now, elapsed));
+        let position = tally.position;
+        self.progress.step = position.step;
+        self.progress.position = position.run_steps();
+        self.progress.samples = position.samples;
+        self.progress.commits = position.clock.0;
+        self.progress.staleness = core.staleness();
+        let state = self.state(core);
+        let mut peers = vec![self.own(network.peer_id(), state, (tally, traffic), &links)];
+        peers.extend(core.members().map(neighbour));
+        Snapshot {
+            schema: SCHEMA,
+            time_s: now.duration_since(self.started).as_secs_f64(),
+            node: self.facts.clone(),
+            state,
+            progress: self.progress,
+            traffic,
+            exchanges: tally.exchanges,
+            open: core.open(),
+            lags: tally.lags.to_vec(),
+            lag_sum: tally.lag_sum,
+            links,
+            peers,
+            consensus: None,
+            events: self.events.iter().cloned().collect(),
+            event_counts: self.counts.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),
+        }
+    }
+
+    fn state(&self, core: &Gossip) -> State {
+        match (core.phase(), self.finished) {
+            (_, true) | (Phase::Finished, _) => State::Finished,
+            (Phase::Joining, _) => State::Joining,
+            (Phase::Training, _) if !self.trains => State::Joining,
+            (Phase::Training, _) if core.open() > 0 => State::Exchanging,
+            (Phase::Training, _) => State::Training,
+        }
+    }
+
+    fn links(
+        &mut self,
+        core: &Gossip,
+        network: &NetworkHandle,
+        (now, elapsed): (Instant, f64),
+    ) -> Vec<Link> {
+        let before = std::mem::take(&mut self.bytes);
+        let suspected: BTreeMap<PeerId, bool> = core
+            .members()
+            .map(|(peer, member)| (*peer, member.standing == Standing::Suspected))
+            .collect();
+        self.exchanged.retain(|peer, _| suspected.contains_key(peer));
+        let link = |status: PeerStatus| {
+            let PeerStatus { peer, connection, carrier, rtt, bytes, .. } = status;
+            let earlier = before.get(&peer).copied().unwrap_or_default();
+            self.bytes.insert(peer, bytes);
+            let exchanged = self.exchanged.get(&peer);
+            let path = match carrier {
+                Some(Carrier::Stream) | None => connection.to_string().to_uppercase(),
+                Some(carrier @ (Carrier::Direct(_) | Carrier::Quic)) => carrier.to_string(),
+            };
+            Link {
+                to: id(&peer),
+                path,
+                relayed: status.address.to_string().contains("/p2p-circuit"),
+                rtt_s: rtt.map(|rtt| rtt.as_secs_f64()),
+                traffic: traffic(bytes, earlier, elapsed),
+                exchange_age_s: exchanged.map(|at| now.duration_since(*at).as_secs_f64()),
+                suspected: suspected.get(&peer).copied().unwrap_or(false),
+            }
+        };
+        network.peers().into_iter().map(link).collect()
+    }
+
+    fn own(
+        &self,
+        me: PeerId,
+        state: State,
+        (tally, traffic): (&Tally<'_>, Traffic),
+        links: &[Link],
+    ) -> Peer {
+        let shown = &self.progress;
+        Peer {
+            id: id(&me),
+            name: self.facts.name.clone(),
+            state,
+            rack: rack(super::rack_name(&self.facts.rack)),
+            step: shown.step,
+            position: shown.position,
+            commits: shown.commits,
+            samples: shown.samples,
+            loss: shown.loss,
+            samples_per_s: shown.samples_per_s,
+            sent_bytes: traffic.sent_bytes,
+            received_bytes: traffic.received_bytes,
+            lags: few(tally.lags),
+            links: links.to_vec(),
+            ..Peer::default()
+        }
+    }
+}
+
+/// What the core knows of a neighbour.
+fn neighbour((peer, member): (&PeerId, &Member)) -> Peer {
+    let state = match (member.standing, member.phase) {
+        (Standing::Suspected, _) => State::Suspected,
+        (_, Phase::Joining) => State::Joining,
+        (_, Phase::Finished) => State::Finished,
+        (Standing::Active | Standing::Lagging, Phase::Training) => State::Training,
+    };
+    let step_s = member.step_time.as_secs_f64();
+    Peer {
+        id: id(peer),
+        name: peer.short(),
+        state,
+        rack: rack(member.rack),
+        commits: member.clock.map_or(0, |clock| clock.0),
+        samples: member.samples,
+        samples_per_s: if step_s > 0.0 { f64::from(member.batch) / step_s } else { 0.0 },
+        ..Peer::default()
+    }
+}
+
+/// The first eight bytes of the key.
+fn id(peer: &PeerId) -> String {
+    peer.public_key()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn rack(name: u64) -> String {
+    if name == 0 { String::new() } else { format!("{name:016x}") }
+}
+
+/// The histogram with its long tail as one entry.
+fn few(lags: &[u64; STALENESS_BUCKETS]) -> Vec<u64> {
+    let (head, tail) = lags.split_at(LAG_BUCKETS - 1);
+    head.iter().copied().chain([tail.iter().sum()]).collect()
+}
+
+fn number(value: f64) -> Option<f64> {
+    value.is_finite().then_some(value)
+}
+
+fn traffic(now: Bytes, before: Bytes, seconds: f64) -> Traffic {
+    let rate = |now: u64, before: u64| {
+        // A connection that was opened anew counts from zero.
+        let bytes = now.saturating_sub(before) as f64;
+        if seconds > 0.0 { bytes / seconds } else { 0.0 }
+    };
+    Traffic {
+        sent_bytes: now.sent,
+        received_bytes: now.received,
+        sent_bytes_per_s: rate(now.sent, before.sent),
+        received_bytes_per_s: rate(now.received, before.received),
+    }
+}

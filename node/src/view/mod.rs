@@ -1,0 +1,19 @@
+//! What a running peer shows: one snapshot a second, for the page, `dnode top` and Prometheus.
+//!
+//! The driver publishes a [`Snapshot`]; a thread of its own serves it. Nothing of that thread is
+//! waited for by the driver or by training, and it can change nothing.
+
+mod history;
+mod prometheus;
+mod server;
+mod service;
+mod site;
+mod snapshot;
+
+pub use prometheus::exposition;
+pub(crate) use server::{Published, serve};
+pub use server::{ServeError, UI_FILE};
+pub use service::Service;
+pub use snapshot::{
+    Consensus, Evaluated, Event, Link, NodeFacts, Peer, Progress, SCHEMA, Snapshot, State, Traffic,
+};

@@ -1,0 +1,188 @@
+//! What is answered to a request: the page and its parts, the JSON, the metrics, or a refusal.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+
+use super::prometheus::{MEDIA_TYPE, exposition};
+use super::server::Shared;
+
+/// What one listener serves.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Site {
+    /// Page, JSON and metrics; else the metrics alone.
+    pub(super) whole: bool,
+    /// It listens on loopback.
+    pub(super) loopback: bool,
+}
+
+const JSON: &str = "application/json";
+const PLAIN: &str = "text/plain; charset=utf-8";
+/// The parts of the page: path, media type, content.
+const ASSETS: [(&str, &str, &str); 0] = [];
+
+/// Nothing but the page's own parts is loaded, run or asked; nobody embeds it.
+const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
+     img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; \
+     frame-ancestors 'none'";
+
+/// The answer to `request`.
+pub(super) fn respond<B>(
+    request: &Request<B>,
+    site: Site,
+    shared: &Shared,
+) -> Response<Full<Bytes>> {
+    let is_whole = site.whole;
+    // Metrics of a machine are asked for by its name; a page in a browser must not be, because any
+    // name can be made to point here.
+    if is_whole && !is_own_host(request.headers(), site) {
+        let text = "Ask for this page by address (or localhost), not by another name.\n";
+        return answer(StatusCode::MISDIRECTED_REQUEST, PLAIN, Bytes::from_static(text.as_bytes()));
+    }
+    let is_head = request.method() == Method::HEAD;
+    if !is_head && request.method() != Method::GET {
+        let text = "This server only shows.\n";
+        return answer(StatusCode::METHOD_NOT_ALLOWED, PLAIN, Bytes::from_static(text.as_bytes()));
+    }
+    let (status, kind, body) = content(request.uri().path(), is_whole, shared);
+    answer(status, kind, if is_head { Bytes::new() } else { body })
+}
+
+fn content(path: &str, is_whole: bool, shared: &Shared) -> (StatusCode, &'static str, Bytes) {
+    match path {
+        "/metrics" => {
+            let snapshot = Arc::clone(&shared.snapshots.borrow());
+            (StatusCode::OK, MEDIA_TYPE, exposition(&snapshot).into())
+        }
+        "/api/state" if is_whole => (StatusCode::OK, JSON, state(shared)),
+        "/api/history" if is_whole => {
+            let history = shared.history.borrow();
+            (StatusCode::OK, JSON, serde_json::to_vec(&history.told()).unwrap_or_default().into())
+        }
+        _ => {
+            let asset = ASSETS.iter().find(|(name, ..)| is_whole && *name == path);
+            asset.map_or(
+                (StatusCode::NOT_FOUND, PLAIN, Bytes::from_static(b"Not here.\n")),
+                |(_, kind, text)| (StatusCode::OK, kind, Bytes::from_static(text.as_bytes())),
+            )
+        }
+    }
+}
+
+/// The JSON of the newest snapshot, made once for all who ask.
+fn state(shared: &Shared) -> Bytes {
+    let snapshot = Arc::clone(&shared.snapshots.borrow());
+    let mut rendered = shared.rendered.borrow_mut();
+    if let Some((of, json)) = rendered.as_ref()
+        && Arc::ptr_eq(of, &snapshot)
+    {
+        return json.clone();
+    }
+    let json = Bytes::from(serde_json::to_vec(&*snapshot).unwrap_or_default());
+    *rendered = Some((snapshot, json.clone()));
+    json
+}
+
+/// Whether the request names this server by what no stranger can make another name point to.
+fn is_own_host(headers: &HeaderMap, site: Site) -> bool {
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let (Some(host), None) = (hosts.next().and_then(|host| host.to_str().ok()), hosts.next())
+    else {
+        return false;
+    };
+    let name = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
+    if name.map_or(host, |(name, _)| name).eq_ignore_ascii_case("localhost") {
+        return true;
+    }
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let address = host.parse::<SocketAddr>().map(|address| address.ip());
+    let address = address.or_else(|_| bare.parse::<IpAddr>());
+    address.is_ok_and(|address| address.is_loopback() || !site.loopback)
+}
+
+fn answer(status: StatusCode, kind: &'static str, body: Bytes) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body));
+    *response.status_mut() = status;
+    let headers: [(HeaderName, &'static str); 6] = [
+        (header::CONTENT_TYPE, kind),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::CONTENT_SECURITY_POLICY, CONTENT_POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ];
+    for (name, value) in headers {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use http_body_util::BodyExt as _;
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::view::Snapshot;
+
+    const LOOPBACK: Site = Site { whole: true, loopback: true };
+
+    fn ask(method: &str, path: &str, host: Option<&str>, site: Site) -> (u16, String) {
+        let (_sender, snapshots) = watch::channel(Arc::new(Snapshot::default()));
+        let shared =
+            Shared { snapshots, history: RefCell::default(), rendered: RefCell::default() };
+        let mut request = Request::builder().method(method).uri(path);
+        if let Some(host) = host {
+            request = request.header("host", host);
+        }
+        let response = respond(&request.body(()).unwrap(), site, &shared);
+        let status = response.status().as_u16();
+        let body = futures::executor::block_on(response.into_body().collect()).unwrap();
+        (status, String::from_utf8(body.to_bytes().to_vec()).unwrap())
+    }
+
+    #[test]
+    fn only_addresses_and_localhost_name_the_page() {
+        let public = Site { loopback: false, ..LOOPBACK };
+        for (host, loopback, elsewhere) in [
+            (Some("127.0.0.1:7878"), 200, 200),
+            (Some("localhost:7878"), 200, 200),
+            (Some("LOCALHOST"), 200, 200),
+            (Some("[::1]:7878"), 200, 200),
+            (Some("[::1]"), 200, 200),
+            (Some("192.0.2.7:7878"), 421, 200),
+            (Some("evil.example"), 421, 421),
+            (Some("evil.example:7878"), 421, 421),
+            (Some("127.0.0.1.evil.example:7878"), 421, 421),
+            (Some("localhost.evil.example"), 421, 421),
+            (Some(""), 421, 421),
+            (None, 421, 421),
+        ] {
+            let status = |site| ask("GET", "/api/state", host, site).0;
+            assert_eq!((status(LOOPBACK), status(public)), (loopback, elsewhere), "{host:?}");
+        }
+        let metrics = Site { whole: false, loopback: false };
+        assert_eq!(ask("GET", "/metrics", Some("gpu-7.example"), metrics).0, 200);
+    }
+
+    #[test]
+    fn it_only_shows_and_a_listener_of_metrics_shows_nothing_else() {
+        let host = Some("localhost");
+        for method in ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"] {
+            assert_eq!(ask(method, "/api/state", host, LOOPBACK).0, 405, "{method}");
+        }
+        assert_eq!(ask("HEAD", "/api/state", host, LOOPBACK), (200, String::new()));
+        let (status, body) = ask("GET", "/api/state?x=1", host, LOOPBACK);
+        assert!(status == 200 && serde_json::from_str::<Snapshot>(&body).is_ok(), "{body}");
+        assert_eq!(ask("GET", "/../etc/passwd", host, LOOPBACK).0, 404);
+        let metrics = Site { whole: false, loopback: false };
+        assert_eq!(ask("GET", "/api/state", host, metrics).0, 404);
+        assert!(ask("GET", "/metrics", host, metrics).1.contains("dnode_build_info"));
+    }
+}
