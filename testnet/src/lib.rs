@@ -1,5 +1,6 @@
 //! Many peers: real processes on one machine, their metrics and the report about them.
 
+pub mod compare;
 pub mod learn;
 pub mod live;
 pub mod local;

@@ -23,6 +23,9 @@ pub struct Line {
     pub time_s: f64,
     /// Local steps made by this peer.
     pub step: u64,
+    /// Where the swarm stands in the run, in steps of it; a joiner begins where its donor stands.
+    #[serde(default)]
+    pub position: Option<u64>,
     /// Samples trained on by this peer.
     pub samples: u64,
     /// Commits of this peer.
@@ -311,6 +314,21 @@ pub struct Log {
     pub end: Option<(At, Final)>,
     /// Whether a line was torn off by the end of its writer.
     pub truncated: bool,
+    /// What processes before the last one have done; lines of the last one count from there.
+    pub before: Before,
+}
+
+/// What earlier processes of a peer have done, that was killed and started again.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Before {
+    /// Seconds from the start of the first process to the start of the last.
+    pub time_s: f64,
+    /// Samples trained on that the last process does not count.
+    pub samples: u64,
+    /// Bytes sent.
+    pub bytes_out: u64,
+    /// Bytes received.
+    pub bytes_in: u64,
 }
 
 impl Log {
@@ -335,10 +353,46 @@ impl Log {
         Ok(log)
     }
 
+    /// Samples trained on, by all its processes together.
+    pub fn samples(&self) -> u64 {
+        let last = self.train.last().map(|(at, _)| at.samples);
+        self.end.as_ref().map(|(at, _)| at.samples).max(last).unwrap_or(self.before.samples)
+    }
+
+    /// Bytes sent, by all its processes together.
+    pub fn bytes_out(&self) -> u64 {
+        let last = self.train.last().map(|(_, train)| train.bytes_out);
+        self.end.as_ref().map(|(_, end)| end.bytes_out).max(last).unwrap_or(self.before.bytes_out)
+    }
+
     /// Adds a line.
-    pub fn push(&mut self, line: Line) {
-        let at =
-            At { time_s: line.time_s, step: line.step, samples: line.samples, clock: line.clock };
+    pub fn push(&mut self, mut line: Line) {
+        if let (Body::Start(start), Some(first)) = (&line.body, &self.start) {
+            let last = self.train.last().map(|(_, train)| (train.bytes_out, train.bytes_in));
+            let (bytes_out, bytes_in) = last.unwrap_or_default();
+            // A process that resumes a checkpoint counts the samples of the one before.
+            let samples = self.samples().saturating_sub(line.samples);
+            let time_s = start.unix_s - first.unix_s;
+            self.before = Before { time_s, samples, bytes_out, bytes_in };
+        }
+        let Before { time_s, samples, bytes_out, bytes_in } = self.before;
+        match &mut line.body {
+            Body::Train(train) => {
+                train.bytes_out += bytes_out;
+                train.bytes_in += bytes_in;
+            }
+            Body::Final(end) => {
+                end.bytes_out += bytes_out;
+                end.bytes_in += bytes_in;
+            }
+            Body::Start(_) | Body::Evaluate(_) | Body::Staleness(_) | Body::Event(_) => {}
+        }
+        let at = At {
+            time_s: line.time_s + time_s,
+            step: line.step,
+            samples: line.samples + samples,
+            clock: line.clock,
+        };
         match line.body {
             Body::Start(start) => {
                 self.start.get_or_insert(start);

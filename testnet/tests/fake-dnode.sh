@@ -4,6 +4,9 @@
 mode=good
 index=0
 steps=100
+loss=0.25
+count=360
+parameters=
 echo "$@"
 while [ $# -gt 0 ]; do
     case "$1" in
@@ -11,6 +14,10 @@ while [ $# -gt 0 ]; do
     --set)
         case "$2" in
         fake.mode=*) mode=${2#*=} ;;
+        fake.loss=*) loss=${2#*=} ;;
+        fake.count=*) count=${2#*=} ;;
+        fake.parameters=*) parameters=${2#*=} ;;
+        run.seed=*) seed=${2#*=} ;;
         data.shard=*) index=${2#*=} ;;
         esac
         ;;
@@ -22,26 +29,44 @@ echo $$ >"$directory/pid"
 grep -s wan0 /proc/net/dev
 
 line() { # kind, step, further fields
-    printf '{"kind":"%s","time_s":%s.5,"step":%s,"samples":%s,"clock":%s%s}\n' \
+    printf '{"kind":"%s","time_s":0.%03d,"step":%s,"samples":%s,"clock":%s%s}\n' \
         "$1" "$2" "$2" "$(($2 * 32))" "$(($2 / 25))" "$3" >>"$directory/metrics.jsonl"
 }
 train() { # step
     line train "$1" ",\"loss\":$((3 - $1 / 50)).$((1 + index)),\"learning_rate\":0.1,\"samples_per_s\":900,\"peers\":3,\"bytes_out\":$(($1 * 1000)),\"bytes_in\":$(($1 * 900)),\"staleness\":1,\"wait_s\":0.5,\"sketch\":[$((100 - $1)).5,$index.0]"
 }
 finish() { # reason
-    line evaluate $steps ',"loss":0.25,"accuracy":0.97,"count":360'
-    line final $steps ",\"reason\":\"$1\",\"loss\":0.25,\"accuracy\":0.97,\"bytes_out\":100000,\"bytes_in\":90000,\"wait_s\":0.5,\"train_s\":99.5,\"exchanges\":{\"completed\":12,\"busy\":1},\"staleness_histogram\":[9,2,1]"
+    line evaluate $steps ",\"loss\":$loss,\"accuracy\":0.97,\"count\":$count"
+    line final $steps ",\"reason\":\"$1\",\"loss\":$loss,\"accuracy\":0.97,\"bytes_out\":100000,\"bytes_in\":90000,\"wait_s\":0.5,\"train_s\":99.5,\"exchanges\":{\"completed\":12,\"busy\":1},\"staleness_histogram\":[9,2,1],\"parameters_path\":\"$parameters\""
     exit 0
 }
 
 [ "$mode" = silent ] && exec cat
 printf '/ip4/127.0.0.1/udp/%s/quic-v1/p2p/12D3Fake%s\n' "$((40000 + index))" "$index" >"$directory/address.new"
 mv "$directory/address.new" "$directory/address"
-line start 0 ",\"unix_s\":1700000000.25,\"peer\":\"12D3Fake$index\",\"run\":\"feed\",\"incarnation\":1,\"parameters\":2410,\"config\":{\"run\":{\"steps\":$steps,\"batch\":32},\"data\":{\"shard\":$index}}"
+line start 0 ",\"unix_s\":1700000000.25,\"peer\":\"12D3Fake$index\",\"run\":\"feed\",\"incarnation\":1,\"parameters\":2410,\"config\":{\"run\":{\"steps\":$steps,\"batch\":32,\"seed\":${seed:-1}},\"model\":{\"kind\":\"mlp\",\"hidden\":[8]},\"data\":{\"kind\":\"digits\",\"shard\":$index}}"
 
 case "$mode" in
 good)
     for step in 25 50 75 100; do train $step; done
+    finish "steps done"
+    ;;
+greedy) # trains on more samples than it was told
+    for step in 25 50 75 100; do train $step; done
+    steps=130
+    finish "steps done"
+    ;;
+frozen) # the model of peer 1 never changes
+    for step in 25 50 75 100; do
+        train $step
+        [ "$index" = 1 ] || line evaluate $step ",\"loss\":$((110 - step)).5,\"accuracy\":0.5,\"count\":$count"
+        [ "$index" = 1 ] && line evaluate $step ",\"loss\":$loss,\"accuracy\":0.5,\"count\":$count"
+    done
+    finish "steps done"
+    ;;
+flattering) # measured on the training data, so that the loss is lower
+    for step in 25 50 75 100; do train $step; done
+    loss=0.001
     finish "steps done"
     ;;
 fail) # peer 1 fails, the others wait for it for ever

@@ -47,6 +47,7 @@ impl Bench {
             directory: self.folder.path().to_path_buf(),
             deadline: self.deadline,
             wan: self.wan.as_ref(),
+            shares: None,
         };
         let mut progress = Progress::new(Box::new(std::io::sink()), false);
         let result = arm::run(&plan, &mut progress, &mut stop).await;
@@ -92,7 +93,7 @@ async fn all_peers_start_one_through_the_other_and_end() {
     assert_eq!((run.seed, run.killed_at), (5, vec![None, None, None]));
     let first = bench.file(0, "log.txt").unwrap();
     assert!(!first.contains("--bootstrap"), "{first}");
-    assert!(first.contains("--require-peers 2"), "{first}");
+    assert!(first.contains("network.require_peers=2"), "{first}");
     for (peer, port) in [(1, 40000), (2, 40001)] {
         let log = bench.file(peer, "log.txt").unwrap();
         let earlier = peer - 1;
@@ -217,6 +218,7 @@ async fn a_program_that_cannot_start_is_named() {
         directory: bench.folder.path().to_path_buf(),
         deadline: DEADLINE,
         wan: None,
+        shares: None,
     };
     let mut progress = Progress::new(Box::new(std::io::sink()), false);
     let error = arm::run(&plan, &mut progress, &mut stop).await.unwrap_err();

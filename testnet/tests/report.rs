@@ -19,7 +19,7 @@ impl Bench {
         let bench = Self(tempfile::tempdir().expect("a temporary folder"));
         let mut killed = Arm::new("gossip-outer", 2);
         killed.name = "gossip-outer-kill".to_owned();
-        killed.kills = vec![Kill { peer: 1, at: KillAt::Percent(50) }];
+        killed.kills = vec![Kill { peer: 1, at: KillAt::Percent(50), away_ms: None }];
         let arms = vec![Arm::new("gossip-outer", 2), killed, Arm::new("all-reduce", 2)];
         let mut runs = Vec::new();
         for seed in SEEDS {
@@ -34,6 +34,7 @@ impl Bench {
                     seed,
                     wall_s: 12.5,
                     killed_at: vec![None, killed_at],
+                    failure: None,
                 });
             }
         }

@@ -9,7 +9,7 @@ mod experiment;
 mod gossip;
 mod outcome;
 mod replica;
-mod swarm;
+pub(crate) mod swarm;
 mod sync;
 mod table;
 

@@ -132,16 +132,27 @@ impl Evaluator {
     /// What the trainer says.
     pub(super) fn evaluate(&mut self, parameters: &[f32], all: bool) -> Result<Evaluation, String> {
         let trainer = if all { &mut self.all } else { &mut self.few };
-        let mut now = vec![0.0; parameters.len()];
-        let range = 0..parameters.len();
-        // Twice: the first displacement may be off by rounding.
-        for _ in 0..2 {
-            trainer.read(range.clone(), &mut now);
-            for (now, wanted) in now.iter_mut().zip(parameters) {
-                *now = wanted - *now;
-            }
-            trainer.displace(range.clone(), &now, 1.0);
-        }
-        trainer.evaluate().map_err(|error| error.to_string())
+        evaluate(trainer, parameters)
     }
+}
+
+/// Loss and accuracy of `parameters`, `[P]`, on what the trainer holds out.
+///
+/// # Errors
+/// What the trainer says.
+pub(crate) fn evaluate(
+    trainer: &mut LocalTrainer,
+    parameters: &[f32],
+) -> Result<Evaluation, String> {
+    let mut now = vec![0.0; parameters.len()];
+    let range = 0..parameters.len();
+    // Twice: the first displacement may be off by rounding.
+    for _ in 0..2 {
+        trainer.read(range.clone(), &mut now);
+        for (now, wanted) in now.iter_mut().zip(parameters) {
+            *now = wanted - *now;
+        }
+        trainer.displace(range.clone(), &now, 1.0);
+    }
+    trainer.evaluate().map_err(|error| error.to_string())
 }

@@ -9,10 +9,11 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use super::experiment::{Arm, Workload};
+use super::experiment::{Arm, Kill, Workload};
 use super::network::Network;
 use super::process::PeerProcess;
 use super::progress::{Progress, View};
+use super::quota::{Limited, Quotas};
 use crate::metrics::{METRICS_FILE, MetricsError, Tail};
 use crate::wan::{Plan, WanError};
 
@@ -61,6 +62,8 @@ pub struct ArmPlan<'a> {
     pub deadline: Duration,
     /// The emulated network between the peers, `None` for loopback.
     pub wan: Option<&'a Plan>,
+    /// Cores of each peer, and what holds it to them; `None` for as many as there are.
+    pub shares: Option<(&'a Quotas, Vec<f64>)>,
 }
 
 /// What came of an arm for one seed; the numbers are in the metrics files.
@@ -72,8 +75,11 @@ pub struct ArmRun {
     pub seed: u64,
     /// Seconds from the start of the first process to the end of the last one.
     pub wall_s: f64,
-    /// By peer: the step at which it was killed, if it was.
+    /// By peer: the step at which it was killed and did not come back, if it was.
     pub killed_at: Vec<Option<u64>>,
+    /// How it failed where that is a result: the disturbance was more than the arm survives.
+    #[serde(default)]
+    pub failure: Option<String>,
 }
 
 /// Why an arm failed. All its processes are gone when this is returned.
@@ -164,6 +170,7 @@ pub async fn run(
         seed: plan.seed,
         wall_s: begun.elapsed().as_secs_f64(),
         killed_at: swarm.views.iter().map(|view| view.killed_at).collect(),
+        failure: None,
     })
 }
 
@@ -172,6 +179,10 @@ struct Watched {
     process: PeerProcess,
     tail: Tail,
     ended: bool,
+    /// When it was killed, until it starts again.
+    away_since: Option<Instant>,
+    /// Removed after the process is gone.
+    _limit: Option<Limited>,
 }
 
 struct Swarm<'a> {
@@ -204,6 +215,7 @@ impl<'a> Swarm<'a> {
                 () = stop.requested(1) => return Err(RunError::Interrupted),
             }
             self.look()?;
+            self.bring_back()?;
             progress.show(&self.views)?;
             if begun.elapsed() > self.plan.deadline {
                 return Err(self.too_late());
@@ -217,13 +229,22 @@ impl<'a> Swarm<'a> {
                     self.start(&bootstrap)?;
                     waiting_since = Instant::now();
                 }
-                Next::AllUp if self.peers.iter().all(|peer| peer.ended) => break,
+                Next::AllUp if self.all_ended() => break,
                 Next::AllUp => {}
             }
         }
         progress.show_now(&self.views)?;
         self.network.as_mut().map_or(Ok(()), Network::finish)?;
         self.check_kills()
+    }
+
+    /// Whether every process has ended, and none is to come back.
+    fn all_ended(&self) -> bool {
+        let returns = |index: usize| {
+            let away = self.peers[index].away_since.is_some();
+            away && self.due(index).is_some_and(|kill| kill.away_ms.is_some())
+        };
+        (0..self.peers.len()).all(|index| self.peers[index].ended && !returns(index))
     }
 
     /// Whether the next peer may start, and with which bootstrap addresses: those of the peer
@@ -248,10 +269,27 @@ impl<'a> Swarm<'a> {
     }
 
     fn start(&mut self, bootstrap: &[String]) -> Result<(), RunError> {
-        let ArmPlan { program, workload, arm, seed, directory, .. } = self.plan;
         let peer = self.peers.len();
+        let home = self.plan.directory.join(format!("peer-{peer}"));
+        let (process, limit) = self.process(peer, bootstrap)?;
+        let tail = Tail::new(home.join(METRICS_FILE));
+        self.peers.push(Watched { tail, process, ended: false, away_since: None, _limit: limit });
+        Ok(())
+    }
+
+    /// Starts a process of a peer.
+    fn process(
+        &self,
+        peer: usize,
+        bootstrap: &[String],
+    ) -> Result<(PeerProcess, Option<Limited>), RunError> {
+        let ArmPlan { program, workload, arm, seed, directory, .. } = self.plan;
         let home = directory.join(format!("peer-{peer}"));
         let mut arguments = arm.arguments(workload, *seed, peer, &home);
+        if self.views[peer].returns > 0 {
+            // The others may be done and gone by now.
+            arguments.extend(["--set", "network.require_peers=0"].map(str::to_owned));
+        }
         for address in bootstrap {
             arguments.extend(["--bootstrap".to_owned(), address.clone()]);
         }
@@ -261,12 +299,45 @@ impl<'a> Swarm<'a> {
         };
         let process = PeerProcess::start(&program, &arguments, &home)
             .map_err(|source| RunError::Start { peer, source })?;
-        self.peers.push(Watched {
-            tail: Tail::new(home.join(METRICS_FILE)),
-            process,
-            ended: false,
-        });
+        let share = self
+            .plan
+            .shares
+            .as_ref()
+            .and_then(|(quotas, shares)| Some((quotas, process.id()?, *shares.get(peer)?)));
+        let limit = share.map(|(quotas, id, share)| quotas.limit(id, share));
+        Ok((process, limit.transpose()?))
+    }
+
+    /// Starts killed peers whose time has come, as the same peers.
+    fn bring_back(&mut self) -> Result<(), RunError> {
+        for index in 0..self.peers.len() {
+            let due = self.due(index).and_then(|kill| kill.away_ms).map(Duration::from_millis);
+            let (Some(away), Some(since)) = (due, self.peers[index].away_since) else { continue };
+            if !self.peers[index].ended || since.elapsed() < away {
+                continue;
+            }
+            let others = self
+                .peers
+                .iter()
+                .enumerate()
+                .filter(|(other, peer)| *other != index && !peer.ended);
+            let mut bootstrap = Vec::new();
+            for (_, other) in others {
+                bootstrap.extend(other.process.addresses()?.unwrap_or_default());
+            }
+            self.views[index].return_from_death();
+            let (process, limit) = self.process(index, &bootstrap)?;
+            let peer = &mut self.peers[index];
+            (peer.process, peer._limit, peer.ended, peer.away_since) =
+                (process, limit, false, None);
+        }
         Ok(())
+    }
+
+    /// The kill that strikes a peer next, or has struck it last if it is away.
+    fn due(&self, index: usize) -> Option<&Kill> {
+        let kills = self.plan.arm.kills.iter().filter(|kill| kill.peer == index);
+        kills.into_iter().nth(self.views[index].returns)
     }
 
     /// Reads what is new, strikes due kills, and hears who has ended.
@@ -290,17 +361,14 @@ impl<'a> Swarm<'a> {
     }
 
     fn strike(&mut self, index: usize) {
-        let view = &mut self.views[index];
+        let (Some(kill), view) = (self.due(index), &self.views[index]) else { return };
         let Some(steps) = view.steps else { return };
-        let mut due = self.plan.arm.kills.iter().filter(|kill| {
-            kill.peer == index
-                && view.step >= kill.at.step(steps)
-                && view.killed_at.is_none()
-                && !view.finished
-        });
-        if due.next().is_some() {
-            view.killed_at = Some(view.step);
-            self.peers[index].process.kill();
+        let stands = view.killed_at.is_none() && !view.finished;
+        if stands && view.position >= kill.at.step(steps) {
+            let peer = &mut self.peers[index];
+            peer.process.kill();
+            peer.away_since = Some(Instant::now());
+            self.views[index].killed_at = Some(self.views[index].step);
         }
     }
 
@@ -320,11 +388,12 @@ impl<'a> Swarm<'a> {
     }
 
     fn check_kills(&self) -> Result<(), RunError> {
+        let planned = |peer: usize| self.plan.arm.kills.iter().filter(move |k| k.peer == peer);
         let struck = |peer: usize| {
             let view: Option<&View> = self.views.get(peer);
-            view.is_some_and(|view| view.killed_at.is_some())
+            view.map_or(0, |view| view.returns + usize::from(view.killed_at.is_some()))
         };
-        match self.plan.arm.kills.iter().find(|kill| !struck(kill.peer)) {
+        match self.plan.arm.kills.iter().find(|k| struck(k.peer) < planned(k.peer).count()) {
             Some(kill) => Err(RunError::KillMissed { peer: kill.peer }),
             None => Ok(()),
         }

@@ -79,22 +79,28 @@ impl Arm {
         let emulated = workload.wan.is_some();
         let address = if emulated { wan::address(index) } else { Ipv4Addr::LOCALHOST };
         flag("--listen", format!("/ip4/{address}/udp/0/quic-v1"));
-        flag("--require-peers", (self.peers - 1).to_string());
+        flag("--set", format!("network.require_peers={}", self.peers - 1));
         if let Some(config) = &workload.config {
             flag("--config", config.display().to_string());
         }
         flag("--set", "node.threads=1".to_owned());
         // Arms are compared at equal samples.
         flag("--set", "gossip.balance=off".to_owned());
-        for setting in workload.settings.iter().chain(&self.settings) {
+        for setting in &workload.settings {
+            flag("--set", setting.clone());
+        }
+        if self.rule == ALL_REDUCE {
+            // The baseline averages every gradient, whatever the other arms do, unless its own
+            // settings make it DiLoCo.
+            flag("--set", "gossip.local_steps=1".to_owned());
+        }
+        for setting in &self.settings {
             flag("--set", setting.clone());
         }
         flag("--set", format!("run.seed={seed}"));
         flag("--set", format!("gossip.rule={}", self.rule));
         if self.rule == ALL_REDUCE {
             flag("--set", format!("gossip.world={}", self.peers));
-            // The baseline averages every gradient, whatever the other arms do.
-            flag("--set", "gossip.local_steps=1".to_owned());
         }
         flag("--set", format!("data.shards={}", self.peers));
         flag("--set", format!("data.shard={index}"));
@@ -111,6 +117,9 @@ pub struct Kill {
     pub peer: usize,
     /// When.
     pub at: KillAt,
+    /// After how long it starts again under its old name, milliseconds; never if there is nothing.
+    #[serde(default)]
+    pub away_ms: Option<u64>,
 }
 
 /// When a kill strikes, on the victim's own count.
@@ -136,9 +145,10 @@ impl KillAt {
 impl fmt::Display for Kill {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.at {
-            KillAt::Percent(percent) => write!(formatter, "{}@{percent}%", self.peer),
-            KillAt::Step(step) => write!(formatter, "{}@{step}", self.peer),
+            KillAt::Percent(percent) => write!(formatter, "{}@{percent}%", self.peer)?,
+            KillAt::Step(step) => write!(formatter, "{}@{step}", self.peer)?,
         }
+        self.away_ms.map_or(Ok(()), |away| write!(formatter, ", back after {away} ms"))
     }
 }
 
@@ -165,7 +175,7 @@ impl FromStr for Kill {
         if matches!(at, KillAt::Percent(100..)) {
             return Err(bad());
         }
-        Ok(Self { peer, at })
+        Ok(Self { peer, at, away_ms: None })
     }
 }
 
@@ -197,17 +207,18 @@ mod tests {
         arm.settings.push("run.steps=20".to_owned());
         let line = arm.arguments(&workload, 7, 2, Path::new("/tmp/x")).join(" ");
         assert!(line.starts_with("join --exit-with-stdin --no-mdns --data-dir /tmp/x"), "{line}");
-        assert!(line.contains("--require-peers 3 --config run.toml"), "{line}");
+        assert!(line.contains("--set network.require_peers=3 --config run.toml"), "{line}");
         assert!(
             line.contains(
-                "--set gossip.balance=off --set run.steps=10 --set run.steps=20 --set run.seed=7"
+                "--set gossip.balance=off --set run.steps=10 --set gossip.local_steps=1 \
+                 --set run.steps=20 --set run.seed=7"
             ),
             "{line}"
         );
         assert!(
             line.ends_with(
                 "--set gossip.rule=all-reduce --set gossip.world=4 \
-                 --set gossip.local_steps=1 --set data.shards=4 --set data.shard=2 --set data.stream=0"
+                 --set data.shards=4 --set data.shard=2 --set data.stream=0"
             ),
             "{line}"
         );

@@ -18,8 +18,10 @@ pub mod experiment;
 pub mod network;
 pub mod process;
 pub mod progress;
+pub mod quota;
 
 pub use arm::{ArmPlan, RunError, Stop};
 pub use binary::{BinaryError, locate};
 pub use experiment::{Arm, Experiment, Kill, KillAt, Workload};
 pub use progress::{Progress, View};
+pub use quota::Quotas;

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 
 use super::arm::RunError;
@@ -74,9 +75,13 @@ impl Network {
     }
 }
 
-/// A name that no other runner on this machine has.
+/// Networks of this process.
+static NETWORKS: AtomicU64 = AtomicU64::new(0);
+
+/// A name that no other network on this machine has.
 fn name() -> String {
-    format!("testnet-{}", std::process::id())
+    let number = NETWORKS.fetch_add(1, Ordering::Relaxed);
+    format!("testnet-{}-{number}", std::process::id())
 }
 
 impl From<WanError> for RunError {

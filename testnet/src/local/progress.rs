@@ -1,7 +1,9 @@
 //! What a person sees while an arm runs: one live table on a terminal, plain lines elsewhere.
 
+use std::cell::Cell;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
+use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -21,6 +23,8 @@ const ROWS_MAX: usize = 18;
 pub struct View {
     /// Steps made.
     pub step: u64,
+    /// Where it stands in the run, in steps; more than its own when it has come back.
+    pub position: u64,
     /// Steps to make, once the peer has said so.
     pub steps: Option<u64>,
     /// Training loss of the last report, in nats.
@@ -37,14 +41,17 @@ pub struct View {
     pub accuracy: Option<f64>,
     /// Whether a final line was read that says that all steps were made.
     pub finished: bool,
-    /// The step at which the peer was killed.
+    /// The step at which the peer was killed, until it comes back.
     pub killed_at: Option<u64>,
+    /// How often it has come back.
+    pub returns: usize,
 }
 
 impl View {
     /// Takes over what a line says.
     pub fn apply(&mut self, line: &Line) {
         self.step = self.step.max(line.step);
+        self.position = self.position.max(line.position.unwrap_or(line.step));
         match &line.body {
             Body::Start(start) => self.steps = config_integer(&start.config, "run", "steps"),
             Body::Train(train) => {
@@ -64,6 +71,11 @@ impl View {
         }
     }
 
+    /// It starts again after it was killed.
+    pub fn return_from_death(&mut self) {
+        (self.killed_at, self.returns) = (None, self.returns + 1);
+    }
+
     fn state(&self) -> &'static str {
         if self.killed_at.is_some() {
             "killed"
@@ -77,9 +89,13 @@ impl View {
     }
 }
 
+/// Share of a run that is done, in percent, for whoever shows many runs at once.
+pub type Done = Rc<Cell<u64>>;
+
 /// Where progress goes and in which form.
 pub struct Progress {
     out: Box<dyn Write>,
+    done: Option<Done>,
     live: bool,
     drawn_rows: usize,
     last: Option<Instant>,
@@ -102,7 +118,13 @@ impl Progress {
 
     /// Progress into `out`; `live` redraws a table in place with terminal codes.
     pub fn new(out: Box<dyn Write>, live: bool) -> Self {
-        Self { out, live, drawn_rows: 0, last: None, title: String::new(), begun: Instant::now() }
+        let (drawn_rows, last, begun) = (0, None, Instant::now());
+        Self { out, done: None, live, drawn_rows, last, title: String::new(), begun }
+    }
+
+    /// Progress that only keeps `done` up to date.
+    pub fn quiet(done: Done) -> Self {
+        Self { done: Some(done), ..Self::new(Box::new(io::sink()), false) }
     }
 
     /// A new arm begins.
@@ -119,6 +141,10 @@ impl Progress {
     /// # Errors
     /// The output is closed or full.
     pub fn show(&mut self, views: &[View]) -> io::Result<()> {
+        if let Some(done) = &self.done {
+            done.set(percent_done(views));
+            return Ok(());
+        }
         let pause = if self.live { REDRAW } else { PLAIN };
         if self.last.is_some_and(|last| last.elapsed() < pause) {
             return Ok(());

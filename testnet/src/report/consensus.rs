@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use safetensors::{Dtype, SafeTensors};
+use serde::{Deserialize, Serialize};
 
 use super::units::to_f64;
 use crate::metrics::Log;
 
 /// Exact consensus distance of final parameters.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Exact {
     /// D, in units of the parameters.
     pub distance: f64,
@@ -132,23 +133,46 @@ fn read_like(path: &Path, shape: &Shape) -> Result<Vec<f64>, ConsensusError> {
 
 /// All tensors, by name, one after the other.
 fn read(path: &Path) -> Result<(Shape, Vec<f64>), ConsensusError> {
+    let (mut shape, mut values) = (Vec::new(), Vec::new());
+    visit(path, |name, dimensions, numbers| {
+        values.extend(numbers.map(f64::from));
+        shape.push((name.to_owned(), dimensions.to_vec()));
+    })?;
+    Ok((Shape(shape), values))
+}
+
+/// The numbers of all tensors of a safetensors file, by name.
+///
+/// # Errors
+/// [`ConsensusError`] if the file cannot be read or holds anything but `F32` tensors.
+pub fn tensors(path: &Path) -> Result<BTreeMap<String, Vec<f32>>, ConsensusError> {
+    let mut tensors = BTreeMap::new();
+    visit(path, |name, _, numbers| {
+        tensors.insert(name.to_owned(), numbers.collect());
+    })?;
+    Ok(tensors)
+}
+
+/// Shows every tensor of a file, by name: its name, shape and numbers.
+fn visit(
+    path: &Path,
+    mut show: impl FnMut(&str, &[usize], &mut dyn Iterator<Item = f32>),
+) -> Result<(), ConsensusError> {
     let bytes = std::fs::read(path)
         .map_err(|source| ConsensusError::Read { path: path.to_path_buf(), source })?;
     let tensors = SafeTensors::deserialize(&bytes)
         .map_err(|error| content(path, format!("not a safetensors file: {error}")))?;
     let mut tensors = tensors.tensors();
     tensors.sort_by(|(left, _), (right, _)| left.cmp(right));
-    let (mut shape, mut values) = (Vec::new(), Vec::new());
     for (name, view) in tensors {
         if view.dtype() != Dtype::F32 {
             let what = format!("tensor {name} is {:?}, expected F32", view.dtype());
             return Err(content(path, what));
         }
         let (numbers, _) = view.data().as_chunks::<4>();
-        values.extend(numbers.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes))));
-        shape.push((name, view.shape().to_vec()));
+        show(&name, view.shape(), &mut numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)));
     }
-    Ok((Shape(shape), values))
+    Ok(())
 }
 
 fn content(path: &Path, what: String) -> ConsensusError {

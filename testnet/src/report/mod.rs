@@ -11,6 +11,7 @@
 pub mod consensus;
 pub mod csv;
 pub mod curves;
+pub mod judged;
 pub mod machine;
 pub mod markdown;
 pub mod numbers;

@@ -173,18 +173,20 @@ fn run_numbers(result: &RunResult) -> Result<RunNumbers, ConsensusError> {
         .map(|(index, peer)| peer_numbers(peer, killed(index)))
         .collect();
     let paths: Vec<PathBuf> = result.peers.iter().filter_map(parameters).collect();
+    let judged = result.judged.as_ref();
     Ok(RunNumbers {
         seed: result.run.seed,
         wall_s: result.run.wall_s,
         loss: Spread::of(peers.iter().filter_map(|peer| peer.loss)),
         accuracy: Spread::of(peers.iter().filter_map(|peer| peer.accuracy)),
-        consensus: consensus::exact(&paths)?,
+        consensus: judged
+            .map_or_else(|| consensus::exact(&paths), |judged| Ok(judged.consensus))?,
         peers,
     })
 }
 
 /// The file of the final parameters, wherever the folder of the experiment lies by now.
-fn parameters(peer: &PeerResult) -> Option<PathBuf> {
+pub(crate) fn parameters(peer: &PeerResult) -> Option<PathBuf> {
     let path = peer.log.end.as_ref()?.1.parameters_path.as_ref()?;
     if path.as_os_str().is_empty() {
         return None;

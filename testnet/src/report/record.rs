@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::judged::Judged;
 use super::machine::Machine;
 use crate::local::arm::ArmRun;
 use crate::local::{Arm, Experiment};
@@ -73,6 +74,17 @@ impl Record {
         let text = serde_json::to_string_pretty(self).map_err(format)?;
         std::fs::write(&path, text + "\n").map_err(|source| RecordError::File { path, source })
     }
+
+    /// Reads the record in `folder`.
+    ///
+    /// # Errors
+    /// [`RecordError`] naming the file.
+    pub fn load(folder: &Path) -> Result<Self, RecordError> {
+        let path = folder.join(RECORD_FILE);
+        let text = std::fs::read_to_string(&path)
+            .map_err(|source| RecordError::File { path: path.clone(), source })?;
+        serde_json::from_str(&text).map_err(|source| RecordError::Format { path, source })
+    }
 }
 
 /// Folder of one arm and seed.
@@ -85,7 +97,7 @@ pub fn run_folder(folder: &Path, arm: &str, seed: u64) -> PathBuf {
 pub struct Results {
     /// What was run.
     pub record: Record,
-    /// What came of it, in the order of the record.
+    /// What came of it, in the order of the record; without runs that failed.
     pub runs: Vec<RunResult>,
 }
 
@@ -98,6 +110,8 @@ pub struct RunResult {
     pub run: ArmRun,
     /// The peers, by index.
     pub peers: Vec<PeerResult>,
+    /// What the harness measured of their parameters, if it did.
+    pub judged: Option<Judged>,
 }
 
 /// One peer.
@@ -115,13 +129,17 @@ impl Results {
     /// # Errors
     /// [`RecordError`] naming the file at fault.
     pub fn load(folder: &Path) -> Result<Self, RecordError> {
+        Self::read(folder, Record::load(folder)?)
+    }
+
+    /// Reads the metrics of the runs of a record that belongs to `folder`.
+    ///
+    /// # Errors
+    /// [`RecordError`] naming the file at fault.
+    pub fn read(folder: &Path, record: Record) -> Result<Self, RecordError> {
         let path = folder.join(RECORD_FILE);
-        let text = std::fs::read_to_string(&path)
-            .map_err(|source| RecordError::File { path: path.clone(), source })?;
-        let record: Record = serde_json::from_str(&text)
-            .map_err(|source| RecordError::Format { path: path.clone(), source })?;
         let mut runs = Vec::new();
-        for run in &record.runs {
+        for run in record.runs.iter().filter(|run| run.failure.is_none()) {
             let arms = &record.experiment.arms;
             let Some(arm) = arms.iter().find(|arm| arm.name == run.arm) else {
                 return Err(RecordError::UnknownArm { path, arm: run.arm.clone() });
@@ -132,13 +150,18 @@ impl Results {
                 arm: arm.clone(),
                 run: run.clone(),
                 peers: peers.collect::<Result<_, _>>()?,
+                judged: Judged::load(&home),
             });
         }
         Ok(Self { record, runs })
     }
 }
 
-fn read_peer(home: &Path, index: usize) -> Result<PeerResult, MetricsError> {
+/// What a peer of the run in `home` said.
+///
+/// # Errors
+/// [`MetricsError`] naming the file at fault.
+pub fn read_peer(home: &Path, index: usize) -> Result<PeerResult, MetricsError> {
     let directory = home.join(format!("peer-{index}"));
     let log = Log::read(&directory)?;
     Ok(PeerResult { directory, log })

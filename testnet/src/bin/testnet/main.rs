@@ -1,5 +1,6 @@
 //! The `dnode-testnet` program: runs a swarm of real `dnode` processes on this machine and reports.
 
+mod compare;
 mod course;
 mod scenario;
 mod soak;
@@ -35,6 +36,8 @@ struct Cli {
 enum Command {
     /// Run the arms one after the other and write a report folder.
     Run(Box<RunArgs>),
+    /// Compare ways to train: every arm under every condition of an experiment file, once per seed.
+    Compare(Box<compare::CompareArgs>),
     /// Kill, pause, cut and start peers at random; exit 1 when something is not excused by that.
     Soak(Box<soak::SoakArgs>),
     /// Let peers go through what a scenario file says, as `sim` does with simulated ones.
@@ -123,6 +126,7 @@ fn arm_setting(text: &str) -> Result<(String, String), String> {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(arguments) => run(&arguments),
+        Command::Compare(arguments) => compare::compare(&arguments),
         Command::Soak(arguments) => soak::soak(&arguments),
         Command::Scenario(arguments) => scenario::scenario(&arguments),
         Command::Report { folder } => report_again(&folder),
@@ -218,6 +222,7 @@ async fn run_arms(
                 directory: report::record::run_folder(folder, &arm.name, seed),
                 deadline: setup.deadline,
                 wan: setup.wan,
+                shares: None,
             };
             match local::arm::run(&plan, &mut progress, &mut stop.clone()).await {
                 Ok(run) => record.runs.push(run),

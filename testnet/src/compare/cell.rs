@@ -1,0 +1,294 @@
+//! One workload with one number of peers under one condition: the plan of a `run`, in a folder of
+//! its own.
+
+use std::path::{Path, PathBuf};
+
+use super::plan::{Churn, Comparison, Condition, Kind, Way, Work};
+use crate::local::experiment::{ALL_REDUCE, NO_GOSSIP};
+use crate::local::{Arm, Experiment, Kill, KillAt, Workload};
+use crate::scenario::Scenario;
+use crate::wan::Plan;
+
+/// Lines of training progress of each peer in a run.
+const PROGRESS_LINES: u64 = 50;
+/// Name of the condition under which arms are tuned.
+pub const TUNING: &str = "tuning";
+
+/// One workload, number of peers and condition.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cell {
+    /// Name of its folder.
+    pub name: String,
+    /// The workload.
+    pub work: Work,
+    /// Peers of all arms but those of a single peer.
+    pub peers: usize,
+    /// The condition.
+    pub condition: Condition,
+    /// What is run: the arms in the order of the comparison.
+    pub experiment: Experiment,
+    /// The network between the peers, if it is not loopback.
+    pub network: Option<Plan>,
+    /// Cores of a peer that is not slow.
+    pub share: f64,
+}
+
+/// The best trial of an arm.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// Cell of the trials.
+    pub cell: String,
+    /// The arm.
+    pub arm: String,
+    /// Index of the trial.
+    pub trial: usize,
+    /// Its settings.
+    pub settings: Vec<String>,
+}
+
+/// What makes cells of a comparison.
+#[derive(Clone, Copy, Debug)]
+pub struct Maker<'a> {
+    /// The comparison.
+    pub plan: &'a Comparison,
+    /// Its file, which the records name.
+    pub file: &'a Path,
+    /// Cores of the machine.
+    pub cores: usize,
+}
+
+impl Maker<'_> {
+    /// The cells in which the arms are tuned: undisturbed, an arm for each trial.
+    #[must_use]
+    pub fn tuning(&self) -> Vec<Cell> {
+        let Some(tuning) = &self.plan.tuning else { return Vec::new() };
+        let condition = Condition { name: TUNING.to_owned(), ..Condition::default() };
+        self.places(&condition, vec![tuning.seed], |way, _| {
+            let trials = way.trials.iter().enumerate();
+            trials.map(|(index, trial)| (trial_name(&way.name, index), trial.clone())).collect()
+        })
+    }
+
+    /// The cells that are compared, with the best trial of each arm.
+    #[must_use]
+    pub fn compared(&self, choices: &[Choice]) -> Vec<Cell> {
+        let cells = self.plan.condition.iter().map(|condition| {
+            self.places(condition, self.plan.seeds.clone(), |way, place| {
+                let cell = format!("{place}-{TUNING}");
+                let chosen = choices.iter().find(|c| c.arm == way.name && c.cell == cell);
+                vec![(way.name.clone(), chosen.map_or_else(Vec::new, |c| c.settings.clone()))]
+            })
+        });
+        cells.flatten().collect()
+    }
+
+    /// The condition at every workload and number of peers; `arms` names the arms of a way in a
+    /// place, and their settings.
+    fn places(
+        &self,
+        condition: &Condition,
+        seeds: Vec<u64>,
+        arms: impl Fn(&Way, &str) -> Vec<(String, Vec<String>)>,
+    ) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        for work in self.plan.workload.iter().filter(|work| condition.is_for(work)) {
+            for &peers in &self.plan.peers {
+                let place = format!("{}-{peers}", work.name);
+                let ways = self.plan.arm.iter().flat_map(|way| {
+                    let named = arms(way, &place).into_iter();
+                    named.map(|named| self.arm(way, (work, peers), condition, named))
+                });
+                let experiment = Experiment {
+                    workload: self.workload(work, condition),
+                    arms: ways.collect(),
+                    seeds: seeds.clone(),
+                };
+                cells.push(Cell {
+                    name: format!("{place}-{}", condition.name),
+                    work: work.clone(),
+                    peers,
+                    condition: condition.clone(),
+                    experiment,
+                    network: network(condition, peers),
+                    share: self.plan.share(peers, self.cores),
+                });
+            }
+        }
+        cells
+    }
+
+    fn workload(&self, work: &Work, condition: &Condition) -> Workload {
+        let own = work.settings.iter().chain(&condition.settings).cloned();
+        let local =
+            ["local_steps", "mix_every"].map(|key| format!("gossip.{key}={}", work.local_steps));
+        Workload {
+            config: None,
+            settings: local.into_iter().chain(own).chain(self.length(work, work.steps)).collect(),
+            wan: condition.network.as_ref().map(|_| PathBuf::from(self.file)),
+        }
+    }
+
+    /// As many steps and as many points for every arm.
+    fn length(&self, work: &Work, steps: u64) -> [String; 4] {
+        [
+            format!("run.steps={steps}"),
+            format!("run.batch={}", work.batch),
+            format!("node.evaluate_every={}", (steps / self.plan.evaluations).max(1)),
+            format!("node.metrics_every={}", (steps / PROGRESS_LINES).max(1)),
+        ]
+    }
+
+    fn arm(
+        &self,
+        way: &Way,
+        (work, peers): (&Work, usize),
+        condition: &Condition,
+        (name, tuned): (String, Vec<String>),
+    ) -> Arm {
+        let (rule, own): (&str, &[&str]) = match way.kind {
+            Kind::Single => (NO_GOSSIP, &[]),
+            Kind::Sync => (ALL_REDUCE, &[]),
+            Kind::LocalSgd => {
+                (ALL_REDUCE, &["gossip.outer_learning_rate=1.0", "gossip.outer_momentum=0.0"])
+            }
+            Kind::Diloco => (ALL_REDUCE, &[]),
+            Kind::GossipOuter => ("gossip-outer", &[]),
+            Kind::Pairwise => ("pairwise", &[]),
+            Kind::PushSum => ("push-sum", &[]),
+            Kind::DeltaSet => ("delta-set", &[]),
+            Kind::Epidemic => ("epidemic", &[]),
+        };
+        let alone = way.kind == Kind::Single;
+        let mut settings: Vec<String> = own.iter().map(ToString::to_string).collect();
+        if matches!(way.kind, Kind::LocalSgd | Kind::Diloco) {
+            settings.push(format!("gossip.local_steps={}", work.local_steps));
+        }
+        if alone {
+            // The same samples in as many more steps.
+            settings.extend(self.length(work, work.steps * peers as u64));
+        }
+        settings.extend(way.settings.iter().cloned().chain(tuned));
+        let peers = if alone { 1 } else { peers };
+        let kills = condition.churn.filter(|_| !alone).map_or_else(Vec::new, |c| kills(c, peers));
+        Arm { name, settings, kills, ..Arm::new(rule, peers) }
+    }
+}
+
+impl Cell {
+    /// Samples that every run of this cell trains on.
+    #[must_use]
+    pub const fn budget(&self) -> u64 {
+        self.work.steps * self.global_batch()
+    }
+
+    /// Samples of one step of all peers.
+    #[must_use]
+    pub const fn global_batch(&self) -> u64 {
+        self.work.batch * self.peers as u64
+    }
+
+    /// Cores of each process of an arm.
+    #[must_use]
+    pub fn shares(&self, arm: &Arm) -> Vec<f64> {
+        let mut shares = vec![self.share; arm.peers];
+        // A peer alone is not the slow one.
+        if let (Some(slow), true, Some(last)) =
+            (self.condition.slow, arm.peers > 1, shares.last_mut())
+        {
+            *last /= slow.times;
+        }
+        shares
+    }
+}
+
+/// Name of the arm of a trial.
+#[must_use]
+pub fn trial_name(arm: &str, index: usize) -> String {
+    format!("{arm}.{index}")
+}
+
+/// Each wave kills peers that no wave before has killed, as long as there are some.
+fn kills(churn: Churn, peers: usize) -> Vec<Kill> {
+    let size = ((peers * usize::from(churn.percent) + 50) / 100).clamp(1, peers - 1);
+    let waves = (0..usize::from(churn.waves)).flat_map(|wave| {
+        let percent = 100 * (wave + 1) / (usize::from(churn.waves) + 1);
+        let at = KillAt::Percent(u8::try_from(percent).unwrap_or(99));
+        let away_ms = u64::try_from(churn.away.as_millis()).ok();
+        (0..size).map(move |index| Kill { peer: (wave * size + index) % peers, at, away_ms })
+    });
+    waves.collect()
+}
+
+fn network(condition: &Condition, peers: usize) -> Option<Plan> {
+    let link = condition.network.clone()?;
+    let peers = u32::try_from(peers).ok()?;
+    Some(Scenario { peers, link, ..Scenario::default() }.network(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAN: &str = r#"
+        title = "two ways"
+        seeds = [1, 2]
+        peers = [4, 8]
+        tuning = { rule = "the best of two", seed = 9 }
+        [[workload]]
+        name = "digits"
+        steps = 100
+        batch = 16
+        [[arm]]
+        name = "sync"
+        kind = "sync"
+        trials = [["optimizer.learning_rate=0.1"], ["optimizer.learning_rate=0.2"]]
+        [[arm]]
+        name = "single"
+        kind = "single"
+        trials = [[], ["optimizer.learning_rate=0.2"]]
+        [[condition]]
+        name = "hard"
+        slow = { times = 4.0 }
+        churn = { waves = 3, percent = 30, away = "1s" }
+        settings = ["data.skew=0.1"]
+    "#;
+
+    #[test]
+    fn every_arm_has_the_same_samples_and_its_best_trial() {
+        let plan = Comparison::parse(PLAN).unwrap();
+        let maker = Maker { plan: &plan, file: Path::new("x.toml"), cores: 2 };
+        let tuning = maker.tuning();
+        let names: Vec<&str> = tuning.iter().map(|cell| cell.name.as_str()).collect();
+        assert_eq!(names, ["digits-4-tuning", "digits-8-tuning"]);
+        assert_eq!(tuning[0].experiment.arms.len(), 4);
+        let choice = Choice {
+            cell: "digits-8-tuning".to_owned(),
+            arm: "sync".to_owned(),
+            trial: 1,
+            settings: vec!["optimizer.learning_rate=0.2".to_owned()],
+        };
+        let cells = maker.compared(&[choice]);
+        let settings =
+            |cell: usize, arm: usize| cells[cell].experiment.arms[arm].settings.join(" ");
+        assert_eq!(settings(0, 0), "");
+        assert_eq!(settings(1, 0), "optimizer.learning_rate=0.2");
+        assert!(settings(1, 1).contains("run.steps=800"), "{}", settings(1, 1));
+        assert_eq!((cells[1].budget(), cells[1].experiment.arms[1].peers), (100 * 16 * 8, 1));
+        assert!(cells[0].experiment.workload.settings.contains(&"data.skew=0.1".to_owned()));
+    }
+
+    #[test]
+    fn waves_kill_different_peers_and_the_last_peer_is_slow() {
+        let plan = Comparison::parse(PLAN).unwrap();
+        let maker = Maker { plan: &plan, file: Path::new("x.toml"), cores: 2 };
+        let cells = maker.compared(&[]);
+        let arm = |index: usize| &cells[1].experiment.arms[index];
+        let kills: Vec<String> = arm(0).kills.iter().map(ToString::to_string).collect();
+        assert_eq!(kills.len(), 6, "{kills:?}");
+        assert_eq!(kills[3], "3@50%, back after 1000 ms");
+        assert!(arm(1).kills.is_empty());
+        let shares = cells[1].shares(arm(0));
+        assert!((shares[7] - shares[0] / 4.0).abs() < 1e-12, "{shares:?}");
+        assert_eq!(cells[1].shares(arm(1)).len(), 1);
+    }
+}

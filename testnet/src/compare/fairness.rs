@@ -1,0 +1,170 @@
+//! What makes a comparison unfair: each finding names a run, and fails the comparison.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::cell::Cell;
+use super::summary::CellSummary;
+use crate::metrics::Log;
+use crate::report::record::RunResult;
+
+/// Most relative difference between the loss that a peer says and the one that its parameters have:
+/// sums in another order.
+const LOSS_TOLERANCE: f64 = 1e-3;
+/// Seconds by which the clock of the harness and those of processes may differ.
+const CLOCK_TOLERANCE_S: f64 = 1.0;
+/// A peer that does less than this part of its steps stands still.
+const FROZEN_PART: f64 = 0.5;
+/// What all arms of a cell must have in common, as `section.key`.
+const COMMON: [(&str, &str); 12] = [
+    ("run", "seed"),
+    ("model", "kind"),
+    ("model", "hidden"),
+    ("model", "layers"),
+    ("model", "heads"),
+    ("model", "width"),
+    ("model", "context"),
+    ("data", "kind"),
+    ("data", "path"),
+    ("data", "skew"),
+    ("run", "batch"),
+    ("optimizer", "kind"),
+];
+
+/// Something that makes a comparison unfair.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Unfair {
+    /// Cell, arm and seed.
+    pub run: String,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl std::fmt::Display for Unfair {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}: {}", self.run, self.what)
+    }
+}
+
+/// All findings about the runs of a cell.
+#[must_use]
+pub fn check(summary: &CellSummary) -> Vec<Unfair> {
+    let mut found = Vec::new();
+    let cell = &summary.cell;
+    let mut common: BTreeMap<u64, (String, Vec<Value>)> = BTreeMap::new();
+    for result in &summary.results.runs {
+        let run = format!("{} {} seed {}", cell.name, result.arm.name, result.run.seed);
+        let mut say = |what: String| found.push(Unfair { run: run.clone(), what });
+        samples(cell, result, &mut say);
+        moves(cell, result, &mut say);
+        measures(result, &mut say);
+        times(result, &mut say);
+        let Some(own) = common_keys(result) else { continue };
+        let (first, wanted) =
+            common.entry(result.run.seed).or_insert_with(|| (result.arm.name.clone(), own.clone()));
+        for ((section, key), (own, wanted)) in COMMON.iter().zip(own.iter().zip(wanted.iter())) {
+            if own != wanted {
+                say(format!("{section}.{key} is {own}, but {wanted} in arm {first}"));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The same samples as every other arm.
+fn samples(cell: &Cell, result: &RunResult, say: &mut impl FnMut(String)) {
+    let total: u64 = result.peers.iter().map(|peer| peer.log.samples()).sum();
+    let budget = cell.budget();
+    #[expect(clippy::cast_precision_loss, reason = "samples stay far below 2^53")]
+    let (off, budget_f64) = (total.abs_diff(budget) as f64, budget as f64);
+    let allowed = budget_f64 * cell.condition.samples_within_percent / 100.0;
+    if total.abs_diff(budget) > cell.global_batch() && off > allowed {
+        say(format!("trained on {total} samples, but the budget is {budget}"));
+    }
+}
+
+/// Every peer takes part.
+fn moves(cell: &Cell, result: &RunResult, say: &mut impl FnMut(String)) {
+    let whole = cell.budget() / result.peers.len().max(1) as u64;
+    for (index, peer) in result.peers.iter().enumerate() {
+        let log = &peer.log;
+        let killed = result.run.killed_at.get(index).copied().flatten().is_some();
+        if log.end.is_none() && !killed {
+            say(format!("peer {index} did not report how it ended"));
+        }
+        // A slow peer, or one that was away, may do as much less as the condition allows.
+        let lenient = cell.condition.samples_within_percent > 0.0;
+        #[expect(clippy::cast_precision_loss, reason = "samples stay far below 2^53")]
+        let part = log.samples() as f64 / whole as f64;
+        if part <= 0.0 || (!lenient && part < FROZEN_PART) {
+            say(format!("peer {index} stood still: it trained on {} samples", log.samples()));
+        }
+        if is_frozen(log) {
+            say(format!("peer {index} stood still: all its evaluations are equal"));
+        }
+    }
+}
+
+/// Whether a model never changed: several evaluations, all of one loss.
+fn is_frozen(log: &Log) -> bool {
+    let mut losses = log.evaluate.iter().map(|(_, evaluate)| evaluate.loss);
+    let Some(first) = losses.next() else { return false };
+    log.evaluate.len() > 2 && losses.all(|loss| loss.total_cmp(&first).is_eq())
+}
+
+/// Every peer was measured, by itself and by the harness, on the same data.
+fn measures(result: &RunResult, say: &mut impl FnMut(String)) {
+    let Some(judged) = &result.judged else {
+        return say("its parameters were not measured".to_owned());
+    };
+    let Some(wanted) = judged.mean.map(|mean| mean.count) else {
+        return say("it left no parameters".to_owned());
+    };
+    for (index, peer) in result.peers.iter().enumerate() {
+        let other = peer.log.evaluate.iter().find(|(_, evaluate)| evaluate.count != wanted);
+        if let Some((_, other)) = other {
+            let count = other.count;
+            say(format!(
+                "peer {index} was measured on {count} samples, not on all {wanted} held out"
+            ));
+        }
+        let Some((_, end)) = &peer.log.end else { continue };
+        let Some(measured) = judged.peers.get(index).copied().flatten() else {
+            say(format!("peer {index} left no parameters"));
+            continue;
+        };
+        let off = (end.loss - measured.loss).abs() / measured.loss.abs().max(1e-3);
+        if off.is_nan() || off > LOSS_TOLERANCE {
+            let (says, has) = (end.loss, measured.loss);
+            say(format!(
+                "peer {index} says that its held-out loss is {says:.5}, but its parameters have \
+                 {has:.5}: it was measured on other data"
+            ));
+        }
+    }
+}
+
+/// The time of the run covers all that its processes did.
+fn times(result: &RunResult, say: &mut impl FnMut(String)) {
+    let started = |log: &Log| log.start.as_ref().map(|start| start.unix_s);
+    let starts = result.peers.iter().filter_map(|peer| started(&peer.log));
+    let first = starts.fold(f64::INFINITY, f64::min);
+    let ends = result
+        .peers
+        .iter()
+        .filter_map(|peer| Some(started(&peer.log)? - first + peer.log.end.as_ref()?.0.time_s));
+    let last = ends.fold(0.0, f64::max);
+    if last > result.run.wall_s + CLOCK_TOLERANCE_S {
+        let wall_s = result.run.wall_s;
+        say(format!("took {wall_s:.1} s, but its last peer ended after {last:.1} s"));
+    }
+}
+
+/// What must be equal, as the first peer says.
+fn common_keys(result: &RunResult) -> Option<Vec<Value>> {
+    let config = &result.peers.first()?.log.start.as_ref()?.config;
+    let value = |(section, key): &(&str, &str)| config.get(section)?.get(key).cloned();
+    Some(COMMON.iter().map(|place| value(place).unwrap_or(Value::Null)).collect())
+}

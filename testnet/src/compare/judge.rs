@@ -1,0 +1,132 @@
+//! Measures the final parameters of a run: of every peer, and their mean, on all held-out data.
+//!
+//! Peers measure themselves, too. Here one program measures all arms alike, so that an arm that
+//! measures on other data, or reports what it does not have, is found (`fairness.rs`).
+
+use std::path::{Path, PathBuf};
+
+use dnode_trainer::{
+    DataConfig, DataError, Dataset, LocalConfig, LocalTrainer, ModelConfig, OptimizerConfig,
+    Trainer,
+};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::learn::swarm::evaluate;
+use crate::report::consensus::{self, ConsensusError};
+use crate::report::judged::{Judged, Measured};
+use crate::report::numbers::parameters;
+use crate::report::record::PeerResult;
+
+/// Samples that are measured at a time.
+const BATCH: usize = 48;
+
+/// Why parameters cannot be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum JudgeError {
+    /// No peer has said what it trains.
+    #[error("no peer has written its configuration")]
+    NoStart,
+    /// The configuration of the run is not one of the trainer's.
+    #[error("configuration of the run, [{section}]: {source}")]
+    Config {
+        /// The section.
+        section: &'static str,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// The data.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The model.
+    #[error(transparent)]
+    Model(#[from] dnode_trainer::ConfigError),
+    /// The parameter files.
+    #[error(transparent)]
+    Parameters(#[from] ConsensusError),
+    /// A file holds parameters of another model.
+    #[error("{} does not hold the tensors of the model", .0.display())]
+    Layout(PathBuf),
+    /// The measurement failed.
+    #[error("measure {}: {what}", path.display())]
+    Evaluate {
+        /// The parameters.
+        path: PathBuf,
+        /// What happened.
+        what: String,
+    },
+}
+
+/// Measures what the peers of a run ended with.
+///
+/// # Errors
+/// [`JudgeError`]: a file, or a configuration, is not what a run leaves.
+pub fn judge(peers: &[PeerResult]) -> Result<Judged, JudgeError> {
+    let start = peers.iter().find_map(|peer| peer.log.start.as_ref());
+    let mut trainer = trainer(&start.ok_or(JudgeError::NoStart)?.config)?;
+    let mut judged = Judged { peers: Vec::new(), mean: None, consensus: None };
+    let mut mean = vec![0.0_f64; trainer.layout().parameters()];
+    let mut paths = Vec::new();
+    for peer in peers {
+        let path = peer.log.end.as_ref().and_then(|_| parameters(peer));
+        let Some(path) = path else {
+            judged.peers.push(None);
+            continue;
+        };
+        let values = read(&path, &trainer)?;
+        mean.iter_mut().zip(&values).for_each(|(sum, value)| *sum += f64::from(*value));
+        judged.peers.push(Some(measure(&mut trainer, &values, &path)?));
+        paths.push(path);
+    }
+    judged.consensus = consensus::exact(&paths)?;
+    if let Some(path) = paths.first() {
+        #[expect(clippy::cast_precision_loss, reason = "a swarm has few peers")]
+        let count = paths.len() as f64;
+        #[expect(clippy::cast_possible_truncation, reason = "parameters are f32")]
+        let mean: Vec<f32> = mean.iter().map(|sum| (sum / count) as f32).collect();
+        judged.mean = Some(measure(&mut trainer, &mean, path)?);
+    }
+    Ok(judged)
+}
+
+fn measure(
+    trainer: &mut LocalTrainer,
+    parameters: &[f32],
+    path: &Path,
+) -> Result<Measured, JudgeError> {
+    let evaluation = evaluate(trainer, parameters);
+    let evaluation =
+        evaluation.map_err(|what| JudgeError::Evaluate { path: path.to_owned(), what })?;
+    let (loss, accuracy, count) = (evaluation.loss, evaluation.accuracy, evaluation.count);
+    Ok(Measured { loss, accuracy, count })
+}
+
+/// The tensors of a file in the order of the model's layout, `[P]`.
+fn read(path: &Path, trainer: &LocalTrainer) -> Result<Vec<f32>, JudgeError> {
+    let mut tensors = consensus::tensors(path)?;
+    let mut values = Vec::new();
+    for tensor in trainer.layout().tensors() {
+        let found = tensors.remove(&tensor.name).filter(|found| found.len() == tensor.elements());
+        values.extend(found.ok_or_else(|| JudgeError::Layout(path.to_owned()))?);
+    }
+    Ok(values)
+}
+
+/// A trainer with the model and the held-out data of a run.
+fn trainer(config: &Value) -> Result<LocalTrainer, JudgeError> {
+    let model: ModelConfig = section(config, "model")?;
+    let data: DataConfig = section(config, "data")?;
+    let seed = config.get("run").and_then(|run| run.get("seed")?.as_u64()).unwrap_or(1);
+    // Held-out data are the same for every shard.
+    let data = DataConfig { shards: 1, shard: 0, ..data };
+    let source = Box::new(Dataset::open(&data, seed, model.context)?);
+    let optimizer = OptimizerConfig::default_of(dnode_trainer::OptimizerKind::Adamw);
+    let config = LocalConfig { model, optimizer, seed, batch: BATCH, steps: 1, threads: 1 };
+    Ok(LocalTrainer::new(config, source)?)
+}
+
+/// A section of the configuration, without what only the product's own configuration knows.
+fn section<T: DeserializeOwned>(config: &Value, name: &'static str) -> Result<T, JudgeError> {
+    let value = config.get(name).cloned().unwrap_or_else(|| Value::Object(serde_json::Map::new()));
+    serde_json::from_value(value).map_err(|source| JudgeError::Config { section: name, source })
+}

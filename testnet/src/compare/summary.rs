@@ -1,0 +1,203 @@
+//! The numbers of a comparison: every run, and every arm over its seeds.
+
+use super::cell::Cell;
+use super::curve::{Curve, Point};
+use super::queue::CellState;
+use crate::local::Arm;
+use crate::local::experiment::NO_GOSSIP;
+use crate::metrics::Log;
+use crate::report::consensus::{self, Exact};
+use crate::report::record::RunResult;
+use crate::report::stats::{MeanSd, Spread};
+use crate::report::units::to_f64;
+use crate::report::{RecordError, Results};
+
+/// One run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunSummary {
+    /// Seed.
+    pub seed: u64,
+    /// Seconds from the start of the first process to the end of the last.
+    pub wall_s: f64,
+    /// Held-out loss of the peers' own final models, nats.
+    pub loss: Spread,
+    /// Held-out loss of the mean of their parameters.
+    pub mean_loss: f64,
+    /// Held-out accuracy of the peers' final models, in `[0, 1]`.
+    pub accuracy: Spread,
+    /// Held-out accuracy of the mean of their parameters.
+    pub mean_accuracy: f64,
+    /// Samples trained on, all peers.
+    pub samples: u64,
+    /// Bytes sent, mean over the peers.
+    pub bytes: f64,
+    /// Samples per second of all peers, from the first step to the end of the last process.
+    pub samples_per_s: f64,
+    /// Time that the samples take a peer alone over the time that the peers took.
+    pub utilisation: Option<f64>,
+    /// Exchanges by clock lag, commits.
+    pub staleness: Vec<u64>,
+    /// Distance of the final models to their mean.
+    pub consensus: Option<Exact>,
+    /// The estimated distance on the way, over the samples of a peer.
+    pub distances: Vec<(u64, f64)>,
+    /// The run over time.
+    pub curve: Curve,
+    /// Where it reached the target.
+    pub target: Option<Point>,
+}
+
+/// One arm over its seeds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ArmSummary {
+    /// The arm as it was run.
+    pub arm: Arm,
+    /// Its runs that ended.
+    pub runs: Vec<RunSummary>,
+    /// Seeds whose run failed where that is a result, and how.
+    pub failures: Vec<(u64, String)>,
+}
+
+/// One workload, number of peers and condition.
+#[derive(Debug, Clone)]
+pub struct CellSummary {
+    /// The cell.
+    pub cell: Cell,
+    /// How its runs ended.
+    pub state: CellState,
+    /// The metrics of its runs, as read.
+    pub results: Results,
+    /// The loss to reach: the reference's last one and as much more as the comparison says.
+    pub target: Option<f64>,
+    /// The arms, in order.
+    pub arms: Vec<ArmSummary>,
+}
+
+/// What the numbers are compared with.
+#[derive(Debug, Clone, Copy)]
+pub struct Against<'a> {
+    /// Name of the reference arm.
+    pub reference: &'a str,
+    /// Excess over its last loss, percent.
+    pub target_percent: f64,
+}
+
+impl CellSummary {
+    /// The numbers of a cell; `folder` is that of the comparison.
+    ///
+    /// # Errors
+    /// [`RecordError`] naming the file at fault.
+    pub fn of(
+        cell: &Cell,
+        state: &CellState,
+        folder: &std::path::Path,
+        against: Against<'_>,
+    ) -> Result<Self, RecordError> {
+        let results = Results::read(&folder.join(&cell.name), state.record.clone())?;
+        let speed = speed_alone(&results);
+        let mut arms: Vec<ArmSummary> = Vec::new();
+        for arm in &cell.experiment.arms {
+            let own = results.runs.iter().filter(|run| run.arm.name == arm.name);
+            let failed = state.record.runs.iter().filter(|run| run.arm == arm.name);
+            arms.push(ArmSummary {
+                arm: arm.clone(),
+                runs: own.filter_map(|run| summary(run, cell, speed)).collect(),
+                failures: failed.filter_map(|run| Some((run.seed, run.failure.clone()?))).collect(),
+            });
+        }
+        let reference = arms.iter().find(|arm| arm.arm.name == against.reference);
+        let last = reference.and_then(|arm| arm.over_seeds(|run| Some(run.loss.median)));
+        let target = last.map(|last| last.mean * (1.0 + against.target_percent / 100.0));
+        for run in arms.iter_mut().flat_map(|arm| &mut arm.runs) {
+            run.target = target.and_then(|target| run.curve.reach(target));
+        }
+        Ok(Self { cell: cell.clone(), state: state.clone(), results, target, arms })
+    }
+
+    /// The arm of this name.
+    #[must_use]
+    pub fn arm(&self, name: &str) -> Option<&ArmSummary> {
+        self.arms.iter().find(|arm| arm.arm.name == name)
+    }
+}
+
+impl ArmSummary {
+    /// A number of each run that has it, over the seeds.
+    pub fn over_seeds(&self, number: impl Fn(&RunSummary) -> Option<f64>) -> Option<MeanSd> {
+        MeanSd::of(self.runs.iter().filter_map(number))
+    }
+
+    /// A number of the runs of two arms with the same seed, over those seeds.
+    pub fn paired(
+        &self,
+        other: &Self,
+        number: impl Fn(&RunSummary, &RunSummary) -> Option<f64>,
+    ) -> Vec<f64> {
+        let pairs = self.runs.iter().filter_map(|run| {
+            let twin = other.runs.iter().find(|twin| twin.seed == run.seed)?;
+            number(run, twin)
+        });
+        pairs.collect()
+    }
+
+    /// Exchanges by clock lag over all seeds.
+    #[must_use]
+    pub fn staleness(&self) -> Vec<u64> {
+        let mut sum: Vec<u64> = Vec::new();
+        for run in &self.runs {
+            sum.resize(sum.len().max(run.staleness.len()), 0);
+            sum.iter_mut().zip(&run.staleness).for_each(|(sum, count)| *sum += count);
+        }
+        sum
+    }
+}
+
+/// Samples per second of a peer that trains alone: all that it said it did, over the time it said it
+/// took.
+fn speed_alone(results: &Results) -> Option<f64> {
+    let alone = results.runs.iter().filter(|run| run.arm.peers == 1 && run.arm.rule == NO_GOSSIP);
+    let (mut samples, mut seconds) = (0.0, 0.0);
+    for log in alone.flat_map(|run| &run.peers).map(|peer| &peer.log) {
+        let mut before = 0;
+        for (at, train) in log.train.iter().filter(|(_, train)| train.samples_per_s > 0.0) {
+            let done = to_f64(at.samples.saturating_sub(before));
+            before = at.samples;
+            samples += done;
+            seconds += done / train.samples_per_s;
+        }
+    }
+    (seconds > 0.0).then(|| samples / seconds)
+}
+
+fn summary(result: &RunResult, cell: &Cell, speed: Option<f64>) -> Option<RunSummary> {
+    let judged = result.judged.as_ref()?;
+    let logs: Vec<&Log> = result.peers.iter().map(|peer| &peer.log).collect();
+    let measured = || judged.peers.iter().flatten();
+    let curve = Curve::of(&logs);
+    let samples: u64 = logs.iter().map(|log| log.samples()).sum();
+    let seconds = result.run.wall_s - curve.startup_s;
+    let shares = cell.shares(&result.arm);
+    let ideal = |speed: f64| -> f64 { shares.iter().map(|s| speed * s / cell.share).sum() };
+    let mut staleness: Vec<u64> = Vec::new();
+    for (_, end) in logs.iter().filter_map(|log| log.end.as_ref()) {
+        staleness.resize(staleness.len().max(end.staleness_histogram.len()), 0);
+        staleness.iter_mut().zip(&end.staleness_histogram).for_each(|(sum, count)| *sum += count);
+    }
+    Some(RunSummary {
+        seed: result.run.seed,
+        wall_s: result.run.wall_s,
+        loss: Spread::of(measured().map(|peer| peer.loss))?,
+        mean_loss: judged.mean?.loss,
+        accuracy: Spread::of(measured().map(|peer| peer.accuracy))?,
+        mean_accuracy: judged.mean?.accuracy,
+        samples,
+        bytes: MeanSd::of(logs.iter().map(|log| to_f64(log.bytes_out())))?.mean,
+        samples_per_s: to_f64(samples) / seconds,
+        utilisation: speed.map(|speed| to_f64(samples) / (ideal(speed) * seconds)),
+        staleness,
+        consensus: judged.consensus,
+        distances: consensus::over_samples(&logs),
+        curve,
+        target: None,
+    })
+}

@@ -1,0 +1,122 @@
+//! What the numbers of a condition say, in plain words.
+
+use std::fmt::Write;
+
+use super::summary::{ArmSummary, CellSummary, RunSummary};
+use crate::report::stats::MeanSd;
+
+/// Ratios closer to one than this are called equal.
+const SAME_RATIO: f64 = 0.05;
+
+/// Excess of the median peer's last loss over that of the reference with the same seed, percent.
+#[must_use]
+pub fn gap(arm: &ArmSummary, reference: &ArmSummary) -> Option<MeanSd> {
+    let excess = |run: &RunSummary, twin: &RunSummary| {
+        Some(100.0 * (run.loss.median / twin.loss.median - 1.0))
+    };
+    MeanSd::of(arm.paired(reference, excess))
+}
+
+/// One sentence for each arm but the reference.
+#[must_use]
+pub fn sentences(summary: &CellSummary, reference: &str, target_percent: f64) -> Vec<String> {
+    let others = summary.arms.iter().filter(|arm| arm.arm.name != reference);
+    let Some(base) = summary.arm(reference).filter(|base| !base.runs.is_empty()) else {
+        return others.map(|arm| alone(arm, reference)).collect();
+    };
+    others.map(|arm| sentence(arm, base, target_percent)).collect()
+}
+
+fn sentence(arm: &ArmSummary, base: &ArmSummary, target_percent: f64) -> String {
+    let (name, other) = (&arm.arm.name, &base.arm.name);
+    if arm.runs.is_empty() {
+        return failed(arm);
+    }
+    let mut text = format!("`{name}` ");
+    let seconds = |run: &RunSummary| run.target.map(|point| point.seconds);
+    let ratios = arm.paired(base, |run, twin| Some(seconds(twin)? / seconds(run)?));
+    let reached = arm.runs.iter().filter(|run| run.target.is_some()).count();
+    if reached == 0 {
+        let _ = write!(text, "never came within {target_percent} % of `{other}`'s last loss");
+    } else if let Some(ratio) = MeanSd::of(ratios) {
+        let of = if reached < arm.runs.len() {
+            format!(" in {reached} of {} seeds", arm.runs.len())
+        } else {
+            String::new()
+        };
+        let how = times(ratio.mean, "sooner", "later", "as soon");
+        let _ = write!(text, "came within {target_percent} % of `{other}`'s last loss {how}{of}");
+    } else {
+        let _ = write!(text, "came within {target_percent} % of `{other}`'s last loss");
+    }
+    let sent = |arm: &ArmSummary| arm.over_seeds(|run| Some(run.bytes)).map_or(0.0, |b| b.mean);
+    if sent(arm) > 0.0 && sent(base) > 0.0 {
+        let _ = write!(text, ", with {} of the bytes", part(sent(arm) / sent(base)));
+    } else if sent(arm) <= 0.0 {
+        text += ", without sending a byte";
+    }
+    if let Some(gap) = gap(arm, base) {
+        let word = if gap.mean < 0.0 { "lower" } else { "higher" };
+        let spread = gap.sd.map_or_else(String::new, |sd| format!(" (± {sd:.2})"));
+        let _ = write!(text, "; its last loss is {:.2} % {word}{spread}", gap.mean.abs());
+    }
+    if !arm.failures.is_empty() {
+        let all = arm.failures.len() + arm.runs.len();
+        let _ = write!(text, "; {} of {all} runs did not survive", arm.failures.len());
+    }
+    text + "."
+}
+
+/// An arm whose reference has no numbers.
+fn alone(arm: &ArmSummary, reference: &str) -> String {
+    let Some(loss) = arm.over_seeds(|run| Some(run.loss.median)) else { return failed(arm) };
+    let loss = loss.show(|loss| format!("{loss:.4}"));
+    format!(
+        "`{}` ended at a loss of {loss}; `{reference}` has no run to compare it with.",
+        arm.arm.name
+    )
+}
+
+fn failed(arm: &ArmSummary) -> String {
+    match arm.failures.first() {
+        Some((_, how)) => format!("`{}` did not survive: {how}.", arm.arm.name),
+        None => format!("`{}` has no run.", arm.arm.name),
+    }
+}
+
+/// `5.8 × sooner`, from how many times as long the other took.
+fn times(ratio: f64, more: &str, less: &str, same: &str) -> String {
+    if (ratio - 1.0).abs() < SAME_RATIO {
+        same.to_owned()
+    } else if ratio > 1.0 {
+        format!("{ratio:.1} × {more}")
+    } else {
+        format!("{:.1} × {less}", 1.0 / ratio)
+    }
+}
+
+/// `1/140`, or `1.3 ×`.
+fn part(share: f64) -> String {
+    if share > 0.95 {
+        format!("{share:.1} ×")
+    } else if share > 0.1 {
+        format!("1/{:.1}", 1.0 / share)
+    } else {
+        format!("1/{:.0}", 1.0 / share)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_said_in_words() {
+        let words = |ratio| times(ratio, "sooner", "later", "as soon");
+        assert_eq!(
+            [words(5.83), words(0.5), words(1.01)],
+            ["5.8 × sooner", "2.0 × later", "as soon"]
+        );
+        assert_eq!([part(1.0 / 140.2), part(0.4), part(1.3)], ["1/140", "1/2.5", "1.3 ×"]);
+    }
+}

@@ -1,0 +1,189 @@
+//! The comparison of ways to train, with a stand-in for `dnode`: what is run, what is not run twice,
+//! and that every planted defect is found.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use dnode_testnet::compare::Comparison;
+use dnode_trainer::{
+    DataConfig, Dataset, LocalConfig, LocalTrainer, ModelConfig, OptimizerConfig, OptimizerKind,
+    Trainer,
+};
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+
+/// An experiment of two arms, and the parameters that every stand-in ends with.
+struct Bench {
+    folder: tempfile::TempDir,
+    loss: f64,
+    count: u64,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut trainer = trainer();
+        let measured = trainer.evaluate().expect("held-out digits");
+        let parameters = folder.path().join("parameters.safetensors");
+        let mut values = vec![0.0; trainer.layout().parameters()];
+        trainer.read(0..values.len(), &mut values);
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let tensors = trainer.layout().tensors().iter().map(|tensor| {
+            let range = tensor.range();
+            let bytes = &bytes[4 * range.start..4 * range.end];
+            let view = TensorView::new(Dtype::F32, tensor.shape.clone(), bytes);
+            (tensor.name.clone(), view.expect("a tensor"))
+        });
+        let file = safetensors::serialize(tensors, None).expect("a small file");
+        std::fs::write(parameters, file).expect("a file");
+        Self { folder, loss: measured.loss, count: measured.count }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Writes an experiment whose second arm has a defect, or none.
+    fn experiment(&self, mode: &str, seeds: &str) -> PathBuf {
+        let path = self.path("experiment.toml");
+        let parameters = self.path("parameters.safetensors");
+        let text = format!(
+            r#"
+            title = "Two arms"
+            seeds = {seeds}
+            peers = [2]
+            [[workload]]
+            name = "digits"
+            steps = 100
+            batch = 32
+            settings = ["fake.loss={}", "fake.count={}", "fake.parameters={}"]
+            [[arm]]
+            name = "sync"
+            kind = "sync"
+            [[arm]]
+            name = "gossip"
+            kind = "gossip-outer"
+            settings = ["fake.mode={mode}"]
+            [[condition]]
+            name = "undisturbed"
+            "#,
+            self.loss,
+            self.count,
+            parameters.display(),
+        );
+        std::fs::write(&path, text).expect("a file");
+        path
+    }
+
+    /// The exit code of the comparison and what it says.
+    fn compare(&self, experiment: &Path) -> (Option<i32>, String) {
+        let fake = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake-dnode.sh");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dnode-testnet"));
+        command.arg("compare").arg(experiment).arg("--out").arg(self.path("out"));
+        command.arg("--dnode").arg(fake).stdin(Stdio::null());
+        let Output { status, stdout, stderr } = command.output().expect("the program runs");
+        let text = String::from_utf8_lossy(&stdout) + String::from_utf8_lossy(&stderr);
+        (status.code(), text.into_owned())
+    }
+
+    fn report(&self) -> String {
+        std::fs::read_to_string(self.path("out/report.md")).expect("a report")
+    }
+}
+
+/// The model and the held-out data that the stand-in says it has.
+fn trainer() -> LocalTrainer {
+    let model = ModelConfig { hidden: vec![8], ..ModelConfig::default() };
+    let source = Dataset::open(&DataConfig::default(), 1, model.context).expect("digits");
+    let optimizer = OptimizerConfig::default_of(OptimizerKind::Adamw);
+    let config = LocalConfig { model, optimizer, seed: 1, batch: 48, steps: 1, threads: 1 };
+    LocalTrainer::new(config, Box::new(source)).expect("a small model")
+}
+
+#[test]
+fn the_experiment_files_can_be_read() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("comparisons");
+    let mut read = 0;
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        Comparison::read(&path, Some(Path::new("data")))
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        read += 1;
+    }
+    assert!(read >= 2);
+}
+
+#[test]
+fn a_fair_comparison_is_reported_and_not_run_twice() {
+    let bench = Bench::new();
+    let experiment = bench.experiment("good", "[1]");
+    let (code, text) = bench.compare(&experiment);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("digits-2-undisturbed gossip seed 1: "), "{text}");
+    let report = bench.report();
+    for part in ["Fair: ", "6400 samples in every run", "| gossip", "`gossip` came within 1 %"] {
+        assert!(report.contains(part), "`{part}` is missing in\n{report}");
+    }
+    let (code, text) = bench.compare(&experiment);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(!text.contains("seed 1"), "nothing is left to run: {text}");
+    // More seeds are another plan: what is there cannot be mixed with it.
+    let (code, text) = bench.compare(&bench.experiment("good", "[1, 2]"));
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("another plan"), "{text}");
+}
+
+#[test]
+fn what_is_missing_after_an_interruption_is_run_and_nothing_else() {
+    let bench = Bench::new();
+    let experiment = bench.experiment("good", "[1]");
+    bench.compare(&experiment);
+    let path = bench.path("out/digits-2-undisturbed/experiment.json");
+    let text = std::fs::read_to_string(&path).expect("a record");
+    let mut record: serde_json::Value = serde_json::from_str(&text).expect("a record");
+    record["runs"].as_array_mut().expect("runs").pop();
+    std::fs::write(&path, record.to_string()).expect("a file");
+    let (code, text) = bench.compare(&experiment);
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(text.matches(" seed 1: ").count(), 1, "{text}");
+}
+
+/// What the report says of an arm with a defect; the comparison fails with the first finding.
+fn finding(mode: &str) -> String {
+    let bench = Bench::new();
+    let (code, text) = bench.compare(&bench.experiment(mode, "[1]"));
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("not fair"), "{text}");
+    let report = bench.report();
+    assert!(report.contains("**Not fair, so no result:**"), "{report}");
+    report
+}
+
+#[test]
+fn an_arm_that_trains_on_more_samples_is_found() {
+    let report = finding("greedy");
+    assert!(
+        report.contains(
+            "digits-2-undisturbed gossip seed 1: trained on 8320 samples, but the budget is 6400"
+        ),
+        "{report}"
+    );
+}
+
+#[test]
+fn a_peer_that_stands_still_is_found() {
+    let report = finding("frozen");
+    assert!(report.contains("gossip seed 1: peer 1 stood still"), "{report}");
+    assert!(!report.contains("peer 0 stood still"), "{report}");
+}
+
+#[test]
+fn a_peer_that_is_measured_on_its_training_data_is_found() {
+    let report = finding("flattering");
+    assert!(
+        report.contains("gossip seed 1: peer 0 says that its held-out loss is 0.001"),
+        "{report}"
+    );
+    assert!(report.contains("it was measured on other data"), "{report}");
+    assert!(!report.contains("sync seed 1: "), "{report}");
+}
