@@ -37,6 +37,7 @@ pub(crate) struct Apart {
     /// How many were lost when it was last spoken of, and since when.
     told: Option<(usize, Time)>,
     merging: Option<Merging>,
+    ramp: Option<Ramp>,
 }
 
 /// A neighbour that went silent, and how far this peer was then.
@@ -59,15 +60,43 @@ struct Merging {
     advanced: bool,
 }
 
+/// This peer has joined with the others' model: its work counts by and by, so that first steps with
+/// an optimizer that begins anew move nobody.
+#[derive(Clone, Copy, Debug)]
+struct Ramp {
+    from: Clock,
+    /// All of it counts when the own clock gets here.
+    until: Clock,
+}
+
+impl Ramp {
+    /// The part of `work` that counts at `clock`.
+    fn part_of(self, work: u32, clock: Clock) -> u32 {
+        let (done, all) = (clock.ahead_of(self.from) + 1, self.until.ahead_of(self.from) + 1);
+        let part = u128::from(work) * u128::from(done.min(all)) / u128::from(all);
+        u32::try_from(part).unwrap_or(work).max(1)
+    }
+}
+
 impl Gossip {
     /// What this peer brings to an exchange now.
     pub(crate) fn claim(&self) -> Claim {
-        let merging = self.apart.merging;
-        let work = merging.map_or_else(
-            || per_time(speed(self.step_time, self.step_batch)),
-            |merging| merging.work,
-        );
-        Claim { clock: self.clock, mass: self.mass(), work, merges: merging.is_some() }
+        let Apart { merging, ramp, .. } = &self.apart;
+        let work = || per_time(speed(self.step_time, self.step_batch));
+        let (work, merges) = match (merging, ramp) {
+            (Some(merging), _) => (merging.work, true),
+            (None, Some(ramp)) => (ramp.part_of(work(), self.clock), true),
+            (None, None) => (work(), false),
+        };
+        Claim { clock: self.clock, mass: self.mass(), work, merges }
+    }
+
+    /// A peer that has trained nothing yet has the others' model now.
+    pub(crate) fn ramp_in(&mut self) {
+        if self.samples == 0 && self.config.mixing == Mixing::Exchange {
+            let until = self.clock.plus(self.information_bound());
+            self.apart.ramp = Some(Ramp { from: self.clock, until });
+        }
     }
 
     /// A neighbour went without a goodbye, or is silent.
@@ -124,10 +153,11 @@ impl Gossip {
         self.event(Event::Merging { clock: self.clock, work });
     }
 
-    /// Ends the merging when enough commits were done since.
+    /// Ends merging and ramping in when enough commits were done since.
     pub(crate) fn end_merging_when_done(&mut self) {
-        let clock = self.clock;
-        self.apart.merging = self.apart.merging.filter(|merging| clock < merging.until);
+        let (clock, apart) = (self.clock, &mut self.apart);
+        apart.merging = apart.merging.filter(|merging| clock < merging.until);
+        apart.ramp = apart.ramp.filter(|ramp| clock < ramp.until);
     }
 
     /// Takes over the clock of those ahead and keeps the model, when this peer merges; returns whether

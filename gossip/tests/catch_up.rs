@@ -69,6 +69,34 @@ fn a_donor_that_runs_on_during_the_transfer_does_not_start_the_next_one() {
 }
 
 #[test]
+fn a_newcomer_weighs_little_at_first_and_as_much_as_others_in_the_end() {
+    let mut pair = one_far_ahead(&Config::default(), 1);
+    assert!(pair.run_until(SECOND, |p| p.hosts[0].clock >= Clock(40) && p.hosts[0].training));
+    let weights = |pair: &Pair, wanted: usize| -> Vec<f32> {
+        let applied = pair.events.iter().filter_map(|(host, event)| match event {
+            Event::Applied { weight, .. } if *host == wanted => Some(*weight),
+            _ => None,
+        });
+        applied.collect()
+    };
+    for round in 1..=12 {
+        for host in 0..2 {
+            assert!(pair.hosts[host].commit(0.0, pair.now));
+            pair.input(host, Input::RoundDue);
+        }
+        pair.run_until(SECOND, |_| false);
+        assert!(weights(&pair, 1).len() >= round, "the old peer mixes in every round");
+    }
+    let (newcomer, old) = (weights(&pair, 0), weights(&pair, 1));
+    assert!(old[0] < 0.06, "{old:?}");
+    assert!(old.windows(2).all(|pair| pair[0] <= pair[1]), "{old:?}");
+    assert!((old.last().unwrap() - 0.5).abs() < 1e-6, "{old:?}");
+    for (newcomer, old) in newcomer.iter().zip(&old) {
+        assert!((newcomer + old - 1.0).abs() < 1e-6, "{newcomer} {old}");
+    }
+}
+
+#[test]
 fn a_replica_that_was_replaced_is_mixed_at_once() {
     let mut pair = one_far_ahead(&Config::default(), 3);
     let applied = |p: &Pair| {

@@ -48,17 +48,16 @@ fn in_lock_step_the_sum_of_contributions_is_diloco() {
     }
 }
 
-/// The rules that merge sides by their work: see docs/math.md, merging.
+/// See docs/math.md, merging.
 #[test]
 fn sides_that_trained_apart_merge_and_are_no_worse_than_the_better_one() {
     let experiment = experiment(include_str!("../experiments/partition.toml"));
-    for arm in ["gossip-outer", "pairwise", "push-sum"] {
-        let outcome = outcome(&experiment, arm, 1);
+    for arm in &experiment.arm {
+        let outcome = outcome(&experiment, &arm.name, 1);
         let healed = outcome.healed.unwrap();
         let better = healed.sides.iter().map(|side| side.mean_model).fold(f64::MAX, f64::min);
-        assert!(healed.steps.iter().all(|steps| *steps > 100), "{arm}: {:?}", healed.steps);
-        assert!(healed.merged.mean_model <= better, "{arm}: {better}, {:?}", healed.merged);
-        assert!(healed.merged.worst() <= better * 1.05, "{arm}: {better}, {:?}", healed.merged);
+        assert!(healed.steps.iter().all(|steps| *steps > 100), "{}: {:?}", arm.name, healed.steps);
+        assert!(healed.merged.worst() <= better, "{}: {better}, {:?}", arm.name, healed.merged);
     }
 }
 

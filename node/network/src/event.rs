@@ -89,8 +89,6 @@ pub enum OffenceKind {
     Checksum,
     /// A message that does not belong here, such as anything before Hello or a second Hello.
     Unexpected,
-    /// No Hello within [`crate::limits::HELLO_TIMEOUT`].
-    NoHello,
     /// More streams than a peer may open.
     Streams,
 }
@@ -102,7 +100,6 @@ impl fmt::Display for OffenceKind {
             Self::Oversize => "oversize frame",
             Self::Checksum => "wrong checksum",
             Self::Unexpected => "unexpected message",
-            Self::NoHello => "no hello",
             Self::Streams => "too many streams",
         })
     }

@@ -86,7 +86,7 @@ pub(crate) const KAD_PROVIDER_TTL: Duration = Duration::from_secs(600);
 /// How long one Kademlia query may take.
 pub(crate) const KAD_QUERY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// From the connection to the other's Hello; covers a slow link, denies a silent peer.
+/// From the connection to the other's Hello; covers a slow link, ends the session of a silent peer.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a refused peer may take to read why before the connection closes.

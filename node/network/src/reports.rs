@@ -251,8 +251,7 @@ impl Service {
             if refusing {
                 self.hang_up_refused(peer).await;
             } else {
-                let detail = format!("no hello within {:?}", crate::limits::HELLO_TIMEOUT);
-                self.offend(peer, OffenceKind::NoHello, detail).await;
+                self.hang_up_silent(peer).await;
             }
         }
     }

@@ -296,6 +296,17 @@ impl Service {
         self.block(peer, REFUSED_BACK_OFF);
     }
 
+    /// Ends the session of a peer that has not greeted within [`crate::limits::HELLO_TIMEOUT`].
+    /// It may have been stopped or cut off since it connected, so it may come again at once.
+    pub(crate) async fn hang_up_silent(&mut self, peer: PeerId) {
+        tracing::debug!(%peer, within = ?crate::limits::HELLO_TIMEOUT, "no hello");
+        self.end_session(peer, DownReason::Lost("it did not greet".to_owned())).await;
+        if let Some(id) = to_libp2p(peer) {
+            // Its last connection may have gone by itself.
+            let _ = self.swarm.disconnect_peer_id(id);
+        }
+    }
+
     /// Our listening address as another peer dials it.
     pub(crate) fn full_address(&self, address: Multiaddr) -> Multiaddr {
         let plain = address.clone();

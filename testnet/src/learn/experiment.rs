@@ -30,6 +30,9 @@ pub struct Experiment {
     /// A partition.
     #[serde(default)]
     pub split: Option<Split>,
+    /// A peer that joins later.
+    #[serde(default)]
+    pub newcomer: Option<Newcomer>,
     /// Measuring.
     #[serde(default)]
     pub evaluate: Evaluate,
@@ -89,6 +92,17 @@ pub struct Split {
     pub for_s: f64,
     /// Rounds of the slowest peer after which the merged model is measured.
     pub rounds: u32,
+}
+
+/// `[newcomer]`: the last peer joins later, and the others are compared with the same run without it;
+/// for the rules that gossip.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Newcomer {
+    /// When it joins, virtual seconds.
+    pub from_s: f64,
+    /// After how many rounds of a peer of mean speed the others are measured, ascending.
+    pub rounds: Vec<u32>,
 }
 
 /// `[evaluate]`: when and on what losses are measured.
@@ -282,6 +296,12 @@ impl Experiment {
             (self.time.bandwidth >= 0.0, "time.bandwidth", "0 or more bits per second"),
             (self.split.is_none_or(|s| (1..run.peers).contains(&s.peers)), "split.peers", "some"),
             (self.split.is_none_or(|s| s.from_s >= 0.0 && s.for_s > 0.0), "split", "in the future"),
+            (self.newcomer.iter().all(|n| n.from_s > 0.0), "newcomer.from_s", "in the future"),
+            (
+                self.newcomer.iter().all(|n| n.rounds.is_sorted() && !n.rounds.is_empty()),
+                "newcomer.rounds",
+                "one or more, ascending",
+            ),
             (self.evaluate.every > 0, "evaluate.every", "at least 1"),
             (self.evaluate.samples > 0, "evaluate.samples", "at least 1"),
         ];
@@ -334,8 +354,12 @@ impl Experiment {
             let cut = Fault::Cut { side: (0..split.peers).collect(), both: true };
             [Scripted { at: begin, fault: cut }, Scripted { at: end, fault: Fault::Heal {} }]
         });
+        let newcomer = self.newcomer.iter().map(|newcomer| Scripted {
+            at: Duration::from_secs_f64(newcomer.from_s),
+            fault: Fault::Join { peer: self.run.peers - 1 },
+        });
         Scenario {
-            script: script.collect(),
+            script: script.chain(newcomer).collect(),
             peers: self.run.peers,
             neighbours: self.run.peers,
             fragments: u32::try_from(arm.fragments).unwrap_or(u32::MAX),

@@ -8,8 +8,8 @@ use dnode_protocol::Time;
 use dnode_protocol::frame::TENSOR_HEADER_BYTES;
 use dnode_protocol::limits::TENSOR_PAYLOAD_BYTES_MAX;
 
-use super::experiment::{Arm, Experiment, ExperimentError, Rule, Split};
-use super::outcome::{Healed, Outcome, Point, Quality};
+use super::experiment::{Arm, Experiment, ExperimentError, Newcomer, Rule, Split};
+use super::outcome::{Healed, Joined, Outcome, Point, Quality};
 use super::replica::{ModelReplica, payload_bytes};
 use super::swarm::{Evaluator, replica};
 use crate::sim::peer::SimPeer;
@@ -76,7 +76,7 @@ pub(super) fn run(
     let config = config(experiment, arm);
     config.check()?;
     let mut evaluator = Evaluator::new(experiment, seed)?;
-    let mut world = world(experiment, arm, seed, config)?;
+    let mut world = world(experiment, arm, seed, config.clone())?;
     let mut measured = Measured { experiment, arm, seed, outcome: Outcome::default() };
     let peers = u64::from(experiment.run.peers);
     let (every, total) = (experiment.evaluate.every, experiment.run.steps);
@@ -85,6 +85,16 @@ pub(super) fn run(
     let end = Time::ZERO + slowest.unwrap_or_default() * steps * PATIENCE;
     if let Some(split) = experiment.split {
         measured.heal(&mut world, &mut evaluator, split)?;
+    }
+    if let Some(newcomer) = &experiment.newcomer {
+        // As before, but nobody joins.
+        let late = Newcomer { from_s: seconds(end) + 1.0, ..newcomer.clone() };
+        let without = Experiment { newcomer: Some(late), ..experiment.clone() };
+        let mut alone = self::world(&without, arm, seed, config)?;
+        measured.outcome.joined = Some(Joined {
+            alone: measured.beside(&mut alone, &mut evaluator, newcomer)?,
+            beside: measured.beside(&mut world, &mut evaluator, newcomer)?,
+        });
     }
     let mut next = (steps_of(world.view().peers) / peers / every + 1) * every;
     while next < total {
@@ -237,6 +247,28 @@ impl Measured<'_> {
         healed.merged = self.quality(world, evaluator, true)?;
         self.outcome.healed = Some(healed);
         Ok(())
+    }
+
+    /// The mean loss of all but the newcomer after each number of rounds.
+    fn beside(
+        &self,
+        world: &mut World,
+        evaluator: &mut Evaluator,
+        newcomer: &Newcomer,
+    ) -> Result<Vec<f64>, ExperimentError> {
+        let others = self.experiment.run.peers as usize - 1;
+        let round = Duration::from_micros(self.experiment.time.step_us).as_secs_f64()
+            * self.arm.mix_every as f64;
+        let mut losses = Vec::new();
+        for rounds in &newcomer.rounds {
+            let at = newcomer.from_s + f64::from(*rounds) * round;
+            world.run_until(Time::ZERO + Duration::from_secs_f64(at), broken);
+            self.check(world)?;
+            let quality = Quality::measure(evaluator, &replicas(world)[..others], true);
+            let quality = quality.map_err(|what| self.fail(what))?;
+            losses.push(quality.peers.iter().sum::<f64>() / others as f64);
+        }
+        Ok(losses)
     }
 
     fn quality(

@@ -25,6 +25,9 @@ pub struct Outcome {
     /// What a partition did, if there was one.
     #[serde(default)]
     pub healed: Option<Healed>,
+    /// What a newcomer did to the others, if there was one.
+    #[serde(default)]
+    pub joined: Option<Joined>,
     /// Payload bytes that each peer sent: tensors, frames and all.
     pub tensor_bytes: Vec<u64>,
     /// Control bytes that each peer sent.
@@ -56,6 +59,16 @@ pub struct Healed {
     pub merged: Quality,
     /// Local steps of each side while they were apart.
     pub steps: [u64; 2],
+}
+
+/// The peers that were there before a newcomer, after as many rounds as the experiment names: the mean
+/// of their losses on all held-out samples.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Joined {
+    /// Without the newcomer.
+    pub alone: Vec<f64>,
+    /// With it.
+    pub beside: Vec<f64>,
 }
 
 /// A point of a curve.

@@ -24,8 +24,6 @@ pub(super) const LEAVE_MAX: Duration = Duration::from_secs(10);
 const SIGTERM: i32 = 15;
 /// Events of a peer that no fault excuses.
 const BROKEN_EVENTS: [&str; 3] = ["offence", "offended", "checkpoint-failed"];
-/// What an offence says of a peer that was killed, paused or cut off before it had greeted.
-const NO_HELLO: &str = ": no hello: ";
 /// Folder of the checkpoints in the folder of a peer.
 const CHECKPOINTS: &str = "checkpoints";
 
@@ -431,12 +429,10 @@ impl Life {
                 }
             }
             Body::Event(event) => {
-                let detail = event.detail.as_str().unwrap_or_default();
-                let silent = event.name == "offence" && detail.contains(NO_HELLO);
-                let name = if silent { "no hello" } else { event.name.as_str() };
-                *account.events.entry(name.to_owned()).or_default() += 1;
-                if BROKEN_EVENTS.contains(&name) {
-                    return Some(format!("event {name}: {detail}"));
+                *account.events.entry(event.name.clone()).or_default() += 1;
+                if BROKEN_EVENTS.contains(&event.name.as_str()) {
+                    let detail = event.detail.as_str().unwrap_or_default();
+                    return Some(format!("event {}: {detail}", event.name));
                 }
             }
             Body::Evaluate(evaluate) if !evaluate.loss.is_finite() => {

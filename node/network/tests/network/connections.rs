@@ -35,6 +35,23 @@ async fn two_peers_that_dial_each_other_at_once_are_up_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_that_does_not_greet_is_hung_up_on_and_may_come_again() {
+    let mut a = start(config(1)).await;
+    let mut raw = Raw::new(9);
+    let first = raw.connect(&a.addresses[0]).await;
+    let silent = raw.control_on(first).await;
+    raw.closed(first).await;
+    drop(silent);
+
+    let second = raw.connect(&a.addresses[0]).await;
+    let mut heard = raw.control_on(second).await;
+    let stream = raw.say(a.id(), StreamKind::Control, &hello(run_spec("1"), 1)).await;
+    raw.during(a.wait_up(raw.id)).await;
+    assert!(matches!(listen(&mut heard).await, Message::Hello { .. }));
+    drop(stream);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_stays_up_when_one_of_its_two_connections_closes() {
     let mut a = start(config(1)).await;
     let mut raw = Raw::new(9);

@@ -139,6 +139,11 @@ impl Raw {
 
     pub(crate) async fn close(&mut self, connection: ConnectionId) {
         assert!(self.swarm.close_connection(connection));
+        self.closed(connection).await;
+    }
+
+    /// Waits until `connection` is closed, by whomever.
+    pub(crate) async fn closed(&mut self, connection: ConnectionId) {
         self.until(|event| match event {
             SwarmEvent::ConnectionClosed { connection_id, .. } => {
                 (connection_id == connection).then_some(())
