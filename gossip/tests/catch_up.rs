@@ -73,9 +73,9 @@ fn a_newcomer_weighs_little_at_first_and_as_much_as_others_in_the_end() {
     let mut pair = one_far_ahead(&Config::default(), 1);
     assert!(pair.run_until(SECOND, |p| p.hosts[0].clock >= Clock(40) && p.hosts[0].training));
     let weights = |pair: &Pair, wanted: usize| -> Vec<f32> {
-        let applied = pair.events.iter().filter_map(|(host, event)| match event {
-            Event::Applied { weight, .. } if *host == wanted => Some(*weight),
-            _ => None,
+        let applied = pair.events.iter().filter_map(|(host, event)| {
+            let Event::Applied { weight, .. } = event else { return None };
+            (*host == wanted).then_some(*weight)
         });
         applied.collect()
     };

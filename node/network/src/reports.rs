@@ -4,7 +4,7 @@ use dnode_protocol::frame::encode_control;
 use dnode_protocol::{Message, PeerId, RunDifference, RunSpec};
 use tokio::time::Instant;
 
-use crate::event::{Connection, DownReason, NetworkEvent, OffenceKind};
+use crate::event::{Connection, DownReason, NetworkEvent};
 use crate::handle::Entry;
 use crate::limits::{FULL_BACK_OFF, REFUSE_LINGER};
 use crate::link::{LinkEvent, Origin, Outgoing, ReaderEnd};
