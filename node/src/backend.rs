@@ -1,11 +1,14 @@
-//! The embedded trainer, as the configuration describes it.
+//! The trainer of this repository, as the configuration describes it.
 
-use dnode_trainer::{DataError, Dataset, LocalConfig, LocalTrainer, OptimizerConfig, Trainer};
+use dnode_torch::{Device, Precision, TorchConfig, TorchError};
+use dnode_trainer::{
+    BatchSource as _, DataError, Dataset, LocalConfig, LocalTrainer, OptimizerConfig, Trainer,
+};
 
-use crate::config::{self, Config};
+use crate::config::{self, Backend, Config, Node};
 
 /// Why the configured model cannot be trained on the configured data; the person who configures
-/// is at fault, or a data file.
+/// is at fault, or a data file, or a library that is missing.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
     /// The data set.
@@ -14,16 +17,24 @@ pub enum BackendError {
     /// The model or the optimizer.
     #[error(transparent)]
     Model(#[from] dnode_trainer::ConfigError),
+    /// libtorch or a device.
+    #[error(transparent)]
+    Torch(#[from] TorchError),
 }
 
-/// Builds the embedded trainer of `config`: opens the data, makes the model.
+/// Builds the trainer of `config`: opens the data, makes the model where it is to be computed.
 ///
 /// # Errors
-/// [`BackendError`] names the file or the key.
+/// [`BackendError`] names the file, the key, or what is missing.
 pub fn trainer(config: &Config) -> Result<Box<dyn Trainer>, BackendError> {
+    Ok(Box::new(local(config, torch(&config.node))?))
+}
+
+/// As [`trainer`], on libtorch as `torch` says, or on the embedded engine.
+fn local(config: &Config, torch: Option<TorchConfig>) -> Result<LocalTrainer, BackendError> {
     let dataset = Dataset::open(&config.data, config.run.seed, config.model.context)?
         .with_micro_batches(config.optimizer.accumulate);
-    let native = LocalConfig {
+    let local = LocalConfig {
         model: config.model.clone(),
         optimizer: optimizer(&config.optimizer),
         seed: config.run.seed,
@@ -31,7 +42,30 @@ pub fn trainer(config: &Config) -> Result<Box<dyn Trainer>, BackendError> {
         steps: config.run.steps,
         threads: config.node.threads,
     };
-    Ok(Box::new(LocalTrainer::new(native, Box::new(dataset))?))
+    let Some(torch) = torch else {
+        return Ok(LocalTrainer::new(local, Box::new(dataset))?);
+    };
+    let engine = dnode_torch::engine(&local, torch, dataset.shape())?;
+    Ok(LocalTrainer::on(engine, local, Box::new(dataset))?)
+}
+
+/// How libtorch is to compute; `None` where the embedded engine does.
+fn torch(node: &Node) -> Option<TorchConfig> {
+    let torch =
+        TorchConfig { device: node.device, precision: node.precision, recompute: node.recompute };
+    let embedded = match node.backend {
+        Backend::Embedded => true,
+        Backend::Libtorch => false,
+        Backend::Auto => {
+            let plain = node.precision == Precision::F32 && !node.recompute;
+            match node.device {
+                Device::Cpu => plain,
+                Device::Auto => plain && dnode_torch::cuda_devices() == 0,
+                Device::Cuda(_) => false,
+            }
+        }
+    };
+    (!embedded).then_some(torch)
 }
 
 fn optimizer(optimizer: &config::Optimizer) -> OptimizerConfig {

@@ -124,6 +124,9 @@ pub struct Join {
     /// Threads for the arithmetic [node.threads].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub threads: Option<String>,
+    /// Where to compute: cpu, cuda:N, or auto for the first CUDA device if there is one [node.device].
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
     /// Form of the log: human or json [node.log_format].
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<String>,
@@ -168,6 +171,7 @@ impl Join {
             ("run.steps", &self.steps, "--steps"),
             ("run.seed", &self.seed, "--seed"),
             ("node.threads", &self.threads, "--threads"),
+            ("node.device", &self.device, "--device"),
             ("node.log_format", &self.log_format, "--log-format"),
             ("node.ui", &self.ui, "--ui"),
             ("node.metrics", &self.metrics, "--metrics"),

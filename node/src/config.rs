@@ -19,7 +19,7 @@ pub use kind::{Kind, Reals};
 pub use reference::{file_text, reference_markdown, reference_text};
 pub use run::{run_line, run_spec};
 pub use sections::{
-    Balance, Config, Direct, Gossip, LogFormat, Network, Node, Optimizer, Rule, Run,
+    Backend, Balance, Config, Direct, Gossip, LogFormat, Network, Node, Optimizer, Rule, Run,
 };
 pub use settings::Settings;
 

@@ -63,11 +63,41 @@ fn a_wrong_configuration_is_told_in_one_line_and_ends_with_2() {
             &["--threads", "0"],
             "error: node.threads = 0 in --threads is not legal: must be an integer, 1 to 1024 threads",
         ),
+        (
+            &["--device", "gpu"],
+            "error: node.device = \"gpu\" in --device is not legal: must be \"cpu\", \"cuda:0\" (or another number) or \"auto\"",
+        ),
+        (
+            &["--device", "cuda:1", "--set", "node.backend=embedded"],
+            "error: node.device = \"cuda:1\" in --device does not go with node.backend = \"embedded\": the embedded engine computes in f32 on the CPU",
+        ),
         (&["--stepz", "3"], "error: unexpected argument '--stepz' found"),
     ] {
         let words: Vec<&str> = ["join"].iter().chain(words).copied().collect();
         let text = fault(folder.path(), &words, 2);
         assert!(text.starts_with(want), "{text}");
+    }
+    assert!(!folder.path().join("dnode-data").exists(), "a refused start leaves nothing behind");
+}
+
+#[test]
+fn what_a_backend_lacks_is_told_in_one_line_and_ends_with_2() {
+    let folder = tempfile::tempdir().unwrap();
+    let lacking = if cfg!(feature = "torch") {
+        "error: no CUDA device 900: "
+    } else {
+        "error: this dnode was built without libtorch: `testnet/torch.sh build` fetches libtorch 2.11"
+    };
+    let mut requests = vec![vec!["--device", "cuda:900"]];
+    if !cfg!(feature = "torch") {
+        requests.push(vec!["--set", "node.backend=libtorch"]);
+        requests.push(vec!["--set", "node.precision=bf16"]);
+        requests.push(vec!["--set", "node.recompute=true"]);
+    }
+    for request in requests {
+        let words: Vec<&str> = ["join"].into_iter().chain(request).collect();
+        let text = fault(folder.path(), &words, 2);
+        assert!(text.starts_with(lacking), "{text}");
     }
     assert!(!folder.path().join("dnode-data").exists(), "a refused start leaves nothing behind");
 }

@@ -95,7 +95,7 @@ pub const SECTIONS: &[(&str, &str)] = &[
     ("optimizer", "the local optimizer"),
     ("gossip", "how replicas are averaged, and how stale they may be"),
     ("network", "addresses and peers"),
-    ("node", "files, threads and logs of this process"),
+    ("node", "files, compute and logs of this process"),
 ];
 
 /// Every key, section by section.
@@ -347,6 +347,28 @@ pub const KEYS: &[Key] = &[
         "longest stay after the last step, for the slower peers; \"auto\" is twice what the slowest needs as measured",
     ),
     key("node.threads", Kind::Integer(1, 1024), "1", "threads", "threads for the arithmetic"),
+    key(
+        "node.backend",
+        Kind::Choice(&["auto", "embedded", "libtorch"]),
+        "\"auto\"",
+        "",
+        "what computes; \"auto\" is the embedded engine where it can do what is asked: f32 on the CPU",
+    ),
+    key("node.device", Kind::Device, "\"cpu\"", "", "where it computes; \"auto\" is the first CUDA device if there is one, else the CPU"),
+    key(
+        "node.precision",
+        Kind::Choice(&["f32", "bf16", "fp16"]),
+        "\"f32\"",
+        "",
+        "numbers that products are computed in; parameters are f32 always, fp16 scales the loss",
+    ),
+    key(
+        "node.recompute",
+        Kind::Flag,
+        "false",
+        "",
+        "gradient checkpointing: compute activations a second time instead of keeping them",
+    ),
     key("node.log_format", Kind::Choice(&["human", "json"]), "\"human\"", "", "form of the log on standard error"),
     key(
         "node.ui",

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use dnode_torch::Device;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use toml::Value;
@@ -76,6 +77,8 @@ pub enum Kind {
     Path,
     /// A text of at most so many bytes; may be empty.
     Name(usize),
+    /// A device that computes.
+    Device,
     /// A duration such as `"500ms"`, from the first to the second, milliseconds, both legal.
     Duration(u64, u64),
     /// This word, or a duration as in [`Kind::Duration`].
@@ -110,6 +113,7 @@ impl Kind {
             Self::WordOrInteger(..) => "word or integer",
             Self::Path => "path",
             Self::Name(_) => "text",
+            Self::Device => "device",
             Self::Duration(..) => "duration",
             Self::WordOrDuration(..) => "word or duration",
             Self::Words(_) => "list of words",
@@ -132,6 +136,7 @@ impl Kind {
                 format!("\"{word}\" or an integer, {min} to {max}")
             }
             Self::Path => "a path in quotes".to_owned(),
+            Self::Device => "\"cpu\", \"cuda:0\" (or another number) or \"auto\"".to_owned(),
             Self::Name(max) => format!("a text in quotes, at most {max} bytes"),
             Self::Duration(min, max) => durations(*min, *max),
             Self::WordOrDuration(word, min, max) => {
@@ -172,6 +177,7 @@ impl Kind {
                     || value.as_integer().is_some_and(|number| (*min..=*max).contains(&number))
             }
             Self::Path => value.as_str().is_some_and(|path| !path.is_empty()),
+            Self::Device => value.as_str().is_some_and(|text| text.parse::<Device>().is_ok()),
             Self::Name(max) => value.as_str().is_some_and(|name| name.len() <= *max),
             Self::Duration(min, max) => is_duration(value, *min, *max),
             Self::WordOrDuration(word, min, max) => {
@@ -205,6 +211,7 @@ impl Kind {
         match self {
             Self::Path
             | Self::Name(_)
+            | Self::Device
             | Self::Choice(_)
             | Self::Duration(..)
             | Self::WordOrDuration(..)

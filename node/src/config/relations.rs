@@ -4,9 +4,10 @@ use toml::Value;
 
 use super::combinations;
 use super::error::ConfigError;
+use dnode_torch::{Device, Precision};
 use dnode_trainer::{DataConfig, DataKind, ModelConfig, ModelKind, Skew};
 
-use super::sections::{Config, Direct, Network, Rule};
+use super::sections::{Backend, Config, Direct, Network, Node, Rule};
 use super::settings::Settings;
 
 /// A relation that a configuration breaks: the key at fault, the other key, what to do.
@@ -22,7 +23,8 @@ pub(super) fn check(config: &Config, settings: &Settings) -> Result<(), ConfigEr
         .or_else(|| batch(config.run.batch, config.optimizer.accumulate))
         .or_else(|| combinations::check(&config.gossip, |name| settings.changed(name)))
         .or_else(|| network(&config.network))
-        .or_else(|| rack(&config.network, config.gossip.rule));
+        .or_else(|| rack(&config.network, config.gossip.rule))
+        .or_else(|| compute(&config.node));
     let Some(Broken(name, other, remedy)) = broken else {
         return Ok(());
     };
@@ -89,6 +91,23 @@ fn rack(network: &Network, rule: Rule) -> Option<Broken> {
         return None;
     };
     Some(Broken("network.rack", other, remedy.to_owned()))
+}
+
+fn compute(node: &Node) -> Option<Broken> {
+    if node.backend != Backend::Embedded {
+        return None;
+    }
+    let name = if matches!(node.device, Device::Cuda(_)) {
+        "node.device"
+    } else if node.precision != Precision::F32 {
+        "node.precision"
+    } else if node.recompute {
+        "node.recompute"
+    } else {
+        return None;
+    };
+    let remedy = "the embedded engine computes in f32 on the CPU and keeps its activations: use auto or libtorch";
+    Some(Broken(name, "node.backend", remedy.to_owned()))
 }
 
 fn network(network: &Network) -> Option<Broken> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use dnode_gossip::{Policy, Weighting};
 use dnode_protocol::frame::Codec;
+use dnode_torch::{Device, Precision};
 use dnode_trainer::{DataConfig, ModelConfig, OptimizerKind, Schedule};
 use serde::{Deserialize, Serialize};
 
@@ -202,7 +203,19 @@ pub enum LogFormat {
     Json,
 }
 
-/// `[node]`: files, threads and logs of this process.
+/// What computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Backend {
+    /// The embedded engine where it can do what is asked, else libtorch.
+    Auto,
+    /// The embedded engine.
+    Embedded,
+    /// libtorch.
+    Libtorch,
+}
+
+/// `[node]`: files, compute and logs of this process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Node {
@@ -219,6 +232,14 @@ pub struct Node {
     pub linger: Option<Duration>,
     /// Threads for the arithmetic.
     pub threads: usize,
+    /// What computes.
+    pub backend: Backend,
+    /// Where it computes.
+    pub device: Device,
+    /// Numbers that products are computed in.
+    pub precision: Precision,
+    /// Whether activations are computed a second time instead of kept.
+    pub recompute: bool,
     /// Form of the log on standard error.
     pub log_format: LogFormat,
     /// Where the page that shows the swarm is served.

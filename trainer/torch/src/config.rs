@@ -3,11 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 /// Most digits of a device's index; a limit against typing errors.
 const DEVICE_DIGITS_MAX: usize = 3;
 
 /// A device that computes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum Device {
     /// The processor.
     #[default]
@@ -39,6 +42,20 @@ impl FromStr for Device {
     }
 }
 
+impl TryFrom<String> for Device {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, &'static str> {
+        text.parse().map_err(|()| "a device is cpu, cuda:N or auto")
+    }
+}
+
+impl From<Device> for String {
+    fn from(device: Device) -> Self {
+        device.to_string()
+    }
+}
+
 impl fmt::Display for Device {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -51,7 +68,8 @@ impl fmt::Display for Device {
 
 /// The numbers that products are computed in; parameters, gradient and moments are f32 always, and
 /// so are norms, the residual stream and the loss.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Precision {
     /// 32 bits.
     #[default]

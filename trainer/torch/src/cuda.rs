@@ -38,6 +38,11 @@ pub(crate) fn resolve(device: Device) -> Result<tch::Device, TorchError> {
     Err(TorchError::Cuda { device: index, reason })
 }
 
+/// As [`crate::cuda_devices`].
+pub(crate) fn devices() -> usize {
+    count().ok().and_then(|count| usize::try_from(count).ok()).unwrap_or(0)
+}
+
 /// Number of CUDA devices, asked once per process.
 fn count() -> Result<i64, String> {
     static COUNT: OnceLock<Result<i64, String>> = OnceLock::new();

@@ -71,8 +71,11 @@ pub fn engine(
     }
 }
 
-/// Whether this program was built with libtorch.
+/// Number of CUDA devices that [`engine`] can use; 0 as well where something is missing.
 #[must_use]
-pub const fn is_built() -> bool {
-    cfg!(feature = "torch")
+pub fn cuda_devices() -> usize {
+    #[cfg(feature = "torch")]
+    return cuda::devices();
+    #[cfg(not(feature = "torch"))]
+    0
 }
