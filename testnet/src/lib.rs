@@ -5,6 +5,7 @@ pub mod learn;
 pub mod live;
 pub mod local;
 pub mod metrics;
+pub mod parameter_server;
 pub mod report;
 pub mod scenario;
 pub mod sim;

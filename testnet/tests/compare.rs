@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use dnode_testnet::compare::Comparison;
+use dnode_testnet::metrics::Log;
+use dnode_testnet::report::judged::Judged;
 use dnode_trainer::{
     DataConfig, Dataset, LocalConfig, LocalTrainer, ModelConfig, OptimizerConfig, OptimizerKind,
     Trainer,
@@ -77,10 +79,15 @@ impl Bench {
 
     /// The exit code of the comparison and what it says.
     fn compare(&self, experiment: &Path) -> (Option<i32>, String) {
+        self.compare_with(experiment, &[])
+    }
+
+    /// The same with further arguments.
+    fn compare_with(&self, experiment: &Path, more: &[&str]) -> (Option<i32>, String) {
         let fake = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake-dnode.sh");
         let mut command = Command::new(env!("CARGO_BIN_EXE_dnode-testnet"));
         command.arg("compare").arg(experiment).arg("--out").arg(self.path("out"));
-        command.arg("--dnode").arg(fake).stdin(Stdio::null());
+        command.arg("--dnode").arg(fake).args(more).stdin(Stdio::null());
         let Output { status, stdout, stderr } = command.output().expect("the program runs");
         let text = String::from_utf8_lossy(&stdout) + String::from_utf8_lossy(&stderr);
         (status.code(), text.into_owned())
@@ -121,6 +128,10 @@ fn a_fair_comparison_is_reported_and_not_run_twice() {
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("digits-2-undisturbed gossip seed 1: "), "{text}");
     let report = bench.report();
+    let page = std::fs::read_to_string(bench.path("out/report.html")).expect("a page");
+    for part in ["<title>Two arms</title>", "<svg", "staleness of exchanges", "</html>"] {
+        assert!(page.contains(part), "`{part}` is missing in the page");
+    }
     for part in ["Fair: ", "6400 samples in every run", "| gossip", "`gossip` came within 1 %"] {
         assert!(report.contains(part), "`{part}` is missing in\n{report}");
     }
@@ -146,6 +157,83 @@ fn what_is_missing_after_an_interruption_is_run_and_nothing_else() {
     let (code, text) = bench.compare(&experiment);
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(text.matches(" seed 1: ").count(), 1, "{text}");
+}
+
+#[test]
+fn peers_of_a_parameter_server_share_the_samples_and_end_with_equal_models() {
+    let bench = Bench::new();
+    let path = bench.path("experiment.toml");
+    let text = r#"
+        title = "One process holds the parameters"
+        seeds = [3]
+        peers = [3]
+        reference = "server"
+        [[workload]]
+        name = "digits"
+        steps = 60
+        batch = 16
+        settings = ["model.kind=mlp", "model.hidden=[8]", "optimizer.warmup_steps=5"]
+        [[arm]]
+        name = "server"
+        kind = "parameter-server"
+        [[condition]]
+        name = "undisturbed"
+    "#;
+    std::fs::write(&path, text).expect("a file");
+    let (code, text) = bench.compare(&path);
+    assert_eq!(code, Some(0), "{text}");
+    let folder = bench.path("out/digits-3-undisturbed/server/3");
+    let judged = Judged::load(&folder).expect("it was measured");
+    let losses: Vec<f64> = judged.peers.iter().flatten().map(|peer| peer.loss).collect();
+    assert_eq!(losses.len(), 3);
+    assert!(losses.iter().all(|loss| (loss - losses[0]).abs() < 1e-12), "{losses:?}");
+    assert!(losses[0] < 2.2, "it has learnt: {losses:?}");
+    let lags: u64 = (0..3)
+        .map(|peer| {
+            let log = Log::read(&folder.join(format!("peer-{peer}"))).expect("metrics");
+            log.end.expect("a final line").1.staleness_histogram.iter().sum::<u64>()
+        })
+        .sum();
+    assert_eq!(lags, 180, "every gradient has a lag");
+}
+
+#[test]
+fn a_change_for_the_worse_fails_the_comparison() {
+    let bench = Bench::new();
+    let experiment = bench.experiment("good", "[1, 2]");
+    let (code, text) = bench.compare(&experiment);
+    assert_eq!(code, Some(0), "{text}");
+    let numbers = std::fs::read_to_string(bench.path("out/numbers.json")).expect("numbers");
+    let old = bench.path("old.json");
+    let against = |text: String| {
+        std::fs::write(&old, text).expect("a file");
+        let arguments = ["--report-only", "--against", old.to_str().expect("a path")];
+        bench.compare_with(&experiment, &arguments)
+    };
+    let (code, text) = against(numbers.clone());
+    assert_eq!(code, Some(0), "{text}");
+    assert!(bench.report().contains("Nothing has changed by more than noise."));
+    // Half the bytes before: now they are twice as many.
+    let (code, text) = against(numbers.replace("100000.0", "50000.0"));
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("gossip: bytes sent per peer: +100.0 %"), "{text}");
+    assert!(bench.report().contains("worse: digits-2-undisturbed gossip"), "{}", bench.report());
+}
+
+#[test]
+fn a_baseline_that_is_not_installed_is_skipped_with_a_word() {
+    let bench = Bench::new();
+    let path = bench.experiment("good", "[1]");
+    let text = std::fs::read_to_string(&path).expect("a file");
+    let text = text.replace(r#"kind = "gossip-outer""#, r#"kind = "ddp""#);
+    std::fs::write(&path, text).expect("a file");
+    let (code, text) = bench.compare_with(&path, &["--python", "/nonexistent/python"]);
+    assert_eq!(code, Some(0), "{text}");
+    let report = bench.report();
+    assert!(
+        report.contains("arm `gossip` was skipped: no Python `/nonexistent/python`"),
+        "{report}"
+    );
 }
 
 /// What the report says of an arm with a defect; the comparison fails with the first finding.

@@ -48,6 +48,7 @@ impl Bench {
             deadline: self.deadline,
             wan: self.wan.as_ref(),
             shares: None,
+            python: None,
         };
         let mut progress = Progress::new(Box::new(std::io::sink()), false);
         let result = arm::run(&plan, &mut progress, &mut stop).await;
@@ -219,6 +220,7 @@ async fn a_program_that_cannot_start_is_named() {
         deadline: DEADLINE,
         wan: None,
         shares: None,
+        python: None,
     };
     let mut progress = Progress::new(Box::new(std::io::sink()), false);
     let error = arm::run(&plan, &mut progress, &mut stop).await.unwrap_err();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::plan::{Churn, Comparison, Condition, Kind, Way, Work};
 use crate::local::experiment::{ALL_REDUCE, NO_GOSSIP};
-use crate::local::{Arm, Experiment, Kill, KillAt, Workload};
+use crate::local::{Arm, Baseline, Experiment, Kill, KillAt, Program, Workload};
 use crate::scenario::Scenario;
 use crate::wan::Plan;
 
@@ -157,6 +157,7 @@ impl Maker<'_> {
             Kind::PushSum => ("push-sum", &[]),
             Kind::DeltaSet => ("delta-set", &[]),
             Kind::Epidemic => ("epidemic", &[]),
+            Kind::ParameterServer | Kind::Ddp | Kind::Hivemind => (NO_GOSSIP, &[]),
         };
         let alone = way.kind == Kind::Single;
         let mut settings: Vec<String> = own.iter().map(ToString::to_string).collect();
@@ -170,7 +171,21 @@ impl Maker<'_> {
         settings.extend(way.settings.iter().cloned().chain(tuned));
         let peers = if alone { 1 } else { peers };
         let kills = condition.churn.filter(|_| !alone).map_or_else(Vec::new, |c| kills(c, peers));
-        Arm { name, settings, kills, ..Arm::new(rule, peers) }
+        let program = match way.kind {
+            Kind::ParameterServer => Program::ParameterServer,
+            Kind::Ddp => Program::Baseline(Baseline::Ddp),
+            Kind::Hivemind => Program::Baseline(Baseline::Hivemind),
+            Kind::Single
+            | Kind::Sync
+            | Kind::LocalSgd
+            | Kind::Diloco
+            | Kind::GossipOuter
+            | Kind::Pairwise
+            | Kind::PushSum
+            | Kind::DeltaSet
+            | Kind::Epidemic => Program::Dnode,
+        };
+        Arm { name, settings, kills, program, ..Arm::new(rule, peers) }
     }
 }
 
@@ -221,7 +236,8 @@ fn kills(churn: Churn, peers: usize) -> Vec<Kill> {
 
 fn network(condition: &Condition, peers: usize) -> Option<Plan> {
     let link = condition.network.clone()?;
-    let peers = u32::try_from(peers).ok()?;
+    // The last line is that of a server, where there is one.
+    let peers = u32::try_from(peers + 1).ok()?;
     Some(Scenario { peers, link, ..Scenario::default() }.network(0))
 }
 

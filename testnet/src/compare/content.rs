@@ -3,14 +3,18 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use super::against::Change;
 use super::cell::Choice;
 use super::document::Block;
 use super::fairness::Unfair;
 use super::plan::Comparison;
+use super::plots;
 use super::summary::{ArmSummary, CellSummary, RunSummary};
 use super::verdict;
+use crate::local::{Baseline, Program};
 use crate::report::Machine;
 use crate::report::numbers::show_staleness;
+use crate::report::plot::PlotError;
 use crate::report::stats::MeanSd;
 use crate::report::table::Table;
 use crate::report::units::{self, to_f64};
@@ -33,16 +37,21 @@ pub struct Findings<'a> {
     pub choices: &'a [Choice],
     /// What makes it unfair.
     pub unfair: Vec<Unfair>,
+    /// What has changed since another comparison, where there is one.
+    pub changes: Option<Vec<Change>>,
     /// Cores of the machine.
     pub cores: usize,
 }
 
 /// The report.
-#[must_use]
-pub fn blocks(findings: &Findings<'_>) -> Vec<Block> {
+///
+/// # Errors
+/// [`PlotError`]: a plot could not be drawn.
+pub fn blocks(findings: &Findings<'_>) -> Result<Vec<Block>, PlotError> {
     let plan = findings.plan;
     let mut blocks = vec![Block::Heading(1, plan.title.clone())];
     blocks.extend(state(findings));
+    blocks.extend(changes(findings));
     blocks.push(Block::Heading(2, "Verdicts".to_owned()));
     for cell in &findings.cells {
         blocks.push(Block::Text(format!("**{}** {}", cell.cell.name, cell.cell.condition.what)));
@@ -51,12 +60,13 @@ pub fn blocks(findings: &Findings<'_>) -> Vec<Block> {
     }
     for cell in &findings.cells {
         blocks.extend(result(findings, cell));
+        blocks.extend(plots::of(cell)?);
     }
     blocks.push(Block::Heading(2, "What the columns mean".to_owned()));
     blocks.push(Block::List(columns(plan)));
     blocks.extend(tuning(findings));
     blocks.extend(repeat(findings));
-    blocks
+    Ok(blocks)
 }
 
 /// What is missing, and what is wrong.
@@ -69,11 +79,16 @@ fn state(findings: &Findings<'_>) -> Vec<Block> {
         let done = cell.state.record.runs.len();
         if let Some(why) = &cell.state.skipped {
             lines.push(format!("`{}` was skipped: {why}", cell.cell.name));
-        } else if done < wanted {
+        } else if done + cell.state.arms_skipped.len() * cell.cell.experiment.seeds.len() < wanted {
             lines.push(format!("`{}`: {done} of {wanted} runs are there", cell.cell.name));
         }
+        for (arm, why) in &cell.state.arms_skipped {
+            lines.push(format!("`{}`: arm `{arm}` was skipped: {why}", cell.cell.name));
+        }
         if let Some(failure) = &cell.state.record.failure {
-            lines.push(format!("`{}`: {failure}", cell.cell.name));
+            // The ends of logs are with the runs.
+            let named = failure.lines().filter(|line| line.starts_with("arm "));
+            lines.extend(named.map(|line| format!("`{}`: {line}", cell.cell.name)));
         }
     }
     if !lines.is_empty() {
@@ -89,6 +104,20 @@ fn state(findings: &Findings<'_>) -> Vec<Block> {
         blocks.push(Block::Text("**Not fair, so no result:**".to_owned()));
         blocks.push(Block::List(findings.unfair.iter().map(ToString::to_string).collect()));
     }
+    blocks
+}
+
+/// What has changed since another comparison.
+fn changes(findings: &Findings<'_>) -> Vec<Block> {
+    let Some(changes) = &findings.changes else { return Vec::new() };
+    let mut blocks = vec![Block::Heading(2, "Changes".to_owned())];
+    if changes.is_empty() {
+        blocks.push(Block::Text("Nothing has changed by more than noise.".to_owned()));
+        return blocks;
+    }
+    let text = "Change of the mean over seeds, and its 95 % interval by the bootstrap.";
+    blocks.push(Block::Text(text.to_owned()));
+    blocks.push(Block::List(changes.iter().map(ToString::to_string).collect()));
     blocks
 }
 
@@ -237,7 +266,11 @@ fn columns(plan: &Comparison) -> Vec<String> {
          peers took from the first step to the end of the last process, evaluations and the last \
          exchanges included."
             .to_owned(),
-        "Staleness: clock lag of exchanges in commits, as p50 / p95 / max.".to_owned(),
+        "Staleness: clock lag of exchanges in commits, as p50 / p95 / max; of a parameter server, \
+         the optimizer steps between the parameters of a gradient and its use."
+            .to_owned(),
+        "Sent: bytes sent by a peer; of a parameter server, those that it sends to a peer, too."
+            .to_owned(),
         "Consensus distance: root mean square distance of the final models to their mean, over \
          the norm of the mean."
             .to_owned(),
@@ -316,14 +349,26 @@ fn repeat(findings: &Findings<'_>) -> Vec<Block> {
         let seed = experiment.seeds.first().copied().unwrap_or(1);
         let lines = experiment.arms.iter().map(|arm| {
             let folder = Path::new(&arm.name).join(seed.to_string()).join("peer-0");
-            let words = arm.arguments(&experiment.workload, seed, 0, &folder).join(" ");
+            let mut words = arm.arguments(&experiment.workload, seed, 0, &folder);
+            let program = match arm.program {
+                Program::Dnode => "dnode",
+                Program::Baseline(Baseline::Ddp) => "python3 testnet/baselines/ddp.py",
+                Program::Baseline(Baseline::Hivemind) => {
+                    "python3 testnet/baselines/hivemind_peer.py"
+                }
+                Program::ParameterServer => {
+                    words.splice(..1, ["parameter-server", "work"].map(str::to_owned));
+                    "dnode-testnet"
+                }
+            };
+            let words = words.join(" ");
             let kills: Vec<String> = arm.kills.iter().map(ToString::to_string).collect();
             let kills = if kills.is_empty() {
                 String::new()
             } else {
                 format!(" (killed: {})", kills.join("; "))
             };
-            format!("# {}{kills}\ndnode {words}", arm.name)
+            format!("# {}{kills}\n{program} {words}", arm.name)
         });
         blocks.push(Block::Code(lines.collect::<Vec<_>>().join("\n")));
     }

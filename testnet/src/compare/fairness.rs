@@ -94,11 +94,15 @@ fn moves(cell: &Cell, result: &RunResult, say: &mut impl FnMut(String)) {
         if log.end.is_none() && !killed {
             say(format!("peer {index} did not report how it ended"));
         }
-        // A slow peer, or one that was away, may do as much less as the condition allows.
+        // A peer that was away may do as much less as the condition allows.
         let lenient = cell.condition.samples_within_percent > 0.0;
+        let slow = cell.condition.slow.filter(|_| index + 1 == result.peers.len());
+        let least = FROZEN_PART / slow.map_or(1.0, |slow| slow.times);
         #[expect(clippy::cast_precision_loss, reason = "samples stay far below 2^53")]
         let part = log.samples() as f64 / whole as f64;
-        if part <= 0.0 || (!lenient && part < FROZEN_PART) {
+        // Peers of a server take what there is, and may be much slower than others.
+        let shares_work = result.arm.program.has_server();
+        if part <= 0.0 || (!lenient && !shares_work && part < least) {
             say(format!("peer {index} stood still: it trained on {} samples", log.samples()));
         }
         if is_frozen(log) {

@@ -7,22 +7,26 @@
 //!                                   queue ──▶ arm::run ──▶ judge: every peer, and the mean model
 //!                                     │
 //!                                     ▼
-//!                fairness (fails) ── summary ──▶ report.md
+//!                fairness (fails) ── summary ──▶ report.md, report.html
 //! ```
 
+pub mod against;
 pub mod cell;
 pub mod content;
 pub mod curve;
 pub mod document;
 pub mod fairness;
+pub mod html;
 pub mod judge;
 pub mod left;
 pub mod plan;
+pub mod plots;
 pub mod queue;
 pub mod report;
 pub mod summary;
 pub mod verdict;
 
+pub use against::{AgainstError, Change, Numbers};
 pub use cell::{Cell, Choice, Maker};
 pub use content::Findings;
 pub use plan::{Comparison, PlanError};

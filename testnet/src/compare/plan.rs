@@ -105,6 +105,12 @@ pub enum Kind {
     DeltaSet,
     /// The product's rule of this name.
     Epidemic,
+    /// Asynchronous SGD through one process that holds the parameters.
+    ParameterServer,
+    /// PyTorch `DistributedDataParallel`, where it is installed.
+    Ddp,
+    /// `hivemind.Optimizer` with local updates, where it is installed.
+    Hivemind,
 }
 
 /// One arm.

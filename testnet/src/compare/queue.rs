@@ -16,8 +16,10 @@ use super::cell::Cell;
 use super::judge;
 use super::left::TimeLeft;
 use crate::local::arm::{self, ArmRun};
+use crate::local::baseline::INITIAL_FILE;
 use crate::local::progress::Done;
-use crate::local::{Arm, ArmPlan, Progress, Quotas, RunError, Stop};
+use crate::local::{Arm, ArmPlan, Baseline, Program, Progress, Python, Quotas, RunError, Stop};
+use crate::parameter_server;
 use crate::report::judged::Judged;
 use crate::report::record::{self, RECORD_FILE, RecordError};
 use crate::report::{Machine, Record};
@@ -53,6 +55,8 @@ pub struct Setup {
     pub begun: String,
     /// Whether runs of another machine or commit may be mixed with new ones.
     pub mixed: bool,
+    /// What runs the programs of others.
+    pub python: Python,
     /// Whether parameters are kept after they have been measured.
     pub keep: bool,
 }
@@ -101,6 +105,8 @@ pub struct CellState {
     pub record: Record,
     /// Why it was not run, if it cannot be run here.
     pub skipped: Option<String>,
+    /// Arms that cannot be run here, and why.
+    pub arms_skipped: Vec<(String, String)>,
 }
 
 struct Job {
@@ -139,7 +145,22 @@ pub async fn run(
 /// # Errors
 /// [`QueueError`]: a record cannot be read, or belongs to something else.
 pub fn found(cells: &[Cell], setup: &Setup) -> Result<Vec<CellState>, QueueError> {
-    cells.iter().map(|cell| state(cell, setup)).collect()
+    let lacks = [Baseline::Ddp, Baseline::Hivemind].map(|baseline| {
+        let used = cells.iter().flat_map(|cell| &cell.experiment.arms);
+        let used = used.into_iter().any(|arm| arm.program == Program::Baseline(baseline));
+        (Program::Baseline(baseline), if used { setup.python.lacks(baseline) } else { None })
+    });
+    let states = cells.iter().map(|cell| {
+        let mut state = state(cell, setup)?;
+        for arm in &cell.experiment.arms {
+            let why = lacks.iter().find(|(program, _)| *program == arm.program);
+            if let Some((_, Some(why))) = why {
+                state.arms_skipped.push((arm.name.clone(), why.clone()));
+            }
+        }
+        Ok(state)
+    });
+    states.collect()
 }
 
 /// What is there of a cell already.
@@ -167,7 +188,7 @@ fn state(cell: &Cell, setup: &Setup) -> Result<CellState, QueueError> {
         record.runs = found.runs;
         record.begun = found.begun;
     }
-    Ok(CellState { record, skipped: skipped(cell, setup) })
+    Ok(CellState { record, skipped: skipped(cell, setup), arms_skipped: Vec::new() })
 }
 
 /// Why a cell cannot be run here.
@@ -207,6 +228,7 @@ impl<'a> Queue<'a> {
                     match state.record.runs.iter().find(is_it) {
                         Some(run) => left.took(&cell.name, &arm.name, run.wall_s, weight),
                         None if state.skipped.is_some() => {}
+                        None if state.arms_skipped.iter().any(|(name, _)| *name == arm.name) => {}
                         None => waiting.push(Job { cell: index, arm: arm.clone(), seed }),
                     }
                 }
@@ -362,11 +384,10 @@ fn cores(setup: &Setup) -> f64 {
 
 /// Cores that a run takes.
 fn weight(cell: &Cell, arm: &Arm, setup: &Setup) -> f64 {
-    let peers: f64 = if setup.quotas.is_ok() {
-        cell.shares(arm).iter().sum()
-    } else {
-        cell.shares(arm).iter().map(|_| 1.0).sum()
-    };
+    let limited = setup.quotas.is_ok();
+    let shares = cell.shares(arm).into_iter().map(|share| if limited { share } else { 1.0 });
+    let server = if arm.program.has_server() { cell.share } else { 0.0 };
+    let peers = shares.sum::<f64>() + server;
     let network = if cell.network.is_some() { NETWORK_CORES } else { 0.0 };
     (peers + network).min(cores(setup))
 }
@@ -394,7 +415,14 @@ async fn one(
         deadline: setup.deadline,
         wan: cell.network.as_ref(),
         shares: setup.quotas.as_ref().ok().map(|quotas| (quotas, cell.shares(&job.arm))),
+        python: Some(&setup.python),
     };
+    if matches!(job.arm.program, Program::Baseline(_)) {
+        std::fs::create_dir_all(&directory)?;
+        let settings = cell.experiment.workload.settings.iter().chain(&job.arm.settings);
+        let initial = parameter_server::initial(settings, job.seed, &directory.join(INITIAL_FILE));
+        initial.map_err(|error| RunError::System(io::Error::other(error)))?;
+    }
     let begun = Instant::now();
     match arm::run(&plan, &mut Progress::quiet(done), stop).await {
         Ok(run) => {

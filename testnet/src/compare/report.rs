@@ -6,14 +6,18 @@ use super::cell::{Cell, Choice, trial_name};
 use super::content::{self, Findings};
 use super::document::{Block, markdown};
 use super::fairness::{self, Unfair};
+use super::html;
 use super::plan::Comparison;
 use super::queue::CellState;
 use super::summary::{Against, CellSummary};
 use crate::report::RecordError;
+use crate::report::plot::PlotError;
 use crate::report::stats::Spread;
 
 /// Name of the Markdown report inside the folder.
 pub const REPORT_FILE: &str = "report.md";
+/// Name of the page inside the folder.
+pub const PAGE_FILE: &str = "report.html";
 
 /// Why no report could be written.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +25,9 @@ pub enum ReportError {
     /// The runs cannot be read.
     #[error(transparent)]
     Record(#[from] RecordError),
+    /// A plot could not be drawn.
+    #[error(transparent)]
+    Plot(#[from] PlotError),
     /// A file of the report cannot be written.
     #[error("cannot write {}: {source}", path.display())]
     Write {
@@ -82,7 +89,7 @@ pub fn unfair<'a>(cells: impl Iterator<Item = &'a CellSummary>) -> Vec<Unfair> {
 /// # Errors
 /// [`ReportError`]; files written before the error stay.
 pub fn write(findings: &Findings<'_>, folder: &Path) -> Result<PathBuf, ReportError> {
-    let blocks = content::blocks(findings);
+    let blocks = content::blocks(findings)?;
     for block in &blocks {
         if let Block::Plot(_, file, svg) = block {
             write_file(&folder.join(file), svg)?;
@@ -90,7 +97,9 @@ pub fn write(findings: &Findings<'_>, folder: &Path) -> Result<PathBuf, ReportEr
     }
     let report = folder.join(REPORT_FILE);
     write_file(&report, &markdown(&blocks))?;
-    Ok(report)
+    let page = folder.join(PAGE_FILE);
+    write_file(&page, &html::page(&blocks))?;
+    Ok(page)
 }
 
 fn write_file(path: &Path, text: &str) -> Result<(), ReportError> {

@@ -144,6 +144,12 @@ pub(crate) fn evaluate(
     trainer: &mut LocalTrainer,
     parameters: &[f32],
 ) -> Result<Evaluation, String> {
+    put(trainer, parameters);
+    trainer.evaluate().map_err(|error| error.to_string())
+}
+
+/// Makes `parameters`, `[P]`, the trainer's.
+pub(crate) fn put(trainer: &mut LocalTrainer, parameters: &[f32]) {
     let mut now = vec![0.0; parameters.len()];
     let range = 0..parameters.len();
     // Twice: the first displacement may be off by rounding.
@@ -154,5 +160,4 @@ pub(crate) fn evaluate(
         }
         trainer.displace(range.clone(), &now, 1.0);
     }
-    trainer.evaluate().map_err(|error| error.to_string())
 }

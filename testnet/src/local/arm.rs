@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use super::experiment::{Arm, Kill, Workload};
+use super::baseline::Python;
+use super::experiment::{Arm, Kill, Program, Workload};
 use super::network::Network;
 use super::process::PeerProcess;
 use super::progress::{Progress, View};
@@ -19,9 +20,9 @@ use crate::wan::{Plan, WanError};
 
 /// How often files and processes are looked at. A look costs a few system calls per peer.
 const LOOK: Duration = Duration::from_millis(50);
-/// Longest wait for a peer's address file. Starting takes well under a second; the rest is for a
-/// loaded machine.
-const ADDRESS_DEADLINE: Duration = Duration::from_secs(60);
+/// Longest wait for a peer's address file. Starting takes well under a second, and a baseline in
+/// Python half a minute; the rest is for a loaded machine.
+const ADDRESS_DEADLINE: Duration = Duration::from_secs(180);
 /// Time between SIGTERM and SIGKILL: the time within which `dnode` promises to end.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
@@ -64,6 +65,8 @@ pub struct ArmPlan<'a> {
     pub wan: Option<&'a Plan>,
     /// Cores of each peer, and what holds it to them; `None` for as many as there are.
     pub shares: Option<(&'a Quotas, Vec<f64>)>,
+    /// What runs the programs of others, if there are some.
+    pub python: Option<&'a Python>,
 }
 
 /// What came of an arm for one seed; the numbers are in the metrics files.
@@ -158,8 +161,8 @@ pub async fn run(
 ) -> Result<ArmRun, RunError> {
     progress.begin(format!("{}, seed {}", plan.arm.name, plan.seed));
     let begun = Instant::now();
-    let network =
-        plan.wan.map(|scenario| Network::start(scenario, plan.arm.peers, &plan.directory));
+    let machines = plan.arm.peers + usize::from(plan.arm.program.has_server());
+    let network = plan.wan.map(|scenario| Network::start(scenario, machines, &plan.directory));
     let mut swarm = Swarm::new(plan, network.transpose()?);
     if let Err(error) = swarm.drive(progress, stop, begun).await {
         swarm.stop(stop).await;
@@ -188,6 +191,8 @@ struct Watched {
 struct Swarm<'a> {
     plan: &'a ArmPlan<'a>,
     peers: Vec<Watched>,
+    /// The process that all peers speak with, where the arm has one.
+    server: Option<(PeerProcess, Option<Limited>)>,
     views: Vec<View>,
     /// Dropped after the peers that are on it.
     network: Option<Network>,
@@ -196,7 +201,7 @@ struct Swarm<'a> {
 impl<'a> Swarm<'a> {
     fn new(plan: &'a ArmPlan<'a>, network: Option<Network>) -> Self {
         let views = vec![View::default(); plan.arm.peers];
-        Self { plan, peers: Vec::new(), views, network }
+        Self { plan, peers: Vec::new(), server: None, views, network }
     }
 
     async fn drive(
@@ -222,6 +227,7 @@ impl<'a> Swarm<'a> {
             }
             match self.next_address(waiting_since)? {
                 Next::Wait => {}
+                Next::Serve => self.server = Some(self.process(self.plan.arm.peers, &[])?),
                 Next::Start(addresses) => {
                     if !addresses.is_empty() {
                         bootstrap = addresses;
@@ -253,17 +259,18 @@ impl<'a> Swarm<'a> {
         if self.peers.len() == self.plan.arm.peers {
             return Ok(Next::AllUp);
         }
-        let Some(last) = self.peers.last() else {
-            return Ok(Next::Start(Vec::new()));
+        let last = match (self.peers.last(), &self.server) {
+            (_, None) if self.plan.arm.program.has_server() => return Ok(Next::Serve),
+            (_, Some((server, _))) => server,
+            (Some(last), None) => &last.process,
+            (None, None) => return Ok(Next::Start(Vec::new())),
         };
-        if let Some(addresses) = last.process.addresses()? {
+        if let Some(addresses) = last.addresses()? {
             return Ok(Next::Start(addresses));
         }
         if waiting_since.elapsed() > ADDRESS_DEADLINE {
-            return Err(RunError::Address {
-                peer: self.peers.len() - 1,
-                tail: last.process.log_tail(),
-            });
+            let peer = self.peers.len().saturating_sub(1);
+            return Err(RunError::Address { peer, tail: last.log_tail() });
         }
         Ok(Next::Wait)
     }
@@ -286,24 +293,40 @@ impl<'a> Swarm<'a> {
         let ArmPlan { program, workload, arm, seed, directory, .. } = self.plan;
         let home = directory.join(format!("peer-{peer}"));
         let mut arguments = arm.arguments(workload, *seed, peer, &home);
-        if self.views[peer].returns > 0 {
-            // The others may be done and gone by now.
-            arguments.extend(["--set", "network.require_peers=0"].map(str::to_owned));
+        if self.views.get(peer).is_some_and(|view| view.returns > 0) {
+            // It waits for one of those that train on, so that it begins where they are.
+            let trains = |view: &View| !view.finished && view.killed_at.is_none();
+            let others = self.views.iter().enumerate();
+            let met = others.filter(|(other, view)| *other != peer && trains(view)).count().min(1);
+            arguments.extend(["--set".to_owned(), format!("network.require_peers={met}")]);
         }
         for address in bootstrap {
             arguments.extend(["--bootstrap".to_owned(), address.clone()]);
         }
+        let (program, arguments) = match arm.program {
+            Program::Dnode => (program.to_path_buf(), arguments),
+            Program::Baseline(baseline) => {
+                let missing = || io::Error::new(io::ErrorKind::NotFound, "no Python is named");
+                let python = self.plan.python.ok_or_else(missing)?;
+                python.command(baseline, arguments, directory)
+            }
+            Program::ParameterServer => {
+                // In the place of `join`.
+                let role = if peer < arm.peers { "work" } else { "serve" };
+                arguments.splice(..1, ["parameter-server", role].map(str::to_owned));
+                (std::env::current_exe()?, arguments)
+            }
+        };
         let (program, arguments) = match &self.network {
-            Some(network) => network.command(peer, program, arguments),
-            None => (program.to_path_buf(), arguments),
+            Some(network) => network.command(peer, &program, arguments),
+            None => (program, arguments),
         };
         let process = PeerProcess::start(&program, &arguments, &home)
             .map_err(|source| RunError::Start { peer, source })?;
-        let share = self
-            .plan
-            .shares
-            .as_ref()
-            .and_then(|(quotas, shares)| Some((quotas, process.id()?, *shares.get(peer)?)));
+        let share = self.plan.shares.as_ref().and_then(|(quotas, shares)| {
+            // The server has as much as the first peer.
+            Some((quotas, process.id()?, *shares.get(peer).or_else(|| shares.first())?))
+        });
         let limit = share.map(|(quotas, id, share)| quotas.limit(id, share));
         Ok((process, limit.transpose()?))
     }
@@ -322,8 +345,9 @@ impl<'a> Swarm<'a> {
                 .enumerate()
                 .filter(|(other, peer)| *other != index && !peer.ended);
             let mut bootstrap = Vec::new();
-            for (_, other) in others {
-                bootstrap.extend(other.process.addresses()?.unwrap_or_default());
+            let servers = self.server.iter().map(|(server, _)| server);
+            for process in servers.chain(others.map(|(_, other)| &other.process)) {
+                bootstrap.extend(process.addresses()?.unwrap_or_default());
             }
             self.views[index].return_from_death();
             let (process, limit) = self.process(index, &bootstrap)?;
@@ -342,6 +366,12 @@ impl<'a> Swarm<'a> {
 
     /// Reads what is new, strikes due kills, and hears who has ended.
     fn look(&mut self) -> Result<(), RunError> {
+        if let Some((server, _)) = &mut self.server
+            && let Some(status) = server.poll_exit()?.filter(|status| !status.success())
+        {
+            let tail = server.log_tail();
+            return Err(RunError::Exited { peer: self.plan.arm.peers, status, tail });
+        }
         self.network.as_mut().map_or(Ok(()), Network::look)?;
         for index in 0..self.peers.len() {
             if self.peers[index].ended {
@@ -406,6 +436,9 @@ impl<'a> Swarm<'a> {
 
     /// Ends every process: SIGTERM, then SIGKILL after [`STOP_GRACE`] or a second request.
     async fn stop(&mut self, stop: &mut Stop) {
+        if let Some((server, _)) = &self.server {
+            server.kill();
+        }
         for peer in &self.peers {
             peer.process.terminate();
         }
@@ -422,6 +455,7 @@ impl<'a> Swarm<'a> {
 
 enum Next {
     Wait,
+    Serve,
     Start(Vec<String>),
     AllUp,
 }

@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::baseline::Baseline;
 use crate::wan;
 
 /// Rule of the synchronous baseline.
@@ -50,6 +51,30 @@ pub struct Arm {
     pub settings: Vec<String>,
     /// Peers to kill on the way.
     pub kills: Vec<Kill>,
+    /// What its processes run.
+    #[serde(default)]
+    pub program: Program,
+}
+
+/// What the processes of an arm run, with the same arguments.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Program {
+    /// `dnode join`.
+    #[default]
+    Dnode,
+    /// The baseline with a server of this crate; one process more than there are peers.
+    ParameterServer,
+    /// A program of others.
+    Baseline(Baseline),
+}
+
+impl Program {
+    /// Whether one more process is there, that all peers speak with.
+    #[must_use]
+    pub const fn has_server(&self) -> bool {
+        matches!(self, Self::ParameterServer)
+    }
 }
 
 impl Arm {
@@ -61,6 +86,7 @@ impl Arm {
             peers,
             settings: Vec::new(),
             kills: Vec::new(),
+            program: Program::Dnode,
         }
     }
 

@@ -13,6 +13,7 @@
 //! Nothing here links `dnode`: the contract is its command line and the files it writes.
 
 pub mod arm;
+pub mod baseline;
 pub mod binary;
 pub mod experiment;
 pub mod network;
@@ -21,7 +22,8 @@ pub mod progress;
 pub mod quota;
 
 pub use arm::{ArmPlan, RunError, Stop};
+pub use baseline::{Baseline, Python};
 pub use binary::{BinaryError, locate};
-pub use experiment::{Arm, Experiment, Kill, KillAt, Workload};
+pub use experiment::{Arm, Experiment, Kill, KillAt, Program, Workload};
 pub use progress::{Progress, View};
 pub use quota::Quotas;

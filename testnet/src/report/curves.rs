@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::consensus;
-use super::plot::{Chart, Series};
+use super::plot::{Chart, Legend, Series, spans_a_decade};
 use super::record::{Results, RunResult};
-use super::stats::Spread;
 use super::units::to_f64;
 use crate::metrics::{At, Log};
 
@@ -42,7 +41,7 @@ pub fn charts(results: &Results) -> Vec<(&'static str, Chart)> {
         (
             "accuracy-samples",
             Chart {
-                rising: true,
+                legend: Legend::Bottom,
                 ..chart("Held-out accuracy over samples", SAMPLES, "accuracy, %")
             },
             series(results, evaluated, by_samples),
@@ -66,7 +65,7 @@ pub fn charts(results: &Results) -> Vec<(&'static str, Chart)> {
         let visible = |&(_, y): &(f64, f64)| y.is_finite() && (!log_y || y > 0.0);
         series.retain(|series| series.bold.iter().any(visible));
         // A loss that falls by more than a decade shows its end only on a logarithmic axis.
-        chart.log_y = log_y || (!chart.rising && spans_a_decade(&series));
+        chart.log_y = log_y || (chart.legend == Legend::Top && spans_a_decade(&series));
         chart.series = series;
         if !chart.series.is_empty() {
             filled.push((name, chart));
@@ -75,18 +74,14 @@ pub fn charts(results: &Results) -> Vec<(&'static str, Chart)> {
     filled
 }
 
-fn spans_a_decade(series: &[Series]) -> bool {
-    let values = series.iter().flat_map(|series| series.bold.iter().map(|point| point.1));
-    Spread::of(values).is_some_and(|spread| spread.min > 0.0 && spread.max > 10.0 * spread.min)
-}
-
 fn chart(title: &str, x_label: &str, y_label: &str) -> Chart {
     Chart {
         title: title.to_owned(),
         x_label: x_label.to_owned(),
         y_label: y_label.to_owned(),
+        log_x: false,
         log_y: false,
-        rising: false,
+        legend: Legend::Top,
         series: Vec::new(),
     }
 }
@@ -116,6 +111,7 @@ fn series(
             color,
             bold: place(&mean(&lines)),
             faint: lines.iter().map(place).collect(),
+            band: Vec::new(),
         })
         .collect()
 }

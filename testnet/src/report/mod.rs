@@ -8,6 +8,7 @@
 //! numbers ──▶ report.md   csv ──▶ metrics.csv   curves + plot ──▶ *.svg
 //! ```
 
+pub mod bars;
 pub mod consensus;
 pub mod csv;
 pub mod curves;

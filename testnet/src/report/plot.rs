@@ -6,14 +6,22 @@ use plotters::coord::Shift;
 use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
 use plotters::prelude::*;
 
+use super::stats::Spread;
+
 /// Width and height of a plot, in pixels.
 const SIZE: (u32, u32) = (900, 520);
+/// The same with a legend beside it.
+pub(crate) const SIZE_WIDE: (u32, u32) = (1120, 520);
+/// Width of a legend that stands beside a plot, and the height of its lines.
+const LEGEND_WIDTH: u32 = 220;
+const LEGEND_LINE: i32 = 24;
 /// Height of letters, in pixels: readable when a plot is shown at half size.
 const TITLE_SIZE: u32 = 22;
 /// See [`TITLE_SIZE`].
 const LABEL_SIZE: u32 = 16;
-/// Colours that stay apart for colour-blind readers (Okabe and Ito 2008).
-const COLORS: [RGBColor; 7] = [
+/// Colours that stay apart for colour-blind readers (the first seven: Okabe and Ito 2008; the others:
+/// Tol, "Colour schemes", muted).
+const COLORS: [RGBColor; 13] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -21,6 +29,12 @@ const COLORS: [RGBColor; 7] = [
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
     RGBColor(0, 0, 0),
+    RGBColor(136, 34, 85),
+    RGBColor(153, 153, 51),
+    RGBColor(68, 170, 153),
+    RGBColor(51, 34, 136),
+    RGBColor(136, 136, 136),
+    RGBColor(170, 68, 0),
 ];
 
 /// Lines that are drawn thicker than the one after them.
@@ -35,12 +49,25 @@ pub struct Chart {
     pub x_label: String,
     /// Name and unit of the vertical axis.
     pub y_label: String,
+    /// Whether the horizontal axis is logarithmic; places that are not positive are left out then.
+    pub log_x: bool,
     /// Whether the vertical axis is logarithmic; values that are not positive are left out then.
     pub log_y: bool,
-    /// Whether the lines rise, so that the legend belongs at the bottom.
-    pub rising: bool,
+    /// Where the legend stands.
+    pub legend: Legend,
     /// What is shown.
     pub series: Vec<Series>,
+}
+
+/// Where the legend of a chart stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Legend {
+    /// Inside, at the top.
+    Top,
+    /// Inside, at the bottom, for lines that rise.
+    Bottom,
+    /// Beside the chart, for many lines.
+    Beside,
 }
 
 /// One colour of a chart.
@@ -54,6 +81,8 @@ pub struct Series {
     pub bold: Vec<(f64, f64)>,
     /// Faint lines in the same colour, for example single peers.
     pub faint: Vec<Vec<(f64, f64)>>,
+    /// A faint band around the bold line: x, middle and half the height.
+    pub band: Vec<(f64, f64, f64)>,
 }
 
 /// A chart could not be drawn.
@@ -62,6 +91,19 @@ pub struct Series {
 pub struct PlotError {
     title: String,
     what: String,
+}
+
+impl PlotError {
+    pub(crate) fn new(title: &str, what: String) -> Self {
+        Self { title: title.to_owned(), what }
+    }
+}
+
+/// Whether the bold lines of all series are positive and span more than a factor of ten, so that
+/// their ends show only on a logarithmic axis.
+pub fn spans_a_decade(series: &[Series]) -> bool {
+    let values = series.iter().flat_map(|series| series.bold.iter().map(|point| point.1));
+    Spread::of(values).is_some_and(|spread| spread.min > 0.0 && spread.max > 10.0 * spread.min)
 }
 
 /// The chart as an SVG document.
@@ -76,12 +118,17 @@ pub fn render(chart: &Chart) -> Result<String, PlotError> {
     };
     let mut svg = String::new();
     let drawn = {
-        let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
-        if chart.log_y {
-            let ticks = decade_ticks(&y);
-            draw(chart, &area, x, y.log_scale().with_key_points(ticks))
-        } else {
-            draw(chart, &area, x, y)
+        let size = if chart.legend == Legend::Beside { SIZE_WIDE } else { SIZE };
+        let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        let log = |range: Range<f64>| {
+            let ticks = decade_ticks(&range);
+            range.log_scale().with_key_points(ticks)
+        };
+        match (chart.log_x, chart.log_y) {
+            (false, false) => draw(chart, &area, x, y),
+            (false, true) => draw(chart, &area, x, log(y)),
+            (true, false) => draw(chart, &area, log(x), y),
+            (true, true) => draw(chart, &area, log(x), log(y)),
         }
     };
     drawn.map_err(|what| error(what.to_string()))?;
@@ -91,8 +138,10 @@ pub fn render(chart: &Chart) -> Result<String, PlotError> {
 /// The chart without points that its axes cannot show.
 fn shown(chart: &Chart) -> Chart {
     let keep = |points: &[(f64, f64)]| -> Vec<(f64, f64)> {
-        let fits =
-            |&(x, y): &(f64, f64)| x.is_finite() && y.is_finite() && (!chart.log_y || y > 0.0);
+        let fits = |&(x, y): &(f64, f64)| {
+            let places = !chart.log_x || x > 0.0;
+            x.is_finite() && y.is_finite() && places && (!chart.log_y || y > 0.0)
+        };
         points.iter().copied().filter(fits).collect()
     };
     let series = chart.series.iter().map(|series| Series {
@@ -100,6 +149,12 @@ fn shown(chart: &Chart) -> Chart {
         color: series.color,
         bold: keep(&series.bold),
         faint: series.faint.iter().map(|line| keep(line)).collect(),
+        band: series
+            .band
+            .iter()
+            .copied()
+            .filter(|&(x, y, _)| !keep(&[(x, y)]).is_empty())
+            .collect(),
     });
     Chart { series: series.collect(), ..chart.clone() }
 }
@@ -114,7 +169,7 @@ fn ranges(chart: &Chart) -> Option<(Range<f64>, Range<f64>)> {
             Some((low.min(value), high.max(value)))
         })
     };
-    let (_, right) = bounds(&mut points.iter().map(|point| point.0))?;
+    let (left, right) = bounds(&mut points.iter().map(|point| point.0))?;
     let (low, high) = bounds(&mut points.iter().map(|point| point.1))?;
     let y = if chart.log_y {
         low / 1.3..high * 1.3
@@ -122,23 +177,33 @@ fn ranges(chart: &Chart) -> Option<(Range<f64>, Range<f64>)> {
         let air = 0.05 * (high - low).max(1e-6 * high.abs()).max(f64::MIN_POSITIVE);
         low - air..high + air
     };
+    if chart.log_x {
+        return Some((left / 1.1..right * 1.1, y));
+    }
     let right = if right > 0.0 { right } else { 1.0 };
     Some((0.0..right * 1.01, y))
 }
 
-fn draw<Y>(
+fn draw<X, Y>(
     chart: &Chart,
     area: &DrawingArea<SVGBackend<'_>, Shift>,
-    x: Range<f64>,
+    x: X,
     y: Y,
 ) -> Result<(), DrawingAreaErrorKind<std::io::Error>>
 where
+    X: AsRangedCoord<Value = f64>,
+    X::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
     Y: AsRangedCoord<Value = f64>,
     Y::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
 {
     area.fill(&WHITE)?;
-    let mut context = ChartBuilder::on(area)
-        .caption(&chart.title, ("sans-serif", TITLE_SIZE))
+    let plot = if chart.legend == Legend::Beside {
+        Legend::beside(area, chart.series.iter().map(|line| (line.name.as_str(), line.color)))?
+    } else {
+        area.clone()
+    };
+    let mut context = ChartBuilder::on(&plot)
+        .caption(&chart.title, margin_text())
         .margin(14)
         .x_label_area_size(50)
         .y_label_area_size(72)
@@ -156,26 +221,36 @@ where
         .draw()?;
     for series in &chart.series {
         for line in &series.faint {
-            let style = color(series).mix(0.3).stroke_width(1);
+            let style = color(series.color).mix(0.3).stroke_width(1);
             context.draw_series(LineSeries::new(line.iter().copied(), style))?;
         }
     }
     for (index, series) in chart.series.iter().enumerate() {
         // Later lines are thinner, so that equal lines do not hide each other.
         let covered = u32::try_from(chart.series.len() - 1 - index).unwrap_or(u32::MAX);
-        let style = color(series).stroke_width(2 + 2 * covered.min(COVERED_MAX));
+        let band = series.band.iter().map(|&(x, y, half)| (x, y + half));
+        let band: Vec<_> = band
+            .chain(series.band.iter().rev().map(|&(x, y, half)| (x, low(chart, y, half))))
+            .collect();
+        if band.len() > 2 {
+            context.draw_series([Polygon::new(band, color(series.color).mix(0.12))])?;
+        }
+        // Many lines cross, and are told apart better when they are thin.
+        let more = if chart.legend == Legend::Beside { 1 } else { 2 * covered.min(COVERED_MAX) };
+        let style = color(series.color).stroke_width(2 + more);
         context
             .draw_series(LineSeries::new(series.bold.iter().copied(), style))?
             .label(&series.name)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 24, y)], style));
     }
+    let position = match chart.legend {
+        Legend::Top => SeriesLabelPosition::UpperRight,
+        Legend::Bottom => SeriesLabelPosition::LowerRight,
+        Legend::Beside => return area.present(),
+    };
     context
         .configure_series_labels()
-        .position(if chart.rising {
-            SeriesLabelPosition::LowerRight
-        } else {
-            SeriesLabelPosition::UpperRight
-        })
+        .position(position)
         .legend_area_size(30)
         .label_font(("sans-serif", LABEL_SIZE))
         .background_style(WHITE.mix(0.9))
@@ -184,8 +259,40 @@ where
     area.present()
 }
 
-fn color(series: &Series) -> RGBColor {
-    COLORS[series.color % COLORS.len()]
+/// The lower edge of a band, which stays on a logarithmic axis.
+fn low(chart: &Chart, middle: f64, half: f64) -> f64 {
+    let low = middle - half;
+    if chart.log_y { low.max(middle / 10.0) } else { low }
+}
+
+impl Legend {
+    /// Writes a legend of names and colours at the right, and returns what is left of the area.
+    pub(crate) fn beside<'a, 'b>(
+        area: &DrawingArea<SVGBackend<'b>, Shift>,
+        names: impl Iterator<Item = (&'a str, usize)>,
+    ) -> Result<DrawingArea<SVGBackend<'b>, Shift>, DrawingAreaErrorKind<std::io::Error>> {
+        let (width, _) = area.dim_in_pixel();
+        let (plot, legend) = area.split_horizontally(width.saturating_sub(LEGEND_WIDTH));
+        let mut top = 3 * LEGEND_LINE;
+        for (name, index) in names {
+            let line = [(4, top), (32, top)];
+            legend.draw(&PathElement::new(line, color(index).stroke_width(4)))?;
+            let place = (40, top - LEGEND_LINE / 3);
+            legend.draw(&Text::new(name.to_owned(), place, ("sans-serif", LABEL_SIZE)))?;
+            top += LEGEND_LINE;
+        }
+        Ok(plot)
+    }
+}
+
+/// The letters of a headline.
+pub(crate) fn margin_text() -> (&'static str, u32) {
+    ("sans-serif", TITLE_SIZE)
+}
+
+/// The colour of this number.
+pub(crate) fn color(index: usize) -> RGBColor {
+    COLORS[index % COLORS.len()]
 }
 
 /// Round numbers inside a logarithmic range, fewer per decade the more decades there are.
@@ -209,7 +316,7 @@ fn decade_ticks(range: &Range<f64>) -> Vec<f64> {
 }
 
 /// A number at an axis: short, and not rounded away from its tick.
-fn tick(value: f64) -> String {
+pub(crate) fn tick(value: f64) -> String {
     let size = value.abs();
     if size == 0.0 {
         "0".to_owned()
@@ -231,12 +338,14 @@ mod tests {
             title: "a title".to_owned(),
             x_label: "samples per peer".to_owned(),
             y_label: "loss, nats".to_owned(),
+            log_x: false,
             log_y,
-            rising: false,
+            legend: Legend::Top,
             series: vec![Series {
                 name: "gossip-outer".to_owned(),
                 color: 0,
                 faint: vec![bold.clone()],
+                band: Vec::new(),
                 bold,
             }],
         }

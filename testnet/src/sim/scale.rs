@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::run::{RunError, run};
 use super::trace::Trace;
-use crate::report::plot::{Chart, Series};
+use crate::report::plot::{Chart, Legend, Series};
 use crate::scenario::Scenario;
 
 /// Swarm sizes that are compared.
@@ -59,12 +59,14 @@ pub fn chart(points: &[Point]) -> Chart {
         x_label: "log10 of peers".to_owned(),
         y_label: "bytes per peer and round".to_owned(),
         log_y: true,
-        rising: true,
+        log_x: false,
+        legend: Legend::Bottom,
         series: vec![Series {
             name: "control messages".to_owned(),
             color: 0,
             bold: line.collect(),
             faint: Vec::new(),
+            band: Vec::new(),
         }],
     }
 }

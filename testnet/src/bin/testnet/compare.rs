@@ -4,10 +4,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use dnode_testnet::compare::queue;
 use dnode_testnet::compare::{
-    self, Cell, CellState, CellSummary, Comparison, Findings, Maker, QueueError, Setup,
+    Cell, CellState, CellSummary, Comparison, Findings, Maker, Numbers, QueueError, Setup, report,
 };
-use dnode_testnet::local::{self, Quotas, Stop};
+use dnode_testnet::local::{self, Python, Quotas, Stop};
 
 use super::{Failure, bad_usage, command_line, failed, listen_for_signals, now, say};
 
@@ -28,6 +29,15 @@ pub(super) struct CompareArgs {
     /// Write the report of what is there, and run nothing.
     #[arg(long)]
     report_only: bool,
+    /// Name what has changed since the comparison in this folder, and fail if something is worse.
+    #[arg(long, value_name = "FOLDER")]
+    against: Option<PathBuf>,
+    /// Least change that --against names, percent.
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0)]
+    slack: f64,
+    /// Python of the baselines that are not of this repository.
+    #[arg(long, value_name = "FILE", default_value = "python3")]
+    python: PathBuf,
     /// Go on with runs of another machine or commit.
     #[arg(long)]
     mixed: bool,
@@ -39,15 +49,58 @@ pub(super) struct CompareArgs {
     dnode: Option<PathBuf>,
 }
 
+/// What has been read of the command line.
+struct Course<'a> {
+    arguments: &'a CompareArgs,
+    plan: &'a Comparison,
+    setup: &'a Setup,
+    /// Whether somebody asked to stop.
+    stopped: bool,
+}
+
 pub(super) fn compare(arguments: &CompareArgs) -> Result<(), Failure> {
     let data = arguments.data.as_deref().map(std::path::absolute).transpose().map_err(bad_usage)?;
     let plan = Comparison::read(&arguments.experiment, data.as_deref()).map_err(bad_usage)?;
+    let old = arguments.against.as_deref().map(Numbers::load).transpose().map_err(bad_usage)?;
+    let setup = setup(arguments, &plan)?;
+    if let Err(why) = &setup.quotas {
+        say(&format!("peers are not held to shares of cores: {why}\n"));
+    }
+    let maker = Maker { plan: &plan, file: &arguments.experiment, cores: setup.cores };
+    let mut course = Course { arguments, plan: &plan, setup: &setup, stopped: false };
+    let tuning = course.cells(&maker.tuning())?;
+    let choices = report::choices(&plan, &tuning);
+    let cells = course.cells(&maker.compared(&choices))?;
+    let numbers = Numbers::of(&cells);
+    if let Some(numbers) = &numbers {
+        numbers.save(&setup.folder).map_err(failed)?;
+    }
+    let unfair = report::unfair(tuning.iter().chain(&cells));
+    let findings = Findings {
+        plan: &plan,
+        command: &setup.command,
+        cells,
+        tuning,
+        choices: &choices,
+        unfair,
+        changes: numbers.zip(old).map(|(new, old)| new.against(&old, arguments.slack)),
+        cores: setup.cores,
+    };
+    let page = report::write(&findings, &setup.folder).map_err(failed)?;
+    say(&format!("\nReport: {}\n", page.display()));
+    conclude(&findings, course.stopped)
+}
+
+fn setup(arguments: &CompareArgs, plan: &Comparison) -> Result<Setup, Failure> {
     let executable = std::env::current_exe().ok();
     let program = local::locate(arguments.dnode.as_deref(), executable.as_deref());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let setup = Setup {
+    let folder = folder(arguments).map_err(bad_usage)?;
+    let python = Python::new(&arguments.python, &folder.join("baselines")).map_err(bad_usage)?;
+    Ok(Setup {
         program: program.map_err(bad_usage)?,
-        folder: folder(arguments).map_err(bad_usage)?,
+        folder,
+        python,
         quotas: Quotas::find(),
         cores: arguments.cores.unwrap_or(cores).max(1),
         deadline: plan.timeout,
@@ -55,64 +108,46 @@ pub(super) fn compare(arguments: &CompareArgs) -> Result<(), Failure> {
         begun: humantime::format_rfc3339_seconds(now()).to_string(),
         mixed: arguments.mixed,
         keep: arguments.keep,
-    };
-    if let Err(why) = &setup.quotas {
-        say(&format!("peers are not held to shares of cores: {why}\n"));
-    }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(failed)?;
-    let maker = Maker { plan: &plan, file: &arguments.experiment, cores: setup.cores };
-    let work = |cells: &[Cell]| -> Result<(Vec<CellState>, bool), Failure> {
-        if arguments.report_only {
-            return Ok((compare::queue::found(cells, &setup).map_err(failed)?, false));
-        }
-        runtime.block_on(async {
-            let (ask, stop) = Stop::channel();
-            let listening = tokio::spawn(listen_for_signals(ask));
-            let states = compare::queue::run(cells, &setup, &stop, &mut io::stdout()).await;
-            listening.abort();
-            match states {
-                Ok(states) => Ok((states, false)),
-                Err(QueueError::Interrupted) => {
-                    Ok((compare::queue::found(cells, &setup).map_err(failed)?, true))
-                }
-                Err(error) => Err(failed(error)),
-            }
-        })
-    };
-    let tuning = maker.tuning();
-    let (states, mut stopped) = work(&tuning)?;
-    let tuning = summaries(&plan, &tuning, &states, &setup.folder)?;
-    let choices = compare::report::choices(&plan, &tuning);
-    let cells = maker.compared(&choices);
-    let states = if stopped {
-        compare::queue::found(&cells, &setup).map_err(failed)?
-    } else {
-        let (states, interrupted) = work(&cells)?;
-        stopped = interrupted;
-        states
-    };
-    let cells = summaries(&plan, &cells, &states, &setup.folder)?;
-    let unfair = compare::report::unfair(tuning.iter().chain(&cells));
-    let (command, cores) = (setup.command.as_str(), setup.cores);
-    let findings =
-        Findings { plan: &plan, command, cells, tuning, choices: &choices, unfair, cores };
-    let report = compare::report::write(&findings, &setup.folder).map_err(failed)?;
-    say(&format!("\nReport: {}\n", report.display()));
-    conclude(&findings, stopped)
+    })
 }
 
-fn summaries(
-    plan: &Comparison,
-    cells: &[Cell],
-    states: &[CellState],
-    folder: &Path,
-) -> Result<Vec<CellSummary>, Failure> {
-    compare::report::summaries(plan, cells, states, folder).map_err(failed)
+impl Course<'_> {
+    /// Runs what is missing of the cells, unless nothing is to be run any more, and sums them up.
+    fn cells(&mut self, cells: &[Cell]) -> Result<Vec<CellSummary>, Failure> {
+        let states =
+            if self.arguments.report_only || self.stopped { None } else { self.run(cells)? };
+        let there = || queue::found(cells, self.setup).map_err(failed);
+        let states = states.map_or_else(there, Ok)?;
+        report::summaries(self.plan, cells, &states, &self.setup.folder).map_err(failed)
+    }
+
+    /// The states of the cells; nothing if somebody asked to stop.
+    fn run(&mut self, cells: &[Cell]) -> Result<Option<Vec<CellState>>, Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let states = runtime.map_err(failed)?.block_on(async {
+            let (ask, stop) = Stop::channel();
+            let listening = tokio::spawn(listen_for_signals(ask));
+            let states = queue::run(cells, self.setup, &stop, &mut io::stdout()).await;
+            listening.abort();
+            states
+        });
+        match states {
+            Ok(states) => Ok(Some(states)),
+            Err(QueueError::Interrupted) => {
+                self.stopped = true;
+                Ok(None)
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
 }
 
 /// The first thing that is wrong decides how the program ends.
 fn conclude(findings: &Findings<'_>, stopped: bool) -> Result<(), Failure> {
+    let changes = findings.changes.as_deref().unwrap_or_default();
+    for change in changes {
+        say(&format!("{change}\n"));
+    }
     if let Some(first) = findings.unfair.first() {
         let count = findings.unfair.len();
         return Err(failed(format!("not fair ({count} findings); the first: {first}")));
@@ -122,6 +157,9 @@ fn conclude(findings: &Findings<'_>, stopped: bool) -> Result<(), Failure> {
     match failure {
         Some(failure) => Err(failed(failure)),
         None if stopped => Err(failed(QueueError::Interrupted)),
+        None if changes.iter().any(|change| change.worse) => {
+            Err(failed("something is worse than in the other comparison"))
+        }
         None => Ok(()),
     }
 }

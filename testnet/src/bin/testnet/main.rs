@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 use clap::{Args, Parser, Subcommand};
 use dnode_testnet::local::experiment::{ALL_REDUCE, NO_GOSSIP};
 use dnode_testnet::local::{self, Arm, ArmPlan, Experiment, Kill, Progress, Stop, Workload};
+use dnode_testnet::parameter_server;
 use dnode_testnet::report::{self, Machine, Record};
 use dnode_testnet::scenario::{Reader, Scenario};
 use dnode_testnet::wan::Plan;
@@ -42,6 +43,15 @@ enum Command {
     Soak(Box<soak::SoakArgs>),
     /// Let peers go through what a scenario file says, as `sim` does with simulated ones.
     Scenario(Box<scenario::ScenarioArgs>),
+    /// One process of the baseline with a parameter server; `compare` starts them.
+    #[command(hide = true)]
+    ParameterServer {
+        /// What it does.
+        role: parameter_server::Role,
+        /// The rest.
+        #[command(flatten)]
+        arguments: parameter_server::Arguments,
+    },
     /// Write the report of an existing folder again.
     Report {
         /// The folder, as printed by `run`.
@@ -129,6 +139,10 @@ fn main() -> ExitCode {
         Command::Compare(arguments) => compare::compare(&arguments),
         Command::Soak(arguments) => soak::soak(&arguments),
         Command::Scenario(arguments) => scenario::scenario(&arguments),
+        Command::ParameterServer { role, arguments } => {
+            let now = now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            parameter_server::run(role, arguments, now.as_secs_f64()).map_err(failed)
+        }
         Command::Report { folder } => report_again(&folder),
     };
     match result {
@@ -223,6 +237,7 @@ async fn run_arms(
                 deadline: setup.deadline,
                 wan: setup.wan,
                 shares: None,
+                python: None,
             };
             match local::arm::run(&plan, &mut progress, &mut stop.clone()).await {
                 Ok(run) => record.runs.push(run),

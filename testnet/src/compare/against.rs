@@ -1,0 +1,281 @@
+//! Two comparisons of the same experiment: what has changed by more than chance.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
+
+use super::summary::{ArmSummary, CellSummary, RunSummary};
+use crate::report::Machine;
+use crate::report::stats::MeanSd;
+
+/// Name of the file with the numbers, inside the folder of a comparison.
+pub const NUMBERS_FILE: &str = "numbers.json";
+/// Resamplings of the bootstrap.
+const RESAMPLES: usize = 4000;
+/// Part of the resamplings outside the interval, at each end: 95 % are inside.
+const TAIL: f64 = 0.025;
+/// The interval of few values is widened by the ratio of Student's t to the normal distribution, two
+/// groups of so many values each: the bootstrap knows nothing of what it has not seen.
+const WIDENED: [f64; 9] = [1.0, 1.0, 2.20, 1.42, 1.25, 1.18, 1.14, 1.11, 1.09];
+
+/// The numbers of a comparison that are compared with those of another.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Numbers {
+    /// The machine; times are compared only on the same kind.
+    pub machine: Machine,
+    /// By cell, arm and measure: the value of each seed.
+    pub cells: BTreeMap<String, BTreeMap<String, BTreeMap<String, Vec<f64>>>>,
+}
+
+/// What is compared.
+struct Measure {
+    name: &'static str,
+    /// Whether it depends on the machine.
+    timed: bool,
+    /// Whether more is better.
+    more: bool,
+    of: fn(&RunSummary) -> Option<f64>,
+}
+
+const MEASURES: [Measure; 6] = [
+    Measure {
+        name: "loss of the median peer",
+        timed: false,
+        more: false,
+        of: |run| Some(run.loss.median),
+    },
+    Measure {
+        name: "loss of the worst peer",
+        timed: false,
+        more: false,
+        of: |run| Some(run.loss.max),
+    },
+    Measure {
+        name: "loss of the averaged model",
+        timed: false,
+        more: false,
+        of: |run| Some(run.mean_loss),
+    },
+    Measure { name: "bytes sent per peer", timed: false, more: false, of: |run| Some(run.bytes) },
+    Measure {
+        name: "samples per second",
+        timed: true,
+        more: true,
+        of: |run| Some(run.samples_per_s),
+    },
+    Measure {
+        name: "time to target",
+        timed: true,
+        more: false,
+        of: |run| run.target.map(|point| point.seconds),
+    },
+];
+
+/// A measure that has changed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Change {
+    /// Cell, arm and measure.
+    pub what: String,
+    /// Relative change of the mean, percent; positive is more.
+    pub percent: f64,
+    /// The interval that it lies in, percent.
+    pub interval: (f64, f64),
+    /// Whether it is a change for the worse.
+    pub worse: bool,
+}
+
+impl std::fmt::Display for Change {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { what, percent, interval: (low, high), worse } = self;
+        let word = if *worse { "worse" } else { "better" };
+        write!(formatter, "{word}: {what}: {percent:+.1} % ({low:+.1} to {high:+.1})")
+    }
+}
+
+/// Why two comparisons cannot be compared.
+#[derive(Debug, thiserror::Error)]
+pub enum AgainstError {
+    /// The numbers cannot be read or written.
+    #[error("cannot use {}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The file has other content.
+    #[error("{} does not have the numbers of a comparison: {source}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: serde_json::Error,
+    },
+}
+
+impl Numbers {
+    /// The numbers of the cells; nothing if there are none.
+    #[must_use]
+    pub fn of(cells: &[CellSummary]) -> Option<Self> {
+        let machine = cells.first()?.state.record.machine.clone();
+        let values = |arm: &ArmSummary| -> BTreeMap<String, Vec<f64>> {
+            let measures = MEASURES.iter().map(|measure| {
+                let values = arm.runs.iter().filter_map(measure.of).collect();
+                (measure.name.to_owned(), values)
+            });
+            measures.collect()
+        };
+        let arms = |cell: &CellSummary| {
+            cell.arms.iter().map(|arm| (arm.arm.name.clone(), values(arm))).collect()
+        };
+        let cells = cells.iter().map(|cell| (cell.cell.name.clone(), arms(cell))).collect();
+        Some(Self { machine, cells })
+    }
+
+    /// Writes them into the folder of a comparison.
+    ///
+    /// # Errors
+    /// [`AgainstError`] naming the file.
+    pub fn save(&self, folder: &Path) -> Result<(), AgainstError> {
+        let path = folder.join(NUMBERS_FILE);
+        let format = |source| AgainstError::Format { path: path.clone(), source };
+        let text = serde_json::to_string_pretty(self).map_err(format)?;
+        std::fs::write(&path, text + "\n").map_err(|source| AgainstError::File { path, source })
+    }
+
+    /// Reads those of a comparison, from its folder or from a file.
+    ///
+    /// # Errors
+    /// [`AgainstError`] naming the file.
+    pub fn load(place: &Path) -> Result<Self, AgainstError> {
+        let path = if place.is_dir() { place.join(NUMBERS_FILE) } else { place.to_owned() };
+        let text = std::fs::read_to_string(&path);
+        let text = text.map_err(|source| AgainstError::File { path: path.clone(), source })?;
+        serde_json::from_str(&text).map_err(|source| AgainstError::Format { path, source })
+    }
+
+    /// Changes from `old` that are beyond noise and more than `slack_percent`; arms that only one
+    /// of the two has are not compared.
+    #[must_use]
+    pub fn against(&self, old: &Self, slack_percent: f64) -> Vec<Change> {
+        let kind = |machine: &Machine| (machine.cpu.clone(), machine.cores);
+        let same_machine = kind(&self.machine) == kind(&old.machine);
+        let mut changes = Vec::new();
+        for (cell, arms) in &self.cells {
+            for (arm, values) in arms {
+                let before = old.cells.get(cell).and_then(|arms| arms.get(arm));
+                for measure in MEASURES.iter().filter(|m| same_machine || !m.timed) {
+                    let of =
+                        |values: &BTreeMap<String, Vec<f64>>| values.get(measure.name).cloned();
+                    let (Some(new), Some(old)) = (of(values), before.and_then(of)) else {
+                        continue;
+                    };
+                    let Some((percent, interval)) = change(&old, &new) else { continue };
+                    let beyond = interval.0 > 0.0 || interval.1 < 0.0;
+                    if beyond && percent.abs() > slack_percent {
+                        let what = format!("{cell} {arm}: {}", measure.name);
+                        let worse = (percent > 0.0) != measure.more;
+                        changes.push(Change { what, percent, interval, worse });
+                    }
+                }
+            }
+        }
+        changes
+    }
+}
+
+/// Relative change of the mean, percent, and its 95 % interval by the bootstrap (Efron 1979), both
+/// groups resampled; nothing for less than two values in a group.
+fn change(old: &[f64], new: &[f64]) -> Option<(f64, (f64, f64))> {
+    if old.len() < 2 || new.len() < 2 {
+        return None;
+    }
+    let mean = |values: &[f64]| MeanSd::of(values.iter().copied()).map(|mean| mean.mean);
+    let (before, after) = (mean(old)?, mean(new)?);
+    let percent = 100.0 * (after / before - 1.0);
+    let mut rng = ChaCha8Rng::from_seed([7; 32]);
+    let mut draw = |values: &[f64]| {
+        mean(
+            &(0..values.len())
+                .map(|_| values[rng.random_range(0..values.len())])
+                .collect::<Vec<_>>(),
+        )
+    };
+    let mut changes = Vec::new();
+    for _ in 0..RESAMPLES {
+        let (before, after) = (draw(old)?, draw(new)?);
+        changes.push(100.0 * (after / before - 1.0));
+    }
+    changes.sort_by(f64::total_cmp);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "an index of a short list"
+    )]
+    let tail = (TAIL * RESAMPLES as f64) as usize;
+    let fewest = old.len().min(new.len());
+    let wider = WIDENED.get(fewest).copied().unwrap_or(1.0);
+    // The spread of a resample is that of a population, which is smaller.
+    #[expect(clippy::cast_precision_loss, reason = "there are few seeds")]
+    let wider = wider * (fewest as f64 / (fewest as f64 - 1.0)).sqrt();
+    let edge = |edge: f64| percent + wider * (edge - percent);
+    Some((percent, (edge(changes[tail]), edge(changes[RESAMPLES - 1 - tail]))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(cpu: &str, loss: [f64; 3], speed: [f64; 3]) -> Numbers {
+        let machine = Machine {
+            cpu: cpu.to_owned(),
+            cores: 2,
+            memory_bytes: 0,
+            system: String::new(),
+            commit: String::new(),
+        };
+        let measures = BTreeMap::from([
+            ("loss of the median peer".to_owned(), loss.to_vec()),
+            ("samples per second".to_owned(), speed.to_vec()),
+        ]);
+        let arms = BTreeMap::from([("gossip".to_owned(), measures)]);
+        Numbers { machine, cells: BTreeMap::from([("digits".to_owned(), arms)]) }
+    }
+
+    #[test]
+    fn a_change_beyond_noise_is_found_and_chance_is_not() {
+        let old = numbers("a", [1.0, 1.02, 0.98], [100.0, 104.0, 96.0]);
+        let said = |new: &Numbers| -> Vec<String> {
+            new.against(&old, 5.0).iter().map(ToString::to_string).collect()
+        };
+        assert!(said(&old).is_empty());
+        assert!(said(&numbers("a", [1.0, 1.2, 1.1], [103.0, 90.0, 101.0])).is_empty());
+        let worse = said(&numbers("a", [1.3, 1.32, 1.28], [100.0, 104.0, 96.0]));
+        assert_eq!(worse.len(), 1);
+        assert!(
+            worse[0].starts_with("worse: digits gossip: loss of the median peer: +30.0 %"),
+            "{worse:?}"
+        );
+        let slower = said(&numbers("a", [1.0, 1.02, 0.98], [50.0, 51.0, 49.0]));
+        assert!(
+            slower[0].starts_with("worse: digits gossip: samples per second: -50.0 %"),
+            "{slower:?}"
+        );
+        assert!(said(&numbers("b", [1.0, 1.02, 0.98], [50.0, 51.0, 49.0])).is_empty());
+        let better = numbers("a", [0.5, 0.51, 0.49], [100.0, 104.0, 96.0]).against(&old, 5.0);
+        assert!(!better[0].worse);
+    }
+
+    #[test]
+    fn equal_seeds_have_no_noise_and_small_changes_no_weight() {
+        let (percent, (low, high)) = change(&[1.0, 1.0], &[1.1, 1.1]).unwrap();
+        assert!((percent - 10.0).abs() < 1e-9 && low > 9.9 && high < 10.1);
+        assert_eq!(change(&[1.0], &[1.1, 1.1]), None);
+        let old = numbers("a", [1.0; 3], [1.0; 3]);
+        assert!(numbers("a", [1.01; 3], [1.0; 3]).against(&old, 5.0).is_empty());
+    }
+}
