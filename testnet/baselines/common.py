@@ -20,7 +20,8 @@ def arguments():
     a = p.parse_args()
     if a.exit_with_stdin:
         def watch():
-            sys.stdin.buffer.read(); os._exit(1)
+            while os.read(0, 4096): pass
+            os._exit(1)
         threading.Thread(target=watch, daemon=True).start()
     torch.set_num_threads(1)
     return a

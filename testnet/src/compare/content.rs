@@ -253,7 +253,7 @@ fn columns(plan: &Comparison) -> Vec<String> {
              same seed; negative is better."
         ),
         format!(
-            "Target: the last loss of `{reference}` and {} % more; reached when the mean of the \
+            "Target: the last loss of `{reference}` with the same seed and {} % more; reached when the mean of the \
              peers' evaluations is there, by a straight line between two of them. Time to it \
              counts from the first step of any peer and leaves out the start-up only, which is \
              the column beside; evaluations count.",

@@ -1,5 +1,7 @@
 //! The numbers of a comparison: every run, and every arm over its seeds.
 
+use std::collections::BTreeMap;
+
 use super::cell::Cell;
 use super::curve::{Curve, Point};
 use super::queue::CellState;
@@ -67,7 +69,8 @@ pub struct CellSummary {
     pub state: CellState,
     /// The metrics of its runs, as read.
     pub results: Results,
-    /// The loss to reach: the reference's last one and as much more as the comparison says.
+    /// The loss to reach: the reference's last one and as much more as the comparison says, mean
+    /// over seeds; each run has to reach that of its own seed.
     pub target: Option<f64>,
     /// The arms, in order.
     pub arms: Vec<ArmSummary>,
@@ -108,7 +111,14 @@ impl CellSummary {
         let reference = arms.iter().find(|arm| arm.arm.name == against.reference);
         let last = reference.and_then(|arm| arm.over_seeds(|run| Some(run.loss.median)));
         let target = last.map(|last| last.mean * (1.0 + against.target_percent / 100.0));
+        let excess = 1.0 + against.target_percent / 100.0;
+        let own: BTreeMap<u64, f64> = reference
+            .iter()
+            .flat_map(|arm| &arm.runs)
+            .map(|run| (run.seed, excess * run.loss.median))
+            .collect();
         for run in arms.iter_mut().flat_map(|arm| &mut arm.runs) {
+            let target = own.get(&run.seed).copied().or(target);
             run.target = target.and_then(|target| run.curve.reach(target));
         }
         Ok(Self { cell: cell.clone(), state: state.clone(), results, target, arms })

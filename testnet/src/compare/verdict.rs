@@ -51,7 +51,7 @@ fn sentence(arm: &ArmSummary, base: &ArmSummary, target_percent: f64) -> String 
     }
     let sent = |arm: &ArmSummary| arm.over_seeds(|run| Some(run.bytes)).map_or(0.0, |b| b.mean);
     if sent(arm) > 0.0 && sent(base) > 0.0 {
-        let _ = write!(text, ", with {} of the bytes", part(sent(arm) / sent(base)));
+        let _ = write!(text, ", with {} the bytes", part(sent(arm) / sent(base)));
     } else if sent(arm) <= 0.0 {
         text += ", without sending a byte";
     }
@@ -95,14 +95,14 @@ fn times(ratio: f64, more: &str, less: &str, same: &str) -> String {
     }
 }
 
-/// `1/140`, or `1.3 ×`.
+/// `1/140 of`, or `1.3 times`.
 fn part(share: f64) -> String {
     if share > 0.95 {
-        format!("{share:.1} ×")
+        format!("{share:.1} times")
     } else if share > 0.1 {
-        format!("1/{:.1}", 1.0 / share)
+        format!("1/{:.1} of", 1.0 / share)
     } else {
-        format!("1/{:.0}", 1.0 / share)
+        format!("1/{:.0} of", 1.0 / share)
     }
 }
 
@@ -117,6 +117,9 @@ mod tests {
             [words(5.83), words(0.5), words(1.01)],
             ["5.8 × sooner", "2.0 × later", "as soon"]
         );
-        assert_eq!([part(1.0 / 140.2), part(0.4), part(1.3)], ["1/140", "1/2.5", "1.3 ×"]);
+        assert_eq!(
+            [part(1.0 / 140.2), part(0.4), part(1.3)],
+            ["1/140 of", "1/2.5 of", "1.3 times"]
+        );
     }
 }
