@@ -18,7 +18,7 @@ peer.address("\n".join(str(m) for m in dht.get_visible_maddrs()))
 local = c["gossip"].get("local_steps", 25); batch = c["run"]["batch"]
 inner = common.make_optimizer(c, common.optimizer_groups(c, peer.model))
 opt = hivemind.Optimizer(dht=dht, run_id="compare", target_batch_size=n * local * batch, batch_size_per_step=batch, optimizer=inner, use_local_updates=True, delay_state_averaging=False,
-                         matchmaking_time=MATCHMAKING_S, averaging_timeout=60.0, state_averaging_compression=hivemind.compression.Float16Compression(), verbose=False)
+                         matchmaking_time=MATCHMAKING_S, averaging_timeout=20.0, state_averaging_compression=hivemind.compression.Float16Compression(), verbose=False)
 while not all(os.path.exists(os.path.join(os.path.dirname(os.path.abspath(peer.home)), f"peer-{i}", "address")) for i in range(n)): time.sleep(0.2)
 each = 2 * (n - 1) / n * 2 * sum(v.numel() for v in peer.model.values); epoch = opt.local_epoch
 for step in range(c["run"]["steps"]):
