@@ -42,7 +42,8 @@ pub(crate) fn names_absurd_clock(message: &Message) -> bool {
         | Message::Fetch { .. }
         | Message::Probe { .. }
         | Message::Alive { .. }
-        | Message::Rack { .. } => false,
+        | Message::Rack { .. }
+        | Message::Summaries { .. } => false,
     }
 }
 

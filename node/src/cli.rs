@@ -29,6 +29,15 @@ pub enum Command {
     /// Measure what this machine or a link does.
     #[command(subcommand)]
     Bench(Bench),
+    /// Show the swarm in the terminal, as a peer sees it that was started with --ui.
+    Top {
+        /// Where its page is, for example 127.0.0.1:7878; else what its data directory says.
+        #[arg(value_name = "ADDRESS")]
+        address: Option<String>,
+        /// The data directory of the running peer.
+        #[arg(long, value_name = "DIR", default_value = "dnode-data")]
+        data_dir: PathBuf,
+    },
     /// Print the peer id kept in a data directory; make one where there is none.
     Id {
         /// The data directory.

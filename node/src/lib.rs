@@ -20,6 +20,7 @@ mod peer;
 pub mod progress;
 mod rules;
 pub mod signals;
+pub mod top;
 mod training;
 pub mod view;
 

@@ -13,6 +13,7 @@ use dnode::config::{ConfigError, file_text, reference_markdown, reference_text};
 use dnode::data_dir::{DataDir, DataDirError};
 use dnode::identity::Identity;
 use dnode::link_bench::{self, LinkError};
+use dnode::top::{self, TopError};
 use dnode::{JoinError, Options, Outcome};
 use dnode_network::{DirectConfig, Multiaddr};
 
@@ -32,6 +33,8 @@ enum Failure {
     Join(#[from] JoinError),
     #[error(transparent)]
     Link(#[from] LinkError),
+    #[error(transparent)]
+    Top(#[from] TopError),
     #[error("cannot write {what}: {reason}")]
     Write { what: String, reason: io::Error },
 }
@@ -42,7 +45,12 @@ impl Failure {
             Self::Config(_) | Self::Backend(_) | Self::Link(LinkError::Address(_)) => USAGE,
             Self::DataDir(error) if error.is_usage() => USAGE,
             Self::Join(error) if error.is_usage() => USAGE,
-            Self::DataDir(_) | Self::Join(_) | Self::Link(_) | Self::Write { .. } => 1,
+            Self::Top(error) if error.is_usage() => USAGE,
+            Self::Top(_)
+            | Self::DataDir(_)
+            | Self::Join(_)
+            | Self::Link(_)
+            | Self::Write { .. } => 1,
         }
     }
 }
@@ -67,6 +75,7 @@ fn main() -> ExitCode {
         Command::Config { markdown: true } => print(&reference_markdown()),
         Command::Config { markdown: false } => print(&reference_text()),
         Command::Bench(Bench::Link(link)) => bench_link(&link),
+        Command::Top { address, data_dir } => show(address, &data_dir),
         Command::Id { data_dir } => id(&data_dir),
     };
     match result {
@@ -122,6 +131,13 @@ fn bench_link(link: &Link) -> Result<(), Failure> {
     }
     let Some(to) = addresses.pop() else { return Ok(()) };
     print(&link_bench::block_on(link_bench::ask(&to, link.trusted))?)
+}
+
+fn show(address: Option<String>, folder: &Path) -> Result<(), Failure> {
+    let stop = dnode::signals::listen()
+        .map_err(|reason| Failure::Write { what: "a thread".to_owned(), reason })?;
+    let address = address.map_or_else(|| top::find(folder), Ok)?;
+    Ok(top::run(&address, &stop)?)
 }
 
 fn id(folder: &Path) -> Result<(), Failure> {

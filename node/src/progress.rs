@@ -50,7 +50,7 @@ impl fmt::Display for Progress {
 }
 
 /// A number with three digits and a decimal prefix: `12.3k`.
-struct Scaled(f64);
+pub(crate) struct Scaled(pub(crate) f64);
 
 impl fmt::Display for Scaled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

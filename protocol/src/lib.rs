@@ -21,6 +21,7 @@ pub mod limits;
 pub mod message;
 mod rack;
 mod run;
+mod summary;
 mod time;
 
 pub use fragment::{FragmentId, Fragments};
@@ -29,4 +30,5 @@ pub use layout::{LayoutError, ParameterLayout, TensorSpec};
 pub use message::{Heartbeat, Information, Message, Origin, Phase, Terms, Versions};
 pub use rack::Stripe;
 pub use run::{RunDifference, RunField, RunSpec, RunSpecError};
+pub use summary::{Real, SUMMARY_LAGS, SUMMARY_SKETCH_LEN, Summary, SummaryLink};
 pub use time::Time;

@@ -1,7 +1,7 @@
 //! Every maximum of the protocol, with the assertions that relate them.
 
 /// Version of the wire format; peers of another version are refused by name.
-pub const PROTOCOL_VERSION: u8 = 3;
+pub const PROTOCOL_VERSION: u8 = 4;
 
 /// Longest control frame body, bytes. Checked before a byte of the body is decoded.
 pub const CONTROL_BYTES_MAX: usize = 64 * 1024;
@@ -21,6 +21,11 @@ pub const RUN_FIELDS_MAX: usize = 64;
 pub const RUN_FIELD_NAME_BYTES_MAX: usize = 64;
 /// Longest value of a run field, bytes.
 pub const RUN_FIELD_VALUE_BYTES_MAX: usize = 256;
+
+/// Most summaries in one message: about 16 kB.
+pub const SUMMARIES_MAX: usize = 32;
+/// Most links in one [`crate::Summary`].
+pub const SUMMARY_LINKS_MAX: usize = 8;
 
 /// Most elements in one fragment: 4 MiB of f32, so that one exchange holds at most two of these.
 pub const FRAGMENT_ELEMENTS_MAX: usize = 1 << 20;
@@ -50,4 +55,5 @@ const _: () = assert!(
     RUN_FIELDS_MAX * (RUN_FIELD_NAME_BYTES_MAX + RUN_FIELD_VALUE_BYTES_MAX + 16)
         < CONTROL_BYTES_MAX
 );
+const _: () = assert!(SUMMARIES_MAX * (512 + SUMMARY_LINKS_MAX * 32) < CONTROL_BYTES_MAX);
 const _: () = assert!(INFORMATION_MAX * 40 + VERSIONS_MAX * 48 + 256 < CONTROL_BYTES_MAX);

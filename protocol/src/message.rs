@@ -3,7 +3,7 @@
 use wincode::{SchemaRead, SchemaWrite};
 
 use crate::frame::Codec;
-use crate::{Clock, ContentHash, ExchangeId, FragmentId, PeerId, RunSpec, Stripe};
+use crate::{Clock, ContentHash, ExchangeId, FragmentId, PeerId, RunSpec, Stripe, Summary};
 
 /// What a peer is doing, as it tells its neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, SchemaRead, SchemaWrite)]
@@ -211,6 +211,11 @@ pub enum Message {
         /// The sender's part.
         stripe: Stripe,
     },
+    /// How the sender and others do.
+    Summaries {
+        /// Sorted by peer, no peer twice, 1 to [`crate::limits::SUMMARIES_MAX`].
+        summaries: Vec<Summary>,
+    },
 }
 
 impl Message {
@@ -225,7 +230,8 @@ impl Message {
             | Self::Have { .. }
             | Self::Probe { .. }
             | Self::Alive { .. }
-            | Self::Rack { .. } => None,
+            | Self::Rack { .. }
+            | Self::Summaries { .. } => None,
             Self::Propose { exchange, .. }
             | Self::Accept { exchange, .. }
             | Self::Busy { exchange }
@@ -261,6 +267,7 @@ impl Message {
             Self::Probe { .. } => "probe",
             Self::Alive { .. } => "alive",
             Self::Rack { .. } => "rack",
+            Self::Summaries { .. } => "summaries",
         }
     }
 }

@@ -12,11 +12,11 @@ use dnode_protocol::frame::{
 };
 use dnode_protocol::limits::{
     CONTROL_BYTES_MAX, FRAGMENT_ELEMENTS_MAX, FRAGMENTS_MAX, INFORMATION_MAX, PROTOCOL_VERSION,
-    TENSOR_PAYLOAD_BYTES_MAX,
+    SUMMARIES_MAX, SUMMARY_LINKS_MAX, TENSOR_PAYLOAD_BYTES_MAX,
 };
 use dnode_protocol::{
     Clock, ContentHash, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, PeerId,
-    Phase, RunField, RunSpec, Stripe, Terms, Versions,
+    Phase, Real, RunField, RunSpec, Stripe, Summary, SummaryLink, Terms, Versions,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
@@ -134,6 +134,36 @@ fn terms() -> impl Strategy<Value = Terms> {
     )
 }
 
+fn summary() -> impl Strategy<Value = Summary> {
+    let link = any::<(u64, [u32; 4])>().prop_map(|(to, numbers)| {
+        let [bytes_per_s, rtt_micros, exchange_millis, path] = numbers;
+        SummaryLink { to, bytes_per_s, rtt_micros, exchange_millis, path }
+    });
+    let links = vec(link, 0..=SUMMARY_LINKS_MAX);
+    (any::<[u64; 9]>(), any::<([u32; 4], [u32; 9], [u32; 32])>(), phase(), links).prop_map(
+        |(wide, (narrow, lags, sketch), phase, links)| Summary {
+            peer: PeerId::from_public_key([0; 32]),
+            incarnation: wide[0],
+            number: wide[1],
+            age_millis: narrow[0],
+            phase,
+            open: narrow[1],
+            rack: wide[2],
+            step: wide[3],
+            position: wide[4],
+            commits: wide[5],
+            samples: wide[6],
+            loss: Real(narrow[2]),
+            samples_per_s: Real(narrow[3]),
+            sent_bytes: wide[7],
+            received_bytes: wide[8],
+            lags,
+            sketch: sketch.map(Real),
+            links,
+        },
+    )
+}
+
 /// Messages about the run and the peer itself.
 fn introduction() -> impl Strategy<Value = Message> {
     prop_oneof![
@@ -162,6 +192,10 @@ fn introduction() -> impl Strategy<Value = Message> {
         Just(Message::Goodbye),
         (any::<u64>(), peer()).prop_map(|(number, target)| Message::Probe { number, target }),
         (any::<u64>(), peer()).prop_map(|(number, target)| Message::Alive { number, target }),
+        btree_map(peer(), summary(), 1..=SUMMARIES_MAX).prop_map(|summaries| {
+            let named = |(peer, summary)| Summary { peer, ..summary };
+            Message::Summaries { summaries: summaries.into_iter().map(named).collect() }
+        }),
         (1..=u64::MAX, 1..=u64::MAX, 2..=Stripe::RANKS_MAX, any::<u16>()).prop_map(
             |(name, group, size, rank)| Message::Rack {
                 name,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// The files that decide which bytes peers exchange.
-const SOURCES: [&str; 10] = [
+const SOURCES: [&str; 11] = [
     "src/fragment.rs",
     "src/frame.rs",
     "src/frame/codec.rs",
@@ -14,6 +14,7 @@ const SOURCES: [&str; 10] = [
     "src/message.rs",
     "src/rack.rs",
     "src/run.rs",
+    "src/summary.rs",
 ];
 
 #[test]

@@ -156,7 +156,8 @@ impl Reader {
                 | Message::Fetch { .. }
                 | Message::Probe { .. }
                 | Message::Alive { .. }
-                | Message::Rack { .. } => {
+                | Message::Rack { .. }
+                | Message::Summaries { .. } => {
                     if released {
                         let from = self.origin.peer;
                         self.tell(NetworkEvent::Message { from, message }).await?;

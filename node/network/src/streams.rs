@@ -40,8 +40,8 @@ impl AsRef<str> for StreamKind {
     /// The name of the protocol that is negotiated.
     fn as_ref(&self) -> &str {
         match self {
-            Self::Control => "/dnode/control/3",
-            Self::Bulk => "/dnode/bulk/3",
+            Self::Control => "/dnode/control/4",
+            Self::Bulk => "/dnode/bulk/4",
         }
     }
 }

@@ -32,7 +32,7 @@ use crate::streams;
 pub(crate) const IDENTIFY_PROTOCOL: &str = "/dnode/id/3";
 
 /// The Kademlia of dnode peers: of all runs, and apart from other networks.
-pub(crate) const KAD_PROTOCOL: StreamProtocol = StreamProtocol::new("/dnode/kad/3");
+pub(crate) const KAD_PROTOCOL: StreamProtocol = StreamProtocol::new("/dnode/kad/4");
 
 /// Everything the swarm does.
 #[derive(NetworkBehaviour)]

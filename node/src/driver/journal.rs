@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use dnode_gossip::{Event, Failure, Gossip, RefusedMix, Role};
-use dnode_network::{Connection, NetworkEvent, NetworkHandle};
-use dnode_protocol::{ExchangeId, PeerId, Stripe, Time};
+use dnode_network::{Connection, DownReason, NetworkEvent, NetworkHandle};
+use dnode_protocol::{ExchangeId, PeerId, Stripe, Summary, Time};
 use dnode_trainer::Evaluation;
 
 use super::invitation::Invitation;
@@ -63,6 +63,11 @@ impl Journal {
             invitation,
             viewing,
         }
+    }
+
+    /// A neighbour has told how peers do.
+    pub(crate) fn summaries(&mut self, summaries: Vec<Summary>, now: Time) {
+        self.viewing.heard(summaries, now);
     }
 
     /// The first line of the metrics: who trains what.
@@ -135,6 +140,9 @@ impl Journal {
             NetworkEvent::PeerDown { peer, reason } => {
                 tracing::info!(peer = %peer.short(), %reason, "peer down");
                 self.event("peer-down", &format!("{peer}: {reason}"));
+                if *reason == DownReason::Left {
+                    self.viewing.left(peer);
+                }
             }
             NetworkEvent::Offence { peer, kind, detail } => {
                 tracing::warn!(peer = %peer.short(), %kind, detail, "peer broke the protocol");

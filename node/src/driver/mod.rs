@@ -10,6 +10,7 @@ mod outputs;
 mod rack;
 mod ring;
 mod staleness;
+mod summary;
 mod viewing;
 
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 use dnode_gossip::{Gossip, Input, Offence, Standing};
 use dnode_network::{NetworkEvent, NetworkHandle};
 use dnode_protocol::frame::Leg;
-use dnode_protocol::{Fragments, Phase, RunDifference, Stripe, Time};
+use dnode_protocol::{Fragments, Message, Phase, RunDifference, Stripe, Time};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
 
@@ -240,6 +241,9 @@ impl Driver {
                 }
             }
             NetworkEvent::Message { from, message } => {
+                if let Message::Summaries { summaries } = &message {
+                    self.journal.summaries(summaries.clone(), self.now());
+                }
                 self.feed(Input::Received { from, message });
             }
             NetworkEvent::Tensor { from, header, payload } if header.leg == Leg::Ring => {

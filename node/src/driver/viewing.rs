@@ -1,21 +1,23 @@
 //! Gathers what this peer shows, once a second, for [`crate::view`].
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dnode_gossip::{Gossip, Member, Standing};
-use dnode_network::{Bytes, Carrier, NetworkHandle, PeerStatus};
-use dnode_protocol::{Fragments, PeerId, Phase, RunSpec};
+use dnode_gossip::{Gossip, Standing, Summaries};
+use dnode_network::{Bytes, Carrier, Connection, Kind, NetworkHandle, PeerStatus};
+use dnode_protocol::{Fragments, PeerId, Phase, Real, RunSpec, SUMMARY_SKETCH_LEN, Summary, Time};
+use rand::Rng as _;
 use serde_json::{Value, json};
 
+use super::summary::{self, folded, id};
 use crate::config::Config;
 use crate::data_dir::DataDir;
-use crate::metrics::{Exchanges, LAG_BUCKETS, STALENESS_BUCKETS};
+use crate::metrics::{Exchanges, STALENESS_BUCKETS};
 use crate::training::{Position, Progress};
 use crate::view::{
-    Evaluated, Event, Link, NodeFacts, Peer, Progress as Shown, Published, SCHEMA, ServeError,
-    Snapshot, State, Traffic, serve,
+    Consensus, Evaluated, Event, Link, NodeFacts, Peer, Progress as Shown, Published, SCHEMA,
+    ServeError, Snapshot, State, Traffic, serve,
 };
 
 /// Between two snapshots.
@@ -29,6 +31,8 @@ const DETAIL_CHARACTERS_MAX: usize = 300;
 #[derive(Debug)]
 pub(crate) struct Viewing {
     published: Option<Published>,
+    swarm: Summaries,
+    sketch: [Real; SUMMARY_SKETCH_LEN],
     facts: NodeFacts,
     started: Instant,
     next: Instant,
@@ -85,13 +89,13 @@ impl Viewing {
         if let Some(metrics) = served.as_ref().and_then(|served| served.metrics) {
             tracing::info!("metrics: http://{metrics}/metrics");
         }
-        Ok(Self::new(served.map(|served| served.published), facts, started))
-    }
-
-    /// Nothing is gathered for a reader when `published` is `None`.
-    fn new(published: Option<Published>, facts: NodeFacts, started: Instant) -> Self {
-        Self {
+        let published = served.map(|served| served.published);
+        let mut seed = [0; 32];
+        rand::rng().fill_bytes(&mut seed);
+        Ok(Self {
             published,
+            swarm: Summaries::new(me, seed),
+            sketch: [Real::UNKNOWN; SUMMARY_SKETCH_LEN],
             facts,
             started,
             next: started,
@@ -105,7 +109,15 @@ impl Viewing {
             events: VecDeque::new(),
             counts: BTreeMap::new(),
             happened: 0,
-        }
+        })
+    }
+
+    pub(super) fn heard(&mut self, summaries: Vec<Summary>, now: Time) {
+        self.swarm.heard(summaries, now);
+    }
+
+    pub(super) fn left(&mut self, peer: &PeerId) {
+        self.swarm.left(peer);
     }
 
     pub(super) const fn begins(&mut self) {
@@ -127,6 +139,7 @@ impl Viewing {
         self.progress.samples_per_s = progress.samples_per_s;
         self.progress.batch = progress.batch;
         self.progress.wait_s = progress.wait_s;
+        self.sketch = folded(progress.sketch.as_slice());
     }
 
     pub(super) fn evaluated(&mut self, step: u64, loss: f64, accuracy: f64) {
@@ -150,26 +163,13 @@ impl Viewing {
         });
     }
 
-    /// Publishes a snapshot when it is time.
+    /// When it is time, tells a neighbour how peers do, and publishes a snapshot.
     pub(super) fn tick(&mut self, tally: &Tally<'_>, core: &Gossip, network: &NetworkHandle) {
         let now = Instant::now();
-        if now < self.next || self.published.is_none() {
+        if now < self.next {
             return;
         }
         self.next = now + EVERY;
-        let snapshot = self.snapshot(tally, core, network, now);
-        if let Some(published) = &self.published {
-            published.send_replace(Arc::new(snapshot));
-        }
-    }
-
-    fn snapshot(
-        &mut self,
-        tally: &Tally<'_>,
-        core: &Gossip,
-        network: &NetworkHandle,
-        now: Instant,
-    ) -> Snapshot {
         let elapsed = now.duration_since(self.seen).as_secs_f64();
         self.seen = now;
         let total = network.bytes();
@@ -182,9 +182,43 @@ impl Viewing {
         self.progress.samples = position.samples;
         self.progress.commits = position.clock.0;
         self.progress.staleness = core.staleness();
-        let state = self.state(core);
-        let mut peers = vec![self.own(network.peer_id(), state, (tally, traffic), &links)];
-        peers.extend(core.members().map(neighbour));
+        let own = self.own(core, network.peer_id(), (tally, traffic), links);
+        self.tell(&own, core, network, now);
+        if self.published.is_some() {
+            let snapshot = self.snapshot((tally, traffic), own, core, now);
+            if let Some(published) = &self.published {
+                published.send_replace(Arc::new(snapshot));
+            }
+        }
+    }
+
+    fn tell(&mut self, own: &Peer, core: &Gossip, network: &NetworkHandle, now: Instant) {
+        let rack = super::rack_name(&self.facts.rack);
+        let name = (network.peer_id(), self.facts.incarnation, rack);
+        let phase = if own.state == State::Joining { Phase::Joining } else { core.phase() };
+        let own = summary::told(own, name, (phase, core.open()), self.sketch);
+        let neighbours = core.members().map(|(peer, _)| *peer);
+        if let Some((to, message)) = self.swarm.turn(own, neighbours, self.time(now))
+            && let Err(error) = network.send(to, &message)
+        {
+            tracing::debug!(%error, "summaries not sent");
+        }
+    }
+
+    fn time(&self, now: Instant) -> Time {
+        Time::ZERO + now.duration_since(self.started)
+    }
+
+    fn snapshot(
+        &self,
+        (tally, traffic): (&Tally<'_>, Traffic),
+        own: Peer,
+        core: &Gossip,
+        now: Instant,
+    ) -> Snapshot {
+        let state = own.state;
+        let links = own.links.clone();
+        let (peers, consensus) = self.peers(own, core, now);
         Snapshot {
             schema: SCHEMA,
             time_s: now.duration_since(self.started).as_secs_f64(),
@@ -198,10 +232,31 @@ impl Viewing {
             lag_sum: tally.lag_sum,
             links,
             peers,
-            consensus: None,
+            consensus,
             events: self.events.iter().cloned().collect(),
             event_counts: self.counts.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),
         }
+    }
+
+    /// Everybody who is known, this peer first.
+    fn peers(&self, own: Peer, core: &Gossip, now: Instant) -> (Vec<Peer>, Option<Consensus>) {
+        let members: BTreeMap<_, _> = core.members().collect();
+        let known = self.swarm.iter().len();
+        let mut sketches = vec![(0, self.sketch)];
+        let mut peers = vec![own];
+        for (peer, heard) in self.swarm.iter() {
+            let member = members.get(peer).copied();
+            let shown = summary::shown((peer, heard), member, heard.age(self.time(now)), known);
+            if !matches!(shown.state, State::Gone | State::Suspected | State::Joining) {
+                sketches.push((peers.len(), heard.summary.sketch));
+            }
+            peers.push(shown);
+        }
+        let heard: BTreeSet<&PeerId> = self.swarm.iter().map(|(peer, _)| peer).collect();
+        let silent = members.into_iter().filter(|(peer, _)| !heard.contains(peer));
+        peers.extend(silent.map(summary::neighbour));
+        let consensus = summary::consensus(&mut peers, &sketches);
+        (peers, consensus)
     }
 
     fn state(&self, core: &Gossip) -> State {
@@ -231,13 +286,18 @@ impl Viewing {
             let earlier = before.get(&peer).copied().unwrap_or_default();
             self.bytes.insert(peer, bytes);
             let exchanged = self.exchanged.get(&peer);
-            let path = match carrier {
-                Some(Carrier::Stream) | None => connection.to_string().to_uppercase(),
-                Some(carrier @ (Carrier::Direct(_) | Carrier::Quic)) => carrier.to_string(),
+            let path = match (carrier, connection) {
+                (Some(Carrier::Direct(Kind::Memory)), _) => "shared memory",
+                (Some(Carrier::Direct(Kind::Tls)), _) => "TCP with TLS",
+                (Some(Carrier::Direct(Kind::Plain)), _) => "TCP without TLS",
+                (Some(Carrier::Quic), _) => "QUIC",
+                (Some(Carrier::Stream), Connection::Quic) => "stream over QUIC",
+                (Some(Carrier::Stream), Connection::Tcp) => "stream over TCP",
+                (None, _) => "",
             };
             Link {
                 to: id(&peer),
-                path,
+                path: path.to_owned(),
                 relayed: status.address.to_string().contains("/p2p-circuit"),
                 rtt_s: rtt.map(|rtt| rtt.as_secs_f64()),
                 traffic: traffic(bytes, earlier, elapsed),
@@ -250,17 +310,17 @@ impl Viewing {
 
     fn own(
         &self,
+        core: &Gossip,
         me: PeerId,
-        state: State,
         (tally, traffic): (&Tally<'_>, Traffic),
-        links: &[Link],
+        links: Vec<Link>,
     ) -> Peer {
         let shown = &self.progress;
         Peer {
             id: id(&me),
             name: self.facts.name.clone(),
-            state,
-            rack: rack(super::rack_name(&self.facts.rack)),
+            state: self.state(core),
+            rack: summary::rack(super::rack_name(&self.facts.rack)),
             step: shown.step,
             position: shown.position,
             commits: shown.commits,
@@ -269,47 +329,11 @@ impl Viewing {
             samples_per_s: shown.samples_per_s,
             sent_bytes: traffic.sent_bytes,
             received_bytes: traffic.received_bytes,
-            lags: few(tally.lags),
-            links: links.to_vec(),
+            lags: summary::few(tally.lags),
+            links,
             ..Peer::default()
         }
     }
-}
-
-/// What the core knows of a neighbour.
-fn neighbour((peer, member): (&PeerId, &Member)) -> Peer {
-    let state = match (member.standing, member.phase) {
-        (Standing::Suspected, _) => State::Suspected,
-        (_, Phase::Joining) => State::Joining,
-        (_, Phase::Finished) => State::Finished,
-        (Standing::Active | Standing::Lagging, Phase::Training) => State::Training,
-    };
-    let step_s = member.step_time.as_secs_f64();
-    Peer {
-        id: id(peer),
-        name: peer.short(),
-        state,
-        rack: rack(member.rack),
-        commits: member.clock.map_or(0, |clock| clock.0),
-        samples: member.samples,
-        samples_per_s: if step_s > 0.0 { f64::from(member.batch) / step_s } else { 0.0 },
-        ..Peer::default()
-    }
-}
-
-/// The first eight bytes of the key.
-fn id(peer: &PeerId) -> String {
-    peer.public_key()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn rack(name: u64) -> String {
-    if name == 0 { String::new() } else { format!("{name:016x}") }
-}
-
-/// The histogram with its long tail as one entry.
-fn few(lags: &[u64; STALENESS_BUCKETS]) -> Vec<u64> {
-    let (head, tail) = lags.split_at(LAG_BUCKETS - 1);
-    head.iter().copied().chain([tail.iter().sum()]).collect()
 }
 
 fn number(value: f64) -> Option<f64> {

@@ -23,7 +23,11 @@ pub(super) struct Site {
 const JSON: &str = "application/json";
 const PLAIN: &str = "text/plain; charset=utf-8";
 /// The parts of the page: path, media type, content.
-const ASSETS: [(&str, &str, &str); 0] = [];
+const ASSETS: [(&str, &str, &str); 3] = [
+    ("/", "text/html; charset=utf-8", include_str!("page/index.html")),
+    ("/app.js", "text/javascript; charset=utf-8", include_str!("page/app.js")),
+    ("/style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
+];
 
 /// Nothing but the page's own parts is loaded, run or asked; nobody embeds it.
 const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
@@ -169,6 +173,17 @@ mod tests {
         }
         let metrics = Site { whole: false, loopback: false };
         assert_eq!(ask("GET", "/metrics", Some("gpu-7.example"), metrics).0, 200);
+    }
+
+    #[test]
+    fn the_page_is_small_and_names_no_other_place() {
+        let bytes: usize = ASSETS.iter().map(|(.., text)| text.len()).sum();
+        assert!(bytes < 300_000, "{bytes}");
+        for (path, _, text) in ASSETS {
+            assert_eq!(ask("GET", path, Some("localhost"), LOOPBACK).1, *text);
+            let known = text.replace("http://www.w3.org/2000/svg", "");
+            assert!(!known.contains("://") && !known.contains("innerHTML"), "{path}");
+        }
     }
 
     #[test]

@@ -208,7 +208,8 @@ impl Acting {
             | Message::Have { .. }
             | Message::Fetch { .. }
             | Message::Alive { .. }
-            | Message::Rack { .. } => {}
+            | Message::Rack { .. }
+            | Message::Summaries { .. } => {}
         }
     }
 

@@ -161,7 +161,8 @@ fn a_peer_that_never_offers_holds_a_fragment_for_one_lease() {
             | Message::Fetch { .. }
             | Message::Probe { .. }
             | Message::Alive { .. }
-            | Message::Rack { .. } => None,
+            | Message::Rack { .. }
+            | Message::Summaries { .. } => None,
         });
         (granted.count() > 4).then_some(())
     });

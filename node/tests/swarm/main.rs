@@ -8,9 +8,11 @@
 
 mod aborted;
 mod attacker;
+mod browser;
 mod disk;
 mod hostile;
 mod joining;
+mod page;
 mod process;
 mod rack;
 

@@ -7,9 +7,9 @@ use wincode::len::BincodeLen;
 use super::{DecodeError, EncodeError, MessageError};
 use crate::limits::{
     CONTROL_BYTES_MAX, INFORMATION_MAX, PROTOCOL_VERSION, RUN_FIELD_NAME_BYTES_MAX,
-    RUN_FIELD_VALUE_BYTES_MAX, RUN_FIELDS_MAX, VERSIONS_MAX,
+    RUN_FIELD_VALUE_BYTES_MAX, RUN_FIELDS_MAX, SUMMARIES_MAX, SUMMARY_LINKS_MAX, VERSIONS_MAX,
 };
-use crate::{FragmentId, Information, Message, Origin, RunField, Terms, Versions};
+use crate::{FragmentId, Information, Message, Origin, RunField, Summary, Terms, Versions};
 
 /// Length of [`ControlHeader`] on the wire, bytes.
 pub const CONTROL_HEADER_BYTES: usize = 5;
@@ -139,6 +139,7 @@ fn check(message: &Message) -> Result<(), MessageError> {
         }
         Message::Rack { name: 0, .. } => Err(MessageError::Zero("name of a rack")),
         Message::Rack { stripe, .. } if !stripe.is_sound() => Err(MessageError::Stripe(*stripe)),
+        Message::Summaries { summaries } => check_summaries(summaries),
         Message::Rack { .. }
         | Message::Heartbeat(_)
         | Message::Goodbye
@@ -150,6 +151,13 @@ fn check(message: &Message) -> Result<(), MessageError> {
         | Message::Probe { .. }
         | Message::Alive { .. } => Ok(()),
     }
+}
+
+fn check_summaries(summaries: &[Summary]) -> Result<(), MessageError> {
+    let sorted = summaries.windows(2).all(|pair| pair[0].peer < pair[1].peer);
+    let sound = summaries.iter().all(|summary| summary.links.len() <= SUMMARY_LINKS_MAX);
+    let count = (1..=SUMMARIES_MAX).contains(&summaries.len());
+    if sorted && sound && count { Ok(()) } else { Err(MessageError::Summaries) }
 }
 
 fn check_refusal(field: &str, ours: &str, theirs: &str) -> Result<(), MessageError> {

@@ -12,6 +12,9 @@ use crate::{FragmentId, PeerId, RunSpecError, Stripe};
 /// Found when sending, it is our fault; found when receiving, the peer's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
+    /// Summaries are none, too many, out of order, or have too many links.
+    #[error("summaries that are none, too many or out of order")]
+    Summaries,
     /// The run specification breaks its own rules.
     #[error("accept the run specification of a hello")]
     Run(#[from] RunSpecError),

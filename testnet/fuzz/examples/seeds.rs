@@ -8,7 +8,7 @@ use dnode_gossip::testing::peer;
 use dnode_protocol::frame::{Codec, Leg, TensorHeader, encode_control, write_f32s};
 use dnode_protocol::{
     Clock, ContentHash, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, Phase,
-    RunField, RunSpec, Stripe, Terms, Versions,
+    Real, RunField, RunSpec, Stripe, Summary, SummaryLink, Terms, Versions,
 };
 
 fn main() -> std::io::Result<()> {
@@ -89,7 +89,38 @@ fn messages() -> Vec<Message> {
         Message::Pull { exchange, fragment },
         Message::Probe { number: 4, target: peer(1) },
         Message::Alive { number: 4, target: peer(1) },
+        Message::Summaries { summaries: vec![summary()] },
     ]
+}
+
+fn summary() -> Summary {
+    let link = SummaryLink {
+        to: 7,
+        bytes_per_s: 1000,
+        rtt_micros: 500,
+        exchange_millis: u32::MAX,
+        path: 4,
+    };
+    Summary {
+        peer: peer(1),
+        incarnation: 1,
+        number: 9,
+        age_millis: 100,
+        phase: Phase::Training,
+        open: 1,
+        rack: 0,
+        step: 40,
+        position: 40,
+        commits: 2,
+        samples: 640,
+        loss: Real::new(0.5),
+        samples_per_s: Real::UNKNOWN,
+        sent_bytes: 10,
+        received_bytes: 20,
+        lags: [1, 0, 0, 0, 0, 0, 0, 0, 3],
+        sketch: [Real::new(-1.5); 32],
+        links: vec![link],
+    }
 }
 
 /// The last frame of a tensor, with three elements.

@@ -135,7 +135,7 @@ async fn visit(listen: &str) {
     let info = info.unwrap();
     assert_eq!(info.protocol_version, "/dnode/id/3");
     let offers = |name: &str| info.protocols.iter().any(|p| p.as_ref() == name);
-    for name in ["/dnode/kad/3", "/dnode/control/3", "/dnode/bulk/3"] {
+    for name in ["/dnode/kad/4", "/dnode/control/4", "/dnode/bulk/4"] {
         assert!(offers(name), "{name} is not among {:?}", info.protocols);
     }
     assert!(node.handle.peers().is_empty());
