@@ -31,7 +31,10 @@ pub fn trainer(config: &Config) -> Result<Box<dyn Trainer>, BackendError> {
 }
 
 /// As [`trainer`], on libtorch as `torch` says, or on the embedded engine.
-fn local(config: &Config, torch: Option<TorchConfig>) -> Result<LocalTrainer, BackendError> {
+pub(crate) fn local(
+    config: &Config,
+    torch: Option<TorchConfig>,
+) -> Result<LocalTrainer, BackendError> {
     let dataset = Dataset::open(&config.data, config.run.seed, config.model.context)?
         .with_micro_batches(config.optimizer.accumulate);
     let local = LocalConfig {
@@ -50,7 +53,7 @@ fn local(config: &Config, torch: Option<TorchConfig>) -> Result<LocalTrainer, Ba
 }
 
 /// How libtorch is to compute; `None` where the embedded engine does.
-fn torch(node: &Node) -> Option<TorchConfig> {
+pub(crate) fn torch(node: &Node) -> Option<TorchConfig> {
     let torch =
         TorchConfig { device: node.device, precision: node.precision, recompute: node.recompute };
     let embedded = match node.backend {

@@ -20,6 +20,9 @@ pub struct Cli {
 pub enum Command {
     /// Join a swarm and train; without --bootstrap start a new one.
     Join(Box<Join>),
+    /// Compare the first step's loss and gradient on every backend of this machine, and with another
+    /// machine's.
+    Check(Check),
     /// Print every configuration key with its meaning, legal values and default.
     Config {
         /// As the Markdown page docs/configuration.md instead of a TOML file.
@@ -44,6 +47,35 @@ pub enum Command {
         #[arg(long, value_name = "DIR", default_value = "dnode-data")]
         data_dir: PathBuf,
     },
+}
+
+/// Flags of `dnode check`; the same as of the `dnode join` that is to follow.
+#[derive(Debug, Default, Args)]
+pub struct Check {
+    /// Configuration file.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Any configuration key; several may be given.
+    #[arg(long, value_name = "SECTION.KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Where to compute: cpu, cuda:N or auto [node.device].
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
+    /// The digest that `dnode check` has printed on another machine of the swarm to be.
+    #[arg(long, value_name = "DIGEST")]
+    pub against: Option<String>,
+}
+
+impl Check {
+    /// As [`Join::settings`].
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the first fault.
+    pub fn settings(&self) -> Result<Settings, ConfigError> {
+        let Self { config, set, device, .. } = self;
+        let (config, set, device) = (config.clone(), set.clone(), device.clone());
+        Join { config, set, device, ..Join::default() }.settings()
+    }
 }
 
 /// What to measure.

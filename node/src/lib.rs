@@ -7,6 +7,7 @@
 
 mod acquaintances;
 pub mod backend;
+pub mod check;
 pub mod cli;
 pub mod config;
 pub mod console;

@@ -8,7 +8,8 @@ use clap::Parser as _;
 use clap::error::ErrorKind;
 
 use dnode::backend::BackendError;
-use dnode::cli::{Bench, Cli, Command, Join, Link, fault};
+use dnode::check::{self, CheckError};
+use dnode::cli::{Bench, Check, Cli, Command, Join, Link, fault};
 use dnode::config::{ConfigError, file_text, reference_markdown, reference_text};
 use dnode::data_dir::{DataDir, DataDirError};
 use dnode::identity::Identity;
@@ -35,6 +36,12 @@ enum Failure {
     Link(#[from] LinkError),
     #[error(transparent)]
     Top(#[from] TopError),
+    #[error(transparent)]
+    Check(#[from] CheckError),
+    #[error(
+        "the first step does not come out alike: these machines or backends should not train together"
+    )]
+    Differs,
     #[error("cannot write {what}: {reason}")]
     Write { what: String, reason: io::Error },
 }
@@ -45,8 +52,11 @@ impl Failure {
             Self::Config(_) | Self::Backend(_) | Self::Link(LinkError::Address(_)) => USAGE,
             Self::DataDir(error) if error.is_usage() => USAGE,
             Self::Join(error) if error.is_usage() => USAGE,
+            Self::Check(CheckError::Backend(_) | CheckError::Digest) => USAGE,
             Self::Top(error) if error.is_usage() => USAGE,
-            Self::Top(_)
+            Self::Check(CheckError::Step { .. })
+            | Self::Differs
+            | Self::Top(_)
             | Self::DataDir(_)
             | Self::Join(_)
             | Self::Link(_)
@@ -72,6 +82,7 @@ fn main() -> ExitCode {
     };
     let result = match cli.command {
         Command::Join(join) => run(&join),
+        Command::Check(check) => check_backends(&check),
         Command::Config { markdown: true } => print(&reference_markdown()),
         Command::Config { markdown: false } => print(&reference_text()),
         Command::Bench(Bench::Link(link)) => bench_link(&link),
@@ -115,6 +126,13 @@ fn outcome_text(outcome: &Outcome) -> String {
         text += &format!("; parameters in {}", path.display());
     }
     text + "\n"
+}
+
+fn check_backends(flags: &Check) -> Result<(), Failure> {
+    let config = flags.settings()?.resolve()?;
+    let report = check::check(&config, flags.against.as_deref())?;
+    print(&report.text)?;
+    if report.agrees { Ok(()) } else { Err(Failure::Differs) }
 }
 
 fn bench_link(link: &Link) -> Result<(), Failure> {

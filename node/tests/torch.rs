@@ -40,3 +40,19 @@ fn a_run_on_libtorch_is_resumed_by_the_embedded_engine() {
         assert!(text.contains("120 steps"), "{text}");
     }
 }
+
+#[test]
+fn both_backends_begin_alike() {
+    let folder = tempfile::tempdir().unwrap();
+    for model in ["mlp", "cnn"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_dnode"))
+            .args(["check", "--set", &format!("model.kind={model}")])
+            .args(["--set", "node.precision=bf16"])
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{text}");
+        assert_eq!(text.matches("  agrees (").count(), 2, "{text}");
+    }
+}

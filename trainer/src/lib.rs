@@ -47,4 +47,4 @@ pub use seam::{
     DataShare, Evaluation, GradientStep, StateTensor, StepId, StepReport, TrainError, Trainer,
     TrainerState,
 };
-pub use sketch::SKETCH_LEN;
+pub use sketch::{SKETCH_LEN, gradient_sketch};

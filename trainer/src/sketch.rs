@@ -23,6 +23,14 @@ pub(crate) fn accumulate(start: usize, values: &[f32], sketch: &mut [f64; SKETCH
     }
 }
 
+/// The sketch of a whole gradient, `[P]`; its distances estimate distances of gradients.
+#[must_use]
+pub fn gradient_sketch(gradient: &[f32]) -> [f64; SKETCH_LEN] {
+    let mut sketch = [0.0; SKETCH_LEN];
+    accumulate(0, gradient, &mut sketch);
+    sketch
+}
+
 /// The finaliser of SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number
 /// generators", with Stafford's variant 13).
 const fn mix(index: u64) -> u64 {

@@ -71,6 +71,12 @@ pub fn engine(
     }
 }
 
+/// Whether this program was built with libtorch.
+#[must_use]
+pub const fn is_built() -> bool {
+    cfg!(feature = "torch")
+}
+
 /// Number of CUDA devices that [`engine`] can use; 0 as well where something is missing.
 #[must_use]
 pub fn cuda_devices() -> usize {
