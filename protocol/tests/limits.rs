@@ -1,7 +1,5 @@
 //! The limits of a tensor header depend on its codec.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
 use dnode_protocol::frame::{Codec, Leg, TensorHeader};
 use dnode_protocol::limits::FRAGMENT_ELEMENTS_MAX;
 use dnode_protocol::{Clock, ExchangeId, FragmentId, PeerId};
