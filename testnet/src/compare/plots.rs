@@ -112,15 +112,7 @@ fn file(cell: &CellSummary, stem: &str) -> String {
 }
 
 fn chart(title: &str, x_label: &str, y_label: &str) -> Chart {
-    Chart {
-        title: title.to_owned(),
-        x_label: x_label.to_owned(),
-        y_label: y_label.to_owned(),
-        log_x: false,
-        log_y: false,
-        legend: Legend::Beside,
-        series: Vec::new(),
-    }
+    Chart::new(title, x_label, y_label, Legend::Beside)
 }
 
 /// A series for each arm, in the colour of its place.

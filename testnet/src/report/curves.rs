@@ -75,15 +75,7 @@ pub fn charts(results: &Results) -> Vec<(&'static str, Chart)> {
 }
 
 fn chart(title: &str, x_label: &str, y_label: &str) -> Chart {
-    Chart {
-        title: title.to_owned(),
-        x_label: x_label.to_owned(),
-        y_label: y_label.to_owned(),
-        log_x: false,
-        log_y: false,
-        legend: Legend::Top,
-        series: Vec::new(),
-    }
+    Chart::new(title, x_label, y_label, Legend::Top)
 }
 
 /// One series per arm: every line of every seed faint, their mean bold.

@@ -59,6 +59,22 @@ pub struct Chart {
     pub series: Vec<Series>,
 }
 
+impl Chart {
+    /// A chart of linear axes without lines.
+    #[must_use]
+    pub fn new(title: &str, x_label: &str, y_label: &str, legend: Legend) -> Self {
+        Self {
+            title: title.to_owned(),
+            x_label: x_label.to_owned(),
+            y_label: y_label.to_owned(),
+            log_x: false,
+            log_y: false,
+            legend,
+            series: Vec::new(),
+        }
+    }
+}
+
 /// Where the legend of a chart stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Legend {
