@@ -78,7 +78,8 @@ impl Commons {
     }
 
     /// Waits until mixing can work on a fragment, whose weights it reads if `reads`; false when the
-    /// replica is gone. `wake` is called when training has to do something for that.
+    /// replica is gone. `wake` is called when training has to do something for that. What it reads is
+    /// kept for it until it has worked on it.
     ///
     /// Not to be called during a [`Turn`].
     pub fn wait(&self, fragment: FragmentId, reads: bool, wake: impl Fn()) -> bool {
@@ -96,6 +97,9 @@ impl Commons {
             if !desk.is_closed() && !desk.is_ready(slice.index, reads) {
                 desk = self.0.changed.wait(desk).unwrap_or_else(PoisonError::into_inner);
             }
+        }
+        if reads {
+            desk.keep(slice.index);
         }
         !desk.is_closed()
     }

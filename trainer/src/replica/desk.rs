@@ -22,6 +22,8 @@ pub(super) struct Desk {
     waiting: usize,
     wanted: BTreeSet<usize>,
     shown: BTreeMap<usize, Vec<f32>>,
+    /// What mixing has waited for and not taken up yet: it stays shown whatever training does.
+    kept: Option<usize>,
     /// Whether x does not change and what is shown can be read again.
     standing: bool,
     spare: Vec<Vec<f32>>,
@@ -64,6 +66,7 @@ impl Desk {
     /// Mixing is done with it. What training has shown meanwhile lacks what mixing did.
     pub(super) fn give(&mut self, index: usize, hand: Hand) {
         let Hand { moved, shown } = hand;
+        self.kept = None;
         let newer = self.shown.remove(&index);
         self.recycle(newer);
         match shown {
@@ -121,10 +124,17 @@ impl Desk {
     pub(super) fn stand(&mut self, standing: bool) {
         self.standing = standing;
         if !standing {
+            let kept = self.kept.and_then(|index| self.shown.remove_entry(&index));
             while let Some((_, values)) = self.shown.pop_first() {
                 self.recycle(Some(values));
             }
+            self.shown.extend(kept);
         }
+    }
+
+    /// Mixing will take up a fragment that it sees.
+    pub(super) const fn keep(&mut self, index: usize) {
+        self.kept = Some(index);
     }
 
     /// Mixing wants to see a fragment.

@@ -140,6 +140,20 @@ fn mixing_waits_until_training_shows_live_weights_and_sees_the_newest() {
 }
 
 #[test]
+fn what_mixing_has_waited_for_stays_while_training_goes_on() {
+    let (mut i, live) = mixed(vec![1.0; 60], Mixer::Exchange, None, None);
+    let commons = i.commons();
+    assert!(i.show_all());
+    assert!(commons.wait(FRAGMENTS[1], true, || panic!("training need not look")));
+    i.hide_all();
+    live.lock().unwrap().fill(2.0);
+    let read = commons.turn().read(FRAGMENTS[1], Reading::Snapshot);
+    assert_eq!(read, encode(Codec::F32, &[1.0; 20]), "the boundary that was waited for");
+    // It was kept for that once; then training has to show it again.
+    assert!(!commons.desk().is_ready(1, true));
+}
+
+#[test]
 fn what_stands_is_read_many_times_and_shows_every_move() {
     let (mut i, live) = mixed(vec![1.0; 60], Mixer::Exchange, None, None);
     assert!(i.show_all());
