@@ -1,7 +1,22 @@
 //! Every maximum of the protocol, with the assertions that relate them.
 
+/// The version, where a name and where a number is wanted.
+macro_rules! version {
+    () => {
+        4
+    };
+}
+
 /// Version of the wire format; peers of another version are refused by name.
-pub const PROTOCOL_VERSION: u8 = 4;
+pub const PROTOCOL_VERSION: u8 = version!();
+/// Protocol family that libp2p identify announces.
+pub const IDENTIFY_PROTOCOL: &str = concat!("/dnode/id/", version!());
+/// The Kademlia of dnode peers: of all runs, and apart from other networks.
+pub const KAD_PROTOCOL: &str = concat!("/dnode/kad/", version!());
+/// Streams of control frames.
+pub const CONTROL_PROTOCOL: &str = concat!("/dnode/control/", version!());
+/// Streams of tensor frames.
+pub const BULK_PROTOCOL: &str = concat!("/dnode/bulk/", version!());
 
 /// Longest control frame body, bytes. Checked before a byte of the body is decoded.
 pub const CONTROL_BYTES_MAX: usize = 64 * 1024;

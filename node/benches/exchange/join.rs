@@ -4,13 +4,13 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::spread;
-use crate::swarm::Swarm;
+use crate::swarm::{Peer, Swarm};
 use crate::trainer::Kind;
 
 /// Parameters of 1 MB, 100 MB and 1 GB, and how often each is joined.
-const STATES: [(usize, usize); 3] = [(250_000, 5), (25_000_000, 5), (250_000_000, 2)];
+const STATES: [(usize, usize); 3] = [(250_000, 20), (25_000_000, 8), (250_000_000, 2)];
 /// The same with donors that send at most so much, kB/s.
-const BOUNDED: [(usize, usize); 2] = [(250_000, 3), (25_000_000, 3)];
+const BOUNDED: [(usize, usize); 2] = [(250_000, 8), (25_000_000, 3)];
 const BOUND: usize = 20_000;
 /// Local steps of a commit, of 10 ms each.
 const LOCAL_STEPS: f64 = 40.0;
@@ -46,10 +46,10 @@ fn row(parameters: usize, times: usize, sets: &[&str]) {
     let ratios: Vec<f64> = joined.iter().map(|joined| 100.0 * joined.ratio).collect();
     let (middle, least, most) = spread(&seconds);
     let megabytes = 4.0 * parameters as f64 / 1e6;
+    let (keep, worst, best) = spread(&ratios);
     println!(
-        "{megabytes:>6.0} MB  first step after {middle:.2} s ({least:.2}, {most:.2}), {:.0} MB/s in all; donors keep {:.1} % of their steps per second",
+        "{megabytes:>6.0} MB  first step after {middle:.2} s ({least:.2}, {most:.2}), {:.0} MB/s in all; donors keep {keep:.1} % of their steps per second ({worst:.1}, {best:.1})",
         megabytes / middle,
-        spread(&ratios).0
     );
 }
 
@@ -58,17 +58,13 @@ fn join(parameters: usize, sets: &[&str]) -> Joined {
     let sets = [&[commits.as_str(), "gossip.balance=off"], sets].concat();
     let mut swarm = Swarm::start(Kind::Paced, 2, parameters, &sets);
     wait_for_commits(&mut swarm);
-    let before = steps(&mut swarm, SPAN);
+    let before = rate(&mut swarm.peers, SPAN);
     let began = now();
-    for donor in &mut swarm.peers {
-        donor.count();
-    }
     swarm.join(Kind::Joiner, parameters, &sets);
     let [_, done, old] = swarm.peers[2].averaged();
-    let during = swarm.peers[..2].iter_mut().map(|donor| donor.count());
-    let during: f64 = during.collect::<Vec<f64>>().iter().sum();
+    let during = rate(&mut swarm.peers[..2], Duration::ZERO);
     assert!(old == 0.0, "{old} of the parameters were not taken over");
-    Joined { seconds: (done - began) / 1e9, ratio: during / ((now() - began) / 1e9) / before }
+    Joined { seconds: (done - began) / 1e9, ratio: during / before }
 }
 
 /// Waits until every donor has committed often enough.
@@ -77,20 +73,19 @@ fn wait_for_commits(swarm: &mut Swarm) {
         let mut steps = 0.0;
         while steps < COMMITS * LOCAL_STEPS {
             std::thread::sleep(SPAN / 16);
-            steps += donor.count();
+            steps += donor.count().0;
         }
     }
 }
 
-/// Steps of all peers per second.
-fn steps(swarm: &mut Swarm, span: Duration) -> f64 {
-    for donor in &mut swarm.peers {
-        donor.count();
+/// Steps of all donors per second since they were asked last: now, if there is a time to wait.
+fn rate(donors: &mut [Peer], span: Duration) -> f64 {
+    if !span.is_zero() {
+        donors.iter_mut().for_each(|donor| _ = donor.count());
+        std::thread::sleep(span);
     }
-    let began = now();
-    std::thread::sleep(span);
-    let counts: Vec<f64> = swarm.peers.iter_mut().map(|donor| donor.count()).collect();
-    counts.iter().sum::<f64>() / ((now() - began) / 1e9)
+    let counts = donors.iter_mut().map(|donor| donor.count());
+    counts.map(|(steps, seconds)| steps / seconds).sum()
 }
 
 /// One donor that computes, its training thread on a core of its own, all else on the other core.
@@ -101,13 +96,11 @@ fn beside() {
     let mut swarm = Swarm::alone(Kind::Busy, parameters, &sets);
     wait_for_commits(&mut swarm);
     swarm.pin();
-    let before = steps(&mut swarm, 2 * SPAN);
-    let began = now();
-    swarm.peers[0].count();
+    let before = rate(&mut swarm.peers, 2 * SPAN);
     swarm.join(Kind::Joiner, parameters, &sets);
     swarm.pin_others();
     swarm.peers[1].averaged();
-    let during = swarm.peers[0].count() / ((now() - began) / 1e9);
+    let during = rate(&mut swarm.peers[..1], Duration::ZERO);
     println!(
         "1000 MB from one donor that computes, its training thread alone on a core: {before:.1} steps/s before, {during:.1} while it is joined: {:.1} %",
         100.0 * during / before

@@ -134,16 +134,12 @@ impl Peer {
         self.input.flush().unwrap();
     }
 
-    /// Waits for the peer to say how many steps it has done.
-    pub(crate) fn done(&mut self) -> f64 {
-        let [steps] = self.said()[..] else { panic!("a peer died") };
-        steps
-    }
-
-    /// How many steps it has done since it was asked last.
-    pub(crate) fn count(&mut self) -> f64 {
+    /// How many steps it has done since it was asked last, and in how many seconds: from the end of a
+    /// step to the end of a step.
+    pub(crate) fn count(&mut self) -> (f64, f64) {
         self.begin();
-        self.done()
+        let [steps, nanoseconds] = self.said()[..] else { panic!("a peer died") };
+        (steps, nanoseconds / 1e9)
     }
 
     /// Waits for the peer to average: when it began, when it was done, in nanoseconds, and the error

@@ -32,9 +32,9 @@ pub(crate) enum Kind {
     Ring,
     /// For nothing.
     Free,
-    /// For nothing, and computes in every step; tells its steps between two words.
+    /// For nothing, and computes in every step; tells its steps between two words, and their time.
     Busy,
-    /// For 10 ms in every step; tells its steps between two words.
+    /// For 10 ms in every step; tells its steps between two words, and their time.
     Paced,
     /// The same; tells when its first step began, and which part of its parameters is still its own.
     Joiner,
@@ -69,8 +69,8 @@ pub(crate) struct Synthetic {
     mixes: BTreeMap<usize, (usize, u32)>,
     /// Averagings begun so far.
     turns: u64,
-    /// Steps since the last word.
-    steps: u64,
+    /// Steps since the last word, and when the one before them ended.
+    steps: (u64, u128),
     /// When the present averaging began, and was done.
     span: (u128, u128),
     /// The present averaging was reported.
@@ -96,7 +96,7 @@ impl Synthetic {
             values,
             mixes,
             turns: 0,
-            steps: 0,
+            steps: (0, now()),
             span: (0, 0),
             told: false,
             words,
@@ -174,9 +174,10 @@ impl Trainer for Synthetic {
             Kind::Gossip | Kind::Ring | Kind::Free => std::thread::sleep(STEP),
         }
         if matches!(self.kind, Kind::Busy | Kind::Paced) {
-            self.steps += 1;
+            self.steps.0 += 1;
             if self.words.try_recv().is_ok() {
-                println!("{}", std::mem::take(&mut self.steps));
+                let (steps, since) = std::mem::replace(&mut self.steps, (0, now()));
+                println!("{steps} {}", self.steps.1 - since);
             }
         }
         Ok(StepReport { samples: 1, ..StepReport::default() })

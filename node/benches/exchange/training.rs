@@ -1,7 +1,7 @@
 //! What an exchange without a pause takes from training: the training thread has a core of its own,
 //! everything else the other one.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::swarm::{BACK_TO_BACK, Swarm};
 use crate::trainer::Kind;
@@ -16,8 +16,7 @@ pub(crate) fn run() {
         let codecs = format!("gossip.codecs={codec}");
         let sets = [&BACK_TO_BACK[..], &[&codecs]].concat();
         let mut swarm = Swarm::alone(Kind::Busy, PARAMETERS, &sets);
-        swarm.peers[0].begin();
-        swarm.peers[0].done();
+        swarm.peers[0].count();
         swarm.pin();
         let alone = phase(&mut swarm);
         swarm.join(Kind::Free, PARAMETERS, &sets);
@@ -39,11 +38,9 @@ pub(crate) fn run() {
 /// Steps in a second, and in a second of the training thread's processor time.
 fn phase(swarm: &mut Swarm) -> (f64, f64) {
     let peer = &mut swarm.peers[0];
-    peer.begin();
-    peer.done();
-    let (began, before) = (Instant::now(), peer.training_cpu());
+    peer.count();
+    let before = peer.training_cpu();
     std::thread::sleep(SPAN);
-    peer.begin();
-    let steps = peer.done();
-    (steps / began.elapsed().as_secs_f64(), steps / (peer.training_cpu() - before))
+    let (steps, seconds) = peer.count();
+    (steps / seconds, steps / (peer.training_cpu() - before))
 }

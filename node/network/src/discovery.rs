@@ -1,10 +1,11 @@
 //! Finding peers of the run: identify, Kademlia, multicast DNS, and the dials that follow.
 
+use dnode_protocol::limits::{IDENTIFY_PROTOCOL, KAD_PROTOCOL};
 use dnode_protocol::{PeerId, RunId};
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::DialError;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
-use libp2p::{Multiaddr, identify, kad, mdns};
+use libp2p::{Multiaddr, StreamProtocol, identify, kad, mdns};
 use tokio::time::{Duration, Instant};
 
 use crate::dialer::Unreachable;
@@ -12,7 +13,6 @@ use crate::event::NetworkEvent;
 use crate::limits::{ADDRESSES_PER_PEER_MAX, DISCOVER_MAX, DISCOVER_MIN};
 use crate::service::{Service, from_libp2p, to_libp2p};
 use crate::streams::StreamKind;
-use crate::swarm::{IDENTIFY_PROTOCOL, KAD_PROTOCOL};
 
 /// When to search for peers of the run, and under which key.
 #[derive(Debug)]
@@ -70,7 +70,8 @@ impl Service {
         let identify::Event::Received { peer_id, info, .. } = event else {
             return;
         };
-        if info.protocol_version != IDENTIFY_PROTOCOL || !info.protocols.contains(&KAD_PROTOCOL) {
+        let kad = StreamProtocol::new(KAD_PROTOCOL);
+        if info.protocol_version != IDENTIFY_PROTOCOL || !info.protocols.contains(&kad) {
             return;
         }
         // An address of the peer's own machine helps only on that machine.

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::task::{Context, Poll};
 
+use dnode_protocol::limits::{BULK_PROTOCOL, CONTROL_PROTOCOL};
 use libp2p::core::Endpoint;
 use libp2p::core::transport::PortUse;
 use libp2p::multiaddr::Protocol;
@@ -40,8 +41,8 @@ impl AsRef<str> for StreamKind {
     /// The name of the protocol that is negotiated.
     fn as_ref(&self) -> &str {
         match self {
-            Self::Control => "/dnode/control/4",
-            Self::Bulk => "/dnode/bulk/4",
+            Self::Control => CONTROL_PROTOCOL,
+            Self::Bulk => BULK_PROTOCOL,
         }
     }
 }

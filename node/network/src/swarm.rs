@@ -17,6 +17,7 @@ use libp2p::{
     connection_limits, dns, identify, kad, mdns, noise, ping, tcp, yamux,
 };
 
+use dnode_protocol::limits::{IDENTIFY_PROTOCOL, KAD_PROTOCOL};
 use dnode_quic::{Bulk, BulkConnection};
 use tokio::sync::mpsc;
 
@@ -27,12 +28,6 @@ use crate::limits::{
     PENDING_CONNECTIONS_MAX, PING_INTERVAL, PING_TIMEOUT, STRANGERS_MAX,
 };
 use crate::streams;
-
-/// Protocol family that identify announces.
-pub(crate) const IDENTIFY_PROTOCOL: &str = "/dnode/id/3";
-
-/// The Kademlia of dnode peers: of all runs, and apart from other networks.
-pub(crate) const KAD_PROTOCOL: StreamProtocol = StreamProtocol::new("/dnode/kad/4");
 
 /// Everything the swarm does.
 #[derive(NetworkBehaviour)]
@@ -139,7 +134,7 @@ fn kademlia(me: PeerId) -> kad::Behaviour<MemoryStore> {
         max_providers_per_key: KAD_PROVIDERS_MAX,
         max_provided_keys: KAD_PROVIDED_KEYS_MAX,
     };
-    let mut config = kad::Config::new(KAD_PROTOCOL);
+    let mut config = kad::Config::new(StreamProtocol::new(KAD_PROTOCOL));
     config
         .set_query_timeout(KAD_QUERY_TIMEOUT)
         .set_provider_record_ttl(Some(KAD_PROVIDER_TTL))

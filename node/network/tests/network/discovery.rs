@@ -133,7 +133,7 @@ async fn visit(listen: &str) {
     });
     visited.await.expect("ten pings in time");
     let info = info.unwrap();
-    assert_eq!(info.protocol_version, "/dnode/id/3");
+    assert_eq!(info.protocol_version, "/dnode/id/4");
     let offers = |name: &str| info.protocols.iter().any(|p| p.as_ref() == name);
     for name in ["/dnode/kad/4", "/dnode/control/4", "/dnode/bulk/4"] {
         assert!(offers(name), "{name} is not among {:?}", info.protocols);
