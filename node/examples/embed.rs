@@ -79,8 +79,8 @@ impl Trainer for Regression {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let words = std::env::args().skip(1);
     let cli = Cli::parse_from(["dnode".to_owned(), "join".to_owned()].into_iter().chain(words));
-    let Command::Join(flags) = cli.command else { return Err("only flags of join".into()) };
-    let options = Options::new(flags.settings()?.resolve()?);
+    let Command::Join(join) = cli.command else { return Err("only flags of join".into()) };
+    let options = Options::new(join.flags.settings()?.resolve()?);
     let trainer = Regression::new(options.config.data.shard);
     let outcome = dnode::join_blocking(options, Box::new(trainer))?;
     tracing::info!(?outcome, "done");

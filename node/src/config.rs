@@ -16,7 +16,7 @@ pub use error::{ConfigError, Origin};
 pub use key::{Agreement, Key, Preset};
 pub use keys::{KEYS, SECTIONS, find};
 pub use kind::{Kind, Reals};
-pub use reference::{file_text, reference_markdown, reference_text};
+pub use reference::{file_text, origin_text, reference_markdown, reference_text};
 pub use run::{run_line, run_spec};
 pub use sections::{
     Backend, Balance, Config, Direct, Gossip, LogFormat, Network, Node, Optimizer, Rule, Run,

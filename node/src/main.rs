@@ -4,13 +4,14 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser as _};
+use clap_complete::Shell;
 
 use dnode::backend::BackendError;
 use dnode::check::{self, CheckError};
-use dnode::cli::{Bench, Check, Cli, Command, Join, Link, fault};
-use dnode::config::{ConfigError, file_text, reference_markdown, reference_text};
+use dnode::cli::{Bench, Check, Cli, Command, ConfigCommand, Join, Link, fault};
+use dnode::config::{ConfigError, file_text, origin_text, reference_markdown, reference_text};
 use dnode::data_dir::{DataDir, DataDirError};
 use dnode::identity::Identity;
 use dnode::link_bench::{self, LinkError};
@@ -83,8 +84,11 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Join(join) => run(&join),
         Command::Check(check) => check_backends(&check),
-        Command::Config { markdown: true } => print(&reference_markdown()),
-        Command::Config { markdown: false } => print(&reference_text()),
+        Command::Config { command: Some(command), .. } => configure(&command),
+        Command::Config { markdown: true, .. } => print(&reference_markdown()),
+        Command::Config { markdown: false, .. } => print(&reference_text()),
+        Command::Completions { shell } => completions(shell),
+        Command::Man { folder } => manual(folder.as_deref()),
         Command::Bench(Bench::Link(link)) => bench_link(&link),
         Command::Top { address, data_dir } => show(address, &data_dir),
         Command::Id { data_dir } => id(&data_dir),
@@ -96,7 +100,7 @@ fn main() -> ExitCode {
 }
 
 fn run(join: &Join) -> Result<(), Failure> {
-    let config = join.settings()?.resolve()?;
+    let config = join.flags.settings()?.resolve()?;
     if let Some(path) = &join.save_config {
         std::fs::write(path, file_text(&config))
             .map_err(|reason| Failure::Write { what: path.display().to_string(), reason })?;
@@ -149,6 +153,46 @@ fn bench_link(link: &Link) -> Result<(), Failure> {
     }
     let Some(to) = addresses.pop() else { return Ok(()) };
     print(&link_bench::block_on(link_bench::ask(&to, link.trusted))?)
+}
+
+fn configure(command: &ConfigCommand) -> Result<(), Failure> {
+    match command {
+        ConfigCommand::Init { file } => {
+            let failed = |reason| Failure::Write { what: file.display().to_string(), reason };
+            // A file that is there is somebody's work.
+            let made = std::fs::File::create_new(file);
+            let text = reference_text();
+            made.and_then(|mut made| made.write_all(text.as_bytes())).map_err(failed)?;
+            print(&format!("{} has every key, commented out\n", file.display()))
+        }
+        ConfigCommand::Check(flags) => {
+            flags.settings()?.resolve()?;
+            print("the configuration is sound\n")
+        }
+        ConfigCommand::Show(flags) => {
+            let settings = flags.settings()?;
+            settings.resolve()?;
+            print(&origin_text(&settings))
+        }
+    }
+}
+
+fn completions(shell: Shell) -> Result<(), Failure> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "dnode", &mut text);
+    print(&String::from_utf8_lossy(&text))
+}
+
+fn manual(folder: Option<&Path>) -> Result<(), Failure> {
+    let Some(folder) = folder else {
+        let mut text = Vec::new();
+        let made = clap_mangen::Man::new(Cli::command()).render(&mut text);
+        made.map_err(|reason| Failure::Write { what: "the manual page".to_owned(), reason })?;
+        return print(&String::from_utf8_lossy(&text));
+    };
+    let failed = |reason| Failure::Write { what: folder.display().to_string(), reason };
+    std::fs::create_dir_all(folder).map_err(failed)?;
+    clap_mangen::generate_to(Cli::command(), folder).map_err(failed)
 }
 
 fn show(address: Option<String>, folder: &Path) -> Result<(), Failure> {

@@ -27,6 +27,32 @@ fn fault(folder: &Path, words: &[&str], status: i32) -> String {
 }
 
 #[test]
+fn a_configuration_is_made_checked_and_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let ok = |words: &[&str]| {
+        let output = dnode(folder.path(), words);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{words:?}");
+        text
+    };
+    ok(&["config", "init", "run.toml"]);
+    let again = fault(folder.path(), &["config", "init", "run.toml"], 1);
+    assert!(again.starts_with("error: cannot write run.toml: File exists"), "{again}");
+    ok(&["config", "check", "--config", "run.toml"]);
+    let shown = ok(&["config", "show", "--config", "run.toml", "--steps", "7"]);
+    let steps = shown.lines().find(|line| line.starts_with("steps = 7")).unwrap();
+    assert!(steps.ends_with("# in --steps"), "{steps}");
+    let wrong = fault(folder.path(), &["config", "check", "--set", "run.batch=0"], 2);
+    assert!(wrong.starts_with("error: run.batch = 0 in --set is not legal"), "{wrong}");
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(ok(&["completions", shell]).contains("dnode"), "{shell}");
+    }
+    assert!(ok(&["man"]).contains(".TH dnode"));
+    ok(&["man", "pages"]);
+    assert!(folder.path().join("pages/dnode-join.1").exists());
+}
+
+#[test]
 fn a_wrong_configuration_is_told_in_one_line_and_ends_with_2() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();

@@ -8,6 +8,7 @@ use super::key::{Agreement, Key, Preset};
 use super::keys::{KEYS, SECTIONS};
 use super::run::values_of;
 use super::sections::Config;
+use super::settings::Settings;
 
 /// Every key with meaning, legal values and default, as a TOML file in which all is commented out.
 #[must_use]
@@ -37,6 +38,31 @@ pub fn file_text(config: &Config) -> String {
     })
 }
 
+/// Every key that has a value, with the value in force and where it comes from, as a TOML file.
+#[must_use]
+pub fn origin_text(settings: &Settings) -> String {
+    let values = settings.values();
+    let width = |key: &&Key| values.get(key.name).map_or(0, |it| line_of(key, it).chars().count());
+    // What is longer than this does not push the others away.
+    let column = KEYS.iter().map(|key| width(&key)).filter(|width| *width <= 44).max().unwrap_or(0);
+    let mut text = String::new();
+    for (index, (section, purpose)) in SECTIONS.iter().enumerate() {
+        let gap = if index == 0 { "" } else { "\n" };
+        let _ = writeln!(text, "{gap}[{section}]  # {purpose}");
+        for key in KEYS.iter().filter(|key| key.section() == *section) {
+            if let Some(value) = values.get(key.name) {
+                let line = line_of(key, value);
+                let _ = writeln!(text, "{line:column$}  # {}", settings.origin(key.name));
+            }
+        }
+    }
+    text
+}
+
+fn line_of(key: &Key, value: &Value) -> String {
+    format!("{} = {value}", key.short())
+}
+
 /// The Markdown page `docs/configuration.md`.
 #[must_use]
 pub fn reference_markdown() -> String {
@@ -44,7 +70,8 @@ pub fn reference_markdown() -> String {
         Every key can stand in a TOML file given with `--config`, or be set by `--set section.key=value`.\n\
         Flags win over the file, the file over the default.\n\
         The only environment variable that is read is `RUST_LOG` (log filter).\n\
-        `dnode config` prints this reference as a TOML file; `dnode join --save-config FILE` writes the one in force.\n\n\
+        `dnode config` prints this reference as a TOML file, `dnode config init` writes it to one.\n\
+        `dnode config show` takes the flags of `dnode join` and prints the configuration in force, with the origin of each value; `dnode config check` only says whether it is sound; `dnode join --save-config FILE` writes it.\n\n\
         **Agree** says who must give a key the same value: `must`: a peer with another value is of another run and is refused by name; \
         `should`: the printed join line carries it; otherwise each process is free.\n\n\
         `run.steps` are steps of the run, which the learning-rate schedule follows: each local step of a peer that does `H_i` instead of `gossip.local_steps` of them per commit counts as `local_steps / H_i`, and a joiner begins where its donor stands (docs/math.md).\n"

@@ -307,6 +307,28 @@ fn a_saved_file_makes_the_same_configuration() {
 }
 
 #[test]
+fn the_configuration_in_force_names_origins_and_is_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.toml");
+    std::fs::write(&path, "[run]\n\nsteps = 7\n").unwrap();
+    let mut settings = Settings::new();
+    settings.file(&path).unwrap();
+    settings.set("run.batch=5").unwrap();
+    settings.flag("node.threads", "2", "--threads").unwrap();
+    let text = origin_text(&settings);
+    let line = |key: &str| text.lines().find(|line| line.starts_with(key)).unwrap();
+    let file = format!("# in {} line 3", path.display());
+    assert!(line("steps = 7 ").ends_with(&file), "{text}");
+    assert!(line("batch = 5 ").ends_with("# in --set"), "{text}");
+    assert!(line("threads = 2 ").ends_with("# in --threads"), "{text}");
+    assert!(line("seed = ").ends_with("# by default"), "{text}");
+    std::fs::write(&path, text).unwrap();
+    let mut again = Settings::new();
+    again.file(&path).unwrap();
+    assert_eq!(again.resolve().unwrap(), settings.resolve().unwrap());
+}
+
+#[test]
 fn the_reference_as_a_file_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("reference.toml");

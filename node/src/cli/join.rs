@@ -1,0 +1,202 @@
+//! Flags that make a configuration: those of `dnode join`, and of what looks at one before it.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::config::{ConfigError, Settings};
+
+/// Flags of `dnode join`.
+#[derive(Debug, Default, Args)]
+pub struct Join {
+    /// What stands for configuration keys.
+    #[command(flatten)]
+    pub flags: Flags,
+    /// Go on from the newest good checkpoint in the data directory.
+    #[arg(long, help_heading = PROCESS)]
+    pub resume: bool,
+    /// End in good order when standard input closes: for programs that start peers.
+    #[arg(long, help_heading = PROCESS, hide_short_help = true)]
+    pub exit_with_stdin: bool,
+    /// Write the configuration in force to a file and go on.
+    #[arg(long, value_name = "FILE", help_heading = CONFIGURATION, hide_short_help = true)]
+    pub save_config: Option<PathBuf>,
+}
+
+/// Groups of flags in the help, by what they are about.
+const SWARM: &str = "The swarm";
+const TRAINING: &str = "The model and its training";
+const PROCESS: &str = "This process";
+const CONFIGURATION: &str = "Configuration";
+
+/// Flags that stand for configuration keys; each is checked as its key.
+#[derive(Debug, Default, Args)]
+pub struct Flags {
+    /// Address of any live member; several may be given.
+    #[arg(long, value_name = "MULTIADDR", num_args = 1.., help_heading = SWARM)]
+    pub bootstrap: Vec<String>,
+    /// File with more addresses of live members, one a line [network.peers_file].
+    #[arg(long, value_name = "FILE", help_heading = SWARM, hide_short_help = true)]
+    pub peers_file: Option<String>,
+    /// Address to listen on; several may be given [network.listen].
+    #[arg(long, value_name = "MULTIADDR", num_args = 1.., help_heading = SWARM)]
+    pub listen: Vec<String>,
+    /// Do not look for peers on the local network [network.mdns].
+    #[arg(long, help_heading = SWARM, hide_short_help = true)]
+    pub no_mdns: bool,
+    /// Peers to wait for before training [network.require_peers].
+    #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = SWARM)]
+    pub require_peers: Option<String>,
+    /// Most kB/s sent to all peers together; 0 is no bound [network.max_upload].
+    #[arg(long, value_name = "KB/S", allow_negative_numbers = true)]
+    #[arg(help_heading = SWARM, hide_short_help = true)]
+    pub max_upload: Option<String>,
+    /// Most kB/s taken from all peers together; 0 is no bound [network.max_download].
+    #[arg(long, value_name = "KB/S", allow_negative_numbers = true)]
+    #[arg(help_heading = SWARM, hide_short_help = true)]
+    pub max_download: Option<String>,
+    /// Near peers of the same rack name train in step and act as one replica [network.rack].
+    #[arg(long, value_name = "NAME", help_heading = SWARM)]
+    pub rack: Option<String>,
+    /// The model: mlp, cnn or gpt [model.kind].
+    #[arg(long, value_name = "KIND", help_heading = TRAINING)]
+    pub model: Option<String>,
+    /// The data: digits, mnist or text [data.kind].
+    #[arg(long, value_name = "KIND", help_heading = TRAINING)]
+    pub data: Option<String>,
+    /// Folder with the MNIST files, or the text file [data.path].
+    #[arg(long, value_name = "PATH", help_heading = TRAINING)]
+    pub data_path: Option<String>,
+    /// This peer's shard, counted from 0, of how many: 0/4 [data.shard, data.shards].
+    #[arg(long, value_name = "I/N", allow_negative_numbers = true, help_heading = TRAINING)]
+    pub shard: Option<String>,
+    /// How replicas are averaged: gossip-outer, pairwise, push-sum, delta-set, epidemic, all-reduce or
+    /// none [gossip.rule].
+    #[arg(long, value_name = "RULE", help_heading = TRAINING)]
+    pub rule: Option<String>,
+    /// Steps of the run; a peer of mean speed does so many local steps [run.steps].
+    #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = TRAINING)]
+    pub steps: Option<String>,
+    /// Seed of initial weights, data order and shards [run.seed].
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(help_heading = TRAINING, hide_short_help = true)]
+    pub seed: Option<String>,
+    /// Where to compute: cpu, cuda:N, or auto for the first CUDA device if there is one [node.device].
+    #[arg(long, value_name = "DEVICE", help_heading = PROCESS)]
+    pub device: Option<String>,
+    /// Threads for the arithmetic [node.threads].
+    #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = PROCESS)]
+    pub threads: Option<String>,
+    /// Folder of identity, checkpoints and metrics [node.data_dir].
+    #[arg(long, value_name = "DIR", help_heading = PROCESS)]
+    pub data_dir: Option<String>,
+    /// Serve a page that shows the swarm, at port 7878 of this machine or at this address [node.ui].
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "auto")]
+    #[arg(help_heading = PROCESS)]
+    pub ui: Option<String>,
+    /// Serve metrics to Prometheus at this address, under /metrics [node.metrics].
+    #[arg(long, value_name = "ADDRESS", help_heading = PROCESS, hide_short_help = true)]
+    pub metrics: Option<String>,
+    /// Form of the log: human or json [node.log_format].
+    #[arg(long, value_name = "FORMAT", help_heading = PROCESS, hide_short_help = true)]
+    pub log_format: Option<String>,
+    /// Configuration file.
+    #[arg(long, value_name = "FILE", help_heading = CONFIGURATION)]
+    pub config: Option<PathBuf>,
+    /// Any configuration key; several may be given. `dnode config` prints them.
+    #[arg(long, value_name = "SECTION.KEY=VALUE", help_heading = CONFIGURATION)]
+    pub set: Vec<String>,
+}
+
+impl Flags {
+    /// The settings of file and flags: the flag of a key wins over `--set`, that over the file.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the first fault.
+    pub fn settings(&self) -> Result<Settings, ConfigError> {
+        let mut settings = Settings::new();
+        if let Some(path) = &self.config {
+            settings.file(path)?;
+        }
+        for setting in &self.set {
+            settings.set(setting)?;
+        }
+        let single = [
+            ("node.data_dir", &self.data_dir, "--data-dir"),
+            ("network.require_peers", &self.require_peers, "--require-peers"),
+            ("network.max_upload", &self.max_upload, "--max-upload"),
+            ("network.max_download", &self.max_download, "--max-download"),
+            ("network.rack", &self.rack, "--rack"),
+            ("model.kind", &self.model, "--model"),
+            ("network.peers_file", &self.peers_file, "--peers-file"),
+            ("data.kind", &self.data, "--data"),
+            ("data.path", &self.data_path, "--data-path"),
+            ("gossip.rule", &self.rule, "--rule"),
+            ("run.steps", &self.steps, "--steps"),
+            ("run.seed", &self.seed, "--seed"),
+            ("node.threads", &self.threads, "--threads"),
+            ("node.device", &self.device, "--device"),
+            ("node.log_format", &self.log_format, "--log-format"),
+            ("node.ui", &self.ui, "--ui"),
+            ("node.metrics", &self.metrics, "--metrics"),
+        ];
+        for (name, text, flag) in single {
+            if let Some(text) = text {
+                settings.flag(name, text, flag)?;
+            }
+        }
+        let lists = [
+            ("network.bootstrap", &self.bootstrap, "--bootstrap"),
+            ("network.listen", &self.listen, "--listen"),
+        ];
+        for (name, texts, flag) in lists {
+            if !texts.is_empty() {
+                settings.flags(name, texts, flag)?;
+            }
+        }
+        if self.no_mdns {
+            settings.flag("network.mdns", "false", "--no-mdns")?;
+        }
+        if let Some(text) = &self.shard {
+            let Some((shard, shards)) = text.split_once('/') else {
+                return Err(ConfigError::Flag {
+                    flag: "--shard",
+                    text: text.clone(),
+                    wanted: "must be this peer's shard and their number, for example 0/4",
+                });
+            };
+            settings.flag("data.shards", shards, "--shard")?;
+            settings.flag("data.shard", shard, "--shard")?;
+        }
+        Ok(settings)
+    }
+}
+
+/// Flags of `dnode check`; the same as of the `dnode join` that is to follow.
+#[derive(Debug, Default, Args)]
+pub struct Check {
+    /// Configuration file.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Any configuration key; several may be given.
+    #[arg(long, value_name = "SECTION.KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Where to compute: cpu, cuda:N or auto [node.device].
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
+    /// The digest that `dnode check` has printed on another machine of the swarm to be.
+    #[arg(long, value_name = "DIGEST")]
+    pub against: Option<String>,
+}
+
+impl Check {
+    /// As [`Flags::settings`].
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the first fault.
+    pub fn settings(&self) -> Result<Settings, ConfigError> {
+        let Self { config, set, device, .. } = self;
+        let (config, set, device) = (config.clone(), set.clone(), device.clone());
+        Flags { config, set, device, ..Flags::default() }.settings()
+    }
+}
