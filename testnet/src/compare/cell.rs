@@ -2,12 +2,15 @@
 //! its own.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::plan::{Churn, Comparison, Condition, Kind, Way, Work};
 use crate::local::experiment::{ALL_REDUCE, NO_GOSSIP};
 use crate::local::{Arm, Baseline, Experiment, Kill, KillAt, Program, Workload};
 use crate::scenario::Scenario;
-use crate::wan::Plan;
+use crate::scenario::link::LinkModel;
+use crate::wan::command::{Change, Lines, Who};
+use crate::wan::{Command, Plan};
 
 /// Lines of training progress of each peer in a run.
 const PROGRESS_LINES: u64 = 50;
@@ -238,12 +241,37 @@ fn network(condition: &Condition, peers: usize) -> Option<Plan> {
     let link = condition.network.clone()?;
     // The last line is that of a server, where there is one.
     let peers = u32::try_from(peers + 1).ok()?;
-    Some(Scenario { peers, link, ..Scenario::default() }.network(0))
+    let plan = |link| Scenario { peers, link, ..Scenario::default() }.network(0);
+    if condition.racks == 0 {
+        return Some(plan(link));
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "bits per second are checked to be few"
+    )]
+    let limit = Change { bits_per_s: Some(link.bandwidth.round() as u64), ..Change::default() };
+    let inside = Change {
+        delay: Some(Duration::ZERO),
+        jitter: Some(Duration::ZERO),
+        loss: Some(0.0),
+        bits_per_s: Some(0),
+        ..Change::default()
+    };
+    let mut plan = plan(LinkModel { bandwidth: 0.0, ..link });
+    plan.setup.push(Command::Lines(Lines::Between(Who::All, Who::All), limit));
+    let machines: Vec<usize> = (0..plan.nodes).collect();
+    plan.setup.extend(machines.chunks(condition.racks).map(|rack| {
+        let rack = Who::These(rack.iter().copied().collect());
+        Command::Lines(Lines::Between(rack.clone(), rack), inside)
+    }));
+    Some(plan)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wan::link::LinkSettings;
 
     const PLAN: &str = r#"
         title = "two ways"
@@ -291,6 +319,38 @@ mod tests {
         assert!(settings(1, 1).contains("run.steps=800"), "{}", settings(1, 1));
         assert_eq!((cells[1].budget(), cells[1].experiment.arms[1].peers), (100 * 16 * 8, 1));
         assert!(cells[0].experiment.workload.settings.contains(&"data.skew=0.1".to_owned()));
+    }
+
+    #[test]
+    fn lines_within_racks_are_free_and_those_between_are_not() {
+        let racks = "name = \"hard\"\nracks = 2\nnetwork = { bandwidth = 1e8, delay = \"5ms\" }";
+        let plan = Comparison::parse(&PLAN.replace("name = \"hard\"", racks)).unwrap();
+        let maker = Maker { plan: &plan, file: Path::new("x.toml"), cores: 2 };
+        let network = maker.compared(&[])[0].network.clone().unwrap();
+        let between = |from: usize, to: usize| {
+            let mut line = LinkSettings::default();
+            for command in &network.setup {
+                if let Command::Lines(Lines::Between(a, b), change) = command
+                    && a.contains(from)
+                    && b.contains(to)
+                {
+                    line = change.apply(&line);
+                }
+            }
+            (line.delay, line.bits_per_s)
+        };
+        assert_eq!(between(0, 1), (Duration::ZERO, 0));
+        assert_eq!(between(3, 2), (Duration::ZERO, 0));
+        assert_eq!(between(1, 2), (Duration::from_millis(5), 100_000_000));
+        assert_eq!(between(3, 0), (Duration::from_millis(5), 100_000_000));
+        // Nothing limits what a machine sends in all.
+        let all = network.setup.iter().all(|command| {
+            let Command::Lines(Lines::Up(_) | Lines::Down(_), change) = command else {
+                return true;
+            };
+            change.bits_per_s == Some(0)
+        });
+        assert!(all, "{:?}", network.setup);
     }
 
     #[test]

@@ -141,6 +141,9 @@ pub struct Condition {
     pub slow: Option<Slow>,
     /// Lines between the peers, in the words of a scenario's `[link]`; loopback if there are none.
     pub network: Option<LinkModel>,
+    /// Peers of a rack, one after the other: `network` is then between racks, its bandwidth that of
+    /// each pair of machines, and lines within one have neither delay nor limit; 0 for no racks.
+    pub racks: usize,
     /// Peers that are killed and come back.
     pub churn: Option<Churn>,
     /// Names of the workloads that it is for; all if there are none.
@@ -267,6 +270,7 @@ impl Comparison {
         let ring = |arm: &Way| matches!(arm.kind, Kind::Sync | Kind::LocalSgd | Kind::Diloco);
         let most = if self.arm.iter().any(ring) { RING_MAX } else { PEERS_MAX };
         let of_conditions = |legal: fn(&Condition) -> bool| self.condition.iter().all(legal);
+        let steps = self.workload.iter().all(|w| w.steps > 0 && w.batch > 0);
         let unequal = "as many for every arm, and a [tuning] rule exactly if there are some";
         let rules = [
             (names(self.workload.iter().map(|work| &*work.name).collect()), "workload.name", NAMES),
@@ -283,11 +287,7 @@ impl Comparison {
             (self.target_percent >= 0.0, "target_percent", "0 or more"),
             (self.evaluations > 0, "evaluations", "at least 1"),
             ((0.0..=1.0).contains(&self.share), "share", "0 to 1"),
-            (
-                self.workload.iter().all(|w| w.steps > 0 && w.batch > 0),
-                "workload.steps",
-                "positive",
-            ),
+            (steps, "workload.steps", "positive"),
             (self.arm.iter().all(|arm| arm.trials.len() == trials), "arm.trials", unequal),
             (self.tuning.is_some() == (trials > 0), "arm.trials", unequal),
             (
@@ -299,6 +299,11 @@ impl Comparison {
                 of_conditions(|c| c.slow.is_none_or(|s| (1.0..=20.0).contains(&s.times))),
                 "condition.slow.times",
                 "1 to 20",
+            ),
+            (
+                of_conditions(|c| c.racks != 1 && (c.racks == 0 || c.network.is_some())),
+                "condition.racks",
+                "0 or 2 and more, with a network",
             ),
             (
                 of_conditions(|c| c.churn.is_none_or(|c| c.waves > 0 && c.percent < 100)),
@@ -394,6 +399,8 @@ mod tests {
         assert!(error("name = \"gossip\"", "name = \"sync\"").contains("arm.name"));
         assert!(error("name = \"slow\"", "name = \"so/me\"").contains("condition.name"));
         assert!(error("times = 4.0", "times = 0.5").contains("slow.times"));
+        let racks = "name = \"undisturbed\"\nracks = 2";
+        assert!(error("name = \"undisturbed\"", racks).contains("with a network"));
         assert!(error("kind = \"sync\"", "kind = \"sync\"\ntrials = [[]]").contains("trials"));
         assert!(error("title = \"small\"", "titel = \"small\"").contains("titel"));
         assert!(error("name = \"sync\"", "name = \"all\"").contains("reference"));
