@@ -67,7 +67,8 @@ impl Service {
             return;
         };
         let known = self.shared.peers().get_mut(&peer).map(|entry| {
-            entry.rtt = Some(rtt);
+            let least = entry.rtt.map_or(rtt, |(_, least)| least.min(rtt));
+            entry.rtt = Some((rtt, least));
         });
         if known.is_some() {
             self.report(NetworkEvent::RoundTrip { peer, rtt });

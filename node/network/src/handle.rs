@@ -67,7 +67,8 @@ pub(crate) struct Entry {
     pub(crate) incarnation: u64,
     pub(crate) connection: Connection,
     pub(crate) carrier: Option<Carrier>,
-    pub(crate) rtt: Option<Duration>,
+    /// Round-trip times: the last one, and the least, which a busy machine lengthens last.
+    pub(crate) rtt: Option<(Duration, Duration)>,
 }
 
 /// What the network's task and the handles share.
@@ -163,9 +164,6 @@ pub enum ChannelError {
     #[error("open a channel to {0}")]
     Open(PeerId, #[source] dnode_direct::Error),
 }
-
-/// By how much busy machines may lengthen the round trip of a short path.
-const BUSY: u32 = 5;
 
 /// What the handle asks of the network's task.
 #[derive(Debug)]
@@ -269,13 +267,12 @@ impl NetworkHandle {
     }
 
     /// Whether [`NetworkHandle::open_channel`] may reach a peer: it is connected, at an address of
-    /// this host or a local network, over a path that may be as short as those although machines are
-    /// busy.
+    /// this host or a local network, and no round trip shows that the path is longer than those.
     #[must_use]
     pub fn is_near(&self, peer: PeerId) -> bool {
         let peers = self.shared.peers();
         let near = |entry: &Entry| {
-            let close = entry.rtt.is_none_or(|rtt| rtt <= NEAR_MAX * BUSY);
+            let close = entry.rtt.is_none_or(|(_, least)| least <= NEAR_MAX);
             ip(&entry.address).is_some_and(|ip| is_near(ip) && (close || ip.is_loopback()))
         };
         peers.get(&peer).is_some_and(near)
@@ -315,7 +312,7 @@ impl NetworkHandle {
             incarnation: entry.incarnation,
             connection: entry.connection,
             carrier: entry.carrier,
-            rtt: entry.rtt,
+            rtt: entry.rtt.map(|(last, _)| last),
             bytes: entry.traffic.bytes(),
         };
         self.shared.peers().iter().map(status).collect()
