@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
-pub use join::{Check, Flags, Join};
+pub use join::{Check, Doctor, Flags, Join};
 
 mod join;
 
@@ -36,6 +36,11 @@ pub enum Command {
         after_help = "Example: dnode join --bootstrap /ip4/192.0.2.7/udp/4001/quic-v1 --shard 1/4 --ui"
     )]
     Join(Box<Join>),
+    /// Say what this machine and its network can do, before a run; exit status 1 where something fails.
+    #[command(
+        after_help = "Example: dnode doctor --bootstrap /ip4/192.0.2.7/udp/4001/quic-v1 --set model.kind=cnn"
+    )]
+    Doctor(Doctor),
     /// Compare the first step's loss and gradient on every backend of this machine, and with another
     /// machine's.
     #[command(after_help = "Example: dnode check --config run.toml --against DIGEST")]

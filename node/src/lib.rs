@@ -12,6 +12,7 @@ pub mod cli;
 pub mod config;
 pub mod console;
 pub mod data_dir;
+pub mod doctor;
 mod driver;
 pub mod identity;
 pub mod link_bench;
@@ -31,4 +32,4 @@ pub use dnode_trainer::{
     TrainerState,
 };
 pub use driver::{ADDRESS_FILE, DriveError};
-pub use peer::{JoinError, Options, Outcome, join, join_blocking, join_until};
+pub use peer::{JoinError, Options, Outcome, join, join_blocking, join_until, with_peers_file};

@@ -16,7 +16,7 @@ use rand::Rng as _;
 use tokio::sync::mpsc;
 
 pub use answer::answer;
-pub use ask::ask;
+pub use ask::{Speed, ask, best};
 
 /// Most bytes that are sent each way on one kind of path; whoever answers closes beyond it.
 pub const BYTES_MAX: u64 = 1 << 30;

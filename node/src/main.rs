@@ -3,6 +3,7 @@
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser as _};
@@ -10,9 +11,10 @@ use clap_complete::Shell;
 
 use dnode::backend::BackendError;
 use dnode::check::{self, CheckError};
-use dnode::cli::{Bench, Check, Cli, Command, ConfigCommand, Join, Link, fault};
+use dnode::cli::{Bench, Check, Cli, Command, ConfigCommand, Doctor, Join, Link, fault};
 use dnode::config::{ConfigError, file_text, origin_text, reference_markdown, reference_text};
 use dnode::data_dir::{DataDir, DataDirError};
+use dnode::doctor::{self, Verdict, Wishes};
 use dnode::identity::Identity;
 use dnode::link_bench::{self, LinkError};
 use dnode::top::{self, TopError};
@@ -43,6 +45,8 @@ enum Failure {
         "the first step does not come out alike: these machines or backends should not train together"
     )]
     Differs,
+    #[error("{0} of the checks failed: see what they advise")]
+    Unfit(usize),
     #[error("cannot write {what}: {reason}")]
     Write { what: String, reason: io::Error },
 }
@@ -57,6 +61,7 @@ impl Failure {
             Self::Top(error) if error.is_usage() => USAGE,
             Self::Check(CheckError::Step { .. })
             | Self::Differs
+            | Self::Unfit(_)
             | Self::Top(_)
             | Self::DataDir(_)
             | Self::Join(_)
@@ -84,6 +89,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Join(join) => run(&join),
         Command::Check(check) => check_backends(&check),
+        Command::Doctor(doctor) => examine(&doctor),
         Command::Config { command: Some(command), .. } => configure(&command),
         Command::Config { markdown: true, .. } => print(&reference_markdown()),
         Command::Config { markdown: false, .. } => print(&reference_text()),
@@ -137,6 +143,22 @@ fn check_backends(flags: &Check) -> Result<(), Failure> {
     let report = check::check(&config, flags.against.as_deref())?;
     print(&report.text)?;
     if report.agrees { Ok(()) } else { Err(Failure::Differs) }
+}
+
+fn examine(flags: &Doctor) -> Result<(), Failure> {
+    let config = dnode::with_peers_file(flags.settings()?.resolve()?)?;
+    let parse = |text: &String| text.parse().map_err(|_| LinkError::Address(text.clone()));
+    let wishes = Wishes {
+        link: flags.link.as_ref().map(parse).transpose()?,
+        rate: flags.rate.map(|mbit| mbit * 1e6 / 8.0),
+        step: flags.step_ms.map(|ms| Duration::from_secs_f64(ms / 1e3)),
+    };
+    let report = link_bench::block_on(async { Ok(doctor::examine(&config, &wishes).await) })?;
+    print(&if flags.json { report.json() } else { report.text() })?;
+    match report.count(Verdict::Fail) {
+        0 => Ok(()),
+        failed => Err(Failure::Unfit(failed)),
+    }
 }
 
 fn bench_link(link: &Link) -> Result<(), Failure> {

@@ -165,7 +165,7 @@ pub async fn join(
 ) -> Result<Outcome, JoinError> {
     let started = Instant::now();
     let Options { config, resume, console } = options;
-    let config = with_listed(config)?;
+    let config = with_peers_file(config)?;
     let parameters = trainer.layout().parameters();
     let run = run_spec(&config, trainer.layout());
     let fragments = Fragments::new(parameters, config.gossip.fragments)
@@ -346,7 +346,10 @@ fn terms(config: &Config, incarnation: u64) -> Terms {
 }
 
 /// The configuration with the addresses of its peers file.
-fn with_listed(mut config: Config) -> Result<Config, JoinError> {
+///
+/// # Errors
+/// [`JoinError`] when the file cannot be used.
+pub fn with_peers_file(mut config: Config) -> Result<Config, JoinError> {
     if let Some(path) = &config.network.peers_file {
         let listed = read_peers_file(path)?;
         config.network.bootstrap.extend(listed);

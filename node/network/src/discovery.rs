@@ -223,7 +223,7 @@ impl Service {
 }
 
 /// The cause of a failed dial in a few words.
-fn dial_cause(error: &DialError) -> String {
+pub(crate) fn dial_cause(error: &DialError) -> String {
     match error {
         DialError::Transport(errors) => {
             let last = errors.last().map(|(_, error)| innermost(error));

@@ -26,6 +26,7 @@ pub mod limits;
 mod link;
 mod outlet;
 mod ping;
+mod probe;
 mod rate;
 mod reports;
 mod service;
@@ -46,6 +47,7 @@ pub use dnode_quic::Buffers;
 pub use event::{Carrier, Connection, DownReason, NetworkEvent, OffenceKind};
 pub use handle::{Bytes, ChannelError, CommandError, NetworkHandle, PeerStatus, SendError};
 pub use libp2p::Multiaddr;
+pub use probe::{Answer, Found, PROBED_MAX, Probe, Silence};
 
 /// A network that can be started.
 #[derive(Debug)]

@@ -59,7 +59,16 @@ pub(crate) fn build(
         .with_idle_connection_timeout(IDLE_CONNECTION)
         .with_smart_dial();
     let mut swarm = Swarm::new(transport, behaviour(config, key), me, swarm_config);
-    for address in &config.listen {
+    listen_all(&mut swarm, &config.listen)?;
+    Ok((swarm, plane))
+}
+
+/// Listens on every address, or on none that another process holds.
+pub(crate) fn listen_all<B: NetworkBehaviour>(
+    swarm: &mut Swarm<B>,
+    addresses: &[Multiaddr],
+) -> Result<(), NetworkError> {
+    for address in addresses {
         if in_use(address) {
             return Err(NetworkError::ListenInUse {
                 address: address.clone(),
@@ -68,14 +77,14 @@ pub(crate) fn build(
         }
         swarm.listen_on(address.clone()).map_err(|error| listen_error(address, error))?;
     }
-    Ok((swarm, plane))
+    Ok(())
 }
 
 /// Connections of the swarm, and those beside it.
-type Transports = (Boxed<(PeerId, StreamMuxerBox)>, BulkPlane);
+pub(crate) type Transports = (Boxed<(PeerId, StreamMuxerBox)>, BulkPlane);
 
 /// QUIC, and TCP with Noise and Yamux, to addresses and to DNS names.
-fn transport(key: &Keypair) -> Result<Transports, NetworkError> {
+pub(crate) fn transport(key: &Keypair) -> Result<Transports, NetworkError> {
     let (direct, plane) = direct_transport(key)?;
     match dns::tokio::Transport::system(direct) {
         Ok(transport) => Ok((transport.boxed(), plane)),

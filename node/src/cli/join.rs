@@ -200,3 +200,64 @@ impl Check {
         Flags { config, set, device, ..Flags::default() }.settings()
     }
 }
+
+/// Flags of `dnode doctor`; those of the `dnode join` that is to follow, and what a person knows.
+#[derive(Debug, Default, Args)]
+pub struct Doctor {
+    /// Address of any live member; two of them tell more about a NAT.
+    #[arg(long, value_name = "MULTIADDR", num_args = 1..)]
+    pub bootstrap: Vec<String>,
+    /// Address to listen on; several may be given [network.listen].
+    #[arg(long, value_name = "MULTIADDR", num_args = 1..)]
+    pub listen: Vec<String>,
+    /// Folder of identity, checkpoints and metrics [node.data_dir].
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<String>,
+    /// Where to compute: cpu, cuda:N or auto [node.device].
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
+    /// Configuration file.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Any configuration key; several may be given.
+    #[arg(long, value_name = "SECTION.KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Measure the link to where `dnode bench link --listen` runs; the address that it prints.
+    #[arg(long, value_name = "MULTIADDR")]
+    pub link: Option<String>,
+    /// Rate of the link to reckon with, where it is not measured, Mbit/s.
+    #[arg(long, value_name = "MBIT/S", value_parser = positive)]
+    pub rate: Option<f64>,
+    /// Time of a local step to reckon with, instead of measuring it, ms.
+    #[arg(long, value_name = "MS", value_parser = positive)]
+    pub step_ms: Option<f64>,
+    /// Print one line of JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Doctor {
+    /// As [`Flags::settings`].
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the first fault.
+    pub fn settings(&self) -> Result<Settings, ConfigError> {
+        let Self { bootstrap, listen, data_dir, device, config, set, .. } = self;
+        let flags = Flags {
+            bootstrap: bootstrap.clone(),
+            listen: listen.clone(),
+            data_dir: data_dir.clone(),
+            device: device.clone(),
+            config: config.clone(),
+            set: set.clone(),
+            ..Flags::default()
+        };
+        flags.settings()
+    }
+}
+
+/// A number above 0 and below a billion.
+fn positive(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number| *number > 0.0 && *number < 1e9);
+    number.ok_or_else(|| "must be a number above 0 and below 1e9".to_owned())
+}

@@ -22,9 +22,14 @@ struct Way {
 }
 
 impl Way {
+    /// Bytes per second.
+    fn rate(&self) -> f64 {
+        self.bytes as f64 / self.seconds
+    }
+
     fn text(&self) -> String {
         let gigabytes = self.bytes as f64 / 1e9;
-        let rate = self.bytes as f64 / 1e6 / self.seconds;
+        let rate = self.rate() / 1e6;
         let [here, there] = self.cpu.map(|cpu| cpu / gigabytes);
         format!("{rate:.0} MB/s (CPU {here:.2} s/GB here, {there:.2} there)")
     }
@@ -36,6 +41,43 @@ struct Measured {
     down: Way,
     round_trip: Option<Duration>,
     back: Carrier,
+}
+
+/// What the best path of a link does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Speed {
+    /// The path.
+    pub carrier: Carrier,
+    /// Bytes per second to the other peer.
+    pub up: f64,
+    /// Bytes per second from it.
+    pub down: f64,
+    /// Round trip, where it is known.
+    pub round_trip: Option<Duration>,
+}
+
+impl Speed {
+    /// The rate of the slower way, bytes per second.
+    #[must_use]
+    pub const fn slower(&self) -> f64 {
+        self.up.min(self.down)
+    }
+}
+
+/// Measures the link to the peer at `to` on the path that a swarm would take.
+///
+/// # Errors
+/// [`LinkError`].
+pub async fn best(to: &Multiaddr) -> Result<Speed, LinkError> {
+    for wanted in CARRIERS {
+        if wanted == Carrier::Direct(Kind::Plain) {
+            continue;
+        }
+        if let Some(Measured { up, down, round_trip, .. }) = one(to, wanted).await? {
+            return Ok(Speed { carrier: wanted, up: up.rate(), down: down.rate(), round_trip });
+        }
+    }
+    Err(LinkError::Silent(to.clone()))
 }
 
 /// Measures the link to the peer at `to`, on every path that works. Returns what a person reads.

@@ -10,6 +10,7 @@ mod aborted;
 mod attacker;
 mod browser;
 mod disk;
+mod doctor;
 mod hostile;
 mod joining;
 mod page;

@@ -9,8 +9,8 @@ use dnode_protocol::PeerId;
 use serde_json::Value;
 use tempfile::TempDir;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_dnode");
-const LOOPBACK: &str = "/ip4/127.0.0.1/udp/0/quic-v1";
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_dnode");
+pub(crate) const LOOPBACK: &str = "/ip4/127.0.0.1/udp/0/quic-v1";
 /// Longest wait for anything: far more than a healthy run needs on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(90);
 /// What a failed test shows of each peer's log and metrics.

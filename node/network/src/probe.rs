@@ -1,0 +1,281 @@
+//! What can be learnt of the network before a run: who answers, by what, and how others see this peer.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use dnode_protocol::limits::IDENTIFY_PROTOCOL;
+use futures::StreamExt as _;
+use libp2p::identity::Keypair;
+use libp2p::swarm::dial_opts::DialOpts;
+use libp2p::swarm::{ConnectionId, NetworkBehaviour, SwarmEvent};
+use libp2p::{Multiaddr, Swarm, identify, ping};
+use tokio::time::{Instant, timeout_at};
+
+use crate::config::NetworkError;
+use crate::discovery::dial_cause;
+use crate::limits::{ADDRESSES_PER_PEER_MAX, IDLE_CONNECTION};
+use crate::swarm::{listen_all, transport};
+
+/// Addresses that are dialled at a time; what is more is left out.
+pub const PROBED_MAX: usize = 16;
+
+/// Addresses that it listens on and keeps; a machine has as many as interfaces.
+const LISTENING_MAX: usize = 64;
+
+/// How soon a round trip is measured again: the first of a connection waits for its handshake.
+const PROBE_PING_INTERVAL: Duration = Duration::from_millis(200);
+
+/// What a peer that was dialled says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The address that was dialled.
+    pub address: Multiaddr,
+    /// Its name.
+    pub peer: String,
+    /// Whether it is a dnode of this protocol's version.
+    pub speaks_dnode: bool,
+    /// From which address it sees this peer come.
+    pub observed: Multiaddr,
+    /// Where it listens, as it says, at most [`ADDRESSES_PER_PEER_MAX`].
+    pub listens: Vec<Multiaddr>,
+    /// Round trip of a ping.
+    pub round_trip: Option<Duration>,
+}
+
+/// An address that did not answer, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Silence {
+    /// The address that was dialled.
+    pub address: Multiaddr,
+    /// The cause.
+    pub cause: String,
+}
+
+/// What was found by dialling one address.
+pub type Found = Result<Answer, Silence>;
+
+#[derive(NetworkBehaviour)]
+struct Behaviour {
+    identify: identify::Behaviour,
+    ping: crate::ping::Behaviour,
+}
+
+/// One dial that is under way.
+#[derive(Debug)]
+struct Dial {
+    address: Multiaddr,
+    /// It leads to a peer that has yet to say what it is.
+    connected: bool,
+    info: Option<identify::Info>,
+    round_trip: Option<Duration>,
+    failed: Option<String>,
+}
+
+impl Dial {
+    const fn is_over(&self) -> bool {
+        self.failed.is_some() || (self.info.is_some() && self.round_trip.is_some())
+    }
+
+    fn found(self, limit: Duration) -> Found {
+        let Self { address, connected, info, round_trip, failed } = self;
+        let Some(info) = info else {
+            let silent = || {
+                let what = if connected { "it does not say what it is" } else { "no answer" };
+                format!("{what} within {limit:?}")
+            };
+            return Err(Silence { address, cause: failed.unwrap_or_else(silent) });
+        };
+        let mut listens = info.listen_addrs;
+        listens.truncate(ADDRESSES_PER_PEER_MAX);
+        Ok(Answer {
+            address,
+            peer: info.public_key.to_peer_id().to_string(),
+            speaks_dnode: info.protocol_version == IDENTIFY_PROTOCOL,
+            observed: info.observed_addr,
+            listens,
+            round_trip,
+        })
+    }
+}
+
+/// A stranger to every run that dials, asks and leaves.
+pub struct Probe {
+    swarm: Swarm<Behaviour>,
+    bulk: dnode_quic::Bulk,
+    listening: Vec<Multiaddr>,
+}
+
+impl std::fmt::Debug for Probe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Probe").field("listening", &self.listening).finish_non_exhaustive()
+    }
+}
+
+impl Probe {
+    /// Listens at `listen` under a fresh name and waits, at most `limit`, until it does at each.
+    ///
+    /// Must be called in a tokio runtime.
+    ///
+    /// # Errors
+    /// [`NetworkError`] names the address that cannot be listened on.
+    pub async fn start(listen: &[Multiaddr], limit: Duration) -> Result<Self, NetworkError> {
+        let key = Keypair::generate_ed25519();
+        let (transport, plane) = transport(&key)?;
+        let identify = identify::Config::new(IDENTIFY_PROTOCOL.to_owned(), key.public());
+        let ping = ping::Config::new().with_interval(PROBE_PING_INTERVAL);
+        let behaviour = Behaviour {
+            identify: identify::Behaviour::new(identify),
+            ping: crate::ping::Behaviour::new(ping),
+        };
+        let config = libp2p::swarm::Config::with_tokio_executor()
+            .with_idle_connection_timeout(IDLE_CONNECTION);
+        let mut swarm = Swarm::new(transport, behaviour, key.public().to_peer_id(), config);
+        listen_all(&mut swarm, listen)?;
+        let mut probe = Self { swarm, bulk: plane.bulk, listening: Vec::new() };
+        probe.wait_until_listening(listen, limit).await?;
+        Ok(probe)
+    }
+
+    async fn wait_until_listening(
+        &mut self,
+        listen: &[Multiaddr],
+        limit: Duration,
+    ) -> Result<(), NetworkError> {
+        let end = Instant::now() + limit;
+        let same =
+            |a: &Multiaddr, b: &Multiaddr| a.iter().map(|p| p.tag()).eq(b.iter().map(|p| p.tag()));
+        let is_missing = |probe: &Self, wanted: &Multiaddr| {
+            !probe.listening.iter().any(|address| same(address, wanted))
+        };
+        while listen.iter().any(|wanted| is_missing(self, wanted)) {
+            match timeout_at(end, self.swarm.select_next_some()).await {
+                Ok(SwarmEvent::NewListenAddr { address, .. }) => self.heard(address),
+                Ok(SwarmEvent::ListenerClosed { addresses, reason: Err(error), .. }) => {
+                    let address = addresses.into_iter().next().unwrap_or_else(Multiaddr::empty);
+                    let reason = error.to_string();
+                    return Err(NetworkError::Listen { address, reason });
+                }
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+        Ok(())
+    }
+
+    fn heard(&mut self, address: Multiaddr) {
+        if self.listening.len() < LISTENING_MAX {
+            self.listening.push(address);
+        }
+    }
+
+    /// Where it listens, each interface by itself.
+    #[must_use]
+    pub fn listening(&self) -> &[Multiaddr] {
+        &self.listening
+    }
+
+    /// The buffers that its UDP sockets really have; `None` where it has none.
+    #[must_use]
+    pub fn buffers(&self) -> Option<dnode_quic::Buffers> {
+        self.bulk.buffers()
+    }
+
+    /// Dials the first [`PROBED_MAX`] of `addresses`, all at a time, from the sockets that it listens
+    /// on, and asks who answers; ends after `limit` at the latest.
+    pub async fn dial(&mut self, addresses: &[Multiaddr], limit: Duration) -> Vec<Found> {
+        let mut dials = BTreeMap::new();
+        for address in addresses.iter().take(PROBED_MAX) {
+            let options = DialOpts::unknown_peer_id().address(address.clone()).build();
+            let connection = options.connection_id();
+            let failed = self.swarm.dial(options).err().map(|error| dial_cause(&error));
+            let (address, connected) = (address.clone(), false);
+            let dial = Dial { address, connected, info: None, round_trip: None, failed };
+            dials.insert(connection, dial);
+        }
+        let end = Instant::now() + limit;
+        while !dials.values().all(Dial::is_over) {
+            let Ok(event) = timeout_at(end, self.swarm.select_next_some()).await else { break };
+            self.handle(event, &mut dials);
+        }
+        for connection in dials.keys() {
+            self.swarm.close_connection(*connection);
+        }
+        dials.into_values().map(|dial| dial.found(limit)).collect()
+    }
+
+    #[expect(clippy::wildcard_enum_match_arm, reason = "libp2p's events are an open list")]
+    fn handle(
+        &mut self,
+        event: SwarmEvent<BehaviourEvent>,
+        dials: &mut BTreeMap<ConnectionId, Dial>,
+    ) {
+        match event {
+            SwarmEvent::NewListenAddr { address, .. } => self.heard(address),
+            SwarmEvent::ConnectionEstablished { connection_id, .. } => {
+                dials.entry(connection_id).and_modify(|dial| dial.connected = true);
+            }
+            SwarmEvent::OutgoingConnectionError { connection_id, error, .. } => {
+                let cause = dial_cause(&error);
+                dials.entry(connection_id).and_modify(|dial| dial.failed = Some(cause));
+            }
+            SwarmEvent::ConnectionClosed { connection_id, cause, .. } => {
+                let cause = cause.map_or_else(|| "it hung up".to_owned(), |it| it.to_string());
+                dials.entry(connection_id).and_modify(|dial| dial.failed = Some(cause));
+            }
+            SwarmEvent::Behaviour(BehaviourEvent::Identify(identify::Event::Received {
+                connection_id,
+                info,
+                ..
+            })) => {
+                dials.entry(connection_id).and_modify(|dial| dial.info = Some(info));
+            }
+            SwarmEvent::Behaviour(BehaviourEvent::Ping(ping)) => {
+                let round_trip = ping.result.ok();
+                dials.entry(ping.connection).and_modify(|dial| dial.round_trip = round_trip);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    fn local(text: &str) -> Vec<Multiaddr> {
+        vec![text.parse().unwrap()]
+    }
+
+    #[tokio::test]
+    async fn one_that_answers_says_how_it_sees_us_and_a_closed_port_is_silent() {
+        let quic = local("/ip4/127.0.0.1/udp/0/quic-v1");
+        let mut other = Probe::start(&quic, LIMIT).await.unwrap();
+        let there = other.listening()[0].clone();
+        let answering = tokio::spawn(async move {
+            loop {
+                other.swarm.select_next_some().await;
+            }
+        });
+        let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let closed: Multiaddr = format!("/ip4/127.0.0.1/udp/{free}/quic-v1").parse().unwrap();
+        let mut probe = Probe::start(&quic, LIMIT).await.unwrap();
+        let found = probe.dial(&[there.clone(), closed.clone()], LIMIT).await;
+        answering.abort();
+        let answer = found[0].as_ref().unwrap();
+        assert_eq!((&answer.address, answer.speaks_dnode), (&there, true));
+        assert!(probe.listening().contains(&answer.observed), "{answer:?}");
+        assert!(answer.round_trip.is_some() && answer.listens.contains(&there), "{answer:?}");
+        assert_eq!(found[1].as_ref().unwrap_err().address, closed);
+    }
+
+    #[tokio::test]
+    async fn a_port_in_use_is_named() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let taken = local(&format!("/ip4/127.0.0.1/udp/{port}/quic-v1"));
+        let error = Probe::start(&taken, LIMIT).await.unwrap_err();
+        assert!(matches!(error, NetworkError::ListenInUse { .. }), "{error}");
+    }
+}

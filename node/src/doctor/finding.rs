@@ -1,0 +1,115 @@
+//! What a check has found, and the report of all of them.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+/// What a finding means for a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// Nothing is to be done.
+    Ok,
+    /// It will work, worse than it could, or it cannot be known from here.
+    Warn,
+    /// It will not work.
+    Fail,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What was looked at, one word.
+    pub check: &'static str,
+    /// What that means.
+    pub verdict: Verdict,
+    /// What is there, with its numbers.
+    pub found: String,
+    /// What to do, one line; empty where nothing is to be done.
+    pub advice: String,
+}
+
+impl Finding {
+    pub(super) fn ok(check: &'static str, found: impl Into<String>) -> Self {
+        Self { check, verdict: Verdict::Ok, found: found.into(), advice: String::new() }
+    }
+
+    pub(super) fn warn(
+        check: &'static str,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        Self { check, verdict: Verdict::Warn, found: found.into(), advice: advice.into() }
+    }
+
+    pub(super) fn fail(
+        check: &'static str,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        Self { check, verdict: Verdict::Fail, found: found.into(), advice: advice.into() }
+    }
+}
+
+/// All findings, in the order in which they are told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Each of them.
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    /// How many have this verdict.
+    #[must_use]
+    pub fn count(&self, verdict: Verdict) -> usize {
+        self.findings.iter().filter(|finding| finding.verdict == verdict).count()
+    }
+
+    /// For a person: a line for each finding, a line for each advice, and the count.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for Finding { check, verdict, found, advice } in &self.findings {
+            let verdict = match verdict {
+                Verdict::Ok => "OK",
+                Verdict::Warn => "WARN",
+                Verdict::Fail => "FAIL",
+            };
+            let _ = writeln!(text, "{verdict:4}  {check:9}  {found}");
+            if !advice.is_empty() {
+                let _ = writeln!(text, "{:4}  {:9}  -> {advice}", "", "");
+            }
+        }
+        let [ok, warn, fail] = [Verdict::Ok, Verdict::Warn, Verdict::Fail].map(|v| self.count(v));
+        let _ = writeln!(text, "\n{ok} OK, {warn} WARN, {fail} FAIL");
+        text
+    }
+
+    /// For a program: `{"findings": [{"check", "verdict", "found", "advice"}]}`, one line.
+    #[must_use]
+    pub fn json(&self) -> String {
+        // Strings and words always have a form in JSON.
+        serde_json::to_string(self).unwrap_or_default() + "\n"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_told_to_persons_and_programs() {
+        let findings = vec![
+            Finding::ok("cpu", "4 cores"),
+            Finding::warn("udp", "blocked", "open the port"),
+            Finding::fail("listen", "in use", "choose another"),
+        ];
+        let report = Report { findings };
+        assert_eq!(report.count(Verdict::Fail), 1);
+        let want = "OK    cpu        4 cores\nWARN  udp        blocked\n                 -> open the port\nFAIL  listen     in use\n                 -> choose another\n\n1 OK, 1 WARN, 1 FAIL\n";
+        assert_eq!(report.text(), want);
+        let json: serde_json::Value = serde_json::from_str(&report.json()).unwrap();
+        assert_eq!(json["findings"][1]["verdict"], "warn");
+        assert_eq!(json["findings"][2]["advice"], "choose another");
+    }
+}

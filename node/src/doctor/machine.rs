@@ -1,0 +1,72 @@
+//! The processor: cores, and what the kernels can use of it.
+
+use super::finding::Finding;
+
+const CHECK: &str = "cpu";
+
+/// Cores, and instructions that make the kernels quick.
+pub(super) fn processor(threads: usize) -> Finding {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    judge(cores, threads, &features())
+}
+
+/// Each instruction set that the kernels have code for, and whether it is there; the last is one that
+/// they can do without.
+#[cfg(target_arch = "x86_64")]
+fn features() -> Vec<(&'static str, bool)> {
+    vec![
+        ("AVX2", is_x86_feature_detected!("avx2")),
+        ("FMA", is_x86_feature_detected!("fma")),
+        ("F16C", is_x86_feature_detected!("f16c")),
+        ("AVX-512", is_x86_feature_detected!("avx512f")),
+    ]
+}
+
+/// As above; every processor of this architecture has what the kernels use.
+#[cfg(not(target_arch = "x86_64"))]
+fn features() -> Vec<(&'static str, bool)> {
+    Vec::new()
+}
+
+fn judge(cores: usize, threads: usize, features: &[(&str, bool)]) -> Finding {
+    let names = |wanted: bool| {
+        let named = features.iter().filter(|(_, has)| *has == wanted);
+        named.map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+    };
+    let has = names(true);
+    let has = if has.is_empty() { std::env::consts::ARCH.to_owned() } else { has };
+    let found = format!("{cores} cores for {threads} threads; {has}");
+    let needed = features.len().saturating_sub(1);
+    if features[..needed].iter().any(|(_, has)| !has) {
+        let advice = format!(
+            "the kernels are several times slower without {}: choose a processor or a virtual machine type that has it",
+            names(false)
+        );
+        return Finding::warn(CHECK, found, advice);
+    }
+    if threads > cores {
+        let advice = format!("more threads than cores wait for each other: --threads {cores}");
+        return Finding::warn(CHECK, found, advice);
+    }
+    Finding::ok(CHECK, found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Verdict;
+    use super::*;
+
+    #[test]
+    fn missing_instructions_and_too_many_threads_are_told() {
+        let all = [("AVX2", true), ("FMA", true), ("AVX-512", false)];
+        let finding = judge(8, 8, &all);
+        assert_eq!(
+            (finding.verdict, &*finding.found),
+            (Verdict::Ok, "8 cores for 8 threads; AVX2, FMA")
+        );
+        assert!(judge(8, 9, &all).advice.contains("--threads 8"));
+        let old = [("AVX2", true), ("FMA", false), ("AVX-512", false)];
+        assert!(judge(8, 1, &old).advice.contains("without FMA, AVX-512"));
+        assert_eq!(judge(2, 1, &[]).verdict, Verdict::Ok);
+    }
+}

@@ -1,0 +1,285 @@
+//! The network: where this peer listens, who answers, by QUIC or TCP, and how others see it.
+
+mod nat;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use dnode_network::{Answer, Found, Multiaddr, Probe, Silence};
+use libp2p::multiaddr::Protocol;
+
+use super::finding::Finding;
+
+/// Longest wait for the system to listen.
+const LISTEN_MAX: Duration = Duration::from_secs(3);
+/// Longest wait for answers; the bootstrap and then its other addresses are asked.
+const ANSWER_MAX: Duration = Duration::from_secs(6);
+/// Other addresses that are tried of one peer.
+const OTHERS_MAX: usize = 2;
+
+/// What packets an address takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Quic,
+    Tcp,
+}
+
+/// Listens, dials and asks. Returns the shortest round trip as well.
+pub(super) async fn reach(
+    listen: &[Multiaddr],
+    bootstrap: &[Multiaddr],
+) -> (Vec<Finding>, Option<Duration>) {
+    let mut probe = match Probe::start(listen, LISTEN_MAX).await {
+        Ok(probe) => probe,
+        Err(error) => {
+            let advice =
+                "stop what listens there (a peer that runs already?), or choose another --listen";
+            return (vec![Finding::fail("listen", error.to_string(), advice)], None);
+        }
+    };
+    let mut findings = vec![listening(probe.listening()), buffers(&probe)];
+    if bootstrap.is_empty() {
+        let advice = "ask again with --bootstrap and the addresses of one or two members";
+        let found = "nobody to ask whether UDP passes and how others see this machine";
+        findings.push(Finding::warn("bootstrap", found, advice));
+        return (findings, None);
+    }
+    let found = probe.dial(bootstrap, ANSWER_MAX).await;
+    let others = others(&found);
+    let by_others = probe.dial(&others, ANSWER_MAX).await;
+    let any = found.iter().any(Result::is_ok);
+    findings.extend(found.iter().map(|found| judge_bootstrap(found, any)));
+    let all: Vec<&Found> = found.iter().chain(&by_others).collect();
+    findings.push(judge_udp(&all));
+    let observed = nat::observed(&all);
+    findings.push(nat::judge(probe.listening(), &observed));
+    let answers = all.iter().filter_map(|found| found.as_ref().ok());
+    (findings, answers.filter_map(|answer| answer.round_trip).min())
+}
+
+fn listening(addresses: &[Multiaddr]) -> Finding {
+    const CHECK: &str = "listen";
+    let sockets: Vec<_> = addresses.iter().filter_map(socket).collect();
+    let names: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+    let found = names.join(" ");
+    if sockets.is_empty() {
+        let advice = "no interface is up, or --listen names none of them: `ip address` shows them";
+        return Finding::fail(CHECK, "nothing is listened on", advice);
+    }
+    if sockets.iter().all(|(_, socket)| socket.ip().is_loopback()) {
+        let advice =
+            "only processes of this machine can connect: --listen /ip4/0.0.0.0/udp/4001/quic-v1";
+        return Finding::warn(CHECK, found, advice);
+    }
+    if !sockets.iter().any(|(by, _)| *by == By::Quic) {
+        let advice = "TCP alone is slower: --listen /ip4/0.0.0.0/udp/4001/quic-v1 as well";
+        return Finding::warn(CHECK, found, advice);
+    }
+    Finding::ok(CHECK, found)
+}
+
+fn buffers(probe: &Probe) -> Finding {
+    const CHECK: &str = "buffers";
+    let Some(buffers) = probe.buffers() else {
+        return Finding::ok(CHECK, "no UDP socket");
+    };
+    let [receive, send] = [buffers.receive_bytes, buffers.send_bytes].map(|bytes| bytes >> 10);
+    let found = format!("UDP receive {receive} KiB, send {send} KiB");
+    let shortages = buffers.shortages();
+    if shortages.is_empty() {
+        Finding::ok(CHECK, found)
+    } else {
+        Finding::warn(CHECK, found, shortages.join("; "))
+    }
+}
+
+/// `any`: whether another address answers, so that this one is not needed.
+fn judge_bootstrap(found: &Found, any: bool) -> Finding {
+    const CHECK: &str = "bootstrap";
+    match found {
+        Ok(Answer { address, speaks_dnode: false, .. }) => Finding::fail(
+            CHECK,
+            format!("what answers at {address} is no dnode, or one of another version"),
+            "take the line that a member prints, and the same version of dnode",
+        ),
+        Ok(Answer { address, round_trip, .. }) => {
+            let trip = round_trip.map_or_else(|| "unknown".to_owned(), |it| format!("{it:.1?}"));
+            Finding::ok(CHECK, format!("{address} answers, round trip {trip}"))
+        }
+        Err(Silence { address, cause }) => {
+            let found = format!("{address}: {cause}");
+            let advice = "is that peer running, the address the one that it prints, and its port open in its firewall?";
+            if any {
+                Finding::warn(CHECK, found, advice)
+            } else {
+                Finding::fail(CHECK, found, advice)
+            }
+        }
+    }
+}
+
+/// Whether UDP passes, where TCP does.
+fn judge_udp(all: &[&Found]) -> Finding {
+    const CHECK: &str = "udp";
+    let answered = |by: By| {
+        all.iter().any(|found| found.as_ref().is_ok_and(|it| way(&it.address) == Some(by)))
+    };
+    let tried = all.iter().any(|found| {
+        let (Ok(Answer { address, .. }) | Err(Silence { address, .. })) = found;
+        way(address) == Some(By::Quic)
+    });
+    match (answered(By::Quic), answered(By::Tcp)) {
+        (true, true) => Finding::ok(CHECK, "QUIC passes, and TCP as the fall-back"),
+        (true, false) => Finding::ok(CHECK, "QUIC passes; TCP was not offered or does not"),
+        (false, true) if tried => Finding::warn(
+            CHECK,
+            "TCP passes and QUIC does not: a firewall drops UDP",
+            "it works by TCP, slower: open UDP in the firewall here, or there",
+        ),
+        (false, true) => Finding::warn(
+            CHECK,
+            "TCP passes; no QUIC address is known there",
+            "start the other peer with a QUIC address among its --listen",
+        ),
+        (false, false) => {
+            Finding::warn(CHECK, "not known: nobody answers", "see what was found of bootstrap")
+        }
+    }
+}
+
+/// Addresses of the same peers by the other kind of packets: what those that answer tell of themselves,
+/// and the same port where nobody answers.
+fn others(found: &[Found]) -> Vec<Multiaddr> {
+    let mut others = Vec::new();
+    for found in found {
+        match found {
+            Ok(Answer { address, listens, .. }) => {
+                let host = address.iter().next();
+                let other =
+                    listens.iter().filter(|it| way(it).is_some() && way(it) != way(address));
+                let mut ports: Vec<_> = other.filter_map(port).collect();
+                ports.sort_unstable();
+                ports.dedup();
+                for port in ports.into_iter().take(OTHERS_MAX) {
+                    others.extend(host.clone().map(|host| at(host, way(address), port)));
+                }
+            }
+            Err(Silence { address, .. }) if way(address) == Some(By::Quic) => {
+                let host = address.iter().next();
+                others.extend(
+                    host.zip(port(address)).map(|(host, port)| at(host, way(address), port)),
+                );
+            }
+            Err(_) => {}
+        }
+    }
+    others
+}
+
+/// An address of the other kind than `by`.
+fn at(host: Protocol<'_>, by: Option<By>, port: u16) -> Multiaddr {
+    let address = Multiaddr::empty().with(host);
+    match by {
+        Some(By::Quic) | None => address.with(Protocol::Tcp(port)),
+        Some(By::Tcp) => address.with(Protocol::Udp(port)).with(Protocol::QuicV1),
+    }
+}
+
+fn way(address: &Multiaddr) -> Option<By> {
+    address.iter().find_map(|protocol| {
+        if matches!(protocol, Protocol::Tcp(_)) {
+            Some(By::Tcp)
+        } else {
+            matches!(protocol, Protocol::QuicV1).then_some(By::Quic)
+        }
+    })
+}
+
+fn port(address: &Multiaddr) -> Option<u16> {
+    address.iter().find_map(|protocol| {
+        if let Protocol::Tcp(port) | Protocol::Udp(port) = protocol { Some(port) } else { None }
+    })
+}
+
+/// The socket of an address that begins with an IP address.
+fn socket(address: &Multiaddr) -> Option<(By, SocketAddr)> {
+    let ip = address.iter().next().and_then(|protocol| {
+        if let Protocol::Ip4(ip) = protocol {
+            Some(ip.into())
+        } else if let Protocol::Ip6(ip) = protocol {
+            Some(ip.into())
+        } else {
+            None
+        }
+    })?;
+    Some((way(address)?, SocketAddr::new(ip, port(address)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Verdict;
+    use super::*;
+
+    fn address(text: &str) -> Multiaddr {
+        text.parse().unwrap()
+    }
+
+    fn answer(at: &str, listens: &[&str]) -> Found {
+        Ok(Answer {
+            address: address(at),
+            peer: "12D3".to_owned(),
+            speaks_dnode: true,
+            observed: address("/ip4/198.51.100.1/udp/1/quic-v1"),
+            listens: listens.iter().copied().map(address).collect(),
+            round_trip: None,
+        })
+    }
+
+    fn silence(at: &str) -> Found {
+        Err(Silence { address: address(at), cause: "no answer".to_owned() })
+    }
+
+    #[test]
+    fn the_other_kind_of_packets_is_tried_at_the_host_that_was_dialled() {
+        let found = [
+            answer(
+                "/ip4/192.0.2.1/udp/7/quic-v1",
+                &["/ip4/10.0.0.1/tcp/8", "/ip4/10.0.0.1/udp/7/quic-v1"],
+            ),
+            answer("/dns4/example.org/tcp/9", &["/ip4/10.0.0.1/udp/7/quic-v1"]),
+            silence("/ip4/192.0.2.2/udp/5/quic-v1"),
+            silence("/ip4/192.0.2.2/tcp/5"),
+        ];
+        let want =
+            ["/ip4/192.0.2.1/tcp/8", "/dns4/example.org/udp/7/quic-v1", "/ip4/192.0.2.2/tcp/5"];
+        assert_eq!(others(&found), want.map(address));
+    }
+
+    #[test]
+    fn udp_is_blocked_where_only_tcp_answers() {
+        let (quic, tcp) = ("/ip4/192.0.2.1/udp/7/quic-v1", "/ip4/192.0.2.1/tcp/8");
+        let verdict = |all: &[Found]| judge_udp(&all.iter().collect::<Vec<_>>());
+        assert_eq!(verdict(&[answer(quic, &[]), silence(tcp)]).verdict, Verdict::Ok);
+        assert!(verdict(&[silence(quic), answer(tcp, &[])]).found.contains("drops UDP"));
+        assert!(verdict(&[answer(tcp, &[])]).found.contains("no QUIC address"));
+        assert!(verdict(&[silence(quic)]).found.contains("not known"));
+    }
+
+    #[test]
+    fn a_silent_bootstrap_matters_less_where_another_answers() {
+        let found = silence("/ip4/192.0.2.2/udp/5/quic-v1");
+        assert_eq!(judge_bootstrap(&found, false).verdict, Verdict::Fail);
+        assert_eq!(judge_bootstrap(&found, true).verdict, Verdict::Warn);
+    }
+
+    #[test]
+    fn listening_at_home_only_is_told() {
+        let verdict = |texts: &[&str]| {
+            listening(&texts.iter().copied().map(address).collect::<Vec<_>>()).verdict
+        };
+        assert_eq!(verdict(&[]), Verdict::Fail);
+        assert_eq!(verdict(&["/ip4/127.0.0.1/udp/1/quic-v1"]), Verdict::Warn);
+        assert_eq!(verdict(&["/ip4/10.0.0.1/tcp/1"]), Verdict::Warn);
+        assert_eq!(verdict(&["/ip4/10.0.0.1/udp/1/quic-v1"]), Verdict::Ok);
+    }
+}
