@@ -22,6 +22,7 @@ mod peer;
 pub mod progress;
 mod rules;
 pub mod signals;
+pub mod tensorboard;
 pub mod top;
 mod training;
 pub mod view;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
+use crate::tensorboard::EventFile;
 
 /// Name of the metrics file in the data directory.
 pub const METRICS_FILE: &str = "metrics.jsonl";
@@ -222,6 +223,8 @@ pub struct MetricsWriter {
     complete: u64,
     group: Vec<u8>,
     failing: bool,
+    /// The same numbers for TensorBoard.
+    events: Option<EventFile>,
 }
 
 impl MetricsWriter {
@@ -242,11 +245,21 @@ impl MetricsWriter {
                 group.push(b'\n');
             }
         }
-        Ok(Self { path, file, complete: length, group, failing: false })
+        Ok(Self { path, file, complete: length, group, failing: false, events: None })
+    }
+
+    /// Writes the numbers of every line to TensorBoard's file, too.
+    #[must_use]
+    pub fn with_events(mut self, events: Option<EventFile>) -> Self {
+        self.events = events;
+        self
     }
 
     /// Adds a line; it is in the file after the next [`MetricsWriter::flush`].
     pub fn write(&mut self, stamp: Stamp, body: &Body<'_>) {
+        if let Some(events) = &mut self.events {
+            events.write(&stamp, body);
+        }
         let start = self.group.len();
         if let Err(error) = serde_json::to_writer(&mut self.group, &Line { body, stamp }) {
             // A path that is not UTF-8 in the configuration is the one way to get here.

@@ -20,6 +20,7 @@ use crate::identity::Identity;
 use crate::metrics::{self, MetricsWriter};
 use crate::progress::Reporter;
 use crate::rules::{exchanges, gossip_config, replica_config};
+use crate::tensorboard::EventFile;
 use crate::training::{Commits, MICRO_STEPS, Plan, Position, TrainingThread};
 use crate::view::ServeError;
 
@@ -187,8 +188,7 @@ pub async fn join(
     let plan = plan(&config, &run, &dir);
     let (replica, position) = replica(&config, (trainer, fragments), &plan, resume)?;
 
-    let metrics = MetricsWriter::open(dir.path());
-    let metrics = metrics.map_err(|reason| JoinError::Io { what: "open the metrics", reason })?;
+    let metrics = metrics(&config, &dir, &identity)?;
     // A progress line would tear JSON apart.
     let reporter = Reporter::new(console.clone(), config.node.log_format == LogFormat::Human);
     let viewing = Viewing::start(&config, identity.peer(), (&run, &dir), (fragments, started))?;
@@ -294,6 +294,22 @@ fn replica(
     replica.restore(&newest.state)?;
     tracing::info!(step = position.step, commits = position.clock.0, "resuming");
     Ok((replica, position))
+}
+
+/// The metrics file, and TensorBoard's if it is wanted.
+fn metrics(
+    config: &Config,
+    dir: &DataDir,
+    identity: &Identity,
+) -> Result<MetricsWriter, JoinError> {
+    let writer = MetricsWriter::open(dir.path())
+        .map_err(|reason| JoinError::Io { what: "open the metrics", reason })?;
+    let events = config.node.tensorboard.as_deref().map(|folder| {
+        let what = "begin TensorBoard's file (node.tensorboard)";
+        let events = EventFile::create(folder, &identity.peer().short());
+        events.map_err(|reason| JoinError::Io { what, reason })
+    });
+    Ok(writer.with_events(events.transpose()?))
 }
 
 fn plan(config: &Config, run: &RunSpec, dir: &DataDir) -> Plan {

@@ -97,6 +97,9 @@ pub struct Flags {
     /// Serve metrics to Prometheus at this address, under /metrics [node.metrics].
     #[arg(long, value_name = "ADDRESS", help_heading = PROCESS, hide_short_help = true)]
     pub metrics: Option<String>,
+    /// Write event files for TensorBoard to this folder [node.tensorboard].
+    #[arg(long, value_name = "DIR", help_heading = PROCESS, hide_short_help = true)]
+    pub tensorboard: Option<String>,
     /// Form of the log: human or json [node.log_format].
     #[arg(long, value_name = "FORMAT", help_heading = PROCESS, hide_short_help = true)]
     pub log_format: Option<String>,
@@ -139,6 +142,7 @@ impl Flags {
             ("node.log_format", &self.log_format, "--log-format"),
             ("node.ui", &self.ui, "--ui"),
             ("node.metrics", &self.metrics, "--metrics"),
+            ("node.tensorboard", &self.tensorboard, "--tensorboard"),
         ];
         for (name, text, flag) in single {
             if let Some(text) = text {

@@ -377,6 +377,7 @@ pub const KEYS: &[Key] = &[
         "",
         "where the page that shows the swarm is served; \"auto\" is port 7878 of loopback, or any free one",
     ),
+    unset("node.tensorboard", Kind::Path, "folder for TensorBoard's event files, in a folder of its own for each peer"),
     key("node.metrics", Kind::Service, "\"off\"", "", "where metrics are served to Prometheus, under /metrics; \"auto\" as for the page"),
 ];
 

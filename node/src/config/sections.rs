@@ -244,6 +244,8 @@ pub struct Node {
     pub log_format: LogFormat,
     /// Where the page that shows the swarm is served.
     pub ui: Service,
+    /// Folder for TensorBoard's event files.
+    pub tensorboard: Option<PathBuf>,
     /// Where metrics are served to Prometheus.
     pub metrics: Service,
 }
