@@ -16,7 +16,7 @@ use rustls::{ClientConfig, ServerConfig};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::error::Error;
-use crate::limits::{HANDSHAKE_BYTES_MAX, INBOUND_BYTES, SUBJECT_BYTES};
+use crate::limits::{HANDSHAKE_BYTES_MAX, INBOUND_BYTES, RECORD_HEAD_BYTES, SUBJECT_BYTES};
 use crate::path::{Kind, Usage};
 use crate::session::{Arrived, Session, seal, sealed_bytes_max};
 
@@ -142,6 +142,11 @@ async fn receive<S: AsyncRead + Unpin>(
     received: &mut usize,
 ) -> Result<(), Error> {
     let count = stream.read(inbound.room()).await?;
+    arrived(count, inbound, received)
+}
+
+/// Notes what was read of a handshake.
+fn arrived(count: usize, inbound: &mut Inbound, received: &mut usize) -> Result<(), Error> {
     *received += count;
     if count == 0 {
         return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
@@ -267,10 +272,33 @@ pub(crate) async fn hear<S: AsyncRead + Unpin>(
             return Err(Error::Handshake);
         }
         if count == 0 {
-            receive(stream, &mut arrived.inbound, &mut received).await?;
+            receive_record(stream, &mut arrived.inbound, &mut received).await?;
         }
     }
     Ok(())
+}
+
+/// Reads the rest of a sealed record and nothing behind it: the other end may go on at once, without
+/// seals and with files that a read without room for them would drop (unix(7)).
+async fn receive_record<S: AsyncRead + Unpin>(
+    stream: &mut S,
+    inbound: &mut Inbound,
+    received: &mut usize,
+) -> Result<(), Error> {
+    loop {
+        let waiting = inbound.waiting();
+        let whole = match waiting.get(3..RECORD_HEAD_BYTES) {
+            Some(&[high, low]) => RECORD_HEAD_BYTES + usize::from(u16::from_be_bytes([high, low])),
+            _ => RECORD_HEAD_BYTES,
+        };
+        let missing = whole.saturating_sub(waiting.len());
+        if missing == 0 {
+            return Ok(());
+        }
+        let room = inbound.room().get_mut(..missing).ok_or(Error::Handshake)?;
+        let count = stream.read(room).await?;
+        arrived(count, inbound, received)?;
+    }
 }
 
 /// The last words of a handshake that makes a channel: the opener names the subject and waits until

@@ -30,9 +30,10 @@ pub const SUBJECT_BYTES: usize = 32;
 /// Sealed bytes that are read at once: a dozen records, so that one system call serves many.
 pub(crate) const INBOUND_BYTES: usize = 256 << 10;
 
-/// Longest record of TLS 1.3 on the wire: 2^14 bytes, 256 of overhead, and 5 of header (RFC 8446
-/// §5.2).
-pub(crate) const RECORD_BYTES_MAX: usize = (16 << 10) + 256 + 5;
+/// Head of a record: its kind, its version, and the length of the rest (RFC 8446 §5.1).
+pub(crate) const RECORD_HEAD_BYTES: usize = 5;
+/// Longest record of TLS 1.3 on the wire: 2^14 bytes, 256 of overhead, and its head (RFC 8446 §5.2).
+pub(crate) const RECORD_BYTES_MAX: usize = (16 << 10) + 256 + RECORD_HEAD_BYTES;
 
 /// Plain bytes that are sealed before they are written: they stay in the nearest cache.
 pub(crate) const SEAL_BYTES: usize = 128 << 10;

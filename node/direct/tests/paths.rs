@@ -143,6 +143,38 @@ async fn a_channel_of_every_kind_names_its_subject_and_carries_bytes_both_ways()
 }
 
 #[tokio::test]
+async fn what_the_acceptor_sends_at_once_is_not_lost_in_the_proof() {
+    for (kind, config) in kinds() {
+        let (from, mut to) = (peer(config), peer(config));
+        let target = to.target();
+        for turn in 0..16 {
+            // Polled first, so that the opener finds this together with the end of the proof.
+            let answer = async {
+                let Some(Arrival::Channel(mut channel)) = to.arrivals.recv().await else {
+                    panic!("no channel")
+                };
+                assert_eq!(channel.send(&[turn; 10]).unwrap(), 10);
+                channel
+            };
+            let open = from.direct.open_channel(&target, [7; 32]);
+            let both = async { tokio::join!(answer, open) };
+            let (_channel, opened) = timeout(DEADLINE, both).await.unwrap();
+            let mut opened = opened.unwrap();
+            let (mut read, since) = (Vec::new(), std::time::Instant::now());
+            while read.len() < 10 && since.elapsed() < DEADLINE {
+                let mut room = [0; 10];
+                match opened.receive(&mut room) {
+                    Ok(count) => read.extend_from_slice(&room[..count]),
+                    Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
+                }
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(read, [turn; 10], "{kind}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_path_is_as_fast_as_both_ends_allow() {
     let table = [
         (ALL, ALL, if cfg!(target_os = "linux") { Kind::Memory } else { Kind::Plain }),
