@@ -106,7 +106,7 @@ fn named(address: &Multiaddr) -> Option<PeerId> {
 #[derive(Debug, thiserror::Error)]
 pub enum PeersFileError {
     /// It cannot be read.
-    #[error("read the peers file {path}: {reason}")]
+    #[error("read the peers file {path}: {reason}; --peers-file names another")]
     Read {
         /// The file.
         path: String,
@@ -114,7 +114,9 @@ pub enum PeersFileError {
         reason: std::io::Error,
     },
     /// It is too long.
-    #[error("the peers file {0} has more than 1 MiB; it should have an address a line")]
+    #[error(
+        "the peers file {0} has more than 1 MiB; it should have an address a line; --peers-file names another"
+    )]
     Long(String),
     /// A line is no address.
     #[error(

@@ -12,14 +12,28 @@ use crate::config::{self, Backend, Config, Node};
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
     /// The data set.
-    #[error(transparent)]
-    Data(#[from] DataError),
+    #[error("{error}{}", advice(error))]
+    Data {
+        /// What was found.
+        #[from]
+        error: DataError,
+    },
     /// The model or the optimizer.
     #[error(transparent)]
     Model(#[from] dnode_trainer::ConfigError),
     /// libtorch or a device.
     #[error(transparent)]
     Torch(#[from] TorchError),
+}
+
+/// What to do about data that are not there, or not what was expected.
+const fn advice(error: &DataError) -> &'static str {
+    match error {
+        DataError::Missing { .. } | DataError::Read { .. } | DataError::Content { .. } => {
+            "; --data-path names another file or folder"
+        }
+        DataError::Config { .. } => "",
+    }
 }
 
 /// Builds the trainer of `config`: opens the data, makes the model where it is to be computed.

@@ -22,7 +22,7 @@ pub enum CheckError {
     #[error(transparent)]
     Backend(#[from] BackendError),
     /// The first step failed.
-    #[error("the first step on {backend}: {reason}")]
+    #[error("the first step on {backend}: {reason}; --device chooses another backend")]
     Step {
         /// Which backend.
         backend: String,

@@ -53,7 +53,7 @@ pub enum DataDirError {
         expected: &'static str,
     },
     /// The file system refuses.
-    #[error("cannot {what} {}: {reason}", path.display())]
+    #[error("cannot {what} {}: {reason}; make it readable and writable, or choose another folder with --data-dir", path.display())]
     Io {
         /// What was tried.
         what: &'static str,

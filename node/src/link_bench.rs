@@ -47,13 +47,13 @@ pub enum LinkError {
     #[error(transparent)]
     Network(#[from] NetworkError),
     /// The machine refused something.
-    #[error("start the runtime: {0}")]
+    #[error("start the runtime: {0}; allow this user more threads (`ulimit -u`)")]
     Io(#[from] std::io::Error),
     /// Nobody answers there, or not as `dnode bench link --listen` does.
     #[error("nobody answers at {0}: `dnode bench link --listen` must run there")]
     Silent(Multiaddr),
     /// The network stopped; a defect.
-    #[error("run the network: it stopped; this is a defect")]
+    #[error("measure the link: the network stopped, a defect; try again")]
     Stopped,
 }
 

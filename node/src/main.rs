@@ -47,7 +47,9 @@ enum Failure {
     Differs,
     #[error("{0} of the checks failed: see what they advise")]
     Unfit(usize),
-    #[error("cannot write {what}: {reason}")]
+    #[error("cannot start a thread: {0}; allow this user more of them (`ulimit -u`)")]
+    Thread(io::Error),
+    #[error("cannot write {what}: {reason}; is there room, and is the name free and writable?")]
     Write { what: String, reason: io::Error },
 }
 
@@ -66,6 +68,7 @@ impl Failure {
             | Self::DataDir(_)
             | Self::Join(_)
             | Self::Link(_)
+            | Self::Thread(_)
             | Self::Write { .. } => 1,
         }
     }
@@ -101,7 +104,7 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => fail(&failure.to_string(), failure.status()),
+        Err(failure) => fail(&told(&failure), failure.status()),
     }
 }
 
@@ -112,11 +115,9 @@ fn run(join: &Join) -> Result<(), Failure> {
             .map_err(|reason| Failure::Write { what: path.display().to_string(), reason })?;
     }
     // Before the data is loaded, which may take long.
-    let stop = dnode::signals::listen()
-        .map_err(|reason| Failure::Write { what: "a thread".to_owned(), reason })?;
+    let stop = dnode::signals::listen().map_err(Failure::Thread)?;
     if join.exit_with_stdin {
-        dnode::signals::end_with_stdin()
-            .map_err(|reason| Failure::Write { what: "a thread".to_owned(), reason })?;
+        dnode::signals::end_with_stdin().map_err(Failure::Thread)?;
     }
     let trainer = dnode::backend::trainer(&config)?;
     let options = Options { resume: join.resume, ..Options::new(config) };
@@ -218,8 +219,7 @@ fn manual(folder: Option<&Path>) -> Result<(), Failure> {
 }
 
 fn show(address: Option<String>, folder: &Path) -> Result<(), Failure> {
-    let stop = dnode::signals::listen()
-        .map_err(|reason| Failure::Write { what: "a thread".to_owned(), reason })?;
+    let stop = dnode::signals::listen().map_err(Failure::Thread)?;
     let address = address.map_or_else(|| top::find(folder), Ok)?;
     Ok(top::run(&address, &stop)?)
 }
@@ -241,6 +241,20 @@ fn print(text: &str) -> Result<(), Failure> {
             other.map_err(|reason| Failure::Write { what: "standard output".to_owned(), reason })
         }
     }
+}
+
+/// The error with those of its causes that it does not tell itself.
+fn told(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let said = next.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = next.source();
+    }
+    text
 }
 
 fn fail(text: &str, status: u8) -> ExitCode {

@@ -87,7 +87,7 @@ pub enum JoinError {
     #[error(transparent)]
     Network(#[from] NetworkError),
     /// The model has no parameters, or more than the protocol allows.
-    #[error("cut {0} parameters into fragments: a model has 1 to {max} parameters", max = dnode_protocol::limits::PARAMETERS_MAX)]
+    #[error("cut {0} parameters into fragments: a model has 1 to {max} parameters; model.width, model.layers and model.hidden change their number", max = dnode_protocol::limits::PARAMETERS_MAX)]
     Parameters(usize),
     /// The trainer takes whole batches only, and the run balances batches.
     #[error(
@@ -109,7 +109,7 @@ pub enum JoinError {
     #[error("read the address \"{0}\": expected for example /ip4/192.0.2.7/udp/4001/quic-v1")]
     Address(String),
     /// The metrics file cannot be opened, or a thread cannot be started.
-    #[error("{what}: {reason}")]
+    #[error("cannot {what}: {reason}; `dnode doctor` shows what this machine lacks")]
     Io {
         /// What was tried.
         what: &'static str,

@@ -97,6 +97,7 @@ fn a_wrong_configuration_is_told_in_one_line_and_ends_with_2() {
             &["--device", "cuda:1", "--set", "node.backend=embedded"],
             "error: node.device = \"cuda:1\" in --device does not go with node.backend = \"embedded\": the embedded engine computes in f32 on the CPU",
         ),
+        (&["--data", "mnist", "--data-path", "nowhere"], "error: open data "),
         (&["--stepz", "3"], "error: unexpected argument '--stepz' found"),
     ] {
         let words: Vec<&str> = ["join"].iter().chain(words).copied().collect();

@@ -97,10 +97,10 @@ pub enum ConfigError {
         found: SampleShape,
     },
     /// The model has too many parameters or tensors.
-    #[error("build the model")]
+    #[error("build the model: {0}; model.width, model.layers and model.hidden change its size")]
     Layout(#[from] LayoutError),
     /// The machine refused to start the threads.
-    #[error("start {threads} compute threads")]
+    #[error("start {threads} compute threads: {source}; --threads takes fewer")]
     Threads {
         /// How many.
         threads: usize,

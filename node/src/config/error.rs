@@ -28,7 +28,7 @@ impl fmt::Display for Origin {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read configuration file {}: {reason}", path.display())]
+    #[error("cannot read configuration file {}: {reason}; `dnode config init` writes one", path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -36,7 +36,7 @@ pub enum ConfigError {
         reason: String,
     },
     /// The file is not TOML.
-    #[error("{origin} is not valid TOML: {reason}", origin = place(path, *line))]
+    #[error("{origin} is not valid TOML: {reason}; `dnode config init` writes a file in the right form", origin = place(path, *line))]
     Syntax {
         /// The file.
         path: PathBuf,

@@ -145,7 +145,7 @@ impl Journal {
                 }
             }
             NetworkEvent::Offence { peer, kind, detail } => {
-                tracing::warn!(peer = %peer.short(), %kind, detail, "peer broke the protocol");
+                tracing::warn!(peer = %peer.short(), %kind, detail, "peer broke the protocol and was disconnected; is it the same version of dnode?");
                 self.event("offence", &format!("{peer}: {kind}: {detail}"));
             }
             NetworkEvent::Refused { peer, difference, by_us } => {

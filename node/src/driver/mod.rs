@@ -66,10 +66,12 @@ pub enum DriveError {
     #[error("train: {0}")]
     Train(#[from] dnode_trainer::TrainError),
     /// The training thread panicked; a defect.
-    #[error("train: the training thread died; this is a defect")]
+    #[error(
+        "train: the training thread died, a defect: the log has its last words; --resume goes on from the newest checkpoint"
+    )]
     ThreadDied,
     /// The network stopped; a defect.
-    #[error("run the network: it stopped; this is a defect")]
+    #[error("run the network: it stopped, a defect: --resume goes on from the newest checkpoint")]
     NetworkStopped,
 }
 

@@ -34,13 +34,13 @@ pub enum TopError {
         reason: String,
     },
     /// Standard output is a file or a pipe; the person who asks is at fault.
-    #[error("show the swarm: standard output is no terminal")]
+    #[error("show the swarm: standard output is no terminal; programs read /api/state of the page")]
     NoTerminal,
     /// The peer does not answer.
     #[error(transparent)]
     Source(#[from] SourceError),
     /// The terminal cannot be used.
-    #[error("use the terminal: {0}")]
+    #[error("use the terminal: {0}; the page at the same address shows more")]
     Terminal(#[from] io::Error),
 }
 

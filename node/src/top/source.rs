@@ -33,7 +33,7 @@ pub enum SourceError {
     #[error("read the address \"{0}\": expected for example 127.0.0.1:7878")]
     Address(String),
     /// Nobody answers there.
-    #[error("ask the peer at {address}: {reason}")]
+    #[error("ask the peer at {address}: {reason}; does it run there with --ui?")]
     Silent {
         /// Where.
         address: SocketAddr,
@@ -41,10 +41,12 @@ pub enum SourceError {
         reason: io::Error,
     },
     /// Something else answers there, or another version of dnode.
-    #[error("ask the peer at {0}: what answers is not a page of this version of dnode")]
+    #[error(
+        "ask the peer at {0}: what answers is not a page of this version of dnode; use the same version there"
+    )]
     Strange(SocketAddr),
     /// No thread can be started.
-    #[error("start a thread: {0}")]
+    #[error("start a thread: {0}; allow this user more of them (`ulimit -u`)")]
     Thread(io::Error),
 }
 
@@ -147,7 +149,7 @@ mod tests {
             stream.write_all(answer.as_bytes()).unwrap();
             drop(stream);
             let error = asked.join().unwrap();
-            assert!(error.ends_with("not a page of this version of dnode"), "{error}");
+            assert!(error.contains("not a page of this version of dnode; "), "{error}");
         }
         drop(listener);
         assert!(matches!(source.state(), Err(SourceError::Silent { .. })));

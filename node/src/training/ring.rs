@@ -174,7 +174,9 @@ fn chunks(piece: Range<usize>, peers: usize) -> impl Iterator<Item = Range<usize
 }
 
 fn broken(why: &str) -> TrainError {
-    TrainError::Other(format!("ring all-reduce: {why}; synchronous training needs every peer"))
+    TrainError::Other(format!(
+        "ring all-reduce: {why}; synchronous training needs every peer: start all again with --resume"
+    ))
 }
 
 /// The one frame of a short chunk.

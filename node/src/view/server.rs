@@ -44,7 +44,7 @@ pub(crate) type Published = watch::Sender<Arc<Snapshot>>;
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The address cannot be listened on; the person who configures is at fault.
-    #[error("serve at {address}: {reason}; choose another address")]
+    #[error("serve at {address}: {reason}; choose another address for --ui or --metrics")]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -52,7 +52,7 @@ pub enum ServeError {
         reason: io::Error,
     },
     /// The thread cannot be started.
-    #[error("start the server's thread: {0}")]
+    #[error("start the server's thread: {0}; allow this user more of them (`ulimit -u`)")]
     Thread(io::Error),
 }
 

@@ -26,7 +26,7 @@ impl fmt::Display for Skipped {
 pub enum CheckpointError {
     /// The machine refused a write, for example because the disk is full; earlier checkpoints are
     /// untouched and nothing half-written is left.
-    #[error("write checkpoint {}: {source}", path.display())]
+    #[error("write checkpoint {}: {source}; is there room, and may it be written?", path.display())]
     Write {
         /// The file or folder.
         path: PathBuf,
@@ -34,7 +34,7 @@ pub enum CheckpointError {
         source: io::Error,
     },
     /// The folder of checkpoints cannot be listed.
-    #[error("list checkpoints in {}: {source}", path.display())]
+    #[error("list checkpoints in {}: {source}; make it readable, or use another data directory", path.display())]
     List {
         /// The folder.
         path: PathBuf,
@@ -58,7 +58,7 @@ pub enum CheckpointError {
         difference: Option<Box<RunDifference>>,
     },
     /// There are checkpoints, and none of them is whole.
-    #[error("open checkpoints in {}: none is whole ({})", path.display(), list(skipped))]
+    #[error("open checkpoints in {}: none is whole ({}); use another data directory, the peer then takes the model from its neighbours", path.display(), list(skipped))]
     NoneWhole {
         /// The folder of checkpoints.
         path: PathBuf,

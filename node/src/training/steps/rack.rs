@@ -245,7 +245,7 @@ impl Training {
         group.all_gather(&mut table)?;
         let ranks: Vec<Standing> = table.chunks(STANDING * 2).map(Standing::read).collect();
         if ranks.iter().any(|rank| rank.parameters != own.parameters) {
-            let error = TrainError::Other("the ranks of the rack train different models".into());
+            let error = TrainError::Other("the ranks of the rack train different models: `dnode config show` on each tells in what".into());
             return Err(Failed::End(End::Failed(error)));
         }
         let first = |index: &usize| {
@@ -381,7 +381,7 @@ const fn truth(value: bool) -> f32 {
 }
 
 fn unsplittable() -> TrainError {
-    TrainError::Other("a rack needs a trainer whose step can be split".to_owned())
+    TrainError::Other("a rack needs a trainer whose step can be split: leave out --rack, or implement Trainer::split".to_owned())
 }
 
 #[cfg(test)]

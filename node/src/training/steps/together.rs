@@ -40,7 +40,7 @@ impl Ranks {
                 group.set_patience(patience);
                 let reduced = group.all_reduce(values, Reduction::Mean);
                 reduced.map_err(|error| {
-                    TrainError::Other(format!("{error}; synchronous training needs every peer"))
+                    TrainError::Other(format!("{error}; synchronous training needs every peer: start all again with --resume"))
                 })
             }
             Self::Far(ring) => {
@@ -58,7 +58,7 @@ impl Training {
         let Some(ring) = self.ring.as_mut() else { return Ok(self.replica.step(at)?) };
         let split = self.replica.trainer_mut().split();
         let trainer = split.ok_or_else(|| {
-            TrainError::Other("all-reduce needs a trainer whose step can be split".to_owned())
+            TrainError::Other("all-reduce needs a trainer whose step can be split: choose another gossip.rule, or implement Trainer::split".to_owned())
         })?;
         let gradient = trainer.gradient(at)?;
         let began = Instant::now();
