@@ -118,6 +118,12 @@ impl Gossip {
         self.information.merge(fragment, &Information { entries });
     }
 
+    /// Which bound of which peer limits commits now; `None` where none does.
+    #[must_use]
+    pub fn holder(&self) -> Option<(&'static str, PeerId)> {
+        self.commit_limit().1
+    }
+
     /// The largest clock that B1 and B3 allow now.
     fn commit_limit(&self) -> (Clock, Option<(&'static str, PeerId)>) {
         let doubted = self.doubted();

@@ -12,6 +12,7 @@ pub mod cli;
 pub mod config;
 pub mod console;
 pub mod data_dir;
+pub mod diagnosis;
 pub mod doctor;
 mod driver;
 pub mod identity;

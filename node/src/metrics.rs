@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
+use crate::diagnosis::Shares;
 use crate::tensorboard::EventFile;
 
 /// Name of the metrics file in the data directory.
@@ -46,6 +47,8 @@ pub enum Body<'a> {
     Evaluate(Evaluate),
     /// How stale partners were, since the process started.
     Staleness(Staleness),
+    /// What the time was spent on of late.
+    Shares(Shares),
     /// Something happened that is not a number.
     Event(Event<'a>),
     /// The process ends in order.

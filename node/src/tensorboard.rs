@@ -120,7 +120,7 @@ fn scalars(body: &Body<'_>) -> Vec<(&'static str, f64)> {
         Body::Final(last) => {
             vec![("evaluate/loss", last.loss), ("evaluate/accuracy", last.accuracy)]
         }
-        Body::Start(_) | Body::Staleness(_) | Body::Event(_) => Vec::new(),
+        Body::Start(_) | Body::Staleness(_) | Body::Shares(_) | Body::Event(_) => Vec::new(),
     }
 }
 

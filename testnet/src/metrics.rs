@@ -51,6 +51,8 @@ pub enum Body {
     Event(Event),
     /// The process ends in order.
     Final(Final),
+    /// What the time was spent on; no report needs it yet.
+    Shares,
 }
 
 /// Who started, and with which configuration.
@@ -385,7 +387,11 @@ impl Log {
                 end.bytes_out += bytes_out;
                 end.bytes_in += bytes_in;
             }
-            Body::Start(_) | Body::Evaluate(_) | Body::Staleness(_) | Body::Event(_) => {}
+            Body::Start(_)
+            | Body::Evaluate(_)
+            | Body::Staleness(_)
+            | Body::Shares
+            | Body::Event(_) => {}
         }
         let at = At {
             time_s: line.time_s + time_s,
@@ -401,6 +407,7 @@ impl Log {
             Body::Evaluate(evaluate) => self.evaluate.push((at, evaluate)),
             Body::Staleness(staleness) => self.staleness = Some((at, staleness)),
             Body::Event(event) => self.events.push((at, event)),
+            Body::Shares => {}
             Body::Final(end) => self.end = Some((at, end)),
         }
     }
@@ -431,7 +438,9 @@ mod tests {
     fn reads_every_kind_and_ignores_new_fields() {
         let end = r#"{"kind":"final","time_s":9,"step":50,"samples":1600,"clock":2,"reason":"steps done","loss":0.2,"accuracy":0.97,"bytes_out":5,"bytes_in":6,"wait_s":0.5,"train_s":8.5,"exchanges":{"completed":7,"busy":1},"staleness_histogram":[5,2,0],"parameters_path":"parameters.safetensors"}"#;
         let event = r#"{"kind":"event","time_s":3,"step":30,"samples":960,"clock":1,"name":"peer-up","detail":"12D3"}"#;
-        let directory = directory_with(&format!("{START}\n{TRAIN}\n\n{NAN}\n{event}\n{end}\n"));
+        let shares = r#"{"kind":"shares","time_s":3,"step":30,"samples":960,"clock":1,"window_s":30.0,"compute":0.9}"#;
+        let lines = [START, TRAIN, "", NAN, shares, event, end, ""].join("\n");
+        let directory = directory_with(&lines);
         let log = Log::read(directory.path()).unwrap();
         let start = log.start.unwrap();
         assert_eq!(config_integer(&start.config, "run", "steps"), Some(2000));

@@ -8,6 +8,7 @@ use dnode_network::{Connection, DownReason, NetworkEvent, NetworkHandle};
 use dnode_protocol::{ExchangeId, PeerId, Stripe, Summary, Time};
 use dnode_trainer::Evaluation;
 
+use super::Told;
 use super::invitation::Invitation;
 use super::staleness::Counts;
 use super::viewing::{Tally, Viewing};
@@ -321,6 +322,31 @@ impl Journal {
     pub(crate) fn checkpoint_failed(&mut self, error: &str) {
         tracing::error!("{error}; the earlier checkpoint is untouched and training goes on");
         self.event("checkpoint-failed", error);
+    }
+
+    /// What was measured of late, and what is out of line.
+    pub(super) fn diagnosed(&mut self, told: &Told) {
+        if let Some(shares) = told.shares {
+            self.viewing.shares(shares);
+            self.metrics.write(self.stamp(), &Body::Shares(shares));
+        }
+        if let Some(sentence) = &told.bottleneck {
+            tracing::info!("{}", sentence.text);
+            self.event("bottleneck", &sentence.text);
+        }
+        if let Some(sentence) = &told.stalled {
+            tracing::warn!("{}", sentence.text);
+            self.event("stalled", &sentence.text);
+        }
+        if let Some(lasted) = told.goes_on {
+            tracing::info!("goes on after {lasted:.0?}");
+            self.event("goes-on", &format!("after {lasted:.0?}"));
+        }
+    }
+
+    /// Samples processed, as far as reported.
+    pub(super) const fn samples(&self) -> u64 {
+        self.position.samples
     }
 
     /// This peer is a rank of its rack now, or alone.

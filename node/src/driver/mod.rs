@@ -1,6 +1,7 @@
 //! The loop that joins network, gossip core and training thread: one closed enum wakes it.
 
 mod bootstrap;
+mod diagnosing;
 mod finish;
 mod group;
 mod invitation;
@@ -25,6 +26,7 @@ use tokio::time::sleep_until;
 use crate::acquaintances::Acquaintances;
 use crate::training::{Command, Ending, Report, StepPace, Together, TrainingThread};
 use bootstrap::Bootstrap;
+use diagnosing::{Diagnosis, Told};
 use finish::Stage;
 pub use invitation::ADDRESS_FILE;
 pub(crate) use invitation::Invitation;
@@ -122,6 +124,7 @@ pub(crate) struct Driver {
     ring: RingDriver,
     rack: RackDriver,
     bootstrap: Bootstrap,
+    diagnosis: Diagnosis,
     stage: Stage,
     core_allows: bool,
     ever_met: bool,
@@ -152,6 +155,7 @@ impl Driver {
             ring,
             rack,
             bootstrap,
+            diagnosis: Diagnosis::new(started),
             stage: Stage::waiting(),
             core_allows: true,
             ever_met: false,
@@ -216,6 +220,7 @@ impl Driver {
             Wake::Tick => {
                 self.count_groups();
                 self.acquaintances.tick(Some(Instant::now()));
+                self.diagnose();
                 self.journal.tick(&self.core, &self.network);
             }
         }

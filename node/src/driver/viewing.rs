@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::summary::{self, folded, id};
 use crate::config::Config;
 use crate::data_dir::DataDir;
+use crate::diagnosis::Shares;
 use crate::metrics::{Exchanges, STALENESS_BUCKETS};
 use crate::training::{Position, Progress};
 use crate::view::{
@@ -44,6 +45,7 @@ pub(crate) struct Viewing {
     trains: bool,
     finished: bool,
     progress: Shown,
+    shares: Option<Shares>,
     events: VecDeque<Event>,
     counts: BTreeMap<&'static str, u64>,
     happened: u64,
@@ -106,6 +108,7 @@ impl Viewing {
             trains: false,
             finished: false,
             progress: Shown::default(),
+            shares: None,
             events: VecDeque::new(),
             counts: BTreeMap::new(),
             happened: 0,
@@ -140,6 +143,10 @@ impl Viewing {
         self.progress.batch = progress.batch;
         self.progress.wait_s = progress.wait_s;
         self.sketch = folded(progress.sketch.as_slice());
+    }
+
+    pub(super) const fn shares(&mut self, shares: Shares) {
+        self.shares = Some(shares);
     }
 
     pub(super) fn evaluated(&mut self, step: u64, loss: f64, accuracy: f64) {
@@ -225,6 +232,7 @@ impl Viewing {
             node: self.facts.clone(),
             state,
             progress: self.progress,
+            shares: self.shares,
             traffic,
             exchanges: tally.exchanges,
             open: core.open(),

@@ -6,13 +6,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc as blocking;
+use std::time::Instant;
 
 use dnode_gossip::{RefusedMix, Role};
 use dnode_protocol::{Clock, ContentHash, ExchangeId, FragmentId};
 use dnode_trainer::{Commons, Encoded, MixError, Reading, Turn};
 use tokio::sync::mpsc;
 
-use super::{Command, Line, MixTerms, Report};
+use super::{Activity, Command, Line, Meter, MixTerms, Report};
 
 /// Why numbers were not used: whose fault, and the reason in words.
 type Refusal = (RefusedMix, String);
@@ -24,6 +25,7 @@ pub(super) struct Mixing {
     pub(super) clock: Arc<AtomicU64>,
     pub(super) commands: blocking::Receiver<Command>,
     pub(super) line: Line,
+    pub(super) meter: Arc<Meter>,
     pub(super) reports: mpsc::Sender<Report>,
 }
 
@@ -68,7 +70,11 @@ impl Mixing {
             return false;
         }
         let mut turn = self.commons.turn();
+        let reads = matches!(command, Command::Read { .. });
+        let activity = if reads { Activity::Coding } else { Activity::Mixing };
+        self.meter.enter(activity, Instant::now());
         let report = self.work(&mut turn, command);
+        self.meter.enter(Activity::Idle, Instant::now());
         // In the same turn, so that no commit is reported in between.
         report.is_none_or(|report| self.reports.blocking_send(report).is_ok())
     }

@@ -2,6 +2,7 @@
 //! talks to them through queues.
 
 mod line;
+mod meter;
 mod mixing;
 mod ring;
 mod steps;
@@ -12,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, mpsc as blocking};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dnode_collective::{Collective, Place};
 use dnode_gossip::{Load, RefusedMix, Role};
@@ -23,6 +24,8 @@ use tokio::sync::mpsc;
 
 pub(crate) use dnode_gossip::MICRO_STEPS;
 use line::{Line, Permission};
+use meter::Meter;
+pub(crate) use meter::{Activity, Times};
 pub(crate) use ring::{RingChunk, RingFrame};
 
 /// Commands that wait for either thread. The core bounds what is open, and of a permission only the
@@ -229,6 +232,8 @@ pub(crate) struct TrainingThread {
     commands: Option<Arc<blocking::SyncSender<Command>>>,
     mixing: Option<blocking::SyncSender<Command>>,
     line: Line,
+    /// Of the training thread, and of the mixing thread.
+    meters: (Arc<Meter>, Arc<Meter>),
     commons: Commons,
     ring: Option<blocking::SyncSender<RingFrame>>,
     pub(crate) reports: mpsc::Receiver<Report>,
@@ -248,16 +253,20 @@ impl TrainingThread {
         let commands = Arc::new(commands);
         let line = Line::new(&commands);
         let (commons, clock) = (replica.commons(), Arc::new(AtomicU64::new(at.clock.0)));
+        let now = Instant::now();
+        let meters = (Arc::new(Meter::new(now)), Arc::new(Meter::new(now)));
         let mixer = mixing::Mixing {
             commons: replica.commons(),
             clock: Arc::clone(&clock),
             commands: to_mix,
             line: line.clone(),
+            meter: Arc::clone(&meters.1),
             reports: to_driver.clone(),
         };
         let queues = steps::Queues {
             commands: from_driver,
             line: line.clone(),
+            meter: Arc::clone(&meters.0),
             reports: to_driver,
             ring: ring_in,
         };
@@ -267,7 +276,12 @@ impl TrainingThread {
             named("training").spawn(move || steps::train(replica, plan, (at, clock), queues))?;
         let (commands, mixing, ring) = (Some(commands), Some(mixing), Some(ring));
         let threads = vec![trains, mixes];
-        Ok(Self { commands, mixing, line, commons, ring, reports, threads })
+        Ok(Self { commands, mixing, line, meters, commons, ring, reports, threads })
+    }
+
+    /// What training and mixing have spent their time on up to now.
+    pub(crate) fn read(&self, now: Instant) -> (Times, Times) {
+        (self.meters.0.read(now), self.meters.1.read(now))
     }
 
     /// Queues a command; `false` when the thread has ended.

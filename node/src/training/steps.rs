@@ -14,7 +14,7 @@ use dnode_trainer::{Commons, Replica, StepId, StepReport, TrainError};
 use tokio::sync::mpsc;
 
 use super::ring::RingFrame;
-use super::{Command, Commits, Line, Permission, Plan, Position, Report};
+use super::{Activity, Command, Commits, Line, Meter, Permission, Plan, Position, Report};
 use rack::Rack;
 use report::Window;
 use together::Ranks;
@@ -41,6 +41,7 @@ const COPY_RATE: f64 = 1e9;
 pub(super) struct Queues {
     pub(super) commands: blocking::Receiver<Command>,
     pub(super) line: Line,
+    pub(super) meter: Arc<Meter>,
     pub(super) reports: mpsc::Sender<Report>,
     pub(super) ring: blocking::Receiver<RingFrame>,
 }
@@ -213,6 +214,9 @@ impl Training {
     /// Waits for the next command and obeys it.
     fn wait(&mut self) -> Result<(), End> {
         self.replica.catch_up();
+        if !self.held {
+            self.enter(Activity::Idle);
+        }
         let command = self.queues.commands.recv().map_err(|_| End::Abandoned)?;
         self.obey(command)
     }
@@ -234,6 +238,9 @@ impl Training {
 
     fn step(&mut self) -> Result<(), End> {
         let began = Instant::now();
+        let overdue = self.since_commit >= self.stride.local_steps() && self.round_open;
+        let activity = if overdue { Activity::Late } else { Activity::Step };
+        self.queues.meter.step(activity, began);
         let Some(report) = self.local_step()? else { return Ok(()) };
         let seconds = began.elapsed().as_secs_f64();
         self.train_seconds += seconds;
@@ -351,6 +358,7 @@ impl Training {
             self.tell(Report::CommitHeld)?;
         }
         let began = Instant::now();
+        self.enter(Activity::Held);
         let waited = self.wait();
         self.wait_seconds += began.elapsed().as_secs_f64();
         waited
@@ -408,6 +416,10 @@ impl Training {
             return self.lose_rack("this rank has taken over a clock");
         }
         Ok(())
+    }
+
+    fn enter(&self, activity: Activity) {
+        self.queues.meter.enter(activity, Instant::now());
     }
 
     fn tell(&self, report: Report) -> Result<(), End> {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::diagnosis::Shares;
 use crate::metrics::Exchanges;
 
 /// Version of the JSON form of [`Snapshot`].
@@ -22,6 +23,9 @@ pub struct Snapshot {
     pub state: State,
     /// How training goes.
     pub progress: Progress,
+    /// What the time was spent on of late; `None` before the first window has ended.
+    #[serde(default)]
+    pub shares: Option<Shares>,
     /// Bytes of all peers together.
     pub traffic: Traffic,
     /// How exchanges ended.

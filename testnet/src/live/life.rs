@@ -277,7 +277,11 @@ impl Slot {
                             self.loss =
                                 Some(end.loss).filter(|loss| loss.is_finite()).or(self.loss);
                         }
-                        Body::Start(_) | Body::Train(_) | Body::Staleness(_) | Body::Event(_) => {}
+                        Body::Start(_)
+                        | Body::Train(_)
+                        | Body::Staleness(_)
+                        | Body::Shares
+                        | Body::Event(_) => {}
                     }
                     if let Some(complaint) = life.hear(&line, peer, account, now) {
                         account.find(peer, number, complaint)?;
@@ -439,7 +443,7 @@ impl Life {
                 return Some(format!("held-out loss is not finite at step {}", line.step));
             }
             Body::Final(end) => self.finished = end.reason == STEPS_DONE,
-            Body::Evaluate(_) | Body::Staleness(_) => {}
+            Body::Evaluate(_) | Body::Staleness(_) | Body::Shares => {}
         }
         None
     }

@@ -62,7 +62,7 @@ impl View {
                 self.bytes_out = train.bytes_out;
             }
             Body::Evaluate(evaluate) => self.accuracy = evaluate.accuracy,
-            Body::Staleness(_) | Body::Event(_) => {}
+            Body::Staleness(_) | Body::Shares | Body::Event(_) => {}
             Body::Final(end) => {
                 self.finished = end.reason == STEPS_DONE;
                 self.accuracy = end.accuracy;

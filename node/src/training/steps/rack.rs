@@ -15,7 +15,7 @@ use dnode_trainer::{ReplicaState, StepId, StepReport, TrainError};
 
 use super::together::SLOWER_MAX;
 use super::{End, Training};
-use crate::training::{Command, Report, Together};
+use crate::training::{Activity, Command, Report, Together};
 
 /// How long a rank may be silent, beside the time of its steps and evaluations.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
@@ -141,9 +141,11 @@ impl Training {
         let trainer = self.replica.trainer_mut().split().ok_or_else(unsplittable)?;
         let gradient = trainer.gradient(at)?;
         let began = Instant::now();
+        let before = self.queues.meter.enter(Activity::Ranks, began);
         group.set_patience(patience);
         let reduced = group.all_reduce(trainer.gradient_mut(), Reduction::Mean);
         self.wait_seconds += began.elapsed().as_secs_f64();
+        self.queues.meter.enter(before, Instant::now());
         if let Err(error) = reduced {
             self.lose_rack(&error.to_string())?;
             return Ok(None);
@@ -167,6 +169,7 @@ impl Training {
     /// Waits a moment while a bound holds back the commit of some rank, and looks again.
     pub(super) fn hold_in_rack(&mut self) -> Result<(), End> {
         let began = Instant::now();
+        self.queues.meter.enter(Activity::Held, began);
         if self.at.clock >= self.limit && !self.held {
             self.held = true;
             self.tell(Report::CommitHeld)?;
@@ -216,9 +219,11 @@ impl Training {
         let Some(group) = rack.group.as_mut() else { return Ok(()) };
         let mut moved = turn.moved_since(&rack.base);
         let began = Instant::now();
+        let before = self.queues.meter.enter(Activity::Ranks, began);
         group.set_patience(patience);
         let reduced = group.all_reduce(&mut moved, Reduction::Sum);
         self.wait_seconds += began.elapsed().as_secs_f64();
+        self.queues.meter.enter(before, Instant::now());
         if let Err(error) = reduced {
             drop(turn);
             return self.lose_rack(&error.to_string());

@@ -6,8 +6,8 @@ use dnode_collective::{Collective, Place, Reduction};
 use dnode_trainer::{StepId, StepReport, TrainError};
 
 use super::{End, Queues, Training};
-use crate::training::Report;
 use crate::training::ring::{RING_TIMEOUT, Ring};
+use crate::training::{Activity, Report};
 
 /// How many times slower than this peer another may be before the ranks give it up.
 pub(super) const SLOWER_MAX: f64 = 10.0;
@@ -62,8 +62,10 @@ impl Training {
         })?;
         let gradient = trainer.gradient(at)?;
         let began = Instant::now();
+        let before = self.queues.meter.enter(Activity::Ranks, began);
         let reduced = ring.all_reduce_mean(trainer.gradient_mut(), &self.queues, patience);
         self.wait_seconds += began.elapsed().as_secs_f64();
+        self.queues.meter.enter(before, Instant::now());
         reduced.map_err(|error| self.ring_end(error))?;
         let trainer = self.replica.trainer_mut().split();
         let updated = trainer.map(|trainer| trainer.update(at)).transpose()?;
@@ -87,8 +89,10 @@ impl Training {
         let mut progress = vec![0.0; self.replica.layout().parameters()];
         self.replica.progress(&mut progress);
         let began = Instant::now();
+        let before = self.queues.meter.enter(Activity::Ranks, began);
         let reduced = ring.all_reduce_mean(&mut progress, &self.queues, patience);
         self.wait_seconds += began.elapsed().as_secs_f64();
+        self.queues.meter.enter(before, Instant::now());
         reduced.map_err(|error| self.ring_end(error))?;
         self.replica.commit_mean(&mut progress);
         self.committed();

@@ -1,0 +1,305 @@
+//! What limits a peer that trains, and what one that stands still waits for: pure rules that turn
+//! measured shares of time into one sentence with its numbers and the next thing to do.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// A share of the time from which something is worth a sentence (guess: half of it is a nuisance).
+const LOUD: f64 = 0.2;
+/// The same for work beside training, which takes a core of its own.
+const BUSY: f64 = 0.8;
+/// A peer that computes so much slower than this one holds it up by that, not by its link.
+const SLOWER: f64 = 0.5;
+/// A step that takes longer than so many usual ones is no longer one of them.
+const STEPS_LONG: u32 = 10;
+/// Standing still for less is nothing to tell.
+pub const STALL_MIN: Duration = Duration::from_secs(10);
+
+/// What the threads of a peer did with a window of time; shares are of its length, in `[0, 1]`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Shares {
+    /// Length of the window, seconds.
+    pub window_s: f64,
+    /// Local steps, the batches for them, evaluations and checkpoints.
+    pub compute: f64,
+    /// The part of `compute` whose commit was overdue because exchanges were still open.
+    pub late: f64,
+    /// Blocked by a bound on staleness.
+    pub held: f64,
+    /// Waiting for the other ranks of a ring or a rack.
+    pub ranks: f64,
+    /// Not training: joining, or done.
+    pub idle: f64,
+    /// Coding what is sent, beside training.
+    pub encode: f64,
+    /// Decoding and mixing what has come, beside training.
+    pub mix: f64,
+    /// With an exchange open, beside training.
+    pub network: f64,
+}
+
+/// A link in the window.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Line {
+    /// Who is at the other end, in short.
+    pub(crate) peer: String,
+    /// Bytes per second to it.
+    pub(crate) sent: f64,
+    /// Bytes per second from it.
+    pub(crate) received: f64,
+    pub(crate) round_trip: Option<Duration>,
+    /// Samples per second that it computes, as it says.
+    pub(crate) samples_per_s: Option<f64>,
+}
+
+impl Line {
+    fn text(&self) -> String {
+        let [sent, received] = [self.sent, self.received].map(|rate| rate * 8.0 / 1e6);
+        let trip = self.round_trip.map_or_else(String::new, |it| format!(", round trip {it:.0?}"));
+        format!("{} ({sent:.2} Mbit/s there, {received:.2} back{trip})", self.peer)
+    }
+}
+
+/// What else is known of the window.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Around {
+    /// Who holds the commit, by which bound.
+    pub(crate) holder: Option<(&'static str, Line)>,
+    /// The link that carries most.
+    pub(crate) busiest: Option<Line>,
+    /// Samples per second that this peer computes while it computes.
+    pub(crate) samples_per_s: f64,
+}
+
+/// One sentence, and what it is about, so that it is not told over and over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sentence {
+    /// The cause in one word.
+    pub(crate) cause: &'static str,
+    /// Who has to do with it; empty for nobody.
+    pub(crate) peer: String,
+    pub(crate) text: String,
+}
+
+impl Sentence {
+    const fn new(cause: &'static str, peer: String, text: String) -> Self {
+        Self { cause, peer, text }
+    }
+
+    /// Whether it says what `other` says, with other numbers.
+    pub(crate) fn is_about(&self, other: &Self) -> bool {
+        self.cause == other.cause && self.peer == other.peer
+    }
+}
+
+/// What limits this peer, if something does: the largest share that is out of line.
+pub(crate) fn bottleneck(shares: &Shares, around: &Around) -> Option<Sentence> {
+    let Shares { window_s: window, late, held, ranks, encode, mix, .. } = *shares;
+    let percent = |share: f64| format!("{:.0} % of the last {window:.0} s", 100.0 * share);
+    if held >= LOUD && held >= late && held >= ranks {
+        let (bound, line) = around.holder.as_ref()?;
+        let time = percent(held);
+        let slow = line.samples_per_s.filter(|rate| *rate < SLOWER * around.samples_per_s);
+        let (cause, text) = if let Some(rate) = slow {
+            let (peer, own) = (&line.peer, around.samples_per_s);
+            (
+                "slow-peer",
+                format!(
+                    "peer {peer} computes {rate:.0} samples/s, this one {own:.0}: the {bound} held commits for {time}; gossip.balance=\"steps\" lets it do less, a larger gossip.progress_gap waits less"
+                ),
+            )
+        } else {
+            (
+                "link",
+                format!(
+                    "the link to peer {} limits this one: the {bound} held commits for {time}; raise gossip.local_steps or use a coarser code, gossip.codecs=[\"int4\"]",
+                    line.text()
+                ),
+            )
+        };
+        return Some(Sentence::new(cause, line.peer.clone(), text));
+    }
+    if ranks >= LOUD && ranks >= late {
+        let time = percent(ranks);
+        let text = format!(
+            "waiting for the other ranks took {time}: the slowest rank or link sets the pace; raise gossip.local_steps, or put slow machines in no rack"
+        );
+        return Some(Sentence::new("ranks", String::new(), text));
+    }
+    if late >= LOUD {
+        let line = around.busiest.clone().unwrap_or_default();
+        let (time, link) = (percent(late), line.text());
+        let text = format!(
+            "exchanges take longer than the steps between them: commits were overdue for {time}; most travels to peer {link}; raise gossip.local_steps and gossip.mix_every, or use a coarser code, gossip.codecs=[\"int4\"]"
+        );
+        return Some(Sentence::new("exchanges", line.peer, text));
+    }
+    if encode + mix >= BUSY {
+        let time = percent(encode + mix);
+        let (encode, mix) = (100.0 * encode, 100.0 * mix);
+        let text = format!(
+            "coding ({encode:.0} %) and mixing ({mix:.0} %) took {time} of a core beside training: raise gossip.mix_every, or use a plainer code, gossip.codecs=[\"bf16\"]"
+        );
+        return Some(Sentence::new("mixing", String::new(), text));
+    }
+    None
+}
+
+/// What a peer is doing that has taken no step for a while.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Still {
+    /// It waits for others before it begins.
+    Peers { here: usize, wanted: usize },
+    /// It pulls the model.
+    Pulling,
+    /// A bound holds the commit, because of somebody where that is known.
+    Held { holder: Option<(&'static str, String)>, gate: Duration },
+    /// It waits for the other ranks.
+    Ranks,
+    /// A local step goes on.
+    Step { usual: Duration },
+}
+
+/// What a peer waits for that has stood still for so long, and on whom; `None` where that is usual.
+pub(crate) fn standstill(still: &Still, since: Duration) -> Option<Sentence> {
+    if since < STALL_MIN {
+        return None;
+    }
+    let time = format!("for {:.0} s", since.as_secs_f64());
+    let say = |cause, peer: &str, text| Some(Sentence::new(cause, peer.to_owned(), text));
+    match still {
+        Still::Peers { here, wanted } if here < wanted => say(
+            "peers",
+            "",
+            format!(
+                "has waited {time} for {wanted} peers, {here} are here: start the others, or look with `dnode doctor --bootstrap`"
+            ),
+        ),
+        Still::Peers { .. } => say(
+            "peers",
+            "",
+            format!(
+                "has waited {time} for the bootstrap peers to answer: look with `dnode doctor --bootstrap`"
+            ),
+        ),
+        Still::Pulling => say(
+            "pulling",
+            "",
+            format!(
+                "has pulled the swarm's model {time}: its donors are busy or their links slow; training goes on when it is complete"
+            ),
+        ),
+        Still::Held { holder: Some((bound, peer)), gate } => say(
+            "held",
+            peer,
+            format!(
+                "has waited {time}: the {bound} of peer {peer} holds the commit, until news of it come or {gate:.0?} are over; is that peer alive and its link up?"
+            ),
+        ),
+        Still::Held { holder: None, .. } => say(
+            "held",
+            "",
+            format!("has waited {time} with a commit that nobody holds; this is a defect"),
+        ),
+        Still::Ranks => say(
+            "ranks",
+            "",
+            format!(
+                "has waited {time} for the other ranks: one of them is stopped, slow or cut off"
+            ),
+        ),
+        Still::Step { usual } if since >= STEPS_LONG * *usual => say(
+            "step",
+            "",
+            format!(
+                "a local step has gone on {time}, usually {usual:.1?}: the data, the device or the disk does not answer, or the machine is overloaded"
+            ),
+        ),
+        Still::Step { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(samples_per_s: f64) -> Line {
+        Line {
+            peer: "AbCdEf".to_owned(),
+            sent: 50_000.0,
+            received: 1.125e6,
+            round_trip: Some(Duration::from_millis(80)),
+            samples_per_s: Some(samples_per_s),
+        }
+    }
+
+    fn around(theirs: f64) -> Around {
+        Around {
+            holder: Some(("information age", line(theirs))),
+            busiest: Some(line(theirs)),
+            samples_per_s: 1000.0,
+        }
+    }
+
+    fn shares(change: impl Fn(&mut Shares)) -> Shares {
+        let mut shares = Shares { window_s: 30.0, compute: 0.9, ..Shares::default() };
+        change(&mut shares);
+        shares
+    }
+
+    #[test]
+    fn nothing_is_said_where_nothing_is_out_of_line() {
+        assert_eq!(bottleneck(&shares(|_| ()), &around(900.0)), None);
+        let little = shares(|it| (it.held, it.late, it.encode, it.mix) = (0.19, 0.19, 0.4, 0.39));
+        assert_eq!(bottleneck(&little, &around(900.0)), None);
+        let idle = shares(|it| (it.compute, it.idle, it.network) = (0.0, 1.0, 1.0));
+        assert_eq!(bottleneck(&idle, &around(900.0)), None);
+    }
+
+    #[test]
+    fn a_hold_is_the_link_s_or_the_slow_peer_s_fault() {
+        let held = shares(|it| it.held = 0.35);
+        let link = bottleneck(&held, &around(900.0)).unwrap();
+        assert_eq!((link.cause, &*link.peer), ("link", "AbCdEf"));
+        assert_eq!(
+            link.text,
+            "the link to peer AbCdEf (0.40 Mbit/s there, 9.00 back, round trip 80ms) limits this one: the information age held commits for 35 % of the last 30 s; raise gossip.local_steps or use a coarser code, gossip.codecs=[\"int4\"]"
+        );
+        let slow = bottleneck(&held, &around(120.0)).unwrap();
+        assert_eq!(slow.cause, "slow-peer");
+        assert!(slow.text.starts_with("peer AbCdEf computes 120 samples/s, this one 1000: "));
+        assert!(!slow.is_about(&link) && link.is_about(&link));
+        let nobody = Around { holder: None, ..around(900.0) };
+        assert_eq!(bottleneck(&held, &nobody), None, "no name, no blame");
+    }
+
+    #[test]
+    fn the_largest_of_the_others_is_told() {
+        let cause = |change: &dyn Fn(&mut Shares)| {
+            bottleneck(&shares(change), &around(900.0)).map(|sentence| sentence.cause)
+        };
+        assert_eq!(cause(&|it| it.late = 0.3), Some("exchanges"));
+        assert_eq!(cause(&|it| (it.late, it.ranks) = (0.3, 0.4)), Some("ranks"));
+        assert_eq!(cause(&|it| (it.late, it.held) = (0.4, 0.3)), Some("exchanges"));
+        assert_eq!(cause(&|it| (it.encode, it.mix) = (0.5, 0.4)), Some("mixing"));
+    }
+
+    #[test]
+    fn a_standstill_names_what_it_waits_for_since_when_and_on_whom() {
+        let gate = Duration::from_secs(20);
+        let holder = Some(("progress gap", "AbCdEf".to_owned()));
+        let held = Still::Held { holder, gate };
+        assert_eq!(standstill(&held, STALL_MIN - Duration::from_millis(1)), None);
+        let sentence = standstill(&held, Duration::from_secs(12)).unwrap();
+        assert_eq!((sentence.cause, &*sentence.peer), ("held", "AbCdEf"));
+        let want = "has waited for 12 s: the progress gap of peer AbCdEf holds the commit, until news of it come or 20s are over";
+        assert!(sentence.text.starts_with(want), "{}", sentence.text);
+        let peers = Still::Peers { here: 1, wanted: 3 };
+        assert!(standstill(&peers, STALL_MIN).unwrap().text.contains("for 3 peers, 1 are here"));
+        let step =
+            |usual| standstill(&Still::Step { usual: Duration::from_secs(usual) }, 3 * STALL_MIN);
+        assert_eq!(step(4), None, "ten of these take longer");
+        assert!(step(3).unwrap().text.contains("for 30 s, usually 3.0s"));
+    }
+}

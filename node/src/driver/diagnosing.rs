@@ -1,0 +1,271 @@
+//! Measures what the rules of [`crate::diagnosis`] judge: shares of time, links, and standing still.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use dnode_gossip::Gossip;
+use dnode_network::{Bytes, NetworkHandle};
+use dnode_protocol::PeerId;
+
+use super::Driver;
+use super::finish::Stage;
+use crate::diagnosis::{Around, Line, Sentence, Shares, Still, bottleneck, standstill};
+use crate::training::{Activity, Times};
+
+/// Length of a window whose shares are judged: some commits of a usual run.
+const WINDOW: Duration = Duration::from_secs(30);
+/// Before the same is said again.
+const REPEAT: Duration = Duration::from_secs(300);
+
+/// One window, and what was said of it and of those before.
+#[derive(Debug)]
+pub(super) struct Diagnosis {
+    begin: Instant,
+    training: Times,
+    mixing: Times,
+    samples: u64,
+    links: BTreeMap<PeerId, Bytes>,
+    /// Ticks of the window, and those with an exchange open.
+    ticks: u32,
+    open: u32,
+    /// Who held the commit last.
+    holder: Option<(&'static str, PeerId)>,
+    said: Option<(Sentence, Instant)>,
+    standing: Standing,
+}
+
+/// How long no step has begun.
+#[derive(Debug)]
+struct Standing {
+    steps: u64,
+    since: Instant,
+    /// Between the steps before.
+    usual: Duration,
+    said: Option<Sentence>,
+}
+
+/// What is to be told.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    pub(super) shares: Option<Shares>,
+    pub(super) bottleneck: Option<Sentence>,
+    pub(super) stalled: Option<Sentence>,
+    /// For how long it stood still that now goes on, if that was told.
+    pub(super) goes_on: Option<Duration>,
+}
+
+impl Diagnosis {
+    pub(super) fn new(now: Instant) -> Self {
+        let standing = Standing { steps: 0, since: now, usual: Duration::ZERO, said: None };
+        Self {
+            begin: now,
+            training: Times::default(),
+            mixing: Times::default(),
+            samples: 0,
+            links: BTreeMap::new(),
+            ticks: 0,
+            open: 0,
+            holder: None,
+            said: None,
+            standing,
+        }
+    }
+
+    /// A window ends: its shares, and what is around them.
+    fn window(
+        &mut self,
+        now: Instant,
+        (training, mixing): (Times, Times),
+        samples: u64,
+        (core, network): (&Gossip, &NetworkHandle),
+    ) -> (Shares, Around) {
+        let window_s = now.duration_since(self.begin).as_secs_f64();
+        let trained = |activity| training.seconds(activity, &self.training) / window_s;
+        let mixed = |activity| mixing.seconds(activity, &self.mixing) / window_s;
+        let (step, late) = (trained(Activity::Step), trained(Activity::Late));
+        let shares = Shares {
+            window_s,
+            compute: step + late,
+            late,
+            held: trained(Activity::Held),
+            ranks: trained(Activity::Ranks),
+            idle: trained(Activity::Idle),
+            encode: mixed(Activity::Coding),
+            mix: mixed(Activity::Mixing),
+            network: f64::from(self.open) / f64::from(self.ticks.max(1)),
+        };
+        let lines = self.lines(window_s, core, network);
+        let total = |line: &Line| line.sent + line.received;
+        let busiest = lines.values().max_by(|a, b| total(a).total_cmp(&total(b)));
+        let computed = (shares.compute * window_s).max(1e-9);
+        let around = Around {
+            holder: self.holder.and_then(|(bound, peer)| Some((bound, lines.get(&peer)?.clone()))),
+            busiest: busiest.cloned(),
+            samples_per_s: samples.saturating_sub(self.samples) as f64 / computed,
+        };
+        (self.training, self.mixing, self.samples) = (training, mixing, samples);
+        (self.begin, self.ticks, self.open, self.holder) = (now, 0, 0, None);
+        (shares, around)
+    }
+
+    fn lines(
+        &mut self,
+        window_s: f64,
+        core: &Gossip,
+        network: &NetworkHandle,
+    ) -> BTreeMap<PeerId, Line> {
+        let before = std::mem::take(&mut self.links);
+        let mut lines = BTreeMap::new();
+        for status in network.peers() {
+            let earlier = before.get(&status.peer).copied().unwrap_or_default();
+            self.links.insert(status.peer, status.bytes);
+            let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / window_s;
+            let member = core.members().find(|(peer, _)| **peer == status.peer);
+            let pace = member.map(|(_, member)| (member.batch, member.step_time.as_secs_f64()));
+            let pace = pace.filter(|(batch, seconds)| *batch > 0 && *seconds > 0.0);
+            let line = Line {
+                peer: status.peer.short(),
+                sent: rate(status.bytes.sent, earlier.sent),
+                received: rate(status.bytes.received, earlier.received),
+                round_trip: status.rtt,
+                samples_per_s: pace.map(|(batch, seconds)| f64::from(batch) / seconds),
+            };
+            lines.insert(status.peer, line);
+        }
+        lines
+    }
+
+    /// `sentence` unless the same was said of late.
+    fn news(&mut self, sentence: Option<Sentence>, now: Instant) -> Option<Sentence> {
+        let sentence = sentence?;
+        let again =
+            |(said, at): &(Sentence, Instant)| said.is_about(&sentence) && now < *at + REPEAT;
+        if self.said.as_ref().is_some_and(again) {
+            return None;
+        }
+        self.said = Some((sentence.clone(), now));
+        Some(sentence)
+    }
+}
+
+impl Standing {
+    /// Looks whether steps go on. Returns what to tell: of standing still, or for how long it lasted.
+    fn look(
+        &mut self,
+        steps: u64,
+        still: Option<Still>,
+        now: Instant,
+    ) -> (Option<Sentence>, Option<Duration>) {
+        let lasted = now.duration_since(self.since);
+        if let Some(begun) = steps.checked_sub(self.steps).filter(|begun| *begun > 0) {
+            self.usual = lasted / u32::try_from(begun).unwrap_or(u32::MAX);
+            (self.steps, self.since) = (steps, now);
+            return (None, self.said.take().map(|_| lasted));
+        }
+        let Some(still) = still else {
+            (self.since, self.said) = (now, None);
+            return (None, None);
+        };
+        let sentence = standstill(&still, lasted);
+        let known = |said: &Sentence| sentence.as_ref().is_none_or(|new| new.is_about(said));
+        if self.said.as_ref().is_some_and(known) {
+            return (None, None);
+        }
+        self.said.clone_from(&sentence);
+        (sentence, None)
+    }
+}
+
+impl Driver {
+    /// Measures, and tells what is out of line.
+    pub(super) fn diagnose(&mut self) {
+        let now = Instant::now();
+        let (training, mixing) = self.training.read(now);
+        let still = self.still(training.activity);
+        let (core, network) = (&self.core, &self.network);
+        let diagnosis = &mut self.diagnosis;
+        diagnosis.ticks += 1;
+        diagnosis.open += u32::from(core.open() > 0);
+        if training.activity == Activity::Held {
+            diagnosis.holder = core.holder().or(diagnosis.holder);
+        }
+        let (stalled, goes_on) = diagnosis.standing.look(training.steps, still, now);
+        let mut told = Told { stalled, goes_on, ..Told::default() };
+        if now.duration_since(diagnosis.begin) >= WINDOW {
+            let samples = self.journal.samples();
+            let read = (training, mixing);
+            let (shares, around) = diagnosis.window(now, read, samples, (core, network));
+            told.bottleneck = diagnosis.news(bottleneck(&shares, &around), now);
+            told.shares = Some(shares);
+        }
+        self.journal.diagnosed(&told);
+    }
+
+    /// What this peer waits for while it takes no step; `None` where it has nothing to do.
+    fn still(&self, activity: Activity) -> Option<Still> {
+        match self.stage {
+            Stage::Waiting { .. } => {
+                let here = self.core.members().filter(|(_, member)| member.clock.is_some()).count();
+                Some(Still::Peers { here, wanted: self.terms.require_peers })
+            }
+            Stage::Training if !self.core_allows => Some(Still::Pulling),
+            Stage::Training => match activity {
+                Activity::Held => {
+                    let holder = self.core.holder().map(|(bound, peer)| (bound, peer.short()));
+                    Some(Still::Held { holder, gate: self.core.gate_timeout() })
+                }
+                Activity::Ranks => Some(Still::Ranks),
+                Activity::Step | Activity::Late => {
+                    Some(Still::Step { usual: self.diagnosis.standing.usual })
+                }
+                Activity::Idle | Activity::Coding | Activity::Mixing => None,
+            },
+            Stage::Settling { .. } | Stage::Leaving { .. } | Stage::Ending { .. } => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_standstill_is_told_once_for_each_cause_and_so_is_its_end() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut diagnosis = Diagnosis::new(start);
+        let standing = &mut diagnosis.standing;
+        let peers = || Some(Still::Peers { here: 0, wanted: 1 });
+        assert_eq!(standing.look(0, peers(), at(9)), (None, None));
+        assert_eq!(standing.look(0, peers(), at(10)).0.unwrap().cause, "peers");
+        assert_eq!(standing.look(0, peers(), at(11)), (None, None), "told once");
+        assert_eq!(standing.look(0, Some(Still::Pulling), at(12)).0.unwrap().cause, "pulling");
+        assert_eq!(standing.look(1, None, at(20)), (None, Some(Duration::from_secs(20))));
+        let step = |standing: &mut Standing| {
+            let usual = standing.usual;
+            Some(Still::Step { usual })
+        };
+        let still = step(standing);
+        assert_eq!(standing.look(9, still, at(28)), (None, None));
+        let still = step(standing);
+        assert_eq!(standing.usual, Duration::from_secs(1));
+        assert_eq!(standing.look(9, still, at(38)).0.unwrap().cause, "step");
+        assert_eq!(standing.look(9, None, at(39)), (None, None), "nothing is waited for");
+        assert_eq!(standing.look(10, None, at(40)), (None, None));
+    }
+
+    #[test]
+    fn a_sentence_is_said_again_only_after_a_while() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut diagnosis = Diagnosis::new(start);
+        let say = |cause, text: &str| {
+            Some(Sentence { cause, peer: String::new(), text: text.to_owned() })
+        };
+        assert!(diagnosis.news(say("link", "a"), at(0)).is_some());
+        assert!(diagnosis.news(say("link", "b"), at(299)).is_none());
+        assert!(diagnosis.news(None, at(299)).is_none());
+        assert!(diagnosis.news(say("ranks", "c"), at(299)).is_some());
+        assert!(diagnosis.news(say("ranks", "d"), at(599)).is_some());
+    }
+}
