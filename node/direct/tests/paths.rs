@@ -160,15 +160,19 @@ async fn what_the_acceptor_sends_at_once_is_not_lost_in_the_proof() {
             let both = async { tokio::join!(answer, open) };
             let (_channel, opened) = timeout(DEADLINE, both).await.unwrap();
             let mut opened = opened.unwrap();
-            let (mut read, since) = (Vec::new(), std::time::Instant::now());
-            while read.len() < 10 && since.elapsed() < DEADLINE {
-                let mut room = [0; 10];
-                match opened.receive(&mut room) {
-                    Ok(count) => read.extend_from_slice(&room[..count]),
-                    Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
+            let read = async {
+                let mut read = Vec::new();
+                while read.len() < 10 {
+                    let mut room = [0; 10];
+                    match opened.receive(&mut room) {
+                        Ok(count) => read.extend_from_slice(&room[..count]),
+                        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
+                    }
+                    tokio::task::yield_now().await;
                 }
-                tokio::task::yield_now().await;
-            }
+                read
+            };
+            let read = timeout(DEADLINE, read).await.expect("all that was sent");
             assert_eq!(read, [turn; 10], "{kind}");
         }
     }
