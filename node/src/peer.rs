@@ -4,7 +4,9 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use dnode_gossip::{Gossip, Start};
-use dnode_network::{DirectConfig, Multiaddr, Network, NetworkConfig, NetworkError};
+use dnode_network::{
+    DirectConfig, Multiaddr, NatConfig, Network, NetworkConfig, NetworkError, RelayMode,
+};
 use dnode_protocol::{Fragments, PeerId, RunSpec, Time};
 use dnode_trainer::checkpoint::{self, CheckpointError};
 use dnode_trainer::{DataShare, Drawn, Replica, TrainError, Trainer, expected_overlap};
@@ -406,6 +408,18 @@ fn network_config(
         config::Direct::Auto => DirectConfig::default(),
         config::Direct::Trusted => DirectConfig { trusted: true, ..DirectConfig::default() },
         config::Direct::Off => DirectConfig::OFF,
+    };
+    made.nat = NatConfig {
+        traverse: network.nat == config::Nat::Auto,
+        relay: match network.relay {
+            config::Relay::Auto if network.nat == config::Nat::Off => RelayMode::Off,
+            config::Relay::Auto => RelayMode::Auto,
+            config::Relay::On => RelayMode::On,
+            config::Relay::Off => RelayMode::Off,
+        },
+        relay_bulk: network.relay_bulk.saturating_mul(1000),
+        external: parse(&network.external)?,
+        upnp: network.upnp,
     };
     Ok(made)
 }

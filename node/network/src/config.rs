@@ -35,12 +35,54 @@ pub struct NetworkConfig {
     pub download_max: u64,
     /// Which direct paths tensors may take inside this host and local networks.
     pub direct: dnode_direct::Config,
+    /// Whether and how NATs are traversed.
+    pub nat: NatConfig,
     /// Peers to seek actively, at most `peers_max`; the rest is room for those that dial us.
     pub peers_target: usize,
 }
 
+/// When this peer relays for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RelayMode {
+    /// When it was proven that others can dial it.
+    Auto,
+    /// Always: the user knows that others can dial it.
+    On,
+    /// Never.
+    Off,
+}
+
+/// Whether and how NATs are traversed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NatConfig {
+    /// Whether this peer finds out if others can dial it, takes relays if they cannot, and punches
+    /// holes; and helps others to find out.
+    pub traverse: bool,
+    /// When it relays for others.
+    pub relay: RelayMode,
+    /// Most bytes per second of tensors and control on each circuit that it relays, in the mean of
+    /// [`CIRCUIT_LIFE`](crate::limits::CIRCUIT_LIFE); 0 lets no tensors through.
+    pub relay_bulk: u64,
+    /// Addresses at which others can dial this peer, as the user knows.
+    pub external: Vec<Multiaddr>,
+    /// Whether routers are asked to forward ports, where feature `upnp` is built in.
+    pub upnp: bool,
+}
+
+impl NatConfig {
+    /// No NAT is traversed, and nobody is relayed for.
+    pub const OFF: Self = Self {
+        traverse: false,
+        relay: RelayMode::Off,
+        relay_bulk: 0,
+        external: Vec::new(),
+        upnp: false,
+    };
+}
+
 impl NetworkConfig {
-    /// A configuration with default addresses, no bootstrap, mDNS off, and room for 32 peers.
+    /// A configuration with default addresses, no bootstrap, mDNS and NAT traversal off, and room for
+    /// 32 peers.
     #[must_use]
     pub fn new(secret_key: [u8; 32], run: RunSpec, incarnation: u64) -> Self {
         Self {
@@ -55,6 +97,7 @@ impl NetworkConfig {
             upload_max: 0,
             download_max: 0,
             direct: dnode_direct::Config::default(),
+            nat: NatConfig::OFF,
             peers_target: 16,
         }
     }
@@ -76,6 +119,7 @@ impl fmt::Debug for NetworkConfig {
             .field("upload_max", &self.upload_max)
             .field("download_max", &self.download_max)
             .field("direct", &self.direct)
+            .field("nat", &self.nat)
             .finish()
     }
 }

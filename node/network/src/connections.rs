@@ -11,7 +11,7 @@ use crate::limits::READERS_MAX;
 use crate::outlet::Outlet;
 use crate::service::{Service, from_libp2p, to_libp2p};
 use crate::session::{Session, Stage, Via};
-use crate::streams::{self, OpenError, Path, StreamKind};
+use crate::streams::{self, OpenError, Path, StreamKind, far_end};
 use crate::swarm::{BehaviourEvent, SwarmEvent};
 
 impl Service {
@@ -23,16 +23,25 @@ impl Service {
         match event {
             SwarmEvent::Behaviour(event) => self.handle_behaviour(event).await,
             SwarmEvent::NewListenAddr { address, .. } => {
-                let address = self.full_address(address);
-                tracing::debug!(%address, "listening");
-                self.report(NetworkEvent::Listening { address });
+                // A relay has several; where others reach us is reported with the reservation.
+                if Path::of(&address) != Path::Relayed {
+                    self.listens(&address);
+                    let address = self.full_address(address);
+                    tracing::debug!(%address, "listening");
+                    self.report(NetworkEvent::Listening { address });
+                }
             }
+            SwarmEvent::ListenerClosed { listener_id, .. } => self.listener_closed(listener_id),
+            SwarmEvent::ExternalAddrConfirmed { address } => self.external(&address),
+            SwarmEvent::ExternalAddrExpired { address } => self.no_longer_external(&address),
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
+                self.traversal.opened(connection_id, peer_id, &endpoint);
                 self.connected(peer_id, connection_id, &endpoint);
             }
             SwarmEvent::ConnectionClosed {
                 peer_id, connection_id, num_established, cause, ..
             } => {
+                self.traversal.closed(connection_id);
                 let cause = cause.map_or_else(|| "closed".to_owned(), |cause| cause.to_string());
                 self.disconnected(peer_id, connection_id, num_established, cause).await;
             }
@@ -50,6 +59,13 @@ impl Service {
             BehaviourEvent::Kad(event) => self.handle_kad(event),
             BehaviourEvent::Mdns(event) => self.handle_mdns(event),
             BehaviourEvent::Ping(event) => self.handle_ping(event),
+            BehaviourEvent::Probe(event) => self.probed(&event),
+            BehaviourEvent::DialBack(event) => self.dialled_back(event.client),
+            BehaviourEvent::Relayed(event) => self.handle_relayed(event),
+            BehaviourEvent::Relay(event) => tracing::debug!(?event, "relay"),
+            BehaviourEvent::Punch(event) => self.punched(&event),
+            #[cfg(feature = "upnp")]
+            BehaviourEvent::Upnp(event) => crate::traversal::mapped(&event),
             BehaviourEvent::Limits(never) | BehaviourEvent::Blocked(never) => match never {},
         }
     }
@@ -91,17 +107,21 @@ impl Service {
             return;
         }
         if self.sessions.contains_key(&peer) {
-            self.move_streams(peer, Path::of(endpoint.get_remote_address()));
+            self.move_streams(peer, &far_end(endpoint, peer_id));
             return;
         }
-        self.begin_session(peer, endpoint.get_remote_address().clone());
+        self.begin_session(peer, far_end(endpoint, peer_id));
     }
 
     /// Lets the streams of a peer move to a connection that has come and is better than theirs.
-    fn move_streams(&mut self, peer: PeerId, path: Path) {
+    fn move_streams(&mut self, peer: PeerId, address: &libp2p::Multiaddr) {
+        let path = Path::of(address);
         let (Some(session), Some(id)) = (self.sessions.get_mut(&peer), to_libp2p(peer)) else {
             return;
         };
+        if session.address.as_ref().is_some_and(|now| path < Path::of(now)) {
+            session.address = Some(address.clone());
+        }
         if path == Path::Quic {
             session.bulk_again();
         }
@@ -114,10 +134,12 @@ impl Service {
             }
         }
         if let Some(entry) = self.shared.peers().get_mut(&peer)
-            && path == Path::Quic
+            && path < Path::of(&entry.address)
         {
-            entry.connection = Connection::Quic;
+            entry.connection = Connection::of(path);
+            entry.address = address.clone();
         }
+        self.complete(peer);
     }
 
     /// Starts to write to what was opened for `kind`.
@@ -159,6 +181,8 @@ impl Service {
             return;
         };
         let streams = &mut self.swarm.behaviour_mut().streams;
+        let best = streams.best(id).and_then(|best| self.traversal.address(best));
+        session.circuit = best.and_then(|address| self.traversal.bound(address));
         let quic = streams.best_path(id) == Some(Path::Quic);
         if kind == StreamKind::Bulk && quic && session.open_bulk(&self.bulk.bulk, id) {
             return;
@@ -179,9 +203,13 @@ impl Service {
             return;
         };
         if remaining > 0 {
+            let up = self.sessions.get(&peer).is_some_and(Session::is_up);
+            if up && !self.carries_tensors(peer) {
+                self.relayed_again(peer, cause).await;
+                return;
+            }
             if let Some(session) = self.sessions.get_mut(&peer) {
                 session.connection_closed(connection);
-                let up = session.is_up();
                 self.open(peer, StreamKind::Control);
                 if up {
                     self.open(peer, StreamKind::Bulk);
@@ -197,6 +225,14 @@ impl Service {
         self.end_session(peer, DownReason::Lost(cause.clone())).await;
         for failed in self.dialer.down(peer, Instant::now()) {
             self.report_lost(failed, cause.clone());
+        }
+    }
+
+    /// Of the connections to a peer only one through a relay is left, which lets no tensors pass.
+    async fn relayed_again(&mut self, peer: PeerId, cause: String) {
+        self.end_session(peer, DownReason::Lost(cause)).await;
+        if let Some(address) = self.best_address(peer) {
+            self.begin_session(peer, address);
         }
     }
 

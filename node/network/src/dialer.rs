@@ -10,7 +10,7 @@ use libp2p::swarm::ConnectionId;
 use tokio::time::Instant;
 
 use crate::limits::{
-    ADDRESSES_PER_PEER_MAX, KNOWN_PEERS_MAX, REDIAL_ATTEMPTS_MAX, REDIAL_MAX, REDIAL_MIN,
+    ADDRESSES_PER_PEER_MAX, KNOWN_PEERS_MAX, POSTPONED, REDIAL_ATTEMPTS_MAX, REDIAL_MAX, REDIAL_MIN,
 };
 
 /// Where a bootstrap address stands.
@@ -196,7 +196,7 @@ impl Dialer {
     /// The dial of a known peer began or is not needed: looks at it again later.
     pub(crate) fn postpone(&mut self, peer: PeerId, now: Instant) {
         if let Some(known) = self.known.get_mut(&peer) {
-            known.next = now + REDIAL_MIN;
+            known.next = now + POSTPONED;
         }
     }
 

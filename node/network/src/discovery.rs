@@ -11,6 +11,7 @@ use tokio::time::{Duration, Instant};
 use crate::dialer::Unreachable;
 use crate::event::NetworkEvent;
 use crate::limits::{ADDRESSES_PER_PEER_MAX, DISCOVER_MAX, DISCOVER_MIN};
+use crate::relays::choose;
 use crate::service::{Service, from_libp2p, to_libp2p};
 use crate::streams::StreamKind;
 
@@ -32,7 +33,7 @@ impl Schedule {
     }
 
     /// Somebody new is there to ask: searches soon.
-    fn hasten(&mut self, now: Instant) {
+    pub(crate) fn hasten(&mut self, now: Instant) {
         self.interval = DISCOVER_MIN;
         self.next = self.next.min(now + DISCOVER_MIN);
     }
@@ -67,11 +68,15 @@ impl Service {
     }
 
     pub(crate) fn handle_identify(&mut self, event: identify::Event) {
-        let identify::Event::Received { peer_id, info, .. } = event else {
+        let identify::Event::Received { connection_id, peer_id, info } = event else {
             return;
         };
+        let ours = info.protocol_version == IDENTIFY_PROTOCOL;
+        if ours {
+            self.identified(connection_id, &info);
+        }
         let kad = StreamProtocol::new(KAD_PROTOCOL);
-        if info.protocol_version != IDENTIFY_PROTOCOL || !info.protocols.contains(&kad) {
+        if !ours || !info.protocols.contains(&kad) {
             return;
         }
         // An address of the peer's own machine helps only on that machine.
@@ -79,7 +84,7 @@ impl Service {
         let here = best.is_none_or(|address| is_loopback(&address));
         let mut addresses = info.listen_addrs;
         addresses.retain(|address| here || !is_loopback(address));
-        addresses.truncate(ADDRESSES_PER_PEER_MAX);
+        let addresses = choose(addresses, ADDRESSES_PER_PEER_MAX);
         for address in &addresses {
             let kad = &mut self.swarm.behaviour_mut().kad;
             kad.add_address(&peer_id, address.clone());
@@ -191,8 +196,15 @@ impl Service {
         if peer == self.me || self.is_blocked(peer) || self.swarm.is_connected(&id) {
             return;
         }
+        // A peer that is hidden as well may be found at a relay only after a dial of its inner
+        // addresses has begun, which takes ten seconds to fail.
+        let condition = if self.is_hidden() {
+            PeerCondition::Disconnected
+        } else {
+            PeerCondition::DisconnectedAndNotDialing
+        };
         let options = DialOpts::peer_id(id)
-            .condition(PeerCondition::DisconnectedAndNotDialing)
+            .condition(condition)
             .addresses(addresses)
             .extend_addresses_through_behaviour()
             .build();

@@ -9,13 +9,27 @@ use dnode_protocol::{Message, PeerId, RunDifference};
 use dnode_quic::Buffers;
 use libp2p::Multiaddr;
 
+use crate::streams::Path;
+
 /// What a peer is reached by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connection {
     /// QUIC, directly.
     Quic,
-    /// TCP with Noise and Yamux: the fall-back, or through a relay.
+    /// TCP with Noise and Yamux: the fall-back.
     Tcp,
+    /// Through a relay that lets tensors pass.
+    Relayed,
+}
+
+impl Connection {
+    pub(crate) const fn of(path: Path) -> Self {
+        match path {
+            Path::Quic => Self::Quic,
+            Path::Tcp => Self::Tcp,
+            Path::Relayed => Self::Relayed,
+        }
+    }
 }
 
 impl fmt::Display for Connection {
@@ -23,6 +37,7 @@ impl fmt::Display for Connection {
         f.write_str(match self {
             Self::Quic => "quic",
             Self::Tcp => "tcp",
+            Self::Relayed => "relayed",
         })
     }
 }

@@ -272,8 +272,10 @@ impl NetworkHandle {
     pub fn is_near(&self, peer: PeerId) -> bool {
         let peers = self.shared.peers();
         let near = |entry: &Entry| {
+            let direct = entry.connection != Connection::Relayed;
             let close = entry.rtt.is_none_or(|(_, least)| least <= NEAR_MAX);
-            ip(&entry.address).is_some_and(|ip| is_near(ip) && (close || ip.is_loopback()))
+            let ip = ip(&entry.address).filter(|_| direct);
+            ip.is_some_and(|ip| is_near(ip) && (close || ip.is_loopback()))
         };
         peers.get(&peer).is_some_and(near)
     }

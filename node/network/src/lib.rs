@@ -21,6 +21,7 @@ mod dialer;
 mod direct;
 mod discovery;
 mod event;
+mod guarded;
 mod handle;
 pub mod limits;
 mod link;
@@ -28,11 +29,14 @@ mod outlet;
 mod ping;
 mod probe;
 mod rate;
+mod reachability;
+mod relays;
 mod reports;
 mod service;
 mod session;
 pub mod streams;
 mod swarm;
+mod traversal;
 
 use std::sync::Arc;
 
@@ -40,7 +44,7 @@ use dnode_protocol::Message;
 use dnode_protocol::frame::encode_control;
 use tokio::sync::mpsc;
 
-pub use config::{NetworkConfig, NetworkError, default_listen, peer_id};
+pub use config::{NatConfig, NetworkConfig, NetworkError, RelayMode, default_listen, peer_id};
 pub use direct::with_causes;
 pub use dnode_direct::{Channel, Config as DirectConfig, Kind};
 pub use dnode_quic::Buffers;

@@ -55,8 +55,9 @@ pub const DIRECT_RETRY: (Duration, Duration) = (Duration::from_secs(30), Duratio
 /// Direct paths of one peer that are read at the same time: one, and a dead one it replaced.
 pub(crate) const DIRECT_READERS_MAX: usize = 2;
 
-/// Connections to one peer: two from a simultaneous dial and one that replaces a dead one.
-pub(crate) const CONNECTIONS_PER_PEER_MAX: u32 = 3;
+/// Connections to one peer: two from a simultaneous dial and one that replaces a dead one; between
+/// peers behind NATs as many through relays before, and one by which the other proves an address.
+pub(crate) const CONNECTIONS_PER_PEER_MAX: u32 = 6;
 
 /// Connections beyond those of peers: libp2p nodes of other kinds, and peers being looked up.
 pub(crate) const STRANGERS_MAX: u32 = 16;
@@ -108,6 +109,9 @@ pub(crate) const FULL_BACK_OFF: Duration = Duration::from_secs(30);
 pub const REDIAL_MIN: Duration = Duration::from_secs(1);
 /// Longest wait before an address is dialled again.
 pub const REDIAL_MAX: Duration = Duration::from_secs(60);
+/// After a dial of a discovered peer began, before it is looked at again. A peer behind a NAT may then
+/// dial it again, at most twice before the first dial has failed.
+pub(crate) const POSTPONED: Duration = Duration::from_secs(4);
 /// Failed dials before a discovered peer is forgotten (bootstrap addresses and peers of earlier starts
 /// never are).
 pub(crate) const REDIAL_ATTEMPTS_MAX: u32 = 6;
@@ -126,8 +130,50 @@ pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(5);
 /// is noticed within 15 s.
 pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long a TCP connection may take to open: less than AutoNAT waits for it.
+pub(crate) const TCP_OPEN_MAX: Duration = Duration::from_secs(7);
+
 /// An unused connection (a duplicate, or a libp2p node that is no peer) closes after this time.
 pub(crate) const IDLE_CONNECTION: Duration = Duration::from_secs(30);
+
+/// Addresses that this peer may have, as others see them: of two routers, IPv4 and IPv6, QUIC and TCP,
+/// and room for those that change.
+pub(crate) const CANDIDATES_MAX: usize = 16;
+
+/// Candidates that AutoNAT has tested at once; the tests come every [`PROBE_INTERVAL`].
+pub(crate) const PROBES_MAX: usize = 4;
+/// Between two rounds of AutoNAT's tests; each untested address is tested once.
+pub(crate) const PROBE_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Peers to which holes may be punched: those that are connected and proven to be of the run.
+pub(crate) const PERMITTED_MAX: usize = 4096;
+/// Hole punches that wait for a peer's proof that it is of the run; it takes two round trips.
+pub(crate) const HELD_DIALS_MAX: usize = 64;
+
+/// Relays at which a peer behind a NAT has reservations: one, and one for when that leaves.
+pub const RELAYS_MAX: usize = 2;
+/// Peers that are remembered because they offer to relay.
+pub(crate) const RELAY_OFFERS_MAX: usize = 16;
+/// Before a relay that failed is asked again, first and longest.
+pub(crate) const RELAY_RETRY: (Duration, Duration) =
+    (Duration::from_secs(1), Duration::from_secs(300));
+
+/// Peers that this one relays for at the same time, each with a reservation.
+pub const RESERVATIONS_MAX: usize = 64;
+/// Circuits that this peer relays at the same time.
+pub const CIRCUITS_MAX: usize = 128;
+/// Circuits of one peer among them: to each of its neighbours that cannot be reached directly.
+pub const CIRCUITS_PER_PEER_MAX: usize = 16;
+/// How long a circuit lives; then it is opened anew.
+pub const CIRCUIT_LIFE: Duration = Duration::from_secs(3600);
+/// Bytes that pass a circuit without tensors in its life, each way: 4.6 kB/s.
+pub const CIRCUIT_BYTES: u64 = 16 << 20;
+
+/// After this time three attempts to punch a hole have failed, each with a handshake's ten seconds.
+pub(crate) const PUNCHING_MAX: Duration = Duration::from_secs(40);
+
+/// A relayed connection beside a direct one closes after this time: its streams have moved long ago.
+pub(crate) const RELAYED_LINGER: Duration = Duration::from_secs(10);
 
 /// Wanted size of a UDP socket's buffers, bytes.
 pub use dnode_quic::limits::SOCKET_BUFFER_BYTES;

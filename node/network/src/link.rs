@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::event::{Carrier, NetworkEvent, OffenceKind};
 use crate::handle::Traffic;
-use crate::rate::{PIECE_BYTES, Rates, pass, wire_bytes};
+use crate::rate::{PIECE_BYTES, Rate, Rates, pass, wire_bytes};
 use crate::session::Via;
 use crate::streams::StreamKind;
 
@@ -47,6 +47,8 @@ pub(crate) struct Origin {
     pub(crate) traffic: [Arc<Traffic>; 2],
     /// Bounds of tensors, of all peers.
     pub(crate) rates: Arc<Rates>,
+    /// What a relay on the way lets through.
+    pub(crate) circuit: Option<Arc<Rate>>,
 }
 
 /// What a task reports.

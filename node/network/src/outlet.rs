@@ -177,12 +177,15 @@ async fn frame(
     mut body: Bytes,
 ) -> io::Result<()> {
     let length = head.len() + body.len();
-    let upload = origin.rates.upload.as_ref();
+    let bounds = [origin.rates.upload.as_ref(), origin.circuit.as_deref()];
+    let bounded = bounds.iter().any(Option::is_some);
     let mut head = head;
     while !body.is_empty() {
-        let most = if upload.is_some() { PIECE_BYTES } else { body.len() };
+        let most = if bounded { PIECE_BYTES } else { body.len() };
         let piece = body.split_to(most.min(body.len()));
-        pass(upload, wire_bytes(origin.carrier, head.len() + piece.len())).await;
+        for bound in bounds {
+            pass(bound, wire_bytes(origin.carrier, head.len() + piece.len())).await;
+        }
         outlet.write(head, piece).await?;
         head = &[];
     }

@@ -120,7 +120,7 @@ impl Probe {
     /// [`NetworkError`] names the address that cannot be listened on.
     pub async fn start(listen: &[Multiaddr], limit: Duration) -> Result<Self, NetworkError> {
         let key = Keypair::generate_ed25519();
-        let (transport, plane) = transport(&key)?;
+        let (transport, plane, _) = transport(false, &key)?;
         let identify = identify::Config::new(IDENTIFY_PROTOCOL.to_owned(), key.public());
         let ping = ping::Config::new().with_interval(PROBE_PING_INTERVAL);
         let behaviour = Behaviour {

@@ -65,11 +65,15 @@ impl Service {
                 session.hello = Some((incarnation, connection));
                 self.complete(peer);
             }
+            Stage::Relayed(known) if known == incarnation => {
+                session.hello = Some((incarnation, connection));
+                self.complete(peer);
+            }
             Stage::Up(known) if known == incarnation => {
                 let releases = session.releases(connection);
                 self.release(releases);
             }
-            Stage::Up(_) => self.restarted(peer).await,
+            Stage::Up(_) | Stage::Relayed(_) => self.restarted(peer).await,
             Stage::Refusing(_) => {}
         }
     }
@@ -106,13 +110,13 @@ impl Service {
         self.report(NetworkEvent::Refused { peer, difference, by_us: true });
     }
 
-    /// Reports the peer up once its hello matched and ours is on its way.
+    /// Reports the peer up once its hello matched, ours is on its way, and tensors can be exchanged.
     pub(crate) fn complete(&mut self, peer: PeerId) {
         let up = self.shared.peers().len();
-        let Some(session) = self.sessions.get_mut(&peer) else {
+        let Some(session) = self.sessions.get(&peer) else {
             return;
         };
-        let (Stage::Greeting(_), Some((incarnation, connection)), true) =
+        let (Stage::Greeting(_) | Stage::Relayed(_), Some((incarnation, connection)), true) =
             (session.stage, session.hello, session.can_speak())
         else {
             return;
@@ -120,8 +124,20 @@ impl Service {
         if self.is_stopping() {
             return;
         }
+        let carries = self.carries_tensors(peer);
+        let greeting = matches!(session.stage, Stage::Greeting(_));
+        if greeting {
+            self.allow_punch(peer, true);
+        }
         let session = self.sessions.get_mut(&peer);
         let Some(session) = session else { return };
+        if !carries {
+            if greeting {
+                tracing::info!(%peer, "reached through a relay; seeking a direct path");
+            }
+            session.stage = Stage::Relayed(incarnation);
+            return;
+        }
         if up >= self.peers_max {
             tracing::debug!(%peer, up, "no room for another peer");
             self.block(peer, FULL_BACK_OFF);
@@ -133,10 +149,7 @@ impl Service {
         };
         let address = address.clone();
         session.stage = Stage::Up(incarnation);
-        let kind = match Path::of(&address) {
-            Path::Quic => Connection::Quic,
-            Path::Tcp | Path::Relayed => Connection::Tcp,
-        };
+        let kind = Connection::of(Path::of(&address));
         let entry = Entry {
             control,
             bulk,
@@ -244,7 +257,7 @@ impl Service {
             .filter_map(|(peer, session)| match session.stage {
                 Stage::Greeting(deadline) if deadline <= now => Some((*peer, false)),
                 Stage::Refusing(deadline) if deadline <= now => Some((*peer, true)),
-                Stage::Greeting(_) | Stage::Refusing(_) | Stage::Up(_) => None,
+                Stage::Greeting(_) | Stage::Refusing(_) | Stage::Relayed(_) | Stage::Up(_) => None,
             })
             .collect();
         for (peer, refusing) in late {

@@ -22,6 +22,7 @@ use crate::limits::{
 use crate::link::LinkEvent;
 use crate::session::{Channels, Session, Stage};
 use crate::swarm::{Behaviour, BulkPlane};
+use crate::traversal::Traversal;
 
 /// What waits for room in the event queue.
 #[derive(Debug)]
@@ -50,6 +51,8 @@ pub(crate) struct Service {
     pub(crate) bulk: BulkPlane,
     /// Direct paths inside this host and local networks.
     pub(crate) direct: DirectPlane,
+    /// NATs, this peer's and others'.
+    pub(crate) traversal: Traversal,
     outbox: VecDeque<Pending>,
     blocked: BTreeMap<PeerId, Instant>,
     stopping: Option<(oneshot::Sender<()>, Instant)>,
@@ -93,7 +96,12 @@ impl Service {
                 dialer.remember(peer, &address, now);
             }
         }
+        let mut traversal = Traversal::new(*parts.swarm.local_peer_id(), &config.nat);
+        for address in parts.swarm.external_addresses() {
+            traversal.told_external(address);
+        }
         Self {
+            traversal,
             swarm: parts.swarm,
             me: parts.me,
             schedule: Schedule::new(&config.run.id(), now),
@@ -229,6 +237,7 @@ impl Service {
         if self.is_stopping() {
             return;
         }
+        self.traverse(now);
         self.dial_due(now);
         self.discover(now);
         self.seek_direct(now);
@@ -265,6 +274,7 @@ impl Service {
             return;
         };
         let was_up = session.is_up();
+        self.allow_punch(peer, false);
         // A later session may be in the map already only if this one was removed from it.
         if was_up {
             self.shared.peers().remove(&peer);
@@ -313,9 +323,10 @@ impl Service {
         address.with_p2p(*self.swarm.local_peer_id()).unwrap_or(plain)
     }
 
-    /// Peers in the handshake or done with it.
+    /// Peers in the handshake or done with it, but those that no tensors can be exchanged with.
     pub(crate) fn active(&self) -> usize {
-        let refusing = |session: &&Session| matches!(session.stage, Stage::Refusing(_));
-        self.sessions.values().filter(|s| !refusing(s)).count()
+        let counts =
+            |session: &&Session| matches!(session.stage, Stage::Greeting(_) | Stage::Up(_));
+        self.sessions.values().filter(counts).count()
     }
 }

@@ -21,7 +21,7 @@ use crate::limits::{
 };
 use crate::link::{LinkEvent, Origin, Outgoing, read};
 use crate::outlet::{Outlet, Start, write};
-use crate::rate::Rates;
+use crate::rate::{Rate, Rates};
 use crate::streams::StreamKind;
 
 /// How far a session is.
@@ -29,6 +29,9 @@ use crate::streams::StreamKind;
 pub(crate) enum Stage {
     /// The handshake must be done by then.
     Greeting(Instant),
+    /// The handshake is done, but only a relay leads to the peer that lets no tensors pass: it counts
+    /// as connected once there is a better way. Which start of its process it is.
+    Relayed(u64),
     /// The peer counts as connected; which start of its process it is.
     Up(u64),
     /// The peer was told that it is of another run; the connection closes then at the latest.
@@ -104,10 +107,12 @@ pub(crate) struct Session {
     /// Control and bulk queue; the handle's side once the peer is up.
     pub(crate) senders: Option<[mpsc::Sender<Outgoing>; 2]>,
     pub(crate) traffic: Arc<Traffic>,
-    /// The other end of the first connection.
+    /// The other end of the connection that leads to it best.
     pub(crate) address: Option<Multiaddr>,
     /// Direct paths to the peer.
     pub(crate) search: Search,
+    /// What a relay lets through, where tensors pass one.
+    pub(crate) circuit: Option<Arc<Rate>>,
     /// Bulk connections that were opened, and [`BULK_ATTEMPTS_MAX`] when none can be had.
     bulk_attempts: u32,
     /// Streams begun so far, each way.
@@ -137,6 +142,7 @@ impl Session {
             traffic: Arc::default(),
             address: None,
             search: Search::new(now),
+            circuit: None,
             bulk_attempts: 0,
             streams: 0,
             writers: [Writer::Idle(control_queue), Writer::Idle(bulk_queue)],
@@ -193,6 +199,7 @@ impl Session {
             kind,
             traffic: [Arc::clone(&self.traffic), Arc::clone(&self.channels.total)],
             rates: Arc::clone(&self.channels.rates),
+            circuit: self.circuit.clone().filter(|_| carrier == Carrier::Stream),
         }
     }
 

@@ -11,8 +11,8 @@ use std::fmt;
 use std::task::{Context, Poll};
 
 use dnode_protocol::limits::{BULK_PROTOCOL, CONTROL_PROTOCOL};
-use libp2p::core::Endpoint;
 use libp2p::core::transport::PortUse;
+use libp2p::core::{ConnectedPoint, Endpoint};
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::{
     ConnectionClosed, ConnectionDenied, ConnectionId, FromSwarm, NetworkBehaviour, NotifyHandler,
@@ -81,6 +81,22 @@ impl Path {
             }
         }
         path
+    }
+}
+
+/// Where a connection to `peer` ends, as an address that names the relay it leads through, if any: of a
+/// circuit that came in, libp2p names the relay at our end alone.
+#[must_use]
+pub fn far_end(endpoint: &ConnectedPoint, peer: PeerId) -> Multiaddr {
+    match endpoint {
+        ConnectedPoint::Listener { local_addr, .. } if endpoint.is_relayed() => {
+            let ours = |protocol: &Protocol<'_>| !matches!(protocol, Protocol::P2pCircuit);
+            let relay: Multiaddr = local_addr.iter().take_while(ours).collect();
+            relay.with(Protocol::P2pCircuit).with(Protocol::P2p(peer))
+        }
+        ConnectedPoint::Listener { .. } | ConnectedPoint::Dialer { .. } => {
+            endpoint.get_remote_address().clone()
+        }
     }
 }
 
@@ -235,12 +251,12 @@ impl NetworkBehaviour for Behaviour {
                 endpoint,
                 ..
             }) => {
-                let path = Path::of(endpoint.get_remote_address());
+                let path = Path::of(&far_end(endpoint, peer_id));
                 let connections = self.connections.entry(peer_id).or_default();
                 connections.push((path, connection_id));
             }
             FromSwarm::AddressChange(AddressChange { peer_id, connection_id, new, .. }) => {
-                let path = Path::of(new.get_remote_address());
+                let path = Path::of(&far_end(new, peer_id));
                 let connections = self.connections.get_mut(&peer_id).into_iter().flatten();
                 for entry in connections.filter(|(_, id)| *id == connection_id) {
                     entry.0 = path;
@@ -278,5 +294,29 @@ impl NetworkBehaviour for Behaviour {
     fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Event, THandlerInEvent<Self>>> {
         // Filled only by calls that the swarm's owner or the swarm itself make, and both poll after.
         self.events.pop_front().map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_circuit_that_came_in_leads_through_its_relay() {
+        let (relay, me, peer) = (PeerId::random(), PeerId::random(), PeerId::random());
+        let through = format!("/ip4/192.0.2.1/udp/1/quic-v1/p2p/{relay}/p2p-circuit");
+        let came_in = |local: &str, remote: &str| ConnectedPoint::Listener {
+            local_addr: local.parse().unwrap(),
+            send_back_addr: remote.parse().unwrap(),
+        };
+        for end in ["", &format!("/p2p/{me}")] {
+            let endpoint = came_in(&format!("{through}{end}"), &format!("/p2p/{peer}"));
+            let address = far_end(&endpoint, peer);
+            assert_eq!(address.to_string(), format!("{through}/p2p/{peer}"));
+            assert_eq!(Path::of(&address), Path::Relayed);
+        }
+        let remote = "/ip4/192.0.2.7/udp/1/quic-v1";
+        let direct = came_in("/ip4/192.0.2.1/udp/1/quic-v1", remote);
+        assert_eq!(far_end(&direct, peer).to_string(), remote);
     }
 }

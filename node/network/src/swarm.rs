@@ -5,7 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
 use std::time::Duration;
 
 use libp2p::core::muxing::StreamMuxerBox;
-use libp2p::core::transport::Boxed;
+use libp2p::core::transport::timeout::TransportTimeout;
+use libp2p::core::transport::{Boxed, OptionalTransport};
 use libp2p::core::upgrade::Version;
 use libp2p::identity::Keypair;
 use libp2p::kad::store::{MemoryStore, MemoryStoreConfig};
@@ -13,19 +14,21 @@ use libp2p::multiaddr::Protocol;
 use libp2p::swarm::NetworkBehaviour;
 use libp2p::swarm::behaviour::toggle::Toggle;
 use libp2p::{
-    Multiaddr, PeerId, StreamProtocol, Swarm, Transport, TransportError, allow_block_list,
-    connection_limits, dns, identify, kad, mdns, noise, ping, tcp, yamux,
+    Multiaddr, PeerId, StreamProtocol, Swarm, Transport, TransportError, allow_block_list, autonat,
+    connection_limits, dcutr, dns, identify, kad, mdns, noise, ping, relay, tcp, yamux,
 };
 
 use dnode_protocol::limits::{IDENTIFY_PROTOCOL, KAD_PROTOCOL};
 use dnode_quic::{Bulk, BulkConnection};
 use tokio::sync::mpsc;
 
-use crate::config::{NetworkConfig, NetworkError};
+use crate::config::{NatConfig, NetworkConfig, NetworkError, RelayMode};
+use crate::guarded::Guarded;
 use crate::limits::{
-    CONNECTIONS_PER_PEER_MAX, IDLE_CONNECTION, KAD_PROVIDED_KEYS_MAX, KAD_PROVIDER_TTL,
-    KAD_PROVIDERS_MAX, KAD_QUERY_TIMEOUT, KAD_RECORDS_MAX, KAD_VALUE_BYTES_MAX, KNOWN_PEERS_MAX,
-    PENDING_CONNECTIONS_MAX, PING_INTERVAL, PING_TIMEOUT, STRANGERS_MAX,
+    CIRCUIT_BYTES, CIRCUIT_LIFE, CIRCUITS_MAX, CIRCUITS_PER_PEER_MAX, CONNECTIONS_PER_PEER_MAX,
+    IDLE_CONNECTION, KAD_PROVIDED_KEYS_MAX, KAD_PROVIDER_TTL, KAD_PROVIDERS_MAX, KAD_QUERY_TIMEOUT,
+    KAD_RECORDS_MAX, KAD_VALUE_BYTES_MAX, KNOWN_PEERS_MAX, PENDING_CONNECTIONS_MAX, PING_INTERVAL,
+    PING_TIMEOUT, PROBE_INTERVAL, PROBES_MAX, RESERVATIONS_MAX, STRANGERS_MAX, TCP_OPEN_MAX,
 };
 use crate::streams;
 
@@ -39,6 +42,19 @@ pub(crate) struct Behaviour {
     pub(crate) kad: kad::Behaviour<MemoryStore>,
     pub(crate) mdns: Toggle<mdns::tokio::Behaviour>,
     pub(crate) streams: streams::Behaviour,
+    /// Finds out whether others can dial this peer.
+    pub(crate) probe: Toggle<Guarded<autonat::v2::client::Behaviour>>,
+    /// Helps others to find that out.
+    pub(crate) dial_back: Toggle<autonat::v2::server::Behaviour>,
+    /// Reservations and circuits at relays.
+    pub(crate) relayed: Toggle<relay::client::Behaviour>,
+    /// Relays for others.
+    pub(crate) relay: Toggle<relay::Behaviour>,
+    /// Punches holes; the dials that others ask for by it wait until they have greeted.
+    pub(crate) punch: Toggle<Guarded<dcutr::Behaviour>>,
+    /// Asks routers to forward ports.
+    #[cfg(feature = "upnp")]
+    pub(crate) upnp: Toggle<libp2p::upnp::tokio::Behaviour>,
 }
 
 /// Bulk connections on the swarm's sockets: ours, and those that others open.
@@ -53,12 +69,15 @@ pub(crate) fn build(
     config: &NetworkConfig,
     key: &Keypair,
 ) -> Result<(Swarm<Behaviour>, BulkPlane), NetworkError> {
-    let (transport, plane) = transport(key)?;
+    let (transport, plane, client) = transport(config.nat.traverse, key)?;
     let me = key.public().to_peer_id();
     let swarm_config = libp2p::swarm::Config::with_tokio_executor()
         .with_idle_connection_timeout(IDLE_CONNECTION)
         .with_smart_dial();
-    let mut swarm = Swarm::new(transport, behaviour(config, key), me, swarm_config);
+    let mut swarm = Swarm::new(transport, behaviour(config, key, client), me, swarm_config);
+    for address in &config.nat.external {
+        swarm.add_external_address(address.clone());
+    }
     listen_all(&mut swarm, &config.listen)?;
     Ok((swarm, plane))
 }
@@ -80,38 +99,58 @@ pub(crate) fn listen_all<B: NetworkBehaviour>(
     Ok(())
 }
 
-/// Connections of the swarm, and those beside it.
-pub(crate) type Transports = (Boxed<(PeerId, StreamMuxerBox)>, BulkPlane);
+/// Connections of the swarm, those beside it, and those through relays.
+pub(crate) type Transports =
+    (Boxed<(PeerId, StreamMuxerBox)>, BulkPlane, Option<relay::client::Behaviour>);
 
-/// QUIC, and TCP with Noise and Yamux, to addresses and to DNS names.
-pub(crate) fn transport(key: &Keypair) -> Result<Transports, NetworkError> {
-    let (direct, plane) = direct_transport(key)?;
+/// QUIC, TCP with Noise and Yamux, and circuits through relays, to addresses and to DNS names.
+pub(crate) fn transport(traverse: bool, key: &Keypair) -> Result<Transports, NetworkError> {
+    let (direct, plane, client) = numeric_transport(traverse, key)?;
     match dns::tokio::Transport::system(direct) {
-        Ok(transport) => Ok((transport.boxed(), plane)),
+        Ok(transport) => Ok((transport.boxed(), plane, client)),
         Err(error) => {
             tracing::warn!(%error, "no DNS configuration: only numeric addresses can be dialled");
-            direct_transport(key)
+            numeric_transport(traverse, key)
         }
     }
 }
 
-fn direct_transport(key: &Keypair) -> Result<Transports, NetworkError> {
+fn numeric_transport(traverse: bool, key: &Keypair) -> Result<Transports, NetworkError> {
     let prepare = |error: &dyn std::error::Error| NetworkError::Prepare(error.to_string());
     let (quic, bulk, arrivals) =
         dnode_quic::Transport::new(key).map_err(|error| prepare(&error))?;
     let quic = quic.map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
-    let noise = noise::Config::new(key).map_err(|error| prepare(&error))?;
+    let noise = || noise::Config::new(key).map_err(|error| prepare(&error));
     let tcp = tcp::tokio::Transport::new(tcp::Config::new().nodelay(true))
         .upgrade(Version::V1Lazy)
-        .authenticate(noise)
+        .authenticate(noise()?)
         .multiplex(yamux::Config::default())
         .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
-    let transport = quic.or_transport(tcp).map(|either, _| either.into_inner()).boxed();
-    Ok((transport, BulkPlane { bulk, arrivals }))
+    let tcp = TransportTimeout::with_outgoing_timeout(tcp, TCP_OPEN_MAX);
+    let (circuits, client) = if traverse {
+        let (circuits, client) = relay::client::new(key.public().to_peer_id());
+        // The relay sees neither who its ends are of the run nor what they say.
+        let circuits = circuits
+            .upgrade(Version::V1Lazy)
+            .authenticate(noise()?)
+            .multiplex(yamux::Config::default())
+            .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
+        (OptionalTransport::some(circuits), Some(client))
+    } else {
+        (OptionalTransport::none(), None)
+    };
+    let transport = circuits.or_transport(quic).map(|either, _| either.into_inner());
+    let transport = transport.or_transport(tcp).map(|either, _| either.into_inner()).boxed();
+    Ok((transport, BulkPlane { bulk, arrivals }, client))
 }
 
-fn behaviour(config: &NetworkConfig, key: &Keypair) -> Behaviour {
+fn behaviour(
+    config: &NetworkConfig,
+    key: &Keypair,
+    client: Option<relay::client::Behaviour>,
+) -> Behaviour {
     let me = key.public().to_peer_id();
+    let traverse = config.nat.traverse;
     let peers = u32::try_from(config.peers_max).unwrap_or(u32::MAX);
     // A simultaneous dial makes two connections of a peer for a moment.
     let established = peers.saturating_mul(2).saturating_add(STRANGERS_MAX);
@@ -133,7 +172,44 @@ fn behaviour(config: &NetworkConfig, key: &Keypair) -> Behaviour {
         kad: kademlia(me),
         mdns: multicast(config.mdns, me).into(),
         streams: streams::Behaviour::default(),
+        probe: traverse.then(probe).into(),
+        dial_back: traverse.then(autonat::v2::server::Behaviour::default).into(),
+        relayed: client.into(),
+        relay: relay(&config.nat, me).into(),
+        punch: traverse.then(|| Guarded::gated(dcutr::Behaviour::new(me))).into(),
+        #[cfg(feature = "upnp")]
+        upnp: (traverse && config.nat.upnp).then(libp2p::upnp::tokio::Behaviour::default).into(),
     }
+}
+
+fn probe() -> Guarded<autonat::v2::client::Behaviour> {
+    let config = autonat::v2::client::Config::default()
+        .with_max_candidates(PROBES_MAX)
+        .with_probe_interval(PROBE_INTERVAL);
+    Guarded::new(autonat::v2::client::Behaviour::new(rand::make_rng(), config))
+}
+
+/// Bounded in peers, circuits, time and bytes; in reservations and circuits per minute of each peer and
+/// each address by what libp2p has as its defaults.
+fn relay(config: &NatConfig, me: PeerId) -> Option<relay::Behaviour> {
+    if config.relay == RelayMode::Off {
+        return None;
+    }
+    let bulk = config.relay_bulk.saturating_mul(CIRCUIT_LIFE.as_secs());
+    let bounds = relay::Config {
+        max_reservations: RESERVATIONS_MAX,
+        max_circuits: CIRCUITS_MAX,
+        max_circuits_per_peer: CIRCUITS_PER_PEER_MAX,
+        max_circuit_duration: CIRCUIT_LIFE,
+        max_circuit_bytes: bulk.max(CIRCUIT_BYTES),
+        ..relay::Config::default()
+    };
+    let mut behaviour = relay::Behaviour::new(me, bounds);
+    behaviour.set_status(Some(match config.relay {
+        RelayMode::On => relay::Status::Enable,
+        RelayMode::Auto | RelayMode::Off => relay::Status::Disable,
+    }));
+    Some(behaviour)
 }
 
 fn kademlia(me: PeerId) -> kad::Behaviour<MemoryStore> {

@@ -27,6 +27,10 @@ pub const KEEP_ALIVE: Duration = Duration::from_secs(4);
 /// How long a handshake may take: several retransmissions of its first packets on a slow link.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The same from a port of its own, which proves that an address works: AutoNAT waits for the answer
+/// for ten seconds, and an address that does not answer shall be told from a proof that failed.
+pub const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Handshakes of one listener that go on at the same time; each costs a millisecond of CPU.
 /// Further ones are refused, which the dialer learns at once.
 pub const HANDSHAKES_MAX: usize = 64;

@@ -9,11 +9,11 @@ use std::task::{Context, Poll, Waker};
 use futures::future::BoxFuture;
 use if_watch::tokio::IfWatcher;
 use libp2p_core::Multiaddr;
-use libp2p_core::transport::{DialOpts, ListenerId, TransportError, TransportEvent};
+use libp2p_core::transport::{DialOpts, ListenerId, PortUse, TransportError, TransportEvent};
 use libp2p_identity::{Keypair, PeerId};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::address;
 use crate::bulk::{Bulk, BulkConnection};
@@ -21,7 +21,9 @@ use crate::config::{Config, Purpose};
 use crate::connection::{Connection, dial, finish};
 use crate::endpoints::{Endpoints, Live};
 use crate::error::{Error, SetUpError};
-use crate::limits::{ARRIVALS_MAX, BULK_ARRIVALS_MAX, HANDSHAKE_TIMEOUT, PUNCHES_MAX};
+use crate::limits::{
+    ARRIVALS_MAX, BULK_ARRIVALS_MAX, HANDSHAKE_TIMEOUT, PROOF_TIMEOUT, PUNCHES_MAX,
+};
 use crate::listener::{self, Arrival, Incomer, Outlets};
 use crate::punch::punch;
 
@@ -200,9 +202,15 @@ impl libp2p_core::Transport for Transport {
         Ok(Box::pin(async move {
             let endpoint = endpoints.dialing(remote.ip(), options.port_use)?;
             let to = (&endpoint, remote);
-            let dialled = dial(&endpoints.config, to, peer, Purpose::Libp2p).await;
-            let (peer, connection) = dialled?;
-            Ok((peer, Connection::new(endpoints.connected(peer, Live { connection, endpoint }))))
+            let dialled = dial(&endpoints.config, to, peer, Purpose::Libp2p);
+            // From a port of its own an address is proven; nothing else shall go that way.
+            let proof = options.port_use == PortUse::New;
+            let limit = if proof { PROOF_TIMEOUT } else { HANDSHAKE_TIMEOUT };
+            let (peer, connection) =
+                timeout(limit, dialled).await.map_err(|_| Error::Timeout)??;
+            let live = Live { connection, endpoint };
+            let live = if proof { Arc::new(live) } else { endpoints.connected(peer, live) };
+            Ok((peer, Connection::new(live)))
         }))
     }
 

@@ -16,10 +16,12 @@ const STEPS_MAX: i64 = 1_000_000_000_000;
 const WORLD_MAX: i64 = 8;
 /// Most kB/s that a bound of the network may name: 100 GB/s.
 const RATE_MAX: i64 = 100_000_000;
-/// Most addresses in one list.
 /// Longest name of a rack, bytes.
 const NAME_BYTES_MAX: usize = 64;
+/// Most addresses in one list.
 const ADDRESSES_MAX: usize = 64;
+/// Most addresses that a user may know of this peer: no other peer would remember more.
+const EXTERNAL_MAX: usize = 8;
 /// The averaging rules.
 const RULES: &[&str] =
     &["gossip-outer", "pairwise", "push-sum", "delta-set", "epidemic", "all-reduce", "none"];
@@ -334,6 +336,41 @@ pub const KEYS: &[Key] = &[
         "\"auto\"",
         "",
         "direct paths of tensors: shared memory on this host and TCP with TLS on local networks, TCP without TLS as well where both peers trust the network, or none",
+    ),
+    key(
+        "network.nat",
+        Kind::Choice(&["auto", "off"]),
+        "\"auto\"",
+        "",
+        "whether to traverse NATs: find out whether others can dial this peer, take relays if not, punch holes",
+    ),
+    key(
+        "network.relay",
+        Kind::Choice(&["auto", "on", "off"]),
+        "\"auto\"",
+        "",
+        "relay for peers behind NATs: when others can dial this one, always, or never",
+    ),
+    key(
+        "network.relay_bulk",
+        Kind::Integer(0, RATE_MAX),
+        "0",
+        "kB/s",
+        "most that is relayed for each pair of peers that no direct path joins, in the mean of an hour; 0 relays no tensors",
+    ),
+    key(
+        "network.external",
+        Kind::Addresses(EXTERNAL_MAX),
+        "[]",
+        "",
+        "addresses at which others can dial this peer, where it cannot find that out: forwarded ports for example",
+    ),
+    key(
+        "network.upnp",
+        Kind::Flag,
+        "true",
+        "",
+        "ask the router to forward the port, where dnode was built with the feature upnp",
     ),
     key("node.data_dir", Kind::Path, "\"dnode-data\"", "", "folder of identity, checkpoints and metrics"),
     key("node.checkpoint_every", Kind::Integer(0, STEPS_MAX), "0", "steps", "steps between checkpoints; 0 is only at the end"),

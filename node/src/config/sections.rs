@@ -179,6 +179,38 @@ pub struct Network {
     pub max_download: u64,
     /// Which direct paths tensors may take inside a host and local networks.
     pub direct: Direct,
+    /// Whether NATs are traversed.
+    pub nat: Nat,
+    /// When this peer relays for others.
+    pub relay: Relay,
+    /// Most that passes a circuit with tensors, kB/s; 0 lets no tensors pass.
+    pub relay_bulk: u64,
+    /// Addresses at which others can dial this peer, as the user knows.
+    pub external: Vec<String>,
+    /// Whether the router is asked to forward the port.
+    pub upnp: bool,
+}
+
+/// Whether NATs are traversed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Nat {
+    /// By relays and punched holes, where needed.
+    Auto,
+    /// Never.
+    Off,
+}
+
+/// When this peer relays for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Relay {
+    /// When others can dial it.
+    Auto,
+    /// Always.
+    On,
+    /// Never.
+    Off,
 }
 
 /// Which direct paths tensors may take inside a host and local networks.

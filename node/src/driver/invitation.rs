@@ -36,8 +36,10 @@ impl Invitation {
         if self.addresses.contains(&address) {
             return false;
         }
+        if !address.contains("/p2p-circuit/") {
+            self.last = Some(Instant::now());
+        }
         self.addresses.push(address);
-        self.last = Some(Instant::now());
         let text: String = self.addresses.iter().flat_map(|line| [line, "\n"]).collect();
         if let Err(error) = write_atomic(&self.file, text.as_bytes(), 0o644) {
             tracing::warn!(%error, "cannot write where this peer listens");

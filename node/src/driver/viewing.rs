@@ -301,6 +301,7 @@ impl Viewing {
                 (Some(Carrier::Quic), _) => "QUIC",
                 (Some(Carrier::Stream), Connection::Quic) => "stream over QUIC",
                 (Some(Carrier::Stream), Connection::Tcp) => "stream over TCP",
+                (Some(Carrier::Stream), Connection::Relayed) => "stream through a relay",
                 (None, _) => "",
             };
             Link {

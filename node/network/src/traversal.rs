@@ -1,0 +1,383 @@
+//! NATs: finding out that this peer is behind one, relays, and the way from a relay to a direct path.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use dnode_protocol::PeerId;
+use libp2p::core::ConnectedPoint;
+use libp2p::core::transport::{ListenerId, PortUse};
+use libp2p::relay::HOP_PROTOCOL_NAME;
+use libp2p::swarm::ConnectionId;
+use libp2p::{Multiaddr, autonat, dcutr, identify, relay};
+use tokio::time::Instant;
+
+use crate::config::RelayMode;
+use crate::direct::{ip, with_causes};
+use crate::event::NetworkEvent;
+use crate::limits::{CIRCUIT_BYTES, KNOWN_PEERS_MAX, PUNCHING_MAX, RELAYED_LINGER};
+use crate::rate::Rate;
+use crate::reachability::{Reachability, Standing};
+use crate::relays::{Relays, rate};
+use crate::service::{Service, from_libp2p, to_libp2p};
+use crate::session::Stage;
+use crate::streams::{Path, far_end};
+
+/// How one connection came to be.
+#[derive(Debug)]
+struct Way {
+    peer: libp2p::PeerId,
+    address: Multiaddr,
+    path: Path,
+    /// This peer opened it.
+    ours: bool,
+    /// Its packets leave from the port that this peer listens on.
+    shared_port: bool,
+    since: Instant,
+}
+
+/// What this peer knows of NATs, its own and others'.
+#[derive(Debug)]
+pub(crate) struct Traversal {
+    wanted: bool,
+    mode: RelayMode,
+    ways: BTreeMap<ConnectionId, Way>,
+    reachability: Reachability,
+    relays: Relays,
+    standing: Standing,
+    /// Peers of which it was said that no direct path leads to them.
+    told: BTreeSet<PeerId>,
+}
+
+impl Traversal {
+    pub(crate) fn new(me: libp2p::PeerId, config: &crate::config::NatConfig) -> Self {
+        Self {
+            wanted: config.traverse,
+            mode: config.relay,
+            ways: BTreeMap::new(),
+            reachability: Reachability::default(),
+            relays: Relays::new(me),
+            standing: Standing::Unknown,
+            told: BTreeSet::new(),
+        }
+    }
+
+    /// The user says that others can dial this peer at `address`.
+    pub(crate) fn told_external(&mut self, address: &Multiaddr) {
+        self.reachability.proven(address);
+    }
+
+    /// A connection is there.
+    pub(crate) fn opened(
+        &mut self,
+        connection: ConnectionId,
+        peer: libp2p::PeerId,
+        endpoint: &ConnectedPoint,
+    ) {
+        let address = far_end(endpoint, peer);
+        let (ours, shared_port) = match endpoint {
+            ConnectedPoint::Dialer { port_use, .. } => (true, *port_use == PortUse::Reuse),
+            ConnectedPoint::Listener { .. } => (false, true),
+        };
+        let path = Path::of(&address);
+        let way = Way { peer, address, path, ours, shared_port, since: Instant::now() };
+        self.ways.insert(connection, way);
+    }
+
+    /// A connection is gone.
+    pub(crate) fn closed(&mut self, connection: ConnectionId) {
+        self.reachability.closed(connection);
+        let Some(way) = self.ways.remove(&connection) else { return };
+        let direct = |other: &Way| other.peer == way.peer && other.path != Path::Relayed;
+        if !self.ways.values().any(direct) {
+            self.relays.withdrawn(&way.peer);
+        }
+    }
+
+    /// The other end of a connection.
+    pub(crate) fn address(&self, connection: ConnectionId) -> Option<&Multiaddr> {
+        self.ways.get(&connection).map(|way| &way.address)
+    }
+
+    /// Bytes per second of tensors that may pass on a connection with this address; `None`: none,
+    /// because it leads through a relay whose owner did not allow it.
+    pub(crate) fn bulk_rate(&self, address: &Multiaddr) -> Option<u64> {
+        if Path::of(address) == Path::Relayed {
+            self.relays.bulk_rate(address)
+        } else {
+            Some(u64::MAX)
+        }
+    }
+
+    /// The bound of the rate of tensors on a connection with this address, if a relay sets one.
+    pub(crate) fn bound(&self, address: &Multiaddr) -> Option<Arc<Rate>> {
+        let rate = self.bulk_rate(address).filter(|rate| *rate < u64::MAX)?;
+        Rate::new(rate).map(Arc::new)
+    }
+
+    /// A peer speaks of itself and of us on a connection: what it sees, and whether it relays.
+    /// Returns an address at which this peer may be reached: what a NAT shows, port and all.
+    fn heard(&mut self, connection: ConnectionId, info: &identify::Info) -> Option<Multiaddr> {
+        let way = self.ways.get(&connection).filter(|way| way.path != Path::Relayed)?;
+        if !way.ours {
+            return None;
+        }
+        if info.protocols.contains(&HOP_PROTOCOL_NAME) {
+            self.relays.offered(way.peer, way.address.clone(), Instant::now());
+        } else {
+            self.relays.withdrawn(&way.peer);
+        }
+        if !way.shared_port || way.path != Path::Quic {
+            return None;
+        }
+        self.reachability.seen(connection, &info.observed_addr);
+        Some(info.observed_addr.clone())
+    }
+
+    /// Relayed connections beside a direct one that is old enough.
+    fn superseded(&self, now: Instant) -> Vec<ConnectionId> {
+        let settled = |peer: libp2p::PeerId| {
+            self.ways.values().any(|way| {
+                way.peer == peer && way.path != Path::Relayed && way.since + RELAYED_LINGER <= now
+            })
+        };
+        let relayed = self.ways.iter().filter(|(_, way)| way.path == Path::Relayed);
+        relayed.filter(|(_, way)| settled(way.peer)).map(|(connection, _)| *connection).collect()
+    }
+}
+
+impl Service {
+    /// A peer was identified: learns from it where this peer stands and who relays.
+    pub(crate) fn identified(&mut self, connection: ConnectionId, info: &identify::Info) {
+        if !self.traversal.wanted && self.traversal.mode == RelayMode::Off {
+            return;
+        }
+        let inbound = self.traversal.ways.get(&connection);
+        let inbound = inbound.is_some_and(|way| !way.ours && way.path != Path::Relayed);
+        if inbound && self.swarm.listeners().any(|own| *own == info.observed_addr) {
+            // Somebody came in by an address of our own.
+            self.swarm.add_external_address(info.observed_addr.clone());
+            self.external(&info.observed_addr);
+        }
+        if let Some(candidate) = self.traversal.heard(connection, info)
+            && let Some(punch) = self.swarm.behaviour_mut().punch.as_mut()
+        {
+            punch.candidate(candidate);
+        }
+        self.stand();
+    }
+
+    /// This peer can be reached at `address`.
+    pub(crate) fn external(&mut self, address: &Multiaddr) {
+        if Path::of(address) != Path::Relayed {
+            self.traversal.reachability.proven(address);
+            self.stand();
+        }
+    }
+
+    /// This peer can be reached at `address` no more.
+    pub(crate) fn no_longer_external(&mut self, address: &Multiaddr) {
+        self.traversal.reachability.expired(address);
+        self.stand();
+    }
+
+    /// An address of a user that says others can dial this peer is one that works.
+    pub(crate) fn listens(&mut self, address: &Multiaddr) {
+        let loopback = ip(address).is_some_and(|ip| ip.is_loopback());
+        if self.traversal.mode == RelayMode::On && !loopback {
+            self.swarm.add_external_address(address.clone());
+            self.external(address);
+        }
+    }
+
+    /// AutoNAT has tried an address of this peer.
+    pub(crate) fn probed(&mut self, event: &autonat::v2::client::Event) {
+        let address = &event.tested_addr;
+        match &event.result {
+            Ok(()) => tracing::debug!(%address, "a peer has dialled this address"),
+            Err(error) => {
+                tracing::debug!(%address, %error, "a peer could not dial this address");
+                self.traversal.reachability.failed(address);
+            }
+        }
+        self.stand();
+    }
+
+    /// A peer's address was tried for it: the connection for that has served its purpose.
+    pub(crate) fn dialled_back(&mut self, client: libp2p::PeerId) {
+        let ways = self.traversal.ways.iter();
+        let spent = ways.filter(|(_, way)| way.peer == client && way.ours && !way.shared_port);
+        let spent: Vec<_> = spent.map(|(connection, _)| *connection).collect();
+        for connection in spent {
+            self.swarm.close_connection(connection);
+        }
+    }
+
+    /// Says where this peer stands if that is new, and relays accordingly.
+    fn stand(&mut self) {
+        let own: Vec<IpAddr> = self.swarm.listeners().filter_map(ip).collect();
+        let standing = self.traversal.reachability.standing(&own);
+        if standing == std::mem::replace(&mut self.traversal.standing, standing) {
+            return;
+        }
+        match standing {
+            Standing::Unknown => {}
+            Standing::Reachable => tracing::info!("other peers can dial this one"),
+            Standing::BehindNat(seen) => {
+                tracing::info!(%seen, "this peer is behind a NAT: others see another address");
+            }
+            Standing::Closed(own) => {
+                tracing::info!(%own, "other peers cannot dial this one: a firewall, or a NAT");
+            }
+        }
+        if self.traversal.mode == RelayMode::Auto
+            && let Some(relay) = self.swarm.behaviour_mut().relay.as_mut()
+        {
+            relay.set_status(Some(match standing {
+                Standing::Reachable => relay::Status::Enable,
+                Standing::Unknown | Standing::BehindNat(_) | Standing::Closed(_) => {
+                    relay::Status::Disable
+                }
+            }));
+        }
+    }
+
+    /// Asks relays for reservations as long as they are needed, and closes relayed connections that
+    /// are not.
+    pub(crate) fn traverse(&mut self, now: Instant) {
+        for connection in self.traversal.superseded(now) {
+            self.swarm.close_connection(connection);
+        }
+        self.tell_relayed(now);
+        if !self.traversal.wanted {
+            return;
+        }
+        match self.traversal.standing {
+            Standing::Unknown => return,
+            Standing::Reachable => {
+                for listener in self.traversal.relays.listeners() {
+                    self.swarm.remove_listener(listener);
+                }
+                return;
+            }
+            Standing::BehindNat(_) | Standing::Closed(_) => {}
+        }
+        while let Some((relay, address)) = self.traversal.relays.next(now) {
+            match self.swarm.listen_on(address.clone()) {
+                Ok(listener) => self.traversal.relays.asked(relay, listener, address),
+                Err(error) => {
+                    tracing::debug!(%relay, %error, "cannot ask a relay");
+                    self.traversal.relays.failed(&relay, now);
+                }
+            }
+        }
+    }
+
+    /// A listener ended; if it was a reservation, another may be asked for.
+    pub(crate) fn listener_closed(&mut self, listener: ListenerId) {
+        match self.traversal.relays.closed(listener, Instant::now()) {
+            Some((relay, true)) => tracing::info!(%relay, "the reservation at a relay has ended"),
+            Some((relay, false)) => tracing::debug!(%relay, "a relay gave no reservation"),
+            None => {}
+        }
+    }
+
+    pub(crate) fn handle_relayed(&mut self, event: relay::client::Event) {
+        match event {
+            relay::client::Event::ReservationReqAccepted { relay_peer_id, limit, .. } => {
+                let (bytes, life) =
+                    limit.map_or((None, None), |l| (l.data_in_bytes(), l.duration()));
+                self.traversal.relays.limited(relay_peer_id, rate(bytes, life, CIRCUIT_BYTES));
+                if let Some(address) = self.traversal.relays.accepted(&relay_peer_id) {
+                    let address = self.full_address(address);
+                    tracing::info!(%address, "others reach this peer through a relay");
+                    self.schedule.hasten(Instant::now());
+                    self.report(NetworkEvent::Listening { address });
+                }
+            }
+            relay::client::Event::OutboundCircuitEstablished { relay_peer_id, limit } => {
+                let (bytes, life) =
+                    limit.map_or((None, None), |l| (l.data_in_bytes(), l.duration()));
+                self.traversal.relays.limited(relay_peer_id, rate(bytes, life, CIRCUIT_BYTES));
+            }
+            relay::client::Event::InboundCircuitEstablished { .. } => {}
+        }
+    }
+
+    /// Holes were punched, or cannot be.
+    pub(crate) fn punched(&mut self, event: &dcutr::Event) {
+        let Some(peer) = from_libp2p(event.remote_peer_id) else { return };
+        match &event.result {
+            Ok(_) => {
+                self.traversal.told.remove(&peer);
+                tracing::info!(%peer, "a direct path through the NATs");
+            }
+            Err(error) => tracing::debug!(%peer, error = with_causes(error), "no hole"),
+        }
+    }
+
+    /// Says once of each peer that stays relayed that it does.
+    fn tell_relayed(&mut self, now: Instant) {
+        for (peer, session) in &self.sessions {
+            let relayed =
+                |way: &Way| from_libp2p(way.peer) == Some(*peer) && way.path == Path::Relayed;
+            let long = |way: &Way| relayed(way) && way.since + PUNCHING_MAX <= now;
+            if matches!(session.stage, Stage::Relayed(_))
+                && self.traversal.ways.values().any(long)
+                && self.traversal.told.len() < KNOWN_PEERS_MAX
+                && self.traversal.told.insert(*peer)
+            {
+                tracing::info!(
+                    %peer,
+                    "no direct path: a NAT on the way gives each destination another port, or a \
+                     firewall drops the packets; it stays relayed, and tensors travel through others"
+                );
+            }
+        }
+    }
+
+    /// Where the best connection to `peer` ends.
+    pub(crate) fn best_address(&self, peer: PeerId) -> Option<Multiaddr> {
+        let best = self.swarm.behaviour().streams.best(to_libp2p(peer)?)?;
+        self.traversal.address(best).cloned()
+    }
+
+    /// Whether others have to dial this peer through relays.
+    pub(crate) const fn is_hidden(&self) -> bool {
+        matches!(self.traversal.standing, Standing::BehindNat(_) | Standing::Closed(_))
+    }
+
+    /// Whether tensors may be exchanged with `peer` on the best connection to it.
+    pub(crate) fn carries_tensors(&self, peer: PeerId) -> bool {
+        let address = self.best_address(peer);
+        address.is_some_and(|address| self.traversal.bulk_rate(&address).is_some())
+    }
+
+    /// Whether holes may be punched to `peer`: as long as it is known to be of the run.
+    pub(crate) fn allow_punch(&mut self, peer: PeerId, allowed: bool) {
+        let Some(id) = to_libp2p(peer) else { return };
+        if let Some(punch) = self.swarm.behaviour_mut().punch.as_mut() {
+            if allowed {
+                punch.permit(id);
+            } else {
+                punch.forbid(id);
+            }
+        }
+    }
+}
+
+/// What a router said that was asked to forward a port; an address that it gave counts as proven.
+#[cfg(feature = "upnp")]
+pub(crate) fn mapped(event: &libp2p::upnp::Event) {
+    use libp2p::upnp::Event;
+    match event {
+        Event::NewExternalAddr { external_addr, .. } => {
+            tracing::info!(address = %external_addr, "the router forwards a port (UPnP)");
+        }
+        Event::ExpiredExternalAddr { external_addr, .. } => {
+            tracing::info!(address = %external_addr, "the router forwards a port no more (UPnP)");
+        }
+        Event::GatewayNotFound => tracing::debug!("no router that speaks UPnP"),
+        Event::NonRoutableGateway => tracing::info!("the router is behind a NAT itself (UPnP)"),
+    }
+}
