@@ -22,14 +22,12 @@ impl Service {
     pub(crate) async fn handle_swarm(&mut self, event: SwarmEvent) {
         match event {
             SwarmEvent::Behaviour(event) => self.handle_behaviour(event).await,
-            SwarmEvent::NewListenAddr { address, .. } => {
-                // A relay has several; where others reach us is reported with the reservation.
-                if Path::of(&address) != Path::Relayed {
-                    self.listens(&address);
-                    let address = self.full_address(address);
-                    tracing::debug!(%address, "listening");
-                    self.report(NetworkEvent::Listening { address });
-                }
+            // A relay has several; where others reach us is reported with the reservation.
+            SwarmEvent::NewListenAddr { address, .. } if Path::of(&address) != Path::Relayed => {
+                self.listens(&address);
+                let address = self.full_address(address);
+                tracing::debug!(%address, "listening");
+                self.report(NetworkEvent::Listening { address });
             }
             SwarmEvent::ListenerClosed { listener_id, .. } => self.listener_closed(listener_id),
             SwarmEvent::ExternalAddrConfirmed { address } => self.external(&address),

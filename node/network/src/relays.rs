@@ -146,10 +146,11 @@ pub(crate) fn relay_of(address: &Multiaddr) -> Option<PeerId> {
     if Path::of(address) != Path::Relayed {
         return None;
     }
-    address.iter().find_map(|protocol| match protocol {
-        Protocol::P2p(relay) => Some(relay),
-        _ => None,
-    })
+    address.iter().find_map(
+        |protocol| {
+            if let Protocol::P2p(relay) = protocol { Some(relay) } else { None }
+        },
+    )
 }
 
 /// Of the addresses that a peer names, at most `most`: those through relays first, of which there are
