@@ -5,8 +5,8 @@
 set -euo pipefail
 mnist=$(realpath "${1:?folder with the MNIST files}")
 cd "$(dirname "$0")/.."
-cargo build --release --quiet -p dnode
-dnode=$PWD/target/release/dnode
+. testnet/build.sh
+dnode=$target/release/dnode
 work=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null || true; wait; rm -rf "$work"' EXIT
 cd "$work"

@@ -118,10 +118,11 @@ impl Gossip {
         self.information.merge(fragment, &Information { entries });
     }
 
-    /// Which bound of which peer limits commits now; `None` where none does.
+    /// Which bound of which peer holds the next commit now; `None` where none does.
     #[must_use]
     pub fn holder(&self) -> Option<(&'static str, PeerId)> {
-        self.commit_limit().1
+        let (limit, holder) = self.commit_limit();
+        holder.filter(|_| limit <= self.clock)
     }
 
     /// The largest clock that B1 and B3 allow now.

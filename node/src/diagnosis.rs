@@ -153,8 +153,8 @@ pub(crate) enum Still {
     Peers { here: usize, wanted: usize },
     /// It pulls the model.
     Pulling,
-    /// A bound holds the commit, because of somebody where that is known.
-    Held { holder: Option<(&'static str, String)>, gate: Duration },
+    /// A bound holds the commit because of a peer.
+    Held { bound: &'static str, peer: String, gate: Duration },
     /// It waits for the other ranks.
     Ranks,
     /// A local step goes on.
@@ -190,17 +190,12 @@ pub(crate) fn standstill(still: &Still, since: Duration) -> Option<Sentence> {
                 "has pulled the swarm's model {time}: its donors are busy or their links slow; training goes on when it is complete"
             ),
         ),
-        Still::Held { holder: Some((bound, peer)), gate } => say(
+        Still::Held { bound, peer, gate } => say(
             "held",
             peer,
             format!(
                 "has waited {time}: the {bound} of peer {peer} holds the commit, until news of it come or {gate:.0?} are over; is that peer alive and its link up?"
             ),
-        ),
-        Still::Held { holder: None, .. } => say(
-            "held",
-            "",
-            format!("has waited {time} with a commit that nobody holds; this is a defect"),
         ),
         Still::Ranks => say(
             "ranks",
@@ -288,8 +283,7 @@ mod tests {
     #[test]
     fn a_standstill_names_what_it_waits_for_since_when_and_on_whom() {
         let gate = Duration::from_secs(20);
-        let holder = Some(("progress gap", "AbCdEf".to_owned()));
-        let held = Still::Held { holder, gate };
+        let held = Still::Held { bound: "progress gap", peer: "AbCdEf".to_owned(), gate };
         assert_eq!(standstill(&held, STALL_MIN - Duration::from_millis(1)), None);
         let sentence = standstill(&held, Duration::from_secs(12)).unwrap();
         assert_eq!((sentence.cause, &*sentence.peer), ("held", "AbCdEf"));

@@ -210,10 +210,14 @@ impl Driver {
             }
             Stage::Training if !self.core_allows => Some(Still::Pulling),
             Stage::Training => match activity {
-                Activity::Held => {
-                    let holder = self.core.holder().map(|(bound, peer)| (bound, peer.short()));
-                    Some(Still::Held { holder, gate: self.core.gate_timeout() })
-                }
+                Activity::Held => match self.core.holder() {
+                    Some((bound, peer)) => {
+                        let gate = self.core.gate_timeout();
+                        Some(Still::Held { bound, peer: peer.short(), gate })
+                    }
+                    // A commit waits for all ranks of a rack, and another one's is held.
+                    None => self.core.stripe().is_part().then_some(Still::Ranks),
+                },
                 Activity::Ranks => Some(Still::Ranks),
                 Activity::Step | Activity::Late => {
                     Some(Still::Step { usual: self.diagnosis.standing.usual })

@@ -59,6 +59,12 @@ function ago(seconds) {
   return minutes < 90 ? minutes + " min" : (minutes / 60).toFixed(1) + " h";
 }
 
+function elapsed(seconds) {
+  if (seconds < 120) return seconds.toFixed(0) + " s";
+  const [value, unit] = seconds < 7200 ? [seconds / 60, " min"] : [seconds / 3600, " h"];
+  return Number(value.toFixed(1)) + unit;
+}
+
 const hue = (id) => (parseInt(id.slice(0, 6), 16) % 360) || 0;
 const colour = (id) => `hsl(${hue(id)} 60% 52%)`;
 const nameOf = (id) => {
@@ -209,7 +215,7 @@ function plots() {
   }
   if (picked && curves.has(picked.peer)) losses.push({ points: smooth(curves.get(picked.peer)), colour: "var(--ink)", width: 2 });
   plot("loss", losses, { log: true, x: (x) => scaled(x).trim() });
-  const seconds = (x) => ago(Math.max(0, x));
+  const seconds = (x) => elapsed(Math.max(0, x));
   const [one, all] = ["var(--accent)", "var(--exchanging)"];
   plot("rate", [{ points: times.swarm, colour: all }, { points: times.rate, colour: one }],
     { zero: true, unit: true, x: seconds, names: [["swarm", all], ["this peer", one]] });
