@@ -33,6 +33,7 @@ impl Service {
             SwarmEvent::ExternalAddrConfirmed { address } => self.external(&address),
             SwarmEvent::ExternalAddrExpired { address } => self.no_longer_external(&address),
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
+                self.dialer.ended(connection_id);
                 self.traversal.opened(connection_id, peer_id, &endpoint);
                 self.connected(peer_id, connection_id, &endpoint);
             }
@@ -44,6 +45,7 @@ impl Service {
                 self.disconnected(peer_id, connection_id, num_established, cause).await;
             }
             SwarmEvent::OutgoingConnectionError { connection_id, peer_id, error } => {
+                self.dialer.ended(connection_id);
                 self.not_connected(connection_id, peer_id, &error);
             }
             _ => {}

@@ -10,7 +10,8 @@ use libp2p::swarm::ConnectionId;
 use tokio::time::Instant;
 
 use crate::limits::{
-    ADDRESSES_PER_PEER_MAX, KNOWN_PEERS_MAX, POSTPONED, REDIAL_ATTEMPTS_MAX, REDIAL_MAX, REDIAL_MIN,
+    ADDRESSES_PER_PEER_MAX, DIALS_PER_PEER_MAX, KNOWN_PEERS_MAX, POSTPONED, REDIAL_ATTEMPTS_MAX,
+    REDIAL_MAX, REDIAL_MIN,
 };
 
 /// Where a bootstrap address stands.
@@ -53,6 +54,8 @@ pub(crate) struct Unreachable {
 pub(crate) struct Dialer {
     bootstrap: Vec<Bootstrap>,
     known: BTreeMap<PeerId, Known>,
+    /// Dials of known peers that have not ended.
+    dials: BTreeMap<ConnectionId, PeerId>,
     jitter: u64,
 }
 
@@ -67,6 +70,7 @@ impl Dialer {
         Self {
             bootstrap: bootstrap.iter().map(wait).collect(),
             known: BTreeMap::new(),
+            dials: BTreeMap::new(),
             jitter: seed,
         }
     }
@@ -200,6 +204,21 @@ impl Dialer {
         }
     }
 
+    /// Whether `peer` may be dialled though it is being dialled perhaps.
+    pub(crate) fn may_dial(&self, peer: PeerId) -> bool {
+        self.dials.values().filter(|dialled| **dialled == peer).count() < DIALS_PER_PEER_MAX
+    }
+
+    /// The dial `connection` of known peer `peer` began.
+    pub(crate) fn began(&mut self, connection: ConnectionId, peer: PeerId) {
+        self.dials.insert(connection, peer);
+    }
+
+    /// The dial `connection` led to a peer, or failed.
+    pub(crate) fn ended(&mut self, connection: ConnectionId) {
+        self.dials.remove(&connection);
+    }
+
     /// `REDIAL_MIN · 2^(failures − 1)`, at most `REDIAL_MAX`, times 0.75 to 1.25.
     fn back_off(&mut self, failures: u32) -> Duration {
         // SplitMix64 (Steele, Lea, Flood 2014): spreads dials in time, guards nothing.
@@ -283,6 +302,21 @@ mod tests {
         }
         dialer.left(peer(1));
         assert!(dialer.due_known(now).is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_peer_is_dialled_twice_at_the_same_time_at_most() {
+        let mut dialer = Dialer::new(&[], 7, Instant::now());
+        for number in 0..DIALS_PER_PEER_MAX {
+            assert!(dialer.may_dial(peer(1)));
+            dialer.began(ConnectionId::new_unchecked(number), peer(1));
+        }
+        assert!(!dialer.may_dial(peer(1)));
+        assert!(dialer.may_dial(peer(2)));
+        dialer.ended(ConnectionId::new_unchecked(99));
+        assert!(!dialer.may_dial(peer(1)));
+        dialer.ended(ConnectionId::new_unchecked(0));
+        assert!(dialer.may_dial(peer(1)));
     }
 
     #[tokio::test]

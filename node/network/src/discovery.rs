@@ -196,6 +196,9 @@ impl Service {
         if peer == self.me || self.is_blocked(peer) || self.swarm.is_connected(&id) {
             return;
         }
+        if !self.dialer.may_dial(peer) {
+            return;
+        }
         // A peer that is hidden as well may be found at a relay only after a dial of its inner
         // addresses has begun, which takes ten seconds to fail.
         let condition = if self.is_hidden() {
@@ -208,8 +211,10 @@ impl Service {
             .addresses(addresses)
             .extend_addresses_through_behaviour()
             .build();
+        let connection = options.connection_id();
         match self.swarm.dial(options) {
-            Ok(()) | Err(DialError::DialPeerConditionFalse(_)) => {}
+            Ok(()) => self.dialer.began(connection, peer),
+            Err(DialError::DialPeerConditionFalse(_)) => {}
             Err(error) => {
                 tracing::debug!(%peer, %error, "cannot dial");
                 self.dialer.down(peer, now);

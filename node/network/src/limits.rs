@@ -110,8 +110,10 @@ pub const REDIAL_MIN: Duration = Duration::from_secs(1);
 /// Longest wait before an address is dialled again.
 pub const REDIAL_MAX: Duration = Duration::from_secs(60);
 /// After a dial of a discovered peer began, before it is looked at again. A peer behind a NAT may then
-/// dial it again, at most twice before the first dial has failed.
+/// dial it again while the first dial goes on.
 pub(crate) const POSTPONED: Duration = Duration::from_secs(4);
+/// Dials of one discovered peer at the same time: of its inner addresses, and of what was learned since.
+pub(crate) const DIALS_PER_PEER_MAX: usize = 2;
 /// Failed dials before a discovered peer is forgotten (bootstrap addresses and peers of earlier starts
 /// never are).
 pub(crate) const REDIAL_ATTEMPTS_MAX: u32 = 6;
@@ -130,8 +132,11 @@ pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(5);
 /// is noticed within 15 s.
 pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a TCP connection may take to open: less than AutoNAT waits for it.
+/// How long a TCP connection may take to open, either way: less than AutoNAT waits for it.
 pub(crate) const TCP_OPEN_MAX: Duration = Duration::from_secs(7);
+/// How long a circuit through a relay may take to open, handshakes with the relay and with its far end
+/// included, either way: as long as QUIC's own handshake may take.
+pub(crate) const CIRCUIT_OPEN_MAX: Duration = Duration::from_secs(10);
 
 /// An unused connection (a duplicate, or a libp2p node that is no peer) closes after this time.
 pub(crate) const IDLE_CONNECTION: Duration = Duration::from_secs(30);

@@ -25,10 +25,11 @@ use tokio::sync::mpsc;
 use crate::config::{NatConfig, NetworkConfig, NetworkError, RelayMode};
 use crate::guarded::Guarded;
 use crate::limits::{
-    CIRCUIT_BYTES, CIRCUIT_LIFE, CIRCUITS_MAX, CIRCUITS_PER_PEER_MAX, CONNECTIONS_PER_PEER_MAX,
-    IDLE_CONNECTION, KAD_PROVIDED_KEYS_MAX, KAD_PROVIDER_TTL, KAD_PROVIDERS_MAX, KAD_QUERY_TIMEOUT,
-    KAD_RECORDS_MAX, KAD_VALUE_BYTES_MAX, KNOWN_PEERS_MAX, PENDING_CONNECTIONS_MAX, PING_INTERVAL,
-    PING_TIMEOUT, PROBE_INTERVAL, PROBES_MAX, RESERVATIONS_MAX, STRANGERS_MAX, TCP_OPEN_MAX,
+    CIRCUIT_BYTES, CIRCUIT_LIFE, CIRCUIT_OPEN_MAX, CIRCUITS_MAX, CIRCUITS_PER_PEER_MAX,
+    CONNECTIONS_PER_PEER_MAX, IDLE_CONNECTION, KAD_PROVIDED_KEYS_MAX, KAD_PROVIDER_TTL,
+    KAD_PROVIDERS_MAX, KAD_QUERY_TIMEOUT, KAD_RECORDS_MAX, KAD_VALUE_BYTES_MAX, KNOWN_PEERS_MAX,
+    PENDING_CONNECTIONS_MAX, PING_INTERVAL, PING_TIMEOUT, PROBE_INTERVAL, PROBES_MAX,
+    RESERVATIONS_MAX, STRANGERS_MAX, TCP_OPEN_MAX,
 };
 use crate::streams;
 
@@ -126,7 +127,7 @@ fn numeric_transport(traverse: bool, key: &Keypair) -> Result<Transports, Networ
         .authenticate(noise()?)
         .multiplex(yamux::Config::default())
         .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
-    let tcp = TransportTimeout::with_outgoing_timeout(tcp, TCP_OPEN_MAX);
+    let tcp = TransportTimeout::new(tcp, TCP_OPEN_MAX);
     let (circuits, client) = if traverse {
         let (circuits, client) = relay::client::new(key.public().to_peer_id());
         // The relay sees neither who its ends are of the run nor what they say.
@@ -135,6 +136,7 @@ fn numeric_transport(traverse: bool, key: &Keypair) -> Result<Transports, Networ
             .authenticate(noise()?)
             .multiplex(yamux::Config::default())
             .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
+        let circuits = TransportTimeout::new(circuits, CIRCUIT_OPEN_MAX);
         (OptionalTransport::some(circuits), Some(client))
     } else {
         (OptionalTransport::none(), None)

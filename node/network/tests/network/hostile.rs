@@ -6,7 +6,7 @@ use dnode_protocol::frame::{Codec, Leg, TensorHeader, encode_control};
 use dnode_protocol::limits::PROTOCOL_VERSION;
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, PeerId};
 
-use crate::common::{Node, config, pair, run_spec};
+use crate::common::{Node, address, config, pair, run_spec, start};
 use crate::raw::{Raw, hello};
 
 async fn wait_offence(node: &mut Node, from: PeerId) -> OffenceKind {
@@ -130,4 +130,20 @@ async fn more_streams_than_a_peer_may_have() {
     }
     let kind = raw.during(wait_offence(&mut a, raw_id())).await;
     assert_eq!(kind, OffenceKind::Streams);
+}
+
+#[tokio::test]
+async fn a_connection_that_stays_silent_is_closed() {
+    let mut config = config(1);
+    config.listen = vec![address("/ip4/127.0.0.1/tcp/0")];
+    let node = start(config).await;
+    let port = node.addresses[0].iter().find_map(|protocol| match protocol {
+        libp2p::multiaddr::Protocol::Tcp(port) => Some(port),
+        _ => None,
+    });
+    let mut silent = tokio::net::TcpStream::connect(("127.0.0.1", port.unwrap())).await.unwrap();
+    let mut sent = Vec::new();
+    let read = tokio::io::AsyncReadExt::read_to_end(&mut silent, &mut sent);
+    let end = tokio::time::timeout(crate::common::DEADLINE, read).await;
+    assert!(end.is_ok(), "it is kept for ever");
 }
