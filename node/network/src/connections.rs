@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use crate::event::{Connection, DownReason, NetworkEvent, OffenceKind};
 use crate::limits::READERS_MAX;
 use crate::outlet::Outlet;
+use crate::reachability::Proof;
 use crate::service::{Service, from_libp2p, to_libp2p};
 use crate::session::{Session, Stage, Via};
 use crate::streams::{self, OpenError, Path, StreamKind, far_end};
@@ -30,7 +31,9 @@ impl Service {
                 self.report(NetworkEvent::Listening { address });
             }
             SwarmEvent::ListenerClosed { listener_id, .. } => self.listener_closed(listener_id),
-            SwarmEvent::ExternalAddrConfirmed { address } => self.external(&address),
+            SwarmEvent::ExternalAddrConfirmed { address } => {
+                self.external(&address, Proof::Shown);
+            }
             SwarmEvent::ExternalAddrExpired { address } => self.no_longer_external(&address),
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
                 self.dialer.ended(connection_id);

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use libp2p::Multiaddr;
+use dnode_direct::is_near;
 use libp2p::swarm::ConnectionId;
+use libp2p::{Multiaddr, PeerId};
 
 use crate::direct::ip;
 use crate::limits::CANDIDATES_MAX;
@@ -22,23 +23,48 @@ pub(crate) enum Standing {
     Closed(IpAddr),
 }
 
-/// What is known of it. A peer that lies about what it sees makes this one take relays that it does
-/// not need, and no more: the proof that an address works is AutoNAT's.
+impl Standing {
+    /// Says so in the log.
+    pub(crate) fn tell(self) {
+        match self {
+            Self::Unknown => {}
+            Self::Reachable => tracing::info!("other peers can dial this one"),
+            Self::BehindNat(seen) => {
+                tracing::info!(%seen, "this peer is behind a NAT: others see another address");
+            }
+            Self::Closed(own) => {
+                tracing::info!(%own, "other peers cannot dial this one: a firewall, or a NAT");
+            }
+        }
+    }
+}
+
+/// Who says that an address works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Proof {
+    /// Somebody came in by it: from the same local network perhaps.
+    Met,
+    /// AutoNAT dialled it, a router forwards it, or the user names it.
+    Shown,
+}
+
+/// What is known of it. Peers that lie about what they see make this one take relays that it does not
+/// need, and no more: the proof that an address works is AutoNAT's.
 #[derive(Debug, Default)]
 pub(crate) struct Reachability {
-    /// Addresses that were proven to work, or that the configuration names.
-    proven: BTreeSet<Multiaddr>,
+    /// Addresses that work.
+    proven: BTreeMap<Multiaddr, Proof>,
     /// Where the other ends of connections that this peer opened see it.
-    seen: BTreeMap<ConnectionId, IpAddr>,
+    seen: BTreeMap<ConnectionId, (PeerId, IpAddr)>,
     /// Addresses that AutoNAT could not dial.
     failed: BTreeSet<IpAddr>,
 }
 
 impl Reachability {
-    /// The other end of a connection that this peer opened sees it at `address`.
-    pub(crate) fn seen(&mut self, connection: ConnectionId, address: &Multiaddr) {
+    /// `peer`, to which this one opened a connection, sees it at `address`.
+    pub(crate) fn seen(&mut self, connection: ConnectionId, peer: PeerId, address: &Multiaddr) {
         if let Some(ip) = ip(address) {
-            self.seen.insert(connection, ip);
+            self.seen.insert(connection, (peer, ip));
         }
     }
 
@@ -48,9 +74,16 @@ impl Reachability {
     }
 
     /// Others can dial `address`.
-    pub(crate) fn proven(&mut self, address: &Multiaddr) {
-        if self.proven.len() < CANDIDATES_MAX {
-            self.proven.insert(address.clone());
+    pub(crate) fn proven(&mut self, address: &Multiaddr, proof: Proof) {
+        let full = self.proven.len() >= CANDIDATES_MAX && !self.proven.contains_key(address);
+        if full && proof == Proof::Shown {
+            let met = self.proven.iter().find(|(_, proof)| **proof == Proof::Met);
+            let met = met.map(|(address, _)| address.clone());
+            met.and_then(|address| self.proven.remove(&address));
+        }
+        if !full || self.proven.len() < CANDIDATES_MAX {
+            let known = self.proven.entry(address.clone()).or_insert(proof);
+            *known = proof.max(*known);
         }
     }
 
@@ -68,18 +101,46 @@ impl Reachability {
         }
     }
 
+    /// Whether it is proven that `wanted` works.
+    fn works(&self, wanted: IpAddr, proof: Proof) -> bool {
+        let proven = self.proven.iter().filter(|(_, known)| **known >= proof);
+        proven.filter_map(|(address, _)| ip(address)).any(|ip| ip == wanted)
+    }
+
+    /// The address that others see instead of an own one of that family, when more of them say so than
+    /// see one that the whole world could dial.
+    fn elsewhere(&self, own: &[IpAddr], v4: bool) -> Option<IpAddr> {
+        if !own.iter().any(|own| own.is_ipv4() == v4) {
+            // Packets of that family leave from a port that nobody listens at.
+            return None;
+        }
+        let (mut open, mut others) = (BTreeSet::new(), BTreeMap::new());
+        for (peer, ip) in self.seen.values().filter(|(_, ip)| ip.is_ipv4() == v4) {
+            if !own.contains(ip) && !self.works(*ip, Proof::Shown) {
+                others.insert(peer, *ip);
+            } else if !is_near(*ip) {
+                open.insert(peer);
+            }
+        }
+        others.values().next().copied().filter(|_| others.len() > open.len())
+    }
+
     /// Where this peer stands, which listens at the addresses `own`.
     pub(crate) fn standing(&self, own: &[IpAddr]) -> Standing {
-        let works =
-            |wanted: &IpAddr| self.proven.iter().any(|address| ip(address) == Some(*wanted));
-        let elsewhere = |seen: &&IpAddr| !own.contains(seen) && !works(seen);
-        if let Some(seen) = self.seen.values().find(elsewhere) {
-            return Standing::BehindNat(*seen);
+        if let Some(seen) = [true, false].iter().find_map(|v4| self.elsewhere(own, *v4)) {
+            return Standing::BehindNat(seen);
         }
-        if let Some(closed) = self.failed.iter().find(|failed| !works(failed)) {
+        if let Some(closed) = self.failed.iter().find(|ip| !self.works(**ip, Proof::Met)) {
             return Standing::Closed(*closed);
         }
         if self.proven.is_empty() { Standing::Unknown } else { Standing::Reachable }
+    }
+
+    /// Whether this peer, which stands there, can relay for others: whatever some of them say they see,
+    /// an address that was shown to work does.
+    pub(crate) fn can_relay(&self, standing: Standing) -> bool {
+        let shown = self.proven.values().any(|proof| *proof == Proof::Shown);
+        shown || standing == Standing::Reachable
     }
 }
 
@@ -101,9 +162,9 @@ mod tests {
     fn a_peer_in_the_open_is_reachable_once_it_is_proven() {
         let mut peer = Reachability::default();
         assert_eq!(peer.standing(&OWN), Standing::Unknown);
-        peer.seen(connection(1), &address("192.168.1.5"));
+        peer.seen(connection(1), PeerId::random(), &address("192.168.1.5"));
         assert_eq!(peer.standing(&OWN), Standing::Unknown);
-        peer.proven(&address("192.168.1.5"));
+        peer.proven(&address("192.168.1.5"), Proof::Shown);
         assert_eq!(peer.standing(&OWN), Standing::Reachable);
         peer.expired(&address("192.168.1.5"));
         assert_eq!(peer.standing(&OWN), Standing::Unknown);
@@ -113,12 +174,12 @@ mod tests {
     fn another_address_means_a_nat_until_that_address_is_proven() {
         let mut peer = Reachability::default();
         // Those of the local network reach it all the same.
-        peer.proven(&address("192.168.1.5"));
-        peer.seen(connection(1), &address("203.0.113.9"));
+        peer.proven(&address("192.168.1.5"), Proof::Met);
+        peer.seen(connection(1), PeerId::random(), &address("203.0.113.9"));
         let nat = Standing::BehindNat("203.0.113.9".parse().unwrap());
         assert_eq!(peer.standing(&OWN), nat);
         // A port that the router forwards.
-        peer.proven(&address("203.0.113.9"));
+        peer.proven(&address("203.0.113.9"), Proof::Shown);
         assert_eq!(peer.standing(&OWN), Standing::Reachable);
         peer.expired(&address("203.0.113.9"));
         assert_eq!(peer.standing(&OWN), nat);
@@ -127,12 +188,58 @@ mod tests {
     }
 
     #[test]
+    fn a_liar_makes_no_nat_of_a_peer_in_the_open() {
+        let own = ["198.51.100.7".parse().unwrap()];
+        let mut peer = Reachability::default();
+        peer.proven(&address("198.51.100.7"), Proof::Shown);
+        for number in 0..3 {
+            peer.seen(connection(number), PeerId::random(), &address("198.51.100.7"));
+        }
+        let liar = PeerId::random();
+        for number in 3..9 {
+            peer.seen(connection(number), liar, &address("203.0.113.9"));
+        }
+        assert_eq!(peer.standing(&own), Standing::Reachable);
+        for number in 9..12 {
+            peer.seen(connection(number), PeerId::random(), &address("203.0.113.9"));
+        }
+        let standing = peer.standing(&own);
+        assert_eq!(standing, Standing::BehindNat("203.0.113.9".parse().unwrap()));
+        assert!(peer.can_relay(standing), "an address works all the same");
+        peer.expired(&address("198.51.100.7"));
+        assert!(!peer.can_relay(peer.standing(&own)));
+    }
+
+    #[test]
+    fn peers_of_the_local_network_do_not_hide_a_nat() {
+        let mut peer = Reachability::default();
+        // AutoNAT's proof is one of them.
+        peer.proven(&address("192.168.1.5"), Proof::Shown);
+        for number in 0..5 {
+            peer.seen(connection(number), PeerId::random(), &address("192.168.1.5"));
+        }
+        peer.seen(connection(5), PeerId::random(), &address("203.0.113.9"));
+        let nat = Standing::BehindNat("203.0.113.9".parse().unwrap());
+        assert_eq!(peer.standing(&OWN), nat);
+    }
+
+    #[test]
+    fn a_family_that_nobody_listens_at_says_nothing() {
+        let mut peer = Reachability::default();
+        let six: Multiaddr = "/ip6/2001:db8::9/udp/4001/quic-v1".parse().unwrap();
+        peer.seen(connection(1), PeerId::random(), &six);
+        assert_eq!(peer.standing(&OWN), Standing::Unknown);
+        let both = [OWN[0], "2001:db8::1".parse().unwrap()];
+        assert_eq!(peer.standing(&both), Standing::BehindNat("2001:db8::9".parse().unwrap()));
+    }
+
+    #[test]
     fn an_own_address_that_nobody_can_dial_is_closed() {
         let mut peer = Reachability::default();
-        peer.seen(connection(1), &address("192.168.1.5"));
+        peer.seen(connection(1), PeerId::random(), &address("192.168.1.5"));
         peer.failed(&address("192.168.1.5"));
         assert_eq!(peer.standing(&OWN), Standing::Closed(OWN[0]));
-        peer.proven(&address("192.168.1.5"));
+        peer.proven(&address("192.168.1.5"), Proof::Shown);
         assert_eq!(peer.standing(&OWN), Standing::Reachable);
     }
 
@@ -141,8 +248,10 @@ mod tests {
         let mut peer = Reachability::default();
         for byte in 0..=255 {
             peer.failed(&address(&format!("192.0.2.{byte}")));
-            peer.proven(&address(&format!("198.51.100.{byte}")));
+            peer.proven(&address(&format!("198.51.100.{byte}")), Proof::Met);
         }
+        peer.proven(&address("203.0.113.9"), Proof::Shown);
+        assert!(peer.works("203.0.113.9".parse().unwrap(), Proof::Shown), "it counts for more");
         assert_eq!((peer.failed.len(), peer.proven.len()), (CANDIDATES_MAX, CANDIDATES_MAX));
     }
 }

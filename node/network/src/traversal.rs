@@ -17,7 +17,7 @@ use crate::direct::{ip, with_causes};
 use crate::event::NetworkEvent;
 use crate::limits::{CIRCUIT_BYTES, KNOWN_PEERS_MAX, PUNCHING_MAX, RELAYED_LINGER};
 use crate::rate::Rate;
-use crate::reachability::{Reachability, Standing};
+use crate::reachability::{Proof, Reachability, Standing};
 use crate::relays::{Relays, rate};
 use crate::service::{Service, from_libp2p, to_libp2p};
 use crate::session::Stage;
@@ -45,6 +45,8 @@ pub(crate) struct Traversal {
     reachability: Reachability,
     relays: Relays,
     standing: Standing,
+    /// Whether this peer relays, where nobody says that it must or must not.
+    relaying: bool,
     /// Peers of which it was said that no direct path leads to them.
     told: BTreeSet<PeerId>,
 }
@@ -58,13 +60,14 @@ impl Traversal {
             reachability: Reachability::default(),
             relays: Relays::new(me),
             standing: Standing::Unknown,
+            relaying: false,
             told: BTreeSet::new(),
         }
     }
 
     /// The user says that others can dial this peer at `address`.
     pub(crate) fn told_external(&mut self, address: &Multiaddr) {
-        self.reachability.proven(address);
+        self.reachability.proven(address, Proof::Shown);
     }
 
     /// A connection is there.
@@ -130,7 +133,7 @@ impl Traversal {
         if !way.shared_port || way.path != Path::Quic {
             return None;
         }
-        self.reachability.seen(connection, &info.observed_addr);
+        self.reachability.seen(connection, way.peer, &info.observed_addr);
         Some(info.observed_addr.clone())
     }
 
@@ -157,7 +160,7 @@ impl Service {
         if inbound && self.swarm.listeners().any(|own| *own == info.observed_addr) {
             // Somebody came in by an address of our own.
             self.swarm.add_external_address(info.observed_addr.clone());
-            self.external(&info.observed_addr);
+            self.external(&info.observed_addr, Proof::Met);
         }
         if let Some(candidate) = self.traversal.heard(connection, info)
             && let Some(punch) = self.swarm.behaviour_mut().punch.as_mut()
@@ -168,9 +171,9 @@ impl Service {
     }
 
     /// This peer can be reached at `address`.
-    pub(crate) fn external(&mut self, address: &Multiaddr) {
+    pub(crate) fn external(&mut self, address: &Multiaddr, proof: Proof) {
         if Path::of(address) != Path::Relayed {
-            self.traversal.reachability.proven(address);
+            self.traversal.reachability.proven(address, proof);
             self.stand();
         }
     }
@@ -186,7 +189,7 @@ impl Service {
         let loopback = ip(address).is_some_and(|ip| ip.is_loopback());
         if self.traversal.mode == RelayMode::On && !loopback {
             self.swarm.add_external_address(address.clone());
-            self.external(address);
+            self.external(address, Proof::Shown);
         }
     }
 
@@ -213,32 +216,20 @@ impl Service {
         }
     }
 
-    /// Says where this peer stands if that is new, and relays accordingly.
+    /// Finds out where this peer stands, and relays accordingly.
     fn stand(&mut self) {
         let own: Vec<IpAddr> = self.swarm.listeners().filter_map(ip).collect();
         let standing = self.traversal.reachability.standing(&own);
-        if standing == std::mem::replace(&mut self.traversal.standing, standing) {
-            return;
+        if standing != std::mem::replace(&mut self.traversal.standing, standing) {
+            standing.tell();
         }
-        match standing {
-            Standing::Unknown => {}
-            Standing::Reachable => tracing::info!("other peers can dial this one"),
-            Standing::BehindNat(seen) => {
-                tracing::info!(%seen, "this peer is behind a NAT: others see another address");
-            }
-            Standing::Closed(own) => {
-                tracing::info!(%own, "other peers cannot dial this one: a firewall, or a NAT");
-            }
-        }
+        let relaying = self.traversal.reachability.can_relay(standing);
         if self.traversal.mode == RelayMode::Auto
+            && relaying != std::mem::replace(&mut self.traversal.relaying, relaying)
             && let Some(relay) = self.swarm.behaviour_mut().relay.as_mut()
         {
-            relay.set_status(Some(match standing {
-                Standing::Reachable => relay::Status::Enable,
-                Standing::Unknown | Standing::BehindNat(_) | Standing::Closed(_) => {
-                    relay::Status::Disable
-                }
-            }));
+            let status = if relaying { relay::Status::Enable } else { relay::Status::Disable };
+            relay.set_status(Some(status));
         }
     }
 
