@@ -11,21 +11,18 @@ use libp2p::swarm::{
     THandler, THandlerInEvent, THandlerOutEvent, ToSwarm,
 };
 use libp2p::{Multiaddr, PeerId};
+use tokio::time::Instant;
 
-use crate::direct::ip;
-use crate::limits::{CANDIDATES_MAX, HELD_DIALS_MAX, PERMITTED_MAX};
-use crate::streams::Path;
+use crate::candidates::Budget;
+use crate::limits::{HELD_DIALS_MAX, PERMITTED_MAX};
 
-/// A behaviour that learns of at most [`CANDIDATES_MAX`] addresses this peer may have, none of them
-/// through a relay, and, when gated, dials only peers that were permitted.
+/// A behaviour that learns of the addresses this peer may have from its owner alone (identify believes
+/// whoever is connected, and names no one), and, when gated, dials only peers that were permitted.
 #[derive(Debug)]
 pub(crate) struct Guarded<B> {
     inner: B,
     gate: Option<Gate>,
-    /// Candidates that the behaviour knows.
-    candidates: BTreeSet<Multiaddr>,
-    /// Candidates that everybody shall learn of.
-    found: VecDeque<Multiaddr>,
+    budget: Option<Budget>,
 }
 
 /// Who may be dialled, and the dials that wait for it.
@@ -36,14 +33,14 @@ struct Gate {
 }
 
 impl<B: NetworkBehaviour> Guarded<B> {
-    /// `inner` with bounded candidates.
-    pub(crate) const fn new(inner: B) -> Self {
-        Self { inner, gate: None, candidates: BTreeSet::new(), found: VecDeque::new() }
+    /// `inner`, which never forgets a candidate and so learns of few.
+    pub(crate) const fn budgeted(inner: B, now: Instant) -> Self {
+        Self { inner, gate: None, budget: Some(Budget::new(now)) }
     }
 
-    /// `inner` with bounded candidates, whose dials wait until their peer was permitted.
+    /// `inner`, which forgets old candidates, and whose dials wait until their peer was permitted.
     pub(crate) fn gated(inner: B) -> Self {
-        Self { gate: Some(Gate::default()), ..Self::new(inner) }
+        Self { inner, gate: Some(Gate::default()), budget: None }
     }
 
     /// From now on `peer` may be dialled, and so it is if a dial was held.
@@ -63,11 +60,11 @@ impl<B: NetworkBehaviour> Guarded<B> {
         }
     }
 
-    /// Tells every behaviour of the swarm that this peer may be reached at `address`.
-    pub(crate) fn candidate(&mut self, address: Multiaddr) {
-        let room = self.found.len() < CANDIDATES_MAX;
-        if room && !self.candidates.contains(&address) && !self.found.contains(&address) {
-            self.found.push_back(address);
+    /// This peer may be reached at `address`.
+    pub(crate) fn candidate(&mut self, address: &Multiaddr, now: Instant) {
+        if self.budget.as_mut().is_none_or(|budget| budget.admits(address, now)) {
+            let candidate = NewExternalAddrCandidate { addr: address };
+            self.inner.on_swarm_event(FromSwarm::NewExternalAddrCandidate(candidate));
         }
     }
 }
@@ -134,15 +131,9 @@ impl<B: NetworkBehaviour> NetworkBehaviour for Guarded<B> {
     }
 
     fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
-        if let FromSwarm::NewExternalAddrCandidate(NewExternalAddrCandidate { addr }) = &event {
-            let full = self.candidates.len() >= CANDIDATES_MAX && !self.candidates.contains(*addr);
-            // Of a circuit that came in the other end sees no address at all.
-            if full || Path::of(addr) == Path::Relayed || ip(addr).is_none() {
-                return;
-            }
-            self.candidates.insert((*addr).clone());
+        if !matches!(event, FromSwarm::NewExternalAddrCandidate(_)) {
+            self.inner.on_swarm_event(event);
         }
-        self.inner.on_swarm_event(event);
     }
 
     fn on_connection_handler_event(
@@ -158,10 +149,7 @@ impl<B: NetworkBehaviour> NetworkBehaviour for Guarded<B> {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
-        // Candidates and permits come from the swarm's owner, which polls afterwards.
-        if let Some(address) = self.found.pop_front() {
-            return Poll::Ready(ToSwarm::NewExternalAddrCandidate(address));
-        }
+        // Permits come from the swarm's owner, which polls afterwards.
         if let Some(opts) = self.gate.as_mut().and_then(Gate::release) {
             return Poll::Ready(ToSwarm::Dial { opts });
         }
@@ -180,6 +168,7 @@ mod tests {
     use libp2p::swarm::dummy;
 
     use super::*;
+    use crate::limits::CANDIDATES_MAX;
 
     /// Dials whom it is told to.
     #[derive(Default)]
@@ -263,34 +252,31 @@ mod tests {
         assert_eq!(dialled(&mut guarded), []);
         guarded.permit(c);
         assert_eq!(dialled(&mut guarded).len(), HELD_DIALS_MAX);
-        let mut open = Guarded::new(Dials(VecDeque::from([a]), 0));
+        let inner = Dials(VecDeque::from([a]), 0);
+        let mut open = Guarded { inner, gate: None, budget: None };
         assert_eq!(dialled(&mut open), [a], "what is not gated");
     }
 
-    #[test]
-    fn candidates_are_few_and_direct() {
-        let mut guarded = Guarded::new(Dials::default());
-        let address = |port: usize| -> Multiaddr {
+    #[tokio::test]
+    async fn only_the_owner_names_candidates() {
+        let now = Instant::now();
+        let address = |port: u16| -> Multiaddr {
             format!("/ip4/192.0.2.1/udp/{port}/quic-v1").parse().unwrap()
         };
-        let tell = |guarded: &mut Guarded<Dials>, addr: &Multiaddr| {
-            let candidate = NewExternalAddrCandidate { addr };
-            guarded.on_swarm_event(FromSwarm::NewExternalAddrCandidate(candidate));
-            guarded.inner.1
-        };
-        let relay = PeerId::random();
-        let relayed = address(1).with_p2p(relay).unwrap();
-        let relayed = relayed.with(libp2p::multiaddr::Protocol::P2pCircuit);
-        assert_eq!(tell(&mut guarded, &relayed), 0);
-        assert_eq!(tell(&mut guarded, &format!("/p2p/{relay}").parse().unwrap()), 0);
+        let mut gated = Guarded::gated(Dials::default());
+        let mut budgeted = Guarded::budgeted(Dials::default(), now);
         for port in 1..1000 {
-            tell(&mut guarded, &address(port));
+            let addr = &address(port);
+            for guarded in [&mut gated, &mut budgeted] {
+                let candidate = NewExternalAddrCandidate { addr };
+                guarded.on_swarm_event(FromSwarm::NewExternalAddrCandidate(candidate));
+            }
         }
-        assert_eq!(guarded.inner.1, CANDIDATES_MAX);
-        assert_eq!(tell(&mut guarded, &address(1)), CANDIDATES_MAX + 1, "it is known");
+        assert_eq!((gated.inner.1, budgeted.inner.1), (0, 0));
         for port in 1..1000 {
-            guarded.candidate(address(port));
+            gated.candidate(&address(port), now);
+            budgeted.candidate(&address(port), now);
         }
-        assert!(guarded.found.len() <= CANDIDATES_MAX);
+        assert_eq!((gated.inner.1, budgeted.inner.1), (999, CANDIDATES_MAX));
     }
 }

@@ -15,6 +15,7 @@
 //! connection remains. Only this crate knows libp2p, so that an edit elsewhere does not rebuild it.
 
 mod bulk;
+mod candidates;
 mod config;
 mod connections;
 mod dialer;

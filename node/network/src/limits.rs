@@ -144,6 +144,11 @@ pub(crate) const IDLE_CONNECTION: Duration = Duration::from_secs(30);
 /// Addresses that this peer may have, as others see them: of two routers, IPv4 and IPv6, QUIC and TCP,
 /// and room for those that change.
 pub(crate) const CANDIDATES_MAX: usize = 16;
+/// Of them, what the other end of one connection may name: the inner port, and the outer one.
+pub(crate) const CANDIDATES_PER_CONNECTION_MAX: usize = 2;
+/// After so long one more may be tried: routers change their address once a day, and each attempt is
+/// remembered for good.
+pub(crate) const CANDIDATE_REFILL: Duration = Duration::from_secs(600);
 
 /// Candidates that AutoNAT has tested at once; the tests come every [`PROBE_INTERVAL`].
 pub(crate) const PROBES_MAX: usize = 4;

@@ -21,6 +21,7 @@ use libp2p::{
 use dnode_protocol::limits::{IDENTIFY_PROTOCOL, KAD_PROTOCOL};
 use dnode_quic::{Bulk, BulkConnection};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::config::{NatConfig, NetworkConfig, NetworkError, RelayMode};
 use crate::guarded::Guarded;
@@ -188,7 +189,8 @@ fn probe() -> Guarded<autonat::v2::client::Behaviour> {
     let config = autonat::v2::client::Config::default()
         .with_max_candidates(PROBES_MAX)
         .with_probe_interval(PROBE_INTERVAL);
-    Guarded::new(autonat::v2::client::Behaviour::new(rand::make_rng(), config))
+    let inner = autonat::v2::client::Behaviour::new(rand::make_rng(), config);
+    Guarded::budgeted(inner, Instant::now())
 }
 
 /// Bounded in peers, circuits, time and bytes; in reservations and circuits per minute of each peer and

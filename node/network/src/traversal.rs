@@ -12,10 +12,13 @@ use libp2p::swarm::ConnectionId;
 use libp2p::{Multiaddr, autonat, dcutr, identify, relay};
 use tokio::time::Instant;
 
+use crate::candidates::candidates;
 use crate::config::RelayMode;
 use crate::direct::{ip, with_causes};
 use crate::event::NetworkEvent;
-use crate::limits::{CIRCUIT_BYTES, KNOWN_PEERS_MAX, PUNCHING_MAX, RELAYED_LINGER};
+use crate::limits::{
+    CANDIDATES_PER_CONNECTION_MAX, CIRCUIT_BYTES, KNOWN_PEERS_MAX, PUNCHING_MAX, RELAYED_LINGER,
+};
 use crate::rate::Rate;
 use crate::reachability::{Proof, Reachability, Standing};
 use crate::relays::{Relays, rate};
@@ -34,6 +37,8 @@ struct Way {
     /// Its packets leave from the port that this peer listens on.
     shared_port: bool,
     since: Instant,
+    /// Addresses that this peer may have, as the other end names them.
+    named: Vec<Multiaddr>,
 }
 
 /// What this peer knows of NATs, its own and others'.
@@ -83,7 +88,8 @@ impl Traversal {
             ConnectedPoint::Listener { .. } => (false, true),
         };
         let path = Path::of(&address);
-        let way = Way { peer, address, path, ours, shared_port, since: Instant::now() };
+        let (since, named) = (Instant::now(), Vec::new());
+        let way = Way { peer, address, path, ours, shared_port, since, named };
         self.ways.insert(connection, way);
     }
 
@@ -119,22 +125,37 @@ impl Traversal {
     }
 
     /// A peer speaks of itself and of us on a connection: what it sees, and whether it relays.
-    /// Returns an address at which this peer may be reached: what a NAT shows, port and all.
-    fn heard(&mut self, connection: ConnectionId, info: &identify::Info) -> Option<Multiaddr> {
-        let way = self.ways.get(&connection).filter(|way| way.path != Path::Relayed)?;
-        if !way.ours {
-            return None;
-        }
+    /// Returns addresses at which this peer, which listens at `own`, may be reached.
+    fn heard(
+        &mut self,
+        connection: ConnectionId,
+        info: &identify::Info,
+        own: &[Multiaddr],
+    ) -> Vec<Multiaddr> {
+        let way = self.ways.get_mut(&connection);
+        let Some(way) = way.filter(|way| way.ours && way.path != Path::Relayed) else {
+            return Vec::new();
+        };
         if info.protocols.contains(&HOP_PROTOCOL_NAME) {
             self.relays.offered(way.peer, way.address.clone(), Instant::now());
         } else {
             self.relays.withdrawn(&way.peer);
         }
-        if !way.shared_port || way.path != Path::Quic {
-            return None;
+        let observed = &info.observed_addr;
+        let shared_port = way.shared_port && way.path == Path::Quic;
+        if shared_port {
+            self.reachability.seen(connection, way.peer, observed);
         }
-        self.reachability.seen(connection, way.peer, &info.observed_addr);
-        Some(info.observed_addr.clone())
+        let mut all = candidates(observed, own, shared_port);
+        all.retain(|address| {
+            let known = way.named.contains(address);
+            let room = way.named.len() < CANDIDATES_PER_CONNECTION_MAX;
+            if room && !known {
+                way.named.push(address.clone());
+            }
+            known || room
+        });
+        all
     }
 
     /// Relayed connections beside a direct one that is old enough.
@@ -162,10 +183,15 @@ impl Service {
             self.swarm.add_external_address(info.observed_addr.clone());
             self.external(&info.observed_addr, Proof::Met);
         }
-        if let Some(candidate) = self.traversal.heard(connection, info)
-            && let Some(punch) = self.swarm.behaviour_mut().punch.as_mut()
-        {
-            punch.candidate(candidate);
+        let (now, own) = (Instant::now(), self.swarm.listeners().cloned().collect::<Vec<_>>());
+        for candidate in self.traversal.heard(connection, info, &own) {
+            let behaviour = self.swarm.behaviour_mut();
+            if let Some(probe) = behaviour.probe.as_mut() {
+                probe.candidate(&candidate, now);
+            }
+            if let Some(punch) = behaviour.punch.as_mut() {
+                punch.candidate(&candidate, now);
+            }
         }
         self.stand();
     }
