@@ -88,7 +88,7 @@ impl Bench {
 
     /// The public peer, and two behind NATs that know its address.
     fn swarm(&self, flags: &[&str]) -> [Peer; 3] {
-        let relay = self.start(0, flags);
+        let mut relay = self.start(0, flags);
         let known = relay.address();
         let flags = [&["--bootstrap", &known], flags].concat();
         let rest = [self.start(1, &flags), self.start(2, &flags)];
@@ -132,20 +132,19 @@ impl Peer {
         }
     }
 
-    fn address(&self) -> String {
+    fn address(&mut self) -> String {
         let file = self.folder.join("data/address");
-        let began = Instant::now();
-        loop {
+        let mut line = None;
+        self.until("its address", |_| {
             let text = std::fs::read_to_string(&file).unwrap_or_default();
-            if let Some(line) = text.lines().next() {
-                return line.to_owned();
-            }
-            assert!(began.elapsed() < DEADLINE, "no address\n{}", self.log());
-        }
+            line = text.lines().next().map(str::to_owned);
+            line.is_some()
+        });
+        line.unwrap()
     }
 
     /// Its name.
-    fn name(&self) -> String {
+    fn name(&mut self) -> String {
         let address = self.address();
         address.rsplit_once("/p2p/").unwrap().1.to_owned()
     }
@@ -196,4 +195,6 @@ fn a_symmetric_nat_leaves_two_peers_relayed_and_both_train_with_others() {
         assert!(!peer.log().contains(&mixed_with(name)), "{}", peer.log());
     }
     relay.said(&["other peers can dial this one"]);
+    // What serves nobody is closed.
+    relay.said(&["CircuitClosed"]);
 }

@@ -113,7 +113,13 @@ impl Service {
             self.move_streams(peer, &far_end(endpoint, peer_id));
             return;
         }
-        self.begin_session(peer, far_end(endpoint, peer_id));
+        let address = far_end(endpoint, peer_id);
+        if Path::of(&address) == Path::Relayed && !self.may_be_relayed() {
+            tracing::debug!(%peer, "no room for another peer that a relay leads to");
+            self.swarm.close_connection(connection);
+            return;
+        }
+        self.begin_session(peer, address);
     }
 
     /// Lets the streams of a peer move to a connection that has come and is better than theirs.

@@ -38,6 +38,8 @@ struct Known {
     addresses: Vec<Multiaddr>,
     failures: u32,
     next: Instant,
+    /// Not dialled before.
+    held: Instant,
     /// Of an earlier start: never forgotten because it does not answer.
     remembered: bool,
 }
@@ -173,6 +175,7 @@ impl Dialer {
             addresses: Vec::new(),
             failures: 0,
             next: now,
+            held: now,
             remembered: false,
         });
         for address in addresses {
@@ -193,7 +196,7 @@ impl Dialer {
 
     /// Known peers to dial now, with their addresses.
     pub(crate) fn due_known(&self, now: Instant) -> Vec<(PeerId, Vec<Multiaddr>)> {
-        let due = self.known.iter().filter(|(_, known)| known.next <= now);
+        let due = self.known.iter().filter(|(_, known)| known.next.max(known.held) <= now);
         due.map(|(peer, known)| (*peer, known.addresses.clone())).collect()
     }
 
@@ -201,6 +204,14 @@ impl Dialer {
     pub(crate) fn postpone(&mut self, peer: PeerId, now: Instant) {
         if let Some(known) = self.known.get_mut(&peer) {
             known.next = now + POSTPONED;
+        }
+    }
+
+    /// `peer` is not dialled before `until`, unless a bootstrap address names it.
+    pub(crate) fn hold(&mut self, peer: PeerId, until: Instant) {
+        self.learn(peer, &[], until);
+        if let Some(known) = self.known.get_mut(&peer) {
+            (known.held, known.failures) = (until, 0);
         }
     }
 
@@ -302,6 +313,20 @@ mod tests {
         }
         dialer.left(peer(1));
         assert!(dialer.due_known(now).is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_is_held_is_dialled_when_the_time_has_come() {
+        let now = Instant::now();
+        let mut dialer = Dialer::new(&[], 7, now);
+        dialer.learn(peer(1), &[address(1)], now);
+        for number in 1..=2 {
+            dialer.hold(peer(number), now + REDIAL_MAX * 9);
+            dialer.learn(peer(number), &[address(1)], now);
+            dialer.down(peer(number), now);
+        }
+        assert!(dialer.due_known(now + REDIAL_MAX * 8).is_empty());
+        assert_eq!(dialer.due_known(now + REDIAL_MAX * 9).len(), 2);
     }
 
     #[tokio::test]

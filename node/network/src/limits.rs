@@ -182,6 +182,12 @@ pub const CIRCUIT_BYTES: u64 = 16 << 20;
 /// After this time three attempts to punch a hole have failed, each with a handshake's ten seconds.
 pub(crate) const PUNCHING_MAX: Duration = Duration::from_secs(40);
 
+/// After that the circuit is closed, for it serves nothing, and so long nobody dials the other.
+pub(crate) const RELAYED_AGAIN: Duration = Duration::from_secs(600);
+/// Peers that are reached through relays alone at the same time: new ones of a swarm wait for their turn,
+/// and names that cost nothing take no connections from peers that are reached directly.
+pub(crate) const RELAYED_MAX: usize = 16;
+
 /// A relayed connection beside a direct one closes after this time: its streams have moved long ago.
 pub(crate) const RELAYED_LINGER: Duration = Duration::from_secs(10);
 

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::event::{Connection, DownReason, NetworkEvent};
 use crate::handle::Entry;
-use crate::limits::{FULL_BACK_OFF, REFUSE_LINGER};
+use crate::limits::{FULL_BACK_OFF, PUNCHING_MAX, REFUSE_LINGER};
 use crate::link::{LinkEvent, Origin, Outgoing, ReaderEnd};
 use crate::service::{Service, to_libp2p};
 use crate::session::{Stage, Via};
@@ -65,7 +65,7 @@ impl Service {
                 session.hello = Some((incarnation, connection));
                 self.complete(peer);
             }
-            Stage::Relayed(known) if known == incarnation => {
+            Stage::Relayed(known, _) if known == incarnation => {
                 session.hello = Some((incarnation, connection));
                 self.complete(peer);
             }
@@ -73,7 +73,7 @@ impl Service {
                 let releases = session.releases(connection);
                 self.release(releases);
             }
-            Stage::Up(_) | Stage::Relayed(_) => self.restarted(peer).await,
+            Stage::Up(_) | Stage::Relayed(..) => self.restarted(peer).await,
             Stage::Refusing(_) => {}
         }
     }
@@ -116,7 +116,7 @@ impl Service {
         let Some(session) = self.sessions.get(&peer) else {
             return;
         };
-        let (Stage::Greeting(_) | Stage::Relayed(_), Some((incarnation, connection)), true) =
+        let (Stage::Greeting(_) | Stage::Relayed(..), Some((incarnation, connection)), true) =
             (session.stage, session.hello, session.can_speak())
         else {
             return;
@@ -134,8 +134,8 @@ impl Service {
         if !carries {
             if greeting {
                 tracing::info!(%peer, "reached through a relay; seeking a direct path");
+                session.stage = Stage::Relayed(incarnation, Instant::now() + PUNCHING_MAX);
             }
-            session.stage = Stage::Relayed(incarnation);
             return;
         }
         if up >= self.peers_max {
@@ -249,22 +249,25 @@ impl Service {
         }
     }
 
-    /// Ends handshakes and refusals that took too long.
+    /// Ends handshakes, refusals and searches for a direct path that took too long.
     pub(crate) async fn check_handshakes(&mut self, now: Instant) {
         let late: Vec<_> = self
             .sessions
             .iter()
-            .filter_map(|(peer, session)| match session.stage {
-                Stage::Greeting(deadline) if deadline <= now => Some((*peer, false)),
-                Stage::Refusing(deadline) if deadline <= now => Some((*peer, true)),
-                Stage::Greeting(_) | Stage::Refusing(_) | Stage::Relayed(_) | Stage::Up(_) => None,
+            .map(|(peer, session)| (*peer, session.stage))
+            .filter(|(_, stage)| match stage {
+                Stage::Greeting(until) | Stage::Refusing(until) | Stage::Relayed(_, until) => {
+                    *until <= now
+                }
+                Stage::Up(_) => false,
             })
             .collect();
-        for (peer, refusing) in late {
-            if refusing {
-                self.hang_up_refused(peer).await;
-            } else {
-                self.hang_up_silent(peer).await;
+        for (peer, stage) in late {
+            match stage {
+                Stage::Greeting(_) => self.hang_up_silent(peer).await,
+                Stage::Refusing(_) => self.hang_up_refused(peer).await,
+                Stage::Relayed(..) => self.hang_up_relayed(peer).await,
+                Stage::Up(_) => {}
             }
         }
     }

@@ -275,6 +275,9 @@ impl Service {
         };
         let was_up = session.is_up();
         self.allow_punch(peer, false);
+        if let Stage::Relayed(_, until) = session.stage {
+            self.no_direct_path(peer, until);
+        }
         // A later session may be in the map already only if this one was removed from it.
         if was_up {
             self.shared.peers().remove(&peer);
@@ -313,6 +316,15 @@ impl Service {
         self.end_session(peer, DownReason::Lost("it did not greet".to_owned())).await;
         if let Some(id) = to_libp2p(peer) {
             // Its last connection may have gone by itself.
+            let _ = self.swarm.disconnect_peer_id(id);
+        }
+    }
+
+    /// Ends the session of a peer that no direct path leads to: what it has of a relay serves nobody.
+    pub(crate) async fn hang_up_relayed(&mut self, peer: PeerId) {
+        self.end_session(peer, DownReason::Lost("no direct path".to_owned())).await;
+        if let Some(id) = to_libp2p(peer) {
+            // The circuit may have gone by itself.
             let _ = self.swarm.disconnect_peer_id(id);
         }
     }

@@ -30,8 +30,9 @@ pub(crate) enum Stage {
     /// The handshake must be done by then.
     Greeting(Instant),
     /// The handshake is done, but only a relay leads to the peer that lets no tensors pass: it counts
-    /// as connected once there is a better way. Which start of its process it is.
-    Relayed(u64),
+    /// as connected once there is a better way. Which start of its process it is, and how long a better
+    /// way is sought.
+    Relayed(u64, Instant),
     /// The peer counts as connected; which start of its process it is.
     Up(u64),
     /// The peer was told that it is of another run; the connection closes then at the latest.

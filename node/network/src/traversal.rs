@@ -17,13 +17,14 @@ use crate::config::RelayMode;
 use crate::direct::{ip, with_causes};
 use crate::event::NetworkEvent;
 use crate::limits::{
-    CANDIDATES_PER_CONNECTION_MAX, CIRCUIT_BYTES, KNOWN_PEERS_MAX, PUNCHING_MAX, RELAYED_LINGER,
+    CANDIDATES_PER_CONNECTION_MAX, CIRCUIT_BYTES, CIRCUIT_OPEN_MAX, KNOWN_PEERS_MAX, RELAYED_AGAIN,
+    RELAYED_LINGER, RELAYED_MAX,
 };
 use crate::rate::Rate;
 use crate::reachability::{Proof, Reachability, Standing};
 use crate::relays::{Relays, rate};
 use crate::service::{Service, from_libp2p, to_libp2p};
-use crate::session::Stage;
+use crate::session::{Session, Stage};
 use crate::streams::{Path, far_end};
 
 /// How one connection came to be.
@@ -265,7 +266,6 @@ impl Service {
         for connection in self.traversal.superseded(now) {
             self.swarm.close_connection(connection);
         }
-        self.tell_relayed(now);
         if !self.traversal.wanted {
             return;
         }
@@ -333,24 +333,31 @@ impl Service {
         }
     }
 
-    /// Says once of each peer that stays relayed that it does.
-    fn tell_relayed(&mut self, now: Instant) {
-        for (peer, session) in &self.sessions {
-            let relayed =
-                |way: &Way| from_libp2p(way.peer) == Some(*peer) && way.path == Path::Relayed;
-            let long = |way: &Way| relayed(way) && way.since + PUNCHING_MAX <= now;
-            if matches!(session.stage, Stage::Relayed(_))
-                && self.traversal.ways.values().any(long)
-                && self.traversal.told.len() < KNOWN_PEERS_MAX
-                && self.traversal.told.insert(*peer)
-            {
-                tracing::info!(
-                    %peer,
-                    "no direct path: a NAT on the way gives each destination another port, or a \
-                     firewall drops the packets; it stays relayed, and tensors travel through others"
-                );
-            }
+    /// The session of a peer that was reached through a relay ended, where a direct path was sought
+    /// until then: if not long before, none was found. Both ends find that out at about the same time.
+    pub(crate) fn no_direct_path(&mut self, peer: PeerId, until: Instant) {
+        let now = Instant::now();
+        if self.is_stopping() || until > now + CIRCUIT_OPEN_MAX {
+            return;
         }
+        self.dialer.hold(peer, now + RELAYED_AGAIN);
+        let told = &mut self.traversal.told;
+        if told.len() < KNOWN_PEERS_MAX && told.insert(peer) {
+            tracing::info!(
+                %peer,
+                "no direct path: a NAT on the way gives each destination another port, or a firewall \
+                 drops the packets; it is tried again later, and tensors travel through others"
+            );
+        }
+    }
+
+    /// Whether there is room for one more peer that is reached through a relay alone.
+    pub(crate) fn may_be_relayed(&self) -> bool {
+        let relayed = |session: &&Session| {
+            let waits = matches!(session.stage, Stage::Greeting(_) | Stage::Relayed(..));
+            waits && session.address.as_ref().is_some_and(|at| Path::of(at) == Path::Relayed)
+        };
+        self.sessions.values().filter(relayed).count() < RELAYED_MAX
     }
 
     /// Where the best connection to `peer` ends.
