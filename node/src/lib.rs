@@ -25,6 +25,7 @@ mod rules;
 pub mod signals;
 pub mod tensorboard;
 pub mod top;
+pub mod traces;
 mod training;
 pub mod view;
 

@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use dnode_gossip::{Gossip, Start};
 use dnode_network::{
-    DirectConfig, Multiaddr, NatConfig, Network, NetworkConfig, NetworkError, RelayMode,
+    DirectConfig, Multiaddr, NatConfig, Network, NetworkConfig, NetworkError, NetworkEvent,
+    RelayMode,
 };
 use dnode_protocol::{Fragments, PeerId, RunSpec, Time};
 use dnode_trainer::checkpoint::{self, CheckpointError};
 use dnode_trainer::{DataShare, Drawn, Replica, TrainError, Trainer, expected_overlap};
 use rand::Rng;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use crate::acquaintances::{Acquaintances, PeersFileError, read_peers_file};
 use crate::config::{self, Config, LogFormat, Rule, run_spec};
@@ -23,6 +24,7 @@ use crate::metrics::{self, MetricsWriter};
 use crate::progress::Reporter;
 use crate::rules::{exchanges, gossip_config, replica_config};
 use crate::tensorboard::EventFile;
+use crate::traces::{FLUSH_INTERRUPTED_MAX, FLUSH_MAX, Tracer, TracesError};
 use crate::training::{Commits, MICRO_STEPS, Plan, Position, TrainingThread};
 use crate::view::ServeError;
 
@@ -121,6 +123,9 @@ pub enum JoinError {
     /// The saved state does not fit the trainer.
     #[error(transparent)]
     Train(#[from] TrainError),
+    /// Traces cannot be sent.
+    #[error(transparent)]
+    Traces(#[from] TracesError),
     /// Page or metrics cannot be served.
     #[error(transparent)]
     Serve(#[from] ServeError),
@@ -143,6 +148,7 @@ impl JoinError {
             | Self::WholeBatches
             | Self::Address(_)
             | Self::PeersFile(_)
+            | Self::Traces(_)
             | Self::Serve(ServeError::Listen { .. })
             | Self::Drive(DriveError::OtherRun(_)) => true,
             Self::Checkpoint(_)
@@ -168,6 +174,7 @@ pub async fn join(
 ) -> Result<Outcome, JoinError> {
     let started = Instant::now();
     let Options { config, resume, console } = options;
+    crate::traces::check(config.node.traces.as_ref())?;
     let config = with_peers_file(config)?;
     let parameters = trainer.layout().parameters();
     let run = run_spec(&config, trainer.layout());
@@ -190,6 +197,7 @@ pub async fn join(
     let plan = plan(&config, &run, &dir);
     let (replica, position) = replica(&config, (trainer, fragments), &plan, resume)?;
 
+    let tracer = Tracer::start(&config, identity.peer())?;
     let metrics = metrics(&config, &dir, &identity)?;
     // A progress line would tear JSON apart.
     let reporter = Reporter::new(console.clone(), config.node.log_format == LogFormat::Human);
@@ -222,15 +230,35 @@ pub async fn join(
         gossip,
         Time::ZERO,
     );
-    let training = TrainingThread::start(replica, plan, position)
+    let training = TrainingThread::start(replica, plan, position, tracer.clone())
         .map_err(|reason| JoinError::Io { what: "start the training thread", reason })?;
-    let handle = network.clone();
-    let parts =
-        Parts { core, fragments, network, training, journal, acquaintances, started, terms };
+    let parts = Parts {
+        core,
+        fragments,
+        network,
+        training,
+        journal,
+        acquaintances,
+        tracer,
+        started,
+        terms,
+    };
+    drive(parts, events, stop).await
+}
+
+/// The run itself, and its last words.
+async fn drive(
+    parts: Parts,
+    events: mpsc::Receiver<NetworkEvent>,
+    stop: watch::Receiver<bool>,
+) -> Result<Outcome, JoinError> {
+    let (network, tracer) = (parts.network.clone(), parts.tracer.clone());
     let (ending, mut journal) = Driver::new(parts).run(events, stop).await?;
-    journal.finish(&ending, &handle);
+    journal.finish(&ending, &network);
+    let interrupted = ending.evaluation.is_none();
+    tracer.close(if interrupted { FLUSH_INTERRUPTED_MAX } else { FLUSH_MAX });
     Ok(Outcome {
-        peer: identity.peer(),
+        peer: network.peer_id(),
         reason: journal.reason(),
         step: ending.position.step,
         samples: ending.position.samples,

@@ -100,6 +100,10 @@ pub struct Flags {
     /// Write event files for TensorBoard to this folder [node.tensorboard].
     #[arg(long, value_name = "DIR", help_heading = PROCESS, hide_short_help = true)]
     pub tensorboard: Option<String>,
+    /// Send OpenTelemetry traces of exchanges to this collector, for example http://127.0.0.1:4318
+    /// [node.traces].
+    #[arg(long, value_name = "URL", help_heading = PROCESS, hide_short_help = true)]
+    pub traces: Option<String>,
     /// Form of the log: human or json [node.log_format].
     #[arg(long, value_name = "FORMAT", help_heading = PROCESS, hide_short_help = true)]
     pub log_format: Option<String>,
@@ -143,6 +147,7 @@ impl Flags {
             ("node.ui", &self.ui, "--ui"),
             ("node.metrics", &self.metrics, "--metrics"),
             ("node.tensorboard", &self.tensorboard, "--tensorboard"),
+            ("node.traces", &self.traces, "--traces"),
         ];
         for (name, text, flag) in single {
             if let Some(text) = text {

@@ -416,6 +416,7 @@ pub const KEYS: &[Key] = &[
     ),
     unset("node.tensorboard", Kind::Path, "folder for TensorBoard's event files, in a folder of its own for each peer"),
     key("node.metrics", Kind::Service, "\"off\"", "", "where metrics are served to Prometheus, under /metrics; \"auto\" as for the page"),
+    unset("node.traces", Kind::Collector, "collector that OpenTelemetry traces of exchanges are sent to (OTLP over HTTP), where dnode was built with the feature otel"),
 ];
 
 /// The key of that `section.key` name.

@@ -8,6 +8,7 @@ use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use toml::Value;
 
+use crate::traces::Collector;
 use crate::view::Service;
 
 /// A range of real numbers.
@@ -98,6 +99,8 @@ pub enum Kind {
     Addresses(usize),
     /// `off`, `auto`, or an IP address and a port.
     Service,
+    /// `http://`, a host and a port.
+    Collector,
 }
 
 impl Kind {
@@ -120,6 +123,7 @@ impl Kind {
             Self::Integers { .. } => "list of integers",
             Self::Addresses(_) => "list of addresses",
             Self::Service => "word or address",
+            Self::Collector => "address",
         }
     }
 
@@ -154,6 +158,7 @@ impl Kind {
             Self::Service => {
                 "\"off\", \"auto\" or an address such as \"127.0.0.1:7878\"".to_owned()
             }
+            Self::Collector => "an address such as \"http://127.0.0.1:4318\"".to_owned(),
         }
     }
 
@@ -196,6 +201,7 @@ impl Kind {
                 items.len() <= *count_max && items.iter().all(legal)
             }
             Self::Service => value.as_str().is_some_and(|text| text.parse::<Service>().is_ok()),
+            Self::Collector => value.as_str().is_some_and(|it| it.parse::<Collector>().is_ok()),
         };
         legal.then(|| value.clone())
     }
@@ -215,7 +221,8 @@ impl Kind {
             | Self::Choice(_)
             | Self::Duration(..)
             | Self::WordOrDuration(..)
-            | Self::Service => parsed.filter(Value::is_str).unwrap_or_else(bare),
+            | Self::Service
+            | Self::Collector => parsed.filter(Value::is_str).unwrap_or_else(bare),
             Self::Words(_) => match parsed {
                 Some(list @ Value::Array(_)) => list,
                 Some(Value::String(word)) => Value::Array(vec![Value::String(word)]),

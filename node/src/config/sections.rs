@@ -11,6 +11,7 @@ use dnode_torch::{Device, Precision};
 use dnode_trainer::{DataConfig, ModelConfig, OptimizerKind, Schedule};
 use serde::{Deserialize, Serialize};
 
+use crate::traces::Collector;
 use crate::view::Service;
 
 /// A whole configuration, validated.
@@ -280,6 +281,8 @@ pub struct Node {
     pub tensorboard: Option<PathBuf>,
     /// Where metrics are served to Prometheus.
     pub metrics: Service,
+    /// Where traces are sent.
+    pub traces: Option<Collector>,
 }
 
 /// Codecs by their names.

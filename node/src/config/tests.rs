@@ -38,6 +38,7 @@ fn the_table_and_the_typed_sections_have_the_same_keys() {
     config.data.path = Some(PathBuf::from("x"));
     config.network.peers_file = Some(PathBuf::from("x"));
     config.node.tensorboard = Some(PathBuf::from("x"));
+    config.node.traces = Some("http://x:1".parse().unwrap());
     let table = toml::Table::try_from(&config).unwrap();
     let typed: BTreeSet<String> = table
         .iter()

@@ -31,6 +31,7 @@ const _: () = assert!(
     LEAVE_MAX.as_millis()
         + INTERRUPTED_MAX.as_millis()
         + dnode_network::limits::SHUTDOWN_MAX.as_millis()
+        + crate::traces::FLUSH_INTERRUPTED_MAX.as_millis()
         < 5000
 );
 

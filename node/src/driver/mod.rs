@@ -24,6 +24,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
 
 use crate::acquaintances::Acquaintances;
+use crate::traces::{ExchangeTraces, Tracer};
 use crate::training::{Command, Ending, Report, StepPace, Together, TrainingThread};
 use bootstrap::Bootstrap;
 use diagnosing::{Diagnosis, Told};
@@ -36,6 +37,8 @@ pub(crate) use rack::rack_name;
 use rack::{Change, RackDriver};
 use ring::RingDriver;
 pub(crate) use viewing::Viewing;
+#[cfg(feature = "otel")]
+pub(crate) use viewing::path;
 
 /// How often progress is shown and stages are looked at when nothing else happens.
 const TICK: Duration = Duration::from_millis(100);
@@ -85,6 +88,7 @@ pub(crate) struct Parts {
     pub(crate) training: TrainingThread,
     pub(crate) journal: Journal,
     pub(crate) acquaintances: Acquaintances,
+    pub(crate) tracer: Tracer,
     pub(crate) started: Instant,
     pub(crate) terms: Terms,
 }
@@ -118,6 +122,7 @@ pub(crate) struct Driver {
     training: TrainingThread,
     journal: Journal,
     acquaintances: Acquaintances,
+    traces: ExchangeTraces,
     started: Instant,
     terms: Terms,
     numbers: Numbers,
@@ -137,8 +142,8 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { core, fragments, network, training, journal, acquaintances, started, terms } =
-            parts;
+        let Parts { core, fragments, network, training, journal, .. } = parts;
+        let Parts { acquaintances, tracer, started, terms, .. } = parts;
         let ring = RingDriver::new(network.peer_id(), terms.world, terms.incarnation);
         let rack = RackDriver::new(network.peer_id(), terms.incarnation, terms.rack);
         let bootstrap = Bootstrap::new(terms.bootstrap.iter().cloned());
@@ -149,6 +154,7 @@ impl Driver {
             training,
             journal,
             acquaintances,
+            traces: ExchangeTraces::new(tracer),
             started,
             terms,
             numbers: Numbers::default(),
@@ -251,6 +257,7 @@ impl Driver {
                 if let Message::Summaries { summaries } = &message {
                     self.journal.summaries(summaries.clone(), self.now());
                 }
+                self.traces.received(from, &message);
                 self.feed(Input::Received { from, message });
             }
             NetworkEvent::Tensor { from, header, payload } if header.leg == Leg::Ring => {
@@ -262,7 +269,12 @@ impl Driver {
             }
             NetworkEvent::Tensor { from, header, payload } => {
                 let exchange = header.exchange;
-                match self.numbers.arrive(from, &header, &payload) {
+                let arrival = self.numbers.arrive(from, &header, &payload);
+                if let Arrival::Partial | Arrival::Complete { .. } = arrival {
+                    let whole = arrival != Arrival::Partial;
+                    self.traces.arrived(&header, payload.len(), whole);
+                }
+                match arrival {
                     Arrival::Complete { clock } => {
                         let leg = header.leg;
                         self.feed(Input::TensorReceived { from, exchange, leg, clock });

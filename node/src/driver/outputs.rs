@@ -11,8 +11,10 @@ use crate::training::{Command, MixTerms};
 impl Driver {
     pub(super) fn carry_out(&mut self) {
         while let Some(output) = self.core.poll_output() {
+            self.traces.output(&output);
             self.carry_out_one(output);
         }
+        self.traces.settle(&self.network);
     }
 
     fn carry_out_one(&mut self, output: Output) {
@@ -116,7 +118,7 @@ impl Driver {
     }
 
     fn send_tensor(
-        &self,
+        &mut self,
         to: PeerId,
         (exchange, leg, fragment, clock): (ExchangeId, Leg, FragmentId, Clock),
         numbers: Encoded,
@@ -125,6 +127,7 @@ impl Driver {
         let codec = numbers.codec;
         let header =
             TensorHeader { exchange, leg, codec, fragment, clock, elements, offset: 0, count: 0 };
+        self.traces.sends(&header, numbers.bytes.len());
         if let Err(error) = self.network.send_tensor(to, header, numbers.bytes) {
             tracing::debug!(%error, "tensor not sent");
         }

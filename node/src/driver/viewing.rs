@@ -294,19 +294,9 @@ impl Viewing {
             let earlier = before.get(&peer).copied().unwrap_or_default();
             self.bytes.insert(peer, bytes);
             let exchanged = self.exchanged.get(&peer);
-            let path = match (carrier, connection) {
-                (Some(Carrier::Direct(Kind::Memory)), _) => "shared memory",
-                (Some(Carrier::Direct(Kind::Tls)), _) => "TCP with TLS",
-                (Some(Carrier::Direct(Kind::Plain)), _) => "TCP without TLS",
-                (Some(Carrier::Quic), _) => "QUIC",
-                (Some(Carrier::Stream), Connection::Quic) => "stream over QUIC",
-                (Some(Carrier::Stream), Connection::Tcp) => "stream over TCP",
-                (Some(Carrier::Stream), Connection::Relayed) => "stream through a relay",
-                (None, _) => "",
-            };
             Link {
                 to: id(&peer),
-                path: path.to_owned(),
+                path: path(carrier, connection).to_owned(),
                 relayed: status.address.to_string().contains("/p2p-circuit"),
                 rtt_s: rtt.map(|rtt| rtt.as_secs_f64()),
                 traffic: traffic(bytes, earlier, elapsed),
@@ -360,5 +350,19 @@ fn traffic(now: Bytes, before: Bytes, seconds: f64) -> Traffic {
         received_bytes: now.received,
         sent_bytes_per_s: rate(now.sent, before.sent),
         received_bytes_per_s: rate(now.received, before.received),
+    }
+}
+
+/// What tensors travel on, in words; empty when nothing does.
+pub(crate) const fn path(carrier: Option<Carrier>, connection: Connection) -> &'static str {
+    match (carrier, connection) {
+        (Some(Carrier::Direct(Kind::Memory)), _) => "shared memory",
+        (Some(Carrier::Direct(Kind::Tls)), _) => "TCP with TLS",
+        (Some(Carrier::Direct(Kind::Plain)), _) => "TCP without TLS",
+        (Some(Carrier::Quic), _) => "QUIC",
+        (Some(Carrier::Stream), Connection::Quic) => "stream over QUIC",
+        (Some(Carrier::Stream), Connection::Tcp) => "stream over TCP",
+        (Some(Carrier::Stream), Connection::Relayed) => "stream through a relay",
+        (None, _) => "",
     }
 }

@@ -13,6 +13,8 @@ use dnode_protocol::{Clock, ContentHash, ExchangeId, FragmentId};
 use dnode_trainer::{Commons, Encoded, MixError, Reading, Turn};
 use tokio::sync::mpsc;
 
+use crate::traces::Tracer;
+
 use super::{Activity, Command, Line, Meter, MixTerms, Report};
 
 /// Why numbers were not used: whose fault, and the reason in words.
@@ -27,6 +29,7 @@ pub(super) struct Mixing {
     pub(super) line: Line,
     pub(super) meter: Arc<Meter>,
     pub(super) reports: mpsc::Sender<Report>,
+    pub(super) tracer: Tracer,
 }
 
 impl Drop for Mixing {
@@ -72,11 +75,17 @@ impl Mixing {
         let mut turn = self.commons.turn();
         let reads = matches!(command, Command::Read { .. });
         let activity = if reads { Activity::Coding } else { Activity::Mixing };
-        self.meter.enter(activity, Instant::now());
+        let begun = Instant::now();
+        self.meter.enter(activity, begun);
+        let mark = self.tracer.begins(&command, begun);
         let report = self.work(&mut turn, command);
-        self.meter.enter(Activity::Idle, Instant::now());
+        let done = Instant::now();
+        self.meter.enter(Activity::Idle, done);
         // In the same turn, so that no commit is reported in between.
-        report.is_none_or(|report| self.reports.blocking_send(report).is_ok())
+        let told = report.is_none_or(|report| self.reports.blocking_send(report).is_ok());
+        drop(turn);
+        self.tracer.ends(mark, done);
+        told
     }
 
     fn work(&self, turn: &mut Turn<'_>, command: Command) -> Option<Report> {

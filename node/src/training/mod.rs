@@ -22,6 +22,7 @@ use dnode_protocol::{Clock, ContentHash, ExchangeId, FragmentId, Origin, RunSpec
 use dnode_trainer::{Commons, Encoded, Evaluation, Reading, Replica, SKETCH_LEN, TrainError};
 use tokio::sync::mpsc;
 
+use crate::traces::Tracer;
 pub(crate) use dnode_gossip::MICRO_STEPS;
 use line::{Line, Permission};
 use meter::Meter;
@@ -245,7 +246,12 @@ impl TrainingThread {
     ///
     /// # Errors
     /// When the system cannot start a thread.
-    pub(crate) fn start(replica: Replica, plan: Plan, at: Position) -> std::io::Result<Self> {
+    pub(crate) fn start(
+        replica: Replica,
+        plan: Plan,
+        at: Position,
+        tracer: Tracer,
+    ) -> std::io::Result<Self> {
         let (commands, from_driver) = blocking::sync_channel(COMMANDS_MAX);
         let (mixing, to_mix) = blocking::sync_channel(COMMANDS_MAX);
         let (ring, ring_in) = blocking::sync_channel(RING_FRAMES_MAX);
@@ -262,6 +268,7 @@ impl TrainingThread {
             line: line.clone(),
             meter: Arc::clone(&meters.1),
             reports: to_driver.clone(),
+            tracer,
         };
         let queues = steps::Queues {
             commands: from_driver,

@@ -19,6 +19,8 @@ use dnode_trainer::{
     encode,
 };
 
+use crate::traces::Tracer;
+
 use super::{
     COMMANDS_MAX, Command, Commits, MICRO_STEPS, MixTerms, Plan, Position, Progress, Report,
     TrainingThread,
@@ -127,7 +129,7 @@ fn start_measuring(
     layout.push("x", &[2]).unwrap();
     let counter = Counter { layout, x: [0.0; 2], slope, batch: 8, busy, measures };
     let replica = Replica::new(Box::new(counter), outer);
-    TrainingThread::start(replica, plan, Position::default()).unwrap()
+    TrainingThread::start(replica, plan, Position::default(), Tracer::default()).unwrap()
 }
 
 fn exchange(sequence: u64) -> ExchangeId {
