@@ -130,6 +130,18 @@ fn what_a_backend_lacks_is_told_in_one_line_and_ends_with_2() {
 }
 
 #[test]
+#[cfg(not(feature = "otel"))]
+fn traces_that_are_not_built_in_are_told_in_one_line_and_end_with_2() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = fault(folder.path(), &["join", "--traces", "http://127.0.0.1:4318"], 2);
+    assert!(
+        text.starts_with("error: this dnode was built without traces; build with --features otel"),
+        "{text}"
+    );
+    assert!(!folder.path().join("dnode-data").exists());
+}
+
+#[test]
 fn a_data_directory_in_use_is_refused_with_its_user() {
     let folder = tempfile::tempdir().unwrap();
     let _first = DataDir::open(&folder.path().join("data")).unwrap();
