@@ -3,21 +3,24 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::task::{Context, Poll, ready};
 
-use libp2p::core::Endpoint;
 use libp2p::core::transport::PortUse;
+use libp2p::core::{ConnectedPoint, Endpoint};
+use libp2p::swarm::behaviour::ConnectionEstablished;
 use libp2p::swarm::dial_opts::DialOpts;
 use libp2p::swarm::{
-    ConnectionDenied, ConnectionId, FromSwarm, NetworkBehaviour, NewExternalAddrCandidate,
-    THandler, THandlerInEvent, THandlerOutEvent, ToSwarm,
+    ConnectionClosed, ConnectionDenied, ConnectionId, DialError, DialFailure, FromSwarm,
+    NetworkBehaviour, NewExternalAddrCandidate, THandler, THandlerInEvent, THandlerOutEvent,
+    ToSwarm,
 };
 use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
 
 use crate::candidates::Budget;
 use crate::limits::{HELD_DIALS_MAX, PERMITTED_MAX};
+use crate::turns::Turns;
 
 /// A behaviour that learns of the addresses this peer may have from its owner alone (identify believes
-/// whoever is connected, and names no one), and, when gated, dials only peers that were permitted.
+/// whoever is connected, and names no one), and whose dials are let pass by a gate.
 #[derive(Debug)]
 pub(crate) struct Guarded<B> {
     inner: B,
@@ -25,9 +28,23 @@ pub(crate) struct Guarded<B> {
     budget: Option<Budget>,
 }
 
+/// Which dials pass, and when.
+#[derive(Debug)]
+enum Gate {
+    /// Those to permitted peers.
+    Permits(Permits),
+    /// All, in turn.
+    Turns(Turns),
+}
+
+/// The dial goes where it may not.
+#[derive(Debug, thiserror::Error)]
+#[error("an address that is dialled for nobody")]
+struct Refused;
+
 /// Who may be dialled, and the dials that wait for it.
 #[derive(Debug, Default)]
-struct Gate {
+struct Permits {
     permitted: BTreeSet<PeerId>,
     held: VecDeque<DialOpts>,
 }
@@ -40,23 +57,28 @@ impl<B: NetworkBehaviour> Guarded<B> {
 
     /// `inner`, which forgets old candidates, and whose dials wait until their peer was permitted.
     pub(crate) fn gated(inner: B) -> Self {
-        Self { inner, gate: Some(Gate::default()), budget: None }
+        Self { inner, gate: Some(Gate::Permits(Permits::default())), budget: None }
+    }
+
+    /// `inner`, whose dials others ask for, a few at a time.
+    pub(crate) fn in_turn(inner: B) -> Self {
+        Self { inner, gate: Some(Gate::Turns(Turns::default())), budget: None }
     }
 
     /// From now on `peer` may be dialled, and so it is if a dial was held.
     pub(crate) fn permit(&mut self, peer: PeerId) {
-        if let Some(gate) = &mut self.gate
-            && gate.permitted.len() < PERMITTED_MAX
+        if let Some(Gate::Permits(permits)) = &mut self.gate
+            && permits.permitted.len() < PERMITTED_MAX
         {
-            gate.permitted.insert(peer);
+            permits.permitted.insert(peer);
         }
     }
 
     /// From now on `peer` may not be dialled; a dial that waits for it is given up.
     pub(crate) fn forbid(&mut self, peer: PeerId) {
-        if let Some(gate) = &mut self.gate {
-            gate.permitted.remove(&peer);
-            gate.held.retain(|dial| dial.get_peer_id() != Some(peer));
+        if let Some(Gate::Permits(permits)) = &mut self.gate {
+            permits.permitted.remove(&peer);
+            permits.held.retain(|dial| dial.get_peer_id() != Some(peer));
         }
     }
 
@@ -69,20 +91,83 @@ impl<B: NetworkBehaviour> Guarded<B> {
     }
 }
 
+impl<B: NetworkBehaviour> Guarded<B> {
+    /// A dial that was asked for will not be made.
+    fn give_up(&mut self, dial: &DialOpts) {
+        let (peer_id, connection_id) = (dial.get_peer_id(), dial.connection_id());
+        let failure = DialFailure { peer_id, error: &DialError::Aborted, connection_id };
+        self.inner.on_swarm_event(FromSwarm::DialFailure(failure));
+    }
+
+    /// The next dial that passes.
+    fn release(&mut self) -> Option<DialOpts> {
+        match self.gate.as_mut()? {
+            Gate::Permits(permits) => permits.release(),
+            Gate::Turns(turns) => {
+                let (next, overdue) = (turns.next(), turns.overdue(Instant::now()));
+                for dial in overdue {
+                    self.give_up(&dial);
+                }
+                next
+            }
+        }
+    }
+}
+
 impl Gate {
+    /// Takes a dial to let it pass later; returns it when it never will.
+    fn ask(&mut self, dial: DialOpts) -> Option<DialOpts> {
+        match self {
+            Self::Permits(permits) => permits.ask(dial),
+            Self::Turns(turns) => turns.ask(dial, Instant::now()),
+        }
+    }
+}
+
+impl Permits {
     fn may(&self, dial: &DialOpts) -> bool {
         dial.get_peer_id().is_some_and(|peer| self.permitted.contains(&peer))
     }
 
-    fn hold(&mut self, dial: DialOpts) {
-        if self.held.len() < HELD_DIALS_MAX {
-            self.held.push_back(dial);
+    fn ask(&mut self, dial: DialOpts) -> Option<DialOpts> {
+        if self.held.len() >= HELD_DIALS_MAX {
+            return Some(dial);
         }
+        self.held.push_back(dial);
+        None
     }
 
     fn release(&mut self) -> Option<DialOpts> {
         let index = self.held.iter().position(|dial| self.may(dial))?;
         self.held.remove(index)
+    }
+}
+
+impl Turns {
+    /// Learns who comes and goes, and of dials that end.
+    fn watch(&mut self, event: &FromSwarm<'_>) {
+        #[expect(
+            clippy::wildcard_enum_match_arm,
+            reason = "the enum is non-exhaustive; the rest changes nothing"
+        )]
+        match event {
+            FromSwarm::ConnectionEstablished(ConnectionEstablished {
+                peer_id,
+                connection_id,
+                endpoint,
+                ..
+            }) => {
+                self.ended(*connection_id);
+                if let ConnectedPoint::Listener { send_back_addr, .. } = endpoint {
+                    self.came(*connection_id, *peer_id, send_back_addr);
+                }
+            }
+            FromSwarm::ConnectionClosed(ConnectionClosed { connection_id, .. }) => {
+                self.went(*connection_id);
+            }
+            FromSwarm::DialFailure(DialFailure { connection_id, .. }) => self.ended(*connection_id),
+            _ => {}
+        }
     }
 }
 
@@ -116,6 +201,11 @@ impl<B: NetworkBehaviour> NetworkBehaviour for Guarded<B> {
         addresses: &[Multiaddr],
         role: Endpoint,
     ) -> Result<Vec<Multiaddr>, ConnectionDenied> {
+        if let Some(Gate::Turns(turns)) = &self.gate
+            && !turns.allows(id, peer, addresses)
+        {
+            return Err(ConnectionDenied::new(Refused));
+        }
         self.inner.handle_pending_outbound_connection(id, peer, addresses, role)
     }
 
@@ -131,6 +221,9 @@ impl<B: NetworkBehaviour> NetworkBehaviour for Guarded<B> {
     }
 
     fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
+        if let Some(Gate::Turns(turns)) = &mut self.gate {
+            turns.watch(&event);
+        }
         if !matches!(event, FromSwarm::NewExternalAddrCandidate(_)) {
             self.inner.on_swarm_event(event);
         }
@@ -149,13 +242,17 @@ impl<B: NetworkBehaviour> NetworkBehaviour for Guarded<B> {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
-        // Permits come from the swarm's owner, which polls afterwards.
-        if let Some(opts) = self.gate.as_mut().and_then(Gate::release) {
-            return Poll::Ready(ToSwarm::Dial { opts });
-        }
         loop {
+            // Permits, and time that passes, need no waker: the swarm's owner polls often.
+            if let Some(opts) = self.release() {
+                return Poll::Ready(ToSwarm::Dial { opts });
+            }
             match (ready!(self.inner.poll(context)), &mut self.gate) {
-                (ToSwarm::Dial { opts }, Some(gate)) if !gate.may(&opts) => gate.hold(opts),
+                (ToSwarm::Dial { opts }, Some(gate)) => {
+                    if let Some(dial) = gate.ask(opts) {
+                        self.give_up(&dial);
+                    }
+                }
                 (other, _) => return Poll::Ready(other),
             }
         }
@@ -168,7 +265,7 @@ mod tests {
     use libp2p::swarm::dummy;
 
     use super::*;
-    use crate::limits::CANDIDATES_MAX;
+    use crate::limits::{CANDIDATES_MAX, DIAL_BACKS_HELD_MAX, DIAL_BACKS_PER_IP_MAX};
 
     /// Dials whom it is told to.
     #[derive(Default)]
@@ -255,6 +352,30 @@ mod tests {
         let inner = Dials(VecDeque::from([a]), 0);
         let mut open = Guarded { inner, gate: None, budget: None };
         assert_eq!(dialled(&mut open), [a], "what is not gated");
+    }
+
+    #[tokio::test]
+    async fn dials_that_others_ask_for_take_turns_and_go_nowhere_private() {
+        let mut guarded = Guarded::in_turn(Dials::default());
+        let peers: Vec<PeerId> = (0..2 * DIAL_BACKS_HELD_MAX).map(|_| PeerId::random()).collect();
+        guarded.inner.0.extend(&peers);
+        assert_eq!(dialled(&mut guarded).len(), DIAL_BACKS_PER_IP_MAX, "nobody knows from where");
+        let told = peers.len() - DIAL_BACKS_HELD_MAX - DIAL_BACKS_PER_IP_MAX;
+        assert_eq!(guarded.inner.1, told, "those without room");
+
+        let mut guarded = Guarded::in_turn(Dials(VecDeque::from([peers[0], peers[1]]), 0));
+        let mut context = Context::from_waker(noop_waker_ref());
+        let Poll::Ready(ToSwarm::Dial { opts }) = guarded.poll(&mut context) else {
+            panic!("no dial");
+        };
+        let id = opts.connection_id();
+        let mut pending = |text: &str| {
+            let address = text.parse().unwrap();
+            let peer = opts.get_peer_id();
+            guarded.handle_pending_outbound_connection(id, peer, &[address], Endpoint::Dialer)
+        };
+        assert!(pending("/ip4/192.168.1.1/tcp/80").is_err());
+        assert!(pending("/ip4/192.0.2.1/tcp/80").is_ok());
     }
 
     #[tokio::test]

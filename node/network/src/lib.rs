@@ -38,6 +38,7 @@ mod session;
 pub mod streams;
 mod swarm;
 mod traversal;
+mod turns;
 
 use std::sync::Arc;
 

@@ -155,6 +155,16 @@ pub(crate) const PROBES_MAX: usize = 4;
 /// Between two rounds of AutoNAT's tests; each untested address is tested once.
 pub(crate) const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 
+/// Dials at the same time by which others learn whether they can be dialled, each of five seconds where
+/// packets are dropped: an eighth of [`PENDING_CONNECTIONS_MAX`].
+pub(crate) const DIAL_BACKS_MAX: usize = 8;
+/// Of them, those for peers behind one IP address.
+pub(crate) const DIAL_BACKS_PER_IP_MAX: usize = 2;
+/// Such dials that wait for their turn: AutoNAT's ten of each of a hundred connections.
+pub(crate) const DIAL_BACKS_HELD_MAX: usize = 1024;
+/// How long they wait: so long AutoNAT's two ends wait for the result. Then the other one asks again.
+pub(crate) const DIAL_BACK_WAIT_MAX: Duration = Duration::from_secs(10);
+
 /// Peers to which holes may be punched: those that are connected and proven to be of the run.
 pub(crate) const PERMITTED_MAX: usize = 4096;
 /// Hole punches that wait for a peer's proof that it is of the run; it takes two round trips.

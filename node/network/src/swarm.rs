@@ -47,7 +47,7 @@ pub(crate) struct Behaviour {
     /// Finds out whether others can dial this peer.
     pub(crate) probe: Toggle<Guarded<autonat::v2::client::Behaviour>>,
     /// Helps others to find that out.
-    pub(crate) dial_back: Toggle<autonat::v2::server::Behaviour>,
+    pub(crate) dial_back: Toggle<Guarded<autonat::v2::server::Behaviour>>,
     /// Reservations and circuits at relays.
     pub(crate) relayed: Toggle<relay::client::Behaviour>,
     /// Relays for others.
@@ -176,7 +176,9 @@ fn behaviour(
         mdns: multicast(config.mdns, me).into(),
         streams: streams::Behaviour::default(),
         probe: traverse.then(probe).into(),
-        dial_back: traverse.then(autonat::v2::server::Behaviour::default).into(),
+        dial_back: traverse
+            .then(|| Guarded::in_turn(autonat::v2::server::Behaviour::default()))
+            .into(),
         relayed: client.into(),
         relay: relay(&config.nat, me).into(),
         punch: traverse.then(|| Guarded::gated(dcutr::Behaviour::new(me))).into(),

@@ -1,0 +1,211 @@
+//! Dials that others ask for, so that AutoNAT can say whether they can be dialled: few at a time, and
+//! to no address that their owner could not dial himself.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+
+use dnode_direct::is_near;
+use libp2p::swarm::ConnectionId;
+use libp2p::swarm::dial_opts::DialOpts;
+use libp2p::{Multiaddr, PeerId};
+use tokio::time::Instant;
+
+use crate::candidates::is_plain;
+use crate::direct::ip;
+use crate::limits::{
+    DIAL_BACK_WAIT_MAX, DIAL_BACKS_HELD_MAX, DIAL_BACKS_MAX, DIAL_BACKS_PER_IP_MAX,
+};
+
+/// Who asks, what waits, and what runs.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    /// Where connections come from.
+    clients: BTreeMap<ConnectionId, (PeerId, IpAddr)>,
+    waiting: VecDeque<Waiting>,
+    /// For whose addresses dials run.
+    running: BTreeMap<ConnectionId, Option<IpAddr>>,
+}
+
+/// A dial that waits for its turn.
+#[derive(Debug)]
+struct Waiting {
+    dial: DialOpts,
+    client: Option<IpAddr>,
+    since: Instant,
+}
+
+impl Turns {
+    /// A connection of `peer` came in from `from`.
+    pub(crate) fn came(&mut self, connection: ConnectionId, peer: PeerId, from: &Multiaddr) {
+        if let Some(ip) = ip(from) {
+            self.clients.insert(connection, (peer, ip.to_canonical()));
+        }
+    }
+
+    /// A connection closed.
+    pub(crate) fn went(&mut self, connection: ConnectionId) {
+        self.clients.remove(&connection);
+    }
+
+    fn addresses(&self, peer: PeerId) -> impl Iterator<Item = IpAddr> + '_ {
+        self.clients.values().filter(move |(client, _)| *client == peer).map(|(_, ip)| *ip)
+    }
+
+    /// A dial is asked for; returns it when there is no room.
+    pub(crate) fn ask(&mut self, dial: DialOpts, now: Instant) -> Option<DialOpts> {
+        if self.waiting.len() >= DIAL_BACKS_HELD_MAX {
+            return Some(dial);
+        }
+        let client = dial.get_peer_id().and_then(|peer| self.addresses(peer).next());
+        self.waiting.push_back(Waiting { dial, client, since: now });
+        None
+    }
+
+    /// The next dial that may run.
+    pub(crate) fn next(&mut self) -> Option<DialOpts> {
+        if self.running.len() >= DIAL_BACKS_MAX {
+            return None;
+        }
+        let may = |waiting: &Waiting| {
+            let running = self.running.values().filter(|running| **running == waiting.client);
+            running.count() < DIAL_BACKS_PER_IP_MAX
+        };
+        let index = self.waiting.iter().position(may)?;
+        let Waiting { dial, client, .. } = self.waiting.remove(index)?;
+        self.running.insert(dial.connection_id(), client);
+        Some(dial)
+    }
+
+    /// Takes out the dials that have waited until nobody waits for their results any more.
+    pub(crate) fn overdue(&mut self, now: Instant) -> Vec<DialOpts> {
+        let late = |waiting: &&Waiting| waiting.since + DIAL_BACK_WAIT_MAX <= now;
+        let count = self.waiting.iter().take_while(late).count();
+        self.waiting.drain(..count).map(|waiting| waiting.dial).collect()
+    }
+
+    /// The dial `connection` led to a peer, or failed.
+    pub(crate) fn ended(&mut self, connection: ConnectionId) {
+        self.running.remove(&connection);
+    }
+
+    /// Whether the dial `connection` may go to `addresses` for `peer`; one that nobody asked for may.
+    pub(crate) fn allows(
+        &self,
+        connection: ConnectionId,
+        peer: Option<PeerId>,
+        addresses: &[Multiaddr],
+    ) -> bool {
+        let from = |peer| self.addresses(peer).collect::<Vec<_>>();
+        let from = peer.map(from).unwrap_or_default();
+        !self.running.contains_key(&connection)
+            || addresses.iter().all(|address| {
+                is_plain(address) && ip(address).is_some_and(|to| reaches(to, &from))
+            })
+    }
+}
+
+/// Whether somebody who is at `from` may have `to` dialled: an address of this machine or of a local
+/// network only if he is there himself.
+fn reaches(to: IpAddr, from: &[IpAddr]) -> bool {
+    let to = to.to_canonical();
+    let nowhere = to.is_unspecified() || to.is_multicast() || to == std::net::Ipv4Addr::BROADCAST;
+    if to.is_loopback() {
+        from.iter().any(IpAddr::is_loopback)
+    } else if is_near(to) {
+        from.iter().any(|from| is_near(*from))
+    } else {
+        !nowhere
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(host: u8) -> Multiaddr {
+        format!("/ip4/203.0.113.{host}/udp/1/quic-v1").parse().unwrap()
+    }
+
+    fn dial(peer: PeerId) -> DialOpts {
+        DialOpts::peer_id(peer).build()
+    }
+
+    fn number(number: usize) -> ConnectionId {
+        ConnectionId::new_unchecked(number)
+    }
+
+    #[tokio::test]
+    async fn one_address_never_has_all_the_turns() {
+        let now = Instant::now();
+        let mut turns = Turns::default();
+        // Names cost nothing.
+        let greedy: Vec<PeerId> = (0..100).map(|_| PeerId::random()).collect();
+        for (index, peer) in greedy.iter().enumerate() {
+            turns.came(number(index), *peer, &from(1));
+            assert!(turns.ask(dial(*peer), now).is_none());
+        }
+        let honest = PeerId::random();
+        turns.came(number(1000), honest, &from(2));
+        assert!(turns.ask(dial(honest), now).is_none());
+        let mut run = Vec::new();
+        while let Some(dial) = turns.next() {
+            run.push(dial);
+        }
+        assert_eq!(run.len(), DIAL_BACKS_PER_IP_MAX + 1);
+        assert_eq!(run.last().unwrap().get_peer_id(), Some(honest));
+        turns.ended(run[0].connection_id());
+        assert_eq!(turns.next().unwrap().get_peer_id(), Some(greedy[DIAL_BACKS_PER_IP_MAX]));
+        for host in 3..=255 {
+            let peer = PeerId::random();
+            turns.came(number(2000 + usize::from(host)), peer, &from(host));
+            assert!(turns.ask(dial(peer), now).is_none());
+        }
+        while turns.next().is_some() {}
+        assert_eq!(turns.running.len(), DIAL_BACKS_MAX);
+    }
+
+    #[tokio::test]
+    async fn what_waits_is_bounded_and_given_up_when_nobody_waits_for_it() {
+        let now = Instant::now();
+        let mut turns = Turns::default();
+        let count = (0..).take_while(|_| turns.ask(dial(PeerId::random()), now).is_none()).count();
+        assert_eq!(count, DIAL_BACKS_HELD_MAX);
+        assert!(turns.overdue(now).is_empty());
+        assert_eq!(turns.overdue(now + DIAL_BACK_WAIT_MAX).len(), DIAL_BACKS_HELD_MAX);
+    }
+
+    #[tokio::test]
+    async fn nobody_has_an_address_dialled_that_is_not_his() {
+        let mut turns = Turns::default();
+        let (far, near, here) = (PeerId::random(), PeerId::random(), PeerId::random());
+        let address = |text: &str| -> Multiaddr { text.parse().unwrap() };
+        turns.came(number(1), far, &from(1));
+        turns.came(number(2), near, &address("/ip4/192.168.1.9/tcp/1"));
+        turns.came(number(3), here, &address("/ip4/127.0.0.1/tcp/1"));
+        let mut allowed = |peer, text: &str| {
+            assert!(turns.ask(dial(peer), Instant::now()).is_none());
+            let id = turns.next().unwrap().connection_id();
+            let allowed = turns.allows(id, Some(peer), &[address(text)]);
+            turns.ended(id);
+            allowed
+        };
+        for (text, of) in [
+            ("/ip4/203.0.113.1/udp/1/quic-v1", [true, true, true]),
+            ("/ip4/192.168.1.1/tcp/80", [false, true, true]),
+            ("/ip4/127.0.0.1/tcp/80", [false, false, true]),
+            ("/ip6/::ffff:127.0.0.1/tcp/80", [false, false, true]),
+            ("/ip4/0.0.0.0/tcp/80", [false; 3]),
+            ("/ip4/224.0.0.1/udp/1/quic-v1", [false; 3]),
+            ("/dns4/localhost/tcp/80", [false; 3]),
+            ("/dnsaddr/example.org", [false; 3]),
+            ("/p2p-circuit", [false; 3]),
+        ] {
+            assert_eq!([far, near, here].map(|peer| allowed(peer, text)), of, "{text}");
+        }
+        let own = number(99);
+        assert!(
+            turns.allows(own, Some(far), &[address("/dns4/localhost/tcp/80")]),
+            "not asked for"
+        );
+    }
+}
