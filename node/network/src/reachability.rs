@@ -9,6 +9,7 @@ use libp2p::{Multiaddr, PeerId};
 
 use crate::direct::ip;
 use crate::limits::CANDIDATES_MAX;
+use crate::streams::Path;
 
 /// Where this peer stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +43,7 @@ impl Standing {
 /// Who says that an address works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Proof {
-    /// Somebody came in by it: from the same local network perhaps.
+    /// Somebody came in by it: from the same local network perhaps, or through a firewall's hole.
     Met,
     /// AutoNAT dialled it, a router forwards it, or the user names it.
     Shown,
@@ -101,10 +102,15 @@ impl Reachability {
         }
     }
 
-    /// Whether it is proven that `wanted` works.
-    fn works(&self, wanted: IpAddr, proof: Proof) -> bool {
-        let proven = self.proven.iter().filter(|(_, known)| **known >= proof);
-        proven.filter_map(|(address, _)| ip(address)).any(|ip| ip == wanted)
+    /// Whether it was shown that `wanted` works.
+    fn works(&self, wanted: IpAddr) -> bool {
+        let shown = self.proven.iter().filter(|(_, proof)| **proof == Proof::Shown);
+        shown.filter_map(|(address, _)| ip(address)).any(|ip| ip == wanted)
+    }
+
+    /// Whether it was shown that some address works.
+    pub(crate) fn is_shown(&self) -> bool {
+        self.proven.values().any(|proof| *proof == Proof::Shown)
     }
 
     /// The address that others see instead of an own one of that family, when more of them say so than
@@ -116,7 +122,7 @@ impl Reachability {
         }
         let (mut open, mut others) = (BTreeSet::new(), BTreeMap::new());
         for (peer, ip) in self.seen.values().filter(|(_, ip)| ip.is_ipv4() == v4) {
-            if !own.contains(ip) && !self.works(*ip, Proof::Shown) {
+            if !own.contains(ip) && !self.works(*ip) {
                 others.insert(peer, *ip);
             } else if !is_near(*ip) {
                 open.insert(peer);
@@ -130,18 +136,23 @@ impl Reachability {
         if let Some(seen) = [true, false].iter().find_map(|v4| self.elsewhere(own, *v4)) {
             return Standing::BehindNat(seen);
         }
-        if let Some(closed) = self.failed.iter().find(|ip| !self.works(**ip, Proof::Met)) {
+        if let Some(closed) = self.failed.iter().find(|ip| !self.works(**ip)) {
             return Standing::Closed(*closed);
         }
         if self.proven.is_empty() { Standing::Unknown } else { Standing::Reachable }
     }
 
-    /// Whether this peer, which stands there, can relay for others: whatever some of them say they see,
-    /// an address that was shown to work does.
+    /// Whether this peer, which stands there, can relay for others: whatever they say they see, an address
+    /// that was shown to work does; and one that somebody came in by, if it is this peer's to the world.
     pub(crate) fn can_relay(&self, standing: Standing) -> bool {
-        let shown = self.proven.values().any(|proof| *proof == Proof::Shown);
-        shown || standing == Standing::Reachable
+        let behind = matches!(standing, Standing::BehindNat(_));
+        self.is_shown() || !behind && !self.proven.is_empty()
     }
+}
+
+/// The IP addresses of those who listen, but the relays' that some listen at.
+pub(crate) fn own<'a>(listeners: impl Iterator<Item = &'a Multiaddr>) -> Vec<IpAddr> {
+    listeners.filter(|address| Path::of(address) != Path::Relayed).filter_map(ip).collect()
 }
 
 #[cfg(test)]
@@ -239,8 +250,18 @@ mod tests {
         peer.seen(connection(1), PeerId::random(), &address("192.168.1.5"));
         peer.failed(&address("192.168.1.5"));
         assert_eq!(peer.standing(&OWN), Standing::Closed(OWN[0]));
+        // Somebody came in who was dialled before, through the hole which that made perhaps.
+        peer.proven(&address("192.168.1.5"), Proof::Met);
+        assert_eq!(peer.standing(&OWN), Standing::Closed(OWN[0]));
+        assert!(peer.can_relay(Standing::Closed(OWN[0])) && !peer.is_shown());
         peer.proven(&address("192.168.1.5"), Proof::Shown);
         assert_eq!(peer.standing(&OWN), Standing::Reachable);
+    }
+
+    #[test]
+    fn a_relay_lends_no_address() {
+        let through = address("203.0.113.9").with(libp2p::multiaddr::Protocol::P2pCircuit);
+        assert_eq!(own([through, address("192.168.1.5")].iter()), OWN);
     }
 
     #[test]
@@ -251,7 +272,7 @@ mod tests {
             peer.proven(&address(&format!("198.51.100.{byte}")), Proof::Met);
         }
         peer.proven(&address("203.0.113.9"), Proof::Shown);
-        assert!(peer.works("203.0.113.9".parse().unwrap(), Proof::Shown), "it counts for more");
+        assert!(peer.works("203.0.113.9".parse().unwrap()), "it counts for more");
         assert_eq!((peer.failed.len(), peer.proven.len()), (CANDIDATES_MAX, CANDIDATES_MAX));
     }
 }

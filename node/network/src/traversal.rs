@@ -1,7 +1,6 @@
 //! NATs: finding out that this peer is behind one, relays, and the way from a relay to a direct path.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use dnode_protocol::PeerId;
@@ -21,7 +20,7 @@ use crate::limits::{
     RELAYED_LINGER, RELAYED_MAX,
 };
 use crate::rate::Rate;
-use crate::reachability::{Proof, Reachability, Standing};
+use crate::reachability::{Proof, Reachability, Standing, own};
 use crate::relays::{Relays, rate};
 use crate::service::{Service, from_libp2p, to_libp2p};
 use crate::session::{Session, Stage};
@@ -245,8 +244,7 @@ impl Service {
 
     /// Finds out where this peer stands, and relays accordingly.
     fn stand(&mut self) {
-        let own: Vec<IpAddr> = self.swarm.listeners().filter_map(ip).collect();
-        let standing = self.traversal.reachability.standing(&own);
+        let standing = self.traversal.reachability.standing(&own(self.swarm.listeners()));
         if standing != std::mem::replace(&mut self.traversal.standing, standing) {
             standing.tell();
         }
@@ -260,8 +258,8 @@ impl Service {
         }
     }
 
-    /// Asks relays for reservations as long as they are needed, and closes relayed connections that
-    /// are not.
+    /// Asks relays for reservations until it is shown that they are not needed, and closes relayed
+    /// connections that are not.
     pub(crate) fn traverse(&mut self, now: Instant) {
         for connection in self.traversal.superseded(now) {
             self.swarm.close_connection(connection);
@@ -271,6 +269,7 @@ impl Service {
         }
         match self.traversal.standing {
             Standing::Unknown => return,
+            Standing::Reachable if !self.traversal.reachability.is_shown() => return,
             Standing::Reachable => {
                 for listener in self.traversal.relays.listeners() {
                     self.swarm.remove_listener(listener);
