@@ -1,6 +1,5 @@
 //! Bounds around behaviours of libp2p that others can make dial or remember.
 
-use std::collections::{BTreeSet, VecDeque};
 use std::task::{Context, Poll, ready};
 
 use libp2p::core::transport::PortUse;
@@ -16,7 +15,7 @@ use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
 
 use crate::candidates::Budget;
-use crate::limits::{HELD_DIALS_MAX, PERMITTED_MAX};
+use crate::permits::Permits;
 use crate::turns::Turns;
 
 /// A behaviour that learns of the addresses this peer may have from its owner alone (identify believes
@@ -39,15 +38,8 @@ enum Gate {
 
 /// The dial goes where it may not.
 #[derive(Debug, thiserror::Error)]
-#[error("an address that is dialled for nobody")]
+#[error("addresses that are dialled for nobody")]
 struct Refused;
-
-/// Who may be dialled, and the dials that wait for it.
-#[derive(Debug, Default)]
-struct Permits {
-    permitted: BTreeSet<PeerId>,
-    held: VecDeque<DialOpts>,
-}
 
 impl<B: NetworkBehaviour> Guarded<B> {
     /// `inner`, which never forgets a candidate and so learns of few.
@@ -67,18 +59,15 @@ impl<B: NetworkBehaviour> Guarded<B> {
 
     /// From now on `peer` may be dialled, and so it is if a dial was held.
     pub(crate) fn permit(&mut self, peer: PeerId) {
-        if let Some(Gate::Permits(permits)) = &mut self.gate
-            && permits.permitted.len() < PERMITTED_MAX
-        {
-            permits.permitted.insert(peer);
+        if let Some(Gate::Permits(permits)) = &mut self.gate {
+            permits.permit(peer);
         }
     }
 
     /// From now on `peer` may not be dialled; a dial that waits for it is given up.
     pub(crate) fn forbid(&mut self, peer: PeerId) {
         if let Some(Gate::Permits(permits)) = &mut self.gate {
-            permits.permitted.remove(&peer);
-            permits.held.retain(|dial| dial.get_peer_id() != Some(peer));
+            permits.forbid(peer);
         }
     }
 
@@ -102,7 +91,7 @@ impl<B: NetworkBehaviour> Guarded<B> {
     /// The next dial that passes.
     fn release(&mut self) -> Option<DialOpts> {
         match self.gate.as_mut()? {
-            Gate::Permits(permits) => permits.release(),
+            Gate::Permits(permits) => permits.next(),
             Gate::Turns(turns) => {
                 let (next, overdue) = (turns.next(), turns.overdue(Instant::now()));
                 for dial in overdue {
@@ -122,28 +111,28 @@ impl Gate {
             Self::Turns(turns) => turns.ask(dial, Instant::now()),
         }
     }
-}
 
-impl Permits {
-    fn may(&self, dial: &DialOpts) -> bool {
-        dial.get_peer_id().is_some_and(|peer| self.permitted.contains(&peer))
-    }
-
-    fn ask(&mut self, dial: DialOpts) -> Option<DialOpts> {
-        if self.held.len() >= HELD_DIALS_MAX {
-            return Some(dial);
+    /// Whether the dial `connection` may go to `addresses` for `peer`; one of somebody else may.
+    fn allows(
+        &self,
+        connection: ConnectionId,
+        peer: Option<PeerId>,
+        addresses: &[Multiaddr],
+    ) -> bool {
+        match self {
+            Self::Permits(permits) => permits.allows(connection, addresses),
+            Self::Turns(turns) => turns.allows(connection, peer, addresses),
         }
-        self.held.push_back(dial);
-        None
     }
 
-    fn release(&mut self) -> Option<DialOpts> {
-        let index = self.held.iter().position(|dial| self.may(dial))?;
-        self.held.remove(index)
+    /// A dial ended.
+    fn ended(&mut self, connection: ConnectionId) {
+        match self {
+            Self::Permits(permits) => permits.ended(connection),
+            Self::Turns(turns) => turns.ended(connection),
+        }
     }
-}
 
-impl Turns {
     /// Learns who comes and goes, and of dials that end.
     fn watch(&mut self, event: &FromSwarm<'_>) {
         #[expect(
@@ -158,13 +147,16 @@ impl Turns {
                 ..
             }) => {
                 self.ended(*connection_id);
-                if let ConnectedPoint::Listener { send_back_addr, .. } = endpoint {
-                    self.came(*connection_id, *peer_id, send_back_addr);
+                if let Self::Turns(turns) = self
+                    && let ConnectedPoint::Listener { send_back_addr, .. } = endpoint
+                {
+                    turns.came(*connection_id, *peer_id, send_back_addr);
                 }
             }
-            FromSwarm::ConnectionClosed(ConnectionClosed { connection_id, .. }) => {
-                self.went(*connection_id);
-            }
+            FromSwarm::ConnectionClosed(ConnectionClosed { connection_id, .. }) => match self {
+                Self::Permits(permits) => permits.went(*connection_id),
+                Self::Turns(turns) => turns.went(*connection_id),
+            },
             FromSwarm::DialFailure(DialFailure { connection_id, .. }) => self.ended(*connection_id),
             _ => {}
         }
@@ -201,9 +193,7 @@ impl<B: NetworkBehaviour> NetworkBehaviour for Guarded<B> {
         addresses: &[Multiaddr],
         role: Endpoint,
     ) -> Result<Vec<Multiaddr>, ConnectionDenied> {
-        if let Some(Gate::Turns(turns)) = &self.gate
-            && !turns.allows(id, peer, addresses)
-        {
+        if self.gate.as_ref().is_some_and(|gate| !gate.allows(id, peer, addresses)) {
             return Err(ConnectionDenied::new(Refused));
         }
         self.inner.handle_pending_outbound_connection(id, peer, addresses, role)
@@ -221,8 +211,8 @@ impl<B: NetworkBehaviour> NetworkBehaviour for Guarded<B> {
     }
 
     fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
-        if let Some(Gate::Turns(turns)) = &mut self.gate {
-            turns.watch(&event);
+        if let Some(gate) = &mut self.gate {
+            gate.watch(&event);
         }
         if !matches!(event, FromSwarm::NewExternalAddrCandidate(_)) {
             self.inner.on_swarm_event(event);
@@ -235,6 +225,11 @@ impl<B: NetworkBehaviour> NetworkBehaviour for Guarded<B> {
         connection: ConnectionId,
         event: THandlerOutEvent<Self>,
     ) {
+        if let Some(Gate::Permits(permits)) = &mut self.gate
+            && !permits.hears(connection)
+        {
+            return;
+        }
         self.inner.on_connection_handler_event(peer, connection, event);
     }
 
@@ -261,11 +256,16 @@ impl<B: NetworkBehaviour> NetworkBehaviour for Guarded<B> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use futures::task::noop_waker_ref;
     use libp2p::swarm::dummy;
 
     use super::*;
-    use crate::limits::{CANDIDATES_MAX, DIAL_BACKS_HELD_MAX, DIAL_BACKS_PER_IP_MAX};
+    use crate::limits::{
+        CANDIDATES_MAX, DIAL_BACKS_HELD_MAX, DIAL_BACKS_PER_IP_MAX, HELD_DIALS_MAX,
+        PUNCH_ADDRESSES_MAX,
+    };
 
     /// Dials whom it is told to.
     #[derive(Default)]
@@ -352,6 +352,25 @@ mod tests {
         let inner = Dials(VecDeque::from([a]), 0);
         let mut open = Guarded { inner, gate: None, budget: None };
         assert_eq!(dialled(&mut open), [a], "what is not gated");
+    }
+
+    #[test]
+    fn a_hole_is_punched_to_few_addresses() {
+        let peer = PeerId::random();
+        let mut guarded = Guarded::gated(Dials(VecDeque::from([peer]), 0));
+        guarded.permit(peer);
+        let mut context = Context::from_waker(noop_waker_ref());
+        let Poll::Ready(ToSwarm::Dial { opts }) = guarded.poll(&mut context) else {
+            panic!("no dial");
+        };
+        let address: Multiaddr = "/ip4/192.0.2.1/tcp/80".parse().unwrap();
+        let mut pending = |id, count| {
+            let all = vec![address.clone(); count];
+            guarded.handle_pending_outbound_connection(id, Some(peer), &all, Endpoint::Dialer)
+        };
+        assert!(pending(opts.connection_id(), PUNCH_ADDRESSES_MAX).is_ok());
+        assert!(pending(opts.connection_id(), PUNCH_ADDRESSES_MAX + 1).is_err());
+        assert!(pending(ConnectionId::new_unchecked(0), 99).is_ok(), "a dial of somebody else");
     }
 
     #[tokio::test]

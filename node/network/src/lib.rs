@@ -27,6 +27,7 @@ mod handle;
 pub mod limits;
 mod link;
 mod outlet;
+mod permits;
 mod ping;
 mod probe;
 mod rate;

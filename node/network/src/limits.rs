@@ -167,6 +167,10 @@ pub(crate) const DIAL_BACK_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Peers to which holes may be punched: those that are connected and proven to be of the run.
 pub(crate) const PERMITTED_MAX: usize = 4096;
+/// Addresses to which a hole is punched at once: as many as libp2p names.
+pub(crate) const PUNCH_ADDRESSES_MAX: usize = 20;
+/// What is heard from the other end of one circuit about holes: libp2p's three attempts.
+pub(crate) const PUNCHES_PER_CIRCUIT_MAX: u32 = 3;
 /// Hole punches that wait for a peer's proof that it is of the run; it takes two round trips.
 pub(crate) const HELD_DIALS_MAX: usize = 64;
 

@@ -1,0 +1,107 @@
+//! Whom holes are punched to: peers that have greeted, and each a few times.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use libp2p::swarm::ConnectionId;
+use libp2p::swarm::dial_opts::DialOpts;
+use libp2p::{Multiaddr, PeerId};
+
+use crate::limits::{HELD_DIALS_MAX, PERMITTED_MAX, PUNCH_ADDRESSES_MAX, PUNCHES_PER_CIRCUIT_MAX};
+
+/// Who may be dialled, and the dials that wait for it.
+#[derive(Debug, Default)]
+pub(crate) struct Permits {
+    permitted: BTreeSet<PeerId>,
+    held: VecDeque<DialOpts>,
+    running: BTreeSet<ConnectionId>,
+    /// How often the other end of a circuit was heard.
+    heard: BTreeMap<ConnectionId, u32>,
+}
+
+impl Permits {
+    /// From now on `peer` may be dialled.
+    pub(crate) fn permit(&mut self, peer: PeerId) {
+        if self.permitted.len() < PERMITTED_MAX {
+            self.permitted.insert(peer);
+        }
+    }
+
+    /// From now on `peer` may not be dialled; a dial that waits for it is given up.
+    pub(crate) fn forbid(&mut self, peer: PeerId) {
+        self.permitted.remove(&peer);
+        self.held.retain(|dial| dial.get_peer_id() != Some(peer));
+    }
+
+    fn may(&self, dial: &DialOpts) -> bool {
+        dial.get_peer_id().is_some_and(|peer| self.permitted.contains(&peer))
+    }
+
+    /// A dial is asked for. When there is no room, one that would wait is given up and returned.
+    pub(crate) fn ask(&mut self, dial: DialOpts) -> Option<DialOpts> {
+        self.held.push_back(dial);
+        if self.held.len() <= HELD_DIALS_MAX {
+            return None;
+        }
+        let index = self.held.iter().rposition(|dial| !self.may(dial))?;
+        self.held.remove(index)
+    }
+
+    /// The next dial that may run.
+    pub(crate) fn next(&mut self) -> Option<DialOpts> {
+        let index = self.held.iter().position(|dial| self.may(dial))?;
+        let dial = self.held.remove(index)?;
+        self.running.insert(dial.connection_id());
+        Some(dial)
+    }
+
+    /// Whether the dial `connection` may go to `addresses`; one that was not asked for may.
+    pub(crate) fn allows(&self, connection: ConnectionId, addresses: &[Multiaddr]) -> bool {
+        !self.running.contains(&connection) || addresses.len() <= PUNCH_ADDRESSES_MAX
+    }
+
+    /// The dial `connection` led to a peer, or failed.
+    pub(crate) fn ended(&mut self, connection: ConnectionId) {
+        self.running.remove(&connection);
+    }
+
+    /// Whether what the other end of a circuit says is heard: as often as an honest one speaks.
+    pub(crate) fn hears(&mut self, circuit: ConnectionId) -> bool {
+        let heard = self.heard.entry(circuit).or_default();
+        *heard = heard.saturating_add(1);
+        *heard <= PUNCHES_PER_CIRCUIT_MAX
+    }
+
+    /// A connection closed.
+    pub(crate) fn went(&mut self, circuit: ConnectionId) {
+        self.heard.remove(&circuit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_that_wait_keep_nobody_from_his_dial() {
+        let (mut permits, permitted) = (Permits::default(), PeerId::random());
+        permits.permit(permitted);
+        let dial = |peer| DialOpts::peer_id(peer).build();
+        let waits = |_: &i32| permits.ask(dial(PeerId::random())).is_none();
+        assert_eq!((0..).take_while(waits).count(), HELD_DIALS_MAX);
+        assert_ne!(permits.ask(dial(permitted)).unwrap().get_peer_id(), Some(permitted));
+        assert_eq!(permits.next().unwrap().get_peer_id(), Some(permitted));
+        assert!(permits.next().is_none());
+    }
+
+    #[test]
+    fn one_circuit_is_heard_a_few_times() {
+        let mut permits = Permits::default();
+        for number in 0..9 {
+            let circuit = ConnectionId::new_unchecked(number);
+            let heard = (0..99).filter(|_| permits.hears(circuit)).count();
+            assert_eq!(heard, PUNCHES_PER_CIRCUIT_MAX as usize);
+            permits.went(circuit);
+        }
+        assert!(permits.heard.is_empty());
+    }
+}
