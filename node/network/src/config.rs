@@ -60,8 +60,8 @@ pub struct NatConfig {
     pub traverse: bool,
     /// When it relays for others.
     pub relay: RelayMode,
-    /// Most bytes per second of tensors and control on each circuit that it relays, in the mean of
-    /// [`CIRCUIT_LIFE`](crate::limits::CIRCUIT_LIFE); 0 lets no tensors through.
+    /// Most bytes per second of tensors on each circuit that it relays, both ways together, in the mean
+    /// of [`CIRCUIT_LIFE`](crate::limits::CIRCUIT_LIFE); 0 lets none through.
     pub relay_bulk: u64,
     /// Addresses at which others can dial this peer, as the user knows.
     pub external: Vec<Multiaddr>,

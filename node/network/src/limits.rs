@@ -190,7 +190,8 @@ pub const CIRCUITS_MAX: usize = 128;
 pub const CIRCUITS_PER_PEER_MAX: usize = 16;
 /// How long a circuit lives; then it is opened anew.
 pub const CIRCUIT_LIFE: Duration = Duration::from_secs(3600);
-/// Bytes that pass a circuit without tensors in its life, each way: 4.6 kB/s.
+/// Bytes that pass a circuit without tensors in its life, both ways together: 4.6 kB/s. Where tensors
+/// may pass, so many are left for everything else.
 pub const CIRCUIT_BYTES: u64 = 16 << 20;
 
 /// After this time three attempts to punch a hole have failed, each with a handshake's ten seconds.

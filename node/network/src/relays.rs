@@ -164,13 +164,14 @@ pub(crate) fn choose(addresses: Vec<Multiaddr>, most: usize) -> Vec<Multiaddr> {
     relayed
 }
 
-/// Mean bytes per second of a circuit, given what the relay lets through in its life.
+/// Mean bytes per second of tensors each way of a circuit, given what the relay lets through in its life,
+/// both ways together, of which `control` bytes are for everything else; 0 is none, `u64::MAX` any.
 pub(crate) fn rate(bytes: Option<u64>, life: Option<Duration>, control: u64) -> u64 {
     match (bytes, life) {
         (None | Some(0), _) => u64::MAX,
         (Some(bytes), _) if bytes <= control => 0,
         (Some(_), None) => u64::MAX,
-        (Some(bytes), Some(life)) => bytes / life.as_secs().max(1),
+        (Some(bytes), Some(life)) => (bytes - control) / 2 / life.as_secs().max(1),
     }
 }
 
@@ -246,7 +247,7 @@ mod tests {
         assert_eq!(relays.bulk_rate(&through), Some(5));
         let second = Some(Duration::from_secs(10));
         assert_eq!(rate(Some(1000), second, 1000), 0);
-        assert_eq!(rate(Some(2000), second, 1000), 200);
+        assert_eq!(rate(Some(2000), second, 1000), 50);
         assert_eq!(rate(None, second, 1000), u64::MAX);
     }
 

@@ -207,7 +207,7 @@ fn relay(config: &NatConfig, me: PeerId) -> Option<relay::Behaviour> {
         max_circuits: CIRCUITS_MAX,
         max_circuits_per_peer: CIRCUITS_PER_PEER_MAX,
         max_circuit_duration: CIRCUIT_LIFE,
-        max_circuit_bytes: bulk.max(CIRCUIT_BYTES),
+        max_circuit_bytes: bulk.saturating_add(CIRCUIT_BYTES),
         ..relay::Config::default()
     };
     let mut behaviour = relay::Behaviour::new(me, bounds);

@@ -356,7 +356,7 @@ pub const KEYS: &[Key] = &[
         Kind::Integer(0, RATE_MAX),
         "0",
         "kB/s",
-        "most that is relayed for each pair of peers that no direct path joins, in the mean of an hour; 0 relays no tensors",
+        "most that is relayed for each pair of peers that no direct path joins, both ways together, in the mean of an hour; 0 relays no tensors",
     ),
     key(
         "network.external",
