@@ -7,8 +7,9 @@ use crate::config::LogFormat;
 use crate::console::Console;
 
 /// What is logged unless `RUST_LOG` says otherwise: state changes of dnode's crates (all begin
-/// with this prefix), warnings of others.
-const FILTER: &str = "warn,dnode=info";
+/// with this prefix), warnings of others, but those of two that say at each request what a peer did
+/// wrong.
+const FILTER: &str = "warn,libp2p_autonat=error,libp2p_relay=error,dnode=info";
 
 /// Sends the events of this process to `console`. A filter in `RUST_LOG` that cannot be read is
 /// ignored with a warning. A second call changes nothing.
@@ -32,5 +33,18 @@ pub fn start(format: LogFormat, console: &Console) {
     };
     if started && let Some(error) = problem {
         tracing::warn!(%error, "RUST_LOG cannot be read; using \"{FILTER}\"");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_write_no_warnings_into_the_log() {
+        let filter = EnvFilter::try_new(FILTER).unwrap().to_string();
+        for directive in ["libp2p_autonat=error", "libp2p_relay=error", "dnode=info", "warn"] {
+            assert!(filter.split(',').any(|part| part == directive), "{filter}");
+        }
     }
 }

@@ -25,6 +25,12 @@ pub(crate) enum Standing {
 }
 
 impl Standing {
+    /// Whether the user would be told the same, but for the address: that may change with each word of a
+    /// peer that is connected.
+    pub(crate) fn is_like(self, other: Self) -> bool {
+        std::mem::discriminant(&self) == std::mem::discriminant(&other)
+    }
+
     /// Says so in the log.
     pub(crate) fn tell(self) {
         match self {
@@ -256,6 +262,20 @@ mod tests {
         assert!(peer.can_relay(Standing::Closed(OWN[0])) && !peer.is_shown());
         peer.proven(&address("192.168.1.5"), Proof::Shown);
         assert_eq!(peer.standing(&OWN), Standing::Reachable);
+    }
+
+    #[test]
+    fn a_liar_with_ever_new_addresses_says_nothing_new() {
+        let mut peer = Reachability::default();
+        let liar = PeerId::random();
+        let mut standing = peer.standing(&OWN);
+        let mut told = 0;
+        for byte in 0..=255 {
+            peer.seen(connection(1), liar, &address(&format!("203.0.113.{byte}")));
+            let before = std::mem::replace(&mut standing, peer.standing(&OWN));
+            told += usize::from(!standing.is_like(before));
+        }
+        assert_eq!(told, 1);
     }
 
     #[test]

@@ -245,7 +245,8 @@ impl Service {
     /// Finds out where this peer stands, and relays accordingly.
     fn stand(&mut self) {
         let standing = self.traversal.reachability.standing(&own(self.swarm.listeners()));
-        if standing != std::mem::replace(&mut self.traversal.standing, standing) {
+        let before = std::mem::replace(&mut self.traversal.standing, standing);
+        if !standing.is_like(before) {
             standing.tell();
         }
         let relaying = self.traversal.reachability.can_relay(standing);
