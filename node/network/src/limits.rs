@@ -178,6 +178,8 @@ pub(crate) const HELD_DIALS_MAX: usize = 64;
 pub const RELAYS_MAX: usize = 2;
 /// Peers that are remembered because they offer to relay.
 pub(crate) const RELAY_OFFERS_MAX: usize = 16;
+/// Relays of which is remembered what they let pass; those in use are never forgotten.
+pub(crate) const RELAYS_KNOWN_MAX: usize = 64;
 /// Before a relay that failed is asked again, first and longest.
 pub(crate) const RELAY_RETRY: (Duration, Duration) =
     (Duration::from_secs(1), Duration::from_secs(300));

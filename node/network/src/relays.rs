@@ -1,6 +1,6 @@
 //! Which relays this peer asks for reservations, and which it has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use libp2p::core::transport::ListenerId;
@@ -8,7 +8,7 @@ use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
 
-use crate::limits::{RELAY_OFFERS_MAX, RELAY_RETRY, RELAYS_MAX};
+use crate::limits::{RELAY_OFFERS_MAX, RELAY_RETRY, RELAYS_KNOWN_MAX, RELAYS_MAX};
 use crate::streams::Path;
 
 /// A peer that relays for others.
@@ -34,13 +34,14 @@ pub(crate) struct Relays {
     me: PeerId,
     offers: BTreeMap<PeerId, Offer>,
     reservations: BTreeMap<PeerId, Reservation>,
-    /// Most bytes per second of tensors that a relay lets through; 0 is none, `u64::MAX` any.
-    bulk: BTreeMap<PeerId, u64>,
+    /// Most bytes per second of tensors that a relay lets through each way, oldest first; 0 is none,
+    /// `u64::MAX` any.
+    bulk: VecDeque<(PeerId, u64)>,
 }
 
 impl Relays {
     pub(crate) const fn new(me: PeerId) -> Self {
-        Self { me, offers: BTreeMap::new(), reservations: BTreeMap::new(), bulk: BTreeMap::new() }
+        Self { me, offers: BTreeMap::new(), reservations: BTreeMap::new(), bulk: VecDeque::new() }
     }
 
     /// `relay`, to which a direct connection at `address` leads, offers to relay.
@@ -121,17 +122,30 @@ impl Relays {
         self.reservations.values().map(|reservation| reservation.listener).collect()
     }
 
-    /// `relay` lets so many bytes per second of each circuit pass, of which tensors may take all.
-    pub(crate) fn limited(&mut self, relay: PeerId, bytes_per_second: u64) {
-        if self.bulk.len() < RELAY_OFFERS_MAX || self.bulk.contains_key(&relay) {
-            self.bulk.insert(relay, bytes_per_second);
+    /// `relay` lets so many bytes per second of tensors pass each circuit, each way. When too many are
+    /// remembered, the oldest that is not `in_use` is forgotten.
+    pub(crate) fn limited(
+        &mut self,
+        relay: PeerId,
+        bytes_per_second: u64,
+        in_use: impl Fn(&PeerId) -> bool,
+    ) {
+        self.bulk.retain(|(known, _)| *known != relay);
+        if self.bulk.len() >= RELAYS_KNOWN_MAX {
+            let used = |relay| self.reservations.contains_key(relay) || in_use(relay);
+            let Some(index) = self.bulk.iter().position(|(relay, _)| !used(relay)) else {
+                return;
+            };
+            self.bulk.remove(index);
         }
+        self.bulk.push_back((relay, bytes_per_second));
     }
 
     /// Bytes per second of tensors that may pass on a connection with this address; `None`: none.
     pub(crate) fn bulk_rate(&self, address: &Multiaddr) -> Option<u64> {
-        let rate = *self.bulk.get(&relay_of(address)?)?;
-        (rate > 0).then_some(rate)
+        let relay = relay_of(address)?;
+        let (_, rate) = self.bulk.iter().find(|(known, _)| *known == relay)?;
+        (*rate > 0).then_some(*rate)
     }
 }
 
@@ -178,6 +192,7 @@ pub(crate) fn rate(bytes: Option<u64>, life: Option<Duration>, control: u64) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::{CIRCUIT_BYTES, CIRCUIT_LIFE};
 
     fn address(port: u16) -> Multiaddr {
         format!("/ip4/192.0.2.1/udp/{port}/quic-v1").parse().unwrap()
@@ -241,14 +256,40 @@ mod tests {
         assert_eq!(relay_of(&address(1).with_p2p(relay).unwrap()), None);
         let mut relays = Relays::new(peer);
         assert_eq!(relays.bulk_rate(&through), None);
-        relays.limited(relay, 0);
+        relays.limited(relay, 0, |_| false);
         assert_eq!(relays.bulk_rate(&through), None);
-        relays.limited(relay, 5);
+        relays.limited(relay, 5, |_| false);
         assert_eq!(relays.bulk_rate(&through), Some(5));
         let second = Some(Duration::from_secs(10));
         assert_eq!(rate(Some(1000), second, 1000), 0);
         assert_eq!(rate(Some(2000), second, 1000), 50);
         assert_eq!(rate(None, second, 1000), u64::MAX);
+    }
+
+    #[test]
+    fn what_new_relays_allow_is_learned_for_ever() {
+        let mut relays = Relays::new(PeerId::random());
+        let old: Vec<PeerId> = (0..3).map(|_| PeerId::random()).collect();
+        for relay in &old {
+            relays.limited(*relay, 1, |_| false);
+        }
+        let allowed = |relays: &Relays, relay| relays.bulk_rate(&circuit(&address(1), relay));
+        for number in 1..=1000 {
+            let relay = PeerId::random();
+            relays.limited(relay, number, |used| *used == old[1]);
+            assert_eq!(allowed(&relays, relay), Some(number));
+        }
+        assert_eq!(old.iter().map(|relay| allowed(&relays, *relay)).max(), Some(Some(1)));
+        assert_eq!(allowed(&relays, old[0]), None);
+        assert_eq!(relays.bulk.len(), RELAYS_KNOWN_MAX);
+    }
+
+    #[test]
+    fn the_least_that_a_relay_can_allow_is_not_nothing() {
+        let life = CIRCUIT_LIFE;
+        let bytes = |kilobytes: u64| CIRCUIT_BYTES + kilobytes * 1000 * life.as_secs();
+        assert_eq!(rate(Some(bytes(0)), Some(life), CIRCUIT_BYTES), 0);
+        assert_eq!(rate(Some(bytes(1)), Some(life), CIRCUIT_BYTES), 500);
     }
 
     #[test]

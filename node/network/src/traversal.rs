@@ -9,7 +9,7 @@ use libp2p::core::transport::{ListenerId, PortUse};
 use libp2p::relay::HOP_PROTOCOL_NAME;
 use libp2p::swarm::ConnectionId;
 use libp2p::{Multiaddr, autonat, dcutr, identify, relay};
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant};
 
 use crate::candidates::candidates;
 use crate::config::RelayMode;
@@ -21,7 +21,7 @@ use crate::limits::{
 };
 use crate::rate::Rate;
 use crate::reachability::{Proof, Reachability, Standing, own};
-use crate::relays::{Relays, rate};
+use crate::relays::{Relays, rate, relay_of};
 use crate::service::{Service, from_libp2p, to_libp2p};
 use crate::session::{Session, Stage};
 use crate::streams::{Path, far_end};
@@ -156,6 +156,15 @@ impl Traversal {
             known || room
         });
         all
+    }
+
+    /// A relay lets so much of a circuit pass.
+    fn limited(&mut self, relay: libp2p::PeerId, limit: Option<(Option<u64>, Option<Duration>)>) {
+        let (bytes, life) = limit.unwrap_or_default();
+        let ways = &self.ways;
+        let in_use =
+            |relay: &_| ways.values().any(|way| relay_of(&way.address).as_ref() == Some(relay));
+        self.relays.limited(relay, rate(bytes, life, CIRCUIT_BYTES), in_use);
     }
 
     /// Relayed connections beside a direct one that is old enough.
@@ -302,9 +311,8 @@ impl Service {
     pub(crate) fn handle_relayed(&mut self, event: relay::client::Event) {
         match event {
             relay::client::Event::ReservationReqAccepted { relay_peer_id, limit, .. } => {
-                let (bytes, life) =
-                    limit.map_or((None, None), |l| (l.data_in_bytes(), l.duration()));
-                self.traversal.relays.limited(relay_peer_id, rate(bytes, life, CIRCUIT_BYTES));
+                let limit = limit.map(|limit| (limit.data_in_bytes(), limit.duration()));
+                self.traversal.limited(relay_peer_id, limit);
                 if let Some(address) = self.traversal.relays.accepted(&relay_peer_id) {
                     let address = self.full_address(address);
                     tracing::info!(%address, "others reach this peer through a relay");
@@ -313,9 +321,8 @@ impl Service {
                 }
             }
             relay::client::Event::OutboundCircuitEstablished { relay_peer_id, limit } => {
-                let (bytes, life) =
-                    limit.map_or((None, None), |l| (l.data_in_bytes(), l.duration()));
-                self.traversal.relays.limited(relay_peer_id, rate(bytes, life, CIRCUIT_BYTES));
+                let limit = limit.map(|limit| (limit.data_in_bytes(), limit.duration()));
+                self.traversal.limited(relay_peer_id, limit);
             }
             relay::client::Event::InboundCircuitEstablished { .. } => {}
         }
