@@ -191,8 +191,8 @@ fn one_trace_holds_the_spans_of_both_ends() {
             names.sort_unstable();
             names
         };
-        assert_eq!(of(initiator), ["encode", "exchange", "mix", "propose", "receive"]);
-        assert_eq!(of(responder), ["answer", "commit", "mix", "receive"]);
+        assert_eq!(of(initiator), ["encode", "exchange", "mix", "propose", "receive", "send"]);
+        assert_eq!(of(responder), ["answer", "commit", "mix", "receive", "send"]);
         for span in [root, answer] {
             assert_eq!(text(&span.attributes, "dnode.rule").unwrap(), "gossip-outer");
             assert_eq!(text(&span.attributes, "dnode.codec").unwrap(), "int4");

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::direct::ip;
 use crate::event::{Carrier, Connection};
 use crate::limits::{BULK_QUEUE_MAX, CONTROL_QUEUE_MAX};
-use crate::link::Outgoing;
+use crate::link::{Outgoing, Written};
 
 /// Bytes of frames that a peer, or all peers, exchanged with this one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -215,6 +215,20 @@ impl NetworkHandle {
         header: TensorHeader,
         payload: Arc<[u8]>,
     ) -> Result<(), SendError> {
+        self.send_tensor_then(peer, header, payload, None)
+    }
+
+    /// [`NetworkHandle::send_tensor`] that tells when the tensor is written.
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing was queued.
+    pub fn send_tensor_then(
+        &self,
+        peer: PeerId,
+        header: TensorHeader,
+        payload: Arc<[u8]>,
+        written: Option<Written>,
+    ) -> Result<(), SendError> {
         let elements = header.elements as usize;
         let fits = elements > 0
             && elements <= header.codec.elements_max()
@@ -229,7 +243,7 @@ impl NetworkHandle {
         }
         let queue = self.queue(peer, |entry| &entry.bulk)?;
         queue
-            .try_send(Outgoing::Tensor(header, payload))
+            .try_send(Outgoing::Tensor(header, payload, written))
             .map_err(|error| refusal(peer, "tensors", BULK_QUEUE_MAX, &error))
     }
 

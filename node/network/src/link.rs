@@ -26,8 +26,29 @@ use crate::streams::StreamKind;
 pub(crate) enum Outgoing {
     /// A complete control frame.
     Control(Vec<u8>),
-    /// A whole tensor: header of its frames, and all elements.
-    Tensor(TensorHeader, Arc<[u8]>),
+    /// A whole tensor: header of its frames, all elements, and who wants to know when it is written.
+    Tensor(TensorHeader, Arc<[u8]>, Option<Written>),
+}
+
+/// What is done once a tensor is written to what carries it; left out where it never is.
+pub struct Written(Box<dyn FnOnce() + Send>);
+
+impl Written {
+    /// `tell` is called from a task of the network and must not block.
+    #[must_use]
+    pub fn new(tell: impl FnOnce() + Send + 'static) -> Self {
+        Self(Box::new(tell))
+    }
+
+    pub(crate) fn tell(self) {
+        (self.0)();
+    }
+}
+
+impl std::fmt::Debug for Written {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Written")
+    }
 }
 
 /// Whose stream it is.

@@ -154,10 +154,13 @@ async fn write_all(
                 outlet.write(&frame, Bytes::new()).await?;
                 origin.sent(frame.len());
             }
-            Some(Outgoing::Tensor(header, payload)) => {
+            Some(Outgoing::Tensor(header, payload, written)) => {
                 let whole = Bytes::from_owner(payload);
                 for (head, slice) in frames(header, &whole) {
                     frame(outlet, origin, &head, whole.slice_ref(slice)).await?;
+                }
+                if let Some(written) = written {
+                    written.tell();
                 }
             }
         }

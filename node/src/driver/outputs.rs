@@ -127,8 +127,9 @@ impl Driver {
         let codec = numbers.codec;
         let header =
             TensorHeader { exchange, leg, codec, fragment, clock, elements, offset: 0, count: 0 };
-        self.traces.sends(&header, numbers.bytes.len());
-        if let Err(error) = self.network.send_tensor(to, header, numbers.bytes) {
+        let written = self.traces.sends(&header, numbers.bytes.len());
+        let sent = self.network.send_tensor_then(to, header, numbers.bytes, written);
+        if let Err(error) = sent {
             tracing::debug!(%error, "tensor not sent");
         }
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use dnode_gossip::Output;
-use dnode_network::NetworkHandle;
+use dnode_network::{NetworkHandle, Written};
 use dnode_protocol::frame::TensorHeader;
 use dnode_protocol::{Message, PeerId};
 
@@ -46,7 +46,9 @@ impl ExchangeTraces {
 
     pub(crate) const fn arrived(&mut self, _header: &TensorHeader, _bytes: usize, _whole: bool) {}
 
-    pub(crate) const fn sends(&mut self, _header: &TensorHeader, _bytes: usize) {}
+    pub(crate) const fn sends(&mut self, _header: &TensorHeader, _bytes: usize) -> Option<Written> {
+        None
+    }
 
     pub(crate) const fn output(&mut self, _output: &Output) {}
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use dnode_gossip::{Event, Failure, Output};
-use dnode_network::NetworkHandle;
+use dnode_network::{NetworkHandle, Written};
 use dnode_protocol::frame::{Codec, Leg, TensorHeader};
 use dnode_protocol::{ExchangeId, FragmentId, Message, PeerId};
 use opentelemetry::KeyValue;
@@ -135,12 +135,17 @@ impl ExchangeTraces {
         }
     }
 
-    /// A tensor is handed to the network.
-    pub(crate) fn sends(&mut self, header: &TensorHeader, bytes: usize) {
-        if let Some(open) = self.open.get_mut(&header.exchange) {
-            open.sent += bytes;
-            open.codec = open.codec.or(Some(header.codec));
-        }
+    /// A tensor is about to be handed to the network; what to do when that has written it.
+    pub(crate) fn sends(&mut self, header: &TensorHeader, bytes: usize) -> Option<Written> {
+        let TensorHeader { exchange, leg, codec, .. } = *header;
+        let open = self.open.get_mut(&exchange)?;
+        open.sent += bytes;
+        open.codec = open.codec.or(Some(codec));
+        let (tracer, from) = (self.tracer.clone(), Instant::now());
+        Some(Written::new(move || {
+            let attributes = tensor(leg, bytes);
+            tracer.part(Span { exchange, name: "send", from, to: Instant::now(), attributes });
+        }))
     }
 
     /// The core has said something, which is about to be carried out.
