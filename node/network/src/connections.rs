@@ -68,7 +68,7 @@ impl Service {
             BehaviourEvent::Relay(event) => tracing::debug!(?event, "relay"),
             BehaviourEvent::Punch(event) => self.punched(&event),
             #[cfg(feature = "upnp")]
-            BehaviourEvent::Upnp(event) => crate::traversal::mapped(&event),
+            BehaviourEvent::Upnp(event) => crate::nat::mapped(&event),
             BehaviourEvent::Limits(never) | BehaviourEvent::Blocked(never) => match never {},
         }
     }
@@ -106,11 +106,14 @@ impl Service {
         if let Some(index) = self.dialer.bootstrap_of(connection) {
             self.dialer.reached(index, peer);
         }
-        if self.is_stopping() {
+        if self.is_stopping() || streams::is_proof(endpoint) {
             return;
         }
         if self.sessions.contains_key(&peer) {
-            self.move_streams(peer, &far_end(endpoint, peer_id));
+            // To one that came in streams move when the other end's do, or when it proves to stay.
+            if endpoint.is_dialer() {
+                self.move_streams(peer, &far_end(endpoint, peer_id));
+            }
             return;
         }
         let address = far_end(endpoint, peer_id);
@@ -123,7 +126,7 @@ impl Service {
     }
 
     /// Lets the streams of a peer move to a connection that has come and is better than theirs.
-    fn move_streams(&mut self, peer: PeerId, address: &libp2p::Multiaddr) {
+    pub(crate) fn move_streams(&mut self, peer: PeerId, address: &libp2p::Multiaddr) {
         let path = Path::of(address);
         let (Some(session), Some(id)) = (self.sessions.get_mut(&peer), to_libp2p(peer)) else {
             return;
@@ -316,6 +319,9 @@ impl Service {
         }
         let release = session.accept(kind, connection, stream);
         self.release(release.into_iter().collect());
+        if let Some(address) = self.traversal.stays(connection) {
+            self.move_streams(peer, &address);
+        }
     }
 
     async fn open_failed(

@@ -26,6 +26,7 @@ mod guarded;
 mod handle;
 pub mod limits;
 mod link;
+mod nat;
 mod outlet;
 mod permits;
 mod ping;

@@ -165,6 +165,9 @@ pub(crate) const DIAL_BACKS_HELD_MAX: usize = 1024;
 /// How long they wait: so long AutoNAT's two ends wait for the result. Then the other one asks again.
 pub(crate) const DIAL_BACK_WAIT_MAX: Duration = Duration::from_secs(10);
 
+/// How long a connection lives that proves that a peer can be dialled: a few round trips.
+pub(crate) const PROOF_MAX: Duration = Duration::from_secs(3);
+
 /// Peers to which holes may be punched: those that are connected and proven to be of the run.
 pub(crate) const PERMITTED_MAX: usize = 4096;
 /// Addresses to which a hole is punched at once: as many as libp2p names.

@@ -2,7 +2,8 @@
 //!
 //! Unlike the stock stream behaviour it queues concurrent inbound streams up to a bound and reports
 //! what it must reject, it opens on the best connection of a peer (direct QUIC before TCP before
-//! relayed), and it forgets closed connections.
+//! relayed), and it forgets closed connections and those
+//! that are there for a moment only.
 
 mod handler;
 
@@ -98,6 +99,13 @@ pub fn far_end(endpoint: &ConnectedPoint, peer: PeerId) -> Multiaddr {
             endpoint.get_remote_address().clone()
         }
     }
+}
+
+/// Whether a connection was opened from a new port: that does AutoNAT alone, to prove that the other end
+/// can be dialled, and closes it then.
+#[must_use]
+pub const fn is_proof(endpoint: &ConnectedPoint) -> bool {
+    matches!(endpoint, ConnectedPoint::Dialer { port_use: PortUse::New, .. })
 }
 
 /// What the behaviour reports.
@@ -250,7 +258,7 @@ impl NetworkBehaviour for Behaviour {
                 connection_id,
                 endpoint,
                 ..
-            }) => {
+            }) if !is_proof(endpoint) => {
                 let path = Path::of(&far_end(endpoint, peer_id));
                 let connections = self.connections.entry(peer_id).or_default();
                 connections.push((path, connection_id));
@@ -300,6 +308,26 @@ impl NetworkBehaviour for Behaviour {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_stream_is_opened_on_a_passing_connection() {
+        let (mut streams, peer) = (Behaviour::default(), PeerId::random());
+        for (number, port_use) in [PortUse::New, PortUse::Reuse].into_iter().enumerate() {
+            let endpoint = ConnectedPoint::Dialer {
+                address: "/ip4/192.0.2.1/udp/1/quic-v1".parse().unwrap(),
+                role_override: Endpoint::Dialer,
+                port_use,
+            };
+            streams.on_swarm_event(FromSwarm::ConnectionEstablished(ConnectionEstablished {
+                peer_id: peer,
+                connection_id: ConnectionId::new_unchecked(number),
+                endpoint: &endpoint,
+                failed_addresses: &[],
+                other_established: 0,
+            }));
+        }
+        assert_eq!(streams.connections(peer), [ConnectionId::new_unchecked(1)]);
+    }
 
     #[test]
     fn a_circuit_that_came_in_leads_through_its_relay() {

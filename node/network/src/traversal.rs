@@ -1,30 +1,22 @@
-//! NATs: finding out that this peer is behind one, relays, and the way from a relay to a direct path.
+//! What is known of NATs: how each connection came to be, where this peer stands, and who relays.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use dnode_protocol::PeerId;
 use libp2p::core::ConnectedPoint;
-use libp2p::core::transport::{ListenerId, PortUse};
 use libp2p::relay::HOP_PROTOCOL_NAME;
 use libp2p::swarm::ConnectionId;
-use libp2p::{Multiaddr, autonat, dcutr, identify, relay};
+use libp2p::{Multiaddr, identify};
 use tokio::time::{Duration, Instant};
 
 use crate::candidates::candidates;
 use crate::config::RelayMode;
-use crate::direct::{ip, with_causes};
-use crate::event::NetworkEvent;
-use crate::limits::{
-    CANDIDATES_PER_CONNECTION_MAX, CIRCUIT_BYTES, CIRCUIT_OPEN_MAX, KNOWN_PEERS_MAX, RELAYED_AGAIN,
-    RELAYED_LINGER, RELAYED_MAX,
-};
+use crate::limits::{CANDIDATES_PER_CONNECTION_MAX, CIRCUIT_BYTES, PROOF_MAX, RELAYED_LINGER};
 use crate::rate::Rate;
-use crate::reachability::{Proof, Reachability, Standing, own};
+use crate::reachability::{Proof, Reachability, Standing};
 use crate::relays::{Relays, rate, relay_of};
-use crate::service::{Service, from_libp2p, to_libp2p};
-use crate::session::{Session, Stage};
-use crate::streams::{Path, far_end};
+use crate::streams::{Path, far_end, is_proof};
 
 /// How one connection came to be.
 #[derive(Debug)]
@@ -34,26 +26,28 @@ struct Way {
     path: Path,
     /// This peer opened it.
     ours: bool,
-    /// Its packets leave from the port that this peer listens on.
-    shared_port: bool,
+    /// This peer opened it to prove that the other one can be dialled; from a port of its own.
+    proof: bool,
     since: Instant,
     /// Addresses that this peer may have, as the other end names them.
     named: Vec<Multiaddr>,
+    /// Streams may move to it: it is no passing proof that this peer can be dialled.
+    stays: bool,
 }
 
 /// What this peer knows of NATs, its own and others'.
 #[derive(Debug)]
 pub(crate) struct Traversal {
-    wanted: bool,
-    mode: RelayMode,
+    pub(crate) wanted: bool,
+    pub(crate) mode: RelayMode,
     ways: BTreeMap<ConnectionId, Way>,
-    reachability: Reachability,
-    relays: Relays,
-    standing: Standing,
+    pub(crate) reachability: Reachability,
+    pub(crate) relays: Relays,
+    pub(crate) standing: Standing,
     /// Whether this peer relays, where nobody says that it must or must not.
-    relaying: bool,
+    pub(crate) relaying: bool,
     /// Peers of which it was said that no direct path leads to them.
-    told: BTreeSet<PeerId>,
+    pub(crate) told: BTreeSet<PeerId>,
 }
 
 impl Traversal {
@@ -83,13 +77,10 @@ impl Traversal {
         endpoint: &ConnectedPoint,
     ) {
         let address = far_end(endpoint, peer);
-        let (ours, shared_port) = match endpoint {
-            ConnectedPoint::Dialer { port_use, .. } => (true, *port_use == PortUse::Reuse),
-            ConnectedPoint::Listener { .. } => (false, true),
-        };
+        let (ours, proof) = (endpoint.is_dialer(), is_proof(endpoint));
         let path = Path::of(&address);
         let (since, named) = (Instant::now(), Vec::new());
-        let way = Way { peer, address, path, ours, shared_port, since, named };
+        let way = Way { peer, address, path, ours, proof, since, named, stays: ours };
         self.ways.insert(connection, way);
     }
 
@@ -101,6 +92,36 @@ impl Traversal {
         if !self.ways.values().any(direct) {
             self.relays.withdrawn(&way.peer);
         }
+    }
+
+    /// Whether the other end of a direct connection opened it.
+    pub(crate) fn came_in(&self, connection: ConnectionId) -> bool {
+        let way = self.ways.get(&connection);
+        way.is_some_and(|way| !way.ours && way.path != Path::Relayed)
+    }
+
+    /// Connections by which `client` was shown that it can be dialled.
+    pub(crate) fn proofs(&self, client: libp2p::PeerId) -> Vec<ConnectionId> {
+        let ways = self.ways.iter().filter(|(_, way)| way.peer == client && way.proof);
+        ways.map(|(connection, _)| *connection).collect()
+    }
+
+    /// The other end opened a stream on a connection. Where it ends, if streams may move to it from now
+    /// on and not before.
+    pub(crate) fn stays(&mut self, connection: ConnectionId) -> Option<Multiaddr> {
+        let way = self.ways.get_mut(&connection)?;
+        let first = !std::mem::replace(&mut way.stays, true);
+        first.then(|| way.address.clone())
+    }
+
+    /// Connections that have come in and are too old for a proof, whose end was not noticed before.
+    pub(crate) fn settled(&mut self, now: Instant) -> Vec<(libp2p::PeerId, Multiaddr)> {
+        let old = self.ways.values_mut().filter(|way| !way.stays && way.since + PROOF_MAX <= now);
+        let settled = old.map(|way| {
+            way.stays = true;
+            (way.peer, way.address.clone())
+        });
+        settled.collect()
     }
 
     /// The other end of a connection.
@@ -126,7 +147,7 @@ impl Traversal {
 
     /// A peer speaks of itself and of us on a connection: what it sees, and whether it relays.
     /// Returns addresses at which this peer, which listens at `own`, may be reached.
-    fn heard(
+    pub(crate) fn heard(
         &mut self,
         connection: ConnectionId,
         info: &identify::Info,
@@ -142,7 +163,7 @@ impl Traversal {
             self.relays.withdrawn(&way.peer);
         }
         let observed = &info.observed_addr;
-        let shared_port = way.shared_port && way.path == Path::Quic;
+        let shared_port = !way.proof && way.path == Path::Quic;
         if shared_port {
             self.reachability.seen(connection, way.peer, observed);
         }
@@ -159,7 +180,11 @@ impl Traversal {
     }
 
     /// A relay lets so much of a circuit pass.
-    fn limited(&mut self, relay: libp2p::PeerId, limit: Option<(Option<u64>, Option<Duration>)>) {
+    pub(crate) fn limited(
+        &mut self,
+        relay: libp2p::PeerId,
+        limit: Option<(Option<u64>, Option<Duration>)>,
+    ) {
         let (bytes, life) = limit.unwrap_or_default();
         let ways = &self.ways;
         let in_use =
@@ -168,7 +193,7 @@ impl Traversal {
     }
 
     /// Relayed connections beside a direct one that is old enough.
-    fn superseded(&self, now: Instant) -> Vec<ConnectionId> {
+    pub(crate) fn superseded(&self, now: Instant) -> Vec<ConnectionId> {
         let settled = |peer: libp2p::PeerId| {
             self.ways.values().any(|way| {
                 way.peer == peer && way.path != Path::Relayed && way.since + RELAYED_LINGER <= now
@@ -179,236 +204,39 @@ impl Traversal {
     }
 }
 
-impl Service {
-    /// A peer was identified: learns from it where this peer stands and who relays.
-    pub(crate) fn identified(&mut self, connection: ConnectionId, info: &identify::Info) {
-        if !self.traversal.wanted && self.traversal.mode == RelayMode::Off {
-            return;
-        }
-        let inbound = self.traversal.ways.get(&connection);
-        let inbound = inbound.is_some_and(|way| !way.ours && way.path != Path::Relayed);
-        if inbound && self.swarm.listeners().any(|own| *own == info.observed_addr) {
-            // Somebody came in by an address of our own.
-            self.swarm.add_external_address(info.observed_addr.clone());
-            self.external(&info.observed_addr, Proof::Met);
-        }
-        let (now, own) = (Instant::now(), self.swarm.listeners().cloned().collect::<Vec<_>>());
-        for candidate in self.traversal.heard(connection, info, &own) {
-            let behaviour = self.swarm.behaviour_mut();
-            if let Some(probe) = behaviour.probe.as_mut() {
-                probe.candidate(&candidate, now);
-            }
-            if let Some(punch) = behaviour.punch.as_mut() {
-                punch.candidate(&candidate, now);
-            }
-        }
-        self.stand();
-    }
+#[cfg(test)]
+mod tests {
+    use libp2p::core::Endpoint;
+    use libp2p::core::transport::PortUse;
 
-    /// This peer can be reached at `address`.
-    pub(crate) fn external(&mut self, address: &Multiaddr, proof: Proof) {
-        if Path::of(address) != Path::Relayed {
-            self.traversal.reachability.proven(address, proof);
-            self.stand();
-        }
-    }
+    use super::*;
 
-    /// This peer can be reached at `address` no more.
-    pub(crate) fn no_longer_external(&mut self, address: &Multiaddr) {
-        self.traversal.reachability.expired(address);
-        self.stand();
-    }
-
-    /// An address of a user that says others can dial this peer is one that works.
-    pub(crate) fn listens(&mut self, address: &Multiaddr) {
-        let loopback = ip(address).is_some_and(|ip| ip.is_loopback());
-        if self.traversal.mode == RelayMode::On && !loopback {
-            self.swarm.add_external_address(address.clone());
-            self.external(address, Proof::Shown);
-        }
-    }
-
-    /// AutoNAT has tried an address of this peer.
-    pub(crate) fn probed(&mut self, event: &autonat::v2::client::Event) {
-        let address = &event.tested_addr;
-        match &event.result {
-            Ok(()) => tracing::debug!(%address, "a peer has dialled this address"),
-            Err(error) => {
-                tracing::debug!(%address, %error, "a peer could not dial this address");
-                self.traversal.reachability.failed(address);
-            }
-        }
-        self.stand();
-    }
-
-    /// A peer's address was tried for it: the connection for that has served its purpose.
-    pub(crate) fn dialled_back(&mut self, client: libp2p::PeerId) {
-        let ways = self.traversal.ways.iter();
-        let spent = ways.filter(|(_, way)| way.peer == client && way.ours && !way.shared_port);
-        let spent: Vec<_> = spent.map(|(connection, _)| *connection).collect();
-        for connection in spent {
-            self.swarm.close_connection(connection);
-        }
-    }
-
-    /// Finds out where this peer stands, and relays accordingly.
-    fn stand(&mut self) {
-        let standing = self.traversal.reachability.standing(&own(self.swarm.listeners()));
-        let before = std::mem::replace(&mut self.traversal.standing, standing);
-        if !standing.is_like(before) {
-            standing.tell();
-        }
-        let relaying = self.traversal.reachability.can_relay(standing);
-        if self.traversal.mode == RelayMode::Auto
-            && relaying != std::mem::replace(&mut self.traversal.relaying, relaying)
-            && let Some(relay) = self.swarm.behaviour_mut().relay.as_mut()
-        {
-            let status = if relaying { relay::Status::Enable } else { relay::Status::Disable };
-            relay.set_status(Some(status));
-        }
-    }
-
-    /// Asks relays for reservations until it is shown that they are not needed, and closes relayed
-    /// connections that are not.
-    pub(crate) fn traverse(&mut self, now: Instant) {
-        for connection in self.traversal.superseded(now) {
-            self.swarm.close_connection(connection);
-        }
-        if !self.traversal.wanted {
-            return;
-        }
-        match self.traversal.standing {
-            Standing::Unknown => return,
-            Standing::Reachable if !self.traversal.reachability.is_shown() => return,
-            Standing::Reachable => {
-                for listener in self.traversal.relays.listeners() {
-                    self.swarm.remove_listener(listener);
-                }
-                return;
-            }
-            Standing::BehindNat(_) | Standing::Closed(_) => {}
-        }
-        while let Some((relay, address)) = self.traversal.relays.next(now) {
-            match self.swarm.listen_on(address.clone()) {
-                Ok(listener) => self.traversal.relays.asked(relay, listener, address),
-                Err(error) => {
-                    tracing::debug!(%relay, %error, "cannot ask a relay");
-                    self.traversal.relays.failed(&relay, now);
-                }
-            }
-        }
-    }
-
-    /// A listener ended; if it was a reservation, another may be asked for.
-    pub(crate) fn listener_closed(&mut self, listener: ListenerId) {
-        match self.traversal.relays.closed(listener, Instant::now()) {
-            Some((relay, true)) => tracing::info!(%relay, "the reservation at a relay has ended"),
-            Some((relay, false)) => tracing::debug!(%relay, "a relay gave no reservation"),
-            None => {}
-        }
-    }
-
-    pub(crate) fn handle_relayed(&mut self, event: relay::client::Event) {
-        match event {
-            relay::client::Event::ReservationReqAccepted { relay_peer_id, limit, .. } => {
-                let limit = limit.map(|limit| (limit.data_in_bytes(), limit.duration()));
-                self.traversal.limited(relay_peer_id, limit);
-                if let Some(address) = self.traversal.relays.accepted(&relay_peer_id) {
-                    let address = self.full_address(address);
-                    tracing::info!(%address, "others reach this peer through a relay");
-                    self.schedule.hasten(Instant::now());
-                    self.report(NetworkEvent::Listening { address });
-                }
-            }
-            relay::client::Event::OutboundCircuitEstablished { relay_peer_id, limit } => {
-                let limit = limit.map(|limit| (limit.data_in_bytes(), limit.duration()));
-                self.traversal.limited(relay_peer_id, limit);
-            }
-            relay::client::Event::InboundCircuitEstablished { .. } => {}
-        }
-    }
-
-    /// Holes were punched, or cannot be.
-    pub(crate) fn punched(&mut self, event: &dcutr::Event) {
-        let Some(peer) = from_libp2p(event.remote_peer_id) else { return };
-        match &event.result {
-            Ok(_) => {
-                self.traversal.told.remove(&peer);
-                tracing::info!(%peer, "a direct path through the NATs");
-            }
-            Err(error) => tracing::debug!(%peer, error = with_causes(error), "no hole"),
-        }
-    }
-
-    /// The session of a peer that was reached through a relay ended, where a direct path was sought
-    /// until then: if not long before, none was found. Both ends find that out at about the same time.
-    pub(crate) fn no_direct_path(&mut self, peer: PeerId, until: Instant) {
-        let now = Instant::now();
-        if self.is_stopping() || until > now + CIRCUIT_OPEN_MAX {
-            return;
-        }
-        self.dialer.hold(peer, now + RELAYED_AGAIN);
-        let told = &mut self.traversal.told;
-        if told.len() < KNOWN_PEERS_MAX && told.insert(peer) {
-            tracing::info!(
-                %peer,
-                "no direct path: a NAT on the way gives each destination another port, or a firewall \
-                 drops the packets; it is tried again later, and tensors travel through others"
-            );
-        }
-    }
-
-    /// Whether there is room for one more peer that is reached through a relay alone.
-    pub(crate) fn may_be_relayed(&self) -> bool {
-        let relayed = |session: &&Session| {
-            let waits = matches!(session.stage, Stage::Greeting(_) | Stage::Relayed(..));
-            waits && session.address.as_ref().is_some_and(|at| Path::of(at) == Path::Relayed)
+    #[tokio::test]
+    async fn streams_leave_passing_connections_alone() {
+        let mut traversal =
+            Traversal::new(libp2p::PeerId::random(), &crate::config::NatConfig::OFF);
+        let (peer, address) = (libp2p::PeerId::random(), "/ip4/192.0.2.1/udp/1/quic-v1");
+        let address: Multiaddr = address.parse().unwrap();
+        let dialled = |port_use| ConnectedPoint::Dialer {
+            address: address.clone(),
+            role_override: Endpoint::Dialer,
+            port_use,
         };
-        self.sessions.values().filter(relayed).count() < RELAYED_MAX
-    }
-
-    /// Where the best connection to `peer` ends.
-    pub(crate) fn best_address(&self, peer: PeerId) -> Option<Multiaddr> {
-        let best = self.swarm.behaviour().streams.best(to_libp2p(peer)?)?;
-        self.traversal.address(best).cloned()
-    }
-
-    /// Whether others have to dial this peer through relays.
-    pub(crate) const fn is_hidden(&self) -> bool {
-        matches!(self.traversal.standing, Standing::BehindNat(_) | Standing::Closed(_))
-    }
-
-    /// Whether tensors may be exchanged with `peer` on the best connection to it.
-    pub(crate) fn carries_tensors(&self, peer: PeerId) -> bool {
-        let address = self.best_address(peer);
-        address.is_some_and(|address| self.traversal.bulk_rate(&address).is_some())
-    }
-
-    /// Whether holes may be punched to `peer`: as long as it is known to be of the run.
-    pub(crate) fn allow_punch(&mut self, peer: PeerId, allowed: bool) {
-        let Some(id) = to_libp2p(peer) else { return };
-        if let Some(punch) = self.swarm.behaviour_mut().punch.as_mut() {
-            if allowed {
-                punch.permit(id);
-            } else {
-                punch.forbid(id);
-            }
+        let came_in = ConnectedPoint::Listener {
+            local_addr: address.clone(),
+            send_back_addr: address.clone(),
+        };
+        let ends = [dialled(PortUse::Reuse), dialled(PortUse::New), came_in.clone(), came_in];
+        let ids = [0, 1, 2, 3].map(ConnectionId::new_unchecked);
+        for (id, end) in ids.iter().zip(&ends) {
+            traversal.opened(*id, peer, end);
         }
-    }
-}
-
-/// What a router said that was asked to forward a port; an address that it gave counts as proven.
-#[cfg(feature = "upnp")]
-pub(crate) fn mapped(event: &libp2p::upnp::Event) {
-    use libp2p::upnp::Event;
-    match event {
-        Event::NewExternalAddr { external_addr, .. } => {
-            tracing::info!(address = %external_addr, "the router forwards a port (UPnP)");
-        }
-        Event::ExpiredExternalAddr { external_addr, .. } => {
-            tracing::info!(address = %external_addr, "the router forwards a port no more (UPnP)");
-        }
-        Event::GatewayNotFound => tracing::debug!("no router that speaks UPnP"),
-        Event::NonRoutableGateway => tracing::info!("the router is behind a NAT itself (UPnP)"),
+        assert_eq!(traversal.proofs(peer), [ids[1]]);
+        assert_eq!(traversal.stays(ids[2]), Some(address.clone()), "a stream came");
+        assert_eq!(traversal.stays(ids[2]), None);
+        let now = Instant::now();
+        assert_eq!(traversal.settled(now), []);
+        assert_eq!(traversal.settled(now + PROOF_MAX), [(peer, address)]);
+        assert_eq!(traversal.settled(now + PROOF_MAX), []);
     }
 }
