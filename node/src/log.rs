@@ -7,9 +7,10 @@ use crate::config::LogFormat;
 use crate::console::Console;
 
 /// What is logged unless `RUST_LOG` says otherwise: state changes of dnode's crates (all begin
-/// with this prefix), warnings of others, but those of two that say at each request what a peer did
-/// wrong.
-const FILTER: &str = "warn,libp2p_autonat=error,libp2p_relay=error,dnode=info";
+/// with this prefix), warnings of others. What these parts of libp2p warn of, dnode says itself, or it
+/// is no trouble: a first peer knows no others, a neighbour's address may not answer.
+const FILTER: &str =
+    "warn,dnode=info,libp2p_kad=error,libp2p_relay=error,libp2p_autonat=error,libp2p_dcutr=error";
 
 /// Sends the events of this process to `console`. A filter in `RUST_LOG` that cannot be read is
 /// ignored with a warning. A second call changes nothing.

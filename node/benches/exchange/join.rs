@@ -9,9 +9,13 @@ use crate::trainer::Kind;
 
 /// Parameters of 1 MB, 100 MB and 1 GB, and how often each is joined.
 const STATES: [(usize, usize); 3] = [(250_000, 20), (25_000_000, 8), (250_000_000, 2)];
-/// The same with donors that send at most so much, kB/s.
-const BOUNDED: [(usize, usize); 2] = [(250_000, 8), (25_000_000, 3)];
-const BOUND: usize = 20_000;
+/// The same with donors that send at most so much, kB/s, and have no exchange open: the newcomer has
+/// that for itself.
+const BOUNDED: [(usize, usize); 3] = [(250_000, 2), (25_000_000, 2), (250_000_000, 1)];
+const BOUND: usize = 5_000;
+/// What makes them exchange once, before the newcomer comes.
+const SELDOM: [&str; 2] = ["gossip.codecs=[\"int4\"]", "gossip.mix_every=100000"];
+const COMMITS_SELDOM: f64 = 80.0;
 /// Local steps of a commit, of 10 ms each.
 const LOCAL_STEPS: f64 = 40.0;
 /// Commits of the donors before somebody joins: further ahead than the progress gap.
@@ -22,12 +26,13 @@ const SPAN: Duration = Duration::from_secs(4);
 pub(crate) fn run() {
     println!("join: two donors with steps of 10 ms, which commit every 40; medians (least, most)");
     for (parameters, times) in STATES {
-        row(parameters, times, &[]);
+        row(parameters, times, COMMITS, &[]);
     }
-    println!("the same, each donor sends {BOUND} kB/s at most");
+    println!("the same, donors exchange nothing, and each sends {BOUND} kB/s at most");
     let bound = format!("network.max_upload={BOUND}");
+    let sets = [&[bound.as_str()], SELDOM.as_slice()].concat();
     for (parameters, times) in BOUNDED {
-        row(parameters, times, &[&bound]);
+        row(parameters, times, COMMITS_SELDOM, &sets);
     }
     beside();
 }
@@ -40,8 +45,8 @@ struct Joined {
     ratio: f64,
 }
 
-fn row(parameters: usize, times: usize, sets: &[&str]) {
-    let joined: Vec<Joined> = (0..times).map(|_| join(parameters, sets)).collect();
+fn row(parameters: usize, times: usize, commits: f64, sets: &[&str]) {
+    let joined: Vec<Joined> = (0..times).map(|_| join(parameters, commits, sets)).collect();
     let seconds: Vec<f64> = joined.iter().map(|joined| joined.seconds).collect();
     let ratios: Vec<f64> = joined.iter().map(|joined| 100.0 * joined.ratio).collect();
     let (middle, least, most) = spread(&seconds);
@@ -53,11 +58,11 @@ fn row(parameters: usize, times: usize, sets: &[&str]) {
     );
 }
 
-fn join(parameters: usize, sets: &[&str]) -> Joined {
-    let commits = format!("gossip.local_steps={LOCAL_STEPS}");
-    let sets = [&[commits.as_str(), "gossip.balance=off"], sets].concat();
+fn join(parameters: usize, commits: f64, sets: &[&str]) -> Joined {
+    let local_steps = format!("gossip.local_steps={LOCAL_STEPS}");
+    let sets = [&[local_steps.as_str(), "gossip.balance=off"], sets].concat();
     let mut swarm = Swarm::start(Kind::Paced, 2, parameters, &sets);
-    wait_for_commits(&mut swarm);
+    wait_for_commits(&mut swarm, commits);
     let before = rate(&mut swarm.peers, SPAN);
     let began = now();
     swarm.join(Kind::Joiner, parameters, &sets);
@@ -68,10 +73,10 @@ fn join(parameters: usize, sets: &[&str]) -> Joined {
 }
 
 /// Waits until every donor has committed often enough.
-fn wait_for_commits(swarm: &mut Swarm) {
+fn wait_for_commits(swarm: &mut Swarm, commits: f64) {
     for donor in &mut swarm.peers {
         let mut steps = 0.0;
-        while steps < COMMITS * LOCAL_STEPS {
+        while steps < commits * LOCAL_STEPS {
             std::thread::sleep(SPAN / 16);
             steps += donor.count().0;
         }
@@ -94,7 +99,7 @@ fn beside() {
     let commits = format!("gossip.local_steps={LOCAL_STEPS}");
     let sets = [commits.as_str(), "gossip.balance=off"];
     let mut swarm = Swarm::alone(Kind::Busy, parameters, &sets);
-    wait_for_commits(&mut swarm);
+    wait_for_commits(&mut swarm, COMMITS);
     swarm.pin();
     let before = rate(&mut swarm.peers, 2 * SPAN);
     swarm.join(Kind::Joiner, parameters, &sets);

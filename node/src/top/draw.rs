@@ -206,7 +206,7 @@ fn histogram(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
             Bar::default().value(*count).label(Line::from(label)).text_value(String::new())
         })
         .collect();
-    let chart = BarChart::vertical(bars).bar_width(2).bar_gap(0).style(Color::Blue);
+    let chart = BarChart::vertical(bars).bar_width(2).bar_gap(0).bar_style(Color::Blue);
     frame.render_widget(chart.block(Block::bordered().title("lag of exchanges")), area);
 }
 

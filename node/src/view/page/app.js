@@ -290,7 +290,7 @@ function place(edges, width, height) {
   const turns = all.length > 150 ? 3 : 12;
   const ratio = width / height;
   for (let turn = 0; turn < turns; turn += 1) {
-    const force = all.map((one) => [0.02 * (0.5 - one.x), 0.02 * (0.5 - one.y)]);
+    const force = all.map((one) => [0.1 * (0.5 - one.x), 0.1 * (0.5 - one.y)]);
     for (let i = 0; i < all.length; i += 1) {
       for (let j = i + 1; j < all.length; j += 1) {
         const dx = (all[i].x - all[j].x) * Math.min(ratio, 2);
