@@ -56,7 +56,7 @@ pub use event::{Carrier, Connection, DownReason, NetworkEvent, OffenceKind};
 pub use handle::{Bytes, ChannelError, CommandError, NetworkHandle, PeerStatus, SendError};
 pub use libp2p::Multiaddr;
 pub use link::Written;
-pub use probe::{Answer, Found, PROBED_MAX, Probe, Silence};
+pub use probe::{Answer, Found, PROBED_MAX, Probe, Reach, Silence};
 
 /// A network that can be started.
 #[derive(Debug)]

@@ -8,13 +8,14 @@ use futures::StreamExt as _;
 use libp2p::identity::Keypair;
 use libp2p::swarm::dial_opts::DialOpts;
 use libp2p::swarm::{ConnectionId, NetworkBehaviour, SwarmEvent};
-use libp2p::{Multiaddr, Swarm, identify, ping};
+use libp2p::{Multiaddr, Swarm, autonat, identify, ping};
 use tokio::time::{Instant, timeout_at};
 
 use crate::config::NetworkError;
 use crate::discovery::dial_cause;
+use crate::guarded::Guarded;
 use crate::limits::{ADDRESSES_PER_PEER_MAX, IDLE_CONNECTION};
-use crate::swarm::{listen_all, transport};
+use crate::swarm::{listen_all, probe, transport};
 
 /// Addresses that are dialled at a time; what is more is left out.
 pub const PROBED_MAX: usize = 16;
@@ -24,6 +25,9 @@ const LISTENING_MAX: usize = 64;
 
 /// How soon a round trip is measured again: the first of a connection waits for its handshake.
 const PROBE_PING_INTERVAL: Duration = Duration::from_millis(200);
+
+/// How soon others are asked to dial this peer, and to dial the next of its addresses.
+const REACH_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What a peer that was dialled says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,10 +58,22 @@ pub struct Silence {
 /// What was found by dialling one address.
 pub type Found = Result<Answer, Silence>;
 
+/// Whether others can dial this peer where they see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// One has, at this address, over a connection of its own.
+    Reached(Multiaddr),
+    /// They could not, at this address the last.
+    Unreached(Multiaddr),
+    /// Nobody who was asked has tried.
+    Untried,
+}
+
 #[derive(NetworkBehaviour)]
 struct Behaviour {
     identify: identify::Behaviour,
     ping: crate::ping::Behaviour,
+    reach: Guarded<autonat::v2::client::Behaviour>,
 }
 
 /// One dial that is under way.
@@ -103,6 +119,8 @@ pub struct Probe {
     swarm: Swarm<Behaviour>,
     bulk: dnode_quic::Bulk,
     listening: Vec<Multiaddr>,
+    /// Where others have been asked to dial this peer, and whether they could.
+    tried: BTreeMap<Multiaddr, Option<bool>>,
 }
 
 impl std::fmt::Debug for Probe {
@@ -126,14 +144,16 @@ impl Probe {
         let behaviour = Behaviour {
             identify: identify::Behaviour::new(identify),
             ping: crate::ping::Behaviour::new(ping),
+            reach: probe(REACH_INTERVAL),
         };
         let config = libp2p::swarm::Config::with_tokio_executor()
             .with_idle_connection_timeout(IDLE_CONNECTION);
         let mut swarm = Swarm::new(transport, behaviour, key.public().to_peer_id(), config);
         listen_all(&mut swarm, listen)?;
-        let mut probe = Self { swarm, bulk: plane.bulk, listening: Vec::new() };
-        probe.wait_until_listening(listen, limit).await?;
-        Ok(probe)
+        let (bulk, listening, tried) = (plane.bulk, Vec::new(), BTreeMap::new());
+        let mut made = Self { swarm, bulk, listening, tried };
+        made.wait_until_listening(listen, limit).await?;
+        Ok(made)
     }
 
     async fn wait_until_listening(
@@ -183,6 +203,55 @@ impl Probe {
     /// Dials the first [`PROBED_MAX`] of `addresses`, all at a time, from the sockets that it listens
     /// on, and asks who answers; ends after `limit` at the latest.
     pub async fn dial(&mut self, addresses: &[Multiaddr], limit: Duration) -> Vec<Found> {
+        let mut dials = self.begin(addresses);
+        let end = Instant::now() + limit;
+        while !dials.values().all(Dial::is_over) {
+            let Ok(event) = timeout_at(end, self.swarm.select_next_some()).await else { break };
+            self.handle(event, &mut dials);
+        }
+        self.hang_up(&dials);
+        dials.into_values().map(|dial| dial.found(limit)).collect()
+    }
+
+    /// Dials `addresses` of peers that answer, and has them dial this one where they see it (AutoNAT
+    /// v2); ends with the first that can, when none of its addresses is left to try, or after `limit`.
+    pub async fn reach(&mut self, addresses: &[Multiaddr], limit: Duration) -> Reach {
+        let mut dials = self.begin(addresses);
+        let end = Instant::now() + limit;
+        loop {
+            let known = dials.values().all(|dial| dial.failed.is_some() || dial.info.is_some());
+            if known && self.tried.values().all(Option::is_some) || self.reached().is_some() {
+                break;
+            }
+            let Ok(event) = timeout_at(end, self.swarm.select_next_some()).await else { break };
+            if let SwarmEvent::Behaviour(BehaviourEvent::Identify(identify::Event::Received {
+                info,
+                ..
+            })) = &event
+                && self.tried.len() < PROBED_MAX
+            {
+                let seen = &info.observed_addr;
+                self.tried.entry(seen.clone()).or_default();
+                self.swarm.behaviour_mut().reach.candidate(seen, Instant::now());
+            }
+            if let SwarmEvent::Behaviour(BehaviourEvent::Reach(tested)) = &event {
+                let could = tested.result.is_ok();
+                self.tried.entry(tested.tested_addr.clone()).and_modify(|it| *it = Some(could));
+            }
+            self.handle(event, &mut dials);
+        }
+        self.hang_up(&dials);
+        let failed = self.tried.iter().rfind(|(_, could)| **could == Some(false));
+        let failed = failed.map(|(address, _)| Reach::Unreached(address.clone()));
+        self.reached().map(Reach::Reached).or(failed).unwrap_or(Reach::Untried)
+    }
+
+    fn reached(&self) -> Option<Multiaddr> {
+        let mut tried = self.tried.iter();
+        tried.find(|(_, could)| **could == Some(true)).map(|(address, _)| address.clone())
+    }
+
+    fn begin(&mut self, addresses: &[Multiaddr]) -> BTreeMap<ConnectionId, Dial> {
         let mut dials = BTreeMap::new();
         for address in addresses.iter().take(PROBED_MAX) {
             let options = DialOpts::unknown_peer_id().address(address.clone()).build();
@@ -192,15 +261,13 @@ impl Probe {
             let dial = Dial { address, connected, info: None, round_trip: None, failed };
             dials.insert(connection, dial);
         }
-        let end = Instant::now() + limit;
-        while !dials.values().all(Dial::is_over) {
-            let Ok(event) = timeout_at(end, self.swarm.select_next_some()).await else { break };
-            self.handle(event, &mut dials);
-        }
+        dials
+    }
+
+    fn hang_up(&mut self, dials: &BTreeMap<ConnectionId, Dial>) {
         for connection in dials.keys() {
             self.swarm.close_connection(*connection);
         }
-        dials.into_values().map(|dial| dial.found(limit)).collect()
     }
 
     #[expect(clippy::wildcard_enum_match_arm, reason = "libp2p's events are an open list")]

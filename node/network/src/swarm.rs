@@ -175,7 +175,7 @@ fn behaviour(
         kad: kademlia(me),
         mdns: multicast(config.mdns, me).into(),
         streams: streams::Behaviour::default(),
-        probe: traverse.then(probe).into(),
+        probe: traverse.then(|| probe(PROBE_INTERVAL)).into(),
         dial_back: traverse
             .then(|| Guarded::in_turn(autonat::v2::server::Behaviour::default()))
             .into(),
@@ -187,10 +187,11 @@ fn behaviour(
     }
 }
 
-fn probe() -> Guarded<autonat::v2::client::Behaviour> {
+/// Has others dial this peer at its candidates, the next after `interval`.
+pub(crate) fn probe(interval: Duration) -> Guarded<autonat::v2::client::Behaviour> {
     let config = autonat::v2::client::Config::default()
         .with_max_candidates(PROBES_MAX)
-        .with_probe_interval(PROBE_INTERVAL);
+        .with_probe_interval(interval);
     let inner = autonat::v2::client::Behaviour::new(rand::make_rng(), config);
     Guarded::budgeted(inner, Instant::now())
 }

@@ -5,7 +5,7 @@ mod nat;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use dnode_network::{Answer, Found, Multiaddr, Probe, Silence};
+use dnode_network::{Answer, Found, Multiaddr, Probe, Reach, Silence};
 use libp2p::multiaddr::Protocol;
 
 use super::finding::Finding;
@@ -14,6 +14,9 @@ use super::finding::Finding;
 const LISTEN_MAX: Duration = Duration::from_secs(3);
 /// Longest wait for answers; the bootstrap and then its other addresses are asked.
 const ANSWER_MAX: Duration = Duration::from_secs(6);
+/// Longest wait until somebody has dialled this machine, or could not: a member waits ten seconds for a
+/// dial of its own to fail, and may let it wait for others'.
+const REACHED_MAX: Duration = Duration::from_secs(15);
 /// Other addresses that are tried of one peer.
 const OTHERS_MAX: usize = 2;
 
@@ -53,6 +56,10 @@ pub(super) async fn reach(
     findings.push(judge_udp(&all));
     let observed = nat::observed(&all);
     findings.push(nat::judge(probe.listening(), &observed));
+    let members: Vec<_> = found.iter().flatten().map(|it| it.address.clone()).collect();
+    if !members.is_empty() {
+        findings.push(judge_reach(&probe.reach(&members, REACHED_MAX).await));
+    }
     let answers = all.iter().filter_map(|found| found.as_ref().ok());
     (findings, answers.filter_map(|answer| answer.round_trip).min())
 }
@@ -144,6 +151,26 @@ fn judge_udp(all: &[&Found]) -> Finding {
         (false, false) => {
             Finding::warn(CHECK, "not known: nobody answers", "see what was found of bootstrap")
         }
+    }
+}
+
+/// Whether members can dial this machine (AutoNAT v2).
+fn judge_reach(reach: &Reach) -> Finding {
+    const CHECK: &str = "reachable";
+    match reach {
+        Reach::Reached(at) => {
+            Finding::ok(CHECK, format!("a member has dialled this machine at {at}"))
+        }
+        Reach::Unreached(at) => Finding::warn(
+            CHECK,
+            format!("no member that was asked can dial this machine at {at}"),
+            "open or forward the UDP port of a fixed --listen, and name it with --set network.external; else others reach this peer through a punched hole or a relay, which takes a member that can be dialled and network.nat=auto here and there",
+        ),
+        Reach::Untried => Finding::warn(
+            CHECK,
+            "not known: no member tried to dial this machine",
+            "members try for others unless they have network.nat=off; ask again, or give --bootstrap another member",
+        ),
     }
 }
 

@@ -53,11 +53,24 @@ fn members_that_run_answer_and_say_that_there_is_no_nat() {
     let [one, two] = members.each_mut().map(Peer::address);
     let (status, findings) = doctor(&["--bootstrap", &one, &two, "--step-ms", "1"]);
     assert_eq!(verdicts(&findings, "bootstrap"), ["ok", "ok"], "{findings:?}");
-    for check in ["udp", "nat", "exchange", "disk"] {
+    for check in ["udp", "nat", "reachable", "exchange", "disk"] {
         assert_eq!(verdicts(&findings, check), ["ok"], "{findings:?}");
     }
     let udp = findings.iter().find(|finding| finding["check"] == "udp").unwrap();
     assert_eq!(udp["found"], "QUIC passes, and TCP as the fall-back");
+    assert_eq!(status, Some(0), "{findings:?}");
+}
+
+#[test]
+fn members_that_dial_for_nobody_leave_open_whether_this_machine_is_reached() {
+    let root = tempfile::tempdir().unwrap();
+    let flags = ["--steps", "100000000", "--set", "network.nat=off"];
+    let mut member = Peer::start(&root, "0", &flags);
+    let address = member.address();
+    let (status, findings) = doctor(&["--bootstrap", &address, "--step-ms", "1"]);
+    let found = findings.iter().find(|finding| finding["check"] == "reachable").unwrap();
+    let words = ["warn", "not known: no member tried to dial this machine"];
+    assert_eq!([&found["verdict"], &found["found"]], words, "{findings:?}");
     assert_eq!(status, Some(0), "{findings:?}");
 }
 
