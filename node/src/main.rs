@@ -127,8 +127,12 @@ fn run(join: &Join) -> Result<(), Failure> {
 
 /// How the run ended, for a person.
 fn outcome_text(outcome: &Outcome) -> String {
-    let Outcome { peer, reason, step, samples, evaluation, parameters } = outcome;
-    let mut text = format!("{}: {reason} after {step} steps, {samples} samples", peer.short());
+    let Outcome { peer, reason, step, samples, exchanges, met, evaluation, parameters } = outcome;
+    let mut text = format!("{}: {reason} after {step} steps, {samples} samples, ", peer.short());
+    text += &match met {
+        true => format!("{exchanges} exchanges"),
+        false => "alone: no peer was met".to_owned(),
+    };
     if let Some(evaluation) = evaluation {
         let percent = 100.0 * evaluation.accuracy;
         text += &format!("; held-out loss {:.4}, accuracy {percent:.2} %", evaluation.loss);

@@ -62,6 +62,10 @@ pub struct Outcome {
     pub step: u64,
     /// Samples processed.
     pub samples: u64,
+    /// Exchanges with others that were applied here, begun or answered.
+    pub exchanges: u64,
+    /// Whether it was ever connected to another peer of the run.
+    pub met: bool,
     /// Quality on held-out data, unless interrupted.
     pub evaluation: Option<dnode_trainer::Evaluation>,
     /// The final parameters, when they could be written.
@@ -262,6 +266,8 @@ async fn drive(
         reason: journal.reason(),
         step: ending.position.step,
         samples: ending.position.samples,
+        exchanges: journal.mixes(),
+        met: journal.has_met(),
         evaluation: ending.evaluation,
         parameters: ending.parameters,
     })
@@ -323,6 +329,10 @@ fn replica(
     let position = Position { step, micro_steps, samples, clock };
     replica.restore(&newest.state)?;
     tracing::info!(step = position.step, commits = position.clock.0, "resuming");
+    if position.run_steps() >= config.run.steps {
+        let steps = config.run.steps;
+        tracing::warn!("all {steps} steps of the run are done: a larger --steps goes on");
+    }
     Ok((replica, position))
 }
 

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use dnode_protocol::PeerId;
 use libp2p::Multiaddr;
+use libp2p::multiaddr::Protocol;
 use libp2p::swarm::ConnectionId;
 use tokio::time::Instant;
 
 use crate::limits::{
-    ADDRESSES_PER_PEER_MAX, DIALS_PER_PEER_MAX, KNOWN_PEERS_MAX, POSTPONED, REDIAL_ATTEMPTS_MAX,
-    REDIAL_MAX, REDIAL_MIN,
+    ADDRESSES_PER_PEER_MAX, DIALS_PER_PEER_MAX, KNOWN_PEERS_MAX, POSTPONED, QUIC_FIRST,
+    REDIAL_ATTEMPTS_MAX, REDIAL_MAX, REDIAL_MIN,
 };
 
 /// Where a bootstrap address stands.
@@ -51,6 +52,18 @@ pub(crate) struct Unreachable {
     pub(crate) retry_in: Duration,
 }
 
+/// The peer that `address` names.
+pub(crate) fn named(address: &Multiaddr) -> Option<libp2p::PeerId> {
+    address.iter().find_map(|part| if let Protocol::P2p(peer) = part { Some(peer) } else { None })
+}
+
+/// Whether `address` leads by TCP to a peer that `all` name with a QUIC address too.
+fn is_second(address: &Multiaddr, all: &[Multiaddr]) -> bool {
+    let quic = |address: &Multiaddr| address.iter().any(|part| part == Protocol::QuicV1);
+    let peer = named(address);
+    peer.is_some() && !quic(address) && all.iter().any(|other| quic(other) && named(other) == peer)
+}
+
 /// Remembers addresses and when to dial them; dials nothing itself.
 #[derive(Debug)]
 pub(crate) struct Dialer {
@@ -62,12 +75,15 @@ pub(crate) struct Dialer {
 }
 
 impl Dialer {
-    /// `seed` decides the jitter, so that peers that lost the same peer do not dial in step.
+    /// A TCP address waits [`QUIC_FIRST`] for a QUIC address of the same peer. `seed` decides the jitter, so that peers that lost the same peer do not dial in step.
     pub(crate) fn new(bootstrap: &[Multiaddr], seed: u64, now: Instant) -> Self {
         let wait = |address: &Multiaddr| Bootstrap {
             address: address.clone(),
             failures: 0,
-            progress: Progress::Waiting(now),
+            progress: Progress::Waiting(match is_second(address, bootstrap) {
+                true => now + QUIC_FIRST,
+                false => now,
+            }),
         };
         Self {
             bootstrap: bootstrap.iter().map(wait).collect(),
@@ -273,6 +289,17 @@ mod tests {
             now += unreachable.retry_in;
         }
         assert!(longest >= REDIAL_MAX * 3 / 4);
+    }
+
+    #[tokio::test]
+    async fn tcp_waits_for_quic_to_the_same_peer_and_for_no_other() {
+        let now = Instant::now();
+        let [one, other] = [1, 2].map(|_| libp2p::PeerId::random());
+        let quic = address(1).with_p2p(one).unwrap();
+        let tcp = |peer| format!("/ip4/127.0.0.1/tcp/2/p2p/{peer}").parse::<Multiaddr>().unwrap();
+        let dialer = Dialer::new(&[tcp(one), quic.clone(), tcp(other)], 7, now);
+        assert_eq!(dialer.due_bootstrap(now), [(1, quic), (2, tcp(other))]);
+        assert_eq!(dialer.due_bootstrap(now + QUIC_FIRST).len(), 3);
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@ use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::{Multiaddr, StreamProtocol, identify, kad, mdns};
 use tokio::time::{Duration, Instant};
 
-use crate::dialer::Unreachable;
+use crate::dialer::{Unreachable, named};
 use crate::event::NetworkEvent;
 use crate::limits::{ADDRESSES_PER_PEER_MAX, DISCOVER_MAX, DISCOVER_MIN};
 use crate::relays::choose;
@@ -165,9 +165,7 @@ impl Service {
     }
 
     fn dial_bootstrap(&mut self, index: usize, address: Multiaddr, now: Instant) {
-        let named = address.iter().find_map(|protocol| {
-            if let Protocol::P2p(peer) = protocol { Some(peer) } else { None }
-        });
+        let named = named(&address);
         if named.is_some_and(|peer| peer == *self.swarm.local_peer_id()) {
             self.dialer.abandon(index);
             return;
@@ -232,8 +230,11 @@ impl Service {
         self.report_lost(failed, dial_cause(error));
     }
 
-    pub(crate) fn report_lost(&mut self, failed: Unreachable, error: String) {
+    pub(crate) fn report_lost(&mut self, failed: Unreachable, mut error: String) {
         let Unreachable { address, retry_in } = failed;
+        if is_loopback(&address) {
+            error += "; a loopback address leads to this machine only";
+        }
         tracing::debug!(%address, error, ?retry_in, "bootstrap address does not answer");
         self.report(NetworkEvent::BootstrapUnreachable { address, error, retry_in });
     }
@@ -247,7 +248,7 @@ pub(crate) fn dial_cause(error: &DialError) -> String {
             last.unwrap_or_else(|| "no address".to_owned())
         }
         DialError::WrongPeerId { obtained, .. } => {
-            format!("another peer answered there: {obtained}")
+            format!("another peer answered there: {obtained}; use its name, or none after the port")
         }
         DialError::Denied { cause } => innermost(cause),
         DialError::LocalPeerId { .. }

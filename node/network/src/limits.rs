@@ -107,6 +107,8 @@ pub(crate) const FULL_BACK_OFF: Duration = Duration::from_secs(30);
 
 /// First wait before an address is dialled again.
 pub const REDIAL_MIN: Duration = Duration::from_secs(1);
+/// What a QUIC bootstrap address gets before a TCP address of the same peer is dialled.
+pub(crate) const QUIC_FIRST: Duration = Duration::from_secs(1);
 /// Longest wait before an address is dialled again.
 pub const REDIAL_MAX: Duration = Duration::from_secs(60);
 /// After a dial of a discovered peer began, before it is looked at again. A peer behind a NAT may then

@@ -18,6 +18,9 @@ use crate::metrics::{
 use crate::progress::{Progress as Line, Reporter};
 use crate::training::{Ending, Position, Progress};
 
+/// Between two evaluations in the log; the metrics have all.
+const EVALUATED_EVERY: Duration = Duration::from_secs(1);
+
 /// Metrics file, progress line, log and counters of one run.
 #[derive(Debug)]
 pub(crate) struct Journal {
@@ -35,6 +38,8 @@ pub(crate) struct Journal {
     lag_sum: u64,
     partners: Counts,
     reason: &'static str,
+    met: bool,
+    evaluated: Option<Instant>,
     invitation: Invitation,
     viewing: Viewing,
 }
@@ -61,6 +66,8 @@ impl Journal {
             lag_sum: 0,
             partners: Counts::default(),
             reason: "steps done",
+            met: false,
+            evaluated: None,
             invitation,
             viewing,
         }
@@ -74,7 +81,7 @@ impl Journal {
     /// The first line of the metrics: who trains what.
     pub(crate) fn start(&mut self, start: metrics::Start<'_>, position: Position) {
         self.position = position;
-        if let Some(data) = start.data {
+        if let Some(data) = start.data.filter(|data| data.shards > 1) {
             tracing::info!(
                 shard = data.shard,
                 shards = data.shards,
@@ -110,7 +117,8 @@ impl Journal {
             bytes_per_s: self.bytes_per_s,
         };
         let now_time = Time::ZERO + now.duration_since(self.started);
-        if self.position.step > 0 && self.line.is_due(now_time) {
+        // After a resume there is a position before there is a loss.
+        if self.samples_per_s > 0.0 && self.line.is_due(now_time) {
             self.line.report(&progress, now_time);
         }
         self.metrics.flush();
@@ -132,9 +140,10 @@ impl Journal {
                 }
             }
             NetworkEvent::PeerUp { peer, address, connection, .. } => {
+                self.met = true;
                 tracing::info!(peer = %peer.short(), %address, "peer up");
                 if *connection == Connection::Tcp {
-                    tracing::info!(peer = %peer.short(), "connected by TCP: QUIC (UDP) did not get through");
+                    tracing::info!(peer = %peer.short(), "connected by TCP, not by QUIC (UDP)");
                 }
                 self.event("peer-up", &peer.to_string());
             }
@@ -155,7 +164,7 @@ impl Journal {
                 self.event("refused", &format!("{peer}: {difference}"));
             }
             NetworkEvent::BootstrapUnreachable { address, error, retry_in } => {
-                tracing::warn!(%address, %error, "bootstrap peer does not answer; trying again in {retry_in:.1?}");
+                tracing::warn!(%address, %error, "bootstrap peer not reached; trying again in {retry_in:.1?}");
                 self.event("bootstrap-unreachable", &format!("{address}: {error}"));
             }
             NetworkEvent::PathLost { .. }
@@ -309,7 +318,10 @@ impl Journal {
     pub(crate) fn evaluated(&mut self, position: Position, evaluation: Evaluation) {
         self.position = position;
         let Evaluation { loss, accuracy, count } = evaluation;
-        tracing::info!(step = position.step, loss, accuracy, "evaluated");
+        if self.evaluated.is_none_or(|last| last.elapsed() >= EVALUATED_EVERY) {
+            self.evaluated = Some(Instant::now());
+            tracing::info!(step = position.step, loss, accuracy, "evaluated");
+        }
         self.viewing.evaluated(position.step, loss, accuracy);
         self.metrics.write(self.stamp(), &Body::Evaluate(Evaluate { loss, accuracy, count }));
     }
@@ -380,6 +392,11 @@ impl Journal {
     /// Exchanges applied here so far, begun or answered.
     pub(crate) const fn mixes(&self) -> u64 {
         self.exchanges.completed + self.exchanges.answered
+    }
+
+    /// Whether any peer was connected.
+    pub(crate) const fn has_met(&self) -> bool {
+        self.met
     }
 
     /// What is known of a training thread that does not answer.

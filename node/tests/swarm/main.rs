@@ -276,7 +276,7 @@ fn an_unreachable_bootstrap_is_told_and_the_peer_trains_alone() {
     let mut peer = Peer::start(&root, "0", &flags(&[&RUN, &["--bootstrap", &address]]));
     peer.finish();
     peer.wait_event("bootstrap-unreachable");
-    assert!(peer.log().contains("bootstrap peer does not answer"), "{}", peer.log());
+    assert!(peer.log().contains("bootstrap peer not reached"), "{}", peer.log());
 }
 
 #[test]
