@@ -248,7 +248,7 @@ pub(crate) fn dial_cause(error: &DialError) -> String {
             last.unwrap_or_else(|| "no address".to_owned())
         }
         DialError::WrongPeerId { obtained, .. } => {
-            format!("another peer answered there: {obtained}; use its name, or none after the port")
+            format!("another peer answered there: {obtained}")
         }
         DialError::Denied { cause } => innermost(cause),
         DialError::LocalPeerId { .. }
