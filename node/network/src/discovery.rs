@@ -227,14 +227,15 @@ impl Service {
     }
 
     pub(crate) fn report_unreachable(&mut self, failed: Unreachable, error: &DialError) {
-        self.report_lost(failed, dial_cause(error));
+        let mut cause = dial_cause(error);
+        if is_loopback(&failed.address) {
+            cause += "; a loopback address leads to this machine only";
+        }
+        self.report_lost(failed, cause);
     }
 
-    pub(crate) fn report_lost(&mut self, failed: Unreachable, mut error: String) {
+    pub(crate) fn report_lost(&mut self, failed: Unreachable, error: String) {
         let Unreachable { address, retry_in } = failed;
-        if is_loopback(&address) {
-            error += "; a loopback address leads to this machine only";
-        }
         tracing::debug!(%address, error, ?retry_in, "bootstrap address does not answer");
         self.report(NetworkEvent::BootstrapUnreachable { address, error, retry_in });
     }
