@@ -127,11 +127,11 @@ fn run(join: &Join) -> Result<(), Failure> {
 
 /// How the run ended, for a person.
 fn outcome_text(outcome: &Outcome) -> String {
-    let Outcome { peer, reason, step, samples, exchanges, met, evaluation, parameters } = outcome;
+    let Outcome { peer, reason, step, samples, exchanges, evaluation, parameters } = outcome;
     let mut text = format!("{}: {reason} after {step} steps, {samples} samples, ", peer.short());
-    text += &match met {
-        true => format!("{exchanges} exchanges"),
-        false => "alone: no peer was met".to_owned(),
+    text += &match exchanges {
+        Some(exchanges) => format!("{exchanges} exchanges"),
+        None => "alone: no peer was met".to_owned(),
     };
     if let Some(evaluation) = evaluation {
         let percent = 100.0 * evaluation.accuracy;

@@ -62,10 +62,8 @@ pub struct Outcome {
     pub step: u64,
     /// Samples processed.
     pub samples: u64,
-    /// Exchanges with others that were applied here, begun or answered.
-    pub exchanges: u64,
-    /// Whether it was ever connected to another peer of the run.
-    pub met: bool,
+    /// Exchanges that were applied here, begun or answered; none where no other peer was ever met.
+    pub exchanges: Option<u64>,
     /// Quality on held-out data, unless interrupted.
     pub evaluation: Option<dnode_trainer::Evaluation>,
     /// The final parameters, when they could be written.
@@ -266,8 +264,7 @@ async fn drive(
         reason: journal.reason(),
         step: ending.position.step,
         samples: ending.position.samples,
-        exchanges: journal.mixes(),
-        met: journal.has_met(),
+        exchanges: journal.has_met().then(|| journal.mixes()),
         evaluation: ending.evaluation,
         parameters: ending.parameters,
     })
@@ -330,8 +327,7 @@ fn replica(
     replica.restore(&newest.state)?;
     tracing::info!(step = position.step, commits = position.clock.0, "resuming");
     if position.run_steps() >= config.run.steps {
-        let steps = config.run.steps;
-        tracing::warn!("all {steps} steps of the run are done: a larger --steps goes on");
+        tracing::warn!("all {} steps are done: a larger --steps goes on", config.run.steps);
     }
     Ok((replica, position))
 }
