@@ -3,6 +3,7 @@
 use dnode_protocol::PeerId;
 use libp2p::core::ConnectedPoint;
 use libp2p::ping;
+use libp2p::request_response;
 use libp2p::swarm::{ConnectionId, DialError};
 use tokio::time::Instant;
 
@@ -14,6 +15,7 @@ use crate::service::{Service, from_libp2p, to_libp2p};
 use crate::session::{Session, Stage, Via};
 use crate::streams::{self, OpenError, Path, StreamKind, far_end};
 use crate::swarm::{BehaviourEvent, SwarmEvent};
+use crate::wall_clock;
 
 impl Service {
     #[expect(
@@ -62,6 +64,7 @@ impl Service {
             BehaviourEvent::Kad(event) => self.handle_kad(event),
             BehaviourEvent::Mdns(event) => self.handle_mdns(event),
             BehaviourEvent::Ping(event) => self.handle_ping(event),
+            BehaviourEvent::Clock(event) => self.tell_time(event),
             BehaviourEvent::Probe(event) => self.probed(&event),
             BehaviourEvent::DialBack(event) => self.dialled_back(event.client),
             BehaviourEvent::Relayed(event) => self.handle_relayed(event),
@@ -70,6 +73,18 @@ impl Service {
             #[cfg(feature = "upnp")]
             BehaviourEvent::Upnp(event) => crate::nat::mapped(&event),
             BehaviourEvent::Limits(never) | BehaviourEvent::Blocked(never) => match never {},
+        }
+    }
+
+    /// Somebody asks what the wall clock says.
+    fn tell_time(&mut self, event: request_response::Event<(), u64>) {
+        if let request_response::Event::Message {
+            message: request_response::Message::Request { channel, .. },
+            ..
+        } = event
+        {
+            // Who has gone meanwhile hears nothing.
+            let _ = self.swarm.behaviour_mut().clock.send_response(channel, wall_clock::now());
         }
     }
 

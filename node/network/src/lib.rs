@@ -41,6 +41,7 @@ pub mod streams;
 mod swarm;
 mod traversal;
 mod turns;
+mod wall_clock;
 
 use std::sync::Arc;
 
@@ -57,6 +58,7 @@ pub use handle::{Bytes, ChannelError, CommandError, NetworkHandle, PeerStatus, S
 pub use libp2p::Multiaddr;
 pub use link::Written;
 pub use probe::{Answer, Found, PROBED_MAX, Probe, Reach, Silence};
+pub use wall_clock::Skew;
 
 /// A network that can be started.
 #[derive(Debug)]

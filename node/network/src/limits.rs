@@ -217,3 +217,10 @@ pub(crate) const RELAYED_LINGER: Duration = Duration::from_secs(10);
 pub use dnode_quic::limits::SOCKET_BUFFER_BYTES;
 
 const _: () = assert!(EVENTS_MAX * TENSOR_PAYLOAD_BYTES_MAX <= 16 << 20);
+
+/// By which a peer tells what its wall clock says, in the version of the protocol.
+pub(crate) const TIME_PROTOCOL: &str = "/dnode/time/1";
+/// Questions for the time that one connection may have open.
+pub(crate) const TIME_STREAMS_MAX: usize = 2;
+/// Longest wait for an answer to one.
+pub(crate) const TIME_ANSWER_MAX: Duration = Duration::from_secs(5);

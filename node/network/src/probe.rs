@@ -6,6 +6,7 @@ use std::time::Duration;
 use dnode_protocol::limits::IDENTIFY_PROTOCOL;
 use futures::StreamExt as _;
 use libp2p::identity::Keypair;
+use libp2p::request_response::{self, OutboundRequestId, ProtocolSupport};
 use libp2p::swarm::dial_opts::DialOpts;
 use libp2p::swarm::{ConnectionId, NetworkBehaviour, SwarmEvent};
 use libp2p::{Multiaddr, Swarm, autonat, identify, ping};
@@ -16,6 +17,7 @@ use crate::discovery::dial_cause;
 use crate::guarded::Guarded;
 use crate::limits::{ADDRESSES_PER_PEER_MAX, IDLE_CONNECTION};
 use crate::swarm::{listen_all, probe, transport};
+use crate::wall_clock::{self, Skew};
 
 /// Addresses that are dialled at a time; what is more is left out.
 pub const PROBED_MAX: usize = 16;
@@ -44,6 +46,8 @@ pub struct Answer {
     pub listens: Vec<Multiaddr>,
     /// Round trip of a ping.
     pub round_trip: Option<Duration>,
+    /// Its wall clock against this machine's, if it tells.
+    pub skew: Option<Skew>,
 }
 
 /// An address that did not answer, and why.
@@ -73,6 +77,7 @@ pub enum Reach {
 struct Behaviour {
     identify: identify::Behaviour,
     ping: crate::ping::Behaviour,
+    clock: request_response::Behaviour<wall_clock::Codec>,
     reach: Guarded<autonat::v2::client::Behaviour>,
 }
 
@@ -84,16 +89,30 @@ struct Dial {
     connected: bool,
     info: Option<identify::Info>,
     round_trip: Option<Duration>,
+    clock: Clock,
     failed: Option<String>,
+}
+
+/// What is known of the wall clock of a peer.
+#[derive(Clone, Copy, Debug)]
+enum Clock {
+    Unasked,
+    /// By the own clock, microseconds since 1970, and since when.
+    Asked(OutboundRequestId, u64, Instant),
+    Told(Skew),
+    Silent,
 }
 
 impl Dial {
     const fn is_over(&self) -> bool {
-        self.failed.is_some() || (self.info.is_some() && self.round_trip.is_some())
+        self.failed.is_some()
+            || (self.info.is_some()
+                && self.round_trip.is_some()
+                && matches!(self.clock, Clock::Told(_) | Clock::Silent))
     }
 
     fn found(self, limit: Duration) -> Found {
-        let Self { address, connected, info, round_trip, failed } = self;
+        let Self { address, connected, info, round_trip, clock, failed } = self;
         let Some(info) = info else {
             let silent = || {
                 let what = if connected { "it does not say what it is" } else { "no answer" };
@@ -110,6 +129,7 @@ impl Dial {
             observed: info.observed_addr,
             listens,
             round_trip,
+            skew: if let Clock::Told(skew) = clock { Some(skew) } else { None },
         })
     }
 }
@@ -144,6 +164,7 @@ impl Probe {
         let behaviour = Behaviour {
             identify: identify::Behaviour::new(identify),
             ping: crate::ping::Behaviour::new(ping),
+            clock: wall_clock::behaviour(ProtocolSupport::Outbound),
             reach: probe(REACH_INTERVAL),
         };
         let config = libp2p::swarm::Config::with_tokio_executor()
@@ -258,7 +279,8 @@ impl Probe {
             let connection = options.connection_id();
             let failed = self.swarm.dial(options).err().map(|error| dial_cause(&error));
             let (address, connected) = (address.clone(), false);
-            let dial = Dial { address, connected, info: None, round_trip: None, failed };
+            let (info, round_trip, clock) = (None, None, Clock::Unasked);
+            let dial = Dial { address, connected, info, round_trip, clock, failed };
             dials.insert(connection, dial);
         }
         dials
@@ -291,10 +313,40 @@ impl Probe {
             }
             SwarmEvent::Behaviour(BehaviourEvent::Identify(identify::Event::Received {
                 connection_id,
+                peer_id,
                 info,
-                ..
             })) => {
-                dials.entry(connection_id).and_modify(|dial| dial.info = Some(info));
+                let Some(dial) = dials.get_mut(&connection_id) else { return };
+                if matches!(dial.clock, Clock::Unasked) {
+                    dial.clock = if info.protocol_version == IDENTIFY_PROTOCOL {
+                        let clock = &mut self.swarm.behaviour_mut().clock;
+                        let question = clock.send_request(&peer_id, ());
+                        Clock::Asked(question, wall_clock::now(), Instant::now())
+                    } else {
+                        Clock::Silent
+                    };
+                }
+                dial.info = Some(info);
+            }
+            SwarmEvent::Behaviour(BehaviourEvent::Clock(event)) => {
+                let (question, theirs) = match event {
+                    request_response::Event::Message {
+                        message: request_response::Message::Response { request_id, response },
+                        ..
+                    } => (request_id, Some(response)),
+                    request_response::Event::OutboundFailure { request_id, .. } => {
+                        (request_id, None)
+                    }
+                    _ => return,
+                };
+                for dial in dials.values_mut() {
+                    if let Clock::Asked(asked, at, since) = dial.clock
+                        && asked == question
+                    {
+                        let skew = theirs.map(|theirs| Skew::new(theirs, at, since.elapsed()));
+                        dial.clock = skew.map_or(Clock::Silent, Clock::Told);
+                    }
+                }
             }
             SwarmEvent::Behaviour(BehaviourEvent::Ping(ping)) => {
                 let round_trip = ping.result.ok();

@@ -11,6 +11,7 @@ use libp2p::core::upgrade::Version;
 use libp2p::identity::Keypair;
 use libp2p::kad::store::{MemoryStore, MemoryStoreConfig};
 use libp2p::multiaddr::Protocol;
+use libp2p::request_response::{self, ProtocolSupport};
 use libp2p::swarm::NetworkBehaviour;
 use libp2p::swarm::behaviour::toggle::Toggle;
 use libp2p::{
@@ -32,7 +33,7 @@ use crate::limits::{
     PENDING_CONNECTIONS_MAX, PING_INTERVAL, PING_TIMEOUT, PROBE_INTERVAL, PROBES_MAX,
     RESERVATIONS_MAX, STRANGERS_MAX, TCP_OPEN_MAX,
 };
-use crate::streams;
+use crate::{streams, wall_clock};
 
 /// Everything the swarm does.
 #[derive(NetworkBehaviour)]
@@ -41,6 +42,7 @@ pub(crate) struct Behaviour {
     pub(crate) blocked: allow_block_list::Behaviour<allow_block_list::BlockedPeers>,
     pub(crate) identify: identify::Behaviour,
     pub(crate) ping: crate::ping::Behaviour,
+    pub(crate) clock: request_response::Behaviour<wall_clock::Codec>,
     pub(crate) kad: kad::Behaviour<MemoryStore>,
     pub(crate) mdns: Toggle<mdns::tokio::Behaviour>,
     pub(crate) streams: streams::Behaviour,
@@ -172,6 +174,7 @@ fn behaviour(
         blocked: allow_block_list::Behaviour::default(),
         identify: identify::Behaviour::new(identify),
         ping: crate::ping::Behaviour::new(ping),
+        clock: wall_clock::behaviour(ProtocolSupport::Inbound),
         kad: kademlia(me),
         mdns: multicast(config.mdns, me).into(),
         streams: streams::Behaviour::default(),

@@ -17,6 +17,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(6);
 /// Longest wait until somebody has dialled this machine, or could not: a member waits ten seconds for a
 /// dial of its own to fail, and may let it wait for others'.
 const REACHED_MAX: Duration = Duration::from_secs(15);
+/// How far the clocks of two machines may be apart, beyond what is not known, before it is worth a word.
+const SKEW_MAX: Duration = Duration::from_secs(1);
 /// Other addresses that are tried of one peer.
 const OTHERS_MAX: usize = 2;
 
@@ -54,6 +56,7 @@ pub(super) async fn reach(
     findings.extend(found.iter().map(|found| judge_bootstrap(found, any)));
     let all: Vec<&Found> = found.iter().chain(&by_others).collect();
     findings.push(judge_udp(&all));
+    findings.extend(judge_skew(&all));
     let observed = nat::observed(&all);
     findings.push(nat::judge(probe.listening(), &observed));
     let members: Vec<_> = found.iter().flatten().map(|it| it.address.clone()).collect();
@@ -152,6 +155,27 @@ fn judge_udp(all: &[&Found]) -> Finding {
             Finding::warn(CHECK, "not known: nobody answers", "see what was found of bootstrap")
         }
     }
+}
+
+/// How far the clock of this machine is from that of the member that is furthest; nothing when nobody
+/// says.
+fn judge_skew(all: &[&Found]) -> Option<Finding> {
+    const CHECK: &str = "skew";
+    let answers = all.iter().filter_map(|found| found.as_ref().ok());
+    let told = answers.filter_map(|answer| Some((answer, answer.skew?)));
+    let (answer, skew) = told.max_by_key(|(_, skew)| skew.ahead_micros.unsigned_abs())?;
+    let apart = Duration::from_micros(skew.ahead_micros.unsigned_abs());
+    let side = if skew.ahead_micros < 0 { "ahead of" } else { "behind" };
+    let found = format!(
+        "the clock is {apart:.1?} {side} that of {}, give or take {:.1?}",
+        answer.address, skew.within
+    );
+    Some(if apart > SKEW_MAX + skew.within {
+        let advice = "nothing in a run depends on it, but the logs of both machines cannot be read side by side: `timedatectl set-ntp true` here and there";
+        Finding::warn(CHECK, found, advice)
+    } else {
+        Finding::ok(CHECK, found)
+    })
 }
 
 /// Whether members can dial this machine (AutoNAT v2).
@@ -259,6 +283,7 @@ mod tests {
             observed: address("/ip4/198.51.100.1/udp/1/quic-v1"),
             listens: listens.iter().copied().map(address).collect(),
             round_trip: None,
+            skew: None,
         })
     }
 
@@ -308,5 +333,23 @@ mod tests {
         assert_eq!(verdict(&["/ip4/127.0.0.1/udp/1/quic-v1"]), Verdict::Warn);
         assert_eq!(verdict(&["/ip4/10.0.0.1/tcp/1"]), Verdict::Warn);
         assert_eq!(verdict(&["/ip4/10.0.0.1/udp/1/quic-v1"]), Verdict::Ok);
+    }
+
+    #[test]
+    fn clocks_further_apart_than_a_second_and_what_is_not_known_are_told() {
+        let silent = || answer("/ip4/10.0.0.1/udp/1/quic-v1", &[]);
+        let told = |ahead_micros| {
+            let within = Duration::from_millis(100);
+            let skew = Some(dnode_network::Skew { ahead_micros, within });
+            silent().map(|answer| Answer { skew, ..answer })
+        };
+        let judge = |all: &[Found]| judge_skew(&all.iter().collect::<Vec<_>>());
+        assert!(judge(&[silent()]).is_none());
+        let near = judge(&[told(5_000), told(-1_100_000)]).unwrap();
+        assert_eq!(near.verdict, Verdict::Ok, "{near:?}");
+        assert!(near.found.starts_with("the clock is 1.1s ahead of that of"), "{near:?}");
+        let far = judge(&[told(1_100_001)]).unwrap();
+        assert_eq!(far.verdict, Verdict::Warn, "{far:?}");
+        assert!(far.found.starts_with("the clock is 1.1s behind that of"), "{far:?}");
     }
 }

@@ -53,7 +53,7 @@ fn members_that_run_answer_and_say_that_there_is_no_nat() {
     let [one, two] = members.each_mut().map(Peer::address);
     let (status, findings) = doctor(&["--bootstrap", &one, &two, "--step-ms", "1"]);
     assert_eq!(verdicts(&findings, "bootstrap"), ["ok", "ok"], "{findings:?}");
-    for check in ["udp", "nat", "reachable", "exchange", "disk"] {
+    for check in ["udp", "nat", "skew", "reachable", "exchange", "disk"] {
         assert_eq!(verdicts(&findings, check), ["ok"], "{findings:?}");
     }
     let udp = findings.iter().find(|finding| finding["check"] == "udp").unwrap();
