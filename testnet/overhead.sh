@@ -3,15 +3,8 @@
 # then beside a process that trains without gossip (what sharing the machine costs by itself).
 # Prints the median samples/s of the first peer in each phase. Usage: testnet/overhead.sh MNIST_FOLDER
 set -euo pipefail
-mnist=$(realpath "${1:?folder with the MNIST files}")
-cd "$(dirname "$0")/.."
-. testnet/build.sh
-dnode=$target/release/dnode
-work=$(mktemp -d)
-trap 'kill $(jobs -p) 2>/dev/null || true; wait; rm -rf "$work"' EXIT
-cd "$work"
-flags=(join --no-mdns --listen /ip4/127.0.0.1/udp/0/quic-v1 --model cnn --data mnist --data-path "$mnist"
-    --set run.batch=64 --set node.evaluate_every=0 --set node.linger=\"1s\")
+. "$(dirname "$0")/timed.sh"
+flags+=(--set node.linger=\"1s\")
 
 # The values of samples_per_s in the train lines of a peer that match a pattern.
 rates() { grep '"kind":"train"' "$1/metrics.jsonl" | grep "$2" | sed 's/.*"samples_per_s":\([0-9.]*\).*/\1/'; }

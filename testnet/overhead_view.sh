@@ -5,17 +5,9 @@
 # more than what is looked for, the time that the page's thread computes.
 # Usage: testnet/overhead_view.sh MNIST_FOLDER [RUNS]
 set -euo pipefail
-mnist=$(realpath "${1:?folder with the MNIST files}")
+. "$(dirname "$0")/timed.sh"
 runs=${2:-15}
-cd "$(dirname "$0")/.."
-. testnet/build.sh
-dnode=$target/release/dnode
-work=$(mktemp -d)
-trap 'kill $(jobs -p) 2>/dev/null || true; wait; rm -rf "$work"' EXIT
-cd "$work"
-steps=1000
-flags=(join --no-mdns --listen /ip4/127.0.0.1/udp/0/quic-v1 --model cnn --data mnist --data-path "$mnist"
-    --steps "$steps" --set run.batch=64 --set node.evaluate_every=0 --set "node.linger=\"0s\"")
+flags+=(--steps 1000 --set node.linger=\"0s\")
 page=127.0.0.1:17878 metrics=127.0.0.1:17879
 
 ask() { curl --silent --fail --max-time 1 "$@" >/dev/null || true; }
