@@ -139,8 +139,6 @@ pub struct Probe {
     swarm: Swarm<Behaviour>,
     bulk: dnode_quic::Bulk,
     listening: Vec<Multiaddr>,
-    /// Where others have been asked to dial this peer, and whether they could.
-    tried: BTreeMap<Multiaddr, Option<bool>>,
 }
 
 impl std::fmt::Debug for Probe {
@@ -171,8 +169,7 @@ impl Probe {
             .with_idle_connection_timeout(IDLE_CONNECTION);
         let mut swarm = Swarm::new(transport, behaviour, key.public().to_peer_id(), config);
         listen_all(&mut swarm, listen)?;
-        let (bulk, listening, tried) = (plane.bulk, Vec::new(), BTreeMap::new());
-        let mut made = Self { swarm, bulk, listening, tried };
+        let mut made = Self { swarm, bulk: plane.bulk, listening: Vec::new() };
         made.wait_until_listening(listen, limit).await?;
         Ok(made)
     }
@@ -239,9 +236,15 @@ impl Probe {
     pub async fn reach(&mut self, addresses: &[Multiaddr], limit: Duration) -> Reach {
         let mut dials = self.begin(addresses);
         let end = Instant::now() + limit;
+        // Where others see this peer, and whether they could dial it there.
+        let mut tried: BTreeMap<Multiaddr, Option<bool>> = BTreeMap::new();
+        let with = |tried: &BTreeMap<Multiaddr, Option<bool>>, result: bool| {
+            let mut of = tried.iter().rev().filter(|(_, could)| **could == Some(result));
+            of.next().map(|(address, _)| address.clone())
+        };
         loop {
             let known = dials.values().all(|dial| dial.failed.is_some() || dial.info.is_some());
-            if known && self.tried.values().all(Option::is_some) || self.reached().is_some() {
+            if known && tried.values().all(Option::is_some) || with(&tried, true).is_some() {
                 break;
             }
             let Ok(event) = timeout_at(end, self.swarm.select_next_some()).await else { break };
@@ -249,27 +252,21 @@ impl Probe {
                 info,
                 ..
             })) = &event
-                && self.tried.len() < PROBED_MAX
+                && tried.len() < PROBED_MAX
             {
                 let seen = &info.observed_addr;
-                self.tried.entry(seen.clone()).or_default();
+                tried.entry(seen.clone()).or_default();
                 self.swarm.behaviour_mut().reach.candidate(seen, Instant::now());
             }
             if let SwarmEvent::Behaviour(BehaviourEvent::Reach(tested)) = &event {
                 let could = tested.result.is_ok();
-                self.tried.entry(tested.tested_addr.clone()).and_modify(|it| *it = Some(could));
+                tried.entry(tested.tested_addr.clone()).and_modify(|it| *it = Some(could));
             }
             self.handle(event, &mut dials);
         }
         self.hang_up(&dials);
-        let failed = self.tried.iter().rfind(|(_, could)| **could == Some(false));
-        let failed = failed.map(|(address, _)| Reach::Unreached(address.clone()));
-        self.reached().map(Reach::Reached).or(failed).unwrap_or(Reach::Untried)
-    }
-
-    fn reached(&self) -> Option<Multiaddr> {
-        let mut tried = self.tried.iter();
-        tried.find(|(_, could)| **could == Some(true)).map(|(address, _)| address.clone())
+        let failed = || with(&tried, false).map(Reach::Unreached);
+        with(&tried, true).map(Reach::Reached).or_else(failed).unwrap_or(Reach::Untried)
     }
 
     fn begin(&mut self, addresses: &[Multiaddr]) -> BTreeMap<ConnectionId, Dial> {
@@ -328,31 +325,34 @@ impl Probe {
                 }
                 dial.info = Some(info);
             }
-            SwarmEvent::Behaviour(BehaviourEvent::Clock(event)) => {
-                let (question, theirs) = match event {
-                    request_response::Event::Message {
-                        message: request_response::Message::Response { request_id, response },
-                        ..
-                    } => (request_id, Some(response)),
-                    request_response::Event::OutboundFailure { request_id, .. } => {
-                        (request_id, None)
-                    }
-                    _ => return,
-                };
-                for dial in dials.values_mut() {
-                    if let Clock::Asked(asked, at, since) = dial.clock
-                        && asked == question
-                    {
-                        let skew = theirs.map(|theirs| Skew::new(theirs, at, since.elapsed()));
-                        dial.clock = skew.map_or(Clock::Silent, Clock::Told);
-                    }
-                }
-            }
+            SwarmEvent::Behaviour(BehaviourEvent::Clock(request_response::Event::Message {
+                message: request_response::Message::Response { request_id, response },
+                ..
+            })) => told(dials, request_id, Some(response)),
+            SwarmEvent::Behaviour(BehaviourEvent::Clock(
+                request_response::Event::OutboundFailure { request_id, .. },
+            )) => told(dials, request_id, None),
             SwarmEvent::Behaviour(BehaviourEvent::Ping(ping)) => {
                 let round_trip = ping.result.ok();
                 dials.entry(ping.connection).and_modify(|dial| dial.round_trip = round_trip);
             }
             _ => {}
+        }
+    }
+}
+
+/// The answer to `question`, microseconds since 1970; `None` when there will be none.
+fn told(
+    dials: &mut BTreeMap<ConnectionId, Dial>,
+    question: OutboundRequestId,
+    theirs: Option<u64>,
+) {
+    for dial in dials.values_mut() {
+        if let Clock::Asked(asked, at, since) = dial.clock
+            && asked == question
+        {
+            let skew = theirs.map(|theirs| Skew::new(theirs, at, since.elapsed()));
+            dial.clock = skew.map_or(Clock::Silent, Clock::Told);
         }
     }
 }
