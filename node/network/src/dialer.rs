@@ -52,7 +52,7 @@ pub(crate) struct Unreachable {
     pub(crate) retry_in: Duration,
 }
 
-/// The peer that `address` names.
+/// The first peer that `address` names; of a circuit, its relay.
 pub(crate) fn named(address: &Multiaddr) -> Option<libp2p::PeerId> {
     address.iter().find_map(|part| if let Protocol::P2p(peer) = part { Some(peer) } else { None })
 }
@@ -75,14 +75,16 @@ pub(crate) struct Dialer {
 }
 
 impl Dialer {
-    /// A TCP address waits [`QUIC_FIRST`] for a QUIC address of the same peer. `seed` decides the jitter, so that peers that lost the same peer do not dial in step.
+    /// A TCP address waits [`QUIC_FIRST`] for a QUIC address of the same peer. `seed` decides the
+    /// jitter, so that peers that lost the same peer do not dial in step.
     pub(crate) fn new(bootstrap: &[Multiaddr], seed: u64, now: Instant) -> Self {
         let wait = |address: &Multiaddr| Bootstrap {
             address: address.clone(),
             failures: 0,
-            progress: Progress::Waiting(match is_second(address, bootstrap) {
-                true => now + QUIC_FIRST,
-                false => now,
+            progress: Progress::Waiting(if is_second(address, bootstrap) {
+                now + QUIC_FIRST
+            } else {
+                now
             }),
         };
         Self {

@@ -8,6 +8,7 @@ use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
 
+use crate::dialer::named;
 use crate::limits::{RELAY_OFFERS_MAX, RELAY_RETRY, RELAYS_KNOWN_MAX, RELAYS_MAX};
 use crate::streams::Path;
 
@@ -157,14 +158,7 @@ fn circuit(address: &Multiaddr, relay: PeerId) -> Multiaddr {
 
 /// The relay that an address leads through.
 pub(crate) fn relay_of(address: &Multiaddr) -> Option<PeerId> {
-    if Path::of(address) != Path::Relayed {
-        return None;
-    }
-    address.iter().find_map(
-        |protocol| {
-            if let Protocol::P2p(relay) = protocol { Some(relay) } else { None }
-        },
-    )
+    named(address).filter(|_| Path::of(address) == Path::Relayed)
 }
 
 /// Of the addresses that a peer names, at most `most`: those through relays first, of which there are
