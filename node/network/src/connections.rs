@@ -106,6 +106,9 @@ impl Service {
         });
         if known.is_some() {
             self.report(NetworkEvent::RoundTrip { peer, rtt });
+        } else if let Some(session) = self.sessions.get_mut(&peer) {
+            // The first ping is done before Hello is there, and the next one comes much later.
+            session.round_trip = Some(session.round_trip.map_or(rtt, |least| least.min(rtt)));
         }
     }
 

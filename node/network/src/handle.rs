@@ -165,6 +165,14 @@ pub enum ChannelError {
     Open(PeerId, #[source] dnode_direct::Error),
 }
 
+impl ChannelError {
+    /// Whether the peer has answered, from further away than channels reach.
+    #[must_use]
+    pub const fn is_far(&self) -> bool {
+        matches!(self, Self::Open(_, dnode_direct::Error::Far { .. }))
+    }
+}
+
 /// What the handle asks of the network's task.
 #[derive(Debug)]
 pub(crate) enum Command {
@@ -284,14 +292,23 @@ impl NetworkHandle {
     /// this host or a local network, and no round trip shows that the path is longer than those.
     #[must_use]
     pub fn is_near(&self, peer: PeerId) -> bool {
+        self.near(peer, |rtt| rtt.is_none_or(|least| least <= NEAR_MAX))
+    }
+
+    /// The same, and a round trip has shown it, which nothing needs to show of this host.
+    #[must_use]
+    pub fn is_known_near(&self, peer: PeerId) -> bool {
+        self.near(peer, |rtt| rtt.is_some_and(|least| least <= NEAR_MAX))
+    }
+
+    /// Whether a peer is connected directly, at an address of this host, or at one of a local network
+    /// when its least round trip is `close`.
+    fn near(&self, peer: PeerId, close: impl Fn(Option<Duration>) -> bool) -> bool {
         let peers = self.shared.peers();
-        let near = |entry: &Entry| {
-            let direct = entry.connection != Connection::Relayed;
-            let close = entry.rtt.is_none_or(|(_, least)| least <= NEAR_MAX);
-            let ip = ip(&entry.address).filter(|_| direct);
-            ip.is_some_and(|ip| is_near(ip) && (close || ip.is_loopback()))
-        };
-        peers.get(&peer).is_some_and(near)
+        let Some(entry) = peers.get(&peer) else { return false };
+        let ip = ip(&entry.address).filter(|_| entry.connection != Connection::Relayed);
+        let close = close(entry.rtt.map(|(_, least)| least));
+        ip.is_some_and(|ip| is_near(ip) && (close || ip.is_loopback()))
     }
 
     /// Opens a channel to a peer on this host or local network; it hears

@@ -158,7 +158,7 @@ impl Service {
             incarnation,
             connection: kind,
             carrier: None,
-            rtt: None,
+            rtt: session.round_trip.map(|least| (least, least)),
         };
         let releases = session.releases(connection);
         self.shared.peers().insert(peer, entry);

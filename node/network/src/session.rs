@@ -1,6 +1,7 @@
 //! What is known of one connected peer: its handshake, its two writers and its readers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use dnode_direct::Receiver;
 use dnode_protocol::PeerId;
@@ -112,6 +113,8 @@ pub(crate) struct Session {
     pub(crate) address: Option<Multiaddr>,
     /// Direct paths to the peer.
     pub(crate) search: Search,
+    /// The least round trip, if one was measured before the peer was up.
+    pub(crate) round_trip: Option<Duration>,
     /// What a relay lets through, where tensors pass one.
     pub(crate) circuit: Option<Arc<Rate>>,
     /// Bulk connections that were opened, and [`BULK_ATTEMPTS_MAX`] when none can be had.
@@ -143,6 +146,7 @@ impl Session {
             traffic: Arc::default(),
             address: None,
             search: Search::new(now),
+            round_trip: None,
             circuit: None,
             bulk_attempts: 0,
             streams: 0,

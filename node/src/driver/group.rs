@@ -1,13 +1,14 @@
 //! How the peers of a synchronous run that are near each other become a group, whose operations need
 //! no network in between.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use dnode_collective::limits::RANKS_MAX;
 use dnode_collective::{Abort, Collective, Meter, Place, form};
 use dnode_network::{Bytes, Channel, NetworkHandle, with_causes};
 use dnode_protocol::PeerId;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
@@ -62,11 +63,12 @@ impl Members {
 }
 
 impl Forming {
-    /// Begins to form a group; channels that came before are passed on.
+    /// Begins to form a group; channels that came before are passed on. `news` hears of its end.
     pub(super) fn begin(
         network: NetworkHandle,
         members: Members,
         early: Vec<(PeerId, Channel)>,
+        news: Arc<Notify>,
     ) -> Self {
         let (channels, arrivals) = mpsc::channel(RANKS_MAX);
         for channel in early {
@@ -83,6 +85,7 @@ impl Forming {
             };
             // An error means that the run has ended meanwhile.
             let _ = done.send(formed);
+            news.notify_one();
         });
         Self { channels, task: task.abort_handle(), result }
     }

@@ -14,13 +14,14 @@ mod staleness;
 mod summary;
 mod viewing;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dnode_gossip::{Gossip, Input, Offence, Standing};
 use dnode_network::{NetworkEvent, NetworkHandle};
 use dnode_protocol::frame::Leg;
 use dnode_protocol::{Fragments, Message, Phase, RunDifference, Stripe, Time};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::sleep_until;
 
 use crate::acquaintances::Acquaintances;
@@ -55,6 +56,8 @@ enum Wake {
     Network(Option<NetworkEvent>),
     /// The training thread has something; `None` when it died.
     Training(Option<Report>),
+    /// A group has formed or failed, or those who were asked have answered.
+    Group,
     /// The core's deadline has come.
     Deadline,
     /// Time has passed.
@@ -128,6 +131,8 @@ pub(crate) struct Driver {
     numbers: Numbers,
     ring: RingDriver,
     rack: RackDriver,
+    /// Groups of ring and rack have something to look at.
+    news: Arc<Notify>,
     bootstrap: Bootstrap,
     diagnosis: Diagnosis,
     stage: Stage,
@@ -144,8 +149,10 @@ impl Driver {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { core, fragments, network, training, journal, .. } = parts;
         let Parts { acquaintances, tracer, started, terms, .. } = parts;
-        let ring = RingDriver::new(network.peer_id(), terms.world, terms.incarnation);
-        let rack = RackDriver::new(network.peer_id(), terms.incarnation, terms.rack);
+        let me = (network.peer_id(), terms.incarnation);
+        let news = Arc::new(Notify::new());
+        let ring = RingDriver::new(me, terms.world, Arc::clone(&news));
+        let rack = RackDriver::new(me, terms.rack, Arc::clone(&news));
         let bootstrap = Bootstrap::new(terms.bootstrap.iter().cloned());
         Self {
             core,
@@ -160,6 +167,7 @@ impl Driver {
             numbers: Numbers::default(),
             ring,
             rack,
+            news,
             bootstrap,
             diagnosis: Diagnosis::new(started),
             stage: Stage::waiting(),
@@ -192,6 +200,7 @@ impl Driver {
                 _ = stop.wait_for(|stop| *stop), if !self.interrupted => Wake::Stop,
                 () = sleep_until(deadline.into()), if self.burst >= BURST_MAX => Wake::Deadline,
                 report = self.training.reports.recv() => Wake::Training(report),
+                () = self.news.notified() => Wake::Group,
                 event = events.recv() => Wake::Network(event),
                 () = sleep_until(deadline.into()) => Wake::Deadline,
                 _ = tick.tick() => Wake::Tick,
@@ -222,6 +231,8 @@ impl Driver {
             Wake::Network(None) => self.ending = Some(Err(DriveError::NetworkStopped)),
             Wake::Training(Some(report)) => self.report(report),
             Wake::Training(None) => self.ending = Some(Err(DriveError::ThreadDied)),
+            // Looked at below, as after everything.
+            Wake::Group => {}
             Wake::Deadline => self.feed(Input::Deadline),
             Wake::Tick => {
                 self.count_groups();
@@ -370,7 +381,7 @@ impl Driver {
         let trains = self.core_allows && self.stage.trains();
         let mates = core.members().filter(|(peer, member)| {
             let here = member.standing != Standing::Suspected && member.phase == Phase::Training;
-            trains && member.rack == name && here && network.is_near(**peer)
+            trains && member.rack == name && here && network.is_known_near(**peer)
         });
         let mates = mates.map(|(peer, member)| (*peer, member.incarnation));
         match self.rack.look(network, mates) {

@@ -5,12 +5,13 @@
 //! hash of all of them. While it cannot, its peers train alone and gossip with each other.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dnode_collective::Place;
 use dnode_network::{Bytes, Channel, NetworkHandle};
 use dnode_protocol::{PeerId, Stripe};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 use super::group::{Formed, Forming, Members, Watch};
@@ -26,10 +27,21 @@ const REFORM_MAX: Duration = Duration::from_secs(3);
 const GONE_FOR: Duration = Duration::from_secs(10);
 /// First pause after a group that did not form; doubles up to the last.
 const RETRY: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(30));
-/// Channels that wait for a group to begin to form.
+/// Channels that wait for a group to begin to form, of all peers and of one, which may open those of
+/// one group more before this peer knows that the last one is not to be.
 const EARLY_MAX: usize = 2 * Stripe::RANKS_MAX as usize;
+const EARLY_EACH: usize = 2;
 /// What channels are for that only ask whether a rank answers.
 const PROBE: [u8; 32] = *b"dnode: does this rank answer? v1";
+
+/// Why a peer is no rank of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gone {
+    /// It does not answer.
+    Silent,
+    /// The way to it is longer than a rack.
+    Far,
+}
 
 /// What the driver is to do.
 pub(super) enum Change {
@@ -57,15 +69,17 @@ pub(super) struct RackDriver {
     using: Option<Using>,
     forming: Option<(Members, Forming)>,
     early: Vec<(PeerId, Channel)>,
-    /// Ranks that did not answer, by start of their process.
+    /// Peers that are no ranks for a while, by start of their process.
     gone: BTreeMap<PeerId, (u64, Instant)>,
-    asked: Option<oneshot::Receiver<Vec<(PeerId, u64)>>>,
+    asked: Option<oneshot::Receiver<Vec<(PeerId, u64, Gone)>>>,
+    /// Told when there is something to look at.
+    news: Arc<Notify>,
     /// The peers of the last attempt, how often it failed, and when the next one is.
     failed: (Vec<(PeerId, u64)>, u32, Option<Instant>),
 }
 
 impl RackDriver {
-    pub(super) fn new(me: PeerId, incarnation: u64, name: u64) -> Self {
+    pub(super) fn new((me, incarnation): (PeerId, u64), name: u64, news: Arc<Notify>) -> Self {
         Self {
             me: (me, incarnation),
             name,
@@ -74,6 +88,7 @@ impl RackDriver {
             early: Vec::new(),
             gone: BTreeMap::new(),
             asked: None,
+            news,
             failed: (Vec::new(), 0, None),
         }
     }
@@ -138,9 +153,10 @@ impl RackDriver {
             let members = Members { place: Place { rank, size: peers.len() }, peers };
             let subject = members.subject();
             let ours = |(_, channel): &mut (PeerId, Channel)| channel.subject() == subject;
+            // Those for another group may be for the next one.
             let early = self.early.extract_if(.., ours).collect();
-            self.early.clear();
-            let forming = Forming::begin(network.clone(), members.clone(), early);
+            let news = Arc::clone(&self.news);
+            let forming = Forming::begin(network.clone(), members.clone(), early, news);
             self.forming = Some((members, forming));
         }
         let (members, forming) = self.forming.as_mut()?;
@@ -194,15 +210,18 @@ impl RackDriver {
     /// Asks which of these answer.
     fn ask(&mut self, network: &NetworkHandle, peers: Vec<(PeerId, u64)>) {
         let (tell, told) = oneshot::channel();
-        let (network, me) = (network.clone(), self.me);
+        let (network, me, news) = (network.clone(), self.me, Arc::clone(&self.news));
         tokio::spawn(async move {
             let mates = peers.into_iter().filter(|peer| *peer != me);
             let asked: Vec<_> = mates
                 .map(|(peer, life)| {
                     let network = network.clone();
                     let ask = async move {
-                        let opened = timeout(PROBE_MAX, network.open_channel(peer, PROBE)).await;
-                        (!matches!(opened, Ok(Ok(_)))).then_some((peer, life))
+                        match timeout(PROBE_MAX, network.open_channel(peer, PROBE)).await {
+                            Ok(Ok(_)) => None,
+                            Ok(Err(error)) if error.is_far() => Some((peer, life, Gone::Far)),
+                            Ok(Err(_)) | Err(_) => Some((peer, life, Gone::Silent)),
+                        }
                     };
                     tokio::spawn(ask)
                 })
@@ -213,20 +232,26 @@ impl RackDriver {
             }
             // An error means that the run has ended meanwhile.
             let _ = tell.send(gone);
+            news.notify_one();
         });
         self.asked = Some(told);
     }
 
-    /// Who did not answer is disconnected, so that nobody waits for its commits.
+    /// Who did not answer is disconnected, so that nobody waits for its commits; who is far only
+    /// trains in no rack with this peer.
     fn hear_answers(&mut self, network: &NetworkHandle, now: Instant) {
         self.gone.retain(|_, (_, until)| now < *until);
         let Some(asked) = &mut self.asked else { return };
         match asked.try_recv() {
             Ok(gone) => {
-                for (peer, life) in gone {
-                    tracing::warn!(peer = %peer.short(), "a rank of the rack does not answer");
-                    if let Err(error) = network.disconnect(peer, BACK_OFF) {
-                        tracing::warn!(%error, "disconnect");
+                for (peer, life, why) in gone {
+                    if why == Gone::Far {
+                        tracing::info!(peer = %peer.short(), "a peer of the rack's name is far");
+                    } else {
+                        tracing::warn!(peer = %peer.short(), "a rank of the rack does not answer");
+                        if let Err(error) = network.disconnect(peer, BACK_OFF) {
+                            tracing::warn!(%error, "disconnect");
+                        }
                     }
                     self.gone.insert(peer, (life, now + GONE_FOR));
                 }
@@ -246,8 +271,21 @@ impl RackDriver {
             Some((members, forming)) if channel.subject() == members.subject() => {
                 forming.arrived(peer, channel);
             }
-            Some(_) | None if self.early.len() < EARLY_MAX => self.early.push((peer, channel)),
-            Some(_) | None => {}
+            Some(_) | None => self.keep(peer, channel),
+        }
+    }
+
+    /// Keeps a channel for a group that is yet to form, in place of older ones of its peer.
+    fn keep(&mut self, peer: PeerId, channel: Channel) {
+        self.early.retain(|(_, early)| early.is_open());
+        let of = |(early, _): &&(PeerId, Channel)| *early == peer;
+        if self.early.iter().filter(of).count() >= EARLY_EACH
+            && let Some(oldest) = self.early.iter().position(|(early, _)| *early == peer)
+        {
+            self.early.remove(oldest);
+        }
+        if self.early.len() < EARLY_MAX {
+            self.early.push((peer, channel));
         }
     }
 

@@ -1,10 +1,13 @@
 //! The ranks of a synchronous run: a group when all are near each other, else a ring through the
 //! network: who is next, and what comes from the previous peer.
 
+use std::sync::Arc;
+
 use dnode_collective::{Collective, Place};
 use dnode_network::{Bytes, Channel, NetworkHandle};
 use dnode_protocol::frame::{Codec, Leg, TensorHeader};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, PeerId};
+use tokio::sync::Notify;
 
 use super::group::{Formed, Forming, Members, Watch};
 use crate::training::{RingChunk, RingFrame};
@@ -23,11 +26,13 @@ pub(super) struct RingDriver {
     forming: Option<Forming>,
     /// Channels that came before it.
     early: Vec<(PeerId, Channel)>,
+    /// Told when there is something to look at.
+    news: Arc<Notify>,
     group: Watch,
 }
 
 impl RingDriver {
-    pub(super) fn new(me: PeerId, world: usize, incarnation: u64) -> Self {
+    pub(super) fn new((me, incarnation): (PeerId, u64), world: usize, news: Arc<Notify>) -> Self {
         Self {
             me,
             world,
@@ -36,6 +41,7 @@ impl RingDriver {
             members: None,
             forming: None,
             early: Vec::new(),
+            news,
             group: Watch::default(),
         }
     }
@@ -50,7 +56,8 @@ impl RingDriver {
         if self.members.is_none() {
             let members = self.complete(network, peers)?;
             let early = std::mem::take(&mut self.early);
-            self.forming = Some(Forming::begin(network.clone(), members.clone(), early));
+            let news = Arc::clone(&self.news);
+            self.forming = Some(Forming::begin(network.clone(), members.clone(), early, news));
             self.members = Some(members);
         }
         let place = self.members.as_ref()?.place;
