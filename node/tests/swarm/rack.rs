@@ -7,9 +7,17 @@ use serde_json::Value;
 use crate::flags;
 use crate::process::{Peer, wait};
 
-/// A run that lasts as long as its steps do.
-const RUN: [&str; 6] =
-    ["--set", "run.batch=16", "--set", "node.linger=\"20s\"", "--set", "gossip.balance=off"];
+/// A run that lasts as long as its steps do, in which nobody is replaced for being late.
+const RUN: [&str; 8] = [
+    "--set",
+    "run.batch=16",
+    "--set",
+    "node.linger=\"20s\"",
+    "--set",
+    "gossip.balance=off",
+    "--set",
+    "gossip.progress_gap=1000",
+];
 
 /// The group that the peer is a rank of, as it said last: its name and size.
 fn group(peer: &Peer) -> Option<(String, usize)> {
@@ -76,4 +84,21 @@ fn peers_of_different_racks_and_without_one_form_no_group() {
         assert!(mixed("completed") + mixed("answered") > 0, "{last}");
     }
     assert!(peers.iter().all(|peer| group(peer).is_none()));
+}
+
+#[test]
+fn a_rack_trains_on_as_many_samples_as_its_ranks_would_alone() {
+    const STEPS: u64 = 12_000;
+    let root = tempfile::tempdir().unwrap();
+    let mut peers = start(&root, &["a", "a", "a"], &STEPS.to_string());
+    let samples: u64 =
+        peers.iter_mut().map(|peer| peer.finish()["samples"].as_u64().unwrap()).sum();
+    // A whole number of steps is left when they have met.
+    let (wanted, step) = (3 * STEPS * 16, 16);
+    assert!(samples.abs_diff(wanted) <= 3 * step, "{samples}, not {wanted}");
+    for peer in &peers {
+        let lines = peer.metrics();
+        let met = |line: &Value| line["detail"].as_str().is_some_and(|d| d.starts_with("rank"));
+        assert!(lines.iter().any(|line| line["name"] == "rack" && met(line)), "{}", peer.log());
+    }
 }

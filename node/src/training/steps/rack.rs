@@ -92,8 +92,22 @@ impl Standing {
 
     /// Whether what mixing moved at this rank is not part of the other's weights yet.
     const fn is_in_step_with(self, other: Self) -> bool {
-        self.lineage != 0 && self.lineage == other.lineage && self.clock == other.clock
+        self.trained_with(other) && self.clock == other.clock
     }
+
+    /// Whether the last steps of both were those of one group.
+    const fn trained_with(self, other: Self) -> bool {
+        self.lineage != 0 && self.lineage == other.lineage
+    }
+}
+
+/// Where ranks that get together go on in the run, micro-steps: at their mean, so that together they
+/// take the steps that all would have taken alone. A step that the lead has finished was taken by
+/// every rank of its group, as it holds the gradients of all.
+fn meeting(ranks: &[Standing], lead: Standing) -> u64 {
+    let of = |rank: &Standing| if rank.trained_with(lead) { lead } else { *rank };
+    let sum: u128 = ranks.iter().map(|rank| u128::from(of(rank).micro_steps)).sum();
+    u64::try_from(sum / ranks.len().max(1) as u128).unwrap_or(u64::MAX)
 }
 
 impl Training {
@@ -284,7 +298,7 @@ impl Training {
         let restored = self.replica.restore_in(&mut turn, &state);
         restored.map_err(|error| Failed::End(End::Failed(error)))?;
         let base = turn.weights().to_vec();
-        self.stand_at(lead).map_err(Failed::End)?;
+        self.stand_with((&ranks, own), lead).map_err(Failed::End)?;
         drop(turn);
         Ok(base)
     }
@@ -301,11 +315,20 @@ impl Training {
         }
     }
 
-    /// Goes on from where the most advanced rank stands.
-    fn stand_at(&mut self, lead: Standing) -> Result<(), End> {
+    /// Goes on from where the most advanced rank stands, at the position where all of them meet.
+    fn stand_with(
+        &mut self,
+        (ranks, own): (&[Standing], Standing),
+        lead: Standing,
+    ) -> Result<(), End> {
         let newer = Clock(lead.clock) > self.at.clock;
+        if own.trained_with(lead) && own.micro_steps < lead.micro_steps {
+            // The step that failed here has this rank's gradient, and is taken over.
+            self.at.step += 1;
+            self.at.samples += u64::from(self.batch);
+        }
         self.at.clock = Clock(lead.clock);
-        self.at.micro_steps = lead.micro_steps;
+        self.at.micro_steps = meeting(ranks, lead);
         (self.since_commit, self.since_round) = (lead.since_commit, lead.since_round);
         self.stride.set(lead.local_steps);
         if !newer {
@@ -393,19 +416,33 @@ fn unsplittable() -> TrainError {
 mod tests {
     use super::*;
 
+    const STANDING_OF_ONE: Standing = Standing {
+        clock: u64::MAX,
+        micro_steps: 0x7fc0_0001_ff80_0001,
+        since_commit: 3,
+        since_round: 0,
+        local_steps: 25,
+        lineage: 0xdead_beef_0000_0001,
+        parameters: 7,
+    };
+
     #[test]
     fn a_standing_survives_being_told() {
-        let standing = Standing {
-            clock: u64::MAX,
-            micro_steps: 0x7fc0_0001_ff80_0001,
-            since_commit: 3,
-            since_round: 0,
-            local_steps: 25,
-            lineage: 0xdead_beef_0000_0001,
-            parameters: 7,
-        };
+        let standing = STANDING_OF_ONE;
         let mut values = [0.0; STANDING * 2];
         standing.write(&mut values);
         assert_eq!(Standing::read(&values), standing);
+    }
+    #[test]
+    fn ranks_that_meet_go_on_where_all_together_take_the_steps_of_each() {
+        let at = |micro_steps, lineage| Standing { micro_steps, lineage, ..STANDING_OF_ONE };
+        // Two that were alone, thirteen steps apart.
+        assert_eq!(meeting(&[at(13, 0), at(0, 0)], at(13, 0)), 6);
+        // A newcomer and a group of two.
+        assert_eq!(meeting(&[at(90, 5), at(90, 5), at(60, 0)], at(90, 5)), 80);
+        // A step that ended at one rank of a group and not at the other.
+        assert_eq!(meeting(&[at(90, 5), at(91, 5)], at(91, 5)), 91);
+        // One that never was in a group is like no other.
+        assert_eq!(meeting(&[at(10, 0), at(20, 0), at(30, 0)], at(30, 0)), 20);
     }
 }
