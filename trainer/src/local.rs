@@ -178,6 +178,22 @@ impl LocalTrainer {
         Ok(())
     }
 
+    /// The score of the current parameters on these of the held-out samples.
+    fn score(&mut self, samples: Range<usize>) -> Result<Score, TrainError> {
+        let mut total = Score::default();
+        let mut offset = samples.start;
+        while offset < samples.end {
+            let most = self.micro_samples().min(samples.end - offset);
+            if !self.source.evaluation(offset, most, &mut self.batch) {
+                break;
+            }
+            check(&self.batch, self.source.shape())?;
+            total.add(self.engine.evaluate(&self.batch)?);
+            offset += self.batch.samples;
+        }
+        Ok(total)
+    }
+
     fn learning_rate(&self, at: StepId) -> f32 {
         learning_rate(&self.config.optimizer, at.position, self.config.steps)
     }
@@ -230,20 +246,19 @@ impl Trainer for LocalTrainer {
     }
 
     fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
-        let mut total = Score::default();
-        let mut offset = 0;
-        let samples = self.micro_samples();
-        while self.source.evaluation(offset, samples, &mut self.batch) {
-            check(&self.batch, self.source.shape())?;
-            total.add(self.engine.evaluate(&self.batch)?);
-            offset += self.batch.samples;
-        }
+        let total = self.score(0..self.source.evaluation_len())?;
         if total.count == 0 {
             return Err(TrainError::Other(
                 "evaluate: the data set has no held-out samples".to_owned(),
             ));
         }
-        Ok(Evaluation { loss: total.mean_loss(), accuracy: total.accuracy(), count: total.count })
+        Ok(total.into())
+    }
+
+    fn evaluate_part(&mut self, index: usize, parts: usize) -> Result<Option<Score>, TrainError> {
+        let len = self.source.evaluation_len();
+        let begin = |index: usize| (len as u128 * index as u128 / parts as u128) as usize;
+        self.score(begin(index)..begin(index + 1)).map(Some)
     }
 
     fn save(&self) -> TrainerState {

@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use dnode_protocol::ParameterLayout;
 
+use crate::kernel::loss::Score;
+
 /// Which local step: the batch belongs to its index, the learning rate to its position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepId {
@@ -59,6 +61,13 @@ pub struct Evaluation {
     pub accuracy: f64,
     /// Samples (or tokens) evaluated.
     pub count: u64,
+}
+
+impl From<Score> for Evaluation {
+    /// Means of the sums, which are not of nothing.
+    fn from(score: Score) -> Self {
+        Self { loss: score.mean_loss(), accuracy: score.accuracy(), count: score.count }
+    }
 }
 
 /// One tensor of a trainer's private state, for example an optimizer moment.
@@ -128,6 +137,19 @@ pub trait Trainer: Send {
     /// # Errors
     /// [`TrainError`] when there is nothing to measure on.
     fn evaluate(&mut self) -> Result<Evaluation, TrainError>;
+
+    /// Measures the current parameters on part `index` of `parts` of the held-out data: all parts
+    /// together are all samples, each once. `None` when this trainer cannot; then each of the peers
+    /// that hold equal parameters measures on everything.
+    ///
+    /// `index`: below `parts`. A part may be empty.
+    ///
+    /// # Errors
+    /// [`TrainError`] of the device.
+    fn evaluate_part(&mut self, index: usize, parts: usize) -> Result<Option<Score>, TrainError> {
+        let _ = (index, parts);
+        Ok(None)
+    }
 
     /// The private state beside the parameters (optimizer moments).
     fn save(&self) -> TrainerState;

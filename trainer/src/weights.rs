@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use dnode_protocol::ParameterLayout;
 
+use crate::kernel::loss::Score;
 use crate::mix::MixError;
 use crate::seam::{Evaluation, TrainError, Trainer};
 use crate::slow::Move;
@@ -106,6 +107,15 @@ impl Live {
     /// Measures the weights on held-out data, which does not change them.
     pub(crate) fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
         self.trainer.evaluate()
+    }
+
+    /// The same on a part of them.
+    pub(crate) fn evaluate_part(
+        &mut self,
+        index: usize,
+        parts: usize,
+    ) -> Result<Option<Score>, TrainError> {
+        self.trainer.evaluate_part(index, parts)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The loop of the training thread: steps, commits, rounds, and the driver's commands in between.
 
+mod evaluation;
 mod rack;
 mod report;
 mod together;
@@ -233,6 +234,7 @@ impl Training {
         }
         let waited = self.wait_at_bound();
         self.commit_when_due()?;
+        self.evaluate_when_due()?;
         waited
     }
 
@@ -249,17 +251,20 @@ impl Training {
         self.step_seconds += gain * (seconds - self.step_seconds);
         let most = SERVE_STEPS * serve_share(self.step_seconds);
         self.serve_seconds = (self.serve_seconds + serve_share(seconds)).min(most);
+        let before = self.at.run_steps();
         self.at.step += 1;
         self.at.micro_steps = self.at.micro_steps.saturating_add(self.stride.advance());
         self.at.samples += report.samples;
         self.since_commit += 1;
         self.since_round += 1;
         self.gather(&report);
-        self.commit_when_due()?;
         let (step, plan) = (self.at.step, &self.plan);
         let due = |every: u64| every > 0 && step.is_multiple_of(every);
         let (checkpoint, progress) = (due(plan.checkpoint_every), due(plan.metrics_every));
-        self.evaluation_due |= due(plan.evaluate_every);
+        // By the position, which all ranks of a rack have alike.
+        let part = |position: u64| position.checked_div(plan.evaluate_every);
+        self.evaluation_due |= part(before) != part(self.at.run_steps());
+        self.commit_when_due()?;
         let round = self.round_due();
         if progress {
             self.tell_progress()?;
@@ -323,9 +328,7 @@ impl Training {
         let mut turn = commons.turn();
         let contributions = self.replica.commit_in(&mut turn, share).contributions;
         self.committed();
-        self.tell_committed(contributions)?;
-        drop(turn);
-        self.evaluate_when_due()
+        self.tell_committed(contributions)
     }
 
     fn committed(&mut self) {
@@ -345,6 +348,7 @@ impl Training {
                 Commits::Alone => self.commit()?,
             }
         }
+        self.evaluate_when_due()?;
         self.steps_done = true;
         self.leave_rack();
         self.tell_progress()?;

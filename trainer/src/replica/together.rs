@@ -6,8 +6,10 @@
 
 use super::state::Held;
 use super::{Replica, ReplicaState, Turn};
+use crate::kernel::loss::Score;
 use crate::kernel::reduce::add_scaled;
 use crate::mix::subtract;
+use crate::seam::TrainError;
 
 impl Turn<'_> {
     /// The slow weights φ, `[P]`; nothing where live weights are exchanged.
@@ -48,6 +50,19 @@ impl Replica {
         add_scaled(&mut slow.values, sum, 1.0);
         self.commons.desk().clear();
         self.trainer_mut().displace(0..sum.len(), sum, 1.0);
+    }
+
+    /// Measures the live weights, which all ranks have to the bit, on a part of the held-out data, as
+    /// [`Trainer::evaluate_part`](crate::Trainer::evaluate_part).
+    ///
+    /// # Errors
+    /// [`TrainError`] of the trainer; the weights are unchanged.
+    pub fn evaluate_part(
+        &mut self,
+        index: usize,
+        parts: usize,
+    ) -> Result<Option<Score>, TrainError> {
+        self.live.evaluate_part(index, parts)
     }
 
     /// As [`Replica::save`], in a turn that the caller goes on to hold.

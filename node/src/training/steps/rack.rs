@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-use dnode_collective::{Collective, Reduction};
+use dnode_collective::{Collective, Place, Reduction};
 use dnode_protocol::Clock;
 use dnode_trainer::{ReplicaState, StepId, StepReport, TrainError};
 
@@ -35,6 +35,19 @@ pub(super) struct Rack {
     base: Vec<f32>,
 }
 
+impl Rack {
+    /// `None` while training waits.
+    pub(super) fn group_mut(&mut self) -> Option<&mut dyn Collective> {
+        // The type of the box's own lifetime is longer than that of this borrow.
+        self.group.as_mut().map(|group| &mut **group as _)
+    }
+
+    /// The place of this rank; `None` while training waits.
+    pub(super) fn place(&self) -> Option<Place> {
+        self.group.as_ref().map(|group| group.place())
+    }
+}
+
 /// What the ranks have agreed on.
 #[derive(Clone, Copy, Debug)]
 struct Vote {
@@ -42,6 +55,8 @@ struct Vote {
     may_commit: bool,
     /// All exchanges of the last round have ended at all ranks.
     all_exchanged: bool,
+    /// An evaluation is due at some rank.
+    evaluates: bool,
     /// Local steps per commit.
     local_steps: u64,
 }
@@ -177,6 +192,7 @@ impl Training {
         if !vote.may_commit || !(vote.all_exchanged || longest || last) {
             return Ok(());
         }
+        self.evaluation_due = vote.evaluates;
         self.commit_in_rack()
     }
 
@@ -197,6 +213,7 @@ impl Training {
         }
         if self.rack.is_some() && !self.waits_for_rack() {
             self.commit_in_rack_when_due()?;
+            self.evaluate_when_due()?;
         }
         Ok(())
     }
@@ -205,8 +222,9 @@ impl Training {
     fn vote(&mut self) -> Result<Option<Vote>, End> {
         let (patience, limit) = (self.rank_patience(), self.limit);
         let wanted = self.wanted_steps.unwrap_or_else(|| self.stride.local_steps());
+        let [allowed, exchanged] = [self.at.clock < limit, !self.round_open].map(truth);
         let mut votes =
-            [truth(self.at.clock < limit), truth(!self.round_open), wanted.min(1 << 20) as f32];
+            [allowed, exchanged, truth(self.evaluation_due), wanted.min(1 << 20) as f32];
         let Some(group) = self.rack.as_mut().and_then(|rack| rack.group.as_mut()) else {
             return Ok(None);
         };
@@ -216,11 +234,12 @@ impl Training {
             return Ok(None);
         }
         let ranks = group.place().size as f32;
-        let [may_commit, all_exchanged, local_steps] = votes.map(|sum| sum / ranks);
+        let [may_commit, all_exchanged, evaluates, local_steps] = votes.map(|sum| sum / ranks);
         let all = |part: f32| part > 1.0 - 0.5 / ranks;
         Ok(Some(Vote {
             may_commit: all(may_commit),
             all_exchanged: all(all_exchanged),
+            evaluates: evaluates > 0.0,
             local_steps: (local_steps.round() as u64).max(1),
         }))
     }
@@ -246,9 +265,7 @@ impl Training {
         let contributions = self.replica.commit_in(&mut turn, 1.0).contributions;
         rack.base.copy_from_slice(turn.weights());
         self.committed();
-        self.tell_committed(contributions)?;
-        drop(turn);
-        self.evaluate_when_due()
+        self.tell_committed(contributions)
     }
 
     /// Takes over the state of the most advanced rank, with what mixing moved at the others that are
@@ -350,7 +367,7 @@ impl Training {
     }
 
     /// How long a rank may be silent.
-    fn rank_patience(&self) -> Duration {
+    pub(super) fn rank_patience(&self) -> Duration {
         let seconds = SLOWER_MAX * self.step_seconds.max(0.0) + 2.0 * self.pause_seconds;
         SILENCE_MAX + Duration::try_from_secs_f64(seconds).unwrap_or(SILENCE_MAX)
     }

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use dnode_trainer::checkpoint::{self, Checkpoint};
-use dnode_trainer::{Encoded, Evaluation, SKETCH_LEN, StepReport, TrainError};
+use dnode_trainer::{Encoded, SKETCH_LEN, StepReport, TrainError};
 
 use super::{End, Training};
-use crate::training::{Commits, Ending, Position, Progress, Report, StepPace};
+use crate::training::{Ending, Position, Progress, Report, StepPace};
 
 /// What has gathered since the last progress report.
 pub(super) struct Window {
@@ -24,24 +24,6 @@ impl Window {
 }
 
 impl Training {
-    /// Evaluation waits for the end of a round, when live and replica weights are one.
-    pub(super) fn evaluate_when_due(&mut self) -> Result<(), End> {
-        if !self.evaluation_due || self.plan.commits != Commits::Never && self.since_commit > 0 {
-            return Ok(());
-        }
-        self.evaluation_due = false;
-        let evaluation = self.evaluate()?;
-        let position = self.at;
-        self.tell(Report::Evaluated { position, evaluation })
-    }
-
-    pub(super) fn evaluate(&mut self) -> Result<Evaluation, End> {
-        let began = Instant::now();
-        let evaluation = self.replica.evaluate()?;
-        self.pause_seconds = self.pause_seconds.max(began.elapsed().as_secs_f64());
-        Ok(evaluation)
-    }
-
     pub(super) fn gather(&mut self, report: &StepReport) {
         let window = &mut self.report;
         window.loss += f64::from(report.loss);

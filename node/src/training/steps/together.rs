@@ -11,10 +11,22 @@ use crate::training::{Activity, Report};
 
 /// How many times slower than this peer another may be before the ranks give it up.
 pub(super) const SLOWER_MAX: f64 = 10.0;
+/// Bits of a number of steps that an f32 holds exactly, with room for a sum.
+const STEP_BITS: u32 = 20;
 
 /// The ranks of a synchronous run.
 #[derive(Debug)]
-pub(super) enum Ranks {
+pub(super) struct Ranks {
+    place: Place,
+    way: Way,
+    /// Whether all began at the same step, so that they evaluate equal weights at the same time;
+    /// `None` before the first operation.
+    equal: Option<bool>,
+}
+
+/// How they reach each other.
+#[derive(Debug)]
+enum Way {
     /// All near each other.
     Near(Box<dyn Collective>),
     /// Joined through the network.
@@ -24,7 +36,33 @@ pub(super) enum Ranks {
 impl Ranks {
     /// The group, or a ring through the network without one.
     pub(super) fn new(place: Place, group: Option<Box<dyn Collective>>) -> Self {
-        group.map_or_else(|| Self::Far(Ring::new(place)), Self::Near)
+        let way = group.map_or_else(|| Way::Far(Ring::new(place)), Way::Near);
+        Self { place, way, equal: None }
+    }
+
+    /// The place among ranks whose weights are equal and that evaluate at the same time.
+    pub(super) fn equals(&self) -> Option<Place> {
+        self.equal.filter(|equal| *equal).map(|_| self.place)
+    }
+
+    /// Finds out at the first of its operations whether all ranks are before the same step.
+    fn compare(
+        &mut self,
+        step: u64,
+        queues: &Queues,
+        patience: Duration,
+    ) -> Result<(), TrainError> {
+        if self.equal.is_some() {
+            return Ok(());
+        }
+        let Place { rank, size } = self.place;
+        let own = [(step >> STEP_BITS) as f32, (step % (1 << STEP_BITS)) as f32];
+        let mut all = vec![0.0; own.len() * size];
+        all[own.len() * rank..][..own.len()].copy_from_slice(&own);
+        self.all_reduce_mean(&mut all, queues, patience)?;
+        // All get the same bits, so all find the same.
+        self.equal = Some(all.chunks(own.len()).all(|theirs| *theirs == all[..own.len()]));
+        Ok(())
     }
 
     /// Replaces `values` by their mean over all ranks, equal bits at every one. Nobody may be silent
@@ -35,15 +73,15 @@ impl Ranks {
         queues: &Queues,
         patience: Duration,
     ) -> Result<(), TrainError> {
-        match self {
-            Self::Near(group) => {
+        match &mut self.way {
+            Way::Near(group) => {
                 group.set_patience(patience);
                 let reduced = group.all_reduce(values, Reduction::Mean);
                 reduced.map_err(|error| {
                     TrainError::Other(format!("{error}; synchronous training needs every peer: start all again with --resume"))
                 })
             }
-            Self::Far(ring) => {
+            Way::Far(ring) => {
                 let send = |chunk| queues.reports.blocking_send(Report::RingSend(chunk)).is_ok();
                 ring.all_reduce_mean(values, send, (&queues.ring, patience))
             }
@@ -63,7 +101,9 @@ impl Training {
         let gradient = trainer.gradient(at)?;
         let began = Instant::now();
         let before = self.queues.meter.enter(Activity::Ranks, began);
-        let reduced = ring.all_reduce_mean(trainer.gradient_mut(), &self.queues, patience);
+        let reduced = ring
+            .compare(at.index, &self.queues, patience)
+            .and_then(|()| ring.all_reduce_mean(trainer.gradient_mut(), &self.queues, patience));
         self.wait_seconds += began.elapsed().as_secs_f64();
         self.queues.meter.enter(before, Instant::now());
         reduced.map_err(|error| self.ring_end(error))?;
@@ -90,13 +130,26 @@ impl Training {
         self.replica.progress(&mut progress);
         let began = Instant::now();
         let before = self.queues.meter.enter(Activity::Ranks, began);
-        let reduced = ring.all_reduce_mean(&mut progress, &self.queues, patience);
+        let reduced = ring
+            .compare(self.at.step, &self.queues, patience)
+            .and_then(|()| ring.all_reduce_mean(&mut progress, &self.queues, patience));
         self.wait_seconds += began.elapsed().as_secs_f64();
         self.queues.meter.enter(before, Instant::now());
         reduced.map_err(|error| self.ring_end(error))?;
         self.replica.commit_mean(&mut progress);
         self.committed();
-        self.evaluate_when_due()
+        Ok(())
+    }
+
+    /// Replaces the numbers of a part of an evaluation by their sums over all ranks.
+    pub(super) fn add_up_together(&mut self, part: &mut [f32]) -> Result<(), End> {
+        let patience = self.patience(1);
+        let Some(ring) = self.ring.as_mut() else { return Ok(()) };
+        let reduced = ring.all_reduce_mean(part, &self.queues, patience);
+        let ranks = ring.place.size as f32;
+        reduced.map_err(|error| self.ring_end(error))?;
+        part.iter_mut().for_each(|value| *value *= ranks);
+        Ok(())
     }
 
     /// How long a peer of the ring may be silent while it does so many local steps.
