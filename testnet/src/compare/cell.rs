@@ -2,7 +2,6 @@
 //! its own.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use super::plan::{Churn, Comparison, Condition, Kind, Way, Work};
 use crate::local::experiment::{ALL_REDUCE, NO_GOSSIP};
@@ -128,6 +127,7 @@ impl Maker<'_> {
             config: None,
             settings: local.into_iter().chain(own).chain(self.length(work, work.steps)).collect(),
             wan: condition.network.as_ref().map(|_| PathBuf::from(self.file)),
+            rack: condition.racks,
         }
     }
 
@@ -240,8 +240,8 @@ fn kills(churn: Churn, peers: usize) -> Vec<Kill> {
 fn network(condition: &Condition, peers: usize) -> Option<Plan> {
     let link = condition.network.clone()?;
     // The last line is that of a server, where there is one.
-    let peers = u32::try_from(peers + 1).ok()?;
-    let plan = |link| Scenario { peers, link, ..Scenario::default() }.network(0);
+    let machines = u32::try_from((peers + 1).div_ceil(condition.racks.max(1))).ok()?;
+    let plan = |link| Scenario { peers: machines, link, ..Scenario::default() }.network(0);
     if condition.racks == 0 {
         return Some(plan(link));
     }
@@ -251,25 +251,15 @@ fn network(condition: &Condition, peers: usize) -> Option<Plan> {
         reason = "bits per second are checked to be few"
     )]
     let limit = Change { bits_per_s: Some(link.bandwidth.round() as u64), ..Change::default() };
-    let inside = Change {
-        delay: Some(Duration::ZERO),
-        jitter: Some(Duration::ZERO),
-        loss: Some(0.0),
-        bits_per_s: Some(0),
-        ..Change::default()
-    };
     let mut plan = plan(LinkModel { bandwidth: 0.0, ..link });
     plan.setup.push(Command::Lines(Lines::Between(Who::All, Who::All), limit));
-    let machines: Vec<usize> = (0..plan.nodes).collect();
-    plan.setup.extend(machines.chunks(condition.racks).map(|rack| {
-        let rack = Who::These(rack.iter().copied().collect());
-        Command::Lines(Lines::Between(rack.clone(), rack), inside)
-    }));
     Some(plan)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::wan::link::LinkSettings;
 
@@ -322,11 +312,13 @@ mod tests {
     }
 
     #[test]
-    fn lines_within_racks_are_free_and_those_between_are_not() {
+    fn racks_are_machines_and_each_pair_of_them_has_a_line() {
         let racks = "name = \"hard\"\nracks = 2\nnetwork = { bandwidth = 1e8, delay = \"5ms\" }";
         let plan = Comparison::parse(&PLAN.replace("name = \"hard\"", racks)).unwrap();
         let maker = Maker { plan: &plan, file: Path::new("x.toml"), cores: 2 };
         let network = maker.compared(&[])[0].network.clone().unwrap();
+        // Two machines of two peers, and one for a server.
+        assert_eq!(network.nodes, 3);
         let between = |from: usize, to: usize| {
             let mut line = LinkSettings::default();
             for command in &network.setup {
@@ -339,10 +331,9 @@ mod tests {
             }
             (line.delay, line.bits_per_s)
         };
-        assert_eq!(between(0, 1), (Duration::ZERO, 0));
-        assert_eq!(between(3, 2), (Duration::ZERO, 0));
-        assert_eq!(between(1, 2), (Duration::from_millis(5), 100_000_000));
-        assert_eq!(between(3, 0), (Duration::from_millis(5), 100_000_000));
+        for (from, to) in [(0, 1), (1, 0), (0, 2)] {
+            assert_eq!(between(from, to), (Duration::from_millis(5), 100_000_000));
+        }
         // Nothing limits what a machine sends in all.
         let all = network.setup.iter().all(|command| {
             let Command::Lines(Lines::Up(_) | Lines::Down(_), change) = command else {

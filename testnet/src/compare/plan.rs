@@ -141,8 +141,8 @@ pub struct Condition {
     pub slow: Option<Slow>,
     /// Lines between the peers, in the words of a scenario's `[link]`; loopback if there are none.
     pub network: Option<LinkModel>,
-    /// Peers of a rack, one after the other: `network` is then between racks, its bandwidth that of
-    /// each pair of machines, and lines within one have neither delay nor limit; 0 for no racks.
+    /// Peers of a rack, one after the other, which are processes of one machine: `network` is then
+    /// between the racks, its bandwidth that of each pair of them; 0 for a machine for each peer.
     pub racks: usize,
     /// Peers that are killed and come back.
     pub churn: Option<Churn>,

@@ -161,7 +161,8 @@ pub async fn run(
 ) -> Result<ArmRun, RunError> {
     progress.begin(format!("{}, seed {}", plan.arm.name, plan.seed));
     let begun = Instant::now();
-    let machines = plan.arm.peers + usize::from(plan.arm.program.has_server());
+    let processes = plan.arm.peers + usize::from(plan.arm.program.has_server());
+    let machines = plan.workload.machine(processes.saturating_sub(1)) + 1;
     let network = plan.wan.map(|scenario| Network::start(scenario, machines, &plan.directory));
     let mut swarm = Swarm::new(plan, network.transpose()?);
     if let Err(error) = swarm.drive(progress, stop, begun).await {
@@ -318,7 +319,7 @@ impl<'a> Swarm<'a> {
             }
         };
         let (program, arguments) = match &self.network {
-            Some(network) => network.command(peer, &program, arguments),
+            Some(network) => network.command(workload.machine(peer), &program, arguments),
             None => (program, arguments),
         };
         let process = PeerProcess::start(&program, &arguments, &home)

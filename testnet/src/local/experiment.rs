@@ -36,6 +36,17 @@ pub struct Workload {
     /// Scenario file of the link emulator, when the peers are not on loopback.
     #[serde(default)]
     pub wan: Option<PathBuf>,
+    /// Peers of one machine of that emulator, one after the other; 0 is one, too.
+    #[serde(default)]
+    pub rack: usize,
+}
+
+impl Workload {
+    /// The machine of a peer where there is an emulator.
+    #[must_use]
+    pub fn machine(&self, peer: usize) -> usize {
+        peer / self.rack.max(1)
+    }
 }
 
 /// One way to train.
@@ -103,7 +114,8 @@ impl Arm {
         let mut flag = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
         flag("--data-dir", directory.display().to_string());
         let emulated = workload.wan.is_some();
-        let address = if emulated { wan::address(index) } else { Ipv4Addr::LOCALHOST };
+        let machine = wan::address(workload.machine(index));
+        let address = if emulated { machine } else { Ipv4Addr::LOCALHOST };
         flag("--listen", format!("/ip4/{address}/udp/0/quic-v1"));
         flag("--set", format!("network.require_peers={}", self.peers - 1));
         if let Some(config) = &workload.config {
@@ -228,6 +240,7 @@ mod tests {
             config: Some(PathBuf::from("run.toml")),
             settings: vec!["run.steps=10".to_owned()],
             wan: None,
+            rack: 0,
         };
         let mut arm = Arm::new(ALL_REDUCE, 4);
         arm.settings.push("run.steps=20".to_owned());

@@ -1,4 +1,4 @@
-//! The emulated network of an arm: each peer in a machine of its own.
+//! The emulated network of an arm: each peer in a machine of its own, or each rack of them.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -23,11 +23,15 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Makes a machine for each of `peers`; its counts go to [`NETWORK_FILE`] in `directory`.
-    pub(crate) fn start(scenario: &Plan, peers: usize, directory: &Path) -> Result<Self, RunError> {
+    /// Makes so many machines; its counts go to [`NETWORK_FILE`] in `directory`.
+    pub(crate) fn start(
+        scenario: &Plan,
+        machines: usize,
+        directory: &Path,
+    ) -> Result<Self, RunError> {
         std::fs::create_dir_all(directory)?;
         let log = File::create(directory.join(NETWORK_FILE))?;
-        let scenario = Plan { nodes: scenario.nodes.max(peers), ..scenario.clone() };
+        let scenario = Plan { nodes: scenario.nodes.max(machines), ..scenario.clone() };
         let (sender, notices) = sync_channel(NOTICES_MAX);
         let emulator = Emulator::start(&name(), &scenario, move |notice| {
             let _ = sender.try_send(notice);
@@ -35,14 +39,14 @@ impl Network {
         Ok(Self { emulator, notices, log })
     }
 
-    /// The command line that runs `program` with `arguments` in the machine of `peer`.
+    /// The command line that runs `program` with `arguments` in a machine.
     pub(crate) fn command(
         &self,
-        peer: usize,
+        machine: usize,
         program: &Path,
         arguments: Vec<String>,
     ) -> (PathBuf, Vec<String>) {
-        let machine = namespace::namespace(self.emulator.namespaces().name(), peer);
+        let machine = namespace::namespace(self.emulator.namespaces().name(), machine);
         let words = ["netns", "exec", &machine, &program.display().to_string()].map(str::to_owned);
         (PathBuf::from("ip"), words.into_iter().chain(arguments).collect())
     }

@@ -345,6 +345,7 @@ fn workload(arguments: &RunArgs) -> Workload {
         config: arguments.config.clone(),
         settings: named.chain(arguments.settings.iter().cloned()).collect(),
         wan: arguments.wan.clone(),
+        rack: 1,
     }
 }
 
