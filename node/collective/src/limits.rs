@@ -35,6 +35,11 @@ pub(crate) const STAGED_ELEMENTS: usize = 2 << 20;
 #[cfg(target_os = "linux")]
 pub(crate) const FLAT_ELEMENTS: usize = 8 << 10;
 
+/// Ranks up to which each of them reduces everything, however long: two move as many bytes in either
+/// way, and what both add costs less than a second wait.
+#[cfg(target_os = "linux")]
+pub(crate) const FLAT_RANKS: usize = 2;
+
 /// Buffers of shared memory: while one is reduced, the next is filled.
 #[cfg(target_os = "linux")]
 pub(crate) const BUFFERS: usize = 2;

@@ -22,7 +22,7 @@ use crate::abort::Abort;
 use crate::collective::{Backend, Code, Collective, Operation, Place, Reduction, piece};
 use crate::error::Error;
 use crate::header::{HEADER_BYTES, header};
-use crate::limits::{BUFFERS, CHUNK_ELEMENTS, FLAT_ELEMENTS, LOOK, STAGED_ELEMENTS};
+use crate::limits::{BUFFERS, CHUNK_ELEMENTS, FLAT_ELEMENTS, FLAT_RANKS, LOOK, STAGED_ELEMENTS};
 use crate::links::{Link, in_step};
 use crate::meter::Meter;
 use crate::sockets::Sockets;
@@ -63,8 +63,13 @@ impl Layout {
         Self { size, window: elements.div_ceil(size) }
     }
 
+    /// Elements of a chunk.
+    const fn elements(self) -> usize {
+        self.window * self.size
+    }
+
     const fn chunk(self) -> usize {
-        self.window * self.size * WIDTH
+        self.elements() * WIDTH
     }
 
     const fn word(rank: usize, word: usize) -> usize {
@@ -108,6 +113,8 @@ struct Pass<'a> {
     count: u32,
     /// The chunk before its first.
     first: u32,
+    /// Whether every rank reduces everything.
+    flat: bool,
 }
 
 impl SharedMemory {
@@ -157,11 +164,11 @@ impl SharedMemory {
         if self.layout.size == 1 {
             return Ok(());
         }
-        let longest = piece(values.len(), self.layout.size, 0).len();
-        let flat = code == Code::AllReduce && values.len() <= FLAT_ELEMENTS;
-        let count = if flat { 1 } else { longest.div_ceil(self.layout.window).max(1) };
+        let flat = code == Code::AllReduce
+            && (values.len() <= FLAT_ELEMENTS || self.layout.size <= FLAT_RANKS);
+        let count = values.len().div_ceil(self.layout.elements()).max(1);
         let count = u32::try_from(count).map_err(|_| Error::Arguments("too many elements"))?;
-        let mut pass = Pass { operation, values, count, first: self.chunks };
+        let mut pass = Pass { operation, values, count, first: self.chunks, flat };
         let result = if flat { self.flat(&mut pass) } else { self.chunked(&mut pass) };
         self.chunks = self.chunks.wrapping_add(count);
         self.sockets.links.end(result)
@@ -179,20 +186,28 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// One chunk of which every rank reduces everything: one wait in place of two.
+    /// Every rank reduces everything: one wait for a chunk in place of two.
     fn flat(&mut self, pass: &mut Pass<'_>) -> Result<(), Error> {
-        let Place { rank, .. } = self.sockets.links.place;
-        let (number, buffer) = number(pass, 0);
-        self.may_write(pass, number)?;
-        self.write(self.layout.staged(rank, buffer), pass.values);
-        self.map.write(self.layout.header(rank, buffer), &header(&pass.operation));
-        self.publish(Done::Staged, number);
-        self.wait_staged(pass, number, buffer)?;
-        let len = pass.values.len();
-        self.add_up(pass, buffer, (0, 0..len));
-        self.publish(Done::Reduced, number);
-        self.publish(Done::Taken, number);
+        self.stage(pass, 0)?;
+        for chunk in 0..pass.count {
+            if chunk + 1 < pass.count {
+                self.stage(pass, chunk + 1)?;
+            }
+            let (number, buffer) = number(pass, chunk);
+            self.wait_staged(pass, number, buffer)?;
+            let range = self.all_of(pass, chunk);
+            self.add_up(pass, buffer, (0, range));
+            self.publish(Done::Reduced, number);
+            self.publish(Done::Taken, number);
+        }
         Ok(())
+    }
+
+    /// The elements of a chunk that every rank reduces.
+    fn all_of(&self, pass: &Pass<'_>, chunk: u32) -> Range<usize> {
+        let (each, len) = (self.layout.elements(), pass.values.len());
+        let begin = (chunk as usize * each).min(len);
+        begin..(begin + each).min(len)
     }
 
     /// Waits until nobody reads the buffer of a chunk any more.
@@ -219,8 +234,11 @@ impl SharedMemory {
         let Place { rank, .. } = self.sockets.links.place;
         let (number, buffer) = number(pass, chunk);
         self.may_write(pass, number)?;
-        if pass.reduces() {
-            let staged = self.layout.staged(rank, buffer);
+        let staged = self.layout.staged(rank, buffer);
+        if pass.flat {
+            let range = self.all_of(pass, chunk);
+            self.write(staged, &pass.values[range]);
+        } else if pass.reduces() {
             for other in self.others() {
                 let window = self.window(pass, other, chunk);
                 let offset = staged + other * self.layout.window * WIDTH;
