@@ -100,5 +100,8 @@ fn a_rack_trains_on_as_many_samples_as_its_ranks_would_alone() {
         let lines = peer.metrics();
         let met = |line: &Value| line["detail"].as_str().is_some_and(|d| d.starts_with("rank"));
         assert!(lines.iter().any(|line| line["name"] == "rack" && met(line)), "{}", peer.log());
+        // Each of a part, and together of all held-out digits.
+        let mut evaluations = lines.iter().filter(|line| line["kind"] == "evaluate");
+        assert!(evaluations.all(|line| line["count"] == 359), "{}", peer.log());
     }
 }

@@ -2,8 +2,9 @@
 
 use crate::synthetic::{KINDS, SAMPLES, bits, config, parameters, source, trainer};
 use dnode_trainer::{
-    ConfigError, DataConfig, Dataset, GradientStep, LocalTrainer, ModelKind, OptimizerConfig,
-    OptimizerKind, SampleShape, StateTensor, StepId, TrainError, Trainer, TrainerState,
+    ConfigError, DataConfig, Dataset, GradientStep, LocalConfig, LocalTrainer, ModelKind,
+    OptimizerConfig, OptimizerKind, SampleShape, Score, StateTensor, StepId, TrainError, Trainer,
+    TrainerState,
 };
 
 #[test]
@@ -214,6 +215,21 @@ fn evaluation_takes_every_sample_once_whatever_the_batch() {
     assert_eq!(pieces.count, whole.count);
     assert!((whole.loss - pieces.loss).abs() < 1e-6);
     assert!((whole.accuracy - pieces.accuracy).abs() < 1e-9);
+}
+
+#[test]
+fn the_parts_of_an_evaluation_are_every_sample_once() {
+    let mut trainer = trainer(LocalConfig { batch: 5, ..config(ModelKind::Cnn) });
+    let whole = trainer.evaluate().unwrap();
+    for parts in [1, 2, 5, SAMPLES, SAMPLES + 3] {
+        let mut total = Score::default();
+        for index in 0..parts {
+            total.add(trainer.evaluate_part(index, parts).unwrap().unwrap());
+        }
+        assert_eq!(total.count, whole.count, "{parts}");
+        assert!((total.mean_loss() - whole.loss).abs() < 1e-6, "{parts}");
+        assert!((total.accuracy() - whole.accuracy).abs() < 1e-9, "{parts}");
+    }
 }
 
 #[test]
