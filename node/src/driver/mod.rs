@@ -352,7 +352,7 @@ impl Driver {
                 self.feed(Input::Committed { clock, samples, step_time, batch });
             }
             Report::CommitHeld => self.feed(Input::CommitHeld),
-            Report::RackLost { why } => self.rack.lost(&self.network, &why),
+            Report::RackLost { group, why } => self.rack.lost(&self.network, group, &why),
             Report::RingSend(chunk) => {
                 if !self.ring.send(&self.network, chunk) {
                     self.break_ring("the next peer takes nothing");

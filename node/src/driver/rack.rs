@@ -195,13 +195,19 @@ impl RackDriver {
         Some(Change::Alone)
     }
 
-    /// The ranks can do nothing together any more: who is left?
-    pub(super) fn lost(&mut self, network: &NetworkHandle, why: &str) {
+    /// The ranks of a group can do nothing together any more: who is left?
+    pub(super) fn lost(&mut self, network: &NetworkHandle, group: u64, why: &str) {
         let Some(using) = &mut self.using else { return };
-        if self.forming.is_some() || using.broken.is_some() {
+        // The end of one that was replaced is told when the next one is in use.
+        if using.broken.is_some() || using.members.id() != group {
             return;
         }
-        tracing::warn!(why, "a rank of the rack is lost: getting together anew");
+        if self.forming.is_some() {
+            // Another rank has the next one already, or died meanwhile.
+            tracing::debug!(why, "the group has ended while the next one forms");
+        } else {
+            tracing::warn!(why, "a rank of the rack is lost: getting together anew");
+        }
         using.broken = Some(Instant::now());
         let peers = using.members.peers.clone();
         self.ask(network, peers);

@@ -171,9 +171,9 @@ pub(crate) enum Report {
     Committed { clock: Clock, samples: u64, pace: StepPace, contributions: Vec<Encoded> },
     /// A commit is held back.
     CommitHeld,
-    /// The ranks of the rack can do nothing together any more; training waits for
+    /// The ranks of this group can do nothing together any more; training waits for
     /// [`Command::Rack`].
-    RackLost { why: String },
+    RackLost { group: u64, why: String },
     /// A chunk for the next peer of the ring.
     RingSend(RingChunk),
     /// How training goes.

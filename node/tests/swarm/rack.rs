@@ -31,21 +31,29 @@ fn group(peer: &Peer) -> Option<(String, usize)> {
 
 /// Peers of these racks in a run of so many steps.
 fn start(root: &tempfile::TempDir, racks: &[&str], steps: &str) -> Vec<Peer> {
-    let others = (racks.len() - 1).to_string();
     let mut peers: Vec<Peer> = Vec::new();
     let mut address = String::new();
     for (index, rack) in racks.iter().enumerate() {
-        let shard = format!("{index}/{}", racks.len());
-        let own = ["--rack", rack, "--shard", &shard, "--require-peers", &others];
-        let join: &[&str] = if index == 0 { &[] } else { &["--bootstrap", &address] };
-        let mut peer =
-            Peer::start(root, &index.to_string(), &flags(&[&RUN, &own, join, &["--steps", steps]]));
+        let place = (index, racks.len());
+        peers.push(launch(root, place, (rack, steps), (racks.len() - 1, &address)));
         if index == 0 {
-            address = peer.address();
+            address = peers[0].address();
         }
-        peers.push(peer);
     }
     peers
+}
+
+/// One of so many peers, which waits for some and begins at an address, if there is one.
+fn launch(
+    root: &tempfile::TempDir,
+    (index, count): (usize, usize),
+    (rack, steps): (&str, &str),
+    (require, address): (usize, &str),
+) -> Peer {
+    let (require, shard) = (require.to_string(), format!("{index}/{count}"));
+    let own = ["--rack", rack, "--shard", &shard, "--require-peers", &require];
+    let join: &[&str] = if address.is_empty() { &[] } else { &["--bootstrap", address] };
+    Peer::start(root, &index.to_string(), &flags(&[&RUN, &own, join, &["--steps", steps]]))
 }
 
 #[test]
@@ -103,5 +111,32 @@ fn a_rack_trains_on_as_many_samples_as_its_ranks_would_alone() {
         // Each of a part, and together of all held-out digits.
         let mut evaluations = lines.iter().filter(|line| line["kind"] == "evaluate");
         assert!(evaluations.all(|line| line["count"] == 359), "{}", peer.log());
+    }
+}
+
+#[test]
+fn a_rank_that_joins_is_no_rank_that_is_lost() {
+    const STEPS: &str = "100000000";
+    let root = tempfile::tempdir().unwrap();
+    let mut peers = vec![launch(&root, (0, 3), ("a", STEPS), (1, ""))];
+    let address = peers[0].address();
+    let size = |peer: &Peer| group(peer).map(|(_, size)| size);
+    peers.push(launch(&root, (1, 3), ("a", STEPS), (1, &address)));
+    wait("two have got together", || peers.iter().all(|peer| size(peer) == Some(2)).then_some(()));
+    peers.push(launch(&root, (2, 3), ("a", STEPS), (2, &address)));
+    wait("all three have got together", || {
+        peers.iter().all(|peer| size(peer) == Some(3)).then_some(())
+    });
+    for peer in &mut peers {
+        let step = peer.metrics().last().and_then(|line| line["step"].as_u64()).unwrap();
+        peer.wait_step(step + 100);
+    }
+    for peer in &mut peers {
+        assert!(!peer.log().contains("a rank of the rack is lost"), "{}", peer.log());
+        assert_eq!(size(peer), Some(3));
+    }
+    for peer in &mut peers {
+        peer.signal("INT");
+        peer.finish();
     }
 }

@@ -143,7 +143,7 @@ impl Training {
                 self.held = false;
                 Ok(())
             }
-            Err(Failed::Group(error)) => self.lose_rack(&error.to_string()),
+            Err(Failed::Group(error)) => self.lose_group(id, &error.to_string()),
             Err(Failed::End(end)) => Err(end),
         }
     }
@@ -357,13 +357,19 @@ impl Training {
 
     /// A rank was lost, or this one: nothing goes on until the ranks have got together anew.
     pub(super) fn lose_rack(&mut self, why: &str) -> Result<(), End> {
+        let group = self.rack.as_ref().map_or(0, |rack| rack.lineage);
+        self.lose_group(group, why)
+    }
+
+    /// The same; the driver may have another group already, which this is not about.
+    fn lose_group(&mut self, group: u64, why: &str) -> Result<(), End> {
         if self.queues.line.is_stopping() {
             return Err(self.stopped());
         }
         if let Some(rack) = &mut self.rack {
             rack.group = None;
         }
-        self.tell(Report::RackLost { why: why.to_owned() })
+        self.tell(Report::RackLost { group, why: why.to_owned() })
     }
 
     /// How long a rank may be silent.
