@@ -142,7 +142,10 @@ impl<'a> Own<'a> {
         if let Some(own) = &mut self.values {
             own.copy_from_slice(values);
         }
-        if let Some(momentum) = &mut self.momentum {
+        // A newcomer's is zero and was never written: writing it would have the system find memory.
+        if let Some(momentum) = &mut self.momentum
+            && momentum.iter().any(|&v| v != 0.0)
+        {
             momentum.fill(0.0);
         }
         self.moved.replace(values);

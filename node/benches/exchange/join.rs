@@ -14,7 +14,8 @@ const STATES: [(usize, usize); 3] = [(250_000, 20), (25_000_000, 8), (250_000_00
 const BOUNDED: [(usize, usize); 3] = [(250_000, 2), (25_000_000, 2), (250_000_000, 1)];
 const BOUND: usize = 5_000;
 /// What makes them exchange once, before the newcomer comes.
-const SELDOM: [&str; 2] = ["gossip.codecs=[\"int4\"]", "gossip.mix_every=100000"];
+const SELDOM: [&str; 3] =
+    ["gossip.codecs=[\"int4\"]", "gossip.mix_every=100000", "gossip.information_age=1000000"];
 const COMMITS_SELDOM: f64 = 80.0;
 /// Local steps of a commit, of 10 ms each.
 const LOCAL_STEPS: f64 = 40.0;
@@ -28,13 +29,15 @@ pub(crate) fn run() {
     for (parameters, times) in STATES {
         row(parameters, times, COMMITS, &[]);
     }
-    println!("the same, donors exchange nothing, and each sends {BOUND} kB/s at most");
+}
+
+pub(crate) fn run_bounded() {
+    println!("join, as above, but donors exchange nothing, and each sends {BOUND} kB/s at most");
     let bound = format!("network.max_upload={BOUND}");
     let sets = [&[bound.as_str()], SELDOM.as_slice()].concat();
     for (parameters, times) in BOUNDED {
         row(parameters, times, COMMITS_SELDOM, &sets);
     }
-    beside();
 }
 
 /// What is measured of one newcomer.
@@ -93,11 +96,18 @@ fn rate(donors: &mut [Peer], span: Duration) -> f64 {
     counts.map(|(steps, seconds)| steps / seconds).sum()
 }
 
-/// One donor that computes, its training thread on a core of its own, all else on the other core.
-fn beside() {
+/// One donor that computes, its training thread on a core of its own, all else on the other core;
+/// without a bound, and with that of a line of 1 Gbit/s.
+pub(crate) fn run_beside() {
+    beside(0);
+    beside(125_000);
+}
+
+fn beside(bound: usize) {
     let parameters = 250_000_000;
     let commits = format!("gossip.local_steps={LOCAL_STEPS}");
-    let sets = [commits.as_str(), "gossip.balance=off"];
+    let upload = format!("network.max_upload={bound}");
+    let sets = [commits.as_str(), "gossip.balance=off", upload.as_str()];
     let mut swarm = Swarm::alone(Kind::Busy, parameters, &sets);
     wait_for_commits(&mut swarm, COMMITS);
     swarm.pin();
@@ -107,7 +117,7 @@ fn beside() {
     swarm.peers[1].averaged();
     let during = rate(&mut swarm.peers[..1], Duration::ZERO);
     println!(
-        "1000 MB from one donor that computes, its training thread alone on a core: {before:.1} steps/s before, {during:.1} while it is joined: {:.1} %",
+        "1000 MB from one donor that computes, its training thread alone on a core, bound of {bound} kB/s: {before:.1} steps/s before, {during:.1} while it is joined: {:.1} %",
         100.0 * during / before
     );
 }

@@ -2,8 +2,8 @@
 //! real replica, and a trainer that computes nothing.
 //!
 //! `cargo bench -p dnode --bench exchange -- [averaging] [cost] [parts] [training] [join]
-//! [large]`; without a name all parts run. The last needs 9 GB of memory and `join` 10, `training` and
-//! `join` need `taskset`.
+//! [join-bounded] [join-beside] [large]`; without a name all parts run. The last needs 9 GB of memory
+//! and those of joining 10, `training` and `join-beside` need `taskset`.
 //! With `DNODE_BENCH_PYTHON` naming a Python that has torch (and hivemind), gloo's all-reduce and
 //! hivemind's averager are measured in the same run. `docs/measurements.md` has the tables.
 
@@ -23,12 +23,14 @@ mod trainer;
 mod training;
 
 /// The parts of this benchmark, by name.
-const PARTS: [(&str, fn()); 6] = [
+const PARTS: [(&str, fn()); 8] = [
     ("averaging", averaging::run),
     ("cost", cost::run),
     ("parts", parts::run),
     ("training", training::run),
     ("join", join::run),
+    ("join-bounded", join::run_bounded),
+    ("join-beside", join::run_beside),
     ("large", large::run),
 ];
 

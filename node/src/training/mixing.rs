@@ -81,9 +81,14 @@ impl Mixing {
         let report = self.work(&mut turn, command);
         let done = Instant::now();
         self.meter.enter(Activity::Idle, done);
+        let adopted = matches!(report, Some(Report::Adopted { .. }));
         // In the same turn, so that no commit is reported in between.
         let told = report.is_none_or(|report| self.reports.blocking_send(report).is_ok());
         drop(turn);
+        if adopted {
+            // Training that waits for the rest takes over what is there.
+            self.line.wake();
+        }
         self.tracer.ends(mark, done);
         told
     }
