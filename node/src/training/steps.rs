@@ -3,6 +3,7 @@
 mod evaluation;
 mod rack;
 mod report;
+mod time;
 mod together;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,10 +19,9 @@ use super::ring::RingFrame;
 use super::{Activity, Command, Commits, Line, Meter, Permission, Plan, Position, Report};
 use rack::Rack;
 use report::Window;
+use time::StepTime;
 use together::Ranks;
 
-/// Weight of the newest step in the moving average of the step time.
-const STEP_TIME_GAIN: f64 = 0.1;
 /// Part of the time of steps that serving mixing may take, so that training keeps nine tenths.
 const SERVE_SHARE: f64 = 0.07;
 /// What it may take of each step at least, seconds: models whose steps are that short are small
@@ -93,7 +93,7 @@ struct Training {
     shows: bool,
     /// Time that serving mixing may still take.
     serve_seconds: f64,
-    step_seconds: f64,
+    step_time: StepTime,
     /// The longest evaluation.
     pause_seconds: f64,
     train_seconds: f64,
@@ -137,7 +137,7 @@ pub(super) fn train(
         round_open: false,
         shows: false,
         serve_seconds: 0.0,
-        step_seconds: 0.0,
+        step_time: StepTime::default(),
         pause_seconds: 0.0,
         train_seconds: 0.0,
         wait_seconds: 0.0,
@@ -203,9 +203,10 @@ impl Training {
         while left >= 0.0 && self.replica.serve() {
             left = self.serve_seconds - began.elapsed().as_secs_f64();
         }
-        self.serve_seconds = left.max(-SERVE_STEPS * serve_share(self.step_seconds));
+        self.serve_seconds = left.max(-SERVE_STEPS * serve_share(self.step_time.mean()));
         let copy_seconds = self.replica.shown_elements() as f64 / COPY_RATE;
-        if self.step_seconds >= LONG_STEP && copy_seconds <= SHOW_SHARE * self.step_seconds {
+        let step = self.step_time.mean();
+        if step >= LONG_STEP && copy_seconds <= SHOW_SHARE * step {
             self.shows = self.replica.show_all();
         } else if std::mem::take(&mut self.shows) {
             self.replica.hide_all();
@@ -246,10 +247,8 @@ impl Training {
         let Some(report) = self.local_step()? else { return Ok(()) };
         let seconds = began.elapsed().as_secs_f64();
         self.train_seconds += seconds;
-        let first = self.step_seconds <= 0.0;
-        let gain = if first { 1.0 } else { STEP_TIME_GAIN };
-        self.step_seconds += gain * (seconds - self.step_seconds);
-        let most = SERVE_STEPS * serve_share(self.step_seconds);
+        self.step_time.add(seconds);
+        let most = SERVE_STEPS * serve_share(self.step_time.mean());
         self.serve_seconds = (self.serve_seconds + serve_share(seconds)).min(most);
         let before = self.at.run_steps();
         self.at.step += 1;
@@ -397,7 +396,7 @@ impl Training {
             return;
         }
         // What a step will take is guessed from its samples until it is measured.
-        self.step_seconds *= f64::from(batch) / f64::from(self.batch.max(1));
+        self.step_time.scale(f64::from(batch) / f64::from(self.batch.max(1)));
         self.batch = batch;
     }
 

@@ -374,7 +374,7 @@ impl Training {
 
     /// How long a rank may be silent.
     pub(super) fn rank_patience(&self) -> Duration {
-        let seconds = SLOWER_MAX * self.step_seconds.max(0.0) + 2.0 * self.pause_seconds;
+        let seconds = SLOWER_MAX * self.step_time.mean() + 2.0 * self.pause_seconds;
         SILENCE_MAX + Duration::try_from_secs_f64(seconds).unwrap_or(SILENCE_MAX)
     }
 

@@ -69,7 +69,7 @@ impl Training {
 
     /// To be called in the turn in which the exchanged weights changed.
     pub(super) fn tell_committed(&self, contributions: Vec<Encoded>) -> Result<(), End> {
-        let time = Duration::from_secs_f64(self.step_seconds.max(0.0));
+        let time = Duration::from_secs_f64(self.step_time.mean());
         let pace = StepPace { time, batch: self.batch };
         let Position { samples, clock, .. } = self.at;
         self.tell(Report::Committed { clock, samples, pace, contributions })

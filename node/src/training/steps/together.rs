@@ -154,7 +154,7 @@ impl Training {
 
     /// How long a peer of the ring may be silent while it does so many local steps.
     fn patience(&self, steps: u64) -> Duration {
-        let seconds = SLOWER_MAX * self.step_seconds.max(0.0) * steps as f64;
+        let seconds = SLOWER_MAX * self.step_time.mean() * steps as f64;
         RING_TIMEOUT + Duration::try_from_secs_f64(seconds).unwrap_or(RING_TIMEOUT)
     }
 
