@@ -160,6 +160,21 @@ fn what_is_missing_after_an_interruption_is_run_and_nothing_else() {
 }
 
 #[test]
+fn a_part_of_a_comparison_is_run_alone() {
+    let bench = Bench::new();
+    let experiment = bench.experiment("good", "[1]");
+    let all = std::fs::read_to_string(&experiment).expect("the experiment");
+    std::fs::write(&experiment, all + "[[condition]]\nname = \"again\"\n").expect("a file");
+    let (code, text) = bench.compare_with(&experiment, &["--only", "digits-2-a"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("digits-2-again gossip seed 1: "), "{text}");
+    assert!(!text.contains("digits-2-undisturbed"), "{text}");
+    let (code, text) = bench.compare_with(&experiment, &["--only", "digits-4"]);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("no cell begins so") && text.contains("digits-2-again"), "{text}");
+}
+
+#[test]
 fn peers_of_a_parameter_server_share_the_samples_and_end_with_equal_models() {
     let bench = Bench::new();
     let path = bench.path("experiment.toml");

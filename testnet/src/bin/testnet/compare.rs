@@ -26,6 +26,10 @@ pub(super) struct CompareArgs {
     /// Cores for all runs together [default: those of the machine].
     #[arg(long)]
     cores: Option<usize>,
+    /// Only the cells whose names begin so, for example mnist-cnn-4 or mnist-cnn-4-slow; may be
+    /// repeated. The report is of these alone.
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
     /// Write the report of what is there, and run nothing.
     #[arg(long)]
     report_only: bool,
@@ -68,9 +72,16 @@ pub(super) fn compare(arguments: &CompareArgs) -> Result<(), Failure> {
     }
     let maker = Maker { plan: &plan, file: &arguments.experiment, cores: setup.cores };
     let mut course = Course { arguments, plan: &plan, setup: &setup, stopped: false };
-    let tuning = course.cells(&maker.tuning())?;
+    let compared = maker.compared(&[]);
+    if let Some(unknown) = arguments.only.iter().find(|name| !is_named(&compared, name)) {
+        return Err(bad_usage(format!(
+            "--only {unknown}: no cell begins so; {}",
+            names(&compared)
+        )));
+    }
+    let tuning = course.cells(tuned(&compared, maker.tuning(), &arguments.only))?;
     let choices = report::choices(&plan, &tuning);
-    let cells = course.cells(&maker.compared(&choices))?;
+    let cells = course.cells(only(maker.compared(&choices), &arguments.only))?;
     let numbers = Numbers::of(&cells);
     if let Some(numbers) = &numbers {
         numbers.save(&setup.folder).map_err(failed)?;
@@ -89,6 +100,30 @@ pub(super) fn compare(arguments: &CompareArgs) -> Result<(), Failure> {
     let page = report::write(&findings, &setup.folder).map_err(failed)?;
     say(&format!("\nReport: {}\n", page.display()));
     conclude(&findings, course.stopped)
+}
+
+fn is_named(cells: &[Cell], begin: &str) -> bool {
+    cells.iter().any(|cell| cell.name.starts_with(begin))
+}
+
+fn names(cells: &[Cell]) -> String {
+    let names: Vec<&str> = cells.iter().map(|cell| cell.name.as_str()).collect();
+    format!("the cells are {}", names.join(", "))
+}
+
+/// The cells that were asked for: all if none is named.
+fn only(mut cells: Vec<Cell>, begins: &[String]) -> Vec<Cell> {
+    let named = |cell: &Cell| begins.iter().any(|begin| cell.name.starts_with(begin));
+    cells.retain(|cell| begins.is_empty() || named(cell));
+    cells
+}
+
+/// The trials for the cells that were asked for.
+fn tuned(compared: &[Cell], mut trials: Vec<Cell>, begins: &[String]) -> Vec<Cell> {
+    let needed = only(compared.to_vec(), begins);
+    let is_place = |a: &Cell, b: &Cell| (&a.work, a.peers) == (&b.work, b.peers);
+    trials.retain(|trial| needed.iter().any(|cell| is_place(cell, trial)));
+    trials
 }
 
 fn setup(arguments: &CompareArgs, plan: &Comparison) -> Result<Setup, Failure> {
@@ -113,7 +148,8 @@ fn setup(arguments: &CompareArgs, plan: &Comparison) -> Result<Setup, Failure> {
 
 impl Course<'_> {
     /// Runs what is missing of the cells, unless nothing is to be run any more, and sums them up.
-    fn cells(&mut self, cells: &[Cell]) -> Result<Vec<CellSummary>, Failure> {
+    fn cells(&mut self, cells: Vec<Cell>) -> Result<Vec<CellSummary>, Failure> {
+        let cells = &cells;
         let states =
             if self.arguments.report_only || self.stopped { None } else { self.run(cells)? };
         let there = || queue::found(cells, self.setup).map_err(failed);
