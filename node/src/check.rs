@@ -1,10 +1,13 @@
 //! `dnode check`: whether the first step of a run comes out alike on every backend that this
-//! machine has for it, and on another machine.
+//! machine has for it, and on other machines.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::time::Duration;
 
+use dnode_network::{Found, Multiaddr, NetworkError, Probe};
 use dnode_torch::{Device, Precision, TorchConfig};
-use dnode_trainer::{GradientStep as _, StepId, gradient_sketch};
+use dnode_trainer::{GradientStep as _, StepId, Trainer, gradient_sketch};
 
 use crate::backend::{self, BackendError};
 use crate::config::Config;
@@ -14,6 +17,8 @@ use crate::config::Config;
 const DIGEST_LEN: usize = 16;
 /// How much further apart than gradients their sketches may be: three such deviations.
 const SKETCH_SLACK: f64 = 2.0;
+/// Longest wait for members to answer.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// Why nothing could be compared.
 #[derive(Debug, thiserror::Error)]
@@ -31,9 +36,15 @@ pub enum CheckError {
     },
     /// What was given as another machine's digest is none.
     #[error(
-        "--against is not a digest as `dnode check` prints it, such as f32:0a1b…, in one piece"
+        "--against is not a digest as `dnode check` prints it, such as f32.0:0a1b…, in one piece"
     )]
     Digest,
+    /// What was given as a member's address is none.
+    #[error("read the address \"{0}\": expected for example /ip4/192.0.2.7/udp/4001/quic-v1")]
+    Address(String),
+    /// Members cannot be asked.
+    #[error("ask the members: {0}")]
+    Ask(NetworkError),
 }
 
 /// What came out.
@@ -41,8 +52,10 @@ pub enum CheckError {
 pub struct Report {
     /// A table for persons and this machine's digest, lines ended.
     pub text: String,
-    /// Whether all agrees within the stated tolerances.
+    /// Whether all that is known agrees within the stated tolerances.
     pub agrees: bool,
+    /// Members that do not tell how their first step comes out.
+    pub unknown: usize,
 }
 
 /// How far apart two backends may be, relative to loss and to the gradient's norm; the errors of
@@ -54,25 +67,62 @@ const fn tolerances(precision: Precision) -> (f64, f64) {
     }
 }
 
-/// Loss and gradient of the first step of shard 0.
+/// Loss and gradient of the first step of a shard.
 struct First {
     loss: f64,
     gradient: Vec<f32>,
 }
 
-/// Loss and a sketch of the gradient, as another machine told them.
+/// Loss and a sketch of the gradient of the first step of a shard, as machines tell them.
+#[derive(Clone, Copy)]
 struct Digest {
     precision: Precision,
+    shard: u32,
     loss: f32,
     sketch: [f32; DIGEST_LEN],
 }
 
+/// The first step of a trainer that has not trained yet, in short; `None` where its gradient cannot be
+/// seen. The parameters are unchanged.
+///
+/// Peers tell it to whoever asks ([`ask`]); `config` is what the trainer was made of.
+#[must_use]
+pub fn digest(config: &Config, trainer: &mut dyn Trainer) -> Option<String> {
+    let trainer = trainer.split()?;
+    let loss = f64::from(trainer.gradient(StepId::alone(0)).ok()?.loss);
+    let precision = backend::torch(&config.node).map_or(Precision::F32, |torch| torch.precision);
+    let digest = Digest::of(loss, trainer.gradient_mut(), (precision, config.data.shard));
+    Some(digest.text())
+}
+
+/// Asks the members at these addresses how their first steps came out.
+///
+/// # Errors
+/// [`CheckError`] when an address is none, or nothing can be asked.
+pub fn ask(addresses: &[String]) -> Result<Vec<Found>, CheckError> {
+    let address = |text: &String| {
+        text.parse::<Multiaddr>().map_err(|_| CheckError::Address(text.chars().take(128).collect()))
+    };
+    let addresses = addresses.iter().map(address).collect::<Result<Vec<_>, _>>()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let failed = |reason| CheckError::Ask(NetworkError::Runtime(reason));
+    runtime.map_err(failed)?.block_on(async {
+        let mut probe = Probe::start(&[], ANSWER_MAX).await.map_err(CheckError::Ask)?;
+        Ok(probe.dial(&addresses, ANSWER_MAX).await)
+    })
+}
+
 /// Computes the first step on the embedded engine, on libtorch where it is built in, and as
-/// `config` says, and compares them; then with the digest `against` of another machine.
+/// `config` says, and compares them; then with the digest `against` of another machine, and with what
+/// `members` say.
 ///
 /// # Errors
 /// [`CheckError`] when there is nothing to compare.
-pub fn check(config: &Config, against: Option<&str>) -> Result<Report, CheckError> {
+pub fn check(
+    config: &Config,
+    against: Option<&str>,
+    members: &[Found],
+) -> Result<Report, CheckError> {
     let against = against.map(|text| Digest::read(text).ok_or(CheckError::Digest)).transpose()?;
     let mut config = config.clone();
     // Every machine has to see the same samples.
@@ -84,7 +134,7 @@ pub fn check(config: &Config, against: Option<&str>) -> Result<Report, CheckErro
         others.push(cpu);
     }
     let reference = first(&config, None)?;
-    let mut report = Report { text: header(&reference), agrees: true };
+    let mut report = Report { text: header(&reference), agrees: true, unknown: 0 };
     let mut own = (&reference, Precision::F32);
     let mut firsts = Vec::new();
     for torch in others {
@@ -102,17 +152,13 @@ pub fn check(config: &Config, against: Option<&str>) -> Result<Report, CheckErro
     if !dnode_torch::is_built() {
         report.text += "libtorch is not built in: `testnet/torch.sh build` (docs/operations.md)\n";
     }
-    let digest = Digest::of(own.0, own.1);
+    let digest = Digest::of(own.0.loss, &own.0.gradient, (own.1, 0));
+    let mut shards = Shards { config, configured, known: BTreeMap::from([(0, digest)]) };
     if let Some(other) = against {
-        let loss = relative(f64::from(digest.loss), f64::from(other.loss));
-        let gradient = distance(&digest.sketch, &other.sketch) / norm(&digest.sketch);
-        let [a, b] = [own.1, other.precision].map(tolerances);
-        let most = (a.0.max(b.0), SKETCH_SLACK * a.1.max(b.1));
-        let agrees = report.agree((loss, gradient, most));
-        let _ = writeln!(
-            report.text,
-            "the other machine: loss differs by {loss:.1e}, gradient by about {gradient:.1e}: {agrees}"
-        );
+        report.compare("the other machine", &mut shards, &other)?;
+    }
+    for member in members {
+        report.member(&mut shards, member)?;
     }
     let _ = writeln!(report.text, "digest for `dnode check --against`: {}", digest.text());
     Ok(report)
@@ -125,12 +171,81 @@ fn header(reference: &First) -> String {
             "first step on", "loss", "gradient", "loss differs", "gradient differs"
         ),
         agrees: true,
+        unknown: 0,
     };
     report.line(&name(None), reference, None);
     report.text
 }
 
+/// What this machine computes of the shards of others.
+struct Shards {
+    config: Config,
+    configured: Option<TorchConfig>,
+    known: BTreeMap<u32, Digest>,
+}
+
+impl Shards {
+    /// The first step of a shard; `None` when the configuration has no such shard.
+    fn digest(&mut self, shard: u32) -> Result<Option<Digest>, CheckError> {
+        if shard >= self.config.data.shards {
+            return Ok(None);
+        }
+        if let Some(known) = self.known.get(&shard) {
+            return Ok(Some(*known));
+        }
+        self.config.data.shard = shard;
+        let First { loss, gradient } = first(&self.config, self.configured)?;
+        let precision = self.configured.map_or(Precision::F32, |torch| torch.precision);
+        let digest = Digest::of(loss, &gradient, (precision, shard));
+        self.known.insert(shard, digest);
+        Ok(Some(digest))
+    }
+}
+
 impl Report {
+    /// Compares with what a member says.
+    fn member(&mut self, shards: &mut Shards, member: &Found) -> Result<(), CheckError> {
+        let (name, why) = match member {
+            Ok(answer) => {
+                let name = format!("{} at {}", answer.peer, answer.address);
+                match answer.digest.as_deref().map(Digest::read) {
+                    Some(Some(digest)) => return self.compare(&name, shards, &digest),
+                    Some(None) => (name, "what it says of its first step cannot be read"),
+                    None => (name, "it says nothing of its first step"),
+                }
+            }
+            Err(silence) => (silence.address.to_string(), silence.cause.as_str()),
+        };
+        self.unknown += 1;
+        let _ = writeln!(self.text, "{name}: {why}");
+        Ok(())
+    }
+
+    /// Compares with what another machine says of a shard.
+    fn compare(
+        &mut self,
+        name: &str,
+        shards: &mut Shards,
+        other: &Digest,
+    ) -> Result<(), CheckError> {
+        let Some(own) = shards.digest(other.shard)? else {
+            self.agrees = false;
+            let (shard, count) = (other.shard, shards.config.data.shards);
+            let _ = writeln!(self.text, "{name}: DIFFERS: shard {shard}, of {count} here");
+            return Ok(());
+        };
+        let loss = relative(f64::from(own.loss), f64::from(other.loss));
+        let gradient = distance(&own.sketch, &other.sketch) / norm(&own.sketch);
+        let [a, b] = [own.precision, other.precision].map(tolerances);
+        let most = (a.0.max(b.0), SKETCH_SLACK * a.1.max(b.1));
+        let agrees = self.agree((loss, gradient, most));
+        let _ = writeln!(
+            self.text,
+            "{name}: loss differs by {loss:.1e}, gradient by about {gradient:.1e}: {agrees}"
+        );
+        Ok(())
+    }
+
     fn line(&mut self, name: &str, first: &First, differs: Option<(f64, f64, (f64, f64))>) {
         let norm = norm(&first.gradient);
         let _ = write!(self.text, "{name:<28}{:>12.6}{norm:>14.6}", first.loss);
@@ -183,17 +298,17 @@ fn distance(one: &[f32], other: &[f32]) -> f64 {
 }
 
 impl Digest {
-    fn of(first: &First, precision: Precision) -> Self {
+    fn of(loss: f64, gradient: &[f32], (precision, shard): (Precision, u32)) -> Self {
         let mut sketch = [0.0; DIGEST_LEN];
         // Adding up buckets of a count sketch gives a shorter one.
-        for (index, value) in gradient_sketch(&first.gradient).into_iter().enumerate() {
+        for (index, value) in gradient_sketch(gradient).into_iter().enumerate() {
             sketch[index % DIGEST_LEN] += value;
         }
-        Self { precision, loss: first.loss as f32, sketch: sketch.map(|value| value as f32) }
+        Self { precision, shard, loss: loss as f32, sketch: sketch.map(|value| value as f32) }
     }
 
     fn text(&self) -> String {
-        let mut text = format!("{}:", self.precision);
+        let mut text = format!("{}.{}:", self.precision, self.shard);
         for value in [self.loss].iter().chain(&self.sketch) {
             let _ = write!(text, "{:08x}", value.to_bits());
         }
@@ -201,7 +316,8 @@ impl Digest {
     }
 
     fn read(text: &str) -> Option<Self> {
-        let (precision, hex) = text.trim().split_once(':')?;
+        let (head, hex) = text.trim().split_once(':')?;
+        let (precision, shard) = head.split_once('.')?;
         if hex.len() != 8 * (1 + DIGEST_LEN) || !hex.is_ascii() {
             return None;
         }
@@ -211,43 +327,94 @@ impl Digest {
             *value = f32::from_bits(bits);
         }
         let [loss, sketch @ ..] = values;
-        Some(Self { precision: precision.parse().ok()?, loss, sketch })
+        let (precision, shard) = (precision.parse().ok()?, shard.parse().ok()?);
+        Some(Self { precision, shard, loss, sketch })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use dnode_network::Answer;
+
     use super::*;
 
-    fn digest(report: &Report) -> String {
+    fn printed(report: &Report) -> String {
         report.text.trim_end().rsplit(' ').next().unwrap().to_owned()
     }
 
     #[test]
     fn machines_of_one_run_agree_and_those_of_another_seed_differ() {
         let mut config = Config::default();
-        let here = check(&config, None).unwrap();
+        let here = check(&config, None, &[]).unwrap();
         assert!(here.agrees, "{}", here.text);
         config.data.shards = 4;
         config.data.shard = 3;
-        let there = check(&config, None).unwrap();
+        let there = check(&config, None, &[]).unwrap();
         config.data.shard = 1;
-        let compared = check(&config, Some(&digest(&there))).unwrap();
+        let compared = check(&config, Some(&printed(&there)), &[]).unwrap();
         assert!(compared.agrees && compared.text.contains("the other machine"));
         config.run.seed += 1;
-        let other = check(&config, Some(&digest(&there))).unwrap();
+        let other = check(&config, Some(&printed(&there)), &[]).unwrap();
         assert!(!other.agrees && other.text.contains("DIFFERS"), "{}", other.text);
     }
 
     #[test]
+    fn members_are_compared_by_their_own_shards() {
+        let mut config = Config::default();
+        config.data.shards = 4;
+        let member = |config: &Config, digest: Option<String>| {
+            let address: Multiaddr = "/ip4/192.0.2.7/udp/4001/quic-v1".parse().unwrap();
+            Ok(Answer {
+                address: address.clone(),
+                peer: format!("shard {}", config.data.shard),
+                speaks_dnode: true,
+                observed: address,
+                listens: Vec::new(),
+                round_trip: None,
+                skew: None,
+                digest,
+            })
+        };
+        let tells = |config: &Config| {
+            let mut trainer = backend::trainer(config).unwrap();
+            let before = parameters(trainer.as_ref());
+            let told = digest(config, trainer.as_mut()).unwrap();
+            assert_eq!(parameters(trainer.as_ref()), before);
+            member(config, Some(told))
+        };
+        let mut third = config.clone();
+        third.data.shard = 3;
+        let good = [tells(&config), tells(&third)];
+        let report = check(&config, None, &good).unwrap();
+        assert!(report.agrees && report.unknown == 0, "{}", report.text);
+        assert_eq!(report.text.matches("agrees").count(), 2, "{}", report.text);
+        // Another seed, a shard that there is not, and two of which nothing is known.
+        let mut other = third.clone();
+        other.run.seed += 1;
+        assert!(!check(&config, None, &[tells(&other)]).unwrap().agrees);
+        assert!(!check(&Config::default(), None, &[tells(&third)]).unwrap().agrees);
+        let unknown = [member(&config, None), member(&config, Some("?".to_owned()))];
+        let report = check(&config, None, &unknown).unwrap();
+        assert!(report.agrees && report.unknown == 2, "{}", report.text);
+    }
+
+    fn parameters(trainer: &dyn Trainer) -> Vec<f32> {
+        let mut values = vec![0.0; trainer.layout().parameters()];
+        trainer.read(0..values.len(), &mut values);
+        values
+    }
+
+    #[test]
     fn what_is_no_digest_is_refused() {
-        let good = digest(&check(&Config::default(), None).unwrap());
+        let good = printed(&check(&Config::default(), None, &[]).unwrap());
         assert_eq!(Digest::read(&good).unwrap().text(), good);
         let cut = &good[..good.len() - 1];
-        let cuts = ["", "f32:", "f32", cut, "f31:00"].map(str::to_owned);
-        let odd = good.replace("f32:", "f32:ä");
-        for text in cuts.iter().chain([&odd, &good.replace("f32", "f33")]) {
-            assert!(matches!(check(&Config::default(), Some(text)), Err(CheckError::Digest)));
+        let cuts = ["", "f32.0:", "f32", cut, "f31:00"].map(str::to_owned);
+        let odd = good.replace("f32.0:", "f32.0:ä");
+        for text in
+            cuts.iter().chain([&odd, &good.replace("f32", "f33"), &good.replace(".0:", ":")])
+        {
+            assert!(matches!(check(&Config::default(), Some(text), &[]), Err(CheckError::Digest)));
         }
     }
 }

@@ -41,9 +41,11 @@ pub enum Command {
         after_help = "Example: dnode doctor --bootstrap /ip4/192.0.2.7/udp/4001/quic-v1 --set model.kind=cnn"
     )]
     Doctor(Doctor),
-    /// Compare the first step's loss and gradient on every backend of this machine, and with another
-    /// machine's.
-    #[command(after_help = "Example: dnode check --config run.toml --against DIGEST")]
+    /// Compare the first step's loss and gradient on every backend of this machine, and with other
+    /// machines'.
+    #[command(
+        after_help = "Example: dnode check --config run.toml --bootstrap /ip4/192.0.2.7/udp/4001/quic-v1"
+    )]
     Check(Check),
     /// Print every configuration key with its meaning, legal values and default; or do more.
     #[command(

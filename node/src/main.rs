@@ -45,6 +45,8 @@ enum Failure {
         "the first step does not come out alike: these machines or backends should not train together"
     )]
     Differs,
+    #[error("{0} of the members did not tell how their first step comes out")]
+    Unknown(usize),
     #[error("{0} of the checks failed: see what they advise")]
     Unfit(usize),
     #[error("cannot start a thread: {0}; allow this user more of them (`ulimit -u`)")]
@@ -59,10 +61,13 @@ impl Failure {
             Self::Config(_) | Self::Backend(_) | Self::Link(LinkError::Address(_)) => USAGE,
             Self::DataDir(error) if error.is_usage() => USAGE,
             Self::Join(error) if error.is_usage() => USAGE,
-            Self::Check(CheckError::Backend(_) | CheckError::Digest) => USAGE,
+            Self::Check(CheckError::Backend(_) | CheckError::Digest | CheckError::Address(_)) => {
+                USAGE
+            }
             Self::Top(error) if error.is_usage() => USAGE,
-            Self::Check(CheckError::Step { .. })
+            Self::Check(CheckError::Step { .. } | CheckError::Ask(_))
             | Self::Differs
+            | Self::Unknown(_)
             | Self::Unfit(_)
             | Self::Top(_)
             | Self::DataDir(_)
@@ -119,8 +124,9 @@ fn run(join: &Join) -> Result<(), Failure> {
     if join.exit_with_stdin {
         dnode::signals::end_with_stdin().map_err(Failure::Thread)?;
     }
-    let trainer = dnode::backend::trainer(&config)?;
-    let options = Options { resume: join.resume, ..Options::new(config) };
+    let mut trainer = dnode::backend::trainer(&config)?;
+    let digest = check::digest(&config, trainer.as_mut()).unwrap_or_default();
+    let options = Options { resume: join.resume, digest, ..Options::new(config) };
     let outcome = dnode::join_until(options, trainer, stop)?;
     print(&outcome_text(&outcome))
 }
@@ -144,10 +150,18 @@ fn outcome_text(outcome: &Outcome) -> String {
 }
 
 fn check_backends(flags: &Check) -> Result<(), Failure> {
-    let config = flags.settings()?.resolve()?;
-    let report = check::check(&config, flags.against.as_deref())?;
+    let config = dnode::with_peers_file(flags.settings()?.resolve()?)?;
+    let members = match config.network.bootstrap.as_slice() {
+        [] => Vec::new(),
+        addresses => check::ask(addresses)?,
+    };
+    let report = check::check(&config, flags.against.as_deref(), &members)?;
     print(&report.text)?;
-    if report.agrees { Ok(()) } else { Err(Failure::Differs) }
+    match report.unknown {
+        _ if !report.agrees => Err(Failure::Differs),
+        0 => Ok(()),
+        unknown => Err(Failure::Unknown(unknown)),
+    }
 }
 
 fn examine(flags: &Doctor) -> Result<(), Failure> {

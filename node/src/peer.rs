@@ -1,13 +1,12 @@
 //! A peer of a swarm: joins files, network, gossip core, training thread and the loop between them.
 
+mod network;
+
 use std::io;
 use std::time::{Duration, Instant};
 
 use dnode_gossip::{Gossip, Start};
-use dnode_network::{
-    DirectConfig, Multiaddr, NatConfig, Network, NetworkConfig, NetworkError, NetworkEvent,
-    RelayMode,
-};
+use dnode_network::{Network, NetworkConfig, NetworkError, NetworkEvent};
 use dnode_protocol::{Fragments, PeerId, RunSpec, Time};
 use dnode_trainer::checkpoint::{self, CheckpointError};
 use dnode_trainer::{DataShare, Drawn, Replica, TrainError, Trainer, expected_overlap};
@@ -27,6 +26,7 @@ use crate::tensorboard::EventFile;
 use crate::traces::{FLUSH_INTERRUPTED_MAX, FLUSH_MAX, Tracer, TracesError};
 use crate::training::{Commits, MICRO_STEPS, Plan, Position, TrainingThread};
 use crate::view::ServeError;
+use network::{canonical, network_config};
 
 /// Folder of the checkpoints in the data directory.
 const CHECKPOINTS: &str = "checkpoints";
@@ -41,13 +41,16 @@ pub struct Options {
     pub resume: bool,
     /// Where log and progress go.
     pub console: Console,
+    /// The first step in short ([`crate::check::digest`]), told to `dnode check --bootstrap`; empty if
+    /// there is none.
+    pub digest: String,
 }
 
 impl Options {
     /// Options for `config`: a fresh start, log and progress on standard error.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        Self { config, resume: false, console: Console::stderr() }
+        Self { config, resume: false, console: Console::stderr(), digest: String::new() }
     }
 }
 
@@ -175,7 +178,7 @@ pub async fn join(
     stop: watch::Receiver<bool>,
 ) -> Result<Outcome, JoinError> {
     let started = Instant::now();
-    let Options { config, resume, console } = options;
+    let Options { config, resume, console, digest } = options;
     crate::traces::check(config.node.traces.as_ref())?;
     let config = with_peers_file(config)?;
     let parameters = trainer.layout().parameters();
@@ -219,7 +222,7 @@ pub async fn join(
 
     let (acquaintances, remembered) = Acquaintances::load(dir.path());
     let terms = Terms { remembers: !remembered.is_empty(), ..terms(&config, dir.incarnation()) };
-    let network = network_config(&config, &identity, &run, &dir)?;
+    let network = network_config(&config, &identity, &run, &dir, digest)?;
     let (network, events) = Network::start(NetworkConfig { remembered, ..network })?;
     let core = Gossip::new(
         Start {
@@ -407,55 +410,6 @@ pub fn with_peers_file(mut config: Config) -> Result<Config, JoinError> {
         config.network.bootstrap.extend(listed);
     }
     Ok(config)
-}
-
-/// The address as the network reports it.
-fn canonical(address: &str) -> String {
-    let parsed = address.parse::<Multiaddr>();
-    parsed.map_or_else(|_| address.to_owned(), |parsed| parsed.to_string())
-}
-
-fn network_config(
-    config: &Config,
-    identity: &Identity,
-    run: &RunSpec,
-    dir: &DataDir,
-) -> Result<NetworkConfig, JoinError> {
-    let parse = |texts: &[String]| {
-        let parsed = texts.iter().map(|text| {
-            text.parse().map_err(|_| JoinError::Address(text.chars().take(128).collect()))
-        });
-        parsed.collect::<Result<Vec<_>, _>>()
-    };
-    let network = &config.network;
-    let mut made = NetworkConfig::new(*identity.secret_key(), run.clone(), dir.incarnation());
-    if !network.listen.is_empty() {
-        made.listen = parse(&network.listen)?;
-    }
-    made.bootstrap = parse(&network.bootstrap)?;
-    made.mdns = network.mdns;
-    made.peers_max = network.peers_max;
-    made.upload_max = network.max_upload.saturating_mul(1000);
-    made.download_max = network.max_download.saturating_mul(1000);
-    made.peers_target = made.peers_target.min(network.peers_max);
-    made.direct = match network.direct {
-        config::Direct::Auto => DirectConfig::default(),
-        config::Direct::Trusted => DirectConfig { trusted: true, ..DirectConfig::default() },
-        config::Direct::Off => DirectConfig::OFF,
-    };
-    made.nat = NatConfig {
-        traverse: network.nat == config::Nat::Auto,
-        relay: match network.relay {
-            config::Relay::Auto if network.nat == config::Nat::Off => RelayMode::Off,
-            config::Relay::Auto => RelayMode::Auto,
-            config::Relay::On => RelayMode::On,
-            config::Relay::Off => RelayMode::Off,
-        },
-        relay_bulk: network.relay_bulk.saturating_mul(1000),
-        external: parse(&network.external)?,
-        upnp: network.upnp,
-    };
-    Ok(made)
 }
 
 /// Where the core's choices of partners begin: nothing that a run repeats depends on it.

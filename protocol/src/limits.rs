@@ -13,6 +13,8 @@ pub const PROTOCOL_VERSION: u8 = version!();
 pub const IDENTIFY_PROTOCOL: &str = concat!("/dnode/id/", version!());
 /// The Kademlia of dnode peers: of all runs, and apart from other networks.
 pub const KAD_PROTOCOL: &str = concat!("/dnode/kad/", version!());
+/// Streams by which anybody asks a peer what it tells before a run.
+pub const ASK_PROTOCOL: &str = concat!("/dnode/ask/", version!());
 /// Streams of control frames.
 pub const CONTROL_PROTOCOL: &str = concat!("/dnode/control/", version!());
 /// Streams of tensor frames.

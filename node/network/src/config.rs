@@ -27,6 +27,9 @@ pub struct NetworkConfig {
     pub run: RunSpec,
     /// Which start of this process it is; larger is later.
     pub incarnation: u64,
+    /// The digest of this peer's first step, ASCII, told to whoever asks; empty if there is none, at
+    /// most [`crate::limits::DIGEST_BYTES_MAX`] bytes of it.
+    pub digest: String,
     /// Most peers connected at the same time, 1 to 4096.
     pub peers_max: usize,
     /// Most bytes of tensors sent to all peers together, per second, on the wire; 0 is no bound.
@@ -93,6 +96,7 @@ impl NetworkConfig {
             mdns: false,
             run,
             incarnation,
+            digest: String::new(),
             peers_max: 32,
             upload_max: 0,
             download_max: 0,
@@ -114,6 +118,7 @@ impl fmt::Debug for NetworkConfig {
             .field("mdns", &self.mdns)
             .field("run", &self.run.id())
             .field("incarnation", &self.incarnation)
+            .field("digest", &self.digest)
             .field("peers_max", &self.peers_max)
             .field("peers_target", &self.peers_target)
             .field("upload_max", &self.upload_max)

@@ -7,6 +7,7 @@ use libp2p::request_response;
 use libp2p::swarm::{ConnectionId, DialError};
 use tokio::time::Instant;
 
+use crate::ask::{self, Told};
 use crate::event::{Connection, DownReason, NetworkEvent, OffenceKind};
 use crate::limits::READERS_MAX;
 use crate::outlet::Outlet;
@@ -15,7 +16,6 @@ use crate::service::{Service, from_libp2p, to_libp2p};
 use crate::session::{Session, Stage, Via};
 use crate::streams::{self, OpenError, Path, StreamKind, far_end};
 use crate::swarm::{BehaviourEvent, SwarmEvent};
-use crate::wall_clock;
 
 impl Service {
     #[expect(
@@ -64,7 +64,7 @@ impl Service {
             BehaviourEvent::Kad(event) => self.handle_kad(event),
             BehaviourEvent::Mdns(event) => self.handle_mdns(event),
             BehaviourEvent::Ping(event) => self.handle_ping(event),
-            BehaviourEvent::Clock(event) => self.tell_time(event),
+            BehaviourEvent::Ask(event) => self.tell(event),
             BehaviourEvent::Probe(event) => self.probed(&event),
             BehaviourEvent::DialBack(event) => self.dialled_back(event.client),
             BehaviourEvent::Relayed(event) => self.handle_relayed(event),
@@ -76,15 +76,16 @@ impl Service {
         }
     }
 
-    /// Somebody asks what the wall clock says.
-    fn tell_time(&mut self, event: request_response::Event<(), u64>) {
+    /// Somebody asks what this peer tells before a run.
+    fn tell(&mut self, event: request_response::Event<(), Told>) {
         if let request_response::Event::Message {
             message: request_response::Message::Request { channel, .. },
             ..
         } = event
         {
             // Who has gone meanwhile hears nothing.
-            let _ = self.swarm.behaviour_mut().clock.send_response(channel, wall_clock::now());
+            let told = Told { micros: ask::now(), digest: self.digest.clone() };
+            let _ = self.swarm.behaviour_mut().ask.send_response(channel, told);
         }
     }
 

@@ -14,6 +14,7 @@
 //! that both are of the same run. Only then is the peer reported up. It stays up as long as one
 //! connection remains. Only this crate knows libp2p, so that an edit elsewhere does not rebuild it.
 
+mod ask;
 mod bulk;
 mod candidates;
 mod config;
@@ -41,7 +42,6 @@ pub mod streams;
 mod swarm;
 mod traversal;
 mod turns;
-mod wall_clock;
 
 use std::sync::Arc;
 
@@ -49,6 +49,7 @@ use dnode_protocol::Message;
 use dnode_protocol::frame::encode_control;
 use tokio::sync::mpsc;
 
+pub use ask::Skew;
 pub use config::{NatConfig, NetworkConfig, NetworkError, RelayMode, default_listen, peer_id};
 pub use direct::with_causes;
 pub use dnode_direct::{Channel, Config as DirectConfig, Kind};
@@ -58,7 +59,6 @@ pub use handle::{Bytes, ChannelError, CommandError, NetworkHandle, PeerStatus, S
 pub use libp2p::Multiaddr;
 pub use link::Written;
 pub use probe::{Answer, Found, PROBED_MAX, Probe, Reach, Silence};
-pub use wall_clock::Skew;
 
 /// A network that can be started.
 #[derive(Debug)]

@@ -218,9 +218,9 @@ pub use dnode_quic::limits::SOCKET_BUFFER_BYTES;
 
 const _: () = assert!(EVENTS_MAX * TENSOR_PAYLOAD_BYTES_MAX <= 16 << 20);
 
-/// By which a peer tells what its wall clock says, in the version of the protocol.
-pub(crate) const TIME_PROTOCOL: &str = "/dnode/time/1";
-/// Questions for the time that one connection may have open.
-pub(crate) const TIME_STREAMS_MAX: usize = 2;
+/// Questions of what a peer tells before a run that one connection may have open.
+pub(crate) const ASK_STREAMS_MAX: usize = 2;
 /// Longest wait for an answer to one.
-pub(crate) const TIME_ANSWER_MAX: Duration = Duration::from_secs(5);
+pub(crate) const ASK_ANSWER_MAX: Duration = Duration::from_secs(5);
+/// Longest digest of a first step; its length is one byte of the answer.
+pub const DIGEST_BYTES_MAX: usize = u8::MAX as usize;

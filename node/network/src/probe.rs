@@ -12,12 +12,12 @@ use libp2p::swarm::{ConnectionId, NetworkBehaviour, SwarmEvent};
 use libp2p::{Multiaddr, Swarm, autonat, identify, ping};
 use tokio::time::{Instant, timeout_at};
 
+use crate::ask::{self, Skew, Told};
 use crate::config::NetworkError;
 use crate::discovery::dial_cause;
 use crate::guarded::Guarded;
 use crate::limits::{ADDRESSES_PER_PEER_MAX, IDLE_CONNECTION};
 use crate::swarm::{listen_all, probe, transport};
-use crate::wall_clock::{self, Skew};
 
 /// Addresses that are dialled at a time; what is more is left out.
 pub const PROBED_MAX: usize = 16;
@@ -48,6 +48,8 @@ pub struct Answer {
     pub round_trip: Option<Duration>,
     /// Its wall clock against this machine's, if it tells.
     pub skew: Option<Skew>,
+    /// The digest of its first step, if it tells one: up to 255 bytes of ASCII.
+    pub digest: Option<String>,
 }
 
 /// An address that did not answer, and why.
@@ -77,7 +79,7 @@ pub enum Reach {
 struct Behaviour {
     identify: identify::Behaviour,
     ping: crate::ping::Behaviour,
-    clock: request_response::Behaviour<wall_clock::Codec>,
+    ask: request_response::Behaviour<ask::Codec>,
     reach: Guarded<autonat::v2::client::Behaviour>,
 }
 
@@ -89,17 +91,17 @@ struct Dial {
     connected: bool,
     info: Option<identify::Info>,
     round_trip: Option<Duration>,
-    clock: Clock,
+    question: Question,
     failed: Option<String>,
 }
 
-/// What is known of the wall clock of a peer.
-#[derive(Clone, Copy, Debug)]
-enum Clock {
+/// What a peer that was asked has told.
+#[derive(Clone, Debug)]
+enum Question {
     Unasked,
     /// By the own clock, microseconds since 1970, and since when.
     Asked(OutboundRequestId, u64, Instant),
-    Told(Skew),
+    Told(Skew, String),
     Silent,
 }
 
@@ -108,11 +110,11 @@ impl Dial {
         self.failed.is_some()
             || (self.info.is_some()
                 && self.round_trip.is_some()
-                && matches!(self.clock, Clock::Told(_) | Clock::Silent))
+                && matches!(self.question, Question::Told(..) | Question::Silent))
     }
 
     fn found(self, limit: Duration) -> Found {
-        let Self { address, connected, info, round_trip, clock, failed } = self;
+        let Self { address, connected, info, round_trip, question, failed } = self;
         let Some(info) = info else {
             let silent = || {
                 let what = if connected { "it does not say what it is" } else { "no answer" };
@@ -122,6 +124,10 @@ impl Dial {
         };
         let mut listens = info.listen_addrs;
         listens.truncate(ADDRESSES_PER_PEER_MAX);
+        let (skew, digest) = match question {
+            Question::Told(skew, digest) => (Some(skew), Some(digest)),
+            Question::Unasked | Question::Asked(..) | Question::Silent => (None, None),
+        };
         Ok(Answer {
             address,
             peer: info.public_key.to_peer_id().to_string(),
@@ -129,7 +135,8 @@ impl Dial {
             observed: info.observed_addr,
             listens,
             round_trip,
-            skew: if let Clock::Told(skew) = clock { Some(skew) } else { None },
+            skew,
+            digest: digest.filter(|digest| !digest.is_empty()),
         })
     }
 }
@@ -162,7 +169,7 @@ impl Probe {
         let behaviour = Behaviour {
             identify: identify::Behaviour::new(identify),
             ping: crate::ping::Behaviour::new(ping),
-            clock: wall_clock::behaviour(ProtocolSupport::Outbound),
+            ask: ask::behaviour(ProtocolSupport::Outbound),
             reach: probe(REACH_INTERVAL),
         };
         let config = libp2p::swarm::Config::with_tokio_executor()
@@ -276,8 +283,8 @@ impl Probe {
             let connection = options.connection_id();
             let failed = self.swarm.dial(options).err().map(|error| dial_cause(&error));
             let (address, connected) = (address.clone(), false);
-            let (info, round_trip, clock) = (None, None, Clock::Unasked);
-            let dial = Dial { address, connected, info, round_trip, clock, failed };
+            let (info, round_trip, question) = (None, None, Question::Unasked);
+            let dial = Dial { address, connected, info, round_trip, question, failed };
             dials.insert(connection, dial);
         }
         dials
@@ -314,22 +321,21 @@ impl Probe {
                 info,
             })) => {
                 let Some(dial) = dials.get_mut(&connection_id) else { return };
-                if matches!(dial.clock, Clock::Unasked) {
-                    dial.clock = if info.protocol_version == IDENTIFY_PROTOCOL {
-                        let clock = &mut self.swarm.behaviour_mut().clock;
-                        let question = clock.send_request(&peer_id, ());
-                        Clock::Asked(question, wall_clock::now(), Instant::now())
+                if matches!(dial.question, Question::Unasked) {
+                    dial.question = if info.protocol_version == IDENTIFY_PROTOCOL {
+                        let question = self.swarm.behaviour_mut().ask.send_request(&peer_id, ());
+                        Question::Asked(question, ask::now(), Instant::now())
                     } else {
-                        Clock::Silent
+                        Question::Silent
                     };
                 }
                 dial.info = Some(info);
             }
-            SwarmEvent::Behaviour(BehaviourEvent::Clock(request_response::Event::Message {
+            SwarmEvent::Behaviour(BehaviourEvent::Ask(request_response::Event::Message {
                 message: request_response::Message::Response { request_id, response },
                 ..
             })) => told(dials, request_id, Some(response)),
-            SwarmEvent::Behaviour(BehaviourEvent::Clock(
+            SwarmEvent::Behaviour(BehaviourEvent::Ask(
                 request_response::Event::OutboundFailure { request_id, .. },
             )) => told(dials, request_id, None),
             SwarmEvent::Behaviour(BehaviourEvent::Ping(ping)) => {
@@ -341,19 +347,21 @@ impl Probe {
     }
 }
 
-/// The answer to `question`, microseconds since 1970; `None` when there will be none.
+/// The answer to `question`; `None` when there will be none.
 fn told(
     dials: &mut BTreeMap<ConnectionId, Dial>,
     question: OutboundRequestId,
-    theirs: Option<u64>,
+    theirs: Option<Told>,
 ) {
-    for dial in dials.values_mut() {
-        if let Clock::Asked(asked, at, since) = dial.clock
-            && asked == question
-        {
-            let skew = theirs.map(|theirs| Skew::new(theirs, at, since.elapsed()));
-            dial.clock = skew.map_or(Clock::Silent, Clock::Told);
-        }
+    let of_it = dials.values_mut().find_map(|dial| match dial.question {
+        Question::Asked(asked, at, since) if asked == question => Some((dial, at, since)),
+        _ => None,
+    });
+    if let Some((dial, at, since)) = of_it {
+        let told = |Told { micros, digest }| {
+            Question::Told(Skew::new(micros, at, since.elapsed()), digest)
+        };
+        dial.question = theirs.map_or(Question::Silent, told);
     }
 }
 

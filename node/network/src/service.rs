@@ -37,6 +37,8 @@ pub(crate) struct Service {
     pub(crate) swarm: Swarm<Behaviour>,
     pub(crate) me: PeerId,
     pub(crate) run: RunSpec,
+    /// The digest of the first step, for those who ask; may be empty.
+    pub(crate) digest: String,
     /// Our hello, a complete frame.
     pub(crate) hello: Vec<u8>,
     pub(crate) peers_max: usize,
@@ -106,6 +108,7 @@ impl Service {
             me: parts.me,
             schedule: Schedule::new(&config.run.id(), now),
             run: config.run,
+            digest: config.digest,
             hello: parts.hello,
             peers_max: config.peers_max,
             peers_target: config.peers_target,

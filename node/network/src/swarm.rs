@@ -33,7 +33,7 @@ use crate::limits::{
     PENDING_CONNECTIONS_MAX, PING_INTERVAL, PING_TIMEOUT, PROBE_INTERVAL, PROBES_MAX,
     RESERVATIONS_MAX, STRANGERS_MAX, TCP_OPEN_MAX,
 };
-use crate::{streams, wall_clock};
+use crate::{ask, streams};
 
 /// Everything the swarm does.
 #[derive(NetworkBehaviour)]
@@ -42,7 +42,7 @@ pub(crate) struct Behaviour {
     pub(crate) blocked: allow_block_list::Behaviour<allow_block_list::BlockedPeers>,
     pub(crate) identify: identify::Behaviour,
     pub(crate) ping: crate::ping::Behaviour,
-    pub(crate) clock: request_response::Behaviour<wall_clock::Codec>,
+    pub(crate) ask: request_response::Behaviour<ask::Codec>,
     pub(crate) kad: kad::Behaviour<MemoryStore>,
     pub(crate) mdns: Toggle<mdns::tokio::Behaviour>,
     pub(crate) streams: streams::Behaviour,
@@ -174,7 +174,7 @@ fn behaviour(
         blocked: allow_block_list::Behaviour::default(),
         identify: identify::Behaviour::new(identify),
         ping: crate::ping::Behaviour::new(ping),
-        clock: wall_clock::behaviour(ProtocolSupport::Inbound),
+        ask: ask::behaviour(ProtocolSupport::Inbound),
         kad: kademlia(me),
         mdns: multicast(config.mdns, me).into(),
         streams: streams::Behaviour::default(),

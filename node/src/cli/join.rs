@@ -182,7 +182,7 @@ impl Flags {
 }
 
 /// Flags of `dnode check`; the same as of the `dnode join` that is to follow.
-#[derive(Debug, Default, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct Check {
     /// Configuration file.
     #[arg(long, value_name = "FILE")]
@@ -193,6 +193,9 @@ pub struct Check {
     /// Where to compute: cpu, cuda:N or auto [node.device].
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<String>,
+    /// Addresses of members, which are asked for their first step [network.bootstrap].
+    #[arg(long, value_name = "MULTIADDR", num_args = 1..)]
+    pub bootstrap: Vec<String>,
     /// The digest that `dnode check` has printed on another machine of the swarm to be.
     #[arg(long, value_name = "DIGEST")]
     pub against: Option<String>,
@@ -204,9 +207,8 @@ impl Check {
     /// # Errors
     /// [`ConfigError`] names the first fault.
     pub fn settings(&self) -> Result<Settings, ConfigError> {
-        let Self { config, set, device, .. } = self;
-        let (config, set, device) = (config.clone(), set.clone(), device.clone());
-        Flags { config, set, device, ..Flags::default() }.settings()
+        let Self { config, set, device, bootstrap, .. } = self.clone();
+        Flags { config, set, device, bootstrap, ..Flags::default() }.settings()
     }
 }
 

@@ -284,6 +284,7 @@ mod tests {
             listens: listens.iter().copied().map(address).collect(),
             round_trip: None,
             skew: None,
+            digest: None,
         })
     }
 

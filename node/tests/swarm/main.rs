@@ -9,6 +9,7 @@
 mod aborted;
 mod attacker;
 mod browser;
+mod check;
 mod diagnosis;
 mod disk;
 mod doctor;

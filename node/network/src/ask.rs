@@ -1,4 +1,5 @@
-//! What a peer's wall clock says: asked before a run, by whoever compares it with an own; decides nothing.
+//! What a peer tells whoever asks, before a run: its wall clock, and the digest of its first step.
+//! Nothing in a run depends on it.
 
 use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -7,11 +8,23 @@ use futures::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use libp2p::StreamProtocol;
 use libp2p::request_response::{Behaviour, Config, ProtocolSupport};
 
-use crate::limits::{TIME_ANSWER_MAX, TIME_PROTOCOL, TIME_STREAMS_MAX};
+use dnode_protocol::limits::ASK_PROTOCOL;
 
-/// One byte that asks; the answer is microseconds since 1970, eight bytes, little endian.
+use crate::limits::{ASK_ANSWER_MAX, ASK_STREAMS_MAX, DIGEST_BYTES_MAX};
+
+/// One byte that asks; the answer is microseconds since 1970, eight bytes, little endian, then the
+/// length of the digest, one byte, and the digest, ASCII.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Codec;
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    /// Microseconds since 1970.
+    pub(crate) micros: u64,
+    /// The digest of its first step; empty if it has none.
+    pub(crate) digest: String,
+}
 
 /// How far the clock of a peer is from that of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,15 +55,15 @@ pub(crate) fn now() -> u64 {
 /// Asks, answers, or both.
 pub(crate) fn behaviour(support: ProtocolSupport) -> Behaviour<Codec> {
     let config = Config::default()
-        .with_request_timeout(TIME_ANSWER_MAX)
-        .with_max_concurrent_streams(TIME_STREAMS_MAX);
-    Behaviour::new([(StreamProtocol::new(TIME_PROTOCOL), support)], config)
+        .with_request_timeout(ASK_ANSWER_MAX)
+        .with_max_concurrent_streams(ASK_STREAMS_MAX);
+    Behaviour::new([(StreamProtocol::new(ASK_PROTOCOL), support)], config)
 }
 
 impl libp2p::request_response::Codec for Codec {
     type Protocol = StreamProtocol;
     type Request = ();
-    type Response = u64;
+    type Response = Told;
 
     async fn read_request<T>(&mut self, _: &StreamProtocol, io: &mut T) -> io::Result<()>
     where
@@ -59,13 +72,18 @@ impl libp2p::request_response::Codec for Codec {
         io.read_exact(&mut [0]).await
     }
 
-    async fn read_response<T>(&mut self, _: &StreamProtocol, io: &mut T) -> io::Result<u64>
+    async fn read_response<T>(&mut self, _: &StreamProtocol, io: &mut T) -> io::Result<Told>
     where
         T: AsyncRead + Unpin + Send,
     {
-        let mut bytes = [0; 8];
+        let mut bytes = [0; 9];
         io.read_exact(&mut bytes).await?;
-        Ok(u64::from_le_bytes(bytes))
+        let [micros @ .., length] = bytes;
+        let mut digest = vec![0; usize::from(length)];
+        io.read_exact(&mut digest).await?;
+        let digest = String::from_utf8(digest).ok().filter(|digest| digest.is_ascii());
+        let digest = digest.ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Told { micros: u64::from_le_bytes(micros), digest })
     }
 
     async fn write_request<T>(&mut self, _: &StreamProtocol, io: &mut T, (): ()) -> io::Result<()>
@@ -79,18 +97,38 @@ impl libp2p::request_response::Codec for Codec {
         &mut self,
         _: &StreamProtocol,
         io: &mut T,
-        micros: u64,
+        Told { micros, digest }: Told,
     ) -> io::Result<()>
     where
         T: AsyncWrite + Unpin + Send,
     {
-        io.write_all(&micros.to_le_bytes()).await
+        let digest = &digest.as_bytes()[..digest.len().min(DIGEST_BYTES_MAX)];
+        let length = u8::try_from(digest.len()).unwrap_or(u8::MAX);
+        io.write_all(&[&micros.to_le_bytes(), [length].as_slice(), digest].concat()).await
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use libp2p::request_response::Codec as _;
+
     use super::*;
+
+    #[tokio::test]
+    async fn an_answer_is_read_as_it_was_written_and_nothing_else_is_one() {
+        let protocol = StreamProtocol::new(ASK_PROTOCOL);
+        for length in [0, 1, 142, DIGEST_BYTES_MAX] {
+            let told = Told { micros: u64::MAX - 7, digest: "f".repeat(length) };
+            let mut bytes = futures::io::Cursor::new(Vec::new());
+            Codec.write_response(&protocol, &mut bytes, told.clone()).await.unwrap();
+            let mut bytes = bytes.into_inner();
+            assert_eq!(Codec.read_response(&protocol, &mut bytes.as_slice()).await.unwrap(), told);
+            let last = bytes.pop().unwrap();
+            assert!(Codec.read_response(&protocol, &mut bytes.as_slice()).await.is_err());
+            bytes.push(last | 0x80);
+            assert!(Codec.read_response(&protocol, &mut bytes.as_slice()).await.is_err());
+        }
+    }
 
     #[test]
     fn an_answer_counts_from_the_middle_of_its_way() {

@@ -1,0 +1,64 @@
+//! From the configuration to what the network is told.
+
+use dnode_network::{DirectConfig, Multiaddr, NatConfig, NetworkConfig, RelayMode};
+use dnode_protocol::RunSpec;
+
+use super::JoinError;
+use crate::config::{self, Config};
+use crate::data_dir::DataDir;
+use crate::identity::Identity;
+
+/// The address as the network reports it.
+pub(super) fn canonical(address: &str) -> String {
+    let parsed = address.parse::<Multiaddr>();
+    parsed.map_or_else(|_| address.to_owned(), |parsed| parsed.to_string())
+}
+
+/// What the network is told of the configuration.
+///
+/// # Errors
+/// [`JoinError::Address`] names an address that is none.
+pub(super) fn network_config(
+    config: &Config,
+    identity: &Identity,
+    run: &RunSpec,
+    dir: &DataDir,
+    digest: String,
+) -> Result<NetworkConfig, JoinError> {
+    let parse = |texts: &[String]| {
+        let parsed = texts.iter().map(|text| {
+            text.parse().map_err(|_| JoinError::Address(text.chars().take(128).collect()))
+        });
+        parsed.collect::<Result<Vec<_>, _>>()
+    };
+    let network = &config.network;
+    let mut made = NetworkConfig::new(*identity.secret_key(), run.clone(), dir.incarnation());
+    made.digest = digest;
+    if !network.listen.is_empty() {
+        made.listen = parse(&network.listen)?;
+    }
+    made.bootstrap = parse(&network.bootstrap)?;
+    made.mdns = network.mdns;
+    made.peers_max = network.peers_max;
+    made.upload_max = network.max_upload.saturating_mul(1000);
+    made.download_max = network.max_download.saturating_mul(1000);
+    made.peers_target = made.peers_target.min(network.peers_max);
+    made.direct = match network.direct {
+        config::Direct::Auto => DirectConfig::default(),
+        config::Direct::Trusted => DirectConfig { trusted: true, ..DirectConfig::default() },
+        config::Direct::Off => DirectConfig::OFF,
+    };
+    made.nat = NatConfig {
+        traverse: network.nat == config::Nat::Auto,
+        relay: match network.relay {
+            config::Relay::Auto if network.nat == config::Nat::Off => RelayMode::Off,
+            config::Relay::Auto => RelayMode::Auto,
+            config::Relay::On => RelayMode::On,
+            config::Relay::Off => RelayMode::Off,
+        },
+        relay_bulk: network.relay_bulk.saturating_mul(1000),
+        external: parse(&network.external)?,
+        upnp: network.upnp,
+    };
+    Ok(made)
+}
