@@ -22,8 +22,6 @@ use crate::{ContributionId, Event, Failure, Mixing, Offence, Output, RefusedMix,
 pub(crate) const KEPT_MAX: u64 = 8;
 /// Contributions asked for at a time.
 pub const FETCHES_MAX: usize = 16;
-/// Bits of an author's incarnation that count its beginnings within one start of the process.
-const LIFE_BITS: u32 = 24;
 /// What there is is said again after this time, in case it was lost with a connection.
 pub(crate) const REPEAT: Duration = Duration::from_secs(5);
 /// Commits whose contributions a counting neighbour may lack before the next commit waits: without
@@ -98,19 +96,6 @@ impl Sharing {
 }
 
 impl Gossip {
-    /// The own name as an author: the start of the process, and how often it began anew since, in
-    /// bits of their own, so that no later start takes the name again.
-    pub(crate) const fn origin(&self) -> Origin {
-        let incarnation = self.incarnation.wrapping_shl(LIFE_BITS) | self.sharing.lives;
-        Origin { peer: self.me, incarnation }
-    }
-
-    /// What `fragment` contains, for whoever compares replicas.
-    #[must_use]
-    pub fn versions(&self, fragment: FragmentId) -> Versions {
-        self.sharing.of(fragment)
-    }
-
     /// The commit just reported contributes to every fragment.
     pub(crate) fn publish(&mut self, now: Time) {
         if self.config.mixing != Mixing::Set {
@@ -165,6 +150,7 @@ impl Gossip {
         if self.config.mixing != Mixing::Set || end > self.fragments {
             return self.offended(from, Offence::Garbage, now);
         }
+        self.avoid_name(&versions);
         let fragments = self.fragments as usize;
         if let Some(member) = self.members.get_mut(&from) {
             member.has.hear(fragments, first.0 as usize..end as usize, versions);

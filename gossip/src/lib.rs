@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The parts: `membership` (who is here), `round`, `schedule` and `pairing` (which fragment, which
-//! partner), `initiate` and `answer` (the two ends of an exchange), `contributions`, `has` and
-//! `precedence` (rule `delta-set`),
+//! partner), `initiate` and `answer` (the two ends of an exchange), `contributions`, `has`,
+//! `precedence` and `authorship` (rule `delta-set`),
 //! `link_codec` (which code), `pace` and `stride` (how much local work), `staleness` (the three
 //! bounds), `credible` (which clocks are believed), `catch_up` and `pull` (joiners
 //! and laggards), `serve` (their donors), `deadlines` and `timers` (everything that expires), `suspicion` (who is silent),
@@ -19,6 +19,7 @@
 
 mod answer;
 mod apart;
+mod authorship;
 mod catch_up;
 mod config;
 mod contributions;

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use dnode_protocol::{Clock, FragmentId, Origin, PeerId, Phase, Time, Versions};
 
+use crate::ContributionId;
 use crate::contributions::{KEPT_MAX, REPEAT};
 use crate::gossip::Gossip;
 use crate::membership::{Member, Standing};
-use crate::{ContributionId, Mixing, Output};
 
 /// Contributions by which two replicas may differ before the one that contains more comes first.
 /// Guess: more than are under way at a time, so that both ends find the same order.
@@ -74,16 +74,17 @@ impl Gossip {
     }
 
     /// Neighbours whose replica of `fragment` takes precedence over the own one, as far as they have
-    /// said what they contain; of these the ones near the newest clock, if there are any.
+    /// said what they contain; of these the ones near the newest clock, if there are any. Who is to
+    /// have its own replica replaced is none.
     pub(crate) fn donors_of(&self, fragment: FragmentId, now: Time) -> Vec<PeerId> {
         let donors: Vec<(PeerId, Clock)> = self
             .sound()
             .filter(|(_, member)| {
                 let more = match member.has.of(fragment) {
                     Some(theirs) => self.takes_precedence(fragment, theirs),
-                    None => member.clock > Some(Clock(0)) && member.phase != Phase::Joining,
+                    None => member.clock > Some(Clock(0)),
                 };
-                more && now >= member.back_off_until
+                more && !self.yields(member) && now >= member.back_off_until
             })
             .filter_map(|(peer, member)| Some((*peer, member.clock?)))
             .collect();
@@ -93,11 +94,19 @@ impl Gossip {
         donors.iter().filter(near).map(|(peer, _)| *peer).collect()
     }
 
+    /// Whether `member` takes over the replica of this peer or of another as near the newest clock.
+    fn yields(&self, member: &Member) -> bool {
+        let gap = self.config.bounds.progress_gap;
+        let behind = member.clock.is_none_or(|clock| self.clock.ahead_of(clock) > gap + 1);
+        member.phase == Phase::Joining || member.phase == Phase::Training && behind
+    }
+
     /// Whether a snapshot of these versions may take the place of `fragment`: it contains something
     /// that is lacking here, and what it lacks itself is kept here and added again, or it comes
-    /// after the own one in a total order of replicas.
+    /// after the own one in a total order of replicas, or the own clock is so far behind that the
+    /// whole replica is replaced, as after a return with an old checkpoint.
     ///
-    /// So the own place in that order only rises, and peers that no longer commit end with the same
+    /// So the own place in that order only rises while the clocks are near, and peers that no longer commit end with the same
     /// set: of two that differ, the lower lacks something of the higher, and fetches it or takes the
     /// whole. Without an order two peers could take over each other's replicas without end.
     pub(crate) fn takes_precedence(&self, fragment: FragmentId, theirs: &Versions) -> bool {
@@ -105,7 +114,8 @@ impl Gossip {
         let lacking =
             lists.any(|(origin, number)| *number > self.sharing.contained(fragment, origin));
         let ours = self.sharing.of(fragment);
-        lacking && (self.can_restore(fragment, theirs) || comes_after(theirs, &ours))
+        let joining = self.phase() == Phase::Joining;
+        lacking && (joining || self.can_restore(fragment, theirs) || comes_after(theirs, &ours))
     }
 
     /// Whether everything that `fragment` contains and `theirs` lacks is kept here.
@@ -138,42 +148,5 @@ impl Gossip {
         if let Some(known) = self.sharing.versions.get_mut(fragment.0 as usize) {
             *known = versions.entries.iter().copied().collect();
         }
-    }
-
-    /// Whether every fragment contains all own contributions.
-    pub(crate) fn contains_own(&self) -> bool {
-        let (origin, number) = (self.origin(), self.sharing.number);
-        let mut fragments = (0..self.fragments).map(FragmentId);
-        fragments.all(|fragment| self.sharing.contained(fragment, &origin) >= number)
-    }
-
-    /// The replica was replaced: what it lacks of the own contributions is added again if it is
-    /// still kept, else this peer begins anew as an author, so that its numbers have no gap.
-    pub(crate) fn resume_authorship(&mut self, now: Time) {
-        if self.config.mixing != Mixing::Set {
-            return;
-        }
-        self.sharing.tell_at = Some(now + self.config.announce_min);
-        let origin = self.origin();
-        let number = self.sharing.number;
-        let whole = (0..self.fragments).map(FragmentId).all(|fragment| {
-            let first = self.sharing.contained(fragment, &origin) + 1;
-            let id = |number| ContributionId { origin, number, fragment };
-            (first..=number).all(|number| self.sharing.kept.contains_key(&id(number)))
-        });
-        if whole {
-            return;
-        }
-        let lost = |id: &ContributionId| {
-            id.origin == origin && id.number > self.sharing.contained(id.fragment, &origin)
-        };
-        let lost: Vec<ContributionId> =
-            self.sharing.kept.keys().filter(|id| lost(id)).copied().collect();
-        for contribution in lost {
-            self.sharing.kept.remove(&contribution);
-            self.output(Output::Drop { contribution });
-        }
-        self.sharing.lives += 1;
-        self.sharing.number = 0;
     }
 }

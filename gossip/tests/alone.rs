@@ -215,7 +215,7 @@ fn what_nobody_keeps_is_taken_over_as_soon_as_a_replica_that_has_it_takes_preced
     for _ in 0..20 {
         assert!(host.commit(0.0, Time::ZERO));
     }
-    host.handle(received(1, heartbeat(1)), Time::ZERO);
+    host.handle(received(1, heartbeat(20)), Time::ZERO);
     let have = |number| {
         let origin = Origin { peer: peer(0), incarnation: 0 };
         let versions = Versions { entries: vec![(origin, number)] };
