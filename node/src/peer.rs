@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use dnode_gossip::{Gossip, Start};
 use dnode_network::{Network, NetworkConfig, NetworkError, NetworkEvent};
-use dnode_protocol::{Fragments, PeerId, RunSpec, Time};
+use dnode_protocol::{Fragments, PeerId, RunSpec, Time, Versions};
 use dnode_trainer::checkpoint::{self, CheckpointError};
 use dnode_trainer::{DataShare, Drawn, Replica, TrainError, Trainer, expected_overlap};
 use rand::Rng;
@@ -103,11 +103,6 @@ pub enum JoinError {
         "balance batches with a trainer that cannot change them: use gossip.balance=steps, or implement Trainer::set_batch"
     )]
     WholeBatches,
-    /// A peer of rule `delta-set` cannot go on from a checkpoint.
-    #[error(
-        "go on from a checkpoint with rule delta-set: which contributions it holds is not known; leave out --resume and choose another --data-dir, the peer then pulls the model from its neighbours"
-    )]
-    ResumedSet,
     /// A setting is out of range.
     #[error(transparent)]
     Gossip(#[from] dnode_gossip::ConfigError),
@@ -149,7 +144,6 @@ impl JoinError {
             | Self::Network(_)
             | Self::Parameters(_)
             | Self::Gossip(_)
-            | Self::ResumedSet
             | Self::WholeBatches
             | Self::Address(_)
             | Self::PeersFile(_)
@@ -185,9 +179,6 @@ pub async fn join(
     let run = run_spec(&config, trainer.layout());
     let fragments = Fragments::new(parameters, config.gossip.fragments)
         .ok_or(JoinError::Parameters(parameters))?;
-    if config.gossip.rule == Rule::DeltaSet && resume {
-        return Err(JoinError::ResumedSet);
-    }
     let gossip = gossip_config(&config, fragments);
     gossip.check()?;
     if gossip.pace.balance == dnode_gossip::Balance::Batch && !trainer.set_batch(config.run.batch) {
@@ -200,7 +191,7 @@ pub async fn join(
     trainer.set_stream(stream(&identity.peer()));
     let data = trainer.data_share().map(|share| data(share, &identity.peer(), &config));
     let plan = plan(&config, &run, &dir);
-    let (replica, position) = replica(&config, (trainer, fragments), &plan, resume)?;
+    let (replica, position, contents) = replica(&config, (trainer, fragments), &plan, resume)?;
 
     let tracer = Tracer::start(&config, identity.peer())?;
     let metrics = metrics(&config, &dir, &identity)?;
@@ -235,6 +226,7 @@ pub async fn join(
         gossip,
         Time::ZERO,
     );
+    let core = if contents.is_empty() { core } else { core.containing(&contents) };
     let training = TrainingThread::start(replica, plan, position, tracer.clone())
         .map_err(|reason| JoinError::Io { what: "start the training thread", reason })?;
     let parts = Parts {
@@ -307,16 +299,17 @@ pub fn join_until(
     outcome
 }
 
-/// The replica, as new or as the newest good checkpoint has it.
+/// The replica, as new or as the newest good checkpoint has it, and which contributions it contains.
 fn replica(
     config: &Config,
     (trainer, fragments): (Box<dyn Trainer>, Fragments),
     plan: &Plan,
     resume: bool,
-) -> Result<(Replica, Position), JoinError> {
+) -> Result<(Replica, Position, Vec<Versions>), JoinError> {
     let mut replica = Replica::with(trainer, replica_config(&config.gossip, fragments));
-    let loaded = checkpoint::load_latest(&plan.checkpoints, &plan.run, replica.layout())?;
-    let Some(newest) = loaded else { return Ok((replica, Position::default())) };
+    let layout = replica.layout();
+    let loaded = checkpoint::load_latest(&plan.checkpoints, &plan.run, layout, fragments)?;
+    let Some(newest) = loaded else { return Ok((replica, Position::default(), Vec::new())) };
     if !resume {
         let folder = config.node.data_dir.display().to_string();
         return Err(JoinError::NotResumed { folder, step: newest.step });
@@ -332,7 +325,7 @@ fn replica(
     if position.run_steps() >= config.run.steps {
         tracing::warn!("all {} steps are done: a larger --steps goes on", config.run.steps);
     }
-    Ok((replica, position))
+    Ok((replica, position, newest.contents))
 }
 
 /// The metrics file, and TensorBoard's if it is wanted.

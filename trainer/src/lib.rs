@@ -41,7 +41,7 @@ pub use mixer::{EDGES_MAX, FORGOTTEN_MAX, Mixer, PUSHES_UNACKNOWLEDGED_MAX, Read
 pub use optimizer::Optimizer;
 pub use outer::OuterStep;
 pub use replica::{
-    CommitReport, Commons, FixedState, OuterState, Replica, ReplicaConfig, ReplicaState, Turn,
+    CommitReport, Commons, FixedState, Held, OuterState, Replica, ReplicaConfig, ReplicaState, Turn,
 };
 pub use seam::{
     DataShare, Evaluation, GradientStep, StateTensor, StepId, StepReport, TrainError, Trainer,

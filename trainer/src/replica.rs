@@ -23,8 +23,7 @@ use crate::slow::Slow;
 use crate::weights::{CHUNK, Live, chunks};
 
 pub use self::commons::{Commons, Turn};
-pub(crate) use self::state::Held;
-pub use self::state::{FixedState, OuterState, ReplicaState};
+pub use self::state::{FixedState, Held, OuterState, ReplicaState};
 
 /// Longest progress that a mixer of fixed-point numbers commits, Euclidean norm.
 ///
@@ -152,11 +151,6 @@ impl Replica {
     #[must_use]
     pub const fn fragments(&self) -> Fragments {
         self.fragments
-    }
-
-    /// What commits do.
-    pub(crate) const fn outer(&self) -> Option<OuterStep> {
-        self.outer
     }
 
     /// The side that mixes, for a thread of its own.

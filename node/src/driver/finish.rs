@@ -18,6 +18,9 @@ const REUNION_MAX: Duration = Duration::from_secs(5);
 const SETTLE_MIXES: u64 = 12;
 /// Longest wait for those, when partners are busy or leave.
 const SETTLE_MAX: Duration = Duration::from_secs(3);
+/// How much longer where replicas are sums and do not contain the same yet: what nobody keeps any
+/// more is waited for and then pulled with the whole fragment (protocol §7.6).
+const AGREE_MAX: Duration = Duration::from_secs(7);
 /// Between two rounds of exchanges after the last step, on average: drawn anew each time, so that
 /// peers do not propose to each other in step and find each other busy.
 const SETTLE_PAUSE: Duration = Duration::from_millis(50);
@@ -53,7 +56,8 @@ pub(super) enum Stage {
 /// What a peer still does when every neighbour is done.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Goal {
-    /// Exchanges in all, begun or answered, after which it leaves.
+    /// Exchanges in all, begun or answered, after which it leaves; of contributions not before all
+    /// contain the same.
     mixes: u64,
     /// When it leaves anyway.
     until: Instant,
@@ -139,8 +143,11 @@ impl Driver {
             (!slower).then(|| Goal { mixes, until: now + SETTLE_MAX })
         });
         let alone = self.core.members().len() == 0;
-        let settled =
-            goal.is_some_and(|goal| self.journal.mixes() >= goal.mixes || now >= goal.until);
+        let agrees = self.core.agrees();
+        let settled = goal.is_some_and(|goal| {
+            let until = if agrees { goal.until } else { goal.until + AGREE_MAX };
+            agrees && self.journal.mixes() >= goal.mixes || now >= until
+        });
         if alone || settled || now >= until {
             return self.begin_leaving(true);
         }

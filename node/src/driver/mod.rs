@@ -365,6 +365,10 @@ impl Driver {
             Report::Evaluated { position, evaluation } => {
                 self.journal.evaluated(position, evaluation);
             }
+            Report::Contents { answer } => {
+                // It has room for the one answer; a thread that has ended wants none.
+                let _ = answer.send(self.core.contents());
+            }
             Report::Checkpointed { path } => self.journal.checkpointed(&path),
             Report::CheckpointFailed { error } => self.journal.checkpoint_failed(&error),
             Report::StepsDone => self.steps_done(),

@@ -77,6 +77,11 @@ impl Line {
         *permission
     }
 
+    /// Whether local steps are allowed at this moment.
+    pub(super) fn allows(&self) -> bool {
+        self.lock().allowed
+    }
+
     /// Whether a [`Command::Stop`] is on its way.
     pub(super) fn is_stopping(&self) -> bool {
         self.lock().stopping

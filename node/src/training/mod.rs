@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use dnode_collective::{Collective, Place};
 use dnode_gossip::{Load, RefusedMix, Role};
 use dnode_protocol::frame::Codec;
-use dnode_protocol::{Clock, ContentHash, ExchangeId, FragmentId, Origin, RunSpec};
+use dnode_protocol::{Clock, ContentHash, ExchangeId, FragmentId, Origin, RunSpec, Versions};
 use dnode_trainer::{Commons, Encoded, Evaluation, Reading, Replica, SKETCH_LEN, TrainError};
 use tokio::sync::mpsc;
 
@@ -180,6 +180,9 @@ pub(crate) enum Report {
     Progress(Box<Progress>),
     /// Quality on held-out data.
     Evaluated { position: Position, evaluation: Evaluation },
+    /// Which contributions the replica contains is asked for: what all reports before this one have made
+    /// of it. Nothing changes the replica until the answer is there.
+    Contents { answer: blocking::SyncSender<Vec<Versions>> },
     /// A checkpoint is safe.
     Checkpointed { path: PathBuf },
     /// A checkpoint could not be written; the earlier ones are untouched.
@@ -357,6 +360,8 @@ impl TrainingThread {
         (self.commands, self.mixing, self.ring) = (None, None, None);
         self.commons.close();
         self.reports.close();
+        // Whoever waits for an answer to one of these is not to wait for ever.
+        while self.reports.try_recv().is_ok() {}
         for thread in self.threads.drain(..) {
             // A panic in the thread was reported by its missing `Ended`.
             let _ = thread.join();

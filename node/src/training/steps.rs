@@ -325,6 +325,11 @@ impl Training {
         let share = 1.0 / self.peers as f32;
         let commons = self.commons.clone();
         let mut turn = commons.turn();
+        if !self.queues.line.allows() {
+            // Forbidden since the step began: the replica is being replaced, and what an author adds to
+            // one that lacks its earlier contributions would leave a gap in its numbers.
+            return Ok(());
+        }
         let contributions = self.replica.commit_in(&mut turn, share).contributions;
         self.committed();
         self.tell_committed(contributions)
@@ -344,7 +349,12 @@ impl Training {
                 Commits::Together => self.commit_together()?,
                 Commits::Alone if self.rack.is_some() => return self.hold_in_rack(),
                 Commits::Alone if self.at.clock >= self.limit => return self.wait_at_bound(),
-                Commits::Alone => self.commit()?,
+                Commits::Alone => {
+                    self.commit()?;
+                    if self.since_commit > 0 {
+                        return Ok(());
+                    }
+                }
             }
         }
         self.evaluate_when_due()?;

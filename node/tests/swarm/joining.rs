@@ -133,3 +133,108 @@ fn after_all_have_died_those_that_return_go_on_from_the_freshest_whole_checkpoin
     let gave_up = life(&first, 2).iter().any(|line| is_event(line, "catch-up-started"));
     assert!(!gave_up, "the freshest takes nothing over");
 }
+
+/// A run whose replicas are sums of contributions, without its number of steps.
+const SUM: [&str; 8] = [
+    "--set",
+    "gossip.rule=delta-set",
+    "--set",
+    "run.batch=16",
+    "--set",
+    "gossip.balance=off",
+    "--set",
+    "node.linger=\"60s\"",
+];
+
+/// A tensor of the state of the peer's newest checkpoint, as bytes.
+fn tensor(peer: &Peer, name: &str) -> Vec<u8> {
+    let newest = clocks(peer).pop().expect("a peer that ended has a checkpoint").0;
+    let path = peer.data().join("checkpoints").join(newest).join("state.safetensors");
+    let bytes = std::fs::read(path).unwrap();
+    let json = 8 + usize::try_from(u64::from_le_bytes(bytes[..8].try_into().unwrap())).unwrap();
+    let header: Value = serde_json::from_slice(&bytes[8..json]).unwrap();
+    let [begin, end] = [0, 1].map(|at| header[name]["data_offsets"][at].as_u64().unwrap());
+    bytes[json..][usize::try_from(begin).unwrap()..usize::try_from(end).unwrap()].to_vec()
+}
+
+/// Where the peer's newest checkpoint stands in the run, steps.
+fn position(peer: &Peer) -> u64 {
+    let newest = clocks(peer).pop().expect("a peer that trains has a checkpoint").0;
+    let path = peer.data().join("checkpoints").join(newest).join("manifest.json");
+    let manifest: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    manifest["micro_steps"].as_u64().unwrap() / 1_000_000
+}
+
+/// Kills all, and has all return and do some more steps together. They end with the same
+/// contributions, and so with the same numbers.
+fn end_alike(root: &tempfile::TempDir, run: &[&str], mut peers: [Peer; 3]) {
+    peers.iter_mut().for_each(Peer::kill);
+    let from = peers.iter().map(position).max().unwrap();
+    let steps = (from + 3000).to_string();
+    let rest = flags(&[run, &["--resume", "--require-peers", "2", "--steps", &steps]]);
+    let mut first = Peer::start(root, "0", &rest);
+    let join = ["--bootstrap", &first.address()];
+    let others = ["1", "2"].map(|name| Peer::start(root, name, &flags(&[&rest, &join])));
+    let [second, third] = others;
+    let mut peers = [first, second, third];
+    for peer in &mut peers {
+        let last = peer.finish();
+        assert_eq!(last["reason"], "steps done");
+        assert!(last["accuracy"].as_f64().unwrap() > 0.85, "{last}");
+    }
+    for name in ["contents.authors", "contents.numbers", "fixed.accumulators"] {
+        let [first, others @ ..] = peers.each_ref().map(|peer| tensor(peer, name));
+        let words = |peer| {
+            let words = tensor(peer, "contents.numbers");
+            words.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect::<Vec<_>>()
+        };
+        let contents = peers.each_ref().map(words);
+        assert!(others.iter().all(|other| *other == first), "{name}: {contents:?}");
+    }
+}
+
+#[test]
+fn sums_go_on_from_the_freshest_checkpoint_among_those_that_return_and_end_equal_to_the_bit() {
+    let root = tempfile::tempdir().unwrap();
+    let run = flags(&[&SUM, &OFTEN]);
+    let endless = flags(&[&run, &["--steps", "100000000"]]);
+    let mut first = Peer::start(&root, "0", &endless);
+    let address = first.address();
+    let join = ["--bootstrap", &address, "--require-peers", "1"];
+    let mut second = Peer::start(&root, "1", &flags(&[&endless, &join]));
+    let mut third = Peer::start(&root, "2", &flags(&[&endless, &join]));
+    for (peer, step) in [(&mut third, 600), (&mut second, 2400), (&mut first, 4800)] {
+        peer.wait_step(step);
+        peer.kill();
+    }
+    let newest = |peer: &Peer| clocks(peer).last().unwrap().1;
+    let (freshest, oldest) = (newest(&first), newest(&third));
+    assert!(freshest > oldest + 20, "{freshest} {oldest}");
+
+    let resume = flags(&[&endless, &["--resume"]]);
+    let mut first = Peer::start(&root, "0", &resume);
+    let join = ["--bootstrap", &first.address()];
+    let third = Peer::start(&root, "2", &flags(&[&resume, &join]));
+    let has_freshest = |peer: &Peer| {
+        let fresh = |line: &Value| {
+            let clock = line["detail"].as_str().and_then(|clock| clock.parse().ok());
+            is_event(line, "catch-up-done") && clock.is_some_and(|clock: u64| clock >= freshest)
+        };
+        let done = in_life(peer, 2, "it has the freshest", fresh);
+        Clock(done["detail"].as_str().unwrap().parse().unwrap())
+    };
+    trains_on(&third, 2, has_freshest(&third));
+    let mut second = Peer::start(&root, "1", &flags(&[&resume, &join]));
+    trains_on(&second, 2, has_freshest(&second));
+    let gave_up = life(&first, 2).iter().any(|line| is_event(line, "catch-up-started"));
+    assert!(!gave_up, "the freshest takes nothing over");
+
+    // One that is killed returns to those that trained on.
+    second.kill();
+    let clock = Clock(newest(&second));
+    let second = Peer::start(&root, "1", &flags(&[&resume, &join]));
+    let start = in_life(&second, 3, "start", |line| line["kind"] == "start");
+    assert_eq!(start["clock"].as_u64(), Some(clock.0));
+    trains_on(&second, 3, clock);
+    end_alike(&root, &run, [first, second, third]);
+}

@@ -60,7 +60,7 @@ impl Manifest {
             micro_steps: Some(checkpoint.micro_steps),
             clock: checkpoint.clock.0,
             samples: checkpoint.samples,
-            outer: checkpoint.replica.outer().is_some(),
+            outer: checkpoint.replica.momentum().is_some(),
             trainer_tensors: trainer.tensors.iter().map(|tensor| tensor.name.clone()).collect(),
             files,
         }

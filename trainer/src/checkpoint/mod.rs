@@ -2,10 +2,12 @@
 //!
 //! ```text
 //! <checkpoints>/000000002000/parameters.safetensors   the replica's weights, one tensor per name
-//!                           /state.safetensors        live weights, momentum, optimizer
+//!                           /state.safetensors        live weights, momentum, optimizer, what sums
+//!                                                     contain
 //!                           /manifest.json            run, step, clock, files with hashes
 //! ```
 
+mod contents;
 mod error;
 mod manifest;
 mod tensors;
@@ -14,12 +16,13 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use dnode_protocol::{Clock, ParameterLayout, RunSpec, TensorSpec};
+use dnode_protocol::{Clock, Fragments, ParameterLayout, RunSpec, TensorSpec, Versions};
 use safetensors::{Dtype, SafeTensors};
 
+use self::contents::Contents;
 use self::manifest::Manifest;
 use self::tensors::{Numbers, Tensor};
-use crate::replica::{FixedState, Held, OuterState, Replica, ReplicaState};
+use crate::replica::{FixedState, Held, OuterState, ReplicaState};
 use crate::seam::{StateTensor, TrainerState};
 
 pub use self::error::{CheckpointError, Skipped};
@@ -37,6 +40,9 @@ const ACCUMULATORS: &str = "fixed.accumulators";
 const MASSES: &str = "fixed.masses";
 /// Error memory of delta-set, empty without.
 const RESIDUAL: &str = "fixed.residual";
+/// Authors of the contributions that delta-set's accumulators contain, and up to which number.
+const AUTHORS: &str = "contents.authors";
+const NUMBERS: &str = "contents.numbers";
 const TRAINER: &str = "trainer.";
 /// A folder that is being written, of no value.
 const WRITING: &str = ".writing-";
@@ -44,8 +50,8 @@ const WRITING: &str = ".writing-";
 const REPLACED: &str = ".replaced-";
 /// Vectors as long as the parameters that a state may hold: x, v, and the optimizer's.
 const STATE_VECTORS_MAX: u64 = 16;
-/// Bytes that a state may hold on top: header and small tensors.
-const STATE_SLACK_BYTES: u64 = 16 << 20;
+/// Bytes that a state may hold on top: header and small tensors, and what fragments contain.
+const STATE_SLACK_BYTES: u64 = (16 << 20) + contents::BYTES_MAX as u64;
 
 /// What goes into a checkpoint.
 #[derive(Clone, Debug)]
@@ -60,8 +66,11 @@ pub struct Checkpoint<'a> {
     pub samples: u64,
     /// Commits done.
     pub clock: Clock,
+    /// Delta-set: of each fragment, which contributions it contains at the moment at which the replica
+    /// is held; empty for other mixers.
+    pub contents: &'a [Versions],
     /// Weights and state.
-    pub replica: &'a Replica,
+    pub replica: &'a Held<'a, 'a>,
 }
 
 /// Where a checkpoint was written.
@@ -85,7 +94,9 @@ pub struct Loaded {
     pub samples: u64,
     /// Commits done.
     pub clock: Clock,
-    /// For [`Replica::restore`].
+    /// Delta-set: of each fragment, which contributions it contains; empty for other mixers.
+    pub contents: Vec<Versions>,
+    /// For [`crate::Replica::restore`].
     pub state: ReplicaState,
     /// The checkpoint's folder.
     pub directory: PathBuf,
@@ -101,7 +112,13 @@ pub struct Loaded {
 ///
 /// # Errors
 /// [`CheckpointError::Write`]; the earlier checkpoints are untouched then.
+///
+/// # Panics
+/// When the contents are not those of every fragment of a sum of contributions.
 pub fn save(checkpoints: &Path, checkpoint: &Checkpoint<'_>) -> Result<Saved, CheckpointError> {
+    let wanted =
+        if checkpoint.replica.is_sum() { checkpoint.replica.fragments().count() } else { 0 };
+    assert_eq!(checkpoint.contents.len(), wanted, "contents of every fragment of a sum");
     fs::create_dir_all(checkpoints).map_err(CheckpointError::write(checkpoints))?;
     remove_hidden(checkpoints, WRITING);
     let step = folder_name(checkpoint.step);
@@ -122,8 +139,9 @@ pub fn save(checkpoints: &Path, checkpoint: &Checkpoint<'_>) -> Result<Saved, Ch
 /// Reads the newest whole checkpoint of `run` from the folder `checkpoints`; `None` when it has
 /// none at all.
 ///
-/// Every length and hash is checked, lengths against `layout` before memory is allocated. A
-/// damaged checkpoint is passed over and reported in [`Loaded::skipped`].
+/// Every length and hash is checked, lengths against `layout` before memory is allocated, and contents
+/// against the number of `fragments`. A damaged checkpoint is passed over and reported in
+/// [`Loaded::skipped`].
 ///
 /// # Errors
 /// [`CheckpointError::OtherRun`] names both runs, [`CheckpointError::NoneWhole`] every damage.
@@ -131,14 +149,15 @@ pub fn load_latest(
     checkpoints: &Path,
     run: &RunSpec,
     layout: &ParameterLayout,
+    fragments: Fragments,
 ) -> Result<Option<Loaded>, CheckpointError> {
     let mut skipped = Vec::new();
     for (_, directory) in list(checkpoints)? {
         let reason = match Manifest::read(&directory) {
             Ok(manifest) => {
                 check_run(&directory, &manifest, run)?;
-                match state(&directory, &manifest, layout) {
-                    Ok(state) => {
+                match state(&directory, &manifest, (layout, fragments)) {
+                    Ok((state, contents)) => {
                         let Manifest { step, micro_steps, samples, clock, .. } = manifest;
                         let clock = Clock(clock);
                         return Ok(Some(Loaded {
@@ -146,6 +165,7 @@ pub fn load_latest(
                             micro_steps,
                             samples,
                             clock,
+                            contents,
                             state,
                             directory,
                             skipped,
@@ -190,16 +210,18 @@ fn list(checkpoints: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
 }
 
 fn write(writing: &Path, checkpoint: &Checkpoint<'_>) -> Result<(), CheckpointError> {
+    let held = checkpoint.replica;
+    let contents = Contents::write(checkpoint.contents)
+        .map_err(|reason| CheckpointError::write(writing)(io::Error::other(reason)))?;
     fs::create_dir(writing).map_err(CheckpointError::write(writing))?;
-    let held = checkpoint.replica.hold();
     let trainer = held.trainer_state();
     let put = |name: &str, tensors: &[Tensor<'_>]| {
         let path = writing.join(name);
         tensors::write(&path, tensors).map_err(CheckpointError::write(&path))
     };
     let files = vec![
-        put(PARAMETERS, &parameter_tensors(&held))?,
-        put(STATE, &state_tensors(&held, &trainer))?,
+        put(PARAMETERS, &parameter_tensors(held))?,
+        put(STATE, &state_tensors(held, &contents, &trainer))?,
     ];
     let manifest = Manifest::new(checkpoint, &trainer, files);
     manifest.write(writing).map_err(CheckpointError::write(writing))?;
@@ -216,7 +238,11 @@ fn parameter_tensors<'a>(replica: &'a Held<'a, 'a>) -> Vec<Tensor<'a>> {
     tensors.map(tensor).collect()
 }
 
-fn state_tensors<'a>(replica: &'a Held<'a, 'a>, trainer: &'a TrainerState) -> Vec<Tensor<'a>> {
+fn state_tensors<'a>(
+    replica: &'a Held<'a, 'a>,
+    contents: &'a Contents,
+    trainer: &'a TrainerState,
+) -> Vec<Tensor<'a>> {
     let mut tensors = Vec::new();
     if let Some(momentum) = replica.momentum() {
         tensors.push(Tensor {
@@ -230,6 +256,10 @@ fn state_tensors<'a>(replica: &'a Held<'a, 'a>, trainer: &'a TrainerState) -> Ve
         tensors.push(Tensor::signed(ACCUMULATORS, accumulators));
         tensors.push(Tensor::unsigned(MASSES, masses));
         tensors.push(Tensor::flat(RESIDUAL.to_owned(), residual));
+    }
+    if replica.is_sum() {
+        tensors.push(Tensor::unsigned(AUTHORS, &contents.authors));
+        tensors.push(Tensor::unsigned(NUMBERS, &contents.numbers));
     }
     let own = trainer.tensors.iter();
     tensors.extend(own.map(|own| Tensor::flat(format!("{TRAINER}{}", own.name), &own.values)));
@@ -301,8 +331,8 @@ fn check_run(directory: &Path, manifest: &Manifest, run: &RunSpec) -> Result<(),
 fn state(
     directory: &Path,
     manifest: &Manifest,
-    layout: &ParameterLayout,
-) -> Result<ReplicaState, String> {
+    (layout, fragments): (&ParameterLayout, Fragments),
+) -> Result<(ReplicaState, Vec<Versions>), String> {
     let specs = layout.tensors().iter();
     let infos = specs.map(|spec| (spec.name.as_str(), spec.shape.as_slice(), Dtype::F32));
     let header = tensors::header(infos).map_err(|error| error.to_string())?;
@@ -333,12 +363,22 @@ fn state(
         }),
         Err(_) => None,
     };
+    // Accumulators without masses are sums of contributions.
+    let contents = match &fixed {
+        Some(fixed) if fixed.masses.is_empty() => {
+            let integers = |name| tensors::unsigned(&file, name);
+            let contents = Contents { authors: integers(AUTHORS)?, numbers: integers(NUMBERS)? };
+            let contents = contents.read(fragments.count());
+            contents.map_err(|reason| format!("{STATE}: {reason}"))?
+        }
+        _ => Vec::new(),
+    };
     let own = manifest.trainer_tensors.iter().map(|name| {
         let values = tensors::values(&file, &format!("{TRAINER}{name}"), None)?;
         Ok(StateTensor { name: name.clone(), values })
     });
     let trainer = TrainerState { tensors: own.collect::<Result<_, String>>()? };
-    Ok(ReplicaState { parameters, outer, fixed, trainer })
+    Ok((ReplicaState { parameters, outer, fixed, trainer }, contents))
 }
 
 fn parse<'a>(name: &str, bytes: &'a [u8]) -> Result<SafeTensors<'a>, String> {

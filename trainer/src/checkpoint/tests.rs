@@ -5,10 +5,12 @@ use std::ops::Range;
 use std::process::Command;
 
 use dnode_protocol::frame::Codec;
-use dnode_protocol::{Fragments, RunField};
+use dnode_protocol::{Origin, PeerId, RunField};
 
 use super::*;
-use crate::{Evaluation, Mixer, OuterStep, ReplicaConfig, StepId, StepReport, TrainError, Trainer};
+use crate::{
+    Evaluation, Mixer, OuterStep, Replica, ReplicaConfig, StepId, StepReport, TrainError, Trainer,
+};
 
 /// A trainer with two tensors and a state of two, so that names, shapes and order matter.
 struct Plain {
@@ -76,8 +78,7 @@ fn mixed(mixer: Mixer, outer: Option<OuterStep>, steps: u64) -> Replica {
     let parameters = layout.parameters();
     let x = (0..parameters).map(|i| (i as f32 * 0.1).sin()).collect();
     let plain = Plain { layout, x, moments: [vec![0.0; parameters], vec![0.0]] };
-    let fragments = Fragments::new(parameters, 3).unwrap();
-    let config = ReplicaConfig { mixer, outer, fragments, clip: None };
+    let config = ReplicaConfig { mixer, outer, fragments: fragments(), clip: None };
     let mut replica = Replica::with(Box::new(plain), config);
     for step in 0..steps {
         replica.step(StepId::alone(step)).unwrap();
@@ -97,11 +98,26 @@ fn run(hidden: &str) -> RunSpec {
 fn save_at(folder: &Path, replica: &Replica, step: u64) -> Result<Saved, CheckpointError> {
     let (run, samples, clock) = (run("128"), 32 * step, Clock(step / 4));
     let micro_steps = 1_500_000 * step;
-    save(folder, &Checkpoint { run, step, micro_steps, samples, clock, replica })
+    let held = replica.hold();
+    let contents = if held.is_sum() { contents(step) } else { Vec::new() };
+    let (contents, replica) = (&contents[..], &held);
+    save(folder, &Checkpoint { run, step, micro_steps, samples, clock, contents, replica })
+}
+
+/// What three fragments contain of two authors at `step`.
+fn contents(step: u64) -> Vec<Versions> {
+    let origin =
+        |key| Origin { peer: PeerId::from_public_key([key; 32]), incarnation: 3 << 24 | step };
+    let row = |number| Versions { entries: vec![(origin(1), number), (origin(2), 1)] };
+    (1..=fragments().count() as u64).map(row).collect()
 }
 
 fn load(folder: &Path) -> Result<Option<Loaded>, CheckpointError> {
-    load_latest(folder, &run("128"), &layout())
+    load_latest(folder, &run("128"), &layout(), fragments())
+}
+
+fn fragments() -> Fragments {
+    Fragments::new(layout().parameters(), 3).unwrap()
 }
 
 /// Every file below `folder` with its content.
@@ -171,9 +187,11 @@ fn the_integers_of_push_sum_and_delta_set_are_kept_to_the_last_bit() {
         let folder = tempfile::tempdir().unwrap();
         let mut original = mixed(mixer, outer, 10);
         save_at(folder.path(), &original, 10).unwrap();
-        let state = load(folder.path()).unwrap().unwrap().state;
+        let Loaded { state, contents: contained, .. } = load(folder.path()).unwrap().unwrap();
         assert_eq!(state, original.save());
         assert!(state.fixed.is_some());
+        let sum = matches!(mixer, Mixer::DeltaSet { .. });
+        assert_eq!(contained, if sum { contents(10) } else { Vec::new() });
         let mut resumed = mixed(mixer, outer, 3);
         resumed.restore(&state).unwrap();
         for replica in [&mut original, &mut resumed] {
@@ -185,6 +203,18 @@ fn the_integers_of_push_sum_and_delta_set_are_kept_to_the_last_bit() {
         assert!(replica(outer, 0).restore(&state).is_err());
         assert!(mixed(mixer, outer, 0).restore(&replica(outer, 3).save()).is_err());
     }
+}
+
+#[test]
+fn contents_of_another_number_of_fragments_are_refused_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let set = Mixer::DeltaSet { codec: Codec::Int4, feedback: true };
+    save_at(folder.path(), &mixed(set, None, 4), 4).unwrap();
+    let other = Fragments::new(layout().parameters(), 5).unwrap();
+    let loaded = load_latest(folder.path(), &run("128"), &layout(), other);
+    let message = loaded.unwrap_err().to_string();
+    assert!(message.contains("numbers of 2 authors in 5 fragments, found 6"), "{message}");
+    assert!(!message.contains('\n'));
 }
 
 #[test]
@@ -280,7 +310,8 @@ fn another_runs_checkpoint_is_refused_by_both_names() {
     let folder = tempfile::tempdir().unwrap();
     save_at(folder.path(), &replica(None, 4), 4).unwrap();
     let theirs = run("64");
-    let message = load_latest(folder.path(), &theirs, &layout()).unwrap_err().to_string();
+    let message =
+        load_latest(folder.path(), &theirs, &layout(), fragments()).unwrap_err().to_string();
     let (here, there) = (theirs.id().to_string(), run("128").id().to_string());
     assert!(message.contains(&here) && message.contains(&there), "{message}");
     assert!(message.contains("model.hidden is \"64\" here and \"128\" there"), "{message}");

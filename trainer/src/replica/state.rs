@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use dnode_protocol::{FragmentId, ParameterLayout};
+use dnode_protocol::{FragmentId, Fragments, ParameterLayout};
 
 use super::commons::State;
 use super::{Replica, Turn};
@@ -48,7 +48,8 @@ pub struct FixedState {
 }
 
 /// A replica at one moment: nothing is mixed while it is held.
-pub(crate) struct Held<'r, 't> {
+#[derive(Debug)]
+pub struct Held<'r, 't> {
     replica: &'r Replica,
     turn: Turn<'t>,
 }
@@ -108,6 +109,17 @@ impl<'r, 't> Held<'r, 't> {
         fixed(&self.turn.state.mixer)
     }
 
+    /// Whether the replica is a sum of contributions (delta-set), of which a checkpoint must say which.
+    #[must_use]
+    pub fn is_sum(&self) -> bool {
+        matches!(self.turn.state.mixer, MixerState::DeltaSet(_))
+    }
+
+    /// The partition of the parameters.
+    pub(crate) const fn fragments(&self) -> Fragments {
+        self.replica.fragments()
+    }
+
     /// The trainer's private state.
     pub(crate) fn trainer_state(&self) -> TrainerState {
         self.replica.live.trainer().save()
@@ -120,8 +132,9 @@ impl<'r, 't> Held<'r, 't> {
 }
 
 impl Replica {
-    /// Keeps mixing from changing the replica.
-    pub(crate) fn hold(&self) -> Held<'_, '_> {
+    /// Keeps mixing from changing the replica as long as what is returned lives.
+    #[must_use]
+    pub fn hold(&self) -> Held<'_, '_> {
         Held { replica: self, turn: self.commons.turn() }
     }
 

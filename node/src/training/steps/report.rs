@@ -1,7 +1,9 @@
 //! What the training thread measures and tells: progress, evaluations, commits, checkpoints, its end.
 
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use dnode_protocol::Versions;
 use dnode_trainer::checkpoint::{self, Checkpoint};
 use dnode_trainer::{Encoded, SKETCH_LEN, StepReport, TrainError};
 
@@ -55,8 +57,10 @@ impl Training {
     pub(super) fn save(&mut self) -> Result<(), End> {
         let Position { step, micro_steps, samples, clock } = self.at;
         let run = self.plan.run.clone();
-        let replica = &self.replica;
-        let checkpoint = Checkpoint { run, step, micro_steps, samples, clock, replica };
+        let replica = self.replica.hold();
+        let contents = if replica.is_sum() { self.ask_contents()? } else { Vec::new() };
+        let (contents, replica) = (&contents[..], &replica);
+        let checkpoint = Checkpoint { run, step, micro_steps, samples, clock, contents, replica };
         let report = match checkpoint::save(&self.plan.checkpoints, &checkpoint) {
             Ok(saved) => {
                 self.parameters = Some(saved.parameters);
@@ -65,6 +69,14 @@ impl Training {
             Err(error) => Report::CheckpointFailed { error: error.to_string() },
         };
         self.tell(report)
+    }
+
+    /// Which contributions the replica contains; to be called while it is held. The driver hears of all
+    /// that changed it before this question, and of nothing later.
+    fn ask_contents(&self) -> Result<Vec<Versions>, End> {
+        let (answer, answered) = mpsc::sync_channel(1);
+        self.tell(Report::Contents { answer })?;
+        answered.recv().map_err(|_| End::Abandoned)
     }
 
     /// To be called in the turn in which the exchanged weights changed.
