@@ -1,5 +1,6 @@
 //! Random schedules break no invariant, and every planted defect is found by the one that names it.
 
+use dnode_testnet::scenario::fault::Fault;
 use dnode_testnet::scenario::{Rule, RuleSettings, Scenario};
 use dnode_testnet::sim::scale;
 use dnode_testnet::sim::{Defect, RunError, Trace, run};
@@ -29,6 +30,27 @@ fn random_schedules_break_no_invariant() {
 #[test]
 fn more_random_schedules_break_no_invariant() {
     schedules(SCHEDULES / 2..SCHEDULES);
+}
+
+/// Schedules of peers that return with checkpoints, or die all at once.
+const DELTA_SET_SCHEDULES: u64 = 100;
+
+#[test]
+fn peers_of_delta_set_that_return_with_checkpoints_break_no_invariant() {
+    let (mut resuming, mut all_die) = (0, 0);
+    for seed in 0..DELTA_SET_SCHEDULES {
+        let scenario = Scenario::random_delta_set(seed);
+        resuming += u64::from(scenario.faults.resume > 0.0);
+        let crashes = scenario.script.iter();
+        let crashes = crashes.filter(|scripted| matches!(scripted.fault, Fault::Crash { .. }));
+        all_die += u64::from(crashes.count() == scenario.peers as usize);
+        if let Err(error) = run(&scenario, seed, Trace::off(), None) {
+            let replay = replay(seed).replace("--seed", "--delta-set --seed");
+            panic!("seed {seed}: {error}\nreplay: {replay}");
+        }
+    }
+    let few = DELTA_SET_SCHEDULES / 8;
+    assert!(resuming > few && all_die > few, "{resuming} {all_die} of {DELTA_SET_SCHEDULES}");
 }
 
 /// Schedules that broke an invariant once, or took minutes, beyond those above (docs/measurements.md, random schedules).

@@ -31,6 +31,9 @@ struct Arguments {
     /// Simulations at the same time, one thread each.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=256))]
     jobs: u64,
+    /// Draw random schedules of rule delta-set only.
+    #[arg(long, conflicts_with_all = ["scenario", "peers"])]
+    delta_set: bool,
     /// Simulate a healthy swarm of this many peers.
     #[arg(long, requires = "rounds")]
     peers: Option<u32>,
@@ -50,7 +53,7 @@ struct Arguments {
     #[arg(long)]
     keep_going: bool,
     /// Compare swarms of 10 to 10,000 peers; write control-traffic.csv and .svg to this folder.
-    #[arg(long, conflicts_with_all = ["scenario", "seeds", "peers", "rounds", "trace"])]
+    #[arg(long, conflicts_with_all = ["scenario", "seeds", "delta_set", "peers", "rounds", "trace"])]
     scale: Option<PathBuf>,
     /// Plant a defect, to see which invariant finds it.
     #[arg(long)]
@@ -156,7 +159,8 @@ fn scenario(arguments: &Arguments, seed: u64) -> Result<Scenario, String> {
         return Ok(Scenario::healthy(peers, rounds));
     }
     let Some(path) = &arguments.scenario else {
-        return Ok(Scenario::random(seed));
+        let draw = if arguments.delta_set { Scenario::random_delta_set } else { Scenario::random };
+        return Ok(draw(seed));
     };
     let text = std::fs::read_to_string(path)
         .map_err(|error| format!("read the scenario {}: {error}", path.display()))?;
@@ -187,6 +191,7 @@ fn explain(arguments: &Arguments, seed: u64, error: &RunError) -> String {
         arguments.scenario.as_ref().map(path),
         arguments.peers.map(|peers| format!(" --peers {peers}")),
         arguments.rounds.map(|rounds| format!(" --rounds {rounds}")),
+        arguments.delta_set.then(|| " --delta-set".to_owned()),
     ];
     let what: String = what.into_iter().flatten().collect();
     let defect = arguments.defect.map_or_else(String::new, |defect| {

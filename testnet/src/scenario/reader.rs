@@ -80,6 +80,9 @@ const SETTINGS: [(&str, &str); 5] = [
 /// Keys that only processes have a use for.
 const PROCESSES_ONLY: [&str; 4] =
     ["script.nat", "script.restart.with", "faults.resume", "faults.rename"];
+/// Those of them that are about checkpoints, and the rule with which simulated peers have some.
+const RESUME: [&str; 2] = ["script.restart.with", "faults.resume"];
+const DELTA_SET: &str = "delta-set";
 /// What a kind of mixing is called in the simulator; what is exchanged has two rules among those of
 /// processes, of which the usual one stays.
 const EXCHANGE: &str = "exchange";
@@ -90,8 +93,11 @@ impl Reader {
     #[must_use]
     pub fn unheeded(self, scenario: &Table) -> Option<String> {
         let keys = keys(scenario);
+        // Simulated peers of this rule have checkpoints.
+        let resumes = self == Self::Simulator && kind(scenario) == Some(DELTA_SET);
+        let heeds = |key: &str| self.heeds(key) || resumes && RESUME.contains(&key);
         let unheeded: Vec<&str> =
-            keys.iter().map(String::as_str).filter(|key| !self.heeds(key)).collect();
+            keys.iter().map(String::as_str).filter(|key| !heeds(key)).collect();
         (!unheeded.is_empty()).then(|| format!("{self} cannot heed {}", unheeded.join(", ")))
     }
 
@@ -129,9 +135,14 @@ pub fn settings(scenario: &Table) -> Vec<String> {
         };
         Some(format!("{setting}={}", written(value)))
     });
-    let kind = scenario.get("rule").and_then(|rule| rule.get("kind")).and_then(Value::as_str);
-    let rule = kind.filter(|kind| *kind != EXCHANGE).map(|kind| format!("gossip.rule={kind}"));
+    let rule =
+        kind(scenario).filter(|kind| *kind != EXCHANGE).map(|kind| format!("gossip.rule={kind}"));
     found.chain(rule).collect()
+}
+
+/// The kind of mixing that a scenario names.
+fn kind(scenario: &Table) -> Option<&str> {
+    scenario.get("rule")?.get("kind")?.as_str()
 }
 
 /// A value as `--set` takes it: words without quotes.
@@ -196,6 +207,9 @@ mod tests {
         let line = |reader: Reader| reader.unheeded(&table).unwrap();
         let simulator = line(Reader::Simulator);
         assert_eq!(simulator, "the simulator cannot heed script.nat, script.restart.with");
+        let sum: Table = TEXT.replace("\"exchange\"", "\"delta-set\"").parse().unwrap();
+        let simulator = Reader::Simulator.unheeded(&sum);
+        assert_eq!(simulator.unwrap(), "the simulator cannot heed script.nat");
         let real = line(Reader::Processes { emulated: true });
         assert_eq!(real, "real processes cannot heed link.duplicate, width");
         let loopback = line(Reader::Processes { emulated: false });

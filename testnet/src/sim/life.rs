@@ -9,12 +9,13 @@ use dnode_protocol::{Clock, Message, Time};
 use rand::RngExt;
 
 use super::capacity::Line;
+use super::checkpoint::Checkpoint;
 use super::invariants::Moment;
 use super::learn::Course;
 use super::peer::SimPeer;
 use super::queue::Happening;
 use super::world::World;
-use crate::scenario::fault::{Fault, LEAVE_GRACE};
+use crate::scenario::fault::{Fault, LEAVE_GRACE, Return};
 
 impl World {
     /// Draws how fast the trainer and the lines of the next peer are.
@@ -33,7 +34,8 @@ impl World {
         self.peers.push(sim);
     }
 
-    pub(super) fn start(&mut self, peer: u32) {
+    /// A process begins, with nothing or with its newest checkpoint.
+    pub(super) fn start(&mut self, peer: u32, saved: Option<&Checkpoint>) {
         let (fragments, width) = (self.scenario.fragments, self.scenario.width);
         let rule = self.scenario.rule.toy();
         let mut draw = || (0..width).map(|_| self.rng.random_range(-1.0..1.0)).collect();
@@ -45,10 +47,12 @@ impl World {
         if rule == ToyRule::Set {
             self.initial.clone_from(&values);
         }
-        let replica: Box<dyn Replica> = match &mut self.learning {
-            Some(learning) => learning.fleet.replica(peer),
-            None => Box::new(Toy::new(rule, values)),
+        let replica: Box<dyn Replica> = match (&mut self.learning, saved) {
+            (Some(learning), _) => learning.fleet.replica(peer),
+            (None, Some(saved)) => saved.replica(),
+            (None, None) => Box::new(Toy::new(rule, values)),
         };
+        let clock = saved.map_or(Clock(0), |saved| saved.clock);
         let sim = &mut self.peers[peer as usize];
         sim.incarnation += 1;
         let mut seed = [0; 32];
@@ -56,12 +60,16 @@ impl World {
         seed[8..12].copy_from_slice(&peer.to_le_bytes());
         seed[12..20].copy_from_slice(&sim.incarnation.to_le_bytes());
         let incarnation = sim.incarnation;
-        let start = Start { me: name(peer), incarnation, fragments, clock: Clock(0), seed };
+        let start = Start { me: name(peer), incarnation, fragments, clock, seed };
         let mut config = self.config.clone();
         if self.learning.is_none() {
             config.pace.batch = sim.batch;
         }
-        sim.host = Some(Host::boxed(start, config, replica, self.now));
+        let mut host = Host::boxed(start, config, replica, self.now);
+        if let Some(saved) = saved {
+            host.core = host.core.containing(&saved.contents);
+        }
+        sim.host = Some(host);
         (sim.wake_at, sim.working, sim.blocked) = (Time::NEVER, false, false);
         (sim.leaving, sim.finished, sim.round_open) = (false, false, false);
         (sim.held_since, sim.rounds_done_seen, sim.ticking) = (None, 0, false);
@@ -76,6 +84,16 @@ impl World {
             self.schedule_dial(edge, Duration::ZERO);
         }
         self.settle(peer);
+    }
+
+    /// A dead process starts; one that returns with its checkpoint has none where none is written.
+    fn start_again(&mut self, peer: u32, with: Return) {
+        let sim = &mut self.peers[peer as usize];
+        if sim.host.is_some() {
+            return;
+        }
+        let saved = sim.saved.clone().filter(|_| with == Return::Checkpoint);
+        self.start(peer, saved.as_ref());
     }
 
     /// The process is gone at once; neighbours notice later.
@@ -99,11 +117,8 @@ impl World {
         }
         match fault {
             Fault::Crash { peer } => self.vanish(peer),
-            Fault::Join { peer } | Fault::Restart { peer, .. } => {
-                if self.peers[peer as usize].host.is_none() {
-                    self.start(peer);
-                }
-            }
+            Fault::Join { peer } => self.start_again(peer, Return::Name),
+            Fault::Restart { peer, with } => self.start_again(peer, with),
             Fault::Leave { peer } => self.leave(peer),
             Fault::Pause { peer, time } => {
                 let sim = &mut self.peers[peer as usize];

@@ -11,6 +11,7 @@ pub mod book;
 mod by_exchange;
 mod capacity;
 mod carry;
+mod checkpoint;
 pub mod defect;
 pub mod invariants;
 pub mod journal;

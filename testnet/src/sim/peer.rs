@@ -6,6 +6,7 @@ use dnode_gossip::testing::Host;
 use dnode_protocol::{Clock, PeerId, Time};
 
 use super::capacity::Line;
+use super::checkpoint::Checkpoint;
 use super::learn::Course;
 
 /// A simulated peer, alive or dead.
@@ -49,6 +50,8 @@ pub struct SimPeer {
     /// Where its local steps stand.
     pub(super) course: Course,
     pub(super) rounds_done_seen: u64,
+    /// Its newest checkpoint, of any of its lives.
+    pub(super) saved: Option<Checkpoint>,
 }
 
 /// What is counted about one peer since the start of the simulation, over all its lives.
@@ -120,6 +123,7 @@ impl SimPeer {
             ticking: false,
             course: Course::default(),
             rounds_done_seen: 0,
+            saved: None,
         }
     }
 

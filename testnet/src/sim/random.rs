@@ -6,7 +6,7 @@ use dnode_gossip::FETCHES_MAX;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::scenario::fault::{Fault, FaultRates, Scripted};
+use crate::scenario::fault::{Fault, FaultRates, Return, Scripted};
 use crate::scenario::link::LinkModel;
 use crate::scenario::rules::{Rule, RuleSettings};
 use crate::scenario::spread::{Class, Spread};
@@ -48,10 +48,47 @@ impl Scenario {
         scenario.draw_lines(&mut rng);
         scenario.draw_split(&mut rng);
         if rng.random_bool(DELTA_SET) {
-            scenario.rule.kind = Rule::DeltaSet;
+            scenario.be_delta_set(&mut rng);
         }
         scenario.lengthen_rounds();
         scenario
+    }
+
+    /// A random schedule whose rule is delta-set, with rounds so short that peers have committed often
+    /// when they die. Half of the schedules have them back while others keep what they lack.
+    #[must_use]
+    pub fn random_delta_set(seed: u64) -> Self {
+        let mut scenario = Self::random(seed);
+        let mut rng = ChaCha8Rng::seed_from_u64(!seed);
+        scenario.be_delta_set(&mut rng);
+        (scenario.work, scenario.link.delay) = (scenario.work / 10, scenario.link.delay / 10);
+        scenario.link.bandwidth *= 10.0;
+        scenario.round_time = Duration::from_millis(rng.random_range(20..200));
+        scenario.lengthen_rounds();
+        scenario.faults.crashes = rng.random_range(2.0..20.0);
+        scenario.faults.downtime = scenario.round_time * if rng.random_bool(0.5) { 2 } else { 40 };
+        scenario
+    }
+
+    /// Makes delta-set the rule, whose peers come back with their checkpoints, without, or either; in
+    /// a third of the schedules all of them die at one time.
+    fn be_delta_set(&mut self, rng: &mut ChaCha8Rng) {
+        self.rule.kind = Rule::DeltaSet;
+        self.faults.resume = [0.0, 0.5, 1.0][rng.random_range(0..3)];
+        if !rng.random_bool(1.0 / 3.0) {
+            return;
+        }
+        let length = self.faults_for.as_secs_f64();
+        let die = length * rng.random_range(0.2..0.8);
+        for peer in 0..self.peers {
+            let at = Duration::from_secs_f64(die);
+            self.script.push(Scripted { at, fault: Fault::Crash { peer } });
+            if peer == 0 || rng.random_bool(0.8) {
+                let back = die + (length - die) * rng.random::<f64>();
+                let fault = Fault::Restart { peer, with: Return::Checkpoint };
+                self.script.push(Scripted { at: Duration::from_secs_f64(back), fault });
+            }
+        }
     }
 
     /// Half of the schedules have lines of limited bandwidth: exchanging every fragment once takes

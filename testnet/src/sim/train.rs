@@ -6,11 +6,13 @@ use dnode_gossip::{Input, Role, Work};
 use rand::RngExt;
 
 use super::book::Deal;
+use super::checkpoint::Checkpoint;
 use super::defect::Defect;
 use super::invariants::Moment;
 use super::peer::index_of;
 use super::queue::Happening;
 use super::world::World;
+use crate::scenario::rules::Rule;
 
 impl World {
     pub(super) fn schedule_tick(&mut self, peer: u32, after: Duration) {
@@ -87,8 +89,20 @@ impl World {
         (sim.said, sim.held_since) = (None, None);
         sim.counts.commits += 1;
         sim.clock_max = sim.clock_max.max(host.clock);
+        self.save(peer);
         self.observe(&Moment::Committed { peer, increment, doubted });
         true
+    }
+
+    /// Writes a checkpoint when one is due.
+    fn save(&mut self, peer: u32) {
+        let sim = &mut self.peers[peer as usize];
+        let due = Checkpoint::is_due(peer, sim.counts.commits);
+        let sums = self.scenario.rule.kind == Rule::DeltaSet && self.learning.is_none();
+        let Some(host) = sim.host.as_ref().filter(|_| due && sums) else {
+            return;
+        };
+        sim.saved = Some(Checkpoint::of(host));
     }
 
     /// Lets a blocked trainer go on when what blocked it is over.

@@ -141,7 +141,7 @@ impl World {
         (0..count).for_each(|peer| world.draw_peer(peer));
         world.draw_edges();
         let joiners: BTreeSet<u32> = world.scenario.joiners().collect();
-        (0..count).filter(|peer| !joiners.contains(peer)).for_each(|peer| world.start(peer));
+        (0..count).filter(|peer| !joiners.contains(peer)).for_each(|peer| world.start(peer, None));
         world
     }
 
