@@ -354,8 +354,8 @@ fn told(
     theirs: Option<Told>,
 ) {
     let of_it = dials.values_mut().find_map(|dial| match dial.question {
-        Question::Asked(asked, at, since) if asked == question => Some((dial, at, since)),
-        _ => None,
+        Question::Asked(asked, at, since) => (asked == question).then_some((dial, at, since)),
+        Question::Unasked | Question::Told(..) | Question::Silent => None,
     });
     if let Some((dial, at, since)) = of_it {
         let told = |Told { micros, digest }| {
