@@ -90,7 +90,7 @@ struct Digest {
 pub fn digest(config: &Config, trainer: &mut dyn Trainer) -> Option<String> {
     let trainer = trainer.split()?;
     let loss = f64::from(trainer.gradient(StepId::alone(0)).ok()?.loss);
-    let precision = backend::torch(&config.node).map_or(Precision::F32, |torch| torch.precision);
+    let precision = precision(backend::torch(&config.node));
     let digest = Digest::of(loss, trainer.gradient_mut(), (precision, config.data.shard));
     Some(digest.text())
 }
@@ -135,7 +135,7 @@ pub fn check(
     }
     let reference = first(&config, None)?;
     let mut report = Report { text: header(&reference), agrees: true, unknown: 0 };
-    let mut own = (&reference, Precision::F32);
+    let mut own = &reference;
     let mut firsts = Vec::new();
     for torch in others {
         firsts.push((torch, first(&config, Some(torch))?));
@@ -146,13 +146,13 @@ pub fn check(
         let most = tolerances(torch.precision);
         report.line(&name(Some(*torch)), first, Some((loss, gradient, most)));
         if Some(*torch) == configured {
-            own = (first, torch.precision);
+            own = first;
         }
     }
     if !dnode_torch::is_built() {
         report.text += "libtorch is not built in: `testnet/torch.sh build` (docs/operations.md)\n";
     }
-    let digest = Digest::of(own.0.loss, &own.0.gradient, (own.1, 0));
+    let digest = Digest::of(own.loss, &own.gradient, (precision(configured), 0));
     let mut shards = Shards { config, configured, known: BTreeMap::from([(0, digest)]) };
     if let Some(other) = against {
         report.compare("the other machine", &mut shards, &other)?;
@@ -195,8 +195,7 @@ impl Shards {
         }
         self.config.data.shard = shard;
         let First { loss, gradient } = first(&self.config, self.configured)?;
-        let precision = self.configured.map_or(Precision::F32, |torch| torch.precision);
-        let digest = Digest::of(loss, &gradient, (precision, shard));
+        let digest = Digest::of(loss, &gradient, (precision(self.configured), shard));
         self.known.insert(shard, digest);
         Ok(Some(digest))
     }
@@ -264,6 +263,11 @@ impl Report {
         let verdict = if agrees { "agrees" } else { "DIFFERS" };
         format!("{verdict} (at most {:.0e}, {:.0e})", most.0, most.1)
     }
+}
+
+/// The numbers that products are computed in; f32 on the embedded engine.
+fn precision(torch: Option<TorchConfig>) -> Precision {
+    torch.map_or(Precision::F32, |torch| torch.precision)
 }
 
 fn name(torch: Option<TorchConfig>) -> String {

@@ -87,26 +87,37 @@ fn a_joiner_that_is_killed_in_mid_transfer_starts_again_and_its_donors_train_on(
 fn clocks(peer: &Peer) -> Vec<(String, u64)> {
     let names = checkpoints(&peer.data()).into_iter().filter(|name| !name.starts_with('.'));
     let clock = |name: String| {
-        let path = peer.data().join("checkpoints").join(&name).join("manifest.json");
-        let manifest: Value = serde_json::from_str(&std::fs::read_to_string(path).ok()?).unwrap();
-        Some((name, manifest["clock"].as_u64().unwrap()))
+        let clock = manifest(peer, &name)?["clock"].as_u64().unwrap();
+        Some((name, clock))
     };
     names.filter_map(clock).collect()
+}
+
+/// What a checkpoint of the peer says of itself; nothing where it was not finished.
+fn manifest(peer: &Peer, checkpoint: &str) -> Option<Value> {
+    let path = peer.data().join("checkpoints").join(checkpoint).join("manifest.json");
+    Some(serde_json::from_str(&std::fs::read_to_string(path).ok()?).unwrap())
+}
+
+/// Three peers, dead: each was killed when it was further than the one before.
+fn die_one_by_one(root: &tempfile::TempDir, run: &[&str]) -> [Peer; 3] {
+    let mut first = Peer::start(root, "0", run);
+    let address = first.address();
+    let join = ["--bootstrap", &address, "--require-peers", "1"];
+    let mut second = Peer::start(root, "1", &flags(&[run, &join]));
+    let mut third = Peer::start(root, "2", &flags(&[run, &join]));
+    for (peer, step) in [(&mut third, 600), (&mut second, 2400), (&mut first, 4800)] {
+        peer.wait_step(step);
+        peer.kill();
+    }
+    [first, second, third]
 }
 
 #[test]
 fn after_all_have_died_those_that_return_go_on_from_the_freshest_whole_checkpoint_among_them() {
     let root = tempfile::tempdir().unwrap();
     let run = flags(&[&ENDLESS, &OFTEN]);
-    let mut first = Peer::start(&root, "0", &run);
-    let address = first.address();
-    let join = ["--bootstrap", &address, "--require-peers", "1"];
-    let mut second = Peer::start(&root, "1", &flags(&[&run, &join]));
-    let mut third = Peer::start(&root, "2", &flags(&[&run, &join]));
-    for (peer, step) in [(&mut third, 600), (&mut second, 2400), (&mut first, 4800)] {
-        peer.wait_step(step);
-        peer.kill();
-    }
+    let [first, _, third] = die_one_by_one(&root, &run);
     let kept = clocks(&first);
     let [.., (_, before), (newest, _)] = &kept[..] else { panic!("{kept:?}") };
     let torn = first.data().join("checkpoints").join(newest).join("state.safetensors");
@@ -160,9 +171,7 @@ fn tensor(peer: &Peer, name: &str) -> Vec<u8> {
 /// Where the peer's newest checkpoint stands in the run, steps.
 fn position(peer: &Peer) -> u64 {
     let newest = clocks(peer).pop().expect("a peer that trains has a checkpoint").0;
-    let path = peer.data().join("checkpoints").join(newest).join("manifest.json");
-    let manifest: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-    manifest["micro_steps"].as_u64().unwrap() / 1_000_000
+    manifest(peer, &newest).unwrap()["micro_steps"].as_u64().unwrap() / 1_000_000
 }
 
 /// Kills all, and has all return and do some more steps together. They end with the same
@@ -198,15 +207,7 @@ fn sums_go_on_from_the_freshest_checkpoint_among_those_that_return_and_end_equal
     let root = tempfile::tempdir().unwrap();
     let run = flags(&[&SUM, &OFTEN]);
     let endless = flags(&[&run, &["--steps", "100000000"]]);
-    let mut first = Peer::start(&root, "0", &endless);
-    let address = first.address();
-    let join = ["--bootstrap", &address, "--require-peers", "1"];
-    let mut second = Peer::start(&root, "1", &flags(&[&endless, &join]));
-    let mut third = Peer::start(&root, "2", &flags(&[&endless, &join]));
-    for (peer, step) in [(&mut third, 600), (&mut second, 2400), (&mut first, 4800)] {
-        peer.wait_step(step);
-        peer.kill();
-    }
+    let [first, _, third] = die_one_by_one(&root, &endless);
     let newest = |peer: &Peer| clocks(peer).last().unwrap().1;
     let (freshest, oldest) = (newest(&first), newest(&third));
     assert!(freshest > oldest + 20, "{freshest} {oldest}");
