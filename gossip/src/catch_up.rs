@@ -111,6 +111,7 @@ impl Gossip {
         if joining {
             let newest = self.donors().map(|(_, clock)| clock).max().unwrap_or_default();
             self.clock = self.clock.max(snapshots).max(newest);
+            self.members.values_mut().for_each(|member| member.met = true);
             self.ramp_in();
         }
         let (me, clock) = (self.me, self.clock);

@@ -77,6 +77,8 @@ pub struct Member {
     /// Fragments of it whose news of this peer are old, as it said in a proposal; one bit of news for
     /// each fragment, so bounded by their number.
     pub(crate) waits_for: BTreeSet<FragmentId>,
+    /// Whether this peer has caught up since it is a neighbour.
+    pub(crate) met: bool,
 }
 
 impl Member {
@@ -102,6 +104,7 @@ impl Member {
             codec: None,
             has: Has::default(),
             waits_for: BTreeSet::new(),
+            met: false,
         }
     }
 

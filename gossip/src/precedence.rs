@@ -81,7 +81,7 @@ impl Gossip {
             .sound()
             .filter(|(_, member)| {
                 let more = match member.has.of(fragment) {
-                    Some(theirs) => self.takes_precedence(fragment, theirs),
+                    Some(theirs) => self.takes_precedence(fragment, member, theirs),
                     None => member.clock > Some(Clock(0)),
                 };
                 more && !self.yields(member) && now >= member.back_off_until
@@ -104,17 +104,25 @@ impl Gossip {
     /// Whether a snapshot of these versions may take the place of `fragment`: it contains something
     /// that is lacking here, and what it lacks itself is kept here and added again, or it comes
     /// after the own one in a total order of replicas, or the own clock is so far behind that the
-    /// whole replica is replaced, as after a return with an old checkpoint.
+    /// whole replica is replaced, as after a return with an old checkpoint; this last once for each
+    /// neighbour, `member`, as long as it stays.
     ///
-    /// So the own place in that order only rises while the clocks are near, and peers that no longer commit end with the same
-    /// set: of two that differ, the lower lacks something of the higher, and fetches it or takes the
-    /// whole. Without an order two peers could take over each other's replicas without end.
-    pub(crate) fn takes_precedence(&self, fragment: FragmentId, theirs: &Versions) -> bool {
+    /// So the own place in that order only rises while neighbours stay, and peers that no longer commit
+    /// end with the same set: of two that differ, the lower lacks something of the higher, and fetches
+    /// it or takes the whole. Without an order two peers could take over each other's replicas without
+    /// end. So could one between two parts of the swarm that lack much of each other: it holds up
+    /// whichever part it lacks the contributions of, is left behind, and would take over that part's.
+    pub(crate) fn takes_precedence(
+        &self,
+        fragment: FragmentId,
+        member: &Member,
+        theirs: &Versions,
+    ) -> bool {
         let mut lists = theirs.entries.iter();
         let lacking =
             lists.any(|(origin, number)| *number > self.sharing.contained(fragment, origin));
         let ours = self.sharing.of(fragment);
-        let joining = self.phase() == Phase::Joining;
+        let joining = self.phase() == Phase::Joining && !member.met;
         lacking && (joining || self.can_restore(fragment, theirs) || comes_after(theirs, &ours))
     }
 

@@ -197,8 +197,8 @@ impl Gossip {
             self.requeue_pull(exchange.sequence);
             return self.pull_waiting(now);
         }
-        let sums = self.config.mixing == Mixing::Set;
-        if sums && !self.takes_precedence(fragment, &contents.versions) {
+        let precedes = |member| self.takes_precedence(fragment, member, &contents.versions);
+        if self.config.mixing == Mixing::Set && !self.members.get(&donor).is_some_and(precedes) {
             return self.keep_own(exchange, now);
         }
         let most = self.config.pulls_open_max;

@@ -231,6 +231,47 @@ fn what_nobody_keeps_is_taken_over_as_soon_as_a_replica_that_has_it_takes_preced
 }
 
 #[test]
+fn whoever_is_left_behind_between_two_parts_takes_over_the_lower_one_only_once() {
+    // Simulator, delta-set seeds 315 and 518: it held up the part that it lacked the contributions of,
+    // was left behind by it, took over its replica, and then held up the other part.
+    let mut host = host(ToyRule::Set, set(), 2);
+    let contents = |author: u32, number| {
+        let origin = Origin { peer: peer(author), incarnation: 1 << 24 };
+        Versions { entries: vec![(origin, number)] }
+    };
+    let higher = contents(8, 600);
+    for (round, (from, author, number, adopts)) in
+        [(1, 9, 300, true), (2, 8, 600, true), (1, 9, 310, false)].into_iter().enumerate()
+    {
+        let clock = 40 * (round as u64 + 1);
+        let versions = contents(author, number);
+        let have = Message::Have { first: FRAGMENT, count: 1, versions: versions.clone() };
+        host.handle(received(from, have), Time::ZERO);
+        host.take_effects();
+        host.handle(received(from, heartbeat(clock)), Time::ZERO);
+        let pulled = host.take_effects().into_iter().find_map(|effect| match effect {
+            Effect::Message { message: Message::Pull { exchange, .. }, .. } => Some(exchange),
+            Effect::Message { .. }
+            | Effect::Tensor { .. }
+            | Effect::Disconnect { .. }
+            | Effect::Event(_) => None,
+        });
+        assert_eq!(pulled.is_some(), adopts, "round {round}");
+        if let Some(exchange) = pulled {
+            let (clock, information) = (Clock(clock), Information::default());
+            let hash = ContentHash::of(&numbers(&[1.0]));
+            let message = Message::Snapshot { exchange, clock, hash, information, versions };
+            host.handle(received(from, message), Time::ZERO);
+            let snapshot = (exchange, Leg::Snapshot, clock, numbers(&[1.0]));
+            host.tensor(peer(from), snapshot, Time::ZERO);
+            host.work(Time::ZERO);
+        }
+        assert!(host.training && host.clock == Clock(clock), "round {round}");
+    }
+    assert_eq!(host.core.versions(FRAGMENT), higher);
+}
+
+#[test]
 fn what_no_neighbour_keeps_may_still_come_by_one_that_lacks_it_too() {
     let have = |from: u32, count: u32| {
         let origin = |author| Origin { peer: peer(author), incarnation: 1 << 24 };
