@@ -91,9 +91,14 @@ impl Gossip {
     #[must_use]
     pub fn gate_timeout(&self) -> Duration {
         self.config.gate_timeout.unwrap_or_else(|| {
-            let round = round_time(self.step_time, self.load.local_steps);
-            round.saturating_mul(GATE_ROUNDS).clamp(GATE_LIMITS.0, GATE_LIMITS.1)
+            self.commit_time().saturating_mul(GATE_ROUNDS).clamp(GATE_LIMITS.0, GATE_LIMITS.1)
         })
+    }
+
+    /// How long this peer's local steps between two commits take; zero before that is known.
+    #[must_use]
+    pub fn commit_time(&self) -> Duration {
+        round_time(self.step_time, self.load.local_steps)
     }
 
     /// How long a peer that has done its last step should stay for the slower ones: twice what the
@@ -101,7 +106,7 @@ impl Gossip {
     /// limits.
     #[must_use]
     pub fn grace(&self) -> Duration {
-        let own = round_time(self.step_time, self.load.local_steps);
+        let own = self.commit_time();
         let needed =
             self.members.iter().filter(|(_, member)| member.counts()).map(|(_, member)| {
                 let behind =

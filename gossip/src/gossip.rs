@@ -227,6 +227,7 @@ impl Gossip {
                 (self.step_time, self.step_batch) = (step_time, batch);
                 self.committed(clock, now);
             }
+            Input::StepMeasured { step_time, batch } => self.step_measured(step_time, batch, now),
             Input::CommitHeld => self.commit_held(),
             Input::Finished => {
                 self.finished = true;

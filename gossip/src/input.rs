@@ -139,6 +139,14 @@ pub enum Input {
         /// Samples of that step.
         batch: u32,
     },
+    /// What a local step takes, known before the first commit, so that nobody does more work for that
+    /// one than its speed allows.
+    StepMeasured {
+        /// Wall time of one local step.
+        step_time: Duration,
+        /// Samples of that step.
+        batch: u32,
+    },
     /// The trainer wants to commit and [`crate::Output::CommitLimit`] forbids it. Said once; it holds
     /// until the trainer commits or adopts a clock.
     CommitHeld,

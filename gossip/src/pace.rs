@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dnode_protocol::Phase;
+use dnode_protocol::{Phase, Time};
 
 use crate::gossip::Gossip;
 use crate::{Member, Output, Standing, Weighting};
@@ -138,6 +138,12 @@ impl Gossip {
         };
         let samples = samples.saturating_mul(ranks);
         u32::try_from(samples.clamp(1, MASS_MAX)).unwrap_or(1)
+    }
+
+    pub(crate) fn step_measured(&mut self, step_time: Duration, batch: u32, now: Time) {
+        (self.step_time, self.step_batch) = (step_time, batch);
+        self.announce(now);
+        self.update_pace();
     }
 
     /// Tells the trainer when its work has changed.

@@ -380,6 +380,20 @@ fn a_slow_peer_is_told_to_do_fewer_steps_and_the_fast_ones_a_few_more() {
 }
 
 #[test]
+fn a_slow_peer_is_told_to_do_fewer_steps_before_its_first_commit() {
+    let pace = Pace { local_steps: 24, batch: 8, balance: Balance::Steps, global_batch: 0 };
+    let config = Config { pace, ..Config::default() };
+    let mut room = Room::new(ToyRule::Exchange, &config, 4, 1);
+    for host in 0..4 {
+        let step_time = Duration::from_millis(if host == 3 { 40 } else { 10 });
+        room.input(host, Input::StepMeasured { step_time, batch: 8 });
+    }
+    room.run_for(SECOND);
+    let told: Vec<_> = room.hosts.iter().map(|host| (host.clock, host.load.local_steps)).collect();
+    assert_eq!(told, [30, 30, 30, 7].map(|steps| (Clock(0), steps)));
+}
+
+#[test]
 fn a_slow_peer_is_told_to_take_fewer_samples_which_weigh_as_many_as_they_are() {
     let pace = Pace { local_steps: 24, batch: 16, balance: Balance::Batch, global_batch: 0 };
     let config = Config { pace, weighting: Weighting::Samples, ..Config::default() };

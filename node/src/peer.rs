@@ -355,6 +355,7 @@ fn plan(config: &Config, run: &RunSpec, dir: &DataDir) -> Plan {
         metrics_every: config.node.metrics_every,
         evaluate_every: config.node.evaluate_every,
         checkpoint_every: config.node.checkpoint_every,
+        checkpoints_kept: config.node.checkpoints_kept,
         checkpoints: dir.path().join(CHECKPOINTS),
         run: run.clone(),
     }

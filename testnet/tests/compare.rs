@@ -281,6 +281,24 @@ fn a_peer_that_stands_still_is_found() {
 }
 
 #[test]
+fn checkpoints_on_the_way_are_measured_and_one_that_never_changes_is_found() {
+    let bench = Bench::new();
+    let (code, text) = bench.compare(&bench.experiment("stuck", "[1]"));
+    assert_eq!(code, Some(1), "{text}");
+    let report = bench.report();
+    assert!(report.contains("gossip seed 1: peer 1 stood still: all its"), "{report}");
+    assert!(!report.contains("peer 0 stood still"), "{report}");
+    let folder = bench.path("out/digits-2-undisturbed/gossip/1");
+    let judged = Judged::load(&folder).expect("it was measured");
+    let points: Vec<(u64, u64)> =
+        judged.way[1].iter().map(|point| (point.step, point.measured.count)).collect();
+    assert_eq!(points, [25, 50, 75].map(|step| (step, bench.count)));
+    assert!(judged.way[1].iter().all(|point| (point.measured.loss - bench.loss).abs() < 1e-6));
+    assert_eq!(judged.way[0], []);
+    assert!(!folder.join("peer-1/checkpoints").exists(), "what was measured is let go");
+}
+
+#[test]
 fn a_peer_that_is_measured_on_its_training_data_is_found() {
     let report = finding("flattering");
     assert!(

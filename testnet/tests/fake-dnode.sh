@@ -64,6 +64,18 @@ frozen) # the model of peer 1 never changes
     done
     finish "steps done"
     ;;
+stuck) # what peer 1 writes on the way never changes
+    for step in 25 50 75; do
+        train $step
+        if [ "$index" = 1 ]; then
+            mkdir -p "$directory/checkpoints/$step"
+            cp "$parameters" "$directory/checkpoints/$step/parameters.safetensors"
+            line event $step ",\"name\":\"checkpoint\",\"detail\":\"$directory/checkpoints/$step\""
+        fi
+    done
+    train 100
+    finish "steps done"
+    ;;
 flattering) # measured on the training data, so that the loss is lower
     for step in 25 50 75 100; do train $step; done
     loss=0.001

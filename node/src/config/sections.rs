@@ -256,6 +256,8 @@ pub struct Node {
     pub data_dir: PathBuf,
     /// Steps between checkpoints; 0 is only at the end.
     pub checkpoint_every: u64,
+    /// Newest checkpoints that are kept.
+    pub checkpoints_kept: usize,
     /// Steps between evaluations; 0 is only at the end.
     pub evaluate_every: u64,
     /// Steps between lines of metrics.jsonl.

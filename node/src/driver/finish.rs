@@ -13,16 +13,17 @@ const GREETING_MAX: Duration = Duration::from_secs(10);
 /// The same for the peers of earlier starts, which may all be gone.
 const REUNION_MAX: Duration = Duration::from_secs(5);
 /// Exchanges per fragment, begun or answered, once every neighbour has done its last step: each
-/// contracts the consensus distance of four peers by about 2/3 (algorithms §6), so 12 leave under
-/// 1 % of it.
-const SETTLE_MIXES: u64 = 12;
+/// contracts the consensus distance of four peers by about 2/3 (algorithms §6), so 6 leave under 1 %
+/// of its square, which is what the loss follows near a minimum.
+const SETTLE_MIXES: u64 = 6;
 /// Longest wait for those, when partners are busy or leave.
 const SETTLE_MAX: Duration = Duration::from_secs(3);
 /// How much longer where replicas are sums and do not contain the same yet: what nobody keeps any
 /// more is waited for and then pulled with the whole fragment (protocol §7.6).
 const AGREE_MAX: Duration = Duration::from_secs(7);
-/// Between two rounds of exchanges after the last step, on average: drawn anew each time, so that
-/// peers do not propose to each other in step and find each other busy.
+/// Between two rounds of exchanges after everybody's last step, on average: drawn anew each time, so
+/// that peers do not propose to each other in step and find each other busy. While others still train
+/// there are no more rounds than before, as there is nothing new but theirs.
 const SETTLE_PAUSE: Duration = Duration::from_millis(50);
 /// How long open exchanges may take to end before this peer leaves.
 const LEAVE_MAX: Duration = Duration::from_millis(1000);
@@ -132,12 +133,18 @@ impl Driver {
         self.feed(Input::Finished);
     }
 
-    fn settle(&mut self, until: Instant, goal: Option<Goal>, next_round: Option<Instant>) {
-        let slower = self.core.members().any(|(_, member)| {
+    /// Whether a neighbour still trains.
+    fn others_train(&self) -> bool {
+        self.core.members().any(|(_, member)| {
             member.phase != Phase::Finished && member.standing != Standing::Suspected
-        });
+        })
+    }
+
+    fn settle(&mut self, until: Instant, goal: Option<Goal>, next_round: Option<Instant>) {
+        let slower = self.others_train();
         let now = Instant::now();
-        let goal = goal.filter(|_| !slower).or_else(|| {
+        let before = goal.filter(|_| !slower);
+        let goal = before.or_else(|| {
             let wanted = SETTLE_MIXES * self.fragments.count() as u64;
             let mixes = self.journal.mixes() + if self.terms.exchanges { wanted } else { 0 };
             (!slower).then(|| Goal { mixes, until: now + SETTLE_MAX })
@@ -151,6 +158,9 @@ impl Driver {
         if alone || settled || now >= until {
             return self.begin_leaving(true);
         }
+        // Now that nobody trains any more, rounds follow each other.
+        let hurries = goal.is_some() && before.is_none();
+        let next_round = next_round.map(|time| if hurries { now } else { time });
         let due = next_round.is_some_and(|time| now >= time) && self.terms.exchanges;
         let next_round = if due { None } else { next_round };
         self.stage = Stage::Settling { until, goal, next_round };
@@ -161,8 +171,10 @@ impl Driver {
 
     pub(super) fn round_done(&mut self) {
         self.training.command(Command::RoundDone);
+        let least = if self.others_train() { self.core.commit_time() } else { Duration::ZERO };
         if let Stage::Settling { next_round, .. } = &mut self.stage {
-            *next_round = Some(Instant::now() + SETTLE_PAUSE.mul_f64(rand::random_range(0.0..2.0)));
+            let pause = SETTLE_PAUSE.mul_f64(rand::random_range(0.0..2.0)).max(least);
+            *next_round = Some(Instant::now() + pause);
         }
     }
 

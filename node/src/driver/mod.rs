@@ -351,6 +351,9 @@ impl Driver {
                 let StepPace { time: step_time, batch } = pace;
                 self.feed(Input::Committed { clock, samples, step_time, batch });
             }
+            Report::StepMeasured(StepPace { time: step_time, batch }) => {
+                self.feed(Input::StepMeasured { step_time, batch });
+            }
             Report::CommitHeld => self.feed(Input::CommitHeld),
             Report::RackLost { group, why } => self.rack.lost(&self.network, group, &why),
             Report::RingSend(chunk) => {

@@ -68,6 +68,8 @@ pub(crate) struct Plan {
     pub(crate) evaluate_every: u64,
     /// Steps between checkpoints; 0 is only at the end.
     pub(crate) checkpoint_every: u64,
+    /// Checkpoints that are kept.
+    pub(crate) checkpoints_kept: usize,
     /// Where checkpoints go.
     pub(crate) checkpoints: PathBuf,
     /// The run, for the checkpoints' manifests.
@@ -167,6 +169,8 @@ pub(crate) enum Report {
     Adopted { exchange: ExchangeId },
     /// A round of exchanges is due.
     RoundDue,
+    /// How long local steps take, before the first commit.
+    StepMeasured(StepPace),
     /// An outer step is done.
     Committed { clock: Clock, samples: u64, pace: StepPace, contributions: Vec<Encoded> },
     /// A commit is held back.

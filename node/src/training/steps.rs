@@ -94,6 +94,8 @@ struct Training {
     /// Time that serving mixing may still take.
     serve_seconds: f64,
     step_time: StepTime,
+    /// Whether the swarm has heard how long steps take.
+    pace_told: bool,
     /// The longest evaluation.
     pause_seconds: f64,
     train_seconds: f64,
@@ -138,6 +140,7 @@ pub(super) fn train(
         shows: false,
         serve_seconds: 0.0,
         step_time: StepTime::default(),
+        pace_told: false,
         pause_seconds: 0.0,
         train_seconds: 0.0,
         wait_seconds: 0.0,
@@ -257,12 +260,14 @@ impl Training {
         self.since_commit += 1;
         self.since_round += 1;
         self.gather(&report);
+        self.tell_pace_first()?;
         let (step, plan) = (self.at.step, &self.plan);
-        let due = |every: u64| every > 0 && step.is_multiple_of(every);
-        let (checkpoint, progress) = (due(plan.checkpoint_every), due(plan.metrics_every));
-        // By the position, which all ranks of a rack have alike.
-        let part = |position: u64| position.checked_div(plan.evaluate_every);
-        self.evaluation_due |= part(before) != part(self.at.run_steps());
+        let progress = step.checked_rem(plan.metrics_every) == Some(0);
+        // By the position, which all ranks of a rack have alike, and slow peers, too.
+        let now = self.at.run_steps();
+        let due = |every: u64| before.checked_div(every) != now.checked_div(every);
+        let checkpoint = due(plan.checkpoint_every);
+        self.evaluation_due |= due(plan.evaluate_every);
         self.commit_when_due()?;
         let round = self.round_due();
         if progress {

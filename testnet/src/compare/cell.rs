@@ -15,6 +15,8 @@ use crate::wan::{Command, Plan};
 const PROGRESS_LINES: u64 = 50;
 /// Name of the condition under which arms are tuned.
 pub const TUNING: &str = "tuning";
+/// Checkpoints of a peer that are kept to be measured: all.
+const CHECKPOINTS_KEPT: u64 = 1_000_000;
 
 /// One workload, number of peers and condition.
 #[derive(Clone, Debug, PartialEq)]
@@ -131,12 +133,14 @@ impl Maker<'_> {
         }
     }
 
-    /// As many steps and as many points for every arm.
-    fn length(&self, work: &Work, steps: u64) -> [String; 4] {
+    /// As many steps and as many points for every arm: checkpoints, which are measured after the run.
+    fn length(&self, work: &Work, steps: u64) -> [String; 6] {
         [
             format!("run.steps={steps}"),
             format!("run.batch={}", work.batch),
-            format!("node.evaluate_every={}", (steps / self.plan.evaluations).max(1)),
+            format!("node.checkpoint_every={}", (steps / self.plan.evaluations).max(1)),
+            format!("node.checkpoints_kept={CHECKPOINTS_KEPT}"),
+            "node.evaluate_every=0".to_owned(),
             format!("node.metrics_every={}", (steps / PROGRESS_LINES).max(1)),
         ]
     }
@@ -170,6 +174,11 @@ impl Maker<'_> {
         if alone {
             // The same samples in as many more steps.
             settings.extend(self.length(work, work.steps * peers as u64));
+        }
+        if matches!(way.kind, Kind::Ddp | Kind::Hivemind) {
+            // These programs measure themselves.
+            let every = (work.steps / self.plan.evaluations).max(1);
+            settings.push(format!("node.evaluate_every={every}"));
         }
         settings.extend(way.settings.iter().cloned().chain(tuned));
         let peers = if alone { 1 } else { peers };

@@ -254,17 +254,17 @@ fn columns(plan: &Comparison) -> Vec<String> {
         ),
         format!(
             "Target: the last loss of `{reference}` with the same seed and {} % more; reached when the mean of the \
-             peers' evaluations is there, by a straight line between two of them. Time to it \
+             peers' losses is there, by a straight line between two of their checkpoints. Time to it \
              counts from the first step of any peer and leaves out the start-up only, which is \
-             the column beside; evaluations count.",
+             the column beside; writing checkpoints counts.",
             plan.target_percent
         ),
         "Wall time: from the start of the first process to the end of the last, everything \
          included."
             .to_owned(),
         "Utilisation: the time that a peer alone takes for the samples, over the time that these \
-         peers took from the first step to the end of the last process, evaluations and the last \
-         exchanges included."
+         peers took from the first step to the end of the last process, checkpoints, the last \
+         exchanges and the last evaluation included."
             .to_owned(),
         "Staleness: clock lag of exchanges in commits, as p50 / p95 / max; of a parameter server, \
          the optimizer steps between the parameters of a gradient and its use."

@@ -1,8 +1,12 @@
-//! Measures the final parameters of a run: of every peer, and their mean, on all held-out data.
+//! Measures the parameters of a run on all held-out data: of every peer on the way, from its
+//! checkpoints, of every peer at the end, and of their mean.
 //!
-//! Peers measure themselves, too. Here one program measures all arms alike, so that an arm that
-//! measures on other data, or reports what it does not have, is found (`fairness.rs`).
+//! Peers measure themselves at the end, too. Here one program measures all arms alike, so that an arm
+//! that measures on other data, or reports what it does not have, is found (`fairness.rs`), and so
+//! that measuring on the way takes nobody's time.
 
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 use dnode_trainer::{
@@ -13,13 +17,20 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::learn::swarm::evaluate;
+use crate::metrics::At;
 use crate::report::consensus::{self, ConsensusError};
-use crate::report::judged::{Judged, Measured};
-use crate::report::numbers::parameters;
+use crate::report::judged::{Judged, Measured, Waypoint};
+use crate::report::numbers::{here, parameters};
 use crate::report::record::PeerResult;
 
 /// Samples that are measured at a time.
 const BATCH: usize = 48;
+/// Most threads for it.
+const THREADS_MAX: usize = 8;
+/// Name of the event that names the folder of a checkpoint.
+const CHECKPOINT: &str = "checkpoint";
+/// Parameters in that folder.
+const PARAMETERS: &str = "parameters.safetensors";
 
 /// Why parameters cannot be measured.
 #[derive(Debug, thiserror::Error)]
@@ -57,17 +68,19 @@ pub enum JudgeError {
     },
 }
 
-/// Measures what the peers of a run ended with.
+/// Measures what the peers of a run had on the way, and what they ended with.
 ///
 /// # Errors
 /// [`JudgeError`]: a file, or a configuration, is not what a run leaves.
 pub fn judge(peers: &[PeerResult]) -> Result<Judged, JudgeError> {
     let start = peers.iter().find_map(|peer| peer.log.start.as_ref());
     let mut trainer = trainer(&start.ok_or(JudgeError::NoStart)?.config)?;
-    let mut judged = Judged { peers: Vec::new(), mean: None, consensus: None };
+    let mut judged = Judged::default();
+    let mut known = Known::default();
     let mut mean = vec![0.0_f64; trainer.layout().parameters()];
     let mut paths = Vec::new();
     for peer in peers {
+        judged.way.push(way(peer, &mut trainer, &mut known)?);
         let path = peer.log.end.as_ref().and_then(|_| parameters(peer));
         let Some(path) = path else {
             judged.peers.push(None);
@@ -75,7 +88,7 @@ pub fn judge(peers: &[PeerResult]) -> Result<Judged, JudgeError> {
         };
         let values = read(&path, &trainer)?;
         mean.iter_mut().zip(&values).for_each(|(sum, value)| *sum += f64::from(*value));
-        judged.peers.push(Some(measure(&mut trainer, &values, &path)?));
+        judged.peers.push(Some(known.measure(&mut trainer, &values, &path)?));
         paths.push(path);
     }
     judged.consensus = consensus::exact(&paths)?;
@@ -87,6 +100,52 @@ pub fn judge(peers: &[PeerResult]) -> Result<Judged, JudgeError> {
         judged.mean = Some(measure(&mut trainer, &mean, path)?);
     }
     Ok(judged)
+}
+
+/// What was measured already, by hash of the parameters: replicas of synchronous arms are equal.
+#[derive(Default)]
+struct Known(BTreeMap<u64, Measured>);
+
+impl Known {
+    fn measure(
+        &mut self,
+        trainer: &mut LocalTrainer,
+        parameters: &[f32],
+        path: &Path,
+    ) -> Result<Measured, JudgeError> {
+        let mut hasher = DefaultHasher::new();
+        parameters.iter().for_each(|value| value.to_bits().hash(&mut hasher));
+        let hash = hasher.finish();
+        if let Some(measured) = self.0.get(&hash) {
+            return Ok(*measured);
+        }
+        let measured = measure(trainer, parameters, path)?;
+        self.0.insert(hash, measured);
+        Ok(measured)
+    }
+}
+
+/// The checkpoints that a peer says it wrote and that are there, in the order of their times.
+fn way(
+    peer: &PeerResult,
+    trainer: &mut LocalTrainer,
+    known: &mut Known,
+) -> Result<Vec<Waypoint>, JudgeError> {
+    let mut written = BTreeMap::new();
+    for (at, event) in peer.log.events.iter().filter(|(_, event)| event.name == CHECKPOINT) {
+        let folder = event.detail.as_str().unwrap_or_default();
+        // What was written twice is what was written last.
+        written.insert(here(peer, &Path::new(folder).join(PARAMETERS)), at);
+    }
+    let mut points = Vec::new();
+    for (path, at) in written.into_iter().filter(|(path, _)| path.exists()) {
+        let values = read(&path, trainer)?;
+        let measured = known.measure(trainer, &values, &path)?;
+        let At { time_s, step, samples, clock } = *at;
+        points.push(Waypoint { time_s, step, samples, clock, measured });
+    }
+    points.sort_by(|a, b| a.time_s.total_cmp(&b.time_s));
+    Ok(points)
 }
 
 fn measure(
@@ -121,7 +180,9 @@ fn trainer(config: &Value) -> Result<LocalTrainer, JudgeError> {
     let data = DataConfig { shards: 1, shard: 0, ..data };
     let source = Box::new(Dataset::open(&data, seed, model.context)?);
     let optimizer = OptimizerConfig::default_of(dnode_trainer::OptimizerKind::Adamw);
-    let config = LocalConfig { model, optimizer, seed, batch: BATCH, steps: 1, threads: 1 };
+    let threads =
+        std::thread::available_parallelism().map_or(1, |cores| cores.get().min(THREADS_MAX));
+    let config = LocalConfig { model, optimizer, seed, batch: BATCH, steps: 1, threads };
     Ok(LocalTrainer::new(config, source)?)
 }
 

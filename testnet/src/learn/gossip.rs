@@ -17,7 +17,7 @@ use crate::sim::{Fleet, Learning, Trace, World};
 
 /// Longest virtual time, times the slowest peer's steps at the run's number of steps.
 const PATIENCE: u32 = 20;
-/// Rounds after the last step, as many exchanges of each fragment as the product settles by.
+/// Rounds after the last step, a few times what the product settles by.
 const SETTLE_ROUNDS: u32 = 12;
 /// Within this time everybody has been told of the last commit, and has asked for what it lacks.
 const NEWS_TIME: Duration = Duration::from_secs(2);

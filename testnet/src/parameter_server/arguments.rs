@@ -57,8 +57,8 @@ pub(super) struct Plan {
     pub(super) batch: usize,
     /// Peers that train.
     pub(super) peers: u64,
-    /// Steps between evaluations, and between lines of metrics.
-    pub(super) evaluate_every: u64,
+    /// Steps between checkpoints, and between lines of metrics.
+    pub(super) checkpoint_every: u64,
     pub(super) metrics_every: u64,
     /// The settings, section by section.
     sections: Map<String, Value>,
@@ -116,7 +116,7 @@ impl Plan {
             steps: number("run", "steps", 2000),
             batch: usize::try_from(number("run", "batch", 32)).unwrap_or(usize::MAX),
             peers: number("data", "shards", 1),
-            evaluate_every: number("node", "evaluate_every", 500),
+            checkpoint_every: number("node", "checkpoint_every", 0),
             metrics_every: number("node", "metrics_every", 25),
             sections,
         })

@@ -21,8 +21,10 @@ use crate::report::units::to_f64;
 
 /// Entries of the histogram of lags; the last counts everything above.
 const LAGS: usize = 16;
-/// Name of the file of the final parameters, under the folder that checkpoints have.
-const PARAMETERS_FILE: &str = "checkpoints/parameters.safetensors";
+/// Folder of checkpoints.
+const CHECKPOINTS: &str = "checkpoints";
+/// Name of the file of parameters, of a checkpoint and of the end.
+const PARAMETERS: &str = "parameters.safetensors";
 
 /// Trains until the server has no gradient left to ask for.
 pub(super) fn run(arguments: &Arguments, now_s: f64) -> Result<(), Error> {
@@ -145,11 +147,10 @@ impl Peer {
             }))?;
             (self.loss, self.since, self.since_s) = (0.0, 0, 0.0);
         }
-        if due(self.step, self.plan.evaluate_every) {
-            let Evaluation { loss, accuracy, count } = self.trainer.evaluate()?;
-            self.line(json!({
-                "kind": "evaluate", "loss": loss, "accuracy": accuracy, "count": count,
-            }))?;
+        if due(self.step, self.plan.checkpoint_every) {
+            let folder = self.folder.join(CHECKPOINTS).join(format!("step-{:012}", self.step));
+            write_parameters(&self.trainer, &folder.join(PARAMETERS))?;
+            self.line(json!({ "kind": "event", "name": "checkpoint", "detail": folder }))?;
         }
         Ok(())
     }
@@ -170,7 +171,7 @@ impl Peer {
     }
 
     fn end(&mut self) -> Result<(), Error> {
-        let path = self.folder.join(PARAMETERS_FILE);
+        let path = self.folder.join(CHECKPOINTS).join(PARAMETERS);
         write_parameters(&self.trainer, &path)?;
         let Evaluation { loss, accuracy, .. } = self.trainer.evaluate()?;
         self.line(json!({

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::consensus::Exact;
+use crate::metrics::{At, Evaluate, Log};
 
 /// Name of the file inside the folder of an arm and seed.
 pub const JUDGED_FILE: &str = "judged.json";
@@ -21,11 +22,36 @@ pub struct Measured {
     pub count: u64,
 }
 
-/// The final parameters of a run, measured with the same data for every arm.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+impl Measured {
+    fn told(self) -> Evaluate {
+        let Self { loss, accuracy, count } = self;
+        Evaluate { loss, accuracy: Some(accuracy), count }
+    }
+}
+
+/// What a peer had at a moment of a run: a checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Waypoint {
+    /// When it was written, seconds since the peer's first process started.
+    pub time_s: f64,
+    /// Local steps of the peer.
+    pub step: u64,
+    /// Samples that it had trained on.
+    pub samples: u64,
+    /// Its commits.
+    pub clock: u64,
+    /// The parameters.
+    pub measured: Measured,
+}
+
+/// The parameters of a run, measured with the same data for every arm.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
-    /// By peer; nothing for one that did not end in order.
+    /// Final parameters by peer; nothing for one that did not end in order.
     pub peers: Vec<Option<Measured>>,
+    /// Parameters on the way by peer, oldest first; none of a program that measures itself.
+    #[serde(default)]
+    pub way: Vec<Vec<Waypoint>>,
     /// The mean of the parameters of those that did.
     pub mean: Option<Measured>,
     /// Distance of the parameters to their mean; nothing for less than two.
@@ -33,6 +59,17 @@ pub struct Judged {
 }
 
 impl Judged {
+    /// Puts what was measured on the way in the place of the evaluations that the peer made itself, if
+    /// it left something to measure.
+    pub fn tell(&self, peer: usize, log: &mut Log) {
+        let Some(way) = self.way.get(peer).filter(|way| !way.is_empty()) else { return };
+        let told = way.iter().map(|point| {
+            let Waypoint { time_s, step, samples, clock, measured } = *point;
+            (At { time_s, step, samples, clock }, measured.told())
+        });
+        log.evaluate = told.collect();
+    }
+
     /// Writes it into the folder of a run.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! The numbers of a report: per peer, per run, and per arm over its seeds, with gaps.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::consensus::{self, ConsensusError, Exact};
 use super::record::{PeerResult, Results, RunResult};
@@ -188,14 +188,16 @@ fn run_numbers(result: &RunResult) -> Result<RunNumbers, ConsensusError> {
 /// The file of the final parameters, wherever the folder of the experiment lies by now.
 pub(crate) fn parameters(peer: &PeerResult) -> Option<PathBuf> {
     let path = peer.log.end.as_ref()?.1.parameters_path.as_ref()?;
-    if path.as_os_str().is_empty() {
-        return None;
-    }
+    (!path.as_os_str().is_empty()).then(|| here(peer, path))
+}
+
+/// Where a file lies that the peer names, as its own folder is seen from here.
+pub(crate) fn here(peer: &PeerResult, path: &Path) -> PathBuf {
     let config = peer.log.start.as_ref().map(|start| &start.config);
     let home = config.and_then(|config| config.get("node")?.get("data_dir")?.as_str());
     let inside = home.and_then(|home| path.strip_prefix(home).ok());
     // An absolute path replaces the directory.
-    Some(peer.directory.join(inside.unwrap_or(path)))
+    peer.directory.join(inside.unwrap_or(path))
 }
 
 fn peer_numbers(peer: &PeerResult, killed_at: Option<u64>) -> PeerNumbers {

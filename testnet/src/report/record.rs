@@ -145,13 +145,14 @@ impl Results {
                 return Err(RecordError::UnknownArm { path, arm: run.arm.clone() });
             };
             let home = run_folder(folder, &run.arm, run.seed);
-            let peers = (0..arm.peers).map(|index| read_peer(&home, index));
-            runs.push(RunResult {
-                arm: arm.clone(),
-                run: run.clone(),
-                peers: peers.collect::<Result<_, _>>()?,
-                judged: Judged::load(&home),
+            let judged = Judged::load(&home);
+            let peers = (0..arm.peers).map(|index| {
+                let mut peer = read_peer(&home, index)?;
+                judged.iter().for_each(|judged| judged.tell(index, &mut peer.log));
+                Ok::<_, MetricsError>(peer)
             });
+            let peers = peers.collect::<Result<_, _>>()?;
+            runs.push(RunResult { arm: arm.clone(), run: run.clone(), peers, judged });
         }
         Ok(Self { record, runs })
     }

@@ -27,8 +27,8 @@ use crate::seam::{StateTensor, TrainerState};
 
 pub use self::error::{CheckpointError, Skipped};
 
-/// Checkpoints that [`save`] leaves: the new one, and one to fall back to.
-pub const CHECKPOINTS_KEPT: usize = 2;
+/// Checkpoints that [`save`] leaves at least: the new one, and one to fall back to.
+pub const CHECKPOINTS_KEPT_MIN: usize = 2;
 
 const PARAMETERS: &str = "parameters.safetensors";
 const STATE: &str = "state.safetensors";
@@ -105,7 +105,7 @@ pub struct Loaded {
 }
 
 /// Writes a checkpoint into the folder `checkpoints`, then removes old ones up to this step but
-/// for [`CHECKPOINTS_KEPT`].
+/// for the newest `kept`, or [`CHECKPOINTS_KEPT_MIN`] where that is more.
 ///
 /// Files are written to a hidden folder and forced to the disk before it gets its name, so that a
 /// crash at any moment leaves a whole checkpoint. A checkpoint of the same step is replaced.
@@ -115,7 +115,11 @@ pub struct Loaded {
 ///
 /// # Panics
 /// When the contents are not those of every fragment of a sum of contributions.
-pub fn save(checkpoints: &Path, checkpoint: &Checkpoint<'_>) -> Result<Saved, CheckpointError> {
+pub fn save(
+    checkpoints: &Path,
+    kept: usize,
+    checkpoint: &Checkpoint<'_>,
+) -> Result<Saved, CheckpointError> {
     let wanted =
         if checkpoint.replica.is_sum() { checkpoint.replica.fragments().count() } else { 0 };
     assert_eq!(checkpoint.contents.len(), wanted, "contents of every fragment of a sum");
@@ -131,7 +135,7 @@ pub fn save(checkpoints: &Path, checkpoint: &Checkpoint<'_>) -> Result<Saved, Ch
         let _ = fs::remove_dir_all(&writing);
         return Err(error);
     }
-    remove_old(checkpoints, checkpoint.step);
+    remove_old(checkpoints, kept, checkpoint.step);
     let parameters = directory.join(PARAMETERS);
     Ok(Saved { directory, parameters })
 }
@@ -293,10 +297,10 @@ fn put_in_place(
 }
 
 /// Removes what [`save`] supersedes; what cannot be removed now is removed next time.
-fn remove_old(checkpoints: &Path, step: u64) {
+fn remove_old(checkpoints: &Path, kept: usize, step: u64) {
     remove_hidden(checkpoints, REPLACED);
-    let all = list(checkpoints).unwrap_or_default();
-    for (_, directory) in all.iter().filter(|(of, _)| *of <= step).skip(CHECKPOINTS_KEPT) {
+    let (all, kept) = (list(checkpoints).unwrap_or_default(), kept.max(CHECKPOINTS_KEPT_MIN));
+    for (_, directory) in all.iter().filter(|(of, _)| *of <= step).skip(kept) {
         let _ = fs::remove_dir_all(directory);
     }
 }

@@ -96,12 +96,21 @@ fn run(hidden: &str) -> RunSpec {
 }
 
 fn save_at(folder: &Path, replica: &Replica, step: u64) -> Result<Saved, CheckpointError> {
+    save_some(folder, CHECKPOINTS_KEPT_MIN, replica, step)
+}
+
+fn save_some(
+    folder: &Path,
+    kept: usize,
+    replica: &Replica,
+    step: u64,
+) -> Result<Saved, CheckpointError> {
     let (run, samples, clock) = (run("128"), 32 * step, Clock(step / 4));
     let micro_steps = 1_500_000 * step;
     let held = replica.hold();
     let contents = if held.is_sum() { contents(step) } else { Vec::new() };
     let (contents, replica) = (&contents[..], &held);
-    save(folder, &Checkpoint { run, step, micro_steps, samples, clock, contents, replica })
+    save(folder, kept, &Checkpoint { run, step, micro_steps, samples, clock, contents, replica })
 }
 
 /// What three fragments contain of two authors at `step`.
@@ -247,6 +256,19 @@ fn two_checkpoints_are_kept_and_a_step_can_be_saved_again() {
     // Training anew from an earlier step does not delete what is further on.
     save_at(folder.path(), &replica(None, 2), 2).unwrap();
     assert_eq!(names(folder.path()), ["000000000002", "000000000008", "000000000012"]);
+}
+
+#[test]
+fn as_many_checkpoints_are_kept_as_one_asks_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let replica = replica(None, 1);
+    for step in 1..=6 {
+        save_some(folder.path(), 4, &replica, step).unwrap();
+    }
+    let last_four = ["000000000003", "000000000004", "000000000005", "000000000006"];
+    assert_eq!(names(folder.path()), last_four);
+    save_some(folder.path(), 0, &replica, 7).unwrap();
+    assert_eq!(names(folder.path()), ["000000000006", "000000000007"], "one to fall back to");
 }
 
 #[test]

@@ -61,13 +61,15 @@ impl Training {
         let contents = if replica.is_sum() { self.ask_contents()? } else { Vec::new() };
         let (contents, replica) = (&contents[..], &replica);
         let checkpoint = Checkpoint { run, step, micro_steps, samples, clock, contents, replica };
-        let report = match checkpoint::save(&self.plan.checkpoints, &checkpoint) {
-            Ok(saved) => {
-                self.parameters = Some(saved.parameters);
-                Report::Checkpointed { path: saved.directory }
-            }
-            Err(error) => Report::CheckpointFailed { error: error.to_string() },
-        };
+        let report =
+            match checkpoint::save(&self.plan.checkpoints, self.plan.checkpoints_kept, &checkpoint)
+            {
+                Ok(saved) => {
+                    self.parameters = Some(saved.parameters);
+                    Report::Checkpointed { path: saved.directory }
+                }
+                Err(error) => Report::CheckpointFailed { error: error.to_string() },
+            };
         self.tell(report)
     }
 
@@ -79,10 +81,23 @@ impl Training {
         answered.recv().map_err(|_| End::Abandoned)
     }
 
+    fn pace(&self) -> StepPace {
+        StepPace { time: Duration::from_secs_f64(self.step_time.mean()), batch: self.batch }
+    }
+
+    /// Tells how long steps take as soon as that is known: a slow peer does less than the work of a
+    /// peer of mean speed for its first commit already.
+    pub(super) fn tell_pace_first(&mut self) -> Result<(), End> {
+        if self.pace_told || !self.step_time.is_known() {
+            return Ok(());
+        }
+        self.pace_told = true;
+        self.tell(Report::StepMeasured(self.pace()))
+    }
+
     /// To be called in the turn in which the exchanged weights changed.
     pub(super) fn tell_committed(&self, contributions: Vec<Encoded>) -> Result<(), End> {
-        let time = Duration::from_secs_f64(self.step_time.mean());
-        let pace = StepPace { time, batch: self.batch };
+        let pace = self.pace();
         let Position { samples, clock, .. } = self.at;
         self.tell(Report::Committed { clock, samples, pace, contributions })
     }

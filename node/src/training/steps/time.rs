@@ -5,6 +5,10 @@ const GAIN: f64 = 0.1;
 /// What the mean is over at least, seconds: longer than the pauses of a process that is held to a
 /// share of a core (Linux: 0.1 s) or that waits for its turn, which fall on few of many short steps.
 const SPAN: f64 = 1.0;
+/// From so many steps on, and so much time, the mean says something: the first step warms up, and a
+/// process that is held to a share of a core runs freely at first.
+const KNOWN_STEPS: f64 = 2.5;
+const KNOWN_SECONDS: f64 = 0.25;
 
 /// Mean time of a local step, over the last ten steps or the last second, whichever is longer.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,6 +24,11 @@ impl StepTime {
         let keep = 1.0 - GAIN.min(seconds / SPAN);
         self.seconds = keep * self.seconds + seconds;
         self.steps = keep * self.steps + 1.0;
+    }
+
+    /// Whether there are enough steps to tell others of.
+    pub(super) fn is_known(&self) -> bool {
+        self.steps >= KNOWN_STEPS && self.seconds >= KNOWN_SECONDS
     }
 
     /// Seconds; 0 before the first step.
