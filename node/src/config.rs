@@ -19,8 +19,8 @@ pub use kind::{Kind, Reals};
 pub use reference::{file_text, origin_text, reference_markdown, reference_text};
 pub use run::{run_line, run_spec};
 pub use sections::{
-    Backend, Balance, Config, Direct, Gossip, LogFormat, Nat, Network, Node, Optimizer, Relay,
-    Rule, Run,
+    Backend, Balance, Collective, Config, Direct, Gossip, LogFormat, Nat, Network, Node, Optimizer,
+    Relay, Rule, Run,
 };
 pub use settings::Settings;
 

@@ -14,6 +14,8 @@ use rand::Rng;
 use tokio::sync::{mpsc, watch};
 
 use crate::acquaintances::{Acquaintances, PeersFileError, read_peers_file};
+use dnode_collective::{Backend, Choice};
+
 use crate::config::{self, Config, LogFormat, Rule, run_spec};
 use crate::console::Console;
 use crate::data_dir::{DataDir, DataDirError};
@@ -389,6 +391,12 @@ fn terms(config: &Config, incarnation: u64) -> Terms {
         exchanges: exchanges(config.gossip.rule),
         world,
         rack: rack_name(&config.network.rack),
+        collective: match config.network.collective {
+            config::Collective::Auto => Choice::Auto,
+            config::Collective::Shm => Choice::Only(Backend::Shm),
+            config::Collective::Tcp => Choice::Only(Backend::Tcp),
+            config::Collective::Ucx => Choice::Only(Backend::Ucx),
+        },
         incarnation,
         linger: config.node.linger,
     }

@@ -1,7 +1,8 @@
 //! Time of an all-reduce among processes on loopback, and the bandwidth of the bus that it comes to.
 //!
-//! `cargo bench -p dnode-collective --bench collective -- [tcp] [shm] [gloo] [mpi]`; without a name
-//! all that are there run. With `DNODE_BENCH_PYTHON` naming a Python that has torch (mpi4py), gloo
+//! `cargo bench -p dnode-collective --bench collective -- [tcp] [shm] [ucx] [ucx-tcp] [gloo] [mpi]`; without a name
+//! all that are there run; `ucx` as between processes of one host, `ucx-tcp`
+//! as between hosts without RDMA. With `DNODE_BENCH_PYTHON` naming a Python that has torch (mpi4py), gloo
 //! (Open MPI, whose `mpirun` must be there) is measured in the same run.
 //! `docs/measurements.md` has the tables.
 
@@ -11,11 +12,14 @@
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use dnode_collective::{Collective, Link, Place, Reduction, SharedMemory, Sockets};
+use dnode_collective::{
+    Collective, Link, Place, Reduction, SharedMemory, Sockets, over_ucx, ucx_is_there,
+};
 
 /// Bytes of f32, with the all-reduces that are measured.
 const SIZES: [(usize, usize); 6] =
@@ -35,7 +39,7 @@ fn main() {
         rank(rest);
         return;
     }
-    let all = ["tcp", "shm", "gloo", "mpi"];
+    let all = ["tcp", "shm", "ucx", "ucx-tcp", "gloo", "mpi"];
     let chosen = all.iter().filter(|name| words.is_empty() || words.contains(&(**name).to_owned()));
     println!(
         "all-reduce of f32: world, bytes, backend, microseconds (median, tenth, ninth tenth), GB/s of bus"
@@ -44,7 +48,10 @@ fn main() {
     for world in WORLDS {
         for name in &chosen {
             match **name {
-                "tcp" | "shm" => ours(name, world),
+                "ucx" | "ucx-tcp" if let Err(why) = ucx_is_there() => {
+                    println!("{world:>2} {name}: not measured, {why}");
+                }
+                "tcp" | "shm" | "ucx" | "ucx-tcp" => ours(name, world),
                 _ => theirs(name, world),
             }
         }
@@ -72,11 +79,17 @@ fn rank(words: &[String]) {
     let [backend, rank, size, folder] = words else { panic!("{words:?}") };
     let place = Place { rank: rank.parse().unwrap(), size: size.parse().unwrap() };
     let folder = Path::new(folder);
-    let links = meet(place, folder);
-    let mut group: Box<dyn Collective> = if backend == "shm" {
-        Box::new(SharedMemory::new(place, links, memory(place, folder), PATIENCE).unwrap())
-    } else {
-        Box::new(Sockets::new(place, links, PATIENCE).unwrap())
+    let links = if backend == "ucx" { meet_near(place, folder) } else { meet(place, folder) };
+    let mut group: Box<dyn Collective> = match &backend[..] {
+        "shm" => {
+            Box::new(SharedMemory::new(place, links, memory(place, folder), PATIENCE).unwrap())
+        }
+        "ucx" | "ucx-tcp" => {
+            let (group, why) = over_ucx(Sockets::new(place, links, PATIENCE).unwrap()).unwrap();
+            assert_eq!(why, None);
+            Box::new(group)
+        }
+        _ => Box::new(Sockets::new(place, links, PATIENCE).unwrap()),
     };
     for (bytes, turns) in SIZES {
         let mut values = vec![0.0_f32; bytes / size_of::<f32>()];
@@ -101,7 +114,7 @@ fn row((world, bytes): (usize, usize), name: &str, times: &mut [f64]) {
     let at = |share: usize| times[(times.len() - 1) * share / 10] * 1e6;
     let bus = 2.0 * (world - 1) as f64 / world as f64 * bytes as f64 / at(5) / 1e3;
     println!(
-        "{world:>2} {bytes:>10} {name:<5} {:>9.0} {:>9.0} {:>9.0} {bus:>7.2}",
+        "{world:>2} {bytes:>10} {name:<7} {:>9.0} {:>9.0} {:>9.0} {bus:>7.2}",
         at(5),
         at(1),
         at(9)
@@ -122,6 +135,31 @@ fn meet(place: Place, folder: &Path) -> Vec<Option<Box<dyn Link>>> {
     for other in 0..place.rank {
         let port = read(&folder.join(format!("port-{other}")));
         let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
+        std::io::Write::write_all(&mut stream, &[place.rank as u8]).unwrap();
+        keep(stream, other);
+    }
+    for _ in place.rank + 1..place.size {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut other = [0];
+        std::io::Read::read_exact(&mut stream, &mut other).unwrap();
+        keep(stream, usize::from(other[0]));
+    }
+    links
+}
+
+/// Joins the ranks by sockets of this host.
+fn meet_near(place: Place, folder: &Path) -> Vec<Option<Box<dyn Link>>> {
+    let path = |rank: usize| folder.join(format!("socket-{rank}"));
+    let listener = UnixListener::bind(path(place.rank)).unwrap();
+    write(&folder.join(format!("ready-{}", place.rank)), "");
+    let mut links: Vec<Option<Box<dyn Link>>> = (0..place.size).map(|_| None).collect();
+    let mut keep = |stream: UnixStream, rank: usize| {
+        stream.set_nonblocking(true).unwrap();
+        links[rank] = Some(Box::new(stream));
+    };
+    for other in 0..place.rank {
+        read(&folder.join(format!("ready-{other}")));
+        let mut stream = UnixStream::connect(path(other)).unwrap();
         std::io::Write::write_all(&mut stream, &[place.rank as u8]).unwrap();
         keep(stream, other);
     }

@@ -43,6 +43,19 @@ pub enum Backend {
     Tcp,
     /// Memory that the processes of one host share.
     Shm,
+    /// What UCX finds between the ranks: RDMA where the hardware has it.
+    Ucx,
+}
+
+impl Backend {
+    /// All of them, fastest first where several can be had.
+    pub(crate) const ALL: [Self; 3] = [Self::Shm, Self::Ucx, Self::Tcp];
+
+    /// Whether it needs a library or a device that may fail where connections do not.
+    #[must_use]
+    pub const fn is_optional(self) -> bool {
+        matches!(self, Self::Ucx)
+    }
 }
 
 impl fmt::Display for Backend {
@@ -50,6 +63,7 @@ impl fmt::Display for Backend {
         f.write_str(match self {
             Self::Tcp => "tcp",
             Self::Shm => "shm",
+            Self::Ucx => "ucx",
         })
     }
 }

@@ -57,3 +57,20 @@ pub enum Error {
     #[error("{0}")]
     Arguments(&'static str),
 }
+
+impl Error {
+    /// Whether it may be the way between ranks that are there: nothing has moved, or what carries the
+    /// group says so.
+    #[must_use]
+    pub fn blames_the_way(&self) -> bool {
+        match self {
+            Self::Stalled { .. } => true,
+            Self::Lost { source, .. } => source.kind() == io::ErrorKind::Other,
+            Self::Aborted { .. }
+            | Self::OutOfStep { .. }
+            | Self::Form(_)
+            | Self::Ended
+            | Self::Arguments(_) => false,
+        }
+    }
+}

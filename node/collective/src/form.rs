@@ -3,106 +3,165 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use dnode_direct::Channel;
 #[cfg(target_os = "linux")]
-use dnode_direct::{Kind, Mapping};
+use dnode_direct::Mapping;
+use dnode_direct::{Channel, Kind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::collective::{Collective, Place};
+use crate::collective::{Backend, Collective, Place, Reduction};
 use crate::error::Error;
 use crate::limits::LOOK;
-use crate::links::Link;
+use crate::links::Links;
 use crate::sockets::Sockets;
+use crate::ucx;
+
+/// What may carry a group, as its user says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// The fastest of what all ranks have: shared memory inside a host, UCX where a device for RDMA is
+    /// and the ranks trust the network, else connections.
+    #[default]
+    Auto,
+    /// This where all ranks choose it too and can, else connections.
+    Only(Backend),
+}
+
+/// A group, as it came to be.
+#[derive(Debug)]
+pub struct Formed {
+    /// The group.
+    pub group: Box<dyn Collective>,
+    /// Why it is not of the kind that this rank chose.
+    pub why: Option<String>,
+    /// Whether all ranks could have one that needs a library or a device, which some do without now.
+    pub later: bool,
+}
 
 /// A group of the rank at `place`, which has one channel to each other rank, in order, and none to
-/// itself: through shared memory when all are processes of one host, else through the channels. All
+/// itself: of the fastest kind that all ranks can be of and `choice` allows, at every rank. All
 /// ranks call this at about the same time; it waits for them, at most `patience` without a word, and
 /// fails at all of them or at none, but for a failure in its last moment, which the first operation
-/// shows.
+/// shows. With `plain` this rank does without what needs a library or a device.
 ///
 /// # Errors
 /// [`Error`]; the ranks must get together in another way.
 pub fn form(
     place: Place,
     channels: Vec<Option<Channel>>,
+    (choice, plain): (Choice, bool),
     patience: Duration,
-) -> Result<Box<dyn Collective>, Error> {
-    let mut group = join(place, channels, patience)?;
-    group.barrier()?;
-    Ok(group)
-}
-
-#[cfg(target_os = "linux")]
-fn join(
-    place: Place,
-    mut channels: Vec<Option<Channel>>,
-    patience: Duration,
-) -> Result<Box<dyn Collective>, Error> {
-    let memory = shared(place, &mut channels, patience).map_err(Error::Form)?;
-    let links = links(channels);
-    Ok(match memory {
-        Some(map) => Box::new(crate::SharedMemory::new(place, links, map, patience)?),
-        None => Box::new(Sockets::new(place, links, patience)?),
-    })
-}
-
-#[cfg(not(target_os = "linux"))]
-fn join(
-    place: Place,
-    channels: Vec<Option<Channel>>,
-    patience: Duration,
-) -> Result<Box<dyn Collective>, Error> {
-    Ok(Box::new(Sockets::new(place, links(channels), patience)?))
-}
-
-fn links(channels: Vec<Option<Channel>>) -> Vec<Option<Box<dyn Link>>> {
-    let boxed =
-        |channel: Option<Channel>| channel.map(|channel| Box::new(channel) as Box<dyn Link>);
-    channels.into_iter().map(boxed).collect()
-}
-
-/// The first rank decides, because it knows whether all are on its host: it sends everybody one byte,
-/// with the memory or without.
-#[cfg(target_os = "linux")]
-fn shared(
-    place: Place,
-    channels: &mut [Option<Channel>],
-    patience: Duration,
-) -> io::Result<Option<Mapping>> {
-    let is_near = |channel: &Channel| channel.kind() == Kind::Memory;
-    if place.rank > 0 {
-        let first = channels.first_mut().and_then(Option::as_mut);
-        let first = first.ok_or(io::ErrorKind::InvalidInput)?;
-        let file = invitation(first, patience)?;
-        let map = file.map(|file| crate::SharedMemory::open(&file, place.size));
-        return map.transpose().map_err(io::Error::other);
+) -> Result<Formed, Error> {
+    let (offers, missing) = offers(choice, &channels);
+    let links = channels.into_iter().map(|channel| channel.map(|channel| Box::new(channel) as _));
+    let mut group = Sockets::new(place, links.collect(), patience)?;
+    let (common, best) = in_common(&mut group, &offers, plain)?;
+    let wanted = offers.iter().find(|wanted| **wanted != Backend::Tcp);
+    let (mut formed, mut why) = join(group, common, patience)?;
+    if why.is_none() && wanted.is_some_and(|wanted| *wanted != common) {
+        why = Some("not every rank chooses it and can".to_owned());
     }
-    let others = || channels.iter().flatten();
-    if place.size == 1 || !others().all(is_near) {
-        for channel in channels.iter_mut().flatten() {
-            // Nothing was sent before, so there is room for a byte.
-            channel.send(&[0])?;
+    why = missing.or(why).filter(|_| matches!(choice, Choice::Only(_)) && best == common);
+    formed.barrier()?;
+    Ok(Formed { group: formed, why, later: best != common })
+}
+
+/// What this rank can be of, fastest first, and why it is not what was chosen.
+fn offers(choice: Choice, channels: &[Option<Channel>]) -> (Vec<Backend>, Option<String>) {
+    let all = |may: &dyn Fn(Kind) -> bool| channels.iter().flatten().all(|one| may(one.kind()));
+    let on_one_host =
+        cfg!(target_os = "linux") && channels.len() > 1 && all(&|kind| kind == Kind::Memory);
+    // It moves values in plain.
+    let is_trusted = all(&|kind| kind != Kind::Tls);
+    let mut offers = Vec::new();
+    let mut missing = None;
+    let chosen = |backend| choice == Choice::Only(backend);
+    if on_one_host && (choice == Choice::Auto || chosen(Backend::Shm)) {
+        offers.push(Backend::Shm);
+    } else if chosen(Backend::Shm) {
+        missing = Some("not all ranks are processes of this host".to_owned());
+    }
+    if chosen(Backend::Ucx) || (choice == Choice::Auto && ucx::has_rdma() && is_trusted) {
+        match ucx::ucx_is_there() {
+            Ok(()) if is_trusted => offers.push(Backend::Ucx),
+            Ok(()) => {
+                let needs =
+                    "UCX needs a network that all ranks trust: network.direct = \"trusted\"";
+                missing = Some(needs.to_owned());
+            }
+            Err(why) => missing = Some(why),
         }
-        return Ok(None);
+    }
+    offers.push(Backend::Tcp);
+    (offers, missing)
+}
+
+/// The fastest that all ranks offer now, and that they would if none did without libraries.
+fn in_common(
+    group: &mut Sockets,
+    offers: &[Backend],
+    plain: bool,
+) -> Result<(Backend, Backend), Error> {
+    let has = |one: Backend, plain: bool| {
+        f32::from(u8::from(offers.contains(&one) && !(plain && one.is_optional())))
+    };
+    let mut counts = [plain, false].map(|plain| Backend::ALL.map(|one| has(one, plain)));
+    group.all_reduce(counts.as_flattened_mut(), Reduction::Sum)?;
+    let ranks = group.place().size as f32;
+    let [now, later] = counts.map(|counts| {
+        let mut all = Backend::ALL.into_iter().zip(counts);
+        let first = all.find(|(_, count)| *count > ranks - 0.5);
+        first.map_or(Backend::Tcp, |(backend, _)| backend)
+    });
+    Ok((now, later))
+}
+
+/// A group of kind `backend`, which all ranks join, or why it is one of connections.
+fn join(
+    mut group: Sockets,
+    backend: Backend,
+    patience: Duration,
+) -> Result<(Box<dyn Collective>, Option<String>), Error> {
+    match backend {
+        Backend::Tcp => Ok((Box::new(group), None)),
+        Backend::Ucx => {
+            let (group, why) = ucx::over_ucx(group)?;
+            Ok((Box::new(group), why))
+        }
+        #[cfg(target_os = "linux")]
+        Backend::Shm => {
+            let place = group.place();
+            let map = shared(place, &mut group.links, patience).map_err(Error::Form)?;
+            Ok((Box::new(crate::SharedMemory::with(group, map)?), None))
+        }
+        #[cfg(not(target_os = "linux"))]
+        Backend::Shm => {
+            let _ = (&mut group, patience);
+            Ok((Box::new(group), None))
+        }
+    }
+}
+
+/// The memory that the first rank makes and hands to everybody.
+#[cfg(target_os = "linux")]
+fn shared(place: Place, links: &mut Links, patience: Duration) -> io::Result<Mapping> {
+    if place.rank > 0 {
+        let (_, first) = links.channels().next().ok_or(io::ErrorKind::InvalidInput)?;
+        let file = invitation(first, patience)?.ok_or(io::ErrorKind::InvalidData)?;
+        return crate::SharedMemory::open(&file, place.size).map_err(io::Error::other);
     }
     let (map, file) = crate::SharedMemory::create(place.size).map_err(io::Error::other)?;
-    for channel in channels.iter_mut().flatten() {
+    for (_, channel) in links.channels() {
         channel.send_file(std::os::fd::AsFd::as_fd(&file))?;
     }
-    Ok(Some(map))
+    Ok(map)
 }
 
-/// Waits for the first rank's byte.
+/// Waits for the first rank's memory.
 #[cfg(target_os = "linux")]
 fn invitation(first: &mut Channel, patience: Duration) -> io::Result<Option<std::os::fd::OwnedFd>> {
     let deadline = Instant::now() + patience;
     loop {
-        let came = if first.kind() == Kind::Memory {
-            first.receive_file()
-        } else {
-            first.receive(&mut [0]).map(|count| (count, None))
-        };
-        match came {
+        match first.receive_file() {
             Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok((_, file)) => return Ok(file),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

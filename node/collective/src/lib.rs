@@ -6,7 +6,8 @@
 //!          Sockets: rings         SharedMemory: pieces reduced
 //!          and direct transfers   where all ranks have written them
 //!                    \          /
-//!                     Links: one proved connection for each pair (dnode-direct)
+//!                     Links: one proved connection for each pair (dnode-direct),
+//!                            or UCX beside it, where it is there
 //! ```
 //!
 //! Every operation runs on the thread that calls it: it moves what the sockets or the other ranks
@@ -21,6 +22,7 @@ mod collective;
 mod error;
 mod form;
 mod header;
+mod library;
 pub mod limits;
 mod links;
 mod meter;
@@ -28,13 +30,15 @@ mod meter;
 mod shared;
 mod sockets;
 mod stream;
+mod ucx;
 
 pub use abort::Abort;
 pub use collective::{Backend, Collective, Operation, Place, Reduction, piece};
 pub use error::Error;
-pub use form::form;
+pub use form::{Choice, Formed, form};
 pub use links::Link;
 pub use meter::Meter;
 #[cfg(target_os = "linux")]
 pub use shared::SharedMemory;
 pub use sockets::Sockets;
+pub use ucx::{over_ucx, ucx_is_there};

@@ -43,3 +43,29 @@ pub(crate) const FLAT_RANKS: usize = 2;
 /// Buffers of shared memory: while one is reduced, the next is filled.
 #[cfg(target_os = "linux")]
 pub(crate) const BUFFERS: usize = 2;
+
+/// Bytes of the address of a worker of UCX; those seen have 100 to 700, more with more devices (guess).
+pub(crate) const UCX_ADDRESS_MAX: usize = 4 << 10;
+
+/// Messages of a link of UCX that are on their way at once, each way: one is filled or read while
+/// others move.
+pub(crate) const UCX_SLOTS: usize = 4;
+
+/// Bytes of such a message at most, and at least in a large group.
+pub(crate) const UCX_SLOT_BYTES: usize = 256 << 10;
+pub(crate) const UCX_SLOT_BYTES_MIN: usize = 64 << 10;
+
+/// Bytes of all messages of a group, each way, that decide how long one is.
+pub(crate) const UCX_SLOTS_BYTES: usize = 16 << 20;
+
+/// Messages from this length on wait for their receiver, so that it need not keep them.
+pub(crate) const UCX_EAGER_BYTES: usize = 32 << 10;
+
+/// How long what a rank sent before it was gone may take to come.
+pub(crate) const UCX_LINGER: Duration = Duration::from_millis(50);
+
+/// How long the links of a group may take to close, together.
+pub(crate) const UCX_CLOSE_MAX: Duration = Duration::from_millis(200);
+
+/// How long ranks wait for each other's first word through UCX, which has to find its devices.
+pub(crate) const UCX_PROBE: Duration = Duration::from_secs(2);

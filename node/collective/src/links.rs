@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use dnode_direct::Channel;
+use dnode_direct::{Channel, Kind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::abort::Abort;
@@ -39,10 +39,25 @@ pub trait Link: Send + fmt::Debug {
 
     /// What becomes ready when the connection can move again.
     fn socket(&self) -> BorrowedFd<'_>;
+
+    /// Adds what becomes ready when the connection can move again in a wanted way; whether it may be
+    /// slept on, as nothing has happened meanwhile.
+    fn watch<'a>(&'a self, wanted: PollFlags, sockets: &mut Vec<PollFd<'a>>) -> bool {
+        sockets.push(PollFd::from_borrowed_fd(self.socket(), wanted));
+        true
+    }
+
+    /// Whether the other end is a process of this host.
+    fn is_near(&self) -> bool;
+
+    /// The channel that it is, over which memory can be handed.
+    fn channel(&mut self) -> Option<&mut Channel> {
+        None
+    }
 }
 
 macro_rules! plain_link {
-    ($socket:ty) => {
+    ($socket:ty, $near:literal) => {
         impl Link for $socket {
             fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
                 io::Write::write(self, bytes)
@@ -59,12 +74,16 @@ macro_rules! plain_link {
             fn socket(&self) -> BorrowedFd<'_> {
                 self.as_fd()
             }
+
+            fn is_near(&self) -> bool {
+                $near
+            }
         }
     };
 }
 
-plain_link!(TcpStream);
-plain_link!(UnixStream);
+plain_link!(TcpStream, false);
+plain_link!(UnixStream, true);
 
 impl Link for Channel {
     fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -81,6 +100,14 @@ impl Link for Channel {
 
     fn socket(&self) -> BorrowedFd<'_> {
         self.as_fd()
+    }
+
+    fn is_near(&self) -> bool {
+        self.kind() == Kind::Memory
+    }
+
+    fn channel(&mut self) -> Option<&mut Channel> {
+        Some(self)
     }
 }
 
@@ -209,6 +236,37 @@ impl Links {
         result
     }
 
+    /// What becomes ready when the connection to a rank can move again.
+    pub(crate) fn socket(&self, rank: usize) -> Result<BorrowedFd<'_>, Error> {
+        let link = self.links.get(rank).and_then(Option::as_ref).ok_or(Error::Ended)?;
+        Ok(link.socket())
+    }
+
+    /// Whether a rank is a process of this host.
+    pub(crate) fn is_near(&self, rank: usize) -> bool {
+        self.links.get(rank).and_then(Option::as_ref).is_some_and(|link| link.is_near())
+    }
+
+    /// The channels, by rank.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn channels(&mut self) -> impl Iterator<Item = (usize, &mut Channel)> {
+        let links = self.links.iter_mut().enumerate();
+        links.filter_map(|(rank, link)| Some((rank, link.as_mut()?.channel()?)))
+    }
+
+    /// Goes on in the place of other connections of the group.
+    pub(crate) fn take_words(&mut self, other: &Self) {
+        self.abort = other.abort.clone();
+        self.meter = other.meter.clone();
+        self.patience = other.patience;
+        self.restart();
+    }
+
+    /// Counts operations from 0 again.
+    pub(crate) const fn restart(&mut self) {
+        self.count = 0;
+    }
+
     fn link(&mut self, rank: usize) -> Result<&mut Box<dyn Link>, Error> {
         self.links.get_mut(rank).and_then(Option::as_mut).ok_or(Error::Ended)
     }
@@ -257,9 +315,13 @@ impl Links {
     ) -> Result<(), Error> {
         self.look(operation, wants.first().map_or(0, |want| want.rank), since)?;
         let mut sockets = Vec::with_capacity(wants.len());
+        let mut quiet = true;
         for want in wants {
             let link = self.links.get(want.rank).and_then(Option::as_ref).ok_or(Error::Ended)?;
-            sockets.push(PollFd::from_borrowed_fd(link.socket(), want.flags));
+            quiet &= link.watch(want.flags, &mut sockets);
+        }
+        if !quiet {
+            return Ok(());
         }
         let longest = Timespec::try_from(LOOK).ok();
         // An error means that a signal came: then all is tried again.

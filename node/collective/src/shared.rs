@@ -144,13 +144,20 @@ impl SharedMemory {
         map: Mapping,
         patience: Duration,
     ) -> Result<Self, Error> {
-        let sockets = Sockets::new(place, links, patience)?;
-        let layout = Layout::new(place.size);
+        Self::with(Sockets::new(place, links, patience)?, map)
+    }
+
+    /// The ranks of `sockets`, which share `map`.
+    pub(crate) fn with(mut sockets: Sockets, map: Mapping) -> Result<Self, Error> {
+        // What the ranks did before they had it is no operation of this group.
+        sockets.links.restart();
+        let size = sockets.links.place.size;
+        let layout = Layout::new(size);
         if map.length() != layout.length() {
             return Err(Error::Arguments("the memory is not that of a group of this size"));
         }
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let spins = if processors >= place.size { SPINS } else { 0 };
+        let spins = if processors >= size { SPINS } else { 0 };
         Ok(Self { sockets, map, layout, chunks: 0, spins })
     }
 
@@ -221,7 +228,7 @@ impl SharedMemory {
         if number != pass.first.wrapping_add(1) {
             return Ok(());
         }
-        for rank in self.others() {
+        for rank in self.sockets.others() {
             let mut theirs = [0; HEADER_BYTES];
             self.map.read(self.layout.header(rank, buffer), &mut theirs);
             in_step(&pass.operation, rank, &theirs)?;
@@ -239,7 +246,7 @@ impl SharedMemory {
             let range = self.all_of(pass, chunk);
             self.write(staged, &pass.values[range]);
         } else if pass.reduces() {
-            for other in self.others() {
+            for other in self.sockets.others() {
                 let window = self.window(pass, other, chunk);
                 let offset = staged + other * self.layout.window * WIDTH;
                 self.write(offset, &pass.values[window]);
@@ -349,11 +356,6 @@ impl SharedMemory {
         begin.min(end)..(begin + self.layout.window).min(end)
     }
 
-    fn others(&self) -> impl Iterator<Item = usize> + use<> {
-        let Place { rank, size } = self.sockets.links.place;
-        (0..size).filter(move |other| *other != rank)
-    }
-
     /// Says how far this rank is.
     fn publish(&self, done: Done, number: u32) {
         let rank = self.sockets.links.place.rank;
@@ -374,7 +376,7 @@ impl SharedMemory {
         number: u32,
         only: Option<usize>,
     ) -> Result<(), Error> {
-        for rank in self.others().filter(|rank| only.is_none_or(|only| only == *rank)) {
+        for rank in self.sockets.others().filter(|rank| only.is_none_or(|only| only == *rank)) {
             let word = self.map.word(Layout::word(rank, done as usize));
             let reached = |now: u32| now.wrapping_sub(number).cast_signed() >= 0;
             let mut looks = 0;

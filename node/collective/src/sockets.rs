@@ -13,6 +13,7 @@ use crate::stream::{Half, pass};
 /// A group whose ranks are joined by connections.
 #[derive(Debug)]
 pub struct Sockets {
+    backend: Backend,
     pub(crate) links: Links,
     /// [`RECEIVE_BYTES`] for values that are to be added.
     scratch: Vec<f32>,
@@ -31,9 +32,13 @@ impl Sockets {
         links: Vec<Option<Box<dyn Link>>>,
         patience: Duration,
     ) -> Result<Self, Error> {
-        let links = Links::new(place, links, patience)?;
+        Ok(Self::with(Backend::Tcp, Links::new(place, links, patience)?))
+    }
+
+    /// A group of these connections, which are those of `backend`.
+    pub(crate) fn with(backend: Backend, links: Links) -> Self {
         let scratch = vec![0.0; RECEIVE_BYTES / size_of::<f32>()];
-        Ok(Self { links, scratch, gathered: Vec::new() })
+        Self { backend, links, scratch, gathered: Vec::new() }
     }
 
     /// Runs one operation; its failure ends the group.
@@ -49,7 +54,7 @@ impl Sockets {
         self.links.end(result)
     }
 
-    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+    pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<> {
         let Place { rank, size } = self.links.place;
         (0..size).filter(move |other| *other != rank)
     }
@@ -175,7 +180,7 @@ impl Collective for Sockets {
     }
 
     fn backend(&self) -> Backend {
-        Backend::Tcp
+        self.backend
     }
 
     fn abort(&self) -> Abort {

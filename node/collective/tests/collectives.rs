@@ -5,6 +5,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 #![expect(clippy::disallowed_methods, reason = "a test of waiting looks at the clock")]
 
+use std::io::Write as _;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -15,31 +17,108 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Around the borders between algorithms, chunks and pieces.
 const LENGTHS: [usize; 12] = [0, 1, 2, 3, 5, 1000, 8191, 8192, 8193, 131_071, 300_007, 1_100_003];
 
-fn links(size: usize) -> Vec<Vec<Option<Box<dyn Link>>>> {
+fn links(size: usize, way: Way) -> Vec<Vec<Option<Box<dyn Link>>>> {
     let mut all: Vec<Vec<Option<Box<dyn Link>>>> =
         (0..size).map(|_| (0..size).map(|_| None).collect()).collect();
     let pairs = (0..size).flat_map(|one| (0..one).map(move |other| (one, other)));
     for (one, other) in pairs {
-        let (near, far) = UnixStream::pair().unwrap();
-        near.set_nonblocking(true).unwrap();
-        far.set_nonblocking(true).unwrap();
-        all[one][other] = Some(Box::new(near));
-        all[other][one] = Some(Box::new(far));
+        let (near, far): (Box<dyn Link>, Box<dyn Link>) = if way == Way::UcxFar {
+            let (near, far) = tcp_pair();
+            (Box::new(near), Box::new(far))
+        } else {
+            let (near, far) = UnixStream::pair().unwrap();
+            near.set_nonblocking(true).unwrap();
+            far.set_nonblocking(true).unwrap();
+            (Box::new(near), Box::new(far))
+        };
+        all[one][other] = Some(near);
+        all[other][one] = Some(far);
     }
     all
 }
 
-fn group(backend: Backend, size: usize, patience: Duration) -> Vec<Box<dyn Collective>> {
+fn tcp_pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (far, _) = listener.accept().unwrap();
+    near.set_nonblocking(true).unwrap();
+    far.set_nonblocking(true).unwrap();
+    (near, far)
+}
+
+/// What carries a group under test.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    Tcp,
+    Shm,
+    /// Among processes of one host.
+    UcxNear,
+    /// As between hosts.
+    UcxFar,
+}
+
+impl Way {
+    const fn backend(self) -> Backend {
+        match self {
+            Self::Tcp => Backend::Tcp,
+            Self::Shm => Backend::Shm,
+            Self::UcxNear | Self::UcxFar => Backend::Ucx,
+        }
+    }
+}
+
+fn group(way: Way, size: usize, patience: Duration) -> Vec<Box<dyn Collective>> {
     let places = (0..size).map(|rank| Place { rank, size });
-    let links = places.zip(links(size));
-    match backend {
-        Backend::Tcp => links
+    let links = places.zip(links(size, way));
+    match way {
+        Way::Tcp => links
             .map(|(place, links)| {
                 Box::new(Sockets::new(place, links, patience).unwrap()) as Box<dyn Collective>
             })
             .collect(),
-        Backend::Shm => shared(links, size, patience),
+        Way::Shm => shared(links, size, patience),
+        Way::UcxNear | Way::UcxFar => over_ucx(links, patience),
     }
+}
+
+/// All ranks have to be asked at the same time.
+fn over_ucx(
+    links: impl Iterator<Item = (Place, Vec<Option<Box<dyn Link>>>)>,
+    patience: Duration,
+) -> Vec<Box<dyn Collective>> {
+    let groups: Vec<Sockets> =
+        links.map(|(place, links)| Sockets::new(place, links, PATIENCE).unwrap()).collect();
+    let upgrade = |group| {
+        let (mut group, why) = dnode_collective::over_ucx(group).unwrap();
+        assert_eq!(why, None);
+        group.set_patience(patience);
+        Box::new(group) as Box<dyn Collective>
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            groups.into_iter().map(|group| scope.spawn(|| upgrade(group))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Set where UCX must be there; elsewhere a machine without it leaves its tests out, and says so.
+const UCX: &str = "DNODE_TEST_UCX";
+
+/// What this machine has.
+fn ways() -> Vec<Way> {
+    let mut all = vec![Way::Tcp];
+    if cfg!(target_os = "linux") {
+        all.push(Way::Shm);
+    }
+    match dnode_collective::ucx_is_there() {
+        Ok(()) => all.extend([Way::UcxNear, Way::UcxFar]),
+        Err(why) => {
+            assert!(std::env::var_os(UCX).is_none(), "{UCX} is set, and {why}");
+            // Not by the macro, whose words a test that passes keeps for itself.
+            let _ = writeln!(std::io::stderr(), "backend ucx is NOT TESTED: {why}");
+        }
+    }
+    all
 }
 
 #[cfg(target_os = "linux")]
@@ -57,11 +136,6 @@ fn shared(
         })
         .collect()
 }
-
-#[cfg(target_os = "linux")]
-const BACKENDS: [Backend; 2] = [Backend::Tcp, Backend::Shm];
-#[cfg(not(target_os = "linux"))]
-const BACKENDS: [Backend; 1] = [Backend::Tcp];
 
 #[cfg(not(target_os = "linux"))]
 fn shared(
@@ -105,10 +179,10 @@ fn sum(size: usize, index: usize) -> f32 {
 
 #[test]
 fn every_operation_gives_what_one_computer_would() {
-    for backend in BACKENDS {
+    for way in ways() {
         for size in [1, 2, 3, 4, 5] {
-            together(group(backend, size, PATIENCE), |mut group, rank| {
-                assert_eq!(group.backend(), backend);
+            together(group(way, size, PATIENCE), |mut group, rank| {
+                assert_eq!(group.backend(), way.backend());
                 for length in LENGTHS {
                     operations(&mut *group, (rank, size), length);
                 }
@@ -166,15 +240,15 @@ fn operations(group: &mut dyn Collective, (rank, size): (usize, usize), length: 
 
 #[test]
 fn results_have_the_same_bits_at_every_rank() {
-    for backend in BACKENDS {
+    for way in ways() {
         for length in [100, 100_000] {
-            let results = together(group(backend, 4, PATIENCE), |mut group, rank| {
+            let results = together(group(way, 4, PATIENCE), |mut group, rank| {
                 let mut values: Vec<f32> =
                     (0..length).map(|index| 1.0 / (1 + index * 4 + rank) as f32).collect();
                 group.all_reduce(&mut values, Reduction::Mean).unwrap();
                 values.into_iter().map(f32::to_bits).collect::<Vec<_>>()
             });
-            assert!(results.iter().all(|result| *result == results[0]), "{backend} {length}");
+            assert!(results.iter().all(|result| *result == results[0]), "{way:?} {length}");
         }
     }
 }
@@ -182,22 +256,28 @@ fn results_have_the_same_bits_at_every_rank() {
 #[test]
 fn what_moves_is_counted() {
     // Around the ring twice three quarters; or staged for others, and the own quarter of the result.
-    let expected = [(Backend::Tcp, (600_024, 600_024)), (Backend::Shm, (400_000, 600_000))];
-    for (backend, bytes) in expected.into_iter().filter(|(backend, _)| BACKENDS.contains(backend)) {
-        let counted = together(group(backend, 4, PATIENCE), |mut group, _| {
+    let expected = [
+        (Way::Tcp, (600_024, 600_024)),
+        (Way::Shm, (400_000, 600_000)),
+        (Way::UcxNear, (600_024, 600_024)),
+        (Way::UcxFar, (600_024, 600_024)),
+    ];
+    for (way, bytes) in expected.into_iter().filter(|(way, _)| ways().contains(way)) {
+        let counted = together(group(way, 4, PATIENCE), |mut group, _| {
+            let _forming = group.meter().take();
             group.all_reduce(&mut vec![1.0; 100_000], Reduction::Mean).unwrap();
             group.meter().take()
         });
-        assert_eq!(counted, [bytes; 4], "{backend}");
+        assert_eq!(counted, [bytes; 4], "{way:?}");
     }
 }
 
 #[test]
 fn a_barrier_waits_for_everybody() {
     use std::sync::atomic::{AtomicUsize, Ordering};
-    for backend in BACKENDS {
+    for way in ways() {
         let come = AtomicUsize::new(0);
-        together(group(backend, 4, PATIENCE), |mut group, _| {
+        together(group(way, 4, PATIENCE), |mut group, _| {
             for turn in 1..=50 {
                 come.fetch_add(1, Ordering::SeqCst);
                 group.barrier().unwrap();
@@ -209,10 +289,10 @@ fn a_barrier_waits_for_everybody() {
 
 #[test]
 fn who_leaves_ends_the_operation_of_all_at_once() {
-    for backend in BACKENDS {
+    for way in ways() {
         for length in [10, 1_000_000] {
             let began = Instant::now();
-            let results = together(group(backend, 4, PATIENCE), |mut group, rank| {
+            let results = together(group(way, 4, PATIENCE), |mut group, rank| {
                 if rank == 2 {
                     return Ok(());
                 }
@@ -222,10 +302,10 @@ fn who_leaves_ends_the_operation_of_all_at_once() {
                 assert!(matches!(group.barrier(), Err(Error::Ended)));
                 result
             });
-            assert!(began.elapsed() < PATIENCE, "{backend}");
+            assert!(began.elapsed() < PATIENCE, "{way:?}");
             for (rank, result) in results.into_iter().enumerate().filter(|(rank, _)| *rank != 2) {
                 let error = result.unwrap_err();
-                assert!(matches!(error, Error::Lost { .. }), "{backend} {rank}: {error}");
+                assert!(matches!(error, Error::Lost { .. }), "{way:?} {rank}: {error}");
             }
         }
     }
@@ -233,11 +313,11 @@ fn who_leaves_ends_the_operation_of_all_at_once() {
 
 #[test]
 fn who_is_silent_is_named() {
-    for backend in BACKENDS {
+    for way in ways() {
         // The silent one stays until the other has given up.
         let (done, wait) = std::sync::mpsc::channel::<()>();
         let (done, wait) = (Mutex::new(Some(done)), Mutex::new(Some(wait)));
-        let results = together(group(backend, 2, Duration::from_millis(100)), |mut group, rank| {
+        let results = together(group(way, 2, Duration::from_millis(100)), |mut group, rank| {
             if rank == 1 {
                 let wait = wait.lock().unwrap().take().unwrap();
                 let _ = wait.recv();
@@ -248,7 +328,7 @@ fn who_is_silent_is_named() {
             Some(error)
         });
         let error = results[0].as_ref().unwrap();
-        assert!(matches!(error, Error::Stalled { rank: 1, .. }), "{backend}: {error}");
+        assert!(matches!(error, Error::Stalled { rank: 1, .. }), "{way:?}: {error}");
         let text = error.to_string();
         let begin = "all-reduce 0 of 4 elements as a mean: rank 1 has not moved for ";
         assert!(text.starts_with(begin), "{text}");
@@ -257,8 +337,8 @@ fn who_is_silent_is_named() {
 
 #[test]
 fn who_does_something_else_is_named() {
-    for backend in BACKENDS {
-        let results = together(group(backend, 2, PATIENCE), |mut group, rank| {
+    for way in ways() {
+        let results = together(group(way, 2, PATIENCE), |mut group, rank| {
             let mut values = vec![0.0; 20 + rank];
             group.all_reduce(&mut values, Reduction::Sum).unwrap_err()
         });
@@ -275,8 +355,8 @@ fn who_does_something_else_is_named() {
 
 #[test]
 fn another_thread_can_give_a_group_up() {
-    for backend in BACKENDS {
-        let mut groups = group(backend, 2, PATIENCE);
+    for way in ways() {
+        let mut groups = group(way, 2, PATIENCE);
         let abort = groups[0].abort();
         let began = Instant::now();
         let results = together(groups.drain(..1).collect(), |mut group, _| {
@@ -287,7 +367,7 @@ fn another_thread_can_give_a_group_up() {
         });
         assert!(began.elapsed() < PATIENCE);
         let text = results[0].to_string();
-        assert_eq!(text, "barrier 0 of 0 elements: given up: a member has left", "{backend}");
+        assert_eq!(text, "barrier 0 of 0 elements: given up: a member has left", "{way:?}");
     }
 }
 
@@ -297,12 +377,12 @@ fn what_is_no_group_is_refused() {
         let place = Place { rank, size };
         matches!(Sockets::new(place, links, PATIENCE), Err(Error::Arguments(_)))
     };
-    assert!(refused(2, 2, links(2).remove(0)));
-    assert!(refused(1, 2, links(2).remove(0)));
-    assert!(refused(0, 3, links(2).remove(0)));
+    assert!(refused(2, 2, links(2, Way::Tcp).remove(0)));
+    assert!(refused(1, 2, links(2, Way::Tcp).remove(0)));
+    assert!(refused(0, 3, links(2, Way::Tcp).remove(0)));
     assert!(refused(0, 0, Vec::new()));
-    assert!(!refused(0, 1, links(1).remove(0)));
-    together(group(Backend::Tcp, 2, PATIENCE), |mut group, rank| {
+    assert!(!refused(0, 1, links(1, Way::Tcp).remove(0)));
+    together(group(Way::Tcp, 2, PATIENCE), |mut group, rank| {
         let wrong = group.broadcast(2, &mut [0.0]).unwrap_err();
         assert_eq!(wrong.to_string(), "the root is no rank of the group");
         assert!(group.all_to_all(&[1.0, 2.0], &mut [0.0]).is_err());

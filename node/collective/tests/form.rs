@@ -7,13 +7,15 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use dnode_collective::{Backend, Collective, Error, Place, Reduction, form};
+use dnode_collective::{Backend, Choice, Error, Formed, Place, Reduction, form, ucx_is_there};
 use dnode_direct::{Arrival, Channel, Config, Direct, Target};
 use libp2p_identity::Keypair;
 use tokio::sync::mpsc;
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How a person gets UCX.
+const UCX_ADVICE: &str = "UCX is missing: install it, for example `apt install libucx0`, or leave out network.collective = \"ucx\"";
 const SUBJECT: [u8; 32] = [5; 32];
 const MEMORY: Config = Config { memory: true, tcp: true, trusted: false };
 const TLS: Config = Config { memory: false, tcp: true, trusted: false };
@@ -52,12 +54,12 @@ async fn meet(peers: &mut [Peer]) -> Vec<Vec<Option<Channel>>> {
     all
 }
 
-async fn group(configs: &[Config]) -> Vec<Result<Box<dyn Collective>, Error>> {
+async fn group(configs: &[Config], choice: Choice) -> Vec<Result<Formed, Error>> {
     let mut peers: Vec<Peer> = configs.iter().copied().map(peer).collect();
     let size = peers.len();
     let ranks = meet(&mut peers).await.into_iter().enumerate().map(|(rank, channels)| {
         let place = Place { rank, size };
-        tokio::task::spawn_blocking(move || form(place, channels, PATIENCE))
+        tokio::task::spawn_blocking(move || form(place, channels, (choice, false), PATIENCE))
     });
     let mut formed = Vec::new();
     for rank in ranks.collect::<Vec<_>>() {
@@ -76,22 +78,74 @@ async fn a_group_is_of_the_fastest_kind_that_all_can_be_of() {
         (&[MEMORY], Backend::Tcp),
     ];
     for (configs, backend) in table {
-        let ranks = group(configs).await.into_iter().map(|group| {
-            tokio::task::spawn_blocking(move || {
-                let mut group = group.unwrap();
-                let Place { rank, size } = group.place();
-                let mut values = vec![rank as f32; 500_003];
-                group.all_reduce(&mut values, Reduction::Sum).unwrap();
-                let sum = (size * (size - 1) / 2) as f32;
-                assert!(values.iter().all(|value| *value == sum), "{}", group.backend());
-                group.barrier().unwrap();
-                group.backend()
-            })
-        });
-        for rank in ranks.collect::<Vec<_>>() {
-            assert_eq!(rank.await.unwrap(), backend, "{configs:?}");
+        assert_eq!(kinds(configs, Choice::Auto).await, vec![(backend, None); configs.len()]);
+    }
+}
+
+/// What the ranks of such peers become, each with the reason why; after a sum that all agree on.
+async fn kinds(configs: &[Config], choice: Choice) -> Vec<(Backend, Option<String>)> {
+    let ranks = group(configs, choice).await.into_iter().map(|formed| {
+        tokio::task::spawn_blocking(move || {
+            let Formed { mut group, why, .. } = formed.unwrap();
+            let Place { rank, size } = group.place();
+            let mut values = vec![rank as f32; 500_003];
+            group.all_reduce(&mut values, Reduction::Sum).unwrap();
+            let sum = (size * (size - 1) / 2) as f32;
+            assert!(values.iter().all(|value| *value == sum), "{}", group.backend());
+            group.barrier().unwrap();
+            (group.backend(), why)
+        })
+    });
+    let mut kinds = Vec::new();
+    for rank in ranks.collect::<Vec<_>>() {
+        kinds.push(rank.await.unwrap());
+    }
+    kinds
+}
+
+#[tokio::test]
+async fn ucx_carries_a_group_that_chooses_it_and_trusts_its_network() {
+    let chosen = Choice::Only(Backend::Ucx);
+    for configs in [[MEMORY; 3], [PLAIN; 3]] {
+        let kinds = kinds(&configs, chosen).await;
+        match ucx_is_there() {
+            Ok(()) => assert_eq!(kinds, vec![(Backend::Ucx, None); 3]),
+            Err(missing) => {
+                assert!(std::env::var_os("DNODE_TEST_UCX").is_none(), "{missing}");
+                assert!(missing.ends_with(UCX_ADVICE) && !missing.contains('\n'), "{missing}");
+                assert_eq!(kinds, vec![(Backend::Tcp, Some(missing)); 3]);
+            }
         }
     }
+    for (backend, why) in kinds(&[TLS; 2], chosen).await {
+        assert_eq!(backend, Backend::Tcp);
+        assert!(why.is_some());
+    }
+}
+
+#[tokio::test]
+async fn who_does_without_ucx_for_a_while_keeps_the_others_from_it_until_then() {
+    if ucx_is_there().is_err() {
+        return;
+    }
+    let mut peers = [peer(PLAIN), peer(PLAIN)];
+    let ranks = meet(&mut peers).await.into_iter().enumerate().map(|(rank, channels)| {
+        let place = Place { rank, size: 2 };
+        let choice = (Choice::Only(Backend::Ucx), rank == 1);
+        tokio::task::spawn_blocking(move || form(place, channels, choice, PATIENCE).unwrap())
+    });
+    for rank in ranks.collect::<Vec<_>>() {
+        let Formed { group, why, later } = rank.await.unwrap();
+        assert_eq!((group.backend(), why, later), (Backend::Tcp, None, true));
+    }
+}
+
+#[tokio::test]
+async fn shared_memory_is_for_one_host_alone() {
+    let chosen = Choice::Only(Backend::Shm);
+    assert_eq!(kinds(&[MEMORY; 2], chosen).await, vec![(Backend::Shm, None); 2]);
+    let why = Some("not all ranks are processes of this host".to_owned());
+    assert_eq!(kinds(&[PLAIN; 2], chosen).await, vec![(Backend::Tcp, why); 2]);
 }
 
 #[tokio::test]
@@ -103,7 +157,9 @@ async fn who_does_not_come_lets_nobody_in() {
         drop(channels.pop());
         let ranks = channels.into_iter().enumerate().map(|(rank, channels)| {
             let place = Place { rank, size: 3 };
-            tokio::task::spawn_blocking(move || form(place, channels, PATIENCE).unwrap_err())
+            tokio::task::spawn_blocking(move || {
+                form(place, channels, (Choice::Auto, false), PATIENCE).unwrap_err()
+            })
         });
         for rank in ranks.collect::<Vec<_>>() {
             let error = rank.await.unwrap();

@@ -338,6 +338,13 @@ pub const KEYS: &[Key] = &[
         "direct paths of tensors: shared memory on this host and TCP with TLS on local networks, TCP without TLS as well where both peers trust the network, or none",
     ),
     key(
+        "network.collective",
+        Kind::Choice(&["auto", "shm", "tcp", "ucx"]),
+        "\"auto\"",
+        "",
+        "what carries the sums of ranks: the fastest that all have, or this where all choose it and can, else tcp; ucx is RDMA where the hardware has it, and needs network.direct = trusted",
+    ),
+    key(
         "network.nat",
         Kind::Choice(&["auto", "off"]),
         "\"auto\"",

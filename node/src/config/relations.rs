@@ -7,7 +7,7 @@ use super::error::ConfigError;
 use dnode_torch::{Device, Precision};
 use dnode_trainer::{DataConfig, DataKind, ModelConfig, ModelKind, Skew};
 
-use super::sections::{Backend, Config, Direct, Network, Node, Rule};
+use super::sections::{Backend, Collective, Config, Direct, Network, Node, Rule};
 use super::settings::Settings;
 
 /// A relation that a configuration breaks: the key at fault, the other key, what to do.
@@ -76,6 +76,10 @@ fn batch(batch: usize, accumulate: usize) -> Option<Broken> {
 }
 
 fn rack(network: &Network, rule: Rule) -> Option<Broken> {
+    if network.collective == Collective::Ucx && network.direct != Direct::Trusted {
+        let remedy = "UCX moves values in plain and takes connections from whoever reaches it: use trusted where nobody else does, or another network.collective";
+        return Some(Broken("network.collective", "network.direct", remedy.to_owned()));
+    }
     if network.rack.is_empty() {
         return None;
     }

@@ -180,6 +180,8 @@ pub struct Network {
     pub max_download: u64,
     /// Which direct paths tensors may take inside a host and local networks.
     pub direct: Direct,
+    /// What carries the operations of ranks.
+    pub collective: Collective,
     /// Whether NATs are traversed.
     pub nat: Nat,
     /// When this peer relays for others.
@@ -224,6 +226,20 @@ pub enum Direct {
     Trusted,
     /// None.
     Off,
+}
+
+/// What carries the operations of ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Collective {
+    /// The fastest that all ranks have.
+    Auto,
+    /// Shared memory inside a host.
+    Shm,
+    /// Direct paths.
+    Tcp,
+    /// UCX.
+    Ucx,
 }
 
 /// Form of the log.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dnode_collective::limits::RANKS_MAX;
-use dnode_collective::{Abort, Collective, Meter, Place, form};
+use dnode_collective::{Abort, Backend, Choice, Collective, Meter, Place, form};
 use dnode_network::{Bytes, Channel, NetworkHandle, with_causes};
 use dnode_protocol::PeerId;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -22,6 +22,8 @@ pub(super) struct Members {
     pub(super) place: Place,
     /// In the order of ranks, with the start of its process.
     pub(super) peers: Vec<(PeerId, u64)>,
+    /// What may carry it at this one, and whether it does without libraries for now.
+    pub(super) choice: (Choice, bool),
 }
 
 /// A group that is being formed, or was.
@@ -30,7 +32,7 @@ pub(super) struct Forming {
     /// Channels that members open.
     channels: mpsc::Sender<(PeerId, Channel)>,
     task: AbortHandle,
-    result: oneshot::Receiver<Result<Box<dyn Collective>, String>>,
+    result: oneshot::Receiver<Result<dnode_collective::Formed, String>>,
 }
 
 /// What has become of a group.
@@ -38,23 +40,24 @@ pub(super) struct Forming {
 pub(super) enum Formed {
     /// Wait.
     NotYet,
-    /// It is there.
-    Group(Box<dyn Collective>),
+    /// It is there; whether its ranks could have a faster one later.
+    Group(Box<dyn Collective>, bool),
     /// It cannot be, for this reason.
     Not(String),
 }
 
 impl Members {
-    /// Names the group; not 0.
-    pub(super) fn id(&self) -> u64 {
-        let subject = self.subject();
-        let bytes = subject.first_chunk().copied().unwrap_or_default();
+    /// Names the group that `backend` carries; not 0.
+    pub(super) fn id(&self, backend: Backend) -> u64 {
+        let mut hasher = blake3::Hasher::new_keyed(&self.subject());
+        let hash = hasher.update(&[backend as u8]).finalize();
+        let bytes = hash.as_bytes().first_chunk().copied().unwrap_or_default();
         u64::from_le_bytes(bytes).max(1)
     }
 
     /// What a channel of this group is for.
     pub(super) fn subject(&self) -> [u8; 32] {
-        let mut hasher = blake3::Hasher::new_derive_key("dnode group of ranks v1");
+        let mut hasher = blake3::Hasher::new_derive_key("dnode group of ranks v2");
         for (peer, incarnation) in &self.peers {
             hasher.update(peer.public_key()).update(&incarnation.to_le_bytes());
         }
@@ -65,7 +68,7 @@ impl Members {
 impl Forming {
     /// Begins to form a group; channels that came before are passed on. `news` hears of its end.
     pub(super) fn begin(
-        network: NetworkHandle,
+        network: &NetworkHandle,
         members: Members,
         early: Vec<(PeerId, Channel)>,
         news: Arc<Notify>,
@@ -76,10 +79,11 @@ impl Forming {
             let _ = channels.try_send(channel);
         }
         let (done, result) = oneshot::channel();
+        let network = network.clone();
         let task = tokio::spawn(async move {
             let formed = timeout(FORM_MAX, gather(&network, &members, arrivals)).await;
             let formed = match formed {
-                Ok(Ok(channels)) => join(members.place, channels).await,
+                Ok(Ok(channels)) => join(members.place, channels, members.choice).await,
                 Ok(Err(error)) => Err(error),
                 Err(_) => Err("not every peer opened a channel in time".to_owned()),
             };
@@ -99,7 +103,7 @@ impl Forming {
     /// Asked until it is there.
     pub(super) fn result(&mut self) -> Formed {
         match self.result.try_recv() {
-            Ok(Ok(group)) => Formed::Group(group),
+            Ok(Ok(formed)) => Formed::Group(formed.group, formed.later),
             Ok(Err(why)) => Formed::Not(why),
             Err(oneshot::error::TryRecvError::Empty) => Formed::NotYet,
             Err(oneshot::error::TryRecvError::Closed) => Formed::Not("it was not formed".into()),
@@ -154,10 +158,20 @@ async fn gather(
     }
 }
 
-async fn join(place: Place, channels: Vec<Option<Channel>>) -> Result<Box<dyn Collective>, String> {
-    let formed = tokio::task::spawn_blocking(move || form(place, channels, FORM_MAX)).await;
+async fn join(
+    place: Place,
+    channels: Vec<Option<Channel>>,
+    choice: (Choice, bool),
+) -> Result<dnode_collective::Formed, String> {
+    let formed = tokio::task::spawn_blocking(move || form(place, channels, choice, FORM_MAX)).await;
     match formed {
-        Ok(Ok(group)) => Ok(group),
+        Ok(Ok(formed)) => {
+            if let Some(why) = &formed.why {
+                let backend = formed.group.backend();
+                tracing::warn!(why, %backend, "the ranks use another network.collective than was chosen");
+            }
+            Ok(formed)
+        }
         Ok(Err(error)) => Err(with_causes(&error)),
         Err(_) => Err("it was not formed; this is a defect".to_owned()),
     }

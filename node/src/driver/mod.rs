@@ -17,6 +17,7 @@ mod viewing;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dnode_collective::Choice;
 use dnode_gossip::{Gossip, Input, Offence, Standing};
 use dnode_network::{NetworkEvent, NetworkHandle};
 use dnode_protocol::frame::Leg;
@@ -111,6 +112,8 @@ pub(crate) struct Terms {
     pub(crate) world: usize,
     /// Part of a hash of the name of this peer's rack; 0 without one.
     pub(crate) rack: u64,
+    /// What may carry the operations of ranks.
+    pub(crate) collective: Choice,
     /// Which start of this process it is.
     pub(crate) incarnation: u64,
     /// Longest wait for slower peers after the last step; `None` follows their measured speed.
@@ -151,8 +154,9 @@ impl Driver {
         let Parts { acquaintances, tracer, started, terms, .. } = parts;
         let me = (network.peer_id(), terms.incarnation);
         let news = Arc::new(Notify::new());
-        let ring = RingDriver::new(me, terms.world, Arc::clone(&news));
-        let rack = RackDriver::new(me, terms.rack, Arc::clone(&news));
+        let choice = terms.collective;
+        let ring = RingDriver::new(me, (terms.world, choice), Arc::clone(&news));
+        let rack = RackDriver::new(me, (terms.rack, choice), Arc::clone(&news));
         let bootstrap = Bootstrap::new(terms.bootstrap.iter().cloned());
         Self {
             core,
@@ -355,7 +359,7 @@ impl Driver {
                 self.feed(Input::StepMeasured { step_time, batch });
             }
             Report::CommitHeld => self.feed(Input::CommitHeld),
-            Report::RackLost { group, why } => self.rack.lost(&self.network, group, &why),
+            Report::RackLost { group, loss } => self.rack.lost(&self.network, group, &loss),
             Report::RingSend(chunk) => {
                 if !self.ring.send(&self.network, chunk) {
                     self.break_ring("the next peer takes nothing");

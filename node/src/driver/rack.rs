@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dnode_collective::Place;
+use dnode_collective::{Backend, Choice, Place};
 use dnode_network::{Bytes, Channel, NetworkHandle};
 use dnode_protocol::{PeerId, Stripe};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 use super::group::{Formed, Forming, Members, Watch};
-use crate::training::Together;
+use crate::training::{Loss, Together};
 
 /// How long a rank may take to answer when the rack asks who is left.
 const PROBE_MAX: Duration = Duration::from_secs(1);
@@ -27,6 +27,9 @@ const REFORM_MAX: Duration = Duration::from_secs(3);
 const GONE_FOR: Duration = Duration::from_secs(10);
 /// First pause after a group that did not form; doubles up to the last.
 const RETRY: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(30));
+/// How long ranks that failed each other by way of a library or device are without it, at first and at
+/// most; doubles with each failure (guess).
+const FALL_BACK: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(600));
 /// Channels that wait for a group to begin to form, of all peers and of one, which may open those of
 /// one group more before this peer knows that the last one is not to be.
 const EARLY_MAX: usize = 2 * Stripe::RANKS_MAX as usize;
@@ -56,8 +59,57 @@ pub(super) enum Change {
 struct Using {
     members: Members,
     watch: Watch,
+    backend: Backend,
+    id: u64,
+    /// Whether it may have failed by the way between ranks.
+    blames: bool,
     /// Since when training waits for another one, as a rank was lost.
     broken: Option<Instant>,
+}
+
+/// What the ranks do without for a while: what needs a library or a device, after it has failed.
+#[derive(Debug, Default)]
+struct Fallen {
+    times: u32,
+    until: Option<Instant>,
+    /// Whether it is tried again, beside a group that does without.
+    again: bool,
+}
+
+impl Fallen {
+    fn pause(&self) -> Duration {
+        let times = self.times.saturating_sub(1).min(16);
+        FALL_BACK.0.saturating_mul(1 << times).min(FALL_BACK.1)
+    }
+
+    /// Does without it; returns for how long.
+    fn fall(&mut self, now: Instant) -> Duration {
+        self.times += 1;
+        self.until = Some(now + self.pause());
+        self.again = false;
+        self.pause()
+    }
+
+    fn look(&mut self, now: Instant) {
+        if self.until.is_some_and(|until| now >= until) {
+            tracing::info!("the ranks of the rack try again what they fell back from");
+            (self.until, self.again) = (None, true);
+        }
+    }
+
+    /// `later`: all could have it, but some rank does without now.
+    fn formed(&mut self, later: bool, now: Instant) {
+        self.again = false;
+        if later && self.until.is_none() {
+            self.until = Some(now + self.pause());
+        }
+    }
+
+    fn not_formed(&mut self, now: Instant) {
+        if std::mem::take(&mut self.again) {
+            self.fall(now);
+        }
+    }
 }
 
 /// The rack as the driver sees it.
@@ -66,6 +118,8 @@ pub(super) struct RackDriver {
     me: (PeerId, u64),
     /// Part of a hash of its name; 0 without one.
     name: u64,
+    choice: Choice,
+    fallen: Fallen,
     using: Option<Using>,
     forming: Option<(Members, Forming)>,
     early: Vec<(PeerId, Channel)>,
@@ -79,10 +133,16 @@ pub(super) struct RackDriver {
 }
 
 impl RackDriver {
-    pub(super) fn new((me, incarnation): (PeerId, u64), name: u64, news: Arc<Notify>) -> Self {
+    pub(super) fn new(
+        (me, incarnation): (PeerId, u64),
+        (name, choice): (u64, Choice),
+        news: Arc<Notify>,
+    ) -> Self {
         Self {
             me: (me, incarnation),
             name,
+            choice,
+            fallen: Fallen::default(),
             using: None,
             forming: None,
             early: Vec::new(),
@@ -124,8 +184,9 @@ impl RackDriver {
             self.forming = None;
             return self.dissolve("no other rank is here");
         }
+        self.fallen.look(now);
         let used = self.using.as_ref().filter(|using| using.broken.is_none());
-        if used.is_some_and(|using| using.members.peers == peers) {
+        if used.is_some_and(|using| using.members.peers == peers) && !self.fallen.again {
             self.forming = None;
             return None;
         }
@@ -150,25 +211,35 @@ impl RackDriver {
                 return None;
             }
             let rank = peers.iter().position(|peer| *peer == self.me)?;
-            let members = Members { place: Place { rank, size: peers.len() }, peers };
+            let choice = (self.choice, self.fallen.until.is_some());
+            let members = Members { place: Place { rank, size: peers.len() }, peers, choice };
             let subject = members.subject();
             let ours = |(_, channel): &mut (PeerId, Channel)| channel.subject() == subject;
             // Those for another group may be for the next one.
             let early = self.early.extract_if(.., ours).collect();
             let news = Arc::clone(&self.news);
-            let forming = Forming::begin(network.clone(), members.clone(), early, news);
+            let forming = Forming::begin(network, members.clone(), early, news);
             self.forming = Some((members, forming));
         }
         let (members, forming) = self.forming.as_mut()?;
         match forming.result() {
             Formed::NotYet => None,
-            Formed::Group(group) => {
+            Formed::Group(group, later) => {
                 let (members, _) = self.forming.take()?;
                 self.failed = (Vec::new(), 0, None);
-                let (Place { rank, size }, id) = (members.place, members.id());
-                tracing::info!(rank, ranks = size, backend = %group.backend(), "the rack has got together");
+                self.fallen.formed(later, now);
+                let (Place { rank, size }, id) = (members.place, members.id(group.backend()));
+                let backend = group.backend();
+                tracing::info!(rank, ranks = size, %backend, "the rack has got together");
                 let watch = Watch::of(&*group);
-                if let Some(old) = self.using.replace(Using { members, watch, broken: None }) {
+                if let Some(old) = self.using.replace(Using {
+                    members,
+                    id,
+                    watch,
+                    backend,
+                    broken: None,
+                    blames: false,
+                }) {
                     old.watch.end("the rack has got together anew");
                 }
                 let (rank, size) = (u16::try_from(rank).ok()?, u16::try_from(size).ok()?);
@@ -177,6 +248,7 @@ impl RackDriver {
             Formed::Not(why) => {
                 let peers = std::mem::take(&mut members.peers);
                 self.forming = None;
+                self.fallen.not_formed(now);
                 let times = if self.failed.0 == peers { self.failed.1 + 1 } else { 0 };
                 let pause = RETRY.0.saturating_mul(1 << times.min(16)).min(RETRY.1);
                 tracing::info!(why, ranks = peers.len(), ?pause, "the rack has not got together");
@@ -195,20 +267,30 @@ impl RackDriver {
         Some(Change::Alone)
     }
 
+    /// Falls back, as all ranks of a group that has failed by its way are there.
+    fn fall_back(&mut self, now: Instant) {
+        let failed = self.using.as_ref().filter(|using| using.broken.is_some() && using.blames);
+        let Some(using) = failed.filter(|using| using.backend.is_optional()) else { return };
+        let backend = using.backend;
+        let pause = self.fallen.fall(now);
+        tracing::warn!(%backend, ?pause, "all ranks are there: falling back to memory and connections");
+    }
+
     /// The ranks of a group can do nothing together any more: who is left?
-    pub(super) fn lost(&mut self, network: &NetworkHandle, group: u64, why: &str) {
+    pub(super) fn lost(&mut self, network: &NetworkHandle, group: u64, loss: &Loss) {
         let Some(using) = &mut self.using else { return };
         // The end of one that was replaced is told when the next one is in use.
-        if using.broken.is_some() || using.members.id() != group {
+        if using.broken.is_some() || using.id != group {
             return;
         }
         if self.forming.is_some() {
             // Another rank has the next one already, or died meanwhile.
-            tracing::debug!(why, "the group has ended while the next one forms");
+            tracing::debug!(why = loss.why, "the group has ended while the next one forms");
         } else {
-            tracing::warn!(why, "a rank of the rack is lost: getting together anew");
+            tracing::warn!(why = loss.why, "a rank of the rack is lost: getting together anew");
         }
         using.broken = Some(Instant::now());
+        using.blames = loss.blames_the_way;
         let peers = using.members.peers.clone();
         self.ask(network, peers);
     }
@@ -248,8 +330,12 @@ impl RackDriver {
     fn hear_answers(&mut self, network: &NetworkHandle, now: Instant) {
         self.gone.retain(|_, (_, until)| now < *until);
         let Some(asked) = &mut self.asked else { return };
-        match asked.try_recv() {
+        let answer = asked.try_recv();
+        match answer {
             Ok(gone) => {
+                if gone.is_empty() {
+                    self.fall_back(now);
+                }
                 for (peer, life, why) in gone {
                     if why == Gone::Far {
                         tracing::info!(peer = %peer.short(), "a peer of the rack's name is far");

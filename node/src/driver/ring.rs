@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use dnode_collective::{Collective, Place};
+use dnode_collective::{Choice, Collective, Place};
 use dnode_network::{Bytes, Channel, NetworkHandle};
 use dnode_protocol::frame::{Codec, Leg, TensorHeader};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, PeerId};
@@ -17,6 +17,7 @@ use crate::training::{RingChunk, RingFrame};
 pub(super) struct RingDriver {
     me: PeerId,
     world: usize,
+    choice: Choice,
     incarnation: u64,
     /// Whether more peers than belong to the ring were last seen.
     crowded: bool,
@@ -32,10 +33,15 @@ pub(super) struct RingDriver {
 }
 
 impl RingDriver {
-    pub(super) fn new((me, incarnation): (PeerId, u64), world: usize, news: Arc<Notify>) -> Self {
+    pub(super) fn new(
+        (me, incarnation): (PeerId, u64),
+        (world, choice): (usize, Choice),
+        news: Arc<Notify>,
+    ) -> Self {
         Self {
             me,
             world,
+            choice,
             incarnation,
             crowded: false,
             members: None,
@@ -57,13 +63,13 @@ impl RingDriver {
             let members = self.complete(network, peers)?;
             let early = std::mem::take(&mut self.early);
             let news = Arc::clone(&self.news);
-            self.forming = Some(Forming::begin(network.clone(), members.clone(), early, news));
+            self.forming = Some(Forming::begin(network, members.clone(), early, news));
             self.members = Some(members);
         }
         let place = self.members.as_ref()?.place;
         let group = match self.forming.as_mut()?.result() {
             Formed::NotYet => return None,
-            Formed::Group(group) => {
+            Formed::Group(group, _) => {
                 tracing::info!(backend = %group.backend(), ranks = place.size, "all-reduce in a group");
                 self.group = Watch::of(&*group);
                 Some(group)
@@ -103,12 +109,13 @@ impl RingDriver {
             status.map_or(self.incarnation, |status| status.incarnation)
         };
         let place = Place { rank, size: all.len() };
-        Some(Members { place, peers: all.into_iter().map(|peer| (peer, start(peer))).collect() })
+        let peers = all.into_iter().map(|peer| (peer, start(peer))).collect();
+        Some(Members { place, peers, choice: (self.choice, false) })
     }
 
     /// Previous and next peer, once the ring is complete.
     fn neighbours(&self) -> Option<(PeerId, PeerId)> {
-        let Members { place: Place { rank, size }, peers } = self.members.as_ref()?;
+        let Members { place: Place { rank, size }, peers, .. } = self.members.as_ref()?;
         Some((peers[(rank + size - 1) % size].0, peers[(rank + 1) % size].0))
     }
 

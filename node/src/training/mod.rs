@@ -151,6 +151,20 @@ pub(crate) struct MixTerms {
     pub(crate) clock_max: Clock,
 }
 
+/// Why the ranks of a rack can do nothing together any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Loss {
+    pub(crate) why: String,
+    /// Whether it may be the way between ranks that are all there.
+    pub(crate) blames_the_way: bool,
+}
+
+impl From<&dnode_collective::Error> for Loss {
+    fn from(error: &dnode_collective::Error) -> Self {
+        Self { why: error.to_string(), blames_the_way: error.blames_the_way() }
+    }
+}
+
 /// What the threads tell the driver.
 #[derive(Debug)]
 pub(crate) enum Report {
@@ -177,7 +191,7 @@ pub(crate) enum Report {
     CommitHeld,
     /// The ranks of this group can do nothing together any more; training waits for
     /// [`Command::Rack`].
-    RackLost { group: u64, why: String },
+    RackLost { group: u64, loss: Loss },
     /// A chunk for the next peer of the ring.
     RingSend(RingChunk),
     /// How training goes.

@@ -16,7 +16,7 @@ use dnode_trainer::{Commons, Replica, StepId, StepReport, TrainError};
 use tokio::sync::mpsc;
 
 use super::ring::RingFrame;
-use super::{Activity, Command, Commits, Line, Meter, Permission, Plan, Position, Report};
+use super::{Activity, Command, Commits, Line, Loss, Meter, Permission, Plan, Position, Report};
 use rack::Rack;
 use report::Window;
 use time::StepTime;
@@ -431,7 +431,10 @@ impl Training {
         self.held = false;
         if self.rack.is_some() {
             // The ranks follow the most advanced of them.
-            return self.lose_rack("this rank has taken over a clock");
+            return self.lose_rack(Loss {
+                why: "this rank has taken over a clock".into(),
+                blames_the_way: false,
+            });
         }
         Ok(())
     }

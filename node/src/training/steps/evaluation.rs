@@ -67,7 +67,7 @@ impl Training {
         group.set_patience(patience);
         match group.all_reduce(part, Reduction::Sum) {
             Ok(()) => Ok(true),
-            Err(error) => self.lose_rack(&error.to_string()).map(|()| false),
+            Err(error) => self.lose_rack((&error).into()).map(|()| false),
         }
     }
 }

@@ -15,7 +15,7 @@ use dnode_trainer::{ReplicaState, StepId, StepReport, TrainError};
 
 use super::together::SLOWER_MAX;
 use super::{End, Training};
-use crate::training::{Activity, Command, Report, Together};
+use crate::training::{Activity, Command, Loss, Report, Together};
 
 /// How long a rank may be silent, beside the time of its steps and evaluations.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
@@ -143,7 +143,7 @@ impl Training {
                 self.held = false;
                 Ok(())
             }
-            Err(Failed::Group(error)) => self.lose_group(id, &error.to_string()),
+            Err(Failed::Group(error)) => self.lose_group(id, (&error).into()),
             Err(Failed::End(end)) => Err(end),
         }
     }
@@ -176,7 +176,7 @@ impl Training {
         self.wait_seconds += began.elapsed().as_secs_f64();
         self.queues.meter.enter(before, Instant::now());
         if let Err(error) = reduced {
-            self.lose_rack(&error.to_string())?;
+            self.lose_rack((&error).into())?;
             return Ok(None);
         }
         let updated = trainer.update(at)?;
@@ -230,7 +230,7 @@ impl Training {
         };
         group.set_patience(patience);
         if let Err(error) = group.all_reduce(&mut votes, Reduction::Sum) {
-            self.lose_rack(&error.to_string())?;
+            self.lose_rack((&error).into())?;
             return Ok(None);
         }
         let ranks = group.place().size as f32;
@@ -259,7 +259,7 @@ impl Training {
         self.queues.meter.enter(before, Instant::now());
         if let Err(error) = reduced {
             drop(turn);
-            return self.lose_rack(&error.to_string());
+            return self.lose_rack((&error).into());
         }
         self.replica.displace_together(&mut turn, &rack.base, &moved);
         let contributions = self.replica.commit_in(&mut turn, 1.0).contributions;
@@ -356,20 +356,20 @@ impl Training {
     }
 
     /// A rank was lost, or this one: nothing goes on until the ranks have got together anew.
-    pub(super) fn lose_rack(&mut self, why: &str) -> Result<(), End> {
+    pub(super) fn lose_rack(&mut self, loss: Loss) -> Result<(), End> {
         let group = self.rack.as_ref().map_or(0, |rack| rack.lineage);
-        self.lose_group(group, why)
+        self.lose_group(group, loss)
     }
 
     /// The same; the driver may have another group already, which this is not about.
-    fn lose_group(&mut self, group: u64, why: &str) -> Result<(), End> {
+    fn lose_group(&mut self, group: u64, loss: Loss) -> Result<(), End> {
         if self.queues.line.is_stopping() {
             return Err(self.stopped());
         }
         if let Some(rack) = &mut self.rack {
             rack.group = None;
         }
-        self.tell(Report::RackLost { group, why: why.to_owned() })
+        self.tell(Report::RackLost { group, loss })
     }
 
     /// How long a rank may be silent.

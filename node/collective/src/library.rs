@@ -1,0 +1,50 @@
+//! C libraries that are used where they are there: opened at run time, and never linked.
+
+use libloading::Library;
+
+/// Opens the first of these that the system has, for the life of the process.
+///
+/// The error says in one line that none is there, and `advice` how to get it.
+pub(crate) fn open(names: &[&str], advice: &str) -> Result<&'static Library, String> {
+    let mut reason = String::new();
+    for name in names {
+        #[expect(unsafe_code, reason = "loading a library runs its initialisers")]
+        // SAFETY: the libraries are named by their soname alone and come from where the system keeps
+        // its own; their initialisers are made to run in any process.
+        match unsafe { Library::new(name) } {
+            // They register what has to stay as long as the process: memory, signals, devices.
+            Ok(library) => return Ok(Box::leak(Box::new(library))),
+            Err(error) if reason.is_empty() => reason = first_line(&error),
+            Err(_) => {}
+        }
+    }
+    Err(format!("{reason}; {advice}"))
+}
+
+/// The function `name` of a library.
+///
+/// # Safety
+/// `T` must be the type of that function, a function pointer.
+#[expect(unsafe_code, reason = "nothing but the name says what the symbol is")]
+pub(crate) unsafe fn function<T: Copy>(library: &'static Library, name: &str) -> Result<T, String> {
+    // SAFETY: the caller's promise.
+    let symbol = unsafe { library.get::<T>(name.as_bytes()) };
+    symbol.map(|symbol| *symbol).map_err(|error| first_line(&error))
+}
+
+fn first_line(error: &libloading::Error) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_is_not_there_is_named_in_one_line_with_what_to_do() {
+        let names = ["libdnode-none.so.9", "libdnode-none.so.8"];
+        let text = open(&names, "install it").unwrap_err();
+        assert!(text.contains(names[0]) && text.ends_with("; install it"), "{text}");
+        assert!(!text.contains('\n'), "{text}");
+    }
+}
