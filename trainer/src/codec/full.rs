@@ -1,5 +1,7 @@
 //! [`Codec::F32`](dnode_protocol::frame::Codec::F32): every bit of every number.
 
+use super::vectorized;
+
 pub(super) fn encode(values: &[f32], bytes: &mut [u8]) {
     let (places, _) = bytes.as_chunks_mut();
     for (place, value) in places.iter_mut().zip(values) {
@@ -12,4 +14,17 @@ pub(super) fn decode(bytes: &[u8], out: &mut [f32]) {
     for (value, place) in out.iter_mut().zip(places) {
         *value = f32::from_le_bytes(*place);
     }
+}
+
+/// `target ← target + weight · decoded`.
+pub(super) fn displace(bytes: &[u8], weight: f32, target: &mut [f32]) {
+    vectorized(
+        #[inline(always)]
+        || {
+            let (places, _) = bytes.as_chunks();
+            for (value, place) in target.iter_mut().zip(places) {
+                *value += weight * f32::from_le_bytes(*place);
+            }
+        },
+    );
 }

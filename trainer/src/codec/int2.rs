@@ -5,6 +5,9 @@
 //! The relative error of Gaussian data is about 0.36: only error feedback, or a difference that is
 //! taken again, makes this sound.
 
+#[cfg(target_arch = "x86_64")]
+mod wide;
+
 use dnode_protocol::frame::{Codec, INT2_BLOCK_ELEMENTS};
 
 use super::{
@@ -18,6 +21,15 @@ const LANES: usize = 32;
 const PARTS: usize = 4;
 
 pub(super) fn encode(values: &[f32], bytes: &mut [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(simd) = pulp::x86::V4::try_new() {
+        return wide::encode(simd, values, bytes);
+    }
+    encode_plain(values, bytes);
+}
+
+/// [`encode`] for any processor.
+fn encode_plain(values: &[f32], bytes: &mut [u8]) {
     vectorized(
         #[inline(always)]
         || {
@@ -57,15 +69,26 @@ impl Levels {
     /// Fits them to the magnitudes of `values`; not finite if one of those is not.
     #[inline(always)]
     pub(super) fn fit(values: &[f32]) -> Self {
-        let [sum, ..] = lane_sums::<true>(values, |magnitude| [magnitude, 0.0, 0.0]);
+        let sums = lanes::<true, 1>(values, |magnitude| [magnitude]);
+        let [sum] = total(&sums);
         let threshold = sum / values.len() as f32;
         // Not `sum − high`: a single large element would leave nothing of the others. NaN is low.
-        let [low, high, count] = lane_sums::<false>(values, |magnitude| {
+        let [low, high, counts] = lanes::<false, 3>(values, |magnitude| {
             let above = magnitude > threshold;
             if above { [0.0, magnitude, 1.0] } else { [magnitude, 0.0, 0.0] }
         });
+        // These are whole numbers, whose sum is the same in any order.
+        let count = counts.iter().map(|count| *count as u32).sum();
+        let [low, high] = total(&[low, high]);
+        Self::of(threshold, (low, high), (count, values.len()))
+    }
+
+    /// Levels of so many of all elements above the threshold, with the sums on both sides of it.
+    #[inline(always)]
+    fn of(threshold: f32, (low, high): (f32, f32), (above, elements): (u32, usize)) -> Self {
         let mean = |sum: f32, count: f32| if count > 0.0 { sum / count } else { 0.0 };
-        Self { threshold, low: mean(low, values.len() as f32 - count), high: mean(high, count) }
+        let count = above as f32;
+        Self { threshold, low: mean(low, elements as f32 - count), high: mean(high, count) }
     }
 
     /// Writes `lo` and `hi`; returns what follows them.
@@ -97,10 +120,13 @@ pub(super) fn number(code: u32, [low, high]: [u32; 2]) -> f32 {
     f32::from_bits(magnitude ^ (code << 31))
 }
 
-/// `Σ f(|x|)` of three terms, lane by lane. `FIRST`: nobody has read these values yet.
+/// `f(|x|)` of so many terms, added up lane by lane. `FIRST`: nobody has read these values yet.
 #[inline(always)]
-fn lane_sums<const FIRST: bool>(values: &[f32], terms: impl Fn(f32) -> [f32; 3]) -> [f32; 3] {
-    let mut lanes = [[0.0_f32; LANES]; 3];
+fn lanes<const FIRST: bool, const T: usize>(
+    values: &[f32],
+    terms: impl Fn(f32) -> [f32; T],
+) -> [[f32; LANES]; T] {
+    let mut lanes = [[0.0_f32; LANES]; T];
     let (rows, rest) = values.as_chunks::<LANES>();
     for row in rows {
         if FIRST {
@@ -108,18 +134,30 @@ fn lane_sums<const FIRST: bool>(values: &[f32], terms: impl Fn(f32) -> [f32; 3])
         }
         for (lane, &value) in row.iter().enumerate() {
             let terms = terms(f32::from_bits(magnitude_bits(value)));
-            lanes[0][lane] += terms[0];
-            lanes[1][lane] += terms[1];
-            lanes[2][lane] += terms[2];
+            for term in 0..T {
+                lanes[term][lane] += terms[term];
+            }
         }
     }
     for (lane, &value) in rest.iter().enumerate() {
         let terms = terms(f32::from_bits(magnitude_bits(value)));
-        for (lanes, term) in lanes.iter_mut().zip(terms) {
-            lanes[lane] += term;
+        for term in 0..T {
+            lanes[term][lane] += terms[term];
         }
     }
-    lanes.map(|lanes| lanes.iter().sum())
+    lanes
+}
+
+/// The lanes of each, added in their order.
+#[inline(always)]
+fn total<const B: usize>(lanes: &[[f32; LANES]; B]) -> [f32; B] {
+    let mut sums = [0.0; B];
+    for lane in 0..LANES {
+        for (sum, lanes) in sums.iter_mut().zip(lanes) {
+            *sum += lanes[lane];
+        }
+    }
+    sums
 }
 
 #[inline(always)]
@@ -153,6 +191,30 @@ fn decode_block(bytes: &[u8], out: &mut [f32]) {
     for (shift, values) in out.chunks_mut(part).enumerate() {
         for (value, &byte) in values.iter_mut().zip(codes) {
             *value = number(u32::from(byte) >> (2 * shift), levels);
+        }
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ways_to_encode_agree_to_the_last_bit() {
+        let mut values: Vec<f32> = (0..20_000_u32)
+            .map(|i| (i.wrapping_mul(2_654_435_761) as f32 / 4e9 - 0.5).powi(3))
+            .collect();
+        values[5000..6024].fill(0.0);
+        values[6024..7048].fill(-0.25);
+        (values[8200], values[12_300]) = (f32::INFINITY, f32::NEG_INFINITY);
+        (values[40], values[41], values[42]) = (-0.0, 1e-42, -1e-42);
+        let Some(simd) = pulp::x86::V4::try_new() else { return };
+        for elements in [0, 1, 31, 1024, 1500, 4096, 4097, 16_384, 20_000] {
+            let zeros = vec![0; Codec::Int2.payload_bytes(elements)];
+            let (mut plain, mut fast) = (zeros.clone(), zeros);
+            encode_plain(&values[..elements], &mut plain);
+            wide::encode(simd, &values[..elements], &mut fast);
+            assert_eq!(plain, fast, "{elements}");
         }
     }
 }

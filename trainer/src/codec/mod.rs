@@ -33,7 +33,7 @@ pub use integer::{decode_i64, decode_running, encode_i64, encode_running};
 pub use modular::{decode_modular, encode_modular};
 pub(crate) use modular::{decode_modular_slice, encode_modular_slice};
 
-use crate::kernel::{fetch_ahead, reduce, vectorized};
+use crate::kernel::{fetch, fetch_ahead, reduce, vectorized};
 
 /// Added to a number of magnitude under 2²², rounds it to the nearest integer, ties to even; the
 /// low bits of the sum are then the integer in two's complement.
@@ -157,6 +157,10 @@ pub fn decode_displace(
         rest = behind;
         if codec == Codec::TopK {
             top_k::displace(bytes, weight, target)?;
+            continue;
+        }
+        if codec == Codec::F32 {
+            full::displace(bytes, weight, target);
             continue;
         }
         let piece = &mut buffer[..target.len()];

@@ -10,7 +10,7 @@ use dnode_protocol::frame::{
 };
 
 use super::int2::{Levels, number};
-use super::{CodecError, fetch_ahead, magnitude_bits, reduce, vectorized};
+use super::{CodecError, fetch, fetch_ahead, magnitude_bits, reduce, vectorized};
 
 const CHUNK_BYTES: usize = Codec::TopK.payload_bytes(TOP_K_CHUNK_ELEMENTS);
 /// Columns of a chunk whose largest elements are looked at first.
@@ -29,7 +29,7 @@ const LANES: usize = 16;
 /// Elements moved between two requests for memory.
 const ROW: usize = 64;
 /// Columns more than wanted at which the first search ends.
-const SLACK: u32 = 4;
+const SLACK: usize = 4;
 /// A chunk's least chosen magnitude, times this, is the first guess for the next one: of smooth
 /// numbers half as many more than wanted reach it.
 const GUESS: f32 = 0.92;
@@ -245,7 +245,7 @@ impl Search {
         let mut found = 0;
         let (rows, _) = values.as_chunks::<WORD>();
         for (row, values) in rows.iter().enumerate() {
-            fetch_ahead(values);
+            fetch(values, TOP_K_CHUNK_ELEMENTS);
             let mut word = reached(values, least);
             let count = word.count_ones() as usize;
             // Nobody can foresee how many there are: a few are always written, and some are void.
@@ -271,8 +271,8 @@ impl Search {
         found
     }
 
-    /// The positions of the `wanted` largest candidates, in order, at the front of `chosen`, and the
-    /// least of their magnitudes. All candidates are at least `least`, and at least `wanted` of them.
+    /// The positions of the `wanted` largest candidates, in order, at the front of `chosen`, and a
+    /// magnitude that they reach. All candidates are at least `least`, and at least `wanted` of them.
     #[inline(always)]
     fn choose(
         &self,
@@ -283,14 +283,22 @@ impl Search {
     ) -> u32 {
         let magnitudes = &self.magnitudes[..candidates.next_multiple_of(LANES)];
         let most = magnitudes.iter().fold(0, |most, &magnitude| magnitude.max(most));
-        let least = search(magnitudes, wanted, 0, least, most);
-        let above = count(magnitudes, least + 1) as usize;
-        let mut ties = wanted - above;
+        let (least, count) = search(magnitudes, (candidates, wanted), 0, (least, most));
         let mut at = 0;
-        for (&magnitude, &position) in self.magnitudes[..candidates].iter().zip(&self.positions) {
+        let places = self.magnitudes[..candidates].iter().zip(&self.positions);
+        // No more are taken than there is room for, so the remainder of `at` changes nothing.
+        if count == wanted {
+            for (&magnitude, &position) in places {
+                chosen[at % (2 * ENTRIES)] = position;
+                at += usize::from(magnitude >= least);
+            }
+            return least;
+        }
+        let above = reach(magnitudes, &[least + 1; LANES])[0] as usize;
+        let mut ties = wanted - above;
+        for (&magnitude, &position) in places {
             let tie = usize::from(magnitude == least) & usize::from(ties > 0);
             ties -= tie;
-            // No more are taken than there is room for, so the mask changes nothing.
             chosen[at % (2 * ENTRIES)] = position;
             at += usize::from(magnitude > least) | tie;
         }
@@ -312,49 +320,48 @@ fn bound(values: &[f32; TOP_K_CHUNK_ELEMENTS], wanted: usize) -> u32 {
     let least = largest.iter().fold(u32::MAX, |least, &most| most.min(least));
     let most = largest.iter().fold(0, |least, &most| most.max(least));
     // So many columns have an element of at least this size.
-    search(&largest, wanted, SLACK, least, most)
+    search(&largest, (COLUMNS, wanted), SLACK, (least, most)).0
 }
 
-/// The largest magnitude that `wanted` of them reach, or one that up to `slack` more do.
-/// All of them that count are at least `least` and at most `most`.
+/// The largest magnitude that `wanted` of them reach, or one that up to `slack` more do, and how
+/// many do. The `elements` of them that count are at least `least` and at most `most`.
 #[inline(always)]
-fn search(magnitudes: &[u32], wanted: usize, slack: u32, least: u32, most: u32) -> u32 {
-    let (mut reached, mut missed) = (least, most + 1);
-    // How many reach each; where the wanted number is between them is guessed by their ratio, and
-    // every other time the middle is taken, so that no shape of numbers takes long.
-    let mut counts = (magnitudes.len() as f32, 0.0);
-    let mut halve = false;
-    while missed - reached > 1 {
-        let part = if halve { 0.5 } else { (counts.0 - wanted as f32) / (counts.0 - counts.1) };
-        halve = !halve;
-        let step = (part * (missed - reached) as f32) as u32;
-        let middle = reached + step.clamp(1, missed - reached - 1);
-        let found = count(magnitudes, middle);
-        match found.checked_sub(wanted as u32) {
-            Some(more) => {
-                (reached, counts.0) = (middle, found as f32);
-                if more <= slack {
-                    break;
-                }
-            }
-            None => (missed, counts.1) = (middle, found as f32),
+fn search(
+    magnitudes: &[u32],
+    (elements, wanted): (usize, usize),
+    slack: usize,
+    (least, most): (u32, u32),
+) -> (u32, usize) {
+    let (mut reached, mut missed, mut count) = (least, most + 1, elements);
+    while missed - reached > 1 && count - wanted > slack {
+        let step = ((missed - reached) / (LANES as u32 + 1)).max(1);
+        let mut marks = [missed; LANES];
+        for (mark, index) in marks.iter_mut().zip(1..) {
+            *mark = missed.min(reached + index * step);
+        }
+        let counts = reach(magnitudes, &marks);
+        // The marks rise, so these are the first ones.
+        let enough = counts.iter().filter(|&&count| count as usize >= wanted).count();
+        if let Some(mark) = marks.get(enough) {
+            missed = *mark;
+        }
+        if let Some(last) = enough.checked_sub(1) {
+            (reached, count) = (marks[last], counts[last] as usize);
         }
     }
-    reached
+    (reached, count)
 }
 
-/// How many magnitudes, their number a multiple of [`LANES`], are at least `least`, 1 to 2³¹.
+/// How many magnitudes reach each mark.
 #[inline(always)]
-fn count(magnitudes: &[u32], least: u32) -> u32 {
-    let mut lanes = [0; LANES];
-    let (rows, _) = magnitudes.as_chunks::<LANES>();
-    for row in rows {
-        for (lane, &magnitude) in lanes.iter_mut().zip(row) {
-            // The sign of the difference: comparisons would be taken apart bit by bit.
-            *lane += (least - 1).wrapping_sub(magnitude) >> 31;
+fn reach(magnitudes: &[u32], marks: &[u32; LANES]) -> [u32; LANES] {
+    let mut counts = [0; LANES];
+    for &magnitude in magnitudes {
+        for (count, &mark) in counts.iter_mut().zip(marks) {
+            *count += u32::from(magnitude >= mark);
         }
     }
-    lanes.iter().sum()
+    counts
 }
 
 /// One bit for each element: whether it has at least this magnitude.
@@ -427,10 +434,11 @@ mod tests {
             let mut sorted = magnitudes.clone();
             sorted.sort_unstable_by(|a, b| b.cmp(a));
             for wanted in [1, 2, 63, 64, 127, 128] {
-                let found = search(&magnitudes, wanted, 0, sorted[127], sorted[0]);
-                let reach = |least| magnitudes.iter().filter(|m| **m >= least).count();
-                let exact = reach(found) == wanted;
-                assert!(exact || found == sorted[wanted - 1], "{wanted}: {found}");
+                let (found, count) =
+                    search(&magnitudes, (128, wanted), 0, (sorted[127], sorted[0]));
+                let at_least = |least| magnitudes.iter().filter(|m| **m >= least).count();
+                assert_eq!(at_least(found), count);
+                assert!(count == wanted || found == sorted[wanted - 1], "{wanted}: {found}");
             }
         }
     }

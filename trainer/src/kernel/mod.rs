@@ -33,13 +33,19 @@ const FETCH_AHEAD_ELEMENTS: usize = 2048;
 /// For loops that pass over a block more than once: while they do, the memory would be idle.
 #[inline(always)]
 pub(crate) fn fetch_ahead(values: &[f32]) {
+    fetch(values, FETCH_AHEAD_ELEMENTS);
+}
+
+/// Asks for what lies so many elements behind `values`.
+#[inline(always)]
+pub(crate) fn fetch(values: &[f32], ahead: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         /// Elements of one line of the cache.
         const LINE_ELEMENTS: usize = 16;
         for line in values.chunks(LINE_ELEMENTS) {
-            let place = line.as_ptr().wrapping_add(FETCH_AHEAD_ELEMENTS);
+            let place = line.as_ptr().wrapping_add(ahead);
             #[expect(unsafe_code, reason = "the hint takes a raw pointer")]
             // SAFETY: a hint reads nothing and cannot fail, whatever the address.
             unsafe {
@@ -48,7 +54,7 @@ pub(crate) fn fetch_ahead(values: &[f32]) {
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = values;
+    let _ = (values, ahead);
 }
 
 /// Where kernels run: on the calling thread or on a pool of threads.
