@@ -10,6 +10,9 @@ use dnode_protocol::Clock;
 
 use super::world::World;
 
+/// Steps after which a peer tells how long they take, as the product's training thread does.
+const MEASURED_STEPS: u64 = 3;
+
 /// Where replicas of real models come from.
 pub trait Fleet: std::fmt::Debug {
     /// The replica of a peer that starts.
@@ -179,6 +182,10 @@ impl World {
             }
             course.advance();
             sim.counts.steps += 1;
+            if sim.counts.steps == MEASURED_STEPS {
+                let batch = host.load.batch;
+                host.handle(Input::StepMeasured { step_time, batch }, now);
+            }
         }
         let ended = course.position() >= learning.steps;
         let (local_steps, longest) = (course.stride.local_steps(), course.stride.longest());
