@@ -71,6 +71,10 @@ fn main() -> ExitCode {
     for (peers, runs) in [(8, 40), (16, 20), (64, 2)] {
         say(&core_pairs(peers, runs));
     }
+    for peers in [8, 16, 64] {
+        say(&core_ring(peers));
+        say(&core_exponential(peers));
+    }
     if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -182,10 +186,43 @@ fn core_pairs(peers: u32, runs: u64) -> Line {
     Line { schedule: "random pairs, the core", peers, unit: "exchange", theory, measured }
 }
 
-/// What each exchange of a run leaves of the squared distance. Exchanges are much shorter than the
-/// time between them, and nobody commits, so that partners are drawn uniformly.
-fn exchanges(peers: u32, seed: u64) -> Vec<f64> {
-    let scenario = Scenario {
+/// The real cores on a ring, once all but the slowest mode has died.
+fn core_ring(peers: u32) -> Line {
+    let rounds = 4 * peers;
+    let [forgotten, last] = core_rounds(peers, Schedule::Ring, [rounds, 2 * rounds]);
+    let measured = (last / forgotten).powf(1.0 / f64::from(rounds));
+    let theory = (std::f64::consts::TAU / f64::from(peers)).cos().powi(2);
+    let peers = peers as usize;
+    Line { schedule: "ring, the core", peers, unit: "round", theory, measured }
+}
+
+/// The real cores on the one-peer exponential graph.
+fn core_exponential(peers: u32) -> Line {
+    // From the second round on everybody knows everybody.
+    let [first, last] = core_rounds(peers, Schedule::Exponential, [1, 1 + peers.ilog2()]);
+    let left = last / first;
+    let measured = if left < ZERO { 0.0 } else { left };
+    let (peers, unit) = (peers as usize, "log₂ n rounds");
+    Line { schedule: "one-peer exponential, the core", peers, unit, theory: 0.0, measured }
+}
+
+/// The squared distance after each of these numbers of rounds, which all peers begin at moments of
+/// their own within the time of one.
+fn core_rounds(peers: u32, schedule: Schedule, rounds: [u32; 2]) -> [f64; 2] {
+    let round = Duration::from_secs(4);
+    let mut scenario = Scenario { round_time: round, poisson: false, ..scenario(peers) };
+    scenario.rule.schedule = schedule;
+    let mut world = World::new(scenario, 1, Trace::off());
+    rounds.map(|rounds| {
+        world.run_until(Time::ZERO + round * rounds, |_| false);
+        distance_squared(&world.view().hosts().map(|(_, host)| host).collect::<Vec<_>>())
+    })
+}
+
+/// Peers that only mix, all with all. Exchanges are much shorter than the time between them, and
+/// nobody commits, so that partners are drawn uniformly.
+fn scenario(peers: u32) -> Scenario {
+    Scenario {
         peers,
         fragments: 1,
         width: 4,
@@ -198,8 +235,12 @@ fn exchanges(peers: u32, seed: u64) -> Vec<f64> {
         work: Duration::ZERO,
         link: LinkModel { delay: Duration::from_micros(200), ..LinkModel::default() },
         ..Scenario::default()
-    };
-    let mut world = World::new(scenario, seed, Trace::off());
+    }
+}
+
+/// What each exchange of a run leaves of the squared distance.
+fn exchanges(peers: u32, seed: u64) -> Vec<f64> {
+    let mut world = World::new(scenario(peers), seed, Trace::off());
     // The first heartbeats: from then on everybody is an eligible partner.
     world.run_until(Time::from_millis(600), |_| false);
     let applied =
