@@ -98,7 +98,9 @@ impl Maker<'_> {
         for work in self.plan.workload.iter().filter(|work| condition.is_for(work)) {
             for &peers in &self.plan.peers {
                 let place = format!("{}-{peers}", work.name);
-                let ways = self.plan.arm.iter().flat_map(|way| {
+                let ways =
+                    self.plan.arm.iter().filter(|way| !condition.without.contains(&way.name));
+                let ways = ways.flat_map(|way| {
                     let named = arms(way, &place).into_iter();
                     named.map(|named| self.arm(way, (work, peers), condition, named))
                 });
@@ -318,6 +320,17 @@ mod tests {
         assert!(settings(1, 1).contains("run.steps=800"), "{}", settings(1, 1));
         assert_eq!((cells[1].budget(), cells[1].experiment.arms[1].peers), (100 * 16 * 8, 1));
         assert!(cells[0].experiment.workload.settings.contains(&"data.skew=0.1".to_owned()));
+    }
+
+    #[test]
+    fn arms_are_left_out_of_a_condition_and_nowhere_else() {
+        let text = PLAN.replace("name = \"hard\"", "name = \"hard\"\nwithout = [\"single\"]");
+        let plan = Comparison::parse(&text).unwrap();
+        let maker = Maker { plan: &plan, file: Path::new("x.toml"), cores: 2 };
+        let arms = |cell: &Cell| cell.experiment.arms.len();
+        assert_eq!(maker.compared(&[]).iter().map(arms).collect::<Vec<_>>(), [1, 1]);
+        assert_eq!(maker.tuning().iter().map(arms).collect::<Vec<_>>(), [4, 4]);
+        assert!(Comparison::parse(&text.replace("[\"single\"]", "[\"nobody\"]")).is_err());
     }
 
     #[test]

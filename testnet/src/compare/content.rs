@@ -136,6 +136,9 @@ fn result(findings: &Findings<'_>, cell: &CellSummary) -> Vec<Block> {
     if let Some(target) = cell.target {
         let _ = write!(text, " Target: a held-out loss of {target:.4} nats.");
     }
+    if !cell.cell.condition.without.is_empty() {
+        let _ = write!(text, " Not run here: {}.", cell.cell.condition.without.join(", "));
+    }
     let within = cell.cell.condition.samples_within_percent;
     if within > 0.0 {
         let _ =

@@ -148,6 +148,8 @@ pub struct Condition {
     pub churn: Option<Churn>,
     /// Names of the workloads that it is for; all if there are none.
     pub workloads: Vec<String>,
+    /// Names of arms that are left out here; the report says so.
+    pub without: Vec<String>,
     /// Settings of this condition, stronger than those of the workload: skewed data, bounds.
     pub settings: Vec<String>,
     /// By how much the samples of a run may differ from the budget, percent; one global batch is
@@ -322,6 +324,14 @@ impl Comparison {
                     .all(|name| self.workload.iter().any(|work| &work.name == name)),
                 "condition.workloads",
                 "names of workloads",
+            ),
+            (
+                self.condition
+                    .iter()
+                    .flat_map(|condition| &condition.without)
+                    .all(|name| self.arm.iter().any(|way| &way.name == name)),
+                "condition.without",
+                "names of arms",
             ),
             (self.runs() <= RUNS_MAX, "seeds", "few enough: at most 20000 runs in all"),
         ];
