@@ -39,6 +39,27 @@ pub trait Engine: Send {
     /// [`TrainError::Other`] is the device's own failure.
     fn accumulate(&mut self, batch: &Batch, scale: f32) -> Result<(), TrainError>;
 
+    /// Whether [`Engine::accumulate_last`] can be called.
+    fn hands_over(&self) -> bool {
+        false
+    }
+
+    /// As [`Engine::accumulate`] of the last micro-batch, which ends the gradient; returns its score.
+    /// `hand` gets the gradient in parts, from its end on, each as soon as it is final: its first
+    /// element, and its values. Nothing is handed over once a loss was not finite.
+    ///
+    /// # Errors
+    /// [`TrainError::Other`] is the device's own failure, or that this engine hands over nothing.
+    fn accumulate_last<'a>(
+        &'a mut self,
+        batch: &Batch,
+        scale: f32,
+        hand: &mut (dyn FnMut(usize, &'a mut [f32]) + Send),
+    ) -> Result<Score, TrainError> {
+        let _ = (batch, scale, hand);
+        Err(TrainError::Other("this engine hands over no part of a gradient".to_owned()))
+    }
+
     /// Ends the gradient and returns its score, in which `correct` may be left at 0; `None` when it
     /// has to be computed once more, from [`Engine::clear`] on.
     ///
@@ -160,11 +181,32 @@ impl Engine for NativeEngine {
                 compute: &self.compute,
                 parameters: &self.parameters,
                 gradient: &mut self.gradient,
+                hand: None,
             };
             let model = &mut self.model;
             self.compute.run(|| model.backward(pass, batch, scale));
         }
         Ok(())
+    }
+
+    fn hands_over(&self) -> bool {
+        true
+    }
+
+    fn accumulate_last<'a>(
+        &'a mut self,
+        batch: &Batch,
+        scale: f32,
+        hand: &mut (dyn FnMut(usize, &'a mut [f32]) + Send),
+    ) -> Result<Score, TrainError> {
+        let score = self.evaluate(batch)?;
+        self.score.add(score);
+        if self.score.loss.is_finite() {
+            let Self { model, compute, parameters, gradient, .. } = self;
+            let pass = Backward { compute, parameters, gradient, hand: Some(hand) };
+            compute.run(|| model.backward(pass, batch, scale));
+        }
+        Ok(self.score)
     }
 
     fn finish(&mut self) -> Result<Option<Score>, TrainError> {

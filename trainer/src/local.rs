@@ -165,17 +165,26 @@ impl LocalTrainer {
     }
 
     fn accumulate(&mut self, step: u64) -> Result<(), TrainError> {
+        let last = self.accumulate_but_the_last(step)?;
+        self.engine.accumulate(&self.batch, last)
+    }
+
+    /// Leaves the last micro-batch in the batch, and returns what its losses count.
+    fn accumulate_but_the_last(&mut self, step: u64) -> Result<f32, TrainError> {
         self.engine.clear()?;
         let whole = self.micro_samples();
+        let mut last = 0.0;
         for (micro, first) in (0..).zip((0..self.samples).step_by(whole)) {
+            if micro > 0 {
+                self.engine.accumulate(&self.batch, last)?;
+            }
             self.source.fill(step, micro, whole, &mut self.batch);
             self.batch.truncate(self.samples - first);
             check(&self.batch, self.source.shape())?;
             let parts = self.samples as f32 / self.batch.samples as f32;
-            let scale = 1.0 / (self.batch.targets.len() as f32 * parts);
-            self.engine.accumulate(&self.batch, scale)?;
+            last = 1.0 / (self.batch.targets.len() as f32 * parts);
         }
-        Ok(())
+        Ok(last)
     }
 
     /// The score of the current parameters on these of the held-out samples.
@@ -296,6 +305,29 @@ impl GradientStep for LocalTrainer {
             learning_rate: self.learning_rate(at),
             gradient_norm: self.engine.gradient_norm()? as f32,
         })
+    }
+
+    fn hands_over(&self) -> bool {
+        self.engine.hands_over()
+    }
+
+    fn gradient_in_parts<'a>(
+        &'a mut self,
+        at: StepId,
+        hand: &mut (dyn FnMut(usize, &'a mut [f32]) + Send),
+    ) -> Result<StepReport, TrainError> {
+        let step = at.index;
+        self.pending = None;
+        let learning_rate = self.learning_rate(at);
+        let last = self.accumulate_but_the_last(step)?;
+        let Self { engine, batch, pending, samples, .. } = self;
+        let score = engine.accumulate_last(batch, last, hand)?;
+        if !score.loss.is_finite() {
+            return Err(TrainError::NotFinite { step, what: "loss" });
+        }
+        let loss = score.mean_loss() as f32;
+        *pending = Some(Pending { at, loss });
+        Ok(StepReport { loss, samples: *samples as u64, learning_rate, gradient_norm: 0.0 })
     }
 
     fn gradient_mut(&mut self) -> &mut [f32] {

@@ -195,6 +195,26 @@ pub trait GradientStep {
     /// [`TrainError`]; the gradient is undefined then.
     fn gradient(&mut self, at: StepId) -> Result<StepReport, TrainError>;
 
+    /// Whether [`GradientStep::gradient_in_parts`] can be called.
+    fn hands_over(&self) -> bool {
+        false
+    }
+
+    /// As [`GradientStep::gradient`], without its norm; `hand` gets the gradient in parts, each as soon as
+    /// it is final: its first element, and its values, which may be averaged from then on while the
+    /// rest is computed. Together the parts are the whole gradient; the same ones in every step.
+    ///
+    /// # Errors
+    /// [`TrainError`], also where nothing is handed over; what was handed over is undefined then.
+    fn gradient_in_parts<'a>(
+        &'a mut self,
+        at: StepId,
+        hand: &mut (dyn FnMut(usize, &'a mut [f32]) + Send),
+    ) -> Result<StepReport, TrainError> {
+        let _ = (at, hand);
+        Err(TrainError::Other("this trainer hands over no part of a gradient".to_owned()))
+    }
+
     /// The gradient kept by [`GradientStep::gradient`], `[P]`, to be averaged in place.
     fn gradient_mut(&mut self) -> &mut [f32];
 

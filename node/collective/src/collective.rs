@@ -150,6 +150,30 @@ pub fn piece(length: usize, size: usize, index: usize) -> Range<usize> {
     begin(index)..begin(index + 1)
 }
 
+/// Where the values of an operation lie in a longer vector, whose bits do not depend on how it is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The first of the values in the vector.
+    pub offset: usize,
+    /// Elements of the vector.
+    pub whole: usize,
+}
+
+impl Part {
+    /// All `length` values of a vector.
+    #[must_use]
+    pub const fn whole(length: usize) -> Self {
+        Self { offset: 0, whole: length }
+    }
+
+    /// The values, of which there are `length`, that rank `index` of `size` reduces.
+    pub(crate) fn piece(self, length: usize, size: usize, index: usize) -> Range<usize> {
+        let Range { start, end } = piece(self.whole, size, index);
+        let within = |at: usize| at.saturating_sub(self.offset).min(length);
+        within(start)..within(end)
+    }
+}
+
 /// A group of ranks that do the same operations in the same order.
 ///
 /// Values are f32, in place unless said. [`piece`] says which elements belong to a rank. The bits of
@@ -161,6 +185,12 @@ pub trait Collective: Send + fmt::Debug {
 
     /// What carries it.
     fn backend(&self) -> Backend;
+
+    /// Whether a network is between ranks, so that moving values leaves time to compute; all ranks say
+    /// the same.
+    fn has_network(&self) -> bool {
+        false
+    }
 
     /// The word that ends operations from another thread.
     fn abort(&self) -> Abort;
@@ -175,7 +205,22 @@ pub trait Collective: Send + fmt::Debug {
     ///
     /// # Errors
     /// [`Error`], as for all operations.
-    fn all_reduce(&mut self, values: &mut [f32], reduction: Reduction) -> Result<(), Error>;
+    fn all_reduce(&mut self, values: &mut [f32], reduction: Reduction) -> Result<(), Error> {
+        let whole = Part::whole(values.len());
+        self.all_reduce_part(values, whole, reduction)
+    }
+
+    /// As [`Collective::all_reduce`] of a vector of which `values` are a part: all parts together have
+    /// the bits of the whole, however it is cut.
+    ///
+    /// # Errors
+    /// [`Error`], as for all operations.
+    fn all_reduce_part(
+        &mut self,
+        values: &mut [f32],
+        part: Part,
+        reduction: Reduction,
+    ) -> Result<(), Error>;
 
     /// Replaces the own piece of `values` by its reduction over all ranks; the rest is undefined
     /// afterwards.

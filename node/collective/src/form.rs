@@ -52,8 +52,13 @@ pub fn form(
     patience: Duration,
 ) -> Result<Formed, Error> {
     let (offers, missing) = offers(choice, &channels);
+    let is_far = |channel: &Channel| channel.kind() != Kind::Memory;
+    let far = channels.iter().flatten().any(is_far);
     let links = channels.into_iter().map(|channel| channel.map(|channel| Box::new(channel) as _));
     let mut group = Sockets::new(place, links.collect(), patience)?;
+    let mut far = [f32::from(u8::from(far))];
+    group.all_reduce(&mut far, Reduction::Sum)?;
+    group.has_network = far[0] > 0.5;
     let (common, best) = in_common(&mut group, &offers, plain)?;
     let wanted = offers.iter().find(|wanted| **wanted != Backend::Tcp);
     let (mut formed, mut why) = join(group, common, patience)?;

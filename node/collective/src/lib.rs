@@ -26,6 +26,7 @@ mod library;
 pub mod limits;
 mod links;
 mod meter;
+mod overlap;
 #[cfg(target_os = "linux")]
 mod shared;
 mod sockets;
@@ -33,11 +34,12 @@ mod stream;
 mod ucx;
 
 pub use abort::Abort;
-pub use collective::{Backend, Collective, Operation, Place, Reduction, piece};
+pub use collective::{Backend, Collective, Operation, Part, Place, Reduction, piece};
 pub use error::Error;
 pub use form::{Choice, Formed, form};
 pub use links::Link;
 pub use meter::Meter;
+pub use overlap::all_reduce_while;
 #[cfg(target_os = "linux")]
 pub use shared::SharedMemory;
 pub use sockets::Sockets;

@@ -19,7 +19,7 @@ use rustix::event::Timespec;
 use rustix::thread::futex;
 
 use crate::abort::Abort;
-use crate::collective::{Backend, Code, Collective, Operation, Place, Reduction, piece};
+use crate::collective::{Backend, Code, Collective, Operation, Part, Place, Reduction, piece};
 use crate::error::Error;
 use crate::header::{HEADER_BYTES, header};
 use crate::limits::{BUFFERS, CHUNK_ELEMENTS, FLAT_ELEMENTS, FLAT_RANKS, LOOK, STAGED_ELEMENTS};
@@ -93,7 +93,7 @@ impl Layout {
     }
 }
 
-/// A group of processes of one host.
+/// A group of processes of one host; every element is added in the order of ranks, wherever it lies.
 #[derive(Debug)]
 pub struct SharedMemory {
     /// For what moves nothing that is reduced, and to notice the end of a process.
@@ -156,8 +156,8 @@ impl SharedMemory {
         if map.length() != layout.length() {
             return Err(Error::Arguments("the memory is not that of a group of this size"));
         }
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let spins = if processors >= size { SPINS } else { 0 };
+        let has_room = std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= size);
+        let spins = if has_room { SPINS } else { 0 };
         Ok(Self { sockets, map, layout, chunks: 0, spins })
     }
 
@@ -202,8 +202,7 @@ impl SharedMemory {
             }
             let (number, buffer) = number(pass, chunk);
             self.wait_staged(pass, number, buffer)?;
-            let range = self.all_of(pass, chunk);
-            self.add_up(pass, buffer, (0, range));
+            self.add_up(pass, buffer, (0, self.all_of(pass, chunk)));
             self.publish(Done::Reduced, number);
             self.publish(Done::Taken, number);
         }
@@ -243,8 +242,7 @@ impl SharedMemory {
         self.may_write(pass, number)?;
         let staged = self.layout.staged(rank, buffer);
         if pass.flat {
-            let range = self.all_of(pass, chunk);
-            self.write(staged, &pass.values[range]);
+            self.write(staged, &pass.values[self.all_of(pass, chunk)]);
         } else if pass.reduces() {
             for other in self.sockets.others() {
                 let window = self.window(pass, other, chunk);
@@ -379,8 +377,7 @@ impl SharedMemory {
         for rank in self.sockets.others().filter(|rank| only.is_none_or(|only| only == *rank)) {
             let word = self.map.word(Layout::word(rank, done as usize));
             let reached = |now: u32| now.wrapping_sub(number).cast_signed() >= 0;
-            let mut looks = 0;
-            let mut since = None;
+            let (mut looks, mut since) = (0, None);
             loop {
                 let now = word.load(Ordering::SeqCst);
                 if reached(now) {
@@ -411,8 +408,8 @@ impl SharedMemory {
         let word = self.map.word(Layout::word(rank, done as usize));
         let sleepers = self.map.word(Layout::word(rank, done as usize + WORDS / 2));
         sleepers.fetch_add(1, Ordering::SeqCst);
-        let longest = Timespec::try_from(LOOK).ok();
-        let slept = futex::wait(word, futex::Flags::empty(), now, longest.as_ref());
+        let slept =
+            futex::wait(word, futex::Flags::empty(), now, Timespec::try_from(LOOK).ok().as_ref());
         sleepers.fetch_sub(1, Ordering::SeqCst);
         if slept == Err(rustix::io::Errno::TIMEDOUT) {
             self.sockets.links.all_alive(operation)?;
@@ -459,7 +456,12 @@ impl Collective for SharedMemory {
         self.sockets.links.set_patience(patience);
     }
 
-    fn all_reduce(&mut self, values: &mut [f32], reduction: Reduction) -> Result<(), Error> {
+    fn all_reduce_part(
+        &mut self,
+        values: &mut [f32],
+        _: Part,
+        reduction: Reduction,
+    ) -> Result<(), Error> {
         self.operate((Code::AllReduce, reduction), 0, values)
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::abort::Abort;
-use crate::collective::{Backend, Code, Collective, Operation, Place, Reduction, piece};
+use crate::collective::{Backend, Code, Collective, Operation, Part, Place, Reduction, piece};
 use crate::error::Error;
 use crate::limits::{RECEIVE_BYTES, RING_ELEMENTS_MIN};
 use crate::links::{Link, Links, Receiving, Sending};
@@ -14,6 +14,8 @@ use crate::stream::{Half, pass};
 #[derive(Debug)]
 pub struct Sockets {
     backend: Backend,
+    /// As [`Collective::has_network`].
+    pub(crate) has_network: bool,
     pub(crate) links: Links,
     /// [`RECEIVE_BYTES`] for values that are to be added.
     scratch: Vec<f32>,
@@ -38,7 +40,7 @@ impl Sockets {
     /// A group of these connections, which are those of `backend`.
     pub(crate) fn with(backend: Backend, links: Links) -> Self {
         let scratch = vec![0.0; RECEIVE_BYTES / size_of::<f32>()];
-        Self { backend, links, scratch, gathered: Vec::new() }
+        Self { backend, has_network: false, links, scratch, gathered: Vec::new() }
     }
 
     /// Runs one operation; its failure ends the group.
@@ -59,8 +61,13 @@ impl Sockets {
         (0..size).filter(move |other| *other != rank)
     }
 
-    fn ring(&mut self, operation: &Operation, half: Half, values: &mut [f32]) -> Result<(), Error> {
-        pass(&mut self.links, operation, half, values, &mut self.scratch)
+    fn ring(
+        &mut self,
+        operation: &Operation,
+        way: (Half, Part),
+        values: &mut [f32],
+    ) -> Result<(), Error> {
+        pass(&mut self.links, operation, way, values, &mut self.scratch)
     }
 
     /// Sends each other rank what `part` names of `values` and reduces what they send to the own
@@ -107,12 +114,13 @@ impl Sockets {
         if length < RING_ELEMENTS_MIN {
             return self.reduce_directly(operation, values, |rank| piece(length, size, rank));
         }
-        self.ring(operation, Half::First, values)
+        self.ring(operation, (Half::First, Part::whole(length)), values)
     }
 
     fn gather_all(&mut self, operation: &Operation, values: &mut [f32]) -> Result<(), Error> {
         if values.len() >= RING_ELEMENTS_MIN {
-            return self.ring(operation, Half::Second, values);
+            let part = Part::whole(values.len());
+            return self.ring(operation, (Half::Second, part), values);
         }
         let rank = self.links.place.rank;
         let mut receives = Vec::new();
@@ -183,6 +191,10 @@ impl Collective for Sockets {
         self.backend
     }
 
+    fn has_network(&self) -> bool {
+        self.has_network
+    }
+
     fn abort(&self) -> Abort {
         self.links.abort.clone()
     }
@@ -195,13 +207,21 @@ impl Collective for Sockets {
         self.links.set_patience(patience);
     }
 
-    fn all_reduce(&mut self, values: &mut [f32], reduction: Reduction) -> Result<(), Error> {
+    fn all_reduce_part(
+        &mut self,
+        values: &mut [f32],
+        part: Part,
+        reduction: Reduction,
+    ) -> Result<(), Error> {
         let length = values.len();
+        if part.offset.checked_add(length).is_none_or(|end| end > part.whole) {
+            return Err(Error::Arguments("a part ends behind its vector"));
+        }
         self.operate((Code::AllReduce, reduction), 0, length, |group, operation| {
-            if length < RING_ELEMENTS_MIN {
+            if part.whole < RING_ELEMENTS_MIN {
                 return group.reduce_directly(operation, values, |_| 0..length);
             }
-            group.ring(operation, Half::Both, values)
+            group.ring(operation, (Half::Both, part), values)
         })
     }
 

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use rustix::event::PollFlags;
 
-use crate::collective::{Operation, Place, piece};
+use crate::collective::{Operation, Part, Place};
 use crate::error::Error;
 use crate::header::{HEADER_BYTES, header};
 use crate::limits::{RECEIVE_BYTES, SEND_BYTES};
@@ -36,19 +36,20 @@ pub(crate) enum Half {
 struct Ring {
     place: Place,
     length: usize,
+    part: Part,
     /// Phases, of all `2(n−1)`.
     phases: Range<usize>,
 }
 
 impl Ring {
-    fn new(place: Place, length: usize, half: Half) -> Self {
+    fn new(place: Place, length: usize, (half, part): (Half, Part)) -> Self {
         let turns = place.size - 1;
         let phases = match half {
             Half::First => 0..turns,
             Half::Second => turns..2 * turns,
             Half::Both => 0..2 * turns,
         };
-        Self { place, length, phases }
+        Self { place, length, part, phases }
     }
 
     /// The bytes that are taken in in a phase; those of the phase before the first are the own ones
@@ -57,7 +58,7 @@ impl Ring {
         let Place { rank, size } = self.place;
         // `rank − s − 2` with `s = before − 1`, kept positive.
         let index = (rank + 2 * size - 1 - before % size) % size;
-        let Range { start, end } = piece(self.length, size, index);
+        let Range { start, end } = self.part.piece(self.length, size, index);
         start * WIDTH..end * WIDTH
     }
 
@@ -95,11 +96,11 @@ struct Passage<'a> {
     scale: f32,
 }
 
-/// Moves `values` around the ring of `links`. `scratch` has [`RECEIVE_BYTES`].
+/// Moves `values`, a part of a vector, around the ring of `links`. `scratch` has [`RECEIVE_BYTES`].
 pub(crate) fn pass(
     links: &mut Links,
     operation: &Operation,
-    half: Half,
+    way: (Half, Part),
     values: &mut [f32],
     scratch: &mut [f32],
 ) -> Result<(), Error> {
@@ -109,7 +110,7 @@ pub(crate) fn pass(
     }
     let (previous, next) =
         ((place.rank + place.size - 1) % place.size, (place.rank + 1) % place.size);
-    let ring = Ring::new(place, values.len(), half);
+    let ring = Ring::new(place, values.len(), way);
     let first = ring.phases.start;
     let ready = ring.bytes(first).len();
     let scale = operation.reduction.scale(place.size);

@@ -85,6 +85,7 @@ pub fn over_ucx(mut group: Sockets) -> Result<(Sockets, Option<String>), Error> 
         // It was empty.
         let _ = channel.set(socket);
     }
+    fast.has_network = group.has_network;
     fast.links.take_words(&group.links);
     Ok((fast, None))
 }

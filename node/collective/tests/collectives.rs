@@ -11,7 +11,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use dnode_collective::{Backend, Collective, Error, Link, Place, Reduction, Sockets, piece};
+use dnode_collective::{
+    Backend, Collective, Error, Link, Part, Place, Reduction, Sockets, all_reduce_while, piece,
+};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Around the borders between algorithms, chunks and pieces.
@@ -250,6 +252,63 @@ fn results_have_the_same_bits_at_every_rank() {
             });
             assert!(results.iter().all(|result| *result == results[0]), "{way:?} {length}");
         }
+    }
+}
+
+#[test]
+fn parts_that_are_reduced_while_others_are_made_have_the_bits_of_the_whole() {
+    /// From the end on, as gradients come.
+    const CUTS: [usize; 5] = [300_007, 150_000, 149_999, 60_000, 0];
+    for way in ways() {
+        for size in [1, 2, 3, 4] {
+            let results = together(group(way, size, PATIENCE), |mut group, rank| {
+                let fresh: Vec<f32> =
+                    (0..CUTS[0]).map(|index| 1.0 / (1 + index * 4 + rank) as f32).collect();
+                let mut whole = fresh.clone();
+                group.all_reduce(&mut whole, Reduction::Mean).unwrap();
+                let mut parts = fresh;
+                let vector = (CUTS[0], Reduction::Mean);
+                let (told, reduced) = all_reduce_while(&mut *group, vector, |hand| {
+                    let mut rest = &mut parts[..];
+                    for from in &CUTS[1..] {
+                        let (before, part) = std::mem::take(&mut rest).split_at_mut(*from);
+                        rest = before;
+                        hand(*from, part);
+                    }
+                    7
+                });
+                reduced.unwrap();
+                assert_eq!(told, 7);
+                let same =
+                    whole.iter().zip(&parts).all(|(one, other)| one.to_bits() == other.to_bits());
+                assert!(same, "{way:?} {size}");
+                whole
+            });
+            assert!(results.iter().all(|result| *result == results[0]), "{way:?} {size}");
+        }
+    }
+}
+
+#[test]
+fn a_part_that_is_lost_ends_the_rest_and_is_told() {
+    for way in ways() {
+        let errors = together(group(way, 3, PATIENCE), |mut group, rank| {
+            let mut values = vec![1.0; 200_000];
+            let (low, high) = values.split_at_mut(100_000);
+            if rank == 2 {
+                return group.all_reduce_part(
+                    high,
+                    Part { offset: 100_000, whole: 200_000 },
+                    Reduction::Sum,
+                );
+            }
+            let hand_both = |hand: &mut (dyn FnMut(usize, _) + Send)| {
+                hand(100_000, high);
+                hand(0, low);
+            };
+            all_reduce_while(&mut *group, (200_000, Reduction::Sum), hand_both).1
+        });
+        assert!(errors[..2].iter().all(Result::is_err) && errors[2].is_ok(), "{way:?}");
     }
 }
 

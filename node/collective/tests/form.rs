@@ -54,6 +54,21 @@ async fn meet(peers: &mut [Peer]) -> Vec<Vec<Option<Channel>>> {
     all
 }
 
+#[tokio::test]
+async fn all_ranks_say_the_same_about_a_network_between_them() {
+    let table: [(&[Config], bool); 4] = [
+        (&[MEMORY; 3], false),
+        (&[PLAIN; 2], true),
+        (&[MEMORY, PLAIN, MEMORY], true),
+        (&[TLS], false),
+    ];
+    for (configs, expected) in table {
+        for formed in group(configs, Choice::Auto).await {
+            assert_eq!(formed.unwrap().group.has_network(), expected, "{configs:?}");
+        }
+    }
+}
+
 async fn group(configs: &[Config], choice: Choice) -> Vec<Result<Formed, Error>> {
     let mut peers: Vec<Peer> = configs.iter().copied().map(peer).collect();
     let size = peers.len();

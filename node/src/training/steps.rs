@@ -1,6 +1,7 @@
 //! The loop of the training thread: steps, commits, rounds, and the driver's commands in between.
 
 mod evaluation;
+mod gradient;
 mod rack;
 mod report;
 mod time;

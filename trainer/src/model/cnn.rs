@@ -305,7 +305,7 @@ impl Model for Cnn {
         cross_entropy(&mut self.logits, &batch.targets, classes)
     }
 
-    fn backward(&mut self, mut pass: Backward<'_>, batch: &Batch, scale: f32) {
+    fn backward(&mut self, mut pass: Backward<'_, '_>, batch: &Batch, scale: f32) {
         let samples = batch.samples;
         let share = self.share(samples, pass.compute.threads());
         reduce::scale(&mut self.logits, scale);
@@ -315,6 +315,7 @@ impl Model for Cnn {
         self.output.backward_input(&pass, &self.logits, gradient);
         relu_backward(gradient, &self.activations);
         self.hidden.backward_parameters(&mut pass, &self.features, gradient);
+        pass.is_final_from(self.hidden.weight.start);
         let convolutions = &self.convolutions;
         let features = convolutions.features();
         self.features_gradient.resize(samples * features, 0.0);
@@ -349,5 +350,6 @@ impl Model for Cnn {
             convolutions.backward(mirrored, images, state, partial);
         });
         reduce::add_column_sums(&self.partial, &mut pass.gradient[..parameters]);
+        pass.is_final_from(0);
     }
 }

@@ -54,7 +54,7 @@ impl Norm {
     /// Adds to `input_gradient`; destroys `output_gradient`.
     fn backward(
         &self,
-        pass: &mut Backward<'_>,
+        pass: &mut Backward<'_, '_>,
         output_gradient: &mut [f32],
         input_gradient: &mut [f32],
     ) {
@@ -169,7 +169,7 @@ impl Block {
     }
 
     /// Turns the residual stream's gradient behind the block into that before it.
-    fn backward(&self, pass: &mut Backward<'_>, shape: AttentionShape, scratch: &mut Scratch) {
+    fn backward(&self, pass: &mut Backward<'_, '_>, shape: AttentionShape, scratch: &mut Scratch) {
         let Scratch { residual, narrow, inner, qkv, scores } = scratch;
         self.contract.backward_parameters(pass, &self.inner, residual);
         self.contract.backward_input(pass, residual, inner);
@@ -304,7 +304,7 @@ impl Model for Gpt {
         cross_entropy(&mut self.logits, &batch.targets, self.vocabulary)
     }
 
-    fn backward(&mut self, mut pass: Backward<'_>, batch: &Batch, scale: f32) {
+    fn backward(&mut self, mut pass: Backward<'_, '_>, batch: &Batch, scale: f32) {
         let tokens = tokens(batch);
         let (rows, width) = (tokens.len(), self.shape.width());
         reduce::scale(&mut self.logits, scale);
@@ -334,7 +334,9 @@ impl Model for Gpt {
         self.final_norm.backward(&mut pass, &mut scratch.narrow, &mut scratch.residual);
         for block in self.blocks.iter().rev() {
             block.backward(&mut pass, self.shape, scratch);
+            pass.is_final_from(block.attention_norm.gain.start);
         }
         self.embed_backward(pass.gradient, tokens);
+        pass.is_final_from(0);
     }
 }

@@ -59,7 +59,7 @@ impl Linear {
     /// Adds the gradients of weight and bias; `output_gradient`: `[N, outputs]`.
     pub(crate) fn backward_parameters(
         &self,
-        pass: &mut Backward<'_>,
+        pass: &mut Backward<'_, '_>,
         input: &[f32],
         output_gradient: &[f32],
     ) {
@@ -77,7 +77,7 @@ impl Linear {
     /// `input_gradient ← output_gradient · W`; `input_gradient`: `[N, inputs]`.
     pub(crate) fn backward_input(
         &self,
-        pass: &Backward<'_>,
+        pass: &Backward<'_, '_>,
         output_gradient: &[f32],
         input_gradient: &mut [f32],
     ) {

@@ -87,7 +87,7 @@ impl Model for Mlp {
         score
     }
 
-    fn backward(&mut self, mut pass: Backward<'_>, batch: &Batch, scale: f32) {
+    fn backward(&mut self, mut pass: Backward<'_, '_>, batch: &Batch, scale: f32) {
         let last = self.layers.len() - 1;
         reduce::scale(&mut self.activations[last], scale);
         for (index, layer) in self.layers.iter().enumerate().rev() {
@@ -95,10 +95,12 @@ impl Model for Mlp {
             let gradient = after.first().unwrap_or(&self.activations[last]);
             let Some(input_gradient) = before.last_mut() else {
                 layer.backward_parameters(&mut pass, images(batch), gradient);
+                pass.is_final_from(0);
                 return;
             };
             let input = &self.activations[index - 1];
             layer.backward_parameters(&mut pass, input, gradient);
+            pass.is_final_from(layer.weight.start);
             input_gradient.resize(batch.samples * layer.inputs, 0.0);
             layer.backward_input(&pass, gradient, input_gradient);
             relu_backward(input_gradient, input);

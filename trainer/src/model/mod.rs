@@ -25,14 +25,35 @@ pub(crate) struct Forward<'a> {
     pub(crate) parameters: &'a [f32],
 }
 
+/// Elements that are handed over at least, but for the last: an all-reduce of fewer takes about as long
+/// (guess).
+const HAND_ELEMENTS_MIN: usize = 64 << 10;
+
+/// Takes a part of the gradient that nothing is added to any more: its first element, and its values.
+pub(crate) type Hand<'a, 'h> = dyn FnMut(usize, &'a mut [f32]) + Send + 'h;
+
 /// What a backward pass reads, and the flat gradient that it adds to.
-#[derive(Debug)]
-pub(crate) struct Backward<'a> {
+pub(crate) struct Backward<'a, 'h> {
     pub(crate) compute: &'a Compute,
     /// `[P]`.
     pub(crate) parameters: &'a [f32],
-    /// `[P]`.
+    /// `[P]`, but for what was handed over from its end.
     pub(crate) gradient: &'a mut [f32],
+    /// Where parts of it go as soon as they are final, if anywhere.
+    pub(crate) hand: Option<&'h mut Hand<'a, 'h>>,
+}
+
+impl Backward<'_, '_> {
+    /// Nothing is added any more to the gradient from element `from` on.
+    pub(crate) fn is_final_from(&mut self, from: usize) {
+        let Some(hand) = &mut self.hand else { return };
+        let enough = self.gradient.len() - from >= HAND_ELEMENTS_MIN;
+        if enough || (from == 0 && !self.gradient.is_empty()) {
+            let (rest, part) = std::mem::take(&mut self.gradient).split_at_mut(from);
+            self.gradient = rest;
+            hand(from, part);
+        }
+    }
 }
 
 /// A model: owns its activations, not its parameters.
@@ -49,7 +70,8 @@ pub(crate) trait Model: Send + Debug {
     /// Adds `scale · ∂(sum of the losses of the last forward pass)` to the gradient.
     ///
     /// At most one backward pass per forward pass, with the same parameters and batch.
-    fn backward(&mut self, pass: Backward<'_>, batch: &Batch, scale: f32);
+    /// Says what is final as early as it can, and at the end all of it.
+    fn backward(&mut self, pass: Backward<'_, '_>, batch: &Batch, scale: f32);
 }
 
 /// Builds the model of `config` for samples of `shape`.

@@ -55,6 +55,38 @@ fn the_first_loss_is_that_of_guessing() {
     }
 }
 
+#[test]
+fn a_gradient_in_parts_is_the_gradient_from_its_end_on() {
+    for kind in KINDS {
+        let mut config = config(kind);
+        // Large enough for several parts.
+        config.model.hidden = vec![300, 400, 300];
+        config.model.width = 256;
+        config.batch = 6;
+        config.optimizer.accumulate = 2;
+        let (mut whole, mut parts) = (trainer(config.clone()), trainer(config));
+        for step in 0..2 {
+            let at = StepId::alone(step);
+            let (whole, parts) = (whole.split().unwrap(), parts.split().unwrap());
+            let expected = whole.gradient(at).unwrap();
+            assert!(parts.hands_over());
+            let mut cuts = Vec::new();
+            let report =
+                parts.gradient_in_parts(at, &mut |from, part| cuts.push((from, part.len())));
+            let report = report.unwrap();
+            assert_eq!((report.loss, report.samples), (expected.loss, expected.samples), "{kind}");
+            let ends =
+                std::iter::once(whole.gradient_mut().len()).chain(cuts.iter().map(|cut| cut.0));
+            assert!(cuts.iter().zip(ends).all(|((from, len), end)| from + len == end), "{kind}");
+            assert_eq!(cuts.last().unwrap().0, 0, "{kind}");
+            assert!(cuts.len() > 1 || kind == ModelKind::Cnn, "{kind} {cuts:?}");
+            assert_eq!(bits(parts.gradient_mut()), bits(whole.gradient_mut()), "{kind}");
+            whole.update(at).unwrap();
+            parts.update(at).unwrap();
+        }
+    }
+}
+
 /// Losses and parameters after some steps.
 fn run(kind: ModelKind, threads: usize, seed: u64) -> (Vec<u32>, Vec<u32>) {
     let mut config = config(kind);

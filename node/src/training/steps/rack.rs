@@ -13,6 +13,7 @@ use dnode_collective::{Collective, Place, Reduction};
 use dnode_protocol::Clock;
 use dnode_trainer::{ReplicaState, StepId, StepReport, TrainError};
 
+use super::gradient::mean_gradient;
 use super::together::SLOWER_MAX;
 use super::{End, Training};
 use crate::training::{Activity, Command, Loss, Report, Together};
@@ -168,19 +169,16 @@ impl Training {
             return Ok(None);
         };
         let trainer = self.replica.trainer_mut().split().ok_or_else(unsplittable)?;
-        let gradient = trainer.gradient(at)?;
-        let began = Instant::now();
-        let before = self.queues.meter.enter(Activity::Ranks, began);
         group.set_patience(patience);
-        let reduced = group.all_reduce(trainer.gradient_mut(), Reduction::Mean);
-        self.wait_seconds += began.elapsed().as_secs_f64();
-        self.queues.meter.enter(before, Instant::now());
-        if let Err(error) = reduced {
+        let gradient = mean_gradient(trainer, &mut **group, at, &self.queues.meter)?;
+        self.wait_seconds += gradient.waited;
+        if let Err(error) = gradient.reduced {
             self.lose_rack((&error).into())?;
             return Ok(None);
         }
         let updated = trainer.update(at)?;
-        Ok(Some(StepReport { loss: gradient.loss, samples: gradient.samples, ..updated }))
+        let StepReport { loss, samples, .. } = gradient.report;
+        Ok(Some(StepReport { loss, samples, ..updated }))
     }
 
     /// Commits when all ranks may.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use dnode_collective::{Collective, Place, Reduction};
 use dnode_trainer::{StepId, StepReport, TrainError};
 
+use super::gradient::mean_gradient;
 use super::{End, Queues, Training};
 use crate::training::ring::{RING_TIMEOUT, Ring};
 use crate::training::{Activity, Report};
@@ -77,9 +78,7 @@ impl Ranks {
             Way::Near(group) => {
                 group.set_patience(patience);
                 let reduced = group.all_reduce(values, Reduction::Mean);
-                reduced.map_err(|error| {
-                    TrainError::Other(format!("{error}; synchronous training needs every peer: start all again with --resume"))
-                })
+                reduced.map_err(|error| ended(&error))
             }
             Way::Far(ring) => {
                 let send = |chunk| queues.reports.blocking_send(Report::RingSend(chunk)).is_ok();
@@ -87,6 +86,13 @@ impl Ranks {
             }
         }
     }
+}
+
+/// Why the ranks of a group cannot go on.
+fn ended(error: &dnode_collective::Error) -> TrainError {
+    TrainError::Other(format!(
+        "{error}; synchronous training needs every peer: start all again with --resume"
+    ))
 }
 
 impl Training {
@@ -98,22 +104,29 @@ impl Training {
         let trainer = split.ok_or_else(|| {
             TrainError::Other("all-reduce needs a trainer whose step can be split: choose another gossip.rule, or implement Trainer::split".to_owned())
         })?;
-        let gradient = trainer.gradient(at)?;
-        let began = Instant::now();
-        let before = self.queues.meter.enter(Activity::Ranks, began);
-        let reduced = ring
-            .compare(at.index, &self.queues, patience)
-            .and_then(|()| ring.all_reduce_mean(trainer.gradient_mut(), &self.queues, patience));
-        self.wait_seconds += began.elapsed().as_secs_f64();
-        self.queues.meter.enter(before, Instant::now());
-        reduced.map_err(|error| self.ring_end(error))?;
+        let compared = ring.compare(at.index, &self.queues, patience);
+        let gradient = compared.and_then(|()| match &mut ring.way {
+            Way::Near(group) => {
+                group.set_patience(patience);
+                let mean = mean_gradient(trainer, &mut **group, at, &self.queues.meter)?;
+                mean.reduced.map_err(|error| ended(&error))?;
+                self.wait_seconds += mean.waited;
+                Ok(mean.report)
+            }
+            Way::Far(_) => {
+                let report = trainer.gradient(at)?;
+                let began = Instant::now();
+                let before = self.queues.meter.enter(Activity::Ranks, began);
+                let reduced = ring.all_reduce_mean(trainer.gradient_mut(), &self.queues, patience);
+                self.wait_seconds += began.elapsed().as_secs_f64();
+                self.queues.meter.enter(before, Instant::now());
+                reduced.map(|()| report)
+            }
+        });
+        let StepReport { loss, samples, .. } = gradient.map_err(|error| self.ring_end(error))?;
         let trainer = self.replica.trainer_mut().split();
         let updated = trainer.map(|trainer| trainer.update(at)).transpose()?;
-        Ok(StepReport {
-            loss: gradient.loss,
-            samples: gradient.samples,
-            ..updated.unwrap_or_default()
-        })
+        Ok(StepReport { loss, samples, ..updated.unwrap_or_default() })
     }
 
     /// A commit with the mean progress of all peers: DiLoCo (Douillard et al. 2023, arXiv
