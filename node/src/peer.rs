@@ -396,6 +396,10 @@ fn terms(config: &Config, incarnation: u64) -> Terms {
             config::Collective::Shm => Choice::Only(Backend::Shm),
             config::Collective::Tcp => Choice::Only(Backend::Tcp),
             config::Collective::Ucx => Choice::Only(Backend::Ucx),
+            config::Collective::Nccl => Choice::Nccl(match config.node.device {
+                dnode_torch::Device::Cuda(index) => index,
+                dnode_torch::Device::Cpu | dnode_torch::Device::Auto => 0,
+            }),
         },
         incarnation,
         linger: config.node.linger,

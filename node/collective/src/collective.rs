@@ -45,16 +45,18 @@ pub enum Backend {
     Shm,
     /// What UCX finds between the ranks: RDMA where the hardware has it.
     Ucx,
+    /// All-reduces by NCCL, all else as `Tcp`.
+    Nccl,
 }
 
 impl Backend {
     /// All of them, fastest first where several can be had.
-    pub(crate) const ALL: [Self; 3] = [Self::Shm, Self::Ucx, Self::Tcp];
+    pub(crate) const ALL: [Self; 4] = [Self::Nccl, Self::Shm, Self::Ucx, Self::Tcp];
 
     /// Whether it needs a library or a device that may fail where connections do not.
     #[must_use]
     pub const fn is_optional(self) -> bool {
-        matches!(self, Self::Ucx)
+        matches!(self, Self::Ucx | Self::Nccl)
     }
 }
 
@@ -64,6 +66,7 @@ impl fmt::Display for Backend {
             Self::Tcp => "tcp",
             Self::Shm => "shm",
             Self::Ucx => "ucx",
+            Self::Nccl => "nccl",
         })
     }
 }

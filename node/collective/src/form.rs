@@ -24,6 +24,8 @@ pub enum Choice {
     Auto,
     /// This where all ranks choose it too and can, else connections.
     Only(Backend),
+    /// NCCL with this CUDA device, where all ranks choose it too and can, else connections.
+    Nccl(usize),
 }
 
 /// A group, as it came to be.
@@ -61,11 +63,11 @@ pub fn form(
     group.has_network = far[0] > 0.5;
     let (common, best) = in_common(&mut group, &offers, plain)?;
     let wanted = offers.iter().find(|wanted| **wanted != Backend::Tcp);
-    let (mut formed, mut why) = join(group, common, patience)?;
+    let (mut formed, mut why) = join(group, (common, choice), patience)?;
     if why.is_none() && wanted.is_some_and(|wanted| *wanted != common) {
         why = Some("not every rank chooses it and can".to_owned());
     }
-    why = missing.or(why).filter(|_| matches!(choice, Choice::Only(_)) && best == common);
+    why = missing.or(why).filter(|_| choice != Choice::Auto && best == common);
     formed.barrier()?;
     Ok(Formed { group: formed, why, later: best != common })
 }
@@ -88,16 +90,23 @@ fn offers(choice: Choice, channels: &[Option<Channel>]) -> (Vec<Backend>, Option
     if chosen(Backend::Ucx) || (choice == Choice::Auto && ucx::has_rdma() && is_trusted) {
         match ucx::ucx_is_there() {
             Ok(()) if is_trusted => offers.push(Backend::Ucx),
-            Ok(()) => {
-                let needs =
-                    "UCX needs a network that all ranks trust: network.direct = \"trusted\"";
-                missing = Some(needs.to_owned());
-            }
+            Ok(()) => missing = Some(untrusted("UCX")),
+            Err(why) => missing = Some(why),
+        }
+    }
+    if let Choice::Nccl(_) = choice {
+        match crate::nccl_is_there() {
+            Ok(()) if is_trusted => offers.push(Backend::Nccl),
+            Ok(()) => missing = Some(untrusted("NCCL")),
             Err(why) => missing = Some(why),
         }
     }
     offers.push(Backend::Tcp);
     (offers, missing)
+}
+
+fn untrusted(what: &str) -> String {
+    format!("{what} needs a network that all ranks trust: network.direct = \"trusted\"")
 }
 
 /// The fastest that all ranks offer now, and that they would if none did without libraries.
@@ -123,11 +132,15 @@ fn in_common(
 /// A group of kind `backend`, which all ranks join, or why it is one of connections.
 fn join(
     mut group: Sockets,
-    backend: Backend,
+    (backend, choice): (Backend, Choice),
     patience: Duration,
 ) -> Result<(Box<dyn Collective>, Option<String>), Error> {
     match backend {
         Backend::Tcp => Ok((Box::new(group), None)),
+        Backend::Nccl => {
+            let device = if let Choice::Nccl(device) = choice { device } else { 0 };
+            crate::nccl::over_nccl(group, device)
+        }
         Backend::Ucx => {
             let (group, why) = ucx::over_ucx(group)?;
             Ok((Box::new(group), why))

@@ -26,6 +26,7 @@ mod library;
 pub mod limits;
 mod links;
 mod meter;
+mod nccl;
 mod overlap;
 #[cfg(target_os = "linux")]
 mod shared;
@@ -39,6 +40,7 @@ pub use error::Error;
 pub use form::{Choice, Formed, form};
 pub use links::Link;
 pub use meter::Meter;
+pub use nccl::nccl_is_there;
 pub use overlap::all_reduce_while;
 #[cfg(target_os = "linux")]
 pub use shared::SharedMemory;

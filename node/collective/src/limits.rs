@@ -69,3 +69,12 @@ pub(crate) const UCX_CLOSE_MAX: Duration = Duration::from_millis(200);
 
 /// How long ranks wait for each other's first word through UCX, which has to find its devices.
 pub(crate) const UCX_PROBE: Duration = Duration::from_secs(2);
+
+/// Elements that go to a device at once: 32 MiB, which a link to it takes about a millisecond for.
+pub(crate) const NCCL_CHUNK_ELEMENTS: usize = 8 << 20;
+
+/// How long ranks may take to join by NCCL, or to begin an operation (guess: it connects on first use).
+pub(crate) const NCCL_JOIN_MAX: Duration = Duration::from_secs(4);
+
+/// How long nobody looks at a stream that is busy.
+pub(crate) const NCCL_LOOK: Duration = Duration::from_micros(50);

@@ -348,7 +348,6 @@ impl Links {
     }
 
     /// An error when another rank has closed its link or died; nobody says anything meanwhile.
-    #[cfg(target_os = "linux")]
     pub(crate) fn all_alive(&self, operation: &Operation) -> Result<(), Error> {
         let links = self.links.iter().enumerate();
         for (rank, link) in links.filter_map(|(rank, link)| Some((rank, link.as_ref()?))) {

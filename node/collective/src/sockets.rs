@@ -137,6 +137,15 @@ impl Sockets {
         self.links.exchange(operation, &mut sends, &mut receives)
     }
 
+    /// Waits until every rank has said that it is at this operation.
+    pub(crate) fn announce(&mut self, operation: &Operation) -> Result<(), Error> {
+        let mut sends: Vec<_> =
+            self.others().map(|other| Sending::new(operation, other, &[])).collect();
+        let mut receives: Vec<_> =
+            self.others().map(|other| Receiving::new(other, &mut [])).collect();
+        self.links.exchange(operation, &mut sends, &mut receives)
+    }
+
     /// Every rank gets its piece of what rank `root` has.
     fn deal(&mut self, operation: &Operation, values: &mut [f32]) -> Result<(), Error> {
         let (Place { rank, size }, root) = (self.links.place, operation.root);
@@ -296,12 +305,6 @@ impl Collective for Sockets {
     }
 
     fn barrier(&mut self) -> Result<(), Error> {
-        self.operate((Code::Barrier, Reduction::Sum), 0, 0, |group, operation| {
-            let mut sends: Vec<_> =
-                group.others().map(|other| Sending::new(operation, other, &[])).collect();
-            let mut receives: Vec<_> =
-                group.others().map(|other| Receiving::new(other, &mut [])).collect();
-            group.links.exchange(operation, &mut sends, &mut receives)
-        })
+        self.operate((Code::Barrier, Reduction::Sum), 0, 0, Self::announce)
     }
 }

@@ -7,7 +7,9 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use dnode_collective::{Backend, Choice, Error, Formed, Place, Reduction, form, ucx_is_there};
+use dnode_collective::{
+    Backend, Choice, Error, Formed, Place, Reduction, form, nccl_is_there, ucx_is_there,
+};
 use dnode_direct::{Arrival, Channel, Config, Direct, Target};
 use libp2p_identity::Keypair;
 use tokio::sync::mpsc;
@@ -153,6 +155,15 @@ async fn who_does_without_ucx_for_a_while_keeps_the_others_from_it_until_then() 
         let Formed { group, why, later } = rank.await.unwrap();
         assert_eq!((group.backend(), why, later), (Backend::Tcp, None, true));
     }
+}
+
+#[tokio::test]
+async fn without_cuda_the_ranks_say_what_is_missing_and_use_connections() {
+    // Where there is a driver and a library, that is for testnet/gpu.sh.
+    let Err(missing) = nccl_is_there() else { return };
+    assert!(missing.contains(" is missing: install ") && !missing.contains('\n'), "{missing}");
+    let kinds = kinds(&[MEMORY; 2], Choice::Nccl(0)).await;
+    assert_eq!(kinds, vec![(Backend::Tcp, Some(missing)); 2]);
 }
 
 #[tokio::test]

@@ -339,10 +339,10 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         "network.collective",
-        Kind::Choice(&["auto", "shm", "tcp", "ucx"]),
+        Kind::Choice(&["auto", "shm", "tcp", "ucx", "nccl"]),
         "\"auto\"",
         "",
-        "what carries the sums of ranks: the fastest that all have, or this where all choose it and can, else tcp; ucx is RDMA where the hardware has it, and needs network.direct = trusted",
+        "what carries the sums of ranks: the fastest that all have, or this where all choose it and can, else tcp; ucx is RDMA where the hardware has it, nccl goes by way of CUDA devices; both need network.direct = trusted",
     ),
     key(
         "network.nat",

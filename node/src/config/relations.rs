@@ -76,8 +76,10 @@ fn batch(batch: usize, accumulate: usize) -> Option<Broken> {
 }
 
 fn rack(network: &Network, rule: Rule) -> Option<Broken> {
-    if network.collective == Collective::Ucx && network.direct != Direct::Trusted {
-        let remedy = "UCX moves values in plain and takes connections from whoever reaches it: use trusted where nobody else does, or another network.collective";
+    if matches!(network.collective, Collective::Ucx | Collective::Nccl)
+        && network.direct != Direct::Trusted
+    {
+        let remedy = "UCX and NCCL move values in plain and take connections from whoever reaches them: use trusted where nobody else does, or another network.collective";
         return Some(Broken("network.collective", "network.direct", remedy.to_owned()));
     }
     if network.rack.is_empty() {

@@ -240,6 +240,8 @@ pub enum Collective {
     Tcp,
     /// UCX.
     Ucx,
+    /// NCCL.
+    Nccl,
 }
 
 /// Form of the log.

@@ -81,16 +81,18 @@ fn judge_torch(usable: Option<usize>, driver: &Result<Driver, String>, node: &No
 }
 
 fn judge_collectives(version: Result<c_int, String>) -> Finding {
-    // Nothing of this program uses it, so its absence is no fault.
+    // Only who asks for it needs it, and that run says what is missing.
     Finding {
         check: "nccl",
         verdict: Verdict::Ok,
         found: match version {
             Ok(version) => {
                 let (major, minor, patch) = (version / 10_000, version / 100 % 100, version % 100);
-                format!("{major}.{minor}.{patch}; not used by this dnode")
+                format!("{major}.{minor}.{patch}; network.collective = \"nccl\" uses it")
             }
-            Err(reason) => format!("not found ({reason}); not used by this dnode"),
+            Err(reason) => {
+                format!("not found ({reason}); only network.collective = \"nccl\" needs it")
+            }
         },
         advice: String::new(),
     }

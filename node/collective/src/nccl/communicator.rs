@@ -1,0 +1,221 @@
+//! A device, a stream of its own on it, and the communicator of a group.
+
+#![expect(unsafe_code, reason = "CUDA and NCCL have C interfaces")]
+
+use std::ffi::c_void;
+use std::fmt;
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+use super::api::{Address, Api, Config, FLOAT, Handle, IN_PROGRESS, Id, NOT_READY, SUM, check};
+use crate::collective::Place;
+use crate::error::Error;
+use crate::limits::{NCCL_CHUNK_ELEMENTS, NCCL_JOIN_MAX, NCCL_LOOK};
+
+/// Bytes of a chunk.
+const CHUNK: usize = NCCL_CHUNK_ELEMENTS * size_of::<f32>();
+/// `CU_STREAM_NON_BLOCKING`: beside the stream that computes.
+const BESIDE: u32 = 1;
+
+/// The primary context of a device, which libtorch uses too, with a stream and room for a chunk.
+pub(super) struct Device {
+    api: &'static Api,
+    device: i32,
+    context: Handle,
+    stream: Handle,
+    room: Address,
+    /// The same on the host, of pages that stay.
+    host: *mut c_void,
+}
+
+/// A group's communicator; its calls return at once, and what it waits for is looked at.
+pub(super) struct Communicator {
+    device: Device,
+    handle: Handle,
+}
+
+// SAFETY: contexts are made current on the thread that uses them, and `&mut` keeps others away.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Send for Communicator {}
+
+impl fmt::Debug for Communicator {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Communicator").finish_non_exhaustive()
+    }
+}
+
+impl Device {
+    pub(super) fn open(index: usize) -> Result<Self, String> {
+        let api = Api::get()?;
+        let index = i32::try_from(index).map_err(|error| error.to_string())?;
+        let mut device = 0;
+        let mut context = null_mut();
+        // SAFETY: each writes one value on success.
+        unsafe {
+            check("start CUDA", (api.init)(0))?;
+            check("find the device", (api.device)(&raw mut device, index))?;
+            check("use the device", (api.retain)(&raw mut context, device))?;
+        }
+        let mut opened =
+            Self { api, device, context, stream: null_mut(), room: 0, host: null_mut() };
+        opened.enter()?;
+        // SAFETY: the context is current; each writes one value on success.
+        unsafe {
+            check("make a stream", (api.stream)(&raw mut opened.stream, BESIDE))?;
+            check("allocate on the device", (api.allocate)(&raw mut opened.room, CHUNK))?;
+            check("allocate on the host", (api.allocate_host)(&raw mut opened.host, CHUNK, 0))?;
+        }
+        Ok(opened)
+    }
+
+    /// Makes the context that of this thread.
+    fn enter(&self) -> Result<(), String> {
+        // SAFETY: the context is retained.
+        check("use the device", unsafe { (self.api.set_current)(self.context) })
+    }
+
+    /// What the first rank tells the others.
+    pub(super) fn unique_id(&self) -> Result<[u8; 128], String> {
+        let mut id = Id([0; 128]);
+        // SAFETY: the function writes the identity on success.
+        let status = unsafe { (self.api.unique_id)(&raw mut id) };
+        if status == 0 { Ok(id.0) } else { Err(format!("NCCL: {}", self.api.nccl_text(status))) }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        if self.enter().is_err() {
+            return;
+        }
+        let Self { api, device, stream, room, host, .. } = *self;
+        // SAFETY: nothing uses these any more: a communicator is aborted before. Freeing waits for the
+        // stream.
+        unsafe {
+            if room != 0 {
+                (api.free)(room);
+            }
+            if !host.is_null() {
+                (api.free_host)(host);
+            }
+            if !stream.is_null() {
+                (api.stream_destroy)(stream);
+            }
+            (api.release)(device);
+        }
+    }
+}
+
+impl Communicator {
+    /// Joins the group that `id` names, whose ranks all call this.
+    pub(super) fn join(device: Device, place: Place, id: [u8; 128]) -> Result<Self, String> {
+        device.enter()?;
+        let mut handle = null_mut();
+        let mut config = Config::NON_BLOCKING;
+        let (rank, size) = (place.rank as i32, place.size as i32);
+        let join = device.api.join;
+        // SAFETY: the configuration lives during the call, which writes the communicator.
+        let status = unsafe { join(&raw mut handle, size, Id(id), rank, &raw mut config) };
+        if handle.is_null() {
+            return Err(format!("NCCL: {}", device.api.nccl_text(status)));
+        }
+        let joined = Self { device, handle };
+        let until = Instant::now() + NCCL_JOIN_MAX;
+        while joined.is_busy()? {
+            if Instant::now() >= until {
+                return Err("NCCL: the ranks did not join in time".to_owned());
+            }
+            pause();
+        }
+        Ok(joined)
+    }
+
+    /// Whether a call is under way; the error is what has gone wrong.
+    fn is_busy(&self) -> Result<bool, String> {
+        let mut state = 0;
+        // SAFETY: the communicator lives; the function writes one value.
+        let status = unsafe { (self.device.api.state)(self.handle, &raw mut state) };
+        match if status == 0 { state } else { status } {
+            0 => Ok(false),
+            IN_PROGRESS => Ok(true),
+            failed => Err(format!("NCCL: {}", self.device.api.nccl_text(failed))),
+        }
+    }
+
+    /// Replaces `values`, a chunk at most, by their sum over all ranks. `look` is asked while it waits
+    /// since a time; the outer error is its own, the inner one that of CUDA or NCCL.
+    pub(super) fn all_reduce(
+        &mut self,
+        values: &mut [f32],
+        look: impl Fn(Instant) -> Result<(), Error>,
+    ) -> Result<Result<(), String>, Error> {
+        if let Err(why) = self.begin(values) {
+            return Ok(Err(why));
+        }
+        let since = Instant::now();
+        loop {
+            match self.has_ended() {
+                Ok(false) => look(since)?,
+                Ok(true) => break,
+                Err(why) => return Ok(Err(why)),
+            }
+            pause();
+        }
+        let host = self.device.host.cast_const().cast::<f32>();
+        // SAFETY: the host's room has a chunk, and the stream is idle.
+        values.copy_from_slice(unsafe { std::slice::from_raw_parts(host, values.len()) });
+        Ok(Ok(()))
+    }
+
+    fn begin(&self, values: &[f32]) -> Result<(), String> {
+        assert!(values.len() <= NCCL_CHUNK_ELEMENTS, "a chunk at most");
+        let Device { api, stream, room, host, .. } = self.device;
+        self.device.enter()?;
+        let bytes = size_of_val(values);
+        // SAFETY: the host's room has a chunk, and the stream is idle.
+        let staged = unsafe { std::slice::from_raw_parts_mut(host.cast::<f32>(), values.len()) };
+        staged.copy_from_slice(values);
+        // SAFETY: both rooms have a chunk and live as long as the stream, which does one after the other.
+        unsafe {
+            check("copy to the device", (api.to_device)(room, host, bytes, stream))?;
+            let status =
+                (api.all_reduce)(room, room, values.len(), FLOAT, SUM, self.handle, stream);
+            if status != 0 && status != IN_PROGRESS {
+                return Err(api.nccl_text(status));
+            }
+            // A call that is under way has put nothing on the stream yet.
+            let until = Instant::now() + NCCL_JOIN_MAX;
+            while self.is_busy()? {
+                if Instant::now() >= until {
+                    return Err("the operation did not begin in time".to_owned());
+                }
+                pause();
+            }
+            check("copy to the host", (api.to_host)(host, room, bytes, stream))
+        }
+    }
+
+    fn has_ended(&self) -> Result<bool, String> {
+        // SAFETY: the stream lives.
+        match unsafe { (self.device.api.stream_query)(self.device.stream) } {
+            NOT_READY => self.is_busy().map(|_| false),
+            status => check("reduce", status).map(|()| true),
+        }
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        if self.device.enter().is_ok() {
+            // SAFETY: nobody uses it any more. It ends what hangs on the stream, which `Device` frees.
+            unsafe { (self.device.api.abort)(self.handle) };
+        }
+    }
+}
+
+/// A moment before the next look.
+fn pause() {
+    let moment: Duration = NCCL_LOOK;
+    std::thread::park_timeout(moment);
+}
