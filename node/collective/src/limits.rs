@@ -78,3 +78,7 @@ pub(crate) const NCCL_JOIN_MAX: Duration = Duration::from_secs(4);
 
 /// How long nobody looks at a stream that is busy.
 pub(crate) const NCCL_LOOK: Duration = Duration::from_micros(50);
+
+/// Groups of a process that may have ended by a loss before UCX is not used any more: each leaves a
+/// worker of UCX behind, some megabytes.
+pub(crate) const UCX_LEFT_MAX: usize = 32;

@@ -166,6 +166,7 @@ api! {
     ucp_worker_arm: unsafe extern "C" fn(Handle) -> Status,
     ucp_worker_create: unsafe extern "C" fn(Handle, *const WorkerParams, *mut Handle) -> Status,
     ucp_worker_destroy: unsafe extern "C" fn(Handle),
+    ucp_worker_flush_nbx: unsafe extern "C" fn(Handle, *const RequestParams) -> Handle,
     ucp_worker_get_address: unsafe extern "C" fn(Handle, *mut *mut u8, *mut usize) -> Status,
     ucp_worker_get_efd: unsafe extern "C" fn(Handle, *mut c_int) -> Status,
     ucp_worker_progress: unsafe extern "C" fn(Handle) -> c_uint,

@@ -281,8 +281,7 @@ impl Drop for UcxLink {
         let mut slots: Vec<Slot> =
             self.out.slots.drain(..).chain(self.into.slots.drain(..)).collect();
         let sends = slots[..UCX_SLOTS].iter().any(|slot| slot.request.is_some());
-        let closed = self.channel.get().is_some_and(is_closed);
-        let force = sends || closed || self.endpoint.is_lost();
+        let force = sends || self.endpoint.is_lost();
         let requests = slots.iter_mut().filter_map(|slot| slot.request.take());
         if !lock(&self.worker).close(&self.endpoint, force, requests) {
             // Something may still be written to it.

@@ -7,14 +7,14 @@ use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI8, Ordering};
+use std::sync::atomic::{AtomicI8, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use super::api::{
     Api, EndpointParams, Handle, IN_PROGRESS, OK, Params, Received, RequestParams, SocketAddress,
     Status, VERSION, WorkerParams,
 };
-use crate::limits::{UCX_ADDRESS_MAX, UCX_CLOSE_MAX, UCX_EAGER_BYTES};
+use crate::limits::{UCX_ADDRESS_MAX, UCX_CLOSE_MAX, UCX_EAGER_BYTES, UCX_LEFT_MAX};
 
 /// Bits of `ucp_params_t::field_mask`, and of `features`: tags, wake-up.
 const FEATURES: u64 = 1 << 0;
@@ -34,6 +34,9 @@ const FLAGS: u32 = 1 << 4;
 const NO_IMMEDIATE_COMPLETION: u32 = 1 << 16;
 const FORCE: u32 = 1 << 0;
 
+/// Workers that were left as they are.
+static LEFT: AtomicUsize = AtomicUsize::new(0);
+
 /// What all links of a group go through.
 pub(super) struct Worker {
     api: &'static Api,
@@ -41,7 +44,7 @@ pub(super) struct Worker {
     worker: Handle,
     /// Until when links that close may wait, from the first of them on.
     closing: Option<Instant>,
-    /// Whether something is under way that cannot be ended, so that the worker has to stay.
+    /// Whether something may be under way that cannot be ended, so that the worker has to stay.
     lives_on: bool,
 }
 
@@ -82,6 +85,9 @@ impl Worker {
     /// A worker for the links of a group of `ranks`.
     pub(super) fn new(ranks: usize) -> Result<Self, String> {
         let api = Api::get()?;
+        if LEFT.load(Ordering::Relaxed) >= UCX_LEFT_MAX {
+            return Err("too many groups of this process have ended by a loss".to_owned());
+        }
         let context = context(api, ranks)?;
         let params = WorkerParams {
             field_mask: THREAD_MODE,
@@ -243,6 +249,24 @@ impl Worker {
         unsafe { (self.api.ucp_request_free)(request.0.as_ptr()) };
     }
 
+    /// Waits until nothing is pending, at most for a while; whether that is so.
+    fn is_quiet(&self) -> bool {
+        let until = Instant::now() + UCX_CLOSE_MAX;
+        let params = RequestParams::new(0, 0);
+        // SAFETY: the worker lives.
+        let flush = unsafe { (self.api.ucp_worker_flush_nbx)(self.worker, &raw const params) };
+        let Ok(flush) = self.started("flush", flush) else { return false };
+        while let Some(request) = &flush {
+            self.progress();
+            match self.ended(request) {
+                Some(ended) => return ended.is_ok(),
+                None if Instant::now() >= until => return false,
+                None => std::thread::yield_now(),
+            }
+        }
+        true
+    }
+
     /// Ends `requests` and the endpoint; with `force` without waiting for its other end. Returns
     /// whether all has ended: else the memory of the requests must stay for ever.
     pub(super) fn close(
@@ -251,6 +275,8 @@ impl Worker {
         force: bool,
         requests: impl Iterator<Item = Request>,
     ) -> bool {
+        // UCX 1.13 ends the process when a worker goes whose endpoint has something pending.
+        self.lives_on |= force;
         let mut left: Vec<Request> = requests.collect();
         for request in &left {
             // SAFETY: the request has not been freed. One that cannot be cancelled goes on.
@@ -288,7 +314,8 @@ impl Endpoint {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        if self.lives_on {
+        if self.lives_on || !self.is_quiet() {
+            LEFT.fetch_add(1, Ordering::Relaxed);
             return;
         }
         // SAFETY: all endpoints are closed, all requests have ended, and nobody else has these.
