@@ -19,7 +19,7 @@ use crate::sockets::Sockets;
 use api::Api;
 use communicator::Communicator;
 
-/// Words of an identity, and one that says whether a rank has a device.
+/// Words of an identity.
 const WORDS: usize = 128 / size_of::<f32>();
 
 /// Whether NCCL can be used here; the error is what is missing, and how to get it.
@@ -31,6 +31,9 @@ pub fn nccl_is_there() -> Result<(), String> {
 }
 
 /// A group whose all-reduces go through NCCL, and all else through its connections.
+///
+/// In which order NCCL adds depends on how many values it gets, so gradients come whole: it says of
+/// no network that it is between ranks.
 #[derive(Debug)]
 pub(crate) struct Nccl {
     sockets: Sockets,

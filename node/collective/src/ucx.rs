@@ -90,7 +90,7 @@ pub fn over_ucx(mut group: Sockets) -> Result<(Sockets, Option<String>), Error> 
     Ok((fast, None))
 }
 
-/// The addresses of all ranks; empty of one that has none.
+/// The addresses of all ranks, each in the room of the longest; empty of one that has none.
 fn tell(group: &mut Sockets, own: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
     let Place { rank, size } = group.place();
     let mut words = vec![0.0_f32; WORDS * size];
@@ -103,7 +103,9 @@ fn tell(group: &mut Sockets, own: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         let bytes: &[u8] = bytemuck::cast_slice(words);
         let (length, rest) = bytes.split_first_chunk().unwrap_or((&[0; 4], &[]));
         let length = usize::try_from(u32::from_le_bytes(*length)).unwrap_or(0);
-        rest.get(..length).map(<[u8]>::to_vec).unwrap_or_default()
+        // UCX reads as far as an address itself says, so all its room stays behind it.
+        let is_one = (1..=rest.len()).contains(&length);
+        if is_one { rest.to_vec() } else { Vec::new() }
     };
     Ok(words.chunks(WORDS).map(address).collect())
 }

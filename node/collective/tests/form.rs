@@ -159,7 +159,7 @@ async fn who_does_without_ucx_for_a_while_keeps_the_others_from_it_until_then() 
 
 #[tokio::test]
 async fn without_cuda_the_ranks_say_what_is_missing_and_use_connections() {
-    // Where there is a driver and a library, that is for testnet/gpu.sh.
+    // Where there is a driver and a library, nothing tests NCCL yet.
     let Err(missing) = nccl_is_there() else { return };
     assert!(missing.contains(" is missing: install ") && !missing.contains('\n'), "{missing}");
     let kinds = kinds(&[MEMORY; 2], Choice::Nccl(0)).await;
