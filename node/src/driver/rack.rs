@@ -97,12 +97,11 @@ impl Fallen {
         }
     }
 
-    /// `later`: all could have it, but some rank does without now.
+    /// `later`: all could have it, but some rank does without now; else there is nothing to try
+    /// again, whatever this rank has seen of the group before.
     fn formed(&mut self, later: bool, now: Instant) {
         self.again = false;
-        if later && self.until.is_none() {
-            self.until = Some(now + self.pause());
-        }
+        self.until = later.then(|| self.until.unwrap_or_else(|| now + self.pause()));
     }
 
     fn not_formed(&mut self, now: Instant) {
@@ -404,4 +403,26 @@ pub(crate) fn rack_name(name: &str) -> u64 {
     let mut bytes = [0; 8];
     hasher.finalize_xof().fill(&mut bytes);
     u64::from_le_bytes(bytes).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_all_ranks_have_again_is_not_tried_again() {
+        let now = Instant::now();
+        let mut fallen = Fallen::default();
+        assert_eq!(fallen.fall(now), FALL_BACK.0);
+        // Without it, it is tried when the pause is over.
+        fallen.formed(true, now);
+        fallen.look(now + FALL_BACK.0);
+        assert!(fallen.again && fallen.until.is_none());
+        fallen.not_formed(now);
+        assert_eq!(fallen.until, Some(now + 2 * FALL_BACK.0));
+        // Another rank led all of them back to it meanwhile.
+        fallen.formed(false, now);
+        fallen.look(now + FALL_BACK.1);
+        assert!(!fallen.again && fallen.until.is_none());
+    }
 }
