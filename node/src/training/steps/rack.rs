@@ -30,6 +30,8 @@ const STANDING: usize = 7;
 pub(super) struct Rack {
     /// `None` until the ranks have got together anew: training waits.
     group: Option<Box<dyn Collective>>,
+    /// Whether its ranks reduce gradients in parts; `None` before the first.
+    in_parts: Option<bool>,
     /// The group in which the ranks had equal weights last.
     lineage: u64,
     /// The slow weights that all had then, `[P]`.
@@ -139,7 +141,7 @@ impl Training {
         group.set_patience(self.rank_patience());
         match self.equalize(&mut *group) {
             Ok(base) => {
-                self.rack = Some(Rack { group: Some(group), lineage: id, base });
+                self.rack = Some(Rack { group: Some(group), in_parts: None, lineage: id, base });
                 self.replica.defer(true);
                 self.held = false;
                 Ok(())
@@ -165,12 +167,12 @@ impl Training {
     /// rank was lost.
     pub(super) fn step_in_rack(&mut self, at: StepId) -> Result<Option<StepReport>, End> {
         let patience = self.rank_patience();
-        let Some(group) = self.rack.as_mut().and_then(|rack| rack.group.as_mut()) else {
+        let Some(Rack { group: Some(group), in_parts, .. }) = &mut self.rack else {
             return Ok(None);
         };
         let trainer = self.replica.trainer_mut().split().ok_or_else(unsplittable)?;
         group.set_patience(patience);
-        let gradient = mean_gradient(trainer, &mut **group, at, &self.queues.meter)?;
+        let gradient = mean_gradient(trainer, (&mut **group, in_parts), at, &self.queues.meter)?;
         self.wait_seconds += gradient.waited;
         if let Err(error) = gradient.reduced {
             self.lose_rack((&error).into())?;

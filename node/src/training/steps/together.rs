@@ -23,6 +23,8 @@ pub(super) struct Ranks {
     /// Whether all began at the same step, so that they evaluate equal weights at the same time;
     /// `None` before the first operation.
     equal: Option<bool>,
+    /// Whether they reduce gradients in parts; `None` before the first.
+    in_parts: Option<bool>,
 }
 
 /// How they reach each other.
@@ -38,7 +40,7 @@ impl Ranks {
     /// The group, or a ring through the network without one.
     pub(super) fn new(place: Place, group: Option<Box<dyn Collective>>) -> Self {
         let way = group.map_or_else(|| Way::Far(Ring::new(place)), Way::Near);
-        Self { place, way, equal: None }
+        Self { place, way, equal: None, in_parts: None }
     }
 
     /// The place among ranks whose weights are equal and that evaluate at the same time.
@@ -108,7 +110,8 @@ impl Training {
         let gradient = compared.and_then(|()| match &mut ring.way {
             Way::Near(group) => {
                 group.set_patience(patience);
-                let mean = mean_gradient(trainer, &mut **group, at, &self.queues.meter)?;
+                let (in_parts, meter) = (&mut ring.in_parts, &self.queues.meter);
+                let mean = mean_gradient(trainer, (&mut **group, in_parts), at, meter)?;
                 mean.reduced.map_err(|error| ended(&error))?;
                 self.wait_seconds += mean.waited;
                 Ok(mean.report)
