@@ -73,7 +73,7 @@ pub(crate) const UCX_PROBE: Duration = Duration::from_secs(2);
 /// Elements that go to a device at once: 32 MiB, which a link to it takes about a millisecond for.
 pub(crate) const NCCL_CHUNK_ELEMENTS: usize = 8 << 20;
 
-/// How long ranks may take to join by NCCL, or to begin an operation (guess: it connects on first use).
+/// How long ranks may take to join by NCCL (guess).
 pub(crate) const NCCL_JOIN_MAX: Duration = Duration::from_secs(4);
 
 /// How long nobody looks at a stream that is busy.

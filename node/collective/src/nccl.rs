@@ -17,7 +17,7 @@ use crate::limits::NCCL_CHUNK_ELEMENTS;
 use crate::meter::Meter;
 use crate::sockets::Sockets;
 use api::Api;
-use communicator::Communicator;
+use communicator::{Communicator, Failed};
 
 /// Words of an identity.
 const WORDS: usize = 128 / size_of::<f32>();
@@ -93,17 +93,21 @@ impl Nccl {
                 links.all_alive(operation)?;
                 links.look(operation, next, since)
             };
-            let reduced = self.communicator.all_reduce(chunk, look)?;
-            reduced.map_err(|why| Error::Lost {
-                operation: *operation,
-                rank: next,
-                source: std::io::Error::other(format!("NCCL: {why}")),
+            let reduced = self.communicator.all_reduce(chunk, look);
+            reduced.map_err(|failed| match failed {
+                Failed::Group(error) => error,
+                Failed::Library(why) => Error::Lost {
+                    operation: *operation,
+                    rank: next,
+                    source: std::io::Error::other(format!("NCCL: {why}")),
+                },
             })?;
         }
         if operation.reduction == Reduction::Mean {
             values.iter_mut().for_each(|value| *value *= scale);
         }
-        Ok(())
+        // Who has what it needs may leave, which aborts what it still sends: so all end together.
+        self.sockets.announce(operation)
     }
 }
 

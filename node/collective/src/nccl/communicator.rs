@@ -34,6 +34,20 @@ pub(super) struct Communicator {
     handle: Handle,
 }
 
+/// Why an all-reduce did not end.
+pub(super) enum Failed {
+    /// What was asked while it waited.
+    Group(Error),
+    /// CUDA or NCCL, in one line.
+    Library(String),
+}
+
+impl From<String> for Failed {
+    fn from(why: String) -> Self {
+        Self::Library(why)
+    }
+}
+
 // SAFETY: contexts are made current on the thread that uses them, and `&mut` keeps others away.
 unsafe impl Send for Device {}
 // SAFETY: as above.
@@ -144,31 +158,12 @@ impl Communicator {
     }
 
     /// Replaces `values`, a chunk at most, by their sum over all ranks. `look` is asked while it waits
-    /// since a time; the outer error is its own, the inner one that of CUDA or NCCL.
+    /// since a time.
     pub(super) fn all_reduce(
         &mut self,
         values: &mut [f32],
         look: impl Fn(Instant) -> Result<(), Error>,
-    ) -> Result<Result<(), String>, Error> {
-        if let Err(why) = self.begin(values) {
-            return Ok(Err(why));
-        }
-        let since = Instant::now();
-        loop {
-            match self.has_ended() {
-                Ok(false) => look(since)?,
-                Ok(true) => break,
-                Err(why) => return Ok(Err(why)),
-            }
-            pause();
-        }
-        let host = self.device.host.cast_const().cast::<f32>();
-        // SAFETY: the host's room has a chunk, and the stream is idle.
-        values.copy_from_slice(unsafe { std::slice::from_raw_parts(host, values.len()) });
-        Ok(Ok(()))
-    }
-
-    fn begin(&self, values: &[f32]) -> Result<(), String> {
+    ) -> Result<(), Failed> {
         assert!(values.len() <= NCCL_CHUNK_ELEMENTS, "a chunk at most");
         let Device { api, stream, room, host, .. } = self.device;
         self.device.enter()?;
@@ -177,30 +172,29 @@ impl Communicator {
         let staged = unsafe { std::slice::from_raw_parts_mut(host.cast::<f32>(), values.len()) };
         staged.copy_from_slice(values);
         // SAFETY: both rooms have a chunk and live as long as the stream, which does one after the other.
-        unsafe {
+        let status = unsafe {
             check("copy to the device", (api.to_device)(room, host, bytes, stream))?;
-            let status =
-                (api.all_reduce)(room, room, values.len(), FLOAT, SUM, self.handle, stream);
-            if status != 0 && status != IN_PROGRESS {
-                return Err(api.nccl_text(status));
-            }
-            // A call that is under way has put nothing on the stream yet.
-            let until = Instant::now() + NCCL_JOIN_MAX;
-            while self.is_busy()? {
-                if Instant::now() >= until {
-                    return Err("the operation did not begin in time".to_owned());
-                }
-                pause();
-            }
-            check("copy to the host", (api.to_host)(host, room, bytes, stream))
+            (api.all_reduce)(room, room, values.len(), FLOAT, SUM, self.handle, stream)
+        };
+        if status != 0 && status != IN_PROGRESS {
+            return Err(Failed::Library(api.nccl_text(status)));
         }
+        // A call that is under way has put nothing on the stream yet.
+        wait(|| self.is_busy(), &look)?;
+        // SAFETY: as above.
+        check("copy to the host", unsafe { (api.to_host)(host, room, bytes, stream) })?;
+        wait(|| self.is_streaming(), &look)?;
+        // SAFETY: the host's room has a chunk, and the stream is idle.
+        let sums = unsafe { std::slice::from_raw_parts(host.cast::<f32>(), values.len()) };
+        values.copy_from_slice(sums);
+        Ok(())
     }
 
-    fn has_ended(&self) -> Result<bool, String> {
+    fn is_streaming(&self) -> Result<bool, String> {
         // SAFETY: the stream lives.
         match unsafe { (self.device.api.stream_query)(self.device.stream) } {
-            NOT_READY => self.is_busy().map(|_| false),
-            status => check("reduce", status).map(|()| true),
+            NOT_READY => self.is_busy().map(|_| true),
+            status => check("reduce", status).map(|()| false),
         }
     }
 }
@@ -212,6 +206,19 @@ impl Drop for Communicator {
             unsafe { (self.device.api.abort)(self.handle) };
         }
     }
+}
+
+/// Waits while `is_busy` says so, and asks `look` between.
+fn wait(
+    is_busy: impl Fn() -> Result<bool, String>,
+    look: impl Fn(Instant) -> Result<(), Error>,
+) -> Result<(), Failed> {
+    let since = Instant::now();
+    while is_busy()? {
+        look(since).map_err(Failed::Group)?;
+        pause();
+    }
+    Ok(())
 }
 
 /// A moment before the next look.
