@@ -111,7 +111,14 @@ impl Member {
     /// Whether it counts for the staleness bounds.
     #[must_use]
     pub fn counts(&self) -> bool {
-        self.standing == Standing::Active && self.phase == Phase::Training && self.clock.is_some()
+        self.phase == Phase::Training && self.took_part()
+    }
+
+    /// Whether it trains, or has trained to the end: who has finished has a part in the commits that
+    /// slower peers still do.
+    pub(crate) fn took_part(&self) -> bool {
+        let trained = matches!(self.phase, Phase::Training | Phase::Finished);
+        self.standing == Standing::Active && trained && self.clock.is_some()
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use dnode_protocol::{Phase, Time};
+use dnode_protocol::Time;
 
 use crate::gossip::Gossip;
-use crate::{Member, Output, Standing, Weighting};
+use crate::{Output, Weighting};
 
 /// Most local steps a round may have, in reference rounds (algorithms §2.1: `H_max`).
 const STRETCH_MAX: u64 = 4;
@@ -154,11 +154,7 @@ impl Gossip {
         }
         // Who has finished still tells how fast the swarm is: the last commits of a slow peer are no
         // longer than those before.
-        let tells = |member: &Member| {
-            member.counts()
-                || member.standing == Standing::Active && member.phase == Phase::Finished
-        };
-        let telling = self.members.iter().filter(|(_, member)| tells(member));
+        let telling = self.members.iter().filter(|(_, member)| member.took_part());
         let others = telling.map(|(_, member)| speed(member.step_time, member.batch));
         let load = pace.load(speed(self.step_time, self.step_batch), others);
         let (samples, now) = (load.samples() as f64, self.load.samples() as f64);

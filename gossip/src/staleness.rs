@@ -169,7 +169,8 @@ impl Gossip {
     /// Tells the trainer when the limit has changed.
     pub(crate) fn update_limit(&mut self) {
         self.watch_leader();
-        let peers = 1 + self.members.iter().filter(|(_, member)| member.counts()).count();
+        // A commit of the last to finish moves no further than those before.
+        let peers = 1 + self.members.iter().filter(|(_, member)| member.took_part()).count();
         if peers != self.peers {
             self.peers = peers;
             self.output(Output::Peers(peers));

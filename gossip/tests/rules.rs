@@ -243,6 +243,23 @@ fn replicas_with_equal_versions_are_equal_bit_by_bit_whatever_was_lost() {
 }
 
 #[test]
+fn the_last_to_finish_moves_the_model_no_further_than_before() {
+    let mut room = Room::new(ToyRule::Set, &set(), 3, 1);
+    for host in 0..3 {
+        room.commit(host, 3.0);
+    }
+    room.run_for(SECOND);
+    assert!((room.value(0) - 3.0).abs() < 1e-6, "{}", room.value(0));
+    room.input(0, Input::Finished);
+    room.input(1, Input::Finished);
+    room.run_for(SECOND);
+    assert!(room.commit(2, 3.0));
+    room.run_for(SECOND);
+    let values: Vec<f64> = (0..3).map(|host| room.value(host)).collect();
+    assert!(values.iter().all(|value| (value - 4.0).abs() < 1e-6), "{values:?}");
+}
+
+#[test]
 fn a_commit_waits_while_a_neighbour_lacks_more_contributions_than_it_may() {
     let mut room = Room::new(ToyRule::Set, &set(), 2, 1);
     room.lose = |_, effect| matches!(effect, Effect::Tensor { leg: Leg::Contribution, .. });

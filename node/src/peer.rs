@@ -389,6 +389,7 @@ fn terms(config: &Config, incarnation: u64) -> Terms {
         bootstrap: config.network.bootstrap.iter().map(|text| canonical(text)).collect(),
         remembers: false,
         exchanges: exchanges(config.gossip.rule),
+        settles: exchanges(config.gossip.rule) && config.gossip.rule != Rule::DeltaSet,
         world,
         rack: rack_name(&config.network.rack),
         collective: match config.network.collective {

@@ -146,7 +146,7 @@ impl Driver {
         let before = goal.filter(|_| !slower);
         let goal = before.or_else(|| {
             let wanted = SETTLE_MIXES * self.fragments.count() as u64;
-            let mixes = self.journal.mixes() + if self.terms.exchanges { wanted } else { 0 };
+            let mixes = self.journal.mixes() + if self.terms.settles { wanted } else { 0 };
             (!slower).then(|| Goal { mixes, until: now + SETTLE_MAX })
         });
         let alone = self.core.members().len() == 0;

@@ -108,6 +108,8 @@ pub(crate) struct Terms {
     pub(crate) remembers: bool,
     /// Whether the rule exchanges fragments.
     pub(crate) exchanges: bool,
+    /// Whether replicas come closer by exchanges after the last step; sums are equal without.
+    pub(crate) settles: bool,
     /// Peers of the all-reduce ring; 0 for other rules.
     pub(crate) world: usize,
     /// Part of a hash of the name of this peer's rack; 0 without one.
