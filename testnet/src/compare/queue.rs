@@ -33,8 +33,6 @@ const PLAIN: Duration = Duration::from_secs(30);
 const NETWORK_CORES: f64 = 0.5;
 /// Back to the start of the line, which is erased.
 const ERASE: &str = "\r\x1b[K";
-/// Folder of the checkpoints in the folder of a peer.
-const CHECKPOINTS: &str = "checkpoints";
 
 /// What all runs share.
 #[derive(Clone, Debug)]
@@ -472,10 +470,7 @@ fn judged(directory: &Path, peers: usize, keep: bool) -> Result<Judged, RunError
 
 fn remove_checkpoints(directory: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(directory)? {
-        let checkpoints = entry?.path().join(CHECKPOINTS);
-        if checkpoints.is_dir() {
-            std::fs::remove_dir_all(checkpoints)?;
-        }
+        arm::forget(&entry?.path())?;
     }
     Ok(())
 }

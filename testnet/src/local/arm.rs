@@ -12,7 +12,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use super::baseline::Python;
 use super::experiment::{Arm, Kill, Program, Workload};
 use super::network::Network;
-use super::process::PeerProcess;
+use super::process::{CHECKPOINTS_FOLDER, PeerProcess};
 use super::progress::{Progress, View};
 use super::quota::{Limited, Quotas};
 use crate::metrics::{METRICS_FILE, MetricsError, Tail};
@@ -332,7 +332,7 @@ impl<'a> Swarm<'a> {
         Ok((process, limit.transpose()?))
     }
 
-    /// Starts killed peers whose time has come, as the same peers.
+    /// Starts killed peers whose time has come, as the same peers, with nothing of what they learnt.
     fn bring_back(&mut self) -> Result<(), RunError> {
         for index in 0..self.peers.len() {
             let due = self.due(index).and_then(|kill| kill.away_ms).map(Duration::from_millis);
@@ -351,6 +351,7 @@ impl<'a> Swarm<'a> {
                 bootstrap.extend(process.addresses()?.unwrap_or_default());
             }
             self.views[index].return_from_death();
+            forget(&self.plan.directory.join(format!("peer-{index}")))?;
             let (process, limit) = self.process(index, &bootstrap)?;
             let peer = &mut self.peers[index];
             (peer.process, peer._limit, peer.ended, peer.away_since) =
@@ -451,6 +452,17 @@ impl<'a> Swarm<'a> {
             peer.process.kill();
         }
         wait_all(&mut self.peers).await;
+    }
+}
+
+/// Removes the checkpoints of a peer whose data directory is `home`, if it has some.
+///
+/// # Errors
+/// Whatever the system says.
+pub fn forget(home: &Path) -> io::Result<()> {
+    match std::fs::remove_dir_all(home.join(CHECKPOINTS_FOLDER)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 

@@ -16,6 +16,8 @@ use tokio::process::{Child, Command};
 pub const LOG_FILE: &str = "log.txt";
 /// Name of the file inside a peer's data directory that holds its listening addresses.
 pub const ADDRESS_FILE: &str = "address";
+/// Name of the folder inside a peer's data directory that holds its checkpoints.
+pub const CHECKPOINTS_FOLDER: &str = "checkpoints";
 /// Lines of a log shown when its process fails; the reason is nearly always in the last few.
 const TAIL_LINES: usize = 15;
 /// Bytes of a log read for that.

@@ -15,14 +15,12 @@ use super::Error;
 use super::arguments::{Arguments, Plan};
 use super::wire::{Head, read_numbers, write_numbers};
 use crate::learn::swarm::put;
-use crate::local::process::ADDRESS_FILE;
+use crate::local::process::{ADDRESS_FILE, CHECKPOINTS_FOLDER};
 use crate::metrics::{METRICS_FILE, STEPS_DONE};
 use crate::report::units::to_f64;
 
 /// Entries of the histogram of lags; the last counts everything above.
 const LAGS: usize = 16;
-/// Folder of checkpoints.
-const CHECKPOINTS: &str = "checkpoints";
 /// Name of the file of parameters, of a checkpoint and of the end.
 const PARAMETERS: &str = "parameters.safetensors";
 
@@ -148,7 +146,8 @@ impl Peer {
             (self.loss, self.since, self.since_s) = (0.0, 0, 0.0);
         }
         if due(self.step, self.plan.checkpoint_every) {
-            let folder = self.folder.join(CHECKPOINTS).join(format!("step-{:012}", self.step));
+            let folder =
+                self.folder.join(CHECKPOINTS_FOLDER).join(format!("step-{:012}", self.step));
             write_parameters(&self.trainer, &folder.join(PARAMETERS))?;
             self.line(json!({ "kind": "event", "name": "checkpoint", "detail": folder }))?;
         }
@@ -171,7 +170,7 @@ impl Peer {
     }
 
     fn end(&mut self) -> Result<(), Error> {
-        let path = self.folder.join(CHECKPOINTS).join(PARAMETERS);
+        let path = self.folder.join(CHECKPOINTS_FOLDER).join(PARAMETERS);
         write_parameters(&self.trainer, &path)?;
         let Evaluation { loss, accuracy, .. } = self.trainer.evaluate()?;
         self.line(json!({
