@@ -271,7 +271,6 @@ impl Comparison {
         let trials = self.arm.first().map_or(0, |arm| arm.trials.len());
         let ring = |arm: &Way| matches!(arm.kind, Kind::Sync | Kind::LocalSgd | Kind::Diloco);
         let most = if self.arm.iter().any(ring) { RING_MAX } else { PEERS_MAX };
-        let of_conditions = |legal: fn(&Condition) -> bool| self.condition.iter().all(legal);
         let steps = self.workload.iter().all(|w| w.steps > 0 && w.batch > 0);
         let unequal = "as many for every arm, and a [tuning] rule exactly if there are some";
         let rules = [
@@ -297,6 +296,19 @@ impl Comparison {
                 "tuning.seed",
                 "no seed of the comparison",
             ),
+            (self.runs() <= RUNS_MAX, "seeds", "few enough: at most 20000 runs in all"),
+        ];
+        match rules.into_iter().chain(self.rules_of_conditions()).find(|(legal, _, _)| !legal) {
+            Some((_, key, legal)) => Err(PlanError::Range { key, legal }),
+            None => Ok(()),
+        }
+    }
+
+    /// What is legal of conditions: whether it holds, the key, and what it must be.
+    fn rules_of_conditions(&self) -> [(bool, &'static str, &'static str); 6] {
+        let of_conditions = |legal: fn(&Condition) -> bool| self.condition.iter().all(legal);
+        let all = |names: fn(&Condition) -> &Vec<String>| self.condition.iter().flat_map(names);
+        [
             (
                 of_conditions(|c| c.slow.is_none_or(|s| (1.0..=20.0).contains(&s.times))),
                 "condition.slow.times",
@@ -318,27 +330,17 @@ impl Comparison {
                 "0 to 100",
             ),
             (
-                self.condition
-                    .iter()
-                    .flat_map(|condition| &condition.workloads)
+                all(|c| &c.workloads)
                     .all(|name| self.workload.iter().any(|work| &work.name == name)),
                 "condition.workloads",
                 "names of workloads",
             ),
             (
-                self.condition
-                    .iter()
-                    .flat_map(|condition| &condition.without)
-                    .all(|name| self.arm.iter().any(|way| &way.name == name)),
+                all(|c| &c.without).all(|name| self.arm.iter().any(|way| &way.name == name)),
                 "condition.without",
                 "names of arms",
             ),
-            (self.runs() <= RUNS_MAX, "seeds", "few enough: at most 20000 runs in all"),
-        ];
-        match rules.into_iter().find(|(legal, _, _)| !legal) {
-            Some((_, key, legal)) => Err(PlanError::Range { key, legal }),
-            None => Ok(()),
-        }
+        ]
     }
 
     /// Runs in all, trials included.
