@@ -460,10 +460,8 @@ impl<'a> Swarm<'a> {
 /// # Errors
 /// Whatever the system says.
 pub fn forget(home: &Path) -> io::Result<()> {
-    match std::fs::remove_dir_all(home.join(CHECKPOINTS_FOLDER)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+    let checkpoints = home.join(CHECKPOINTS_FOLDER);
+    if checkpoints.is_dir() { std::fs::remove_dir_all(checkpoints) } else { Ok(()) }
 }
 
 enum Next {
