@@ -135,12 +135,17 @@ impl Maker<'_> {
         }
     }
 
+    /// Steps between two points of the curve of a run of `steps`.
+    fn between_points(&self, steps: u64) -> u64 {
+        (steps / self.plan.evaluations).max(1)
+    }
+
     /// As many steps and as many points for every arm: checkpoints, which are measured after the run.
     fn length(&self, work: &Work, steps: u64) -> [String; 6] {
         [
             format!("run.steps={steps}"),
             format!("run.batch={}", work.batch),
-            format!("node.checkpoint_every={}", (steps / self.plan.evaluations).max(1)),
+            format!("node.checkpoint_every={}", self.between_points(steps)),
             format!("node.checkpoints_kept={CHECKPOINTS_KEPT}"),
             "node.evaluate_every=0".to_owned(),
             format!("node.metrics_every={}", (steps / PROGRESS_LINES).max(1)),
@@ -179,8 +184,7 @@ impl Maker<'_> {
         }
         if matches!(way.kind, Kind::Ddp | Kind::Hivemind) {
             // These programs measure themselves.
-            let every = (work.steps / self.plan.evaluations).max(1);
-            settings.push(format!("node.evaluate_every={every}"));
+            settings.push(format!("node.evaluate_every={}", self.between_points(work.steps)));
         }
         settings.extend(way.settings.iter().cloned().chain(tuned));
         let peers = if alone { 1 } else { peers };

@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::learn::swarm::evaluate;
+use crate::local::process::PARAMETERS_FILE;
 use crate::metrics::At;
 use crate::report::consensus::{self, ConsensusError};
 use crate::report::judged::{Judged, Measured, Waypoint};
@@ -29,8 +30,6 @@ const BATCH: usize = 48;
 const THREADS_MAX: usize = 8;
 /// Name of the event that names the folder of a checkpoint.
 const CHECKPOINT: &str = "checkpoint";
-/// Parameters in that folder.
-const PARAMETERS: &str = "parameters.safetensors";
 
 /// Why parameters cannot be measured.
 #[derive(Debug, thiserror::Error)]
@@ -135,7 +134,7 @@ fn way(
     for (at, event) in peer.log.events.iter().filter(|(_, event)| event.name == CHECKPOINT) {
         let folder = event.detail.as_str().unwrap_or_default();
         // What was written twice is what was written last.
-        written.insert(here(peer, &Path::new(folder).join(PARAMETERS)), at);
+        written.insert(here(peer, &Path::new(folder).join(PARAMETERS_FILE)), at);
     }
     let mut points = Vec::new();
     for (path, at) in written.into_iter().filter(|(path, _)| path.exists()) {

@@ -278,11 +278,16 @@ impl<'a> Swarm<'a> {
 
     fn start(&mut self, bootstrap: &[String]) -> Result<(), RunError> {
         let peer = self.peers.len();
-        let home = self.plan.directory.join(format!("peer-{peer}"));
+        let home = self.home(peer);
         let (process, limit) = self.process(peer, bootstrap)?;
         let tail = Tail::new(home.join(METRICS_FILE));
         self.peers.push(Watched { tail, process, ended: false, away_since: None, _limit: limit });
         Ok(())
+    }
+
+    /// Data directory of a peer.
+    fn home(&self, peer: usize) -> PathBuf {
+        self.plan.directory.join(format!("peer-{peer}"))
     }
 
     /// Starts a process of a peer.
@@ -292,7 +297,7 @@ impl<'a> Swarm<'a> {
         bootstrap: &[String],
     ) -> Result<(PeerProcess, Option<Limited>), RunError> {
         let ArmPlan { program, workload, arm, seed, directory, .. } = self.plan;
-        let home = directory.join(format!("peer-{peer}"));
+        let home = self.home(peer);
         let mut arguments = arm.arguments(workload, *seed, peer, &home);
         if self.views.get(peer).is_some_and(|view| view.returns > 0) {
             // It waits for one of those that train on, so that it begins where they are.
@@ -351,7 +356,7 @@ impl<'a> Swarm<'a> {
                 bootstrap.extend(process.addresses()?.unwrap_or_default());
             }
             self.views[index].return_from_death();
-            forget(&self.plan.directory.join(format!("peer-{index}")))?;
+            forget(&self.home(index))?;
             let (process, limit) = self.process(index, &bootstrap)?;
             let peer = &mut self.peers[index];
             (peer.process, peer._limit, peer.ended, peer.away_since) =

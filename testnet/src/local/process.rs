@@ -18,6 +18,8 @@ pub const LOG_FILE: &str = "log.txt";
 pub const ADDRESS_FILE: &str = "address";
 /// Name of the folder inside a peer's data directory that holds its checkpoints.
 pub const CHECKPOINTS_FOLDER: &str = "checkpoints";
+/// Name of the file of parameters in the folder of a checkpoint.
+pub const PARAMETERS_FILE: &str = "parameters.safetensors";
 /// Lines of a log shown when its process fails; the reason is nearly always in the last few.
 const TAIL_LINES: usize = 15;
 /// Bytes of a log read for that.

@@ -15,14 +15,12 @@ use super::Error;
 use super::arguments::{Arguments, Plan};
 use super::wire::{Head, read_numbers, write_numbers};
 use crate::learn::swarm::put;
-use crate::local::process::{ADDRESS_FILE, CHECKPOINTS_FOLDER};
+use crate::local::process::{ADDRESS_FILE, CHECKPOINTS_FOLDER, PARAMETERS_FILE};
 use crate::metrics::{METRICS_FILE, STEPS_DONE};
 use crate::report::units::to_f64;
 
 /// Entries of the histogram of lags; the last counts everything above.
 const LAGS: usize = 16;
-/// Name of the file of parameters, of a checkpoint and of the end.
-const PARAMETERS: &str = "parameters.safetensors";
 
 /// Trains until the server has no gradient left to ask for.
 pub(super) fn run(arguments: &Arguments, now_s: f64) -> Result<(), Error> {
@@ -148,7 +146,7 @@ impl Peer {
         if due(self.step, self.plan.checkpoint_every) {
             let folder =
                 self.folder.join(CHECKPOINTS_FOLDER).join(format!("step-{:012}", self.step));
-            write_parameters(&self.trainer, &folder.join(PARAMETERS))?;
+            write_parameters(&self.trainer, &folder.join(PARAMETERS_FILE))?;
             self.line(json!({ "kind": "event", "name": "checkpoint", "detail": folder }))?;
         }
         Ok(())
@@ -170,7 +168,7 @@ impl Peer {
     }
 
     fn end(&mut self) -> Result<(), Error> {
-        let path = self.folder.join(CHECKPOINTS_FOLDER).join(PARAMETERS);
+        let path = self.folder.join(CHECKPOINTS_FOLDER).join(PARAMETERS_FILE);
         write_parameters(&self.trainer, &path)?;
         let Evaluation { loss, accuracy, .. } = self.trainer.evaluate()?;
         self.line(json!({

@@ -1,6 +1,7 @@
 //! Processes that become the ranks of a group over loopback, for the benches of collective operations.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -51,25 +52,16 @@ fn meet(place: Place, folder: &Path) -> Vec<Option<Box<dyn Link>>> {
     let listener = TcpListener::bind((&address[..], 0)).unwrap();
     let own = listener.local_addr().unwrap();
     write(&folder.join(format!("address-{}", place.rank)), &own.to_string());
-    let mut links: Vec<Option<Box<dyn Link>>> = (0..place.size).map(|_| None).collect();
-    let mut keep = |stream: TcpStream, rank: usize| {
+    let ready = |stream: TcpStream| {
         stream.set_nodelay(true).unwrap();
         stream.set_nonblocking(true).unwrap();
-        links[rank] = Some(Box::new(stream));
+        Box::new(stream) as Box<dyn Link>
     };
-    for other in 0..place.rank {
+    let connect = |other| {
         let address = read(&folder.join(format!("address-{other}")));
-        let mut stream = TcpStream::connect(address).unwrap();
-        std::io::Write::write_all(&mut stream, &[place.rank as u8]).unwrap();
-        keep(stream, other);
-    }
-    for _ in place.rank + 1..place.size {
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut other = [0];
-        std::io::Read::read_exact(&mut stream, &mut other).unwrap();
-        keep(stream, usize::from(other[0]));
-    }
-    links
+        TcpStream::connect(address).unwrap()
+    };
+    greet(place, connect, || listener.accept().unwrap().0, ready)
 }
 
 /// Joins the ranks by sockets of this host.
@@ -77,22 +69,35 @@ fn meet_near(place: Place, folder: &Path) -> Vec<Option<Box<dyn Link>>> {
     let path = |rank: usize| folder.join(format!("socket-{rank}"));
     let listener = UnixListener::bind(path(place.rank)).unwrap();
     write(&folder.join(format!("ready-{}", place.rank)), "");
-    let mut links: Vec<Option<Box<dyn Link>>> = (0..place.size).map(|_| None).collect();
-    let mut keep = |stream: UnixStream, rank: usize| {
+    let ready = |stream: UnixStream| {
         stream.set_nonblocking(true).unwrap();
-        links[rank] = Some(Box::new(stream));
+        Box::new(stream) as Box<dyn Link>
     };
-    for other in 0..place.rank {
+    let connect = |other| {
         read(&folder.join(format!("ready-{other}")));
-        let mut stream = UnixStream::connect(path(other)).unwrap();
-        std::io::Write::write_all(&mut stream, &[place.rank as u8]).unwrap();
-        keep(stream, other);
+        UnixStream::connect(path(other)).unwrap()
+    };
+    greet(place, connect, || listener.accept().unwrap().0, ready)
+}
+
+/// Connects to the ranks before this one and accepts those after it, which say who they are.
+fn greet<S: Read + Write>(
+    place: Place,
+    connect: impl Fn(usize) -> S,
+    accept: impl Fn() -> S,
+    ready: impl Fn(S) -> Box<dyn Link>,
+) -> Vec<Option<Box<dyn Link>>> {
+    let mut links: Vec<Option<Box<dyn Link>>> = (0..place.size).map(|_| None).collect();
+    for (other, link) in links.iter_mut().enumerate().take(place.rank) {
+        let mut stream = connect(other);
+        stream.write_all(&[place.rank as u8]).unwrap();
+        *link = Some(ready(stream));
     }
     for _ in place.rank + 1..place.size {
-        let (mut stream, _) = listener.accept().unwrap();
+        let mut stream = accept();
         let mut other = [0];
-        std::io::Read::read_exact(&mut stream, &mut other).unwrap();
-        keep(stream, usize::from(other[0]));
+        stream.read_exact(&mut other).unwrap();
+        links[usize::from(other[0])] = Some(ready(stream));
     }
     links
 }
