@@ -7,7 +7,7 @@ use crate::exchange::{Agreed, Answered, AnsweredState, OwnState};
 use crate::gossip::{Gossip, STRANGERS_MAX};
 use crate::initiate::RETRIES_PER_LEASE;
 use crate::link_codec::coarser;
-use crate::staleness::lag_max;
+use crate::staleness::lag_bound;
 use crate::{Event, Failure, Mixing, Offence, Output, RefusedMix, Role, Work};
 
 /// Applied exchanges kept until the initiator's word; each keeps one fragment of numbers.
@@ -36,8 +36,10 @@ impl Gossip {
         if resolved.is_some_and(|r| r.contains(exchange.incarnation, exchange.sequence)) {
             return;
         }
-        if clock.distance(self.clock) > lag_max(&self.config) && !self.done_with(&from) {
+        let (most, bound) = lag_bound(&self.config);
+        if clock.distance(self.clock) > most && !self.done_with(&from) {
             let clock = self.clock;
+            self.event(Event::Refused { exchange, peer: from, bound });
             self.send(from, Message::Stale { exchange, clock }, now);
             return self.consider_catch_up(now);
         }

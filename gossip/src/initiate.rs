@@ -10,7 +10,7 @@ use crate::exchange::{Aborting, Agreed, Own, OwnState};
 use crate::gossip::Gossip;
 use crate::round::RoundFragment;
 use crate::sequences::REMEMBERED;
-use crate::staleness::lag_max;
+use crate::staleness::lag_bound;
 use crate::{Event, Failure, Mixing, Offence, Output, Reading, RefusedMix, Role, Work};
 
 /// Own exchanges given up and not yet confirmed; beyond it the oldest becomes undecided.
@@ -97,8 +97,9 @@ impl Gossip {
             OwnState::Proposed => {
                 let (ours, wanted, codec) = (own.claim, own.codec, terms.codec);
                 let agreed = self.agree(ours, terms, codec);
-                if agreed.lag > lag_max(&self.config) && !done {
-                    return self.give_up(sequence, Failure::Stale, now);
+                let (most, bound) = lag_bound(&self.config);
+                if agreed.lag > most && !done {
+                    return self.give_up(sequence, Failure::Stale { bound }, now);
                 }
                 if !self.allows(codec) || codec.bits_per_element() > wanted.bits_per_element() {
                     self.give_up(sequence, Failure::Lost, now);
@@ -278,7 +279,9 @@ impl Gossip {
         if self.fetch_refused(from, exchange, true, now) {
             return;
         }
-        self.declined(from, exchange, Failure::Stale, now);
+        // It is of the same run, so the same bound refused at its end.
+        let (_, bound) = lag_bound(&self.config);
+        self.declined(from, exchange, Failure::Stale { bound }, now);
     }
 
     fn declined(&mut self, from: PeerId, exchange: ExchangeId, failure: Failure, now: Time) {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use dnode_protocol::frame::{Codec, Leg};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, Origin, PeerId, Time};
 
+use crate::staleness::SNAPSHOT_AGE;
 use crate::{Load, Work};
 
 /// Which end of an exchange.
@@ -159,8 +160,11 @@ pub enum Output {
 pub enum Failure {
     /// The partner was busy.
     Busy,
-    /// The clocks are further apart than the progress bound.
-    Stale,
+    /// The clocks are further apart than a bound allows.
+    Stale {
+        /// The bound, which the policy names: `progress gap` or `snapshot age`.
+        bound: &'static str,
+    },
     /// The lease expired.
     Expired,
     /// The snapshot was older than the snapshot bound when it could be applied.
@@ -176,8 +180,8 @@ impl Failure {
     #[must_use]
     pub const fn bound(self) -> Option<&'static str> {
         match self {
-            Self::Stale => Some("progress gap"),
-            Self::TooOld => Some("snapshot age"),
+            Self::Stale { bound } => Some(bound),
+            Self::TooOld => Some(SNAPSHOT_AGE),
             Self::Busy | Self::Expired | Self::BadParameters | Self::Lost => None,
         }
     }
@@ -192,8 +196,13 @@ pub enum Event {
     PeerDown(PeerId),
     /// A neighbour has been silent for too long.
     Suspected(PeerId),
-    /// A neighbour held up a commit for the whole gate time and no longer counts.
-    Demoted(PeerId),
+    /// A neighbour held up a commit for as long as the policy lets it, and no longer counts.
+    Demoted {
+        /// The neighbour.
+        peer: PeerId,
+        /// The bound that held the commit: one of those of [`Event::Held`].
+        bound: &'static str,
+    },
     /// A demoted or suspected neighbour counts again.
     Restored(PeerId),
     /// This end of an exchange is applied.
@@ -226,6 +235,16 @@ pub enum Event {
         peer: PeerId,
         /// Why.
         failure: Failure,
+    },
+    /// A neighbour's proposal was answered `Stale`: the clocks are further apart than a bound allows.
+    /// Said again for each repetition of the proposal.
+    Refused {
+        /// The exchange.
+        exchange: ExchangeId,
+        /// The neighbour.
+        peer: PeerId,
+        /// The bound: `progress gap` or `snapshot age`.
+        bound: &'static str,
     },
     /// The two ends could not agree within the journal window, or the other end has restarted; one
     /// of them may have applied alone.

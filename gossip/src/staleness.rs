@@ -9,6 +9,13 @@ use crate::membership::{Member, Standing};
 use crate::round::RoundFragment;
 use crate::{Config, Event, Mixing, Output, Policy};
 
+/// Name of bound B1.
+pub(crate) const PROGRESS_GAP: &str = "progress gap";
+/// Name of bound B2.
+pub(crate) const SNAPSHOT_AGE: &str = "snapshot age";
+/// Name of bound B3.
+pub(crate) const INFORMATION_AGE: &str = "information age";
+
 /// Weight factor `λ` of an exchange between clocks `lag` commits apart: 1 up to one commit, then
 /// `lag^(−1/2)`; unitless, in `(0, 1]`.
 ///
@@ -45,9 +52,15 @@ fn share(own: u32, theirs: u32) -> f32 {
 
 /// Largest lag at which the policy lets two ends mix, commits.
 pub(crate) fn lag_max(config: &Config) -> u64 {
+    lag_bound(config).0
+}
+
+/// [`lag_max`], and the bound that it comes from.
+pub(crate) fn lag_bound(config: &Config) -> (u64, &'static str) {
+    let (gap, age) = (config.bounds.progress_gap, config.bounds.snapshot_age.max(1));
     match config.policy {
-        Policy::DownWeight | Policy::Block => config.bounds.progress_gap,
-        Policy::Drop => config.bounds.snapshot_age.max(1).min(config.bounds.progress_gap),
+        Policy::Drop if age <= gap => (age, SNAPSHOT_AGE),
+        Policy::DownWeight | Policy::Block | Policy::Drop => (gap, PROGRESS_GAP),
     }
 }
 
@@ -146,7 +159,7 @@ impl Gossip {
                 .is_some_and(|old| member.clock.is_some_and(|clock| clock.ahead_of(old) > bound))
         });
         if let Some((peer, _)) = uninformed {
-            return (self.clock, Some(("information age", *peer)));
+            return (self.clock, Some((INFORMATION_AGE, *peer)));
         }
         if let Some(peer) = self.backlogged() {
             return (self.clock, Some(("contributions not fetched", peer)));
@@ -155,7 +168,7 @@ impl Gossip {
         match slowest.and_then(|(peer, member)| Some((peer, member.clock?))) {
             Some((peer, clock)) => {
                 let limit = clock.plus(self.config.bounds.progress_gap).max(self.clock);
-                (limit, Some(("progress gap", *peer)))
+                (limit, Some((PROGRESS_GAP, *peer)))
             }
             None => (Clock(u64::MAX), None),
         }
@@ -240,7 +253,7 @@ impl Gossip {
     /// far enough to catch up with at once: they come with its replica or never.
     fn is_cut_off(&self) -> bool {
         let most = lag_max(&self.config);
-        matches!(self.commit_limit(), (_, Some(("information age", _))))
+        matches!(self.commit_limit(), (_, Some((INFORMATION_AGE, _))))
             && self.donors().any(|(_, ahead)| ahead.ahead_of(self.clock) > most)
     }
 
@@ -265,13 +278,13 @@ impl Gossip {
                 return;
             }
         }
-        while let (limit, Some((_, peer))) = self.commit_limit()
+        while let (limit, Some((bound, peer))) = self.commit_limit()
             && limit <= self.clock
         {
             if let Some(member) = self.members.get_mut(&peer) {
                 member.standing = Standing::Lagging;
             }
-            self.event(Event::Demoted(peer));
+            self.event(Event::Demoted { peer, bound });
         }
         self.update_limit();
         self.consider_catch_up(now);

@@ -173,7 +173,8 @@ fn what_a_fragment_contains_is_not_forgotten_when_a_demoted_peer_returns() {
         let Effect::Message { message, .. } = effect else { return false };
         matches!(message, Message::Probe { .. } | Message::Alive { .. })
     };
-    let demoted = |p: &Pair| p.events.contains(&(0, Event::Demoted(peer(1))));
+    let lost = Event::Demoted { peer: peer(1), bound: "information age" };
+    let demoted = |p: &Pair| p.events.contains(&(0, lost.clone()));
     assert!(pair.run_until(LONG, demoted));
     pair.input(0, Input::Received { from: peer(1), message: heartbeat(1) });
     assert!(pair.events.contains(&(0, Event::Restored(peer(1)))));

@@ -358,7 +358,8 @@ fn a_wanted_commit_is_remembered_though_the_limit_rises_and_falls_before_it_is_d
     let mut pair = greeted(&config, 1);
     while pair.hosts[0].commit(0.0, pair.now) {}
     let demoted = |index: u32| {
-        move |p: &Pair| p.events.iter().any(|(_, e)| *e == Event::Demoted(peer(index)))
+        let event = Event::Demoted { peer: peer(index), bound: "progress gap" };
+        move |p: &Pair| p.events.iter().any(|(_, e)| *e == event)
     };
     assert!(pair.run_until(LONG, demoted(1)));
     // Before the trainer gets round to it, a slow neighbour comes.

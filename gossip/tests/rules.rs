@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use dnode_gossip::testing::{Effect, Host, Toy, ToyRule, peer};
 use dnode_gossip::{
-    Balance, Config, Event, Failure, Input, Load, Mixing, Pace, Policy, Schedule, Standing, Start,
-    Weighting,
+    Balance, Config, Event, Input, Load, Mixing, Pace, Policy, Schedule, Standing, Start, Weighting,
 };
 use dnode_protocol::frame::{Codec, Leg};
 use dnode_protocol::{Clock, FragmentId, Message, PeerId, Time};
@@ -344,13 +343,7 @@ fn under_the_dropping_policy_laggards_stop_to_count_at_once_and_far_clocks_do_no
         }
     }
     assert!(room.hosts[0].core.members().all(|(_, m)| m.standing == Standing::Lagging));
-}
-
-#[test]
-fn a_refusal_names_its_bound() {
-    assert_eq!(Failure::Stale.bound(), Some("progress gap"));
-    assert_eq!(Failure::TooOld.bound(), Some("snapshot age"));
-    assert_eq!(Failure::Busy.bound(), None);
+    assert!(room.events.contains(&(0, Event::Demoted { peer: peer(1), bound: "progress gap" })));
 }
 
 #[test]

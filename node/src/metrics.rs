@@ -148,7 +148,7 @@ pub struct Partner {
     pub age: [u64; LAG_BUCKETS],
     /// Commits of it that the least informed fragment lacks; `null` while it is not connected.
     pub information_age: Option<u64>,
-    /// Exchanges refused, by the bound that refused them.
+    /// Exchanges refused, at this end or by a word of the other, by the bound that refused them.
     pub refused: BTreeMap<&'static str, u64>,
     /// Commits held back because of it, by bound.
     pub held: BTreeMap<&'static str, u64>,
@@ -172,8 +172,10 @@ pub struct Exchanges {
     pub answered: u64,
     /// Answered BUSY.
     pub busy: u64,
-    /// Refused because the clocks were too far apart.
+    /// Refused because the clocks were too far apart, or the snapshot too old.
     pub stale: u64,
+    /// Proposed by another and refused by this peer because the clocks were too far apart.
+    pub answered_stale: u64,
     /// Ended by an abort.
     pub aborted: u64,
     /// Ended by a lease that ran out.
@@ -402,7 +404,17 @@ mod tests {
         let names: Vec<&String> = line["exchanges"].as_object().unwrap().keys().collect();
         assert_eq!(
             names,
-            ["aborted", "answered", "busy", "completed", "expired", "included", "refused", "stale"]
+            [
+                "aborted",
+                "answered",
+                "answered_stale",
+                "busy",
+                "completed",
+                "expired",
+                "included",
+                "refused",
+                "stale"
+            ]
         );
         assert_eq!(line["staleness_histogram"].as_array().unwrap().len(), 16);
         assert_eq!(line["parameters_path"], "a/b");

@@ -203,10 +203,8 @@ impl Journal {
                 tracing::warn!(peer = %peer.short(), "peer is silent");
                 self.event("suspected", &peer.to_string());
             }
-            Event::Demoted(peer) => {
-                tracing::warn!(peer = %peer.short(), "peer held up a commit for the whole gate time and no longer counts");
-                self.event("demoted", &peer.to_string());
-            }
+            Event::Demoted { peer, bound } => self.demoted(peer, bound),
+            Event::Refused { exchange, peer, bound } => self.refused(*exchange, peer, bound),
             Event::Restored(peer) => {
                 tracing::info!(peer = %peer.short(), "peer counts again");
                 self.event("restored", &peer.to_string());
@@ -251,7 +249,7 @@ impl Journal {
     fn failed(&mut self, exchange: ExchangeId, peer: &PeerId, failure: Failure) {
         match failure {
             Failure::Busy => self.exchanges.busy += 1,
-            Failure::Stale | Failure::TooOld => self.exchanges.stale += 1,
+            Failure::Stale { .. } | Failure::TooOld => self.exchanges.stale += 1,
             Failure::Expired => self.exchanges.expired += 1,
             Failure::BadParameters => self.exchanges.refused += 1,
             Failure::Lost => self.exchanges.aborted += 1,
@@ -261,6 +259,17 @@ impl Journal {
             Some(bound) => tracing::debug!(%exchange, %peer, "the {bound} refused an exchange"),
             None => tracing::debug!(%exchange, %peer, ?failure, "exchange failed"),
         }
+    }
+
+    fn refused(&mut self, exchange: ExchangeId, peer: &PeerId, bound: &str) {
+        self.exchanges.answered_stale += 1;
+        let peer = peer.short();
+        tracing::debug!(%exchange, %peer, "the {bound} refused an exchange that was proposed");
+    }
+
+    fn demoted(&mut self, peer: &PeerId, bound: &str) {
+        tracing::warn!(peer = %peer.short(), "the {bound} held a commit for as long as it may; the peer no longer counts");
+        self.event("demoted", &format!("{bound}: {peer}"));
     }
 
     fn held(&mut self, bound: &'static str, peer: PeerId) {

@@ -42,6 +42,8 @@ impl Counts {
             && let Some(bound) = failure.bound()
         {
             self.count(peer, |count| *count.refused.entry(bound).or_default() += 1);
+        } else if let Event::Refused { peer, bound, .. } = event {
+            self.count(peer, |count| *count.refused.entry(bound).or_default() += 1);
         } else if let Event::Held { bound, peer } = event {
             self.count(peer, |count| *count.held.entry(bound).or_default() += 1);
         }
@@ -135,9 +137,11 @@ mod tests {
     fn refusals_and_holds_name_bound_and_peer() {
         let mut counts = Counts::default();
         let failed = |failure| Event::Failed { exchange: exchange(), peer: peer(1), failure };
-        for failure in [Failure::Stale, Failure::Stale, Failure::TooOld, Failure::Busy] {
+        let bound = "progress gap";
+        for failure in [Failure::Stale { bound }, Failure::TooOld, Failure::Busy] {
             counts.event(&failed(failure));
         }
+        counts.event(&Event::Refused { exchange: exchange(), peer: peer(1), bound });
         let bound = "information age";
         counts.event(&Event::Held { bound, peer: peer(1) });
         let record = counts.record(&core()).unwrap();

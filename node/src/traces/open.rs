@@ -295,7 +295,7 @@ fn count(bytes: usize) -> i64 {
 const fn words(failure: Failure) -> (&'static str, &'static str) {
     match failure {
         Failure::Busy => ("refused", "busy"),
-        Failure::Stale => ("refused", "stale"),
+        Failure::Stale { .. } => ("refused", "stale"),
         Failure::TooOld => ("refused", "too old"),
         Failure::Expired => ("failed", "lease expired"),
         Failure::BadParameters => ("failed", "bad parameters"),

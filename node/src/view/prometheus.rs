@@ -122,6 +122,7 @@ fn exchanges(page: &mut Page, snapshot: &Snapshot) {
         ("included", ended.included),
         ("busy", ended.busy),
         ("stale", ended.stale),
+        ("answered_stale", ended.answered_stale),
         ("aborted", ended.aborted),
         ("expired", ended.expired),
         ("refused", ended.refused),

@@ -191,8 +191,9 @@ impl Journal {
             Event::PeerUp(_)
             | Event::PeerDown(_)
             | Event::Suspected(_)
-            | Event::Demoted(_)
+            | Event::Demoted { .. }
             | Event::Restored(_)
+            | Event::Refused { .. }
             | Event::Applied { .. }
             | Event::Undone { .. }
             | Event::Held { .. }

@@ -73,8 +73,9 @@ impl Learning {
             Event::PeerUp(_)
             | Event::PeerDown(_)
             | Event::Suspected(_)
-            | Event::Demoted(_)
+            | Event::Demoted { .. }
             | Event::Restored(_)
+            | Event::Refused { .. }
             | Event::Undone { .. }
             | Event::Undecided { .. }
             | Event::Deadline { .. }

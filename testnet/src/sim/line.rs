@@ -71,7 +71,9 @@ impl fmt::Display for Line<'_> {
             Event::PeerUp(peer) => write!(f, "peer up p{}", index_of(peer)),
             Event::PeerDown(peer) => write!(f, "peer down p{}", index_of(peer)),
             Event::Suspected(peer) => write!(f, "suspects p{}", index_of(peer)),
-            Event::Demoted(peer) => write!(f, "demotes p{}", index_of(peer)),
+            Event::Demoted { peer, bound } => {
+                write!(f, "demotes p{}, which held by {bound}", index_of(peer))
+            }
             Event::Restored(peer) => write!(f, "restores p{}", index_of(peer)),
             Event::Applied { exchange, fragment, peer, role, weight, lag, age } => write!(
                 f,
@@ -82,6 +84,9 @@ impl fmt::Display for Line<'_> {
             Event::Undone { exchange } => write!(f, "undone {}", Exchange(*exchange)),
             Event::Failed { exchange, peer, failure } => {
                 write!(f, "failed {} with p{}: {failure:?}", Exchange(*exchange), index_of(peer))
+            }
+            Event::Refused { exchange, peer, bound } => {
+                write!(f, "refuses {} of p{} by {bound}", Exchange(*exchange), index_of(peer))
             }
             Event::Undecided { exchange } => write!(f, "undecided {}", Exchange(*exchange)),
             Event::Held { bound, peer } => write!(f, "held by {bound} of p{}", index_of(peer)),

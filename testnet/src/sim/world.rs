@@ -454,8 +454,9 @@ impl World {
             Event::PeerUp(_)
             | Event::PeerDown(_)
             | Event::Suspected(_)
-            | Event::Demoted(_)
+            | Event::Demoted { .. }
             | Event::Restored(_)
+            | Event::Refused { .. }
             | Event::Undone { .. }
             | Event::Failed { .. }
             | Event::Undecided { .. }
