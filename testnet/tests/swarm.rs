@@ -94,6 +94,19 @@ fn every_scenario_file_breaks_no_invariant() {
 }
 
 #[test]
+fn ten_thousand_exchanges_under_every_fault_keep_the_mean_and_the_mass() {
+    let all_faults = Scenario::parse(include_str!("../scenarios/all-faults.toml")).unwrap();
+    for (kind, what) in [(Rule::Exchange, "mean"), (Rule::PushSum, "mass")] {
+        let rule = RuleSettings { kind, ..RuleSettings::default() };
+        let scenario = Scenario { rule, ..all_faults.clone() };
+        let kept = run(&scenario, 1, Trace::off(), None).unwrap().kept.unwrap();
+        assert!(kept.what == what && kept.exchanges > 10_000, "{kept}");
+        // Replicas are f64 here; what f32 leaves is measured by the bench `mean`.
+        assert!(kept.worst > 0.0 && kept.worst < 1e-12, "{kept}");
+    }
+}
+
+#[test]
 fn control_traffic_of_a_peer_does_not_grow_with_the_swarm() {
     let bytes = |peers| scale::measure(peers, 10, 1).unwrap().control_bytes;
     let (ten, hundred, thousand) = (bytes(10), bytes(100), bytes(1000));

@@ -1,5 +1,6 @@
 //! `sim`: simulates swarms and checks every invariant after every event.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use dnode_testnet::report::machine::peak_memory_bytes;
 use dnode_testnet::report::plot;
 use dnode_testnet::scenario::{Reader, Scenario};
 use dnode_testnet::sim::scale;
-use dnode_testnet::sim::{Defect, RunError, Trace, run};
+use dnode_testnet::sim::{Defect, Kept, RunError, Summary, Trace, run};
 
 /// Simulate a swarm; exit 1 when an invariant is broken.
 #[derive(Debug, Parser)]
@@ -46,7 +47,7 @@ struct Arguments {
     /// Print the hash of the trace.
     #[arg(long)]
     hash: bool,
-    /// Print only the last line of many seeds.
+    /// Of many seeds, print only what all of them say together.
     #[arg(long)]
     quiet: bool,
     /// Go on after a broken invariant, and name every seed that breaks one.
@@ -103,7 +104,7 @@ fn simulate(arguments: &Arguments) -> Result<(), String> {
     let (first, end) = arguments.seeds.unwrap_or((arguments.seed, arguments.seed + 1));
     let began = now();
     let (next, failed) = (AtomicU64::new(first), AtomicBool::new(false));
-    let error = Mutex::new(None);
+    let (error, kept) = (Mutex::new(None), Mutex::new(BTreeMap::new()));
     std::thread::scope(|scope| {
         for _ in 0..arguments.jobs.min(end - first) {
             scope.spawn(|| {
@@ -112,7 +113,8 @@ fn simulate(arguments: &Arguments) -> Result<(), String> {
                     if seed >= end {
                         return;
                     }
-                    if let Err(what) = one(arguments, seed) {
+                    let outcome = one(arguments, seed).map(|summary| gather(&kept, &summary));
+                    if let Err(what) = outcome {
                         failed.store(!arguments.keep_going, Ordering::Relaxed);
                         if arguments.keep_going {
                             let _ = writeln!(io::stderr(), "sim: {what}");
@@ -126,6 +128,11 @@ fn simulate(arguments: &Arguments) -> Result<(), String> {
     if let Some(error) = error.into_inner().unwrap_or(None) {
         return Err(error);
     }
+    if end - first > 1 {
+        for (of, kept) in kept.into_inner().unwrap_or_default().values() {
+            let _ = writeln!(io::stdout(), "{of} simulations: {kept}");
+        }
+    }
     let seconds = began.elapsed().as_secs_f64();
     let (count, mebibytes) = (end - first, peak_memory_bytes() >> 20);
     let _ = writeln!(
@@ -136,7 +143,16 @@ fn simulate(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-fn one(arguments: &Arguments, seed: u64) -> Result<(), String> {
+/// Adds how exactly one simulation kept what its rule keeps: by that, how many did, and the worst.
+fn gather(kept: &Mutex<BTreeMap<&'static str, (u64, Kept)>>, summary: &Summary) {
+    if let (Some(one), Ok(mut kept)) = (summary.kept, kept.lock()) {
+        let (of, all) = kept.entry(one.what).or_insert_with(|| (0, Kept::new(one.what)));
+        *of += 1;
+        all.add(&one);
+    }
+}
+
+fn one(arguments: &Arguments, seed: u64) -> Result<Summary, String> {
     let scenario = scenario(arguments, seed)?;
     let trace = trace(arguments)?;
     let began = now();
@@ -146,7 +162,7 @@ fn one(arguments: &Arguments, seed: u64) -> Result<(), String> {
         let seconds = began.elapsed().as_secs_f64();
         let _ = writeln!(io::stdout(), "seed {seed}: {summary}; {seconds:.2} s");
     }
-    Ok(())
+    Ok(summary)
 }
 
 #[expect(clippy::disallowed_methods, reason = "the program reports how long it took")]

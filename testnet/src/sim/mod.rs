@@ -29,6 +29,7 @@ mod train;
 pub mod world;
 
 pub use defect::Defect;
+pub use invariants::Kept;
 pub use learn::{Fleet, Learning, Seen};
 pub use run::{RunError, Summary, run};
 pub use trace::Trace;

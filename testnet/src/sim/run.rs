@@ -8,7 +8,7 @@ use dnode_gossip::Policy;
 use dnode_protocol::Time;
 
 use super::defect::Defect;
-use super::invariants::{Stage, within_parts};
+use super::invariants::{Kept, Stage, within_parts};
 use super::trace::Trace;
 use super::world::{Violation, World};
 use crate::scenario::Scenario;
@@ -43,6 +43,8 @@ pub struct Summary {
     pub catch_ups: u64,
     /// Squared consensus distance at the end, within connected parts.
     pub distance: f64,
+    /// How exactly the rule has kept what it keeps, if that is a number.
+    pub kept: Option<Kept>,
     /// Hash of the trace, when there is one.
     pub trace: Option<blake3::Hash>,
 }
@@ -65,6 +67,9 @@ impl fmt::Display for Summary {
             self.per_round(self.tensors),
             self.per_round(self.tensor_bytes),
         )?;
+        if let Some(kept) = &self.kept {
+            write!(f, "; {kept}")?;
+        }
         self.trace.map_or(Ok(()), |hash| write!(f, ", trace {hash}"))
     }
 }
@@ -220,6 +225,7 @@ fn summarise(world: World) -> Result<Summary, RunError> {
         tensor_bytes: total(|counts| counts.tensor_bytes),
         catch_ups: total(|counts| counts.catch_ups),
         distance: within_parts(&world.view()),
+        kept: world.kept(),
         trace: None,
     };
     summary.trace = world.into_trace().finish()?;

@@ -13,7 +13,7 @@ use rand_chacha::ChaCha8Rng;
 use super::book::Book;
 use super::capacity::Sizes;
 use super::defect::Defect;
-use super::invariants::{self, Moment, Property, Stage, View};
+use super::invariants::{self, Kept, Moment, Property, Stage, View};
 use super::journal::Journal;
 use super::learn::Learning;
 use super::line::{Line, happening};
@@ -169,6 +169,12 @@ impl World {
     #[must_use]
     pub const fn violation(&self) -> Option<&Violation> {
         self.violation.as_ref()
+    }
+
+    /// How exactly the rule has kept what it keeps, if that is a number.
+    #[must_use]
+    pub fn kept(&self) -> Option<Kept> {
+        self.properties.iter().find_map(|property| property.kept())
     }
 
     /// What properties see.

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use dnode_gossip::testing::{Account, Host, peer as name};
-use dnode_gossip::{Reading, Work};
+use dnode_gossip::{Input, Reading, Work};
 use dnode_protocol::{FragmentId, Origin};
 
 use super::super::peer::index_of;
-use super::{Moment, Property, View};
+use super::{Kept, Moment, Property, View};
 
 /// Relative rounding error that is allowed.
 const TOLERANCE: f64 = 1e-9;
@@ -24,6 +24,7 @@ pub(super) struct MassKept {
     /// Largest total of magnitudes seen, to scale the tolerance.
     scale: f64,
     often: bool,
+    kept: Kept,
 }
 
 impl MassKept {
@@ -34,6 +35,7 @@ impl MassKept {
             regrown: BTreeMap::new(),
             scale: 1.0,
             often,
+            kept: Kept::new("mass"),
         }
     }
 
@@ -86,18 +88,19 @@ impl MassKept {
         }
     }
 
-    fn check(&self, fragment: u32, view: &View<'_>) -> Result<(), String> {
+    fn check(&mut self, fragment: u32, view: &View<'_>) -> Result<(), String> {
         let Some(ledger) = self.ledger.get(&fragment) else {
             return Ok(());
         };
         let account = |host: &Host| host.replica.account(FragmentId(fragment)).map(|a| held(&a));
         let mut total = vec![0.0; ledger.len()];
+        let mut sizes = total.clone();
         for (peer, host) in view.hosts() {
             let own = account(host).unwrap_or_default();
             if own.last().is_none_or(|mass| *mass <= 0.0) {
                 return Err(format!("f{fragment} of p{peer} has mass {:?}", own.last()));
             }
-            total.iter_mut().zip(own).for_each(|(total, part)| *total += part);
+            add(&mut total, &mut sizes, &own);
             for other in view.peers[peer as usize].neighbours() {
                 let Some(way) = on_its_way(fragment, peer, other, view) else { continue };
                 if way.last().is_some_and(|mass| *mass < -TOLERANCE * self.scale) {
@@ -105,11 +108,20 @@ impl MassKept {
                         "p{other} has more of p{peer}'s f{fragment} than p{peer} ever sent"
                     ));
                 }
-                total.iter_mut().zip(way).for_each(|(total, part)| *total += part);
+                add(&mut total, &mut sizes, &way);
             }
         }
+        // Mass is measured by masses, sums by sums.
+        let (masses, largest) = match sizes.split_last() {
+            Some((masses, sums)) => {
+                (*masses, sums.iter().fold(0.0_f64, |most, sum| most.max(*sum)))
+            }
+            None => (0.0, 0.0),
+        };
         let slack = TOLERANCE * self.scale * view.peers.len() as f64;
         for (index, (total, want)) in total.iter().zip(ledger).enumerate() {
+            let size = if index + 1 == ledger.len() { masses } else { largest };
+            self.kept.off((total - want).abs(), size);
             if (total - want).abs() > slack {
                 return Err(format!(
                     "sum {index} of f{fragment}, on its way included, is {total}, not {want}"
@@ -117,6 +129,14 @@ impl MassKept {
             }
         }
         Ok(())
+    }
+}
+
+/// Adds `part` to `total`, and its magnitudes to `sizes`.
+fn add(total: &mut [f64], sizes: &mut [f64], part: &[f64]) {
+    for ((total, size), part) in total.iter_mut().zip(sizes).zip(part) {
+        *total += part;
+        *size += part.abs();
     }
 }
 
@@ -180,7 +200,9 @@ impl Property for MassKept {
                     self.add(fragment, 1.0, &grown);
                 }
             }
-            Moment::Worked { peer, task, .. } => {
+            Moment::Worked { peer, task, answer, .. } => {
+                let arrived = matches!((task, answer), (Work::Absorb { .. }, Input::Mixed { .. }));
+                self.kept.exchanges += u64::from(arrived);
                 let (fragment, counted) = match task {
                     Work::Adopt { fragment, .. } => (fragment.0, true),
                     Work::Read { fragment, what: Reading::Push { to, .. }, .. } => {
@@ -204,5 +226,9 @@ impl Property for MassKept {
             Moment::Said { .. } | Moment::Handled { .. } => {}
         }
         Ok(())
+    }
+
+    fn kept(&self) -> Option<Kept> {
+        Some(self.kept)
     }
 }

@@ -1,10 +1,10 @@
 //! I1: the weighted sum of all replicas changes by commits, joins and losses only, never by an exchange.
 
-use dnode_gossip::{Input, Weighting, Work};
+use dnode_gossip::{Input, Role, Weighting, Work};
 use dnode_protocol::ExchangeId;
 
 use super::super::journal::{Journal, Record};
-use super::{Moment, Property, Stage, View};
+use super::{Kept, Moment, Property, Stage, View};
 
 /// Relative rounding error that is allowed when all weigh the same.
 const TOLERANCE: f64 = 1e-9;
@@ -21,11 +21,16 @@ pub(super) struct MeanKept {
     /// Largest parameter seen, to scale the tolerance.
     scale: f64,
     often: bool,
+    kept: Kept,
 }
 
 impl MeanKept {
-    pub(super) const fn new(often: bool) -> Self {
-        Self { ledger: Vec::new(), scale: 1.0, often }
+    pub(super) const fn new(often: bool, weighting: Weighting) -> Self {
+        let kept = Kept::new(match weighting {
+            Weighting::Equal => "mean",
+            Weighting::Samples => "mean weighted by samples",
+        });
+        Self { ledger: Vec::new(), scale: 1.0, often, kept }
     }
 
     fn add(&mut self, start: usize, values: impl Iterator<Item = f64>) {
@@ -36,6 +41,16 @@ impl MeanKept {
             }
             self.ledger[index] += value;
             self.scale = self.scale.max(value.abs());
+        }
+    }
+
+    fn count(&mut self, task: &Work, answer: &Input) {
+        if matches!(answer, Input::Undone { .. }) {
+            self.kept.undone += 1;
+        } else if let (Work::Mix { role: Role::Initiator, .. }, Input::Mixed { .. }) =
+            (task, answer)
+        {
+            self.kept.exchanges += 1;
         }
     }
 
@@ -56,12 +71,16 @@ impl MeanKept {
         Ok(())
     }
 
-    fn whole_sum(&self, view: &View<'_>) -> Result<(), String> {
+    fn whole_sum(&mut self, view: &View<'_>) -> Result<(), String> {
         let width = view.scenario.width;
         let mut sum = vec![0.0; self.ledger.len()];
+        let mut sizes = sum.clone();
         for (peer, host) in view.hosts() {
             let (mass, values) = (view.mass(peer), host.values());
-            sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += mass * value);
+            for ((sum, size), value) in sum.iter_mut().zip(&mut sizes).zip(values) {
+                *sum += mass * value;
+                *size += (mass * value).abs();
+            }
         }
         // What a merging moves is in the ledger already.
         let torn = view.journal.torn().filter(|(_, record)| record.masses.is_none());
@@ -72,7 +91,9 @@ impl MeanKept {
             }
         }
         let count = view.peers.len() as f64;
+        let size = sizes.iter().fold(0.0_f64, |most, size| most.max(*size));
         for (index, (sum, want)) in sum.iter().zip(&self.ledger).enumerate() {
+            self.kept.off((sum - want).abs(), size);
             if (sum - want).abs() > tolerance(view) * self.scale * count {
                 return Err(format!("element {index} of all replicas sums to {sum}, not {want}"));
             }
@@ -118,6 +139,7 @@ impl Property for MeanKept {
                     Work::Mix { exchange, fragment, .. } | Work::Undo { exchange, fragment, .. },
                     _,
                 ) => {
+                    self.count(task, answer);
                     if let Some(record) = view.journal.get(exchange) {
                         self.balanced(*exchange, record, view)?;
                         if record.masses.is_some() {
@@ -140,11 +162,16 @@ impl Property for MeanKept {
                 self.whole_sum(view)?;
                 if *stage == Stage::Rest {
                     at_rest(view)?;
+                    self.kept.torn = view.journal.torn().count() as u64;
                 }
             }
             Moment::Said { .. } => {}
         }
         Ok(())
+    }
+
+    fn kept(&self) -> Option<Kept> {
+        Some(self.kept)
     }
 }
 

@@ -6,6 +6,7 @@ mod convex;
 mod gate;
 mod information;
 mod information_age;
+mod kept;
 mod lag;
 mod lease;
 mod limits;
@@ -24,6 +25,7 @@ use dnode_protocol::{Clock, Time};
 
 pub use consensus::distance_squared;
 pub(super) use consensus::within_parts;
+pub use kept::Kept;
 
 use super::book::Book;
 use super::journal::Journal;
@@ -156,6 +158,11 @@ pub trait Property: std::fmt::Debug {
     /// # Errors
     /// What is wrong, in one sentence.
     fn observe(&mut self, moment: &Moment<'_>, view: &View<'_>) -> Result<(), String>;
+
+    /// How exactly it has held so far, where that is a number.
+    fn kept(&self) -> Option<Kept> {
+        None
+    }
 }
 
 /// Every property; `small` worlds get the expensive ones too.
@@ -176,7 +183,7 @@ pub fn table(scenario: &Scenario, small: bool) -> Vec<Box<dyn Property>> {
         Box::new(consensus::Consensus::default()),
     ];
     table.push(match scenario.rule.kind {
-        Rule::Exchange => Box::new(mean::MeanKept::new(small)),
+        Rule::Exchange => Box::new(mean::MeanKept::new(small, scenario.rule.weighting)),
         Rule::Epidemic => Box::new(convex::Convex::default()),
         Rule::PushSum => Box::new(mass::MassKept::new(small)),
         Rule::DeltaSet => Box::new(same_set::SameSet { often: small }),
