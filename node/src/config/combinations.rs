@@ -50,14 +50,28 @@ fn world(gossip: &Gossip) -> Option<Broken> {
 }
 
 fn error_feedback(gossip: &Gossip) -> Option<Broken> {
-    if gossip.error_feedback && gossip.rule != Rule::DeltaSet {
-        return with_rule(
-            "gossip.error_feedback",
+    let remedy = match gossip.rule {
+        _ if !gossip.error_feedback => return None,
+        Rule::DeltaSet => return None,
+        Rule::GossipOuter | Rule::Pairwise => {
             "the residual of a pairwise difference belongs to a pair that may never meet again; use \
-             rule delta-set, or leave it out: the next difference still contains what was lost",
-        );
-    }
-    None
+             rule delta-set, or leave it out: the next difference still contains what was lost"
+        }
+        Rule::PushSum => {
+            "running sums are sent exactly, so there is no residual: leave it out, or use delta-set \
+             for a lossy codec"
+        }
+        Rule::Epidemic => {
+            "whole weights are sent, and the next push has the newest, so a residual of older ones \
+             would make it wrong: leave it out, or use delta-set"
+        }
+        Rule::AllReduce => {
+            "sums are passed on exactly, so there is no residual: leave it out, or use delta-set for \
+             a lossy codec"
+        }
+        Rule::None => "nothing is sent: leave it out, or use delta-set",
+    };
+    with_rule("gossip.error_feedback", remedy)
 }
 
 fn codecs(gossip: &Gossip) -> Option<Broken> {
@@ -225,10 +239,29 @@ mod tests {
     #[test]
     fn error_feedback_is_of_contributions_alone() {
         resolve(&["gossip.rule=delta-set", "gossip.error_feedback=true"]).unwrap();
-        for rule in ["gossip-outer", "pairwise", "push-sum", "epidemic", "none"] {
+        let pair = ["a pair that may never meet again", "use rule delta-set, or leave it out"];
+        let sums = ["running sums are sent exactly", "or use delta-set for a lossy codec"];
+        let weights = ["a residual of older ones", "or use delta-set"];
+        let passed = ["sums are passed on exactly", "or use delta-set for a lossy codec"];
+        for (rule, wants) in [
+            ("gossip-outer", pair),
+            ("pairwise", pair),
+            ("push-sum", sums),
+            ("epidemic", weights),
+            ("all-reduce", passed),
+            ("none", ["nothing is sent", "leave it out"]),
+        ] {
             let rule = format!("gossip.rule={rule}");
-            let wants = ["a pair that may never meet again", "use rule delta-set, or leave it out"];
-            refused(&[&rule, "gossip.error_feedback=true"], wants);
+            refused(&[&rule, "gossip.world=2", "gossip.error_feedback=true"], wants);
+        }
+    }
+
+    #[test]
+    fn differences_keep_the_mean_under_every_code() {
+        for rule in ["gossip-outer", "pairwise"] {
+            let rule = format!("gossip.rule={rule}");
+            resolve(&[&rule, "gossip.codecs=int2"]).unwrap();
+            resolve(&[&rule, "gossip.codecs=top-k"]).unwrap();
         }
     }
 

@@ -248,12 +248,29 @@ fn a_peer_of_another_run_is_refused_by_the_name_of_the_field() {
     let root = tempfile::tempdir().unwrap();
     let mut first = Peer::start(&root, "0", &ENDLESS);
     let address = first.address();
-    let other = ["--bootstrap", &address, "--set", "gossip.rule=pairwise"];
-    let mut second = Peer::start(&root, "1", &flags(&[&ENDLESS, &other]));
-    assert_eq!(second.wait_exit().code(), Some(2));
-    let want = "gossip.rule is \"pairwise\" here and \"gossip-outer\" there";
-    assert!(second.log().contains(want), "{}", second.log());
-    first.wait_event("refused");
+    for (name, setting, want) in [
+        (
+            "rule",
+            "gossip.rule=pairwise",
+            "gossip.rule is \"pairwise\" here and \"gossip-outer\" there",
+        ),
+        (
+            "codecs",
+            "gossip.codecs=int8,int2",
+            "gossip.codecs is \"[\"int8\", \"int2\"]\" here and \"[\"int4\"]\" there",
+        ),
+        ("bound", "gossip.progress_gap=7", "gossip.progress_gap is \"7\" here and \"4\" there"),
+    ] {
+        let other = ["--bootstrap", &address, "--set", setting];
+        let mut second = Peer::start(&root, name, &flags(&[&ENDLESS, &other]));
+        assert_eq!(second.wait_exit().code(), Some(2), "{name}");
+        assert!(second.log().contains(want), "{name}: {}", second.log());
+        let field = want.split(' ').next().unwrap();
+        first.wait_line(field, |line| {
+            let detail = line["detail"].as_str().unwrap_or_default();
+            line["name"] == "refused" && detail.contains(field)
+        });
+    }
 }
 
 #[test]

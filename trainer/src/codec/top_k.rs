@@ -2,8 +2,8 @@
 //!
 //! Source: Stich et al., sparsified SGD with memory (arXiv 1809.07599), here by chunks, which a
 //! position of 12 bits addresses, and with the levels of `int2`. Exact: of equal magnitudes the
-//! first ones are taken. Most of a tensor is not sent, so what is left must be kept and sent later:
-//! sound with error feedback only.
+//! first ones are taken. Most of a tensor is not sent. Of a difference the rest is still in the two
+//! replicas, and so in their next differences; of a contribution it is lost without error feedback.
 
 use dnode_protocol::frame::{
     Codec, TOP_K_CHUNK_ELEMENTS, TOP_K_ENTRY_BITS, TOP_K_ONE_IN, top_k_entries,
