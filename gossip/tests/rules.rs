@@ -1,179 +1,23 @@
-//! Several cores in one room: pushes, contributions, schedules, policies and pace.
+//! Several cores in one room: pushes, contributions, policies and pace.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
-use std::collections::{BTreeSet, VecDeque};
+mod room;
+
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use dnode_gossip::testing::{Effect, Host, Toy, ToyRule, peer};
+use dnode_gossip::testing::{Effect, ToyRule, peer};
 use dnode_gossip::{
-    Balance, Config, Event, Input, Load, Mixing, Pace, Policy, Schedule, Standing, Start, Weighting,
+    Balance, Config, Event, Input, Load, Mixing, Pace, Policy, Standing, Weighting,
 };
 use dnode_protocol::frame::{Codec, Leg};
-use dnode_protocol::{Clock, FragmentId, Message, PeerId, Time};
+use dnode_protocol::{Clock, FragmentId, Message};
 
-const DELAY: Duration = Duration::from_millis(5);
-const SECOND: Duration = Duration::from_secs(1);
-
-/// Fully connected hosts; what `lose` names is lost.
-struct Room {
-    hosts: Vec<Host>,
-    now: Time,
-    link: VecDeque<(Time, usize, usize, Effect)>,
-    events: Vec<(usize, Event)>,
-    sent: u64,
-    lose: fn(u64, &Effect) -> bool,
-}
-
-impl Room {
-    fn new(rule: ToyRule, config: &Config, count: u32, fragments: u32) -> Self {
-        let host = |index: u32| {
-            let seed = [u8::try_from(index).unwrap() + 1; 32];
-            let start = Start { me: peer(index), incarnation: 1, fragments, clock: Clock(0), seed };
-            let value = if rule == ToyRule::Set { 0.0 } else { f64::from(index) };
-            let values = vec![vec![value; 2]; fragments as usize];
-            Host::new(start, config.clone(), Toy::new(rule, values), Time::ZERO)
-        };
-        let mut room = Self {
-            hosts: (0..count).map(host).collect(),
-            now: Time::ZERO,
-            link: VecDeque::new(),
-            events: Vec::new(),
-            sent: 0,
-            lose: |_, _| false,
-        };
-        for (a, b) in (0..count).flat_map(|a| (0..count).map(move |b| (a, b))) {
-            if a != b {
-                room.input(a as usize, Input::PeerUp { peer: peer(b), incarnation: 1 });
-            }
-        }
-        room.run_for(SECOND);
-        room
-    }
-
-    fn input(&mut self, host: usize, input: Input) {
-        self.hosts[host].handle(input, self.now);
-        self.settle(host);
-    }
-
-    fn commit(&mut self, host: usize, increment: f64) -> bool {
-        let done = self.hosts[host].commit(increment, self.now);
-        self.settle(host);
-        done
-    }
-
-    fn settle(&mut self, host: usize) {
-        while self.hosts[host].has_work() {
-            self.hosts[host].work(self.now);
-        }
-        for effect in self.hosts[host].take_effects() {
-            self.sent += 1;
-            let to = match &effect {
-                Effect::Event(event) => {
-                    self.events.push((host, event.clone()));
-                    continue;
-                }
-                Effect::Disconnect { .. } => panic!("nobody offends here"),
-                Effect::Message { to, .. } | Effect::Tensor { to, .. } => index(to),
-            };
-            if !(self.lose)(self.sent, &effect) {
-                self.link.push_back((self.now + DELAY, host, to, effect));
-            }
-        }
-    }
-
-    fn run_for(&mut self, time: Duration) {
-        let end = self.now + time;
-        loop {
-            let wakes = self.hosts.iter().map(|host| host.core.poll_deadline().0);
-            let (wake, host) = wakes.zip(0..).min().unwrap();
-            let arrival = self.link.front().map_or(Time::NEVER, |(time, ..)| *time);
-            let next = wake.min(arrival).max(self.now);
-            if next > end {
-                self.now = end;
-                return;
-            }
-            self.now = next;
-            if arrival <= wake {
-                let (_, from, to, effect) = self.link.pop_front().unwrap();
-                self.arrive(from, to, effect);
-            } else {
-                self.input(host, Input::Deadline);
-            }
-        }
-    }
-
-    fn arrive(&mut self, from: usize, to: usize, effect: Effect) {
-        let from = peer(u32::try_from(from).unwrap());
-        match effect {
-            Effect::Message { message, .. } => {
-                self.hosts[to].handle(Input::Received { from, message }, self.now);
-            }
-            Effect::Tensor { exchange, leg, clock, numbers, .. } => {
-                self.hosts[to].tensor(from, (exchange, leg, clock, numbers), self.now);
-            }
-            Effect::Disconnect { .. } | Effect::Event(_) => {}
-        }
-        self.settle(to);
-    }
-
-    /// All hosts begin a round at the same moment, and its exchanges end.
-    fn round(&mut self) {
-        for host in 0..self.hosts.len() {
-            self.input(host, Input::RoundDue);
-        }
-        self.run_for(SECOND);
-    }
-
-    fn value(&self, host: usize) -> f64 {
-        self.hosts[host].replica.values(FragmentId(0))[0]
-    }
-
-    fn spread(&self) -> f64 {
-        let values: Vec<f64> = self.hosts.iter().flat_map(Host::values).collect();
-        let most = values.iter().fold(f64::MIN, |m, v| m.max(*v));
-        most - values.iter().fold(f64::MAX, |m, v| m.min(*v))
-    }
-}
-
-fn index(peer: &PeerId) -> usize {
-    let [a, b, c, d, ..] = *peer.public_key();
-    usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap()
-}
-
-fn push(fanout: usize) -> Config {
-    Config { mixing: Mixing::Push { fanout }, ..Config::default() }
-}
+use room::{DELAY, Room, SECOND, index, push};
 
 fn set() -> Config {
     Config { mixing: Mixing::Set, ..Config::default() }
-}
-
-#[test]
-fn in_lock_step_on_the_hypercube_every_pair_exchanges_once_a_round_and_all_agree_exactly() {
-    for (peers, rounds) in [(2_u32, 1), (4, 2), (8, 3), (16, 4)] {
-        let config = Config { schedule: Schedule::Exponential, ..Config::default() };
-        let mut room = Room::new(ToyRule::Exchange, &config, peers, 5);
-        for cycle in 1..4 {
-            (0..rounds).for_each(|_| room.round());
-            assert!(room.spread() < 1e-12, "{peers} peers, spread {}", room.spread());
-            let applied = |(_, e): &&(usize, Event)| matches!(e, Event::Applied { .. });
-            let halves = room.events.iter().filter(applied).count();
-            assert_eq!(halves, 5 * (peers * rounds * cycle) as usize);
-        }
-    }
-}
-
-#[test]
-fn push_sum_in_lock_step_on_the_exponential_graph_agrees_exactly_after_log2_n_rounds() {
-    let config = Config { schedule: Schedule::Exponential, ..push(1) };
-    let mut room = Room::new(ToyRule::PushSum, &config, 8, 2);
-    for round in 0..3 {
-        assert!(room.spread() > 0.5, "not before the last round: {round}");
-        room.round();
-    }
-    assert!(room.spread() < 1e-12, "spread {}", room.spread());
-    assert!((room.value(0) - 3.5).abs() < 1e-12);
 }
 
 #[test]

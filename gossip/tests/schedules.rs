@@ -1,0 +1,83 @@
+//! Whom the schedules take, in rooms of several cores.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+mod room;
+
+use dnode_gossip::testing::{ToyRule, peer};
+use dnode_gossip::{Config, Event, Input, Schedule};
+
+use room::{Room, SECOND, index, push};
+
+#[test]
+fn in_lock_step_on_the_hypercube_every_pair_exchanges_once_a_round_and_all_agree_exactly() {
+    for (peers, rounds) in [(2_u32, 1), (4, 2), (8, 3), (16, 4)] {
+        let config = Config { schedule: Schedule::Exponential, ..Config::default() };
+        let mut room = Room::new(ToyRule::Exchange, &config, peers, 5);
+        for cycle in 1..4 {
+            (0..rounds).for_each(|_| room.round());
+            assert!(room.spread() < 1e-12, "{peers} peers, spread {}", room.spread());
+            let applied = |(_, e): &&(usize, Event)| matches!(e, Event::Applied { .. });
+            let halves = room.events.iter().filter(applied).count();
+            assert_eq!(halves, 5 * (peers * rounds * cycle) as usize);
+        }
+    }
+}
+
+#[test]
+fn push_sum_in_lock_step_on_the_exponential_graph_agrees_exactly_after_log2_n_rounds() {
+    let config = Config { schedule: Schedule::Exponential, ..push(1) };
+    let mut room = Room::new(ToyRule::PushSum, &config, 8, 2);
+    for round in 0..3 {
+        assert!(room.spread() > 0.5, "not before the last round: {round}");
+        room.round();
+    }
+    assert!(room.spread() < 1e-12, "spread {}", room.spread());
+    assert!((room.value(0) - 3.5).abs() < 1e-12);
+}
+
+/// Rounds of host 0 alone among five, of which the last has slow links; with whom it exchanged.
+fn partners_of_rounds(schedule: Schedule, rounds: usize) -> [usize; 5] {
+    let config = Config { schedule, ..Config::default() };
+    let mut room = Room::new(ToyRule::Exchange, &config, 5, 1);
+    room.slow = Some(4);
+    for _ in 0..rounds {
+        room.input(0, Input::RoundDue);
+        room.run_for(SECOND);
+    }
+    let mut counts = [0; 5];
+    for event in &room.events {
+        if let (0, Event::Applied { peer, .. }) = event {
+            counts[index(peer)] += 1;
+        }
+    }
+    counts
+}
+
+#[test]
+fn the_nearest_schedule_seldom_takes_a_slow_link() {
+    // Of two drawn among four, both are the slow one in a sixteenth of the draws: 20 of 320.
+    let nearest = partners_of_rounds(Schedule::Nearest, 320);
+    let random = partners_of_rounds(Schedule::Random, 320);
+    assert_eq!((nearest.iter().sum::<usize>(), random.iter().sum::<usize>()), (320, 320));
+    assert!((8..40).contains(&nearest[4]), "{nearest:?}");
+    assert!((60..100).contains(&random[4]), "{random:?}");
+    assert!(nearest[1..4].iter().all(|count| *count > 70), "{nearest:?}");
+}
+
+#[test]
+fn the_nearest_schedule_takes_a_slow_link_when_its_news_grow_old() {
+    let mut config = Config { schedule: Schedule::Nearest, ..Config::default() };
+    config.bounds.information_age = Some(3);
+    let mut room = Room::new(ToyRule::Exchange, &config, 8, 1);
+    room.slow = Some(7);
+    for commits in 1..=4 {
+        assert!(room.commit(7, 0.0));
+        room.run_for(SECOND);
+        room.events.clear();
+        room.input(0, Input::RoundDue);
+        room.run_for(SECOND);
+        let slow = |(host, event): &(usize, Event)| matches!(event, Event::Applied { peer: p, .. } if *host == 0 && *p == peer(7));
+        assert_eq!(room.events.iter().any(slow), commits == 4, "{commits}: {:?}", room.events);
+    }
+}
