@@ -26,9 +26,10 @@ impl Kept {
         Self { what, worst: 0.0, exchanges: 0, undone: 0, torn: 0 }
     }
 
-    /// Notes that a sum is off by `distance`, of numbers whose magnitudes add up to `size`.
+    /// Notes that a sum is off by `distance`, of numbers whose magnitudes add up to `size`; where
+    /// nobody lives there is nothing to keep.
     pub(super) fn off(&mut self, distance: f64, size: f64) {
-        if distance > 0.0 {
+        if size > 0.0 {
             self.worst = self.worst.max(distance / size);
         }
     }
