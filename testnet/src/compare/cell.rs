@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::plan::{Churn, Comparison, Condition, Kind, Way, Work};
+use super::plan::{Churn, Comparison, Condition, Kind, Way, Work, place};
 use crate::local::experiment::{ALL_REDUCE, NO_GOSSIP};
 use crate::local::{Arm, Baseline, Experiment, Kill, KillAt, Program, Workload};
 use crate::scenario::Scenario;
@@ -95,30 +95,26 @@ impl Maker<'_> {
         arms: impl Fn(&Way, &str) -> Vec<(String, Vec<String>)>,
     ) -> Vec<Cell> {
         let mut cells = Vec::new();
-        for work in self.plan.workload.iter().filter(|work| condition.is_for(work)) {
-            for &peers in &self.plan.peers {
-                let place = format!("{}-{peers}", work.name);
-                let ways =
-                    self.plan.arm.iter().filter(|way| !condition.without.contains(&way.name));
-                let ways = ways.flat_map(|way| {
-                    let named = arms(way, &place).into_iter();
-                    named.map(|named| self.arm(way, (work, peers), condition, named))
-                });
-                let experiment = Experiment {
-                    workload: self.workload(work, condition),
-                    arms: ways.collect(),
-                    seeds: seeds.clone(),
-                };
-                cells.push(Cell {
-                    name: format!("{place}-{}", condition.name),
-                    work: work.clone(),
-                    peers,
-                    condition: condition.clone(),
-                    experiment,
-                    network: network(condition, peers),
-                    share: self.plan.share(peers, self.cores),
-                });
-            }
+        for (work, peers) in self.plan.places().filter(|(work, _)| condition.is_for(work)) {
+            let place = place(work, peers);
+            let ways = self.plan.ways(condition, &place).flat_map(|way| {
+                let named = arms(way, &place).into_iter();
+                named.map(|named| self.arm(way, (work, peers), condition, named))
+            });
+            let experiment = Experiment {
+                workload: self.workload(work, condition),
+                arms: ways.collect(),
+                seeds: seeds.clone(),
+            };
+            cells.push(Cell {
+                name: format!("{place}-{}", condition.name),
+                work: work.clone(),
+                peers,
+                condition: condition.clone(),
+                experiment,
+                network: network(condition, peers),
+                share: self.plan.share(peers, self.cores),
+            });
         }
         cells
     }

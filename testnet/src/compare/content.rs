@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::against::Change;
 use super::cell::Choice;
+use super::curve::Goal;
 use super::document::Block;
 use super::fairness::Unfair;
 use super::plan::Comparison;
@@ -55,7 +56,7 @@ pub fn blocks(findings: &Findings<'_>) -> Result<Vec<Block>, PlotError> {
     blocks.push(Block::Heading(2, "Verdicts".to_owned()));
     for cell in &findings.cells {
         blocks.push(Block::Text(format!("**{}** {}", cell.cell.name, cell.cell.condition.what)));
-        let words = verdict::sentences(cell, &plan.reference, plan.target_percent);
+        let words = verdict::sentences(cell, plan);
         blocks.push(Block::List(words));
     }
     for cell in &findings.cells {
@@ -134,7 +135,12 @@ fn result(findings: &Findings<'_>, cell: &CellSummary) -> Vec<Block> {
         )),
     );
     if let Some(target) = cell.target {
-        let _ = write!(text, " Target: a held-out loss of {target:.4} nats.");
+        let _ = match target {
+            Goal::Loss(loss) => write!(text, " Target: a held-out loss of {loss:.4} nats."),
+            Goal::Accuracy(share) => {
+                write!(text, " Target: a held-out accuracy of {} %.", verdict::percent(share))
+            }
+        };
     }
     if !cell.cell.condition.without.is_empty() {
         let _ = write!(text, " Not run here: {}.", cell.cell.condition.without.join(", "));
@@ -256,8 +262,9 @@ fn columns(plan: &Comparison) -> Vec<String> {
              same seed; negative is better."
         ),
         format!(
-            "Target: the last loss of `{reference}` with the same seed and {} % more; reached when the mean of the \
-             peers' losses is there, by a straight line between two of their checkpoints. Time to it \
+            "Target: the accuracy that the text names, else the last loss of `{reference}` with the \
+             same seed and {} % more; reached when the mean of the \
+             peers is there, by a straight line between two of their checkpoints. Time to it \
              counts from the first step of any peer and leaves out the start-up only, which is \
              the column beside; writing checkpoints counts.",
             plan.target_percent

@@ -13,6 +13,8 @@ pub struct Point {
     pub bytes: f64,
     /// Held-out loss, mean over the peers, nats.
     pub loss: f64,
+    /// Held-out accuracy, mean over the peers, in `[0, 1]`.
+    pub accuracy: f64,
 }
 
 impl Point {
@@ -24,6 +26,26 @@ impl Point {
             samples: mix(self.samples, other.samples),
             bytes: mix(self.bytes, other.bytes),
             loss: mix(self.loss, other.loss),
+            accuracy: mix(self.accuracy, other.accuracy),
+        }
+    }
+}
+
+/// What a run has to reach.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Goal {
+    /// A held-out loss, nats.
+    Loss(f64),
+    /// A held-out accuracy, in `[0, 1]`.
+    Accuracy(f64),
+}
+
+impl Goal {
+    /// What the point lacks of it; negative beyond it.
+    fn lacks(self, point: &Point) -> f64 {
+        match self {
+            Self::Loss(loss) => point.loss - loss,
+            Self::Accuracy(accuracy) => accuracy - point.accuracy,
         }
     }
 }
@@ -40,6 +62,7 @@ pub struct Curve {
 /// Values of one peer at its own moments.
 struct Line {
     loss: Vec<(f64, f64)>,
+    accuracy: Vec<(f64, f64)>,
     samples: Vec<(f64, f64)>,
     bytes: Vec<(f64, f64)>,
 }
@@ -79,18 +102,20 @@ impl Curve {
                 samples: sum(|line| &line.samples),
                 bytes: sum(|line| &line.bytes) / count,
                 loss: sum(|line| &line.loss) / count,
+                accuracy: sum(|line| &line.accuracy) / count,
             }
         });
         Self { startup_s: begin, points: points.collect() }
     }
 
-    /// Where the loss first is at or below `loss`, on a straight line between two points.
+    /// Where the goal is first reached, on a straight line between two points.
     #[must_use]
-    pub fn reach(&self, loss: f64) -> Option<Point> {
-        let index = self.points.iter().position(|point| point.loss <= loss)?;
+    pub fn reach(&self, goal: Goal) -> Option<Point> {
+        let index = self.points.iter().position(|point| goal.lacks(point) <= 0.0)?;
         let (point, before) = (self.points[index], index.checked_sub(1).map(|i| self.points[i]));
         let Some(before) = before else { return Some(point) };
-        Some(before.towards(point, (before.loss - loss) / (before.loss - point.loss)))
+        let (lacked, lacks) = (goal.lacks(&before), goal.lacks(&point));
+        Some(before.towards(point, lacked / (lacked - lacks)))
     }
 
     /// The loss at `x` on an axis, on a straight line between two points; nothing outside.
@@ -121,15 +146,17 @@ fn line(log: &Log, shift: f64) -> Line {
     let place = |at: &At| at.time_s + shift;
     #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
     let number = |count: u64| count as f64;
+    let share = |accuracy: Option<f64>| accuracy.unwrap_or(f64::NAN);
     let end = log.end.as_ref();
     let trained = log.train.iter();
-    let measured = log.evaluate.iter().map(|(at, evaluate)| (at, evaluate.loss));
-    let measured = measured.chain(end.map(|(at, end)| (at, end.loss)));
+    let measured = log.evaluate.iter().map(|(at, on)| (place(at), on.loss, share(on.accuracy)));
+    let measured = measured.chain(end.map(|(at, end)| (place(at), end.loss, share(end.accuracy))));
     let last_bytes = end.map(|(at, end)| (place(at), number(end.bytes_out)));
     let last_samples = end.map(|(at, _)| (place(at), number(at.samples)));
     let start = [(0.0, 0.0)].into_iter();
     Line {
-        loss: measured.map(|(at, loss)| (place(at), loss)).collect(),
+        loss: measured.clone().map(|(at, loss, _)| (at, loss)).collect(),
+        accuracy: measured.map(|(at, _, accuracy)| (at, accuracy)).collect(),
         samples: start
             .clone()
             .chain(trained.clone().map(|(at, _)| (place(at), number(at.samples))))
@@ -168,12 +195,17 @@ mod tests {
 
     #[test]
     fn a_loss_is_reached_between_two_points() {
-        let point = |seconds, loss| Point { seconds, samples: 10.0 * seconds, bytes: 0.0, loss };
+        let point = |seconds, loss| {
+            let accuracy = 1.0 - loss / 4.0;
+            Point { seconds, samples: 10.0 * seconds, bytes: 0.0, loss, accuracy }
+        };
         let curve = Curve { startup_s: 0.0, points: vec![point(1.0, 2.0), point(3.0, 1.0)] };
-        let reached = curve.reach(1.5).unwrap();
+        let reached = curve.reach(Goal::Loss(1.5)).unwrap();
         assert_eq!((reached.seconds, reached.samples), (2.0, 20.0));
-        assert_eq!(curve.reach(2.5).unwrap().seconds, 1.0);
-        assert_eq!(curve.reach(0.5), None);
+        assert_eq!(curve.reach(Goal::Loss(2.5)).unwrap().seconds, 1.0);
+        assert_eq!(curve.reach(Goal::Loss(0.5)), None);
+        assert_eq!(curve.reach(Goal::Accuracy(0.625)).unwrap().seconds, 2.0);
+        assert_eq!(curve.reach(Goal::Accuracy(0.8)), None);
         assert_eq!(curve.loss_at(|point| point.samples, 25.0), Some(1.25));
         assert_eq!(curve.loss_at(|point| point.samples, 5.0), None);
         assert_eq!(curve.loss_at(|point| point.samples, 40.0), None);

@@ -31,7 +31,7 @@ pub struct Comparison {
     #[serde(default = "sync")]
     pub reference: String,
     /// Time and bytes are taken when the held-out loss is this close above the last loss of the
-    /// reference, percent.
+    /// reference, percent; for workloads without an accuracy to reach.
     #[serde(default = "target_percent")]
     pub target_percent: f64,
     /// Evaluations of a run, which are the points of its curve.
@@ -66,7 +66,7 @@ pub struct Tuning {
 }
 
 /// What is trained: samples are equal in every arm.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Work {
     /// Its name, of letters, digits and `-`.
@@ -78,6 +78,9 @@ pub struct Work {
     /// Local steps per commit, and per round of exchanges, of every arm that has some.
     #[serde(default = "local_steps")]
     pub local_steps: u64,
+    /// Held-out accuracy at which time and bytes are taken, percent, in place of a loss.
+    #[serde(default)]
+    pub target_accuracy: Option<f64>,
     /// Model, data and optimizer: settings `section.key=value` for every peer.
     #[serde(default)]
     pub settings: Vec<String>,
@@ -121,6 +124,9 @@ pub struct Way {
     pub name: String,
     /// How it trains.
     pub kind: Kind,
+    /// Where it is run, each `WORKLOAD-PEERS`; everywhere if there are none.
+    #[serde(default)]
+    pub places: Vec<String>,
     /// Settings `section.key=value` of this arm.
     #[serde(default)]
     pub settings: Vec<String>,
@@ -225,6 +231,14 @@ pub enum PlanError {
     },
 }
 
+impl Way {
+    /// Whether it is run in the place, `WORKLOAD-PEERS`.
+    #[must_use]
+    pub fn is_for(&self, place: &str) -> bool {
+        self.places.is_empty() || self.places.iter().any(|own| own == place)
+    }
+}
+
 impl Condition {
     /// Whether the workload is trained under it.
     #[must_use]
@@ -272,6 +286,8 @@ impl Comparison {
         let ring = |arm: &Way| matches!(arm.kind, Kind::Sync | Kind::LocalSgd | Kind::Diloco);
         let most = if self.arm.iter().any(ring) { RING_MAX } else { PEERS_MAX };
         let steps = self.workload.iter().all(|w| w.steps > 0 && w.batch > 0);
+        let within_percent = |accuracy| accuracy > 0.0 && accuracy <= 100.0;
+        let places: Vec<String> = self.places().map(|(work, peers)| place(work, peers)).collect();
         let unequal = "as many for every arm, and a [tuning] rule exactly if there are some";
         let rules = [
             (names(self.workload.iter().map(|work| &*work.name).collect()), "workload.name", NAMES),
@@ -286,6 +302,16 @@ impl Comparison {
             ),
             (self.arm.iter().any(|arm| arm.name == self.reference), "reference", "name of an arm"),
             (self.target_percent >= 0.0, "target_percent", "0 or more"),
+            (
+                self.workload.iter().filter_map(|w| w.target_accuracy).all(within_percent),
+                "workload.target_accuracy",
+                "more than 0 and at most 100 percent",
+            ),
+            (
+                self.arm.iter().flat_map(|arm| &arm.places).all(|place| places.contains(place)),
+                "arm.places",
+                "a workload and a number of peers, as `mnist-cnn-4`",
+            ),
             (self.evaluations > 0, "evaluations", "at least 1"),
             ((0.0..=1.0).contains(&self.share), "share", "0 to 1"),
             (steps, "workload.steps", "positive"),
@@ -343,12 +369,33 @@ impl Comparison {
         ]
     }
 
+    /// Every workload with every number of peers.
+    pub fn places(&self) -> impl Iterator<Item = (&Work, usize)> {
+        self.workload.iter().flat_map(|work| self.peers.iter().map(move |&peers| (work, peers)))
+    }
+
+    /// The arms that the condition lets run in a place.
+    pub fn ways<'a>(
+        &'a self,
+        condition: &'a Condition,
+        place: &str,
+    ) -> impl Iterator<Item = &'a Way> {
+        let place = place.to_owned();
+        let runs = move |way: &&Way| way.is_for(&place) && !condition.without.contains(&way.name);
+        self.arm.iter().filter(runs)
+    }
+
     /// Runs in all, trials included.
     pub fn runs(&self) -> usize {
         let trials = self.arm.first().map_or(0, |arm| arm.trials.len());
-        let conditions = |work: &Work| self.condition.iter().filter(|c| c.is_for(work)).count();
-        let of = |work: &Work| trials + conditions(work) * self.seeds.len();
-        self.workload.iter().map(of).sum::<usize>() * self.peers.len() * self.arm.len()
+        let of = |(work, peers): (&Work, usize)| {
+            let place = place(work, peers);
+            let conditions = self.condition.iter().filter(|c| c.is_for(work));
+            let compared: usize = conditions.map(|c| self.ways(c, &place).count()).sum();
+            let tuned = self.arm.iter().filter(|way| way.is_for(&place)).count();
+            trials * tuned + compared * self.seeds.len()
+        };
+        self.places().map(of).sum()
     }
 
     /// Cores of each of `peers` peers on a machine of `cores`.
@@ -361,6 +408,12 @@ impl Comparison {
         let share = cores as f64 / (peers + 1) as f64;
         share.min(1.0)
     }
+}
+
+/// Name of a workload with a number of peers.
+#[must_use]
+pub fn place(work: &Work, peers: usize) -> String {
+    format!("{}-{peers}", work.name)
 }
 
 /// What a name may be.

@@ -9,10 +9,10 @@ use super::fairness::{self, Unfair};
 use super::html;
 use super::plan::Comparison;
 use super::queue::CellState;
-use super::summary::{Against, CellSummary};
-use crate::report::RecordError;
+use super::summary::{CellSummary, speed_alone};
 use crate::report::plot::PlotError;
 use crate::report::stats::Spread;
+use crate::report::{RecordError, Results};
 
 /// Name of the Markdown report inside the folder.
 pub const REPORT_FILE: &str = "report.md";
@@ -48,11 +48,19 @@ pub fn summaries(
     states: &[CellState],
     folder: &Path,
 ) -> Result<Vec<CellSummary>, ReportError> {
-    let against = Against { reference: &plan.reference, target_percent: plan.target_percent };
-    let cells = cells.iter().zip(states);
-    Ok(cells
-        .map(|(cell, state)| CellSummary::of(cell, state, folder, against))
-        .collect::<Result<_, _>>()?)
+    let read = |(cell, state): (&Cell, &CellState)| {
+        Results::read(&folder.join(&cell.name), state.record.clone())
+    };
+    let results: Vec<Results> = cells.iter().zip(states).map(read).collect::<Result<_, _>>()?;
+    let speed = |cell: &Cell| {
+        let runs = cells.iter().zip(&results);
+        speed_alone(runs.filter(|(other, _)| other.work.name == cell.work.name))
+    };
+    let speeds: Vec<Option<f64>> = cells.iter().map(speed).collect();
+    let parts = cells.iter().zip(states).zip(results).zip(speeds);
+    let summary =
+        |(((cell, state), results), speed)| CellSummary::of(cell, state, results, plan, speed);
+    Ok(parts.map(summary).collect())
 }
 
 /// The best trial of each arm: the least loss of the median peer.

@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 
 use super::cell::Cell;
-use super::curve::{Curve, Point};
+use super::curve::{Curve, Goal, Point};
+use super::plan::Comparison;
 use super::queue::CellState;
 use crate::local::Arm;
 use crate::local::experiment::NO_GOSSIP;
 use crate::metrics::Log;
+use crate::report::Results;
 use crate::report::consensus::{self, Exact};
 use crate::report::record::RunResult;
 use crate::report::stats::{MeanSd, Spread};
 use crate::report::units::to_f64;
-use crate::report::{RecordError, Results};
 
 /// One run.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,35 +70,25 @@ pub struct CellSummary {
     pub state: CellState,
     /// The metrics of its runs, as read.
     pub results: Results,
-    /// The loss to reach: the reference's last one and as much more as the comparison says, mean
-    /// over seeds; each run has to reach that of its own seed.
-    pub target: Option<f64>,
+    /// What is to be reached: the accuracy of the workload, else the reference's last loss and as
+    /// much more as the comparison says, mean over seeds; each run has to reach that of its seed.
+    pub target: Option<Goal>,
     /// The arms, in order.
     pub arms: Vec<ArmSummary>,
 }
 
-/// What the numbers are compared with.
-#[derive(Debug, Clone, Copy)]
-pub struct Against<'a> {
-    /// Name of the reference arm.
-    pub reference: &'a str,
-    /// Excess over its last loss, percent.
-    pub target_percent: f64,
-}
-
 impl CellSummary {
-    /// The numbers of a cell; `folder` is that of the comparison.
+    /// The numbers of a cell.
     ///
-    /// # Errors
-    /// [`RecordError`] naming the file at fault.
+    /// `results`: the metrics of its runs; `speed`: samples per second of one core that trains alone.
+    #[must_use]
     pub fn of(
         cell: &Cell,
         state: &CellState,
-        folder: &std::path::Path,
-        against: Against<'_>,
-    ) -> Result<Self, RecordError> {
-        let results = Results::read(&folder.join(&cell.name), state.record.clone())?;
-        let speed = speed_alone(&results);
+        results: Results,
+        plan: &Comparison,
+        speed: Option<f64>,
+    ) -> Self {
         let mut arms: Vec<ArmSummary> = Vec::new();
         for arm in &cell.experiment.arms {
             let own = results.runs.iter().filter(|run| run.arm.name == arm.name);
@@ -108,20 +99,21 @@ impl CellSummary {
                 failures: failed.filter_map(|run| Some((run.seed, run.failure.clone()?))).collect(),
             });
         }
-        let reference = arms.iter().find(|arm| arm.arm.name == against.reference);
+        let reference = arms.iter().find(|arm| arm.arm.name == plan.reference);
+        let accuracy = cell.work.target_accuracy.map(|percent| Goal::Accuracy(percent / 100.0));
+        let excess = 1.0 + plan.target_percent / 100.0;
         let last = reference.and_then(|arm| arm.over_seeds(|run| Some(run.loss.median)));
-        let target = last.map(|last| last.mean * (1.0 + against.target_percent / 100.0));
-        let excess = 1.0 + against.target_percent / 100.0;
-        let own: BTreeMap<u64, f64> = reference
+        let target = accuracy.or_else(|| Some(Goal::Loss(excess * last?.mean)));
+        let own: BTreeMap<u64, Goal> = reference
             .iter()
             .flat_map(|arm| &arm.runs)
-            .map(|run| (run.seed, excess * run.loss.median))
+            .map(|run| (run.seed, accuracy.unwrap_or(Goal::Loss(excess * run.loss.median))))
             .collect();
         for run in arms.iter_mut().flat_map(|arm| &mut arm.runs) {
             let target = own.get(&run.seed).copied().or(target);
             run.target = target.and_then(|target| run.curve.reach(target));
         }
-        Ok(Self { cell: cell.clone(), state: state.clone(), results, target, arms })
+        Self { cell: cell.clone(), state: state.clone(), results, target, arms }
     }
 
     /// The arm of this name.
@@ -162,18 +154,21 @@ impl ArmSummary {
     }
 }
 
-/// Samples per second of a peer that trains alone: all that it said it did, over the time it said it
-/// took.
-fn speed_alone(results: &Results) -> Option<f64> {
-    let alone = results.runs.iter().filter(|run| run.arm.peers == 1 && run.arm.rule == NO_GOSSIP);
+/// Samples per second of a core with which a peer trains alone, from runs of one workload, each with
+/// its cell: all that these peers said they did, over the time that they said it took.
+pub fn speed_alone<'a>(runs: impl Iterator<Item = (&'a Cell, &'a Results)>) -> Option<f64> {
+    let alone = |run: &&RunResult| run.arm.peers == 1 && run.arm.rule == NO_GOSSIP;
     let (mut samples, mut seconds) = (0.0, 0.0);
-    for log in alone.flat_map(|run| &run.peers).map(|peer| &peer.log) {
-        let mut before = 0;
-        for (at, train) in log.train.iter().filter(|(_, train)| train.samples_per_s > 0.0) {
-            let done = to_f64(at.samples.saturating_sub(before));
-            before = at.samples;
-            samples += done;
-            seconds += done / train.samples_per_s;
+    for (cell, results) in runs {
+        for peer in results.runs.iter().filter(alone).flat_map(|run| &run.peers) {
+            let mut before = 0;
+            for (at, train) in peer.log.train.iter().filter(|(_, train)| train.samples_per_s > 0.0)
+            {
+                let done = to_f64(at.samples.saturating_sub(before));
+                before = at.samples;
+                samples += done;
+                seconds += done / train.samples_per_s * cell.share;
+            }
         }
     }
     (seconds > 0.0).then(|| samples / seconds)
@@ -187,7 +182,7 @@ fn summary(result: &RunResult, cell: &Cell, speed: Option<f64>) -> Option<RunSum
     let samples: u64 = logs.iter().map(|log| log.samples()).sum();
     let seconds = result.run.wall_s - curve.startup_s;
     let shares = cell.shares(&result.arm);
-    let ideal = |speed: f64| -> f64 { shares.iter().map(|s| speed * s / cell.share).sum() };
+    let ideal = |speed: f64| -> f64 { shares.iter().map(|share| speed * share).sum() };
     let mut staleness: Vec<u64> = Vec::new();
     for (_, end) in logs.iter().filter_map(|log| log.end.as_ref()) {
         staleness.resize(staleness.len().max(end.staleness_histogram.len()), 0);

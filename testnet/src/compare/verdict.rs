@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use super::curve::Goal;
+use super::plan::Comparison;
 use super::summary::{ArmSummary, CellSummary, RunSummary};
 use crate::report::stats::MeanSd;
 
@@ -17,18 +19,34 @@ pub fn gap(arm: &ArmSummary, reference: &ArmSummary) -> Option<MeanSd> {
     MeanSd::of(arm.paired(reference, excess))
 }
 
+/// By how much the accuracy of the median peer is above that of the reference with the same seed,
+/// points.
+fn accuracy_gap(arm: &ArmSummary, reference: &ArmSummary) -> Option<MeanSd> {
+    let excess = |run: &RunSummary, twin: &RunSummary| {
+        Some(100.0 * (run.accuracy.median - twin.accuracy.median))
+    };
+    MeanSd::of(arm.paired(reference, excess))
+}
+
 /// One sentence for each arm but the reference.
 #[must_use]
-pub fn sentences(summary: &CellSummary, reference: &str, target_percent: f64) -> Vec<String> {
+pub fn sentences(summary: &CellSummary, plan: &Comparison) -> Vec<String> {
+    let reference = plan.reference.as_str();
     let others = summary.arms.iter().filter(|arm| arm.arm.name != reference);
     let Some(base) = summary.arm(reference).filter(|base| !base.runs.is_empty()) else {
         return others.map(|arm| alone(arm, reference)).collect();
     };
-    others.map(|arm| sentence(arm, base, target_percent)).collect()
+    let goal = match summary.target {
+        Some(Goal::Accuracy(share)) => format!("an accuracy of {} %", percent(share)),
+        Some(Goal::Loss(_)) | None => {
+            format!("within {} % of `{reference}`'s last loss", plan.target_percent)
+        }
+    };
+    others.map(|arm| sentence(arm, base, &goal)).collect()
 }
 
-fn sentence(arm: &ArmSummary, base: &ArmSummary, target_percent: f64) -> String {
-    let (name, other) = (&arm.arm.name, &base.arm.name);
+fn sentence(arm: &ArmSummary, base: &ArmSummary, goal: &str) -> String {
+    let name = &arm.arm.name;
     if arm.runs.is_empty() {
         return failed(arm);
     }
@@ -37,7 +55,7 @@ fn sentence(arm: &ArmSummary, base: &ArmSummary, target_percent: f64) -> String 
     let ratios = arm.paired(base, |run, twin| Some(seconds(twin)? / seconds(run)?));
     let reached = arm.runs.iter().filter(|run| run.target.is_some()).count();
     if reached == 0 {
-        let _ = write!(text, "never came within {target_percent} % of `{other}`'s last loss");
+        let _ = write!(text, "never came to {goal}");
     } else if let Some(ratio) = MeanSd::of(ratios) {
         let of = if reached < arm.runs.len() {
             format!(" in {reached} of {} seeds", arm.runs.len())
@@ -45,9 +63,9 @@ fn sentence(arm: &ArmSummary, base: &ArmSummary, target_percent: f64) -> String 
             String::new()
         };
         let how = times(ratio.mean, "sooner", "later", "as soon");
-        let _ = write!(text, "came within {target_percent} % of `{other}`'s last loss {how}{of}");
+        let _ = write!(text, "came to {goal} {how}{of}");
     } else {
-        let _ = write!(text, "came within {target_percent} % of `{other}`'s last loss");
+        let _ = write!(text, "came to {goal}");
     }
     let sent = |arm: &ArmSummary| arm.over_seeds(|run| Some(run.bytes)).map_or(0.0, |b| b.mean);
     if sent(arm) > 0.0 && sent(base) > 0.0 {
@@ -60,11 +78,20 @@ fn sentence(arm: &ArmSummary, base: &ArmSummary, target_percent: f64) -> String 
         let spread = gap.sd.map_or_else(String::new, |sd| format!(" (± {sd:.2})"));
         let _ = write!(text, "; its last loss is {:.2} % {word}{spread}", gap.mean.abs());
     }
+    if let Some(gap) = accuracy_gap(arm, base) {
+        let word = if gap.mean < 0.0 { "lower" } else { "higher" };
+        let _ = write!(text, ", its accuracy {:.2} points {word}", gap.mean.abs());
+    }
     if !arm.failures.is_empty() {
         let all = arm.failures.len() + arm.runs.len();
         let _ = write!(text, "; {} of {all} runs did not survive", arm.failures.len());
     }
     text + "."
+}
+
+/// A share as percent, without needless digits.
+pub fn percent(share: f64) -> f64 {
+    (1e4 * share).round() / 100.0
 }
 
 /// An arm whose reference has no numbers.
