@@ -30,6 +30,7 @@ impl Bench {
                     bench.peer(&arm.name, seed, peer, killed);
                 }
                 runs.push(ArmRun {
+                    made_by: None,
                     arm: arm.name.clone(),
                     seed,
                     wall_s: 12.5,

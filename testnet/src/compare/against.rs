@@ -40,7 +40,10 @@ struct Measure {
     of: fn(&RunSummary) -> Option<f64>,
 }
 
-const MEASURES: [Measure; 6] = [
+/// The measure that counts runs that failed, too.
+const SURVIVAL: &str = "runs that survived";
+
+const MEASURES: [Measure; 8] = [
     Measure {
         name: "loss of the median peer",
         timed: false,
@@ -72,6 +75,13 @@ const MEASURES: [Measure; 6] = [
         more: false,
         of: |run| run.target.map(|point| point.seconds),
     },
+    Measure {
+        name: "runs that reached the target",
+        timed: false,
+        more: true,
+        of: |run| Some(f64::from(u8::from(run.target.is_some()))),
+    },
+    Measure { name: SURVIVAL, timed: false, more: true, of: |_| Some(1.0) },
 ];
 
 /// A measure that has changed.
@@ -123,7 +133,10 @@ impl Numbers {
         let machine = cells.first()?.state.record.machine.clone();
         let values = |arm: &ArmSummary| -> BTreeMap<String, Vec<f64>> {
             let measures = MEASURES.iter().map(|measure| {
-                let values = arm.runs.iter().filter_map(measure.of).collect();
+                let mut values: Vec<f64> = arm.runs.iter().filter_map(measure.of).collect();
+                if measure.name == SURVIVAL {
+                    values.extend(arm.failures.iter().map(|_| 0.0));
+                }
                 (measure.name.to_owned(), values)
             });
             measures.collect()
@@ -157,14 +170,28 @@ impl Numbers {
         serde_json::from_str(&text).map_err(|source| AgainstError::Format { path, source })
     }
 
-    /// Changes from `old` that are beyond noise and more than `slack_percent`; arms that only one
-    /// of the two has are not compared.
+    /// Changes from `old` that are beyond noise and more than `slack_percent`; an arm that has no
+    /// runs any more is one, cells and arms that are new are not compared.
     #[must_use]
     pub fn against(&self, old: &Self, slack_percent: f64) -> Vec<Change> {
         let kind = |machine: &Machine| (machine.cpu.clone(), machine.cores);
         let same_machine = kind(&self.machine) == kind(&old.machine);
         let mut changes = Vec::new();
         for (cell, arms) in &self.cells {
+            let has_runs =
+                |values: &&BTreeMap<String, Vec<f64>>| values.values().any(|v| !v.is_empty());
+            let before = old.cells.get(cell).into_iter().flatten();
+            for (arm, _) in before.filter(|(_, values)| has_runs(values)) {
+                if arms.get(arm).filter(has_runs).is_none() {
+                    let what = format!("{cell} {arm}: runs");
+                    changes.push(Change {
+                        what,
+                        percent: -100.0,
+                        interval: (-100.0, -100.0),
+                        worse: true,
+                    });
+                }
+            }
             for (arm, values) in arms {
                 let before = old.cells.get(cell).and_then(|arms| arms.get(arm));
                 for measure in MEASURES.iter().filter(|m| same_machine || !m.timed) {
@@ -195,6 +222,9 @@ fn change(old: &[f64], new: &[f64]) -> Option<(f64, (f64, f64))> {
     }
     let mean = |values: &[f64]| MeanSd::of(values.iter().copied()).map(|mean| mean.mean);
     let (before, after) = (mean(old)?, mean(new)?);
+    if before == 0.0 {
+        return None;
+    }
     let percent = 100.0 * (after / before - 1.0);
     let mut rng = ChaCha8Rng::from_seed([7; 32]);
     let mut draw = |values: &[f64]| {
@@ -206,8 +236,10 @@ fn change(old: &[f64], new: &[f64]) -> Option<(f64, (f64, f64))> {
     };
     let mut changes = Vec::new();
     for _ in 0..RESAMPLES {
-        let (before, after) = (draw(old)?, draw(new)?);
-        changes.push(100.0 * (after / before - 1.0));
+        let (drawn, after) = (draw(old)?, draw(new)?);
+        // Nothing is a multiple of nothing: of what rarely happens the mean stands for the draw.
+        let drawn = if drawn == 0.0 { before } else { drawn };
+        changes.push(100.0 * (after / drawn - 1.0));
     }
     changes.sort_by(f64::total_cmp);
     #[expect(
@@ -268,6 +300,34 @@ mod tests {
         assert!(said(&numbers("b", [1.0, 1.02, 0.98], [50.0, 51.0, 49.0])).is_empty());
         let better = numbers("a", [0.5, 0.51, 0.49], [100.0, 104.0, 96.0]).against(&old, 5.0);
         assert!(!better[0].worse);
+    }
+
+    #[test]
+    fn what_is_not_reached_any_more_and_an_arm_that_is_gone_are_changes() {
+        let old = reaching([1.0, 1.0, 1.0]);
+        let said = |new: &Numbers| -> Vec<String> {
+            new.against(&old, 5.0).iter().map(ToString::to_string).collect()
+        };
+        assert!(said(&old).is_empty());
+        let never = said(&reaching([0.0, 0.0, 0.0]));
+        assert!(
+            never[0].starts_with("worse: digits gossip: runs that reached the target: -100.0 %"),
+            "{never:?}"
+        );
+        let mut gone = old.clone();
+        gone.cells.insert("digits".to_owned(), BTreeMap::new());
+        assert!(said(&gone)[0].starts_with("worse: digits gossip: runs: -100.0 %"));
+        // What never was reached can only get better, and nothing is a part of nothing.
+        assert!(old.against(&reaching([0.0, 0.0, 0.0]), 5.0).is_empty());
+    }
+
+    fn reaching(runs: [f64; 3]) -> Numbers {
+        let mut numbers = numbers("a", [1.0; 3], [1.0; 3]);
+        let arms = numbers.cells.values_mut().flat_map(|arms| arms.values_mut());
+        arms.for_each(|measures| {
+            measures.insert("runs that reached the target".to_owned(), runs.to_vec());
+        });
+        numbers
     }
 
     #[test]

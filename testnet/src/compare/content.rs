@@ -12,8 +12,8 @@ use super::plan::Comparison;
 use super::plots;
 use super::summary::{ArmSummary, CellSummary, RunSummary};
 use super::verdict;
+use crate::local::arm::MadeBy;
 use crate::local::{Baseline, Program};
-use crate::report::Machine;
 use crate::report::numbers::show_staleness;
 use crate::report::plot::PlotError;
 use crate::report::stats::MeanSd;
@@ -98,7 +98,8 @@ fn state(findings: &Findings<'_>) -> Vec<Block> {
     }
     if findings.unfair.is_empty() {
         blocks.push(Block::Text(
-            "Fair: samples, held-out data, initial weights and clocks were checked for every run."
+            "Fair: samples, held-out data, clocks and the settings that must be equal were checked \
+             for every run."
                 .to_owned(),
         ));
     } else {
@@ -325,29 +326,48 @@ fn tuning(findings: &Findings<'_>) -> Vec<Block> {
     blocks
 }
 
+/// What made the runs: one sentence for each machine, commit and program.
+fn makers(findings: &Findings<'_>) -> Vec<String> {
+    let mut makers: Vec<(MadeBy, Vec<&str>)> = Vec::new();
+    for cell in &findings.cells {
+        let record = &cell.state.record;
+        let whole = MadeBy { machine: record.machine.clone(), program: String::new() };
+        for run in &record.runs {
+            let made_by = run.made_by.as_ref().unwrap_or(&whole);
+            match makers.iter_mut().find(|(known, _)| known == made_by) {
+                Some((_, cells)) => cells.push(&cell.cell.name),
+                None => makers.push((made_by.clone(), vec![&cell.cell.name])),
+            }
+        }
+    }
+    let sentence = |(MadeBy { machine, program }, mut cells): (MadeBy, Vec<&str>)| {
+        let runs = cells.len();
+        cells.dedup();
+        let program = if program.is_empty() {
+            String::new()
+        } else {
+            format!(", `dnode` with BLAKE3 `{program}`")
+        };
+        format!(
+            "{runs} runs of {} at commit `{}`{program}, on {} cores of {} with {} of memory, {}.",
+            cells.join(", "),
+            machine.commit,
+            machine.cores,
+            machine.cpu,
+            units::bytes(machine.memory_bytes),
+            machine.system,
+        )
+    };
+    makers.into_iter().map(sentence).collect()
+}
+
 /// Commands, machine and commit.
 fn repeat(findings: &Findings<'_>) -> Vec<Block> {
     let mut blocks = vec![
         Block::Heading(2, "How to repeat it".to_owned()),
         Block::Code(findings.command.to_owned()),
     ];
-    let mut machines: Vec<(&Machine, &str)> = Vec::new();
-    for cell in &findings.cells {
-        let record = &cell.state.record;
-        if machines.iter().all(|(machine, _)| *machine != &record.machine) {
-            machines.push((&record.machine, &record.begun));
-        }
-    }
-    for (machine, begun) in machines {
-        blocks.push(Block::Text(format!(
-            "Begun {begun} at commit `{}`, on {} cores of {} with {} of memory, {}.",
-            machine.commit,
-            machine.cores,
-            machine.cpu,
-            units::bytes(machine.memory_bytes),
-            machine.system,
-        )));
-    }
+    blocks.push(Block::List(makers(findings)));
     for cell in &findings.cells {
         blocks.push(Block::Heading(3, format!("Commands of {}", cell.cell.name)));
         blocks.push(Block::Text(

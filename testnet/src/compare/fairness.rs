@@ -17,7 +17,7 @@ const CLOCK_TOLERANCE_S: f64 = 1.0;
 /// A peer that does less than this part of its steps stands still.
 const FROZEN_PART: f64 = 0.5;
 /// What all arms of a cell must have in common, as `section.key`.
-const COMMON: [(&str, &str); 12] = [
+const COMMON: [(&str, &str); 21] = [
     ("run", "seed"),
     ("model", "kind"),
     ("model", "hidden"),
@@ -30,6 +30,15 @@ const COMMON: [(&str, &str); 12] = [
     ("data", "skew"),
     ("run", "batch"),
     ("optimizer", "kind"),
+    ("optimizer", "momentum"),
+    ("optimizer", "beta1"),
+    ("optimizer", "beta2"),
+    ("optimizer", "weight_decay"),
+    ("optimizer", "warmup_steps"),
+    ("optimizer", "schedule"),
+    ("optimizer", "final_fraction"),
+    ("optimizer", "clip_norm"),
+    ("optimizer", "accumulate"),
 ];
 
 /// Something that makes a comparison unfair.
@@ -60,12 +69,14 @@ pub fn check(summary: &CellSummary) -> Vec<Unfair> {
         moves(cell, result, &mut say);
         measures(result, &mut say);
         times(result, &mut say);
-        let Some(own) = common_keys(result) else { continue };
-        let (first, wanted) =
-            common.entry(result.run.seed).or_insert_with(|| (result.arm.name.clone(), own.clone()));
-        for ((section, key), (own, wanted)) in COMMON.iter().zip(own.iter().zip(wanted.iter())) {
-            if own != wanted {
-                say(format!("{section}.{key} is {own}, but {wanted} in arm {first}"));
+        for own in result.peers.iter().filter_map(|peer| common_keys(&peer.log)) {
+            let first = || (result.arm.name.clone(), own.clone());
+            let (first, wanted) = common.entry(result.run.seed).or_insert_with(first);
+            let both = own.iter().zip(wanted.iter());
+            for ((section, key), (own, wanted)) in COMMON.iter().zip(both) {
+                if own != wanted {
+                    say(format!("{section}.{key} is {own}, but {wanted} in arm {first}"));
+                }
             }
         }
     }
@@ -166,9 +177,67 @@ fn times(result: &RunResult, say: &mut impl FnMut(String)) {
     }
 }
 
-/// What must be equal, as the first peer says.
-fn common_keys(result: &RunResult) -> Option<Vec<Value>> {
-    let config = &result.peers.first()?.log.start.as_ref()?.config;
+/// What must be equal, as a peer says.
+fn common_keys(log: &Log) -> Option<Vec<Value>> {
+    let config = &log.start.as_ref()?.config;
     let value = |(section, key): &(&str, &str)| config.get(section)?.get(key).cloned();
     Some(COMMON.iter().map(|place| value(place).unwrap_or(Value::Null)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::local::Arm;
+    use crate::local::arm::ArmRun;
+    use crate::report::record::PeerResult;
+
+    /// A run of `wall_s` of peers that wrote these lines.
+    fn run(wall_s: f64, logs: &[&[&str]]) -> RunResult {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let peers = logs.iter().enumerate().map(|(index, lines)| {
+            let directory = folder.path().join(index.to_string());
+            std::fs::create_dir(&directory).expect("a folder");
+            let path = directory.join(crate::metrics::METRICS_FILE);
+            std::fs::write(path, lines.join("\n") + "\n").expect("a file");
+            PeerResult { log: Log::read(&directory).expect("metrics"), directory }
+        });
+        let arm = Arm::new("gossip-outer", logs.len());
+        let (name, killed_at) = (arm.name.clone(), vec![None; logs.len()]);
+        let run = ArmRun { arm: name, seed: 1, wall_s, killed_at, failure: None, made_by: None };
+        RunResult { arm, run, peers: peers.collect(), judged: None }
+    }
+
+    fn start(unix_s: f64, warmup: u64) -> String {
+        format!(
+            r#"{{"kind":"start","time_s":0,"step":0,"samples":0,"clock":0,"unix_s":{unix_s},"peer":"p","run":"r","incarnation":1,"parameters":1,"config":{{"run":{{"seed":1}},"optimizer":{{"warmup_steps":{warmup}}}}}}}"#
+        )
+    }
+
+    const END: &str = r#"{"kind":"final","time_s":9,"step":50,"samples":1600,"clock":2,"reason":"steps done","loss":0.2,"accuracy":0.97,"bytes_out":5,"bytes_in":6,"wait_s":0.5,"train_s":8.5,"exchanges":{"completed":7,"busy":1},"staleness_histogram":[5,2,0],"parameters_path":"parameters.safetensors"}"#;
+
+    #[test]
+    fn time_that_a_run_leaves_out_is_found() {
+        let (early, late) = (start(100.0, 1), start(104.0, 1));
+        let found = |wall_s: f64| {
+            let mut said = Vec::new();
+            let peers: [&[&str]; 2] = [&[&early, END], &[&late, END]];
+            times(&run(wall_s, &peers), &mut |what| said.push(what));
+            said
+        };
+        assert_eq!(found(13.2), Vec::<String>::new());
+        assert_eq!(found(9.0), ["took 9.0 s, but its last peer ended after 13.0 s"]);
+    }
+
+    #[test]
+    fn what_must_be_equal_is_read_of_every_peer() {
+        let (one, other) = (start(1.0, 100), start(1.0, 50));
+        let result = run(9.0, &[&[&one, END], &[&other, END]]);
+        let keys: Vec<Vec<Value>> =
+            result.peers.iter().filter_map(|peer| common_keys(&peer.log)).collect();
+        let place = COMMON.iter().position(|key| *key == ("optimizer", "warmup_steps"));
+        let at = place.expect("a common key");
+        assert_eq!((&keys[0][at], &keys[1][at]), (&Value::from(100), &Value::from(50)));
+        let differing = keys[0].iter().zip(&keys[1]).filter(|(own, other)| own != other).count();
+        assert_eq!(differing, 1);
+    }
 }

@@ -15,7 +15,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::cell::Cell;
 use super::judge;
 use super::left::TimeLeft;
-use crate::local::arm::{self, ArmRun};
+use crate::local::arm::{self, ArmRun, MadeBy};
 use crate::local::baseline::INITIAL_FILE;
 use crate::local::progress::Done;
 use crate::local::{Arm, ArmPlan, Baseline, Program, Progress, Python, Quotas, RunError, Stop};
@@ -51,6 +51,8 @@ pub struct Setup {
     pub command: String,
     /// The time, RFC 3339, for the records.
     pub begun: String,
+    /// What makes the runs.
+    pub made_by: MadeBy,
     /// Whether runs of another machine or commit may be mixed with new ones.
     pub mixed: bool,
     /// What runs the programs of others.
@@ -164,7 +166,7 @@ pub fn found(cells: &[Cell], setup: &Setup) -> Result<Vec<CellState>, QueueError
 /// What is there of a cell already.
 fn state(cell: &Cell, setup: &Setup) -> Result<CellState, QueueError> {
     let folder = setup.folder.join(&cell.name);
-    let machine = Machine::this();
+    let machine = setup.made_by.machine.clone();
     let mut record = Record {
         command: setup.command.clone(),
         begun: setup.begun.clone(),
@@ -183,8 +185,10 @@ fn state(cell: &Cell, setup: &Setup) -> Result<CellState, QueueError> {
             let (found, own) = (name(&found.machine), name(&record.machine));
             return Err(QueueError::OtherMachine { folder, found, own });
         }
+        if !found.runs.is_empty() {
+            (record.begun, record.machine) = (found.begun, found.machine);
+        }
         record.runs = found.runs;
-        record.begun = found.begun;
     }
     Ok(CellState { record, skipped: skipped(cell, setup), arms_skipped: Vec::new() })
 }
@@ -306,9 +310,10 @@ impl<'a> Queue<'a> {
         let state = &mut self.states[job.cell];
         let name = format!("{} {} seed {}", cell.name, job.arm.name, job.seed);
         let word = match result {
-            Ok((run, _)) => {
+            Ok((mut run, _)) => {
                 self.left.took(&cell.name, &job.arm.name, run.wall_s, weight);
                 let word = run.failure.clone().unwrap_or_else(|| format!("{:.1} s", run.wall_s));
+                run.made_by = Some(self.setup.made_by.clone());
                 state.record.runs.push(run);
                 word
             }
@@ -432,7 +437,10 @@ async fn one(
             let (arm, seed) = (job.arm.name.clone(), job.seed);
             let wall_s = begun.elapsed().as_secs_f64();
             let killed_at = vec![None; job.arm.peers];
-            Ok((ArmRun { arm, seed, wall_s, killed_at, failure: Some(failure) }, None))
+            Ok((
+                ArmRun { arm, seed, wall_s, killed_at, failure: Some(failure), made_by: None },
+                None,
+            ))
         }
         Err(error) => Err(error),
     }

@@ -37,7 +37,7 @@ pub fn sentences(summary: &CellSummary, plan: &Comparison) -> Vec<String> {
         return others.map(|arm| alone(arm, reference)).collect();
     };
     let goal = match summary.target {
-        Some(Goal::Accuracy(share)) => format!("an accuracy of {} %", percent(share)),
+        Some(Goal::Accuracy(share)) => format!("to an accuracy of {} %", percent(share)),
         Some(Goal::Loss(_)) | None => {
             format!("within {} % of `{reference}`'s last loss", plan.target_percent)
         }
@@ -55,7 +55,7 @@ fn sentence(arm: &ArmSummary, base: &ArmSummary, goal: &str) -> String {
     let ratios = arm.paired(base, |run, twin| Some(seconds(twin)? / seconds(run)?));
     let reached = arm.runs.iter().filter(|run| run.target.is_some()).count();
     if reached == 0 {
-        let _ = write!(text, "never came to {goal}");
+        let _ = write!(text, "never came {goal}");
     } else if let Some(ratio) = MeanSd::of(ratios) {
         let of = if reached < arm.runs.len() {
             format!(" in {reached} of {} seeds", arm.runs.len())
@@ -63,9 +63,9 @@ fn sentence(arm: &ArmSummary, base: &ArmSummary, goal: &str) -> String {
             String::new()
         };
         let how = times(ratio.mean, "sooner", "later", "as soon");
-        let _ = write!(text, "came to {goal} {how}{of}");
+        let _ = write!(text, "came {goal} {how}{of}");
     } else {
-        let _ = write!(text, "came to {goal}");
+        let _ = write!(text, "came {goal}");
     }
     let sent = |arm: &ArmSummary| arm.over_seeds(|run| Some(run.bytes)).map_or(0.0, |b| b.mean);
     if sent(arm) > 0.0 && sent(base) > 0.0 {

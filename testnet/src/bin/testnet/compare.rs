@@ -8,6 +8,7 @@ use dnode_testnet::compare::queue;
 use dnode_testnet::compare::{
     Cell, CellState, CellSummary, Comparison, Findings, Maker, Numbers, QueueError, Setup, report,
 };
+use dnode_testnet::local::arm::MadeBy;
 use dnode_testnet::local::{self, Python, Quotas, Stop};
 
 use super::{Failure, bad_usage, command_line, failed, listen_for_signals, now, say};
@@ -131,9 +132,11 @@ fn setup(arguments: &CompareArgs, plan: &Comparison) -> Result<Setup, Failure> {
     let program = local::locate(arguments.dnode.as_deref(), executable.as_deref());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let folder = folder(arguments).map_err(bad_usage)?;
+    let program = program.map_err(bad_usage)?;
     let python = Python::new(&arguments.python, &folder.join("baselines")).map_err(bad_usage)?;
     Ok(Setup {
-        program: program.map_err(bad_usage)?,
+        made_by: MadeBy::this(&program),
+        program,
         folder,
         python,
         quotas: Quotas::find(),
