@@ -74,7 +74,7 @@ pub fn check(summary: &CellSummary) -> Vec<Unfair> {
             let (first, wanted) = common.entry(result.run.seed).or_insert_with(first);
             let both = own.iter().zip(wanted.iter());
             for ((section, key), (own, wanted)) in COMMON.iter().zip(both) {
-                if own != wanted {
+                if !same(own, wanted) {
                     say(format!("{section}.{key} is {own}, but {wanted} in arm {first}"));
                 }
             }
@@ -177,6 +177,16 @@ fn times(result: &RunResult, say: &mut impl FnMut(String)) {
     }
 }
 
+/// Whether two values are equal; numbers as f32, which is what they are where they are used.
+fn same(own: &Value, wanted: &Value) -> bool {
+    #[expect(clippy::cast_possible_truncation, reason = "the precision of the settings")]
+    let single = |value: &Value| value.as_f64().map(|number| number as f32);
+    match (single(own), single(wanted)) {
+        (Some(own), Some(wanted)) => own.total_cmp(&wanted).is_eq(),
+        _ => own == wanted,
+    }
+}
+
 /// What must be equal, as a peer says.
 fn common_keys(log: &Log) -> Option<Vec<Value>> {
     let config = &log.start.as_ref()?.config;
@@ -237,7 +247,14 @@ mod tests {
         let place = COMMON.iter().position(|key| *key == ("optimizer", "warmup_steps"));
         let at = place.expect("a common key");
         assert_eq!((&keys[0][at], &keys[1][at]), (&Value::from(100), &Value::from(50)));
-        let differing = keys[0].iter().zip(&keys[1]).filter(|(own, other)| own != other).count();
+        let differing =
+            keys[0].iter().zip(&keys[1]).filter(|(own, other)| !same(own, other)).count();
         assert_eq!(differing, 1);
+        // One program says 0.9, another the f32 nearest to it.
+        assert!(same(&Value::from(0.9), &Value::from(f64::from(0.9_f32))));
+        assert!(
+            !same(&Value::from(0.9), &Value::from(0.91))
+                && !same(&Value::from("cosine"), &Value::Null)
+        );
     }
 }
