@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 use dnode_testnet::learn::{Experiment, Outcome, run, table};
+use dnode_testnet::scenario::Scenario;
 
 const TINY: &str = include_str!("../experiments/tiny.toml");
 
@@ -91,6 +92,59 @@ fn a_slow_peer_does_fewer_local_steps_and_holds_up_nobody() {
     let sync = outcome(&experiment, "diloco", 1);
     assert!(2 * gossip.steps[0] < gossip.steps[1], "{:?}", gossip.steps);
     assert!(2.0 * gossip.seconds < sync.seconds, "{} s, {} s", gossip.seconds, sync.seconds);
+}
+
+const HARD: &str = r#"
+    neighbours = 4
+    faults_for = "1h"
+    speed = { kind = "log-normal", sigma = 0.3 }
+    [link]
+    delay = "20ms"
+    bandwidth = 10e6
+    spread = { kind = "uniform", ratio = 4.0 }
+    [[script]]
+    at = "4s"
+    kind = "crash"
+    peer = 2
+    [[script]]
+    at = "6s"
+    kind = "restart"
+    peer = 2
+    [[script]]
+    at = "7s"
+    kind = "crash"
+    peer = 5
+    [[script]]
+    at = "9s"
+    kind = "split"
+    percent = 50
+    both = true
+    [[script]]
+    at = "12s"
+    kind = "heal"
+"#;
+
+#[test]
+fn models_are_trained_under_the_speeds_lines_and_faults_of_a_scenario() {
+    let scenario = Scenario::parse(HARD).unwrap();
+    let experiment = experiment(TINY).under(scenario).unwrap();
+    for arm in ["gossip-outer-int4", "delta-set-int2", "push-sum"] {
+        let outcome = outcome(&experiment, arm, 1);
+        assert_eq!(outcome, self::outcome(&experiment, arm, 1), "{arm}: the same again");
+        // One died for good; who came back has pulled the model and trained on.
+        assert_eq!(outcome.last.peers.len(), 7, "{arm}: {outcome:?}");
+        let before = &outcome.points[0].quality;
+        assert!(outcome.last.worst() < 0.8 * before.worst(), "{arm}: {outcome:?}");
+        assert!(outcome.steps[5] < outcome.steps[4], "{arm}: {:?}", outcome.steps);
+        let unlike = outcome.steps.iter().max() > outcome.steps.iter().min();
+        assert!(unlike, "{arm}: speeds differ: {:?}", outcome.steps);
+    }
+    let sync = experiment.arm.iter().find(|arm| arm.name == "diloco").unwrap();
+    let error = run(&experiment, sync, 1).unwrap_err().to_string();
+    assert!(error.contains("one that gossips"), "{error}");
+    let absent = format!("peers = 16\n{}", HARD.replace("peer = 5", "peer = 8"));
+    let error = self::experiment(TINY).under(Scenario::parse(&absent).unwrap()).unwrap_err();
+    assert!(error.to_string().contains("script.peer must be less than"), "{error}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use dnode_testnet::learn::{Arm, Experiment, ExperimentError, Outcome, run, table};
+use dnode_testnet::scenario::Scenario;
 
 /// Run an experiment; what is in the output folder already is not run again.
 #[derive(Debug, Parser)]
@@ -26,6 +27,9 @@ struct Arguments {
     /// These seeds instead of the file's.
     #[arg(long)]
     seed: Vec<u64>,
+    /// Speeds, lines, neighbours and faults of this scenario file; for arms that gossip.
+    #[arg(long, value_name = "FILE")]
+    scenario: Option<PathBuf>,
     /// Another number of steps than the file's.
     #[arg(long)]
     steps: Option<u64>,
@@ -49,6 +53,12 @@ fn learn(arguments: &Arguments) -> Result<(), ExperimentError> {
         .map_err(|reason| file("read the experiment", &arguments.experiment, reason))?;
     let mut experiment = Experiment::parse(&text, arguments.data.as_deref())?;
     experiment.run.steps = arguments.steps.unwrap_or(experiment.run.steps);
+    if let Some(path) = &arguments.scenario {
+        let text = fs::read_to_string(path).map_err(|reason| file("read", path, reason))?;
+        let scenario =
+            Scenario::parse(&text).map_err(|error| file("use", path, io::Error::other(error)))?;
+        experiment = experiment.under(scenario)?;
+    }
     if !arguments.seed.is_empty() {
         experiment.run.seeds.clone_from(&arguments.seed);
     }

@@ -6,6 +6,8 @@ use std::time::Duration;
 use dnode_gossip::{Policy, Schedule};
 use dnode_protocol::frame::Codec;
 use dnode_trainer::{DataConfig, ModelConfig, OptimizerConfig, OptimizerKind};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
 
 use crate::scenario::Scenario;
@@ -38,6 +40,9 @@ pub struct Experiment {
     pub evaluate: Evaluate,
     /// The ways to average, compared with the first.
     pub arm: Vec<Arm>,
+    /// Speeds, lines and faults; see [`Experiment::under`].
+    #[serde(skip)]
+    pub scenario: Option<Scenario>,
 }
 
 /// `[run]`.
@@ -274,6 +279,27 @@ impl Experiment {
         Ok(experiment)
     }
 
+    /// The experiment under the speeds, lines, neighbours and faults of a scenario, for the rules
+    /// that gossip; the rest of the scenario, and `[time]`'s factors and lines, do not count.
+    ///
+    /// Speeds are drawn once, so that they are those of every arm and seed.
+    ///
+    /// # Errors
+    /// [`ExperimentError::Range`] for a fault of a peer that is not there.
+    pub fn under(mut self, scenario: Scenario) -> Result<Self, ExperimentError> {
+        let peers = self.run.peers;
+        let named = || scenario.script.iter().flat_map(|scripted| scripted.fault.peers());
+        if named().any(|peer| peer >= peers) {
+            let (key, range) = ("script.peer", "less than the experiment's run.peers");
+            return Err(ExperimentError::Range { key, range });
+        }
+        let mut rng = ChaCha8Rng::seed_from_u64(0);
+        self.time.factors =
+            (0..peers).map(|peer| scenario.speed.draw(peer, peers, &mut rng)).collect();
+        self.scenario = Some(scenario);
+        Ok(self)
+    }
+
     fn check(&self) -> Result<(), ExperimentError> {
         let run = &self.run;
         let letters = |name: &str| {
@@ -340,9 +366,32 @@ impl Experiment {
         Duration::from_micros(self.time.step_us).mul_f64(factor)
     }
 
-    /// The links and delays as a scenario of the simulator without faults.
+    /// The links and delays as a scenario of the simulator, without faults but those of
+    /// [`Experiment::under`].
     #[must_use]
     pub fn scenario(&self, arm: &Arm) -> Scenario {
+        let fragments = u32::try_from(arm.fragments).unwrap_or(u32::MAX);
+        let work = Duration::from_micros(self.time.work_us);
+        if let Some(given) = &self.scenario {
+            let (speed, link) = (given.speed.clone(), given.link.clone());
+            let (faults, script) = (given.faults.clone(), given.script.clone());
+            let Scenario { neighbours, faults_for, redial, drop_after, .. } = *given;
+            let (peers, base) = (self.run.peers, Scenario::default());
+            return Scenario {
+                peers,
+                neighbours,
+                fragments,
+                work,
+                faults_for,
+                redial,
+                drop_after,
+                speed,
+                link,
+                faults,
+                script,
+                ..base
+            };
+        }
         let link = LinkModel {
             delay: Duration::from_micros(self.time.delay_us),
             bandwidth: self.time.bandwidth,
@@ -362,8 +411,8 @@ impl Experiment {
             script: script.chain(newcomer).collect(),
             peers: self.run.peers,
             neighbours: self.run.peers,
-            fragments: u32::try_from(arm.fragments).unwrap_or(u32::MAX),
-            work: Duration::from_micros(self.time.work_us),
+            fragments,
+            work,
             link,
             ..Scenario::default()
         }

@@ -24,16 +24,21 @@ const NEWS_TIME: Duration = Duration::from_secs(2);
 /// Longest time that open exchanges are waited for.
 const REST_MAX: Duration = Duration::from_secs(60);
 
-/// Replicas that were built beforehand, so that a file that is missing is found early.
+/// Replicas that were built beforehand, so that a file that is missing is found early, and those of
+/// peers that start again.
 #[derive(Debug)]
 struct Built {
+    experiment: Experiment,
+    arm: Arm,
+    seed: u64,
     replicas: Vec<Option<ModelReplica>>,
 }
 
 impl Fleet for Built {
     fn replica(&mut self, peer: u32) -> Box<dyn Replica> {
         let built = self.replicas.get_mut(peer as usize).and_then(Option::take);
-        Box::new(built.expect("peers of an experiment start once"))
+        let again = || replica(&self.experiment, &self.arm, self.seed, peer).map(ModelReplica::new);
+        Box::new(built.unwrap_or_else(|| again().expect("the files were read before")))
     }
 
     fn tensor_bytes(&self, numbers: &Bytes) -> u64 {
@@ -147,7 +152,7 @@ fn world(
     let count = replicas.iter().flatten().map(ModelReplica::fragments).max().unwrap_or(1);
     scenario.fragments = u32::try_from(count).unwrap_or(u32::MAX);
     let learning = Learning {
-        fleet: Box::new(Built { replicas }),
+        fleet: Box::new(Built { experiment: experiment.clone(), arm: arm.clone(), seed, replicas }),
         step_times: (0..experiment.run.peers as usize).map(|p| experiment.step_time(p)).collect(),
         steps: experiment.run.steps,
         local_steps: arm.local_steps,
@@ -182,8 +187,10 @@ fn weighted(sides: [&[Vec<f32>]; 2], steps: [u64; 2]) -> Vec<f32> {
     sum.into_iter().map(|value| value as f32).collect()
 }
 
+/// Whether all have finished that live, or have not started yet.
 fn all_done(peers: &[SimPeer]) -> bool {
-    peers.iter().all(|peer| peer.finished)
+    let dead = |peer: &SimPeer| peer.host.is_none() && peer.incarnation > 0;
+    peers.iter().any(|peer| peer.finished) && peers.iter().all(|peer| peer.finished || dead(peer))
 }
 
 fn broken(world: &World) -> bool {

@@ -19,6 +19,10 @@ pub(super) fn run(
     arm: &Arm,
     seed: u64,
 ) -> Result<Outcome, ExperimentError> {
+    if experiment.scenario.is_some() {
+        let (key, range) = ("arm.rule", "one that gossips, under a scenario");
+        return Err(ExperimentError::Range { key, range });
+    }
     let fail = |what: String| ExperimentError::Training { arm: arm.name.clone(), seed, what };
     let mut evaluator = Evaluator::new(experiment, seed)?;
     let mut swarm = Swarm::new(experiment, arm, seed)?;
