@@ -15,14 +15,14 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::cell::Cell;
 use super::judge;
 use super::left::TimeLeft;
-use crate::local::arm::{self, ArmRun, MadeBy};
+use crate::local::arm::{self, ArmRun};
 use crate::local::baseline::INITIAL_FILE;
 use crate::local::progress::Done;
 use crate::local::{Arm, ArmPlan, Baseline, Program, Progress, Python, Quotas, RunError, Stop};
 use crate::parameter_server;
 use crate::report::judged::Judged;
 use crate::report::record::{self, RECORD_FILE, RecordError};
-use crate::report::{Machine, Record};
+use crate::report::{Machine, MadeBy, Record};
 use crate::wan::WanError;
 
 /// Time between two showings of the bar on a terminal.

@@ -16,7 +16,7 @@ use super::process::{CHECKPOINTS_FOLDER, PeerProcess};
 use super::progress::{Progress, View};
 use super::quota::{Limited, Quotas};
 use crate::metrics::{METRICS_FILE, MetricsError, Tail};
-use crate::report::Machine;
+use crate::report::MadeBy;
 use crate::wan::{Plan, WanError};
 
 /// How often files and processes are looked at. A look costs a few system calls per peer.
@@ -87,26 +87,6 @@ pub struct ArmRun {
     /// What made it; nothing where the record of the whole says it.
     #[serde(default)]
     pub made_by: Option<MadeBy>,
-}
-
-/// The machine and the program that made a run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MadeBy {
-    /// The machine, and the commit of the program that starts and measures runs.
-    pub machine: Machine,
-    /// BLAKE3 of the `dnode` program, the first 16 hexadecimal digits; empty if unknown.
-    #[serde(default)]
-    pub program: String,
-}
-
-impl MadeBy {
-    /// This machine, with runs of `program`.
-    #[must_use]
-    pub fn this(program: &Path) -> Self {
-        let digest =
-            std::fs::read(program).map(|bytes| blake3::hash(&bytes).to_hex()[..16].to_owned());
-        Self { machine: Machine::this(), program: digest.unwrap_or_default() }
-    }
 }
 
 /// Why an arm failed. All its processes are gone when this is returned.

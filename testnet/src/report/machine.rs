@@ -40,6 +40,26 @@ impl Machine {
     }
 }
 
+/// The machine and the program that made a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MadeBy {
+    /// The machine, and the commit of the program that starts and measures runs.
+    pub machine: Machine,
+    /// BLAKE3 of the `dnode` program, the first 16 hexadecimal digits; empty if unknown.
+    #[serde(default)]
+    pub program: String,
+}
+
+impl MadeBy {
+    /// This machine, with runs of `program`.
+    #[must_use]
+    pub fn this(program: &Path) -> Self {
+        let digest =
+            std::fs::read(program).map(|bytes| blake3::hash(&bytes).to_hex()[..16].to_owned());
+        Self { machine: Machine::this(), program: digest.unwrap_or_default() }
+    }
+}
+
 /// The most memory that this process has had resident, bytes; 0 if unknown.
 #[must_use]
 pub fn peak_memory_bytes() -> u64 {

@@ -25,7 +25,7 @@ pub mod units;
 use std::path::{Path, PathBuf};
 
 pub use consensus::ConsensusError;
-pub use machine::Machine;
+pub use machine::{Machine, MadeBy};
 pub use record::{Record, RecordError, Results};
 
 /// Name of the report inside the folder.

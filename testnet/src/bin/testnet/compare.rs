@@ -8,8 +8,8 @@ use dnode_testnet::compare::queue;
 use dnode_testnet::compare::{
     Cell, CellState, CellSummary, Comparison, Findings, Maker, Numbers, QueueError, Setup, report,
 };
-use dnode_testnet::local::arm::MadeBy;
 use dnode_testnet::local::{self, Python, Quotas, Stop};
+use dnode_testnet::report::MadeBy;
 
 use super::{Failure, bad_usage, command_line, failed, listen_for_signals, now, say};
 
