@@ -26,6 +26,9 @@ const WIDENED: [f64; 9] = [1.0, 1.0, 2.20, 1.42, 1.25, 1.18, 1.14, 1.11, 1.09];
 pub struct Numbers {
     /// The machine; times are compared only on the same kind.
     pub machine: Machine,
+    /// Arms that could not be run, each `CELL ARM`.
+    #[serde(default)]
+    pub skipped: Vec<String>,
     /// By cell, arm and measure: the value of each seed.
     pub cells: BTreeMap<String, BTreeMap<String, BTreeMap<String, Vec<f64>>>>,
 }
@@ -127,7 +130,7 @@ pub enum AgainstError {
 }
 
 impl Numbers {
-    /// The numbers of the cells; nothing if there are none.
+    /// The numbers of the cells that can be run here; nothing if there are none.
     #[must_use]
     pub fn of(cells: &[CellSummary]) -> Option<Self> {
         let machine = cells.first()?.state.record.machine.clone();
@@ -144,8 +147,13 @@ impl Numbers {
         let arms = |cell: &CellSummary| {
             cell.arms.iter().map(|arm| (arm.arm.name.clone(), values(arm))).collect()
         };
-        let cells = cells.iter().map(|cell| (cell.cell.name.clone(), arms(cell))).collect();
-        Some(Self { machine, cells })
+        let skipped = cells.iter().flat_map(|cell| {
+            let arms = cell.state.arms_skipped.iter();
+            arms.map(|(arm, _)| format!("{} {arm}", cell.cell.name))
+        });
+        let run = cells.iter().filter(|cell| cell.state.skipped.is_none());
+        let cells = run.map(|cell| (cell.cell.name.clone(), arms(cell))).collect();
+        Some(Self { machine, skipped: skipped.collect(), cells })
     }
 
     /// Writes them into the folder of a comparison.
@@ -182,8 +190,9 @@ impl Numbers {
                 |values: &&BTreeMap<String, Vec<f64>>| values.values().any(|v| !v.is_empty());
             let before = old.cells.get(cell).into_iter().flatten();
             for (arm, _) in before.filter(|(_, values)| has_runs(values)) {
-                if arms.get(arm).filter(has_runs).is_none() {
-                    let what = format!("{cell} {arm}: runs");
+                let named = format!("{cell} {arm}");
+                if arms.get(arm).filter(has_runs).is_none() && !self.skipped.contains(&named) {
+                    let what = format!("{named}: runs");
                     changes.push(Change {
                         what,
                         percent: -100.0,
@@ -275,7 +284,11 @@ mod tests {
             ("samples per second".to_owned(), speed.to_vec()),
         ]);
         let arms = BTreeMap::from([("gossip".to_owned(), measures)]);
-        Numbers { machine, cells: BTreeMap::from([("digits".to_owned(), arms)]) }
+        Numbers {
+            machine,
+            skipped: Vec::new(),
+            cells: BTreeMap::from([("digits".to_owned(), arms)]),
+        }
     }
 
     #[test]
@@ -317,6 +330,8 @@ mod tests {
         let mut gone = old.clone();
         gone.cells.insert("digits".to_owned(), BTreeMap::new());
         assert!(said(&gone)[0].starts_with("worse: digits gossip: runs: -100.0 %"));
+        gone.skipped = vec!["digits gossip".to_owned()];
+        assert!(said(&gone).is_empty(), "what cannot be run here has not gone");
         // What never was reached can only get better, and nothing is a part of nothing.
         assert!(old.against(&reaching([0.0, 0.0, 0.0]), 5.0).is_empty());
     }

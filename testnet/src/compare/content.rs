@@ -8,7 +8,7 @@ use super::cell::Choice;
 use super::curve::Goal;
 use super::document::Block;
 use super::fairness::Unfair;
-use super::plan::Comparison;
+use super::plan::{Comparison, Way};
 use super::plots;
 use super::summary::{ArmSummary, CellSummary, RunSummary};
 use super::verdict;
@@ -143,8 +143,11 @@ fn result(findings: &Findings<'_>, cell: &CellSummary) -> Vec<Block> {
             }
         };
     }
-    if !cell.cell.condition.without.is_empty() {
-        let _ = write!(text, " Not run here: {}.", cell.cell.condition.without.join(", "));
+    let there = |way: &&Way| cell.arm(&way.name).is_some();
+    let absent = findings.plan.arm.iter().filter(|way| !there(way));
+    let absent: Vec<&str> = absent.map(|way| way.name.as_str()).collect();
+    if !absent.is_empty() {
+        let _ = write!(text, " Not run here: {}.", absent.join(", "));
     }
     let within = cell.cell.condition.samples_within_percent;
     if within > 0.0 {

@@ -285,8 +285,13 @@ impl Experiment {
     /// Speeds are drawn once, so that they are those of every arm and seed.
     ///
     /// # Errors
-    /// [`ExperimentError::Range`] for a fault of a peer that is not there.
+    /// [`ExperimentError::Range`] for a fault of a peer that is not there, and for an experiment
+    /// with a split or a newcomer of its own.
     pub fn under(mut self, scenario: Scenario) -> Result<Self, ExperimentError> {
+        if self.split.is_some() || self.newcomer.is_some() {
+            let (key, range) = ("split and newcomer", "absent under a scenario");
+            return Err(ExperimentError::Range { key, range });
+        }
         let peers = self.run.peers;
         let named = || scenario.script.iter().flat_map(|scripted| scripted.fault.peers());
         if named().any(|peer| peer >= peers) {

@@ -187,7 +187,7 @@ fn weighted(sides: [&[Vec<f32>]; 2], steps: [u64; 2]) -> Vec<f32> {
     sum.into_iter().map(|value| value as f32).collect()
 }
 
-/// Whether all have finished that live, or have not started yet.
+/// Whether all but the dead have finished; who has not started yet is waited for.
 fn all_done(peers: &[SimPeer]) -> bool {
     let dead = |peer: &SimPeer| peer.host.is_none() && peer.incarnation > 0;
     peers.iter().any(|peer| peer.finished) && peers.iter().all(|peer| peer.finished || dead(peer))

@@ -7,8 +7,8 @@ use std::fmt;
 pub struct Kept {
     /// `mean`, `mean weighted by samples`, or `mass` with the sums that go with it.
     pub what: &'static str,
-    /// Largest distance of a sum over all replicas from what it must be, relative to the sum of the
-    /// magnitudes.
+    /// Largest distance of a sum over all replicas from what it must be, relative to the largest sum
+    /// of magnitudes of any element; of masses, to theirs.
     pub worst: f64,
     /// Exchanges that both ends applied, or pushes that arrived.
     pub exchanges: u64,
