@@ -1,5 +1,6 @@
 //! From the folder of a comparison to its report.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::cell::{Cell, Choice, trial_name};
@@ -7,7 +8,7 @@ use super::content::{self, Findings};
 use super::document::{Block, markdown};
 use super::fairness::{self, Unfair};
 use super::html;
-use super::plan::Comparison;
+use super::plan::{Comparison, Work};
 use super::queue::CellState;
 use super::summary::{CellSummary, speed_alone};
 use crate::report::plot::PlotError;
@@ -52,14 +53,17 @@ pub fn summaries(
         Results::read(&folder.join(&cell.name), state.record.clone())
     };
     let results: Vec<Results> = cells.iter().zip(states).map(read).collect::<Result<_, _>>()?;
-    let speed = |cell: &Cell| {
+    let alone = |work: &Work| {
         let runs = cells.iter().zip(&results);
-        speed_alone(runs.filter(|(other, _)| other.work.name == cell.work.name))
+        speed_alone(runs.filter(|(cell, _)| cell.work.name == work.name))
     };
-    let speeds: Vec<Option<f64>> = cells.iter().map(speed).collect();
-    let parts = cells.iter().zip(states).zip(results).zip(speeds);
-    let summary =
-        |(((cell, state), results), speed)| CellSummary::of(cell, state, results, plan, speed);
+    let speeds: BTreeMap<&str, Option<f64>> =
+        plan.workload.iter().map(|work| (work.name.as_str(), alone(work))).collect();
+    let speed = |cell: &Cell| speeds.get(cell.work.name.as_str()).copied().flatten();
+    let parts = cells.iter().zip(states).zip(results);
+    let summary = |((cell, state), results): ((&Cell, &CellState), Results)| {
+        CellSummary::of(cell, state, results, plan, speed(cell))
+    };
     Ok(parts.map(summary).collect())
 }
 

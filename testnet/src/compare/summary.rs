@@ -102,13 +102,11 @@ impl CellSummary {
         let reference = arms.iter().find(|arm| arm.arm.name == plan.reference);
         let accuracy = cell.work.target_accuracy.map(|percent| Goal::Accuracy(percent / 100.0));
         let excess = 1.0 + plan.target_percent / 100.0;
+        let goal = |loss: f64| accuracy.unwrap_or(Goal::Loss(excess * loss));
         let last = reference.and_then(|arm| arm.over_seeds(|run| Some(run.loss.median)));
-        let target = accuracy.or_else(|| Some(Goal::Loss(excess * last?.mean)));
-        let own: BTreeMap<u64, Goal> = reference
-            .iter()
-            .flat_map(|arm| &arm.runs)
-            .map(|run| (run.seed, accuracy.unwrap_or(Goal::Loss(excess * run.loss.median))))
-            .collect();
+        let target = last.map(|last| goal(last.mean)).or(accuracy);
+        let twins = reference.iter().flat_map(|arm| &arm.runs);
+        let own: BTreeMap<u64, Goal> = twins.map(|run| (run.seed, goal(run.loss.median))).collect();
         for run in arms.iter_mut().flat_map(|arm| &mut arm.runs) {
             let target = own.get(&run.seed).copied().or(target);
             run.target = target.and_then(|target| run.curve.reach(target));

@@ -54,9 +54,12 @@ impl MadeBy {
     /// This machine, with runs of `program`.
     #[must_use]
     pub fn this(program: &Path) -> Self {
-        let digest =
-            std::fs::read(program).map(|bytes| blake3::hash(&bytes).to_hex()[..16].to_owned());
-        Self { machine: Machine::this(), program: digest.unwrap_or_default() }
+        let mut hasher = blake3::Hasher::new();
+        let read = std::fs::File::open(program).and_then(|file| {
+            hasher.update_reader(file)?;
+            Ok(hasher.finalize().to_hex()[..16].to_owned())
+        });
+        Self { machine: Machine::this(), program: read.unwrap_or_default() }
     }
 }
 
