@@ -189,6 +189,25 @@ impl Service {
                 entry.carrier = Some(carrier);
             }
         }
+        // A better connection may have come while this stream was being opened, which could not move.
+        if via.connection().is_some_and(|connection| self.is_outdone(peer, connection))
+            && let Some(session) = self.sessions.get_mut(&peer)
+        {
+            tracing::debug!(%peer, %kind, "a stream moves on");
+            session.leave(kind);
+        }
+    }
+
+    /// Whether streams may move from `connection` to a better one to the same peer.
+    fn is_outdone(&self, peer: PeerId, connection: ConnectionId) -> bool {
+        let (streams, id) = (&self.swarm.behaviour().streams, to_libp2p(peer));
+        let path = |connection| streams.path(id?, connection);
+        let mut others = id.map(|id| streams.connections(id)).into_iter().flatten();
+        path(connection).is_some_and(|now| {
+            others.any(|other| {
+                self.traversal.has_settled(other) && path(other).is_some_and(|path| path < now)
+            })
+        })
     }
 
     fn begin_session(&mut self, peer: PeerId, address: libp2p::Multiaddr) {

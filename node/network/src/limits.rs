@@ -90,6 +90,10 @@ pub(crate) const KAD_QUERY_TIMEOUT: Duration = Duration::from_secs(20);
 /// From the connection to the other's Hello; covers a slow link, ends the session of a silent peer.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// From the end of a peer's control stream to the next one, on a connection that may not be known here
+/// yet; then the peer has hung up.
+pub(crate) const MOVE_MAX: Duration = Duration::from_secs(3);
+
 /// How long a refused peer may take to read why before the connection closes.
 pub(crate) const REFUSE_LINGER: Duration = Duration::from_secs(1);
 

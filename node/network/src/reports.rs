@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::event::{Connection, DownReason, NetworkEvent};
 use crate::handle::Entry;
-use crate::limits::{FULL_BACK_OFF, PUNCHING_MAX, REFUSE_LINGER};
+use crate::limits::{FULL_BACK_OFF, MOVE_MAX, PUNCHING_MAX, REFUSE_LINGER};
 use crate::link::{LinkEvent, Origin, Outgoing, ReaderEnd};
 use crate::service::{Service, to_libp2p};
 use crate::session::{Stage, Via};
@@ -170,7 +170,7 @@ impl Service {
     }
 
     async fn reader_ended(&mut self, origin: &Origin, end: ReaderEnd) {
-        let peer = origin.peer;
+        let (peer, stopping) = (origin.peer, self.is_stopping());
         let Some(session) = self.sessions.get_mut(&peer) else {
             return;
         };
@@ -198,16 +198,15 @@ impl Service {
                 if goodbye {
                     self.end_session(peer, DownReason::Left).await;
                     self.dialer.left(peer);
-                } else if self.is_elsewhere(peer, origin) {
-                    // It moves to another connection.
-                    return;
+                    if let Some(id) = to_libp2p(peer) {
+                        // It may have hung up already.
+                        let _ = self.swarm.disconnect_peer_id(id);
+                    }
+                } else if stopping {
+                    self.hang_up(peer, hung_up()).await;
                 } else {
-                    let reason = DownReason::Lost("it hung up".to_owned());
-                    self.end_session(peer, reason).await;
-                }
-                if let Some(id) = to_libp2p(peer) {
-                    // It may have hung up already.
-                    let _ = self.swarm.disconnect_peer_id(id);
+                    // It may move to a connection that is not known here yet.
+                    session.unheard.get_or_insert_with(|| Instant::now() + MOVE_MAX);
                 }
             }
             ReaderEnd::Failed(error) => {
@@ -218,13 +217,6 @@ impl Service {
             }
             ReaderEnd::Finished { .. } | ReaderEnd::Ignored => {}
         }
-    }
-
-    /// Whether another connection leads to the peer than the one that `origin` ran on.
-    fn is_elsewhere(&self, peer: PeerId, origin: &Origin) -> bool {
-        let connections = |id| self.swarm.behaviour().streams.connections(id);
-        let all = to_libp2p(peer).map(connections).unwrap_or_default();
-        all.iter().any(|connection| origin.connection() != Some(*connection))
     }
 
     fn writer_ended(
@@ -249,8 +241,19 @@ impl Service {
         }
     }
 
-    /// Ends handshakes, refusals and searches for a direct path that took too long.
+    /// Ends handshakes, refusals and searches for a direct path that took too long, and sessions of peers
+    /// that ended their control stream and opened no other.
     pub(crate) async fn check_handshakes(&mut self, now: Instant) {
+        let mut unheard = Vec::new();
+        for (peer, session) in &mut self.sessions {
+            if session.is_read(StreamKind::Control) {
+                session.unheard = None;
+            }
+            unheard.extend(session.unheard.filter(|until| *until <= now).map(|_| *peer));
+        }
+        for peer in unheard {
+            self.hang_up(peer, hung_up()).await;
+        }
         let late: Vec<_> = self
             .sessions
             .iter()
@@ -271,4 +274,8 @@ impl Service {
             }
         }
     }
+}
+
+fn hung_up() -> DownReason {
+    DownReason::Lost("it hung up".to_owned())
 }

@@ -316,18 +316,19 @@ impl Service {
     /// It may have been stopped or cut off since it connected, so it may come again at once.
     pub(crate) async fn hang_up_silent(&mut self, peer: PeerId) {
         tracing::debug!(%peer, within = ?crate::limits::HELLO_TIMEOUT, "no hello");
-        self.end_session(peer, DownReason::Lost("it did not greet".to_owned())).await;
-        if let Some(id) = to_libp2p(peer) {
-            // Its last connection may have gone by itself.
-            let _ = self.swarm.disconnect_peer_id(id);
-        }
+        self.hang_up(peer, DownReason::Lost("it did not greet".to_owned())).await;
     }
 
     /// Ends the session of a peer that no direct path leads to: what it has of a relay serves nobody.
     pub(crate) async fn hang_up_relayed(&mut self, peer: PeerId) {
-        self.end_session(peer, DownReason::Lost("no direct path".to_owned())).await;
+        self.hang_up(peer, DownReason::Lost("no direct path".to_owned())).await;
+    }
+
+    /// Ends the session of a peer and closes its connections.
+    pub(crate) async fn hang_up(&mut self, peer: PeerId, reason: DownReason) {
+        self.end_session(peer, reason).await;
         if let Some(id) = to_libp2p(peer) {
-            // The circuit may have gone by itself.
+            // Its last connection may have gone by itself.
             let _ = self.swarm.disconnect_peer_id(id);
         }
     }

@@ -106,6 +106,8 @@ pub(crate) struct Session {
     pub(crate) stage: Stage,
     /// The matching hello: which start of the process, and on which connection it came.
     pub(crate) hello: Option<(u64, ConnectionId)>,
+    /// The peer has ended its last control stream, and another must be there by then.
+    pub(crate) unheard: Option<Instant>,
     /// Control and bulk queue; the handle's side once the peer is up.
     pub(crate) senders: Option<[mpsc::Sender<Outgoing>; 2]>,
     pub(crate) traffic: Arc<Traffic>,
@@ -142,6 +144,7 @@ impl Session {
             number,
             stage: Stage::Greeting(now + HELLO_TIMEOUT),
             hello: None,
+            unheard: None,
             senders: Some([control, bulk]),
             traffic: Arc::default(),
             address: None,
@@ -368,6 +371,11 @@ impl Session {
         let (now, later) = if at_once { (Some(release), None) } else { (None, Some(release)) };
         self.readers.push(ReaderTask { stream, kind, via, release: later, task });
         now
+    }
+
+    /// Whether a stream of `kind` is being read.
+    pub(crate) fn is_read(&self, kind: StreamKind) -> bool {
+        self.readers.iter().any(|reader| reader.kind == kind)
     }
 
     /// Number of inbound streams of `connection` being read.

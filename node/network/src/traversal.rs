@@ -114,6 +114,11 @@ impl Traversal {
         first.then(|| way.address.clone())
     }
 
+    /// Whether streams may move to a connection.
+    pub(crate) fn has_settled(&self, connection: ConnectionId) -> bool {
+        self.ways.get(&connection).is_some_and(|way| way.stays)
+    }
+
     /// Connections that have come in and are too old for a proof, whose end was not noticed before.
     pub(crate) fn settled(&mut self, now: Instant) -> Vec<(libp2p::PeerId, Multiaddr)> {
         let old = self.ways.values_mut().filter(|way| !way.stays && way.since + PROOF_MAX <= now);
@@ -232,7 +237,9 @@ mod tests {
             traversal.opened(*id, peer, end);
         }
         assert_eq!(traversal.proofs(peer), [ids[1]]);
+        assert_eq!(ids.map(|id| traversal.has_settled(id)), [true, true, false, false]);
         assert_eq!(traversal.stays(ids[2]), Some(address.clone()), "a stream came");
+        assert!(traversal.has_settled(ids[2]));
         assert_eq!(traversal.stays(ids[2]), None);
         let now = Instant::now();
         assert_eq!(traversal.settled(now), []);
