@@ -68,6 +68,9 @@ pub struct Start<'a> {
     pub incarnation: u64,
     /// Parameters of the model.
     pub parameters: usize,
+    /// The weights before anything was taken from others or from a checkpoint, in short
+    /// ([`dnode_trainer::weights_digest`]).
+    pub weights: String,
     /// What it trains on; absent when the trainer does not tell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<Data>,
@@ -341,6 +344,7 @@ mod tests {
                 run: "r".to_owned(),
                 incarnation: 1,
                 parameters: 7,
+                weights: "00ff".to_owned(),
                 data: Some(Data {
                     shard: 1,
                     shards: 4,
@@ -370,6 +374,7 @@ mod tests {
         writer.flush();
         let lines = lines(folder.path());
         assert_eq!(lines[0]["kind"], "start");
+        assert_eq!(lines[0]["weights"], "00ff");
         assert_eq!(lines[0]["data"]["shared_within_shard"], 1.0);
         assert_eq!(lines[0]["config"]["gossip"]["rule"], "gossip-outer");
         assert_eq!(lines[0]["config"]["gossip"]["gate_timeout"], "auto");

@@ -9,7 +9,9 @@ use dnode_gossip::{Gossip, Start};
 use dnode_network::{Network, NetworkConfig, NetworkError, NetworkEvent};
 use dnode_protocol::{Fragments, PeerId, RunSpec, Time, Versions};
 use dnode_trainer::checkpoint::{self, CheckpointError};
-use dnode_trainer::{DataShare, Drawn, Replica, TrainError, Trainer, expected_overlap};
+use dnode_trainer::{
+    DataShare, Drawn, Replica, TrainError, Trainer, expected_overlap, weights_digest,
+};
 use rand::Rng;
 use tokio::sync::{mpsc, watch};
 
@@ -191,6 +193,7 @@ pub async fn join(
     let identity = Identity::load_or_create(&dir)?;
     dir.bind(&run)?;
     trainer.set_stream(stream(&identity.peer()));
+    let weights = weights_digest(trainer.as_ref());
     let data = trainer.data_share().map(|share| data(share, &identity.peer(), &config));
     let plan = plan(&config, &run, &dir);
     let (replica, position, contents) = replica(&config, (trainer, fragments), &plan, resume)?;
@@ -208,6 +211,7 @@ pub async fn join(
         run: run.id().to_string(),
         incarnation: dir.incarnation(),
         parameters,
+        weights,
         data,
         config: &config,
     };

@@ -68,6 +68,9 @@ pub struct Start {
     pub incarnation: u64,
     /// Number of parameters of the model.
     pub parameters: u64,
+    /// The weights that it began with, in short; programs that are handed a file of them do not say.
+    #[serde(default)]
+    pub weights: Option<String>,
     /// The effective configuration, section by section.
     pub config: serde_json::Value,
 }

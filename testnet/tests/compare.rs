@@ -277,6 +277,18 @@ fn an_arm_that_trains_on_more_samples_is_found() {
 }
 
 #[test]
+fn an_arm_that_begins_with_other_weights_is_found() {
+    let report = finding("ahead");
+    for (peer, weights) in ["f00d0", "f00d1"].iter().enumerate() {
+        let found = format!(
+            "gossip seed 1: peer {peer} began with the weights {weights}, but others with cafe (sync)"
+        );
+        assert!(report.contains(&found), "{report}");
+    }
+    assert!(!report.contains("sync seed 1: "), "{report}");
+}
+
+#[test]
 fn a_peer_that_stands_still_is_found() {
     let report = finding("frozen");
     assert!(report.contains("gossip seed 1: peer 1 stood still"), "{report}");

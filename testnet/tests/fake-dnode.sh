@@ -6,6 +6,7 @@ index=0
 steps=100
 loss=0.25
 count=360
+weights=cafe
 parameters=
 echo "$@"
 while [ $# -gt 0 ]; do
@@ -44,10 +45,11 @@ finish() { # reason
 [ "$mode" = silent ] && exec cat
 printf '/ip4/127.0.0.1/udp/%s/quic-v1/p2p/12D3Fake%s\n' "$((40000 + index))" "$index" >"$directory/address.new"
 mv "$directory/address.new" "$directory/address"
-line start 0 ",\"unix_s\":1700000000.25,\"peer\":\"12D3Fake$index\",\"run\":\"feed\",\"incarnation\":1,\"parameters\":2410,\"config\":{\"run\":{\"steps\":$steps,\"batch\":32,\"seed\":${seed:-1}},\"model\":{\"kind\":\"mlp\",\"hidden\":[8]},\"data\":{\"kind\":\"digits\",\"shard\":$index}}"
+[ "$mode" = ahead ] && weights=f00d$index
+line start 0 ",\"unix_s\":1700000000.25,\"peer\":\"12D3Fake$index\",\"run\":\"feed\",\"incarnation\":1,\"parameters\":2410,\"weights\":\"$weights\",\"config\":{\"run\":{\"steps\":$steps,\"batch\":32,\"seed\":${seed:-1}},\"model\":{\"kind\":\"mlp\",\"hidden\":[8]},\"data\":{\"kind\":\"digits\",\"shard\":$index}}"
 
 case "$mode" in
-good)
+good | ahead) # an arm that is ahead began with other weights
     for step in 25 50 75 100; do train $step; done
     finish "steps done"
     ;;

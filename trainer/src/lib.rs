@@ -45,6 +45,6 @@ pub use replica::{
 };
 pub use seam::{
     DataShare, Evaluation, GradientStep, StateTensor, StepId, StepReport, TrainError, Trainer,
-    TrainerState,
+    TrainerState, weights_digest,
 };
 pub use sketch::{SKETCH_LEN, gradient_sketch};

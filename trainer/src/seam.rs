@@ -187,6 +187,27 @@ pub trait Trainer: Send {
     }
 }
 
+/// Parameters that [`weights_digest`] reads at once.
+const DIGESTED_AT_ONCE: usize = 1 << 16;
+
+/// The current parameters in short: the first 16 hexadecimal digits of the BLAKE3 hash of their bytes, as
+/// little-endian f32 in the order of the layout. Equal for equal bits.
+#[must_use]
+pub fn weights_digest(trainer: &dyn Trainer) -> String {
+    let parameters = trainer.layout().parameters();
+    let mut values = vec![0.0; parameters.min(DIGESTED_AT_ONCE)];
+    let mut bytes = Vec::with_capacity(values.len() * size_of::<f32>());
+    let mut hasher = blake3::Hasher::new();
+    for begin in (0..parameters).step_by(DIGESTED_AT_ONCE) {
+        let piece = &mut values[..DIGESTED_AT_ONCE.min(parameters - begin)];
+        trainer.read(begin..begin + piece.len(), piece);
+        bytes.clear();
+        bytes.extend(piece.iter().flat_map(|value| value.to_le_bytes()));
+        hasher.update(&bytes);
+    }
+    hasher.finalize().to_hex().chars().take(16).collect()
+}
+
 /// A local step in two halves, so that gradients can be averaged in between.
 pub trait GradientStep {
     /// Computes the gradient of the batch of the local step `at` and keeps it; no update.
@@ -223,4 +244,24 @@ pub trait GradientStep {
     /// # Errors
     /// [`TrainError::NotFinite`]; parameters are unchanged then.
     fn update(&mut self, at: StepId) -> Result<StepReport, TrainError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::probe;
+
+    #[test]
+    fn a_digest_is_of_every_bit_of_every_weight_in_order() {
+        let mut values: Vec<f32> = (0..=DIGESTED_AT_ONCE).map(|index| index as f32).collect();
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let whole = blake3::hash(&bytes).to_hex();
+        let digest = |values: &[f32]| weights_digest(probe(values.to_vec()).0.as_ref());
+        assert_eq!(digest(&values), whole[..16]);
+        values[DIGESTED_AT_ONCE] = values[DIGESTED_AT_ONCE].next_up();
+        let last = digest(&values);
+        assert_ne!(last, whole[..16]);
+        values.swap(0, 1);
+        assert_ne!(digest(&values), last);
+    }
 }

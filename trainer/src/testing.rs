@@ -16,7 +16,7 @@ use crate::{
 pub(crate) type Live = Arc<Mutex<Vec<f32>>>;
 
 /// A trainer without a model: a step adds a pattern, an evaluation returns the sum of the weights.
-struct Probe {
+pub(crate) struct Probe {
     layout: ParameterLayout,
     live: Live,
     counter: f32,
@@ -73,7 +73,7 @@ pub(crate) fn peek(live: &Live) -> Vec<f32> {
 
 pub(crate) const OUTER: OuterStep = OuterStep { learning_rate: 0.7, momentum: 0.8 };
 
-fn probe(values: Vec<f32>) -> (Box<Probe>, Live) {
+pub(crate) fn probe(values: Vec<f32>) -> (Box<Probe>, Live) {
     let mut layout = ParameterLayout::new();
     layout.push("w", &[values.len()]).unwrap();
     let live: Live = Arc::new(Mutex::new(values));

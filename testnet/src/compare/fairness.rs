@@ -62,6 +62,7 @@ pub fn check(summary: &CellSummary) -> Vec<Unfair> {
     let mut found = Vec::new();
     let cell = &summary.cell;
     let mut common: BTreeMap<u64, (String, Vec<Value>)> = BTreeMap::new();
+    let mut weights = BTreeMap::new();
     for result in &summary.results.runs {
         let run = format!("{} {} seed {}", cell.name, result.arm.name, result.run.seed);
         let mut say = |what: String| found.push(Unfair { run: run.clone(), what });
@@ -69,6 +70,7 @@ pub fn check(summary: &CellSummary) -> Vec<Unfair> {
         moves(cell, result, &mut say);
         measures(result, &mut say);
         times(result, &mut say);
+        begins(result, &mut weights, &mut say);
         for own in result.peers.iter().filter_map(|peer| common_keys(&peer.log)) {
             let first = || (result.arm.name.clone(), own.clone());
             let (first, wanted) = common.entry(result.run.seed).or_insert_with(first);
@@ -174,6 +176,25 @@ fn times(result: &RunResult, say: &mut impl FnMut(String)) {
     if last > result.run.wall_s + CLOCK_TOLERANCE_S {
         let wall_s = result.run.wall_s;
         say(format!("took {wall_s:.1} s, but its last peer ended after {last:.1} s"));
+    }
+}
+
+/// Equal seeds begin with equal weights; `known` has those of the runs before, and whose they were.
+fn begins(
+    result: &RunResult,
+    known: &mut BTreeMap<u64, (String, String)>,
+    say: &mut impl FnMut(String),
+) {
+    let starts = result.peers.iter().map(|peer| peer.log.start.as_ref());
+    for (index, own) in starts.enumerate() {
+        let Some(own) = own.and_then(|start| start.weights.as_ref()) else { continue };
+        let first = || (own.clone(), result.arm.name.clone());
+        let (wanted, whose) = known.entry(result.run.seed).or_insert_with(first);
+        if own != wanted {
+            say(format!(
+                "peer {index} began with the weights {own}, but others with {wanted} ({whose})"
+            ));
+        }
     }
 }
 

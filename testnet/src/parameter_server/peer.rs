@@ -5,7 +5,7 @@ use std::io::{BufReader, BufWriter, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 
-use dnode_trainer::{Evaluation, LocalTrainer, StepId, Trainer};
+use dnode_trainer::{Evaluation, LocalTrainer, StepId, Trainer, weights_digest};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
@@ -163,7 +163,7 @@ impl Peer {
         self.line(json!({
             "kind": "start", "unix_s": now_s, "peer": self.folder.display().to_string(),
             "run": "parameter-server", "incarnation": 1, "parameters": parameters,
-            "config": config,
+            "weights": weights_digest(&self.trainer), "config": config,
         }))
     }
 
