@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use dnode_protocol::limits::VERSIONS_MAX;
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, Origin, PeerId, Time, Versions};
-use rand::RngExt;
 
 use crate::gossip::Gossip;
 use crate::has::Has;
@@ -52,6 +51,7 @@ pub(crate) struct Sharing {
 pub(crate) struct Fetch {
     pub(crate) contribution: ContributionId,
     donor: PeerId,
+    began: Time,
     deadline: Time,
     /// The author's clock, once the contribution is here and being added.
     pub(crate) adding: Option<Clock>,
@@ -162,7 +162,7 @@ impl Gossip {
     }
 
     /// Asks for what neighbours have and this replica lacks, oldest first, from its author if that is
-    /// a neighbour, else from one drawn at random.
+    /// a neighbour, else from one that the schedule draws.
     pub(crate) fn fetch_missing(&mut self, now: Time) {
         if self.config.mixing != Mixing::Set || self.catch_up.is_some() || self.leaving {
             return;
@@ -223,17 +223,15 @@ impl Gossip {
     }
 
     fn fetch(&mut self, contribution: ContributionId, donors: &[PeerId], now: Time) {
-        let author = donors.iter().find(|donor| **donor == contribution.origin.peer);
-        let index = self.rng.random_range(0..donors.len().max(1));
-        let Some(donor) = author.or_else(|| donors.get(index)).copied() else {
-            return;
-        };
+        let Some(donor) = self.choose_donor(contribution.origin.peer, donors) else { return };
         let sequence = self.take_sequence();
         let exchange = self.exchange_id(sequence);
         let deadline = now + self.lease(&donor);
         let ContributionId { origin, number, fragment } = contribution;
         let adding = self.sharing.kept.get(&contribution).copied();
-        self.sharing.open.insert(sequence, Fetch { contribution, donor, deadline, adding });
+        self.sharing
+            .open
+            .insert(sequence, Fetch { contribution, donor, began: now, deadline, adding });
         if adding.is_some() {
             return self.work(Work::Include { exchange, contribution });
         }
@@ -273,6 +271,7 @@ impl Gossip {
         from: PeerId,
         exchange: ExchangeId,
         clock: Clock,
+        now: Time,
     ) {
         if exchange != self.exchange_id(exchange.sequence) {
             return;
@@ -282,7 +281,8 @@ impl Gossip {
             return;
         };
         fetch.adding = Some(clock);
-        let contribution = fetch.contribution;
+        let (contribution, began) = (fetch.contribution, fetch.began);
+        self.took(&from, now.since(began));
         self.work(Work::Include { exchange, contribution });
     }
 

@@ -26,6 +26,8 @@ const GATE_LIMITS: (Duration, Duration) = (Duration::from_secs(2), Duration::fro
 const GRACE_FACTOR: u32 = 2;
 /// Shortest and longest such stay: an exchange under way, and a night's patience for nobody.
 const GRACE_LIMITS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(600));
+/// Why a deadline is no longer.
+const LONGEST: &str = "the longest allowed";
 /// A deadline that has changed by less than this factor is not reported again.
 const REPORTED_CHANGE: f64 = 1.5;
 
@@ -67,32 +69,68 @@ impl Gossip {
     /// Without doubling, exchanges that take longer than the first lease would run out for ever
     /// (RFC 6298 §5.5: the same of retransmission timers).
     pub(crate) fn lease(&self, peer: &PeerId) -> Duration {
+        self.explained_lease(peer).0
+    }
+
+    fn explained_lease(&self, peer: &PeerId) -> (Duration, &'static str) {
         let config = &self.config;
         let member = self.members.get(peer);
-        let measured = member.and_then(|member| member.duration.mean());
-        let base = measured.map_or(config.lease_initial, |seconds| {
-            let seconds = (LEASE_DURATIONS * seconds).clamp(0.0, config.lease_max.as_secs_f64());
-            Duration::from_secs_f64(seconds).max(config.lease_min)
-        });
+        let (base, why) = match member.and_then(|member| member.duration.mean()) {
+            None => (config.lease_initial, "nothing is measured yet"),
+            Some(seconds) => {
+                let seconds = (LEASE_DURATIONS * seconds).min(config.lease_max.as_secs_f64());
+                at_least(
+                    config.lease_min,
+                    Duration::from_secs_f64(seconds),
+                    "four times a measured exchange",
+                )
+            }
+        };
         let stalls = member.map_or(0, |member| member.stalls);
-        base.saturating_mul(doubling(stalls)).min(config.lease_max)
+        let doubled = base.saturating_mul(doubling(stalls));
+        match stalls {
+            _ if doubled >= config.lease_max => (config.lease_max, LONGEST),
+            0 => (doubled, why),
+            1.. => (doubled, "doubled for each that has run out since one was measured"),
+        }
     }
 
     /// Silence after which `member` is asked whether it lives: what it never was before, within
     /// limits.
     pub(crate) fn silence_allowed(&self, member: &Member) -> Duration {
-        let config = &self.config;
+        self.explained_silence(member).0
+    }
+
+    fn explained_silence(&self, member: &Member) -> (Duration, &'static str) {
+        let (least, most) = (self.config.suspect_min, self.config.suspect_after);
         let measured = member.silence.beyond(SILENCE_DEVIATIONS);
-        let trusted = measured.filter(|_| member.silence.count >= SILENCES_MIN);
-        trusted.unwrap_or(config.suspect_after).clamp(config.suspect_min, config.suspect_after)
+        match measured.filter(|_| member.silence.count >= SILENCES_MIN) {
+            None => (most, "too few silences are measured yet, and three times what answers take"),
+            Some(silence) if silence >= most => (most, LONGEST),
+            Some(silence) if silence <= least => {
+                (least, "the shortest silence allowed, and three times what answers take")
+            }
+            Some(silence) => (silence, "its measured silences, and three times what answers take"),
+        }
     }
 
     /// Longest time a commit is held back by a bound: as configured, or two rounds of this peer.
     #[must_use]
     pub fn gate_timeout(&self) -> Duration {
-        self.config.gate_timeout.unwrap_or_else(|| {
-            self.commit_time().saturating_mul(GATE_ROUNDS).clamp(GATE_LIMITS.0, GATE_LIMITS.1)
-        })
+        self.explained_gate().0
+    }
+
+    fn explained_gate(&self) -> (Duration, &'static str) {
+        if let Some(configured) = self.config.gate_timeout {
+            return (configured, "as configured");
+        }
+        let (least, most) = GATE_LIMITS;
+        let rounds = self.commit_time().saturating_mul(GATE_ROUNDS);
+        match rounds {
+            Duration::ZERO => (least, "nothing is measured yet"),
+            _ if rounds >= most => (most, LONGEST),
+            _ => at_least(least, rounds, "two rounds at the measured step time"),
+        }
     }
 
     /// How long this peer's local steps between two commits take; zero before that is known.
@@ -136,23 +174,19 @@ impl Gossip {
     /// Says what the deadlines are, and why, when one has changed much.
     pub(crate) fn report_deadlines(&mut self) {
         if self.config.policy == crate::Policy::DownWeight {
-            let why = match self.config.gate_timeout {
-                Some(_) => "as configured",
-                None => "two rounds at the measured step time",
-            };
-            self.report_deadline(("gate", None), self.gate_timeout(), why);
+            let gate = self.explained_gate();
+            self.report_deadline(("gate", None), gate);
         }
-        let measured: Vec<(PeerId, Duration, Duration)> = self
-            .members
-            .iter()
-            .filter(|(_, member)| member.duration.count > 0)
-            .map(|(peer, member)| (*peer, self.lease(peer), self.suspected_after(member)))
+        let members = self.members.iter();
+        let deadlines: Vec<_> = members
+            .map(|(peer, member)| {
+                let why = self.explained_silence(member).1;
+                (*peer, self.explained_lease(peer), (self.suspected_after(member), why))
+            })
             .collect();
-        for (peer, lease, suspect) in measured {
-            let why = "four measured exchanges, doubled for each that has run out since";
-            self.report_deadline(("lease", Some(peer)), lease, why);
-            let why = "its measured silences, and three times what its answers take";
-            self.report_deadline(("suspicion", Some(peer)), suspect, why);
+        for (peer, lease, suspicion) in deadlines {
+            self.report_deadline(("lease", Some(peer)), lease);
+            self.report_deadline(("suspicion", Some(peer)), suspicion);
         }
         let members = &self.members;
         let known = |peer: &Option<PeerId>| peer.is_none_or(|peer| members.get(&peer).is_some());
@@ -162,8 +196,7 @@ impl Gossip {
     fn report_deadline(
         &mut self,
         key: (&'static str, Option<PeerId>),
-        value: Duration,
-        why: &'static str,
+        (value, why): (Duration, &'static str),
     ) {
         let before = self.reported.get(&key).map_or(0.0, Duration::as_secs_f64);
         let ratio = value.as_secs_f64() / before;
@@ -174,6 +207,11 @@ impl Gossip {
         let (name, peer) = key;
         self.event(Event::Deadline { name, peer, value, why });
     }
+}
+
+/// `value` for that reason, or the shortest that is allowed.
+fn at_least(least: Duration, value: Duration, why: &'static str) -> (Duration, &'static str) {
+    if value > least { (value, why) } else { (least, "the shortest allowed") }
 }
 
 /// Time that so many steps take.

@@ -434,7 +434,7 @@ impl Gossip {
         now: Time,
     ) {
         match leg {
-            Leg::Contribution => self.contribution_received(from, exchange, clock),
+            Leg::Contribution => self.contribution_received(from, exchange, clock, now),
             Leg::Offer => self.offer_received(from, exchange, clock, now),
             Leg::Reply => self.reply_received(from, exchange),
             Leg::Snapshot => self.snapshot_received(from, exchange, now),

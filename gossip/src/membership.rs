@@ -285,15 +285,23 @@ impl Gossip {
     /// Records how long an exchange in `codec` took from proposal to application.
     pub(crate) fn measured(&mut self, peer: &PeerId, duration: Duration, codec: Codec) {
         let used = self.config.codecs.iter().position(|allowed| *allowed == codec);
+        if let Some(member) = self.members.get_mut(peer)
+            && member.codec.is_some()
+            && member.codec != used
+        {
+            // Another code was chosen meanwhile: what it takes is not measured yet.
+            member.duration = Estimate::default();
+        }
+        self.took(peer, duration);
+        self.choose_codec(peer, codec);
+    }
+
+    /// Records how long it took from asking `peer` for numbers until they were here.
+    pub(crate) fn took(&mut self, peer: &PeerId, duration: Duration) {
         if let Some(member) = self.members.get_mut(peer) {
-            if member.codec.is_some() && member.codec != used {
-                // Another code was chosen meanwhile: what it takes is not measured yet.
-                member.duration = Estimate::default();
-            }
             member.duration.add(duration);
             member.stalls = 0;
         }
-        self.choose_codec(peer, codec);
     }
 
     /// The partner stalled in mid-exchange: leave it alone for a while, longer each time. What stalls

@@ -7,7 +7,8 @@ use dnode_protocol::Time;
 use crate::gossip::Gossip;
 use crate::{Output, Weighting};
 
-/// Most local steps a round may have, in reference rounds (algorithms §2.1: `H_max`).
+/// Most local steps a round may have, in reference rounds (algorithms §2.1: `H_max`); a global batch is
+/// done whole.
 const STRETCH_MAX: u64 = 4;
 /// The smallest batch is this part of the run's (guess: below it, what every step costs whatever its
 /// batch outweighs the samples).
@@ -111,7 +112,9 @@ impl Pace {
             }
         };
         let local_steps = (samples / f64::from(batch)).round() as u64;
-        Load { local_steps: local_steps.clamp(1, STRETCH_MAX * self.local_steps), batch }
+        // All of a global batch is done, however few are left to do it.
+        let most = if self.global_batch == 0 { STRETCH_MAX * self.local_steps } else { u64::MAX };
+        Load { local_steps: local_steps.clamp(1, most), batch }
     }
 }
 
@@ -248,6 +251,8 @@ mod tests {
                 assert_eq!(load.samples() * peers as u64, 768, "{peers} peers");
             }
             assert_eq!(pace.load(1.0, std::iter::empty()), load(96, 8));
+            let more = Pace { global_batch: 4 * 768, ..pace };
+            assert_eq!(more.load(1.0, std::iter::empty()), load(384, 8));
         }
         // Many peers: steps of few samples each, instead of few steps.
         let many = Pace { batch: 8, global_batch: 768, ..BATCH };

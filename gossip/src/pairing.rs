@@ -45,15 +45,32 @@ impl Gossip {
         }
         let first = eligible[self.rng.random_range(0..eligible.len())];
         let second = eligible[self.rng.random_range(0..eligible.len())];
-        let slower = |peer: &PeerId| {
-            let member = self.members.get(peer);
-            member.and_then(|member| member.duration.mean()).unwrap_or(0.0)
-        };
         let takes_second = match self.config.schedule {
-            Schedule::Nearest => slower(&second.0) < slower(&first.0),
+            Schedule::Nearest => self.takes(&second.0) < self.takes(&first.0),
             Schedule::Random | Schedule::Exponential | Schedule::Ring => second.1 > first.1,
         };
         Some(if takes_second { second.0 } else { first.0 })
+    }
+
+    /// Whom to ask for a contribution of `author` that all `donors` have: the author, or one drawn at
+    /// random; under the schedule that prefers short links the quicker of two drawn.
+    pub(crate) fn choose_donor(&mut self, author: PeerId, donors: &[PeerId]) -> Option<PeerId> {
+        let first = *donors.get(self.rng.random_range(0..donors.len().max(1)))?;
+        match self.config.schedule {
+            Schedule::Nearest => {
+                let second = donors[self.rng.random_range(0..donors.len())];
+                Some(if self.takes(&second) < self.takes(&first) { second } else { first })
+            }
+            Schedule::Random | Schedule::Exponential | Schedule::Ring => {
+                Some(if donors.contains(&author) { author } else { first })
+            }
+        }
+    }
+
+    /// Seconds that what is asked of `peer` takes on average; 0 before it was measured.
+    fn takes(&self, peer: &PeerId) -> f64 {
+        let member = self.members.get(peer);
+        member.and_then(|member| member.duration.mean()).unwrap_or(0.0)
     }
 
     /// One of those that have asked for this peer's news in `fragment`, where only pushes bring any.
@@ -127,5 +144,48 @@ impl Gossip {
             && member.phase != Phase::Joining
             && now >= member.back_off_until
             && (near || self.both_finished(member))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use dnode_protocol::Clock;
+
+    use super::*;
+    use crate::gossip::Start;
+    use crate::testing::peer;
+    use crate::{Config, Input};
+
+    /// How often peers 1 to 4, of which the last takes long, are asked in 320 draws for what peer
+    /// `author` has made.
+    fn asked(schedule: Schedule, author: u32) -> [usize; 4] {
+        let start =
+            Start { me: peer(0), incarnation: 1, fragments: 1, clock: Clock(0), seed: [1; 32] };
+        let config = Config { mixing: Mixing::Set, schedule, ..Config::default() };
+        let mut core = Gossip::new(start, config, Time::ZERO);
+        let donors = [1, 2, 3, 4].map(peer);
+        for donor in donors {
+            core.handle(Input::PeerUp { peer: donor, incarnation: 1 }, Time::ZERO);
+            core.took(&donor, Duration::from_millis(if donor == peer(4) { 900 } else { 30 }));
+        }
+        let mut counts = [0; 4];
+        for _ in 0..320 {
+            let donor = core.choose_donor(peer(author), &donors);
+            let place = donors.iter().position(|peer| Some(*peer) == donor);
+            counts[place.unwrap()] += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn a_contribution_comes_from_its_author_but_not_over_a_slow_link_where_links_matter() {
+        assert_eq!(asked(Schedule::Random, 4), [0, 0, 0, 320]);
+        let any = asked(Schedule::Random, 9);
+        assert!(any.iter().all(|count| (60..100).contains(count)), "{any:?}");
+        // Of two drawn both are the slow one in a sixteenth of the draws.
+        let near = asked(Schedule::Nearest, 4);
+        assert!((8..40).contains(&near[3]) && near[..3].iter().all(|n| *n > 70), "{near:?}");
     }
 }

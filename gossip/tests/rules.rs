@@ -248,6 +248,35 @@ fn a_slow_peer_is_told_to_do_fewer_steps_before_its_first_commit() {
 }
 
 #[test]
+fn a_global_batch_stays_while_peers_come_and_go() {
+    let pace = Pace { local_steps: 24, batch: 8, balance: Balance::Steps, global_batch: 768 };
+    let config = Config { pace, ..Config::default() };
+    let mut room = Room::new(ToyRule::Exchange, &config, 4, 1);
+    for host in 0..4 {
+        let step_time = Duration::from_millis(if host == 0 { 40 } else { 10 });
+        room.input(host, Input::StepMeasured { step_time, batch: 8 });
+    }
+    room.run_for(SECOND);
+    let steps = |room: &Room, hosts: std::ops::Range<usize>| -> Vec<u64> {
+        room.hosts[hosts].iter().map(|host| host.load.local_steps).collect()
+    };
+    // 96 steps of 8 samples, by speeds of 1, 4, 4 and 4; of 1, 4 and 4; and all of them again.
+    assert_eq!(steps(&room, 0..4), [7, 30, 30, 30]);
+    for other in 0..3_u32 {
+        room.input(other as usize, Input::PeerDown { peer: peer(3) });
+        room.input(3, Input::PeerDown { peer: peer(other) });
+    }
+    room.run_for(SECOND);
+    assert_eq!(steps(&room, 0..3), [11, 43, 43]);
+    for other in 0..3_u32 {
+        room.input(other as usize, Input::PeerUp { peer: peer(3), incarnation: 1 });
+        room.input(3, Input::PeerUp { peer: peer(other), incarnation: 1 });
+    }
+    room.run_for(2 * SECOND);
+    assert_eq!(steps(&room, 0..4), [7, 30, 30, 30]);
+}
+
+#[test]
 fn a_slow_peer_is_told_to_take_fewer_samples_which_weigh_as_many_as_they_are() {
     let pace = Pace { local_steps: 24, batch: 16, balance: Balance::Batch, global_batch: 0 };
     let config = Config { pace, weighting: Weighting::Samples, ..Config::default() };
@@ -301,4 +330,53 @@ fn a_finished_peer_stays_as_long_as_the_slowest_needs_twice() {
     assert_eq!(room.hosts[0].core.grace(), Duration::from_secs(40));
     assert_eq!(room.hosts[1].core.grace(), Duration::from_secs(10));
     assert_eq!(room.hosts[0].core.gate_timeout(), Duration::from_secs(10));
+}
+
+/// What host 0 has said of the deadline `name`, oldest first.
+fn told(room: &Room, name: &str) -> Vec<(Duration, &'static str)> {
+    let told = room.events.iter().filter_map(|(host, event)| match event {
+        Event::Deadline { name: of, peer: about, value, why } if *host == 0 && *of == name => {
+            assert!(about.is_none_or(|about| about == peer(1)));
+            Some((*value, *why))
+        }
+        _ => None,
+    });
+    told.collect()
+}
+
+#[test]
+fn deadlines_are_told_with_their_reasons_and_again_only_when_they_change() {
+    let mut room = Room::new(ToyRule::Exchange, &Config::default(), 2, 1);
+    let unknown = "nothing is measured yet";
+    assert_eq!(told(&room, "gate"), [(2 * SECOND, unknown)]);
+    assert_eq!(told(&room, "lease"), [(5 * SECOND, unknown)]);
+    assert!(told(&room, "suspicion")[0].1.starts_with("too few silences are measured yet"));
+    room.input(0, Input::StepMeasured { step_time: SECOND / 10, batch: 1 });
+    room.input(0, Input::RoundDue);
+    room.run_for(60 * SECOND);
+    let rounds = "two rounds at the measured step time";
+    assert_eq!(told(&room, "gate")[1..], [(5 * SECOND, rounds)]);
+    assert_eq!(told(&room, "lease")[1..], [(2 * SECOND, "the shortest allowed")]);
+    let (value, why) = told(&room, "suspicion").pop().unwrap();
+    assert!(value < 3 * SECOND && why.starts_with("its measured silences"), "{value:?} {why}");
+    let before = room.events.len();
+    room.run_for(60 * SECOND);
+    let again = room.events[before..].iter().any(|(_, e)| matches!(e, Event::Deadline { .. }));
+    assert!(!again, "{:?}", &room.events[before..]);
+}
+
+#[test]
+fn the_lease_of_a_contribution_grows_while_it_runs_out_and_is_measured_when_one_comes() {
+    let mut room = Room::new(ToyRule::Set, &set(), 2, 1);
+    room.lose = |_, effect| matches!(effect, Effect::Tensor { .. });
+    assert!(room.commit(1, 1.0));
+    room.run_for(60 * SECOND);
+    let lease = told(&room, "lease");
+    let grown = "doubled for each that has run out since one was measured";
+    assert!(lease.contains(&(10 * SECOND, grown)), "{lease:?}");
+    assert_eq!(lease.last(), Some(&(30 * SECOND, "the longest allowed")));
+    room.lose = |_, _| false;
+    room.run_for(600 * SECOND);
+    assert!((room.value(0) - 0.5).abs() < 1e-6, "{}", room.value(0));
+    assert_eq!(told(&room, "lease").last(), Some(&(2 * SECOND, "the shortest allowed")));
 }

@@ -81,3 +81,43 @@ fn the_nearest_schedule_takes_a_slow_link_when_its_news_grow_old() {
         assert_eq!(room.events.iter().any(slow), commits == 4, "{commits}: {:?}", room.events);
     }
 }
+
+#[test]
+fn the_graph_is_that_of_the_peers_who_are_here() {
+    let config = Config { schedule: Schedule::Exponential, ..Config::default() };
+    let mut room = Room::new(ToyRule::Exchange, &config, 5, 2);
+    room.round();
+    assert!(room.spread() > 0.5, "five peers have no hypercube");
+    // Four are left, then three; then one comes back, and four agree exactly once more.
+    part(&mut room, 4);
+    (0..2).for_each(|_| room.round());
+    assert!(spread_of_four(&room) < 1e-12, "{:?}", values(&room));
+    part(&mut room, 3);
+    assert!(room.commit(0, 1.0));
+    room.round();
+    assert!(spread_of_four(&room) > 0.1, "{:?}", values(&room));
+    for other in 0..3_u32 {
+        room.input(other as usize, Input::PeerUp { peer: peer(3), incarnation: 1 });
+        room.input(3, Input::PeerUp { peer: peer(other), incarnation: 1 });
+    }
+    room.run_for(SECOND);
+    (0..2).for_each(|_| room.round());
+    assert!(spread_of_four(&room) < 1e-12, "{:?}", values(&room));
+}
+
+/// Nobody is connected with `gone` any more.
+fn part(room: &mut Room, gone: u32) {
+    for other in (0..5).filter(|other| *other != gone) {
+        room.input(other as usize, Input::PeerDown { peer: peer(gone) });
+        room.input(gone as usize, Input::PeerDown { peer: peer(other) });
+    }
+}
+
+fn values(room: &Room) -> Vec<f64> {
+    (0..5).map(|host| room.value(host)).collect()
+}
+
+fn spread_of_four(room: &Room) -> f64 {
+    let four = || (0..4).map(|host| room.value(host));
+    four().fold(f64::MIN, f64::max) - four().fold(f64::MAX, f64::min)
+}

@@ -53,6 +53,19 @@ fn peers_of_delta_set_that_return_with_checkpoints_break_no_invariant() {
     assert!(resuming > few && all_die > few, "{resuming} {all_die} of {DELTA_SET_SCHEDULES}");
 }
 
+/// Schedules of peers that work by their speed, with gates that follow the measured step time.
+const PACED_SCHEDULES: u64 = 500;
+
+#[test]
+fn peers_that_work_by_their_speed_break_no_invariant() {
+    for seed in 0..PACED_SCHEDULES {
+        if let Err(error) = run(&Scenario::random_paced(seed), seed, Trace::off(), None) {
+            let replay = replay(seed).replace("--seed", "--paced --seed");
+            panic!("seed {seed}: {error}\nreplay: {replay}");
+        }
+    }
+}
+
 /// Schedules that broke an invariant once, or took minutes, beyond those above (docs/measurements.md, random schedules).
 const BROKEN_ONCE: [u64; 7] = [61_510, 63_779, 81_300, 94_041, 96_210, 99_003, 99_704];
 

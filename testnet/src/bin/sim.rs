@@ -35,6 +35,9 @@ struct Arguments {
     /// Draw random schedules of rule delta-set only.
     #[arg(long, conflicts_with_all = ["scenario", "peers"])]
     delta_set: bool,
+    /// Draw random schedules of peers that work by their speed, with gates that tune themselves.
+    #[arg(long, conflicts_with_all = ["scenario", "peers", "delta_set"])]
+    paced: bool,
     /// Simulate a healthy swarm of this many peers.
     #[arg(long, requires = "rounds")]
     peers: Option<u32>,
@@ -54,7 +57,7 @@ struct Arguments {
     #[arg(long)]
     keep_going: bool,
     /// Compare swarms of 10 to 10,000 peers; write control-traffic.csv and .svg to this folder.
-    #[arg(long, conflicts_with_all = ["scenario", "seeds", "delta_set", "peers", "rounds", "trace"])]
+    #[arg(long, conflicts_with_all = ["scenario", "seeds", "delta_set", "paced", "peers", "rounds", "trace"])]
     scale: Option<PathBuf>,
     /// Plant a defect, to see which invariant finds it.
     #[arg(long)]
@@ -175,7 +178,11 @@ fn scenario(arguments: &Arguments, seed: u64) -> Result<Scenario, String> {
         return Ok(Scenario::healthy(peers, rounds));
     }
     let Some(path) = &arguments.scenario else {
-        let draw = if arguments.delta_set { Scenario::random_delta_set } else { Scenario::random };
+        let draw = match (arguments.delta_set, arguments.paced) {
+            (true, _) => Scenario::random_delta_set,
+            (false, true) => Scenario::random_paced,
+            (false, false) => Scenario::random,
+        };
         return Ok(draw(seed));
     };
     let text = std::fs::read_to_string(path)
@@ -208,6 +215,7 @@ fn explain(arguments: &Arguments, seed: u64, error: &RunError) -> String {
         arguments.peers.map(|peers| format!(" --peers {peers}")),
         arguments.rounds.map(|rounds| format!(" --rounds {rounds}")),
         arguments.delta_set.then(|| " --delta-set".to_owned()),
+        arguments.paced.then(|| " --paced".to_owned()),
     ];
     let what: String = what.into_iter().flatten().collect();
     let defect = arguments.defect.map_or_else(String::new, |defect| {

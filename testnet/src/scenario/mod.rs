@@ -18,7 +18,7 @@ pub(crate) mod text;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use dnode_gossip::{Bounds, Config};
+use dnode_gossip::{Bounds, Config, Pace};
 use serde::Deserialize;
 
 use self::fault::{Fault, FaultRates, Scripted};
@@ -98,9 +98,12 @@ pub struct GossipSettings {
     pub snapshot_age: u64,
     /// Bound B3, commits; 0 for the automatic value.
     pub information_age: u64,
-    /// Longest hold of a commit.
+    /// Longest hold of a commit; 0 for what follows from the measured step time.
     #[serde(with = "duration")]
     pub gate_timeout: Duration,
+    /// How much of what work each peer does.
+    #[serde(skip)]
+    pub pace: Pace,
     /// How often silent neighbours are spoken to.
     #[serde(with = "duration")]
     pub heartbeat: Duration,
@@ -124,6 +127,7 @@ impl Default for GossipSettings {
             snapshot_age: config.bounds.snapshot_age,
             information_age: 0,
             gate_timeout: Duration::from_secs(10),
+            pace: config.pace,
             heartbeat: config.heartbeat,
             journal_window: config.journal_window,
             back_off_max: config.back_off_max,
@@ -264,7 +268,8 @@ impl Scenario {
                 snapshot_age: settings.snapshot_age,
                 information_age: (age > 0).then_some(age),
             },
-            gate_timeout: Some(settings.gate_timeout),
+            gate_timeout: Some(settings.gate_timeout).filter(|gate| !gate.is_zero()),
+            pace: settings.pace,
             heartbeat: settings.heartbeat,
             suspect_min,
             journal_window: settings.journal_window,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use dnode_gossip::testing::{Host, Replica, Toy, ToyRule, peer as name};
-use dnode_gossip::{Input, Start};
+use dnode_gossip::{Balance, Input, Start};
 use dnode_protocol::{Clock, Message, Time};
 use rand::RngExt;
 
@@ -62,7 +62,7 @@ impl World {
         let incarnation = sim.incarnation;
         let start = Start { me: name(peer), incarnation, fragments, clock, seed };
         let mut config = self.config.clone();
-        if self.learning.is_none() {
+        if self.learning.is_none() && config.pace.balance == Balance::Off {
             config.pace.batch = sim.batch;
         }
         let mut host = Host::boxed(start, config, replica, self.now);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dnode_gossip::FETCHES_MAX;
+use dnode_gossip::{Balance, FETCHES_MAX, Pace, Weighting};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -67,6 +67,27 @@ impl Scenario {
         scenario.lengthen_rounds();
         scenario.faults.crashes = rng.random_range(2.0..20.0);
         scenario.faults.downtime = scenario.round_time * if rng.random_bool(0.5) { 2 } else { 40 };
+        scenario
+    }
+
+    /// A random schedule whose peers work by their speed, half of them on a global batch, and whose gate
+    /// follows the measured step time.
+    #[must_use]
+    pub fn random_paced(seed: u64) -> Self {
+        let mut scenario = Self::random(seed);
+        let mut rng = ChaCha8Rng::seed_from_u64(!seed);
+        let balance = if rng.random_bool(0.5) { Balance::Steps } else { Balance::Batch };
+        let mut pace = Pace { balance, batch: 8, ..Pace::default() };
+        if rng.random_bool(0.5) {
+            let whole = u64::from(scenario.peers) * pace.reference().samples();
+            pace.global_batch = (whole as f64 * rng.random_range(0.5..2.0)) as u64;
+        }
+        scenario.rule.weighting = match balance {
+            Balance::Batch => Weighting::Samples,
+            Balance::Off | Balance::Steps => Weighting::Equal,
+        };
+        scenario.gossip.pace = pace;
+        scenario.gossip.gate_timeout = Duration::ZERO;
         scenario
     }
 
@@ -161,6 +182,7 @@ fn random_gossip(rng: &mut ChaCha8Rng) -> GossipSettings {
         gate_timeout: Duration::from_secs(rng.random_range(1..8)),
         journal_window: Duration::from_secs(rng.random_range(31..60)),
         back_off_max: Duration::from_secs(8),
+        pace: Pace::default(),
         heartbeat: Duration::from_millis([500, 1000, 2000][rng.random_range(0..3)]),
         own_max: rng.random_range(1..5),
         answered_max: rng.random_range(1..5),
@@ -211,7 +233,7 @@ fn random_spread(rng: &mut ChaCha8Rng, ratio: f64, sigma: f64) -> Spread {
 
 #[cfg(test)]
 mod tests {
-    use dnode_gossip::{Policy, Schedule, Weighting};
+    use dnode_gossip::{Policy, Schedule};
 
     use super::*;
     use crate::scenario::rules::Rule;
@@ -220,6 +242,7 @@ mod tests {
     fn random_scenarios_are_legal() {
         for seed in 0..2000 {
             Scenario::random(seed).check().unwrap();
+            Scenario::random_paced(seed).check().unwrap();
         }
     }
 

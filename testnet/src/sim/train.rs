@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dnode_gossip::{Input, Role, Work};
+use dnode_gossip::{Balance, Input, Role, Work};
 use rand::RngExt;
 
 use super::book::Deal;
@@ -74,7 +74,10 @@ impl World {
         // What a commit of this many rounds takes, step by step.
         let rounds = u32::try_from(self.scenario.rounds_per_commit).unwrap_or(u32::MAX);
         let steps = u32::try_from(self.config.pace.local_steps).unwrap_or(u32::MAX);
-        let step_time = sim.round_time * rounds / steps;
+        let mut step_time = sim.round_time * rounds / steps;
+        if let (Balance::Batch, Some(host)) = (self.config.pace.balance, &sim.host) {
+            step_time = step_time * host.load.batch / self.config.pace.batch;
+        }
         let Some(host) = sim.host.as_mut() else {
             return false;
         };

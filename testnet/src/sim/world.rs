@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use dnode_gossip::testing::Effect;
-use dnode_gossip::{Config, Event, Input};
+use dnode_gossip::{Balance, Config, Event, Input};
 use dnode_protocol::Time;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -479,7 +479,12 @@ impl World {
 
     pub(super) fn round_interval(&mut self, peer: u32) -> Duration {
         let sim = &self.peers[peer as usize];
-        let mean = sim.round_time.mul_f64(sim.slowness);
+        let mut mean = sim.round_time.mul_f64(sim.slowness);
+        if let (Balance::Steps | Balance::Batch, Some(host)) = (self.config.pace.balance, &sim.host)
+        {
+            let reference = self.config.pace.reference().samples();
+            mean = mean.mul_f64(host.load.samples() as f64 / reference as f64);
+        }
         if self.scenario.poisson { exponential(mean, &mut self.rng) } else { mean }
     }
 }

@@ -20,7 +20,7 @@ mod traffic;
 mod weight;
 
 use dnode_gossip::testing::Host;
-use dnode_gossip::{Config, Event, Input, Work};
+use dnode_gossip::{Balance, Config, Event, Input, Weighting, Work};
 use dnode_protocol::{Clock, Time};
 
 pub use consensus::distance_squared;
@@ -174,7 +174,7 @@ pub fn table(scenario: &Scenario, small: bool) -> Vec<Box<dyn Property>> {
         Box::new(progress_gap::ProgressGap),
         Box::new(lag::Lag),
         Box::new(snapshot_age::SnapshotAge),
-        Box::new(gate::Gate),
+        Box::new(gate::Gate::default()),
         Box::new(weight::Weight),
         Box::new(limits::Limits),
         Box::new(traffic::Traffic),
@@ -182,12 +182,17 @@ pub fn table(scenario: &Scenario, small: bool) -> Vec<Box<dyn Property>> {
         Box::new(information_age::InformationAge),
         Box::new(consensus::Consensus::default()),
     ];
-    table.push(match scenario.rule.kind {
-        Rule::Exchange => Box::new(mean::MeanKept::new(small, scenario.rule.weighting)),
-        Rule::Epidemic => Box::new(convex::Convex::default()),
-        Rule::PushSum => Box::new(mass::MassKept::new(small)),
-        Rule::DeltaSet => Box::new(same_set::SameSet { often: small }),
-    });
+    // What weighs as samples keeps no sum while the samples of a commit follow measured speeds.
+    let weighs_as_measured = scenario.rule.weighting == Weighting::Samples
+        && scenario.gossip.pace.balance != Balance::Off;
+    let of_the_rule: Option<Box<dyn Property>> = match scenario.rule.kind {
+        Rule::Exchange if weighs_as_measured => None,
+        Rule::Exchange => Some(Box::new(mean::MeanKept::new(small, scenario.rule.weighting))),
+        Rule::Epidemic => Some(Box::new(convex::Convex::default())),
+        Rule::PushSum => Some(Box::new(mass::MassKept::new(small))),
+        Rule::DeltaSet => Some(Box::new(same_set::SameSet { often: small })),
+    };
+    table.extend(of_the_rule);
     if small {
         table.push(Box::new(information::InformationTrue::default()));
     }
