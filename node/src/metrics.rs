@@ -151,6 +151,9 @@ pub struct Partner {
     pub age: [u64; LAG_BUCKETS],
     /// Commits of it that the least informed fragment lacks; `null` while it is not connected.
     pub information_age: Option<u64>,
+    /// How often that was so many commits when a line like this was written; the last entry counts
+    /// everything above.
+    pub information_ages: [u64; LAG_BUCKETS],
     /// Exchanges refused, at this end or by a word of the other, by the bound that refused them.
     pub refused: BTreeMap<&'static str, u64>,
     /// Commits held back because of it, by bound.

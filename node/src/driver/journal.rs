@@ -123,7 +123,8 @@ impl Journal {
         }
         self.metrics.flush();
         let (position, exchanges, lag_sum) = (self.position, self.exchanges, self.lag_sum);
-        let tally = Tally { position, exchanges, lags: &self.staleness, lag_sum };
+        let tally =
+            Tally { position, exchanges, lags: &self.staleness, lag_sum, partners: &self.partners };
         self.viewing.tick(&tally, core, network);
     }
 

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use dnode_gossip::{Event, Gossip};
-use dnode_protocol::PeerId;
+use dnode_protocol::{FragmentId, PeerId};
 
 use crate::metrics::{LAG_BUCKETS, Partner, Staleness};
+use crate::view::PeerStaleness;
 
 /// Partners that are told apart; of further ones nothing is counted. A view holds 60 peers, so this
 /// is several swarms that came and went.
@@ -24,6 +25,9 @@ pub(super) struct Counts {
 struct Count {
     lag: [u64; LAG_BUCKETS],
     age: [u64; LAG_BUCKETS],
+    information: [u64; LAG_BUCKETS],
+    /// Sums of the lags and of the ages, commits.
+    sums: [u64; 2],
     refused: BTreeMap<&'static str, u64>,
     held: BTreeMap<&'static str, u64>,
 }
@@ -35,9 +39,13 @@ impl Counts {
             self.count(peer, |count| {
                 count.lag[bucket(*lag)] += 1;
                 count.age[bucket(*age)] += 1;
+                count.sums = [count.sums[0] + lag, count.sums[1] + age];
             });
         } else if let Event::Included { contribution, age } = event {
-            self.count(&contribution.origin.peer, |count| count.age[bucket(*age)] += 1);
+            self.count(&contribution.origin.peer, |count| {
+                count.age[bucket(*age)] += 1;
+                count.sums[1] += age;
+            });
         } else if let Event::Failed { peer, failure, .. } = event
             && let Some(bound) = failure.bound()
         {
@@ -59,15 +67,42 @@ impl Counts {
         if !std::mem::take(&mut self.changed) {
             return None;
         }
-        let partner = |(peer, count): (&PeerId, &Count)| Partner {
-            peer: peer.to_string(),
-            lag: count.lag,
-            age: count.age,
-            information_age: information_age(core, peer),
-            refused: count.refused.clone(),
-            held: count.held.clone(),
+        let partner = |(peer, count): (&PeerId, &mut Count)| {
+            let information_age = information_age(core, peer);
+            if let Some(commits) = information_age {
+                count.information[bucket(commits)] += 1;
+            }
+            Partner {
+                peer: peer.to_string(),
+                lag: count.lag,
+                age: count.age,
+                information_age,
+                information_ages: count.information,
+                refused: count.refused.clone(),
+                held: count.held.clone(),
+            }
         };
-        Some(Staleness { partners: self.partners.iter().map(partner).collect() })
+        Some(Staleness { partners: self.partners.iter_mut().map(partner).collect() })
+    }
+
+    /// What was counted of each neighbour.
+    pub(super) fn shown(&self, core: &Gossip) -> Vec<PeerStaleness> {
+        let named = |counts: &BTreeMap<&'static str, u64>| {
+            counts.iter().map(|(bound, count)| ((*bound).to_owned(), *count)).collect()
+        };
+        let neighbours = core.members().filter_map(|(peer, _)| {
+            let count = self.partners.get(peer)?;
+            Some(PeerStaleness {
+                peer: peer.short(),
+                lags: count.lag.to_vec(),
+                ages: count.age.to_vec(),
+                sums: count.sums,
+                information_age: information_age(core, peer),
+                refused: named(&count.refused),
+                held: named(&count.held),
+            })
+        });
+        neighbours.collect()
     }
 
     fn count(&mut self, peer: &PeerId, change: impl FnOnce(&mut Count)) {
@@ -79,10 +114,10 @@ impl Counts {
     }
 }
 
-/// Commits of `peer`, as far as known, that the least informed fragment lacks.
+/// Commits of `peer`, as far as known, that the least informed fragment lacks: what bound B3 is about.
 fn information_age(core: &Gossip, peer: &PeerId) -> Option<u64> {
-    let known = core.members().find(|(member, _)| *member == peer)?.1.clock?;
-    core.contained(peer).map(|clock| known.ahead_of(clock)).max()
+    let fragments = (0..core.fragments()).map(FragmentId);
+    fragments.filter_map(|fragment| core.information_age(fragment, peer)).max()
 }
 
 fn bucket(commits: u64) -> usize {
@@ -94,7 +129,7 @@ mod tests {
     use std::time::Duration;
 
     use dnode_gossip::{Config, Failure, Input, Role, Start};
-    use dnode_protocol::{Clock, ExchangeId, FragmentId, Time};
+    use dnode_protocol::{Clock, ExchangeId, Time};
 
     use super::*;
 

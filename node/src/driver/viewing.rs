@@ -10,6 +10,7 @@ use dnode_protocol::{Fragments, PeerId, Phase, Real, RunSpec, SUMMARY_SKETCH_LEN
 use rand::Rng as _;
 use serde_json::{Value, json};
 
+use super::staleness::Counts;
 use super::summary::{self, folded, id};
 use crate::config::Config;
 use crate::data_dir::DataDir;
@@ -58,6 +59,7 @@ pub(super) struct Tally<'a> {
     pub(super) exchanges: Exchanges,
     pub(super) lags: &'a [u64; STALENESS_BUCKETS],
     pub(super) lag_sum: u64,
+    pub(super) partners: &'a Counts,
 }
 
 impl Viewing {
@@ -238,6 +240,7 @@ impl Viewing {
             open: core.open(),
             lags: tally.lags.to_vec(),
             lag_sum: tally.lag_sum,
+            staleness: tally.partners.shown(core),
             links,
             peers,
             consensus,

@@ -15,5 +15,6 @@ pub(crate) use server::{Published, serve};
 pub use server::{ServeError, UI_FILE};
 pub use service::Service;
 pub use snapshot::{
-    Consensus, Evaluated, Event, Link, NodeFacts, Peer, Progress, SCHEMA, Snapshot, State, Traffic,
+    Consensus, Evaluated, Event, Link, NodeFacts, Peer, PeerStaleness, Progress, SCHEMA, Snapshot,
+    State, Traffic,
 };

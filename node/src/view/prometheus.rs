@@ -2,9 +2,10 @@
 //!
 //! Format: <https://prometheus.io/docs/instrumenting/exposition_formats/>, version 0.0.4.
 
+use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 
-use super::{Link, Snapshot, State};
+use super::{Link, PeerStaleness, Snapshot, State};
 
 /// Media type of [`exposition`].
 pub(super) const MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -16,6 +17,7 @@ pub fn exposition(snapshot: &Snapshot) -> String {
     facts(&mut page, snapshot);
     training(&mut page, snapshot);
     exchanges(&mut page, snapshot);
+    staleness(&mut page, snapshot);
     swarm(&mut page, snapshot);
     links(&mut page, snapshot);
     process(&mut page, snapshot);
@@ -41,6 +43,20 @@ impl Page {
         }
         let close = if labels.is_empty() { "" } else { "}" };
         let _ = writeln!(self.text, "{close} {value}");
+    }
+
+    /// Counts of 0, 1, 2 …, the last of which has no upper bound.
+    fn histogram(&mut self, name: &str, labels: &[(&str, &str)], counts: &[u64], sum: u64) {
+        let mut below = 0;
+        for (value, count) in counts.iter().enumerate() {
+            below += count;
+            let last = value + 1 == counts.len();
+            let bound = if last { "+Inf".to_owned() } else { value.to_string() };
+            let labels = [labels, &[("le", &bound)]].concat();
+            self.sample(&format!("{name}_bucket"), &labels, below);
+        }
+        self.sample(&format!("{name}_sum"), labels, sum);
+        self.sample(&format!("{name}_count"), labels, below);
     }
 
     fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
@@ -138,19 +154,48 @@ fn exchanges(page: &mut Page, snapshot: &Snapshot) {
     );
     let help = "Clock distance of the two ends of applied exchanges, commits.";
     page.head("exchange_lag_commits", "histogram", help);
-    let mut below = 0;
-    for (lag, count) in snapshot.lags.iter().enumerate() {
-        below += count;
-        // What the last entry counts has no upper bound.
-        let last = lag + 1 == snapshot.lags.len();
-        let bound = if last { "+Inf".to_owned() } else { lag.to_string() };
-        page.sample("exchange_lag_commits_bucket", &[("le", &bound)], below);
-    }
-    page.sample("exchange_lag_commits_sum", &[], snapshot.lag_sum);
-    page.sample("exchange_lag_commits_count", &[], below);
+    page.histogram("exchange_lag_commits", &[], &snapshot.lags, snapshot.lag_sum);
     page.head("events_total", "counter", "Events by name, as in metrics.jsonl.");
     for (event, count) in &snapshot.event_counts {
         page.sample("events_total", &[("event", event)], count);
+    }
+}
+
+/// Each neighbour's staleness, and which bound did something about it.
+fn staleness(page: &mut Page, snapshot: &Snapshot) {
+    let help = "Clock distance of the two ends of exchanges with a neighbour, commits.";
+    page.head("peer_lag_commits", "histogram", help);
+    for of in &snapshot.staleness {
+        page.histogram("peer_lag_commits", &[("peer", &of.peer)], &of.lags, of.sums[0]);
+    }
+    let help = "Age of the snapshots and contributions of a neighbour when applied, commits.";
+    page.head("peer_snapshot_age_commits", "histogram", help);
+    for of in &snapshot.staleness {
+        page.histogram("peer_snapshot_age_commits", &[("peer", &of.peer)], &of.ages, of.sums[1]);
+    }
+    let help = "Commits of a neighbour that the least informed fragment lacks.";
+    page.head("peer_information_age_commits", "gauge", help);
+    for of in &snapshot.staleness {
+        if let Some(age) = of.information_age {
+            page.sample("peer_information_age_commits", &[("peer", &of.peer)], age);
+        }
+    }
+    type Counts = fn(&PeerStaleness) -> &BTreeMap<String, u64>;
+    let done: [(&str, &str, Counts); 2] = [
+        ("peer_refused_total", "Exchanges with a neighbour that a bound refused.", |of| {
+            &of.refused
+        }),
+        ("peer_held_total", "Commits that a bound held back because of a neighbour.", |of| {
+            &of.held
+        }),
+    ];
+    for (name, help, counts) in done {
+        page.head(name, "counter", help);
+        for of in &snapshot.staleness {
+            for (bound, count) in counts(of) {
+                page.sample(name, &[("peer", &of.peer), ("bound", bound)], count);
+            }
+        }
     }
 }
 
@@ -236,6 +281,15 @@ mod tests {
             peers: vec![Peer { state: State::Training, ..Peer::default() }],
             consensus: Some(Consensus { distance: 0.5, relative: 0.1, peers: 2 }),
             event_counts: [("peer-up".to_owned(), 2)].into(),
+            staleness: vec![PeerStaleness {
+                peer: "abc123".to_owned(),
+                lags: vec![2, 1],
+                ages: vec![0, 3],
+                sums: [5, 7],
+                information_age: Some(4),
+                refused: [("snapshot age".to_owned(), 2)].into(),
+                held: [("progress gap".to_owned(), 6)].into(),
+            }],
             ..Snapshot::default()
         }
     }
@@ -252,6 +306,27 @@ mod tests {
             "dnode_exchange_lag_commits_bucket{le=\"+Inf\"} 6",
             "dnode_exchange_lag_commits_sum 9",
             "dnode_exchange_lag_commits_count 6",
+        ];
+        assert_eq!(lines, want);
+    }
+
+    #[test]
+    fn staleness_is_told_by_neighbour_and_bound() {
+        let text = exposition(&snapshot());
+        let lines: Vec<&str> =
+            text.lines().filter(|line| line.starts_with("dnode_peer_")).collect();
+        let want = [
+            "dnode_peer_lag_commits_bucket{peer=\"abc123\",le=\"0\"} 2",
+            "dnode_peer_lag_commits_bucket{peer=\"abc123\",le=\"+Inf\"} 3",
+            "dnode_peer_lag_commits_sum{peer=\"abc123\"} 5",
+            "dnode_peer_lag_commits_count{peer=\"abc123\"} 3",
+            "dnode_peer_snapshot_age_commits_bucket{peer=\"abc123\",le=\"0\"} 0",
+            "dnode_peer_snapshot_age_commits_bucket{peer=\"abc123\",le=\"+Inf\"} 3",
+            "dnode_peer_snapshot_age_commits_sum{peer=\"abc123\"} 7",
+            "dnode_peer_snapshot_age_commits_count{peer=\"abc123\"} 3",
+            "dnode_peer_information_age_commits{peer=\"abc123\"} 4",
+            "dnode_peer_refused_total{peer=\"abc123\",bound=\"snapshot age\"} 2",
+            "dnode_peer_held_total{peer=\"abc123\",bound=\"progress gap\"} 6",
         ];
         assert_eq!(lines, want);
     }

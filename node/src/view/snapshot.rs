@@ -36,6 +36,9 @@ pub struct Snapshot {
     pub lags: Vec<u64>,
     /// Sum of the lags that `lags` counts, commits.
     pub lag_sum: u64,
+    /// What was stale, and which bound did something about it, by neighbour.
+    #[serde(default)]
+    pub staleness: Vec<PeerStaleness>,
     /// The links of this peer.
     pub links: Vec<Link>,
     /// Every peer that is known, this one first.
@@ -189,6 +192,25 @@ pub struct Link {
     pub exchange_age_s: Option<f64>,
     /// Whether the other end is silent.
     pub suspected: bool,
+}
+
+/// How stale one neighbour was, since the process started.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerStaleness {
+    /// [`Peer::name`].
+    pub peer: String,
+    /// Exchanges applied by clock lag, commits; the last entry counts everything above.
+    pub lags: Vec<u64>,
+    /// Exchanges and contributions applied by age of the snapshot, commits; likewise.
+    pub ages: Vec<u64>,
+    /// Sums of the lags and of the ages, commits.
+    pub sums: [u64; 2],
+    /// Commits of it that the least informed fragment lacks; `None` while that is not known.
+    pub information_age: Option<u64>,
+    /// Exchanges refused by bound.
+    pub refused: BTreeMap<String, u64>,
+    /// Commits held back because of it, by bound.
+    pub held: BTreeMap<String, u64>,
 }
 
 /// A peer of the swarm as far as it is known here.

@@ -80,7 +80,11 @@ impl Scenario {
         let mut pace = Pace { balance, batch: 8, ..Pace::default() };
         if rng.random_bool(0.5) {
             let whole = u64::from(scenario.peers) * pace.reference().samples();
-            pace.global_batch = (whole as f64 * rng.random_range(0.5..2.0)) as u64;
+            let part = rng.random_range(0.5..2.0);
+            pace.global_batch = (whole as f64 * part) as u64;
+            // The slowest may do all of it alone, twice, before it hears of others.
+            let alone = scenario.speed.largest() * part * f64::from(scenario.peers);
+            scenario.settle += scenario.round_time.mul_f64(2.0 * alone);
         }
         scenario.rule.weighting = match balance {
             Balance::Batch => Weighting::Samples,
