@@ -34,7 +34,7 @@ def settings(a):
     c = dict(run=dict(seed=1, steps=2000, batch=32),
              model=dict(kind="mlp", hidden=[256, 128], layers=4, heads=4, width=128, context=64),
              data=dict(kind="digits", path=None, shards=1, shard=0, skew="iid", stream=0),
-             optimizer=dict(kind="adamw"), gossip={}, network={}, node=dict(evaluate_every=500, metrics_every=25))
+             optimizer=dict(kind="adamw"), gossip={}, network={}, node=dict(checkpoint_every=0, metrics_every=25))
     for s in a.set:
         key, value = s.split("=", 1); section, key = key.split(".", 1)
         try: value = json.loads(value)
@@ -199,7 +199,10 @@ class Peer:
             self.line("train", loss=sum(self.since) / len(self.since), learning_rate=learning_rate(self.c, self.step - 1), samples_per_s=len(self.since) * self.c["run"]["batch"] / self.t,
                       peers=self.c["data"]["shards"] - 1, bytes_out=int(self.bytes), bytes_in=int(self.bytes), staleness=0, wait_s=0.0)
             self.since, self.t = [], 0.0
-        if n["evaluate_every"] and self.step % n["evaluate_every"] == 0: self.line("evaluate", **self.evaluate())
+        if n["checkpoint_every"] and self.step % n["checkpoint_every"] == 0:
+            folder = os.path.join(os.path.abspath(self.home), "checkpoints", f"step-{self.step:012}"); os.makedirs(folder)
+            save_tensors(os.path.join(folder, "parameters.safetensors"), self.model.named())
+            self.line("event", name="checkpoint", detail=folder)
 
     def end(self):
         folder = os.path.join(self.home, "checkpoints"); os.makedirs(folder, exist_ok=True); path = os.path.join(os.path.abspath(folder), "parameters.safetensors")

@@ -29,14 +29,8 @@ impl Bench {
                     let killed = killed_at.filter(|_| peer == 1);
                     bench.peer(&arm.name, seed, peer, killed);
                 }
-                runs.push(ArmRun {
-                    made_by: None,
-                    arm: arm.name.clone(),
-                    seed,
-                    wall_s: 12.5,
-                    killed_at: vec![None, killed_at],
-                    failure: None,
-                });
+                let killed_at = vec![None, killed_at];
+                runs.push(ArmRun { wall_s: 12.5, killed_at, ..ArmRun::new(&arm.name, seed) });
             }
         }
         let record = Record {

@@ -35,6 +35,8 @@ pub struct Cell {
     pub network: Option<Plan>,
     /// Cores of a peer that is not slow.
     pub share: f64,
+    /// The arms of the comparison, those of other cells too.
+    pub ways: Vec<String>,
 }
 
 /// The best trial of an arm.
@@ -114,6 +116,7 @@ impl Maker<'_> {
                 experiment,
                 network: network(condition, peers),
                 share: self.plan.share(peers, self.cores),
+                ways: self.plan.arm.iter().map(|way| way.name.clone()).collect(),
             });
         }
         cells
@@ -177,10 +180,6 @@ impl Maker<'_> {
         if alone {
             // The same samples in as many more steps.
             settings.extend(self.length(work, work.steps * peers as u64));
-        }
-        if matches!(way.kind, Kind::Ddp | Kind::Hivemind) {
-            // These programs measure themselves.
-            settings.push(format!("node.evaluate_every={}", self.between_points(work.steps)));
         }
         settings.extend(way.settings.iter().cloned().chain(tuned));
         let peers = if alone { 1 } else { peers };

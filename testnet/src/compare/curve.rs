@@ -72,10 +72,14 @@ impl Curve {
     /// moment on at which all have been; between its own moments a peer is on a straight line.
     ///
     /// A killed peer counts as it was last, until it comes back.
+    ///
+    /// `began_unix_s`: when the first process was started, if that is known; else the first peer's word
+    /// counts.
     #[must_use]
-    pub fn of(logs: &[&Log]) -> Self {
+    pub fn of(logs: &[&Log], began_unix_s: Option<f64>) -> Self {
         let started = |log: &&&Log| log.start.as_ref().map(|start| start.unix_s);
         let first = logs.iter().filter_map(|log| started(&log)).fold(f64::INFINITY, f64::min);
+        let first = began_unix_s.unwrap_or(first);
         let late = |log: &Log| log.start.as_ref().map_or(0.0, |start| start.unix_s - first);
         let begin = logs.iter().filter_map(|log| Some(late(log) + first_step(log)?));
         let begin = begin.fold(f64::INFINITY, f64::min);

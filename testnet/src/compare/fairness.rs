@@ -14,6 +14,9 @@ use crate::report::record::RunResult;
 const LOSS_TOLERANCE: f64 = 1e-3;
 /// Seconds by which the clock of the harness and those of processes may differ.
 const CLOCK_TOLERANCE_S: f64 = 1.0;
+/// Longest time from the last word of the last peer until its run counts as ended, seconds: what a
+/// process takes to hang up, and ample.
+const UNNOTICED_S: f64 = 5.0;
 /// A peer that does less than this part of its steps stands still.
 const FROZEN_PART: f64 = 0.5;
 /// What all arms of a cell must have in common, as `section.key`.
@@ -108,14 +111,14 @@ fn moves(cell: &Cell, result: &RunResult, say: &mut impl FnMut(String)) {
             say(format!("peer {index} did not report how it ended"));
         }
         // A peer that was away may do as much less as the condition allows.
-        let lenient = cell.condition.samples_within_percent > 0.0;
+        let lenient = 1.0 - cell.condition.samples_within_percent.min(100.0) / 100.0;
         let slow = cell.condition.slow.filter(|_| index + 1 == result.peers.len());
-        let least = FROZEN_PART / slow.map_or(1.0, |slow| slow.times);
+        let least = lenient * FROZEN_PART / slow.map_or(1.0, |slow| slow.times);
         #[expect(clippy::cast_precision_loss, reason = "samples stay far below 2^53")]
         let part = log.samples() as f64 / whole as f64;
         // Peers of a server take what there is, and may be much slower than others.
         let shares_work = result.arm.program.has_server();
-        if part <= 0.0 || (!lenient && !shares_work && part < least) {
+        if part <= 0.0 || (!shares_work && part < least) {
             say(format!("peer {index} stood still: it trained on {} samples", log.samples()));
         }
         if is_frozen(log) {
@@ -167,7 +170,8 @@ fn measures(result: &RunResult, say: &mut impl FnMut(String)) {
 fn times(result: &RunResult, say: &mut impl FnMut(String)) {
     let started = |log: &Log| log.start.as_ref().map(|start| start.unix_s);
     let starts = result.peers.iter().filter_map(|peer| started(&peer.log));
-    let first = starts.fold(f64::INFINITY, f64::min);
+    let began = result.run.began_unix_s;
+    let first = began.unwrap_or_else(|| starts.fold(f64::INFINITY, f64::min));
     let ends = result
         .peers
         .iter()
@@ -176,6 +180,10 @@ fn times(result: &RunResult, say: &mut impl FnMut(String)) {
     if last > result.run.wall_s + CLOCK_TOLERANCE_S {
         let wall_s = result.run.wall_s;
         say(format!("took {wall_s:.1} s, but its last peer ended after {last:.1} s"));
+    }
+    if began.is_some() && last > 0.0 && result.run.wall_s > last + UNNOTICED_S {
+        let wall_s = result.run.wall_s;
+        say(format!("ended after {last:.1} s, but that was noticed after {wall_s:.1} s"));
     }
 }
 
@@ -237,7 +245,7 @@ mod tests {
         });
         let arm = Arm::new("gossip-outer", logs.len());
         let (name, killed_at) = (arm.name.clone(), vec![None; logs.len()]);
-        let run = ArmRun { arm: name, seed: 1, wall_s, killed_at, failure: None, made_by: None };
+        let run = ArmRun { wall_s, killed_at, ..ArmRun::new(&name, 1) };
         RunResult { arm, run, peers: peers.collect(), judged: None }
     }
 
@@ -260,6 +268,19 @@ mod tests {
         };
         assert_eq!(found(13.2), Vec::<String>::new());
         assert_eq!(found(9.0), ["took 9.0 s, but its last peer ended after 13.0 s"]);
+        let late = |began: Option<f64>, wall_s: f64| {
+            let mut said = Vec::new();
+            let mut result = run(wall_s, &[&[&early, END]]);
+            result.run.began_unix_s = began;
+            times(&result, &mut |what| said.push(what));
+            said
+        };
+        assert_eq!(late(None, 99.0), Vec::<String>::new());
+        assert_eq!(late(Some(98.0), 12.0), Vec::<String>::new());
+        assert_eq!(
+            late(Some(98.0), 17.0),
+            ["ended after 11.0 s, but that was noticed after 17.0 s"]
+        );
     }
 
     #[test]

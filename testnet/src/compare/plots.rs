@@ -115,13 +115,18 @@ fn chart(title: &str, x_label: &str, y_label: &str) -> Chart {
     Chart::new(title, x_label, y_label, Legend::Beside)
 }
 
-/// A series for each arm, in the colour of its place.
+/// The place of an arm in the comparison, whatever arms are in the cell: its colour in every plot.
+fn color(cell: &CellSummary, arm: &ArmSummary, index: usize) -> usize {
+    cell.cell.ways.iter().position(|way| *way == arm.arm.name).unwrap_or(index)
+}
+
+/// A series for each arm, in its colour.
 fn series(cell: &CellSummary, curve: impl Fn(&ArmSummary) -> Vec<(f64, f64, f64)>) -> Vec<Series> {
-    let arms = cell.arms.iter().enumerate().map(|(color, arm)| {
+    let arms = cell.arms.iter().enumerate().map(|(index, arm)| {
         let band = curve(arm);
         Series {
             name: arm.arm.name.clone(),
-            color,
+            color: color(cell, arm, index),
             bold: band.iter().map(|&(x, mean, _)| (x, mean)).collect(),
             faint: Vec::new(),
             band,
@@ -171,11 +176,11 @@ fn distances(arm: &ArmSummary) -> Vec<(f64, f64, f64)> {
 }
 
 fn utilisation(cell: &CellSummary) -> Bars {
-    let series = cell.arms.iter().enumerate().map(|(color, arm)| {
+    let series = cell.arms.iter().enumerate().map(|(index, arm)| {
         let share = arm.over_seeds(|run| run.utilisation);
         BarSeries {
             name: arm.arm.name.clone(),
-            color,
+            color: color(cell, arm, index),
             values: vec![share.map(|s| (100.0 * s.mean, 100.0 * s.sd.unwrap_or(0.0)))],
         }
     });
@@ -193,7 +198,7 @@ fn staleness(cell: &CellSummary) -> Bars {
     let counts = cell.arms.iter().map(ArmSummary::staleness);
     let longest = counts.map(|counts| counts.iter().rposition(|count| *count > 0).unwrap_or(0));
     let lags = (longest.max().unwrap_or(0) + 1).min(LAGS_MAX);
-    let series = cell.arms.iter().enumerate().filter_map(|(color, arm)| {
+    let series = cell.arms.iter().enumerate().filter_map(|(index, arm)| {
         let counts = arm.staleness();
         let all: u64 = counts.iter().sum();
         let share = |lag: usize| {
@@ -204,7 +209,7 @@ fn staleness(cell: &CellSummary) -> Bars {
         let name = arm.arm.name.clone();
         (all > 0).then(|| BarSeries {
             name,
-            color,
+            color: color(cell, arm, index),
             values: (0..lags).map(|l| Some(share(l))).collect(),
         })
     });

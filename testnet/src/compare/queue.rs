@@ -20,7 +20,6 @@ use crate::local::baseline::INITIAL_FILE;
 use crate::local::progress::Done;
 use crate::local::{Arm, ArmPlan, Baseline, Program, Progress, Python, Quotas, RunError, Stop};
 use crate::parameter_server;
-use crate::report::judged::Judged;
 use crate::report::record::{self, RECORD_FILE, RecordError};
 use crate::report::{Machine, MadeBy, Record};
 use crate::wan::WanError;
@@ -213,7 +212,8 @@ struct Queue<'a> {
     live: bool,
 }
 
-type Finished = (usize, Job, Result<(ArmRun, Option<Judged>), RunError>);
+/// How a run ended.
+type Ended = (Job, Result<ArmRun, RunError>);
 
 impl<'a> Queue<'a> {
     fn new(cells: &'a [Cell], setup: &'a Setup, states: Vec<CellState>) -> Self {
@@ -241,28 +241,37 @@ impl<'a> Queue<'a> {
         Self { cells, setup, states, waiting, current: Vec::new(), left, live }
     }
 
+    /// Starts what fits, and measures what has ended while nothing runs: measuring takes all cores.
     async fn work(&mut self, stop: &Stop, out: &mut dyn Write) -> Result<(), QueueError> {
-        let mut running: JoinSet<Finished> = JoinSet::new();
+        let mut running: JoinSet<(usize, Ended)> = JoinSet::new();
+        let mut ended: Vec<Ended> = Vec::new();
         let mut ticks = interval(if self.live { REDRAW } else { PLAIN });
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut asked = stop.clone();
         let mut stopped = false;
         let mut used = 0.0;
         loop {
-            while !stopped && self.next_fits(used) {
+            while !stopped && ended.is_empty() && self.next_fits(used) {
                 let Some(job) = self.waiting.pop() else { break };
                 used += self.weight(&job);
                 self.start(job, stop, &mut running);
             }
             if running.is_empty() {
-                break;
+                if ended.is_empty() {
+                    break;
+                }
+                for (job, result) in ended.drain(..) {
+                    let result = result.and_then(|run| self.measure(&job, run));
+                    self.finish(&job, result, out)?;
+                }
+                continue;
             }
             tokio::select! {
-                Some(Ok((slot, job, result))) = running.join_next() => {
+                Some(Ok((slot, (job, result)))) = running.join_next() => {
                     self.current[slot] = None;
                     used -= self.weight(&job);
                     stopped |= matches!(result, Err(RunError::Interrupted));
-                    self.finish(&job, result, out)?;
+                    ended.push((job, result));
                 }
                 _ = ticks.tick() => self.show(out),
                 () = asked.requested(1), if !stopped => stopped = true,
@@ -281,7 +290,7 @@ impl<'a> Queue<'a> {
         next.is_some_and(|next| used <= 0.0 || used + next <= cores(self.setup) + 1e-6)
     }
 
-    fn start(&mut self, job: Job, stop: &Stop, running: &mut JoinSet<Finished>) {
+    fn start(&mut self, job: Job, stop: &Stop, running: &mut JoinSet<(usize, Ended)>) {
         let cell = self.cells[job.cell].clone();
         let setup = self.setup.clone();
         let done: Done = Rc::new(Shared::new(0));
@@ -295,14 +304,24 @@ impl<'a> Queue<'a> {
         let mut stop = stop.clone();
         running.spawn_local(async move {
             let result = one(&cell, &setup, &job, done, &mut stop).await;
-            (slot, job, result)
+            (slot, (job, result))
         });
+    }
+
+    /// Measures what a run has left, unless it failed.
+    fn measure(&self, job: &Job, run: ArmRun) -> Result<ArmRun, RunError> {
+        if run.failure.is_none() {
+            let folder = self.setup.folder.join(&self.cells[job.cell].name);
+            let folder = record::run_folder(&folder, &run.arm, run.seed);
+            judged(&folder, job.arm.peers, self.setup.keep)?;
+        }
+        Ok(run)
     }
 
     fn finish(
         &mut self,
         job: &Job,
-        result: Result<(ArmRun, Option<Judged>), RunError>,
+        result: Result<ArmRun, RunError>,
         out: &mut dyn Write,
     ) -> Result<(), QueueError> {
         let cell = &self.cells[job.cell];
@@ -310,7 +329,7 @@ impl<'a> Queue<'a> {
         let state = &mut self.states[job.cell];
         let name = format!("{} {} seed {}", cell.name, job.arm.name, job.seed);
         let word = match result {
-            Ok((mut run, _)) => {
+            Ok(mut run) => {
                 self.left.took(&cell.name, &job.arm.name, run.wall_s, weight);
                 let word = run.failure.clone().unwrap_or_else(|| format!("{:.1} s", run.wall_s));
                 run.made_by = Some(self.setup.made_by.clone());
@@ -395,14 +414,14 @@ fn weight(cell: &Cell, arm: &Arm, setup: &Setup) -> f64 {
     (peers + network).min(cores(setup))
 }
 
-/// One run, measured afterwards.
+/// One run.
 async fn one(
     cell: &Cell,
     setup: &Setup,
     job: &Job,
     done: Done,
     stop: &mut Stop,
-) -> Result<(ArmRun, Option<Judged>), RunError> {
+) -> Result<ArmRun, RunError> {
     let directory = record::run_folder(&setup.folder.join(&cell.name), &job.arm.name, job.seed);
     // What an interrupted run has left.
     match std::fs::remove_dir_all(&directory) {
@@ -428,22 +447,22 @@ async fn one(
     }
     let begun = Instant::now();
     match arm::run(&plan, &mut Progress::quiet(done), stop).await {
-        Ok(run) => {
-            let judged = judged(&directory, job.arm.peers, setup.keep)?;
-            Ok((run, Some(judged)))
-        }
         Err(error) if is_result(cell, &error) => {
-            let failure = error.to_string().lines().next().unwrap_or_default().to_owned();
-            let (arm, seed) = (job.arm.name.clone(), job.seed);
+            let failure = in_short(&error.to_string());
             let wall_s = begun.elapsed().as_secs_f64();
             let killed_at = vec![None; job.arm.peers];
-            Ok((
-                ArmRun { arm, seed, wall_s, killed_at, failure: Some(failure), made_by: None },
-                None,
-            ))
+            let run = ArmRun { wall_s, killed_at, ..ArmRun::new(&job.arm.name, job.seed) };
+            Ok(ArmRun { failure: Some(failure), ..run })
         }
-        Err(error) => Err(error),
+        outcome => outcome,
     }
+}
+
+/// The first line of what went wrong, and the last thing that the process itself called an error.
+fn in_short(text: &str) -> String {
+    let first = text.lines().next().unwrap_or_default();
+    let said = text.lines().skip(1).filter_map(|line| line.split_once("error: "));
+    said.last().map_or_else(|| first.to_owned(), |(_, said)| format!("{first}: {said}"))
 }
 
 /// Whether the failure says something about the arm: its peers die, or the time runs out, where the
@@ -464,7 +483,7 @@ fn is_result(cell: &Cell, error: &RunError) -> bool {
 }
 
 /// Measures the parameters of a run, keeps the numbers, and lets the parameters go.
-fn judged(directory: &Path, peers: usize, keep: bool) -> Result<Judged, RunError> {
+fn judged(directory: &Path, peers: usize, keep: bool) -> Result<(), RunError> {
     let peers: Result<Vec<_>, _> =
         (0..peers).map(|index| record::read_peer(directory, index)).collect();
     let judged = judge::judge(&peers?);
@@ -473,7 +492,7 @@ fn judged(directory: &Path, peers: usize, keep: bool) -> Result<Judged, RunError
     if !keep {
         remove_checkpoints(directory)?;
     }
-    Ok(judged)
+    Ok(())
 }
 
 fn remove_checkpoints(directory: &Path) -> io::Result<()> {
@@ -481,4 +500,27 @@ fn remove_checkpoints(directory: &Path) -> io::Result<()> {
         arm::forget(&entry?.path())?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bar_says_how_many_runs_are_done_and_how_long_the_rest_takes() {
+        let text = bar(12, 40, Some(Duration::from_millis(421_900)), "tiny-2 sync seed 1 40 % 9 s");
+        assert_eq!(
+            text,
+            "[######              ] 12/40 runs, about 7m 1s left; tiny-2 sync seed 1 40 % 9 s"
+        );
+        assert_eq!(bar(0, 0, None, ""), "[####################] 0/0 runs; ");
+    }
+
+    #[test]
+    fn a_failure_is_told_with_the_last_error_of_the_process() {
+        let text =
+            "peer 1 failed (exit status: 1)\nINFO up\nerror: a peer is gone\nerror: start again";
+        assert_eq!(in_short(text), "peer 1 failed (exit status: 1): start again");
+        assert_eq!(in_short("not finished within 9 s"), "not finished within 9 s");
+    }
 }

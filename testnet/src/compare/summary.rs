@@ -176,7 +176,7 @@ fn summary(result: &RunResult, cell: &Cell, speed: Option<f64>) -> Option<RunSum
     let judged = result.judged.as_ref()?;
     let logs: Vec<&Log> = result.peers.iter().map(|peer| &peer.log).collect();
     let measured = || judged.peers.iter().flatten();
-    let curve = Curve::of(&logs);
+    let curve = Curve::of(&logs, result.run.began_unix_s);
     let samples: u64 = logs.iter().map(|log| log.samples()).sum();
     let seconds = result.run.wall_s - curve.startup_s;
     let shares = cell.shares(&result.arm);

@@ -34,7 +34,8 @@ pub fn sentences(summary: &CellSummary, plan: &Comparison) -> Vec<String> {
     let reference = plan.reference.as_str();
     let others = summary.arms.iter().filter(|arm| arm.arm.name != reference);
     let Some(base) = summary.arm(reference).filter(|base| !base.runs.is_empty()) else {
-        return others.map(|arm| alone(arm, reference)).collect();
+        let lost = summary.arm(reference).map(failed);
+        return lost.into_iter().chain(others.map(|arm| alone(arm, reference))).collect();
     };
     let goal = match summary.target {
         Some(Goal::Accuracy(share)) => format!("to an accuracy of {} %", percent(share)),
@@ -63,30 +64,44 @@ fn sentence(arm: &ArmSummary, base: &ArmSummary, goal: &str) -> String {
             String::new()
         };
         let how = times(ratio.mean, "sooner", "later", "as soon");
-        let _ = write!(text, "came {goal} {how}{of}");
+        let spread = ratio.sd.map_or_else(String::new, |sd| format!(" (± {sd:.1})"));
+        let _ = write!(text, "came {goal} {how}{spread}{of}");
     } else {
         let _ = write!(text, "came {goal}");
     }
     let sent = |arm: &ArmSummary| arm.over_seeds(|run| Some(run.bytes)).map_or(0.0, |b| b.mean);
     if sent(arm) > 0.0 && sent(base) > 0.0 {
-        let _ = write!(text, ", with {} the bytes", part(sent(arm) / sent(base)));
+        let _ = write!(text, "; it sent {} the bytes", part(sent(arm) / sent(base)));
     } else if sent(arm) <= 0.0 {
-        text += ", without sending a byte";
+        text += "; it sent nothing";
     }
     if let Some(gap) = gap(arm, base) {
-        let word = if gap.mean < 0.0 { "lower" } else { "higher" };
-        let spread = gap.sd.map_or_else(String::new, |sd| format!(" (± {sd:.2})"));
-        let _ = write!(text, "; its last loss is {:.2} % {word}{spread}", gap.mean.abs());
+        let _ = write!(text, "; its last loss is {}", difference(gap, "%"));
     }
     if let Some(gap) = accuracy_gap(arm, base) {
-        let word = if gap.mean < 0.0 { "lower" } else { "higher" };
-        let _ = write!(text, ", its accuracy {:.2} points {word}", gap.mean.abs());
+        let _ = write!(text, ", its accuracy {}", difference(gap, "points"));
     }
     if !arm.failures.is_empty() {
         let all = arm.failures.len() + arm.runs.len();
         let _ = write!(text, "; {} of {all} runs did not survive", arm.failures.len());
     }
     text + "."
+}
+
+/// `2.19 % higher (± 0.28)`, or that it is no more than seeds differ.
+fn difference(gap: MeanSd, unit: &str) -> String {
+    let size = gap.mean.abs();
+    match gap.sd {
+        _ if size < 0.005 => "the same".to_owned(),
+        Some(sd) if size < sd => {
+            format!("the same as far as seeds tell ({:+.2} ± {sd:.2} {unit})", gap.mean)
+        }
+        sd => {
+            let word = if gap.mean < 0.0 { "lower" } else { "higher" };
+            let spread = sd.map_or_else(String::new, |sd| format!(" (± {sd:.2})"));
+            format!("{size:.2} {unit} {word}{spread}")
+        }
+    }
 }
 
 /// A share as percent, without needless digits.
@@ -136,6 +151,15 @@ fn part(share: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_difference_below_its_spread_is_none() {
+        let of = |values: &[f64]| difference(MeanSd::of(values.iter().copied()).unwrap(), "%");
+        assert_eq!(of(&[2.0]), "2.00 % higher");
+        assert_eq!(of(&[-2.0, -3.0]), "2.50 % lower (± 0.71)");
+        assert_eq!(of(&[-9.0, 8.0]), "the same as far as seeds tell (-0.50 ± 12.02 %)");
+        assert_eq!(of(&[0.0, 0.0]), "the same");
+    }
 
     #[test]
     fn ratios_are_said_in_words() {

@@ -87,6 +87,20 @@ pub struct ArmRun {
     /// What made it; nothing where the record of the whole says it.
     #[serde(default)]
     pub made_by: Option<MadeBy>,
+    /// Wall-clock time of the start of its first process, in seconds since 1970; unknown in records of
+    /// before it was kept.
+    #[serde(default)]
+    pub began_unix_s: Option<f64>,
+}
+
+impl ArmRun {
+    /// A run that took no time, of no peers.
+    #[must_use]
+    pub fn new(arm: &str, seed: u64) -> Self {
+        let arm = arm.to_owned();
+        let (killed_at, failure, made_by) = (Vec::new(), None, None);
+        Self { arm, seed, wall_s: 0.0, killed_at, failure, made_by, began_unix_s: None }
+    }
 }
 
 /// Why an arm failed. All its processes are gone when this is returned.
@@ -164,7 +178,7 @@ pub async fn run(
     stop: &mut Stop,
 ) -> Result<ArmRun, RunError> {
     progress.begin(format!("{}, seed {}", plan.arm.name, plan.seed));
-    let begun = Instant::now();
+    let (begun, began_unix_s) = (Instant::now(), Some(unix_s()));
     let processes = plan.arm.peers + usize::from(plan.arm.program.has_server());
     let machines = plan.workload.machine(processes.saturating_sub(1)) + 1;
     let network = plan.wan.map(|scenario| Network::start(scenario, machines, &plan.directory));
@@ -174,13 +188,18 @@ pub async fn run(
         return Err(error);
     }
     Ok(ArmRun {
-        arm: plan.arm.name.clone(),
-        seed: plan.seed,
         wall_s: begun.elapsed().as_secs_f64(),
         killed_at: swarm.views.iter().map(|view| view.killed_at).collect(),
-        failure: None,
-        made_by: None,
+        began_unix_s,
+        ..ArmRun::new(&plan.arm.name, plan.seed)
     })
+}
+
+/// Seconds since 1970.
+#[expect(clippy::disallowed_methods, reason = "peers tell the time of their start by this clock")]
+fn unix_s() -> f64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
+    since.unwrap_or_default().as_secs_f64()
 }
 
 /// A process and the reader of its metrics.
