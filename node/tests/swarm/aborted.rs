@@ -10,7 +10,7 @@ use dnode_protocol::frame::{Codec, Leg, TensorHeader};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Fragments, Message, PeerId, RunSpec};
 
 use crate::attacker::{run_of, terms};
-use crate::process::{Peer, wait};
+use crate::process::Peer;
 
 /// Exchanges that end half way before memory is measured, and between the two measurements.
 const WARM: usize = 500;
@@ -19,6 +19,9 @@ const ABORTED: usize = 1000;
 const AT_ONCE: u64 = 16;
 /// Bytes per second that are offered, so that the middle of it can be met.
 const UPLOAD: u64 = 16_000_000;
+/// Most such measurements: a higher peak than ever before, which the allocator keeps, comes once, and what
+/// is forgotten comes every time.
+const SPANS: usize = 3;
 /// How far memory may grow.
 const GROWTH_MAX: f64 = 1.05;
 /// Longest life: on a busy machine, too, most of it is over before.
@@ -175,8 +178,14 @@ fn a_thousand_exchanges_that_end_half_way_leave_no_memory_behind() {
         }
     };
     until(WARM);
-    let start = resident(&victim);
-    until(WARM + ABORTED);
-    println!("resident: {start} bytes, then {}", resident(&victim));
-    wait("memory is what it was", || (resident(&victim) <= GROWTH_MAX * start).then_some(()));
+    let mut before = resident(&victim);
+    let grew = (1..=SPANS).all(|span| {
+        until(WARM + span * ABORTED);
+        let after = resident(&victim);
+        println!("resident: {before} bytes, then {after}");
+        let grew = after > GROWTH_MAX * before;
+        before = after;
+        grew
+    });
+    assert!(!grew, "memory grows with every {ABORTED} exchanges that end half way");
 }
