@@ -334,12 +334,10 @@ fn a_finished_peer_stays_as_long_as_the_slowest_needs_twice() {
 
 /// What host 0 has said of the deadline `name`, oldest first.
 fn told(room: &Room, name: &str) -> Vec<(Duration, &'static str)> {
-    let told = room.events.iter().filter_map(|(host, event)| match event {
-        Event::Deadline { name: of, peer: about, value, why } if *host == 0 && *of == name => {
-            assert!(about.is_none_or(|about| about == peer(1)));
-            Some((*value, *why))
-        }
-        _ => None,
+    let told = room.events.iter().filter_map(|(host, event)| {
+        let Event::Deadline { name: of, peer: about, value, why } = event else { return None };
+        assert!(about.is_none_or(|about| [0, 1].map(peer).contains(&about)));
+        (*host == 0 && *of == name).then_some((*value, *why))
     });
     told.collect()
 }

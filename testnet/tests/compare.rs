@@ -296,6 +296,20 @@ fn a_peer_that_stands_still_is_found() {
 }
 
 #[test]
+fn a_peer_that_lets_others_do_its_work_is_found_where_samples_may_differ() {
+    let bench = Bench::new();
+    let experiment = bench.experiment("idle", "[1]");
+    let text = std::fs::read_to_string(&experiment).expect("the experiment");
+    std::fs::write(&experiment, text + "samples_within_percent = 5.0\n").expect("a file");
+    let (code, text) = bench.compare(&experiment);
+    assert_eq!(code, Some(1), "{text}");
+    let report = bench.report();
+    let stood = "gossip seed 1: peer 1 stood still: it trained on 800 samples";
+    assert!(report.contains(stood), "{report}");
+    assert!(!report.contains("trained on 6400 samples, but"), "{report}");
+}
+
+#[test]
 fn checkpoints_on_the_way_are_measured_and_one_that_never_changes_is_found() {
     let bench = Bench::new();
     let (code, text) = bench.compare(&bench.experiment("stuck", "[1]"));

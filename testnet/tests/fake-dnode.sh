@@ -58,6 +58,12 @@ greedy) # trains on more samples than it was told
     steps=130
     finish "steps done"
     ;;
+idle) # peer 1 soon stops, and peer 0 does its work
+    train 25
+    [ "$index" = 1 ] && steps=25
+    [ "$index" = 0 ] && steps=175
+    finish "steps done"
+    ;;
 frozen) # the model of peer 1 never changes
     for step in 25 50 75 100; do
         train $step
