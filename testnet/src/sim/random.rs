@@ -76,7 +76,9 @@ impl Scenario {
     pub fn random_paced(seed: u64) -> Self {
         let mut scenario = Self::random(seed);
         let mut rng = ChaCha8Rng::seed_from_u64(!seed);
-        let balance = if rng.random_bool(0.5) { Balance::Steps } else { Balance::Batch };
+        let may_weigh = scenario.rule.kind == Rule::Exchange;
+        let by_samples = rng.random_bool(0.5) && may_weigh;
+        let balance = if by_samples { Balance::Batch } else { Balance::Steps };
         let mut pace = Pace { balance, batch: 8, ..Pace::default() };
         if rng.random_bool(0.5) {
             let whole = u64::from(scenario.peers) * pace.reference().samples();
