@@ -6,7 +6,7 @@ use dnode_protocol::{PeerId, Time};
 
 use crate::gossip::Gossip;
 use crate::membership::{Member, doubling};
-use crate::{Balance, Event};
+use crate::{Balance, Event, Mixing};
 
 /// A lease lasts this many average exchange durations (design §5: 4·RTT + 2·size/bandwidth).
 const LEASE_DURATIONS: f64 = 4.0;
@@ -70,6 +70,13 @@ impl Gossip {
     /// (RFC 6298 §5.5: the same of retransmission timers).
     pub(crate) fn lease(&self, peer: &PeerId) -> Duration {
         self.explained_lease(peer).0
+    }
+
+    /// Lease for a whole fragment of `peer`: what is measured of contributions, which are coded, says
+    /// little of how long it takes.
+    pub(crate) fn snapshot_lease(&self, peer: &PeerId) -> Duration {
+        let lease = self.lease(peer);
+        if self.config.mixing == Mixing::Set { lease.max(self.config.lease_initial) } else { lease }
     }
 
     fn explained_lease(&self, peer: &PeerId) -> (Duration, &'static str) {

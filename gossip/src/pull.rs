@@ -107,7 +107,7 @@ impl Gossip {
     fn pull(&mut self, fragment: FragmentId, donor: PeerId, oldest: Clock, now: Time) {
         let sequence = self.take_sequence();
         let exchange = self.exchange_id(sequence);
-        let deadline = now + self.lease(&donor);
+        let deadline = now + self.snapshot_lease(&donor);
         let (announced, arrived, adopting) = (None, None, false);
         let pull =
             Pull { fragment, donor, asked: now, deadline, oldest, announced, arrived, adopting };
@@ -152,7 +152,7 @@ impl Gossip {
     /// A donor sends its snapshots one after the other, so each part of one puts off the deadlines of
     /// all that it still owes, within the journal window.
     pub(crate) fn snapshot_progress(&mut self, from: PeerId, now: Time) {
-        let (deadline, most) = (now + self.lease(&from), self.config.journal_window);
+        let (deadline, most) = (now + self.snapshot_lease(&from), self.config.journal_window);
         let open = self.catch_up.iter_mut().flat_map(|catch_up| catch_up.open.values_mut());
         for pull in open.filter(|pull| pull.donor == from) {
             pull.deadline = pull.deadline.max(deadline).min(pull.asked + most);

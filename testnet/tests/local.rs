@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dnode_testnet::local::arm::{self, ArmRun};
+use dnode_testnet::local::arm;
+use dnode_testnet::local::arm_run::ArmRun;
 use dnode_testnet::local::{Arm, ArmPlan, Progress, RunError, Stop, Workload};
 use dnode_testnet::wan::{Plan, WanError};
 use tokio::time::{interval, timeout};

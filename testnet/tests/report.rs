@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use dnode_testnet::local::arm::ArmRun;
+use dnode_testnet::local::arm_run::ArmRun;
 use dnode_testnet::local::{Arm, Experiment, Kill, KillAt, Workload};
 use dnode_testnet::report::numbers::Numbers;
 use dnode_testnet::report::{self, Machine, Record, Results};

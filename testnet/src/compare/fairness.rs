@@ -230,7 +230,7 @@ fn common_keys(log: &Log) -> Option<Vec<Value>> {
 mod tests {
     use super::*;
     use crate::local::Arm;
-    use crate::local::arm::ArmRun;
+    use crate::local::arm_run::ArmRun;
     use crate::report::record::PeerResult;
 
     /// A run of `wall_s` of peers that wrote these lines.

@@ -15,7 +15,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::cell::Cell;
 use super::judge;
 use super::left::TimeLeft;
-use crate::local::arm::{self, ArmRun};
+use crate::local::arm;
+use crate::local::arm_run::{ArmRun, in_short};
 use crate::local::baseline::INITIAL_FILE;
 use crate::local::progress::Done;
 use crate::local::{Arm, ArmPlan, Baseline, Program, Progress, Python, Quotas, RunError, Stop};
@@ -458,13 +459,6 @@ async fn one(
     }
 }
 
-/// The first line of what went wrong, and the last thing that the process itself called an error.
-fn in_short(text: &str) -> String {
-    let first = text.lines().next().unwrap_or_default();
-    let said = text.lines().skip(1).filter_map(|line| line.split_once("error: "));
-    said.last().map_or_else(|| first.to_owned(), |(_, said)| format!("{first}: {said}"))
-}
-
 /// Whether the failure says something about the arm: its peers die, or the time runs out, where the
 /// condition disturbs them.
 fn is_result(cell: &Cell, error: &RunError) -> bool {
@@ -514,13 +508,5 @@ mod tests {
             "[######              ] 12/40 runs, about 7m 1s left; tiny-2 sync seed 1 40 % 9 s"
         );
         assert_eq!(bar(0, 0, None, ""), "[####################] 0/0 runs; ");
-    }
-
-    #[test]
-    fn a_failure_is_told_with_the_last_error_of_the_process() {
-        let text =
-            "peer 1 failed (exit status: 1)\nINFO up\nerror: a peer is gone\nerror: start again";
-        assert_eq!(in_short(text), "peer 1 failed (exit status: 1): start again");
-        assert_eq!(in_short("not finished within 9 s"), "not finished within 9 s");
     }
 }

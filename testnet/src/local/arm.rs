@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
+use super::arm_run::{ArmRun, unix_s};
 use super::baseline::Python;
 use super::experiment::{Arm, Kill, Program, Workload};
 use super::network::Network;
@@ -16,7 +16,6 @@ use super::process::{CHECKPOINTS_FOLDER, PeerProcess};
 use super::progress::{Progress, View};
 use super::quota::{Limited, Quotas};
 use crate::metrics::{METRICS_FILE, MetricsError, Tail};
-use crate::report::MadeBy;
 use crate::wan::{Plan, WanError};
 
 /// How often files and processes are looked at. A look costs a few system calls per peer.
@@ -68,39 +67,6 @@ pub struct ArmPlan<'a> {
     pub shares: Option<(&'a Quotas, Vec<f64>)>,
     /// What runs the programs of others, if there are some.
     pub python: Option<&'a Python>,
-}
-
-/// What came of an arm for one seed; the numbers are in the metrics files.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ArmRun {
-    /// Name of the arm.
-    pub arm: String,
-    /// Seed.
-    pub seed: u64,
-    /// Seconds from the start of the first process to the end of the last one.
-    pub wall_s: f64,
-    /// By peer: the step at which it was killed and did not come back, if it was.
-    pub killed_at: Vec<Option<u64>>,
-    /// How it failed where that is a result: the disturbance was more than the arm survives.
-    #[serde(default)]
-    pub failure: Option<String>,
-    /// What made it; nothing where the record of the whole says it.
-    #[serde(default)]
-    pub made_by: Option<MadeBy>,
-    /// Wall-clock time of the start of its first process, in seconds since 1970; unknown in records of
-    /// before it was kept.
-    #[serde(default)]
-    pub began_unix_s: Option<f64>,
-}
-
-impl ArmRun {
-    /// A run that took no time, of no peers.
-    #[must_use]
-    pub fn new(arm: &str, seed: u64) -> Self {
-        let arm = arm.to_owned();
-        let (killed_at, failure, made_by) = (Vec::new(), None, None);
-        Self { arm, seed, wall_s: 0.0, killed_at, failure, made_by, began_unix_s: None }
-    }
 }
 
 /// Why an arm failed. All its processes are gone when this is returned.
@@ -193,13 +159,6 @@ pub async fn run(
         began_unix_s,
         ..ArmRun::new(&plan.arm.name, plan.seed)
     })
-}
-
-/// Seconds since 1970.
-#[expect(clippy::disallowed_methods, reason = "peers tell the time of their start by this clock")]
-fn unix_s() -> f64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
-    since.unwrap_or_default().as_secs_f64()
 }
 
 /// A process and the reader of its metrics.

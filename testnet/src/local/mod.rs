@@ -13,6 +13,7 @@
 //! Nothing here links `dnode`: the contract is its command line and the files it writes.
 
 pub mod arm;
+pub mod arm_run;
 pub mod baseline;
 pub mod binary;
 pub mod experiment;

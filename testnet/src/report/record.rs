@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::judged::Judged;
 use super::machine::Machine;
-use crate::local::arm::ArmRun;
+use crate::local::arm_run::ArmRun;
 use crate::local::{Arm, Experiment};
 use crate::metrics::{Log, MetricsError};
 
