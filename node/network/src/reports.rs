@@ -8,7 +8,7 @@ use crate::event::{Connection, DownReason, NetworkEvent};
 use crate::handle::Entry;
 use crate::limits::{FULL_BACK_OFF, MOVE_MAX, PUNCHING_MAX, REFUSE_LINGER};
 use crate::link::{LinkEvent, Origin, Outgoing, ReaderEnd};
-use crate::service::{Service, to_libp2p};
+use crate::service::Service;
 use crate::session::{Stage, Via};
 use crate::streams::{Path, StreamKind};
 
@@ -81,11 +81,7 @@ impl Service {
     /// Another start of the peer's process took over: everything of the earlier one ends. The new
     /// connection is closed as well; one of the two dials again and the peer is greeted as new.
     async fn restarted(&mut self, peer: PeerId) {
-        self.end_session(peer, DownReason::Restarted).await;
-        if let Some(id) = to_libp2p(peer) {
-            // It has at least the connection that the hello came on.
-            let _ = self.swarm.disconnect_peer_id(id);
-        }
+        self.hang_up(peer, DownReason::Restarted).await;
     }
 
     fn refuse(&mut self, peer: PeerId, difference: RunDifference) {
@@ -196,12 +192,8 @@ impl Service {
             }
             ReaderEnd::Finished { goodbye } if origin.kind == StreamKind::Control => {
                 if goodbye {
-                    self.end_session(peer, DownReason::Left).await;
+                    self.hang_up(peer, DownReason::Left).await;
                     self.dialer.left(peer);
-                    if let Some(id) = to_libp2p(peer) {
-                        // It may have hung up already.
-                        let _ = self.swarm.disconnect_peer_id(id);
-                    }
                 } else if stopping {
                     self.hang_up(peer, hung_up()).await;
                 } else {
