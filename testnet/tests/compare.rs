@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use dnode_testnet::compare::Comparison;
 use dnode_testnet::metrics::Log;
@@ -11,8 +12,13 @@ use dnode_trainer::{
     DataConfig, Dataset, LocalConfig, LocalTrainer, ModelConfig, OptimizerConfig, OptimizerKind,
     Trainer,
 };
+use rustix::process::{Pid, Signal, kill_process};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
+use tokio::time::{interval, timeout};
+
+/// Generous, because the machine may be busy; nothing waits that long unless it is broken.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// An experiment of two arms, and the parameters that every stand-in ends with.
 struct Bench {
@@ -84,18 +90,28 @@ impl Bench {
 
     /// The same with further arguments.
     fn compare_with(&self, experiment: &Path, more: &[&str]) -> (Option<i32>, String) {
+        said(&self.program(experiment).args(more).output().expect("the program runs"))
+    }
+
+    /// The program, about to compare.
+    fn program(&self, experiment: &Path) -> Command {
         let fake = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake-dnode.sh");
         let mut command = Command::new(env!("CARGO_BIN_EXE_dnode-testnet"));
         command.arg("compare").arg(experiment).arg("--out").arg(self.path("out"));
-        command.arg("--dnode").arg(fake).args(more).stdin(Stdio::null());
-        let Output { status, stdout, stderr } = command.output().expect("the program runs");
-        let text = String::from_utf8_lossy(&stdout) + String::from_utf8_lossy(&stderr);
-        (status.code(), text.into_owned())
+        command.arg("--dnode").arg(fake).stdin(Stdio::null());
+        command
     }
 
     fn report(&self) -> String {
         std::fs::read_to_string(self.path("out/report.md")).expect("a report")
     }
+}
+
+/// How a program ended, and all that it said.
+fn said(output: &Output) -> (Option<i32>, String) {
+    let Output { status, stdout, stderr } = output;
+    let text = String::from_utf8_lossy(stdout) + String::from_utf8_lossy(stderr);
+    (status.code(), text.into_owned())
 }
 
 /// The model and the held-out data that the stand-in says it has.
@@ -160,6 +176,42 @@ fn what_is_missing_after_an_interruption_is_run_and_nothing_else() {
     let (code, text) = bench.compare(&experiment);
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(text.matches(" seed 1: ").count(), 1, "{text}");
+}
+
+#[tokio::test]
+async fn ctrl_c_keeps_what_has_ended_and_the_same_command_goes_on() {
+    let bench = Bench::new();
+    let experiment = bench.experiment("held", "[1]");
+    let mut program = bench.program(&experiment);
+    let child = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = child.expect("the program starts");
+    let folder = bench.path("out/digits-2-undisturbed");
+    let ended = |arm: &str, peer: usize| {
+        let path = folder.join(format!("{arm}/1/peer-{peer}/metrics.jsonl"));
+        std::fs::read_to_string(path).map(|text| text.contains("\"final\""))
+    };
+    let both =
+        |is: fn(std::io::Result<bool>) -> bool, arm: &str| (0..2).all(|peer| is(ended(arm, peer)));
+    let mut ticks = interval(Duration::from_millis(10));
+    let reached = async {
+        while !both(|end| end.is_ok_and(|end| end), "sync") || !both(|end| end.is_ok(), "gossip") {
+            ticks.tick().await;
+        }
+    };
+    timeout(DEADLINE, reached).await.expect("one arm ends and the other one hangs");
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a process id");
+    kill_process(pid, Signal::INT).expect("the program is there");
+    let (code, text) = said(&child.wait_with_output().expect("the program ends"));
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("the same command goes on from here"), "{text}");
+    assert!(text.contains("sync seed 1: ") && !text.contains("gossip seed 1: "), "{text}");
+    assert!(bench.report().contains("`digits-2-undisturbed`: 1 of 2 runs are there"));
+
+    std::fs::write(bench.path("go"), "").expect("a file");
+    let (code, text) = bench.compare(&experiment);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("gossip seed 1: ") && !text.contains("sync seed 1: "), "{text}");
+    assert!(bench.report().contains("Fair: "), "{}", bench.report());
 }
 
 #[test]
@@ -286,6 +338,15 @@ fn an_arm_that_begins_with_other_weights_is_found() {
         assert!(report.contains(&found), "{report}");
     }
     assert!(!report.contains("sync seed 1: "), "{report}");
+}
+
+#[test]
+fn a_run_that_does_not_tell_its_first_weights_is_counted() {
+    let bench = Bench::new();
+    let (code, text) = bench.compare(&bench.experiment("mute", "[1]"));
+    assert_eq!(code, Some(0), "{text}");
+    let report = bench.report();
+    assert!(report.contains("In 1 of the 2 runs no peer tells the hash"), "{report}");
 }
 
 #[test]

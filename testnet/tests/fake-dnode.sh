@@ -46,10 +46,12 @@ finish() { # reason
 printf '/ip4/127.0.0.1/udp/%s/quic-v1/p2p/12D3Fake%s\n' "$((40000 + index))" "$index" >"$directory/address.new"
 mv "$directory/address.new" "$directory/address"
 [ "$mode" = ahead ] && weights=f00d$index
-line start 0 ",\"unix_s\":1700000000.25,\"peer\":\"12D3Fake$index\",\"run\":\"feed\",\"incarnation\":1,\"parameters\":2410,\"weights\":\"$weights\",\"config\":{\"run\":{\"steps\":$steps,\"batch\":32,\"seed\":${seed:-1}},\"model\":{\"kind\":\"mlp\",\"hidden\":[8]},\"data\":{\"kind\":\"digits\",\"shard\":$index}}"
+weights=",\"weights\":\"$weights\""
+[ "$mode" = mute ] && weights=
+line start 0 ",\"unix_s\":1700000000.25,\"peer\":\"12D3Fake$index\",\"run\":\"feed\",\"incarnation\":1,\"parameters\":2410$weights,\"config\":{\"run\":{\"steps\":$steps,\"batch\":32,\"seed\":${seed:-1}},\"model\":{\"kind\":\"mlp\",\"hidden\":[8]},\"data\":{\"kind\":\"digits\",\"shard\":$index}}"
 
 case "$mode" in
-good | ahead) # an arm that is ahead began with other weights
+good | ahead | mute) # `ahead` began with other weights, `mute` does not say with which
     for step in 25 50 75 100; do train $step; done
     finish "steps done"
     ;;
@@ -105,6 +107,11 @@ victim) # peer 0 stops moving at step 50, the others get done
     finish "steps done"
     ;;
 hang) exec cat ;;
+held) # trains once there is a file `go` beside the parameters, and hangs without
+    [ -e "${parameters%/*}/go" ] || exec cat
+    for step in 25 50 75 100; do train $step; done
+    finish "steps done"
+    ;;
 endless | broken) # trains until it is told to leave; peer 1 of `broken` says that something is
     trap 'exit 0' TERM
     while :; do

@@ -6,7 +6,7 @@ use dnode_gossip::{Input, Standing};
 use dnode_protocol::{Message, PeerId, Phase};
 
 use super::Driver;
-use crate::training::Command;
+use crate::training::{Command, Position};
 
 /// How long a joiner waits for the first answer of its bootstrap peers before it trains alone.
 const GREETING_MAX: Duration = Duration::from_secs(10);
@@ -27,10 +27,13 @@ const AGREE_MAX: Duration = Duration::from_secs(7);
 const SETTLE_PAUSE: Duration = Duration::from_millis(50);
 /// How long open exchanges may take to end before this peer leaves.
 const LEAVE_MAX: Duration = Duration::from_millis(1000);
-/// How long an interrupted training thread may take for its step and its checkpoint.
+/// How long an interrupted training thread may take for its step.
 const INTERRUPTED_MAX: Duration = Duration::from_millis(1500);
+/// How long it may take for its last checkpoint, once it writes that: 12 GB, those of a billion
+/// parameters with an outer step, at 200 MB/s.
+const SAVE_MAX: Duration = Duration::from_secs(60);
 
-// An interrupted peer is gone within five seconds.
+// An interrupted peer is gone within five seconds, and the time of its last checkpoint.
 const _: () = assert!(
     LEAVE_MAX.as_millis()
         + INTERRUPTED_MAX.as_millis()
@@ -50,8 +53,9 @@ pub(super) enum Stage {
     Settling { until: Instant, goal: Option<Goal>, next_round: Option<Instant> },
     /// Ends what is open.
     Leaving { until: Instant, evaluate: bool },
-    /// The training thread writes its last checkpoint; after `until` it is not waited for.
-    Ending { until: Option<Instant> },
+    /// The training thread ends its step and writes its last checkpoint; after `until` it is not waited
+    /// for.
+    Ending { until: Option<Instant>, saves: bool },
 }
 
 /// What a peer still does when every neighbour is done.
@@ -88,11 +92,10 @@ impl Driver {
                     self.say_goodbye(evaluate);
                 }
             }
-            Stage::Ending { until } => {
+            Stage::Ending { until, saves } => {
                 if until.is_some_and(|until| Instant::now() >= until) && self.ending.is_none() {
-                    tracing::warn!(
-                        "a local step takes too long; leaving without a last checkpoint"
-                    );
+                    let what = if saves { "the last checkpoint" } else { "a local step" };
+                    tracing::warn!("{what} takes too long; leaving without a last checkpoint");
                     self.abandoned = true;
                     self.ending = Some(Ok(Box::new(self.journal.last_ending())));
                 }
@@ -182,13 +185,35 @@ impl Driver {
         self.interrupted = true;
         self.journal.interrupted();
         match &mut self.stage {
-            Stage::Ending { until } => *until = Some(Instant::now() + INTERRUPTED_MAX),
+            Stage::Ending { until, saves } => {
+                *until = Some(Instant::now() + if *saves { SAVE_MAX } else { INTERRUPTED_MAX });
+            }
             Stage::Waiting { .. }
             | Stage::Training
             | Stage::Settling { .. }
             | Stage::Leaving { .. } => {
                 self.begin_leaving(false);
             }
+        }
+    }
+
+    /// The training thread has ended its step and writes its last checkpoint.
+    pub(super) fn saving(&mut self, position: Position) {
+        self.journal.last_position(position);
+        if let Stage::Ending { until, saves } = &mut self.stage {
+            *saves = true;
+            if let Some(until) = until {
+                tracing::info!("writing the last checkpoint; one more interrupt ends at once");
+                *until = Instant::now() + SAVE_MAX;
+            }
+        }
+    }
+
+    /// A checkpoint is written, or is not going to be.
+    pub(super) fn saved(&mut self) {
+        if let Stage::Ending { until, saves } = &mut self.stage {
+            *saves = false;
+            *until = until.map(|_| Instant::now() + INTERRUPTED_MAX);
         }
     }
 
@@ -213,7 +238,7 @@ impl Driver {
             }
         }
         let until = (!evaluate).then(|| Instant::now() + INTERRUPTED_MAX);
-        self.stage = Stage::Ending { until };
+        self.stage = Stage::Ending { until, saves: false };
         if !self.training.command(Command::Stop { evaluate }) && self.ending.is_none() {
             tracing::debug!("the training thread has ended already");
         }

@@ -409,6 +409,11 @@ impl Journal {
         self.met
     }
 
+    /// Training has ended here.
+    pub(crate) const fn last_position(&mut self, position: Position) {
+        self.position = position;
+    }
+
     /// What is known of a training thread that does not answer.
     pub(crate) const fn last_ending(&self) -> Ending {
         let position = self.position;

@@ -378,8 +378,15 @@ impl Driver {
                 // It has room for the one answer; a thread that has ended wants none.
                 let _ = answer.send(self.core.contents());
             }
-            Report::Checkpointed { path } => self.journal.checkpointed(&path),
-            Report::CheckpointFailed { error } => self.journal.checkpoint_failed(&error),
+            Report::Saving { position } => self.saving(position),
+            Report::Checkpointed { path } => {
+                self.saved();
+                self.journal.checkpointed(&path);
+            }
+            Report::CheckpointFailed { error } => {
+                self.saved();
+                self.journal.checkpoint_failed(&error);
+            }
             Report::StepsDone => self.steps_done(),
             Report::Ended(ending) => self.ending = Some(ending.map_err(DriveError::from)),
         }

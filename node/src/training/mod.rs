@@ -201,6 +201,8 @@ pub(crate) enum Report {
     /// Which contributions the replica contains is asked for: what all reports before this one have made
     /// of it. Nothing changes the replica until the answer is there.
     Contents { answer: blocking::SyncSender<Vec<Versions>> },
+    /// The thread has done its last step and begins to write its last checkpoint.
+    Saving { position: Position },
     /// A checkpoint is safe.
     Checkpointed { path: PathBuf },
     /// A checkpoint could not be written; the earlier ones are untouched.

@@ -195,6 +195,11 @@ fn steps_and_commits_come_at_their_intervals_and_the_end_leaves_a_checkpoint() {
     );
     assert_eq!(ending.evaluation.map(|evaluation| evaluation.count), Some(1));
     assert!(ending.parameters.as_ref().is_some_and(|path| path.is_file()));
+    // Who waits for the last checkpoint must hear that it is being written.
+    let [Report::Saving { position }, Report::Checkpointed { .. }, _] = &reports[..] else {
+        panic!("{reports:?}")
+    };
+    assert_eq!(*position, ending.position);
     thread.join();
 }
 

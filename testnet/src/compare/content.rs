@@ -7,18 +7,18 @@ use super::against::Change;
 use super::cell::Choice;
 use super::curve::Goal;
 use super::document::Block;
-use super::fairness::Unfair;
+use super::fairness::{self, Unfair};
 use super::plan::{Comparison, Way};
 use super::plots;
+use super::repeat;
 use super::summary::{ArmSummary, CellSummary, RunSummary};
 use super::verdict;
-use crate::local::{Baseline, Program};
-use crate::report::MadeBy;
 use crate::report::numbers::show_staleness;
 use crate::report::plot::PlotError;
+use crate::report::record::RunResult;
 use crate::report::stats::MeanSd;
 use crate::report::table::Table;
-use crate::report::units::{self, to_f64};
+use crate::report::units::to_f64;
 
 /// What stands where there is no number.
 const NONE: &str = "–";
@@ -28,8 +28,12 @@ const NONE: &str = "–";
 pub struct Findings<'a> {
     /// The comparison.
     pub plan: &'a Comparison,
-    /// The command line.
-    pub command: &'a str,
+    /// The experiment file.
+    pub file: &'a Path,
+    /// Folder of the data, if the experiment needs one.
+    pub data: Option<&'a Path>,
+    /// Names of the cells that were asked for; all where there is none.
+    pub only: &'a [String],
     /// The cells that are compared.
     pub cells: Vec<CellSummary>,
     /// The cells of the trials.
@@ -50,7 +54,11 @@ pub struct Findings<'a> {
 /// [`PlotError`]: a plot could not be drawn.
 pub fn blocks(findings: &Findings<'_>) -> Result<Vec<Block>, PlotError> {
     let plan = findings.plan;
-    let mut blocks = vec![Block::Heading(1, plan.title.clone())];
+    let mut title = plan.title.clone();
+    if !findings.only.is_empty() {
+        let _ = write!(title, ": {}", findings.only.join(", "));
+    }
+    let mut blocks = vec![Block::Heading(1, title)];
     blocks.extend(state(findings));
     blocks.extend(changes(findings));
     blocks.push(Block::Heading(2, "Verdicts".to_owned()));
@@ -66,7 +74,7 @@ pub fn blocks(findings: &Findings<'_>) -> Result<Vec<Block>, PlotError> {
     blocks.push(Block::Heading(2, "What the columns mean".to_owned()));
     blocks.push(Block::List(columns(plan)));
     blocks.extend(tuning(findings));
-    blocks.extend(repeat(findings));
+    blocks.extend(repeat::blocks(findings));
     Ok(blocks)
 }
 
@@ -97,16 +105,31 @@ fn state(findings: &Findings<'_>) -> Vec<Block> {
         blocks.push(Block::List(lines));
     }
     if findings.unfair.is_empty() {
-        blocks.push(Block::Text(
-            "Fair: samples, held-out data, clocks and the settings that must be equal were checked \
-             for every run."
-                .to_owned(),
-        ));
+        blocks.push(Block::Text(fair(findings)));
     } else {
         blocks.push(Block::Text("**Not fair, so no result:**".to_owned()));
         blocks.push(Block::List(findings.unfair.iter().map(ToString::to_string).collect()));
     }
     blocks
+}
+
+/// That nothing was found, and what could not be looked at.
+fn fair(findings: &Findings<'_>) -> String {
+    let mut text = "Fair: samples, held-out data, clocks and the settings that must be equal were \
+                    checked for every run."
+        .to_owned();
+    let cells = findings.cells.iter().chain(&findings.tuning);
+    let runs: Vec<&RunResult> = cells.flat_map(|cell| &cell.results.runs).collect();
+    let silent = runs.iter().filter(|run| !fairness::tells_weights(run)).count();
+    if silent > 0 {
+        let _ = write!(
+            text,
+            " In {silent} of the {} runs no peer tells the hash of the weights that it began with: those \
+             were not compared.",
+            runs.len()
+        );
+    }
+    text
 }
 
 /// What has changed since another comparison.
@@ -326,84 +349,5 @@ fn tuning(findings: &Findings<'_>) -> Vec<Block> {
         }
     }
     blocks.push(Block::Table(table));
-    blocks
-}
-
-/// What made the runs: one sentence for each machine, commit and program.
-fn makers(findings: &Findings<'_>) -> Vec<String> {
-    let mut makers: Vec<(MadeBy, Vec<&str>)> = Vec::new();
-    for cell in &findings.cells {
-        let record = &cell.state.record;
-        let whole = MadeBy { machine: record.machine.clone(), program: String::new() };
-        for run in &record.runs {
-            let made_by = run.made_by.as_ref().unwrap_or(&whole);
-            match makers.iter_mut().find(|(known, _)| known == made_by) {
-                Some((_, cells)) => cells.push(&cell.cell.name),
-                None => makers.push((made_by.clone(), vec![&cell.cell.name])),
-            }
-        }
-    }
-    let sentence = |(MadeBy { machine, program }, mut cells): (MadeBy, Vec<&str>)| {
-        let runs = cells.len();
-        cells.dedup();
-        let program = if program.is_empty() {
-            String::new()
-        } else {
-            format!(", `dnode` with BLAKE3 `{program}`")
-        };
-        format!(
-            "{runs} runs of {} at commit `{}`{program}, on {} cores of {} with {} of memory, {}.",
-            cells.join(", "),
-            machine.commit,
-            machine.cores,
-            machine.cpu,
-            units::bytes(machine.memory_bytes),
-            machine.system,
-        )
-    };
-    makers.into_iter().map(sentence).collect()
-}
-
-/// Commands, machine and commit.
-fn repeat(findings: &Findings<'_>) -> Vec<Block> {
-    let mut blocks = vec![
-        Block::Heading(2, "How to repeat it".to_owned()),
-        Block::Code(findings.command.to_owned()),
-    ];
-    blocks.push(Block::List(makers(findings)));
-    for cell in &findings.cells {
-        blocks.push(Block::Heading(3, format!("Commands of {}", cell.cell.name)));
-        blocks.push(Block::Text(
-            "The first peer of each arm, first seed; the others differ in their number, and name \
-             the first one's address."
-                .to_owned(),
-        ));
-        let experiment = &cell.cell.experiment;
-        let seed = experiment.seeds.first().copied().unwrap_or(1);
-        let lines = experiment.arms.iter().map(|arm| {
-            let folder = Path::new(&arm.name).join(seed.to_string()).join("peer-0");
-            let mut words = arm.arguments(&experiment.workload, seed, 0, &folder);
-            let program = match arm.program {
-                Program::Dnode => "dnode",
-                Program::Baseline(Baseline::Ddp) => "python3 testnet/baselines/ddp.py",
-                Program::Baseline(Baseline::Hivemind) => {
-                    "python3 testnet/baselines/hivemind_peer.py"
-                }
-                Program::ParameterServer => {
-                    words.splice(..1, ["parameter-server", "work"].map(str::to_owned));
-                    "dnode-testnet"
-                }
-            };
-            let words = words.join(" ");
-            let kills: Vec<String> = arm.kills.iter().map(ToString::to_string).collect();
-            let kills = if kills.is_empty() {
-                String::new()
-            } else {
-                format!(" (killed: {})", kills.join("; "))
-            };
-            format!("# {}{kills}\n{program} {words}", arm.name)
-        });
-        blocks.push(Block::Code(lines.collect::<Vec<_>>().join("\n")));
-    }
     blocks
 }

@@ -206,6 +206,12 @@ fn begins(
     }
 }
 
+/// Whether a peer of the run tells the hash of the weights that it began with.
+pub(super) fn tells_weights(result: &RunResult) -> bool {
+    let starts = result.peers.iter().filter_map(|peer| peer.log.start.as_ref());
+    starts.into_iter().any(|start| start.weights.is_some())
+}
+
 /// Whether two values are equal; numbers with a fraction as f32, which they are where they are used.
 fn same(own: &Value, wanted: &Value) -> bool {
     if !own.is_f64() && !wanted.is_f64() {

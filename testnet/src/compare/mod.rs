@@ -22,6 +22,7 @@ pub mod left;
 pub mod plan;
 pub mod plots;
 pub mod queue;
+mod repeat;
 pub mod report;
 pub mod summary;
 pub mod verdict;

@@ -115,6 +115,7 @@ impl Training {
     pub(super) fn last_words(&mut self, evaluate: bool) -> Result<Box<Ending>, TrainError> {
         // A peer that never began leaves nothing that a later start must resume.
         if self.at != Position::default() {
+            let _ = self.tell(Report::Saving { position: self.at });
             let _ = self.save();
         }
         // A trainer with nothing to measure on has still trained.

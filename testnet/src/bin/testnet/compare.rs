@@ -90,7 +90,9 @@ pub(super) fn compare(arguments: &CompareArgs) -> Result<(), Failure> {
     let unfair = report::unfair(tuning.iter().chain(&cells));
     let findings = Findings {
         plan: &plan,
-        command: &setup.command,
+        file: &arguments.experiment,
+        data: data.as_deref(),
+        only: &arguments.only,
         cells,
         tuning,
         choices: &choices,
