@@ -329,6 +329,16 @@ impl<'a> SpanMut<'a> {
         Self { address, len: range.len(), owner: self.owner }
     }
 
+    /// A part of it, for a while.
+    ///
+    /// # Panics
+    /// When it has no such part.
+    #[must_use]
+    pub fn part_mut(&mut self, range: Range<usize>) -> SpanMut<'_> {
+        let address = self.address + offset(self.len, &range);
+        SpanMut { address, len: range.len(), owner: std::marker::PhantomData }
+    }
+
     /// The same to be read.
     #[must_use]
     pub const fn shared(&self) -> Span<'_> {

@@ -7,6 +7,7 @@ use dnode_protocol::ParameterLayout;
 
 use crate::batch::{Batch, SampleShape};
 use crate::config::ConfigError;
+use crate::device::Resident;
 use crate::kernel::loss::Score;
 use crate::kernel::{Compute, reduce};
 use crate::local::LocalConfig;
@@ -94,6 +95,11 @@ pub trait Engine: Send {
     /// As [`Trainer::displace`](crate::Trainer::displace); a failure of the device is told by the
     /// next [`Engine::clear`].
     fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32);
+
+    /// As [`Trainer::resident`](crate::Trainer::resident).
+    fn resident(&mut self) -> Option<Resident<'_>> {
+        None
+    }
 
     /// The optimizer's moments and count; engines of one configuration understand each other's.
     /// Empty where the device fails.

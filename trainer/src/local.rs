@@ -7,6 +7,7 @@ use dnode_protocol::ParameterLayout;
 
 use crate::batch::{Batch, Input, SampleShape};
 use crate::config::{ConfigError, ModelConfig, OptimizerConfig, THREADS_MAX, ensure};
+use crate::device::Resident;
 use crate::engine::{Engine, NativeEngine};
 use crate::kernel::loss::Score;
 use crate::learning_rate::learning_rate;
@@ -252,6 +253,10 @@ impl Trainer for LocalTrainer {
     fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
         assert_eq!(range.len(), delta.len(), "displacement length");
         self.engine.displace(range, delta, weight);
+    }
+
+    fn resident(&mut self) -> Option<Resident<'_>> {
+        self.engine.resident()
     }
 
     fn evaluate(&mut self) -> Result<Evaluation, TrainError> {

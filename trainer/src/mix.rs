@@ -6,6 +6,7 @@ use dnode_protocol::FragmentId;
 use dnode_protocol::frame::Codec;
 
 use crate::codec::{CodecError, Encoded};
+use crate::device::DeviceError;
 pub(crate) use crate::kernel::reduce::{norm, squares};
 
 /// A remote slice may be this many times as long (Euclidean norm) as the local one.
@@ -41,6 +42,9 @@ pub enum MixError {
     /// This replica's mixer does not do that.
     #[error("mix: {0}")]
     Mixer(&'static str),
+    /// The device of the weights has failed; the peer is not at fault.
+    #[error("mix: {0}")]
+    Device(#[from] DeviceError),
     /// Numbers in a code that has no place here.
     #[error("mix numbers coded as {0:?}: not the code of this tensor")]
     Codec(Codec),
@@ -108,6 +112,7 @@ impl MixError {
             | Self::Mass(_) => true,
             Self::Fragment(_)
             | Self::Mixer(_)
+            | Self::Device(_)
             | Self::Edge(_)
             | Self::Length { .. }
             | Self::Weight(_)

@@ -3,19 +3,23 @@
 mod alone;
 mod commons;
 mod desk;
+mod on_device;
 mod state;
 mod together;
 mod turn;
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use dnode_protocol::{Fragments, ParameterLayout};
 
 use self::commons::State;
+use self::on_device::{DeviceDesk, OnDevice};
 use crate::codec::Encoded;
+use crate::device::{Device, DeviceError, Numbers, Resident};
 use crate::mix::{norm, subtract};
-use crate::mixer::{DeltaSet, Epidemic, Exchange, Mixer, MixerState, PushSum, Slice};
+use crate::mixer::{DeltaSet, Epidemic, Exchange, HostMemory, Mixer, MixerState, PushSum, Slice};
 use crate::outer::OuterStep;
 use crate::seam::{Evaluation, StepId, StepReport, TrainError, Trainer};
 use crate::sketch::{self, SKETCH_LEN};
@@ -75,6 +79,10 @@ pub struct Replica {
     mixes: bool,
     /// Whether what mixing moves waits for [`Replica::displace_together`].
     deferred: bool,
+    /// Where the weights lie if not in host memory: the order of work of training.
+    device: Option<Arc<dyn Device>>,
+    /// Why they do not stay on the trainer's device.
+    off_device: Option<DeviceError>,
 }
 
 impl fmt::Debug for Replica {
@@ -106,6 +114,11 @@ impl Replica {
         let parameters = trainer.layout().parameters();
         assert_eq!(fragments.parameters(), parameters, "fragments tile the trainer's parameters");
         let mut live = Live::new(trainer);
+        let off_device = match Self::on_device(&mut live, &config) {
+            Ok(Some((on_device, desk))) => return Self::resident(live, config, (on_device, desk)),
+            Ok(None) => None,
+            Err(error) => Some(error),
+        };
         let plain = OuterStep { learning_rate: 1.0, momentum: 0.0 };
         let mut slow =
             |step| Slow { step, values: live.copy(0..parameters), momentum: vec![0.0; parameters] };
@@ -117,7 +130,10 @@ impl Replica {
         let values = slow.as_mut().map_or(&mut [][..], |slow| &mut slow.values);
         let mixer = match mixer {
             Mixer::None => MixerState::None,
-            Mixer::Exchange => MixerState::Exchange(Exchange::new(fragments.count(), clip)),
+            Mixer::Exchange => MixerState::Exchange(
+                Exchange::new(fragments.count(), clip),
+                HostMemory::new(fragments.count()),
+            ),
             Mixer::Epidemic => MixerState::Epidemic(Epidemic::new(fragments.count())),
             Mixer::PushSum => MixerState::PushSum(PushSum::new(values, &fragments)),
             Mixer::DeltaSet { codec, feedback } => {
@@ -126,8 +142,49 @@ impl Replica {
         };
         live.settle(0, values);
         let outer = slow.as_ref().map(|slow| slow.step);
-        let commons = Commons::new(fragments, State { slow, mixer });
-        Self { live, commons, fragments, outer, mixes, deferred: false }
+        let commons = Commons::new(fragments, State { slow, mixer, on_device: None }, None);
+        let (deferred, device) = (false, None);
+        Self { live, commons, fragments, outer, mixes, deferred, device, off_device }
+    }
+
+    /// What exchanges keep beside weights on a device, where the trainer's are on one.
+    fn on_device(
+        live: &mut Live,
+        config: &ReplicaConfig,
+    ) -> Result<Option<(OnDevice, DeviceDesk)>, DeviceError> {
+        let ReplicaConfig { mixer, outer, fragments, clip } = *config;
+        let resident = live.resident().filter(|_| mixer == Mixer::Exchange);
+        let on_device = resident.map(|at| OnDevice::new(&at, (outer, clip), fragments));
+        on_device.transpose()
+    }
+
+    /// A replica whose weights stay on a device.
+    fn resident(
+        mut live: Live,
+        config: ReplicaConfig,
+        (on_device, desk): (OnDevice, DeviceDesk),
+    ) -> Self {
+        let ReplicaConfig { outer, fragments, .. } = config;
+        let device = live.resident().map(|resident| resident.device);
+        live.set_settled(true);
+        let (slow, mixer) = (None, MixerState::None);
+        let state = State { slow, mixer, on_device: Some(on_device) };
+        let commons = Commons::new(fragments, state, Some(desk));
+        let (mixes, deferred, off_device) = (true, false, None);
+        Self { live, commons, fragments, outer, mixes, deferred, device, off_device }
+    }
+
+    /// Whether weights stay on the trainer's device; why not, if they should.
+    ///
+    /// # Errors
+    /// [`DeviceError`] of the device, which the trainer may use all the same.
+    pub fn stays_on_device(&self) -> Result<bool, DeviceError> {
+        self.off_device.clone().map_or_else(|| Ok(self.device.is_some()), Err)
+    }
+
+    /// The trainer's weights on the device.
+    fn at_device(&mut self) -> Option<Resident<'_>> {
+        if self.device.is_some() { self.live.resident() } else { None }
     }
 
     /// A replica that meets others by exchanges, with as few fragments as there can be.
@@ -174,6 +231,9 @@ impl Replica {
     /// # Errors
     /// [`TrainError`]; parameters are unchanged then.
     pub fn step(&mut self, at: StepId) -> Result<StepReport, TrainError> {
+        if let Some(device) = &self.device {
+            device.check().map_err(|error| TrainError::Other(error.to_string()))?;
+        }
         self.trainer_mut().step(at)
     }
 
@@ -185,6 +245,12 @@ impl Replica {
     pub fn serve(&mut self) -> bool {
         if self.deferred {
             return false;
+        }
+        let commons = self.commons.clone();
+        if let Some(mut resident) = self.at_device() {
+            let made = commons.desk().make_on_device(&commons, &mut resident.weights);
+            commons.notify();
+            return made;
         }
         let Some(mut task) = self.commons.desk().task() else { return false };
         let range = self.commons.range(task.index);
@@ -210,8 +276,13 @@ impl Replica {
         let shows = self.shown_elements() <= SHOWN_ELEMENTS_MAX && self.shown_elements() > 0;
         if shows {
             self.catch_up();
+            let commons = self.commons.clone();
             for index in 0..self.fragments.count() {
-                let Some(range) = self.commons.range(index) else { continue };
+                let Some(range) = commons.range(index) else { continue };
+                if let Some(mut resident) = self.at_device() {
+                    commons.desk().show_on_device(index, range, &mut resident.weights);
+                    continue;
+                }
                 let mut shown = self.commons.desk().buffer();
                 shown.resize(range.len(), 0.0);
                 self.live.trainer().read(range, &mut shown);
@@ -247,6 +318,14 @@ impl Replica {
     /// As [`Self::commit`], in a turn of its [`Commons`] that the caller goes on to hold.
     pub fn commit_in(&mut self, turn: &mut Turn<'_>, share: f32) -> CommitReport {
         self.catch_up();
+        if let Some(on_device) = &mut turn.state.on_device {
+            let fragments = self.fragments;
+            let Some(mut resident) = self.at_device() else { return CommitReport::default() };
+            // A failure is told by the next step.
+            let norm = on_device.commit(&mut resident, fragments).unwrap_or(f64::NAN);
+            self.live.set_settled(true);
+            return CommitReport { progress_norm: norm, ..CommitReport::default() };
+        }
         if matches!(turn.state.mixer, MixerState::PushSum(_) | MixerState::DeltaSet(_)) {
             let progress_norm = self.progress_norm(&turn.state);
             let sane = progress_norm <= PROGRESS_NORM_MAX;
@@ -296,7 +375,7 @@ impl Replica {
         mut mean: Option<&mut [f32]>,
     ) -> CommitReport {
         let mut report = CommitReport::default();
-        let State { slow: Some(slow), mixer } = &mut *turn.state else { return report };
+        let State { slow: Some(slow), mixer, .. } = &mut *turn.state else { return report };
         let mut squares = 0.0;
         let mut own = Vec::new();
         for index in 0..self.fragments.count() {
@@ -315,7 +394,7 @@ impl Replica {
             slow.step.direct(progress, &mut slow.momentum[range.clone()]);
             let slice = Slice { index, range };
             match &mut *mixer {
-                MixerState::None | MixerState::Exchange(_) | MixerState::Epidemic(_) => {
+                MixerState::None | MixerState::Exchange(..) | MixerState::Epidemic(_) => {
                     values.iter_mut().zip(progress).for_each(|(phi, &mut step)| *phi += step);
                 }
                 MixerState::PushSum(state) => state.step(&slice, progress, values),
@@ -375,12 +454,38 @@ impl Replica {
         if self.live.is_settled() {
             return self.live.evaluate();
         }
+        if self.device.is_some() {
+            return self.evaluate_on_device();
+        }
         let live = self.live.copy(0..self.fragments.parameters());
         if let Some(slow) = &self.commons.turn().state.slow {
             self.live.settle(0, &slow.values);
         }
         let evaluation = self.live.evaluate();
         self.live.settle(0, &live);
+        evaluation
+    }
+
+    /// Measures φ, with x set aside on the device.
+    fn evaluate_on_device(&mut self) -> Result<Evaluation, TrainError> {
+        let commons = self.commons.clone();
+        let failed = |error: DeviceError| TrainError::Other(error.to_string());
+        let whole = 0..self.fragments.parameters();
+        let mut aside = None;
+        if let Some(resident) = self.at_device() {
+            let mut copy = Numbers::new(&resident.device, whole.len()).map_err(failed)?;
+            let x = resident.weights.shared();
+            let copied = resident.device.set_scaled(copy.span_mut(whole.clone()), x, 1.0);
+            copied.map_err(failed)?;
+            aside = Some(copy);
+            let turn = commons.turn();
+            turn.state.on_device.as_ref().map(|on_device| on_device.settle(resident));
+        }
+        let evaluation = self.live.evaluate();
+        if let (Some(mut resident), Some(aside)) = (self.at_device(), aside) {
+            let x = resident.weights.part_mut(whole.clone());
+            resident.device.set_scaled(x, aside.span(whole), 1.0).map_err(failed)?;
+        }
         evaluation
     }
 
@@ -393,13 +498,24 @@ impl Replica {
     pub fn sketch(&mut self, sketch: &mut [f32; SKETCH_LEN]) {
         self.catch_up();
         let mut sums = [0.0; SKETCH_LEN];
-        match &self.commons.turn().state.slow {
-            Some(slow) => {
+        let commons = self.commons.clone();
+        let turn = commons.turn();
+        let State { slow, on_device, .. } = &*turn.state;
+        match (slow, on_device) {
+            (Some(slow), _) => {
                 for (part, values) in chunks(0..slow.values.len()).zip(slow.values.chunks(CHUNK)) {
                     sketch::accumulate(part.start, values, &mut sums);
                 }
             }
-            None => self.live.visit(0..self.fragments.parameters(), |start, values| {
+            (None, Some(on_device)) if !on_device.shows() => {
+                let mut values = vec![0.0; CHUNK];
+                for part in chunks(0..self.fragments.parameters()) {
+                    let (start, values) = (part.start, &mut values[..part.len()]);
+                    on_device.weights(part, values);
+                    sketch::accumulate(start, values, &mut sums);
+                }
+            }
+            (None, _) => self.live.visit(0..self.fragments.parameters(), |start, values| {
                 sketch::accumulate(start, values, &mut sums);
             }),
         }

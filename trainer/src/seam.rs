@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use dnode_protocol::ParameterLayout;
 
+use crate::device::Resident;
 use crate::kernel::loss::Score;
 
 /// Which local step: the batch belongs to its index, the learning rate to its position.
@@ -131,6 +132,12 @@ pub trait Trainer: Send {
 
     /// Moves the parameters of `range`: `x ← x + weight · delta`.
     fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32);
+
+    /// Where the parameters lie, if that is a device on which they can be mixed: then weights that are
+    /// mixed in exchanges stay there, and only their codes cross to the host.
+    fn resident(&mut self) -> Option<Resident<'_>> {
+        None
+    }
 
     /// Measures the current parameters on held-out data.
     ///

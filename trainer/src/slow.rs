@@ -33,6 +33,16 @@ impl Move {
         Self { values, noted: 0, replaces: false }
     }
 
+    /// A move of so many elements whose numbers lie on a device.
+    pub(crate) const fn elsewhere(len: usize, replaces: bool) -> Self {
+        Self { values: Vec::new(), noted: len, replaces }
+    }
+
+    /// Elements that are moved.
+    pub(crate) const fn len(&self) -> usize {
+        self.noted
+    }
+
     pub(crate) fn into_buffer(self) -> Vec<f32> {
         self.values
     }

@@ -1,5 +1,7 @@
 //! What the tests of this crate share: a trainer without a model, whose weights a test can set.
 
+mod device;
+
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -11,6 +13,8 @@ use crate::{
     Evaluation, Mixer, OuterStep, Replica, ReplicaConfig, StateTensor, StepId, StepReport,
     TrainError, Trainer, TrainerState,
 };
+
+pub(crate) use self::device::{TestDevice, TestWeights};
 
 /// Live weights that a test can read and set while the replica owns the trainer.
 pub(crate) type Live = Arc<Mutex<Vec<f32>>>;

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use dnode_protocol::ParameterLayout;
 
+use crate::device::Resident;
 use crate::kernel::loss::Score;
 use crate::mix::MixError;
 use crate::seam::{Evaluation, TrainError, Trainer};
@@ -44,6 +45,11 @@ impl Live {
     pub(crate) fn trainer_mut(&mut self) -> &mut dyn Trainer {
         self.settled = false;
         self.trainer.as_mut()
+    }
+
+    /// Where the weights lie, if that is a device. Who moves them by that says whether they are settled.
+    pub(crate) fn resident(&mut self) -> Option<Resident<'_>> {
+        self.trainer.resident()
     }
 
     pub(crate) const fn is_settled(&self) -> bool {

@@ -266,7 +266,9 @@ fn state_tensors<'a>(
         tensors.push(Tensor::unsigned(NUMBERS, &contents.numbers));
     }
     let own = trainer.tensors.iter();
-    tensors.extend(own.map(|own| Tensor::flat(format!("{TRAINER}{}", own.name), &own.values)));
+    tensors.extend(
+        own.map(|own| Tensor::flat(format!("{TRAINER}{}", own.name), own.values.as_slice())),
+    );
     tensors
 }
 

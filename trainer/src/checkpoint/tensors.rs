@@ -1,5 +1,6 @@
 //! Safetensors files, written and read in pieces, with their hashes.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::ops::Range;
@@ -38,7 +39,7 @@ pub(super) struct Tensor<'a> {
 /// Where the numbers of a tensor come from.
 pub(super) enum Numbers<'a> {
     /// From memory.
-    Slice(&'a [f32]),
+    Slice(Cow<'a, [f32]>),
     /// The replica's weights from this element on.
     Weights(&'a Held<'a, 'a>, usize),
     /// The replica's live weights.
@@ -51,7 +52,8 @@ pub(super) enum Numbers<'a> {
 
 impl<'a> Tensor<'a> {
     /// A flat tensor of numbers that are in memory.
-    pub(super) fn flat(name: String, values: &'a [f32]) -> Self {
+    pub(super) fn flat(name: String, values: impl Into<Cow<'a, [f32]>>) -> Self {
+        let values = values.into();
         Self { name, shape: vec![values.len()], numbers: Numbers::Slice(values) }
     }
 
@@ -78,11 +80,11 @@ impl<'a> Tensor<'a> {
     /// Appends the elements of `range` to `bytes`, little-endian.
     fn read(&self, range: Range<usize>, bytes: &mut Vec<u8>) {
         let mut values = Vec::new();
-        let values = match self.numbers {
+        let values = match &self.numbers {
             Numbers::Slice(slice) => &slice[range],
             Numbers::Weights(replica, first) => {
                 values.resize(range.len(), 0.0);
-                replica.weights(first + range.start..first + range.end, &mut values);
+                replica.weights(*first + range.start..*first + range.end, &mut values);
                 &values
             }
             Numbers::Live(replica) => {

@@ -187,7 +187,7 @@ pub(crate) fn decode_slice(codec: Codec, bytes: &[u8], out: &mut [f32]) -> Resul
 
 impl Encoded {
     /// A tensor whose bytes `write` fills; they are zero before.
-    fn filled(codec: Codec, elements: usize, write: impl FnOnce(&mut [u8])) -> Self {
+    pub(crate) fn filled(codec: Codec, elements: usize, write: impl FnOnce(&mut [u8])) -> Self {
         // Collected in place: an `Arc` made of a vector would copy it.
         let zeros = std::iter::repeat_n(0, codec.payload_bytes(elements));
         let mut bytes: Arc<[u8]> = zeros.collect();

@@ -23,7 +23,7 @@ use dnode_protocol::frame::Codec;
 pub(crate) use self::delta_set::{DeltaSet, read as read_accumulators};
 pub use self::edges::{EDGES_MAX, FORGOTTEN_MAX, PUSHES_UNACKNOWLEDGED_MAX};
 pub(crate) use self::epidemic::Epidemic;
-pub(crate) use self::exchange::Exchange;
+pub(crate) use self::exchange::{DeviceGround, DeviceMemory, Exchange, Ground, HostMemory};
 pub(crate) use self::push_sum::{PushSum, plausible_mass};
 
 /// How a replica meets others.
@@ -73,7 +73,7 @@ pub(crate) struct Slice {
 /// The state that a mixer keeps.
 pub(crate) enum MixerState {
     None,
-    Exchange(Exchange),
+    Exchange(Exchange, HostMemory),
     Epidemic(Epidemic),
     PushSum(PushSum),
     DeltaSet(DeltaSet),

@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use dnode_protocol::{FragmentId, Fragments};
 
 use super::desk::Desk;
+use super::on_device::{DeviceDesk, OnDevice};
 use crate::mix::MixError;
 use crate::mixer::{MixerState, Slice};
 use crate::slow::Slow;
@@ -21,6 +22,8 @@ pub(super) struct State {
     /// φ and v; `None` where x is exchanged.
     pub(super) slow: Option<Slow>,
     pub(super) mixer: MixerState,
+    /// The same of exchanges on a device; the two above are then nothing.
+    pub(super) on_device: Option<OnDevice>,
 }
 
 struct Shared {
@@ -46,9 +49,9 @@ impl fmt::Debug for Commons {
 }
 
 impl Commons {
-    pub(super) fn new(fragments: Fragments, state: State) -> Self {
-        let shows = state.slow.is_none();
-        let (queue, desk) = (Mutex::default(), Mutex::default());
+    pub(super) fn new(fragments: Fragments, state: State, desk: Option<DeviceDesk>) -> Self {
+        let shows = state.on_device.as_ref().map_or(state.slow.is_none(), OnDevice::shows);
+        let (queue, desk) = (Mutex::default(), Mutex::new(Desk::new(desk)));
         let (state, changed) = (Mutex::new(state), Condvar::new());
         Self(Arc::new(Shared { fragments, shows, queue, state, desk, changed }))
     }
@@ -123,6 +126,10 @@ impl Commons {
     /// Lets mixing look at the desk again.
     pub(super) fn notify(&self) {
         self.0.changed.notify_all();
+    }
+
+    pub(super) fn parameters(&self) -> usize {
+        self.0.fragments.parameters()
     }
 
     /// Where a fragment lies.

@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::Commons;
+use super::on_device::DeviceDesk;
+use crate::device::SpanMut;
+use crate::kernel::reduce::add_scaled;
 use crate::slow::Move;
 
 /// Elements of moves that may wait for training; then mixing does: 256 MiB.
@@ -30,6 +33,8 @@ pub(super) struct Desk {
     /// Where training goes on with the moves, so that each has its turn.
     next: usize,
     closed: bool,
+    /// Where the numbers lie if not here; moves and shown fragments are then marks alone.
+    device: Option<DeviceDesk>,
 }
 
 /// What mixing holds of one fragment while it works on it.
@@ -50,12 +55,78 @@ pub(super) struct Task {
 }
 
 impl Desk {
+    /// A desk whose numbers lie on a device, if there is one.
+    pub(super) fn new(device: Option<DeviceDesk>) -> Self {
+        Self { device, ..Self::default() }
+    }
+
+    pub(super) const fn device(&mut self) -> Option<&mut DeviceDesk> {
+        self.device.as_mut()
+    }
+
+    /// Notes that a fragment is to be moved, or replaced, on a device; whether that is all it is to do.
+    pub(super) fn note_elsewhere(&mut self, index: usize, len: usize, replaces: bool) -> bool {
+        let before = self.moves.remove(&index);
+        self.waiting += if before.is_some() { 0 } else { len };
+        let replaces = replaces || before.as_ref().is_some_and(Move::replaces);
+        self.moves.insert(index, Move::elsewhere(len, replaces));
+        before.is_none()
+    }
+
+    /// Mixing takes a fragment up on a device; whether x of it is shown.
+    pub(super) fn take_on_device(&mut self, index: usize) -> bool {
+        self.shown.remove(&index).is_some()
+    }
+
+    /// Mixing is done with it; whether what it has made of the shown x stays shown.
+    pub(super) fn give_on_device(&mut self, index: usize, was_shown: bool) -> bool {
+        self.kept = None;
+        // What training has shown meanwhile lacks what mixing did.
+        self.shown.remove(&index);
+        let stays = was_shown && self.standing;
+        if stays {
+            self.shown.insert(index, Vec::new());
+        }
+        stays
+    }
+
+    /// Does what training should do next with weights on a device; whether there was anything.
+    pub(super) fn make_on_device(&mut self, commons: &Commons, weights: &mut SpanMut<'_>) -> bool {
+        let Some(task) = self.task() else { return false };
+        let range = commons.range(task.index).expect("the desk holds fragments of the model");
+        let moved = task.moved.as_ref().map(Move::replaces);
+        let shows = task.show.is_some();
+        if let Some(device) = &mut self.device {
+            device.make(range, moved, shows, weights);
+        }
+        if shows {
+            self.shown.insert(task.index, Vec::new());
+        }
+        true
+    }
+
+    /// Shows a fragment of x on a device.
+    pub(super) fn show_on_device(
+        &mut self,
+        index: usize,
+        range: Range<usize>,
+        weights: &mut SpanMut<'_>,
+    ) {
+        if let Some(device) = &mut self.device {
+            device.make(range.clone(), None, true, weights);
+            if let Some(later) = self.moves.get(&index) {
+                device.overlay(range, later.replaces());
+            }
+        }
+        self.shown.insert(index, Vec::new());
+    }
+
     /// Mixing takes a fragment up.
     pub(super) fn take(&mut self, index: usize) -> Hand {
         let shown = self.shown.remove(&index);
         let moved = match self.moves.remove(&index) {
             Some(moved) => {
-                self.waiting -= moved.values().len();
+                self.waiting -= moved.len();
                 moved
             }
             None => Move::in_buffer(self.spare.pop().unwrap_or_default()),
@@ -78,7 +149,7 @@ impl Desk {
         if moved.is_nothing() {
             self.recycle(Some(moved.into_buffer()));
         } else {
-            self.waiting += moved.values().len();
+            self.waiting += moved.len();
             self.moves.insert(index, moved);
         }
     }
@@ -92,7 +163,7 @@ impl Desk {
         let index = replaced.or_else(|| self.wanted.first().copied()).or_else(after)?;
         let show = self.wanted.remove(&index).then(|| self.spare.pop().unwrap_or_default());
         let moved = self.moves.remove(&index);
-        self.waiting -= moved.as_ref().map_or(0, |moved| moved.values().len());
+        self.waiting -= moved.as_ref().map_or(0, |moved| moved.len());
         self.next = index + 1;
         Some(Task { index, moved, show })
     }
@@ -154,8 +225,16 @@ impl Desk {
         for (index, moved) in &self.moves {
             let Some(of) = commons.range(*index) else { continue };
             let (start, end) = (of.start.max(range.start), of.end.min(range.end));
-            if start < end {
-                moved.make(start - of.start, &mut out[start - range.start..end - range.start]);
+            if start >= end {
+                continue;
+            }
+            let out = &mut out[start - range.start..end - range.start];
+            match &self.device {
+                Some(device) if moved.replaces() => {
+                    out.copy_from_slice(&device.pending(start..end));
+                }
+                Some(device) => add_scaled(out, &device.pending(start..end), 1.0),
+                None => moved.make(start - of.start, out),
             }
         }
     }

@@ -1,5 +1,6 @@
 //! What a replica needs to continue as if it had never stopped.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use dnode_protocol::{FragmentId, Fragments, ParameterLayout};
@@ -68,7 +69,7 @@ impl<'r, 't> Held<'r, 't> {
         let outer = self.momentum().map(|momentum| {
             let mut live = vec![0.0; momentum.len()];
             self.live(0..live.len(), &mut live);
-            OuterState { live, momentum: momentum.to_vec() }
+            OuterState { live, momentum: momentum.into_owned() }
         });
         let fixed = self.fixed().map(|(accumulators, masses, residual)| FixedState {
             accumulators: accumulators.to_vec(),
@@ -80,9 +81,17 @@ impl<'r, 't> Held<'r, 't> {
 
     /// Reads the replica's weights of `range`.
     pub(crate) fn weights(&self, range: Range<usize>, out: &mut [f32]) {
-        match &self.turn.state.slow {
-            Some(slow) => out.copy_from_slice(&slow.values[range]),
-            None => self.live(range, out),
+        let State { slow, on_device, .. } = &*self.turn.state;
+        let is_read = match (slow, on_device) {
+            (Some(slow), _) => {
+                out.copy_from_slice(&slow.values[range.clone()]);
+                true
+            }
+            (None, Some(device)) => device.weights(range.clone(), out),
+            (None, None) => false,
+        };
+        if !is_read {
+            self.live(range, out);
         }
     }
 
@@ -100,8 +109,11 @@ impl<'r, 't> Held<'r, 't> {
     }
 
     /// The outer momentum v, `[P]`; `None` without an outer step.
-    pub(crate) fn momentum(&self) -> Option<&[f32]> {
-        self.turn.state.slow.as_ref().map(|slow| slow.momentum.as_slice())
+    pub(crate) fn momentum(&self) -> Option<Cow<'_, [f32]>> {
+        match &*self.turn.state {
+            State { slow: Some(slow), .. } => Some(Cow::Borrowed(&slow.momentum)),
+            State { on_device, .. } => on_device.as_ref()?.momentum().map(Cow::Owned),
+        }
     }
 
     /// Accumulators, masses and residual of [`FixedState`]; `None` for mixers without.
@@ -187,7 +199,10 @@ impl Replica {
     ) -> Result<(), TrainError> {
         self.check_state(&turn.state.mixer, state)?;
         self.trainer_mut().restore(&state.trainer)?;
-        let State { slow, mixer } = &mut *turn.state;
+        let State { slow, mixer, on_device } = &mut *turn.state;
+        if let (Some(device), Some(saved)) = (on_device, &state.outer) {
+            device.set(&state.parameters, Some(&saved.momentum));
+        }
         if let (Some(slow), Some(saved)) = (slow, &state.outer) {
             slow.values.copy_from_slice(&state.parameters);
             slow.momentum.copy_from_slice(&saved.momentum);
@@ -231,7 +246,7 @@ impl Replica {
 /// Accumulators, masses and residual of [`FixedState`]; `None` for mixers without.
 fn fixed(mixer: &MixerState) -> Option<(&[i64], &[u64], &[f32])> {
     match mixer {
-        MixerState::None | MixerState::Exchange(_) | MixerState::Epidemic(_) => None,
+        MixerState::None | MixerState::Exchange(..) | MixerState::Epidemic(_) => None,
         MixerState::PushSum(state) => {
             let (numerators, masses) = state.state();
             Some((numerators, masses, &[]))

@@ -120,7 +120,7 @@ fn a_later_commit_takes_no_displacement_into_its_momentum() {
             assert!((a.progress_norm - b.progress_norm).abs() < 1e-5);
         }
     }
-    let momentum = |replica: &Replica| wide(replica.hold().momentum().unwrap());
+    let momentum = |replica: &Replica| wide(&replica.hold().momentum().unwrap());
     assert_close(&momentum(&alone), &momentum(&mixed), 5e-6);
 }
 

@@ -4,6 +4,9 @@
 //! its own part of the slow weights with others. What that moved is a displacement from the weights
 //! that all had last, the base: displacements are added up, and every rank makes the sum.
 
+use std::borrow::Cow;
+
+use super::commons::State;
 use super::state::Held;
 use super::{Replica, ReplicaState, Turn};
 use crate::kernel::loss::Score;
@@ -14,8 +17,16 @@ use crate::seam::TrainError;
 impl Turn<'_> {
     /// The slow weights φ, `[P]`; nothing where live weights are exchanged.
     #[must_use]
-    pub fn weights(&self) -> &[f32] {
-        self.state.slow.as_ref().map_or(&[], |slow| &slow.values)
+    pub fn weights(&self) -> Cow<'_, [f32]> {
+        match &*self.state {
+            State { slow: Some(slow), .. } => Cow::Borrowed(&slow.values),
+            State { on_device: Some(device), .. } if !device.shows() => {
+                let mut values = vec![0.0; self.commons.parameters()];
+                device.weights(0..values.len(), &mut values);
+                Cow::Owned(values)
+            }
+            State { .. } => Cow::Borrowed(&[]),
+        }
     }
 
     /// What mixing has moved since all ranks had the weights `base`: `D = φ − base`, `[P]`.
@@ -24,7 +35,7 @@ impl Turn<'_> {
     /// When `base` has another length than φ.
     #[must_use]
     pub fn moved_since(&self, base: &[f32]) -> Vec<f32> {
-        let mut moved = self.weights().to_vec();
+        let mut moved = self.weights().into_owned();
         subtract(&mut moved, base);
         moved
     }
@@ -45,9 +56,18 @@ impl Replica {
     /// # Panics
     /// When `base` or `sum` has another length than φ.
     pub fn displace_together(&mut self, turn: &mut Turn<'_>, base: &[f32], sum: &[f32]) {
-        let Some(slow) = &mut turn.state.slow else { return };
-        slow.values.copy_from_slice(base);
-        add_scaled(&mut slow.values, sum, 1.0);
+        match &mut *turn.state {
+            State { slow: Some(slow), .. } => {
+                slow.values.copy_from_slice(base);
+                add_scaled(&mut slow.values, sum, 1.0);
+            }
+            State { on_device: Some(device), .. } if !device.shows() => {
+                let mut values = base.to_vec();
+                add_scaled(&mut values, sum, 1.0);
+                device.set(&values, None);
+            }
+            State { .. } => return,
+        }
         self.commons.desk().clear();
         self.trainer_mut().displace(0..sum.len(), sum, 1.0);
     }

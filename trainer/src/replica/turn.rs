@@ -21,9 +21,13 @@ impl Turn<'_> {
     /// When the model has no such fragment.
     pub fn read(&mut self, fragment: FragmentId, what: Reading) -> Encoded {
         let slice = self.commons.slice(fragment).expect("only fragments of the model are read");
+        if let Some(read) = self.read_on_device(&slice, what) {
+            return read;
+        }
         self.work(&slice, |mixer, own| match (mixer, what) {
-            (MixerState::Exchange(state), Reading::Offer(reply)) => {
-                state.offer(own, slice.index, reply)
+            (MixerState::Exchange(state, memory), Reading::Offer(reply)) => {
+                let offer = state.offer(&mut memory.of(own, slice.index), slice.index, reply);
+                offer.expect("weights in host memory can be read")
             }
             (MixerState::Epidemic(state), Reading::Push { codec, .. }) => {
                 state.push(own, slice.index, codec)
@@ -52,9 +56,13 @@ impl Turn<'_> {
         reply: Codec,
     ) -> Result<(Encoded, MixReport), MixError> {
         let slice = self.commons.slice(fragment)?;
+        if let Some(answer) = self.answer_on_device(&slice, (weight, reply), offer) {
+            return answer;
+        }
         self.work(&slice, |mixer, own| {
-            let MixerState::Exchange(state) = mixer else { return Err(NO_EXCHANGE) };
-            state.answer(own, slice.index, (weight, reply), offer)
+            let MixerState::Exchange(state, memory) = mixer else { return Err(NO_EXCHANGE) };
+            let ground = &mut memory.of(own, slice.index);
+            state.answer(ground, slice.index, (weight, reply), offer)
         })
     }
 
@@ -69,9 +77,12 @@ impl Turn<'_> {
         reply: &Encoded,
     ) -> Result<MixReport, MixError> {
         let slice = self.commons.slice(fragment)?;
+        if let Some(applied) = self.apply_on_device(&slice, weight, reply) {
+            return applied;
+        }
         self.work(&slice, |mixer, own| {
-            let MixerState::Exchange(state) = mixer else { return Err(NO_EXCHANGE) };
-            state.apply(own, slice.index, weight, reply)
+            let MixerState::Exchange(state, memory) = mixer else { return Err(NO_EXCHANGE) };
+            state.apply(&mut memory.of(own, slice.index), slice.index, weight, reply)
         })
     }
 
@@ -83,6 +94,9 @@ impl Turn<'_> {
     /// When `reply` is not what [`Self::answer`] returned for this fragment.
     pub fn undo(&mut self, fragment: FragmentId, weight: f32, reply: &Encoded) {
         let slice = self.commons.slice(fragment).expect("only what was answered is undone");
+        if self.displace_on_device(&slice, weight, reply) {
+            return;
+        }
         let mut difference = vec![0.0; slice.range.len()];
         decode(reply, &mut difference).expect("the journalled reply is whole");
         self.work(&slice, |_, own| own.displace(0, &difference, weight));
@@ -106,7 +120,7 @@ impl Turn<'_> {
         self.work(&slice, |mixer, own| match mixer {
             MixerState::Epidemic(state) => state.absorb(own, slice.index, weight, push),
             MixerState::PushSum(state) => state.absorb(own, slice.index, from, push),
-            MixerState::None | MixerState::Exchange(_) | MixerState::DeltaSet(_) => {
+            MixerState::None | MixerState::Exchange(..) | MixerState::DeltaSet(_) => {
                 Err(MixError::Mixer("this replica takes no pushes"))
             }
         })
@@ -140,7 +154,7 @@ impl Turn<'_> {
         match &mut self.state.mixer {
             MixerState::PushSum(state) => state.forget(edge),
             MixerState::None
-            | MixerState::Exchange(_)
+            | MixerState::Exchange(..)
             | MixerState::Epidemic(_)
             | MixerState::DeltaSet(_) => true,
         }
@@ -171,17 +185,15 @@ impl Turn<'_> {
     /// [`MixError`] when the numbers are not finite or do not fit; the replica is unchanged then.
     pub fn adopt(&mut self, fragment: FragmentId, snapshot: &Encoded) -> Result<(), MixError> {
         let slice = self.commons.slice(fragment)?;
+        if self.state.on_device.is_some() {
+            let values = plain_weights(&slice, snapshot)?;
+            return self.adopt_on_device(&slice, &values).unwrap_or(Err(NO_EXCHANGE));
+        }
         self.work(&slice, |mixer, own| {
             if let MixerState::DeltaSet(state) = mixer {
                 return state.adopt(own, snapshot);
             }
-            if !matches!(snapshot.codec, Codec::F32 | Codec::Bf16 | Codec::F16) {
-                return Err(MixError::Codec(snapshot.codec));
-            }
-            check_length(snapshot, slice.range.len())?;
-            let mut values = vec![0.0; slice.range.len()];
-            decode(snapshot, &mut values)?;
-            check_norm(&slice.range, norm(&values), f64::INFINITY)?;
+            let mut values = plain_weights(&slice, snapshot)?;
             if let MixerState::PushSum(state) = mixer {
                 state.adopt(own, slice.index, &mut values);
             } else {
@@ -198,7 +210,7 @@ impl Turn<'_> {
         work: impl FnOnce(&mut MixerState, &mut Own<'_>) -> T,
     ) -> T {
         let mut hand = self.commons.desk().take(slice.index);
-        let State { slow, mixer } = &mut *self.state;
+        let State { slow, mixer, .. } = &mut *self.state;
         let range = slice.range.clone();
         let (values, momentum) = match slow {
             Some(slow) => {
@@ -210,6 +222,18 @@ impl Turn<'_> {
         self.commons.desk().give(slice.index, hand);
         result
     }
+}
+
+/// The weights of a snapshot, all finite.
+fn plain_weights(slice: &Slice, snapshot: &Encoded) -> Result<Vec<f32>, MixError> {
+    if !matches!(snapshot.codec, Codec::F32 | Codec::Bf16 | Codec::F16) {
+        return Err(MixError::Codec(snapshot.codec));
+    }
+    check_length(snapshot, slice.range.len())?;
+    let mut values = vec![0.0; slice.range.len()];
+    decode(snapshot, &mut values)?;
+    check_norm(&slice.range, norm(&values), f64::INFINITY)?;
+    Ok(values)
 }
 
 const NO_EXCHANGE: MixError = MixError::Mixer("this replica makes no exchanges");

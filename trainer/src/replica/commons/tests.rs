@@ -82,7 +82,7 @@ fn what_is_moved_during_a_step_enters_no_momentum() {
             assert!((mixed.progress_norm - plain.progress_norm).abs() < 1e-5);
         }
     }
-    let momentum = |replica: &Replica| wide(replica.hold().momentum().unwrap());
+    let momentum = |replica: &Replica| wide(&replica.hold().momentum().unwrap());
     assert_close(&momentum(&i), &momentum(&alone), 5e-6);
 }
 

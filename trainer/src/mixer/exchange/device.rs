@@ -1,0 +1,213 @@
+//! Exchanges of weights on a device: whole fragments by its kernels; codes alone cross to the host.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use dnode_protocol::frame::Codec;
+
+use super::{BLOCK, Ground, SPREAD_FACTOR, SPREAD_KEPT, Squares};
+use crate::codec::{Encoded, decode, encode_slice};
+use crate::device::{Device, DeviceError, Numbers, Span, SpanMut};
+use crate::mix::MixError;
+
+/// What exchanges keep on a device.
+pub(crate) struct DeviceMemory {
+    device: Arc<dyn Device>,
+    /// Running maximum of `|d̂|` by block, per fragment; zeros where nothing is known.
+    largest: Vec<Numbers>,
+    /// Whether any maximum of a fragment was ever learnt.
+    learnt: Vec<bool>,
+    /// How far others' weights may be, by block of the longest fragment.
+    spread: Numbers,
+    /// The difference of the fragment at hand.
+    difference: Numbers,
+    /// An offer, decoded; and where live weights are exchanged, a copy of them in between.
+    remote: Numbers,
+}
+
+impl DeviceMemory {
+    /// For fragments of these lengths.
+    pub(crate) fn new(device: Arc<dyn Device>, lengths: &[usize]) -> Result<Self, DeviceError> {
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        let blocks = |len: usize| Numbers::new(&device, len.div_ceil(BLOCK));
+        Ok(Self {
+            largest: lengths.iter().map(|&len| blocks(len)).collect::<Result<_, _>>()?,
+            learnt: vec![false; lengths.len()],
+            spread: blocks(longest)?,
+            difference: Numbers::new(&device, longest)?,
+            remote: Numbers::new(&device, longest)?,
+            device,
+        })
+    }
+
+    /// The ground of the fragment `index`, which lies at `range`, with these weights.
+    pub(crate) fn of<'m>(
+        &'m mut self,
+        (index, range): (usize, Range<usize>),
+        values: SpanMut<'m>,
+    ) -> DeviceGround<'m> {
+        DeviceGround { values, memory: self, index, range, moved: None }
+    }
+
+    /// The difference that was exchanged last, of so many elements.
+    pub(crate) fn difference(&self, len: usize) -> Span<'_> {
+        self.difference.span(0..len)
+    }
+
+    /// Puts the numbers of a reply where [`Self::difference`] is.
+    pub(crate) fn unpack(&mut self, reply: &Encoded) -> Result<(), MixError> {
+        let difference = self.difference.span_mut(0..reply.elements);
+        unpack(self.device.as_ref(), reply, difference)
+    }
+}
+
+/// Decodes on the device where it has that code.
+fn unpack(device: &dyn Device, coded: &Encoded, to: SpanMut<'_>) -> Result<(), MixError> {
+    if device.codes(coded.codec) {
+        device.decode(coded.codec, &coded.bytes, to)??;
+    } else {
+        let mut values = vec![0.0; coded.elements];
+        decode(coded, &mut values)?;
+        device.upload(&values, to)?;
+    }
+    Ok(())
+}
+
+/// The weights of one fragment on a device.
+pub(crate) struct DeviceGround<'m> {
+    values: SpanMut<'m>,
+    memory: &'m mut DeviceMemory,
+    index: usize,
+    range: Range<usize>,
+    /// By how many times the difference the weights were moved.
+    moved: Option<f32>,
+}
+
+impl DeviceGround<'_> {
+    /// By how many times [`DeviceMemory::difference`] the weights were moved, if they were.
+    pub(crate) const fn moved(&self) -> Option<f32> {
+        self.moved
+    }
+
+    const fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Writes how far others' weights may be; false while a block is unknown.
+    fn spread(&mut self) -> Result<bool, DeviceError> {
+        let DeviceMemory { device, largest, learnt, spread, .. } = &mut *self.memory;
+        let largest = &largest[self.index];
+        let whole = 0..largest.len();
+        if !learnt[self.index] || device.least(largest.span(whole.clone()))? <= 0.0 {
+            return Ok(false);
+        }
+        device.set_scaled(spread.span_mut(whole.clone()), largest.span(whole), SPREAD_FACTOR)?;
+        Ok(true)
+    }
+
+    /// Moves the weights by what is kept, and learns from it.
+    fn make(&mut self, weight: f32) -> Result<(), MixError> {
+        let len = self.len();
+        let DeviceMemory { device, largest, learnt, difference, .. } = &mut *self.memory;
+        let largest = &mut largest[self.index];
+        let blocks = 0..largest.len();
+        let difference = difference.span(0..len);
+        device.largest(largest.span_mut(blocks), difference, SPREAD_KEPT)?;
+        learnt[self.index] = true;
+        device.add_scaled(self.values.part_mut(0..len), difference, weight)?;
+        self.moved = Some(weight);
+        Ok(())
+    }
+}
+
+impl Ground for DeviceGround<'_> {
+    fn range(&self) -> Range<usize> {
+        self.range.clone()
+    }
+
+    fn offer(&mut self, plain: Codec, near: bool) -> Result<(Encoded, f64), MixError> {
+        let (len, near) = (self.len(), near && self.spread()?);
+        let DeviceMemory { device, spread, .. } = &*self.memory;
+        let values = self.values.shared();
+        let mut done = Ok(());
+        let codec = if near { Codec::Modular } else { plain };
+        let offer = Encoded::filled(codec, len, |bytes| {
+            done = if near {
+                device.encode_modular(values, spread.span(0..len.div_ceil(BLOCK)), bytes)
+            } else {
+                device.encode(plain, values, bytes)
+            };
+        });
+        done?;
+        Ok((offer, device.squares(values)?))
+    }
+
+    fn squares(&self) -> Result<f64, MixError> {
+        Ok(self.memory.device.squares(self.values.shared())?)
+    }
+
+    fn meet(&mut self, offer: &Encoded) -> Result<(Squares, usize), MixError> {
+        let len = self.len();
+        let DeviceMemory { device, difference, remote, .. } = &mut *self.memory;
+        let values = self.values.shared();
+        let mut failed = 0;
+        if offer.codec == Codec::Modular {
+            failed = device.decode_modular(&offer.bytes, values, remote.span_mut(0..len))?;
+        } else {
+            unpack(device.as_ref(), offer, remote.span_mut(0..len))?;
+        }
+        let remote = remote.span(0..len);
+        device.set_scaled(difference.span_mut(0..len), values, 1.0)?;
+        device.add_scaled(difference.span_mut(0..len), remote, -1.0)?;
+        let squares = Squares {
+            local: device.squares(values)?,
+            remote: device.squares(remote)?,
+            difference: device.squares(difference.span(0..len))?,
+        };
+        Ok((squares, failed))
+    }
+
+    fn code(&mut self, reply: Codec, factor: Option<f32>) -> Result<(Encoded, f64), MixError> {
+        let len = self.len();
+        let DeviceMemory { device, difference, .. } = &mut *self.memory;
+        if let Some(factor) = factor {
+            device.scale(difference.span_mut(0..len), factor)?;
+        }
+        let mut done = Ok(());
+        let coded = Encoded::filled(reply, len, |bytes| {
+            done = pack(device.as_ref(), reply, difference.span(0..len), bytes);
+        });
+        done?;
+        unpack(device.as_ref(), &coded, difference.span_mut(0..len))?;
+        Ok((coded, device.squares(difference.span(0..len))?))
+    }
+
+    fn displace(&mut self, weight: f32) -> Result<(), MixError> {
+        self.make(weight)
+    }
+
+    fn weigh(&mut self, reply: &Encoded) -> Result<f64, MixError> {
+        self.memory.unpack(reply)?;
+        Ok(self.memory.device.squares(self.memory.difference(reply.elements))?)
+    }
+
+    fn displace_by(&mut self, _: &Encoded, weight: f32) -> Result<(), MixError> {
+        self.make(weight)
+    }
+}
+
+/// Encodes on the device where it has that code.
+fn pack(
+    device: &dyn Device,
+    codec: Codec,
+    from: Span<'_>,
+    bytes: &mut [u8],
+) -> Result<(), DeviceError> {
+    if device.codes(codec) {
+        return device.encode(codec, from, bytes);
+    }
+    let mut values = vec![0.0; from.len()];
+    device.download(from, &mut values)?;
+    encode_slice(codec, &values, bytes);
+    Ok(())
+}

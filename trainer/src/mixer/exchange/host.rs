@@ -1,0 +1,178 @@
+//! Exchanges of weights in host memory: passes over parts that stay in the second cache.
+
+use std::ops::Range;
+
+use dnode_protocol::frame::Codec;
+
+use super::{BLOCK, Ground, SPREAD_FACTOR, SPREAD_KEPT, Squares};
+use crate::codec::{
+    Encoded, PART_ELEMENTS, decode_modular_slice, decode_slice, encode_modular_slice, encode_slice,
+    largest_magnitude, parts,
+};
+use crate::kernel::reduce::scale;
+use crate::kernel::vectorized;
+use crate::mix::{MixError, squares, subtract};
+use crate::slow::Own;
+
+/// What exchanges keep in host memory.
+pub(crate) struct HostMemory {
+    /// Running maximum of `|d̂|` by block, per fragment; 0 where nothing is known.
+    largest: Vec<Vec<f32>>,
+    /// The difference of the fragment at hand.
+    difference: Vec<f32>,
+    /// A part of it.
+    part: Vec<f32>,
+}
+
+impl HostMemory {
+    pub(crate) fn new(fragments: usize) -> Self {
+        let largest = vec![Vec::new(); fragments];
+        Self { largest, difference: Vec::new(), part: vec![0.0; PART_ELEMENTS] }
+    }
+
+    /// The ground of one fragment.
+    pub(crate) const fn of<'m, 'o>(
+        &'m mut self,
+        own: &'m mut Own<'o>,
+        index: usize,
+    ) -> HostGround<'m, 'o> {
+        HostGround { own, memory: self, index }
+    }
+}
+
+/// The weights of one fragment in host memory.
+pub(crate) struct HostGround<'m, 'o> {
+    own: &'m mut Own<'o>,
+    memory: &'m mut HostMemory,
+    index: usize,
+}
+
+impl HostGround<'_, '_> {
+    /// How far others' weights may be from here, by block; `None` while a block is unknown.
+    fn spread(&self) -> Option<Vec<f32>> {
+        let largest = &self.memory.largest[self.index];
+        let known = !largest.is_empty() && largest.iter().all(|&largest| largest > 0.0);
+        known.then(|| largest.iter().map(|&largest| SPREAD_FACTOR * largest).collect())
+    }
+
+    /// Blocks of the fragment whose differences are known, or will be.
+    fn prepare(&mut self) {
+        let blocks = self.own.range().len().div_ceil(BLOCK);
+        self.memory.largest[self.index].resize(blocks, 0.0);
+    }
+}
+
+impl Ground for HostGround<'_, '_> {
+    fn range(&self) -> Range<usize> {
+        self.own.range().clone()
+    }
+
+    fn offer(&mut self, plain: Codec, near: bool) -> Result<(Encoded, f64), MixError> {
+        let values = self.own.values();
+        let mut sum = 0.0;
+        let spread = if near { self.spread() } else { None };
+        let offer = match spread {
+            Some(spread) => Encoded::in_parts(Codec::Modular, values.len(), |part, bytes| {
+                let spread = &spread[part.start / BLOCK..part.end.div_ceil(BLOCK)];
+                sum += squares(&values[part.clone()]);
+                encode_modular_slice(&values[part], spread, bytes);
+            }),
+            None => Encoded::in_parts(plain, values.len(), |part, bytes| {
+                sum += squares(&values[part.clone()]);
+                encode_slice(plain, &values[part], bytes);
+            }),
+        };
+        Ok((offer, sum))
+    }
+
+    fn squares(&self) -> Result<f64, MixError> {
+        Ok(self.own.norm()?.powi(2))
+    }
+
+    fn meet(&mut self, offer: &Encoded) -> Result<(Squares, usize), MixError> {
+        let values = self.own.values();
+        let HostMemory { difference, part: remote, .. } = self.memory;
+        difference.resize(values.len(), 0.0);
+        let (mut sums, mut failed) = (Squares::default(), 0);
+        for part in parts(0..values.len()) {
+            let difference = &mut difference[part.clone()];
+            difference.copy_from_slice(&values[part.clone()]);
+            sums.local += squares(difference);
+            let remote = &mut remote[..part.len()];
+            if offer.codec == Codec::Modular {
+                failed += decode_modular_slice(offer.part(part), difference, remote);
+            } else {
+                decode_slice(offer.codec, offer.part(part), remote)?;
+            }
+            sums.remote += squares(remote);
+            subtract(difference, remote);
+            sums.difference += squares(difference);
+        }
+        Ok((sums, failed))
+    }
+
+    fn code(&mut self, reply: Codec, factor: Option<f32>) -> Result<(Encoded, f64), MixError> {
+        let difference = &mut self.memory.difference;
+        let mut sum = 0.0;
+        let coded = Encoded::in_parts(reply, difference.len(), |part, bytes| {
+            let values = &mut difference[part];
+            if let Some(factor) = factor {
+                scale(values, factor);
+            }
+            encode_slice(reply, values, bytes);
+            decode_slice(reply, bytes, values).expect("what was just written can be read");
+            sum += squares(values);
+        });
+        Ok((coded, sum))
+    }
+
+    fn displace(&mut self, weight: f32) -> Result<(), MixError> {
+        self.prepare();
+        let HostMemory { largest, difference, .. } = self.memory;
+        let largest = &mut largest[self.index];
+        for part in parts(0..difference.len()) {
+            let moved = &difference[part.clone()];
+            learn(&mut largest[part.start / BLOCK..], moved);
+            self.own.displace(part.start, moved, weight);
+        }
+        Ok(())
+    }
+
+    fn weigh(&mut self, reply: &Encoded) -> Result<f64, MixError> {
+        let mut sum = 0.0;
+        for part in parts(0..reply.elements) {
+            let moved = &mut self.memory.part[..part.len()];
+            decode_slice(reply.codec, reply.part(part), moved)?;
+            sum += squares(moved);
+        }
+        Ok(sum)
+    }
+
+    fn displace_by(&mut self, reply: &Encoded, weight: f32) -> Result<(), MixError> {
+        self.prepare();
+        let HostMemory { largest, part: moved, .. } = self.memory;
+        let largest = &mut largest[self.index];
+        // Decoded again: cheaper than to write down and read back what is larger than the cache.
+        for part in parts(0..reply.elements) {
+            let moved = &mut moved[..part.len()];
+            decode_slice(reply.codec, reply.part(part.clone()), moved)?;
+            learn(&mut largest[part.start / BLOCK..], moved);
+            self.own.displace(part.start, moved, weight);
+        }
+        Ok(())
+    }
+}
+
+/// Takes note of a difference. A block that is zero throughout may be one that could not be unwrapped,
+/// so nothing is known of it from then on.
+fn learn(largest: &mut [f32], difference: &[f32]) {
+    vectorized(
+        #[inline(always)]
+        || {
+            for (largest, block) in largest.iter_mut().zip(difference.chunks(BLOCK)) {
+                let found = largest_magnitude(block);
+                *largest = if found > 0.0 { found.max(SPREAD_KEPT * *largest) } else { 0.0 };
+            }
+        },
+    );
+}

@@ -1,0 +1,415 @@
+//! A replica whose weights stay on a device: φ, v, and what exchanges keep, beside the trainer's x.
+//!
+//! Two orders of work meet there: training's, which the trainer's own work is part of, and that of
+//! mixing. Who has written what the other may touch hands it over before the lock that protects it
+//! is let go: the turn for φ, v and what exchanges keep, the desk for moves and what is shown. Moves are
+//! added up in one vector `[P]`, and so are shown weights, each touched under the desk's lock alone.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use dnode_protocol::Fragments;
+use dnode_protocol::frame::Codec;
+
+use super::commons::{Commons, Turn};
+use super::desk::Desk;
+use crate::codec::{Encoded, encode};
+use crate::device::{Device, DeviceError, Numbers, Resident, Span, SpanMut};
+use crate::mix::{MixError, MixReport, norm};
+use crate::mixer::{DeviceGround, DeviceMemory, Exchange, Ground, Reading, Slice};
+use crate::outer::OuterStep;
+use crate::weights::finite_local;
+
+/// The exchanged weights of a replica on a device.
+pub(super) struct OnDevice {
+    /// The order of work of whoever mixes.
+    mixing: Arc<dyn Device>,
+    /// That of training.
+    training: Arc<dyn Device>,
+    /// φ and v; `None` where x is exchanged.
+    slow: Option<Slow>,
+    /// The law of exchanges, and what they keep.
+    exchange: Exchange,
+    memory: DeviceMemory,
+    /// Where x is exchanged, a copy of the fragment at hand.
+    own: Option<Numbers>,
+    /// A progress, the longest fragment's.
+    progress: Numbers,
+}
+
+struct Slow {
+    step: OuterStep,
+    values: Numbers,
+    momentum: Numbers,
+}
+
+/// What training and mixing leave for each other on a device.
+#[derive(Debug)]
+pub(super) struct DeviceDesk {
+    training: Arc<dyn Device>,
+    mixing: Arc<dyn Device>,
+    /// What x has yet to be moved by, or to become, `[P]`.
+    pending: Numbers,
+    /// x as it is shown, `[P]`; empty where φ is exchanged.
+    shown: Numbers,
+}
+
+impl OnDevice {
+    /// Slow weights that begin at the trainer's, and a desk.
+    pub(super) fn new(
+        resident: &Resident<'_>,
+        (outer, clip): (Option<OuterStep>, Option<f32>),
+        fragments: Fragments,
+    ) -> Result<(Self, DeviceDesk), DeviceError> {
+        let training = &resident.device;
+        let mixing = training.beside()?;
+        let parameters = fragments.parameters();
+        let ranges = fragments.iter().filter_map(|fragment| fragments.range(fragment));
+        let lengths: Vec<usize> = ranges.map(|range| range.len()).collect();
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        let slow = |step| {
+            let mut values = Numbers::new(training, parameters)?;
+            let weights = resident.weights.shared();
+            training.set_scaled(values.span_mut(0..parameters), weights, 1.0)?;
+            let momentum = Numbers::new(training, parameters)?;
+            Ok::<_, DeviceError>(Slow { step, values, momentum })
+        };
+        let desk = DeviceDesk {
+            training: Arc::clone(training),
+            mixing: Arc::clone(&mixing),
+            pending: Numbers::new(training, parameters)?,
+            shown: Numbers::new(training, if outer.is_some() { 0 } else { parameters })?,
+        };
+        let own = if outer.is_some() { None } else { Some(Numbers::new(training, longest)?) };
+        let on_device = Self {
+            slow: outer.map(slow).transpose()?,
+            exchange: Exchange::new(fragments.count(), clip),
+            memory: DeviceMemory::new(Arc::clone(&mixing), &lengths)?,
+            progress: Numbers::new(training, longest)?,
+            own,
+            mixing,
+            training: Arc::clone(training),
+        };
+        training.hand_over()?;
+        Ok((on_device, desk))
+    }
+
+    /// Whether x itself is exchanged.
+    pub(super) const fn shows(&self) -> bool {
+        self.slow.is_none()
+    }
+
+    /// Copies φ to the host; false where x is exchanged. NaN where the device fails.
+    pub(super) fn weights(&self, range: Range<usize>, out: &mut [f32]) -> bool {
+        let Some(slow) = &self.slow else { return false };
+        download(self.training.as_ref(), slow.values.span(range), out);
+        true
+    }
+
+    /// v on the host; `None` where x is exchanged.
+    pub(super) fn momentum(&self) -> Option<Vec<f32>> {
+        let slow = self.slow.as_ref()?;
+        let mut out = vec![0.0; slow.momentum.len()];
+        download(self.training.as_ref(), slow.momentum.span(0..out.len()), &mut out);
+        Some(out)
+    }
+
+    /// Sets φ, and v if it is given.
+    pub(super) fn set(&mut self, values: &[f32], momentum: Option<&[f32]>) {
+        let Some(slow) = &mut self.slow else { return };
+        // A failure is told by the next step.
+        let _ = self.training.upload(values, slow.values.span_mut(0..values.len()));
+        if let Some(momentum) = momentum {
+            let _ = self.training.upload(momentum, slow.momentum.span_mut(0..momentum.len()));
+        }
+        let _ = self.training.hand_over();
+    }
+
+    /// `x ← φ`; false where x is exchanged.
+    pub(super) fn settle(&self, mut resident: Resident<'_>) -> bool {
+        let Some(slow) = &self.slow else { return false };
+        let whole = 0..slow.values.len();
+        let weights = resident.weights.part_mut(whole.clone());
+        let _ = self.training.set_scaled(weights, slow.values.span(whole), 1.0);
+        let _ = self.training.hand_over();
+        true
+    }
+
+    /// Ends a round; the norm of its progress.
+    pub(super) fn commit(
+        &mut self,
+        resident: &mut Resident<'_>,
+        fragments: Fragments,
+    ) -> Result<f64, DeviceError> {
+        let Self { training: device, slow: Some(slow), progress, .. } = self else {
+            return Ok(0.0);
+        };
+        let mut squares = 0.0;
+        for range in fragments.iter().filter_map(|fragment| fragments.range(fragment)) {
+            let all = 0..range.len();
+            let x = resident.weights.part_mut(range.clone());
+            let phi = slow.values.span(range.clone());
+            device.set_scaled(progress.span_mut(all.clone()), x.shared(), 1.0)?;
+            device.add_scaled(progress.span_mut(all.clone()), phi, -1.0)?;
+            squares += device.squares(progress.span(all.clone()))?;
+            let OuterStep { learning_rate, momentum } = slow.step;
+            let v = slow.momentum.span_mut(range.clone());
+            device.direct(progress.span_mut(all.clone()), v, (learning_rate, momentum))?;
+            let phi = slow.values.span_mut(range.clone());
+            device.add_scaled(phi, progress.span(all), 1.0)?;
+            device.set_scaled(x, slow.values.span(range), 1.0)?;
+        }
+        device.hand_over()?;
+        Ok(squares.sqrt())
+    }
+}
+
+/// NaN where the device fails.
+fn download(device: &dyn Device, from: Span<'_>, out: &mut [f32]) {
+    if device.download(from, out).is_err() {
+        out.fill(f32::NAN);
+    }
+}
+
+impl DeviceDesk {
+    /// Moves of a fragment: the first one is set, later ones are added.
+    pub(super) fn note(
+        &mut self,
+        range: Range<usize>,
+        (delta, weight): (Span<'_>, f32),
+        is_first: bool,
+    ) -> Result<(), DeviceError> {
+        let pending = self.pending.span_mut(range);
+        if is_first {
+            self.mixing.set_scaled(pending, delta, weight)?;
+        } else {
+            self.mixing.add_scaled(pending, delta, weight)?;
+        }
+        self.mixing.hand_over()
+    }
+
+    /// What a fragment of x is to become.
+    fn replace(&mut self, range: Range<usize>, values: &[f32]) -> Result<(), DeviceError> {
+        self.mixing.upload(values, self.pending.span_mut(range))?;
+        self.mixing.hand_over()
+    }
+
+    /// Makes the moves of a fragment in x, and shows what comes of it.
+    pub(super) fn make(
+        &mut self,
+        range: Range<usize>,
+        moved: Option<bool>,
+        shows: bool,
+        weights: &mut SpanMut<'_>,
+    ) {
+        let mut x = weights.part_mut(range.clone());
+        let all = 0..x.len();
+        // A failure is told by the next step.
+        let _ = match moved {
+            Some(true) => {
+                self.training.set_scaled(x.part_mut(all), self.pending.span(range.clone()), 1.0)
+            }
+            Some(false) => {
+                self.training.add_scaled(x.part_mut(all), self.pending.span(range.clone()), 1.0)
+            }
+            None => Ok(()),
+        };
+        if shows {
+            let _ = self.training.set_scaled(self.shown.span_mut(range), x.shared(), 1.0);
+        }
+        let _ = self.training.hand_over();
+    }
+
+    /// Makes in what is shown of a fragment the moves that x has yet to make.
+    pub(super) fn overlay(&mut self, range: Range<usize>, replaces: bool) {
+        let (pending, shown) = (self.pending.span(range.clone()), self.shown.span_mut(range));
+        let _ = if replaces {
+            self.training.set_scaled(shown, pending, 1.0)
+        } else {
+            self.training.add_scaled(shown, pending, 1.0)
+        };
+        let _ = self.training.hand_over();
+    }
+
+    /// Puts what mixing has made of a shown fragment back.
+    fn put_back(&mut self, range: Range<usize>, values: Span<'_>) -> Result<(), DeviceError> {
+        self.mixing.set_scaled(self.shown.span_mut(range), values, 1.0)?;
+        self.mixing.hand_over()
+    }
+
+    /// The moves of a part on the host.
+    pub(super) fn pending(&self, range: Range<usize>) -> Vec<f32> {
+        let mut out = vec![0.0; range.len()];
+        download(self.training.as_ref(), self.pending.span(range), &mut out);
+        out
+    }
+}
+
+/// A fragment that mixing works on, on a device.
+struct Bench<'t> {
+    commons: &'t Commons,
+    on_device: &'t mut OnDevice,
+    slice: &'t Slice,
+    /// Whether x of the fragment was shown.
+    shown: bool,
+}
+
+impl Bench<'_> {
+    /// Works with the weights of the fragment and tells the desk what they were moved by.
+    fn work<T>(
+        &mut self,
+        work: impl FnOnce(&mut Exchange, &mut DeviceGround<'_>) -> Result<T, MixError>,
+    ) -> Result<T, MixError> {
+        let (index, range) = (self.slice.index, self.slice.range.clone());
+        let len = range.len();
+        let OnDevice { slow, exchange, memory, own, .. } = &mut *self.on_device;
+        let values = match (slow, own) {
+            (Some(slow), _) => slow.values.span_mut(range.clone()),
+            (None, Some(own)) if self.shown => own.span_mut(0..len),
+            (None, _) => return Err(MixError::Local { start: range.start, end: range.end }),
+        };
+        let mut ground = memory.of((index, range.clone()), values);
+        let result = work(exchange, &mut ground);
+        if let Some(weight) = ground.moved() {
+            let delta = (memory.difference(len), weight);
+            self.commons.desk().note(index, range, delta)?;
+        }
+        result
+    }
+
+    /// Lets the fragment go.
+    fn end(self) {
+        let (index, range) = (self.slice.index, self.slice.range.clone());
+        let own = self.on_device.own.as_ref().filter(|_| self.shown);
+        let own = own.map(|own| own.span(0..range.len()));
+        let mut desk = self.commons.desk();
+        let stays = desk.give_on_device(index, own.is_some());
+        if let (Some(desk), Some(own)) = (desk.device().filter(|_| stays), own) {
+            let _ = desk.put_back(range, own);
+        }
+        drop(desk);
+        let _ = self.on_device.mixing.hand_over();
+    }
+}
+
+impl Desk {
+    /// Notes a move of a fragment.
+    fn note(
+        &mut self,
+        index: usize,
+        range: Range<usize>,
+        delta: (Span<'_>, f32),
+    ) -> Result<(), DeviceError> {
+        let len = range.len();
+        let is_first = self.note_elsewhere(index, len, false);
+        self.device().map_or(Ok(()), |desk| desk.note(range, delta, is_first))
+    }
+}
+
+impl Turn<'_> {
+    /// Works on a fragment on the device; `None` where the weights are on the host.
+    fn on_device<T>(&mut self, slice: &Slice, work: impl FnOnce(&mut Bench<'_>) -> T) -> Option<T> {
+        let on_device = self.state.on_device.as_mut()?;
+        let shown = {
+            let mut desk = self.commons.desk();
+            let shown = desk.take_on_device(slice.index);
+            if let (true, Some(desk), Some(own)) = (shown, desk.device(), &mut on_device.own) {
+                let from = desk.shown.span(slice.range.clone());
+                let _ = on_device.mixing.set_scaled(own.span_mut(0..from.len()), from, 1.0);
+                let _ = on_device.mixing.hand_over();
+            }
+            shown
+        };
+        let mut bench = Bench { commons: self.commons, on_device, slice, shown };
+        let result = work(&mut bench);
+        bench.end();
+        Some(result)
+    }
+
+    /// Reads a fragment to be sent; `None` where the weights are on the host.
+    pub(super) fn read_on_device(&mut self, slice: &Slice, what: Reading) -> Option<Encoded> {
+        let coded = self.on_device(slice, |bench| {
+            bench.work(|exchange, ground| match what {
+                Reading::Offer(reply) => exchange.offer(ground, slice.index, reply),
+                Reading::Snapshot | Reading::Push { .. } => Ok(ground.offer(Codec::F32, false)?.0),
+            })
+        })?;
+        // Numbers that cannot be read are sent as what they are now: none that anybody takes.
+        Some(coded.unwrap_or_else(|_| encode(Codec::F32, &vec![f32::NAN; slice.range.len()])))
+    }
+
+    pub(super) fn answer_on_device(
+        &mut self,
+        slice: &Slice,
+        terms: (f32, Codec),
+        offer: &Encoded,
+    ) -> Option<Result<(Encoded, MixReport), MixError>> {
+        self.on_device(slice, |bench| {
+            bench.work(|exchange, ground| exchange.answer(ground, slice.index, terms, offer))
+        })
+    }
+
+    pub(super) fn apply_on_device(
+        &mut self,
+        slice: &Slice,
+        weight: f32,
+        reply: &Encoded,
+    ) -> Option<Result<MixReport, MixError>> {
+        self.on_device(slice, |bench| {
+            bench.work(|exchange, ground| exchange.apply(ground, slice.index, weight, reply))
+        })
+    }
+
+    /// Moves a fragment by `weight` times a reply; false where the weights are on the host.
+    pub(super) fn displace_on_device(
+        &mut self,
+        slice: &Slice,
+        weight: f32,
+        reply: &Encoded,
+    ) -> bool {
+        let moved = self.on_device(slice, |bench| {
+            let range = slice.range.clone();
+            let OnDevice { slow, memory, own, mixing, .. } = &mut *bench.on_device;
+            memory.unpack(reply)?;
+            let delta = memory.difference(range.len());
+            let values = match (slow, own) {
+                (Some(slow), _) => Some(slow.values.span_mut(range.clone())),
+                (None, Some(own)) if bench.shown => Some(own.span_mut(0..range.len())),
+                (None, _) => None,
+            };
+            if let Some(values) = values {
+                mixing.add_scaled(values, delta, weight)?;
+            }
+            bench.commons.desk().note(slice.index, range, (delta, weight))?;
+            Ok::<_, MixError>(())
+        });
+        moved.is_some()
+    }
+
+    /// Takes over another's weights; `None` where the weights are on the host.
+    pub(super) fn adopt_on_device(
+        &mut self,
+        slice: &Slice,
+        values: &[f32],
+    ) -> Option<Result<(), MixError>> {
+        self.on_device(slice, |bench| {
+            let range = slice.range.clone();
+            finite_local(&range, norm(values))?;
+            let OnDevice { slow, own, mixing, .. } = &mut *bench.on_device;
+            if let Some(slow) = slow {
+                mixing.upload(values, slow.values.span_mut(range.clone()))?;
+                let zeros = vec![0.0; values.len()];
+                mixing.upload(&zeros, slow.momentum.span_mut(range.clone()))?;
+            } else if let (true, Some(own)) = (bench.shown, own) {
+                mixing.upload(values, own.span_mut(0..values.len()))?;
+            }
+            let mut desk = bench.commons.desk();
+            desk.note_elsewhere(slice.index, values.len(), true);
+            desk.device().map_or(Ok(()), |desk| desk.replace(range, values))?;
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
