@@ -244,6 +244,42 @@ fn moves_that_wait_add_up_and_a_snapshot_replaces_them() {
 }
 
 #[test]
+fn threads_that_train_and_mix_at_the_same_time_never_race() {
+    for outer in [Some(OUTER), None] {
+        let case = Case { outer, clip: None, reply: Codec::Int4, fragments: 3 };
+        let (mut replica, _) = case.on_device(0.0);
+        let (mut peer, commons) = (case.on_host(0.02), replica.commons());
+        let fragments: Vec<FragmentId> = replica.fragments().iter().collect();
+        let (done, mixed) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for &fragment in fragments.iter().cycle().take(200) {
+                    let offer = peer.read(fragment, Reading::Offer(case.reply));
+                    assert!(commons.wait(fragment, true, || {}));
+                    commons.turn().answer(fragment, 0.5, &offer, case.reply).unwrap();
+                }
+                done.send(()).unwrap();
+            });
+            for round in 0.. {
+                steps(&mut replica, round);
+                replica.catch_up();
+                if round % 3 == 0 {
+                    replica.commit(1.0);
+                }
+                if round % 5 == 0 {
+                    replica.evaluate().unwrap();
+                }
+                // A thread that panics drops its end.
+                if mixed.try_recv() != Err(std::sync::mpsc::TryRecvError::Empty) {
+                    break;
+                }
+            }
+        });
+        assert!(replica.parameters().iter().all(|value| value.is_finite()));
+    }
+}
+
+#[test]
 fn only_codes_cross_to_the_host_and_back() {
     for outer in [Some(OUTER), None] {
         let case = Case { outer, clip: None, reply: Codec::Int4, fragments: 3 };
