@@ -313,6 +313,11 @@ fn replica(
     resume: bool,
 ) -> Result<(Replica, Position, Vec<Versions>), JoinError> {
     let mut replica = Replica::with(trainer, replica_config(&config.gossip, fragments));
+    match replica.stays_on_device() {
+        Ok(true) => tracing::info!("weights are mixed on the device"),
+        Ok(false) => {}
+        Err(why) => tracing::warn!("weights cross to the host to be mixed: {why}"),
+    }
     let layout = replica.layout();
     let loaded = checkpoint::load_latest(&plan.checkpoints, &plan.run, layout, fragments)?;
     let Some(newest) = loaded else { return Ok((replica, Position::default(), Vec::new())) };

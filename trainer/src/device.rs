@@ -260,6 +260,17 @@ fn offset(len: usize, range: &Range<usize>) -> u64 {
 }
 
 impl<'a> Span<'a> {
+    /// Numbers of somebody else, who lends them for `'a`.
+    ///
+    /// # Safety
+    /// `len` f32 begin at `address` of the device's memory, and nobody writes to them as long as `'a`
+    /// lasts.
+    #[expect(unsafe_code, reason = "an address says nothing of what lies there")]
+    #[must_use]
+    pub const unsafe fn borrowed(address: u64, len: usize) -> Self {
+        Self { address, len, owner: std::marker::PhantomData }
+    }
+
     /// Where it begins on the device.
     #[must_use]
     pub const fn address(&self) -> u64 {

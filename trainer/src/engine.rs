@@ -7,7 +7,7 @@ use dnode_protocol::ParameterLayout;
 
 use crate::batch::{Batch, SampleShape};
 use crate::config::ConfigError;
-use crate::device::Resident;
+use crate::device::{DeviceError, Resident};
 use crate::kernel::loss::Score;
 use crate::kernel::{Compute, reduce};
 use crate::local::LocalConfig;
@@ -97,8 +97,11 @@ pub trait Engine: Send {
     fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32);
 
     /// As [`Trainer::resident`](crate::Trainer::resident).
-    fn resident(&mut self) -> Option<Resident<'_>> {
-        None
+    ///
+    /// # Errors
+    /// [`DeviceError`] as there.
+    fn resident(&mut self) -> Result<Option<Resident<'_>>, DeviceError> {
+        Ok(None)
     }
 
     /// The optimizer's moments and count; engines of one configuration understand each other's.

@@ -7,7 +7,7 @@ use dnode_protocol::ParameterLayout;
 
 use crate::batch::{Batch, Input, SampleShape};
 use crate::config::{ConfigError, ModelConfig, OptimizerConfig, THREADS_MAX, ensure};
-use crate::device::Resident;
+use crate::device::{DeviceError, Resident};
 use crate::engine::{Engine, NativeEngine};
 use crate::kernel::loss::Score;
 use crate::learning_rate::learning_rate;
@@ -255,7 +255,7 @@ impl Trainer for LocalTrainer {
         self.engine.displace(range, delta, weight);
     }
 
-    fn resident(&mut self) -> Option<Resident<'_>> {
+    fn resident(&mut self) -> Result<Option<Resident<'_>>, DeviceError> {
         self.engine.resident()
     }
 

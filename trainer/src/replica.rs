@@ -153,7 +153,10 @@ impl Replica {
         config: &ReplicaConfig,
     ) -> Result<Option<(OnDevice, DeviceDesk)>, DeviceError> {
         let ReplicaConfig { mixer, outer, fragments, clip } = *config;
-        let resident = live.resident().filter(|_| mixer == Mixer::Exchange);
+        if mixer != Mixer::Exchange {
+            return Ok(None);
+        }
+        let resident = live.resident()?;
         let on_device = resident.map(|at| OnDevice::new(&at, (outer, clip), fragments));
         on_device.transpose()
     }
@@ -165,7 +168,7 @@ impl Replica {
         (on_device, desk): (OnDevice, DeviceDesk),
     ) -> Self {
         let ReplicaConfig { outer, fragments, .. } = config;
-        let device = live.resident().map(|resident| resident.device);
+        let device = live.resident().ok().flatten().map(|resident| resident.device);
         live.set_settled(true);
         let (slow, mixer) = (None, MixerState::None);
         let state = State { slow, mixer, on_device: Some(on_device) };
@@ -184,7 +187,7 @@ impl Replica {
 
     /// The trainer's weights on the device.
     fn at_device(&mut self) -> Option<Resident<'_>> {
-        if self.device.is_some() { self.live.resident() } else { None }
+        if self.device.is_some() { self.live.resident().ok().flatten() } else { None }
     }
 
     /// A replica that meets others by exchanges, with as few fragments as there can be.

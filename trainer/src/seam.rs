@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use dnode_protocol::ParameterLayout;
 
-use crate::device::Resident;
+use crate::device::{DeviceError, Resident};
 use crate::kernel::loss::Score;
 
 /// Which local step: the batch belongs to its index, the learning rate to its position.
@@ -135,8 +135,11 @@ pub trait Trainer: Send {
 
     /// Where the parameters lie, if that is a device on which they can be mixed: then weights that are
     /// mixed in exchanges stay there, and only their codes cross to the host.
-    fn resident(&mut self) -> Option<Resident<'_>> {
-        None
+    ///
+    /// # Errors
+    /// [`DeviceError`] says why they cannot be mixed on the device where they lie.
+    fn resident(&mut self) -> Result<Option<Resident<'_>>, DeviceError> {
+        Ok(None)
     }
 
     /// Measures the current parameters on held-out data.

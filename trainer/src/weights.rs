@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use dnode_protocol::ParameterLayout;
 
-use crate::device::Resident;
+use crate::device::{DeviceError, Resident};
 use crate::kernel::loss::Score;
 use crate::mix::MixError;
 use crate::seam::{Evaluation, TrainError, Trainer};
@@ -48,7 +48,7 @@ impl Live {
     }
 
     /// Where the weights lie, if that is a device. Who moves them by that says whether they are settled.
-    pub(crate) fn resident(&mut self) -> Option<Resident<'_>> {
+    pub(crate) fn resident(&mut self) -> Result<Option<Resident<'_>>, DeviceError> {
         self.trainer.resident()
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{FragmentId, Fragments, ParameterLayout};
 
-use crate::device::{Device, Resident};
+use crate::device::{Device, DeviceError, Resident};
 use crate::kernel::reduce::add_scaled;
 use crate::testing::{OUTER, TestDevice, TestWeights, probe, values};
 use crate::{
@@ -73,8 +73,8 @@ impl Trainer for OnDevice {
         }
         self.put(&all);
     }
-    fn resident(&mut self) -> Option<Resident<'_>> {
-        Some(self.weights.resident())
+    fn resident(&mut self) -> Result<Option<Resident<'_>>, DeviceError> {
+        Ok(Some(self.weights.resident()))
     }
     fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
         self.by_probe(|probe| probe.evaluate())
@@ -340,4 +340,41 @@ fn other_mixers_leave_the_device_alone() {
     assert_eq!(replica.stays_on_device(), Ok(false));
     steps(&mut replica, 0);
     assert!(replica.commit(1.0).progress_norm > 0.0);
+}
+
+#[test]
+fn weights_that_cannot_be_mixed_on_their_device_say_why_and_are_mixed_on_the_host() {
+    struct Unable(Box<dyn Trainer>);
+    impl Trainer for Unable {
+        fn layout(&self) -> &ParameterLayout {
+            self.0.layout()
+        }
+        fn step(&mut self, at: StepId) -> Result<StepReport, TrainError> {
+            self.0.step(at)
+        }
+        fn read(&self, range: Range<usize>, out: &mut [f32]) {
+            self.0.read(range, out);
+        }
+        fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
+            self.0.displace(range, delta, weight);
+        }
+        fn resident(&mut self) -> Result<Option<Resident<'_>>, DeviceError> {
+            Err(DeviceError("no compiler for kernels".to_owned()))
+        }
+        fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
+            self.0.evaluate()
+        }
+        fn save(&self) -> TrainerState {
+            self.0.save()
+        }
+        fn restore(&mut self, state: &TrainerState) -> Result<(), TrainError> {
+            self.0.restore(state)
+        }
+    }
+    let case = Case { outer: Some(OUTER), clip: None, reply: Codec::Int4, fragments: 3 };
+    let trainer = Box::new(Unable(probe(values(LEN, 0.0)).0));
+    let replica = Replica::with(trainer, case.config());
+    let why = replica.stays_on_device().unwrap_err();
+    assert_eq!(why.to_string(), "no compiler for kernels");
+    assert!(run(case, replica) == run(case, case.on_host(0.0)));
 }
