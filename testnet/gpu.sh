@@ -3,7 +3,7 @@
 #   1. the tests of the libtorch backend on the device
 #   2. training throughput of a gpt, tokens/s and MFU, beside the same loop in PyTorch
 #   3. two peers that share the device and gossip
-#   4. the codecs (which run on the processor: there are none on the device)
+#   4. the codecs and the arithmetic of exchanges on the device, beside the host's: equal bits, then speed
 # Needs an NVIDIA driver and a python3 with the CUDA build of torch 2.11. PEAK_TFLOPS is the device's
 # dense bf16 peak (default 989: H100, H200). --cpu runs the same on the processor, small.
 set -euo pipefail
@@ -79,5 +79,11 @@ for name in a b; do
         grep '"peers":1' | sed 's/.*"samples_per_s":\([0-9.]*\).*/\1/' | sort -n | awk '{v[NR]=$1} END {print v[int((NR+1)/2)]}')"
 done
 
-echo "== codecs, on the processor"
-cargo bench --quiet --locked -p dnode-trainer --bench codec
+if [ "$device" = cpu ]; then
+    echo "== codecs, on the processor"
+    cargo bench --quiet --locked -p dnode-trainer --bench codec
+else
+    echo "== codecs, on $device"
+    DNODE_TEST_DEVICE=$device cargo test --release --locked -p dnode-cuda -- --test-threads 1
+    cargo bench --quiet --locked -p dnode-cuda --bench device_codec -- "$device"
+fi

@@ -13,14 +13,15 @@ const SKIPPED: [&str; 7] =
 const LINES_MAX: usize = 500;
 
 /// Each crate: its folder, and the crates of this workspace that it may depend on.
-const CRATES: [(&str, &[&str]); 10] = [
+const CRATES: [(&str, &[&str]); 11] = [
     ("protocol", &[]),
     ("gossip", &["dnode-protocol"]),
     ("trainer", &["dnode-protocol"]),
+    ("trainer/cuda", &["dnode-protocol", "dnode-trainer"]),
     ("trainer/torch", &["dnode-protocol", "dnode-trainer"]),
     ("node/network", &["dnode-direct", "dnode-protocol", "dnode-quic"]),
     ("node/direct", &["dnode-quic"]),
-    ("node/collective", &["dnode-direct"]),
+    ("node/collective", &["dnode-cuda", "dnode-direct"]),
     ("node/quic", &[]),
     (
         "node",
@@ -47,7 +48,7 @@ const CRATES: [(&str, &[&str]); 10] = [
 ];
 
 /// Crates that decide or compute, and neither wait, connect nor read a clock.
-const PURE: [&str; 4] = ["protocol", "gossip", "trainer", "trainer/torch"];
+const PURE: [&str; 5] = ["protocol", "gossip", "trainer", "trainer/cuda", "trainer/torch"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()

@@ -22,7 +22,6 @@ mod collective;
 mod error;
 mod form;
 mod header;
-mod library;
 pub mod limits;
 mod links;
 mod meter;

@@ -1,26 +1,20 @@
-//! The functions of the CUDA driver and of NCCL that a group needs, as `cuda.h` and `nccl.h` have them.
+//! The functions of NCCL that a group needs, as `nccl.h` has them, beside those of the driver.
 
-#![expect(unsafe_code, reason = "both have C interfaces")]
+#![expect(unsafe_code, reason = "NCCL has a C interface")]
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::sync::OnceLock;
 
-use crate::library::{function, open};
+use dnode_cuda::driver::{Address, Driver, Handle};
+use dnode_cuda::library::{function, open};
 
-const DRIVER: &str = "libcuda.so.1";
 const NCCL: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
-const DRIVER_ADVICE: &str =
-    "CUDA is missing: install the NVIDIA driver, or leave out network.collective = \"nccl\"";
+/// What else can be done where CUDA is missing.
+const WITHOUT: &str = "or leave out network.collective = \"nccl\"";
 const NCCL_ADVICE: &str = "NCCL is missing: install it (`apt install libnccl2` from NVIDIA's repository, or `pip install nvidia-nccl-cu13` with its lib folder in LD_LIBRARY_PATH), or leave out network.collective = \"nccl\"";
 
-/// A context, stream or communicator.
-pub(super) type Handle = *mut c_void;
-/// An address on the device.
-pub(super) type Address = u64;
-/// `CUresult` and `ncclResult_t`; 0 is success.
+/// `ncclResult_t`; 0 is success.
 pub(super) type Status = c_int;
-/// `CUDA_ERROR_NOT_READY`
-pub(super) const NOT_READY: Status = 600;
 /// `ncclInProgress`
 pub(super) const IN_PROGRESS: Status = 7;
 /// `ncclFloat32`, `ncclSum`
@@ -51,41 +45,25 @@ macro_rules! api {
     ($($name:ident $symbol:literal: $type:ty,)*) => {
         /// The functions, by their names.
         pub(super) struct Api {
+            pub(super) driver: &'static Driver,
             $(pub(super) $name: $type,)*
         }
 
         impl Api {
             fn load() -> Result<Self, String> {
-                let driver = open(&[DRIVER], DRIVER_ADVICE)?;
+                let driver = Driver::get().map_err(|why| format!("{why}, {WITHOUT}"))?;
                 let nccl = open(&NCCL, NCCL_ADVICE)?;
                 $(
-                    let library = if $symbol.starts_with("cu") { driver } else { nccl };
-                    // SAFETY: names and types as in cuda.h and nccl.h; the symbols are functions.
-                    let $name = unsafe { function::<$type>(library, $symbol) }?;
+                    // SAFETY: names and types as in nccl.h; the symbols are functions.
+                    let $name = unsafe { function::<$type>(nccl, $symbol) }?;
                 )*
-                Ok(Self { $($name,)* })
+                Ok(Self { driver, $($name,)* })
             }
         }
     };
 }
 
 api! {
-    init "cuInit": unsafe extern "C" fn(c_uint) -> Status,
-    device "cuDeviceGet": unsafe extern "C" fn(*mut c_int, c_int) -> Status,
-    retain "cuDevicePrimaryCtxRetain": unsafe extern "C" fn(*mut Handle, c_int) -> Status,
-    release "cuDevicePrimaryCtxRelease_v2": unsafe extern "C" fn(c_int) -> Status,
-    set_current "cuCtxSetCurrent": unsafe extern "C" fn(Handle) -> Status,
-    stream "cuStreamCreate": unsafe extern "C" fn(*mut Handle, c_uint) -> Status,
-    stream_query "cuStreamQuery": unsafe extern "C" fn(Handle) -> Status,
-    stream_destroy "cuStreamDestroy_v2": unsafe extern "C" fn(Handle) -> Status,
-    allocate "cuMemAlloc_v2": unsafe extern "C" fn(*mut Address, usize) -> Status,
-    free "cuMemFree_v2": unsafe extern "C" fn(Address) -> Status,
-    allocate_host "cuMemHostAlloc": unsafe extern "C" fn(*mut *mut c_void, usize, c_uint) -> Status,
-    free_host "cuMemFreeHost": unsafe extern "C" fn(*mut c_void) -> Status,
-    to_device "cuMemcpyHtoDAsync_v2":
-        unsafe extern "C" fn(Address, *const c_void, usize, Handle) -> Status,
-    to_host "cuMemcpyDtoHAsync_v2":
-        unsafe extern "C" fn(*mut c_void, Address, usize, Handle) -> Status,
     unique_id "ncclGetUniqueId": unsafe extern "C" fn(*mut Id) -> Status,
     join "ncclCommInitRankConfig":
         unsafe extern "C" fn(*mut Handle, c_int, Id, c_int, *mut Config) -> Status,
@@ -108,9 +86,4 @@ impl Api {
         // SAFETY: the function takes any status and returns a static text.
         unsafe { CStr::from_ptr((self.text)(status)) }.to_string_lossy().into_owned()
     }
-}
-
-/// An error unless the driver's `status` is success.
-pub(super) fn check(what: &str, status: Status) -> Result<(), String> {
-    if status == 0 { Ok(()) } else { Err(format!("{what}: CUDA error {status}")) }
 }

@@ -7,15 +7,15 @@ use std::fmt;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-use super::api::{Address, Api, Config, FLOAT, Handle, IN_PROGRESS, Id, NOT_READY, SUM, check};
+use dnode_cuda::driver::{Address, BESIDE, Handle, NOT_READY};
+
+use super::api::{Api, Config, FLOAT, IN_PROGRESS, Id, SUM};
 use crate::collective::Place;
 use crate::error::Error;
 use crate::limits::{NCCL_CHUNK_ELEMENTS, NCCL_JOIN_MAX, NCCL_LOOK};
 
 /// Bytes of a chunk.
 const CHUNK: usize = NCCL_CHUNK_ELEMENTS * size_of::<f32>();
-/// `CU_STREAM_NON_BLOCKING`: beside the stream that computes.
-const BESIDE: u32 = 1;
 
 /// The primary context of a device, which libtorch uses too, with a stream and room for a chunk.
 pub(super) struct Device {
@@ -62,23 +62,28 @@ impl fmt::Debug for Communicator {
 impl Device {
     pub(super) fn open(index: usize) -> Result<Self, String> {
         let api = Api::get()?;
+        let driver = api.driver;
         let index = i32::try_from(index).map_err(|error| error.to_string())?;
         let mut device = 0;
         let mut context = null_mut();
         // SAFETY: each writes one value on success.
         unsafe {
-            check("start CUDA", (api.init)(0))?;
-            check("find the device", (api.device)(&raw mut device, index))?;
-            check("use the device", (api.retain)(&raw mut context, device))?;
+            driver.check("start CUDA", (driver.init)(0))?;
+            driver.check("find the device", (driver.device)(&raw mut device, index))?;
+            driver.check("use the device", (driver.retain)(&raw mut context, device))?;
         }
         let mut opened =
             Self { api, device, context, stream: null_mut(), room: 0, host: null_mut() };
         opened.enter()?;
         // SAFETY: the context is current; each writes one value on success.
         unsafe {
-            check("make a stream", (api.stream)(&raw mut opened.stream, BESIDE))?;
-            check("allocate on the device", (api.allocate)(&raw mut opened.room, CHUNK))?;
-            check("allocate on the host", (api.allocate_host)(&raw mut opened.host, CHUNK, 0))?;
+            driver.check("make a stream", (driver.stream)(&raw mut opened.stream, BESIDE))?;
+            driver
+                .check("allocate on the device", (driver.allocate)(&raw mut opened.room, CHUNK))?;
+            driver.check(
+                "allocate on the host",
+                (driver.allocate_host)(&raw mut opened.host, CHUNK, 0),
+            )?;
         }
         Ok(opened)
     }
@@ -86,7 +91,8 @@ impl Device {
     /// Makes the context that of this thread.
     fn enter(&self) -> Result<(), String> {
         // SAFETY: the context is retained.
-        check("use the device", unsafe { (self.api.set_current)(self.context) })
+        let driver = self.api.driver;
+        driver.check("use the device", unsafe { (driver.set_current)(self.context) })
     }
 
     /// What the first rank tells the others.
@@ -103,20 +109,20 @@ impl Drop for Device {
         if self.enter().is_err() {
             return;
         }
-        let Self { api, device, stream, room, host, .. } = *self;
+        let Self { api: Api { driver, .. }, device, stream, room, host, .. } = *self;
         // SAFETY: nothing uses these any more: a communicator is aborted before. Freeing waits for the
         // stream.
         unsafe {
             if room != 0 {
-                (api.free)(room);
+                (driver.free)(room);
             }
             if !host.is_null() {
-                (api.free_host)(host);
+                (driver.free_host)(host);
             }
             if !stream.is_null() {
-                (api.stream_destroy)(stream);
+                (driver.stream_destroy)(stream);
             }
-            (api.release)(device);
+            (driver.release)(device);
         }
     }
 }
@@ -166,6 +172,7 @@ impl Communicator {
     ) -> Result<(), Failed> {
         assert!(values.len() <= NCCL_CHUNK_ELEMENTS, "a chunk at most");
         let Device { api, stream, room, host, .. } = self.device;
+        let driver = api.driver;
         self.device.enter()?;
         let bytes = size_of_val(values);
         // SAFETY: the host's room has a chunk, and the stream is idle.
@@ -173,7 +180,7 @@ impl Communicator {
         staged.copy_from_slice(values);
         // SAFETY: both rooms have a chunk and live as long as the stream, which does one after the other.
         let status = unsafe {
-            check("copy to the device", (api.to_device)(room, host, bytes, stream))?;
+            driver.check("copy to the device", (driver.to_device)(room, host, bytes, stream))?;
             (api.all_reduce)(room, room, values.len(), FLOAT, SUM, self.handle, stream)
         };
         if status != 0 && status != IN_PROGRESS {
@@ -182,7 +189,7 @@ impl Communicator {
         // A call that is under way has put nothing on the stream yet.
         wait(|| self.is_busy(), &look)?;
         // SAFETY: as above.
-        check("copy to the host", unsafe { (api.to_host)(host, room, bytes, stream) })?;
+        driver.check("copy to the host", unsafe { (driver.to_host)(host, room, bytes, stream) })?;
         wait(|| self.is_streaming(), &look)?;
         // SAFETY: the host's room has a chunk, and the stream is idle.
         let sums = unsafe { std::slice::from_raw_parts(host.cast::<f32>(), values.len()) };
@@ -191,10 +198,11 @@ impl Communicator {
     }
 
     fn is_streaming(&self) -> Result<bool, String> {
+        let driver = self.device.api.driver;
         // SAFETY: the stream lives.
-        match unsafe { (self.device.api.stream_query)(self.device.stream) } {
+        match unsafe { (driver.stream_query)(self.device.stream) } {
             NOT_READY => self.is_busy().map(|_| true),
-            status => check("reduce", status).map(|()| false),
+            status => driver.check("reduce", status).map(|()| false),
         }
     }
 }

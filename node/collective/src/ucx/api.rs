@@ -8,7 +8,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
-use crate::library::{function, open};
+use dnode_cuda::library::{function, open};
 
 /// The oldest interface that has everything which is used.
 pub(super) const VERSION: (c_uint, c_uint) = (1, 10);

@@ -4,13 +4,15 @@ use libloading::Library;
 
 /// Opens the first of these that the system has, for the life of the process.
 ///
-/// The error says in one line that none is there, and `advice` how to get it.
-pub(crate) fn open(names: &[&str], advice: &str) -> Result<&'static Library, String> {
+/// # Errors
+/// One line: that none is there, and `advice` how to get it.
+pub fn open(names: &[&str], advice: &str) -> Result<&'static Library, String> {
     let mut reason = String::new();
     for name in names {
         #[expect(unsafe_code, reason = "loading a library runs its initialisers")]
         // SAFETY: the libraries are named by their soname alone and come from where the system keeps
-        // its own; their initialisers are made to run in any process.
+        // its own, lie beside one that is loaded, or were made by a test; their initialisers are made to
+        // run in any process.
         match unsafe { Library::new(name) } {
             // They register what has to stay as long as the process: memory, signals, devices.
             Ok(library) => return Ok(Box::leak(Box::new(library))),
@@ -23,10 +25,13 @@ pub(crate) fn open(names: &[&str], advice: &str) -> Result<&'static Library, Str
 
 /// The function `name` of a library.
 ///
+/// # Errors
+/// One line: there is no such symbol.
+///
 /// # Safety
 /// `T` must be the type of that function, a function pointer.
 #[expect(unsafe_code, reason = "nothing but the name says what the symbol is")]
-pub(crate) unsafe fn function<T: Copy>(library: &'static Library, name: &str) -> Result<T, String> {
+pub unsafe fn function<T: Copy>(library: &'static Library, name: &str) -> Result<T, String> {
     // SAFETY: the caller's promise.
     let symbol = unsafe { library.get::<T>(name.as_bytes()) };
     symbol.map(|symbol| *symbol).map_err(|error| first_line(&error))
