@@ -50,7 +50,7 @@ impl fmt::Debug for Commons {
 
 impl Commons {
     pub(super) fn new(fragments: Fragments, state: State, desk: Option<DeviceDesk>) -> Self {
-        let shows = state.on_device.as_ref().map_or(state.slow.is_none(), OnDevice::shows);
+        let shows = state.on_device.as_ref().map_or_else(|| state.slow.is_none(), OnDevice::shows);
         let (queue, desk) = (Mutex::default(), Mutex::new(Desk::new(desk)));
         let (state, changed) = (Mutex::new(state), Condvar::new());
         Self(Arc::new(Shared { fragments, shows, queue, state, desk, changed }))

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dnode_protocol::frame::Codec;
 
@@ -93,6 +93,11 @@ impl Memory {
     }
 }
 
+/// A test that has failed in one thread must not look well in another.
+fn lock(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
+    memory.lock().expect("no thread has found a race")
+}
+
 impl TestDevice {
     /// The order of training on a memory of its own.
     pub(crate) fn new() -> Self {
@@ -106,16 +111,16 @@ impl TestDevice {
 
     /// From now on everything fails.
     pub(crate) fn fail(&self) {
-        self.memory.lock().unwrap().failed = Some(DeviceError("the device is gone".to_owned()));
+        lock(&self.memory).failed = Some(DeviceError("the device is gone".to_owned()));
     }
 
     /// Numbers that have crossed since the last question.
     pub(crate) fn crossed(&self) -> usize {
-        std::mem::take(&mut self.memory.lock().unwrap().crossed)
+        std::mem::take(&mut lock(&self.memory).crossed)
     }
 
     fn begin(&self) -> Result<MutexGuard<'_, Memory>, DeviceError> {
-        let mut memory = self.memory.lock().unwrap();
+        let mut memory = lock(&self.memory);
         memory.time[self.order] += 1;
         memory.failed.clone().map_or(Ok(memory), Err)
     }
@@ -171,7 +176,8 @@ impl Device for TestDevice {
     }
 
     fn free(&self, address: u64, _: usize) {
-        self.memory.lock().unwrap().blocks.remove(&address);
+        // The end of a failed test comes here, too.
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner).blocks.remove(&address);
     }
 
     fn upload(&self, from: &[f32], to: SpanMut<'_>) -> Result<(), DeviceError> {
@@ -190,8 +196,8 @@ impl Device for TestDevice {
     }
 
     fn set_scaled(&self, to: SpanMut<'_>, from: Span<'_>, weight: f32) -> Result<(), DeviceError> {
-        let set = |_, from| if weight == 1.0 { from } else { weight * from };
-        self.zip(&to, from, set)
+        // A product with 1 keeps every bit of a number.
+        self.zip(&to, from, |_, from| weight * from)
     }
 
     fn add_scaled(&self, to: SpanMut<'_>, from: Span<'_>, weight: f32) -> Result<(), DeviceError> {
@@ -299,7 +305,8 @@ impl Device for TestDevice {
         let mut values = vec![0.0; to.len()];
         let (codec, elements) = (Codec::Modular, to.len());
         let encoded = Encoded { codec, elements, bytes: bytes.into() };
-        let unread = decode_modular(&encoded, &near, &mut values).expect("whole bytes");
+        let unread = decode_modular(&encoded, &near, &mut values);
+        let unread = unread.map_err(|error| DeviceError(error.to_string()))?;
         memory.write(self.order, to.address(), &values);
         Ok(unread)
     }

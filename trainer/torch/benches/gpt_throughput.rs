@@ -54,7 +54,8 @@ fn main() {
     let peak = peak.parse::<f64>().unwrap();
     let share = if peak > 0.0 { 100.0 * tokens * per_token / (peak * 1e12) } else { f64::NAN };
     println!(
-        "dnode    {device} {precision}: {median:.2} ms/step, {tokens:.0} tokens/s, {:.2} TFLOP/s, MFU {share:.1} %",
+        "dnode    {device} {precision}: {median:.2} ms/step of {}, {tokens:.0} tokens/s, {:.2} TFLOP/s, MFU {share:.1} %",
+        workload.name,
         tokens * per_token / 1e12
     );
 }

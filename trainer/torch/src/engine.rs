@@ -3,18 +3,19 @@
 use std::cell::OnceCell;
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use dnode_protocol::ParameterLayout;
 use dnode_trainer::{
-    Batch, Engine, LocalConfig, Optimizer, SampleShape, Score, StateTensor, TrainError,
-    initial_parameters,
+    Batch, Device, DeviceError, Engine, LocalConfig, Numbers, Optimizer, Resident, SampleShape,
+    Score, SpanMut, StateTensor, TrainError, initial_parameters,
 };
 use tch::{Kind, TchError, Tensor};
 
 use crate::TorchError;
 use crate::config::TorchConfig;
 use crate::cuda;
-use crate::flat::{Flat, host, host_mut, part};
+use crate::flat::{Flat, host, host_mut, part, span, span_mut};
 use crate::loss_scale::LossScale;
 use crate::net::Net;
 use crate::update::DeviceOptimizer;
@@ -42,6 +43,10 @@ pub(crate) struct TorchEngine {
     staged: Vec<f32>,
     /// The first failure of a call that could not tell it.
     failed: OnceCell<String>,
+    /// What mixes weights on a CUDA device, or why nothing does; `None` on the processor.
+    device: Option<Result<Arc<dyn Device>, DeviceError>>,
+    /// A displacement on its way to the weights on a device.
+    delta: Option<Numbers>,
 }
 
 impl fmt::Debug for TorchEngine {
@@ -63,6 +68,26 @@ impl From<TchError> for TorchError {
     fn from(error: TchError) -> Self {
         Self::Torch(line(&error))
     }
+}
+
+/// `x ← x + weight · delta` on a device; `buffer` is kept for the next one.
+fn displace(
+    device: &Arc<dyn Device>,
+    buffer: &mut Option<Numbers>,
+    (delta, weight): (&[f32], f32),
+    x: SpanMut<'_>,
+) -> Result<(), DeviceError> {
+    if delta.is_empty() {
+        return Ok(());
+    }
+    let all = 0..delta.len();
+    let numbers = match buffer.take() {
+        Some(numbers) if numbers.len() >= delta.len() => numbers,
+        _ => Numbers::new(device, delta.len())?,
+    };
+    let numbers = buffer.insert(numbers);
+    device.upload(delta, numbers.span_mut(all.clone()))?;
+    device.add_scaled(x, numbers.span(all), weight)
 }
 
 impl TorchEngine {
@@ -89,6 +114,11 @@ impl TorchEngine {
             rows: 0,
             staged: Vec::new(),
             failed: OnceCell::new(),
+            device: match device {
+                tch::Device::Cuda(index) => Some(dnode_cuda::open(index)),
+                tch::Device::Cpu | tch::Device::Mps | tch::Device::Vulkan => None,
+            },
+            delta: None,
             layout,
             flat,
             update,
@@ -100,17 +130,50 @@ impl TorchEngine {
         if self.staged.is_empty() {
             return Ok(());
         }
-        self.flat.gradient.f_copy_(&Tensor::f_from_slice(&self.staged)?)?;
+        let gradient = &mut self.flat.gradient;
+        let sent = match &self.device {
+            Some(Ok(device)) => device.upload(&self.staged, span_mut(gradient)).is_ok(),
+            _ => false,
+        };
+        if !sent {
+            gradient.f_copy_(&Tensor::f_from_slice(&self.staged)?)?;
+        }
         self.staged.clear();
         Ok(())
     }
 
     /// Keeps a failure that the next [`Engine::clear`] tells.
-    fn note(&self, error: &TchError) {
-        let _ = self.failed.set(line(error));
+    fn note(&self, failure: String) {
+        let _ = self.failed.set(failure);
+    }
+
+    /// Copies parameters from the device to the host, through memory that it reaches by itself where
+    /// that is to be had.
+    fn fetch(&self, range: Range<usize>, out: &mut [f32]) -> Result<(), String> {
+        if let Some(Ok(device)) = &self.device {
+            let from = span(&self.flat.parameters).part(range);
+            return device.download(from, out).map_err(|error| error.to_string());
+        }
+        let values = part(&self.flat.parameters, &range);
+        let fetched = values.and_then(|values| values.f_copy_data(out, range.len()));
+        fetched.map_err(|error| line(&error))
     }
 
     fn move_on_device(
+        &mut self,
+        range: Range<usize>,
+        delta: &[f32],
+        weight: f32,
+    ) -> Result<(), String> {
+        if let Some(Ok(device)) = &self.device {
+            let x = span_mut(&mut self.flat.parameters).part(range);
+            return displace(device, &mut self.delta, (delta, weight), x)
+                .map_err(|error| error.to_string());
+        }
+        self.move_by_torch(&range, delta, weight).map_err(|error| line(&error))
+    }
+
+    fn move_by_torch(
         &self,
         range: &Range<usize>,
         delta: &[f32],
@@ -189,7 +252,15 @@ impl Engine for TorchEngine {
         }
         if self.staged.is_empty() {
             self.staged.resize(self.layout.parameters(), 0.0);
-            self.flat.gradient.copy_data(&mut self.staged, self.layout.parameters());
+            let sent = match &self.device {
+                Some(Ok(device)) => {
+                    device.download(span(&self.flat.gradient), &mut self.staged).is_ok()
+                }
+                _ => false,
+            };
+            if !sent {
+                self.flat.gradient.copy_data(&mut self.staged, self.layout.parameters());
+            }
         }
         &mut self.staged
     }
@@ -210,11 +281,16 @@ impl Engine for TorchEngine {
         if self.flat.on_host() {
             return out.copy_from_slice(&host(&self.flat.parameters)[range]);
         }
-        let values = part(&self.flat.parameters, &range);
-        if let Err(error) = values.and_then(|values| values.f_copy_data(out, range.len())) {
+        if let Err(failure) = self.fetch(range, out) {
             out.fill(f32::NAN);
-            self.note(&error);
+            self.note(failure);
         }
+    }
+
+    fn resident(&mut self) -> Result<Option<Resident<'_>>, DeviceError> {
+        let Some(device) = &self.device else { return Ok(None) };
+        let device = Arc::clone(device.as_ref().map_err(Clone::clone)?);
+        Ok(Some(Resident { device, weights: span_mut(&mut self.flat.parameters) }))
     }
 
     fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
@@ -223,8 +299,8 @@ impl Engine for TorchEngine {
             for (x, &delta) in parameters.iter_mut().zip(delta) {
                 *x += weight * delta;
             }
-        } else if let Err(error) = self.move_on_device(&range, delta, weight) {
-            self.note(&error);
+        } else if let Err(failure) = self.move_on_device(range, delta, weight) {
+            self.note(failure);
         }
     }
 
@@ -232,7 +308,7 @@ impl Engine for TorchEngine {
         match &self.update {
             Update::Host(optimizer) => optimizer.save(),
             Update::Device(optimizer) => optimizer.save().unwrap_or_else(|error| {
-                self.note(&error);
+                self.note(line(&error));
                 Vec::new()
             }),
         }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use dnode_protocol::ParameterLayout;
+use dnode_trainer::{Span, SpanMut};
 use tch::{Device, Kind, TchError, Tensor};
 
 /// `[P]` parameters and `[P]` gradient on one device, f32, and the model's views of them.
@@ -65,6 +66,29 @@ impl Flat {
     }
 }
 
+/// The elements of a flat f32 tensor on a CUDA device.
+pub(crate) fn span(tensor: &Tensor) -> Span<'_> {
+    check_flat(tensor);
+    #[expect(unsafe_code, reason = "libtorch gives its memory as a raw pointer")]
+    // SAFETY: `check_flat` has seen that the memory holds so many f32 one after the other; it lives as
+    // long as the tensor that is borrowed, and what libtorch writes to it is of one order with whatever
+    // reads it here, that of the default stream.
+    unsafe {
+        Span::borrowed(tensor.data_ptr() as u64, tensor.numel())
+    }
+}
+
+/// As [`span`], to be written to.
+pub(crate) fn span_mut(tensor: &mut Tensor) -> SpanMut<'_> {
+    check_flat(tensor);
+    #[expect(unsafe_code, reason = "libtorch gives its memory as a raw pointer")]
+    // SAFETY: as in `span`; the tensor is borrowed as mutable, and its views are used in passes alone,
+    // which borrow the engine that owns the tensor.
+    unsafe {
+        SpanMut::borrowed(tensor.data_ptr() as u64, tensor.numel())
+    }
+}
+
 /// The elements of a flat f32 tensor in host memory.
 pub(crate) fn host(tensor: &Tensor) -> &[f32] {
     check(tensor);
@@ -88,6 +112,11 @@ pub(crate) fn host_mut(tensor: &mut Tensor) -> &mut [f32] {
 }
 
 fn check(tensor: &Tensor) {
+    check_flat(tensor);
+    assert!(tensor.device() == Device::Cpu, "a tensor in host memory");
+}
+
+fn check_flat(tensor: &Tensor) {
     let flat = tensor.kind() == Kind::Float && tensor.is_contiguous() && tensor.numel() > 0;
-    assert!(flat && tensor.device() == Device::Cpu, "a flat f32 tensor in host memory");
+    assert!(flat, "a flat f32 tensor");
 }
