@@ -86,16 +86,13 @@ DEVICE void count_one(u32 *counter) { atomicAdd(counter, 1u); }
     body(work, unit, lane, shared);                                                                \
     __syncwarp();
 #else
-DEVICE u32 bits_of(float value) {
-    u32 bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
+template <typename To, typename From> DEVICE To as(From from) {
+    To to;
+    memcpy(&to, &from, sizeof to);
+    return to;
 }
-DEVICE float number_of(u32 bits) {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
+DEVICE u32 bits_of(float value) { return as<u32>(value); }
+DEVICE float number_of(u32 bits) { return as<float>(bits); }
 DEVICE void count_one(u32 *counter) { *counter += 1; }
 
 #define ELEMENTS(name)                                                                             \
@@ -123,6 +120,9 @@ DEVICE float larger(float left, float right) {
     if (left != left) return right;
     return right > left ? right : left;
 }
+// The second where the first is NaN.
+DEVICE float smaller(float value, float least) { return value < least ? value : least; }
+DEVICE u32 more(u32 left, u32 right) { return left > right ? left : right; }
 // Numbers of a block, the last of which may be short.
 DEVICE u32 numbers(u64 len, u64 unit, u32 block) {
     u64 rest = len - unit * block;
@@ -148,8 +148,7 @@ DEVICE void set_scaled_at(const Work &work, u64 index) {
 ELEMENTS(set_scaled)
 
 DEVICE void add_scaled_at(const Work &work, u64 index) {
-    float product = work.first * work.from[index];
-    work.to[index] = work.to[index] + product;
+    work.to[index] = work.to[index] + work.first * work.from[index];
 }
 ELEMENTS(add_scaled)
 
@@ -158,24 +157,24 @@ ELEMENTS(scale)
 
 DEVICE void direct_at(const Work &work, u64 index) {
     float progress = work.to[index];
-    float kept = work.second * work.beside[index];
-    float velocity = kept + progress;
+    float velocity = work.second * work.beside[index] + progress;
     work.beside[index] = velocity;
-    float ahead = work.second * velocity;
-    work.to[index] = work.first * (progress + ahead);
+    work.to[index] = work.first * (progress + work.second * velocity);
 }
 ELEMENTS(direct)
 
 // ---- Reductions: a share becomes one number, of which `bytes` has `units`.
 
+DEVICE u64 share_end(const Work &work, u64 unit) {
+    u64 end = (unit + 1) * work.share;
+    return end < work.len ? end : work.len;
+}
 DEVICE void squares_sum(const Work &work, u64 unit, u32 lane, Shared &shared) {
-    u64 start = unit * work.share;
-    u64 end = start + work.share < work.len ? start + work.share : work.len;
+    u64 start = unit * work.share, end = share_end(work, unit);
     double sum = 0.0;
     for (u64 index = start + lane; index < end; index += LANES) {
         double value = (double)work.from[index];
-        double square = value * value;
-        sum = sum + square;
+        sum = sum + value * value;
     }
     shared.squares[lane] = sum;
 }
@@ -188,21 +187,15 @@ DEVICE void squares_put(const Work &work, u64 unit, u32 lane, Shared &shared) {
 UNITS(squares, PHASE(squares_sum) PHASE(squares_put))
 
 DEVICE void least_find(const Work &work, u64 unit, u32 lane, Shared &shared) {
-    u64 start = unit * work.share;
-    u64 end = start + work.share < work.len ? start + work.share : work.len;
+    u64 start = unit * work.share, end = share_end(work, unit);
     float least = number_of(INFINITY_BITS);
-    for (u64 index = start + lane; index < end; index += LANES) {
-        float value = work.from[index];
-        least = value < least ? value : least;
-    }
+    for (u64 at = start + lane; at < end; at += LANES) least = smaller(work.from[at], least);
     shared.sums[lane] = least;
 }
 DEVICE void least_put(const Work &work, u64 unit, u32 lane, Shared &shared) {
     if (lane != 0) return;
     float least = number_of(INFINITY_BITS);
-    for (u32 other = 0; other < LANES; other++) {
-        least = shared.sums[other] < least ? shared.sums[other] : least;
-    }
+    for (u32 other = 0; other < LANES; other++) least = smaller(shared.sums[other], least);
     ((float *)work.bytes)[unit] = least;
 }
 UNITS(least, PHASE(least_find) PHASE(least_put))
@@ -213,18 +206,13 @@ DEVICE void block_find(const Work &work, u64 unit, u32 lane, Shared &shared) {
     const float *values = work.from + unit * BLOCK;
     u32 len = numbers(work.len, unit, BLOCK);
     u32 most = 0;
-    for (u32 index = lane; index < len; index += LANES) {
-        u32 bits = magnitude_bits(values[index]);
-        most = bits > most ? bits : most;
-    }
+    for (u32 at = lane; at < len; at += LANES) most = more(magnitude_bits(values[at]), most);
     shared.words[lane] = most;
 }
 // The largest magnitude of the block, infinite or NaN if an element is.
 DEVICE float block_most(const Shared &shared) {
     u32 most = 0;
-    for (u32 other = 0; other < LANES; other++) {
-        most = shared.words[other] > most ? shared.words[other] : most;
-    }
+    for (u32 other = 0; other < LANES; other++) most = more(shared.words[other], most);
     return number_of(most);
 }
 DEVICE float codes_per_unit(float top, float most) { return most < TINY ? 0.0f : top / most; }
@@ -299,8 +287,7 @@ DEVICE void int8_put(const Work &work, u64 unit, u32 lane, Shared &shared) {
     float factor = codes_per_unit(127.0f, most);
     put_word(bytes, bits_of(most), lane);
     for (u32 index = lane; index < len; index += LANES) {
-        float product = values[index] * factor;
-        bytes[4 + index] = (u8)settled(product + ROUND);
+        bytes[4 + index] = (u8)settled(values[index] * factor + ROUND);
     }
 }
 UNITS(encode_int8, PHASE(block_find) PHASE(int8_put))
@@ -321,8 +308,7 @@ UNITS(decode_int8, PHASE(int8_read))
 #define INT4_BYTES (4 + BLOCK / 2)
 
 DEVICE u32 int4_code(float value, float factor) {
-    float product = value * factor;
-    return settled(product + (ROUND + 8.0f)) & 15u;
+    return settled(value * factor + (ROUND + 8.0f)) & 15u;
 }
 DEVICE void int4_put(const Work &work, u64 unit, u32 lane, Shared &shared) {
     const float *values = work.from + unit * BLOCK;
@@ -378,12 +364,9 @@ DEVICE void int2_split(const Work &work, u64 unit, u32 lane, Shared &shared) {
     u32 above = 0;
     for (u32 index = lane; index < len; index += LANES) {
         float value = magnitude(values[index]);
-        if (value > threshold) {
-            high = high + value;
-            above += 1;
-        } else {
-            low = low + value;
-        }
+        above += value > threshold;
+        if (value > threshold) high = high + value;
+        else low = low + value;
     }
     shared.lows[lane] = low;
     shared.highs[lane] = high;

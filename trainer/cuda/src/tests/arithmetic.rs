@@ -1,5 +1,7 @@
 //! Sums, products, maxima, and what happens when a device fails.
 
+#![expect(clippy::float_cmp, reason = "these values are exact")]
+
 use dnode_trainer::{DEVICE_BLOCK, DeviceError};
 
 use super::{KINDS, Words, assert_same, devices, downloaded, kind, uploaded};

@@ -93,7 +93,8 @@ fn every_sixteen_bits_are_read_and_any_thirty_two_are_written() {
 #[test]
 fn any_numbers_are_written_and_any_bytes_are_read() {
     let devices = devices();
-    let mut runner = TestRunner::new_with_rng(ProptestConfig::with_cases(400), drawn());
+    let config = ProptestConfig { cases: 400, failure_persistence: None, ..Default::default() };
+    let mut runner = TestRunner::new_with_rng(config, drawn());
     // Of NaN the sign alone is anybody's: what else it has may be lost on the way.
     let bits = any::<u32>().prop_map(f32::from_bits);
     let number = bits.prop_map(|it: f32| if it.is_nan() { f32::NAN.copysign(it) } else { it });
