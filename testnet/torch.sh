@@ -31,8 +31,11 @@ fetch() {
     if torch=$(installed); then
         ln -s "$torch/include" "$new/include"
         local library
-        for library in "$torch"/lib/libtorch_cpu.so "$torch"/lib/libc10.so "$torch"/lib/libgomp*; do
-            ln -s "$library" "$new/lib/"
+        # The last two are what the CPU half of a CUDA build needs to load, and are found beside its own
+        # folder, not beside a link to it.
+        for library in "$torch"/lib/libtorch_cpu.so "$torch"/lib/libc10.so "$torch"/lib/libgomp* \
+            "$torch"/../nvidia/*/lib/libcudart.so.* "$torch"/../nvidia/*/lib/libcupti.so.*; do
+            if [ -e "$library" ]; then ln -s "$(realpath "$library")" "$new/lib/"; fi
         done
     else
         download "$new"
