@@ -263,7 +263,7 @@ impl Training {
         }
         self.replica.displace_together(&mut turn, &rack.base, &moved);
         let contributions = self.replica.commit_in(&mut turn, 1.0).contributions;
-        rack.base.copy_from_slice(turn.weights());
+        rack.base.copy_from_slice(&turn.weights());
         self.committed();
         self.tell_committed(contributions)
     }
