@@ -131,7 +131,7 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// [`DeviceError`].
     fn encode(&self, codec: Codec, from: Span<'_>, bytes: &mut [u8]) -> Result<(), DeviceError>;
 
-    /// As [`decode`](crate::decode) with any of [`Device::codes`].
+    /// As [`decode`](crate::codec::decode) with any of [`Device::codes`].
     ///
     /// `bytes`: as many as the elements take, of anybody's making.
     ///
@@ -144,7 +144,7 @@ pub trait Device: fmt::Debug + Send + Sync {
         to: SpanMut<'_>,
     ) -> Result<Result<(), CodecError>, DeviceError>;
 
-    /// As [`encode_modular`](crate::encode_modular); `spread` has one number per block.
+    /// As [`encode_modular`](crate::codec::encode_modular); `spread` has one number per block.
     ///
     /// # Errors
     /// [`DeviceError`].
@@ -155,7 +155,7 @@ pub trait Device: fmt::Debug + Send + Sync {
         bytes: &mut [u8],
     ) -> Result<(), DeviceError>;
 
-    /// As [`decode_modular`](crate::decode_modular): how many blocks could not be read; waits for it.
+    /// As [`decode_modular`](crate::codec::decode_modular): how many blocks could not be read; waits for it.
     ///
     /// # Errors
     /// [`DeviceError`].
