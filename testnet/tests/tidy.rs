@@ -18,7 +18,7 @@ const CRATES: [(&str, &[&str]); 11] = [
     ("gossip", &["dnode-protocol"]),
     ("trainer", &["dnode-protocol"]),
     ("trainer/cuda", &["dnode-protocol", "dnode-trainer"]),
-    ("trainer/torch", &["dnode-protocol", "dnode-trainer"]),
+    ("trainer/torch", &["dnode-cuda", "dnode-protocol", "dnode-trainer"]),
     ("node/network", &["dnode-direct", "dnode-protocol", "dnode-quic"]),
     ("node/direct", &["dnode-quic"]),
     ("node/collective", &["dnode-cuda", "dnode-direct"]),

@@ -5,6 +5,7 @@ use dnode_protocol::frame::Codec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::SKETCH_LEN;
 use crate::codec::encode;
 use crate::mix::MixError;
 use crate::mixer::Reading;
