@@ -169,7 +169,6 @@ impl Replica {
     ) -> Self {
         let ReplicaConfig { outer, fragments, .. } = config;
         let device = live.resident().ok().flatten().map(|resident| resident.device);
-        live.set_settled(true);
         let (slow, mixer) = (None, MixerState::None);
         let state = State { slow, mixer, on_device: Some(on_device) };
         let commons = Commons::new(fragments, state, Some(desk));

@@ -171,6 +171,16 @@ fn download(device: &dyn Device, from: Span<'_>, out: &mut [f32]) {
     }
 }
 
+/// `to ← weight · from`, or that added to it.
+fn set_or_add(
+    device: &dyn Device,
+    to: SpanMut<'_>,
+    (from, weight): (Span<'_>, f32),
+    sets: bool,
+) -> Result<(), DeviceError> {
+    if sets { device.set_scaled(to, from, weight) } else { device.add_scaled(to, from, weight) }
+}
+
 impl DeviceDesk {
     /// Moves of a fragment: the first one is set, later ones are added.
     pub(super) fn note(
@@ -180,11 +190,7 @@ impl DeviceDesk {
         is_first: bool,
     ) -> Result<(), DeviceError> {
         let pending = self.pending.span_mut(range);
-        if is_first {
-            self.mixing.set_scaled(pending, delta, weight)?;
-        } else {
-            self.mixing.add_scaled(pending, delta, weight)?;
-        }
+        set_or_add(self.mixing.as_ref(), pending, (delta, weight), is_first)?;
         self.mixing.hand_over()
     }
 
@@ -205,15 +211,10 @@ impl DeviceDesk {
         let mut x = weights.part_mut(range.clone());
         let all = 0..x.len();
         // A failure is told by the next step.
-        let _ = match moved {
-            Some(true) => {
-                self.training.set_scaled(x.part_mut(all), self.pending.span(range.clone()), 1.0)
-            }
-            Some(false) => {
-                self.training.add_scaled(x.part_mut(all), self.pending.span(range.clone()), 1.0)
-            }
-            None => Ok(()),
-        };
+        if let Some(replaces) = moved {
+            let pending = (self.pending.span(range.clone()), 1.0);
+            let _ = set_or_add(self.training.as_ref(), x.part_mut(all), pending, replaces);
+        }
         if shows {
             let _ = self.training.set_scaled(self.shown.span_mut(range), x.shared(), 1.0);
         }
@@ -223,11 +224,7 @@ impl DeviceDesk {
     /// Makes in what is shown of a fragment the moves that x has yet to make.
     pub(super) fn overlay(&mut self, range: Range<usize>, replaces: bool) {
         let (pending, shown) = (self.pending.span(range.clone()), self.shown.span_mut(range));
-        let _ = if replaces {
-            self.training.set_scaled(shown, pending, 1.0)
-        } else {
-            self.training.add_scaled(shown, pending, 1.0)
-        };
+        let _ = set_or_add(self.training.as_ref(), shown, (pending, 1.0), replaces);
         let _ = self.training.hand_over();
     }
 
