@@ -283,26 +283,32 @@ impl SharedMemory {
     }
 
     /// Reduces `range` of the values, which every rank has staged from element `at` of its chunk on,
-    /// in the order of ranks.
+    /// in the order of ranks: those before this one are added up beside its values, those behind it
+    /// where these lie.
     fn add_up(&self, pass: &mut Pass<'_>, buffer: usize, (at, range): (usize, Range<usize>)) {
         let Place { rank, size } = self.sockets.links.place;
-        let scale = pass.operation.reduction.scale(size);
-        let (mut sums, mut theirs) = ([0.0_f32; BLOCK], [0.0_f32; BLOCK]);
+        let scale = |last| if last { pass.operation.reduction.scale(size) } else { 1.0 };
+        let (mut before, mut theirs) = ([0.0_f32; BLOCK], [0.0_f32; BLOCK]);
         for (index, own) in pass.values[range].chunks_mut(BLOCK).enumerate() {
-            let (sums, theirs) = (&mut sums[..own.len()], &mut theirs[..own.len()]);
-            for other in 0..size {
-                let staged = self.layout.staged(other, buffer) + (at + index * BLOCK) * WIDTH;
-                match (other, other == rank) {
-                    (0, true) => sums.copy_from_slice(own),
-                    (0, false) => self.read(staged, sums),
-                    (_, true) => sums.iter_mut().zip(&*own).for_each(|(sum, own)| *sum += own),
-                    (_, false) => {
-                        self.read(staged, theirs);
-                        sums.iter_mut().zip(&*theirs).for_each(|(sum, value)| *sum += value);
-                    }
+            let (before, theirs) = (&mut before[..own.len()], &mut theirs[..own.len()]);
+            let staged = |of| self.layout.staged(of, buffer) + (at + index * BLOCK) * WIDTH;
+            for other in 0..rank {
+                if other == 0 {
+                    self.read(staged(0), before);
+                    continue;
                 }
+                self.read(staged(other), theirs);
+                before.iter_mut().zip(&*theirs).for_each(|(sum, value)| *sum += value);
             }
-            own.iter_mut().zip(sums).for_each(|(value, sum)| *value = *sum * scale);
+            if rank > 0 {
+                let scale = scale(rank + 1 == size);
+                own.iter_mut().zip(&*before).for_each(|(own, sum)| *own = (sum + *own) * scale);
+            }
+            for other in rank + 1..size {
+                self.read(staged(other), theirs);
+                let scale = scale(other + 1 == size);
+                own.iter_mut().zip(&*theirs).for_each(|(own, value)| *own = (*own + value) * scale);
+            }
         }
     }
 
