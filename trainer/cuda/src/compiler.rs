@@ -3,17 +3,19 @@
 #![expect(unsafe_code, reason = "NVRTC has a C interface")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
 
 use crate::kernels::SOURCE;
 use crate::library::{function, open};
 
-const LIBRARIES: [&str; 3] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
-/// Where Python's packages of CUDA 13 and 12 have it, from the folder that has `torch`.
-const BESIDE_TORCH: [&str; 2] =
-    ["nvidia/cu13/lib/libnvrtc.so.13", "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"];
+/// By the version of CUDA, the newest first.
+const LIBRARIES: [(i32, &str); 2] = [(13, "libnvrtc.so.13"), (12, "libnvrtc.so.12")];
+/// Where Python's packages have them, from the folder that has `torch`.
+const BESIDE_TORCH: [&str; 2] = ["nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"];
+/// What NVRTC opens by its bare name when it compiles, followed by a version.
+const BUILTINS: &str = "libnvrtc-builtins.so.";
 const ADVICE: &str = "NVRTC (libnvrtc.so.13 or libnvrtc.so.12) is missing: install the CUDA toolkit, or `pip install nvidia-cuda-nvrtc` with its lib folder in LD_LIBRARY_PATH";
 /// Every product and every sum is rounded, as on the host; denormals are kept, and division is exact.
 const OPTIONS: [&CStr; 5] =
@@ -48,12 +50,13 @@ struct Compiler {
 }
 
 /// Compiles the kernels for `architecture`: `sm_90` gives what a device of that capability runs,
-/// `compute_90` assembly.
+/// `compute_90` assembly. `cuda` is the version of CUDA that the driver is for: it may refuse what a
+/// newer NVRTC makes, so the first call chooses by it.
 ///
 /// # Errors
 /// NVRTC is missing, or does not know this kind of device: one line.
-pub(crate) fn compile(architecture: &str) -> Result<Vec<u8>, String> {
-    let compiler = Compiler::get()?;
+pub(crate) fn compile(architecture: &str, cuda: i32) -> Result<Vec<u8>, String> {
+    let compiler = Compiler::get(cuda)?;
     let source = CString::new(SOURCE).map_err(|error| error.to_string())?;
     let mut program = null_mut();
     // SAFETY: both texts end with zero and live during the call, which writes the program on success.
@@ -70,19 +73,24 @@ pub(crate) fn compile(architecture: &str) -> Result<Vec<u8>, String> {
 
 impl Compiler {
     /// Opened once; a failure is tried again, since libtorch may be loaded later.
-    fn get() -> Result<&'static Self, String> {
+    fn get(cuda: i32) -> Result<&'static Self, String> {
         static COMPILER: OnceLock<Compiler> = OnceLock::new();
         if let Some(compiler) = COMPILER.get() {
             return Ok(compiler);
         }
-        let loaded = Self::load()?;
+        let loaded = Self::load(cuda)?;
         Ok(COMPILER.get_or_init(|| loaded))
     }
 
-    fn load() -> Result<Self, String> {
-        let beside = beside_torch();
-        let names: Vec<&str> =
-            LIBRARIES.into_iter().chain(beside.iter().map(String::as_str)).collect();
+    fn load(cuda: i32) -> Result<Self, String> {
+        let mut libraries = LIBRARIES;
+        libraries.sort_by_key(|(version, _)| *version > cuda);
+        let mut names = Vec::new();
+        for (_, library) in libraries {
+            names.push(library.to_owned());
+            names.extend(beside_torch(library));
+        }
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let library = open(&names, ADVICE)?;
         // SAFETY: names and types as in nvrtc.h; the symbols are functions.
         unsafe {
@@ -146,14 +154,29 @@ impl Compiler {
     }
 }
 
-/// Where NVRTC may lie when a libtorch of Python's packages is loaded.
-fn beside_torch() -> Vec<String> {
+/// NVRTC of a libtorch of Python's packages that is loaded. What it opens by bare names is opened before
+/// it: nobody looks in its folder later.
+fn beside_torch(library: &str) -> Option<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let torch = maps.lines().find_map(|line| {
-        let path = &line[line.find('/')?..];
-        path.contains("/libtorch").then(|| Path::new(path))
-    });
-    // torch/lib/libtorch_cuda.so
-    let Some(packages) = torch.and_then(|path| path.ancestors().nth(3)) else { return Vec::new() };
-    BESIDE_TORCH.map(|name| packages.join(name).to_string_lossy().into_owned()).to_vec()
+    let line = maps.lines().find(|line| line.ends_with("/libtorch_cpu.so"))?;
+    // torch/lib/libtorch_cpu.so
+    let packages = Path::new(&line[line.find('/')?..]).ancestors().nth(3)?;
+    let found = |folder| Some(packages.join(folder).join(library)).filter(|path| path.exists());
+    let path = BESIDE_TORCH.into_iter().find_map(found)?;
+    open_builtins(&path);
+    Some(path.to_string_lossy().into_owned())
+}
+
+/// Opens what NVRTC at `path` will look for. Without it NVRTC says itself that it is missing.
+fn open_builtins(path: &Path) {
+    let (Some(folder), Some(version)) = (path.parent(), path.extension()) else { return };
+    let name = format!("{BUILTINS}{}", version.to_string_lossy());
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path());
+    let is_it = |path: &PathBuf| {
+        path.file_name().is_some_and(|found| found.to_string_lossy().starts_with(&name))
+    };
+    if let Some(path) = paths.filter(is_it).min() {
+        let _ = open(&[&path.to_string_lossy()], "");
+    }
 }

@@ -133,11 +133,12 @@ impl Context {
     fn new(index: usize) -> Result<Self, String> {
         let driver = Driver::get()?;
         let number = i32::try_from(index).map_err(|error| error.to_string())?;
-        let mut device = 0;
+        let (mut device, mut version) = (0, 0);
         let mut capability = [0; CAPABILITY.len()];
         // SAFETY: each writes one value on success.
         unsafe {
             driver.check("start CUDA", (driver.init)(0))?;
+            driver.check("ask the driver's version", (driver.version)(&raw mut version))?;
             driver.check("find the device", (driver.device)(&raw mut device, number))?;
             for (found, name) in capability.iter_mut().zip(CAPABILITY) {
                 let status = (driver.attribute)(&raw mut *found, name, device);
@@ -145,7 +146,7 @@ impl Context {
             }
         }
         let [major, minor] = capability;
-        let program = compile(&format!("sm_{major}{minor}"))?;
+        let program = compile(&format!("sm_{major}{minor}"), version / 1000)?;
         let mut context = null_mut();
         // SAFETY: the function writes one value on success.
         let status = unsafe { (driver.retain)(&raw mut context, device) };

@@ -50,6 +50,7 @@ macro_rules! driver {
 
 driver! {
     init "cuInit": unsafe extern "C" fn(c_uint) -> Status,
+    version "cuDriverGetVersion": unsafe extern "C" fn(*mut c_int) -> Status,
     name_of "cuGetErrorName": unsafe extern "C" fn(Status, *mut *const c_char) -> Status,
     device "cuDeviceGet": unsafe extern "C" fn(*mut c_int, c_int) -> Status,
     attribute "cuDeviceGetAttribute": unsafe extern "C" fn(*mut c_int, c_int, c_int) -> Status,

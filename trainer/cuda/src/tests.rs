@@ -1,12 +1,14 @@
 //! The kernels beside the host's arithmetic, bit by bit.
 //!
-//! They run on the processor (`emulated`), and on a device too where the environment variable
-//! `DNODE_TEST_DEVICE` names one (`cuda:0`).
+//! They run on the processor (`emulated`), on a device of a driver that is one of the tests (`driver`), and
+//! on a real one too where the environment variable `DNODE_TEST_DEVICE` names it (`cuda:0`).
 
 mod arithmetic;
 mod codes;
+mod driver;
 mod modular;
 mod opening;
+mod orders;
 
 use std::sync::Arc;
 
