@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 VOCABULARY = 50304
-WARM_UP, SECONDS = 10, 3.0
+WARM_UP, STEPS_MIN, SECONDS = 10, 20, 3.0
 
 
 class Block(nn.Module):
@@ -71,18 +71,20 @@ def main():
         optimizer.zero_grad(set_to_none=True)
         return loss.item()  # dnode reads the loss of every step too
 
+    for _ in range(WARM_UP):
+        step()
     times, start = [], time.perf_counter()
-    while len(times) <= WARM_UP or time.perf_counter() - start < SECONDS:
+    while len(times) < STEPS_MIN or time.perf_counter() - start < SECONDS:
         before = time.perf_counter()
         step()
         times.append(time.perf_counter() - before)
-    times = sorted(times[WARM_UP:])
+    times.sort()
     median = times[len(times) // 2]
     tokens = batch * context / median
     per_token = 6 * sum(p.numel() for p in model.parameters()) + 12 * layers * width * context
-    share = 100 * tokens * per_token / (peak * 1e12) if peak else float("nan")
-    print(f"PyTorch  {device} {precision}: {median * 1e3:.2f} ms/step, {tokens:.0f} tokens/s, "
-          f"{tokens * per_token / 1e12:.2f} TFLOP/s, MFU {share:.1f} %")
+    share = f", MFU {100 * tokens * per_token / (peak * 1e12):.1f} %" if peak else ""
+    print(f"PyTorch  {device} {precision}: {median * 1e3:.2f} ms/step (median of {len(times)}), "
+          f"{tokens:.0f} tokens/s, {tokens * per_token / 1e12:.3f} TFLOP/s{share}")
 
 
 main()

@@ -11,6 +11,8 @@ use dnode_trainer::{
 const WARM_UP_STEPS: u64 = 10;
 /// Seconds for which each workload runs.
 const SECONDS: f64 = 3.0;
+/// Steps that are measured at least.
+const STEPS_MIN: usize = 20;
 
 /// The same batch for ever.
 pub(crate) struct Fixed(pub(crate) SampleShape);
@@ -113,18 +115,18 @@ impl Workload {
     }
 }
 
-/// Median and minimum of a trainer's steps, milliseconds.
+/// Median and minimum of a trainer's steps, milliseconds: of [`STEPS_MIN`] steps or more, after some that
+/// are not measured.
 pub(crate) fn measure(trainer: &mut LocalTrainer) -> (f64, f64) {
     let mut times = Vec::new();
-    let mut step = 0;
-    let start = Instant::now();
-    while step <= WARM_UP_STEPS || start.elapsed().as_secs_f64() < SECONDS {
-        let before = Instant::now();
+    for step in 0..WARM_UP_STEPS {
         trainer.step(StepId::alone(step)).unwrap();
-        if step >= WARM_UP_STEPS {
-            times.push(before.elapsed().as_secs_f64() * 1e3);
-        }
-        step += 1;
+    }
+    let start = Instant::now();
+    while times.len() < STEPS_MIN || start.elapsed().as_secs_f64() < SECONDS {
+        let before = Instant::now();
+        trainer.step(StepId::alone(WARM_UP_STEPS + times.len() as u64)).unwrap();
+        times.push(before.elapsed().as_secs_f64() * 1e3);
     }
     times.sort_by(f64::total_cmp);
     (times[times.len() / 2], times[0])

@@ -52,10 +52,11 @@ fn main() {
     // token of context; the embedding is counted because it is the head as well.
     let per_token = (6 * parameters + 12 * layers * width * context) as f64;
     let peak = peak.parse::<f64>().unwrap();
-    let share = if peak > 0.0 { 100.0 * tokens * per_token / (peak * 1e12) } else { f64::NAN };
+    let rate = tokens * per_token / 1e12;
+    let share =
+        if peak > 0.0 { format!(", MFU {:.1} %", 100.0 * rate / peak) } else { String::new() };
     println!(
-        "dnode    {device} {precision}: {median:.2} ms/step of {}, {tokens:.0} tokens/s, {:.2} TFLOP/s, MFU {share:.1} %",
-        workload.name,
-        tokens * per_token / 1e12
+        "dnode    {device} {precision}: {median:.2} ms/step of {} (median), {tokens:.0} tokens/s, {rate:.3} TFLOP/s{share}",
+        workload.name
     );
 }
