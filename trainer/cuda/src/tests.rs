@@ -9,6 +9,7 @@ mod driver;
 mod modular;
 mod opening;
 mod orders;
+mod replica;
 
 use std::sync::Arc;
 

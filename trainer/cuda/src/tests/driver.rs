@@ -58,9 +58,10 @@ impl Drop for Libraries {
 
 #[test]
 fn streams_events_and_copies_keep_their_order_with_a_driver() {
+    const PARTS: [&str; 5] = ["arithmetic::", "codes::", "modular::", "orders::", "replica::"];
     let libraries = Libraries::new();
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--test-threads", "1", "arithmetic::", "codes::", "modular::", "orders::"]);
+    command.args(["--test-threads", "1"]).args(PARTS);
     command.env("LD_LIBRARY_PATH", &libraries.driver).env("LD_PRELOAD", &libraries.torch);
     let output = command.env("DNODE_TEST_DEVICE", "cuda:0").output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
