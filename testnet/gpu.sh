@@ -37,6 +37,7 @@ build() {
     program dnode build --release -p dnode --features torch --bin dnode
     program torch-tests test --release --no-run -p dnode-torch --features torch --lib
     program parity-tests test --release --no-run -p dnode-torch --features torch --test parity
+    program replica-tests test --release --no-run -p dnode-torch --features torch --test replica
     program cuda-tests test --release --no-run -p dnode-cuda --lib
     program nccl-tests test --release --no-run -p dnode-collective --test form
     program gpt-throughput bench --no-run -p dnode-torch --features torch --bench gpt_throughput
@@ -102,6 +103,7 @@ try() { "$@" || { echo "FAILED: $*" >&2 && failed+=("$*"); }; }
 part_tests() {
     try ours torch-tests --test-threads 1
     try ours parity-tests --test-threads 1
+    try ours replica-tests --test-threads 1
     # They look for programs that are theirs alone: the compiler, and libraries made by it.
     if command -v c++ >/dev/null; then try ours cuda-tests --test-threads 1; else echo "not tested: the kernels, there is no c++"; fi
 }

@@ -1,0 +1,114 @@
+//! Replicas whose weights libtorch has: mixed where they lie, they are those that are mixed on the host.
+//!
+//! On the processor both are the same; `DNODE_TEST_DEVICE=cuda:0` (`testnet/gpu.sh`) makes one of them
+//! stay on the device.
+#![cfg(feature = "torch")]
+#![expect(clippy::unwrap_used, reason = "a test may end by a panic, its helper functions included")]
+
+#[path = "../../tests/model/synthetic.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
+mod synthetic;
+
+use std::ops::Range;
+
+use dnode_protocol::frame::Codec;
+use dnode_protocol::{FragmentId, Fragments, ParameterLayout};
+use dnode_torch::{Device, Precision, TorchConfig};
+use dnode_trainer::{
+    Evaluation, LocalTrainer, Mixer, ModelKind, OuterStep, Reading, Replica, ReplicaConfig, StepId,
+    StepReport, TrainError, Trainer, TrainerState,
+};
+use synthetic::{config, source};
+
+const ROUNDS: u64 = 12;
+const FRAGMENTS: usize = 3;
+
+/// A trainer that does not tell where its weights lie.
+struct Silent(LocalTrainer);
+
+impl Trainer for Silent {
+    fn layout(&self) -> &ParameterLayout {
+        self.0.layout()
+    }
+    fn step(&mut self, at: StepId) -> Result<StepReport, TrainError> {
+        self.0.step(at)
+    }
+    fn read(&self, range: Range<usize>, out: &mut [f32]) {
+        self.0.read(range, out);
+    }
+    fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
+        self.0.displace(range, delta, weight);
+    }
+    fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
+        self.0.evaluate()
+    }
+    fn save(&self) -> TrainerState {
+        self.0.save()
+    }
+    fn restore(&mut self, state: &TrainerState) -> Result<(), TrainError> {
+        self.0.restore(state)
+    }
+}
+
+fn device() -> Device {
+    std::env::var("DNODE_TEST_DEVICE").map_or(Device::Cpu, |it| it.parse().unwrap())
+}
+
+fn trainer(seed: u64) -> LocalTrainer {
+    let mut config = config(ModelKind::Mlp);
+    config.seed = seed;
+    let source = source(config.model.kind);
+    let torch = TorchConfig { device: device(), precision: Precision::F32, recompute: false };
+    let engine = dnode_torch::engine(&config, torch, source.shape).unwrap();
+    LocalTrainer::on(engine, config, Box::new(source)).unwrap()
+}
+
+fn replica(trainer: Box<dyn Trainer>, outer: Option<OuterStep>) -> Replica {
+    let fragments = Fragments::new(trainer.layout().parameters(), FRAGMENTS).unwrap();
+    Replica::with(trainer, ReplicaConfig { mixer: Mixer::Exchange, outer, fragments, clip: None })
+}
+
+/// The weights after each round of steps, exchanges and commits with a peer on the host.
+fn rounds(mut own: Replica, outer: Option<OuterStep>, reply: Codec) -> Vec<Vec<f32>> {
+    let mut peer = replica(Box::new(Silent(trainer(2))), outer);
+    let mut left = Vec::new();
+    for round in 0..ROUNDS {
+        for index in round * 2..round * 2 + 2 {
+            own.step(StepId { index, position: index }).unwrap();
+            peer.step(StepId { index, position: index }).unwrap();
+        }
+        let fragment = FragmentId((round % FRAGMENTS as u64) as u32);
+        let (from, to) = if round % 2 == 0 { (&mut own, &mut peer) } else { (&mut peer, &mut own) };
+        let offer = from.read(fragment, Reading::Offer(reply));
+        let (answer, _) = to.answer(fragment, 0.5, &offer, reply).unwrap();
+        from.apply(fragment, 0.5, &answer).unwrap();
+        if round % 3 == 2 {
+            own.commit(1.0);
+            peer.commit(1.0);
+        }
+        if round == 7 {
+            let saved = own.save();
+            own.step(StepId { index: 99, position: 99 }).unwrap();
+            own.restore(&saved).unwrap();
+        }
+        left.push(own.parameters());
+    }
+    left
+}
+
+#[test]
+fn mixed_where_they_lie_weights_are_those_mixed_on_the_host() {
+    for outer in [Some(OuterStep::default()), None] {
+        for reply in [Codec::F32, Codec::Int4] {
+            let on_device = replica(Box::new(trainer(1)), outer);
+            let stays = on_device.stays_on_device().unwrap();
+            assert_eq!(stays, matches!(device(), Device::Cuda(_)));
+            let found = rounds(on_device, outer, reply);
+            let wanted = rounds(replica(Box::new(Silent(trainer(1))), outer), outer, reply);
+            assert_ne!(found[0], found[1], "they train");
+            for (round, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
+                assert!(found == wanted, "{outer:?}, {reply}: round {round} differs");
+            }
+        }
+    }
+}
