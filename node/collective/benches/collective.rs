@@ -1,8 +1,8 @@
 //! Time of an all-reduce among processes on loopback, and the bandwidth of the bus that it comes to.
 //!
-//! `cargo bench -p dnode-collective --bench collective -- [tcp] [shm] [ucx] [ucx-tcp] [gloo] [mpi]`;
+//! `cargo bench -p dnode-collective --bench collective -- [tcp] [shm] [ucx] [ucx-tcp] [nccl] [gloo] [mpi]`;
 //! without a name all that are there run; `ucx` is UCX as between processes of one host, `ucx-tcp` as
-//! between hosts without RDMA. With `DNODE_BENCH_PYTHON` naming a Python that has torch (mpi4py), gloo
+//! between hosts without RDMA, `nccl` has a CUDA device for each rank. With `DNODE_BENCH_PYTHON` naming a Python that has torch (mpi4py), gloo
 //! (Open MPI, whose `mpirun` must be there) is measured in the same run.
 //! `docs/measurements.md` has the tables.
 
@@ -17,7 +17,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use dnode_collective::{Place, Reduction, ucx_is_there};
+use dnode_collective::limits::RANKS_MAX;
+use dnode_collective::{Place, Reduction, nccl_devices, ucx_is_there};
 use ranks::{group, start};
 
 /// Bytes of f32, with the all-reduces that are measured.
@@ -37,21 +38,44 @@ fn main() {
         rank(rest);
         return;
     }
-    let all = ["tcp", "shm", "ucx", "ucx-tcp", "gloo", "mpi"];
+    let all = ["tcp", "shm", "ucx", "ucx-tcp", "nccl", "gloo", "mpi"];
     let chosen = all.iter().filter(|name| words.is_empty() || words.contains(&(**name).to_owned()));
     println!(
         "all-reduce of f32: world, bytes, backend, microseconds (median, tenth, ninth tenth), GB/s of bus"
     );
     let chosen: Vec<_> = chosen.collect();
+    if chosen.iter().any(|name| **name == "nccl") {
+        over_devices();
+    }
     for world in WORLDS {
         for name in &chosen {
             match **name {
                 "ucx" | "ucx-tcp" if let Err(why) = ucx_is_there() => {
                     println!("{world:>2} {name}: not measured, {why}");
                 }
+                "nccl" => {}
                 "tcp" | "shm" | "ucx" | "ucx-tcp" => start(name, world, &[]),
                 _ => theirs(name, world),
             }
+        }
+    }
+}
+
+/// Groups over NCCL of one device, of so many as worlds have, and of all.
+fn over_devices() {
+    let devices = match nccl_devices() {
+        Ok(0) => return println!("   nccl: not measured, there is no CUDA device"),
+        Ok(devices) => devices,
+        Err(why) => return println!("   nccl: not measured, {why}"),
+    };
+    let mut worlds: Vec<usize> = [1, devices.min(RANKS_MAX)].into_iter().chain(WORLDS).collect();
+    worlds.sort_unstable();
+    worlds.dedup();
+    for world in worlds {
+        if world <= devices {
+            start("nccl", world, &[]);
+        } else {
+            println!("{world:>2} nccl: not measured, there are {devices} CUDA devices");
         }
     }
 }

@@ -73,8 +73,23 @@ pub(crate) const UCX_PROBE: Duration = Duration::from_secs(2);
 /// Elements that go to a device at once: 32 MiB, which a link to it takes about a millisecond for.
 pub(crate) const NCCL_CHUNK_ELEMENTS: usize = 8 << 20;
 
-/// How long ranks may take to join by NCCL (guess).
-pub(crate) const NCCL_JOIN_MAX: Duration = Duration::from_secs(4);
+/// How long ranks may take to join by NCCL and to sum for the first time, for which it connects them: 2.5 s
+/// and 9 s are told of eight H100 in a host, 55 s of others (guess from these).
+pub(crate) const NCCL_JOIN_MAX: Duration = Duration::from_secs(60);
+
+/// How long a rank goes on joining by NCCL after another has said how it ended there: who has a first
+/// sum has heard from all, so theirs are about to end too.
+pub(crate) const NCCL_LATE_MAX: Duration = Duration::from_secs(5);
+
+/// Elements of the first sums by NCCL: it chooses another way, with other connections, by their number.
+pub(crate) const NCCL_WARM_ELEMENTS: [usize; 3] = [1, 64 << 10, NCCL_CHUNK_ELEMENTS];
+
+/// How long a rank waits for the end of what it leaves of NCCL, which may hang.
+pub(crate) const NCCL_CLOSE_MAX: Duration = Duration::from_secs(1);
+
+/// Communicators of a process whose end hangs before NCCL is not used any more: each leaves a thread and
+/// the memory of its chunk behind.
+pub(crate) const NCCL_LEFT_MAX: usize = 4;
 
 /// How long nobody looks at a stream that is busy.
 pub(crate) const NCCL_LOOK: Duration = Duration::from_micros(50);

@@ -207,6 +207,10 @@ impl Links {
         self.patience = patience;
     }
 
+    pub(crate) const fn patience(&self) -> Duration {
+        self.patience
+    }
+
     /// Numbers the next operation.
     pub(crate) fn begin(
         &mut self,
@@ -349,15 +353,25 @@ impl Links {
 
     /// An error when another rank has closed its link or died; nobody says anything meanwhile.
     pub(crate) fn all_alive(&self, operation: &Operation) -> Result<(), Error> {
-        let links = self.links.iter().enumerate();
-        for (rank, link) in links.filter_map(|(rank, link)| Some((rank, link.as_ref()?))) {
-            let mut sockets = [PollFd::from_borrowed_fd(link.socket(), PollFlags::RDHUP)];
-            let ready = poll(&mut sockets, Some(&Timespec::default())).unwrap_or(0);
-            if ready > 0 {
-                return Err(lost(operation, rank, io::ErrorKind::ConnectionReset.into()));
-            }
+        match self.any_ready(PollFlags::RDHUP) {
+            Some(rank) => Err(lost(operation, rank, io::ErrorKind::ConnectionReset.into())),
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Whether another rank has said something that was not taken in, or is gone.
+    pub(crate) fn has_news(&self) -> bool {
+        self.any_ready(PollFlags::IN | PollFlags::RDHUP).is_some()
+    }
+
+    /// The first rank whose link is ready in one of these ways, or has ended.
+    fn any_ready(&self, flags: PollFlags) -> Option<usize> {
+        let mut links = self.links.iter().enumerate();
+        links.find_map(|(rank, link)| {
+            let mut sockets = [PollFd::from_borrowed_fd(link.as_ref()?.socket(), flags)];
+            let ready = poll(&mut sockets, Some(&Timespec::default())).unwrap_or(0);
+            (ready > 0).then_some(rank)
+        })
     }
 
     /// Moves everything, all at the same time, each with the header of the operation before it.

@@ -8,16 +8,17 @@
 mod api;
 mod communicator;
 
-use std::time::Duration;
+use std::cell::Cell;
+use std::time::{Duration, Instant};
 
 use crate::abort::Abort;
 use crate::collective::{Backend, Code, Collective, Operation, Part, Place, Reduction};
 use crate::error::Error;
-use crate::limits::NCCL_CHUNK_ELEMENTS;
+use crate::limits::{NCCL_CHUNK_ELEMENTS, NCCL_JOIN_MAX, NCCL_LATE_MAX};
 use crate::meter::Meter;
 use crate::sockets::Sockets;
 use api::Api;
-use communicator::{Communicator, Failed};
+use communicator::{Communicator, Device, Failed, leave};
 
 /// Words of an identity.
 const WORDS: usize = 128 / size_of::<f32>();
@@ -30,53 +31,113 @@ pub fn nccl_is_there() -> Result<(), String> {
     Api::get().map(|_| ())
 }
 
+/// How many CUDA devices NCCL has here; the error is what is missing, and how to get it.
+///
+/// # Errors
+/// One line.
+pub fn nccl_devices() -> Result<usize, String> {
+    Api::get()?.devices()
+}
+
 /// A group whose all-reduces go through NCCL, and all else through its connections.
 ///
 /// In which order NCCL adds depends on how many values it gets, so gradients come whole: it says of
 /// no network that it is between ranks.
 #[derive(Debug)]
-pub(crate) struct Nccl {
+struct Nccl {
     sockets: Sockets,
-    communicator: Communicator,
+    /// Until it is dropped.
+    communicator: Option<Communicator>,
 }
 
 /// Makes a group one over NCCL on device `device` of this rank, where all ranks can; else it stays, and
-/// why. All ranks call this at the same time.
-pub(crate) fn over_nccl(
+/// why. All ranks call this at the same time; it waits for them longer than the group's patience.
+///
+/// # Errors
+/// [`Error`] of the connections that the group has.
+pub fn over_nccl(
     mut group: Sockets,
     device: usize,
 ) -> Result<(Box<dyn Collective>, Option<String>), Error> {
-    let place = group.place();
-    let opened = communicator::Device::open(device);
-    let id = match &opened {
-        Ok(device) if place.rank == 0 => device.unique_id(),
-        Ok(_) => Ok([0; 128]),
-        Err(why) => Err(why.clone()),
-    };
-    let mut failed = [f32::from(u8::from(id.is_err()))];
-    group.all_reduce(&mut failed, Reduction::Sum)?;
-    let (device, mut id) = match (opened, id) {
-        (Ok(device), Ok(id)) if failed[0] < 0.5 => (device, id),
-        (Err(why), _) | (_, Err(why)) => return Ok((Box::new(group), Some(why))),
-        (Ok(_), Ok(_)) => {
-            return Ok((Box::new(group), Some("another rank has no NCCL".to_owned())));
-        }
-    };
-    let mut words = [0.0_f32; WORDS];
-    bytemuck::cast_slice_mut(&mut words).copy_from_slice(&id);
-    group.broadcast(0, &mut words)?;
-    id.copy_from_slice(bytemuck::cast_slice(&words));
-    let joined = Communicator::join(device, place, id);
-    let mut failed = [f32::from(u8::from(joined.is_err()))];
-    group.all_reduce(&mut failed, Reduction::Sum)?;
-    match joined {
-        Ok(communicator) if failed[0] < 0.5 => {
+    // Devices take seconds to start, and ranks to join.
+    let patience = group.links.patience();
+    group.set_patience(patience + NCCL_JOIN_MAX);
+    let joined = join(&mut group, device);
+    group.set_patience(patience);
+    match joined? {
+        Ok(communicator) => {
             group.links.restart();
-            Ok((Box::new(Nccl { sockets: group, communicator }), None))
+            Ok((Box::new(Nccl { sockets: group, communicator: Some(communicator) }), None))
         }
-        Ok(_) => Ok((Box::new(group), Some("another rank could not join by NCCL".to_owned()))),
         Err(why) => Ok((Box::new(group), Some(why))),
     }
+}
+
+/// A communicator that all ranks have summed by, or why there is none, at every rank.
+fn join(group: &mut Sockets, device: usize) -> Result<Result<Communicator, String>, Error> {
+    let place = group.place();
+    let opened = Api::get().and_then(|api| Device::open(api, device));
+    // NCCL listens for whoever has the identity: it is asked for when all can use it.
+    let device = match vote(group, opened, "another rank has no NCCL")? {
+        Ok(device) => device,
+        Err(why) => return Ok(Err(why)),
+    };
+    let id = if place.rank == 0 { device.unique_id() } else { Ok([0; 128]) };
+    let mut words = [0.0_f32; WORDS];
+    if let Ok(id) = &id {
+        bytemuck::cast_slice_mut(&mut words).copy_from_slice(id);
+    }
+    if let Err(why) = vote(group, id, "the first rank could not begin with NCCL")? {
+        return Ok(Err(why));
+    }
+    group.broadcast(0, &mut words)?;
+    let mut id = [0; 128];
+    id.copy_from_slice(bytemuck::cast_slice(&words));
+    let until = Instant::now() + NCCL_JOIN_MAX;
+    let mut communicator = Communicator::begin(device, place, id);
+    let met = match &mut communicator {
+        Ok(communicator) => meet(communicator, group, until),
+        Err(why) => Err(why.clone()),
+    };
+    // What failed ends after the vote, for which others wait: the end may hang.
+    let all = vote(group, met, "another rank could not join by NCCL");
+    match (all, communicator) {
+        (Ok(Ok(())), Ok(communicator)) => Ok(Ok(communicator)),
+        (all, communicator) => {
+            if let Ok(communicator) = communicator {
+                leave(communicator);
+            }
+            Ok(Err(all?.err().unwrap_or_default()))
+        }
+    }
+}
+
+/// What this rank has, where all have theirs; else why it has not, or `other` where another rank has not.
+fn vote<T>(
+    group: &mut Sockets,
+    own: Result<T, String>,
+    other: &str,
+) -> Result<Result<T, String>, Error> {
+    let mut failed = [f32::from(u8::from(own.is_err()))];
+    group.all_reduce(&mut failed, Reduction::Sum)?;
+    Ok(if failed[0] < 0.5 { own } else { own.and_then(|_| Err(other.to_owned())) })
+}
+
+/// Meets the others by NCCL, until then at the latest and not long after one of them has ended.
+fn meet(communicator: &mut Communicator, group: &Sockets, until: Instant) -> Result<(), String> {
+    let until = Cell::new((until, false));
+    communicator.meet(group.place().size, || {
+        let now = Instant::now();
+        let (latest, has_news) = until.get();
+        if !has_news && group.links.has_news() {
+            until.set((latest.min(now + NCCL_LATE_MAX), true));
+        }
+        if now < until.get().0 {
+            Ok(())
+        } else {
+            Err("NCCL: the ranks did not join in time".to_owned())
+        }
+    })
 }
 
 impl Nccl {
@@ -90,10 +151,11 @@ impl Nccl {
             // Who hangs in it cannot be told apart: the next rank stands for all.
             let next = (links.place.rank + 1) % links.place.size;
             let look = |since| {
-                links.all_alive(operation)?;
-                links.look(operation, next, since)
+                let alive = links.all_alive(operation);
+                alive.and_then(|()| links.look(operation, next, since)).map_err(Failed::Group)
             };
-            let reduced = self.communicator.all_reduce(chunk, look);
+            let communicator = self.communicator.as_mut().ok_or(Error::Ended)?;
+            let reduced = communicator.all_reduce(chunk, look);
             reduced.map_err(|failed| match failed {
                 Failed::Group(error) => error,
                 Failed::Library(why) => Error::Lost {
@@ -108,6 +170,14 @@ impl Nccl {
         }
         // Who has what it needs may leave, which aborts what it still sends: so all end together.
         self.sockets.announce(operation)
+    }
+}
+
+impl Drop for Nccl {
+    fn drop(&mut self) {
+        if let Some(communicator) = self.communicator.take() {
+            leave(communicator);
+        }
     }
 }
 

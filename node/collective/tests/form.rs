@@ -4,11 +4,13 @@
 #![expect(clippy::float_cmp, reason = "sums of whole numbers are exact")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
+use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use dnode_collective::{
-    Backend, Choice, Error, Formed, Place, Reduction, form, nccl_is_there, ucx_is_there,
+    Backend, Choice, Error, Formed, Place, Reduction, form, nccl_devices, nccl_is_there,
+    ucx_is_there,
 };
 use dnode_direct::{Arrival, Channel, Config, Direct, Target};
 use libp2p_identity::Keypair;
@@ -16,6 +18,8 @@ use tokio::sync::mpsc;
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Elements that go to a device at once.
+const NCCL_CHUNK: usize = 8 << 20;
 /// How a person gets UCX.
 const UCX_ADVICE: &str = "UCX is missing: install it, for example `apt install libucx0`, or leave out network.collective = \"ucx\"";
 const SUBJECT: [u8; 32] = [5; 32];
@@ -158,12 +162,76 @@ async fn who_does_without_ucx_for_a_while_keeps_the_others_from_it_until_then() 
 }
 
 #[tokio::test]
-async fn without_cuda_the_ranks_say_what_is_missing_and_use_connections() {
-    // Where there is a driver and a library, nothing tests NCCL yet.
-    let Err(missing) = nccl_is_there() else { return };
-    assert!(missing.contains(" is missing: install ") && !missing.contains('\n'), "{missing}");
-    let kinds = kinds(&[MEMORY; 2], Choice::Nccl(0)).await;
-    assert_eq!(kinds, vec![(Backend::Tcp, Some(missing)); 2]);
+async fn ranks_join_by_nccl_where_each_has_a_device_and_else_say_why_and_use_connections() {
+    let chosen = Choice::Nccl(0);
+    let devices = match nccl_is_there() {
+        Ok(()) => nccl_devices(),
+        Err(missing) => {
+            assert!(missing.contains(" is missing: install "), "{missing}");
+            assert!(!missing.contains('\n'), "{missing}");
+            assert_eq!(
+                kinds(&[MEMORY; 2], chosen).await,
+                vec![(Backend::Tcp, Some(missing.clone())); 2]
+            );
+            Err(missing)
+        }
+    };
+    match devices {
+        Ok(0) => untested("nccl", "there is no CUDA device"),
+        Err(why) => untested("nccl", &why),
+        Ok(devices) => {
+            assert_eq!(kinds(&[MEMORY], chosen).await, vec![(Backend::Nccl, None)]);
+            // It has one rank per device.
+            for (backend, why) in kinds(&[MEMORY; 2], chosen).await {
+                assert_eq!(backend, Backend::Tcp);
+                assert!(why.is_some_and(|why| why.contains("NCCL")));
+            }
+            nccl_sums(1).await;
+            if devices < 2 {
+                return untested("nccl among ranks", "there is one CUDA device");
+            }
+            nccl_sums(devices.min(4)).await;
+        }
+    }
+}
+
+/// Says which test was left out; not by the macro, whose words a test that passes keeps for itself.
+fn untested(what: &str, why: &str) {
+    let _ = writeln!(std::io::stderr(), "backend {what} is NOT TESTED: {why}");
+}
+
+/// Sums over so many devices, of lengths around a chunk, are exact, and so are the other operations.
+async fn nccl_sums(size: usize) {
+    let mut peers: Vec<Peer> = (0..size).map(|_| peer(MEMORY)).collect();
+    let ranks = meet(&mut peers).await.into_iter().enumerate().map(|(rank, channels)| {
+        let place = Place { rank, size };
+        tokio::task::spawn_blocking(move || {
+            let choice = (Choice::Nccl(rank), false);
+            let Formed { mut group, why, .. } = form(place, channels, choice, PATIENCE).unwrap();
+            assert_eq!((group.backend(), why), (Backend::Nccl, None));
+            let sum = (size * (size + 1) / 2) as f32;
+            let own = rank as f32 + 1.0;
+            for length in [0, 1, 8191, NCCL_CHUNK - 1, NCCL_CHUNK, NCCL_CHUNK + 1] {
+                let mut values = vec![own; length];
+                group.all_reduce(&mut values, Reduction::Sum).unwrap();
+                assert!(values.iter().all(|value| *value == sum), "{length}");
+                let mut values = vec![own; length];
+                group.reduce_scatter(&mut values, Reduction::Sum).unwrap();
+                group.all_gather(&mut values).unwrap();
+                assert!(values.iter().all(|value| *value == sum), "{length}");
+            }
+            let abort = group.abort();
+            group.barrier().unwrap();
+            abort.abort("the test ends");
+            let mut values = vec![own; NCCL_CHUNK];
+            let ended = group.all_reduce(&mut values, Reduction::Sum);
+            // A lone rank need not wait for anybody.
+            assert!(ended.is_err() || size == 1);
+        })
+    });
+    for rank in ranks.collect::<Vec<_>>() {
+        rank.await.unwrap();
+    }
 }
 
 #[tokio::test]

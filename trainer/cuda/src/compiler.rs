@@ -8,7 +8,7 @@ use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
 
 use crate::kernels::SOURCE;
-use crate::library::{function, open};
+use crate::library::{self, function, open};
 
 /// By the version of CUDA, the newest first.
 const LIBRARIES: [(i32, &str); 2] = [(13, "libnvrtc.so.13"), (12, "libnvrtc.so.12")];
@@ -157,12 +157,10 @@ impl Compiler {
 /// NVRTC of a libtorch of Python's packages that is loaded. What it opens by bare names is opened before
 /// it: nobody looks in its folder later.
 fn beside_torch(library: &str) -> Option<String> {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let line = maps.lines().find(|line| line.ends_with("/libtorch_cpu.so"))?;
-    // torch/lib/libtorch_cpu.so
-    let packages = Path::new(&line[line.find('/')?..]).ancestors().nth(3)?;
-    let found = |folder| Some(packages.join(folder).join(library)).filter(|path| path.exists());
-    let path = BESIDE_TORCH.into_iter().find_map(found)?;
+    let names = BESIDE_TORCH.map(|folder| format!("{folder}/{library}"));
+    let names = names.each_ref().map(String::as_str);
+    let mut paths = library::beside_torch(&names).into_iter().map(PathBuf::from);
+    let path = paths.find(|path| path.exists())?;
     open_builtins(&path);
     Some(path.to_string_lossy().into_owned())
 }

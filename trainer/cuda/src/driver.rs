@@ -7,6 +7,8 @@ use std::fmt;
 use std::ptr::null;
 use std::sync::OnceLock;
 
+use libloading::Library;
+
 use crate::library::{function, open};
 
 const DRIVER: &str = "libcuda.so.1";
@@ -36,8 +38,14 @@ macro_rules! driver {
         }
 
         impl Driver {
-            fn load() -> Result<Self, String> {
-                let library = open(&[DRIVER], ADVICE)?;
+            /// The functions of a library that has all of them.
+            ///
+            /// # Errors
+            /// One line: which it has not.
+            ///
+            /// # Safety
+            /// Those functions must do what `cuda.h` says.
+            pub unsafe fn of(library: &'static Library) -> Result<Self, String> {
                 $(
                     // SAFETY: names and types as in cuda.h; the symbols are functions.
                     let $name = unsafe { function::<$type>(library, $symbol) }?;
@@ -52,6 +60,7 @@ driver! {
     init "cuInit": unsafe extern "C" fn(c_uint) -> Status,
     version "cuDriverGetVersion": unsafe extern "C" fn(*mut c_int) -> Status,
     name_of "cuGetErrorName": unsafe extern "C" fn(Status, *mut *const c_char) -> Status,
+    count "cuDeviceGetCount": unsafe extern "C" fn(*mut c_int) -> Status,
     device "cuDeviceGet": unsafe extern "C" fn(*mut c_int, c_int) -> Status,
     attribute "cuDeviceGetAttribute": unsafe extern "C" fn(*mut c_int, c_int, c_int) -> Status,
     retain "cuDevicePrimaryCtxRetain": unsafe extern "C" fn(*mut Handle, c_int) -> Status,
@@ -97,8 +106,13 @@ impl Driver {
     /// # Errors
     /// What is missing and how to get it, in one line.
     pub fn get() -> Result<&'static Self, String> {
-        static DRIVER: OnceLock<Result<Driver, String>> = OnceLock::new();
-        DRIVER.get_or_init(Self::load).as_ref().map_err(Clone::clone)
+        static OPENED: OnceLock<Result<Driver, String>> = OnceLock::new();
+        let load = || {
+            let library = open(&[DRIVER], ADVICE)?;
+            // SAFETY: the driver has the functions that its header says.
+            unsafe { Self::of(library) }
+        };
+        OPENED.get_or_init(load).as_ref().map_err(Clone::clone)
     }
 
     /// An error unless `status` is success.

@@ -1,5 +1,7 @@
 //! C libraries that are used where they are there: opened at run time, and never linked.
 
+use std::path::Path;
+
 use libloading::Library;
 
 /// Opens the first of these that the system has, for the life of the process.
@@ -21,6 +23,18 @@ pub fn open(names: &[&str], advice: &str) -> Result<&'static Library, String> {
         }
     }
     Err(format!("{reason}; {advice}"))
+}
+
+/// Where libraries of these paths, from the folder that has `torch`, may lie when a libtorch of Python's
+/// packages is loaded; none when none is.
+#[must_use]
+pub fn beside_torch(names: &[&str]) -> Vec<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let torch = maps.lines().find(|line| line.ends_with("/libtorch_cpu.so"));
+    let torch = torch.and_then(|line| Some(Path::new(&line[line.find('/')?..])));
+    // torch/lib/libtorch_cpu.so
+    let Some(packages) = torch.and_then(|path| path.ancestors().nth(3)) else { return Vec::new() };
+    names.iter().map(|name| packages.join(name).to_string_lossy().into_owned()).collect()
 }
 
 /// The function `name` of a library.

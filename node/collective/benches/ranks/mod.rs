@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use dnode_collective::{Collective, Link, Place, SharedMemory, Sockets, over_ucx};
+use dnode_collective::{Collective, Link, Place, SharedMemory, Sockets, over_nccl, over_ucx};
 
 /// Names the own address of a rank that is started by hand, on a machine of an emulated network.
 const ADDRESS: &str = "DNODE_BENCH_ADDRESS";
@@ -32,7 +32,7 @@ pub(crate) fn start(backend: &str, world: usize, more: &[&str]) {
 }
 
 /// The group of the rank at `place`: `tcp`, `shm`, `ucx` as inside a host, or `ucx-tcp` as between
-/// hosts without RDMA.
+/// hosts without RDMA, `nccl` with the device of the rank's number.
 pub(crate) fn group(backend: &str, place: Place, folder: &Path) -> Box<dyn Collective> {
     let links = if backend == "ucx" { meet_near(place, folder) } else { meet(place, folder) };
     match backend {
@@ -41,6 +41,12 @@ pub(crate) fn group(backend: &str, place: Place, folder: &Path) -> Box<dyn Colle
             let (group, why) = over_ucx(Sockets::new(place, links, PATIENCE).unwrap()).unwrap();
             assert_eq!(why, None);
             Box::new(group)
+        }
+        "nccl" => {
+            let group = Sockets::new(place, links, PATIENCE).unwrap();
+            let (group, why) = over_nccl(group, place.rank).unwrap();
+            assert_eq!(why, None);
+            group
         }
         _ => Box::new(Sockets::new(place, links, PATIENCE).unwrap()),
     }

@@ -5,6 +5,8 @@
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use dnode_cuda::driver::{Address, BESIDE, Handle, NOT_READY};
@@ -12,10 +14,15 @@ use dnode_cuda::driver::{Address, BESIDE, Handle, NOT_READY};
 use super::api::{Api, Config, FLOAT, IN_PROGRESS, Id, SUM};
 use crate::collective::Place;
 use crate::error::Error;
-use crate::limits::{NCCL_CHUNK_ELEMENTS, NCCL_JOIN_MAX, NCCL_LOOK};
+use crate::limits::{
+    NCCL_CHUNK_ELEMENTS, NCCL_CLOSE_MAX, NCCL_LEFT_MAX, NCCL_LOOK, NCCL_WARM_ELEMENTS,
+};
 
 /// Bytes of a chunk.
 const CHUNK: usize = NCCL_CHUNK_ELEMENTS * size_of::<f32>();
+
+/// Communicators that are about to end.
+static LEFT: AtomicUsize = AtomicUsize::new(0);
 
 /// The primary context of a device, which libtorch uses too, with a stream and room for a chunk.
 pub(super) struct Device {
@@ -42,6 +49,15 @@ pub(super) enum Failed {
     Library(String),
 }
 
+impl Failed {
+    fn told(self) -> String {
+        match self {
+            Self::Group(error) => error.to_string(),
+            Self::Library(why) => why,
+        }
+    }
+}
+
 impl From<String> for Failed {
     fn from(why: String) -> Self {
         Self::Library(why)
@@ -60,8 +76,11 @@ impl fmt::Debug for Communicator {
 }
 
 impl Device {
-    pub(super) fn open(index: usize) -> Result<Self, String> {
-        let api = Api::get()?;
+    pub(super) fn open(api: &'static Api, index: usize) -> Result<Self, String> {
+        let left = LEFT.load(Ordering::Relaxed);
+        if left >= NCCL_LEFT_MAX {
+            return Err(format!("NCCL: {left} earlier communicators do not end"));
+        }
         let driver = api.driver;
         let index = i32::try_from(index).map_err(|error| error.to_string())?;
         let mut device = 0;
@@ -100,7 +119,7 @@ impl Device {
         let mut id = Id([0; 128]);
         // SAFETY: the function writes the identity on success.
         let status = unsafe { (self.api.unique_id)(&raw mut id) };
-        if status == 0 { Ok(id.0) } else { Err(format!("NCCL: {}", self.api.nccl_text(status))) }
+        self.api.check(status).map(|()| id.0)
     }
 }
 
@@ -128,8 +147,8 @@ impl Drop for Device {
 }
 
 impl Communicator {
-    /// Joins the group that `id` names, whose ranks all call this.
-    pub(super) fn join(device: Device, place: Place, id: [u8; 128]) -> Result<Self, String> {
+    /// Begins to join the group that `id` names, whose ranks all call this; [`Communicator::meet`] goes on.
+    pub(super) fn begin(device: Device, place: Place, id: [u8; 128]) -> Result<Self, String> {
         device.enter()?;
         let mut handle = null_mut();
         let mut config = Config::NON_BLOCKING;
@@ -138,17 +157,29 @@ impl Communicator {
         // SAFETY: the configuration lives during the call, which writes the communicator.
         let status = unsafe { join(&raw mut handle, size, Id(id), rank, &raw mut config) };
         if handle.is_null() {
-            return Err(format!("NCCL: {}", device.api.nccl_text(status)));
+            device.api.check(status)?;
+            return Err("NCCL: no communicator was made".to_owned());
         }
-        let joined = Self { device, handle };
-        let until = Instant::now() + NCCL_JOIN_MAX;
-        while joined.is_busy()? {
-            if Instant::now() >= until {
-                return Err("NCCL: the ranks did not join in time".to_owned());
+        Ok(Self { device, handle })
+    }
+
+    /// Waits for the others and sums with them for the first time, which connects them; `look` is asked
+    /// meanwhile. The communicator stays when it fails, for [`leave`].
+    pub(super) fn meet(
+        &mut self,
+        size: usize,
+        look: impl Fn() -> Result<(), String>,
+    ) -> Result<(), String> {
+        let look = |_| look().map_err(Failed::Library);
+        wait(|| self.is_busy(), look).map_err(Failed::told)?;
+        for elements in NCCL_WARM_ELEMENTS {
+            let mut values = vec![1.0_f32; elements];
+            self.all_reduce(&mut values, look).map_err(Failed::told)?;
+            if values.iter().any(|sum| sum.to_bits() != (size as f32).to_bits()) {
+                return Err("NCCL: its sums are wrong".to_owned());
             }
-            pause();
         }
-        Ok(joined)
+        Ok(())
     }
 
     /// Whether a call is under way; the error is what has gone wrong.
@@ -157,9 +188,8 @@ impl Communicator {
         // SAFETY: the communicator lives; the function writes one value.
         let status = unsafe { (self.device.api.state)(self.handle, &raw mut state) };
         match if status == 0 { state } else { status } {
-            0 => Ok(false),
             IN_PROGRESS => Ok(true),
-            failed => Err(format!("NCCL: {}", self.device.api.nccl_text(failed))),
+            state => self.device.api.check(state).map(|()| false),
         }
     }
 
@@ -168,7 +198,7 @@ impl Communicator {
     pub(super) fn all_reduce(
         &mut self,
         values: &mut [f32],
-        look: impl Fn(Instant) -> Result<(), Error>,
+        look: impl Fn(Instant) -> Result<(), Failed>,
     ) -> Result<(), Failed> {
         assert!(values.len() <= NCCL_CHUNK_ELEMENTS, "a chunk at most");
         let Device { api, stream, room, host, .. } = self.device;
@@ -183,8 +213,8 @@ impl Communicator {
             driver.check("copy to the device", (driver.to_device)(room, host, bytes, stream))?;
             (api.all_reduce)(room, room, values.len(), FLOAT, SUM, self.handle, stream)
         };
-        if status != 0 && status != IN_PROGRESS {
-            return Err(Failed::Library(api.nccl_text(status)));
+        if status != IN_PROGRESS {
+            api.check(status)?;
         }
         // A call that is under way has put nothing on the stream yet.
         wait(|| self.is_busy(), &look)?;
@@ -216,14 +246,28 @@ impl Drop for Communicator {
     }
 }
 
+/// Ends a communicator, on a thread of its own since that may hang, and waits for it a moment.
+pub(super) fn leave(communicator: Communicator) {
+    let (done, end) = mpsc::sync_channel::<()>(1);
+    LEFT.fetch_add(1, Ordering::Relaxed);
+    let end_it = move || {
+        drop(communicator);
+        LEFT.fetch_sub(1, Ordering::Relaxed);
+        drop(done);
+    };
+    // Where no thread can be had, it was dropped here, and counts as one that hangs.
+    let _ = std::thread::Builder::new().name("nccl-leave".to_owned()).spawn(end_it);
+    let _ = end.recv_timeout(NCCL_CLOSE_MAX);
+}
+
 /// Waits while `is_busy` says so, and asks `look` between.
 fn wait(
     is_busy: impl Fn() -> Result<bool, String>,
-    look: impl Fn(Instant) -> Result<(), Error>,
+    look: impl Fn(Instant) -> Result<(), Failed>,
 ) -> Result<(), Failed> {
     let since = Instant::now();
     while is_busy()? {
-        look(since).map_err(Failed::Group)?;
+        look(since)?;
         pause();
     }
     Ok(())
