@@ -7,6 +7,8 @@
 
 mod api;
 mod communicator;
+#[cfg(all(test, target_os = "linux"))]
+mod tests;
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -56,13 +58,21 @@ struct Nccl {
 /// # Errors
 /// [`Error`] of the connections that the group has.
 pub fn over_nccl(
+    group: Sockets,
+    device: usize,
+) -> Result<(Box<dyn Collective>, Option<String>), Error> {
+    over(group, Api::get(), device)
+}
+
+fn over(
     mut group: Sockets,
+    api: Result<&'static Api, String>,
     device: usize,
 ) -> Result<(Box<dyn Collective>, Option<String>), Error> {
     // Devices take seconds to start, and ranks to join.
     let patience = group.links.patience();
     group.set_patience(patience + NCCL_JOIN_MAX);
-    let joined = join(&mut group, device);
+    let joined = join(&mut group, api, device);
     group.set_patience(patience);
     match joined? {
         Ok(communicator) => {
@@ -74,9 +84,13 @@ pub fn over_nccl(
 }
 
 /// A communicator that all ranks have summed by, or why there is none, at every rank.
-fn join(group: &mut Sockets, device: usize) -> Result<Result<Communicator, String>, Error> {
+fn join(
+    group: &mut Sockets,
+    api: Result<&'static Api, String>,
+    device: usize,
+) -> Result<Result<Communicator, String>, Error> {
     let place = group.place();
-    let opened = Api::get().and_then(|api| Device::open(api, device));
+    let opened = api.and_then(|api| Device::open(api, device));
     // NCCL listens for whoever has the identity: it is asked for when all can use it.
     let device = match vote(group, opened, "another rank has no NCCL")? {
         Ok(device) => device,

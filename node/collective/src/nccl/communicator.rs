@@ -21,7 +21,7 @@ use crate::limits::{
 /// Bytes of a chunk.
 const CHUNK: usize = NCCL_CHUNK_ELEMENTS * size_of::<f32>();
 
-/// Communicators that are about to end.
+/// Communicators that did not end in time.
 static LEFT: AtomicUsize = AtomicUsize::new(0);
 
 /// The primary context of a device, which libtorch uses too, with a stream and room for a chunk.
@@ -249,15 +249,15 @@ impl Drop for Communicator {
 /// Ends a communicator, on a thread of its own since that may hang, and waits for it a moment.
 pub(super) fn leave(communicator: Communicator) {
     let (done, end) = mpsc::sync_channel::<()>(1);
-    LEFT.fetch_add(1, Ordering::Relaxed);
     let end_it = move || {
         drop(communicator);
-        LEFT.fetch_sub(1, Ordering::Relaxed);
         drop(done);
     };
-    // Where no thread can be had, it was dropped here, and counts as one that hangs.
+    // Where no thread can be had, it is dropped here.
     let _ = std::thread::Builder::new().name("nccl-leave".to_owned()).spawn(end_it);
-    let _ = end.recv_timeout(NCCL_CLOSE_MAX);
+    if end.recv_timeout(NCCL_CLOSE_MAX) == Err(mpsc::RecvTimeoutError::Timeout) {
+        LEFT.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// Waits while `is_busy` says so, and asks `look` between.
