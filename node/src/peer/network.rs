@@ -42,7 +42,10 @@ pub(super) fn network_config(
     made.peers_max = network.peers_max;
     made.upload_max = network.max_upload.saturating_mul(1000);
     made.download_max = network.max_download.saturating_mul(1000);
-    made.peers_target = made.peers_target.min(network.peers_max);
+    // Ranks are neighbours, and nobody knows before they are.
+    let has_rack = !network.rack.is_empty();
+    made.peers_target =
+        if has_rack { network.peers_max } else { made.peers_target.min(network.peers_max) };
     made.direct = match network.direct {
         config::Direct::Auto => DirectConfig::default(),
         config::Direct::Trusted => DirectConfig { trusted: true, ..DirectConfig::default() },
