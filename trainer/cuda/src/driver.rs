@@ -115,6 +115,17 @@ impl Driver {
         OPENED.get_or_init(load).as_ref().map_err(Clone::clone)
     }
 
+    /// The newest CUDA that it supports: 1000 times the major version and 10 times the minor one.
+    ///
+    /// # Errors
+    /// What the driver says, in one line.
+    pub fn cuda_version(&self) -> Result<i32, String> {
+        let mut version = 0;
+        // SAFETY: the function writes one int, and needs no `cuInit` before it.
+        let status = unsafe { (self.version)(&raw mut version) };
+        self.check("ask the driver for its version", status).map(|()| version)
+    }
+
     /// An error unless `status` is success.
     ///
     /// # Errors
