@@ -51,11 +51,19 @@ download() {
         echo "error: libtorch $version is fetched for Linux x86_64 alone; set LIBTORCH to another one" >&2
         exit 2
     fi
+    if ! python3 -m pip --version >/dev/null 2>&1; then
+        echo "error: python3 with pip is missing, which fetches libtorch: install it, or set LIBTORCH to a libtorch $version" >&2
+        exit 2
+    fi
     echo "fetching libtorch $version (544 MB)" >&2
     local new=$1 get=$1/get
-    python3 -m pip download -q --no-deps -d "$get" --only-binary=:all: --python-version 3.11 \
-        --platform manylinux_2_28_x86_64 "torch==$version"
-    python3 -m pip download -q -d "$get" "cuda-toolkit[cudart,cupti]==13.0.2"
+    if ! python3 -m pip download -q --no-deps -d "$get" --only-binary=:all: --python-version 3.11 \
+        --platform manylinux_2_28_x86_64 "torch==$version" 2>"$new/said" ||
+        ! python3 -m pip download -q -d "$get" "cuda-toolkit[cudart,cupti]==13.0.2" 2>"$new/said"; then
+        echo "error: libtorch $version cannot be fetched ($(grep ERROR "$new/said" | tail -1)): is there a network, and room? or set LIBTORCH to a libtorch $version" >&2
+        exit 2
+    fi
+    rm "$new/said"
     python3 - "$get" "$new" <<'PYTHON'
 import os, re, sys, zipfile
 get, new = sys.argv[1:]
@@ -85,7 +93,7 @@ test)
     fetch
     export LD_LIBRARY_PATH=$LIBTORCH/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     cargo test --release --locked -p dnode-torch --features torch
-    cargo test --release --locked -p dnode --features torch --test config --test torch
+    cargo test --release --locked -p dnode --features torch --test config --test torch --test torch_swarm
     ;;
 bench)
     fetch

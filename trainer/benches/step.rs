@@ -13,12 +13,12 @@
 mod workload;
 
 use dnode_trainer::LocalTrainer;
-use workload::{Fixed, measure, workloads};
+use workload::{Fixed, Times, measure, workloads};
 
 fn main() {
     let wanted: Vec<String> =
         std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
-    println!("ms/step                       threads   median      min");
+    println!("ms/step                       threads   median    tenth ninth tenth");
     for workload in workloads() {
         if !wanted.is_empty() && !wanted.iter().any(|name| workload.name.contains(name.as_str())) {
             continue;
@@ -26,8 +26,8 @@ fn main() {
         for threads in [1, 2] {
             let source = Box::new(Fixed(workload.shape));
             let mut trainer = LocalTrainer::new(workload.config(threads), source).unwrap();
-            let (median, least) = measure(&mut trainer);
-            println!("{:<30}{threads:>6}{median:>10.3}{least:>9.3}", workload.name);
+            let Times([tenth, median, ninth]) = measure(&mut trainer);
+            println!("{:<30}{threads:>6}{median:>10.3}{tenth:>9.3}{ninth:>12.3}", workload.name);
         }
     }
 }

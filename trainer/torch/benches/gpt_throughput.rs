@@ -15,7 +15,7 @@ mod workload;
 
 use dnode_torch::TorchConfig;
 use dnode_trainer::{LocalTrainer, ModelConfig, ModelKind, SampleShape, Trainer as _};
-use workload::{Fixed, Workload, measure, workloads};
+use workload::{Fixed, Times, Workload, measure, workloads};
 
 /// Kinds of tokens: GPT-2's, rounded up to a multiple of 128.
 const VOCABULARY: usize = 50_304;
@@ -46,7 +46,7 @@ fn main() {
     let engine = dnode_torch::engine(&config, how, workload.shape).unwrap();
     let mut trainer = LocalTrainer::on(engine, config, Box::new(Fixed(workload.shape))).unwrap();
     let parameters = trainer.layout().parameters();
-    let (median, _) = measure(&mut trainer);
+    let Times([_, median, _]) = measure(&mut trainer);
     let tokens = (batch * context) as f64 / (median / 1e3);
     // Chowdhery et al., arXiv:2204.02311, appendix B: 6 per parameter, 12 per layer, channel and
     // token of context; the embedding is counted because it is the head as well.
