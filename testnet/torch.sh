@@ -93,7 +93,7 @@ test)
     fetch
     export LD_LIBRARY_PATH=$LIBTORCH/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     cargo test --release --locked -p dnode-torch --features torch
-    cargo test --release --locked -p dnode --features torch --test config --test torch --test torch_swarm
+    cargo test --release --locked -p dnode --features torch --test config --test torch
     ;;
 bench)
     fetch

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dnode_network::{Found, Multiaddr, NetworkError, Probe};
 use dnode_torch::{Device, Precision, TorchConfig};
-use dnode_trainer::{GradientStep as _, StepId, Trainer, gradient_sketch};
+use dnode_trainer::{GradientStep as _, StepId, TrainError, Trainer, gradient_sketch};
 
 use crate::backend::{self, BackendError};
 use crate::config::Config;
@@ -82,17 +82,19 @@ struct Digest {
     sketch: [f32; DIGEST_LEN],
 }
 
-/// The first step of a trainer that has not trained yet, in short; `None` where its gradient cannot be
+/// The first step of a trainer that has not trained yet, in short; empty where its gradient cannot be
 /// seen. The parameters are unchanged.
 ///
 /// Peers tell it to whoever asks ([`ask`]); `config` is what the trainer was made of.
-#[must_use]
-pub fn digest(config: &Config, trainer: &mut dyn Trainer) -> Option<String> {
-    let trainer = trainer.split()?;
-    let loss = f64::from(trainer.gradient(StepId::alone(0)).ok()?.loss);
+///
+/// # Errors
+/// Why the first step failed.
+pub fn digest(config: &Config, trainer: &mut dyn Trainer) -> Result<String, TrainError> {
+    let Some(trainer) = trainer.split() else { return Ok(String::new()) };
+    let loss = f64::from(trainer.gradient(StepId::alone(0))?.loss);
     let precision = precision(backend::torch(&config.node));
     let digest = Digest::of(loss, trainer.gradient_mut(), (precision, config.data.shard));
-    Some(digest.text())
+    Ok(digest.text())
 }
 
 /// Asks the members at these addresses how their first steps came out.

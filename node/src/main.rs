@@ -125,7 +125,7 @@ fn run(join: &Join) -> Result<(), Failure> {
         dnode::signals::end_with_stdin().map_err(Failure::Thread)?;
     }
     let mut trainer = dnode::backend::trainer(&config)?;
-    let digest = check::digest(&config, trainer.as_mut()).unwrap_or_default();
+    let digest = check::digest(&config, trainer.as_mut()).map_err(|why| why.to_string());
     let options = Options { resume: join.resume, digest, ..Options::new(config) };
     let outcome = dnode::join_until(options, trainer, stop)?;
     print(&outcome_text(&outcome))

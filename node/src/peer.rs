@@ -46,15 +46,15 @@ pub struct Options {
     /// Where log and progress go.
     pub console: Console,
     /// The first step in short ([`crate::check::digest`]), told to `dnode check --bootstrap`; empty if
-    /// there is none.
-    pub digest: String,
+    /// there is none, or why the first step failed.
+    pub digest: Result<String, String>,
 }
 
 impl Options {
     /// Options for `config`: a fresh start, log and progress on standard error.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        Self { config, resume: false, console: Console::stderr(), digest: String::new() }
+        Self { config, resume: false, console: Console::stderr(), digest: Ok(String::new()) }
     }
 }
 
@@ -219,6 +219,10 @@ pub async fn join(
 
     let (acquaintances, remembered) = Acquaintances::load(dir.path());
     let terms = Terms { remembers: !remembered.is_empty(), ..terms(&config, dir.incarnation()) };
+    let digest = digest.unwrap_or_else(|why| {
+        tracing::warn!("the first step cannot be told to `dnode check`: {why}");
+        String::new()
+    });
     let network = network_config(&config, &identity, &run, &dir, digest)?;
     let (network, events) = Network::start(NetworkConfig { remembered, ..network })?;
     let core = Gossip::new(
