@@ -393,7 +393,7 @@ mod tests {
         let good = [tells(&config), tells(&third)];
         let report = check(&config, None, &good).unwrap();
         assert!(report.agrees && report.unknown == 0, "{}", report.text);
-        assert_eq!(report.text.matches("agrees").count(), 2, "{}", report.text);
+        assert_eq!(report.text.matches(": agrees").count(), 2, "{}", report.text);
         // Another seed, a shard that there is not, and two of which nothing is known.
         let mut other = third.clone();
         other.run.seed += 1;
