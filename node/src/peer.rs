@@ -219,10 +219,6 @@ pub async fn join(
 
     let (acquaintances, remembered) = Acquaintances::load(dir.path());
     let terms = Terms { remembers: !remembered.is_empty(), ..terms(&config, dir.incarnation()) };
-    let digest = digest.unwrap_or_else(|why| {
-        tracing::warn!("the first step cannot be told to `dnode check`: {why}");
-        String::new()
-    });
     let network = network_config(&config, &identity, &run, &dir, digest)?;
     let (network, events) = Network::start(NetworkConfig { remembered, ..network })?;
     let core = Gossip::new(

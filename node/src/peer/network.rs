@@ -23,7 +23,7 @@ pub(super) fn network_config(
     identity: &Identity,
     run: &RunSpec,
     dir: &DataDir,
-    digest: String,
+    digest: Result<String, String>,
 ) -> Result<NetworkConfig, JoinError> {
     let parse = |texts: &[String]| {
         let parsed = texts.iter().map(|text| {
@@ -33,7 +33,10 @@ pub(super) fn network_config(
     };
     let network = &config.network;
     let mut made = NetworkConfig::new(*identity.secret_key(), run.clone(), dir.incarnation());
-    made.digest = digest;
+    made.digest = digest.unwrap_or_else(|why| {
+        tracing::warn!("the first step cannot be told to `dnode check`: {why}");
+        String::new()
+    });
     if !network.listen.is_empty() {
         made.listen = parse(&network.listen)?;
     }
