@@ -1,9 +1,11 @@
 //! The loop of the training thread: steps, commits, rounds, and the driver's commands in between.
 
+mod equalize;
 mod evaluation;
 mod gradient;
 mod rack;
 mod report;
+mod standing;
 mod time;
 mod together;
 
@@ -18,6 +20,7 @@ use tokio::sync::mpsc;
 
 use super::ring::RingFrame;
 use super::{Activity, Command, Commits, Line, Loss, Meter, Permission, Plan, Position, Report};
+use equalize::Handed;
 use rack::Rack;
 use report::Window;
 use time::StepTime;
@@ -82,6 +85,9 @@ struct Training {
     ring: Option<Ranks>,
     /// The rack that this peer is a rank of.
     rack: Option<Rack>,
+    /// What it has handed in to operations of its rack that failed here, oldest first; at most
+    /// [`standing::HANDED_MAX`].
+    handed: Vec<Handed>,
     /// Local steps per commit that this rank's speed asks for, until the rack agrees on them.
     wanted_steps: Option<u64>,
     steps_done: bool,
@@ -111,48 +117,54 @@ const fn serve_share(step: f64) -> f64 {
 }
 
 /// Trains until told to stop; the last report is [`Report::Ended`].
-pub(super) fn train(
-    replica: Replica,
-    plan: Plan,
-    (at, clock): (Position, Arc<AtomicU64>),
-    queues: Queues,
-) {
-    let mut training = Training {
-        commons: replica.commons(),
-        replica,
-        clock,
-        stride: Stride::new(plan.local_steps, plan.mix_every),
-        batch: plan.batch,
-        since_round: at.step.checked_rem(plan.mix_every).unwrap_or(0),
-        plan,
-        at,
-        queues,
-        limit: Clock(u64::MAX),
-        peers: 1,
-        allowed: false,
-        ring: None,
-        rack: None,
-        wanted_steps: None,
-        steps_done: false,
-        since_commit: 0,
-        evaluation_due: false,
-        held: false,
-        round_open: false,
-        shows: false,
-        serve_seconds: 0.0,
-        step_time: StepTime::default(),
-        pace_told: false,
-        pause_seconds: 0.0,
-        train_seconds: 0.0,
-        wait_seconds: 0.0,
-        report: Window::new(),
-        parameters: None,
-    };
+pub(super) fn train(replica: Replica, plan: Plan, at: (Position, Arc<AtomicU64>), queues: Queues) {
+    let mut training = Training::new(replica, plan, at, queues);
     let end = training.run();
     training.end(end);
 }
 
 impl Training {
+    /// A thread's state before its first step, which waits for permission.
+    fn new(
+        replica: Replica,
+        plan: Plan,
+        (at, clock): (Position, Arc<AtomicU64>),
+        queues: Queues,
+    ) -> Self {
+        Self {
+            commons: replica.commons(),
+            replica,
+            clock,
+            stride: Stride::new(plan.local_steps, plan.mix_every),
+            batch: plan.batch,
+            since_round: at.step.checked_rem(plan.mix_every).unwrap_or(0),
+            plan,
+            at,
+            queues,
+            limit: Clock(u64::MAX),
+            peers: 1,
+            allowed: false,
+            ring: None,
+            rack: None,
+            handed: Vec::new(),
+            wanted_steps: None,
+            steps_done: false,
+            since_commit: 0,
+            evaluation_due: false,
+            held: false,
+            round_open: false,
+            shows: false,
+            serve_seconds: 0.0,
+            step_time: StepTime::default(),
+            pace_told: false,
+            pause_seconds: 0.0,
+            train_seconds: 0.0,
+            wait_seconds: 0.0,
+            report: Window::new(),
+            parameters: None,
+        }
+    }
+
     fn run(&mut self) -> End {
         loop {
             if let Err(end) = self.advance() {
@@ -337,6 +349,7 @@ impl Training {
             return Ok(());
         }
         let contributions = self.replica.commit_in(&mut turn, share).contributions;
+        self.handed.clear();
         self.committed();
         self.tell_committed(contributions)
     }

@@ -1,0 +1,185 @@
+//! How ranks that get together become equal, also after an operation that ended at some of them only.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use dnode_collective::{Collective, Reduction};
+use dnode_protocol::Clock;
+use dnode_trainer::{ReplicaState, TrainError};
+
+use super::standing::{HANDED_MAX, Mark, STANDING_ELEMENTS, Standing, lead, meeting, units};
+use super::{End, Training};
+
+/// What this rank gave to an operation that failed here, and may have ended at another rank.
+#[derive(Debug)]
+pub(super) struct Handed {
+    /// The weights that contain it there.
+    to: Mark,
+    /// The slow weights of this rank then, `[P]`; shared by operations between which none moved.
+    weights: Arc<Vec<f32>>,
+    /// Whether they contain a step that failed here, too.
+    lacks_step: bool,
+}
+
+/// Why ranks could not become equal.
+pub(super) enum Failed {
+    /// A rank was lost.
+    Group(dnode_collective::Error),
+    /// Training ends.
+    End(End),
+}
+
+impl From<dnode_collective::Error> for Failed {
+    fn from(error: dnode_collective::Error) -> Self {
+        Self::Group(error)
+    }
+}
+
+/// All ranks of a group as they know each other.
+struct Table {
+    ranks: Vec<Standing>,
+    own: Standing,
+    /// The rank whose state all take over.
+    root: usize,
+}
+
+impl Training {
+    /// Takes over the state of the most advanced rank, with what mixing moved at the others since
+    /// what they handed in to it, or since they had equal weights; those that are apart from it count
+    /// as much as it, and all take the mean. Returns the slow weights that all ranks have then.
+    pub(super) fn equalize(
+        &mut self,
+        group: &mut dyn Collective,
+        id: u64,
+    ) -> Result<Vec<f32>, Failed> {
+        let place = group.place();
+        let commons = self.commons.clone();
+        let turn = commons.turn();
+        let table = compare(group, self.standing(turn.weights().len()))?;
+        let Table { ranks, own, root } = &table;
+        let lead = ranks[*root];
+        let handed = self.handed.iter().find(|handed| handed.to == lead.mark);
+        let lacks_step = handed.is_some_and(|handed| handed.lacks_step) || own.lacks_step_of(lead);
+        let mut moved = match (&self.rack, handed) {
+            (Some(rack), _) if own.is_in_step_with(lead) => turn.moved_since(&rack.base),
+            (_, Some(handed)) if own.is_part_of(lead) => turn.moved_since(&handed.weights),
+            _ => turn.weights().to_vec(),
+        };
+        let (mut state, mut turn) = self.replica.save_in(turn);
+        share(group, *root, &mut state)?;
+        if place.rank == *root {
+            moved.fill(0.0);
+        } else if own.is_apart_from(lead) {
+            let scale = 1.0 / units(ranks, *root) as f32;
+            for (value, theirs) in moved.iter_mut().zip(&state.parameters) {
+                *value = (*value - theirs) * scale;
+            }
+        }
+        if let Err(error) = group.all_reduce(&mut moved, Reduction::Sum) {
+            self.hand_in(Mark { group: id, commits: 0 }, &turn.weights(), lacks_step);
+            return Err(error.into());
+        }
+        add(&mut state.parameters, &moved);
+        if let Some(outer) = &mut state.outer {
+            add(&mut outer.live, &moved);
+        }
+        let restored = self.replica.restore_in(&mut turn, &state);
+        restored.map_err(|error| Failed::End(End::Failed(error)))?;
+        let base = turn.weights().to_vec();
+        self.handed.clear();
+        self.stand_with(&table, lacks_step).map_err(Failed::End)?;
+        drop(turn);
+        Ok(base)
+    }
+
+    /// Remembers what an operation got from this rank that failed here: another may have its result.
+    pub(super) fn hand_in(&mut self, to: Mark, weights: &[f32], lacks_step: bool) {
+        let last = self.handed.last().map(|handed| &handed.weights);
+        let weights = match last {
+            Some(last) if last.as_slice() == weights => Arc::clone(last),
+            _ => Arc::new(weights.to_vec()),
+        };
+        if self.handed.len() == HANDED_MAX {
+            self.handed.remove(0);
+        }
+        self.handed.push(Handed { to, weights, lacks_step });
+    }
+
+    fn standing(&self, parameters: usize) -> Standing {
+        let mut handed = [Mark::default(); HANDED_MAX];
+        for (mark, own) in handed.iter_mut().zip(&self.handed) {
+            *mark = own.to;
+        }
+        Standing {
+            clock: self.at.clock.0,
+            micro_steps: self.at.micro_steps,
+            since_commit: self.since_commit,
+            since_round: self.since_round,
+            local_steps: self.stride.local_steps(),
+            parameters: parameters as u64,
+            mark: self.rack.as_ref().map_or_else(Mark::default, |rack| rack.mark),
+            handed,
+        }
+    }
+
+    /// Goes on from where the most advanced rank stands, at the position where all of them meet.
+    fn stand_with(&mut self, table: &Table, lacks_step: bool) -> Result<(), End> {
+        let Table { ranks, root, .. } = table;
+        let lead = ranks[*root];
+        // That of the lead, unless another has taken over a swarm's clock.
+        let clock = ranks.iter().map(|rank| rank.clock).max().unwrap_or(lead.clock);
+        let newer = Clock(clock) > self.at.clock;
+        if lacks_step {
+            // The step that failed here has this rank's gradient, and is taken over.
+            self.at.step += 1;
+            self.at.samples += u64::from(self.batch);
+        }
+        self.at.clock = Clock(clock);
+        self.at.micro_steps = meeting(ranks, lead);
+        (self.since_commit, self.since_round) = (lead.since_commit, lead.since_round);
+        self.stride.set(lead.local_steps);
+        if !newer {
+            return Ok(());
+        }
+        self.clock.fetch_max(clock, Ordering::Relaxed);
+        self.tell_committed(Vec::new())
+    }
+}
+
+/// Tells all ranks where this one stands.
+fn compare(group: &mut dyn Collective, own: Standing) -> Result<Table, Failed> {
+    let place = group.place();
+    let mut table = vec![0.0; place.size * STANDING_ELEMENTS];
+    own.write(&mut table[place.rank * STANDING_ELEMENTS..][..STANDING_ELEMENTS]);
+    group.all_gather(&mut table)?;
+    let ranks: Vec<Standing> = table.chunks(STANDING_ELEMENTS).map(Standing::read).collect();
+    if ranks.iter().any(|rank| rank.parameters != own.parameters) {
+        let error = TrainError::Other("the ranks of the rack train different models: `dnode config show` on each tells in what".into());
+        return Err(Failed::End(End::Failed(error)));
+    }
+    let root = lead(&ranks);
+    Ok(Table { ranks, own, root })
+}
+
+/// Replaces all tensors by those of rank `root`.
+fn share(
+    group: &mut dyn Collective,
+    root: usize,
+    state: &mut ReplicaState,
+) -> Result<(), dnode_collective::Error> {
+    group.broadcast(root, &mut state.parameters)?;
+    if let Some(outer) = &mut state.outer {
+        group.broadcast(root, &mut outer.live)?;
+        group.broadcast(root, &mut outer.momentum)?;
+    }
+    for tensor in &mut state.trainer.tensors {
+        group.broadcast(root, &mut tensor.values)?;
+    }
+    Ok(())
+}
+
+fn add(values: &mut [f32], sum: &[f32]) {
+    for (value, sum) in values.iter_mut().zip(sum) {
+        *value += sum;
+    }
+}

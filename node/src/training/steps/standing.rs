@@ -1,0 +1,193 @@
+//! Where the ranks of a rack stand when they get together, and what follows from it: the same at each.
+
+use std::cmp::Reverse;
+
+/// Operations that failed at a rank and may have ended at another whose weights it remembers: one
+/// commit, and groups that failed while they became equal, each of which took a rank or a way (guess).
+pub(super) const HANDED_MAX: usize = 4;
+/// Numbers by which ranks tell each other where they stand.
+const STANDING: usize = 8 + 2 * HANDED_MAX;
+/// Elements of a standing.
+pub(super) const STANDING_ELEMENTS: usize = 2 * STANDING;
+
+/// Names slow weights that all ranks of a group had: those of its beginning, or of a commit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Mark {
+    /// The group; 0 for weights that were those of one peer.
+    pub(super) group: u64,
+    /// Commits of the group.
+    pub(super) commits: u64,
+}
+
+/// Where a rank stands, in the order in which it is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Standing {
+    pub(super) clock: u64,
+    pub(super) micro_steps: u64,
+    pub(super) since_commit: u64,
+    pub(super) since_round: u64,
+    pub(super) local_steps: u64,
+    pub(super) parameters: u64,
+    /// The weights that it had with others last.
+    pub(super) mark: Mark,
+    /// Those that contain what this rank had, if they came to be at another one.
+    pub(super) handed: [Mark; HANDED_MAX],
+}
+
+impl Mark {
+    /// After one commit more of the group.
+    pub(super) const fn next(self) -> Self {
+        Self { group: self.group, commits: self.commits + 1 }
+    }
+}
+
+impl Standing {
+    fn numbers(self) -> impl Iterator<Item = u64> {
+        let Self { clock, micro_steps, since_commit, since_round, .. } = self;
+        let Self { local_steps, parameters, mark, handed, .. } = self;
+        let marks = std::iter::once(mark).chain(handed);
+        [clock, micro_steps, since_commit, since_round, local_steps, parameters]
+            .into_iter()
+            .chain(marks.flat_map(|mark| [mark.group, mark.commits]))
+    }
+
+    /// As values that are moved and not computed with.
+    pub(super) fn write(self, out: &mut [f32]) {
+        for (pair, number) in out.chunks_exact_mut(2).zip(self.numbers()) {
+            pair[0] = f32::from_bits((number >> 32) as u32);
+            pair[1] = f32::from_bits(number as u32);
+        }
+    }
+
+    pub(super) fn read(values: &[f32]) -> Self {
+        let mut numbers = values
+            .chunks_exact(2)
+            .map(|pair| (u64::from(pair[0].to_bits()) << 32) | u64::from(pair[1].to_bits()));
+        let mut next = || numbers.next().unwrap_or(0);
+        Self {
+            clock: next(),
+            micro_steps: next(),
+            since_commit: next(),
+            since_round: next(),
+            local_steps: next(),
+            parameters: next(),
+            mark: Mark { group: next(), commits: next() },
+            handed: std::array::from_fn(|_| Mark { group: next(), commits: next() }),
+        }
+    }
+
+    /// Whether the weights that this rank had last with others are the other's, but for what mixing
+    /// has moved since.
+    pub(super) fn is_in_step_with(self, other: Self) -> bool {
+        self.mark.group != 0 && self.mark == other.mark
+    }
+
+    /// Whether the other's weights contain what this rank handed in to an operation that failed here.
+    pub(super) fn is_part_of(self, other: Self) -> bool {
+        other.mark.group != 0 && self.handed.contains(&other.mark)
+    }
+
+    /// Whether the other's weights contain nothing of this rank.
+    pub(super) fn is_apart_from(self, other: Self) -> bool {
+        !self.is_in_step_with(other) && !self.is_part_of(other)
+    }
+
+    /// Whether the last steps of both were those of one group.
+    const fn trained_with(self, other: Self) -> bool {
+        self.mark.group != 0 && self.mark.group == other.mark.group
+    }
+
+    /// Whether the other has finished a step that failed here, with this rank's gradient in it.
+    pub(super) const fn lacks_step_of(self, other: Self) -> bool {
+        self.trained_with(other) && self.micro_steps < other.micro_steps
+    }
+}
+
+/// The rank whose state all take over: the most advanced of those that are part of no other.
+pub(super) fn lead(ranks: &[Standing]) -> usize {
+    let is_newest = |rank: &Standing| !ranks.iter().any(|other| rank.is_part_of(*other));
+    let newest = ranks.iter().enumerate().filter(|(_, rank)| is_newest(rank));
+    let first = |(index, rank): &(usize, &Standing)| {
+        (rank.clock, rank.micro_steps, rank.mark.group != 0, Reverse(*index))
+    };
+    newest.max_by_key(first).map_or(0, |(index, _)| index)
+}
+
+/// What the weights of the lead are divided by with those of who is apart from it: each counts as much.
+pub(super) fn units(ranks: &[Standing], lead: usize) -> usize {
+    let others = ranks.iter().enumerate().filter(|(index, _)| *index != lead);
+    1 + others.filter(|(_, rank)| rank.is_apart_from(ranks[lead])).count()
+}
+
+/// Where ranks that get together go on in the run, micro-steps: at their mean, so that together they
+/// take the steps that all would have taken alone. A step that the lead has finished was taken by
+/// every rank of its group, as it holds the gradients of all; and where the lead has met others, who
+/// is part of it has been counted.
+pub(super) fn meeting(ranks: &[Standing], lead: Standing) -> u64 {
+    let is_counted = |rank: &Standing| rank.trained_with(lead) || rank.is_part_of(lead);
+    let of = |rank: &Standing| if is_counted(rank) { lead } else { *rank };
+    let sum: u128 = ranks.iter().map(|rank| u128::from(of(rank).micro_steps)).sum();
+    u64::try_from(sum / ranks.len().max(1) as u128).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEW: Mark = Mark { group: 0xdead_beef_0000_0001, commits: 0x7fc0_0001_ff80_0001 };
+    const NOTHING: Mark = Mark { group: 0, commits: 0 };
+    const STANDING_OF_ONE: Standing = Standing {
+        clock: u64::MAX,
+        micro_steps: 0x7fc0_0001_ff80_0001,
+        since_commit: 3,
+        since_round: 0,
+        local_steps: 25,
+        parameters: 7,
+        mark: NEW,
+        handed: [NEW, NOTHING, Mark { group: 1, commits: 2 }, NOTHING],
+    };
+
+    #[test]
+    fn a_standing_survives_being_told() {
+        let standing = STANDING_OF_ONE;
+        let mut values = [0.0; STANDING_ELEMENTS];
+        assert_eq!(standing.numbers().count(), STANDING);
+        standing.write(&mut values);
+        assert_eq!(Standing::read(&values), standing);
+    }
+
+    fn at(micro_steps: u64, group: u64) -> Standing {
+        let (mark, handed) = (Mark { group, commits: 0 }, [NOTHING; HANDED_MAX]);
+        Standing { clock: 1, micro_steps, mark, handed, ..STANDING_OF_ONE }
+    }
+
+    #[test]
+    fn ranks_that_meet_go_on_where_all_together_take_the_steps_of_each() {
+        // Two that were alone, thirteen steps apart.
+        assert_eq!(meeting(&[at(13, 0), at(0, 0)], at(13, 0)), 6);
+        // A newcomer and a group of two.
+        assert_eq!(meeting(&[at(90, 5), at(90, 5), at(60, 0)], at(90, 5)), 80);
+        // A step that ended at one rank of a group and not at the other.
+        assert_eq!(meeting(&[at(90, 5), at(91, 5)], at(91, 5)), 91);
+        // One that never was in a group is like no other.
+        assert_eq!(meeting(&[at(10, 0), at(20, 0), at(30, 0)], at(30, 0)), 20);
+    }
+
+    #[test]
+    fn who_handed_in_follows_the_one_where_that_ended_and_counts_no_more() {
+        // Both met at 80; that ended at the second only, the first stands where it was.
+        let mut first = at(90, 5);
+        first.handed[1] = Mark { group: 6, commits: 0 };
+        let ranks = [first, at(80, 6)];
+        assert_eq!((lead(&ranks), units(&ranks, 1), meeting(&ranks, ranks[1])), (1, 1, 80));
+        // A third that was alone meanwhile counts as much as both.
+        let ranks = [first, at(80, 6), at(20, 0)];
+        assert_eq!((lead(&ranks), units(&ranks, 1), meeting(&ranks, ranks[1])), (1, 2, 60));
+        // Without that one, what was handed in to it has no meaning.
+        let ranks = [first, at(20, 0)];
+        assert_eq!((lead(&ranks), units(&ranks, 0), meeting(&ranks, first)), (0, 2, 55));
+        // Nobody is named by weights that nobody had with others.
+        let ranks = [at(90, 0), at(80, 0)];
+        assert_eq!((lead(&ranks), units(&ranks, 0)), (0, 2));
+    }
+}
