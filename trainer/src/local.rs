@@ -304,11 +304,17 @@ impl Trainer for LocalTrainer {
 impl GradientStep for LocalTrainer {
     fn gradient(&mut self, at: StepId) -> Result<StepReport, TrainError> {
         let loss = self.sum_gradient(at)?;
+        let norm = self.engine.gradient_norm()?;
+        if !norm.is_finite() {
+            // Others would get it by their mean.
+            self.pending = None;
+            return Err(TrainError::NotFinite { step: at.index, what: "gradient" });
+        }
         Ok(StepReport {
             loss,
             samples: self.samples as u64,
             learning_rate: self.learning_rate(at),
-            gradient_norm: self.engine.gradient_norm()? as f32,
+            gradient_norm: norm as f32,
         })
     }
 

@@ -223,7 +223,7 @@ pub trait GradientStep {
     /// Computes the gradient of the batch of the local step `at` and keeps it; no update.
     ///
     /// # Errors
-    /// [`TrainError`]; the gradient is undefined then.
+    /// [`TrainError`], also for a norm that is not finite; the gradient is undefined then.
     fn gradient(&mut self, at: StepId) -> Result<StepReport, TrainError>;
 
     /// Whether [`GradientStep::gradient_in_parts`] can be called.

@@ -185,6 +185,31 @@ fn weights_that_are_not_finite_are_noticed_by_every_model() {
 }
 
 #[test]
+fn a_gradient_that_is_not_finite_is_noticed_before_it_is_averaged() {
+    let mut source = source(ModelKind::Mlp);
+    source.offset = 3e38;
+    let mut trainer = LocalTrainer::new(config(ModelKind::Mlp), Box::new(source)).unwrap();
+    // Input does not reach the loss, but the gradient; what is behind it passes a large one back.
+    let tensors = trainer.layout().tensors().to_vec();
+    for (index, tensor) in tensors.iter().enumerate() {
+        let range = tensor.range();
+        let mut values = vec![0.0; range.len()];
+        trainer.read(range.clone(), &mut values);
+        let wanted = |value: f32| [0.0, 1.0, 100.0 * value][index.min(2)];
+        values.iter_mut().for_each(|value| *value = wanted(*value) - *value);
+        trainer.displace(range, &values, 1.0);
+    }
+    let before = parameters(&trainer);
+    let error = trainer.gradient(StepId::alone(7)).unwrap_err();
+    assert!(matches!(error, TrainError::NotFinite { step: 7, what: "gradient" }), "{error}");
+    // What was refused cannot be applied.
+    assert!(matches!(trainer.update(StepId::alone(7)), Err(TrainError::Other(_))));
+    let error = trainer.step(StepId::alone(7)).unwrap_err();
+    assert!(matches!(error, TrainError::NotFinite { step: 7, what: "gradient" }), "{error}");
+    assert_eq!(bits(&parameters(&trainer)), bits(&before));
+}
+
+#[test]
 fn an_averaged_gradient_that_is_not_finite_changes_nothing() {
     let mut trainer = trainer(config(ModelKind::Mlp));
     let (before, state) = (parameters(&trainer), trainer.save());

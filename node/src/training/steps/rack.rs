@@ -125,9 +125,40 @@ impl Training {
             self.lose_rack((&error).into())?;
             return Ok(None);
         }
-        let updated = trainer.update(at)?;
+        let updated = match trainer.update(at) {
+            Err(error @ TrainError::NotFinite { .. }) => {
+                return self.lose_who_is_to_blame(at, error).map(|()| None);
+            }
+            updated => updated?,
+        };
         let StepReport { loss, samples, .. } = gradient.report;
         Ok(Some(StepReport { loss, samples, ..updated }))
+    }
+
+    /// The mean gradient is not finite, with the same bits at all ranks: each looks whether its own is,
+    /// which it computes again, as it was summed up before anybody knew its norm. Who is to blame
+    /// ends, and the others get together anew; all end if nobody is.
+    fn lose_who_is_to_blame(&mut self, at: StepId, error: TrainError) -> Result<(), End> {
+        let Some(Rack { group: Some(group), .. }) = &mut self.rack else { return Ok(()) };
+        let trainer = self.replica.trainer_mut().split().ok_or_else(unsplittable)?;
+        let mine = match trainer.gradient(at) {
+            Ok(report) if report.gradient_norm.is_finite() => None,
+            Ok(_) => Some(TrainError::NotFinite { step: at.index, what: "gradient" }),
+            Err(mine) => Some(mine),
+        };
+        let mut blamed = [truth(mine.is_some())];
+        let told = group.all_reduce(&mut blamed, Reduction::Sum);
+        if let Some(mine) = mine {
+            return Err(End::Failed(mine));
+        }
+        match told {
+            Ok(()) if blamed[0] < 0.5 => Err(End::Failed(error)),
+            Ok(()) => self.lose_rack(Loss {
+                why: "the gradient of a rank is not finite".into(),
+                blames_the_way: false,
+            }),
+            Err(error) => self.lose_rack((&error).into()),
+        }
     }
 
     /// Commits when all ranks may.

@@ -304,3 +304,46 @@ fn a_second_group_that_fails_half_way_changes_nothing_either() {
         }
     }
 }
+
+/// Three ranks, then the first and last of them.
+fn without_the_middle_one(far: bool) -> Vec<Vec<(u64, Member)>> {
+    let mut groups: Vec<Vec<(u64, Member)>> = (0..RANKS).map(|_| Vec::new()).collect();
+    for (id, ranks) in [(1, [0, 1, 2].as_slice()), (2, &[0, 2])] {
+        for (mut member, rank) in group(ranks, None).into_iter().zip(ranks) {
+            member.far = far;
+            groups[*rank].push((id, member));
+        }
+    }
+    groups
+}
+
+#[test]
+fn a_gradient_that_is_not_finite_ends_its_own_rank_alone() {
+    let trained = trained();
+    for (far, checks, gradient) in [
+        (false, true, f32::INFINITY),
+        (false, false, f32::NEG_INFINITY),
+        (true, true, f32::NAN),
+        (true, false, f32::INFINITY),
+    ] {
+        let slope = |rank| match rank {
+            1 => Slope::with((3, gradient), checks),
+            _ => Slope::default(),
+        };
+        let mut ended = run_in(without_the_middle_one(far), slope);
+        let guilty = ended.remove(1).error.unwrap_or_default();
+        assert!(guilty.contains("the gradient is not finite"), "{far} {checks}: {guilty}");
+        check(&ended, &trained, &format!("{far} {checks} {gradient}"));
+    }
+}
+
+#[test]
+fn gradients_that_are_too_large_together_end_all_ranks() {
+    for far in [false, true] {
+        let slope = |_| Slope::with((3, f32::MAX / 2.0), true);
+        for end in run_in(without_the_middle_one(far), slope) {
+            let error = end.error.unwrap_or_default();
+            assert!(error.contains("the gradient is not finite"), "{far} {}: {error}", end.rank);
+        }
+    }
+}

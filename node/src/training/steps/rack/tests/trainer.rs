@@ -17,8 +17,10 @@ pub(super) struct Slope {
     x: Vec<f32>,
     gradient: Vec<f32>,
     sum: Vec<f32>,
-    /// What the gradient of the step of this index is instead.
-    pub(super) bad: Option<(u64, f32)>,
+    /// The first element of the gradient of the step of this index.
+    bad: Option<(u64, f32)>,
+    /// Whether a whole gradient that is not finite is an error.
+    checks: bool,
 }
 
 impl Default for Slope {
@@ -26,14 +28,20 @@ impl Default for Slope {
         let mut layout = ParameterLayout::new();
         layout.push("x", &[PARAMETERS]).unwrap();
         let [x, gradient, sum] = [[0.0; PARAMETERS]; 3].map(|values| values.to_vec());
-        Self { layout, x, gradient, sum, bad: None }
+        Self { layout, x, gradient, sum, bad: None, checks: true }
     }
 }
 
 impl Slope {
+    /// One whose gradient begins with this number in one step, and who may say so when it is none.
+    pub(super) fn with(first: (u64, f32), checks: bool) -> Self {
+        Self { bad: Some(first), checks, ..Self::default() }
+    }
+
     fn compute(&mut self, at: StepId) -> StepReport {
         let bad = self.bad.filter(|(index, _)| *index == at.index);
-        self.gradient.fill(bad.map_or(1.0, |(_, gradient)| gradient));
+        self.gradient.fill(1.0);
+        self.gradient[0] = bad.map_or(1.0, |(_, gradient)| gradient);
         let samples = u64::from(super::BATCH);
         StepReport { loss: 1.0, samples, learning_rate: 1.0, gradient_norm: 0.0 }
     }
@@ -41,6 +49,11 @@ impl Slope {
     fn norm(&self) -> f64 {
         let squares = self.gradient.iter().map(|value| f64::from(*value).powi(2));
         squares.sum::<f64>().sqrt()
+    }
+
+    fn check(&self, at: StepId) -> Result<(), TrainError> {
+        let error = TrainError::NotFinite { step: at.index, what: "gradient" };
+        if self.norm().is_finite() { Ok(()) } else { Err(error) }
     }
 }
 
@@ -84,6 +97,9 @@ impl Trainer for Slope {
 impl GradientStep for Slope {
     fn gradient(&mut self, at: StepId) -> Result<StepReport, TrainError> {
         let report = self.compute(at);
+        if self.checks {
+            self.check(at)?;
+        }
         Ok(StepReport { gradient_norm: self.norm() as f32, ..report })
     }
 
@@ -108,9 +124,7 @@ impl GradientStep for Slope {
     }
 
     fn update(&mut self, at: StepId) -> Result<StepReport, TrainError> {
-        if !self.norm().is_finite() {
-            return Err(TrainError::NotFinite { step: at.index, what: "gradient" });
-        }
+        self.check(at)?;
         self.x.iter_mut().zip(&self.gradient).for_each(|(x, gradient)| *x += gradient);
         self.sum.iter_mut().zip(&self.gradient).for_each(|(sum, gradient)| *sum += gradient);
         Ok(StepReport { loss: 1.0, samples: u64::from(super::BATCH), ..StepReport::default() })
