@@ -193,6 +193,19 @@ fn every_operation_gives_what_one_computer_would() {
     }
 }
 
+/// The window of shared memory that a rank stages in is smaller where more than sixteen share it.
+#[test]
+fn many_ranks_get_what_one_computer_would_give() {
+    const SIZE: usize = 17;
+    for way in ways().into_iter().filter(|way| matches!(way, Way::Tcp | Way::Shm)) {
+        together(group(way, SIZE, PATIENCE), |mut group, rank| {
+            for length in [0, SIZE, 8193, 300_007] {
+                operations(&mut *group, (rank, SIZE), length);
+            }
+        });
+    }
+}
+
 fn operations(group: &mut dyn Collective, (rank, size): (usize, usize), length: usize) {
     let what = format!("{} {rank} of {size}, {length}", group.backend());
     let own = piece(length, size, rank);
@@ -215,6 +228,11 @@ fn operations(group: &mut dyn Collective, (rank, size): (usize, usize), length: 
     group.all_gather(&mut mine).unwrap();
     assert!((0..length).all(|index| mine[index] == sum(size, index)), "all-gather {what}");
 
+    let mut mine = fresh.clone();
+    group.reduce_scatter(&mut mine, Reduction::Mean).unwrap();
+    let right = own.clone().all(|index| mine[index] == sum(size, index) * scale);
+    assert!(right, "reduce-scatter mean {what}");
+
     let mut sent = fresh.clone();
     group.broadcast(root, &mut sent).unwrap();
     assert_eq!(sent, values(root, length), "broadcast {what}");
@@ -223,6 +241,11 @@ fn operations(group: &mut dyn Collective, (rank, size): (usize, usize), length: 
     group.reduce(root, &mut reduced, Reduction::Sum).unwrap();
     let right = rank != root || (0..length).all(|index| reduced[index] == sum(size, index));
     assert!(right, "reduce {what}");
+
+    let mut reduced = fresh.clone();
+    group.reduce(root, &mut reduced, Reduction::Mean).unwrap();
+    let right = rank != root || (0..length).all(|index| reduced[index] == sum(size, index) * scale);
+    assert!(right, "reduce mean {what}");
 
     let mut dealt = fresh.clone();
     group.scatter(root, &mut dealt).unwrap();
