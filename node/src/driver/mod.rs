@@ -27,7 +27,7 @@ use tokio::time::sleep_until;
 
 use crate::acquaintances::Acquaintances;
 use crate::traces::{ExchangeTraces, Tracer};
-use crate::training::{Command, Ending, Report, StepPace, Together, TrainingThread};
+use crate::training::{Ending, Report, StepPace, Together, TrainingThread};
 use bootstrap::Bootstrap;
 use diagnosing::{Diagnosis, Told};
 use finish::Stage;
@@ -414,7 +414,7 @@ impl Driver {
     }
 
     fn rack_is(&mut self, together: Option<Together>, stripe: Stripe) {
-        self.training.command(Command::Rack(together));
+        self.training.rack(together);
         self.journal.rack(stripe);
         self.feed(Input::Stripe(stripe));
     }

@@ -155,7 +155,6 @@ const fn work(command: &Command) -> Option<(ExchangeId, &'static str)> {
         | Command::RoundDone
         | Command::AdoptClock { .. }
         | Command::Ring(..)
-        | Command::Rack(_)
         | Command::Stop { .. } => None,
     }
 }

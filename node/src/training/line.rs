@@ -6,7 +6,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use dnode_gossip::Load;
 use dnode_protocol::Clock;
 
-use super::Command;
+use super::{Command, Together};
+
+/// What the thread has yet to look at.
+#[derive(Debug)]
+struct Word {
+    permission: Permission,
+    /// The rack, if it has changed: a group, or `None` for training alone. The newest replaces those
+    /// before, however often the ranks get together during a step.
+    rack: Option<Option<Together>>,
+}
 
 /// What the thread may do. The newest word replaces the one before, so that neighbours whose news
 /// come faster than local steps, in good faith or not, cannot fill the queue.
@@ -29,7 +38,7 @@ pub(super) struct Permission {
 /// The line to the training thread: its permission, and its queue as long as the driver keeps it.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
-    permission: Arc<Mutex<Permission>>,
+    word: Arc<Mutex<Word>>,
     commands: Weak<SyncSender<Command>>,
 }
 
@@ -43,12 +52,13 @@ impl Line {
             stopping: false,
             queued: false,
         };
-        Self { permission: Arc::new(Mutex::new(first)), commands: Arc::downgrade(commands) }
+        let word = Arc::new(Mutex::new(Word { permission: first, rack: None }));
+        Self { word, commands: Arc::downgrade(commands) }
     }
 
     /// Changes the permission without a word to the thread.
     pub(super) fn change(&self, change: impl FnOnce(&mut Permission)) {
-        change(&mut self.lock());
+        change(&mut self.lock().permission);
     }
 
     /// Changes the permission and has the thread look at it.
@@ -57,9 +67,22 @@ impl Line {
         self.wake();
     }
 
+    /// Has the thread train as a rank of a group, or alone.
+    pub(super) fn rack(&self, rack: Option<Together>) {
+        let replaced = self.lock().rack.replace(rack);
+        self.wake();
+        // Not under the lock: the links of a group may take a while to close.
+        drop(replaced);
+    }
+
+    /// Takes what has become of the rack, if that is new.
+    pub(super) fn take_rack(&self) -> Option<Option<Together>> {
+        self.lock().rack.take()
+    }
+
     /// Has the thread look at what it may do and at what mixing waits for.
     pub(super) fn wake(&self) {
-        let waits = std::mem::replace(&mut self.lock().queued, true);
+        let waits = std::mem::replace(&mut self.lock().permission.queued, true);
         if !waits {
             self.send(Command::Permission);
         }
@@ -72,23 +95,23 @@ impl Line {
 
     /// The thread looks.
     pub(super) fn look(&self) -> Permission {
-        let mut permission = self.lock();
-        permission.queued = false;
-        *permission
+        let mut word = self.lock();
+        word.permission.queued = false;
+        word.permission
     }
 
     /// Whether local steps are allowed at this moment.
     pub(super) fn allows(&self) -> bool {
-        self.lock().allowed
+        self.lock().permission.allowed
     }
 
     /// Whether a [`Command::Stop`] is on its way.
     pub(super) fn is_stopping(&self) -> bool {
-        self.lock().stopping
+        self.lock().permission.stopping
     }
 
-    fn lock(&self) -> MutexGuard<'_, Permission> {
+    fn lock(&self) -> MutexGuard<'_, Word> {
         // Nothing panics while it holds the lock, and plain values are always whole.
-        self.permission.lock().unwrap_or_else(PoisonError::into_inner)
+        self.word.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

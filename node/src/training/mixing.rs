@@ -134,7 +134,6 @@ impl Mixing {
             | Command::RoundDone
             | Command::AdoptClock { .. }
             | Command::Ring(..)
-            | Command::Rack(_)
             | Command::Stop { .. } => return None,
         })
     }

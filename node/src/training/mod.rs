@@ -29,8 +29,8 @@ use meter::Meter;
 pub(crate) use meter::{Activity, Times};
 pub(crate) use ring::{RingChunk, RingFrame};
 
-/// Commands that wait for either thread. The core bounds what is open, and of a permission only the
-/// newest waits, so this is never reached.
+/// Commands that wait for either thread. The core bounds what is open, and of a permission and of groups
+/// of a rack only the newest waits, so this is never reached.
 const COMMANDS_MAX: usize = 1024;
 /// Reports that wait for the driver; the threads wait when it is full.
 const REPORTS_MAX: usize = 256;
@@ -121,8 +121,6 @@ pub(crate) enum Command {
     AdoptClock { clock: Clock, replaced: bool },
     /// The ring is complete: this peer's place in it, and the group when all are near each other.
     Ring(Place, Option<Box<dyn Collective>>),
-    /// The ranks of the rack have got together, or this peer trains alone.
-    Rack(Option<Together>),
     /// End: write a checkpoint, and measure first if asked. After all that was to be mixed before.
     Stop { evaluate: bool },
 }
@@ -190,7 +188,7 @@ pub(crate) enum Report {
     /// A commit is held back.
     CommitHeld,
     /// The ranks of this group can do nothing together any more; training waits for
-    /// [`Command::Rack`].
+    /// [`TrainingThread::rack`].
     RackLost { group: u64, loss: Loss },
     /// A chunk for the next peer of the ring.
     RingSend(RingChunk),
@@ -319,10 +317,8 @@ impl TrainingThread {
     /// # Panics
     /// When more is open than the core allows, which is a defect.
     pub(crate) fn command(&self, command: Command) -> bool {
-        let of_steps = matches!(
-            command,
-            Command::Permission | Command::RoundDone | Command::Ring(..) | Command::Rack(_)
-        );
+        let of_steps =
+            matches!(command, Command::Permission | Command::RoundDone | Command::Ring(..));
         let queue = if of_steps { self.commands.as_deref() } else { self.mixing.as_ref() };
         let Some(queue) = queue else { return false };
         if matches!(command, Command::Stop { .. }) {
@@ -363,6 +359,12 @@ impl TrainingThread {
     /// ratio to commits.
     pub(crate) fn pace(&self, load: Load) {
         self.line.permit(|permission| permission.load = Some(load));
+    }
+
+    /// The ranks of the rack have got together, or this peer trains alone. A group that the thread has
+    /// not come to yet is dropped: its ranks have given it up.
+    pub(crate) fn rack(&self, together: Option<Together>) {
+        self.line.rack(together);
     }
 
     /// Hands over a frame from the previous peer of the ring; `false` when it is not wanted.
@@ -406,7 +408,6 @@ impl Command {
             | Self::RoundDone
             | Self::AdoptClock { .. }
             | Self::Ring(..)
-            | Self::Rack(_)
             | Self::Stop { .. } => None,
         }
     }

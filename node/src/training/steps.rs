@@ -121,6 +121,8 @@ pub(super) fn train(replica: Replica, plan: Plan, at: (Position, Arc<AtomicU64>)
     let mut training = Training::new(replica, plan, at, queues);
     let end = training.run();
     training.end(end);
+    // The ranks of a group that nobody came to are to hear that at once.
+    drop(training.queues.line.take_rack());
 }
 
 impl Training {
@@ -195,11 +197,10 @@ impl Training {
 
     fn obey(&mut self, command: Command) -> Result<(), End> {
         match command {
-            Command::Permission => self.look_at_permission(),
+            Command::Permission => return self.look(),
             Command::RoundDone => self.round_open = false,
             Command::AdoptClock { clock, replaced } => return self.adopt_clock(clock, replaced),
             Command::Ring(place, group) => self.ring = Some(Ranks::new(place, group)),
-            Command::Rack(together) => return self.change_rack(together),
             Command::Stop { evaluate } => return Err(End::Stopped { evaluate }),
             Command::Read { .. }
             | Command::Mix { .. }
@@ -394,6 +395,13 @@ impl Training {
         let waited = self.wait();
         self.wait_seconds += began.elapsed().as_secs_f64();
         waited
+    }
+
+    /// Looks at what the driver has said last.
+    fn look(&mut self) -> Result<(), End> {
+        self.look_at_permission();
+        let rack = self.queues.line.take_rack();
+        rack.map_or(Ok(()), |together| self.change_rack(together))
     }
 
     fn look_at_permission(&mut self) {

@@ -1,5 +1,6 @@
 //! The training thread with a trainer whose numbers can be followed by hand.
 
+mod rack;
 mod sums;
 mod together;
 

@@ -6,7 +6,7 @@ use dnode_trainer::{Mixer, ReplicaConfig, checkpoint};
 use super::*;
 
 /// Says when a step begins, which then takes as long as the counter's.
-struct Announced(Counter, mpsc::Sender<()>);
+pub(super) struct Announced(pub(super) Counter, pub(super) mpsc::Sender<()>);
 
 impl Trainer for Announced {
     fn layout(&self) -> &ParameterLayout {
