@@ -93,8 +93,11 @@ work=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null || true; wait; rm -rf "$work"' EXIT
 [ -n "${text:-}" ] || { text=$work/text && cat "$here"/../docs/*.md >"$text"; }
 
-# Runs a program of ours: its own libraries, not those of the Python beside it.
-ours() { LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} DNODE_TEST_DEVICE=$device "$bin/$@"; }
+# Becomes a program of ours, with its own libraries, not those of the Python beside it.
+become() {
+    exec env LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" DNODE_TEST_DEVICE="$device" "$bin/$@"
+}
+ours() { (become "$@"); }
 
 failed=()
 # Runs a command; what fails is told at the end.
@@ -150,7 +153,8 @@ peer() {
     if [ "$device" != cpu ]; then
         model=(--set model.layers=12 --set model.heads=12 --set model.width=768 --set model.context=512)
     fi
-    ours dnode join --no-mdns --listen /ip4/127.0.0.1/udp/0/quic-v1 --data-dir "$work/$name" \
+    # By `become` its number is that of the process.
+    become dnode join --no-mdns --listen /ip4/127.0.0.1/udp/0/quic-v1 --data-dir "$work/$name" \
         --model gpt --data text --data-path "$text" --steps 1000000 --device "$device" "${model[@]}" \
         --set node.backend=libtorch --set node.precision=bf16 --set run.batch=16 \
         --set node.evaluate_every=0 "$@" >"$work/$name.out" 2>"$work/$name.log" &

@@ -9,6 +9,8 @@
 //! Nothing that another process writes is used but as a value, or compared with a counter: it can
 //! make results wrong, or the operation fail, and no more.
 
+mod layout;
+
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -22,10 +24,11 @@ use crate::abort::Abort;
 use crate::collective::{Backend, Code, Collective, Operation, Part, Place, Reduction, piece};
 use crate::error::Error;
 use crate::header::{HEADER_BYTES, header};
-use crate::limits::{BUFFERS, CHUNK_ELEMENTS, FLAT_ELEMENTS, FLAT_RANKS, LOOK, STAGED_ELEMENTS};
+use crate::limits::{BUFFERS, FLAT_ELEMENTS, FLAT_RANKS, LOOK};
 use crate::links::{Link, in_step};
 use crate::meter::Meter;
 use crate::sockets::Sockets;
+use layout::{Layout, WORDS};
 
 /// Bytes of a value.
 const WIDTH: usize = size_of::<f32>();
@@ -44,53 +47,6 @@ enum Done {
     Staged,
     Reduced,
     Taken,
-}
-
-/// Words of a rank: the counters of [`Done`], and how many sleep on each.
-const WORDS: usize = 6;
-
-/// Where everything is.
-#[derive(Clone, Copy, Debug)]
-struct Layout {
-    size: usize,
-    /// Elements of a piece in a chunk.
-    window: usize,
-}
-
-impl Layout {
-    fn new(size: usize) -> Self {
-        let elements = CHUNK_ELEMENTS.min(STAGED_ELEMENTS / size);
-        Self { size, window: elements.div_ceil(size) }
-    }
-
-    /// Elements of a chunk.
-    const fn elements(self) -> usize {
-        self.window * self.size
-    }
-
-    const fn chunk(self) -> usize {
-        self.elements() * WIDTH
-    }
-
-    const fn word(rank: usize, word: usize) -> usize {
-        (rank * WORDS + word) * LINE
-    }
-
-    const fn header(self, rank: usize, buffer: usize) -> usize {
-        Self::word(self.size, 0) + (rank * BUFFERS + buffer) * LINE
-    }
-
-    const fn staged(self, rank: usize, buffer: usize) -> usize {
-        self.header(self.size, 0) + (buffer * self.size + rank) * self.chunk()
-    }
-
-    const fn result(self, buffer: usize) -> usize {
-        self.staged(0, BUFFERS) + buffer * self.chunk()
-    }
-
-    const fn length(self) -> usize {
-        self.result(BUFFERS)
-    }
 }
 
 /// A group of processes of one host; every element is added in the order of ranks, wherever it lies.
@@ -282,9 +238,8 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Reduces `range` of the values, which every rank has staged from element `at` of its chunk on,
-    /// in the order of ranks: those before this one are added up beside its values, those behind it
-    /// where these lie.
+    /// Reduces `range` of the values, which every rank has staged from element `at` of its chunk on, in
+    /// the order of ranks: those before this one beside its values, those behind it where these lie.
     fn add_up(&self, pass: &mut Pass<'_>, buffer: usize, (at, range): (usize, Range<usize>)) {
         let Place { rank, size } = self.sockets.links.place;
         let scale = |last| if last { pass.operation.reduction.scale(size) } else { 1.0 };
@@ -292,15 +247,12 @@ impl SharedMemory {
         for (index, own) in pass.values[range].chunks_mut(BLOCK).enumerate() {
             let (before, theirs) = (&mut before[..own.len()], &mut theirs[..own.len()]);
             let staged = |of| self.layout.staged(of, buffer) + (at + index * BLOCK) * WIDTH;
-            for other in 0..rank {
-                if other == 0 {
-                    self.read(staged(0), before);
-                    continue;
-                }
-                self.read(staged(other), theirs);
-                before.iter_mut().zip(&*theirs).for_each(|(sum, value)| *sum += value);
-            }
             if rank > 0 {
+                self.read(staged(0), before);
+                for other in 1..rank {
+                    self.read(staged(other), theirs);
+                    before.iter_mut().zip(&*theirs).for_each(|(sum, value)| *sum += value);
+                }
                 let scale = scale(rank + 1 == size);
                 own.iter_mut().zip(&*before).for_each(|(own, sum)| *own = (sum + *own) * scale);
             }

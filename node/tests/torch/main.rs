@@ -3,6 +3,15 @@
 //! Needs libtorch: `testnet/torch.sh test`.
 #![cfg(feature = "torch")]
 #![expect(clippy::unwrap_used, reason = "a test may end by a panic, its helper functions included")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "waits on conditions of real processes with a deadline"
+)]
+
+#[expect(dead_code, reason = "the tests of swarms need more of it")]
+#[path = "../swarm/process.rs"]
+mod process;
+mod swarm;
 
 use std::path::Path;
 use std::process::Command;
