@@ -20,4 +20,10 @@ impl Abort {
     pub fn reason(&self) -> Option<&str> {
         self.reason.get().map(String::as_str)
     }
+
+    /// Whether nobody has the group any more, nor another clone of this.
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        Arc::strong_count(&self.reason) == 1
+    }
 }

@@ -35,7 +35,7 @@ pub struct Formed {
     pub group: Box<dyn Collective>,
     /// Why it is not of the kind that this rank chose.
     pub why: Option<String>,
-    /// Whether all ranks could have one that needs a library or a device, which some do without now.
+    /// Whether all ranks offer one of a faster kind, which some do without now or could not make.
     pub later: bool,
 }
 
@@ -69,7 +69,8 @@ pub fn form(
     }
     why = missing.or(why).filter(|_| choice != Choice::Auto && best == common);
     formed.barrier()?;
-    Ok(Formed { group: formed, why, later: best != common })
+    let later = best != formed.backend();
+    Ok(Formed { group: formed, why, later })
 }
 
 /// What this rank can be of, fastest first, and why it is not what was chosen.

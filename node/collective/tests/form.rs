@@ -161,6 +161,28 @@ async fn who_does_without_ucx_for_a_while_keeps_the_others_from_it_until_then() 
     }
 }
 
+/// UCX reads it when it is opened, so a process of its own has it.
+const NO_WAY: (&str, &str) = ("UCX_TLS", "no-such-transport");
+
+#[tokio::test]
+async fn what_all_offer_and_cannot_make_is_to_be_tried_again_later() {
+    if ucx_is_there().is_err() {
+        return;
+    }
+    if std::env::var(NO_WAY.0).as_deref() != Ok(NO_WAY.1) {
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        let name = "what_all_offer_and_cannot_make_is_to_be_tried_again_later";
+        let ended = again.args(["--exact", name]).env(NO_WAY.0, NO_WAY.1).status();
+        assert!(ended.unwrap().success());
+        return;
+    }
+    for formed in group(&[PLAIN; 2], Choice::Only(Backend::Ucx)).await {
+        let Formed { group, why, later } = formed.unwrap();
+        assert_eq!((group.backend(), later), (Backend::Tcp, true), "{why:?}");
+        assert!(why.is_some());
+    }
+}
+
 #[tokio::test]
 async fn ranks_join_by_nccl_where_each_has_a_device_and_else_say_why_and_use_connections() {
     let chosen = Choice::Nccl(0);

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dnode_collective::limits::RANKS_MAX;
-use dnode_collective::{Abort, Backend, Choice, Collective, Meter, Place, form};
+use dnode_collective::{Abort, Choice, Collective, Error, Meter, Place, form};
 use dnode_network::{Bytes, Channel, NetworkHandle, with_causes};
 use dnode_protocol::PeerId;
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::task::AbortHandle;
-use tokio::time::timeout;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep_until};
 
 /// How long the peers of a run may take to see each other and open channels. They form a group within
 /// a moment of each other, when each has heard of the last one.
@@ -24,6 +24,10 @@ pub(super) struct Members {
     pub(super) peers: Vec<(PeerId, u64)>,
     /// What may carry it at this one, and whether it does without libraries for now.
     pub(super) choice: (Choice, bool),
+    /// Whether it is to replace one of the same peers that is well.
+    pub(super) beside: bool,
+    /// Attempts of this process before it.
+    pub(super) attempt: u64,
 }
 
 /// A group that is being formed, or was.
@@ -32,7 +36,31 @@ pub(super) struct Forming {
     /// Channels that members open.
     channels: mpsc::Sender<(PeerId, Channel)>,
     task: AbortHandle,
-    result: oneshot::Receiver<Result<dnode_collective::Formed, String>>,
+    result: oneshot::Receiver<Result<Ready, NotFormed>>,
+}
+
+/// A group that is there.
+#[derive(Debug)]
+pub(super) struct Ready {
+    pub(super) group: Box<dyn Collective>,
+    /// Whether its ranks could have a faster one later.
+    pub(super) later: bool,
+    /// Tells it from others of the same members; the same at all ranks.
+    number: u64,
+}
+
+/// Why a group cannot be.
+#[derive(Debug)]
+pub(super) struct NotFormed {
+    pub(super) why: String,
+    /// The ranks that did not come, or say nothing.
+    pub(super) missing: Vec<usize>,
+}
+
+impl From<String> for NotFormed {
+    fn from(why: String) -> Self {
+        Self { why, missing: Vec::new() }
+    }
 }
 
 /// What has become of a group.
@@ -40,29 +68,36 @@ pub(super) struct Forming {
 pub(super) enum Formed {
     /// Wait.
     NotYet,
-    /// It is there; whether its ranks could have a faster one later.
-    Group(Box<dyn Collective>, bool),
-    /// It cannot be, for this reason.
-    Not(String),
+    /// It is there.
+    Group(Ready),
+    /// It cannot be.
+    Not(NotFormed),
 }
 
 impl Members {
-    /// Names the group that `backend` carries; not 0.
-    pub(super) fn id(&self, backend: Backend) -> u64 {
+    /// Names this group of them; not 0.
+    pub(super) fn id(&self, ready: &Ready) -> u64 {
         let mut hasher = blake3::Hasher::new_keyed(&self.subject());
-        let hash = hasher.update(&[backend as u8]).finalize();
+        hasher.update(&[ready.group.backend() as u8]).update(&ready.number.to_le_bytes());
+        let hash = hasher.finalize();
         let bytes = hash.as_bytes().first_chunk().copied().unwrap_or_default();
         u64::from_le_bytes(bytes).max(1)
     }
 
     /// What a channel of this group is for.
     pub(super) fn subject(&self) -> [u8; 32] {
-        let mut hasher = blake3::Hasher::new_derive_key("dnode group of ranks v2");
-        for (peer, incarnation) in &self.peers {
-            hasher.update(peer.public_key()).update(&incarnation.to_le_bytes());
-        }
-        *hasher.finalize().as_bytes()
+        subject(&self.peers, self.beside)
     }
+}
+
+/// What a channel of a group of these peers is for; `beside`: to replace one of them that is well.
+pub(super) fn subject(peers: &[(PeerId, u64)], beside: bool) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new_derive_key("dnode group of ranks v3");
+    hasher.update(&[u8::from(beside)]);
+    for (peer, incarnation) in peers {
+        hasher.update(peer.public_key()).update(&incarnation.to_le_bytes());
+    }
+    *hasher.finalize().as_bytes()
 }
 
 impl Forming {
@@ -81,11 +116,9 @@ impl Forming {
         let (done, result) = oneshot::channel();
         let network = network.clone();
         let task = tokio::spawn(async move {
-            let formed = timeout(FORM_MAX, gather(&network, &members, arrivals)).await;
-            let formed = match formed {
-                Ok(Ok(channels)) => join(members.place, channels, members.choice).await,
-                Ok(Err(error)) => Err(error),
-                Err(_) => Err("not every peer opened a channel in time".to_owned()),
+            let formed = match gather(&network, &members, arrivals).await {
+                Ok(gathered) => join(&members, gathered).await,
+                Err(error) => Err(error),
             };
             // An error means that the run has ended meanwhile.
             let _ = done.send(formed);
@@ -103,10 +136,12 @@ impl Forming {
     /// Asked until it is there.
     pub(super) fn result(&mut self) -> Formed {
         match self.result.try_recv() {
-            Ok(Ok(formed)) => Formed::Group(formed.group, formed.later),
-            Ok(Err(why)) => Formed::Not(why),
+            Ok(Ok(ready)) => Formed::Group(ready),
+            Ok(Err(not)) => Formed::Not(not),
             Err(oneshot::error::TryRecvError::Empty) => Formed::NotYet,
-            Err(oneshot::error::TryRecvError::Closed) => Formed::Not("it was not formed".into()),
+            Err(oneshot::error::TryRecvError::Closed) => {
+                Formed::Not("it was not formed".to_owned().into())
+            }
         }
     }
 }
@@ -118,62 +153,104 @@ impl Drop for Forming {
     }
 }
 
-/// Opens channels to the members before this one, and waits for those of the members behind it.
+/// The channels of a group.
+#[derive(Debug)]
+struct Gathered {
+    /// One to each other rank, in order.
+    links: Vec<Option<Channel>>,
+    /// Those by which the ranks have called each other besides: they end when the group is there.
+    calls: Vec<Channel>,
+}
+
+/// Opens a channel to every other member and waits for theirs, so that each knows who has come; who is
+/// behind another in order opens the one that they use.
 async fn gather(
     network: &NetworkHandle,
     members: &Members,
     mut arrivals: mpsc::Receiver<(PeerId, Channel)>,
-) -> Result<Vec<Option<Channel>>, String> {
+) -> Result<Gathered, NotFormed> {
     let Place { rank, size } = members.place;
     let subject = members.subject();
     if !network.has_channels() {
-        return Err(
-            "direct paths are off, or a rate is bounded, which a group does not follow".into()
-        );
+        let why = "direct paths are off, or a rate is bounded, which a group does not follow";
+        return Err(why.to_owned().into());
     }
-    let others = members.peers.iter().enumerate().filter(|(other, _)| *other != rank);
-    if let Some((_, (far, _))) = others.into_iter().find(|(_, (peer, _))| !network.is_near(*peer)) {
-        return Err(format!("{} is not on this host or local network", far.short()));
+    let deadline = Instant::now() + FORM_MAX;
+    let mut opening = JoinSet::new();
+    for (other, (peer, _)) in members.peers.iter().enumerate().filter(|(other, _)| *other != rank) {
+        if !network.is_near(*peer) {
+            return Err(format!("{} is not on this host or local network", peer.short()).into());
+        }
+        let (network, peer) = (network.clone(), *peer);
+        opening.spawn(async move { (other, network.open_channel(peer, subject).await) });
     }
-    let mut channels: Vec<Option<Channel>> = (0..size).map(|_| None).collect();
-    for (other, (peer, _)) in members.peers.iter().enumerate().take(rank) {
-        let opened = network.open_channel(*peer, subject).await;
-        channels[other] = Some(opened.map_err(|error| with_causes(&error))?);
-    }
+    let none = || (0..size).map(|_| None).collect();
+    let (mut opened, mut came): (Vec<Option<Channel>>, Vec<Option<Channel>>) = (none(), none());
     loop {
         // Those of an earlier attempt have ended meanwhile.
-        for channel in channels.iter_mut().skip(rank + 1) {
+        for channel in &mut came {
             *channel = channel.take().filter(Channel::is_open);
         }
-        if channels.iter().skip(rank + 1).all(Option::is_some) {
-            return Ok(channels);
+        let is_here = |other: usize| other == rank || came[other].is_some();
+        let missing: Vec<usize> = (0..size).filter(|other| !is_here(*other)).collect();
+        if missing.is_empty() && opening.is_empty() {
+            break;
         }
-        let (peer, channel) = arrivals.recv().await.ok_or("the run has ended")?;
-        let place = members.peers.iter().position(|(member, _)| *member == peer);
-        if let Some(place) = place.filter(|place| *place > rank)
-            && channel.subject() == subject
-        {
-            channels[place] = Some(channel);
+        tokio::select! {
+            Some(done) = opening.join_next() => {
+                let (other, channel) = done.map_err(|error| error.to_string())?;
+                opened[other] = Some(channel.map_err(|error| with_causes(&error))?);
+            }
+            arrival = arrivals.recv() => {
+                let (peer, channel) = arrival.ok_or_else(|| "the run has ended".to_owned())?;
+                let place = members.peers.iter().position(|(member, _)| *member == peer);
+                if let Some(place) = place.filter(|_| channel.subject() == subject) {
+                    came[place] = Some(channel);
+                }
+            }
+            () = sleep_until(deadline) => {
+                let why = "not every peer opened a channel in time".to_owned();
+                return Err(NotFormed { why, missing });
+            }
         }
     }
+    if !opened.iter().flatten().all(Channel::is_open) {
+        return Err("a rank has begun anew meanwhile".to_owned().into());
+    }
+    let behind = came.split_off(rank + 1);
+    let ahead = opened.split_off(rank + 1);
+    let links = opened.into_iter().chain(behind).collect();
+    Ok(Gathered { links, calls: came.into_iter().chain(ahead).flatten().collect() })
 }
 
-async fn join(
-    place: Place,
-    channels: Vec<Option<Channel>>,
-    choice: (Choice, bool),
-) -> Result<dnode_collective::Formed, String> {
-    let formed = tokio::task::spawn_blocking(move || form(place, channels, choice, FORM_MAX)).await;
+async fn join(members: &Members, gathered: Gathered) -> Result<Ready, NotFormed> {
+    let Gathered { links, calls } = gathered;
+    let (place, choice, attempt) = (members.place, members.choice, members.attempt);
+    let formed = tokio::task::spawn_blocking(move || {
+        let mut formed = form(place, links, choice, FORM_MAX)?;
+        // The first rank's count tells this group from every other one of the same members.
+        let words = [(attempt >> 32) as u32, attempt as u32];
+        let mut words = words.map(f32::from_bits);
+        formed.group.broadcast(0, &mut words)?;
+        let [high, low] = words.map(|word| u64::from(word.to_bits()));
+        Ok::<_, Error>((formed, (high << 32) | low))
+    })
+    .await;
+    drop(calls);
     match formed {
-        Ok(Ok(formed)) => {
-            if let Some(why) = &formed.why {
-                let backend = formed.group.backend();
+        Ok(Ok((dnode_collective::Formed { group, why, later }, number))) => {
+            if let Some(why) = why {
+                let backend = group.backend();
                 tracing::warn!(why, %backend, "the ranks use another network.collective than was chosen");
             }
-            Ok(formed)
+            Ok(Ready { group, later, number })
         }
-        Ok(Err(error)) => Err(with_causes(&error)),
-        Err(_) => Err("it was not formed; this is a defect".to_owned()),
+        Ok(Err(error)) => {
+            // All wait for each other at the same time here, so who is waited for is who is silent.
+            let silent = if let Error::Stalled { rank, .. } = &error { Some(*rank) } else { None };
+            Err(NotFormed { why: with_causes(&error), missing: silent.into_iter().collect() })
+        }
+        Err(_) => Err("it was not formed; this is a defect".to_owned().into()),
     }
 }
 
@@ -191,6 +268,11 @@ impl Watch {
         if let Some((abort, _)) = &self.0 {
             abort.abort(why);
         }
+    }
+
+    /// Whether training has dropped it.
+    pub(super) fn is_dropped(&self) -> bool {
+        self.0.as_ref().is_none_or(|(abort, _)| abort.is_last())
     }
 
     /// What it has moved since the last call.

@@ -361,7 +361,7 @@ impl Driver {
                 self.feed(Input::StepMeasured { step_time, batch });
             }
             Report::CommitHeld => self.feed(Input::CommitHeld),
-            Report::RackLost { group, loss } => self.rack.lost(&self.network, group, &loss),
+            Report::RackLost { group, loss } => self.rack.lost(&self.network, group, loss),
             Report::RingSend(chunk) => {
                 if !self.ring.send(&self.network, chunk) {
                     self.break_ring("the next peer takes nothing");

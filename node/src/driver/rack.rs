@@ -2,9 +2,12 @@
 //!
 //! Every peer derives the ranks from what it knows: the peers of the same rack that are near, train and
 //! are not silent. A group forms among peers that know the same ones, because its channels name it by a
-//! hash of all of them. While it cannot, its peers train alone and gossip with each other.
+//! hash of all of them. While it cannot, its peers train alone and gossip with each other, and who does
+//! not come is left out for a while.
 
-use std::collections::BTreeMap;
+mod absent;
+mod fallen;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,22 +17,19 @@ use dnode_protocol::{PeerId, Stripe};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
-use super::group::{Formed, Forming, Members, Watch};
+use super::group::{Formed, Forming, Members, NotFormed, Ready, Watch, subject};
 use crate::training::{Loss, Together};
+use absent::{Absent, left_out};
+use fallen::Fallen;
 
 /// How long a rank may take to answer when the rack asks who is left.
 const PROBE_MAX: Duration = Duration::from_secs(1);
-/// How long one that did not is not connected to.
-const BACK_OFF: Duration = Duration::from_secs(1);
 /// How long training waits for the ranks to get together anew before it goes on alone.
 const REFORM_MAX: Duration = Duration::from_secs(3);
-/// Until when a rank that did not answer is taken for gone, if the network does not say so before.
-const GONE_FOR: Duration = Duration::from_secs(10);
+/// How long training may take to report the loss of a group that it has dropped.
+const REPORT_MAX: Duration = Duration::from_millis(500);
 /// First pause after a group that did not form; doubles up to the last.
 const RETRY: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(30));
-/// How long ranks that failed each other by way of a library or device are without it, at first and at
-/// most; doubles with each failure (guess).
-const FALL_BACK: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(600));
 /// Channels that wait for a group to begin to form, of all peers and of one, which may open those of
 /// one group more before this peer knows that the last one is not to be.
 const EARLY_MAX: usize = 2 * Stripe::RANKS_MAX as usize;
@@ -61,54 +61,22 @@ struct Using {
     watch: Watch,
     backend: Backend,
     id: u64,
-    /// Whether it may have failed by the way between ranks.
-    blames: bool,
     /// Since when training waits for another one, as a rank was lost.
     broken: Option<Instant>,
+    /// How it was lost, once training has told.
+    loss: Option<Loss>,
+    /// Since when training has it no more, and has not told why.
+    dropped: Option<Instant>,
 }
 
-/// What the ranks do without for a while: what needs a library or a device, after it has failed.
-#[derive(Debug, Default)]
-struct Fallen {
+/// The last attempts to form a group, which have failed.
+#[derive(Debug)]
+struct Failure {
+    peers: Vec<(PeerId, u64)>,
     times: u32,
-    until: Option<Instant>,
-    /// Whether it is tried again, beside a group that does without.
-    again: bool,
-}
-
-impl Fallen {
-    fn pause(&self) -> Duration {
-        let times = self.times.saturating_sub(1).min(16);
-        FALL_BACK.0.saturating_mul(1 << times).min(FALL_BACK.1)
-    }
-
-    /// Does without it; returns for how long.
-    fn fall(&mut self, now: Instant) -> Duration {
-        self.times += 1;
-        self.until = Some(now + self.pause());
-        self.again = false;
-        self.pause()
-    }
-
-    fn look(&mut self, now: Instant) {
-        if self.until.is_some_and(|until| now >= until) {
-            tracing::info!("the ranks of the rack try again what they fell back from");
-            (self.until, self.again) = (None, true);
-        }
-    }
-
-    /// `later`: all could have it, but some rank does without now; else there is nothing to try
-    /// again, whatever this rank has seen of the group before.
-    fn formed(&mut self, later: bool, now: Instant) {
-        self.again = false;
-        self.until = later.then(|| self.until.unwrap_or_else(|| now + self.pause()));
-    }
-
-    fn not_formed(&mut self, now: Instant) {
-        if std::mem::take(&mut self.again) {
-            self.fall(now);
-        }
-    }
+    at: Instant,
+    /// Of the next one.
+    until: Instant,
 }
 
 /// The rack as the driver sees it.
@@ -122,13 +90,13 @@ pub(super) struct RackDriver {
     using: Option<Using>,
     forming: Option<(Members, Forming)>,
     early: Vec<(PeerId, Channel)>,
-    /// Peers that are no ranks for a while, by start of their process.
-    gone: BTreeMap<PeerId, (u64, Instant)>,
+    absent: Absent,
     asked: Option<oneshot::Receiver<Vec<(PeerId, u64, Gone)>>>,
     /// Told when there is something to look at.
     news: Arc<Notify>,
-    /// The peers of the last attempt, how often it failed, and when the next one is.
-    failed: (Vec<(PeerId, u64)>, u32, Option<Instant>),
+    failed: Option<Failure>,
+    /// Attempts so far.
+    attempts: u64,
 }
 
 impl RackDriver {
@@ -145,10 +113,11 @@ impl RackDriver {
             using: None,
             forming: None,
             early: Vec::new(),
-            gone: BTreeMap::new(),
+            absent: Absent::default(),
             asked: None,
             news,
-            failed: (Vec::new(), 0, None),
+            failed: None,
+            attempts: 0,
         }
     }
 
@@ -168,14 +137,17 @@ impl RackDriver {
             return None;
         }
         let now = Instant::now();
-        self.hear_answers(network, now);
+        self.hear_answers(now);
+        self.find_dropped(network, now);
         if self.asked.is_some() {
             return None;
         }
-        let gone = &self.gone;
-        let is_gone =
-            |(peer, life): &(PeerId, u64)| gone.get(peer).is_some_and(|(of, _)| of == life);
-        let mut peers: Vec<(PeerId, u64)> = mates.filter(|mate| !is_gone(mate)).collect();
+        self.early.retain(|(_, early)| early.is_open());
+        let mates: Vec<(PeerId, u64)> = mates.collect();
+        let calls = self.early.iter().map(|(peer, channel)| (*peer, channel.subject()));
+        self.absent.recall((self.me, &mates), calls, now);
+        let mut peers = mates;
+        peers.retain(|mate| !self.absent.has(*mate, now));
         peers.push(self.me);
         peers.sort_unstable();
         peers.truncate(usize::from(Stripe::RANKS_MAX));
@@ -183,13 +155,18 @@ impl RackDriver {
             self.forming = None;
             return self.dissolve("no other rank is here");
         }
-        self.fallen.look(now);
-        let used = self.using.as_ref().filter(|using| using.broken.is_none());
-        if used.is_some_and(|using| using.members.peers == peers) && !self.fallen.again {
+        let is_used = self.used().is_some_and(|using| using.members.peers == peers);
+        if self.fallen.look(now) {
+            tracing::info!("the ranks of the rack try again what they fell back from");
+        } else if is_used && self.is_called(&peers, true) {
+            // One rank leads the others, whose pauses may differ.
+            self.fallen.follow();
+        }
+        if is_used && !self.fallen.again() {
             self.forming = None;
             return None;
         }
-        let change = self.form(network, peers, now);
+        let change = self.form(network, (peers, is_used), now);
         let waited = self.using.as_ref().and_then(|using| using.broken);
         if change.is_none() && waited.is_some_and(|since| now - since >= REFORM_MAX) {
             return self.dissolve("its ranks do not get together");
@@ -197,21 +174,40 @@ impl RackDriver {
         change
     }
 
-    /// Goes on with the group of these peers.
+    /// The group in use, unless a rank of it was lost.
+    fn used(&self) -> Option<&Using> {
+        self.using.as_ref().filter(|using| using.broken.is_none())
+    }
+
+    /// Whether one of these peers calls for a group of them.
+    fn is_called(&self, peers: &[(PeerId, u64)], beside: bool) -> bool {
+        !self.early.is_empty() && {
+            let subject = subject(peers, beside);
+            self.early.iter().any(|(_, channel)| channel.subject() == subject)
+        }
+    }
+
+    /// Goes on with the group of these peers; `beside`: one of them goes on meanwhile.
     fn form(
         &mut self,
         network: &NetworkHandle,
-        peers: Vec<(PeerId, u64)>,
+        (peers, beside): (Vec<(PeerId, u64)>, bool),
         now: Instant,
     ) -> Option<Change> {
-        if self.forming.as_ref().is_none_or(|(members, _)| members.peers != peers) {
-            let (failed, _, until) = &self.failed;
-            if *failed == peers && until.is_some_and(|until| now < until) {
+        let is_it = |members: &Members| members.peers == peers && members.beside == beside;
+        if self.forming.as_ref().is_none_or(|(members, _)| !is_it(members)) {
+            let failed = self.failed.as_ref().filter(|failed| failed.peers == peers);
+            let may = failed.is_none_or(|Failure { at, until, .. }| {
+                now >= *until || (now >= *at + RETRY.0 && self.is_called(&peers, beside))
+            });
+            if !may {
                 return None;
             }
             let rank = peers.iter().position(|peer| *peer == self.me)?;
-            let choice = (self.choice, self.fallen.until.is_some());
-            let members = Members { place: Place { rank, size: peers.len() }, peers, choice };
+            let choice = (self.choice, self.fallen.is_plain());
+            let (place, attempt) = (Place { rank, size: peers.len() }, self.attempts);
+            self.attempts += 1;
+            let members = Members { place, peers, choice, beside, attempt };
             let subject = members.subject();
             let ours = |(_, channel): &mut (PeerId, Channel)| channel.subject() == subject;
             // Those for another group may be for the next one.
@@ -220,42 +216,57 @@ impl RackDriver {
             let forming = Forming::begin(network, members.clone(), early, news);
             self.forming = Some((members, forming));
         }
-        let (members, forming) = self.forming.as_mut()?;
-        match forming.result() {
+        match self.forming.as_mut()?.1.result() {
             Formed::NotYet => None,
-            Formed::Group(group, later) => {
-                let (members, _) = self.forming.take()?;
-                self.failed = (Vec::new(), 0, None);
-                self.fallen.formed(later, now);
-                let (Place { rank, size }, id) = (members.place, members.id(group.backend()));
-                let backend = group.backend();
-                tracing::info!(rank, ranks = size, %backend, "the rack has got together");
-                let watch = Watch::of(&*group);
-                if let Some(old) = self.using.replace(Using {
-                    members,
-                    id,
-                    watch,
-                    backend,
-                    broken: None,
-                    blames: false,
-                }) {
-                    old.watch.end("the rack has got together anew");
-                }
-                let (rank, size) = (u16::try_from(rank).ok()?, u16::try_from(size).ok()?);
-                Some(Change::Use(Together { id, group }, Stripe { group: id, rank, size }))
-            }
-            Formed::Not(why) => {
-                let peers = std::mem::take(&mut members.peers);
-                self.forming = None;
-                self.fallen.not_formed(now);
-                let times = if self.failed.0 == peers { self.failed.1 + 1 } else { 0 };
-                let pause = RETRY.0.saturating_mul(1 << times.min(16)).min(RETRY.1);
-                tracing::info!(why, ranks = peers.len(), ?pause, "the rack has not got together");
-                self.ask(network, peers.clone());
-                self.failed = (peers, times, Some(now + pause));
+            Formed::Group(ready) => self.formed(ready, now),
+            Formed::Not(not) => {
+                self.not_formed(network, &not, now);
                 None
             }
         }
+    }
+
+    fn formed(&mut self, ready: Ready, now: Instant) -> Option<Change> {
+        let (members, _) = self.forming.take()?;
+        self.failed = None;
+        self.absent.came(&members.peers);
+        self.fallen.formed(ready.later, now);
+        let (Place { rank, size }, id) = (members.place, members.id(&ready));
+        let group = ready.group;
+        let backend = group.backend();
+        tracing::info!(rank, ranks = size, %backend, "the rack has got together");
+        let (watch, broken, dropped) = (Watch::of(&*group), None, None);
+        let using = Using { members, id, watch, backend, broken, loss: None, dropped };
+        if let Some(old) = self.using.replace(using) {
+            old.watch.end("the rack has got together anew");
+        }
+        let (rank, size) = (u16::try_from(rank).ok()?, u16::try_from(size).ok()?);
+        Some(Change::Use(Together { id, group }, Stripe { group: id, rank, size }))
+    }
+
+    fn not_formed(&mut self, network: &NetworkHandle, not: &NotFormed, now: Instant) {
+        let Some((Members { peers, beside, .. }, _)) = self.forming.take() else { return };
+        let before = self.failed.take().filter(|failed| failed.peers == peers);
+        let times = before.map_or(0, |failed| failed.times + 1);
+        let pause = RETRY.0.saturating_mul(1 << times.min(16)).min(RETRY.1);
+        tracing::info!(why = not.why, ranks = peers.len(), ?pause, "the rack has not got together");
+        self.failed = Some(Failure { peers: peers.clone(), times, at: now, until: now + pause });
+        if beside {
+            // All of them are ranks of a group that goes on.
+            self.fallen.not_formed(now);
+            return;
+        }
+        let missing: Vec<_> = not.missing.iter().map(|rank| peers[*rank]).collect();
+        let speaks = |peer: &PeerId| {
+            self.early.iter().any(|(early, channel)| early == peer && channel.is_open())
+        };
+        let used = self.used().map_or(&[][..], |using| &using.members.peers);
+        for mate in left_out(&peers, &missing, used, speaks) {
+            let pause = self.absent.leave_out(mate, now);
+            let peer = mate.0.short();
+            tracing::warn!(%peer, ?pause, "a rank of the rack does not come: it is left out");
+        }
+        self.ask(network, peers);
     }
 
     /// Trains alone, if it does not.
@@ -268,30 +279,44 @@ impl RackDriver {
 
     /// Falls back, as all ranks of a group that has failed by its way are there.
     fn fall_back(&mut self, now: Instant) {
-        let failed = self.using.as_ref().filter(|using| using.broken.is_some() && using.blames);
-        let Some(using) = failed.filter(|using| using.backend.is_optional()) else { return };
-        let backend = using.backend;
-        let pause = self.fallen.fall(now);
-        tracing::warn!(%backend, ?pause, "all ranks are there: falling back to memory and connections");
+        let failed = self.using.as_mut().filter(|using| using.backend.is_optional());
+        let Some(failed) = failed.filter(|using| using.broken.is_some()) else { return };
+        // It is told of once, however often the ranks do not get together then.
+        let Some(loss) = failed.loss.take_if(|loss| loss.blames_the_way) else { return };
+        let (backend, pause) = (failed.backend, self.fallen.fall(now));
+        tracing::warn!(why = loss.why, %backend, ?pause, "all ranks are there: falling back to memory and connections");
     }
 
     /// The ranks of a group can do nothing together any more: who is left?
-    pub(super) fn lost(&mut self, network: &NetworkHandle, group: u64, loss: &Loss) {
+    pub(super) fn lost(&mut self, network: &NetworkHandle, group: u64, loss: Loss) {
         let Some(using) = &mut self.using else { return };
         // The end of one that was replaced is told when the next one is in use.
         if using.broken.is_some() || using.id != group {
             return;
         }
+        let why = &loss.why;
         if self.forming.is_some() {
             // Another rank has the next one already, or died meanwhile.
-            tracing::debug!(why = loss.why, "the group has ended while the next one forms");
+            tracing::debug!(why, "the group has ended while the next one forms");
+        } else if loss.blames_the_way {
+            tracing::warn!(why, "the ranks of the rack do not go on: asking who is there");
         } else {
-            tracing::warn!(why = loss.why, "a rank of the rack is lost: getting together anew");
+            tracing::warn!(why, "a rank of the rack is lost: getting together anew");
         }
-        using.broken = Some(Instant::now());
-        using.blames = loss.blames_the_way;
+        (using.broken, using.loss) = (Some(Instant::now()), Some(loss));
         let peers = using.members.peers.clone();
         self.ask(network, peers);
+    }
+
+    /// Whoever may not train for a moment drops the group without a word, so that the others wait.
+    fn find_dropped(&mut self, network: &NetworkHandle, now: Instant) {
+        let using = self.using.as_mut().filter(|using| using.broken.is_none());
+        let Some(using) = using.filter(|using| using.watch.is_dropped()) else { return };
+        if now - *using.dropped.get_or_insert(now) >= REPORT_MAX {
+            let why = "this peer paused, and has left the group".to_owned();
+            let (id, loss) = (using.id, Loss { why, blames_the_way: false });
+            self.lost(network, id, loss);
+        }
     }
 
     /// Asks which of these answer.
@@ -324,10 +349,8 @@ impl RackDriver {
         self.asked = Some(told);
     }
 
-    /// Who did not answer is disconnected, so that nobody waits for its commits; who is far only
-    /// trains in no rack with this peer.
-    fn hear_answers(&mut self, network: &NetworkHandle, now: Instant) {
-        self.gone.retain(|_, (_, until)| now < *until);
+    /// Who did not answer, or is far, is left out; if it is dead, the network finds out by itself.
+    fn hear_answers(&mut self, now: Instant) {
         let Some(asked) = &mut self.asked else { return };
         let answer = asked.try_recv();
         match answer {
@@ -336,15 +359,12 @@ impl RackDriver {
                     self.fall_back(now);
                 }
                 for (peer, life, why) in gone {
+                    let pause = self.absent.leave_out((peer, life), now);
                     if why == Gone::Far {
-                        tracing::info!(peer = %peer.short(), "a peer of the rack's name is far");
+                        tracing::info!(peer = %peer.short(), ?pause, "a peer of the rack's name is far");
                     } else {
-                        tracing::warn!(peer = %peer.short(), "a rank of the rack does not answer");
-                        if let Err(error) = network.disconnect(peer, BACK_OFF) {
-                            tracing::warn!(%error, "disconnect");
-                        }
+                        tracing::warn!(peer = %peer.short(), ?pause, "a rank of the rack does not answer");
                     }
-                    self.gone.insert(peer, (life, now + GONE_FOR));
                 }
                 self.asked = None;
             }
@@ -403,26 +423,4 @@ pub(crate) fn rack_name(name: &str) -> u64 {
     let mut bytes = [0; 8];
     hasher.finalize_xof().fill(&mut bytes);
     u64::from_le_bytes(bytes).max(1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_all_ranks_have_again_is_not_tried_again() {
-        let now = Instant::now();
-        let mut fallen = Fallen::default();
-        assert_eq!(fallen.fall(now), FALL_BACK.0);
-        // Without it, it is tried when the pause is over.
-        fallen.formed(true, now);
-        fallen.look(now + FALL_BACK.0);
-        assert!(fallen.again && fallen.until.is_none());
-        fallen.not_formed(now);
-        assert_eq!(fallen.until, Some(now + 2 * FALL_BACK.0));
-        // Another rank led all of them back to it meanwhile.
-        fallen.formed(false, now);
-        fallen.look(now + FALL_BACK.1);
-        assert!(!fallen.again && fallen.until.is_none());
-    }
 }

@@ -9,7 +9,7 @@ use dnode_protocol::frame::{Codec, Leg, TensorHeader};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, PeerId};
 use tokio::sync::Notify;
 
-use super::group::{Formed, Forming, Members, Watch};
+use super::group::{Formed, Forming, Members, NotFormed, Ready, Watch};
 use crate::training::{RingChunk, RingFrame};
 
 /// The ring as the driver sees it; empty for rules without one.
@@ -69,12 +69,12 @@ impl RingDriver {
         let place = self.members.as_ref()?.place;
         let group = match self.forming.as_mut()?.result() {
             Formed::NotYet => return None,
-            Formed::Group(group, _) => {
+            Formed::Group(Ready { group, .. }) => {
                 tracing::info!(backend = %group.backend(), ranks = place.size, "all-reduce in a group");
                 self.group = Watch::of(&*group);
                 Some(group)
             }
-            Formed::Not(why) => {
+            Formed::Not(NotFormed { why, .. }) => {
                 tracing::info!(why, ranks = place.size, "all-reduce in a ring through the network");
                 None
             }
@@ -110,7 +110,8 @@ impl RingDriver {
         };
         let place = Place { rank, size: all.len() };
         let peers = all.into_iter().map(|peer| (peer, start(peer))).collect();
-        Some(Members { place, peers, choice: (self.choice, false) })
+        let choice = (self.choice, false);
+        Some(Members { place, peers, choice, beside: false, attempt: 0 })
     }
 
     /// Previous and next peer, once the ring is complete.

@@ -18,6 +18,7 @@ mod joining;
 mod page;
 mod process;
 mod rack;
+mod stuck;
 
 use std::time::{Duration, Instant};
 

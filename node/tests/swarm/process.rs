@@ -72,7 +72,7 @@ impl Peer {
         Self::run(root, name, shell, &[&["--listen", LOOPBACK], flags].concat())
     }
 
-    fn run(root: &TempDir, name: &str, mut program: Command, flags: &[&str]) -> Self {
+    pub(crate) fn run(root: &TempDir, name: &str, mut program: Command, flags: &[&str]) -> Self {
         let folder = root.path().join(name);
         std::fs::create_dir_all(&folder).unwrap();
         let log = std::fs::File::options().append(true).create(true).open(folder.join("log"));

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::flags;
 use crate::process::{Peer, wait};
+use crate::stuck;
 
 /// A run that lasts as long as its steps do, in which nobody is replaced for being late.
 const RUN: [&str; 8] = [
@@ -139,4 +140,32 @@ fn a_rank_that_joins_is_no_rank_that_is_lost() {
         peer.signal("INT");
         peer.finish();
     }
+}
+
+#[test]
+fn a_rank_whose_training_hangs_is_left_out_until_it_goes_on() {
+    let root = tempfile::tempdir().unwrap();
+    let mut peers: Vec<Peer> = Vec::new();
+    let mut address = String::new();
+    for name in ["0", "1", "2"] {
+        let join: &[&str] = if address.is_empty() { &[] } else { &["--bootstrap", &address] };
+        let own = ["--rack", "a", "--require-peers", "2", "--steps", "100000000"];
+        peers.push(stuck::start(&root, name, &flags(&[&RUN, &own, join])));
+        if address.is_empty() {
+            address = peers[0].address();
+        }
+    }
+    let size = |peer: &Peer| group(peer).map(|(_, size)| size);
+    let all = |peers: &[Peer]| peers.iter().all(|peer| size(peer) == Some(3)).then_some(());
+    wait("all have got together", || all(&peers));
+    peers[0].wait_step(100);
+    stuck::set(&peers[2], true);
+    wait("the others have got together without it", || {
+        peers[..2].iter().all(|peer| size(peer) == Some(2)).then_some(())
+    });
+    let step = |peer: &Peer| peer.metrics().last().and_then(|line| line["step"].as_u64());
+    let before = wait("a step is told", || step(&peers[0]));
+    peers[0].wait_step(before + 100);
+    stuck::set(&peers[2], false);
+    wait("all have got together again", || all(&peers));
 }

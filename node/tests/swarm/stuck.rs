@@ -1,0 +1,125 @@
+//! A peer whose training may hang while the rest of its process is well.
+//!
+//! It is this program once more, which then runs the one test below as a peer.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use clap::Parser as _;
+use dnode::cli::{Cli, Command as Said};
+use dnode::{
+    Evaluation, GradientStep, Options, ParameterLayout, StepId, StepReport, TrainError, Trainer,
+    TrainerState,
+};
+use tempfile::TempDir;
+
+use crate::process::{LOOPBACK, Peer};
+
+/// The flags of the peer that this process is to be, one a line.
+const FLAGS: &str = "DNODE_TEST_STUCK_PEER";
+/// While a file of this name is in its folder, it trains nothing.
+const STUCK: &str = "stuck";
+/// Time of a step, so that the ranks write no metrics but their own.
+const STEP: Duration = Duration::from_millis(2);
+/// Runs the program with its arguments in the variable.
+const SHELL: &str = "flags=$(printf '%s\\n' \"$@\"); export DNODE_TEST_STUCK_PEER=\"$flags\"; \
+    exec \"$0\" --exact stuck::a_peer --nocapture";
+
+/// Moves its weights to one.
+struct Plain {
+    layout: ParameterLayout,
+    weights: Vec<f32>,
+    gradient: Vec<f32>,
+}
+
+impl Plain {
+    fn new() -> Self {
+        let mut layout = ParameterLayout::new();
+        layout.push("weights", &[64]).unwrap();
+        Self { layout, weights: vec![0.0; 64], gradient: vec![0.0; 64] }
+    }
+}
+
+impl Trainer for Plain {
+    fn layout(&self) -> &ParameterLayout {
+        &self.layout
+    }
+
+    fn step(&mut self, at: StepId) -> Result<StepReport, TrainError> {
+        self.gradient(at)?;
+        self.update(at)
+    }
+
+    fn read(&self, range: Range<usize>, out: &mut [f32]) {
+        out.copy_from_slice(&self.weights[range]);
+    }
+
+    fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
+        self.weights[range].iter_mut().zip(delta).for_each(|(w, d)| *w += weight * d);
+    }
+
+    fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
+        Ok(Evaluation { loss: 0.0, accuracy: 0.0, count: 1 })
+    }
+
+    fn save(&self) -> TrainerState {
+        TrainerState::default()
+    }
+
+    fn restore(&mut self, _: &TrainerState) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn split(&mut self) -> Option<&mut dyn GradientStep> {
+        Some(self)
+    }
+}
+
+impl GradientStep for Plain {
+    fn gradient(&mut self, _: StepId) -> Result<StepReport, TrainError> {
+        std::thread::sleep(STEP);
+        while PathBuf::from(STUCK).exists() {
+            std::thread::sleep(STEP);
+        }
+        for (gradient, weight) in self.gradient.iter_mut().zip(&self.weights) {
+            *gradient = weight - 1.0;
+        }
+        Ok(StepReport { loss: 1.0, samples: 1, learning_rate: 0.01, gradient_norm: 0.0 })
+    }
+
+    fn gradient_mut(&mut self) -> &mut [f32] {
+        &mut self.gradient
+    }
+
+    fn update(&mut self, _: StepId) -> Result<StepReport, TrainError> {
+        self.weights.iter_mut().zip(&self.gradient).for_each(|(w, g)| *w -= 0.01 * g);
+        Ok(StepReport { loss: 1.0, samples: 1, learning_rate: 0.01, gradient_norm: 0.0 })
+    }
+}
+
+/// Not a test where nothing says that this process is a peer.
+#[test]
+fn a_peer() {
+    let Ok(flags) = std::env::var(FLAGS) else { return };
+    let cli = Cli::parse_from(["dnode"].into_iter().chain(flags.lines()));
+    let Said::Join(join) = cli.command else { panic!("only flags of join") };
+    let options = Options::new(join.flags.settings().unwrap().resolve().unwrap());
+    let stop = dnode::signals::listen().unwrap();
+    dnode::signals::end_with_stdin().unwrap();
+    dnode::join_until(options, Box::new(Plain::new()), stop).unwrap();
+}
+
+/// Such a peer in `root/name`.
+pub(crate) fn start(root: &TempDir, name: &str, flags: &[&str]) -> Peer {
+    let mut shell = Command::new("bash");
+    shell.args(["-c", SHELL]).arg(std::env::current_exe().unwrap());
+    Peer::run(root, name, shell, &[&["--listen", LOOPBACK], flags].concat())
+}
+
+/// Whether its training is to hang from the next step on.
+pub(crate) fn set(peer: &Peer, stuck: bool) {
+    let file = peer.data().with_file_name(STUCK);
+    if stuck { std::fs::write(file, "").unwrap() } else { std::fs::remove_file(file).unwrap() }
+}
