@@ -11,7 +11,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::collective::{Backend, Collective, Place, Reduction};
 use crate::error::Error;
 use crate::limits::LOOK;
-use crate::links::Links;
 use crate::sockets::Sockets;
 use crate::ucx;
 
@@ -63,11 +62,11 @@ pub fn form(
     group.has_network = far[0] > 0.5;
     let (common, best) = in_common(&mut group, &offers, plain)?;
     let wanted = offers.iter().find(|wanted| **wanted != Backend::Tcp);
-    let (mut formed, mut why) = join(group, (common, choice), patience)?;
-    if why.is_none() && wanted.is_some_and(|wanted| *wanted != common) {
-        why = Some("not every rank chooses it and can".to_owned());
-    }
-    why = missing.or(why).filter(|_| choice != Choice::Auto && best == common);
+    let (mut formed, failed) = join(group, (common, choice), patience)?;
+    let others = wanted.filter(|wanted| **wanted != common);
+    let others = others.map(|_| "not every rank chooses it and can".to_owned());
+    let why = missing.or(others).filter(|_| choice != Choice::Auto && best == common);
+    let why = failed.or(why);
     formed.barrier()?;
     let later = best != formed.backend();
     Ok(Formed { group: formed, why, later })
@@ -148,9 +147,11 @@ fn join(
         }
         #[cfg(target_os = "linux")]
         Backend::Shm => {
-            let place = group.place();
-            let map = shared(place, &mut group.links, patience).map_err(Error::Form)?;
-            Ok((Box::new(crate::SharedMemory::with(group, map)?), None))
+            let (map, why) = shared(&mut group, patience)?;
+            match map {
+                Some(map) => Ok((Box::new(crate::SharedMemory::with(group, map)?), None)),
+                None => Ok((Box::new(group), Some(why))),
+            }
         }
         #[cfg(not(target_os = "linux"))]
         Backend::Shm => {
@@ -160,19 +161,46 @@ fn join(
     }
 }
 
-/// The memory that the first rank makes and hands to everybody.
+/// The memory that the first rank makes and hands to everybody; `None` and why if some rank cannot
+/// have it.
 #[cfg(target_os = "linux")]
-fn shared(place: Place, links: &mut Links, patience: Duration) -> io::Result<Mapping> {
-    if place.rank > 0 {
-        let (_, first) = links.channels().next().ok_or(io::ErrorKind::InvalidInput)?;
-        let file = invitation(first, patience)?.ok_or(io::ErrorKind::InvalidData)?;
-        return crate::SharedMemory::open(&file, place.size).map_err(io::Error::other);
+fn shared(group: &mut Sockets, patience: Duration) -> Result<(Option<Mapping>, String), Error> {
+    let Place { rank, size } = group.place();
+    let text = |error: dnode_direct::Error| error.to_string();
+    let mut own = Ok(None);
+    let mut file = None;
+    if rank == 0 {
+        match crate::SharedMemory::create(size).map_err(text) {
+            Ok((map, made)) => (own, file) = (Ok(Some(map)), Some(made)),
+            Err(why) => own = Err(why),
+        }
     }
-    let (map, file) = crate::SharedMemory::create(place.size).map_err(io::Error::other)?;
-    for (_, channel) in links.channels() {
-        channel.send_file(std::os::fd::AsFd::as_fd(&file))?;
+    if !all_can(group, own.is_ok())? {
+        return Ok((None, own.err().unwrap_or_else(|| "the first rank has no memory".to_owned())));
     }
-    Ok(map)
+    if let Some(file) = file {
+        for (_, channel) in group.links.channels() {
+            channel.send_file(std::os::fd::AsFd::as_fd(&file)).map_err(Error::Form)?;
+        }
+    } else {
+        let first = group.links.channels().next();
+        let (_, first) = first.ok_or_else(|| Error::Form(io::ErrorKind::InvalidInput.into()))?;
+        let file = invitation(first, patience).map_err(Error::Form)?;
+        let file = file.ok_or_else(|| Error::Form(io::ErrorKind::InvalidData.into()))?;
+        own = crate::SharedMemory::open(&file, size).map(Some).map_err(text);
+    }
+    if !all_can(group, own.is_ok())? {
+        return Ok((None, own.err().unwrap_or_else(|| "a rank cannot map memory".to_owned())));
+    }
+    Ok((own.ok().flatten(), String::new()))
+}
+
+/// Whether no rank says that it cannot.
+#[cfg(target_os = "linux")]
+fn all_can(group: &mut Sockets, can: bool) -> Result<bool, Error> {
+    let mut failed = [f32::from(u8::from(!can))];
+    group.all_reduce(&mut failed, Reduction::Sum)?;
+    Ok(failed[0] < 0.5)
 }
 
 /// Waits for the first rank's memory.

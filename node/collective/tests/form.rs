@@ -161,6 +161,27 @@ async fn who_does_without_ucx_for_a_while_keeps_the_others_from_it_until_then() 
     }
 }
 
+/// Set in a process that may make no files, nor memory that is like one.
+const NO_MEMORY: &str = "DNODE_TEST_NO_MEMORY";
+
+#[tokio::test]
+async fn ranks_that_cannot_share_memory_use_connections() {
+    if std::env::var_os(NO_MEMORY).is_none() {
+        let mut shell = std::process::Command::new("bash");
+        shell.args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$0\" --exact \"$1\""]);
+        let name = "ranks_that_cannot_share_memory_use_connections";
+        shell.arg(std::env::current_exe().unwrap()).arg(name).env(NO_MEMORY, "1");
+        let output = shell.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        return;
+    }
+    for formed in group(&[MEMORY; 3], Choice::Auto).await {
+        let Formed { group, why, later } = formed.unwrap();
+        assert_eq!((group.backend(), later), (Backend::Tcp, true));
+        assert!(why.is_some());
+    }
+}
+
 /// UCX reads it when it is opened, so a process of its own has it.
 const NO_WAY: (&str, &str) = ("UCX_TLS", "no-such-transport");
 

@@ -281,3 +281,18 @@ impl Watch {
         Bytes { received, sent }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_that_training_has_dropped_is_known_to_be() {
+        let place = Place { rank: 0, size: 1 };
+        let group = dnode_collective::Sockets::new(place, vec![None], FORM_MAX).unwrap();
+        let watch = Watch::of(&group);
+        assert!(!watch.is_dropped());
+        drop(group);
+        assert!(watch.is_dropped());
+    }
+}
