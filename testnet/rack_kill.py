@@ -4,7 +4,8 @@ Four processes train on digits, three of rack `a` and one of rack `b`; a rank of
 while it trains, nearly always within an all-reduce, which takes most of so small a step.
 Prints for each survivor the time from the kill to its first step in the new group, in seconds.
 
-Arguments by position: the dnode program, the number of runs.
+Arguments by position: the dnode program, the number of runs, and settings for all peers, for example
+`network.collective=tcp`.
 """
 import json
 import os
@@ -48,7 +49,7 @@ def start(program, homes):
     peers, bootstrap = [], []
     for index, (home, rack) in enumerate(zip(homes, RACKS)):
         os.makedirs(home)
-        settings = [*SETTINGS, f"data.shard={index}"]
+        settings = [*SETTINGS, f"data.shard={index}", *sys.argv[3:]]
         sets = [word for setting in settings for word in ("--set", setting)]
         command = [program, *FLAGS, "--data-dir", home, "--rack", rack, *sets, *bootstrap]
         log = open(os.path.join(home, "out"), "w")
