@@ -17,6 +17,7 @@
 #include <mutex>
 #include <sys/mman.h>
 #include <thread>
+#include <unistd.h>
 
 enum { DONE = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 101, NO_CONTEXT = 201, NOT_FOUND = 500, NOT_READY = 600 };
 using Clock = std::chrono::steady_clock;
@@ -84,7 +85,7 @@ struct Stream {
                 busy = true;
             }
             random ^= random << 13, random ^= random >> 17, random ^= random << 5;
-            if (random % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random % 256));
+            if (random % 16 == 0) usleep(random % 256);
             order();
         }
     }
