@@ -146,13 +146,10 @@ fn join(
             Ok((Box::new(group), why))
         }
         #[cfg(target_os = "linux")]
-        Backend::Shm => {
-            let (map, why) = shared(&mut group, patience)?;
-            match map {
-                Some(map) => Ok((Box::new(crate::SharedMemory::with(group, map)?), None)),
-                None => Ok((Box::new(group), Some(why))),
-            }
-        }
+        Backend::Shm => match shared(&mut group, patience)? {
+            Ok(map) => Ok((Box::new(crate::SharedMemory::with(group, map)?), None)),
+            Err(why) => Ok((Box::new(group), Some(why))),
+        },
         #[cfg(not(target_os = "linux"))]
         Backend::Shm => {
             let _ = (&mut group, patience);
@@ -161,46 +158,34 @@ fn join(
     }
 }
 
-/// The memory that the first rank makes and hands to everybody; `None` and why if some rank cannot
-/// have it.
+/// The memory that the first rank makes and hands to everybody, or why some rank cannot have it.
 #[cfg(target_os = "linux")]
-fn shared(group: &mut Sockets, patience: Duration) -> Result<(Option<Mapping>, String), Error> {
+fn shared(group: &mut Sockets, patience: Duration) -> Result<Result<Mapping, String>, Error> {
     let Place { rank, size } = group.place();
     let text = |error: dnode_direct::Error| error.to_string();
-    let mut own = Ok(None);
-    let mut file = None;
-    if rank == 0 {
-        match crate::SharedMemory::create(size).map_err(text) {
-            Ok((map, made)) => (own, file) = (Ok(Some(map)), Some(made)),
-            Err(why) => own = Err(why),
-        }
-    }
-    if !all_can(group, own.is_ok())? {
-        return Ok((None, own.err().unwrap_or_else(|| "the first rank has no memory".to_owned())));
-    }
-    if let Some(file) = file {
-        for (_, channel) in group.links.channels() {
-            channel.send_file(std::os::fd::AsFd::as_fd(&file)).map_err(Error::Form)?;
-        }
+    let made = if rank == 0 {
+        crate::SharedMemory::create(size).map(Some).map_err(text)
     } else {
-        let first = group.links.channels().next();
-        let (_, first) = first.ok_or_else(|| Error::Form(io::ErrorKind::InvalidInput.into()))?;
-        let file = invitation(first, patience).map_err(Error::Form)?;
-        let file = file.ok_or_else(|| Error::Form(io::ErrorKind::InvalidData.into()))?;
-        own = crate::SharedMemory::open(&file, size).map(Some).map_err(text);
-    }
-    if !all_can(group, own.is_ok())? {
-        return Ok((None, own.err().unwrap_or_else(|| "a rank cannot map memory".to_owned())));
-    }
-    Ok((own.ok().flatten(), String::new()))
-}
-
-/// Whether no rank says that it cannot.
-#[cfg(target_os = "linux")]
-fn all_can(group: &mut Sockets, can: bool) -> Result<bool, Error> {
-    let mut failed = [f32::from(u8::from(!can))];
-    group.all_reduce(&mut failed, Reduction::Sum)?;
-    Ok(failed[0] < 0.5)
+        Ok(None)
+    };
+    let own = match group.vote(made, "the first rank has no memory")? {
+        Err(why) => return Ok(Err(why)),
+        Ok(Some((map, file))) => {
+            for (_, channel) in group.links.channels() {
+                channel.send_file(std::os::fd::AsFd::as_fd(&file)).map_err(Error::Form)?;
+            }
+            Ok(map)
+        }
+        Ok(None) => {
+            let first = group.links.channels().next();
+            let (_, first) =
+                first.ok_or_else(|| Error::Form(io::ErrorKind::InvalidInput.into()))?;
+            let file = invitation(first, patience).map_err(Error::Form)?;
+            let file = file.ok_or_else(|| Error::Form(io::ErrorKind::InvalidData.into()))?;
+            crate::SharedMemory::open(&file, size).map_err(text)
+        }
+    };
+    group.vote(own, "a rank cannot map memory")
 }
 
 /// Waits for the first rank's memory.

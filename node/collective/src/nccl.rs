@@ -92,7 +92,7 @@ fn join(
     let place = group.place();
     let opened = api.and_then(|api| Device::open(api, device));
     // NCCL listens for whoever has the identity: it is asked for when all can use it.
-    let device = match vote(group, opened, "another rank has no NCCL")? {
+    let device = match group.vote(opened, "another rank has no NCCL")? {
         Ok(device) => device,
         Err(why) => return Ok(Err(why)),
     };
@@ -101,7 +101,7 @@ fn join(
     if let Ok(id) = &id {
         bytemuck::cast_slice_mut(&mut words).copy_from_slice(id);
     }
-    if let Err(why) = vote(group, id, "the first rank could not begin with NCCL")? {
+    if let Err(why) = group.vote(id, "the first rank could not begin with NCCL")? {
         return Ok(Err(why));
     }
     group.broadcast(0, &mut words)?;
@@ -114,7 +114,7 @@ fn join(
         Err(why) => Err(why.clone()),
     };
     // What failed ends after the vote, for which others wait: the end may hang.
-    let all = vote(group, met, "another rank could not join by NCCL");
+    let all = group.vote(met, "another rank could not join by NCCL");
     match (all, communicator) {
         (Ok(Ok(())), Ok(communicator)) => Ok(Ok(communicator)),
         (all, communicator) => {
@@ -124,17 +124,6 @@ fn join(
             Ok(Err(all?.err().unwrap_or_default()))
         }
     }
-}
-
-/// What this rank has, where all have theirs; else why it has not, or `other` where another rank has not.
-fn vote<T>(
-    group: &mut Sockets,
-    own: Result<T, String>,
-    other: &str,
-) -> Result<Result<T, String>, Error> {
-    let mut failed = [f32::from(u8::from(own.is_err()))];
-    group.all_reduce(&mut failed, Reduction::Sum)?;
-    Ok(if failed[0] < 0.5 { own } else { own.and_then(|_| Err(other.to_owned())) })
 }
 
 /// Meets the others by NCCL, until then at the latest and not long after one of them has ended.

@@ -137,6 +137,18 @@ impl Sockets {
         self.links.exchange(operation, &mut sends, &mut receives)
     }
 
+    /// What this rank has, where all have theirs; else why it has not, or `other` where another rank has
+    /// not.
+    pub(crate) fn vote<T>(
+        &mut self,
+        own: Result<T, String>,
+        other: &str,
+    ) -> Result<Result<T, String>, Error> {
+        let mut failed = [f32::from(u8::from(own.is_err()))];
+        self.all_reduce(&mut failed, Reduction::Sum)?;
+        Ok(if failed[0] < 0.5 { own } else { own.and_then(|_| Err(other.to_owned())) })
+    }
+
     /// Waits until every rank has said that it is at this operation.
     pub(crate) fn announce(&mut self, operation: &Operation) -> Result<(), Error> {
         let mut sends: Vec<_> =

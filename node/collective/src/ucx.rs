@@ -11,7 +11,7 @@ mod worker;
 use std::os::fd::AsFd as _;
 use std::sync::{Arc, Mutex};
 
-use crate::collective::{Backend, Collective, Place, Reduction};
+use crate::collective::{Backend, Collective, Place};
 use crate::error::Error;
 use crate::limits::{UCX_ADDRESS_MAX, UCX_PROBE};
 use crate::links::{Link, Links};
@@ -72,11 +72,8 @@ pub fn over_ucx(mut group: Sockets) -> Result<(Sockets, Option<String>), Error> 
         links.iter().flatten().map(|link| link.as_ref().map(UcxLink::channel)).collect();
     // Whether it carries anything is found out before the connections beside it are given away.
     let fast = links.and_then(|links| meet(place, links));
-    let mut failed = [f32::from(u8::from(fast.is_err()))];
-    group.all_reduce(&mut failed, Reduction::Sum)?;
-    let mut fast = match fast {
-        Ok(fast) if failed[0] < 0.5 => fast,
-        Ok(_) => return Ok((group, Some("another rank cannot reach everybody by UCX".to_owned()))),
+    let mut fast = match group.vote(fast, "another rank cannot reach everybody by UCX")? {
+        Ok(fast) => fast,
         Err(why) => return Ok((group, Some(why))),
     };
     for (rank, channel) in channels.iter().enumerate() {
