@@ -12,6 +12,7 @@ mod config;
 mod data;
 mod device;
 mod engine;
+mod interrupt;
 mod kernel;
 mod learning_rate;
 mod local;
@@ -35,6 +36,7 @@ pub use config::{ConfigError, ModelConfig, ModelKind, OptimizerConfig, Optimizer
 pub use data::{DataConfig, DataError, DataKind, Dataset, Drawn, Skew, Stream, expected_overlap};
 pub use device::{DEVICE_BLOCK, Device, DeviceError, Numbers, Resident, Span, SpanMut};
 pub use engine::{Engine, initial_parameters};
+pub use interrupt::Interrupt;
 pub use kernel::loss::Score;
 pub use learning_rate::learning_rate;
 pub use local::{BatchSource, LocalConfig, LocalTrainer};
@@ -43,7 +45,8 @@ pub use mixer::{EDGES_MAX, FORGOTTEN_MAX, Mixer, PUSHES_UNACKNOWLEDGED_MAX, Read
 pub use optimizer::Optimizer;
 pub use outer::OuterStep;
 pub use replica::{
-    CommitReport, Commons, FixedState, Held, OuterState, Replica, ReplicaConfig, ReplicaState, Turn,
+    CommitReport, Commons, FixedState, Held, OuterState, Replica, ReplicaConfig, ReplicaCopy,
+    ReplicaState, Source, Turn,
 };
 pub use seam::{
     DataShare, Evaluation, GradientStep, StateTensor, StepId, StepReport, TrainError, Trainer,

@@ -9,6 +9,7 @@ use crate::batch::{Batch, Input, SampleShape};
 use crate::config::{ConfigError, ModelConfig, OptimizerConfig, THREADS_MAX, ensure};
 use crate::device::{DeviceError, Resident};
 use crate::engine::{Engine, NativeEngine};
+use crate::interrupt::Interrupt;
 use crate::kernel::loss::Score;
 use crate::learning_rate::learning_rate;
 use crate::optimizer::clip_scale;
@@ -78,6 +79,8 @@ pub struct LocalTrainer {
     /// Samples of a step, at most `config.batch`.
     samples: usize,
     pending: Option<Pending>,
+    /// Looked at between micro-batches, for engines that do not.
+    interrupt: Interrupt,
 }
 
 impl fmt::Debug for LocalTrainer {
@@ -136,7 +139,8 @@ impl LocalTrainer {
     ) -> Result<Self, ConfigError> {
         config.validate()?;
         let (batch, samples) = (Batch::new(source.shape()), config.batch);
-        Ok(Self { engine, config, source, batch, samples, pending: None })
+        let interrupt = Interrupt::default();
+        Ok(Self { engine, config, source, batch, samples, pending: None, interrupt })
     }
 
     /// Samples of one whole micro-batch.
@@ -157,6 +161,7 @@ impl LocalTrainer {
                 break score;
             }
         };
+        self.interrupt.check()?;
         if !score.loss.is_finite() {
             return Err(TrainError::NotFinite { step, what: "loss" });
         }
@@ -176,6 +181,7 @@ impl LocalTrainer {
         let whole = self.micro_samples();
         let mut last = 0.0;
         for (micro, first) in (0..).zip((0..self.samples).step_by(whole)) {
+            self.interrupt.check()?;
             if micro > 0 {
                 self.engine.accumulate(&self.batch, last)?;
             }
@@ -193,6 +199,7 @@ impl LocalTrainer {
         let mut total = Score::default();
         let mut offset = samples.start;
         while offset < samples.end {
+            self.interrupt.check()?;
             let most = self.micro_samples().min(samples.end - offset);
             if !self.source.evaluation(offset, most, &mut self.batch) {
                 break;
@@ -294,6 +301,11 @@ impl Trainer for LocalTrainer {
     fn set_batch(&mut self, samples: usize) -> bool {
         self.samples = samples.clamp(1, self.config.batch);
         true
+    }
+
+    fn set_interrupt(&mut self, interrupt: Interrupt) -> bool {
+        self.interrupt = interrupt.clone();
+        self.engine.set_interrupt(interrupt)
     }
 
     fn data_share(&self) -> Option<DataShare> {

@@ -19,6 +19,7 @@ use self::commons::State;
 use self::on_device::{DeviceDesk, OnDevice};
 use crate::codec::Encoded;
 use crate::device::{Device, DeviceError, Resident};
+use crate::interrupt::Interrupt;
 use crate::mix::{norm, subtract};
 use crate::mixer::{DeltaSet, Epidemic, Exchange, HostMemory, Mixer, MixerState, PushSum, Slice};
 use crate::outer::OuterStep;
@@ -27,7 +28,7 @@ use crate::slow::Slow;
 use crate::weights::{CHUNK, Live, chunks};
 
 pub use self::commons::{Commons, Turn};
-pub use self::state::{FixedState, Held, OuterState, ReplicaState};
+pub use self::state::{FixedState, Held, OuterState, ReplicaCopy, ReplicaState, Source};
 
 /// Longest progress that a mixer of fixed-point numbers commits, Euclidean norm.
 ///
@@ -226,6 +227,11 @@ impl Replica {
     /// As [`Trainer::set_batch`].
     pub fn set_batch(&mut self, samples: usize) -> bool {
         self.trainer_mut().set_batch(samples)
+    }
+
+    /// As [`Trainer::set_interrupt`].
+    pub fn set_interrupt(&mut self, interrupt: Interrupt) -> bool {
+        self.live.set_interrupt(interrupt)
     }
 
     /// Does one local step on the live weights.

@@ -5,6 +5,7 @@ use std::ops::Range;
 use dnode_protocol::ParameterLayout;
 
 use crate::device::{DeviceError, Resident};
+use crate::interrupt::Interrupt;
 use crate::kernel::loss::Score;
 
 /// Which local step: the batch belongs to its index, the learning rate to its position.
@@ -100,6 +101,9 @@ pub enum TrainError {
         /// `loss` or `gradient`.
         what: &'static str,
     },
+    /// Another thread has asked to break off ([`Trainer::set_interrupt`]); parameters are unchanged.
+    #[error("train: broken off before its end, because this process was asked to end")]
+    Interrupted,
     /// Saved state does not fit this trainer; nothing was restored.
     #[error("restore trainer state: {0}")]
     State(String),
@@ -188,6 +192,18 @@ pub trait Trainer: Send {
     /// `samples`: at least 1. A trainer that cannot is refused by runs that balance batches.
     fn set_batch(&mut self, samples: usize) -> bool {
         let _ = samples;
+        false
+    }
+
+    /// Takes the flag by which another thread asks a step or an evaluation to break off, so that a
+    /// process that is to end need not wait for a long one. Returns whether this trainer looks at it at
+    /// least a few times a second.
+    ///
+    /// Who finds it raised returns [`TrainError::Interrupted`], and what it has to save is as before the
+    /// call. For a trainer that returns `false`, a copy of its state is kept during each step that takes
+    /// long, where that costs little, and is what the last checkpoint is written of.
+    fn set_interrupt(&mut self, interrupt: Interrupt) -> bool {
+        drop(interrupt);
         false
     }
 

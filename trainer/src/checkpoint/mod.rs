@@ -22,7 +22,7 @@ use safetensors::{Dtype, SafeTensors};
 use self::contents::Contents;
 use self::manifest::Manifest;
 use self::tensors::{Numbers, Tensor};
-use crate::replica::{FixedState, Held, OuterState, ReplicaState};
+use crate::replica::{FixedState, OuterState, ReplicaState, Source};
 use crate::seam::{StateTensor, TrainerState};
 
 pub use self::error::{CheckpointError, Skipped};
@@ -70,7 +70,7 @@ pub struct Checkpoint<'a> {
     /// is held; empty for other mixers.
     pub contents: &'a [Versions],
     /// Weights and state.
-    pub replica: &'a Held<'a, 'a>,
+    pub replica: Source<'a>,
 }
 
 /// Where a checkpoint was written.
@@ -232,7 +232,7 @@ fn write(writing: &Path, checkpoint: &Checkpoint<'_>) -> Result<(), CheckpointEr
     sync_folder(writing).map_err(CheckpointError::write(writing))
 }
 
-fn parameter_tensors<'a>(replica: &'a Held<'a, 'a>) -> Vec<Tensor<'a>> {
+fn parameter_tensors(replica: Source<'_>) -> Vec<Tensor<'_>> {
     let tensors = replica.layout().tensors().iter();
     let tensor = |spec: &TensorSpec| Tensor {
         name: spec.name.clone(),
@@ -243,7 +243,7 @@ fn parameter_tensors<'a>(replica: &'a Held<'a, 'a>) -> Vec<Tensor<'a>> {
 }
 
 fn state_tensors<'a>(
-    replica: &'a Held<'a, 'a>,
+    replica: Source<'a>,
     contents: &'a Contents,
     trainer: &'a TrainerState,
 ) -> Vec<Tensor<'a>> {

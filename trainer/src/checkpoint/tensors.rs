@@ -10,7 +10,7 @@ use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 
-use crate::replica::Held;
+use crate::replica::Source;
 
 /// Elements written at once.
 const CHUNK: usize = 1 << 16;
@@ -41,9 +41,9 @@ pub(super) enum Numbers<'a> {
     /// From memory.
     Slice(Cow<'a, [f32]>),
     /// The replica's weights from this element on.
-    Weights(&'a Held<'a, 'a>, usize),
+    Weights(Source<'a>, usize),
     /// The replica's live weights.
-    Live(&'a Held<'a, 'a>),
+    Live(Source<'a>),
     /// Integers from memory.
     Signed(&'a [i64]),
     /// Integers from memory.

@@ -105,11 +105,19 @@ fn save_some(
     replica: &Replica,
     step: u64,
 ) -> Result<Saved, CheckpointError> {
+    save_of(folder, kept, Source::Held(&replica.hold()), step)
+}
+
+fn save_of(
+    folder: &Path,
+    kept: usize,
+    replica: Source<'_>,
+    step: u64,
+) -> Result<Saved, CheckpointError> {
     let (run, samples, clock) = (run("128"), 32 * step, Clock(step / 4));
     let micro_steps = 1_500_000 * step;
-    let held = replica.hold();
-    let contents = if held.is_sum() { contents(step) } else { Vec::new() };
-    let (contents, replica) = (&contents[..], &held);
+    let contents = if replica.is_sum() { contents(step) } else { Vec::new() };
+    let contents = &contents[..];
     save(folder, kept, &Checkpoint { run, step, micro_steps, samples, clock, contents, replica })
 }
 
@@ -211,6 +219,25 @@ fn the_integers_of_push_sum_and_delta_set_are_kept_to_the_last_bit() {
         // Another mixer's checkpoint is refused.
         assert!(replica(outer, 0).restore(&state).is_err());
         assert!(mixed(mixer, outer, 0).restore(&replica(outer, 3).save()).is_err());
+    }
+}
+
+#[test]
+fn a_copy_is_written_as_the_replica_is_and_stays_when_that_goes_on() {
+    let delta_set = Mixer::DeltaSet { codec: Codec::F16, feedback: true };
+    for mixer in [Mixer::None, Mixer::Exchange, Mixer::PushSum, delta_set] {
+        let [expected, found] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let mut replica = mixed(mixer, Some(OuterStep { learning_rate: 0.7, momentum: 0.9 }), 6);
+        save_at(expected.path(), &replica, 6).unwrap();
+        let copy = replica.hold().to_copy();
+        replica.step(StepId::alone(6)).unwrap();
+        replica.commit(1.0);
+        save_of(found.path(), CHECKPOINTS_KEPT_MIN, Source::Copy(&copy), 6).unwrap();
+        let by_name = |folder: &Path| -> BTreeMap<PathBuf, Vec<u8>> {
+            let relative = |path: PathBuf| path.strip_prefix(folder).unwrap().to_owned();
+            files(folder).into_iter().map(|(path, bytes)| (relative(path), bytes)).collect()
+        };
+        assert!(by_name(expected.path()) == by_name(found.path()), "{mixer:?}");
     }
 }
 

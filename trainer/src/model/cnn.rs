@@ -16,7 +16,7 @@ use crate::batch::Batch;
 use crate::kernel::activation::{add_bias_relu, relu_backward};
 use crate::kernel::convolution::ConvolutionShape;
 use crate::kernel::loss::{Score, cross_entropy};
-use crate::kernel::reduce;
+use crate::kernel::{Compute, reduce};
 
 /// Smallest image side: two poolings leave one pixel.
 pub(crate) const SIDE_MIN: usize = 4;
@@ -146,14 +146,15 @@ impl Convolutions {
     /// Computes the features of some images, one after the other.
     fn forward(
         &self,
-        parameters: &[f32],
+        pass: Forward<'_>,
         images: &[f32],
         (scratch, kept): (&mut Scratch, Kept<'_>),
         features: &mut [f32],
     ) {
         let (stride, inner) = self.middle_strides();
-        let [first_kernel, second_kernel] = self.kernels.clone().map(|range| &parameters[range]);
-        let [first_bias, second_bias] = self.biases.clone().map(|range| &parameters[range]);
+        let [first_kernel, second_kernel] =
+            self.kernels.clone().map(|range| &pass.parameters[range]);
+        let [first_bias, second_bias] = self.biases.clone().map(|range| &pass.parameters[range]);
         let row = self.second.pooled().1 * CHANNELS[1];
         let samples = images
             .chunks_exact(self.first.height * self.first.width)
@@ -162,6 +163,9 @@ impl Convolutions {
             .zip(kept.second_routes.chunks_exact_mut(self.features()))
             .zip(features.chunks_exact_mut(self.features()));
         for ((((image, first_routes), middle), second_routes), features) in samples {
+            if pass.compute.is_interrupted() {
+                return;
+            }
             self.first.pad(image, &mut scratch.padded);
             let grid = &mut scratch.first_grid;
             self.first.forward(&scratch.padded, first_kernel, grid);
@@ -179,7 +183,7 @@ impl Convolutions {
     /// `partial`: `[convolution parameters]` for each group of images.
     fn backward(
         &self,
-        mirrored: &[f32],
+        (compute, mirrored): (&Compute, &[f32]),
         (images, features_gradient): (&[f32], &[f32]),
         (scratch, kept): (&mut Scratch, Kept<'_>),
         partial: &mut [f32],
@@ -195,6 +199,9 @@ impl Convolutions {
         for (index, ((((image, first_routes), middle), second_routes), features)) in
             samples.enumerate()
         {
+            if compute.is_interrupted() {
+                return;
+            }
             let start = index / GROUP_SAMPLES * self.parameters();
             let partial = &mut partial[start..start + self.parameters()];
             let (first_part, second_part) = partial.split_at_mut(self.kernels[1].start);
@@ -292,7 +299,7 @@ impl Model for Cnn {
                 (images, (scratch, kept), features)
             });
         pass.compute.for_each(shares.collect(), |(images, state, features)| {
-            convolutions.forward(pass.parameters, images, state, features);
+            convolutions.forward(pass, images, state, features);
         });
 
         self.activations.resize(samples * HIDDEN, 0.0);
@@ -345,9 +352,9 @@ impl Model for Cnn {
                     ((images, gradient), (scratch, kept), partial)
                 },
             );
-        let mirrored = &self.mirrored;
+        let (compute, mirrored) = (pass.compute, self.mirrored.as_slice());
         pass.compute.for_each(shares.collect(), |(images, state, partial)| {
-            convolutions.backward(mirrored, images, state, partial);
+            convolutions.backward((compute, mirrored), images, state, partial);
         });
         reduce::add_column_sums(&self.partial, &mut pass.gradient[..parameters]);
         pass.is_final_from(0);

@@ -289,6 +289,9 @@ impl Model for Gpt {
         let tokens = tokens(batch);
         self.embed(pass.parameters, tokens);
         for block in &mut self.blocks {
+            if pass.compute.is_interrupted() {
+                return Score::default();
+            }
             block.forward(pass, self.shape, &mut self.residual);
         }
         self.final_norm.forward(pass, &self.residual);
@@ -333,6 +336,9 @@ impl Model for Gpt {
         );
         self.final_norm.backward(&mut pass, &mut scratch.narrow, &mut scratch.residual);
         for block in self.blocks.iter().rev() {
+            if pass.compute.is_interrupted() {
+                return;
+            }
             block.backward(&mut pass, self.shape, scratch);
             pass.is_final_from(block.attention_norm.gain.start);
         }

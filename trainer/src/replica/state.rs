@@ -64,6 +64,13 @@ impl<'r, 't> Held<'r, 't> {
         self.turn
     }
 
+    /// A copy of all of it.
+    #[must_use]
+    pub fn to_copy(&self) -> ReplicaCopy {
+        let (layout, fragments) = (self.layout().clone(), self.fragments());
+        ReplicaCopy { state: self.copy(), layout, fragments, is_sum: self.is_sum() }
+    }
+
     /// Everything needed to continue.
     pub(super) fn copy(&self) -> ReplicaState {
         let outer = self.momentum().map(|momentum| {
@@ -140,6 +147,106 @@ impl<'r, 't> Held<'r, 't> {
     /// Names, shapes and offsets of the parameters.
     pub(crate) fn layout(&self) -> &ParameterLayout {
         self.replica.layout()
+    }
+}
+
+/// A replica at one moment, copied: what a checkpoint can be written of while the replica goes on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReplicaCopy {
+    state: ReplicaState,
+    layout: ParameterLayout,
+    fragments: Fragments,
+    is_sum: bool,
+}
+
+impl ReplicaCopy {
+    /// For [`Replica::restore`].
+    #[must_use]
+    pub const fn state(&self) -> &ReplicaState {
+        &self.state
+    }
+}
+
+/// What a checkpoint is written of.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// The replica itself.
+    Held(&'a Held<'a, 'a>),
+    /// A copy of it.
+    Copy(&'a ReplicaCopy),
+}
+
+impl<'a> Source<'a> {
+    /// As [`Held::weights`].
+    pub(crate) fn weights(self, range: Range<usize>, out: &mut [f32]) {
+        match self {
+            Self::Held(held) => held.weights(range, out),
+            Self::Copy(copy) => out.copy_from_slice(&copy.state.parameters[range]),
+        }
+    }
+
+    /// As [`Held::live`].
+    pub(crate) fn live(self, range: Range<usize>, out: &mut [f32]) {
+        match self {
+            Self::Held(held) => held.live(range, out),
+            Self::Copy(ReplicaCopy { state, .. }) => {
+                let live = state.outer.as_ref().map_or(&state.parameters, |outer| &outer.live);
+                out.copy_from_slice(&live[range]);
+            }
+        }
+    }
+
+    /// As [`Held::momentum`].
+    pub(crate) fn momentum(self) -> Option<Cow<'a, [f32]>> {
+        match self {
+            Self::Held(held) => held.momentum(),
+            Self::Copy(copy) => {
+                copy.state.outer.as_ref().map(|outer| Cow::Borrowed(&*outer.momentum))
+            }
+        }
+    }
+
+    /// As [`Held::fixed`].
+    pub(crate) fn fixed(self) -> Option<(&'a [i64], &'a [u64], &'a [f32])> {
+        match self {
+            Self::Held(held) => held.fixed(),
+            Self::Copy(copy) => {
+                let fixed = copy.state.fixed.as_ref();
+                fixed.map(|fixed| (&*fixed.accumulators, &*fixed.masses, &*fixed.residual))
+            }
+        }
+    }
+
+    /// As [`Held::is_sum`].
+    pub(crate) fn is_sum(self) -> bool {
+        match self {
+            Self::Held(held) => held.is_sum(),
+            Self::Copy(copy) => copy.is_sum,
+        }
+    }
+
+    /// The partition of the parameters.
+    pub(crate) const fn fragments(self) -> Fragments {
+        match self {
+            Self::Held(held) => held.fragments(),
+            Self::Copy(copy) => copy.fragments,
+        }
+    }
+
+    /// The trainer's private state.
+    pub(crate) fn trainer_state(self) -> Cow<'a, TrainerState> {
+        match self {
+            Self::Held(held) => Cow::Owned(held.trainer_state()),
+            Self::Copy(copy) => Cow::Borrowed(&copy.state.trainer),
+        }
+    }
+
+    /// Names, shapes and offsets of the parameters.
+    pub(crate) fn layout(self) -> &'a ParameterLayout {
+        match self {
+            Self::Held(held) => held.layout(),
+            Self::Copy(copy) => &copy.layout,
+        }
     }
 }
 
