@@ -252,7 +252,10 @@ mod tests {
             ),
             (&["--shard", "4/4"], "data.shard = 4 in --shard does not go with data.shards = 4"),
             (&["--set", "steps"], "--set steps is not legal: must be section.key=value"),
-            (&["--set", "run.step=1"], "unknown key `run.step` in --set: did you mean `steps`?"),
+            (
+                &["--set", "run.step=1"],
+                "unknown key `run.step` in --set: did you mean `run.steps`?",
+            ),
             (
                 &["--rule", "gossip"],
                 "gossip.rule = \"gossip\" in --rule is not legal: must be \"gossip-outer\"",

@@ -17,6 +17,7 @@ use dnode::data_dir::{DataDir, DataDirError};
 use dnode::doctor::{self, Verdict, Wishes};
 use dnode::identity::Identity;
 use dnode::link_bench::{self, LinkError};
+use dnode::progress::Significant;
 use dnode::top::{self, TopError};
 use dnode::{JoinError, Options, Outcome};
 use dnode_network::{DirectConfig, Multiaddr};
@@ -141,7 +142,8 @@ fn outcome_text(outcome: &Outcome) -> String {
     };
     if let Some(evaluation) = evaluation {
         let percent = 100.0 * evaluation.accuracy;
-        text += &format!("; held-out loss {:.4}, accuracy {percent:.2} %", evaluation.loss);
+        let loss = Significant(evaluation.loss);
+        text += &format!("; held-out loss {loss}, accuracy {percent:.2} %");
     }
     if let Some(path) = parameters {
         text += &format!("; parameters in {}", path.display());
@@ -207,8 +209,16 @@ fn configure(command: &ConfigCommand) -> Result<(), Failure> {
             print(&format!("{} has every key, commented out\n", file.display()))
         }
         ConfigCommand::Check(flags) => {
-            flags.settings()?.resolve()?;
-            print("the configuration is sound\n")
+            let mut faults = flags.faults();
+            match faults.pop() {
+                None => print("the configuration is sound\n"),
+                Some(last) => {
+                    for fault in &faults {
+                        say(&told(fault));
+                    }
+                    Err(Failure::Config(last))
+                }
+            }
         }
         ConfigCommand::Show(flags) => {
             let settings = flags.settings()?;
@@ -275,7 +285,11 @@ fn told(error: &dyn std::error::Error) -> String {
     text
 }
 
-fn fail(text: &str, status: u8) -> ExitCode {
+fn say(text: &str) {
     let _ = writeln!(io::stderr(), "error: {text}");
+}
+
+fn fail(text: &str, status: u8) -> ExitCode {
+    say(text);
     ExitCode::from(status)
 }

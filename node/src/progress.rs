@@ -36,10 +36,10 @@ impl fmt::Display for Progress {
         let percent = self.step.saturating_mul(100).checked_div(self.steps).unwrap_or(100);
         write!(
             f,
-            "{percent}% step {}/{} · loss {:.4} · {} samples/s · {} peer{} · lag {} · {}B/s",
+            "{percent}% step {}/{} · loss {} · {} samples/s · {} peer{} · lag {} · {}B/s",
             self.step,
             self.steps,
-            self.loss,
+            Significant(self.loss),
             Scaled(self.samples_per_s),
             self.peers,
             if self.peers == 1 { "" } else { "s" },
@@ -70,6 +70,34 @@ impl fmt::Display for Scaled {
             2
         };
         write!(f, "{value:.decimals$}{prefix}")
+    }
+}
+
+/// A number with the five digits that mean something, and all of its whole part: `2.4918`, `0.001`.
+#[derive(Clone, Copy, Debug)]
+pub struct Significant(pub f64);
+
+impl fmt::Display for Significant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.0;
+        if !value.is_finite() || value == 0.0 {
+            return write!(f, "{value}");
+        }
+        // The place of the first digit, after rounding: 9.99996 is shown as 10.
+        let rounded = format!("{value:.4e}");
+        let (digits, exponent) = rounded.split_once('e').unwrap_or((&rounded, "0"));
+        let place: i32 = exponent.parse().unwrap_or(0);
+        if !(-4..16).contains(&place) {
+            let digits = digits.trim_end_matches('0').trim_end_matches('.');
+            return write!(f, "{digits}e{place}");
+        }
+        let decimals = usize::try_from(4 - place).unwrap_or(0);
+        let text = format!("{value:.decimals$}");
+        let short = match text.split_once('.') {
+            Some(_) => text.trim_end_matches('0').trim_end_matches('.'),
+            None => &text,
+        };
+        f.write_str(short)
     }
 }
 
@@ -147,6 +175,27 @@ mod tests {
             (5e15, "5000T"),
         ] {
             assert_eq!(Scaled(number).to_string(), want);
+        }
+    }
+
+    #[test]
+    fn numbers_keep_the_digits_that_mean_something() {
+        for (number, want) in [
+            (2.491_838_159_561_157, "2.4918"),
+            (42.812_345, "42.812"),
+            (123_456.4, "123456"),
+            (0.001, "0.001"),
+            (-0.012_345_67, "-0.012346"),
+            (0.000_123_456, "0.00012346"),
+            (0.000_012_345_6, "1.2346e-5"),
+            (9.999_96, "10"),
+            (300.0, "300"),
+            (1e20, "1e20"),
+            (0.0, "0"),
+            (f64::NAN, "NaN"),
+            (f64::INFINITY, "inf"),
+        ] {
+            assert_eq!(Significant(number).to_string(), want);
         }
     }
 

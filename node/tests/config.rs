@@ -62,7 +62,7 @@ fn a_wrong_configuration_is_told_in_one_line_and_ends_with_2() {
     for (words, want) in [
         (
             &["--config", "key.toml"][..],
-            "error: unknown key `gossip.local_step` in key.toml line 7: did you mean `local_steps`?",
+            "error: unknown key `gossip.local_step` in key.toml line 7: did you mean `gossip.local_steps`?",
         ),
         (
             &["--config", "range.toml"],
@@ -105,6 +105,41 @@ fn a_wrong_configuration_is_told_in_one_line_and_ends_with_2() {
         assert!(text.starts_with(want), "{text}");
     }
     assert!(!folder.path().join("dnode-data").exists(), "a refused start leaves nothing behind");
+}
+
+#[test]
+fn every_fault_of_a_configuration_is_told_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "seed = 3\n[gosip]\nx = 1\n[run]\nbatch = 0\nbatches = 1\n[data]\nkind = \"text\"\n\
+                [gossip]\nrul = \"none\"\nrule = \"push-sum\"\ncodecs = [\"int4\"]\n";
+    std::fs::write(folder.path().join("run.toml"), text).unwrap();
+    let flags = ["--config", "run.toml", "--set", "model.kind", "--threads", "0", "--shard", "3/2"];
+    let words: Vec<&str> = ["config", "check"].iter().chain(&flags).copied().collect();
+    let output = dnode(folder.path(), &words);
+    assert_eq!(output.status.code(), Some(2));
+    let told = String::from_utf8(output.stderr).unwrap();
+    let wants = [
+        "unknown key `seed` in run.toml line 1: did you mean `run.seed`?",
+        "unknown section `gosip` in run.toml line 2: did you mean `gossip`?",
+        "run.batch = 0 in run.toml line 5 is not legal",
+        "unknown key `run.batches` in run.toml line 6: did you mean `run.batch`?",
+        "unknown key `gossip.rul` in run.toml line 10: did you mean `gossip.rule`?",
+        "--set model.kind is not legal",
+        "node.threads = 0 in --threads is not legal",
+        "model.kind = \"mlp\" by default does not go with data.kind = \"text\"",
+        "data.shard = 3 in --shard does not go with data.shards = 2",
+        "data.path = unset by default does not go with data.kind",
+        "gossip.codecs = [\"int4\"] in run.toml line 12 does not go with gossip.rule",
+    ];
+    let lines: Vec<&str> = told.lines().collect();
+    assert_eq!(lines.len(), wants.len(), "{told}");
+    for (line, want) in lines.iter().zip(wants) {
+        assert!(line.starts_with(&format!("error: {want}")), "{line}: {want}");
+    }
+    // What follows from a value that is refused anyway is not told.
+    let follows = ["config", "check", "--set", "data.kind=txt", "--set", "model.kind=gpt"];
+    let text = fault(folder.path(), &follows, 2);
+    assert!(text.starts_with("error: data.kind = \"txt\" in --set is not legal"), "{text}");
 }
 
 #[test]

@@ -121,38 +121,37 @@ impl Flags {
     /// # Errors
     /// [`ConfigError`] names the first fault.
     pub fn settings(&self) -> Result<Settings, ConfigError> {
+        let (settings, faults) = self.settings_and_faults();
+        faults.into_iter().next().map_or(Ok(settings), Err)
+    }
+
+    /// All that is wrong with file and flags, in the order in which they are read; then which values do
+    /// not go together.
+    #[must_use]
+    pub fn faults(&self) -> Vec<ConfigError> {
+        let (settings, mut faults) = self.settings_and_faults();
+        let unread = |error: &ConfigError| {
+            matches!(error, ConfigError::Read { .. } | ConfigError::Syntax { .. })
+        };
+        // Of a file that cannot be read nothing is known that others could contradict.
+        if !faults.iter().any(unread) {
+            faults.extend(settings.conflicts());
+        }
+        faults
+    }
+
+    fn settings_and_faults(&self) -> (Settings, Vec<ConfigError>) {
         let mut settings = Settings::new();
+        let mut faults = Vec::new();
         if let Some(path) = &self.config {
-            settings.file(path)?;
+            faults.extend(settings.file_faults(path));
         }
         for setting in &self.set {
-            settings.set(setting)?;
+            faults.extend(settings.set(setting).err());
         }
-        let single = [
-            ("node.data_dir", &self.data_dir, "--data-dir"),
-            ("network.require_peers", &self.require_peers, "--require-peers"),
-            ("network.max_upload", &self.max_upload, "--max-upload"),
-            ("network.max_download", &self.max_download, "--max-download"),
-            ("network.rack", &self.rack, "--rack"),
-            ("model.kind", &self.model, "--model"),
-            ("network.peers_file", &self.peers_file, "--peers-file"),
-            ("data.kind", &self.data, "--data"),
-            ("data.path", &self.data_path, "--data-path"),
-            ("gossip.rule", &self.rule, "--rule"),
-            ("run.steps", &self.steps, "--steps"),
-            ("run.seed", &self.seed, "--seed"),
-            ("node.threads", &self.threads, "--threads"),
-            ("node.device", &self.device, "--device"),
-            ("node.log_format", &self.log_format, "--log-format"),
-            ("node.ui", &self.ui, "--ui"),
-            ("node.metrics", &self.metrics, "--metrics"),
-            ("node.tensorboard", &self.tensorboard, "--tensorboard"),
-            ("node.traces", &self.traces, "--traces"),
-        ];
-        for (name, text, flag) in single {
-            if let Some(text) = text {
-                settings.flag(name, text, flag)?;
-            }
+        for (name, text, flag) in self.single() {
+            let Some(text) = text else { continue };
+            faults.extend(settings.flag(name, text, flag).err());
         }
         let lists = [
             ("network.bootstrap", &self.bootstrap, "--bootstrap"),
@@ -160,24 +159,51 @@ impl Flags {
         ];
         for (name, texts, flag) in lists {
             if !texts.is_empty() {
-                settings.flags(name, texts, flag)?;
+                faults.extend(settings.flags(name, texts, flag).err());
             }
         }
         if self.no_mdns {
-            settings.flag("network.mdns", "false", "--no-mdns")?;
+            faults.extend(settings.flag("network.mdns", "false", "--no-mdns").err());
         }
         if let Some(text) = &self.shard {
-            let Some((shard, shards)) = text.split_once('/') else {
-                return Err(ConfigError::Flag {
+            match text.split_once('/') {
+                Some((shard, shards)) => {
+                    faults.extend(settings.flag("data.shards", shards, "--shard").err());
+                    faults.extend(settings.flag("data.shard", shard, "--shard").err());
+                }
+                None => faults.push(ConfigError::Flag {
                     flag: "--shard",
                     text: text.clone(),
                     wanted: "must be this peer's shard and their number, for example 0/4",
-                });
-            };
-            settings.flag("data.shards", shards, "--shard")?;
-            settings.flag("data.shard", shard, "--shard")?;
+                }),
+            }
         }
-        Ok(settings)
+        (settings, faults)
+    }
+
+    /// Flags that stand for one value of one key.
+    fn single(&self) -> [(&'static str, Option<&String>, &'static str); 19] {
+        [
+            ("node.data_dir", self.data_dir.as_ref(), "--data-dir"),
+            ("network.require_peers", self.require_peers.as_ref(), "--require-peers"),
+            ("network.max_upload", self.max_upload.as_ref(), "--max-upload"),
+            ("network.max_download", self.max_download.as_ref(), "--max-download"),
+            ("network.rack", self.rack.as_ref(), "--rack"),
+            ("model.kind", self.model.as_ref(), "--model"),
+            ("network.peers_file", self.peers_file.as_ref(), "--peers-file"),
+            ("data.kind", self.data.as_ref(), "--data"),
+            ("data.path", self.data_path.as_ref(), "--data-path"),
+            ("gossip.rule", self.rule.as_ref(), "--rule"),
+            ("run.steps", self.steps.as_ref(), "--steps"),
+            ("run.seed", self.seed.as_ref(), "--seed"),
+            ("node.threads", self.threads.as_ref(), "--threads"),
+            ("node.device", self.device.as_ref(), "--device"),
+            ("node.log_format", self.log_format.as_ref(), "--log-format"),
+            ("node.ui", self.ui.as_ref(), "--ui"),
+            ("node.metrics", self.metrics.as_ref(), "--metrics"),
+            ("node.tensorboard", self.tensorboard.as_ref(), "--tensorboard"),
+            ("node.traces", self.traces.as_ref(), "--traces"),
+        ]
     }
 }
 

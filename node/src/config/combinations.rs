@@ -6,17 +6,20 @@ use dnode_protocol::frame::Codec;
 use super::relations::Broken;
 use super::sections::{Balance, Gossip, Rule};
 
-/// The first combination of `[gossip]` that is not sound. `changed` tells whether a key has another
-/// value than its default.
-pub(super) fn check(gossip: &Gossip, changed: impl Fn(&str) -> bool) -> Option<Broken> {
-    outer_step(gossip, changed)
-        .or_else(|| world(gossip))
-        .or_else(|| error_feedback(gossip))
-        .or_else(|| codecs(gossip))
-        .or_else(|| weight(gossip))
-        .or_else(|| partners(gossip))
-        .or_else(|| balance(gossip))
-        .or_else(|| waiting(gossip))
+/// The combinations of `[gossip]` that are not sound. `changed` tells whether a key has another value
+/// than its default.
+pub(super) fn check(gossip: &Gossip, changed: impl Fn(&str) -> bool) -> [Option<Broken>; 9] {
+    [
+        outer_step(gossip, changed),
+        world(gossip),
+        error_feedback(gossip),
+        codecs(gossip),
+        weight(gossip),
+        schedule(gossip),
+        fanout(gossip),
+        balance(gossip),
+        waiting(gossip),
+    ]
 }
 
 /// A broken relation to the rule.
@@ -120,7 +123,7 @@ fn weight(gossip: &Gossip) -> Option<Broken> {
     None
 }
 
-fn partners(gossip: &Gossip) -> Option<Broken> {
+fn schedule(gossip: &Gossip) -> Option<Broken> {
     let few = match gossip.schedule {
         Schedule::Ring | Schedule::Exponential => true,
         Schedule::Random | Schedule::Nearest => false,
@@ -128,6 +131,10 @@ fn partners(gossip: &Gossip) -> Option<Broken> {
     if few && gossip.rule == Rule::DeltaSet {
         return with_rule("gossip.schedule", "contributions go to all: use random or nearest");
     }
+    None
+}
+
+fn fanout(gossip: &Gossip) -> Option<Broken> {
     if gossip.fanout > 1 && gossip.rule != Rule::Epidemic {
         let remedy = "every other rule has one partner per fragment and round: leave it out, or use \
                       epidemic";

@@ -13,59 +13,56 @@ use super::settings::Settings;
 /// A relation that a configuration breaks: the key at fault, the other key, what to do.
 pub(super) struct Broken(pub(super) &'static str, pub(super) &'static str, pub(super) String);
 
-/// Checks every relation.
-///
-/// # Errors
-/// [`ConfigError::Conflict`] names both keys and what to do.
-pub(super) fn check(config: &Config, settings: &Settings) -> Result<(), ConfigError> {
+/// The relations that do not hold, each a [`ConfigError::Conflict`] that names both keys and what to do.
+pub(super) fn broken(config: &Config, settings: &Settings) -> Vec<ConfigError> {
     let broken = model(&config.model, config.data.kind)
-        .or_else(|| data(&config.data))
-        .or_else(|| batch(config.run.batch, config.optimizer.accumulate))
-        .or_else(|| combinations::check(&config.gossip, |name| settings.changed(name)))
-        .or_else(|| network(&config.network))
-        .or_else(|| rack(&config.network, config.gossip.rule))
-        .or_else(|| compute(&config.node));
-    let Some(Broken(name, other, remedy)) = broken else {
-        return Ok(());
-    };
+        .into_iter()
+        .chain(data(&config.data))
+        .chain([batch(config.run.batch, config.optimizer.accumulate)])
+        .chain(combinations::check(&config.gossip, |name| settings.changed(name)))
+        .chain([network(&config.network)])
+        .chain([collective(&config.network), rack(&config.network, config.gossip.rule)])
+        .chain([compute(&config.node)]);
     let values = settings.values();
     let text = |name: &str| values.get(name).map_or_else(|| "unset".to_owned(), Value::to_string);
-    Err(ConfigError::Conflict {
+    let told = |Broken(name, other, remedy)| ConfigError::Conflict {
         name,
         value: text(name),
         origin: settings.origin(name),
         other: format!("{other} = {}", text(other)),
         remedy,
-    })
+    };
+    broken.flatten().map(told).collect()
 }
 
-fn model(model: &ModelConfig, data: DataKind) -> Option<Broken> {
+fn model(model: &ModelConfig, data: DataKind) -> [Option<Broken>; 2] {
     let gpt = model.kind == ModelKind::Gpt;
-    if gpt != (data == DataKind::Text) {
+    let kind = (gpt != (data == DataKind::Text)).then(|| {
         let remedy = "gpt trains on text, mlp and cnn on digits or mnist".to_owned();
-        return Some(Broken("model.kind", "data.kind", remedy));
-    }
-    if gpt && !model.width.is_multiple_of(model.heads) {
+        Broken("model.kind", "data.kind", remedy)
+    });
+    let heads = (gpt && !model.width.is_multiple_of(model.heads)).then(|| {
         let remedy = "the heads must divide the width".to_owned();
-        return Some(Broken("model.heads", "model.width", remedy));
-    }
-    None
+        Broken("model.heads", "model.width", remedy)
+    });
+    [kind, heads]
 }
 
-fn data(data: &DataConfig) -> Option<Broken> {
-    if data.shard >= data.shards {
+fn data(data: &DataConfig) -> [Option<Broken>; 3] {
+    let shard = (data.shard >= data.shards).then(|| {
         let remedy = format!("shards count from 0 to {}", data.shards - 1);
-        return Some(Broken("data.shard", "data.shards", remedy));
-    }
-    if data.kind != DataKind::Digits && data.path.is_none() {
+        Broken("data.shard", "data.shards", remedy)
+    });
+    let path = (data.kind != DataKind::Digits && data.path.is_none()).then(|| {
         let remedy = "give --data-path with the folder or file".to_owned();
-        return Some(Broken("data.path", "data.kind", remedy));
-    }
-    if data.kind == DataKind::Text && matches!(data.skew, Skew::Dirichlet(_)) {
+        Broken("data.path", "data.kind", remedy)
+    });
+    let skews = matches!(data.skew, Skew::Dirichlet(_));
+    let skew = (data.kind == DataKind::Text && skews).then(|| {
         let remedy = "text has no labels to skew, use \"iid\"".to_owned();
-        return Some(Broken("data.skew", "data.kind", remedy));
-    }
-    None
+        Broken("data.skew", "data.kind", remedy)
+    });
+    [shard, path, skew]
 }
 
 fn batch(batch: usize, accumulate: usize) -> Option<Broken> {
@@ -75,13 +72,15 @@ fn batch(batch: usize, accumulate: usize) -> Option<Broken> {
     })
 }
 
-fn rack(network: &Network, rule: Rule) -> Option<Broken> {
-    if matches!(network.collective, Collective::Ucx | Collective::Nccl)
-        && network.direct != Direct::Trusted
-    {
+fn collective(network: &Network) -> Option<Broken> {
+    let plain = matches!(network.collective, Collective::Ucx | Collective::Nccl);
+    (plain && network.direct != Direct::Trusted).then(|| {
         let remedy = "UCX and NCCL move values in plain and take connections from whoever reaches them: use trusted where nobody else does, or another network.collective";
-        return Some(Broken("network.collective", "network.direct", remedy.to_owned()));
-    }
+        Broken("network.collective", "network.direct", remedy.to_owned())
+    })
+}
+
+fn rack(network: &Network, rule: Rule) -> Option<Broken> {
     if network.rack.is_empty() {
         return None;
     }

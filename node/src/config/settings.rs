@@ -1,10 +1,10 @@
 //! Layers of settings: defaults, then the file, then flags, every value with its origin.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use toml::Value;
 use toml::de::{DeTable, DeValue};
+use toml::{Spanned, Value};
 
 use super::error::{ConfigError, Origin};
 use super::key::{Key, Preset};
@@ -17,6 +17,8 @@ use super::suggest::nearest;
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     given: BTreeMap<&'static str, (Value, Origin)>,
+    /// Keys that were given a value that is not legal.
+    refused: BTreeSet<&'static str>,
 }
 
 impl Settings {
@@ -31,16 +33,28 @@ impl Settings {
     /// # Errors
     /// [`ConfigError`] names the first faulty line.
     pub fn file(&mut self, path: &Path) -> Result<(), ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Read {
-            path: path.to_owned(),
-            reason: error.to_string(),
-        })?;
+        self.file_faults(path).into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// Adds the settings of a TOML file that are legal, and tells what is wrong with the others; a file
+    /// that is no TOML adds nothing.
+    pub fn file_faults(&mut self, path: &Path) -> Vec<ConfigError> {
+        let read = std::fs::read_to_string(path);
+        let reason = |error: std::io::Error| error.to_string();
+        let text = match read.map_err(reason) {
+            Ok(text) => text,
+            Err(reason) => return vec![ConfigError::Read { path: path.to_owned(), reason }],
+        };
         let syntax = |error: toml::de::Error| ConfigError::Syntax {
             path: path.to_owned(),
             line: line_of(&text, error.span().map_or(0, |span| span.start)),
             reason: error.message().replace('\n', ", "),
         };
-        let table = DeTable::parse(&text).map_err(syntax)?;
+        let (table, errors) = DeTable::parse_recoverable(&text);
+        if !errors.is_empty() {
+            return errors.into_iter().map(syntax).collect();
+        }
+        let mut faults = Vec::new();
         let origin = |start: usize| Origin::File(path.to_owned(), line_of(&text, start));
         let mut sections: Vec<_> = table.get_ref().iter().collect();
         sections.sort_by_key(|(name, _)| name.span().start);
@@ -48,22 +62,36 @@ impl Settings {
             let here = origin(name.span().start);
             let name = name.get_ref().as_ref();
             let DeValue::Table(entries) = section.get_ref() else {
-                return Err(outside_section(name, here));
+                faults.push(outside_section(name, here));
+                continue;
             };
             if !SECTIONS.iter().any(|(known, _)| *known == name) {
-                return Err(unknown_section(name, here));
+                faults.push(unknown_section(name, here));
+                continue;
             }
             let mut entries: Vec<_> = entries.iter().collect();
             entries.sort_by_key(|(key, _)| key.span().start);
             for (short, value) in entries {
                 let origin = origin(short.span().start);
-                let key = known(&format!("{name}.{}", short.get_ref()), &origin)?;
-                let value =
-                    own(value.get_ref()).map_err(|text| refused(key, text, origin.clone()))?;
-                self.insert(key, &value, origin)?;
+                let taken = self.entry(&format!("{name}.{}", short.get_ref()), value, origin);
+                faults.extend(taken.err());
             }
         }
-        Ok(())
+        faults
+    }
+
+    /// One entry of a file.
+    fn entry(
+        &mut self,
+        name: &str,
+        value: &Spanned<DeValue<'_>>,
+        origin: Origin,
+    ) -> Result<(), ConfigError> {
+        let key = known(name, &origin)?;
+        match own(value.get_ref()) {
+            Ok(value) => self.insert(key, &value, origin),
+            Err(text) => Err(self.refuse(key, text, origin)),
+        }
     }
 
     /// Adds one `section.key=value` of `--set`.
@@ -108,7 +136,7 @@ impl Settings {
         for text in texts {
             let one = Value::Array(vec![Value::String(text.clone())]);
             if key.kind.check(&one).is_none() {
-                return Err(refused(key, format!("\"{text}\""), origin));
+                return Err(self.refuse(key, format!("\"{text}\""), origin));
             }
         }
         let all = texts.iter().cloned().map(Value::String).collect();
@@ -147,8 +175,24 @@ impl Settings {
     /// [`ConfigError::Conflict`] when legal values do not go together.
     pub fn resolve(&self) -> Result<Config, ConfigError> {
         let config = typed(self.values());
-        relations::check(&config, self)?;
-        Ok(config)
+        relations::broken(&config, self).into_iter().next().map_or(Ok(config), Err)
+    }
+
+    /// All that keeps the layers from making a configuration together; not what follows from a value
+    /// that was refused.
+    #[must_use]
+    pub fn conflicts(&self) -> Vec<ConfigError> {
+        let config = typed(self.values());
+        let follows = |name: &str| self.refused.contains(name);
+        let mut broken = relations::broken(&config, self);
+        broken.retain(|error| match error {
+            ConfigError::Conflict { name, other, .. } => {
+                let other = other.split_once(" = ").map_or(other.as_str(), |(name, _)| name);
+                !follows(name) && !follows(other)
+            }
+            _ => true,
+        });
+        broken
     }
 
     fn insert(
@@ -158,10 +202,15 @@ impl Settings {
         origin: Origin,
     ) -> Result<(), ConfigError> {
         let Some(checked) = key.kind.check(value) else {
-            return Err(refused(key, value.to_string(), origin));
+            return Err(self.refuse(key, value.to_string(), origin));
         };
         self.given.insert(key.name, (checked, origin));
         Ok(())
+    }
+
+    fn refuse(&mut self, key: &'static Key, value: String, origin: Origin) -> ConfigError {
+        self.refused.insert(key.name);
+        ConfigError::Value { name: key.name.to_owned(), value, origin, legal: key.legal() }
     }
 }
 
@@ -215,8 +264,10 @@ fn known(name: &str, origin: &Origin) -> Result<&'static Key, ConfigError> {
     if let Some(elsewhere) = KEYS.iter().find(|key| key.short() == short) {
         return Err(unknown(Some(elsewhere.name)));
     }
-    let of_section = KEYS.iter().filter(|key| key.section() == section);
-    Err(unknown(nearest(short, of_section.map(Key::short))))
+    let of_section = || KEYS.iter().filter(|key| key.section() == section);
+    let near = nearest(short, of_section().map(Key::short));
+    let whole = near.and_then(|near| of_section().find(|key| key.short() == near));
+    Err(unknown(whole.map(|key| key.name)))
 }
 
 fn unknown_section(name: &str, origin: Origin) -> ConfigError {
@@ -242,10 +293,6 @@ fn outside_section(name: &str, origin: Origin) -> ConfigError {
         Err(error) => error,
         Ok(_) => unknown_section(name, origin),
     }
-}
-
-fn refused(key: &Key, value: String, origin: Origin) -> ConfigError {
-    ConfigError::Value { name: key.name.to_owned(), value, origin, legal: key.legal() }
 }
 
 /// Line of the byte offset, from 1.

@@ -103,7 +103,7 @@ fn faults_of_a_file_name_line_key_and_remedy() {
     for (text, want) in [
         (
             "[run]\nseed = 2\n\n[gossip]\nrule = \"pairwise\"\n\nlocal_step = 5\n",
-            "unknown key `gossip.local_step` in run.toml line 7: did you mean `local_steps`?",
+            "unknown key `gossip.local_step` in run.toml line 7: did you mean `gossip.local_steps`?",
         ),
         ("[gosip]\n", "unknown section `gosip` in run.toml line 1: did you mean `gossip`?"),
         (

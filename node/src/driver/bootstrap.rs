@@ -1,6 +1,11 @@
 //! What the bootstrap addresses have led to so far, as long as no peer of the run was met.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// A bootstrap peer that is alive has answered before, even from the other side of the world; one that
+/// is not reached is given up only after the handshake's ten seconds.
+const ANSWER_USUAL: Duration = Duration::from_millis(2500);
 
 /// The bootstrap addresses that are still promising.
 #[derive(Debug)]
@@ -9,17 +14,28 @@ pub(super) struct Bootstrap {
     unheard: BTreeSet<String>,
     /// Addresses that have not led to a peer of another run.
     hopeful: BTreeSet<String>,
+    /// Whether it was told that they have not answered yet.
+    told: bool,
 }
 
 impl Bootstrap {
     pub(super) fn new(addresses: impl IntoIterator<Item = String>) -> Self {
         let unheard: BTreeSet<String> = addresses.into_iter().collect();
-        Self { hopeful: unheard.clone(), unheard }
+        Self { hopeful: unheard.clone(), unheard, told: false }
     }
 
     /// Whether an answer of one of them may still come soon.
     pub(super) fn may_answer(&self) -> bool {
         !self.unheard.is_empty()
+    }
+
+    /// The addresses that should have answered after `waited` and have not; once.
+    pub(super) fn overdue(&mut self, waited: Duration) -> Option<String> {
+        if self.told || waited < ANSWER_USUAL || self.unheard.is_empty() {
+            return None;
+        }
+        self.told = true;
+        Some(self.unheard.iter().map(String::as_str).collect::<Vec<_>>().join(" "))
     }
 
     /// `address` does not answer.
@@ -58,6 +74,18 @@ mod tests {
         assert!(bootstrap.refused("A"));
         assert!(!Bootstrap::new([]).refused("A"));
         assert!(Bootstrap::new(["/dns4/example.org/tcp/1".to_owned()]).refused("A"));
+    }
+
+    #[test]
+    fn silence_is_told_once_and_before_an_address_is_given_up() {
+        let mut bootstrap = two();
+        assert_eq!(bootstrap.overdue(Duration::from_secs(1)), None);
+        bootstrap.unreachable("/ip4/192.0.2.8/tcp/1/p2p/B");
+        let told = bootstrap.overdue(Duration::from_secs(3));
+        assert_eq!(told.as_deref(), Some("/ip4/192.0.2.7/udp/1/quic-v1/p2p/A"));
+        assert_eq!(bootstrap.overdue(Duration::from_secs(4)), None);
+        assert_eq!(Bootstrap::new([]).overdue(Duration::from_secs(3)), None);
+        assert!(Duration::from_secs(2) < ANSWER_USUAL && ANSWER_USUAL < Duration::from_secs(3));
     }
 
     #[test]

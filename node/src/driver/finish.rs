@@ -127,7 +127,7 @@ impl Driver {
     pub(super) fn steps_done(&mut self) {
         let linger = self.terms.linger.unwrap_or_else(|| {
             let grace = self.core.grace();
-            tracing::info!(?grace, "longest stay: twice what the slowest peer needs as measured");
+            tracing::info!(grace = %format_args!("{grace:.1?}"), "longest stay: twice what the slowest peer needs as measured");
             grace
         });
         let until = Instant::now() + linger;

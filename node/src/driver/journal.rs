@@ -177,6 +177,15 @@ impl Journal {
         }
     }
 
+    /// The bootstrap peers have not answered when they should have.
+    pub(crate) fn bootstrap_silent(&mut self, addresses: &str) {
+        tracing::warn!(
+            addresses,
+            "no answer from the bootstrap peer yet: is the port right, does it run, does a firewall drop UDP?"
+        );
+        self.event("bootstrap-silent", addresses);
+    }
+
     pub(crate) fn gossip_event(&mut self, event: &Event) {
         self.partners.event(event);
         match event {
@@ -213,7 +222,7 @@ impl Journal {
             Event::Held { bound, peer } => self.held(bound, *peer),
             Event::Deadline { name, peer, value, why } => {
                 let peer = peer.map(|peer| peer.short());
-                tracing::info!(peer, ?value, "{name} deadline: {why}");
+                tracing::debug!(peer, ?value, "{name} deadline: {why}");
             }
             Event::Included { contribution, age } => {
                 self.exchanges.included += 1;

@@ -139,6 +139,8 @@ pub(crate) struct Driver {
     /// Groups of ring and rack have something to look at.
     news: Arc<Notify>,
     bootstrap: Bootstrap,
+    /// Since when the bootstrap peers are dialled.
+    waited: Instant,
     diagnosis: Diagnosis,
     stage: Stage,
     core_allows: bool,
@@ -175,6 +177,7 @@ impl Driver {
             rack,
             news,
             bootstrap,
+            waited: Instant::now(),
             diagnosis: Diagnosis::new(started),
             stage: Stage::waiting(),
             core_allows: true,
@@ -244,6 +247,7 @@ impl Driver {
                 self.count_groups();
                 self.acquaintances.tick(Some(Instant::now()));
                 self.diagnose();
+                self.look_at_bootstrap();
                 self.journal.tick(&self.core, &self.network);
             }
         }
@@ -325,6 +329,15 @@ impl Driver {
             | NetworkEvent::SocketBuffers { .. }
             | NetworkEvent::Offence { .. }
             | NetworkEvent::RoundTrip { .. } => {}
+        }
+    }
+
+    /// Says early that nobody answers: an address is given up only after a long time-out.
+    fn look_at_bootstrap(&mut self) {
+        let waiting = !self.ever_met && !self.interrupted;
+        let overdue = waiting.then(|| self.bootstrap.overdue(self.waited.elapsed())).flatten();
+        if let Some(addresses) = overdue {
+            self.journal.bootstrap_silent(&addresses);
         }
     }
 
