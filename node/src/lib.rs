@@ -27,12 +27,15 @@ pub mod tensorboard;
 pub mod top;
 pub mod traces;
 mod training;
+mod unsaved;
 pub mod view;
 
 pub use dnode_protocol::{ParameterLayout, PeerId};
 pub use dnode_trainer::{
-    DataShare, Evaluation, GradientStep, StateTensor, StepId, StepReport, TrainError, Trainer,
-    TrainerState,
+    DataShare, Evaluation, GradientStep, Interrupt, StateTensor, StepId, StepReport, TrainError,
+    Trainer, TrainerState,
 };
 pub use driver::{ADDRESS_FILE, DriveError};
-pub use peer::{JoinError, Options, Outcome, join, join_blocking, join_until, with_peers_file};
+pub use peer::{
+    JoinError, LastEvaluation, Options, Outcome, join, join_blocking, join_until, with_peers_file,
+};

@@ -19,7 +19,7 @@ use dnode::identity::Identity;
 use dnode::link_bench::{self, LinkError};
 use dnode::progress::Significant;
 use dnode::top::{self, TopError};
-use dnode::{JoinError, Options, Outcome};
+use dnode::{Evaluation, JoinError, LastEvaluation, Options, Outcome};
 use dnode_network::{DirectConfig, Multiaddr};
 
 /// Exit status of a wrong command line or configuration.
@@ -128,24 +128,36 @@ fn run(join: &Join) -> Result<(), Failure> {
     let mut trainer = dnode::backend::trainer(&config)?;
     let digest = check::digest(&config, trainer.as_mut()).map_err(|why| why.to_string());
     let options = Options { resume: join.resume, digest, ..Options::new(config) };
-    let outcome = dnode::join_until(options, trainer, stop)?;
-    print(&outcome_text(&outcome))
+    match dnode::join_until(options, trainer, stop) {
+        Ok(outcome) => print(&outcome_text(&outcome)),
+        Err(error) => {
+            if let JoinError::NotSaved { outcome, .. } = &error {
+                print(&outcome_text(outcome))?;
+            }
+            Err(error.into())
+        }
+    }
 }
 
 /// How the run ended, for a person.
 fn outcome_text(outcome: &Outcome) -> String {
-    let Outcome { peer, reason, step, samples, exchanges, evaluation, parameters } = outcome;
+    let Outcome { peer, reason, step, samples, exchanges, .. } = outcome;
     let mut text = format!("{}: {reason} after {step} steps, {samples} samples, ", peer.short());
     text += &match exchanges {
         Some(exchanges) => format!("{exchanges} exchanges"),
         None => "alone: no peer was met".to_owned(),
     };
-    if let Some(evaluation) = evaluation {
-        let percent = 100.0 * evaluation.accuracy;
-        let loss = Significant(evaluation.loss);
-        text += &format!("; held-out loss {loss}, accuracy {percent:.2} %");
-    }
-    if let Some(path) = parameters {
+    let numbers = |Evaluation { loss, accuracy, .. }: Evaluation| {
+        format!("held-out loss {}, accuracy {:.2} %", Significant(loss), 100.0 * accuracy)
+    };
+    text += &match (outcome.evaluation, outcome.evaluated) {
+        (Some(evaluation), _) => format!("; {}", numbers(evaluation)),
+        (None, Some(LastEvaluation { step, evaluation })) => {
+            format!("; last evaluated at step {step}: {}", numbers(evaluation))
+        }
+        (None, None) => "; not evaluated".to_owned(),
+    };
+    if let Some(path) = &outcome.parameters {
         text += &format!("; parameters in {}", path.display());
     }
     text + "\n"

@@ -1,6 +1,7 @@
 //! A peer of a swarm: joins files, network, gossip core, training thread and the loop between them.
 
 mod network;
+mod outcome;
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -28,9 +29,10 @@ use crate::progress::Reporter;
 use crate::rules::{exchanges, gossip_config, replica_config};
 use crate::tensorboard::EventFile;
 use crate::traces::{FLUSH_INTERRUPTED_MAX, FLUSH_MAX, Tracer, TracesError};
-use crate::training::{Commits, MICRO_STEPS, Plan, Position, TrainingThread};
+use crate::training::{Commits, Ending, MICRO_STEPS, NotSaved, Plan, Position, TrainingThread};
 use crate::view::ServeError;
 use network::{canonical, network_config};
+pub use outcome::{LastEvaluation, Outcome};
 
 /// Folder of the checkpoints in the data directory.
 const CHECKPOINTS: &str = "checkpoints";
@@ -56,25 +58,6 @@ impl Options {
     pub fn new(config: Config) -> Self {
         Self { config, resume: false, console: Console::stderr(), digest: Ok(String::new()) }
     }
-}
-
-/// How a run ended for this peer.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
-    /// The peer.
-    pub peer: PeerId,
-    /// `steps done` or `interrupted`.
-    pub reason: &'static str,
-    /// Local steps done.
-    pub step: u64,
-    /// Samples processed.
-    pub samples: u64,
-    /// Exchanges that were applied here, begun or answered; none where no other peer was ever met.
-    pub exchanges: Option<u64>,
-    /// Quality on held-out data, unless interrupted.
-    pub evaluation: Option<dnode_trainer::Evaluation>,
-    /// The final parameters, when they could be written.
-    pub parameters: Option<std::path::PathBuf>,
 }
 
 /// Why a peer could not take part, or not to the end.
@@ -133,6 +116,16 @@ pub enum JoinError {
     /// Page or metrics cannot be served.
     #[error(transparent)]
     Serve(#[from] ServeError),
+    /// The run ended, and its last checkpoint could not be written.
+    #[error("save the end of the run: {error}; {lost}")]
+    NotSaved {
+        /// Why not.
+        error: String,
+        /// What of the training is in no checkpoint.
+        lost: String,
+        /// How the run ended.
+        outcome: Box<Outcome>,
+    },
     /// The run could not go on.
     #[error(transparent)]
     Drive(#[from] DriveError),
@@ -158,6 +151,7 @@ impl JoinError {
             | Self::Io { .. }
             | Self::Serve(_)
             | Self::Train(_)
+            | Self::NotSaved { .. }
             | Self::Drive(_) => false,
         }
     }
@@ -260,15 +254,23 @@ async fn drive(
     journal.finish(&ending, &network);
     let interrupted = ending.evaluation.is_none();
     tracer.close(if interrupted { FLUSH_INTERRUPTED_MAX } else { FLUSH_MAX });
-    Ok(Outcome {
+    let Ending { position, evaluation, parameters, not_saved, .. } = *ending;
+    let outcome = Outcome {
         peer: network.peer_id(),
         reason: journal.reason(),
-        step: ending.position.step,
-        samples: ending.position.samples,
+        step: position.step,
+        samples: position.samples,
         exchanges: journal.has_met().then(|| journal.mixes()),
-        evaluation: ending.evaluation,
-        parameters: ending.parameters,
-    })
+        evaluation,
+        evaluated: journal.last_evaluated(),
+        parameters,
+    };
+    match not_saved {
+        None => Ok(outcome),
+        Some(NotSaved { error, lost }) => {
+            Err(JoinError::NotSaved { error, lost, outcome: Box::new(outcome) })
+        }
+    }
 }
 
 /// [`join`] for a program without a runtime of its own: starts the log, a tokio runtime, and the
@@ -365,6 +367,7 @@ fn plan(config: &Config, run: &RunSpec, dir: &DataDir) -> Plan {
         commits: commits(&config.gossip),
         metrics_every: config.node.metrics_every,
         evaluate_every: config.node.evaluate_every,
+        checkpoint_interval: config.node.checkpoint_interval,
         checkpoint_every: config.node.checkpoint_every,
         checkpoints_kept: config.node.checkpoints_kept,
         checkpoints: dir.path().join(CHECKPOINTS),

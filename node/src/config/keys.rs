@@ -380,8 +380,15 @@ pub const KEYS: &[Key] = &[
         "ask the router to forward the port, where dnode was built with the feature upnp",
     ),
     key("node.data_dir", Kind::Path, "\"dnode-data\"", "", "folder of identity, checkpoints and metrics"),
-    key("node.checkpoint_every", Kind::Integer(0, STEPS_MAX), "0", "steps", "steps of the run between checkpoints; 0 is only at the end"),
-    key("node.checkpoints_kept", Kind::Integer(2, 1_000_000), "2", "", "checkpoints that are kept, the newest ones"),
+    key(
+        "node.checkpoint_interval",
+        Kind::Duration(0, 604_800_000),
+        "\"5m\"",
+        "",
+        "time between checkpoints, longer where writing one takes more than a fiftieth of it; 0s is only by steps and at the end",
+    ),
+    key("node.checkpoint_every", Kind::Integer(0, STEPS_MAX), "0", "steps", "steps of the run between checkpoints; 0 is only by time and at the end"),
+    key("node.checkpoints_kept", Kind::Integer(2, 1_000_000), "3", "", "checkpoints that are kept, the newest ones"),
     key("node.evaluate_every", Kind::Integer(0, STEPS_MAX), "500", "steps", "steps between evaluations; 0 is only at the end"),
     key("node.metrics_every", Kind::Integer(1, STEPS_MAX), "25", "steps", "steps between lines of metrics.jsonl"),
     key(

@@ -272,7 +272,10 @@ pub enum Backend {
 pub struct Node {
     /// Folder of identity, checkpoints and metrics.
     pub data_dir: PathBuf,
-    /// Steps between checkpoints; 0 is only at the end.
+    /// Time between checkpoints; none is only by steps and at the end.
+    #[serde(with = "duration")]
+    pub checkpoint_interval: Duration,
+    /// Steps between checkpoints; 0 is only by time and at the end.
     pub checkpoint_every: u64,
     /// Newest checkpoints that are kept.
     pub checkpoints_kept: usize,
@@ -317,6 +320,21 @@ mod codec_names {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Codec>, D::Error> {
         let names = Vec::<String>::deserialize(from)?;
         names.iter().map(|name| name.parse().map_err(de::Error::custom)).collect()
+    }
+}
+
+/// Durations as text such as `10s`.
+mod duration {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&humantime::format_duration(*value))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        humantime::parse_duration(&String::deserialize(from)?).map_err(de::Error::custom)
     }
 }
 

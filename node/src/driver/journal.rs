@@ -1,12 +1,13 @@
 //! What a run tells the person and the metrics file: one place for every event.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use dnode_gossip::{Event, Failure, Gossip, RefusedMix, Role};
 use dnode_network::{Connection, DownReason, NetworkEvent, NetworkHandle};
 use dnode_protocol::{ExchangeId, PeerId, Stripe, Summary, Time};
 use dnode_trainer::Evaluation;
+use dnode_trainer::checkpoint::Saved;
 
 use super::Told;
 use super::invitation::Invitation;
@@ -15,6 +16,7 @@ use super::viewing::{Tally, Viewing};
 use crate::metrics::{
     self, Body, Evaluate, Exchanges, Final, MetricsWriter, STALENESS_BUCKETS, Stamp, Train,
 };
+use crate::peer::LastEvaluation;
 use crate::progress::{Progress as Line, Reporter};
 use crate::training::{Ending, Position, Progress};
 
@@ -39,7 +41,10 @@ pub(crate) struct Journal {
     partners: Counts,
     reason: &'static str,
     met: bool,
-    evaluated: Option<Instant>,
+    /// The last evaluation, and when one was last in the log.
+    evaluated: Option<(LastEvaluation, Instant)>,
+    /// The newest checkpoint's parameters.
+    parameters: Option<PathBuf>,
     invitation: Invitation,
     viewing: Viewing,
 }
@@ -68,6 +73,7 @@ impl Journal {
             reason: "steps done",
             met: false,
             evaluated: None,
+            parameters: None,
             invitation,
             viewing,
         }
@@ -337,17 +343,22 @@ impl Journal {
     pub(crate) fn evaluated(&mut self, position: Position, evaluation: Evaluation) {
         self.position = position;
         let Evaluation { loss, accuracy, count } = evaluation;
-        if self.evaluated.is_none_or(|last| last.elapsed() >= EVALUATED_EVERY) {
-            self.evaluated = Some(Instant::now());
-            tracing::info!(step = position.step, loss, accuracy, "evaluated");
-        }
+        let step = position.step;
+        let told = self.evaluated.map(|(_, told)| told);
+        let told = told.filter(|told| told.elapsed() < EVALUATED_EVERY).unwrap_or_else(|| {
+            tracing::info!(step, loss, accuracy, "evaluated");
+            Instant::now()
+        });
+        self.evaluated = Some((LastEvaluation { step, evaluation }, told));
         self.viewing.evaluated(position.step, loss, accuracy);
         self.metrics.write(self.stamp(), &Body::Evaluate(Evaluate { loss, accuracy, count }));
     }
 
-    pub(crate) fn checkpointed(&mut self, path: &Path) {
-        tracing::info!(path = %path.display(), "checkpoint written");
-        self.event("checkpoint", &path.display().to_string());
+    pub(crate) fn checkpointed(&mut self, saved: Saved) {
+        let path = saved.directory.display();
+        tracing::info!(%path, "checkpoint written");
+        self.event("checkpoint", &path.to_string());
+        self.parameters = Some(saved.parameters);
     }
 
     pub(crate) fn checkpoint_failed(&mut self, error: &str) {
@@ -424,9 +435,9 @@ impl Journal {
     }
 
     /// What is known of a training thread that does not answer.
-    pub(crate) const fn last_ending(&self) -> Ending {
-        let position = self.position;
-        Ending { position, evaluation: None, train_s: 0.0, wait_s: 0.0, parameters: None }
+    pub(crate) fn last_ending(&self) -> Ending {
+        let (position, parameters) = (self.position, self.parameters.clone());
+        Ending { position, parameters, ..Ending::default() }
     }
 
     /// The last line of the metrics.
@@ -448,6 +459,11 @@ impl Journal {
         };
         self.metrics.write(self.stamp(), &Body::Final(body));
         self.metrics.flush();
+    }
+
+    /// The last evaluation before the end.
+    pub(crate) fn last_evaluated(&self) -> Option<LastEvaluation> {
+        self.evaluated.map(|(evaluated, _)| evaluated)
     }
 
     pub(crate) const fn reason(&self) -> &'static str {

@@ -392,9 +392,9 @@ impl Driver {
                 let _ = answer.send(self.core.contents());
             }
             Report::Saving { position } => self.saving(position),
-            Report::Checkpointed { path } => {
+            Report::Checkpointed { saved } => {
                 self.saved();
-                self.journal.checkpointed(&path);
+                self.journal.checkpointed(saved);
             }
             Report::CheckpointFailed { error } => {
                 self.saved();

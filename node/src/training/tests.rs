@@ -103,6 +103,7 @@ fn plan(folder: &Path, steps: u64) -> Plan {
         commits: Commits::Alone,
         metrics_every: 0,
         evaluate_every: 0,
+        checkpoint_interval: Duration::ZERO,
         checkpoint_every: 0,
         checkpoints_kept: 2,
         checkpoints: folder.to_owned(),

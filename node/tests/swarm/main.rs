@@ -14,6 +14,7 @@ mod diagnosis;
 mod disk;
 mod doctor;
 mod hostile;
+mod interrupted;
 mod joining;
 mod page;
 mod process;
