@@ -31,8 +31,8 @@ pub mod view;
 
 pub use dnode_protocol::{ParameterLayout, PeerId};
 pub use dnode_trainer::{
-    DataShare, Evaluation, GradientStep, StateTensor, StepId, StepReport, TrainError, Trainer,
-    TrainerState,
+    DataShare, Description, DescriptionError, Evaluation, GradientStep, StateTensor, StepId,
+    StepReport, TrainError, Trainer, TrainerState,
 };
 pub use driver::{ADDRESS_FILE, DriveError};
 pub use peer::{JoinError, Options, Outcome, join, join_blocking, join_until, with_peers_file};

@@ -19,7 +19,9 @@ use dnode_collective::{Collective, Place};
 use dnode_gossip::{Load, RefusedMix, Role};
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{Clock, ContentHash, ExchangeId, FragmentId, Origin, RunSpec, Versions};
-use dnode_trainer::{Commons, Encoded, Evaluation, Reading, Replica, SKETCH_LEN, TrainError};
+use dnode_trainer::{
+    Commons, Description, Encoded, Evaluation, Reading, Replica, SKETCH_LEN, TrainError,
+};
 use tokio::sync::mpsc;
 
 use crate::traces::Tracer;
@@ -74,6 +76,8 @@ pub(crate) struct Plan {
     pub(crate) checkpoints: PathBuf,
     /// The run, for the checkpoints' manifests.
     pub(crate) run: RunSpec,
+    /// What the trainer tells of itself, for the checkpoints' metadata.
+    pub(crate) description: Description,
 }
 
 /// Where a replica stands when the thread takes it over.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use dnode_protocol::Versions;
 use dnode_trainer::checkpoint::{self, Checkpoint};
-use dnode_trainer::{Encoded, SKETCH_LEN, StepReport, TrainError};
+use dnode_trainer::{Encoded, SKETCH_LEN, Source, StepReport, TrainError};
 
 use super::{End, Training};
 use crate::training::{Ending, Position, Progress, Report, StepPace};
@@ -59,8 +59,10 @@ impl Training {
         let run = self.plan.run.clone();
         let replica = self.replica.hold();
         let contents = if replica.is_sum() { self.ask_contents()? } else { Vec::new() };
-        let (contents, replica) = (&contents[..], &replica);
-        let checkpoint = Checkpoint { run, step, micro_steps, samples, clock, contents, replica };
+        let (contents, replica) = (&contents[..], Source::Held(&replica));
+        let description = &self.plan.description;
+        let checkpoint =
+            Checkpoint { run, description, step, micro_steps, samples, clock, contents, replica };
         let report =
             match checkpoint::save(&self.plan.checkpoints, self.plan.checkpoints_kept, &checkpoint)
             {
