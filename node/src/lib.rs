@@ -32,8 +32,8 @@ pub mod view;
 
 pub use dnode_protocol::{ParameterLayout, PeerId};
 pub use dnode_trainer::{
-    DataShare, Evaluation, GradientStep, Interrupt, StateTensor, StepId, StepReport, TrainError,
-    Trainer, TrainerState,
+    DataShare, Description, DescriptionError, Evaluation, GradientStep, Interrupt, StateTensor,
+    StepId, StepReport, TrainError, Trainer, TrainerState,
 };
 pub use driver::{ADDRESS_FILE, DriveError};
 pub use peer::{

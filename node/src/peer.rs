@@ -11,7 +11,7 @@ use dnode_network::{Network, NetworkConfig, NetworkError, NetworkEvent};
 use dnode_protocol::{Fragments, PeerId, RunSpec, Time, Versions};
 use dnode_trainer::checkpoint::{self, CheckpointError};
 use dnode_trainer::{
-    DataShare, Drawn, Replica, TrainError, Trainer, expected_overlap, weights_digest,
+    DataShare, Description, Drawn, Replica, TrainError, Trainer, expected_overlap, weights_digest,
 };
 use rand::Rng;
 use tokio::sync::{mpsc, watch};
@@ -189,7 +189,7 @@ pub async fn join(
     trainer.set_stream(stream(&identity.peer()));
     let weights = weights_digest(trainer.as_ref());
     let data = trainer.data_share().map(|share| data(share, &identity.peer(), &config));
-    let plan = plan(&config, &run, &dir);
+    let plan = Plan { description: trainer.describe()?, ..plan(&config, &run, &dir) };
     let (replica, position, contents) = replica(&config, (trainer, fragments), &plan, resume)?;
 
     let tracer = Tracer::start(&config, identity.peer())?;
@@ -320,9 +320,9 @@ fn replica(
         Ok(false) => {}
         Err(why) => tracing::warn!("weights cross to the host to be mixed: {why}"),
     }
-    let layout = replica.layout();
-    let loaded = checkpoint::load_latest(&plan.checkpoints, &plan.run, layout, fragments)?;
-    let Some(newest) = loaded else { return Ok((replica, Position::default(), Vec::new())) };
+    let form = (replica.layout(), fragments);
+    let loaded = checkpoint::load_latest(&plan.checkpoints, &plan.run, form, &plan.description)?;
+    let Some(mut newest) = loaded else { return Ok((replica, Position::default(), Vec::new())) };
     if !resume {
         let folder = config.node.data_dir.display().to_string();
         return Err(JoinError::NotResumed { folder, step: newest.step });
@@ -333,7 +333,7 @@ fn replica(
     let micro_steps = newest.micro_steps.unwrap_or_else(|| newest.step.saturating_mul(MICRO_STEPS));
     let (step, samples, clock) = (newest.step, newest.samples, newest.clock);
     let position = Position { step, micro_steps, samples, clock };
-    replica.restore(&newest.state)?;
+    newest.restore(&mut replica)?;
     tracing::info!(step = position.step, commits = position.clock.0, "resuming");
     if position.run_steps() >= config.run.steps {
         tracing::warn!("all {} steps are done: a larger --steps goes on", config.run.steps);
@@ -372,6 +372,7 @@ fn plan(config: &Config, run: &RunSpec, dir: &DataDir) -> Plan {
         checkpoints_kept: config.node.checkpoints_kept,
         checkpoints: dir.path().join(CHECKPOINTS),
         run: run.clone(),
+        description: Description::default(),
     }
 }
 

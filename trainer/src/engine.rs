@@ -122,6 +122,14 @@ pub trait Engine: Send {
     /// # Errors
     /// [`TrainError::State`] when it does not fit.
     fn restore(&mut self, tensors: &[StateTensor]) -> Result<(), TrainError>;
+
+    /// As [`Engine::restore`] of tensors that nobody else needs.
+    ///
+    /// # Errors
+    /// As there.
+    fn restore_owned(&mut self, tensors: Vec<StateTensor>) -> Result<(), TrainError> {
+        self.restore(&tensors)
+    }
 }
 
 /// The embedded engine: the reference models' own kernels on flat vectors in host memory.
@@ -270,5 +278,9 @@ impl Engine for NativeEngine {
 
     fn restore(&mut self, tensors: &[StateTensor]) -> Result<(), TrainError> {
         self.optimizer.restore(tensors)
+    }
+
+    fn restore_owned(&mut self, tensors: Vec<StateTensor>) -> Result<(), TrainError> {
+        self.optimizer.restore_owned(tensors)
     }
 }

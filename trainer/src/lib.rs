@@ -10,6 +10,7 @@ pub mod checkpoint;
 pub mod codec;
 mod config;
 mod data;
+mod description;
 mod device;
 mod engine;
 mod interrupt;
@@ -34,6 +35,10 @@ pub use checkpoint::Checkpoint;
 pub use codec::{Encoded, encode};
 pub use config::{ConfigError, ModelConfig, ModelKind, OptimizerConfig, OptimizerKind, Schedule};
 pub use data::{DataConfig, DataError, DataKind, Dataset, Drawn, Skew, Stream, expected_overlap};
+pub use description::{
+    DESCRIPTION_BYTES_MAX, DESCRIPTION_ENTRIES_MAX, DESCRIPTION_NAME_BYTES_MAX, Description,
+    DescriptionError,
+};
 pub use device::{DEVICE_BLOCK, Device, DeviceError, Numbers, Resident, Span, SpanMut};
 pub use engine::{Engine, initial_parameters};
 pub use interrupt::Interrupt;

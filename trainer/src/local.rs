@@ -7,11 +7,13 @@ use dnode_protocol::ParameterLayout;
 
 use crate::batch::{Batch, Input, SampleShape};
 use crate::config::{ConfigError, ModelConfig, OptimizerConfig, THREADS_MAX, ensure};
+use crate::description::{Description, DescriptionError};
 use crate::device::{DeviceError, Resident};
 use crate::engine::{Engine, NativeEngine};
 use crate::interrupt::Interrupt;
 use crate::kernel::loss::Score;
 use crate::learning_rate::learning_rate;
+use crate::model;
 use crate::optimizer::clip_scale;
 use crate::seam::{
     DataShare, Evaluation, GradientStep, StepId, StepReport, TrainError, Trainer, TrainerState,
@@ -31,6 +33,15 @@ pub trait BatchSource: Send {
     /// As [`Trainer::set_stream`].
     fn set_stream(&mut self, stream: u64) {
         let _ = stream;
+    }
+
+    /// Adds what the data are, and how they become inputs and targets, as [`Trainer::describe`] tells it.
+    ///
+    /// # Errors
+    /// [`DescriptionError`] when it is too much.
+    fn describe(&self, description: &mut Description) -> Result<(), DescriptionError> {
+        let _ = description;
+        Ok(())
     }
 
     /// As [`Trainer::data_share`].
@@ -290,6 +301,10 @@ impl Trainer for LocalTrainer {
         self.engine.restore(&state.tensors)
     }
 
+    fn restore_owned(&mut self, state: TrainerState) -> Result<(), TrainError> {
+        self.engine.restore_owned(state.tensors)
+    }
+
     fn split(&mut self) -> Option<&mut dyn GradientStep> {
         Some(self)
     }
@@ -306,6 +321,14 @@ impl Trainer for LocalTrainer {
     fn set_interrupt(&mut self, interrupt: Interrupt) -> bool {
         self.interrupt = interrupt.clone();
         self.engine.set_interrupt(interrupt)
+    }
+
+    fn describe(&self) -> Result<Description, TrainError> {
+        let mut description = Description::default();
+        let model = model::describe(&self.config.model, self.source.shape());
+        description.set("model", model.to_string())?;
+        self.source.describe(&mut description)?;
+        Ok(description)
     }
 
     fn data_share(&self) -> Option<DataShare> {

@@ -5,6 +5,7 @@ mod commons;
 mod desk;
 mod measure;
 mod on_device;
+mod restore;
 mod state;
 mod together;
 mod turn;
@@ -26,6 +27,8 @@ use crate::outer::OuterStep;
 use crate::seam::{StepId, StepReport, TrainError, Trainer};
 use crate::slow::Slow;
 use crate::weights::{CHUNK, Live, chunks};
+
+pub(crate) use self::restore::{Lengths, Part, SavedReplica};
 
 pub use self::commons::{Commons, Turn};
 pub use self::state::{FixedState, Held, OuterState, ReplicaCopy, ReplicaState, Source};

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use dnode_protocol::ParameterLayout;
 
+use crate::description::Description;
 use crate::device::{DeviceError, Resident};
 use crate::interrupt::Interrupt;
 use crate::kernel::loss::Score;
@@ -174,6 +175,15 @@ pub trait Trainer: Send {
     /// [`TrainError::State`] when it does not fit; nothing is changed then.
     fn restore(&mut self, state: &TrainerState) -> Result<(), TrainError>;
 
+    /// As [`Trainer::restore`] of a state that nobody else needs: a trainer that keeps the vectors as they
+    /// are saves a copy of them.
+    ///
+    /// # Errors
+    /// As there.
+    fn restore_owned(&mut self, state: TrainerState) -> Result<(), TrainError> {
+        self.restore(&state)
+    }
+
     /// The step in two halves, for rules that average gradients; `None` when it cannot be split.
     fn split(&mut self) -> Option<&mut dyn GradientStep> {
         None
@@ -205,6 +215,15 @@ pub trait Trainer: Send {
     fn set_interrupt(&mut self, interrupt: Interrupt) -> bool {
         drop(interrupt);
         false
+    }
+
+    /// What the model is, and what becomes of its inputs, for whoever uses a checkpoint elsewhere: written
+    /// into each as its metadata. Asked once, before the first step; empty when the trainer does not tell.
+    ///
+    /// # Errors
+    /// [`TrainError::Other`] when it is more than a [`Description`] holds.
+    fn describe(&self) -> Result<Description, TrainError> {
+        Ok(Description::default())
     }
 
     /// What the batches are drawn from, for reports; `None` when the trainer does not tell.

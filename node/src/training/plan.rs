@@ -6,7 +6,7 @@ use std::time::Duration;
 use dnode_gossip::MICRO_STEPS;
 use dnode_protocol::{Clock, RunSpec, Versions};
 use dnode_trainer::checkpoint::{self, Checkpoint, Saved};
-use dnode_trainer::{Evaluation, Source};
+use dnode_trainer::{Description, Evaluation, Source};
 
 use crate::unsaved::Unsaved;
 
@@ -48,6 +48,8 @@ pub(crate) struct Plan {
     pub(crate) checkpoints: PathBuf,
     /// The run, for the checkpoints' manifests.
     pub(crate) run: RunSpec,
+    /// What the trainer tells of itself, for the checkpoints' metadata.
+    pub(crate) description: Description,
 }
 
 /// Where a replica stands when the thread takes it over.
@@ -101,8 +103,9 @@ impl Plan {
         replica: Source<'_>,
     ) -> Result<Saved, NotSaved> {
         let Position { step, micro_steps, samples, clock } = at;
-        let run = self.run.clone();
-        let checkpoint = Checkpoint { run, step, micro_steps, samples, clock, contents, replica };
+        let (run, description) = (self.run.clone(), &self.description);
+        let checkpoint =
+            Checkpoint { run, description, step, micro_steps, samples, clock, contents, replica };
         match checkpoint::save(&self.checkpoints, self.checkpoints_kept, &checkpoint) {
             Ok(saved) => {
                 unsaved.saved(step);

@@ -1,5 +1,6 @@
 //! Data sets: which samples a peer trains on, and the batch that belongs to each local step.
 
+mod about;
 mod digits;
 mod error;
 mod file;
@@ -16,11 +17,13 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use self::about::{About, Pictures};
 use self::images::Images;
 use self::order::{Permutation, Purpose};
 use self::shard::{Members, Place};
 use self::text::Text;
 use crate::batch::{Batch, SampleShape};
+use crate::description::{Description, DescriptionError};
 use crate::local::BatchSource;
 use crate::seam::DataShare;
 
@@ -100,6 +103,7 @@ pub struct Dataset {
     stream: u64,
     micro_batches: u64,
     digest: [u8; 32],
+    about: About,
 }
 
 impl fmt::Debug for Dataset {
@@ -154,13 +158,18 @@ impl Dataset {
             Skew::Dirichlet(alpha) => Members::skewed(place, alpha, &all.labels)?,
         };
         let digest = digest(&[&all.pixels, &all.labels, &held_out.pixels, &held_out.labels]);
+        let (mean, deviation) = all.moments();
+        let counts = (all.labels.len(), held_out.labels.len());
+        let kind = config.kind;
+        let about = Pictures { kind, side, classes, mean, deviation, counts };
+        let about = About::images(about, digest)?;
         let samples = Samples::Images {
             train: all.select((0..members.len()).map(|index| members.at(index))),
             held_out,
-            table: Box::new(all.standardise()),
+            table: Box::new(Images::standardise((mean, deviation))),
         };
         let shape = SampleShape::Image { height: side, width: side, classes };
-        Ok(Self::new((samples, shape), (members, place), digest))
+        Ok(Self::new((samples, shape), (members, place), (digest, about)))
     }
 
     fn text(config: &DataConfig, place: Place, context: usize) -> Result<Self, DataError> {
@@ -180,17 +189,18 @@ impl Dataset {
         let text = Text::load(path, context)?;
         let members = Members::iid(place, text.train_windows())?;
         let digest = digest(&[text.tokens()]);
+        let about = About::text(&text, digest);
         let shape = SampleShape::Text { context, vocabulary: text.vocabulary };
-        Ok(Self::new((Samples::Text(text), shape), (members, place), digest))
+        Ok(Self::new((Samples::Text(text), shape), (members, place), (digest, about)))
     }
 
     fn new(
         (samples, shape): (Samples, SampleShape),
         (members, place): (Members, Place),
-        digest: [u8; 32],
+        (digest, about): ([u8; 32], About),
     ) -> Self {
         let (configured, stream, micro_batches) = (Stream::Auto, 0, 1);
-        Self { samples, shape, members, place, configured, stream, micro_batches, digest }
+        Self { samples, shape, members, place, configured, stream, micro_batches, digest, about }
     }
 
     /// The same data for steps of `count` micro-batches each (`optimizer.accumulate`), at least 1.
@@ -292,6 +302,10 @@ impl BatchSource for Dataset {
             Stream::Auto => stream,
             Stream::Fixed(number) => number,
         };
+    }
+
+    fn describe(&self, description: &mut Description) -> Result<(), DescriptionError> {
+        self.about.tell(description)
     }
 
     fn share(&self) -> Option<DataShare> {

@@ -20,6 +20,8 @@ pub(crate) struct Text {
     train_len: usize,
     /// Kinds of tokens.
     pub(crate) vocabulary: usize,
+    /// The characters that the tokens stand for, in order; `None` where they are bytes.
+    kinds: Option<String>,
     /// Tokens per sample, `T`.
     pub(crate) context: usize,
 }
@@ -35,7 +37,7 @@ impl Text {
         let text = str::from_utf8(&bytes).map_err(|error| {
             source.content(format!("invalid UTF-8 at byte {}", error.valid_up_to()))
         })?;
-        let (tokens, vocabulary) = tokenise(text);
+        let (tokens, vocabulary, kinds) = tokenise(text);
         let train_len = tokens.len() - tokens.len() / 10;
         let least = 10 * (context + 1);
         if tokens.len() < least {
@@ -44,12 +46,17 @@ impl Text {
             ));
             return Err(source.content(format!("{}", tokens.len())));
         }
-        Ok(Self { tokens, train_len, vocabulary, context })
+        Ok(Self { tokens, train_len, vocabulary, kinds, context })
     }
 
     /// Every token, for the digest.
     pub(crate) fn tokens(&self) -> &[u8] {
         &self.tokens
+    }
+
+    /// The characters that the tokens stand for, in order; `None` where they are bytes.
+    pub(crate) fn characters(&self) -> Option<&str> {
+        self.kinds.as_deref()
     }
 
     /// Number of windows to train on: one from every token that has enough behind it.
@@ -86,19 +93,19 @@ impl Text {
     }
 }
 
-/// Tokens of `text` and the number of their kinds.
-fn tokenise(text: &str) -> (Vec<u8>, usize) {
+/// Tokens of `text`, the number of their kinds, and those, where they are characters.
+fn tokenise(text: &str) -> (Vec<u8>, usize, Option<String>) {
     let mut kinds = BTreeSet::new();
     for character in text.chars() {
         kinds.insert(character);
         if kinds.len() > VOCABULARY_MAX {
-            return (text.as_bytes().to_vec(), VOCABULARY_MAX);
+            return (text.as_bytes().to_vec(), VOCABULARY_MAX, None);
         }
     }
     let kinds: Vec<char> = kinds.into_iter().collect();
     // Every character is among the kinds, of which there are at most 256.
     let token = |character| kinds.binary_search(&character).unwrap_or(0) as u8;
-    (text.chars().map(token).collect(), kinds.len())
+    (text.chars().map(token).collect(), kinds.len(), Some(kinds.iter().collect()))
 }
 
 #[cfg(test)]

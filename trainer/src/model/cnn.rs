@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use dnode_protocol::{LayoutError, ParameterLayout};
 use rand_chacha::ChaCha8Rng;
+use serde_json::{Value, json};
 
 use super::linear::Linear;
 use super::mlp::images;
@@ -26,6 +27,25 @@ const CHANNELS: [usize; 2] = [16, 32];
 const HIDDEN: usize = 128;
 /// Samples whose kernel gradients are summed first.
 const GROUP_SAMPLES: usize = 8;
+
+/// As [`super::describe`].
+pub(super) fn describe(height: usize, width: usize, classes: usize) -> Value {
+    json!({
+        "kind": "cnn",
+        "height": height,
+        "width": width,
+        "channels": CHANNELS,
+        "kernel": 3,
+        "padding": 1,
+        "pooling": 2,
+        "hidden": HIDDEN,
+        "classes": classes,
+        "activation": "relu",
+        "kernel_order": "output, row, column, input",
+        "feature_order": "row, column, channel",
+        "loss": "cross-entropy",
+    })
+}
 
 /// Both convolutions; ranges index the flat parameters, which begin with them.
 #[derive(Debug)]

@@ -7,9 +7,8 @@ use dnode_protocol::{FragmentId, Fragments, ParameterLayout};
 
 use super::commons::State;
 use super::{Replica, Turn};
-use crate::mix::norm;
-use crate::mixer::{MixerState, plausible_mass, read_accumulators};
-use crate::seam::{TrainError, TrainerState};
+use crate::mixer::MixerState;
+use crate::seam::TrainerState;
 
 /// Everything a replica needs to continue.
 ///
@@ -285,73 +284,10 @@ impl Replica {
     pub fn save(&self) -> ReplicaState {
         self.hold().copy()
     }
-
-    /// Puts back what [`Self::save`] returned.
-    ///
-    /// # Errors
-    /// [`TrainError::State`] when it does not fit or is not finite; nothing is changed then.
-    pub fn restore(&mut self, state: &ReplicaState) -> Result<(), TrainError> {
-        let commons = self.commons.clone();
-        self.restore_in(&mut commons.turn(), state)
-    }
-
-    /// As [`Self::restore`], in a turn that the caller goes on to hold.
-    ///
-    /// # Errors
-    /// [`TrainError::State`] when it does not fit or is not finite; nothing is changed then.
-    pub fn restore_in(
-        &mut self,
-        turn: &mut Turn<'_>,
-        state: &ReplicaState,
-    ) -> Result<(), TrainError> {
-        self.check_state(&turn.state.mixer, state)?;
-        self.trainer_mut().restore(&state.trainer)?;
-        let State { slow, mixer, on_device } = &mut *turn.state;
-        if let (Some(device), Some(saved)) = (on_device, &state.outer) {
-            device.set(&state.parameters, Some(&saved.momentum));
-        }
-        if let (Some(slow), Some(saved)) = (slow, &state.outer) {
-            slow.values.copy_from_slice(&state.parameters);
-            slow.momentum.copy_from_slice(&saved.momentum);
-        }
-        match (mixer, &state.fixed) {
-            (MixerState::PushSum(own), Some(fixed)) => {
-                own.restore(&fixed.accumulators, &fixed.masses);
-            }
-            (MixerState::DeltaSet(own), Some(fixed)) => {
-                own.restore(&fixed.accumulators, &fixed.residual);
-            }
-            _ => {}
-        }
-        let live = state.outer.as_ref().map_or(&state.parameters, |outer| &outer.live);
-        self.commons.desk().clear();
-        self.live.settle(0, live);
-        Ok(())
-    }
-
-    fn check_state(&self, mixer: &MixerState, state: &ReplicaState) -> Result<(), TrainError> {
-        let parameters = self.layout().parameters();
-        let refuse = |detail: String| Err(TrainError::State(detail));
-        if state.outer.is_some() != self.outer.is_some() {
-            return refuse("saved with another rule: outer step missing or unexpected".to_owned());
-        }
-        let outer = state.outer.iter();
-        let outer = outer.flat_map(|o| [("live", &o.live), ("outer momentum", &o.momentum)]);
-        for (name, values) in outer.chain([("parameters", &state.parameters)]) {
-            if values.len() != parameters {
-                let found = values.len();
-                return refuse(format!("{name}: expected {parameters} values, found {found}"));
-            }
-            if !norm(values).is_finite() {
-                return refuse(format!("{name}: expected finite values, found NaN or infinity"));
-            }
-        }
-        check_fixed(mixer, state)
-    }
 }
 
 /// Accumulators, masses and residual of [`FixedState`]; `None` for mixers without.
-fn fixed(mixer: &MixerState) -> Option<(&[i64], &[u64], &[f32])> {
+pub(super) fn fixed(mixer: &MixerState) -> Option<(&[i64], &[u64], &[f32])> {
     match mixer {
         MixerState::None | MixerState::Exchange(..) | MixerState::Epidemic(_) => None,
         MixerState::PushSum(state) => {
@@ -363,34 +299,4 @@ fn fixed(mixer: &MixerState) -> Option<(&[i64], &[u64], &[f32])> {
             Some((accumulators, &[], residual))
         }
     }
-}
-
-fn check_fixed(mixer: &MixerState, state: &ReplicaState) -> Result<(), TrainError> {
-    let refuse = |detail: &str| Err(TrainError::State(detail.to_owned()));
-    let (accumulators, masses, residual) = match (fixed(mixer), &state.fixed) {
-        (None, None) => return Ok(()),
-        (Some(own), Some(_)) => own,
-        _ => return refuse("saved with another mixer: integers missing or unexpected"),
-    };
-    let saved = state.fixed.clone().unwrap_or_default();
-    if saved.accumulators.len() != accumulators.len()
-        || saved.masses.len() != masses.len()
-        || saved.residual.len() != residual.len()
-    {
-        return refuse("saved with another mixer, fragments or feedback");
-    }
-    if !norm(&saved.residual).is_finite() {
-        return refuse("residual: expected finite values, found NaN or infinity");
-    }
-    if !saved.masses.iter().all(|&mass| plausible_mass(mass)) {
-        return refuse("weights of push-sum: out of bounds");
-    }
-    if masses.is_empty() {
-        let mut values = vec![0.0; saved.accumulators.len()];
-        read_accumulators(&saved.accumulators, &mut values);
-        if values != state.parameters {
-            return refuse("parameters: not those of the accumulators");
-        }
-    }
-    Ok(())
 }

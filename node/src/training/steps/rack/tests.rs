@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{Clock, FragmentId, Fragments, RunSpec};
-use dnode_trainer::{Mixer, OuterStep, Replica, ReplicaConfig, encode};
+use dnode_trainer::{Description, Mixer, OuterStep, Replica, ReplicaConfig, encode};
 use tokio::sync::mpsc;
 
 use super::*;
@@ -178,6 +178,7 @@ fn plan() -> Plan {
         checkpoints_kept: 1,
         checkpoints: std::path::PathBuf::new(),
         run: RunSpec::default(),
+        description: Description::default(),
     }
 }
 
