@@ -5,6 +5,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "the process is where clocks are read")]
 
+mod about;
 mod acquaintances;
 pub mod backend;
 pub mod check;

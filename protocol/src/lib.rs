@@ -16,6 +16,7 @@
 mod fragment;
 pub mod frame;
 mod id;
+mod label;
 mod layout;
 pub mod limits;
 pub mod message;
@@ -26,9 +27,10 @@ mod time;
 
 pub use fragment::{FragmentId, Fragments};
 pub use id::{Clock, ContentHash, ExchangeId, ParsePeerIdError, PeerId, RunId};
+pub use label::{is_label, label};
 pub use layout::{LayoutError, ParameterLayout, TensorSpec};
 pub use message::{Heartbeat, Information, Message, Origin, Phase, Terms, Versions};
 pub use rack::Stripe;
 pub use run::{RunDifference, RunField, RunSpec, RunSpecError};
-pub use summary::{Real, SUMMARY_LAGS, SUMMARY_SKETCH_LEN, Summary, SummaryLink};
+pub use summary::{About, Real, SUMMARY_LAGS, SUMMARY_SKETCH_LEN, Summary, SummaryLink};
 pub use time::Time;

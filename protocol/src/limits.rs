@@ -39,10 +39,14 @@ pub const RUN_FIELD_NAME_BYTES_MAX: usize = 64;
 /// Longest value of a run field, bytes.
 pub const RUN_FIELD_VALUE_BYTES_MAX: usize = 256;
 
-/// Most summaries in one message: about 16 kB.
+/// Most summaries in one message: about 20 kB.
 pub const SUMMARIES_MAX: usize = 32;
 /// Most links in one [`crate::Summary`].
 pub const SUMMARY_LINKS_MAX: usize = 8;
+/// Longest name of a peer or of its host in a [`crate::Summary`], bytes.
+pub const NAME_BYTES_MAX: usize = 32;
+/// Longest name of a device in a [`crate::Summary`], bytes.
+pub const DEVICE_BYTES_MAX: usize = 48;
 
 /// Most elements in one fragment: 4 MiB of f32, so that one exchange holds at most two of these.
 pub const FRAGMENT_ELEMENTS_MAX: usize = 1 << 20;
@@ -72,5 +76,8 @@ const _: () = assert!(
     RUN_FIELDS_MAX * (RUN_FIELD_NAME_BYTES_MAX + RUN_FIELD_VALUE_BYTES_MAX + 16)
         < CONTROL_BYTES_MAX
 );
-const _: () = assert!(SUMMARIES_MAX * (512 + SUMMARY_LINKS_MAX * 32) < CONTROL_BYTES_MAX);
+const _: () = assert!(
+    SUMMARIES_MAX * (512 + SUMMARY_LINKS_MAX * 32 + 2 * NAME_BYTES_MAX + DEVICE_BYTES_MAX)
+        < CONTROL_BYTES_MAX
+);
 const _: () = assert!(INFORMATION_MAX * 40 + VERSIONS_MAX * 48 + 256 < CONTROL_BYTES_MAX);

@@ -4,7 +4,7 @@
 
 use dnode_gossip::VIEW_MAX;
 use dnode_protocol::frame::Codec;
-use dnode_protocol::limits::FRAGMENTS_MAX;
+use dnode_protocol::limits::{FRAGMENTS_MAX, NAME_BYTES_MAX as NAME_LABEL_MAX};
 
 use super::key::{Key, Preset};
 use super::kind::{Kind, Reals};
@@ -378,6 +378,13 @@ pub const KEYS: &[Key] = &[
         "true",
         "",
         "ask the router to forward the port, where dnode was built with the feature upnp",
+    ),
+    key(
+        "node.name",
+        Kind::Label(NAME_LABEL_MAX),
+        "\"\"",
+        "",
+        "what this peer is called where peers are listed; empty is the name of its host",
     ),
     key("node.data_dir", Kind::Path, "\"dnode-data\"", "", "folder of identity, checkpoints and metrics"),
     key(

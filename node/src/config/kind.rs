@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use dnode_protocol::is_label;
 use dnode_torch::Device;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
@@ -78,6 +79,8 @@ pub enum Kind {
     Path,
     /// A text of at most so many bytes; may be empty.
     Name(usize),
+    /// A text of at most so many bytes that can be shown on one line; may be empty.
+    Label(usize),
     /// A device that computes.
     Device,
     /// A duration such as `"500ms"`, from the first to the second, milliseconds, both legal.
@@ -115,7 +118,7 @@ impl Kind {
             Self::WordOrReal(..) => "word or number",
             Self::WordOrInteger(..) => "word or integer",
             Self::Path => "path",
-            Self::Name(_) => "text",
+            Self::Name(_) | Self::Label(_) => "text",
             Self::Device => "device",
             Self::Duration(..) => "duration",
             Self::WordOrDuration(..) => "word or duration",
@@ -142,6 +145,9 @@ impl Kind {
             Self::Path => "a path in quotes".to_owned(),
             Self::Device => "\"cpu\", \"cuda:0\" (or another number) or \"auto\"".to_owned(),
             Self::Name(max) => format!("a text in quotes, at most {max} bytes"),
+            Self::Label(max) => format!(
+                "a text in quotes, at most {max} bytes, of characters that can be seen on one line"
+            ),
             Self::Duration(min, max) => durations(*min, *max),
             Self::WordOrDuration(word, min, max) => {
                 format!("\"{word}\" or {}", durations(*min, *max))
@@ -184,6 +190,7 @@ impl Kind {
             Self::Path => value.as_str().is_some_and(|path| !path.is_empty()),
             Self::Device => value.as_str().is_some_and(|text| text.parse::<Device>().is_ok()),
             Self::Name(max) => value.as_str().is_some_and(|name| name.len() <= *max),
+            Self::Label(max) => value.as_str().is_some_and(|name| is_label(name, *max)),
             Self::Duration(min, max) => is_duration(value, *min, *max),
             Self::WordOrDuration(word, min, max) => {
                 value.as_str() == Some(word) || is_duration(value, *min, *max)
@@ -217,6 +224,7 @@ impl Kind {
         match self {
             Self::Path
             | Self::Name(_)
+            | Self::Label(_)
             | Self::Device
             | Self::Choice(_)
             | Self::Duration(..)

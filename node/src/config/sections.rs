@@ -270,6 +270,8 @@ pub enum Backend {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Node {
+    /// What this peer is called where peers are listed; empty is the name of its host.
+    pub name: String,
     /// Folder of identity, checkpoints and metrics.
     pub data_dir: PathBuf,
     /// Time between checkpoints; none is only by steps and at the end.

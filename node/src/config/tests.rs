@@ -136,6 +136,10 @@ fn faults_of_a_file_name_line_key_and_remedy() {
             "gossip.codecs = [\"int4\", \"int3\"] in run.toml line 2 is not legal: must be a list of at least one of \"f32\", \"bf16\", \"f16\", \"int8\", \"int4\", \"int2\" and \"top-k\", each at most once",
         ),
         (
+            "[node]\nname = \"a\\u001b[2J\"\n",
+            "node.name = \"a\\u001B[2J\" in run.toml line 2 is not legal: must be a text in quotes, at most 32 bytes, of characters that can be seen on one line",
+        ),
+        (
             "[gossip]\ngate_timeout = 10\n",
             "gossip.gate_timeout = 10 in run.toml line 2 is not legal: must be \"auto\" or a duration in quotes such as \"500ms\", 1ms to 1h",
         ),

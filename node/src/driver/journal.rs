@@ -80,8 +80,8 @@ impl Journal {
     }
 
     /// A neighbour has told how peers do.
-    pub(crate) fn summaries(&mut self, summaries: Vec<Summary>, now: Time) {
-        self.viewing.heard(summaries, now);
+    pub(crate) fn summaries(&mut self, from: &PeerId, summaries: Vec<Summary>, now: Time) {
+        self.viewing.heard(from, summaries, now);
     }
 
     /// The first line of the metrics: who trains what.
@@ -155,14 +155,14 @@ impl Journal {
                 self.event("peer-up", &peer.to_string());
             }
             NetworkEvent::PeerDown { peer, reason } => {
-                tracing::info!(peer = %peer.short(), %reason, "peer down");
+                tracing::info!(peer = %peer.short(), name = self.viewing.name(peer), %reason, "peer down");
                 self.event("peer-down", &format!("{peer}: {reason}"));
                 if *reason == DownReason::Left {
                     self.viewing.left(peer);
                 }
             }
             NetworkEvent::Offence { peer, kind, detail } => {
-                tracing::warn!(peer = %peer.short(), %kind, detail, "peer broke the protocol and was disconnected; is it the same version of dnode?");
+                tracing::warn!(peer = %peer.short(), name = self.viewing.name(peer), %kind, detail, "peer broke the protocol and was disconnected; is it the same version of dnode?");
                 self.event("offence", &format!("{peer}: {kind}: {detail}"));
             }
             NetworkEvent::Refused { peer, difference, by_us } => {
@@ -216,13 +216,13 @@ impl Journal {
                 self.event("undecided", &exchange.to_string());
             }
             Event::Suspected(peer) => {
-                tracing::warn!(peer = %peer.short(), "peer is silent");
+                tracing::warn!(peer = %peer.short(), name = self.viewing.name(peer), "peer is silent");
                 self.event("suspected", &peer.to_string());
             }
             Event::Demoted { peer, bound } => self.demoted(peer, bound),
             Event::Refused { exchange, peer, bound } => self.refused(*exchange, peer, bound),
             Event::Restored(peer) => {
-                tracing::info!(peer = %peer.short(), "peer counts again");
+                tracing::info!(peer = %peer.short(), name = self.viewing.name(peer), "peer counts again");
                 self.event("restored", &peer.to_string());
             }
             Event::Held { bound, peer } => self.held(bound, *peer),
@@ -284,13 +284,13 @@ impl Journal {
     }
 
     fn demoted(&mut self, peer: &PeerId, bound: &str) {
-        tracing::warn!(peer = %peer.short(), "the {bound} held a commit for as long as it may; the peer no longer counts");
+        tracing::warn!(peer = %peer.short(), name = self.viewing.name(peer), "the {bound} held a commit for as long as it may; the peer no longer counts");
         self.event("demoted", &format!("{bound}: {peer}"));
     }
 
     fn held(&mut self, bound: &'static str, peer: PeerId) {
         if self.partners.is_new_hold(bound, peer) {
-            tracing::info!(peer = %peer.short(), "the {bound} holds the commit");
+            tracing::info!(peer = %peer.short(), name = self.viewing.name(&peer), "the {bound} holds the commit");
         } else {
             tracing::debug!(peer = %peer.short(), "the {bound} holds the commit again");
         }

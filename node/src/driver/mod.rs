@@ -276,7 +276,7 @@ impl Driver {
             }
             NetworkEvent::Message { from, message } => {
                 if let Message::Summaries { summaries } = &message {
-                    self.journal.summaries(summaries.clone(), self.now());
+                    self.journal.summaries(&from, summaries.clone(), self.now());
                 }
                 self.traces.received(from, &message);
                 self.feed(Input::Received { from, message });

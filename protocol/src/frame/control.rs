@@ -155,7 +155,9 @@ fn check(message: &Message) -> Result<(), MessageError> {
 
 fn check_summaries(summaries: &[Summary]) -> Result<(), MessageError> {
     let sorted = summaries.windows(2).all(|pair| pair[0].peer < pair[1].peer);
-    let sound = summaries.iter().all(|summary| summary.links.len() <= SUMMARY_LINKS_MAX);
+    let is_sound =
+        |summary: &Summary| summary.links.len() <= SUMMARY_LINKS_MAX && summary.about.is_sound();
+    let sound = summaries.iter().all(is_sound);
     let count = (1..=SUMMARIES_MAX).contains(&summaries.len());
     if sorted && sound && count { Ok(()) } else { Err(MessageError::Summaries) }
 }
@@ -218,7 +220,7 @@ fn check_sorted<K: Copy + Ord, V: Copy>(
 mod tests {
     use super::*;
     use crate::frame::Codec;
-    use crate::{Clock, ExchangeId, PeerId, RunSpec};
+    use crate::{About, Clock, ExchangeId, PeerId, Phase, Real, RunSpec};
 
     fn exchange() -> ExchangeId {
         ExchangeId { initiator: PeerId::from_public_key([1; 32]), incarnation: 2, sequence: 3 }
@@ -276,6 +278,51 @@ mod tests {
             })
         };
         assert!(refuse(256).is_ok() && refuse(257).is_err());
+    }
+
+    #[test]
+    fn texts_that_cannot_be_shown_are_refused_by_sender_and_receiver() {
+        let summaries = |name: &str| {
+            let about = About { name: name.to_owned(), ..About::default() };
+            Message::Summaries { summaries: vec![summary(about)] }
+        };
+        assert!(encode_control(&summaries(&"x".repeat(32))).is_ok());
+        assert!(encode_control(&summaries(&"x".repeat(33))).is_err());
+        assert!(encode_control(&summaries("a\x1b[2J")).is_err());
+        let mut frame = encode_control(&summaries("marker")).unwrap();
+        assert!(decode_control(&frame[CONTROL_HEADER_BYTES..]).is_ok());
+        let at = frame.windows(6).position(|bytes| bytes == b"marker").unwrap();
+        for hostile in [b"\x1b[2J\x07a", b"ab\r\nab", b"\xe2\x80\xaeabc", b"\xff\xfeabcd"] {
+            frame[at..at + 6].copy_from_slice(hostile);
+            assert!(decode_control(&frame[CONTROL_HEADER_BYTES..]).is_err(), "{hostile:?}");
+        }
+    }
+
+    fn summary(about: About) -> Summary {
+        Summary {
+            peer: PeerId::from_public_key([1; 32]),
+            incarnation: 1,
+            number: 1,
+            about,
+            age_millis: 0,
+            phase: Phase::Training,
+            open: 0,
+            rack: 0,
+            step: 0,
+            position: 0,
+            commits: 0,
+            samples: 0,
+            loss: Real::UNKNOWN,
+            held_out: Real::UNKNOWN,
+            samples_per_s: Real::UNKNOWN,
+            wait_s: Real::UNKNOWN,
+            memory_bytes: 0,
+            sent_bytes: 0,
+            received_bytes: 0,
+            lags: [0; crate::SUMMARY_LAGS],
+            sketch: [Real::UNKNOWN; crate::SUMMARY_SKETCH_LEN],
+            links: Vec::new(),
+        }
     }
 
     #[test]

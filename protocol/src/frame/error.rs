@@ -12,8 +12,8 @@ use crate::{FragmentId, PeerId, RunSpecError, Stripe};
 /// Found when sending, it is our fault; found when receiving, the peer's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
-    /// Summaries are none, too many, out of order, or have too many links.
-    #[error("summaries that are none, too many or out of order")]
+    /// Summaries are none, too many, out of order, or have too many links or texts that cannot be shown.
+    #[error("summaries that are none, too many, out of order or not fit to be shown")]
     Summaries,
     /// The run specification breaks its own rules.
     #[error("accept the run specification of a hello")]

@@ -7,7 +7,7 @@ use std::path::Path;
 use dnode_gossip::testing::peer;
 use dnode_protocol::frame::{Codec, Leg, TensorHeader, encode_control, write_f32s};
 use dnode_protocol::{
-    Clock, ContentHash, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, Phase,
+    About, Clock, ContentHash, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, Phase,
     Real, RunField, RunSpec, Stripe, Summary, SummaryLink, Terms, Versions,
 };
 
@@ -105,6 +105,11 @@ fn summary() -> Summary {
         peer: peer(1),
         incarnation: 1,
         number: 9,
+        about: About {
+            name: "gpu-7".to_owned(),
+            host: "rack-2.example".to_owned(),
+            device: "H200".to_owned(),
+        },
         age_millis: 100,
         phase: Phase::Training,
         open: 1,
@@ -114,7 +119,10 @@ fn summary() -> Summary {
         commits: 2,
         samples: 640,
         loss: Real::new(0.5),
+        held_out: Real::new(0.6),
         samples_per_s: Real::UNKNOWN,
+        wait_s: Real::new(1.5),
+        memory_bytes: 1 << 30,
         sent_bytes: 10,
         received_bytes: 20,
         lags: [1, 0, 0, 0, 0, 0, 0, 0, 3],
