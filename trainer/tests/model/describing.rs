@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::synthetic::config;
 
-fn told(kind: ModelKind, data: &DataConfig) -> impl Fn(&str) -> Value {
+fn told(kind: ModelKind, data: &DataConfig) -> impl Fn(&str) -> Value + use<> {
     let config = config(kind);
     let data = Dataset::open(data, 1, config.model.context).unwrap();
     let trainer = LocalTrainer::new(config, Box::new(data)).unwrap();
