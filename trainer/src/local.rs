@@ -14,7 +14,8 @@ use crate::kernel::loss::Score;
 use crate::learning_rate::learning_rate;
 use crate::optimizer::clip_scale;
 use crate::seam::{
-    DataShare, Evaluation, GradientStep, StepId, StepReport, TrainError, Trainer, TrainerState,
+    DataIdentity, DataShare, Evaluation, GradientStep, StepId, StepReport, TrainError, Trainer,
+    TrainerState,
 };
 
 /// Where batches come from; a data set with its seed and shard.
@@ -31,6 +32,17 @@ pub trait BatchSource: Send {
     /// As [`Trainer::set_stream`].
     fn set_stream(&mut self, stream: u64) {
         let _ = stream;
+    }
+
+    /// As [`Trainer::set_shard`].
+    fn set_shard(&mut self, shard: u32) -> bool {
+        let _ = shard;
+        false
+    }
+
+    /// As [`Trainer::data_identity`].
+    fn identity(&self) -> DataIdentity {
+        DataIdentity::default()
     }
 
     /// As [`Trainer::data_share`].
@@ -306,6 +318,18 @@ impl Trainer for LocalTrainer {
     fn set_interrupt(&mut self, interrupt: Interrupt) -> bool {
         self.interrupt = interrupt.clone();
         self.engine.set_interrupt(interrupt)
+    }
+
+    fn set_shard(&mut self, shard: u32) -> bool {
+        self.source.set_shard(shard)
+    }
+
+    fn set_steps(&mut self, steps: u64) {
+        self.config.steps = steps;
+    }
+
+    fn data_identity(&self) -> DataIdentity {
+        self.source.identity()
     }
 
     fn data_share(&self) -> Option<DataShare> {
