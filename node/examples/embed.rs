@@ -81,7 +81,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let cli = Cli::parse_from(["dnode".to_owned(), "join".to_owned()].into_iter().chain(words));
     let Command::Join(join) = cli.command else { return Err("only flags of join".into()) };
     let options = Options::new(join.flags.settings()?.resolve()?);
-    let trainer = Regression::new(options.config.data.shard);
+    let trainer = Regression::new(options.config.data.shard.unwrap_or(0));
     let outcome = dnode::join_blocking(options, Box::new(trainer))?;
     tracing::info!(?outcome, "done");
     Ok(())

@@ -46,6 +46,10 @@ enum Failure {
         "the first step does not come out alike: these machines or backends should not train together"
     )]
     Differs,
+    #[error(
+        "{0} of the members would refuse this configuration: the lines before say what differs and what to do"
+    )]
+    OtherRun(usize),
     #[error("{0} of the members did not tell how their first step comes out")]
     Unknown(usize),
     #[error("{0} of the checks failed: see what they advise")]
@@ -59,7 +63,10 @@ enum Failure {
 impl Failure {
     const fn status(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Backend(_) | Self::Link(LinkError::Address(_)) => USAGE,
+            Self::OtherRun(_)
+            | Self::Config(_)
+            | Self::Backend(_)
+            | Self::Link(LinkError::Address(_)) => USAGE,
             Self::DataDir(error) if error.is_usage() => USAGE,
             Self::Join(error) if error.is_usage() => USAGE,
             Self::Check(CheckError::Backend(_) | CheckError::Digest | CheckError::Address(_)) => {
@@ -115,7 +122,9 @@ fn main() -> ExitCode {
 }
 
 fn run(join: &Join) -> Result<(), Failure> {
-    let config = join.flags.settings()?.resolve()?;
+    let settings = join.flags.settings()?;
+    let steps_given = settings.origin("run.steps") != dnode::config::Origin::Default;
+    let config = settings.resolve()?;
     if let Some(path) = &join.save_config {
         std::fs::write(path, file_text(&config))
             .map_err(|reason| Failure::Write { what: path.display().to_string(), reason })?;
@@ -127,7 +136,7 @@ fn run(join: &Join) -> Result<(), Failure> {
     }
     let mut trainer = dnode::backend::trainer(&config)?;
     let digest = check::digest(&config, trainer.as_mut()).map_err(|why| why.to_string());
-    let options = Options { resume: join.resume, digest, ..Options::new(config) };
+    let options = Options { resume: join.resume, digest, steps_given, ..Options::new(config) };
     match dnode::join_until(options, trainer, stop) {
         Ok(outcome) => print(&outcome_text(&outcome)),
         Err(error) => {
@@ -172,6 +181,7 @@ fn check_backends(flags: &Check) -> Result<(), Failure> {
     let report = check::check(&config, flags.against.as_deref(), &members)?;
     print(&report.text)?;
     match report.unknown {
+        _ if report.other > 0 => Err(Failure::OtherRun(report.other)),
         _ if !report.agrees => Err(Failure::Differs),
         0 => Ok(()),
         unknown => Err(Failure::Unknown(unknown)),

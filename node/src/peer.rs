@@ -2,27 +2,28 @@
 
 mod network;
 mod outcome;
+mod share;
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use dnode_gossip::{Gossip, Start};
 use dnode_network::{Network, NetworkConfig, NetworkError, NetworkEvent};
-use dnode_protocol::{Fragments, PeerId, RunSpec, Time, Versions};
+use dnode_protocol::{Fragments, RunSpec, Time, Versions};
 use dnode_trainer::checkpoint::{self, CheckpointError};
-use dnode_trainer::{
-    DataShare, Description, Drawn, Replica, TrainError, Trainer, expected_overlap, weights_digest,
-};
+use dnode_trainer::{Description, Replica, TrainError, Trainer, weights_digest};
 use rand::Rng;
 use tokio::sync::{mpsc, watch};
 
 use crate::acquaintances::{Acquaintances, PeersFileError, read_peers_file};
 use dnode_collective::{Backend, Choice};
 
-use crate::config::{self, Config, LogFormat, Rule, run_spec};
+use crate::config::{self, Config, LogFormat, Rule, run_spec, shared_settings};
 use crate::console::Console;
 use crate::data_dir::{DataDir, DataDirError};
-use crate::driver::{DriveError, Driver, Invitation, Journal, Parts, Terms, Viewing, rack_name};
+use crate::driver::{
+    Course, DriveError, Driver, Invitation, Journal, Parts, Terms, Viewing, rack_name,
+};
 use crate::identity::Identity;
 use crate::metrics::{self, MetricsWriter};
 use crate::progress::Reporter;
@@ -50,13 +51,18 @@ pub struct Options {
     /// The first step in short ([`crate::check::digest`]), told to `dnode check --bootstrap`; empty if
     /// there is none, or why the first step failed.
     pub digest: Result<String, String>,
+    /// Whether a person has set `run.steps`; a joiner for whom nobody did ends where the swarm does.
+    pub steps_given: bool,
 }
 
 impl Options {
-    /// Options for `config`: a fresh start, log and progress on standard error.
+    /// Options for `config`: a fresh start, log and progress on standard error. Steps other than the
+    /// default are taken for given.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        Self { config, resume: false, console: Console::stderr(), digest: Ok(String::new()) }
+        let steps_given = config.run.steps != Config::default().run.steps;
+        let (console, digest) = (Console::stderr(), Ok(String::new()));
+        Self { config, resume: false, console, digest, steps_given }
     }
 }
 
@@ -170,11 +176,12 @@ pub async fn join(
     stop: watch::Receiver<bool>,
 ) -> Result<Outcome, JoinError> {
     let started = Instant::now();
-    let Options { config, resume, console, digest } = options;
+    let Options { config, resume, console, digest, steps_given } = options;
     crate::traces::check(config.node.traces.as_ref())?;
     let config = with_peers_file(config)?;
     let parameters = trainer.layout().parameters();
-    let run = run_spec(&config, trainer.layout());
+    let identified = trainer.data_identity();
+    let run = run_spec(&config, trainer.layout(), &identified);
     let fragments = Fragments::new(parameters, config.gossip.fragments)
         .ok_or(JoinError::Parameters(parameters))?;
     let gossip = gossip_config(&config, fragments);
@@ -186,9 +193,8 @@ pub async fn join(
     let dir = DataDir::open(&config.node.data_dir)?;
     let identity = Identity::load_or_create(&dir)?;
     dir.bind(&run)?;
-    trainer.set_stream(stream(&identity.peer()));
     let weights = weights_digest(trainer.as_ref());
-    let data = trainer.data_share().map(|share| data(share, &identity.peer(), &config));
+    let (part, data) = share::take(&config, steps_given, (trainer.as_mut(), &identity.peer()));
     let plan = Plan { description: trainer.describe()?, ..plan(&config, &run, &dir) };
     let (replica, position, contents) = replica(&config, (trainer, fragments), &plan, resume)?;
 
@@ -213,20 +219,19 @@ pub async fn join(
 
     let (acquaintances, remembered) = Acquaintances::load(dir.path());
     let terms = Terms { remembers: !remembered.is_empty(), ..terms(&config, dir.incarnation()) };
-    let network = network_config(&config, &identity, &run, &dir, digest)?;
+    let agreed = (&run, shared_settings(&config, &identified));
+    let network = network_config(&config, &identity, agreed, &dir, digest)?;
     let (network, events) = Network::start(NetworkConfig { remembered, ..network })?;
-    let core = Gossip::new(
-        Start {
-            me: identity.peer(),
-            incarnation: dir.incarnation(),
-            fragments: u32::try_from(fragments.count()).unwrap_or(u32::MAX),
-            clock: position.clock,
-            seed: random_seed(),
-        },
-        gossip,
-        Time::ZERO,
-    );
+    let start = Start {
+        me: identity.peer(),
+        incarnation: dir.incarnation(),
+        fragments: u32::try_from(fragments.count()).unwrap_or(u32::MAX),
+        clock: position.clock,
+        seed: random_seed(),
+    };
+    let core = Gossip::new(start, gossip, Time::ZERO);
     let core = if contents.is_empty() { core } else { core.containing(&contents) };
+    let course = Course::new(identity.peer(), part, &config, position.step);
     let training = TrainingThread::start(replica, plan, position, tracer.clone())
         .map_err(|reason| JoinError::Io { what: "start the training thread", reason })?;
     let parts = Parts {
@@ -239,6 +244,7 @@ pub async fn join(
         tracer,
         started,
         terms,
+        course,
     };
     drive(parts, events, stop).await
 }
@@ -437,34 +443,6 @@ fn random_seed() -> [u8; 32] {
     let mut seed = [0; 32];
     rand::rng().fill_bytes(&mut seed);
     seed
-}
-
-/// The seed of a peer's own order of samples: its name, so that a restart goes on in the same order.
-fn stream(peer: &PeerId) -> u64 {
-    let mut hasher = blake3::Hasher::new_derive_key("dnode data stream v1");
-    hasher.update(peer.to_string().as_bytes());
-    let mut bytes = [0; 8];
-    hasher.finalize_xof().fill(&mut bytes);
-    u64::from_le_bytes(bytes)
-}
-
-/// What the peer trains on, and what it will have in common with others at the end of the run.
-fn data(share: DataShare, me: &PeerId, config: &Config) -> metrics::Data {
-    let DataShare { shards, shard, samples, stream: own } = share;
-    let drawn = config.run.steps.saturating_mul(config.run.batch as u64);
-    let mine = Drawn { shard, stream: own, samples: drawn };
-    // A configured stream is taken to be everybody's.
-    let theirs = if own == stream(me) { !own } else { own };
-    let within = Drawn { stream: theirs, ..mine };
-    let across = Drawn { shard: shard.wrapping_add(1), ..within };
-    metrics::Data {
-        shard,
-        shards,
-        samples,
-        stream: own,
-        shared_across_shards: expected_overlap(samples, mine, across),
-        shared_within_shard: expected_overlap(samples, mine, within),
-    }
 }
 
 fn unix_seconds() -> f64 {

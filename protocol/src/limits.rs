@@ -3,7 +3,7 @@
 /// The version, where a name and where a number is wanted.
 macro_rules! version {
     () => {
-        4
+        5
     };
 }
 
@@ -31,6 +31,9 @@ pub const INFORMATION_MAX: usize = 64;
 /// Most `(author, number)` entries in one [`crate::Versions`]: every start of every author that ever
 /// contributed has one.
 pub const VERSIONS_MAX: usize = 512;
+
+/// Most shards that training data are cut into.
+pub const SHARDS_MAX: u32 = 65_536;
 
 /// Most fields of a [`crate::RunSpec`].
 pub const RUN_FIELDS_MAX: usize = 64;
@@ -72,8 +75,9 @@ pub const TENSOR_RANK_MAX: usize = 8;
 
 const _: () = assert!(FRAME_ELEMENTS * 4 <= TENSOR_PAYLOAD_BYTES_MAX);
 const _: () = assert!(FRAGMENT_ELEMENTS_MAX >= FRAME_ELEMENTS);
+// Hello has two lists of fields.
 const _: () = assert!(
-    RUN_FIELDS_MAX * (RUN_FIELD_NAME_BYTES_MAX + RUN_FIELD_VALUE_BYTES_MAX + 16)
+    2 * RUN_FIELDS_MAX * (RUN_FIELD_NAME_BYTES_MAX + RUN_FIELD_VALUE_BYTES_MAX + 16) + 64
         < CONTROL_BYTES_MAX
 );
 const _: () = assert!(

@@ -12,11 +12,12 @@ use dnode_protocol::frame::{
 };
 use dnode_protocol::limits::{
     CONTROL_BYTES_MAX, DEVICE_BYTES_MAX, FRAGMENTS_MAX, INFORMATION_MAX, PROTOCOL_VERSION,
-    SUMMARIES_MAX, SUMMARY_LINKS_MAX, TENSOR_PAYLOAD_BYTES_MAX,
+    SHARDS_MAX, SUMMARIES_MAX, SUMMARY_LINKS_MAX, TENSOR_PAYLOAD_BYTES_MAX,
 };
 use dnode_protocol::{
     About, Clock, ContentHash, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin,
-    PeerId, Phase, Real, RunField, RunSpec, Stripe, Summary, SummaryLink, Terms, Versions, label,
+    Part, PeerId, Phase, Real, RunField, RunSpec, Stripe, Summary, SummaryLink, Terms, Versions,
+    label,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
@@ -98,7 +99,7 @@ fn information() -> impl Strategy<Value = Information> {
 }
 
 fn run() -> impl Strategy<Value = RunSpec> {
-    btree_map("[a-zé]{1,16}", ".{0,40}", 0..12).prop_map(|fields| {
+    btree_map("[a-zé]{1,16}", "\\PC{0,40}", 0..12).prop_map(|fields| {
         let field = |(name, value)| RunField { name, value };
         RunSpec::new(fields.into_iter().map(field).collect()).unwrap()
     })
@@ -175,14 +176,22 @@ fn summary() -> impl Strategy<Value = Summary> {
 /// Messages about the run and the peer itself.
 fn introduction() -> impl Strategy<Value = Message> {
     prop_oneof![
-        (run(), any::<u64>(), any::<u16>()).prop_map(|(run, incarnation, direct_port)| {
-            Message::Hello { run, incarnation, direct_port }
-        }),
-        (".{0,20}", ".{0,60}", ".{0,60}").prop_map(|(field, ours, theirs)| Message::Refuse {
-            field,
-            ours,
-            theirs
-        }),
+        (run(), run(), any::<u64>(), any::<u16>()).prop_map(
+            |(run, settings, incarnation, direct_port)| Message::Hello {
+                run,
+                settings,
+                incarnation,
+                direct_port
+            }
+        ),
+        (1..=u64::MAX, any::<(bool, bool)>(), any::<bool>(), 1..=SHARDS_MAX).prop_map(
+            |(steps, (steps_given, shard_given), some, shards)| {
+                let (shard, steps) = (some.then_some(shards - 1), some.then_some(steps));
+                Message::Part(Part { steps, steps_given, shards, shard, shard_given })
+            }
+        ),
+        ("\\PC{0,20}", "\\PC{0,60}", "\\PC{0,60}")
+            .prop_map(|(field, ours, theirs)| Message::Refuse { field, ours, theirs }),
         (clock(), any::<u64>(), any::<(u32, u32)>(), phase()).prop_map(
             |(clock, samples, (step_micros, batch), phase)| Message::Heartbeat(Heartbeat {
                 clock,

@@ -54,7 +54,7 @@ pub use replica::{
     ReplicaState, Source, Turn,
 };
 pub use seam::{
-    DataShare, Evaluation, GradientStep, StateTensor, StepId, StepReport, TrainError, Trainer,
-    TrainerState, weights_digest,
+    DataIdentity, DataShare, Evaluation, GradientStep, StateTensor, StepId, StepReport, TrainError,
+    Trainer, TrainerState, weights_digest,
 };
 pub use sketch::{SKETCH_LEN, gradient_sketch};

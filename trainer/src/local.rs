@@ -16,7 +16,8 @@ use crate::learning_rate::learning_rate;
 use crate::model;
 use crate::optimizer::clip_scale;
 use crate::seam::{
-    DataShare, Evaluation, GradientStep, StepId, StepReport, TrainError, Trainer, TrainerState,
+    DataIdentity, DataShare, Evaluation, GradientStep, StepId, StepReport, TrainError, Trainer,
+    TrainerState,
 };
 
 /// Where batches come from; a data set with its seed and shard.
@@ -42,6 +43,17 @@ pub trait BatchSource: Send {
     fn describe(&self, description: &mut Description) -> Result<(), DescriptionError> {
         let _ = description;
         Ok(())
+    }
+
+    /// As [`Trainer::set_shard`].
+    fn set_shard(&mut self, shard: u32) -> bool {
+        let _ = shard;
+        false
+    }
+
+    /// As [`Trainer::data_identity`].
+    fn identity(&self) -> DataIdentity {
+        DataIdentity::default()
     }
 
     /// As [`Trainer::data_share`].
@@ -342,6 +354,18 @@ impl Trainer for LocalTrainer {
         description.set("model", model.to_string())?;
         self.source.describe(&mut description)?;
         Ok(description)
+    }
+
+    fn set_shard(&mut self, shard: u32) -> bool {
+        self.source.set_shard(shard)
+    }
+
+    fn set_steps(&mut self, steps: u64) {
+        self.config.steps = steps;
+    }
+
+    fn data_identity(&self) -> DataIdentity {
+        self.source.identity()
     }
 
     fn data_share(&self) -> Option<DataShare> {

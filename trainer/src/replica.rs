@@ -227,6 +227,16 @@ impl Replica {
         self.live.trainer_mut()
     }
 
+    /// As [`Trainer::set_shard`].
+    pub fn set_shard(&mut self, shard: u32) -> bool {
+        self.trainer_mut().set_shard(shard)
+    }
+
+    /// As [`Trainer::set_steps`].
+    pub fn set_steps(&mut self, steps: u64) {
+        self.trainer_mut().set_steps(steps);
+    }
+
     /// As [`Trainer::set_batch`].
     pub fn set_batch(&mut self, samples: usize) -> bool {
         self.trainer_mut().set_batch(samples)

@@ -55,6 +55,16 @@ pub struct DataShare {
     pub stream: u64,
 }
 
+/// What a trainer makes of its data, in words that peers compare.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DataIdentity {
+    /// How data become inputs and labels: name, for example `data.vocabulary`, and the map in short
+    /// words. Peers whose maps differ are of different runs.
+    pub maps: Vec<(&'static str, String)>,
+    /// Hash of all data, all shards and the held-out part; peers of different data are told so.
+    pub digest: Option<[u8; 32]>,
+}
+
 /// Quality on held-out data.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Evaluation {
@@ -224,6 +234,23 @@ pub trait Trainer: Send {
     /// [`TrainError::Other`] when it is more than a [`Description`] holds.
     fn describe(&self) -> Result<Description, TrainError> {
         Ok(Description::default())
+    }
+
+    /// Draws from this shard of the training data from the next step on. Returns whether it does;
+    /// `shard` is below [`DataShare::shards`].
+    fn set_shard(&mut self, shard: u32) -> bool {
+        let _ = shard;
+        false
+    }
+
+    /// The run ends at this step, the unit of [`StepId::position`], for the learning-rate schedule.
+    fn set_steps(&mut self, steps: u64) {
+        let _ = steps;
+    }
+
+    /// What this trainer makes of its data, which peers compare; of nothing where it does not tell.
+    fn data_identity(&self) -> DataIdentity {
+        DataIdentity::default()
     }
 
     /// What the batches are drawn from, for reports; `None` when the trainer does not tell.

@@ -89,6 +89,8 @@ pub enum Kind {
     WordOrDuration(&'static str, u64, u64),
     /// One or more of these words, each at most once; kept in this order.
     Words(&'static [&'static str]),
+    /// Any of these words, each at most once; kept in this order.
+    Subset(&'static [&'static str]),
     /// One to `count_max` whole numbers, each from `min` to `max`.
     Integers {
         /// Least number.
@@ -122,7 +124,7 @@ impl Kind {
             Self::Device => "device",
             Self::Duration(..) => "duration",
             Self::WordOrDuration(..) => "word or duration",
-            Self::Words(_) => "list of words",
+            Self::Words(_) | Self::Subset(_) => "list of words",
             Self::Integers { .. } => "list of integers",
             Self::Addresses(_) => "list of addresses",
             Self::Service => "word or address",
@@ -154,6 +156,9 @@ impl Kind {
             }
             Self::Words(words) => {
                 format!("a list of at least one of {}, each at most once", all_of(words, " and "))
+            }
+            Self::Subset(words) => {
+                format!("a list of any of {}, each at most once", all_of(words, " and "))
             }
             Self::Integers { min, max, count_max } => {
                 format!("a list of 1 to {count_max} integers, each {min} to {max}")
@@ -195,7 +200,11 @@ impl Kind {
             Self::WordOrDuration(word, min, max) => {
                 value.as_str() == Some(word) || is_duration(value, *min, *max)
             }
-            Self::Words(words) => return ordered(words, value.as_array()?),
+            Self::Words(words) => {
+                let given = value.as_array()?;
+                return ordered(words, given).filter(|_| !given.is_empty());
+            }
+            Self::Subset(words) => return ordered(words, value.as_array()?),
             Self::Integers { min, max, count_max } => {
                 let legal =
                     |item: &Value| item.as_integer().is_some_and(|n| (*min..=*max).contains(&n));
@@ -231,7 +240,7 @@ impl Kind {
             | Self::WordOrDuration(..)
             | Self::Service
             | Self::Collector => parsed.filter(Value::is_str).unwrap_or_else(bare),
-            Self::Words(_) => match parsed {
+            Self::Words(_) | Self::Subset(_) => match parsed {
                 Some(list @ Value::Array(_)) => list,
                 Some(Value::String(word)) => Value::Array(vec![Value::String(word)]),
                 Some(_) | None => {
@@ -290,13 +299,12 @@ fn is_duration(value: &Value, min: u64, max: u64) -> bool {
     text.is_some_and(|it| (u128::from(min)..=u128::from(max)).contains(&it.as_millis()))
 }
 
-/// The given words in the order of `words`; `None` when one is unknown or stands twice, or there is
-/// none.
+/// The given words in the order of `words`; `None` when one is unknown or stands twice.
 fn ordered(words: &[&str], given: &[Value]) -> Option<Value> {
     let stands = |word: &&&str| given.iter().any(|item| item.as_str() == Some(**word));
     let list: Vec<Value> =
         words.iter().filter(stands).map(|word| Value::String((*word).to_owned())).collect();
-    (!list.is_empty() && list.len() == given.len()).then_some(Value::Array(list))
+    (list.len() == given.len()).then_some(Value::Array(list))
 }
 
 /// `"a", "b" or "c"`, with ` or ` as `last`.

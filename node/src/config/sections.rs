@@ -170,6 +170,8 @@ pub struct Network {
     pub mdns: bool,
     /// Name of the rack: near peers of the same one act as one replica; empty is none.
     pub rack: String,
+    /// Settings that may differ from those of other peers by any amount.
+    pub allow_differences: Vec<String>,
     /// Most connected peers.
     pub peers_max: usize,
     /// Peers to wait for before training.

@@ -84,6 +84,10 @@ impl Stage {
         Self::Waiting { since: Instant::now() }
     }
 
+    pub(super) const fn waits(&self) -> bool {
+        matches!(self, Self::Waiting { .. })
+    }
+
     pub(super) const fn trains(&self) -> bool {
         matches!(self, Self::Training)
     }
@@ -161,6 +165,7 @@ impl Driver {
             self.training.command(Command::Ring(place, group));
         }
         self.stage = Stage::Training;
+        self.settle_part();
         self.journal.training_begins(heard);
         self.feed(Input::Begin);
         self.update_allowed();
@@ -174,7 +179,8 @@ impl Driver {
         });
         let until = Instant::now() + linger;
         self.stage = Stage::Settling { until, goal: None, next_round: Some(Instant::now()) };
-        self.journal.steps_done();
+        let nothing_left = self.nothing_left();
+        self.journal.steps_done(nothing_left);
         self.feed(Input::Finished);
     }
 

@@ -165,16 +165,12 @@ impl Journal {
                 tracing::warn!(peer = %peer.short(), name = self.viewing.name(peer), %kind, detail, "peer broke the protocol and was disconnected; is it the same version of dnode?");
                 self.event("offence", &format!("{peer}: {kind}: {detail}"));
             }
-            NetworkEvent::Refused { peer, difference, by_us } => {
-                let who = if *by_us { "refused" } else { "was refused by" };
-                tracing::warn!("{who} {}: another run: {difference}", peer.short());
-                self.event("refused", &format!("{peer}: {difference}"));
-            }
             NetworkEvent::BootstrapUnreachable { address, error, retry_in } => {
                 tracing::warn!(%address, %error, "bootstrap peer not reached; trying again in {retry_in:.1?}");
                 self.event("bootstrap-unreachable", &format!("{address}: {error}"));
             }
-            NetworkEvent::PathLost { .. }
+            NetworkEvent::Refused { .. }
+            | NetworkEvent::PathLost { .. }
             | NetworkEvent::Message { .. }
             | NetworkEvent::Tensor { .. }
             | NetworkEvent::Channel { .. }
@@ -408,8 +404,12 @@ impl Journal {
         self.event("training", &peers.to_string());
     }
 
-    pub(crate) fn steps_done(&mut self) {
-        tracing::info!("all steps done; mixing with the slower peers");
+    /// All steps are done, or there were none left for this peer for the reason given.
+    pub(crate) fn steps_done(&mut self, nothing_left: Option<String>) {
+        match nothing_left {
+            Some(why) => tracing::warn!("{why}"),
+            None => tracing::info!("all steps done; mixing with the slower peers"),
+        }
         self.viewing.finishes();
         self.event("steps-done", "");
     }
@@ -417,6 +417,19 @@ impl Journal {
     pub(crate) fn interrupted(&mut self) {
         self.reason = "interrupted";
         self.event("interrupted", "");
+    }
+
+    /// The run ends at this step.
+    pub(super) fn ends_at(&mut self, steps: u64) {
+        self.steps = steps;
+        self.viewing.ends_at(steps);
+        self.invitation.ends_at(steps);
+        self.event("ends-at", &steps.to_string());
+    }
+
+    /// Local steps done, as far as reported.
+    pub(super) const fn step(&self) -> u64 {
+        self.position.step
     }
 
     /// Exchanges applied here so far, begun or answered.
@@ -470,7 +483,7 @@ impl Journal {
         self.reason
     }
 
-    fn event(&mut self, name: &'static str, detail: &str) {
+    pub(super) fn event(&mut self, name: &'static str, detail: &str) {
         self.viewing.event(name, detail);
         self.metrics.write(self.stamp(), &Body::Event(metrics::Event { name, detail }));
     }

@@ -151,6 +151,10 @@ impl Viewing {
         self.swarm.left(peer);
     }
 
+    pub(super) const fn ends_at(&mut self, steps: u64) {
+        self.facts.steps = steps;
+    }
+
     pub(super) const fn begins(&mut self) {
         self.trains = true;
     }

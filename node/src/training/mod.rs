@@ -72,6 +72,10 @@ pub(crate) enum Command {
     RoundDone,
     /// Go on from this clock, of which the replica is now if it was replaced; of both threads.
     AdoptClock { clock: Clock, replaced: bool },
+    /// Draw from this shard of the training data.
+    Shard(u32),
+    /// The run ends at this step.
+    Steps(u64),
     /// The ring is complete: this peer's place in it, and the group when all are near each other.
     Ring(Place, Option<Box<dyn Collective>>),
     /// End: write a checkpoint, and measure first if asked. After all that was to be mixed before.
@@ -282,8 +286,14 @@ impl TrainingThread {
     /// # Panics
     /// When more is open than the core allows, which is a defect.
     pub(crate) fn command(&self, command: Command) -> bool {
-        let of_steps =
-            matches!(command, Command::Permission | Command::RoundDone | Command::Ring(..));
+        let of_steps = matches!(
+            command,
+            Command::Permission
+                | Command::RoundDone
+                | Command::Shard(_)
+                | Command::Steps(_)
+                | Command::Ring(..)
+        );
         let queue = if of_steps { self.commands.as_deref() } else { self.mixing.as_ref() };
         let Some(queue) = queue else { return false };
         if matches!(command, Command::Stop { .. }) {
@@ -405,6 +415,8 @@ impl Command {
             Self::Delivered { .. }
             | Self::Permission
             | Self::RoundDone
+            | Self::Shard(_)
+            | Self::Steps(_)
             | Self::AdoptClock { .. }
             | Self::Ring(..)
             | Self::Stop { .. } => None,

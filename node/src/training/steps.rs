@@ -208,6 +208,15 @@ impl Training {
             Command::Permission => return self.look(),
             Command::RoundDone => self.round_open = false,
             Command::AdoptClock { clock, replaced } => return self.adopt_clock(clock, replaced),
+            Command::Shard(shard) => {
+                if !self.replica.set_shard(shard) {
+                    tracing::warn!("the trainer cannot draw from shard {shard}");
+                }
+            }
+            Command::Steps(steps) => {
+                self.plan.steps = steps;
+                self.replica.set_steps(steps);
+            }
             Command::Ring(place, group) => self.ring = Some(Ranks::new(place, group)),
             Command::Stop { evaluate } => return Err(End::Stopped { evaluate }),
             Command::Read { .. }

@@ -19,6 +19,7 @@ mod joining;
 mod page;
 mod process;
 mod rack;
+mod settings;
 mod stuck;
 
 use std::time::{Duration, Instant};

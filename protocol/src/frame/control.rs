@@ -7,9 +7,11 @@ use wincode::len::BincodeLen;
 use super::{DecodeError, EncodeError, MessageError};
 use crate::limits::{
     CONTROL_BYTES_MAX, INFORMATION_MAX, PROTOCOL_VERSION, RUN_FIELD_NAME_BYTES_MAX,
-    RUN_FIELD_VALUE_BYTES_MAX, RUN_FIELDS_MAX, SUMMARIES_MAX, SUMMARY_LINKS_MAX, VERSIONS_MAX,
+    RUN_FIELD_VALUE_BYTES_MAX, RUN_FIELDS_MAX, SHARDS_MAX, SUMMARIES_MAX, SUMMARY_LINKS_MAX,
+    VERSIONS_MAX,
 };
-use crate::{FragmentId, Information, Message, Origin, RunField, Summary, Terms, Versions};
+use crate::run::is_plain;
+use crate::{FragmentId, Information, Message, Origin, Part, RunField, Summary, Terms, Versions};
 
 /// Length of [`ControlHeader`] on the wire, bytes.
 pub const CONTROL_HEADER_BYTES: usize = 5;
@@ -116,7 +118,10 @@ pub fn decode_control(body: &[u8]) -> Result<Message, DecodeError> {
 /// The rules that the wire format alone cannot express; senders and receivers apply the same.
 fn check(message: &Message) -> Result<(), MessageError> {
     match message {
-        Message::Hello { run, .. } => Ok(run.check()?),
+        Message::Hello { run, settings, .. } => {
+            run.check()?;
+            Ok(settings.check()?)
+        }
         Message::Refuse { field, ours, theirs } => check_refusal(field, ours, theirs),
         Message::Propose { fragment, terms, .. } => {
             check_fragment(*fragment)?;
@@ -140,6 +145,7 @@ fn check(message: &Message) -> Result<(), MessageError> {
         Message::Rack { name: 0, .. } => Err(MessageError::Zero("name of a rack")),
         Message::Rack { stripe, .. } if !stripe.is_sound() => Err(MessageError::Stripe(*stripe)),
         Message::Summaries { summaries } => check_summaries(summaries),
+        Message::Part(part) => check_part(part),
         Message::Rack { .. }
         | Message::Heartbeat(_)
         | Message::Goodbye
@@ -162,9 +168,20 @@ fn check_summaries(summaries: &[Summary]) -> Result<(), MessageError> {
     if sorted && sound && count { Ok(()) } else { Err(MessageError::Summaries) }
 }
 
+const fn check_part(part: &Part) -> Result<(), MessageError> {
+    let Part { steps, shards, shard, .. } = *part;
+    let shard_sound = match shard {
+        Some(shard) => shard < shards,
+        None => true,
+    };
+    let sound = shard_sound && shards <= SHARDS_MAX && !matches!(steps, Some(0));
+    if sound { Ok(()) } else { Err(MessageError::Part) }
+}
+
 fn check_refusal(field: &str, ours: &str, theirs: &str) -> Result<(), MessageError> {
     if field.len() > RUN_FIELD_NAME_BYTES_MAX
         || ours.len().max(theirs.len()) > RUN_FIELD_VALUE_BYTES_MAX
+        || ![field, ours, theirs].into_iter().all(is_plain)
     {
         return Err(MessageError::Refusal(field.chars().take(RUN_FIELD_NAME_BYTES_MAX).collect()));
     }
@@ -333,6 +350,7 @@ mod tests {
         };
         let hello = Message::Hello {
             run: RunSpec::new((0..RUN_FIELDS_MAX).map(field).collect()).unwrap(),
+            settings: RunSpec::new((0..RUN_FIELDS_MAX).map(field).collect()).unwrap(),
             incarnation: u64::MAX,
             direct_port: u16::MAX,
         };

@@ -35,9 +35,12 @@ pub enum MessageError {
     Zero(&'static str),
     /// A text of a refusal is too long.
     #[error(
-        "refuse over \"{0}\": a field has at most {RUN_FIELD_NAME_BYTES_MAX} bytes, a value {RUN_FIELD_VALUE_BYTES_MAX}"
+        "refuse over \"{0}\": a field has at most {RUN_FIELD_NAME_BYTES_MAX} bytes, a value {RUN_FIELD_VALUE_BYTES_MAX}, neither a control character"
     )]
     Refusal(String),
+    /// A part in the run that nobody can have.
+    #[error("a part in the run without a step, or with a shard that there is not")]
+    Part,
 }
 
 /// Why a message cannot be sent; nothing was sent. Always our own fault.
