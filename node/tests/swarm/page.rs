@@ -259,7 +259,7 @@ fn one_colour_each(browser: &mut Browser) {
 /// The page writes numbers as the program does, and no two ticks of an axis are labelled alike.
 fn numbers_and_ticks(browser: &mut Browser) {
     for value in [
-        0.0, 7.4, 0.00048, 0.00424, 0.099_96, -0.5, 999.9, 12_345.0, 99_960.0, 3e-7, 3.2e-6, 5e15,
+        0.0, 7.4, 0.00048, 0.00424, 0.099_96, -0.52, 999.9, 12_345.0, 99_960.0, 3e-7, 3.2e-6, 5e15,
         1e30,
     ] {
         assert_eq!(browser.value(&format!("figure({value:e})")), dnode::view::figure(value));
