@@ -43,6 +43,8 @@ pub(crate) struct Viewing {
     about: About,
     memory: (u64, Instant),
     roster: Roster,
+    /// Neighbours that the log has named.
+    introduced: BTreeSet<PeerId>,
     facts: NodeFacts,
     started: Instant,
     next: Instant,
@@ -115,6 +117,7 @@ impl Viewing {
             about,
             memory: (memory_bytes(), started),
             roster: Roster::default(),
+            introduced: BTreeSet::new(),
             facts,
             started,
             next: started,
@@ -133,12 +136,13 @@ impl Viewing {
     }
 
     pub(super) fn heard(&mut self, from: &PeerId, summaries: Vec<Summary>, now: Time) {
-        let is_new = self.swarm.get(from).is_none();
-        self.swarm.heard(summaries, now);
-        if let Some(heard) = self.swarm.get(from).filter(|_| is_new) {
-            let About { name, host, device } = &heard.summary.about;
+        let own = summaries.iter().find(|summary| summary.peer == *from);
+        // Bounded: whoever is not connected is forgotten at the next snapshot.
+        if let Some(summary) = own.filter(|_| self.introduced.insert(*from)) {
+            let About { name, host, device } = &summary.about;
             tracing::info!(peer = %from.short(), name, host, device, "peer says who it is");
         }
+        self.swarm.heard(summaries, now);
     }
 
     /// What a peer calls itself, where it has said so.
@@ -326,6 +330,7 @@ impl Viewing {
             .map(|(peer, member)| (*peer, member.standing == Standing::Suspected))
             .collect();
         self.exchanged.retain(|peer, _| suspected.contains_key(peer));
+        self.introduced.retain(|peer| suspected.contains_key(peer));
         let link = |status: PeerStatus| {
             let PeerStatus { peer, connection, carrier, rtt, bytes, .. } = status;
             let earlier = before.get(&peer).copied().unwrap_or_default();
