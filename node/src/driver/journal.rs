@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use dnode_gossip::{Event, Failure, Gossip, RefusedMix, Role};
+use dnode_gossip::{Event, Failure, Gossip, Grounds, RefusedMix, Role, Trust};
 use dnode_network::{Connection, DownReason, NetworkEvent, NetworkHandle};
 use dnode_protocol::{ExchangeId, PeerId, Stripe, Summary, Time};
 use dnode_trainer::Evaluation;
@@ -250,6 +250,13 @@ impl Journal {
                 tracing::info!("sees {seen} of {of} peers again after {lasted:.0?}");
                 self.event("whole", &format!("sees {seen} of {of} peers after {lasted:.0?}"));
             }
+            Event::Guarded { peer, trust, grounds } => self.guarded(peer, *trust, *grounds),
+            Event::Shunned { partners, of } => {
+                tracing::warn!(
+                    "{partners} of {of} peers refuse this replica's numbers: check its learning rate, data and labels, or start it again from the swarm's model"
+                );
+                self.event("shunned", &format!("{partners} of {of} peers refuse its numbers"));
+            }
             Event::Merging { clock, work } => {
                 tracing::info!(commits = clock.0, work, "merging with peers that trained apart");
                 self.event("merging", &format!("from {clock}, {work} samples in 1000 s"));
@@ -263,7 +270,7 @@ impl Journal {
             Failure::Busy => self.exchanges.busy += 1,
             Failure::Stale { .. } | Failure::TooOld => self.exchanges.stale += 1,
             Failure::Expired => self.exchanges.expired += 1,
-            Failure::BadParameters => self.exchanges.refused += 1,
+            Failure::BadParameters | Failure::Outlier => self.exchanges.refused += 1,
             Failure::Lost => self.exchanges.aborted += 1,
         }
         let peer = peer.short();
@@ -271,6 +278,31 @@ impl Journal {
             Some(bound) => tracing::debug!(%exchange, %peer, "the {bound} refused an exchange"),
             None => tracing::debug!(%exchange, %peer, ?failure, "exchange failed"),
         }
+    }
+
+    /// The guard has changed its mind about a neighbour.
+    fn guarded(&mut self, peer: &PeerId, trust: Trust, grounds: Grounds) {
+        let why = match grounds {
+            Grounds::Outlier { length, most } => format!(
+                "its weights are {length:.3} times the length of the own ones away, at most {most} is let in"
+            ),
+            Grounds::Unsound => "its numbers are not finite or out of all proportion".to_owned(),
+            Grounds::Unlike { times } => {
+                format!("its differences are {times:.1} times as long as those of the other peers")
+            }
+            Grounds::AsUsual => "its differences are as those of the other peers".to_owned(),
+        };
+        let (name, short) = (trust.name(), peer.short());
+        match trust {
+            Trust::Trusted => tracing::info!(peer = %short, "peer is let in again: {why}"),
+            Trust::WeighedDown => tracing::warn!(
+                peer = %short, "peer is weighed down: {why}; is its learning rate or its data another?"
+            ),
+            Trust::LeftOut => tracing::warn!(
+                peer = %short, "peer is left out: {why}; is its learning rate or its data another?"
+            ),
+        }
+        self.event(name, &format!("{peer}: {why}"));
     }
 
     fn refused(&mut self, exchange: ExchangeId, peer: &PeerId, bound: &str) {
@@ -296,6 +328,8 @@ impl Journal {
     pub(crate) fn mix_refused(&mut self, exchange: ExchangeId, reason: RefusedMix, detail: &str) {
         match reason {
             RefusedMix::TooOld => tracing::debug!(%exchange, detail, "mix refused: too old"),
+            // The guard says what it makes of it.
+            RefusedMix::Outlier => tracing::debug!(%exchange, detail, "mix refused"),
             RefusedMix::Local | RefusedMix::BadParameters | RefusedMix::OtherHash => {
                 tracing::warn!(%exchange, detail, "mix refused");
             }
