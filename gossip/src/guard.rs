@@ -319,11 +319,13 @@ impl Record {
             return if self.passes >= PASSES { Trust::Trusted } else { Trust::LeftOut };
         }
         self.evidence = (self.evidence + times - EXCESS_FREE).clamp(0.0, LEFT_OUT_AT);
-        match self.trust {
-            _ if self.evidence >= LEFT_OUT_AT => Trust::LeftOut,
-            _ if self.evidence >= WEIGHED_DOWN_AT => Trust::WeighedDown,
-            Trust::WeighedDown if self.evidence > TRUSTED_AT => Trust::WeighedDown,
-            Trust::Trusted | Trust::WeighedDown | Trust::LeftOut => Trust::Trusted,
+        let watched = self.trust == Trust::WeighedDown && self.evidence > TRUSTED_AT;
+        if self.evidence >= LEFT_OUT_AT {
+            Trust::LeftOut
+        } else if self.evidence >= WEIGHED_DOWN_AT || watched {
+            Trust::WeighedDown
+        } else {
+            Trust::Trusted
         }
     }
 

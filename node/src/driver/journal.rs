@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use dnode_gossip::{Event, Failure, Gossip, Grounds, RefusedMix, Role, Trust};
+use dnode_gossip::{Event, Failure, Gossip, RefusedMix, Role};
 use dnode_network::{Connection, DownReason, NetworkEvent, NetworkHandle};
 use dnode_protocol::{ExchangeId, PeerId, Stripe, Summary, Time};
 use dnode_trainer::Evaluation;
@@ -11,6 +11,7 @@ use dnode_trainer::checkpoint::Saved;
 
 use super::Told;
 use super::invitation::Invitation;
+use super::judgements;
 use super::staleness::Counts;
 use super::viewing::{Tally, Viewing};
 use crate::metrics::{
@@ -190,6 +191,7 @@ impl Journal {
 
     pub(crate) fn gossip_event(&mut self, event: &Event) {
         self.partners.event(event);
+        judgements::tell(event).iter().for_each(|(name, detail)| self.event(name, detail));
         match event {
             Event::Applied { peer, role, lag, weight, fragment, .. } => {
                 match role {
@@ -246,22 +248,12 @@ impl Journal {
                 tracing::warn!("sees {seen} of {of} peers since {since}; training goes on here");
                 self.event("split", &format!("sees {seen} of {of} peers since {since}"));
             }
-            Event::Whole { seen, of, lasted } => {
-                tracing::info!("sees {seen} of {of} peers again after {lasted:.0?}");
-                self.event("whole", &format!("sees {seen} of {of} peers after {lasted:.0?}"));
-            }
-            Event::Guarded { peer, trust, grounds } => self.guarded(peer, *trust, *grounds),
-            Event::Shunned { partners, of } => {
-                tracing::warn!(
-                    "{partners} of {of} peers refuse this replica's numbers: check its learning rate, data and labels, or start it again from the swarm's model"
-                );
-                self.event("shunned", &format!("{partners} of {of} peers refuse its numbers"));
-            }
-            Event::Merging { clock, work } => {
-                tracing::info!(commits = clock.0, work, "merging with peers that trained apart");
-                self.event("merging", &format!("from {clock}, {work} samples in 1000 s"));
-            }
-            Event::PeerUp(_) | Event::PeerDown(_) => {}
+            Event::Whole { .. }
+            | Event::Merging { .. }
+            | Event::Guarded { .. }
+            | Event::Shunned { .. }
+            | Event::PeerUp(_)
+            | Event::PeerDown(_) => {}
         }
     }
 
@@ -278,31 +270,6 @@ impl Journal {
             Some(bound) => tracing::debug!(%exchange, %peer, "the {bound} refused an exchange"),
             None => tracing::debug!(%exchange, %peer, ?failure, "exchange failed"),
         }
-    }
-
-    /// The guard has changed its mind about a neighbour.
-    fn guarded(&mut self, peer: &PeerId, trust: Trust, grounds: Grounds) {
-        let why = match grounds {
-            Grounds::Outlier { length, most } => format!(
-                "its weights are {length:.3} times the length of the own ones away, at most {most} is let in"
-            ),
-            Grounds::Unsound => "its numbers are not finite or out of all proportion".to_owned(),
-            Grounds::Unlike { times } => {
-                format!("its differences are {times:.1} times as long as those of the other peers")
-            }
-            Grounds::AsUsual => "its differences are as those of the other peers".to_owned(),
-        };
-        let (name, short) = (trust.name(), peer.short());
-        match trust {
-            Trust::Trusted => tracing::info!(peer = %short, "peer is let in again: {why}"),
-            Trust::WeighedDown => tracing::warn!(
-                peer = %short, "peer is weighed down: {why}; is its learning rate or its data another?"
-            ),
-            Trust::LeftOut => tracing::warn!(
-                peer = %short, "peer is left out: {why}; is its learning rate or its data another?"
-            ),
-        }
-        self.event(name, &format!("{peer}: {why}"));
     }
 
     fn refused(&mut self, exchange: ExchangeId, peer: &PeerId, bound: &str) {
@@ -328,8 +295,7 @@ impl Journal {
     pub(crate) fn mix_refused(&mut self, exchange: ExchangeId, reason: RefusedMix, detail: &str) {
         match reason {
             RefusedMix::TooOld => tracing::debug!(%exchange, detail, "mix refused: too old"),
-            // The guard says what it makes of it.
-            RefusedMix::Outlier => tracing::debug!(%exchange, detail, "mix refused"),
+            RefusedMix::Outlier => tracing::debug!(%exchange, detail, "mix refused: too far away"),
             RefusedMix::Local | RefusedMix::BadParameters | RefusedMix::OtherHash => {
                 tracing::warn!(%exchange, detail, "mix refused");
             }

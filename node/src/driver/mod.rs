@@ -7,6 +7,7 @@ mod finish;
 mod group;
 mod invitation;
 mod journal;
+mod judgements;
 mod numbers;
 mod outputs;
 mod rack;
