@@ -18,6 +18,8 @@ use crate::{Event, Mixing};
 /// Longest difference that is let in, multiple of the norm of the own fragment. Measured: honest runs
 /// stay below 0.6; two that have nothing in common are at 1.4, a replica of the other sign at 2.
 const WEIGHTS_MAX: f64 = 1.2;
+/// The same of a neighbour that is not trusted: what honest ones rarely are.
+const UNTRUSTED_WEIGHTS_MAX: f64 = 0.3;
 /// Differences refused in turn after which a neighbour is left out.
 const OUTLIERS_MAX: u32 = 3;
 /// What a difference may be on average, multiple of the others' usual one, before evidence grows.
@@ -186,13 +188,13 @@ impl Guard {
     /// What is let in of the next exchange: of a neighbour that is not trusted no more than a few times
     /// what is usual, so that it does no harm while it is watched.
     fn tolerance(&self, met: &Met) -> Tolerance {
-        let blatant = Tolerance { weights: WEIGHTS_MAX };
         let record = self.peers.get(&met.peer).filter(|record| record.trust != Trust::Trusted);
-        let Some((record, usual)) = record.zip(self.usual(met)) else { return blatant };
+        let Some(record) = record else { return Tolerance { weights: WEIGHTS_MAX } };
+        let usual = self.usual(met).unwrap_or(f64::INFINITY);
         let before = record.fragments.get(&met.fragment).map(|usual| met.clock.distance(usual.met));
         let apart = before.unwrap_or(APART_MAX).saturating_add(met.lag).clamp(1, APART_MAX);
         let weights = EXCESS_MAX * usual * (apart as f64 * met.unlike_speed).sqrt();
-        Tolerance { weights: weights.min(WEIGHTS_MAX) }
+        Tolerance { weights: weights.min(UNTRUSTED_WEIGHTS_MAX) }
     }
 
     /// Takes note of what an exchange has shown; says when that changes how much the neighbour counts.
