@@ -232,23 +232,15 @@ impl Journal {
                 self.exchanges.included += 1;
                 tracing::debug!(?contribution, age, "contribution added");
             }
-            Event::CatchUpStarted { target } => {
-                tracing::info!(commits = target.0, "pulling the swarm's model");
-                self.event("catch-up-started", &target.to_string());
-            }
-            Event::CatchUpDone { clock } => {
-                tracing::info!(commits = clock.0, "has the swarm's model");
-                self.event("catch-up-done", &clock.to_string());
-            }
-            Event::Offended { peer, back_off } => {
-                self.event("offended", &format!("{peer}: back-off {back_off:?}"));
-            }
             Event::Split { seen, of, since } => {
                 let since = time_of_day(Time::ZERO + self.started.elapsed(), *since);
                 tracing::warn!("sees {seen} of {of} peers since {since}; training goes on here");
                 self.event("split", &format!("sees {seen} of {of} peers since {since}"));
             }
-            Event::Whole { .. }
+            Event::CatchUpStarted { .. }
+            | Event::CatchUpDone { .. }
+            | Event::Offended { .. }
+            | Event::Whole { .. }
             | Event::Merging { .. }
             | Event::Guarded { .. }
             | Event::Shunned { .. }

@@ -1,4 +1,4 @@
-//! What the log says of peers that come together again, and of the anomaly guard.
+//! What the log says of peers that come together, and of those that are judged.
 
 use dnode_gossip::{Event, Grounds, Trust};
 use dnode_protocol::PeerId;
@@ -13,6 +13,17 @@ pub(super) fn tell(event: &Event) -> Option<(&'static str, String)> {
                 "{partners} of {of} peers refuse this replica's numbers: check its learning rate, data and labels, or start it again from the swarm's model"
             );
             Some(("shunned", format!("{partners} of {of} peers refuse its numbers")))
+        }
+        Event::CatchUpStarted { target } => {
+            tracing::info!(commits = target.0, "pulling the swarm's model");
+            Some(("catch-up-started", target.to_string()))
+        }
+        Event::CatchUpDone { clock } => {
+            tracing::info!(commits = clock.0, "has the swarm's model");
+            Some(("catch-up-done", clock.to_string()))
+        }
+        Event::Offended { peer, back_off } => {
+            Some(("offended", format!("{peer}: back-off {back_off:?}")))
         }
         Event::Whole { seen, of, lasted } => {
             tracing::info!("sees {seen} of {of} peers again after {lasted:.0?}");

@@ -3,8 +3,13 @@
 use crate::process::Peer;
 use crate::{RUN, flags};
 
-/// All begin together.
-const TOGETHER: [&str; 2] = ["--require-peers", "3"];
+/// All begin together, and let in a peer of any learning rate.
+const TOGETHER: [&str; 4] = [
+    "--require-peers",
+    "3",
+    "--set",
+    "network.allow_differences=[\"optimizer.learning_rate\", \"optimizer.clip_norm\"]",
+];
 
 #[test]
 fn a_peer_with_a_wrong_learning_rate_is_left_out_and_the_others_end_well_trained() {
