@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dnode_gossip::{Gossip, Standing, Summaries};
+use dnode_gossip::{Gossip, Standing, Summaries, Trust};
 use dnode_network::{Bytes, Carrier, Connection, Kind, NetworkHandle, PeerStatus};
 use dnode_protocol::{
     About, Fragments, PeerId, Phase, Real, RunSpec, SUMMARY_SKETCH_LEN, Summary, Time,
@@ -295,7 +295,9 @@ impl Viewing {
         let mut peers = vec![own];
         for (peer, heard) in self.swarm.iter() {
             let member = members.get(peer).copied();
-            let shown = summary::shown((peer, heard), member, heard.age(self.time(now)), known);
+            let mut shown = summary::shown((peer, heard), member, heard.age(self.time(now)), known);
+            let trust = core.trust(peer);
+            shown.notes.extend((trust != Trust::Trusted).then(|| trust.name().replace('-', " ")));
             if !matches!(shown.state, State::Gone | State::Suspected | State::Joining) {
                 sketches.push((peers.len(), heard.summary.sketch));
             }
@@ -344,6 +346,7 @@ impl Viewing {
                 traffic: traffic(bytes, earlier, elapsed),
                 exchange_age_s: exchanged.map(|at| now.duration_since(*at).as_secs_f64()),
                 suspected: suspected.get(&peer).copied().unwrap_or(false),
+                trust: core.trust(&peer).name().to_owned(),
             }
         };
         network.peers().into_iter().map(link).collect()

@@ -13,6 +13,7 @@ mod check;
 mod diagnosis;
 mod disk;
 mod doctor;
+mod guard;
 mod hostile;
 mod interrupted;
 mod joining;
