@@ -225,7 +225,8 @@ impl Training {
             | Command::Delivered { .. }
             | Command::Include { .. }
             | Command::Undo { .. }
-            | Command::Adopt { .. } => {}
+            | Command::Adopt { .. }
+            | Command::Recall { .. } => {}
         }
         Ok(())
     }
