@@ -236,7 +236,7 @@ pub async fn join(
     };
     let core = Gossip::new(start, gossip, Time::ZERO);
     let core = if contents.is_empty() { core } else { core.containing(&contents) }.keeping(kept);
-    let course = Course::new(identity.peer(), part, &config, position.step);
+    let course = Course::new(identity.peer(), part, &config);
     let training = TrainingThread::start(replica, plan, position, tracer.clone())
         .map_err(|reason| JoinError::Io { what: "start the training thread", reason })?;
     let parts = Parts {
