@@ -19,11 +19,13 @@ use dnode::identity::Identity;
 use dnode::link_bench::{self, LinkError};
 use dnode::progress::Significant;
 use dnode::top::{self, TopError};
-use dnode::{JoinError, Options, Outcome};
+use dnode::{DriveError, JoinError, Options, Outcome};
 use dnode_network::{DirectConfig, Multiaddr};
 
 /// Exit status of a wrong command line or configuration.
 const USAGE: u8 = 2;
+/// Exit status of a run that ended because training diverged, where that was asked for.
+const DIVERGED: u8 = 3;
 
 /// Why the program ends early; each is told in one line.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +50,8 @@ enum Failure {
     Differs,
     #[error("{0} of the members did not tell how their first step comes out")]
     Unknown(usize),
+    #[error("training diverged, and was stopped: {0}")]
+    Diverged(String),
     #[error("{0} of the checks failed: see what they advise")]
     Unfit(usize),
     #[error("cannot start a thread: {0}; allow this user more of them (`ulimit -u`)")]
@@ -60,6 +64,7 @@ impl Failure {
     const fn status(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Backend(_) | Self::Link(LinkError::Address(_)) => USAGE,
+            Self::Diverged(_) | Self::Join(JoinError::Drive(DriveError::Diverged(_))) => DIVERGED,
             Self::DataDir(error) if error.is_usage() => USAGE,
             Self::Join(error) if error.is_usage() => USAGE,
             Self::Check(CheckError::Backend(_) | CheckError::Digest | CheckError::Address(_)) => {
@@ -129,12 +134,17 @@ fn run(join: &Join) -> Result<(), Failure> {
     let digest = check::digest(&config, trainer.as_mut()).map_err(|why| why.to_string());
     let options = Options { resume: join.resume, digest, ..Options::new(config) };
     let outcome = dnode::join_until(options, trainer, stop)?;
-    print(&outcome_text(&outcome))
+    print(&outcome_text(&outcome))?;
+    match outcome.diverged {
+        Some(what) if outcome.reason == "diverged" => Err(Failure::Diverged(what)),
+        _ => Ok(()),
+    }
 }
 
 /// How the run ended, for a person.
 fn outcome_text(outcome: &Outcome) -> String {
-    let Outcome { peer, reason, step, samples, exchanges, evaluation, parameters } = outcome;
+    let Outcome { peer, reason, step, samples, exchanges, evaluation, .. } = outcome;
+    let Outcome { parameters, diverged, .. } = outcome;
     let mut text = format!("{}: {reason} after {step} steps, {samples} samples, ", peer.short());
     text += &match exchanges {
         Some(exchanges) => format!("{exchanges} exchanges"),
@@ -144,6 +154,9 @@ fn outcome_text(outcome: &Outcome) -> String {
         let percent = 100.0 * evaluation.accuracy;
         let loss = Significant(evaluation.loss);
         text += &format!("; held-out loss {loss}, accuracy {percent:.2} %");
+    }
+    if let Some(what) = diverged {
+        text += &format!("; TRAINING DIVERGES: {what}");
     }
     if let Some(path) = parameters {
         text += &format!("; parameters in {}", path.display());

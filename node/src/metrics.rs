@@ -195,7 +195,7 @@ pub struct Exchanges {
 /// Totals of a process that ends in order.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Final {
-    /// `steps done` or `interrupted`.
+    /// `steps done`, `interrupted` or `diverged`.
     pub reason: &'static str,
     /// Mean loss on held-out data, nats.
     pub loss: f64,

@@ -63,7 +63,7 @@ impl Options {
 pub struct Outcome {
     /// The peer.
     pub peer: PeerId,
-    /// `steps done` or `interrupted`.
+    /// `steps done`, `interrupted` or `diverged`.
     pub reason: &'static str,
     /// Local steps done.
     pub step: u64,
@@ -75,6 +75,8 @@ pub struct Outcome {
     pub evaluation: Option<dnode_trainer::Evaluation>,
     /// The final parameters, when they could be written.
     pub parameters: Option<std::path::PathBuf>,
+    /// How training went wrong, if it does at the end.
+    pub diverged: Option<String>,
 }
 
 /// Why a peer could not take part, or not to the end.
@@ -268,6 +270,7 @@ async fn drive(
         exchanges: journal.has_met().then(|| journal.mixes()),
         evaluation: ending.evaluation,
         parameters: ending.parameters,
+        diverged: journal.diverged().map(str::to_owned),
     })
 }
 
@@ -362,6 +365,7 @@ fn plan(config: &Config, run: &RunSpec, dir: &DataDir) -> Plan {
         local_steps: config.gossip.local_steps,
         batch: u32::try_from(config.run.batch).unwrap_or(u32::MAX),
         mix_every: if exchanges { config.gossip.mix_every } else { 0 },
+        warmup: config.optimizer.warmup_steps,
         commits: commits(&config.gossip),
         metrics_every: config.node.metrics_every,
         evaluate_every: config.node.evaluate_every,
@@ -413,6 +417,7 @@ fn terms(config: &Config, incarnation: u64) -> Terms {
         },
         incarnation,
         linger: config.node.linger,
+        stops_diverged: config.run.stop_on_divergence,
     }
 }
 

@@ -296,6 +296,12 @@ impl Trainer for LocalTrainer {
         true
     }
 
+    fn chance(&self) -> Option<f64> {
+        let (SampleShape::Image { classes, .. } | SampleShape::Text { vocabulary: classes, .. }) =
+            self.source.shape();
+        (classes > 1).then(|| (classes as f64).ln())
+    }
+
     fn data_share(&self) -> Option<DataShare> {
         self.source.share()
     }

@@ -191,6 +191,13 @@ pub trait Trainer: Send {
         false
     }
 
+    /// The mean loss of a model that knows nothing, nats per sample or token, for example the logarithm of
+    /// the number of classes: a training loss that stays above it has diverged. `None` when there is
+    /// no such number; then losses are compared with the first ones.
+    fn chance(&self) -> Option<f64> {
+        None
+    }
+
     /// What the batches are drawn from, for reports; `None` when the trainer does not tell.
     fn data_share(&self) -> Option<DataShare> {
         None

@@ -1,5 +1,7 @@
 //! What a run tells the person and the metrics file: one place for every event.
 
+mod diverging;
+
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -42,6 +44,9 @@ pub(crate) struct Journal {
     evaluated: Option<Instant>,
     invitation: Invitation,
     viewing: Viewing,
+    /// How training goes wrong now, and whether that was said.
+    diverged: Option<String>,
+    warned: bool,
 }
 
 impl Journal {
@@ -70,6 +75,8 @@ impl Journal {
             evaluated: None,
             invitation,
             viewing,
+            diverged: None,
+            warned: false,
         }
     }
 

@@ -18,6 +18,7 @@ use dnode_protocol::Clock;
 use dnode_trainer::{Commons, Replica, StepId, StepReport, TrainError};
 use tokio::sync::mpsc;
 
+use super::divergence::Watch;
 use super::ring::RingFrame;
 use super::{Activity, Command, Commits, Line, Loss, Meter, Permission, Plan, Position, Report};
 use equalize::Handed;
@@ -108,6 +109,7 @@ struct Training {
     train_seconds: f64,
     wait_seconds: f64,
     report: Window,
+    watch: Watch,
     parameters: Option<std::path::PathBuf>,
 }
 
@@ -128,12 +130,14 @@ pub(super) fn train(replica: Replica, plan: Plan, at: (Position, Arc<AtomicU64>)
 impl Training {
     /// A thread's state before its first step, which waits for permission.
     fn new(
-        replica: Replica,
+        mut replica: Replica,
         plan: Plan,
         (at, clock): (Position, Arc<AtomicU64>),
         queues: Queues,
     ) -> Self {
+        let watch = Watch::new(replica.trainer_mut().chance(), plan.steps, plan.warmup);
         Self {
+            watch,
             commons: replica.commons(),
             replica,
             clock,
@@ -287,6 +291,7 @@ impl Training {
         if progress {
             self.tell_progress()?;
         }
+        self.watch_over(&report)?;
         if round && !self.round_open {
             self.round_open = true;
             self.tell(Report::RoundDue)?;

@@ -12,6 +12,7 @@ mod browser;
 mod check;
 mod diagnosis;
 mod disk;
+mod diverging;
 mod doctor;
 mod hostile;
 mod joining;
