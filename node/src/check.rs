@@ -21,7 +21,7 @@ const SKETCH_SLACK: f64 = 2.0;
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// Why nothing could be compared.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum CheckError {
     /// The configuration, the data, or something that a backend lacks.
     #[error(transparent)]

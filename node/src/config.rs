@@ -17,6 +17,7 @@ pub use key::{Agreement, Key, Preset};
 pub use keys::{KEYS, SECTIONS, find};
 pub use kind::{Kind, Reals};
 pub use reference::{file_text, origin_text, reference_markdown, reference_text};
+pub(crate) use run::run_settings;
 pub use run::{run_line, run_spec};
 pub use sections::{
     Backend, Balance, Collective, Config, Direct, Gossip, LogFormat, Nat, Network, Node, Optimizer,

@@ -19,7 +19,7 @@ use dnode::identity::Identity;
 use dnode::link_bench::{self, LinkError};
 use dnode::progress::Significant;
 use dnode::top::{self, TopError};
-use dnode::{DriveError, JoinError, Options, Outcome};
+use dnode::{DriveError, JoinError, Options, Outcome, told};
 use dnode_network::{DirectConfig, Multiaddr};
 
 /// Exit status of a wrong command line or configuration.
@@ -282,20 +282,6 @@ fn print(text: &str) -> Result<(), Failure> {
             other.map_err(|reason| Failure::Write { what: "standard output".to_owned(), reason })
         }
     }
-}
-
-/// The error with those of its causes that it does not tell itself.
-fn told(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        let said = next.to_string();
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
-        }
-        cause = next.source();
-    }
-    text
 }
 
 fn say(text: &str) {

@@ -13,6 +13,7 @@ use dnode_trainer::{
     DataShare, Drawn, Replica, TrainError, Trainer, expected_overlap, weights_digest,
 };
 use rand::Rng;
+use serde_json::json;
 use tokio::sync::{mpsc, watch};
 
 use crate::acquaintances::{Acquaintances, PeersFileError, read_peers_file};
@@ -28,6 +29,7 @@ use crate::progress::Reporter;
 use crate::rules::{exchanges, gossip_config, replica_config};
 use crate::tensorboard::EventFile;
 use crate::traces::{FLUSH_INTERRUPTED_MAX, FLUSH_MAX, Tracer, TracesError};
+use crate::trainer_identity::{IdentityError, TrainerIdentity};
 use crate::training::{Commits, MICRO_STEPS, Plan, Position, TrainingThread};
 use crate::view::ServeError;
 use network::{canonical, network_config};
@@ -48,13 +50,24 @@ pub struct Options {
     /// The first step in short ([`crate::check::digest`]), told to `dnode check --bootstrap`; empty if
     /// there is none, or why the first step failed.
     pub digest: Result<String, String>,
+    /// What a trainer of one's own is, and how others join it; without one it goes by the name of its
+    /// type ([`Trainer::kind`]), and the line for others has the address alone.
+    pub identity: Option<TrainerIdentity>,
 }
 
 impl Options {
     /// Options for `config`: a fresh start, log and progress on standard error.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        Self { config, resume: false, console: Console::stderr(), digest: Ok(String::new()) }
+        let (console, digest) = (Console::stderr(), Ok(String::new()));
+        Self { config, resume: false, console, digest, identity: None }
+    }
+}
+
+impl Default for Options {
+    /// Options for the default configuration.
+    fn default() -> Self {
+        Self::new(Config::default())
     }
 }
 
@@ -80,7 +93,7 @@ pub struct Outcome {
 }
 
 /// Why a peer could not take part, or not to the end.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum JoinError {
     /// The data directory cannot be used.
     #[error(transparent)]
@@ -104,6 +117,9 @@ pub enum JoinError {
     /// The model has no parameters, or more than the protocol allows.
     #[error("cut {0} parameters into fragments: a model has 1 to {max} parameters; model.width, model.layers and model.hidden change their number", max = dnode_protocol::limits::PARAMETERS_MAX)]
     Parameters(usize),
+    /// The trainer's identity cannot be told to others.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
     /// The trainer takes whole batches only, and the run balances batches.
     #[error(
         "balance batches with a trainer that cannot change them: use gossip.balance=steps, or implement Trainer::set_batch"
@@ -149,6 +165,7 @@ impl JoinError {
             Self::NotResumed { .. }
             | Self::Network(_)
             | Self::Parameters(_)
+            | Self::Identity(_)
             | Self::Gossip(_)
             | Self::WholeBatches
             | Self::Address(_)
@@ -178,11 +195,15 @@ pub async fn join(
     stop: watch::Receiver<bool>,
 ) -> Result<Outcome, JoinError> {
     let started = Instant::now();
-    let Options { config, resume, console, digest } = options;
+    let Options { config, resume, console, digest, identity: own } = options;
+    let own = own.or_else(|| trainer.kind().map(|kind| TrainerIdentity::new(kind, "")));
     crate::traces::check(config.node.traces.as_ref())?;
     let config = with_peers_file(config)?;
     let parameters = trainer.layout().parameters();
-    let run = run_spec(&config, trainer.layout());
+    let run = match &own {
+        Some(own) => own.run_spec(&config, trainer.layout())?,
+        None => run_spec(&config, trainer.layout()),
+    };
     let fragments = Fragments::new(parameters, config.gossip.fragments)
         .ok_or(JoinError::Parameters(parameters))?;
     let gossip = gossip_config(&config, fragments);
@@ -204,8 +225,10 @@ pub async fn join(
     let metrics = metrics(&config, &dir, &identity)?;
     // A progress line would tear JSON apart.
     let reporter = Reporter::new(console.clone(), config.node.log_format == LogFormat::Human);
-    let viewing = Viewing::start(&config, identity.peer(), (&run, &dir), (fragments, started))?;
-    let shown = (Invitation::new(config.clone(), console), viewing);
+    let viewing =
+        Viewing::start(&config, identity.peer(), (&run, &dir, own.as_ref()), (fragments, started))?;
+    let described = own.as_ref().map_or_else(|| json!(config), |own| own.described(&config));
+    let shown = (Invitation::new(config.clone(), own, console), viewing);
     let mut journal = Journal::new(metrics, reporter, shown, (started, config.run.steps));
     let start = metrics::Start {
         unix_s: unix_seconds(),
@@ -215,7 +238,7 @@ pub async fn join(
         parameters,
         weights,
         data,
-        config: &config,
+        config: &described,
     };
     journal.start(start, position);
 

@@ -296,6 +296,10 @@ impl Trainer for LocalTrainer {
         true
     }
 
+    fn kind(&self) -> Option<&'static str> {
+        None
+    }
+
     fn chance(&self) -> Option<f64> {
         let (SampleShape::Image { classes, .. } | SampleShape::Text { vocabulary: classes, .. }) =
             self.source.shape();

@@ -191,6 +191,12 @@ pub trait Trainer: Send {
         false
     }
 
+    /// Names what this trainer trains, for peers that must train the same: by default its type, as its
+    /// program calls it. `None` is for the trainers that dnode's configuration describes.
+    fn kind(&self) -> Option<&'static str> {
+        Some(std::any::type_name::<Self>())
+    }
+
     /// The mean loss of a model that knows nothing, nats per sample or token, for example the logarithm of
     /// the number of classes: a training loss that stays above it has diverged. `None` when there is
     /// no such number; then losses are compared with the first ones.

@@ -38,9 +38,16 @@ pub fn run_spec(config: &Config, layout: &ParameterLayout) -> RunSpec {
 /// agree and is not the default, quoted for a POSIX shell.
 #[must_use]
 pub fn run_line(config: &Config, address: &str) -> String {
+    let address = shell_quoted(address);
+    format!("dnode join --bootstrap {address}{}", run_settings(config, |_| true))
+}
+
+/// Every value that must or should agree, is not the default and belongs to a key that `applies`: as
+/// ` --set key=value`, quoted for a POSIX shell.
+pub(crate) fn run_settings(config: &Config, applies: impl Fn(&Key) -> bool) -> String {
     let values = values_of(config);
-    let mut line = format!("dnode join --bootstrap {}", shell_quoted(address));
-    for key in KEYS {
+    let mut line = String::new();
+    for key in KEYS.iter().filter(|key| applies(key)) {
         let Some(value) = values.get(key.name) else {
             continue;
         };

@@ -67,7 +67,7 @@ enum Wake {
 }
 
 /// Why a run could not go on.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum DriveError {
     /// Every bootstrap peer is of another run; the person who configures is at fault.
     #[error("join the run: {0}; start with the line that the other peer printed")]

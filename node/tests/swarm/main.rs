@@ -14,6 +14,7 @@ mod diagnosis;
 mod disk;
 mod diverging;
 mod doctor;
+mod embed;
 mod hostile;
 mod joining;
 mod page;
