@@ -117,6 +117,16 @@ pub enum JoinError {
     /// The model has no parameters, or more than the protocol allows.
     #[error("cut {0} parameters into fragments: a model has 1 to {max} parameters; model.width, model.layers and model.hidden change their number", max = dnode_protocol::limits::PARAMETERS_MAX)]
     Parameters(usize),
+    /// The rule averages gradients, which this trainer does not hand out.
+    #[error(
+        "all-reduce needs a trainer whose step can be split: choose another gossip.rule, or implement Trainer::split"
+    )]
+    SplitForAllReduce,
+    /// The same of a rack.
+    #[error(
+        "a rack needs a trainer whose step can be split: leave out --rack, or implement Trainer::split"
+    )]
+    SplitForRack,
     /// The trainer's identity cannot be told to others.
     #[error(transparent)]
     Identity(#[from] IdentityError),
@@ -166,6 +176,8 @@ impl JoinError {
             | Self::Network(_)
             | Self::Parameters(_)
             | Self::Identity(_)
+            | Self::SplitForAllReduce
+            | Self::SplitForRack
             | Self::Gossip(_)
             | Self::WholeBatches
             | Self::Address(_)
@@ -212,6 +224,7 @@ pub async fn join(
         return Err(JoinError::WholeBatches);
     }
 
+    check_halves(&config, trainer.as_mut())?;
     let dir = DataDir::open(&config.node.data_dir)?;
     let identity = Identity::load_or_create(&dir)?;
     dir.bind(&run)?;
@@ -272,6 +285,18 @@ pub async fn join(
         terms,
     };
     drive(parts, events, stop).await
+}
+
+/// Refuses what averages gradients to a trainer that does not hand them out: before anybody waits for it.
+fn check_halves(config: &Config, trainer: &mut dyn Trainer) -> Result<(), JoinError> {
+    let gradients = config.gossip.rule == Rule::AllReduce && config.gossip.local_steps == 1;
+    let rack = !config.network.rack.is_empty();
+    match gradients || rack {
+        true if trainer.split().is_some() => Ok(()),
+        true if rack => Err(JoinError::SplitForRack),
+        true => Err(JoinError::SplitForAllReduce),
+        false => Ok(()),
+    }
 }
 
 /// The run itself, and its last words.

@@ -76,3 +76,18 @@ fn a_program_of_ones_own_and_the_models_of_dnode_are_different_runs() {
     assert!(stranger.log().contains("error: join the run: "), "{}", stranger.log());
     assert!(Path::new(&first.data()).exists());
 }
+
+#[test]
+fn what_averages_gradients_is_refused_to_a_trainer_that_hands_out_none() {
+    let root = tempfile::tempdir().unwrap();
+    let ring = ["--set", "gossip.rule=all-reduce", "--set", "gossip.world=2"];
+    for (name, flags, want) in [
+        ("rack", &["--rack", "r"][..], "a rack needs a trainer whose step can be split: leave out"),
+        ("ring", &ring[..], "all-reduce needs a trainer whose step can be split: choose another"),
+    ] {
+        let mut peer = start(&root, name, flags);
+        assert!(!peer.wait_exit().success());
+        assert!(peer.log().contains(&format!("Error: {want}")), "{}", peer.log());
+        assert!(!peer.data().exists(), "a refused start leaves nothing behind");
+    }
+}
