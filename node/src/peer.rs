@@ -256,13 +256,13 @@ pub async fn join(
     journal.start(start, position);
 
     let (acquaintances, remembered) = Acquaintances::load(dir.path());
-    let terms = Terms { remembers: !remembered.is_empty(), ..terms(&config, dir.incarnation()) };
+    let terms = Terms { remembers: !remembered.is_empty(), ..terms(&config, dir.life()) };
     let network = network_config(&config, &identity, &run, &dir, digest)?;
     let (network, events) = Network::start(NetworkConfig { remembered, ..network })?;
     let core = Gossip::new(
         Start {
             me: identity.peer(),
-            incarnation: dir.incarnation(),
+            incarnation: dir.life(),
             fragments: u32::try_from(fragments.count()).unwrap_or(u32::MAX),
             clock: position.clock,
             seed: random_seed(),

@@ -62,6 +62,10 @@ impl Service {
         };
         match session.stage {
             Stage::Greeting(_) => {
+                if self.refuse_older(peer, incarnation) {
+                    return;
+                }
+                let Some(session) = self.sessions.get_mut(&peer) else { return };
                 session.hello = Some((incarnation, connection));
                 self.complete(peer);
             }
@@ -73,7 +77,13 @@ impl Service {
                 let releases = session.releases(connection);
                 self.release(releases);
             }
-            Stage::Up(_) | Stage::Relayed(..) => self.restarted(peer).await,
+            Stage::Up(known) | Stage::Relayed(known, _) if known > incarnation => {
+                self.refuse_copy(peer, connection, (incarnation, known));
+            }
+            Stage::Up(_) | Stage::Relayed(..) => {
+                self.copies.restarted(peer, incarnation, Instant::now());
+                self.restarted(peer).await;
+            }
             Stage::Refusing(_) => {}
         }
     }
@@ -84,7 +94,7 @@ impl Service {
         self.hang_up(peer, DownReason::Restarted).await;
     }
 
-    fn refuse(&mut self, peer: PeerId, difference: RunDifference) {
+    pub(crate) fn refuse(&mut self, peer: PeerId, difference: RunDifference) {
         let Some(session) = self.sessions.get_mut(&peer) else {
             return;
         };

@@ -1,14 +1,17 @@
 //! What a run tells the person and the metrics file: one place for every event.
 
+mod copied;
 mod diverging;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use dnode_gossip::{Event, Failure, Gossip, RefusedMix, Role};
-use dnode_network::{Connection, DownReason, NetworkEvent, NetworkHandle};
+use dnode_network::{Connection, DownReason, IDENTITY, NetworkEvent, NetworkHandle};
 use dnode_protocol::{ExchangeId, PeerId, Stripe, Summary, Time};
 use dnode_trainer::Evaluation;
+
+use copied::Copies;
 
 use super::Told;
 use super::invitation::Invitation;
@@ -47,6 +50,7 @@ pub(crate) struct Journal {
     /// How training goes wrong now, and whether that was said.
     diverged: Option<String>,
     warned: bool,
+    copies: Copies,
 }
 
 impl Journal {
@@ -56,6 +60,7 @@ impl Journal {
         (invitation, viewing): (Invitation, Viewing),
         (started, steps): (Instant, u64),
     ) -> Self {
+        let copies = Copies::new(invitation.identity_file());
         Self {
             metrics,
             line,
@@ -77,6 +82,7 @@ impl Journal {
             viewing,
             diverged: None,
             warned: false,
+            copies,
         }
     }
 
@@ -165,6 +171,13 @@ impl Journal {
             NetworkEvent::Offence { peer, kind, detail } => {
                 tracing::warn!(peer = %peer.short(), %kind, detail, "peer broke the protocol and was disconnected; is it the same version of dnode?");
                 self.event("offence", &format!("{peer}: {kind}: {detail}"));
+            }
+            NetworkEvent::Copied { how } => self.copied(how),
+            NetworkEvent::CopiedPeer { peer } => self.copied_peer(peer),
+            NetworkEvent::Refused { difference, by_us: true, .. }
+                if difference.field == IDENTITY => {}
+            NetworkEvent::Refused { peer, difference, .. } if difference.field == IDENTITY => {
+                self.copied(&format!("peer {} meets both, and keeps the other", peer.short()));
             }
             NetworkEvent::Refused { peer, difference, by_us } => {
                 let who = if *by_us { "refused" } else { "was refused by" };

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use dnode_collective::Choice;
 use dnode_gossip::{Gossip, Input, Offence, Standing};
-use dnode_network::{NetworkEvent, NetworkHandle};
+use dnode_network::{IDENTITY, NetworkEvent, NetworkHandle};
 use dnode_protocol::frame::Leg;
 use dnode_protocol::{Fragments, Message, Phase, RunDifference, Stripe, Time};
 use dnode_trainer::TrainError;
@@ -315,6 +315,9 @@ impl Driver {
                     Arrival::Partial | Arrival::Unexpected => {}
                 }
             }
+            NetworkEvent::Refused { difference, .. } if difference.field == IDENTITY => {
+                self.bootstrap.settle();
+            }
             NetworkEvent::Refused { peer, difference, .. } => {
                 if self.bootstrap.refused(&peer.to_string()) && !self.ever_met {
                     self.ending = Some(Err(DriveError::OtherRun(difference)));
@@ -331,7 +334,9 @@ impl Driver {
             }
             NetworkEvent::Channel { peer, channel } => self.ring.channel(peer, channel),
             NetworkEvent::PathLost { peer } => self.feed(Input::Alarm { peer }),
-            NetworkEvent::Listening { .. }
+            NetworkEvent::Copied { .. } => self.bootstrap.settle(),
+            NetworkEvent::CopiedPeer { .. }
+            | NetworkEvent::Listening { .. }
             | NetworkEvent::SocketBuffers { .. }
             | NetworkEvent::Offence { .. }
             | NetworkEvent::RoundTrip { .. } => {}
