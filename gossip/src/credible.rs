@@ -43,7 +43,8 @@ pub(crate) fn names_absurd_clock(message: &Message) -> bool {
         | Message::Probe { .. }
         | Message::Alive { .. }
         | Message::Rack { .. }
-        | Message::Summaries { .. } => false,
+        | Message::Summaries { .. }
+        | Message::Part(_) => false,
     }
 }
 

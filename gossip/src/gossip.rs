@@ -406,8 +406,8 @@ impl Gossip {
                 self.fetched(from, exchange, contribution, now);
             }
             Message::Rack { name, stripe } => self.heard_rack(from, name, stripe),
-            // For those who watch: `Summaries` keeps them, the core decides nothing by them.
-            Message::Summaries { .. } => {}
+            // For those who watch, and for the driver: the core decides nothing by them.
+            Message::Summaries { .. } | Message::Part(_) => {}
             Message::Busy { exchange } => self.busy(from, exchange, now),
             Message::Stale { exchange, clock } => {
                 self.heard_clock(from, clock);

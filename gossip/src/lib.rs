@@ -15,7 +15,7 @@
 //! `link_codec` (which code), `pace` and `stride` (how much local work), `staleness` (the three
 //! bounds), `credible` (which clocks are believed), `catch_up` and `pull` (joiners
 //! and laggards), `serve` (their donors), `deadlines` and `timers` (everything that expires), `suspicion` (who is silent),
-//! `apart` (who was lost and comes back).
+//! `apart` (who was lost and comes back); `shards` (who draws from which part of the data).
 
 mod answer;
 mod apart;
@@ -42,6 +42,7 @@ mod round;
 mod schedule;
 mod sequences;
 mod serve;
+mod shards;
 mod staleness;
 mod stride;
 mod stripe;
@@ -60,6 +61,7 @@ pub use membership::{Member, Standing, VIEW_MAX};
 pub use output::{ContributionId, Event, Failure, Output, Reading, Role};
 pub use pace::{Balance, Load, Pace};
 pub use schedule::Schedule;
+pub use shards::{Claim, ShardReview, choose_shard, review_shard};
 pub use staleness::{lag_factor, mixing_weight};
 pub use stride::{MICRO_STEPS, Stride};
 pub use summaries::{Heard, KNOWN_MAX, Summaries};

@@ -11,7 +11,7 @@ use rand::seq::IteratorRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-/// Peers that a summary is kept of: more than a page shows well; 512 of 0.6 kB.
+/// Peers that a summary is kept of: more than a page shows well; 512 of 0.8 kB.
 pub const KNOWN_MAX: usize = 512;
 /// What was said so long ago is forgotten.
 const FORGET_AFTER: Duration = Duration::from_secs(300);
@@ -103,6 +103,12 @@ impl Summaries {
         Some((to, Message::Summaries { summaries }))
     }
 
+    /// What is known of `peer`.
+    #[must_use]
+    pub fn get(&self, peer: &PeerId) -> Option<&Heard> {
+        self.known.get(peer)
+    }
+
     /// Everything that is known of others, by peer.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&PeerId, &Heard)> {
         self.known.iter()
@@ -129,7 +135,7 @@ impl Summaries {
 
 #[cfg(test)]
 mod tests {
-    use dnode_protocol::{Phase, Real, SUMMARY_LAGS, SUMMARY_SKETCH_LEN};
+    use dnode_protocol::{About, Phase, Real, SUMMARY_LAGS, SUMMARY_SKETCH_LEN};
 
     use super::*;
 
@@ -144,6 +150,7 @@ mod tests {
             peer: peer(index),
             incarnation: 1,
             number: 1,
+            about: About::default(),
             age_millis: 0,
             phase: Phase::Training,
             open: 0,
@@ -153,7 +160,10 @@ mod tests {
             commits: 0,
             samples: 0,
             loss: Real::UNKNOWN,
+            held_out: Real::UNKNOWN,
             samples_per_s: Real::UNKNOWN,
+            wait_s: Real::UNKNOWN,
+            memory_bytes: 0,
             sent_bytes: 0,
             received_bytes: 0,
             lags: [0; SUMMARY_LAGS],

@@ -1,4 +1,5 @@
-//! `dnode check`: whether the first step of a run comes out alike on every backend that this
+//! `dnode check`: whether the configuration goes with that of members, and the first step of a run
+//! comes out alike on every backend that this
 //! machine has for it, and on other machines.
 
 use std::collections::BTreeMap;
@@ -6,17 +7,23 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use dnode_network::{Found, Multiaddr, NetworkError, Probe};
+use dnode_protocol::{RunSpec, SharedSettings};
 use dnode_torch::{Device, Precision, TorchConfig};
 use dnode_trainer::{GradientStep as _, StepId, TrainError, Trainer, gradient_sketch};
 
 use crate::backend::{self, BackendError};
-use crate::config::Config;
+use crate::config::{Config, run_spec, shared_settings};
+use crate::driver::advice;
 
 /// Numbers that stand for a gradient in a digest: a count sketch, whose distances estimate those of
 /// gradients with a relative deviation of `√(2 / 16)` = 35 %.
 const DIGEST_LEN: usize = 16;
 /// How much further apart than gradients their sketches may be: three such deviations.
 const SKETCH_SLACK: f64 = 2.0;
+/// Largest batch of a member that is computed here, the largest that a configuration may have.
+const BATCH_MAX: usize = 65_536;
+/// Most micro-batches of a member, the same.
+const ACCUMULATE_MAX: usize = 1024;
 /// Longest wait for members to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
@@ -56,6 +63,8 @@ pub struct Report {
     pub agrees: bool,
     /// Members that do not tell how their first step comes out.
     pub unknown: usize,
+    /// Members of another run, or with settings too far from these; their steps are not compared.
+    pub other: usize,
 }
 
 /// How far apart two backends may be, relative to loss and to the gradient's norm; the errors of
@@ -67,10 +76,20 @@ const fn tolerances(precision: Precision) -> (f64, f64) {
     }
 }
 
-/// Loss and gradient of the first step of a shard.
+/// Loss and gradient of the first step of a shard, and what members compare before.
 struct First {
     loss: f64,
     gradient: Vec<f32>,
+    run: RunSpec,
+    settings: SharedSettings,
+}
+
+/// What decides which samples the first step sees.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Seen {
+    shard: u32,
+    batch: usize,
+    accumulate: usize,
 }
 
 /// Loss and a sketch of the gradient of the first step of a shard, as machines tell them.
@@ -93,7 +112,8 @@ pub fn digest(config: &Config, trainer: &mut dyn Trainer) -> Result<String, Trai
     let Some(trainer) = trainer.split() else { return Ok(String::new()) };
     let loss = f64::from(trainer.gradient(StepId::alone(0))?.loss);
     let precision = precision(backend::torch(&config.node));
-    let digest = Digest::of(loss, trainer.gradient_mut(), (precision, config.data.shard));
+    let shard = config.data.shard.unwrap_or(0);
+    let digest = Digest::of(loss, trainer.gradient_mut(), (precision, shard));
     Ok(digest.text())
 }
 
@@ -128,7 +148,7 @@ pub fn check(
     let against = against.map(|text| Digest::read(text).ok_or(CheckError::Digest)).transpose()?;
     let mut config = config.clone();
     // Every machine has to see the same samples.
-    config.data.shard = 0;
+    config.data.shard = Some(0);
     let configured = backend::torch(&config.node);
     let cpu = TorchConfig { device: Device::Cpu, ..TorchConfig::default() };
     let mut others: Vec<TorchConfig> = configured.into_iter().collect();
@@ -136,7 +156,7 @@ pub fn check(
         others.push(cpu);
     }
     let reference = first(&config, None)?;
-    let mut report = Report { text: header(&reference), agrees: true, unknown: 0 };
+    let mut report = Report { text: header(&reference), ..Report::new() };
     let mut own = &reference;
     let mut firsts = Vec::new();
     for torch in others {
@@ -155,9 +175,13 @@ pub fn check(
         report.text += "libtorch is not built in: `testnet/torch.sh build` (docs/operations.md)\n";
     }
     let digest = Digest::of(own.loss, &own.gradient, (precision(configured), 0));
-    let mut shards = Shards { config, configured, known: BTreeMap::from([(0, digest)]) };
+    let seen = Seen { shard: 0, batch: config.run.batch, accumulate: config.optimizer.accumulate };
+    let known = BTreeMap::from([(seen, digest)]);
+    let (run, settings) = (reference.run.clone(), reference.settings.clone());
+    let mut shards = Shards { config, configured, known, run, settings };
     if let Some(other) = against {
-        report.compare("the other machine", &mut shards, &other)?;
+        let seen = Seen { shard: other.shard, ..seen };
+        report.compare("the other machine", &mut shards, (&other, seen))?;
     }
     for member in members {
         report.member(&mut shards, member)?;
@@ -167,14 +191,11 @@ pub fn check(
 }
 
 fn header(reference: &First) -> String {
-    let mut report = Report {
-        text: format!(
-            "{:<28}{:>12}{:>14}{:>16}{:>18}\n",
-            "first step on", "loss", "gradient", "loss differs", "gradient differs"
-        ),
-        agrees: true,
-        unknown: 0,
-    };
+    let mut report = Report::new();
+    report.text = format!(
+        "{:<28}{:>12}{:>14}{:>16}{:>18}\n",
+        "first step on", "loss", "gradient", "loss differs", "gradient differs"
+    );
     report.line(&name(None), reference, None);
     report.text
 }
@@ -183,34 +204,94 @@ fn header(reference: &First) -> String {
 struct Shards {
     config: Config,
     configured: Option<TorchConfig>,
-    known: BTreeMap<u32, Digest>,
+    known: BTreeMap<Seen, Digest>,
+    run: RunSpec,
+    settings: SharedSettings,
 }
 
 impl Shards {
-    /// The first step of a shard; `None` when the configuration has no such shard.
-    fn digest(&mut self, shard: u32) -> Result<Option<Digest>, CheckError> {
+    /// The first step on these samples; `None` when the configuration has no such shard.
+    fn digest(&mut self, seen: Seen) -> Result<Option<Digest>, CheckError> {
+        let Seen { shard, batch, accumulate } = seen;
         if shard >= self.config.data.shards {
             return Ok(None);
         }
-        if let Some(known) = self.known.get(&shard) {
+        if let Some(known) = self.known.get(&seen) {
             return Ok(Some(*known));
         }
-        self.config.data.shard = shard;
-        let First { loss, gradient } = first(&self.config, self.configured)?;
+        self.config.data.shard = Some(shard);
+        (self.config.run.batch, self.config.optimizer.accumulate) = (batch, accumulate);
+        let First { loss, gradient, .. } = first(&self.config, self.configured)?;
         let digest = Digest::of(loss, &gradient, (precision(self.configured), shard));
-        self.known.insert(shard, digest);
+        self.known.insert(seen, digest);
         Ok(Some(digest))
+    }
+
+    /// Batch and micro-batches of a member with these settings; `None` where they are none.
+    fn batch(&self, settings: &RunSpec) -> Option<(usize, usize)> {
+        let number = |name, own: usize, most| {
+            let told = settings.value(name).map_or(Some(own), |text| text.parse().ok());
+            told.filter(|number| (1..=most).contains(number))
+        };
+        let batch = number("run.batch", self.config.run.batch, BATCH_MAX)?;
+        let accumulate =
+            number("optimizer.accumulate", self.config.optimizer.accumulate, ACCUMULATE_MAX)?;
+        batch.is_multiple_of(accumulate).then_some((batch, accumulate))
     }
 }
 
 impl Report {
+    const fn new() -> Self {
+        Self { text: String::new(), agrees: true, unknown: 0, other: 0 }
+    }
+
+    /// Compares the configuration of a member with this one. Returns its batch and micro-batches, or
+    /// `None` where its first step cannot be compared, which has been said.
+    fn configuration(
+        &mut self,
+        name: &str,
+        shards: &Shards,
+        specs: Option<&[RunSpec; 2]>,
+    ) -> Option<(usize, usize)> {
+        let own = &shards.config;
+        let Some([run, settings]) = specs else {
+            return Some((own.run.batch, own.optimizer.accumulate));
+        };
+        let other = shards.run.difference(run).map_or(Ok(()), Err);
+        match other.and_then(|()| shards.settings.compare(settings)) {
+            Err(difference) => {
+                self.other += 1;
+                let advice = advice(&difference.field);
+                let _ = writeln!(self.text, "{name} refuses this peer: {difference}; {advice}");
+                None
+            }
+            Ok(differences) => {
+                for difference in differences {
+                    let _ = writeln!(self.text, "{name}: {difference}");
+                }
+                shards.batch(settings).or_else(|| {
+                    self.unknown += 1;
+                    let _ = writeln!(self.text, "{name}: its batch is none");
+                    None
+                })
+            }
+        }
+    }
+
     /// Compares with what a member says.
     fn member(&mut self, shards: &mut Shards, member: &Found) -> Result<(), CheckError> {
         let (name, why) = match member {
             Ok(answer) => {
                 let name = format!("{} at {}", answer.peer, answer.address);
+                let specs = answer.specs.as_deref();
+                let Some((batch, accumulate)) = self.configuration(&name, shards, specs) else {
+                    return Ok(());
+                };
                 match answer.digest.as_deref().map(Digest::read) {
-                    Some(Some(digest)) => return self.compare(&name, shards, &digest),
+                    Some(Some(digest)) => {
+                        let seen = Seen { shard: digest.shard, batch, accumulate };
+                        return self.compare(&name, shards, (&digest, seen));
+                    }
                     Some(None) => (name, "what it says of its first step cannot be read"),
                     None => (name, "it says nothing of its first step"),
                 }
@@ -227,9 +308,9 @@ impl Report {
         &mut self,
         name: &str,
         shards: &mut Shards,
-        other: &Digest,
+        (other, seen): (&Digest, Seen),
     ) -> Result<(), CheckError> {
-        let Some(own) = shards.digest(other.shard)? else {
+        let Some(own) = shards.digest(seen)? else {
             self.agrees = false;
             let (shard, count) = (other.shard, shards.config.data.shards);
             let _ = writeln!(self.text, "{name}: DIFFERS: shard {shard}, of {count} here");
@@ -287,7 +368,11 @@ fn first(config: &Config, torch: Option<TorchConfig>) -> Result<First, CheckErro
     let report = trainer
         .gradient(StepId::alone(0))
         .map_err(|error| CheckError::Step { backend: name(torch), reason: error.to_string() })?;
-    Ok(First { loss: f64::from(report.loss), gradient: trainer.gradient_mut().to_vec() })
+    let identity = trainer.data_identity();
+    let run = run_spec(config, trainer.layout(), &identity);
+    let settings = shared_settings(config, &identity);
+    let loss = f64::from(report.loss);
+    Ok(First { loss, gradient: trainer.gradient_mut().to_vec(), run, settings })
 }
 
 fn relative(of: f64, other: f64) -> f64 {
@@ -354,9 +439,9 @@ mod tests {
         let here = check(&config, None, &[]).unwrap();
         assert!(here.agrees, "{}", here.text);
         config.data.shards = 4;
-        config.data.shard = 3;
+        config.data.shard = Some(3);
         let there = check(&config, None, &[]).unwrap();
-        config.data.shard = 1;
+        config.data.shard = Some(1);
         let compared = check(&config, Some(&printed(&there)), &[]).unwrap();
         assert!(compared.agrees && compared.text.contains("the other machine"));
         config.run.seed += 1;
@@ -372,13 +457,14 @@ mod tests {
             let address: Multiaddr = "/ip4/192.0.2.7/udp/4001/quic-v1".parse().unwrap();
             Ok(Answer {
                 address: address.clone(),
-                peer: format!("shard {}", config.data.shard),
+                peer: format!("shard {:?}", config.data.shard),
                 speaks_dnode: true,
                 observed: address,
                 listens: Vec::new(),
                 round_trip: None,
                 skew: None,
                 digest,
+                specs: None,
             })
         };
         let tells = |config: &Config| {
@@ -389,11 +475,40 @@ mod tests {
             member(config, Some(told))
         };
         let mut third = config.clone();
-        third.data.shard = 3;
+        third.data.shard = Some(3);
         let good = [tells(&config), tells(&third)];
         let report = check(&config, None, &good).unwrap();
         assert!(report.agrees && report.unknown == 0, "{}", report.text);
         assert_eq!(report.text.matches(": agrees").count(), 2, "{}", report.text);
+        // Their configuration comes first: another batch is told, and the steps compared on it.
+        let specs = |config: &Config| {
+            let first = first(config, None).unwrap();
+            Some(Box::new([first.run, first.settings.values().clone()]))
+        };
+        let telling = |config: &Config| {
+            tells(config).map(|answer: Answer| Answer { specs: specs(config), ..answer })
+        };
+        let mut batch = third.clone();
+        batch.run.batch = 8;
+        let report = check(&config, None, &[telling(&batch)]).unwrap();
+        assert!(report.agrees && report.unknown + report.other == 0, "{}", report.text);
+        assert!(
+            report.text.contains("run.batch is \"32\" here and \"8\" there"),
+            "{}",
+            report.text
+        );
+        assert_eq!(report.text.matches(": agrees").count(), 1, "{}", report.text);
+        let mut far = third.clone();
+        far.optimizer.learning_rate = 0.1;
+        let mut seed = third.clone();
+        seed.run.seed += 1;
+        let report = check(&config, None, &[telling(&far), telling(&seed)]).unwrap();
+        assert!(report.agrees && report.other == 2, "{}", report.text);
+        assert!(
+            report.text.contains("optimizer.learning_rate is \"0.001\" here and \"0.1\" there")
+        );
+        assert!(report.text.contains("run.seed is \"1\" here and \"2\" there"));
+        assert!(!report.text.contains("DIFFERS"), "{}", report.text);
         // Another seed, a shard that there is not, and two of which nothing is known.
         let mut other = third.clone();
         other.run.seed += 1;

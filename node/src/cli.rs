@@ -232,7 +232,7 @@ mod tests {
         ];
         let config = join(&flags).flags.settings().unwrap().resolve().unwrap();
         assert_eq!((config.run.steps, config.run.seed, config.node.threads), (9, 3, 2));
-        assert_eq!((config.data.shard, config.data.shards), (1, 4));
+        assert_eq!((config.data.shard, config.data.shards), (Some(1), 4));
         assert!(!config.network.mdns);
         assert_eq!(config.network.bootstrap, [quic, quic, quic]);
         assert_eq!(config.node.data_dir, PathBuf::from("7"));

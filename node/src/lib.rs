@@ -5,6 +5,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "the process is where clocks are read")]
 
+mod about;
 mod acquaintances;
 pub mod backend;
 pub mod check;
@@ -29,6 +30,7 @@ pub mod top;
 pub mod traces;
 mod trainer_identity;
 mod training;
+mod unsaved;
 pub mod view;
 
 pub use acquaintances::PeersFileError;
@@ -38,11 +40,14 @@ pub use dnode_network::NetworkError;
 pub use dnode_protocol::{LayoutError, ParameterLayout, PeerId, RunDifference};
 pub use dnode_trainer::checkpoint::CheckpointError;
 pub use dnode_trainer::{
-    DataShare, Device, DeviceError, Evaluation, GradientStep, Numbers, Resident, Score, Span,
-    SpanMut, StateTensor, StepId, StepReport, TrainError, Trainer, TrainerState,
+    DataIdentity, DataShare, Description, DescriptionError, Device, DeviceError, Evaluation,
+    GradientStep, Interrupt, Numbers, Resident, Score, Span, SpanMut, StateTensor, StepId,
+    StepReport, TrainError, Trainer, TrainerState,
 };
 pub use driver::{ADDRESS_FILE, DriveError};
-pub use peer::{JoinError, Options, Outcome, join, join_blocking, join_until, with_peers_file};
+pub use peer::{
+    JoinError, LastEvaluation, Options, Outcome, join, join_blocking, join_until, with_peers_file,
+};
 /// Where a program says that a run is to end ([`join_until`]).
 pub use tokio::sync::watch;
 pub use told::told;

@@ -19,7 +19,7 @@ use dnode::identity::Identity;
 use dnode::link_bench::{self, LinkError};
 use dnode::progress::Significant;
 use dnode::top::{self, TopError};
-use dnode::{DriveError, JoinError, Options, Outcome, told};
+use dnode::{DriveError, Evaluation, JoinError, LastEvaluation, Options, Outcome, told};
 use dnode_network::{DirectConfig, Multiaddr};
 
 /// Exit status of a wrong command line or configuration.
@@ -48,6 +48,10 @@ enum Failure {
         "the first step does not come out alike: these machines or backends should not train together"
     )]
     Differs,
+    #[error(
+        "{0} of the members would refuse this configuration: the lines before say what differs and what to do"
+    )]
+    OtherRun(usize),
     #[error("{0} of the members did not tell how their first step comes out")]
     Unknown(usize),
     #[error("training diverged, and was stopped: {0}")]
@@ -63,7 +67,10 @@ enum Failure {
 impl Failure {
     const fn status(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Backend(_) | Self::Link(LinkError::Address(_)) => USAGE,
+            Self::OtherRun(_)
+            | Self::Config(_)
+            | Self::Backend(_)
+            | Self::Link(LinkError::Address(_)) => USAGE,
             Self::Diverged(_) | Self::Join(JoinError::Drive(DriveError::Diverged(_))) => DIVERGED,
             Self::DataDir(error) if error.is_usage() => USAGE,
             Self::Join(error) if error.is_usage() => USAGE,
@@ -120,7 +127,9 @@ fn main() -> ExitCode {
 }
 
 fn run(join: &Join) -> Result<(), Failure> {
-    let config = join.flags.settings()?.resolve()?;
+    let settings = join.flags.settings()?;
+    let steps_given = settings.origin("run.steps") != dnode::config::Origin::Default;
+    let config = settings.resolve()?;
     if let Some(path) = &join.save_config {
         std::fs::write(path, file_text(&config))
             .map_err(|reason| Failure::Write { what: path.display().to_string(), reason })?;
@@ -132,33 +141,46 @@ fn run(join: &Join) -> Result<(), Failure> {
     }
     let mut trainer = dnode::backend::trainer(&config)?;
     let digest = check::digest(&config, trainer.as_mut()).map_err(|why| why.to_string());
-    let options = Options { resume: join.resume, digest, ..Options::new(config) };
-    let outcome = dnode::join_until(options, trainer, stop)?;
-    print(&outcome_text(&outcome))?;
-    match outcome.diverged {
-        Some(what) if outcome.reason == "diverged" => Err(Failure::Diverged(what)),
-        _ => Ok(()),
+    let options = Options { resume: join.resume, digest, steps_given, ..Options::new(config) };
+    match dnode::join_until(options, trainer, stop) {
+        Ok(outcome) => {
+            print(&outcome_text(&outcome))?;
+            match outcome.diverged {
+                Some(what) if outcome.reason == "diverged" => Err(Failure::Diverged(what)),
+                _ => Ok(()),
+            }
+        }
+        Err(error) => {
+            if let JoinError::NotSaved { outcome, .. } = &error {
+                print(&outcome_text(outcome))?;
+            }
+            Err(error.into())
+        }
     }
 }
 
 /// How the run ended, for a person.
 fn outcome_text(outcome: &Outcome) -> String {
-    let Outcome { peer, reason, step, samples, exchanges, evaluation, .. } = outcome;
-    let Outcome { parameters, diverged, .. } = outcome;
+    let Outcome { peer, reason, step, samples, exchanges, .. } = outcome;
     let mut text = format!("{}: {reason} after {step} steps, {samples} samples, ", peer.short());
     text += &match exchanges {
         Some(exchanges) => format!("{exchanges} exchanges"),
         None => "alone: no peer was met".to_owned(),
     };
-    if let Some(evaluation) = evaluation {
-        let percent = 100.0 * evaluation.accuracy;
-        let loss = Significant(evaluation.loss);
-        text += &format!("; held-out loss {loss}, accuracy {percent:.2} %");
-    }
-    if let Some(what) = diverged {
+    let numbers = |Evaluation { loss, accuracy, .. }: Evaluation| {
+        format!("held-out loss {}, accuracy {:.2} %", Significant(loss), 100.0 * accuracy)
+    };
+    text += &match (outcome.evaluation, outcome.evaluated) {
+        (Some(evaluation), _) => format!("; {}", numbers(evaluation)),
+        (None, Some(LastEvaluation { step, evaluation })) => {
+            format!("; last evaluated at step {step}: {}", numbers(evaluation))
+        }
+        (None, None) => "; not evaluated".to_owned(),
+    };
+    if let Some(what) = &outcome.diverged {
         text += &format!("; TRAINING DIVERGES: {what}");
     }
-    if let Some(path) = parameters {
+    if let Some(path) = &outcome.parameters {
         text += &format!("; parameters in {}", path.display());
     }
     text + "\n"
@@ -173,6 +195,7 @@ fn check_backends(flags: &Check) -> Result<(), Failure> {
     let report = check::check(&config, flags.against.as_deref(), &members)?;
     print(&report.text)?;
     match report.unknown {
+        _ if report.other > 0 => Err(Failure::OtherRun(report.other)),
         _ if !report.agrees => Err(Failure::Differs),
         0 => Ok(()),
         unknown => Err(Failure::Unknown(unknown)),

@@ -1,17 +1,18 @@
 //! A peer of a swarm: joins files, network, gossip core, training thread and the loop between them.
 
+mod halves;
 mod network;
+mod outcome;
+mod share;
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use dnode_gossip::{Gossip, Start};
 use dnode_network::{Network, NetworkConfig, NetworkError, NetworkEvent};
-use dnode_protocol::{Fragments, PeerId, RunSpec, Time, Versions};
+use dnode_protocol::{Fragments, RunSpec, Time, Versions};
 use dnode_trainer::checkpoint::{self, CheckpointError};
-use dnode_trainer::{
-    DataShare, Drawn, Replica, TrainError, Trainer, expected_overlap, weights_digest,
-};
+use dnode_trainer::{Description, Replica, TrainError, Trainer, weights_digest};
 use rand::Rng;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
@@ -19,20 +20,24 @@ use tokio::sync::{mpsc, watch};
 use crate::acquaintances::{Acquaintances, PeersFileError, read_peers_file};
 use dnode_collective::{Backend, Choice};
 
-use crate::config::{self, Config, LogFormat, Rule, run_spec};
+use crate::config::{self, Config, LogFormat, Rule, run_spec, shared_settings, shared_settings_of};
 use crate::console::Console;
 use crate::data_dir::{DataDir, DataDirError};
-use crate::driver::{DriveError, Driver, Invitation, Journal, Parts, Terms, Viewing, rack_name};
+use crate::driver::{
+    Course, DriveError, Driver, Invitation, Journal, Parts, Terms, Viewing, rack_name,
+};
 use crate::identity::Identity;
 use crate::metrics::{self, MetricsWriter};
 use crate::progress::Reporter;
 use crate::rules::{exchanges, gossip_config, replica_config};
 use crate::tensorboard::EventFile;
 use crate::traces::{FLUSH_INTERRUPTED_MAX, FLUSH_MAX, Tracer, TracesError};
-use crate::trainer_identity::{IdentityError, TrainerIdentity};
-use crate::training::{Commits, MICRO_STEPS, Plan, Position, TrainingThread};
+use crate::trainer_identity::{IdentityError, TrainerIdentity, is_shared};
+use crate::training::{Commits, Ending, MICRO_STEPS, NotSaved, Plan, Position, TrainingThread};
 use crate::view::ServeError;
+use halves::check_halves;
 use network::{canonical, network_config};
+pub use outcome::{LastEvaluation, Outcome};
 
 /// Folder of the checkpoints in the data directory.
 const CHECKPOINTS: &str = "checkpoints";
@@ -53,14 +58,18 @@ pub struct Options {
     /// What a trainer of one's own is, and how others join it; without one it goes by the name of its
     /// type ([`Trainer::kind`]), and the line for others has the address alone.
     pub identity: Option<TrainerIdentity>,
+    /// Whether a person has set `run.steps`; a joiner for whom nobody did ends where the swarm does.
+    pub steps_given: bool,
 }
 
 impl Options {
-    /// Options for `config`: a fresh start, log and progress on standard error.
+    /// Options for `config`: a fresh start, log and progress on standard error. Steps other than the
+    /// default are taken for given.
     #[must_use]
     pub fn new(config: Config) -> Self {
+        let steps_given = config.run.steps != Config::default().run.steps;
         let (console, digest) = (Console::stderr(), Ok(String::new()));
-        Self { config, resume: false, console, digest, identity: None }
+        Self { config, resume: false, console, digest, identity: None, steps_given }
     }
 }
 
@@ -69,27 +78,6 @@ impl Default for Options {
     fn default() -> Self {
         Self::new(Config::default())
     }
-}
-
-/// How a run ended for this peer.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
-    /// The peer.
-    pub peer: PeerId,
-    /// `steps done`, `interrupted` or `diverged`.
-    pub reason: &'static str,
-    /// Local steps done.
-    pub step: u64,
-    /// Samples processed.
-    pub samples: u64,
-    /// Exchanges that were applied here, begun or answered; none where no other peer was ever met.
-    pub exchanges: Option<u64>,
-    /// Quality on held-out data, unless interrupted.
-    pub evaluation: Option<dnode_trainer::Evaluation>,
-    /// The final parameters, when they could be written.
-    pub parameters: Option<std::path::PathBuf>,
-    /// How training went wrong, if it does at the end.
-    pub diverged: Option<String>,
 }
 
 /// Why a peer could not take part, or not to the end.
@@ -161,6 +149,16 @@ pub enum JoinError {
     /// Page or metrics cannot be served.
     #[error(transparent)]
     Serve(#[from] ServeError),
+    /// The run ended, and its last checkpoint could not be written.
+    #[error("save the end of the run: {error}; {lost}")]
+    NotSaved {
+        /// Why not.
+        error: String,
+        /// What of the training is in no checkpoint.
+        lost: String,
+        /// How the run ended.
+        outcome: Box<Outcome>,
+    },
     /// The run could not go on.
     #[error(transparent)]
     Drive(#[from] DriveError),
@@ -189,6 +187,7 @@ impl JoinError {
             | Self::Io { .. }
             | Self::Serve(_)
             | Self::Train(_)
+            | Self::NotSaved { .. }
             | Self::Drive(_) => false,
         }
     }
@@ -207,14 +206,19 @@ pub async fn join(
     stop: watch::Receiver<bool>,
 ) -> Result<Outcome, JoinError> {
     let started = Instant::now();
-    let Options { config, resume, console, digest, identity: own } = options;
+    let Options { config, resume, console, digest, identity: own, steps_given } = options;
     let own = own.or_else(|| trainer.kind().map(|kind| TrainerIdentity::new(kind, "")));
     crate::traces::check(config.node.traces.as_ref())?;
     let config = with_peers_file(config)?;
     let parameters = trainer.layout().parameters();
+    let identified = trainer.data_identity();
     let run = match &own {
-        Some(own) => own.run_spec(&config, trainer.layout())?,
-        None => run_spec(&config, trainer.layout()),
+        Some(own) => own.run_spec(&config, trainer.layout(), &identified)?,
+        None => run_spec(&config, trainer.layout(), &identified),
+    };
+    let settings = match &own {
+        Some(_) => shared_settings_of(&config, &identified, |key| is_shared(key.name)),
+        None => shared_settings(&config, &identified),
     };
     let fragments = Fragments::new(parameters, config.gossip.fragments)
         .ok_or(JoinError::Parameters(parameters))?;
@@ -228,10 +232,9 @@ pub async fn join(
     let dir = DataDir::open(&config.node.data_dir)?;
     let identity = Identity::load_or_create(&dir)?;
     dir.bind(&run)?;
-    trainer.set_stream(stream(&identity.peer()));
     let weights = weights_digest(trainer.as_ref());
-    let data = trainer.data_share().map(|share| data(share, &identity.peer(), &config));
-    let plan = plan(&config, &run, &dir);
+    let (part, data) = share::take(&config, steps_given, (trainer.as_mut(), &identity.peer()));
+    let plan = Plan { description: trainer.describe()?, ..plan(&config, &run, &dir) };
     let (replica, position, contents) = replica(&config, (trainer, fragments), &plan, resume)?;
 
     let tracer = Tracer::start(&config, identity.peer())?;
@@ -257,20 +260,18 @@ pub async fn join(
 
     let (acquaintances, remembered) = Acquaintances::load(dir.path());
     let terms = Terms { remembers: !remembered.is_empty(), ..terms(&config, dir.life()) };
-    let network = network_config(&config, &identity, &run, &dir, digest)?;
+    let network = network_config(&config, &identity, (&run, settings), &dir, digest)?;
     let (network, events) = Network::start(NetworkConfig { remembered, ..network })?;
-    let core = Gossip::new(
-        Start {
-            me: identity.peer(),
-            incarnation: dir.life(),
-            fragments: u32::try_from(fragments.count()).unwrap_or(u32::MAX),
-            clock: position.clock,
-            seed: random_seed(),
-        },
-        gossip,
-        Time::ZERO,
-    );
+    let start = Start {
+        me: identity.peer(),
+        incarnation: dir.life(),
+        fragments: u32::try_from(fragments.count()).unwrap_or(u32::MAX),
+        clock: position.clock,
+        seed: random_seed(),
+    };
+    let core = Gossip::new(start, gossip, Time::ZERO);
     let core = if contents.is_empty() { core } else { core.containing(&contents) };
+    let course = Course::new(identity.peer(), part, &config, position.step);
     let training = TrainingThread::start(replica, plan, position, tracer.clone())
         .map_err(|reason| JoinError::Io { what: "start the training thread", reason })?;
     let parts = Parts {
@@ -283,20 +284,9 @@ pub async fn join(
         tracer,
         started,
         terms,
+        course,
     };
     drive(parts, events, stop).await
-}
-
-/// Refuses what averages gradients to a trainer that does not hand them out: before anybody waits for it.
-fn check_halves(config: &Config, trainer: &mut dyn Trainer) -> Result<(), JoinError> {
-    let gradients = config.gossip.rule == Rule::AllReduce && config.gossip.local_steps == 1;
-    let rack = !config.network.rack.is_empty();
-    match gradients || rack {
-        true if trainer.split().is_some() => Ok(()),
-        true if rack => Err(JoinError::SplitForRack),
-        true => Err(JoinError::SplitForAllReduce),
-        false => Ok(()),
-    }
 }
 
 /// The run itself, and its last words.
@@ -310,16 +300,24 @@ async fn drive(
     journal.finish(&ending, &network);
     let interrupted = ending.evaluation.is_none();
     tracer.close(if interrupted { FLUSH_INTERRUPTED_MAX } else { FLUSH_MAX });
-    Ok(Outcome {
+    let Ending { position, evaluation, parameters, not_saved, .. } = *ending;
+    let outcome = Outcome {
         peer: network.peer_id(),
         reason: journal.reason(),
-        step: ending.position.step,
-        samples: ending.position.samples,
+        step: position.step,
+        samples: position.samples,
         exchanges: journal.has_met().then(|| journal.mixes()),
-        evaluation: ending.evaluation,
-        parameters: ending.parameters,
+        evaluation,
+        evaluated: journal.last_evaluated(),
+        parameters,
         diverged: journal.diverged().map(str::to_owned),
-    })
+    };
+    match not_saved {
+        None => Ok(outcome),
+        Some(NotSaved { error, lost }) => {
+            Err(JoinError::NotSaved { error, lost, outcome: Box::new(outcome) })
+        }
+    }
 }
 
 /// [`join`] for a program without a runtime of its own: starts the log, a tokio runtime, and the
@@ -369,9 +367,9 @@ fn replica(
         Ok(false) => {}
         Err(why) => tracing::warn!("weights cross to the host to be mixed: {why}"),
     }
-    let layout = replica.layout();
-    let loaded = checkpoint::load_latest(&plan.checkpoints, &plan.run, layout, fragments)?;
-    let Some(newest) = loaded else { return Ok((replica, Position::default(), Vec::new())) };
+    let form = (replica.layout(), fragments);
+    let loaded = checkpoint::load_latest(&plan.checkpoints, &plan.run, form, &plan.description)?;
+    let Some(mut newest) = loaded else { return Ok((replica, Position::default(), Vec::new())) };
     if !resume {
         let folder = config.node.data_dir.display().to_string();
         return Err(JoinError::NotResumed { folder, step: newest.step });
@@ -382,7 +380,7 @@ fn replica(
     let micro_steps = newest.micro_steps.unwrap_or_else(|| newest.step.saturating_mul(MICRO_STEPS));
     let (step, samples, clock) = (newest.step, newest.samples, newest.clock);
     let position = Position { step, micro_steps, samples, clock };
-    replica.restore(&newest.state)?;
+    newest.restore(&mut replica)?;
     tracing::info!(step = position.step, commits = position.clock.0, "resuming");
     if position.run_steps() >= config.run.steps {
         tracing::warn!("all {} steps are done: a larger --steps goes on", config.run.steps);
@@ -417,10 +415,12 @@ fn plan(config: &Config, run: &RunSpec, dir: &DataDir) -> Plan {
         commits: commits(&config.gossip),
         metrics_every: config.node.metrics_every,
         evaluate_every: config.node.evaluate_every,
+        checkpoint_interval: config.node.checkpoint_interval,
         checkpoint_every: config.node.checkpoint_every,
         checkpoints_kept: config.node.checkpoints_kept,
         checkpoints: dir.path().join(CHECKPOINTS),
         run: run.clone(),
+        description: Description::default(),
     }
 }
 
@@ -486,34 +486,6 @@ fn random_seed() -> [u8; 32] {
     let mut seed = [0; 32];
     rand::rng().fill_bytes(&mut seed);
     seed
-}
-
-/// The seed of a peer's own order of samples: its name, so that a restart goes on in the same order.
-fn stream(peer: &PeerId) -> u64 {
-    let mut hasher = blake3::Hasher::new_derive_key("dnode data stream v1");
-    hasher.update(peer.to_string().as_bytes());
-    let mut bytes = [0; 8];
-    hasher.finalize_xof().fill(&mut bytes);
-    u64::from_le_bytes(bytes)
-}
-
-/// What the peer trains on, and what it will have in common with others at the end of the run.
-fn data(share: DataShare, me: &PeerId, config: &Config) -> metrics::Data {
-    let DataShare { shards, shard, samples, stream: own } = share;
-    let drawn = config.run.steps.saturating_mul(config.run.batch as u64);
-    let mine = Drawn { shard, stream: own, samples: drawn };
-    // A configured stream is taken to be everybody's.
-    let theirs = if own == stream(me) { !own } else { own };
-    let within = Drawn { stream: theirs, ..mine };
-    let across = Drawn { shard: shard.wrapping_add(1), ..within };
-    metrics::Data {
-        shard,
-        shards,
-        samples,
-        stream: own,
-        shared_across_shards: expected_overlap(samples, mine, across),
-        shared_within_shard: expected_overlap(samples, mine, within),
-    }
 }
 
 fn unix_seconds() -> f64 {

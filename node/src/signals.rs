@@ -1,12 +1,20 @@
-//! Ctrl-C and SIGTERM: the first asks for an orderly end, the second ends the process at once.
+//! Ctrl-C and SIGTERM: the first asks for an orderly end, the second ends the process at once and
+//! says what is lost.
 
 use std::io;
+use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use tokio::sync::watch;
 
+use crate::unsaved;
+
 /// Exit status after the second signal: what shells report for an interrupted process.
 pub const INTERRUPTED: u8 = 130;
+
+/// How long the second signal waits for its line to be written.
+const LAST_WORDS_MAX: Duration = Duration::from_millis(500);
 
 /// Listens to SIGINT and SIGTERM. The receiver turns `true` at the first one; at the second the
 /// process exits with [`INTERRUPTED`].
@@ -30,10 +38,26 @@ pub fn listen() -> io::Result<watch::Receiver<bool>> {
             stop.send_replace(true);
             tracing::info!("stopping; once more to exit at once");
             signals.next().await;
+            tell_what_is_lost();
             std::process::exit(i32::from(INTERRUPTED));
         });
     })?;
     Ok(stopped)
+}
+
+/// Says what ends with this process, if that can be said at once.
+fn tell_what_is_lost() {
+    let (told, done) = mpsc::channel::<()>();
+    // On a thread of its own: the end must not depend on standard error.
+    let tell = thread::Builder::new().spawn(move || {
+        for lost in unsaved::of_this_process() {
+            tracing::warn!("leaving now; {lost}");
+        }
+        drop(told);
+    });
+    if tell.is_ok() {
+        let _ = done.recv_timeout(LAST_WORDS_MAX);
+    }
 }
 
 /// Ends this process in good order, as the first SIGTERM does, when standard input closes: a

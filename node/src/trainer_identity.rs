@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use dnode_protocol::limits::RUN_FIELD_VALUE_BYTES_MAX;
 use dnode_protocol::{ParameterLayout, RunField, RunSpec};
+use dnode_trainer::DataIdentity;
 use serde_json::{Value, json};
 
 use crate::config::{Config, find, run_settings, run_spec};
@@ -104,10 +105,11 @@ impl TrainerIdentity {
         &self,
         config: &Config,
         layout: &ParameterLayout,
+        data: &DataIdentity,
     ) -> Result<RunSpec, IdentityError> {
         self.check()?;
         let field = |name: String, value: &str| RunField { name, value: value.to_owned() };
-        let base = run_spec(config, layout);
+        let base = run_spec(config, layout, data);
         let applies = |field: &&RunField| find(&field.name).is_none_or(|key| is_shared(key.name));
         let mut fields: Vec<RunField> = base.fields().iter().filter(applies).cloned().collect();
         // They sort before the layout, so that a difference is named by what caused it.
@@ -151,7 +153,7 @@ impl TrainerIdentity {
 }
 
 /// Whether a key says something of a run whose trainer is not dnode's.
-fn is_shared(name: &str) -> bool {
+pub(crate) fn is_shared(name: &str) -> bool {
     !DESCRIBED.iter().any(|section| name.split('.').next() == Some(section))
 }
 
@@ -165,16 +167,19 @@ mod tests {
         layout
     }
 
+    fn spec(identity: &TrainerIdentity) -> Result<RunSpec, IdentityError> {
+        identity.run_spec(&Config::default(), &layout(), &DataIdentity::default())
+    }
+
     fn differs(one: &TrainerIdentity, other: &TrainerIdentity) -> Option<(String, String)> {
-        let [one, other] =
-            [one, other].map(|it| it.run_spec(&Config::default(), &layout()).unwrap());
+        let [one, other] = [one, other].map(|it| spec(it).unwrap());
         one.difference(&other).map(|it| (it.field, it.theirs))
     }
 
     #[test]
     fn a_run_is_named_by_what_its_trainer_is_not_by_keys_that_say_nothing_of_it() {
         let identity = TrainerIdentity::new("regression", "1").agreed("loss", "square");
-        let spec = identity.run_spec(&Config::default(), &layout()).unwrap();
+        let spec = spec(&identity).unwrap();
         let names: Vec<&str> = spec.fields().iter().map(|field| field.name.as_str()).collect();
         assert!(!names.contains(&"model.kind") && !names.contains(&"data.kind"), "{names:?}");
         for name in ["gossip.rule", "run.seed", "model.name", "model.loss", "parameters.layout"] {
@@ -210,9 +215,7 @@ mod tests {
 
     #[test]
     fn an_identity_that_cannot_be_told_is_refused_by_what_is_wrong() {
-        let refused = |identity: TrainerIdentity| {
-            identity.run_spec(&Config::default(), &layout()).unwrap_err().to_string()
-        };
+        let refused = |identity: TrainerIdentity| spec(&identity).unwrap_err().to_string();
         let text = refused(TrainerIdentity::default());
         assert!(text.contains("TrainerIdentity::model is \"\", expected 1 to"), "{text}");
         let long = "x".repeat(RUN_FIELD_VALUE_BYTES_MAX + 1);

@@ -3,7 +3,7 @@
 /// The version, where a name and where a number is wanted.
 macro_rules! version {
     () => {
-        4
+        5
     };
 }
 
@@ -32,6 +32,9 @@ pub const INFORMATION_MAX: usize = 64;
 /// contributed has one.
 pub const VERSIONS_MAX: usize = 512;
 
+/// Most shards that training data are cut into.
+pub const SHARDS_MAX: u32 = 65_536;
+
 /// Most fields of a [`crate::RunSpec`].
 pub const RUN_FIELDS_MAX: usize = 64;
 /// Longest name of a run field, bytes.
@@ -39,10 +42,14 @@ pub const RUN_FIELD_NAME_BYTES_MAX: usize = 64;
 /// Longest value of a run field, bytes.
 pub const RUN_FIELD_VALUE_BYTES_MAX: usize = 256;
 
-/// Most summaries in one message: about 16 kB.
+/// Most summaries in one message: about 20 kB.
 pub const SUMMARIES_MAX: usize = 32;
 /// Most links in one [`crate::Summary`].
 pub const SUMMARY_LINKS_MAX: usize = 8;
+/// Longest name of a peer or of its host in a [`crate::Summary`], bytes.
+pub const NAME_BYTES_MAX: usize = 32;
+/// Longest name of a device in a [`crate::Summary`], bytes.
+pub const DEVICE_BYTES_MAX: usize = 48;
 
 /// Most elements in one fragment: 4 MiB of f32, so that one exchange holds at most two of these.
 pub const FRAGMENT_ELEMENTS_MAX: usize = 1 << 20;
@@ -68,9 +75,13 @@ pub const TENSOR_RANK_MAX: usize = 8;
 
 const _: () = assert!(FRAME_ELEMENTS * 4 <= TENSOR_PAYLOAD_BYTES_MAX);
 const _: () = assert!(FRAGMENT_ELEMENTS_MAX >= FRAME_ELEMENTS);
+// Hello has two lists of fields.
 const _: () = assert!(
-    RUN_FIELDS_MAX * (RUN_FIELD_NAME_BYTES_MAX + RUN_FIELD_VALUE_BYTES_MAX + 16)
+    2 * RUN_FIELDS_MAX * (RUN_FIELD_NAME_BYTES_MAX + RUN_FIELD_VALUE_BYTES_MAX + 16) + 64
         < CONTROL_BYTES_MAX
 );
-const _: () = assert!(SUMMARIES_MAX * (512 + SUMMARY_LINKS_MAX * 32) < CONTROL_BYTES_MAX);
+const _: () = assert!(
+    SUMMARIES_MAX * (512 + SUMMARY_LINKS_MAX * 32 + 2 * NAME_BYTES_MAX + DEVICE_BYTES_MAX)
+        < CONTROL_BYTES_MAX
+);
 const _: () = assert!(INFORMATION_MAX * 40 + VERSIONS_MAX * 48 + 256 < CONTROL_BYTES_MAX);

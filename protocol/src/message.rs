@@ -31,6 +31,22 @@ pub struct Heartbeat {
     pub phase: Phase,
 }
 
+/// What the sender does in the run where peers may differ: where it ends, and what it draws from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, SchemaRead, SchemaWrite)]
+pub struct Part {
+    /// Steps of the run at which the sender ends, at least 1; none while it has yet to hear of others'.
+    pub steps: Option<u64>,
+    /// Whether a person has set them.
+    pub steps_given: bool,
+    /// Shards that its training data are cut into, at most [`crate::limits::SHARDS_MAX`]; 0 when it
+    /// does not tell.
+    pub shards: u32,
+    /// The shard that it draws from, below `shards`; none while it has yet to choose.
+    pub shard: Option<u32>,
+    /// Whether a person has set it.
+    pub shard_given: bool,
+}
+
 /// For one fragment: the newest commit of each known peer whose effect the fragment contains.
 ///
 /// Sorted by peer, at most [`crate::limits::INFORMATION_MAX`] entries.
@@ -88,6 +104,8 @@ pub enum Message {
     Hello {
         /// Everything that must agree.
         run: RunSpec,
+        /// What should agree: differences are told, and refused when they are large.
+        settings: RunSpec,
         /// Which start of the sender's process this is; larger is later.
         incarnation: u64,
         /// TCP port at which the sender takes direct paths; 0 when it takes none there.
@@ -216,6 +234,8 @@ pub enum Message {
         /// Sorted by peer, no peer twice, 1 to [`crate::limits::SUMMARIES_MAX`].
         summaries: Vec<Summary>,
     },
+    /// What the sender does in the run: after Hello, and whenever that changes.
+    Part(Part),
 }
 
 impl Message {
@@ -231,7 +251,8 @@ impl Message {
             | Self::Probe { .. }
             | Self::Alive { .. }
             | Self::Rack { .. }
-            | Self::Summaries { .. } => None,
+            | Self::Summaries { .. }
+            | Self::Part(_) => None,
             Self::Propose { exchange, .. }
             | Self::Accept { exchange, .. }
             | Self::Busy { exchange }
@@ -268,6 +289,7 @@ impl Message {
             Self::Alive { .. } => "alive",
             Self::Rack { .. } => "rack",
             Self::Summaries { .. } => "summaries",
+            Self::Part(_) => "part",
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the peers of one run must agree on, and how a difference is named.
+//! Named values that the peers of one run compare, and how a difference is named.
 
 use wincode::{SchemaRead, SchemaWrite};
 
@@ -14,7 +14,7 @@ pub struct RunField {
     pub value: String,
 }
 
-/// Everything the peers of one run must agree on, sorted by name.
+/// Everything the peers of one run must agree on, or should; sorted by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, SchemaRead, SchemaWrite)]
 pub struct RunSpec {
     fields: Vec<RunField>,
@@ -43,6 +43,9 @@ pub enum RunSpecError {
         "describe a run: field \"{0}\" exceeds {RUN_FIELD_NAME_BYTES_MAX} bytes of name or {RUN_FIELD_VALUE_BYTES_MAX} of value"
     )]
     TooLong(String),
+    /// A name or a value would break the line that tells it.
+    #[error("describe a run: field \"{}\" has a control character", .0.escape_debug())]
+    Control(String),
     /// Names are not sorted or not unique.
     #[error("describe a run: field \"{0}\" is double or out of order")]
     Order(String),
@@ -74,6 +77,9 @@ impl RunSpec {
             {
                 return Err(RunSpecError::TooLong(field.name.chars().take(64).collect()));
             }
+            if !is_plain(&field.name) || !is_plain(&field.value) {
+                return Err(RunSpecError::Control(field.name.clone()));
+            }
         }
         for pair in self.fields.windows(2) {
             if pair[0].name >= pair[1].name {
@@ -87,6 +93,25 @@ impl RunSpec {
     #[must_use]
     pub fn fields(&self) -> &[RunField] {
         &self.fields
+    }
+
+    /// The value of the field `name`.
+    #[must_use]
+    pub fn value(&self, name: &str) -> Option<&str> {
+        let index = self.fields.binary_search_by(|field| field.name.as_str().cmp(name)).ok()?;
+        Some(&self.fields[index].value)
+    }
+
+    /// The fields that both have and in which they differ, by name.
+    pub fn differences<'a>(&'a self, theirs: &'a Self) -> impl Iterator<Item = RunDifference> + 'a {
+        self.fields.iter().filter_map(|field| {
+            let other = theirs.value(&field.name).filter(|other| *other != field.value)?;
+            Some(RunDifference {
+                field: field.name.clone(),
+                ours: field.value.clone(),
+                theirs: other.to_owned(),
+            })
+        })
     }
 
     /// Hash of all fields: the name of the run.
@@ -108,10 +133,7 @@ impl RunSpec {
     /// (`model.hidden` of `model.kind`).
     #[must_use]
     pub fn difference(&self, theirs: &Self) -> Option<RunDifference> {
-        let value = |spec: &Self, name: &str| {
-            let index = spec.fields.binary_search_by(|field| field.name.as_str().cmp(name)).ok()?;
-            Some(spec.fields[index].value.clone())
-        };
+        let value = |spec: &Self, name: &str| spec.value(name).map(str::to_owned);
         let names = self.fields.iter().chain(&theirs.fields).map(|field| field.name.as_str());
         let lacks = |name: &str| value(self, name).is_none() || value(theirs, name).is_none();
         let field = names
@@ -123,6 +145,11 @@ impl RunSpec {
             theirs: value(theirs, field).unwrap_or_else(|| "absent".to_owned()),
         })
     }
+}
+
+/// Whether a text can stand in one line of a log.
+pub(crate) fn is_plain(text: &str) -> bool {
+    !text.chars().any(char::is_control)
 }
 
 #[cfg(test)]
@@ -173,5 +200,6 @@ mod tests {
             |name: &str, value: &str| RunField { name: name.to_owned(), value: value.to_owned() };
         assert!(RunSpec::new(vec![field("a", "1"), field("a", "2")]).is_err());
         assert!(RunSpec::new(vec![field("a", &"x".repeat(257))]).is_err());
+        assert!(RunSpec::new(vec![field("a", "x\nWARN forged")]).is_err());
     }
 }

@@ -2,7 +2,8 @@
 
 use wincode::{SchemaRead, SchemaWrite};
 
-use crate::{PeerId, Phase};
+use crate::limits::{DEVICE_BYTES_MAX, NAME_BYTES_MAX};
+use crate::{PeerId, Phase, is_label};
 
 /// Numbers of a [`Summary`]'s sketch.
 pub const SUMMARY_SKETCH_LEN: usize = 32;
@@ -49,6 +50,29 @@ pub struct SummaryLink {
     pub path: u32,
 }
 
+/// What a peer says it is, in words for persons.
+///
+/// Each text is a label ([`crate::is_label`]); an empty one says nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, SchemaRead, SchemaWrite)]
+pub struct About {
+    /// What its owner calls it, at most [`NAME_BYTES_MAX`]; several peers may have one name.
+    pub name: String,
+    /// Its host, at most [`NAME_BYTES_MAX`].
+    pub host: String,
+    /// What it computes on, at most [`DEVICE_BYTES_MAX`].
+    pub device: String,
+}
+
+impl About {
+    /// Whether every text is short enough and can be shown.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        is_label(&self.name, NAME_BYTES_MAX)
+            && is_label(&self.host, NAME_BYTES_MAX)
+            && is_label(&self.device, DEVICE_BYTES_MAX)
+    }
+}
+
 /// How a peer does.
 ///
 /// Nobody signs it, so whoever passes it on may have changed it: it is shown, and nothing is decided
@@ -61,6 +85,8 @@ pub struct Summary {
     pub incarnation: u64,
     /// Counts its summaries.
     pub number: u64,
+    /// What it says it is.
+    pub about: About,
     /// How long ago it said so, milliseconds, as far as those know who passed it on.
     pub age_millis: u32,
     /// What it is doing.
@@ -79,8 +105,14 @@ pub struct Summary {
     pub samples: u64,
     /// Mean training loss of late, nats.
     pub loss: Real,
+    /// Mean loss on held-out data at its last evaluation, nats.
+    pub held_out: Real,
     /// Samples per second of late.
     pub samples_per_s: Real,
+    /// Seconds that a staleness bound has blocked its training.
+    pub wait_s: Real,
+    /// Memory that its process holds, bytes; 0 when not known.
+    pub memory_bytes: u64,
     /// Bytes sent since its start.
     pub sent_bytes: u64,
     /// Bytes received since its start.

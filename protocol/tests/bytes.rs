@@ -11,12 +11,13 @@ use dnode_protocol::frame::{
     read_f32s, write_f32s,
 };
 use dnode_protocol::limits::{
-    CONTROL_BYTES_MAX, FRAGMENTS_MAX, INFORMATION_MAX, PROTOCOL_VERSION, SUMMARIES_MAX,
-    SUMMARY_LINKS_MAX, TENSOR_PAYLOAD_BYTES_MAX,
+    CONTROL_BYTES_MAX, DEVICE_BYTES_MAX, FRAGMENTS_MAX, INFORMATION_MAX, PROTOCOL_VERSION,
+    SHARDS_MAX, SUMMARIES_MAX, SUMMARY_LINKS_MAX, TENSOR_PAYLOAD_BYTES_MAX,
 };
 use dnode_protocol::{
-    Clock, ContentHash, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, PeerId,
-    Phase, Real, RunField, RunSpec, Stripe, Summary, SummaryLink, Terms, Versions,
+    About, Clock, ContentHash, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin,
+    Part, PeerId, Phase, Real, RunField, RunSpec, Stripe, Summary, SummaryLink, Terms, Versions,
+    label,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
@@ -98,7 +99,7 @@ fn information() -> impl Strategy<Value = Information> {
 }
 
 fn run() -> impl Strategy<Value = RunSpec> {
-    btree_map("[a-zé]{1,16}", ".{0,40}", 0..12).prop_map(|fields| {
+    btree_map("[a-zé]{1,16}", "\\PC{0,40}", 0..12).prop_map(|fields| {
         let field = |(name, value)| RunField { name, value };
         RunSpec::new(fields.into_iter().map(field).collect()).unwrap()
     })
@@ -140,11 +141,16 @@ fn summary() -> impl Strategy<Value = Summary> {
         SummaryLink { to, bytes_per_s, rtt_micros, exchange_millis, path }
     });
     let links = vec(link, 0..=SUMMARY_LINKS_MAX);
-    (any::<[u64; 9]>(), any::<([u32; 4], [u32; 9], [u32; 32])>(), phase(), links).prop_map(
-        |(wide, (narrow, lags, sketch), phase, links)| Summary {
+    let about =
+        ("[a-z<&\"é]{0,16}", "[a-z0-9.-]{0,32}", ".{0,48}").prop_map(|(name, host, device)| {
+            About { name, host, device: label(&device, DEVICE_BYTES_MAX) }
+        });
+    (about, any::<[u64; 10]>(), any::<([u32; 6], [u32; 9], [u32; 32])>(), phase(), links).prop_map(
+        |(about, wide, (narrow, lags, sketch), phase, links)| Summary {
             peer: PeerId::from_public_key([0; 32]),
             incarnation: wide[0],
             number: wide[1],
+            about,
             age_millis: narrow[0],
             phase,
             open: narrow[1],
@@ -154,7 +160,10 @@ fn summary() -> impl Strategy<Value = Summary> {
             commits: wide[5],
             samples: wide[6],
             loss: Real(narrow[2]),
+            held_out: Real(narrow[4]),
             samples_per_s: Real(narrow[3]),
+            wait_s: Real(narrow[5]),
+            memory_bytes: wide[9],
             sent_bytes: wide[7],
             received_bytes: wide[8],
             lags,
@@ -167,14 +176,22 @@ fn summary() -> impl Strategy<Value = Summary> {
 /// Messages about the run and the peer itself.
 fn introduction() -> impl Strategy<Value = Message> {
     prop_oneof![
-        (run(), any::<u64>(), any::<u16>()).prop_map(|(run, incarnation, direct_port)| {
-            Message::Hello { run, incarnation, direct_port }
-        }),
-        (".{0,20}", ".{0,60}", ".{0,60}").prop_map(|(field, ours, theirs)| Message::Refuse {
-            field,
-            ours,
-            theirs
-        }),
+        (run(), run(), any::<u64>(), any::<u16>()).prop_map(
+            |(run, settings, incarnation, direct_port)| Message::Hello {
+                run,
+                settings,
+                incarnation,
+                direct_port
+            }
+        ),
+        (1..=u64::MAX, any::<(bool, bool)>(), any::<bool>(), 1..=SHARDS_MAX).prop_map(
+            |(steps, (steps_given, shard_given), some, shards)| {
+                let (shard, steps) = (some.then_some(shards - 1), some.then_some(steps));
+                Message::Part(Part { steps, steps_given, shards, shard, shard_given })
+            }
+        ),
+        ("\\PC{0,20}", "\\PC{0,60}", "\\PC{0,60}")
+            .prop_map(|(field, ours, theirs)| Message::Refuse { field, ours, theirs }),
         (clock(), any::<u64>(), any::<(u32, u32)>(), phase()).prop_map(
             |(clock, samples, (step_micros, batch), phase)| Message::Heartbeat(Heartbeat {
                 clock,

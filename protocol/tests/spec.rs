@@ -3,13 +3,14 @@
 use std::path::Path;
 
 /// The files that decide which bytes peers exchange.
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 12] = [
     "src/fragment.rs",
     "src/frame.rs",
     "src/frame/codec.rs",
     "src/frame/control.rs",
     "src/frame/tensor.rs",
     "src/id.rs",
+    "src/label.rs",
     "src/limits.rs",
     "src/message.rs",
     "src/rack.rs",

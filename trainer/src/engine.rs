@@ -8,6 +8,7 @@ use dnode_protocol::ParameterLayout;
 use crate::batch::{Batch, SampleShape};
 use crate::config::ConfigError;
 use crate::device::{DeviceError, Resident};
+use crate::interrupt::Interrupt;
 use crate::kernel::loss::Score;
 use crate::kernel::{Compute, reduce};
 use crate::local::LocalConfig;
@@ -104,6 +105,14 @@ pub trait Engine: Send {
         Ok(None)
     }
 
+    /// Takes the flag by which another thread asks a gradient or a score to break off: what is computed
+    /// then fails with [`TrainError::Interrupted`]. Returns whether this engine looks at it at least a few
+    /// times a second. An update is never broken off.
+    fn set_interrupt(&mut self, interrupt: Interrupt) -> bool {
+        drop(interrupt);
+        false
+    }
+
     /// The optimizer's moments and count; engines of one configuration understand each other's.
     /// Empty where the device fails.
     fn save(&self) -> Vec<StateTensor>;
@@ -113,6 +122,14 @@ pub trait Engine: Send {
     /// # Errors
     /// [`TrainError::State`] when it does not fit.
     fn restore(&mut self, tensors: &[StateTensor]) -> Result<(), TrainError>;
+
+    /// As [`Engine::restore`] of tensors that nobody else needs.
+    ///
+    /// # Errors
+    /// As there.
+    fn restore_owned(&mut self, tensors: Vec<StateTensor>) -> Result<(), TrainError> {
+        self.restore(&tensors)
+    }
 }
 
 /// The embedded engine: the reference models' own kernels on flat vectors in host memory.
@@ -195,7 +212,7 @@ impl Engine for NativeEngine {
             let model = &mut self.model;
             self.compute.run(|| model.backward(pass, batch, scale));
         }
-        Ok(())
+        self.compute.check()
     }
 
     fn hands_over(&self) -> bool {
@@ -210,12 +227,12 @@ impl Engine for NativeEngine {
     ) -> Result<Score, TrainError> {
         let score = self.evaluate(batch)?;
         self.score.add(score);
-        if self.score.loss.is_finite() {
-            let Self { model, compute, parameters, gradient, .. } = self;
-            let pass = Backward { compute, parameters, gradient, hand: Some(hand) };
+        let Self { model, compute, parameters, gradient, score: total, .. } = self;
+        if total.loss.is_finite() {
+            let pass = Backward { compute: &*compute, parameters, gradient, hand: Some(hand) };
             compute.run(|| model.backward(pass, batch, scale));
         }
-        Ok(self.score)
+        compute.check().map(|()| *total)
     }
 
     fn finish(&mut self) -> Result<Option<Score>, TrainError> {
@@ -238,7 +255,8 @@ impl Engine for NativeEngine {
     fn evaluate(&mut self, batch: &Batch) -> Result<Score, TrainError> {
         let pass = Forward { compute: &self.compute, parameters: &self.parameters };
         let model = &mut self.model;
-        Ok(self.compute.run(|| model.forward(pass, batch)))
+        let score = self.compute.run(|| model.forward(pass, batch));
+        self.compute.check().map(|()| score)
     }
 
     fn read(&self, range: Range<usize>, out: &mut [f32]) {
@@ -249,11 +267,20 @@ impl Engine for NativeEngine {
         reduce::add_scaled(&mut self.parameters[range], delta, weight);
     }
 
+    fn set_interrupt(&mut self, interrupt: Interrupt) -> bool {
+        self.compute.set_interrupt(interrupt);
+        true
+    }
+
     fn save(&self) -> Vec<StateTensor> {
         self.optimizer.save()
     }
 
     fn restore(&mut self, tensors: &[StateTensor]) -> Result<(), TrainError> {
         self.optimizer.restore(tensors)
+    }
+
+    fn restore_owned(&mut self, tensors: Vec<StateTensor>) -> Result<(), TrainError> {
+        self.optimizer.restore_owned(tensors)
     }
 }

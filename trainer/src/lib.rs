@@ -10,8 +10,10 @@ pub mod checkpoint;
 pub mod codec;
 mod config;
 mod data;
+mod description;
 mod device;
 mod engine;
+mod interrupt;
 mod kernel;
 mod learning_rate;
 mod local;
@@ -33,8 +35,13 @@ pub use checkpoint::Checkpoint;
 pub use codec::{Encoded, encode};
 pub use config::{ConfigError, ModelConfig, ModelKind, OptimizerConfig, OptimizerKind, Schedule};
 pub use data::{DataConfig, DataError, DataKind, Dataset, Drawn, Skew, Stream, expected_overlap};
+pub use description::{
+    DESCRIPTION_BYTES_MAX, DESCRIPTION_ENTRIES_MAX, DESCRIPTION_NAME_BYTES_MAX, Description,
+    DescriptionError,
+};
 pub use device::{DEVICE_BLOCK, Device, DeviceError, Numbers, Resident, Span, SpanMut};
 pub use engine::{Engine, initial_parameters};
+pub use interrupt::Interrupt;
 pub use kernel::loss::Score;
 pub use learning_rate::learning_rate;
 pub use local::{BatchSource, LocalConfig, LocalTrainer};
@@ -43,10 +50,11 @@ pub use mixer::{EDGES_MAX, FORGOTTEN_MAX, Mixer, PUSHES_UNACKNOWLEDGED_MAX, Read
 pub use optimizer::Optimizer;
 pub use outer::OuterStep;
 pub use replica::{
-    CommitReport, Commons, FixedState, Held, OuterState, Replica, ReplicaConfig, ReplicaState, Turn,
+    CommitReport, Commons, FixedState, Held, OuterState, Replica, ReplicaConfig, ReplicaCopy,
+    ReplicaState, Source, Turn,
 };
 pub use seam::{
-    DataShare, Evaluation, GradientStep, StateTensor, StepId, StepReport, TrainError, Trainer,
-    TrainerState, weights_digest,
+    DataIdentity, DataShare, Evaluation, GradientStep, StateTensor, StepId, StepReport, TrainError,
+    Trainer, TrainerState, weights_digest,
 };
 pub use sketch::{SKETCH_LEN, gradient_sketch};

@@ -7,13 +7,17 @@ use dnode_protocol::ParameterLayout;
 
 use crate::batch::{Batch, Input, SampleShape};
 use crate::config::{ConfigError, ModelConfig, OptimizerConfig, THREADS_MAX, ensure};
+use crate::description::{Description, DescriptionError};
 use crate::device::{DeviceError, Resident};
 use crate::engine::{Engine, NativeEngine};
+use crate::interrupt::Interrupt;
 use crate::kernel::loss::Score;
 use crate::learning_rate::learning_rate;
+use crate::model;
 use crate::optimizer::clip_scale;
 use crate::seam::{
-    DataShare, Evaluation, GradientStep, StepId, StepReport, TrainError, Trainer, TrainerState,
+    DataIdentity, DataShare, Evaluation, GradientStep, StepId, StepReport, TrainError, Trainer,
+    TrainerState,
 };
 
 /// Where batches come from; a data set with its seed and shard.
@@ -30,6 +34,26 @@ pub trait BatchSource: Send {
     /// As [`Trainer::set_stream`].
     fn set_stream(&mut self, stream: u64) {
         let _ = stream;
+    }
+
+    /// Adds what the data are, and how they become inputs and targets, as [`Trainer::describe`] tells it.
+    ///
+    /// # Errors
+    /// [`DescriptionError`] when it is too much.
+    fn describe(&self, description: &mut Description) -> Result<(), DescriptionError> {
+        let _ = description;
+        Ok(())
+    }
+
+    /// As [`Trainer::set_shard`].
+    fn set_shard(&mut self, shard: u32) -> bool {
+        let _ = shard;
+        false
+    }
+
+    /// As [`Trainer::data_identity`].
+    fn identity(&self) -> DataIdentity {
+        DataIdentity::default()
     }
 
     /// As [`Trainer::data_share`].
@@ -62,6 +86,10 @@ pub struct LocalConfig {
     pub threads: usize,
 }
 
+/// Targets of a batch of an evaluation, at least: with fewer, reading the weights takes longer than
+/// computing with them (57 M parameters, batch 2: 19 s for 359 digits, of which 256 at once need one pass).
+const EVALUATED_TARGETS_MIN: usize = 256;
+
 /// The gradient that waits for its update.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Pending {
@@ -78,6 +106,8 @@ pub struct LocalTrainer {
     /// Samples of a step, at most `config.batch`.
     samples: usize,
     pending: Option<Pending>,
+    /// Looked at between micro-batches, for engines that do not.
+    interrupt: Interrupt,
 }
 
 impl fmt::Debug for LocalTrainer {
@@ -136,12 +166,22 @@ impl LocalTrainer {
     ) -> Result<Self, ConfigError> {
         config.validate()?;
         let (batch, samples) = (Batch::new(source.shape()), config.batch);
-        Ok(Self { engine, config, source, batch, samples, pending: None })
+        let interrupt = Interrupt::default();
+        Ok(Self { engine, config, source, batch, samples, pending: None, interrupt })
     }
 
     /// Samples of one whole micro-batch.
     const fn micro_samples(&self) -> usize {
         self.config.batch / self.config.optimizer.accumulate
+    }
+
+    /// Samples of one batch of an evaluation.
+    fn evaluated_samples(&self) -> usize {
+        let targets = match self.source.shape() {
+            SampleShape::Image { .. } => 1,
+            SampleShape::Text { context, .. } => context,
+        };
+        self.micro_samples().max(EVALUATED_TARGETS_MIN / targets)
     }
 
     /// Computes the mean gradient of the step's first samples and keeps it; returns the mean loss.
@@ -157,6 +197,7 @@ impl LocalTrainer {
                 break score;
             }
         };
+        self.interrupt.check()?;
         if !score.loss.is_finite() {
             return Err(TrainError::NotFinite { step, what: "loss" });
         }
@@ -176,6 +217,7 @@ impl LocalTrainer {
         let whole = self.micro_samples();
         let mut last = 0.0;
         for (micro, first) in (0..).zip((0..self.samples).step_by(whole)) {
+            self.interrupt.check()?;
             if micro > 0 {
                 self.engine.accumulate(&self.batch, last)?;
             }
@@ -193,7 +235,8 @@ impl LocalTrainer {
         let mut total = Score::default();
         let mut offset = samples.start;
         while offset < samples.end {
-            let most = self.micro_samples().min(samples.end - offset);
+            self.interrupt.check()?;
+            let most = self.evaluated_samples().min(samples.end - offset);
             if !self.source.evaluation(offset, most, &mut self.batch) {
                 break;
             }
@@ -283,6 +326,10 @@ impl Trainer for LocalTrainer {
         self.engine.restore(&state.tensors)
     }
 
+    fn restore_owned(&mut self, state: TrainerState) -> Result<(), TrainError> {
+        self.engine.restore_owned(state.tensors)
+    }
+
     fn split(&mut self) -> Option<&mut dyn GradientStep> {
         Some(self)
     }
@@ -304,6 +351,31 @@ impl Trainer for LocalTrainer {
         let (SampleShape::Image { classes, .. } | SampleShape::Text { vocabulary: classes, .. }) =
             self.source.shape();
         (classes > 1).then(|| (classes as f64).ln())
+    }
+
+    fn set_interrupt(&mut self, interrupt: Interrupt) -> bool {
+        self.interrupt = interrupt.clone();
+        self.engine.set_interrupt(interrupt)
+    }
+
+    fn describe(&self) -> Result<Description, TrainError> {
+        let mut description = Description::default();
+        let model = model::describe(&self.config.model, self.source.shape());
+        description.set("model", model.to_string())?;
+        self.source.describe(&mut description)?;
+        Ok(description)
+    }
+
+    fn set_shard(&mut self, shard: u32) -> bool {
+        self.source.set_shard(shard)
+    }
+
+    fn set_steps(&mut self, steps: u64) {
+        self.config.steps = steps;
+    }
+
+    fn data_identity(&self) -> DataIdentity {
+        self.source.identity()
     }
 
     fn data_share(&self) -> Option<DataShare> {

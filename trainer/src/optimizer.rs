@@ -241,25 +241,33 @@ impl Optimizer {
     /// # Errors
     /// [`TrainError::State`] when it does not fit.
     pub fn restore(&mut self, tensors: &[StateTensor]) -> Result<(), TrainError> {
-        let expected = self.save();
-        let describe = |tensors: &[StateTensor]| {
-            let each =
-                tensors.iter().map(|tensor| format!("{}[{}]", tensor.name, tensor.values.len()));
-            each.collect::<Vec<_>>().join(", ")
+        self.restore_owned(tensors.to_vec())
+    }
+
+    /// As [`Optimizer::restore`], without another copy.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn restore_owned(&mut self, tensors: Vec<StateTensor>) -> Result<(), TrainError> {
+        let lengths = match self.config.kind {
+            OptimizerKind::Sgd => vec![self.first.len(), 2],
+            OptimizerKind::Adamw => vec![self.first.len(), self.second.len(), 2],
         };
-        let (want, found) = (describe(&expected), describe(tensors));
+        let describe = |tensors: &mut dyn Iterator<Item = (&str, usize)>| {
+            tensors.map(|(name, len)| format!("{name}[{len}]")).collect::<Vec<_>>().join(", ")
+        };
+        let want = describe(&mut self.names().iter().copied().zip(lengths));
+        let found =
+            describe(&mut tensors.iter().map(|tensor| (tensor.name.as_str(), tensor.values.len())));
         if want != found {
             return Err(TrainError::State(format!("expected {want}; found {found}")));
         }
         let digit = |value: Option<&f32>| value.map_or(0, |&digit| digit as u64);
-        for tensor in tensors {
-            match tensor.name.as_str() {
-                "sgd.momentum" | "adamw.first_moment" => self.first.clone_from(&tensor.values),
-                "adamw.second_moment" => self.second.clone_from(&tensor.values),
-                _ => {
-                    self.updates =
-                        digit(tensor.values.first()) + COUNT_DIGIT * digit(tensor.values.get(1));
-                }
+        for StateTensor { name, values } in tensors {
+            match name.as_str() {
+                "sgd.momentum" | "adamw.first_moment" => self.first = values,
+                "adamw.second_moment" => self.second = values,
+                _ => self.updates = digit(values.first()) + COUNT_DIGIT * digit(values.get(1)),
             }
         }
         Ok(())

@@ -5,6 +5,7 @@ mod commons;
 mod desk;
 mod measure;
 mod on_device;
+mod restore;
 mod state;
 mod together;
 mod turn;
@@ -19,6 +20,7 @@ use self::commons::State;
 use self::on_device::{DeviceDesk, OnDevice};
 use crate::codec::Encoded;
 use crate::device::{Device, DeviceError, Resident};
+use crate::interrupt::Interrupt;
 use crate::mix::{norm, subtract};
 use crate::mixer::{DeltaSet, Epidemic, Exchange, HostMemory, Mixer, MixerState, PushSum, Slice};
 use crate::outer::OuterStep;
@@ -26,8 +28,10 @@ use crate::seam::{StepId, StepReport, TrainError, Trainer};
 use crate::slow::Slow;
 use crate::weights::{CHUNK, Live, chunks};
 
+pub(crate) use self::restore::{Lengths, Part, SavedReplica};
+
 pub use self::commons::{Commons, Turn};
-pub use self::state::{FixedState, Held, OuterState, ReplicaState};
+pub use self::state::{FixedState, Held, OuterState, ReplicaCopy, ReplicaState, Source};
 
 /// Longest progress that a mixer of fixed-point numbers commits, Euclidean norm.
 ///
@@ -223,9 +227,24 @@ impl Replica {
         self.live.trainer_mut()
     }
 
+    /// As [`Trainer::set_shard`].
+    pub fn set_shard(&mut self, shard: u32) -> bool {
+        self.trainer_mut().set_shard(shard)
+    }
+
+    /// As [`Trainer::set_steps`].
+    pub fn set_steps(&mut self, steps: u64) {
+        self.trainer_mut().set_steps(steps);
+    }
+
     /// As [`Trainer::set_batch`].
     pub fn set_batch(&mut self, samples: usize) -> bool {
         self.trainer_mut().set_batch(samples)
+    }
+
+    /// As [`Trainer::set_interrupt`].
+    pub fn set_interrupt(&mut self, interrupt: Interrupt) -> bool {
+        self.live.set_interrupt(interrupt)
     }
 
     /// Does one local step on the live weights.

@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use dnode_protocol::ParameterLayout;
 
+use crate::description::Description;
 use crate::device::{DeviceError, Resident};
+use crate::interrupt::Interrupt;
 use crate::kernel::loss::Score;
 
 /// Which local step: the batch belongs to its index, the learning rate to its position.
@@ -51,6 +53,16 @@ pub struct DataShare {
     pub samples: u64,
     /// The order they are drawn in.
     pub stream: u64,
+}
+
+/// What a trainer makes of its data, in words that peers compare.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DataIdentity {
+    /// How data become inputs and labels: name, for example `data.vocabulary`, and the map in short
+    /// words. Peers whose maps differ are of different runs.
+    pub maps: Vec<(&'static str, String)>,
+    /// Hash of all data, all shards and the held-out part; peers of different data are told so.
+    pub digest: Option<[u8; 32]>,
 }
 
 /// Quality on held-out data.
@@ -100,6 +112,9 @@ pub enum TrainError {
         /// `loss` or `gradient`.
         what: &'static str,
     },
+    /// Another thread has asked to break off ([`Trainer::set_interrupt`]); parameters are unchanged.
+    #[error("train: broken off before its end, because this process was asked to end")]
+    Interrupted,
     /// Saved state does not fit this trainer; nothing was restored.
     #[error("restore trainer state: {0}")]
     State(String),
@@ -170,6 +185,15 @@ pub trait Trainer: Send {
     /// [`TrainError::State`] when it does not fit; nothing is changed then.
     fn restore(&mut self, state: &TrainerState) -> Result<(), TrainError>;
 
+    /// As [`Trainer::restore`] of a state that nobody else needs: a trainer that keeps the vectors as they
+    /// are saves a copy of them.
+    ///
+    /// # Errors
+    /// As there.
+    fn restore_owned(&mut self, state: TrainerState) -> Result<(), TrainError> {
+        self.restore(&state)
+    }
+
     /// The step in two halves, for rules that average gradients; `None` when it cannot be split.
     fn split(&mut self) -> Option<&mut dyn GradientStep> {
         None
@@ -202,6 +226,44 @@ pub trait Trainer: Send {
     /// no such number; then losses are compared with the first ones.
     fn chance(&self) -> Option<f64> {
         None
+    }
+
+    /// Takes the flag by which another thread asks a step or an evaluation to break off, so that a
+    /// process that is to end need not wait for a long one. Returns whether this trainer looks at it at
+    /// least a few times a second.
+    ///
+    /// Who finds it raised returns [`TrainError::Interrupted`], and what it has to save is as before the
+    /// call. For a trainer that returns `false`, a copy of its state is kept during each step that takes
+    /// long, where that costs little, and is what the last checkpoint is written of.
+    fn set_interrupt(&mut self, interrupt: Interrupt) -> bool {
+        drop(interrupt);
+        false
+    }
+
+    /// What the model is, and what becomes of its inputs, for whoever uses a checkpoint elsewhere: written
+    /// into each as its metadata. Asked once, before the first step; empty when the trainer does not tell.
+    ///
+    /// # Errors
+    /// [`TrainError::Other`] when it is more than a [`Description`] holds.
+    fn describe(&self) -> Result<Description, TrainError> {
+        Ok(Description::default())
+    }
+
+    /// Draws from this shard of the training data from the next step on. Returns whether it does;
+    /// `shard` is below [`DataShare::shards`].
+    fn set_shard(&mut self, shard: u32) -> bool {
+        let _ = shard;
+        false
+    }
+
+    /// The run ends at this step, the unit of [`StepId::position`], for the learning-rate schedule.
+    fn set_steps(&mut self, steps: u64) {
+        let _ = steps;
+    }
+
+    /// What this trainer makes of its data, which peers compare; of nothing where it does not tell.
+    fn data_identity(&self) -> DataIdentity {
+        DataIdentity::default()
     }
 
     /// What the batches are drawn from, for reports; `None` when the trainer does not tell.

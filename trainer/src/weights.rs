@@ -5,6 +5,7 @@ use std::ops::Range;
 use dnode_protocol::ParameterLayout;
 
 use crate::device::{DeviceError, Resident};
+use crate::interrupt::Interrupt;
 use crate::kernel::loss::Score;
 use crate::mix::MixError;
 use crate::seam::{Evaluation, TrainError, Trainer};
@@ -45,6 +46,11 @@ impl Live {
     pub(crate) fn trainer_mut(&mut self) -> &mut dyn Trainer {
         self.settled = false;
         self.trainer.as_mut()
+    }
+
+    /// As [`Trainer::set_interrupt`].
+    pub(crate) fn set_interrupt(&mut self, interrupt: Interrupt) -> bool {
+        self.trainer.set_interrupt(interrupt)
     }
 
     /// Where the weights lie, if that is a device. Who moves them by that says whether they are settled.

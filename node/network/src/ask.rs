@@ -1,4 +1,5 @@
-//! What a peer tells whoever asks, before a run: its wall clock, and the digest of its first step.
+//! What a peer tells whoever asks, before a run: its wall clock, the digest of its first step, and its
+//! hello.
 //! Nothing in a run depends on it.
 
 use std::io;
@@ -8,12 +9,13 @@ use futures::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use libp2p::StreamProtocol;
 use libp2p::request_response::{Behaviour, Config, ProtocolSupport};
 
+use dnode_protocol::frame::{CONTROL_HEADER_BYTES, ControlHeader};
 use dnode_protocol::limits::ASK_PROTOCOL;
 
 use crate::limits::{ASK_ANSWER_MAX, ASK_STREAMS_MAX, DIGEST_BYTES_MAX};
 
 /// One byte that asks; the answer is microseconds since 1970, eight bytes, little endian, then the
-/// length of the digest, one byte, and the digest, ASCII.
+/// length of the digest, one byte, and the digest, ASCII; then a control frame, Hello.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Codec;
 
@@ -24,6 +26,8 @@ pub(crate) struct Told {
     pub(crate) micros: u64,
     /// The digest of its first step; empty if it has none.
     pub(crate) digest: String,
+    /// Its hello, a complete control frame.
+    pub(crate) hello: Vec<u8>,
 }
 
 /// How far the clock of a peer is from that of this machine.
@@ -83,7 +87,13 @@ impl libp2p::request_response::Codec for Codec {
         io.read_exact(&mut digest).await?;
         let digest = String::from_utf8(digest).ok().filter(|digest| digest.is_ascii());
         let digest = digest.ok_or(io::ErrorKind::InvalidData)?;
-        Ok(Told { micros: u64::from_le_bytes(micros), digest })
+        let mut hello = vec![0; CONTROL_HEADER_BYTES];
+        io.read_exact(&mut hello).await?;
+        let header = hello.first_chunk().and_then(|bytes| ControlHeader::decode(*bytes).ok());
+        let length = header.ok_or(io::ErrorKind::InvalidData)?.body_bytes;
+        hello.resize(CONTROL_HEADER_BYTES + length, 0);
+        io.read_exact(&mut hello[CONTROL_HEADER_BYTES..]).await?;
+        Ok(Told { micros: u64::from_le_bytes(micros), digest, hello })
     }
 
     async fn write_request<T>(&mut self, _: &StreamProtocol, io: &mut T, (): ()) -> io::Result<()>
@@ -97,19 +107,21 @@ impl libp2p::request_response::Codec for Codec {
         &mut self,
         _: &StreamProtocol,
         io: &mut T,
-        Told { micros, digest }: Told,
+        Told { micros, digest, hello }: Told,
     ) -> io::Result<()>
     where
         T: AsyncWrite + Unpin + Send,
     {
         let digest = &digest.as_bytes()[..digest.len().min(DIGEST_BYTES_MAX)];
         let length = u8::try_from(digest.len()).unwrap_or(u8::MAX);
-        io.write_all(&[&micros.to_le_bytes(), [length].as_slice(), digest].concat()).await
+        io.write_all(&[&micros.to_le_bytes(), [length].as_slice(), digest, &hello].concat()).await
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use dnode_protocol::Message;
+    use dnode_protocol::frame::encode_control;
     use libp2p::request_response::Codec as _;
 
     use super::*;
@@ -118,15 +130,21 @@ mod tests {
     async fn an_answer_is_read_as_it_was_written_and_nothing_else_is_one() {
         let protocol = StreamProtocol::new(ASK_PROTOCOL);
         for length in [0, 1, 142, DIGEST_BYTES_MAX] {
-            let told = Told { micros: u64::MAX - 7, digest: "f".repeat(length) };
+            let hello = encode_control(&Message::Goodbye).unwrap();
+            let told = Told { micros: u64::MAX - 7, digest: "f".repeat(length), hello };
             let mut bytes = futures::io::Cursor::new(Vec::new());
             Codec.write_response(&protocol, &mut bytes, told.clone()).await.unwrap();
             let mut bytes = bytes.into_inner();
             assert_eq!(Codec.read_response(&protocol, &mut bytes.as_slice()).await.unwrap(), told);
             let last = bytes.pop().unwrap();
             assert!(Codec.read_response(&protocol, &mut bytes.as_slice()).await.is_err());
-            bytes.push(last | 0x80);
-            assert!(Codec.read_response(&protocol, &mut bytes.as_slice()).await.is_err());
+            bytes.push(last);
+            // Of another version, and longer than any.
+            for at in [9 + length, 9 + length + 4] {
+                let mut bad = bytes.clone();
+                bad[at] = 0xff;
+                assert!(Codec.read_response(&protocol, &mut bad.as_slice()).await.is_err());
+            }
         }
     }
 

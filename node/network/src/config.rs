@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use dnode_protocol::{PeerId, RunSpec};
+use dnode_protocol::{PeerId, RunSpec, SharedSettings};
 use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
 use libp2p::identity::ed25519::{self, SecretKey};
@@ -25,6 +25,8 @@ pub struct NetworkConfig {
     pub mdns: bool,
     /// What peers must agree on.
     pub run: RunSpec,
+    /// What peers should agree on, and how far apart it may be.
+    pub settings: SharedSettings,
     /// Which start of this process it is; larger is later.
     pub incarnation: u64,
     /// The digest of this peer's first step, ASCII, told to whoever asks; empty if there is none, at
@@ -95,6 +97,7 @@ impl NetworkConfig {
             remembered: Vec::new(),
             mdns: false,
             run,
+            settings: SharedSettings::default(),
             incarnation,
             digest: String::new(),
             peers_max: 32,
@@ -117,6 +120,7 @@ impl fmt::Debug for NetworkConfig {
             .field("remembered", &self.remembered)
             .field("mdns", &self.mdns)
             .field("run", &self.run.id())
+            .field("settings", &self.settings)
             .field("incarnation", &self.incarnation)
             .field("digest", &self.digest)
             .field("peers_max", &self.peers_max)

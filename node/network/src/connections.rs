@@ -91,7 +91,8 @@ impl Service {
         } = event
         {
             // Who has gone meanwhile hears nothing.
-            let told = Told { micros: ask::now(), digest: self.digest.clone() };
+            let (digest, hello) = (self.digest.clone(), self.hello.clone());
+            let told = Told { micros: ask::now(), digest, hello };
             let _ = self.swarm.behaviour_mut().ask.send_response(channel, told);
         }
     }

@@ -87,7 +87,7 @@ impl fmt::Display for DownReason {
             Self::Lost(cause) => return write!(f, "connection lost: {cause}"),
             Self::Restarted => "it started anew",
             Self::Offence => "it broke the protocol",
-            Self::Refused => "it is of another run",
+            Self::Refused => "refused",
             Self::Disconnected => "disconnected by this peer",
         })
     }
@@ -163,6 +163,8 @@ pub enum NetworkEvent {
         incarnation: u64,
         /// What it is reached by.
         connection: Connection,
+        /// Which settings differ, seen from here, where they should agree.
+        differences: Vec<RunDifference>,
     },
     /// A peer is no longer connected.
     PeerDown {
@@ -196,7 +198,7 @@ pub enum NetworkEvent {
         /// What exactly.
         detail: String,
     },
-    /// A peer is of another run; it was disconnected and is not dialled again.
+    /// A peer is of another run, or has settings too far from this peer's; it was disconnected and is not dialled again.
     Refused {
         /// The peer.
         peer: PeerId,

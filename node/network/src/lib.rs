@@ -11,7 +11,7 @@
 //! ```
 //!
 //! A connection proves the peer's identity; the first frame on each control stream, Hello, proves
-//! that both are of the same run. Only then is the peer reported up. It stays up as long as one
+//! that both are of the same run and agree well enough on what should agree. Only then is the peer reported up. It stays up as long as one
 //! connection remains. Only this crate knows libp2p, so that an edit elsewhere does not rebuild it.
 
 mod ask;
@@ -84,6 +84,7 @@ impl Network {
         let direct = direct::start(&key, &config)?;
         let hello = Message::Hello {
             run: config.run.clone(),
+            settings: config.settings.values().clone(),
             incarnation: config.incarnation,
             direct_port: direct.direct.port(),
         };

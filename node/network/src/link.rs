@@ -77,7 +77,13 @@ pub(crate) struct Origin {
 #[derive(Debug)]
 pub(crate) enum LinkEvent {
     /// The peer said which run it is in; the reader waits until it is released.
-    Hello { origin: Origin, run: RunSpec, incarnation: u64, direct_port: u16 },
+    Hello {
+        origin: Origin,
+        /// Run and settings.
+        specs: Box<[RunSpec; 2]>,
+        incarnation: u64,
+        direct_port: u16,
+    },
     /// A reader ended.
     ReaderEnded { origin: Origin, end: ReaderEnd },
     /// A bulk connection that was asked for is there, or cannot be had.
@@ -144,9 +150,9 @@ impl Reader {
     ) -> Result<ReaderEnd, ReaderEnd> {
         match self.message().await? {
             None => return Ok(ReaderEnd::Finished { goodbye: false }),
-            Some(Message::Hello { run, incarnation, direct_port }) => {
-                let origin = self.origin.clone();
-                let hello = LinkEvent::Hello { origin, run, incarnation, direct_port };
+            Some(Message::Hello { run, settings, incarnation, direct_port }) => {
+                let (origin, specs) = (self.origin.clone(), Box::new([run, settings]));
+                let hello = LinkEvent::Hello { origin, specs, incarnation, direct_port };
                 links.send(hello).await.map_err(|_| ReaderEnd::Ignored)?;
             }
             Some(other) => return Err(unexpected(&other, "before hello")),
@@ -185,7 +191,8 @@ impl Reader {
                 | Message::Probe { .. }
                 | Message::Alive { .. }
                 | Message::Rack { .. }
-                | Message::Summaries { .. } => {
+                | Message::Summaries { .. }
+                | Message::Part(_) => {
                     if released {
                         let from = self.origin.peer;
                         self.tell(NetworkEvent::Message { from, message }).await?;

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use dnode_protocol::frame::{CONTROL_HEADER_BYTES, decode_control};
 use dnode_protocol::limits::IDENTIFY_PROTOCOL;
+use dnode_protocol::{Message, RunSpec};
 use futures::StreamExt as _;
 use libp2p::identity::Keypair;
 use libp2p::request_response::{self, OutboundRequestId, ProtocolSupport};
@@ -50,6 +52,8 @@ pub struct Answer {
     pub skew: Option<Skew>,
     /// The digest of its first step, if it tells one: up to 255 bytes of ASCII.
     pub digest: Option<String>,
+    /// What it says that the peers of its run must agree on, and what they should, if it tells.
+    pub specs: Option<Box<[RunSpec; 2]>>,
 }
 
 /// An address that did not answer, and why.
@@ -101,7 +105,7 @@ enum Question {
     Unasked,
     /// By the own clock, microseconds since 1970, and since when.
     Asked(OutboundRequestId, u64, Instant),
-    Told(Skew, String),
+    Told(Skew, String, Option<Box<[RunSpec; 2]>>),
     Silent,
 }
 
@@ -124,9 +128,9 @@ impl Dial {
         };
         let mut listens = info.listen_addrs;
         listens.truncate(ADDRESSES_PER_PEER_MAX);
-        let (skew, digest) = match question {
-            Question::Told(skew, digest) => (Some(skew), Some(digest)),
-            Question::Unasked | Question::Asked(..) | Question::Silent => (None, None),
+        let (skew, digest, specs) = match question {
+            Question::Told(skew, digest, specs) => (Some(skew), Some(digest), specs),
+            Question::Unasked | Question::Asked(..) | Question::Silent => (None, None, None),
         };
         Ok(Answer {
             address,
@@ -137,6 +141,7 @@ impl Dial {
             round_trip,
             skew,
             digest: digest.filter(|digest| !digest.is_empty()),
+            specs,
         })
     }
 }
@@ -358,8 +363,12 @@ fn told(
         Question::Unasked | Question::Told(..) | Question::Silent => None,
     });
     if let Some((dial, at, since)) = of_it {
-        let told = |Told { micros, digest }| {
-            Question::Told(Skew::new(micros, at, since.elapsed()), digest)
+        let told = |Told { micros, digest, hello }: Told| {
+            let specs = match decode_control(hello.get(CONTROL_HEADER_BYTES..).unwrap_or(&[])) {
+                Ok(Message::Hello { run, settings, .. }) => Some(Box::new([run, settings])),
+                Ok(_) | Err(_) => None,
+            };
+            Question::Told(Skew::new(micros, at, since.elapsed()), digest, specs)
         };
         dial.question = theirs.map_or(Question::Silent, told);
     }

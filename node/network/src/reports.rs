@@ -15,12 +15,12 @@ use crate::streams::{Path, StreamKind};
 impl Service {
     pub(crate) async fn handle_link(&mut self, event: LinkEvent) {
         match event {
-            LinkEvent::Hello { origin, run, incarnation, direct_port } => {
+            LinkEvent::Hello { origin, specs, incarnation, direct_port } => {
                 if self.is_current(origin.peer, origin.session) {
                     if let Some(session) = self.sessions.get_mut(&origin.peer) {
                         session.search.port = direct_port;
                     }
-                    self.greeted(&origin, &run, incarnation).await;
+                    self.greeted(&origin, &specs, incarnation).await;
                 }
             }
             LinkEvent::ReaderEnded { origin, end } => {
@@ -50,12 +50,13 @@ impl Service {
         self.sessions.get(&peer).is_some_and(|session| session.number == number)
     }
 
-    async fn greeted(&mut self, origin: &Origin, run: &RunSpec, incarnation: u64) {
+    async fn greeted(&mut self, origin: &Origin, [run, settings]: &[RunSpec; 2], incarnation: u64) {
         let peer = origin.peer;
-        if let Some(difference) = self.run.difference(run) {
-            self.refuse(peer, difference);
-            return;
-        }
+        let other_run = self.run.difference(run).map_or(Ok(()), Err);
+        let differences = match other_run.and_then(|()| self.settings.compare(settings)) {
+            Ok(differences) => differences,
+            Err(difference) => return self.refuse(peer, difference),
+        };
         let (Some(session), Some(connection)) = (self.sessions.get_mut(&peer), origin.connection())
         else {
             return;
@@ -67,6 +68,7 @@ impl Service {
                 }
                 let Some(session) = self.sessions.get_mut(&peer) else { return };
                 session.hello = Some((incarnation, connection));
+                session.differences = differences;
                 self.complete(peer);
             }
             Stage::Relayed(known, _) if known == incarnation => {
@@ -112,7 +114,7 @@ impl Service {
         }
         session.stage = Stage::Refusing(Instant::now() + REFUSE_LINGER);
         session.withhold();
-        tracing::debug!(%peer, %difference, "peer of another run");
+        tracing::debug!(%peer, %difference, "peer of another run or with other settings");
         self.report(NetworkEvent::Refused { peer, difference, by_us: true });
     }
 
@@ -167,10 +169,12 @@ impl Service {
             rtt: session.round_trip.map(|least| (least, least)),
         };
         let releases = session.releases(connection);
+        let differences = std::mem::take(&mut session.differences);
         self.shared.peers().insert(peer, entry);
         self.dialer.up(peer);
         tracing::debug!(%peer, %address, "peer up");
-        self.report(NetworkEvent::PeerUp { peer, address, incarnation, connection: kind });
+        let connection = kind;
+        self.report(NetworkEvent::PeerUp { peer, address, incarnation, connection, differences });
         self.release(releases);
         self.open(peer, StreamKind::Bulk);
     }
@@ -196,7 +200,7 @@ impl Service {
             }
             ReaderEnd::Offence(kind, detail) => self.offend(peer, kind, detail).await,
             ReaderEnd::Refused(difference) => {
-                tracing::debug!(%peer, %difference, "refused by a peer of another run");
+                tracing::debug!(%peer, %difference, "refused by a peer of another run or with other settings");
                 self.report(NetworkEvent::Refused { peer, difference, by_us: false });
                 self.hang_up_refused(peer).await;
             }

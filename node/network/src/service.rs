@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use dnode_protocol::{PeerId, RunSpec};
+use dnode_protocol::{PeerId, RunSpec, SharedSettings};
 use futures::StreamExt;
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, Swarm};
@@ -38,6 +38,7 @@ pub(crate) struct Service {
     pub(crate) swarm: Swarm<Behaviour>,
     pub(crate) me: PeerId,
     pub(crate) run: RunSpec,
+    pub(crate) settings: SharedSettings,
     /// The digest of the first step, for those who ask; may be empty.
     pub(crate) digest: String,
     /// Our hello, a complete frame.
@@ -110,6 +111,7 @@ impl Service {
             me: parts.me,
             schedule: Schedule::new(&config.run.id(), now),
             run: config.run,
+            settings: config.settings,
             digest: config.digest,
             hello: parts.hello,
             peers_max: config.peers_max,

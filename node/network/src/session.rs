@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dnode_direct::Receiver;
-use dnode_protocol::PeerId;
+use dnode_protocol::{PeerId, RunDifference};
 use dnode_quic::{Bulk, BulkConnection};
 use libp2p::swarm::ConnectionId;
 use libp2p::{Multiaddr, Stream};
@@ -106,6 +106,8 @@ pub(crate) struct Session {
     pub(crate) stage: Stage,
     /// The matching hello: which start of the process, and on which connection it came.
     pub(crate) hello: Option<(u64, ConnectionId)>,
+    /// What that said of settings, where they differ from this peer's.
+    pub(crate) differences: Vec<RunDifference>,
     /// The peer has ended its last control stream, and another must be there by then.
     pub(crate) unheard: Option<Instant>,
     /// Control and bulk queue; the handle's side once the peer is up.
@@ -146,6 +148,7 @@ impl Session {
             number,
             stage: Stage::Greeting(now + HELLO_TIMEOUT),
             hello: None,
+            differences: Vec::new(),
             unheard: None,
             senders: Some([control, bulk]),
             traffic: Arc::default(),

@@ -87,6 +87,9 @@ pub struct Flags {
     /// Where to compute: cpu, cuda:N, or auto for the first CUDA device if there is one [node.device].
     #[arg(long, value_name = "DEVICE", help_heading = PROCESS)]
     pub device: Option<String>,
+    /// What this peer is called where peers are listed; without it, as its host [node.name].
+    #[arg(long, value_name = "NAME", help_heading = PROCESS)]
+    pub name: Option<String>,
     /// Threads for the arithmetic [node.threads].
     #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = PROCESS)]
     pub threads: Option<String>,
@@ -189,8 +192,9 @@ impl Flags {
     }
 
     /// Flags that stand for one value of one key.
-    fn single(&self) -> [(&'static str, Option<&String>, &'static str); 19] {
+    fn single(&self) -> [(&'static str, Option<&String>, &'static str); 20] {
         [
+            ("node.name", self.name.as_ref(), "--name"),
             ("node.data_dir", self.data_dir.as_ref(), "--data-dir"),
             ("network.require_peers", self.require_peers.as_ref(), "--require-peers"),
             ("network.max_upload", self.max_upload.as_ref(), "--max-upload"),

@@ -1,5 +1,7 @@
 //! What a configuration key is: its name, its legal values, its default, and who must agree on it.
 
+use dnode_protocol::Tolerance;
+
 use super::kind::Kind;
 
 /// Whether the peers of a run have to give a key the same value.
@@ -7,8 +9,11 @@ use super::kind::Kind;
 pub enum Agreement {
     /// It names the run: a peer with another value is refused.
     Must,
-    /// Another value is legal, but a joiner is told to take this one (learning rate, steps).
-    Should,
+    /// Another value is legal within a tolerance and told at both ends; a joiner is told to take this
+    /// one (learning rate, batch).
+    Should(Tolerance),
+    /// Never compared by its text; a joiner is told to take this one (paths, steps).
+    Printed,
     /// It concerns this process alone (addresses, folders, threads).
     Own,
 }
@@ -63,7 +68,19 @@ impl Key {
 
     /// The same key, which the peers of a run should give the same value.
     pub(super) const fn should(mut self) -> Self {
-        self.agreement = Agreement::Should;
+        self.agreement = Agreement::Should(Tolerance::Any);
+        self
+    }
+
+    /// The same key, of which the peers of a run should have the same value, and may differ so far.
+    pub(super) const fn within(mut self, tolerance: Tolerance) -> Self {
+        self.agreement = Agreement::Should(tolerance);
+        self
+    }
+
+    /// The same key, whose value stands in the line that a joiner types.
+    pub(super) const fn printed(mut self) -> Self {
+        self.agreement = Agreement::Printed;
         self
     }
 

@@ -3,12 +3,17 @@
 //! Validation, suggestions, `--set`, `dnode config` and `docs/configuration.md` all come from it.
 
 use dnode_gossip::VIEW_MAX;
+use dnode_protocol::Tolerance;
 use dnode_protocol::frame::Codec;
-use dnode_protocol::limits::FRAGMENTS_MAX;
+use dnode_protocol::limits::{FRAGMENTS_MAX, NAME_BYTES_MAX as NAME_LABEL_MAX};
 
 use super::key::{Key, Preset};
 use super::kind::{Kind, Reals};
 
+/// How many times as large as another peer's the learning rate, the distance of the momentum to 1 and
+/// the bound of the gradient may be, unless allowed by name: what a grid search steps over, and less
+/// than what a slip of the pen does.
+const FACTOR_MAX: u32 = 4;
 /// Most steps of anything: far beyond any run, far below where a counter could overflow.
 const STEPS_MAX: i64 = 1_000_000_000_000;
 /// Most peers of an all-reduce, the synchronous baseline: a ring of more could have more pieces on
@@ -29,6 +34,16 @@ const RULES: &[&str] =
 const GOSSIP: &[&str] = &["gossip-outer", "pairwise", "push-sum", "delta-set", "epidemic"];
 /// Rules that can take an outer step with momentum.
 const OUTER: &[&str] = &["gossip-outer", "push-sum", "delta-set", "epidemic", "all-reduce"];
+/// The digest of the data, which is compared with those of others; no key.
+pub const DATA_DIGEST: &str = "data.digest";
+/// What is refused when it differs by too much, and may be allowed to.
+pub const SETTINGS: &[&str] = &[
+    "optimizer.kind",
+    "optimizer.learning_rate",
+    "optimizer.momentum",
+    "optimizer.clip_norm",
+    DATA_DIGEST,
+];
 /// How numbers may be written on the way, finest first.
 const CODECS: &[&str] = &codec_names();
 /// Most peers that a fragment is pushed to in a round: beyond it, broadcasting is meant.
@@ -103,7 +118,7 @@ pub const SECTIONS: &[(&str, &str)] = &[
 /// Every key, section by section.
 pub const KEYS: &[Key] = &[
     key("run.seed", Kind::Integer(0, i64::MAX), "1", "", "seed of initial weights, data order and shards").must(),
-    key("run.steps", Kind::Integer(1, STEPS_MAX), "2000", "steps", "steps of the run; a peer of mean speed does exactly so many local steps").should(),
+    key("run.steps", Kind::Integer(1, STEPS_MAX), "2000", "steps", "steps of the run; a peer of mean speed does exactly so many local steps; a joiner for whom nobody sets them takes those of the swarm").printed(),
     key("run.batch", Kind::Integer(1, 65_536), "32", "samples", "samples per local step").should(),
     key("run.stop_on_divergence", Kind::Flag, "false", "", "end with status 3, after a last checkpoint, when training diverges"),
     key("model.kind", Kind::Choice(&["mlp", "cnn", "gpt"]), "\"mlp\"", "", "the model").must(),
@@ -123,10 +138,14 @@ pub const KEYS: &[Key] = &[
     key("data.kind", Kind::Choice(&["digits", "mnist", "text"]), "\"digits\"", "", "the data set; digits is built in")
         .must(),
     unset("data.path", Kind::Path, "folder with the MNIST files, or the text file")
-        .should()
+        .printed()
         .only("data.kind", &["mnist", "text"]),
-    key("data.shards", Kind::Integer(1, 65_536), "1", "", "shards the training data is cut into").must(),
-    key("data.shard", Kind::Integer(0, 65_535), "0", "", "this peer's shard, from 0; less than data.shards"),
+    key("data.shards", Kind::Integer(1, 65_536), "1", "", "shards the training data is cut into; peers choose different ones by themselves").must(),
+    unset(
+        "data.shard",
+        Kind::Integer(0, 65_535),
+        "this peer's shard, from 0, less than data.shards; unset: the one that the fewest neighbours draw from",
+    ),
     key(
         "data.skew",
         Kind::WordOrReal("iid", Reals::above(0.0, 1e6)),
@@ -142,15 +161,36 @@ pub const KEYS: &[Key] = &[
         "",
         "the order in which this peer draws the samples of its shard; \"auto\" is one that belongs to its name, equal numbers make equal orders",
     ),
-    key("optimizer.kind", Kind::Choice(&["adamw", "sgd"]), "\"adamw\"", "", "the local optimizer").should(),
+    unset(
+        "data.vocabulary",
+        Kind::Path,
+        "what characters become: those of this text file, or \"bytes\"; unset: those of the text itself",
+    )
+    .printed()
+    .only("data.kind", &["text"]),
+    unset(
+        "data.pixel_mean",
+        Kind::Real(Reals::closed(0.0, 255.0)),
+        "what is subtracted from each pixel; unset: the mean of the training images",
+    )
+    .printed()
+    .only("data.kind", &["mnist"]),
+    unset(
+        "data.pixel_deviation",
+        Kind::Real(Reals::above(0.0, 255.0)),
+        "what each pixel is divided by after that; unset: the deviation of the training images",
+    )
+    .printed()
+    .only("data.kind", &["mnist"]),
+    key("optimizer.kind", Kind::Choice(&["adamw", "sgd"]), "\"adamw\"", "", "the local optimizer").within(Tolerance::Equal),
     by(
         key("optimizer.learning_rate", Kind::Real(Reals::above(0.0, 100.0)), "", "", "peak learning rate"),
         "optimizer.kind",
         &[("adamw", "0.001"), ("sgd", "0.02")],
     )
-    .should(),
+    .within(Tolerance::Factor(FACTOR_MAX)),
     key("optimizer.momentum", Kind::Real(Reals::below(0.0, 1.0)), "0.9", "", "momentum of sgd")
-        .should()
+        .within(Tolerance::FactorBelowOne(FACTOR_MAX))
         .only("optimizer.kind", &["sgd"]),
     key("optimizer.beta1", Kind::Real(Reals::below(0.0, 1.0)), "0.9", "", "decay of the first moment of adamw")
         .should()
@@ -180,7 +220,7 @@ pub const KEYS: &[Key] = &[
         "optimizer.kind",
         &[("adamw", "1.0"), ("sgd", "5.0")],
     )
-    .should(),
+    .within(Tolerance::Factor(FACTOR_MAX)),
     key("optimizer.accumulate", Kind::Integer(1, 1024), "1", "", "micro-batches whose gradients make one step").should(),
     key(
         "gossip.rule",
@@ -327,6 +367,14 @@ pub const KEYS: &[Key] = &[
         "",
         "name of the rack: peers with the same name that are near each other train in step and act as one replica; empty is none",
     ),
+    key(
+        "network.allow_differences",
+        Kind::Subset(SETTINGS),
+        "[]",
+        "",
+        "what may differ from other peers' by any amount; by default a peer is refused that is too far from this one",
+    )
+    .printed(),
     key("network.peers_max", Kind::Integer(1, LIMITS.1), "32", "peers", "most connected peers"),
     key("network.require_peers", Kind::Integer(0, LIMITS.1), "0", "peers", "peers to wait for before training"),
     key("network.max_upload", Kind::Integer(0, RATE_MAX), "0", "kB/s", "most that is sent to all peers together, on the wire; 0 is no bound"),
@@ -380,9 +428,23 @@ pub const KEYS: &[Key] = &[
         "",
         "ask the router to forward the port, where dnode was built with the feature upnp",
     ),
+    key(
+        "node.name",
+        Kind::Label(NAME_LABEL_MAX),
+        "\"\"",
+        "",
+        "what this peer is called where peers are listed; empty is the name of its host",
+    ),
     key("node.data_dir", Kind::Path, "\"dnode-data\"", "", "folder of identity, checkpoints and metrics"),
-    key("node.checkpoint_every", Kind::Integer(0, STEPS_MAX), "0", "steps", "steps of the run between checkpoints; 0 is only at the end"),
-    key("node.checkpoints_kept", Kind::Integer(2, 1_000_000), "2", "", "checkpoints that are kept, the newest ones"),
+    key(
+        "node.checkpoint_interval",
+        Kind::Duration(0, 604_800_000),
+        "\"5m\"",
+        "",
+        "time between checkpoints, longer where writing one takes more than a fiftieth of it; 0s is only by steps and at the end",
+    ),
+    key("node.checkpoint_every", Kind::Integer(0, STEPS_MAX), "0", "steps", "steps of the run between checkpoints; 0 is only by time and at the end"),
+    key("node.checkpoints_kept", Kind::Integer(2, 1_000_000), "3", "", "checkpoints that are kept, the newest ones"),
     key("node.evaluate_every", Kind::Integer(0, STEPS_MAX), "500", "steps", "steps between evaluations; 0 is only at the end"),
     key("node.metrics_every", Kind::Integer(1, STEPS_MAX), "25", "steps", "steps between lines of metrics.jsonl"),
     key(

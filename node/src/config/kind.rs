@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use dnode_protocol::is_label;
 use dnode_torch::Device;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
@@ -78,6 +79,8 @@ pub enum Kind {
     Path,
     /// A text of at most so many bytes; may be empty.
     Name(usize),
+    /// A text of at most so many bytes that can be shown on one line; may be empty.
+    Label(usize),
     /// A device that computes.
     Device,
     /// A duration such as `"500ms"`, from the first to the second, milliseconds, both legal.
@@ -86,6 +89,8 @@ pub enum Kind {
     WordOrDuration(&'static str, u64, u64),
     /// One or more of these words, each at most once; kept in this order.
     Words(&'static [&'static str]),
+    /// Any of these words, each at most once; kept in this order.
+    Subset(&'static [&'static str]),
     /// One to `count_max` whole numbers, each from `min` to `max`.
     Integers {
         /// Least number.
@@ -115,11 +120,11 @@ impl Kind {
             Self::WordOrReal(..) => "word or number",
             Self::WordOrInteger(..) => "word or integer",
             Self::Path => "path",
-            Self::Name(_) => "text",
+            Self::Name(_) | Self::Label(_) => "text",
             Self::Device => "device",
             Self::Duration(..) => "duration",
             Self::WordOrDuration(..) => "word or duration",
-            Self::Words(_) => "list of words",
+            Self::Words(_) | Self::Subset(_) => "list of words",
             Self::Integers { .. } => "list of integers",
             Self::Addresses(_) => "list of addresses",
             Self::Service => "word or address",
@@ -142,12 +147,18 @@ impl Kind {
             Self::Path => "a path in quotes".to_owned(),
             Self::Device => "\"cpu\", \"cuda:0\" (or another number) or \"auto\"".to_owned(),
             Self::Name(max) => format!("a text in quotes, at most {max} bytes"),
+            Self::Label(max) => format!(
+                "a text in quotes, at most {max} bytes, of characters that can be seen on one line"
+            ),
             Self::Duration(min, max) => durations(*min, *max),
             Self::WordOrDuration(word, min, max) => {
                 format!("\"{word}\" or {}", durations(*min, *max))
             }
             Self::Words(words) => {
                 format!("a list of at least one of {}, each at most once", all_of(words, " and "))
+            }
+            Self::Subset(words) => {
+                format!("a list of any of {}, each at most once", all_of(words, " and "))
             }
             Self::Integers { min, max, count_max } => {
                 format!("a list of 1 to {count_max} integers, each {min} to {max}")
@@ -184,11 +195,16 @@ impl Kind {
             Self::Path => value.as_str().is_some_and(|path| !path.is_empty()),
             Self::Device => value.as_str().is_some_and(|text| text.parse::<Device>().is_ok()),
             Self::Name(max) => value.as_str().is_some_and(|name| name.len() <= *max),
+            Self::Label(max) => value.as_str().is_some_and(|name| is_label(name, *max)),
             Self::Duration(min, max) => is_duration(value, *min, *max),
             Self::WordOrDuration(word, min, max) => {
                 value.as_str() == Some(word) || is_duration(value, *min, *max)
             }
-            Self::Words(words) => return ordered(words, value.as_array()?),
+            Self::Words(words) => {
+                let given = value.as_array()?;
+                return ordered(words, given).filter(|_| !given.is_empty());
+            }
+            Self::Subset(words) => return ordered(words, value.as_array()?),
             Self::Integers { min, max, count_max } => {
                 let legal =
                     |item: &Value| item.as_integer().is_some_and(|n| (*min..=*max).contains(&n));
@@ -217,13 +233,14 @@ impl Kind {
         match self {
             Self::Path
             | Self::Name(_)
+            | Self::Label(_)
             | Self::Device
             | Self::Choice(_)
             | Self::Duration(..)
             | Self::WordOrDuration(..)
             | Self::Service
             | Self::Collector => parsed.filter(Value::is_str).unwrap_or_else(bare),
-            Self::Words(_) => match parsed {
+            Self::Words(_) | Self::Subset(_) => match parsed {
                 Some(list @ Value::Array(_)) => list,
                 Some(Value::String(word)) => Value::Array(vec![Value::String(word)]),
                 Some(_) | None => {
@@ -282,13 +299,12 @@ fn is_duration(value: &Value, min: u64, max: u64) -> bool {
     text.is_some_and(|it| (u128::from(min)..=u128::from(max)).contains(&it.as_millis()))
 }
 
-/// The given words in the order of `words`; `None` when one is unknown or stands twice, or there is
-/// none.
+/// The given words in the order of `words`; `None` when one is unknown or stands twice.
 fn ordered(words: &[&str], given: &[Value]) -> Option<Value> {
     let stands = |word: &&&str| given.iter().any(|item| item.as_str() == Some(**word));
     let list: Vec<Value> =
         words.iter().filter(stands).map(|word| Value::String((*word).to_owned())).collect();
-    (!list.is_empty() && list.len() == given.len()).then_some(Value::Array(list))
+    (list.len() == given.len()).then_some(Value::Array(list))
 }
 
 /// `"a", "b" or "c"`, with ` or ` as `last`.

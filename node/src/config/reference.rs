@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use toml::Value;
 
+use dnode_protocol::Tolerance;
+
 use super::key::{Agreement, Key, Preset};
 use super::keys::{KEYS, SECTIONS};
 use super::run::values_of;
@@ -73,7 +75,9 @@ pub fn reference_markdown() -> String {
         `dnode config` prints this reference as a TOML file, `dnode config init` writes it to one.\n\
         `dnode config show` takes the flags of `dnode join` and prints the configuration in force, with the origin of each value; `dnode config check` only says whether it is sound; `dnode join --save-config FILE` writes it.\n\n\
         **Agree** says who must give a key the same value: `must`: a peer with another value is of another run and is refused by name; \
-        `should`: the printed join line carries it; otherwise each process is free.\n\n\
+        `should`: both ends tell a difference, the printed join line carries the value; \
+        `should, within a factor` (of 4) and `should, or is refused`: a peer with a value further apart is refused by name, unless `network.allow_differences` names the key; \
+        `printed`: the join line carries it, nothing is compared; otherwise each process is free.\n\n\
         `run.steps` are steps of the run, which the learning-rate schedule follows: each local step of a peer that does `H_i` instead of `gossip.local_steps` of them per commit counts as `local_steps / H_i`, and a joiner begins where its donor stands (docs/math.md).\n"
         .to_owned();
     for (section, purpose) in SECTIONS {
@@ -85,7 +89,12 @@ pub fn reference_markdown() -> String {
         for key in KEYS.iter().filter(|key| key.section() == *section) {
             let agree = match key.agreement {
                 Agreement::Must => "must",
-                Agreement::Should => "should",
+                Agreement::Should(Tolerance::Any) => "should",
+                Agreement::Should(Tolerance::Equal) => "should, or is refused",
+                Agreement::Should(Tolerance::Factor(_) | Tolerance::FactorBelowOne(_)) => {
+                    "should, within a factor"
+                }
+                Agreement::Printed => "printed",
                 Agreement::Own => "",
             };
             let _ = writeln!(

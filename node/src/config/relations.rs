@@ -48,8 +48,8 @@ fn model(model: &ModelConfig, data: DataKind) -> [Option<Broken>; 2] {
     [kind, heads]
 }
 
-fn data(data: &DataConfig) -> [Option<Broken>; 3] {
-    let shard = (data.shard >= data.shards).then(|| {
+fn data(data: &DataConfig) -> [Option<Broken>; 4] {
+    let shard = data.shard.is_some_and(|shard| shard >= data.shards).then(|| {
         let remedy = format!("shards count from 0 to {}", data.shards - 1);
         Broken("data.shard", "data.shards", remedy)
     });
@@ -57,12 +57,16 @@ fn data(data: &DataConfig) -> [Option<Broken>; 3] {
         let remedy = "give --data-path with the folder or file".to_owned();
         Broken("data.path", "data.kind", remedy)
     });
+    let pixels = (data.pixel_mean.is_some() != data.pixel_deviation.is_some()).then(|| {
+        let remedy = "give both, or neither to take those of the training images".to_owned();
+        Broken("data.pixel_mean", "data.pixel_deviation", remedy)
+    });
     let skews = matches!(data.skew, Skew::Dirichlet(_));
     let skew = (data.kind == DataKind::Text && skews).then(|| {
         let remedy = "text has no labels to skew, use \"iid\"".to_owned();
         Broken("data.skew", "data.kind", remedy)
     });
-    [shard, path, skew]
+    [shard, path, pixels, skew]
 }
 
 fn batch(batch: usize, accumulate: usize) -> Option<Broken> {

@@ -3,35 +3,69 @@
 use std::collections::BTreeMap;
 
 use dnode_protocol::limits::{PROTOCOL_VERSION, RUN_FIELD_VALUE_BYTES_MAX};
-use dnode_protocol::{ParameterLayout, RunField, RunSpec};
+use dnode_protocol::{ParameterLayout, RunField, RunSpec, SharedSettings, Tolerance};
+use dnode_trainer::DataIdentity;
 use toml::Value;
 
 use super::key::{Agreement, Key};
-use super::keys::KEYS;
+use super::keys::{DATA_DIGEST, KEYS};
 use super::sections::Config;
 use super::settings::default_of;
 
+/// Bytes of the digest of the data that are told.
+const DIGEST_SHOWN: usize = 8;
+
 /// Everything that must agree for `config` and a model of `layout`: the keys marked
-/// [`Agreement::Must`] that matter under this configuration, protocol version, parameter count and
-/// layout digest.
+/// [`Agreement::Must`] that matter under this configuration, how data become inputs and labels,
+/// protocol version, parameter count and layout digest.
 ///
 /// # Panics
 /// When the table of keys makes more fields than a specification holds, which a test rules out.
 #[must_use]
-pub fn run_spec(config: &Config, layout: &ParameterLayout) -> RunSpec {
+pub fn run_spec(config: &Config, layout: &ParameterLayout, data: &DataIdentity) -> RunSpec {
     let values = values_of(config);
-    let field =
-        |name: &str, value: String| RunField { name: name.to_owned(), value: bounded(value) };
     let mut fields: Vec<RunField> = KEYS
         .iter()
         .filter(|key| key.agreement == Agreement::Must && matters(key, &values))
         .filter_map(|key| Some(field(key.name, plain(values.get(key.name)?))))
         .collect();
+    fields.extend(data.maps.iter().map(|(name, map)| field(name, map.clone())));
     // Sorted behind every `model.` key, so that a difference is named by the key that caused it.
     fields.push(field("parameters.count", layout.parameters().to_string()));
     fields.push(field("parameters.layout", hex(&layout.digest())));
     fields.push(field("protocol.version", PROTOCOL_VERSION.to_string()));
     RunSpec::new(fields).expect("the table of keys fits a run specification")
+}
+
+/// What should agree, how far apart it may be, and what may differ all the same: the keys marked
+/// [`Agreement::Should`] that matter under this configuration, and the digest of the data.
+///
+/// # Panics
+/// As [`run_spec`].
+#[must_use]
+pub fn shared_settings(config: &Config, data: &DataIdentity) -> SharedSettings {
+    shared_settings_of(config, data, |_| true)
+}
+
+/// The same of the keys that `applies` names.
+pub(crate) fn shared_settings_of(
+    config: &Config,
+    data: &DataIdentity,
+    applies: impl Fn(&Key) -> bool,
+) -> SharedSettings {
+    let values = values_of(config);
+    let shared =
+        KEYS.iter().filter(|key| matters(key, &values) && applies(key)).filter_map(|key| {
+            let Agreement::Should(tolerance) = key.agreement else { return None };
+            Some((field(key.name, plain(values.get(key.name)?)), tolerance))
+        });
+    let digest = data.digest.map(|digest| field(DATA_DIGEST, hex(&digest[..DIGEST_SHOWN])));
+    let all: Vec<_> = shared.chain(digest.map(|it| (it, Tolerance::Equal))).collect();
+    let tolerances = all.iter().map(|(field, tolerance)| (field.name.clone(), *tolerance));
+    let tolerances: Vec<_> = tolerances.collect();
+    let values = RunSpec::new(all.into_iter().map(|(field, _)| field).collect());
+    let values = values.expect("the table of keys fits the settings that are told");
+    SharedSettings::new(values, tolerances, config.network.allow_differences.iter().cloned())
 }
 
 /// The line that the next machine types to join at `address`: every value that must or should
@@ -81,9 +115,13 @@ fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
+fn field(name: &str, value: String) -> RunField {
+    RunField { name: name.to_owned(), value: bounded(value) }
+}
+
 /// `text`, or a hash of it where it would not fit a field.
 fn bounded(text: String) -> String {
-    if text.len() <= RUN_FIELD_VALUE_BYTES_MAX {
+    if text.len() <= RUN_FIELD_VALUE_BYTES_MAX && !text.chars().any(char::is_control) {
         text
     } else {
         hex(blake3::hash(text.as_bytes()).as_bytes())

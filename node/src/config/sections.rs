@@ -172,6 +172,8 @@ pub struct Network {
     pub mdns: bool,
     /// Name of the rack: near peers of the same one act as one replica; empty is none.
     pub rack: String,
+    /// Settings that may differ from those of other peers by any amount.
+    pub allow_differences: Vec<String>,
     /// Most connected peers.
     pub peers_max: usize,
     /// Peers to wait for before training.
@@ -272,9 +274,14 @@ pub enum Backend {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Node {
+    /// What this peer is called where peers are listed; empty is the name of its host.
+    pub name: String,
     /// Folder of identity, checkpoints and metrics.
     pub data_dir: PathBuf,
-    /// Steps between checkpoints; 0 is only at the end.
+    /// Time between checkpoints; none is only by steps and at the end.
+    #[serde(with = "duration")]
+    pub checkpoint_interval: Duration,
+    /// Steps between checkpoints; 0 is only by time and at the end.
     pub checkpoint_every: u64,
     /// Newest checkpoints that are kept.
     pub checkpoints_kept: usize,
@@ -319,6 +326,21 @@ mod codec_names {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Codec>, D::Error> {
         let names = Vec::<String>::deserialize(from)?;
         names.iter().map(|name| name.parse().map_err(de::Error::custom)).collect()
+    }
+}
+
+/// Durations as text such as `10s`.
+mod duration {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&humantime::format_duration(*value))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        humantime::parse_duration(&String::deserialize(from)?).map_err(de::Error::custom)
     }
 }
 

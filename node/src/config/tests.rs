@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use dnode_protocol::ParameterLayout;
 use dnode_protocol::frame::Codec;
+use dnode_protocol::{ParameterLayout, RunSpec, Tolerance};
+use dnode_trainer::DataIdentity;
 
 use super::*;
 
@@ -32,10 +33,17 @@ fn layout() -> ParameterLayout {
     layout
 }
 
+fn spec(config: &Config, layout: &ParameterLayout) -> RunSpec {
+    run_spec(config, layout, &DataIdentity::default())
+}
+
 #[test]
 fn the_table_and_the_typed_sections_have_the_same_keys() {
     let mut config = Config::default();
     config.data.path = Some(PathBuf::from("x"));
+    config.data.shard = Some(0);
+    config.data.vocabulary = Some(PathBuf::from("x"));
+    (config.data.pixel_mean, config.data.pixel_deviation) = (Some(1.0), Some(1.0));
     config.network.peers_file = Some(PathBuf::from("x"));
     config.node.tensorboard = Some(PathBuf::from("x"));
     config.node.traces = Some("http://x:1".parse().unwrap());
@@ -136,6 +144,10 @@ fn faults_of_a_file_name_line_key_and_remedy() {
             "gossip.codecs = [\"int4\", \"int3\"] in run.toml line 2 is not legal: must be a list of at least one of \"f32\", \"bf16\", \"f16\", \"int8\", \"int4\", \"int2\" and \"top-k\", each at most once",
         ),
         (
+            "[node]\nname = \"a\\u001b[2J\"\n",
+            "node.name = \"a\\u001B[2J\" in run.toml line 2 is not legal: must be a text in quotes, at most 32 bytes, of characters that can be seen on one line",
+        ),
+        (
             "[gossip]\ngate_timeout = 10\n",
             "gossip.gate_timeout = 10 in run.toml line 2 is not legal: must be \"auto\" or a duration in quotes such as \"500ms\", 1ms to 1h",
         ),
@@ -200,7 +212,7 @@ fn words_of_a_list_may_be_given_in_any_order_and_form_and_each_once() {
         assert!(set(&[&format!("gossip.codecs={text}")]).is_err(), "{text}");
     }
     let [one, other] = ["f32,int4", "int4,f32"]
-        .map(|text| run_spec(&set(&[&format!("gossip.codecs={text}")]).unwrap(), &layout()));
+        .map(|text| spec(&set(&[&format!("gossip.codecs={text}")]).unwrap(), &layout()));
     assert_eq!(one, other);
 }
 
@@ -266,12 +278,12 @@ fn the_run_line_repeats_exactly_the_shared_settings_and_makes_the_same_run() {
          --set optimizer.learning_rate=0.01 --set gossip.local_steps=50"
     );
     let joiner = set(&[settings[0], settings[1], settings[2], settings[4]]).unwrap();
-    assert_eq!(run_spec(&joiner, &layout()), run_spec(&config, &layout()));
+    assert_eq!(spec(&joiner, &layout()), spec(&config, &layout()));
 }
 
 #[test]
 fn a_run_differs_by_the_key_that_was_changed() {
-    let ours = run_spec(&Config::default(), &layout());
+    let ours = spec(&Config::default(), &layout());
     for (setting, want) in [
         ("gossip.rule=pairwise", Some("gossip.rule")),
         ("run.seed=2", Some("run.seed")),
@@ -279,14 +291,66 @@ fn a_run_differs_by_the_key_that_was_changed() {
         ("model.width=64", None),
         ("run.batch=8", None),
     ] {
-        let theirs = run_spec(&set(&[setting]).unwrap(), &layout());
+        let theirs = spec(&set(&[setting]).unwrap(), &layout());
         let difference = ours.difference(&theirs).map(|difference| difference.field);
         assert_eq!(difference.as_deref(), want, "{setting}");
     }
     let mut other = ParameterLayout::new();
     other.push("w", &[3, 2]).unwrap();
-    let theirs = run_spec(&Config::default(), &other);
+    let theirs = spec(&Config::default(), &other);
     assert_eq!(ours.difference(&theirs).unwrap().field, "parameters.layout");
+}
+
+#[test]
+fn data_that_are_read_differently_make_another_run_and_other_data_a_setting() {
+    let identity = |map: &str, digest: u8| DataIdentity {
+        maps: vec![("data.vocabulary", map.to_owned())],
+        digest: Some([digest; 32]),
+    };
+    let config = Config::default();
+    let spec = |map| run_spec(&config, &layout(), &identity(map, 1));
+    let difference =
+        spec("10 characters 'a'…'j' (1)").difference(&spec("10 characters 'A'…'J' (2)"));
+    assert_eq!(
+        difference.unwrap().to_string(),
+        "data.vocabulary is \"10 characters 'a'…'j' (1)\" here and \"10 characters 'A'…'J' (2)\" there"
+    );
+    let settings = |settings: &[&str], digest| {
+        shared_settings(&set(settings).unwrap(), &identity("x", digest))
+    };
+    let (ours, theirs) = (settings(&[], 1), settings(&[], 2));
+    assert_eq!(ours.compare(theirs.values()).unwrap_err().field, DATA_DIGEST);
+    let allows = settings(&["network.allow_differences=data.digest"], 1);
+    assert_eq!(allows.compare(theirs.values()).unwrap().len(), 1);
+}
+
+#[test]
+fn settings_differ_in_words_and_are_refused_beyond_a_factor() {
+    let identity = DataIdentity::default();
+    let settings = |given: &[&str]| shared_settings(&set(given).unwrap(), &identity);
+    let ours = settings(&[]);
+    for (given, told, refused) in [
+        (&["run.batch=64", "run.steps=7", "node.threads=2"][..], &["run.batch"][..], None),
+        (&["optimizer.learning_rate=0.004"], &["optimizer.learning_rate"], None),
+        (&["optimizer.learning_rate=0.1", "run.batch=64"], &[], Some("optimizer.learning_rate")),
+        (&["optimizer.clip_norm=0"], &[], Some("optimizer.clip_norm")),
+        (&["optimizer.kind=sgd"], &[], Some("optimizer.kind")),
+        (&["optimizer.schedule=constant"], &["optimizer.schedule"], None),
+    ] {
+        match ours.compare(settings(given).values()) {
+            Ok(differences) => {
+                let names: Vec<_> = differences.iter().map(|it| it.field.as_str()).collect();
+                assert_eq!((names.as_slice(), None), (told, refused), "{given:?}");
+            }
+            Err(difference) => assert_eq!(Some(difference.field.as_str()), refused, "{given:?}"),
+        }
+    }
+    // Whatever can be refused can be allowed, and nothing else.
+    let beyond = KEYS.iter().filter(
+        |key| matches!(key.agreement, Agreement::Should(tolerance) if tolerance != Tolerance::Any),
+    );
+    let beyond: BTreeSet<&str> = beyond.map(|key| key.name).chain([DATA_DIGEST]).collect();
+    assert_eq!(beyond, SETTINGS.iter().copied().collect());
 }
 
 #[test]

@@ -13,6 +13,8 @@ use dnode_torch::Device;
 const DRIVER: &str = "libcuda.so.1";
 /// Collective operations between GPUs.
 const COLLECTIVES: &str = "libnccl.so.2";
+/// Longest name of a device, bytes.
+const DEVICE_NAME_BYTES: usize = 128;
 /// How to have libtorch.
 const BUILD: &str = "`testnet/torch.sh build` builds it in";
 
@@ -118,6 +120,33 @@ fn driver() -> Result<Driver, String> {
         None => Ok(found),
         Some(code) => Err(format!("{DRIVER} answers with error {code}")),
     }
+}
+
+/// What the driver calls the CUDA device `index`; `None` where there is none.
+pub(crate) fn device_name(index: usize) -> Option<String> {
+    let library = open(DRIVER).ok()?;
+    let index = c_int::try_from(index).ok()?;
+    let mut text = [0_u8; DEVICE_NAME_BYTES];
+    let mut device: c_int = 0;
+    #[expect(unsafe_code, reason = "the driver has a C interface")]
+    // SAFETY: names and signatures as in NVIDIA's cuda.h: each returns a CUresult, 0 for success; the
+    // second writes one int, the third at most as many bytes as it is told, the array's length; the
+    // library stays loaded for as long as the symbols live.
+    let result = unsafe {
+        let init: Symbol<'_, unsafe extern "C" fn(c_uint) -> c_int> =
+            symbol(&library, b"cuInit\0").ok()?;
+        let get: Symbol<'_, unsafe extern "C" fn(*mut c_int, c_int) -> c_int> =
+            symbol(&library, b"cuDeviceGet\0").ok()?;
+        let name: Symbol<'_, unsafe extern "C" fn(*mut u8, c_int, c_int) -> c_int> =
+            symbol(&library, b"cuDeviceGetName\0").ok()?;
+        if init(0) == 0 && get(&raw mut device, index) == 0 {
+            name(text.as_mut_ptr(), DEVICE_NAME_BYTES as c_int, device)
+        } else {
+            return None;
+        }
+    };
+    let end = text.iter().position(|byte| *byte == 0)?;
+    (result == 0).then(|| String::from_utf8_lossy(&text[..end]).into_owned())
 }
 
 /// NCCL's version as its `ncclGetVersion` codes it since 2.9.

@@ -285,6 +285,7 @@ mod tests {
             round_trip: None,
             skew: None,
             digest: None,
+            specs: None,
         })
     }
 

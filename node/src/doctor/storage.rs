@@ -22,8 +22,8 @@ const SLOW: f64 = 10e6;
 /// Tensors of a checkpoint, each as large as the model: parameters, slow weights, outer momentum,
 /// two moments of the optimizer.
 const TENSORS: u64 = 5;
-/// Checkpoints on the disk while one is written: two that are kept, and that one.
-const CHECKPOINTS: u64 = 3;
+/// Checkpoints on the disk while one is written: three that are kept, and that one.
+const CHECKPOINTS: u64 = 4;
 
 /// Bytes that the checkpoints of so many parameters may need.
 pub(super) const fn checkpoints(parameters: usize) -> u64 {
@@ -84,7 +84,7 @@ fn judge(name: &str, rate: f64, (free, needed): (u64, u64)) -> Finding {
         return Finding::fail(CHECK, found, advice);
     }
     if rate < SLOW {
-        let advice = "checkpoints take long: choose a faster disk with --data-dir, or a larger node.checkpoint_every";
+        let advice = "checkpoints take long: choose a faster disk with --data-dir, or a longer node.checkpoint_interval";
         return Finding::warn(CHECK, found, advice);
     }
     Finding::ok(CHECK, found)
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(verdict(1e9, (100, 101)), Verdict::Fail);
         assert_eq!(verdict(1e6, (101, 101)), Verdict::Warn);
         assert_eq!(verdict(1e9, (101, 101)), Verdict::Ok);
-        assert_eq!(checkpoints(1000), 60_000);
+        assert_eq!(checkpoints(1000), 80_000);
     }
 
     #[tokio::test]

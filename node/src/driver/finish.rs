@@ -6,7 +6,7 @@ use dnode_gossip::{Input, Standing};
 use dnode_protocol::{Message, PeerId, Phase};
 
 use super::Driver;
-use crate::training::{Command, Finding, Position};
+use crate::training::{Command, Finding, Position, Rescue};
 
 /// How long a joiner waits for the first answer of its bootstrap peers before it trains alone.
 const GREETING_MAX: Duration = Duration::from_secs(10);
@@ -27,13 +27,12 @@ const AGREE_MAX: Duration = Duration::from_secs(7);
 const SETTLE_PAUSE: Duration = Duration::from_millis(50);
 /// How long open exchanges may take to end before this peer leaves.
 const LEAVE_MAX: Duration = Duration::from_millis(1000);
-/// How long an interrupted training thread may take for its step.
+/// How long an interrupted training thread may take for its step. After that the last checkpoint is
+/// written of the state before the step, where that is kept; else the step is waited for.
 const INTERRUPTED_MAX: Duration = Duration::from_millis(1500);
-/// How long it may take for its last checkpoint, once it writes that: 12 GB, those of a billion
-/// parameters with an outer step, at 200 MB/s.
-const SAVE_MAX: Duration = Duration::from_secs(60);
 
-// An interrupted peer is gone within five seconds, and the time of its last checkpoint.
+// An interrupted peer is gone within five seconds, and the time of its last checkpoint, unless its
+// trainer neither breaks off nor lets its state be kept.
 const _: () = assert!(
     LEAVE_MAX.as_millis()
         + INTERRUPTED_MAX.as_millis()
@@ -53,9 +52,21 @@ pub(super) enum Stage {
     Settling { until: Instant, goal: Option<Goal>, next_round: Option<Instant> },
     /// Ends what is open.
     Leaving { until: Instant, evaluate: bool },
-    /// The training thread ends its step and writes its last checkpoint; after `until` it is not waited
-    /// for.
-    Ending { until: Option<Instant>, saves: bool },
+    /// The training thread ends its step and writes its last checkpoint; after `until` it is overdue.
+    Ending { until: Option<Instant>, last: LastCheckpoint },
+}
+
+/// How far the last checkpoint is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LastCheckpoint {
+    /// The training thread has yet to come to it.
+    Awaited,
+    /// The same, and the person knows that this may take long.
+    Announced,
+    /// It is being written.
+    BeingWritten,
+    /// It is there, or could not be written.
+    Done,
 }
 
 /// What a peer still does when every neighbour is done.
@@ -71,6 +82,10 @@ pub(super) struct Goal {
 impl Stage {
     pub(super) fn waiting() -> Self {
         Self::Waiting { since: Instant::now() }
+    }
+
+    pub(super) const fn waits(&self) -> bool {
+        matches!(self, Self::Waiting { .. })
     }
 
     pub(super) const fn trains(&self) -> bool {
@@ -92,15 +107,46 @@ impl Driver {
                     self.say_goodbye(evaluate);
                 }
             }
-            Stage::Ending { until, saves } => {
+            Stage::Ending { until, last } => {
                 if until.is_some_and(|until| Instant::now() >= until) && self.ending.is_none() {
-                    let what = if saves { "the last checkpoint" } else { "a local step" };
-                    tracing::warn!("{what} takes too long; leaving without a last checkpoint");
-                    self.abandoned = true;
-                    self.ending = Some(Ok(Box::new(self.journal.last_ending())));
+                    self.overdue(last);
                 }
             }
         }
+    }
+
+    /// An interrupted training thread does not end in time.
+    fn overdue(&mut self, last: LastCheckpoint) {
+        let again = Some(Instant::now() + INTERRUPTED_MAX);
+        if last == LastCheckpoint::Done {
+            // All that is left to it is an evaluation.
+            self.abandoned = true;
+            self.ending = Some(Ok(Box::new(self.journal.last_ending())));
+            return;
+        }
+        let rescue = self.training.rescue();
+        let (until, last) = match rescue {
+            Rescue::Writes => {
+                tracing::info!("the running step does not end; leaving from the state before it");
+                self.abandoned = true;
+                (None, last)
+            }
+            Rescue::Waits | Rescue::WaitsForTrainer if last == LastCheckpoint::Announced => {
+                (again, last)
+            }
+            Rescue::Waits => {
+                tracing::info!("waiting for the training thread before the last checkpoint");
+                (again, LastCheckpoint::Announced)
+            }
+            Rescue::WaitsForTrainer => {
+                let lost = self.training.unsaved();
+                tracing::warn!(
+                    "waiting for the end of the running step, which cannot be broken off, before the last checkpoint; if interrupted once more, {lost}"
+                );
+                (again, LastCheckpoint::Announced)
+            }
+        };
+        self.stage = Stage::Ending { until, last };
     }
 
     fn consider_start(&mut self, since: Instant) {
@@ -119,6 +165,7 @@ impl Driver {
             self.training.command(Command::Ring(place, group));
         }
         self.stage = Stage::Training;
+        self.settle_part();
         self.journal.training_begins(heard);
         self.feed(Input::Begin);
         self.update_allowed();
@@ -132,7 +179,8 @@ impl Driver {
         });
         let until = Instant::now() + linger;
         self.stage = Stage::Settling { until, goal: None, next_round: Some(Instant::now()) };
-        self.journal.steps_done();
+        let nothing_left = self.nothing_left();
+        self.journal.steps_done(nothing_left);
         self.feed(Input::Finished);
     }
 
@@ -184,9 +232,11 @@ impl Driver {
     pub(super) fn interrupted(&mut self) {
         self.interrupted = true;
         self.journal.interrupted();
+        self.training.interrupt();
         match &mut self.stage {
-            Stage::Ending { until, saves } => {
-                *until = Some(Instant::now() + if *saves { SAVE_MAX } else { INTERRUPTED_MAX });
+            Stage::Ending { until, last } => {
+                let writes = *last == LastCheckpoint::BeingWritten;
+                *until = (!writes).then(|| Instant::now() + INTERRUPTED_MAX);
             }
             Stage::Waiting { .. }
             | Stage::Training
@@ -210,20 +260,20 @@ impl Driver {
     /// The training thread has ended its step and writes its last checkpoint.
     pub(super) fn saving(&mut self, position: Position) {
         self.journal.last_position(position);
-        if let Stage::Ending { until, saves } = &mut self.stage {
-            *saves = true;
-            if let Some(until) = until {
+        if let Stage::Ending { until, last } = &mut self.stage {
+            if self.interrupted {
                 tracing::info!("writing the last checkpoint; one more interrupt ends at once");
-                *until = Instant::now() + SAVE_MAX;
             }
+            (*until, *last) = (None, LastCheckpoint::BeingWritten);
         }
     }
 
     /// A checkpoint is written, or is not going to be.
     pub(super) fn saved(&mut self) {
-        if let Stage::Ending { until, saves } = &mut self.stage {
-            *saves = false;
-            *until = until.map(|_| Instant::now() + INTERRUPTED_MAX);
+        if let Stage::Ending { until, last: last @ LastCheckpoint::BeingWritten } = &mut self.stage
+        {
+            *last = LastCheckpoint::Done;
+            *until = self.interrupted.then(|| Instant::now() + INTERRUPTED_MAX);
         }
     }
 
@@ -248,7 +298,7 @@ impl Driver {
             }
         }
         let until = (!evaluate).then(|| Instant::now() + INTERRUPTED_MAX);
-        self.stage = Stage::Ending { until, saves: false };
+        self.stage = Stage::Ending { until, last: LastCheckpoint::Awaited };
         if !self.training.command(Command::Stop { evaluate }) && self.ending.is_none() {
             tracing::debug!("the training thread has ended already");
         }

@@ -56,6 +56,11 @@ impl Invitation {
         true
     }
 
+    /// The run ends at this step.
+    pub(super) const fn ends_at(&mut self, steps: u64) {
+        self.config.run.steps = steps;
+    }
+
     /// Shows the line once all addresses are there.
     pub(super) fn tick(&mut self) {
         if self.last.is_none_or(|last| last.elapsed() < QUIET) {

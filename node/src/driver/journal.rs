@@ -2,14 +2,16 @@
 
 mod copied;
 mod diverging;
+mod held;
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use dnode_gossip::{Event, Failure, Gossip, RefusedMix, Role};
-use dnode_network::{Connection, DownReason, IDENTITY, NetworkEvent, NetworkHandle};
+use dnode_gossip::{Event, Gossip, RefusedMix, Role};
+use dnode_network::{Connection, DownReason, NetworkEvent, NetworkHandle};
 use dnode_protocol::{ExchangeId, PeerId, Stripe, Summary, Time};
 use dnode_trainer::Evaluation;
+use dnode_trainer::checkpoint::Saved;
 
 use copied::Copies;
 
@@ -20,6 +22,7 @@ use super::viewing::{Tally, Viewing};
 use crate::metrics::{
     self, Body, Evaluate, Exchanges, Final, MetricsWriter, STALENESS_BUCKETS, Stamp, Train,
 };
+use crate::peer::LastEvaluation;
 use crate::progress::{Progress as Line, Reporter};
 use crate::training::{Ending, Position, Progress};
 
@@ -44,7 +47,10 @@ pub(crate) struct Journal {
     partners: Counts,
     reason: &'static str,
     met: bool,
-    evaluated: Option<Instant>,
+    /// The last evaluation, and when one was last in the log.
+    evaluated: Option<(LastEvaluation, Instant)>,
+    /// The newest checkpoint's parameters.
+    parameters: Option<PathBuf>,
     invitation: Invitation,
     viewing: Viewing,
     /// How training goes wrong now, and whether that was said.
@@ -78,6 +84,7 @@ impl Journal {
             reason: "steps done",
             met: false,
             evaluated: None,
+            parameters: None,
             invitation,
             viewing,
             diverged: None,
@@ -87,8 +94,8 @@ impl Journal {
     }
 
     /// A neighbour has told how peers do.
-    pub(crate) fn summaries(&mut self, summaries: Vec<Summary>, now: Time) {
-        self.viewing.heard(summaries, now);
+    pub(crate) fn summaries(&mut self, from: &PeerId, summaries: Vec<Summary>, now: Time) {
+        self.viewing.heard(from, summaries, now);
     }
 
     /// The first line of the metrics: who trains what.
@@ -162,33 +169,24 @@ impl Journal {
                 self.event("peer-up", &peer.to_string());
             }
             NetworkEvent::PeerDown { peer, reason } => {
-                tracing::info!(peer = %peer.short(), %reason, "peer down");
+                tracing::info!(peer = %peer.short(), name = self.viewing.name(peer), %reason, "peer down");
                 self.event("peer-down", &format!("{peer}: {reason}"));
                 if *reason == DownReason::Left {
                     self.viewing.left(peer);
                 }
             }
             NetworkEvent::Offence { peer, kind, detail } => {
-                tracing::warn!(peer = %peer.short(), %kind, detail, "peer broke the protocol and was disconnected; is it the same version of dnode?");
+                tracing::warn!(peer = %peer.short(), name = self.viewing.name(peer), %kind, detail, "peer broke the protocol and was disconnected; is it the same version of dnode?");
                 self.event("offence", &format!("{peer}: {kind}: {detail}"));
             }
             NetworkEvent::Copied { how } => self.copied(how),
             NetworkEvent::CopiedPeer { peer } => self.copied_peer(peer),
-            NetworkEvent::Refused { difference, by_us: true, .. }
-                if difference.field == IDENTITY => {}
-            NetworkEvent::Refused { peer, difference, .. } if difference.field == IDENTITY => {
-                self.copied(&format!("peer {} meets both, and keeps the other", peer.short()));
-            }
-            NetworkEvent::Refused { peer, difference, by_us } => {
-                let who = if *by_us { "refused" } else { "was refused by" };
-                tracing::warn!("{who} {}: another run: {difference}", peer.short());
-                self.event("refused", &format!("{peer}: {difference}"));
-            }
             NetworkEvent::BootstrapUnreachable { address, error, retry_in } => {
                 tracing::warn!(%address, %error, "bootstrap peer not reached; trying again in {retry_in:.1?}");
                 self.event("bootstrap-unreachable", &format!("{address}: {error}"));
             }
-            NetworkEvent::PathLost { .. }
+            NetworkEvent::Refused { .. }
+            | NetworkEvent::PathLost { .. }
             | NetworkEvent::Message { .. }
             | NetworkEvent::Tensor { .. }
             | NetworkEvent::Channel { .. }
@@ -230,13 +228,13 @@ impl Journal {
                 self.event("undecided", &exchange.to_string());
             }
             Event::Suspected(peer) => {
-                tracing::warn!(peer = %peer.short(), "peer is silent");
+                tracing::warn!(peer = %peer.short(), name = self.viewing.name(peer), "peer is silent");
                 self.event("suspected", &peer.to_string());
             }
             Event::Demoted { peer, bound } => self.demoted(peer, bound),
             Event::Refused { exchange, peer, bound } => self.refused(*exchange, peer, bound),
             Event::Restored(peer) => {
-                tracing::info!(peer = %peer.short(), "peer counts again");
+                tracing::info!(peer = %peer.short(), name = self.viewing.name(peer), "peer counts again");
                 self.event("restored", &peer.to_string());
             }
             Event::Held { bound, peer } => self.held(bound, *peer),
@@ -274,41 +272,6 @@ impl Journal {
             }
             Event::PeerUp(_) | Event::PeerDown(_) => {}
         }
-    }
-
-    fn failed(&mut self, exchange: ExchangeId, peer: &PeerId, failure: Failure) {
-        match failure {
-            Failure::Busy => self.exchanges.busy += 1,
-            Failure::Stale { .. } | Failure::TooOld => self.exchanges.stale += 1,
-            Failure::Expired => self.exchanges.expired += 1,
-            Failure::BadParameters => self.exchanges.refused += 1,
-            Failure::Lost => self.exchanges.aborted += 1,
-        }
-        let peer = peer.short();
-        match failure.bound() {
-            Some(bound) => tracing::debug!(%exchange, %peer, "the {bound} refused an exchange"),
-            None => tracing::debug!(%exchange, %peer, ?failure, "exchange failed"),
-        }
-    }
-
-    fn refused(&mut self, exchange: ExchangeId, peer: &PeerId, bound: &str) {
-        self.exchanges.answered_stale += 1;
-        let peer = peer.short();
-        tracing::debug!(%exchange, %peer, "the {bound} refused an exchange that was proposed");
-    }
-
-    fn demoted(&mut self, peer: &PeerId, bound: &str) {
-        tracing::warn!(peer = %peer.short(), "the {bound} held a commit for as long as it may; the peer no longer counts");
-        self.event("demoted", &format!("{bound}: {peer}"));
-    }
-
-    fn held(&mut self, bound: &'static str, peer: PeerId) {
-        if self.partners.is_new_hold(bound, peer) {
-            tracing::info!(peer = %peer.short(), "the {bound} holds the commit");
-        } else {
-            tracing::debug!(peer = %peer.short(), "the {bound} holds the commit again");
-        }
-        self.event("held", &format!("{bound}: {peer}"));
     }
 
     pub(crate) fn mix_refused(&mut self, exchange: ExchangeId, reason: RefusedMix, detail: &str) {
@@ -357,17 +320,22 @@ impl Journal {
     pub(crate) fn evaluated(&mut self, position: Position, evaluation: Evaluation) {
         self.position = position;
         let Evaluation { loss, accuracy, count } = evaluation;
-        if self.evaluated.is_none_or(|last| last.elapsed() >= EVALUATED_EVERY) {
-            self.evaluated = Some(Instant::now());
-            tracing::info!(step = position.step, loss, accuracy, "evaluated");
-        }
+        let step = position.step;
+        let told = self.evaluated.map(|(_, told)| told);
+        let told = told.filter(|told| told.elapsed() < EVALUATED_EVERY).unwrap_or_else(|| {
+            tracing::info!(step, loss, accuracy, "evaluated");
+            Instant::now()
+        });
+        self.evaluated = Some((LastEvaluation { step, evaluation }, told));
         self.viewing.evaluated(position.step, loss, accuracy);
         self.metrics.write(self.stamp(), &Body::Evaluate(Evaluate { loss, accuracy, count }));
     }
 
-    pub(crate) fn checkpointed(&mut self, path: &Path) {
-        tracing::info!(path = %path.display(), "checkpoint written");
-        self.event("checkpoint", &path.display().to_string());
+    pub(crate) fn checkpointed(&mut self, saved: Saved) {
+        let path = saved.directory.display();
+        tracing::info!(%path, "checkpoint written");
+        self.event("checkpoint", &path.to_string());
+        self.parameters = Some(saved.parameters);
     }
 
     pub(crate) fn checkpoint_failed(&mut self, error: &str) {
@@ -417,8 +385,12 @@ impl Journal {
         self.event("training", &peers.to_string());
     }
 
-    pub(crate) fn steps_done(&mut self) {
-        tracing::info!("all steps done; mixing with the slower peers");
+    /// All steps are done, or there were none left for this peer for the reason given.
+    pub(crate) fn steps_done(&mut self, nothing_left: Option<String>) {
+        match nothing_left {
+            Some(why) => tracing::warn!("{why}"),
+            None => tracing::info!("all steps done; mixing with the slower peers"),
+        }
         self.viewing.finishes();
         self.event("steps-done", "");
     }
@@ -426,6 +398,19 @@ impl Journal {
     pub(crate) fn interrupted(&mut self) {
         self.reason = "interrupted";
         self.event("interrupted", "");
+    }
+
+    /// The run ends at this step.
+    pub(super) fn ends_at(&mut self, steps: u64) {
+        self.steps = steps;
+        self.viewing.ends_at(steps);
+        self.invitation.ends_at(steps);
+        self.event("ends-at", &steps.to_string());
+    }
+
+    /// Local steps done, as far as reported.
+    pub(super) const fn step(&self) -> u64 {
+        self.position.step
     }
 
     /// Exchanges applied here so far, begun or answered.
@@ -444,9 +429,9 @@ impl Journal {
     }
 
     /// What is known of a training thread that does not answer.
-    pub(crate) const fn last_ending(&self) -> Ending {
-        let position = self.position;
-        Ending { position, evaluation: None, train_s: 0.0, wait_s: 0.0, parameters: None }
+    pub(crate) fn last_ending(&self) -> Ending {
+        let (position, parameters) = (self.position, self.parameters.clone());
+        Ending { position, parameters, ..Ending::default() }
     }
 
     /// The last line of the metrics.
@@ -470,11 +455,16 @@ impl Journal {
         self.metrics.flush();
     }
 
+    /// The last evaluation before the end.
+    pub(crate) fn last_evaluated(&self) -> Option<LastEvaluation> {
+        self.evaluated.map(|(evaluated, _)| evaluated)
+    }
+
     pub(crate) const fn reason(&self) -> &'static str {
         self.reason
     }
 
-    fn event(&mut self, name: &'static str, detail: &str) {
+    pub(super) fn event(&mut self, name: &'static str, detail: &str) {
         self.viewing.event(name, detail);
         self.metrics.write(self.stamp(), &Body::Event(metrics::Event { name, detail }));
     }

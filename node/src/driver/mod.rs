@@ -1,6 +1,7 @@
 //! The loop that joins network, gossip core and training thread: one closed enum wakes it.
 
 mod bootstrap;
+mod course;
 mod diagnosing;
 mod finish;
 mod group;
@@ -9,6 +10,7 @@ mod journal;
 mod numbers;
 mod outputs;
 mod rack;
+mod refusal;
 mod ring;
 mod staleness;
 mod summary;
@@ -21,7 +23,7 @@ use dnode_collective::Choice;
 use dnode_gossip::{Gossip, Input, Offence, Standing};
 use dnode_network::{IDENTITY, NetworkEvent, NetworkHandle};
 use dnode_protocol::frame::Leg;
-use dnode_protocol::{Fragments, Message, Phase, RunDifference, Stripe, Time};
+use dnode_protocol::{Fragments, Message, PeerId, Phase, RunDifference, Stripe, Time};
 use dnode_trainer::TrainError;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::sleep_until;
@@ -30,6 +32,7 @@ use crate::acquaintances::Acquaintances;
 use crate::traces::{ExchangeTraces, Tracer};
 use crate::training::{Ending, Report, StepPace, Together, TrainingThread};
 use bootstrap::Bootstrap;
+pub(crate) use course::Course;
 use diagnosing::{Diagnosis, Told};
 use finish::Stage;
 pub use invitation::ADDRESS_FILE;
@@ -38,6 +41,7 @@ pub(crate) use journal::Journal;
 use numbers::{Arrival, Numbers};
 pub(crate) use rack::rack_name;
 use rack::{Change, RackDriver};
+pub(crate) use refusal::advice;
 use ring::RingDriver;
 pub(crate) use viewing::Viewing;
 #[cfg(feature = "otel")]
@@ -69,8 +73,9 @@ enum Wake {
 /// Why a run could not go on.
 #[derive(thiserror::Error)]
 pub enum DriveError {
-    /// Every bootstrap peer is of another run; the person who configures is at fault.
-    #[error("join the run: {0}; start with the line that the other peer printed")]
+    /// Every bootstrap peer is of another run, or has settings too far from these; the person who
+    /// configures is at fault.
+    #[error("join the run: {0}; {advice}", advice = advice(&.0.field))]
     OtherRun(RunDifference),
     /// The trainer failed.
     #[error("train: {0}")]
@@ -99,6 +104,7 @@ pub(crate) struct Parts {
     pub(crate) tracer: Tracer,
     pub(crate) started: Instant,
     pub(crate) terms: Terms,
+    pub(crate) course: Course,
 }
 
 /// When the loop starts to train and when it ends.
@@ -147,9 +153,11 @@ pub(crate) struct Driver {
     bootstrap: Bootstrap,
     /// Since when the bootstrap peers are dialled.
     waited: Instant,
+    course: Course,
     diagnosis: Diagnosis,
     stage: Stage,
     core_allows: bool,
+    /// A peer has said something after its Hello: it takes this one for one of its run.
     ever_met: bool,
     interrupted: bool,
     abandoned: bool,
@@ -161,7 +169,7 @@ pub(crate) struct Driver {
 impl Driver {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { core, fragments, network, training, journal, .. } = parts;
-        let Parts { acquaintances, tracer, started, terms, .. } = parts;
+        let Parts { acquaintances, tracer, started, terms, course, .. } = parts;
         let me = (network.peer_id(), terms.incarnation);
         let news = Arc::new(Notify::new());
         let choice = terms.collective;
@@ -184,6 +192,7 @@ impl Driver {
             news,
             bootstrap,
             waited: Instant::now(),
+            course,
             diagnosis: Diagnosis::new(started),
             stage: Stage::waiting(),
             core_allows: true,
@@ -254,6 +263,7 @@ impl Driver {
                 self.acquaintances.tick(Some(Instant::now()));
                 self.diagnose();
                 self.look_at_bootstrap();
+                self.look_at_parts();
                 self.journal.tick(&self.core, &self.network);
             }
         }
@@ -270,23 +280,19 @@ impl Driver {
     fn network_event(&mut self, event: NetworkEvent) {
         self.journal.network_event(&event);
         match event {
-            NetworkEvent::PeerUp { peer, incarnation, .. } => {
-                self.ever_met = true;
+            NetworkEvent::PeerUp { peer, incarnation, differences, .. } => {
+                // Before anything else, so that it is known when this peer is taken for a donor.
+                self.met(peer, &differences);
                 self.feed(Input::PeerUp { peer, incarnation });
             }
             NetworkEvent::PeerDown { peer, .. } => {
+                self.parted(&peer);
                 self.feed(Input::PeerDown { peer });
                 if self.ring.needs(&peer) {
                     self.break_ring("a peer has left");
                 }
             }
-            NetworkEvent::Message { from, message } => {
-                if let Message::Summaries { summaries } = &message {
-                    self.journal.summaries(summaries.clone(), self.now());
-                }
-                self.traces.received(from, &message);
-                self.feed(Input::Received { from, message });
-            }
+            NetworkEvent::Message { from, message } => self.message(from, message),
             NetworkEvent::Tensor { from, header, payload } if header.leg == Leg::Ring => {
                 if let Some(frame) = self.ring.arrive(from, &header, payload)
                     && !self.training.ring_frame(frame)
@@ -315,10 +321,14 @@ impl Driver {
                     Arrival::Partial | Arrival::Unexpected => {}
                 }
             }
-            NetworkEvent::Refused { difference, .. } if difference.field == IDENTITY => {
+            NetworkEvent::Refused { peer, difference, by_us } if difference.field == IDENTITY => {
                 self.bootstrap.settle();
+                if !by_us {
+                    self.journal.refused_copy(&peer);
+                }
             }
-            NetworkEvent::Refused { peer, difference, .. } => {
+            NetworkEvent::Refused { peer, difference, by_us } => {
+                self.refused(peer, &difference, by_us);
                 if self.bootstrap.refused(&peer.to_string()) && !self.ever_met {
                     self.ending = Some(Err(DriveError::OtherRun(difference)));
                 }
@@ -350,6 +360,18 @@ impl Driver {
         if let Some(addresses) = overdue {
             self.journal.bootstrap_silent(&addresses);
         }
+    }
+
+    fn message(&mut self, from: PeerId, message: Message) {
+        self.ever_met = true;
+        if let Message::Summaries { summaries } = &message {
+            self.journal.summaries(&from, summaries.clone(), self.now());
+        }
+        if let Message::Part(part) = message {
+            self.heard_part(from, part);
+        }
+        self.traces.received(from, &message);
+        self.feed(Input::Received { from, message });
     }
 
     fn report(&mut self, report: Report) {
@@ -404,9 +426,9 @@ impl Driver {
                 let _ = answer.send(self.core.contents());
             }
             Report::Saving { position } => self.saving(position),
-            Report::Checkpointed { path } => {
+            Report::Checkpointed { saved } => {
                 self.saved();
-                self.journal.checkpointed(&path);
+                self.journal.checkpointed(saved);
             }
             Report::CheckpointFailed { error } => {
                 self.saved();

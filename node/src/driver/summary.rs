@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use dnode_gossip::{Heard, Member, Standing};
 use dnode_protocol::limits::SUMMARY_LINKS_MAX;
-use dnode_protocol::{PeerId, Phase, Real, SUMMARY_LAGS, SUMMARY_SKETCH_LEN, Summary, SummaryLink};
+use dnode_protocol::{
+    About, PeerId, Phase, Real, SUMMARY_LAGS, SUMMARY_SKETCH_LEN, Summary, SummaryLink,
+};
 
 use crate::metrics::STALENESS_BUCKETS;
 use crate::view::{Consensus, Link, Peer, State, Traffic};
@@ -38,6 +40,7 @@ pub(super) fn folded(sketch: &[f32]) -> [Real; SUMMARY_SKETCH_LEN] {
 /// How this peer does, as it tells others.
 pub(super) fn told(
     own: &Peer,
+    about: &About,
     (me, incarnation, rack): (PeerId, u64, u64),
     (phase, open): (Phase, usize),
     sketch: [Real; SUMMARY_SKETCH_LEN],
@@ -51,6 +54,7 @@ pub(super) fn told(
         peer: me,
         incarnation,
         number: 0,
+        about: about.clone(),
         age_millis: 0,
         phase,
         open: u32::try_from(open).unwrap_or(u32::MAX),
@@ -59,14 +63,21 @@ pub(super) fn told(
         position: own.position,
         commits: own.commits,
         samples: own.samples,
-        loss: own.loss.map_or(Real::UNKNOWN, Real::new),
+        loss: real(own.loss),
+        held_out: real(own.held_out),
         samples_per_s: Real::new(own.samples_per_s),
+        wait_s: real(own.wait_s),
+        memory_bytes: own.memory_bytes,
         sent_bytes: own.sent_bytes,
         received_bytes: own.received_bytes,
         lags,
         sketch,
         links: busiest(&own.links).map(told_link).collect(),
     }
+}
+
+fn real(value: Option<f64>) -> Real {
+    value.map_or(Real::UNKNOWN, Real::new)
 }
 
 /// The links that carry most.
@@ -122,9 +133,16 @@ pub(super) fn shown(
             Phase::Training => State::Training,
         }
     };
+    let About { name, host, device } = summary.about.clone();
+    let notes = if *left { vec!["said goodbye".to_owned()] } else { Vec::new() };
     Peer {
         id: id(peer),
-        name: peer.short(),
+        short: peer.short(),
+        name,
+        host,
+        device,
+        memory_bytes: summary.memory_bytes,
+        notes,
         state,
         age_s: age.as_secs_f64(),
         rack: rack(summary.rack),
@@ -133,12 +151,15 @@ pub(super) fn shown(
         commits: summary.commits,
         samples: summary.samples,
         loss: summary.loss.get(),
+        held_out: summary.held_out.get(),
         samples_per_s: summary.samples_per_s.get().unwrap_or(0.0),
+        wait_s: summary.wait_s.get(),
         sent_bytes: summary.sent_bytes,
         received_bytes: summary.received_bytes,
         lags: summary.lags.iter().map(|count| u64::from(*count)).collect(),
         distance: None,
         links: summary.links.iter().map(shown_link).collect(),
+        ..Peer::default()
     }
 }
 
@@ -174,7 +195,7 @@ pub(super) fn neighbour((peer, member): (&PeerId, &Member)) -> Peer {
     let step_s = member.step_time.as_secs_f64();
     Peer {
         id: id(peer),
-        name: peer.short(),
+        short: peer.short(),
         state,
         rack: rack(member.rack),
         commits: member.clock.map_or(0, |clock| clock.0),

@@ -6,12 +6,15 @@ use std::time::{Duration, Instant};
 
 use dnode_gossip::{Gossip, Standing, Summaries};
 use dnode_network::{Bytes, Carrier, Connection, Kind, NetworkHandle, PeerStatus};
-use dnode_protocol::{Fragments, PeerId, Phase, Real, RunSpec, SUMMARY_SKETCH_LEN, Summary, Time};
+use dnode_protocol::{
+    About, Fragments, PeerId, Phase, Real, RunSpec, SUMMARY_SKETCH_LEN, Summary, Time,
+};
 use rand::Rng as _;
 use serde_json::{Value, json};
 
 use super::staleness::Counts;
 use super::summary::{self, folded, id};
+use crate::about::{about, memory_bytes};
 use crate::config::Config;
 use crate::data_dir::DataDir;
 use crate::diagnosis::Shares;
@@ -19,12 +22,14 @@ use crate::metrics::{Exchanges, STALENESS_BUCKETS};
 use crate::trainer_identity::TrainerIdentity;
 use crate::training::{Position, Progress};
 use crate::view::{
-    Consensus, Evaluated, Event, Link, NodeFacts, Peer, Progress as Shown, Published, SCHEMA,
-    ServeError, Snapshot, State, Traffic, serve,
+    Consensus, Evaluated, Event, Link, NodeFacts, Peer, Progress as Shown, Published, Roster,
+    SCHEMA, ServeError, Snapshot, State, Traffic, serve,
 };
 
 /// Between two snapshots.
 const EVERY: Duration = Duration::from_secs(1);
+/// Between two looks at the memory of this process.
+const MEMORY_EVERY: Duration = Duration::from_secs(5);
 /// Events that are shown: several screens of them.
 const EVENTS_MAX: usize = 100;
 /// Longest detail of an event that is shown, characters.
@@ -36,6 +41,9 @@ pub(crate) struct Viewing {
     published: Option<Published>,
     swarm: Summaries,
     sketch: [Real; SUMMARY_SKETCH_LEN],
+    about: About,
+    memory: (u64, Instant),
+    roster: Roster,
     facts: NodeFacts,
     started: Instant,
     next: Instant,
@@ -73,9 +81,13 @@ impl Viewing {
     ) -> Result<Self, ServeError> {
         let word = |value: Value| value.as_str().unwrap_or_default().to_owned();
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let about = about(&config.node);
         let facts = NodeFacts {
             peer: me.to_string(),
-            name: me.short(),
+            short: me.short(),
+            name: about.name.clone(),
+            host: about.host.clone(),
+            device: about.device.clone(),
             run: run.id().to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             incarnation: dir.incarnation(),
@@ -102,6 +114,9 @@ impl Viewing {
             published,
             swarm: Summaries::new(me, seed),
             sketch: [Real::UNKNOWN; SUMMARY_SKETCH_LEN],
+            about,
+            memory: (memory_bytes(), started),
+            roster: Roster::default(),
             facts,
             started,
             next: started,
@@ -119,12 +134,27 @@ impl Viewing {
         })
     }
 
-    pub(super) fn heard(&mut self, summaries: Vec<Summary>, now: Time) {
+    pub(super) fn heard(&mut self, from: &PeerId, summaries: Vec<Summary>, now: Time) {
+        let is_new = self.swarm.get(from).is_none();
         self.swarm.heard(summaries, now);
+        if let Some(heard) = self.swarm.get(from).filter(|_| is_new) {
+            let About { name, host, device } = &heard.summary.about;
+            tracing::info!(peer = %from.short(), name, host, device, "peer says who it is");
+        }
+    }
+
+    /// What a peer calls itself, where it has said so.
+    pub(super) fn name(&self, peer: &PeerId) -> Option<&str> {
+        let name = self.swarm.get(peer).map(|heard| heard.summary.about.name.as_str());
+        name.filter(|name| !name.is_empty())
     }
 
     pub(super) fn left(&mut self, peer: &PeerId) {
         self.swarm.left(peer);
+    }
+
+    pub(super) const fn ends_at(&mut self, steps: u64) {
+        self.facts.steps = steps;
     }
 
     pub(super) const fn begins(&mut self) {
@@ -193,6 +223,9 @@ impl Viewing {
         self.progress.samples = position.samples;
         self.progress.commits = position.clock.0;
         self.progress.staleness = core.staleness();
+        if now.duration_since(self.memory.1) >= MEMORY_EVERY {
+            self.memory = (memory_bytes(), now);
+        }
         let own = self.own(core, network.peer_id(), (tally, traffic), links);
         self.tell(&own, core, network, now);
         if self.published.is_some() {
@@ -207,7 +240,7 @@ impl Viewing {
         let rack = super::rack_name(&self.facts.rack);
         let name = (network.peer_id(), self.facts.incarnation, rack);
         let phase = if own.state == State::Joining { Phase::Joining } else { core.phase() };
-        let own = summary::told(own, name, (phase, core.open()), self.sketch);
+        let own = summary::told(own, &self.about, name, (phase, core.open()), self.sketch);
         let neighbours = core.members().map(|(peer, _)| *peer);
         if let Some((to, message)) = self.swarm.turn(own, neighbours, self.time(now))
             && let Err(error) = network.send(to, &message)
@@ -221,7 +254,7 @@ impl Viewing {
     }
 
     fn snapshot(
-        &self,
+        &mut self,
         (tally, traffic): (&Tally<'_>, Traffic),
         own: Peer,
         core: &Gossip,
@@ -229,7 +262,8 @@ impl Viewing {
     ) -> Snapshot {
         let state = own.state;
         let links = own.links.clone();
-        let (peers, consensus) = self.peers(own, core, now);
+        let (mut peers, consensus) = self.peers(own, core, now);
+        self.roster.call(&mut peers);
         Snapshot {
             schema: SCHEMA,
             time_s: now.duration_since(self.started).as_secs_f64(),
@@ -322,7 +356,11 @@ impl Viewing {
         let shown = &self.progress;
         Peer {
             id: id(&me),
-            name: self.facts.name.clone(),
+            short: self.facts.short.clone(),
+            name: self.about.name.clone(),
+            host: self.about.host.clone(),
+            device: self.about.device.clone(),
+            memory_bytes: self.memory.0,
             state: self.state(core),
             rack: summary::rack(super::rack_name(&self.facts.rack)),
             step: shown.step,
@@ -330,7 +368,9 @@ impl Viewing {
             commits: shown.commits,
             samples: shown.samples,
             loss: shown.loss,
+            held_out: shown.evaluated.and_then(|evaluated| evaluated.loss),
             samples_per_s: shown.samples_per_s,
+            wait_s: Some(shown.wait_s),
             sent_bytes: traffic.sent_bytes,
             received_bytes: traffic.received_bytes,
             lags: summary::few(tally.lags),

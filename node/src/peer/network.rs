@@ -1,7 +1,7 @@
 //! From the configuration to what the network is told.
 
 use dnode_network::{DirectConfig, Multiaddr, NatConfig, NetworkConfig, RelayMode};
-use dnode_protocol::RunSpec;
+use dnode_protocol::{RunSpec, SharedSettings};
 
 use super::JoinError;
 use crate::config::{self, Config};
@@ -21,7 +21,7 @@ pub(super) fn canonical(address: &str) -> String {
 pub(super) fn network_config(
     config: &Config,
     identity: &Identity,
-    run: &RunSpec,
+    (run, settings): (&RunSpec, SharedSettings),
     dir: &DataDir,
     digest: Result<String, String>,
 ) -> Result<NetworkConfig, JoinError> {
@@ -33,6 +33,7 @@ pub(super) fn network_config(
     };
     let network = &config.network;
     let mut made = NetworkConfig::new(*identity.secret_key(), run.clone(), dir.life());
+    made.settings = settings;
     made.digest = digest.unwrap_or_else(|why| {
         tracing::warn!("the first step cannot be told to `dnode check`: {why}");
         String::new()

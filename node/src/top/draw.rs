@@ -9,9 +9,10 @@ use ratatui::widgets::{
     Axis, Bar, BarChart, Block, Cell, Chart, Dataset, Gauge, GraphType, List, Paragraph, Row, Table,
 };
 
+use super::columns::{columns, title};
 use super::source::{Curves, News};
-use crate::progress::Scaled;
-use crate::view::{Peer, Snapshot, State};
+use super::text::cleaned;
+use crate::view::{Peer, Snapshot, State, UNKNOWN, ends, figure, measure, percent, span};
 
 /// Curves that a terminal can tell apart.
 const COLORS: [Color; 6] =
@@ -20,6 +21,10 @@ const COLORS: [Color; 6] =
 const ROWS_FOR_ALL: u16 = 22;
 /// Columns from which on they stand beside each other.
 const COLUMNS_FOR_ALL: u16 = 70;
+/// Rows that curves, histogram and events have at least where there is room for them.
+const ROWS_OF_PLOTS: u16 = 9;
+/// Rows of the table beside its peers: two of the frame and the names of the columns.
+const ROWS_OF_FRAME: u16 = 3;
 /// Losses at or below this are drawn at it: the scale is logarithmic.
 const LOSS_LEAST: f64 = 1e-6;
 
@@ -29,14 +34,16 @@ pub(super) struct Screen {
     snapshot: Option<Box<Snapshot>>,
     curves: Curves,
     trouble: Option<String>,
+    /// The first peer of the list, and how many fit on the screen.
     first: usize,
+    room: usize,
 }
 
 impl Screen {
     pub(super) fn take(&mut self, told: News) {
         match told {
             Ok((snapshot, curves)) => {
-                self.snapshot = Some(snapshot);
+                self.snapshot = Some(cleaned(snapshot));
                 self.curves = curves;
                 self.trouble = None;
             }
@@ -44,22 +51,42 @@ impl Screen {
         }
     }
 
-    /// Moves the list of peers.
+    /// Moves the list of peers, not beyond the last that has not been seen.
     pub(super) fn scroll(&mut self, lines: isize) {
-        let most = self.snapshot.as_ref().map_or(0, |snapshot| snapshot.peers.len());
-        self.first = self.first.saturating_add_signed(lines).min(most.saturating_sub(1));
+        self.first = self.first.saturating_add_signed(lines).min(self.last_first());
     }
 
-    pub(super) fn draw(&self, frame: &mut Frame<'_>) {
-        let Some(snapshot) = &self.snapshot else {
+    /// The first peer of the list when its end is seen.
+    fn last_first(&self) -> usize {
+        let peers = self.snapshot.as_ref().map_or(0, |snapshot| snapshot.peers.len());
+        peers.saturating_sub(self.room.max(1))
+    }
+
+    pub(super) fn draw(&mut self, frame: &mut Frame<'_>) {
+        let Some(peers) = self.snapshot.as_ref().map(|snapshot| snapshot.peers.len()) else {
             let text = self.trouble.as_deref().unwrap_or("asking the peer");
             return frame.render_widget(Paragraph::new(text), frame.area());
         };
         let area = frame.area();
         let whole = area.height >= ROWS_FOR_ALL && area.width >= COLUMNS_FOR_ALL;
-        let plots = if whole { Constraint::Percentage(40) } else { Constraint::Length(0) };
-        let rows = [Constraint::Length(4), plots, Constraint::Min(3), Constraint::Length(1)];
-        let [head, middle, table, foot] = Layout::vertical(rows).areas(area);
+        // The list takes what it needs, the plots take what it leaves.
+        let rest = area.height.saturating_sub(5);
+        let wanted = u16::try_from(peers).unwrap_or(u16::MAX).saturating_add(ROWS_OF_FRAME);
+        let list = if whole { wanted.min(rest.saturating_sub(ROWS_OF_PLOTS)) } else { rest };
+        self.room = usize::from(list.saturating_sub(ROWS_OF_FRAME));
+        self.first = self.first.min(self.last_first());
+        let rows = [
+            Constraint::Length(4),
+            Constraint::Length(list),
+            Constraint::Min(0),
+            Constraint::Length(1),
+        ];
+        let areas = Layout::vertical(rows).areas(area);
+        self.parts(frame, areas, whole);
+    }
+
+    fn parts(&self, frame: &mut Frame<'_>, [head, table, middle, foot]: [Rect; 4], whole: bool) {
+        let Some(snapshot) = &self.snapshot else { return };
         self.head(frame, head, snapshot);
         if whole {
             let columns = [Constraint::Percentage(46), Constraint::Length(24), Constraint::Min(20)];
@@ -87,7 +114,7 @@ impl Screen {
             node.run.get(..8).unwrap_or(&node.run),
             span(snapshot.time_s)
         );
-        let name = Span::styled(format!("dnode {} ", node.name), Modifier::BOLD);
+        let name = Span::styled(format!("dnode {} {} ", node.name, node.short), Modifier::BOLD);
         frame.render_widget(Line::from(vec![name, state, rest.into()]), title);
         let living = snapshot.peers.iter().filter(|peer| is_living(peer)).count();
         let rate: f64 = snapshot
@@ -97,25 +124,28 @@ impl Screen {
             .map(|peer| peer.samples_per_s)
             .sum();
         let accuracy = progress.evaluated.map_or_else(String::new, |evaluated| {
-            format!(" · accuracy {:.2} %", 100.0 * evaluated.accuracy)
+            let loss = evaluated
+                .loss
+                .map_or_else(String::new, |loss| format!(" · held-out {}", figure(loss)));
+            format!("{loss} · accuracy {}", percent(evaluated.accuracy))
         });
         let text = format!(
-            "{living} peers · loss {}{accuracy} · {} samples/s here, {} in all",
-            loss(progress.loss),
-            Scaled(progress.samples_per_s),
-            Scaled(rate),
+            "{living} peers · loss {}{accuracy} · {} of {} samples/s",
+            known(progress.loss),
+            figure(progress.samples_per_s),
+            figure(rate),
         );
         frame.render_widget(Line::from(text), numbers);
         let apart = snapshot.consensus.map_or_else(
             || "distance unknown".to_owned(),
-            |consensus| format!("distance {:.2e} of the norm", consensus.relative),
+            |consensus| format!("distance {} of the norm", figure(consensus.relative)),
         );
         let text = format!(
-            "lag {} · {apart} · blocked {} · ↑ {}B/s ↓ {}B/s",
+            "lag {} · {apart} · blocked {} · ↑ {} ↓ {}",
             progress.staleness,
             span(progress.wait_s),
-            Scaled(traffic.sent_bytes_per_s),
-            Scaled(traffic.received_bytes_per_s),
+            measure(traffic.sent_bytes_per_s, "B/s"),
+            measure(traffic.received_bytes_per_s, "B/s"),
         );
         frame.render_widget(Line::from(text), more);
         let part = if node.steps == 0 { 0.0 } else { progress.position as f64 / node.steps as f64 };
@@ -125,13 +155,13 @@ impl Screen {
     }
 
     fn losses(&self, frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
-        let known = snapshot.peers.iter().filter_map(|peer| self.curves.get(&peer.id));
-        let curves: Vec<Vec<(f64, f64)>> = known
-            .map(|curve| {
-                curve.iter().map(|(at, loss)| (*at as f64, loss.max(LOSS_LEAST).log10())).collect()
-            })
-            .collect();
-        let points = || curves.iter().flatten();
+        let known = snapshot.peers.iter().filter_map(|peer| {
+            let curve = self.curves.get(&peer.id)?;
+            let point = |(at, loss): &(f64, f64)| (*at, loss.max(LOSS_LEAST).log10());
+            Some((color_of(peer), curve.iter().map(point).collect()))
+        });
+        let curves: Vec<(Color, Vec<(f64, f64)>)> = known.collect();
+        let points = || curves.iter().flat_map(|(_, curve)| curve);
         let block = Block::bordered().title("loss of all peers");
         if points().count() < 2 {
             return frame.render_widget(block, area);
@@ -142,13 +172,13 @@ impl Screen {
             [least, if most > least { most } else { least + 1.0 }]
         };
         let (x, y) = (bounds(&|point| point.0), bounds(&|point| point.1));
-        let sets = curves.iter().zip(COLORS.iter().cycle()).map(|(curve, color)| {
+        let sets = curves.iter().map(|(color, curve)| {
             let set = Dataset::default().data(curve).marker(Marker::Braille);
             set.graph_type(GraphType::Line).style(*color)
         });
         let dim = Style::default().add_modifier(Modifier::DIM);
-        let steps = x.map(|step| Scaled(step).to_string());
-        let losses = y.map(|power| loss(Some(10_f64.powf(power))));
+        let steps = ends(x[0].round(), x[1].round());
+        let losses = ends(10_f64.powf(y[0]), 10_f64.powf(y[1]));
         let chart = Chart::new(sets.collect())
             .block(block)
             .x_axis(Axis::default().bounds(x).labels(steps).style(dim))
@@ -157,35 +187,20 @@ impl Screen {
     }
 
     fn peers(&self, frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
+        let shown = columns(&snapshot.peers, area.width.saturating_sub(2));
         let rows = snapshot.peers.iter().enumerate().skip(self.first).map(|(index, peer)| {
-            let heard = if index == 0 { "here".to_owned() } else { span(peer.age_s) };
-            let distance = peer.distance.map_or_else(|| "–".to_owned(), |far| format!("{far:.3}"));
-            Row::new([
-                Cell::from(peer.name.clone()),
-                Cell::from(peer.state.name()).style(color(peer.state)),
-                Cell::from(heard),
-                Cell::from(peer.commits.to_string()),
-                Cell::from(loss(peer.loss)),
-                Cell::from(Scaled(peer.samples_per_s).to_string()),
-                Cell::from(distance),
-                Cell::from(Scaled(peer.sent_bytes as f64).to_string()),
-                Cell::from(peer.links.first().map_or_else(String::new, |link| link.path.clone())),
-            ])
+            Row::new(shown.iter().map(|column| {
+                let cell = Cell::from((column.value)(peer, index));
+                match column.name {
+                    "peer" => cell.style(color_of(peer)),
+                    "state" => cell.style(color(peer.state)),
+                    _ => cell,
+                }
+            }))
         });
-        let names = [
-            "peer",
-            "state",
-            "heard",
-            "commits",
-            "loss",
-            "samples/s",
-            "distance",
-            "sent B",
-            "busiest link",
-        ];
-        let widths = [7, 11, 8, 9, 9, 9, 9, 7, 16].map(Constraint::Length);
-        let header = Row::new(names).style(Modifier::BOLD);
-        let title = format!("peers ({})", snapshot.peers.len());
+        let widths = shown.iter().map(|column| Constraint::Length(column.width));
+        let header = Row::new(shown.iter().map(|column| column.name)).style(Modifier::BOLD);
+        let title = title(snapshot.peers.len(), self.first, self.room);
         let table = Table::new(rows, widths).header(header).block(Block::bordered().title(title));
         frame.render_widget(table, area);
     }
@@ -215,8 +230,7 @@ fn happened(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
     let lines = snapshot.events.iter().rev().take(room).map(|event| {
         let time = span((snapshot.time_s - event.time_s).max(0.0));
         let name = Span::styled(event.name.clone(), Modifier::BOLD);
-        // Details may come from peers: nothing that moves the cursor gets through.
-        let detail: String = event.detail.chars().filter(|letter| !letter.is_control()).collect();
+        let detail = event.detail.as_str();
         Line::from(vec![format!("{time:>7} ").into(), name, " ".into(), detail.into()])
     });
     frame.render_widget(List::new(lines).block(Block::bordered().title("events")), area);
@@ -236,23 +250,12 @@ const fn is_living(peer: &Peer) -> bool {
     !matches!(peer.state, State::Suspected | State::Gone)
 }
 
-fn loss(loss: Option<f64>) -> String {
-    match loss {
-        None => "–".to_owned(),
-        Some(loss) if loss != 0.0 && loss.abs() < 1e-3 => format!("{loss:.1e}"),
-        Some(loss) => format!("{loss:.4}"),
-    }
+const fn color_of(peer: &Peer) -> Color {
+    COLORS[peer.color as usize % COLORS.len()]
 }
 
-/// A span of time in a few characters.
-fn span(seconds: f64) -> String {
-    if seconds < 90.0 {
-        format!("{seconds:.1} s")
-    } else if seconds < 5400.0 {
-        format!("{:.0} min", seconds / 60.0)
-    } else {
-        format!("{:.1} h", seconds / 3600.0)
-    }
+fn known(value: Option<f64>) -> String {
+    value.map_or_else(|| UNKNOWN.to_owned(), figure)
 }
 
 #[cfg(test)]
@@ -266,7 +269,10 @@ mod tests {
     fn screen(peers: usize) -> Screen {
         let peer = |index: usize| Peer {
             id: format!("{index:016x}"),
+            short: format!("id{index}"),
             name: format!("peer{index}"),
+            color: u32::try_from(index).unwrap(),
+            notes: if index == 1 { vec!["left out\x1b[2J".to_owned()] } else { Vec::new() },
             state: if index == 1 { State::Suspected } else { State::Training },
             loss: Some(0.5),
             lags: vec![3, 1, 0],
@@ -277,9 +283,9 @@ mod tests {
             detail: "somebody\x1b[2J".to_owned(),
             ..Event::default()
         };
-        let node = NodeFacts { name: "peer0".to_owned(), steps: 10, ..NodeFacts::default() };
+        let node = NodeFacts { name: "peer0\x07".to_owned(), steps: 10, ..NodeFacts::default() };
         let peers: Vec<Peer> = (0..peers).map(peer).collect();
-        let curve = |peer: &Peer| (peer.id.clone(), vec![(0, 2.0), (5, 0.5)]);
+        let curve = |peer: &Peer| (peer.id.clone(), vec![(0.0, 2.0), (5.0, 0.5)]);
         let curves = peers.iter().map(curve).collect();
         let snapshot = Snapshot { node, peers, events: vec![event], ..Snapshot::default() };
         let mut screen = Screen::default();
@@ -287,7 +293,7 @@ mod tests {
         screen
     }
 
-    fn text(screen: &Screen, (width, height): (u16, u16)) -> String {
+    fn text(screen: &mut Screen, (width, height): (u16, u16)) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| screen.draw(frame)).unwrap();
         terminal.backend().to_string()
@@ -295,14 +301,14 @@ mod tests {
 
     #[test]
     fn a_usual_terminal_shows_all_and_a_small_one_the_peers() {
-        let screen = screen(3);
-        let whole = text(&screen, (100, 30));
+        let mut screen = screen(3);
+        let whole = text(&mut screen, (100, 30));
         for part in ["dnode peer0", "loss of all peers", "peer-up", "peers (3)", "suspected", "8+"]
         {
             assert!(whole.contains(part), "{part}\n{whole}");
         }
         assert!(!whole.contains('\x1b'));
-        let small = text(&screen, (60, 12));
+        let small = text(&mut screen, (60, 12));
         assert!(small.contains("peer2") && !small.contains("loss of all peers"), "{small}");
     }
 
@@ -312,25 +318,63 @@ mod tests {
             let mut screen = screen(peers);
             for width in [1, 2, 10, 69, 70, 200] {
                 for height in [1, 2, 5, 21, 22, 60] {
-                    text(&screen, (width, height));
+                    text(&mut screen, (width, height));
+                    screen.scroll(3);
                 }
             }
             screen.scroll(1000);
-            text(&screen, (80, 24));
+            text(&mut screen, (80, 24));
         }
         let mut lost = Screen::default();
         lost.take(Err(super::super::SourceError::Address("x".to_owned())));
-        assert!(text(&lost, (80, 3)).contains("read the address"));
+        assert!(text(&mut lost, (80, 3)).contains("read the address"));
     }
 
     #[test]
     fn the_list_of_peers_moves_within_its_ends() {
         let mut screen = screen(50);
+        text(&mut screen, (80, 24));
         screen.scroll(-5);
         assert_eq!(screen.first, 0);
         screen.scroll(10);
-        assert!(!text(&screen, (80, 24)).contains("peer9 "));
+        assert!(!text(&mut screen, (80, 24)).contains("peer9 "));
         screen.scroll(isize::MAX);
-        assert_eq!(screen.first, 49);
+        let end = text(&mut screen, (80, 24));
+        assert!(end.contains("peer49 ") && screen.first == 50 - screen.room, "{end}");
+        // A taller terminal shows more of them, and no empty lines at the end.
+        let tall = text(&mut screen, (80, 60));
+        assert!(tall.contains("peer49 ") && tall.contains("peer10 "), "{tall}");
+    }
+
+    #[test]
+    fn nobody_scrolls_away_while_there_is_room() {
+        let mut screen = screen(3);
+        for height in [22, 30, 60] {
+            text(&mut screen, (100, height));
+            screen.scroll(10);
+            let shown = text(&mut screen, (100, height));
+            for name in ["peer0 ", "peer1 ", "peer2 "] {
+                assert!(shown.contains(name), "{height}: {name}\n{shown}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_plots_take_the_lines_that_the_list_leaves() {
+        let rows_of = |peers: usize| {
+            let shown = text(&mut screen(peers), (100, 40));
+            let at = |part: &str| shown.lines().position(|line| line.contains(part)).unwrap();
+            (at("loss of all peers") - at("peers ("), at("q quits") - at("loss of all peers"))
+        };
+        assert_eq!(rows_of(3), (6, 29));
+        assert_eq!(rows_of(300), (26, 9));
+    }
+
+    #[test]
+    fn names_and_notes_are_shown_and_hostile_ones_do_nothing() {
+        let mut screen = screen(3);
+        let shown = text(&mut screen, (140, 30));
+        assert!(shown.contains("left out[2J") && shown.contains("id1"), "{shown}");
+        assert!(!shown.contains('\x1b') && !shown.contains('\x07'), "{shown:?}");
     }
 }

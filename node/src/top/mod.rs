@@ -1,7 +1,9 @@
 //! `dnode top`: the swarm as a running peer sees it, in the terminal.
 
+mod columns;
 mod draw;
 mod source;
+mod text;
 
 use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};

@@ -21,7 +21,25 @@ const ANSWER_BYTES_MAX: u64 = 16 * 1024 * 1024;
 const NEWS_MAX: usize = 2;
 
 /// Loss curves by [`crate::view::Peer::id`]: position in the run (steps of the run), loss (nats).
-pub(super) type Curves = BTreeMap<String, Vec<(u64, f64)>>;
+pub(super) type Curves = BTreeMap<String, Vec<(f64, f64)>>;
+
+/// The part of the history that is drawn.
+#[derive(Deserialize)]
+struct Told {
+    peer_columns: Vec<String>,
+    peers: BTreeMap<String, Vec<Vec<Option<f64>>>>,
+}
+
+impl Told {
+    fn curves(self) -> Curves {
+        let at = |name: &str| self.peer_columns.iter().position(|column| column == name);
+        let (position, loss) = (at("position"), at("loss"));
+        let value = |row: &[Option<f64>], at: Option<usize>| row.get(at?).copied().flatten();
+        let point = |row: &Vec<Option<f64>>| Some((value(row, position)?, value(row, loss)?));
+        let curve = |rows: &Vec<Vec<Option<f64>>>| rows.iter().filter_map(point).collect();
+        self.peers.iter().map(|(id, rows)| (id.clone(), curve(rows))).collect()
+    }
+}
 
 /// What has come, or why nothing has.
 pub(super) type News = Result<(Box<Snapshot>, Curves), SourceError>;
@@ -75,16 +93,12 @@ impl Source {
 
     /// Asks again and again, on a thread that ends with the receiver.
     pub(super) fn follow(self) -> Result<Receiver<News>, SourceError> {
-        #[derive(Deserialize)]
-        struct Told {
-            curves: Curves,
-        }
         let (sender, news) = sync_channel(NEWS_MAX);
         let follow = move || {
             loop {
                 let told = self.state().and_then(|snapshot| {
-                    let Told { curves } = self.json("/api/history")?;
-                    Ok((snapshot, curves))
+                    let told: Told = self.json("/api/history")?;
+                    Ok((snapshot, told.curves()))
                 });
                 if let Err(TrySendError::Disconnected(_)) = sender.try_send(told) {
                     return;

@@ -132,6 +132,8 @@ impl Mixing {
             }
             Command::Permission
             | Command::RoundDone
+            | Command::Shard(_)
+            | Command::Steps(_)
             | Command::AdoptClock { .. }
             | Command::Ring(..)
             | Command::Stop { .. } => return None,

@@ -5,12 +5,13 @@ mod divergence;
 mod line;
 mod meter;
 mod mixing;
+mod plan;
 mod ring;
+mod standby;
 mod steps;
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, mpsc as blocking};
 use std::thread::JoinHandle;
@@ -19,7 +20,8 @@ use std::time::{Duration, Instant};
 use dnode_collective::{Collective, Place};
 use dnode_gossip::{Load, RefusedMix, Role};
 use dnode_protocol::frame::Codec;
-use dnode_protocol::{Clock, ContentHash, ExchangeId, FragmentId, Origin, RunSpec, Versions};
+use dnode_protocol::{Clock, ContentHash, ExchangeId, FragmentId, Origin, Versions};
+use dnode_trainer::checkpoint::Saved;
 use dnode_trainer::{Commons, Encoded, Evaluation, Reading, Replica, SKETCH_LEN, TrainError};
 use tokio::sync::mpsc;
 
@@ -29,7 +31,9 @@ pub(crate) use dnode_gossip::MICRO_STEPS;
 use line::{Line, Permission};
 use meter::Meter;
 pub(crate) use meter::{Activity, Times};
+pub(crate) use plan::{Commits, Ending, NotSaved, Plan, Position};
 pub(crate) use ring::{RingChunk, RingFrame};
+use standby::Overdue;
 
 /// Commands that wait for either thread. The core bounds what is open, and of a permission and of groups
 /// of a rack only the newest waits, so this is never reached.
@@ -39,59 +43,6 @@ const REPORTS_MAX: usize = 256;
 /// Ring frames that wait for the thread: a neighbour runs ahead by less than one piece of 4 MiB per
 /// peer, so 64 peers.
 const RING_FRAMES_MAX: usize = 1024;
-
-/// How rounds of local steps end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Commits {
-    /// They do not: every step stands for itself, or is taken with the mean gradient of the ring.
-    Never,
-    /// By a commit of the peer's own.
-    Alone,
-    /// By a commit of the mean progress of all peers of the ring.
-    Together,
-}
-
-/// What the thread trains, and when it reports.
-#[derive(Clone, Debug)]
-pub(crate) struct Plan {
-    /// Steps of the run: training ends at this position.
-    pub(crate) steps: u64,
-    /// Local steps per commit of a peer of mean speed, H.
-    pub(crate) local_steps: u64,
-    /// Samples per local step of a peer of mean speed.
-    pub(crate) batch: u32,
-    /// Local steps per exchange round; 0 for rules without exchanges.
-    pub(crate) mix_every: u64,
-    /// How rounds of local steps end.
-    pub(crate) commits: Commits,
-    /// Steps in which the learning rate rises.
-    pub(crate) warmup: u64,
-    /// Steps between progress reports.
-    pub(crate) metrics_every: u64,
-    /// Steps between evaluations; 0 is only at the end.
-    pub(crate) evaluate_every: u64,
-    /// Steps between checkpoints; 0 is only at the end.
-    pub(crate) checkpoint_every: u64,
-    /// Checkpoints that are kept.
-    pub(crate) checkpoints_kept: usize,
-    /// Where checkpoints go.
-    pub(crate) checkpoints: PathBuf,
-    /// The run, for the checkpoints' manifests.
-    pub(crate) run: RunSpec,
-}
-
-/// Where a replica stands when the thread takes it over.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Position {
-    /// Local steps done by this peer.
-    pub(crate) step: u64,
-    /// Where the swarm stands in the run, in units of `1 /` [`MICRO_STEPS`] of a step of the run.
-    pub(crate) micro_steps: u64,
-    /// Samples processed.
-    pub(crate) samples: u64,
-    /// Commits done.
-    pub(crate) clock: Clock,
-}
 
 /// What the driver asks: of the mixing thread, in order; what is of steps, of the training thread,
 /// which obeys between two of them.
@@ -123,6 +74,10 @@ pub(crate) enum Command {
     RoundDone,
     /// Go on from this clock, of which the replica is now if it was replaced; of both threads.
     AdoptClock { clock: Clock, replaced: bool },
+    /// Draw from this shard of the training data.
+    Shard(u32),
+    /// The run ends at this step.
+    Steps(u64),
     /// The ring is complete: this peer's place in it, and the group when all are near each other.
     Ring(Place, Option<Box<dyn Collective>>),
     /// End: write a checkpoint, and measure first if asked. After all that was to be mixed before.
@@ -135,13 +90,6 @@ pub(crate) struct Together {
     /// Names the group; not 0.
     pub(crate) id: u64,
     pub(crate) group: Box<dyn Collective>,
-}
-
-impl Position {
-    /// Whole steps of the run.
-    pub(crate) const fn run_steps(&self) -> u64 {
-        self.micro_steps / MICRO_STEPS
-    }
 }
 
 /// How to mix.
@@ -208,7 +156,7 @@ pub(crate) enum Report {
     /// The thread has done its last step and begins to write its last checkpoint.
     Saving { position: Position },
     /// A checkpoint is safe.
-    Checkpointed { path: PathBuf },
+    Checkpointed { saved: Saved },
     /// A checkpoint could not be written; the earlier ones are untouched.
     CheckpointFailed { error: String },
     /// All steps are done; the thread goes on to serve exchanges.
@@ -242,15 +190,15 @@ pub(crate) struct Progress {
     pub(crate) sketch: Box<[f32; SKETCH_LEN]>,
 }
 
-/// How training ended.
-#[derive(Clone, Debug)]
-pub(crate) struct Ending {
-    pub(crate) position: Position,
-    pub(crate) evaluation: Option<Evaluation>,
-    pub(crate) train_s: f64,
-    pub(crate) wait_s: f64,
-    /// The last checkpoint's parameters.
-    pub(crate) parameters: Option<PathBuf>,
+/// What can be done for the last checkpoint when the training thread is overdue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rescue {
+    /// The thread is at work outside its trainer, and writes it as soon as it comes to that.
+    Waits,
+    /// The thread is in its trainer, which it has to come back from first.
+    WaitsForTrainer,
+    /// The state before the running step is being written; the thread is not waited for any more.
+    Writes,
 }
 
 /// The driver's side of the threads.
@@ -266,6 +214,10 @@ pub(crate) struct TrainingThread {
     ring: Option<blocking::SyncSender<RingFrame>>,
     pub(crate) reports: mpsc::Receiver<Report>,
     threads: Vec<JoinHandle<()>>,
+    plan: Plan,
+    shared: steps::SavingShared,
+    /// For what is reported in the training thread's place. Weak, so that its end shows.
+    to_driver: mpsc::WeakSender<Report>,
 }
 
 impl TrainingThread {
@@ -274,11 +226,12 @@ impl TrainingThread {
     /// # Errors
     /// When the system cannot start a thread.
     pub(crate) fn start(
-        replica: Replica,
+        mut replica: Replica,
         plan: Plan,
         at: Position,
         tracer: Tracer,
     ) -> std::io::Result<Self> {
+        let shared = steps::SavingShared::new(&mut replica, at.step);
         let (commands, from_driver) = blocking::sync_channel(COMMANDS_MAX);
         let (mixing, to_mix) = blocking::sync_channel(COMMANDS_MAX);
         let (ring, ring_in) = blocking::sync_channel(RING_FRAMES_MAX);
@@ -301,16 +254,30 @@ impl TrainingThread {
             commands: from_driver,
             line: line.clone(),
             meter: Arc::clone(&meters.0),
-            reports: to_driver,
+            reports: to_driver.clone(),
             ring: ring_in,
+            shared: shared.clone(),
         };
+        let (to_driver, trained) = (to_driver.downgrade(), plan.clone());
         let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let mixes = named("mixing").spawn(move || mixer.run())?;
         let trains =
-            named("training").spawn(move || steps::train(replica, plan, (at, clock), queues))?;
+            named("training").spawn(move || steps::train(replica, trained, (at, clock), queues))?;
         let (commands, mixing, ring) = (Some(commands), Some(mixing), Some(ring));
         let threads = vec![trains, mixes];
-        Ok(Self { commands, mixing, line, meters, commons, ring, reports, threads })
+        Ok(Self {
+            commands,
+            mixing,
+            line,
+            meters,
+            commons,
+            ring,
+            reports,
+            threads,
+            plan,
+            shared,
+            to_driver,
+        })
     }
 
     /// What training and mixing have spent their time on up to now.
@@ -323,8 +290,14 @@ impl TrainingThread {
     /// # Panics
     /// When more is open than the core allows, which is a defect.
     pub(crate) fn command(&self, command: Command) -> bool {
-        let of_steps =
-            matches!(command, Command::Permission | Command::RoundDone | Command::Ring(..));
+        let of_steps = matches!(
+            command,
+            Command::Permission
+                | Command::RoundDone
+                | Command::Shard(_)
+                | Command::Steps(_)
+                | Command::Ring(..)
+        );
         let queue = if of_steps { self.commands.as_deref() } else { self.mixing.as_ref() };
         let Some(queue) = queue else { return false };
         if matches!(command, Command::Stop { .. }) {
@@ -378,6 +351,40 @@ impl TrainingThread {
         self.ring.as_ref().is_some_and(|ring| ring.try_send(frame).is_ok())
     }
 
+    /// Has the running step or evaluation break off, where the trainer can; the thread then waits for
+    /// [`Command::Stop`].
+    pub(crate) fn interrupt(&self) {
+        self.shared.interrupt.raise();
+    }
+
+    /// What is in no checkpoint, in words.
+    pub(crate) fn unsaved(&self) -> String {
+        self.shared.unsaved.words()
+    }
+
+    /// The thread is overdue after [`Command::Stop`]: has the state before its running step written in
+    /// its place, if that is kept. What comes of it is reported as the thread would.
+    pub(crate) fn rescue(&self) -> Rescue {
+        let before = match self.shared.standby.take() {
+            Overdue::Kept(before) => before,
+            Overdue::NotKept => return Rescue::WaitsForTrainer,
+            Overdue::Outside => return Rescue::Waits,
+        };
+        let Some(to_driver) = self.to_driver.upgrade() else { return Rescue::Waits };
+        let (plan, unsaved) = (self.plan.clone(), self.shared.unsaved.clone());
+        let ends = to_driver.clone();
+        let tell = move |report| drop(to_driver.blocking_send(report));
+        let write = move || before.write(&plan, &unsaved, tell);
+        let writer = std::thread::Builder::new().name("last checkpoint".to_owned());
+        if let Err(error) = writer.spawn(write) {
+            let lost = self.shared.unsaved.words();
+            let not_saved = Some(NotSaved { error: error.to_string(), lost });
+            let ending = Box::new(Ending { not_saved, ..Ending::default() });
+            let _ = ends.try_send(Report::Ended(Ok(ending)));
+        }
+        Rescue::Writes
+    }
+
     /// Ends every wait for a ring frame.
     pub(crate) fn break_ring(&mut self) {
         self.ring = None;
@@ -412,6 +419,8 @@ impl Command {
             Self::Delivered { .. }
             | Self::Permission
             | Self::RoundDone
+            | Self::Shard(_)
+            | Self::Steps(_)
             | Self::AdoptClock { .. }
             | Self::Ring(..)
             | Self::Stop { .. } => None,

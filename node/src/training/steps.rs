@@ -5,6 +5,7 @@ mod evaluation;
 mod gradient;
 mod rack;
 mod report;
+mod saving;
 mod standing;
 mod time;
 mod together;
@@ -24,6 +25,8 @@ use super::{Activity, Command, Commits, Line, Loss, Meter, Permission, Plan, Pos
 use equalize::Handed;
 use rack::Rack;
 use report::Window;
+use saving::Saving;
+pub(super) use saving::SavingShared;
 use time::StepTime;
 use together::Ranks;
 
@@ -50,6 +53,7 @@ pub(super) struct Queues {
     pub(super) meter: Arc<Meter>,
     pub(super) reports: mpsc::Sender<Report>,
     pub(super) ring: blocking::Receiver<RingFrame>,
+    pub(super) shared: SavingShared,
 }
 
 /// Why the loop ended.
@@ -110,7 +114,7 @@ struct Training {
     wait_seconds: f64,
     report: Window,
     watch: Watch,
-    parameters: Option<std::path::PathBuf>,
+    saving: Saving,
 }
 
 /// Time that serving mixing may take for a step of this length, seconds.
@@ -139,6 +143,7 @@ impl Training {
         Self {
             watch,
             commons: replica.commons(),
+            saving: Saving::new(queues.shared.clone(), plan.checkpoint_interval),
             replica,
             clock,
             stride: Stride::new(plan.local_steps, plan.mix_every),
@@ -167,14 +172,16 @@ impl Training {
             train_seconds: 0.0,
             wait_seconds: 0.0,
             report: Window::new(),
-            parameters: None,
         }
     }
 
     fn run(&mut self) -> End {
         loop {
-            if let Err(end) = self.advance() {
-                return end;
+            match self.advance() {
+                Ok(()) => {}
+                // Everything is as before what was broken off: wait for the order to stop.
+                Err(End::Failed(TrainError::Interrupted)) if self.saving.is_interrupted() => {}
+                Err(end) => return end,
             }
         }
     }
@@ -186,7 +193,8 @@ impl Training {
         if self.commons.is_closed() {
             return Err(End::Abandoned);
         }
-        if self.steps_done || !self.allowed || self.waits_for_rack() {
+        let stays = self.steps_done || !self.allowed || self.waits_for_rack();
+        if stays || self.saving.is_interrupted() {
             return self.wait();
         }
         if self.at.run_steps() >= self.plan.steps {
@@ -204,6 +212,15 @@ impl Training {
             Command::Permission => return self.look(),
             Command::RoundDone => self.round_open = false,
             Command::AdoptClock { clock, replaced } => return self.adopt_clock(clock, replaced),
+            Command::Shard(shard) => {
+                if !self.replica.set_shard(shard) {
+                    tracing::warn!("the trainer cannot draw from shard {shard}");
+                }
+            }
+            Command::Steps(steps) => {
+                self.plan.steps = steps;
+                self.replica.set_steps(steps);
+            }
             Command::Ring(place, group) => self.ring = Some(Ranks::new(place, group)),
             Command::Stop { evaluate } => return Err(End::Stopped { evaluate }),
             Command::Read { .. }
@@ -265,7 +282,8 @@ impl Training {
         let overdue = self.since_commit >= self.stride.local_steps() && self.round_open;
         let activity = if overdue { Activity::Late } else { Activity::Step };
         self.queues.meter.step(activity, began);
-        let Some(report) = self.local_step()? else { return Ok(()) };
+        let expected = self.step_time.mean();
+        let Some(report) = self.in_trainer(expected, Self::local_step)? else { return Ok(()) };
         let seconds = began.elapsed().as_secs_f64();
         self.train_seconds += seconds;
         self.step_time.add(seconds);
@@ -273,6 +291,7 @@ impl Training {
         self.serve_seconds = (self.serve_seconds + serve_share(seconds)).min(most);
         let before = self.at.run_steps();
         self.at.step += 1;
+        self.saving.unsaved.stepped(self.at.step);
         self.at.micro_steps = self.at.micro_steps.saturating_add(self.stride.advance());
         self.at.samples += report.samples;
         self.since_commit += 1;
@@ -284,7 +303,7 @@ impl Training {
         // By the position, which all ranks of a rack have alike, and slow peers, too.
         let now = self.at.run_steps();
         let due = |every: u64| before.checked_div(every) != now.checked_div(every);
-        let checkpoint = due(plan.checkpoint_every);
+        let checkpoint = due(plan.checkpoint_every) || self.saving.is_due();
         self.evaluation_due |= due(plan.evaluate_every);
         self.commit_when_due()?;
         let round = self.round_due();
@@ -297,7 +316,8 @@ impl Training {
             self.tell(Report::RoundDue)?;
         }
         if checkpoint {
-            self.save()?;
+            // What could not be written was reported, and is tried again.
+            let _ = self.save()?;
         }
         self.evaluate_when_due()
     }

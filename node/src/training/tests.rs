@@ -17,8 +17,8 @@ use dnode_protocol::{
 };
 use dnode_trainer::codec::decode;
 use dnode_trainer::{
-    Evaluation, OuterStep, Reading, Replica, StepId, StepReport, TrainError, Trainer, TrainerState,
-    encode,
+    Description, Evaluation, OuterStep, Reading, Replica, StepId, StepReport, TrainError, Trainer,
+    TrainerState, encode,
 };
 
 use crate::traces::Tracer;
@@ -104,10 +104,12 @@ fn plan(folder: &Path, steps: u64) -> Plan {
         commits: Commits::Alone,
         metrics_every: 0,
         evaluate_every: 0,
+        checkpoint_interval: Duration::ZERO,
         checkpoint_every: 0,
         checkpoints_kept: 2,
         checkpoints: folder.to_owned(),
         run: RunSpec::default(),
+        description: Description::default(),
     }
 }
 

@@ -3,14 +3,18 @@
 //! The driver publishes a [`Snapshot`]; a thread of its own serves it. Nothing of that thread is
 //! waited for by the driver or by training, and it can change nothing.
 
+mod figure;
 mod history;
 mod prometheus;
+mod roster;
 mod server;
 mod service;
 mod site;
 mod snapshot;
 
+pub use figure::{UNKNOWN, count, ends, figure, measure, percent, span};
 pub use prometheus::exposition;
+pub(crate) use roster::Roster;
 pub(crate) use server::{Published, serve};
 pub use server::{ServeError, UI_FILE};
 pub use service::Service;

@@ -91,6 +91,9 @@ fn facts(page: &mut Page, snapshot: &Snapshot) {
         ("rule", &node.rule),
         ("model", &node.model),
         ("rack", &node.rack),
+        ("name", &node.name),
+        ("host", &node.host),
+        ("device", &node.device),
     ];
     page.sample("run_info", &labels, 1);
     page.gauge("model_parameters", "Parameters of the model.", node.parameters);
@@ -228,8 +231,8 @@ fn links(page: &mut Page, snapshot: &Snapshot) {
     );
     page.gauge("connected_peers", "Connected peers of the run.", snapshot.links.len());
     let name = |link: &Link| {
-        let peer = snapshot.peers.iter().find(|peer| peer.id == link.to && !peer.name.is_empty());
-        peer.map_or_else(|| link.to.clone(), |peer| peer.name.clone())
+        let peer = snapshot.peers.iter().find(|peer| peer.id == link.to && !peer.short.is_empty());
+        peer.map_or_else(|| link.to.clone(), |peer| peer.short.clone())
     };
     page.head("link_info", "gauge", "What carries tensors to a neighbour.");
     for link in &snapshot.links {
@@ -263,6 +266,8 @@ fn process(page: &mut Page, snapshot: &Snapshot) {
         "When the process started, seconds since 1970.",
         snapshot.node.started_unix_s,
     );
+    let memory = snapshot.peers.first().map_or(0, |own| own.memory_bytes);
+    page.gauge("resident_memory_bytes", "Memory that the process holds.", memory);
 }
 
 #[cfg(test)]

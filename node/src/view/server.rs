@@ -19,7 +19,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::LocalSet;
 
 use super::history::History;
-use super::site::{Site, respond};
+use super::site::{Rendered, Site, respond};
 use super::{Service, Snapshot};
 use crate::data_dir::write_atomic;
 
@@ -61,8 +61,19 @@ pub enum ServeError {
 pub(super) struct Shared {
     pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
     pub(super) history: RefCell<History>,
-    /// The JSON of the snapshot beside it.
-    pub(super) rendered: RefCell<Option<(Arc<Snapshot>, Bytes)>>,
+    pub(super) rendered: Rendered,
+    pub(super) history_rendered: Rendered,
+}
+
+impl Shared {
+    pub(super) fn new(snapshots: watch::Receiver<Arc<Snapshot>>) -> Self {
+        Self {
+            snapshots,
+            history: RefCell::default(),
+            rendered: Rendered::default(),
+            history_rendered: Rendered::default(),
+        }
+    }
 }
 
 /// A started server.
@@ -141,11 +152,7 @@ fn run(listeners: Vec<(TcpListener, Site)>, mut snapshots: watch::Receiver<Arc<S
         Ok(runtime) => runtime,
         Err(error) => return tracing::error!(%error, "cannot serve page and metrics"),
     };
-    let shared = Rc::new(Shared {
-        snapshots: snapshots.clone(),
-        history: RefCell::default(),
-        rendered: RefCell::default(),
-    });
+    let shared = Rc::new(Shared::new(snapshots.clone()));
     let tasks = LocalSet::new();
     for (listener, site) in listeners {
         tasks.spawn_local(accept(listener, site, Rc::clone(&shared)));

@@ -1,5 +1,6 @@
 //! What is answered to a request: the page and its parts, the JSON, the metrics, or a refusal.
 
+use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use http_body_util::Full;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 
+use super::Snapshot;
 use super::prometheus::{MEDIA_TYPE, exposition};
 use super::server::Shared;
 
@@ -21,11 +23,15 @@ pub(super) struct Site {
 }
 
 const JSON: &str = "application/json";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 /// The parts of the page: path, media type, content.
-const ASSETS: [(&str, &str, &str); 3] = [
+const ASSETS: [(&str, &str, &str); 6] = [
     ("/", "text/html; charset=utf-8", include_str!("page/index.html")),
-    ("/app.js", "text/javascript; charset=utf-8", include_str!("page/app.js")),
+    ("/format.js", SCRIPT, include_str!("page/format.js")),
+    ("/chart.js", SCRIPT, include_str!("page/chart.js")),
+    ("/graph.js", SCRIPT, include_str!("page/graph.js")),
+    ("/app.js", SCRIPT, include_str!("page/app.js")),
     ("/style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
 ];
 
@@ -63,10 +69,7 @@ fn content(path: &str, is_whole: bool, shared: &Shared) -> (StatusCode, &'static
             (StatusCode::OK, MEDIA_TYPE, exposition(&snapshot).into())
         }
         "/api/state" if is_whole => (StatusCode::OK, JSON, state(shared)),
-        "/api/history" if is_whole => {
-            let history = shared.history.borrow();
-            (StatusCode::OK, JSON, serde_json::to_vec(&history.told()).unwrap_or_default().into())
-        }
+        "/api/history" if is_whole => (StatusCode::OK, JSON, history(shared)),
         _ => {
             let asset = ASSETS.iter().find(|(name, ..)| is_whole && *name == path);
             asset.map_or(
@@ -77,18 +80,37 @@ fn content(path: &str, is_whole: bool, shared: &Shared) -> (StatusCode, &'static
     }
 }
 
-/// The JSON of the newest snapshot, made once for all who ask.
+/// The JSON of the newest snapshot.
 fn state(shared: &Shared) -> Bytes {
-    let snapshot = Arc::clone(&shared.snapshots.borrow());
-    let mut rendered = shared.rendered.borrow_mut();
-    if let Some((of, json)) = rendered.as_ref()
-        && Arc::ptr_eq(of, &snapshot)
-    {
-        return json.clone();
+    shared.rendered.get(shared, serde_json::to_vec)
+}
+
+/// The JSON of the history up to the newest snapshot.
+fn history(shared: &Shared) -> Bytes {
+    shared.history_rendered.get(shared, |_| serde_json::to_vec(&shared.history.borrow().told()))
+}
+
+/// The JSON of something that changes with every snapshot, made once for all who ask.
+#[derive(Debug, Default)]
+pub(super) struct Rendered(RefCell<Option<(Arc<Snapshot>, Bytes)>>);
+
+impl Rendered {
+    fn get(
+        &self,
+        shared: &Shared,
+        render: impl FnOnce(&Snapshot) -> serde_json::Result<Vec<u8>>,
+    ) -> Bytes {
+        let snapshot = Arc::clone(&shared.snapshots.borrow());
+        let mut rendered = self.0.borrow_mut();
+        if let Some((of, json)) = rendered.as_ref()
+            && Arc::ptr_eq(of, &snapshot)
+        {
+            return json.clone();
+        }
+        let json = Bytes::from(render(&snapshot).unwrap_or_default());
+        *rendered = Some((snapshot, json.clone()));
+        json
     }
-    let json = Bytes::from(serde_json::to_vec(&*snapshot).unwrap_or_default());
-    *rendered = Some((snapshot, json.clone()));
-    json
 }
 
 /// Whether the request names this server by what no stranger can make another name point to.
@@ -127,20 +149,16 @@ fn answer(status: StatusCode, kind: &'static str, body: Bytes) -> Response<Full<
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
-
     use http_body_util::BodyExt as _;
     use tokio::sync::watch;
 
     use super::*;
-    use crate::view::Snapshot;
 
     const LOOPBACK: Site = Site { whole: true, loopback: true };
 
     fn ask(method: &str, path: &str, host: Option<&str>, site: Site) -> (u16, String) {
         let (_sender, snapshots) = watch::channel(Arc::new(Snapshot::default()));
-        let shared =
-            Shared { snapshots, history: RefCell::default(), rendered: RefCell::default() };
+        let shared = Shared::new(snapshots);
         let mut request = Request::builder().method(method).uri(path);
         if let Some(host) = host {
             request = request.header("host", host);

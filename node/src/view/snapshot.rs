@@ -8,7 +8,7 @@ use crate::diagnosis::Shares;
 use crate::metrics::Exchanges;
 
 /// Version of the JSON form of [`Snapshot`].
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// Everything a page, a terminal or Prometheus is shown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -57,7 +57,13 @@ pub struct NodeFacts {
     /// Full peer id.
     pub peer: String,
     /// Its last six characters.
+    pub short: String,
+    /// What its owner calls it.
     pub name: String,
+    /// Its host.
+    pub host: String,
+    /// What it computes on.
+    pub device: String,
     /// Run id.
     pub run: String,
     /// Version of the program.
@@ -197,7 +203,7 @@ pub struct Link {
 /// How stale one neighbour was, since the process started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerStaleness {
-    /// [`Peer::name`].
+    /// [`Peer::short`].
     pub peer: String,
     /// Exchanges applied by clock lag, commits; the last entry counts everything above.
     pub lags: Vec<u64>,
@@ -218,8 +224,29 @@ pub struct PeerStaleness {
 pub struct Peer {
     /// Part of its key, in hexadecimal.
     pub id: String,
-    /// The last six characters of its name, empty when only a link to it is known.
+    /// The last six characters of its full id.
+    pub short: String,
+    /// What its owner calls it; empty when it has not said. Several peers may have one name.
+    #[serde(default)]
     pub name: String,
+    /// What it is called in this snapshot: its name where no other peer has it, else with `short`.
+    #[serde(default)]
+    pub label: String,
+    /// Which of the page's colours it has, from 0.
+    #[serde(default)]
+    pub color: u32,
+    /// Its host, as it says.
+    #[serde(default)]
+    pub host: String,
+    /// What it computes on, as it says.
+    #[serde(default)]
+    pub device: String,
+    /// Memory that its process holds, bytes; 0 when not known.
+    #[serde(default)]
+    pub memory_bytes: u64,
+    /// What a person should know of it, a few words each: shown beside its name.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// What it is doing.
     pub state: State,
     /// Seconds since it said what is told here.
@@ -236,8 +263,14 @@ pub struct Peer {
     pub samples: u64,
     /// Mean training loss of late, nats.
     pub loss: Option<f64>,
+    /// Mean loss on held-out data at its last evaluation, nats.
+    #[serde(default)]
+    pub held_out: Option<f64>,
     /// Samples per second of late.
     pub samples_per_s: f64,
+    /// Seconds that a staleness bound has blocked its training.
+    #[serde(default)]
+    pub wait_s: Option<f64>,
     /// Bytes since its start.
     pub sent_bytes: u64,
     /// Bytes since its start.

@@ -211,7 +211,8 @@ impl Acting {
             | Message::Fetch { .. }
             | Message::Alive { .. }
             | Message::Rack { .. }
-            | Message::Summaries { .. } => {}
+            | Message::Summaries { .. }
+            | Message::Part(_) => {}
         }
     }
 
@@ -256,7 +257,9 @@ impl Acting {
         match self.attack {
             Attack::HelloAgain => {
                 let run = self.run.clone();
-                self.say(victim, &Message::Hello { run, incarnation: 1, direct_port: 0 });
+                let (settings, direct_port) = (RunSpec::default(), 0);
+                let hello = Message::Hello { run, settings, incarnation: 1, direct_port };
+                self.say(victim, &hello);
             }
             Attack::OthersName => {
                 let initiator = PeerId::from_public_key([7; 32]);

@@ -110,6 +110,26 @@ impl Browser {
         answer["result"]["value"].take()
     }
 
+    /// Presses and releases a key that has no letter, for example `Tab`.
+    pub(crate) fn press(&mut self, key: &str) {
+        let code = match key {
+            "Tab" => 9,
+            "Enter" => 13,
+            "ArrowLeft" => 37,
+            "ArrowUp" => 38,
+            "ArrowRight" => 39,
+            "ArrowDown" => 40,
+            _ => panic!("what is the code of {key}?"),
+        };
+        let text = if key == "Enter" { "\r" } else { "" };
+        for kind in ["keyDown", "keyUp"] {
+            let event = json!({
+                "type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code, "text": text,
+            });
+            self.ask("Input.dispatchKeyEvent", &event);
+        }
+    }
+
     fn ask(&mut self, method: &str, parameters: &Value) -> Value {
         self.sent += 1;
         let mut message = json!({"id": self.sent, "method": method, "params": parameters});

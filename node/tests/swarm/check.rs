@@ -31,9 +31,15 @@ fn members_say_how_their_first_step_came_out_whatever_their_shard() {
     assert_eq!(status, Some(0), "{said}");
     assert_eq!(said.matches(": agrees (").count(), 2, "{said}");
     let (status, said) = check(&[run.as_slice(), &["--set", "run.seed=2"]].concat());
-    assert_eq!(status, Some(1), "{said}");
-    assert_eq!(said.matches(": DIFFERS (").count(), 2, "{said}");
-    assert!(said.contains("the first step does not come out alike"), "{said}");
+    assert_eq!(status, Some(2), "{said}");
+    assert_eq!(said.matches("run.seed is \"2\" here and \"1\" there").count(), 2, "{said}");
+    assert!(said.contains("2 of the members would refuse this configuration"), "{said}");
+    assert!(!said.contains("does not come out alike"), "{said}");
+    // Another batch is told, and the steps are compared on that of the members.
+    let (status, said) = check(&[run.as_slice(), &["--set", "run.batch=32"]].concat());
+    assert_eq!(status, Some(0), "{said}");
+    assert_eq!(said.matches("run.batch is \"32\" here and \"16\" there").count(), 2, "{said}");
+    assert_eq!(said.matches(": agrees (").count(), 2, "{said}");
 }
 
 #[test]

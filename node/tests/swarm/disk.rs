@@ -1,4 +1,5 @@
-//! A disk that is full: the checkpoint before is kept, and training goes on to its end.
+//! A disk that is full: the checkpoint before is kept, training goes on to its end, and what is lost is
+//! said.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -52,14 +53,23 @@ impl Drop for SmallDisk {
     }
 }
 
-/// The peer trains to its end although it can write nothing.
-fn ends_well(peer: &mut Peer) {
+/// The peer trains to its end although it can write nothing, and says that the end is not kept: what
+/// came after the checkpoint of `step`.
+fn ends_unsaved(peer: &mut Peer, step: u64) {
     let status = peer.wait_exit();
     let log = peer.log();
-    assert!(status.success(), "{status}\n{log}");
-    for wanted in [KEPT, NO_METRICS, "all steps done"] {
+    assert_eq!(status.code(), Some(1), "{log}");
+    let lost = format!("training since the checkpoint at step {step} (");
+    for wanted in [KEPT, NO_METRICS, "all steps done", "error: save the end of the run: ", &lost] {
         assert!(log.contains(wanted), "{wanted}\n{log}");
     }
+}
+
+/// The step of its newest checkpoint.
+fn newest(peer: &Peer) -> u64 {
+    let names = checkpoints(&peer.data());
+    assert!(!names.iter().any(|name| name.starts_with('.')), "{names:?}");
+    names.last().unwrap().parse().unwrap()
 }
 
 /// The next start in the same data directory goes on from `step`, the newest checkpoint.
@@ -85,12 +95,10 @@ fn a_full_disk_costs_checkpoints_and_metrics_but_not_the_run() {
         disk.fill();
         peer.log().contains(KEPT).then_some(())
     });
-    ends_well(&mut peer);
-    let names = checkpoints(&peer.data());
-    let newest = names.last().unwrap();
-    assert!(!names.iter().any(|name| name.starts_with('.')), "{names:?}");
+    let newest = newest(&peer);
+    ends_unsaved(&mut peer, newest);
     std::fs::remove_file(disk.filler()).unwrap();
-    resumes(&root, "peer", 2, newest.parse().unwrap());
+    resumes(&root, "peer", 2, newest);
 }
 
 #[test]
@@ -107,8 +115,7 @@ fn limited_file_size(root: &TempDir) {
     let before = "trap '' XFSZ && ulimit -f 64";
     let flags = [&RUN[..], &["--resume"]].concat();
     let mut limited = Peer::start_after(root, "limited", before, &flags);
-    ends_well(&mut limited);
-    let names = checkpoints(&limited.data());
-    assert_eq!(names.last().unwrap().parse::<u64>().unwrap(), step, "{names:?}");
+    ends_unsaved(&mut limited, step);
+    assert_eq!(newest(&limited), step);
     resumes(root, "limited", 3, step);
 }

@@ -162,7 +162,8 @@ fn a_peer_that_never_offers_holds_a_fragment_for_one_lease() {
             | Message::Probe { .. }
             | Message::Alive { .. }
             | Message::Rack { .. }
-            | Message::Summaries { .. } => None,
+            | Message::Summaries { .. }
+            | Message::Part(_) => None,
         });
         (granted.count() > 4).then_some(())
     });

@@ -17,10 +17,12 @@ mod diverging;
 mod doctor;
 mod embed;
 mod hostile;
+mod interrupted;
 mod joining;
 mod page;
 mod process;
 mod rack;
+mod settings;
 mod stuck;
 
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! A peer whose training may hang while the rest of its process is well.
+//! A peer whose training may be slow or hang while the rest of its process is well.
 //!
 //! It is this program once more, which then runs the one test below as a peer.
 
@@ -21,6 +21,8 @@ use crate::process::{LOOPBACK, Peer};
 const FLAGS: &str = "DNODE_TEST_STUCK_PEER";
 /// While a file of this name is in its folder, it trains nothing.
 const STUCK: &str = "stuck";
+/// While it has this file, each of its steps takes as many milliseconds as the file says.
+const SLOW: &str = "slow";
 /// Time of a step, so that the ranks write no metrics but their own.
 const STEP: Duration = Duration::from_millis(2);
 /// Runs the program with its arguments in the variable.
@@ -79,7 +81,8 @@ impl Trainer for Plain {
 
 impl GradientStep for Plain {
     fn gradient(&mut self, _: StepId) -> Result<StepReport, TrainError> {
-        std::thread::sleep(STEP);
+        let slow = std::fs::read_to_string(SLOW).ok().and_then(|text| text.parse().ok());
+        std::thread::sleep(slow.map_or(STEP, Duration::from_millis));
         while PathBuf::from(STUCK).exists() {
             std::thread::sleep(STEP);
         }
@@ -106,6 +109,7 @@ fn a_peer() {
     let cli = Cli::parse_from(["dnode"].into_iter().chain(flags.lines()));
     let Said::Join(join) = cli.command else { panic!("only flags of join") };
     let options = Options::new(join.flags.settings().unwrap().resolve().unwrap());
+    let options = Options { resume: join.resume, ..options };
     let stop = dnode::signals::listen().unwrap();
     dnode::signals::end_with_stdin().unwrap();
     dnode::join_until(options, Box::new(Plain::new()), stop).unwrap();
@@ -116,6 +120,13 @@ pub(crate) fn start(root: &TempDir, name: &str, flags: &[&str]) -> Peer {
     let mut shell = Command::new("bash");
     shell.args(["-c", SHELL]).arg(std::env::current_exe().unwrap());
     Peer::run(root, name, shell, &[&["--listen", LOOPBACK], flags].concat())
+}
+
+/// Has each of its steps take so long, whenever it starts.
+pub(crate) fn slow(root: &TempDir, name: &str, step: Duration) {
+    let folder = root.path().join(name);
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join(SLOW), step.as_millis().to_string()).unwrap();
 }
 
 /// Whether its training is to hang from the next step on.

@@ -7,9 +7,11 @@ use wincode::len::BincodeLen;
 use super::{DecodeError, EncodeError, MessageError};
 use crate::limits::{
     CONTROL_BYTES_MAX, INFORMATION_MAX, PROTOCOL_VERSION, RUN_FIELD_NAME_BYTES_MAX,
-    RUN_FIELD_VALUE_BYTES_MAX, RUN_FIELDS_MAX, SUMMARIES_MAX, SUMMARY_LINKS_MAX, VERSIONS_MAX,
+    RUN_FIELD_VALUE_BYTES_MAX, RUN_FIELDS_MAX, SHARDS_MAX, SUMMARIES_MAX, SUMMARY_LINKS_MAX,
+    VERSIONS_MAX,
 };
-use crate::{FragmentId, Information, Message, Origin, RunField, Summary, Terms, Versions};
+use crate::run::is_plain;
+use crate::{FragmentId, Information, Message, Origin, Part, RunField, Summary, Terms, Versions};
 
 /// Length of [`ControlHeader`] on the wire, bytes.
 pub const CONTROL_HEADER_BYTES: usize = 5;
@@ -116,7 +118,10 @@ pub fn decode_control(body: &[u8]) -> Result<Message, DecodeError> {
 /// The rules that the wire format alone cannot express; senders and receivers apply the same.
 fn check(message: &Message) -> Result<(), MessageError> {
     match message {
-        Message::Hello { run, .. } => Ok(run.check()?),
+        Message::Hello { run, settings, .. } => {
+            run.check()?;
+            Ok(settings.check()?)
+        }
         Message::Refuse { field, ours, theirs } => check_refusal(field, ours, theirs),
         Message::Propose { fragment, terms, .. } => {
             check_fragment(*fragment)?;
@@ -140,6 +145,7 @@ fn check(message: &Message) -> Result<(), MessageError> {
         Message::Rack { name: 0, .. } => Err(MessageError::Zero("name of a rack")),
         Message::Rack { stripe, .. } if !stripe.is_sound() => Err(MessageError::Stripe(*stripe)),
         Message::Summaries { summaries } => check_summaries(summaries),
+        Message::Part(part) => check_part(part),
         Message::Rack { .. }
         | Message::Heartbeat(_)
         | Message::Goodbye
@@ -155,14 +161,27 @@ fn check(message: &Message) -> Result<(), MessageError> {
 
 fn check_summaries(summaries: &[Summary]) -> Result<(), MessageError> {
     let sorted = summaries.windows(2).all(|pair| pair[0].peer < pair[1].peer);
-    let sound = summaries.iter().all(|summary| summary.links.len() <= SUMMARY_LINKS_MAX);
+    let is_sound =
+        |summary: &Summary| summary.links.len() <= SUMMARY_LINKS_MAX && summary.about.is_sound();
+    let sound = summaries.iter().all(is_sound);
     let count = (1..=SUMMARIES_MAX).contains(&summaries.len());
     if sorted && sound && count { Ok(()) } else { Err(MessageError::Summaries) }
+}
+
+const fn check_part(part: &Part) -> Result<(), MessageError> {
+    let Part { steps, shards, shard, .. } = *part;
+    let shard_sound = match shard {
+        Some(shard) => shard < shards,
+        None => true,
+    };
+    let sound = shard_sound && shards <= SHARDS_MAX && !matches!(steps, Some(0));
+    if sound { Ok(()) } else { Err(MessageError::Part) }
 }
 
 fn check_refusal(field: &str, ours: &str, theirs: &str) -> Result<(), MessageError> {
     if field.len() > RUN_FIELD_NAME_BYTES_MAX
         || ours.len().max(theirs.len()) > RUN_FIELD_VALUE_BYTES_MAX
+        || ![field, ours, theirs].into_iter().all(is_plain)
     {
         return Err(MessageError::Refusal(field.chars().take(RUN_FIELD_NAME_BYTES_MAX).collect()));
     }
@@ -218,7 +237,7 @@ fn check_sorted<K: Copy + Ord, V: Copy>(
 mod tests {
     use super::*;
     use crate::frame::Codec;
-    use crate::{Clock, ExchangeId, PeerId, RunSpec};
+    use crate::{About, Clock, ExchangeId, PeerId, Phase, Real, RunSpec};
 
     fn exchange() -> ExchangeId {
         ExchangeId { initiator: PeerId::from_public_key([1; 32]), incarnation: 2, sequence: 3 }
@@ -279,6 +298,51 @@ mod tests {
     }
 
     #[test]
+    fn texts_that_cannot_be_shown_are_refused_by_sender_and_receiver() {
+        let summaries = |name: &str| {
+            let about = About { name: name.to_owned(), ..About::default() };
+            Message::Summaries { summaries: vec![summary(about)] }
+        };
+        assert!(encode_control(&summaries(&"x".repeat(32))).is_ok());
+        assert!(encode_control(&summaries(&"x".repeat(33))).is_err());
+        assert!(encode_control(&summaries("a\x1b[2J")).is_err());
+        let mut frame = encode_control(&summaries("marker")).unwrap();
+        assert!(decode_control(&frame[CONTROL_HEADER_BYTES..]).is_ok());
+        let at = frame.windows(6).position(|bytes| bytes == b"marker").unwrap();
+        for hostile in [b"\x1b[2J\x07a", b"ab\r\nab", b"\xe2\x80\xaeabc", b"\xff\xfeabcd"] {
+            frame[at..at + 6].copy_from_slice(hostile);
+            assert!(decode_control(&frame[CONTROL_HEADER_BYTES..]).is_err(), "{hostile:?}");
+        }
+    }
+
+    fn summary(about: About) -> Summary {
+        Summary {
+            peer: PeerId::from_public_key([1; 32]),
+            incarnation: 1,
+            number: 1,
+            about,
+            age_millis: 0,
+            phase: Phase::Training,
+            open: 0,
+            rack: 0,
+            step: 0,
+            position: 0,
+            commits: 0,
+            samples: 0,
+            loss: Real::UNKNOWN,
+            held_out: Real::UNKNOWN,
+            samples_per_s: Real::UNKNOWN,
+            wait_s: Real::UNKNOWN,
+            memory_bytes: 0,
+            sent_bytes: 0,
+            received_bytes: 0,
+            lags: [0; crate::SUMMARY_LAGS],
+            sketch: [Real::UNKNOWN; crate::SUMMARY_SKETCH_LEN],
+            links: Vec::new(),
+        }
+    }
+
+    #[test]
     fn a_full_hello_fits() {
         let field = |n: usize| RunField {
             name: format!("{n:064}"),
@@ -286,6 +350,7 @@ mod tests {
         };
         let hello = Message::Hello {
             run: RunSpec::new((0..RUN_FIELDS_MAX).map(field).collect()).unwrap(),
+            settings: RunSpec::new((0..RUN_FIELDS_MAX).map(field).collect()).unwrap(),
             incarnation: u64::MAX,
             direct_port: u16::MAX,
         };

@@ -12,8 +12,8 @@ use crate::{FragmentId, PeerId, RunSpecError, Stripe};
 /// Found when sending, it is our fault; found when receiving, the peer's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
-    /// Summaries are none, too many, out of order, or have too many links.
-    #[error("summaries that are none, too many or out of order")]
+    /// Summaries are none, too many, out of order, or have too many links or texts that cannot be shown.
+    #[error("summaries that are none, too many, out of order or not fit to be shown")]
     Summaries,
     /// The run specification breaks its own rules.
     #[error("accept the run specification of a hello")]
@@ -35,9 +35,12 @@ pub enum MessageError {
     Zero(&'static str),
     /// A text of a refusal is too long.
     #[error(
-        "refuse over \"{0}\": a field has at most {RUN_FIELD_NAME_BYTES_MAX} bytes, a value {RUN_FIELD_VALUE_BYTES_MAX}"
+        "refuse over \"{0}\": a field has at most {RUN_FIELD_NAME_BYTES_MAX} bytes, a value {RUN_FIELD_VALUE_BYTES_MAX}, neither a control character"
     )]
     Refusal(String),
+    /// A part in the run that nobody can have.
+    #[error("a part in the run without a step, or with a shard that there is not")]
+    Part,
 }
 
 /// Why a message cannot be sent; nothing was sent. Always our own fault.

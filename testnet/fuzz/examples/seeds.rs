@@ -7,7 +7,7 @@ use std::path::Path;
 use dnode_gossip::testing::peer;
 use dnode_protocol::frame::{Codec, Leg, TensorHeader, encode_control, write_f32s};
 use dnode_protocol::{
-    Clock, ContentHash, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, Phase,
+    About, Clock, ContentHash, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, Phase,
     Real, RunField, RunSpec, Stripe, Summary, SummaryLink, Terms, Versions,
 };
 
@@ -55,7 +55,7 @@ fn messages() -> Vec<Message> {
     let origin = Origin { peer: peer(1), incarnation: 1 };
     let versions = Versions { entries: vec![(origin, 3)] };
     vec![
-        Message::Hello { run, incarnation: 1, direct_port: 4001 },
+        Message::Hello { run: run.clone(), settings: run, incarnation: 1, direct_port: 4001 },
         Message::Refuse {
             field: "run.seed".to_owned(),
             ours: "1".to_owned(),
@@ -105,6 +105,11 @@ fn summary() -> Summary {
         peer: peer(1),
         incarnation: 1,
         number: 9,
+        about: About {
+            name: "gpu-7".to_owned(),
+            host: "rack-2.example".to_owned(),
+            device: "H200".to_owned(),
+        },
         age_millis: 100,
         phase: Phase::Training,
         open: 1,
@@ -114,7 +119,10 @@ fn summary() -> Summary {
         commits: 2,
         samples: 640,
         loss: Real::new(0.5),
+        held_out: Real::new(0.6),
         samples_per_s: Real::UNKNOWN,
+        wait_s: Real::new(1.5),
+        memory_bytes: 1 << 30,
         sent_bytes: 10,
         received_bytes: 20,
         lags: [1, 0, 0, 0, 0, 0, 0, 0, 3],

@@ -176,7 +176,7 @@ fn trainer(config: &Value) -> Result<LocalTrainer, JudgeError> {
     let data: DataConfig = section(config, "data")?;
     let seed = config.get("run").and_then(|run| run.get("seed")?.as_u64()).unwrap_or(1);
     // Held-out data are the same for every shard.
-    let data = DataConfig { shards: 1, shard: 0, ..data };
+    let data = DataConfig { shards: 1, shard: Some(0), ..data };
     let source = Box::new(Dataset::open(&data, seed, model.context)?);
     let optimizer = OptimizerConfig::default_of(dnode_trainer::OptimizerKind::Adamw);
     let threads =

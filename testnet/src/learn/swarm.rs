@@ -21,7 +21,8 @@ pub(super) fn trainer(
     seed: u64,
     peer: u32,
 ) -> Result<LocalTrainer, ExperimentError> {
-    let data = DataConfig { shards: experiment.run.peers, shard: peer, ..experiment.data.clone() };
+    let data =
+        DataConfig { shards: experiment.run.peers, shard: Some(peer), ..experiment.data.clone() };
     let dataset = Dataset::open(&data, seed, experiment.model.context)?;
     native(experiment, arm, seed, experiment.run.batch, Box::new(dataset))
 }

@@ -36,7 +36,7 @@ struct Shared<'a> {
 pub(super) fn run(arguments: &Arguments) -> Result<(), Error> {
     let mut plan = arguments.plan()?;
     // It trains on nothing: any shard gives it the layout and the initial parameters.
-    (plan.data.shards, plan.data.shard) = (1, 0);
+    (plan.data.shards, plan.data.shard) = (1, Some(0));
     let trainer = plan.trainer()?;
     let mut parameters = vec![0.0; trainer.layout().parameters()];
     if parameters.len() as u64 > PARAMETERS_MAX {

@@ -57,6 +57,17 @@ pub enum CheckpointError {
         /// The first field that differs (`here` is this run, `there` the checkpoint).
         difference: Option<Box<RunDifference>>,
     },
+    /// The newest checkpoint is of this run and of another model or other inputs.
+    #[error(
+        "open checkpoint {}: {difference}; use another data directory, or the model and the data that it was written with",
+        directory.display()
+    )]
+    OtherModel {
+        /// The checkpoint's folder.
+        directory: PathBuf,
+        /// The first thing that differs.
+        difference: String,
+    },
     /// There are checkpoints, and none of them is whole.
     #[error("open checkpoints in {}: none is whole ({}); use another data directory, the peer then takes the model from its neighbours", path.display(), list(skipped))]
     NoneWhole {

@@ -1,7 +1,8 @@
 //! Checkpoints: folders of safetensors files with a manifest, written whole or not at all.
 //!
 //! ```text
-//! <checkpoints>/000000002000/parameters.safetensors   the replica's weights, one tensor per name
+//! <checkpoints>/000000002000/parameters.safetensors   the replica's weights, one tensor per name, and
+//!                                                     what they are, as metadata
 //!                           /state.safetensors        live weights, momentum, optimizer, what sums
 //!                                                     contain
 //!                           /manifest.json            run, step, clock, files with hashes
@@ -10,20 +11,25 @@
 mod contents;
 mod error;
 mod manifest;
+mod metadata;
+mod reading;
+mod stored;
 mod tensors;
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use dnode_protocol::{Clock, Fragments, ParameterLayout, RunSpec, TensorSpec, Versions};
-use safetensors::{Dtype, SafeTensors};
 
 use self::contents::Contents;
 use self::manifest::Manifest;
+use self::stored::{Refused, Stored};
 use self::tensors::{Numbers, Tensor};
-use crate::replica::{FixedState, Held, OuterState, ReplicaState};
-use crate::seam::{StateTensor, TrainerState};
+use crate::description::Description;
+use crate::replica::{Replica, Source};
+use crate::seam::{TrainError, TrainerState};
 
 pub use self::error::{CheckpointError, Skipped};
 
@@ -48,16 +54,14 @@ const TRAINER: &str = "trainer.";
 const WRITING: &str = ".writing-";
 /// A whole checkpoint that is being replaced by another of the same step.
 const REPLACED: &str = ".replaced-";
-/// Vectors as long as the parameters that a state may hold: x, v, and the optimizer's.
-const STATE_VECTORS_MAX: u64 = 16;
-/// Bytes that a state may hold on top: header and small tensors, and what fragments contain.
-const STATE_SLACK_BYTES: u64 = (16 << 20) + contents::BYTES_MAX as u64;
 
 /// What goes into a checkpoint.
 #[derive(Clone, Debug)]
 pub struct Checkpoint<'a> {
     /// The run.
     pub run: RunSpec,
+    /// What the trainer tells ([`crate::Trainer::describe`]).
+    pub description: &'a Description,
     /// Local steps done.
     pub step: u64,
     /// Where the swarm stood in the run, millionths of a step of the run.
@@ -70,7 +74,7 @@ pub struct Checkpoint<'a> {
     /// is held; empty for other mixers.
     pub contents: &'a [Versions],
     /// Weights and state.
-    pub replica: &'a Held<'a, 'a>,
+    pub replica: Source<'a>,
 }
 
 /// Where a checkpoint was written.
@@ -82,8 +86,8 @@ pub struct Saved {
     pub parameters: PathBuf,
 }
 
-/// A checkpoint read back.
-#[derive(Clone, Debug, PartialEq)]
+/// A whole checkpoint, found.
+#[derive(Debug)]
 pub struct Loaded {
     /// Local steps done.
     pub step: u64,
@@ -96,12 +100,23 @@ pub struct Loaded {
     pub clock: Clock,
     /// Delta-set: of each fragment, which contributions it contains; empty for other mixers.
     pub contents: Vec<Versions>,
-    /// For [`crate::Replica::restore`].
-    pub state: ReplicaState,
     /// The checkpoint's folder.
     pub directory: PathBuf,
     /// Newer checkpoints that are damaged.
     pub skipped: Vec<Skipped>,
+    stored: Stored,
+}
+
+impl Loaded {
+    /// Makes `replica` what was saved. Numbers come from the disk piece by piece, so that this needs
+    /// hardly more memory than the replica.
+    ///
+    /// # Errors
+    /// [`TrainError::State`] when it does not fit or is not finite; nothing is changed then. When the disk
+    /// fails although it was checked, the replica is of no use any more.
+    pub fn restore(&mut self, replica: &mut Replica) -> Result<(), TrainError> {
+        self.stored.restore(replica)
+    }
 }
 
 /// Writes a checkpoint into the folder `checkpoints`, then removes old ones up to this step but
@@ -140,28 +155,30 @@ pub fn save(
     Ok(Saved { directory, parameters })
 }
 
-/// Reads the newest whole checkpoint of `run` from the folder `checkpoints`; `None` when it has
-/// none at all.
+/// Finds the newest whole checkpoint of `run` in the folder `checkpoints`; `None` when it has none at
+/// all. Its numbers stay on the disk until [`Loaded::restore`].
 ///
 /// Every length and hash is checked, lengths against `layout` before memory is allocated, and contents
 /// against the number of `fragments`. A damaged checkpoint is passed over and reported in
-/// [`Loaded::skipped`].
+/// [`Loaded::skipped`]. What a checkpoint's metadata say is compared with `description`; a checkpoint of an
+/// earlier version has none, which is right.
 ///
 /// # Errors
-/// [`CheckpointError::OtherRun`] names both runs, [`CheckpointError::NoneWhole`] every damage.
+/// [`CheckpointError::OtherRun`] names both runs, [`CheckpointError::OtherModel`] what differs,
+/// [`CheckpointError::NoneWhole`] every damage.
 pub fn load_latest(
     checkpoints: &Path,
     run: &RunSpec,
-    layout: &ParameterLayout,
-    fragments: Fragments,
+    (layout, fragments): (&ParameterLayout, Fragments),
+    description: &Description,
 ) -> Result<Option<Loaded>, CheckpointError> {
     let mut skipped = Vec::new();
     for (_, directory) in list(checkpoints)? {
         let reason = match Manifest::read(&directory) {
             Ok(manifest) => {
                 check_run(&directory, &manifest, run)?;
-                match state(&directory, &manifest, (layout, fragments)) {
-                    Ok((state, contents)) => {
+                match Stored::open(&directory, &manifest, (layout, fragments), description) {
+                    Ok((stored, contents)) => {
                         let Manifest { step, micro_steps, samples, clock, .. } = manifest;
                         let clock = Clock(clock);
                         return Ok(Some(Loaded {
@@ -170,12 +187,15 @@ pub fn load_latest(
                             samples,
                             clock,
                             contents,
-                            state,
                             directory,
                             skipped,
+                            stored,
                         }));
                     }
-                    Err(reason) => reason,
+                    Err(Refused::Other(difference)) => {
+                        return Err(CheckpointError::OtherModel { directory, difference });
+                    }
+                    Err(Refused::Damaged(reason)) => reason,
                 }
             }
             Err(reason) => reason,
@@ -219,20 +239,20 @@ fn write(writing: &Path, checkpoint: &Checkpoint<'_>) -> Result<(), CheckpointEr
         .map_err(|reason| CheckpointError::write(writing)(io::Error::other(reason)))?;
     fs::create_dir(writing).map_err(CheckpointError::write(writing))?;
     let trainer = held.trainer_state();
-    let put = |name: &str, tensors: &[Tensor<'_>]| {
+    let put = |name: &str, tensors: &[Tensor<'_>], metadata: Option<BTreeMap<String, String>>| {
         let path = writing.join(name);
-        tensors::write(&path, tensors).map_err(CheckpointError::write(&path))
+        tensors::write(&path, tensors, metadata).map_err(CheckpointError::write(&path))
     };
     let files = vec![
-        put(PARAMETERS, &parameter_tensors(held))?,
-        put(STATE, &state_tensors(held, &contents, &trainer))?,
+        put(PARAMETERS, &parameter_tensors(held), Some(metadata::of(checkpoint)))?,
+        put(STATE, &state_tensors(held, &contents, &trainer), None)?,
     ];
     let manifest = Manifest::new(checkpoint, &trainer, files);
     manifest.write(writing).map_err(CheckpointError::write(writing))?;
     sync_folder(writing).map_err(CheckpointError::write(writing))
 }
 
-fn parameter_tensors<'a>(replica: &'a Held<'a, 'a>) -> Vec<Tensor<'a>> {
+fn parameter_tensors(replica: Source<'_>) -> Vec<Tensor<'_>> {
     let tensors = replica.layout().tensors().iter();
     let tensor = |spec: &TensorSpec| Tensor {
         name: spec.name.clone(),
@@ -243,7 +263,7 @@ fn parameter_tensors<'a>(replica: &'a Held<'a, 'a>) -> Vec<Tensor<'a>> {
 }
 
 fn state_tensors<'a>(
-    replica: &'a Held<'a, 'a>,
+    replica: Source<'a>,
     contents: &'a Contents,
     trainer: &'a TrainerState,
 ) -> Vec<Tensor<'a>> {
@@ -331,65 +351,6 @@ fn check_run(directory: &Path, manifest: &Manifest, run: &RunSpec) -> Result<(),
         expected: run.id(),
         difference: difference.map(Box::new),
     })
-}
-
-/// Reads and checks the files of one checkpoint.
-fn state(
-    directory: &Path,
-    manifest: &Manifest,
-    (layout, fragments): (&ParameterLayout, Fragments),
-) -> Result<(ReplicaState, Vec<Versions>), String> {
-    let specs = layout.tensors().iter();
-    let infos = specs.map(|spec| (spec.name.as_str(), spec.shape.as_slice(), Dtype::F32));
-    let header = tensors::header(infos).map_err(|error| error.to_string())?;
-    let size = 4 * layout.parameters() as u64;
-    let exact = header.len() as u64 + size;
-    let bytes = tensors::read(directory, manifest.file(PARAMETERS)?, exact..exact + 1)?;
-    let file = parse(PARAMETERS, &bytes)?;
-    let mut parameters = vec![0.0; layout.parameters()];
-    for spec in layout.tensors() {
-        let values = tensors::values(&file, &spec.name, Some(&spec.shape))?;
-        parameters[spec.range()].copy_from_slice(&values);
-    }
-    drop(bytes);
-    let most = STATE_VECTORS_MAX * size + STATE_SLACK_BYTES;
-    let bytes = tensors::read(directory, manifest.file(STATE)?, 0..most + 1)?;
-    let file = parse(STATE, &bytes)?;
-    let vector = |name| tensors::values(&file, name, Some(&[layout.parameters()]));
-    let outer = if manifest.outer {
-        Some(OuterState { live: vector(LIVE)?, momentum: vector(MOMENTUM)? })
-    } else {
-        None
-    };
-    let fixed = match tensors::signed(&file, ACCUMULATORS) {
-        Ok(accumulators) => Some(FixedState {
-            accumulators,
-            masses: tensors::unsigned(&file, MASSES)?,
-            residual: tensors::values(&file, RESIDUAL, None)?,
-        }),
-        Err(_) => None,
-    };
-    // Accumulators without masses are sums of contributions.
-    let contents = match &fixed {
-        Some(fixed) if fixed.masses.is_empty() => {
-            let integers = |name| tensors::unsigned(&file, name);
-            let contents = Contents { authors: integers(AUTHORS)?, numbers: integers(NUMBERS)? };
-            let contents = contents.read(fragments.count());
-            contents.map_err(|reason| format!("{STATE}: {reason}"))?
-        }
-        _ => Vec::new(),
-    };
-    let own = manifest.trainer_tensors.iter().map(|name| {
-        let values = tensors::values(&file, &format!("{TRAINER}{name}"), None)?;
-        Ok(StateTensor { name: name.clone(), values })
-    });
-    let trainer = TrainerState { tensors: own.collect::<Result<_, String>>()? };
-    Ok((ReplicaState { parameters, outer, fixed, trainer }, contents))
-}
-
-fn parse<'a>(name: &str, bytes: &'a [u8]) -> Result<SafeTensors<'a>, String> {
-    SafeTensors::deserialize(bytes)
-        .map_err(|error| format!("{name}: not a whole safetensors file: {error}"))
 }
 
 #[cfg(test)]

@@ -1,16 +1,17 @@
-//! Safetensors files, written and read in pieces, with their hashes.
+//! Safetensors files, written in pieces, with their hashes.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::ops::Range;
 use std::path::Path;
 
-use safetensors::SafeTensors;
-use safetensors::tensor::{Dtype, Metadata, TensorInfo};
-use serde::{Deserialize, Serialize};
+use safetensors::tensor::{Dtype, TensorInfo};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Serialize, Serializer};
 
-use crate::replica::Held;
+use crate::replica::Source;
 
 /// Elements written at once.
 const CHUNK: usize = 1 << 16;
@@ -41,9 +42,9 @@ pub(super) enum Numbers<'a> {
     /// From memory.
     Slice(Cow<'a, [f32]>),
     /// The replica's weights from this element on.
-    Weights(&'a Held<'a, 'a>, usize),
+    Weights(Source<'a>, usize),
     /// The replica's live weights.
-    Live(&'a Held<'a, 'a>),
+    Live(Source<'a>),
     /// Integers from memory.
     Signed(&'a [i64]),
     /// Integers from memory.
@@ -105,11 +106,31 @@ impl<'a> Tensor<'a> {
     }
 }
 
+/// The JSON of a header; names in the order of what is written, so that equal content is equal bytes.
+struct Header {
+    metadata: Option<BTreeMap<String, String>>,
+    infos: Vec<(String, TensorInfo)>,
+}
+
+impl Serialize for Header {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        if let Some(metadata) = &self.metadata {
+            map.serialize_entry("__metadata__", metadata)?;
+        }
+        for (name, info) in &self.infos {
+            map.serialize_entry(name, info)?;
+        }
+        map.end()
+    }
+}
+
 /// The bytes before the numbers: length and JSON of the format.
 ///
 /// Source: the safetensors format, <https://github.com/huggingface/safetensors#format>.
 pub(super) fn header<'a>(
     tensors: impl Iterator<Item = (&'a str, &'a [usize], Dtype)>,
+    metadata: Option<BTreeMap<String, String>>,
 ) -> io::Result<Vec<u8>> {
     let mut infos = Vec::new();
     let mut end = 0;
@@ -119,8 +140,7 @@ pub(super) fn header<'a>(
         let info = TensorInfo { dtype, shape: shape.to_vec(), data_offsets: (start, end) };
         infos.push((name.to_owned(), info));
     }
-    let metadata = Metadata::new(None, infos).map_err(io::Error::other)?;
-    let mut json = serde_json::to_vec(&metadata)?;
+    let mut json = serde_json::to_vec(&Header { metadata, infos })?;
     json.resize(json.len().next_multiple_of(ALIGNMENT), b' ');
     let mut header = (json.len() as u64).to_le_bytes().to_vec();
     header.append(&mut json);
@@ -128,7 +148,11 @@ pub(super) fn header<'a>(
 }
 
 /// Writes a file and forces it to the disk.
-pub(super) fn write(path: &Path, tensors: &[Tensor<'_>]) -> io::Result<FileEntry> {
+pub(super) fn write(
+    path: &Path,
+    tensors: &[Tensor<'_>],
+    metadata: Option<BTreeMap<String, String>>,
+) -> io::Result<FileEntry> {
     let mut file = File::create_new(path)?;
     let mut hasher = blake3::Hasher::new();
     let mut length = 0;
@@ -140,7 +164,7 @@ pub(super) fn write(path: &Path, tensors: &[Tensor<'_>]) -> io::Result<FileEntry
     let infos = tensors
         .iter()
         .map(|tensor| (tensor.name.as_str(), tensor.shape.as_slice(), tensor.dtype()));
-    put(&header(infos)?)?;
+    put(&header(infos, metadata)?)?;
     let mut bytes = Vec::with_capacity(8 * CHUNK);
     for tensor in tensors {
         let elements = tensor.shape.iter().product();
@@ -155,72 +179,4 @@ pub(super) fn write(path: &Path, tensors: &[Tensor<'_>]) -> io::Result<FileEntry
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
     let blake3 = hasher.finalize().to_hex().to_string();
     Ok(FileEntry { name: name.unwrap_or_default(), bytes: length, blake3 })
-}
-
-/// Reads a whole file if its length and hash are what the manifest says and the length is allowed.
-///
-/// The error says what was expected and what was found.
-pub(super) fn read(
-    directory: &Path,
-    entry: &FileEntry,
-    allowed: Range<u64>,
-) -> Result<Vec<u8>, String> {
-    let name = &entry.name;
-    if !allowed.contains(&entry.bytes) {
-        let (least, most) = (allowed.start, allowed.end - 1);
-        return Err(format!(
-            "{name}: expected {least} to {most} bytes for this model, the manifest says {}",
-            entry.bytes
-        ));
-    }
-    let fail = |error: io::Error| format!("{name}: {error}");
-    let file = File::open(directory.join(name)).map_err(fail)?;
-    let found = file.metadata().map_err(fail)?.len();
-    if found != entry.bytes {
-        return Err(format!("{name}: expected {} bytes, found {found}", entry.bytes));
-    }
-    let mut bytes = Vec::new();
-    file.take(entry.bytes).read_to_end(&mut bytes).map_err(fail)?;
-    let hash = blake3::hash(&bytes).to_hex();
-    if hash.as_str() != entry.blake3 {
-        return Err(format!("{name}: expected BLAKE3 {}, found {hash}", entry.blake3));
-    }
-    Ok(bytes)
-}
-
-/// The numbers of tensor `name`, which must have this shape when one is given.
-pub(super) fn values(
-    tensors: &SafeTensors<'_>,
-    name: &str,
-    shape: Option<&[usize]>,
-) -> Result<Vec<f32>, String> {
-    words(tensors, name, shape, Dtype::F32, f32::from_le_bytes)
-}
-
-/// The integers of the flat tensor `name`.
-pub(super) fn signed(tensors: &SafeTensors<'_>, name: &str) -> Result<Vec<i64>, String> {
-    words(tensors, name, None, Dtype::I64, i64::from_le_bytes)
-}
-
-/// The integers of the flat tensor `name`.
-pub(super) fn unsigned(tensors: &SafeTensors<'_>, name: &str) -> Result<Vec<u64>, String> {
-    words(tensors, name, None, Dtype::U64, u64::from_le_bytes)
-}
-
-fn words<const N: usize, T>(
-    tensors: &SafeTensors<'_>,
-    name: &str,
-    shape: Option<&[usize]>,
-    dtype: Dtype,
-    parse: fn([u8; N]) -> T,
-) -> Result<Vec<T>, String> {
-    let tensor = tensors.tensor(name).map_err(|_| format!("tensor \"{name}\" is missing"))?;
-    let found = tensor.shape();
-    if let Some(shape) = shape.filter(|&shape| shape != found) {
-        return Err(format!("tensor \"{name}\": expected shape {shape:?}, found {found:?}"));
-    }
-    if tensor.dtype() != dtype {
-        return Err(format!("tensor \"{name}\": expected {dtype:?}, found {:?}", tensor.dtype()));
-    }
-    Ok(tensor.data().as_chunks().0.iter().map(|&word| parse(word)).collect())
 }

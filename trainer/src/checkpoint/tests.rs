@@ -6,10 +6,13 @@ use std::process::Command;
 
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{Origin, PeerId, RunField};
+use safetensors::SafeTensors;
 
 use super::*;
+use crate::seam::StateTensor;
 use crate::{
-    Evaluation, Mixer, OuterStep, Replica, ReplicaConfig, StepId, StepReport, TrainError, Trainer,
+    Evaluation, Mixer, OuterStep, Replica, ReplicaConfig, ReplicaState, StepId, StepReport,
+    TrainError, Trainer,
 };
 
 /// A trainer with two tensors and a state of two, so that names, shapes and order matter.
@@ -105,12 +108,23 @@ fn save_some(
     replica: &Replica,
     step: u64,
 ) -> Result<Saved, CheckpointError> {
+    save_of(folder, kept, Source::Held(&replica.hold()), step)
+}
+
+fn save_of(
+    folder: &Path,
+    kept: usize,
+    replica: Source<'_>,
+    step: u64,
+) -> Result<Saved, CheckpointError> {
     let (run, samples, clock) = (run("128"), 32 * step, Clock(step / 4));
     let micro_steps = 1_500_000 * step;
-    let held = replica.hold();
-    let contents = if held.is_sum() { contents(step) } else { Vec::new() };
-    let (contents, replica) = (&contents[..], &held);
-    save(folder, kept, &Checkpoint { run, step, micro_steps, samples, clock, contents, replica })
+    let contents = if replica.is_sum() { contents(step) } else { Vec::new() };
+    let contents = &contents[..];
+    let description = &description();
+    let checkpoint =
+        Checkpoint { run, description, step, micro_steps, samples, clock, contents, replica };
+    save(folder, kept, &checkpoint)
 }
 
 /// What three fragments contain of two authors at `step`.
@@ -122,7 +136,27 @@ fn contents(step: u64) -> Vec<Versions> {
 }
 
 fn load(folder: &Path) -> Result<Option<Loaded>, CheckpointError> {
-    load_latest(folder, &run("128"), &layout(), fragments())
+    load_as(folder, &description())
+}
+
+fn load_as(folder: &Path, description: &Description) -> Result<Option<Loaded>, CheckpointError> {
+    load_latest(folder, &run("128"), (&layout(), fragments()), description)
+}
+
+/// What the trainer of these tests tells.
+fn description() -> Description {
+    let mut description = Description::default();
+    description.set("model", r#"{"kind":"plain","inputs":40}"#).unwrap();
+    description.set("vocabulary", "a\n\"\u{e9}").unwrap();
+    description.note("data", "numbers").unwrap();
+    description
+}
+
+/// What a checkpoint of this mixer and outer step holds.
+fn state_of(loaded: &mut Loaded, mixer: Mixer, outer: Option<OuterStep>) -> ReplicaState {
+    let mut replica = mixed(mixer, outer, 0);
+    loaded.restore(&mut replica).unwrap();
+    replica.save()
 }
 
 fn fragments() -> Fragments {
@@ -171,13 +205,13 @@ fn a_loaded_checkpoint_continues_as_if_nothing_had_happened() {
         let mut original = replica(outer, 10);
         let saved = save_at(folder.path(), &original, 10).unwrap();
         assert!(saved.parameters.is_file());
-        let loaded = load(folder.path()).unwrap().unwrap();
+        let mut loaded = load(folder.path()).unwrap().unwrap();
         assert_eq!((loaded.step, loaded.samples, loaded.clock), (10, 320, Clock(2)));
         assert_eq!(loaded.micro_steps, Some(15_000_000));
         assert_eq!((&loaded.directory, loaded.skipped.len()), (&saved.directory, 0));
-        assert_eq!(loaded.state, original.save());
         let mut resumed = replica(outer, 3);
-        resumed.restore(&loaded.state).unwrap();
+        loaded.restore(&mut resumed).unwrap();
+        assert_eq!(resumed.save(), original.save());
         for step in 10..15 {
             original.step(StepId::alone(step)).unwrap();
             resumed.step(StepId::alone(step)).unwrap();
@@ -196,13 +230,15 @@ fn the_integers_of_push_sum_and_delta_set_are_kept_to_the_last_bit() {
         let folder = tempfile::tempdir().unwrap();
         let mut original = mixed(mixer, outer, 10);
         save_at(folder.path(), &original, 10).unwrap();
-        let Loaded { state, contents: contained, .. } = load(folder.path()).unwrap().unwrap();
+        let mut loaded = load(folder.path()).unwrap().unwrap();
+        let state = state_of(&mut loaded, mixer, outer);
         assert_eq!(state, original.save());
+        let contained = loaded.contents.clone();
         assert!(state.fixed.is_some());
         let sum = matches!(mixer, Mixer::DeltaSet { .. });
         assert_eq!(contained, if sum { contents(10) } else { Vec::new() });
         let mut resumed = mixed(mixer, outer, 3);
-        resumed.restore(&state).unwrap();
+        loaded.restore(&mut resumed).unwrap();
         for replica in [&mut original, &mut resumed] {
             replica.step(StepId::alone(10)).unwrap();
             replica.commit(0.25);
@@ -210,7 +246,27 @@ fn the_integers_of_push_sum_and_delta_set_are_kept_to_the_last_bit() {
         assert_eq!(resumed.save(), original.save());
         // Another mixer's checkpoint is refused.
         assert!(replica(outer, 0).restore(&state).is_err());
+        assert!(loaded.restore(&mut replica(outer, 0)).is_err());
         assert!(mixed(mixer, outer, 0).restore(&replica(outer, 3).save()).is_err());
+    }
+}
+
+#[test]
+fn a_copy_is_written_as_the_replica_is_and_stays_when_that_goes_on() {
+    let delta_set = Mixer::DeltaSet { codec: Codec::F16, feedback: true };
+    for mixer in [Mixer::None, Mixer::Exchange, Mixer::PushSum, delta_set] {
+        let [expected, found] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let mut replica = mixed(mixer, Some(OuterStep { learning_rate: 0.7, momentum: 0.9 }), 6);
+        save_at(expected.path(), &replica, 6).unwrap();
+        let copy = replica.hold().to_copy();
+        replica.step(StepId::alone(6)).unwrap();
+        replica.commit(1.0);
+        save_of(found.path(), CHECKPOINTS_KEPT_MIN, Source::Copy(&copy), 6).unwrap();
+        let by_name = |folder: &Path| -> BTreeMap<PathBuf, Vec<u8>> {
+            let relative = |path: PathBuf| path.strip_prefix(folder).unwrap().to_owned();
+            files(folder).into_iter().map(|(path, bytes)| (relative(path), bytes)).collect()
+        };
+        assert!(by_name(expected.path()) == by_name(found.path()), "{mixer:?}");
     }
 }
 
@@ -220,7 +276,7 @@ fn contents_of_another_number_of_fragments_are_refused_in_one_line() {
     let set = Mixer::DeltaSet { codec: Codec::Int4, feedback: true };
     save_at(folder.path(), &mixed(set, None, 4), 4).unwrap();
     let other = Fragments::new(layout().parameters(), 5).unwrap();
-    let loaded = load_latest(folder.path(), &run("128"), &layout(), other);
+    let loaded = load_latest(folder.path(), &run("128"), (&layout(), other), &description());
     let message = loaded.unwrap_err().to_string();
     assert!(message.contains("numbers of 2 authors in 5 fragments, found 6"), "{message}");
     assert!(!message.contains('\n'));
@@ -237,22 +293,160 @@ fn parameters_are_named_tensors_of_the_published_format() {
     assert_eq!(file.len(), 2);
     let parameters = replica.parameters();
     assert_eq!(file.tensor("layer.weight").unwrap().shape(), [40, 25]);
-    assert_eq!(tensors::values(&file, "layer.weight", None).unwrap(), parameters[..1000]);
-    assert_eq!(tensors::values(&file, "layer.bias", None).unwrap(), parameters[1000..]);
+    let values = |name| -> Vec<f32> {
+        let words = file.tensor(name).unwrap().data().as_chunks().0;
+        words.iter().map(|&word| f32::from_le_bytes(word)).collect()
+    };
+    assert_eq!(values("layer.weight"), parameters[..1000]);
+    assert_eq!(values("layer.bias"), parameters[1000..]);
+}
+
+/// The metadata of a file of parameters, as any program reads them.
+fn told(parameters: &Path) -> BTreeMap<String, String> {
+    let bytes = fs::read(parameters).unwrap();
+    let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
+    header.metadata().clone().unwrap().into_iter().collect()
+}
+
+#[test]
+fn parameters_say_what_they_are_in_the_same_bytes_every_time() {
+    let [one, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let replica = replica(Some(OuterStep::default()), 8);
+    let saved = save_at(one.path(), &replica, 8).unwrap().parameters;
+    let again = save_at(other.path(), &replica, 8).unwrap().parameters;
+    assert!(fs::read(&saved).unwrap() == fs::read(again).unwrap());
+    let told = told(&saved);
+    let id = manifest::run_name(run("128").id());
+    let expected = [
+        ("data", "numbers"),
+        ("dnode.clock", "2"),
+        ("dnode.format", "1"),
+        ("dnode.run", &id),
+        ("dnode.samples", "256"),
+        ("dnode.step", "8"),
+        ("dnode.version", env!("CARGO_PKG_VERSION")),
+        ("format", "pt"),
+        ("model", r#"{"kind":"plain","inputs":40}"#),
+        ("vocabulary", "a\n\"\u{e9}"),
+    ];
+    let told: Vec<_> = told.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn a_checkpoint_of_another_vocabulary_is_refused_in_one_line_that_names_it() {
+    let folder = tempfile::tempdir().unwrap();
+    save_at(folder.path(), &replica(None, 4), 4).unwrap();
+    let mut own = description();
+    own.note("data", "other numbers").unwrap();
+    own.set("unheard", "of").unwrap();
+    assert!(load_as(folder.path(), &own).unwrap().is_some(), "what is only told may differ");
+    own.set("vocabulary", "abc").unwrap();
+    let error = load_as(folder.path(), &own).unwrap_err();
+    assert!(matches!(error, CheckpointError::OtherModel { .. }));
+    let message = error.to_string();
+    assert!(message.contains("vocabulary is abc here and a\\n\"é there"), "{message}");
+    assert!(message.contains("000000000004") && !message.contains('\n'), "{message}");
+    own.set("vocabulary", "a\n\"\u{e9}").unwrap();
+    own.set("model", r#"{"kind":"plain","inputs":41}"#).unwrap();
+    let message = load_as(folder.path(), &own).unwrap_err().to_string();
+    assert!(message.contains("model.inputs is 41 here and 40 there"), "{message}");
+}
+
+/// Writes `bytes` to the file of parameters, and their hash to the manifest.
+fn put_parameters(checkpoint: &Path, bytes: &[u8]) {
+    let path = checkpoint.join(PARAMETERS);
+    let manifest = fs::read_to_string(checkpoint.join("manifest.json")).unwrap();
+    let old = fs::read(&path).unwrap();
+    let manifest = manifest
+        .replace(blake3::hash(&old).to_hex().as_str(), blake3::hash(bytes).to_hex().as_str())
+        .replace(&format!("\"bytes\": {}", old.len()), &format!("\"bytes\": {}", bytes.len()));
+    fs::write(path, bytes).unwrap();
+    fs::write(checkpoint.join("manifest.json"), manifest).unwrap();
+}
+
+/// The file of parameters with this JSON in the place of its header's.
+fn with_header(bytes: &[u8], change: impl FnOnce(&mut serde_json::Value)) -> Vec<u8> {
+    let length = usize::try_from(u64::from_le_bytes(bytes[..8].try_into().unwrap())).unwrap();
+    let mut header = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    change(&mut header);
+    let mut json = header.to_string().into_bytes();
+    json.resize(json.len().next_multiple_of(8), b' ');
+    [&(json.len() as u64).to_le_bytes()[..], &json, &bytes[8 + length..]].concat()
+}
+
+#[test]
+fn a_checkpoint_without_metadata_is_read_and_metadata_of_another_one_is_damage() {
+    let folder = tempfile::tempdir().unwrap();
+    let original = replica(None, 4);
+    let saved = save_at(folder.path(), &original, 4).unwrap();
+    let good = fs::read(&saved.parameters).unwrap();
+    let plain = with_header(&good, |header| {
+        header.as_object_mut().unwrap().remove("__metadata__").unwrap();
+    });
+    put_parameters(&saved.directory, &plain);
+    let mut loaded = load(folder.path()).unwrap().unwrap();
+    assert_eq!(state_of(&mut loaded, Mixer::Exchange, None), original.save());
+    let refused = |bytes: &[u8], want: &str| {
+        put_parameters(&saved.directory, bytes);
+        let message = load(folder.path()).unwrap_err().to_string();
+        assert!(message.contains(want) && !message.contains('\n'), "{message}");
+    };
+    for (name, value, want) in [
+        ("dnode.step", "5", "expected dnode.step 4, found 5"),
+        ("dnode.format", "2", "expected dnode.format 1, found 2"),
+        ("dnode.run", "beef", "found beef"),
+    ] {
+        let bytes = with_header(&good, |header| header["__metadata__"][name] = value.into());
+        refused(&bytes, want);
+    }
+    let long = "x".repeat(metadata::METADATA_BYTES_MAX);
+    refused(
+        &with_header(&good, |header| header["__metadata__"]["long"] = long.into()),
+        "bytes for this model",
+    );
+    refused(&with_header(&good, |header| header["__metadata__"]["odd"] = 1.into()), "not a whole");
+    refused(
+        &with_header(&good, |header| {
+            header["layer.bias"]["data_offsets"] = serde_json::json!([4000, 4096]);
+        }),
+        "not a whole",
+    );
+    let mut endless = good.clone();
+    endless[..8].copy_from_slice(&u64::MAX.to_le_bytes());
+    refused(&endless, "expected a header of at most");
+}
+
+#[test]
+fn a_number_that_is_not_finite_is_refused_before_anything_is_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let saved = save_at(folder.path(), &replica(None, 4), 4).unwrap();
+    let mut bytes = fs::read(&saved.parameters).unwrap();
+    let last = bytes.len() - 4;
+    bytes[last..].copy_from_slice(&f32::NAN.to_le_bytes());
+    put_parameters(&saved.directory, &bytes);
+    let mut loaded = load(folder.path()).unwrap().unwrap();
+    let mut resumed = replica(None, 2);
+    let before = resumed.save();
+    let error = loaded.restore(&mut resumed).unwrap_err().to_string();
+    assert!(error.contains("parameters: expected finite values"), "{error}");
+    assert_eq!(resumed.save(), before);
 }
 
 #[test]
 fn two_checkpoints_are_kept_and_a_step_can_be_saved_again() {
     let folder = tempfile::tempdir().unwrap();
-    assert_eq!(load(folder.path()).unwrap(), None);
-    assert_eq!(load(&folder.path().join("nowhere")).unwrap(), None);
+    assert!(load(folder.path()).unwrap().is_none());
+    assert!(load(&folder.path().join("nowhere")).unwrap().is_none());
     for step in [4, 8, 12] {
         save_at(folder.path(), &replica(None, step), step).unwrap();
     }
     assert_eq!(names(folder.path()), ["000000000008", "000000000012"]);
     save_at(folder.path(), &replica(None, 13), 12).unwrap();
     assert_eq!(names(folder.path()), ["000000000008", "000000000012"]);
-    assert_eq!(load(folder.path()).unwrap().unwrap().state, replica(None, 13).save());
+    let mut loaded = load(folder.path()).unwrap().unwrap();
+    let state = state_of(&mut loaded, Mixer::Exchange, None);
+    assert_eq!(state, replica(None, 13).save());
     // Training anew from an earlier step does not delete what is further on.
     save_at(folder.path(), &replica(None, 2), 2).unwrap();
     assert_eq!(names(folder.path()), ["000000000002", "000000000008", "000000000012"]);
@@ -332,8 +526,9 @@ fn another_runs_checkpoint_is_refused_by_both_names() {
     let folder = tempfile::tempdir().unwrap();
     save_at(folder.path(), &replica(None, 4), 4).unwrap();
     let theirs = run("64");
-    let message =
-        load_latest(folder.path(), &theirs, &layout(), fragments()).unwrap_err().to_string();
+    let message = load_latest(folder.path(), &theirs, (&layout(), fragments()), &description())
+        .unwrap_err()
+        .to_string();
     let (here, there) = (theirs.id().to_string(), run("128").id().to_string());
     assert!(message.contains(&here) && message.contains(&there), "{message}");
     assert!(message.contains("model.hidden is \"64\" here and \"128\" there"), "{message}");

@@ -28,6 +28,17 @@ static FILE: &[u8] = include_bytes!("../../data/digits.bin.gz");
 /// run's.
 pub(crate) fn load() -> Result<(Images, Images), DataError> {
     let all = decode(FILE)?;
+    let (train, held_out) = split(&all);
+    Ok((all.select(train.into_iter()), all.select(held_out.into_iter())))
+}
+
+/// Which records of the file are held out, in its order.
+pub(crate) fn held_out() -> Result<Vec<usize>, DataError> {
+    Ok(split(&decode(FILE)?).1)
+}
+
+/// Records to train on and held-out ones, in the file's order.
+fn split(all: &Images) -> (Vec<usize>, Vec<usize>) {
     let (mut train, mut held_out) = (Vec::new(), Vec::new());
     for class in 0..CLASSES {
         let of_class: Vec<usize> =
@@ -41,7 +52,7 @@ pub(crate) fn load() -> Result<(Images, Images), DataError> {
     // In the file's order again: a prefix of the held-out images should hold every class.
     train.sort_unstable();
     held_out.sort_unstable();
-    Ok((all.select(train.into_iter()), all.select(held_out.into_iter())))
+    (train, held_out)
 }
 
 fn decode(file: &[u8]) -> Result<Images, DataError> {

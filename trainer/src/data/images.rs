@@ -28,10 +28,10 @@ impl Images {
         chosen
     }
 
-    /// What each pixel value becomes: standardised by mean and deviation over all pixels here.
+    /// Mean and deviation of all pixels here.
     ///
     /// Sums are of integers, so that every machine gets the same bits.
-    pub(crate) fn standardise(&self) -> [f32; 256] {
+    pub(crate) fn moments(&self) -> (f64, f64) {
         let mut counts = [0_u64; 256];
         for &pixel in &self.pixels {
             counts[usize::from(pixel)] += 1;
@@ -44,7 +44,11 @@ impl Images {
         let total = self.pixels.len().max(1) as f64;
         let mean = sum as f64 / total;
         let deviation = (squares as f64 / total - mean * mean).sqrt();
-        let deviation = if deviation > 0.0 { deviation } else { 1.0 };
+        (mean, if deviation > 0.0 { deviation } else { 1.0 })
+    }
+
+    /// What each pixel value becomes: standardised by this mean and deviation.
+    pub(crate) fn standardise((mean, deviation): (f64, f64)) -> [f32; 256] {
         let mut table = [0.0; 256];
         for (value, entry) in (0_u8..=255).zip(&mut table) {
             *entry = ((f64::from(value) - mean) / deviation) as f32;

@@ -1,5 +1,6 @@
 //! Data sets: which samples a peer trains on, and the batch that belongs to each local step.
 
+mod about;
 mod digits;
 mod error;
 mod file;
@@ -16,13 +17,15 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use self::about::{About, Pictures};
 use self::images::Images;
 use self::order::{Permutation, Purpose};
 use self::shard::{Members, Place};
 use self::text::Text;
 use crate::batch::{Batch, SampleShape};
+use crate::description::{Description, DescriptionError};
 use crate::local::BatchSource;
-use crate::seam::DataShare;
+use crate::seam::{DataIdentity, DataShare};
 
 pub use self::error::DataError;
 pub use self::shard::Skew;
@@ -51,12 +54,25 @@ pub struct DataConfig {
     pub path: Option<PathBuf>,
     /// Shards that the training set is cut into, `1..=65536`, at most one per sample. Default 1.
     pub shards: u32,
-    /// This peer's shard, `0..shards`. Default 0.
-    pub shard: u32,
+    /// This peer's shard, `0..shards`; unset until [`BatchSource::set_shard`] tells it, 0 before that.
+    /// Default unset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shard: Option<u32>,
     /// How labels are spread over shards; only iid for text. Default iid.
     pub skew: Skew,
     /// The order in which this peer draws its shard's samples. Default one of its own.
     pub stream: Stream,
+    /// What characters of a text become: those of this text file in the order of their code points,
+    /// or `bytes`; unset: those of the text itself. Unused by images.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vocabulary: Option<PathBuf>,
+    /// What is subtracted from a pixel, `0..=255`; unset: the mean of the training images. Given
+    /// together with the deviation, or not at all. Unused by digits and text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pixel_mean: Option<f64>,
+    /// What a pixel is divided by after that, above 0; unset: their deviation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pixel_deviation: Option<f64>,
 }
 
 impl Default for DataConfig {
@@ -65,17 +81,22 @@ impl Default for DataConfig {
             kind: DataKind::Digits,
             path: None,
             shards: 1,
-            shard: 0,
+            shard: None,
             skew: Skew::Iid,
             stream: Stream::Auto,
+            vocabulary: None,
+            pixel_mean: None,
+            pixel_deviation: None,
         }
     }
 }
 
 enum Samples {
     Images {
-        /// The shard's images, in the order of its members.
+        /// The shard's images, in the order of its members; all of them where the shard may change.
         train: Images,
+        /// Whether those are all.
+        whole: bool,
         held_out: Images,
         /// What pixel values become.
         table: Box<[f32; 256]>,
@@ -99,7 +120,9 @@ pub struct Dataset {
     /// In force.
     stream: u64,
     micro_batches: u64,
-    digest: [u8; 32],
+    skew: Skew,
+    identity: DataIdentity,
+    about: About,
 }
 
 impl fmt::Debug for Dataset {
@@ -123,9 +146,10 @@ impl Dataset {
     /// # Errors
     /// [`DataError`] names the file or key, what was expected and what was found.
     pub fn open(config: &DataConfig, seed: u64, context: usize) -> Result<Self, DataError> {
-        let place = Place { seed, shards: config.shards, shard: config.shard };
+        let shard = config.shard.unwrap_or(0);
+        let place = Place { seed, shards: config.shards, shard };
         let mut opened = Self::at_place(config, place, context)?;
-        opened.configured = config.stream;
+        (opened.configured, opened.skew) = (config.stream, config.skew);
         opened.set_stream(0);
         Ok(opened)
     }
@@ -149,18 +173,30 @@ impl Dataset {
         (all, held_out): (Images, Images),
         (side, classes): (usize, usize),
     ) -> Result<Self, DataError> {
-        let members = match config.skew {
-            Skew::Iid => Members::iid(place, all.labels.len())?,
-            Skew::Dirichlet(alpha) => Members::skewed(place, alpha, &all.labels)?,
-        };
+        let members = Members::of_images(place, config.skew, &all.labels)?;
         let digest = digest(&[&all.pixels, &all.labels, &held_out.pixels, &held_out.labels]);
-        let samples = Samples::Images {
-            train: all.select((0..members.len()).map(|index| members.at(index))),
-            held_out,
-            table: Box::new(all.standardise()),
-        };
+        let given = config.pixel_mean.zip(config.pixel_deviation);
+        let given = given.filter(|_| config.kind == DataKind::Mnist);
+        let (mean, deviation) = given.unwrap_or_else(|| all.moments());
+        let table = Box::new(Images::standardise((mean, deviation)));
+        let bits: Vec<u8> = table.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let pixels = format!(
+            "{side}x{side} grey pixels, mean {mean:.3}, deviation {deviation:.3} ({})",
+            short(&bits)
+        );
+        let labels = format!("{classes} labels, 0 to {}", classes - 1);
+        let maps = vec![("data.labels", labels), ("data.preprocessing", pixels)];
+        let counts = (all.labels.len(), held_out.labels.len());
+        let kind = config.kind;
+        let about = Pictures { kind, side, classes, mean, deviation, counts };
+        let about = About::images(about, digest)?;
+        let whole = config.shard.is_none() && place.shards > 1;
+        let train =
+            if whole { all } else { all.select((0..members.len()).map(|index| members.at(index))) };
+        let samples = Samples::Images { train, whole, held_out, table };
         let shape = SampleShape::Image { height: side, width: side, classes };
-        Ok(Self::new((samples, shape), (members, place), digest))
+        let identity = DataIdentity { maps, digest: Some(digest) };
+        Ok(Self::new((samples, shape), (members, place), (identity, about)))
     }
 
     fn text(config: &DataConfig, place: Place, context: usize) -> Result<Self, DataError> {
@@ -177,20 +213,34 @@ impl Dataset {
                 expected,
             });
         }
-        let text = Text::load(path, context)?;
+        let text = Text::load(path, config.vocabulary.as_deref(), context)?;
         let members = Members::iid(place, text.train_windows())?;
         let digest = digest(&[text.tokens()]);
-        let shape = SampleShape::Text { context, vocabulary: text.vocabulary };
-        Ok(Self::new((Samples::Text(text), shape), (members, place), digest))
+        let about = About::text(&text, digest);
+        let maps = vec![("data.vocabulary", text.vocabulary.words())];
+        let identity = DataIdentity { maps, digest: Some(digest) };
+        let shape = SampleShape::Text { context, vocabulary: text.vocabulary.len() };
+        Ok(Self::new((Samples::Text(text), shape), (members, place), (identity, about)))
     }
 
     fn new(
         (samples, shape): (Samples, SampleShape),
         (members, place): (Members, Place),
-        digest: [u8; 32],
+        (identity, about): (DataIdentity, About),
     ) -> Self {
-        let (configured, stream, micro_batches) = (Stream::Auto, 0, 1);
-        Self { samples, shape, members, place, configured, stream, micro_batches, digest }
+        let (configured, stream, micro_batches, skew) = (Stream::Auto, 0, 1, Skew::Iid);
+        Self {
+            samples,
+            shape,
+            members,
+            place,
+            configured,
+            stream,
+            micro_batches,
+            skew,
+            identity,
+            about,
+        }
     }
 
     /// The same data for steps of `count` micro-batches each (`optimizer.accumulate`), at least 1.
@@ -215,8 +265,8 @@ impl Dataset {
 
     /// Hash of the whole data set, all shards and the held-out part; equal exactly for equal data.
     #[must_use]
-    pub const fn digest(&self) -> [u8; 32] {
-        self.digest
+    pub fn digest(&self) -> [u8; 32] {
+        self.identity.digest.unwrap_or_default()
     }
 
     /// Number of training samples that this shard and `other` have in common.
@@ -225,7 +275,7 @@ impl Dataset {
     /// are compared by their first token.
     #[must_use]
     pub fn overlap(&self, other: &Self) -> usize {
-        if self.digest != other.digest || self.shape != other.shape {
+        if self.identity != other.identity || self.shape != other.shape {
             return 0;
         }
         let indices = |data: &Self| {
@@ -280,7 +330,12 @@ impl BatchSource for Dataset {
         let first = number.saturating_mul(samples as u64);
         let positions = self.positions(first, samples);
         match &self.samples {
-            Samples::Images { train, table, .. } => train.fill(table, positions, batch),
+            Samples::Images { train, table, whole: false, .. } => {
+                train.fill(table, positions, batch);
+            }
+            Samples::Images { train, table, .. } => {
+                train.fill(table, positions.map(|position| self.members.at(position)), batch);
+            }
             Samples::Text(text) => {
                 text.fill(positions.map(|position| self.members.at(position)), batch);
             }
@@ -292,6 +347,26 @@ impl BatchSource for Dataset {
             Stream::Auto => stream,
             Stream::Fixed(number) => number,
         };
+    }
+
+    fn describe(&self, description: &mut Description) -> Result<(), DescriptionError> {
+        self.about.tell(description)
+    }
+
+    fn set_shard(&mut self, shard: u32) -> bool {
+        let place = Place { shard, ..self.place };
+        let members = match &self.samples {
+            Samples::Images { whole: false, .. } => return shard == self.place.shard,
+            Samples::Images { train, .. } => Members::of_images(place, self.skew, &train.labels),
+            Samples::Text(text) => Members::iid(place, text.train_windows()),
+        };
+        let Ok(members) = members else { return false };
+        (self.members, self.place) = (members, place);
+        true
+    }
+
+    fn identity(&self) -> DataIdentity {
+        self.identity.clone()
     }
 
     fn share(&self) -> Option<DataShare> {
@@ -322,6 +397,11 @@ fn path<'a>(config: &'a DataConfig, expected: &str) -> Result<&'a Path, DataErro
         value: "(not given)".to_owned(),
         expected: expected.to_owned(),
     })
+}
+
+/// Eight bytes of a hash, in hexadecimal: what tells two maps apart in a line.
+fn short(bytes: &[u8]) -> String {
+    digest(&[bytes])[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn digest(parts: &[&[u8]]) -> [u8; 32] {

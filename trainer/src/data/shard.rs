@@ -93,6 +93,14 @@ impl Members {
         Ok(Self::Piece { order, start, len: end - start })
     }
 
+    /// The shard at `place` of images with these labels.
+    pub(crate) fn of_images(place: Place, skew: Skew, labels: &[u8]) -> Result<Self, DataError> {
+        match skew {
+            Skew::Iid => Self::iid(place, labels.len()),
+            Skew::Dirichlet(alpha) => Self::skewed(place, alpha, labels),
+        }
+    }
+
     /// The shard at `place` when each class is spread by Dirichlet(`alpha`) shares.
     ///
     /// Every sample is in one shard; a shard that got none takes one from the largest.

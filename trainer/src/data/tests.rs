@@ -6,7 +6,8 @@ use super::*;
 use crate::batch::Input;
 
 fn digits(shards: u32, shard: u32, seed: u64) -> Dataset {
-    Dataset::open(&DataConfig { shards, shard, ..DataConfig::default() }, seed, 0).unwrap()
+    Dataset::open(&DataConfig { shards, shard: Some(shard), ..DataConfig::default() }, seed, 0)
+        .unwrap()
 }
 
 fn batch(data: &Dataset, step: u64, micro: u64, samples: usize) -> Batch {
@@ -45,7 +46,7 @@ fn a_batch_depends_on_seed_shard_and_step_alone() {
 #[test]
 fn peers_of_one_shard_draw_in_orders_of_their_own_unless_told_otherwise() {
     let open = |stream, own| {
-        let config = DataConfig { shards: 4, shard: 1, stream, ..DataConfig::default() };
+        let config = DataConfig { shards: 4, shard: Some(1), stream, ..DataConfig::default() };
         let mut data = Dataset::open(&config, 7, 0).unwrap();
         data.set_stream(own);
         data
@@ -120,7 +121,7 @@ fn micro_batches_together_are_the_batch_of_the_step() {
 fn shards_have_nothing_in_common_and_together_are_the_training_set() {
     for skew in [Skew::Iid, Skew::Dirichlet(0.1)] {
         let open = |shards, shard| {
-            let config = DataConfig { shards, shard, skew, ..DataConfig::default() };
+            let config = DataConfig { shards, shard: Some(shard), skew, ..DataConfig::default() };
             Dataset::open(&config, 9, 0).unwrap()
         };
         let shards: Vec<Dataset> = (0..5).map(|shard| open(5, shard)).collect();
@@ -173,7 +174,7 @@ fn text(shards: u32, shard: u32) -> Dataset {
         kind: DataKind::Text,
         path: Some(path),
         shards,
-        shard,
+        shard: Some(shard),
         ..DataConfig::default()
     };
     Dataset::open(&config, 4, 16).unwrap()
@@ -218,4 +219,76 @@ fn configuration_that_does_not_fit_the_data_is_refused() {
 fn digests_tell_data_sets_apart_and_not_shards() {
     assert_eq!(digits(1, 0, 1).digest(), digits(4, 2, 9).digest());
     assert_ne!(digits(1, 0, 1).digest(), text(1, 0).digest());
+}
+
+fn text_of(content: &str, vocabulary: Option<&str>) -> Result<Dataset, DataError> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("text.txt");
+    std::fs::write(&path, content.repeat(40)).unwrap();
+    let vocabulary = vocabulary.map(|characters| {
+        let path = folder.path().join("characters.txt");
+        std::fs::write(&path, characters).unwrap();
+        if characters == "bytes" { "bytes".into() } else { path }
+    });
+    let config =
+        DataConfig { kind: DataKind::Text, path: Some(path), vocabulary, ..DataConfig::default() };
+    Dataset::open(&config, 1, 4)
+}
+
+#[test]
+fn texts_of_other_characters_are_told_apart_and_a_common_vocabulary_joins_them() {
+    let map = |data: &Dataset| data.identity().maps[0].clone();
+    let own = |content| text_of(content, None).unwrap();
+    let (small, large) = (own("abcdefghij"), own("ABCDEFGHIJ"));
+    // The tokens are the same numbers, and mean something else.
+    assert_eq!(small.digest(), large.digest());
+    let (name, words) = map(&small);
+    assert!(name == "data.vocabulary" && words.starts_with("10 characters 'a'…'j' ("), "{words}");
+    assert_ne!(map(&small), map(&large));
+    // The same ends and number, but another character between them.
+    assert_ne!(map(&small), map(&own("abcdefgh\u{68}\u{e9}j")));
+    assert_eq!(map(&small), map(&own("jjihgfedcba")));
+    for common in ["abcdefghijABCDEFGHIJ", "bytes"] {
+        let both = ["abcdefghij", "ABCDEFGHIJ"].map(|it| text_of(it, Some(common)).unwrap());
+        assert_eq!(map(&both[0]), map(&both[1]));
+        assert_ne!(both[0].digest(), both[1].digest());
+    }
+    let lacks = text_of("abcdefghij", Some("abc")).unwrap_err().to_string();
+    assert!(
+        lacks.contains("data.vocabulary=bytes") && lacks.ends_with("found 'd' at byte 3"),
+        "{lacks}"
+    );
+    let empty = text_of("abcdefghij", Some("")).unwrap_err().to_string();
+    assert!(empty.ends_with("found no character"), "{empty}");
+}
+
+#[test]
+fn pixels_and_labels_are_told_in_words() {
+    let identity = digits(4, 1, 7).identity();
+    assert_eq!(identity, digits(1, 0, 9).identity());
+    let maps: Vec<&str> = identity.maps.iter().map(|(_, map)| map.as_str()).collect();
+    assert_eq!(maps[0], "10 labels, 0 to 9");
+    assert!(maps[1].starts_with("8x8 grey pixels, mean 4."), "{maps:?}");
+}
+
+#[test]
+fn a_shard_that_nobody_has_set_can_change_and_draws_the_same_batches() {
+    for skew in [Skew::Iid, Skew::Dirichlet(0.3)] {
+        let open = |shard| {
+            let config = DataConfig { shards: 4, shard, skew, ..DataConfig::default() };
+            Dataset::open(&config, 7, 0).unwrap()
+        };
+        let mut moving = open(None);
+        for shard in [0, 3, 1] {
+            assert!(moving.set_shard(shard));
+            let fixed = open(Some(shard));
+            assert_eq!(moving.share(), fixed.share());
+            assert_eq!(batch(&moving, 5, 0, 16), batch(&fixed, 5, 0, 16));
+        }
+        assert!(!moving.set_shard(4));
+        assert!(!open(Some(1)).set_shard(2) && open(Some(1)).set_shard(1));
+    }
+    let (mut moving, fixed) = (text(2, 0), text(2, 1));
+    assert!(moving.set_shard(1));
+    assert_eq!(batch(&moving, 5, 0, 16), batch(&fixed, 5, 0, 16));
 }

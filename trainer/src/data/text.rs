@@ -9,6 +9,8 @@ use crate::batch::{Batch, Input};
 
 /// Longest text file, bytes; it is held in memory.
 const TEXT_BYTES_MAX: usize = 1 << 30;
+/// The vocabulary of bytes, where the name of a file is expected.
+const BYTES: &str = "bytes";
 /// Most kinds of tokens, and the number of kinds of bytes.
 const VOCABULARY_MAX: usize = 256;
 
@@ -19,7 +21,7 @@ pub(crate) struct Text {
     tokens: Vec<u8>,
     train_len: usize,
     /// Kinds of tokens.
-    pub(crate) vocabulary: usize,
+    pub(crate) vocabulary: Vocabulary,
     /// Tokens per sample, `T`.
     pub(crate) context: usize,
 }
@@ -27,15 +29,27 @@ pub(crate) struct Text {
 impl Text {
     /// Reads a UTF-8 file, plain or gzip.
     ///
-    /// Tokens are the characters of the file in the order of their code points; bytes when there
-    /// are more than 256 kinds of characters.
-    pub(crate) fn load(path: &Path, context: usize) -> Result<Self, DataError> {
+    /// Tokens are those of `vocabulary`, or else the characters of the file itself.
+    pub(crate) fn load(
+        path: &Path,
+        vocabulary: Option<&Path>,
+        context: usize,
+    ) -> Result<Self, DataError> {
+        let common = vocabulary.map(Vocabulary::read).transpose()?;
         let mut source = Source::open(path, "a UTF-8 text file of at most 1 GiB (data.path)")?;
         let bytes = source.up_to(TEXT_BYTES_MAX)?;
-        let text = str::from_utf8(&bytes).map_err(|error| {
-            source.content(format!("invalid UTF-8 at byte {}", error.valid_up_to()))
-        })?;
-        let (tokens, vocabulary) = tokenise(text);
+        let text = utf8(&source, &bytes)?;
+        let vocabulary = common.unwrap_or_else(|| Vocabulary::of(text));
+        let tokens = match vocabulary.tokens(text) {
+            Ok(tokens) => tokens,
+            Err((at, character)) => {
+                source.expect(
+                    "characters of data.vocabulary; add those that it lacks at every peer, or use data.vocabulary=bytes"
+                        .to_owned(),
+                );
+                return Err(source.content(format!("{character:?} at byte {at}")));
+            }
+        };
         let train_len = tokens.len() - tokens.len() / 10;
         let least = 10 * (context + 1);
         if tokens.len() < least {
@@ -50,6 +64,14 @@ impl Text {
     /// Every token, for the digest.
     pub(crate) fn tokens(&self) -> &[u8] {
         &self.tokens
+    }
+
+    /// The characters that the tokens stand for, in order; `None` where they are bytes.
+    pub(crate) fn characters(&self) -> Option<String> {
+        match &self.vocabulary {
+            Vocabulary::Characters(kinds) => Some(kinds.iter().collect()),
+            Vocabulary::Bytes => None,
+        }
     }
 
     /// Number of windows to train on: one from every token that has enough behind it.
@@ -86,19 +108,75 @@ impl Text {
     }
 }
 
-/// Tokens of `text` and the number of their kinds.
-fn tokenise(text: &str) -> (Vec<u8>, usize) {
-    let mut kinds = BTreeSet::new();
-    for character in text.chars() {
-        kinds.insert(character);
-        if kinds.len() > VOCABULARY_MAX {
-            return (text.as_bytes().to_vec(), VOCABULARY_MAX);
+fn utf8<'a>(source: &Source<'_>, bytes: &'a [u8]) -> Result<&'a str, DataError> {
+    str::from_utf8(bytes)
+        .map_err(|error| source.content(format!("invalid UTF-8 at byte {}", error.valid_up_to())))
+}
+
+/// What a token stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Vocabulary {
+    /// A character, in the order of code points, at most [`VOCABULARY_MAX`].
+    Characters(Vec<char>),
+    /// A byte of UTF-8.
+    Bytes,
+}
+
+impl Vocabulary {
+    /// The characters of `text`; bytes when there are more than 256 kinds of characters.
+    fn of(text: &str) -> Self {
+        let mut kinds = BTreeSet::new();
+        for character in text.chars() {
+            kinds.insert(character);
+            if kinds.len() > VOCABULARY_MAX {
+                return Self::Bytes;
+            }
+        }
+        Self::Characters(kinds.into_iter().collect())
+    }
+
+    /// That of the text file `path`, or bytes where it is [`BYTES`].
+    fn read(path: &Path) -> Result<Self, DataError> {
+        if path == Path::new(BYTES) {
+            return Ok(Self::Bytes);
+        }
+        let expected = "a UTF-8 text file with the characters, or \"bytes\" (data.vocabulary)";
+        let mut source = Source::open(path, expected)?;
+        let bytes = source.up_to(TEXT_BYTES_MAX)?;
+        let text = utf8(&source, &bytes)?;
+        if text.is_empty() {
+            return Err(source.content("no character".to_owned()));
+        }
+        Ok(Self::of(text))
+    }
+
+    /// Number of kinds of tokens.
+    pub(crate) const fn len(&self) -> usize {
+        match self {
+            Self::Characters(kinds) => kinds.len(),
+            Self::Bytes => VOCABULARY_MAX,
         }
     }
-    let kinds: Vec<char> = kinds.into_iter().collect();
-    // Every character is among the kinds, of which there are at most 256.
-    let token = |character| kinds.binary_search(&character).unwrap_or(0) as u8;
-    (text.chars().map(token).collect(), kinds.len())
+
+    /// The tokens of `text`, or its first character that is none, and where it stands.
+    fn tokens(&self, text: &str) -> Result<Vec<u8>, (usize, char)> {
+        let Self::Characters(kinds) = self else { return Ok(text.as_bytes().to_vec()) };
+        // At most 256 kinds: an index fits.
+        let token = |(at, character): (usize, char)| match kinds.binary_search(&character) {
+            Ok(index) => Ok(index as u8),
+            Err(_) => Err((at, character)),
+        };
+        text.char_indices().map(token).collect()
+    }
+
+    /// What it is, in a few words by which two can be told apart.
+    pub(crate) fn words(&self) -> String {
+        let Self::Characters(kinds) = self else { return format!("the {VOCABULARY_MAX} bytes") };
+        let all: String = kinds.iter().collect();
+        let first = kinds.first().copied().unwrap_or_default();
+        let last = kinds.last().copied().unwrap_or_default();
+        format!("{} characters {first:?}…{last:?} ({})", kinds.len(), super::short(all.as_bytes()))
+    }
 }
 
 #[cfg(test)]
@@ -113,13 +191,13 @@ mod tests {
     }
 
     fn load(bytes: &[u8], context: usize) -> Result<Text, DataError> {
-        Text::load(file(bytes).path(), context)
+        Text::load(file(bytes).path(), None, context)
     }
 
     #[test]
     fn few_kinds_of_characters_become_one_token_each() {
         let text = load("häßch\n".repeat(20).as_bytes(), 4).unwrap();
-        assert_eq!(text.vocabulary, 5);
+        assert_eq!(text.vocabulary.len(), 5);
         // In the order of code points: \n c h ß ä.
         assert_eq!(text.tokens()[..6], [2, 4, 3, 1, 2, 0]);
         assert_eq!((text.tokens().len(), text.train_len), (120, 108));
@@ -129,7 +207,7 @@ mod tests {
     fn many_kinds_of_characters_become_bytes() {
         let all: String = ('\u{4e00}'..'\u{4f10}').collect();
         let text = load(all.as_bytes(), 4).unwrap();
-        assert_eq!((text.vocabulary, text.tokens()), (256, all.as_bytes()));
+        assert_eq!((text.vocabulary.len(), text.tokens()), (256, all.as_bytes()));
     }
 
     #[test]
@@ -161,12 +239,12 @@ mod tests {
         let short = message(load(b"hello", 4));
         assert!(short.contains("at least 50 characters") && short.ends_with("found 5"), "{short}");
         assert!(message(load(b"", 4)).ends_with("found 0"));
-        let missing = message(Text::load(Path::new("/no/such/file.txt"), 4));
+        let missing = message(Text::load(Path::new("/no/such/file.txt"), None, 4));
         assert_eq!(
             missing,
             "open data /no/such/file.txt: not found; expected a UTF-8 text file of at most 1 GiB (data.path)"
         );
         let folder = tempfile::tempdir().unwrap();
-        assert!(message(Text::load(folder.path(), 4)).starts_with("read data "));
+        assert!(message(Text::load(folder.path(), None, 4)).starts_with("read data "));
     }
 }

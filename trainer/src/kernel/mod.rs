@@ -14,6 +14,9 @@ pub(crate) mod reduce;
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
+use crate::interrupt::Interrupt;
+use crate::seam::TrainError;
+
 pub(crate) use gemm::{Blend, Matrix, MatrixMut};
 
 /// Runs an element-wise loop compiled for the vector unit of the machine at hand.
@@ -62,6 +65,7 @@ pub(crate) fn fetch(values: &[f32], ahead: usize) {
 pub(crate) struct Compute {
     pool: Option<rayon::ThreadPool>,
     threads: usize,
+    interrupt: Interrupt,
 }
 
 impl Compute {
@@ -75,7 +79,22 @@ impl Compute {
                     .build()
             })
             .transpose()?;
-        Ok(Self { pool, threads })
+        Ok(Self { pool, threads, interrupt: Interrupt::default() })
+    }
+
+    /// Passes break off from now on once this is raised.
+    pub(crate) fn set_interrupt(&mut self, interrupt: Interrupt) {
+        self.interrupt = interrupt;
+    }
+
+    /// Whether a pass is to break off: its results are of no use any more.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.interrupt.is_raised()
+    }
+
+    /// As [`Interrupt::check`].
+    pub(crate) fn check(&self) -> Result<(), TrainError> {
+        self.interrupt.check()
     }
 
     /// Number of threads, at least one.

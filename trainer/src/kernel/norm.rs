@@ -7,6 +7,11 @@ use super::{reduce, vectorized};
 /// Added to the variance; 1e-5 as in GPT-2.
 const EPSILON: f32 = 1e-5;
 
+/// [`EPSILON`] as it is written, for descriptions.
+pub(crate) fn epsilon() -> f64 {
+    EPSILON.to_string().parse().unwrap_or_else(|_| EPSILON.into())
+}
+
 /// What the forward pass keeps for the backward pass.
 #[derive(Debug, Default)]
 pub(crate) struct Normalized {

@@ -142,10 +142,9 @@ impl DeltaSet {
         (&self.accumulators, &self.residual)
     }
 
-    /// Puts saved accumulators and error memory in place.
-    pub(crate) fn restore(&mut self, accumulators: &[i64], residual: &[f32]) {
-        self.accumulators.copy_from_slice(accumulators);
-        self.residual.copy_from_slice(residual);
+    /// As [`Self::state`], to put saved ones in their place.
+    pub(crate) fn state_mut(&mut self) -> (&mut [i64], &mut [f32]) {
+        (&mut self.accumulators, &mut self.residual)
     }
 
     /// Decodes a commit if it is one that every replica takes in.

@@ -200,12 +200,13 @@ impl PushSum {
         (&self.numerators, &self.masses)
     }
 
-    /// Puts saved numerators and weights in place; edges begin anew.
-    pub(crate) fn restore(&mut self, numerators: &[i64], masses: &[u64]) {
-        self.numerators.copy_from_slice(numerators);
+    /// Puts saved weights in place; edges begin anew. Returns the numerators, to be replaced by the saved
+    /// ones.
+    pub(crate) fn restore(&mut self, masses: &[u64]) -> &mut [i64] {
         self.masses.copy_from_slice(masses);
         self.empty.fill(0);
         self.edges = Edges::default();
+        &mut self.numerators
     }
 }
 

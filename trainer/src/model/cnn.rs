@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use dnode_protocol::{LayoutError, ParameterLayout};
 use rand_chacha::ChaCha8Rng;
+use serde_json::{Value, json};
 
 use super::linear::Linear;
 use super::mlp::images;
@@ -16,7 +17,7 @@ use crate::batch::Batch;
 use crate::kernel::activation::{add_bias_relu, relu_backward};
 use crate::kernel::convolution::ConvolutionShape;
 use crate::kernel::loss::{Score, cross_entropy};
-use crate::kernel::reduce;
+use crate::kernel::{Compute, reduce};
 
 /// Smallest image side: two poolings leave one pixel.
 pub(crate) const SIDE_MIN: usize = 4;
@@ -26,6 +27,25 @@ const CHANNELS: [usize; 2] = [16, 32];
 const HIDDEN: usize = 128;
 /// Samples whose kernel gradients are summed first.
 const GROUP_SAMPLES: usize = 8;
+
+/// As [`super::describe`].
+pub(super) fn describe(height: usize, width: usize, classes: usize) -> Value {
+    json!({
+        "kind": "cnn",
+        "height": height,
+        "width": width,
+        "channels": CHANNELS,
+        "kernel": 3,
+        "padding": 1,
+        "pooling": 2,
+        "hidden": HIDDEN,
+        "classes": classes,
+        "activation": "relu",
+        "kernel_order": "output, row, column, input",
+        "feature_order": "row, column, channel",
+        "loss": "cross-entropy",
+    })
+}
 
 /// Both convolutions; ranges index the flat parameters, which begin with them.
 #[derive(Debug)]
@@ -146,14 +166,15 @@ impl Convolutions {
     /// Computes the features of some images, one after the other.
     fn forward(
         &self,
-        parameters: &[f32],
+        pass: Forward<'_>,
         images: &[f32],
         (scratch, kept): (&mut Scratch, Kept<'_>),
         features: &mut [f32],
     ) {
         let (stride, inner) = self.middle_strides();
-        let [first_kernel, second_kernel] = self.kernels.clone().map(|range| &parameters[range]);
-        let [first_bias, second_bias] = self.biases.clone().map(|range| &parameters[range]);
+        let [first_kernel, second_kernel] =
+            self.kernels.clone().map(|range| &pass.parameters[range]);
+        let [first_bias, second_bias] = self.biases.clone().map(|range| &pass.parameters[range]);
         let row = self.second.pooled().1 * CHANNELS[1];
         let samples = images
             .chunks_exact(self.first.height * self.first.width)
@@ -162,6 +183,9 @@ impl Convolutions {
             .zip(kept.second_routes.chunks_exact_mut(self.features()))
             .zip(features.chunks_exact_mut(self.features()));
         for ((((image, first_routes), middle), second_routes), features) in samples {
+            if pass.compute.is_interrupted() {
+                return;
+            }
             self.first.pad(image, &mut scratch.padded);
             let grid = &mut scratch.first_grid;
             self.first.forward(&scratch.padded, first_kernel, grid);
@@ -179,7 +203,7 @@ impl Convolutions {
     /// `partial`: `[convolution parameters]` for each group of images.
     fn backward(
         &self,
-        mirrored: &[f32],
+        (compute, mirrored): (&Compute, &[f32]),
         (images, features_gradient): (&[f32], &[f32]),
         (scratch, kept): (&mut Scratch, Kept<'_>),
         partial: &mut [f32],
@@ -195,6 +219,9 @@ impl Convolutions {
         for (index, ((((image, first_routes), middle), second_routes), features)) in
             samples.enumerate()
         {
+            if compute.is_interrupted() {
+                return;
+            }
             let start = index / GROUP_SAMPLES * self.parameters();
             let partial = &mut partial[start..start + self.parameters()];
             let (first_part, second_part) = partial.split_at_mut(self.kernels[1].start);
@@ -292,7 +319,7 @@ impl Model for Cnn {
                 (images, (scratch, kept), features)
             });
         pass.compute.for_each(shares.collect(), |(images, state, features)| {
-            convolutions.forward(pass.parameters, images, state, features);
+            convolutions.forward(pass, images, state, features);
         });
 
         self.activations.resize(samples * HIDDEN, 0.0);
@@ -345,9 +372,9 @@ impl Model for Cnn {
                     ((images, gradient), (scratch, kept), partial)
                 },
             );
-        let mirrored = &self.mirrored;
+        let (compute, mirrored) = (pass.compute, self.mirrored.as_slice());
         pass.compute.for_each(shares.collect(), |(images, state, partial)| {
-            convolutions.backward(mirrored, images, state, partial);
+            convolutions.backward((compute, mirrored), images, state, partial);
         });
         reduce::add_column_sums(&self.partial, &mut pass.gradient[..parameters]);
         pass.is_final_from(0);

@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use dnode_protocol::{LayoutError, ParameterLayout};
 use rand_chacha::ChaCha8Rng;
+use serde_json::{Value, json};
 
 use super::linear::Linear;
 use super::{Backward, Forward, Model, initial};
@@ -15,13 +16,33 @@ use crate::config::ModelConfig;
 use crate::kernel::activation::{add_bias_gelu, gelu_backward};
 use crate::kernel::attention::AttentionShape;
 use crate::kernel::loss::{Score, cross_entropy};
-use crate::kernel::norm::Normalized;
+use crate::kernel::norm::{self, Normalized};
 use crate::kernel::{Blend, Matrix, MatrixMut, reduce};
 
 /// Deviation of initial weights (GPT-2).
 const INITIAL_DEVIATION: f32 = 0.02;
 /// Width of the block's inner layer, in residual widths.
 const EXPANSION: usize = 4;
+
+/// As [`super::describe`].
+pub(super) fn describe(config: &ModelConfig, context: usize, vocabulary: usize) -> Value {
+    json!({
+        "kind": "gpt",
+        "layers": config.layers,
+        "heads": config.heads,
+        "width": config.width,
+        "context": context,
+        "vocabulary": vocabulary,
+        "expansion": EXPANSION,
+        "activation": "gelu-tanh",
+        "norm": "layer norm before each part and before the head",
+        "norm_epsilon": norm::epsilon(),
+        "positions": "learned",
+        "attention": "causal; queries, keys and values of all heads in one matrix, in this order",
+        "head": "transposed token embedding, no bias",
+        "loss": "cross-entropy",
+    })
+}
 
 /// A layer norm's place in the flat parameters and what its forward pass kept.
 #[derive(Debug)]
@@ -289,6 +310,9 @@ impl Model for Gpt {
         let tokens = tokens(batch);
         self.embed(pass.parameters, tokens);
         for block in &mut self.blocks {
+            if pass.compute.is_interrupted() {
+                return Score::default();
+            }
             block.forward(pass, self.shape, &mut self.residual);
         }
         self.final_norm.forward(pass, &self.residual);
@@ -333,6 +357,9 @@ impl Model for Gpt {
         );
         self.final_norm.backward(&mut pass, &mut scratch.narrow, &mut scratch.residual);
         for block in self.blocks.iter().rev() {
+            if pass.compute.is_interrupted() {
+                return;
+            }
             block.backward(&mut pass, self.shape, scratch);
             pass.is_final_from(block.attention_norm.gain.start);
         }

@@ -72,6 +72,9 @@ impl Model for Mlp {
         let last = self.layers.len() - 1;
         let mut score = Score::default();
         for (index, layer) in self.layers.iter().enumerate() {
+            if pass.compute.is_interrupted() {
+                break;
+            }
             let (before, rest) = self.activations.split_at_mut(index);
             let input = before.last().map_or_else(|| images(batch), Vec::as_slice);
             let output = &mut rest[0];
@@ -91,6 +94,9 @@ impl Model for Mlp {
         let last = self.layers.len() - 1;
         reduce::scale(&mut self.activations[last], scale);
         for (index, layer) in self.layers.iter().enumerate().rev() {
+            if pass.compute.is_interrupted() {
+                return;
+            }
             let (before, after) = self.gradients.split_at_mut(index);
             let gradient = after.first().unwrap_or(&self.activations[last]);
             let Some(input_gradient) = before.last_mut() else {

@@ -11,6 +11,7 @@ use std::fmt::Debug;
 use dnode_protocol::ParameterLayout;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
+use serde_json::{Value, json};
 
 use crate::batch::{Batch, SampleShape};
 use crate::config::{ConfigError, ModelConfig, ModelKind};
@@ -98,6 +99,28 @@ pub(crate) fn build(
         (ModelKind::Mlp, SampleShape::Text { .. }) => Err(mismatch("images")),
         (ModelKind::Cnn, _) => Err(mismatch("images of 4 x 4 pixels or more")),
         (ModelKind::Gpt, _) => Err(mismatch("text with data context = model.context")),
+    }
+}
+
+/// What the model of `config` is, whose meaning docs/models.md gives in equations.
+pub(crate) fn describe(config: &ModelConfig, shape: SampleShape) -> Value {
+    match (config.kind, shape) {
+        (ModelKind::Mlp, SampleShape::Image { height, width, classes }) => json!({
+            "kind": config.kind,
+            "inputs": height * width,
+            "hidden": config.hidden,
+            "classes": classes,
+            "activation": "relu",
+            "loss": "cross-entropy",
+        }),
+        (ModelKind::Cnn, SampleShape::Image { height, width, classes }) => {
+            cnn::describe(height, width, classes)
+        }
+        (ModelKind::Gpt, SampleShape::Text { context, vocabulary }) => {
+            gpt::describe(config, context, vocabulary)
+        }
+        // No such model can be built.
+        (kind, shape) => json!({ "kind": kind, "samples": shape.to_string() }),
     }
 }
 

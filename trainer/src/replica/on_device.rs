@@ -114,13 +114,15 @@ impl OnDevice {
         Some(out)
     }
 
-    /// Sets φ, and v if it is given.
-    pub(super) fn set(&mut self, values: &[f32], momentum: Option<&[f32]>) {
+    /// Sets φ, and v if it is given, from element `start` on.
+    pub(super) fn set(&mut self, start: usize, values: &[f32], momentum: Option<&[f32]>) {
         let Some(slow) = &mut self.slow else { return };
         // A failure is told by the next step.
-        let _ = self.training.upload(values, slow.values.span_mut(0..values.len()));
+        let _ = self.training.upload(values, slow.values.span_mut(start..start + values.len()));
         if let Some(momentum) = momentum {
-            let _ = self.training.upload(momentum, slow.momentum.span_mut(0..momentum.len()));
+            let _ = self
+                .training
+                .upload(momentum, slow.momentum.span_mut(start..start + momentum.len()));
         }
         let _ = self.training.hand_over();
     }

@@ -7,9 +7,8 @@ use dnode_protocol::{FragmentId, Fragments, ParameterLayout};
 
 use super::commons::State;
 use super::{Replica, Turn};
-use crate::mix::norm;
-use crate::mixer::{MixerState, plausible_mass, read_accumulators};
-use crate::seam::{TrainError, TrainerState};
+use crate::mixer::MixerState;
+use crate::seam::TrainerState;
 
 /// Everything a replica needs to continue.
 ///
@@ -62,6 +61,13 @@ impl<'r, 't> Held<'r, 't> {
 
     pub(super) fn into_turn(self) -> Turn<'t> {
         self.turn
+    }
+
+    /// A copy of all of it.
+    #[must_use]
+    pub fn to_copy(&self) -> ReplicaCopy {
+        let (layout, fragments) = (self.layout().clone(), self.fragments());
+        ReplicaCopy { state: self.copy(), layout, fragments, is_sum: self.is_sum() }
     }
 
     /// Everything needed to continue.
@@ -143,6 +149,106 @@ impl<'r, 't> Held<'r, 't> {
     }
 }
 
+/// A replica at one moment, copied: what a checkpoint can be written of while the replica goes on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReplicaCopy {
+    state: ReplicaState,
+    layout: ParameterLayout,
+    fragments: Fragments,
+    is_sum: bool,
+}
+
+impl ReplicaCopy {
+    /// For [`Replica::restore`].
+    #[must_use]
+    pub const fn state(&self) -> &ReplicaState {
+        &self.state
+    }
+}
+
+/// What a checkpoint is written of.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// The replica itself.
+    Held(&'a Held<'a, 'a>),
+    /// A copy of it.
+    Copy(&'a ReplicaCopy),
+}
+
+impl<'a> Source<'a> {
+    /// As [`Held::weights`].
+    pub(crate) fn weights(self, range: Range<usize>, out: &mut [f32]) {
+        match self {
+            Self::Held(held) => held.weights(range, out),
+            Self::Copy(copy) => out.copy_from_slice(&copy.state.parameters[range]),
+        }
+    }
+
+    /// As [`Held::live`].
+    pub(crate) fn live(self, range: Range<usize>, out: &mut [f32]) {
+        match self {
+            Self::Held(held) => held.live(range, out),
+            Self::Copy(ReplicaCopy { state, .. }) => {
+                let live = state.outer.as_ref().map_or(&state.parameters, |outer| &outer.live);
+                out.copy_from_slice(&live[range]);
+            }
+        }
+    }
+
+    /// As [`Held::momentum`].
+    pub(crate) fn momentum(self) -> Option<Cow<'a, [f32]>> {
+        match self {
+            Self::Held(held) => held.momentum(),
+            Self::Copy(copy) => {
+                copy.state.outer.as_ref().map(|outer| Cow::Borrowed(&*outer.momentum))
+            }
+        }
+    }
+
+    /// As [`Held::fixed`].
+    pub(crate) fn fixed(self) -> Option<(&'a [i64], &'a [u64], &'a [f32])> {
+        match self {
+            Self::Held(held) => held.fixed(),
+            Self::Copy(copy) => {
+                let fixed = copy.state.fixed.as_ref();
+                fixed.map(|fixed| (&*fixed.accumulators, &*fixed.masses, &*fixed.residual))
+            }
+        }
+    }
+
+    /// As [`Held::is_sum`].
+    pub(crate) fn is_sum(self) -> bool {
+        match self {
+            Self::Held(held) => held.is_sum(),
+            Self::Copy(copy) => copy.is_sum,
+        }
+    }
+
+    /// The partition of the parameters.
+    pub(crate) const fn fragments(self) -> Fragments {
+        match self {
+            Self::Held(held) => held.fragments(),
+            Self::Copy(copy) => copy.fragments,
+        }
+    }
+
+    /// The trainer's private state.
+    pub(crate) fn trainer_state(self) -> Cow<'a, TrainerState> {
+        match self {
+            Self::Held(held) => Cow::Owned(held.trainer_state()),
+            Self::Copy(copy) => Cow::Borrowed(&copy.state.trainer),
+        }
+    }
+
+    /// Names, shapes and offsets of the parameters.
+    pub(crate) fn layout(self) -> &'a ParameterLayout {
+        match self {
+            Self::Held(held) => held.layout(),
+            Self::Copy(copy) => &copy.layout,
+        }
+    }
+}
+
 impl Replica {
     /// Keeps mixing from changing the replica as long as what is returned lives.
     #[must_use]
@@ -178,73 +284,10 @@ impl Replica {
     pub fn save(&self) -> ReplicaState {
         self.hold().copy()
     }
-
-    /// Puts back what [`Self::save`] returned.
-    ///
-    /// # Errors
-    /// [`TrainError::State`] when it does not fit or is not finite; nothing is changed then.
-    pub fn restore(&mut self, state: &ReplicaState) -> Result<(), TrainError> {
-        let commons = self.commons.clone();
-        self.restore_in(&mut commons.turn(), state)
-    }
-
-    /// As [`Self::restore`], in a turn that the caller goes on to hold.
-    ///
-    /// # Errors
-    /// [`TrainError::State`] when it does not fit or is not finite; nothing is changed then.
-    pub fn restore_in(
-        &mut self,
-        turn: &mut Turn<'_>,
-        state: &ReplicaState,
-    ) -> Result<(), TrainError> {
-        self.check_state(&turn.state.mixer, state)?;
-        self.trainer_mut().restore(&state.trainer)?;
-        let State { slow, mixer, on_device } = &mut *turn.state;
-        if let (Some(device), Some(saved)) = (on_device, &state.outer) {
-            device.set(&state.parameters, Some(&saved.momentum));
-        }
-        if let (Some(slow), Some(saved)) = (slow, &state.outer) {
-            slow.values.copy_from_slice(&state.parameters);
-            slow.momentum.copy_from_slice(&saved.momentum);
-        }
-        match (mixer, &state.fixed) {
-            (MixerState::PushSum(own), Some(fixed)) => {
-                own.restore(&fixed.accumulators, &fixed.masses);
-            }
-            (MixerState::DeltaSet(own), Some(fixed)) => {
-                own.restore(&fixed.accumulators, &fixed.residual);
-            }
-            _ => {}
-        }
-        let live = state.outer.as_ref().map_or(&state.parameters, |outer| &outer.live);
-        self.commons.desk().clear();
-        self.live.settle(0, live);
-        Ok(())
-    }
-
-    fn check_state(&self, mixer: &MixerState, state: &ReplicaState) -> Result<(), TrainError> {
-        let parameters = self.layout().parameters();
-        let refuse = |detail: String| Err(TrainError::State(detail));
-        if state.outer.is_some() != self.outer.is_some() {
-            return refuse("saved with another rule: outer step missing or unexpected".to_owned());
-        }
-        let outer = state.outer.iter();
-        let outer = outer.flat_map(|o| [("live", &o.live), ("outer momentum", &o.momentum)]);
-        for (name, values) in outer.chain([("parameters", &state.parameters)]) {
-            if values.len() != parameters {
-                let found = values.len();
-                return refuse(format!("{name}: expected {parameters} values, found {found}"));
-            }
-            if !norm(values).is_finite() {
-                return refuse(format!("{name}: expected finite values, found NaN or infinity"));
-            }
-        }
-        check_fixed(mixer, state)
-    }
 }
 
 /// Accumulators, masses and residual of [`FixedState`]; `None` for mixers without.
-fn fixed(mixer: &MixerState) -> Option<(&[i64], &[u64], &[f32])> {
+pub(super) fn fixed(mixer: &MixerState) -> Option<(&[i64], &[u64], &[f32])> {
     match mixer {
         MixerState::None | MixerState::Exchange(..) | MixerState::Epidemic(_) => None,
         MixerState::PushSum(state) => {
@@ -256,34 +299,4 @@ fn fixed(mixer: &MixerState) -> Option<(&[i64], &[u64], &[f32])> {
             Some((accumulators, &[], residual))
         }
     }
-}
-
-fn check_fixed(mixer: &MixerState, state: &ReplicaState) -> Result<(), TrainError> {
-    let refuse = |detail: &str| Err(TrainError::State(detail.to_owned()));
-    let (accumulators, masses, residual) = match (fixed(mixer), &state.fixed) {
-        (None, None) => return Ok(()),
-        (Some(own), Some(_)) => own,
-        _ => return refuse("saved with another mixer: integers missing or unexpected"),
-    };
-    let saved = state.fixed.clone().unwrap_or_default();
-    if saved.accumulators.len() != accumulators.len()
-        || saved.masses.len() != masses.len()
-        || saved.residual.len() != residual.len()
-    {
-        return refuse("saved with another mixer, fragments or feedback");
-    }
-    if !norm(&saved.residual).is_finite() {
-        return refuse("residual: expected finite values, found NaN or infinity");
-    }
-    if !saved.masses.iter().all(|&mass| plausible_mass(mass)) {
-        return refuse("weights of push-sum: out of bounds");
-    }
-    if masses.is_empty() {
-        let mut values = vec![0.0; saved.accumulators.len()];
-        read_accumulators(&saved.accumulators, &mut values);
-        if values != state.parameters {
-            return refuse("parameters: not those of the accumulators");
-        }
-    }
-    Ok(())
 }

@@ -64,7 +64,7 @@ impl Replica {
             State { on_device: Some(device), .. } if !device.shows() => {
                 let mut values = base.to_vec();
                 add_scaled(&mut values, sum, 1.0);
-                device.set(&values, None);
+                device.set(0, &values, None);
             }
             State { .. } => return,
         }

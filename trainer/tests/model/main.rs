@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failure in a test's preparation fails the test")]
 
+mod describing;
 mod gradients;
 mod synthetic;
 mod training;

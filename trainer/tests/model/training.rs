@@ -2,9 +2,9 @@
 
 use crate::synthetic::{KINDS, SAMPLES, bits, config, parameters, source, trainer};
 use dnode_trainer::{
-    ConfigError, DataConfig, Dataset, GradientStep, LocalConfig, LocalTrainer, ModelKind,
-    OptimizerConfig, OptimizerKind, SampleShape, Score, StateTensor, StepId, TrainError, Trainer,
-    TrainerState,
+    ConfigError, DataConfig, Dataset, GradientStep, Interrupt, LocalConfig, LocalTrainer,
+    ModelKind, OptimizerConfig, OptimizerKind, SampleShape, Score, StateTensor, StepId, TrainError,
+    Trainer, TrainerState,
 };
 
 #[test]
@@ -347,4 +347,34 @@ fn the_first_ten_losses_are_the_expected_ones() {
         ModelKind::Gpt,
         [2.59109, 2.56502, 2.54188, 2.52119, 2.50084, 2.47993, 2.45892, 2.43864, 2.41948, 2.40143],
     );
+}
+
+#[test]
+fn a_step_that_is_broken_off_leaves_everything_as_it_was() {
+    for kind in KINDS {
+        let mut config = config(kind);
+        // Large enough for several parts, of which the first is handed over in the middle of a step.
+        config.model.hidden = vec![300, 400, 300];
+        config.model.width = 256;
+        let mut trainer = trainer(config);
+        let interrupt = Interrupt::default();
+        assert!(trainer.set_interrupt(interrupt.clone()));
+        trainer.step(StepId::alone(0)).unwrap();
+        let before = (bits(&parameters(&trainer)), trainer.save());
+        let at = StepId::alone(1);
+        let mut parts = 0;
+        let broken_off = trainer.split().unwrap().gradient_in_parts(at, &mut |_, _| {
+            parts += 1;
+            interrupt.raise();
+        });
+        assert!(matches!(broken_off, Err(TrainError::Interrupted)), "{kind}: {broken_off:?}");
+        assert_eq!(parts, 1, "{kind}: nothing is computed after it");
+        assert!(
+            trainer.split().unwrap().update(at).is_err(),
+            "{kind}: no update of a broken gradient"
+        );
+        assert!(matches!(trainer.step(at), Err(TrainError::Interrupted)), "{kind}");
+        assert!(matches!(trainer.evaluate(), Err(TrainError::Interrupted)), "{kind}");
+        assert_eq!(before, (bits(&parameters(&trainer)), trainer.save()), "{kind}");
+    }
 }

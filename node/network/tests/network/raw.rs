@@ -30,7 +30,8 @@ pub(crate) fn hello(run: RunSpec, incarnation: u64) -> Vec<u8> {
 
 /// A hello that names a port for direct paths.
 pub(crate) fn hello_with(run: RunSpec, incarnation: u64, direct_port: u16) -> Vec<u8> {
-    encode_control(&Message::Hello { run, incarnation, direct_port }).unwrap()
+    let settings = RunSpec::default();
+    encode_control(&Message::Hello { run, settings, incarnation, direct_port }).unwrap()
 }
 
 impl Raw {

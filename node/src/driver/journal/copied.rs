@@ -39,6 +39,11 @@ impl Journal {
         self.event("copied-identity", how);
     }
 
+    /// A peer keeps the other process with this identity.
+    pub(crate) fn refused_copy(&mut self, peer: &PeerId) {
+        self.copied(&format!("peer {} meets both, and keeps the other", peer.short()));
+    }
+
     /// Two processes have the identity of a peer.
     pub(super) fn copied_peer(&mut self, peer: &PeerId) {
         let said = self.copies.others.filter(|(of, _)| of == peer);

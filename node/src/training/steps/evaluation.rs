@@ -22,7 +22,8 @@ impl Training {
             return Ok(());
         }
         let began = Instant::now();
-        let Some(evaluation) = self.evaluation()? else { return Ok(()) };
+        let expected = self.pause_seconds;
+        let Some(evaluation) = self.in_trainer(expected, Self::evaluation)? else { return Ok(()) };
         self.evaluation_due = false;
         self.pause_seconds = self.pause_seconds.max(began.elapsed().as_secs_f64());
         let position = self.at;

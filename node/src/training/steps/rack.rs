@@ -19,7 +19,7 @@ use super::together::SLOWER_MAX;
 use super::{End, Training};
 use crate::training::{Activity, Command, Loss, Report, Together};
 
-/// How long a rank may be silent, beside the time of its steps and evaluations.
+/// How long a rank may be silent, beside the time of its steps, evaluations and checkpoints.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// Pause between two looks at a bound that holds the commit of some rank.
 const HOLD: Duration = Duration::from_millis(5);
@@ -268,7 +268,8 @@ impl Training {
 
     /// How long a rank may be silent.
     pub(super) fn rank_patience(&self) -> Duration {
-        let seconds = SLOWER_MAX * self.step_time.mean() + 2.0 * self.pause_seconds;
+        let saves = self.saving.patience(self.replica.fragments().parameters());
+        let seconds = SLOWER_MAX * self.step_time.mean() + 2.0 * self.pause_seconds + saves;
         SILENCE_MAX + Duration::try_from_secs_f64(seconds).unwrap_or(SILENCE_MAX)
     }
 

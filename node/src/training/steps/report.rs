@@ -1,15 +1,12 @@
-//! What the training thread measures and tells: progress, evaluations, commits, checkpoints, its end.
+//! What the training thread measures and tells: progress, evaluations, commits, its end.
 
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use dnode_protocol::Versions;
-use dnode_trainer::checkpoint::{self, Checkpoint};
 use dnode_trainer::{Encoded, SKETCH_LEN, StepReport, TrainError};
 
 use super::{End, Training};
 use crate::training::divergence::Sample;
-use crate::training::{Ending, Position, Progress, Report, StepPace};
+use crate::training::{Position, Progress, Report, StepPace};
 
 /// What has gathered since the last progress report.
 pub(super) struct Window {
@@ -64,34 +61,6 @@ impl Training {
         self.tell(Report::Progress(Box::new(progress)))
     }
 
-    /// Writes a checkpoint; a failure is reported and training goes on.
-    pub(super) fn save(&mut self) -> Result<(), End> {
-        let Position { step, micro_steps, samples, clock } = self.at;
-        let run = self.plan.run.clone();
-        let replica = self.replica.hold();
-        let contents = if replica.is_sum() { self.ask_contents()? } else { Vec::new() };
-        let (contents, replica) = (&contents[..], &replica);
-        let checkpoint = Checkpoint { run, step, micro_steps, samples, clock, contents, replica };
-        let report =
-            match checkpoint::save(&self.plan.checkpoints, self.plan.checkpoints_kept, &checkpoint)
-            {
-                Ok(saved) => {
-                    self.parameters = Some(saved.parameters);
-                    Report::Checkpointed { path: saved.directory }
-                }
-                Err(error) => Report::CheckpointFailed { error: error.to_string() },
-            };
-        self.tell(report)
-    }
-
-    /// Which contributions the replica contains; to be called while it is held. The driver hears of all
-    /// that changed it before this question, and of nothing later.
-    fn ask_contents(&self) -> Result<Vec<Versions>, End> {
-        let (answer, answered) = mpsc::sync_channel(1);
-        self.tell(Report::Contents { answer })?;
-        answered.recv().map_err(|_| End::Abandoned)
-    }
-
     fn pace(&self) -> StepPace {
         StepPace { time: Duration::from_secs_f64(self.step_time.mean()), batch: self.batch }
     }
@@ -127,22 +96,5 @@ impl Training {
         };
         // When the driver is gone there is nobody to tell.
         let _ = self.tell(Report::Ended(ending));
-    }
-
-    pub(super) fn last_words(&mut self, evaluate: bool) -> Result<Box<Ending>, TrainError> {
-        // A peer that never began leaves nothing that a later start must resume.
-        if self.at != Position::default() {
-            let _ = self.tell(Report::Saving { position: self.at });
-            let _ = self.save();
-        }
-        // A trainer with nothing to measure on has still trained.
-        let evaluation = if evaluate { self.replica.evaluate().ok() } else { None };
-        Ok(Box::new(Ending {
-            position: self.at,
-            evaluation,
-            train_s: self.train_seconds,
-            wait_s: self.wait_seconds,
-            parameters: self.parameters.take(),
-        }))
     }
 }

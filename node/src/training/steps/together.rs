@@ -170,7 +170,8 @@ impl Training {
 
     /// How long a peer of the ring may be silent while it does so many local steps.
     fn patience(&self, steps: u64) -> Duration {
-        let seconds = SLOWER_MAX * self.step_time.mean() * steps as f64;
+        let saves = self.saving.patience(self.replica.fragments().parameters());
+        let seconds = SLOWER_MAX * self.step_time.mean() * steps as f64 + saves;
         RING_TIMEOUT + Duration::try_from_secs_f64(seconds).unwrap_or(RING_TIMEOUT)
     }
 

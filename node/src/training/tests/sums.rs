@@ -50,13 +50,17 @@ fn layout() -> ParameterLayout {
     layout
 }
 
-fn start_sum(plan: Plan, busy: Option<mpsc::Receiver<()>>) -> (TrainingThread, mpsc::Receiver<()>) {
+fn sum(busy: Option<mpsc::Receiver<()>>) -> (Replica, mpsc::Receiver<()>) {
     let (begins, begun) = mpsc::channel();
     let counter =
         Counter { layout: layout(), x: [0.0; 2], slope: 1.0, batch: 8, busy, measures: None };
     let mixer = Mixer::DeltaSet { codec: Codec::F32, feedback: false };
     let config = ReplicaConfig { mixer, outer: None, fragments: fragments(), clip: None };
-    let replica = Replica::with(Box::new(Announced(counter, begins)), config);
+    (Replica::with(Box::new(Announced(counter, begins)), config), begun)
+}
+
+fn start_sum(plan: Plan, busy: Option<mpsc::Receiver<()>>) -> (TrainingThread, mpsc::Receiver<()>) {
+    let (replica, begun) = sum(busy);
     let thread = TrainingThread::start(replica, plan, Position::default(), Tracer::default());
     (thread.unwrap(), begun)
 }
@@ -83,9 +87,16 @@ fn a_checkpoint_contains_what_was_reported_before_it_and_nothing_later() {
     let reports = until(&mut thread, |report| matches!(report, Report::Mixed { .. }));
     let written = |report: &Report| matches!(report, Report::Checkpointed { .. });
     assert_eq!(count(&reports, written), 1, "{reports:?}");
-    let loaded = checkpoint::load_latest(folder.path(), &plan.run, &layout(), fragments());
-    let loaded = loaded.unwrap().unwrap();
-    assert_eq!((loaded.contents, loaded.state.parameters), (contents, vec![2.0, 2.0]));
+    let loaded = checkpoint::load_latest(
+        folder.path(),
+        &plan.run,
+        (&layout(), fragments()),
+        &plan.description,
+    );
+    let mut loaded = loaded.unwrap().unwrap();
+    let (mut resumed, _begun) = sum(None);
+    loaded.restore(&mut resumed).unwrap();
+    assert_eq!((loaded.contents, resumed.save().parameters), (contents, vec![2.0, 2.0]));
 }
 
 #[test]

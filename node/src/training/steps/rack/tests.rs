@@ -10,11 +10,11 @@ use std::time::Instant;
 
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{Clock, FragmentId, Fragments, RunSpec};
-use dnode_trainer::{Mixer, OuterStep, Replica, ReplicaConfig, encode};
+use dnode_trainer::{Description, Mixer, OuterStep, Replica, ReplicaConfig, encode};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::training::steps::Queues;
+use crate::training::steps::{Queues, SavingShared};
 use crate::training::{Commits, Line, Meter, Plan, Position, REPORTS_MAX};
 use group::{Fault, Member, group};
 use trainer::{PARAMETERS, Slope};
@@ -80,20 +80,21 @@ impl Rank {
         let (to_driver, reports) = mpsc::channel(REPORTS_MAX);
         let (_, ring) = blocking::sync_channel(1);
         let commands = Arc::new(commands);
-        let queues = Queues {
-            commands: of_driver,
-            line: Line::new(&commands),
-            meter: Arc::new(Meter::new(Instant::now())),
-            reports: to_driver,
-            ring,
-        };
         let config = ReplicaConfig {
             mixer: Mixer::Exchange,
             outer: Some(OuterStep { learning_rate: 0.5, momentum: 0.5 }),
             fragments: Fragments::new(PARAMETERS, 1).unwrap(),
             clip: None,
         };
-        let replica = Replica::with(Box::new(slope), config);
+        let mut replica = Replica::with(Box::new(slope), config);
+        let queues = Queues {
+            commands: of_driver,
+            line: Line::new(&commands),
+            meter: Arc::new(Meter::new(Instant::now())),
+            reports: to_driver,
+            ring,
+            shared: SavingShared::new(&mut replica, 0),
+        };
         let at = (Position::default(), Arc::new(AtomicU64::new(0)));
         let mut training = Training::new(replica, plan(), at, queues);
         training.allowed = true;
@@ -173,10 +174,12 @@ fn plan() -> Plan {
         commits: Commits::Alone,
         metrics_every: 0,
         evaluate_every: 0,
+        checkpoint_interval: Duration::ZERO,
         checkpoint_every: 0,
         checkpoints_kept: 1,
         checkpoints: std::path::PathBuf::new(),
         run: RunSpec::default(),
+        description: Description::default(),
     }
 }
 

@@ -1,0 +1,334 @@
+//! What this peer does in the run where peers may differ: the step it ends at, and the shard it draws
+//! from; and what it tells of the settings in which others differ.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use dnode_gossip::{Claim, ShardReview, choose_shard, review_shard};
+use dnode_protocol::{Message, Part, PeerId, RunDifference};
+
+use super::{Driver, advice};
+use crate::config::{Config, DATA_DIGEST};
+use crate::training::Command;
+
+/// Lines about differences, one for each peer and field; a swarm that differs more has been told.
+const TOLD_MAX: usize = 1024;
+
+/// Between two times that this peer chooses another shard.
+const MOVE_EVERY: Duration = Duration::from_secs(10);
+
+/// The part of this peer, and those that its neighbours tell.
+#[derive(Debug)]
+pub(crate) struct Course {
+    me: PeerId,
+    mine: Part,
+    /// Where the run ends, given or not.
+    end: u64,
+    /// Steps done by this peer when it started.
+    began_at: u64,
+    /// Local steps per commit of a peer of mean speed.
+    local_steps: u64,
+    /// Of connected peers, so there are no more than `network.peers_max`.
+    heard: BTreeMap<PeerId, Part>,
+    /// Connected peers whose data are others: their shards are not ours.
+    apart: BTreeSet<PeerId>,
+    told: BTreeSet<(PeerId, String)>,
+    /// When it last chose another shard.
+    moved: Option<Instant>,
+}
+
+/// What a peer settles before it trains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Settled {
+    /// The step it ends at, where it takes over that of others.
+    end: Option<u64>,
+    /// The shard it draws from, where nobody has set it.
+    shard: Option<u32>,
+}
+
+impl Course {
+    /// Of a peer that starts at `began_at` of its own steps.
+    pub(crate) const fn new(me: PeerId, part: Part, config: &Config, began_at: u64) -> Self {
+        Self {
+            me,
+            mine: part,
+            end: config.run.steps,
+            began_at,
+            local_steps: config.gossip.local_steps,
+            heard: BTreeMap::new(),
+            apart: BTreeSet::new(),
+            told: BTreeSet::new(),
+            moved: None,
+        }
+    }
+
+    /// What is told to a neighbour.
+    const fn message(&self) -> Message {
+        Message::Part(self.mine)
+    }
+
+    fn hear(&mut self, peer: PeerId, part: Part) {
+        self.heard.insert(peer, part);
+    }
+
+    fn forget(&mut self, peer: &PeerId) {
+        self.heard.remove(peer);
+        self.apart.remove(peer);
+    }
+
+    /// Whether this has yet to be said.
+    fn is_new(&mut self, peer: PeerId, what: &str) -> bool {
+        self.told.len() < TOLD_MAX && self.told.insert((peer, what.to_owned()))
+    }
+
+    /// Where the swarm ends: the latest of the ends that persons have set, else the latest of all.
+    fn swarms_end(&self) -> Option<u64> {
+        let latest = |given: bool| {
+            let parts = self.heard.values().filter(|part| part.steps_given || !given);
+            parts.filter_map(|part| part.steps).max()
+        };
+        latest(true).or_else(|| latest(false))
+    }
+
+    /// Settles what is open, by what has been heard so far.
+    fn settle(&mut self) -> Settled {
+        let mut settled = Settled { end: None, shard: None };
+        if !self.mine.steps_given {
+            settled.end = self.swarms_end().filter(|end| *end != self.end);
+            self.end = settled.end.unwrap_or(self.end);
+            self.mine.steps = Some(self.end);
+        }
+        if self.mine.shards > 1 && self.mine.shard.is_none() {
+            settled.shard = Some(choose_shard(self.me, self.mine.shards, &self.claims()));
+            self.mine.shard = settled.shard;
+        }
+        settled
+    }
+
+    /// What the neighbours that have the same data draw from.
+    fn claims(&self) -> BTreeMap<PeerId, Claim> {
+        let same = |(peer, part): &(&PeerId, &Part)| {
+            part.shards == self.mine.shards && !self.apart.contains(*peer)
+        };
+        let claim = |(peer, part): (&PeerId, &Part)| (*peer, claim(part));
+        self.heard.iter().filter(same).map(claim).collect()
+    }
+
+    fn has_just_moved(&self) -> bool {
+        self.moved.is_some_and(|moved| moved.elapsed() < MOVE_EVERY)
+    }
+
+    fn review(&self) -> ShardReview {
+        if self.mine.shards <= 1 {
+            return ShardReview::Keep;
+        }
+        review_shard((self.me, claim(&self.mine)), self.mine.shards, &self.claims())
+    }
+
+    /// Peers that end elsewhere, and where.
+    fn other_ends(&self) -> Vec<(PeerId, u64)> {
+        let ends = self.heard.iter().filter_map(|(peer, part)| Some((*peer, part.steps?)));
+        ends.filter(|(_, end)| *end != self.end).collect()
+    }
+
+    /// Why there was nothing left to train, for a peer that did no step; `clock`: of the most advanced
+    /// neighbour.
+    fn nothing_left(&self, step: u64, clock: u64) -> Option<String> {
+        if step > self.began_at || clock == 0 {
+            return None;
+        }
+        let (at, end) = (clock.saturating_mul(self.local_steps), self.end);
+        let swarm = self.swarms_end().filter(|swarm| *swarm > end);
+        let advice = swarm.map_or_else(
+            || "a larger --steps, at every peer, goes on".to_owned(),
+            |swarm| format!("leave out --steps, or use --steps {swarm}, where the swarm ends"),
+        );
+        Some(format!(
+            "the swarm is at step {at} and this peer ends at step {end}: it trains no step and only mixes; {advice}"
+        ))
+    }
+}
+
+const fn claim(part: &Part) -> Claim {
+    Claim { shard: part.shard, given: part.shard_given }
+}
+
+impl Driver {
+    /// A peer is connected whose settings differ in this.
+    pub(super) fn met(&mut self, peer: PeerId, differences: &[RunDifference]) {
+        for RunDifference { field, ours, theirs } in differences {
+            if field == DATA_DIGEST {
+                self.course.apart.insert(peer);
+            }
+            if self.course.is_new(peer, field) {
+                tracing::warn!("{} uses {field} {theirs}, you {ours}", peer.short());
+                self.journal.event("differs", &format!("{peer}: {field}: {theirs}, here {ours}"));
+            }
+        }
+        self.tell_part(peer);
+    }
+
+    fn tell_part(&self, peer: PeerId) {
+        if let Err(error) = self.network.send(peer, &self.course.message()) {
+            tracing::debug!(%error, "part in the run not told");
+        }
+    }
+
+    /// A neighbour tells what it does in the run.
+    pub(super) fn heard_part(&mut self, peer: PeerId, part: Part) {
+        self.course.hear(peer, part);
+    }
+
+    /// A neighbour has gone.
+    pub(super) fn parted(&mut self, peer: &PeerId) {
+        self.course.forget(peer);
+    }
+
+    /// Settles what is open before training begins, and tells everybody.
+    pub(super) fn settle_part(&mut self) {
+        let Settled { end, shard } = self.course.settle();
+        if let Some(end) = end {
+            tracing::info!("ends at step {end}, as the swarm does; --steps chooses another end");
+            self.training.command(Command::Steps(end));
+            self.journal.ends_at(end);
+        }
+        if let Some(shard) = shard {
+            self.draw_from(shard);
+        }
+        self.tell_part_to_all();
+    }
+
+    fn draw_from(&mut self, shard: u32) {
+        let shards = self.course.mine.shards;
+        tracing::info!("draws from shard {shard} of {shards}; --shard I/{shards} chooses another");
+        self.training.command(Command::Shard(shard));
+        self.journal.event("shard", &format!("{shard}/{shards}"));
+    }
+
+    fn tell_part_to_all(&self) {
+        self.core.members().for_each(|(peer, _)| self.tell_part(*peer));
+    }
+
+    /// Says where neighbours end elsewhere, and sees to the shard, once this peer trains. At every tick.
+    pub(super) fn look_at_parts(&mut self) {
+        if self.course.mine.steps.is_none() || self.stage.waits() {
+            return;
+        }
+        for (peer, end) in self.course.other_ends() {
+            if self.course.is_new(peer, &format!("run.steps {end}")) {
+                let ours = self.course.end;
+                tracing::warn!("{} uses run.steps {end}, you {ours}", peer.short());
+                self.journal.event("differs", &format!("{peer}: run.steps: {end}, here {ours}"));
+            }
+        }
+        match self.course.review() {
+            ShardReview::Keep => {}
+            // At once, and seldom after that: whoever claims what it likes must not keep this peer busy.
+            ShardReview::Move(_) if self.course.has_just_moved() => {}
+            ShardReview::Move(shard) => {
+                self.course.mine.shard = Some(shard);
+                self.course.moved = Some(Instant::now());
+                self.draw_from(shard);
+                self.tell_part_to_all();
+            }
+            ShardReview::Shared(peers) => self.share_shard(&peers),
+        }
+    }
+
+    /// Says who draws from the same shard.
+    fn share_shard(&mut self, peers: &[PeerId]) {
+        let Part { shards, shard, .. } = self.course.mine;
+        let shard = shard.unwrap_or_default();
+        for peer in peers {
+            if self.course.is_new(*peer, &format!("shard {shard}")) {
+                let name = peer.short();
+                tracing::warn!(
+                    "{name} draws from shard {shard} of {shards}, as you do: give each peer another --shard, or none and as many data.shards as peers"
+                );
+                self.journal.event("shard-shared", &format!("{peer}: {shard}/{shards}"));
+            }
+        }
+    }
+
+    /// Why this peer is done without having trained, if it is.
+    pub(super) fn nothing_left(&self) -> Option<String> {
+        let clocks = self.core.members().filter_map(|(_, member)| member.clock);
+        let clock = clocks.max().map_or(0, |clock| clock.0);
+        self.course.nothing_left(self.journal.step(), clock)
+    }
+
+    /// A peer and this one refuse each other.
+    pub(super) fn refused(&mut self, peer: PeerId, difference: &RunDifference, by_us: bool) {
+        let who = if by_us { "refused" } else { "was refused by" };
+        let advice = advice(&difference.field);
+        tracing::warn!("{who} {}: {difference}; {advice}", peer.short());
+        self.journal.event("refused", &format!("{peer}: {difference}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(number: u8) -> PeerId {
+        PeerId::from_public_key([number; 32])
+    }
+
+    const fn part(steps: Option<u64>, steps_given: bool) -> Part {
+        Part { steps, steps_given, shards: 3, shard: None, shard_given: false }
+    }
+
+    fn course(mine: Part, end: u64) -> Course {
+        let mut config = Config::default();
+        config.run.steps = end;
+        Course::new(peer(1), mine, &config, 0)
+    }
+
+    #[test]
+    fn an_end_that_nobody_set_is_that_of_the_swarm() {
+        let mut joiner = course(part(None, false), 2000);
+        joiner.hear(peer(2), part(Some(5000), false));
+        joiner.hear(peer(3), part(Some(500), true));
+        assert_eq!(joiner.settle().end, Some(500));
+        assert_eq!((joiner.mine.steps, joiner.other_ends()), (Some(500), vec![(peer(2), 5000)]));
+        let mut joiner = course(part(None, false), 2000);
+        joiner.hear(peer(2), part(None, false));
+        assert_eq!((joiner.settle().end, joiner.mine.steps), (None, Some(2000)));
+        let mut told = course(part(Some(300), true), 300);
+        told.hear(peer(2), part(Some(5000), true));
+        assert_eq!((told.settle().end, told.end), (None, 300));
+    }
+
+    #[test]
+    fn a_peer_whose_end_lies_behind_the_swarm_says_so_and_what_to_do() {
+        let mut told = course(part(Some(300), true), 300);
+        told.hear(peer(2), part(Some(5000), true));
+        let line = told.nothing_left(0, 40).unwrap();
+        assert!(line.contains("is at step 1000 and this peer ends at step 300"), "{line}");
+        assert!(line.contains("--steps 5000"), "{line}");
+        assert_eq!(told.nothing_left(7, 40), None);
+        assert_eq!(told.nothing_left(0, 0), None);
+    }
+
+    #[test]
+    fn shards_of_other_data_are_not_shared() {
+        let mut mine = course(Part { shard: Some(0), ..part(Some(1), true) }, 1);
+        mine.hear(peer(2), Part { shard: Some(0), shard_given: true, ..part(Some(1), true) });
+        assert_eq!(mine.review(), ShardReview::Move(1));
+        mine.apart.insert(peer(2));
+        assert_eq!(mine.review(), ShardReview::Keep);
+        mine.apart.clear();
+        mine.mine.shard_given = true;
+        assert_eq!(mine.review(), ShardReview::Shared(vec![peer(2)]));
+    }
+
+    #[test]
+    fn what_is_told_is_bounded_and_told_once() {
+        let mut course = course(part(None, false), 1);
+        assert!(course.is_new(peer(2), "run.batch") && !course.is_new(peer(2), "run.batch"));
+        for number in 0..2 * TOLD_MAX {
+            course.is_new(peer(2), &number.to_string());
+        }
+        assert_eq!(course.told.len(), TOLD_MAX);
+    }
+}

@@ -1,0 +1,43 @@
+//! What a person can do about a peer that is refused, by what differs.
+
+use crate::config::{DATA_DIGEST, SETTINGS};
+
+/// What to do about a difference in this field that keeps two peers apart.
+pub(crate) fn advice(field: &str) -> String {
+    let own = match field {
+        "data.vocabulary" => {
+            "give every peer the same data.vocabulary: a text file with all characters, or bytes"
+        }
+        "data.preprocessing" => {
+            "use the same images, or give every peer the same data.pixel_mean and data.pixel_deviation"
+        }
+        DATA_DIGEST => "use the same data",
+        _ => "start with the line that the other peer printed",
+    };
+    if !SETTINGS.contains(&field) {
+        return own.to_owned();
+    }
+    let why = if field == DATA_DIGEST { "each has its own data" } else { "both mean it" };
+    format!("{own}, or where {why} give both --set network.allow_differences={field}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::advice;
+
+    #[test]
+    fn what_to_do_depends_on_what_differs() {
+        for (field, want) in [
+            ("gossip.rule", "start with the line that the other peer printed"),
+            ("data.vocabulary", "give every peer the same data.vocabulary: a text file"),
+            (
+                "optimizer.learning_rate",
+                "start with the line that the other peer printed, or where both mean it give both --set network.allow_differences=optimizer.learning_rate",
+            ),
+            ("data.digest", "use the same data, or where each has its own data give both --set"),
+        ] {
+            let got = advice(field);
+            assert!(got.starts_with(want), "{got}");
+        }
+    }
+}

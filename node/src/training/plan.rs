@@ -1,0 +1,119 @@
+//! What the training thread trains, where it stands, and how it ends.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use dnode_gossip::MICRO_STEPS;
+use dnode_protocol::{Clock, RunSpec, Versions};
+use dnode_trainer::checkpoint::{self, Checkpoint, Saved};
+use dnode_trainer::{Description, Evaluation, Source};
+
+use crate::unsaved::Unsaved;
+
+/// How rounds of local steps end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Commits {
+    /// They do not: every step stands for itself, or is taken with the mean gradient of the ring.
+    Never,
+    /// By a commit of the peer's own.
+    Alone,
+    /// By a commit of the mean progress of all peers of the ring.
+    Together,
+}
+
+/// What the thread trains, and when it reports.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// Steps of the run: training ends at this position.
+    pub(crate) steps: u64,
+    /// Local steps per commit of a peer of mean speed, H.
+    pub(crate) local_steps: u64,
+    /// Samples per local step of a peer of mean speed.
+    pub(crate) batch: u32,
+    /// Local steps per exchange round; 0 for rules without exchanges.
+    pub(crate) mix_every: u64,
+    /// How rounds of local steps end.
+    pub(crate) commits: Commits,
+    /// Steps in which the learning rate rises.
+    pub(crate) warmup: u64,
+    /// Steps between progress reports.
+    pub(crate) metrics_every: u64,
+    /// Steps between evaluations; 0 is only at the end.
+    pub(crate) evaluate_every: u64,
+    /// Time between checkpoints; zero is only by steps and at the end.
+    pub(crate) checkpoint_interval: Duration,
+    /// Steps between checkpoints; 0 is only by time and at the end.
+    pub(crate) checkpoint_every: u64,
+    /// Checkpoints that are kept.
+    pub(crate) checkpoints_kept: usize,
+    /// Where checkpoints go.
+    pub(crate) checkpoints: PathBuf,
+    /// The run, for the checkpoints' manifests.
+    pub(crate) run: RunSpec,
+    /// What the trainer tells of itself, for the checkpoints' metadata.
+    pub(crate) description: Description,
+}
+
+/// Where a replica stands when the thread takes it over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Position {
+    /// Local steps done by this peer.
+    pub(crate) step: u64,
+    /// Where the swarm stands in the run, in units of `1 /` [`MICRO_STEPS`] of a step of the run.
+    pub(crate) micro_steps: u64,
+    /// Samples processed.
+    pub(crate) samples: u64,
+    /// Commits done.
+    pub(crate) clock: Clock,
+}
+
+impl Position {
+    /// Whole steps of the run.
+    pub(crate) const fn run_steps(&self) -> u64 {
+        self.micro_steps / MICRO_STEPS
+    }
+}
+
+/// Why a checkpoint is missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NotSaved {
+    pub(crate) error: String,
+    /// What of the training is in no checkpoint, in words.
+    pub(crate) lost: String,
+}
+
+/// How training ended.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ending {
+    pub(crate) position: Position,
+    pub(crate) evaluation: Option<Evaluation>,
+    pub(crate) train_s: f64,
+    pub(crate) wait_s: f64,
+    /// The last checkpoint's parameters.
+    pub(crate) parameters: Option<PathBuf>,
+    /// Why there is no last checkpoint, if it could not be written.
+    pub(crate) not_saved: Option<NotSaved>,
+}
+
+impl Plan {
+    /// Writes a checkpoint.
+    pub(super) fn save(
+        &self,
+        unsaved: &Unsaved,
+        at: Position,
+        contents: &[Versions],
+        replica: Source<'_>,
+    ) -> Result<Saved, NotSaved> {
+        let Position { step, micro_steps, samples, clock } = at;
+        let (run, description) = (self.run.clone(), &self.description);
+        let checkpoint =
+            Checkpoint { run, description, step, micro_steps, samples, clock, contents, replica };
+        match checkpoint::save(&self.checkpoints, self.checkpoints_kept, &checkpoint) {
+            Ok(saved) => {
+                unsaved.saved(step);
+                Ok(saved)
+            }
+            Err(error) => Err(NotSaved { error: error.to_string(), lost: unsaved.words() }),
+        }
+    }
+}

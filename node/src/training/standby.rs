@@ -1,0 +1,113 @@
+//! Who writes the last checkpoint: the training thread, or the driver if that thread does not come back
+//! from its trainer in time.
+//!
+//! The state before a step that takes long is kept, where its trainer cannot break it off. One lock says
+//! who may write, so two never do.
+
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dnode_protocol::Versions;
+use dnode_trainer::{ReplicaCopy, Source};
+
+use super::{Ending, Plan, Position, Report};
+use crate::unsaved::Unsaved;
+
+/// The state before a step.
+#[derive(Debug)]
+pub(super) struct Before {
+    pub(super) position: Position,
+    /// Which contributions the replica contains, where it is a sum.
+    pub(super) contents: Vec<Versions>,
+    pub(super) replica: ReplicaCopy,
+}
+
+/// Where the training thread is.
+#[derive(Debug, Default)]
+enum Whereabouts {
+    /// Between two steps, or at a checkpoint: it comes back soon and writes the last one itself.
+    #[default]
+    Outside,
+    /// In its trainer, with the state before if that is kept.
+    Trainer(Option<Box<Before>>),
+    /// It is not waited for any more, and writes nothing.
+    GivenUp,
+}
+
+/// The whereabouts of the training thread, known to both threads.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Standby(Arc<Mutex<Whereabouts>>);
+
+/// What the driver can do about a training thread that does not come back.
+#[derive(Debug)]
+pub(super) enum Overdue {
+    /// It is outside its trainer.
+    Outside,
+    /// It is in its trainer, and the state before is not kept.
+    NotKept,
+    /// The state before; the thread writes nothing from now on.
+    Kept(Box<Before>),
+}
+
+impl Standby {
+    /// The thread goes into its trainer.
+    pub(super) fn enter(&self, before: Option<Box<Before>>) {
+        *self.lock() = Whereabouts::Trainer(before);
+    }
+
+    /// The thread comes back; `false` when it has been given up.
+    pub(super) fn leave(&self) -> bool {
+        let mut whereabouts = self.lock();
+        if matches!(*whereabouts, Whereabouts::GivenUp) {
+            return false;
+        }
+        let before = mem::take(&mut *whereabouts);
+        drop(whereabouts);
+        // Not under the lock: it may be large.
+        drop(before);
+        true
+    }
+
+    /// Gives the thread up if the state before its step is there.
+    pub(super) fn take(&self) -> Overdue {
+        let mut whereabouts = self.lock();
+        match mem::replace(&mut *whereabouts, Whereabouts::GivenUp) {
+            Whereabouts::Trainer(Some(before)) => Overdue::Kept(before),
+            Whereabouts::Trainer(None) => {
+                *whereabouts = Whereabouts::Trainer(None);
+                Overdue::NotKept
+            }
+            Whereabouts::Outside => {
+                *whereabouts = Whereabouts::Outside;
+                Overdue::Outside
+            }
+            Whereabouts::GivenUp => Overdue::Outside,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Whereabouts> {
+        // Every whereabouts is whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Before {
+    /// Writes the last checkpoint and tells of it as the training thread does.
+    pub(super) fn write(self, plan: &Plan, unsaved: &Unsaved, tell: impl Fn(Report)) {
+        let Self { position, contents, replica } = self;
+        tell(Report::Saving { position });
+        let saved = plan.save(unsaved, position, &contents, Source::Copy(&replica));
+        let mut ending = Ending { position, ..Ending::default() };
+        match saved {
+            Ok(saved) => {
+                ending.parameters = Some(saved.parameters.clone());
+                tell(Report::Checkpointed { saved });
+            }
+            Err(failed) => {
+                tell(Report::CheckpointFailed { error: failed.error.clone() });
+                ending.not_saved = Some(failed);
+            }
+        }
+        tell(Report::Ended(Ok(Box::new(ending))));
+    }
+}

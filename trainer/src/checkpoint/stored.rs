@@ -1,0 +1,174 @@
+//! The numbers of one checkpoint, on the disk until a replica takes them.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use dnode_protocol::{Fragments, ParameterLayout, Versions};
+use safetensors::tensor::Dtype;
+
+use super::contents::{self, Contents};
+use super::manifest::Manifest;
+use super::metadata;
+use super::reading::{Allowed, TensorFile};
+use super::{
+    ACCUMULATORS, AUTHORS, LIVE, MASSES, MOMENTUM, NUMBERS, PARAMETERS, RESIDUAL, STATE, TRAINER,
+    tensors,
+};
+use crate::description::Description;
+use crate::replica::{Lengths, Part, Replica, SavedReplica};
+use crate::seam::{StateTensor, TrainError, TrainerState};
+
+/// Vectors as long as the parameters that a state may hold: x, v, and the optimizer's.
+const STATE_VECTORS_MAX: u64 = 16;
+/// Longest header of a state.
+const STATE_HEADER_MAX: u64 = 16 << 20;
+/// Bytes that a state may hold beside vectors: header and small tensors, and what fragments contain.
+const STATE_SLACK_BYTES: u64 = STATE_HEADER_MAX + contents::BYTES_MAX as u64;
+
+/// The files of a checkpoint whose hashes, names, shapes and types are right.
+#[derive(Debug)]
+pub(super) struct Stored {
+    parameters: TensorFile,
+    state: TensorFile,
+    layout: ParameterLayout,
+    lengths: Lengths,
+    /// The trainer's tensors, in its order.
+    trainer: Vec<String>,
+}
+
+/// Why a checkpoint is not opened.
+pub(super) enum Refused {
+    /// It is not whole.
+    Damaged(String),
+    /// It is another model's; what differs.
+    Other(String),
+}
+
+impl From<String> for Refused {
+    fn from(reason: String) -> Self {
+        Self::Damaged(reason)
+    }
+}
+
+impl Stored {
+    /// Checks the files of one checkpoint; also returns what its fragments contain.
+    pub(super) fn open(
+        directory: &Path,
+        manifest: &Manifest,
+        (layout, fragments): (&ParameterLayout, Fragments),
+        description: &Description,
+    ) -> Result<(Self, Vec<Versions>), Refused> {
+        let specs = layout.tensors().iter();
+        let infos = specs.map(|spec| (spec.name.as_str(), spec.shape.as_slice(), Dtype::F32));
+        let header = tensors::header(infos, None).map_err(|error| error.to_string())?;
+        let header = header.len() as u64;
+        let size = 4 * layout.parameters() as u64;
+        let described = header + metadata::METADATA_BYTES_MAX as u64;
+        let allowed = Allowed { bytes: header + size..described + size + 1, header: described };
+        let parameters = TensorFile::open(directory, manifest.file(PARAMETERS)?, &allowed)?;
+        for spec in layout.tensors() {
+            parameters.elements(&spec.name, Dtype::F32, Some(&spec.shape))?;
+        }
+        let told = parameters.metadata();
+        metadata::check(&told, manifest)?;
+        if let Some(difference) = description.difference(&told) {
+            return Err(Refused::Other(difference));
+        }
+        let most = STATE_VECTORS_MAX * size + STATE_SLACK_BYTES;
+        let allowed = Allowed { bytes: 0..most + 1, header: STATE_HEADER_MAX };
+        let state = TensorFile::open(directory, manifest.file(STATE)?, &allowed)?;
+        let lengths = lengths(&state, manifest.outer, layout.parameters())?;
+        let contents = contents(&state, &lengths, fragments)?;
+        let trainer = manifest.trainer_tensors.clone();
+        for name in &trainer {
+            state.elements(&format!("{TRAINER}{name}"), Dtype::F32, None)?;
+        }
+        Ok((Self { parameters, state, layout: layout.clone(), lengths, trainer }, contents))
+    }
+
+    /// Makes the replica what this is.
+    pub(super) fn restore(&mut self, replica: &mut Replica) -> Result<(), TrainError> {
+        replica.restore_from(self)
+    }
+}
+
+fn lengths(state: &TensorFile, outer: bool, parameters: usize) -> Result<Lengths, String> {
+    let vector = |name| state.elements(name, Dtype::F32, Some(&[parameters]));
+    let outer = if outer { Some((vector(LIVE)?, vector(MOMENTUM)?)) } else { None };
+    let fixed = if state.has(ACCUMULATORS) {
+        let accumulators = state.elements(ACCUMULATORS, Dtype::I64, None)?;
+        let masses = state.elements(MASSES, Dtype::U64, None)?;
+        Some((accumulators, masses, state.elements(RESIDUAL, Dtype::F32, None)?))
+    } else {
+        None
+    };
+    Ok(Lengths { parameters, outer, fixed })
+}
+
+/// Which contributions each fragment contains. Accumulators without masses are sums of contributions.
+fn contents(
+    state: &TensorFile,
+    lengths: &Lengths,
+    fragments: Fragments,
+) -> Result<Vec<Versions>, String> {
+    if !matches!(lengths.fixed, Some((_, 0, _))) {
+        return Ok(Vec::new());
+    }
+    let integers = |name| state.all_unsigned(name);
+    let contents = Contents { authors: integers(AUTHORS)?, numbers: integers(NUMBERS)? };
+    contents.read(fragments.count()).map_err(|reason| format!("{STATE}: {reason}"))
+}
+
+/// A disk that fails after it was checked.
+fn failed(reason: String) -> TrainError {
+    TrainError::State(reason)
+}
+
+impl SavedReplica for Stored {
+    fn lengths(&self) -> Lengths {
+        self.lengths
+    }
+
+    fn read(&mut self, part: Part, start: usize, out: &mut [f32]) -> Result<(), TrainError> {
+        let name = match part {
+            Part::Parameters => return self.weights(start, out).map_err(failed),
+            Part::Live => LIVE,
+            Part::Momentum => MOMENTUM,
+            Part::Residual => RESIDUAL,
+        };
+        self.state.floats(name, start, out).map_err(failed)
+    }
+
+    fn accumulators(&mut self, start: usize, out: &mut [i64]) -> Result<(), TrainError> {
+        self.state.signed(ACCUMULATORS, start, out).map_err(failed)
+    }
+
+    fn masses(&mut self) -> Result<Cow<'_, [u64]>, TrainError> {
+        self.state.all_unsigned(MASSES).map(Cow::Owned).map_err(failed)
+    }
+
+    fn trainer(&mut self) -> Result<Cow<'_, TrainerState>, TrainError> {
+        let tensors = self.trainer.iter().map(|name| {
+            let values = self.state.all_floats(&format!("{TRAINER}{name}"))?;
+            Ok(StateTensor { name: name.clone(), values })
+        });
+        let tensors = tensors.collect::<Result<_, String>>().map_err(failed)?;
+        Ok(Cow::Owned(TrainerState { tensors }))
+    }
+}
+
+impl Stored {
+    /// The weights from element `start` of the flat vector on.
+    fn weights(&self, start: usize, out: &mut [f32]) -> Result<(), String> {
+        let end = start + out.len();
+        for spec in self.layout.tensors() {
+            let range = spec.range();
+            let (from, to) = (range.start.max(start), range.end.min(end));
+            if from < to {
+                let out = &mut out[from - start..to - start];
+                self.parameters.floats(&spec.name, from - range.start, out)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,246 @@
+//! Putting back what a replica was, from memory or from a disk, without a second copy of it.
+
+use std::borrow::Cow;
+
+use super::commons::State;
+use super::state::fixed;
+use super::{Replica, ReplicaState, Turn};
+use crate::mix::norm;
+use crate::mixer::{MixerState, plausible_mass, read_accumulators};
+use crate::seam::{TrainError, TrainerState};
+use crate::weights::{CHUNK, chunks};
+
+/// A vector of a saved replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The replica's weights, `[P]`.
+    Parameters,
+    /// x, `[P]`.
+    Live,
+    /// v, `[P]`.
+    Momentum,
+    /// As of [`FixedState`](super::FixedState).
+    Residual,
+}
+
+/// How long the vectors of a saved replica are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lengths {
+    pub(crate) parameters: usize,
+    /// Live weights and outer momentum.
+    pub(crate) outer: Option<(usize, usize)>,
+    /// Accumulators, masses and residual.
+    pub(crate) fixed: Option<(usize, usize, usize)>,
+}
+
+/// What a replica was, wherever that is kept.
+///
+/// Ranges are within the lengths. An error is of what keeps it.
+pub(crate) trait SavedReplica {
+    /// What there is.
+    fn lengths(&self) -> Lengths;
+
+    /// Reads the elements of `part` from `start` on.
+    fn read(&mut self, part: Part, start: usize, out: &mut [f32]) -> Result<(), TrainError>;
+
+    /// Reads the accumulators from `start` on.
+    fn accumulators(&mut self, start: usize, out: &mut [i64]) -> Result<(), TrainError>;
+
+    /// The masses of push-sum.
+    fn masses(&mut self) -> Result<Cow<'_, [u64]>, TrainError>;
+
+    /// The trainer's private state.
+    fn trainer(&mut self) -> Result<Cow<'_, TrainerState>, TrainError>;
+}
+
+impl SavedReplica for &ReplicaState {
+    fn lengths(&self) -> Lengths {
+        let outer = self.outer.as_ref().map(|outer| (outer.live.len(), outer.momentum.len()));
+        let fixed = self.fixed.as_ref();
+        let fixed = fixed.map(|f| (f.accumulators.len(), f.masses.len(), f.residual.len()));
+        Lengths { parameters: self.parameters.len(), outer, fixed }
+    }
+
+    fn read(&mut self, part: Part, start: usize, out: &mut [f32]) -> Result<(), TrainError> {
+        let values = match part {
+            Part::Parameters => Some(&self.parameters),
+            Part::Live => self.outer.as_ref().map(|outer| &outer.live),
+            Part::Momentum => self.outer.as_ref().map(|outer| &outer.momentum),
+            Part::Residual => self.fixed.as_ref().map(|fixed| &fixed.residual),
+        };
+        let values = values.map_or(&[][..], Vec::as_slice);
+        out.copy_from_slice(&values[start..start + out.len()]);
+        Ok(())
+    }
+
+    fn accumulators(&mut self, start: usize, out: &mut [i64]) -> Result<(), TrainError> {
+        let values = self.fixed.as_ref().map_or(&[][..], |fixed| &fixed.accumulators);
+        out.copy_from_slice(&values[start..start + out.len()]);
+        Ok(())
+    }
+
+    fn masses(&mut self) -> Result<Cow<'_, [u64]>, TrainError> {
+        Ok(Cow::Borrowed(self.fixed.as_ref().map_or(&[][..], |fixed| &fixed.masses)))
+    }
+
+    fn trainer(&mut self) -> Result<Cow<'_, TrainerState>, TrainError> {
+        Ok(Cow::Borrowed(&self.trainer))
+    }
+}
+
+impl Replica {
+    /// Puts back what [`Self::save`] returned.
+    ///
+    /// # Errors
+    /// [`TrainError::State`] when it does not fit or is not finite; nothing is changed then.
+    pub fn restore(&mut self, state: &ReplicaState) -> Result<(), TrainError> {
+        let commons = self.commons.clone();
+        self.restore_in(&mut commons.turn(), state)
+    }
+
+    /// As [`Self::restore`], in a turn that the caller goes on to hold.
+    ///
+    /// # Errors
+    /// [`TrainError::State`] when it does not fit or is not finite; nothing is changed then.
+    pub fn restore_in(
+        &mut self,
+        turn: &mut Turn<'_>,
+        mut state: &ReplicaState,
+    ) -> Result<(), TrainError> {
+        self.take(turn, &mut state)
+    }
+
+    /// As [`Self::restore`]. An error of what keeps the numbers may come after some of them were put back;
+    /// the replica is of no use then.
+    pub(crate) fn restore_from(&mut self, saved: &mut dyn SavedReplica) -> Result<(), TrainError> {
+        let commons = self.commons.clone();
+        self.take(&mut commons.turn(), saved)
+    }
+
+    fn take(
+        &mut self,
+        turn: &mut Turn<'_>,
+        saved: &mut dyn SavedReplica,
+    ) -> Result<(), TrainError> {
+        self.check(&turn.state.mixer, saved)?;
+        // First, because it comes with a copy and the vectors below were not touched before.
+        match saved.trainer()? {
+            Cow::Owned(state) => self.trainer_mut().restore_owned(state)?,
+            Cow::Borrowed(state) => self.trainer_mut().restore(state)?,
+        }
+        let State { slow, mixer, on_device } = &mut *turn.state;
+        if let Some(slow) = slow
+            && saved.lengths().outer.is_some()
+        {
+            saved.read(Part::Parameters, 0, &mut slow.values)?;
+            saved.read(Part::Momentum, 0, &mut slow.momentum)?;
+        }
+        if let Some(device) = on_device
+            && saved.lengths().outer.is_some()
+        {
+            let (mut values, mut momentum) = (vec![0.0; CHUNK], vec![0.0; CHUNK]);
+            for part in chunks(0..saved.lengths().parameters) {
+                let (values, momentum) = (&mut values[..part.len()], &mut momentum[..part.len()]);
+                saved.read(Part::Parameters, part.start, values)?;
+                saved.read(Part::Momentum, part.start, momentum)?;
+                device.set(part.start, values, Some(momentum));
+            }
+        }
+        match mixer {
+            MixerState::None | MixerState::Exchange(..) | MixerState::Epidemic(_) => {}
+            MixerState::PushSum(own) => {
+                let numerators = own.restore(&saved.masses()?);
+                saved.accumulators(0, numerators)?;
+            }
+            MixerState::DeltaSet(own) => {
+                let (accumulators, residual) = own.state_mut();
+                saved.accumulators(0, accumulators)?;
+                saved.read(Part::Residual, 0, residual)?;
+            }
+        }
+        let live = if saved.lengths().outer.is_some() { Part::Live } else { Part::Parameters };
+        self.commons.desk().clear();
+        let mut values = vec![0.0; CHUNK];
+        for part in chunks(0..saved.lengths().parameters) {
+            let values = &mut values[..part.len()];
+            saved.read(live, part.start, values)?;
+            self.live.settle(part.start, values);
+        }
+        Ok(())
+    }
+
+    fn check(&self, mixer: &MixerState, saved: &mut dyn SavedReplica) -> Result<(), TrainError> {
+        let parameters = self.layout().parameters();
+        let lengths = saved.lengths();
+        let refuse = |detail: String| Err(TrainError::State(detail));
+        if lengths.outer.is_some() != self.outer.is_some() {
+            return refuse("saved with another rule: outer step missing or unexpected".to_owned());
+        }
+        let outer = lengths.outer.into_iter();
+        let outer = outer.flat_map(|(live, momentum)| {
+            [("live", Part::Live, live), ("outer momentum", Part::Momentum, momentum)]
+        });
+        for (name, part, found) in
+            outer.chain([("parameters", Part::Parameters, lengths.parameters)])
+        {
+            if found != parameters {
+                return refuse(format!("{name}: expected {parameters} values, found {found}"));
+            }
+            finite(saved, (name, part), found)?;
+        }
+        check_fixed(mixer, saved)
+    }
+}
+
+/// Refuses a vector in which a number is not finite.
+fn finite(
+    saved: &mut dyn SavedReplica,
+    (name, part): (&str, Part),
+    len: usize,
+) -> Result<(), TrainError> {
+    let mut values = vec![0.0; CHUNK.min(len)];
+    for piece in chunks(0..len) {
+        let values = &mut values[..piece.len()];
+        saved.read(part, piece.start, values)?;
+        if !norm(values).is_finite() {
+            let detail = format!("{name}: expected finite values, found NaN or infinity");
+            return Err(TrainError::State(detail));
+        }
+    }
+    Ok(())
+}
+
+fn check_fixed(mixer: &MixerState, saved: &mut dyn SavedReplica) -> Result<(), TrainError> {
+    let refuse = |detail: &str| Err(TrainError::State(detail.to_owned()));
+    let (accumulators, masses, residual) = match (fixed(mixer), saved.lengths().fixed) {
+        (None, None) => return Ok(()),
+        (Some((accumulators, masses, residual)), Some(found)) => {
+            let own = (accumulators.len(), masses.len(), residual.len());
+            if own != found {
+                return refuse("saved with another mixer, fragments or feedback");
+            }
+            own
+        }
+        _ => return refuse("saved with another mixer: integers missing or unexpected"),
+    };
+    finite(saved, ("residual", Part::Residual), residual)?;
+    if !saved.masses()?.iter().all(|&mass| plausible_mass(mass)) {
+        return refuse("weights of push-sum: out of bounds");
+    }
+    if masses > 0 {
+        return Ok(());
+    }
+    let mut integers = vec![0; CHUNK.min(accumulators)];
+    let (mut read, mut values) = (vec![0.0; integers.len()], vec![0.0; integers.len()]);
+    for piece in chunks(0..accumulators) {
+        let integers = &mut integers[..piece.len()];
+        let (read, values) = (&mut read[..piece.len()], &mut values[..piece.len()]);
+        saved.accumulators(piece.start, integers)?;
+        saved.read(Part::Parameters, piece.start, values)?;
+        read_accumulators(integers, read);
+        if read != values {
+            return refuse("parameters: not those of the accumulators");
+        }
+    }
+    Ok(())
+}
