@@ -51,6 +51,7 @@ impl Gossip {
         let declined = self.members.get(&from).is_some_and(|member| now < member.declined_until);
         let shared = self.members.get(&from).is_some_and(|member| self.shares(member, fragment));
         let refuse = !shared
+            || !self.guard.meets(&from, self.rounds)
             || (both_ways && declined)
             || (leased && crossing.is_none())
             || self.catch_up.is_some()
@@ -139,8 +140,9 @@ impl Gossip {
             return;
         };
         answered.state = AnsweredState::Mixing;
-        let (fragment, weight, codec) =
-            (answered.fragment, answered.agreed.weight, answered.agreed.codec);
+        let Agreed { weight, codec, lag, .. } = answered.agreed;
+        let fragment = answered.fragment;
+        let tolerance = self.tolerance(from, fragment, lag);
         if age > self.config.bounds.snapshot_age {
             return self.answered_mix_refused(exchange, RefusedMix::TooOld, now);
         }
@@ -148,11 +150,11 @@ impl Gossip {
         let clock_max = Clock(u64::MAX);
         if self.config.mixing == Mixing::Exchange {
             let role = Role::Responder;
-            self.work(Work::Mix { exchange, fragment, role, weight, codec, clock_max });
+            self.work(Work::Mix { exchange, fragment, role, weight, codec, clock_max, tolerance });
         } else {
             let incarnation = self.members.get(&from).map_or(0, |member| member.incarnation);
             let origin = Origin { peer: from, incarnation };
-            self.work(Work::Absorb { exchange, fragment, from: origin, weight });
+            self.work(Work::Absorb { exchange, fragment, from: origin, weight, tolerance });
         }
     }
 
@@ -196,6 +198,7 @@ impl Gossip {
         let failure = match reason {
             RefusedMix::TooOld => Failure::TooOld,
             RefusedMix::Local => Failure::Lost,
+            RefusedMix::Outlier => Failure::Outlier,
             RefusedMix::BadParameters | RefusedMix::OtherHash => Failure::BadParameters,
         };
         self.event(Event::Failed { exchange, peer, failure });
@@ -218,6 +221,7 @@ impl Gossip {
         let (fragment, crossed) = (answered.fragment, answered.crossed);
         self.measured(&from, now.since(began), codec);
         self.had_exchange(fragment, from, crossed);
+        self.guard.welcomed(&from);
         self.end_answered(exchange, now);
     }
 

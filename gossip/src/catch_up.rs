@@ -107,6 +107,7 @@ impl Gossip {
     /// the next catch-up at once whenever the transfer takes longer than the gap, and so for ever.
     fn finish_catch_up(&mut self, snapshots: Clock, now: Time) {
         let joining = self.catch_up.take().is_none_or(|catch_up| catch_up.joining);
+        self.guard.replaced();
         self.wants_commit = false;
         if joining {
             let newest = self.donors().map(|(_, clock)| clock).max().unwrap_or_default();

@@ -82,6 +82,8 @@ pub struct Config {
     pub weighting: Weighting,
     /// How local steps follow speed.
     pub pace: Pace,
+    /// Whether replicas that are unlike all others are weighed down and left out. Default: yes.
+    pub guard: bool,
     /// Part of a hash of the name of this peer's rack; 0 without one.
     pub rack: u64,
     /// The staleness bounds.
@@ -140,6 +142,7 @@ impl Default for Config {
             policy: Policy::default(),
             weighting: Weighting::default(),
             pace: Pace::default(),
+            guard: true,
             rack: 0,
             bounds: Bounds { progress_gap: 4, snapshot_age: 1, information_age: None },
             gate_timeout: None,

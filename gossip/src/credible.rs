@@ -66,7 +66,7 @@ impl Gossip {
     pub(crate) fn sound(&self) -> impl Iterator<Item = (&PeerId, &Member)> {
         let doubted = self.doubted();
         self.members.iter().filter(move |(peer, member)| {
-            member.standing != Standing::Suspected && Some(**peer) != doubted
+            member.standing != Standing::Suspected && !member.left_out && Some(**peer) != doubted
         })
     }
 

@@ -14,6 +14,7 @@ use crate::catch_up::CatchUp;
 use crate::contributions::{FETCHES_MAX, Sharing};
 use crate::credible::{is_absurd, names_absurd_clock};
 use crate::exchange::{Aborting, Answered, Own, Resolved};
+use crate::guard::Guard;
 use crate::information::InformationTable;
 use crate::initiate::ABORTING_MAX;
 use crate::membership::Members;
@@ -104,6 +105,7 @@ pub struct Gossip {
     pub(crate) heartbeat_at: Time,
     pub(crate) announce_at: Option<Time>,
     pub(crate) announced: Time,
+    pub(crate) guard: Guard,
     outputs: VecDeque<Output>,
 }
 
@@ -164,6 +166,7 @@ impl Gossip {
             measured_last: None,
             announce_at: None,
             announced: now,
+            guard: Guard::default(),
             outputs: VecDeque::new(),
             config,
         }
@@ -193,6 +196,7 @@ impl Gossip {
             Input::SnapshotRead { exchange, clock, hash } => {
                 self.snapshot_read(exchange, clock, hash, now);
             }
+            Input::Measured { exchange, evidence } => self.mix_measured(exchange, evidence),
             Input::Mixed { exchange, clock } => {
                 if self.is_fetch(exchange) {
                     self.included(exchange, now);

@@ -183,11 +183,12 @@ impl Gossip {
         };
         own.state = OwnState::Applying { snapshot };
         let fragment = own.fragment;
-        let Some(Agreed { weight, codec, .. }) = own.agreed else {
+        let Some(Agreed { weight, codec, lag, .. }) = own.agreed else {
             return;
         };
         let (role, clock_max) = (Role::Initiator, snapshot.plus(snapshot_age));
-        self.work(Work::Mix { exchange, fragment, role, weight, codec, clock_max });
+        let tolerance = self.tolerance(from, fragment, lag);
+        self.work(Work::Mix { exchange, fragment, role, weight, codec, clock_max, tolerance });
     }
 
     /// The partner has applied what was pushed to it.
@@ -236,6 +237,7 @@ impl Gossip {
         self.send(own.partner, Message::Ack { exchange }, now);
         let codec = own.agreed.as_ref().map_or(own.codec, |agreed| agreed.codec);
         self.measured(&own.partner, now.since(own.began), codec);
+        self.guard.welcomed(&own.partner);
         self.exchanged(&own.partner, now.since(own.began));
         if let (Some(agreed), OwnState::Applying { snapshot }) = (own.agreed, own.state) {
             self.contain(own.fragment, &agreed.information);
@@ -260,6 +262,7 @@ impl Gossip {
         match reason {
             RefusedMix::TooOld => self.give_up(exchange.sequence, Failure::TooOld, now),
             RefusedMix::Local => self.give_up(exchange.sequence, Failure::Lost, now),
+            RefusedMix::Outlier => self.give_up(exchange.sequence, Failure::Outlier, now),
             RefusedMix::BadParameters | RefusedMix::OtherHash => {
                 self.give_up(exchange.sequence, Failure::BadParameters, now);
                 self.offended(partner, Offence::BadParameters, now);
@@ -305,6 +308,7 @@ impl Gossip {
         } else if self.own.get(&sequence).is_some_and(|own| {
             own.partner == from && !matches!(own.state, OwnState::Applying { .. })
         }) {
+            self.turned_away_by(from);
             self.end_own(sequence, Failure::Lost, now);
         }
     }

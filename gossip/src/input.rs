@@ -5,6 +5,8 @@ use std::time::Duration;
 use dnode_protocol::frame::Leg;
 use dnode_protocol::{Clock, ContentHash, ExchangeId, Message, PeerId, Stripe};
 
+use crate::Evidence;
+
 /// What a peer did wrong, found outside the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offence {
@@ -27,6 +29,8 @@ pub enum RefusedMix {
     BadParameters,
     /// The bytes of a snapshot have another hash than its donor said.
     OtherHash,
+    /// The remote numbers are sound, and further away than the [`crate::Tolerance`] of the work.
+    Outlier,
 }
 
 /// Something that enters the core.
@@ -95,6 +99,14 @@ pub enum Input {
     SnapshotProgress {
         /// The donor.
         from: PeerId,
+    },
+    /// What was seen of the other replica by a [`crate::Work::Mix`]; said before its answer, or never
+    /// where it is not known.
+    Measured {
+        /// The exchange.
+        exchange: ExchangeId,
+        /// What was seen.
+        evidence: Evidence,
     },
     /// Answer to [`crate::Work::Mix`]: applied.
     Mixed {

@@ -13,7 +13,7 @@
 //! partner), `initiate` and `answer` (the two ends of an exchange), `contributions`, `has`,
 //! `precedence` and `authorship` (rule `delta-set`),
 //! `link_codec` (which code), `pace` and `stride` (how much local work), `staleness` (the three
-//! bounds), `credible` (which clocks are believed), `catch_up` and `pull` (joiners
+//! bounds), `guard` (whose numbers are mixed), `credible` (which clocks are believed), `catch_up` and `pull` (joiners
 //! and laggards), `serve` (their donors), `deadlines` and `timers` (everything that expires), `suspicion` (who is silent),
 //! `apart` (who was lost and comes back); `shards` (who draws from which part of the data).
 
@@ -27,6 +27,7 @@ mod credible;
 mod deadlines;
 mod exchange;
 mod gossip;
+mod guard;
 mod has;
 mod information;
 mod initiate;
@@ -56,6 +57,7 @@ mod work;
 pub use config::{Bounds, Config, ConfigError, Mixing, Policy, Weighting};
 pub use contributions::FETCHES_MAX;
 pub use gossip::{Gossip, Start};
+pub use guard::{Evidence, Grounds, Tolerance, Trust};
 pub use input::{Input, Offence, RefusedMix};
 pub use membership::{Member, Standing, VIEW_MAX};
 pub use output::{ContributionId, Event, Failure, Output, Reading, Role};

@@ -11,7 +11,7 @@ use crate::deadlines::Estimate;
 use crate::gossip::Gossip;
 use crate::has::Has;
 use crate::suspicion::Watch;
-use crate::{Event, Offence, Output};
+use crate::{Event, Offence, Output, Trust};
 
 /// Most neighbours; every information vector has room for them and the peer itself.
 pub const VIEW_MAX: usize = INFORMATION_MAX - 4;
@@ -77,6 +77,8 @@ pub struct Member {
     /// Fragments of it whose news of this peer are old, as it said in a proposal; one bit of news for
     /// each fragment, so bounded by their number.
     pub(crate) waits_for: BTreeSet<FragmentId>,
+    /// Whether the guard leaves it out: as if it were not here.
+    pub(crate) left_out: bool,
     /// Whether this peer has caught up since it is a neighbour.
     pub(crate) met: bool,
 }
@@ -104,6 +106,7 @@ impl Member {
             codec: None,
             has: Has::default(),
             waits_for: BTreeSet::new(),
+            left_out: false,
             met: false,
         }
     }
@@ -118,7 +121,7 @@ impl Member {
     /// slower peers still do.
     pub(crate) fn took_part(&self) -> bool {
         let trained = matches!(self.phase, Phase::Training | Phase::Finished);
-        self.standing == Standing::Active && trained && self.clock.is_some()
+        self.standing == Standing::Active && !self.left_out && trained && self.clock.is_some()
     }
 }
 
@@ -167,7 +170,12 @@ impl Gossip {
             self.output(Output::Disconnect { peer, back_off, reason: "the view is full" });
             return;
         }
-        self.members.map.insert(peer, Member::new(incarnation, now));
+        let mut member = Member::new(incarnation, now);
+        member.left_out = self.guard.trust(&peer) == Trust::LeftOut;
+        self.members.map.insert(peer, member);
+        if self.lives.get(&peer).is_some_and(|known| *known != incarnation) {
+            self.guard.restarted(&peer, self.rounds);
+        }
         self.drop_aborting_of_earlier_life(peer, incarnation);
         self.end_answered_of_earlier_life(peer, incarnation, now);
         self.event(Event::PeerUp(peer));
@@ -185,6 +193,7 @@ impl Gossip {
             return;
         }
         self.information.forget(&peer);
+        self.guard.gone(&peer);
         self.event(Event::PeerDown(peer));
         self.lose_own(peer, now);
         self.lose_answered(peer, now);
@@ -335,6 +344,9 @@ impl Gossip {
         let back_off = least.saturating_mul(doubling(*count)).min(most);
         self.bound_offences();
         self.event(Event::Offended { peer, back_off });
+        if offence == Offence::BadParameters {
+            self.sent_unsound(peer);
+        }
         let reason = match offence {
             Offence::Garbage => "it sent garbage",
             Offence::BadParameters => "it sent parameters that are not finite or out of proportion",

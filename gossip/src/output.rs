@@ -6,7 +6,7 @@ use dnode_protocol::frame::{Codec, Leg};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, Origin, PeerId, Time};
 
 use crate::staleness::SNAPSHOT_AGE;
-use crate::{Load, Work};
+use crate::{Grounds, Load, Trust, Work};
 
 /// Which end of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -171,6 +171,8 @@ pub enum Failure {
     TooOld,
     /// The partner's numbers were refused.
     BadParameters,
+    /// The partner's numbers are further away than the guard lets in.
+    Outlier,
     /// The connection went away, or the partner gave up.
     Lost,
 }
@@ -182,7 +184,7 @@ impl Failure {
         match self {
             Self::Stale { bound } => Some(bound),
             Self::TooOld => Some(SNAPSHOT_AGE),
-            Self::Busy | Self::Expired | Self::BadParameters | Self::Lost => None,
+            Self::Busy | Self::Expired | Self::BadParameters | Self::Outlier | Self::Lost => None,
         }
     }
 }
@@ -311,6 +313,22 @@ pub enum Event {
         clock: Clock,
         /// What it weighs: samples in a thousand seconds.
         work: u32,
+    },
+    /// The guard has changed its mind about a neighbour.
+    Guarded {
+        /// The neighbour.
+        peer: PeerId,
+        /// How much its numbers count from now on.
+        trust: Trust,
+        /// Why.
+        grounds: Grounds,
+    },
+    /// Most neighbours refuse this peer's numbers, one after the other: something is wrong here.
+    Shunned {
+        /// How many do.
+        partners: usize,
+        /// Of how many.
+        of: usize,
     },
     /// A peer broke the rules.
     Offended {

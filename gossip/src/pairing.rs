@@ -26,7 +26,9 @@ impl Gossip {
             .members
             .iter()
             .filter(|(peer, member)| {
-                !tried.contains(peer) && self.is_eligible(member, fragment, now)
+                !tried.contains(peer)
+                    && self.guard.meets(peer, self.rounds)
+                    && self.is_eligible(member, fragment, now)
             })
             .map(|(peer, _)| (*peer, self.information_age(fragment, peer).unwrap_or(0)))
             .collect();

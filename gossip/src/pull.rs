@@ -256,7 +256,7 @@ impl Gossip {
         match reason {
             RefusedMix::BadParameters => self.offended(donor, Offence::BadParameters, now),
             RefusedMix::OtherHash => self.offended(donor, Offence::OtherSnapshot, now),
-            RefusedMix::TooOld | RefusedMix::Local => {}
+            RefusedMix::TooOld | RefusedMix::Local | RefusedMix::Outlier => {}
         }
         self.pull_waiting(now);
     }

@@ -3,7 +3,7 @@
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{Clock, ContentHash, ExchangeId, FragmentId, Origin};
 
-use crate::{ContributionId, Gossip, Output, Reading, Role};
+use crate::{ContributionId, Gossip, Output, Reading, Role, Tolerance};
 
 /// A piece of work on one fragment of the replica, done between two local steps, in order.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,6 +31,8 @@ pub enum Work {
         codec: Codec,
         /// Apply only while the own clock is at most this (bound B2).
         clock_max: Clock,
+        /// Refuse, as [`crate::RefusedMix::Outlier`], what is further away.
+        tolerance: Tolerance,
     },
     /// Add what a neighbour has pushed. Answered like [`Work::Mix`].
     Absorb {
@@ -42,6 +44,8 @@ pub enum Work {
         from: Origin,
         /// Weight of what arrived against one for the own, in `(0, 1]`; the rule may not need it.
         weight: f32,
+        /// Refuse, as [`crate::RefusedMix::Outlier`], what is further away.
+        tolerance: Tolerance,
     },
     /// Add the contribution that arrived under the exchange and keep it as this contribution.
     /// Answered by [`crate::Input::Mixed`] or [`crate::Input::MixRefused`].

@@ -43,6 +43,7 @@ pub(crate) fn gossip_config(config: &Config, fragments: Fragments) -> dnode_goss
         codecs: gossip.codecs.clone(),
         policy: gossip.staleness,
         weighting: gossip.weight,
+        guard: gossip.guard,
         pace: Pace {
             local_steps: gossip.local_steps,
             batch: u32::try_from(config.run.batch).unwrap_or(u32::MAX),

@@ -112,7 +112,8 @@ impl Description {
 fn difference(name: &str, here: &str, there: &str) -> String {
     let parse = |text| serde_json::from_str(text);
     if let (Ok(Value::Object(ours)), Ok(Value::Object(theirs))) = (parse(here), parse(there)) {
-        let shown = |value: Option<&Value>| value.map_or("absent".to_owned(), Value::to_string);
+        let shown =
+            |value: Option<&Value>| value.map_or_else(|| "absent".to_owned(), Value::to_string);
         for part in ours.keys().chain(theirs.keys()) {
             let (here, there) = (shown(ours.get(part)), shown(theirs.get(part)));
             if here != there {

@@ -33,6 +33,32 @@ pub struct MixReport {
     pub received: u64,
 }
 
+/// How far another replica may be from the own one on a slice: who decides that knows more of both.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tolerance {
+    /// Multiple of the norm of the own slice.
+    pub weights: f64,
+}
+
+impl Default for Tolerance {
+    fn default() -> Self {
+        Self::ANY
+    }
+}
+
+/// What the root mean square of a slice counts for at least: parameters that start at zero may move.
+const TOLERANCE_SLACK_RMS: f64 = 0.01;
+
+impl Tolerance {
+    /// Lets in what is finite and in proportion.
+    pub const ANY: Self = Self { weights: f64::INFINITY };
+
+    /// Longest difference of a slice of `len` elements of norm `local`.
+    pub(crate) fn limit(&self, local: f64, len: usize) -> f64 {
+        self.weights * local.max(TOLERANCE_SLACK_RMS * (len as f64).sqrt())
+    }
+}
+
 /// Why a mix was refused; the replica is unchanged.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum MixError {
@@ -98,6 +124,22 @@ pub enum MixError {
         /// Largest norm that is let in.
         limit: f64,
     },
+    /// The peer's numbers are sound, and further from the own ones than is tolerated.
+    #[error(
+        "mix parameters {start}..{end}: the peer's are {norm:.3e} away, where at most {limit:.3e} is tolerated"
+    )]
+    Unlike {
+        /// First element.
+        start: usize,
+        /// Behind the last element.
+        end: usize,
+        /// Euclidean norm of the difference.
+        norm: f64,
+        /// Largest norm that is tolerated.
+        limit: f64,
+        /// Euclidean norm of the own slice.
+        local: f64,
+    },
 }
 
 impl MixError {
@@ -116,6 +158,7 @@ impl MixError {
             | Self::Edge(_)
             | Self::Length { .. }
             | Self::Weight(_)
+            | Self::Unlike { .. }
             | Self::Local { .. } => false,
         }
     }
@@ -141,6 +184,21 @@ pub(crate) fn check_norm(range: &Range<usize>, norm: f64, limit: f64) -> Result<
         return Err(MixError::Outlier { start, end, norm, limit });
     }
     Ok(())
+}
+
+/// Checks how far a peer's numbers are away against what is tolerated.
+///
+/// # Errors
+/// [`MixError::Unlike`].
+pub(crate) fn check_difference(
+    range: &Range<usize>,
+    norm: f64,
+    local: f64,
+    tolerance: Tolerance,
+) -> Result<(), MixError> {
+    let limit = tolerance.limit(local, range.len());
+    let (start, end) = (range.start, range.end);
+    if norm > limit { Err(MixError::Unlike { start, end, norm, limit, local }) } else { Ok(()) }
 }
 
 /// Largest norm of a peer's parameters that is let in beside a local slice of norm `local`.

@@ -2,6 +2,7 @@
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a failure in a test's preparation fails the test")]
+#![expect(clippy::print_stdout, reason = "what a process of the test has to say")]
 
 use std::path::Path;
 use std::process::Command;

@@ -249,7 +249,11 @@ impl Host {
     /// Does one piece of trainer work, reports it to the core and returns the report.
     pub fn work(&mut self, now: Time) -> Option<Input> {
         let task = self.tasks.pop_front()?;
+        let exchange = task.exchange();
         let answer = self.obey(task);
+        if let Some(evidence) = self.replica.evidence() {
+            self.handle(Input::Measured { exchange, evidence }, now);
+        }
         self.handle(answer.clone(), now);
         Some(answer)
     }
@@ -267,11 +271,12 @@ impl Host {
                     }
                 }
             }
-            Work::Mix { exchange, fragment, role, weight, codec, clock_max } => {
+            Work::Mix { exchange, fragment, role, weight, codec, clock_max, tolerance } => {
                 if self.clock > clock_max {
                     return Input::MixRefused { exchange, reason: RefusedMix::TooOld };
                 }
                 let kept = self.kept.get(&exchange).cloned().unwrap_or_default();
+                self.replica.tolerate(tolerance);
                 let mixed = match role {
                     Role::Initiator => self.replica.apply(fragment, weight, &kept),
                     Role::Responder => {
@@ -281,7 +286,8 @@ impl Host {
                 };
                 self.mixed(exchange, mixed)
             }
-            Work::Absorb { exchange, fragment, from, weight } => {
+            Work::Absorb { exchange, fragment, from, weight, tolerance } => {
+                self.replica.tolerate(tolerance);
                 let kept = self.kept.get(&exchange).cloned().unwrap_or_default();
                 let absorbed = self.replica.absorb(fragment, weight, from, &kept);
                 self.mixed(exchange, absorbed)
@@ -318,7 +324,7 @@ impl Host {
         if done {
             Input::Mixed { exchange, clock: self.clock }
         } else {
-            Input::MixRefused { exchange, reason: RefusedMix::BadParameters }
+            Input::MixRefused { exchange, reason: self.replica.reason() }
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{FragmentId, Origin};
 
-use crate::Reading;
+use crate::{Evidence, Reading, RefusedMix, Tolerance};
 
 /// Numbers on their way, as their replica has written them.
 pub type Bytes = Arc<[u8]>;
@@ -27,6 +27,18 @@ pub trait Replica: fmt::Debug + Send {
     ) -> Option<Bytes>;
     /// The initiator's half: moves by `w·d`.
     fn apply(&mut self, fragment: FragmentId, weight: f32, reply: &[u8]) -> bool;
+    /// Bounds the half of an exchange that comes next.
+    fn tolerate(&mut self, tolerance: Tolerance) {
+        let _ = tolerance;
+    }
+    /// What the last half of an exchange has shown, once.
+    fn evidence(&mut self) -> Option<Evidence> {
+        None
+    }
+    /// Why the last numbers were refused.
+    fn reason(&self) -> RefusedMix {
+        RefusedMix::BadParameters
+    }
     /// Takes the responder's half back.
     fn undo(&mut self, fragment: FragmentId, weight: f32, reply: &[u8]);
     /// Adds what was pushed.

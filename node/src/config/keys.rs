@@ -340,6 +340,8 @@ pub const KEYS: &[Key] = &[
     )
     .must()
     .only("gossip.rule", GOSSIP),
+    key("gossip.guard", Kind::Flag, "true", "", "whether a peer whose weights are unlike those of all others is weighed down, then left out")
+        .only("gossip.rule", GOSSIP),
     key(
         "gossip.gate_timeout",
         Kind::WordOrDuration("auto", 1, 3_600_000),

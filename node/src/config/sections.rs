@@ -150,6 +150,8 @@ pub struct Gossip {
     pub information_age: u64,
     /// What is done about a peer that lags.
     pub staleness: Policy,
+    /// Whether a peer that is unlike all others is weighed down, then left out.
+    pub guard: bool,
     /// Longest wait at a staleness bound; `None` follows the measured step time.
     #[serde(with = "duration_or_auto")]
     pub gate_timeout: Option<Duration>,

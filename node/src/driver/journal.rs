@@ -17,6 +17,7 @@ use copied::Copies;
 
 use super::Told;
 use super::invitation::Invitation;
+use super::judgements;
 use super::staleness::Counts;
 use super::viewing::{Tally, Viewing};
 use crate::metrics::{
@@ -206,6 +207,7 @@ impl Journal {
 
     pub(crate) fn gossip_event(&mut self, event: &Event) {
         self.partners.event(event);
+        judgements::tell(event).iter().for_each(|(name, detail)| self.event(name, detail));
         match event {
             Event::Applied { peer, role, lag, weight, fragment, .. } => {
                 match role {
@@ -246,37 +248,27 @@ impl Journal {
                 self.exchanges.included += 1;
                 tracing::debug!(?contribution, age, "contribution added");
             }
-            Event::CatchUpStarted { target } => {
-                tracing::info!(commits = target.0, "pulling the swarm's model");
-                self.event("catch-up-started", &target.to_string());
-            }
-            Event::CatchUpDone { clock } => {
-                tracing::info!(commits = clock.0, "has the swarm's model");
-                self.event("catch-up-done", &clock.to_string());
-            }
-            Event::Offended { peer, back_off } => {
-                self.event("offended", &format!("{peer}: back-off {back_off:?}"));
-            }
             Event::Split { seen, of, since } => {
                 let since = time_of_day(Time::ZERO + self.started.elapsed(), *since);
                 tracing::warn!("sees {seen} of {of} peers since {since}; training goes on here");
                 self.event("split", &format!("sees {seen} of {of} peers since {since}"));
             }
-            Event::Whole { seen, of, lasted } => {
-                tracing::info!("sees {seen} of {of} peers again after {lasted:.0?}");
-                self.event("whole", &format!("sees {seen} of {of} peers after {lasted:.0?}"));
-            }
-            Event::Merging { clock, work } => {
-                tracing::info!(commits = clock.0, work, "merging with peers that trained apart");
-                self.event("merging", &format!("from {clock}, {work} samples in 1000 s"));
-            }
-            Event::PeerUp(_) | Event::PeerDown(_) => {}
+            Event::CatchUpStarted { .. }
+            | Event::CatchUpDone { .. }
+            | Event::Offended { .. }
+            | Event::Whole { .. }
+            | Event::Merging { .. }
+            | Event::Guarded { .. }
+            | Event::Shunned { .. }
+            | Event::PeerUp(_)
+            | Event::PeerDown(_) => {}
         }
     }
 
     pub(crate) fn mix_refused(&mut self, exchange: ExchangeId, reason: RefusedMix, detail: &str) {
         match reason {
             RefusedMix::TooOld => tracing::debug!(%exchange, detail, "mix refused: too old"),
+            RefusedMix::Outlier => tracing::debug!(%exchange, detail, "mix refused: too far away"),
             RefusedMix::Local | RefusedMix::BadParameters | RefusedMix::OtherHash => {
                 tracing::warn!(%exchange, detail, "mix refused");
             }

@@ -7,6 +7,7 @@ mod finish;
 mod group;
 mod invitation;
 mod journal;
+mod judgements;
 mod numbers;
 mod outputs;
 mod rack;
@@ -20,10 +21,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dnode_collective::Choice;
-use dnode_gossip::{Gossip, Input, Offence, Standing};
+use dnode_gossip::{Evidence, Gossip, Input, Offence, Standing};
 use dnode_network::{IDENTITY, NetworkEvent, NetworkHandle};
 use dnode_protocol::frame::Leg;
-use dnode_protocol::{Fragments, Message, PeerId, Phase, RunDifference, Stripe, Time};
+use dnode_protocol::{ExchangeId, Fragments, Message, PeerId, Phase, RunDifference, Stripe, Time};
 use dnode_trainer::TrainError;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::sleep_until;
@@ -374,6 +375,13 @@ impl Driver {
         self.feed(Input::Received { from, message });
     }
 
+    /// Tells the core what a mix has shown of the other replica.
+    fn measured(&mut self, exchange: ExchangeId, evidence: Option<Evidence>) {
+        if let Some(evidence) = evidence {
+            self.feed(Input::Measured { exchange, evidence });
+        }
+    }
+
     fn report(&mut self, report: Report) {
         match report {
             Report::Read { exchange, clock, numbers } => {
@@ -384,15 +392,17 @@ impl Driver {
                 self.numbers.keep(exchange, numbers);
                 self.feed(Input::SnapshotRead { exchange, clock, hash });
             }
-            Report::Mixed { exchange, clock, reply } => {
+            Report::Mixed { exchange, clock, reply, evidence } => {
                 if let Some(reply) = reply {
                     self.numbers.keep(exchange, reply);
                 }
                 self.numbers.included(exchange);
+                self.measured(exchange, evidence);
                 self.feed(Input::Mixed { exchange, clock });
             }
-            Report::MixRefused { exchange, reason, detail } => {
+            Report::MixRefused { exchange, reason, detail, evidence } => {
                 self.journal.mix_refused(exchange, reason, &detail);
+                self.measured(exchange, evidence);
                 self.feed(Input::MixRefused { exchange, reason });
             }
             Report::Undone { exchange } => self.feed(Input::Undone { exchange }),

@@ -79,14 +79,14 @@ impl Driver {
             Work::Read { exchange, fragment, what } => {
                 Command::Read { exchange, fragment, what: reading(what) }
             }
-            Work::Mix { exchange, fragment, role, weight, codec, clock_max } => {
+            Work::Mix { exchange, fragment, role, weight, codec, clock_max, tolerance } => {
                 let numbers = self.received(exchange);
-                let terms = MixTerms { role, weight, codec, clock_max };
+                let terms = MixTerms { role, weight, codec, clock_max, tolerance };
                 Command::Mix { exchange, fragment, terms, numbers }
             }
-            Work::Absorb { exchange, fragment, from, weight } => {
+            Work::Absorb { exchange, fragment, from, weight, tolerance } => {
                 let numbers = self.received(exchange);
-                Command::Absorb { exchange, fragment, from, weight, numbers }
+                Command::Absorb { exchange, fragment, from, weight, tolerance, numbers }
             }
             Work::Include { exchange, contribution } => {
                 let numbers = self.contribution(exchange, contribution);

@@ -181,6 +181,8 @@ fn shown_link(link: &SummaryLink) -> Link {
         traffic,
         exchange_age_s: known(link.exchange_millis).map(|millis| millis / 1e3),
         suspected: link.path & SUSPECTED != 0,
+        // Others do not tell whom they trust.
+        trust: String::new(),
     }
 }
 
@@ -295,6 +297,7 @@ mod tests {
             traffic,
             exchange_age_s: None,
             suspected: true,
+            trust: String::new(),
         };
         assert_eq!(shown_link(&told_link(&link)), link);
         let strange = SummaryLink { path: 77, ..told_link(&link) };

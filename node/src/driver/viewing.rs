@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dnode_gossip::{Gossip, Standing, Summaries};
+use dnode_gossip::{Gossip, Standing, Summaries, Trust};
 use dnode_network::{Bytes, Carrier, Connection, Kind, NetworkHandle, PeerStatus};
 use dnode_protocol::{
     About, Fragments, PeerId, Phase, Real, RunSpec, SUMMARY_SKETCH_LEN, Summary, Time,
@@ -44,6 +44,8 @@ pub(crate) struct Viewing {
     about: About,
     memory: (u64, Instant),
     roster: Roster,
+    /// Neighbours that the log has named.
+    introduced: BTreeSet<PeerId>,
     facts: NodeFacts,
     started: Instant,
     next: Instant,
@@ -117,6 +119,7 @@ impl Viewing {
             about,
             memory: (memory_bytes(), started),
             roster: Roster::default(),
+            introduced: BTreeSet::new(),
             facts,
             started,
             next: started,
@@ -135,12 +138,13 @@ impl Viewing {
     }
 
     pub(super) fn heard(&mut self, from: &PeerId, summaries: Vec<Summary>, now: Time) {
-        let is_new = self.swarm.get(from).is_none();
-        self.swarm.heard(summaries, now);
-        if let Some(heard) = self.swarm.get(from).filter(|_| is_new) {
-            let About { name, host, device } = &heard.summary.about;
+        let own = summaries.iter().find(|summary| summary.peer == *from);
+        // Bounded: whoever is not connected is forgotten at the next snapshot.
+        if let Some(summary) = own.filter(|_| self.introduced.insert(*from)) {
+            let About { name, host, device } = &summary.about;
             tracing::info!(peer = %from.short(), name, host, device, "peer says who it is");
         }
+        self.swarm.heard(summaries, now);
     }
 
     /// What a peer calls itself, where it has said so.
@@ -293,7 +297,9 @@ impl Viewing {
         let mut peers = vec![own];
         for (peer, heard) in self.swarm.iter() {
             let member = members.get(peer).copied();
-            let shown = summary::shown((peer, heard), member, heard.age(self.time(now)), known);
+            let mut shown = summary::shown((peer, heard), member, heard.age(self.time(now)), known);
+            let trust = core.trust(peer);
+            shown.notes.extend((trust != Trust::Trusted).then(|| trust.name().replace('-', " ")));
             if !matches!(shown.state, State::Gone | State::Suspected | State::Joining) {
                 sketches.push((peers.len(), heard.summary.sketch));
             }
@@ -328,6 +334,7 @@ impl Viewing {
             .map(|(peer, member)| (*peer, member.standing == Standing::Suspected))
             .collect();
         self.exchanged.retain(|peer, _| suspected.contains_key(peer));
+        self.introduced.retain(|peer| suspected.contains_key(peer));
         let link = |status: PeerStatus| {
             let PeerStatus { peer, connection, carrier, rtt, bytes, .. } = status;
             let earlier = before.get(&peer).copied().unwrap_or_default();
@@ -341,6 +348,7 @@ impl Viewing {
                 traffic: traffic(bytes, earlier, elapsed),
                 exchange_age_s: exchanged.map(|at| now.duration_since(*at).as_secs_f64()),
                 suspected: suspected.get(&peer).copied().unwrap_or(false),
+                trust: core.trust(&peer).name().to_owned(),
             }
         };
         network.peers().into_iter().map(link).collect()

@@ -40,8 +40,8 @@ const ALL: [Column; 16] = [
     ),
     column("step", (4, 7), |peer, _| peer.position.to_string()),
     column("commits", (7, 7), |peer, _| peer.commits.to_string()),
-    column("loss", (0, 8), |peer, _| known(peer.loss)),
-    column("held-out", (6, 8), |peer, _| known(peer.held_out)),
+    column("loss", (0, 9), |peer, _| known(peer.loss)),
+    column("held-out", (6, 9), |peer, _| known(peer.held_out)),
     column("samples/s", (0, 9), |peer, _| figure(peer.samples_per_s)),
     column("distance", (5, 8), |peer, _| known(peer.distance)),
     column("memory", (9, 8), |peer, _| memory(peer)),
@@ -105,8 +105,8 @@ mod tests {
 
     #[test]
     fn a_wide_terminal_shows_more_columns_and_a_narrow_one_the_most_needed() {
-        assert_eq!(names(38), ["peer", "state", "loss", "samples/s"]);
-        assert_eq!(names(1), names(38));
+        assert_eq!(names(39), ["peer", "state", "loss", "samples/s"]);
+        assert_eq!(names(1), names(39));
         assert_eq!(names(60), ["peer", "id", "state", "heard", "step", "loss", "samples/s"]);
         let all = names(200);
         assert!(all.contains(&"host") && !all.contains(&"device") && !all.contains(&"notes"));

@@ -299,6 +299,7 @@ const fn words(failure: Failure) -> (&'static str, &'static str) {
         Failure::TooOld => ("refused", "too old"),
         Failure::Expired => ("failed", "lease expired"),
         Failure::BadParameters => ("failed", "bad parameters"),
+        Failure::Outlier => ("failed", "outlier"),
         Failure::Lost => ("failed", "lost"),
     }
 }

@@ -8,17 +8,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc as blocking;
 use std::time::Instant;
 
-use dnode_gossip::{RefusedMix, Role};
+use dnode_gossip::{Evidence, RefusedMix, Role};
 use dnode_protocol::{Clock, ContentHash, ExchangeId, FragmentId};
-use dnode_trainer::{Commons, Encoded, MixError, Reading, Turn};
+use dnode_trainer::{Commons, Encoded, MixError, MixReport, Reading, Tolerance, Turn};
 use tokio::sync::mpsc;
 
 use crate::traces::Tracer;
 
 use super::{Activity, Command, Line, Meter, MixTerms, Report};
 
-/// Why numbers were not used: whose fault, and the reason in words.
-type Refusal = (RefusedMix, String);
+/// Why numbers were not used: whose fault, the reason in words, and what was seen of the other replica.
+struct Refusal {
+    reason: RefusedMix,
+    detail: String,
+    evidence: Option<Evidence>,
+}
+
+/// What came of numbers: what goes back, and what they have shown of the other replica.
+type Mixed = (Option<Encoded>, Option<Evidence>);
 
 /// The thread's ends of the queues, and the replica's side that mixes.
 pub(super) struct Mixing {
@@ -108,13 +115,16 @@ impl Mixing {
             Command::Mix { exchange, fragment, terms, numbers } => {
                 mixed(exchange, clock, mix(turn, (fragment, clock), terms, &numbers))
             }
-            Command::Absorb { exchange, fragment, from, weight, numbers } => {
+            Command::Absorb { exchange, fragment, from, weight, tolerance, numbers } => {
+                turn.tolerate(Tolerance { weights: tolerance.weights });
                 let absorbed = turn.absorb(fragment, weight, from, &numbers);
-                mixed(exchange, clock, absorbed.map(|_| None).map_err(|error| refused(&error)))
+                let absorbed = absorbed.map(|report| (None, Some(evidence(&report))));
+                mixed(exchange, clock, absorbed.map_err(|error| refused(&error)))
             }
             Command::Include { exchange, fragment, numbers } => {
                 let included = turn.include(fragment, &numbers);
-                mixed(exchange, clock, included.map(|_| None).map_err(|error| refused(&error)))
+                let included = included.map(|_| (None, None));
+                mixed(exchange, clock, included.map_err(|error| refused(&error)))
             }
             Command::Undo { exchange, fragment, weight, reply } => {
                 turn.undo(fragment, weight, &reply);
@@ -150,13 +160,16 @@ fn refused_snapshot(command: &Command) -> Option<Report> {
         exchange: *exchange,
         reason: RefusedMix::OtherHash,
         detail: format!("the snapshot hashes to {found:?}, not to {hash:?}"),
+        evidence: None,
     })
 }
 
-fn mixed(exchange: ExchangeId, clock: Clock, mixed: Result<Option<Encoded>, Refusal>) -> Report {
+fn mixed(exchange: ExchangeId, clock: Clock, mixed: Result<Mixed, Refusal>) -> Report {
     match mixed {
-        Ok(reply) => Report::Mixed { exchange, clock, reply },
-        Err((reason, detail)) => Report::MixRefused { exchange, reason, detail },
+        Ok((reply, evidence)) => Report::Mixed { exchange, clock, reply, evidence },
+        Err(Refusal { reason, detail, evidence }) => {
+            Report::MixRefused { exchange, reason, detail, evidence }
+        }
     }
 }
 
@@ -165,24 +178,41 @@ fn mix(
     (fragment, clock): (FragmentId, Clock),
     terms: MixTerms,
     numbers: &Encoded,
-) -> Result<Option<Encoded>, Refusal> {
-    let MixTerms { role, weight, codec, clock_max } = terms;
+) -> Result<Mixed, Refusal> {
+    let MixTerms { role, weight, codec, clock_max, tolerance } = terms;
     if clock > clock_max {
-        return Err((RefusedMix::TooOld, format!("own clock {clock} is past {clock_max}")));
+        let detail = format!("own clock {clock} is past {clock_max}");
+        return Err(Refusal { reason: RefusedMix::TooOld, detail, evidence: None });
     }
+    turn.tolerate(Tolerance { weights: tolerance.weights });
     let mixed = match role {
         Role::Initiator if numbers.codec != codec => Err(MixError::Codec(numbers.codec)),
-        Role::Initiator => turn.apply(fragment, weight, numbers).map(|_| None),
+        Role::Initiator => {
+            let applied = turn.apply(fragment, weight, numbers);
+            applied.map(|report| (None, Some(evidence(&report))))
+        }
         Role::Responder => {
             let answer = turn.answer(fragment, weight, numbers, codec);
-            answer.map(|(reply, _)| Some(reply))
+            answer.map(|(reply, report)| (Some(reply), Some(evidence(&report))))
         }
     };
     mixed.map_err(|error| refused(&error))
 }
 
+/// What a mix has shown of the other replica.
+const fn evidence(report: &MixReport) -> Evidence {
+    let (difference, own) = (report.difference_norm, report.local_norm);
+    Evidence { difference, own, refused: false }
+}
+
 /// Whose fault it is: only what the peer sent counts against it.
 fn refused(error: &MixError) -> Refusal {
-    let reason = if error.blames_peer() { RefusedMix::BadParameters } else { RefusedMix::Local };
-    (reason, error.to_string())
+    let detail = error.to_string();
+    if let MixError::Unlike { norm, local, .. } = *error {
+        let evidence = Some(Evidence { difference: norm, own: local, refused: true });
+        return Refusal { reason: RefusedMix::Outlier, detail, evidence };
+    }
+    let blames = error.blames_peer();
+    let reason = if blames { RefusedMix::BadParameters } else { RefusedMix::Local };
+    Refusal { reason, detail, evidence: None }
 }

@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use dnode_collective::{Collective, Place};
-use dnode_gossip::{Load, RefusedMix, Role};
+use dnode_gossip::{Evidence, Load, RefusedMix, Role, Tolerance};
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{Clock, ContentHash, ExchangeId, FragmentId, Origin, Versions};
 use dnode_trainer::checkpoint::Saved;
@@ -58,6 +58,7 @@ pub(crate) enum Command {
         fragment: FragmentId,
         from: Origin,
         weight: f32,
+        tolerance: Tolerance,
         numbers: Encoded,
     },
     /// A neighbour has what was pushed to it.
@@ -99,6 +100,8 @@ pub(crate) struct MixTerms {
     pub(crate) weight: f32,
     pub(crate) codec: Codec,
     pub(crate) clock_max: Clock,
+    /// How far the other replica may be away.
+    pub(crate) tolerance: Tolerance,
 }
 
 /// Why the ranks of a rack can do nothing together any more.
@@ -124,9 +127,14 @@ pub(crate) enum Report {
     SnapshotRead { exchange: ExchangeId, clock: Clock, numbers: Encoded, hash: ContentHash },
     /// Answer to [`Command::Mix`], [`Command::Absorb`] and [`Command::Include`]; a responder's reply
     /// is to be kept.
-    Mixed { exchange: ExchangeId, clock: Clock, reply: Option<Encoded> },
+    Mixed { exchange: ExchangeId, clock: Clock, reply: Option<Encoded>, evidence: Option<Evidence> },
     /// Answer to the same, and to [`Command::Adopt`].
-    MixRefused { exchange: ExchangeId, reason: RefusedMix, detail: String },
+    MixRefused {
+        exchange: ExchangeId,
+        reason: RefusedMix,
+        detail: String,
+        evidence: Option<Evidence>,
+    },
     /// Answer to [`Command::Undo`].
     Undone { exchange: ExchangeId },
     /// Answer to [`Command::Adopt`].

@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use dnode_collective::Place;
-use dnode_gossip::{Load, RefusedMix, Role};
+use dnode_gossip::{Load, RefusedMix, Role, Tolerance};
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{
     Clock, ContentHash, ExchangeId, FragmentId, ParameterLayout, PeerId, RunSpec,
@@ -262,7 +262,13 @@ fn an_open_round_puts_commits_off_and_never_stops_a_step() {
 fn the_two_ends_of_a_mix_move_by_the_same_amount_and_an_undo_takes_it_back() {
     let folder = tempfile::tempdir().unwrap();
     let mut thread = start(plan(folder.path(), 1), None);
-    let terms = |role| MixTerms { role, weight: 0.5, codec: Codec::F32, clock_max: Clock(0) };
+    let terms = |role| MixTerms {
+        role,
+        weight: 0.5,
+        codec: Codec::F32,
+        clock_max: Clock(0),
+        tolerance: Tolerance::ANY,
+    };
     let (fragment, id) = (FragmentId(0), exchange(0));
     let numbers = encode(Codec::F32, &[4.0, 8.0]);
     thread.command(Command::Mix { exchange: id, fragment, terms: terms(Role::Responder), numbers });
@@ -284,7 +290,13 @@ fn the_two_ends_of_a_mix_move_by_the_same_amount_and_an_undo_takes_it_back() {
 fn answer(thread: &mut TrainingThread, times: u64) -> Vec<f32> {
     let answer_one = |sequence| {
         let (role, codec) = (Role::Responder, Codec::F32);
-        let terms = MixTerms { role, weight: 0.5, codec, clock_max: Clock(u64::MAX) };
+        let terms = MixTerms {
+            role,
+            weight: 0.5,
+            codec,
+            clock_max: Clock(u64::MAX),
+            tolerance: Tolerance::ANY,
+        };
         let numbers = encode(codec, &[8.0, 8.0]);
         let (exchange, fragment) = (exchange(sequence), FragmentId(0));
         thread.command(Command::Mix { exchange, fragment, terms, numbers });
@@ -344,7 +356,13 @@ fn old_snapshots_and_numbers_that_are_not_finite_are_refused_without_effect() {
     let mix = |numbers: Vec<f32>, clock_max| Command::Mix {
         exchange: exchange(0),
         fragment: FragmentId(0),
-        terms: MixTerms { role: Role::Initiator, weight: 0.5, codec: Codec::F32, clock_max },
+        terms: MixTerms {
+            role: Role::Initiator,
+            weight: 0.5,
+            codec: Codec::F32,
+            clock_max,
+            tolerance: Tolerance::ANY,
+        },
         numbers: encode(Codec::F32, &numbers),
     };
     for (command, want) in [

@@ -1,9 +1,11 @@
-//! Numbers for persons: three digits, plain decimals, and a prefix from a thousand on.
+//! Numbers for persons: three digits, at most six decimals, and a prefix from a thousand on.
 //!
 //! `page/format.js` writes the same; `tests/swarm/page.rs` compares the two.
 
 /// Prefixes of thousands.
 const PREFIXES: [&str; 6] = ["k", "M", "G", "T", "P", "E"];
+/// Most decimals: a number that needs more has fewer digits.
+const DECIMALS_MAX: usize = 6;
 /// What is smaller is not written out.
 const LEAST: f64 = 1e-6;
 /// What is not known.
@@ -82,7 +84,8 @@ fn parts(value: f64) -> (String, &'static str) {
     if size >= 999.5 {
         return (format!(">{sign}999"), prefix);
     }
-    let decimals = (0..=8).find(|decimals| size >= limit(*decimals)).unwrap_or(8);
+    let enough = |decimals: &usize| size >= limit(*decimals);
+    let decimals = (0..DECIMALS_MAX).find(enough).unwrap_or(DECIMALS_MAX);
     (format!("{sign}{size:.decimals$}"), prefix)
 }
 
@@ -94,10 +97,7 @@ fn limit(decimals: usize) -> f64 {
         2 => 0.9995,
         3 => 0.099_95,
         4 => 0.009_995,
-        5 => 0.000_999_5,
-        6 => 0.000_099_95,
-        7 => 0.000_009_995,
-        _ => 0.0,
+        _ => 0.000_999_5,
     }
 }
 
@@ -111,6 +111,7 @@ mod tests {
             (0.0, "0"),
             (7.4, "7.40"),
             (0.00048, "0.000480"),
+            (0.000_084_2, "0.000084"),
             (0.00424, "0.00424"),
             (0.099_96, "0.100"),
             (-0.5, "-0.500"),
@@ -121,7 +122,7 @@ mod tests {
             (-4321.0, "-4.32k"),
             (99_960.0, "100k"),
             (3e-7, "<0.000001"),
-            (3.2e-6, "0.00000320"),
+            (3.2e-6, "0.000003"),
             (5e15, "5.00P"),
             (1e30, ">999E"),
             (f64::NAN, UNKNOWN),

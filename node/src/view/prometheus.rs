@@ -256,6 +256,13 @@ fn links(page: &mut Page, snapshot: &Snapshot) {
     each(page, ("link_round_trip_seconds", "gauge", help), &|link| link.rtt_s);
     let help = "Time since the last exchange with a neighbour was applied.";
     each(page, ("link_exchange_age_seconds", "gauge", help), &|link| link.exchange_age_s);
+    let help = "How much a neighbour's numbers count here: 1, less when the guard weighs it down, 0 when it is left out.";
+    each(page, ("peer_trust", "gauge", help), &|link| match link.trust.as_str() {
+        "trusted" => Some(1.0),
+        "weighed-down" => Some(0.5),
+        "left-out" => Some(0.0),
+        _ => None,
+    });
 }
 
 type Value<'a> = &'a dyn Fn(&Link) -> Option<f64>;

@@ -14,7 +14,8 @@ pub(crate) struct Roster {
 impl Roster {
     /// Fills in [`Peer::label`] and [`Peer::color`].
     pub(crate) fn call(&mut self, peers: &mut [Peer]) {
-        self.colors.retain(|id, _| peers.iter().any(|peer| peer.id == *id));
+        let shown: BTreeSet<&str> = peers.iter().map(|peer| peer.id.as_str()).collect();
+        self.colors.retain(|id, _| shown.contains(id.as_str()));
         let mut taken: BTreeSet<u32> = self.colors.values().copied().collect();
         for peer in peers.iter_mut() {
             let free = || (0..=u32::MAX).find(|color| !taken.contains(color)).unwrap_or(0);

@@ -198,6 +198,10 @@ pub struct Link {
     pub exchange_age_s: Option<f64>,
     /// Whether the other end is silent.
     pub suspected: bool,
+    /// How much the other end's numbers count here: `trusted`, `weighed-down` or `left-out`; empty
+    /// where that is not told.
+    #[serde(default)]
+    pub trust: String,
 }
 
 /// How stale one neighbour was, since the process started.

@@ -16,6 +16,7 @@ mod disk;
 mod diverging;
 mod doctor;
 mod embed;
+mod guard;
 mod hostile;
 mod interrupted;
 mod joining;

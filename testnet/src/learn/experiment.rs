@@ -10,6 +10,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
 
+use super::misbehaviour::{Misbehaviour, Wrong};
 use crate::scenario::Scenario;
 use crate::scenario::fault::{Fault, Scripted};
 use crate::scenario::link::LinkModel;
@@ -35,6 +36,9 @@ pub struct Experiment {
     /// A peer that joins later.
     #[serde(default)]
     pub newcomer: Option<Newcomer>,
+    /// What is wrong with the last peer.
+    #[serde(default)]
+    pub misbehaviour: Option<Misbehaviour>,
     /// Measuring.
     #[serde(default)]
     pub evaluate: Evaluate,
@@ -181,6 +185,9 @@ pub struct Arm {
     /// Fragments.
     #[serde(default = "fragments")]
     pub fragments: usize,
+    /// Whether peers guard against replicas that are unlike all others.
+    #[serde(default = "yes")]
+    pub guard: bool,
     /// Whether a slow peer does fewer local steps per commit.
     #[serde(default = "yes")]
     pub balance: bool,
@@ -364,6 +371,12 @@ impl Experiment {
         Ok(optimizer)
     }
 
+    /// What is wrong with a peer.
+    #[must_use]
+    pub fn wrong(&self, peer: u32) -> Option<Misbehaviour> {
+        self.misbehaviour.filter(|_| peer + 1 == self.run.peers)
+    }
+
     /// Time of a local step of a peer.
     #[must_use]
     pub fn step_time(&self, peer: usize) -> Duration {
@@ -412,8 +425,13 @@ impl Experiment {
             at: Duration::from_secs_f64(newcomer.from_s),
             fault: Fault::Join { peer: self.run.peers - 1 },
         });
+        let absent = (0..self.run.peers).filter_map(|peer| {
+            let absent = self.wrong(peer).is_some_and(|wrong| wrong.kind == Wrong::Absent);
+            let (at, fault) = (Duration::from_millis(1), Fault::Crash { peer });
+            absent.then_some(Scripted { at, fault })
+        });
         Scenario {
-            script: script.chain(newcomer).collect(),
+            script: script.chain(newcomer).chain(absent).collect(),
             peers: self.run.peers,
             neighbours: self.run.peers,
             fragments,

@@ -9,6 +9,7 @@ use dnode_protocol::frame::TENSOR_HEADER_BYTES;
 use dnode_protocol::limits::TENSOR_PAYLOAD_BYTES_MAX;
 
 use super::experiment::{Arm, Experiment, ExperimentError, Newcomer, Rule, Split};
+use super::misbehaviour::Mask;
 use super::outcome::{Healed, Joined, Outcome, Point, Quality};
 use super::replica::{ModelReplica, payload_bytes};
 use super::swarm::{Evaluator, replica};
@@ -37,7 +38,10 @@ struct Built {
 impl Fleet for Built {
     fn replica(&mut self, peer: u32) -> Box<dyn Replica> {
         let built = self.replicas.get_mut(peer as usize).and_then(Option::take);
-        let again = || replica(&self.experiment, &self.arm, self.seed, peer).map(ModelReplica::new);
+        let again = || {
+            let replica = replica(&self.experiment, &self.arm, self.seed, peer);
+            replica.map(|replica| masked(&self.experiment, replica, peer))
+        };
         Box::new(built.unwrap_or_else(|| again().expect("the files were read before")))
     }
 
@@ -64,6 +68,7 @@ pub(super) fn config(experiment: &Experiment, arm: &Arm) -> Config {
         schedule: arm.schedule,
         policy: arm.staleness,
         codecs: arm.codec().into_iter().collect(),
+        guard: arm.guard,
         pace: Pace { local_steps, batch, balance, global_batch: 0 },
         ..Config::default()
     }
@@ -146,7 +151,7 @@ fn world(
 ) -> Result<World, ExperimentError> {
     let peers = 0..experiment.run.peers;
     let mut scenario = experiment.scenario(arm);
-    let build = |peer| Ok(Some(ModelReplica::new(replica(experiment, arm, seed, peer)?)));
+    let build = |peer| Ok(Some(masked(experiment, replica(experiment, arm, seed, peer)?, peer)));
     let replicas = peers.map(build).collect::<Result<Vec<_>, ExperimentError>>()?;
     // A small model may have fewer fragments than the arm asks for.
     let count = replicas.iter().flatten().map(ModelReplica::fragments).max().unwrap_or(1);
@@ -161,6 +166,13 @@ fn world(
         seen: crate::sim::Seen::default(),
     };
     Ok(World::with(scenario, config, Some(learning), seed, Trace::off()))
+}
+
+/// A replica as its peer shows it.
+fn masked(experiment: &Experiment, replica: dnode_trainer::Replica, peer: u32) -> ModelReplica {
+    let honest = ModelReplica::new(replica);
+    let mask = Mask::of(experiment.wrong(peer), || honest.weights());
+    honest.behind(mask)
 }
 
 fn steps_of(peers: &[SimPeer]) -> u64 {
@@ -340,6 +352,7 @@ impl Measured<'_> {
             let seen = &learning.seen;
             (outcome.lags, outcome.ages) = (seen.lags.clone(), seen.ages.clone());
             (outcome.applied, outcome.failed) = (seen.applied, seen.failed);
+            outcome.guarded.clone_from(&seen.guarded);
         }
         Ok(())
     }

@@ -7,6 +7,7 @@
 
 mod experiment;
 mod gossip;
+mod misbehaviour;
 mod outcome;
 mod replica;
 pub(crate) mod swarm;
@@ -14,6 +15,7 @@ mod sync;
 mod table;
 
 pub use experiment::{Arm, Evaluate, Experiment, ExperimentError, Rule, Run, Timing};
+pub use misbehaviour::{Misbehaviour, Wrong};
 pub use outcome::{Outcome, Point, Quality};
 pub use table::table;
 

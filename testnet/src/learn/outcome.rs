@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::swarm::Evaluator;
+use crate::sim::Guarded;
 
 /// One arm with one seed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -44,6 +45,9 @@ pub struct Outcome {
     pub lags: BTreeMap<u64, u64>,
     /// How many snapshots or contributions were applied at which age, commits.
     pub ages: BTreeMap<u64, u64>,
+    /// What the guards decided.
+    #[serde(default)]
+    pub guarded: Vec<Guarded>,
     /// Virtual seconds until every peer had finished.
     pub seconds: f64,
 }
@@ -127,6 +131,13 @@ impl Quality {
             quality.accuracy.push(evaluation.accuracy);
         }
         Ok(quality)
+    }
+
+    /// The mean loss of the first so many peers.
+    #[must_use]
+    pub fn mean_of(&self, peers: usize) -> f64 {
+        let losses = &self.peers[..peers.min(self.peers.len())];
+        losses.iter().sum::<f64>() / losses.len().max(1) as f64
     }
 
     /// The largest loss of a peer.

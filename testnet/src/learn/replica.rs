@@ -2,17 +2,26 @@
 
 use std::fmt;
 
-use dnode_gossip::Reading;
+use std::ops::Range;
+
 use dnode_gossip::testing::{Bytes, Replica};
+use dnode_gossip::{Evidence, Reading, RefusedMix};
 use dnode_protocol::frame::{Codec, RUNNING_WEIGHT_ELEMENTS};
 use dnode_protocol::{FragmentId, Origin};
-use dnode_trainer::StepId;
-use dnode_trainer::codec::{Encoded, decode_running};
+use dnode_trainer::codec::{Encoded, decode, decode_running};
+use dnode_trainer::{MixError, MixReport, StepId, Tolerance};
+
+use super::misbehaviour::Mask;
 
 /// A [`dnode_trainer::Replica`] of which only bytes leave: the codec's number, then the payload.
 pub(super) struct ModelReplica {
     replica: dnode_trainer::Replica,
     failed: Option<String>,
+    /// What is shown in place of the weights.
+    mask: Option<Mask>,
+    /// What the last half of an exchange has shown.
+    evidence: Option<Evidence>,
+    refused: RefusedMix,
 }
 
 impl fmt::Debug for ModelReplica {
@@ -25,7 +34,52 @@ impl ModelReplica {
     /// Wraps a replica.
     #[must_use]
     pub(super) const fn new(replica: dnode_trainer::Replica) -> Self {
-        Self { replica, failed: None }
+        let (failed, mask, evidence, refused) = (None, None, None, RefusedMix::BadParameters);
+        Self { replica, failed, mask, evidence, refused }
+    }
+
+    /// Shows others something else than its weights.
+    #[must_use]
+    pub(super) fn behind(self, mask: Option<Mask>) -> Self {
+        Self { mask, ..self }
+    }
+
+    /// All weights, `[P]`.
+    #[must_use]
+    pub(super) fn weights(&self) -> Vec<f32> {
+        let mut weights = vec![0.0; self.replica.fragments().parameters()];
+        self.replica.snapshot(0..weights.len(), &mut weights);
+        weights
+    }
+
+    /// The exchanged weights of a fragment and where it lies, for a mask.
+    fn masked(&mut self, fragment: FragmentId) -> Option<(Range<usize>, Vec<f32>)> {
+        let range = self.mask.as_ref().and(self.replica.fragments().range(fragment))?;
+        let own = self.replica.read(fragment, dnode_trainer::Reading::Offer(Codec::F32));
+        let mut values = vec![0.0; range.len()];
+        decode(&own, &mut values).ok()?;
+        Some((range, values))
+    }
+
+    /// Takes note of what an exchange has shown.
+    fn saw<T>(&mut self, mixed: Result<(T, MixReport), MixError>) -> Option<T> {
+        match mixed {
+            Ok((mixed, report)) => {
+                let (difference, own) = (report.difference_norm, report.local_norm);
+                self.evidence = Some(Evidence { difference, own, refused: false });
+                Some(mixed)
+            }
+            Err(error) => {
+                let unlike = matches!(error, MixError::Unlike { .. });
+                let reason = if unlike { RefusedMix::Outlier } else { RefusedMix::BadParameters };
+                self.refused = reason;
+                if let MixError::Unlike { norm, local, .. } = error {
+                    let (difference, own) = (norm, local);
+                    self.evidence = Some(Evidence { difference, own, refused: true });
+                }
+                None
+            }
+        }
     }
 
     /// Fragments of the model.
@@ -65,7 +119,26 @@ impl Replica for ModelReplica {
             Reading::Push { to, codec } => dnode_trainer::Reading::Push { to, codec },
             Reading::Snapshot => dnode_trainer::Reading::Snapshot,
         };
+        if let (dnode_trainer::Reading::Offer(codec), Some((range, own))) =
+            (what, self.masked(fragment))
+            && let Some(mask) = &self.mask
+        {
+            let plain = matches!(codec, Codec::F32 | Codec::F16 | Codec::Bf16);
+            return write(&mask.offer(range, &own, if plain { codec } else { Codec::Bf16 }));
+        }
         write(&self.replica.read(fragment, what))
+    }
+
+    fn tolerate(&mut self, tolerance: dnode_gossip::Tolerance) {
+        self.replica.tolerate(Tolerance { weights: tolerance.weights });
+    }
+
+    fn evidence(&mut self) -> Option<Evidence> {
+        self.evidence.take()
+    }
+
+    fn reason(&self) -> RefusedMix {
+        self.refused
     }
 
     fn answer(
@@ -76,13 +149,19 @@ impl Replica for ModelReplica {
         offer: &[u8],
     ) -> Option<Bytes> {
         let offer = self.read_bytes(fragment, offer)?;
+        let masked = self.masked(fragment);
         let answered = self.replica.answer(fragment, weight, &offer, codec);
-        answered.ok().map(|(reply, _)| write(&reply))
+        let reply = self.saw(answered)?;
+        if let (Some(mask), Some((range, own))) = (&self.mask, masked) {
+            return Some(write(&mask.reply(range, &own, &reply)));
+        }
+        Some(write(&reply))
     }
 
     fn apply(&mut self, fragment: FragmentId, weight: f32, reply: &[u8]) -> bool {
-        let reply = self.read_bytes(fragment, reply);
-        reply.is_some_and(|reply| self.replica.apply(fragment, weight, &reply).is_ok())
+        let Some(reply) = self.read_bytes(fragment, reply) else { return false };
+        let applied = self.replica.apply(fragment, weight, &reply);
+        self.saw(applied.map(|report| ((), report))).is_some()
     }
 
     fn undo(&mut self, fragment: FragmentId, weight: f32, reply: &[u8]) {
@@ -93,7 +172,8 @@ impl Replica for ModelReplica {
 
     fn absorb(&mut self, fragment: FragmentId, weight: f32, from: Origin, push: &[u8]) -> bool {
         let push = self.read_bytes(fragment, push);
-        push.is_some_and(|push| self.replica.absorb(fragment, weight, from, &push).is_ok())
+        let absorbed = push.map(|push| self.replica.absorb(fragment, weight, from, &push));
+        absorbed.and_then(|absorbed| self.saw(absorbed.map(|report| ((), report)))).is_some()
     }
 
     fn delivered(&mut self, fragment: FragmentId, to: Origin, push: &[u8]) {

@@ -7,6 +7,7 @@ use dnode_trainer::{
 };
 
 use super::experiment::{Arm, Experiment, ExperimentError, Rule};
+use super::misbehaviour::{Astray, Misbehaviour, Shuffled, Wrong};
 
 /// Samples that are evaluated at a time.
 const EVALUATION_BATCH: usize = 48;
@@ -21,9 +22,7 @@ pub(super) fn trainer(
     seed: u64,
     peer: u32,
 ) -> Result<LocalTrainer, ExperimentError> {
-    let data =
-        DataConfig { shards: experiment.run.peers, shard: Some(peer), ..experiment.data.clone() };
-    let dataset = Dataset::open(&data, seed, experiment.model.context)?;
+    let dataset = dataset(experiment, seed, peer)?;
     native(experiment, arm, seed, experiment.run.batch, Box::new(dataset))
 }
 
@@ -55,7 +54,7 @@ pub(super) fn replica(
     seed: u64,
     peer: u32,
 ) -> Result<Replica, ExperimentError> {
-    let trainer = trainer(experiment, arm, seed, peer)?;
+    let trainer = wrong(experiment, arm, seed, peer)?;
     let codec = arm.codec().unwrap_or(dnode_protocol::frame::Codec::F32);
     let outer = OuterStep { learning_rate: arm.outer_learning_rate, momentum: arm.outer_momentum };
     let (mixer, outer) = match arm.rule {
@@ -71,7 +70,40 @@ pub(super) fn replica(
     let (key, range) = ("arm.fragments", "few enough for the model");
     let fragments = fragments.ok_or(ExperimentError::Range { key, range })?;
     let config = ReplicaConfig { mixer, outer, fragments, clip: None };
-    Ok(Replica::with(Box::new(trainer), config))
+    Ok(Replica::with(trainer, config))
+}
+
+/// The trainer of one peer, with what is wrong with it.
+fn wrong(
+    experiment: &Experiment,
+    arm: &Arm,
+    seed: u64,
+    peer: u32,
+) -> Result<Box<dyn Trainer>, ExperimentError> {
+    let Some(Misbehaviour { kind, factor, from_step }) = experiment.wrong(peer) else {
+        return Ok(Box::new(trainer(experiment, arm, seed, peer)?));
+    };
+    let plain = || trainer(experiment, arm, seed, peer);
+    let astray = |times| -> Result<Box<dyn Trainer>, ExperimentError> {
+        Ok(Box::new(Astray { trainer: plain()?, times, from_step }))
+    };
+    match kind {
+        Wrong::LearningRate => astray(factor),
+        Wrong::Uphill => astray(-1.0),
+        Wrong::Idle => astray(0.0),
+        Wrong::Negative | Wrong::Scaled | Wrong::Frozen | Wrong::Absent => Ok(Box::new(plain()?)),
+        Wrong::Shuffled => {
+            let source = Box::new(dataset(experiment, seed, peer)?);
+            let source = Box::new(Shuffled { source, from_step });
+            Ok(Box::new(native(experiment, arm, seed, experiment.run.batch, source)?))
+        }
+    }
+}
+
+fn dataset(experiment: &Experiment, seed: u64, peer: u32) -> Result<Dataset, ExperimentError> {
+    let data =
+        DataConfig { shards: experiment.run.peers, shard: Some(peer), ..experiment.data.clone() };
+    Ok(Dataset::open(&data, seed, experiment.model.context)?)
 }
 
 /// Measures any weights on held-out data.

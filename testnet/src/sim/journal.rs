@@ -204,6 +204,8 @@ impl Journal {
             | Event::Split { .. }
             | Event::Whole { .. }
             | Event::Merging { .. }
+            | Event::Guarded { .. }
+            | Event::Shunned { .. }
             | Event::Offended { .. } => return,
         };
         if self.keep_whole && !undecided {

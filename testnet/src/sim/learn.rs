@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use dnode_gossip::testing::{Bytes, Replica};
 use dnode_gossip::{Event, Input, MICRO_STEPS, Stride};
-use dnode_protocol::Clock;
+use dnode_protocol::{Clock, Time};
+use serde::{Deserialize, Serialize};
 
+use super::peer::index_of;
 use super::world::World;
 
 /// Steps after which a peer tells how long they take, as the product's training thread does.
@@ -41,6 +43,19 @@ pub struct Learning {
     pub seen: Seen,
 }
 
+/// A guard that has changed its mind.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Guarded {
+    /// When, virtual seconds.
+    pub at_s: f64,
+    /// Whose guard.
+    pub by: u32,
+    /// About whom.
+    pub about: u32,
+    /// How much it trusts that peer from then on.
+    pub trust: String,
+}
+
 /// What was seen of the exchanges of all peers.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
@@ -52,14 +67,20 @@ pub struct Seen {
     pub applied: u64,
     /// Ended without effect.
     pub failed: u64,
+    /// What the guards decided.
+    pub guarded: Vec<Guarded>,
     /// Why a peer cannot train any more.
     pub broken: Option<String>,
 }
 
 impl Learning {
-    pub(super) fn said(&mut self, event: &Event) {
+    pub(super) fn said(&mut self, peer: u32, now: Time, event: &Event) {
         let seen = &mut self.seen;
         match event {
+            Event::Guarded { peer: about, trust, .. } => {
+                let (at_s, about) = (now.as_micros() as f64 * 1e-6, index_of(about));
+                seen.guarded.push(Guarded { at_s, by: peer, about, trust: format!("{trust:?}") });
+            }
             Event::Applied { lag, age, .. } => {
                 seen.applied += 1;
                 *seen.lags.entry(*lag).or_default() += 1;
@@ -85,6 +106,7 @@ impl Learning {
             | Event::Split { .. }
             | Event::Whole { .. }
             | Event::Merging { .. }
+            | Event::Shunned { .. }
             | Event::Offended { .. } => {}
         }
     }

@@ -106,6 +106,10 @@ impl fmt::Display for Line<'_> {
                 write!(f, "sees {seen} of {of} again after {lasted:?}")
             }
             Event::Merging { clock, work } => write!(f, "merges at {clock} with work {work}"),
+            Event::Guarded { peer, trust, grounds } => {
+                write!(f, "p{} is {trust:?}: {grounds:?}", index_of(peer))
+            }
+            Event::Shunned { partners, of } => write!(f, "shunned by {partners} of {of}"),
             Event::Offended { peer, back_off } => {
                 write!(f, "offended by p{}, back-off {back_off:?}", index_of(peer))
             }

@@ -30,7 +30,7 @@ pub mod world;
 
 pub use defect::Defect;
 pub use invariants::Kept;
-pub use learn::{Fleet, Learning, Seen};
+pub use learn::{Fleet, Guarded, Learning, Seen};
 pub use run::{RunError, Summary, run};
 pub use trace::Trace;
 pub use world::{Violation, World};

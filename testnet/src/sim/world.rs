@@ -441,7 +441,7 @@ impl World {
             self.trace.line(format_args!("  p{peer} {}", Line(event)));
         }
         if let Some(learning) = &mut self.learning {
-            learning.said(event);
+            learning.said(peer, self.now, event);
         }
         let counts = &mut self.peers[peer as usize].counts;
         match event {
@@ -471,6 +471,8 @@ impl World {
             | Event::CatchUpDone { .. }
             | Event::Split { .. }
             | Event::Whole { .. }
+            | Event::Guarded { .. }
+            | Event::Shunned { .. }
             | Event::Offended { .. } => {}
         }
         self.journal.said(peer, event);

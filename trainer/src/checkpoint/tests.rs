@@ -412,7 +412,7 @@ fn a_checkpoint_without_metadata_is_read_and_metadata_of_another_one_is_damage()
         }),
         "not a whole",
     );
-    let mut endless = good.clone();
+    let mut endless = good;
     endless[..8].copy_from_slice(&u64::MAX.to_le_bytes());
     refused(&endless, "expected a header of at most");
 }

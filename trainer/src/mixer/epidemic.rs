@@ -19,19 +19,26 @@ use dnode_protocol::frame::Codec;
 
 use crate::codec::{Encoded, decode, encode};
 use crate::mix::{
-    MixError, MixReport, check_length, check_norm, check_weight, norm, parameters_norm_max,
-    subtract,
+    MixError, MixReport, Tolerance, check_difference, check_length, check_norm, check_weight, norm,
+    parameters_norm_max, subtract,
 };
 use crate::slow::Own;
 
 /// Sum of the weights of what arrived since the own last push, per fragment.
 pub(crate) struct Epidemic {
     arrived: Vec<f64>,
+    /// Of the arrival that comes next.
+    tolerance: Tolerance,
 }
 
 impl Epidemic {
     pub(crate) fn new(fragments: usize) -> Self {
-        Self { arrived: vec![0.0; fragments] }
+        Self { arrived: vec![0.0; fragments], tolerance: Tolerance::ANY }
+    }
+
+    /// Bounds the arrival that comes next.
+    pub(crate) const fn tolerate(&mut self, tolerance: Tolerance) {
+        self.tolerance = tolerance;
     }
 
     /// The weights, to be pushed; arrivals from now on are averaged with what is pushed.
@@ -59,6 +66,8 @@ impl Epidemic {
         check_norm(&range, norm(&difference), parameters_norm_max(local_norm, range.len()))?;
         subtract(&mut difference, own.values());
         let difference_norm = norm(&difference);
+        let tolerance = std::mem::take(&mut self.tolerance);
+        check_difference(&range, difference_norm, local_norm, tolerance)?;
         let arrived = &mut self.arrived[index];
         *arrived += f64::from(weight);
         let share = f64::from(weight) / (1.0 + *arrived);

@@ -31,8 +31,8 @@ pub(crate) use self::host::HostMemory;
 use crate::codec::Encoded;
 use crate::device::DEVICE_BLOCK as BLOCK;
 use crate::mix::{
-    MixError, MixReport, check_length, check_norm, check_weight, difference_norm_max,
-    parameters_norm_max,
+    MixError, MixReport, Tolerance, check_difference, check_length, check_norm, check_weight,
+    difference_norm_max, parameters_norm_max,
 };
 use crate::weights::finite_local;
 
@@ -52,6 +52,8 @@ pub(crate) struct Exchange {
     /// Clipping radius, multiple of the running average of `‖d‖`.
     clip: Option<f32>,
     distances: Vec<Distance>,
+    /// Of the exchange that comes next; what follows is not bounded so.
+    tolerance: Tolerance,
 }
 
 #[derive(Clone, Default)]
@@ -104,7 +106,13 @@ pub(crate) trait Ground {
 
 impl Exchange {
     pub(crate) fn new(fragments: usize, clip: Option<f32>) -> Self {
-        Self { clip, distances: vec![Distance::default(); fragments] }
+        let distances = vec![Distance::default(); fragments];
+        Self { clip, distances, tolerance: Tolerance::ANY }
+    }
+
+    /// Bounds the exchange that comes next.
+    pub(crate) const fn tolerate(&mut self, tolerance: Tolerance) {
+        self.tolerance = tolerance;
     }
 
     /// The initiator's weights, in a code that fits the reply's.
@@ -142,6 +150,8 @@ impl Exchange {
         let local_norm = finite_local(range, squares.local.sqrt())?;
         check_norm(range, squares.remote.sqrt(), parameters_norm_max(local_norm, range.len()))?;
         let difference_norm = finite_local(range, squares.difference.sqrt())?;
+        let tolerance = std::mem::take(&mut self.tolerance);
+        check_difference(range, difference_norm, local_norm, tolerance)?;
         let distance = &mut self.distances[index];
         let radius = self.clip.and_then(|clip| distance.radius(clip));
         let clipped = radius.filter(|&radius| difference_norm > radius);
@@ -181,6 +191,8 @@ impl Exchange {
         let local_norm = finite_local(range, local_norm)?;
         let difference_norm = ground.weigh(reply)?.sqrt();
         check_norm(range, difference_norm, difference_norm_max(local_norm, range.len()))?;
+        let tolerance = std::mem::take(&mut self.tolerance);
+        check_difference(range, difference_norm, local_norm, tolerance)?;
         self.distances[index].learn(difference_norm);
         ground.displace_by(reply, weight)?;
         Ok(MixReport { difference_norm, local_norm, ..MixReport::default() })

@@ -27,7 +27,9 @@ use super::Slice;
 use super::edges::{Edges, Received, generation_of};
 use super::fixed::{NUMERATOR_BITS, scale, to_fixed};
 use crate::codec::{Encoded, decode_running, encode_running};
-use crate::mix::{MixError, MixReport, check_norm, norm, parameters_norm_max};
+use crate::mix::{
+    MixError, MixReport, Tolerance, check_difference, check_norm, norm, parameters_norm_max,
+};
 use crate::slow::Own;
 
 /// Weight 1, which every peer begins with: `W = integer · 2⁻³²`.
@@ -54,6 +56,8 @@ pub(crate) struct PushSum {
     /// Pushes per fragment that have brought nothing since one brought something.
     empty: Vec<u32>,
     edges: Edges,
+    /// Of the arrival that comes next.
+    tolerance: Tolerance,
 }
 
 impl PushSum {
@@ -66,7 +70,13 @@ impl PushSum {
         }
         let masses = vec![WEIGHT_ONE; fragments.count()];
         let empty = vec![0; fragments.count()];
-        Self { numerators, masses, empty, edges: Edges::default() }
+        let (edges, tolerance) = (Edges::default(), Tolerance::ANY);
+        Self { numerators, masses, empty, edges, tolerance }
+    }
+
+    /// Bounds the arrival that comes next. What is refused is not lost: the next push has it, too.
+    pub(crate) const fn tolerate(&mut self, tolerance: Tolerance) {
+        self.tolerance = tolerance;
     }
 
     /// Adds the outer step `direction` to the slice `slow` of φ.
@@ -157,6 +167,8 @@ impl PushSum {
         let numerators: Option<Vec<i64>> = numerators.iter().enumerate().map(total).collect();
         let numerators = numerators.ok_or(MixError::Mass("numerator"))?;
         let difference_norm = norm(&own.minus(&remote));
+        let tolerance = std::mem::take(&mut self.tolerance);
+        check_difference(&range, difference_norm, local_norm, tolerance)?;
         // Nothing has changed until here.
         let mass = mass + brought;
         self.masses[index] = mass;

@@ -5,7 +5,7 @@ use dnode_protocol::{FragmentId, Origin};
 
 use super::{Replica, Turn};
 use crate::codec::Encoded;
-use crate::mix::{MixError, MixReport};
+use crate::mix::{MixError, MixReport, Tolerance};
 use crate::mixer::Reading;
 
 impl Replica {
@@ -15,6 +15,11 @@ impl Replica {
     /// When the model has no such fragment.
     pub fn read(&mut self, fragment: FragmentId, what: Reading) -> Encoded {
         self.alone(fragment, |turn| turn.read(fragment, what))
+    }
+
+    /// As [`Turn::tolerate`].
+    pub fn tolerate(&mut self, tolerance: Tolerance) {
+        self.commons.turn().tolerate(tolerance);
     }
 
     /// As [`Turn::answer`].

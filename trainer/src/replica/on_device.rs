@@ -15,7 +15,7 @@ use super::commons::{Commons, Turn};
 use super::desk::Desk;
 use crate::codec::{Encoded, encode};
 use crate::device::{Device, DeviceError, Numbers, Resident, Span, SpanMut};
-use crate::mix::{MixError, MixReport, norm};
+use crate::mix::{MixError, MixReport, Tolerance, norm};
 use crate::mixer::{DeviceGround, DeviceMemory, Exchange, Ground, Reading, Slice};
 use crate::outer::OuterStep;
 use crate::weights::finite_local;
@@ -55,6 +55,11 @@ pub(super) struct DeviceDesk {
 }
 
 impl OnDevice {
+    /// Bounds the exchange that comes next.
+    pub(super) const fn tolerate(&mut self, tolerance: Tolerance) {
+        self.exchange.tolerate(tolerance);
+    }
+
     /// Slow weights that begin at the trainer's, and a desk.
     pub(super) fn new(
         resident: &Resident<'_>,

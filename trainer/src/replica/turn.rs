@@ -5,7 +5,7 @@ use dnode_protocol::{FragmentId, Origin};
 
 use super::commons::{State, Turn};
 use crate::codec::{Encoded, decode, encode};
-use crate::mix::{MixError, MixReport, check_length, check_norm, norm};
+use crate::mix::{MixError, MixReport, Tolerance, check_length, check_norm, norm};
 use crate::mixer::{MixerState, Reading, Slice};
 use crate::slow::Own;
 
@@ -38,6 +38,22 @@ impl Turn<'_> {
                 encode(Codec::F32, own.values())
             }
         })
+    }
+
+    /// Bounds the half of an exchange that comes next: what is further away than this is refused as
+    /// [`MixError::Unlike`].
+    pub fn tolerate(&mut self, tolerance: Tolerance) {
+        if let Some(on_device) = &mut self.state.on_device {
+            on_device.tolerate(tolerance);
+            return;
+        }
+        match &mut self.state.mixer {
+            MixerState::Exchange(state, _) => state.tolerate(tolerance),
+            MixerState::Epidemic(state) => state.tolerate(tolerance),
+            MixerState::PushSum(state) => state.tolerate(tolerance),
+            // What everybody adds is not refused by some.
+            MixerState::None | MixerState::DeltaSet(_) => {}
+        }
     }
 
     /// The responder's half of an exchange: `d = φ − offer`, clipped; `q = encode(d)`;

@@ -11,7 +11,7 @@ impl Journal {
             Failure::Busy => self.exchanges.busy += 1,
             Failure::Stale { .. } | Failure::TooOld => self.exchanges.stale += 1,
             Failure::Expired => self.exchanges.expired += 1,
-            Failure::BadParameters => self.exchanges.refused += 1,
+            Failure::BadParameters | Failure::Outlier => self.exchanges.refused += 1,
             Failure::Lost => self.exchanges.aborted += 1,
         }
         let peer = peer.short();

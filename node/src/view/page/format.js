@@ -4,6 +4,7 @@
 const PREFIXES = ["k", "M", "G", "T", "P", "E"];
 const UNKNOWN = "–";
 const LEAST = 1e-6;
+const DECIMALS_MAX = 6;
 
 function parts(value) {
   if (value === 0) return ["0", ""];
@@ -19,11 +20,11 @@ function parts(value) {
   }
   if (size >= 999.5) return [">" + sign + "999", prefix];
   let decimals = 0;
-  while (decimals < 8 && size < 99.95 / 10 ** decimals) decimals += 1;
+  while (decimals < DECIMALS_MAX && size < 99.95 / 10 ** decimals) decimals += 1;
   return [sign + size.toFixed(decimals), prefix];
 }
 
-// Three digits: 0.00424, 12.3, 123, 1.23k.
+// Three digits, at most six decimals: 0.00424, 12.3, 123, 1.23k.
 function figure(value) {
   return parts(value).join("");
 }

@@ -1,0 +1,430 @@
+//! The anomaly guard: which neighbours' replicas this peer mixes with, judged by what it measures itself.
+//!
+//! Two kinds of evidence, both from the differences `d` of exchanges. Blatant: a difference longer than
+//! [`WEIGHTS_MAX`] times the own weights is refused before it moves anything ([`Tolerance`]). Patient: the
+//! differences of one neighbour, each by what the other neighbours' of the same fragment usually are, add
+//! up ([`Guard::note`]). Docs: docs/math.md, docs/adr/0024.
+//!
+//! Time is counted in own rounds and commits, so the guard is a function of what it is told.
+
+use std::collections::BTreeMap;
+
+use dnode_protocol::{Clock, ExchangeId, FragmentId, PeerId};
+
+use crate::gossip::{Gossip, STRANGERS_MAX};
+use crate::membership::VIEW_MAX;
+use crate::{Event, Mixing};
+
+/// Longest difference that is let in, multiple of the norm of the own fragment. Measured: honest runs
+/// stay below 0.6; two that have nothing in common are at 1.4, a replica of the other sign at 2.
+const WEIGHTS_MAX: f64 = 1.2;
+/// The same of a neighbour that is not trusted: what honest ones rarely are.
+const UNTRUSTED_WEIGHTS_MAX: f64 = 0.3;
+/// Differences refused in turn after which a neighbour is left out.
+const OUTLIERS_MAX: u32 = 3;
+/// What a difference may be on average, multiple of the others' usual one, before evidence grows.
+/// Measured: honest neighbours 1, of skewed labels up to 1.5; labels shuffled 1.8, frozen 2.5.
+const EXCESS_FREE: f64 = 1.7;
+/// What one difference counts for at most, in the same unit.
+const EXCESS_MAX: f64 = 3.0;
+/// Evidence from which a neighbour is weighed down. Measured: honest runs reach 4.7.
+const WEIGHED_DOWN_AT: f64 = 6.0;
+/// Evidence from which it is left out.
+const LEFT_OUT_AT: f64 = 8.0;
+/// Evidence below which it is trusted again.
+const TRUSTED_AT: f64 = 2.0;
+/// What a new difference counts for in the usual one of a neighbour.
+const USUAL_RATE: f64 = 0.4;
+/// Commits for which what was usual is compared with.
+const USUAL_COMMITS: u64 = 12;
+/// Commits between two exchanges beyond which the difference says nothing of the neighbour.
+const APART_MAX: u64 = 16;
+/// Other neighbours that are needed to say what is usual: of two that differ nobody knows which is right.
+const WITNESSES_MIN: usize = 2;
+/// A neighbour that is weighed down is met in every so many rounds.
+const RATION_ROUNDS: u64 = 2;
+/// Rounds before a neighbour that was left out is tried again; doubles each time.
+const PAUSE_ROUNDS: u64 = 32;
+/// Times that the pause doubles at most.
+const PAUSE_DOUBLINGS_MAX: u32 = 5;
+/// Differences in turn that are as usual after which a neighbour on trial is let in again.
+const PASSES: u32 = 4;
+/// Exchanges in turn that neighbours have refused after an offer, after which this peer says so.
+const TURNED_AWAY_MAX: u32 = 6;
+
+/// How far another replica may be away in one exchange.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tolerance {
+    /// Multiple of the norm of the own fragment; infinite where all is let in.
+    pub weights: f64,
+}
+
+impl Tolerance {
+    /// Lets in whatever is sound.
+    pub const ANY: Self = Self { weights: f64::INFINITY };
+}
+
+/// What an exchange has shown of the other replica.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Evidence {
+    /// Norm of the difference of the two replicas on the fragment.
+    pub difference: f64,
+    /// Norm of the own fragment.
+    pub own: f64,
+    /// Whether the difference was beyond the [`Tolerance`], and nothing was mixed.
+    pub refused: bool,
+}
+
+/// How much a neighbour's numbers count here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Trust {
+    /// As anybody's.
+    #[default]
+    Trusted,
+    /// It is met in a part of the rounds only.
+    WeighedDown,
+    /// It is not met, holds up no commit and gives no snapshots.
+    LeftOut,
+}
+
+impl Trust {
+    /// For logs, metrics and the page.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Trusted => "trusted",
+            Self::WeighedDown => "weighed-down",
+            Self::LeftOut => "left-out",
+        }
+    }
+}
+
+/// Why the guard has changed its mind.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Grounds {
+    /// Differences that were refused.
+    Outlier {
+        /// Length of the last one, multiple of the norm of the own fragment.
+        length: f64,
+        /// What is let in.
+        most: f64,
+    },
+    /// Numbers that are not finite or far out of proportion, which is an offence.
+    Unsound,
+    /// Differences that are longer than those of the other neighbours.
+    Unlike {
+        /// How many times as long they are of late.
+        times: f64,
+    },
+    /// Differences that are as usual.
+    AsUsual,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Record {
+    trust: Trust,
+    /// Differences refused in turn.
+    outliers: u32,
+    /// Sum of what its differences exceed the usual ones by; never below zero.
+    evidence: f64,
+    /// Running mean of its differences, multiple of the usual ones.
+    times: f64,
+    /// How often it was left out.
+    left_out: u32,
+    /// The round from which a neighbour that was left out is tried again.
+    trial_at: u64,
+    passes: u32,
+    fragments: BTreeMap<FragmentId, Usual>,
+}
+
+/// What is known of one neighbour and fragment.
+#[derive(Clone, Copy, Debug)]
+struct Usual {
+    /// The own clock at the last exchange.
+    met: Clock,
+    /// Usual difference, `‖d‖ / (‖own‖ · √commits apart)`; 0 before the first.
+    length: f64,
+}
+
+/// An exchange, as the guard sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Met {
+    pub(crate) peer: PeerId,
+    pub(crate) fragment: FragmentId,
+    /// The own clock.
+    pub(crate) clock: Clock,
+    /// Distance of the two clocks.
+    pub(crate) lag: u64,
+    /// The own rounds so far.
+    pub(crate) round: u64,
+    /// How much faster or slower the neighbour is than any other that is here; at least 1.
+    pub(crate) unlike_speed: f64,
+}
+
+/// What the guard knows of the neighbours; bounded by [`STRANGERS_MAX`] neighbours.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Guard {
+    peers: BTreeMap<PeerId, Record>,
+    /// Exchanges in turn that others have refused after this peer's offer, by neighbour.
+    turned_away: BTreeMap<PeerId, u32>,
+    shunned: bool,
+}
+
+impl Guard {
+    pub(crate) fn trust(&self, peer: &PeerId) -> Trust {
+        self.peers.get(peer).map_or(Trust::Trusted, |record| record.trust)
+    }
+
+    /// Whether numbers of the neighbour are mixed in this round: seldom of one that is weighed down, and
+    /// on trial of one that was left out.
+    pub(crate) fn meets(&self, peer: &PeerId, round: u64) -> bool {
+        self.peers.get(peer).is_none_or(|record| match record.trust {
+            Trust::Trusted => true,
+            Trust::WeighedDown => round.is_multiple_of(RATION_ROUNDS),
+            Trust::LeftOut => round >= record.trial_at && round.is_multiple_of(RATION_ROUNDS),
+        })
+    }
+
+    /// What is let in of the next exchange: of a neighbour that is not trusted no more than a few times
+    /// what is usual, so that it does no harm while it is watched.
+    fn tolerance(&self, met: &Met) -> Tolerance {
+        let record = self.peers.get(&met.peer).filter(|record| record.trust != Trust::Trusted);
+        let Some(record) = record else { return Tolerance { weights: WEIGHTS_MAX } };
+        let usual = self.usual(met).unwrap_or(f64::INFINITY);
+        let before = record.fragments.get(&met.fragment).map(|usual| met.clock.distance(usual.met));
+        let apart = before.unwrap_or(APART_MAX).saturating_add(met.lag).clamp(1, APART_MAX);
+        let weights = EXCESS_MAX * usual * (apart as f64 * met.unlike_speed).sqrt();
+        Tolerance { weights: weights.min(UNTRUSTED_WEIGHTS_MAX) }
+    }
+
+    /// Takes note of what an exchange has shown; says when that changes how much the neighbour counts.
+    pub(crate) fn note(&mut self, met: Met, seen: Evidence) -> Option<(Trust, Grounds)> {
+        let (usual, most) = (self.usual(&met), self.tolerance(&met).weights);
+        let record = self.peers.entry(met.peer).or_default();
+        let length = seen.difference / seen.own.max(f64::MIN_POSITIVE);
+        if seen.refused {
+            (record.outliers, record.passes) = (record.outliers.saturating_add(1), 0);
+            let grounds = Grounds::Outlier { length, most };
+            let enough = record.outliers >= OUTLIERS_MAX || record.trust == Trust::LeftOut;
+            let trust = if enough { Trust::LeftOut } else { Trust::WeighedDown };
+            return record.judge(trust, met.round).map(|trust| (trust, grounds));
+        }
+        record.outliers = 0;
+        let before = record.fragments.insert(met.fragment, Usual { met: met.clock, length: 0.0 });
+        let apart = before.map_or(u64::MAX, |before| met.clock.distance(before.met));
+        let known = before.map_or(0.0, |before| before.length);
+        if apart == 0 || apart > APART_MAX || !length.is_finite() || length <= 0.0 {
+            record.remember(met.fragment, known);
+            return None;
+        }
+        let length = length / ((apart + met.lag) as f64).sqrt();
+        let mean = if known > 0.0 { known + USUAL_RATE * (length - known) } else { length };
+        record.remember(met.fragment, mean);
+        let times = length / usual? / met.unlike_speed.sqrt();
+        let trust = record.weigh(times);
+        let grounds = match trust {
+            Trust::Trusted => Grounds::AsUsual,
+            Trust::WeighedDown | Trust::LeftOut => Grounds::Unlike { times: record.times },
+        };
+        record.judge(trust, met.round).map(|trust| (trust, grounds))
+    }
+
+    /// A neighbour has sent numbers that are no weights at all: it is left out at once.
+    fn unsound(&mut self, peer: PeerId, round: u64) -> Option<Trust> {
+        let record = self.peers.entry(peer).or_default();
+        (record.outliers, record.passes) = (OUTLIERS_MAX, 0);
+        record.judge(Trust::LeftOut, round)
+    }
+
+    /// The median of what is usual among the other neighbours on the fragment, if enough are known.
+    fn usual(&self, met: &Met) -> Option<f64> {
+        let others = self.peers.iter().filter(|(peer, _)| **peer != met.peer);
+        let lengths = others.filter_map(|(_, record)| {
+            let usual = record.fragments.get(&met.fragment)?;
+            let recent = met.clock.distance(usual.met) <= USUAL_COMMITS;
+            (recent && usual.length > 0.0).then_some(usual.length)
+        });
+        let mut lengths: Vec<f64> = lengths.collect();
+        lengths.sort_by(f64::total_cmp);
+        let middle = lengths.len() / 2;
+        let even = lengths.len().is_multiple_of(2);
+        (lengths.len() >= WITNESSES_MIN).then(|| {
+            if even { f64::midpoint(lengths[middle - 1], lengths[middle]) } else { lengths[middle] }
+        })
+    }
+
+    /// The replica was replaced: what was usual before says nothing now.
+    pub(crate) fn replaced(&mut self) {
+        for record in self.peers.values_mut() {
+            record.fragments.clear();
+        }
+    }
+
+    /// A neighbour has started again, perhaps mended: whoever was left out is tried at once.
+    pub(crate) fn restarted(&mut self, peer: &PeerId, round: u64) {
+        if let Some(record) = self.peers.get_mut(peer) {
+            record.fragments.clear();
+            (record.trial_at, record.passes) = (round, 0);
+        }
+    }
+
+    /// A neighbour went: only what speaks against it is kept.
+    pub(crate) fn gone(&mut self, peer: &PeerId) {
+        if let Some(record) = self.peers.get_mut(peer) {
+            record.fragments.clear();
+            if record.trust == Trust::Trusted && record.left_out == 0 {
+                self.peers.remove(peer);
+            }
+        }
+        self.turned_away.remove(peer);
+        while self.peers.len() > STRANGERS_MAX {
+            self.peers.pop_first();
+        }
+    }
+
+    /// A neighbour has taken part in an exchange to its end.
+    pub(crate) fn welcomed(&mut self, peer: &PeerId) {
+        self.turned_away.remove(peer);
+        self.shunned &= !self.turned_away.is_empty();
+    }
+
+    /// A neighbour has refused numbers of this peer. Returns how many do so in turn, once: when they are
+    /// most of `all`.
+    pub(crate) fn turned_away(&mut self, peer: PeerId, all: usize) -> Option<usize> {
+        if self.turned_away.len() < VIEW_MAX || self.turned_away.contains_key(&peer) {
+            let times = self.turned_away.entry(peer).or_insert(0);
+            *times = times.saturating_add(1);
+        }
+        let often = self.turned_away.values().filter(|times| **times >= OUTLIERS_MAX).count();
+        let sum: u32 = self.turned_away.values().fold(0, |sum, times| sum.saturating_add(*times));
+        let most = 2 * often > all && sum >= TURNED_AWAY_MAX;
+        let news = most && !self.shunned;
+        self.shunned |= most;
+        news.then_some(often)
+    }
+}
+
+impl Record {
+    fn remember(&mut self, fragment: FragmentId, length: f64) {
+        if let Some(usual) = self.fragments.get_mut(&fragment) {
+            usual.length = length;
+        }
+    }
+
+    /// Adds what a difference of so many times the usual one says, and returns the trust that follows.
+    fn weigh(&mut self, times: f64) -> Trust {
+        let times = times.min(EXCESS_MAX);
+        self.times =
+            if self.times > 0.0 { self.times + USUAL_RATE * (times - self.times) } else { times };
+        if self.trust == Trust::LeftOut {
+            self.passes = if times <= EXCESS_FREE { self.passes + 1 } else { 0 };
+            return if self.passes >= PASSES { Trust::Trusted } else { Trust::LeftOut };
+        }
+        self.evidence = (self.evidence + times - EXCESS_FREE).clamp(0.0, LEFT_OUT_AT);
+        let watched = self.trust == Trust::WeighedDown && self.evidence > TRUSTED_AT;
+        if self.evidence >= LEFT_OUT_AT {
+            Trust::LeftOut
+        } else if self.evidence >= WEIGHED_DOWN_AT || watched {
+            Trust::WeighedDown
+        } else {
+            Trust::Trusted
+        }
+    }
+
+    /// Takes over a trust; returns it when it is another one.
+    fn judge(&mut self, trust: Trust, round: u64) -> Option<Trust> {
+        let on_trial = self.trust == Trust::LeftOut && round >= self.trial_at;
+        if trust == Trust::LeftOut && (self.trust != Trust::LeftOut || on_trial && self.passes == 0)
+        {
+            let pause = PAUSE_ROUNDS << self.left_out.min(PAUSE_DOUBLINGS_MAX);
+            self.left_out = self.left_out.saturating_add(1);
+            (self.trial_at, self.passes) = (round + pause, 0);
+        }
+        let changed = std::mem::replace(&mut self.trust, trust) != trust;
+        if changed && trust == Trust::Trusted {
+            (self.evidence, self.times) = (0.0, 0.0);
+        }
+        changed.then_some(trust)
+    }
+}
+
+impl Gossip {
+    /// What is let in of this exchange.
+    pub(crate) fn tolerance(&self, peer: PeerId, fragment: FragmentId, lag: u64) -> Tolerance {
+        if !self.config.guard {
+            return Tolerance::ANY;
+        }
+        self.guard.tolerance(&self.met(peer, fragment, lag))
+    }
+
+    fn met(&self, peer: PeerId, fragment: FragmentId, lag: u64) -> Met {
+        let unlike_speed = self.unlike_speed(&peer);
+        Met { peer, fragment, clock: self.clock, lag, round: self.rounds, unlike_speed }
+    }
+
+    /// How much the numbers of a neighbour count here.
+    #[must_use]
+    pub fn trust(&self, peer: &PeerId) -> Trust {
+        self.guard.trust(peer)
+    }
+
+    /// An exchange has shown something of the other replica.
+    pub(crate) fn mix_measured(&mut self, exchange: ExchangeId, seen: Evidence) {
+        let own = || self.own.get(&exchange.sequence);
+        let found = if exchange.initiator == self.me {
+            own().map(|own| (own.partner, own.fragment, own.agreed.as_ref().map_or(0, |a| a.lag)))
+        } else {
+            let answered = self.answered.get(&exchange);
+            answered.map(|it| (exchange.initiator, it.fragment, it.agreed.lag))
+        };
+        let Some((peer, fragment, lag)) = found.filter(|_| self.config.guard) else {
+            return;
+        };
+        if let Some((trust, grounds)) = self.guard.note(self.met(peer, fragment, lag), seen) {
+            if let Some(member) = self.members.get_mut(&peer) {
+                member.left_out = trust == Trust::LeftOut;
+            }
+            self.event(Event::Guarded { peer, trust, grounds });
+            self.update_pace();
+            self.update_limit();
+        }
+    }
+
+    /// A neighbour has sent numbers that are no weights at all.
+    pub(crate) fn sent_unsound(&mut self, peer: PeerId) {
+        if self.config.guard
+            && let Some(trust) = self.guard.unsound(peer, self.rounds)
+        {
+            self.event(Event::Guarded { peer, trust, grounds: Grounds::Unsound });
+        }
+    }
+
+    /// How many times as fast or as slow as the one that it is most unlike a neighbour is, as they say:
+    /// who does more or fewer local steps in the time of a commit moves more or less than others.
+    fn unlike_speed(&self, peer: &PeerId) -> f64 {
+        let speed = |time: std::time::Duration| Some(time.as_secs_f64()).filter(|time| *time > 0.0);
+        let Some(theirs) = self.members.get(peer).and_then(|member| speed(member.step_time)) else {
+            return 1.0;
+        };
+        let others =
+            self.members.iter().filter(|(other, member)| *other != peer && member.took_part());
+        let times = others.filter_map(|(_, member)| speed(member.step_time));
+        times
+            .chain(speed(self.step_time))
+            .fold(1.0, |most, time| most.max(theirs / time).max(time / theirs))
+    }
+
+    /// A neighbour has refused this peer's numbers after it had asked for them.
+    pub(crate) fn turned_away_by(&mut self, peer: PeerId) {
+        if !self.config.guard || self.config.mixing != Mixing::Exchange {
+            return;
+        }
+        let all = self.members.iter().filter(|(_, member)| member.took_part()).count();
+        if let Some(partners) = self.guard.turned_away(peer, all) {
+            self.event(Event::Shunned { partners, of: all });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

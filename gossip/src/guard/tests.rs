@@ -1,0 +1,150 @@
+//! Tests of the guard alone: what it is told, and whom it trusts then.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::testing::peer;
+
+/// A meeting with neighbour `index` on fragment 0.
+fn met(index: u32, round: u64) -> Met {
+    Met {
+        peer: peer(index),
+        fragment: FragmentId(0),
+        clock: Clock(round),
+        lag: 0,
+        round,
+        unlike_speed: 1.0,
+    }
+}
+
+const fn seen(difference: f64) -> Evidence {
+    Evidence { difference, own: 1.0, refused: false }
+}
+
+const REFUSED: Evidence = Evidence { difference: 9.0, own: 1.0, refused: true };
+
+/// Meets neighbours 1 to 3 in every round from `from` on, whose differences are `lengths`.
+fn rounds(guard: &mut Guard, from: u64, count: u64, lengths: [f64; 3]) -> Vec<(u64, u32, Trust)> {
+    let mut said = Vec::new();
+    for round in from..from + count {
+        for (index, length) in (1..).zip(lengths) {
+            if guard.meets(&peer(index), round)
+                && let Some((trust, _)) = guard.note(met(index, round), seen(length))
+            {
+                said.push((round, index, trust));
+            }
+        }
+    }
+    said
+}
+
+#[test]
+fn an_outlier_is_weighed_down_at_once_and_left_out_the_third_time() {
+    let mut guard = Guard::default();
+    let mut note = |round| guard.note(met(1, round), REFUSED).map(|(trust, _)| trust);
+    assert_eq!(note(1), Some(Trust::WeighedDown));
+    assert_eq!(note(2), None);
+    assert_eq!(note(3), Some(Trust::LeftOut));
+    assert!(!guard.meets(&peer(1), 4) && guard.meets(&peer(2), 4));
+}
+
+#[test]
+fn whoever_is_left_out_is_tried_again_ever_more_seldom_and_let_in_when_it_is_well() {
+    let mut guard = Guard::default();
+    let mut round = 0;
+    let mut pauses = Vec::new();
+    for _ in 0..OUTLIERS_MAX {
+        round += 1;
+        guard.note(met(1, round), REFUSED);
+    }
+    for _ in 0..8 {
+        let left_out = round;
+        while !guard.meets(&peer(1), round) {
+            round += 1;
+        }
+        pauses.push(round - left_out);
+        assert_eq!(guard.note(met(1, round), REFUSED), None, "it stays left out");
+    }
+    assert!(pauses.is_sorted() && pauses[0] >= PAUSE_ROUNDS, "{pauses:?}");
+    assert!(
+        pauses.iter().all(|pause| *pause <= (PAUSE_ROUNDS << PAUSE_DOUBLINGS_MAX) + RATION_ROUNDS)
+    );
+    let said = rounds(&mut guard, round, 3000, [1.0; 3]);
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert_eq!((said[0].1, said[0].2), (1, Trust::Trusted));
+}
+
+#[test]
+fn a_neighbour_that_is_further_away_than_the_others_is_weighed_down_then_left_out() {
+    for (length, most) in [(2.5, 20), (1.9, 70)] {
+        let mut guard = Guard::default();
+        let said = rounds(&mut guard, 1, most, [1.0, 1.0, length]);
+        let trusts: Vec<Trust> = said.iter().map(|(_, _, trust)| *trust).collect();
+        assert!(said.iter().all(|(_, index, _)| *index == 3), "{said:?}");
+        assert_eq!(trusts[0], Trust::WeighedDown, "{length}");
+        let said = rounds(&mut guard, most + 1, 4 * most, [1.0, 1.0, length]);
+        assert_eq!(guard.trust(&peer(3)), Trust::LeftOut, "{length}: {said:?}");
+    }
+}
+
+#[test]
+fn of_two_that_differ_nobody_knows_which_is_right() {
+    let mut guard = Guard::default();
+    for round in 1..500 {
+        for (index, length) in [(1, 1.0), (2, 3.0)] {
+            assert_eq!(guard.note(met(index, round), seen(length)), None);
+        }
+    }
+}
+
+#[test]
+fn a_slow_neighbour_may_be_further_away() {
+    let mut guard = Guard::default();
+    for round in 1..500 {
+        for (index, length, unlike_speed) in [(1, 1.0, 8.0), (2, 1.0, 8.0), (3, 2.8, 8.0)] {
+            let met = Met { unlike_speed, ..met(index, round) };
+            assert_eq!(guard.note(met, seen(length)), None);
+        }
+    }
+}
+
+#[test]
+fn most_neighbours_that_turn_this_peer_away_are_told_of_once() {
+    let mut guard = Guard::default();
+    let told: Vec<_> =
+        (0..12).filter_map(|turn| guard.turned_away(peer(1 + turn % 2), 3)).collect();
+    assert_eq!(told, [2]);
+    guard.welcomed(&peer(1));
+    guard.welcomed(&peer(2));
+    assert_eq!((0..12).filter_map(|turn| guard.turned_away(peer(1 + turn % 3), 3)).count(), 1);
+    let mut alone = Guard::default();
+    assert!((0..100).all(|_| alone.turned_away(peer(1), 3).is_none()), "one of three is not most");
+}
+
+proptest! {
+    /// Whatever is said, records are bounded and a neighbour is met again in the end.
+    #[test]
+    fn nobody_is_left_out_for_ever(steps in prop::collection::vec((1..5_u32, 0.0..5.0_f64, any::<bool>()), 1..300)) {
+        let mut guard = Guard::default();
+        for (round, (index, difference, refused)) in (1..).zip(&steps) {
+            let evidence = Evidence { difference: *difference, own: 1.0, refused: *refused };
+            guard.note(met(*index, round), evidence);
+        }
+        let end = steps.len() as u64;
+        let pause = PAUSE_ROUNDS << PAUSE_DOUBLINGS_MAX;
+        for index in 1..5 {
+            prop_assert!((end..=end + pause + RATION_ROUNDS).any(|round| guard.meets(&peer(index), round)));
+        }
+        prop_assert!(guard.peers.values().all(|record| record.evidence <= LEFT_OUT_AT));
+    }
+
+    /// Differences that scatter by half around one length for all fire never.
+    #[test]
+    fn neighbours_that_are_alike_are_trusted(lengths in prop::collection::vec(0.5..1.5_f64, 900)) {
+        let mut guard = Guard::default();
+        for (turn, length) in (0..).zip(lengths) {
+            let index = 1 + u32::try_from(turn % 3).unwrap();
+            prop_assert_eq!(guard.note(met(index, 1 + turn / 3), seen(length)), None);
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! What the log says of peers that come together, and of those that are judged.
+
+use dnode_gossip::{Event, Grounds, Trust};
+use dnode_protocol::PeerId;
+
+/// Logs it; the event's name and its detail for metrics and page. `None` for all other events.
+#[expect(clippy::wildcard_enum_match_arm, reason = "all other events are told by the journal")]
+pub(super) fn tell(event: &Event) -> Option<(&'static str, String)> {
+    match event {
+        Event::Guarded { peer, trust, grounds } => Some(judged(peer, *trust, *grounds)),
+        Event::Shunned { partners, of } => {
+            tracing::warn!(
+                "{partners} of {of} peers refuse this replica's numbers: check its learning rate, data and labels, or start it again from the swarm's model"
+            );
+            Some(("shunned", format!("{partners} of {of} peers refuse its numbers")))
+        }
+        Event::CatchUpStarted { target } => {
+            tracing::info!(commits = target.0, "pulling the swarm's model");
+            Some(("catch-up-started", target.to_string()))
+        }
+        Event::CatchUpDone { clock } => {
+            tracing::info!(commits = clock.0, "has the swarm's model");
+            Some(("catch-up-done", clock.to_string()))
+        }
+        Event::Offended { peer, back_off } => {
+            Some(("offended", format!("{peer}: back-off {back_off:?}")))
+        }
+        Event::Whole { seen, of, lasted } => {
+            tracing::info!("sees {seen} of {of} peers again after {lasted:.0?}");
+            Some(("whole", format!("sees {seen} of {of} peers after {lasted:.0?}")))
+        }
+        Event::Merging { clock, work } => {
+            tracing::info!(commits = clock.0, work, "merging with peers that trained apart");
+            Some(("merging", format!("from {clock}, {work} samples in 1000 s")))
+        }
+        _ => None,
+    }
+}
+
+fn judged(peer: &PeerId, trust: Trust, grounds: Grounds) -> (&'static str, String) {
+    let why = match grounds {
+        Grounds::Outlier { length, most } => format!(
+            "its weights are {length:.3} times the length of the own ones away, at most {most:.3} is let in"
+        ),
+        Grounds::Unsound => "its numbers are not finite or out of all proportion".to_owned(),
+        Grounds::Unlike { times } => {
+            format!("its differences are {times:.1} times as long as those of the other peers")
+        }
+        Grounds::AsUsual => "its differences are as those of the other peers".to_owned(),
+    };
+    let short = peer.short();
+    match trust {
+        Trust::Trusted => tracing::info!(peer = %short, "peer is let in again: {why}"),
+        Trust::WeighedDown => tracing::warn!(
+            peer = %short, "peer is weighed down: {why}; is its learning rate or its data another?"
+        ),
+        Trust::LeftOut => tracing::warn!(
+            peer = %short, "peer is left out: {why}; is its learning rate or its data another?"
+        ),
+    }
+    (trust.name(), format!("{peer}: {why}"))
+}
