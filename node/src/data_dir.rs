@@ -9,8 +9,6 @@ use serde::{Deserialize, Serialize};
 
 const LOCK_FILE: &str = "lock";
 const INCARNATION_FILE: &str = "incarnation";
-/// Bits of chance that tell processes of copied directories apart.
-const LIFE_BITS: u32 = 16;
 const RUN_FILE: &str = "run.json";
 
 /// A data directory that this process alone uses, until it is dropped.
@@ -18,8 +16,6 @@ const RUN_FILE: &str = "run.json";
 pub struct DataDir {
     path: PathBuf,
     incarnation: u64,
-    /// Below `1 <<` [`LIFE_BITS`].
-    chance: u64,
     // The operating system releases the lock when the process ends, however it ends.
     _lock: File,
 }
@@ -106,8 +102,7 @@ impl DataDir {
         };
         let incarnation = before.saturating_add(1);
         write_atomic(&file, format!("{incarnation}\n").as_bytes(), 0o644)?;
-        let chance = rand::random_range(0..1 << LIFE_BITS);
-        Ok(Self { path: path.to_owned(), incarnation, chance, _lock: lock })
+        Ok(Self { path: path.to_owned(), incarnation, _lock: lock })
     }
 
     /// The directory.
@@ -120,13 +115,6 @@ impl DataDir {
     #[must_use]
     pub const fn incarnation(&self) -> u64 {
         self.incarnation
-    }
-
-    /// The same as a number that no other process has that was started from a copy of this directory, and
-    /// that is larger for every later start: what others know this process by.
-    #[must_use]
-    pub const fn life(&self) -> u64 {
-        self.incarnation.wrapping_shl(LIFE_BITS) | self.chance
     }
 
     /// Binds the directory to `run` if it is new, else checks that it belongs to `run`.

@@ -259,12 +259,12 @@ pub async fn join(
     journal.start(start, position);
 
     let (acquaintances, remembered) = Acquaintances::load(dir.path());
-    let terms = Terms { remembers: !remembered.is_empty(), ..terms(&config, dir.life()) };
+    let terms = Terms { remembers: !remembered.is_empty(), ..terms(&config, dir.incarnation()) };
     let network = network_config(&config, &identity, (&run, settings), &dir, digest)?;
     let (network, events) = Network::start(NetworkConfig { remembered, ..network })?;
     let start = Start {
         me: identity.peer(),
-        incarnation: dir.life(),
+        incarnation: dir.incarnation(),
         fragments: u32::try_from(fragments.count()).unwrap_or(u32::MAX),
         clock: position.clock,
         seed: random_seed(),

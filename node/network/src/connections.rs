@@ -4,7 +4,7 @@ use dnode_protocol::PeerId;
 use libp2p::core::ConnectedPoint;
 use libp2p::ping;
 use libp2p::request_response;
-use libp2p::swarm::{ConnectionId, DialError, ListenError};
+use libp2p::swarm::{ConnectionId, DialError};
 use tokio::time::Instant;
 
 use crate::ask::{self, Told};
@@ -49,14 +49,7 @@ impl Service {
                 let cause = cause.map_or_else(|| "closed".to_owned(), |cause| cause.to_string());
                 self.disconnected(peer_id, connection_id, num_established, cause).await;
             }
-            SwarmEvent::IncomingConnectionError {
-                error: ListenError::LocalPeerId { address },
-                ..
-            } => self.copies.came(address, Instant::now()),
             SwarmEvent::OutgoingConnectionError { connection_id, peer_id, error } => {
-                if let DialError::LocalPeerId { address } = &error {
-                    self.copies.answered(address.clone(), Instant::now());
-                }
                 self.dialer.ended(connection_id);
                 self.not_connected(connection_id, peer_id, &error);
             }
@@ -325,10 +318,6 @@ impl Service {
                 let Some(peer) = from_libp2p(peer) else {
                     return;
                 };
-                if self.copies.is_telling(connection) {
-                    self.tell_copy(peer, stream);
-                    return;
-                }
                 self.begin(peer, kind, Via::Stream(connection), Outlet::Stream(stream));
                 self.complete(peer);
             }

@@ -63,10 +63,6 @@ impl Service {
         };
         match session.stage {
             Stage::Greeting(_) => {
-                if self.refuse_older(peer, incarnation) {
-                    return;
-                }
-                let Some(session) = self.sessions.get_mut(&peer) else { return };
                 session.hello = Some((incarnation, connection));
                 session.differences = differences;
                 self.complete(peer);
@@ -79,13 +75,7 @@ impl Service {
                 let releases = session.releases(connection);
                 self.release(releases);
             }
-            Stage::Up(known) | Stage::Relayed(known, _) if known > incarnation => {
-                self.refuse_copy(peer, connection, (incarnation, known));
-            }
-            Stage::Up(_) | Stage::Relayed(..) => {
-                self.copies.restarted(peer, incarnation, Instant::now());
-                self.restarted(peer).await;
-            }
+            Stage::Up(_) | Stage::Relayed(..) => self.restarted(peer).await,
             Stage::Refusing(_) => {}
         }
     }
@@ -96,7 +86,7 @@ impl Service {
         self.hang_up(peer, DownReason::Restarted).await;
     }
 
-    pub(crate) fn refuse(&mut self, peer: PeerId, difference: RunDifference) {
+    fn refuse(&mut self, peer: PeerId, difference: RunDifference) {
         let Some(session) = self.sessions.get_mut(&peer) else {
             return;
         };

@@ -1,6 +1,5 @@
 //! What a run tells the person and the metrics file: one place for every event.
 
-mod copied;
 mod diverging;
 mod held;
 
@@ -12,8 +11,6 @@ use dnode_network::{Connection, DownReason, NetworkEvent, NetworkHandle};
 use dnode_protocol::{ExchangeId, PeerId, Stripe, Summary, Time};
 use dnode_trainer::Evaluation;
 use dnode_trainer::checkpoint::Saved;
-
-use copied::Copies;
 
 use super::Told;
 use super::invitation::Invitation;
@@ -57,7 +54,6 @@ pub(crate) struct Journal {
     /// How training goes wrong now, and whether that was said.
     diverged: Option<String>,
     warned: bool,
-    copies: Copies,
 }
 
 impl Journal {
@@ -67,7 +63,6 @@ impl Journal {
         (invitation, viewing): (Invitation, Viewing),
         (started, steps): (Instant, u64),
     ) -> Self {
-        let copies = Copies::new(invitation.identity_file());
         Self {
             metrics,
             line,
@@ -90,7 +85,6 @@ impl Journal {
             viewing,
             diverged: None,
             warned: false,
-            copies,
         }
     }
 
@@ -180,8 +174,6 @@ impl Journal {
                 tracing::warn!(peer = %peer.short(), name = self.viewing.name(peer), %kind, detail, "peer broke the protocol and was disconnected; is it the same version of dnode?");
                 self.event("offence", &format!("{peer}: {kind}: {detail}"));
             }
-            NetworkEvent::Copied { how } => self.copied(how),
-            NetworkEvent::CopiedPeer { peer } => self.copied_peer(peer),
             NetworkEvent::BootstrapUnreachable { address, error, retry_in } => {
                 tracing::warn!(%address, %error, "bootstrap peer not reached; trying again in {retry_in:.1?}");
                 self.event("bootstrap-unreachable", &format!("{address}: {error}"));

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use dnode_collective::Choice;
 use dnode_gossip::{Evidence, Gossip, Input, Offence, Standing};
-use dnode_network::{IDENTITY, NetworkEvent, NetworkHandle};
+use dnode_network::{NetworkEvent, NetworkHandle};
 use dnode_protocol::frame::Leg;
 use dnode_protocol::{ExchangeId, Fragments, Message, PeerId, Phase, RunDifference, Stripe, Time};
 use dnode_trainer::TrainError;
@@ -322,12 +322,6 @@ impl Driver {
                     Arrival::Partial | Arrival::Unexpected => {}
                 }
             }
-            NetworkEvent::Refused { peer, difference, by_us } if difference.field == IDENTITY => {
-                self.bootstrap.settle();
-                if !by_us {
-                    self.journal.refused_copy(&peer);
-                }
-            }
             NetworkEvent::Refused { peer, difference, by_us } => {
                 self.refused(peer, &difference, by_us);
                 if self.bootstrap.refused(&peer.to_string()) && !self.ever_met {
@@ -345,9 +339,7 @@ impl Driver {
             }
             NetworkEvent::Channel { peer, channel } => self.ring.channel(peer, channel),
             NetworkEvent::PathLost { peer } => self.feed(Input::Alarm { peer }),
-            NetworkEvent::Copied { .. } => self.bootstrap.settle(),
-            NetworkEvent::CopiedPeer { .. }
-            | NetworkEvent::Listening { .. }
+            NetworkEvent::Listening { .. }
             | NetworkEvent::SocketBuffers { .. }
             | NetworkEvent::Offence { .. }
             | NetworkEvent::RoundTrip { .. } => {}

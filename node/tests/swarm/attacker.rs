@@ -158,8 +158,6 @@ impl Acting {
             | NetworkEvent::Refused { .. }
             | NetworkEvent::BootstrapUnreachable { .. }
             | NetworkEvent::PathLost { .. }
-            | NetworkEvent::Copied { .. }
-            | NetworkEvent::CopiedPeer { .. }
             | NetworkEvent::RoundTrip { .. } => {}
         }
     }

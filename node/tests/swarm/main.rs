@@ -10,7 +10,6 @@ mod aborted;
 mod attacker;
 mod browser;
 mod check;
-mod copied;
 mod diagnosis;
 mod disk;
 mod diverging;
