@@ -1,6 +1,6 @@
 //! A trainer of one's own in a swarm: linear regression by plain gradient descent, ~60 lines.
 //!
-//! Start it twice, the second time with the address that the first one prints:
+//! Start it twice, the second time with the line that the first one prints:
 //! `cargo run --release -p dnode --example embed -- --data-dir a --shard 0/2`
 //! `cargo run --release -p dnode --example embed -- --data-dir b --shard 1/2 --bootstrap <address>`
 
@@ -9,7 +9,8 @@ use std::ops::Range;
 use clap::Parser as _;
 use dnode::cli::{Cli, Command};
 use dnode::{
-    Evaluation, Options, ParameterLayout, StepId, StepReport, TrainError, Trainer, TrainerState,
+    Evaluation, Options, ParameterLayout, StepId, StepReport, TrainError, Trainer, TrainerIdentity,
+    TrainerState,
 };
 
 /// Fits `y = w·x` to a hidden `w`, one sample a step, each peer on its own samples.
@@ -78,10 +79,21 @@ impl Trainer for Regression {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let words = std::env::args().skip(1);
-    let cli = Cli::parse_from(["dnode".to_owned(), "join".to_owned()].into_iter().chain(words));
-    let Command::Join(join) = cli.command else { return Err("only flags of join".into()) };
-    let options = Options::new(join.flags.settings()?.resolve()?);
-    let trainer = Regression::new(options.config.data.shard.unwrap_or(0));
+    run(["dnode".to_owned(), "join".to_owned()].into_iter().chain(words))
+}
+
+/// Takes part with these words of a command line.
+pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<(), Box<dyn std::error::Error>> {
+    let Command::Join(join) = Cli::parse_from(words).command else {
+        return Err("only flags of join".into());
+    };
+    // Peers of another model, version or loss are refused, and persons read how to join.
+    let identity = TrainerIdentity::new("linear-regression", "1")
+        .agreed("loss", "square")
+        .join("embed --data-dir NAME --shard 1/2 --bootstrap {address} {settings}");
+    let config = join.flags.settings()?.resolve()?;
+    let trainer = Regression::new(config.data.shard.unwrap_or(0));
+    let options = Options { resume: join.resume, identity: Some(identity), ..Options::new(config) };
     let outcome = dnode::join_blocking(options, Box::new(trainer))?;
     tracing::info!(?outcome, "done");
     Ok(())

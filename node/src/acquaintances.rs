@@ -103,7 +103,7 @@ fn named(address: &Multiaddr) -> Option<PeerId> {
 }
 
 /// Why a file of addresses is of no use.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum PeersFileError {
     /// It cannot be read.
     #[error("read the peers file {path}: {reason}; --peers-file names another")]

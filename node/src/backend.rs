@@ -9,7 +9,7 @@ use crate::config::{self, Backend, Config, Node};
 
 /// Why the configured model cannot be trained on the configured data; the person who configures
 /// is at fault, or a data file, or a library that is missing.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum BackendError {
     /// The data set.
     #[error("{error}{}", advice(error))]

@@ -28,7 +28,7 @@ const ACCUMULATE_MAX: usize = 1024;
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// Why nothing could be compared.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum CheckError {
     /// The configuration, the data, or something that a backend lacks.
     #[error(transparent)]

@@ -18,6 +18,7 @@ pub use keys::{DATA_DIGEST, KEYS, SECTIONS, SETTINGS, find};
 pub use kind::{Kind, Reals};
 pub use reference::{file_text, origin_text, reference_markdown, reference_text};
 pub use run::{run_line, run_spec, shared_settings};
+pub(crate) use run::{run_settings, shared_settings_of};
 pub use sections::{
     Backend, Balance, Collective, Config, Direct, Gossip, LogFormat, Nat, Network, Node, Optimizer,
     Relay, Rule, Run,

@@ -21,7 +21,7 @@ pub struct DataDir {
 }
 
 /// Why a data directory cannot be used; apart from the lock file nothing was changed.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum DataDirError {
     /// Another process uses it.
     #[error("data directory {} is in use by process {owner}: stop that, or choose another with --data-dir", path.display())]

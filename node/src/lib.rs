@@ -26,18 +26,30 @@ mod pulled;
 mod rules;
 pub mod signals;
 pub mod tensorboard;
+mod told;
 pub mod top;
 pub mod traces;
+mod trainer_identity;
 mod training;
 mod unsaved;
 pub mod view;
 
-pub use dnode_protocol::{ParameterLayout, PeerId};
+pub use acquaintances::PeersFileError;
+pub use config::Config;
+pub use console::Console;
+pub use dnode_network::NetworkError;
+pub use dnode_protocol::{LayoutError, ParameterLayout, PeerId, RunDifference};
+pub use dnode_trainer::checkpoint::CheckpointError;
 pub use dnode_trainer::{
-    DataShare, Description, DescriptionError, Evaluation, GradientStep, Interrupt, StateTensor,
-    StepId, StepReport, TrainError, Trainer, TrainerState,
+    DataIdentity, DataShare, Description, DescriptionError, Device, DeviceError, Evaluation,
+    GradientStep, Interrupt, Numbers, Resident, Score, Span, SpanMut, StateTensor, StepId,
+    StepReport, TrainError, Trainer, TrainerState,
 };
 pub use driver::{ADDRESS_FILE, DriveError};
 pub use peer::{
     JoinError, LastEvaluation, Options, Outcome, join, join_blocking, join_until, with_peers_file,
 };
+/// Where a program says that a run is to end ([`join_until`]).
+pub use tokio::sync::watch;
+pub use told::told;
+pub use trainer_identity::{AGREED_MAX, AGREED_NAME_MAX, IdentityError, TrainerIdentity};

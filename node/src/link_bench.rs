@@ -38,7 +38,7 @@ const NETWORK_THREADS: usize = 2;
 const BACK_OFF: Duration = Duration::from_secs(1);
 
 /// Why a link cannot be measured.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum LinkError {
     /// The address to measure is no multiaddress with the name of a peer.
     #[error("{0} is no address of a peer, for example /ip4/192.0.2.1/udp/4001/quic-v1/p2p/12D3…")]

@@ -19,11 +19,13 @@ use dnode::identity::Identity;
 use dnode::link_bench::{self, LinkError};
 use dnode::progress::Significant;
 use dnode::top::{self, TopError};
-use dnode::{Evaluation, JoinError, LastEvaluation, Options, Outcome};
+use dnode::{DriveError, Evaluation, JoinError, LastEvaluation, Options, Outcome, told};
 use dnode_network::{DirectConfig, Multiaddr};
 
 /// Exit status of a wrong command line or configuration.
 const USAGE: u8 = 2;
+/// Exit status of a run that ended because training diverged, where that was asked for.
+const DIVERGED: u8 = 3;
 
 /// Why the program ends early; each is told in one line.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +54,8 @@ enum Failure {
     OtherRun(usize),
     #[error("{0} of the members did not tell how their first step comes out")]
     Unknown(usize),
+    #[error("training diverged, and was stopped: {0}")]
+    Diverged(String),
     #[error("{0} of the checks failed: see what they advise")]
     Unfit(usize),
     #[error("cannot start a thread: {0}; allow this user more of them (`ulimit -u`)")]
@@ -67,6 +71,7 @@ impl Failure {
             | Self::Config(_)
             | Self::Backend(_)
             | Self::Link(LinkError::Address(_)) => USAGE,
+            Self::Diverged(_) | Self::Join(JoinError::Drive(DriveError::Diverged(_))) => DIVERGED,
             Self::DataDir(error) if error.is_usage() => USAGE,
             Self::Join(error) if error.is_usage() => USAGE,
             Self::Check(CheckError::Backend(_) | CheckError::Digest | CheckError::Address(_)) => {
@@ -138,7 +143,13 @@ fn run(join: &Join) -> Result<(), Failure> {
     let digest = check::digest(&config, trainer.as_mut()).map_err(|why| why.to_string());
     let options = Options { resume: join.resume, digest, steps_given, ..Options::new(config) };
     match dnode::join_until(options, trainer, stop) {
-        Ok(outcome) => print(&outcome_text(&outcome)),
+        Ok(outcome) => {
+            print(&outcome_text(&outcome))?;
+            match outcome.diverged {
+                Some(what) if outcome.reason == "diverged" => Err(Failure::Diverged(what)),
+                _ => Ok(()),
+            }
+        }
         Err(error) => {
             if let JoinError::NotSaved { outcome, .. } = &error {
                 print(&outcome_text(outcome))?;
@@ -166,6 +177,9 @@ fn outcome_text(outcome: &Outcome) -> String {
         }
         (None, None) => "; not evaluated".to_owned(),
     };
+    if let Some(what) = &outcome.diverged {
+        text += &format!("; TRAINING DIVERGES: {what}");
+    }
     if let Some(path) = &outcome.parameters {
         text += &format!("; parameters in {}", path.display());
     }
@@ -291,20 +305,6 @@ fn print(text: &str) -> Result<(), Failure> {
             other.map_err(|reason| Failure::Write { what: "standard output".to_owned(), reason })
         }
     }
-}
-
-/// The error with those of its causes that it does not tell itself.
-fn told(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        let said = next.to_string();
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
-        }
-        cause = next.source();
-    }
-    text
 }
 
 fn say(text: &str) {

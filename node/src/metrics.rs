@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::Config;
 use crate::diagnosis::Shares;
 use crate::tensorboard::EventFile;
 
@@ -74,8 +73,8 @@ pub struct Start<'a> {
     /// What it trains on; absent when the trainer does not tell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<Data>,
-    /// The configuration in force.
-    pub config: &'a Config,
+    /// The configuration in force, as far as it says something of the trainer.
+    pub config: &'a serde_json::Value,
 }
 
 /// What a peer trains on, and what it has in common with others.
@@ -195,7 +194,7 @@ pub struct Exchanges {
 /// Totals of a process that ends in order.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Final {
-    /// `steps done` or `interrupted`.
+    /// `steps done`, `interrupted` or `diverged`.
     pub reason: &'static str,
     /// Mean loss on held-out data, nats.
     pub loss: f64,
@@ -338,7 +337,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut writer = MetricsWriter::open(folder.path()).unwrap();
         let stamp = Stamp { time_s: 1.5, step: 10, position: 11, samples: 320, clock: 2 };
-        let config = Config::default();
+        let config = serde_json::json!(crate::config::Config::default());
         writer.write(
             stamp,
             &Body::Start(Start {

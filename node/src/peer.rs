@@ -1,5 +1,6 @@
 //! A peer of a swarm: joins files, network, gossip core, training thread and the loop between them.
 
+mod halves;
 mod network;
 mod outcome;
 mod share;
@@ -13,12 +14,13 @@ use dnode_protocol::{Fragments, RunSpec, Time, Versions};
 use dnode_trainer::checkpoint::{self, CheckpointError};
 use dnode_trainer::{Description, Replica, TrainError, Trainer, weights_digest};
 use rand::Rng;
+use serde_json::json;
 use tokio::sync::{mpsc, watch};
 
 use crate::acquaintances::{Acquaintances, PeersFileError, read_peers_file};
 use dnode_collective::{Backend, Choice};
 
-use crate::config::{self, Config, LogFormat, Rule, run_spec, shared_settings};
+use crate::config::{self, Config, LogFormat, Rule, run_spec, shared_settings, shared_settings_of};
 use crate::console::Console;
 use crate::data_dir::{DataDir, DataDirError};
 use crate::driver::{
@@ -31,8 +33,10 @@ use crate::pulled::PulledFragments;
 use crate::rules::{exchanges, gossip_config, replica_config};
 use crate::tensorboard::EventFile;
 use crate::traces::{FLUSH_INTERRUPTED_MAX, FLUSH_MAX, Tracer, TracesError};
+use crate::trainer_identity::{IdentityError, TrainerIdentity, is_shared};
 use crate::training::{Commits, Ending, MICRO_STEPS, NotSaved, Plan, Position, TrainingThread};
 use crate::view::ServeError;
+use halves::check_halves;
 use network::{canonical, network_config};
 pub use outcome::{LastEvaluation, Outcome};
 
@@ -52,6 +56,9 @@ pub struct Options {
     /// The first step in short ([`crate::check::digest`]), told to `dnode check --bootstrap`; empty if
     /// there is none, or why the first step failed.
     pub digest: Result<String, String>,
+    /// What a trainer of one's own is, and how others join it; without one it goes by the name of its
+    /// type ([`Trainer::kind`]), and the line for others has the address alone.
+    pub identity: Option<TrainerIdentity>,
     /// Whether a person has set `run.steps`; a joiner for whom nobody did ends where the swarm does.
     pub steps_given: bool,
 }
@@ -63,12 +70,19 @@ impl Options {
     pub fn new(config: Config) -> Self {
         let steps_given = config.run.steps != Config::default().run.steps;
         let (console, digest) = (Console::stderr(), Ok(String::new()));
-        Self { config, resume: false, console, digest, steps_given }
+        Self { config, resume: false, console, digest, identity: None, steps_given }
+    }
+}
+
+impl Default for Options {
+    /// Options for the default configuration.
+    fn default() -> Self {
+        Self::new(Config::default())
     }
 }
 
 /// Why a peer could not take part, or not to the end.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum JoinError {
     /// The data directory cannot be used.
     #[error(transparent)]
@@ -92,6 +106,19 @@ pub enum JoinError {
     /// The model has no parameters, or more than the protocol allows.
     #[error("cut {0} parameters into fragments: a model has 1 to {max} parameters; model.width, model.layers and model.hidden change their number", max = dnode_protocol::limits::PARAMETERS_MAX)]
     Parameters(usize),
+    /// The rule averages gradients, which this trainer does not hand out.
+    #[error(
+        "all-reduce needs a trainer whose step can be split: choose another gossip.rule, or implement Trainer::split"
+    )]
+    SplitForAllReduce,
+    /// The same of a rack.
+    #[error(
+        "a rack needs a trainer whose step can be split: leave out --rack, or implement Trainer::split"
+    )]
+    SplitForRack,
+    /// The trainer's identity cannot be told to others.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
     /// The trainer takes whole batches only, and the run balances batches.
     #[error(
         "balance batches with a trainer that cannot change them: use gossip.balance=steps, or implement Trainer::set_batch"
@@ -147,6 +174,9 @@ impl JoinError {
             Self::NotResumed { .. }
             | Self::Network(_)
             | Self::Parameters(_)
+            | Self::Identity(_)
+            | Self::SplitForAllReduce
+            | Self::SplitForRack
             | Self::Gossip(_)
             | Self::WholeBatches
             | Self::Address(_)
@@ -177,12 +207,20 @@ pub async fn join(
     stop: watch::Receiver<bool>,
 ) -> Result<Outcome, JoinError> {
     let started = Instant::now();
-    let Options { config, resume, console, digest, steps_given } = options;
+    let Options { config, resume, console, digest, identity: own, steps_given } = options;
+    let own = own.or_else(|| trainer.kind().map(|kind| TrainerIdentity::new(kind, "")));
     crate::traces::check(config.node.traces.as_ref())?;
     let config = with_peers_file(config)?;
     let parameters = trainer.layout().parameters();
     let identified = trainer.data_identity();
-    let run = run_spec(&config, trainer.layout(), &identified);
+    let run = match &own {
+        Some(own) => own.run_spec(&config, trainer.layout(), &identified)?,
+        None => run_spec(&config, trainer.layout(), &identified),
+    };
+    let settings = match &own {
+        Some(_) => shared_settings_of(&config, &identified, |key| is_shared(key.name)),
+        None => shared_settings(&config, &identified),
+    };
     let fragments = Fragments::new(parameters, config.gossip.fragments)
         .ok_or(JoinError::Parameters(parameters))?;
     let gossip = gossip_config(&config, fragments);
@@ -191,6 +229,7 @@ pub async fn join(
         return Err(JoinError::WholeBatches);
     }
 
+    check_halves(&config, trainer.as_mut())?;
     let dir = DataDir::open(&config.node.data_dir)?;
     let identity = Identity::load_or_create(&dir)?;
     dir.bind(&run)?;
@@ -207,8 +246,10 @@ pub async fn join(
     let metrics = metrics(&config, &dir, &identity)?;
     // A progress line would tear JSON apart.
     let reporter = Reporter::new(console.clone(), config.node.log_format == LogFormat::Human);
-    let viewing = Viewing::start(&config, identity.peer(), (&run, &dir), (fragments, started))?;
-    let shown = (Invitation::new(config.clone(), console), viewing);
+    let viewing =
+        Viewing::start(&config, identity.peer(), (&run, &dir, own.as_ref()), (fragments, started))?;
+    let described = own.as_ref().map_or_else(|| json!(config), |own| own.described(&config));
+    let shown = (Invitation::new(config.clone(), own, console), viewing);
     let mut journal = Journal::new(metrics, reporter, shown, (started, config.run.steps));
     let start = metrics::Start {
         unix_s: unix_seconds(),
@@ -218,14 +259,13 @@ pub async fn join(
         parameters,
         weights,
         data,
-        config: &config,
+        config: &described,
     };
     journal.start(start, position);
 
     let (acquaintances, remembered) = Acquaintances::load(dir.path());
     let terms = Terms { remembers: !remembered.is_empty(), ..terms(&config, dir.incarnation()) };
-    let agreed = (&run, shared_settings(&config, &identified));
-    let network = network_config(&config, &identity, agreed, &dir, digest)?;
+    let network = network_config(&config, &identity, (&run, settings), &dir, digest)?;
     let (network, events) = Network::start(NetworkConfig { remembered, ..network })?;
     let start = Start {
         me: identity.peer(),
@@ -275,6 +315,7 @@ async fn drive(
         evaluation,
         evaluated: journal.last_evaluated(),
         parameters,
+        diverged: journal.diverged().map(str::to_owned),
     };
     match not_saved {
         None => Ok(outcome),
@@ -375,6 +416,7 @@ fn plan(config: &Config, run: &RunSpec, dir: &DataDir) -> Plan {
         local_steps: config.gossip.local_steps,
         batch: u32::try_from(config.run.batch).unwrap_or(u32::MAX),
         mix_every: if exchanges { config.gossip.mix_every } else { 0 },
+        warmup: config.optimizer.warmup_steps,
         commits: commits(&config.gossip),
         metrics_every: config.node.metrics_every,
         evaluate_every: config.node.evaluate_every,
@@ -429,6 +471,7 @@ fn terms(config: &Config, incarnation: u64) -> Terms {
         },
         incarnation,
         linger: config.node.linger,
+        stops_diverged: config.run.stop_on_divergence,
     }
 }
 

@@ -96,7 +96,7 @@ impl TryFrom<String> for Collector {
 }
 
 /// Why no traces can be sent.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum TracesError {
     /// The feature is missing.
     #[error(

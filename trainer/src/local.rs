@@ -343,6 +343,16 @@ impl Trainer for LocalTrainer {
         true
     }
 
+    fn kind(&self) -> Option<&'static str> {
+        None
+    }
+
+    fn chance(&self) -> Option<f64> {
+        let (SampleShape::Image { classes, .. } | SampleShape::Text { vocabulary: classes, .. }) =
+            self.source.shape();
+        (classes > 1).then(|| (classes as f64).ln())
+    }
+
     fn set_interrupt(&mut self, interrupt: Interrupt) -> bool {
         self.interrupt = interrupt.clone();
         self.engine.set_interrupt(interrupt)

@@ -215,6 +215,19 @@ pub trait Trainer: Send {
         false
     }
 
+    /// Names what this trainer trains, for peers that must train the same: by default its type, as its
+    /// program calls it. `None` is for the trainers that dnode's configuration describes.
+    fn kind(&self) -> Option<&'static str> {
+        Some(std::any::type_name::<Self>())
+    }
+
+    /// The mean loss of a model that knows nothing, nats per sample or token, for example the logarithm of
+    /// the number of classes: a training loss that stays above it has diverged. `None` when there is
+    /// no such number; then losses are compared with the first ones.
+    fn chance(&self) -> Option<f64> {
+        None
+    }
+
     /// Takes the flag by which another thread asks a step or an evaluation to break off, so that a
     /// process that is to end need not wait for a long one. Returns whether this trainer looks at it at
     /// least a few times a second.

@@ -81,6 +81,9 @@ pub struct Flags {
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     #[arg(help_heading = TRAINING, hide_short_help = true)]
     pub seed: Option<String>,
+    /// End with status 3, after a last checkpoint, when training diverges [run.stop_on_divergence].
+    #[arg(long, help_heading = TRAINING, hide_short_help = true)]
+    pub stop_on_divergence: bool,
     /// Where to compute: cpu, cuda:N, or auto for the first CUDA device if there is one [node.device].
     #[arg(long, value_name = "DEVICE", help_heading = PROCESS)]
     pub device: Option<String>,
@@ -164,6 +167,10 @@ impl Flags {
             if !texts.is_empty() {
                 faults.extend(settings.flags(name, texts, flag).err());
             }
+        }
+        if self.stop_on_divergence {
+            let set = settings.flag("run.stop_on_divergence", "true", "--stop-on-divergence");
+            faults.extend(set.err());
         }
         if self.no_mdns {
             faults.extend(settings.flag("network.mdns", "false", "--no-mdns").err());

@@ -25,7 +25,7 @@ impl fmt::Display for Origin {
 }
 
 /// Why a configuration cannot be used; the person who wrote it is at fault.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read configuration file {}: {reason}; `dnode config init` writes one", path.display())]

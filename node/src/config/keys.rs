@@ -120,6 +120,7 @@ pub const KEYS: &[Key] = &[
     key("run.seed", Kind::Integer(0, i64::MAX), "1", "", "seed of initial weights, data order and shards").must(),
     key("run.steps", Kind::Integer(1, STEPS_MAX), "2000", "steps", "steps of the run; a peer of mean speed does exactly so many local steps; a joiner for whom nobody sets them takes those of the swarm").printed(),
     key("run.batch", Kind::Integer(1, 65_536), "32", "samples", "samples per local step").should(),
+    key("run.stop_on_divergence", Kind::Flag, "false", "", "end with status 3, after a last checkpoint, when training diverges"),
     key("model.kind", Kind::Choice(&["mlp", "cnn", "gpt"]), "\"mlp\"", "", "the model").must(),
     key("model.hidden", Kind::Integers { min: 1, max: 65_536, count_max: 8 }, "[256, 128]", "", "width of each hidden layer")
         .must()

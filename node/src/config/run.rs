@@ -44,11 +44,21 @@ pub fn run_spec(config: &Config, layout: &ParameterLayout, data: &DataIdentity) 
 /// As [`run_spec`].
 #[must_use]
 pub fn shared_settings(config: &Config, data: &DataIdentity) -> SharedSettings {
+    shared_settings_of(config, data, |_| true)
+}
+
+/// The same of the keys that `applies` names.
+pub(crate) fn shared_settings_of(
+    config: &Config,
+    data: &DataIdentity,
+    applies: impl Fn(&Key) -> bool,
+) -> SharedSettings {
     let values = values_of(config);
-    let shared = KEYS.iter().filter(|key| matters(key, &values)).filter_map(|key| {
-        let Agreement::Should(tolerance) = key.agreement else { return None };
-        Some((field(key.name, plain(values.get(key.name)?)), tolerance))
-    });
+    let shared =
+        KEYS.iter().filter(|key| matters(key, &values) && applies(key)).filter_map(|key| {
+            let Agreement::Should(tolerance) = key.agreement else { return None };
+            Some((field(key.name, plain(values.get(key.name)?)), tolerance))
+        });
     let digest = data.digest.map(|digest| field(DATA_DIGEST, hex(&digest[..DIGEST_SHOWN])));
     let all: Vec<_> = shared.chain(digest.map(|it| (it, Tolerance::Equal))).collect();
     let tolerances = all.iter().map(|(field, tolerance)| (field.name.clone(), *tolerance));
@@ -62,9 +72,16 @@ pub fn shared_settings(config: &Config, data: &DataIdentity) -> SharedSettings {
 /// agree and is not the default, quoted for a POSIX shell.
 #[must_use]
 pub fn run_line(config: &Config, address: &str) -> String {
+    let address = shell_quoted(address);
+    format!("dnode join --bootstrap {address}{}", run_settings(config, |_| true))
+}
+
+/// Every value that must or should agree, is not the default and belongs to a key that `applies`: as
+/// ` --set key=value`, quoted for a POSIX shell.
+pub(crate) fn run_settings(config: &Config, applies: impl Fn(&Key) -> bool) -> String {
     let values = values_of(config);
-    let mut line = format!("dnode join --bootstrap {}", shell_quoted(address));
-    for key in KEYS {
+    let mut line = String::new();
+    for key in KEYS.iter().filter(|key| applies(key)) {
         let Some(value) = values.get(key.name) else {
             continue;
         };

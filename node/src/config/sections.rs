@@ -44,6 +44,8 @@ pub struct Run {
     pub steps: u64,
     /// Samples per local step.
     pub batch: usize,
+    /// Whether to end when training diverges.
+    pub stop_on_divergence: bool,
 }
 
 /// `[optimizer]`: the local optimizer.

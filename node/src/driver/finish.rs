@@ -6,7 +6,7 @@ use dnode_gossip::{Input, Standing};
 use dnode_protocol::{Message, PeerId, Phase};
 
 use super::Driver;
-use crate::training::{Command, Position, Rescue};
+use crate::training::{Command, Finding, Position, Rescue};
 
 /// How long a joiner waits for the first answer of its bootstrap peers before it trains alone.
 const GREETING_MAX: Duration = Duration::from_secs(10);
@@ -243,6 +243,16 @@ impl Driver {
             | Stage::Leaving { .. } => {
                 self.begin_leaving(false);
             }
+        }
+    }
+
+    /// Training goes wrong, or well again.
+    pub(super) fn diverging(&mut self, finding: Finding) {
+        let stops = matches!(finding, Finding::Diverges { .. }) && self.terms.stops_diverged;
+        self.journal.diverging(finding);
+        if stops && matches!(self.stage, Stage::Training) {
+            self.journal.stops_diverged();
+            self.begin_leaving(false);
         }
     }
 

@@ -9,6 +9,7 @@ use tracing_subscriber::fmt::MakeWriter as _;
 use crate::config::{Config, run_line};
 use crate::console::Console;
 use crate::data_dir::write_atomic;
+use crate::trainer_identity::TrainerIdentity;
 
 /// Name of the file in the data directory: one full multiaddress per line.
 pub const ADDRESS_FILE: &str = "address";
@@ -19,6 +20,7 @@ const QUIET: Duration = Duration::from_millis(300);
 #[derive(Debug)]
 pub(crate) struct Invitation {
     config: Config,
+    own: Option<TrainerIdentity>,
     file: PathBuf,
     console: Console,
     addresses: Vec<String>,
@@ -26,9 +28,10 @@ pub(crate) struct Invitation {
 }
 
 impl Invitation {
-    pub(crate) fn new(config: Config, console: Console) -> Self {
+    /// `own` is what a trainer that is not dnode's says of itself.
+    pub(crate) fn new(config: Config, own: Option<TrainerIdentity>, console: Console) -> Self {
         let file = config.node.data_dir.join(ADDRESS_FILE);
-        Self { config, file, console, addresses: Vec::new(), last: None }
+        Self { config, own, file, console, addresses: Vec::new(), last: None }
     }
 
     /// Takes an address; whether it is a new one.
@@ -59,8 +62,14 @@ impl Invitation {
         }
         self.last = None;
         if let Some(address) = best(&self.addresses) {
-            let line = run_line(&self.config, address);
-            let text = format!("\nAnother machine joins with:\n\n    {line}\n\n");
+            let text = match &self.own {
+                Some(own) => own.invitation(&self.config, address),
+                None => {
+                    let line = run_line(&self.config, address);
+                    format!("Another machine joins with:\n\n    {line}")
+                }
+            };
+            let text = format!("\n{text}\n\n");
             // Standard error may be closed; the address file is there too.
             let _ = self.console.make_writer().write_all(text.as_bytes());
         }

@@ -1,9 +1,12 @@
 //! What a run tells the person and the metrics file: one place for every event.
 
+mod diverging;
+mod held;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use dnode_gossip::{Event, Failure, Gossip, RefusedMix, Role};
+use dnode_gossip::{Event, Gossip, RefusedMix, Role};
 use dnode_network::{Connection, DownReason, NetworkEvent, NetworkHandle};
 use dnode_protocol::{ExchangeId, PeerId, Stripe, Summary, Time};
 use dnode_trainer::Evaluation;
@@ -48,6 +51,9 @@ pub(crate) struct Journal {
     parameters: Option<PathBuf>,
     invitation: Invitation,
     viewing: Viewing,
+    /// How training goes wrong now, and whether that was said.
+    diverged: Option<String>,
+    warned: bool,
 }
 
 impl Journal {
@@ -77,6 +83,8 @@ impl Journal {
             parameters: None,
             invitation,
             viewing,
+            diverged: None,
+            warned: false,
         }
     }
 
@@ -247,41 +255,6 @@ impl Journal {
             | Event::PeerUp(_)
             | Event::PeerDown(_) => {}
         }
-    }
-
-    fn failed(&mut self, exchange: ExchangeId, peer: &PeerId, failure: Failure) {
-        match failure {
-            Failure::Busy => self.exchanges.busy += 1,
-            Failure::Stale { .. } | Failure::TooOld => self.exchanges.stale += 1,
-            Failure::Expired => self.exchanges.expired += 1,
-            Failure::BadParameters | Failure::Outlier => self.exchanges.refused += 1,
-            Failure::Lost => self.exchanges.aborted += 1,
-        }
-        let peer = peer.short();
-        match failure.bound() {
-            Some(bound) => tracing::debug!(%exchange, %peer, "the {bound} refused an exchange"),
-            None => tracing::debug!(%exchange, %peer, ?failure, "exchange failed"),
-        }
-    }
-
-    fn refused(&mut self, exchange: ExchangeId, peer: &PeerId, bound: &str) {
-        self.exchanges.answered_stale += 1;
-        let peer = peer.short();
-        tracing::debug!(%exchange, %peer, "the {bound} refused an exchange that was proposed");
-    }
-
-    fn demoted(&mut self, peer: &PeerId, bound: &str) {
-        tracing::warn!(peer = %peer.short(), name = self.viewing.name(peer), "the {bound} held a commit for as long as it may; the peer no longer counts");
-        self.event("demoted", &format!("{bound}: {peer}"));
-    }
-
-    fn held(&mut self, bound: &'static str, peer: PeerId) {
-        if self.partners.is_new_hold(bound, peer) {
-            tracing::info!(peer = %peer.short(), name = self.viewing.name(&peer), "the {bound} holds the commit");
-        } else {
-            tracing::debug!(peer = %peer.short(), "the {bound} holds the commit again");
-        }
-        self.event("held", &format!("{bound}: {peer}"));
     }
 
     pub(crate) fn mix_refused(&mut self, exchange: ExchangeId, reason: RefusedMix, detail: &str) {

@@ -25,6 +25,7 @@ use dnode_gossip::{Evidence, Gossip, Input, Offence, Standing};
 use dnode_network::{NetworkEvent, NetworkHandle};
 use dnode_protocol::frame::Leg;
 use dnode_protocol::{ExchangeId, Fragments, Message, PeerId, Phase, RunDifference, Stripe, Time};
+use dnode_trainer::TrainError;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::sleep_until;
 
@@ -71,7 +72,7 @@ enum Wake {
 }
 
 /// Why a run could not go on.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum DriveError {
     /// Every bootstrap peer is of another run, or has settings too far from these; the person who
     /// configures is at fault.
@@ -79,7 +80,10 @@ pub enum DriveError {
     OtherRun(RunDifference),
     /// The trainer failed.
     #[error("train: {0}")]
-    Train(#[from] dnode_trainer::TrainError),
+    Train(#[from] TrainError),
+    /// The same, of a loss or gradient that is no number, where that is to end the run.
+    #[error("training diverged, and was stopped: {0}")]
+    Diverged(TrainError),
     /// The training thread panicked; a defect.
     #[error(
         "train: the training thread died, a defect: the log has its last words; --resume goes on from the newest checkpoint"
@@ -127,6 +131,8 @@ pub(crate) struct Terms {
     pub(crate) incarnation: u64,
     /// Longest wait for slower peers after the last step; `None` follows their measured speed.
     pub(crate) linger: Option<Duration>,
+    /// Whether the run ends when training goes wrong.
+    pub(crate) stops_diverged: bool,
 }
 
 /// The loop's state.
@@ -413,6 +419,7 @@ impl Driver {
                 self.count_groups();
                 self.journal.progress(&progress, &self.core, &self.network);
             }
+            Report::Diverging(finding) => self.diverging(finding),
             Report::Evaluated { position, evaluation } => {
                 self.journal.evaluated(position, evaluation);
             }
@@ -430,7 +437,14 @@ impl Driver {
                 self.journal.checkpoint_failed(&error);
             }
             Report::StepsDone => self.steps_done(),
-            Report::Ended(ending) => self.ending = Some(ending.map_err(DriveError::from)),
+            Report::Ended(ending) => {
+                self.ending = Some(ending.map_err(|error| match error {
+                    TrainError::NotFinite { .. } if self.terms.stops_diverged => {
+                        DriveError::Diverged(error)
+                    }
+                    other => other.into(),
+                }));
+            }
         }
     }
 

@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::data_dir::DataDir;
 use crate::diagnosis::Shares;
 use crate::metrics::{Exchanges, STALENESS_BUCKETS};
+use crate::trainer_identity::TrainerIdentity;
 use crate::training::{Position, Progress};
 use crate::view::{
     Consensus, Evaluated, Event, Link, NodeFacts, Peer, Progress as Shown, Published, Roster,
@@ -77,7 +78,7 @@ impl Viewing {
     pub(crate) fn start(
         config: &Config,
         me: PeerId,
-        (run, dir): (&RunSpec, &DataDir),
+        (run, dir, own): (&RunSpec, &DataDir, Option<&TrainerIdentity>),
         (fragments, started): (Fragments, Instant),
     ) -> Result<Self, ServeError> {
         let word = |value: Value| value.as_str().unwrap_or_default().to_owned();
@@ -93,7 +94,8 @@ impl Viewing {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             incarnation: dir.incarnation(),
             rule: word(json!(config.gossip.rule)),
-            model: word(json!(config.model)["kind"].take()),
+            model: own
+                .map_or_else(|| word(json!(config.model)["kind"].take()), |own| own.model.clone()),
             rack: config.network.rack.clone(),
             parameters: fragments.parameters(),
             fragments: u32::try_from(fragments.count()).unwrap_or(u32::MAX),

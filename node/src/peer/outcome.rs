@@ -7,7 +7,7 @@ use dnode_protocol::PeerId;
 pub struct Outcome {
     /// The peer.
     pub peer: PeerId,
-    /// `steps done` or `interrupted`.
+    /// `steps done`, `interrupted` or `diverged`.
     pub reason: &'static str,
     /// Local steps done.
     pub step: u64,
@@ -21,6 +21,8 @@ pub struct Outcome {
     pub evaluated: Option<LastEvaluation>,
     /// The final parameters, when they could be written.
     pub parameters: Option<std::path::PathBuf>,
+    /// How training went wrong, if it does at the end.
+    pub diverged: Option<String>,
 }
 
 /// An evaluation on the way.

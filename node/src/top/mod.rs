@@ -22,7 +22,7 @@ use source::{News, Source};
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Why there is nothing to see.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum TopError {
     /// No peer serves its page from this data directory; the person who asks is at fault.
     #[error(

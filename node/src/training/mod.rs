@@ -1,6 +1,7 @@
 //! The training thread, which owns the replica, and the mixing thread beside it; everything else
 //! talks to them through queues.
 
+mod divergence;
 mod line;
 mod meter;
 mod mixing;
@@ -25,6 +26,7 @@ use dnode_trainer::{Commons, Encoded, Evaluation, Reading, Replica, SKETCH_LEN, 
 use tokio::sync::mpsc;
 
 use crate::traces::Tracer;
+pub(crate) use divergence::Finding;
 pub(crate) use dnode_gossip::MICRO_STEPS;
 use line::{Line, Permission};
 use meter::Meter;
@@ -159,6 +161,8 @@ pub(crate) enum Report {
     RingSend(RingChunk),
     /// How training goes.
     Progress(Box<Progress>),
+    /// Training goes wrong, or well again.
+    Diverging(Finding),
     /// Quality on held-out data.
     Evaluated { position: Position, evaluation: Evaluation },
     /// Which contributions the replica contains is asked for: what all reports before this one have made

@@ -35,6 +35,8 @@ pub(crate) struct Plan {
     pub(crate) mix_every: u64,
     /// How rounds of local steps end.
     pub(crate) commits: Commits,
+    /// Steps in which the learning rate rises.
+    pub(crate) warmup: u64,
     /// Steps between progress reports.
     pub(crate) metrics_every: u64,
     /// Steps between evaluations; 0 is only at the end.

@@ -19,6 +19,7 @@ use dnode_protocol::Clock;
 use dnode_trainer::{Commons, Replica, StepId, StepReport, TrainError};
 use tokio::sync::mpsc;
 
+use super::divergence::Watch;
 use super::ring::RingFrame;
 use super::{Activity, Command, Commits, Line, Loss, Meter, Permission, Plan, Position, Report};
 use equalize::Handed;
@@ -112,6 +113,7 @@ struct Training {
     train_seconds: f64,
     wait_seconds: f64,
     report: Window,
+    watch: Watch,
     saving: Saving,
 }
 
@@ -132,12 +134,14 @@ pub(super) fn train(replica: Replica, plan: Plan, at: (Position, Arc<AtomicU64>)
 impl Training {
     /// A thread's state before its first step, which waits for permission.
     fn new(
-        replica: Replica,
+        mut replica: Replica,
         plan: Plan,
         (at, clock): (Position, Arc<AtomicU64>),
         queues: Queues,
     ) -> Self {
+        let watch = Watch::new(replica.trainer_mut().chance(), plan.steps, plan.warmup);
         Self {
+            watch,
             commons: replica.commons(),
             saving: Saving::new(queues.shared.clone(), plan.checkpoint_interval),
             replica,
@@ -307,6 +311,7 @@ impl Training {
         if progress {
             self.tell_progress()?;
         }
+        self.watch_over(&report)?;
         if round && !self.round_open {
             self.round_open = true;
             self.tell(Report::RoundDue)?;

@@ -102,6 +102,7 @@ fn plan(folder: &Path, steps: u64) -> Plan {
         local_steps: 2,
         batch: 8,
         mix_every: 3,
+        warmup: 0,
         commits: Commits::Alone,
         metrics_every: 0,
         evaluate_every: 0,

@@ -41,7 +41,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) type Published = watch::Sender<Arc<Snapshot>>;
 
 /// Why nothing can be served.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum ServeError {
     /// The address cannot be listened on; the person who configures is at fault.
     #[error("serve at {address}: {reason}; choose another address for --ui or --metrics")]

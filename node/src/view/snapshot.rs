@@ -72,7 +72,7 @@ pub struct NodeFacts {
     pub incarnation: u64,
     /// How replicas are averaged.
     pub rule: String,
-    /// The model's kind.
+    /// The model's kind, or the name of a model that is not dnode's.
     pub model: String,
     /// Name of the rack; empty without one.
     pub rack: String,

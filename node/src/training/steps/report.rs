@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use dnode_trainer::{Encoded, SKETCH_LEN, StepReport};
+use dnode_trainer::{Encoded, SKETCH_LEN, StepReport, TrainError};
 
 use super::{End, Training};
+use crate::training::divergence::Sample;
 use crate::training::{Position, Progress, Report, StepPace};
 
 /// What has gathered since the last progress report.
@@ -29,6 +30,16 @@ impl Training {
         window.steps += 1;
         window.samples += report.samples;
         window.learning_rate = f64::from(report.learning_rate);
+    }
+
+    /// Tells when training goes wrong, or well again.
+    pub(super) fn watch_over(&mut self, report: &StepReport) -> Result<(), End> {
+        let found = self.watch.step(Sample {
+            loss: f64::from(report.loss),
+            gradient_norm: f64::from(report.gradient_norm),
+            learning_rate: f64::from(report.learning_rate),
+        });
+        found.map_or(Ok(()), |finding| self.tell(Report::Diverging(finding)))
     }
 
     pub(super) fn tell_progress(&mut self) -> Result<(), End> {
@@ -74,7 +85,13 @@ impl Training {
     pub(super) fn end(&mut self, end: End) {
         let ending = match end {
             End::Abandoned => return,
-            End::Failed(error) => Err(error),
+            End::Failed(error) => {
+                if matches!(error, TrainError::NotFinite { .. }) {
+                    // The step was not taken: what was learnt before it is not lost.
+                    let _ = self.save();
+                }
+                Err(error)
+            }
             End::Stopped { evaluate } => self.last_words(evaluate),
         };
         // When the driver is gone there is nobody to tell.

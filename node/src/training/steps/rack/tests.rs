@@ -170,6 +170,7 @@ fn plan() -> Plan {
         local_steps: 2,
         batch: BATCH,
         mix_every: 0,
+        warmup: 0,
         commits: Commits::Alone,
         metrics_every: 0,
         evaluate_every: 0,

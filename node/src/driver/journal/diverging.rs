@@ -1,0 +1,40 @@
+//! What the journal says of a run whose training goes wrong.
+
+use super::Journal;
+use crate::training::Finding;
+
+impl Journal {
+    /// Training goes wrong, or well again.
+    pub(crate) fn diverging(&mut self, finding: Finding) {
+        match finding {
+            Finding::Diverges { what, cure } => {
+                if self.warned {
+                    tracing::info!("training diverges again: {what}");
+                } else {
+                    tracing::warn!(
+                        "training diverges: {what}; {cure}; --stop-on-divergence ends such a run"
+                    );
+                }
+                self.warned = true;
+                self.event("diverges", &what);
+                self.diverged = Some(what);
+            }
+            Finding::Recovered => {
+                tracing::info!("training goes well again");
+                self.event("recovered", "");
+                self.diverged = None;
+            }
+        }
+    }
+
+    /// The run ends because training goes wrong.
+    pub(crate) fn stops_diverged(&mut self) {
+        self.reason = "diverged";
+        self.event("stopped", "diverged");
+    }
+
+    /// How training goes wrong at the end, if it does.
+    pub(crate) fn diverged(&self) -> Option<&str> {
+        self.diverged.as_deref()
+    }
+}
