@@ -8,9 +8,9 @@ mod share;
 use std::io;
 use std::time::{Duration, Instant};
 
-use dnode_gossip::{Gossip, Start};
+use dnode_gossip::{Gossip, SnapshotContents, Start};
 use dnode_network::{Network, NetworkConfig, NetworkError, NetworkEvent};
-use dnode_protocol::{Fragments, RunSpec, Time, Versions};
+use dnode_protocol::{FragmentId, Fragments, RunSpec, Time, Versions};
 use dnode_trainer::checkpoint::{self, CheckpointError};
 use dnode_trainer::{Description, Replica, TrainError, Trainer, weights_digest};
 use rand::Rng;
@@ -237,10 +237,7 @@ pub async fn join(
     let (part, data) = share::take(&config, steps_given, (trainer.as_mut(), &identity.peer()));
     let mut plan = Plan { description: trainer.describe()?, ..plan(&config, &run, &dir) };
     let (replica, position, contents) = replica(&config, (trainer, fragments), &plan, resume)?;
-    let pulls = plan.mix_every > 0 && config.gossip.rule != Rule::DeltaSet;
-    let newcomer = pulls && position == Position::default();
-    let (pulled, kept) = PulledFragments::begin(dir.path(), fragments, newcomer);
-    plan.pulled = pulled;
+    let kept = keep_pulled(&mut plan, &config, (fragments, position));
 
     let tracer = Tracer::start(&config, identity.peer())?;
     let metrics = metrics(&config, &dir, &identity)?;
@@ -274,8 +271,7 @@ pub async fn join(
         clock: position.clock,
         seed: random_seed(),
     };
-    let core = Gossip::new(start, gossip, Time::ZERO);
-    let core = if contents.is_empty() { core } else { core.containing(&contents) }.keeping(kept);
+    let core = core(Gossip::new(start, gossip, Time::ZERO), &contents, kept);
     let course = Course::new(identity.peer(), part, &config);
     let training = TrainingThread::start(replica, plan, position, tracer.clone())
         .map_err(|reason| JoinError::Io { what: "start the training thread", reason })?;
@@ -407,6 +403,25 @@ fn metrics(
         events.map_err(|reason| JoinError::Io { what, reason })
     });
     Ok(writer.with_events(events.transpose()?))
+}
+
+/// The core of a peer whose checkpoint has these contributions, or that has kept these snapshots.
+fn core(core: Gossip, contents: &[Versions], kept: Vec<(FragmentId, SnapshotContents)>) -> Gossip {
+    let core = if contents.is_empty() { core } else { core.containing(contents) };
+    core.keeping(kept)
+}
+
+/// Has a newcomer keep what it pulls; what its earlier life has kept.
+fn keep_pulled(
+    plan: &mut Plan,
+    config: &Config,
+    (fragments, position): (Fragments, Position),
+) -> Vec<(FragmentId, SnapshotContents)> {
+    let pulls = plan.mix_every > 0 && config.gossip.rule != Rule::DeltaSet;
+    let newcomer = pulls && position == Position::default();
+    let (pulled, kept) = PulledFragments::begin(&config.node.data_dir, fragments, newcomer);
+    plan.pulled = pulled;
+    kept
 }
 
 fn plan(config: &Config, run: &RunSpec, dir: &DataDir) -> Plan {

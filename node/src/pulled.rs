@@ -115,7 +115,6 @@ impl PulledFragments {
 
     /// What a file says of itself, and the file after that. Nothing is allocated but what the fragment
     /// can need.
-    #[expect(clippy::type_complexity, reason = "three parts of one file")]
     fn describe(
         &self,
         fragment: FragmentId,
