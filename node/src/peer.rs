@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use dnode_gossip::{Gossip, Start};
 use dnode_network::{Network, NetworkConfig, NetworkError, NetworkEvent};
-use dnode_protocol::{Fragments, RunSpec, Time, Versions};
+use dnode_protocol::{Clock, Fragments, RunSpec, Time, Versions};
 use dnode_trainer::checkpoint::{self, CheckpointError};
 use dnode_trainer::{Description, Replica, TrainError, Trainer, weights_digest};
 use rand::Rng;
@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, watch};
 use crate::acquaintances::{Acquaintances, PeersFileError, read_peers_file};
 use dnode_collective::{Backend, Choice};
 
-use crate::config::{self, Config, LogFormat, Rule, run_spec, shared_settings, shared_settings_of};
+use crate::config::{self, Config, LogFormat, Rule};
 use crate::console::Console;
 use crate::data_dir::{DataDir, DataDirError};
 use crate::driver::{
@@ -32,10 +32,10 @@ use crate::progress::Reporter;
 use crate::rules::{exchanges, gossip_config, replica_config};
 use crate::tensorboard::EventFile;
 use crate::traces::{FLUSH_INTERRUPTED_MAX, FLUSH_MAX, Tracer, TracesError};
-use crate::trainer_identity::{IdentityError, TrainerIdentity, is_shared};
+use crate::trainer_identity::{IdentityError, TrainerIdentity};
 use crate::training::{Commits, Ending, MICRO_STEPS, NotSaved, Plan, Position, TrainingThread};
 use crate::view::ServeError;
-use halves::check_halves;
+use halves::{agreed, check_halves};
 use network::{canonical, network_config};
 pub use outcome::{LastEvaluation, Outcome};
 
@@ -212,14 +212,7 @@ pub async fn join(
     let config = with_peers_file(config)?;
     let parameters = trainer.layout().parameters();
     let identified = trainer.data_identity();
-    let run = match &own {
-        Some(own) => own.run_spec(&config, trainer.layout(), &identified)?,
-        None => run_spec(&config, trainer.layout(), &identified),
-    };
-    let settings = match &own {
-        Some(_) => shared_settings_of(&config, &identified, |key| is_shared(key.name)),
-        None => shared_settings(&config, &identified),
-    };
+    let (run, settings) = agreed(own.as_ref(), &config, (trainer.layout(), &identified))?;
     let fragments = Fragments::new(parameters, config.gossip.fragments)
         .ok_or(JoinError::Parameters(parameters))?;
     let gossip = gossip_config(&config, fragments);
@@ -262,14 +255,7 @@ pub async fn join(
     let terms = Terms { remembers: !remembered.is_empty(), ..terms(&config, dir.incarnation()) };
     let network = network_config(&config, &identity, (&run, settings), &dir, digest)?;
     let (network, events) = Network::start(NetworkConfig { remembered, ..network })?;
-    let start = Start {
-        me: identity.peer(),
-        incarnation: dir.incarnation(),
-        fragments: u32::try_from(fragments.count()).unwrap_or(u32::MAX),
-        clock: position.clock,
-        seed: random_seed(),
-    };
-    let core = Gossip::new(start, gossip, Time::ZERO);
+    let core = core((&identity, dir.incarnation()), gossip, (fragments, position.clock));
     let core = if contents.is_empty() { core } else { core.containing(&contents) };
     let course = Course::new(identity.peer(), part, &config, position.step);
     let training = TrainingThread::start(replica, plan, position, tracer.clone())
@@ -287,6 +273,17 @@ pub async fn join(
         course,
     };
     drive(parts, events, stop).await
+}
+
+/// The gossip core of a peer in this start of its process.
+fn core(
+    (identity, incarnation): (&Identity, u64),
+    config: dnode_gossip::Config,
+    (fragments, clock): (Fragments, Clock),
+) -> Gossip {
+    let fragments = u32::try_from(fragments.count()).unwrap_or(u32::MAX);
+    let start = Start { me: identity.peer(), incarnation, fragments, clock, seed: random_seed() };
+    Gossip::new(start, config, Time::ZERO)
 }
 
 /// The run itself, and its last words.

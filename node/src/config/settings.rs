@@ -190,7 +190,11 @@ impl Settings {
                 let other = other.split_once(" = ").map_or(other.as_str(), |(name, _)| name);
                 !follows(name) && !follows(other)
             }
-            _ => true,
+            ConfigError::Read { .. }
+            | ConfigError::Syntax { .. }
+            | ConfigError::Unknown { .. }
+            | ConfigError::Value { .. }
+            | ConfigError::Flag { .. } => true,
         });
         broken
     }

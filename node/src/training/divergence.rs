@@ -173,7 +173,8 @@ impl Watch {
     /// The loss that is worse than knowing nothing.
     fn above(&self) -> f64 {
         let first = self.first.unwrap_or(f64::INFINITY);
-        self.chance.map_or(ABOVE_FIRST * first.max(self.unit()), |chance| ABOVE_CHANCE * chance)
+        self.chance
+            .map_or_else(|| ABOVE_FIRST * first.max(self.unit()), |chance| ABOVE_CHANCE * chance)
     }
 
     /// How far from its lowest a loss may rise.
