@@ -7,6 +7,7 @@ use dnode_protocol::{Clock, FragmentId, PeerId, Time};
 
 use crate::gossip::Gossip;
 use crate::pull::Pull;
+use crate::recall::KeptSnapshots;
 use crate::window::Window;
 use crate::{Event, Mixing, Output};
 
@@ -108,6 +109,7 @@ impl Gossip {
     fn finish_catch_up(&mut self, snapshots: Clock, now: Time) {
         let joining = self.catch_up.take().is_none_or(|catch_up| catch_up.joining);
         self.guard.replaced();
+        self.kept_snapshots = KeptSnapshots::default();
         self.wants_commit = false;
         if joining {
             let newest = self.donors().map(|(_, clock)| clock).max().unwrap_or_default();

@@ -18,12 +18,14 @@ use crate::guard::Guard;
 use crate::information::InformationTable;
 use crate::initiate::ABORTING_MAX;
 use crate::membership::Members;
-use crate::pull::Contents;
+use crate::recall::KeptSnapshots;
 use crate::round::RoundFragment;
 use crate::sequences::Sequences;
 use crate::serve::Serving;
 use crate::window::Window;
-use crate::{Config, ContributionId, Event, Input, Load, Member, Offence, Output};
+use crate::{
+    Config, ContributionId, Event, Input, Load, Member, Offence, Output, SnapshotContents,
+};
 
 /// Most peers whose offences or resolved exchanges are remembered after they left.
 pub(crate) const STRANGERS_MAX: usize = 1024;
@@ -90,6 +92,7 @@ pub struct Gossip {
     pub(crate) leases: BTreeMap<FragmentId, ExchangeId>,
     pub(crate) serving: Serving,
     pub(crate) catch_up: Option<CatchUp>,
+    pub(crate) kept_snapshots: KeptSnapshots,
     /// The replica was replaced and waits for its own contributions.
     pub(crate) resuming: bool,
 
@@ -158,6 +161,7 @@ impl Gossip {
             leases: BTreeMap::new(),
             serving: Serving::default(),
             catch_up: None,
+            kept_snapshots: KeptSnapshots::default(),
             resuming: false,
             apart: Apart::default(),
             slowness: 0,
@@ -399,7 +403,7 @@ impl Gossip {
             }
             Message::Accept { exchange, terms } => self.accepted(from, exchange, terms, now),
             Message::Snapshot { exchange, clock, hash, information, versions } => {
-                let contents = Contents { clock, hash, information, versions };
+                let contents = SnapshotContents { clock, hash, information, versions };
                 self.snapshot_announced(from, exchange, contents, now);
             }
             Message::Have { first, count, versions } => {

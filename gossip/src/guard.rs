@@ -213,6 +213,9 @@ impl Guard {
         let before = record.fragments.insert(met.fragment, Usual { met: met.clock, length: 0.0 });
         let apart = before.map_or(u64::MAX, |before| met.clock.distance(before.met));
         let known = before.map_or(0.0, |before| before.length);
+        // Whoever is watched gains nothing by coming seldom.
+        let watched = record.trust == Trust::WeighedDown;
+        let apart = if watched { apart.min(APART_MAX) } else { apart };
         if apart == 0 || apart > APART_MAX || !length.is_finite() || length <= 0.0 {
             record.remember(met.fragment, known);
             return None;

@@ -13,8 +13,8 @@
 //! partner), `initiate` and `answer` (the two ends of an exchange), `contributions`, `has`,
 //! `precedence` and `authorship` (rule `delta-set`),
 //! `link_codec` (which code), `pace` and `stride` (how much local work), `staleness` (the three
-//! bounds), `guard` (whose numbers are mixed), `credible` (which clocks are believed), `catch_up` and `pull` (joiners
-//! and laggards), `serve` (their donors), `deadlines` and `timers` (everything that expires), `suspicion` (who is silent),
+//! bounds), `guard` (whose numbers are mixed), `credible` (which clocks are believed), `catch_up`, `pull` and
+//! `recall` (joiners and laggards), `serve` (their donors), `deadlines` and `timers` (everything that expires), `suspicion` (who is silent),
 //! `apart` (who was lost and comes back); `shards` (who draws from which part of the data).
 
 mod answer;
@@ -39,6 +39,7 @@ mod pace;
 mod pairing;
 mod precedence;
 mod pull;
+mod recall;
 mod round;
 mod schedule;
 mod sequences;
@@ -62,6 +63,7 @@ pub use input::{Input, Offence, RefusedMix};
 pub use membership::{Member, Standing, VIEW_MAX};
 pub use output::{ContributionId, Event, Failure, Output, Reading, Role};
 pub use pace::{Balance, Load, Pace};
+pub use pull::SnapshotContents;
 pub use schedule::Schedule;
 pub use shards::{Claim, ShardReview, choose_shard, review_shard};
 pub use staleness::{lag_factor, mixing_weight};

@@ -10,14 +10,16 @@ use crate::gossip::Gossip;
 use crate::{Mixing, Offence, Output, RefusedMix, Work};
 
 /// What a donor says of a snapshot before it sends the numbers.
-#[derive(Clone, Debug)]
-pub(crate) struct Contents {
+#[derive(Clone, Debug, PartialEq)]
+pub struct SnapshotContents {
     /// Its clock when it read them.
-    pub(crate) clock: Clock,
+    pub clock: Clock,
     /// Of their bytes.
-    pub(crate) hash: ContentHash,
-    pub(crate) information: Information,
-    pub(crate) versions: Versions,
+    pub hash: ContentHash,
+    /// The newest commits that they contain.
+    pub information: Information,
+    /// The contributions that they contain; empty but for sums of contributions.
+    pub versions: Versions,
 }
 
 #[derive(Clone, Debug)]
@@ -31,7 +33,7 @@ pub(crate) struct Pull {
     /// when it was asked for than B1 lets an active neighbour be.
     pub(crate) oldest: Clock,
     /// What the donor has said of the snapshot.
-    pub(crate) announced: Option<Contents>,
+    pub(crate) announced: Option<SnapshotContents>,
     /// When the numbers came.
     pub(crate) arrived: Option<Time>,
     /// Whether it is being taken over.
@@ -55,6 +57,9 @@ impl Gossip {
                 catch_up.retry_at = retry_at;
                 let Some(index) = index else { break };
                 let fragment = catch_up.waiting.remove(index);
+                if self.recall(fragment, newest, now) {
+                    continue;
+                }
                 if !self.pull_from_one_of(&donors, (fragment, newest), now) {
                     self.put_back(fragment);
                     break;
@@ -137,7 +142,7 @@ impl Gossip {
         &mut self,
         from: PeerId,
         exchange: ExchangeId,
-        contents: Contents,
+        contents: SnapshotContents,
         now: Time,
     ) {
         self.heard_clock(from, contents.clock);
@@ -211,7 +216,7 @@ impl Gossip {
         if let Some(pull) = catch_up.open.get_mut(&exchange.sequence) {
             pull.adopting = true;
         }
-        self.work(Work::Adopt { exchange, fragment, hash: contents.hash });
+        self.work(Work::Adopt { exchange, fragment, contents });
     }
 
     /// The pull of this name, if it is not being taken over yet.
@@ -238,7 +243,7 @@ impl Gossip {
             return;
         };
         let Some(contents) = pull.announced else { return };
-        let Contents { clock, information, versions, .. } = contents;
+        let SnapshotContents { clock, information, versions, .. } = contents;
         catch_up.clock = Some(catch_up.clock.map_or(clock, |least| least.min(clock)));
         self.contain(pull.fragment, &information);
         self.adopt_versions(pull.fragment, &versions);
@@ -254,6 +259,8 @@ impl Gossip {
         };
         self.requeue_pull(exchange.sequence);
         match reason {
+            // What was recalled was damaged at home.
+            _ if donor == self.me => {}
             RefusedMix::BadParameters => self.offended(donor, Offence::BadParameters, now),
             RefusedMix::OtherHash => self.offended(donor, Offence::OtherSnapshot, now),
             RefusedMix::TooOld | RefusedMix::Local | RefusedMix::Outlier => {}

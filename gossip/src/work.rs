@@ -1,9 +1,9 @@
 //! What the trainer has to do on the replica, and answer.
 
 use dnode_protocol::frame::Codec;
-use dnode_protocol::{Clock, ContentHash, ExchangeId, FragmentId, Origin};
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Origin};
 
-use crate::{ContributionId, Gossip, Output, Reading, Role, Tolerance};
+use crate::{ContributionId, Gossip, Output, Reading, Role, SnapshotContents, Tolerance};
 
 /// A piece of work on one fragment of the replica, done between two local steps, in order.
 #[derive(Clone, Debug, PartialEq)]
@@ -71,8 +71,17 @@ pub enum Work {
         exchange: ExchangeId,
         /// The fragment.
         fragment: FragmentId,
-        /// What the donor has said that the bytes hash to.
-        hash: ContentHash,
+        /// What the donor has said of the snapshot, its hash above all.
+        contents: SnapshotContents,
+    },
+    /// The same with a snapshot that was taken over in an earlier life of this peer, and kept.
+    Recall {
+        /// The exchange.
+        exchange: ExchangeId,
+        /// The fragment.
+        fragment: FragmentId,
+        /// What its donor had said of it.
+        contents: SnapshotContents,
     },
 }
 
@@ -86,7 +95,8 @@ impl Work {
             | Self::Absorb { exchange, .. }
             | Self::Include { exchange, .. }
             | Self::Undo { exchange, .. }
-            | Self::Adopt { exchange, .. } => *exchange,
+            | Self::Adopt { exchange, .. }
+            | Self::Recall { exchange, .. } => *exchange,
         }
     }
 
@@ -98,7 +108,8 @@ impl Work {
             | Self::Mix { fragment, .. }
             | Self::Absorb { fragment, .. }
             | Self::Undo { fragment, .. }
-            | Self::Adopt { fragment, .. } => *fragment,
+            | Self::Adopt { fragment, .. }
+            | Self::Recall { fragment, .. } => *fragment,
             Self::Include { contribution, .. } => contribution.fragment,
         }
     }

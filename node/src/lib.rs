@@ -22,6 +22,7 @@ pub mod log;
 pub mod metrics;
 mod peer;
 pub mod progress;
+mod pulled;
 mod rules;
 pub mod signals;
 pub mod tensorboard;

@@ -29,6 +29,7 @@ use crate::driver::{
 use crate::identity::Identity;
 use crate::metrics::{self, MetricsWriter};
 use crate::progress::Reporter;
+use crate::pulled::PulledFragments;
 use crate::rules::{exchanges, gossip_config, replica_config};
 use crate::tensorboard::EventFile;
 use crate::traces::{FLUSH_INTERRUPTED_MAX, FLUSH_MAX, Tracer, TracesError};
@@ -227,8 +228,12 @@ pub async fn join(
     dir.bind(&run)?;
     let weights = weights_digest(trainer.as_ref());
     let (part, data) = share::take(&config, steps_given, (trainer.as_mut(), &identity.peer()));
-    let plan = Plan { description: trainer.describe()?, ..plan(&config, &run, &dir) };
+    let mut plan = Plan { description: trainer.describe()?, ..plan(&config, &run, &dir) };
     let (replica, position, contents) = replica(&config, (trainer, fragments), &plan, resume)?;
+    let pulls = plan.mix_every > 0 && config.gossip.rule != Rule::DeltaSet;
+    let newcomer = pulls && position == Position::default();
+    let (pulled, kept) = PulledFragments::begin(dir.path(), fragments, newcomer);
+    plan.pulled = pulled;
 
     let tracer = Tracer::start(&config, identity.peer())?;
     let metrics = metrics(&config, &dir, &identity)?;
@@ -256,8 +261,8 @@ pub async fn join(
     let network = network_config(&config, &identity, (&run, settings), &dir, digest)?;
     let (network, events) = Network::start(NetworkConfig { remembered, ..network })?;
     let core = core((&identity, dir.incarnation()), gossip, (fragments, position.clock));
-    let core = if contents.is_empty() { core } else { core.containing(&contents) };
-    let course = Course::new(identity.peer(), part, &config, position.step);
+    let core = if contents.is_empty() { core } else { core.containing(&contents) }.keeping(kept);
+    let course = Course::new(identity.peer(), part, &config);
     let training = TrainingThread::start(replica, plan, position, tracer.clone())
         .map_err(|reason| JoinError::Io { what: "start the training thread", reason })?;
     let parts = Parts {
@@ -415,6 +420,7 @@ fn plan(config: &Config, run: &RunSpec, dir: &DataDir) -> Plan {
         checkpoint_interval: config.node.checkpoint_interval,
         checkpoint_every: config.node.checkpoint_every,
         checkpoints_kept: config.node.checkpoints_kept,
+        pulled: None,
         checkpoints: dir.path().join(CHECKPOINTS),
         run: run.clone(),
         description: Description::default(),

@@ -134,6 +134,18 @@ impl ContentHash {
         hasher.update(bytes);
         Self(*hasher.finalize().as_bytes())
     }
+
+    /// The hash of these bytes of its own.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub const fn to_bytes(self) -> [u8; 32] {
+        self.0
+    }
 }
 
 impl fmt::Debug for ContentHash {

@@ -80,11 +80,14 @@ impl SharedSettings {
     /// The first difference beyond its tolerance that is not allowed by name: the peer is refused.
     pub fn compare(&self, theirs: &RunSpec) -> Result<Vec<RunDifference>, RunDifference> {
         let differences: Vec<RunDifference> = self.values.differences(theirs).collect();
-        let beyond = differences.iter().find(|it| {
-            let tolerance = self.tolerances.get(&it.field).copied().unwrap_or(Tolerance::Any);
-            !self.allowed.contains(&it.field) && !tolerance.allows(&it.ours, &it.theirs)
-        });
-        beyond.cloned().map_or(Ok(differences), Err)
+        let of =
+            |it: &RunDifference| self.tolerances.get(&it.field).copied().unwrap_or(Tolerance::Any);
+        let beyond = differences
+            .iter()
+            .filter(|it| !self.allowed.contains(&it.field) && !of(it).allows(&it.ours, &it.theirs));
+        // What must be equal comes first: the defaults of numbers may follow from it.
+        let first = beyond.min_by_key(|it| (of(it) != Tolerance::Equal, it.field.as_str()));
+        first.cloned().map_or(Ok(differences), Err)
     }
 }
 

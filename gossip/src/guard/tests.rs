@@ -23,15 +23,17 @@ const fn seen(difference: f64) -> Evidence {
 
 const REFUSED: Evidence = Evidence { difference: 9.0, own: 1.0, refused: true };
 
-/// Meets neighbours 1 to 3 in every round from `from` on, whose differences are `lengths`.
+/// Meets neighbours 1 to 3 in every round from `from` on, whose differences after one round are `lengths`
+/// and grow with the root of the rounds in between.
 fn rounds(guard: &mut Guard, from: u64, count: u64, lengths: [f64; 3]) -> Vec<(u64, u32, Trust)> {
-    let mut said = Vec::new();
+    let (mut said, mut last) = (Vec::new(), [from - 1; 3]);
     for round in from..from + count {
-        for (index, length) in (1..).zip(lengths) {
-            if guard.meets(&peer(index), round)
-                && let Some((trust, _)) = guard.note(met(index, round), seen(length))
-            {
-                said.push((round, index, trust));
+        for ((index, length), last) in (1..).zip(lengths).zip(&mut last) {
+            if guard.meets(&peer(index), round) {
+                let apart = round - std::mem::replace(last, round);
+                let evidence = seen(length * (apart as f64).sqrt());
+                let judged = guard.note(met(index, round), evidence);
+                said.extend(judged.map(|(trust, _)| (round, index, trust)));
             }
         }
     }

@@ -79,6 +79,8 @@ pub struct Host {
     pub rounds_done: u64,
     /// A planted defect: numbers are kept for ever.
     pub hoards: bool,
+    /// Snapshots that an earlier life has taken over ([`Gossip::keeping`]).
+    pub on_disk: BTreeMap<FragmentId, Bytes>,
     expected: BTreeMap<ExchangeId, (PeerId, Leg)>,
     kept: BTreeMap<ExchangeId, Bytes>,
     contributions: BTreeMap<ContributionId, Bytes>,
@@ -109,6 +111,7 @@ impl Host {
             training: true,
             rounds_done: 0,
             hoards: false,
+            on_disk: BTreeMap::new(),
             expected: BTreeMap::new(),
             kept: BTreeMap::new(),
             contributions: BTreeMap::new(),
@@ -306,18 +309,31 @@ impl Host {
                 self.replica.undo(fragment, weight, &difference);
                 Input::Undone { exchange }
             }
-            Work::Adopt { exchange, fragment, hash } => {
+            Work::Adopt { exchange, fragment, contents } => {
                 let snapshot = self.kept.remove(&exchange).unwrap_or_default();
-                if ContentHash::of(&snapshot) != hash {
-                    return Input::MixRefused { exchange, reason: RefusedMix::OtherHash };
-                }
-                if self.replica.adopt(fragment, &snapshot) {
-                    Input::Adopted { exchange }
-                } else {
-                    Input::MixRefused { exchange, reason: RefusedMix::BadParameters }
-                }
+                self.adopt((exchange, fragment), &snapshot, contents.hash)
+            }
+            Work::Recall { exchange, fragment, contents } => {
+                let snapshot = self.on_disk.remove(&fragment).unwrap_or_default();
+                self.adopt((exchange, fragment), &snapshot, contents.hash)
             }
         }
+    }
+
+    fn adopt(
+        &mut self,
+        (exchange, fragment): (ExchangeId, FragmentId),
+        snapshot: &Bytes,
+        hash: ContentHash,
+    ) -> Input {
+        let reason = if ContentHash::of(snapshot) != hash {
+            RefusedMix::OtherHash
+        } else if self.replica.adopt(fragment, snapshot) {
+            return Input::Adopted { exchange };
+        } else {
+            RefusedMix::BadParameters
+        };
+        Input::MixRefused { exchange, reason }
     }
 
     fn mixed(&self, exchange: ExchangeId, done: bool) -> Input {

@@ -24,8 +24,6 @@ pub(crate) struct Course {
     mine: Part,
     /// Where the run ends, given or not.
     end: u64,
-    /// Steps done by this peer when it started.
-    began_at: u64,
     /// Local steps per commit of a peer of mean speed.
     local_steps: u64,
     /// Of connected peers, so there are no more than `network.peers_max`.
@@ -47,13 +45,12 @@ pub(super) struct Settled {
 }
 
 impl Course {
-    /// Of a peer that starts at `began_at` of its own steps.
-    pub(crate) const fn new(me: PeerId, part: Part, config: &Config, began_at: u64) -> Self {
+    /// Of a peer that knows no other yet.
+    pub(crate) const fn new(me: PeerId, part: Part, config: &Config) -> Self {
         Self {
             me,
             mine: part,
             end: config.run.steps,
-            began_at,
             local_steps: config.gossip.local_steps,
             heard: BTreeMap::new(),
             apart: BTreeSet::new(),
@@ -131,20 +128,19 @@ impl Course {
         ends.filter(|(_, end)| *end != self.end).collect()
     }
 
-    /// Why there was nothing left to train, for a peer that did no step; `clock`: of the most advanced
-    /// neighbour.
-    fn nothing_left(&self, step: u64, clock: u64) -> Option<String> {
-        if step > self.began_at || clock == 0 {
-            return None;
-        }
+    /// Why there is nothing left to train, if there is not; `clock`: of the most advanced neighbour.
+    fn nothing_left(&self, clock: u64) -> Option<String> {
         let (at, end) = (clock.saturating_mul(self.local_steps), self.end);
         let swarm = self.swarms_end().filter(|swarm| *swarm > end);
+        if at < end || at == end && swarm.is_none() {
+            return None;
+        }
         let advice = swarm.map_or_else(
             || "a larger --steps, at every peer, goes on".to_owned(),
             |swarm| format!("leave out --steps, or use --steps {swarm}, where the swarm ends"),
         );
         Some(format!(
-            "the swarm is at step {at} and this peer ends at step {end}: it trains no step and only mixes; {advice}"
+            "the swarm is at step {at} and this peer ends at step {end}: nothing is left for it to train, so it only mixes; {advice}"
         ))
     }
 }
@@ -194,6 +190,12 @@ impl Driver {
         }
         if let Some(shard) = shard {
             self.draw_from(shard);
+        }
+        let clocks = self.core.members().filter_map(|(_, member)| member.clock);
+        let clock = clocks.max().map_or(0, |clock| clock.0);
+        if let Some(line) = self.course.nothing_left(clock) {
+            tracing::warn!("{line}");
+            self.journal.event("nothing-left", &line);
         }
         self.tell_part_to_all();
     }
@@ -250,13 +252,6 @@ impl Driver {
         }
     }
 
-    /// Why this peer is done without having trained, if it is.
-    pub(super) fn nothing_left(&self) -> Option<String> {
-        let clocks = self.core.members().filter_map(|(_, member)| member.clock);
-        let clock = clocks.max().map_or(0, |clock| clock.0);
-        self.course.nothing_left(self.journal.step(), clock)
-    }
-
     /// A peer and this one refuse each other.
     pub(super) fn refused(&mut self, peer: PeerId, difference: &RunDifference, by_us: bool) {
         let who = if by_us { "refused" } else { "was refused by" };
@@ -281,7 +276,7 @@ mod tests {
     fn course(mine: Part, end: u64) -> Course {
         let mut config = Config::default();
         config.run.steps = end;
-        Course::new(peer(1), mine, &config, 0)
+        Course::new(peer(1), mine, &config)
     }
 
     #[test]
@@ -303,11 +298,14 @@ mod tests {
     fn a_peer_whose_end_lies_behind_the_swarm_says_so_and_what_to_do() {
         let mut told = course(part(Some(300), true), 300);
         told.hear(peer(2), part(Some(5000), true));
-        let line = told.nothing_left(0, 40).unwrap();
+        let line = told.nothing_left(40).unwrap();
         assert!(line.contains("is at step 1000 and this peer ends at step 300"), "{line}");
         assert!(line.contains("--steps 5000"), "{line}");
-        assert_eq!(told.nothing_left(7, 40), None);
-        assert_eq!(told.nothing_left(0, 0), None);
+        assert_eq!(told.nothing_left(11), None);
+        assert!(told.nothing_left(12).is_some());
+        // A swarm that ends there too has only come to its end.
+        told.hear(peer(2), part(Some(300), true));
+        assert_eq!(told.nothing_left(12), None);
     }
 
     #[test]

@@ -181,8 +181,7 @@ impl Driver {
         });
         let until = Instant::now() + linger;
         self.stage = Stage::Settling { until, goal: None, next_round: Some(Instant::now()) };
-        let nothing_left = self.nothing_left();
-        self.journal.steps_done(nothing_left);
+        self.journal.steps_done();
         self.feed(Input::Finished);
     }
 

@@ -369,12 +369,8 @@ impl Journal {
         self.event("training", &peers.to_string());
     }
 
-    /// All steps are done, or there were none left for this peer for the reason given.
-    pub(crate) fn steps_done(&mut self, nothing_left: Option<String>) {
-        match nothing_left {
-            Some(why) => tracing::warn!("{why}"),
-            None => tracing::info!("all steps done; mixing with the slower peers"),
-        }
+    pub(crate) fn steps_done(&mut self) {
+        tracing::info!("all steps done; mixing with the slower peers");
         self.viewing.finishes();
         self.event("steps-done", "");
     }
@@ -390,11 +386,6 @@ impl Journal {
         self.viewing.ends_at(steps);
         self.invitation.ends_at(steps);
         self.event("ends-at", &steps.to_string());
-    }
-
-    /// Local steps done, as far as reported.
-    pub(super) const fn step(&self) -> u64 {
-        self.position.step
     }
 
     /// Exchanges applied here so far, begun or answered.

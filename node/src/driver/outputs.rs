@@ -95,9 +95,12 @@ impl Driver {
             Work::Undo { exchange, fragment, weight } => {
                 Command::Undo { exchange, fragment, weight, reply: self.journalled(exchange) }
             }
-            Work::Adopt { exchange, fragment, hash } => {
+            Work::Adopt { exchange, fragment, contents } => {
                 let snapshot = self.received(exchange);
-                Command::Adopt { exchange, fragment, snapshot, hash }
+                Command::Adopt { exchange, fragment, snapshot, contents }
+            }
+            Work::Recall { exchange, fragment, contents } => {
+                Command::Recall { exchange, fragment, contents }
             }
         }
     }

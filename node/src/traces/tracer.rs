@@ -149,7 +149,9 @@ const fn work(command: &Command) -> Option<(ExchangeId, &'static str)> {
         | Command::Absorb { exchange, .. }
         | Command::Include { exchange, .. } => Some((*exchange, "mix")),
         Command::Undo { exchange, .. } => Some((*exchange, "undo")),
-        Command::Adopt { exchange, .. } => Some((*exchange, "adopt")),
+        Command::Adopt { exchange, .. } | Command::Recall { exchange, .. } => {
+            Some((*exchange, "adopt"))
+        }
         Command::Delivered { .. }
         | Command::Permission
         | Command::RoundDone

@@ -204,7 +204,7 @@ fn median(values: &mut [f64]) -> f64 {
 mod tests {
     use super::*;
 
-    const CHANCE: f64 = 2.302_585;
+    const CHANCE: f64 = std::f64::consts::LN_10;
 
     /// What a curve of losses over 2000 steps makes the watch say, with the steps.
     fn judge(chance: Option<f64>, loss: impl Fn(u64) -> f64) -> Vec<(u64, Finding)> {

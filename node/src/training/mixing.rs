@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc as blocking;
 use std::time::Instant;
 
-use dnode_gossip::{Evidence, RefusedMix, Role};
+use dnode_gossip::{Evidence, RefusedMix, Role, SnapshotContents};
 use dnode_protocol::{Clock, ContentHash, ExchangeId, FragmentId};
 use dnode_trainer::{Commons, Encoded, MixError, MixReport, Reading, Tolerance, Turn};
 use tokio::sync::mpsc;
 
+use crate::pulled::PulledFragments;
 use crate::traces::Tracer;
 
 use super::{Activity, Command, Line, Meter, MixTerms, Report};
@@ -37,6 +38,8 @@ pub(super) struct Mixing {
     pub(super) meter: Arc<Meter>,
     pub(super) reports: mpsc::Sender<Report>,
     pub(super) tracer: Tracer,
+    /// Where a newcomer keeps what it has pulled until it has everything.
+    pub(super) pulled: Option<PulledFragments>,
 }
 
 impl Drop for Mixing {
@@ -51,7 +54,7 @@ impl Drop for Mixing {
 
 impl Mixing {
     /// Mixes until told to stop, or the driver or training are gone.
-    pub(super) fn run(self) {
+    pub(super) fn run(mut self) {
         while let Ok(command) = self.commands.recv() {
             if !self.obey(command) {
                 return;
@@ -60,8 +63,11 @@ impl Mixing {
     }
 
     /// Obeys; false when this was the last command.
-    fn obey(&self, command: Command) -> bool {
-        if let Command::AdoptClock { clock, .. } = command {
+    fn obey(&mut self, command: Command) -> bool {
+        if let Command::AdoptClock { clock, replaced } = command {
+            if let Some(pulled) = self.pulled.take_if(|_| replaced) {
+                pulled.remove();
+            }
             let turn = self.commons.turn();
             self.clock.fetch_max(clock.0, Ordering::Relaxed);
             drop(turn);
@@ -71,6 +77,11 @@ impl Mixing {
             self.line.send(command);
             return false;
         }
+        let fresh = matches!(command, Command::Adopt { .. });
+        let command = match self.recalled(command) {
+            Ok(command) => command,
+            Err(refused) => return self.reports.blocking_send(refused).is_ok(),
+        };
         if let Some(refused) = refused_snapshot(&command) {
             return self.reports.blocking_send(refused).is_ok();
         }
@@ -85,6 +96,7 @@ impl Mixing {
         let begun = Instant::now();
         self.meter.enter(activity, begun);
         let mark = self.tracer.begins(&command, begun);
+        let snapshot = if fresh { snapshot(&command) } else { None };
         let report = self.work(&mut turn, command);
         let done = Instant::now();
         self.meter.enter(Activity::Idle, done);
@@ -93,11 +105,40 @@ impl Mixing {
         let told = report.is_none_or(|report| self.reports.blocking_send(report).is_ok());
         drop(turn);
         if adopted {
+            self.keep(snapshot);
             // Training that waits for the rest takes over what is there.
             self.line.wake();
         }
         self.tracer.ends(mark, done);
         told
+    }
+
+    /// Takes what an earlier life has kept from the disk.
+    fn recalled(&self, command: Command) -> Result<Command, Report> {
+        let Command::Recall { exchange, fragment, contents } = command else {
+            return Ok(command);
+        };
+        let missing = || std::io::Error::from(std::io::ErrorKind::NotFound);
+        let pulled = self.pulled.as_ref().ok_or_else(missing);
+        match pulled.and_then(|pulled| pulled.load(fragment)) {
+            Ok(snapshot) => Ok(Command::Adopt { exchange, fragment, snapshot, contents }),
+            Err(error) => {
+                let detail = format!("what was kept of fragment {fragment}: {error}");
+                let (reason, evidence) = (RefusedMix::Local, None);
+                Err(Report::MixRefused { exchange, reason, detail, evidence })
+            }
+        }
+    }
+
+    /// Keeps a snapshot that was taken over for a later life, which may have to go on from here.
+    fn keep(&mut self, snapshot: Option<(FragmentId, SnapshotContents, Encoded)>) {
+        let (Some(pulled), Some((fragment, contents, snapshot))) = (&self.pulled, snapshot) else {
+            return;
+        };
+        if let Err(error) = pulled.keep(fragment, &contents, &snapshot) {
+            tracing::warn!("what is pulled cannot be kept for another start: {error}");
+            self.pulled = None;
+        }
     }
 
     fn work(&self, turn: &mut Turn<'_>, command: Command) -> Option<Report> {
@@ -144,6 +185,7 @@ impl Mixing {
             | Command::RoundDone
             | Command::Shard(_)
             | Command::Steps(_)
+            | Command::Recall { .. }
             | Command::AdoptClock { .. }
             | Command::Ring(..)
             | Command::Stop { .. } => return None,
@@ -151,10 +193,17 @@ impl Mixing {
     }
 }
 
+/// The snapshot that is to be taken over.
+fn snapshot(command: &Command) -> Option<(FragmentId, SnapshotContents, Encoded)> {
+    let Command::Adopt { fragment, snapshot, contents, .. } = command else { return None };
+    Some((*fragment, contents.clone(), snapshot.clone()))
+}
+
 /// What is said of a snapshot whose bytes are not those that its donor has announced; without a turn,
 /// as it takes a millisecond or two.
 fn refused_snapshot(command: &Command) -> Option<Report> {
-    let Command::Adopt { exchange, snapshot, hash, .. } = command else { return None };
+    let Command::Adopt { exchange, snapshot, contents, .. } = command else { return None };
+    let hash = &contents.hash;
     let found = ContentHash::of(&snapshot.bytes);
     (found != *hash).then(|| Report::MixRefused {
         exchange: *exchange,

@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use dnode_collective::{Collective, Place};
-use dnode_gossip::{Evidence, Load, RefusedMix, Role, Tolerance};
+use dnode_gossip::{Evidence, Load, RefusedMix, Role, SnapshotContents, Tolerance};
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{Clock, ContentHash, ExchangeId, FragmentId, Origin, Versions};
 use dnode_trainer::checkpoint::Saved;
@@ -67,8 +67,15 @@ pub(crate) enum Command {
     Include { exchange: ExchangeId, fragment: FragmentId, numbers: Encoded },
     /// Take back a responder's half.
     Undo { exchange: ExchangeId, fragment: FragmentId, weight: f32, reply: Encoded },
-    /// Replace a fragment by a snapshot whose bytes are to have this hash.
-    Adopt { exchange: ExchangeId, fragment: FragmentId, snapshot: Encoded, hash: ContentHash },
+    /// Replace a fragment by a snapshot whose bytes are to have the hash that is told.
+    Adopt {
+        exchange: ExchangeId,
+        fragment: FragmentId,
+        snapshot: Encoded,
+        contents: SnapshotContents,
+    },
+    /// The same with a snapshot that an earlier life has kept.
+    Recall { exchange: ExchangeId, fragment: FragmentId, contents: SnapshotContents },
     /// What the thread may do has changed: look at it.
     Permission,
     /// All exchanges of the round have ended.
@@ -257,6 +264,7 @@ impl TrainingThread {
             meter: Arc::clone(&meters.1),
             reports: to_driver.clone(),
             tracer,
+            pulled: plan.pulled.clone(),
         };
         let queues = steps::Queues {
             commands: from_driver,
@@ -423,7 +431,9 @@ impl Command {
             Self::Read { fragment, .. }
             | Self::Absorb { fragment, .. }
             | Self::Include { fragment, .. } => Some((*fragment, true)),
-            Self::Undo { fragment, .. } | Self::Adopt { fragment, .. } => Some((*fragment, false)),
+            Self::Undo { fragment, .. }
+            | Self::Adopt { fragment, .. }
+            | Self::Recall { fragment, .. } => Some((*fragment, false)),
             Self::Delivered { .. }
             | Self::Permission
             | Self::RoundDone

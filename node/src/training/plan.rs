@@ -8,6 +8,7 @@ use dnode_protocol::{Clock, RunSpec, Versions};
 use dnode_trainer::checkpoint::{self, Checkpoint, Saved};
 use dnode_trainer::{Description, Evaluation, Source};
 
+use crate::pulled::PulledFragments;
 use crate::unsaved::Unsaved;
 
 /// How rounds of local steps end.
@@ -48,6 +49,8 @@ pub(crate) struct Plan {
     pub(crate) checkpoints_kept: usize,
     /// Where checkpoints go.
     pub(crate) checkpoints: PathBuf,
+    /// Where a newcomer keeps what it has pulled; `None` for who begins with a model.
+    pub(crate) pulled: Option<PulledFragments>,
     /// The run, for the checkpoints' manifests.
     pub(crate) run: RunSpec,
     /// What the trainer tells of itself, for the checkpoints' metadata.

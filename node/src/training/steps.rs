@@ -229,7 +229,8 @@ impl Training {
             | Command::Delivered { .. }
             | Command::Include { .. }
             | Command::Undo { .. }
-            | Command::Adopt { .. } => {}
+            | Command::Adopt { .. }
+            | Command::Recall { .. } => {}
         }
         Ok(())
     }

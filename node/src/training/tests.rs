@@ -1,5 +1,6 @@
 //! The training thread with a trainer whose numbers can be followed by hand.
 
+mod pulled;
 mod rack;
 mod sums;
 mod together;
@@ -10,15 +11,16 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use dnode_collective::Place;
-use dnode_gossip::{Load, RefusedMix, Role, Tolerance};
+use dnode_gossip::{Load, RefusedMix, Role, SnapshotContents, Tolerance};
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{
-    Clock, ContentHash, ExchangeId, FragmentId, ParameterLayout, PeerId, RunSpec,
+    Clock, ContentHash, ExchangeId, FragmentId, Information, ParameterLayout, PeerId, RunSpec,
+    Versions,
 };
 use dnode_trainer::codec::decode;
 use dnode_trainer::{
-    Description, Evaluation, OuterStep, Reading, Replica, StepId, StepReport, TrainError, Trainer,
-    TrainerState, encode,
+    Description, Encoded, Evaluation, OuterStep, Reading, Replica, StepId, StepReport, TrainError,
+    Trainer, TrainerState, encode,
 };
 
 use crate::traces::Tracer;
@@ -107,6 +109,7 @@ fn plan(folder: &Path, steps: u64) -> Plan {
         checkpoint_interval: Duration::ZERO,
         checkpoint_every: 0,
         checkpoints_kept: 2,
+        pulled: None,
         checkpoints: folder.to_owned(),
         run: RunSpec::default(),
         description: Description::default(),
@@ -378,14 +381,24 @@ fn old_snapshots_and_numbers_that_are_not_finite_are_refused_without_effect() {
     }
 }
 
+/// What a donor says of a snapshot.
+fn contents(snapshot: &Encoded) -> SnapshotContents {
+    SnapshotContents {
+        clock: Clock(49),
+        hash: ContentHash::of(&snapshot.bytes),
+        information: Information::default(),
+        versions: Versions::default(),
+    }
+}
+
 #[test]
 fn a_joiner_goes_on_at_the_step_that_belongs_to_the_clock_it_adopts() {
     let folder = tempfile::tempdir().unwrap();
     let mut thread =
         start(plan(folder.path(), 100), Some(OuterStep { learning_rate: 1.0, momentum: 0.0 }));
     let (fragment, snapshot) = (FragmentId(0), encode(Codec::F32, &[5.0, 6.0]));
-    let hash = ContentHash::of(&snapshot.bytes);
-    thread.command(Command::Adopt { exchange: exchange(0), fragment, snapshot, hash });
+    let contents = contents(&snapshot);
+    thread.command(Command::Adopt { exchange: exchange(0), fragment, snapshot, contents });
     thread.command(Command::AdoptClock { clock: Clock(49), replaced: true });
     assert_eq!(read(&mut thread), (Clock(49), vec![5.0, 6.0]));
     thread.allow(true);
@@ -400,8 +413,8 @@ fn a_snapshot_of_another_hash_than_its_donor_said_changes_nothing() {
     let mut thread = start(plan(folder.path(), 100), None);
     let before = read(&mut thread);
     let (fragment, snapshot) = (FragmentId(0), encode(Codec::F32, &[5.0, 6.0]));
-    let hash = ContentHash::of(&encode(Codec::F32, &[5.0, 7.0]).bytes);
-    thread.command(Command::Adopt { exchange: exchange(0), fragment, snapshot, hash });
+    let contents = contents(&encode(Codec::F32, &[5.0, 7.0]));
+    thread.command(Command::Adopt { exchange: exchange(0), fragment, snapshot, contents });
     let reports = until(&mut thread, |report| matches!(report, Report::MixRefused { .. }));
     let other = |report: &Report| {
         matches!(report, Report::MixRefused { reason: RefusedMix::OtherHash, .. })

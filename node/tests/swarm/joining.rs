@@ -4,7 +4,7 @@ use dnode_protocol::Clock;
 use serde_json::Value;
 
 use crate::process::{Peer, checkpoints, wait};
-use crate::{ENDLESS, flags};
+use crate::{ENDLESS, flags, stuck};
 
 /// A model of a megabyte in many fragments, sent so slowly that its transfer can be disturbed.
 const SLOW: [&str; 4] = ["--set", "gossip.fragments=32", "--max-upload", "200"];
@@ -80,6 +80,54 @@ fn a_joiner_that_is_killed_in_mid_transfer_starts_again_and_its_donors_train_on(
         trains_on(peer, 1, clock);
     }
     trains_on(&joiner, 2, clock);
+}
+
+/// A model of a megabyte, whose peers commit about once a second.
+const PARAMETERS: usize = 1 << 18;
+const SELDOM: [&str; 8] = [
+    "--steps",
+    "100000000",
+    "--set",
+    "gossip.local_steps=500",
+    "--set",
+    "gossip.balance=off",
+    "--set",
+    "node.metrics_every=1",
+];
+
+#[test]
+fn a_joiner_that_is_killed_in_mid_transfer_pulls_the_rest_only() {
+    let root = tempfile::tempdir().unwrap();
+    for name in ["donor", "joiner"] {
+        stuck::large(&root, name, PARAMETERS);
+    }
+    let run = flags(&[&SELDOM, &SLOW]);
+    let mut donor = stuck::start(&root, "donor", &run);
+    let address = donor.address();
+    donor.wait_line("commits", |line| line["clock"].as_u64() > Some(6));
+    let run = flags(&[&run, &["--bootstrap", &address]]);
+    let mut joiner = stuck::start(&root, "joiner", &run);
+    let folder = joiner.data().join("pulled");
+    let kept = || {
+        let entries = std::fs::read_dir(&folder).into_iter().flatten();
+        entries.filter(|entry| entry.as_ref().unwrap().path().extension().is_none()).count()
+    };
+    wait("half of the model is there", || (kept() >= 16).then_some(()));
+    joiner.kill();
+    let before = kept();
+    let joiner = stuck::start(&root, "joiner", &run);
+    in_life(&joiner, 2, "the replica is there", |line| is_event(line, "catch-up-done"));
+    let bytes = wait("it trains on", || {
+        let lines = life(&joiner, 2);
+        let done = lines.iter().position(|line| is_event(line, "catch-up-done"))?;
+        lines[done..].iter().find_map(|line| line["bytes_in"].as_u64())
+    });
+    println!("kept {before} of 32 fragments, then received {bytes} of {} bytes", 4 * PARAMETERS);
+    // What was kept, less what exchanges have brought since.
+    assert!(bytes < 4 * PARAMETERS as u64 * 7 / 8, "{bytes} bytes with {before} of 32 kept");
+    let said = format!("has fragments that it had pulled before it died kept={before} of=32");
+    assert!(joiner.log().contains(&said), "{said}");
+    assert!(!folder.exists(), "nothing is kept of a model that is whole");
 }
 
 /// The peer's checkpoints, oldest first, and their clocks; without those that it was killed while it

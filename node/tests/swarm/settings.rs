@@ -131,8 +131,8 @@ fn a_joiner_ends_with_the_swarm_unless_it_is_told_its_end() {
     let told = ["--steps", "25", "--set", "node.linger=\"1s\""];
     let mut told = Peer::start(&root, "2", &flags(&[&join, &told]));
     let last = told.finish();
-    assert_eq!(last["step"], 0, "{last}");
-    let line = wait_log(&told, &["this peer ends at step 25: it trains no step and only mixes"]);
+    assert_eq!(last["reason"], "steps done", "{last}");
+    let line = wait_log(&told, &["this peer ends at step 25: nothing is left for it to train"]);
     assert!(line.contains("--steps 100000000, where the swarm ends"), "{line}");
     wait_log(&told, &["uses run.steps 100000000, you 25"]);
     wait_log(&first, &["uses run.steps 25, you 100000000"]);

@@ -23,6 +23,8 @@ const FLAGS: &str = "DNODE_TEST_STUCK_PEER";
 const STUCK: &str = "stuck";
 /// While it has this file, each of its steps takes as many milliseconds as the file says.
 const SLOW: &str = "slow";
+/// Where it has this file, its model has as many parameters as the file says.
+const LARGE: &str = "large";
 /// Time of a step, so that the ranks write no metrics but their own.
 const STEP: Duration = Duration::from_millis(2);
 /// Runs the program with its arguments in the variable.
@@ -38,9 +40,11 @@ struct Plain {
 
 impl Plain {
     fn new() -> Self {
+        let large = std::fs::read_to_string(LARGE).ok().and_then(|text| text.parse().ok());
+        let parameters = large.unwrap_or(64);
         let mut layout = ParameterLayout::new();
-        layout.push("weights", &[64]).unwrap();
-        Self { layout, weights: vec![0.0; 64], gradient: vec![0.0; 64] }
+        layout.push("weights", &[parameters]).unwrap();
+        Self { layout, weights: vec![0.0; parameters], gradient: vec![0.0; parameters] }
     }
 }
 
@@ -124,9 +128,18 @@ pub(crate) fn start(root: &TempDir, name: &str, flags: &[&str]) -> Peer {
 
 /// Has each of its steps take so long, whenever it starts.
 pub(crate) fn slow(root: &TempDir, name: &str, step: Duration) {
+    tell(root, name, SLOW, &step.as_millis().to_string());
+}
+
+/// Has its model be so large.
+pub(crate) fn large(root: &TempDir, name: &str, parameters: usize) {
+    tell(root, name, LARGE, &parameters.to_string());
+}
+
+fn tell(root: &TempDir, name: &str, file: &str, text: &str) {
     let folder = root.path().join(name);
     std::fs::create_dir_all(&folder).unwrap();
-    std::fs::write(folder.join(SLOW), step.as_millis().to_string()).unwrap();
+    std::fs::write(folder.join(file), text).unwrap();
 }
 
 /// Whether its training is to hang from the next step on.

@@ -279,6 +279,7 @@ impl World {
             | Work::Absorb { exchange, .. }
             | Work::Include { exchange, .. }
             | Work::Adopt { exchange, .. }
+            | Work::Recall { exchange, .. }
                 if refused =>
             {
                 self.handle(Input::MixRefused { exchange, reason: RefusedMix::BadParameters });
@@ -287,7 +288,7 @@ impl World {
             | Work::Absorb { exchange, .. }
             | Work::Include { exchange, .. } => self.handle(Input::Mixed { exchange, clock }),
             Work::Undo { exchange, .. } => self.handle(Input::Undone { exchange }),
-            Work::Adopt { exchange, .. } => self.handle(Input::Adopted { exchange }),
+            Work::Adopt { exchange, .. } | Work::Recall { exchange, .. } => self.handle(Input::Adopted { exchange }),
         }
     }
 

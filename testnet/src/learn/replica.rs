@@ -54,7 +54,7 @@ impl ModelReplica {
 
     /// The exchanged weights of a fragment and where it lies, for a mask.
     fn masked(&mut self, fragment: FragmentId) -> Option<(Range<usize>, Vec<f32>)> {
-        let range = self.mask.as_ref().and(self.replica.fragments().range(fragment))?;
+        let range = self.mask.as_ref().and_then(|_| self.replica.fragments().range(fragment))?;
         let own = self.replica.read(fragment, dnode_trainer::Reading::Offer(Codec::F32));
         let mut values = vec![0.0; range.len()];
         decode(&own, &mut values).ok()?;

@@ -221,6 +221,7 @@ fn digests_tell_data_sets_apart_and_not_shards() {
     assert_ne!(digits(1, 0, 1).digest(), text(1, 0).digest());
 }
 
+#[expect(clippy::unwrap_in_result, reason = "a failure in a test's preparation fails the test")]
 fn text_of(content: &str, vocabulary: Option<&str>) -> Result<Dataset, DataError> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("text.txt");

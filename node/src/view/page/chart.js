@@ -80,7 +80,9 @@ function read(id, x) {
 }
 
 function usable(points, log) {
-  return points.filter(([x, y]) => Number.isFinite(x) && Number.isFinite(y) && (!log || y > 0));
+  const finite = points.filter(([x, y]) => Number.isFinite(x) && Number.isFinite(y));
+  // What is too small to be written out is drawn where that begins.
+  return log ? finite.map(([x, y]) => [x, Math.max(y, LEAST)]) : finite;
 }
 
 // series: [{name, points: [[x, y]], colour, dash, strong, faint}]

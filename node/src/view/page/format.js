@@ -66,7 +66,8 @@ function ticks(low, high, most) {
 }
 
 // Round numbers of a logarithmic axis: 1, 2 and 5 of each decade, or as on a linear one where it is short.
-function logTicks(low, high, most) {
+function logTicks(least, high, most) {
+  const low = Math.max(least, LEAST);
   const all = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1) {
     for (const times of [1, 2, 5]) all.push(times * 10 ** power);
@@ -114,7 +115,6 @@ function timeTicks(low, high, most) {
 // Labels of times that are all multiples of one step: one unit for all of them.
 function timeLabels(list) {
   const step = list.length > 1 ? list[1] - list[0] : list[0] || 1;
-  const last = list[list.length - 1];
-  const [unit, name] = step % 3600 === 0 || last > 7200 ? [3600, " h"] : step % 60 === 0 || last > 240 ? [60, " min"] : [1, " s"];
-  return list.map((tick) => (tick === 0 ? "0" : Number((tick / unit).toFixed(2)) + name));
+  const [unit, name] = step % 3600 === 0 ? [3600, " h"] : step % 60 === 0 ? [60, " min"] : [1, " s"];
+  return list.map((tick) => (tick === 0 ? "0" : tick / unit + name));
 }

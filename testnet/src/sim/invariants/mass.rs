@@ -204,7 +204,9 @@ impl Property for MassKept {
                 let arrived = matches!((task, answer), (Work::Absorb { .. }, Input::Mixed { .. }));
                 self.kept.exchanges += u64::from(arrived);
                 let (fragment, counted) = match task {
-                    Work::Adopt { fragment, .. } => (fragment.0, true),
+                    Work::Adopt { fragment, .. } | Work::Recall { fragment, .. } => {
+                        (fragment.0, true)
+                    }
                     Work::Read { fragment, what: Reading::Push { to, .. }, .. } => {
                         (fragment.0, !lives(to, view))
                     }

@@ -129,7 +129,10 @@ impl Property for MeanKept {
                 }
             }
             Moment::Worked { peer, task, answer, before, after } => match (task, answer) {
-                (Work::Adopt { fragment, .. }, Input::Adopted { .. }) => {
+                (
+                    Work::Adopt { fragment, .. } | Work::Recall { fragment, .. },
+                    Input::Adopted { .. },
+                ) => {
                     let start = fragment.0 as usize * view.scenario.width;
                     let mass = view.mass(*peer);
                     let moved = after.iter().zip(*before).map(|(a, b)| mass * (a - b));

@@ -177,6 +177,7 @@ fn plan() -> Plan {
         checkpoint_interval: Duration::ZERO,
         checkpoint_every: 0,
         checkpoints_kept: 1,
+        pulled: None,
         checkpoints: std::path::PathBuf::new(),
         run: RunSpec::default(),
         description: Description::default(),
