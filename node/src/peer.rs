@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use dnode_gossip::{Gossip, SnapshotContents, Start};
 use dnode_network::{Network, NetworkConfig, NetworkError, NetworkEvent};
-use dnode_protocol::{FragmentId, Fragments, RunSpec, Time, Versions};
+use dnode_protocol::{Clock, FragmentId, Fragments, RunSpec, Time, Versions};
 use dnode_trainer::checkpoint::{self, CheckpointError};
 use dnode_trainer::{Description, Replica, TrainError, Trainer, weights_digest};
 use rand::Rng;
@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, watch};
 use crate::acquaintances::{Acquaintances, PeersFileError, read_peers_file};
 use dnode_collective::{Backend, Choice};
 
-use crate::config::{self, Config, LogFormat, Rule, run_spec, shared_settings, shared_settings_of};
+use crate::config::{self, Config, LogFormat, Rule};
 use crate::console::Console;
 use crate::data_dir::{DataDir, DataDirError};
 use crate::driver::{
@@ -33,10 +33,10 @@ use crate::pulled::PulledFragments;
 use crate::rules::{exchanges, gossip_config, replica_config};
 use crate::tensorboard::EventFile;
 use crate::traces::{FLUSH_INTERRUPTED_MAX, FLUSH_MAX, Tracer, TracesError};
-use crate::trainer_identity::{IdentityError, TrainerIdentity, is_shared};
+use crate::trainer_identity::{IdentityError, TrainerIdentity};
 use crate::training::{Commits, Ending, MICRO_STEPS, NotSaved, Plan, Position, TrainingThread};
 use crate::view::ServeError;
-use halves::check_halves;
+use halves::{agreed, check_halves};
 use network::{canonical, network_config};
 pub use outcome::{LastEvaluation, Outcome};
 
@@ -213,14 +213,7 @@ pub async fn join(
     let config = with_peers_file(config)?;
     let parameters = trainer.layout().parameters();
     let identified = trainer.data_identity();
-    let run = match &own {
-        Some(own) => own.run_spec(&config, trainer.layout(), &identified)?,
-        None => run_spec(&config, trainer.layout(), &identified),
-    };
-    let settings = match &own {
-        Some(_) => shared_settings_of(&config, &identified, |key| is_shared(key.name)),
-        None => shared_settings(&config, &identified),
-    };
+    let (run, settings) = agreed(own.as_ref(), &config, (trainer.layout(), &identified))?;
     let fragments = Fragments::new(parameters, config.gossip.fragments)
         .ok_or(JoinError::Parameters(parameters))?;
     let gossip = gossip_config(&config, fragments);
@@ -264,14 +257,8 @@ pub async fn join(
     let terms = Terms { remembers: !remembered.is_empty(), ..terms(&config, dir.incarnation()) };
     let network = network_config(&config, &identity, (&run, settings), &dir, digest)?;
     let (network, events) = Network::start(NetworkConfig { remembered, ..network })?;
-    let start = Start {
-        me: identity.peer(),
-        incarnation: dir.incarnation(),
-        fragments: u32::try_from(fragments.count()).unwrap_or(u32::MAX),
-        clock: position.clock,
-        seed: random_seed(),
-    };
-    let core = core(Gossip::new(start, gossip, Time::ZERO), &contents, kept);
+    let core = core((&identity, dir.incarnation()), gossip, (fragments, position.clock));
+    let core = if contents.is_empty() { core } else { core.containing(&contents) }.keeping(kept);
     let course = Course::new(identity.peer(), part, &config);
     let training = TrainingThread::start(replica, plan, position, tracer.clone())
         .map_err(|reason| JoinError::Io { what: "start the training thread", reason })?;
@@ -288,6 +275,17 @@ pub async fn join(
         course,
     };
     drive(parts, events, stop).await
+}
+
+/// The gossip core of a peer in this start of its process.
+fn core(
+    (identity, incarnation): (&Identity, u64),
+    config: dnode_gossip::Config,
+    (fragments, clock): (Fragments, Clock),
+) -> Gossip {
+    let fragments = u32::try_from(fragments.count()).unwrap_or(u32::MAX);
+    let start = Start { me: identity.peer(), incarnation, fragments, clock, seed: random_seed() };
+    Gossip::new(start, config, Time::ZERO)
 }
 
 /// The run itself, and its last words.
@@ -403,12 +401,6 @@ fn metrics(
         events.map_err(|reason| JoinError::Io { what, reason })
     });
     Ok(writer.with_events(events.transpose()?))
-}
-
-/// The core of a peer whose checkpoint has these contributions, or that has kept these snapshots.
-fn core(core: Gossip, contents: &[Versions], kept: Vec<(FragmentId, SnapshotContents)>) -> Gossip {
-    let core = if contents.is_empty() { core } else { core.containing(contents) };
-    core.keeping(kept)
 }
 
 /// Has a newcomer keep what it pulls; what its earlier life has kept.

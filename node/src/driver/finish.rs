@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 use dnode_gossip::{Input, Standing};
 use dnode_protocol::{Message, PeerId, Phase};
 
-use super::Driver;
-use crate::training::{Command, Finding, Position, Rescue};
+use dnode_trainer::TrainError;
+
+use super::{DriveError, Driver};
+use crate::training::{Command, Ending, Finding, Position, Rescue};
 
 /// How long a joiner waits for the first answer of its bootstrap peers before it trains alone.
 const GREETING_MAX: Duration = Duration::from_secs(10);
@@ -244,6 +246,18 @@ impl Driver {
                 self.begin_leaving(false);
             }
         }
+    }
+
+    /// The training thread has ended.
+    pub(super) fn ended(&mut self, ending: Result<Box<Ending>, TrainError>) {
+        let stops = self.terms.stops_diverged;
+        self.ending = Some(ending.map_err(|error| match error {
+            TrainError::NotFinite { .. } if stops => DriveError::Diverged(error),
+            TrainError::NotFinite { .. }
+            | TrainError::Interrupted
+            | TrainError::State(_)
+            | TrainError::Other(_) => error.into(),
+        }));
     }
 
     /// Training goes wrong, or well again.

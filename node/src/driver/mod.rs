@@ -437,14 +437,7 @@ impl Driver {
                 self.journal.checkpoint_failed(&error);
             }
             Report::StepsDone => self.steps_done(),
-            Report::Ended(ending) => {
-                self.ending = Some(ending.map_err(|error| match error {
-                    TrainError::NotFinite { .. } if self.terms.stops_diverged => {
-                        DriveError::Diverged(error)
-                    }
-                    other => other.into(),
-                }));
-            }
+            Report::Ended(ending) => self.ended(ending),
         }
     }
 

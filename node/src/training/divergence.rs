@@ -173,7 +173,8 @@ impl Watch {
     /// The loss that is worse than knowing nothing.
     fn above(&self) -> f64 {
         let first = self.first.unwrap_or(f64::INFINITY);
-        self.chance.map_or(ABOVE_FIRST * first.max(self.unit()), |chance| ABOVE_CHANCE * chance)
+        self.chance
+            .map_or_else(|| ABOVE_FIRST * first.max(self.unit()), |chance| ABOVE_CHANCE * chance)
     }
 
     /// How far from its lowest a loss may rise.
@@ -203,7 +204,7 @@ fn median(values: &mut [f64]) -> f64 {
 mod tests {
     use super::*;
 
-    const CHANCE: f64 = 2.302_585;
+    const CHANCE: f64 = std::f64::consts::LN_10;
 
     /// What a curve of losses over 2000 steps makes the watch say, with the steps.
     fn judge(chance: Option<f64>, loss: impl Fn(u64) -> f64) -> Vec<(u64, Finding)> {
