@@ -156,6 +156,8 @@ const fn work(command: &Command) -> Option<(ExchangeId, &'static str)> {
         | Command::Permission
         | Command::RoundDone
         | Command::AdoptClock { .. }
+        | Command::Shard(_)
+        | Command::Steps(_)
         | Command::Ring(..)
         | Command::Stop { .. } => None,
     }
