@@ -167,20 +167,22 @@ impl Training {
         let contents = if held.is_sum() { self.ask_contents()? } else { Vec::new() };
         let unsaved = &self.saving.unsaved;
         let saved = self.plan.save(unsaved, self.at, &contents, Source::Held(&held));
-        drop(held);
         let now = Instant::now();
         self.saving.schedule.written(began, now);
         self.saving.write_seconds = self.saving.write_seconds.max((now - began).as_secs_f64());
-        match saved {
+        let told = match saved {
             Ok(saved) => {
                 self.saving.parameters = Some(saved.parameters.clone());
                 self.tell(Report::Checkpointed { saved }).map(Ok)
             }
             Err(failed) => {
-                self.tell(Report::CheckpointFailed { error: failed.error.clone() })?;
-                Ok(Err(failed))
+                let report = Report::CheckpointFailed { error: failed.error.clone() };
+                self.tell(report).map(|()| Err(failed))
             }
-        }
+        };
+        // Held until it is told, so that the driver hears of what came later after it.
+        drop(held);
+        told
     }
 
     /// Which contributions the replica contains; to be called while it is held. The driver hears of all
