@@ -159,9 +159,10 @@ impl Watch {
         Some(Finding::Diverges { what, cure: TOO_FAST })
     }
 
-    /// Whether what was told is still so; it is over only where the loss is well again.
+    /// Whether what was told is still so; it is over only where the loss is well again: below chance (or
+    /// the first losses), and not half as far from its lowest as what is told.
     fn stays(&self, median: f64) -> bool {
-        let well = self.level().is_some_and(|level| median <= level);
+        let well = median < self.unit().min(self.lowest + 0.5 * self.rise());
         self.diverges && !(well && self.dead == 0)
     }
 
