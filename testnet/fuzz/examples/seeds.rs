@@ -7,7 +7,7 @@ use std::path::Path;
 use dnode_gossip::testing::peer;
 use dnode_protocol::frame::{Codec, Leg, TensorHeader, encode_control, write_f32s};
 use dnode_protocol::{
-    About, Clock, ContentHash, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, Phase,
+    About, Clock, ContentHash, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, Part, Phase,
     Real, RunField, RunSpec, Stripe, Summary, SummaryLink, Terms, Versions,
 };
 
@@ -90,6 +90,13 @@ fn messages() -> Vec<Message> {
         Message::Probe { number: 4, target: peer(1) },
         Message::Alive { number: 4, target: peer(1) },
         Message::Summaries { summaries: vec![summary()] },
+        Message::Part(Part {
+            steps: Some(40),
+            steps_given: false,
+            shards: 4,
+            shard: Some(1),
+            shard_given: true,
+        }),
     ]
 }
 
