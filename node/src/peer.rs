@@ -4,41 +4,38 @@ mod halves;
 mod network;
 mod outcome;
 mod share;
+mod terms;
 
 use std::io;
 use std::time::{Duration, Instant};
 
-use dnode_gossip::{Gossip, SnapshotContents, Start};
+use dnode_gossip::{Gossip, Start};
 use dnode_network::{Network, NetworkConfig, NetworkError, NetworkEvent};
-use dnode_protocol::{Clock, FragmentId, Fragments, RunSpec, Time, Versions};
+use dnode_protocol::{Clock, Fragments, Time, Versions};
 use dnode_trainer::checkpoint::{self, CheckpointError};
-use dnode_trainer::{Description, Replica, TrainError, Trainer, weights_digest};
+use dnode_trainer::{Replica, TrainError, Trainer, weights_digest};
 use rand::Rng;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
 
 use crate::acquaintances::{Acquaintances, PeersFileError, read_peers_file};
-use dnode_collective::{Backend, Choice};
-
-use crate::config::{self, Config, LogFormat, Rule};
+use crate::config::{Config, LogFormat};
 use crate::console::Console;
 use crate::data_dir::{DataDir, DataDirError};
-use crate::driver::{
-    Course, DriveError, Driver, Invitation, Journal, Parts, Terms, Viewing, rack_name,
-};
+use crate::driver::{Course, DriveError, Driver, Invitation, Journal, Parts, Terms, Viewing};
 use crate::identity::Identity;
 use crate::metrics::{self, MetricsWriter};
 use crate::progress::Reporter;
-use crate::pulled::PulledFragments;
-use crate::rules::{exchanges, gossip_config, replica_config};
+use crate::rules::{gossip_config, replica_config};
 use crate::tensorboard::EventFile;
 use crate::traces::{FLUSH_INTERRUPTED_MAX, FLUSH_MAX, Tracer, TracesError};
 use crate::trainer_identity::{IdentityError, TrainerIdentity};
-use crate::training::{Commits, Ending, MICRO_STEPS, NotSaved, Plan, Position, TrainingThread};
+use crate::training::{Ending, MICRO_STEPS, NotSaved, Plan, Position, TrainingThread};
 use crate::view::ServeError;
 use halves::{agreed, check_halves};
-use network::{canonical, network_config};
+use network::network_config;
 pub use outcome::{LastEvaluation, Outcome};
+use terms::{keep_pulled, plan, terms};
 
 /// Folder of the checkpoints in the data directory.
 const CHECKPOINTS: &str = "checkpoints";
@@ -401,85 +398,6 @@ fn metrics(
         events.map_err(|reason| JoinError::Io { what, reason })
     });
     Ok(writer.with_events(events.transpose()?))
-}
-
-/// Has a newcomer keep what it pulls; what its earlier life has kept.
-fn keep_pulled(
-    plan: &mut Plan,
-    config: &Config,
-    (fragments, position): (Fragments, Position),
-) -> Vec<(FragmentId, SnapshotContents)> {
-    let pulls = plan.mix_every > 0 && config.gossip.rule != Rule::DeltaSet;
-    let newcomer = pulls && position == Position::default();
-    let (pulled, kept) = PulledFragments::begin(&config.node.data_dir, fragments, newcomer);
-    plan.pulled = pulled;
-    kept
-}
-
-fn plan(config: &Config, run: &RunSpec, dir: &DataDir) -> Plan {
-    let exchanges = exchanges(config.gossip.rule);
-    Plan {
-        steps: config.run.steps,
-        local_steps: config.gossip.local_steps,
-        batch: u32::try_from(config.run.batch).unwrap_or(u32::MAX),
-        mix_every: if exchanges { config.gossip.mix_every } else { 0 },
-        warmup: config.optimizer.warmup_steps,
-        commits: commits(&config.gossip),
-        metrics_every: config.node.metrics_every,
-        evaluate_every: config.node.evaluate_every,
-        checkpoint_interval: config.node.checkpoint_interval,
-        checkpoint_every: config.node.checkpoint_every,
-        checkpoints_kept: config.node.checkpoints_kept,
-        pulled: None,
-        checkpoints: dir.path().join(CHECKPOINTS),
-        run: run.clone(),
-        description: Description::default(),
-    }
-}
-
-/// How rounds of local steps end under the rule.
-const fn commits(gossip: &config::Gossip) -> Commits {
-    match gossip.rule {
-        Rule::AllReduce if gossip.local_steps > 1 => Commits::Together,
-        Rule::AllReduce | Rule::None => Commits::Never,
-        Rule::GossipOuter | Rule::Pairwise | Rule::PushSum | Rule::DeltaSet | Rule::Epidemic => {
-            Commits::Alone
-        }
-    }
-}
-
-fn terms(config: &Config, incarnation: u64) -> Terms {
-    let world = match config.gossip.rule {
-        Rule::AllReduce => config.gossip.world,
-        Rule::GossipOuter
-        | Rule::Pairwise
-        | Rule::PushSum
-        | Rule::DeltaSet
-        | Rule::Epidemic
-        | Rule::None => 0,
-    };
-    Terms {
-        require_peers: config.network.require_peers.max(world.saturating_sub(1)),
-        bootstrap: config.network.bootstrap.iter().map(|text| canonical(text)).collect(),
-        remembers: false,
-        exchanges: exchanges(config.gossip.rule),
-        settles: exchanges(config.gossip.rule) && config.gossip.rule != Rule::DeltaSet,
-        world,
-        rack: rack_name(&config.network.rack),
-        collective: match config.network.collective {
-            config::Collective::Auto => Choice::Auto,
-            config::Collective::Shm => Choice::Only(Backend::Shm),
-            config::Collective::Tcp => Choice::Only(Backend::Tcp),
-            config::Collective::Ucx => Choice::Only(Backend::Ucx),
-            config::Collective::Nccl => Choice::Nccl(match config.node.device {
-                dnode_torch::Device::Cuda(index) => index,
-                dnode_torch::Device::Cpu | dnode_torch::Device::Auto => 0,
-            }),
-        },
-        incarnation,
-        linger: config.node.linger,
-        stops_diverged: config.run.stop_on_divergence,
-    }
 }
 
 /// The configuration with the addresses of its peers file.

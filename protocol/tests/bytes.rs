@@ -467,16 +467,13 @@ fn each_broken_limit_of_a_tensor_header_is_named() {
         count: 2,
     };
     let good = header.encode(&[0; 8]);
-    let with = |at: usize, value: u32| {
+    let changed = |at: usize, value: &[u8]| {
         let mut bytes = good;
-        bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        bytes[at..at + value.len()].copy_from_slice(value);
         TensorHeader::decode(&bytes).unwrap_err()
     };
-    let byte = |at: usize, value: u8| {
-        let mut bytes = good;
-        bytes[at] = value;
-        TensorHeader::decode(&bytes).unwrap_err()
-    };
+    let with = |at: usize, value: u32| changed(at, &value.to_le_bytes());
+    let byte = |at: usize, value: u8| changed(at, &[value]);
     assert!(matches!(byte(0, 0), DecodeError::Magic(_)));
     assert!(matches!(byte(4, 99), DecodeError::Version(99)));
     assert!(matches!(byte(5, 5), DecodeError::Leg(5)));

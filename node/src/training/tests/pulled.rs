@@ -1,9 +1,51 @@
-//! What a newcomer has pulled is there for its next life.
+//! What a joiner takes over: snapshots, the clock, and what its earlier life has pulled.
 
 use dnode_protocol::Fragments;
 
 use super::*;
 use crate::pulled::PulledFragments;
+
+/// What a donor says of a snapshot.
+fn contents(snapshot: &Encoded) -> SnapshotContents {
+    SnapshotContents {
+        clock: Clock(49),
+        hash: ContentHash::of(&snapshot.bytes),
+        information: Information::default(),
+        versions: Versions::default(),
+    }
+}
+
+#[test]
+fn a_joiner_goes_on_at_the_step_that_belongs_to_the_clock_it_adopts() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut thread =
+        start(plan(folder.path(), 100), Some(OuterStep { learning_rate: 1.0, momentum: 0.0 }));
+    let (fragment, snapshot) = (FragmentId(0), encode(Codec::F32, &[5.0, 6.0]));
+    let contents = contents(&snapshot);
+    thread.command(Command::Adopt { exchange: exchange(0), fragment, snapshot, contents });
+    thread.command(Command::AdoptClock { clock: Clock(49), replaced: true });
+    assert_eq!(read(&mut thread), (Clock(49), vec![5.0, 6.0]));
+    thread.allow(true);
+    let reports = until(&mut thread, |report| matches!(report, Report::StepsDone));
+    assert_eq!(count(&reports, |report| matches!(report, Report::Committed { .. })), 1);
+    assert_eq!(read(&mut thread), (Clock(50), vec![7.0, 8.0]), "two steps of its own, 98 and 99");
+}
+
+#[test]
+fn a_snapshot_of_another_hash_than_its_donor_said_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut thread = start(plan(folder.path(), 100), None);
+    let before = read(&mut thread);
+    let (fragment, snapshot) = (FragmentId(0), encode(Codec::F32, &[5.0, 6.0]));
+    let contents = contents(&encode(Codec::F32, &[5.0, 7.0]));
+    thread.command(Command::Adopt { exchange: exchange(0), fragment, snapshot, contents });
+    let reports = until(&mut thread, |report| matches!(report, Report::MixRefused { .. }));
+    let other = |report: &Report| {
+        matches!(report, Report::MixRefused { reason: RefusedMix::OtherHash, .. })
+    };
+    assert!(reports.iter().any(other), "{reports:?}");
+    assert_eq!(read(&mut thread), before);
+}
 
 #[test]
 fn what_a_newcomer_takes_over_is_kept_for_its_next_life_until_it_has_everything() {

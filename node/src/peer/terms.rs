@@ -1,0 +1,96 @@
+//! What the configuration means to the parts of a process: what is trained, when it begins and ends.
+
+use dnode_collective::{Backend, Choice};
+use dnode_gossip::SnapshotContents;
+use dnode_protocol::{FragmentId, Fragments, RunSpec};
+use dnode_trainer::Description;
+
+use super::CHECKPOINTS;
+use super::network::canonical;
+use crate::config::{self, Config, Rule};
+use crate::data_dir::DataDir;
+use crate::driver::{Terms, rack_name};
+use crate::pulled::PulledFragments;
+use crate::rules::exchanges;
+use crate::training::{Commits, Plan, Position};
+
+/// Has a newcomer keep what it pulls; what its earlier life has kept.
+pub(super) fn keep_pulled(
+    plan: &mut Plan,
+    config: &Config,
+    (fragments, position): (Fragments, Position),
+) -> Vec<(FragmentId, SnapshotContents)> {
+    let pulls = plan.mix_every > 0 && config.gossip.rule != Rule::DeltaSet;
+    let newcomer = pulls && position == Position::default();
+    let (pulled, kept) = PulledFragments::begin(&config.node.data_dir, fragments, newcomer);
+    plan.pulled = pulled;
+    kept
+}
+
+/// What the training thread does.
+pub(super) fn plan(config: &Config, run: &RunSpec, dir: &DataDir) -> Plan {
+    let exchanges = exchanges(config.gossip.rule);
+    Plan {
+        steps: config.run.steps,
+        local_steps: config.gossip.local_steps,
+        batch: u32::try_from(config.run.batch).unwrap_or(u32::MAX),
+        mix_every: if exchanges { config.gossip.mix_every } else { 0 },
+        warmup: config.optimizer.warmup_steps,
+        commits: commits(&config.gossip),
+        metrics_every: config.node.metrics_every,
+        evaluate_every: config.node.evaluate_every,
+        checkpoint_interval: config.node.checkpoint_interval,
+        checkpoint_every: config.node.checkpoint_every,
+        checkpoints_kept: config.node.checkpoints_kept,
+        pulled: None,
+        checkpoints: dir.path().join(CHECKPOINTS),
+        run: run.clone(),
+        description: Description::default(),
+    }
+}
+
+/// How rounds of local steps end under the rule.
+const fn commits(gossip: &config::Gossip) -> Commits {
+    match gossip.rule {
+        Rule::AllReduce if gossip.local_steps > 1 => Commits::Together,
+        Rule::AllReduce | Rule::None => Commits::Never,
+        Rule::GossipOuter | Rule::Pairwise | Rule::PushSum | Rule::DeltaSet | Rule::Epidemic => {
+            Commits::Alone
+        }
+    }
+}
+
+/// When the loop starts to train and when it ends.
+pub(super) fn terms(config: &Config, incarnation: u64) -> Terms {
+    let world = match config.gossip.rule {
+        Rule::AllReduce => config.gossip.world,
+        Rule::GossipOuter
+        | Rule::Pairwise
+        | Rule::PushSum
+        | Rule::DeltaSet
+        | Rule::Epidemic
+        | Rule::None => 0,
+    };
+    Terms {
+        require_peers: config.network.require_peers.max(world.saturating_sub(1)),
+        bootstrap: config.network.bootstrap.iter().map(|text| canonical(text)).collect(),
+        remembers: false,
+        exchanges: exchanges(config.gossip.rule),
+        settles: exchanges(config.gossip.rule) && config.gossip.rule != Rule::DeltaSet,
+        world,
+        rack: rack_name(&config.network.rack),
+        collective: match config.network.collective {
+            config::Collective::Auto => Choice::Auto,
+            config::Collective::Shm => Choice::Only(Backend::Shm),
+            config::Collective::Tcp => Choice::Only(Backend::Tcp),
+            config::Collective::Ucx => Choice::Only(Backend::Ucx),
+            config::Collective::Nccl => Choice::Nccl(match config.node.device {
+                dnode_torch::Device::Cuda(index) => index,
+                dnode_torch::Device::Cpu | dnode_torch::Device::Auto => 0,
+            }),
+        },
+        incarnation,
+        linger: config.node.linger,
+        stops_diverged: config.run.stop_on_divergence,
+    }
+}
