@@ -2,6 +2,7 @@
 
 use dnode_protocol::{Clock, Heartbeat, Message, PeerId, Phase, Terms};
 
+use crate::Trust;
 use crate::gossip::Gossip;
 use crate::membership::{Member, Standing};
 
@@ -62,11 +63,14 @@ impl Gossip {
             .filter_map(|(peer, member)| Some((*peer, member.clock?)))
     }
 
-    /// Neighbours heard of lately, the doubted one excluded.
+    /// Neighbours heard of lately that the guard trusts, the doubted one excluded.
+    ///
+    /// Of one that is weighed down a bounded difference is let in, never a whole replica.
     pub(crate) fn sound(&self) -> impl Iterator<Item = (&PeerId, &Member)> {
         let doubted = self.doubted();
         self.members.iter().filter(move |(peer, member)| {
-            member.standing != Standing::Suspected && !member.left_out && Some(**peer) != doubted
+            let heard = member.standing != Standing::Suspected;
+            heard && member.trust == Trust::Trusted && Some(**peer) != doubted
         })
     }
 

@@ -20,7 +20,7 @@ use crate::{Event, Mixing};
 const WEIGHTS_MAX: f64 = 1.2;
 /// The same of a neighbour that is not trusted: what honest ones rarely are.
 const UNTRUSTED_WEIGHTS_MAX: f64 = 0.3;
-/// Differences refused in turn after which a neighbour is left out.
+/// Differences refused, since it was trusted, after which a neighbour is left out.
 const OUTLIERS_MAX: u32 = 3;
 /// What a difference may be on average, multiple of the others' usual one, before evidence grows.
 /// Measured: honest neighbours 1, of skewed labels up to 1.5; labels shuffled 1.8, frozen 2.5.
@@ -81,7 +81,7 @@ pub enum Trust {
     /// As anybody's.
     #[default]
     Trusted,
-    /// It is met in a part of the rounds only.
+    /// It is met in a part of the rounds only, and gives no snapshots.
     WeighedDown,
     /// It is not met, holds up no commit and gives no snapshots.
     LeftOut,
@@ -123,7 +123,7 @@ pub enum Grounds {
 #[derive(Clone, Debug, Default)]
 struct Record {
     trust: Trust,
-    /// Differences refused in turn.
+    /// Differences refused since it was trusted.
     outliers: u32,
     /// Sum of what its differences exceed the usual ones by; never below zero.
     evidence: f64,
@@ -204,12 +204,12 @@ impl Guard {
         let length = seen.difference / seen.own.max(f64::MIN_POSITIVE);
         if seen.refused {
             (record.outliers, record.passes) = (record.outliers.saturating_add(1), 0);
+            record.evidence = record.evidence.max(WEIGHED_DOWN_AT);
             let grounds = Grounds::Outlier { length, most };
             let enough = record.outliers >= OUTLIERS_MAX || record.trust == Trust::LeftOut;
             let trust = if enough { Trust::LeftOut } else { Trust::WeighedDown };
             return record.judge(trust, met.round).map(|trust| (trust, grounds));
         }
-        record.outliers = 0;
         let before = record.fragments.insert(met.fragment, Usual { met: met.clock, length: 0.0 });
         let apart = before.map_or(u64::MAX, |before| met.clock.distance(before.met));
         let known = before.map_or(0.0, |before| before.length);
@@ -223,7 +223,12 @@ impl Guard {
         let length = length / ((apart + met.lag) as f64).sqrt();
         let mean = if known > 0.0 { known + USUAL_RATE * (length - known) } else { length };
         record.remember(met.fragment, mean);
-        let times = length / usual? / met.unlike_speed.sqrt();
+        let times = match usual {
+            Some(usual) => length / usual / met.unlike_speed.sqrt(),
+            // Nobody else is here to compare it with: what was let in on trial is well.
+            None if record.trust != Trust::Trusted => 1.0,
+            None => return None,
+        };
         let trust = record.weigh(times);
         let grounds = match trust {
             Trust::Trusted => Grounds::AsUsual,
@@ -345,7 +350,7 @@ impl Record {
         }
         let changed = std::mem::replace(&mut self.trust, trust) != trust;
         if changed && trust == Trust::Trusted {
-            (self.evidence, self.times) = (0.0, 0.0);
+            (self.evidence, self.times, self.outliers) = (0.0, 0.0, 0);
         }
         changed.then_some(trust)
     }
@@ -385,7 +390,7 @@ impl Gossip {
         };
         if let Some((trust, grounds)) = self.guard.note(self.met(peer, fragment, lag), seen) {
             if let Some(member) = self.members.get_mut(&peer) {
-                member.left_out = trust == Trust::LeftOut;
+                member.trust = trust;
             }
             self.event(Event::Guarded { peer, trust, grounds });
             self.update_pace();

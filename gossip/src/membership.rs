@@ -77,8 +77,8 @@ pub struct Member {
     /// Fragments of it whose news of this peer are old, as it said in a proposal; one bit of news for
     /// each fragment, so bounded by their number.
     pub(crate) waits_for: BTreeSet<FragmentId>,
-    /// Whether the guard leaves it out: as if it were not here.
-    pub(crate) left_out: bool,
+    /// What the guard makes of it: who is left out is as if it were not here.
+    pub(crate) trust: Trust,
     /// Whether this peer has caught up since it is a neighbour.
     pub(crate) met: bool,
 }
@@ -106,7 +106,7 @@ impl Member {
             codec: None,
             has: Has::default(),
             waits_for: BTreeSet::new(),
-            left_out: false,
+            trust: Trust::Trusted,
             met: false,
         }
     }
@@ -121,7 +121,10 @@ impl Member {
     /// slower peers still do.
     pub(crate) fn took_part(&self) -> bool {
         let trained = matches!(self.phase, Phase::Training | Phase::Finished);
-        self.standing == Standing::Active && !self.left_out && trained && self.clock.is_some()
+        self.standing == Standing::Active
+            && self.trust != Trust::LeftOut
+            && trained
+            && self.clock.is_some()
     }
 }
 
@@ -171,7 +174,7 @@ impl Gossip {
             return;
         }
         let mut member = Member::new(incarnation, now);
-        member.left_out = self.guard.trust(&peer) == Trust::LeftOut;
+        member.trust = self.guard.trust(&peer);
         self.members.map.insert(peer, member);
         if self.lives.get(&peer).is_some_and(|known| *known != incarnation) {
             self.guard.restarted(&peer, self.rounds);

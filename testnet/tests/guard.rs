@@ -59,6 +59,17 @@ fn a_peer_whose_weights_are_far_away_harms_nobody() {
 }
 
 #[test]
+fn nobody_takes_over_the_replica_of_a_peer_that_it_has_weighed_down() {
+    for name in ["gossip-outer", "pairwise"] {
+        let without = loss(&runs(1600, name, Wrong::Absent, true));
+        let guarded = runs(1600, name, Wrong::LearningRate, true);
+        assert!(judged(&guarded, "WeighedDown"), "{guarded:?}");
+        let ratio = loss(&guarded) / without;
+        assert!(ratio < 1.1, "{name}: {ratio}, {without}");
+    }
+}
+
+#[test]
 fn a_peer_that_pulls_another_way_is_left_out() {
     for name in ["gossip-outer", "pairwise"] {
         for wrong in [Wrong::Frozen, Wrong::Uphill, Wrong::Shuffled] {

@@ -51,6 +51,31 @@ fn an_outlier_is_weighed_down_at_once_and_left_out_the_third_time() {
 }
 
 #[test]
+fn one_that_is_near_makes_nobody_forget_a_difference_that_was_refused() {
+    let mut guard = Guard::default();
+    rounds(&mut guard, 1, 9, [0.1; 3]);
+    for (round, outlier) in [(11, true), (12, false), (13, true), (14, false), (15, true)] {
+        let evidence = if outlier { REFUSED } else { seen(0.1) };
+        guard.note(met(1, round), evidence);
+        assert_ne!(guard.trust(&peer(1)), Trust::Trusted, "{round}");
+    }
+    assert_eq!(guard.trust(&peer(1)), Trust::LeftOut);
+}
+
+#[test]
+fn the_only_neighbour_is_let_in_again_when_it_is_near() {
+    let mut guard = Guard::default();
+    for round in 1..=u64::from(OUTLIERS_MAX) {
+        guard.note(met(1, round), REFUSED);
+    }
+    assert_eq!(guard.trust(&peer(1)), Trust::LeftOut);
+    for round in (4..80).filter(|round| *round >= 4 + PAUSE_ROUNDS) {
+        guard.note(met(1, round), seen(0.1));
+    }
+    assert_eq!(guard.trust(&peer(1)), Trust::Trusted);
+}
+
+#[test]
 fn whoever_is_left_out_is_tried_again_ever_more_seldom_and_let_in_when_it_is_well() {
     let mut guard = Guard::default();
     let mut round = 0;
