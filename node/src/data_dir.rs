@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 
 const LOCK_FILE: &str = "lock";
 const INCARNATION_FILE: &str = "incarnation";
+/// Bits of chance that tell processes of copied directories apart.
+const LIFE_BITS: u32 = 16;
 const RUN_FILE: &str = "run.json";
 
 /// A data directory that this process alone uses, until it is dropped.
@@ -16,6 +18,8 @@ const RUN_FILE: &str = "run.json";
 pub struct DataDir {
     path: PathBuf,
     incarnation: u64,
+    /// Below `1 <<` [`LIFE_BITS`].
+    chance: u64,
     // The operating system releases the lock when the process ends, however it ends.
     _lock: File,
 }
@@ -102,7 +106,8 @@ impl DataDir {
         };
         let incarnation = before.saturating_add(1);
         write_atomic(&file, format!("{incarnation}\n").as_bytes(), 0o644)?;
-        Ok(Self { path: path.to_owned(), incarnation, _lock: lock })
+        let chance = rand::random_range(0..1 << LIFE_BITS);
+        Ok(Self { path: path.to_owned(), incarnation, chance, _lock: lock })
     }
 
     /// The directory.
@@ -115,6 +120,13 @@ impl DataDir {
     #[must_use]
     pub const fn incarnation(&self) -> u64 {
         self.incarnation
+    }
+
+    /// The same as a number that no other process has that was started from a copy of this directory, and
+    /// that is larger for every later start: what others know this process by.
+    #[must_use]
+    pub const fn life(&self) -> u64 {
+        self.incarnation.wrapping_shl(LIFE_BITS) | self.chance
     }
 
     /// Binds the directory to `run` if it is new, else checks that it belongs to `run`.
@@ -249,6 +261,26 @@ mod tests {
         for want in 1..=3 {
             assert_eq!(DataDir::open(&path).unwrap().incarnation(), want);
         }
+    }
+
+    #[test]
+    fn a_later_start_is_known_by_a_larger_number_and_a_copy_by_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("original");
+        let mut last = 0;
+        for start in 1..=20 {
+            let life = DataDir::open(&path).unwrap().life();
+            assert!(life > last && life >> LIFE_BITS == start, "{life:x} after {last:x}");
+            last = life;
+        }
+        let copies = (0..8).map(|copy| {
+            let copy = folder.path().join(copy.to_string());
+            fs::create_dir(&copy).unwrap();
+            fs::copy(path.join(INCARNATION_FILE), copy.join(INCARNATION_FILE)).unwrap();
+            DataDir::open(&copy).unwrap().life()
+        });
+        // That all of eight are one number by chance happens in 2^112 runs once.
+        assert!(copies.collect::<std::collections::BTreeSet<_>>().len() > 1);
     }
 
     #[test]

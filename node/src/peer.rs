@@ -251,10 +251,10 @@ pub async fn join(
     journal.start(start, position);
 
     let (acquaintances, remembered) = Acquaintances::load(dir.path());
-    let terms = Terms { remembers: !remembered.is_empty(), ..terms(&config, dir.incarnation()) };
+    let terms = Terms { remembers: !remembered.is_empty(), ..terms(&config, dir.life()) };
     let network = network_config(&config, &identity, (&run, settings), &dir, digest)?;
     let (network, events) = Network::start(NetworkConfig { remembered, ..network })?;
-    let core = core((&identity, dir.incarnation()), gossip, (fragments, position.clock));
+    let core = core((&identity, dir.life()), gossip, (fragments, position.clock));
     let core = if contents.is_empty() { core } else { core.containing(&contents) }.keeping(kept);
     let course = Course::new(identity.peer(), part, &config);
     let training = TrainingThread::start(replica, plan, position, tracer.clone())

@@ -4,7 +4,7 @@ use dnode_protocol::PeerId;
 use libp2p::core::ConnectedPoint;
 use libp2p::ping;
 use libp2p::request_response;
-use libp2p::swarm::{ConnectionId, DialError};
+use libp2p::swarm::{ConnectionId, DialError, ListenError};
 use tokio::time::Instant;
 
 use crate::ask::{self, Told};
@@ -49,7 +49,14 @@ impl Service {
                 let cause = cause.map_or_else(|| "closed".to_owned(), |cause| cause.to_string());
                 self.disconnected(peer_id, connection_id, num_established, cause).await;
             }
+            SwarmEvent::IncomingConnectionError {
+                error: ListenError::LocalPeerId { address },
+                ..
+            } => self.met_own_key(&address, true),
             SwarmEvent::OutgoingConnectionError { connection_id, peer_id, error } => {
+                if let DialError::LocalPeerId { address } = &error {
+                    self.met_own_key(address, false);
+                }
                 self.dialer.ended(connection_id);
                 self.not_connected(connection_id, peer_id, &error);
             }
@@ -296,7 +303,7 @@ impl Service {
         let now = Instant::now();
         if let Some(index) = self.dialer.bootstrap_of(connection) {
             if matches!(error, DialError::LocalPeerId { .. }) {
-                self.dialer.abandon(index);
+                self.dialer.own(index, now);
             } else {
                 let failed = self.dialer.failed(index, now);
                 self.report_unreachable(failed, error);
@@ -318,6 +325,10 @@ impl Service {
                 let Some(peer) = from_libp2p(peer) else {
                     return;
                 };
+                if let Some(older) = self.copies.telling(connection) {
+                    self.tell_copy(peer, older, stream);
+                    return;
+                }
                 self.begin(peer, kind, Via::Stream(connection), Outlet::Stream(stream));
                 self.complete(peer);
             }

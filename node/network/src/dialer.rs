@@ -15,6 +15,9 @@ use crate::limits::{
     REDIAL_ATTEMPTS_MAX, REDIAL_MAX, REDIAL_MIN,
 };
 
+/// How often an address that leads to our own key is dialled again.
+const OWN_DIALS_MAX: u32 = 4;
+
 /// Where a bootstrap address stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
@@ -115,9 +118,14 @@ impl Dialer {
         self.bootstrap[index].progress = Progress::Connected(peer);
     }
 
-    /// Bootstrap address `index` need never be dialled again.
-    pub(crate) fn abandon(&mut self, index: usize) {
-        self.bootstrap[index].progress = Progress::Abandoned;
+    /// Bootstrap address `index` leads to our own key: this process, or a copy of it, which shows when
+    /// the two have not dialled each other at the same moment.
+    pub(crate) fn own(&mut self, index: usize, now: Instant) {
+        self.failed(index, now);
+        let entry = &mut self.bootstrap[index];
+        if entry.failures > OWN_DIALS_MAX {
+            entry.progress = Progress::Abandoned;
+        }
     }
 
     /// The dial of bootstrap address `index` did not even begin.
@@ -172,6 +180,16 @@ impl Dialer {
     /// `peer` left for good: forgets what was discovered of it.
     pub(crate) fn left(&mut self, peer: PeerId) {
         self.known.remove(&peer);
+    }
+
+    /// Dials `peer` again, at its bootstrap addresses too, after `until`.
+    pub(crate) fn later(&mut self, peer: PeerId, until: Instant) {
+        self.hold(peer, until);
+        for entry in &mut self.bootstrap {
+            if entry.progress == Progress::Connected(peer) {
+                entry.progress = Progress::Waiting(until);
+            }
+        }
     }
 
     /// Never dials `peer` again unless it is discovered anew.

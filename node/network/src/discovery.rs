@@ -166,10 +166,9 @@ impl Service {
 
     fn dial_bootstrap(&mut self, index: usize, address: Multiaddr, now: Instant) {
         let named = named(&address);
-        if named.is_some_and(|peer| peer == *self.swarm.local_peer_id()) {
-            self.dialer.abandon(index);
-            return;
-        }
+        // Whether it is this process or another with its key is found out by who answers there.
+        let own = named.is_some_and(|peer| peer == *self.swarm.local_peer_id());
+        let (named, address) = if own { (None, without_peer(address)) } else { (named, address) };
         let connected = named.filter(|peer| self.swarm.is_connected(peer));
         if let Some(peer) = connected.and_then(from_libp2p) {
             self.dialer.reached(index, peer);
@@ -239,6 +238,11 @@ impl Service {
         tracing::debug!(%address, error, ?retry_in, "bootstrap address does not answer");
         self.report(NetworkEvent::BootstrapUnreachable { address, error, retry_in });
     }
+}
+
+/// The address of whoever listens there.
+pub(crate) fn without_peer(address: Multiaddr) -> Multiaddr {
+    address.into_iter().filter(|part| !matches!(part, Protocol::P2p(_))).collect()
 }
 
 /// The cause of a failed dial in a few words.

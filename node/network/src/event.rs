@@ -216,6 +216,16 @@ pub enum NetworkEvent {
         /// When it is dialled again.
         retry_in: Duration,
     },
+    /// Another process has the identity of this one: a copied data directory or machine.
+    Copied {
+        /// How it was met.
+        how: String,
+    },
+    /// Two processes have the identity of this peer; the one that started last is kept.
+    CopiedPeer {
+        /// The peer.
+        peer: PeerId,
+    },
     /// A direct path to a connected peer ended, by one end's wish or with the process at the other.
     PathLost {
         /// The peer.

@@ -15,6 +15,7 @@ use libp2p::Stream;
 use libp2p::swarm::ConnectionId;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::copies::COPY;
 use crate::event::{Carrier, NetworkEvent, OffenceKind};
 use crate::handle::Traffic;
 use crate::rate::{PIECE_BYTES, Rate, Rates, pass, wire_bytes};
@@ -162,6 +163,10 @@ impl Reader {
         while let Some(message) = self.message().await? {
             goodbye = message == Message::Goodbye;
             match message {
+                Message::Refuse { field, .. } if field == COPY => {
+                    let how = format!("peer {} meets both", self.origin.peer.short());
+                    self.tell(NetworkEvent::Copied { how }).await?;
+                }
                 Message::Refuse { field, ours, theirs } => {
                     return Ok(ReaderEnd::Refused(RunDifference {
                         field,

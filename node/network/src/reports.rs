@@ -4,6 +4,7 @@ use dnode_protocol::frame::encode_control;
 use dnode_protocol::{Message, PeerId, RunDifference, RunSpec};
 use tokio::time::Instant;
 
+use crate::copies::IDENTITY;
 use crate::event::{Connection, DownReason, NetworkEvent};
 use crate::handle::Entry;
 use crate::limits::{FULL_BACK_OFF, MOVE_MAX, PUNCHING_MAX, REFUSE_LINGER};
@@ -63,6 +64,10 @@ impl Service {
         };
         match session.stage {
             Stage::Greeting(_) => {
+                if self.refuse_older(peer, incarnation) {
+                    return;
+                }
+                let Some(session) = self.sessions.get_mut(&peer) else { return };
                 session.hello = Some((incarnation, connection));
                 session.differences = differences;
                 self.complete(peer);
@@ -75,7 +80,13 @@ impl Service {
                 let releases = session.releases(connection);
                 self.release(releases);
             }
-            Stage::Up(_) | Stage::Relayed(..) => self.restarted(peer).await,
+            Stage::Up(known) | Stage::Relayed(known, _) if known > incarnation => {
+                self.refuse_copy(peer, connection, incarnation);
+            }
+            Stage::Up(_) | Stage::Relayed(..) => {
+                self.copies.restarted(peer, incarnation, Instant::now());
+                self.restarted(peer).await;
+            }
             Stage::Refusing(_) => {}
         }
     }
@@ -86,7 +97,7 @@ impl Service {
         self.hang_up(peer, DownReason::Restarted).await;
     }
 
-    fn refuse(&mut self, peer: PeerId, difference: RunDifference) {
+    pub(crate) fn refuse(&mut self, peer: PeerId, difference: RunDifference) {
         let Some(session) = self.sessions.get_mut(&peer) else {
             return;
         };
@@ -166,6 +177,7 @@ impl Service {
         let connection = kind;
         self.report(NetworkEvent::PeerUp { peer, address, incarnation, connection, differences });
         self.release(releases);
+        self.tell_returned(peer, incarnation);
         self.open(peer, StreamKind::Bulk);
     }
 
@@ -191,8 +203,13 @@ impl Service {
             ReaderEnd::Offence(kind, detail) => self.offend(peer, kind, detail).await,
             ReaderEnd::Refused(difference) => {
                 tracing::debug!(%peer, %difference, "refused by a peer of another run or with other settings");
+                let copy = difference.field == IDENTITY;
                 self.report(NetworkEvent::Refused { peer, difference, by_us: false });
-                self.hang_up_refused(peer).await;
+                if copy {
+                    self.hang_up_as_copy(peer).await;
+                } else {
+                    self.hang_up_refused(peer).await;
+                }
             }
             ReaderEnd::Finished { goodbye } if origin.kind == StreamKind::Control => {
                 if goodbye {

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Duration, Instant};
 
 use crate::config::NetworkConfig;
+use crate::copies::Copies;
 use crate::dialer::Dialer;
 use crate::direct::DirectPlane;
 use crate::discovery::Schedule;
@@ -49,6 +50,7 @@ pub(crate) struct Service {
     pub(crate) sessions: BTreeMap<PeerId, Session>,
     pub(crate) sessions_begun: u64,
     pub(crate) dialer: Dialer,
+    pub(crate) copies: Copies,
     pub(crate) schedule: Schedule,
     /// Bulk connections on the swarm's sockets.
     pub(crate) bulk: BulkPlane,
@@ -119,6 +121,7 @@ impl Service {
             sessions: BTreeMap::new(),
             sessions_begun: 0,
             dialer,
+            copies: Copies::default(),
             outbox: buffers.map(Pending::Event).into_iter().collect(),
             bulk: parts.bulk,
             direct: parts.direct,
@@ -242,6 +245,7 @@ impl Service {
         if self.is_stopping() {
             return;
         }
+        self.look_for_copies(now);
         self.traverse(now);
         self.dial_due(now);
         self.discover(now);
@@ -309,6 +313,11 @@ impl Service {
 
     /// Ends the session of a peer of another run, and neither dials nor accepts it.
     pub(crate) async fn hang_up_refused(&mut self, peer: PeerId) {
+        if self.is_copy(peer) {
+            // The process that is kept has the same name.
+            self.hang_up(peer, DownReason::Refused).await;
+            return;
+        }
         self.end_session(peer, DownReason::Refused).await;
         self.dialer.refused(peer);
         self.block(peer, REFUSED_BACK_OFF);

@@ -119,6 +119,8 @@ pub(crate) struct Session {
     pub(crate) search: Search,
     /// The least round trip, if one was measured before the peer was up.
     pub(crate) round_trip: Option<Duration>,
+    /// Whether its process is an older copy of another, and is being refused.
+    pub(crate) copy: bool,
     /// What a relay lets through, where tensors pass one.
     pub(crate) circuit: Option<Arc<Rate>>,
     /// Bulk connections that were opened, and [`BULK_ATTEMPTS_MAX`] when none can be had.
@@ -153,6 +155,7 @@ impl Session {
             address: None,
             search: Search::new(now),
             round_trip: None,
+            copy: false,
             circuit: None,
             bulk_attempts: 0,
             streams: 0,

@@ -175,12 +175,18 @@ impl Behaviour {
     /// connection closes first.
     pub fn open(&mut self, peer: PeerId, kind: StreamKind) -> Option<ConnectionId> {
         let connection = self.best(peer)?;
+        self.open_on(peer, connection, kind);
+        Some(connection)
+    }
+
+    /// Asks for a stream of `kind` on this connection to `peer`; an event follows as of
+    /// [`Behaviour::open`].
+    pub fn open_on(&mut self, peer: PeerId, connection: ConnectionId, kind: StreamKind) {
         self.events.push_back(ToSwarm::NotifyHandler {
             peer_id: peer,
             handler: NotifyHandler::One(connection),
             event: kind,
         });
-        Some(connection)
     }
 
     /// The connection to `peer` that streams are opened on.

@@ -38,6 +38,11 @@ impl Bootstrap {
         Some(self.unheard.iter().map(String::as_str).collect::<Vec<_>>().join(" "))
     }
 
+    /// Nobody is waited for any more: this peer is not let in, and was told why.
+    pub(super) fn settle(&mut self) {
+        self.unheard.clear();
+    }
+
     /// `address` does not answer.
     pub(super) fn unreachable(&mut self, address: &str) {
         self.unheard.remove(address);

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use dnode_gossip::{Claim, ShardReview, choose_shard, review_shard};
+use dnode_network::IDENTITY;
 use dnode_protocol::{Message, Part, PeerId, RunDifference};
 
-use super::{Driver, advice};
+use super::{DriveError, Driver, advice};
 use crate::config::{Config, DATA_DIGEST};
 use crate::training::Command;
 
@@ -252,12 +253,22 @@ impl Driver {
         }
     }
 
-    /// A peer and this one refuse each other.
-    pub(super) fn refused(&mut self, peer: PeerId, difference: &RunDifference, by_us: bool) {
+    /// A peer and this one refuse each other, or it keeps another process with this identity.
+    pub(super) fn refused(&mut self, peer: PeerId, difference: RunDifference, by_us: bool) {
+        if difference.field == IDENTITY {
+            if !by_us {
+                self.bootstrap.settle();
+                self.journal.refused_copy(&peer);
+            }
+            return;
+        }
         let who = if by_us { "refused" } else { "was refused by" };
         let advice = advice(&difference.field);
         tracing::warn!("{who} {}: {difference}; {advice}", peer.short());
         self.journal.event("refused", &format!("{peer}: {difference}"));
+        if self.bootstrap.refused(&peer.to_string()) && !self.ever_met {
+            self.ending = Some(Err(DriveError::OtherRun(difference)));
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use tracing_subscriber::fmt::MakeWriter as _;
 use crate::config::{Config, run_line};
 use crate::console::Console;
 use crate::data_dir::write_atomic;
+use crate::identity::IDENTITY_FILE;
 use crate::trainer_identity::TrainerIdentity;
 
 /// Name of the file in the data directory: one full multiaddress per line.
@@ -32,6 +33,11 @@ impl Invitation {
     pub(crate) fn new(config: Config, own: Option<TrainerIdentity>, console: Console) -> Self {
         let file = config.node.data_dir.join(ADDRESS_FILE);
         Self { config, own, file, console, addresses: Vec::new(), last: None }
+    }
+
+    /// Where the identity of this peer is kept.
+    pub(super) fn identity_file(&self) -> PathBuf {
+        self.config.node.data_dir.join(IDENTITY_FILE)
     }
 
     /// Takes an address; whether it is a new one.

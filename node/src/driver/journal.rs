@@ -1,5 +1,6 @@
 //! What a run tells the person and the metrics file: one place for every event.
 
+mod copied;
 mod diverging;
 mod held;
 
@@ -11,6 +12,8 @@ use dnode_network::{Connection, DownReason, NetworkEvent, NetworkHandle};
 use dnode_protocol::{ExchangeId, PeerId, Stripe, Summary, Time};
 use dnode_trainer::Evaluation;
 use dnode_trainer::checkpoint::Saved;
+
+use copied::Copies;
 
 use super::Told;
 use super::invitation::Invitation;
@@ -54,6 +57,7 @@ pub(crate) struct Journal {
     /// How training goes wrong now, and whether that was said.
     diverged: Option<String>,
     warned: bool,
+    copies: Copies,
 }
 
 impl Journal {
@@ -63,6 +67,7 @@ impl Journal {
         (invitation, viewing): (Invitation, Viewing),
         (started, steps): (Instant, u64),
     ) -> Self {
+        let copies = Copies::new(invitation.identity_file());
         Self {
             metrics,
             line,
@@ -85,6 +90,7 @@ impl Journal {
             viewing,
             diverged: None,
             warned: false,
+            copies,
         }
     }
 
@@ -174,6 +180,8 @@ impl Journal {
                 tracing::warn!(peer = %peer.short(), name = self.viewing.name(peer), %kind, detail, "peer broke the protocol and was disconnected; is it the same version of dnode?");
                 self.event("offence", &format!("{peer}: {kind}: {detail}"));
             }
+            NetworkEvent::Copied { how } => self.copied(how),
+            NetworkEvent::CopiedPeer { peer } => self.copied_peer(peer),
             NetworkEvent::BootstrapUnreachable { address, error, retry_in } => {
                 tracing::warn!(%address, %error, "bootstrap peer not reached; trying again in {retry_in:.1?}");
                 self.event("bootstrap-unreachable", &format!("{address}: {error}"));

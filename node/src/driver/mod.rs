@@ -323,10 +323,7 @@ impl Driver {
                 }
             }
             NetworkEvent::Refused { peer, difference, by_us } => {
-                self.refused(peer, &difference, by_us);
-                if self.bootstrap.refused(&peer.to_string()) && !self.ever_met {
-                    self.ending = Some(Err(DriveError::OtherRun(difference)));
-                }
+                self.refused(peer, difference, by_us);
             }
             NetworkEvent::BootstrapUnreachable { address, .. } => {
                 self.bootstrap.unreachable(&address.to_string());
@@ -339,7 +336,9 @@ impl Driver {
             }
             NetworkEvent::Channel { peer, channel } => self.ring.channel(peer, channel),
             NetworkEvent::PathLost { peer } => self.feed(Input::Alarm { peer }),
-            NetworkEvent::Listening { .. }
+            NetworkEvent::Copied { .. } => self.bootstrap.settle(),
+            NetworkEvent::CopiedPeer { .. }
+            | NetworkEvent::Listening { .. }
             | NetworkEvent::SocketBuffers { .. }
             | NetworkEvent::Offence { .. }
             | NetworkEvent::RoundTrip { .. } => {}

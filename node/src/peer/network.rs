@@ -32,7 +32,7 @@ pub(super) fn network_config(
         parsed.collect::<Result<Vec<_>, _>>()
     };
     let network = &config.network;
-    let mut made = NetworkConfig::new(*identity.secret_key(), run.clone(), dir.incarnation());
+    let mut made = NetworkConfig::new(*identity.secret_key(), run.clone(), dir.life());
     made.settings = settings;
     made.digest = digest.unwrap_or_else(|why| {
         tracing::warn!("the first step cannot be told to `dnode check`: {why}");

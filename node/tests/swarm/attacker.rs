@@ -158,6 +158,8 @@ impl Acting {
             | NetworkEvent::Refused { .. }
             | NetworkEvent::BootstrapUnreachable { .. }
             | NetworkEvent::PathLost { .. }
+            | NetworkEvent::Copied { .. }
+            | NetworkEvent::CopiedPeer { .. }
             | NetworkEvent::RoundTrip { .. } => {}
         }
     }

@@ -10,6 +10,7 @@ mod aborted;
 mod attacker;
 mod browser;
 mod check;
+mod copied;
 mod diagnosis;
 mod disk;
 mod diverging;

@@ -6,6 +6,7 @@
 mod bulk;
 mod common;
 mod connections;
+mod copies;
 mod direct;
 mod discovery;
 mod hostile;
