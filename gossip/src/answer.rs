@@ -221,7 +221,6 @@ impl Gossip {
         let (fragment, crossed) = (answered.fragment, answered.crossed);
         self.measured(&from, now.since(began), codec);
         self.had_exchange(fragment, from, crossed);
-        self.guard.welcomed(&from);
         self.end_answered(exchange, now);
     }
 

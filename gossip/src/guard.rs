@@ -11,9 +11,8 @@ use std::collections::BTreeMap;
 
 use dnode_protocol::{Clock, ExchangeId, FragmentId, PeerId};
 
+use crate::Event;
 use crate::gossip::{Gossip, STRANGERS_MAX};
-use crate::membership::VIEW_MAX;
-use crate::{Event, Mixing};
 
 /// Longest difference that is let in, multiple of the norm of the own fragment. Measured: honest runs
 /// stay below 0.6; two that have nothing in common are at 1.4, a replica of the other sign at 2.
@@ -49,8 +48,6 @@ const PAUSE_ROUNDS: u64 = 32;
 const PAUSE_DOUBLINGS_MAX: u32 = 5;
 /// Differences in turn that are as usual after which a neighbour on trial is let in again.
 const PASSES: u32 = 4;
-/// Exchanges in turn that neighbours have refused after an offer, after which this peer says so.
-const TURNED_AWAY_MAX: u32 = 6;
 
 /// How far another replica may be away in one exchange.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -165,9 +162,6 @@ pub(crate) struct Met {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Guard {
     peers: BTreeMap<PeerId, Record>,
-    /// Exchanges in turn that others have refused after this peer's offer, by neighbour.
-    turned_away: BTreeMap<PeerId, u32>,
-    shunned: bool,
 }
 
 impl Guard {
@@ -284,31 +278,9 @@ impl Guard {
                 self.peers.remove(peer);
             }
         }
-        self.turned_away.remove(peer);
         while self.peers.len() > STRANGERS_MAX {
             self.peers.pop_first();
         }
-    }
-
-    /// A neighbour has taken part in an exchange to its end.
-    pub(crate) fn welcomed(&mut self, peer: &PeerId) {
-        self.turned_away.remove(peer);
-        self.shunned &= !self.turned_away.is_empty();
-    }
-
-    /// A neighbour has refused numbers of this peer. Returns how many do so in turn, once: when they are
-    /// most of `all`.
-    pub(crate) fn turned_away(&mut self, peer: PeerId, all: usize) -> Option<usize> {
-        if self.turned_away.len() < VIEW_MAX || self.turned_away.contains_key(&peer) {
-            let times = self.turned_away.entry(peer).or_insert(0);
-            *times = times.saturating_add(1);
-        }
-        let often = self.turned_away.values().filter(|times| **times >= OUTLIERS_MAX).count();
-        let sum: u32 = self.turned_away.values().fold(0, |sum, times| sum.saturating_add(*times));
-        let most = 2 * often > all && sum >= TURNED_AWAY_MAX;
-        let news = most && !self.shunned;
-        self.shunned |= most;
-        news.then_some(often)
     }
 }
 
@@ -420,17 +392,6 @@ impl Gossip {
         times
             .chain(speed(self.step_time))
             .fold(1.0, |most, time| most.max(theirs / time).max(time / theirs))
-    }
-
-    /// A neighbour has refused this peer's numbers after it had asked for them.
-    pub(crate) fn turned_away_by(&mut self, peer: PeerId) {
-        if !self.config.guard || self.config.mixing != Mixing::Exchange {
-            return;
-        }
-        let all = self.members.iter().filter(|(_, member)| member.took_part()).count();
-        if let Some(partners) = self.guard.turned_away(peer, all) {
-            self.event(Event::Shunned { partners, of: all });
-        }
     }
 }
 

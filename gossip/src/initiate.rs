@@ -237,7 +237,6 @@ impl Gossip {
         self.send(own.partner, Message::Ack { exchange }, now);
         let codec = own.agreed.as_ref().map_or(own.codec, |agreed| agreed.codec);
         self.measured(&own.partner, now.since(own.began), codec);
-        self.guard.welcomed(&own.partner);
         self.exchanged(&own.partner, now.since(own.began));
         if let (Some(agreed), OwnState::Applying { snapshot }) = (own.agreed, own.state) {
             self.contain(own.fragment, &agreed.information);
@@ -308,7 +307,6 @@ impl Gossip {
         } else if self.own.get(&sequence).is_some_and(|own| {
             own.partner == from && !matches!(own.state, OwnState::Applying { .. })
         }) {
-            self.turned_away_by(from);
             self.end_own(sequence, Failure::Lost, now);
         }
     }

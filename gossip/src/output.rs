@@ -323,13 +323,6 @@ pub enum Event {
         /// Why.
         grounds: Grounds,
     },
-    /// Most neighbours refuse this peer's numbers, one after the other: something is wrong here.
-    Shunned {
-        /// How many do.
-        partners: usize,
-        /// Of how many.
-        of: usize,
-    },
     /// A peer broke the rules.
     Offended {
         /// The peer.

@@ -259,7 +259,6 @@ impl Journal {
             | Event::Whole { .. }
             | Event::Merging { .. }
             | Event::Guarded { .. }
-            | Event::Shunned { .. }
             | Event::PeerUp(_)
             | Event::PeerDown(_) => {}
         }

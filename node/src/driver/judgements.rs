@@ -8,12 +8,6 @@ use dnode_protocol::PeerId;
 pub(super) fn tell(event: &Event) -> Option<(&'static str, String)> {
     match event {
         Event::Guarded { peer, trust, grounds } => Some(judged(peer, *trust, *grounds)),
-        Event::Shunned { partners, of } => {
-            tracing::warn!(
-                "{partners} of {of} peers refuse this replica's numbers: check its learning rate, data and labels, or start it again from the swarm's model"
-            );
-            Some(("shunned", format!("{partners} of {of} peers refuse its numbers")))
-        }
         Event::CatchUpStarted { target } => {
             tracing::info!(commits = target.0, "pulling the swarm's model");
             Some(("catch-up-started", target.to_string()))

@@ -205,7 +205,6 @@ impl Journal {
             | Event::Whole { .. }
             | Event::Merging { .. }
             | Event::Guarded { .. }
-            | Event::Shunned { .. }
             | Event::Offended { .. } => return,
         };
         if self.keep_whole && !undecided {

@@ -106,7 +106,6 @@ impl Learning {
             | Event::Split { .. }
             | Event::Whole { .. }
             | Event::Merging { .. }
-            | Event::Shunned { .. }
             | Event::Offended { .. } => {}
         }
     }

@@ -109,7 +109,6 @@ impl fmt::Display for Line<'_> {
             Event::Guarded { peer, trust, grounds } => {
                 write!(f, "p{} is {trust:?}: {grounds:?}", index_of(peer))
             }
-            Event::Shunned { partners, of } => write!(f, "shunned by {partners} of {of}"),
             Event::Offended { peer, back_off } => {
                 write!(f, "offended by p{}, back-off {back_off:?}", index_of(peer))
             }

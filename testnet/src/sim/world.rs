@@ -472,7 +472,6 @@ impl World {
             | Event::Split { .. }
             | Event::Whole { .. }
             | Event::Guarded { .. }
-            | Event::Shunned { .. }
             | Event::Offended { .. } => {}
         }
         self.journal.said(peer, event);
