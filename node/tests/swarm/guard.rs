@@ -3,8 +3,10 @@
 use crate::process::Peer;
 use crate::{RUN, flags};
 
-/// All begin together, and let in a peer of any learning rate.
-const TOGETHER: [&str; 4] = [
+/// All begin together, with the guard, and let in a peer of any learning rate.
+const TOGETHER: [&str; 6] = [
+    "--set",
+    "gossip.guard=true",
     "--require-peers",
     "3",
     "--set",
