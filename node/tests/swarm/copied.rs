@@ -38,25 +38,26 @@ fn a_copy_that_dials_the_original_is_told_of_at_both() {
     }
 }
 
+/// A peer, another that has met it, and the address of the former.
+fn two_that_have_met(root: &tempfile::TempDir) -> (Peer, Peer, String) {
+    let mut third = Peer::start(root, "third", &ENDLESS);
+    let address = third.address();
+    let mut first = Peer::start(root, "0", &flags(&[&ENDLESS, &["--bootstrap", &address]]));
+    first.wait_event("peer-up");
+    (third, first, address)
+}
+
 #[test]
 fn a_third_peer_keeps_the_later_of_two_copies_and_tells_both() {
     let root = tempfile::tempdir().unwrap();
-    let mut third = Peer::start(&root, "third", &ENDLESS);
-    let address = third.address();
+    let (mut third, mut first, address) = two_that_have_met(&root);
     let join = flags(&[&ENDLESS, &["--bootstrap", &address]]);
-    let mut first = Peer::start(&root, "0", &join);
-    first.wait_event("peer-up");
     copy(&root, &first, "1");
     let mut second = Peer::start(&root, "1", &join);
     assert_told(&mut first, "meets both, and keeps the other");
     assert_told(&mut second, "meets both: ");
     third.wait_event("copied-peer");
     // The later one trains with the third peer from now on.
-    let mixes = |peer: &Peer| {
-        let ups = peer.metrics().into_iter().filter(|line| line["name"] == "peer-up").count();
-        let downs = peer.metrics().into_iter().filter(|line| line["name"] == "peer-down").count();
-        (ups, downs)
-    };
     let step = second.metrics().last().unwrap()["step"].as_u64().unwrap();
     wait("the later one is kept", || {
         let lines = second.metrics();
@@ -65,18 +66,17 @@ fn a_third_peer_keeps_the_later_of_two_copies_and_tells_both() {
         };
         lines.iter().find(here).map(|_| ())
     });
-    let (ups, downs) = mixes(&second);
+    let lines = second.metrics();
+    let count = |name: &str| lines.iter().filter(|line| line["name"] == *name).count();
+    let (ups, downs) = (count("peer-up"), count("peer-down"));
     assert!(ups == downs + 1, "{ups} {downs}\n{}", second.log());
 }
 
 #[test]
 fn a_start_after_a_crash_is_no_copy() {
     let root = tempfile::tempdir().unwrap();
-    let mut third = Peer::start(&root, "third", &ENDLESS);
-    let address = third.address();
+    let (third, mut first, address) = two_that_have_met(&root);
     let join = flags(&[&ENDLESS, &["--bootstrap", &address]]);
-    let mut first = Peer::start(&root, "0", &join);
-    first.wait_event("peer-up");
     first.kill();
     let mut again = Peer::start(&root, "0", &join);
     wait("the two have met again", || {
