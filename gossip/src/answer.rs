@@ -8,7 +8,7 @@ use crate::gossip::{Gossip, STRANGERS_MAX};
 use crate::initiate::RETRIES_PER_LEASE;
 use crate::link_codec::coarser;
 use crate::staleness::lag_bound;
-use crate::{Event, Failure, Mixing, Offence, Output, RefusedMix, Role, Work};
+use crate::{Event, Failure, Mixing, Offence, Output, RefusedMix, Role, Trust, Work};
 
 /// Applied exchanges kept until the initiator's word; each keeps one fragment of numbers.
 pub(crate) const JOURNAL_MAX: usize = 32;
@@ -28,6 +28,7 @@ impl Gossip {
         }
         let clock = terms.clock;
         self.heard_clock(from, clock);
+        self.let_in_by(from);
         self.heard_wait(from, fragment, &terms.information);
         if self.answered.contains_key(&exchange) {
             return self.proposed_again(from, exchange, now);
@@ -51,13 +52,18 @@ impl Gossip {
         let declined = self.members.get(&from).is_some_and(|member| now < member.declined_until);
         let shared = self.members.get(&from).is_some_and(|member| self.shares(member, fragment));
         let refuse = !shared
-            || !self.guard.meets(&from, self.rounds)
             || (both_ways && declined)
             || (leased && crossing.is_none())
             || self.catch_up.is_some()
             || self.leaving
             || open >= self.config.answered_max
             || self.answered.len() >= JOURNAL_MAX;
+        if !self.guard.meets(&from, self.rounds) {
+            let left_out = self.guard.trust(&from) == Trust::LeftOut;
+            let no =
+                if left_out { Message::LeftOut { exchange } } else { Message::Busy { exchange } };
+            return self.send(from, no, now);
+        }
         if refuse {
             return self.send(from, Message::Busy { exchange }, now);
         }

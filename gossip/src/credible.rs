@@ -35,6 +35,7 @@ pub(crate) fn names_absurd_clock(message: &Message) -> bool {
         | Message::Refuse { .. }
         | Message::Goodbye
         | Message::Busy { .. }
+        | Message::LeftOut { .. }
         | Message::Ack { .. }
         | Message::Abort { .. }
         | Message::Aborted { .. }

@@ -417,6 +417,7 @@ impl Gossip {
             // For those who watch, and for the driver: the core decides nothing by them.
             Message::Summaries { .. } | Message::Part(_) => {}
             Message::Busy { exchange } => self.busy(from, exchange, now),
+            Message::LeftOut { exchange } => self.left_out_by(from, exchange, now),
             Message::Stale { exchange, clock } => {
                 self.heard_clock(from, clock);
                 self.stale(from, exchange, now);

@@ -9,14 +9,20 @@
 
 use std::collections::BTreeMap;
 
-use dnode_protocol::{Clock, ExchangeId, FragmentId, PeerId};
+use dnode_protocol::{Clock, ExchangeId, FragmentId, PeerId, Time};
 
 use crate::Event;
 use crate::gossip::{Gossip, STRANGERS_MAX};
 
 /// Longest difference that is let in, multiple of the norm of the own fragment. Measured: honest runs
-/// stay below 0.6; two that have nothing in common are at 1.4, a replica of the other sign at 2.
-const WEIGHTS_MAX: f64 = 1.2;
+/// reach 0.9, one joiner on a slow line 1.5 on a fragment of small parameters; a replica of the other
+/// sign is at 2.
+const WEIGHTS_MAX: f64 = 1.7;
+/// What a fragment counts for at least, multiple of what one of its length has in the whole replica:
+/// parameters that begin at zero (biases) may move by more than their own length.
+const WHOLE_SHARE: f64 = 0.7;
+/// The same, root mean square of a parameter, while nothing of the replica is known.
+const RMS_MIN: f64 = 0.01;
 /// The same of a neighbour that is not trusted: what honest ones rarely are.
 const UNTRUSTED_WEIGHTS_MAX: f64 = 0.3;
 /// Differences refused, since it was trusted, after which a neighbour is left out.
@@ -54,11 +60,13 @@ const PASSES: u32 = 4;
 pub struct Tolerance {
     /// Multiple of the norm of the own fragment; infinite where all is let in.
     pub weights: f64,
+    /// Root mean square that the own fragment counts for at least.
+    pub rms_min: f64,
 }
 
 impl Tolerance {
     /// Lets in whatever is sound.
-    pub const ANY: Self = Self { weights: f64::INFINITY };
+    pub const ANY: Self = Self { weights: f64::INFINITY, rms_min: RMS_MIN };
 }
 
 /// What an exchange has shown of the other replica.
@@ -68,6 +76,8 @@ pub struct Evidence {
     pub difference: f64,
     /// Norm of the own fragment.
     pub own: f64,
+    /// Parameters of the fragment.
+    pub len: usize,
     /// Whether the difference was beyond the [`Tolerance`], and nothing was mixed.
     pub refused: bool,
 }
@@ -162,6 +172,8 @@ pub(crate) struct Met {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Guard {
     peers: BTreeMap<PeerId, Record>,
+    /// Squared norm and length of the own fragments, as they were last seen.
+    own: BTreeMap<FragmentId, (f64, usize)>,
 }
 
 impl Guard {
@@ -183,20 +195,34 @@ impl Guard {
     /// what is usual, so that it does no harm while it is watched.
     fn tolerance(&self, met: &Met) -> Tolerance {
         let record = self.peers.get(&met.peer).filter(|record| record.trust != Trust::Trusted);
-        let Some(record) = record else { return Tolerance { weights: WEIGHTS_MAX } };
+        let rms_min = self.rms_min();
+        let Some(record) = record else { return Tolerance { weights: WEIGHTS_MAX, rms_min } };
         let usual = self.usual(met).unwrap_or(f64::INFINITY);
         let before = record.fragments.get(&met.fragment).map(|usual| met.clock.distance(usual.met));
         let apart = before.unwrap_or(APART_MAX).saturating_add(met.lag).clamp(1, APART_MAX);
         let weights = EXCESS_MAX * usual * (apart as f64 * met.unlike_speed).sqrt();
-        Tolerance { weights: weights.min(UNTRUSTED_WEIGHTS_MAX) }
+        Tolerance { weights: weights.min(UNTRUSTED_WEIGHTS_MAX), rms_min }
+    }
+
+    /// What a fragment counts for at least, by what is known of the own replica.
+    fn rms_min(&self) -> f64 {
+        let (squares, len) = self
+            .own
+            .values()
+            .fold((0.0, 0), |(squares, len), (one, more)| (squares + one, len + more));
+        if len == 0 { RMS_MIN } else { (WHOLE_SHARE * (squares / len as f64).sqrt()).max(RMS_MIN) }
     }
 
     /// Takes note of what an exchange has shown; says when that changes how much the neighbour counts.
     pub(crate) fn note(&mut self, met: Met, seen: Evidence) -> Option<(Trust, Grounds)> {
-        let (usual, most) = (self.usual(&met), self.tolerance(&met).weights);
+        let (usual, tolerance) = (self.usual(&met), self.tolerance(&met));
+        self.own.insert(met.fragment, (seen.own * seen.own, seen.len));
         let record = self.peers.entry(met.peer).or_default();
         let length = seen.difference / seen.own.max(f64::MIN_POSITIVE);
         if seen.refused {
+            let least = tolerance.rms_min * (seen.len as f64).sqrt();
+            let length = seen.difference / seen.own.max(least).max(f64::MIN_POSITIVE);
+            let most = tolerance.weights;
             (record.outliers, record.passes) = (record.outliers.saturating_add(1), 0);
             record.evidence = record.evidence.max(WEIGHED_DOWN_AT);
             let grounds = Grounds::Outlier { length, most };
@@ -361,13 +387,18 @@ impl Gossip {
             return;
         };
         if let Some((trust, grounds)) = self.guard.note(self.met(peer, fragment, lag), seen) {
-            if let Some(member) = self.members.get_mut(&peer) {
-                member.trust = trust;
-            }
-            self.event(Event::Guarded { peer, trust, grounds });
-            self.update_pace();
-            self.update_limit();
+            self.judged(peer, trust, grounds);
         }
+    }
+
+    /// The guard has changed its mind: who is left out holds up nobody.
+    fn judged(&mut self, peer: PeerId, trust: Trust, grounds: Grounds) {
+        if let Some(member) = self.members.get_mut(&peer) {
+            member.trust = trust;
+        }
+        self.event(Event::Guarded { peer, trust, grounds });
+        self.update_pace();
+        self.update_limit();
     }
 
     /// A neighbour has sent numbers that are no weights at all.
@@ -375,7 +406,26 @@ impl Gossip {
         if self.config.guard
             && let Some(trust) = self.guard.unsound(peer, self.rounds)
         {
-            self.event(Event::Guarded { peer, trust, grounds: Grounds::Unsound });
+            self.judged(peer, trust, Grounds::Unsound);
+        }
+    }
+
+    /// A neighbour says that it leaves this peer out: told once, until it takes part in an exchange again.
+    pub(crate) fn left_out_by(&mut self, from: PeerId, exchange: ExchangeId, now: Time) {
+        let of = self.members.len();
+        let said = self.members.get_mut(&from);
+        let news = said.is_some_and(|member| !std::mem::replace(&mut member.leaves_out, true));
+        if news {
+            let partners = self.members.iter().filter(|(_, member)| member.leaves_out).count();
+            self.event(Event::LeftOutBy { peer: from, partners, of });
+        }
+        self.busy(from, exchange, now);
+    }
+
+    /// A neighbour mixes with this peer, whatever it said before.
+    pub(crate) fn let_in_by(&mut self, from: PeerId) {
+        if let Some(member) = self.members.get_mut(&from) {
+            member.leaves_out = false;
         }
     }
 

@@ -88,6 +88,7 @@ impl Gossip {
             return;
         }
         self.heard_clock(from, terms.clock);
+        self.let_in_by(from);
         let sequence = exchange.sequence;
         let done = self.done_with(&from);
         let Some(own) = self.own.get_mut(&sequence).filter(|own| own.partner == from) else {

@@ -79,6 +79,8 @@ pub struct Member {
     pub(crate) waits_for: BTreeSet<FragmentId>,
     /// What the guard makes of it: who is left out is as if it were not here.
     pub(crate) trust: Trust,
+    /// Whether it leaves this peer out, as it last said.
+    pub(crate) leaves_out: bool,
     /// Whether this peer has caught up since it is a neighbour.
     pub(crate) met: bool,
 }
@@ -107,6 +109,7 @@ impl Member {
             has: Has::default(),
             waits_for: BTreeSet::new(),
             trust: Trust::Trusted,
+            leaves_out: false,
             met: false,
         }
     }

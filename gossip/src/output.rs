@@ -323,6 +323,15 @@ pub enum Event {
         /// Why.
         grounds: Grounds,
     },
+    /// A neighbour says that it leaves this peer out.
+    LeftOutBy {
+        /// The neighbour.
+        peer: PeerId,
+        /// How many neighbours say so now.
+        partners: usize,
+        /// Of how many.
+        of: usize,
+    },
     /// A peer broke the rules.
     Offended {
         /// The peer.

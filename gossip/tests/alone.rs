@@ -433,3 +433,31 @@ fn who_was_replaced_pushes_at_once_and_so_returns_the_mass_that_it_was_given() {
     assert_eq!((host.clock, host.values()), (Clock(40), vec![1.0]));
     assert_eq!(proposed_to(&mut host), [peer(1)]);
 }
+
+/// Peer 0's neighbour `by` says that it leaves peer 0 out.
+fn leave_out(host: &mut Host, by: u32, sequence: u64) -> Vec<(usize, usize)> {
+    let exchange = ExchangeId { initiator: peer(0), incarnation: 1, sequence };
+    host.handle(received(by, Message::LeftOut { exchange }), Time::ZERO);
+    let said = host.take_effects().into_iter().filter_map(|effect| {
+        let Effect::Event(Event::LeftOutBy { peer: from, partners, of }) = effect else {
+            return None;
+        };
+        (from == peer(by)).then_some((partners, of))
+    });
+    said.collect()
+}
+
+#[test]
+fn a_peer_that_is_left_out_is_told_once_by_each_until_it_is_let_in() {
+    let mut host = host(ToyRule::Exchange, Config::default(), 3);
+    assert_eq!(leave_out(&mut host, 1, 0), [(1, 3)]);
+    assert_eq!(leave_out(&mut host, 1, 1), []);
+    assert_eq!(leave_out(&mut host, 2, 2), [(2, 3)]);
+    let exchange = ExchangeId { initiator: peer(1), incarnation: 1, sequence: 0 };
+    let terms = terms(Clock(0), Information::default());
+    let message = Message::Propose { exchange, fragment: FRAGMENT, terms };
+    host.handle(received(1, message), Time::ZERO);
+    host.take_effects();
+    assert_eq!(leave_out(&mut host, 1, 3), [(2, 3)]);
+    assert_eq!(leave_out(&mut host, 9, 4), [], "a stranger is not believed");
+}

@@ -236,6 +236,11 @@ pub enum Message {
     },
     /// What the sender does in the run: after Hello, and whenever that changes.
     Part(Part),
+    /// The sender mixes with nothing of the receiver for now, because its weights were unlike all others'.
+    LeftOut {
+        /// The exchange.
+        exchange: ExchangeId,
+    },
 }
 
 impl Message {
@@ -256,6 +261,7 @@ impl Message {
             Self::Propose { exchange, .. }
             | Self::Accept { exchange, .. }
             | Self::Busy { exchange }
+            | Self::LeftOut { exchange }
             | Self::Stale { exchange, .. }
             | Self::Ack { exchange }
             | Self::Abort { exchange }
@@ -290,6 +296,7 @@ impl Message {
             Self::Rack { .. } => "rack",
             Self::Summaries { .. } => "summaries",
             Self::Part(_) => "part",
+            Self::LeftOut { .. } => "left-out",
         }
     }
 }

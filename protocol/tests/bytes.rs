@@ -247,6 +247,7 @@ fn dialogue() -> impl Strategy<Value = Message> {
             }
         ),
         exchange().prop_map(|exchange| Message::Busy { exchange }),
+        exchange().prop_map(|exchange| Message::LeftOut { exchange }),
         (exchange(), clock()).prop_map(|(exchange, clock)| Message::Stale { exchange, clock }),
         exchange().prop_map(|exchange| Message::Ack { exchange }),
         exchange().prop_map(|exchange| Message::Abort { exchange }),

@@ -51,7 +51,11 @@ fn a_peer_whose_weights_are_far_away_harms_nobody() {
             let ratio = loss(&guarded) / without;
             assert!(ratio < 1.02, "{name} {wrong:?}: {ratio}, {without}");
             // What is a thousand times as large was an offence before.
-            assert!(wrong != Wrong::Negative || judged(&guarded, "LeftOut"), "{guarded:?}");
+            if wrong == Wrong::Negative {
+                assert!(judged(&guarded, "LeftOut"), "{guarded:?}");
+                let told = guarded.iter().flat_map(|outcome| &outcome.left_out_by);
+                assert!(told.clone().count() > 0 && told.into_iter().all(|(peer, _)| *peer == 3));
+            }
         }
         let open = loss(&runs(400, name, Wrong::LearningRate, false)) / without;
         assert!(open > 5.0, "{name}: without the guard everybody is ruined: {open}");
@@ -105,6 +109,7 @@ fn honest_peers_are_never_judged() {
         for (arm, seed) in experiment.arm.iter().flat_map(|arm| [11, 12].map(|seed| (arm, seed))) {
             let outcome = run(&experiment, arm, seed).unwrap();
             assert!(outcome.guarded.is_empty(), "{to} {more} {}: {:?}", arm.name, outcome.guarded);
+            assert!(outcome.left_out_by.is_empty());
             count += 1;
         }
     }

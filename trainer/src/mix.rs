@@ -38,6 +38,8 @@ pub struct MixReport {
 pub struct Tolerance {
     /// Multiple of the norm of the own slice.
     pub weights: f64,
+    /// Root mean square that the own slice counts for at least: parameters that start at zero may move.
+    pub rms_min: f64,
 }
 
 impl Default for Tolerance {
@@ -46,16 +48,13 @@ impl Default for Tolerance {
     }
 }
 
-/// What the root mean square of a slice counts for at least: parameters that start at zero may move.
-const TOLERANCE_SLACK_RMS: f64 = 0.01;
-
 impl Tolerance {
     /// Lets in what is finite and in proportion.
-    pub const ANY: Self = Self { weights: f64::INFINITY };
+    pub const ANY: Self = Self { weights: f64::INFINITY, rms_min: 0.01 };
 
     /// Longest difference of a slice of `len` elements of norm `local`.
     pub(crate) fn limit(&self, local: f64, len: usize) -> f64 {
-        self.weights * local.max(TOLERANCE_SLACK_RMS * (len as f64).sqrt())
+        self.weights * local.max(self.rms_min * (len as f64).sqrt())
     }
 }
 

@@ -18,10 +18,10 @@ fn met(index: u32, round: u64) -> Met {
 }
 
 const fn seen(difference: f64) -> Evidence {
-    Evidence { difference, own: 1.0, refused: false }
+    Evidence { difference, own: 1.0, len: 1, refused: false }
 }
 
-const REFUSED: Evidence = Evidence { difference: 9.0, own: 1.0, refused: true };
+const REFUSED: Evidence = Evidence { difference: 9.0, own: 1.0, len: 1, refused: true };
 
 /// Meets neighbours 1 to 3 in every round from `from` on, whose differences after one round are `lengths`
 /// and grow with the root of the rounds in between.
@@ -141,7 +141,7 @@ proptest! {
     fn nobody_is_left_out_for_ever(steps in prop::collection::vec((1..5_u32, 0.0..5.0_f64, any::<bool>()), 1..300)) {
         let mut guard = Guard::default();
         for (round, (index, difference, refused)) in (1..).zip(&steps) {
-            let evidence = Evidence { difference: *difference, own: 1.0, refused: *refused };
+            let evidence = Evidence { difference: *difference, own: 1.0, len: 1, refused: *refused };
             guard.note(met(*index, round), evidence);
         }
         let end = steps.len() as u64;

@@ -180,6 +180,7 @@ impl Reader {
                 | Message::Propose { .. }
                 | Message::Accept { .. }
                 | Message::Busy { .. }
+                | Message::LeftOut { .. }
                 | Message::Stale { .. }
                 | Message::Ack { .. }
                 | Message::Abort { .. }

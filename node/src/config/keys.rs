@@ -340,7 +340,7 @@ pub const KEYS: &[Key] = &[
     )
     .must()
     .only("gossip.rule", GOSSIP),
-    key("gossip.guard", Kind::Flag, "false", "", "whether a peer whose weights are unlike those of all others is weighed down, then left out; off, as it also accuses honest peers where fragments are small")
+    key("gossip.guard", Kind::Flag, "true", "", "whether a peer whose weights are unlike those of all others is weighed down, then left out")
         .only("gossip.rule", GOSSIP),
     key(
         "gossip.gate_timeout",

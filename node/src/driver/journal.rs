@@ -259,6 +259,7 @@ impl Journal {
             | Event::Whole { .. }
             | Event::Merging { .. }
             | Event::Guarded { .. }
+            | Event::LeftOutBy { .. }
             | Event::PeerUp(_)
             | Event::PeerDown(_) => {}
         }

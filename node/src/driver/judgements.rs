@@ -16,6 +16,13 @@ pub(super) fn tell(event: &Event) -> Option<(&'static str, String)> {
             tracing::info!(commits = clock.0, "has the swarm's model");
             Some(("catch-up-done", clock.to_string()))
         }
+        Event::LeftOutBy { peer, partners, of } => {
+            tracing::warn!(
+                peer = %peer.short(),
+                "peer leaves this one out, as {partners} of {of} do: are learning rate, data and labels here those of the others?"
+            );
+            Some(("left-out-by", format!("{peer}: {partners} of {of} peers leave this one out")))
+        }
         Event::Offended { peer, back_off } => {
             Some(("offended", format!("{peer}: back-off {back_off:?}")))
         }

@@ -216,6 +216,7 @@ impl ExchangeTraces {
                 }
             }
             Message::Busy { exchange } => self.end(*exchange, "refused", Some("busy")),
+            Message::LeftOut { exchange } => self.end(*exchange, "refused", Some("left out")),
             Message::Stale { exchange, .. } => self.end(*exchange, "refused", Some("stale")),
             _ => {}
         }

@@ -157,9 +157,9 @@ impl Mixing {
                 mixed(exchange, clock, mix(turn, (fragment, clock), terms, &numbers))
             }
             Command::Absorb { exchange, fragment, from, weight, tolerance, numbers } => {
-                turn.tolerate(Tolerance { weights: tolerance.weights });
+                turn.tolerate(let_in(tolerance));
                 let absorbed = turn.absorb(fragment, weight, from, &numbers);
-                let absorbed = absorbed.map(|report| (None, Some(evidence(&report))));
+                let absorbed = absorbed.map(|report| (None, Some(evidence(&report, &numbers))));
                 mixed(exchange, clock, absorbed.map_err(|error| refused(&error)))
             }
             Command::Include { exchange, fragment, numbers } => {
@@ -233,32 +233,39 @@ fn mix(
         let detail = format!("own clock {clock} is past {clock_max}");
         return Err(Refusal { reason: RefusedMix::TooOld, detail, evidence: None });
     }
-    turn.tolerate(Tolerance { weights: tolerance.weights });
+    turn.tolerate(let_in(tolerance));
     let mixed = match role {
         Role::Initiator if numbers.codec != codec => Err(MixError::Codec(numbers.codec)),
         Role::Initiator => {
             let applied = turn.apply(fragment, weight, numbers);
-            applied.map(|report| (None, Some(evidence(&report))))
+            applied.map(|report| (None, Some(evidence(&report, numbers))))
         }
         Role::Responder => {
             let answer = turn.answer(fragment, weight, numbers, codec);
-            answer.map(|(reply, report)| (Some(reply), Some(evidence(&report))))
+            answer.map(|(reply, report)| (Some(reply), Some(evidence(&report, numbers))))
         }
     };
     mixed.map_err(|error| refused(&error))
 }
 
 /// What a mix has shown of the other replica.
-const fn evidence(report: &MixReport) -> Evidence {
+const fn evidence(report: &MixReport, numbers: &Encoded) -> Evidence {
     let (difference, own) = (report.difference_norm, report.local_norm);
-    Evidence { difference, own, refused: false }
+    Evidence { difference, own, len: numbers.elements, refused: false }
+}
+
+/// The core's tolerance in the trainer's words.
+const fn let_in(tolerance: dnode_gossip::Tolerance) -> Tolerance {
+    let dnode_gossip::Tolerance { weights, rms_min } = tolerance;
+    Tolerance { weights, rms_min }
 }
 
 /// Whose fault it is: only what the peer sent counts against it.
 fn refused(error: &MixError) -> Refusal {
     let detail = error.to_string();
-    if let MixError::Unlike { norm, local, .. } = *error {
-        let evidence = Some(Evidence { difference: norm, own: local, refused: true });
+    if let MixError::Unlike { norm, local, start, end, .. } = *error {
+        let len = end - start;
+        let evidence = Some(Evidence { difference: norm, own: local, len, refused: true });
         return Refusal { reason: RefusedMix::Outlier, detail, evidence };
     }
     let blames = error.blames_peer();

@@ -201,6 +201,7 @@ impl Acting {
             | Message::Refuse { .. }
             | Message::Goodbye
             | Message::Busy { .. }
+            | Message::LeftOut { .. }
             | Message::Stale { .. }
             | Message::Ack { .. }
             | Message::Abort { .. }
@@ -323,6 +324,7 @@ impl Acting {
             for message in [
                 Message::Accept { exchange, terms: terms(clock) },
                 Message::Busy { exchange },
+                Message::LeftOut { exchange },
                 Message::Stale { exchange, clock },
                 Message::Ack { exchange },
                 Message::Abort { exchange },

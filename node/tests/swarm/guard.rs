@@ -3,10 +3,8 @@
 use crate::process::Peer;
 use crate::{RUN, flags};
 
-/// All begin together, with the guard, and let in a peer of any learning rate.
-const TOGETHER: [&str; 6] = [
-    "--set",
-    "gossip.guard=true",
+/// All begin together, and let in a peer of any learning rate.
+const TOGETHER: [&str; 4] = [
     "--require-peers",
     "3",
     "--set",

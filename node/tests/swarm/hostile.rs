@@ -151,6 +151,7 @@ fn a_peer_that_never_offers_holds_a_fragment_for_one_lease() {
             | Message::Goodbye
             | Message::Propose { .. }
             | Message::Busy { .. }
+            | Message::LeftOut { .. }
             | Message::Stale { .. }
             | Message::Ack { .. }
             | Message::Abort { .. }

@@ -150,6 +150,7 @@ fn check(message: &Message) -> Result<(), MessageError> {
         | Message::Heartbeat(_)
         | Message::Goodbye
         | Message::Busy { .. }
+        | Message::LeftOut { .. }
         | Message::Stale { .. }
         | Message::Ack { .. }
         | Message::Abort { .. }

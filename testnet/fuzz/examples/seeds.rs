@@ -82,6 +82,7 @@ fn messages() -> Vec<Message> {
         Message::Fetch { exchange, fragment, origin, number: 2 },
         Message::Rack { name: 5, stripe: Stripe { group: 7, rank: 1, size: 2 } },
         Message::Busy { exchange },
+        Message::LeftOut { exchange },
         Message::Stale { exchange, clock },
         Message::Ack { exchange },
         Message::Abort { exchange },

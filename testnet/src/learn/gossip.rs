@@ -353,6 +353,7 @@ impl Measured<'_> {
             (outcome.lags, outcome.ages) = (seen.lags.clone(), seen.ages.clone());
             (outcome.applied, outcome.failed) = (seen.applied, seen.failed);
             outcome.guarded.clone_from(&seen.guarded);
+            outcome.left_out_by.clone_from(&seen.left_out_by);
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! What an arm with one seed gave: curves, bytes, staleness; and how it is measured.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +48,9 @@ pub struct Outcome {
     /// What the guards decided.
     #[serde(default)]
     pub guarded: Vec<Guarded>,
+    /// Who was told by whom that it is left out.
+    #[serde(default)]
+    pub left_out_by: BTreeSet<(u32, u32)>,
     /// Virtual seconds until every peer had finished.
     pub seconds: f64,
 }

@@ -62,11 +62,11 @@ impl ModelReplica {
     }
 
     /// Takes note of what an exchange has shown.
-    fn saw<T>(&mut self, mixed: Result<(T, MixReport), MixError>) -> Option<T> {
+    fn saw<T>(&mut self, len: usize, mixed: Result<(T, MixReport), MixError>) -> Option<T> {
         match mixed {
             Ok((mixed, report)) => {
                 let (difference, own) = (report.difference_norm, report.local_norm);
-                self.evidence = Some(Evidence { difference, own, refused: false });
+                self.evidence = Some(Evidence { difference, own, len, refused: false });
                 Some(mixed)
             }
             Err(error) => {
@@ -75,7 +75,7 @@ impl ModelReplica {
                 self.refused = reason;
                 if let MixError::Unlike { norm, local, .. } = error {
                     let (difference, own) = (norm, local);
-                    self.evidence = Some(Evidence { difference, own, refused: true });
+                    self.evidence = Some(Evidence { difference, own, len, refused: true });
                 }
                 None
             }
@@ -130,7 +130,8 @@ impl Replica for ModelReplica {
     }
 
     fn tolerate(&mut self, tolerance: dnode_gossip::Tolerance) {
-        self.replica.tolerate(Tolerance { weights: tolerance.weights });
+        let dnode_gossip::Tolerance { weights, rms_min } = tolerance;
+        self.replica.tolerate(Tolerance { weights, rms_min });
     }
 
     fn evidence(&mut self) -> Option<Evidence> {
@@ -151,7 +152,7 @@ impl Replica for ModelReplica {
         let offer = self.read_bytes(fragment, offer)?;
         let masked = self.masked(fragment);
         let answered = self.replica.answer(fragment, weight, &offer, codec);
-        let reply = self.saw(answered)?;
+        let reply = self.saw(offer.elements, answered)?;
         if let (Some(mask), Some((range, own))) = (&self.mask, masked) {
             return Some(write(&mask.reply(range, &own, &reply)));
         }
@@ -161,7 +162,7 @@ impl Replica for ModelReplica {
     fn apply(&mut self, fragment: FragmentId, weight: f32, reply: &[u8]) -> bool {
         let Some(reply) = self.read_bytes(fragment, reply) else { return false };
         let applied = self.replica.apply(fragment, weight, &reply);
-        self.saw(applied.map(|report| ((), report))).is_some()
+        self.saw(reply.elements, applied.map(|report| ((), report))).is_some()
     }
 
     fn undo(&mut self, fragment: FragmentId, weight: f32, reply: &[u8]) {
@@ -171,9 +172,9 @@ impl Replica for ModelReplica {
     }
 
     fn absorb(&mut self, fragment: FragmentId, weight: f32, from: Origin, push: &[u8]) -> bool {
-        let push = self.read_bytes(fragment, push);
-        let absorbed = push.map(|push| self.replica.absorb(fragment, weight, from, &push));
-        absorbed.and_then(|absorbed| self.saw(absorbed.map(|report| ((), report)))).is_some()
+        let Some(push) = self.read_bytes(fragment, push) else { return false };
+        let absorbed = self.replica.absorb(fragment, weight, from, &push);
+        self.saw(push.elements, absorbed.map(|report| ((), report))).is_some()
     }
 
     fn delivered(&mut self, fragment: FragmentId, to: Origin, push: &[u8]) {

@@ -205,6 +205,7 @@ impl Journal {
             | Event::Whole { .. }
             | Event::Merging { .. }
             | Event::Guarded { .. }
+            | Event::LeftOutBy { .. }
             | Event::Offended { .. } => return,
         };
         if self.keep_whole && !undecided {

@@ -1,7 +1,7 @@
 //! Trainers of real models: local steps one by one in virtual time, as the product's training thread
 //! takes them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use dnode_gossip::testing::{Bytes, Replica};
@@ -69,6 +69,8 @@ pub struct Seen {
     pub failed: u64,
     /// What the guards decided.
     pub guarded: Vec<Guarded>,
+    /// Who was told by whom that it is left out.
+    pub left_out_by: BTreeSet<(u32, u32)>,
     /// Why a peer cannot train any more.
     pub broken: Option<String>,
 }
@@ -80,6 +82,9 @@ impl Learning {
             Event::Guarded { peer: about, trust, .. } => {
                 let (at_s, about) = (now.as_micros() as f64 * 1e-6, index_of(about));
                 seen.guarded.push(Guarded { at_s, by: peer, about, trust: format!("{trust:?}") });
+            }
+            Event::LeftOutBy { peer: by, .. } => {
+                seen.left_out_by.insert((peer, index_of(by)));
             }
             Event::Applied { lag, age, .. } => {
                 seen.applied += 1;

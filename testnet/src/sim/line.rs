@@ -106,6 +106,9 @@ impl fmt::Display for Line<'_> {
                 write!(f, "sees {seen} of {of} again after {lasted:?}")
             }
             Event::Merging { clock, work } => write!(f, "merges at {clock} with work {work}"),
+            Event::LeftOutBy { peer, partners, of } => {
+                write!(f, "left out by {peer}, {partners} of {of}")
+            }
             Event::Guarded { peer, trust, grounds } => {
                 write!(f, "p{} is {trust:?}: {grounds:?}", index_of(peer))
             }

@@ -472,6 +472,7 @@ impl World {
             | Event::Split { .. }
             | Event::Whole { .. }
             | Event::Guarded { .. }
+            | Event::LeftOutBy { .. }
             | Event::Offended { .. } => {}
         }
         self.journal.said(peer, event);
