@@ -170,7 +170,7 @@ impl Gossip {
             measured_last: None,
             announce_at: None,
             announced: now,
-            guard: Guard::default(),
+            guard: Guard::new(config.mixing),
             outputs: VecDeque::new(),
             config,
         }

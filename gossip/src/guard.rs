@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 
 use dnode_protocol::{Clock, ExchangeId, FragmentId, PeerId, Time};
 
-use crate::Event;
 use crate::gossip::{Gossip, STRANGERS_MAX};
+use crate::{Event, Mixing};
 
 /// Longest difference that is let in, multiple of the norm of the own fragment. Measured: honest runs
 /// reach 0.9, one joiner on a slow line 1.5 on a fragment of small parameters; a replica of the other
@@ -27,15 +27,27 @@ const RMS_MIN: f64 = 0.01;
 const UNTRUSTED_WEIGHTS_MAX: f64 = 0.3;
 /// Differences refused, since it was trusted, after which a neighbour is left out.
 const OUTLIERS_MAX: u32 = 3;
-/// What a difference may be on average, multiple of the others' usual one, before evidence grows.
-/// Measured: honest neighbours 1, of skewed labels up to 1.5; labels shuffled 1.8, frozen 2.5.
-const EXCESS_FREE: f64 = 1.7;
+/// When differences that are longer than usual count against a neighbour.
+#[derive(Clone, Copy, Debug)]
+struct Bar {
+    /// What a difference may be on average, multiple of the others' usual one, before evidence grows.
+    free: f64,
+    /// Evidence from which a neighbour is weighed down.
+    weighed_down_at: f64,
+    /// Evidence from which it is left out.
+    left_out_at: f64,
+}
+
+/// Where both ends take part in a mix. Measured: evidence in honest runs stays below 1.6, below 3.4 beside
+/// peers a hundred times slower; differences of a peer with shuffled labels are 1.8, frozen 2.5.
+const EXCHANGES: Bar = Bar { free: 1.5, weighed_down_at: 5.0, left_out_at: 6.5 };
+/// Where numbers are pushed, which scatters more. Measured: evidence in honest runs stays below 2.8,
+/// below 5.7 beside peers a hundred times slower.
+const PUSHES: Bar = Bar { free: 1.7, weighed_down_at: 8.0, left_out_at: 10.0 };
+/// Difference up to which a neighbour on trial passes, in the same unit.
+const PASS_MAX: f64 = 1.7;
 /// What one difference counts for at most, in the same unit.
 const EXCESS_MAX: f64 = 3.0;
-/// Evidence from which a neighbour is weighed down. Measured: honest runs reach 4.7.
-const WEIGHED_DOWN_AT: f64 = 6.0;
-/// Evidence from which it is left out.
-const LEFT_OUT_AT: f64 = 8.0;
 /// Evidence below which it is trusted again.
 const TRUSTED_AT: f64 = 2.0;
 /// What a new difference counts for in the usual one of a neighbour.
@@ -169,14 +181,24 @@ pub(crate) struct Met {
 }
 
 /// What the guard knows of the neighbours; bounded by [`STRANGERS_MAX`] neighbours.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Guard {
+    bar: Bar,
     peers: BTreeMap<PeerId, Record>,
     /// Squared norm and length of the own fragments, as they were last seen.
     own: BTreeMap<FragmentId, (f64, usize)>,
 }
 
 impl Guard {
+    /// Knows nobody yet.
+    pub(crate) const fn new(mixing: Mixing) -> Self {
+        let bar = match mixing {
+            Mixing::Exchange => EXCHANGES,
+            Mixing::Push { .. } | Mixing::Set => PUSHES,
+        };
+        Self { bar, peers: BTreeMap::new(), own: BTreeMap::new() }
+    }
+
     pub(crate) fn trust(&self, peer: &PeerId) -> Trust {
         self.peers.get(peer).map_or(Trust::Trusted, |record| record.trust)
     }
@@ -224,7 +246,7 @@ impl Guard {
             let length = seen.difference / seen.own.max(least).max(f64::MIN_POSITIVE);
             let most = tolerance.weights;
             (record.outliers, record.passes) = (record.outliers.saturating_add(1), 0);
-            record.evidence = record.evidence.max(WEIGHED_DOWN_AT);
+            record.evidence = record.evidence.max(self.bar.weighed_down_at);
             let grounds = Grounds::Outlier { length, most };
             let enough = record.outliers >= OUTLIERS_MAX || record.trust == Trust::LeftOut;
             let trust = if enough { Trust::LeftOut } else { Trust::WeighedDown };
@@ -249,7 +271,7 @@ impl Guard {
             None if record.trust != Trust::Trusted => 1.0,
             None => return None,
         };
-        let trust = record.weigh(times);
+        let trust = record.weigh(times, self.bar);
         let grounds = match trust {
             Trust::Trusted => Grounds::AsUsual,
             Trust::WeighedDown | Trust::LeftOut => Grounds::Unlike { times: record.times },
@@ -318,19 +340,19 @@ impl Record {
     }
 
     /// Adds what a difference of so many times the usual one says, and returns the trust that follows.
-    fn weigh(&mut self, times: f64) -> Trust {
+    fn weigh(&mut self, times: f64, bar: Bar) -> Trust {
         let times = times.min(EXCESS_MAX);
         self.times =
             if self.times > 0.0 { self.times + USUAL_RATE * (times - self.times) } else { times };
         if self.trust == Trust::LeftOut {
-            self.passes = if times <= EXCESS_FREE { self.passes + 1 } else { 0 };
+            self.passes = if times <= PASS_MAX { self.passes + 1 } else { 0 };
             return if self.passes >= PASSES { Trust::Trusted } else { Trust::LeftOut };
         }
-        self.evidence = (self.evidence + times - EXCESS_FREE).clamp(0.0, LEFT_OUT_AT);
+        self.evidence = (self.evidence + times - bar.free).clamp(0.0, bar.left_out_at);
         let watched = self.trust == Trust::WeighedDown && self.evidence > TRUSTED_AT;
-        if self.evidence >= LEFT_OUT_AT {
+        if self.evidence >= bar.left_out_at {
             Trust::LeftOut
-        } else if self.evidence >= WEIGHED_DOWN_AT || watched {
+        } else if self.evidence >= bar.weighed_down_at || watched {
             Trust::WeighedDown
         } else {
             Trust::Trusted
