@@ -10,7 +10,7 @@ use crate::config::ConfigError;
 use crate::device::{DeviceError, Resident};
 use crate::interrupt::Interrupt;
 use crate::kernel::loss::Score;
-use crate::kernel::{Compute, reduce};
+use crate::kernel::{Blend, Compute, reduce};
 use crate::local::LocalConfig;
 use crate::model::{Backward, Forward, Model, build, initial_random};
 use crate::optimizer::Optimizer;
@@ -139,8 +139,10 @@ pub(crate) struct NativeEngine {
     compute: Compute,
     /// `[P]`.
     parameters: Vec<f32>,
-    /// `[P]`.
+    /// `[P]`; of no value while it is `unwritten`.
     gradient: Vec<f32>,
+    /// Whether the next backward pass is the first since the gradient was cleared.
+    unwritten: bool,
     score: Score,
 }
 
@@ -180,11 +182,26 @@ impl NativeEngine {
         Ok(Self {
             optimizer: Optimizer::new(config.optimizer.clone(), model.layout()),
             gradient: vec![0.0; parameters.len()],
+            unwritten: false,
             score: Score::default(),
             model,
             compute,
             parameters,
         })
+    }
+}
+
+impl NativeEngine {
+    /// What the next backward pass does to the gradient, which is zero for it where it adds.
+    fn next_blend(&mut self) -> Blend {
+        if !std::mem::take(&mut self.unwritten) {
+            return Blend::Add;
+        }
+        if self.model.replaces_gradient() {
+            return Blend::Replace;
+        }
+        self.gradient.fill(0.0);
+        Blend::Add
     }
 }
 
@@ -194,7 +211,7 @@ impl Engine for NativeEngine {
     }
 
     fn clear(&mut self) -> Result<(), TrainError> {
-        self.gradient.fill(0.0);
+        self.unwritten = true;
         self.score = Score::default();
         Ok(())
     }
@@ -203,10 +220,12 @@ impl Engine for NativeEngine {
         let score = self.evaluate(batch)?;
         self.score.add(score);
         if score.loss.is_finite() {
+            let blend = self.next_blend();
             let pass = Backward {
                 compute: &self.compute,
                 parameters: &self.parameters,
                 gradient: &mut self.gradient,
+                blend,
                 hand: None,
             };
             let model = &mut self.model;
@@ -227,9 +246,11 @@ impl Engine for NativeEngine {
     ) -> Result<Score, TrainError> {
         let score = self.evaluate(batch)?;
         self.score.add(score);
+        let blend = self.next_blend();
         let Self { model, compute, parameters, gradient, score: total, .. } = self;
         if total.loss.is_finite() {
-            let pass = Backward { compute: &*compute, parameters, gradient, hand: Some(hand) };
+            let compute = &*compute;
+            let pass = Backward { compute, parameters, gradient, blend, hand: Some(hand) };
             compute.run(|| model.backward(pass, batch, scale));
         }
         compute.check().map(|()| *total)
@@ -248,7 +269,8 @@ impl Engine for NativeEngine {
     }
 
     fn update(&mut self, learning_rate: f32, gradient_scale: f32) -> Result<(), TrainError> {
-        self.optimizer.update(&mut self.parameters, &self.gradient, learning_rate, gradient_scale);
+        let Self { optimizer, compute, parameters, gradient, .. } = self;
+        optimizer.update_on(compute, parameters, gradient, (learning_rate, gradient_scale));
         Ok(())
     }
 

@@ -5,11 +5,14 @@ use std::ops::Range;
 use dnode_protocol::ParameterLayout;
 
 use crate::config::{OptimizerConfig, OptimizerKind};
-use crate::kernel::vectorized;
+use crate::kernel::{Compute, vectorized};
 use crate::seam::{StateTensor, TrainError};
 
 /// Numbers below this are exact in `f32`; the update count is saved as two such digits.
 const COUNT_DIGIT: u64 = 1 << 24;
+
+/// Parameters that a thread updates at once: fewer are not worth waking it for (guess).
+const UPDATED_AT_ONCE: usize = 1 << 18;
 
 /// Part of the parameters that decays or does not.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,6 +117,40 @@ pub(crate) fn clip_scale(norm: f64, longest: f32) -> f32 {
     }
 }
 
+/// Which rule an update follows.
+#[derive(Clone, Copy, Debug)]
+enum Rule {
+    Sgd(SgdRule),
+    Adamw(AdamwRule),
+}
+
+/// A part of an update; all slices have one length, but for sgd's second moments, which are empty.
+struct Piece<'a> {
+    rule: Rule,
+    parameters: &'a mut [f32],
+    gradient: &'a [f32],
+    first: &'a mut [f32],
+    second: &'a mut [f32],
+}
+
+impl Piece<'_> {
+    fn update(self) {
+        let Self { rule, parameters, gradient, first, second } = self;
+        match rule {
+            Rule::Sgd(rule) => sgd(parameters, gradient, first, rule),
+            Rule::Adamw(rule) => adamw(parameters, gradient, (first, second), rule),
+        }
+    }
+}
+
+/// The first `length` elements of `rest`, or all that there are, which it then begins behind.
+fn split_off<'a>(rest: &mut &'a mut [f32], length: usize) -> &'a mut [f32] {
+    let whole = std::mem::take(rest);
+    let (part, behind) = whole.split_at_mut(length.min(whole.len()));
+    *rest = behind;
+    part
+}
+
 impl Optimizer {
     /// A rule for parameters of `layout`, with moments zero.
     ///
@@ -171,41 +208,66 @@ impl Optimizer {
         learning_rate: f32,
         gradient_scale: f32,
     ) {
+        let pieces = self.pieces(parameters, gradient, (learning_rate, gradient_scale));
+        pieces.into_iter().for_each(Piece::update);
+    }
+
+    /// As [`Optimizer::update`], on all threads of `compute`.
+    pub(crate) fn update_on(
+        &mut self,
+        compute: &Compute,
+        parameters: &mut [f32],
+        gradient: &[f32],
+        (learning_rate, gradient_scale): (f32, f32),
+    ) {
+        let pieces = self.pieces(parameters, gradient, (learning_rate, gradient_scale));
+        compute.for_each(pieces, Piece::update);
+    }
+
+    /// The parts of the next update, which no other part touches.
+    fn pieces<'a>(
+        &'a mut self,
+        mut parameters: &'a mut [f32],
+        gradient: &'a [f32],
+        (learning_rate, gradient_scale): (f32, f32),
+    ) -> Vec<Piece<'a>> {
         self.updates += 1;
-        for group in &self.groups {
-            let range = group.range.clone();
-            let (x, g) = (&mut parameters[range.clone()], &gradient[range.clone()]);
-            let first = &mut self.first[range.clone()];
-            let weight_decay = if group.decayed { self.config.weight_decay } else { 0.0 };
-            match self.config.kind {
-                OptimizerKind::Sgd => sgd(
-                    x,
-                    g,
-                    first,
-                    SgdRule {
-                        learning_rate,
-                        momentum: self.config.momentum,
-                        nesterov: self.config.nesterov,
-                        weight_decay,
-                        gradient_scale,
-                    },
-                ),
-                OptimizerKind::Adamw => adamw(
-                    x,
-                    g,
-                    (first, &mut self.second[range]),
-                    AdamwRule {
-                        learning_rate,
-                        beta1: self.config.beta1,
-                        beta2: self.config.beta2,
-                        epsilon: self.config.epsilon,
-                        weight_decay,
-                        gradient_scale,
-                        update: self.updates,
-                    },
-                ),
+        let Self { config, groups, first, second, updates } = self;
+        let (mut first, mut second) = (first.as_mut_slice(), second.as_mut_slice());
+        let mut pieces = Vec::new();
+        for group in groups.iter() {
+            let weight_decay = if group.decayed { config.weight_decay } else { 0.0 };
+            let rule = match config.kind {
+                OptimizerKind::Sgd => Rule::Sgd(SgdRule {
+                    learning_rate,
+                    momentum: config.momentum,
+                    nesterov: config.nesterov,
+                    weight_decay,
+                    gradient_scale,
+                }),
+                OptimizerKind::Adamw => Rule::Adamw(AdamwRule {
+                    learning_rate,
+                    beta1: config.beta1,
+                    beta2: config.beta2,
+                    epsilon: config.epsilon,
+                    weight_decay,
+                    gradient_scale,
+                    update: *updates,
+                }),
+            };
+            // Groups follow each other without gaps.
+            for gradient in gradient[group.range.clone()].chunks(UPDATED_AT_ONCE) {
+                let length = gradient.len();
+                pieces.push(Piece {
+                    rule,
+                    gradient,
+                    parameters: split_off(&mut parameters, length),
+                    first: split_off(&mut first, length),
+                    second: split_off(&mut second, length),
+                });
             }
         }
+        pieces
     }
 
     /// Names of the saved tensors, in order.
@@ -286,6 +348,34 @@ mod tests {
         weight_decay: 0.0,
         gradient_scale: 1.0,
     };
+
+    #[test]
+    fn pieces_and_threads_change_no_bit() {
+        let mut layout = ParameterLayout::new();
+        layout.push("weight", &[UPDATED_AT_ONCE, 3]).unwrap();
+        layout.push("bias", &[1000]).unwrap();
+        let count = layout.parameters();
+        let gradient: Vec<f32> = (0..count).map(|i| (i % 101) as f32 / 101.0 - 0.4).collect();
+        for kind in [OptimizerKind::Sgd, OptimizerKind::Adamw] {
+            let run = |threads: usize| {
+                let mut optimizer = Optimizer::new(OptimizerConfig::default_of(kind), &layout);
+                let compute = Compute::new(threads).unwrap();
+                let mut x: Vec<f32> = (0..count).map(|i| (i % 7) as f32).collect();
+                for _ in 0..2 {
+                    optimizer.update_on(&compute, &mut x, &gradient, (0.1, 0.5));
+                }
+                x.iter().map(|value| value.to_bits()).collect::<Vec<_>>()
+            };
+            let mut whole = Optimizer::new(OptimizerConfig::default_of(kind), &layout);
+            let mut x: Vec<f32> = (0..count).map(|i| (i % 7) as f32).collect();
+            for _ in 0..2 {
+                whole.update(&mut x, &gradient, 0.1, 0.5);
+            }
+            let want: Vec<u32> = x.iter().map(|value| value.to_bits()).collect();
+            assert!(run(1) == want && run(2) == want, "{kind:?}");
+            assert_ne!(want[count - 1], (((count - 1) % 7) as f32).to_bits(), "the last one moved");
+        }
+    }
 
     #[test]
     fn sgd_follows_the_formula() {

@@ -1,5 +1,7 @@
 //! A count sketch of parameters: 256 numbers whose distances estimate distances of replicas.
 
+use crate::kernel::vectorized;
+
 /// Length of a sketch.
 pub const SKETCH_LEN: usize = 256;
 
@@ -15,12 +17,32 @@ const SEED: u64 = 0x646e_6f64_6531;
 /// Source: Charikar, Chen, Farach-Colton 2002, "Finding frequent items in data streams";
 /// the variance is that of the AMS estimate (Alon, Matias, Szegedy 1999) over 256 buckets.
 pub(crate) fn accumulate(start: usize, values: &[f32], sketch: &mut [f64; SKETCH_LEN]) {
-    for (index, &value) in (start as u64..).zip(values) {
-        let hash = mix(index.wrapping_add(SEED));
-        let bucket = (hash & 0xff) as usize;
-        let signed = if hash >> 63 == 0 { value } else { -value };
-        sketch[bucket] += f64::from(signed);
+    let first = (start as u64).wrapping_add(SEED);
+    let mut hashes = [0; HASHED_AT_ONCE];
+    for (piece, begin) in values.chunks(HASHED_AT_ONCE).zip((first..).step_by(HASHED_AT_ONCE)) {
+        hash_from(begin, &mut hashes);
+        for (&hash, &value) in hashes.iter().zip(piece) {
+            // The sign's bit, flipped by the hash's.
+            let signed = f32::from_bits(value.to_bits() ^ ((hash >> 32) as u32 & 1 << 31));
+            sketch[(hash & 0xff) as usize] += f64::from(signed);
+        }
     }
+}
+
+/// Elements whose hashes are computed before they are added: those of vector units do not wait for the
+/// scattered sums.
+const HASHED_AT_ONCE: usize = 128;
+
+/// The hashes of the numbers from `first` on.
+fn hash_from(first: u64, hashes: &mut [u64; HASHED_AT_ONCE]) {
+    vectorized(
+        #[inline(always)]
+        || {
+            for (hash, index) in hashes.iter_mut().zip(0_u64..) {
+                *hash = mix(first.wrapping_add(index));
+            }
+        },
+    );
 }
 
 /// The sketch of a whole gradient, `[P]`; its distances estimate distances of gradients.
@@ -33,6 +55,7 @@ pub fn gradient_sketch(gradient: &[f32]) -> [f64; SKETCH_LEN] {
 
 /// The finaliser of SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number
 /// generators", with Stafford's variant 13).
+#[inline(always)]
 const fn mix(index: u64) -> u64 {
     let mut bits = index.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -75,6 +98,21 @@ mod tests {
         }
         // Four standard errors of the mean.
         assert!((ratios - 1.0).abs() < 4.0 * 0.0884 / (cases as f64).sqrt(), "{ratios}");
+    }
+
+    #[test]
+    fn every_element_is_added_to_its_bucket_with_its_sign() {
+        let (start, length) = (12_345, 3 * HASHED_AT_ONCE + 7);
+        let values: Vec<f32> = (0..length).map(|i| (i as f32 - 99.5) / 8.0).collect();
+        let mut want = [0.0; SKETCH_LEN];
+        for (index, &value) in (start as u64..).zip(&values) {
+            let hash = mix(index.wrapping_add(SEED));
+            let sign = if hash >> 63 == 0 { 1.0 } else { -1.0 };
+            want[(hash & 0xff) as usize] += sign * f64::from(value);
+        }
+        let mut got = [0.0; SKETCH_LEN];
+        accumulate(start, &values, &mut got);
+        assert_eq!(got.map(f64::to_bits), want.map(f64::to_bits));
     }
 
     #[test]

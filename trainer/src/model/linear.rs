@@ -56,7 +56,7 @@ impl Linear {
         );
     }
 
-    /// Adds the gradients of weight and bias; `output_gradient`: `[N, outputs]`.
+    /// Adds the gradients of weight and bias, or puts them in the place of what was there; `output_gradient`: `[N, outputs]`.
     pub(crate) fn backward_parameters(
         &self,
         pass: &mut Backward<'_, '_>,
@@ -69,9 +69,13 @@ impl Linear {
             pass.compute,
             Matrix::new(output_gradient, rows, self.outputs).transposed(),
             Matrix::new(input, rows, self.inputs),
-            Blend::Add,
+            pass.blend,
         );
-        reduce::add_column_sums(output_gradient, &mut pass.gradient[self.bias.clone()]);
+        let bias_gradient = &mut pass.gradient[self.bias.clone()];
+        if pass.blend == Blend::Replace {
+            bias_gradient.fill(0.0);
+        }
+        reduce::add_column_sums(output_gradient, bias_gradient);
     }
 
     /// `input_gradient ← output_gradient · W`; `input_gradient`: `[N, inputs]`.

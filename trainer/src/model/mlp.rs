@@ -90,6 +90,10 @@ impl Model for Mlp {
         score
     }
 
+    fn replaces_gradient(&self) -> bool {
+        true
+    }
+
     fn backward(&mut self, mut pass: Backward<'_, '_>, batch: &Batch, scale: f32) {
         let last = self.layers.len() - 1;
         reduce::scale(&mut self.activations[last], scale);

@@ -1,8 +1,8 @@
 //! The reference models: forward and hand-derived backward passes over flat parameters.
 
 mod cnn;
-mod gpt;
-mod initial;
+pub(crate) mod gpt;
+pub(crate) mod initial;
 mod linear;
 mod mlp;
 
@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 
 use crate::batch::{Batch, SampleShape};
 use crate::config::{ConfigError, ModelConfig, ModelKind};
-use crate::kernel::Compute;
 use crate::kernel::loss::Score;
+use crate::kernel::{Blend, Compute};
 
 /// What a pass reads: the flat parameters and where to compute.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +40,9 @@ pub(crate) struct Backward<'a, 'h> {
     pub(crate) parameters: &'a [f32],
     /// `[P]`, but for what was handed over from its end.
     pub(crate) gradient: &'a mut [f32],
+    /// What becomes of what it holds: [`Blend::Replace`] only for models that
+    /// [replace it](Model::replaces_gradient).
+    pub(crate) blend: Blend,
     /// Where parts of it go as soon as they are final, if anywhere.
     pub(crate) hand: Option<&'h mut Hand<'a, 'h>>,
 }
@@ -73,6 +76,12 @@ pub(crate) trait Model: Send + Debug {
     /// At most one backward pass per forward pass, with the same parameters and batch.
     /// Says what is final as early as it can, and at the end all of it.
     fn backward(&mut self, pass: Backward<'_, '_>, batch: &Batch, scale: f32);
+
+    /// Whether a backward pass can write every element of the gradient instead of adding to it: then
+    /// nobody has to fill it with zeros and read those again.
+    fn replaces_gradient(&self) -> bool {
+        false
+    }
 }
 
 /// Builds the model of `config` for samples of `shape`.
