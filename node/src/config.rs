@@ -12,6 +12,15 @@ mod sections;
 mod settings;
 mod suggest;
 
+/// How a peer picks its partners; [`Schedule`] is that of the learning rate.
+pub use dnode_gossip::Schedule as PartnerSchedule;
+pub use dnode_gossip::{Policy, Weighting};
+pub use dnode_protocol::frame::Codec;
+pub use dnode_protocol::{RunField, RunSpec, SharedSettings, Tolerance};
+pub use dnode_torch::{Device, Precision};
+pub use dnode_trainer::{
+    DataConfig, DataKind, ModelConfig, ModelKind, OptimizerKind, Schedule, Skew, Stream,
+};
 pub use error::{ConfigError, Origin};
 pub use key::{Agreement, Key, Preset};
 pub use keys::{DATA_DIGEST, KEYS, SECTIONS, SETTINGS, find};

@@ -37,8 +37,9 @@ pub mod view;
 pub use acquaintances::PeersFileError;
 pub use config::Config;
 pub use console::Console;
-pub use dnode_network::NetworkError;
-pub use dnode_protocol::{LayoutError, ParameterLayout, PeerId, RunDifference};
+pub use dnode_gossip::ConfigError as GossipError;
+pub use dnode_network::{Carrier, DirectConfig, Found, Multiaddr, NetworkError};
+pub use dnode_protocol::{LayoutError, ParameterLayout, PeerId, RunDifference, TensorSpec, Time};
 pub use dnode_trainer::checkpoint::CheckpointError;
 pub use dnode_trainer::{
     DataIdentity, DataShare, Description, DescriptionError, Device, DeviceError, Evaluation,
