@@ -19,6 +19,7 @@ use dnode::identity::Identity;
 use dnode::link_bench::{self, LinkError};
 use dnode::progress::Significant;
 use dnode::top::{self, TopError};
+use dnode::view::figure;
 use dnode::{DriveError, Evaluation, JoinError, LastEvaluation, Options, Outcome, told};
 use dnode_network::{DirectConfig, Multiaddr};
 
@@ -162,7 +163,11 @@ fn run(join: &Join) -> Result<(), Failure> {
 /// How the run ended, for a person.
 fn outcome_text(outcome: &Outcome) -> String {
     let Outcome { peer, reason, step, samples, exchanges, .. } = outcome;
-    let mut text = format!("{}: {reason} after {step} steps, {samples} samples, ", peer.short());
+    let mut text = format!("{}: {reason} after {step} steps, {samples} samples", peer.short());
+    if let Some(rate) = outcome.samples_per_s {
+        text += &format!(" ({} samples/s while training)", figure(rate));
+    }
+    text += ", ";
     text += &match exchanges {
         Some(exchanges) => format!("{exchanges} exchanges"),
         None => "alone: no peer was met".to_owned(),

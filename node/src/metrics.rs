@@ -206,7 +206,7 @@ pub struct Final {
     pub bytes_in: u64,
     /// Seconds blocked by a staleness bound.
     pub wait_s: f64,
-    /// Seconds of training, waits included.
+    /// Seconds of local steps; those that average gradients wait for others in them.
     pub train_s: f64,
     /// How exchanges ended.
     pub exchanges: Exchanges,

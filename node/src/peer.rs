@@ -37,8 +37,6 @@ use network::network_config;
 pub use outcome::{LastEvaluation, Outcome};
 use terms::{keep_pulled, plan, terms};
 
-/// Folder of the checkpoints in the data directory.
-const CHECKPOINTS: &str = "checkpoints";
 /// Threads for network and loop: the cores belong to the trainer.
 const NETWORK_THREADS: usize = 2;
 /// How to take part in a run.
@@ -271,7 +269,7 @@ pub async fn join(
         terms,
         course,
     };
-    drive(parts, events, stop).await
+    drive(parts, position.samples, events, stop).await
 }
 
 /// The gossip core of a peer in this start of its process.
@@ -285,9 +283,10 @@ fn core(
     Gossip::new(start, config, Time::ZERO)
 }
 
-/// The run itself, and its last words.
+/// The run itself, which begins after `samples`, and its last words.
 async fn drive(
     parts: Parts,
+    samples: u64,
     events: mpsc::Receiver<NetworkEvent>,
     stop: watch::Receiver<bool>,
 ) -> Result<Outcome, JoinError> {
@@ -296,12 +295,14 @@ async fn drive(
     journal.finish(&ending, &network);
     let interrupted = ending.evaluation.is_none();
     tracer.close(if interrupted { FLUSH_INTERRUPTED_MAX } else { FLUSH_MAX });
-    let Ending { position, evaluation, parameters, not_saved, .. } = *ending;
+    let Ending { position, evaluation, train_s, parameters, not_saved, .. } = *ending;
+    let trained = position.samples.saturating_sub(samples);
     let outcome = Outcome {
         peer: network.peer_id(),
         reason: journal.reason(),
         step: position.step,
         samples: position.samples,
+        samples_per_s: (trained > 0 && train_s > 0.0).then(|| trained as f64 / train_s),
         exchanges: journal.has_met().then(|| journal.mixes()),
         evaluation,
         evaluated: journal.last_evaluated(),

@@ -13,6 +13,9 @@ pub struct Outcome {
     pub step: u64,
     /// Samples processed.
     pub samples: u64,
+    /// Samples of this start of the process per second of its local steps: what training does by itself.
+    /// Waiting, mixing, evaluations and checkpoints do not count. `None` where no step was done.
+    pub samples_per_s: Option<f64>,
     /// Exchanges that were applied here, begun or answered; none where no other peer was ever met.
     pub exchanges: Option<u64>,
     /// Quality on held-out data of what the run ended with, unless interrupted.

@@ -29,7 +29,7 @@ pub struct View {
     pub steps: Option<u64>,
     /// Training loss of the last report, in nats.
     pub loss: Option<f64>,
-    /// Samples per second of the last report.
+    /// Samples per second of the last report; at the end those of the whole run, while it trained.
     pub samples_per_s: f64,
     /// Connected peers.
     pub peers: u64,
@@ -67,6 +67,11 @@ impl View {
                 self.finished = end.reason == STEPS_DONE;
                 self.accuracy = end.accuracy;
                 self.bytes_out = end.bytes_out;
+                // The whole run's, without waiting and mixing at its end, in the place of the last
+                // report's. Samples of earlier lives took none of this one's time.
+                if self.returns == 0 && end.train_s > 0.0 {
+                    self.samples_per_s = units::to_f64(line.samples) / end.train_s;
+                }
             }
         }
     }
