@@ -60,6 +60,9 @@ pub enum Command {
         #[command(subcommand)]
         command: Option<ConfigCommand>,
     },
+    /// Write text with a gpt that was trained, from a checkpoint alone.
+    #[command(after_help = "Example: dnode generate dnode-data --prompt 'ROMEO:'")]
+    Generate(Generate),
     /// Measure what this machine or a link does.
     #[command(
         subcommand,
@@ -116,6 +119,27 @@ pub enum ConfigCommand {
     /// Print the configuration that the flags of `dnode join` make, with the origin of each value.
     #[command(after_help = "Example: dnode config show --config run.toml --steps 500")]
     Show(Box<Flags>),
+}
+
+/// Flags of `dnode generate`.
+#[derive(Debug, Args)]
+pub struct Generate {
+    /// A data directory, of which the newest checkpoint is taken, a checkpoint's folder, or its file of
+    /// parameters.
+    #[arg(value_name = "PATH", default_value = "dnode-data")]
+    pub path: PathBuf,
+    /// What the text begins with; empty begins a new line.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub prompt: String,
+    /// Characters to write, at most 100,000.
+    #[arg(long, value_name = "N", default_value_t = 400)]
+    pub length: usize,
+    /// Below 1 prefers what is likely, above 1 what is not.
+    #[arg(long, value_name = "T", default_value_t = 0.8)]
+    pub temperature: f32,
+    /// Equal seeds write equal text.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
 }
 
 /// What to measure.

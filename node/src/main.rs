@@ -11,7 +11,7 @@ use clap_complete::Shell;
 
 use dnode::backend::BackendError;
 use dnode::check::{self, CheckError};
-use dnode::cli::{Bench, Check, Cli, Command, ConfigCommand, Doctor, Join, Link, fault};
+use dnode::cli::{Bench, Check, Cli, Command, ConfigCommand, Doctor, Generate, Join, Link, fault};
 use dnode::config::{ConfigError, file_text, origin_text, reference_markdown, reference_text};
 use dnode::data_dir::{DataDir, DataDirError};
 use dnode::doctor::{self, Verdict, Wishes};
@@ -22,6 +22,7 @@ use dnode::top::{self, TopError};
 use dnode::view::figure;
 use dnode::{DriveError, Evaluation, JoinError, LastEvaluation, Options, Outcome, told};
 use dnode_network::{DirectConfig, Multiaddr};
+use dnode_trainer::{GenerateError, Generation, checkpoint};
 
 /// Exit status of a wrong command line or configuration.
 const USAGE: u8 = 2;
@@ -59,6 +60,12 @@ enum Failure {
     Diverged(String),
     #[error("{0} of the checks failed: see what they advise")]
     Unfit(usize),
+    #[error(
+        "no checkpoint in {0}: name a data directory, a checkpoint's folder, or its parameters.safetensors"
+    )]
+    NoCheckpoint(String),
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
     #[error("cannot start a thread: {0}; allow this user more of them (`ulimit -u`)")]
     Thread(io::Error),
     #[error("cannot write {what}: {reason}; is there room, and is the name free and writable?")]
@@ -71,6 +78,8 @@ impl Failure {
             Self::OtherRun(_)
             | Self::Config(_)
             | Self::Backend(_)
+            | Self::NoCheckpoint(_)
+            | Self::Generate(_)
             | Self::Link(LinkError::Address(_)) => USAGE,
             Self::Diverged(_) | Self::Join(JoinError::Drive(DriveError::Diverged(_))) => DIVERGED,
             Self::DataDir(error) if error.is_usage() => USAGE,
@@ -117,6 +126,7 @@ fn main() -> ExitCode {
         Command::Config { markdown: false, .. } => print(&reference_text()),
         Command::Completions { shell } => completions(shell),
         Command::Man { folder } => manual(folder.as_deref()),
+        Command::Generate(flags) => generate(flags),
         Command::Bench(Bench::Link(link)) => bench_link(&link),
         Command::Top { address, data_dir } => show(address, &data_dir),
         Command::Id { data_dir } => id(&data_dir),
@@ -237,6 +247,14 @@ fn bench_link(link: &Link) -> Result<(), Failure> {
     }
     let Some(to) = addresses.pop() else { return Ok(()) };
     print(&link_bench::block_on(link_bench::ask(&to, link.trusted))?)
+}
+
+fn generate(flags: Generate) -> Result<(), Failure> {
+    let Generate { path, prompt, length, temperature, seed } = flags;
+    let file = checkpoint::parameters_at(&path);
+    let file = file.ok_or_else(|| Failure::NoCheckpoint(path.display().to_string()))?;
+    let request = Generation { prompt, length, temperature, seed };
+    print(&(dnode_trainer::generate(&file, &request)? + "\n"))
 }
 
 fn configure(command: &ConfigCommand) -> Result<(), Failure> {

@@ -126,7 +126,6 @@ fn every_fault_of_a_configuration_is_told_at_once() {
         "unknown key `gossip.rul` in run.toml line 10: did you mean `gossip.rule`?",
         "--set model.kind is not legal",
         "node.threads = 0 in --threads is not legal",
-        "model.kind = \"mlp\" by default does not go with data.kind = \"text\"",
         "data.shard = 3 in --shard does not go with data.shards = 2",
         "data.path = unset by default does not go with data.kind",
         "gossip.codecs = [\"int4\"] in run.toml line 12 does not go with gossip.rule",

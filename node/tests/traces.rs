@@ -91,7 +91,16 @@ impl Peer {
         let child = Command::new(env!("CARGO_BIN_EXE_dnode"))
             .args(["join", "--no-mdns", "--listen", "/ip4/127.0.0.1/udp/0/quic-v1"])
             .args(["--steps", "200", "--require-peers", "1", "--traces", traces])
-            .args(["--set", "run.batch=8", "--set", "model.hidden=[16]", "--threads", "1"])
+            .args([
+                "--data",
+                "digits",
+                "--set",
+                "run.batch=8",
+                "--set",
+                "model.hidden=[16]",
+                "--threads",
+                "1",
+            ])
             .arg("--data-dir")
             .arg(folder)
             .args(more)

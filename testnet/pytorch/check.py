@@ -69,10 +69,11 @@ def main(program, digits, folder):
     many = text(folder / "many.txt", WORDS + [chr(code) for code in range(0x4E00, 0x4F10)])
     gpt = ["--model", "gpt", "--data", "text", "--set", "model.width=32", "--set", "model.layers=2"]
     gpt += ["--set", "model.heads=4", "--set", "model.context=24", "--set", "run.batch=8"]
+    embedded = ["--data", "digits"]
     runs = {
-        "mlp on digits": (digits, ["--model", "mlp", "--set", "model.hidden=[48, 24, 16]"]),
+        "mlp on digits": (digits, [*embedded, "--model", "mlp", "--set", "model.hidden=[48, 24, 16]"]),
         "mlp on images": (square, ["--model", "mlp", "--data", "mnist", "--data-path", square]),
-        "cnn on digits": (digits, ["--model", "cnn"]),
+        "cnn on digits": (digits, [*embedded, "--model", "cnn"]),
         "cnn on images": (square, ["--model", "cnn", "--data", "mnist", "--data-path", square]),
         "gpt on characters": (few, [*gpt, "--data-path", few]),
         "gpt on bytes": (many, [*gpt, "--data-path", many]),

@@ -242,7 +242,7 @@ fn peers_of_a_parameter_server_share_the_samples_and_end_with_equal_models() {
         name = "digits"
         steps = 60
         batch = 16
-        settings = ["model.kind=mlp", "model.hidden=[8]", "optimizer.warmup_steps=5"]
+        settings = ["model.kind=mlp", "data.kind=digits", "model.hidden=[8]", "optimizer.warmup_steps=5"]
         [[arm]]
         name = "server"
         kind = "parameter-server"

@@ -73,6 +73,7 @@ impl Bench {
             .args(["netns", "exec", &machine])
             .arg(&self.program)
             .args(["join", "--exit-with-stdin", "--no-mdns", "--data-dir", "data"])
+            .args(["--data", "digits"])
             .args(["--listen", &listen, "--steps", "1000000", "--set", "data.shards=3"])
             .args(["--set", &format!("data.shard={index}"), "--set", "model.hidden=[512,512]"])
             .args(flags)

@@ -63,7 +63,10 @@ fn the_main_job_ends_with_a_table_and_a_report() {
     let folder = tempfile::tempdir().unwrap();
     let (code, text) = finish(folder.path(), &["run", "-n", "3", "--single"]);
     assert_eq!(code, Some(0), "{text}");
-    for part in ["| gossip-outer", "| all-reduce", "| single", "97.00", "Report: ", "report.md"] {
+    let words = "gossip-outer: after the same number of samples the worst of 3 peers";
+    for part in
+        ["| gossip-outer", "| all-reduce", "| single", "97.00", words, "Report: ", "report.md"]
+    {
         assert!(text.contains(part), "`{part}` is missing in\n{text}");
     }
     for file in ["report.md", "metrics.csv", "loss-samples.svg", "experiment.json"] {

@@ -13,6 +13,7 @@ mod data;
 mod description;
 mod device;
 mod engine;
+mod generate;
 mod interrupt;
 mod kernel;
 mod learning_rate;
@@ -41,6 +42,7 @@ pub use description::{
 };
 pub use device::{DEVICE_BLOCK, Device, DeviceError, Numbers, Resident, Span, SpanMut};
 pub use engine::{Engine, initial_parameters};
+pub use generate::{GENERATED_MAX, GenerateError, Generation, generate};
 pub use interrupt::Interrupt;
 pub use kernel::loss::Score;
 pub use learning_rate::learning_rate;

@@ -52,6 +52,7 @@ const FANOUT_MAX: i64 = 8;
 const GLOBAL_BATCH_MAX: i64 = 1_000_000_000_000;
 
 const GPT: &[&str] = &["gpt"];
+const TEXTS: &[&str] = &["shakespeare", "text"];
 const MLP: &[&str] = &["mlp"];
 
 const LIMITS: (i64, i64) = (FRAGMENTS_MAX as i64, VIEW_MAX as i64);
@@ -107,8 +108,8 @@ const fn each_rule(defaults: [&'static str; 7]) -> [(&'static str, &'static str)
 /// The sections in the order of the file, with their purpose.
 pub const SECTIONS: &[(&str, &str)] = &[
     ("run", "how long to train, and from which seed"),
-    ("model", "the model"),
     ("data", "the data and this peer's share of it"),
+    ("model", "the model"),
     ("optimizer", "the local optimizer"),
     ("gossip", "how replicas are averaged, and how stale they may be"),
     ("network", "addresses and peers"),
@@ -121,22 +122,7 @@ pub const KEYS: &[Key] = &[
     key("run.steps", Kind::Integer(1, STEPS_MAX), "2000", "steps", "steps of the run; a peer of mean speed does exactly so many local steps; a joiner for whom nobody sets them takes those of the swarm").printed(),
     key("run.batch", Kind::Integer(1, 65_536), "32", "samples", "samples per local step").should(),
     key("run.stop_on_divergence", Kind::Flag, "false", "", "end with status 3, after a last checkpoint, when training diverges"),
-    key("model.kind", Kind::Choice(&["mlp", "cnn", "gpt"]), "\"mlp\"", "", "the model").must(),
-    key("model.hidden", Kind::Integers { min: 1, max: 65_536, count_max: 8 }, "[256, 128]", "", "width of each hidden layer")
-        .must()
-        .only("model.kind", MLP),
-    key("model.layers", Kind::Integer(1, 256), "4", "", "transformer blocks").must().only("model.kind", GPT),
-    key("model.heads", Kind::Integer(1, 256), "4", "", "attention heads; must divide model.width")
-        .must()
-        .only("model.kind", GPT),
-    key("model.width", Kind::Integer(1, 65_536), "128", "", "width of the residual stream")
-        .must()
-        .only("model.kind", GPT),
-    key("model.context", Kind::Integer(1, 8192), "64", "tokens", "tokens the model sees at once")
-        .must()
-        .only("model.kind", GPT),
-    key("data.kind", Kind::Choice(&["digits", "mnist", "text"]), "\"digits\"", "", "the data set; digits is built in")
-        .must(),
+    key("data.kind", Kind::Choice(&["shakespeare", "text", "digits", "mnist"]), "\"shakespeare\"", "", "the data set; shakespeare (two plays) and digits are built in").must(),
     unset("data.path", Kind::Path, "folder with the MNIST files, or the text file")
         .printed()
         .only("data.kind", &["mnist", "text"]),
@@ -167,7 +153,7 @@ pub const KEYS: &[Key] = &[
         "what characters become: those of this text file, or \"bytes\"; unset: those of the text itself",
     )
     .printed()
-    .only("data.kind", &["text"]),
+    .only("data.kind", TEXTS),
     unset(
         "data.pixel_mean",
         Kind::Real(Reals::closed(0.0, 255.0)),
@@ -182,6 +168,21 @@ pub const KEYS: &[Key] = &[
     )
     .printed()
     .only("data.kind", &["mnist"]),
+    by(
+        key("model.kind", Kind::Choice(&["mlp", "cnn", "gpt"]), "", "", "the model; gpt is for text, the others for images"),
+        "data.kind",
+        &[("shakespeare", "\"gpt\""), ("text", "\"gpt\""), ("digits", "\"mlp\""), ("mnist", "\"mlp\"")],
+    )
+    .must(),
+    key("model.hidden", Kind::Integers { min: 1, max: 65_536, count_max: 8 }, "[256, 128]", "", "width of each hidden layer")
+        .must().only("model.kind", MLP),
+    key("model.layers", Kind::Integer(1, 256), "4", "", "transformer blocks").must().only("model.kind", GPT),
+    key("model.heads", Kind::Integer(1, 256), "4", "", "attention heads; must divide model.width")
+        .must().only("model.kind", GPT),
+    key("model.width", Kind::Integer(1, 65_536), "128", "", "width of the residual stream")
+        .must().only("model.kind", GPT),
+    key("model.context", Kind::Integer(1, 8192), "64", "tokens", "tokens the model sees at once")
+        .must().only("model.kind", GPT),
     key("optimizer.kind", Kind::Choice(&["adamw", "sgd"]), "\"adamw\"", "", "the local optimizer").within(Tolerance::Equal),
     by(
         key("optimizer.learning_rate", Kind::Real(Reals::above(0.0, 100.0)), "", "", "peak learning rate"),

@@ -37,8 +37,8 @@ pub(super) fn broken(config: &Config, settings: &Settings) -> Vec<ConfigError> {
 
 fn model(model: &ModelConfig, data: DataKind) -> [Option<Broken>; 2] {
     let gpt = model.kind == ModelKind::Gpt;
-    let kind = (gpt != (data == DataKind::Text)).then(|| {
-        let remedy = "gpt trains on text, mlp and cnn on digits or mnist".to_owned();
+    let kind = (gpt != data.is_text()).then(|| {
+        let remedy = "gpt trains on shakespeare or text, mlp and cnn on digits or mnist".to_owned();
         Broken("model.kind", "data.kind", remedy)
     });
     let heads = (gpt && !model.width.is_multiple_of(model.heads)).then(|| {
@@ -53,7 +53,7 @@ fn data(data: &DataConfig) -> [Option<Broken>; 4] {
         let remedy = format!("shards count from 0 to {}", data.shards - 1);
         Broken("data.shard", "data.shards", remedy)
     });
-    let path = (data.kind != DataKind::Digits && data.path.is_none()).then(|| {
+    let path = (!data.kind.is_embedded() && data.path.is_none()).then(|| {
         let remedy = "give --data-path with the folder or file".to_owned();
         Broken("data.path", "data.kind", remedy)
     });
@@ -62,7 +62,7 @@ fn data(data: &DataConfig) -> [Option<Broken>; 4] {
         Broken("data.pixel_mean", "data.pixel_deviation", remedy)
     });
     let skews = matches!(data.skew, Skew::Dirichlet(_));
-    let skew = (data.kind == DataKind::Text && skews).then(|| {
+    let skew = (data.kind.is_text() && skews).then(|| {
         let remedy = "text has no labels to skew, use \"iid\"".to_owned();
         Broken("data.skew", "data.kind", remedy)
     });

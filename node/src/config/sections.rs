@@ -20,10 +20,10 @@ use crate::view::Service;
 pub struct Config {
     /// `[run]`
     pub run: Run,
-    /// `[model]`
-    pub model: ModelConfig,
     /// `[data]`
     pub data: DataConfig,
+    /// `[model]`
+    pub model: ModelConfig,
     /// `[optimizer]`
     pub optimizer: Optimizer,
     /// `[gossip]`

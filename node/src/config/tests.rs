@@ -194,7 +194,7 @@ fn flags_win_over_the_file_and_the_file_over_defaults() {
     let config = settings.resolve().unwrap();
     assert_eq!((config.run.seed, config.run.steps, config.run.batch), (6, 7, 32));
     assert_eq!(config.optimizer.learning_rate.to_bits(), 0.001_f64.to_bits());
-    assert_eq!(config.data.skew, dnode_trainer::Skew::Dirichlet(1.0));
+    assert_eq!(config.data.skew, Skew::Dirichlet(1.0));
 }
 
 #[test]
@@ -232,8 +232,8 @@ fn values_that_do_not_go_together_are_refused_with_a_remedy() {
             "data.shard = 2 in --set does not go with data.shards = 2: shards count from 0 to 1",
         ),
         (
-            &["model.kind=gpt"],
-            "model.kind = \"gpt\" in --set does not go with data.kind = \"digits\": gpt trains on text, mlp and cnn on digits or mnist",
+            &["model.kind=gpt", "data.kind=digits"],
+            "model.kind = \"gpt\" in --set does not go with data.kind = \"digits\": gpt trains on shakespeare or text, mlp and cnn on digits or mnist",
         ),
         (
             &["data.kind=mnist"],

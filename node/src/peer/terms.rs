@@ -4,8 +4,8 @@ use dnode_collective::{Backend, Choice};
 use dnode_gossip::SnapshotContents;
 use dnode_protocol::{FragmentId, Fragments, RunSpec};
 use dnode_trainer::Description;
+use dnode_trainer::checkpoint::CHECKPOINTS;
 
-use super::CHECKPOINTS;
 use super::network::canonical;
 use crate::config::{self, Config, Rule};
 use crate::data_dir::DataDir;

@@ -8,7 +8,8 @@ use crate::process::{PROGRAM, Peer};
 fn check(words: &[&str]) -> (Option<i32>, String) {
     let root = tempfile::tempdir().unwrap();
     let mut command = Command::new(PROGRAM);
-    let output = command.current_dir(root.path()).arg("check").args(words).output().unwrap();
+    command.current_dir(root.path()).args(["check", "--set", "data.kind=digits"]).args(words);
+    let output = command.output().unwrap();
     let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
     (output.status.code(), said.concat())
 }

@@ -83,6 +83,7 @@ impl Peer {
         }
         let child = program
             .args(["join", "--exit-with-stdin", "--no-mdns", "--data-dir", "data"])
+            .args(["--set", "data.kind=digits"])
             .args(flags)
             .current_dir(&folder)
             .stdin(Stdio::piped())

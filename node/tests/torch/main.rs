@@ -21,7 +21,7 @@ fn run(folder: &Path, words: &[&str]) -> String {
     let quiet = ["join", "--no-mdns", "--rule", "none", "--listen", "/ip4/127.0.0.1/udp/0/quic-v1"];
     let output = Command::new(env!("CARGO_BIN_EXE_dnode"))
         .args(quiet)
-        .args(["--set", "node.linger=0s", "--set", "run.batch=16"])
+        .args(["--set", "node.linger=0s", "--set", "run.batch=16", "--set", "data.kind=digits"])
         .args(words)
         .current_dir(folder)
         .output()
@@ -56,7 +56,7 @@ fn both_backends_begin_alike() {
     for model in ["mlp", "cnn"] {
         let output = Command::new(env!("CARGO_BIN_EXE_dnode"))
             .args(["check", "--set", &format!("model.kind={model}")])
-            .args(["--set", "node.precision=bf16"])
+            .args(["--set", "node.precision=bf16", "--set", "data.kind=digits"])
             .current_dir(folder.path())
             .output()
             .unwrap();

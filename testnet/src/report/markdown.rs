@@ -45,7 +45,11 @@ pub fn render(results: &Results, numbers: &Numbers, plots: &[(String, String)]) 
 
 fn result(record: &Record, numbers: &Numbers) -> String {
     let seeds = &record.experiment.seeds;
-    let mut text = format!("## Result\n\n{}\n", full_table(numbers).render());
+    let mut text = "## Result\n\n".to_owned();
+    for line in super::words::comparison(numbers).lines() {
+        let _ = writeln!(text, "{line}\n");
+    }
+    let _ = writeln!(text, "{}", full_table(numbers).render());
     let _ = writeln!(
         text,
         "Accuracy and loss are those of every peer's own final model on held-out data, as \

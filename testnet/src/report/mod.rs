@@ -21,6 +21,7 @@ pub mod record;
 pub mod stats;
 pub mod table;
 pub mod units;
+pub mod words;
 
 use std::path::{Path, PathBuf};
 
@@ -62,6 +63,8 @@ pub struct Written {
     pub report: PathBuf,
     /// Its main table, for the terminal.
     pub table: String,
+    /// The result in plain words, and a sample of what the model writes where it writes text.
+    pub words: String,
 }
 
 /// Writes `report.md`, `metrics.csv` and the plots into the folder of an experiment.
@@ -81,7 +84,12 @@ pub fn write(folder: &Path) -> Result<Written, ReportError> {
     let report = folder.join(REPORT_FILE);
     write_file(&report, &markdown::render(&results, &numbers, &plots))?;
     let table = markdown::short_table(&numbers).render();
-    Ok(Written { report, table: format!("{table}{}\n", markdown::GAP_NOTE) })
+    let mut words = words::comparison(&numbers);
+    if let Some(sample) = words::sample(&results) {
+        words += "\n";
+        words += &sample;
+    }
+    Ok(Written { report, words, table: format!("{table}{}\n", markdown::GAP_NOTE) })
 }
 
 fn write_file(path: &Path, text: &str) -> Result<(), ReportError> {

@@ -36,6 +36,9 @@ pub use self::error::{CheckpointError, Skipped};
 /// Checkpoints that [`save`] leaves at least: the new one, and one to fall back to.
 pub const CHECKPOINTS_KEPT_MIN: usize = 2;
 
+/// The folder of checkpoints in a data directory.
+pub const CHECKPOINTS: &str = "checkpoints";
+
 const PARAMETERS: &str = "parameters.safetensors";
 const STATE: &str = "state.safetensors";
 const LIVE: &str = "live";
@@ -213,6 +216,18 @@ fn folder_name(step: u64) -> String {
 }
 
 /// Checkpoints with their steps, newest first; of two of one step, the one in place first.
+/// The file of parameters that `place` means: such a file itself, or that of a checkpoint's folder, or the
+/// newest one in a data directory. `None` where there is none.
+#[must_use]
+pub fn parameters_at(place: &Path) -> Option<PathBuf> {
+    if place.is_file() {
+        return Some(place.to_path_buf());
+    }
+    let newest = list(&place.join(CHECKPOINTS)).unwrap_or_default();
+    let folders = [place.to_path_buf()].into_iter().chain(newest.into_iter().map(|(_, path)| path));
+    folders.map(|folder| folder.join(PARAMETERS)).find(|file| file.is_file())
+}
+
 fn list(checkpoints: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
     let fail = CheckpointError::list(checkpoints);
     let entries = match fs::read_dir(checkpoints) {

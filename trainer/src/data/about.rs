@@ -52,7 +52,7 @@ impl About {
         Ok(Self { agreed: [("input", input), ("labels", json!(labels))], data })
     }
 
-    pub(super) fn text(text: &Text, digest: [u8; 32]) -> Self {
+    pub(super) fn text(kind: DataKind, text: &Text, digest: [u8; 32]) -> Self {
         let tokens = text.tokens().len();
         let input = json!({ "kind": "tokens", "context": text.context });
         let vocabulary = match text.characters() {
@@ -65,7 +65,7 @@ impl About {
             None => json!({ "kind": "bytes", "size": 256 }),
         };
         let data = json!({
-            "kind": DataKind::Text,
+            "kind": kind,
             "blake3": hex(digest),
             "train": tokens - tokens / 10,
             "held_out": tokens / 10,

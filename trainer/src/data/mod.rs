@@ -7,6 +7,7 @@ mod file;
 mod images;
 mod mnist;
 mod order;
+mod shakespeare;
 mod shard;
 mod stream;
 mod text;
@@ -42,6 +43,22 @@ pub enum DataKind {
     Mnist,
     /// Any UTF-8 text file, as characters.
     Text,
+    /// Two plays by Shakespeare, embedded.
+    Shakespeare,
+}
+
+impl DataKind {
+    /// Whether samples are windows of a text.
+    #[must_use]
+    pub const fn is_text(self) -> bool {
+        matches!(self, Self::Text | Self::Shakespeare)
+    }
+
+    /// Whether it is part of the program, so that no path belongs to it.
+    #[must_use]
+    pub const fn is_embedded(self) -> bool {
+        matches!(self, Self::Digits | Self::Shakespeare)
+    }
 }
 
 /// The data and this peer's share of it.
@@ -50,7 +67,7 @@ pub enum DataKind {
 pub struct DataConfig {
     /// Which data set. Default digits.
     pub kind: DataKind,
-    /// The folder (mnist) or file (text); unused by digits.
+    /// The folder (mnist) or file (text); unused by embedded data.
     pub path: Option<PathBuf>,
     /// Shards that the training set is cut into, `1..=65536`, at most one per sample. Default 1.
     pub shards: u32,
@@ -163,7 +180,7 @@ impl Dataset {
                 let folder = path(config, "the folder with the MNIST files")?;
                 Self::images(config, place, mnist::load(folder)?, (mnist::SIDE, mnist::CLASSES))
             }
-            DataKind::Text => Self::text(config, place, context),
+            DataKind::Text | DataKind::Shakespeare => Self::text(config, place, context),
         }
     }
 
@@ -200,7 +217,6 @@ impl Dataset {
     }
 
     fn text(config: &DataConfig, place: Place, context: usize) -> Result<Self, DataError> {
-        let path = path(config, "the text file")?;
         if let Skew::Dirichlet(alpha) = config.skew {
             let expected = "\"iid\": text has no labels to skew".to_owned();
             return Err(DataError::Config { key: "data.skew", value: alpha.to_string(), expected });
@@ -213,10 +229,16 @@ impl Dataset {
                 expected,
             });
         }
-        let text = Text::load(path, config.vocabulary.as_deref(), context)?;
+        let vocabulary = config.vocabulary.as_deref();
+        let text = match config.kind {
+            DataKind::Shakespeare => shakespeare::load(vocabulary, context)?,
+            DataKind::Digits | DataKind::Mnist | DataKind::Text => {
+                Text::load(path(config, "the text file")?, vocabulary, context)?
+            }
+        };
         let members = Members::iid(place, text.train_windows())?;
         let digest = digest(&[text.tokens()]);
-        let about = About::text(&text, digest);
+        let about = About::text(config.kind, &text, digest);
         let maps = vec![("data.vocabulary", text.vocabulary.words())];
         let identity = DataIdentity { maps, digest: Some(digest) };
         let shape = SampleShape::Text { context, vocabulary: text.vocabulary.len() };

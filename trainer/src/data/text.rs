@@ -35,8 +35,17 @@ impl Text {
         vocabulary: Option<&Path>,
         context: usize,
     ) -> Result<Self, DataError> {
+        let source = Source::open(path, "a UTF-8 text file of at most 1 GiB (data.path)")?;
+        Self::from_source(source, vocabulary, context)
+    }
+
+    /// As [`Text::load`] of the text that `source` holds.
+    pub(super) fn from_source(
+        mut source: Source<'_>,
+        vocabulary: Option<&Path>,
+        context: usize,
+    ) -> Result<Self, DataError> {
         let common = vocabulary.map(Vocabulary::read).transpose()?;
-        let mut source = Source::open(path, "a UTF-8 text file of at most 1 GiB (data.path)")?;
         let bytes = source.up_to(TEXT_BYTES_MAX)?;
         let text = utf8(&source, &bytes)?;
         let vocabulary = common.unwrap_or_else(|| Vocabulary::of(text));

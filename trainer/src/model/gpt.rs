@@ -248,6 +248,41 @@ impl Gpt {
         })
     }
 
+    /// The logits of the token that follows `tokens[at]`, which sees none of those behind it: `[K]`.
+    ///
+    /// `tokens`: as many as the context, each below the vocabulary. `None` when broken off.
+    pub(crate) fn next_logits(
+        &mut self,
+        pass: Forward<'_>,
+        tokens: &[u32],
+        at: usize,
+    ) -> Option<&[f32]> {
+        let done = self.compute_logits(pass, tokens);
+        done.then(|| &self.logits[at * self.vocabulary..(at + 1) * self.vocabulary])
+    }
+
+    /// Fills the logits; `false` when broken off.
+    fn compute_logits(&mut self, pass: Forward<'_>, tokens: &[u32]) -> bool {
+        self.embed(pass.parameters, tokens);
+        for block in &mut self.blocks {
+            if pass.compute.is_interrupted() {
+                return false;
+            }
+            block.forward(pass, self.shape, &mut self.residual);
+        }
+        self.final_norm.forward(pass, &self.residual);
+        self.logits.resize(tokens.len() * self.vocabulary, 0.0);
+        let table = &pass.parameters[self.token_embedding.clone()];
+        let width = self.shape.width();
+        MatrixMut::new(&mut self.logits, tokens.len(), self.vocabulary).product_on(
+            pass.compute,
+            Matrix::new(&self.final_norm.output, tokens.len(), width),
+            Matrix::new(table, self.vocabulary, width).transposed(),
+            Blend::Replace,
+        );
+        true
+    }
+
     fn embed(&mut self, parameters: &[f32], tokens: &[u32]) {
         let width = self.shape.width();
         self.residual.resize(tokens.len() * width, 0.0);
@@ -307,24 +342,9 @@ impl Model for Gpt {
     }
 
     fn forward(&mut self, pass: Forward<'_>, batch: &Batch) -> Score {
-        let tokens = tokens(batch);
-        self.embed(pass.parameters, tokens);
-        for block in &mut self.blocks {
-            if pass.compute.is_interrupted() {
-                return Score::default();
-            }
-            block.forward(pass, self.shape, &mut self.residual);
+        if !self.compute_logits(pass, tokens(batch)) {
+            return Score::default();
         }
-        self.final_norm.forward(pass, &self.residual);
-        self.logits.resize(tokens.len() * self.vocabulary, 0.0);
-        let table = &pass.parameters[self.token_embedding.clone()];
-        let width = self.shape.width();
-        MatrixMut::new(&mut self.logits, tokens.len(), self.vocabulary).product_on(
-            pass.compute,
-            Matrix::new(&self.final_norm.output, tokens.len(), width),
-            Matrix::new(table, self.vocabulary, width).transposed(),
-            Blend::Replace,
-        );
         cross_entropy(&mut self.logits, &batch.targets, self.vocabulary)
     }
 

@@ -5,7 +5,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::Rng;
 
 /// Uniform in `[0, 1)`, 24 random bits.
-fn unit(random: &mut ChaCha8Rng) -> f32 {
+pub(crate) fn unit(random: &mut ChaCha8Rng) -> f32 {
     (random.next_u32() >> 8) as f32 / 16_777_216.0
 }
 

@@ -11,9 +11,10 @@ use dnode_testnet::wan::WanError;
 
 use super::{Failure, bad_usage, failed, listen_for_signals, now, out_folder, say};
 
-/// What every peer runs: the default model on embedded digits for as long as the course takes, with
+/// What every peer runs: the mlp on embedded digits for as long as the course takes, with
 /// rounds long enough that ten peers on two cores do a few of them in a second.
-const SETTINGS: [&str; 9] = [
+const SETTINGS: [&str; 10] = [
+    "data.kind=digits",
     "run.steps=1000000000000",
     "run.batch=8",
     "optimizer.schedule=constant",

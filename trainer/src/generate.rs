@@ -1,0 +1,317 @@
+//! Text that a trained gpt writes, character by character, from a file of its parameters alone.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use dnode_protocol::ParameterLayout;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng as _;
+use safetensors::{Dtype, SafeTensors};
+use serde_json::Value;
+
+use crate::config::{ConfigError, ModelConfig, ModelKind, ensure};
+use crate::kernel::Compute;
+use crate::model::gpt::Gpt;
+use crate::model::initial::unit;
+use crate::model::{Forward, Model as _};
+
+/// Most characters that are written at once.
+pub const GENERATED_MAX: usize = 100_000;
+/// Largest file of parameters, bytes; it is held in memory.
+const FILE_BYTES_MAX: u64 = 4 << 30;
+/// Most kinds of tokens: a token is a byte where the text is prepared.
+const VOCABULARY_MAX: usize = 256;
+
+/// What to write.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Generation {
+    /// What the text begins with; empty begins a new line.
+    pub prompt: String,
+    /// Characters to write after it, at most [`GENERATED_MAX`].
+    pub length: usize,
+    /// What logits are divided by, above 0: below 1 prefers what is likely.
+    pub temperature: f32,
+    /// Seed of the draws: equal seeds write equal text.
+    pub seed: u64,
+}
+
+impl Default for Generation {
+    fn default() -> Self {
+        Self { prompt: String::new(), length: 400, temperature: 0.8, seed: 1 }
+    }
+}
+
+/// Why nothing can be written. The user's to mend.
+#[derive(Debug, thiserror::Error)]
+pub enum GenerateError {
+    /// The file cannot be read.
+    #[error("read the parameters {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The file is not one of a gpt that dnode has written.
+    #[error("the parameters {}: {what}; expected those of a gpt that dnode has trained", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The prompt has a character that the model has never seen.
+    #[error("the prompt has {0:?}, which is not in the model's vocabulary: {1}")]
+    Prompt(char, String),
+    /// A number is out of range.
+    #[error(transparent)]
+    Range(#[from] ConfigError),
+}
+
+/// Writes text with the gpt whose parameters lie in the file `path`.
+///
+/// The model, and what its tokens stand for, are in the file's metadata (docs/models.md).
+///
+/// # Errors
+/// [`GenerateError`] says what is wrong with the file or the request.
+pub fn generate(path: &Path, request: &Generation) -> Result<String, GenerateError> {
+    request.check()?;
+    let content = |what: String| GenerateError::Content { path: path.to_path_buf(), what };
+    let bytes = read(path).map_err(|source| {
+        let path = path.to_path_buf();
+        GenerateError::Read { path, source }
+    })?;
+    let mut writer = Writer::open(&bytes).map_err(content)?;
+    let mut tokens = writer.vocabulary.tokens(&request.prompt)?;
+    if tokens.is_empty() {
+        tokens.push(writer.vocabulary.beginning());
+    }
+    let prompt = tokens.len();
+    let compute = Compute::new(1).map_err(|error| content(error.to_string()))?;
+    let mut random = ChaCha8Rng::seed_from_u64(request.seed);
+    for _ in 0..request.length {
+        let draw = unit(&mut random);
+        tokens.push(writer.next(&compute, &tokens, request.temperature, draw));
+    }
+    Ok(request.prompt.clone() + &writer.vocabulary.text(&tokens[prompt..]))
+}
+
+impl Generation {
+    fn check(&self) -> Result<(), ConfigError> {
+        let legal = format!("0..={GENERATED_MAX}");
+        ensure(self.length <= GENERATED_MAX, "--length", self.length, legal)?;
+        let positive = self.temperature > 0.0 && self.temperature.is_finite();
+        ensure(positive, "--temperature", self.temperature, "a number above 0")
+    }
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(io::Error::other(format!("longer than {FILE_BYTES_MAX} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// A model that is only asked what comes next.
+struct Writer {
+    model: Gpt,
+    context: usize,
+    /// `[P]`.
+    parameters: Vec<f32>,
+    vocabulary: Vocabulary,
+}
+
+impl Writer {
+    /// The error says what is wrong with the file.
+    fn open(bytes: &[u8]) -> Result<Self, String> {
+        let broken =
+            |error: safetensors::SafeTensorError| format!("not a whole safetensors file: {error}");
+        let (_, header) = SafeTensors::read_metadata(bytes).map_err(broken)?;
+        let told = |name: &str| -> Result<Value, String> {
+            let text = header.metadata().as_ref().and_then(|metadata| metadata.get(name));
+            let text = text.ok_or_else(|| format!("its metadata do not tell the {name}"))?;
+            serde_json::from_str(text).map_err(|error| format!("its {name}: {error}"))
+        };
+        let model = told("model")?;
+        if model["kind"] != "gpt" {
+            return Err(format!("its model is {}, which writes no text", model["kind"]));
+        }
+        let size = |name: &str| -> Result<usize, String> {
+            let size = model[name].as_u64().and_then(|size| usize::try_from(size).ok());
+            size.ok_or_else(|| format!("its model does not tell {name}"))
+        };
+        let config = ModelConfig {
+            kind: ModelKind::Gpt,
+            hidden: Vec::new(),
+            layers: size("layers")?,
+            heads: size("heads")?,
+            width: size("width")?,
+            context: size("context")?,
+        };
+        config.validate().map_err(|error| error.to_string())?;
+        let vocabulary = Vocabulary::of(&told("vocabulary")?)?;
+        let model = Gpt::new(&config, vocabulary.len()).map_err(|error| error.to_string())?;
+        let tensors = SafeTensors::deserialize(bytes).map_err(broken)?;
+        let parameters = parameters(model.layout(), &tensors)?;
+        Ok(Self { model, context: config.context, parameters, vocabulary })
+    }
+
+    /// The token after the last ones of `tokens`, chosen by `draw`, uniform in `[0, 1)`.
+    fn next(&mut self, compute: &Compute, tokens: &[u32], temperature: f32, draw: f32) -> u32 {
+        let seen = &tokens[tokens.len().saturating_sub(self.context)..];
+        let mut window = seen.to_vec();
+        // Nothing sees what stands behind it.
+        window.resize(self.context, 0);
+        let pass = Forward { compute, parameters: &self.parameters };
+        let logits = self.model.next_logits(pass, &window, seen.len() - 1).unwrap_or_default();
+        draw_from(logits, temperature, draw)
+    }
+}
+
+/// The index whose share of `exp(logits / temperature)` the draw falls into.
+fn draw_from(logits: &[f32], temperature: f32, draw: f32) -> u32 {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let weights: Vec<f32> =
+        logits.iter().map(|logit| ((logit - largest) / temperature).exp()).collect();
+    let mut left = draw * weights.iter().sum::<f32>();
+    for (index, weight) in (0..).zip(&weights) {
+        left -= weight;
+        if left < 0.0 {
+            return index;
+        }
+    }
+    // Rounding left something over, or the weights are not finite.
+    weights.len().saturating_sub(1) as u32
+}
+
+/// The numbers of all tensors, in the order of the layout.
+fn parameters(layout: &ParameterLayout, file: &SafeTensors<'_>) -> Result<Vec<f32>, String> {
+    let mut parameters = Vec::new();
+    for tensor in layout.tensors() {
+        let name = &tensor.name;
+        let view = file.tensor(name).map_err(|_| format!("tensor \"{name}\" is missing"))?;
+        let bytes = view.data();
+        if view.dtype() != Dtype::F32 || bytes.len() != size_of::<f32>() * tensor.range().len() {
+            let (dtype, shape) = (view.dtype(), view.shape());
+            return Err(format!("tensor \"{name}\" is {dtype:?} of shape {shape:?}"));
+        }
+        parameters.extend(bytes.as_chunks().0.iter().map(|&word| f32::from_le_bytes(word)));
+    }
+    if parameters.iter().all(|value| value.is_finite()) {
+        Ok(parameters)
+    } else {
+        Err("not all of its parameters are finite".to_owned())
+    }
+}
+
+/// What tokens stand for.
+#[derive(Debug)]
+enum Vocabulary {
+    /// Characters, by their order.
+    Characters(Vec<char>),
+    /// Bytes of UTF-8.
+    Bytes,
+}
+
+impl Vocabulary {
+    /// As the metadata tell it.
+    fn of(told: &Value) -> Result<Self, String> {
+        if told["kind"] == "bytes" {
+            return Ok(Self::Bytes);
+        }
+        let characters = told["characters"].as_str().unwrap_or_default();
+        let kinds: Vec<char> = characters.chars().collect();
+        if kinds.is_empty() || kinds.len() > VOCABULARY_MAX {
+            return Err(format!("its vocabulary has {} characters", kinds.len()));
+        }
+        Ok(Self::Characters(kinds))
+    }
+
+    const fn len(&self) -> usize {
+        match self {
+            Self::Characters(kinds) => kinds.len(),
+            Self::Bytes => VOCABULARY_MAX,
+        }
+    }
+
+    /// What a text without a prompt begins after: the end of a line, where there is one.
+    fn beginning(&self) -> u32 {
+        match self {
+            Self::Characters(kinds) => {
+                let line = kinds.iter().position(|&kind| kind == '\n').unwrap_or(0);
+                line as u32
+            }
+            Self::Bytes => u32::from(b'\n'),
+        }
+    }
+
+    fn tokens(&self, text: &str) -> Result<Vec<u32>, GenerateError> {
+        let Self::Characters(kinds) = self else {
+            return Ok(text.bytes().map(u32::from).collect());
+        };
+        let token = |character: char| match kinds.iter().position(|&kind| kind == character) {
+            Some(index) => Ok(index as u32),
+            None => Err(GenerateError::Prompt(character, kinds.iter().collect())),
+        };
+        text.chars().map(token).collect()
+    }
+
+    fn text(&self, tokens: &[u32]) -> String {
+        match self {
+            Self::Characters(kinds) => {
+                tokens.iter().filter_map(|&token| kinds.get(token as usize)).collect()
+            }
+            Self::Bytes => {
+                let bytes: Vec<u8> = tokens.iter().map(|&token| token as u8).collect();
+                String::from_utf8_lossy(&bytes).into_owned()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_draw_falls_where_the_probability_says() {
+        let logits = [0.0, (3.0_f32).ln(), f32::NEG_INFINITY];
+        // Shares 1/4, 3/4 and 0.
+        for (draw, want) in [(0.0, 0), (0.24, 0), (0.26, 1), (0.999, 1)] {
+            assert_eq!(draw_from(&logits, 1.0, draw), want, "{draw}");
+        }
+        // Half the temperature squares the odds: 1/10.
+        assert_eq!(draw_from(&logits, 0.5, 0.11), 1);
+        assert_eq!(draw_from(&[f32::NAN, f32::NAN], 1.0, 0.5), 1, "no panic");
+        assert_eq!(draw_from(&[], 1.0, 0.5), 0, "no panic");
+    }
+
+    #[test]
+    fn a_vocabulary_goes_both_ways_and_names_what_it_lacks() {
+        let told = serde_json::json!({ "kind": "characters", "characters": "\nab" });
+        let vocabulary = Vocabulary::of(&told).unwrap();
+        assert_eq!(vocabulary.tokens("ba\n").unwrap(), [2, 1, 0]);
+        assert_eq!(vocabulary.text(&[2, 1, 0, 99]), "ba\n");
+        assert_eq!(vocabulary.beginning(), 0);
+        let error = vocabulary.tokens("abc").unwrap_err().to_string();
+        assert!(error.contains("'c'"), "{error}");
+        assert_eq!(Vocabulary::Bytes.text(&Vocabulary::Bytes.tokens("ä").unwrap()), "ä");
+        assert!(Vocabulary::of(&Value::Null).is_err());
+    }
+
+    #[test]
+    fn bytes_that_are_no_parameters_are_refused() {
+        for bytes in [&b""[..], b"{}", &[255; 64]] {
+            assert!(Writer::open(bytes).is_err());
+        }
+        let request = Generation { length: GENERATED_MAX + 1, ..Generation::default() };
+        assert!(generate(Path::new("x"), &request).is_err());
+        let request = Generation { temperature: 0.0, ..Generation::default() };
+        assert!(generate(Path::new("x"), &request).is_err());
+        let error = generate(Path::new("/no/such"), &Generation::default()).unwrap_err();
+        assert!(error.to_string().contains("/no/such"), "{error}");
+    }
+}
