@@ -62,7 +62,7 @@ pub enum GenerateError {
         what: String,
     },
     /// The prompt has a character that the model has never seen.
-    #[error("the prompt has {0:?}, which is not in the model's vocabulary: {1}")]
+    #[error("the prompt has {0:?}, which is not in the model's vocabulary: {1:?}")]
     Prompt(char, String),
     /// A number is out of range.
     #[error(transparent)]

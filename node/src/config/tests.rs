@@ -185,8 +185,11 @@ fn addresses_are_checked_one_by_one() {
 fn flags_win_over_the_file_and_the_file_over_defaults() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.toml");
-    std::fs::write(&path, "run.seed = 5\n[optimizer]\nkind = \"adamw\"\n[data]\nskew = 1\n")
-        .unwrap();
+    std::fs::write(
+        &path,
+        "run.seed = 5\n[optimizer]\nkind = \"adamw\"\n[data]\nkind = \"digits\"\nskew = 1\n",
+    )
+    .unwrap();
     let mut settings = Settings::new();
     settings.file(&path).unwrap();
     settings.set("run.steps = 7").unwrap();
@@ -265,7 +268,7 @@ fn the_run_line_repeats_exactly_the_shared_settings_and_makes_the_same_run() {
     );
     let settings = [
         "gossip.local_steps=50",
-        "model.hidden=[64, 32]",
+        "model.width=64",
         "optimizer.learning_rate=0.01",
         "node.threads=2",
         "data.shards=4",
@@ -274,7 +277,7 @@ fn the_run_line_repeats_exactly_the_shared_settings_and_makes_the_same_run() {
     let config = set(&settings).unwrap();
     assert_eq!(
         run_line(&config, "/ip4/1.2.3.4/tcp/1"),
-        "dnode join --bootstrap /ip4/1.2.3.4/tcp/1 --set 'model.hidden=[64, 32]' --set data.shards=4 \
+        "dnode join --bootstrap /ip4/1.2.3.4/tcp/1 --set data.shards=4 --set model.width=64 \
          --set optimizer.learning_rate=0.01 --set gossip.local_steps=50"
     );
     let joiner = set(&[settings[0], settings[1], settings[2], settings[4]]).unwrap();
@@ -287,8 +290,9 @@ fn a_run_differs_by_the_key_that_was_changed() {
     for (setting, want) in [
         ("gossip.rule=pairwise", Some("gossip.rule")),
         ("run.seed=2", Some("run.seed")),
-        ("model.hidden=[9]", Some("model.hidden")),
-        ("model.width=64", None),
+        ("model.width=64", Some("model.width")),
+        ("model.hidden=[9]", None),
+        ("data.kind=digits", Some("data.kind")),
         ("run.batch=8", None),
     ] {
         let theirs = spec(&set(&[setting]).unwrap(), &layout());
@@ -357,6 +361,7 @@ fn settings_differ_in_words_and_are_refused_beyond_a_factor() {
 fn a_saved_file_makes_the_same_configuration() {
     let mut config = set(&[
         "gossip.rule=pairwise",
+        "data.kind=digits",
         "data.skew=0.3",
         "run.seed=9",
         "gossip.gate_timeout=1m 5s",

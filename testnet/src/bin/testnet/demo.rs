@@ -3,8 +3,8 @@
 /// A small gpt on the built-in Shakespeare: four peers and the synchronous arm take about a minute on
 /// two cores.
 ///
-/// The learning rate is the best of 0.003, 0.005 and 0.008 for the synchronous arm. Commits of 10 steps
-/// bring the swarm twice as near to it as those of 25 (docs/measurements.md).
+/// Commits of 10 steps bring the swarm twice as near to synchronous training as those of 25; what other
+/// learning rates do to either is in docs/measurements.md.
 pub(super) const SETTINGS: [&str; 9] = [
     "data.kind=shakespeare",
     "model.kind=gpt",
