@@ -1,11 +1,11 @@
 //! What this peer says it is: its name, its host, what it computes on, and the memory that it holds.
 
+use dnode_cuda::driver::device_name;
 use dnode_protocol::limits::{DEVICE_BYTES_MAX, NAME_BYTES_MAX};
 use dnode_protocol::{About, label};
 use dnode_torch::Device;
 
 use crate::config::Node;
-use crate::doctor::device_name;
 
 /// Where Linux says its name.
 const HOST: &str = "/proc/sys/kernel/hostname";

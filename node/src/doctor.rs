@@ -17,7 +17,6 @@ use crate::config::Config;
 use crate::link_bench::Speed;
 
 pub use finding::{Finding, Report, Verdict};
-pub(crate) use graphics::device_name;
 
 /// What a person tells besides the configuration.
 #[derive(Clone, Debug, Default)]

@@ -27,6 +27,7 @@ const CRATES: [(&str, &[&str]); 11] = [
         "node",
         &[
             "dnode-collective",
+            "dnode-cuda",
             "dnode-gossip",
             "dnode-network",
             "dnode-protocol",

@@ -39,7 +39,7 @@ pub use error::Error;
 pub use form::{Choice, Formed, form};
 pub use links::Link;
 pub use meter::Meter;
-pub use nccl::{nccl_devices, nccl_is_there, over_nccl};
+pub use nccl::{nccl_devices, nccl_is_there, nccl_version, over_nccl};
 pub use overlap::all_reduce_while;
 #[cfg(target_os = "linux")]
 pub use shared::SharedMemory;

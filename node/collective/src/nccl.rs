@@ -21,6 +21,7 @@ use crate::meter::Meter;
 use crate::sockets::Sockets;
 use api::Api;
 use communicator::{Communicator, Device, Failed, leave};
+use dnode_cuda::driver;
 
 /// Words of an identity.
 const WORDS: usize = 128 / size_of::<f32>();
@@ -38,7 +39,16 @@ pub fn nccl_is_there() -> Result<(), String> {
 /// # Errors
 /// One line.
 pub fn nccl_devices() -> Result<usize, String> {
-    Api::get()?.devices()
+    Api::get().and_then(|_| driver::devices())
+}
+
+/// The version of NCCL, with a driver or without: 10,000 times the major one, 100 times the minor one, and
+/// the patch. The error is why it cannot be used; what follows a semicolon is how to get it.
+///
+/// # Errors
+/// One line.
+pub fn nccl_version() -> Result<i32, String> {
+    Api::load()?.version()
 }
 
 /// A group whose all-reduces go through NCCL, and all else through its connections.

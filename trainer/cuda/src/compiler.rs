@@ -2,13 +2,16 @@
 
 #![expect(unsafe_code, reason = "NVRTC has a C interface")]
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
 
+use cudarc::nvrtc::sys::{nvrtcProgram, nvrtcResult};
+
+use crate::functions;
 use crate::kernels::SOURCE;
-use crate::library::{self, function, open};
+use crate::library::{self, open};
 
 /// By the version of CUDA, the newest first.
 const LIBRARIES: [(i32, &str); 2] = [(13, "libnvrtc.so.13"), (12, "libnvrtc.so.12")];
@@ -23,30 +26,34 @@ const OPTIONS: [&CStr; 5] =
 /// Most bytes of a compiler's complaint that are told.
 const LOG_BYTES_MAX: usize = 300;
 
-type Program = *mut c_void;
-/// `nvrtcResult`; 0 is success.
-type Status = c_int;
-type Size = unsafe extern "C" fn(Program, *mut usize) -> Status;
-type Fill = unsafe extern "C" fn(Program, *mut c_char) -> Status;
+/// An [`nvrtcResult`], of which later versions have more than the enumeration.
+type Status = c_uint;
+type Size = unsafe extern "C" fn(nvrtcProgram, *mut usize) -> Status;
+type Fill = unsafe extern "C" fn(nvrtcProgram, *mut c_char) -> Status;
 
-/// The functions of NVRTC.
-struct Compiler {
-    create: unsafe extern "C" fn(
-        *mut Program,
-        *const c_char,
-        *const c_char,
-        c_int,
-        *const *const c_char,
-        *const *const c_char,
-    ) -> Status,
-    compile: unsafe extern "C" fn(Program, c_int, *const *const c_char) -> Status,
-    destroy: unsafe extern "C" fn(*mut Program) -> Status,
-    text: unsafe extern "C" fn(Status) -> *const c_char,
-    log: (Size, Fill),
-    /// For one kind of device.
-    binary: (Size, Fill),
-    /// For the driver's own compiler.
-    assembly: (Size, Fill),
+functions! {
+    /// The functions of NVRTC. `cudarc` has them too, of whichever library its loader comes upon
+    /// (docs/adr/0025).
+    struct Compiler {
+        nvrtcCreateProgram: unsafe extern "C" fn(
+            *mut nvrtcProgram,
+            *const c_char,
+            *const c_char,
+            c_int,
+            *const *const c_char,
+            *const *const c_char,
+        ) -> Status,
+        nvrtcCompileProgram:
+            unsafe extern "C" fn(nvrtcProgram, c_int, *const *const c_char) -> Status,
+        nvrtcDestroyProgram: unsafe extern "C" fn(*mut nvrtcProgram) -> Status,
+        nvrtcGetProgramLogSize: Size,
+        nvrtcGetProgramLog: Fill,
+        nvrtcGetCUBINSize: Size,
+        nvrtcGetCUBIN: Fill,
+        nvrtcGetPTXSize: Size,
+        nvrtcGetPTX: Fill,
+        nvrtcGetErrorString: unsafe extern "C" fn(Status) -> *const c_char,
+    }
 }
 
 /// Compiles the kernels for `architecture`: `sm_90` gives what a device of that capability runs,
@@ -62,12 +69,12 @@ pub(crate) fn compile(architecture: &str, cuda: i32) -> Result<Vec<u8>, String> 
     // SAFETY: both texts end with zero and live during the call, which writes the program on success.
     let status = unsafe {
         let (name, none) = (c"kernels.cu".as_ptr(), null());
-        (compiler.create)(&raw mut program, source.as_ptr(), name, 0, none, null())
+        (compiler.nvrtcCreateProgram)(&raw mut program, source.as_ptr(), name, 0, none, null())
     };
     compiler.check("begin to compile", status)?;
     let compiled = compiler.run(program, architecture);
     // SAFETY: the program is not used any more.
-    unsafe { (compiler.destroy)(&raw mut program) };
+    unsafe { (compiler.nvrtcDestroyProgram)(&raw mut program) };
     compiled
 }
 
@@ -92,48 +99,35 @@ impl Compiler {
         }
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let library = open(&names, ADVICE)?;
-        // SAFETY: names and types as in nvrtc.h; the symbols are functions.
-        unsafe {
-            Ok(Self {
-                create: function(library, "nvrtcCreateProgram")?,
-                compile: function(library, "nvrtcCompileProgram")?,
-                destroy: function(library, "nvrtcDestroyProgram")?,
-                text: function(library, "nvrtcGetErrorString")?,
-                log: (
-                    function(library, "nvrtcGetProgramLogSize")?,
-                    function(library, "nvrtcGetProgramLog")?,
-                ),
-                binary: (
-                    function(library, "nvrtcGetCUBINSize")?,
-                    function(library, "nvrtcGetCUBIN")?,
-                ),
-                assembly: (
-                    function(library, "nvrtcGetPTXSize")?,
-                    function(library, "nvrtcGetPTX")?,
-                ),
-            })
-        }
+        // SAFETY: names and types as in nvrtc.h.
+        unsafe { Self::of(library) }
     }
 
-    fn run(&self, program: Program, architecture: &str) -> Result<Vec<u8>, String> {
+    fn run(&self, program: nvrtcProgram, architecture: &str) -> Result<Vec<u8>, String> {
         let what = format!("compile the device's kernels for {architecture}");
         let target = CString::new(format!("--gpu-architecture={architecture}"));
         let target = target.map_err(|error| error.to_string())?;
         let options = OPTIONS.map(CStr::as_ptr);
         let options: Vec<_> = options.into_iter().chain([target.as_ptr()]).collect();
         // SAFETY: the program lives; the options end with zero and live during the call.
-        let status = unsafe { (self.compile)(program, options.len() as c_int, options.as_ptr()) };
+        let status = unsafe {
+            (self.nvrtcCompileProgram)(program, options.len() as c_int, options.as_ptr())
+        };
         if let Err(why) = self.check(&what, status) {
-            let log = self.read(program, self.log).unwrap_or_default();
+            let log = self
+                .read(program, (self.nvrtcGetProgramLogSize, self.nvrtcGetProgramLog))
+                .unwrap_or_default();
             let mut line = String::from_utf8_lossy(&log).replace(['\n', '\0'], " ");
             line.truncate(line.floor_char_boundary(LOG_BYTES_MAX));
             return Err(format!("{why} {}", line.trim()).trim_end().to_owned());
         }
-        let binary = architecture.starts_with("sm_");
-        self.read(program, if binary { self.binary } else { self.assembly })
+        if architecture.starts_with("sm_") {
+            return self.read(program, (self.nvrtcGetCUBINSize, self.nvrtcGetCUBIN));
+        }
+        self.read(program, (self.nvrtcGetPTXSize, self.nvrtcGetPTX))
     }
 
-    fn read(&self, program: Program, (size, fill): (Size, Fill)) -> Result<Vec<u8>, String> {
+    fn read(&self, program: nvrtcProgram, (size, fill): (Size, Fill)) -> Result<Vec<u8>, String> {
         let mut bytes = 0;
         // SAFETY: the program lives; the function writes one value.
         self.check("read what was compiled", unsafe { size(program, &raw mut bytes) })?;
@@ -145,11 +139,11 @@ impl Compiler {
     }
 
     fn check(&self, what: &str, status: Status) -> Result<(), String> {
-        if status == 0 {
+        if status == nvrtcResult::NVRTC_SUCCESS as Status {
             return Ok(());
         }
         // SAFETY: the function takes any status and returns a static text.
-        let text = unsafe { CStr::from_ptr((self.text)(status)) }.to_string_lossy();
+        let text = unsafe { CStr::from_ptr((self.nvrtcGetErrorString)(status)) }.to_string_lossy();
         Err(format!("{what}: NVRTC: {text}"))
     }
 }

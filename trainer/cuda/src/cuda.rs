@@ -1,67 +1,57 @@
 //! A CUDA device as a [`Machine`]: streams, events, and pages of the host that stay where they are.
 
-#![expect(unsafe_code, reason = "the driver has a C interface")]
+#![expect(unsafe_code, reason = "what streams are asked goes by addresses")]
 
 use std::collections::BTreeMap;
-use std::ffi::{CString, c_void};
 use std::fmt;
-use std::ptr::null_mut;
-use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use cudarc::driver::sys::CUevent_flags;
+use cudarc::driver::{
+    CudaContext, CudaEvent, CudaFunction, CudaSlice, CudaStream, DevicePtr, DeviceRepr,
+    LaunchConfig, PinnedHostSlice, PushKernelArg, result,
+};
+use cudarc::nvrtc::Ptx;
 use dnode_trainer::{Device, DeviceError};
 
 use crate::compiler::compile;
-use crate::driver::{Address, BESIDE, CAPABILITY, Driver, Handle, MARK};
+use crate::driver::{self, enter_to_end, failed};
 use crate::kernels::{Kernel, THREADS, Work};
 use crate::machine::{Machine, ROOMS};
 use crate::order::Order;
 
-/// The stream that libtorch computes on: the legacy default stream.
-const LEGACY: Handle = null_mut();
+/// Pages of the host that the processor reads as fast as any other, for its own context alone.
+const PLAIN_PAGES: u32 = 0;
 
 /// What a process needs of a device once: its primary context, which libtorch uses too, and the kernels.
 struct Context {
-    driver: &'static Driver,
-    context: Handle,
+    context: Arc<CudaContext>,
     /// By the numbers of [`Kernel::ALL`].
-    kernels: Vec<Handle>,
-    /// On which new memory becomes zero.
-    cleaning: Handle,
+    kernels: Vec<CudaFunction>,
+    /// Gives memory, which begins as zero, and takes it back.
+    memory: Arc<CudaStream>,
 }
-
-// SAFETY: the driver's functions may be called on any thread, where the context is made current before.
-unsafe impl Send for Context {}
-// SAFETY: as above; nothing of it changes.
-unsafe impl Sync for Context {}
-
-/// A stream that others wait for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Stream(Handle);
-
-// SAFETY: as for `Context`.
-unsafe impl Send for Stream {}
 
 /// A room on the device and one on the host, and what tells when the host's is done with.
 struct Room {
-    device: Address,
-    host: *mut c_void,
-    done: Handle,
+    device: CudaSlice<u8>,
+    host: PinnedHostSlice<u8>,
+    done: CudaEvent,
 }
 
 /// One order of work: a stream with its rooms.
 struct Cuda {
     context: &'static Context,
-    stream: Stream,
+    stream: Arc<CudaStream>,
     /// Tells other streams how far this one is.
-    reached: Handle,
+    reached: CudaEvent,
     rooms: [Room; ROOMS],
     /// The streams of all orders of this device.
-    streams: Arc<Mutex<Vec<Stream>>>,
+    streams: Arc<Mutex<Vec<Arc<CudaStream>>>>,
 }
 
-// SAFETY: as for `Context`; `&mut` keeps others away from the rooms.
-unsafe impl Send for Cuda {}
+// SAFETY: a structure of C without pointers of the host, as the kernels' source has it.
+unsafe impl DeviceRepr for Work {}
 
 impl fmt::Debug for Cuda {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -75,7 +65,10 @@ impl fmt::Debug for Cuda {
 /// # Errors
 /// [`DeviceError`], one line: there is no driver, no NVRTC or no such device, or it does not answer.
 pub fn open(index: usize) -> Result<Arc<dyn Device>, DeviceError> {
-    let first = || Cuda::new(Context::get(index)?, LEGACY, Arc::default());
+    let first = || {
+        let context = Context::get(index)?;
+        Cuda::new(context, context.context.default_stream(), Arc::default())
+    };
     match first() {
         Ok(machine) => Ok(Order::first(machine)),
         Err(why) => Err(DeviceError(format!("no CUDA device {index}: {why}"))),
@@ -90,31 +83,16 @@ pub fn stream_seconds(
     index: usize,
     work: impl FnOnce() -> Result<(), DeviceError>,
 ) -> Result<f64, DeviceError> {
-    let context = Context::get(index).map_err(DeviceError)?;
-    let mut events = [null_mut(); 2];
-    let timed = (|| {
-        context.enter().map_err(DeviceError)?;
-        let Driver { event, event_record, event_wait, event_elapsed, .. } = context.driver;
-        let ask = |what, status| context.driver.check(what, status).map_err(DeviceError);
-        let mut milliseconds = 0.0;
-        // SAFETY: the context is current and the events are those that were made.
-        unsafe {
-            ask("make an event", event(&raw mut events[0], 0))?;
-            ask("make an event", event(&raw mut events[1], 0))?;
-            ask("mark the stream", event_record(events[0], LEGACY))?;
-            work()?;
-            ask("use the device", (context.driver.set_current)(context.context))?;
-            ask("mark the stream", event_record(events[1], LEGACY))?;
-            ask("wait for the stream", event_wait(events[1]))?;
-            ask("read the clock", event_elapsed(&raw mut milliseconds, events[0], events[1]))?;
-        }
-        Ok(f64::from(milliseconds) * 1e-3)
-    })();
-    for event in events.into_iter().filter(|event| !event.is_null()) {
-        // SAFETY: nothing uses it any more.
-        unsafe { (context.driver.event_destroy)(event) };
-    }
-    timed
+    let Context { context, .. } = Context::get(index).map_err(DeviceError)?;
+    // Drivers before CUDA 12.8 have another.
+    driver::has("cuEventElapsedTime_v2").map_err(DeviceError)?;
+    let stream = context.default_stream();
+    let mark = || stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
+    let told = |error| DeviceError(failed("measure a time")(error));
+    let before = mark().map_err(told)?;
+    work()?;
+    let after = mark().map_err(told)?;
+    before.elapsed_ms(&after).map(|it| f64::from(it) * 1e-3).map_err(told)
 }
 
 impl Context {
@@ -131,137 +109,83 @@ impl Context {
     }
 
     fn new(index: usize) -> Result<Self, String> {
-        let driver = Driver::get()?;
-        let number = i32::try_from(index).map_err(|error| error.to_string())?;
-        let (mut device, mut version) = (0, 0);
-        let mut capability = [0; CAPABILITY.len()];
-        // SAFETY: each writes one value on success.
-        unsafe {
-            driver.check("start CUDA", (driver.init)(0))?;
-            driver.check("ask the driver's version", (driver.version)(&raw mut version))?;
-            driver.check("find the device", (driver.device)(&raw mut device, number))?;
-            for (found, name) in capability.iter_mut().zip(CAPABILITY) {
-                let status = (driver.attribute)(&raw mut *found, name, device);
-                driver.check("ask the device for its capability", status)?;
-            }
-        }
-        let [major, minor] = capability;
-        let program = compile(&format!("sm_{major}{minor}"), version / 1000)?;
-        let mut context = null_mut();
-        // SAFETY: the function writes one value on success.
-        let status = unsafe { (driver.retain)(&raw mut context, device) };
-        driver.check("use the device", status)?;
-        let mut made = Self { driver, context, kernels: Vec::new(), cleaning: null_mut() };
-        let prepared = made.prepare(&program);
-        if prepared.is_err() {
-            // SAFETY: what was made in the context is not used any more.
-            unsafe { (driver.release)(device) };
-        }
-        prepared.map(|()| made)
-    }
-
-    /// Loads the kernels.
-    fn prepare(&mut self, program: &[u8]) -> Result<(), String> {
-        let driver = self.driver;
-        self.enter()?;
-        let mut module = null_mut();
-        // SAFETY: the context is current; the program is one of NVRTC. Each writes one value on success.
-        unsafe {
-            let status = (driver.load)(&raw mut module, program.as_ptr().cast());
-            driver.check("load the kernels", status)?;
-            driver.check("make a stream", (driver.stream)(&raw mut self.cleaning, BESIDE))?;
-        }
-        for kernel in Kernel::ALL {
-            let name = CString::new(kernel.symbol()).map_err(|error| error.to_string())?;
-            let mut function = null_mut();
-            // SAFETY: the module is loaded for the life of the process; the name ends with zero.
-            let status = unsafe { (driver.kernel)(&raw mut function, module, name.as_ptr()) };
-            driver.check(kernel.symbol(), status)?;
-            self.kernels.push(function);
-        }
-        Ok(())
+        let context = driver::context(index)?;
+        let capability = context.compute_capability();
+        let (major, minor) = capability.map_err(failed("ask the device for its capability"))?;
+        let program = compile(&format!("sm_{major}{minor}"), driver::cuda_version()? / 1000)?;
+        let module = context.load_module(Ptx::from_binary(program));
+        let module = module.map_err(failed("load the kernels"))?;
+        let load = |kernel: &Kernel| {
+            module.load_function(kernel.symbol()).map_err(failed(kernel.symbol()))
+        };
+        let kernels = Kernel::ALL.iter().map(load).collect::<Result<_, _>>()?;
+        let memory = context.new_stream().map_err(failed("make a stream"))?;
+        Ok(Self { context, kernels, memory })
     }
 
     /// Makes it that of this thread: calls come from any.
     fn enter(&self) -> Result<(), String> {
-        // SAFETY: the context is retained.
-        self.driver.check("use the device", unsafe { (self.driver.set_current)(self.context) })
+        self.context.bind_to_thread().map_err(failed("use the device"))
+    }
+}
+
+impl Room {
+    fn new(stream: &Arc<CudaStream>, bytes: usize) -> Result<Self, String> {
+        let context = stream.context();
+        let waited_for = Some(CUevent_flags::CU_EVENT_BLOCKING_SYNC);
+        let done = context.new_event(waited_for).map_err(failed("make an event"))?;
+        // SAFETY: nothing is read of a room before it is written.
+        let device = unsafe { stream.alloc(bytes) }.map_err(failed("allocate on the device"))?;
+        // SAFETY: it is filled before anything else.
+        let host = unsafe { context.alloc_pinned_with_flags(bytes, PLAIN_PAGES) };
+        let mut made = Self { device, host: host.map_err(failed("allocate on the host"))?, done };
+        made.host()?.fill(0);
+        Ok(made)
+    }
+
+    /// The host's side. What streams have to do with it is waited for by [`Room::done`] alone: the crate
+    /// marks copies in an event of its own only where it keeps the order of streams, too.
+    fn host(&mut self) -> Result<&mut [u8], String> {
+        self.host.as_mut_slice().map_err(failed("use the host's pages"))
+    }
+
+    /// Waits until the host's side is done with.
+    fn wait(&self) -> Result<(), String> {
+        // An event that was never recorded is done.
+        self.done.synchronize().map_err(failed("wait for a copy"))
     }
 }
 
 impl Cuda {
     fn new(
         context: &'static Context,
-        stream: Handle,
-        streams: Arc<Mutex<Vec<Stream>>>,
+        stream: Arc<CudaStream>,
+        streams: Arc<Mutex<Vec<Arc<CudaStream>>>>,
     ) -> Result<Self, String> {
-        let room = || Room { device: 0, host: null_mut(), done: null_mut() };
-        let (stream, rooms) = (Stream(stream), std::array::from_fn(|_| room()));
-        // From here on it gives back what it has when something fails.
-        let mut made = Self { context, stream, reached: null_mut(), rooms, streams };
-        context.enter()?;
-        let Driver { event, allocate, allocate_host, .. } = context.driver;
-        let check = |what, status| context.driver.check(what, status);
-        // SAFETY: the context is current; each writes one value on success.
-        unsafe {
-            check("make an event", event(&raw mut made.reached, MARK))?;
-            for Room { device, host, done } in &mut made.rooms {
-                check("make an event", event(&raw mut *done, MARK))?;
-                check("allocate on the device", allocate(&raw mut *device, Self::ROOM_BYTES))?;
-                check("allocate on the host", allocate_host(&raw mut *host, Self::ROOM_BYTES, 0))?;
-            }
-        }
-        made.streams().push(stream);
+        let reached = context.context.new_event(None).map_err(failed("make an event"))?;
+        let room = || Room::new(&stream, Self::ROOM_BYTES);
+        let rooms = [room()?, room()?];
+        let made = Self { context, stream, reached, rooms, streams };
+        made.streams().push(Arc::clone(&made.stream));
         Ok(made)
     }
 
-    fn streams(&self) -> MutexGuard<'_, Vec<Stream>> {
+    fn streams(&self) -> MutexGuard<'_, Vec<Arc<CudaStream>>> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until the host's side of a room is done with.
-    fn wait(&self, room: usize) -> Result<(), String> {
-        let driver = self.context.driver;
-        // SAFETY: the event lives. One that was never recorded is done.
-        driver.check("wait for a copy", unsafe { (driver.event_wait)(self.rooms[room].done) })
     }
 
     /// Marks what was asked so far as what the host's side of a room is used for.
     fn mark(&self, room: usize) -> Result<(), String> {
-        let driver = self.context.driver;
-        // SAFETY: event and stream live.
-        let status = unsafe { (driver.event_record)(self.rooms[room].done, self.stream.0) };
-        driver.check("mark a copy", status)
+        self.rooms[room].done.record(&self.stream).map_err(failed("mark a copy"))
     }
 }
 
 impl Drop for Cuda {
     fn drop(&mut self) {
         self.streams().retain(|stream| *stream != self.stream);
-        if self.context.enter().is_err() {
-            return;
-        }
-        let driver = self.context.driver;
-        // SAFETY: the stream is idle before anything that it uses goes, and nobody else uses that.
-        unsafe {
-            (driver.stream_wait)(self.stream.0);
-            for &Room { device, host, done } in &self.rooms {
-                if device != 0 {
-                    (driver.free)(device);
-                }
-                if !host.is_null() {
-                    (driver.free_host)(host);
-                }
-                if !done.is_null() {
-                    (driver.event_destroy)(done);
-                }
-            }
-            if !self.reached.is_null() {
-                (driver.event_destroy)(self.reached);
-            }
-            if self.stream.0 != LEGACY {
-                (driver.stream_destroy)(self.stream.0);
-            }
+        // The stream is idle before anything that it uses goes.
+        if enter_to_end(&self.context.context) {
+            let _ = self.stream.synchronize();
         }
     }
 }
@@ -271,112 +195,82 @@ impl Machine for Cuda {
     const PIECE_ELEMENTS: usize = 1 << 21;
 
     fn beside(&mut self) -> Result<Self, String> {
-        self.context.enter()?;
-        let driver = self.context.driver;
-        let mut stream = null_mut();
-        // SAFETY: the context is current; the function writes one value on success.
-        driver.check("make a stream", unsafe { (driver.stream)(&raw mut stream, BESIDE) })?;
+        let stream = self.context.context.new_stream().map_err(failed("make a stream"))?;
         Self::new(self.context, stream, Arc::clone(&self.streams))
     }
 
     fn hand_over(&mut self) -> Result<(), String> {
-        self.context.enter()?;
-        let driver = self.context.driver;
-        // SAFETY: event and stream live.
-        let status = unsafe { (driver.event_record)(self.reached, self.stream.0) };
-        driver.check("mark the stream", status)?;
+        self.reached.record(&self.stream).map_err(failed("mark the stream"))?;
         // The lock keeps them from going.
-        for stream in self.streams().iter().filter(|stream| **stream != self.stream) {
-            // SAFETY: as above.
-            let status = unsafe { (driver.stream_after)(stream.0, self.reached, 0) };
-            driver.check("let a stream wait for another", status)?;
-        }
-        Ok(())
+        let streams = self.streams();
+        let mut others = streams.iter().filter(|stream| **stream != self.stream);
+        let told = others.try_for_each(|stream| stream.wait(&self.reached));
+        told.map_err(failed("let a stream wait for another"))
     }
 
     fn allocate(&mut self, bytes: usize) -> Result<u64, String> {
-        self.context.enter()?;
-        let Driver { allocate, fill, stream_wait, .. } = self.context.driver;
-        let check = |what: &str, status| self.context.driver.check(what, status);
-        let mut address = 0;
-        // SAFETY: the function writes one value on success.
-        let status = unsafe { allocate(&raw mut address, bytes) };
-        check(&format!("allocate {bytes} bytes on the device"), status)?;
         // By a stream of its own, which does not wait for what the others still have to do.
-        // SAFETY: as many bytes were allocated, and nobody knows them yet.
-        unsafe {
-            check("clear memory of the device", fill(address, 0, bytes, self.context.cleaning))?;
-            check("clear memory of the device", stream_wait(self.context.cleaning))?;
-        }
-        Ok(address)
+        let memory = &self.context.memory;
+        let made = memory.alloc_zeros::<u8>(bytes);
+        let made = made.map_err(failed(&format!("allocate {bytes} bytes on the device")))?;
+        memory.synchronize().map_err(failed("clear memory of the device"))?;
+        Ok(made.leak())
     }
 
-    fn free(&mut self, address: u64, _bytes: usize) {
-        if self.context.enter().is_err() {
+    fn free(&mut self, address: u64, bytes: usize) {
+        if !enter_to_end(&self.context.context) {
             return;
         }
-        let driver = self.context.driver;
         for stream in self.streams().iter() {
-            // SAFETY: the stream lives: the lock keeps it from going.
-            unsafe { (driver.stream_wait)(stream.0) };
+            let _ = stream.synchronize();
         }
-        // SAFETY: `allocate` gave it, and all that was asked is done.
-        unsafe { (driver.free)(address) };
+        // SAFETY: `allocate` gave it, with as many bytes, and all that was asked is done.
+        drop(unsafe { self.context.memory.upgrade_device_ptr::<u8>(address, bytes) });
     }
 
     fn room(&self, room: usize) -> u64 {
-        self.rooms[room].device
+        self.rooms[room].device.device_ptr(&self.stream).0
     }
 
     fn send(&mut self, room: usize, from: &[u8], to: u64) -> Result<(), String> {
         assert!(from.len() <= Self::ROOM_BYTES, "a room at most");
         self.context.enter()?;
-        self.wait(room)?;
-        let (driver, host) = (self.context.driver, self.rooms[room].host);
-        // SAFETY: the room is large enough and the device is done with it.
-        unsafe { slice::from_raw_parts_mut(host.cast::<u8>(), from.len()) }.copy_from_slice(from);
-        // SAFETY: the address is a room's or a span's, of which there are as many bytes.
-        let status = unsafe { (driver.to_device)(to, host, from.len(), self.stream.0) };
-        driver.check("copy to the device", status)?;
+        self.rooms[room].wait()?;
+        let host = &mut self.rooms[room].host()?[..from.len()];
+        host.copy_from_slice(from);
+        // SAFETY: the address is a room's or a span's, of which there are as many bytes; nobody touches
+        // the host's side before it is done with.
+        let copy = unsafe { result::memcpy_htod_async(to, host, self.stream.cu_stream()) };
+        copy.map_err(failed("copy to the device"))?;
         self.mark(room)
     }
 
     fn fetch(&mut self, room: usize, from: u64, bytes: usize) -> Result<(), String> {
         assert!(bytes <= Self::ROOM_BYTES, "a room at most");
         self.context.enter()?;
-        let (driver, host) = (self.context.driver, self.rooms[room].host);
-        // SAFETY: the room is large enough, and the stream does one copy after the other.
-        let status = unsafe { (driver.to_host)(host, from, bytes, self.stream.0) };
-        driver.check("copy to the host", status)?;
+        let host = &mut self.rooms[room].host()?[..bytes];
+        // SAFETY: as in `send`, and the stream does one copy after the other.
+        let copy = unsafe { result::memcpy_dtoh_async(host, from, self.stream.cu_stream()) };
+        copy.map_err(failed("copy to the host"))?;
         self.mark(room)
     }
 
     fn collect(&mut self, room: usize, to: &mut [u8]) -> Result<(), String> {
-        assert!(to.len() <= Self::ROOM_BYTES, "a room at most");
-        self.context.enter()?;
-        self.wait(room)?;
-        // SAFETY: the room is large enough and the device is done with it.
-        to.copy_from_slice(unsafe {
-            slice::from_raw_parts(self.rooms[room].host.cast::<u8>(), to.len())
-        });
+        self.rooms[room].wait()?;
+        let room = self.rooms[room].host()?;
+        to.copy_from_slice(&room[..to.len()]);
         Ok(())
     }
 
     fn launch(&mut self, kernel: Kernel, work: &Work) -> Result<(), String> {
-        self.context.enter()?;
-        let driver = self.context.driver;
         let groups = u32::try_from(kernel.threads(work).div_ceil(u64::from(THREADS)));
         let groups = groups.map_err(|_| format!("start {}: too many numbers", kernel.symbol()))?;
-        let function = self.context.kernels[kernel as usize];
-        let mut work = *work;
-        let mut arguments = [(&raw mut work).cast::<c_void>()];
+        let (grid_dim, block_dim) = ((groups, 1, 1), (THREADS, 1, 1));
+        let shape = LaunchConfig { grid_dim, block_dim, shared_mem_bytes: 0 };
+        let mut start = self.stream.launch_builder(&self.context.kernels[kernel as usize]);
         // SAFETY: the kernel takes one `Work`, which is copied during the call; the spans and rooms that it
         // names are as long as it says.
-        let status = unsafe {
-            let arguments = arguments.as_mut_ptr();
-            let (stream, none) = (self.stream.0, null_mut());
-            (driver.launch)(function, groups, 1, 1, THREADS, 1, 1, 0, stream, arguments, none)
-        };
-        driver.check(kernel.symbol(), status)
+        let started = unsafe { start.arg(work).launch(shape) };
+        started.map(drop).map_err(failed(kernel.symbol()))
     }
 }

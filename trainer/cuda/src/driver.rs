@@ -1,145 +1,121 @@
-//! The functions of the CUDA driver, as `cuda.h` has them.
+//! The CUDA driver: whether it can be used, its devices, and their contexts.
+//!
+//! All else is `cudarc`'s. That crate opens the driver at its first call, and panics where there is none:
+//! [`ready`] comes before everything.
 
 #![expect(unsafe_code, reason = "the driver has a C interface")]
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::fmt;
-use std::ptr::null;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
-use libloading::Library;
+use cudarc::driver::{CudaContext, DriverError, result, sys};
 
 use crate::library::{function, open};
 
 const DRIVER: &str = "libcuda.so.1";
-const ADVICE: &str = "CUDA is missing: install the NVIDIA driver";
+const MISSING: &str = "CUDA is missing: install the NVIDIA driver";
+const OLD: &str = "the NVIDIA driver is too old: install a newer one";
 
-/// A context, stream, event, module or function.
-pub type Handle = *mut c_void;
-/// An address on the device.
-pub type Address = u64;
-/// `CUresult`; 0 is success.
-pub type Status = c_int;
-/// `CUDA_ERROR_NOT_READY`
-pub const NOT_READY: Status = 600;
-/// `CU_STREAM_NON_BLOCKING`: beside the stream that computes.
-pub const BESIDE: c_uint = 1;
-/// `CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING`
-pub const MARK: c_uint = 3;
-/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `_MINOR`
-pub(crate) const CAPABILITY: [c_int; 2] = [75, 76];
+/// What `cudarc` calls here and in `dnode-collective`. It panics where one is not there.
+pub(crate) const FUNCTIONS: &str = "\
+    cuCtxGetCurrent cuCtxSetCurrent cuDeviceGet cuDeviceGetAttribute cuDeviceGetCount \
+    cuDeviceGetName cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxRetain cuDriverGetVersion \
+    cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventSynchronize cuGetErrorName cuInit \
+    cuLaunchKernel cuMemAlloc_v2 cuMemFreeHost cuMemFree_v2 cuMemHostAlloc cuMemcpyDtoHAsync_v2 \
+    cuMemcpyHtoDAsync_v2 cuMemsetD8Async cuModuleGetFunction cuModuleLoadData cuModuleUnload \
+    cuStreamCreate cuStreamDestroy_v2 cuStreamQuery cuStreamSynchronize cuStreamWaitEvent";
 
-macro_rules! driver {
-    ($($name:ident $symbol:literal: $type:ty,)*) => {
-        /// The functions, by what they do.
-        #[expect(missing_docs, reason = "cuda.h says what each does")]
-        pub struct Driver {
-            $(pub $name: $type,)*
+/// Whether the driver can be used, which is looked for once. Nothing of `cudarc` may be called before.
+///
+/// # Errors
+/// What is missing and how to get it, in one line.
+pub fn ready() -> Result<(), String> {
+    static READY: OnceLock<Result<(), String>> = OnceLock::new();
+    let look = || {
+        // SAFETY: the driver's initialisers are made to run in any process.
+        if !unsafe { sys::is_culib_present() } {
+            // Why not, in the system's words.
+            open(&[DRIVER], MISSING)?;
         }
-
-        impl Driver {
-            /// The functions of a library that has all of them.
-            ///
-            /// # Errors
-            /// One line: which it has not.
-            ///
-            /// # Safety
-            /// Those functions must do what `cuda.h` says.
-            pub unsafe fn of(library: &'static Library) -> Result<Self, String> {
-                $(
-                    // SAFETY: names and types as in cuda.h; the symbols are functions.
-                    let $name = unsafe { function::<$type>(library, $symbol) }?;
-                )*
-                Ok(Self { $($name,)* })
-            }
-        }
+        has(FUNCTIONS)
     };
+    READY.get_or_init(look).clone()
 }
 
-driver! {
-    init "cuInit": unsafe extern "C" fn(c_uint) -> Status,
-    version "cuDriverGetVersion": unsafe extern "C" fn(*mut c_int) -> Status,
-    name_of "cuGetErrorName": unsafe extern "C" fn(Status, *mut *const c_char) -> Status,
-    count "cuDeviceGetCount": unsafe extern "C" fn(*mut c_int) -> Status,
-    device "cuDeviceGet": unsafe extern "C" fn(*mut c_int, c_int) -> Status,
-    attribute "cuDeviceGetAttribute": unsafe extern "C" fn(*mut c_int, c_int, c_int) -> Status,
-    retain "cuDevicePrimaryCtxRetain": unsafe extern "C" fn(*mut Handle, c_int) -> Status,
-    release "cuDevicePrimaryCtxRelease_v2": unsafe extern "C" fn(c_int) -> Status,
-    set_current "cuCtxSetCurrent": unsafe extern "C" fn(Handle) -> Status,
-    stream "cuStreamCreate": unsafe extern "C" fn(*mut Handle, c_uint) -> Status,
-    stream_query "cuStreamQuery": unsafe extern "C" fn(Handle) -> Status,
-    stream_wait "cuStreamSynchronize": unsafe extern "C" fn(Handle) -> Status,
-    stream_after "cuStreamWaitEvent": unsafe extern "C" fn(Handle, Handle, c_uint) -> Status,
-    stream_destroy "cuStreamDestroy_v2": unsafe extern "C" fn(Handle) -> Status,
-    event "cuEventCreate": unsafe extern "C" fn(*mut Handle, c_uint) -> Status,
-    event_record "cuEventRecord": unsafe extern "C" fn(Handle, Handle) -> Status,
-    event_wait "cuEventSynchronize": unsafe extern "C" fn(Handle) -> Status,
-    event_elapsed "cuEventElapsedTime": unsafe extern "C" fn(*mut f32, Handle, Handle) -> Status,
-    event_destroy "cuEventDestroy_v2": unsafe extern "C" fn(Handle) -> Status,
-    allocate "cuMemAlloc_v2": unsafe extern "C" fn(*mut Address, usize) -> Status,
-    free "cuMemFree_v2": unsafe extern "C" fn(Address) -> Status,
-    fill "cuMemsetD8Async": unsafe extern "C" fn(Address, u8, usize, Handle) -> Status,
-    allocate_host "cuMemHostAlloc": unsafe extern "C" fn(*mut *mut c_void, usize, c_uint) -> Status,
-    free_host "cuMemFreeHost": unsafe extern "C" fn(*mut c_void) -> Status,
-    to_device "cuMemcpyHtoDAsync_v2":
-        unsafe extern "C" fn(Address, *const c_void, usize, Handle) -> Status,
-    to_host "cuMemcpyDtoHAsync_v2":
-        unsafe extern "C" fn(*mut c_void, Address, usize, Handle) -> Status,
-    load "cuModuleLoadData": unsafe extern "C" fn(*mut Handle, *const c_void) -> Status,
-    kernel "cuModuleGetFunction":
-        unsafe extern "C" fn(*mut Handle, Handle, *const c_char) -> Status,
-    launch "cuLaunchKernel": unsafe extern "C" fn(
-        Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint,
-        Handle, *mut *mut c_void, *mut *mut c_void,
-    ) -> Status,
+/// Whether a driver that is there has these functions, named in one text.
+pub(crate) fn has(functions: &str) -> Result<(), String> {
+    let find = |name: &str| {
+        // SAFETY: the driver is there. What is found is not called.
+        let found = unsafe { function::<*const ()>(sys::culib(), name) };
+        found.map(drop).map_err(|why| format!("{why}; {OLD}"))
+    };
+    functions.split_whitespace().try_for_each(find)
 }
 
-impl fmt::Debug for Driver {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Driver").finish_non_exhaustive()
-    }
+/// The newest CUDA that the driver supports: 1000 times the major version and 10 times the minor one.
+///
+/// # Errors
+/// Why the driver cannot be used, in one line.
+pub fn cuda_version() -> Result<i32, String> {
+    ready()?;
+    let mut version = 0;
+    // SAFETY: the function writes one int, and needs no `cuInit` before it.
+    let status = unsafe { sys::cuDriverGetVersion(&raw mut version) };
+    status.result().map(|()| version).map_err(failed("ask the driver for its version"))
 }
 
-impl Driver {
-    /// The driver, opened once.
-    ///
-    /// # Errors
-    /// What is missing and how to get it, in one line.
-    pub fn get() -> Result<&'static Self, String> {
-        static OPENED: OnceLock<Result<Driver, String>> = OnceLock::new();
-        let load = || {
-            let library = open(&[DRIVER], ADVICE)?;
-            // SAFETY: the driver has the functions that its header says.
-            unsafe { Self::of(library) }
-        };
-        OPENED.get_or_init(load).as_ref().map_err(Clone::clone)
-    }
+/// How many devices there are.
+///
+/// # Errors
+/// Why the driver cannot be used, in one line.
+pub fn devices() -> Result<usize, String> {
+    ready()?;
+    let count = CudaContext::device_count().map_err(failed("count the devices"))?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
 
-    /// The newest CUDA that it supports: 1000 times the major version and 10 times the minor one.
-    ///
-    /// # Errors
-    /// What the driver says, in one line.
-    pub fn cuda_version(&self) -> Result<i32, String> {
-        let mut version = 0;
-        // SAFETY: the function writes one int, and needs no `cuInit` before it.
-        let status = unsafe { (self.version)(&raw mut version) };
-        self.check("ask the driver for its version", status).map(|()| version)
-    }
+/// What the driver calls the device of this number, counted from 0.
+///
+/// # Errors
+/// Why the driver cannot be used, or that there is no such device, in one line.
+pub fn device_name(index: usize) -> Result<String, String> {
+    ready()?;
+    let number = number(index)?;
+    let name = result::init().and_then(|()| result::device::get(number));
+    name.and_then(result::device::get_name).map_err(failed("find the device"))
+}
 
-    /// An error unless `status` is success.
-    ///
-    /// # Errors
-    /// What was to be done, and what the driver says about it, in one line.
-    pub fn check(&self, what: &str, status: Status) -> Result<(), String> {
-        if status == 0 {
-            return Ok(());
-        }
-        let mut name = null();
-        // SAFETY: the function takes any status and writes a static text, or null.
-        let known = unsafe { (self.name_of)(status, &raw mut name) } == 0 && !name.is_null();
-        // SAFETY: a text of the driver that ends with zero.
-        let name =
-            if known { unsafe { CStr::from_ptr(name) }.to_string_lossy() } else { "".into() };
-        Err(format!("{what}: CUDA error {status} {name}").trim_end().to_owned())
+/// The primary context of the device of this number, which libtorch uses too.
+///
+/// `cudarc` does not order what its streams are asked: whoever asks does.
+///
+/// # Errors
+/// Why the driver cannot be used, or that there is no such device, in one line.
+pub fn context(index: usize) -> Result<Arc<CudaContext>, String> {
+    ready()?;
+    // `cudarc` would cut it to 32 bits.
+    number(index)?;
+    let context = CudaContext::new(index).map_err(failed("find the device"))?;
+    // SAFETY: there is no memory of this context yet, and its users keep the order themselves.
+    unsafe { context.disable_event_tracking() };
+    Ok(context)
+}
+
+/// Makes a context that of this thread, to give things back there whatever went wrong before.
+pub fn enter_to_end(context: &CudaContext) -> bool {
+    // What went wrong when something was given back is the error of the call after it, which then does
+    // nothing. This is that call.
+    let _ = context.check_err();
+    context.bind_to_thread().is_ok()
+}
+
+fn number(index: usize) -> Result<i32, String> {
+    i32::try_from(index).map_err(|error| format!("find the device: {error}"))
+}
+
+/// The line that says what failed, and what the driver calls that.
+pub fn failed(what: &str) -> impl FnOnce(DriverError) -> String {
+    move |error| {
+        let name = error.error_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+        format!("{what}: CUDA error {} {name}", error.0 as u32).trim_end().to_owned()
     }
 }

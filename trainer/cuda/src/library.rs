@@ -1,8 +1,9 @@
 //! C libraries that are used where they are there: opened at run time, and never linked.
 
+use std::error::Error;
 use std::path::Path;
 
-use libloading::Library;
+pub use libloading::Library;
 
 /// Opens the first of these that the system has, for the life of the process.
 ///
@@ -15,7 +16,7 @@ pub fn open(names: &[&str], advice: &str) -> Result<&'static Library, String> {
         // SAFETY: the libraries are named by their soname alone and come from where the system keeps
         // its own, lie beside one that is loaded, or were made by a test; their initialisers are made to
         // run in any process.
-        match unsafe { Library::new(name) } {
+        match unsafe { Library::new(*name) } {
             // They register what has to stay as long as the process: memory, signals, devices.
             Ok(library) => return Ok(Box::leak(Box::new(library))),
             Err(error) if reason.is_empty() => reason = first_line(&error),
@@ -47,12 +48,43 @@ pub fn beside_torch(names: &[&str]) -> Vec<String> {
 #[expect(unsafe_code, reason = "nothing but the name says what the symbol is")]
 pub unsafe fn function<T: Copy>(library: &'static Library, name: &str) -> Result<T, String> {
     // SAFETY: the caller's promise.
-    let symbol = unsafe { library.get::<T>(name.as_bytes()) };
+    let symbol = unsafe { library.get::<T>(name) };
     symbol.map(|symbol| *symbol).map_err(|error| first_line(&error))
 }
 
-fn first_line(error: &libloading::Error) -> String {
-    error.to_string().lines().next().unwrap_or_default().to_owned()
+/// Declares the functions of a library that are used, by their types, and how to find them in it.
+///
+/// For where a crate has the types of a library, and no way to say which file is to be opened.
+#[macro_export]
+macro_rules! functions {
+    ($(#[$about:meta])* $seen:vis struct $structure:ident { $($name:ident: $type:ty,)* }) => {
+        $(#[$about])*
+        #[expect(non_snake_case, reason = "the names that the library has")]
+        $seen struct $structure {
+            $($seen $name: $type,)*
+        }
+
+        impl $structure {
+            /// The functions of a library that has all of them.
+            ///
+            /// # Safety
+            /// They must be functions of these types.
+            unsafe fn of(library: &'static $crate::library::Library) -> Result<Self, String> {
+                Ok(Self {
+                    // SAFETY: the caller's promise.
+                    $($name: unsafe { $crate::library::function(library, stringify!($name)) }?,)*
+                })
+            }
+        }
+    };
+}
+
+/// What the system says about a library, in one line.
+#[must_use]
+pub fn first_line(error: &libloading::Error) -> String {
+    // The error itself only says that it is one.
+    let told = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+    told.lines().next().unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]

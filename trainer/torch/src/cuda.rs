@@ -4,7 +4,8 @@ use std::ffi::c_void;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use dnode_cuda::driver::Driver;
+use dnode_cuda::driver;
+use dnode_cuda::library::first_line;
 
 use crate::TorchError;
 use crate::config::Device;
@@ -23,7 +24,7 @@ pub(crate) fn resolve(device: Device) -> Result<tch::Device, TorchError> {
         Device::Cpu => {
             // libtorch counts the devices for good at the first backward pass of a process: CUDA that
             // came later would have no thread for its own. Without a driver it cannot come.
-            if Driver::get().is_ok() {
+            if driver::ready().is_ok() {
                 let _ = count();
             }
             return Ok(tch::Device::Cpu);
@@ -41,7 +42,7 @@ pub(crate) fn resolve(device: Device) -> Result<tch::Device, TorchError> {
         }
         Ok(0) => {
             let needed = if tch::utils::has_cudart() { tch::utils::version_cudart() } else { 0 };
-            no_device(Driver::get().and_then(Driver::cuda_version), needed)
+            no_device(driver::cuda_version(), needed)
         }
         Ok(count) => format!("libtorch finds {count}, counted from 0"),
         Err(reason) => reason,
@@ -120,10 +121,6 @@ fn keep_all_bits() {
     // SAFETY: signatures as in ATen/Context.h of the libtorch that is linked; the context lives as long
     // as the process, and the call writes settings that convolutions read later.
     unsafe { set_allow_tf32(global_context(), false) }
-}
-
-fn first_line(error: &libloading::Error) -> String {
-    error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
 /// The folder of the libtorch that this process runs, as far as the system tells.

@@ -1,14 +1,20 @@
-//! The functions of NCCL that a group needs, as `nccl.h` has them, beside those of the driver.
+//! The functions of NCCL that a group needs, of whichever file has them.
+//!
+//! Their types are `cudarc`'s. Its functions are of a library that its loader looks for by other names than
+//! NVIDIA gives it (docs/adr/0025).
 
 #![expect(unsafe_code, reason = "NCCL has a C interface")]
 
-use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::mem::zeroed;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 
-use dnode_cuda::driver::{Address, Driver, Handle};
-use dnode_cuda::library::{beside_torch, function, open};
-use libloading::Library;
+use cudarc::nccl::sys::{
+    cudaStream_t, ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId,
+};
+use dnode_cuda::library::{beside_torch, open};
+use dnode_cuda::{driver, functions};
 
 const NCCL: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 /// Where Python's packages have it, from the folder that has `torch`.
@@ -19,99 +25,80 @@ const WORDS_MAX: usize = 200;
 const WITHOUT: &str = "or leave out network.collective = \"nccl\"";
 const NCCL_ADVICE: &str = "NCCL is missing: install it (`apt install libnccl2` from NVIDIA's repository, or `pip install nvidia-nccl-cu13` with its lib folder in LD_LIBRARY_PATH), or leave out network.collective = \"nccl\"";
 
-/// `ncclResult_t`; 0 is success.
-pub(super) type Status = c_int;
-/// `ncclInProgress`
-pub(super) const IN_PROGRESS: Status = 7;
-/// `ncclFloat32`, `ncclSum`
-pub(super) const FLOAT: c_int = 7;
-pub(super) const SUM: c_int = 0;
+/// An [`ncclResult_t`], of which later versions have more than the enumeration.
+pub(super) type Status = c_uint;
+pub(super) const SUCCESS: Status = ncclResult_t::ncclSuccess as Status;
+pub(super) const IN_PROGRESS: Status = ncclResult_t::ncclInProgress as Status;
 
-/// `ncclUniqueId`
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(super) struct Id(pub(super) [u8; 128]);
+/// Bytes of `ncclConfig_t` of NCCL 2.14.
+const CONFIG_BYTES: usize = 24;
 
-/// `ncclConfig_t` of 2.14, the first that has it; later ones take their defaults for what is not there.
-#[repr(C)]
-pub(super) struct Config {
-    pub(super) size: usize,
-    pub(super) magic: c_uint,
-    pub(super) version: c_uint,
-    pub(super) blocking: c_int,
+/// A configuration as NCCL 2.14 has it, the first that has one, whose calls return at once. Later ones take
+/// their defaults for what it does not say.
+pub(super) fn non_blocking() -> ncclConfig_t {
+    // SAFETY: numbers and pointers, all of which may be zero.
+    let rest = unsafe { zeroed() };
+    ncclConfig_t { size: CONFIG_BYTES, magic: 0xcafe_beef, version: 21_400, blocking: 0, ..rest }
 }
 
-impl Config {
-    /// One whose calls return at once.
-    pub(super) const NON_BLOCKING: Self =
-        Self { size: size_of::<Self>(), magic: 0xcafe_beef, version: 21_400, blocking: 0 };
-}
-
-macro_rules! api {
-    ($($name:ident $symbol:literal: $type:ty,)*) => {
-        /// The functions, by their names.
-        pub(super) struct Api {
-            pub(super) driver: &'static Driver,
-            $(pub(super) $name: $type,)*
-        }
-
-        impl Api {
-            /// The functions of a driver and of a library that has all those of NCCL.
-            ///
-            /// # Safety
-            /// Those functions must do what `nccl.h` says.
-            pub(super) unsafe fn of(
-                driver: &'static Driver,
-                nccl: &'static Library,
-            ) -> Result<Self, String> {
-                $(
-                    // SAFETY: names and types as in nccl.h; the symbols are functions.
-                    let $name = unsafe { function::<$type>(nccl, $symbol) }?;
-                )*
-                Ok(Self { driver, $($name,)* })
-            }
-        }
-    };
-}
-
-api! {
-    unique_id "ncclGetUniqueId": unsafe extern "C" fn(*mut Id) -> Status,
-    join "ncclCommInitRankConfig":
-        unsafe extern "C" fn(*mut Handle, c_int, Id, c_int, *mut Config) -> Status,
-    state "ncclCommGetAsyncError": unsafe extern "C" fn(Handle, *mut Status) -> Status,
-    all_reduce "ncclAllReduce":
-        unsafe extern "C" fn(Address, Address, usize, c_int, c_int, Handle, Handle) -> Status,
-    abort "ncclCommAbort": unsafe extern "C" fn(Handle) -> Status,
-    text "ncclGetErrorString": unsafe extern "C" fn(Status) -> *const c_char,
-    last_words "ncclGetLastError": unsafe extern "C" fn(Handle) -> *const c_char,
+functions! {
+    /// The functions, by their names.
+    pub(super) struct Api {
+        ncclGetVersion: unsafe extern "C" fn(*mut c_int) -> Status,
+        ncclGetUniqueId: unsafe extern "C" fn(*mut ncclUniqueId) -> Status,
+        ncclCommInitRankConfig: unsafe extern "C" fn(
+            *mut ncclComm_t,
+            c_int,
+            ncclUniqueId,
+            c_int,
+            *mut ncclConfig_t,
+        ) -> Status,
+        ncclCommGetAsyncError: unsafe extern "C" fn(ncclComm_t, *mut Status) -> Status,
+        ncclAllReduce: unsafe extern "C" fn(
+            *const c_void,
+            *mut c_void,
+            usize,
+            ncclDataType_t,
+            ncclRedOp_t,
+            ncclComm_t,
+            cudaStream_t,
+        ) -> Status,
+        ncclCommAbort: unsafe extern "C" fn(ncclComm_t) -> Status,
+        ncclGetErrorString: unsafe extern "C" fn(Status) -> *const c_char,
+        ncclGetLastError: unsafe extern "C" fn(ncclComm_t) -> *const c_char,
+    }
 }
 
 impl Api {
-    /// Both libraries; the error is what is missing, and how to get it, and is looked for again: libtorch,
-    /// which brings NCCL, may be loaded later.
+    /// NCCL, where there is a driver, too; the error is what is missing, and how to get it.
     pub(super) fn get() -> Result<&'static Self, String> {
+        driver::ready().map_err(|why| format!("{why}, {WITHOUT}"))?;
+        Self::load()
+    }
+
+    /// NCCL alone. It is looked for again: libtorch, which brings it, may be loaded later.
+    pub(super) fn load() -> Result<&'static Self, String> {
         static API: OnceLock<Api> = OnceLock::new();
         if let Some(api) = API.get() {
             return Ok(api);
         }
-        let driver = Driver::get().map_err(|why| format!("{why}, {WITHOUT}"))?;
         let beside = beside_torch(&BESIDE_TORCH);
         let names: Vec<&str> = NCCL.into_iter().chain(beside.iter().map(String::as_str)).collect();
         let nccl = open(&names, NCCL_ADVICE)?;
         // SAFETY: NCCL has the functions that its header says.
-        let loaded = unsafe { Self::of(driver, nccl) }?;
+        let loaded = unsafe { Self::of(nccl) }?;
         Ok(API.get_or_init(|| loaded))
     }
 
     /// An error, with what NCCL says about it, unless `status` is success.
     pub(super) fn check(&self, status: Status) -> Result<(), String> {
-        if status == 0 {
+        if status == SUCCESS {
             return Ok(());
         }
         // SAFETY: the function takes any status and returns a static text.
-        let text = unsafe { CStr::from_ptr((self.text)(status)) }.to_string_lossy();
+        let text = unsafe { CStr::from_ptr((self.ncclGetErrorString)(status)) }.to_string_lossy();
         // SAFETY: the function takes no communicator as well, and returns a static text, or null.
-        let last = unsafe { (self.last_words)(null_mut()) };
+        let last = unsafe { (self.ncclGetLastError)(null_mut()) };
         if last.is_null() {
             return Err(format!("NCCL: {text}"));
         }
@@ -122,14 +109,11 @@ impl Api {
         Err(format!("NCCL: {text}: {line}").trim_end_matches([':', ' ']).to_owned())
     }
 
-    /// The number of devices.
-    pub(super) fn devices(&self) -> Result<usize, String> {
-        let mut count = 0;
-        // SAFETY: each writes one value at most.
-        unsafe {
-            self.driver.check("start CUDA", (self.driver.init)(0))?;
-            self.driver.check("count the devices", (self.driver.count)(&raw mut count))?;
-        }
-        Ok(usize::try_from(count).unwrap_or(0))
+    /// 10,000 times the major version, 100 times the minor one, and the patch.
+    pub(super) fn version(&self) -> Result<i32, String> {
+        let mut version = 0;
+        // SAFETY: the function writes one int.
+        let status = unsafe { (self.ncclGetVersion)(&raw mut version) };
+        self.check(status).map(|()| version)
     }
 }

@@ -6,20 +6,23 @@ use std::ffi::c_void;
 use std::fmt;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use dnode_cuda::driver::{Address, BESIDE, Handle, NOT_READY};
+use cudarc::driver::sys::{CUresult, cuStreamQuery};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut, PinnedHostSlice};
+use cudarc::nccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclUniqueId};
+use dnode_cuda::driver::{self, failed};
 
-use super::api::{Api, Config, FLOAT, IN_PROGRESS, Id, SUM};
+use super::api::{Api, IN_PROGRESS, SUCCESS, non_blocking};
 use crate::collective::Place;
 use crate::error::Error;
 use crate::limits::{
     NCCL_CHUNK_ELEMENTS, NCCL_CLOSE_MAX, NCCL_LEFT_MAX, NCCL_LOOK, NCCL_WARM_ELEMENTS,
 };
 
-/// Bytes of a chunk.
-const CHUNK: usize = NCCL_CHUNK_ELEMENTS * size_of::<f32>();
+/// Pages of the host that the processor reads as fast as any other, for its own context alone.
+const PLAIN_PAGES: u32 = 0;
 
 /// Communicators that did not end in time.
 static LEFT: AtomicUsize = AtomicUsize::new(0);
@@ -27,18 +30,17 @@ static LEFT: AtomicUsize = AtomicUsize::new(0);
 /// The primary context of a device, which libtorch uses too, with a stream and room for a chunk.
 pub(super) struct Device {
     api: &'static Api,
-    device: i32,
-    context: Handle,
-    stream: Handle,
-    room: Address,
+    context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+    room: CudaSlice<f32>,
     /// The same on the host, of pages that stay.
-    host: *mut c_void,
+    host: PinnedHostSlice<f32>,
 }
 
 /// A group's communicator; its calls return at once, and what it waits for is looked at.
 pub(super) struct Communicator {
     device: Device,
-    handle: Handle,
+    handle: ncclComm_t,
 }
 
 /// Why an all-reduce did not end.
@@ -64,9 +66,7 @@ impl From<String> for Failed {
     }
 }
 
-// SAFETY: contexts are made current on the thread that uses them, and `&mut` keeps others away.
-unsafe impl Send for Device {}
-// SAFETY: as above.
+// SAFETY: its context is made current on the thread that uses it, and `&mut` keeps others away.
 unsafe impl Send for Communicator {}
 
 impl fmt::Debug for Communicator {
@@ -81,67 +81,37 @@ impl Device {
         if left >= NCCL_LEFT_MAX {
             return Err(format!("NCCL: {left} earlier communicators do not end"));
         }
-        let driver = api.driver;
-        let index = i32::try_from(index).map_err(|error| error.to_string())?;
-        let mut device = 0;
-        let mut context = null_mut();
-        // SAFETY: each writes one value on success.
-        unsafe {
-            driver.check("start CUDA", (driver.init)(0))?;
-            driver.check("find the device", (driver.device)(&raw mut device, index))?;
-            driver.check("use the device", (driver.retain)(&raw mut context, device))?;
-        }
-        let mut opened =
-            Self { api, device, context, stream: null_mut(), room: 0, host: null_mut() };
-        opened.enter()?;
-        // SAFETY: the context is current; each writes one value on success.
-        unsafe {
-            driver.check("make a stream", (driver.stream)(&raw mut opened.stream, BESIDE))?;
-            driver
-                .check("allocate on the device", (driver.allocate)(&raw mut opened.room, CHUNK))?;
-            driver.check(
-                "allocate on the host",
-                (driver.allocate_host)(&raw mut opened.host, CHUNK, 0),
-            )?;
-        }
-        Ok(opened)
+        let context = driver::context(index)?;
+        let stream = context.new_stream().map_err(failed("make a stream"))?;
+        // SAFETY: nothing is read of it before it is written.
+        let room = unsafe { stream.alloc(NCCL_CHUNK_ELEMENTS) };
+        let room = room.map_err(failed("allocate on the device"))?;
+        // SAFETY: it is filled before anything else.
+        let host = unsafe { context.alloc_pinned_with_flags(NCCL_CHUNK_ELEMENTS, PLAIN_PAGES) };
+        let mut host: PinnedHostSlice<f32> = host.map_err(failed("allocate on the host"))?;
+        host.as_mut_slice().map_err(failed("use the host's pages"))?.fill(0.0);
+        Ok(Self { api, context, stream, room, host })
     }
 
     /// Makes the context that of this thread.
     fn enter(&self) -> Result<(), String> {
-        // SAFETY: the context is retained.
-        let driver = self.api.driver;
-        driver.check("use the device", unsafe { (driver.set_current)(self.context) })
+        self.context.bind_to_thread().map_err(failed("use the device"))
     }
 
     /// What the first rank tells the others.
     pub(super) fn unique_id(&self) -> Result<[u8; 128], String> {
-        let mut id = Id([0; 128]);
+        let mut id = ncclUniqueId { internal: [0; 128] };
         // SAFETY: the function writes the identity on success.
-        let status = unsafe { (self.api.unique_id)(&raw mut id) };
-        self.api.check(status).map(|()| id.0)
+        let status = unsafe { (self.api.ncclGetUniqueId)(&raw mut id) };
+        self.api.check(status).map(|()| bytemuck::cast(id.internal))
     }
 }
 
 impl Drop for Device {
     fn drop(&mut self) {
-        if self.enter().is_err() {
-            return;
-        }
-        let Self { api: Api { driver, .. }, device, stream, room, host, .. } = *self;
-        // SAFETY: nothing uses these any more: a communicator is aborted before. Freeing waits for the
-        // stream.
-        unsafe {
-            if room != 0 {
-                (driver.free)(room);
-            }
-            if !host.is_null() {
-                (driver.free_host)(host);
-            }
-            if !stream.is_null() {
-                (driver.stream_destroy)(stream);
-            }
-            (driver.release)(device);
+        // Nothing uses what goes now: a communicator is aborted before, and then the stream comes to its end.
+        if driver::enter_to_end(&self.context) {
+            let _ = self.stream.synchronize();
         }
     }
 }
@@ -151,11 +121,12 @@ impl Communicator {
     pub(super) fn begin(device: Device, place: Place, id: [u8; 128]) -> Result<Self, String> {
         device.enter()?;
         let mut handle = null_mut();
-        let mut config = Config::NON_BLOCKING;
+        let mut config = non_blocking();
+        let id = ncclUniqueId { internal: bytemuck::cast(id) };
         let (rank, size) = (place.rank as i32, place.size as i32);
-        let join = device.api.join;
+        let join = device.api.ncclCommInitRankConfig;
         // SAFETY: the configuration lives during the call, which writes the communicator.
-        let status = unsafe { join(&raw mut handle, size, Id(id), rank, &raw mut config) };
+        let status = unsafe { join(&raw mut handle, size, id, rank, &raw mut config) };
         if handle.is_null() {
             device.api.check(status)?;
             return Err("NCCL: no communicator was made".to_owned());
@@ -184,13 +155,15 @@ impl Communicator {
 
     /// Whether a call is under way; the error is what has gone wrong.
     fn is_busy(&self) -> Result<bool, String> {
-        let mut state = 0;
+        let mut state = SUCCESS;
         // SAFETY: the communicator lives; the function writes one value.
-        let status = unsafe { (self.device.api.state)(self.handle, &raw mut state) };
-        match if status == 0 { state } else { status } {
-            IN_PROGRESS => Ok(true),
-            state => self.device.api.check(state).map(|()| false),
+        let status =
+            unsafe { (self.device.api.ncclCommGetAsyncError)(self.handle, &raw mut state) };
+        let state = if status == SUCCESS { state } else { status };
+        if state == IN_PROGRESS {
+            return Ok(true);
         }
+        self.device.api.check(state).map(|()| false)
     }
 
     /// Replaces `values`, a chunk at most, by their sum over all ranks. `look` is asked while it waits
@@ -201,47 +174,51 @@ impl Communicator {
         look: impl Fn(Instant) -> Result<(), Failed>,
     ) -> Result<(), Failed> {
         assert!(values.len() <= NCCL_CHUNK_ELEMENTS, "a chunk at most");
-        let Device { api, stream, room, host, .. } = self.device;
-        let driver = api.driver;
         self.device.enter()?;
-        let bytes = size_of_val(values);
-        // SAFETY: the host's room has a chunk, and the stream is idle.
-        let staged = unsafe { std::slice::from_raw_parts_mut(host.cast::<f32>(), values.len()) };
-        staged.copy_from_slice(values);
-        // SAFETY: both rooms have a chunk and live as long as the stream, which does one after the other.
+        let sent = 0..values.len();
+        let Device { api, stream, room, host, .. } = &mut self.device;
+        // The stream is idle, so nothing else uses the host's pages; they are not touched before it is again.
+        let staged = host.as_mut_slice().map_err(failed("use the host's pages"))?;
+        staged[sent.clone()].copy_from_slice(values);
+        let copy = stream.memcpy_htod(&staged[sent.clone()], room);
+        copy.map_err(failed("copy to the device"))?;
+        let place = room.device_ptr_mut(stream).0 as *mut c_void;
+        let (kind, sum) = (ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum);
+        // SAFETY: the room has a chunk and lives as long as the stream, which does one after the other.
         let status = unsafe {
-            driver.check("copy to the device", (driver.to_device)(room, host, bytes, stream))?;
-            (api.all_reduce)(room, room, values.len(), FLOAT, SUM, self.handle, stream)
+            let stream = stream.cu_stream().cast();
+            (api.ncclAllReduce)(place, place, values.len(), kind, sum, self.handle, stream)
         };
         if status != IN_PROGRESS {
             api.check(status)?;
         }
         // A call that is under way has put nothing on the stream yet.
         wait(|| self.is_busy(), &look)?;
-        // SAFETY: as above.
-        driver.check("copy to the host", unsafe { (driver.to_host)(host, room, bytes, stream) })?;
+        let Device { stream, room, host, .. } = &mut self.device;
+        let staged = host.as_mut_slice().map_err(failed("use the host's pages"))?;
+        let copy = stream.memcpy_dtoh(&room.slice(sent.clone()), &mut staged[sent.clone()]);
+        copy.map_err(failed("copy to the host"))?;
         wait(|| self.is_streaming(), &look)?;
-        // SAFETY: the host's room has a chunk, and the stream is idle.
-        let sums = unsafe { std::slice::from_raw_parts(host.cast::<f32>(), values.len()) };
-        values.copy_from_slice(sums);
+        let sums = self.device.host.as_slice().map_err(failed("use the host's pages"))?;
+        values.copy_from_slice(&sums[sent]);
         Ok(())
     }
 
     fn is_streaming(&self) -> Result<bool, String> {
-        let driver = self.device.api.driver;
         // SAFETY: the stream lives.
-        match unsafe { (driver.stream_query)(self.device.stream) } {
-            NOT_READY => self.is_busy().map(|_| true),
-            status => driver.check("reduce", status).map(|()| false),
+        let status = unsafe { cuStreamQuery(self.device.stream.cu_stream()) };
+        if status == CUresult::CUDA_ERROR_NOT_READY {
+            return self.is_busy().map(|_| true);
         }
+        status.result().map(|()| false).map_err(failed("reduce"))
     }
 }
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        if self.device.enter().is_ok() {
+        if driver::enter_to_end(&self.device.context) {
             // SAFETY: nobody uses it any more. It ends what hangs on the stream, which `Device` frees.
-            unsafe { (self.device.api.abort)(self.handle) };
+            unsafe { (self.device.api.ncclCommAbort)(self.handle) };
         }
     }
 }

@@ -16,27 +16,34 @@ typedef struct { Item items[ITEMS]; int first, end; } Stream;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Group groups[64];
 static int ids, aborted;
-static __thread int current;
+static __thread void *current;
 
 int emulated_ids(void) { return ids; }
 int emulated_aborted(void) { return aborted; }
 
 #define STUB(name) int name(void) { return 1; }
-STUB(cuDeviceGetAttribute) STUB(cuStreamSynchronize) STUB(cuStreamWaitEvent) STUB(cuEventCreate)
-STUB(cuEventRecord) STUB(cuEventSynchronize) STUB(cuEventElapsedTime) STUB(cuEventDestroy_v2)
-STUB(cuDriverGetVersion) STUB(cuMemsetD8Async) STUB(cuModuleLoadData) STUB(cuModuleGetFunction) STUB(cuLaunchKernel)
+STUB(cuDeviceGetName) STUB(cuStreamWaitEvent) STUB(cuEventRecord) STUB(cuDriverGetVersion) STUB(cuMemsetD8Async)
+STUB(cuModuleLoadData) STUB(cuModuleUnload) STUB(cuModuleGetFunction) STUB(cuLaunchKernel)
 int cuInit(unsigned flags) { return flags != 0; }
 int cuGetErrorName(int status, const char **name) { (void)status; *name = "EMULATED"; return 0; }
 int cuDeviceGetCount(int *count) { *count = DEVICES; return 0; }
 int cuDeviceGet(int *device, int index) { *device = index; return index < DEVICES ? 0 : 101; }
 int cuDevicePrimaryCtxRetain(void **context, int device) { *context = (void *)(size_t)(device + 1); return 0; }
 int cuDevicePrimaryCtxRelease_v2(int device) { (void)device; return 0; }
-int cuCtxSetCurrent(void *context) { current = (int)(size_t)context - 1; return 0; }
+int cuDeviceGetAttribute(int *value, int name, int device) { (void)name; (void)device; *value = 0; return 0; }
+int cuCtxGetCurrent(void **context) { *context = current; return 0; }
+int cuCtxSetCurrent(void *context) { current = context; return 0; }
+// Of an event that is never recorded.
+int cuEventCreate(void **event, unsigned flags) { (void)flags; *event = event; return 0; }
+int cuEventSynchronize(void *event) { (void)event; return 0; }
+int cuEventDestroy_v2(void *event) { (void)event; return 0; }
 int cuMemAlloc_v2(unsigned long long *at, size_t bytes) { *at = (size_t)calloc(1, bytes); return 0; }
 int cuMemFree_v2(unsigned long long at) { free((void *)(size_t)at); return 0; }
 int cuMemHostAlloc(void **at, size_t bytes, unsigned flags) { (void)flags; *at = calloc(1, bytes); return 0; }
 int cuMemFreeHost(void *at) { free(at); return 0; }
 int cuStreamCreate(void **stream, unsigned flags) { (void)flags; *stream = calloc(1, sizeof(Stream)); return 0; }
+// A group that was aborted leaves nothing behind.
+int cuStreamSynchronize(void *handle) { Stream *stream = handle; stream->first = stream->end; return 0; }
 int cuStreamDestroy_v2(void *stream) { free(stream); return 0; }
 static int put(Stream *stream, Item item) { stream->items[stream->end++ % ITEMS] = item; return 0; }
 int cuMemcpyHtoDAsync_v2(unsigned long long to, const void *from, size_t bytes, void *stream) {
@@ -83,6 +90,7 @@ int cuStreamQuery(void *handle) {
     return 0;
 }
 
+int ncclGetVersion(int *version) { *version = 22304; return 0; }
 int ncclGetUniqueId(Id *id) { id->bytes[0] = (unsigned char)++ids; return 0; }
 const char *ncclGetErrorString(int status) { return status == 5 ? "invalid usage" : "emulated"; }
 const char *ncclGetLastError(void *comm) { (void)comm; return "\nDuplicate GPU detected\n"; }
@@ -93,7 +101,7 @@ int ncclCommInitRankConfig(void **handle, int size, Id id, int rank, Config *con
     comm->group = &groups[id.bytes[0] % 64];
     comm->rank = rank;
     comm->group->size = size;
-    comm->group->device[rank] = current;
+    comm->group->device[rank] = (int)(size_t)current;
     comm->group->joined++;
     pthread_mutex_unlock(&lock);
     *handle = comm;

@@ -2,8 +2,9 @@
 //
 // Every stream is a thread that does what it was asked late and in order, and waits for events alone: what
 // relies on an order that was not asked for finds old numbers. Calls without a current context fail, and so
-// do copies that do not go between pages of the host that stay and memory of the device. Memory that was
-// freed is gone at once. The kernels are those of kernels.cu, compiled for the processor.
+// do copies that do not go between pages of the host that stay and memory of the device. Memory of a stream
+// is there when the stream comes to its allocation, no sooner, and goes when the stream comes to its end; all
+// other memory that was freed is gone at once. The kernels are those of kernels.cu, compiled for the processor.
 
 #include "kernels.cu"
 
@@ -96,14 +97,22 @@ struct Memory {
     std::mutex lock;
     std::map<char *, size_t> places;
 
-    int allocate(void **place, size_t bytes, u8 fill) {
+    int reserve(void **place, size_t bytes) {
         if (!bytes) return INVALID_VALUE;
-        void *made = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        void *made = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (made == MAP_FAILED) return OUT_OF_MEMORY;
-        memset(made, fill, bytes < 65536 ? bytes : 65536);
         std::lock_guard<std::mutex> held(lock);
         places[(char *)(*place = made)] = bytes;
         return DONE;
+    }
+    static void begin(void *place, size_t bytes, u8 fill) {
+        mprotect(place, bytes, PROT_READ | PROT_WRITE);
+        memset(place, fill, bytes < 65536 ? bytes : 65536);
+    }
+    int allocate(void **place, size_t bytes, u8 fill) {
+        int status = reserve(place, bytes);
+        if (status == DONE) begin(*place, bytes, fill);
+        return status;
     }
     int give_back(void *place) {
         std::lock_guard<std::mutex> held(lock);
@@ -139,9 +148,12 @@ API cuDriverGetVersion(int *version) { return *version = 13000, DONE; }
 API cuGetErrorName(int, const char **name) { return *name = "CUDA_ERROR_OF_THE_TEST", DONE; }
 API cuDeviceGetCount(int *count) { return *count = 1, DONE; }
 API cuDeviceGet(int *device, int index) { return index ? NO_DEVICE : (*device = 0, DONE); }
-API cuDeviceGetAttribute(int *value, int name, int) { return *value = name == 75 ? 9 : 0, DONE; }
+API cuDeviceGetName(char *name, int bytes, int) { return strncpy(name, "device of the test", bytes), DONE; }
+// The capability is 9.0, and streams have memory.
+API cuDeviceGetAttribute(int *value, int name, int) { return *value = name == 75 ? 9 : name == 115, DONE; }
 API cuDevicePrimaryCtxRetain(void **context, int) { return *context = &context_of_all, DONE; }
 API cuDevicePrimaryCtxRelease_v2(int) { return DONE; }
+API cuCtxGetCurrent(void **context) { return *context = current, DONE; }
 API cuCtxSetCurrent(void *context) { return current = context, DONE; }
 
 API cuStreamCreate(void **stream, u32 flags) {
@@ -193,7 +205,7 @@ API cuEventSynchronize(void *event) {
     auto reached = ((Event *)event)->reached;
     return reached->wait(reached->asked()), DONE;
 }
-API cuEventElapsedTime(float *milliseconds, void *from, void *to) {
+API cuEventElapsedTime_v2(float *milliseconds, void *from, void *to) {
     auto apart = ((Event *)to)->reached->at - ((Event *)from)->reached->at;
     return *milliseconds = std::chrono::duration<float, std::milli>(apart).count(), DONE;
 }
@@ -209,6 +221,17 @@ API cuMemAlloc_v2(u64 *address, size_t bytes) {
 API cuMemFree_v2(u64 address) {
     IN_CONTEXT;
     return on_device.give_back((void *)address);
+}
+API cuMemAllocAsync(u64 *address, size_t bytes, void *stream) {
+    IN_CONTEXT;
+    int status = on_device.reserve((void **)address, bytes);
+    void *place = (void *)*address;
+    if (status == DONE) of(stream)->ask([=] { Memory::begin(place, bytes, 0xab); });
+    return status;
+}
+API cuMemFreeAsync(u64 address, void *stream) {
+    IN_CONTEXT;
+    return of(stream)->ask([=] { on_device.give_back((void *)address); }), DONE;
 }
 API cuMemHostAlloc(void **place, size_t bytes, u32) {
     IN_CONTEXT;
@@ -243,6 +266,7 @@ API cuModuleLoadData(void **module, const void *program) {
     if (memcmp(program, "\x7f""ELF", 4) || !dladdr((void *)cuInit, &self)) return INVALID_VALUE;
     return (*module = dlopen(self.dli_fname, RTLD_NOW)) ? DONE : INVALID_VALUE;
 }
+API cuModuleUnload(void *module) { return module ? DONE : INVALID_VALUE; }
 API cuModuleGetFunction(void **function, void *module, const char *name) {
     IN_CONTEXT;
     return (*function = dlsym(module, name)) ? DONE : NOT_FOUND;

@@ -1,4 +1,5 @@
-// An NVRTC for tests: as the real one it opens its builtins by their bare name when it compiles.
+// An NVRTC for tests: as the real one it opens its builtins by their bare name when it compiles. An old one
+// does not know the device.
 
 #include <dlfcn.h>
 #include <string.h>
@@ -13,6 +14,9 @@ int nvrtcCreateProgram(void **program, const char *source, const char *name, int
 }
 int nvrtcCompileProgram(void *program, int count, const char *const *options) {
     (void)program, (void)count, (void)options;
+#ifdef OLD
+    return 5;
+#endif
     return dlopen("libnvrtc-builtins.so.13.0", RTLD_NOW) ? 0 : 7;
 }
 int nvrtcDestroyProgram(void **program) { return *program = 0, 0; }

@@ -1,7 +1,7 @@
 //! What is said where something is missing, and the compiler where it is not.
 
 use crate::compiler::compile;
-use crate::driver::Driver;
+use crate::driver;
 
 #[track_caller]
 fn assert_one_line(text: &str) {
@@ -10,7 +10,7 @@ fn assert_one_line(text: &str) {
 
 #[test]
 fn without_a_driver_one_line_says_what_to_install() {
-    if Driver::get().is_ok() {
+    if driver::ready().is_ok() {
         return;
     }
     let text = crate::open(0).unwrap_err().to_string();

@@ -71,3 +71,20 @@ fn an_order_sees_what_another_was_asked_before_it_handed_over() {
         }
     }
 }
+
+#[test]
+fn an_order_that_goes_does_first_what_it_was_asked() {
+    for (name, first) in devices() {
+        let mut words = Words(9);
+        let mut numbers = uploaded(&first, &words.gaussian(ELEMENTS));
+        for turn in 0..TURNS / 10 {
+            let host = words.gaussian(ELEMENTS);
+            first.hand_over().unwrap();
+            let second = first.beside().unwrap();
+            second.upload(&host, numbers.span_mut(0..ELEMENTS)).unwrap();
+            second.hand_over().unwrap();
+            drop(second);
+            assert_same(&downloaded(&first, &numbers), &host, &format!("{name}, turn {turn}"));
+        }
+    }
+}
