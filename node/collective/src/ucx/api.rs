@@ -8,12 +8,13 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
-use dnode_cuda::library::{function, open};
+use dnode_cuda::functions;
+use dnode_cuda::library::open;
 
 /// The oldest interface that has everything which is used.
 pub(super) const VERSION: (c_uint, c_uint) = (1, 10);
-/// What is opened, and how to get it.
-const LIBRARIES: [&str; 2] = ["libucp.so.0", "libucs.so.0"];
+/// What is opened, and how to get it. `libucs`, which has the texts of errors, comes with it.
+const LIBRARY: &str = "libucp.so.0";
 /// UCX writes its log to standard output, which is not its place, unless somebody asks for it.
 const LOG_LEVEL: (&str, &CStr, &CStr) = ("UCX_LOG_LEVEL", c"LOG_LEVEL", c"fatal");
 const ADVICE: &str = "UCX is missing: install it, for example `apt install libucx0`, or leave out network.collective = \"ucx\"";
@@ -121,65 +122,49 @@ pub(super) struct Received {
     pub(super) length: usize,
 }
 
-macro_rules! api {
-    ($($name:ident: $type:ty,)*) => {
-        /// The functions, by their names.
-        pub(super) struct Api {
-            $(pub(super) $name: $type,)*
-        }
-
-        impl Api {
-            fn load() -> Result<Self, String> {
-                let ucp = open(&LIBRARIES[..1], ADVICE)?;
-                // It is one of the libraries of the first and has the texts of errors.
-                let ucs = open(&LIBRARIES[1..], ADVICE)?;
-                $(
-                    let library = if stringify!($name).starts_with("ucs") { ucs } else { ucp };
-                    // SAFETY: names and types as in ucp.h and status.h; the symbols are functions.
-                    let $name = unsafe { function::<$type>(library, stringify!($name)) }?;
-                )*
-                Ok(Self { $($name,)* })
-            }
-        }
-    };
-}
-
-api! {
-    ucp_cleanup: unsafe extern "C" fn(Handle),
-    ucp_config_modify: unsafe extern "C" fn(Handle, *const c_char, *const c_char) -> Status,
-    ucp_config_read: unsafe extern "C" fn(*const c_char, *const c_char, *mut Handle) -> Status,
-    ucp_config_release: unsafe extern "C" fn(Handle),
-    ucp_ep_close_nbx: unsafe extern "C" fn(Handle, *const RequestParams) -> Handle,
-    ucp_ep_create: unsafe extern "C" fn(Handle, *const EndpointParams, *mut Handle) -> Status,
-    ucp_init_version:
-        unsafe extern "C" fn(c_uint, c_uint, *const Params, Handle, *mut Handle) -> Status,
-    ucp_request_cancel: unsafe extern "C" fn(Handle, Handle),
-    ucp_request_check_status: unsafe extern "C" fn(Handle) -> Status,
-    ucp_request_free: unsafe extern "C" fn(Handle),
-    ucp_tag_recv_nbx:
-        unsafe extern "C" fn(Handle, *mut u8, usize, u64, u64, *const RequestParams) -> Handle,
-    ucp_tag_recv_request_test: unsafe extern "C" fn(Handle, *mut Received) -> Status,
-    ucp_tag_send_nbx:
-        unsafe extern "C" fn(Handle, *const u8, usize, u64, *const RequestParams) -> Handle,
-    ucp_tag_send_sync_nbx:
-        unsafe extern "C" fn(Handle, *const u8, usize, u64, *const RequestParams) -> Handle,
-    ucp_worker_arm: unsafe extern "C" fn(Handle) -> Status,
-    ucp_worker_create: unsafe extern "C" fn(Handle, *const WorkerParams, *mut Handle) -> Status,
-    ucp_worker_destroy: unsafe extern "C" fn(Handle),
-    ucp_worker_flush_nbx: unsafe extern "C" fn(Handle, *const RequestParams) -> Handle,
-    ucp_worker_get_address: unsafe extern "C" fn(Handle, *mut *mut u8, *mut usize) -> Status,
-    ucp_worker_get_efd: unsafe extern "C" fn(Handle, *mut c_int) -> Status,
-    ucp_worker_progress: unsafe extern "C" fn(Handle) -> c_uint,
-    ucp_worker_release_address: unsafe extern "C" fn(Handle, *mut u8),
-    ucs_global_opts_set_value: unsafe extern "C" fn(*const c_char, *const c_char) -> Status,
-    ucs_status_string: unsafe extern "C" fn(Status) -> *const c_char,
+functions! {
+    /// The functions, by their names.
+    pub(super) struct Api {
+        ucp_cleanup: unsafe extern "C" fn(Handle),
+        ucp_config_modify: unsafe extern "C" fn(Handle, *const c_char, *const c_char) -> Status,
+        ucp_config_read: unsafe extern "C" fn(*const c_char, *const c_char, *mut Handle) -> Status,
+        ucp_config_release: unsafe extern "C" fn(Handle),
+        ucp_ep_close_nbx: unsafe extern "C" fn(Handle, *const RequestParams) -> Handle,
+        ucp_ep_create: unsafe extern "C" fn(Handle, *const EndpointParams, *mut Handle) -> Status,
+        ucp_init_version:
+            unsafe extern "C" fn(c_uint, c_uint, *const Params, Handle, *mut Handle) -> Status,
+        ucp_request_cancel: unsafe extern "C" fn(Handle, Handle),
+        ucp_request_check_status: unsafe extern "C" fn(Handle) -> Status,
+        ucp_request_free: unsafe extern "C" fn(Handle),
+        ucp_tag_recv_nbx:
+            unsafe extern "C" fn(Handle, *mut u8, usize, u64, u64, *const RequestParams) -> Handle,
+        ucp_tag_recv_request_test: unsafe extern "C" fn(Handle, *mut Received) -> Status,
+        ucp_tag_send_nbx:
+            unsafe extern "C" fn(Handle, *const u8, usize, u64, *const RequestParams) -> Handle,
+        ucp_tag_send_sync_nbx:
+            unsafe extern "C" fn(Handle, *const u8, usize, u64, *const RequestParams) -> Handle,
+        ucp_worker_arm: unsafe extern "C" fn(Handle) -> Status,
+        ucp_worker_create: unsafe extern "C" fn(Handle, *const WorkerParams, *mut Handle) -> Status,
+        ucp_worker_destroy: unsafe extern "C" fn(Handle),
+        ucp_worker_flush_nbx: unsafe extern "C" fn(Handle, *const RequestParams) -> Handle,
+        ucp_worker_get_address: unsafe extern "C" fn(Handle, *mut *mut u8, *mut usize) -> Status,
+        ucp_worker_get_efd: unsafe extern "C" fn(Handle, *mut c_int) -> Status,
+        ucp_worker_progress: unsafe extern "C" fn(Handle) -> c_uint,
+        ucp_worker_release_address: unsafe extern "C" fn(Handle, *mut u8),
+        ucs_global_opts_set_value: unsafe extern "C" fn(*const c_char, *const c_char) -> Status,
+        ucs_status_string: unsafe extern "C" fn(Status) -> *const c_char,
+    }
 }
 
 impl Api {
     /// The library, opened once; the error is what is missing, and how to get it.
     pub(super) fn get() -> Result<&'static Self, String> {
         static API: OnceLock<Result<Api, String>> = OnceLock::new();
-        let load = || Self::load().inspect(Self::silence);
+        let load = || {
+            let library = open(&[LIBRARY], ADVICE)?;
+            // SAFETY: names and types as in ucp.h and status.h.
+            unsafe { Self::of(library) }.inspect(Self::silence)
+        };
         API.get_or_init(load).as_ref().map_err(Clone::clone)
     }
 
