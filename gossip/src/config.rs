@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Balance, Pace, Schedule};
 
+/// Most peers of whom something is remembered after they left.
+pub(crate) const STRANGERS_MAX: usize = 1024;
+
 /// How numbers travel between replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mixing {
@@ -214,6 +217,13 @@ impl Config {
             Mixing::Push { fanout } => fanout,
             Mixing::Exchange | Mixing::Set => 1,
         }
+    }
+
+    /// Bound B3 in commits where so many peers are known: as configured, or `4·⌈log₂ n⌉ + 4`.
+    pub(crate) fn information_age_bound(&self, peers: usize) -> u64 {
+        let peers = peers as u64;
+        let usual = || 4 * u64::from(peers.next_power_of_two().ilog2()) + 4;
+        self.bounds.information_age.unwrap_or_else(usual)
     }
 
     fn check_counts(&self) -> Result<(), ConfigError> {

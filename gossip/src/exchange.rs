@@ -1,152 +1,196 @@
-//! What is remembered of an exchange, at either end, while it is open and after.
+//! Exchanges: one fragment offered, sent and mixed between two peers, at either end.
 
-use dnode_protocol::frame::Codec;
-use dnode_protocol::{Clock, FragmentId, Information, PeerId, Terms, Time};
+mod codec_choice;
+mod concurrency_limit;
+mod initiator;
+mod neighbourhood;
+mod responder;
+mod sequences;
+mod terms;
 
-use crate::round::RoundFragment;
-use crate::sequences::Sequences;
+use dnode_protocol::{Clock, ExchangeId, FragmentId, PeerId, Terms, Time};
 
-/// What an end brings to an exchange: every repetition of a message names the same, so that the
-/// partner agrees on one weight whichever of them it heard.
+use crate::RefusedMix;
+use crate::context::{Context, Ending};
+pub(crate) use concurrency_limit::ConcurrencyLimit;
+pub(crate) use initiator::ABORTING_MAX;
+use initiator::Initiator;
+pub(crate) use neighbourhood::{Neighbourhood, meeting};
+pub(crate) use responder::JOURNAL_MAX;
+pub(crate) use responder::Responder;
+
+/// A proposal of an exchange, as its responder hears it.
+#[derive(Clone, Debug)]
+pub(crate) struct Proposal {
+    pub(crate) from: PeerId,
+    pub(crate) exchange: ExchangeId,
+    pub(crate) fragment: FragmentId,
+    pub(crate) terms: Terms,
+}
+
+/// An exchange, as far as others have to know it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Claim {
-    pub(crate) clock: Clock,
-    pub(crate) mass: u32,
-    pub(crate) work: u32,
-    pub(crate) merges: bool,
-}
-
-impl Claim {
-    /// The terms of an exchange in `codec` of a fragment that contains `information`.
-    pub(crate) const fn terms(self, codec: Codec, information: Information) -> Terms {
-        let Self { clock, mass, work, merges } = self;
-        Terms { clock, mass, work, merges, codec, information }
-    }
-}
-
-/// An exchange that this peer proposed.
-#[derive(Clone, Debug)]
-pub(crate) struct Own {
-    pub(crate) fragment: FragmentId,
+pub(crate) struct Exchanged {
     pub(crate) partner: PeerId,
-    /// Where the fragment stood in its round; this partner is one of those that it still is to reach.
-    pub(crate) entry: RoundFragment,
-    /// What this end brought to it, and the code that it wants.
-    pub(crate) claim: Claim,
-    pub(crate) codec: Codec,
-    pub(crate) state: OwnState,
-    pub(crate) began: Time,
-    pub(crate) deadline: Time,
-    pub(crate) retry_at: Time,
-    /// The proposal was repeated after the offer and not yet answered.
-    pub(crate) reproposed: bool,
-    /// What was agreed, once accepted.
-    pub(crate) agreed: Option<Agreed>,
-}
-
-/// What both ends agreed on by proposal and acceptance.
-#[derive(Clone, Debug)]
-pub(crate) struct Agreed {
-    /// What the other end's fragment contains.
-    pub(crate) information: Information,
-    /// This end's mixing weight.
-    pub(crate) weight: f32,
+    pub(crate) fragment: FragmentId,
+    /// Distance of the two clocks, commits.
     pub(crate) lag: u64,
-    /// The code of the difference.
-    pub(crate) codec: Codec,
 }
 
-/// Where an own exchange stands. The lease on the fragment is held in all of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OwnState {
-    /// PROPOSE is out.
-    Proposed,
-    /// Accepted; the trainer is copying the fragment.
-    Reading,
-    /// The snapshot of this clock is out.
-    Offered { snapshot: Clock },
-    /// The reply is being applied.
-    Applying { snapshot: Clock },
-}
-
-/// An own exchange that was given up after the offer: the partner may have applied its half.
+/// The exchanges of this peer at both ends.
 #[derive(Clone, Debug)]
-pub(crate) struct Aborting {
-    pub(crate) partner: PeerId,
-    pub(crate) retry_at: Time,
-    pub(crate) until: Time,
+pub(crate) struct Exchange {
+    initiator: Initiator,
+    responder: Responder,
 }
 
-/// An exchange that this peer answers.
-#[derive(Clone, Debug)]
-pub(crate) struct Answered {
-    pub(crate) fragment: FragmentId,
-    pub(crate) state: AnsweredState,
-    pub(crate) agreed: Agreed,
-    pub(crate) began: Time,
-    /// When the lease ends.
-    pub(crate) deadline: Time,
-    /// When to ask the initiator how it ended.
-    pub(crate) retry_at: Time,
-    /// When to stop asking.
-    pub(crate) until: Time,
-    /// What this end brought to it.
-    pub(crate) claim: Claim,
-    /// An own proposal of the fragment to the initiator has crossed the proposal and yielded.
-    pub(crate) crossed: bool,
-    /// The initiator gave up while the trainer was mixing.
-    pub(crate) abort_wanted: bool,
-}
-
-/// Where an answered exchange stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AnsweredState {
-    /// ACCEPT is out, the offer is awaited.
-    Accepted,
-    /// The trainer is mixing.
-    Mixing,
-    /// Applied and journalled: the difference is kept until ACK or ABORT.
-    Applied,
-    /// The trainer is taking it back.
-    Undoing,
-}
-
-/// Which exchanges of one initiator are over, so that late duplicates never open them again.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Resolved {
-    incarnation: u64,
-    over: Sequences,
-}
-
-impl Resolved {
-    pub(crate) const fn contains(&self, incarnation: u64, sequence: u64) -> bool {
-        incarnation < self.incarnation
-            || incarnation == self.incarnation
-                && (self.over.is_forgotten(sequence) || self.over.contains(sequence))
+impl Exchange {
+    pub(crate) fn new() -> Self {
+        Self { initiator: Initiator::new(), responder: Responder::new() }
     }
 
-    pub(crate) fn insert(&mut self, incarnation: u64, sequence: u64) {
-        if incarnation > self.incarnation {
-            *self = Self { incarnation, ..Self::default() };
-        }
-        if incarnation == self.incarnation {
-            self.over.insert(sequence);
+    /// The initiator's end.
+    pub(crate) const fn initiator(&mut self) -> &mut Initiator {
+        &mut self.initiator
+    }
+
+    /// The responder's end.
+    pub(crate) const fn responder(&mut self) -> &mut Responder {
+        &mut self.responder
+    }
+
+    /// Whether no own exchange is open.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.initiator.is_idle()
+    }
+
+    /// Exchanges that have not ended: own, answered without decision, aborting.
+    pub(crate) fn open(&self) -> usize {
+        self.initiator.open() + self.responder.open()
+    }
+
+    /// Whether `exchange` has begun and not ended at this end.
+    pub(crate) fn is_open(&self, context: &Context, exchange: ExchangeId) -> bool {
+        let own = context.is_own(exchange) && self.initiator.contains(exchange.sequence);
+        own || self.responder.contains(&exchange)
+    }
+
+    /// Whether `exchange` is one that a neighbour has proposed and that has not ended here.
+    pub(crate) fn is_answered(&self, exchange: &ExchangeId) -> bool {
+        self.responder.contains(exchange)
+    }
+
+    /// Whether `exchange` of a neighbour is over.
+    pub(crate) fn is_over(&self, exchange: &ExchangeId) -> bool {
+        self.responder.is_over(exchange)
+    }
+
+    /// The exchange, if it is open here.
+    pub(crate) fn find(&self, context: &Context, exchange: ExchangeId) -> Option<Exchanged> {
+        if exchange.initiator == context.me {
+            self.initiator.find(exchange.sequence)
+        } else {
+            self.responder.find(&exchange)
         }
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+    /// A neighbour proposes an exchange.
+    pub(crate) fn on_propose(
+        &mut self,
+        context: &mut Context,
+        near: &mut Neighbourhood<'_>,
+        proposal: Proposal,
+    ) {
+        let Self { initiator, responder } = self;
+        responder.on_propose(context, near, initiator, proposal);
+    }
 
-    #[test]
-    fn what_is_over_stays_over() {
-        let mut resolved = Resolved::default();
-        for sequence in (0..10_000).step_by(2) {
-            resolved.insert(1, sequence);
+    /// The trainer has mixed.
+    pub(crate) fn on_mixed(
+        &mut self,
+        context: &mut Context,
+        near: &mut Neighbourhood<'_>,
+        exchange: ExchangeId,
+        clock: Clock,
+    ) {
+        if exchange.initiator == context.me {
+            self.initiator.on_mixed(context, near, exchange, clock);
+        } else {
+            self.responder.on_mixed(context, near, exchange);
         }
-        assert!(resolved.contains(1, 5) && resolved.contains(1, 9_998));
-        assert!(!resolved.contains(1, 9_997) && resolved.contains(0, 9_997));
-        assert!(!resolved.contains(2, 0));
+    }
+
+    /// The trainer has refused to mix.
+    pub(crate) fn on_mix_refused(
+        &mut self,
+        context: &mut Context,
+        near: &mut Neighbourhood<'_>,
+        exchange: ExchangeId,
+        reason: RefusedMix,
+    ) {
+        if exchange.initiator == context.me {
+            self.initiator.on_mix_refused(context, near, exchange, reason);
+        } else {
+            self.responder.on_mix_refused(context, exchange, reason);
+        }
+    }
+
+    /// The partner has applied its half.
+    pub(crate) fn on_ack(
+        &mut self,
+        context: &mut Context,
+        near: &mut Neighbourhood<'_>,
+        from: PeerId,
+        exchange: ExchangeId,
+    ) {
+        if exchange.initiator == context.me {
+            self.initiator.on_delivered(context, near, from, exchange);
+        } else {
+            let parallel = self.initiator.limit(context);
+            self.responder.on_ack(context, near, (from, exchange), parallel);
+        }
+    }
+
+    /// A neighbour is gone: nothing with it is waited for.
+    pub(crate) fn lose(&self, context: &mut Context, peer: PeerId) {
+        self.initiator.lose(context, peer);
+        self.responder.lose(context, peer);
+    }
+
+    /// A neighbour is silent: what it has proposed holds no fragment any longer.
+    pub(crate) fn suspect(&mut self, context: &mut Context, peer: PeerId) {
+        self.initiator.lose(context, peer);
+        self.responder.free(context, peer);
+    }
+
+    /// A neighbour has begun anew: nothing of its earlier life can end well. Whether `earlier` there
+    /// was one that this peer knows of.
+    pub(crate) fn on_restart(
+        &mut self,
+        context: &mut Context,
+        (peer, incarnation): (PeerId, u64),
+        earlier: bool,
+    ) {
+        if earlier {
+            self.initiator.drop_aborting(&peer);
+        }
+        self.responder.orphan(context, peer, incarnation);
+    }
+
+    /// Ends an answered exchange.
+    pub(crate) fn end_answered(
+        &mut self,
+        context: &mut Context,
+        near: &mut Neighbourhood<'_>,
+        exchange: ExchangeId,
+        ending: Ending,
+    ) {
+        self.responder.end_so(context, near, exchange, ending);
+    }
+
+    /// When something of them expires next, and why; offered one by one.
+    pub(crate) fn deadlines(&self, offer: &mut impl FnMut(Time, &'static str)) {
+        self.initiator.deadlines(offer);
+        self.responder.deadlines(offer);
     }
 }

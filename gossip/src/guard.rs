@@ -9,10 +9,9 @@
 
 use std::collections::BTreeMap;
 
-use dnode_protocol::{Clock, ExchangeId, FragmentId, PeerId, Time};
+use dnode_protocol::{Clock, FragmentId, PeerId};
 
-use crate::gossip::{Gossip, STRANGERS_MAX};
-use crate::{Event, Mixing};
+use crate::config::{Mixing, STRANGERS_MAX};
 
 /// Longest difference that is let in, multiple of the norm of the own fragment. Measured: honest runs
 /// reach 0.9, one joiner on a slow line 1.5 on a fragment of small parameters; a replica of the other
@@ -215,7 +214,7 @@ impl Guard {
 
     /// What is let in of the next exchange: of a neighbour that is not trusted no more than a few times
     /// what is usual, so that it does no harm while it is watched.
-    fn tolerance(&self, met: &Met) -> Tolerance {
+    pub(crate) fn tolerance(&self, met: &Met) -> Tolerance {
         let record = self.peers.get(&met.peer).filter(|record| record.trust != Trust::Trusted);
         let rms_min = self.rms_min();
         let Some(record) = record else { return Tolerance { weights: WEIGHTS_MAX, rms_min } };
@@ -280,7 +279,7 @@ impl Guard {
     }
 
     /// A neighbour has sent numbers that are no weights at all: it is left out at once.
-    fn unsound(&mut self, peer: PeerId, round: u64) -> Option<Trust> {
+    pub(crate) fn unsound(&mut self, peer: PeerId, round: u64) -> Option<Trust> {
         let record = self.peers.entry(peer).or_default();
         (record.outliers, record.passes) = (OUTLIERS_MAX, 0);
         record.judge(Trust::LeftOut, round)
@@ -373,97 +372,6 @@ impl Record {
             (self.evidence, self.times, self.outliers) = (0.0, 0.0, 0);
         }
         changed.then_some(trust)
-    }
-}
-
-impl Gossip {
-    /// What is let in of this exchange.
-    pub(crate) fn tolerance(&self, peer: PeerId, fragment: FragmentId, lag: u64) -> Tolerance {
-        if !self.config.guard {
-            return Tolerance::ANY;
-        }
-        self.guard.tolerance(&self.met(peer, fragment, lag))
-    }
-
-    fn met(&self, peer: PeerId, fragment: FragmentId, lag: u64) -> Met {
-        let unlike_speed = self.unlike_speed(&peer);
-        Met { peer, fragment, clock: self.clock, lag, round: self.rounds, unlike_speed }
-    }
-
-    /// How much the numbers of a neighbour count here.
-    #[must_use]
-    pub fn trust(&self, peer: &PeerId) -> Trust {
-        self.guard.trust(peer)
-    }
-
-    /// An exchange has shown something of the other replica.
-    pub(crate) fn mix_measured(&mut self, exchange: ExchangeId, seen: Evidence) {
-        let own = || self.own.get(&exchange.sequence);
-        let found = if exchange.initiator == self.me {
-            own().map(|own| (own.partner, own.fragment, own.agreed.as_ref().map_or(0, |a| a.lag)))
-        } else {
-            let answered = self.answered.get(&exchange);
-            answered.map(|it| (exchange.initiator, it.fragment, it.agreed.lag))
-        };
-        let Some((peer, fragment, lag)) = found.filter(|_| self.config.guard) else {
-            return;
-        };
-        if let Some((trust, grounds)) = self.guard.note(self.met(peer, fragment, lag), seen) {
-            self.judged(peer, trust, grounds);
-        }
-    }
-
-    /// The guard has changed its mind: who is left out holds up nobody.
-    fn judged(&mut self, peer: PeerId, trust: Trust, grounds: Grounds) {
-        if let Some(member) = self.members.get_mut(&peer) {
-            member.trust = trust;
-        }
-        self.event(Event::Guarded { peer, trust, grounds });
-        self.update_pace();
-        self.update_limit();
-    }
-
-    /// A neighbour has sent numbers that are no weights at all.
-    pub(crate) fn sent_unsound(&mut self, peer: PeerId) {
-        if self.config.guard
-            && let Some(trust) = self.guard.unsound(peer, self.rounds)
-        {
-            self.judged(peer, trust, Grounds::Unsound);
-        }
-    }
-
-    /// A neighbour says that it leaves this peer out: told once, until it takes part in an exchange again.
-    pub(crate) fn left_out_by(&mut self, from: PeerId, exchange: ExchangeId, now: Time) {
-        let of = self.members.len();
-        let said = self.members.get_mut(&from);
-        let news = said.is_some_and(|member| !std::mem::replace(&mut member.leaves_out, true));
-        if news {
-            let partners = self.members.iter().filter(|(_, member)| member.leaves_out).count();
-            self.event(Event::LeftOutBy { peer: from, partners, of });
-        }
-        self.busy(from, exchange, now);
-    }
-
-    /// A neighbour mixes with this peer, whatever it said before.
-    pub(crate) fn let_in_by(&mut self, from: PeerId) {
-        if let Some(member) = self.members.get_mut(&from) {
-            member.leaves_out = false;
-        }
-    }
-
-    /// How many times as fast or as slow as the one that it is most unlike a neighbour is, as they say:
-    /// who does more or fewer local steps in the time of a commit moves more or less than others.
-    fn unlike_speed(&self, peer: &PeerId) -> f64 {
-        let speed = |time: std::time::Duration| Some(time.as_secs_f64()).filter(|time| *time > 0.0);
-        let Some(theirs) = self.members.get(peer).and_then(|member| speed(member.step_time)) else {
-            return 1.0;
-        };
-        let others =
-            self.members.iter().filter(|(other, member)| *other != peer && member.took_part());
-        let times = others.filter_map(|(_, member)| speed(member.step_time));
-        times
-            .chain(speed(self.step_time))
-            .fold(1.0, |most, time| most.max(theirs / time).max(time / theirs))
     }
 }
 

@@ -9,64 +9,36 @@
 //!  clock    ──▶ Deadline ──────────────────┘                 └─▶ Event ────────────────────▶ metrics
 //! ```
 //!
-//! The parts: `membership` (who is here), `round`, `schedule` and `pairing` (which fragment, which
-//! partner), `initiate` and `answer` (the two ends of an exchange), `contributions`, `has`,
-//! `precedence` and `authorship` (rule `delta-set`),
-//! `link_codec` (which code), `pace` and `stride` (how much local work), `staleness` (the three
-//! bounds), `guard` (whose numbers are mixed), `credible` (which clocks are believed), `catch_up`, `pull` and
-//! `recall` (joiners and laggards), `serve` (their donors), `deadlines` and `timers` (everything that expires), `suspicion` (who is silent),
-//! `apart` (who was lost and comes back); `shards` (who draws from which part of the data).
+//! The parts of [`Gossip`], each of which owns its state: `membership` (who is here, who lives, whose
+//! clock is believed), `staleness` (the three bounds), `rounds` (which fragment, which partner),
+//! `exchange` (the two ends of an exchange), `state_transfer` (joiners and their donors), `delta_set`
+//! (rule `delta-set`), `guard` (whose numbers are mixed). They work with a `context`, and `core` leads
+//! from one to the next.
 
-mod answer;
-mod apart;
-mod authorship;
-mod catch_up;
 mod config;
-mod contributions;
-mod credible;
-mod deadlines;
+mod context;
+mod core;
+mod delta_set;
 mod exchange;
-mod gossip;
 mod guard;
-mod has;
-mod information;
-mod initiate;
 mod input;
-mod link_codec;
 mod membership;
 mod output;
-mod pace;
-mod pairing;
-mod precedence;
-mod pull;
-mod recall;
-mod round;
-mod schedule;
-mod sequences;
-mod serve;
+mod rounds;
 mod shards;
 mod staleness;
-mod stride;
-mod stripe;
-mod summaries;
-mod suspicion;
+mod state_transfer;
 pub mod testing;
-mod timers;
-mod window;
 mod work;
 
+pub use self::core::{Gossip, Start};
 pub use config::{Bounds, Config, ConfigError, Mixing, Policy, Weighting};
-pub use contributions::FETCHES_MAX;
-pub use gossip::{Gossip, Start};
+pub use delta_set::FETCHES_MAX;
 pub use guard::{Evidence, Grounds, Tolerance, Trust};
 pub use input::{Input, Offence, RefusedMix};
-pub use membership::{Member, Standing, VIEW_MAX};
+pub use membership::{Heard, KNOWN_MAX, Member, Standing, Summaries, VIEW_MAX};
 pub use output::{ContributionId, Event, Failure, Output, Reading, Role};
-pub use pace::{Balance, Load, Pace};
-pub use pull::SnapshotContents;
-pub use schedule::Schedule;
+pub use rounds::{MICRO_STEPS, Schedule, Stride};
 pub use shards::{Claim, ShardReview, choose_shard, review_shard};
-pub use staleness::{lag_factor, mixing_weight};
-pub use stride::{MICRO_STEPS, Stride};
-pub use summaries::{Heard, KNOWN_MAX, Summaries};
-pub use work::Work;
+pub use staleness::{Balance, Load, Pace, lag_factor, mixing_weight};
+pub use work::{SnapshotContents, Work};

@@ -1,365 +1,437 @@
-//! Who is here: the bounded view of connected neighbours and what they last said.
+//! Membership: who is here, who lives, what each is like, and whose word is believed.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod clock_validation;
+mod estimate;
+mod failure_detector;
+mod heartbeat;
+mod history;
+mod links;
+mod partition;
+mod reports;
+mod summaries;
+mod view;
+
 use std::time::Duration;
 
-use dnode_protocol::frame::Codec;
-use dnode_protocol::limits::INFORMATION_MAX;
-use dnode_protocol::{Clock, FragmentId, Heartbeat, Message, PeerId, Phase, Stripe, Time};
+use dnode_protocol::{Clock, Heartbeat, Message, PeerId, Phase, Stripe, Time};
 
-use crate::deadlines::Estimate;
-use crate::gossip::Gossip;
-use crate::has::Has;
-use crate::suspicion::Watch;
+use crate::context::{Context, Look, Step};
 use crate::{Event, Offence, Output, Trust};
+use clock_validation::ClockValidation;
+pub(crate) use clock_validation::{is_absurd, names_absurd_clock};
+pub(crate) use estimate::{LONGEST, at_least};
+use failure_detector::FailureDetector;
+pub(crate) use failure_detector::Held;
+use heartbeat::Announcer;
+use history::History;
+pub(crate) use links::Links;
+pub(crate) use partition::Partition;
+use reports::Reports;
+pub use summaries::{Heard, KNOWN_MAX, Summaries};
+pub(crate) use view::Members;
+pub use view::{Member, Standing, VIEW_MAX};
 
-/// Most neighbours; every information vector has room for them and the peer itself.
-pub const VIEW_MAX: usize = INFORMATION_MAX - 4;
-
-const _: () = assert!(VIEW_MAX < INFORMATION_MAX);
-
-/// Back-off and leases double at most this often.
-const DOUBLINGS_MAX: u32 = 16;
-
-/// What so many failures in turn multiply a wait by.
-pub(crate) fn doubling(failures: u32) -> u32 {
-    1 << failures.min(DOUBLINGS_MAX)
-}
-
-/// How much a neighbour counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// Heard of lately; counts for the bounds and as a partner.
-    Active,
-    /// Held up commits for the whole gate time: does not count for the bounds.
-    Lagging,
-    /// Silent for too long: counts for nothing.
-    Suspected,
-}
-
-/// A connected neighbour.
+/// What this peer knows of its neighbours.
 #[derive(Clone, Debug)]
-pub struct Member {
-    /// Which start of its process this is.
-    pub incarnation: u64,
-    /// How much it counts.
-    pub standing: Standing,
-    /// Largest clock heard of it; `None` before its first word.
-    pub clock: Option<Clock>,
-    /// Samples it has processed.
-    pub samples: u64,
-    /// Wall time of one of its local steps; zero when unknown.
-    pub step_time: Duration,
-    /// Samples in one of its local steps; zero when unknown.
-    pub batch: u32,
-    /// What it is doing.
-    pub phase: Phase,
-    /// Part of a hash of its rack's name; 0 without one.
-    pub rack: u64,
-    /// The part of the fragments that it exchanges.
-    pub stripe: Stripe,
-    pub(crate) last_heard: Time,
-    pub(crate) last_sent: Time,
-    pub(crate) back_off_until: Time,
-    /// Until when its proposals are declined, because it let one run out.
-    pub(crate) declined_until: Time,
-    pub(crate) stalls: u32,
-    /// How long exchanges with it take.
-    pub(crate) duration: Estimate,
-    /// How long it is silent between two words.
-    pub(crate) silence: Estimate,
-    /// What is done while it is silent.
-    pub(crate) watch: Watch,
-    /// Index of the code chosen for its link.
-    pub(crate) codec: Option<usize>,
-    /// Which contributions it has said that it contains.
-    pub(crate) has: Has,
-    /// Fragments of it whose news of this peer are old, as it said in a proposal; one bit of news for
-    /// each fragment, so bounded by their number.
-    pub(crate) waits_for: BTreeSet<FragmentId>,
-    /// What the guard makes of it: who is left out is as if it were not here.
-    pub(crate) trust: Trust,
-    /// Whether it leaves this peer out, as it last said.
-    pub(crate) leaves_out: bool,
-    /// Whether this peer has caught up since it is a neighbour.
-    pub(crate) met: bool,
+pub(crate) struct Membership {
+    members: Members,
+    links: Links,
+    detector: FailureDetector,
+    partition: Partition,
+    validation: ClockValidation,
+    history: History,
+    announcer: Announcer,
+    reports: Reports,
 }
 
-impl Member {
-    fn new(incarnation: u64, now: Time) -> Self {
+impl Membership {
+    pub(crate) fn new(context: &Context) -> Self {
         Self {
-            incarnation,
-            standing: Standing::Active,
-            clock: None,
-            samples: 0,
-            step_time: Duration::ZERO,
-            batch: 0,
-            phase: Phase::Joining,
-            rack: 0,
-            stripe: Stripe::WHOLE,
-            last_heard: now,
-            last_sent: now,
-            back_off_until: Time::ZERO,
-            declined_until: Time::ZERO,
-            stalls: 0,
-            duration: Estimate::default(),
-            silence: Estimate::default(),
-            watch: Watch::default(),
-            codec: None,
-            has: Has::default(),
-            waits_for: BTreeSet::new(),
-            trust: Trust::Trusted,
-            leaves_out: false,
-            met: false,
+            members: Members::default(),
+            links: Links::default(),
+            detector: FailureDetector::new(context),
+            partition: Partition::default(),
+            validation: ClockValidation::default(),
+            history: History::default(),
+            announcer: Announcer::new(context),
+            reports: Reports::default(),
         }
     }
 
-    /// Whether it counts for the staleness bounds.
-    #[must_use]
-    pub fn counts(&self) -> bool {
-        self.phase == Phase::Training && self.took_part()
+    pub(crate) const fn members(&self) -> &Members {
+        &self.members
     }
 
-    /// Whether it trains, or has trained to the end: who has finished has a part in the commits that
-    /// slower peers still do.
-    pub(crate) fn took_part(&self) -> bool {
-        let trained = matches!(self.phase, Phase::Training | Phase::Finished);
-        self.standing == Standing::Active
-            && self.trust != Trust::LeftOut
-            && trained
-            && self.clock.is_some()
+    pub(crate) const fn links(&self) -> &Links {
+        &self.links
     }
-}
 
-/// The neighbours, by name.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Members {
-    map: BTreeMap<PeerId, Member>,
-}
+    pub(crate) const fn links_mut(&mut self) -> &mut Links {
+        &mut self.links
+    }
 
-impl Members {
+    pub(crate) const fn partition(&self) -> &Partition {
+        &self.partition
+    }
+
     pub(crate) fn get(&self, peer: &PeerId) -> Option<&Member> {
-        self.map.get(peer)
+        self.members.get(peer)
     }
 
-    pub(crate) fn get_mut(&mut self, peer: &PeerId) -> Option<&mut Member> {
-        self.map.get_mut(peer)
+    /// Which start of the neighbour is here; 0 when it is none.
+    pub(crate) fn incarnation(&self, peer: &PeerId) -> u64 {
+        self.members.get(peer).map_or(0, |member| member.incarnation)
     }
 
-    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (&PeerId, &Member)> {
-        self.map.iter()
+    /// The largest clock heard of `peer`, the own one for this peer; nothing can contain more of it.
+    pub(crate) fn heard_of(&self, context: &Context, peer: &PeerId) -> Clock {
+        if *peer == context.me {
+            return context.progress.clock();
+        }
+        self.members.get(peer).and_then(|member| member.clock).unwrap_or_default()
     }
 
-    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut Member> {
-        self.map.values_mut()
+    /// Bound B3 as it applies now, commits.
+    pub(crate) fn information_age_bound(&self, context: &Context) -> u64 {
+        context.config.information_age_bound(self.members.len() + 1)
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.map.len()
-    }
-}
-
-impl Gossip {
-    pub(crate) fn peer_up(&mut self, peer: PeerId, incarnation: u64, now: Time) {
-        if peer == self.me {
-            return;
-        }
-        if let Some(member) = self.members.get_mut(&peer) {
-            if member.incarnation == incarnation {
-                member.last_heard = now;
-                return;
-            }
-            self.peer_down(peer, now);
-        }
-        if self.members.len() >= VIEW_MAX {
-            let back_off = self.config.back_off_min;
-            self.output(Output::Disconnect { peer, back_off, reason: "the view is full" });
-            return;
-        }
-        let mut member = Member::new(incarnation, now);
-        member.trust = self.guard.trust(&peer);
-        self.members.map.insert(peer, member);
-        if self.lives.get(&peer).is_some_and(|known| *known != incarnation) {
-            self.guard.restarted(&peer, self.rounds);
-        }
-        self.drop_aborting_of_earlier_life(peer, incarnation);
-        self.end_answered_of_earlier_life(peer, incarnation, now);
-        self.event(Event::PeerUp(peer));
-        self.returned(&peer, incarnation, now);
-        let heartbeat = Message::Heartbeat(self.heartbeat());
-        self.send(peer, heartbeat, now);
-        self.introduce_versions(peer, now);
-        self.measure_first(peer, now);
-        self.introduce_rack(peer, now);
-        self.update_limit();
+    /// The neighbour whose clock is not believed.
+    pub(crate) fn doubted(&self, context: &Context) -> Option<PeerId> {
+        self.validation.doubted(context, &self.members)
     }
 
-    pub(crate) fn peer_down(&mut self, peer: PeerId, now: Time) {
-        if self.members.map.remove(&peer).is_none() {
-            return;
-        }
-        self.information.forget(&peer);
-        self.guard.gone(&peer);
-        self.event(Event::PeerDown(peer));
-        self.lose_own(peer, now);
-        self.lose_answered(peer, now);
-        self.lose_pulls(peer, now);
-        self.lose_fetches(peer);
-        self.update_pace();
-        self.update_limit();
+    /// Neighbours that are not suspected and that the guard trusts, the doubted one excluded.
+    pub(crate) fn sound(&self, context: &Context) -> impl Iterator<Item = (&PeerId, &Member)> {
+        self.members.sound(self.doubted(context))
     }
 
-    pub(crate) fn heartbeat(&self) -> Heartbeat {
-        Heartbeat {
-            clock: self.clock,
-            samples: self.samples,
-            step_micros: u32::try_from(self.step_time.as_micros()).unwrap_or(u32::MAX),
-            batch: self.step_batch,
-            phase: self.phase(),
-        }
+    /// Neighbours whose replica could be taken over, with their clocks; the doubted one excluded.
+    pub(crate) fn donors(&self, context: &Context) -> impl Iterator<Item = (PeerId, Clock)> + '_ {
+        self.members.donors(self.doubted(context))
     }
 
-    pub(crate) fn heard_heartbeat(&mut self, from: PeerId, heartbeat: Heartbeat, now: Time) {
-        let (mut phase_changed, mut advanced) = (false, false);
-        if let Some(member) = self.members.get_mut(&from) {
-            phase_changed = member.phase != heartbeat.phase;
-            let joined = member.phase == Phase::Joining && heartbeat.phase != Phase::Joining;
-            member.samples = heartbeat.samples;
-            member.step_time = Duration::from_micros(u64::from(heartbeat.step_micros));
-            member.batch = heartbeat.batch;
-            member.phase = heartbeat.phase;
-            if joined {
-                self.serving.dismiss(&from);
-                // The clock it inherited from its donors stands for no work of its own.
-                self.information.track(from, heartbeat.clock);
-                self.information.raise_all(&from, heartbeat.clock);
-                advanced = true;
-            }
-        }
-        self.heard_clock(from, heartbeat.clock);
-        if advanced {
-            self.saw_advance(heartbeat.clock, now);
-        }
-        self.update_pace();
-        if phase_changed {
-            self.update_limit();
-        }
-        self.consider_catch_up(now);
+    /// The newest clock that a donor has.
+    pub(crate) fn newest(&self, context: &Context) -> Option<Clock> {
+        self.donors(context).map(|(_, clock)| clock).max()
     }
 
-    /// Any word from a neighbour shows that it lives.
-    pub(crate) fn heard(&mut self, from: PeerId, now: Time) {
-        self.refuted(from, now);
-        let Some(member) = self.members.get_mut(&from) else {
-            return;
-        };
-        member.silence.add(now.since(member.last_heard));
-        member.last_heard = now;
-        if member.standing == Standing::Suspected {
-            member.standing = Standing::Active;
-            let incarnation = member.incarnation;
-            self.event(Event::Restored(from));
-            self.returned(&from, incarnation, now);
-            self.update_limit();
+    /// Whether there is room for one more neighbour; says goodbye to `peer` if not.
+    pub(crate) fn has_room(&self, context: &mut Context, peer: PeerId) -> bool {
+        let full = self.members.is_full();
+        if full {
+            let back_off = context.config.back_off_min;
+            context.output(Output::Disconnect { peer, back_off, reason: "the view is full" });
         }
+        !full
     }
 
-    pub(crate) fn heard_clock(&mut self, from: PeerId, clock: Clock) {
-        let gap = self.config.bounds.progress_gap;
-        let own = self.clock;
-        let lacks = self.members.get(&from).is_some_and(|member| self.lacks_too_much(member));
-        let Some(member) = self.members.get_mut(&from) else {
-            return;
-        };
-        let first = member.clock.is_none();
-        if first && own.ahead_of(clock) > gap + 1 {
-            // It is about to catch up (`consider_catch_up`): no reason to wait for it.
-            member.standing = Standing::Lagging;
-        }
-        if member.clock.is_some_and(|known| known >= clock) && member.standing != Standing::Lagging
+    /// Takes the neighbour into the view. Whether an earlier start of it was here before.
+    pub(crate) fn on_peer_up(
+        &mut self,
+        context: &mut Context,
+        (peer, incarnation): (PeerId, u64),
+        trust: Trust,
+    ) -> bool {
+        let now = context.now;
+        self.members.insert(peer, incarnation, trust);
+        self.links.open(peer);
+        self.detector.open(peer, now);
+        context.outbox().open(peer, now);
+        self.history.began(peer, incarnation)
+    }
+
+    /// A neighbour that is here already has connected again.
+    pub(crate) fn on_peer_up_again(&mut self, peer: &PeerId, now: Time) {
+        self.detector.seen(peer, now);
+    }
+
+    /// The first words to a neighbour that has come.
+    pub(crate) fn greet(&mut self, context: &mut Context, peer: PeerId, incarnation: u64) {
+        context.event(Event::PeerUp(peer));
+        let bound = self.information_age_bound(context);
+        self.partition.on_return(context, &peer, incarnation, bound);
+        context.send(peer, Message::Heartbeat(context.progress.heartbeat()));
+    }
+
+    /// Measures how long a neighbour that has come takes to answer.
+    pub(crate) fn measure_first(&mut self, context: &mut Context, peer: PeerId) {
+        self.detector.measure_first(context, peer);
+    }
+
+    /// Forgets a neighbour; whether it was one.
+    pub(crate) fn on_peer_down(&mut self, context: &mut Context, peer: &PeerId) -> bool {
+        self.links.close(peer);
+        self.detector.close(peer);
+        context.outbox().close(peer);
+        self.members.remove(peer).is_some()
+    }
+
+    /// A neighbour went without a goodbye, or is silent.
+    pub(crate) fn lose(&mut self, context: &Context, peer: PeerId) {
+        if let (Some(member), Some(at)) = (self.members.get(&peer), self.detector.last_heard(&peer))
         {
-            return;
-        }
-        member.clock = Some(member.clock.map_or(clock, |known| known.max(clock)));
-        let near = member.clock.is_some_and(|clock| own.ahead_of(clock) <= gap);
-        let restored = member.standing == Standing::Lagging && near && !lacks;
-        if restored {
-            member.standing = Standing::Active;
-        }
-        if first || restored {
-            let known = member.clock.unwrap_or(clock);
-            self.information.track(from, known);
-            self.information.raise_all(&from, known);
-        }
-        if restored {
-            self.event(Event::Restored(from));
-        }
-        self.update_limit();
-    }
-
-    /// Records how long an exchange in `codec` took from proposal to application.
-    pub(crate) fn measured(&mut self, peer: &PeerId, duration: Duration, codec: Codec) {
-        let used = self.config.codecs.iter().position(|allowed| *allowed == codec);
-        if let Some(member) = self.members.get_mut(peer)
-            && member.codec.is_some()
-            && member.codec != used
-        {
-            // Another code was chosen meanwhile: what it takes is not measured yet.
-            member.duration = Estimate::default();
-        }
-        self.took(peer, duration);
-        self.choose_codec(peer, codec);
-    }
-
-    /// Records how long it took from asking `peer` for numbers until they were here.
-    pub(crate) fn took(&mut self, peer: &PeerId, duration: Duration) {
-        if let Some(member) = self.members.get_mut(peer) {
-            member.duration.add(duration);
-            member.stalls = 0;
+            self.partition.lose(context, peer, member.incarnation, at);
         }
     }
 
-    /// The partner stalled in mid-exchange: leave it alone for a while, longer each time. What stalls
-    /// during that while had begun before, and counts as the same.
-    pub(crate) fn stalled(&mut self, peer: PeerId, now: Time) {
-        let (least, most) = (self.config.back_off_min, self.config.back_off_max);
-        if let Some(member) = self.members.get_mut(&peer)
-            && now >= member.back_off_until
-        {
-            let times = doubling(member.stalls);
-            member.stalls = member.stalls.saturating_add(1);
-            member.back_off_until = now + least.saturating_mul(times).min(most);
-        }
+    /// A neighbour has said goodbye, or is not spoken to any more: it is not missed.
+    pub(crate) fn forget_lost(&mut self, peer: &PeerId) {
+        self.partition.forget(peer);
     }
 
-    /// An initiator let an exchange run out that held a fragment for a lease: its proposals are
-    /// declined for as long, so that nobody holds fragments for more than half of the time.
-    pub(crate) fn decline_for_a_lease(&mut self, peer: PeerId, now: Time) {
-        let lease = self.lease(&peer);
-        if let Some(member) = self.members.get_mut(&peer)
-            && now >= member.declined_until
-        {
-            member.declined_until = now + lease;
-        }
+    /// A peer broke the rules: it is not spoken to for a while.
+    pub(crate) fn on_offence(&mut self, context: &mut Context, peer: PeerId) -> Duration {
+        let back_off = self.history.offended(&context.config, peer);
+        context.event(Event::Offended { peer, back_off });
+        back_off
     }
 
-    pub(crate) fn offended(&mut self, peer: PeerId, offence: Offence, now: Time) {
-        let (least, most) = (self.config.back_off_min, self.config.back_off_max);
-        let count = self.offences.entry(peer).or_insert(0);
-        *count = count.saturating_add(1);
-        let back_off = least.saturating_mul(doubling(*count)).min(most);
-        self.bound_offences();
-        self.event(Event::Offended { peer, back_off });
-        if offence == Offence::BadParameters {
-            self.sent_unsound(peer);
-        }
+    /// Ends the connection to a peer that broke the rules.
+    pub(crate) fn disconnect(
+        context: &mut Context,
+        peer: PeerId,
+        back_off: Duration,
+        offence: Offence,
+    ) {
         let reason = match offence {
             Offence::Garbage => "it sent garbage",
             Offence::BadParameters => "it sent parameters that are not finite or out of proportion",
             Offence::OtherSnapshot => "it sent a snapshot of another hash than it said",
         };
-        self.output(Output::Disconnect { peer, back_off, reason });
-        self.peer_down(peer, now);
-        self.not_missed(&peer);
+        context.output(Output::Disconnect { peer, back_off, reason });
     }
+
+    /// Any word from a neighbour shows that it lives.
+    pub(crate) fn on_word(&mut self, context: &mut Context, from: PeerId) {
+        let suspected = self.members.get(&from).is_some_and(Member::is_suspected);
+        self.detector.on_word(context, from, suspected);
+        if suspected {
+            self.members.set_standing(&from, Standing::Active);
+            let incarnation = self.incarnation(&from);
+            context.event(Event::Restored(from));
+            let bound = self.information_age_bound(context);
+            self.partition.on_return(context, &from, incarnation, bound);
+            context.then(Step::Limit);
+        }
+    }
+
+    /// What a neighbour says of its training. The phase that it had before.
+    pub(crate) fn on_heartbeat(&mut self, from: &PeerId, heartbeat: &Heartbeat) -> Option<Phase> {
+        let member = self.members.get_mut(from)?;
+        let before = member.phase;
+        member.report(heartbeat);
+        Some(before)
+    }
+
+    /// A neighbour has taken over a clock that may be far ahead.
+    pub(crate) fn on_advance(&mut self, context: &mut Context, clock: Clock) {
+        let bound = self.information_age_bound(context);
+        self.partition.on_advance(context, clock, bound);
+    }
+
+    /// A neighbour names its clock; `lacks` is whether it lacks too much of the own contributions to
+    /// count again. Says from which clock on its news have to be tracked anew.
+    pub(crate) fn on_clock(
+        &mut self,
+        context: &mut Context,
+        (from, clock): (PeerId, Clock),
+        lacks: bool,
+    ) -> ClockNews {
+        let gap = context.config.bounds.progress_gap;
+        let own = context.progress.clock();
+        let Some(member) = self.members.get_mut(&from) else {
+            return ClockNews::Nothing;
+        };
+        let first = member.clock.is_none();
+        if first && own.ahead_of(clock) > gap + 1 {
+            // It is about to catch up: no reason to wait for it.
+            member.standing = Standing::Lagging;
+        }
+        if member.clock.is_some_and(|known| known >= clock) && member.standing != Standing::Lagging
+        {
+            return ClockNews::Nothing;
+        }
+        let known = member.clock.map_or(clock, |known| known.max(clock));
+        member.clock = Some(known);
+        let restored = member.standing == Standing::Lagging && own.ahead_of(known) <= gap && !lacks;
+        if restored {
+            member.standing = Standing::Active;
+        }
+        match (first, restored) {
+            (_, true) => ClockNews::Restored(known),
+            (true, false) => ClockNews::First(known),
+            (false, false) => ClockNews::Advanced,
+        }
+    }
+
+    /// The commit waits for `peer` no longer.
+    pub(crate) fn demote(&mut self, peer: &PeerId) {
+        self.members.set_standing(peer, Standing::Lagging);
+    }
+
+    /// A neighbour says which stripe of the fragments it exchanges for its rack. The one before, where
+    /// it has changed.
+    pub(crate) fn on_rack(&mut self, from: &PeerId, name: u64, stripe: Stripe) -> Option<Stripe> {
+        let member = self.members.get_mut(from)?;
+        member.rack = name;
+        let before = std::mem::replace(&mut member.stripe, stripe);
+        (before != stripe).then_some(before)
+    }
+
+    /// The guard has changed its mind about a neighbour.
+    pub(crate) fn set_trust(&mut self, peer: &PeerId, trust: Trust) {
+        self.members.set_trust(peer, trust);
+    }
+
+    /// A neighbour says that it leaves this peer out: told once, until it takes part in an exchange again.
+    pub(crate) fn on_left_out(&mut self, context: &mut Context, peer: PeerId) {
+        if self.members.set_leaves_out(&peer, true) {
+            let (partners, of) = (self.members.leaving_out(), self.members.len());
+            context.event(Event::LeftOutBy { peer, partners, of });
+        }
+    }
+
+    /// A neighbour mixes with this peer, whatever it said before.
+    pub(crate) fn on_let_in(&mut self, peer: &PeerId) {
+        self.members.set_leaves_out(peer, false);
+    }
+
+    /// Notes how far a lone leader was ahead when it began to be.
+    pub(crate) fn watch_leader(&mut self, context: &Context) {
+        self.validation.watch_leader(context, &self.members);
+    }
+
+    /// This peer has done a commit.
+    pub(crate) fn on_commit(&mut self, clock: Clock) {
+        self.partition.on_commit(clock);
+    }
+
+    /// The whole replica was replaced.
+    pub(crate) fn on_replaced(&mut self, context: &Context) {
+        self.members.set_met();
+        let bound = self.information_age_bound(context);
+        self.partition.ramp_in(context, bound);
+    }
+
+    /// This peer has taken over the clock of those ahead, to merge with them.
+    pub(crate) fn on_merge(&mut self, context: &mut Context) {
+        let bound = self.information_age_bound(context);
+        self.partition.advanced(context, bound);
+    }
+
+    /// Looks after every silent neighbour; `held` is what a commit waits for.
+    pub(crate) fn watch(&mut self, context: &mut Context, held: Option<Held>) {
+        self.detector.watch(context, &self.members, held);
+    }
+
+    /// Does something about a silent neighbour; the rest is done by those who have exchanges with it.
+    pub(crate) fn look(&mut self, context: &mut Context, peer: PeerId, look: Look) {
+        match look {
+            Look::Ask => self.detector.ask(context, peer),
+            Look::AskHelpers => {
+                let others = self.sound(context).map(|(other, _)| *other).collect();
+                self.detector.ask_helpers(context, peer, others);
+            }
+            Look::Suspect => {
+                self.lose(context, peer);
+                self.members.set_standing(&peer, Standing::Suspected);
+                self.detector.settle(&peer);
+                context.event(Event::Suspected(peer));
+            }
+            Look::Forget => {
+                self.lose(context, peer);
+                let back_off = context.config.back_off_min;
+                let reason = "it has been silent";
+                context.output(Output::Disconnect { peer, back_off, reason });
+            }
+        }
+    }
+
+    /// `from` asks whether `target` lives.
+    pub(crate) fn on_probe(
+        &mut self,
+        context: &mut Context,
+        from: PeerId,
+        number: u64,
+        target: PeerId,
+    ) {
+        self.detector.on_probe(context, from, number, target);
+    }
+
+    /// `from` says that `target` lives.
+    pub(crate) fn on_alive(&mut self, from: PeerId, number: u64, target: PeerId, now: Time) {
+        self.detector.on_alive(from, number, target, now);
+    }
+
+    /// Something of `peer` broke that breaks when its process dies.
+    pub(crate) fn on_alarm(&mut self, context: &mut Context, peer: PeerId) {
+        if self.members.get(&peer).is_some_and(|member| !member.is_suspected()) {
+            self.detector.on_alarm(context, peer);
+        }
+    }
+
+    /// Tells all neighbours the own clock, at most once per `announce_min`.
+    pub(crate) fn announce(&mut self, context: &mut Context) {
+        self.announcer.announce(context);
+    }
+
+    /// The core is called `late` after its deadline.
+    pub(crate) fn on_call(&mut self, late: Duration, now: Time) {
+        self.detector.on_call(late, now);
+    }
+
+    /// When a heartbeat is due, when to look for silent neighbours, and when to announce the clock.
+    pub(crate) const fn deadlines(&self) -> (Time, Time, Option<Time>) {
+        let (announcer, detector) = (&self.announcer, &self.detector);
+        (announcer.heartbeat_at(), detector.watch_at(), announcer.announce_at())
+    }
+
+    /// Announces the clock, when that waits and its time has come.
+    pub(crate) fn announce_when_due(&mut self, context: &mut Context) {
+        self.announcer.on_deadline(context);
+    }
+
+    /// The time of a heartbeat has come.
+    pub(crate) fn on_heartbeat_due(&mut self, context: &mut Context) {
+        self.detector.was_punctual();
+        self.announcer.beat(context);
+        Announcer::send_heartbeats(context);
+        self.detector.measure_next(context);
+        let seen = 1 + self.members.heard().count();
+        self.partition.notice(context, seen);
+    }
+
+    /// Says what the deadlines are, and why, when one has changed much; `gate` is that of commits.
+    pub(crate) fn report_deadlines(
+        &mut self,
+        context: &mut Context,
+        gate: Option<(Duration, &'static str)>,
+    ) {
+        let Self { members, links, detector, reports, .. } = self;
+        if let Some(gate) = gate {
+            reports.report(context, ("gate", None), gate);
+        }
+        for (peer, _) in members.iter() {
+            let lease = links.explained_lease(&context.config, peer);
+            reports.report(context, ("lease", Some(*peer)), lease);
+            if let Some(suspicion) = detector.suspected_after(&context.config, peer) {
+                reports.report(context, ("suspicion", Some(*peer)), suspicion);
+            }
+        }
+        reports.retain(|peer| members.get(peer).is_some());
+    }
+}
+
+/// What a clock that a neighbour names changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClockNews {
+    /// It was known.
+    Nothing,
+    /// It is newer than the one before.
+    Advanced,
+    /// It is the first.
+    First(Clock),
+    /// With it the neighbour, which was lagging, counts again.
+    Restored(Clock),
 }

@@ -5,8 +5,14 @@ use std::time::Duration;
 use dnode_protocol::frame::{Codec, Leg};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, Origin, PeerId, Time};
 
-use crate::staleness::SNAPSHOT_AGE;
 use crate::{Grounds, Load, Trust, Work};
+
+/// Name of bound B1.
+pub(crate) const PROGRESS_GAP: &str = "progress gap";
+/// Name of bound B2.
+pub(crate) const SNAPSHOT_AGE: &str = "snapshot age";
+/// Name of bound B3.
+pub(crate) const INFORMATION_AGE: &str = "information age";
 
 /// Which end of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

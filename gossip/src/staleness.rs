@@ -1,319 +1,352 @@
-//! The three staleness bounds: weight by lag, the commit limit, the age of information.
+//! Staleness: how far apart peers may be, the limit of commits, and the age of news in fragments.
 
-use dnode_protocol::frame::Codec;
-use dnode_protocol::{Clock, FragmentId, Information, PeerId, Terms, Time};
+mod load_balancing;
+mod own_work;
+mod version_table;
+mod weight;
 
-use crate::exchange::{Agreed, Claim};
-use crate::gossip::Gossip;
-use crate::membership::{Member, Standing};
-use crate::round::RoundFragment;
-use crate::{Config, Event, Mixing, Output, Policy};
+use std::time::Duration;
 
-/// Name of bound B1.
-pub(crate) const PROGRESS_GAP: &str = "progress gap";
-/// Name of bound B2.
-pub(crate) const SNAPSHOT_AGE: &str = "snapshot age";
-/// Name of bound B3.
-pub(crate) const INFORMATION_AGE: &str = "information age";
+use dnode_protocol::{Clock, FragmentId, Information, PeerId, Time};
 
-/// Weight factor `λ` of an exchange between clocks `lag` commits apart: 1 up to one commit, then
-/// `lag^(−1/2)`; unitless, in `(0, 1]`.
-///
-/// Both ends know both clocks and use one factor, so the mean is kept. Source: FedAsync, Xie et
-/// al. 2019, §5 (polynomial, a = ½), applied symmetrically.
-#[must_use]
-pub fn lag_factor(lag: u64) -> f32 {
-    if lag <= 1 { 1.0 } else { 1.0 / (lag as f32).sqrt() }
+use crate::context::{Context, Step};
+use crate::delta_set::DeltaSet;
+use crate::membership::{ClockNews, Held, LONGEST, Member, Membership, at_least};
+use crate::output::{INFORMATION_AGE, PROGRESS_GAP};
+use crate::{Event, Mixing, Output, Policy};
+pub use load_balancing::{Balance, Load, Pace};
+pub(crate) use own_work::{grace, mass, update_load};
+use version_table::VersionTable;
+pub(crate) use weight::{lag_bound, lag_max, share};
+pub use weight::{lag_factor, mixing_weight};
+
+/// The gate lasts this many rounds.
+const GATE_ROUNDS: u32 = 2;
+/// Shortest and longest gate. A wait below a second is noise; nobody waits longer than a minute for
+/// one peer.
+const GATE_LIMITS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
+
+/// What this peer knows of the news in its fragments, and how far its clock may run.
+#[derive(Clone, Debug)]
+pub(crate) struct Staleness {
+    versions: VersionTable,
+    /// The limit of commits, as the trainer was told.
+    limit: Clock,
+    /// Peers that a commit is shared among, as last told.
+    peers: usize,
+    wants_commit: bool,
+    held_since: Option<Time>,
 }
 
-/// Largest share of one end in the other's result, whatever masses are claimed. Guess: a peer that
-/// claims to have done everything still leaves the other a part of its own.
-const SHARE_MAX: f32 = 0.95;
-
-/// Mixing weight of this end for the other's numbers; unitless, in `(0, 1)`.
-///
-/// `own` and `theirs` are clock and mass of the two ends. `w = λ(lag) · m_theirs/(m_own + m_theirs)`,
-/// so equal masses give `λ/2`; the two ends' weights add up to `λ`, which keeps `Σ m φ`.
-#[must_use]
-pub fn mixing_weight(policy: Policy, own: (Clock, u32), theirs: (Clock, u32)) -> f32 {
-    let factor = match policy {
-        Policy::DownWeight => lag_factor(own.0.distance(theirs.0)),
-        Policy::Block | Policy::Drop => 1.0,
-    };
-    factor * share(own.1, theirs.1)
-}
-
-/// Part of the other end in the weighted mean of the two.
-fn share(own: u32, theirs: u32) -> f32 {
-    let (own, theirs) = (f64::from(own), f64::from(theirs));
-    let share = (theirs / (own + theirs)) as f32;
-    share.clamp(1.0 - SHARE_MAX, SHARE_MAX)
-}
-
-/// Largest lag at which the policy lets two ends mix, commits.
-pub(crate) fn lag_max(config: &Config) -> u64 {
-    lag_bound(config).0
-}
-
-/// [`lag_max`], and the bound that it comes from.
-pub(crate) fn lag_bound(config: &Config) -> (u64, &'static str) {
-    let (gap, age) = (config.bounds.progress_gap, config.bounds.snapshot_age.max(1));
-    match config.policy {
-        Policy::Drop if age <= gap => (age, SNAPSHOT_AGE),
-        Policy::DownWeight | Policy::Block | Policy::Drop => (gap, PROGRESS_GAP),
-    }
-}
-
-impl Gossip {
-    /// What this end agrees to: the weight and lag of an exchange with `theirs`.
-    pub(crate) fn agree(&self, own: Claim, theirs: Terms, codec: Codec) -> Agreed {
-        let (ours, other) = ((own.clock, own.mass), (theirs.clock, theirs.mass));
-        let weight = match self.config.mixing {
-            Mixing::Exchange if own.merges || theirs.merges => share(own.work, theirs.work),
-            Mixing::Exchange => mixing_weight(self.config.policy, ours, other),
-            // The numbers that arrive count as much as the own: averaging over all that came.
-            Mixing::Push { .. } | Mixing::Set => {
-                2.0 * mixing_weight(self.config.policy, (own.clock, 1), (theirs.clock, 1))
-            }
-        };
-        let lag = own.clock.distance(theirs.clock);
-        Agreed { information: theirs.information, weight, lag, codec }
+impl Staleness {
+    pub(crate) fn new(context: &Context) -> Self {
+        let mut versions = VersionTable::new(context.fragments as usize, context.me);
+        versions.raise_all(&context.me, context.progress.clock());
+        Self { versions, limit: Clock(u64::MAX), peers: 1, wants_commit: false, held_since: None }
     }
 
-    /// Bound B3 in commits: as configured, or `4·⌈log₂ n⌉ + 4` for the `n` peers known here.
-    pub(crate) fn information_bound(&self) -> u64 {
-        self.config.bounds.information_age.unwrap_or_else(|| {
-            let peers = self.members.len() as u64 + 1;
-            4 * u64::from(peers.next_power_of_two().ilog2()) + 4
-        })
+    /// What `fragment` contains, to be sent.
+    pub(crate) fn information(&self, fragment: FragmentId) -> Information {
+        self.versions.of(fragment)
     }
 
-    /// How many of `peer`'s commits, as far as known here, `fragment` does not contain; `None` when
-    /// that is not known.
-    ///
-    /// Contributions are counted themselves: clocks jump when a replica is replaced.
-    #[must_use]
-    pub fn information_age(&self, fragment: FragmentId, peer: &PeerId) -> Option<u64> {
-        let member = self.members.get(peer)?;
-        let known = member.clock?;
-        if !self.shares(member, fragment) {
-            return None;
-        }
-        if self.config.mixing == Mixing::Set {
-            return Some(self.lacks_of(fragment, peer));
-        }
-        Some(known.ahead_of(self.information.get(fragment, peer)?))
-    }
-
-    /// Where numbers go one way, a peer that lacks news can only ask: its proposal says how old the
-    /// news of this peer are in its fragment.
-    pub(crate) fn heard_wait(&mut self, from: PeerId, fragment: FragmentId, theirs: &Information) {
-        let at = theirs.entries.binary_search_by_key(&self.me, |(peer, _)| *peer);
-        let Ok(index) = at else {
-            return;
-        };
-        let age = self.clock.ahead_of(theirs.entries[index].1);
-        let old = 2 * age > self.information_bound();
-        if let Some(member) = self.members.get_mut(&from) {
-            if old {
-                member.waits_for.insert(fragment);
-            } else {
-                member.waits_for.remove(&fragment);
-            }
-        }
+    /// The newest commit of `peer` that each fragment contains; empty when it is not tracked.
+    pub(crate) fn contained(&self, peer: &PeerId) -> &[Clock] {
+        self.versions.row(peer)
     }
 
     /// `fragment` now contains what the partner's contained, as far as it can exist: a partner that
     /// makes up clocks of others must not switch off B3 for them.
-    pub(crate) fn contain(&mut self, fragment: FragmentId, theirs: &Information) {
-        let known = |(peer, clock): &(PeerId, Clock)| (*peer, (*clock).min(self.heard_of(peer)));
+    pub(crate) fn contain(
+        &mut self,
+        context: &Context,
+        membership: &Membership,
+        fragment: FragmentId,
+        theirs: &Information,
+    ) {
+        let known = |(peer, clock): &(PeerId, Clock)| {
+            (*peer, (*clock).min(membership.heard_of(context, peer)))
+        };
         let entries = theirs.entries.iter().map(known).collect();
-        self.information.merge(fragment, &Information { entries });
+        self.versions.merge(fragment, &Information { entries });
     }
 
-    /// Which bound of which peer holds the next commit now; `None` where none does.
-    #[must_use]
-    pub fn holder(&self) -> Option<(&'static str, PeerId)> {
-        let (limit, holder) = self.commit_limit();
-        holder.filter(|_| limit <= self.clock)
+    /// `fragment` contains `peer` up to `clock`.
+    pub(crate) fn raise(&mut self, fragment: FragmentId, peer: &PeerId, clock: Clock) {
+        self.versions.raise(fragment, peer, clock);
     }
 
-    /// The largest clock that B1 and B3 allow now.
-    fn commit_limit(&self) -> (Clock, Option<(&'static str, PeerId)>) {
-        let doubted = self.doubted();
-        let believed = || self.members.iter().filter(|(peer, _)| Some(**peer) != doubted);
+    /// All fragments contain the own commits.
+    pub(crate) fn raise_own(&mut self, context: &Context) {
+        self.versions.raise_all(&context.me, context.progress.clock());
+    }
+
+    /// All fragments are taken to contain `peer` up to `clock`, and its news are tracked from there.
+    pub(crate) fn track(&mut self, peer: PeerId, clock: Clock) {
+        self.versions.track(peer, clock);
+        self.versions.raise_all(&peer, clock);
+    }
+
+    /// A neighbour is gone.
+    pub(crate) fn forget(&mut self, peer: &PeerId) {
+        self.versions.forget(peer);
+    }
+
+    /// A neighbour has named a clock that changes this.
+    pub(crate) fn on_clock(&mut self, context: &mut Context, from: PeerId, news: ClockNews) {
+        match news {
+            ClockNews::Nothing => return,
+            ClockNews::Advanced => {}
+            ClockNews::First(clock) => self.track(from, clock),
+            ClockNews::Restored(clock) => {
+                self.track(from, clock);
+                context.event(Event::Restored(from));
+            }
+        }
+        context.then(Step::Limit);
+    }
+
+    /// How many of `peer`'s commits, as far as known here, `fragment` does not contain; `None` when
+    /// that is not known. Where replicas are sums, [`DeltaSet::lacks_of`] says it.
+    ///
+    /// Contributions are counted themselves: clocks jump when a replica is replaced.
+    pub(crate) fn age(
+        &self,
+        context: &Context,
+        membership: &Membership,
+        fragment: FragmentId,
+        peer: &PeerId,
+    ) -> Option<u64> {
+        let member = membership.get(peer)?;
+        let known = member.clock?;
+        if !context.shares(member.stripe, fragment) {
+            return None;
+        }
+        Some(known.ahead_of(self.versions.get(fragment, peer)?))
+    }
+
+    /// The largest clock that B1 and B3 allow now, and which bound of which peer it comes from.
+    pub(crate) fn commit_limit(
+        &self,
+        context: &Context,
+        membership: &Membership,
+        delta_set: &DeltaSet,
+    ) -> (Clock, Option<(&'static str, PeerId)>) {
+        let own = context.progress.clock();
+        let doubted = membership.doubted(context);
+        let believed = || membership.members().iter().filter(|(peer, _)| Some(**peer) != doubted);
         // Ranks of one rack commit together.
-        let counts = |member: &Member| member.counts() && !self.is_mate(member);
-        let counting = || believed().filter(|(_, member)| counts(member));
-        let bound = self.information_bound();
+        let mate = |member: &Member| context.stripe().is_mate(member.stripe);
+        let counting = || believed().filter(|(_, member)| member.counts() && !mate(member));
+        let bound = membership.information_age_bound(context);
         let uninformed = counting().find(|(peer, member)| {
-            if self.config.mixing == Mixing::Set {
-                let mut fragments = (0..self.fragments).map(FragmentId);
-                return fragments.any(|fragment| self.lacks_of(fragment, peer) > bound);
+            if context.config.mixing == Mixing::Set {
+                let mut fragments = context.all_fragments();
+                return fragments.any(|fragment| delta_set.lacks_of(fragment, peer) > bound);
             }
-            if self.stripe.is_part() || member.stripe.is_part() {
-                return self.lacks_news(peer, bound);
+            if context.stripe().is_part() || member.stripe.is_part() {
+                let mut fragments = context.all_fragments();
+                let age = |fragment| self.age(context, membership, fragment, peer);
+                return fragments.any(|fragment| age(fragment).is_some_and(|age| age > bound));
             }
-            let contained = self.information.oldest(peer);
+            let contained = self.versions.oldest(peer);
             contained
                 .is_some_and(|old| member.clock.is_some_and(|clock| clock.ahead_of(old) > bound))
         });
         if let Some((peer, _)) = uninformed {
-            return (self.clock, Some((INFORMATION_AGE, *peer)));
+            return (own, Some((INFORMATION_AGE, *peer)));
         }
-        if let Some(peer) = self.backlogged() {
-            return (self.clock, Some(("contributions not fetched", peer)));
+        if let Some(peer) = delta_set.backlogged(context, membership.members()) {
+            return (own, Some(("contributions not fetched", peer)));
         }
         let slowest = counting().min_by_key(|(_, member)| member.clock);
         match slowest.and_then(|(peer, member)| Some((peer, member.clock?))) {
             Some((peer, clock)) => {
-                let limit = clock.plus(self.config.bounds.progress_gap).max(self.clock);
+                let limit = clock.plus(context.config.bounds.progress_gap).max(own);
                 (limit, Some((PROGRESS_GAP, *peer)))
             }
             None => (Clock(u64::MAX), None),
         }
     }
 
-    /// Who holds up the next commit, or would.
-    pub(crate) fn held_by(&self) -> Option<PeerId> {
-        self.commit_limit().1.map(|(_, peer)| peer)
-    }
-
     /// Tells the trainer when the limit has changed.
-    pub(crate) fn update_limit(&mut self) {
-        self.watch_leader();
+    pub(crate) fn update_limit(
+        &mut self,
+        context: &mut Context,
+        membership: &mut Membership,
+        delta_set: &DeltaSet,
+    ) {
+        membership.watch_leader(context);
         // A commit of the last to finish moves no further than those before.
-        let peers = 1 + self.members.iter().filter(|(_, member)| member.took_part()).count();
+        let members = membership.members().iter();
+        let peers = 1 + members.filter(|(_, member)| member.took_part()).count();
         if peers != self.peers {
             self.peers = peers;
-            self.output(Output::Peers(peers));
+            context.output(Output::Peers(peers));
         }
-        let (limit, _) = self.commit_limit();
+        let (limit, _) = self.commit_limit(context, membership, delta_set);
         if limit != self.limit {
             self.limit = limit;
-            self.output(Output::CommitLimit(limit));
+            context.output(Output::CommitLimit(limit));
         }
     }
 
-    pub(crate) fn commit_held(&mut self) {
+    /// The trainer wants to commit, and the limit forbids it.
+    pub(crate) fn on_commit_held(&mut self, context: &mut Context) {
         self.wants_commit = true;
-        self.update_limit();
+        context.then(Step::Limit);
+    }
+
+    /// The trainer has done its commit, or goes on from another clock.
+    pub(crate) const fn on_clock_moved(&mut self) {
+        self.wants_commit = false;
+    }
+
+    /// What the commit waits for that is held back; `None` while none is.
+    pub(crate) fn held(
+        &self,
+        context: &Context,
+        membership: &Membership,
+        delta_set: &DeltaSet,
+    ) -> Option<Held> {
+        self.held_since?;
+        let (_, holder) = self.commit_limit(context, membership, delta_set);
+        Some(Held { by: holder.map(|(_, peer)| peer) })
     }
 
     /// Begins a hold when a wanted commit is forbidden, and ends it when the limit is lifted.
     ///
     /// The trainer says once that it wants to commit; the limit may move many times before it does.
-    pub(crate) fn judge_hold(&mut self, now: Time) {
-        let held = self.wants_commit && self.catch_up.is_none() && self.limit <= self.clock;
+    pub(crate) fn judge_hold(
+        &mut self,
+        context: &mut Context,
+        membership: &Membership,
+        delta_set: &DeltaSet,
+    ) {
+        let progress = &context.progress;
+        let held = self.wants_commit && !progress.is_replacing() && self.limit <= progress.clock();
         if !held {
             self.held_since = None;
         } else if self.held_since.is_none() {
-            self.held_since = Some(now);
-            if let (_, Some((bound, peer))) = self.commit_limit() {
-                self.event(Event::Held { bound, peer });
+            self.held_since = Some(context.now);
+            let (_, holder) = self.commit_limit(context, membership, delta_set);
+            if let Some((bound, peer)) = holder {
+                context.event(Event::Held { bound, peer });
             }
-            self.seek_news(now);
-            self.watch(now);
-            if self.config.policy == Policy::Drop {
-                self.gate_expired(now);
+            context.then(Step::SeekNews);
+            context.then(Step::Watch);
+            if context.config.policy == Policy::Drop {
+                context.then(Step::GateExpired);
             }
         }
     }
 
-    /// A trainer that is held begins no rounds. Under the policies that wait it still proposes the
-    /// fragments that lack news to those whose news they are, which asks for them where numbers go one
-    /// way, and pushes fragments to all that have asked for them: else peers that wait for each
-    /// other's news would wait for ever.
-    pub(crate) fn seek_news(&mut self, now: Time) {
-        let idle = !self.in_round && self.round.is_empty() && self.own.is_empty();
-        let waits = self.config.policy != Policy::Drop && self.config.mixing != Mixing::Set;
-        if self.held_since.is_none() || !idle || !waits {
-            return;
+    /// Since when a commit is held back.
+    pub(crate) const fn held_since(&self) -> Option<Time> {
+        self.held_since
+    }
+
+    /// Ends the hold: its time is over.
+    pub(crate) const fn end_hold(&mut self) {
+        self.held_since = None;
+    }
+
+    /// Whoever still holds up the commit no longer counts.
+    pub(crate) fn demote_holders(
+        &self,
+        context: &mut Context,
+        membership: &mut Membership,
+        delta_set: &DeltaSet,
+    ) {
+        while let (limit, Some((bound, peer))) = self.commit_limit(context, membership, delta_set)
+            && limit <= context.progress.clock()
+        {
+            membership.demote(&peer);
+            context.event(Event::Demoted { peer, bound });
         }
-        if self.held_since.is_some_and(|since| now > since) && self.is_cut_off() {
-            return self.begin_catch_up(now);
-        }
-        let (bound, pushes) = (self.information_bound(), self.config.mixing != Mixing::Exchange);
-        let entry = |fragment: FragmentId| {
-            let concerned = |(peer, member): &(&PeerId, &Member)| {
-                let age = self.information_age(fragment, peer);
-                let asks = pushes && member.waits_for.contains(&fragment);
-                member.counts() && (asks || age.is_some_and(|age| age > bound))
-            };
-            let partners = self.members.iter().filter(concerned).count();
-            (partners > 0).then(|| RoundFragment::new(fragment, partners))
-        };
-        let entries: Vec<RoundFragment> =
-            (0..self.fragments).map(FragmentId).filter_map(entry).collect();
-        self.round.extend(entries);
-        self.begin_exchanges(now);
     }
 
     /// Whether news are lacking while a neighbour is too far ahead to be exchanged with, though not
     /// far enough to catch up with at once: they come with its replica or never.
-    fn is_cut_off(&self) -> bool {
-        let most = lag_max(&self.config);
-        matches!(self.commit_limit(), (_, Some((INFORMATION_AGE, _))))
-            && self.donors().any(|(_, ahead)| ahead.ahead_of(self.clock) > most)
+    pub(crate) fn is_cut_off(
+        &self,
+        context: &Context,
+        membership: &Membership,
+        delta_set: &DeltaSet,
+    ) -> bool {
+        let (most, own) = (lag_max(&context.config), context.progress.clock());
+        matches!(self.commit_limit(context, membership, delta_set), (_, Some((INFORMATION_AGE, _))))
+            && membership.donors(context).any(|(_, ahead)| ahead.ahead_of(own) > most)
     }
 
-    /// Whether all neighbours are too far away to be exchanged with and one of them is ahead, under the
-    /// policy that refuses such exchanges: at equal speeds that would stay so for ever.
-    pub(crate) fn is_left_alone(&self) -> bool {
-        let (most, clock) = (lag_max(&self.config), self.clock);
-        let far = |(_, other): (PeerId, Clock)| other.distance(clock) > most;
-        self.config.policy == Policy::Drop
-            && self.config.mixing != Mixing::Set
-            && !self.finished
-            && self.donors().all(far)
-            && self.donors().any(|(_, other)| other.ahead_of(clock) > most)
+    /// When the gate of the present hold ends; never under the policy that waits.
+    pub(crate) fn gate_ends(&self, context: &Context) -> Option<Time> {
+        let since = self.held_since?;
+        match context.config.policy {
+            Policy::DownWeight => Some(since + explained_gate(context).0),
+            Policy::Drop => Some(since),
+            Policy::Block => None,
+        }
     }
+}
 
-    /// The gate time is over: whoever still holds up the commit no longer counts.
-    pub(crate) fn gate_expired(&mut self, now: Time) {
-        self.held_since = None;
-        if self.is_cut_off() {
-            self.begin_catch_up(now);
-            if self.catch_up.is_some() {
-                return;
-            }
-        }
-        while let (limit, Some((bound, peer))) = self.commit_limit()
-            && limit <= self.clock
-        {
-            if let Some(member) = self.members.get_mut(&peer) {
-                member.standing = Standing::Lagging;
-            }
-            self.event(Event::Demoted { peer, bound });
-        }
-        self.update_limit();
-        self.consider_catch_up(now);
+/// Longest time a commit is held back by a bound: as configured, or two rounds of this peer; and where
+/// that comes from.
+pub(crate) fn explained_gate(context: &Context) -> (Duration, &'static str) {
+    if let Some(configured) = context.config.gate_timeout {
+        return (configured, "as configured");
     }
+    let (least, most) = GATE_LIMITS;
+    let rounds = context.progress.commit_time().saturating_mul(GATE_ROUNDS);
+    match rounds {
+        Duration::ZERO => (least, "nothing is measured yet"),
+        _ if rounds >= most => (most, LONGEST),
+        _ => at_least(least, rounds, "two rounds at the measured step time"),
+    }
+}
+
+/// Whether all neighbours are too far away to be exchanged with and one of them is ahead, under the
+/// policy that refuses such exchanges: at equal speeds that would stay so for ever.
+pub(crate) fn is_left_alone(context: &Context, membership: &Membership) -> bool {
+    let (most, clock) = (lag_max(&context.config), context.progress.clock());
+    let far = |(_, other): (PeerId, Clock)| other.distance(clock) > most;
+    context.config.policy == Policy::Drop
+        && context.config.mixing != Mixing::Set
+        && !context.progress.is_finished()
+        && membership.donors(context).all(far)
+        && membership.donors(context).any(|(_, other)| other.ahead_of(clock) > most)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::peer;
+    use crate::{Config, Trust};
+    use dnode_protocol::Phase;
 
     #[test]
-    fn weight_is_a_half_up_to_one_commit_and_falls_with_the_root_of_the_lag() {
-        for (a, b, want) in [(3, 3, 0.5), (3, 4, 0.5), (7, 3, 0.25), (0, 100, 0.05)] {
-            let (a, b) = ((Clock(a), 1), (Clock(b), 1));
-            let got = mixing_weight(Policy::DownWeight, a, b);
-            assert!((got - want).abs() < 1e-7, "{a:?} {b:?}: {got}");
-            assert!((mixing_weight(Policy::DownWeight, b, a) - got).abs() < f32::EPSILON);
-            assert!((mixing_weight(Policy::Block, a, b) - 0.5).abs() < f32::EPSILON);
+    fn the_limit_follows_the_slowest_neighbour_and_a_held_commit_is_reported_once() {
+        let mut context = Context::alone(Config::default());
+        let mut membership = Membership::new(&context);
+        let (mut staleness, delta_set) = (Staleness::new(&context), DeltaSet::new(1));
+        membership.on_peer_up(&mut context, (peer(1), 1), Trust::Trusted);
+        let heartbeat = context.progress.heartbeat();
+        assert_eq!(heartbeat.phase, Phase::Training);
+        membership.on_heartbeat(&peer(1), &heartbeat);
+        let news = membership.on_clock(&mut context, (peer(1), Clock(0)), false);
+        staleness.on_clock(&mut context, peer(1), news);
+        staleness.update_limit(&mut context, &mut membership, &delta_set);
+        let gap = context.config.bounds.progress_gap;
+        assert_eq!(context.said(), [Output::Peers(2), Output::CommitLimit(Clock(gap))]);
+        context.progress.raise(Clock(gap));
+        staleness.on_commit_held(&mut context);
+        for said in [1, 0] {
+            staleness.judge_hold(&mut context, &membership, &delta_set);
+            assert_eq!(context.said().len(), said);
         }
-    }
-
-    #[test]
-    fn weights_follow_masses_add_up_and_leave_everybody_a_part() {
-        for (ours, theirs, want) in
-            [(1, 1, 0.5), (1, 3, 0.75), (300, 100, 0.25), (1, u32::MAX, 0.95)]
-        {
-            let (a, b) = ((Clock(5), ours), (Clock(5), theirs));
-            let (w_a, w_b) = (mixing_weight(Policy::Drop, a, b), mixing_weight(Policy::Drop, b, a));
-            assert!((w_a - want).abs() < 1e-6 && (w_a + w_b - 1.0).abs() < 1e-6, "{w_a} {w_b}");
-        }
+        staleness.demote_holders(&mut context, &mut membership, &delta_set);
+        staleness.update_limit(&mut context, &mut membership, &delta_set);
+        staleness.judge_hold(&mut context, &membership, &delta_set);
+        assert_eq!(staleness.held_since(), None);
     }
 }

@@ -1,9 +1,9 @@
-//! What the trainer has to do on the replica, and answer.
+//! Work: what the trainer has to do on the replica, and answer.
 
 use dnode_protocol::frame::Codec;
-use dnode_protocol::{Clock, ExchangeId, FragmentId, Origin};
+use dnode_protocol::{Clock, ContentHash, ExchangeId, FragmentId, Information, Origin, Versions};
 
-use crate::{ContributionId, Gossip, Output, Reading, Role, SnapshotContents, Tolerance};
+use crate::{ContributionId, Reading, Role, Tolerance};
 
 /// A piece of work on one fragment of the replica, done between two local steps, in order.
 #[derive(Clone, Debug, PartialEq)]
@@ -115,8 +115,15 @@ impl Work {
     }
 }
 
-impl Gossip {
-    pub(crate) fn work(&mut self, work: Work) {
-        self.output(Output::Work(work));
-    }
+/// What a donor says of a snapshot before it sends the numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SnapshotContents {
+    /// Its clock when it read them.
+    pub clock: Clock,
+    /// Of their bytes.
+    pub hash: ContentHash,
+    /// The newest commits that they contain.
+    pub information: Information,
+    /// The contributions that they contain; empty but for sums of contributions.
+    pub versions: Versions,
 }

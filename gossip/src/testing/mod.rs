@@ -15,7 +15,7 @@ use dnode_protocol::{
     Clock, ContentHash, ExchangeId, FragmentId, Information, Message, PeerId, Terms, Time, Versions,
 };
 
-use crate::gossip::Start;
+use crate::Start;
 use crate::{
     Config, ContributionId, Event, Gossip, Input, Load, Output, Reading, RefusedMix, Role, Work,
 };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use dnode_protocol::{Clock, Time};
 
 use super::{Effect, Host, Toy, ToyRule, peer};
-use crate::gossip::Start;
+use crate::Start;
 use crate::{Config, Event, Input};
 
 /// Two hosts on one link with a fixed delay; messages can be lost by a rule.

@@ -1,0 +1,162 @@
+//! Where the own training stands: clock, samples, speed, and what the trainer is doing.
+
+use std::time::Duration;
+
+use dnode_protocol::{Clock, Heartbeat, Phase};
+
+use crate::Load;
+
+/// What of the own replica is being replaced by the neighbours'.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Replacing {
+    /// Some fragments; others go on to wait for this peer.
+    Fragments,
+    /// All of it: nobody is to wait for this peer meanwhile.
+    Replica,
+}
+
+/// The own training, as far as gossip has to know it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    clock: Clock,
+    samples: u64,
+    /// Wall time of a local step; zero before it is known.
+    step_time: Duration,
+    /// Samples of the steps that took that time.
+    step_batch: u32,
+    /// Local work per commit.
+    load: Load,
+    /// The trainer waits, for example for peers that it requires.
+    waiting: bool,
+    /// It has done all its steps.
+    finished: bool,
+    /// The process is about to leave.
+    leaving: bool,
+    replacing: Option<Replacing>,
+}
+
+impl Progress {
+    pub(crate) const fn new(clock: Clock, load: Load) -> Self {
+        Self {
+            clock,
+            samples: 0,
+            step_time: Duration::ZERO,
+            step_batch: load.batch,
+            load,
+            waiting: false,
+            finished: false,
+            leaving: false,
+            replacing: None,
+        }
+    }
+
+    pub(crate) const fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    pub(crate) const fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    pub(crate) const fn step_time(&self) -> Duration {
+        self.step_time
+    }
+
+    pub(crate) const fn load(&self) -> Load {
+        self.load
+    }
+
+    /// Samples in a second; 0 before it is known.
+    pub(crate) fn speed(&self) -> f64 {
+        speed(self.step_time, self.step_batch)
+    }
+
+    /// How long the local steps between two commits take; zero before that is known.
+    pub(crate) fn commit_time(&self) -> Duration {
+        steps_time(self.step_time, self.load.local_steps)
+    }
+
+    pub(crate) const fn is_waiting(&self) -> bool {
+        self.waiting
+    }
+
+    pub(crate) const fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    pub(crate) const fn is_leaving(&self) -> bool {
+        self.leaving
+    }
+
+    pub(crate) const fn is_replacing(&self) -> bool {
+        self.replacing.is_some()
+    }
+
+    /// What neighbours are told that this peer is doing.
+    pub(crate) const fn phase(&self) -> Phase {
+        match (self.replacing, self.finished) {
+            (Some(Replacing::Replica), _) => Phase::Joining,
+            (_, true) => Phase::Finished,
+            (_, false) => Phase::Training,
+        }
+    }
+
+    /// What neighbours are told of the own training.
+    pub(crate) fn heartbeat(&self) -> Heartbeat {
+        Heartbeat {
+            clock: self.clock,
+            samples: self.samples,
+            step_micros: u32::try_from(self.step_time.as_micros()).unwrap_or(u32::MAX),
+            batch: self.step_batch,
+            phase: self.phase(),
+        }
+    }
+
+    /// The clock is at least `clock` from now on.
+    pub(crate) fn raise(&mut self, clock: Clock) {
+        self.clock = self.clock.max(clock);
+    }
+
+    pub(crate) const fn set_samples(&mut self, samples: u64) {
+        self.samples = samples;
+    }
+
+    /// A local step of so many samples takes so long.
+    pub(crate) const fn set_step(&mut self, time: Duration, batch: u32) {
+        (self.step_time, self.step_batch) = (time, batch);
+    }
+
+    pub(crate) const fn set_load(&mut self, load: Load) {
+        self.load = load;
+    }
+
+    pub(crate) const fn set_replacing(&mut self, replacing: Option<Replacing>) {
+        self.replacing = replacing;
+    }
+
+    /// Says whether the trainer waits.
+    pub(crate) const fn set_waiting(&mut self, waiting: bool) {
+        self.waiting = waiting;
+    }
+
+    /// The trainer has done all its steps.
+    pub(crate) const fn finish(&mut self) {
+        self.finished = true;
+    }
+
+    /// The process is about to leave.
+    pub(crate) const fn leave(&mut self) {
+        self.leaving = true;
+    }
+}
+
+/// Samples per second of steps of `batch` samples; 0 when it is not known.
+pub(crate) fn speed(step: Duration, batch: u32) -> f64 {
+    let seconds = step.as_secs_f64();
+    if seconds > 0.0 { f64::from(batch) / seconds } else { 0.0 }
+}
+
+/// Time that so many steps take.
+pub(crate) fn steps_time(step: Duration, steps: u64) -> Duration {
+    step.saturating_mul(u32::try_from(steps).unwrap_or(u32::MAX))
+}

@@ -1,0 +1,70 @@
+//! The concurrency limit: how many own exchanges, or pulls of a joiner, are open at a time.
+//!
+//! As many as the links carry in a short while.
+//!
+//! The limit bounds what each exchange waits for the others beside it, as LEDBAT (RFC 6817) bounds
+//! the delay that it adds: it grows while exchanges end in time and shrinks when they do not, so it
+//! follows the bandwidth divided by the size of a fragment.
+
+use std::time::Duration;
+
+/// Own exchanges at a time before any was measured, and the fewest (guess).
+const LIMIT_MIN: usize = 2;
+/// How long an exchange may take, beside the steps that training ends first: a fraction of the
+/// shortest lease, and many round trips.
+pub(super) const TARGET: Duration = Duration::from_millis(500);
+
+/// How many own exchanges may be open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConcurrencyLimit(usize);
+
+impl ConcurrencyLimit {
+    pub(crate) const fn new() -> Self {
+        Self(LIMIT_MIN)
+    }
+
+    /// The limit, at most `most`.
+    pub(crate) const fn limit(self, most: usize) -> usize {
+        if self.0 < most { self.0 } else { most }
+    }
+
+    /// A pull has ended that took so long beside others that filled the limit.
+    pub(crate) fn pulled(&mut self, took: Duration, most: usize) {
+        self.ended(took, TARGET, most);
+    }
+
+    /// One has run out.
+    pub(crate) fn shrink(&mut self) {
+        self.0 = (self.0 / 2).max(LIMIT_MIN);
+    }
+
+    /// An exchange has ended that took so long beside others that filled the limit.
+    pub(super) fn ended(&mut self, took: Duration, target: Duration, most: usize) {
+        if took < target {
+            self.0 = (self.0 + 1).min(most.max(LIMIT_MIN));
+        } else if took > 2 * target {
+            self.0 = (self.0 - 1).max(LIMIT_MIN);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_follows_how_long_exchanges_take_within_its_limits() {
+        let mut limit = ConcurrencyLimit::new();
+        for _ in 0..20 {
+            limit.ended(TARGET / 2, TARGET, 8);
+        }
+        assert_eq!(limit.limit(16), 8);
+        limit.ended(TARGET + TARGET / 2, TARGET, 8);
+        assert_eq!(limit.limit(16), 8);
+        for _ in 0..20 {
+            limit.ended(3 * TARGET, TARGET, 8);
+        }
+        assert_eq!(limit.limit(16), LIMIT_MIN);
+        assert_eq!(limit.limit(1), 1);
+    }
+}

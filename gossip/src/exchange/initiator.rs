@@ -1,0 +1,639 @@
+//! The initiator's end of an exchange: propose, offer, apply or abort.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use dnode_protocol::frame::{Codec, Leg};
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, Origin, PeerId, Terms, Time};
+
+use super::codec_choice::{on_measured, wanted};
+use super::concurrency_limit::{ConcurrencyLimit, TARGET};
+use super::sequences::{REMEMBERED, Sequences};
+use super::terms::{Agreed, Offered};
+use super::{Exchanged, Neighbourhood};
+use crate::context::{Context, ExchangeStep, Step};
+use crate::membership::Membership;
+use crate::rounds::{EndedProposal, RoundFragment};
+use crate::staleness::{Staleness, lag_bound};
+use crate::{Event, Failure, Mixing, Offence, Output, Reading, RefusedMix, Role, Work};
+
+/// Own exchanges given up and not yet confirmed; beyond it the oldest becomes undecided.
+pub(crate) const ABORTING_MAX: usize = 64;
+/// A message is repeated this many times within a lease.
+pub(super) const RETRIES_PER_LEASE: u32 = 4;
+
+/// An exchange that this peer proposed.
+#[derive(Clone, Debug)]
+struct Own {
+    partner: PeerId,
+    /// Where the fragment stood in its round; this partner is one of those that it still is to reach.
+    entry: RoundFragment,
+    /// What this end brought to it, and the codec that it wants.
+    offered: Offered,
+    codec: Codec,
+    state: OwnState,
+    began: Time,
+    deadline: Time,
+    retry_at: Time,
+    /// The proposal was repeated after the offer and not yet answered.
+    reproposed: bool,
+    /// What was agreed, once accepted.
+    agreed: Option<Agreed>,
+}
+
+impl Own {
+    /// Whether it waits for the partner.
+    const fn expires(&self) -> bool {
+        matches!(self.state, OwnState::Proposed | OwnState::Offered { .. })
+    }
+}
+
+/// Where an own exchange stands. The lease on the fragment is held in all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OwnState {
+    /// PROPOSE is out.
+    Proposed,
+    /// Accepted; the trainer is copying the fragment.
+    Reading,
+    /// The snapshot of this clock is out.
+    Offered { snapshot: Clock },
+    /// The reply is being applied.
+    Applying { snapshot: Clock },
+}
+
+/// An own exchange that was given up after the offer: the partner may have applied its half.
+#[derive(Clone, Debug)]
+struct Aborting {
+    partner: PeerId,
+    retry_at: Time,
+    until: Time,
+}
+
+/// The exchanges that this peer has proposed, by sequence number.
+#[derive(Clone, Debug)]
+pub(crate) struct Initiator {
+    own: BTreeMap<u64, Own>,
+    /// How many of those there may be.
+    concurrency: ConcurrencyLimit,
+    /// Fragments the trainer still has to copy for own exchanges that have ended meanwhile. They
+    /// count as open, so that partners that accept and withdraw cannot pile up trainer work.
+    unwanted_reads: usize,
+    applied: Sequences,
+    aborting: BTreeMap<u64, Aborting>,
+}
+
+impl Initiator {
+    pub(super) fn new() -> Self {
+        Self {
+            own: BTreeMap::new(),
+            concurrency: ConcurrencyLimit::new(),
+            unwanted_reads: 0,
+            applied: Sequences::default(),
+            aborting: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.own.is_empty()
+    }
+
+    pub(super) fn open(&self) -> usize {
+        self.own.len() + self.aborting.len()
+    }
+
+    pub(super) fn contains(&self, sequence: u64) -> bool {
+        self.own.contains_key(&sequence)
+    }
+
+    pub(super) fn find(&self, sequence: u64) -> Option<Exchanged> {
+        let own = self.own.get(&sequence)?;
+        let lag = own.agreed.as_ref().map_or(0, |agreed| agreed.lag);
+        Some(Exchanged { partner: own.partner, fragment: own.entry.fragment(), lag })
+    }
+
+    /// Most own exchanges that may be open now.
+    pub(super) fn limit(&self, context: &Context) -> usize {
+        self.concurrency.limit(context.config.own_max)
+    }
+
+    /// Proposes exchanges for the fragments that wait, as far as leases and limits allow.
+    pub(crate) fn propose_waiting(&mut self, context: &mut Context, near: &mut Neighbourhood<'_>) {
+        if context.progress.is_leaving() || context.progress.is_replacing() {
+            near.rounds.clear();
+        }
+        let mut waiting = near.rounds.take_waiting(context.now);
+        let mut kept = Vec::new();
+        while self.own.len() + self.unwanted_reads < self.limit(context) && !waiting.is_empty() {
+            let entry = waiting.remove(0);
+            if context.leases.is_taken(entry.fragment()) || entry.waits() {
+                kept.push(entry);
+            } else if let Some(partner) = near.candidates().choose(context, near.rounds, &entry) {
+                self.propose(context, near, entry, partner);
+            }
+        }
+        kept.append(&mut waiting);
+        near.rounds.put_back(kept);
+        near.rounds.end_when_empty(context, self.own.is_empty());
+    }
+
+    fn propose(
+        &mut self,
+        context: &mut Context,
+        near: &Neighbourhood<'_>,
+        entry: RoundFragment,
+        partner: PeerId,
+    ) {
+        let sequence = context.take_sequence();
+        let (config, now, links) = (&context.config, context.now, near.membership.links());
+        let lease = links.lease(config, &partner);
+        let fragment = entry.fragment();
+        let own = Own {
+            partner,
+            entry,
+            offered: Offered::now(context, near.membership.partition()),
+            codec: wanted(config, links, &partner),
+            state: OwnState::Proposed,
+            began: now,
+            deadline: now + lease,
+            retry_at: now + lease / RETRIES_PER_LEASE,
+            reproposed: false,
+            agreed: None,
+        };
+        context.leases.take(fragment, context.exchange_id(sequence));
+        self.own.insert(sequence, own);
+        self.send_propose(context, near.staleness, sequence);
+    }
+
+    fn send_propose(&self, context: &mut Context, staleness: &Staleness, sequence: u64) {
+        let Some(own) = self.own.get(&sequence) else {
+            return;
+        };
+        let fragment = own.entry.fragment();
+        let terms = own.offered.terms(own.codec, staleness.information(fragment));
+        let exchange = context.exchange_id(sequence);
+        context.send(own.partner, Message::Propose { exchange, fragment, terms });
+    }
+
+    /// The partner accepts, or asks how an exchange has ended.
+    pub(crate) fn on_accept(
+        &mut self,
+        context: &mut Context,
+        near: &Neighbourhood<'_>,
+        (from, exchange): (PeerId, ExchangeId),
+        terms: Terms,
+    ) {
+        let sequence = exchange.sequence;
+        let done = near.candidates().done_with(context, &from);
+        let Some(own) = self.own.get_mut(&sequence).filter(|own| own.partner == from) else {
+            return self.on_accept_without_record(context, from, exchange);
+        };
+        match own.state {
+            OwnState::Proposed => {
+                let (wanted, codec) = (own.codec, terms.codec);
+                let agreed = own.offered.agree(&context.config, terms, codec);
+                let (most, bound) = lag_bound(&context.config);
+                if agreed.lag > most && !done {
+                    let failure = Failure::Stale { bound };
+                    return self.give_up(context, near.membership, sequence, failure);
+                }
+                let coarse = codec.bits_per_element() <= wanted.bits_per_element();
+                if !context.config.codecs.contains(&codec) || !coarse {
+                    self.give_up(context, near.membership, sequence, Failure::Lost);
+                    return context.then(Step::Offence(from, Offence::Garbage));
+                }
+                self.read(context, near.membership, sequence, agreed);
+            }
+            OwnState::Offered { snapshot: clock } if own.reproposed => {
+                // The partner has not seen the offer: say it again, once per repeated proposal.
+                own.reproposed = false;
+                let (fragment, leg) = (own.entry.fragment(), Leg::Offer);
+                context.output(Output::SendTensor { to: from, exchange, leg, fragment, clock });
+            }
+            OwnState::Offered { .. } | OwnState::Reading | OwnState::Applying { .. } => {}
+        }
+    }
+
+    /// The partner grants the lease: have the fragment copied, or the share that is pushed taken.
+    fn read(
+        &mut self,
+        context: &mut Context,
+        membership: &Membership,
+        sequence: u64,
+        agreed: Agreed,
+    ) {
+        let exchange = context.exchange_id(sequence);
+        let Some(own) = self.own.get_mut(&sequence) else {
+            return;
+        };
+        let (fragment, codec) = (own.entry.fragment(), agreed.codec);
+        own.agreed = Some(agreed);
+        own.state = OwnState::Reading;
+        let what = match context.config.mixing {
+            Mixing::Exchange | Mixing::Set => Reading::Offer(codec),
+            Mixing::Push { .. } => Reading::Push { to: origin(membership, own.partner), codec },
+        };
+        context.work(Work::Read { exchange, fragment, what });
+    }
+
+    /// The partner asks how an exchange ended, or accepts one that was withdrawn.
+    fn on_accept_without_record(&self, context: &mut Context, from: PeerId, exchange: ExchangeId) {
+        let (sequence, next) = (exchange.sequence, context.next_sequence());
+        if self.applied.contains(sequence) {
+            context.send(from, Message::Ack { exchange });
+        } else if sequence < next && next - sequence <= REMEMBERED {
+            context.send(from, Message::Abort { exchange });
+        }
+    }
+
+    /// The trainer has copied the fragment.
+    pub(crate) fn on_read(&mut self, context: &mut Context, exchange: ExchangeId, clock: Clock) {
+        let Some(own) = self.own.get_mut(&exchange.sequence) else {
+            context.output(Output::Forget { exchange });
+            self.unwanted_reads = self.unwanted_reads.saturating_sub(1);
+            return context.then(Step::Exchange(ExchangeStep::Propose));
+        };
+        if own.state != OwnState::Reading {
+            return;
+        }
+        own.state = OwnState::Offered { snapshot: clock };
+        let (to, fragment) = (own.partner, own.entry.fragment());
+        if context.config.mixing == Mixing::Exchange {
+            context.output(Output::Expect { exchange, from: to, leg: Leg::Reply, fragment });
+        }
+        context.output(Output::SendTensor { to, exchange, leg: Leg::Offer, fragment, clock });
+    }
+
+    /// The partner's difference has arrived.
+    pub(crate) fn on_reply(
+        &mut self,
+        context: &mut Context,
+        near: &Neighbourhood<'_>,
+        from: PeerId,
+        exchange: ExchangeId,
+    ) {
+        let snapshot_age = context.config.bounds.snapshot_age;
+        let own = self.own.get_mut(&exchange.sequence);
+        let Some(own) = own.filter(|own| own.partner == from && exchange.initiator == context.me)
+        else {
+            return;
+        };
+        let OwnState::Offered { snapshot } = own.state else {
+            return;
+        };
+        own.state = OwnState::Applying { snapshot };
+        let fragment = own.entry.fragment();
+        let Some(Agreed { weight, codec, lag, .. }) = own.agreed else {
+            return;
+        };
+        let (role, clock_max) = (Role::Initiator, snapshot.plus(snapshot_age));
+        let tolerance = near.tolerance(context, from, fragment, lag);
+        context.work(Work::Mix { exchange, fragment, role, weight, codec, clock_max, tolerance });
+    }
+
+    /// The partner has applied what was pushed to it.
+    pub(super) fn on_delivered(
+        &mut self,
+        context: &mut Context,
+        near: &mut Neighbourhood<'_>,
+        from: PeerId,
+        exchange: ExchangeId,
+    ) {
+        if !context.is_own(exchange) {
+            return;
+        }
+        let own = self.own.get(&exchange.sequence);
+        let offered = own.is_some_and(|own| {
+            own.partner == from && matches!(own.state, OwnState::Offered { .. })
+        });
+        if !offered {
+            return;
+        }
+        let Some(own) = self.own.remove(&exchange.sequence) else {
+            return;
+        };
+        let fragment = own.entry.fragment();
+        context.leases.release(fragment, exchange);
+        near.rounds.told(&from, fragment);
+        let to = origin(near.membership, from);
+        context.output(Output::Delivered { exchange, fragment, to });
+        context.output(Output::Forget { exchange });
+        self.learn(context, near.membership, &own, own.codec);
+        near.rounds.on_delivered(context, own.entry, from);
+        context.then(Step::Exchange(ExchangeStep::Propose));
+    }
+
+    /// Learns from an own exchange that has ended well and is no longer open.
+    fn learn(&mut self, context: &Context, membership: &mut Membership, own: &Own, codec: Codec) {
+        let took = context.now.since(own.began);
+        let limit = self.limit(context);
+        let links = membership.links_mut();
+        on_measured(context, links, (&own.partner, took), codec, limit);
+        if self.own.len() + 1 < limit {
+            // Others did not fill the limit, so this one says nothing about it.
+            return;
+        }
+        // Its own thread is asked twice, the partner's once, each in the middle of a step.
+        let theirs = membership.get(&own.partner).map_or(Duration::ZERO, |m| m.step_time);
+        let steps = context.progress.step_time().saturating_mul(2).saturating_add(theirs);
+        self.concurrency.ended(took, TARGET.saturating_add(steps), context.config.own_max);
+    }
+
+    /// The trainer has applied the partner's difference.
+    pub(super) fn on_mixed(
+        &mut self,
+        context: &mut Context,
+        near: &mut Neighbourhood<'_>,
+        exchange: ExchangeId,
+        clock: Clock,
+    ) {
+        let Some(own) = self.own.remove(&exchange.sequence) else {
+            return;
+        };
+        let (fragment, peer) = (own.entry.fragment(), own.partner);
+        self.applied.insert(exchange.sequence);
+        context.leases.release(fragment, exchange);
+        context.output(Output::Forget { exchange });
+        context.send(peer, Message::Ack { exchange });
+        let codec = own.agreed.as_ref().map_or(own.codec, |agreed| agreed.codec);
+        self.learn(context, near.membership, &own, codec);
+        if let (Some(agreed), OwnState::Applying { snapshot }) = (own.agreed, own.state) {
+            near.staleness.contain(context, near.membership, fragment, &agreed.information);
+            context.event(Event::Applied {
+                exchange,
+                fragment,
+                peer,
+                role: Role::Initiator,
+                weight: agreed.weight,
+                lag: agreed.lag,
+                age: clock.ahead_of(snapshot),
+            });
+        }
+        context.then(Step::Limit);
+        context.then(Step::Exchange(ExchangeStep::Propose));
+    }
+
+    /// The trainer has refused the partner's difference.
+    pub(super) fn on_mix_refused(
+        &mut self,
+        context: &mut Context,
+        near: &Neighbourhood<'_>,
+        exchange: ExchangeId,
+        reason: RefusedMix,
+    ) {
+        let Some(partner) = self.own.get(&exchange.sequence).map(|own| own.partner) else {
+            return;
+        };
+        let failure = match reason {
+            RefusedMix::TooOld => Failure::TooOld,
+            RefusedMix::Local => Failure::Lost,
+            RefusedMix::Outlier => Failure::Outlier,
+            RefusedMix::BadParameters | RefusedMix::OtherHash => Failure::BadParameters,
+        };
+        self.give_up(context, near.membership, exchange.sequence, failure);
+        if failure == Failure::BadParameters {
+            context.then(Step::Offence(partner, Offence::BadParameters));
+        }
+    }
+
+    /// The partner declines.
+    pub(crate) fn on_declined(
+        &mut self,
+        context: &mut Context,
+        (from, exchange): (PeerId, ExchangeId),
+        failure: Failure,
+    ) {
+        if !context.is_own(exchange) {
+            return;
+        }
+        let own = self.own.get(&exchange.sequence);
+        if own.is_some_and(|own| own.partner == from && own.state == OwnState::Proposed) {
+            self.end(context, exchange.sequence, failure);
+        }
+    }
+
+    /// The partner confirms that it will never have applied the exchange.
+    pub(crate) fn on_aborted(&mut self, context: &mut Context, from: PeerId, exchange: ExchangeId) {
+        if !context.is_own(exchange) {
+            return;
+        }
+        let sequence = exchange.sequence;
+        if self.aborting.get(&sequence).is_some_and(|aborting| aborting.partner == from) {
+            self.aborting.remove(&sequence);
+        } else if self.own.get(&sequence).is_some_and(|own| {
+            own.partner == from && !matches!(own.state, OwnState::Applying { .. })
+        }) {
+            self.end(context, sequence, Failure::Lost);
+        }
+    }
+
+    /// Ends an own exchange that is not applied; tells the partner when it may have applied.
+    pub(crate) fn give_up(
+        &mut self,
+        context: &mut Context,
+        membership: &Membership,
+        sequence: u64,
+        failure: Failure,
+    ) {
+        let Some(own) = self.own.get(&sequence) else {
+            return;
+        };
+        let (partner, exchange) = (own.partner, context.exchange_id(sequence));
+        let offered = matches!(own.state, OwnState::Offered { .. } | OwnState::Applying { .. });
+        if offered && context.config.mixing != Mixing::Exchange {
+            // What was pushed may count; nothing has to be taken back.
+            return self.end(context, sequence, failure);
+        }
+        if offered {
+            let lease = membership.links().lease(&context.config, &partner);
+            let retry_at = context.now + lease / RETRIES_PER_LEASE;
+            let until = context.now + context.config.journal_window;
+            self.aborting.insert(sequence, Aborting { partner, retry_at, until });
+            if self.aborting.len() > ABORTING_MAX
+                && let Some((oldest, _)) = self.aborting.pop_first()
+            {
+                context.event(Event::Undecided { exchange: context.exchange_id(oldest) });
+            }
+        }
+        context.send(partner, Message::Abort { exchange });
+        self.end(context, sequence, failure);
+    }
+
+    /// Forgets an own exchange and lets the fragment try another partner in this round.
+    fn end(&mut self, context: &mut Context, sequence: u64, failure: Failure) {
+        let Some(own) = self.own.remove(&sequence) else {
+            return;
+        };
+        if own.state == OwnState::Reading {
+            self.unwanted_reads += 1;
+        }
+        let exchange = context.exchange_id(sequence);
+        context.leases.release(own.entry.fragment(), exchange);
+        context.output(Output::Forget { exchange });
+        context.event(Event::Failed { exchange, peer: own.partner, failure });
+        let (entry, partner) = (own.entry, own.partner);
+        context.then(Step::Retry(EndedProposal { entry, partner, failure }));
+    }
+
+    /// The own proposal of the fragment that `exchange` of `from` names as well, when the two have
+    /// crossed and the own one yields: the lower peer id wins, so that two peers never refuse each
+    /// other for ever.
+    pub(super) fn crossing(
+        &self,
+        context: &Context,
+        fragment: FragmentId,
+        from: PeerId,
+    ) -> Option<u64> {
+        let crossing = self.own.iter().find(|(_, own)| {
+            own.entry.fragment() == fragment
+                && own.partner == from
+                && own.state == OwnState::Proposed
+        });
+        crossing.filter(|_| from < context.me).map(|(sequence, _)| *sequence)
+    }
+
+    /// The partner's own proposal for the same fragment has crossed ours and wins.
+    pub(super) fn yield_to_crossing(
+        &mut self,
+        context: &mut Context,
+        near: &mut Neighbourhood<'_>,
+        sequence: u64,
+    ) {
+        let Some(own) = self.own.remove(&sequence) else {
+            return;
+        };
+        let exchange = context.exchange_id(sequence);
+        context.leases.release(own.entry.fragment(), exchange);
+        context.output(Output::Forget { exchange });
+        near.rounds.on_withdrawn(own.entry);
+    }
+
+    /// Withdraws the proposals that nobody has accepted.
+    pub(crate) fn withdraw(&self, context: &mut Context) {
+        let proposed = self.own.iter().filter(|(_, own)| own.state == OwnState::Proposed);
+        for (sequence, _) in proposed {
+            context.then(Step::Exchange(ExchangeStep::GiveUp(*sequence, Failure::Lost)));
+        }
+    }
+
+    /// A neighbour is gone or silent.
+    pub(super) fn lose(&self, context: &mut Context, peer: PeerId) {
+        let lost = self.own.iter().filter(|(_, own)| {
+            own.partner == peer && !matches!(own.state, OwnState::Applying { .. })
+        });
+        for (sequence, _) in lost {
+            context.then(Step::Exchange(ExchangeStep::GiveUp(*sequence, Failure::Lost)));
+        }
+    }
+
+    /// A restarted peer has a new replica: nothing of its earlier life can be undone there.
+    pub(super) fn drop_aborting(&mut self, peer: &PeerId) {
+        self.aborting.retain(|_, aborting| aborting.partner != *peer);
+    }
+
+    pub(super) fn deadlines(&self, offer: &mut impl FnMut(Time, &'static str)) {
+        for own in self.own.values().filter(|own| own.expires()) {
+            offer(own.deadline.min(own.retry_at), "own exchange");
+        }
+        for aborting in self.aborting.values() {
+            offer(aborting.retry_at.min(aborting.until), "abort");
+        }
+    }
+
+    /// Asks for the exchanges that are due to be looked after.
+    pub(crate) fn on_deadline(&self, context: &mut Context) {
+        for (sequence, own) in self.own.iter().filter(|(_, own)| own.expires()) {
+            if context.now >= own.deadline.min(own.retry_at) {
+                context.then(Step::Exchange(ExchangeStep::OwnDue(
+                    *sequence,
+                    context.now >= own.deadline,
+                )));
+            }
+        }
+    }
+
+    /// An own exchange is due: repeats its proposal, or gives it up when its lease has expired.
+    pub(crate) fn on_due(
+        &mut self,
+        context: &mut Context,
+        near: &mut Neighbourhood<'_>,
+        sequence: u64,
+        expired: bool,
+    ) {
+        let Some(partner) = self.own.get(&sequence).map(|own| own.partner) else {
+            return;
+        };
+        if expired {
+            near.membership.links_mut().stalled(&context.config, partner, context.now);
+            return self.give_up(context, near.membership, sequence, Failure::Expired);
+        }
+        let lease = near.membership.links().lease(&context.config, &partner);
+        if let Some(own) = self.own.get_mut(&sequence) {
+            own.retry_at = context.now + lease / RETRIES_PER_LEASE;
+            own.reproposed = matches!(own.state, OwnState::Offered { .. });
+        }
+        self.send_propose(context, near.staleness, sequence);
+    }
+
+    /// Repeats the aborts that are due, and ends those whose time is over.
+    pub(crate) fn on_abort_deadline(&mut self, context: &mut Context, membership: &Membership) {
+        let now = context.now;
+        let due: Vec<u64> = self
+            .aborting
+            .iter()
+            .filter(|(_, aborting)| now >= aborting.retry_at.min(aborting.until))
+            .map(|(sequence, _)| *sequence)
+            .collect();
+        for sequence in due {
+            let exchange = context.exchange_id(sequence);
+            let Some(aborting) = self.aborting.get_mut(&sequence) else {
+                continue;
+            };
+            let partner = aborting.partner;
+            if now >= aborting.until {
+                self.aborting.remove(&sequence);
+                context.event(Event::Undecided { exchange });
+                continue;
+            }
+            let lease = membership.links().lease(&context.config, &partner);
+            aborting.retry_at = now + lease / RETRIES_PER_LEASE;
+            context.send(partner, Message::Abort { exchange });
+        }
+    }
+}
+
+/// The neighbour `peer` as the origin of what it is given.
+pub(super) fn origin(membership: &Membership, peer: PeerId) -> Origin {
+    Origin { peer, incarnation: membership.incarnation(&peer) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::Guard;
+    use crate::rounds::{Candidates, Rounds};
+    use crate::testing::peer;
+    use crate::{Config, Trust};
+
+    #[test]
+    fn a_waiting_fragment_is_proposed_once_and_giving_up_frees_it() {
+        let mut context = Context::alone(Config::default());
+        let mut membership = Membership::new(&context);
+        let (mut staleness, mut rounds) = (Staleness::new(&context), Rounds::default());
+        let (guard, mut initiator) = (Guard::new(context.config.mixing), Initiator::new());
+        membership.on_peer_up(&mut context, (peer(1), 1), Trust::Trusted);
+        membership.on_heartbeat(&peer(1), &context.progress.heartbeat());
+        membership.on_clock(&mut context, (peer(1), Clock(0)), false);
+        rounds.begin(&mut context, &Candidates::new(&membership, &staleness, &guard));
+        let (membership, staleness, rounds) = (&mut membership, &mut staleness, &mut rounds);
+        let mut near = Neighbourhood { membership, staleness, rounds, guard: &guard };
+        for _ in 0..2 {
+            initiator.propose_waiting(&mut context, &mut near);
+        }
+        assert!(context.leases.is_taken(FragmentId(0)) && initiator.open() == 1);
+        assert!(matches!(context.said()[..], [Output::Send { .. }]));
+        context.take_steps();
+        initiator.give_up(&mut context, near.membership, 0, Failure::Expired);
+        assert!(!context.leases.is_taken(FragmentId(0)) && initiator.is_idle());
+        assert!(matches!(context.take_steps()[..], [Step::Retry(_)]));
+    }
+}

@@ -1,0 +1,69 @@
+//! What exchanges work with around them: the neighbours, the news in fragments, rounds and the guard.
+
+use dnode_protocol::{FragmentId, PeerId};
+
+use super::Exchanged;
+use crate::Tolerance;
+use crate::context::Context;
+use crate::guard::{Guard, Met};
+use crate::membership::{Members, Membership};
+use crate::rounds::{Candidates, Rounds};
+use crate::staleness::Staleness;
+
+/// The other parts that an exchange changes or asks.
+#[derive(Debug)]
+pub(crate) struct Neighbourhood<'a> {
+    pub(crate) membership: &'a mut Membership,
+    pub(crate) staleness: &'a mut Staleness,
+    pub(crate) rounds: &'a mut Rounds,
+    pub(crate) guard: &'a Guard,
+}
+
+impl Neighbourhood<'_> {
+    /// The neighbours, for the choice of a partner.
+    pub(crate) const fn candidates(&self) -> Candidates<'_> {
+        Candidates::new(self.membership, self.staleness, self.guard)
+    }
+
+    /// What is let in of an exchange.
+    pub(super) fn tolerance(
+        &self,
+        context: &Context,
+        partner: PeerId,
+        fragment: FragmentId,
+        lag: u64,
+    ) -> Tolerance {
+        if !context.config.guard {
+            return Tolerance::ANY;
+        }
+        let exchanged = Exchanged { partner, fragment, lag };
+        let round = self.rounds.begun();
+        self.guard.tolerance(&meeting(context, self.membership.members(), round, exchanged))
+    }
+}
+
+/// An exchange in the last of so many rounds, as the guard sees it.
+pub(crate) fn meeting(
+    context: &Context,
+    members: &Members,
+    round: u64,
+    exchanged: Exchanged,
+) -> Met {
+    let Exchanged { partner: peer, fragment, lag } = exchanged;
+    let unlike_speed = unlike_speed(context, members, &peer);
+    Met { peer, fragment, clock: context.progress.clock(), lag, round, unlike_speed }
+}
+
+/// How many times as fast or as slow as the one that it is most unlike a neighbour is, as they say:
+/// who does more or fewer local steps in the time of a commit moves more or less than others.
+fn unlike_speed(context: &Context, members: &Members, peer: &PeerId) -> f64 {
+    let speed = |time: std::time::Duration| Some(time.as_secs_f64()).filter(|time| *time > 0.0);
+    let Some(theirs) = members.get(peer).and_then(|member| speed(member.step_time)) else {
+        return 1.0;
+    };
+    let others = members.iter().filter(|(other, member)| *other != peer && member.took_part());
+    let times = others.filter_map(|(_, member)| speed(member.step_time));
+    times
+        .chain(speed(context.progress.step_time()))
+        .fold(1.0, |most, time| most.max(theirs / time).max(time / theirs))
+}

@@ -1,0 +1,496 @@
+//! The responder's end of an exchange: accept or decline, mix, journal, and undo when told.
+
+use std::collections::BTreeMap;
+
+use dnode_protocol::frame::Leg;
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, PeerId, Time};
+
+use super::codec_choice::{coarser, on_measured, wanted};
+use super::initiator::{Initiator, RETRIES_PER_LEASE, origin};
+use super::sequences::Resolved;
+use super::terms::{Agreed, Offered};
+use super::{Exchanged, Neighbourhood, Proposal};
+use crate::config::STRANGERS_MAX;
+use crate::context::{Context, Ending, ExchangeStep, Step};
+use crate::staleness::{Staleness, lag_bound};
+use crate::{Event, Failure, Mixing, Offence, Output, RefusedMix, Role, Trust, Work};
+
+/// Applied exchanges kept until the initiator's word; each keeps one fragment of numbers.
+pub(crate) const JOURNAL_MAX: usize = 32;
+
+/// An exchange that this peer answers.
+#[derive(Clone, Debug)]
+struct Answered {
+    fragment: FragmentId,
+    state: AnsweredState,
+    agreed: Agreed,
+    began: Time,
+    /// When the lease ends.
+    deadline: Time,
+    /// When to ask the initiator how it ended.
+    retry_at: Time,
+    /// When to stop asking.
+    until: Time,
+    /// What this end brought to it.
+    offered: Offered,
+    /// An own proposal of the fragment to the initiator has crossed the proposal and yielded.
+    crossed: bool,
+    /// The initiator gave up while the trainer was mixing.
+    abort_wanted: bool,
+}
+
+/// Where an answered exchange stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AnsweredState {
+    /// ACCEPT is out, the offer is awaited.
+    Accepted,
+    /// The trainer is mixing.
+    Mixing,
+    /// Applied and journalled: the difference is kept until ACK or ABORT.
+    Applied,
+    /// The trainer is taking it back.
+    Undoing,
+}
+
+/// The exchanges that neighbours have proposed to this peer.
+#[derive(Clone, Debug)]
+pub(crate) struct Responder {
+    answered: BTreeMap<ExchangeId, Answered>,
+    /// Those that are over, by initiator.
+    resolved: BTreeMap<PeerId, Resolved>,
+}
+
+impl Responder {
+    pub(super) const fn new() -> Self {
+        Self { answered: BTreeMap::new(), resolved: BTreeMap::new() }
+    }
+
+    pub(super) fn open(&self) -> usize {
+        self.answered.len()
+    }
+
+    pub(super) fn contains(&self, exchange: &ExchangeId) -> bool {
+        self.answered.contains_key(exchange)
+    }
+
+    pub(super) fn find(&self, exchange: &ExchangeId) -> Option<Exchanged> {
+        let answered = self.answered.get(exchange)?;
+        let (partner, lag) = (exchange.initiator, answered.agreed.lag);
+        Some(Exchanged { partner, fragment: answered.fragment, lag })
+    }
+
+    pub(super) fn is_over(&self, exchange: &ExchangeId) -> bool {
+        let resolved = self.resolved.get(&exchange.initiator);
+        resolved.is_some_and(|r| r.contains(exchange.incarnation, exchange.sequence))
+    }
+
+    /// A neighbour proposes an exchange.
+    pub(super) fn on_propose(
+        &mut self,
+        context: &mut Context,
+        near: &mut Neighbourhood<'_>,
+        initiator: &mut Initiator,
+        proposal: Proposal,
+    ) {
+        let Proposal { from, exchange, fragment, terms } = proposal;
+        if self.answered.contains_key(&exchange) {
+            return self.on_propose_again(context, near.staleness, from, exchange);
+        }
+        if self.is_over(&exchange) {
+            return;
+        }
+        let (own, now) = (context.progress.clock(), context.now);
+        let (most, bound) = lag_bound(&context.config);
+        if terms.clock.distance(own) > most && !near.candidates().done_with(context, &from) {
+            context.event(Event::Refused { exchange, peer: from, bound });
+            context.send(from, Message::Stale { exchange, clock: own });
+            return context.then(Step::ConsiderCatchUp);
+        }
+        // What is pushed may overlap with anything: it is added, not agreed on.
+        let both_ways = context.config.mixing == Mixing::Exchange;
+        let crossing = initiator.crossing(context, fragment, from).filter(|_| both_ways);
+        if !near.guard.meets(&from, near.rounds.begun()) {
+            let left_out = near.guard.trust(&from) == Trust::LeftOut;
+            let no =
+                if left_out { Message::LeftOut { exchange } } else { Message::Busy { exchange } };
+            return context.send(from, no);
+        }
+        let leased = both_ways && context.leases.is_taken(fragment) && crossing.is_none();
+        if leased || self.declines(context, near, (from, fragment)) {
+            return context.send(from, Message::Busy { exchange });
+        }
+        if let Some(sequence) = crossing {
+            initiator.yield_to_crossing(context, near, sequence);
+        }
+        let (config, links) = (&context.config, near.membership.links());
+        let offered = Offered::now(context, near.membership.partition());
+        let codec = coarser(terms.codec, wanted(config, links, &from));
+        let lease = links.lease(config, &from);
+        let answered = Answered {
+            fragment,
+            state: AnsweredState::Accepted,
+            agreed: offered.agree(config, terms, codec),
+            began: now,
+            deadline: now + lease,
+            retry_at: now + lease,
+            until: now + config.journal_window,
+            offered,
+            crossed: crossing.is_some(),
+            abort_wanted: false,
+        };
+        if both_ways {
+            context.leases.take(fragment, exchange);
+        }
+        self.answered.insert(exchange, answered);
+        context.output(Output::Expect { exchange, from, leg: Leg::Offer, fragment });
+        self.send_accept(context, near.staleness, exchange);
+    }
+
+    /// Whether a proposal of `from` is declined whatever else this peer has open on the fragment.
+    fn declines(
+        &self,
+        context: &Context,
+        near: &Neighbourhood<'_>,
+        (from, fragment): (PeerId, FragmentId),
+    ) -> bool {
+        let config = &context.config;
+        let both_ways = config.mixing == Mixing::Exchange;
+        let open = self.answered.values().filter(|a| a.state != AnsweredState::Applied).count();
+        let declined = near.membership.links().declines(&from, context.now);
+        let member = near.membership.get(&from);
+        !member.is_some_and(|member| context.shares(member.stripe, fragment))
+            || (both_ways && declined)
+            || context.progress.is_replacing()
+            || context.progress.is_leaving()
+            || open >= config.answered_max
+            || self.answered.len() >= JOURNAL_MAX
+    }
+
+    /// The initiator repeats its proposal: answer as before.
+    fn on_propose_again(
+        &self,
+        context: &mut Context,
+        staleness: &Staleness,
+        from: PeerId,
+        exchange: ExchangeId,
+    ) {
+        let Some(answered) = self.answered.get(&exchange) else {
+            return;
+        };
+        let (fragment, clock) = (answered.fragment, answered.offered.clock());
+        match answered.state {
+            AnsweredState::Accepted => self.send_accept(context, staleness, exchange),
+            AnsweredState::Applied => {
+                let leg = Leg::Reply;
+                context.output(Output::SendTensor { to: from, exchange, leg, fragment, clock });
+            }
+            AnsweredState::Mixing | AnsweredState::Undoing => {}
+        }
+    }
+
+    fn send_accept(&self, context: &mut Context, staleness: &Staleness, exchange: ExchangeId) {
+        let Some(answered) = self.answered.get(&exchange) else {
+            return;
+        };
+        let information = staleness.information(answered.fragment);
+        let terms = answered.offered.terms(answered.agreed.codec, information);
+        context.send(exchange.initiator, Message::Accept { exchange, terms });
+    }
+
+    /// The initiator's fragment has arrived.
+    pub(crate) fn on_offer(
+        &mut self,
+        context: &mut Context,
+        near: &Neighbourhood<'_>,
+        (from, exchange): (PeerId, ExchangeId),
+        clock: Clock,
+    ) {
+        let age = near.membership.heard_of(context, &from).ahead_of(clock);
+        let answered = self.answered.get_mut(&exchange);
+        let accepted = answered.filter(|a| a.state == AnsweredState::Accepted);
+        let Some(answered) = accepted.filter(|_| exchange.initiator == from) else {
+            return;
+        };
+        answered.state = AnsweredState::Mixing;
+        let Agreed { weight, codec, lag, .. } = answered.agreed;
+        let fragment = answered.fragment;
+        let tolerance = near.tolerance(context, from, fragment, lag);
+        if age > context.config.bounds.snapshot_age {
+            return self.on_mix_refused(context, exchange, RefusedMix::TooOld);
+        }
+        // The responder reads and applies in one go, so its own half is never old (B2).
+        let clock_max = Clock(u64::MAX);
+        context.work(if context.config.mixing == Mixing::Exchange {
+            let role = Role::Responder;
+            Work::Mix { exchange, fragment, role, weight, codec, clock_max, tolerance }
+        } else {
+            let from = origin(near.membership, from);
+            Work::Absorb { exchange, fragment, from, weight, tolerance }
+        });
+    }
+
+    /// The trainer has mixed: the difference is kept until the initiator's word.
+    pub(super) fn on_mixed(
+        &mut self,
+        context: &mut Context,
+        near: &mut Neighbourhood<'_>,
+        exchange: ExchangeId,
+    ) {
+        let peer = exchange.initiator;
+        let lease = near.membership.links().lease(&context.config, &peer);
+        let Some(answered) = self.answered.get_mut(&exchange) else {
+            return;
+        };
+        answered.state = AnsweredState::Applied;
+        answered.retry_at = context.now + lease / RETRIES_PER_LEASE;
+        answered.until = context.now + context.config.journal_window;
+        let Agreed { information, weight, lag, .. } = answered.agreed.clone();
+        let (fragment, clock, abort_wanted) =
+            (answered.fragment, answered.offered.clock(), answered.abort_wanted);
+        near.staleness.contain(context, near.membership, fragment, &information);
+        let role = Role::Responder;
+        context.event(Event::Applied { exchange, fragment, peer, role, weight, lag, age: 0 });
+        if context.config.mixing != Mixing::Exchange {
+            context.send(peer, Message::Ack { exchange });
+            self.end(context, exchange);
+        } else if abort_wanted {
+            self.undo(context, exchange);
+        } else {
+            let leg = Leg::Reply;
+            context.output(Output::SendTensor { to: peer, exchange, leg, fragment, clock });
+        }
+        context.then(Step::Limit);
+    }
+
+    /// The trainer has refused to mix.
+    pub(super) fn on_mix_refused(
+        &mut self,
+        context: &mut Context,
+        exchange: ExchangeId,
+        reason: RefusedMix,
+    ) {
+        self.end(context, exchange);
+        context.then(Step::Exchange(ExchangeStep::MixRefused(exchange, reason)));
+    }
+
+    /// The initiator has applied its half.
+    pub(super) fn on_ack(
+        &mut self,
+        context: &mut Context,
+        near: &mut Neighbourhood<'_>,
+        (from, exchange): (PeerId, ExchangeId),
+        parallel: usize,
+    ) {
+        let answered = self.answered.get(&exchange);
+        let Some(answered) = answered.filter(|answered| {
+            exchange.initiator == from && answered.state == AnsweredState::Applied
+        }) else {
+            return;
+        };
+        let (took, codec) = (context.now.since(answered.began), answered.agreed.codec);
+        let (fragment, crossed) = (answered.fragment, answered.crossed);
+        on_measured(context, near.membership.links_mut(), (&from, took), codec, parallel);
+        let candidates =
+            crate::rounds::Candidates::new(near.membership, near.staleness, near.guard);
+        near.rounds.on_answered(context, &candidates, (fragment, from), crossed);
+        self.end(context, exchange);
+    }
+
+    /// The initiator will never apply its half.
+    pub(crate) fn on_abort(&mut self, context: &mut Context, from: PeerId, exchange: ExchangeId) {
+        let Some(answered) = self.answered.get_mut(&exchange) else {
+            self.resolve(exchange);
+            return context.send(from, Message::Aborted { exchange });
+        };
+        match answered.state {
+            AnsweredState::Mixing => answered.abort_wanted = true,
+            AnsweredState::Applied => self.undo(context, exchange),
+            AnsweredState::Undoing => {}
+            AnsweredState::Accepted => {
+                self.end(context, exchange);
+                context.then(Step::Exchange(ExchangeStep::ConfirmAbort(exchange)));
+            }
+        }
+    }
+
+    fn undo(&mut self, context: &mut Context, exchange: ExchangeId) {
+        let Some(answered) = self.answered.get_mut(&exchange) else {
+            return;
+        };
+        answered.state = AnsweredState::Undoing;
+        let (fragment, weight) = (answered.fragment, answered.agreed.weight);
+        context.work(Work::Undo { exchange, fragment, weight });
+    }
+
+    /// The trainer has taken this end's half back.
+    pub(crate) fn on_undone(&mut self, context: &mut Context, exchange: ExchangeId) {
+        if self.answered.get(&exchange).is_none_or(|a| a.state != AnsweredState::Undoing) {
+            return;
+        }
+        self.end(context, exchange);
+        context.then(Step::Exchange(ExchangeStep::ConfirmUndo(exchange)));
+    }
+
+    /// Nothing more will happen under this exchange at this end.
+    fn end(&mut self, context: &mut Context, exchange: ExchangeId) {
+        let Some(answered) = self.answered.remove(&exchange) else {
+            return;
+        };
+        self.resolve(exchange);
+        context.leases.release(answered.fragment, exchange);
+        context.output(Output::Forget { exchange });
+        context.then(Step::Exchange(ExchangeStep::Propose));
+    }
+
+    /// `exchange` of a neighbour is over: late duplicates never open it again.
+    pub(crate) fn resolve(&mut self, exchange: ExchangeId) {
+        let resolved = self.resolved.entry(exchange.initiator).or_default();
+        resolved.insert(exchange.incarnation, exchange.sequence);
+        while self.resolved.len() > STRANGERS_MAX {
+            self.resolved.pop_first();
+        }
+    }
+
+    /// A restarted initiator knows nothing of what its earlier life proposed: stop asking it.
+    pub(super) fn orphan(&self, context: &mut Context, peer: PeerId, incarnation: u64) {
+        let orphans = self.answered.iter().filter(|(exchange, answered)| {
+            exchange.initiator == peer
+                && exchange.incarnation != incarnation
+                && answered.state == AnsweredState::Applied
+        });
+        for (exchange, _) in orphans {
+            context.then(Step::Exchange(ExchangeStep::EndAnswered(*exchange, Ending::Undecided)));
+        }
+    }
+
+    /// The initiator is silent: what it has proposed holds no fragment any longer.
+    pub(super) fn free(&mut self, context: &mut Context, peer: PeerId) {
+        self.lose(context, peer);
+        let now = context.now;
+        let applied = self.answered.iter_mut().filter(|(exchange, answered)| {
+            exchange.initiator == peer && answered.state == AnsweredState::Applied
+        });
+        for (_, answered) in applied {
+            answered.deadline = answered.deadline.min(now);
+            answered.retry_at = answered.retry_at.min(now);
+        }
+    }
+
+    /// The initiator is gone.
+    pub(super) fn lose(&self, context: &mut Context, peer: PeerId) {
+        let lost = self.answered.iter().filter(|(exchange, answered)| {
+            exchange.initiator == peer && answered.state == AnsweredState::Accepted
+        });
+        for (exchange, _) in lost {
+            context.then(Step::Exchange(ExchangeStep::EndAnswered(*exchange, Ending::Lost)));
+        }
+    }
+
+    /// Ends an exchange that both ends have not applied, for this reason.
+    pub(super) fn end_so(
+        &mut self,
+        context: &mut Context,
+        near: &mut Neighbourhood<'_>,
+        exchange: ExchangeId,
+        ending: Ending,
+    ) {
+        let peer = exchange.initiator;
+        let failure = match ending {
+            Ending::Lost => Some(Failure::Lost),
+            Ending::Expired => Some(Failure::Expired),
+            Ending::Undecided => None,
+        };
+        if ending == Ending::Expired {
+            let links = near.membership.links_mut();
+            links.decline_for_a_lease(&context.config, peer, context.now);
+            links.stalled(&context.config, peer, context.now);
+        }
+        context.event(match failure {
+            Some(failure) => Event::Failed { exchange, peer, failure },
+            None => Event::Undecided { exchange },
+        });
+        self.end(context, exchange);
+    }
+
+    pub(super) fn deadlines(&self, offer: &mut impl FnMut(Time, &'static str)) {
+        for answered in self.answered.values() {
+            match answered.state {
+                AnsweredState::Accepted => offer(answered.deadline, "lease"),
+                AnsweredState::Applied => offer(answered.retry_at.min(answered.until), "journal"),
+                AnsweredState::Mixing | AnsweredState::Undoing => {}
+            }
+        }
+    }
+
+    /// Asks for the exchanges that are due to be looked after.
+    pub(crate) fn on_deadline(&self, context: &mut Context) {
+        let now = context.now;
+        for (exchange, answered) in &self.answered {
+            match answered.state {
+                AnsweredState::Accepted if now >= answered.deadline => {
+                    context.then(Step::Exchange(ExchangeStep::EndAnswered(
+                        *exchange,
+                        Ending::Expired,
+                    )));
+                }
+                AnsweredState::Applied if now >= answered.retry_at.min(answered.until) => {
+                    context.then(Step::Exchange(ExchangeStep::AskOutcome(*exchange)));
+                }
+                AnsweredState::Accepted
+                | AnsweredState::Applied
+                | AnsweredState::Mixing
+                | AnsweredState::Undoing => {}
+            }
+        }
+    }
+
+    /// The initiator has not said whether it applied: ask, release the lease when it is over, and
+    /// stop asking at the end of the journal window.
+    pub(crate) fn ask_outcome(
+        &mut self,
+        context: &mut Context,
+        near: &Neighbourhood<'_>,
+        exchange: ExchangeId,
+    ) {
+        let lease = near.membership.links().lease(&context.config, &exchange.initiator);
+        let Some(answered) = self.answered.get_mut(&exchange) else {
+            return;
+        };
+        if context.now >= answered.until {
+            context.event(Event::Undecided { exchange });
+            return self.end(context, exchange);
+        }
+        answered.retry_at = context.now + lease / RETRIES_PER_LEASE;
+        if context.now >= answered.deadline {
+            context.leases.release(answered.fragment, exchange);
+            context.then(Step::Exchange(ExchangeStep::Propose));
+        }
+        context.then(Step::Exchange(ExchangeStep::SendAccept(exchange)));
+    }
+
+    /// Repeats the acceptance of an exchange, which asks how it has ended.
+    pub(crate) fn accept_again(
+        &self,
+        context: &mut Context,
+        near: &Neighbourhood<'_>,
+        exchange: ExchangeId,
+    ) {
+        self.send_accept(context, near.staleness, exchange);
+    }
+
+    /// Says what has come of an exchange that the trainer has refused to mix.
+    pub(crate) fn tell_refused(context: &mut Context, exchange: ExchangeId, reason: RefusedMix) {
+        let peer = exchange.initiator;
+        context.send(peer, Message::Aborted { exchange });
+        let failure = match reason {
+            RefusedMix::TooOld => Failure::TooOld,
+            RefusedMix::Local => Failure::Lost,
+            RefusedMix::Outlier => Failure::Outlier,
+            RefusedMix::BadParameters | RefusedMix::OtherHash => Failure::BadParameters,
+        };
+        context.event(Event::Failed { exchange, peer, failure });
+        if reason == RefusedMix::BadParameters {
+            context.then(Step::Offence(peer, Offence::BadParameters));
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The terms of an exchange: what an end brings to it, and what both ends agree on.
+
+use dnode_protocol::frame::Codec;
+use dnode_protocol::{Clock, Information, Terms};
+
+use crate::context::Context;
+use crate::membership::Partition;
+use crate::staleness::{mass, share};
+use crate::{Config, Mixing, mixing_weight};
+
+/// What an end brings to an exchange: every repetition of a message names the same, so that the
+/// partner agrees on one weight whichever of them it heard.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offered {
+    clock: Clock,
+    mass: u32,
+    work: u32,
+    merges: bool,
+}
+
+impl Offered {
+    /// What this peer brings to an exchange now.
+    pub(super) fn now(context: &Context, partition: &Partition) -> Self {
+        let (work, merges) = partition.work(context);
+        Self { clock: context.progress.clock(), mass: mass(context), work, merges }
+    }
+
+    pub(super) const fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// The terms of an exchange in `codec` of a fragment that contains `information`.
+    pub(super) const fn terms(self, codec: Codec, information: Information) -> Terms {
+        let Self { clock, mass, work, merges } = self;
+        Terms { clock, mass, work, merges, codec, information }
+    }
+
+    /// What this end agrees to in an exchange with `theirs`: weight, lag and codec.
+    pub(super) fn agree(self, config: &Config, theirs: Terms, codec: Codec) -> Agreed {
+        let (ours, other) = ((self.clock, self.mass), (theirs.clock, theirs.mass));
+        let weight = match config.mixing {
+            Mixing::Exchange if self.merges || theirs.merges => share(self.work, theirs.work),
+            Mixing::Exchange => mixing_weight(config.policy, ours, other),
+            // The numbers that arrive count as much as the own: averaging over all that came.
+            Mixing::Push { .. } | Mixing::Set => {
+                2.0 * mixing_weight(config.policy, (self.clock, 1), (theirs.clock, 1))
+            }
+        };
+        let lag = self.clock.distance(theirs.clock);
+        Agreed { information: theirs.information, weight, lag, codec }
+    }
+}
+
+/// What both ends agreed on by proposal and acceptance.
+#[derive(Clone, Debug)]
+pub(super) struct Agreed {
+    /// What the other end's fragment contains.
+    pub(super) information: Information,
+    /// This end's mixing weight.
+    pub(super) weight: f32,
+    /// Distance of the two clocks, commits.
+    pub(super) lag: u64,
+    /// The codec of the difference.
+    pub(super) codec: Codec,
+}

@@ -1,0 +1,195 @@
+//! Links: how long exchanges with each neighbour take, and what follows for leases and back-offs.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use dnode_protocol::frame::Codec;
+use dnode_protocol::{PeerId, Time};
+
+use super::estimate::{Estimate, LONGEST, at_least};
+use super::history::doubling;
+use crate::{Config, Mixing};
+
+/// A lease lasts this many average exchange durations: four messages and two tensors of one exchange.
+const LEASE_DURATIONS: f64 = 4.0;
+
+/// What is known of the link to one neighbour.
+#[derive(Clone, Debug, Default)]
+struct Link {
+    /// How long exchanges take.
+    duration: Estimate,
+    /// Exchanges that have run out since one was measured.
+    stalls: u32,
+    back_off_until: Time,
+    /// Until when its proposals are declined, because it let one run out.
+    declined_until: Time,
+    /// Index of the chosen codec.
+    codec: Option<usize>,
+}
+
+/// The links to all neighbours.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Links {
+    map: BTreeMap<PeerId, Link>,
+}
+
+impl Links {
+    pub(super) fn open(&mut self, peer: PeerId) {
+        self.map.insert(peer, Link::default());
+    }
+
+    pub(super) fn close(&mut self, peer: &PeerId) {
+        self.map.remove(peer);
+    }
+
+    /// Seconds that an exchange with `peer` takes on average, once one was measured.
+    pub(crate) fn mean(&self, peer: &PeerId) -> Option<f64> {
+        self.map.get(peer)?.duration.mean()
+    }
+
+    /// Whether `peer` may be asked for something: it is here and not left alone for a while.
+    pub(crate) fn is_ready(&self, peer: &PeerId, now: Time) -> bool {
+        self.map.get(peer).is_some_and(|link| now >= link.back_off_until)
+    }
+
+    /// Whether proposals of `peer` are declined for now.
+    pub(crate) fn declines(&self, peer: &PeerId, now: Time) -> bool {
+        self.map.get(peer).is_some_and(|link| now < link.declined_until)
+    }
+
+    /// Lease for an exchange with `peer`: four times the measured duration of one, twice as long for
+    /// each that has run out since one was measured, within limits.
+    ///
+    /// Without doubling, exchanges that take longer than the first lease would run out for ever
+    /// (RFC 6298 §5.5: the same of retransmission timers).
+    pub(crate) fn lease(&self, config: &Config, peer: &PeerId) -> Duration {
+        self.explained_lease(config, peer).0
+    }
+
+    /// Lease for a whole fragment of `peer`: what is measured of contributions, which are coded, says
+    /// little of how long it takes.
+    pub(crate) fn snapshot_lease(&self, config: &Config, peer: &PeerId) -> Duration {
+        let lease = self.lease(config, peer);
+        if config.mixing == Mixing::Set { lease.max(config.lease_initial) } else { lease }
+    }
+
+    /// [`Links::lease`], and where it comes from.
+    pub(crate) fn explained_lease(
+        &self,
+        config: &Config,
+        peer: &PeerId,
+    ) -> (Duration, &'static str) {
+        let (base, why) = match self.mean(peer) {
+            None => (config.lease_initial, "nothing is measured yet"),
+            Some(seconds) => {
+                let seconds = (LEASE_DURATIONS * seconds).min(config.lease_max.as_secs_f64());
+                at_least(
+                    config.lease_min,
+                    Duration::from_secs_f64(seconds),
+                    "four times a measured exchange",
+                )
+            }
+        };
+        let stalls = self.map.get(peer).map_or(0, |link| link.stalls);
+        let doubled = base.saturating_mul(doubling(stalls));
+        match stalls {
+            _ if doubled >= config.lease_max => (config.lease_max, LONGEST),
+            0 => (doubled, why),
+            1.. => (doubled, "doubled for each that has run out since one was measured"),
+        }
+    }
+
+    /// Records how long an exchange in `codec` took from proposal to application.
+    pub(crate) fn measured(
+        &mut self,
+        peer: &PeerId,
+        duration: Duration,
+        codecs: &[Codec],
+        codec: Codec,
+    ) {
+        let used = codecs.iter().position(|allowed| *allowed == codec);
+        if let Some(link) = self.map.get_mut(peer)
+            && link.codec.is_some()
+            && link.codec != used
+        {
+            // Another codec was chosen meanwhile: what it takes is not measured yet.
+            link.duration = Estimate::default();
+        }
+        self.took(peer, duration);
+    }
+
+    /// Records how long it took from asking `peer` for numbers until they were here.
+    pub(crate) fn took(&mut self, peer: &PeerId, duration: Duration) {
+        if let Some(link) = self.map.get_mut(peer) {
+            link.duration.add(duration);
+            link.stalls = 0;
+        }
+    }
+
+    /// The partner stalled in mid-exchange: leave it alone for a while, longer each time. What stalls
+    /// during that while had begun before, and counts as the same.
+    pub(crate) fn stalled(&mut self, config: &Config, peer: PeerId, now: Time) {
+        let (least, most) = (config.back_off_min, config.back_off_max);
+        if let Some(link) = self.map.get_mut(&peer)
+            && now >= link.back_off_until
+        {
+            let times = doubling(link.stalls);
+            link.stalls = link.stalls.saturating_add(1);
+            link.back_off_until = now + least.saturating_mul(times).min(most);
+        }
+    }
+
+    /// An initiator let an exchange run out that held a fragment for a lease: its proposals are
+    /// declined for as long, so that nobody holds fragments for more than half of the time.
+    pub(crate) fn decline_for_a_lease(&mut self, config: &Config, peer: PeerId, now: Time) {
+        let lease = self.lease(config, &peer);
+        if let Some(link) = self.map.get_mut(&peer)
+            && now >= link.declined_until
+        {
+            link.declined_until = now + lease;
+        }
+    }
+
+    /// The codec that was chosen for the link, by its index; `None` before.
+    pub(crate) fn codec(&self, peer: &PeerId) -> Option<usize> {
+        self.map.get(peer)?.codec
+    }
+
+    /// Chooses a codec for the link.
+    pub(crate) fn set_codec(&mut self, peer: &PeerId, index: usize) {
+        if let Some(link) = self.map.get_mut(peer) {
+            link.codec = Some(index);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::peer;
+
+    #[test]
+    fn a_lease_follows_what_exchanges_take_and_doubles_when_they_run_out() {
+        let config = Config::default();
+        let mut links = Links::default();
+        links.open(peer(1));
+        assert_eq!(links.lease(&config, &peer(1)), config.lease_initial);
+        links.took(&peer(1), Duration::from_secs(1));
+        assert_eq!(links.lease(&config, &peer(1)), Duration::from_secs(4));
+        links.stalled(&config, peer(1), Time::ZERO);
+        assert_eq!(links.lease(&config, &peer(1)), Duration::from_secs(8));
+        assert!(!links.is_ready(&peer(1), Time::ZERO));
+        assert!(links.is_ready(&peer(1), Time::ZERO + config.back_off_min));
+    }
+
+    #[test]
+    fn whoever_lets_a_lease_run_out_is_declined_for_as_long() {
+        let config = Config::default();
+        let mut links = Links::default();
+        links.open(peer(1));
+        links.decline_for_a_lease(&config, peer(1), Time::ZERO);
+        assert!(links.declines(&peer(1), Time::from_millis(4999)));
+        assert!(!links.declines(&peer(1), Time::from_millis(5000)));
+        assert!(!links.declines(&peer(2), Time::ZERO));
+    }
+}

@@ -1,0 +1,46 @@
+//! A fragment that waits for its exchange in a round.
+
+use dnode_protocol::{FragmentId, PeerId, Time};
+
+use crate::Failure;
+
+/// A fragment that waits for its exchange in this round.
+#[derive(Clone, Debug)]
+pub(crate) struct RoundFragment {
+    pub(super) fragment: FragmentId,
+    /// Partners that are not asked again.
+    pub(super) tried: Vec<PeerId>,
+    /// Proposals that have ended.
+    pub(super) proposals: usize,
+    /// Partners it still is to reach.
+    pub(super) left: usize,
+    /// When to propose again, after a partner was busy for whom there is no other.
+    pub(super) wait_until: Option<Time>,
+}
+
+impl RoundFragment {
+    /// A fragment that is to reach this many partners.
+    pub(super) const fn new(fragment: FragmentId, left: usize) -> Self {
+        Self { fragment, tried: Vec::new(), proposals: 0, left, wait_until: None }
+    }
+
+    pub(crate) const fn fragment(&self) -> FragmentId {
+        self.fragment
+    }
+
+    /// Whether it waits for a partner that was busy.
+    pub(crate) const fn waits(&self) -> bool {
+        self.wait_until.is_some()
+    }
+}
+
+/// An own exchange that has ended without effect.
+#[derive(Clone, Debug)]
+pub(crate) struct EndedProposal {
+    /// Where its fragment stands.
+    pub(crate) entry: RoundFragment,
+    /// With whom it was.
+    pub(crate) partner: PeerId,
+    /// Why it has ended.
+    pub(crate) failure: Failure,
+}

@@ -1,0 +1,166 @@
+//! Which partner for a fragment: a decision on what is known of the neighbours.
+
+use dnode_protocol::{FragmentId, PeerId, Phase};
+use rand::RngExt;
+
+use super::{RoundFragment, Rounds};
+use crate::context::Context;
+use crate::guard::Guard;
+use crate::membership::{Links, Member, Membership};
+use crate::staleness::{Staleness, lag_max};
+use crate::{Mixing, Schedule};
+
+/// The neighbours, as a choice of a partner looks at them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Candidates<'a> {
+    pub(super) membership: &'a Membership,
+    staleness: &'a Staleness,
+    guard: &'a Guard,
+}
+
+impl<'a> Candidates<'a> {
+    pub(crate) const fn new(
+        membership: &'a Membership,
+        staleness: &'a Staleness,
+        guard: &'a Guard,
+    ) -> Self {
+        Self { membership, staleness, guard }
+    }
+
+    pub(super) const fn links(&self) -> &'a Links {
+        self.membership.links()
+    }
+
+    /// How old the news of `peer` in `fragment` are.
+    pub(super) fn age(
+        &self,
+        context: &Context,
+        fragment: FragmentId,
+        peer: &PeerId,
+    ) -> Option<u64> {
+        self.staleness.age(context, self.membership, fragment, peer)
+    }
+
+    /// Chooses a partner for the fragment of `entry`, none that it has tried; `None` when nobody is
+    /// eligible.
+    ///
+    /// Of pushes, a partner that has asked for this peer's news; else the partner whose news in this
+    /// fragment is older than bound B3 allows, if there is one; else the one that the schedule names;
+    /// else, and when that one has declined, one of two drawn at random: the one with the older news,
+    /// so that every neighbour is visited, or the quicker.
+    pub(crate) fn choose(
+        &self,
+        context: &mut Context,
+        rounds: &Rounds,
+        entry: &RoundFragment,
+    ) -> Option<PeerId> {
+        let (fragment, tried) = (entry.fragment, &entry.tried);
+        let eligible: Vec<(PeerId, u64)> = self
+            .membership
+            .members()
+            .iter()
+            .filter(|(peer, member)| {
+                !tried.contains(peer)
+                    && self.guard.meets(peer, rounds.begun())
+                    && self.is_eligible(context, (peer, member), fragment)
+            })
+            .map(|(peer, _)| (*peer, self.age(context, fragment, peer).unwrap_or(0)))
+            .collect();
+        let oldest = eligible.iter().max_by_key(|(_, age)| *age)?;
+        if let Some(waiting) = choose_waiting(context, rounds, fragment, &eligible) {
+            return Some(waiting);
+        }
+        if oldest.1 > self.membership.information_age_bound(context) {
+            return Some(oldest.0);
+        }
+        if tried.is_empty()
+            && let Some(scheduled) = self.scheduled(context, rounds.begun())
+            && eligible.iter().any(|(peer, _)| *peer == scheduled)
+        {
+            return Some(scheduled);
+        }
+        let first = eligible[context.rng.random_range(0..eligible.len())];
+        let second = eligible[context.rng.random_range(0..eligible.len())];
+        let takes = |peer: &PeerId| self.links().mean(peer).unwrap_or(0.0);
+        let takes_second = match context.config.schedule {
+            Schedule::Nearest => takes(&second.0) < takes(&first.0),
+            Schedule::Random | Schedule::Exponential | Schedule::Ring => second.1 > first.1,
+        };
+        Some(if takes_second { second.0 } else { first.0 })
+    }
+
+    /// Whether nobody can take the place of `partner` for a fragment: its news are older than bound B3
+    /// allows, or nobody else is eligible.
+    pub(super) fn has_no_substitute(
+        &self,
+        context: &Context,
+        partner: &PeerId,
+        entry: &RoundFragment,
+    ) -> bool {
+        let age = self.age(context, entry.fragment, partner);
+        let other = |(peer, member): (&PeerId, &Member)| {
+            peer != partner
+                && !entry.tried.contains(peer)
+                && self.is_eligible(context, (peer, member), entry.fragment)
+        };
+        age.is_some_and(|age| age > self.membership.information_age_bound(context))
+            || !self.membership.members().iter().any(other)
+    }
+
+    /// Whom the schedule names in the last of so many rounds.
+    pub(super) fn scheduled(&self, context: &Context, rounds: u64) -> Option<PeerId> {
+        let live = || {
+            let heard = self.membership.members().heard();
+            heard.filter(|(_, member)| member.phase != Phase::Joining).map(|(peer, _)| *peer)
+        };
+        let rank = live().filter(|peer| *peer < context.me).count();
+        let both_ways = context.config.mixing == Mixing::Exchange;
+        let (n, round) = (live().count() as u64 + 1, rounds.saturating_sub(1));
+        let partner = context.config.schedule.partner(both_ways, rank as u64, n, round)?;
+        let index = usize::try_from(partner).ok()?;
+        // The own rank is not in the list of the others.
+        live().nth(if index > rank { index - 1 } else { index })
+    }
+
+    /// Whether this peer and the neighbour `peer` have both done their last step.
+    pub(crate) fn done_with(&self, context: &Context, peer: &PeerId) -> bool {
+        self.membership.get(peer).is_some_and(|member| both_finished(context, member))
+    }
+
+    fn is_eligible(
+        &self,
+        context: &Context,
+        (peer, member): (&PeerId, &Member),
+        fragment: FragmentId,
+    ) -> bool {
+        let (most, own) = (lag_max(&context.config), context.progress.clock());
+        let near = member.clock.is_some_and(|clock| clock.distance(own) <= most);
+        context.shares(member.stripe, fragment)
+            && !member.is_suspected()
+            && member.phase != Phase::Joining
+            && self.links().is_ready(peer, context.now)
+            && (near || both_finished(context, member))
+    }
+}
+
+/// One of those that have asked for this peer's news in `fragment`, where only pushes bring any.
+fn choose_waiting(
+    context: &mut Context,
+    rounds: &Rounds,
+    fragment: FragmentId,
+    eligible: &[(PeerId, u64)],
+) -> Option<PeerId> {
+    if context.config.mixing == Mixing::Exchange {
+        return None;
+    }
+    let peers = eligible.iter().map(|(peer, _)| *peer);
+    let waiting: Vec<PeerId> = peers.filter(|peer| rounds.asks(peer, fragment)).collect();
+    let index = context.rng.random_range(0..waiting.len().max(1));
+    waiting.get(index).copied()
+}
+
+/// Whether this peer and `member` have both done their last step: then no clock moves any more,
+/// and how many commits each made is no measure of whose news is old.
+fn both_finished(context: &Context, member: &Member) -> bool {
+    context.progress.is_finished() && member.phase == Phase::Finished
+}

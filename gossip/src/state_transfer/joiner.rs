@@ -1,0 +1,177 @@
+//! The joiner's end: replaces the own replica by snapshots of the neighbours' fragments.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use dnode_protocol::{Clock, ExchangeId, FragmentId, PeerId, Time};
+
+use super::kept_snapshots::KeptSnapshots;
+use super::pull::Pull;
+use crate::context::{Context, Replacing, Step};
+use crate::exchange::ConcurrencyLimit;
+use crate::membership::Membership;
+use crate::{Event, Mixing, Output, SnapshotContents};
+
+/// How long a replica that is half replaced waits for a donor when there is none: a network that
+/// breaks is back sooner, and what was taken over is not taken over again.
+const ALONE_MAX: Duration = Duration::from_secs(30);
+
+/// A replica that is being replaced, fragment by fragment.
+#[derive(Clone, Debug)]
+pub(super) struct Replacement {
+    /// Fragments not yet asked for.
+    pub(super) waiting: Vec<FragmentId>,
+    /// Asked for, by sequence number.
+    pub(super) open: BTreeMap<u64, Pull>,
+    /// Smallest snapshot clock so far: the clock that the replica will have.
+    pub(super) clock: Option<Clock>,
+    /// When to ask again for what waits.
+    pub(super) retry_at: Time,
+    what: Replacing,
+    /// How many pulls may be open.
+    pub(super) concurrency: ConcurrencyLimit,
+    /// Donors that are busy, and when to ask them again; neighbours only.
+    pub(super) busy: BTreeMap<PeerId, Time>,
+    /// Since when there has been no donor.
+    alone_since: Option<Time>,
+}
+
+impl Replacement {
+    /// When something of it expires next.
+    fn next_deadline(&self) -> Time {
+        let waiting = if self.waiting.is_empty() { Time::NEVER } else { self.retry_at };
+        let pulls = self.open.values().filter(|pull| !pull.adopting);
+        pulls.map(|pull| pull.deadline).min().unwrap_or(Time::NEVER).min(waiting)
+    }
+
+    /// Puts a fragment back that was not got.
+    pub(super) fn put_back(&mut self, fragment: FragmentId) {
+        self.waiting.insert(0, fragment);
+    }
+}
+
+/// What this peer takes over from others.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Joiner {
+    pub(super) replacement: Option<Replacement>,
+    pub(super) kept: KeptSnapshots,
+    /// The replica was replaced and waits for its own contributions.
+    resuming: bool,
+}
+
+impl Joiner {
+    /// The snapshots that an earlier life of this peer has kept.
+    pub(crate) fn keep(&mut self, kept: Vec<(FragmentId, SnapshotContents)>) {
+        self.kept = KeptSnapshots::new(kept);
+    }
+
+    pub(super) fn is_pull(&self, context: &Context, exchange: ExchangeId) -> bool {
+        let open = |it: &Replacement| it.open.contains_key(&exchange.sequence);
+        context.is_own(exchange) && self.replacement.as_ref().is_some_and(open)
+    }
+
+    /// Begins to have these fragments replaced.
+    pub(crate) fn begin(
+        &mut self,
+        context: &mut Context,
+        waiting: Vec<FragmentId>,
+        what: Replacing,
+    ) {
+        context.progress.set_replacing(Some(what));
+        self.replacement = Some(Replacement {
+            waiting,
+            open: BTreeMap::new(),
+            clock: None,
+            retry_at: context.now,
+            what,
+            concurrency: ConcurrencyLimit::new(),
+            busy: BTreeMap::new(),
+            alone_since: None,
+        });
+    }
+
+    /// Says so when everything is replaced.
+    pub(super) fn finish_when_replaced(&self, context: &mut Context) {
+        let done = |it: &&Replacement| it.open.is_empty() && it.waiting.is_empty();
+        if let Some(replacement) = self.replacement.as_ref().filter(done) {
+            context.then(Step::Replaced(replacement.clock));
+        }
+    }
+
+    /// Everything is replaced. Whether nobody was to wait for this peer meanwhile.
+    pub(crate) fn finish(&mut self, context: &mut Context) -> bool {
+        context.progress.set_replacing(None);
+        self.kept = KeptSnapshots::default();
+        self.replacement.take().is_none_or(|it| it.what == Replacing::Replica)
+    }
+
+    /// Trains on, once every fragment contains the own contributions again.
+    pub(crate) const fn resume(&mut self) {
+        self.resuming = true;
+    }
+
+    /// A commit before the own contributions are back would number itself after what is missing;
+    /// `whole` is whether all of them are.
+    pub(crate) fn train_when_whole(
+        &mut self,
+        context: &mut Context,
+        whole: impl FnOnce(&Context) -> bool,
+    ) {
+        if self.resuming && self.replacement.is_none() && whole(context) {
+            self.resuming = false;
+            context.output(Output::Training { allowed: true });
+        }
+    }
+
+    /// Asks others for what was asked of `peer`.
+    pub(crate) fn requeue_of(&mut self, context: &mut Context, peer: &PeerId) {
+        let open = self.replacement.iter().flat_map(|it| &it.open);
+        let lost: Vec<u64> = open
+            .filter(|(_, pull)| pull.donor == *peer && !pull.adopting)
+            .map(|(sequence, _)| *sequence)
+            .collect();
+        for sequence in lost {
+            self.requeue(context, sequence);
+        }
+        context.then(Step::Pull);
+    }
+
+    /// A neighbour is gone.
+    pub(super) fn lose(&mut self, context: &mut Context, peer: &PeerId) {
+        if let Some(replacement) = self.replacement.as_mut() {
+            replacement.busy.remove(peer);
+            self.requeue_of(context, peer);
+            context.then(Step::AbandonWhenAlone);
+        }
+    }
+
+    /// Nobody has been left to pull from for long: train on with what there is.
+    pub(crate) fn abandon_when_alone(&mut self, context: &mut Context, membership: &Membership) {
+        let alone = membership.donors(context).next().is_none();
+        let Some(replacement) = self.replacement.as_mut() else {
+            return;
+        };
+        if !alone || !replacement.open.is_empty() {
+            replacement.alone_since = None;
+            return;
+        }
+        let since = *replacement.alone_since.get_or_insert(context.now);
+        // Without a replica that is half replaced there is nothing to wait for.
+        if replacement.clock.is_none() || context.now.since(since) >= ALONE_MAX {
+            self.replacement = None;
+            context.progress.set_replacing(None);
+            context.event(Event::CatchUpDone { clock: context.progress.clock() });
+            context.then(Step::Resume);
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        self.replacement.as_ref().map(Replacement::next_deadline)
+    }
+}
+
+/// Whether a replica that is being replaced is one that can be given to others meanwhile: of sums of
+/// contributions every fragment is.
+pub(super) fn is_half_replaced(context: &Context) -> bool {
+    context.progress.is_replacing() && context.config.mixing != Mixing::Set
+}
