@@ -55,7 +55,7 @@ pub enum Weighting {
     Samples,
 }
 
-/// The three bounds on staleness, in commits (design: bounded staleness B1, B2, B3).
+/// The three bounds on staleness, in commits (B1, B2 and B3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// B1, progress gap: how far a peer's clock may run ahead of the slowest active peer it knows.
@@ -66,7 +66,7 @@ pub struct Bounds {
     pub snapshot_age: u64,
     /// B3, information age: how many commits old the newest contribution of any active peer inside a
     /// fragment may be. 1 to 1,000,000; `None` takes `4·⌈log₂ n⌉ + 4` for `n` known peers
-    /// (rumour-spreading bound with margin, algorithms §4 S6).
+    /// (the bound of rumour spreading, with margin).
     pub information_age: Option<u64>,
 }
 
@@ -109,7 +109,7 @@ pub struct Config {
     /// Silence after which a suspected neighbour is disconnected. Default 20 s.
     pub forget_after: Duration,
     /// Most exchanges this peer has proposed and not finished; how many of them are open follows
-    /// from how long they take. Default 2 (algorithms §2.2).
+    /// from how long they take. Default 2.
     pub own_max: usize,
     /// Most exchanges this peer answers at a time. Default 4.
     pub answered_max: usize,

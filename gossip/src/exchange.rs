@@ -1,41 +1,26 @@
 //! Exchanges: one fragment offered, sent and mixed between two peers, at either end.
 
+mod aborts;
 mod codec_choice;
 mod concurrency_limit;
 mod initiator;
 mod neighbourhood;
+mod own;
 mod responder;
 mod sequences;
 mod terms;
 
-use dnode_protocol::{Clock, ExchangeId, FragmentId, PeerId, Terms, Time};
+use dnode_protocol::{Clock, ExchangeId, PeerId, Time};
 
 use crate::RefusedMix;
 use crate::context::{Context, Ending};
+pub(crate) use aborts::ABORTING_MAX;
 pub(crate) use concurrency_limit::ConcurrencyLimit;
-pub(crate) use initiator::ABORTING_MAX;
 use initiator::Initiator;
 pub(crate) use neighbourhood::{Neighbourhood, meeting};
 pub(crate) use responder::JOURNAL_MAX;
 pub(crate) use responder::Responder;
-
-/// A proposal of an exchange, as its responder hears it.
-#[derive(Clone, Debug)]
-pub(crate) struct Proposal {
-    pub(crate) from: PeerId,
-    pub(crate) exchange: ExchangeId,
-    pub(crate) fragment: FragmentId,
-    pub(crate) terms: Terms,
-}
-
-/// An exchange, as far as others have to know it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Exchanged {
-    pub(crate) partner: PeerId,
-    pub(crate) fragment: FragmentId,
-    /// Distance of the two clocks, commits.
-    pub(crate) lag: u64,
-}
+pub(crate) use terms::{Exchanged, Proposal};
 
 /// The exchanges of this peer at both ends.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dnode_protocol::frame::{Codec, Leg};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, Origin, PeerId, Time};
 
-use crate::{Grounds, Load, Trust, Work};
+use crate::{Grounds, Load, RefusedMix, Trust, Work};
 
 /// Name of bound B1.
 pub(crate) const PROGRESS_GAP: &str = "progress gap";
@@ -181,6 +181,17 @@ pub enum Failure {
     Outlier,
     /// The connection went away, or the partner gave up.
     Lost,
+}
+
+impl From<RefusedMix> for Failure {
+    fn from(reason: RefusedMix) -> Self {
+        match reason {
+            RefusedMix::TooOld => Self::TooOld,
+            RefusedMix::Local => Self::Lost,
+            RefusedMix::Outlier => Self::Outlier,
+            RefusedMix::BadParameters | RefusedMix::OtherHash => Self::BadParameters,
+        }
+    }
 }
 
 impl Failure {

@@ -8,11 +8,16 @@
 
 use std::time::Duration;
 
+use dnode_protocol::PeerId;
+
+use crate::context::Context;
+use crate::membership::Membership;
+
 /// Own exchanges at a time before any was measured, and the fewest (guess).
 const LIMIT_MIN: usize = 2;
 /// How long an exchange may take, beside the steps that training ends first: a fraction of the
 /// shortest lease, and many round trips.
-pub(super) const TARGET: Duration = Duration::from_millis(500);
+const TARGET: Duration = Duration::from_millis(500);
 
 /// How many own exchanges may be open.
 #[derive(Clone, Copy, Debug)]
@@ -33,13 +38,32 @@ impl ConcurrencyLimit {
         self.ended(took, TARGET, most);
     }
 
+    /// An own exchange with `partner` has ended well that took so long, beside so many that are open.
+    pub(super) fn on_exchanged(
+        &mut self,
+        context: &Context,
+        membership: &Membership,
+        (partner, took): (&PeerId, Duration),
+        open: usize,
+    ) {
+        let most = context.config.own_max;
+        if open + 1 < self.limit(most) {
+            // Others did not fill the limit, so this one says nothing about it.
+            return;
+        }
+        // Its own thread is asked twice, the partner's once, each in the middle of a step.
+        let theirs = membership.get(partner).map_or(Duration::ZERO, |member| member.step_time);
+        let steps = context.progress.step_time().saturating_mul(2).saturating_add(theirs);
+        self.ended(took, TARGET.saturating_add(steps), most);
+    }
+
     /// One has run out.
     pub(crate) fn shrink(&mut self) {
         self.0 = (self.0 / 2).max(LIMIT_MIN);
     }
 
     /// An exchange has ended that took so long beside others that filled the limit.
-    pub(super) fn ended(&mut self, took: Duration, target: Duration, most: usize) {
+    fn ended(&mut self, took: Duration, target: Duration, most: usize) {
         if took < target {
             self.0 = (self.0 + 1).min(most.max(LIMIT_MIN));
         } else if took > 2 * target {

@@ -1,73 +1,22 @@
 //! The initiator's end of an exchange: propose, offer, apply or abort.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use dnode_protocol::frame::{Codec, Leg};
-use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, Origin, PeerId, Terms, Time};
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, PeerId, Terms, Time};
 
-use super::codec_choice::{on_measured, wanted};
-use super::concurrency_limit::{ConcurrencyLimit, TARGET};
+use super::aborts::Aborts;
+use super::codec_choice::on_measured;
+use super::concurrency_limit::ConcurrencyLimit;
+use super::neighbourhood::Neighbourhood;
+use super::own::{Own, OwnState};
 use super::sequences::{REMEMBERED, Sequences};
-use super::terms::{Agreed, Offered};
-use super::{Exchanged, Neighbourhood};
+use super::terms::{Agreed, Exchanged, RETRIES_PER_LEASE};
 use crate::context::{Context, ExchangeStep, Step};
 use crate::membership::Membership;
 use crate::rounds::{EndedProposal, RoundFragment};
 use crate::staleness::{Staleness, lag_bound};
 use crate::{Event, Failure, Mixing, Offence, Output, Reading, RefusedMix, Role, Work};
-
-/// Own exchanges given up and not yet confirmed; beyond it the oldest becomes undecided.
-pub(crate) const ABORTING_MAX: usize = 64;
-/// A message is repeated this many times within a lease.
-pub(super) const RETRIES_PER_LEASE: u32 = 4;
-
-/// An exchange that this peer proposed.
-#[derive(Clone, Debug)]
-struct Own {
-    partner: PeerId,
-    /// Where the fragment stood in its round; this partner is one of those that it still is to reach.
-    entry: RoundFragment,
-    /// What this end brought to it, and the codec that it wants.
-    offered: Offered,
-    codec: Codec,
-    state: OwnState,
-    began: Time,
-    deadline: Time,
-    retry_at: Time,
-    /// The proposal was repeated after the offer and not yet answered.
-    reproposed: bool,
-    /// What was agreed, once accepted.
-    agreed: Option<Agreed>,
-}
-
-impl Own {
-    /// Whether it waits for the partner.
-    const fn expires(&self) -> bool {
-        matches!(self.state, OwnState::Proposed | OwnState::Offered { .. })
-    }
-}
-
-/// Where an own exchange stands. The lease on the fragment is held in all of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum OwnState {
-    /// PROPOSE is out.
-    Proposed,
-    /// Accepted; the trainer is copying the fragment.
-    Reading,
-    /// The snapshot of this clock is out.
-    Offered { snapshot: Clock },
-    /// The reply is being applied.
-    Applying { snapshot: Clock },
-}
-
-/// An own exchange that was given up after the offer: the partner may have applied its half.
-#[derive(Clone, Debug)]
-struct Aborting {
-    partner: PeerId,
-    retry_at: Time,
-    until: Time,
-}
 
 /// The exchanges that this peer has proposed, by sequence number.
 #[derive(Clone, Debug)]
@@ -79,7 +28,7 @@ pub(crate) struct Initiator {
     /// count as open, so that partners that accept and withdraw cannot pile up trainer work.
     unwanted_reads: usize,
     applied: Sequences,
-    aborting: BTreeMap<u64, Aborting>,
+    aborts: Aborts,
 }
 
 impl Initiator {
@@ -89,7 +38,7 @@ impl Initiator {
             concurrency: ConcurrencyLimit::new(),
             unwanted_reads: 0,
             applied: Sequences::default(),
-            aborting: BTreeMap::new(),
+            aborts: Aborts::default(),
         }
     }
 
@@ -98,7 +47,7 @@ impl Initiator {
     }
 
     pub(super) fn open(&self) -> usize {
-        self.own.len() + self.aborting.len()
+        self.own.len() + self.aborts.open()
     }
 
     pub(super) fn contains(&self, sequence: u64) -> bool {
@@ -144,21 +93,8 @@ impl Initiator {
         partner: PeerId,
     ) {
         let sequence = context.take_sequence();
-        let (config, now, links) = (&context.config, context.now, near.membership.links());
-        let lease = links.lease(config, &partner);
         let fragment = entry.fragment();
-        let own = Own {
-            partner,
-            entry,
-            offered: Offered::now(context, near.membership.partition()),
-            codec: wanted(config, links, &partner),
-            state: OwnState::Proposed,
-            began: now,
-            deadline: now + lease,
-            retry_at: now + lease / RETRIES_PER_LEASE,
-            reproposed: false,
-            agreed: None,
-        };
+        let own = Own::proposed(context, near.membership, entry, partner);
         context.leases.take(fragment, context.exchange_id(sequence));
         self.own.insert(sequence, own);
         self.send_propose(context, near.staleness, sequence);
@@ -230,7 +166,7 @@ impl Initiator {
         own.state = OwnState::Reading;
         let what = match context.config.mixing {
             Mixing::Exchange | Mixing::Set => Reading::Offer(codec),
-            Mixing::Push { .. } => Reading::Push { to: origin(membership, own.partner), codec },
+            Mixing::Push { .. } => Reading::Push { to: membership.origin(own.partner), codec },
         };
         context.work(Work::Read { exchange, fragment, what });
     }
@@ -314,7 +250,7 @@ impl Initiator {
         let fragment = own.entry.fragment();
         context.leases.release(fragment, exchange);
         near.rounds.told(&from, fragment);
-        let to = origin(near.membership, from);
+        let to = near.membership.origin(from);
         context.output(Output::Delivered { exchange, fragment, to });
         context.output(Output::Forget { exchange });
         self.learn(context, near.membership, &own, own.codec);
@@ -328,14 +264,8 @@ impl Initiator {
         let limit = self.limit(context);
         let links = membership.links_mut();
         on_measured(context, links, (&own.partner, took), codec, limit);
-        if self.own.len() + 1 < limit {
-            // Others did not fill the limit, so this one says nothing about it.
-            return;
-        }
-        // Its own thread is asked twice, the partner's once, each in the middle of a step.
-        let theirs = membership.get(&own.partner).map_or(Duration::ZERO, |m| m.step_time);
-        let steps = context.progress.step_time().saturating_mul(2).saturating_add(theirs);
-        self.concurrency.ended(took, TARGET.saturating_add(steps), context.config.own_max);
+        let exchanged = (&own.partner, took);
+        self.concurrency.on_exchanged(context, membership, exchanged, self.own.len());
     }
 
     /// The trainer has applied the partner's difference.
@@ -346,13 +276,11 @@ impl Initiator {
         exchange: ExchangeId,
         clock: Clock,
     ) {
-        let Some(own) = self.own.remove(&exchange.sequence) else {
+        let Some(own) = self.close(context, exchange.sequence) else {
             return;
         };
         let (fragment, peer) = (own.entry.fragment(), own.partner);
         self.applied.insert(exchange.sequence);
-        context.leases.release(fragment, exchange);
-        context.output(Output::Forget { exchange });
         context.send(peer, Message::Ack { exchange });
         let codec = own.agreed.as_ref().map_or(own.codec, |agreed| agreed.codec);
         self.learn(context, near.membership, &own, codec);
@@ -383,12 +311,7 @@ impl Initiator {
         let Some(partner) = self.own.get(&exchange.sequence).map(|own| own.partner) else {
             return;
         };
-        let failure = match reason {
-            RefusedMix::TooOld => Failure::TooOld,
-            RefusedMix::Local => Failure::Lost,
-            RefusedMix::Outlier => Failure::Outlier,
-            RefusedMix::BadParameters | RefusedMix::OtherHash => Failure::BadParameters,
-        };
+        let failure = reason.into();
         self.give_up(context, near.membership, exchange.sequence, failure);
         if failure == Failure::BadParameters {
             context.then(Step::Offence(partner, Offence::BadParameters));
@@ -417,11 +340,10 @@ impl Initiator {
             return;
         }
         let sequence = exchange.sequence;
-        if self.aborting.get(&sequence).is_some_and(|aborting| aborting.partner == from) {
-            self.aborting.remove(&sequence);
-        } else if self.own.get(&sequence).is_some_and(|own| {
-            own.partner == from && !matches!(own.state, OwnState::Applying { .. })
-        }) {
+        if self.aborts.on_aborted(sequence, from) {
+            return;
+        }
+        if self.own.get(&sequence).is_some_and(|own| own.partner == from && !own.is_applying()) {
             self.end(context, sequence, Failure::Lost);
         }
     }
@@ -438,37 +360,36 @@ impl Initiator {
             return;
         };
         let (partner, exchange) = (own.partner, context.exchange_id(sequence));
-        let offered = matches!(own.state, OwnState::Offered { .. } | OwnState::Applying { .. });
+        let offered = own.is_offered();
         if offered && context.config.mixing != Mixing::Exchange {
             // What was pushed may count; nothing has to be taken back.
             return self.end(context, sequence, failure);
         }
         if offered {
-            let lease = membership.links().lease(&context.config, &partner);
-            let retry_at = context.now + lease / RETRIES_PER_LEASE;
-            let until = context.now + context.config.journal_window;
-            self.aborting.insert(sequence, Aborting { partner, retry_at, until });
-            if self.aborting.len() > ABORTING_MAX
-                && let Some((oldest, _)) = self.aborting.pop_first()
-            {
-                context.event(Event::Undecided { exchange: context.exchange_id(oldest) });
-            }
+            self.aborts.begin(context, membership.links(), sequence, partner);
         }
         context.send(partner, Message::Abort { exchange });
         self.end(context, sequence, failure);
     }
 
+    /// Nothing more happens under an own exchange.
+    fn close(&mut self, context: &mut Context, sequence: u64) -> Option<Own> {
+        let own = self.own.remove(&sequence)?;
+        let exchange = context.exchange_id(sequence);
+        context.leases.release(own.entry.fragment(), exchange);
+        context.output(Output::Forget { exchange });
+        Some(own)
+    }
+
     /// Forgets an own exchange and lets the fragment try another partner in this round.
     fn end(&mut self, context: &mut Context, sequence: u64, failure: Failure) {
-        let Some(own) = self.own.remove(&sequence) else {
+        let Some(own) = self.close(context, sequence) else {
             return;
         };
         if own.state == OwnState::Reading {
             self.unwanted_reads += 1;
         }
         let exchange = context.exchange_id(sequence);
-        context.leases.release(own.entry.fragment(), exchange);
-        context.output(Output::Forget { exchange });
         context.event(Event::Failed { exchange, peer: own.partner, failure });
         let (entry, partner) = (own.entry, own.partner);
         context.then(Step::Retry(EndedProposal { entry, partner, failure }));
@@ -498,45 +419,37 @@ impl Initiator {
         near: &mut Neighbourhood<'_>,
         sequence: u64,
     ) {
-        let Some(own) = self.own.remove(&sequence) else {
-            return;
-        };
-        let exchange = context.exchange_id(sequence);
-        context.leases.release(own.entry.fragment(), exchange);
-        context.output(Output::Forget { exchange });
-        near.rounds.on_withdrawn(own.entry);
+        if let Some(own) = self.close(context, sequence) {
+            near.rounds.on_withdrawn(own.entry);
+        }
     }
 
     /// Withdraws the proposals that nobody has accepted.
     pub(crate) fn withdraw(&self, context: &mut Context) {
-        let proposed = self.own.iter().filter(|(_, own)| own.state == OwnState::Proposed);
-        for (sequence, _) in proposed {
-            context.then(Step::Exchange(ExchangeStep::GiveUp(*sequence, Failure::Lost)));
-        }
+        self.give_up_where(context, |own| own.state == OwnState::Proposed);
     }
 
     /// A neighbour is gone or silent.
     pub(super) fn lose(&self, context: &mut Context, peer: PeerId) {
-        let lost = self.own.iter().filter(|(_, own)| {
-            own.partner == peer && !matches!(own.state, OwnState::Applying { .. })
-        });
-        for (sequence, _) in lost {
+        self.give_up_where(context, |own| own.partner == peer && !own.is_applying());
+    }
+
+    fn give_up_where(&self, context: &mut Context, which: impl Fn(&Own) -> bool) {
+        for (sequence, _) in self.own.iter().filter(|(_, own)| which(own)) {
             context.then(Step::Exchange(ExchangeStep::GiveUp(*sequence, Failure::Lost)));
         }
     }
 
     /// A restarted peer has a new replica: nothing of its earlier life can be undone there.
     pub(super) fn drop_aborting(&mut self, peer: &PeerId) {
-        self.aborting.retain(|_, aborting| aborting.partner != *peer);
+        self.aborts.forget(peer);
     }
 
     pub(super) fn deadlines(&self, offer: &mut impl FnMut(Time, &'static str)) {
         for own in self.own.values().filter(|own| own.expires()) {
             offer(own.deadline.min(own.retry_at), "own exchange");
         }
-        for aborting in self.aborting.values() {
-            offer(aborting.retry_at.min(aborting.until), "abort");
-        }
+        self.aborts.deadlines(offer);
     }
 
     /// Asks for the exchanges that are due to be looked after.
@@ -576,34 +489,8 @@ impl Initiator {
 
     /// Repeats the aborts that are due, and ends those whose time is over.
     pub(crate) fn on_abort_deadline(&mut self, context: &mut Context, membership: &Membership) {
-        let now = context.now;
-        let due: Vec<u64> = self
-            .aborting
-            .iter()
-            .filter(|(_, aborting)| now >= aborting.retry_at.min(aborting.until))
-            .map(|(sequence, _)| *sequence)
-            .collect();
-        for sequence in due {
-            let exchange = context.exchange_id(sequence);
-            let Some(aborting) = self.aborting.get_mut(&sequence) else {
-                continue;
-            };
-            let partner = aborting.partner;
-            if now >= aborting.until {
-                self.aborting.remove(&sequence);
-                context.event(Event::Undecided { exchange });
-                continue;
-            }
-            let lease = membership.links().lease(&context.config, &partner);
-            aborting.retry_at = now + lease / RETRIES_PER_LEASE;
-            context.send(partner, Message::Abort { exchange });
-        }
+        self.aborts.on_deadline(context, membership.links());
     }
-}
-
-/// The neighbour `peer` as the origin of what it is given.
-pub(super) fn origin(membership: &Membership, peer: PeerId) -> Origin {
-    Origin { peer, incarnation: membership.incarnation(&peer) }
 }
 
 #[cfg(test)]

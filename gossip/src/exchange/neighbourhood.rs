@@ -2,7 +2,7 @@
 
 use dnode_protocol::{FragmentId, PeerId};
 
-use super::Exchanged;
+use super::terms::Exchanged;
 use crate::Tolerance;
 use crate::context::Context;
 use crate::guard::{Guard, Met};

@@ -6,10 +6,10 @@ use dnode_protocol::frame::Leg;
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, PeerId, Time};
 
 use super::codec_choice::{coarser, on_measured, wanted};
-use super::initiator::{Initiator, RETRIES_PER_LEASE, origin};
+use super::initiator::Initiator;
+use super::neighbourhood::Neighbourhood;
 use super::sequences::Resolved;
-use super::terms::{Agreed, Offered};
-use super::{Exchanged, Neighbourhood, Proposal};
+use super::terms::{Agreed, Exchanged, Offered, Proposal, RETRIES_PER_LEASE};
 use crate::config::STRANGERS_MAX;
 use crate::context::{Context, Ending, ExchangeStep, Step};
 use crate::staleness::{Staleness, lag_bound};
@@ -224,7 +224,7 @@ impl Responder {
             let role = Role::Responder;
             Work::Mix { exchange, fragment, role, weight, codec, clock_max, tolerance }
         } else {
-            let from = origin(near.membership, from);
+            let from = near.membership.origin(from);
             Work::Absorb { exchange, fragment, from, weight, tolerance }
         });
     }
@@ -482,12 +482,7 @@ impl Responder {
     pub(crate) fn tell_refused(context: &mut Context, exchange: ExchangeId, reason: RefusedMix) {
         let peer = exchange.initiator;
         context.send(peer, Message::Aborted { exchange });
-        let failure = match reason {
-            RefusedMix::TooOld => Failure::TooOld,
-            RefusedMix::Local => Failure::Lost,
-            RefusedMix::Outlier => Failure::Outlier,
-            RefusedMix::BadParameters | RefusedMix::OtherHash => Failure::BadParameters,
-        };
+        let failure = reason.into();
         context.event(Event::Failed { exchange, peer, failure });
         if reason == RefusedMix::BadParameters {
             context.then(Step::Offence(peer, Offence::BadParameters));

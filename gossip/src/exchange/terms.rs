@@ -1,12 +1,33 @@
 //! The terms of an exchange: what an end brings to it, and what both ends agree on.
 
 use dnode_protocol::frame::Codec;
-use dnode_protocol::{Clock, Information, Terms};
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Information, PeerId, Terms};
 
 use crate::context::Context;
 use crate::membership::Partition;
 use crate::staleness::{mass, share};
 use crate::{Config, Mixing, mixing_weight};
+
+/// A message is repeated this many times within a lease.
+pub(super) const RETRIES_PER_LEASE: u32 = 4;
+
+/// A proposal of an exchange, as its responder hears it.
+#[derive(Clone, Debug)]
+pub(crate) struct Proposal {
+    pub(crate) from: PeerId,
+    pub(crate) exchange: ExchangeId,
+    pub(crate) fragment: FragmentId,
+    pub(crate) terms: Terms,
+}
+
+/// An exchange, as far as others have to know it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Exchanged {
+    pub(crate) partner: PeerId,
+    pub(crate) fragment: FragmentId,
+    /// Distance of the two clocks, commits.
+    pub(crate) lag: u64,
+}
 
 /// What an end brings to an exchange: every repetition of a message names the same, so that the
 /// partner agrees on one weight whichever of them it heard.

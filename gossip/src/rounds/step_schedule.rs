@@ -8,7 +8,7 @@ pub const MICRO_STEPS: u64 = 1_000_000;
 const LOCAL_STEPS_MAX: u64 = 1_000_000;
 
 /// A commit that is held, or put off by an open round, lets the trainer go on to this many times its
-/// local steps before it waits (algorithms §4, ladder rung 3: `H_max = 4·H_ref`).
+/// local steps before it waits (`H_max = 4·H_ref`).
 const STRETCH_MAX: u64 = 4;
 
 /// How many local steps make a commit of this peer, and how far each carries the position.

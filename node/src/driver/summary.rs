@@ -25,7 +25,7 @@ const RELAYED: u32 = 256;
 const SUSPECTED: u32 = 512;
 /// A peer of a small swarm is heard of at least so often.
 const FRESH_LEAST: Duration = Duration::from_secs(6);
-/// And so much less often for each peer: measured in `gossip/src/summaries.rs`, with a margin.
+/// And so much less often for each peer: measured in `gossip/src/membership/summaries.rs`, with a margin.
 const FRESH_EACH: Duration = Duration::from_millis(300);
 
 /// How a sketch is told: sums of every 32nd entry are a sketch of 32.
