@@ -1,6 +1,7 @@
 //! Membership: who is here, who lives, what each is like, and whose word is believed.
 
 mod clock_validation;
+mod data_shards;
 mod estimate;
 mod failure_detector;
 mod heartbeat;
@@ -19,6 +20,7 @@ use crate::context::{Context, Look, Step};
 use crate::{Event, Offence, Output, Trust};
 use clock_validation::ClockValidation;
 pub(crate) use clock_validation::{is_absurd, names_absurd_clock};
+pub use data_shards::{Claim, ShardReview, choose_shard, review_shard};
 pub(crate) use estimate::{LONGEST, at_least};
 use failure_detector::FailureDetector;
 pub(crate) use failure_detector::Held;

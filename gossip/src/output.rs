@@ -1,11 +1,14 @@
 //! The closed list of everything that leaves the core.
 
+mod work;
+
 use std::time::Duration;
 
 use dnode_protocol::frame::{Codec, Leg};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, Origin, PeerId, Time};
 
-use crate::{Grounds, Load, RefusedMix, Trust, Work};
+use crate::{Grounds, Load, RefusedMix, Trust};
+pub use work::{SnapshotContents, Work};
 
 /// Name of bound B1.
 pub(crate) const PROGRESS_GAP: &str = "progress gap";
