@@ -149,7 +149,7 @@ proptest! {
         for index in 1..5 {
             prop_assert!((end..=end + pause + RATION_ROUNDS).any(|round| guard.meets(&peer(index), round)));
         }
-        prop_assert!(guard.peers.values().all(|record| record.evidence <= LEFT_OUT_AT));
+        prop_assert!(guard.peers.values().all(|record| record.evidence <= guard.bar.left_out_at));
     }
 
     /// Differences that scatter by half around one length for all fire never.
