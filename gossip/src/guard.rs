@@ -236,21 +236,13 @@ impl Guard {
 
     /// Takes note of what an exchange has shown; says when that changes how much the neighbour counts.
     pub(crate) fn note(&mut self, met: Met, seen: Evidence) -> Option<(Trust, Grounds)> {
-        let (usual, tolerance) = (self.usual(&met), self.tolerance(&met));
+        if seen.refused {
+            return self.note_refused(met, seen);
+        }
+        let usual = self.usual(&met);
         self.own.insert(met.fragment, (seen.own * seen.own, seen.len));
         let record = self.peers.entry(met.peer).or_default();
         let length = seen.difference / seen.own.max(f64::MIN_POSITIVE);
-        if seen.refused {
-            let least = tolerance.rms_min * (seen.len as f64).sqrt();
-            let length = seen.difference / seen.own.max(least).max(f64::MIN_POSITIVE);
-            let most = tolerance.weights;
-            (record.outliers, record.passes) = (record.outliers.saturating_add(1), 0);
-            record.evidence = record.evidence.max(self.bar.weighed_down_at);
-            let grounds = Grounds::Outlier { length, most };
-            let enough = record.outliers >= OUTLIERS_MAX || record.trust == Trust::LeftOut;
-            let trust = if enough { Trust::LeftOut } else { Trust::WeighedDown };
-            return record.judge(trust, met.round).map(|trust| (trust, grounds));
-        }
         let before = record.fragments.insert(met.fragment, Usual { met: met.clock, length: 0.0 });
         let apart = before.map_or(u64::MAX, |before| met.clock.distance(before.met));
         let known = before.map_or(0.0, |before| before.length);
@@ -276,6 +268,21 @@ impl Guard {
             Trust::WeighedDown | Trust::LeftOut => Grounds::Unlike { times: record.times },
         };
         record.judge(trust, met.round).map(|trust| (trust, grounds))
+    }
+
+    /// Takes note of a difference that was beyond the tolerance.
+    fn note_refused(&mut self, met: Met, seen: Evidence) -> Option<(Trust, Grounds)> {
+        let Tolerance { weights: most, rms_min } = self.tolerance(&met);
+        self.own.insert(met.fragment, (seen.own * seen.own, seen.len));
+        let least = rms_min * (seen.len as f64).sqrt();
+        let length = seen.difference / seen.own.max(least).max(f64::MIN_POSITIVE);
+        let record = self.peers.entry(met.peer).or_default();
+        (record.outliers, record.passes) = (record.outliers.saturating_add(1), 0);
+        record.evidence = record.evidence.max(self.bar.weighed_down_at);
+        let enough = record.outliers >= OUTLIERS_MAX || record.trust == Trust::LeftOut;
+        let trust = if enough { Trust::LeftOut } else { Trust::WeighedDown };
+        let judged = record.judge(trust, met.round);
+        judged.map(|trust| (trust, Grounds::Outlier { length, most }))
     }
 
     /// A neighbour has sent numbers that are no weights at all: it is left out at once.
