@@ -11,7 +11,7 @@ use std::net::{SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use dnode_testnet::wan::{Emulator, Plan, WanError, address};
+use dnode_netem::{Emulator, Plan, WanError, address};
 
 /// Round trips for each delay.
 const TRIPS: usize = 400;

@@ -9,4 +9,3 @@ pub mod parameter_server;
 pub mod report;
 pub mod scenario;
 pub mod sim;
-pub mod wan;

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use dnode_netem::{Plan, WanError};
 use dnode_testnet::local::arm;
 use dnode_testnet::local::arm_run::ArmRun;
 use dnode_testnet::local::{Arm, ArmPlan, Progress, RunError, Stop, Workload};
-use dnode_testnet::wan::{Plan, WanError};
 use tokio::time::{interval, timeout};
 
 /// Generous, because the machine may be busy; nothing waits that long unless it is broken.

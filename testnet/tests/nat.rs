@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use dnode_netem::namespace::namespace;
+use dnode_netem::{Emulator, Plan, WanError, address, outer_address};
 use dnode_testnet::local::locate;
-use dnode_testnet::wan::namespace::namespace;
-use dnode_testnet::wan::{Emulator, Plan, WanError, address, outer_address};
 use tempfile::TempDir;
 
 /// Longest wait for something that will happen: far more than a healthy run needs on a busy machine.

@@ -13,7 +13,7 @@ const SKIPPED: [&str; 7] =
 const LINES_MAX: usize = 500;
 
 /// Each crate: its folder, and the crates of this workspace that it may depend on.
-const CRATES: [(&str, &[&str]); 11] = [
+const CRATES: [(&str, &[&str]); 12] = [
     ("protocol", &[]),
     ("gossip", &["dnode-protocol"]),
     ("trainer", &["dnode-protocol"]),
@@ -40,12 +40,14 @@ const CRATES: [(&str, &[&str]); 11] = [
         &[
             "dnode",
             "dnode-gossip",
+            "dnode-netem",
             "dnode-network",
             "dnode-protocol",
             "dnode-quic",
             "dnode-trainer",
         ],
     ),
+    ("testnet/netem", &[]),
 ];
 
 /// Crates that decide or compute, and neither wait, connect nor read a clock.

@@ -14,8 +14,8 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use dnode_testnet::wan::router::Due;
-use dnode_testnet::wan::{Emulator, Plan, Router, WanError, address, outer_address};
+use dnode_netem::router::Due;
+use dnode_netem::{Emulator, Plan, Router, WanError, address, outer_address};
 
 /// Longest wait for something that will happen.
 const DEADLINE: Duration = Duration::from_secs(60);

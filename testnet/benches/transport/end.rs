@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use dnode_testnet::wan::{Emulator, WanError, address};
+use dnode_netem::{Emulator, WanError, address};
 
 /// Where the two ends are.
 #[derive(Clone, Copy)]

@@ -20,7 +20,7 @@ use std::sync::mpsc::sync_channel;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use dnode_testnet::wan::{Emulator, Plan, WanError};
+use dnode_netem::{Emulator, Plan, WanError};
 
 use crate::end::{Flow, Place, cpu_seconds};
 use crate::quic::Stack;

@@ -7,8 +7,8 @@ use std::process::{Command as Program, ExitCode, ExitStatus};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use dnode_netem::{Command, Emulator, Notice, Plan, WanError, address, namespace};
 use dnode_testnet::scenario::{Reader, Scenario};
-use dnode_testnet::wan::{Command, Emulator, Notice, Plan, WanError, address, namespace};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
@@ -80,7 +80,7 @@ struct ExecArgs {
 const NAME_VARIABLE: &str = "WAN_NAME";
 
 fn control(line: &str) -> Result<Command, String> {
-    line.parse().map_err(|error: dnode_testnet::wan::command::CommandError| error.to_string())
+    line.parse().map_err(|error: dnode_netem::command::CommandError| error.to_string())
 }
 
 fn main() -> ExitCode {

@@ -3,13 +3,14 @@
 
 use std::path::{Path, PathBuf};
 
+use dnode_netem::command::{Change, Lines, Who};
+use dnode_netem::{Command, Plan};
+
 use super::plan::{Churn, Comparison, Condition, Kind, Way, Work, place};
 use crate::local::experiment::{ALL_REDUCE, NO_GOSSIP};
 use crate::local::{Arm, Baseline, Experiment, Kill, KillAt, Program, Workload};
 use crate::scenario::Scenario;
 use crate::scenario::link::LinkModel;
-use crate::wan::command::{Change, Lines, Who};
-use crate::wan::{Command, Plan};
 
 /// Lines of training progress of each peer in a run.
 const PROGRESS_LINES: u64 = 50;
@@ -271,7 +272,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::wan::link::LinkSettings;
+    use dnode_netem::link::LinkSettings;
 
     const PLAN: &str = r#"
         title = "two ways"

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use dnode_netem::WanError;
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
@@ -23,7 +24,6 @@ use crate::local::{Arm, ArmPlan, Baseline, Program, Progress, Python, Quotas, Ru
 use crate::parameter_server;
 use crate::report::record::{self, RECORD_FILE, RecordError};
 use crate::report::{Machine, MadeBy, Record};
-use crate::wan::WanError;
 
 /// Time between two showings of the bar on a terminal.
 const REDRAW: Duration = Duration::from_millis(500);

@@ -3,11 +3,12 @@
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
+use dnode_netem::{Plan, address};
+
 use crate::local::arm::RunError;
 use crate::local::network::Network;
 use crate::scenario::Scenario;
 use crate::scenario::fault::Fault;
-use crate::wan::{Plan, address};
 
 /// Where the peers of a course talk to each other.
 #[derive(Debug)]
@@ -31,7 +32,7 @@ impl Lines {
     /// network counted goes into `directory`.
     ///
     /// # Errors
-    /// [`RunError::Network`] with [`WanError::Missing`](crate::wan::WanError::Missing) where
+    /// [`RunError::Network`] with [`WanError::Missing`](dnode_netem::WanError::Missing) where
     /// namespaces are not permitted.
     pub fn emulated(scenario: &Scenario, seed: u64, directory: &Path) -> Result<Self, RunError> {
         let nodes = scenario.peers as usize;

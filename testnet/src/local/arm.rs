@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use dnode_netem::{Plan, WanError};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
@@ -16,7 +17,6 @@ use super::process::{CHECKPOINTS_FOLDER, PeerProcess};
 use super::progress::{Progress, View};
 use super::quota::{Limited, Quotas};
 use crate::metrics::{METRICS_FILE, MetricsError, Tail};
-use crate::wan::{Plan, WanError};
 
 /// How often files and processes are looked at. A look costs a few system calls per peer.
 const LOOK: Duration = Duration::from_millis(50);

@@ -8,7 +8,6 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::baseline::Baseline;
-use crate::wan;
 
 /// Rule of the synchronous baseline.
 pub const ALL_REDUCE: &str = "all-reduce";
@@ -114,7 +113,7 @@ impl Arm {
         let mut flag = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
         flag("--data-dir", directory.display().to_string());
         let emulated = workload.wan.is_some();
-        let machine = wan::address(workload.machine(index));
+        let machine = dnode_netem::address(workload.machine(index));
         let address = if emulated { machine } else { Ipv4Addr::LOCALHOST };
         flag("--listen", format!("/ip4/{address}/udp/0/quic-v1"));
         flag("--set", format!("network.require_peers={}", self.peers - 1));

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 
+use dnode_netem::{Command, Emulator, Notice, Plan, Stats, WanError, namespace};
+
 use super::arm::RunError;
-use crate::wan::{Command, Emulator, Notice, Plan, Stats, WanError, namespace};
 
 /// Name of the file inside the folder of an arm and seed that takes what the network counted.
 pub const NETWORK_FILE: &str = "wan.txt";

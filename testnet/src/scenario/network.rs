@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use dnode_netem::command::{Change, Lines, Who};
+use dnode_netem::nat::{NatKind, UDP_IDLE};
+use dnode_netem::{Command, Plan};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use super::Scenario;
 use super::fault::{Fault, Nat};
 use super::link::LinkModel;
-use crate::wan::command::{Change, Lines, Who};
-use crate::wan::nat::{NatKind, UDP_IDLE};
-use crate::wan::{Command, Plan};
 
 /// Standard deviations in the width of a uniform distribution: √12.
 const UNIFORM_WIDTH: f64 = 3.464_101_615_137_754_5;

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use dnode_netem::WanError;
 use dnode_testnet::live::{self, Account, Lines, LiveError, Plan};
 use dnode_testnet::local::{self, RunError, Stop};
 use dnode_testnet::scenario::Scenario;
-use dnode_testnet::wan::WanError;
 
 use super::{Failure, bad_usage, failed, listen_for_signals, now, out_folder, say};
 

@@ -12,12 +12,12 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Parser, Subcommand};
+use dnode_netem::Plan;
 use dnode_testnet::local::experiment::{ALL_REDUCE, NO_GOSSIP};
 use dnode_testnet::local::{self, Arm, ArmPlan, Experiment, Kill, Progress, Stop, Workload};
 use dnode_testnet::parameter_server;
 use dnode_testnet::report::{self, Machine, Record};
 use dnode_testnet::scenario::{Reader, Scenario};
-use dnode_testnet::wan::Plan;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 

@@ -157,11 +157,7 @@ pub(super) mod testing {
     use super::*;
 
     /// A datagram with right checksums.
-    pub(in crate::wan) fn datagram(
-        source: SocketAddrV4,
-        target: SocketAddrV4,
-        body: &[u8],
-    ) -> Vec<u8> {
+    pub(crate) fn datagram(source: SocketAddrV4, target: SocketAddrV4, body: &[u8]) -> Vec<u8> {
         let mut packet = vec![0; 28];
         packet.extend_from_slice(body);
         let total = u16::try_from(packet.len()).unwrap();
@@ -203,7 +199,7 @@ pub(super) mod testing {
     }
 
     /// Whether a receiver would accept the checksums.
-    pub(in crate::wan) fn sums_are_right(packet: &[u8]) -> bool {
+    pub(crate) fn sums_are_right(packet: &[u8]) -> bool {
         folded(&packet[..20]) == 0xffff && transport_sum(packet) == 0xffff
     }
 }

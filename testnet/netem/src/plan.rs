@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::command::Command;
 use super::router::{NODES_MAX, NoSuchNode, Router};
 
-/// A network; scenario files describe one ([`Scenario::network`](crate::scenario::Scenario::network)).
+/// A network: how many machines, and what happens to the lines between them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// Number of machines, 1 to [`NODES_MAX`].
