@@ -22,7 +22,7 @@ soak N:
 
 # A swarm of N local processes and its report.
 testnet N:
-    testnet/run.sh -n {{N}}
+    testnet/scripts/run.sh -n {{N}}
 
 # The program to hand out in target/dist, without symbols, and these in a file beside it.
 dist:

@@ -172,7 +172,8 @@ pub fn check(
         }
     }
     if !dnode_torch::is_built() {
-        report.text += "libtorch is not built in: `testnet/torch.sh build` (docs/operations.md)\n";
+        report.text +=
+            "libtorch is not built in: `testnet/scripts/torch.sh build` (docs/operations.md)\n";
     }
     let digest = Digest::of(own.loss, &own.gradient, (precision(configured), 0));
     let seen = Seen { shard: 0, batch: config.run.batch, accumulate: config.optimizer.accumulate };

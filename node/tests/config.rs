@@ -147,7 +147,7 @@ fn what_a_backend_lacks_is_told_in_one_line_and_ends_with_2() {
     let lacking = if cfg!(feature = "torch") {
         "error: no CUDA device 900: "
     } else {
-        "error: this dnode was built without libtorch: `testnet/torch.sh build` fetches libtorch 2.11"
+        "error: this dnode was built without libtorch: `testnet/scripts/torch.sh build` fetches libtorch 2.11"
     };
     let mut requests = vec![vec!["--device", "cuda:900"]];
     if !cfg!(feature = "torch") {

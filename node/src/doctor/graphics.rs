@@ -9,7 +9,7 @@ use crate::config::{Backend, Node};
 use dnode_torch::Device;
 
 /// How to have libtorch.
-const BUILD: &str = "`testnet/torch.sh build` builds it in";
+const BUILD: &str = "`testnet/scripts/torch.sh build` builds it in";
 
 /// What the driver says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The real program on libtorch: it trains, and the embedded engine goes on from its checkpoint.
 //!
-//! Needs libtorch: `testnet/torch.sh test`.
+//! Needs libtorch: `testnet/scripts/torch.sh test`.
 #![cfg(feature = "torch")]
 #![expect(clippy::unwrap_used, reason = "a test may end by a panic, its helper functions included")]
 #![expect(

@@ -1,6 +1,6 @@
 //! Tokens per second and share of the device's peak of a gpt's local step on libtorch.
 //!
-//! `testnet/gpu.sh` runs it beside the same loop in PyTorch (`testnet/gpu_loop.py`). Arguments by
+//! `testnet/scripts/gpu.sh` runs it beside the same loop in PyTorch (`testnet/scripts/gpu_loop.py`). Arguments by
 //! position: device, precision, layers, heads, width, context, batch, peak in TFLOP/s (0: unknown).
 
 #![expect(

@@ -1,6 +1,6 @@
 //! Milliseconds per local step of the reference workloads, embedded engine and libtorch by turns.
 //!
-//! `testnet/torch.sh bench` prints median, first and ninth tenth; arguments name the workloads to run. Batches are
+//! `testnet/scripts/torch.sh bench` prints median, first and ninth tenth; arguments name the workloads to run. Batches are
 //! fixed, so the time is that of gradient and update alone.
 
 #![expect(

@@ -31,7 +31,7 @@ pub use config::{Device, Precision, TorchConfig};
 pub enum TorchError {
     /// The program was built without libtorch; its user can build another.
     #[error(
-        "this dnode was built without libtorch: `testnet/torch.sh build` fetches libtorch 2.11 and builds one with it (docs/operations.md)"
+        "this dnode was built without libtorch: `testnet/scripts/torch.sh build` fetches libtorch 2.11 and builds one with it (docs/operations.md)"
     )]
     NotBuilt,
     /// The machine or its libtorch has no such device.

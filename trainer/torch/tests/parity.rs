@@ -1,7 +1,7 @@
 //! libtorch against the embedded engine: same seed, same data, same loss and gradient.
 //!
-//! Needs libtorch: `testnet/torch.sh test`. The environment variable `DNODE_TEST_DEVICE` names another
-//! device than the processor (`testnet/gpu.sh`).
+//! Needs libtorch: `testnet/scripts/torch.sh test`. The environment variable `DNODE_TEST_DEVICE` names another
+//! device than the processor (`testnet/scripts/gpu.sh`).
 #![cfg(feature = "torch")]
 #![expect(
     clippy::unwrap_used,

@@ -1,6 +1,6 @@
 //! Replicas whose weights libtorch has: mixed where they lie, they are those that are mixed on the host.
 //!
-//! On the processor both are the same; `DNODE_TEST_DEVICE=cuda:0` (`testnet/gpu.sh`) makes one of them
+//! On the processor both are the same; `DNODE_TEST_DEVICE=cuda:0` (`testnet/scripts/gpu.sh`) makes one of them
 //! stay on the device.
 #![cfg(feature = "torch")]
 #![expect(clippy::unwrap_used, reason = "a test may end by a panic, its helper functions included")]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Has PyTorch compute the held-out losses of dnode's checkpoints, from their metadata alone:
-#   testnet/pytorch.sh [FOLDER]
+#   testnet/scripts/pytorch.sh [FOLDER]
 # Needs a python3 with torch, of which a build for the CPU is enough (Debian: apt-get install python3-torch),
 # and safetensors. PYTHON names the interpreter.
 set -euo pipefail
@@ -15,7 +15,7 @@ for candidate in ${PYTHON:-} python3 /usr/bin/python3; do
     fi
 done
 if [ -z "$python" ]; then
-    echo "testnet/pytorch.sh: no python3 with torch and safetensors; PYTHON names one" >&2
+    echo "testnet/scripts/pytorch.sh: no python3 with torch and safetensors; PYTHON names one" >&2
     exit 2
 fi
 folder=${1:-$(mktemp -d)}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What gossip costs a training step: one peer trains alone, then with a second one that joins it,
 # then beside a process that trains without gossip (what sharing the machine costs by itself).
-# Prints the median samples/s of the first peer in each phase. Usage: testnet/overhead.sh MNIST_FOLDER
+# Prints the median samples/s of the first peer in each phase. Usage: testnet/scripts/overhead.sh MNIST_FOLDER
 set -euo pipefail
 . "$(dirname "$0")/timed.sh"
 flags+=(--set node.linger=\"1s\")

@@ -3,7 +3,7 @@
 # without them; both are asked once a second, as an open page does, from another core.
 # Prints the seconds of each run and the quartiles of the ratios of its pairs, and, since those move by
 # more than what is looked for, the time that the page's thread computes.
-# Usage: testnet/overhead_view.sh MNIST_FOLDER [RUNS]
+# Usage: testnet/scripts/overhead_view.sh MNIST_FOLDER [RUNS]
 set -euo pipefail
 . "$(dirname "$0")/timed.sh"
 runs=${2:-15}

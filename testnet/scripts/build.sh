@@ -1,6 +1,6 @@
 # Sourced by the scripts beside it: builds dnode and its testnet, and says in `target` where they are.
 # With DNODE_BUILT set, what was built before is used.
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 target=${CARGO_TARGET_DIR:-$root/target}
 
 if [ -z "${DNODE_BUILT:-}" ]; then

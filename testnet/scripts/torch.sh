@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The libtorch backend (docs/adr/0013): testnet/torch.sh fetch|build|test|bench
+# The libtorch backend (docs/adr/0013): testnet/scripts/torch.sh fetch|build|test|bench
 #   fetch  gets libtorch 2.11.0 for CPUs into target/ (544 MB download, 0.5 GB on disk)
 #   build  fetches and builds target/release/dnode with libtorch
 #   test   fetches and runs the tests of the libtorch backend
@@ -8,7 +8,7 @@
 # The first build takes about five CPU-minutes more than dnode's own.
 set -euo pipefail
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 target=${CARGO_TARGET_DIR:-$root/target}
 version=2.11.0
 cd "$root"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds dnode and compares ways to train: testnet/compare.sh [EXPERIMENT.toml] [...]
+# Builds dnode and compares ways to train: testnet/scripts/compare.sh [EXPERIMENT.toml] [...]
 # Without an experiment file: testnet/comparisons/default.toml, which needs --data FOLDER.
-# All further arguments are those of `dnode-testnet compare`; see `testnet/compare.sh --help`.
+# All further arguments are those of `dnode-testnet compare`; see `testnet/scripts/compare.sh --help`.
 set -euo pipefail
 
 . "$(dirname "${BASH_SOURCE[0]}")/build.sh"

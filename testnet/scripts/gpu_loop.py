@@ -1,4 +1,4 @@
-"""The plain PyTorch loop that testnet/gpu.sh compares with: the same gpt, batch and update.
+"""The plain PyTorch loop that testnet/scripts/gpu.sh compares with: the same gpt, batch and update.
 
 Arguments by position: device, precision, layers, heads, width, context, batch, peak in TFLOP/s.
 """

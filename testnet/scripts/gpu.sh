@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All that needs a CUDA GPU: testnet/gpu.sh [--cpu] [PART ...], all parts where none is named
+# All that needs a CUDA GPU: testnet/scripts/gpu.sh [--cpu] [PART ...], all parts where none is named
 #   tests       the libtorch backend, and the codecs and the arithmetic of exchanges, on the device
 #   throughput  training of a gpt, tokens/s and MFU, beside the same loop in PyTorch
 #   peers       samples/s of a peer alone, of two that share the device and gossip, of two that do not gossip
@@ -10,7 +10,7 @@
 # PEAK_TFLOPS and PEAK_TFLOPS_F32 are the device's dense peaks in bf16 and in f32 without TF32 (default: 989
 # and 67, of an H100 SXM or H200).
 #
-# testnet/gpu.sh pack FOLDER builds what the parts run into FOLDER, for a machine that has no Rust or no
+# testnet/scripts/gpu.sh pack FOLDER builds what the parts run into FOLDER, for a machine that has no Rust or no
 # network: take it there and start FOLDER/gpu.sh.
 set -euo pipefail
 
@@ -29,10 +29,10 @@ print(*[line["executable"] for line in lines if line.get("executable")], sep="\n
 }
 
 build() {
-    cd "$here/.."
+    cd "$here/../.."
     bin=$1
     mkdir -p "$bin"
-    LIBTORCH=${LIBTORCH:-$(testnet/torch.sh fetch)}
+    LIBTORCH=${LIBTORCH:-$(testnet/scripts/torch.sh fetch)}
     export LIBTORCH
     program dnode build --release -p dnode --features torch --bin dnode
     program torch-tests test --release --no-run -p dnode-torch --features torch --lib
@@ -52,7 +52,7 @@ if [ "${1:-}" = pack ]; then
     folder=$(realpath "$folder")
     build "$folder/bin"
     cat docs/*.md >"$folder/text"
-    cp testnet/gpu.sh testnet/gpu_loop.py "$folder/"
+    cp testnet/scripts/gpu.sh testnet/scripts/gpu_loop.py "$folder/"
     du -sh "$folder"
     exit
 fi
@@ -77,7 +77,7 @@ done
 if [ -d "$here/bin" ]; then
     bin=$here/bin text=$here/text
 else
-    build "${CARGO_TARGET_DIR:-$here/../target}/gpu"
+    build "${CARGO_TARGET_DIR:-$here/../../target}/gpu"
     bin=$(realpath "$bin")
 fi
 torch=$(python3 -c 'import os, torch
@@ -91,7 +91,7 @@ if [ -n "$torch" ]; then
 fi
 work=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null || true; wait; rm -rf "$work"' EXIT
-[ -n "${text:-}" ] || { text=$work/text && cat "$here"/../docs/*.md >"$text"; }
+[ -n "${text:-}" ] || { text=$work/text && cat "$here"/../../docs/*.md >"$text"; }
 
 # Becomes a program of ours, with its own libraries, not those of the Python beside it.
 become() {
