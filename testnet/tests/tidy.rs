@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Folders that hold nothing written by hand.
+/// Names under which nothing is written by hand.
 const SKIPPED: [&str; 7] =
     [".git", "target", "corpus", "artifacts", "regressions", "dnode-data", "runs"];
 /// Most lines of one file, its inline tests not counted.
@@ -66,10 +66,12 @@ fn files() -> BTreeSet<String> {
         for entry in fs::read_dir(&folder).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            // In a second work tree `.git` is a file.
+            if SKIPPED.contains(&name.as_str()) {
+                continue;
+            }
             if path.is_dir() && !path.is_symlink() {
-                if !SKIPPED.contains(&name.as_str()) {
-                    folders.push(path);
-                }
+                folders.push(path);
             } else {
                 let relative = path.strip_prefix(&root).unwrap();
                 found.insert(relative.to_string_lossy().replace('\\', "/"));
@@ -166,6 +168,41 @@ fn source_files_begin_with_their_purpose_and_stay_short() {
         }
     }
     report("one concept per file", &broken);
+}
+
+/// Crates whose modules still are folders with a `mod.rs`.
+const MOD_RS_LEFT: [&str; 1] = ["node/"];
+
+#[test]
+fn a_module_with_parts_is_a_file_beside_their_folder() {
+    let files = files();
+    // Files beside the crates' roots only: cargo makes a test of each file in `tests/`.
+    let modules = files.iter().filter(|path| path.ends_with("/mod.rs") && path.contains("/src/"));
+    let broken = modules.filter(|path| !MOD_RS_LEFT.iter().any(|left| path.starts_with(left)));
+    let broken = broken.map(|path| format!("{path} is not a file beside its folder"));
+    let broken: Vec<String> = broken.collect();
+    report("`part.rs` beside the folder `part/`", &broken);
+}
+
+#[test]
+fn pictures_are_shown_by_a_page_and_scripts_lie_together() {
+    let files = files();
+    let pages = files.iter().filter(|path| path.ends_with(".md"));
+    let pages: String = pages.map(|path| text(path).unwrap()).collect();
+    let mut broken = Vec::new();
+    for path in &files {
+        let name = path.rsplit('/').next().unwrap();
+        let picture =
+            path.starts_with("docs/") && (name.ends_with(".svg") || name.ends_with(".png"));
+        if picture && !pages.contains(&format!("/{name})")) {
+            broken.push(format!("{path}: no page shows it"));
+        }
+        let script = path.starts_with("testnet/") && path.ends_with(".sh");
+        if script && !path.starts_with("testnet/scripts/") && !path.starts_with("testnet/tests/") {
+            broken.push(format!("{path} is not in testnet/scripts"));
+        }
+    }
+    report("generated plots stay out of the repository", &broken);
 }
 
 #[test]
