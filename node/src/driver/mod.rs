@@ -31,7 +31,7 @@ use tokio::time::sleep_until;
 
 use crate::acquaintances::Acquaintances;
 use crate::traces::{ExchangeTraces, Tracer};
-use crate::training::{Ending, Report, StepPace, Together, TrainingThread};
+use crate::training::{Ending, RankGroup, Report, StepPace, TrainingThread};
 use bootstrap::Bootstrap;
 pub(crate) use course::Course;
 use diagnosing::{Diagnosis, Told};
@@ -453,16 +453,16 @@ impl Driver {
         });
         let mates = mates.map(|(peer, member)| (*peer, member.incarnation));
         match self.rack.look(network, mates) {
-            Some(Change::Use(together, stripe)) => {
-                self.rack_is(Some(together), stripe);
+            Some(Change::Use(group, stripe)) => {
+                self.rack_is(Some(group), stripe);
             }
             Some(Change::Alone) => self.rack_is(None, Stripe::WHOLE),
             None => {}
         }
     }
 
-    fn rack_is(&mut self, together: Option<Together>, stripe: Stripe) {
-        self.training.rack(together);
+    fn rack_is(&mut self, group: Option<RankGroup>, stripe: Stripe) {
+        self.training.rack(group);
         self.journal.rack(stripe);
         self.feed(Input::Stripe(stripe));
     }

@@ -18,7 +18,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 use super::group::{Formed, Forming, Members, NotFormed, Ready, Watch, subject};
-use crate::training::{Loss, Together};
+use crate::training::{Loss, RankGroup};
 use absent::{Absent, left_out};
 use fallen::Fallen;
 
@@ -49,7 +49,7 @@ enum Gone {
 /// What the driver is to do.
 pub(super) enum Change {
     /// Train as a rank of a group.
-    Use(Together, Stripe),
+    Use(RankGroup, Stripe),
     /// Train alone.
     Alone,
 }
@@ -241,7 +241,7 @@ impl RackDriver {
             old.watch.end("the rack has got together anew");
         }
         let (rank, size) = (u16::try_from(rank).ok()?, u16::try_from(size).ok()?);
-        Some(Change::Use(Together { id, group }, Stripe { group: id, rank, size }))
+        Some(Change::Use(RankGroup { id, group }, Stripe { group: id, rank, size }))
     }
 
     fn not_formed(&mut self, network: &NetworkHandle, not: &NotFormed, now: Instant) {

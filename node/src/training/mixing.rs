@@ -16,7 +16,8 @@ use tokio::sync::mpsc;
 use crate::pulled::PulledFragments;
 use crate::traces::Tracer;
 
-use super::{Activity, Command, Line, Meter, MixTerms, Report};
+use super::mailbox::Mailbox;
+use super::{Activity, Command, Meter, MixTerms, Report};
 
 /// Why numbers were not used: whose fault, the reason in words, and what was seen of the other replica.
 struct Refusal {
@@ -34,7 +35,7 @@ pub(super) struct Mixing {
     /// The replica's clock; changes only in a turn of the commons.
     pub(super) clock: Arc<AtomicU64>,
     pub(super) commands: blocking::Receiver<Command>,
-    pub(super) line: Line,
+    pub(super) mailbox: Mailbox,
     pub(super) meter: Arc<Meter>,
     pub(super) reports: mpsc::Sender<Report>,
     pub(super) tracer: Tracer,
@@ -47,7 +48,7 @@ impl Drop for Mixing {
         if std::thread::panicking() {
             // Training ends too, and with both the reports.
             self.commons.close();
-            self.line.wake();
+            self.mailbox.wake();
         }
     }
 }
@@ -71,10 +72,10 @@ impl Mixing {
             let turn = self.commons.turn();
             self.clock.fetch_max(clock.0, Ordering::Relaxed);
             drop(turn);
-            return self.line.send(command);
+            return self.mailbox.send(command);
         }
         if matches!(command, Command::Stop { .. }) {
-            self.line.send(command);
+            self.mailbox.send(command);
             return false;
         }
         let fresh = matches!(command, Command::Adopt { .. });
@@ -86,7 +87,7 @@ impl Mixing {
             return self.reports.blocking_send(refused).is_ok();
         }
         let work = command.work();
-        let wake = || self.line.wake();
+        let wake = || self.mailbox.wake();
         if work.is_some_and(|(fragment, reads)| !self.commons.wait(fragment, reads, wake)) {
             return false;
         }
@@ -107,7 +108,7 @@ impl Mixing {
         if adopted {
             self.keep(snapshot);
             // Training that waits for the rest takes over what is there.
-            self.line.wake();
+            self.mailbox.wake();
         }
         self.tracer.ends(mark, done);
         told

@@ -2,7 +2,7 @@
 //! talks to them through queues.
 
 mod divergence;
-mod line;
+mod mailbox;
 mod meter;
 mod mixing;
 mod plan;
@@ -28,7 +28,7 @@ use tokio::sync::mpsc;
 use crate::traces::Tracer;
 pub(crate) use divergence::Finding;
 pub(crate) use dnode_gossip::MICRO_STEPS;
-use line::{Line, Permission};
+use mailbox::Mailbox;
 use meter::Meter;
 pub(crate) use meter::{Activity, Times};
 pub(crate) use plan::{Commits, Ending, NotSaved, Plan, Position};
@@ -94,7 +94,7 @@ pub(crate) enum Command {
 
 /// Ranks of one rack that have got together.
 #[derive(Debug)]
-pub(crate) struct Together {
+pub(crate) struct RankGroup {
     /// Names the group; not 0.
     pub(crate) id: u64,
     pub(crate) group: Box<dyn Collective>,
@@ -222,7 +222,7 @@ pub(crate) struct TrainingThread {
     /// The only way to the training thread, so that without it the thread ends.
     commands: Option<Arc<blocking::SyncSender<Command>>>,
     mixing: Option<blocking::SyncSender<Command>>,
-    line: Line,
+    mailbox: Mailbox,
     /// Of the training thread, and of the mixing thread.
     meters: (Arc<Meter>, Arc<Meter>),
     commons: Commons,
@@ -252,7 +252,7 @@ impl TrainingThread {
         let (ring, ring_in) = blocking::sync_channel(RING_FRAMES_MAX);
         let (to_driver, reports) = mpsc::channel(REPORTS_MAX);
         let commands = Arc::new(commands);
-        let line = Line::new(&commands);
+        let mailbox = Mailbox::new(&commands);
         let (commons, clock) = (replica.commons(), Arc::new(AtomicU64::new(at.clock.0)));
         let now = Instant::now();
         let meters = (Arc::new(Meter::new(now)), Arc::new(Meter::new(now)));
@@ -260,31 +260,28 @@ impl TrainingThread {
             commons: replica.commons(),
             clock: Arc::clone(&clock),
             commands: to_mix,
-            line: line.clone(),
+            mailbox: mailbox.clone(),
             meter: Arc::clone(&meters.1),
             reports: to_driver.clone(),
             tracer,
             pulled: plan.pulled.clone(),
         };
-        let queues = steps::Queues {
-            commands: from_driver,
-            line: line.clone(),
-            meter: Arc::clone(&meters.0),
-            reports: to_driver.clone(),
-            ring: ring_in,
-            shared: shared.clone(),
-        };
-        let (to_driver, trained) = (to_driver.downgrade(), plan.clone());
+        let meter = Arc::clone(&meters.0);
+        let queues =
+            steps::Queues::new(from_driver, mailbox.clone(), meter, to_driver.clone(), ring_in);
+        let cursor = steps::Cursor::new(at, clock, &plan);
+        let to_driver = to_driver.downgrade();
+        let (trained, known) = (plan.clone(), shared.clone());
         let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let mixes = named("mixing").spawn(move || mixer.run())?;
-        let trains =
-            named("training").spawn(move || steps::train(replica, trained, (at, clock), queues))?;
+        let trains = named("training")
+            .spawn(move || steps::train(replica, trained, cursor, queues, known))?;
         let (commands, mixing, ring) = (Some(commands), Some(mixing), Some(ring));
         let threads = vec![trains, mixes];
         Ok(Self {
             commands,
             mixing,
-            line,
+            mailbox,
             meters,
             commons,
             ring,
@@ -317,7 +314,7 @@ impl TrainingThread {
         let queue = if of_steps { self.commands.as_deref() } else { self.mixing.as_ref() };
         let Some(queue) = queue else { return false };
         if matches!(command, Command::Stop { .. }) {
-            self.line.change(|permission| permission.stopping = true);
+            self.mailbox.change(|permission| permission.stopping = true);
         }
         // Shown at the next step boundary, however many wait for the mixing thread.
         let work = command.work();
@@ -330,36 +327,36 @@ impl TrainingThread {
             }
         };
         if wanted {
-            self.line.wake();
+            self.mailbox.wake();
         }
         queued
     }
 
     /// Local steps are allowed from now on, or not.
     pub(crate) fn allow(&self, allowed: bool) {
-        self.line.permit(|permission| permission.allowed = allowed);
+        self.mailbox.permit(|permission| permission.allowed = allowed);
     }
 
     /// Commits are allowed up to this clock.
     pub(crate) fn limit_commits(&self, limit: Clock) {
-        self.line.permit(|permission| permission.limit = limit);
+        self.mailbox.permit(|permission| permission.limit = limit);
     }
 
     /// A commit is shared among so many peers from now on.
     pub(crate) fn share_among(&self, peers: usize) {
-        self.line.permit(|permission| permission.peers = peers);
+        self.mailbox.permit(|permission| permission.peers = peers);
     }
 
     /// This peer does so much work per commit from its next step on; rounds of exchanges keep their
     /// ratio to commits.
     pub(crate) fn pace(&self, load: Load) {
-        self.line.permit(|permission| permission.load = Some(load));
+        self.mailbox.permit(|permission| permission.load = Some(load));
     }
 
     /// The ranks of the rack have got together, or this peer trains alone. A group that the thread has
     /// not come to yet is dropped: its ranks have given it up.
-    pub(crate) fn rack(&self, together: Option<Together>) {
-        self.line.rack(together);
+    pub(crate) fn rack(&self, group: Option<RankGroup>) {
+        self.mailbox.rack(group);
     }
 
     /// Hands over a frame from the previous peer of the ring; `false` when it is not wanted.

@@ -99,6 +99,28 @@ pub(crate) struct Ending {
 }
 
 impl Plan {
+    /// A short run that saves only at its end.
+    #[cfg(test)]
+    pub(super) fn for_tests() -> Self {
+        Self {
+            steps: 8,
+            local_steps: 2,
+            batch: 8,
+            mix_every: 3,
+            warmup: 0,
+            commits: Commits::Alone,
+            metrics_every: 0,
+            evaluate_every: 0,
+            checkpoint_interval: Duration::ZERO,
+            checkpoint_every: 0,
+            checkpoints_kept: 2,
+            pulled: None,
+            checkpoints: PathBuf::new(),
+            run: RunSpec::default(),
+            description: Description::default(),
+        }
+    }
+
     /// Writes a checkpoint.
     pub(super) fn save(
         &self,

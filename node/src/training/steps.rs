@@ -1,134 +1,71 @@
 //! The loop of the training thread: steps, commits, rounds, and the driver's commands in between.
+//!
+//! [`Training`] joins parts that own their state; the [`Context`] is what all of them work with.
 
-mod equalize;
+mod bounds;
+mod checkpoints;
+mod context;
+mod cursor;
+mod end;
 mod evaluation;
 mod gradient;
+mod metrics;
+mod pace;
+mod queues;
 mod rack;
-mod report;
-mod saving;
-mod standing;
-mod time;
-mod together;
+mod serving;
+mod synchronous;
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, mpsc as blocking};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use dnode_gossip::{MICRO_STEPS, Stride};
 use dnode_protocol::Clock;
-use dnode_trainer::{Commons, Replica, StepId, StepReport, TrainError};
-use tokio::sync::mpsc;
+use dnode_trainer::{Replica, StepReport, TrainError};
 
 use super::divergence::Watch;
-use super::ring::RingFrame;
-use super::{Activity, Command, Commits, Line, Loss, Meter, Permission, Plan, Position, Report};
-use equalize::Handed;
-use rack::Rack;
-use report::Window;
-use saving::Saving;
-pub(super) use saving::SavingShared;
-use time::StepTime;
-use together::Ranks;
+use super::mailbox::Permission;
+use super::{Activity, Command, Commits, Loss, Plan, RankGroup, Report};
+use checkpoints::Checkpoints;
+pub(super) use checkpoints::SavingShared;
+use context::Context;
+pub(super) use cursor::Cursor;
+use end::End;
+use evaluation::Evaluations;
+use metrics::Metrics;
+pub(super) use queues::Queues;
+use rack::RackMember;
+use serving::Serving;
+use synchronous::Ranks;
 
-/// Part of the time of steps that serving mixing may take, so that training keeps nine tenths.
-const SERVE_SHARE: f64 = 0.07;
-/// What it may take of each step at least, seconds: models whose steps are that short are small
-/// (guess), and one fragment of 4 MiB takes about 1 ms.
-const SERVE_SECONDS_MIN: f64 = 0.5e-3;
-/// Steps whose share can be saved up, or be owed after a fragment that took longer.
-const SERVE_STEPS: f64 = 16.0;
-/// Steps from this length on, seconds, show all of the live weights beforehand, where these are what
-/// is exchanged; the end of a shorter one is soon enough for an answer (guess).
-const LONG_STEP: f64 = 0.1;
-/// Part of a long step that this copy may take.
-const SHOW_SHARE: f64 = 0.02;
-/// Parameters copied in a second, at least (guess: memory of any machine that trains is faster).
-const COPY_RATE: f64 = 1e9;
+/// Pause between two looks at a bound that holds the commit of some rank.
+const HOLD: Duration = Duration::from_millis(5);
 
-/// The thread's ends of the queues.
-#[derive(Debug)]
-pub(super) struct Queues {
-    pub(super) commands: blocking::Receiver<Command>,
-    pub(super) line: Line,
-    pub(super) meter: Arc<Meter>,
-    pub(super) reports: mpsc::Sender<Report>,
-    pub(super) ring: blocking::Receiver<RingFrame>,
-    pub(super) shared: SavingShared,
-}
-
-/// Why the loop ended.
-enum End {
-    /// [`Command::Stop`].
-    Stopped { evaluate: bool },
-    /// The driver is gone.
-    Abandoned,
-    /// Training failed.
-    Failed(TrainError),
-}
-
-impl From<TrainError> for End {
-    fn from(error: TrainError) -> Self {
-        Self::Failed(error)
-    }
-}
-
+/// The training thread's state.
 struct Training {
-    replica: Replica,
-    commons: Commons,
-    /// The replica's clock for the mixing thread; changes only in a turn of the commons.
-    clock: Arc<AtomicU64>,
-    plan: Plan,
-    stride: Stride,
-    /// Samples per local step.
-    batch: u32,
-    at: Position,
-    queues: Queues,
-    limit: Clock,
-    /// Peers that a commit is shared among.
-    peers: usize,
-    allowed: bool,
-    ring: Option<Ranks>,
-    /// The rack that this peer is a rank of.
-    rack: Option<Rack>,
-    /// What it has handed in to operations of its rack that failed here, oldest first; at most
-    /// [`standing::HANDED_MAX`].
-    handed: Vec<Handed>,
-    /// Local steps per commit that this rank's speed asks for, until the rack agrees on them.
-    wanted_steps: Option<u64>,
-    steps_done: bool,
-    since_commit: u64,
-    since_round: u64,
-    evaluation_due: bool,
-    held: bool,
-    round_open: bool,
-    /// Whether all of the live weights are shown to mixing.
-    shows: bool,
-    /// Time that serving mixing may still take.
-    serve_seconds: f64,
-    step_time: StepTime,
-    /// Whether the swarm has heard how long steps take.
-    pace_told: bool,
-    /// The longest evaluation.
-    pause_seconds: f64,
-    train_seconds: f64,
-    wait_seconds: f64,
-    report: Window,
-    watch: Watch,
-    saving: Saving,
-}
-
-/// Time that serving mixing may take for a step of this length, seconds.
-const fn serve_share(step: f64) -> f64 {
-    (SERVE_SHARE * step).max(SERVE_SECONDS_MIN)
+    context: Context,
+    /// How rounds of local steps end.
+    commits: Commits,
+    rack: RackMember,
+    /// The ranks of a synchronous run, once all are there.
+    ranks: Option<Ranks>,
+    serving: Serving,
+    metrics: Metrics,
+    evaluations: Evaluations,
+    checkpoints: Checkpoints,
 }
 
 /// Trains until told to stop; the last report is [`Report::Ended`].
-pub(super) fn train(replica: Replica, plan: Plan, at: (Position, Arc<AtomicU64>), queues: Queues) {
-    let mut training = Training::new(replica, plan, at, queues);
+pub(super) fn train(
+    replica: Replica,
+    plan: Plan,
+    cursor: Cursor,
+    queues: Queues,
+    shared: SavingShared,
+) {
+    let mut training = Training::new(replica, plan, cursor, queues, shared);
     let end = training.run();
     training.end(end);
     // The ranks of a group that nobody came to are to hear that at once.
-    drop(training.queues.line.take_rack());
+    drop(training.context.queues.take_rack());
 }
 
 impl Training {
@@ -136,42 +73,20 @@ impl Training {
     fn new(
         mut replica: Replica,
         plan: Plan,
-        (at, clock): (Position, Arc<AtomicU64>),
+        cursor: Cursor,
         queues: Queues,
+        shared: SavingShared,
     ) -> Self {
         let watch = Watch::new(replica.trainer_mut().chance(), plan.steps, plan.warmup);
         Self {
-            watch,
-            commons: replica.commons(),
-            saving: Saving::new(queues.shared.clone(), plan.checkpoint_interval),
-            replica,
-            clock,
-            stride: Stride::new(plan.local_steps, plan.mix_every),
-            batch: plan.batch,
-            since_round: at.step.checked_rem(plan.mix_every).unwrap_or(0),
-            plan,
-            at,
-            queues,
-            limit: Clock(u64::MAX),
-            peers: 1,
-            allowed: false,
-            ring: None,
-            rack: None,
-            handed: Vec::new(),
-            wanted_steps: None,
-            steps_done: false,
-            since_commit: 0,
-            evaluation_due: false,
-            held: false,
-            round_open: false,
-            shows: false,
-            serve_seconds: 0.0,
-            step_time: StepTime::default(),
-            pace_told: false,
-            pause_seconds: 0.0,
-            train_seconds: 0.0,
-            wait_seconds: 0.0,
-            report: Window::new(),
+            context: Context::new(replica, cursor, queues, plan.batch),
+            commits: plan.commits,
+            rack: RackMember::default(),
+            ranks: None,
+            serving: Serving::default(),
+            metrics: Metrics::new(watch, plan.metrics_every),
+            evaluations: Evaluations::new(plan.evaluate_every),
+            checkpoints: Checkpoints::new(shared, plan),
         }
     }
 
@@ -180,48 +95,53 @@ impl Training {
             match self.advance() {
                 Ok(()) => {}
                 // Everything is as before what was broken off: wait for the order to stop.
-                Err(End::Failed(TrainError::Interrupted)) if self.saving.is_interrupted() => {}
+                Err(End::Failed(TrainError::Interrupted)) if self.checkpoints.is_interrupted() => {}
                 Err(end) => return end,
             }
         }
     }
 
     fn advance(&mut self) -> Result<(), End> {
-        while let Ok(command) = self.queues.commands.try_recv() {
+        while let Some(command) = self.context.queues.next_command() {
             self.obey(command)?;
         }
-        if self.commons.is_closed() {
+        if self.context.commons.is_closed() {
             return Err(End::Abandoned);
         }
-        let stays = self.steps_done || !self.allowed || self.waits_for_rack();
-        if stays || self.saving.is_interrupted() {
+        let Context { cursor, bounds, .. } = &self.context;
+        let stays = cursor.is_finished() || !bounds.allows_steps() || self.rack.is_waiting();
+        if stays || self.checkpoints.is_interrupted() {
             return self.wait();
         }
-        if self.at.run_steps() >= self.plan.steps {
+        if cursor.is_at_end() {
             return self.finish_steps();
         }
         if self.must_hold() {
             return self.hold();
         }
-        self.serve();
+        let step = self.context.pace.mean_step();
+        self.serving.serve(&mut self.context.replica, step);
         self.step()
     }
 
     fn obey(&mut self, command: Command) -> Result<(), End> {
+        let context = &mut self.context;
         match command {
-            Command::Permission => return self.look(),
-            Command::RoundDone => self.round_open = false,
-            Command::AdoptClock { clock, replaced } => return self.adopt_clock(clock, replaced),
+            Command::Permission => return self.on_permission(),
+            Command::RoundDone => context.cursor.close_round(),
+            Command::AdoptClock { clock, replaced } => {
+                return self.on_adopt_clock(clock, replaced);
+            }
             Command::Shard(shard) => {
-                if !self.replica.set_shard(shard) {
+                if !context.replica.set_shard(shard) {
                     tracing::warn!("the trainer cannot draw from shard {shard}");
                 }
             }
             Command::Steps(steps) => {
-                self.plan.steps = steps;
-                self.replica.set_steps(steps);
+                context.cursor.set_end(steps);
+                context.replica.set_steps(steps);
             }
-            Command::Ring(place, group) => self.ring = Some(Ranks::new(place, group)),
+            Command::Ring(place, group) => self.ranks = Some(Ranks::new(place, group)),
             Command::Stop { evaluate } => return Err(End::Stopped { evaluate }),
             Command::Read { .. }
             | Command::Mix { .. }
@@ -235,41 +155,89 @@ impl Training {
         Ok(())
     }
 
-    /// Does what mixing has left for this thread, as far as its share of the time of steps reaches.
-    fn serve(&mut self) {
-        let began = Instant::now();
-        let mut left = self.serve_seconds;
-        while left >= 0.0 && self.replica.serve() {
-            left = self.serve_seconds - began.elapsed().as_secs_f64();
+    /// Reads what the driver has said last.
+    fn on_permission(&mut self) -> Result<(), End> {
+        let permission = self.context.queues.permission();
+        self.permit(&permission);
+        let rack = self.context.queues.take_rack();
+        rack.map_or(Ok(()), |group| self.on_rack(group))
+    }
+
+    fn permit(&mut self, permission: &Permission) {
+        let Context { bounds, cursor, pace, replica, .. } = &mut self.context;
+        let begins = bounds.read(permission);
+        // The ranks of a rack agree on their steps when they commit.
+        if let (Some(load), false) = (permission.load, self.rack.is_joined()) {
+            cursor.set_local_steps(load.local_steps);
+            pace.set_batch(load.batch, replica);
         }
-        self.serve_seconds = left.max(-SERVE_STEPS * serve_share(self.step_time.mean()));
-        let copy_seconds = self.replica.shown_elements() as f64 / COPY_RATE;
-        let step = self.step_time.mean();
-        if step >= LONG_STEP && copy_seconds <= SHOW_SHARE * step {
-            self.shows = self.replica.show_all();
-        } else if std::mem::take(&mut self.shows) {
-            self.replica.hide_all();
+        if !permission.allowed {
+            self.rack.leave(&mut self.context);
         }
+        if begins {
+            self.metrics.restart();
+            // What was taken over meanwhile.
+            self.context.replica.catch_up();
+        }
+    }
+
+    /// Ranks have got together, or this one is to train alone from now on.
+    fn on_rack(&mut self, group: Option<RankGroup>) -> Result<(), End> {
+        let context = &mut self.context;
+        let Some(group) = group else {
+            self.rack.leave(context);
+            return Ok(());
+        };
+        if context.cursor.is_finished() || !context.bounds.allows_steps() {
+            return Ok(());
+        }
+        if !self.rack.join(group, context)? || !context.cursor.is_commit_due() {
+            // Whether an evaluation is due, ranks know alike after a commit only.
+            return Ok(());
+        }
+        // A commit that was due when the ranks were lost comes before the next step.
+        self.commit_when_due()?;
+        self.evaluate_when_due()
+    }
+
+    fn on_adopt_clock(&mut self, clock: Clock, replaced: bool) -> Result<(), End> {
+        let context = &mut self.context;
+        if replaced {
+            context.replica.catch_up();
+        }
+        context.cursor.adopt(clock, replaced);
+        context.bounds.release();
+        if self.rack.is_joined() {
+            // The ranks follow the most advanced of them.
+            let why = "this rank has taken over a clock".into();
+            return self.rack.lose(Loss { why, blames_the_way: false }, context);
+        }
+        Ok(())
     }
 
     /// Waits for the next command and obeys it.
     fn wait(&mut self) -> Result<(), End> {
-        self.replica.catch_up();
-        if !self.held {
-            self.enter(Activity::Idle);
+        self.context.replica.catch_up();
+        if !self.context.bounds.is_held() {
+            self.context.queues.enter(Activity::Idle);
         }
-        let command = self.queues.commands.recv().map_err(|_| End::Abandoned)?;
+        let command = self.context.queues.wait_for_command()?;
         self.obey(command)
     }
 
+    /// Whether the next commit can be put off no longer, and a bound or other ranks hold it back.
     fn must_hold(&self) -> bool {
-        self.plan.commits == Commits::Alone
-            && self.since_commit >= self.stride.longest()
-            && (self.rack.is_some() || self.at.clock >= self.limit)
+        let held = self.rack.is_joined() || !self.may_commit();
+        self.commits == Commits::Alone && self.context.cursor.is_stretched() && held
+    }
+
+    fn may_commit(&self) -> bool {
+        let Context { cursor, bounds, .. } = &self.context;
+        bounds.allows_commit(cursor.position().clock)
     }
 
     fn hold(&mut self) -> Result<(), End> {
-        if self.rack.is_some() {
+        if self.rack.is_joined() {
             return self.hold_in_rack();
         }
         let waited = self.wait_at_bound();
@@ -278,69 +246,99 @@ impl Training {
         waited
     }
 
+    /// Waits for the next command with a commit that a bound holds back, and says so once.
+    fn wait_at_bound(&mut self) -> Result<(), End> {
+        self.tell_held()?;
+        let began = Instant::now();
+        self.context.queues.enter(Activity::Held);
+        let waited = self.wait();
+        self.context.pace.waited(began.elapsed().as_secs_f64());
+        waited
+    }
+
+    /// Waits a moment while a bound holds back the commit of some rank, and looks again.
+    fn hold_in_rack(&mut self) -> Result<(), End> {
+        let began = Instant::now();
+        self.context.queues.enter(Activity::Held);
+        if !self.may_commit() {
+            self.tell_held()?;
+        }
+        let command = self.context.queues.wait_at_most(HOLD);
+        self.context.pace.waited(began.elapsed().as_secs_f64());
+        if let Some(command) = command? {
+            self.obey(command)?;
+        }
+        if self.rack.is_joined() && !self.rack.is_waiting() {
+            self.commit_in_rack()?;
+            self.evaluate_when_due()?;
+        }
+        Ok(())
+    }
+
+    fn tell_held(&mut self) -> Result<(), End> {
+        let first = self.context.bounds.hold();
+        if first { self.context.queues.tell(Report::CommitHeld) } else { Ok(()) }
+    }
+
     fn step(&mut self) -> Result<(), End> {
         let began = Instant::now();
-        let overdue = self.since_commit >= self.stride.local_steps() && self.round_open;
-        let activity = if overdue { Activity::Late } else { Activity::Step };
-        self.queues.meter.step(activity, began);
-        let expected = self.step_time.mean();
+        let Context { cursor, queues, pace, .. } = &self.context;
+        let late = cursor.is_commit_due() && cursor.is_round_open();
+        queues.meter().step(if late { Activity::Late } else { Activity::Step }, began);
+        let expected = pace.mean_step();
         let Some(report) = self.in_trainer(expected, Self::local_step)? else { return Ok(()) };
         let seconds = began.elapsed().as_secs_f64();
-        self.train_seconds += seconds;
-        self.step_time.add(seconds);
-        let most = SERVE_STEPS * serve_share(self.step_time.mean());
-        self.serve_seconds = (self.serve_seconds + serve_share(seconds)).min(most);
-        let before = self.at.run_steps();
-        self.at.step += 1;
-        self.saving.unsaved.stepped(self.at.step);
-        self.at.micro_steps = self.at.micro_steps.saturating_add(self.stride.advance());
-        self.at.samples += report.samples;
-        self.since_commit += 1;
-        self.since_round += 1;
-        self.gather(&report);
-        self.tell_pace_first()?;
-        let (step, plan) = (self.at.step, &self.plan);
-        let progress = step.checked_rem(plan.metrics_every) == Some(0);
-        // By the position, which all ranks of a rack have alike, and slow peers, too.
-        let now = self.at.run_steps();
-        let due = |every: u64| before.checked_div(every) != now.checked_div(every);
-        let checkpoint = due(plan.checkpoint_every) || self.saving.is_due();
-        self.evaluation_due |= due(plan.evaluate_every);
-        self.commit_when_due()?;
-        let round = self.round_due();
-        if progress {
-            self.tell_progress()?;
+        let Context { cursor, queues, pace, .. } = &mut self.context;
+        pace.stepped(seconds);
+        self.serving.earn(seconds, pace.mean_step());
+        let advance = cursor.stepped(report.samples);
+        let step = cursor.position().step;
+        let checkpoint = self.checkpoints.stepped(step, advance);
+        self.metrics.gather(&report);
+        if let Some(known) = pace.first_known() {
+            queues.tell(Report::StepMeasured(known))?;
         }
-        self.watch_over(&report)?;
-        if round && !self.round_open {
-            self.round_open = true;
-            self.tell(Report::RoundDue)?;
+        self.evaluations.stepped(advance);
+        self.commit_when_due()?;
+        let round = self.context.cursor.take_round();
+        if self.metrics.is_due(step) {
+            self.metrics.tell_progress(&mut self.context)?;
+        }
+        self.metrics.watch_over(&report, &self.context)?;
+        if round && self.context.cursor.open_round() {
+            self.context.queues.tell(Report::RoundDue)?;
         }
         if checkpoint {
             // What could not be written was reported, and is tried again.
-            let _ = self.save()?;
+            let _ = self.checkpoints.save(&mut self.context)?;
         }
         self.evaluate_when_due()
     }
 
-    /// Whether a round of exchanges is due after this step.
-    fn round_due(&mut self) -> bool {
-        let every = self.stride.mix_every();
-        let due = every > 0 && self.since_round >= every;
-        self.since_round = if due { 0 } else { self.since_round };
-        due
-    }
-
     /// `None` when it is to be done again.
     fn local_step(&mut self) -> Result<Option<StepReport>, End> {
-        let at = StepId { index: self.at.step, position: self.at.run_steps() };
-        if self.rack.is_some() {
-            return self.step_in_rack(at);
+        let at = self.context.cursor.step_id();
+        if self.rack.is_joined() {
+            return self.rack.step(at, &mut self.context);
         }
-        if self.ring.is_some() && self.plan.commits == Commits::Never {
-            return self.step_together(at).map(Some);
+        match &mut self.ranks {
+            Some(ranks) if self.commits == Commits::Never => {
+                ranks.step(at, &mut self.context).map(Some)
+            }
+            _ => Ok(Some(self.context.replica.step(at)?)),
         }
-        Ok(Some(self.replica.step(at)?))
+    }
+
+    /// Does what may take long in the trainer, about as many seconds as said.
+    fn in_trainer<R>(
+        &mut self,
+        seconds: f64,
+        work: impl FnOnce(&mut Self) -> Result<R, End>,
+    ) -> Result<R, End> {
+        self.checkpoints.enter_trainer(seconds, &self.context)?;
+        let done = work(self);
+        self.checkpoints.leave_trainer()?;
+        done
     }
 
     /// Commits after the local steps of one commit, or later when a bound holds it back.
@@ -349,149 +347,104 @@ impl Training {
     /// beyond the stretched length: a network slower than the trainer makes commits rarer instead
     /// of piling up exchanges (backpressure, design: averaging), and never stops a step.
     fn commit_when_due(&mut self) -> Result<(), End> {
-        let local_steps = self.stride.local_steps();
-        if self.since_commit < local_steps {
+        let cursor = &self.context.cursor;
+        if !cursor.is_commit_due() {
             return Ok(());
         }
-        match self.plan.commits {
+        match self.commits {
             Commits::Never => return Ok(()),
             Commits::Together => return self.commit_together(),
-            Commits::Alone if self.rack.is_some() => return self.commit_in_rack_when_due(),
+            Commits::Alone if self.rack.is_joined() => return self.commit_in_rack(),
             Commits::Alone => {}
         }
-        let put_off = self.round_open && self.since_commit < self.stride.longest();
-        if put_off || self.at.clock >= self.limit {
+        let put_off = cursor.is_round_open() && !cursor.is_stretched();
+        if put_off || !self.may_commit() {
             return Ok(());
         }
         self.commit()
     }
 
     fn commit(&mut self) -> Result<(), End> {
-        let share = 1.0 / self.peers as f32;
-        let commons = self.commons.clone();
+        let context = &mut self.context;
+        let commons = context.commons.clone();
         let mut turn = commons.turn();
-        if !self.queues.line.allows() {
+        if !context.queues.allows_steps() {
             // Forbidden since the step began: the replica is being replaced, and what an author adds to
             // one that lacks its earlier contributions would leave a gap in its numbers.
             return Ok(());
         }
-        let contributions = self.replica.commit_in(&mut turn, share).contributions;
-        self.handed.clear();
-        self.committed();
-        self.tell_committed(contributions)
+        let share = context.bounds.share();
+        let contributions = context.replica.commit_in(&mut turn, share).contributions;
+        self.rack.forget_handed();
+        context.committed();
+        context.tell_committed(contributions)
     }
 
-    fn committed(&mut self) {
-        self.since_commit = 0;
-        self.held = false;
-        self.at.clock = self.at.clock.next();
-        self.clock.fetch_max(self.at.clock.0, Ordering::Relaxed);
+    fn commit_together(&mut self) -> Result<(), End> {
+        let early = || TrainError::Other("commit before the ring is complete".into());
+        self.ranks.as_mut().ok_or_else(early)?.commit(&mut self.context)
+    }
+
+    fn commit_in_rack(&mut self) -> Result<(), End> {
+        let due = self.evaluations.is_due();
+        let due = self.rack.commit_when_due(due, &mut self.context)?;
+        self.evaluations.set_due(due);
+        Ok(())
     }
 
     fn finish_steps(&mut self) -> Result<(), End> {
-        if self.since_commit > 0 {
-            match self.plan.commits {
+        if self.context.cursor.since_commit() > 0 {
+            match self.commits {
                 Commits::Never => {}
                 Commits::Together => self.commit_together()?,
-                Commits::Alone if self.rack.is_some() => return self.hold_in_rack(),
-                Commits::Alone if self.at.clock >= self.limit => return self.wait_at_bound(),
+                Commits::Alone if self.rack.is_joined() => return self.hold_in_rack(),
+                Commits::Alone if !self.may_commit() => return self.wait_at_bound(),
                 Commits::Alone => {
                     self.commit()?;
-                    if self.since_commit > 0 {
+                    if self.context.cursor.since_commit() > 0 {
                         return Ok(());
                     }
                 }
             }
         }
         self.evaluate_when_due()?;
-        self.steps_done = true;
-        self.leave_rack();
-        self.tell_progress()?;
-        self.tell(Report::StepsDone)
+        self.context.cursor.finish();
+        self.rack.leave(&mut self.context);
+        self.metrics.tell_progress(&mut self.context)?;
+        self.context.queues.tell(Report::StepsDone)
     }
 
-    /// Waits for the next command with a commit that a bound holds back, and says so once.
-    fn wait_at_bound(&mut self) -> Result<(), End> {
-        if !self.held {
-            self.held = true;
-            self.tell(Report::CommitHeld)?;
+    /// Evaluation waits for the end of a round, when live and replica weights are one.
+    fn evaluate_when_due(&mut self) -> Result<(), End> {
+        let within_round = self.commits != Commits::Never && self.context.cursor.since_commit() > 0;
+        if !self.evaluations.is_due() || within_round {
+            return Ok(());
         }
         let began = Instant::now();
-        self.enter(Activity::Held);
-        let waited = self.wait();
-        self.wait_seconds += began.elapsed().as_secs_f64();
-        waited
+        let expected = self.context.pace.evaluation();
+        let evaluate = |this: &mut Self| {
+            evaluation::evaluate(&mut this.context, &mut this.rack, this.ranks.as_mut())
+        };
+        let Some(evaluation) = self.in_trainer(expected, evaluate)? else { return Ok(()) };
+        self.evaluations.set_due(false);
+        self.context.pace.evaluated(began.elapsed().as_secs_f64());
+        let position = self.context.cursor.position();
+        self.context.queues.tell(Report::Evaluated { position, evaluation })
     }
 
-    /// Looks at what the driver has said last.
-    fn look(&mut self) -> Result<(), End> {
-        self.look_at_permission();
-        let rack = self.queues.line.take_rack();
-        rack.map_or(Ok(()), |together| self.change_rack(together))
-    }
-
-    fn look_at_permission(&mut self) {
-        let Permission { limit, allowed, load, peers, .. } = self.queues.line.look();
-        (self.limit, self.peers) = (limit, peers);
-        if let Some(load) = load {
-            self.wanted_steps = Some(load.local_steps);
-            if self.rack.is_none() {
-                self.stride.set(load.local_steps);
-                self.set_batch(load.batch);
+    fn end(&mut self, end: End) {
+        let ending = match end {
+            End::Abandoned => return,
+            End::Failed(error) => {
+                if matches!(error, TrainError::NotFinite { .. }) {
+                    // The step was not taken: what was learnt before it is not lost.
+                    let _ = self.checkpoints.save(&mut self.context);
+                }
+                Err(error)
             }
-        }
-        if !allowed {
-            self.leave_rack();
-        }
-        if allowed && !self.allowed {
-            // The pause does not count as time of the steps after it.
-            self.report = Window::new();
-            // What was taken over meanwhile.
-            self.replica.catch_up();
-        }
-        self.allowed = allowed;
-    }
-
-    /// Takes so many samples per step from now on.
-    fn set_batch(&mut self, batch: u32) {
-        let samples = usize::try_from(batch).unwrap_or(usize::MAX);
-        if batch == self.batch || !self.replica.set_batch(samples) {
-            return;
-        }
-        // What a step will take is guessed from its samples until it is measured.
-        self.step_time.scale(f64::from(batch) / f64::from(self.batch.max(1)));
-        self.batch = batch;
-    }
-
-    /// Goes on from the position that belongs to the clock, so that the learning rate follows the
-    /// swarm's progress. A replica that was replaced is a donor's; one that was not keeps the steps
-    /// since its last commit.
-    fn adopt_clock(&mut self, clock: Clock, replaced: bool) -> Result<(), End> {
-        if replaced {
-            self.replica.catch_up();
-            (self.since_commit, self.since_round) = (0, 0);
-            self.round_open = false;
-        }
-        self.at.clock = self.at.clock.max(clock);
-        let end = self.plan.steps.saturating_mul(MICRO_STEPS);
-        let reached = self.stride.position(clock).min(end);
-        self.at.micro_steps = self.at.micro_steps.max(reached);
-        self.held = false;
-        if self.rack.is_some() {
-            // The ranks follow the most advanced of them.
-            return self.lose_rack(Loss {
-                why: "this rank has taken over a clock".into(),
-                blames_the_way: false,
-            });
-        }
-        Ok(())
-    }
-
-    fn enter(&self, activity: Activity) {
-        self.queues.meter.enter(activity, Instant::now());
-    }
-
-    fn tell(&self, report: Report) -> Result<(), End> {
-        self.queues.reports.blocking_send(report).map_err(|_| End::Abandoned)
+            End::Stopped { evaluate } => self.checkpoints.end(evaluate, &mut self.context),
+        };
+        // When the driver is gone there is nobody to tell.
+        let _ = self.context.queues.tell(Report::Ended(ending));
     }
 }

@@ -14,13 +14,12 @@ use dnode_collective::Place;
 use dnode_gossip::{Load, RefusedMix, Role, SnapshotContents, Tolerance};
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{
-    Clock, ContentHash, ExchangeId, FragmentId, Information, ParameterLayout, PeerId, RunSpec,
-    Versions,
+    Clock, ContentHash, ExchangeId, FragmentId, Information, ParameterLayout, PeerId, Versions,
 };
 use dnode_trainer::codec::decode;
 use dnode_trainer::{
-    Description, Encoded, Evaluation, OuterStep, Reading, Replica, StepId, StepReport, TrainError,
-    Trainer, TrainerState, encode,
+    Encoded, Evaluation, OuterStep, Reading, Replica, StepId, StepReport, TrainError, Trainer,
+    TrainerState, encode,
 };
 
 use crate::traces::Tracer;
@@ -97,23 +96,7 @@ impl Trainer for Counter {
 }
 
 fn plan(folder: &Path, steps: u64) -> Plan {
-    Plan {
-        steps,
-        local_steps: 2,
-        batch: 8,
-        mix_every: 3,
-        warmup: 0,
-        commits: Commits::Alone,
-        metrics_every: 0,
-        evaluate_every: 0,
-        checkpoint_interval: Duration::ZERO,
-        checkpoint_every: 0,
-        checkpoints_kept: 2,
-        pulled: None,
-        checkpoints: folder.to_owned(),
-        run: RunSpec::default(),
-        description: Description::default(),
-    }
+    Plan { steps, checkpoints: folder.to_owned(), ..Plan::for_tests() }
 }
 
 fn start(plan: Plan, outer: Option<OuterStep>) -> TrainingThread {

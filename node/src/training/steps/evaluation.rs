@@ -2,75 +2,74 @@
 
 use std::time::Instant;
 
-use dnode_collective::{Place, Reduction};
+use dnode_collective::Place;
 use dnode_trainer::{Evaluation, Replica, Score};
 
-use super::rack::Rack;
-use super::together::Ranks;
-use super::{End, Training};
-use crate::training::{Activity, Commits, Report};
+use super::context::Context;
+use super::cursor::Advance;
+use super::end::End;
+use super::rack::RackMember;
+use super::synchronous::Ranks;
 
 /// Numbers of a part: loss, right ones, all, each count in two parts, and whether it is missing.
 const PART: usize = 6;
 /// Counts travel as multiples of this and the rest, so that sums over all ranks are exact.
 const HALF: u64 = 1 << 16;
 
-impl Training {
-    /// Evaluation waits for the end of a round, when live and replica weights are one.
-    pub(super) fn evaluate_when_due(&mut self) -> Result<(), End> {
-        if !self.evaluation_due || self.plan.commits != Commits::Never && self.since_commit > 0 {
-            return Ok(());
-        }
-        let began = Instant::now();
-        let expected = self.pause_seconds;
-        let Some(evaluation) = self.in_trainer(expected, Self::evaluation)? else { return Ok(()) };
-        self.evaluation_due = false;
-        self.pause_seconds = self.pause_seconds.max(began.elapsed().as_secs_f64());
-        let position = self.at;
-        self.tell(Report::Evaluated { position, evaluation })
+/// When evaluations are due.
+#[derive(Debug)]
+pub(super) struct Evaluations {
+    /// Steps of the run between two; 0 is only at the end.
+    every: u64,
+    due: bool,
+}
+
+impl Evaluations {
+    pub(super) const fn new(every: u64) -> Self {
+        Self { every, due: false }
     }
 
-    /// `None` when a rank was lost meanwhile.
-    fn evaluation(&mut self) -> Result<Option<Evaluation>, End> {
-        let Some(place) = self.equals() else { return Ok(Some(self.replica.evaluate()?)) };
-        let began = Instant::now();
-        let mut part = measure(&mut self.replica, place);
-        let measured = Instant::now();
-        self.pause_seconds = self.pause_seconds.max((measured - began).as_secs_f64());
-        let before = self.queues.meter.enter(Activity::Ranks, measured);
-        let reduced = self.add_up(&mut part);
-        self.wait_seconds += measured.elapsed().as_secs_f64();
-        self.queues.meter.enter(before, Instant::now());
-        if !reduced? {
-            return Ok(None);
-        }
-        Ok(Some(match whole(&part) {
-            Some(evaluation) => evaluation,
-            None => self.replica.evaluate()?,
-        }))
+    /// A local step was taken.
+    pub(super) fn stepped(&mut self, advance: Advance) {
+        self.due |= advance.is_due(self.every);
     }
 
-    /// The place among ranks whose weights are equal now, and that evaluate now, too.
-    fn equals(&self) -> Option<Place> {
-        match &self.rack {
-            Some(rack) => rack.place(),
-            None => self.ring.as_ref().and_then(Ranks::equals),
-        }
+    pub(super) const fn is_due(&self) -> bool {
+        self.due
     }
 
-    /// Adds up the parts of all ranks; `false` when a rank of the rack was lost.
-    fn add_up(&mut self, part: &mut [f32; PART]) -> Result<bool, End> {
-        if self.rack.is_none() {
-            return self.add_up_together(part).map(|()| true);
-        }
-        let patience = self.rank_patience();
-        let Some(group) = self.rack.as_mut().and_then(Rack::group_mut) else { return Ok(false) };
-        group.set_patience(patience);
-        match group.all_reduce(part, Reduction::Sum) {
-            Ok(()) => Ok(true),
-            Err(error) => self.lose_rack((&error).into()).map(|()| false),
-        }
+    /// One is due now, or none: the ranks of a rack have agreed on it, or it was made.
+    pub(super) const fn set_due(&mut self, due: bool) {
+        self.due = due;
     }
+}
+
+/// Evaluates the replica, alone or with ranks whose weights are equal and that evaluate now, too.
+/// `None` when a rank of the rack was lost meanwhile.
+pub(super) fn evaluate(
+    context: &mut Context,
+    rack: &mut RackMember,
+    ranks: Option<&mut Ranks>,
+) -> Result<Option<Evaluation>, End> {
+    let equal =
+        if rack.is_joined() { rack.place() } else { ranks.as_ref().and_then(|r| r.equal()) };
+    let Some(place) = equal else { return Ok(Some(context.replica.evaluate()?)) };
+    let began = Instant::now();
+    let mut part = measure(&mut context.replica, place);
+    context.pace.evaluated(began.elapsed().as_secs_f64());
+    let wait = context.queues.begin_rank_wait();
+    let reduced = match ranks {
+        Some(ranks) if !rack.is_joined() => ranks.add_up(&mut part, context).map(|()| true),
+        _ => rack.add_up(&mut part, context),
+    };
+    context.pace.waited(context.queues.end_rank_wait(wait));
+    if !reduced? {
+        return Ok(None);
+    }
+    Ok(Some(match whole(&part) {
+        Some(evaluation) => evaluation,
+        None => context.replica.evaluate()?,
+    }))
 }
 
 /// This rank's part of an evaluation, to be added up over all ranks.

@@ -4,50 +4,42 @@
 //! Each rank mixes its own part of the slow weights with other racks; a commit adds up what that moved
 //! at all ranks and makes it everywhere, then every rank takes the same outer step.
 //! When ranks get together, or together anew, they take over the state of the most advanced of them
-//! (`equalize.rs`).
+//! (`rack/equalize.rs`).
 
-use std::sync::mpsc::RecvTimeoutError;
-use std::time::{Duration, Instant};
+mod equalize;
+pub(super) mod standing;
+use std::time::Duration;
 
 use dnode_collective::{Collective, Place, Reduction};
 use dnode_trainer::{StepId, StepReport, TrainError};
 
-use super::equalize::Failed;
+use super::context::Context;
+use super::end::End;
 use super::gradient::mean_gradient;
-use super::standing::Mark;
-use super::together::SLOWER_MAX;
-use super::{End, Training};
-use crate::training::{Activity, Command, Loss, Report, Together};
+use crate::training::{Loss, RankGroup, Report};
+use equalize::{Failed, Handed};
+use standing::Mark;
 
-/// How long a rank may be silent, beside the time of its steps, evaluations and checkpoints.
-const SILENCE_MAX: Duration = Duration::from_secs(5);
-/// Pause between two looks at a bound that holds the commit of some rank.
-const HOLD: Duration = Duration::from_millis(5);
+/// What this peer is in a rack: nothing, or one of its ranks.
+#[derive(Debug, Default)]
+pub(super) struct RackMember {
+    rack: Option<Rack>,
+    /// What this rank has handed in to operations that failed here, oldest first; at most
+    /// [`standing::HANDED_MAX`].
+    handed: Vec<Handed>,
+}
 
 /// The rack as one rank sees it.
 #[derive(Debug)]
-pub(super) struct Rack {
+struct Rack {
     /// `None` until the ranks have got together anew: training waits.
     group: Option<Box<dyn Collective>>,
     /// Whether its ranks reduce gradients in parts; `None` before the first.
     in_parts: Option<bool>,
     /// Names the slow weights that all ranks had last.
-    pub(super) mark: Mark,
+    mark: Mark,
     /// Those weights, `[P]`.
-    pub(super) base: Vec<f32>,
-}
-
-impl Rack {
-    /// `None` while training waits.
-    pub(super) fn group_mut(&mut self) -> Option<&mut dyn Collective> {
-        // The type of the box's own lifetime is longer than that of this borrow.
-        self.group.as_mut().map(|group| &mut **group as _)
-    }
-
-    /// The place of this rank; `None` while training waits.
-    pub(super) fn place(&self) -> Option<Place> {
-        self.group.as_ref().map(|group| group.place())
-    }
+    base: Vec<f32>,
 }
 
 /// What the ranks have agreed on.
@@ -63,71 +55,85 @@ struct Vote {
     local_steps: u64,
 }
 
-impl Training {
-    /// Ranks have got together, or this one is to train alone from now on.
-    pub(super) fn change_rack(&mut self, together: Option<Together>) -> Result<(), End> {
-        let Some(Together { id, mut group }) = together else {
-            self.leave_rack();
-            return Ok(());
-        };
-        if self.steps_done || !self.allowed {
-            return Ok(());
-        }
-        group.set_patience(self.rank_patience());
-        match self.equalize(&mut *group, id) {
+impl RackMember {
+    /// Whether this peer trains as a rank.
+    pub(super) const fn is_joined(&self) -> bool {
+        self.rack.is_some()
+    }
+
+    /// Whether training waits until ranks have got together anew.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.rack.as_ref().is_some_and(|rack| rack.group.is_none())
+    }
+
+    /// The place of this rank; `None` while training waits.
+    pub(super) fn place(&self) -> Option<Place> {
+        self.rack.as_ref()?.group.as_ref().map(|group| group.place())
+    }
+
+    /// The group; `None` while training waits. No operation of it waits longer than the ranks may need.
+    fn group(&mut self, context: &Context) -> Option<&mut dyn Collective> {
+        // The type of the box's own lifetime is longer than that of this borrow.
+        let group: &mut dyn Collective = &mut **self.rack.as_mut()?.group.as_mut()?;
+        group.set_patience(patience(context));
+        Some(group)
+    }
+
+    /// Ranks have got together; whether they have become equal.
+    pub(super) fn join(&mut self, joined: RankGroup, context: &mut Context) -> Result<bool, End> {
+        let RankGroup { id, mut group } = joined;
+        group.set_patience(patience(context));
+        match self.equalize(&mut *group, id, context) {
             Ok(base) => {
                 let mark = Mark { group: id, commits: 0 };
                 self.rack = Some(Rack { group: Some(group), in_parts: None, mark, base });
-                self.replica.defer(true);
-                self.held = false;
-                self.commit_again()
+                context.replica.defer(true);
+                context.bounds.release();
+                Ok(true)
             }
-            Err(Failed::Group(error)) => self.lose_group(id, (&error).into()),
+            Err(Failed::Group(error)) => {
+                self.lose_group(id, (&error).into(), context).map(|()| false)
+            }
             Err(Failed::End(end)) => Err(end),
         }
     }
 
-    /// A commit that was due when the ranks were lost comes before the next step.
-    fn commit_again(&mut self) -> Result<(), End> {
-        if self.since_commit < self.stride.local_steps() {
-            // Whether an evaluation is due, ranks know alike after a commit only.
-            return Ok(());
-        }
-        self.commit_when_due()?;
-        self.evaluate_when_due()
-    }
-
     /// Trains alone from now on.
-    pub(super) fn leave_rack(&mut self) {
+    pub(super) fn leave(&mut self, context: &mut Context) {
         self.handed.clear();
         if self.rack.take().is_some() {
-            self.replica.defer(false);
+            context.replica.defer(false);
         }
     }
 
-    /// Whether training waits until ranks have got together anew.
-    pub(super) fn waits_for_rack(&self) -> bool {
-        self.rack.as_ref().is_some_and(|rack| rack.group.is_none())
+    /// The slow weights are this peer's own again: what it handed in to others counts no more.
+    pub(super) fn forget_handed(&mut self) {
+        self.handed.clear();
     }
 
     /// A local step with the mean gradient of all ranks; `None` when it is to be done again, because a
     /// rank was lost.
-    pub(super) fn step_in_rack(&mut self, at: StepId) -> Result<Option<StepReport>, End> {
-        let patience = self.rank_patience();
+    pub(super) fn step(
+        &mut self,
+        at: StepId,
+        context: &mut Context,
+    ) -> Result<Option<StepReport>, End> {
+        let patience = patience(context);
         let Some(Rack { group: Some(group), in_parts, .. }) = &mut self.rack else {
             return Ok(None);
         };
-        let trainer = self.replica.trainer_mut().split().ok_or_else(unsplittable)?;
+        let trainer = context.replica.trainer_mut().split().ok_or_else(unsplittable)?;
         group.set_patience(patience);
-        let gradient = mean_gradient(trainer, (&mut **group, in_parts), at, &self.queues.meter)?;
-        self.wait_seconds += gradient.waited;
+        let meter = context.queues.meter();
+        let gradient = mean_gradient(trainer, (&mut **group, in_parts), at, meter)?;
+        context.pace.waited(gradient.waited);
         if let Err(error) = gradient.reduced {
-            self.lose_rack((&error).into())?;
+            self.lose((&error).into(), context)?;
             return Ok(None);
         }
         let updated = match trainer.update(at) {
             Err(error @ TrainError::NotFinite { .. }) => {
-                return self.lose_who_is_to_blame(at, error).map(|()| None);
+                return self.lose_who_is_to_blame(at, error, context).map(|()| None);
             }
             updated => updated?,
         };
@@ -138,9 +144,14 @@ impl Training {
     /// The mean gradient is not finite, with the same bits at all ranks: each looks whether its own is,
     /// which it computes again, as it was summed up before anybody knew its norm. Who is to blame
     /// ends, and the others get together anew; all end if nobody is.
-    fn lose_who_is_to_blame(&mut self, at: StepId, error: TrainError) -> Result<(), End> {
+    fn lose_who_is_to_blame(
+        &mut self,
+        at: StepId,
+        error: TrainError,
+        context: &mut Context,
+    ) -> Result<(), End> {
         let Some(Rack { group: Some(group), .. }) = &mut self.rack else { return Ok(()) };
-        let trainer = self.replica.trainer_mut().split().ok_or_else(unsplittable)?;
+        let trainer = context.replica.trainer_mut().split().ok_or_else(unsplittable)?;
         let mine = match trainer.gradient(at) {
             Ok(report) if report.gradient_norm.is_finite() => None,
             Ok(_) => Some(TrainError::NotFinite { step: at.index, what: "gradient" }),
@@ -151,64 +162,43 @@ impl Training {
         if let Some(mine) = mine {
             return Err(End::Failed(mine));
         }
-        match told {
-            Ok(()) if blamed[0] < 0.5 => Err(End::Failed(error)),
-            Ok(()) => self.lose_rack(Loss {
-                why: "the gradient of a rank is not finite".into(),
-                blames_the_way: false,
-            }),
-            Err(error) => self.lose_rack((&error).into()),
-        }
+        let loss = match told {
+            Ok(()) if blamed[0] < 0.5 => return Err(End::Failed(error)),
+            Ok(()) => {
+                Loss { why: "the gradient of a rank is not finite".into(), blames_the_way: false }
+            }
+            Err(error) => (&error).into(),
+        };
+        self.lose(loss, context)
     }
 
-    /// Commits when all ranks may.
-    pub(super) fn commit_in_rack_when_due(&mut self) -> Result<(), End> {
-        let Some(vote) = self.vote()? else { return Ok(()) };
-        self.stride.set(vote.local_steps);
-        let longest = self.since_commit >= self.stride.longest();
-        let last = self.at.run_steps() >= self.plan.steps;
-        if !vote.may_commit || !(vote.all_exchanged || longest || last) {
-            return Ok(());
+    /// Commits when all ranks may. `evaluates` is whether an evaluation is due here, and is returned
+    /// as whether one is due at any rank once they have decided to commit.
+    pub(super) fn commit_when_due(
+        &mut self,
+        evaluates: bool,
+        context: &mut Context,
+    ) -> Result<bool, End> {
+        let Some(vote) = self.vote(evaluates, context)? else { return Ok(evaluates) };
+        let cursor = &mut context.cursor;
+        cursor.set_local_steps(vote.local_steps);
+        let last = cursor.is_at_end();
+        if !vote.may_commit || !(vote.all_exchanged || cursor.is_stretched() || last) {
+            return Ok(evaluates);
         }
-        self.evaluation_due = vote.evaluates;
-        self.commit_in_rack()
-    }
-
-    /// Waits a moment while a bound holds back the commit of some rank, and looks again.
-    pub(super) fn hold_in_rack(&mut self) -> Result<(), End> {
-        let began = Instant::now();
-        self.queues.meter.enter(Activity::Held, began);
-        if self.at.clock >= self.limit && !self.held {
-            self.held = true;
-            self.tell(Report::CommitHeld)?;
-        }
-        let command = self.queues.commands.recv_timeout(HOLD);
-        self.wait_seconds += began.elapsed().as_secs_f64();
-        match command {
-            Ok(command) => self.obey(command)?,
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return Err(End::Abandoned),
-        }
-        if self.rack.is_some() && !self.waits_for_rack() {
-            self.commit_in_rack_when_due()?;
-            self.evaluate_when_due()?;
-        }
-        Ok(())
+        self.commit(context).map(|()| vote.evaluates)
     }
 
     /// Asks all ranks; `None` when one was lost.
-    fn vote(&mut self) -> Result<Option<Vote>, End> {
-        let (patience, limit) = (self.rank_patience(), self.limit);
-        let wanted = self.wanted_steps.unwrap_or_else(|| self.stride.local_steps());
-        let [allowed, exchanged] = [self.at.clock < limit, !self.round_open].map(truth);
-        let mut votes =
-            [allowed, exchanged, truth(self.evaluation_due), wanted.min(1 << 20) as f32];
-        let Some(group) = self.rack.as_mut().and_then(|rack| rack.group.as_mut()) else {
-            return Ok(None);
-        };
-        group.set_patience(patience);
+    fn vote(&mut self, evaluates: bool, context: &Context) -> Result<Option<Vote>, End> {
+        let Context { cursor, bounds, .. } = context;
+        let wanted = bounds.wanted_steps().unwrap_or_else(|| cursor.local_steps());
+        let allowed = truth(bounds.allows_commit(cursor.position().clock));
+        let exchanged = truth(!cursor.is_round_open());
+        let mut votes = [allowed, exchanged, truth(evaluates), wanted.min(1 << 20) as f32];
+        let Some(group) = self.group(context) else { return Ok(None) };
         if let Err(error) = group.all_reduce(&mut votes, Reduction::Sum) {
-            self.lose_rack((&error).into())?;
+            self.lose((&error).into(), context)?;
             return Ok(None);
         }
         let ranks = group.place().size as f32;
@@ -222,67 +212,61 @@ impl Training {
         }))
     }
 
-    fn commit_in_rack(&mut self) -> Result<(), End> {
-        let patience = self.rank_patience();
-        let commons = self.commons.clone();
+    fn commit(&mut self, context: &mut Context) -> Result<(), End> {
+        let patience = patience(context);
+        let commons = context.commons.clone();
         let mut turn = commons.turn();
         let Some(rack) = self.rack.as_mut() else { return Ok(()) };
         let Some(group) = rack.group.as_mut() else { return Ok(()) };
         let mut moved = turn.moved_since(&rack.base);
-        let began = Instant::now();
-        let before = self.queues.meter.enter(Activity::Ranks, began);
+        let wait = context.queues.begin_rank_wait();
         group.set_patience(patience);
         let reduced = group.all_reduce(&mut moved, Reduction::Sum);
-        self.wait_seconds += began.elapsed().as_secs_f64();
-        self.queues.meter.enter(before, Instant::now());
+        context.pace.waited(context.queues.end_rank_wait(wait));
         if let Err(error) = reduced {
             let committed = rack.mark.next();
             self.hand_in(committed, &turn.weights(), false);
             drop(turn);
-            return self.lose_rack((&error).into());
+            return self.lose((&error).into(), context);
         }
         rack.mark = rack.mark.next();
-        self.replica.displace_together(&mut turn, &rack.base, &moved);
-        let contributions = self.replica.commit_in(&mut turn, 1.0).contributions;
+        context.replica.displace_together(&mut turn, &rack.base, &moved);
+        let contributions = context.replica.commit_in(&mut turn, 1.0).contributions;
         rack.base.copy_from_slice(&turn.weights());
-        self.committed();
-        self.tell_committed(contributions)
+        context.committed();
+        context.tell_committed(contributions)
+    }
+
+    /// Replaces `values` by their sums over all ranks; `false` when a rank was lost.
+    pub(super) fn add_up(&mut self, values: &mut [f32], context: &Context) -> Result<bool, End> {
+        let Some(group) = self.group(context) else { return Ok(false) };
+        match group.all_reduce(values, Reduction::Sum) {
+            Ok(()) => Ok(true),
+            Err(error) => self.lose((&error).into(), context).map(|()| false),
+        }
     }
 
     /// A rank was lost, or this one: nothing goes on until the ranks have got together anew.
-    pub(super) fn lose_rack(&mut self, loss: Loss) -> Result<(), End> {
+    pub(super) fn lose(&mut self, loss: Loss, context: &Context) -> Result<(), End> {
         let group = self.rack.as_ref().map_or(0, |rack| rack.mark.group);
-        self.lose_group(group, loss)
+        self.lose_group(group, loss, context)
     }
 
     /// The same; the driver may have another group already, which this is not about.
-    fn lose_group(&mut self, group: u64, loss: Loss) -> Result<(), End> {
-        if self.queues.line.is_stopping() {
-            return Err(self.stopped());
+    fn lose_group(&mut self, group: u64, loss: Loss, context: &Context) -> Result<(), End> {
+        if context.queues.is_stopping() {
+            return Err(context.queues.wait_for_stop());
         }
         if let Some(rack) = &mut self.rack {
             rack.group = None;
         }
-        self.tell(Report::RackLost { group, loss })
+        context.queues.tell(Report::RackLost { group, loss })
     }
+}
 
-    /// How long a rank may be silent.
-    pub(super) fn rank_patience(&self) -> Duration {
-        let saves = self.saving.patience(self.replica.fragments().parameters());
-        let seconds = SLOWER_MAX * self.step_time.mean() + 2.0 * self.pause_seconds + saves;
-        SILENCE_MAX + Duration::try_from_secs_f64(seconds).unwrap_or(SILENCE_MAX)
-    }
-
-    /// The order to stop, which is on its way.
-    pub(super) fn stopped(&self) -> End {
-        // It comes by way of the mixing thread.
-        while let Ok(command) = self.queues.commands.recv() {
-            if let Command::Stop { evaluate } = command {
-                return End::Stopped { evaluate };
-            }
-        }
-        End::Abandoned
-    }
+/// How long a rank may be silent.
+fn patience(context: &Context) -> Duration {
+    context.pace.rack_patience(context.parameters())
 }
 
 const fn truth(value: bool) -> f32 {

@@ -7,10 +7,10 @@ use dnode_collective::{Link, Sockets};
 
 use super::sums::Announced;
 use super::*;
-use crate::training::Together;
+use crate::training::RankGroup;
 
 /// A group of two, and the end of its link at the other rank.
-fn two(id: u64) -> (Together, UnixStream) {
+fn two(id: u64) -> (RankGroup, UnixStream) {
     let (near, far) = UnixStream::pair().unwrap();
     for end in [&near, &far] {
         end.set_nonblocking(true).unwrap();
@@ -18,7 +18,7 @@ fn two(id: u64) -> (Together, UnixStream) {
     let place = Place { rank: 0, size: 2 };
     let links = vec![None, Some(Box::new(near) as Box<dyn Link>)];
     let group = Sockets::new(place, links, Duration::from_secs(60)).unwrap();
-    (Together { id, group: Box::new(group) }, far)
+    (RankGroup { id, group: Box::new(group) }, far)
 }
 
 #[test]

@@ -4,25 +4,25 @@
 mod group;
 mod trainer;
 
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, mpsc as blocking};
 use std::time::Instant;
 
 use dnode_protocol::frame::Codec;
-use dnode_protocol::{Clock, FragmentId, Fragments, RunSpec};
-use dnode_trainer::{Description, Mixer, OuterStep, Replica, ReplicaConfig, encode};
+use dnode_protocol::{Clock, FragmentId, Fragments};
+use dnode_trainer::{Mixer, OuterStep, Replica, ReplicaConfig, encode};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::training::steps::{Queues, SavingShared};
-use crate::training::{Commits, Line, Meter, Plan, Position, REPORTS_MAX};
+use crate::training::mailbox::Mailbox;
+use crate::training::steps::{Cursor, Queues, SavingShared, Training};
+use crate::training::{Command, Meter, Plan, Position, REPORTS_MAX};
 use group::{Fault, Member, group};
 use trainer::{PARAMETERS, Slope};
 
 const RANKS: usize = 3;
 const STEPS: u64 = 8;
 const BATCH: u32 = 4;
-/// Operations of [`Training::equalize`] here: a table, four tensors, a sum.
+/// Operations of [`RackMember::equalize`] here: a table, four tensors, a sum.
 const EQUALIZE: usize = 6;
 /// Operations of a commit of two steps: a sum for each, a vote, the sum of what moved.
 const ROUND: usize = 4;
@@ -87,17 +87,14 @@ impl Rank {
             clip: None,
         };
         let mut replica = Replica::with(Box::new(slope), config);
-        let queues = Queues {
-            commands: of_driver,
-            line: Line::new(&commands),
-            meter: Arc::new(Meter::new(Instant::now())),
-            reports: to_driver,
-            ring,
-            shared: SavingShared::new(&mut replica, 0),
-        };
-        let at = (Position::default(), Arc::new(AtomicU64::new(0)));
-        let mut training = Training::new(replica, plan(), at, queues);
-        training.allowed = true;
+        let mailbox = Mailbox::new(&commands);
+        mailbox.change(|permission| permission.allowed = true);
+        let meter = Arc::new(Meter::new(Instant::now()));
+        let queues = Queues::new(of_driver, mailbox, meter, to_driver, ring);
+        let shared = SavingShared::new(&mut replica, 0);
+        let cursor = Cursor::new(Position::default(), Arc::default(), &plan());
+        let mut training = Training::new(replica, plan(), cursor, queues, shared);
+        training.on_permission().unwrap();
         Self { rank, training, reports, mixed: Vec::new(), waited: 0, _commands: commands }
     }
 
@@ -109,7 +106,7 @@ impl Rank {
         let mut moved = [0.0; PARAMETERS];
         moved[element] = 1.0;
         let moved = encode(Codec::F32, &moved);
-        self.training.commons.turn().undo(FragmentId(0), 1.0, &moved);
+        self.training.context.commons.turn().undo(FragmentId(0), 1.0, &moved);
         self.mixed.push(element);
     }
 
@@ -117,12 +114,12 @@ impl Rank {
     fn run(mut self, groups: Vec<(u64, Member)>) -> Ended {
         self.mix(Event::Alone);
         let end = self.train(groups);
-        let state = self.training.replica.save();
+        let state = self.training.context.replica.save();
         let outer = state.outer.unwrap();
         let own = state.trainer.tensors.into_iter().next().unwrap().values;
         Ended {
             rank: self.rank,
-            at: self.training.at,
+            at: self.training.context.cursor.position(),
             tensors: [state.parameters, outer.live, outer.momentum, own],
             mixed: self.mixed,
             error: match end {
@@ -135,17 +132,17 @@ impl Rank {
 
     fn train(&mut self, groups: Vec<(u64, Member)>) -> Result<(), End> {
         for (id, group) in groups {
-            if self.training.waits_for_rack() {
+            if self.training.rack.is_waiting() {
                 self.mix(Event::Waiting(self.waited));
                 self.waited += 1;
             }
-            self.training.change_rack(Some(Together { id, group: Box::new(group) }))?;
+            self.training.on_rack(Some(RankGroup { id, group: Box::new(group) }))?;
             while !self.lost() {
-                if self.training.steps_done {
+                if self.training.context.cursor.is_finished() {
                     return Ok(());
                 }
-                let clock = self.training.at.clock.0;
-                if self.training.since_commit == 1 && clock < 2 {
+                let clock = self.training.context.cursor.position().clock.0;
+                if self.training.context.cursor.since_commit() == 1 && clock < 2 {
                     self.mix(Event::Between(clock));
                 }
                 self.training.advance()?;
@@ -165,23 +162,7 @@ impl Rank {
 }
 
 fn plan() -> Plan {
-    Plan {
-        steps: STEPS,
-        local_steps: 2,
-        batch: BATCH,
-        mix_every: 0,
-        warmup: 0,
-        commits: Commits::Alone,
-        metrics_every: 0,
-        evaluate_every: 0,
-        checkpoint_interval: Duration::ZERO,
-        checkpoint_every: 0,
-        checkpoints_kept: 1,
-        pulled: None,
-        checkpoints: std::path::PathBuf::new(),
-        run: RunSpec::default(),
-        description: Description::default(),
-    }
+    Plan { steps: STEPS, batch: BATCH, mix_every: 0, ..Plan::for_tests() }
 }
 
 /// Which ranks of a group see an operation end that fails at all others, and who dies of it.

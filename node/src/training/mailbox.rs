@@ -1,4 +1,4 @@
-//! What the training thread may do, and how others make it look.
+//! The training thread's mailbox: what it may do, of which the newest replaces what came before.
 
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -6,19 +6,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use dnode_gossip::Load;
 use dnode_protocol::Clock;
 
-use super::{Command, Together};
+use super::{Command, RankGroup};
 
-/// What the thread has yet to look at.
+/// What the thread has yet to read.
 #[derive(Debug)]
-struct Word {
+struct Control {
     permission: Permission,
     /// The rack, if it has changed: a group, or `None` for training alone. The newest replaces those
     /// before, however often the ranks get together during a step.
-    rack: Option<Option<Together>>,
+    rack: Option<Option<RankGroup>>,
 }
 
-/// What the thread may do. The newest word replaces the one before, so that neighbours whose news
-/// come faster than local steps, in good faith or not, cannot fill the queue.
+/// What the thread may do. The newest replaces the one before, so that neighbours whose news come
+/// faster than local steps, in good faith or not, cannot fill the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Permission {
     /// Commits are allowed up to this clock.
@@ -35,14 +35,14 @@ pub(super) struct Permission {
     queued: bool,
 }
 
-/// The line to the training thread: its permission, and its queue as long as the driver keeps it.
+/// What others have for the training thread: its permission, and its queue as long as the driver keeps it.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
-    word: Arc<Mutex<Word>>,
+pub(super) struct Mailbox {
+    control: Arc<Mutex<Control>>,
     commands: Weak<SyncSender<Command>>,
 }
 
-impl Line {
+impl Mailbox {
     pub(super) fn new(commands: &Arc<SyncSender<Command>>) -> Self {
         let first = Permission {
             limit: Clock(u64::MAX),
@@ -52,11 +52,11 @@ impl Line {
             stopping: false,
             queued: false,
         };
-        let word = Arc::new(Mutex::new(Word { permission: first, rack: None }));
-        Self { word, commands: Arc::downgrade(commands) }
+        let control = Arc::new(Mutex::new(Control { permission: first, rack: None }));
+        Self { control, commands: Arc::downgrade(commands) }
     }
 
-    /// Changes the permission without a word to the thread.
+    /// Changes the permission; the thread is not told.
     pub(super) fn change(&self, change: impl FnOnce(&mut Permission)) {
         change(&mut self.lock().permission);
     }
@@ -68,7 +68,7 @@ impl Line {
     }
 
     /// Has the thread train as a rank of a group, or alone.
-    pub(super) fn rack(&self, rack: Option<Together>) {
+    pub(super) fn rack(&self, rack: Option<RankGroup>) {
         let replaced = self.lock().rack.replace(rack);
         self.wake();
         // Not under the lock: the links of a group may take a while to close.
@@ -76,7 +76,7 @@ impl Line {
     }
 
     /// Takes what has become of the rack, if that is new.
-    pub(super) fn take_rack(&self) -> Option<Option<Together>> {
+    pub(super) fn take_rack(&self) -> Option<Option<RankGroup>> {
         self.lock().rack.take()
     }
 
@@ -95,9 +95,9 @@ impl Line {
 
     /// The thread looks.
     pub(super) fn look(&self) -> Permission {
-        let mut word = self.lock();
-        word.permission.queued = false;
-        word.permission
+        let mut control = self.lock();
+        control.permission.queued = false;
+        control.permission
     }
 
     /// Whether local steps are allowed at this moment.
@@ -110,8 +110,8 @@ impl Line {
         self.lock().permission.stopping
     }
 
-    fn lock(&self) -> MutexGuard<'_, Word> {
+    fn lock(&self) -> MutexGuard<'_, Control> {
         // Nothing panics while it holds the lock, and plain values are always whole.
-        self.word.lock().unwrap_or_else(PoisonError::into_inner)
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,14 +1,14 @@
 //! How ranks that get together become equal, also after an operation that ended at some of them only.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use dnode_collective::{Collective, Reduction};
-use dnode_protocol::Clock;
 use dnode_trainer::{ReplicaState, TrainError};
 
-use super::standing::{HANDED_MAX, Mark, STANDING_ELEMENTS, Standing, lead, meeting, units};
-use super::{End, Training};
+use super::RackMember;
+use super::standing::{HANDED_MAX, Mark, STANDING_ELEMENTS, Standing, lead, units};
+use crate::training::steps::context::Context;
+use crate::training::steps::end::End;
 
 /// What this rank gave to an operation that failed here, and may have ended at another rank.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ struct Table {
     root: usize,
 }
 
-impl Training {
+impl RackMember {
     /// Takes over the state of the most advanced rank, with what mixing moved at the others since
     /// what they handed in to it, or since they had equal weights; those that are apart from it count
     /// as much as it, and all take the mean. Returns the slow weights that all ranks have then.
@@ -51,11 +51,13 @@ impl Training {
         &mut self,
         group: &mut dyn Collective,
         id: u64,
+        context: &mut Context,
     ) -> Result<Vec<f32>, Failed> {
         let place = group.place();
-        let commons = self.commons.clone();
+        let commons = context.commons.clone();
         let turn = commons.turn();
-        let table = compare(group, self.standing(turn.weights().len()))?;
+        let own = self.standing(context.cursor.standing(turn.weights().len() as u64));
+        let table = compare(group, own)?;
         let Table { ranks, own, root } = &table;
         let lead = ranks[*root];
         let handed = self.handed.iter().find(|handed| handed.to == lead.mark);
@@ -65,7 +67,7 @@ impl Training {
             (_, Some(handed)) if own.is_part_of(lead) => turn.moved_since(&handed.weights),
             _ => turn.weights().to_vec(),
         };
-        let (mut state, mut turn) = self.replica.save_in(turn);
+        let (mut state, mut turn) = context.replica.save_in(turn);
         share(group, *root, &mut state)?;
         if place.rank == *root {
             moved.fill(0.0);
@@ -83,11 +85,11 @@ impl Training {
         if let Some(outer) = &mut state.outer {
             add(&mut outer.live, &moved);
         }
-        let restored = self.replica.restore_in(&mut turn, &state);
+        let restored = context.replica.restore_in(&mut turn, &state);
         restored.map_err(|error| Failed::End(End::Failed(error)))?;
         let base = turn.weights().to_vec();
         self.handed.clear();
-        self.stand_with(&table, lacks_step).map_err(Failed::End)?;
+        stand_with(&table, lacks_step, context).map_err(Failed::End)?;
         drop(turn);
         Ok(base)
     }
@@ -105,45 +107,29 @@ impl Training {
         self.handed.push(Handed { to, weights, lacks_step });
     }
 
-    fn standing(&self, parameters: usize) -> Standing {
-        let mut handed = [Mark::default(); HANDED_MAX];
-        for (mark, own) in handed.iter_mut().zip(&self.handed) {
+    /// With what this rank has had in common with others.
+    fn standing(&self, mut standing: Standing) -> Standing {
+        for (mark, own) in standing.handed.iter_mut().zip(&self.handed) {
             *mark = own.to;
         }
-        Standing {
-            clock: self.at.clock.0,
-            micro_steps: self.at.micro_steps,
-            since_commit: self.since_commit,
-            since_round: self.since_round,
-            local_steps: self.stride.local_steps(),
-            parameters: parameters as u64,
-            mark: self.rack.as_ref().map_or_else(Mark::default, |rack| rack.mark),
-            handed,
+        if let Some(rack) = &self.rack {
+            standing.mark = rack.mark;
         }
+        standing
     }
+}
 
-    /// Goes on from where the most advanced rank stands, at the position where all of them meet.
-    fn stand_with(&mut self, table: &Table, lacks_step: bool) -> Result<(), End> {
-        let Table { ranks, root, .. } = table;
-        let lead = ranks[*root];
-        // That of the lead, unless another has taken over a swarm's clock.
-        let clock = ranks.iter().map(|rank| rank.clock).max().unwrap_or(lead.clock);
-        let newer = Clock(clock) > self.at.clock;
-        if lacks_step {
-            // The step that failed here has this rank's gradient, and is taken over.
-            self.at.step += 1;
-            self.at.samples += u64::from(self.batch);
-        }
-        self.at.clock = Clock(clock);
-        self.at.micro_steps = meeting(ranks, lead);
-        (self.since_commit, self.since_round) = (lead.since_commit, lead.since_round);
-        self.stride.set(lead.local_steps);
-        if !newer {
-            return Ok(());
-        }
-        self.clock.fetch_max(clock, Ordering::Relaxed);
-        self.tell_committed(Vec::new())
+/// Goes on from where the most advanced rank stands.
+fn stand_with(table: &Table, lacks_step: bool, context: &mut Context) -> Result<(), End> {
+    if lacks_step {
+        // The step that failed here has this rank's gradient, and is taken over.
+        let samples = context.pace.batch();
+        context.cursor.count_step(u64::from(samples));
     }
+    if context.cursor.meet(&table.ranks, table.ranks[table.root]) {
+        context.tell_committed(Vec::new())?;
+    }
+    Ok(())
 }
 
 /// Tells all ranks where this one stands.

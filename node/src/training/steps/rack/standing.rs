@@ -4,39 +4,42 @@ use std::cmp::Reverse;
 
 /// Operations that failed at a rank and may have ended at another whose weights it remembers: one
 /// commit, and groups that failed while they became equal, each of which took a rank or a way (guess).
-pub(super) const HANDED_MAX: usize = 4;
+pub(in crate::training::steps) const HANDED_MAX: usize = 4;
 /// Numbers by which ranks tell each other where they stand.
 const STANDING: usize = 8 + 2 * HANDED_MAX;
 /// Elements of a standing.
-pub(super) const STANDING_ELEMENTS: usize = 2 * STANDING;
+pub(in crate::training::steps) const STANDING_ELEMENTS: usize = 2 * STANDING;
 
 /// Names slow weights that all ranks of a group had: those of its beginning, or of a commit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Mark {
+pub(in crate::training::steps) struct Mark {
     /// The group; 0 for weights that were those of one peer.
-    pub(super) group: u64,
+    pub(in crate::training::steps) group: u64,
     /// Commits of the group.
-    pub(super) commits: u64,
+    pub(in crate::training::steps) commits: u64,
 }
 
 /// Where a rank stands, in the order in which it is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Standing {
-    pub(super) clock: u64,
-    pub(super) micro_steps: u64,
-    pub(super) since_commit: u64,
-    pub(super) since_round: u64,
-    pub(super) local_steps: u64,
-    pub(super) parameters: u64,
+pub(in crate::training::steps) struct Standing {
+    pub(in crate::training::steps) clock: u64,
+    pub(in crate::training::steps) micro_steps: u64,
+    pub(in crate::training::steps) since_commit: u64,
+    pub(in crate::training::steps) since_round: u64,
+    pub(in crate::training::steps) local_steps: u64,
+    pub(in crate::training::steps) parameters: u64,
     /// The weights that it had with others last.
-    pub(super) mark: Mark,
+    pub(in crate::training::steps) mark: Mark,
     /// Those that contain what this rank had, if they came to be at another one.
-    pub(super) handed: [Mark; HANDED_MAX],
+    pub(in crate::training::steps) handed: [Mark; HANDED_MAX],
 }
 
 impl Mark {
+    /// Of weights that were those of one peer.
+    pub(in crate::training::steps) const NONE: Self = Self { group: 0, commits: 0 };
+
     /// After one commit more of the group.
-    pub(super) const fn next(self) -> Self {
+    pub(in crate::training::steps) const fn next(self) -> Self {
         Self { group: self.group, commits: self.commits + 1 }
     }
 }
@@ -52,14 +55,14 @@ impl Standing {
     }
 
     /// As values that are moved and not computed with.
-    pub(super) fn write(self, out: &mut [f32]) {
+    pub(in crate::training::steps) fn write(self, out: &mut [f32]) {
         for (pair, number) in out.chunks_exact_mut(2).zip(self.numbers()) {
             pair[0] = f32::from_bits((number >> 32) as u32);
             pair[1] = f32::from_bits(number as u32);
         }
     }
 
-    pub(super) fn read(values: &[f32]) -> Self {
+    pub(in crate::training::steps) fn read(values: &[f32]) -> Self {
         let mut numbers = values
             .chunks_exact(2)
             .map(|pair| (u64::from(pair[0].to_bits()) << 32) | u64::from(pair[1].to_bits()));
@@ -78,17 +81,17 @@ impl Standing {
 
     /// Whether the weights that this rank had last with others are the other's, but for what mixing
     /// has moved since.
-    pub(super) fn is_in_step_with(self, other: Self) -> bool {
+    pub(in crate::training::steps) fn is_in_step_with(self, other: Self) -> bool {
         self.mark.group != 0 && self.mark == other.mark
     }
 
     /// Whether the other's weights contain what this rank handed in to an operation that failed here.
-    pub(super) fn is_part_of(self, other: Self) -> bool {
+    pub(in crate::training::steps) fn is_part_of(self, other: Self) -> bool {
         other.mark.group != 0 && self.handed.contains(&other.mark)
     }
 
     /// Whether the other's weights contain nothing of this rank.
-    pub(super) fn is_apart_from(self, other: Self) -> bool {
+    pub(in crate::training::steps) fn is_apart_from(self, other: Self) -> bool {
         !self.is_in_step_with(other) && !self.is_part_of(other)
     }
 
@@ -98,13 +101,13 @@ impl Standing {
     }
 
     /// Whether the other has finished a step that failed here, with this rank's gradient in it.
-    pub(super) const fn lacks_step_of(self, other: Self) -> bool {
+    pub(in crate::training::steps) const fn lacks_step_of(self, other: Self) -> bool {
         self.trained_with(other) && self.micro_steps < other.micro_steps
     }
 }
 
 /// The rank whose state all take over: the most advanced of those that are part of no other.
-pub(super) fn lead(ranks: &[Standing]) -> usize {
+pub(in crate::training::steps) fn lead(ranks: &[Standing]) -> usize {
     let is_newest = |rank: &Standing| !ranks.iter().any(|other| rank.is_part_of(*other));
     let newest = ranks.iter().enumerate().filter(|(_, rank)| is_newest(rank));
     let first = |(index, rank): &(usize, &Standing)| {
@@ -114,7 +117,7 @@ pub(super) fn lead(ranks: &[Standing]) -> usize {
 }
 
 /// What the weights of the lead are divided by with those of who is apart from it: each counts as much.
-pub(super) fn units(ranks: &[Standing], lead: usize) -> usize {
+pub(in crate::training::steps) fn units(ranks: &[Standing], lead: usize) -> usize {
     let others = ranks.iter().enumerate().filter(|(index, _)| *index != lead);
     1 + others.filter(|(_, rank)| rank.is_apart_from(ranks[lead])).count()
 }
@@ -123,7 +126,7 @@ pub(super) fn units(ranks: &[Standing], lead: usize) -> usize {
 /// take the steps that all would have taken alone. A step that the lead has finished was taken by
 /// every rank of its group, as it holds the gradients of all; and where the lead has met others, who
 /// is part of it has been counted.
-pub(super) fn meeting(ranks: &[Standing], lead: Standing) -> u64 {
+pub(in crate::training::steps) fn meeting(ranks: &[Standing], lead: Standing) -> u64 {
     let is_counted = |rank: &Standing| rank.trained_with(lead) || rank.is_part_of(lead);
     let of = |rank: &Standing| if is_counted(rank) { lead } else { *rank };
     let sum: u128 = ranks.iter().map(|rank| u128::from(of(rank).micro_steps)).sum();

@@ -8,9 +8,12 @@ use std::time::{Duration, Instant};
 use dnode_protocol::Versions;
 use dnode_trainer::{Interrupt, Replica, Source, TrainError};
 
-use super::{End, Training};
+use super::context::Context;
+use super::cursor::Advance;
+use super::end::End;
+use super::pace::STATE_BYTES;
 use crate::training::standby::{Before, Standby};
-use crate::training::{Ending, NotSaved, Position, Report};
+use crate::training::{Ending, NotSaved, Plan, Position, Report};
 use crate::unsaved::Unsaved;
 
 /// Part of the time of a run that checkpoints by time take at most: after one that took a second, the
@@ -23,11 +26,6 @@ const LONG_WORK: f64 = 0.5;
 const COPY_SHARE: f64 = 0.01;
 /// Bytes copied in a second before that is measured (guess: memory that is touched for the first time).
 const COPY_RATE: f64 = 1e9;
-/// Bytes of the state per parameter, at most as a rule: two sets of weights, outer momentum, two moments.
-const STATE_BYTES: f64 = 20.0;
-/// Bytes written in a second, at least: ranks wait so long for one that writes a checkpoint.
-const WRITE_RATE: f64 = 200e6;
-
 /// When checkpoints are due by time.
 #[derive(Clone, Copy, Debug)]
 struct Schedule {
@@ -52,20 +50,15 @@ impl Schedule {
     }
 }
 
-/// What the thread knows of its checkpoints, and what its steps do to be found whole by the last one.
+/// The checkpoints of the training thread, and what its steps do to be found whole by the last one.
 #[derive(Debug)]
-pub(super) struct Saving {
+pub(super) struct Checkpoints {
     schedule: Schedule,
-    pub(super) unsaved: Unsaved,
-    /// Raised when the process is asked to end.
-    interrupt: Interrupt,
-    /// Whether the trainer looks at that.
-    breaks_off: bool,
-    standby: Standby,
+    plan: Plan,
+    /// What other threads know of it, too.
+    shared: SavingShared,
     /// How long the last copy of the state took.
     copy_seconds: Option<f64>,
-    /// The longest checkpoint so far.
-    write_seconds: f64,
     /// The newest checkpoint's parameters.
     parameters: Option<PathBuf>,
 }
@@ -93,91 +86,76 @@ impl SavingShared {
     }
 }
 
-impl Saving {
-    pub(super) fn new(shared: SavingShared, interval: Duration) -> Self {
-        let SavingShared { unsaved, interrupt, breaks_off, standby } = shared;
-        Self {
-            schedule: Schedule::new(interval, Instant::now()),
-            unsaved,
-            interrupt,
-            breaks_off,
-            standby,
-            copy_seconds: None,
-            write_seconds: 0.0,
-            parameters: None,
-        }
+impl Checkpoints {
+    pub(super) fn new(shared: SavingShared, plan: Plan) -> Self {
+        let schedule = Schedule::new(plan.checkpoint_interval, Instant::now());
+        Self { schedule, plan, shared, copy_seconds: None, parameters: None }
     }
 
-    pub(super) fn is_due(&self) -> bool {
-        self.schedule.is_due(Instant::now())
+    /// A local step was taken; whether a checkpoint is due after it.
+    pub(super) fn stepped(&self, step: u64, advance: Advance) -> bool {
+        self.shared.unsaved.stepped(step);
+        advance.is_due(self.plan.checkpoint_every) || self.schedule.is_due(Instant::now())
     }
 
     /// Whether the process is to end: nothing long begins any more.
     pub(super) fn is_interrupted(&self) -> bool {
-        self.interrupt.is_raised()
-    }
-
-    /// How long a peer with as many parameters may be silent because it writes a checkpoint, seconds.
-    pub(super) fn patience(&self, parameters: usize) -> f64 {
-        (parameters as f64 * STATE_BYTES / WRITE_RATE).max(2.0 * self.write_seconds)
+        self.shared.interrupt.is_raised()
     }
 
     /// Whether a copy of the state is worth its time before work of so many seconds.
     fn is_copy_due(&self, parameters: usize, work_seconds: f64) -> bool {
         let guess = || parameters as f64 * STATE_BYTES / COPY_RATE;
         let copy_seconds = self.copy_seconds.unwrap_or_else(guess);
-        !self.breaks_off && work_seconds >= LONG_WORK && copy_seconds <= COPY_SHARE * work_seconds
+        let worth = work_seconds >= LONG_WORK && copy_seconds <= COPY_SHARE * work_seconds;
+        !self.shared.breaks_off && worth
     }
-}
 
-impl Training {
-    /// Does what may take long in the trainer, about as many seconds as said, so that the last checkpoint
-    /// need not wait for its end.
-    pub(super) fn in_trainer<R>(
-        &mut self,
-        seconds: f64,
-        work: impl FnOnce(&mut Self) -> Result<R, End>,
-    ) -> Result<R, End> {
-        let parameters = self.replica.fragments().parameters();
-        let before = if self.saving.is_copy_due(parameters, seconds) {
-            Some(Box::new(self.copy()?))
+    /// The thread goes into its trainer, for about so many seconds: the last checkpoint need not wait
+    /// for its end.
+    pub(super) fn enter_trainer(&mut self, seconds: f64, context: &Context) -> Result<(), End> {
+        let before = if self.is_copy_due(context.parameters(), seconds) {
+            Some(Box::new(self.copy(context)?))
         } else {
             None
         };
-        let standby = self.saving.standby.clone();
-        standby.enter(before);
-        let done = work(self);
-        if standby.leave() { done } else { Err(End::Abandoned) }
+        self.shared.standby.enter(before);
+        Ok(())
     }
 
-    fn copy(&mut self) -> Result<Before, End> {
+    /// The thread comes back; an error when the last checkpoint was written in its place meanwhile.
+    pub(super) fn leave_trainer(&self) -> Result<(), End> {
+        if self.shared.standby.leave() { Ok(()) } else { Err(End::Abandoned) }
+    }
+
+    fn copy(&mut self, context: &Context) -> Result<Before, End> {
         let began = Instant::now();
-        let held = self.replica.hold();
-        let contents = if held.is_sum() { self.ask_contents()? } else { Vec::new() };
+        let held = context.replica.hold();
+        let contents = if held.is_sum() { ask_contents(context)? } else { Vec::new() };
         let replica = held.to_copy();
         drop(held);
-        self.saving.copy_seconds = Some(began.elapsed().as_secs_f64());
-        Ok(Before { position: self.at, contents, replica })
+        self.copy_seconds = Some(began.elapsed().as_secs_f64());
+        Ok(Before { position: context.cursor.position(), contents, replica })
     }
 
     /// Writes a checkpoint; a failure is reported and returned, and training goes on.
-    pub(super) fn save(&mut self) -> Result<Result<(), NotSaved>, End> {
+    pub(super) fn save(&mut self, context: &mut Context) -> Result<Result<(), NotSaved>, End> {
         let began = Instant::now();
-        let held = self.replica.hold();
-        let contents = if held.is_sum() { self.ask_contents()? } else { Vec::new() };
-        let unsaved = &self.saving.unsaved;
-        let saved = self.plan.save(unsaved, self.at, &contents, Source::Held(&held));
+        let held = context.replica.hold();
+        let contents = if held.is_sum() { ask_contents(context)? } else { Vec::new() };
+        let (unsaved, at) = (&self.shared.unsaved, context.cursor.position());
+        let saved = self.plan.save(unsaved, at, &contents, Source::Held(&held));
         let now = Instant::now();
-        self.saving.schedule.written(began, now);
-        self.saving.write_seconds = self.saving.write_seconds.max((now - began).as_secs_f64());
+        self.schedule.written(began, now);
+        context.pace.wrote((now - began).as_secs_f64());
         let told = match saved {
             Ok(saved) => {
-                self.saving.parameters = Some(saved.parameters.clone());
-                self.tell(Report::Checkpointed { saved }).map(Ok)
+                self.parameters = Some(saved.parameters.clone());
+                context.queues.tell(Report::Checkpointed { saved }).map(Ok)
             }
             Err(failed) => {
                 let report = Report::CheckpointFailed { error: failed.error.clone() };
-                self.tell(report).map(|()| Err(failed))
+                context.queues.tell(report).map(|()| Err(failed))
             }
         };
         // Held until it is told, so that the driver hears of what came later after it.
@@ -185,32 +163,33 @@ impl Training {
         told
     }
 
-    /// Which contributions the replica contains; to be called while it is held. The driver hears of all
-    /// that changed it before this question, and of nothing later.
-    fn ask_contents(&self) -> Result<Vec<Versions>, End> {
-        let (answer, answered) = mpsc::sync_channel(1);
-        self.tell(Report::Contents { answer })?;
-        answered.recv().map_err(|_| End::Abandoned)
-    }
-
-    pub(super) fn last_words(&mut self, evaluate: bool) -> Result<Box<Ending>, TrainError> {
+    /// The last checkpoint, and an evaluation if asked for.
+    pub(super) fn end(
+        &mut self,
+        evaluate: bool,
+        context: &mut Context,
+    ) -> Result<Box<Ending>, TrainError> {
+        let position = context.cursor.position();
         let mut not_saved = None;
         // A peer that never began leaves nothing that a later start must resume.
-        if self.at != Position::default() {
-            let _ = self.tell(Report::Saving { position: self.at });
-            not_saved = self.save().ok().and_then(Result::err);
+        if position != Position::default() {
+            let _ = context.queues.tell(Report::Saving { position });
+            not_saved = self.save(context).ok().and_then(Result::err);
         }
         // A trainer with nothing to measure on has still trained.
-        let evaluation = if evaluate { self.replica.evaluate().ok() } else { None };
-        Ok(Box::new(Ending {
-            position: self.at,
-            evaluation,
-            train_s: self.train_seconds,
-            wait_s: self.wait_seconds,
-            parameters: self.saving.parameters.take(),
-            not_saved,
-        }))
+        let evaluation = if evaluate { context.replica.evaluate().ok() } else { None };
+        let (train_s, wait_s) = context.pace.totals();
+        let parameters = self.parameters.take();
+        Ok(Box::new(Ending { position, evaluation, train_s, wait_s, parameters, not_saved }))
     }
+}
+
+/// Which contributions the replica contains; to be called while it is held. The driver hears of all
+/// that changed it before this question, and of nothing later.
+fn ask_contents(context: &Context) -> Result<Vec<Versions>, End> {
+    let (answer, answered) = mpsc::sync_channel(1);
+    context.queues.tell(Report::Contents { answer })?;
+    answered.recv().map_err(|_| End::Abandoned)
 }
 
 #[cfg(test)]
@@ -242,9 +221,9 @@ mod tests {
                 breaks_off,
                 standby: Standby::default(),
             };
-            let mut saving = Saving::new(shared, Duration::ZERO);
-            saving.copy_seconds = copy_seconds;
-            saving.is_copy_due(1_000_000, work_seconds)
+            let mut checkpoints = Checkpoints::new(shared, Plan::for_tests());
+            checkpoints.copy_seconds = copy_seconds;
+            checkpoints.is_copy_due(1_000_000, work_seconds)
         };
         // A million parameters are 20 MB: 20 ms as guessed.
         assert!(due(false, None, 2.1) && !due(false, None, 1.9));

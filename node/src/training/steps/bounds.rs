@@ -1,0 +1,72 @@
+//! What the driver lets the training thread do, as the thread has last read it.
+
+use dnode_protocol::Clock;
+
+use crate::training::mailbox::Permission;
+
+/// Bounds of local steps and commits.
+#[derive(Debug)]
+pub(super) struct Bounds {
+    /// Commits are allowed up to this clock.
+    limit: Clock,
+    /// Whether local steps are allowed.
+    allowed: bool,
+    /// Peers that a commit is shared among.
+    peers: usize,
+    /// Whether a commit is held back by the limit, and the driver knows.
+    held: bool,
+    /// Local steps per commit that this peer's speed asks for.
+    wanted_steps: Option<u64>,
+}
+
+impl Bounds {
+    /// Nothing is allowed.
+    pub(super) const fn new() -> Self {
+        Self { limit: Clock(u64::MAX), allowed: false, peers: 1, held: false, wanted_steps: None }
+    }
+
+    /// Reads a permission; whether local steps are allowed now that were not before.
+    pub(super) fn read(&mut self, permission: &Permission) -> bool {
+        let before = self.allowed;
+        (self.limit, self.peers) = (permission.limit, permission.peers);
+        self.allowed = permission.allowed;
+        if let Some(load) = permission.load {
+            self.wanted_steps = Some(load.local_steps);
+        }
+        self.allowed && !before
+    }
+
+    pub(super) const fn allows_steps(&self) -> bool {
+        self.allowed
+    }
+
+    /// Whether a replica at this clock may commit.
+    pub(super) fn allows_commit(&self, clock: Clock) -> bool {
+        clock < self.limit
+    }
+
+    /// The part of its own progress that a peer commits.
+    pub(super) fn share(&self) -> f32 {
+        1.0 / self.peers as f32
+    }
+
+    pub(super) const fn wanted_steps(&self) -> Option<u64> {
+        self.wanted_steps
+    }
+
+    /// The limit holds a commit back; `true` the first time.
+    pub(super) const fn hold(&mut self) -> bool {
+        let first = !self.held;
+        self.held = true;
+        first
+    }
+
+    pub(super) const fn is_held(&self) -> bool {
+        self.held
+    }
+
+    /// No commit is held back any more.
+    pub(super) const fn release(&mut self) {
+        self.held = false;
+    }
+}

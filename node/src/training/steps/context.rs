@@ -1,0 +1,49 @@
+//! What all parts of the training thread work with.
+
+use dnode_trainer::{Commons, Encoded, Replica};
+
+use super::bounds::Bounds;
+use super::cursor::Cursor;
+use super::end::End;
+use super::pace::Pace;
+use super::queues::Queues;
+use crate::training::{Position, Report};
+
+/// The replica, the queues, and the parts that the others ask or change through their methods.
+#[derive(Debug)]
+pub(super) struct Context {
+    pub(super) replica: Replica,
+    /// What the replica shares with the mixing thread.
+    pub(super) commons: Commons,
+    pub(super) queues: Queues,
+    pub(super) cursor: Cursor,
+    pub(super) bounds: Bounds,
+    pub(super) pace: Pace,
+}
+
+impl Context {
+    /// Before the first step.
+    pub(super) fn new(replica: Replica, cursor: Cursor, queues: Queues, batch: u32) -> Self {
+        let commons = replica.commons();
+        let (bounds, pace) = (Bounds::new(), Pace::new(batch));
+        Self { replica, commons, queues, cursor, bounds, pace }
+    }
+
+    /// Parameters of the model.
+    pub(super) fn parameters(&self) -> usize {
+        self.replica.fragments().parameters()
+    }
+
+    /// A commit was made.
+    pub(super) fn committed(&mut self) {
+        self.bounds.release();
+        self.cursor.committed();
+    }
+
+    /// Tells of a commit; in the turn in which the exchanged weights changed.
+    pub(super) fn tell_committed(&self, contributions: Vec<Encoded>) -> Result<(), End> {
+        let pace = self.pace.of_steps();
+        let Position { samples, clock, .. } = self.cursor.position();
+        self.queues.tell(Report::Committed { clock, samples, pace, contributions })
+    }
+}

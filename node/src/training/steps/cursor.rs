@@ -1,0 +1,242 @@
+//! Where the training thread stands in the run, in the round of local steps and in that of exchanges.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dnode_gossip::{MICRO_STEPS, Stride};
+use dnode_protocol::Clock;
+use dnode_trainer::StepId;
+
+use super::rack::standing::{Mark, Standing, meeting};
+use crate::training::{Plan, Position};
+
+/// A position, and what follows from it.
+#[derive(Debug)]
+pub(in crate::training) struct Cursor {
+    at: Position,
+    /// The replica's clock for the mixing thread; changes only in a turn of the commons.
+    clock: Arc<AtomicU64>,
+    stride: Stride,
+    /// Steps of the run.
+    end: u64,
+    since_commit: u64,
+    since_round: u64,
+    /// Whether exchanges of the last round go on.
+    round_open: bool,
+    steps_done: bool,
+}
+
+/// The whole steps of the run that one local step has led past.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Advance {
+    before: u64,
+    now: u64,
+}
+
+impl Advance {
+    /// Whether what comes every so many steps of the run is due; never with 0.
+    pub(super) fn is_due(self, every: u64) -> bool {
+        self.before.checked_div(every) != self.now.checked_div(every)
+    }
+}
+
+impl Cursor {
+    pub(in crate::training) fn new(at: Position, clock: Arc<AtomicU64>, plan: &Plan) -> Self {
+        Self {
+            at,
+            clock,
+            stride: Stride::new(plan.local_steps, plan.mix_every),
+            end: plan.steps,
+            since_commit: 0,
+            since_round: at.step.checked_rem(plan.mix_every).unwrap_or(0),
+            round_open: false,
+            steps_done: false,
+        }
+    }
+
+    pub(super) const fn position(&self) -> Position {
+        self.at
+    }
+
+    /// The next local step.
+    pub(super) const fn step_id(&self) -> StepId {
+        StepId { index: self.at.step, position: self.at.run_steps() }
+    }
+
+    /// The run ends at this step.
+    pub(super) const fn set_end(&mut self, steps: u64) {
+        self.end = steps;
+    }
+
+    /// Whether the run has no steps left.
+    pub(super) const fn is_at_end(&self) -> bool {
+        self.at.run_steps() >= self.end
+    }
+
+    /// The last step, commit and evaluation are done.
+    pub(super) const fn finish(&mut self) {
+        self.steps_done = true;
+    }
+
+    pub(super) const fn is_finished(&self) -> bool {
+        self.steps_done
+    }
+
+    /// Local steps per commit.
+    pub(super) const fn local_steps(&self) -> u64 {
+        self.stride.local_steps()
+    }
+
+    pub(super) fn set_local_steps(&mut self, steps: u64) {
+        self.stride.set(steps);
+    }
+
+    /// Local steps since the last commit.
+    pub(super) const fn since_commit(&self) -> u64 {
+        self.since_commit
+    }
+
+    /// Whether the local steps of a commit are done.
+    pub(super) const fn is_commit_due(&self) -> bool {
+        self.since_commit >= self.stride.local_steps()
+    }
+
+    /// Whether a commit can be put off no longer.
+    pub(super) const fn is_stretched(&self) -> bool {
+        self.since_commit >= self.stride.longest()
+    }
+
+    pub(super) const fn is_round_open(&self) -> bool {
+        self.round_open
+    }
+
+    /// A local step was taken.
+    pub(super) fn stepped(&mut self, samples: u64) -> Advance {
+        let before = self.at.run_steps();
+        self.at.step += 1;
+        self.at.micro_steps = self.at.micro_steps.saturating_add(self.stride.advance());
+        self.at.samples += samples;
+        self.since_commit += 1;
+        self.since_round += 1;
+        Advance { before, now: self.at.run_steps() }
+    }
+
+    /// Whether a round of exchanges is due after this step; the next is counted from here.
+    pub(super) fn take_round(&mut self) -> bool {
+        let every = self.stride.mix_every();
+        let due = every > 0 && self.since_round >= every;
+        self.since_round = if due { 0 } else { self.since_round };
+        due
+    }
+
+    /// A round of exchanges begins; `false` when the last one still goes on.
+    pub(super) const fn open_round(&mut self) -> bool {
+        let opens = !self.round_open;
+        self.round_open = true;
+        opens
+    }
+
+    /// All exchanges of the round have ended.
+    pub(super) const fn close_round(&mut self) {
+        self.round_open = false;
+    }
+
+    /// A commit was made.
+    pub(super) fn committed(&mut self) {
+        self.since_commit = 0;
+        self.at.clock = self.at.clock.next();
+        self.clock.fetch_max(self.at.clock.0, Ordering::Relaxed);
+    }
+
+    /// Goes on from the position that belongs to the clock, so that the learning rate follows the
+    /// swarm's progress. A replica that was replaced is a donor's; one that was not keeps the steps
+    /// since its last commit.
+    pub(super) fn adopt(&mut self, clock: Clock, replaced: bool) {
+        if replaced {
+            (self.since_commit, self.since_round) = (0, 0);
+            self.round_open = false;
+        }
+        self.at.clock = self.at.clock.max(clock);
+        let end = self.end.saturating_mul(MICRO_STEPS);
+        let reached = self.stride.position(clock).min(end);
+        self.at.micro_steps = self.at.micro_steps.max(reached);
+    }
+
+    /// As ranks tell each other, of a model with so many parameters.
+    pub(super) const fn standing(&self, parameters: u64) -> Standing {
+        Standing {
+            clock: self.at.clock.0,
+            micro_steps: self.at.micro_steps,
+            since_commit: self.since_commit,
+            since_round: self.since_round,
+            local_steps: self.stride.local_steps(),
+            parameters,
+            mark: Mark::NONE,
+            handed: [Mark::NONE; super::rack::standing::HANDED_MAX],
+        }
+    }
+
+    /// Takes over a step of so many samples that failed here and was finished at another rank.
+    pub(super) const fn count_step(&mut self, samples: u64) {
+        self.at.step += 1;
+        self.at.samples += samples;
+    }
+
+    /// Goes on from where the most advanced rank stands, at the position where all of them meet;
+    /// whether that is a newer clock than this peer's.
+    pub(super) fn meet(&mut self, ranks: &[Standing], lead: Standing) -> bool {
+        // That of the lead, unless another has taken over a swarm's clock.
+        let clock = ranks.iter().map(|rank| rank.clock).max().unwrap_or(lead.clock);
+        let newer = Clock(clock) > self.at.clock;
+        self.at.clock = Clock(clock);
+        self.at.micro_steps = meeting(ranks, lead);
+        (self.since_commit, self.since_round) = (lead.since_commit, lead.since_round);
+        self.stride.set(lead.local_steps);
+        if newer {
+            self.clock.fetch_max(clock, Ordering::Relaxed);
+        }
+        newer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cursor(local_steps: u64, mix_every: u64) -> Cursor {
+        let plan = Plan { steps: 100, local_steps, mix_every, ..Plan::for_tests() };
+        Cursor::new(Position::default(), Arc::default(), &plan)
+    }
+
+    #[test]
+    fn commits_and_rounds_come_after_their_steps() {
+        let mut cursor = cursor(2, 3);
+        let mut events = Vec::new();
+        for step in 1..=6_u64 {
+            assert!(cursor.stepped(8).is_due(1), "{step}");
+            if cursor.is_commit_due() {
+                cursor.committed();
+                events.push(('c', step));
+            }
+            if cursor.take_round() {
+                assert_eq!(cursor.open_round(), step == 3, "the first round is not closed");
+                events.push(('r', step));
+            }
+        }
+        assert_eq!(events, [('c', 2), ('r', 3), ('c', 4), ('c', 6), ('r', 6)]);
+        let Position { step, samples, clock, .. } = cursor.position();
+        assert_eq!((step, samples, clock), (6, 48, Clock(3)));
+    }
+
+    #[test]
+    fn a_clock_is_taken_over_with_its_position_and_never_past_the_end() {
+        let mut cursor = cursor(2, 0);
+        let _ = cursor.stepped(8);
+        cursor.adopt(Clock(10), false);
+        assert_eq!((cursor.position().run_steps(), cursor.since_commit()), (20, 1));
+        cursor.adopt(Clock(5), true);
+        assert_eq!((cursor.position().clock, cursor.since_commit()), (Clock(10), 0));
+        cursor.adopt(Clock(1_000), false);
+        assert!(cursor.is_at_end() && cursor.position().run_steps() == 100);
+    }
+}

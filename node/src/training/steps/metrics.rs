@@ -1,0 +1,91 @@
+//! What the training thread says about its steps: progress in intervals, and when training goes wrong.
+
+use std::time::Instant;
+
+use dnode_trainer::{SKETCH_LEN, StepReport};
+
+use super::context::Context;
+use super::end::End;
+use crate::training::divergence::{Sample, Watch};
+use crate::training::{Progress, Report};
+
+/// What has gathered since the last progress report.
+#[derive(Debug)]
+struct Window {
+    began: Instant,
+    loss: f64,
+    steps: u64,
+    samples: u64,
+    learning_rate: f64,
+}
+
+impl Window {
+    fn new() -> Self {
+        Self { began: Instant::now(), loss: 0.0, steps: 0, samples: 0, learning_rate: 0.0 }
+    }
+}
+
+/// Progress and divergence.
+#[derive(Debug)]
+pub(super) struct Metrics {
+    window: Window,
+    watch: Watch,
+    /// Steps between progress reports; 0 is only at the end.
+    every: u64,
+}
+
+impl Metrics {
+    pub(super) fn new(watch: Watch, every: u64) -> Self {
+        Self { window: Window::new(), watch, every }
+    }
+
+    /// Training begins, or goes on after a pause, which does not count as time of steps.
+    pub(super) fn restart(&mut self) {
+        self.window = Window::new();
+    }
+
+    /// A local step was taken.
+    pub(super) fn gather(&mut self, report: &StepReport) {
+        let window = &mut self.window;
+        window.loss += f64::from(report.loss);
+        window.steps += 1;
+        window.samples += report.samples;
+        window.learning_rate = f64::from(report.learning_rate);
+    }
+
+    /// Whether progress is to be told after so many local steps.
+    pub(super) fn is_due(&self, step: u64) -> bool {
+        step.checked_rem(self.every) == Some(0)
+    }
+
+    /// Tells how training went since the last time.
+    pub(super) fn tell_progress(&mut self, context: &mut Context) -> Result<(), End> {
+        let window = std::mem::replace(&mut self.window, Window::new());
+        if window.steps == 0 {
+            return Ok(());
+        }
+        let mut sketch = Box::new([0.0; SKETCH_LEN]);
+        context.replica.sketch(&mut sketch);
+        let (_, wait_s) = context.pace.totals();
+        let progress = Progress {
+            position: context.cursor.position(),
+            loss: window.loss / window.steps as f64,
+            learning_rate: window.learning_rate,
+            samples_per_s: window.samples as f64 / window.began.elapsed().as_secs_f64().max(1e-9),
+            batch: context.pace.batch(),
+            wait_s,
+            sketch,
+        };
+        context.queues.tell(Report::Progress(Box::new(progress)))
+    }
+
+    /// Tells when training goes wrong, or well again.
+    pub(super) fn watch_over(&mut self, report: &StepReport, context: &Context) -> Result<(), End> {
+        let found = self.watch.step(Sample {
+            loss: f64::from(report.loss),
+            gradient_norm: f64::from(report.gradient_norm),
+            learning_rate: f64::from(report.learning_rate),
+        });
+        found.map_or(Ok(()), |finding| context.queues.tell(Report::Diverging(finding)))
+    }
+}

@@ -1,0 +1,233 @@
+//! How long the work of the training thread takes, and for how long other ranks wait for it.
+
+use std::time::Duration;
+
+use dnode_trainer::Replica;
+
+use crate::training::StepPace;
+use crate::training::ring::RING_TIMEOUT;
+
+/// How long a rank may be silent, beside the time of its steps, evaluations and checkpoints.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+/// How many times slower than this peer another may be before the ranks give it up.
+const SLOWER_MAX: f64 = 10.0;
+/// Bytes of the state per parameter, at most as a rule: two sets of weights, outer momentum, two moments.
+pub(super) const STATE_BYTES: f64 = 20.0;
+/// Bytes written in a second, at least: ranks wait so long for one that writes a checkpoint.
+const WRITE_RATE: f64 = 200e6;
+
+/// Weight of the newest step in the mean, at most.
+const GAIN: f64 = 0.1;
+/// What the mean is over at least, seconds: longer than the pauses of a process that is held to a
+/// share of a core (Linux: 0.1 s) or that waits for its turn, which fall on few of many short steps.
+const SPAN: f64 = 1.0;
+/// From so many steps on, and so much time, the mean says something: the first step warms up, and a
+/// process that is held to a share of a core runs freely at first.
+const KNOWN_STEPS: f64 = 2.5;
+const KNOWN_SECONDS: f64 = 0.25;
+
+/// Mean time of a local step, over the last ten steps or the last second, whichever is longer.
+#[derive(Clone, Copy, Debug, Default)]
+struct StepTime {
+    /// Time of the steps, seconds; older ones count less.
+    seconds: f64,
+    /// Their number, likewise.
+    steps: f64,
+}
+
+impl StepTime {
+    fn add(&mut self, seconds: f64) {
+        let keep = 1.0 - GAIN.min(seconds / SPAN);
+        self.seconds = keep * self.seconds + seconds;
+        self.steps = keep * self.steps + 1.0;
+    }
+
+    /// Whether there are enough steps to tell others of.
+    fn is_known(&self) -> bool {
+        self.steps >= KNOWN_STEPS && self.seconds >= KNOWN_SECONDS
+    }
+
+    /// Seconds; 0 before the first step.
+    fn mean(&self) -> f64 {
+        if self.steps > 0.0 { self.seconds / self.steps } else { 0.0 }
+    }
+
+    /// Steps take so many times as long from now on.
+    fn scale(&mut self, times: f64) {
+        self.seconds *= times;
+    }
+}
+
+/// Times of the training thread.
+#[derive(Debug)]
+pub(super) struct Pace {
+    step: StepTime,
+    /// Samples of one local step.
+    batch: u32,
+    /// Whether the driver has heard how long steps take.
+    told: bool,
+    /// The longest evaluation so far, and the longest checkpoint.
+    evaluation_seconds: f64,
+    write_seconds: f64,
+    train_seconds: f64,
+    wait_seconds: f64,
+}
+
+impl Pace {
+    pub(super) fn new(batch: u32) -> Self {
+        Self {
+            step: StepTime::default(),
+            batch,
+            told: false,
+            evaluation_seconds: 0.0,
+            write_seconds: 0.0,
+            train_seconds: 0.0,
+            wait_seconds: 0.0,
+        }
+    }
+
+    /// A local step took so long.
+    pub(super) fn stepped(&mut self, seconds: f64) {
+        self.train_seconds += seconds;
+        self.step.add(seconds);
+    }
+
+    /// What a local step takes, seconds; 0 before the first.
+    pub(super) fn mean_step(&self) -> f64 {
+        self.step.mean()
+    }
+
+    pub(super) const fn batch(&self) -> u32 {
+        self.batch
+    }
+
+    /// Takes so many samples per step from now on, if the trainer can.
+    pub(super) fn set_batch(&mut self, batch: u32, replica: &mut Replica) {
+        let samples = usize::try_from(batch).unwrap_or(usize::MAX);
+        if batch == self.batch || !replica.set_batch(samples) {
+            return;
+        }
+        // What a step will take is guessed from its samples until it is measured.
+        self.step.scale(f64::from(batch) / f64::from(self.batch.max(1)));
+        self.batch = batch;
+    }
+
+    /// How long a local step takes, and of how many samples it is.
+    pub(super) fn of_steps(&self) -> StepPace {
+        StepPace { time: Duration::from_secs_f64(self.step.mean()), batch: self.batch }
+    }
+
+    /// The same, once: as soon as it is known. A slow peer does less than the work of a peer of mean
+    /// speed for its first commit already.
+    pub(super) fn first_known(&mut self) -> Option<StepPace> {
+        if self.told || !self.step.is_known() {
+            return None;
+        }
+        self.told = true;
+        Some(self.of_steps())
+    }
+
+    /// Training was blocked for so long.
+    pub(super) fn waited(&mut self, seconds: f64) {
+        self.wait_seconds += seconds;
+    }
+
+    /// Seconds of local steps so far, and seconds blocked.
+    pub(super) const fn totals(&self) -> (f64, f64) {
+        (self.train_seconds, self.wait_seconds)
+    }
+
+    /// An evaluation, or this peer's part of one, took so long.
+    pub(super) const fn evaluated(&mut self, seconds: f64) {
+        self.evaluation_seconds = self.evaluation_seconds.max(seconds);
+    }
+
+    /// What an evaluation takes, seconds; 0 before the first.
+    pub(super) const fn evaluation(&self) -> f64 {
+        self.evaluation_seconds
+    }
+
+    /// A checkpoint took so long.
+    pub(super) const fn wrote(&mut self, seconds: f64) {
+        self.write_seconds = self.write_seconds.max(seconds);
+    }
+
+    /// How long a rank of a rack may be silent, with a model of so many parameters.
+    pub(super) fn rack_patience(&self, parameters: usize) -> Duration {
+        let pauses = 2.0 * self.evaluation_seconds + self.saves(parameters);
+        longer(SILENCE_MAX, SLOWER_MAX * self.step.mean() + pauses)
+    }
+
+    /// How long a peer of a synchronous run may be silent while it does so many local steps.
+    pub(super) fn synchronous_patience(&self, steps: u64, parameters: usize) -> Duration {
+        let work = SLOWER_MAX * self.step.mean() * steps as f64;
+        longer(RING_TIMEOUT, work + self.saves(parameters))
+    }
+
+    /// How long another peer may be silent because it writes a checkpoint, seconds.
+    fn saves(&self, parameters: usize) -> f64 {
+        (parameters as f64 * STATE_BYTES / WRITE_RATE).max(2.0 * self.write_seconds)
+    }
+}
+
+fn longer(silence: Duration, seconds: f64) -> Duration {
+    silence + Duration::try_from_secs_f64(seconds).unwrap_or(silence)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_steps_are_averaged_over_ten() {
+        let mut time = StepTime::default();
+        assert!(time.mean() <= 0.0);
+        time.add(0.5);
+        assert!((time.mean() - 0.5).abs() < 1e-9);
+        (0..100).for_each(|_| time.add(2.0));
+        assert!((time.mean() - 2.0).abs() < 1e-3, "{time:?}");
+        time.add(4.0);
+        assert!((time.mean() - 2.2).abs() < 1e-3, "{time:?}");
+        time.scale(0.5);
+        assert!((time.mean() - 1.1).abs() < 1e-3, "{time:?}");
+    }
+
+    #[test]
+    fn ranks_wait_for_slower_ones_and_for_their_checkpoints() {
+        let mut pace = Pace::new(8);
+        assert_eq!(pace.rack_patience(0), SILENCE_MAX);
+        pace.stepped(0.5);
+        pace.evaluated(2.0);
+        pace.wrote(1.0);
+        let seconds = |patience: Duration, silence: Duration| (patience - silence).as_secs_f64();
+        let rack = seconds(pace.rack_patience(0), SILENCE_MAX);
+        let ring = seconds(pace.synchronous_patience(3, 0), RING_TIMEOUT);
+        assert!((rack - (5.0 + 4.0 + 2.0)).abs() < 1e-6, "{rack}");
+        assert!((ring - (15.0 + 2.0)).abs() < 1e-6, "{ring}");
+        // 20 bytes of state for each of 100 M parameters, at 200 MB/s.
+        let large = seconds(pace.rack_patience(100_000_000), SILENCE_MAX);
+        assert!((large - (5.0 + 4.0 + 10.0)).abs() < 1e-6, "{large}");
+    }
+
+    #[test]
+    fn how_long_steps_take_is_told_once_it_is_known() {
+        let mut pace = Pace::new(8);
+        pace.stepped(0.2);
+        assert_eq!(pace.first_known(), None);
+        (0..3).for_each(|_| pace.stepped(0.2));
+        assert_eq!(pace.first_known().map(|pace| pace.batch), Some(8));
+        assert_eq!(pace.first_known(), None);
+    }
+
+    #[test]
+    fn pauses_among_short_steps_count_by_their_share() {
+        // 0.2 ms each, but held for 60 ms after every 40 ms: 0.5 ms in the mean.
+        let mut time = StepTime::default();
+        let steps = (0..20_000_u32).map(|step| if step % 200 == 199 { 0.060_2 } else { 0.000_2 });
+        for (done, seconds) in steps.enumerate() {
+            time.add(seconds);
+            let off = (time.mean() / 0.000_5 - 1.0).abs();
+            assert!(done < 8_000 || off < 0.06, "{done}: {time:?}");
+        }
+    }
+}
