@@ -22,7 +22,7 @@ use crate::acquaintances::{Acquaintances, PeersFileError, read_peers_file};
 use crate::config::{Config, LogFormat};
 use crate::console::Console;
 use crate::data_dir::{DataDir, DataDirError};
-use crate::driver::{Course, DriveError, Driver, Invitation, Journal, Parts, Terms, Viewing};
+use crate::driver::{Course, DriveError, Driver, Invitation, Parts, Telemetry, Terms, Viewing};
 use crate::identity::Identity;
 use crate::metrics::{self, MetricsWriter};
 use crate::progress::Reporter;
@@ -235,7 +235,7 @@ pub async fn join(
         Viewing::start(&config, identity.peer(), (&run, &dir, own.as_ref()), (fragments, started))?;
     let described = own.as_ref().map_or_else(|| json!(config), |own| own.described(&config));
     let shown = (Invitation::new(config.clone(), own, console), viewing);
-    let mut journal = Journal::new(metrics, reporter, shown, (started, config.run.steps));
+    let mut telemetry = Telemetry::new(metrics, reporter, shown, (started, config.run.steps));
     let start = metrics::Start {
         unix_s: unix_seconds(),
         peer: identity.peer().to_string(),
@@ -246,7 +246,7 @@ pub async fn join(
         data,
         config: &described,
     };
-    journal.start(start, position);
+    telemetry.start(start, position);
 
     let (acquaintances, remembered) = Acquaintances::load(dir.path());
     let terms = Terms { remembers: !remembered.is_empty(), ..terms(&config, dir.life()) };
@@ -262,7 +262,7 @@ pub async fn join(
         fragments,
         network,
         training,
-        journal,
+        telemetry,
         acquaintances,
         tracer,
         started,
@@ -291,23 +291,23 @@ async fn drive(
     stop: watch::Receiver<bool>,
 ) -> Result<Outcome, JoinError> {
     let (network, tracer) = (parts.network.clone(), parts.tracer.clone());
-    let (ending, mut journal) = Driver::new(parts).run(events, stop).await?;
-    journal.finish(&ending, &network);
+    let (ending, mut telemetry) = Driver::new(parts).run(events, stop).await?;
+    telemetry.finish(&ending, &network);
     let interrupted = ending.evaluation.is_none();
     tracer.close(if interrupted { FLUSH_INTERRUPTED_MAX } else { FLUSH_MAX });
     let Ending { position, evaluation, train_s, parameters, not_saved, .. } = *ending;
     let trained = position.samples.saturating_sub(samples);
     let outcome = Outcome {
         peer: network.peer_id(),
-        reason: journal.reason(),
+        reason: telemetry.reason(),
         step: position.step,
         samples: position.samples,
         samples_per_s: (trained > 0 && train_s > 0.0).then(|| trained as f64 / train_s),
-        exchanges: journal.has_met().then(|| journal.mixes()),
+        exchanges: telemetry.has_met().then(|| telemetry.mixes()),
         evaluation,
-        evaluated: journal.last_evaluated(),
+        evaluated: telemetry.last_evaluated(),
         parameters,
-        diverged: journal.diverged().map(str::to_owned),
+        diverged: telemetry.diverged().map(str::to_owned),
     };
     match not_saved {
         None => Ok(outcome),

@@ -1,7 +1,7 @@
 //! What the bootstrap addresses have led to so far, as long as no peer of the run was met.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A bootstrap peer that is alive has answered before, even from the other side of the world; one that
 /// is not reached is given up only after the handshake's ten seconds.
@@ -16,12 +16,17 @@ pub(super) struct Bootstrap {
     hopeful: BTreeSet<String>,
     /// Whether it was told that they have not answered yet.
     told: bool,
+    /// Since when they are dialled.
+    since: Instant,
+    /// A peer has said something after its Hello: it takes this one for one of its run.
+    met: bool,
 }
 
 impl Bootstrap {
     pub(super) fn new(addresses: impl IntoIterator<Item = String>) -> Self {
         let unheard: BTreeSet<String> = addresses.into_iter().collect();
-        Self { hopeful: unheard.clone(), unheard, told: false }
+        let (told, since, met) = (false, Instant::now(), false);
+        Self { hopeful: unheard.clone(), unheard, told, since, met }
     }
 
     /// Whether an answer of one of them may still come soon.
@@ -29,8 +34,24 @@ impl Bootstrap {
         !self.unheard.is_empty()
     }
 
+    /// A peer of the run was met.
+    pub(super) const fn on_met(&mut self) {
+        self.met = true;
+    }
+
+    /// Whether a peer of the run was ever met.
+    pub(super) const fn has_met(&self) -> bool {
+        self.met
+    }
+
+    /// The addresses that should have answered by now, where nobody else has; once. An address is given
+    /// up only after a long time-out.
+    pub(super) fn silent(&mut self) -> Option<String> {
+        if self.met { None } else { self.overdue(self.since.elapsed()) }
+    }
+
     /// The addresses that should have answered after `waited` and have not; once.
-    pub(super) fn overdue(&mut self, waited: Duration) -> Option<String> {
+    fn overdue(&mut self, waited: Duration) -> Option<String> {
         if self.told || waited < ANSWER_USUAL || self.unheard.is_empty() {
             return None;
         }

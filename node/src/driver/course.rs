@@ -5,10 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use dnode_gossip::{Claim, ShardReview, choose_shard, review_shard};
-use dnode_network::IDENTITY;
 use dnode_protocol::{Message, Part, PeerId, RunDifference};
 
-use super::{DriveError, Driver, advice};
+use super::host::Host;
 use crate::config::{Config, DATA_DIGEST};
 use crate::training::Command;
 
@@ -65,11 +64,13 @@ impl Course {
         Message::Part(self.mine)
     }
 
-    fn hear(&mut self, peer: PeerId, part: Part) {
+    /// A neighbour tells what it does in the run.
+    pub(super) fn on_part(&mut self, peer: PeerId, part: Part) {
         self.heard.insert(peer, part);
     }
 
-    fn forget(&mut self, peer: &PeerId) {
+    /// A neighbour has gone.
+    pub(super) fn on_peer_down(&mut self, peer: &PeerId) {
         self.heard.remove(peer);
         self.apart.remove(peer);
     }
@@ -150,124 +151,98 @@ const fn claim(part: &Part) -> Claim {
     Claim { shard: part.shard, given: part.shard_given }
 }
 
-impl Driver {
+impl Course {
     /// A peer is connected whose settings differ in this.
-    pub(super) fn met(&mut self, peer: PeerId, differences: &[RunDifference]) {
+    pub(super) fn on_peer_up(
+        &mut self,
+        peer: PeerId,
+        differences: &[RunDifference],
+        host: &mut Host,
+    ) {
         for RunDifference { field, ours, theirs } in differences {
             if field == DATA_DIGEST {
-                self.course.apart.insert(peer);
+                self.apart.insert(peer);
             }
-            if self.course.is_new(peer, field) {
+            if self.is_new(peer, field) {
                 tracing::warn!("{} uses {field} {theirs}, you {ours}", peer.short());
-                self.journal.event("differs", &format!("{peer}: {field}: {theirs}, here {ours}"));
+                let detail = format!("{peer}: {field}: {theirs}, here {ours}");
+                host.telemetry.event("differs", &detail);
             }
         }
-        self.tell_part(peer);
-    }
-
-    fn tell_part(&self, peer: PeerId) {
-        if let Err(error) = self.network.send(peer, &self.course.message()) {
-            tracing::debug!(%error, "part in the run not told");
-        }
-    }
-
-    /// A neighbour tells what it does in the run.
-    pub(super) fn heard_part(&mut self, peer: PeerId, part: Part) {
-        self.course.hear(peer, part);
-    }
-
-    /// A neighbour has gone.
-    pub(super) fn parted(&mut self, peer: &PeerId) {
-        self.course.forget(peer);
+        host.tell(peer, &self.message());
     }
 
     /// Settles what is open before training begins, and tells everybody.
-    pub(super) fn settle_part(&mut self) {
-        let Settled { end, shard } = self.course.settle();
+    pub(super) fn settle_part(&mut self, host: &mut Host) {
+        let Settled { end, shard } = self.settle();
         if let Some(end) = end {
             tracing::info!("ends at step {end}, as the swarm does; --steps chooses another end");
-            self.training.command(Command::Steps(end));
-            self.journal.ends_at(end);
+            host.training.command(Command::Steps(end));
+            host.telemetry.ends_at(end);
         }
         if let Some(shard) = shard {
-            self.draw_from(shard);
+            self.draw_from(shard, host);
         }
-        let clocks = self.core.members().filter_map(|(_, member)| member.clock);
+        let clocks = host.core().members().filter_map(|(_, member)| member.clock);
         let clock = clocks.max().map_or(0, |clock| clock.0);
-        if let Some(line) = self.course.nothing_left(clock) {
+        if let Some(line) = self.nothing_left(clock) {
             tracing::warn!("{line}");
-            self.journal.event("nothing-left", &line);
+            host.telemetry.event("nothing-left", &line);
         }
-        self.tell_part_to_all();
+        self.tell_all(host);
     }
 
-    fn draw_from(&mut self, shard: u32) {
-        let shards = self.course.mine.shards;
+    fn draw_from(&self, shard: u32, host: &mut Host) {
+        let shards = self.mine.shards;
         tracing::info!("draws from shard {shard} of {shards}; --shard I/{shards} chooses another");
-        self.training.command(Command::Shard(shard));
-        self.journal.event("shard", &format!("{shard}/{shards}"));
+        host.training.command(Command::Shard(shard));
+        host.telemetry.event("shard", &format!("{shard}/{shards}"));
     }
 
-    fn tell_part_to_all(&self) {
-        self.core.members().for_each(|(peer, _)| self.tell_part(*peer));
+    fn tell_all(&self, host: &Host) {
+        let message = self.message();
+        host.core().members().for_each(|(peer, _)| host.tell(*peer, &message));
     }
 
     /// Says where neighbours end elsewhere, and sees to the shard, once this peer trains. At every tick.
-    pub(super) fn look_at_parts(&mut self) {
-        if self.course.mine.steps.is_none() || self.stage.waits() {
+    pub(super) fn look_at_parts(&mut self, host: &mut Host) {
+        if self.mine.steps.is_none() {
             return;
         }
-        for (peer, end) in self.course.other_ends() {
-            if self.course.is_new(peer, &format!("run.steps {end}")) {
-                let ours = self.course.end;
+        for (peer, end) in self.other_ends() {
+            if self.is_new(peer, &format!("run.steps {end}")) {
+                let ours = self.end;
                 tracing::warn!("{} uses run.steps {end}, you {ours}", peer.short());
-                self.journal.event("differs", &format!("{peer}: run.steps: {end}, here {ours}"));
+                let detail = format!("{peer}: run.steps: {end}, here {ours}");
+                host.telemetry.event("differs", &detail);
             }
         }
-        match self.course.review() {
+        match self.review() {
             ShardReview::Keep => {}
             // At once, and seldom after that: whoever claims what it likes must not keep this peer busy.
-            ShardReview::Move(_) if self.course.has_just_moved() => {}
+            ShardReview::Move(_) if self.has_just_moved() => {}
             ShardReview::Move(shard) => {
-                self.course.mine.shard = Some(shard);
-                self.course.moved = Some(Instant::now());
-                self.draw_from(shard);
-                self.tell_part_to_all();
+                self.mine.shard = Some(shard);
+                self.moved = Some(Instant::now());
+                self.draw_from(shard, host);
+                self.tell_all(host);
             }
-            ShardReview::Shared(peers) => self.share_shard(&peers),
+            ShardReview::Shared(peers) => self.tell_shared(&peers, host),
         }
     }
 
     /// Says who draws from the same shard.
-    fn share_shard(&mut self, peers: &[PeerId]) {
-        let Part { shards, shard, .. } = self.course.mine;
+    fn tell_shared(&mut self, peers: &[PeerId], host: &mut Host) {
+        let Part { shards, shard, .. } = self.mine;
         let shard = shard.unwrap_or_default();
         for peer in peers {
-            if self.course.is_new(*peer, &format!("shard {shard}")) {
+            if self.is_new(*peer, &format!("shard {shard}")) {
                 let name = peer.short();
                 tracing::warn!(
                     "{name} draws from shard {shard} of {shards}, as you do: give each peer another --shard, or none and as many data.shards as peers"
                 );
-                self.journal.event("shard-shared", &format!("{peer}: {shard}/{shards}"));
+                host.telemetry.event("shard-shared", &format!("{peer}: {shard}/{shards}"));
             }
-        }
-    }
-
-    /// A peer and this one refuse each other, or it keeps another process with this identity.
-    pub(super) fn refused(&mut self, peer: PeerId, difference: RunDifference, by_us: bool) {
-        if difference.field == IDENTITY {
-            if !by_us {
-                self.bootstrap.settle();
-                self.journal.refused_copy(&peer);
-            }
-            return;
-        }
-        let who = if by_us { "refused" } else { "was refused by" };
-        let advice = advice(&difference.field);
-        tracing::warn!("{who} {}: {difference}; {advice}", peer.short());
-        self.journal.event("refused", &format!("{peer}: {difference}"));
-        if self.bootstrap.refused(&peer.to_string()) && !self.ever_met {
-            self.ending = Some(Err(DriveError::OtherRun(difference)));
         }
     }
 }
@@ -293,36 +268,36 @@ mod tests {
     #[test]
     fn an_end_that_nobody_set_is_that_of_the_swarm() {
         let mut joiner = course(part(None, false), 2000);
-        joiner.hear(peer(2), part(Some(5000), false));
-        joiner.hear(peer(3), part(Some(500), true));
+        joiner.on_part(peer(2), part(Some(5000), false));
+        joiner.on_part(peer(3), part(Some(500), true));
         assert_eq!(joiner.settle().end, Some(500));
         assert_eq!((joiner.mine.steps, joiner.other_ends()), (Some(500), vec![(peer(2), 5000)]));
         let mut joiner = course(part(None, false), 2000);
-        joiner.hear(peer(2), part(None, false));
+        joiner.on_part(peer(2), part(None, false));
         assert_eq!((joiner.settle().end, joiner.mine.steps), (None, Some(2000)));
         let mut told = course(part(Some(300), true), 300);
-        told.hear(peer(2), part(Some(5000), true));
+        told.on_part(peer(2), part(Some(5000), true));
         assert_eq!((told.settle().end, told.end), (None, 300));
     }
 
     #[test]
     fn a_peer_whose_end_lies_behind_the_swarm_says_so_and_what_to_do() {
         let mut told = course(part(Some(300), true), 300);
-        told.hear(peer(2), part(Some(5000), true));
+        told.on_part(peer(2), part(Some(5000), true));
         let line = told.nothing_left(40).unwrap();
         assert!(line.contains("is at step 1000 and this peer ends at step 300"), "{line}");
         assert!(line.contains("--steps 5000"), "{line}");
         assert_eq!(told.nothing_left(11), None);
         assert!(told.nothing_left(12).is_some());
         // A swarm that ends there too has only come to its end.
-        told.hear(peer(2), part(Some(300), true));
+        told.on_part(peer(2), part(Some(300), true));
         assert_eq!(told.nothing_left(12), None);
     }
 
     #[test]
     fn shards_of_other_data_are_not_shared() {
         let mut mine = course(Part { shard: Some(0), ..part(Some(1), true) }, 1);
-        mine.hear(peer(2), Part { shard: Some(0), shard_given: true, ..part(Some(1), true) });
+        mine.on_part(peer(2), Part { shard: Some(0), shard_given: true, ..part(Some(1), true) });
         assert_eq!(mine.review(), ShardReview::Move(1));
         mine.apart.insert(peer(2));
         assert_eq!(mine.review(), ShardReview::Keep);

@@ -7,8 +7,9 @@ use dnode_gossip::Gossip;
 use dnode_network::{Bytes, NetworkHandle};
 use dnode_protocol::PeerId;
 
-use super::Driver;
-use super::finish::Stage;
+use super::host::Host;
+use super::lifecycle::{Lifecycle, Stage};
+use super::telemetry::Findings;
 use crate::diagnosis::{Around, Line, Sentence, Shares, Still, bottleneck, standstill};
 use crate::training::{Activity, Times};
 
@@ -42,16 +43,6 @@ struct Standing {
     /// Between the steps before.
     usual: Duration,
     said: Option<Sentence>,
-}
-
-/// What is to be told.
-#[derive(Debug, Default)]
-pub(super) struct Told {
-    pub(super) shares: Option<Shares>,
-    pub(super) bottleneck: Option<Sentence>,
-    pub(super) stalled: Option<Sentence>,
-    /// For how long it stood still that now goes on, if that was told.
-    pub(super) goes_on: Option<Duration>,
 }
 
 impl Diagnosis {
@@ -176,52 +167,49 @@ impl Standing {
     }
 }
 
-impl Driver {
+impl Diagnosis {
     /// Measures, and tells what is out of line.
-    pub(super) fn diagnose(&mut self) {
+    pub(super) fn diagnose(&mut self, lifecycle: &Lifecycle, host: &mut Host) {
         let now = Instant::now();
-        let (training, mixing) = self.training.read(now);
-        let still = self.still(training.activity);
-        let (core, network) = (&self.core, &self.network);
-        let diagnosis = &mut self.diagnosis;
-        diagnosis.ticks += 1;
-        diagnosis.open += u32::from(core.open() > 0);
+        let (training, mixing) = host.training.read(now);
+        let still = self.still(training.activity, lifecycle, host);
+        let core = host.core();
+        self.ticks += 1;
+        self.open += u32::from(core.open() > 0);
         if training.activity == Activity::Held {
-            diagnosis.holder = core.holder().or(diagnosis.holder);
+            self.holder = core.holder().or(self.holder);
         }
-        let (stalled, goes_on) = diagnosis.standing.look(training.steps, still, now);
-        let mut told = Told { stalled, goes_on, ..Told::default() };
-        if now.duration_since(diagnosis.begin) >= WINDOW {
-            let samples = self.journal.samples();
+        let (stalled, goes_on) = self.standing.look(training.steps, still, now);
+        let mut findings = Findings { stalled, goes_on, ..Findings::default() };
+        if now.duration_since(self.begin) >= WINDOW {
+            let samples = host.telemetry.samples();
             let read = (training, mixing);
-            let (shares, around) = diagnosis.window(now, read, samples, (core, network));
-            told.bottleneck = diagnosis.news(bottleneck(&shares, &around), now);
-            told.shares = Some(shares);
+            let (shares, around) = self.window(now, read, samples, (core, &host.network));
+            findings.bottleneck = self.news(bottleneck(&shares, &around), now);
+            findings.shares = Some(shares);
         }
-        self.journal.diagnosed(&told);
+        host.telemetry.diagnosed(&findings);
     }
 
     /// What this peer waits for while it takes no step; `None` where it has nothing to do.
-    fn still(&self, activity: Activity) -> Option<Still> {
-        match self.stage {
+    fn still(&self, activity: Activity, lifecycle: &Lifecycle, host: &Host) -> Option<Still> {
+        let core = host.core();
+        match lifecycle.stage() {
             Stage::Waiting { .. } => {
-                let here = self.core.members().filter(|(_, member)| member.clock.is_some()).count();
-                Some(Still::Peers { here, wanted: self.terms.require_peers })
+                Some(Still::Peers { here: host.heard(), wanted: lifecycle.required_peers() })
             }
-            Stage::Training if !self.core_allows => Some(Still::Pulling),
+            Stage::Training if !host.core_allows() => Some(Still::Pulling),
             Stage::Training => match activity {
-                Activity::Held => match self.core.holder() {
+                Activity::Held => match core.holder() {
                     Some((bound, peer)) => {
-                        let gate = self.core.gate_timeout();
+                        let gate = core.gate_timeout();
                         Some(Still::Held { bound, peer: peer.short(), gate })
                     }
                     // A commit waits for all ranks of a rack, and another one's is held.
-                    None => self.core.stripe().is_part().then_some(Still::Ranks),
+                    None => core.stripe().is_part().then_some(Still::Ranks),
                 },
                 Activity::Ranks => Some(Still::Ranks),
-                Activity::Step | Activity::Late => {
-                    Some(Still::Step { usual: self.diagnosis.standing.usual })
-                }
+                Activity::Step | Activity::Late => Some(Still::Step { usual: self.standing.usual }),
                 Activity::Idle | Activity::Coding | Activity::Mixing => None,
             },
             Stage::Settling { .. } | Stage::Leaving { .. } | Stage::Ending { .. } => None,

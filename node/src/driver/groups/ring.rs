@@ -9,7 +9,7 @@ use dnode_protocol::frame::{Codec, Leg, TensorHeader};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, PeerId};
 use tokio::sync::Notify;
 
-use super::group::{Formed, Forming, Members, NotFormed, Ready, Watch};
+use super::forming::{Formed, Forming, Members, NotFormed, Ready, Watch};
 use crate::training::{RingChunk, RingFrame};
 
 /// The ring as the driver sees it; empty for rules without one.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use dnode_protocol::{PeerId, Stripe};
 
-use crate::driver::group::subject;
+use crate::driver::groups::forming::subject;
 
 /// How long one is left out, at first and at most; doubles each time. Who calls the others comes back
 /// at once, so the longest costs nobody who is well (guess).

@@ -1,8 +1,13 @@
-//! What a run tells the person and the metrics file: one place for every event.
+//! What a run tells the person, the metrics file and the page: one place for every event.
 
 mod copied;
 mod diverging;
 mod held;
+mod invitation;
+mod judgements;
+mod staleness;
+mod summary;
+mod viewing;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -14,12 +19,15 @@ use dnode_trainer::Evaluation;
 use dnode_trainer::checkpoint::Saved;
 
 use copied::Copies;
+pub use invitation::ADDRESS_FILE;
+pub(crate) use invitation::Invitation;
+use staleness::Counts;
+use viewing::Tally;
+pub(crate) use viewing::Viewing;
+#[cfg(feature = "otel")]
+pub(crate) use viewing::path;
 
-use super::Told;
-use super::invitation::Invitation;
-use super::judgements;
-use super::staleness::Counts;
-use super::viewing::{Tally, Viewing};
+use crate::diagnosis::{Sentence, Shares};
 use crate::metrics::{
     self, Body, Evaluate, Exchanges, Final, MetricsWriter, STALENESS_BUCKETS, Stamp, Train,
 };
@@ -30,9 +38,19 @@ use crate::training::{Ending, Position, Progress};
 /// Between two evaluations in the log; the metrics have all.
 const EVALUATED_EVERY: Duration = Duration::from_secs(1);
 
+/// What was measured of late, and what is out of line.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    pub(super) shares: Option<Shares>,
+    pub(super) bottleneck: Option<Sentence>,
+    pub(super) stalled: Option<Sentence>,
+    /// For how long it stood still that now goes on, if that was told.
+    pub(super) goes_on: Option<Duration>,
+}
+
 /// Metrics file, progress line, log and counters of one run.
 #[derive(Debug)]
-pub(crate) struct Journal {
+pub(crate) struct Telemetry {
     metrics: MetricsWriter,
     line: Reporter,
     started: Instant,
@@ -60,7 +78,7 @@ pub(crate) struct Journal {
     copies: Copies,
 }
 
-impl Journal {
+impl Telemetry {
     pub(crate) fn new(
         metrics: MetricsWriter,
         line: Reporter,
@@ -335,8 +353,8 @@ impl Journal {
         self.event("checkpoint-failed", error);
     }
 
-    /// What was measured of late, and what is out of line.
-    pub(super) fn diagnosed(&mut self, told: &Told) {
+    /// Tells what was measured of late, and what is out of line.
+    pub(super) fn diagnosed(&mut self, told: &Findings) {
         if let Some(shares) = told.shares {
             self.viewing.shares(shares);
             self.metrics.write(self.stamp(), &Body::Shares(shares));

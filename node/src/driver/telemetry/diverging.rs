@@ -1,9 +1,9 @@
-//! What the journal says of a run whose training goes wrong.
+//! What telemetry says of a run whose training goes wrong.
 
-use super::Journal;
+use super::Telemetry;
 use crate::training::Finding;
 
-impl Journal {
+impl Telemetry {
     /// Training goes wrong, or well again.
     pub(crate) fn diverging(&mut self, finding: Finding) {
         match finding {

@@ -63,7 +63,7 @@ pub(crate) struct Viewing {
     happened: u64,
 }
 
-/// What the journal has counted.
+/// What telemetry has counted.
 #[derive(Debug)]
 pub(super) struct Tally<'a> {
     pub(super) position: Position,
@@ -241,7 +241,7 @@ impl Viewing {
     }
 
     fn tell(&mut self, own: &Peer, core: &Gossip, network: &NetworkHandle, now: Instant) {
-        let rack = super::rack_name(&self.facts.rack);
+        let rack = crate::driver::rack_name(&self.facts.rack);
         let name = (network.peer_id(), self.facts.incarnation, rack);
         let phase = if own.state == State::Joining { Phase::Joining } else { core.phase() };
         let own = summary::told(own, &self.about, name, (phase, core.open()), self.sketch);
@@ -370,7 +370,7 @@ impl Viewing {
             device: self.about.device.clone(),
             memory_bytes: self.memory.0,
             state: self.state(core),
-            rack: summary::rack(super::rack_name(&self.facts.rack)),
+            rack: summary::rack(crate::driver::rack_name(&self.facts.rack)),
             step: shown.step,
             position: shown.position,
             commits: shown.commits,

@@ -1,11 +1,11 @@
-//! What the journal says of exchanges that failed, and of bounds that hold commits.
+//! What telemetry says of exchanges that failed, and of bounds that hold commits.
 
 use dnode_gossip::Failure;
 use dnode_protocol::{ExchangeId, PeerId};
 
-use super::Journal;
+use super::Telemetry;
 
-impl Journal {
+impl Telemetry {
     pub(super) fn failed(&mut self, exchange: ExchangeId, peer: &PeerId, failure: Failure) {
         match failure {
             Failure::Busy => self.exchanges.busy += 1,

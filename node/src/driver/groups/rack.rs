@@ -17,7 +17,7 @@ use dnode_protocol::{PeerId, Stripe};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
-use super::group::{Formed, Forming, Members, NotFormed, Ready, Watch, subject};
+use super::forming::{Formed, Forming, Members, NotFormed, Ready, Watch, subject};
 use crate::training::{Loss, RankGroup};
 use absent::{Absent, left_out};
 use fallen::Fallen;

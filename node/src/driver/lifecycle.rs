@@ -2,12 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use dnode_gossip::{Input, Standing};
-use dnode_protocol::{Message, PeerId, Phase};
-
+use dnode_gossip::Input;
 use dnode_trainer::TrainError;
 
-use super::{DriveError, Driver};
+use super::bootstrap::Bootstrap;
+use super::error::DriveError;
+use super::groups::Groups;
+use super::host::Host;
+use super::terms::Terms;
 use crate::training::{Command, Ending, Finding, Position, Rescue};
 
 /// How long a joiner waits for the first answer of its bootstrap peers before it trains alone.
@@ -82,51 +84,123 @@ pub(super) struct Goal {
 }
 
 impl Stage {
-    pub(super) fn waiting() -> Self {
-        Self::Waiting { since: Instant::now() }
-    }
-
-    pub(super) const fn waits(&self) -> bool {
-        matches!(self, Self::Waiting { .. })
-    }
-
-    pub(super) const fn trains(&self) -> bool {
+    const fn trains(&self) -> bool {
         matches!(self, Self::Training)
     }
 }
 
-impl Driver {
+/// The stage of the run, and how it ends.
+#[derive(Debug)]
+pub(super) struct Lifecycle {
+    stage: Stage,
+    terms: Terms,
+    /// The person or the system wants the process to end.
+    interrupted: bool,
+    /// The training thread is not waited for any more.
+    abandoned: bool,
+    ending: Option<Result<Box<Ending>, DriveError>>,
+}
+
+impl Lifecycle {
+    pub(super) fn new(terms: Terms) -> Self {
+        if terms.require_peers > 0 {
+            tracing::info!(peers = terms.require_peers, "waiting for peers");
+        }
+        let stage = Stage::Waiting { since: Instant::now() };
+        Self { stage, terms, interrupted: false, abandoned: false, ending: None }
+    }
+
+    pub(super) const fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    pub(super) const fn is_waiting(&self) -> bool {
+        matches!(self.stage, Stage::Waiting { .. })
+    }
+
+    /// How many peers have to be there before training begins.
+    pub(super) const fn required_peers(&self) -> usize {
+        self.terms.require_peers
+    }
+
+    pub(super) const fn is_interrupted(&self) -> bool {
+        self.interrupted
+    }
+
+    /// Whether the training thread is not waited for any more.
+    pub(super) const fn is_abandoned(&self) -> bool {
+        self.abandoned
+    }
+
+    /// Whether the run has ended.
+    pub(super) const fn is_over(&self) -> bool {
+        self.ending.is_some()
+    }
+
+    /// How the run has ended.
+    pub(super) fn into_ending(self) -> Result<Box<Ending>, DriveError> {
+        self.ending.unwrap_or(Err(DriveError::ThreadDied))
+    }
+
+    /// The run cannot go on.
+    pub(super) fn fail(&mut self, error: DriveError) {
+        self.ending = Some(Err(error));
+    }
+
+    fn enter(&mut self, stage: Stage, host: &mut Host) {
+        self.stage = stage;
+        host.enter_stage(stage.trains());
+    }
+
+    /// How many peers have been heard, once training may begin.
+    pub(super) fn ready(&self, host: &Host, bootstrap: &Bootstrap) -> Option<usize> {
+        let Stage::Waiting { since } = self.stage else { return None };
+        let (heard, waited) = (host.heard(), since.elapsed());
+        let may_answer = bootstrap.may_answer() || self.terms.remembers && waited < REUNION_MAX;
+        let greeting = heard > 0 || !may_answer || waited >= GREETING_MAX;
+        (greeting && heard >= self.terms.require_peers).then_some(heard)
+    }
+
+    /// Whether all peers take their steps together.
+    pub(super) const fn is_synchronous(&self) -> bool {
+        self.terms.world > 0
+    }
+
+    /// Training begins.
+    pub(super) fn begin_training(&mut self, host: &mut Host) {
+        self.enter(Stage::Training, host);
+    }
+
     /// Goes to the next stage when the time has come.
-    pub(super) fn advance_stage(&mut self) {
+    pub(super) fn advance(&mut self, host: &mut Host, groups: &Groups) {
         match self.stage {
-            Stage::Waiting { since } => self.consider_start(since),
-            Stage::Training => {}
+            Stage::Waiting { .. } | Stage::Training => {}
             Stage::Settling { until, goal, next_round } => {
-                self.settle(until, goal, next_round);
+                self.settle((until, goal, next_round), host, groups);
             }
             Stage::Leaving { until, evaluate } => {
-                if self.core.open() == 0 || Instant::now() >= until {
-                    self.say_goodbye(evaluate);
+                if host.core().open() == 0 || Instant::now() >= until {
+                    self.say_goodbye(evaluate, host);
                 }
             }
             Stage::Ending { until, last } => {
                 if until.is_some_and(|until| Instant::now() >= until) && self.ending.is_none() {
-                    self.overdue(last);
+                    self.overdue(last, host);
                 }
             }
         }
     }
 
     /// An interrupted training thread does not end in time.
-    fn overdue(&mut self, last: LastCheckpoint) {
+    fn overdue(&mut self, last: LastCheckpoint, host: &Host) {
         let again = Some(Instant::now() + INTERRUPTED_MAX);
         if last == LastCheckpoint::Done {
             // All that is left to it is an evaluation.
             self.abandoned = true;
-            self.ending = Some(Ok(Box::new(self.journal.last_ending())));
+            self.ending = Some(Ok(Box::new(host.telemetry.last_ending())));
             return;
         }
-        let rescue = self.training.rescue();
+        let rescue = host.training.rescue();
         let (until, last) = match rescue {
             Rescue::Writes => {
                 tracing::info!("the running step does not end; leaving from the state before it");
@@ -141,7 +215,7 @@ impl Driver {
                 (again, LastCheckpoint::Announced)
             }
             Rescue::WaitsForTrainer => {
-                let lost = self.training.unsaved();
+                let lost = host.training.unsaved();
                 tracing::warn!(
                     "waiting for the end of the running step, which cannot be broken off, before the last checkpoint; if interrupted once more, {lost}"
                 );
@@ -151,64 +225,42 @@ impl Driver {
         self.stage = Stage::Ending { until, last };
     }
 
-    fn consider_start(&mut self, since: Instant) {
-        let heard = self.core.members().filter(|(_, member)| member.clock.is_some()).count();
-        let waited = since.elapsed();
-        let may_answer =
-            self.bootstrap.may_answer() || self.terms.remembers && waited < REUNION_MAX;
-        let greeting = heard > 0 || !may_answer || waited >= GREETING_MAX;
-        if !greeting || heard < self.terms.require_peers {
-            return;
-        }
-        if self.terms.world > 0 {
-            let peers: Vec<PeerId> = self.core.members().map(|(peer, _)| *peer).collect();
-            let formed = self.ring.form(&self.network, peers.into_iter());
-            let Some((place, group)) = formed else { return };
-            self.training.command(Command::Ring(place, group));
-        }
-        self.stage = Stage::Training;
-        self.settle_part();
-        self.journal.training_begins(heard);
-        self.feed(Input::Begin);
-        self.update_allowed();
-    }
-
-    pub(super) fn steps_done(&mut self) {
+    /// This peer has done its last step.
+    pub(super) fn on_steps_done(&mut self, host: &mut Host) {
         let linger = self.terms.linger.unwrap_or_else(|| {
-            let grace = self.core.grace();
+            let grace = host.core().grace();
             tracing::info!(grace = %format_args!("{grace:.1?}"), "longest stay: twice what the slowest peer needs as measured");
             grace
         });
         let until = Instant::now() + linger;
-        self.stage = Stage::Settling { until, goal: None, next_round: Some(Instant::now()) };
-        self.journal.steps_done();
-        self.feed(Input::Finished);
+        let next_round = Some(Instant::now());
+        self.enter(Stage::Settling { until, goal: None, next_round }, host);
+        host.telemetry.steps_done();
+        host.feed(Input::Finished);
     }
 
-    /// Whether a neighbour still trains.
-    fn others_train(&self) -> bool {
-        self.core.members().any(|(_, member)| {
-            member.phase != Phase::Finished && member.standing != Standing::Suspected
-        })
-    }
-
-    fn settle(&mut self, until: Instant, goal: Option<Goal>, next_round: Option<Instant>) {
-        let slower = self.others_train();
+    fn settle(
+        &mut self,
+        (until, goal, next_round): (Instant, Option<Goal>, Option<Instant>),
+        host: &mut Host,
+        groups: &Groups,
+    ) {
+        let slower = host.others_train();
         let now = Instant::now();
         let before = goal.filter(|_| !slower);
         let goal = before.or_else(|| {
-            let wanted = SETTLE_MIXES * self.fragments.count() as u64;
-            let mixes = self.journal.mixes() + if self.terms.settles { wanted } else { 0 };
+            let wanted = SETTLE_MIXES * u64::from(host.core().fragments());
+            let mixes = host.telemetry.mixes() + if self.terms.settles { wanted } else { 0 };
             (!slower).then(|| Goal { mixes, until: now + SETTLE_MAX })
         });
-        let alone = self.core.members().len() == 0;
-        let agrees = self.core.agrees();
+        let alone = host.core().members().len() == 0;
+        let agrees = host.core().agrees();
         let settled = goal.is_some_and(|goal| {
             let until = if agrees { goal.until } else { goal.until + AGREE_MAX };
-            agrees && self.journal.mixes() >= goal.mixes || now >= until
+            agrees && host.telemetry.mixes() >= goal.mixes || now >= until
         });
         if alone || settled || now >= until {
-            return self.begin_leaving(true);
+            return self.begin_leaving(true, host, groups);
         }
         // Now that nobody trains any more, rounds follow each other.
         let hurries = goal.is_some() && before.is_none();
@@ -217,23 +269,29 @@ impl Driver {
         let next_round = if due { None } else { next_round };
         self.stage = Stage::Settling { until, goal, next_round };
         if due {
-            self.feed(Input::RoundDue);
+            host.feed(Input::RoundDue);
+            self.look_at_round(host);
         }
     }
 
-    pub(super) fn round_done(&mut self) {
-        self.training.command(Command::RoundDone);
-        let least = if self.others_train() { self.core.commit_time() } else { Duration::ZERO };
+    /// When the exchanges of a round have all ended, the next one comes after a pause.
+    pub(super) fn look_at_round(&mut self, host: &mut Host) {
+        if !host.take_round_done() {
+            return;
+        }
+        let others_train = host.others_train();
+        let least = if others_train { host.core().commit_time() } else { Duration::ZERO };
         if let Stage::Settling { next_round, .. } = &mut self.stage {
             let pause = SETTLE_PAUSE.mul_f64(rand::random_range(0.0..2.0)).max(least);
             *next_round = Some(Instant::now() + pause);
         }
     }
 
-    pub(super) fn interrupted(&mut self) {
+    /// The person or the system wants the process to end.
+    pub(super) fn on_stop(&mut self, host: &mut Host, groups: &Groups) {
         self.interrupted = true;
-        self.journal.interrupted();
-        self.training.interrupt();
+        host.telemetry.interrupted();
+        host.training.interrupt();
         match &mut self.stage {
             Stage::Ending { until, last } => {
                 let writes = *last == LastCheckpoint::BeingWritten;
@@ -243,13 +301,13 @@ impl Driver {
             | Stage::Training
             | Stage::Settling { .. }
             | Stage::Leaving { .. } => {
-                self.begin_leaving(false);
+                self.begin_leaving(false, host, groups);
             }
         }
     }
 
     /// The training thread has ended.
-    pub(super) fn ended(&mut self, ending: Result<Box<Ending>, TrainError>) {
+    pub(super) fn on_ended(&mut self, ending: Result<Box<Ending>, TrainError>) {
         let stops = self.terms.stops_diverged;
         self.ending = Some(ending.map_err(|error| match error {
             TrainError::NotFinite { .. } if stops => DriveError::Diverged(error),
@@ -261,18 +319,18 @@ impl Driver {
     }
 
     /// Training goes wrong, or well again.
-    pub(super) fn diverging(&mut self, finding: Finding) {
+    pub(super) fn on_diverging(&mut self, finding: Finding, host: &mut Host, groups: &Groups) {
         let stops = matches!(finding, Finding::Diverges { .. }) && self.terms.stops_diverged;
-        self.journal.diverging(finding);
+        host.telemetry.diverging(finding);
         if stops && matches!(self.stage, Stage::Training) {
-            self.journal.stops_diverged();
-            self.begin_leaving(false);
+            host.telemetry.stops_diverged();
+            self.begin_leaving(false, host, groups);
         }
     }
 
     /// The training thread has ended its step and writes its last checkpoint.
-    pub(super) fn saving(&mut self, position: Position) {
-        self.journal.last_position(position);
+    pub(super) fn on_saving(&mut self, position: Position, host: &mut Host) {
+        host.telemetry.last_position(position);
         if let Stage::Ending { until, last } = &mut self.stage {
             if self.interrupted {
                 tracing::info!("writing the last checkpoint; one more interrupt ends at once");
@@ -282,7 +340,7 @@ impl Driver {
     }
 
     /// A checkpoint is written, or is not going to be.
-    pub(super) fn saved(&mut self) {
+    pub(super) fn on_saved(&mut self) {
         if let Stage::Ending { until, last: last @ LastCheckpoint::BeingWritten } = &mut self.stage
         {
             *last = LastCheckpoint::Done;
@@ -290,29 +348,23 @@ impl Driver {
         }
     }
 
-    fn begin_leaving(&mut self, evaluate: bool) {
-        self.stage = Stage::Leaving { until: Instant::now() + LEAVE_MAX, evaluate };
-        self.training.allow(false);
-        self.feed(Input::Leave);
-        if !evaluate && (self.terms.world > 0 || self.rack.name() != 0) {
+    fn begin_leaving(&mut self, evaluate: bool, host: &mut Host, groups: &Groups) {
+        self.enter(Stage::Leaving { until: Instant::now() + LEAVE_MAX, evaluate }, host);
+        host.training.allow(false);
+        host.feed(Input::Leave);
+        if !evaluate && (self.is_synchronous() || groups.has_rack()) {
             // A ring has no exchanges to end. The thread must find the order to stop when its ring
             // breaks, or it takes that for the loss of a peer.
-            self.say_goodbye(evaluate);
-            self.break_ring("this peer leaves");
+            self.say_goodbye(evaluate, host);
+            groups.end("this peer leaves", host);
         }
     }
 
-    fn say_goodbye(&mut self, evaluate: bool) {
-        self.journal.leaving(&self.core);
-        let peers: Vec<PeerId> = self.core.members().map(|(peer, _)| *peer).collect();
-        for peer in peers {
-            if let Err(error) = self.network.send(peer, &Message::Goodbye) {
-                tracing::debug!(%error, "goodbye not sent");
-            }
-        }
+    fn say_goodbye(&mut self, evaluate: bool, host: &mut Host) {
+        host.say_goodbye();
         let until = (!evaluate).then(|| Instant::now() + INTERRUPTED_MAX);
-        self.stage = Stage::Ending { until, last: LastCheckpoint::Awaited };
-        if !self.training.command(Command::Stop { evaluate }) && self.ending.is_none() {
+        self.enter(Stage::Ending { until, last: LastCheckpoint::Awaited }, host);
+        if !host.training.command(Command::Stop { evaluate }) && self.ending.is_none() {
             tracing::debug!("the training thread has ended already");
         }
     }

@@ -1,11 +1,11 @@
-//! What the journal says of two processes with one identity.
+//! What telemetry says of two processes with one identity.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use dnode_protocol::PeerId;
 
-use super::Journal;
+use super::Telemetry;
 
 /// Before the same is said again.
 const REPEAT: Duration = Duration::from_secs(300);
@@ -28,7 +28,7 @@ impl Copies {
     }
 }
 
-impl Journal {
+impl Telemetry {
     /// Another process has the identity of this one.
     pub(super) fn copied(&mut self, how: &str) {
         if self.copies.own.is_some_and(|said| said.elapsed() < REPEAT) {

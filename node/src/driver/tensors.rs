@@ -1,5 +1,4 @@
-//! The numbers that belong to open exchanges: tensors being assembled, and tensors kept to be sent,
-//! mixed or undone.
+//! The tensors of open exchanges: those being assembled, and those kept to be sent, mixed or undone.
 //!
 //! The driver never looks at a number: tensors are kept as they travel, and decoded by the replica.
 
@@ -8,7 +7,7 @@ use std::sync::Arc;
 
 use dnode_gossip::ContributionId;
 use dnode_protocol::frame::{Codec, Leg, TensorHeader};
-use dnode_protocol::{Clock, ExchangeId, FragmentId, Origin, PeerId};
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Fragments, Origin, PeerId};
 use dnode_trainer::Encoded;
 
 /// A tensor that the core expects.
@@ -27,8 +26,10 @@ struct Expected {
 
 /// Tensors of open exchanges. Bounded by what the core has open: nothing is kept that the core did
 /// not ask for, and memory for a tensor is taken only when its first frame is there.
-#[derive(Debug, Default)]
-pub(crate) struct Numbers {
+#[derive(Debug)]
+pub(super) struct Tensors {
+    /// How the parameters are divided: how long each tensor is.
+    fragments: Fragments,
     expected: BTreeMap<ExchangeId, Expected>,
     received: BTreeMap<ExchangeId, Encoded>,
     kept: BTreeMap<ExchangeId, Encoded>,
@@ -40,7 +41,7 @@ pub(crate) struct Numbers {
 
 /// What a tensor frame led to.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Arrival {
+pub(super) enum Arrival {
     /// More frames are to come.
     Partial,
     /// The tensor is whole and kept.
@@ -54,20 +55,35 @@ pub(crate) enum Arrival {
     Misshapen,
 }
 
-impl Numbers {
-    pub(crate) fn expect(
+impl Tensors {
+    pub(super) const fn new(fragments: Fragments) -> Self {
+        Self {
+            fragments,
+            expected: BTreeMap::new(),
+            received: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            contributions: BTreeMap::new(),
+            including: BTreeMap::new(),
+            unpublished: Vec::new(),
+        }
+    }
+
+    /// Takes what arrives of a fragment from now on.
+    pub(super) fn expect(
         &mut self,
         exchange: ExchangeId,
         from: PeerId,
         leg: Leg,
-        (fragment, elements): (FragmentId, usize),
+        fragment: FragmentId,
     ) {
+        let range = self.fragments.range(fragment);
+        let elements = range.expect("the core checks every fragment id").len();
         let (codec, arrived, bytes) = (Codec::F32, 0, Arc::default());
         let expected = Expected { from, leg, fragment, elements, codec, arrived, bytes };
         self.expected.insert(exchange, expected);
     }
 
-    pub(crate) fn arrive(
+    pub(super) fn arrive(
         &mut self,
         from: PeerId,
         header: &TensorHeader,
@@ -110,19 +126,19 @@ impl Numbers {
     }
 
     /// Keeps numbers to be sent, and to be undone.
-    pub(crate) fn keep(&mut self, exchange: ExchangeId, numbers: Encoded) {
+    pub(super) fn keep(&mut self, exchange: ExchangeId, numbers: Encoded) {
         self.kept.insert(exchange, numbers);
     }
 
-    pub(crate) fn kept(&self, exchange: ExchangeId) -> Option<Encoded> {
+    pub(super) fn kept(&self, exchange: ExchangeId) -> Option<Encoded> {
         self.kept.get(&exchange).cloned()
     }
 
-    pub(crate) fn take_received(&mut self, exchange: ExchangeId) -> Option<Encoded> {
+    pub(super) fn take_received(&mut self, exchange: ExchangeId) -> Option<Encoded> {
         self.received.remove(&exchange)
     }
 
-    pub(crate) fn forget(&mut self, exchange: ExchangeId) {
+    pub(super) fn forget(&mut self, exchange: ExchangeId) {
         self.expected.remove(&exchange);
         self.received.remove(&exchange);
         self.kept.remove(&exchange);
@@ -130,11 +146,11 @@ impl Numbers {
     }
 
     /// Holds the contributions of a commit until the core has numbered them.
-    pub(crate) fn committed(&mut self, contributions: Vec<Encoded>) {
+    pub(super) fn committed(&mut self, contributions: Vec<Encoded>) {
         self.unpublished = contributions;
     }
 
-    pub(crate) fn publish(&mut self, origin: Origin, number: u64) {
+    pub(super) fn publish(&mut self, origin: Origin, number: u64) {
         let fragments = (0..).map(FragmentId);
         for (fragment, numbers) in fragments.zip(self.unpublished.drain(..)) {
             self.contributions.insert(ContributionId { origin, number, fragment }, numbers);
@@ -142,7 +158,7 @@ impl Numbers {
     }
 
     /// The contribution that arrived under the exchange, else the kept one.
-    pub(crate) fn include(
+    pub(super) fn include(
         &mut self,
         exchange: ExchangeId,
         contribution: ContributionId,
@@ -154,17 +170,17 @@ impl Numbers {
     }
 
     /// The replica has added the contribution: keep it for others.
-    pub(crate) fn included(&mut self, exchange: ExchangeId) {
+    pub(super) fn included(&mut self, exchange: ExchangeId) {
         if let Some((contribution, numbers)) = self.including.remove(&exchange) {
             self.contributions.insert(contribution, numbers);
         }
     }
 
-    pub(crate) fn contribution(&self, contribution: ContributionId) -> Option<Encoded> {
+    pub(super) fn contribution(&self, contribution: ContributionId) -> Option<Encoded> {
         self.contributions.get(&contribution).cloned()
     }
 
-    pub(crate) fn drop_contribution(&mut self, contribution: ContributionId) {
+    pub(super) fn drop_contribution(&mut self, contribution: ContributionId) {
         self.contributions.remove(&contribution);
     }
 }
@@ -203,32 +219,36 @@ mod tests {
         bytes
     }
 
-    fn expecting() -> Numbers {
-        let mut numbers = Numbers::default();
-        numbers.expect(exchange(), peer(1), Leg::Offer, (FragmentId(0), 4));
-        numbers
+    fn of(parameters: usize) -> Tensors {
+        Tensors::new(Fragments::new(parameters, 1).unwrap())
+    }
+
+    fn expecting() -> Tensors {
+        let mut tensors = of(4);
+        tensors.expect(exchange(), peer(1), Leg::Offer, FragmentId(0));
+        tensors
     }
 
     #[test]
     fn a_tensor_is_whole_when_all_its_frames_are_there() {
-        let mut numbers = expecting();
+        let mut tensors = expecting();
         let (first, second) = (bytes([1.0, 2.0]), bytes([3.0, 4.0]));
-        assert_eq!(numbers.arrive(peer(1), &header(0, 4), &first), Arrival::Partial);
-        let complete = numbers.arrive(peer(1), &header(2, 4), &second);
+        assert_eq!(tensors.arrive(peer(1), &header(0, 4), &first), Arrival::Partial);
+        let complete = tensors.arrive(peer(1), &header(2, 4), &second);
         assert_eq!(complete, Arrival::Complete { clock: Clock(3) });
         assert_eq!(
-            numbers.take_received(exchange()),
+            tensors.take_received(exchange()),
             Some(encode(Codec::F32, &[1.0, 2.0, 3.0, 4.0]))
         );
-        assert_eq!(numbers.arrive(peer(1), &header(0, 4), &first), Arrival::Unexpected);
+        assert_eq!(tensors.arrive(peer(1), &header(0, 4), &first), Arrival::Unexpected);
     }
 
     #[test]
     fn a_resent_tensor_starts_anew_and_a_torn_one_is_never_completed() {
-        let mut numbers = expecting();
+        let mut tensors = expecting();
         let first = bytes([1.0, 2.0]);
-        numbers.arrive(peer(1), &header(0, 4), &first);
-        assert_eq!(numbers.arrive(peer(1), &header(0, 4), &first), Arrival::Partial);
+        tensors.arrive(peer(1), &header(0, 4), &first);
+        assert_eq!(tensors.arrive(peer(1), &header(0, 4), &first), Arrival::Partial);
         let mut torn = expecting();
         assert_eq!(torn.arrive(peer(1), &header(2, 4), &first), Arrival::Partial);
         assert_eq!(torn.take_received(exchange()), None);
@@ -236,49 +256,49 @@ mod tests {
 
     #[test]
     fn what_nobody_expects_takes_no_memory_and_a_wrong_shape_is_told_apart() {
-        let mut numbers = expecting();
+        let mut tensors = expecting();
         let first = bytes([1.0, 2.0]);
-        assert_eq!(numbers.arrive(peer(2), &header(0, 4), &first), Arrival::Unexpected);
-        assert_eq!(numbers.arrive(peer(1), &header(0, 5), &first), Arrival::Misshapen);
-        numbers.forget(exchange());
-        assert_eq!(numbers.arrive(peer(1), &header(0, 4), &first), Arrival::Unexpected);
+        assert_eq!(tensors.arrive(peer(2), &header(0, 4), &first), Arrival::Unexpected);
+        assert_eq!(tensors.arrive(peer(1), &header(0, 5), &first), Arrival::Misshapen);
+        tensors.forget(exchange());
+        assert_eq!(tensors.arrive(peer(1), &header(0, 4), &first), Arrival::Unexpected);
     }
 
     #[test]
-    fn kept_numbers_come_back_as_they_were() {
-        let mut numbers = Numbers::default();
+    fn kept_tensors_come_back_as_they_were() {
+        let mut tensors = of(2);
         let kept = encode(Codec::Int4, &[1.5, -2.0]);
-        numbers.keep(exchange(), kept.clone());
-        assert_eq!(numbers.kept(exchange()), Some(kept));
-        numbers.forget(exchange());
-        assert_eq!(numbers.kept(exchange()), None);
+        tensors.keep(exchange(), kept.clone());
+        assert_eq!(tensors.kept(exchange()), Some(kept));
+        tensors.forget(exchange());
+        assert_eq!(tensors.kept(exchange()), None);
     }
 
     #[test]
     fn a_contribution_is_kept_for_others_once_the_replica_has_it_until_it_is_dropped() {
-        let mut numbers = Numbers::default();
+        let mut tensors = of(2);
         let origin = Origin { peer: peer(1), incarnation: 1 };
         let id = ContributionId { origin, number: 3, fragment: FragmentId(0) };
-        numbers.expect(exchange(), peer(1), Leg::Contribution, (FragmentId(0), 2));
+        tensors.expect(exchange(), peer(1), Leg::Contribution, FragmentId(0));
         let header = TensorHeader { leg: Leg::Contribution, elements: 2, count: 2, ..header(0, 2) };
-        numbers.arrive(peer(1), &header, &bytes([1.0, 2.0]));
+        tensors.arrive(peer(1), &header, &bytes([1.0, 2.0]));
         let arrived = encode(Codec::F32, &[1.0, 2.0]);
-        assert_eq!(numbers.include(exchange(), id), Some(arrived.clone()));
-        assert_eq!(numbers.contribution(id), None);
-        numbers.included(exchange());
-        numbers.forget(exchange());
-        assert_eq!(numbers.contribution(id), Some(arrived));
-        numbers.drop_contribution(id);
-        assert_eq!(numbers.contribution(id), None);
+        assert_eq!(tensors.include(exchange(), id), Some(arrived.clone()));
+        assert_eq!(tensors.contribution(id), None);
+        tensors.included(exchange());
+        tensors.forget(exchange());
+        assert_eq!(tensors.contribution(id), Some(arrived));
+        tensors.drop_contribution(id);
+        assert_eq!(tensors.contribution(id), None);
     }
 
     #[test]
     fn a_tensor_whose_codec_changes_in_the_middle_is_never_completed() {
-        let mut numbers = Numbers::default();
-        numbers.expect(exchange(), peer(1), Leg::Offer, (FragmentId(0), 4));
-        numbers.arrive(peer(1), &header(0, 4), &bytes([1.0, 2.0]));
+        let mut tensors = of(4);
+        tensors.expect(exchange(), peer(1), Leg::Offer, FragmentId(0));
+        tensors.arrive(peer(1), &header(0, 4), &bytes([1.0, 2.0]));
         let other = TensorHeader { codec: Codec::Bf16, ..header(2, 4) };
-        assert_eq!(numbers.arrive(peer(1), &other, &[0; 4]), Arrival::Partial);
-        assert_eq!(numbers.take_received(exchange()), None);
+        assert_eq!(tensors.arrive(peer(1), &other, &[0; 4]), Arrival::Partial);
+        assert_eq!(tensors.take_received(exchange()), None);
     }
 }

@@ -1,0 +1,313 @@
+//! The loop that joins network, gossip core and training thread: one closed enum wakes it.
+
+mod bootstrap;
+mod course;
+mod diagnosing;
+mod error;
+mod groups;
+mod host;
+mod lifecycle;
+mod refusal;
+mod telemetry;
+mod tensors;
+mod terms;
+
+use std::time::{Duration, Instant};
+
+use dnode_gossip::{Gossip, Input};
+use dnode_network::{IDENTITY, NetworkEvent, NetworkHandle};
+use dnode_protocol::frame::Leg;
+use dnode_protocol::{Fragments, Message, PeerId, RunDifference};
+use tokio::sync::{mpsc, watch};
+use tokio::time::sleep_until;
+
+use crate::acquaintances::Acquaintances;
+use crate::traces::Tracer;
+use crate::training::{Ending, Report, StepPace, TrainingThread};
+use bootstrap::Bootstrap;
+pub(crate) use course::Course;
+use diagnosing::Diagnosis;
+pub use error::DriveError;
+use groups::Groups;
+pub(crate) use groups::rack_name;
+use host::Host;
+use lifecycle::Lifecycle;
+pub(crate) use refusal::advice;
+pub use telemetry::ADDRESS_FILE;
+#[cfg(feature = "otel")]
+pub(crate) use telemetry::path;
+pub(crate) use telemetry::{Invitation, Telemetry, Viewing};
+pub(crate) use terms::Terms;
+
+/// How often progress is shown and stages are looked at when nothing else happens.
+const TICK: Duration = Duration::from_millis(100);
+/// Network events handled in a row before a deadline that has come goes first: what has arrived may
+/// be the answer it waits for, but a peer that never stops talking must not stop the timers.
+const BURST_MAX: u32 = 256;
+
+/// Everything that can wake the loop.
+#[derive(Debug)]
+enum Wake {
+    /// The person or the system wants the process to end.
+    Stop,
+    /// The network has something; `None` when it has stopped by itself.
+    Network(Option<NetworkEvent>),
+    /// The training thread has something; `None` when it died.
+    Training(Option<Report>),
+    /// A group has formed or failed, or those who were asked have answered.
+    Group,
+    /// The core's deadline has come.
+    Deadline,
+    /// Time has passed.
+    Tick,
+}
+
+/// What the loop works with.
+pub(crate) struct Parts {
+    pub(crate) core: Gossip,
+    pub(crate) fragments: Fragments,
+    pub(crate) network: NetworkHandle,
+    pub(crate) training: TrainingThread,
+    pub(crate) telemetry: Telemetry,
+    pub(crate) acquaintances: Acquaintances,
+    pub(crate) tracer: Tracer,
+    pub(crate) started: Instant,
+    pub(crate) terms: Terms,
+    pub(crate) course: Course,
+}
+
+/// The loop's parts.
+pub(crate) struct Driver {
+    host: Host,
+    lifecycle: Lifecycle,
+    groups: Groups,
+    course: Course,
+    bootstrap: Bootstrap,
+    acquaintances: Acquaintances,
+    diagnosis: Diagnosis,
+    /// Network events handled since the core's deadline came.
+    burst: u32,
+}
+
+impl Driver {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let Parts { core, fragments, network, training, telemetry, .. } = parts;
+        let Parts { acquaintances, tracer, started, terms, course, .. } = parts;
+        let groups = Groups::new(network.peer_id(), &terms);
+        let bootstrap = Bootstrap::new(terms.bootstrap.iter().cloned());
+        let host = Host::new((core, network), training, telemetry, (fragments, tracer), started);
+        Self {
+            host,
+            lifecycle: Lifecycle::new(terms),
+            groups,
+            course,
+            bootstrap,
+            acquaintances,
+            diagnosis: Diagnosis::new(started),
+            burst: 0,
+        }
+    }
+
+    /// Runs until the steps are done and the swarm has settled, or `stop` says so.
+    pub(crate) async fn run(
+        mut self,
+        mut events: mpsc::Receiver<NetworkEvent>,
+        mut stop: watch::Receiver<bool>,
+    ) -> Result<(Box<Ending>, Telemetry), DriveError> {
+        self.host.feed(Input::Wait);
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while !self.lifecycle.is_over() {
+            let deadline = self.host.deadline();
+            self.burst = if Instant::now() < deadline { 0 } else { self.burst };
+            let wake = tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop), if !self.lifecycle.is_interrupted() => Wake::Stop,
+                () = sleep_until(deadline.into()), if self.burst >= BURST_MAX => Wake::Deadline,
+                report = self.host.training.reports.recv() => Wake::Training(report),
+                () = self.groups.changed() => Wake::Group,
+                event = events.recv() => Wake::Network(event),
+                () = sleep_until(deadline.into()) => Wake::Deadline,
+                _ = tick.tick() => Wake::Tick,
+            };
+            self.on_wake(wake);
+        }
+        self.groups.count_bytes(&self.host);
+        self.acquaintances.tick(None);
+        if !self.lifecycle.is_abandoned() {
+            self.host.training.join();
+        }
+        self.host.network.shutdown().await;
+        Ok((self.lifecycle.into_ending()?, self.host.telemetry))
+    }
+
+    fn on_wake(&mut self, wake: Wake) {
+        if matches!(wake, Wake::Network(_)) {
+            self.burst += 1;
+        }
+        match wake {
+            Wake::Stop => self.lifecycle.on_stop(&mut self.host, &self.groups),
+            Wake::Network(Some(event)) => self.on_network_event(event),
+            Wake::Network(None) => self.lifecycle.fail(DriveError::NetworkStopped),
+            Wake::Training(Some(report)) => self.on_report(report),
+            Wake::Training(None) => self.lifecycle.fail(DriveError::ThreadDied),
+            // Looked at below, as after everything.
+            Wake::Group => {}
+            Wake::Deadline => self.host.feed(Input::Deadline),
+            Wake::Tick => self.on_tick(),
+        }
+        self.lifecycle.look_at_round(&mut self.host);
+        self.advance_stage();
+        self.groups.look_at_rack(&mut self.host);
+        self.lifecycle.look_at_round(&mut self.host);
+    }
+
+    fn on_tick(&mut self) {
+        self.groups.count_bytes(&self.host);
+        self.acquaintances.tick(Some(Instant::now()));
+        self.diagnosis.diagnose(&self.lifecycle, &mut self.host);
+        if !self.lifecycle.is_interrupted()
+            && let Some(addresses) = self.bootstrap.silent()
+        {
+            self.host.telemetry.bootstrap_silent(&addresses);
+        }
+        if !self.lifecycle.is_waiting() {
+            self.course.look_at_parts(&mut self.host);
+        }
+        self.host.tick();
+    }
+
+    /// Goes to the next stage when the time has come.
+    fn advance_stage(&mut self) {
+        if !self.lifecycle.is_waiting() {
+            return self.lifecycle.advance(&mut self.host, &self.groups);
+        }
+        let Some(heard) = self.lifecycle.ready(&self.host, &self.bootstrap) else { return };
+        if self.lifecycle.is_synchronous() && !self.groups.form_ring(&self.host) {
+            return;
+        }
+        let host = &mut self.host;
+        self.lifecycle.begin_training(host);
+        self.course.settle_part(host);
+        host.telemetry.training_begins(heard);
+        host.feed(Input::Begin);
+        host.allow_training();
+    }
+
+    fn on_network_event(&mut self, event: NetworkEvent) {
+        let host = &mut self.host;
+        host.telemetry.network_event(&event);
+        match event {
+            NetworkEvent::PeerUp { peer, incarnation, differences, .. } => {
+                // Before anything else, so that it is known when this peer is taken for a donor.
+                self.course.on_peer_up(peer, &differences, host);
+                host.feed(Input::PeerUp { peer, incarnation });
+            }
+            NetworkEvent::PeerDown { peer, .. } => {
+                self.course.on_peer_down(&peer);
+                host.feed(Input::PeerDown { peer });
+                self.groups.on_peer_down(&peer, host);
+            }
+            NetworkEvent::Message { from, message } => {
+                self.bootstrap.on_met();
+                if let Message::Part(part) = message {
+                    self.course.on_part(from, part);
+                }
+                host.on_message(from, message);
+            }
+            NetworkEvent::Tensor { from, header, payload } if header.leg == Leg::Ring => {
+                self.groups.on_ring_frame(from, &header, payload, host);
+            }
+            NetworkEvent::Tensor { from, header, payload } => {
+                host.on_tensor(from, &header, &payload);
+            }
+            NetworkEvent::Refused { peer, difference, by_us } => {
+                self.on_refused(peer, difference, by_us);
+            }
+            NetworkEvent::BootstrapUnreachable { address, .. } => {
+                self.bootstrap.unreachable(&address.to_string());
+            }
+            NetworkEvent::Found { peer, addresses } => {
+                self.acquaintances.found(peer, &addresses, Instant::now());
+            }
+            NetworkEvent::Channel { peer, channel } => self.groups.on_channel(peer, channel),
+            NetworkEvent::PathLost { peer } => host.feed(Input::Alarm { peer }),
+            NetworkEvent::Copied { .. } => self.bootstrap.settle(),
+            NetworkEvent::CopiedPeer { .. }
+            | NetworkEvent::Listening { .. }
+            | NetworkEvent::SocketBuffers { .. }
+            | NetworkEvent::Offence { .. }
+            | NetworkEvent::RoundTrip { .. } => {}
+        }
+    }
+
+    /// A peer and this one refuse each other, or it keeps another process with this identity.
+    fn on_refused(&mut self, peer: PeerId, difference: RunDifference, by_us: bool) {
+        let telemetry = &mut self.host.telemetry;
+        if difference.field == IDENTITY {
+            if !by_us {
+                self.bootstrap.settle();
+                telemetry.refused_copy(&peer);
+            }
+            return;
+        }
+        let who = if by_us { "refused" } else { "was refused by" };
+        let advice = advice(&difference.field);
+        tracing::warn!("{who} {}: {difference}; {advice}", peer.short());
+        telemetry.event("refused", &format!("{peer}: {difference}"));
+        if self.bootstrap.refused(&peer.to_string()) && !self.bootstrap.has_met() {
+            self.lifecycle.fail(DriveError::OtherRun(difference));
+        }
+    }
+
+    fn on_report(&mut self, report: Report) {
+        let (host, lifecycle) = (&mut self.host, &mut self.lifecycle);
+        match report {
+            Report::Read { exchange, clock, numbers } => host.on_read(exchange, clock, numbers),
+            Report::SnapshotRead { exchange, clock, numbers, hash } => {
+                host.on_snapshot_read(exchange, clock, (numbers, hash));
+            }
+            Report::Mixed { exchange, clock, reply, evidence } => {
+                host.on_mixed(exchange, clock, (reply, evidence));
+            }
+            Report::MixRefused { exchange, reason, detail, evidence } => {
+                host.on_mix_refused(exchange, (reason, &detail), evidence);
+            }
+            Report::Undone { exchange } => host.feed(Input::Undone { exchange }),
+            Report::Adopted { exchange } => host.feed(Input::Adopted { exchange }),
+            Report::RoundDue => host.feed(Input::RoundDue),
+            Report::Committed { clock, samples, pace, contributions } => {
+                host.on_committed((clock, samples), pace, contributions);
+            }
+            Report::StepMeasured(StepPace { time: step_time, batch }) => {
+                host.feed(Input::StepMeasured { step_time, batch });
+            }
+            Report::CommitHeld => host.feed(Input::CommitHeld),
+            Report::RackLost { group, loss } => self.groups.on_rack_lost(group, loss, host),
+            Report::RingSend(chunk) => self.groups.on_ring_chunk(chunk, host),
+            Report::Progress(progress) => {
+                self.groups.count_bytes(host);
+                host.on_progress(&progress);
+            }
+            Report::Diverging(finding) => lifecycle.on_diverging(finding, host, &self.groups),
+            Report::Evaluated { position, evaluation } => {
+                host.telemetry.evaluated(position, evaluation);
+            }
+            Report::Contents { answer } => {
+                // It has room for the one answer; a thread that has ended wants none.
+                let _ = answer.send(host.core().contents());
+            }
+            Report::Saving { position } => lifecycle.on_saving(position, host),
+            Report::Checkpointed { saved } => {
+                lifecycle.on_saved();
+                host.telemetry.checkpointed(saved);
+            }
+            Report::CheckpointFailed { error } => {
+                lifecycle.on_saved();
+                host.telemetry.checkpoint_failed(&error);
+            }
+            Report::StepsDone => lifecycle.on_steps_done(host),
+            Report::Ended(ending) => lifecycle.on_ended(ending),
+        }
+    }
+}

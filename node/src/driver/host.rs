@@ -1,0 +1,369 @@
+//! The core with all that carries out what it says: network, threads, telemetry, and tensors in between.
+
+use std::time::Instant;
+
+use dnode_gossip::{
+    ContributionId, Evidence, Gossip, Input, Offence, Output, RefusedMix, Standing, Work,
+};
+use dnode_network::NetworkHandle;
+use dnode_protocol::frame::{Leg, TensorHeader};
+use dnode_protocol::{
+    Clock, ContentHash, ExchangeId, FragmentId, Fragments, Message, PeerId, Phase, Time,
+};
+use dnode_trainer::{Encoded, Reading};
+
+use super::telemetry::Telemetry;
+use super::tensors::{Arrival, Tensors};
+use crate::traces::{ExchangeTraces, Tracer};
+use crate::training::{Command, MixTerms, Progress, StepPace, TrainingThread};
+
+/// What all parts of the driver work with.
+pub(super) struct Host {
+    core: Gossip,
+    pub(super) network: NetworkHandle,
+    pub(super) training: TrainingThread,
+    pub(super) telemetry: Telemetry,
+    tensors: Tensors,
+    traces: ExchangeTraces,
+    started: Instant,
+    /// Whether the core lets this peer train.
+    core_allows: bool,
+    /// Whether the run is at the stage in which peers train.
+    stage_trains: bool,
+    /// Whether a round of exchanges has ended since the last look.
+    round_done: bool,
+}
+
+impl Host {
+    pub(super) fn new(
+        (core, network): (Gossip, NetworkHandle),
+        training: TrainingThread,
+        telemetry: Telemetry,
+        (fragments, tracer): (Fragments, Tracer),
+        started: Instant,
+    ) -> Self {
+        Self {
+            core,
+            network,
+            training,
+            telemetry,
+            tensors: Tensors::new(fragments),
+            traces: ExchangeTraces::new(tracer),
+            started,
+            core_allows: true,
+            stage_trains: false,
+            round_done: false,
+        }
+    }
+
+    /// The core, for questions; only [`Host::feed`] changes it.
+    pub(super) const fn core(&self) -> &Gossip {
+        &self.core
+    }
+
+    pub(super) fn now(&self) -> Time {
+        Time::ZERO + self.started.elapsed()
+    }
+
+    /// When the core wants to be called again.
+    pub(super) fn deadline(&self) -> Instant {
+        self.started + self.core.poll_deadline().0.since(Time::ZERO)
+    }
+
+    /// All neighbours.
+    pub(super) fn peers(&self) -> Vec<PeerId> {
+        self.core.members().map(|(peer, _)| *peer).collect()
+    }
+
+    /// How many neighbours have said where they are.
+    pub(super) fn heard(&self) -> usize {
+        self.core.members().filter(|(_, member)| member.clock.is_some()).count()
+    }
+
+    /// Whether a neighbour still trains.
+    pub(super) fn others_train(&self) -> bool {
+        self.core.members().any(|(_, member)| {
+            member.phase != Phase::Finished && member.standing != Standing::Suspected
+        })
+    }
+
+    /// Sends a message that may get lost.
+    pub(super) fn tell(&self, peer: PeerId, message: &Message) {
+        if let Err(error) = self.network.send(peer, message) {
+            tracing::debug!(%error, message = message.name(), "message not sent");
+        }
+    }
+
+    /// Takes leave of all neighbours.
+    pub(super) fn say_goodbye(&mut self) {
+        self.telemetry.leaving(&self.core);
+        self.peers().into_iter().for_each(|peer| self.tell(peer, &Message::Goodbye));
+    }
+
+    /// Whether the core lets this peer train.
+    pub(super) const fn core_allows(&self) -> bool {
+        self.core_allows
+    }
+
+    /// Whether this peer trains now.
+    pub(super) const fn trains(&self) -> bool {
+        self.core_allows && self.stage_trains
+    }
+
+    /// The run has come to another stage, in which peers train or not.
+    pub(super) const fn enter_stage(&mut self, trains: bool) {
+        self.stage_trains = trains;
+    }
+
+    /// Tells the training thread whether it may train.
+    pub(super) fn allow_training(&self) {
+        self.training.allow(self.trains());
+    }
+
+    /// Whether a round of exchanges has ended since the last call.
+    pub(super) const fn take_round_done(&mut self) -> bool {
+        std::mem::replace(&mut self.round_done, false)
+    }
+
+    /// Shows progress and writes what is buffered. At every tick.
+    pub(super) fn tick(&mut self) {
+        self.telemetry.tick(&self.core, &self.network);
+    }
+
+    /// Local steps were taken.
+    pub(super) fn on_progress(&mut self, progress: &Progress) {
+        self.telemetry.progress(progress, &self.core, &self.network);
+    }
+
+    /// Feeds the core and carries out everything it says.
+    pub(super) fn feed(&mut self, input: Input) {
+        self.core.handle(input, self.now());
+        while let Some(output) = self.core.poll_output() {
+            self.traces.output(&output);
+            self.carry_out(output);
+        }
+        self.traces.settle(&self.network);
+    }
+
+    /// A neighbour has sent a message.
+    pub(super) fn on_message(&mut self, from: PeerId, message: Message) {
+        if let Message::Summaries { summaries } = &message {
+            self.telemetry.summaries(&from, summaries.clone(), self.now());
+        }
+        self.traces.received(from, &message);
+        self.feed(Input::Received { from, message });
+    }
+
+    /// A neighbour has sent a part of a tensor.
+    pub(super) fn on_tensor(&mut self, from: PeerId, header: &TensorHeader, payload: &[u8]) {
+        let (exchange, leg) = (header.exchange, header.leg);
+        let arrival = self.tensors.arrive(from, header, payload);
+        if let Arrival::Partial | Arrival::Complete { .. } = arrival {
+            let whole = arrival != Arrival::Partial;
+            self.traces.arrived(header, payload.len(), whole);
+        }
+        match arrival {
+            Arrival::Complete { clock } => {
+                self.feed(Input::TensorReceived { from, exchange, leg, clock });
+            }
+            Arrival::Misshapen => {
+                self.feed(Input::Offence { peer: from, offence: Offence::Garbage });
+            }
+            Arrival::Partial if leg == Leg::Snapshot => {
+                self.feed(Input::SnapshotProgress { from });
+            }
+            Arrival::Partial | Arrival::Unexpected => {}
+        }
+    }
+
+    /// A fragment was read, to be sent.
+    pub(super) fn on_read(&mut self, exchange: ExchangeId, clock: Clock, numbers: Encoded) {
+        self.tensors.keep(exchange, numbers);
+        self.feed(Input::FragmentRead { exchange, clock });
+    }
+
+    /// The same of a snapshot, whose bytes hash to this.
+    pub(super) fn on_snapshot_read(
+        &mut self,
+        exchange: ExchangeId,
+        clock: Clock,
+        (numbers, hash): (Encoded, ContentHash),
+    ) {
+        self.tensors.keep(exchange, numbers);
+        self.feed(Input::SnapshotRead { exchange, clock, hash });
+    }
+
+    /// Numbers were mixed; a responder's reply is to be sent.
+    pub(super) fn on_mixed(
+        &mut self,
+        exchange: ExchangeId,
+        clock: Clock,
+        (reply, evidence): (Option<Encoded>, Option<Evidence>),
+    ) {
+        if let Some(reply) = reply {
+            self.tensors.keep(exchange, reply);
+        }
+        self.tensors.included(exchange);
+        self.measured(exchange, evidence);
+        self.feed(Input::Mixed { exchange, clock });
+    }
+
+    /// Numbers were not mixed.
+    pub(super) fn on_mix_refused(
+        &mut self,
+        exchange: ExchangeId,
+        (reason, detail): (RefusedMix, &str),
+        evidence: Option<Evidence>,
+    ) {
+        self.telemetry.mix_refused(exchange, reason, detail);
+        self.measured(exchange, evidence);
+        self.feed(Input::MixRefused { exchange, reason });
+    }
+
+    /// Tells the core what a mix has shown of the other replica.
+    fn measured(&mut self, exchange: ExchangeId, evidence: Option<Evidence>) {
+        if let Some(evidence) = evidence {
+            self.feed(Input::Measured { exchange, evidence });
+        }
+    }
+
+    /// A commit was made.
+    pub(super) fn on_committed(
+        &mut self,
+        (clock, samples): (Clock, u64),
+        pace: StepPace,
+        contributions: Vec<Encoded>,
+    ) {
+        self.tensors.committed(contributions);
+        let StepPace { time: step_time, batch } = pace;
+        self.feed(Input::Committed { clock, samples, step_time, batch });
+    }
+
+    fn carry_out(&mut self, output: Output) {
+        match output {
+            Output::Send { to, message } => {
+                // The core repeats what matters; a full queue or a lost connection only delays it.
+                self.tell(to, &message);
+            }
+            Output::Expect { exchange, from, leg, fragment } => {
+                self.tensors.expect(exchange, from, leg, fragment);
+            }
+            Output::SendTensor { to, exchange, leg, fragment, clock } => {
+                if let Some(numbers) = self.tensors.kept(exchange) {
+                    self.send_tensor(to, (exchange, leg, fragment, clock), numbers);
+                }
+            }
+            Output::SendContribution { to, exchange, contribution, clock } => {
+                if let Some(numbers) = self.tensors.contribution(contribution) {
+                    let head = (exchange, Leg::Contribution, contribution.fragment, clock);
+                    self.send_tensor(to, head, numbers);
+                }
+            }
+            Output::Publish { origin, number } => self.tensors.publish(origin, number),
+            Output::Drop { contribution } => self.tensors.drop_contribution(contribution),
+            Output::Work(work) => {
+                let command = self.command(work);
+                self.training.command(command);
+            }
+            Output::Delivered { exchange, fragment, to } => {
+                if let Some(push) = self.tensors.kept(exchange) {
+                    self.training.command(Command::Delivered { fragment, to, push });
+                }
+            }
+            Output::Pace(load) => self.training.pace(load),
+            Output::Peers(peers) => self.training.share_among(peers),
+            Output::Forget { exchange } => self.tensors.forget(exchange),
+            Output::CommitLimit(limit) => self.training.limit_commits(limit),
+            Output::Training { allowed } => {
+                self.core_allows = allowed;
+                self.allow_training();
+            }
+            Output::AdoptClock { clock, replaced } => {
+                self.training.command(Command::AdoptClock { clock, replaced });
+            }
+            Output::RoundDone => {
+                self.training.command(Command::RoundDone);
+                self.round_done = true;
+            }
+            Output::Disconnect { peer, back_off, reason } => {
+                tracing::warn!(peer = %peer.short(), ?back_off, "disconnecting: {reason}");
+                if let Err(error) = self.network.disconnect(peer, back_off) {
+                    tracing::warn!(%error, "disconnect");
+                }
+            }
+            Output::Event(event) => self.telemetry.gossip_event(&event),
+        }
+    }
+
+    /// What the training thread is to do.
+    fn command(&mut self, work: Work) -> Command {
+        match work {
+            Work::Read { exchange, fragment, what } => {
+                Command::Read { exchange, fragment, what: reading(what) }
+            }
+            Work::Mix { exchange, fragment, role, weight, codec, clock_max, tolerance } => {
+                let numbers = self.received(exchange);
+                let terms = MixTerms { role, weight, codec, clock_max, tolerance };
+                Command::Mix { exchange, fragment, terms, numbers }
+            }
+            Work::Absorb { exchange, fragment, from, weight, tolerance } => {
+                let numbers = self.received(exchange);
+                Command::Absorb { exchange, fragment, from, weight, tolerance, numbers }
+            }
+            Work::Include { exchange, contribution } => {
+                let numbers = self.contribution(exchange, contribution);
+                Command::Include { exchange, fragment: contribution.fragment, numbers }
+            }
+            Work::Undo { exchange, fragment, weight } => {
+                Command::Undo { exchange, fragment, weight, reply: self.journalled(exchange) }
+            }
+            Work::Adopt { exchange, fragment, contents } => {
+                let snapshot = self.received(exchange);
+                Command::Adopt { exchange, fragment, snapshot, contents }
+            }
+            Work::Recall { exchange, fragment, contents } => {
+                Command::Recall { exchange, fragment, contents }
+            }
+        }
+    }
+
+    fn contribution(&mut self, exchange: ExchangeId, contribution: ContributionId) -> Encoded {
+        let numbers = self.tensors.include(exchange, contribution);
+        numbers.expect("a contribution is kept until it is dropped")
+    }
+
+    fn journalled(&self, exchange: ExchangeId) -> Encoded {
+        let kept = self.tensors.kept(exchange);
+        kept.expect("an applied difference is kept until it is undone")
+    }
+
+    fn received(&mut self, exchange: ExchangeId) -> Encoded {
+        let received = self.tensors.take_received(exchange);
+        received.expect("a received tensor is kept until it is used")
+    }
+
+    fn send_tensor(
+        &mut self,
+        to: PeerId,
+        (exchange, leg, fragment, clock): (ExchangeId, Leg, FragmentId, Clock),
+        numbers: Encoded,
+    ) {
+        let elements = u32::try_from(numbers.elements).unwrap_or(0);
+        let codec = numbers.codec;
+        let header =
+            TensorHeader { exchange, leg, codec, fragment, clock, elements, offset: 0, count: 0 };
+        let written = self.traces.sends(&header, numbers.bytes.len());
+        let sent = self.network.send_tensor_then(to, header, numbers.bytes, written);
+        if let Err(error) = sent {
+            tracing::debug!(%error, "tensor not sent");
+        }
+    }
+}
+
+const fn reading(what: dnode_gossip::Reading) -> Reading {
+    match what {
+        dnode_gossip::Reading::Offer(codec) => Reading::Offer(codec),
+        dnode_gossip::Reading::Push { to, codec } => Reading::Push { to, codec },
+        dnode_gossip::Reading::Snapshot => Reading::Snapshot,
+    }
+}

@@ -1,0 +1,32 @@
+//! When a run begins to train and when it ends.
+
+use std::time::Duration;
+
+use dnode_collective::Choice;
+
+/// When the loop starts to train and when it ends.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    /// Peers to wait for before training.
+    pub(crate) require_peers: usize,
+    /// The bootstrap addresses: a moment is given to them before training.
+    pub(crate) bootstrap: Vec<String>,
+    /// Whether peers of earlier starts are dialled: a shorter moment is given to them.
+    pub(crate) remembers: bool,
+    /// Whether the rule exchanges fragments.
+    pub(crate) exchanges: bool,
+    /// Whether replicas come closer by exchanges after the last step; sums are equal without.
+    pub(crate) settles: bool,
+    /// Peers of the all-reduce ring; 0 for other rules.
+    pub(crate) world: usize,
+    /// Part of a hash of the name of this peer's rack; 0 without one.
+    pub(crate) rack: u64,
+    /// What may carry the operations of ranks.
+    pub(crate) collective: Choice,
+    /// Which start of this process it is.
+    pub(crate) incarnation: u64,
+    /// Longest wait for slower peers after the last step; `None` follows their measured speed.
+    pub(crate) linger: Option<Duration>,
+    /// Whether the run ends when training goes wrong.
+    pub(crate) stops_diverged: bool,
+}
