@@ -96,6 +96,7 @@ fn optimizer(optimizer: &config::Optimizer) -> OptimizerConfig {
         warmup_steps: optimizer.warmup_steps,
         schedule: optimizer.schedule,
         final_fraction: optimizer.final_fraction as f32,
+        decay_fraction: optimizer.decay_fraction as f32,
         clip_norm: optimizer.clip_norm as f32,
         accumulate: optimizer.accumulate,
         ..OptimizerConfig::default_of(optimizer.kind)

@@ -166,6 +166,8 @@ pub enum OptimizerKind {
     Sgd,
     /// Adam with decoupled weight decay.
     Adamw,
+    /// Muon for the matrices of hidden layers, Adam for the rest.
+    Muon,
 }
 
 /// How the learning rate changes after the warm-up.
@@ -174,6 +176,9 @@ pub enum OptimizerKind {
 pub enum Schedule {
     /// Half a cosine, from the full rate to `final_fraction` of it at the last step.
     Cosine,
+    /// Warm-up, stable, decay: the full rate, and over the last `decay_fraction` of the run down a
+    /// line to `final_fraction` of it.
+    Wsd,
     /// The full rate.
     Constant,
 }
@@ -186,15 +191,15 @@ pub struct OptimizerConfig {
     pub kind: OptimizerKind,
     /// Peak learning rate, unitless, above 0.
     pub learning_rate: f32,
-    /// Momentum (sgd), in `[0, 1)`.
+    /// Momentum (sgd, muon), in `[0, 1)`.
     pub momentum: f32,
     /// Nesterov's form of the momentum (sgd).
     pub nesterov: bool,
-    /// Decay of the first moment (adamw), in `[0, 1)`.
+    /// Decay of the first moment (adamw, muon), in `[0, 1)`.
     pub beta1: f32,
-    /// Decay of the second moment (adamw), in `[0, 1)`.
+    /// Decay of the second moment (adamw, muon), in `[0, 1)`.
     pub beta2: f32,
-    /// Added to the root of the second moment (adamw), above 0.
+    /// Added to the root of the second moment (adamw, muon), above 0.
     pub epsilon: f32,
     /// Decoupled weight decay per unit of learning rate, 0 or more; matrices and kernels only.
     pub weight_decay: f32,
@@ -202,8 +207,10 @@ pub struct OptimizerConfig {
     pub warmup_steps: u64,
     /// Shape after the warm-up.
     pub schedule: Schedule,
-    /// Learning rate at the last step as a fraction of the peak (cosine), in `[0, 1]`.
+    /// Learning rate at the last step as a fraction of the peak (cosine, wsd), in `[0, 1]`.
     pub final_fraction: f32,
+    /// Share of the run over which the learning rate goes down at its end (wsd), in `[0, 1]`.
+    pub decay_fraction: f32,
     /// Longest gradient, Euclidean norm; 0 means no clipping.
     pub clip_norm: f32,
     /// Micro-batches per step, `1..=65536`, a divisor of the batch.
@@ -211,7 +218,8 @@ pub struct OptimizerConfig {
 }
 
 impl OptimizerConfig {
-    /// The defaults of a kind; those of adamw are nanoGPT's for characters.
+    /// The defaults of a kind; those of adamw are nanoGPT's for characters, those of muon the same with
+    /// Jordan's momentum.
     #[must_use]
     pub const fn default_of(kind: OptimizerKind) -> Self {
         let sgd = Self {
@@ -226,18 +234,21 @@ impl OptimizerConfig {
             warmup_steps: 20,
             schedule: Schedule::Cosine,
             final_fraction: 0.1,
+            decay_fraction: 0.2,
             clip_norm: 5.0,
             accumulate: 1,
         };
+        let adamw = Self {
+            learning_rate: 1e-3,
+            weight_decay: 0.1,
+            warmup_steps: 100,
+            clip_norm: 1.0,
+            ..sgd
+        };
         match kind {
             OptimizerKind::Sgd => sgd,
-            OptimizerKind::Adamw => Self {
-                learning_rate: 1e-3,
-                weight_decay: 0.1,
-                warmup_steps: 100,
-                clip_norm: 1.0,
-                ..sgd
-            },
+            OptimizerKind::Adamw => adamw,
+            OptimizerKind::Muon => Self { momentum: 0.95, ..adamw },
         }
     }
 
@@ -263,6 +274,12 @@ impl OptimizerConfig {
             "optimizer.final_fraction",
             self.final_fraction,
             (0.0..=1.0).contains(&self.final_fraction),
+            "0 <= value <= 1",
+        )?;
+        finite(
+            "optimizer.decay_fraction",
+            self.decay_fraction,
+            (0.0..=1.0).contains(&self.decay_fraction),
             "0 <= value <= 1",
         )?;
         natural("optimizer.clip_norm", self.clip_norm)?;
@@ -313,8 +330,8 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_of_both_kinds_are_legal() {
-        for kind in [OptimizerKind::Sgd, OptimizerKind::Adamw] {
+    fn the_defaults_of_all_kinds_are_legal() {
+        for kind in [OptimizerKind::Sgd, OptimizerKind::Adamw, OptimizerKind::Muon] {
             assert!(OptimizerConfig::default_of(kind).validate().is_ok());
         }
     }

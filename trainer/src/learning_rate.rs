@@ -6,7 +6,9 @@ use crate::config::{OptimizerConfig, Schedule};
 ///
 /// Linear warm-up reaches the peak at step `warmup_steps − 1`. Then [`Schedule::Cosine`] goes
 /// down half a cosine to `final_fraction` of the peak at step `total` and stays there
-/// (Loshchilov and Hutter, arXiv:1608.03983, eq. 5, one period).
+/// (Loshchilov and Hutter, arXiv:1608.03983, eq. 5, one period). [`Schedule::Wsd`] stays at the peak
+/// until `decay_fraction` of the run is left, and then goes down a line to the same end (Hägele et
+/// al., arXiv:2405.18392, section 3).
 #[must_use]
 pub fn learning_rate(config: &OptimizerConfig, step: u64, total: u64) -> f32 {
     let peak = f64::from(config.learning_rate);
@@ -20,10 +22,19 @@ pub fn learning_rate(config: &OptimizerConfig, step: u64, total: u64) -> f32 {
             let span = total.saturating_sub(warmup).max(1);
             let done = ((step - warmup) as f64 / span as f64).min(1.0);
             let share = 0.5 * (1.0 + (std::f64::consts::PI * done).cos());
-            let last = f64::from(config.final_fraction);
-            (peak * (last + (1.0 - last) * share)) as f32
+            between(config, share)
+        }
+        Schedule::Wsd => {
+            let decay = (f64::from(config.decay_fraction) * total as f64).max(1.0);
+            between(config, (total.saturating_sub(step) as f64 / decay).min(1.0))
         }
     }
+}
+
+/// The rate that is this share of the way from the last one to the peak.
+fn between(config: &OptimizerConfig, share: f64) -> f32 {
+    let last = f64::from(config.final_fraction);
+    (f64::from(config.learning_rate) * (last + (1.0 - last) * share)) as f32
 }
 
 #[cfg(test)]
@@ -50,6 +61,12 @@ mod tests {
         check(60, 0.6);
         check(110, 0.2);
         check(u64::MAX, 0.2);
+        let wsd =
+            OptimizerConfig { schedule: Schedule::Wsd, decay_fraction: 0.5, ..config.clone() };
+        for (step, want) in [(9, 1.0), (54, 1.0), (55, 1.0), (82, 0.607), (110, 0.2), (999, 0.2)] {
+            let got = learning_rate(&wsd, step, 110);
+            assert!((got - want).abs() < 1e-3, "wsd, step {step}: {got}, not {want}");
+        }
         let constant = OptimizerConfig { schedule: Schedule::Constant, ..config };
         assert_eq!(learning_rate(&constant, 5000, 110), 1.0);
     }

@@ -21,7 +21,7 @@ mod local;
 mod mix;
 mod mixer;
 mod model;
-mod optimizer;
+pub mod optimizer;
 mod outer;
 mod replica;
 mod seam;

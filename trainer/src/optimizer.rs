@@ -1,12 +1,17 @@
 //! Update rules as pure functions of parameters, gradient, state and learning rate.
 
+mod elementwise;
+pub mod muon;
+
 use std::ops::Range;
 
-use dnode_protocol::ParameterLayout;
+use dnode_protocol::{ParameterLayout, TensorSpec};
 
 use crate::config::{OptimizerConfig, OptimizerKind};
-use crate::kernel::{Compute, vectorized};
+use crate::kernel::Compute;
 use crate::seam::{StateTensor, TrainError};
+use elementwise::{AdamwRule, SgdRule, adamw, sgd};
+use muon::{MuonRule, muon};
 
 /// Numbers below this are exact in `f32`; the update count is saved as two such digits.
 const COUNT_DIGIT: u64 = 1 << 24;
@@ -14,11 +19,17 @@ const COUNT_DIGIT: u64 = 1 << 24;
 /// Parameters that a thread updates at once: fewer are not worth waking it for (guess).
 const UPDATED_AT_ONCE: usize = 1 << 18;
 
-/// Part of the parameters that decays or does not.
+/// Parameters that follow each other and are updated alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Group {
-    range: Range<usize>,
-    decayed: bool,
+pub struct Group {
+    /// Where they lie in the flat vector.
+    pub range: Range<usize>,
+    /// Where their second moments lie in [`Optimizer::moments`]; empty where they have none.
+    pub second: Range<usize>,
+    /// Whether weight decay moves them.
+    pub decayed: bool,
+    /// Rows and columns, where the group is one matrix that Muon makes orthogonal.
+    pub matrix: Option<(usize, usize)>,
 }
 
 /// An update rule with its moments.
@@ -28,82 +39,10 @@ pub struct Optimizer {
     groups: Vec<Group>,
     /// `[P]`: momentum, or Adam's first moment.
     first: Vec<f32>,
-    /// `[P]`: Adam's second moment; empty for sgd.
+    /// Adam's second moment, of the groups that have one.
     second: Vec<f32>,
     /// Updates done with these moments, for Adam's bias correction.
     updates: u64,
-}
-
-/// What [`sgd`] needs besides its slices.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct SgdRule {
-    pub(crate) learning_rate: f32,
-    pub(crate) momentum: f32,
-    pub(crate) nesterov: bool,
-    pub(crate) weight_decay: f32,
-    /// Factor of the gradient (clipping).
-    pub(crate) gradient_scale: f32,
-}
-
-/// `m ← μ m + g ; x ← x − η (m or g + μ m) − η λ x`.
-///
-/// All slices have one length. Source: Sutskever et al., ICML 2013, §2, in the form whose
-/// momentum is free of the learning rate; decay decoupled as in [`adamw`].
-pub(crate) fn sgd(parameters: &mut [f32], gradient: &[f32], momentum: &mut [f32], rule: SgdRule) {
-    let keep = 1.0 - rule.learning_rate * rule.weight_decay;
-    vectorized(
-        #[inline(always)]
-        || {
-            for ((x, &g), m) in parameters.iter_mut().zip(gradient).zip(momentum) {
-                let g = g * rule.gradient_scale;
-                *m = rule.momentum * *m + g;
-                let direction = if rule.nesterov { g + rule.momentum * *m } else { *m };
-                *x = keep * *x - rule.learning_rate * direction;
-            }
-        },
-    );
-}
-
-/// What [`adamw`] needs besides its slices.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct AdamwRule {
-    pub(crate) learning_rate: f32,
-    pub(crate) beta1: f32,
-    pub(crate) beta2: f32,
-    pub(crate) epsilon: f32,
-    pub(crate) weight_decay: f32,
-    /// Factor of the gradient (clipping).
-    pub(crate) gradient_scale: f32,
-    /// Number of this update, from 1.
-    pub(crate) update: u64,
-}
-
-/// Adam with decoupled weight decay; moments are `(first, second)`.
-///
-/// All slices have one length. Source: Loshchilov and Hutter, arXiv:1711.05101, algorithm 2.
-pub(crate) fn adamw(
-    parameters: &mut [f32],
-    gradient: &[f32],
-    (first, second): (&mut [f32], &mut [f32]),
-    rule: AdamwRule,
-) {
-    let power = i32::try_from(rule.update).unwrap_or(i32::MAX);
-    let correction = |beta: f32| (1.0 - f64::from(beta).powi(power)) as f32;
-    let rate = rule.learning_rate / correction(rule.beta1);
-    let inverse_root = 1.0 / correction(rule.beta2).sqrt();
-    let keep = 1.0 - rule.learning_rate * rule.weight_decay;
-    vectorized(
-        #[inline(always)]
-        || {
-            let moments = first.iter_mut().zip(second);
-            for ((x, &g), (m, v)) in parameters.iter_mut().zip(gradient).zip(moments) {
-                let g = g * rule.gradient_scale;
-                *m = rule.beta1 * *m + (1.0 - rule.beta1) * g;
-                *v = rule.beta2 * *v + (1.0 - rule.beta2) * g * g;
-                *x = keep * *x - rate * *m / (v.sqrt() * inverse_root + rule.epsilon);
-            }
-        },
-    );
 }
 
 /// Factor that shortens a gradient of norm `norm` to at most `longest`; 0 means no limit.
@@ -122,9 +61,10 @@ pub(crate) fn clip_scale(norm: f64, longest: f32) -> f32 {
 enum Rule {
     Sgd(SgdRule),
     Adamw(AdamwRule),
+    Muon(MuonRule),
 }
 
-/// A part of an update; all slices have one length, but for sgd's second moments, which are empty.
+/// A part of an update; all slices have one length, but for second moments that the rule has not.
 struct Piece<'a> {
     rule: Rule,
     parameters: &'a mut [f32],
@@ -139,8 +79,44 @@ impl Piece<'_> {
         match rule {
             Rule::Sgd(rule) => sgd(parameters, gradient, first, rule),
             Rule::Adamw(rule) => adamw(parameters, gradient, (first, second), rule),
+            Rule::Muon(rule) => muon(parameters, gradient, first, rule),
         }
     }
+}
+
+/// The groups of a layout.
+///
+/// Tensors of two or more dimensions decay, biases and gains do not. Muon makes a group of every such
+/// tensor but embeddings and the output layer, which it leaves to Adam as biases and gains are
+/// (Jordan et al. 2024); a kernel `[O, H, W, I]` is a matrix `[O, H W I]`.
+fn groups(kind: OptimizerKind, layout: &ParameterLayout) -> Vec<Group> {
+    let is_matrix = |tensor: &TensorSpec| tensor.shape.len() > 1;
+    let is_embedding = |tensor: &TensorSpec| tensor.name.ends_with("embedding");
+    // A model with embeddings has its output layer in them.
+    let tied = layout.tensors().iter().any(is_embedding);
+    let output = layout.tensors().iter().rposition(is_matrix).filter(|_| !tied);
+    let mut groups: Vec<Group> = Vec::new();
+    let mut seconds = 0;
+    for (index, tensor) in layout.tensors().iter().enumerate() {
+        let (range, decayed) = (tensor.range(), is_matrix(tensor));
+        let hidden = decayed && !is_embedding(tensor) && output != Some(index);
+        let matrix = (kind == OptimizerKind::Muon && hidden).then(|| {
+            let rows = tensor.shape.first().copied().unwrap_or(1).max(1);
+            (rows, range.len() / rows)
+        });
+        let has_second = kind != OptimizerKind::Sgd && matrix.is_none();
+        let second = seconds..seconds + if has_second { range.len() } else { 0 };
+        seconds = second.end;
+        match groups.last_mut() {
+            Some(group)
+                if group.decayed == decayed && group.matrix.is_none() && matrix.is_none() =>
+            {
+                (group.range.end, group.second.end) = (range.end, second.end);
+            }
+            Some(_) | None => groups.push(Group { range, second, decayed, matrix }),
+        }
+    }
+    groups
 }
 
 /// The first `length` elements of `rest`, or all that there are, which it then begins behind.
@@ -157,18 +133,8 @@ impl Optimizer {
     /// Weight decay moves tensors of two or more dimensions, not biases and gains.
     #[must_use]
     pub fn new(config: OptimizerConfig, layout: &ParameterLayout) -> Self {
-        let mut groups: Vec<Group> = Vec::new();
-        for tensor in layout.tensors() {
-            let (range, decayed) = (tensor.range(), tensor.shape.len() > 1);
-            match groups.last_mut() {
-                Some(group) if group.decayed == decayed => group.range.end = range.end,
-                Some(_) | None => groups.push(Group { range, decayed }),
-            }
-        }
-        let second = match config.kind {
-            OptimizerKind::Sgd => 0,
-            OptimizerKind::Adamw => layout.parameters(),
-        };
+        let groups = groups(config.kind, layout);
+        let second = groups.last().map_or(0, |group| group.second.end);
         Self {
             config,
             groups,
@@ -178,13 +144,14 @@ impl Optimizer {
         }
     }
 
-    /// The parts of the flat parameters that are updated alike, and whether they decay.
-    pub fn groups(&self) -> impl Iterator<Item = (Range<usize>, bool)> {
-        self.groups.iter().map(|group| (group.range.clone(), group.decayed))
+    /// The parts of the flat parameters that are updated alike, in order and without gaps.
+    #[must_use]
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
     }
 
-    /// Momentum or Adam's first moment `[P]`, its second moment (empty for sgd), and the number of
-    /// updates they have seen.
+    /// Momentum or Adam's first moment `[P]`, its second moment (of the groups that have one, one
+    /// after the other), and the number of updates they have seen.
     #[must_use]
     pub fn moments(&self) -> (&[f32], &[f32], u64) {
         (&self.first, &self.second, self.updates)
@@ -237,15 +204,8 @@ impl Optimizer {
         let mut pieces = Vec::new();
         for group in groups.iter() {
             let weight_decay = if group.decayed { config.weight_decay } else { 0.0 };
-            let rule = match config.kind {
-                OptimizerKind::Sgd => Rule::Sgd(SgdRule {
-                    learning_rate,
-                    momentum: config.momentum,
-                    nesterov: config.nesterov,
-                    weight_decay,
-                    gradient_scale,
-                }),
-                OptimizerKind::Adamw => Rule::Adamw(AdamwRule {
+            let adamw = || {
+                Rule::Adamw(AdamwRule {
                     learning_rate,
                     beta1: config.beta1,
                     beta2: config.beta2,
@@ -253,17 +213,37 @@ impl Optimizer {
                     weight_decay,
                     gradient_scale,
                     update: *updates,
-                }),
+                })
             };
-            // Groups follow each other without gaps.
-            for gradient in gradient[group.range.clone()].chunks(UPDATED_AT_ONCE) {
+            let momentum = config.momentum;
+            let rule = match (config.kind, group.matrix) {
+                (OptimizerKind::Sgd, _) => Rule::Sgd(SgdRule {
+                    learning_rate,
+                    momentum,
+                    nesterov: config.nesterov,
+                    weight_decay,
+                    gradient_scale,
+                }),
+                (OptimizerKind::Muon, Some(shape)) => Rule::Muon(MuonRule {
+                    learning_rate,
+                    momentum,
+                    weight_decay,
+                    gradient_scale,
+                    shape,
+                }),
+                (OptimizerKind::Adamw | OptimizerKind::Muon, _) => adamw(),
+            };
+            // A matrix is one piece. Groups follow each other without gaps.
+            let at_once = if group.matrix.is_some() { group.range.len() } else { UPDATED_AT_ONCE };
+            for gradient in gradient[group.range.clone()].chunks(at_once) {
                 let length = gradient.len();
+                let seconds = if group.second.is_empty() { 0 } else { length };
                 pieces.push(Piece {
                     rule,
                     gradient,
                     parameters: split_off(&mut parameters, length),
                     first: split_off(&mut first, length),
-                    second: split_off(&mut second, length),
+                    second: split_off(&mut second, seconds),
                 });
             }
         }
@@ -275,6 +255,7 @@ impl Optimizer {
         match self.config.kind {
             OptimizerKind::Sgd => &["sgd.momentum", "sgd.updates"],
             OptimizerKind::Adamw => &["adamw.first_moment", "adamw.second_moment", "adamw.updates"],
+            OptimizerKind::Muon => &["muon.momentum", "muon.second_moment", "muon.updates"],
         }
     }
 
@@ -287,7 +268,9 @@ impl Optimizer {
         ];
         let values = match self.config.kind {
             OptimizerKind::Sgd => vec![self.first.clone(), digits],
-            OptimizerKind::Adamw => vec![self.first.clone(), self.second.clone(), digits],
+            OptimizerKind::Adamw | OptimizerKind::Muon => {
+                vec![self.first.clone(), self.second.clone(), digits]
+            }
         };
         let name = |name: &&str| (*name).to_owned();
         self.names()
@@ -313,7 +296,9 @@ impl Optimizer {
     pub fn restore_owned(&mut self, tensors: Vec<StateTensor>) -> Result<(), TrainError> {
         let lengths = match self.config.kind {
             OptimizerKind::Sgd => vec![self.first.len(), 2],
-            OptimizerKind::Adamw => vec![self.first.len(), self.second.len(), 2],
+            OptimizerKind::Adamw | OptimizerKind::Muon => {
+                vec![self.first.len(), self.second.len(), 2]
+            }
         };
         let describe = |tensors: &mut dyn Iterator<Item = (&str, usize)>| {
             tensors.map(|(name, len)| format!("{name}[{len}]")).collect::<Vec<_>>().join(", ")
@@ -327,8 +312,8 @@ impl Optimizer {
         let digit = |value: Option<&f32>| value.map_or(0, |&digit| digit as u64);
         for StateTensor { name, values } in tensors {
             match name.as_str() {
-                "sgd.momentum" | "adamw.first_moment" => self.first = values,
-                "adamw.second_moment" => self.second = values,
+                "sgd.momentum" | "adamw.first_moment" | "muon.momentum" => self.first = values,
+                "adamw.second_moment" | "muon.second_moment" => self.second = values,
                 _ => self.updates = digit(values.first()) + COUNT_DIGIT * digit(values.get(1)),
             }
         }
@@ -341,14 +326,6 @@ impl Optimizer {
 mod tests {
     use super::*;
 
-    const SGD: SgdRule = SgdRule {
-        learning_rate: 0.5,
-        momentum: 0.5,
-        nesterov: false,
-        weight_decay: 0.0,
-        gradient_scale: 1.0,
-    };
-
     #[test]
     fn pieces_and_threads_change_no_bit() {
         let mut layout = ParameterLayout::new();
@@ -356,7 +333,7 @@ mod tests {
         layout.push("bias", &[1000]).unwrap();
         let count = layout.parameters();
         let gradient: Vec<f32> = (0..count).map(|i| (i % 101) as f32 / 101.0 - 0.4).collect();
-        for kind in [OptimizerKind::Sgd, OptimizerKind::Adamw] {
+        for kind in [OptimizerKind::Sgd, OptimizerKind::Adamw, OptimizerKind::Muon] {
             let run = |threads: usize| {
                 let mut optimizer = Optimizer::new(OptimizerConfig::default_of(kind), &layout);
                 let compute = Compute::new(threads).unwrap();
@@ -375,43 +352,6 @@ mod tests {
             assert!(run(1) == want && run(2) == want, "{kind:?}");
             assert_ne!(want[count - 1], (((count - 1) % 7) as f32).to_bits(), "the last one moved");
         }
-    }
-
-    #[test]
-    fn sgd_follows_the_formula() {
-        let (mut x, mut m) = ([1.0], [0.0]);
-        sgd(&mut x, &[2.0], &mut m, SGD); // m = 2, x = 1 − 0.5 · 2
-        assert_eq!((x, m), ([0.0], [2.0]));
-        sgd(&mut x, &[2.0], &mut m, SGD); // m = 0.5 · 2 + 2, x = 0 − 0.5 · 3
-        assert_eq!((x, m), ([-1.5], [3.0]));
-        let nesterov = SgdRule { nesterov: true, ..SGD };
-        sgd(&mut x, &[2.0], &mut m, nesterov); // m = 3.5, x = −1.5 − 0.5 · (2 + 0.5 · 3.5)
-        assert_eq!((x, m), ([-3.375], [3.5]));
-        let decayed = SgdRule { weight_decay: 0.25, gradient_scale: 0.5, momentum: 0.0, ..SGD };
-        sgd(&mut x, &[2.0], &mut m, decayed); // x = −3.375 · (1 − 0.125) − 0.5 · 1
-        assert_eq!((x, m), ([-3.453_125], [1.0]));
-    }
-
-    #[test]
-    fn adamw_follows_the_formula() {
-        let rule = |update| AdamwRule {
-            learning_rate: 0.1,
-            beta1: 0.9,
-            beta2: 0.99,
-            epsilon: 1e-8,
-            weight_decay: 0.5,
-            gradient_scale: 1.0,
-            update,
-        };
-        let (mut x, mut m, mut v) = ([1.0], [0.0], [0.0]);
-        adamw(&mut x, &[2.0], (&mut m, &mut v), rule(1));
-        // m̂ = 2, v̂ = 4: x = 1 − 0.1 · (2/2 + 0.5 · 1).
-        assert!((x[0] - 0.85).abs() < 1e-6, "{x:?}");
-        adamw(&mut x, &[-1.0], (&mut m, &mut v), rule(2));
-        // m = 0.08, v = 0.0496: m̂ = 0.08/0.19, v̂ = 0.0496/0.0199.
-        let step = (0.08 / 0.19) / (0.0496_f64 / 0.0199).sqrt();
-        let want = 0.85 - 0.1 * (step + 0.5 * 0.85);
-        assert!((f64::from(x[0]) - want).abs() < 1e-6, "{x:?}, not {want}");
     }
 
     #[test]
@@ -435,6 +375,38 @@ mod tests {
         let mut parameters = vec![2.0; 6];
         optimizer.update(&mut parameters, &[0.0; 6], 1.0, 1.0);
         assert_eq!(parameters, [1.0, 1.0, 1.0, 1.0, 2.0, 2.0]);
+    }
+
+    #[test]
+    fn muon_takes_the_matrices_of_hidden_layers_alone() {
+        let muon = OptimizerConfig::default_of(OptimizerKind::Muon);
+        let shapes = |tensors: &[(&str, &[usize])]| {
+            let mut layout = ParameterLayout::new();
+            tensors.iter().for_each(|(name, shape)| drop(layout.push(name, shape).unwrap()));
+            let optimizer = Optimizer::new(muon.clone(), &layout);
+            let (first, second, _) = optimizer.moments();
+            let with_second: usize = optimizer.groups().iter().map(|g| g.second.len()).sum();
+            assert_eq!((first.len(), second.len()), (layout.parameters(), with_second));
+            let groups = optimizer.groups().iter().map(|group| (group.range.clone(), group.matrix));
+            groups.collect::<Vec<_>>()
+        };
+        let convolution = [("convolution0.weight", &[4, 3, 3, 2][..]), ("convolution0.bias", &[4])];
+        let output = [("output.weight", &[3, 4][..]), ("output.bias", &[3])];
+        assert_eq!(
+            shapes(&[convolution, output].concat()),
+            [(0..72, Some((4, 18))), (72..76, None), (76..88, None), (88..91, None)]
+        );
+        let gpt = [
+            ("token_embedding", &[5, 4][..]),
+            ("position_embedding", &[3, 4]),
+            ("block0.norm.gain", &[4]),
+            ("block0.up.weight", &[8, 4]),
+            ("block0.down.weight", &[4, 8]),
+        ];
+        assert_eq!(
+            shapes(&gpt),
+            [(0..32, None), (32..36, None), (36..68, Some((8, 4))), (68..100, Some((4, 8)))]
+        );
     }
 
     #[test]

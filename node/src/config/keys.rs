@@ -183,43 +183,50 @@ pub const KEYS: &[Key] = &[
         .must().only("model.kind", GPT),
     key("model.context", Kind::Integer(1, 8192), "64", "tokens", "tokens the model sees at once")
         .must().only("model.kind", GPT),
-    key("optimizer.kind", Kind::Choice(&["adamw", "sgd"]), "\"adamw\"", "", "the local optimizer").within(Tolerance::Equal),
+    key("optimizer.kind", Kind::Choice(&["adamw", "muon", "sgd"]), "\"adamw\"", "", "the local optimizer; muon makes the updates of hidden matrices orthogonal and leaves the rest to adamw").within(Tolerance::Equal),
     by(
         key("optimizer.learning_rate", Kind::Real(Reals::above(0.0, 100.0)), "", "", "peak learning rate"),
         "optimizer.kind",
-        &[("adamw", "0.001"), ("sgd", "0.02")],
+        &[("adamw", "0.001"), ("muon", "0.001"), ("sgd", "0.02")],
     )
     .within(Tolerance::Factor(FACTOR_MAX)),
-    key("optimizer.momentum", Kind::Real(Reals::below(0.0, 1.0)), "0.9", "", "momentum of sgd")
-        .within(Tolerance::FactorBelowOne(FACTOR_MAX))
-        .only("optimizer.kind", &["sgd"]),
+    by(
+        key("optimizer.momentum", Kind::Real(Reals::below(0.0, 1.0)), "", "", "momentum of sgd and muon"),
+        "optimizer.kind",
+        &[("adamw", "0.9"), ("muon", "0.95"), ("sgd", "0.9")],
+    )
+    .within(Tolerance::FactorBelowOne(FACTOR_MAX))
+    .only("optimizer.kind", &["muon", "sgd"]),
     key("optimizer.beta1", Kind::Real(Reals::below(0.0, 1.0)), "0.9", "", "decay of the first moment of adamw")
         .should()
-        .only("optimizer.kind", &["adamw"]),
+        .only("optimizer.kind", &["adamw", "muon"]),
     key("optimizer.beta2", Kind::Real(Reals::below(0.0, 1.0)), "0.99", "", "decay of the second moment of adamw")
         .should()
-        .only("optimizer.kind", &["adamw"]),
+        .only("optimizer.kind", &["adamw", "muon"]),
     by(
         key("optimizer.weight_decay", Kind::Real(Reals::closed(0.0, 10.0)), "", "", "weight decay per unit of learning rate"),
         "optimizer.kind",
-        &[("adamw", "0.1"), ("sgd", "0.0001")],
+        &[("adamw", "0.1"), ("muon", "0.1"), ("sgd", "0.0001")],
     )
     .should(),
     by(
         key("optimizer.warmup_steps", Kind::Integer(0, STEPS_MAX), "", "steps", "linear warm-up of the learning rate"),
         "optimizer.kind",
-        &[("adamw", "100"), ("sgd", "20")],
+        &[("adamw", "100"), ("muon", "100"), ("sgd", "20")],
     )
     .should(),
-    key("optimizer.schedule", Kind::Choice(&["cosine", "constant"]), "\"cosine\"", "", "learning rate after the warm-up")
+    key("optimizer.schedule", Kind::Choice(&["cosine", "wsd", "constant"]), "\"cosine\"", "", "learning rate after the warm-up; wsd keeps it and goes down a line at the end of the run")
         .should(),
     key("optimizer.final_fraction", Kind::Real(Reals::closed(0.0, 1.0)), "0.1", "", "final learning rate over the peak")
         .should()
-        .only("optimizer.schedule", &["cosine"]),
+        .only("optimizer.schedule", &["cosine", "wsd"]),
+    key("optimizer.decay_fraction", Kind::Real(Reals::closed(0.0, 1.0)), "0.2", "", "share of the run in which wsd lowers the learning rate")
+        .should()
+        .only("optimizer.schedule", &["wsd"]),
     by(
         key("optimizer.clip_norm", Kind::Real(Reals::closed(0.0, 1e6)), "", "", "largest gradient norm; 0 never clips"),
         "optimizer.kind",
-        &[("adamw", "1.0"), ("sgd", "5.0")],
+        &[("adamw", "1.0"), ("muon", "1.0"), ("sgd", "5.0")],
     )
     .within(Tolerance::Factor(FACTOR_MAX)),
     key("optimizer.accumulate", Kind::Integer(1, 1024), "1", "", "micro-batches whose gradients make one step").should(),

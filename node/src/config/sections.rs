@@ -56,11 +56,11 @@ pub struct Optimizer {
     pub kind: OptimizerKind,
     /// Peak learning rate.
     pub learning_rate: f64,
-    /// Momentum (sgd).
+    /// Momentum (sgd, muon).
     pub momentum: f64,
-    /// Decay of the first moment (adamw).
+    /// Decay of the first moment (adamw, muon).
     pub beta1: f64,
-    /// Decay of the second moment (adamw).
+    /// Decay of the second moment (adamw, muon).
     pub beta2: f64,
     /// Weight decay per unit of learning rate.
     pub weight_decay: f64,
@@ -68,8 +68,10 @@ pub struct Optimizer {
     pub warmup_steps: u64,
     /// Learning rate after the warm-up.
     pub schedule: Schedule,
-    /// Final learning rate over the peak (cosine).
+    /// Final learning rate over the peak (cosine, wsd).
     pub final_fraction: f64,
+    /// Share of the run in which the learning rate goes down (wsd).
+    pub decay_fraction: f64,
     /// Largest gradient norm; 0 never clips.
     pub clip_norm: f64,
     /// Micro-batches whose gradients make one step.

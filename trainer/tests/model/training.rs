@@ -111,7 +111,7 @@ fn one_seed_gives_one_run_on_any_number_of_threads() {
 #[test]
 fn a_restored_trainer_continues_as_if_nothing_had_happened() {
     for kind in KINDS {
-        for rule in [OptimizerKind::Sgd, OptimizerKind::Adamw] {
+        for rule in [OptimizerKind::Sgd, OptimizerKind::Adamw, OptimizerKind::Muon] {
             let mut config = config(kind);
             config.optimizer.kind = rule;
             config.optimizer.learning_rate = 1e-2;

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use dnode_protocol::ParameterLayout;
+use dnode_trainer::optimizer::{Group, muon};
 use dnode_trainer::{Optimizer, OptimizerConfig, OptimizerKind, StateTensor, TrainError};
 use tch::{Device, TchError, Tensor};
 
@@ -15,11 +16,10 @@ use crate::flat::{Flat, part};
 pub(crate) struct DeviceOptimizer {
     config: OptimizerConfig,
     layout: ParameterLayout,
-    /// Parts of the parameters, and whether they decay.
-    groups: Vec<(Range<usize>, bool)>,
+    groups: Vec<Group>,
     /// `[P]`, as in [`Optimizer`].
     first: Tensor,
-    /// `[P]`, or empty for sgd.
+    /// As in [`Optimizer::moments`].
     second: Tensor,
     updates: u64,
 }
@@ -35,7 +35,7 @@ impl DeviceOptimizer {
         let (first, second, updates) = host.moments();
         let first = Tensor::f_from_slice(first)?.f_to(device)?;
         let second = Tensor::f_from_slice(second)?.f_to(device)?;
-        let groups = host.groups().collect();
+        let groups = host.groups().to_vec();
         Ok(Self { config: config.clone(), layout: layout.clone(), groups, first, second, updates })
     }
 
@@ -47,15 +47,20 @@ impl DeviceOptimizer {
         gradient_scale: f32,
     ) -> Result<(), TchError> {
         self.updates += 1;
-        for (range, decayed) in &self.groups {
+        for Group { range, second, decayed, matrix } in &self.groups {
             let mut x = part(&flat.parameters, range)?;
             let gradient = part(&flat.gradient, range)?.f_mul_scalar(f64::from(gradient_scale))?;
             let first = part(&self.first, range)?;
             let decay = if *decayed { self.config.weight_decay } else { 0.0 };
             let keep = 1.0 - learning_rate * decay;
-            let direction = match self.config.kind {
-                OptimizerKind::Sgd => self.sgd(gradient, first)?,
-                OptimizerKind::Adamw => self.adamw(gradient, first, part(&self.second, range)?)?,
+            let direction = match (self.config.kind, *matrix) {
+                (OptimizerKind::Sgd, _) => self.momentum(gradient, first, self.config.nesterov)?,
+                (OptimizerKind::Muon, Some(shape)) => {
+                    orthogonal(&self.momentum(gradient, first, true)?, shape)?
+                }
+                (OptimizerKind::Adamw | OptimizerKind::Muon, _) => {
+                    self.adamw(gradient, first, part(&self.second, second)?)?
+                }
             };
             let _ = x.f_mul_scalar_(f64::from(keep))?;
             let _ = x.f_sub_(&direction.f_mul_scalar(f64::from(learning_rate))?)?;
@@ -63,10 +68,15 @@ impl DeviceOptimizer {
         Ok(())
     }
 
-    fn sgd(&self, gradient: Tensor, mut momentum: Tensor) -> Result<Tensor, TchError> {
+    fn momentum(
+        &self,
+        gradient: Tensor,
+        mut momentum: Tensor,
+        nesterov: bool,
+    ) -> Result<Tensor, TchError> {
         let keep = f64::from(self.config.momentum);
         let _ = momentum.f_mul_scalar_(keep)?.f_add_(&gradient)?;
-        if !self.config.nesterov {
+        if !nesterov {
             return Ok(momentum);
         }
         momentum.f_mul_scalar(keep)?.f_add(&gradient)
@@ -114,4 +124,27 @@ impl DeviceOptimizer {
         (self.first, self.second, self.updates) = (first, second, updates);
         Ok(())
     }
+}
+
+/// As [`muon`] on the host: the update of a matrix per unit of learning rate, flat.
+fn orthogonal(direction: &Tensor, shape: (usize, usize)) -> Result<Tensor, TchError> {
+    let (rows, columns) = (shape.0 as i64, shape.1 as i64);
+    let (a, b, c) = muon::COEFFICIENTS;
+    let [a, b, c] = [a, b, c].map(f64::from);
+    let mut x = direction.f_view([rows, columns])?;
+    if rows > columns {
+        x = x.f_transpose(0, 1)?;
+    }
+    let length = x.f_norm()?.f_add_scalar(f64::from(muon::LENGTH_MIN))?;
+    x = x.f_div(&length)?;
+    for _ in 0..muon::ITERATIONS {
+        let gram = x.f_matmul(&x.f_transpose(0, 1)?)?;
+        let square = gram.f_matmul(&gram)?.f_mul_scalar(c)?;
+        let polynomial = square.f_add(&gram.f_mul_scalar(b)?)?;
+        x = x.f_mul_scalar(a)?.f_add(&polynomial.f_matmul(&x)?)?;
+    }
+    if rows > columns {
+        x = x.f_transpose(0, 1)?;
+    }
+    x.f_mul_scalar(f64::from(muon::scale(shape)))?.f_reshape([-1])
 }

@@ -114,7 +114,7 @@ fn micro_batches_and_cut_batches_agree() {
 #[test]
 fn twenty_steps_and_the_evaluation_agree() {
     for kind in KINDS {
-        for rule in [OptimizerKind::Sgd, OptimizerKind::Adamw] {
+        for rule in [OptimizerKind::Sgd, OptimizerKind::Adamw, OptimizerKind::Muon] {
             let mut config = config(kind);
             config.optimizer =
                 OptimizerConfig { learning_rate: 1e-3, ..OptimizerConfig::default_of(rule) };
@@ -242,7 +242,7 @@ fn displaced_weights_are_read_back() {
 #[test]
 fn state_goes_from_one_engine_to_the_other() {
     for kind in KINDS {
-        for rule in [OptimizerKind::Sgd, OptimizerKind::Adamw] {
+        for rule in [OptimizerKind::Sgd, OptimizerKind::Adamw, OptimizerKind::Muon] {
             let mut config = config(kind);
             config.optimizer.kind = rule;
             let mut native = trainer(config.clone());
