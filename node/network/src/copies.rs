@@ -8,7 +8,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use dnode_protocol::PeerId;
+use dnode_protocol::frame::encode_control;
+use dnode_protocol::{Message, PeerId, RunDifference};
 use libp2p::Multiaddr;
 use libp2p::swarm::ConnectionId;
 use tokio::time::Instant;
@@ -126,6 +127,18 @@ impl Copies {
         });
         due
     }
+}
+
+/// Where two processes of one identity differ, seen from who is refused by `field`.
+pub(crate) fn difference(field: &str, refused: u64, kept: u64) -> RunDifference {
+    let name = |start: u64| format!("of start {start:x}");
+    RunDifference { field: field.to_owned(), ours: name(kept), theirs: name(refused) }
+}
+
+/// The same as a message.
+pub(crate) fn words(field: &str, refused: u64, kept: u64) -> Option<Vec<u8>> {
+    let RunDifference { field, ours, theirs } = difference(field, refused, kept);
+    encode_control(&Message::Refuse { field, ours, theirs }).ok()
 }
 
 #[cfg(test)]

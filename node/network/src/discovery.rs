@@ -1,63 +1,86 @@
 //! Finding peers of the run: identify, Kademlia, multicast DNS, and the dials that follow.
 
+mod dialer;
+
 use dnode_protocol::limits::{IDENTIFY_PROTOCOL, KAD_PROTOCOL};
 use dnode_protocol::{PeerId, RunId};
 use libp2p::multiaddr::Protocol;
-use libp2p::swarm::DialError;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
+use libp2p::swarm::{ConnectionId, DialError};
 use libp2p::{Multiaddr, StreamProtocol, identify, kad, mdns};
 use tokio::time::{Duration, Instant};
 
-use crate::dialer::{Unreachable, named};
+use crate::address::{from_libp2p, is_loopback, named, to_libp2p, without_peer};
+use crate::config::NetworkConfig;
+use crate::context::Context;
+use crate::errors::innermost;
 use crate::event::NetworkEvent;
 use crate::limits::{ADDRESSES_PER_PEER_MAX, DISCOVER_MAX, DISCOVER_MIN};
-use crate::relays::choose;
-use crate::service::{Service, from_libp2p, to_libp2p};
-use crate::streams::StreamKind;
+use crate::nat::relays::choose;
+use crate::sessions::Sessions;
+use crate::swarm::streams::StreamKind;
+use dialer::{Dialer, Unreachable};
 
 /// When to search for peers of the run, and under which key.
 #[derive(Debug)]
-pub(crate) struct Schedule {
+struct Schedule {
     key: kad::RecordKey,
     next: Instant,
     interval: Duration,
 }
 
 impl Schedule {
-    pub(crate) fn new(run: &RunId, now: Instant) -> Self {
+    fn new(run: &RunId, now: Instant) -> Self {
         Self {
             key: kad::RecordKey::new(run.as_bytes()),
             next: now + DISCOVER_MIN,
             interval: DISCOVER_MIN,
         }
     }
+}
+
+/// Searches for peers, and dials those that were found or configured.
+#[derive(Debug)]
+pub(crate) struct Discovery {
+    dialer: Dialer,
+    schedule: Schedule,
+    /// Peers to dial on its own.
+    peers_target: usize,
+}
+
+impl Discovery {
+    pub(crate) fn new(config: &NetworkConfig, me: PeerId, now: Instant) -> Self {
+        let key = me.public_key();
+        let seed = key
+            .iter()
+            .fold(config.incarnation, |seed, byte| seed.rotate_left(7) ^ u64::from(*byte));
+        let mut dialer = Dialer::new(&config.bootstrap, seed, now);
+        for mut address in config.remembered.iter().cloned() {
+            if let Some(Protocol::P2p(id)) = address.pop()
+                && let Some(peer) = from_libp2p(id)
+            {
+                dialer.remember(peer, &address, now);
+            }
+        }
+        let schedule = Schedule::new(&config.run.id(), now);
+        Self { dialer, schedule, peers_target: config.peers_target }
+    }
 
     /// Somebody new is there to ask: searches soon.
     pub(crate) fn hasten(&mut self, now: Instant) {
-        self.interval = DISCOVER_MIN;
-        self.next = self.next.min(now + DISCOVER_MIN);
+        self.schedule.interval = DISCOVER_MIN;
+        self.schedule.next = self.schedule.next.min(now + DISCOVER_MIN);
     }
-}
 
-/// Whether `address` reaches a socket of this machine only.
-fn is_loopback(address: &Multiaddr) -> bool {
-    match address.iter().next() {
-        Some(Protocol::Ip4(ip)) => ip.is_loopback(),
-        Some(Protocol::Ip6(ip)) => ip.is_loopback(),
-        _ => false,
-    }
-}
-
-impl Service {
     /// Publishes that we are of the run and asks who else is, ever less often.
-    pub(crate) fn discover(&mut self, now: Instant) {
+    pub(crate) fn search(&mut self, now: Instant, context: &mut Context) {
         if now < self.schedule.next {
             return;
         }
         self.schedule.next = now + self.schedule.interval;
         self.schedule.interval = (self.schedule.interval * 2).min(DISCOVER_MAX);
         let key = self.schedule.key.clone();
-        let kad = &mut self.swarm.behaviour_mut().kad;
+        let kad = &mut context.swarm.behaviour_mut().kad;
         if kad.kbuckets().next().is_none() {
             return;
         }
@@ -67,26 +90,32 @@ impl Service {
         kad.get_providers(key);
     }
 
-    pub(crate) fn handle_identify(&mut self, event: identify::Event) {
+    /// A node has said who it is.
+    pub(crate) fn on_identify(
+        &mut self,
+        event: identify::Event,
+        sessions: &Sessions,
+        context: &mut Context,
+    ) {
         let identify::Event::Received { connection_id, peer_id, info } = event else {
             return;
         };
         let ours = info.protocol_version == IDENTIFY_PROTOCOL;
         if ours {
-            self.identified(connection_id, &info);
+            context.traversal.on_identified(connection_id, &info, &mut context.swarm);
         }
         let kad = StreamProtocol::new(KAD_PROTOCOL);
         if !ours || !info.protocols.contains(&kad) {
             return;
         }
         // An address of the peer's own machine helps only on that machine.
-        let best = self.remote_address(peer_id);
-        let here = best.is_none_or(|address| is_loopback(&address));
+        let best = from_libp2p(peer_id).and_then(|peer| sessions.address(peer));
+        let here = best.is_none_or(is_loopback);
         let mut addresses = info.listen_addrs;
         addresses.retain(|address| here || !is_loopback(address));
         let addresses = choose(addresses, ADDRESSES_PER_PEER_MAX);
         for address in &addresses {
-            let kad = &mut self.swarm.behaviour_mut().kad;
+            let kad = &mut context.swarm.behaviour_mut().kad;
             kad.add_address(&peer_id, address.clone());
         }
         let speaks = |kind: StreamKind| {
@@ -95,30 +124,25 @@ impl Service {
         };
         if let Some(peer) = from_libp2p(peer_id)
             && speaks(StreamKind::Control)
-            && self.sessions.contains_key(&peer)
+            && sessions.contains(peer)
         {
             self.dialer.learn(peer, &addresses, Instant::now());
             let named = addresses.into_iter().filter_map(|address| address.with_p2p(peer_id).ok());
-            self.report(NetworkEvent::Found { peer, addresses: named.collect() });
+            context.outbox.report(NetworkEvent::Found { peer, addresses: named.collect() });
         }
     }
 
-    fn remote_address(&self, peer: libp2p::PeerId) -> Option<Multiaddr> {
-        let peer = from_libp2p(peer)?;
-        let session = self.sessions.get(&peer)?;
-        session.address.clone()
-    }
-
-    pub(crate) fn handle_kad(&mut self, event: kad::Event) {
+    /// Kademlia has something. Returns whether peers were found that may be dialled now.
+    pub(crate) fn on_kad(&mut self, event: kad::Event) -> bool {
         let now = Instant::now();
         match event {
-            kad::Event::RoutingUpdated { is_new_peer: true, .. } => self.schedule.hasten(now),
+            kad::Event::RoutingUpdated { is_new_peer: true, .. } => self.hasten(now),
             kad::Event::OutboundQueryProgressed {
                 result: kad::QueryResult::GetProviders(Ok(found)),
                 ..
             } => {
                 let kad::GetProvidersOk::FoundProviders { providers, .. } = found else {
-                    return;
+                    return false;
                 };
                 let mut providers: Vec<_> = providers.into_iter().filter_map(from_libp2p).collect();
                 providers.sort_unstable();
@@ -126,7 +150,7 @@ impl Service {
                     self.dialer.learn(peer, &[], now);
                 }
                 // The query knows their addresses as long as it runs.
-                self.dial_due(now);
+                return true;
             }
             kad::Event::RoutingUpdated { .. }
             | kad::Event::OutboundQueryProgressed { .. }
@@ -136,9 +160,11 @@ impl Service {
             | kad::Event::PendingRoutablePeer { .. }
             | kad::Event::ModeChanged { .. } => {}
         }
+        false
     }
 
-    pub(crate) fn handle_mdns(&mut self, event: mdns::Event) {
+    /// Multicast DNS has found somebody.
+    pub(crate) fn on_mdns(&mut self, event: mdns::Event) {
         let mdns::Event::Discovered(found) = event else {
             return;
         };
@@ -150,26 +176,27 @@ impl Service {
         }
     }
 
-    /// Dials every bootstrap address that is due, and known peers while there are too few.
-    pub(crate) fn dial_due(&mut self, now: Instant) {
+    /// Dials every bootstrap address that is due, and known peers while there are too few; `active` are
+    /// those that there are.
+    pub(crate) fn dial_due(&mut self, now: Instant, active: usize, context: &mut Context) {
         for (index, address) in self.dialer.due_bootstrap(now) {
-            self.dial_bootstrap(index, address, now);
+            self.dial_bootstrap(index, address, context);
+        }
+        if active >= self.peers_target {
+            return;
         }
         for (peer, addresses) in self.dialer.due_known(now) {
-            if self.active() >= self.peers_target {
-                break;
-            }
             self.dialer.postpone(peer, now);
-            self.dial_known(peer, addresses, now);
+            self.dial_known(peer, addresses, context);
         }
     }
 
-    fn dial_bootstrap(&mut self, index: usize, address: Multiaddr, now: Instant) {
+    fn dial_bootstrap(&mut self, index: usize, address: Multiaddr, context: &mut Context) {
         let named = named(&address);
         // Whether it is this process or another with its key is found out by who answers there.
-        let own = named.is_some_and(|peer| peer == *self.swarm.local_peer_id());
+        let own = named.is_some_and(|peer| peer == *context.swarm.local_peer_id());
         let (named, address) = if own { (None, without_peer(address)) } else { (named, address) };
-        let connected = named.filter(|peer| self.swarm.is_connected(peer));
+        let connected = named.filter(|peer| context.swarm.is_connected(peer));
         if let Some(peer) = connected.and_then(from_libp2p) {
             self.dialer.reached(index, peer);
             return;
@@ -182,15 +209,14 @@ impl Service {
             None => DialOpts::unknown_peer_id().address(address).build(),
         };
         self.dialer.dialing(index, options.connection_id());
-        if let Err(error) = self.swarm.dial(options) {
-            let failed = self.dialer.failed(index, now);
-            self.report_unreachable(failed, &error);
+        if let Err(error) = context.swarm.dial(options) {
+            self.bootstrap_failed(index, &error, context);
         }
     }
 
-    fn dial_known(&mut self, peer: PeerId, addresses: Vec<Multiaddr>, now: Instant) {
+    fn dial_known(&mut self, peer: PeerId, addresses: Vec<Multiaddr>, context: &mut Context) {
         let Some(id) = to_libp2p(peer) else { return };
-        if peer == self.me || self.is_blocked(peer) || self.swarm.is_connected(&id) {
+        if peer == context.me() || context.is_blocked(peer) || context.swarm.is_connected(&id) {
             return;
         }
         if !self.dialer.may_dial(peer) {
@@ -198,7 +224,7 @@ impl Service {
         }
         // A peer that is hidden as well may be found at a relay only after a dial of its inner
         // addresses has begun, which takes ten seconds to fail.
-        let condition = if self.is_hidden() {
+        let condition = if context.traversal.is_hidden() {
             PeerCondition::Disconnected
         } else {
             PeerCondition::DisconnectedAndNotDialing
@@ -209,40 +235,102 @@ impl Service {
             .extend_addresses_through_behaviour()
             .build();
         let connection = options.connection_id();
-        match self.swarm.dial(options) {
+        match context.swarm.dial(options) {
             Ok(()) => self.dialer.began(connection, peer),
             Err(DialError::DialPeerConditionFalse(_)) => {}
             Err(error) => {
                 tracing::debug!(%peer, %error, "cannot dial");
-                self.dialer.down(peer, now);
+                self.dialer.down(peer, Instant::now());
             }
         }
     }
 
-    pub(crate) fn dial_once(&mut self, address: Multiaddr) {
-        if let Err(error) = self.swarm.dial(address.clone()) {
-            tracing::warn!(%address, %error, "cannot dial");
+    /// A dial has led to a connection to `peer`.
+    pub(crate) fn on_connected(&mut self, peer: PeerId, connection: ConnectionId) {
+        if let Some(index) = self.dialer.bootstrap_of(connection) {
+            self.dialer.reached(index, peer);
         }
     }
 
-    pub(crate) fn report_unreachable(&mut self, failed: Unreachable, error: &DialError) {
+    /// A dial has ended, well or not.
+    pub(crate) fn on_dial_ended(&mut self, connection: ConnectionId) {
+        self.dialer.ended(connection);
+    }
+
+    /// A dial has failed.
+    pub(crate) fn on_dial_failed(
+        &mut self,
+        connection: ConnectionId,
+        peer: Option<libp2p::PeerId>,
+        error: &DialError,
+        context: &mut Context,
+    ) {
+        if let Some(index) = self.dialer.bootstrap_of(connection) {
+            if matches!(error, DialError::LocalPeerId { .. }) {
+                self.dialer.own(index, Instant::now());
+            } else {
+                self.bootstrap_failed(index, error, context);
+            }
+            return;
+        }
+        let Some(id) = peer.filter(|id| !context.swarm.is_connected(id)) else {
+            return;
+        };
+        if let Some(peer) = from_libp2p(id) {
+            tracing::debug!(%peer, %error, "dial failed");
+            self.dialer.down(peer, Instant::now());
+        }
+    }
+
+    fn bootstrap_failed(&mut self, index: usize, error: &DialError, context: &mut Context) {
+        let failed = self.dialer.failed(index, Instant::now());
         let mut cause = dial_cause(error);
         if is_loopback(&failed.address) {
             cause += "; a loopback address leads to this machine only";
         }
-        self.report_lost(failed, cause);
+        report_lost(failed, cause, context);
     }
 
-    pub(crate) fn report_lost(&mut self, failed: Unreachable, error: String) {
-        let Unreachable { address, retry_in } = failed;
-        tracing::debug!(%address, error, ?retry_in, "bootstrap address does not answer");
-        self.report(NetworkEvent::BootstrapUnreachable { address, error, retry_in });
+    /// The handshake with `peer` is done.
+    pub(crate) fn on_up(&mut self, peer: PeerId) {
+        self.dialer.up(peer);
+    }
+
+    /// The last connection to `peer` has closed. Returns whether bootstrap addresses led to it.
+    pub(crate) fn on_down(&mut self, peer: PeerId, cause: &str, context: &mut Context) -> bool {
+        let failed = self.dialer.down(peer, Instant::now());
+        let any = !failed.is_empty();
+        for failed in failed {
+            report_lost(failed, cause.to_owned(), context);
+        }
+        any
+    }
+
+    /// `peer` left for good.
+    pub(crate) fn on_left(&mut self, peer: PeerId) {
+        self.dialer.left(peer);
+    }
+
+    /// `peer` is of another run.
+    pub(crate) fn on_refused(&mut self, peer: PeerId) {
+        self.dialer.refused(peer);
+    }
+
+    /// Dials `peer` again, at its bootstrap addresses too, after `until`.
+    pub(crate) fn dial_later(&mut self, peer: PeerId, until: Instant) {
+        self.dialer.later(peer, until);
+    }
+
+    /// `peer` is not dialled before `until`, unless a bootstrap address names it.
+    pub(crate) fn hold(&mut self, peer: PeerId, until: Instant) {
+        self.dialer.hold(peer, until);
     }
 }
 
-/// The address of whoever listens there.
-pub(crate) fn without_peer(address: Multiaddr) -> Multiaddr {
-    address.into_iter().filter(|part| !matches!(part, Protocol::P2p(_))).collect()
+fn report_lost(failed: Unreachable, error: String, context: &mut Context) {
+    let Unreachable { address, retry_in } = failed;
+    tracing::debug!(%address, error, ?retry_in, "bootstrap address does not answer");
+    context.outbox.report(NetworkEvent::BootstrapUnreachable { address, error, retry_in });
 }
 
 /// The cause of a failed dial in a few words.
@@ -261,12 +349,4 @@ pub(crate) fn dial_cause(error: &DialError) -> String {
         | DialError::DialPeerConditionFalse(_)
         | DialError::Aborted => error.to_string(),
     }
-}
-
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut innermost = error;
-    while let Some(next) = innermost.source() {
-        innermost = next;
-    }
-    innermost.to_string()
 }

@@ -9,7 +9,7 @@ use dnode_protocol::{Message, PeerId, RunDifference};
 use dnode_quic::Buffers;
 use libp2p::Multiaddr;
 
-use crate::streams::Path;
+use crate::swarm::streams::Path;
 
 /// What a peer is reached by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,6 @@
 //! The owner's handle: sends without blocking, and asks the network to dial, disconnect or stop.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,48 +12,11 @@ use dnode_protocol::{Message, PeerId};
 use libp2p::Multiaddr;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::direct::ip;
+use crate::address::ip;
 use crate::event::{Carrier, Connection};
+use crate::io::report::{Outgoing, Written};
+use crate::io::traffic::{Bytes, Traffic};
 use crate::limits::{BULK_QUEUE_MAX, CONTROL_QUEUE_MAX};
-use crate::link::{Outgoing, Written};
-
-/// Bytes of frames that a peer, or all peers, exchanged with this one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bytes {
-    /// Received.
-    pub received: u64,
-    /// Sent.
-    pub sent: u64,
-}
-
-/// Counts bytes from several tasks.
-#[derive(Debug, Default)]
-pub(crate) struct Traffic {
-    received: AtomicU64,
-    sent: AtomicU64,
-}
-
-impl Traffic {
-    pub(crate) fn add_received(&self, bytes: usize) {
-        self.received.fetch_add(bytes as u64, Ordering::Relaxed);
-    }
-
-    pub(crate) fn add_sent(&self, bytes: usize) {
-        self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
-    }
-
-    fn add(&self, bytes: Bytes) {
-        self.received.fetch_add(bytes.received, Ordering::Relaxed);
-        self.sent.fetch_add(bytes.sent, Ordering::Relaxed);
-    }
-
-    fn bytes(&self) -> Bytes {
-        Bytes {
-            received: self.received.load(Ordering::Relaxed),
-            sent: self.sent.load(Ordering::Relaxed),
-        }
-    }
-}
 
 /// One connected peer as the handle sees it.
 #[derive(Debug)]
@@ -382,11 +343,5 @@ const fn refusal(
     match error {
         mpsc::error::TrySendError::Full(_) => SendError::QueueFull { peer, what, waiting },
         mpsc::error::TrySendError::Closed(_) => SendError::NotConnected(peer),
-    }
-}
-
-impl fmt::Display for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} B in, {} B out", self.received, self.sent)
     }
 }

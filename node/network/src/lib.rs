@@ -14,54 +14,48 @@
 //! that both are of the same run and agree well enough on what should agree. Only then is the peer reported up. It stays up as long as one
 //! connection remains. Only this crate knows libp2p, so that an edit elsewhere does not rebuild it.
 
-mod ask;
-mod bulk;
-mod candidates;
+mod address;
 mod config;
-mod connections;
+mod context;
 mod copies;
-mod dialer;
-mod direct;
 mod discovery;
-mod doubles;
+mod errors;
 mod event;
-mod guarded;
 mod handle;
+mod io;
 pub mod limits;
-mod link;
 mod nat;
-mod outlet;
-mod permits;
-mod ping;
 mod probe;
-mod rate;
-mod reachability;
-mod relays;
-mod reports;
 mod service;
-mod session;
-pub mod streams;
+mod sessions;
 mod swarm;
-mod traversal;
-mod turns;
 
 use std::sync::Arc;
 
 use dnode_protocol::Message;
 use dnode_protocol::frame::encode_control;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
-pub use ask::Skew;
+use context::{Context, Greeting, Outbox};
+use discovery::Discovery;
+use nat::traversal::Traversal;
+use service::{Inputs, Service};
+use sessions::Sessions;
+
 pub use config::{NatConfig, NetworkConfig, NetworkError, RelayMode, default_listen, peer_id};
 pub use copies::IDENTITY;
-pub use direct::with_causes;
 pub use dnode_direct::{Channel, Config as DirectConfig, Kind};
 pub use dnode_quic::Buffers;
+pub use errors::with_causes;
 pub use event::{Carrier, Connection, DownReason, NetworkEvent, OffenceKind};
-pub use handle::{Bytes, ChannelError, CommandError, NetworkHandle, PeerStatus, SendError};
+pub use handle::{ChannelError, CommandError, NetworkHandle, PeerStatus, SendError};
+pub use io::report::Written;
+pub use io::traffic::Bytes;
 pub use libp2p::Multiaddr;
-pub use link::Written;
 pub use probe::{Answer, Found, PROBED_MAX, Probe, Reach, Silence};
+pub use swarm::ask::Skew;
+pub use swarm::streams;
 
 /// A network that can be started.
 #[derive(Debug)]
@@ -81,7 +75,7 @@ impl Network {
         let runtime = tokio::runtime::Handle::try_current()
             .map_err(|error| NetworkError::Runtime(std::io::Error::other(error)))?;
         let me = peer_id(&config.secret_key);
-        let direct = direct::start(&key, &config)?;
+        let direct = io::direct::start(&key, &config)?;
         let hello = Message::Hello {
             run: config.run.clone(),
             settings: config.settings.values().clone(),
@@ -93,25 +87,33 @@ impl Network {
         let (swarm, bulk) = swarm::build(&config, &key)?;
         let (events, event_queue) = mpsc::channel(limits::EVENTS_MAX);
         let (commands, command_queue) = mpsc::channel(limits::COMMANDS_MAX);
-        let (links, link_queue) = mpsc::channel(limits::LINK_EVENTS_MAX);
+        let (links, link_queue) = mpsc::channel(limits::SESSION_EVENTS_MAX);
         let is_bounded = config.upload_max > 0 || config.download_max > 0;
         let has_channels = config.direct != dnode_direct::Config::OFF && !is_bounded;
         let shared = Arc::new(handle::Shared::new(has_channels));
-        let rates = Arc::new(rate::Rates::new(config.upload_max, config.download_max));
+        let rates = Arc::new(io::rate::Rates::new(config.upload_max, config.download_max));
         let total = Arc::clone(&shared.total);
-        let channels = session::Channels { events, links, total, rates };
-        let parts = service::Parts {
-            swarm,
-            bulk,
-            direct,
-            me,
-            hello,
-            shared: Arc::clone(&shared),
-            channels,
+        let channels = sessions::Channels { events: events.clone(), links, total, rates };
+        let mut outbox = Outbox::default();
+        if let Some(buffers) = bulk.bulk.buffers() {
+            outbox.report(NetworkEvent::SocketBuffers { buffers });
+        }
+        let external = swarm.external_addresses();
+        let traversal = Traversal::new(*swarm.local_peer_id(), &config.nat, external);
+        let discovery = Discovery::new(&config, me, Instant::now());
+        let sessions = Sessions::new(config.peers_max, channels, bulk.bulk, direct.direct);
+        let greeting = Greeting::new(config.run, config.settings, hello, config.digest);
+        let shown = Arc::clone(&shared);
+        let context = Context::new((swarm, me), greeting, shown, outbox, traversal);
+        let service = Service::new(context, sessions, discovery);
+        let inputs = Inputs {
+            commands: command_queue,
+            links: link_queue,
+            bulk: bulk.arrivals,
+            direct: direct.arrivals,
+            events,
         };
-        let service = service::Service::new(config, parts);
-        runtime.spawn(service.run(command_queue, link_queue));
-        let handle = NetworkHandle { me, shared, commands };
-        Ok((handle, event_queue))
+        runtime.spawn(service.run(inputs));
+        Ok((NetworkHandle { me, shared, commands }, event_queue))
     }
 }

@@ -19,7 +19,7 @@ pub const CONTROL_QUEUE_MAX: usize = 256;
 pub const BULK_QUEUE_MAX: usize = 32;
 
 /// Reports of stream tasks that wait for the network; each task sends a handful in its life.
-pub(crate) const LINK_EVENTS_MAX: usize = 256;
+pub(crate) const SESSION_EVENTS_MAX: usize = 256;
 
 /// Own events (peer up, peer down, …) that wait for room in the event queue.
 ///

@@ -14,11 +14,11 @@ use libp2p::swarm::{ConnectionId, NetworkBehaviour, SwarmEvent};
 use libp2p::{Multiaddr, Swarm, autonat, identify, ping};
 use tokio::time::{Instant, timeout_at};
 
-use crate::ask::{self, Skew, Told};
 use crate::config::NetworkError;
 use crate::discovery::dial_cause;
-use crate::guarded::Guarded;
 use crate::limits::{ADDRESSES_PER_PEER_MAX, IDLE_CONNECTION};
+use crate::nat::limited::Limited;
+use crate::swarm::ask::{self, Skew, Told};
 use crate::swarm::{listen_all, probe, transport};
 
 /// Addresses that are dialled at a time; what is more is left out.
@@ -82,9 +82,9 @@ pub enum Reach {
 #[derive(NetworkBehaviour)]
 struct Behaviour {
     identify: identify::Behaviour,
-    ping: crate::ping::Behaviour,
+    ping: crate::swarm::ping::Behaviour,
     ask: request_response::Behaviour<ask::Codec>,
-    reach: Guarded<autonat::v2::client::Behaviour>,
+    reach: Limited<autonat::v2::client::Behaviour>,
 }
 
 /// One dial that is under way.
@@ -173,7 +173,7 @@ impl Probe {
         let ping = ping::Config::new().with_interval(PROBE_PING_INTERVAL);
         let behaviour = Behaviour {
             identify: identify::Behaviour::new(identify),
-            ping: crate::ping::Behaviour::new(ping),
+            ping: crate::swarm::ping::Behaviour::new(ping),
             ask: ask::behaviour(ProtocolSupport::Outbound),
             reach: probe(REACH_INTERVAL),
         };

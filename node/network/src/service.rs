@@ -1,359 +1,207 @@
 //! The network's task: one loop over connection events, stream reports, commands and deadlines.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+mod connections;
+mod handshake;
 
-use dnode_protocol::{PeerId, RunSpec, SharedSettings};
+use dnode_direct::Arrival;
+use dnode_protocol::PeerId;
+use dnode_quic::BulkConnection;
 use futures::StreamExt;
-use libp2p::multiaddr::Protocol;
-use libp2p::{Multiaddr, Swarm};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::time::{Duration, Instant};
 
-use crate::config::NetworkConfig;
+use crate::address::from_libp2p;
+use crate::context::Context;
 use crate::copies::Copies;
-use crate::dialer::Dialer;
-use crate::direct::DirectPlane;
-use crate::discovery::Schedule;
-use crate::event::{DownReason, NetworkEvent};
-use crate::handle::{Command, Shared};
-use crate::limits::{
-    BLOCKED_PEERS_MAX, OFFENCE_BACK_OFF, OUTBOX_MAX, REFUSED_BACK_OFF, SHUTDOWN_MAX, TICK,
-};
-use crate::link::LinkEvent;
-use crate::session::{Channels, Session, Stage};
-use crate::swarm::{Behaviour, BulkPlane};
-use crate::traversal::Traversal;
+use crate::discovery::Discovery;
+use crate::event::{DownReason, NetworkEvent, OffenceKind};
+use crate::handle::Command;
+use crate::io::report::SessionEvent;
+use crate::limits::{CIRCUIT_OPEN_MAX, OFFENCE_BACK_OFF, REFUSED_BACK_OFF, RELAYED_AGAIN, TICK};
+use crate::sessions::Sessions;
 
-/// What waits for room in the event queue.
+/// How long a process that was refused as a copy leaves the peer alone.
+const COPY_BACK_OFF: Duration = Duration::from_secs(60);
+
+/// What the network's task listens to besides its swarm, and where it reports.
 #[derive(Debug)]
-pub(crate) enum Pending {
-    Event(NetworkEvent),
-    /// A reader that may deliver once everything before it was delivered.
-    Release(oneshot::Sender<()>),
+pub(crate) struct Inputs {
+    pub(crate) commands: mpsc::Receiver<Command>,
+    pub(crate) links: mpsc::Receiver<SessionEvent>,
+    /// Bulk connections and direct paths that peers open.
+    pub(crate) bulk: mpsc::Receiver<BulkConnection>,
+    pub(crate) direct: mpsc::Receiver<Arrival>,
+    pub(crate) events: mpsc::Sender<NetworkEvent>,
 }
 
-/// The state of a running network.
+/// The parts of a running network.
 pub(crate) struct Service {
-    pub(crate) swarm: Swarm<Behaviour>,
-    pub(crate) me: PeerId,
-    pub(crate) run: RunSpec,
-    pub(crate) settings: SharedSettings,
-    /// The digest of the first step, for those who ask; may be empty.
-    pub(crate) digest: String,
-    /// Our hello, a complete frame.
-    pub(crate) hello: Vec<u8>,
-    pub(crate) peers_max: usize,
-    pub(crate) peers_target: usize,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) channels: Channels,
-    pub(crate) sessions: BTreeMap<PeerId, Session>,
-    pub(crate) sessions_begun: u64,
-    pub(crate) dialer: Dialer,
-    pub(crate) copies: Copies,
-    pub(crate) schedule: Schedule,
-    /// Bulk connections on the swarm's sockets.
-    pub(crate) bulk: BulkPlane,
-    /// Direct paths inside this host and local networks.
-    pub(crate) direct: DirectPlane,
-    /// NATs, this peer's and others'.
-    pub(crate) traversal: Traversal,
-    outbox: VecDeque<Pending>,
-    blocked: BTreeMap<PeerId, Instant>,
-    stopping: Option<(oneshot::Sender<()>, Instant)>,
-}
-
-/// What the service is made of besides its configuration.
-pub(crate) struct Parts {
-    pub(crate) swarm: Swarm<Behaviour>,
-    pub(crate) bulk: BulkPlane,
-    pub(crate) direct: DirectPlane,
-    pub(crate) me: PeerId,
-    pub(crate) hello: Vec<u8>,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) channels: Channels,
-}
-
-/// A blocked or unknown peer id cannot be converted: nothing is to be done with it.
-pub(crate) fn to_libp2p(peer: PeerId) -> Option<libp2p::PeerId> {
-    libp2p::PeerId::from_bytes(&peer.to_libp2p_bytes()).ok()
-}
-
-/// `None` for keys of other kinds than Ed25519: such a node is no dnode peer.
-pub(crate) fn from_libp2p(peer: libp2p::PeerId) -> Option<PeerId> {
-    PeerId::from_libp2p_bytes(&peer.to_bytes())
+    context: Context,
+    sessions: Sessions,
+    discovery: Discovery,
+    copies: Copies,
 }
 
 impl Service {
-    pub(crate) fn new(config: NetworkConfig, parts: Parts) -> Self {
-        let now = Instant::now();
-        let key = parts.me.public_key();
-        let seed = key
-            .iter()
-            .fold(config.incarnation, |seed, byte| seed.rotate_left(7) ^ u64::from(*byte));
-        let buffers = parts.bulk.bulk.buffers();
-        let buffers = buffers.map(|buffers| NetworkEvent::SocketBuffers { buffers });
-        let mut dialer = Dialer::new(&config.bootstrap, seed, now);
-        for mut address in config.remembered {
-            if let Some(Protocol::P2p(id)) = address.pop()
-                && let Some(peer) = from_libp2p(id)
-            {
-                dialer.remember(peer, &address, now);
-            }
-        }
-        let mut traversal = Traversal::new(*parts.swarm.local_peer_id(), &config.nat);
-        for address in parts.swarm.external_addresses() {
-            traversal.told_external(address);
-        }
-        Self {
-            traversal,
-            swarm: parts.swarm,
-            me: parts.me,
-            schedule: Schedule::new(&config.run.id(), now),
-            run: config.run,
-            settings: config.settings,
-            digest: config.digest,
-            hello: parts.hello,
-            peers_max: config.peers_max,
-            peers_target: config.peers_target,
-            shared: parts.shared,
-            channels: parts.channels,
-            sessions: BTreeMap::new(),
-            sessions_begun: 0,
-            dialer,
-            copies: Copies::default(),
-            outbox: buffers.map(Pending::Event).into_iter().collect(),
-            bulk: parts.bulk,
-            direct: parts.direct,
-            blocked: BTreeMap::new(),
-            stopping: None,
-        }
+    pub(crate) fn new(context: Context, sessions: Sessions, discovery: Discovery) -> Self {
+        Self { context, sessions, discovery, copies: Copies::default() }
     }
 
     /// Runs until shut down, or until nobody holds a handle or listens to events.
-    pub(crate) async fn run(
-        mut self,
-        mut commands: mpsc::Receiver<Command>,
-        mut links: mpsc::Receiver<LinkEvent>,
-    ) {
-        let events = self.channels.events.clone();
+    pub(crate) async fn run(mut self, inputs: Inputs) {
+        let Inputs { mut commands, mut links, mut bulk, mut direct, events } = inputs;
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while !self.is_done() {
-            let may_report = self.outbox.len() < OUTBOX_MAX;
+            let outbox = &self.context.outbox;
+            let (may_report, must_deliver) = (!outbox.is_full(), !outbox.is_empty());
             tokio::select! {
-                permit = events.reserve(), if !self.outbox.is_empty() => {
+                permit = events.reserve(), if must_deliver => {
                     let Ok(permit) = permit else { break };
-                    self.deliver(permit);
+                    self.context.outbox.deliver(permit);
                 }
-                Some(connection) = self.bulk.arrivals.recv(), if may_report => {
-                    self.bulk_arrived(connection);
+                Some(connection) = bulk.recv(), if may_report => {
+                    self.sessions.on_bulk_arrived(connection, &mut self.context);
                 }
-                Some(path) = self.direct.arrivals.recv(), if may_report => {
-                    self.direct_arrived(path);
+                Some(path) = direct.recv(), if may_report => {
+                    self.sessions.on_direct_arrived(path, &mut self.context);
                 }
-                Some(event) = links.recv(), if may_report => self.handle_link(event).await,
-                event = self.swarm.select_next_some(), if may_report => {
-                    self.handle_swarm(event).await;
+                Some(event) = links.recv(), if may_report => self.on_session_event(event).await,
+                event = self.context.swarm.select_next_some(), if may_report => {
+                    self.on_swarm_event(event).await;
                 }
                 command = commands.recv() => match command {
-                    Some(command) => self.handle_command(command).await,
+                    Some(command) => self.on_command(command).await,
                     None => break,
                 },
-                _ = tick.tick() => self.handle_tick().await,
+                _ = tick.tick() => self.on_tick().await,
             }
         }
-        self.shared.peers().clear();
-        let peers: Vec<_> = self.sessions.keys().copied().collect();
-        for peer in peers {
-            if let Some(session) = self.sessions.remove(&peer) {
-                session.end().await;
-            }
-        }
-        if let Some((done, _)) = self.stopping.take() {
-            drop(self.swarm);
-            // An error means that nobody waits any more.
-            let _ = done.send(());
-        }
+        self.context.shared.peers().clear();
+        self.sessions.end().await;
+        self.context.end();
     }
 
     fn is_done(&self) -> bool {
-        let hung_up = || self.sessions.is_empty();
-        let waited = |deadline: Instant| Instant::now() >= deadline;
-        matches!(self.stopping, Some((_, deadline)) if hung_up() || waited(deadline))
+        self.context.is_stopping() && (self.sessions.is_empty() || self.context.is_overdue())
     }
 
-    /// Hands on the oldest event, and the releases that follow it.
-    fn deliver(&mut self, permit: mpsc::Permit<'_, NetworkEvent>) {
-        let mut permit = Some(permit);
-        while let Some(pending) = self.outbox.pop_front() {
-            match (pending, permit.take()) {
-                (Pending::Event(event), Some(permit)) => permit.send(event),
-                (event @ Pending::Event(_), None) => {
-                    self.outbox.push_front(event);
-                    break;
-                }
-                (Pending::Release(release), unused) => {
-                    permit = unused;
-                    // An error means that the reader has ended.
-                    let _ = release.send(());
+    async fn on_command(&mut self, command: Command) {
+        match command {
+            Command::Dial(address) => {
+                if let Err(error) = self.context.swarm.dial(address.clone()) {
+                    tracing::warn!(%address, %error, "cannot dial");
                 }
             }
-        }
-    }
-
-    pub(crate) fn report(&mut self, event: NetworkEvent) {
-        self.outbox.push_back(Pending::Event(event));
-    }
-
-    pub(crate) fn release(&mut self, releases: Vec<oneshot::Sender<()>>) {
-        self.outbox.extend(releases.into_iter().map(Pending::Release));
-    }
-
-    async fn handle_command(&mut self, command: Command) {
-        match command {
-            Command::Dial(address) => self.dial_once(address),
-            Command::OpenChannel(peer, subject, done) => self.open_channel((peer, subject), done),
+            Command::OpenChannel(peer, subject, done) => {
+                self.sessions.open_channel((peer, subject), done);
+            }
             Command::Disconnect(peer, back_off) => {
                 self.end_session(peer, DownReason::Disconnected).await;
-                self.block(peer, back_off);
+                self.context.block(peer, back_off);
             }
             Command::Shutdown(done) => {
-                // Without senders the writers drain their queues and end their streams; a peer that
-                // has read to the end hangs up.
-                self.shared.peers().clear();
-                for session in self.sessions.values_mut() {
-                    session.senders = None;
-                }
-                self.stopping = Some((done, Instant::now() + SHUTDOWN_MAX));
+                self.context.shared.peers().clear();
+                self.sessions.drain();
+                self.context.stop(done);
             }
         }
     }
 
-    pub(crate) const fn is_stopping(&self) -> bool {
-        self.stopping.is_some()
-    }
-
-    async fn handle_tick(&mut self) {
+    async fn on_tick(&mut self) {
         let now = Instant::now();
         self.check_handshakes(now).await;
-        let free: Vec<_> = self.blocked.iter().filter(|(_, at)| **at <= now).collect();
-        let free: Vec<_> = free.into_iter().map(|(peer, _)| *peer).collect();
-        for peer in free {
-            self.unblock(peer);
-        }
-        if self.is_stopping() {
+        self.context.unblock_due(now);
+        if self.context.is_stopping() {
             return;
         }
-        self.look_for_copies(now);
-        self.traverse(now);
+        if let Some(how) = self.copies.met(now) {
+            self.context.outbox.report(NetworkEvent::Copied { how });
+        }
+        for connection in self.copies.told(now) {
+            self.context.swarm.close_connection(connection);
+        }
+        let Context { traversal, swarm, .. } = &mut self.context;
+        for (peer, address) in traversal.settle(now, swarm) {
+            if let Some(peer) = from_libp2p(peer) {
+                self.move_streams(peer, &address);
+            }
+        }
+        let Context { traversal, swarm, .. } = &mut self.context;
+        traversal.reserve(now, swarm);
         self.dial_due(now);
-        self.discover(now);
-        self.seek_direct(now);
+        self.discovery.search(now, &mut self.context);
+        self.sessions.seek_direct(now);
     }
 
-    /// Closes all connections to `peer` and refuses new ones for `back_off`.
-    pub(crate) fn block(&mut self, peer: PeerId, back_off: Duration) {
-        let Some(id) = to_libp2p(peer) else { return };
-        if self.blocked.len() >= BLOCKED_PEERS_MAX
-            && let Some((&soonest, _)) = self.blocked.iter().min_by_key(|(_, at)| **at)
-        {
-            self.unblock(soonest);
-        }
-        self.blocked.insert(peer, Instant::now() + back_off);
-        self.swarm.behaviour_mut().blocked.block_peer(id);
-        // A peer that was blocked already, and one being blocked, keep no connection.
-        let _ = self.swarm.disconnect_peer_id(id);
-    }
-
-    pub(crate) fn is_blocked(&self, peer: PeerId) -> bool {
-        self.blocked.contains_key(&peer)
-    }
-
-    fn unblock(&mut self, peer: PeerId) {
-        self.blocked.remove(&peer);
-        if let Some(id) = to_libp2p(peer) {
-            self.swarm.behaviour_mut().blocked.unblock_peer(id);
-        }
+    fn dial_due(&mut self, now: Instant) {
+        self.discovery.dial_due(now, self.sessions.active(), &mut self.context);
     }
 
     /// Forgets the session, and reports the peer down if it was up. Connections stay.
-    pub(crate) async fn end_session(&mut self, peer: PeerId, reason: DownReason) {
-        let Some(session) = self.sessions.remove(&peer) else {
+    async fn end_session(&mut self, peer: PeerId, reason: DownReason) {
+        let Some(ended) = self.sessions.remove(peer) else {
             return;
         };
-        let was_up = session.is_up();
-        self.allow_punch(peer, false);
-        if let Stage::Relayed(_, until) = session.stage {
-            self.no_direct_path(peer, until);
+        let context = &mut self.context;
+        context.allow_punch(peer, false);
+        if let Some(until) = ended.sought_until {
+            no_direct_path(peer, until, context, &mut self.discovery);
         }
         // A later session may be in the map already only if this one was removed from it.
+        let was_up = ended.was_up;
         if was_up {
-            self.shared.peers().remove(&peer);
+            context.shared.peers().remove(&peer);
         }
-        session.end().await;
-        if was_up && !self.is_stopping() {
+        ended.end().await;
+        if was_up && !context.is_stopping() {
             tracing::debug!(%peer, %reason, "peer down");
-            self.report(NetworkEvent::PeerDown { peer, reason });
+            context.outbox.report(NetworkEvent::PeerDown { peer, reason });
         }
     }
 
     /// Ends the session of a peer that broke the protocol, and blocks it.
-    pub(crate) async fn offend(
-        &mut self,
-        peer: PeerId,
-        kind: crate::event::OffenceKind,
-        detail: String,
-    ) {
+    async fn offend(&mut self, peer: PeerId, kind: OffenceKind, detail: String) {
         tracing::debug!(%peer, %kind, detail, "peer broke the protocol");
-        self.report(NetworkEvent::Offence { peer, kind, detail });
+        self.context.outbox.report(NetworkEvent::Offence { peer, kind, detail });
         self.end_session(peer, DownReason::Offence).await;
-        self.block(peer, OFFENCE_BACK_OFF);
+        self.context.block(peer, OFFENCE_BACK_OFF);
+    }
+
+    /// Ends the session of a peer and closes its connections.
+    async fn hang_up(&mut self, peer: PeerId, reason: DownReason) {
+        self.end_session(peer, reason).await;
+        self.context.disconnect(peer);
     }
 
     /// Ends the session of a peer of another run, and neither dials nor accepts it.
-    pub(crate) async fn hang_up_refused(&mut self, peer: PeerId) {
-        if self.is_copy(peer) {
+    async fn hang_up_refused(&mut self, peer: PeerId) {
+        if self.sessions.is_copy(peer) {
             // The process that is kept has the same name.
             self.hang_up(peer, DownReason::Refused).await;
             return;
         }
         self.end_session(peer, DownReason::Refused).await;
-        self.dialer.refused(peer);
-        self.block(peer, REFUSED_BACK_OFF);
+        self.discovery.on_refused(peer);
+        self.context.block(peer, REFUSED_BACK_OFF);
     }
 
-    /// Ends the session of a peer that has not greeted within [`crate::limits::HELLO_TIMEOUT`].
-    /// It may have been stopped or cut off since it connected, so it may come again at once.
-    pub(crate) async fn hang_up_silent(&mut self, peer: PeerId) {
-        tracing::debug!(%peer, within = ?crate::limits::HELLO_TIMEOUT, "no hello");
-        self.hang_up(peer, DownReason::Lost("it did not greet".to_owned())).await;
+    /// A peer keeps another process with our key: it is asked again later, as that one may have gone.
+    async fn hang_up_as_copy(&mut self, peer: PeerId) {
+        self.end_session(peer, DownReason::Refused).await;
+        // Not before it is let in again.
+        self.discovery.dial_later(peer, Instant::now() + COPY_BACK_OFF + TICK * 2);
+        self.context.block(peer, COPY_BACK_OFF);
     }
+}
 
-    /// Ends the session of a peer that no direct path leads to: what it has of a relay serves nobody.
-    pub(crate) async fn hang_up_relayed(&mut self, peer: PeerId) {
-        self.hang_up(peer, DownReason::Lost("no direct path".to_owned())).await;
+/// The session of a peer that was reached through a relay ended, where a direct path was sought until
+/// then: if not long before, none was found. Both ends find that out at about the same time.
+fn no_direct_path(peer: PeerId, until: Instant, context: &mut Context, discovery: &mut Discovery) {
+    let now = Instant::now();
+    if context.is_stopping() || until > now + CIRCUIT_OPEN_MAX {
+        return;
     }
-
-    /// Ends the session of a peer and closes its connections.
-    pub(crate) async fn hang_up(&mut self, peer: PeerId, reason: DownReason) {
-        self.end_session(peer, reason).await;
-        if let Some(id) = to_libp2p(peer) {
-            // Its last connection may have gone by itself.
-            let _ = self.swarm.disconnect_peer_id(id);
-        }
-    }
-
-    /// Our listening address as another peer dials it.
-    pub(crate) fn full_address(&self, address: Multiaddr) -> Multiaddr {
-        let plain = address.clone();
-        address.with_p2p(*self.swarm.local_peer_id()).unwrap_or(plain)
-    }
-
-    /// Peers in the handshake or done with it, but those that no tensors can be exchanged with.
-    pub(crate) fn active(&self) -> usize {
-        let counts =
-            |session: &&Session| matches!(session.stage, Stage::Greeting(_) | Stage::Up(_));
-        self.sessions.values().filter(counts).count()
-    }
+    discovery.hold(peer, now + RELAYED_AGAIN);
+    context.traversal.on_no_direct_path(peer);
 }

@@ -1,5 +1,9 @@
 //! The libp2p swarm: transports and the composed behaviour.
 
+pub(crate) mod ask;
+pub(crate) mod ping;
+pub mod streams;
+
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
 use std::time::Duration;
@@ -16,7 +20,7 @@ use libp2p::swarm::NetworkBehaviour;
 use libp2p::swarm::behaviour::toggle::Toggle;
 use libp2p::{
     Multiaddr, PeerId, StreamProtocol, Swarm, Transport, TransportError, allow_block_list, autonat,
-    connection_limits, dcutr, dns, identify, kad, mdns, noise, ping, relay, tcp, yamux,
+    connection_limits, dcutr, dns, identify, kad, mdns, noise, relay, tcp, yamux,
 };
 
 use dnode_protocol::limits::{IDENTIFY_PROTOCOL, KAD_PROTOCOL};
@@ -25,7 +29,6 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::config::{NatConfig, NetworkConfig, NetworkError, RelayMode};
-use crate::guarded::Guarded;
 use crate::limits::{
     CIRCUIT_BYTES, CIRCUIT_LIFE, CIRCUIT_OPEN_MAX, CIRCUITS_MAX, CIRCUITS_PER_PEER_MAX,
     CONNECTIONS_PER_PEER_MAX, IDLE_CONNECTION, KAD_PROVIDED_KEYS_MAX, KAD_PROVIDER_TTL,
@@ -33,7 +36,7 @@ use crate::limits::{
     PENDING_CONNECTIONS_MAX, PING_INTERVAL, PING_TIMEOUT, PROBE_INTERVAL, PROBES_MAX,
     RESERVATIONS_MAX, STRANGERS_MAX, TCP_OPEN_MAX,
 };
-use crate::{ask, streams};
+use crate::nat::limited::Limited;
 
 /// Everything the swarm does.
 #[derive(NetworkBehaviour)]
@@ -41,21 +44,21 @@ pub(crate) struct Behaviour {
     pub(crate) limits: connection_limits::Behaviour,
     pub(crate) blocked: allow_block_list::Behaviour<allow_block_list::BlockedPeers>,
     pub(crate) identify: identify::Behaviour,
-    pub(crate) ping: crate::ping::Behaviour,
+    pub(crate) ping: ping::Behaviour,
     pub(crate) ask: request_response::Behaviour<ask::Codec>,
     pub(crate) kad: kad::Behaviour<MemoryStore>,
     pub(crate) mdns: Toggle<mdns::tokio::Behaviour>,
     pub(crate) streams: streams::Behaviour,
     /// Finds out whether others can dial this peer.
-    pub(crate) probe: Toggle<Guarded<autonat::v2::client::Behaviour>>,
+    pub(crate) probe: Toggle<Limited<autonat::v2::client::Behaviour>>,
     /// Helps others to find that out.
-    pub(crate) dial_back: Toggle<Guarded<autonat::v2::server::Behaviour>>,
+    pub(crate) dial_back: Toggle<Limited<autonat::v2::server::Behaviour>>,
     /// Reservations and circuits at relays.
     pub(crate) relayed: Toggle<relay::client::Behaviour>,
     /// Relays for others.
     pub(crate) relay: Toggle<relay::Behaviour>,
     /// Punches holes; the dials that others ask for by it wait until they have greeted.
-    pub(crate) punch: Toggle<Guarded<dcutr::Behaviour>>,
+    pub(crate) punch: Toggle<Limited<dcutr::Behaviour>>,
     /// Asks routers to forward ports.
     #[cfg(feature = "upnp")]
     pub(crate) upnp: Toggle<libp2p::upnp::tokio::Behaviour>,
@@ -168,35 +171,35 @@ fn behaviour(
         .with_agent_version(format!("dnode/{}", env!("CARGO_PKG_VERSION")))
         .with_cache_size(KNOWN_PEERS_MAX)
         .with_push_listen_addr_updates(true);
-    let ping = ping::Config::new().with_interval(PING_INTERVAL).with_timeout(PING_TIMEOUT);
+    let ping = libp2p::ping::Config::new().with_interval(PING_INTERVAL).with_timeout(PING_TIMEOUT);
     Behaviour {
         limits: connection_limits::Behaviour::new(limits),
         blocked: allow_block_list::Behaviour::default(),
         identify: identify::Behaviour::new(identify),
-        ping: crate::ping::Behaviour::new(ping),
+        ping: ping::Behaviour::new(ping),
         ask: ask::behaviour(ProtocolSupport::Inbound),
         kad: kademlia(me),
         mdns: multicast(config.mdns, me).into(),
         streams: streams::Behaviour::default(),
         probe: traverse.then(|| probe(PROBE_INTERVAL)).into(),
         dial_back: traverse
-            .then(|| Guarded::in_turn(autonat::v2::server::Behaviour::default()))
+            .then(|| Limited::in_turn(autonat::v2::server::Behaviour::default()))
             .into(),
         relayed: client.into(),
         relay: relay(&config.nat, me).into(),
-        punch: traverse.then(|| Guarded::gated(dcutr::Behaviour::new(me))).into(),
+        punch: traverse.then(|| Limited::gated(dcutr::Behaviour::new(me))).into(),
         #[cfg(feature = "upnp")]
         upnp: (traverse && config.nat.upnp).then(libp2p::upnp::tokio::Behaviour::default).into(),
     }
 }
 
 /// Has others dial this peer at its candidates, the next after `interval`.
-pub(crate) fn probe(interval: Duration) -> Guarded<autonat::v2::client::Behaviour> {
+pub(crate) fn probe(interval: Duration) -> Limited<autonat::v2::client::Behaviour> {
     let config = autonat::v2::client::Config::default()
         .with_max_candidates(PROBES_MAX)
         .with_probe_interval(interval);
     let inner = autonat::v2::client::Behaviour::new(rand::make_rng(), config);
-    Guarded::budgeted(inner, Instant::now())
+    Limited::budgeted(inner, Instant::now())
 }
 
 /// Bounded in peers, circuits, time and bytes; in reservations and circuits per minute of each peer and

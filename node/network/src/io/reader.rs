@@ -1,113 +1,19 @@
-//! The tasks that read one stream each, and what all tasks of a session report.
+//! The tasks that read one stream each.
 
-use std::io;
-use std::sync::Arc;
-
-use dnode_direct::Sender;
 use dnode_protocol::frame::{
     CONTROL_HEADER_BYTES, ControlHeader, DecodeError, TENSOR_HEADER_BYTES, TensorHeader,
     decode_control,
 };
-use dnode_protocol::{Message, PeerId, RunDifference, RunSpec};
-use dnode_quic::BulkConnection;
+use dnode_protocol::{Message, RunDifference};
 use futures::{AsyncRead, AsyncReadExt};
 use libp2p::Stream;
-use libp2p::swarm::ConnectionId;
 use tokio::sync::{mpsc, oneshot};
 
+use super::rate::{PIECE_BYTES, pass, wire_bytes};
+use super::report::{Origin, ReaderEnd, SessionEvent};
 use crate::copies::COPY;
-use crate::event::{Carrier, NetworkEvent, OffenceKind};
-use crate::handle::Traffic;
-use crate::rate::{PIECE_BYTES, Rate, Rates, pass, wire_bytes};
-use crate::session::Via;
-use crate::streams::StreamKind;
-
-/// Something to write.
-#[derive(Debug)]
-pub(crate) enum Outgoing {
-    /// A complete control frame.
-    Control(Vec<u8>),
-    /// A whole tensor: header of its frames, all elements, and who wants to know when it is written.
-    Tensor(TensorHeader, Arc<[u8]>, Option<Written>),
-}
-
-/// What is done once a tensor is written to what carries it; left out where it never is.
-pub struct Written(Box<dyn FnOnce() + Send>);
-
-impl Written {
-    /// `tell` is called from a task of the network and must not block.
-    #[must_use]
-    pub fn new(tell: impl FnOnce() + Send + 'static) -> Self {
-        Self(Box::new(tell))
-    }
-
-    pub(crate) fn tell(self) {
-        (self.0)();
-    }
-}
-
-impl std::fmt::Debug for Written {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Written")
-    }
-}
-
-/// Whose stream it is.
-#[derive(Clone, Debug)]
-pub(crate) struct Origin {
-    pub(crate) peer: PeerId,
-    /// Number of the session; a report of an earlier one is stale.
-    pub(crate) session: u64,
-    /// What it runs on.
-    pub(crate) via: Via,
-    /// What that is to the rates.
-    pub(crate) carrier: Carrier,
-    pub(crate) kind: StreamKind,
-    /// Number of the stream within the session.
-    pub(crate) stream: u64,
-    /// Of the peer, and of all peers.
-    pub(crate) traffic: [Arc<Traffic>; 2],
-    /// Bounds of tensors, of all peers.
-    pub(crate) rates: Arc<Rates>,
-    /// What a relay on the way lets through.
-    pub(crate) circuit: Option<Arc<Rate>>,
-}
-
-/// What a task reports.
-#[derive(Debug)]
-pub(crate) enum LinkEvent {
-    /// The peer said which run it is in; the reader waits until it is released.
-    Hello {
-        origin: Origin,
-        /// Run and settings.
-        specs: Box<[RunSpec; 2]>,
-        incarnation: u64,
-        direct_port: u16,
-    },
-    /// A reader ended.
-    ReaderEnded { origin: Origin, end: ReaderEnd },
-    /// A bulk connection that was asked for is there, or cannot be had.
-    BulkOpened { peer: PeerId, session: u64, result: Result<BulkConnection, dnode_quic::Error> },
-    /// A direct path that was asked for is there, or cannot be had.
-    DirectOpened { peer: PeerId, session: u64, result: Result<Sender, dnode_direct::Error> },
-    /// A writer ended and gives back its queue; whether it was asked to.
-    WriterEnded { origin: Origin, queue: mpsc::Receiver<Outgoing>, left: bool },
-}
-
-/// Why a reader ended.
-#[derive(Debug)]
-pub(crate) enum ReaderEnd {
-    /// The peer ended the stream between two frames; whether the last one was a goodbye.
-    Finished { goodbye: bool },
-    /// The connection failed.
-    Failed(io::Error),
-    /// The peer refused us.
-    Refused(RunDifference),
-    /// The peer broke the protocol.
-    Offence(OffenceKind, String),
-    /// The owner of the network no longer listens.
-    Ignored,
-}
+use crate::event::{NetworkEvent, OffenceKind};
+use crate::swarm::streams::StreamKind;
 
 /// The frames of a tensor: header bytes and slice of the payload.
 pub(crate) fn frames(
@@ -123,7 +29,7 @@ pub(crate) async fn read(
     origin: Origin,
     release: oneshot::Receiver<()>,
     events: mpsc::Sender<NetworkEvent>,
-    links: mpsc::Sender<LinkEvent>,
+    links: mpsc::Sender<SessionEvent>,
 ) {
     let mut reader = Reader { stream, origin, events };
     let result = match reader.origin.kind {
@@ -133,7 +39,7 @@ pub(crate) async fn read(
     let (Ok(end) | Err(end)) = result;
     let origin = reader.origin;
     // An error means that the network has stopped.
-    let _ = links.send(LinkEvent::ReaderEnded { origin, end }).await;
+    let _ = links.send(SessionEvent::ReaderEnded { origin, end }).await;
 }
 
 struct Reader {
@@ -146,13 +52,13 @@ impl Reader {
     async fn control(
         &mut self,
         release: oneshot::Receiver<()>,
-        links: &mpsc::Sender<LinkEvent>,
+        links: &mpsc::Sender<SessionEvent>,
     ) -> Result<ReaderEnd, ReaderEnd> {
         match self.message().await? {
             None => return Ok(ReaderEnd::Finished { goodbye: false }),
             Some(Message::Hello { run, settings, incarnation, direct_port }) => {
                 let (origin, specs) = (self.origin.clone(), Box::new([run, settings]));
-                let hello = LinkEvent::Hello { origin, specs, incarnation, direct_port };
+                let hello = SessionEvent::Hello { origin, specs, incarnation, direct_port };
                 links.send(hello).await.map_err(|_| ReaderEnd::Ignored)?;
             }
             Some(other) => return Err(unexpected(&other, "before hello")),
@@ -227,21 +133,6 @@ impl Reader {
     async fn tell(&mut self, event: NetworkEvent) -> Result<(), ReaderEnd> {
         let sent = self.events.send(event).await;
         sent.map_err(|_| ReaderEnd::Ignored)
-    }
-}
-
-impl Origin {
-    /// The libp2p connection that it runs on.
-    pub(crate) const fn connection(&self) -> Option<ConnectionId> {
-        self.via.connection()
-    }
-
-    pub(crate) fn sent(&self, bytes: usize) {
-        self.traffic.iter().for_each(|t| t.add_sent(bytes));
-    }
-
-    fn count(&self, bytes: usize) {
-        self.traffic.iter().for_each(|t| t.add_received(bytes));
     }
 }
 

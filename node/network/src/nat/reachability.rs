@@ -7,9 +7,9 @@ use dnode_direct::is_near;
 use libp2p::swarm::ConnectionId;
 use libp2p::{Multiaddr, PeerId};
 
-use crate::direct::ip;
+use crate::address::ip;
 use crate::limits::CANDIDATES_MAX;
-use crate::streams::Path;
+use crate::swarm::streams::Path;
 
 /// Where this peer stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

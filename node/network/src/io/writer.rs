@@ -8,22 +8,23 @@ use futures::AsyncWriteExt;
 use libp2p::Stream;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::bulk::Lanes;
+use super::bulk::BulkStreams;
+use super::rate::{PIECE_BYTES, pass, wire_bytes};
+use super::reader::frames;
+use super::report::{Origin, Outgoing, SessionEvent};
 use crate::event::Carrier;
-use crate::link::{LinkEvent, Origin, Outgoing, frames};
-use crate::rate::{PIECE_BYTES, pass, wire_bytes};
 
 /// What a writer writes to.
-pub(crate) enum Outlet {
+pub(crate) enum FrameSink {
     /// A libp2p stream.
     Stream(Stream),
     /// A bulk connection.
-    Quic(Lanes),
+    Quic(BulkStreams),
     /// A direct path; nothing once it is finished.
     Direct(Option<Sender>),
 }
 
-impl Outlet {
+impl FrameSink {
     /// What carries the tensors.
     pub(crate) fn carrier(&self) -> Carrier {
         match self {
@@ -39,7 +40,7 @@ impl Outlet {
                 stream.write_all(head).await?;
                 stream.write_all(&body).await
             }
-            Self::Quic(lanes) => lanes.write(head, body).await,
+            Self::Quic(streams) => streams.write(head, body).await,
             Self::Direct(Some(sender)) => sender.write(head, &body).await,
             Self::Direct(None) => Err(io::ErrorKind::BrokenPipe.into()),
         }
@@ -47,8 +48,8 @@ impl Outlet {
 
     /// Between two frames.
     fn next_frame(&mut self) {
-        if let Self::Quic(lanes) = self {
-            lanes.next();
+        if let Self::Quic(streams) = self {
+            streams.next();
         }
     }
 
@@ -63,7 +64,7 @@ impl Outlet {
     async fn closed(&mut self) -> io::Error {
         match self {
             Self::Stream(_) | Self::Direct(None) => std::future::pending().await,
-            Self::Quic(lanes) => lanes.closed().await,
+            Self::Quic(streams) => streams.closed().await,
             Self::Direct(Some(sender)) => sender.closed().await,
         }
     }
@@ -72,8 +73,8 @@ impl Outlet {
     async fn finish(&mut self) -> io::Result<()> {
         match self {
             Self::Stream(stream) => stream.close().await,
-            Self::Quic(lanes) => {
-                lanes.finish().await;
+            Self::Quic(streams) => {
+                streams.finish().await;
                 Ok(())
             }
             Self::Direct(sender) => {
@@ -98,17 +99,17 @@ pub(crate) struct Start {
 }
 
 /// Writes the hello if any, then what is queued, until the queue ends or the writer shall leave (what
-/// was written is then delivered), the outlet fails, or `stop` is dropped.
+/// was written is then delivered), the sink fails, or `stop` is dropped.
 pub(crate) async fn write(
-    mut outlet: Outlet,
+    mut sink: FrameSink,
     origin: Origin,
     mut queue: mpsc::Receiver<Outgoing>,
-    links: mpsc::Sender<LinkEvent>,
+    links: mpsc::Sender<SessionEvent>,
     Start { hello, stop, leave }: Start,
 ) {
     let mut left = false;
     tokio::select! {
-        result = write_all(&mut outlet, &origin, hello, &mut queue, leave) => match result {
+        result = write_all(&mut sink, &origin, hello, &mut queue, leave) => match result {
             Ok(leaving) => left = leaving,
             Err(error) => {
                 tracing::debug!(peer = ?origin.peer, kind = %origin.kind, %error, "write failed");
@@ -117,24 +118,24 @@ pub(crate) async fn write(
         // The owner keeps it until the session ends.
         _ = stop => {}
     }
-    if let Outlet::Quic(lanes) = &outlet {
-        lanes.close();
+    if let FrameSink::Quic(streams) = &sink {
+        streams.close();
     }
     // An error means that the network has stopped.
-    let _ = links.send(LinkEvent::WriterEnded { origin, queue, left }).await;
+    let _ = links.send(SessionEvent::WriterEnded { origin, queue, left }).await;
 }
 
 /// Returns whether it was asked to leave.
 async fn write_all(
-    outlet: &mut Outlet,
+    sink: &mut FrameSink,
     origin: &Origin,
     hello: Option<Vec<u8>>,
     queue: &mut mpsc::Receiver<Outgoing>,
     mut leave: oneshot::Receiver<()>,
 ) -> io::Result<bool> {
     if let Some(frame) = hello {
-        outlet.write(&frame, Bytes::new()).await?;
-        outlet.flush().await?;
+        sink.write(&frame, Bytes::new()).await?;
+        sink.flush().await?;
         origin.sent(frame.len());
     }
     let mut left = false;
@@ -142,7 +143,7 @@ async fn write_all(
         let outgoing = tokio::select! {
             outgoing = queue.recv() => outgoing,
             // Noticed here, so that the next tensor finds a connection that lives.
-            error = outlet.closed() => return Err(error),
+            error = sink.closed() => return Err(error),
             Ok(()) = &mut leave, if !left => {
                 left = true;
                 break;
@@ -151,13 +152,13 @@ async fn write_all(
         match outgoing {
             None => break,
             Some(Outgoing::Control(frame)) => {
-                outlet.write(&frame, Bytes::new()).await?;
+                sink.write(&frame, Bytes::new()).await?;
                 origin.sent(frame.len());
             }
             Some(Outgoing::Tensor(header, payload, written)) => {
                 let whole = Bytes::from_owner(payload);
                 for (head, slice) in frames(header, &whole) {
-                    frame(outlet, origin, &head, whole.slice_ref(slice)).await?;
+                    frame(sink, origin, &head, whole.slice_ref(slice)).await?;
                 }
                 if let Some(written) = written {
                     written.tell();
@@ -165,16 +166,16 @@ async fn write_all(
             }
         }
         if queue.is_empty() {
-            outlet.flush().await?;
+            sink.flush().await?;
         }
     }
-    outlet.finish().await?;
+    sink.finish().await?;
     Ok(left)
 }
 
 /// Writes one frame of a tensor, no faster than the configured rate.
 async fn frame(
-    outlet: &mut Outlet,
+    sink: &mut FrameSink,
     origin: &Origin,
     head: &[u8],
     mut body: Bytes,
@@ -189,10 +190,10 @@ async fn frame(
         for bound in bounds {
             pass(bound, wire_bytes(origin.carrier, head.len() + piece.len())).await;
         }
-        outlet.write(head, piece).await?;
+        sink.write(head, piece).await?;
         head = &[];
     }
-    outlet.next_frame();
+    sink.next_frame();
     origin.sent(length);
     Ok(())
 }

@@ -12,18 +12,19 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::bulk;
-use crate::direct::{self, Search};
+use super::search::Search;
 use crate::event::{Carrier, NetworkEvent};
-use crate::handle::Traffic;
+use crate::io::rate::{Rate, Rates};
+use crate::io::reader::read;
+use crate::io::report::{Origin, Outgoing, SessionEvent, Via};
+use crate::io::traffic::Traffic;
+use crate::io::writer::{FrameSink, Start, write};
+use crate::io::{bulk, direct};
 use crate::limits::{
     BULK_ATTEMPTS_MAX, BULK_QUEUE_MAX, BULK_READERS_MAX, CONTROL_QUEUE_MAX, DIRECT_READERS_MAX,
     HELLO_TIMEOUT,
 };
-use crate::link::{LinkEvent, Origin, Outgoing, read};
-use crate::outlet::{Outlet, Start, write};
-use crate::rate::{Rate, Rates};
-use crate::streams::StreamKind;
+use crate::swarm::streams::StreamKind;
 
 /// How far a session is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,29 +41,9 @@ pub(crate) enum Stage {
     Refusing(Instant),
 }
 
-/// What a stream of frames runs on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Via {
-    /// A stream of this libp2p connection.
-    Stream(ConnectionId),
-    /// A bulk connection.
-    Quic,
-    /// A direct path.
-    Direct,
-}
-
-impl Via {
-    pub(crate) const fn connection(self) -> Option<ConnectionId> {
-        match self {
-            Self::Stream(connection) => Some(connection),
-            Self::Quic | Self::Direct => None,
-        }
-    }
-}
-
 /// The outbound stream of one kind.
 #[derive(Debug)]
-pub(crate) enum Writer {
+enum Writer {
     /// There is no stream, and none is being opened.
     Idle(mpsc::Receiver<Outgoing>),
     /// What it shall run on is being opened.
@@ -80,7 +61,7 @@ pub(crate) enum Writer {
 
 /// One task that reads an inbound stream, bulk connection or direct path.
 #[derive(Debug)]
-pub(crate) struct ReaderTask {
+struct ReaderTask {
     stream: u64,
     kind: StreamKind,
     via: Via,
@@ -92,37 +73,37 @@ pub(crate) struct ReaderTask {
 #[derive(Clone, Debug)]
 pub(crate) struct Channels {
     pub(crate) events: mpsc::Sender<NetworkEvent>,
-    pub(crate) links: mpsc::Sender<LinkEvent>,
+    pub(crate) links: mpsc::Sender<SessionEvent>,
     pub(crate) total: Arc<Traffic>,
     pub(crate) rates: Arc<Rates>,
 }
 
 /// One peer that a connection exists to.
 #[derive(Debug)]
-pub(crate) struct Session {
-    pub(crate) peer: PeerId,
+pub(super) struct Session {
+    pub(super) peer: PeerId,
     /// Tells the reports of this session's tasks from those of an earlier one.
-    pub(crate) number: u64,
-    pub(crate) stage: Stage,
+    pub(super) number: u64,
+    pub(super) stage: Stage,
     /// The matching hello: which start of the process, and on which connection it came.
-    pub(crate) hello: Option<(u64, ConnectionId)>,
+    pub(super) hello: Option<(u64, ConnectionId)>,
     /// What that said of settings, where they differ from this peer's.
-    pub(crate) differences: Vec<RunDifference>,
+    pub(super) differences: Vec<RunDifference>,
     /// The peer has ended its last control stream, and another must be there by then.
-    pub(crate) unheard: Option<Instant>,
+    pub(super) unheard: Option<Instant>,
     /// Control and bulk queue; the handle's side once the peer is up.
-    pub(crate) senders: Option<[mpsc::Sender<Outgoing>; 2]>,
-    pub(crate) traffic: Arc<Traffic>,
+    pub(super) senders: Option<[mpsc::Sender<Outgoing>; 2]>,
+    pub(super) traffic: Arc<Traffic>,
     /// The other end of the connection that leads to it best.
-    pub(crate) address: Option<Multiaddr>,
+    pub(super) address: Option<Multiaddr>,
     /// Direct paths to the peer.
-    pub(crate) search: Search,
+    pub(super) search: Search,
     /// The least round trip, if one was measured before the peer was up.
-    pub(crate) round_trip: Option<Duration>,
+    pub(super) round_trip: Option<Duration>,
     /// Whether its process is an older copy of another, and is being refused.
-    pub(crate) copy: bool,
+    pub(super) copy: bool,
     /// What a relay lets through, where tensors pass one.
-    pub(crate) circuit: Option<Arc<Rate>>,
+    pub(super) circuit: Option<Arc<Rate>>,
     /// Bulk connections that were opened, and [`BULK_ATTEMPTS_MAX`] when none can be had.
     bulk_attempts: u32,
     /// Streams begun so far, each way.
@@ -140,7 +121,7 @@ const fn index(kind: StreamKind) -> usize {
 }
 
 impl Session {
-    pub(crate) fn new(peer: PeerId, number: u64, channels: Channels, now: Instant) -> Self {
+    pub(super) fn new(peer: PeerId, number: u64, channels: Channels, now: Instant) -> Self {
         let (control, control_queue) = mpsc::channel(CONTROL_QUEUE_MAX);
         let (bulk, bulk_queue) = mpsc::channel(BULK_QUEUE_MAX);
         Self {
@@ -165,32 +146,32 @@ impl Session {
         }
     }
 
-    pub(crate) fn reached_at(self, address: Multiaddr) -> Self {
+    pub(super) fn reached_at(self, address: Multiaddr) -> Self {
         let address = Some(address);
         Self { address, ..self }
     }
 
-    pub(crate) const fn is_up(&self) -> bool {
+    pub(super) const fn is_up(&self) -> bool {
         matches!(self.stage, Stage::Up(_))
     }
 
     /// Whether a stream of `kind` is neither there nor being opened.
-    pub(crate) const fn is_idle(&self, kind: StreamKind) -> bool {
+    pub(super) const fn is_idle(&self, kind: StreamKind) -> bool {
         matches!(self.writers[index(kind)], Writer::Idle(_))
     }
 
     /// Whether the control stream to the peer is there.
-    pub(crate) const fn can_speak(&self) -> bool {
+    pub(super) const fn can_speak(&self) -> bool {
         matches!(self.writers[index(StreamKind::Control)], Writer::Running { .. })
     }
 
     /// Whether a stream of `kind` is being opened on `via`.
-    pub(crate) fn is_opening(&self, kind: StreamKind, via: Via) -> bool {
+    pub(super) fn is_opening(&self, kind: StreamKind, via: Via) -> bool {
         matches!(self.writers[index(kind)], Writer::Opening(_, on) if on == via)
     }
 
     /// What the stream of `kind` is written to.
-    pub(crate) const fn via(&self, kind: StreamKind) -> Option<Via> {
+    pub(super) const fn via(&self, kind: StreamKind) -> Option<Via> {
         match self.writers[index(kind)] {
             Writer::Running { via, .. } => Some(via),
             Writer::Idle(_) | Writer::Opening(..) | Writer::Moving => None,
@@ -198,7 +179,7 @@ impl Session {
     }
 
     /// Whether tensors are written to something else than a direct path.
-    pub(crate) fn tensors_elsewhere(&self) -> bool {
+    pub(super) fn tensors_elsewhere(&self) -> bool {
         self.via(StreamKind::Bulk).is_some_and(|via| via != Via::Direct)
     }
 
@@ -218,7 +199,7 @@ impl Session {
     }
 
     /// A stream of `kind` is being opened on `via`.
-    pub(crate) fn opening(&mut self, kind: StreamKind, via: Via) {
+    pub(super) fn opening(&mut self, kind: StreamKind, via: Via) {
         let writer = &mut self.writers[index(kind)];
         *writer = match std::mem::replace(writer, Writer::Moving) {
             Writer::Idle(queue) => Writer::Opening(queue, via),
@@ -227,7 +208,7 @@ impl Session {
     }
 
     /// Opens a bulk connection beside the QUIC connection to `peer`, unless that failed too often.
-    pub(crate) fn open_bulk(&mut self, bulk: &Bulk, peer: libp2p::PeerId) -> bool {
+    pub(super) fn open_bulk(&mut self, bulk: &Bulk, peer: libp2p::PeerId) -> bool {
         let begins = self.bulk_attempts < BULK_ATTEMPTS_MAX;
         if begins {
             self.bulk_attempts += 1;
@@ -239,18 +220,18 @@ impl Session {
     }
 
     /// No bulk connection can be had.
-    pub(crate) fn no_bulk(&mut self) {
+    pub(super) fn no_bulk(&mut self) {
         self.bulk_attempts = BULK_ATTEMPTS_MAX;
         self.not_opened(StreamKind::Bulk, Via::Quic);
     }
 
     /// A new connection may carry bulk connections though earlier ones did not.
-    pub(crate) const fn bulk_again(&mut self) {
+    pub(super) const fn bulk_again(&mut self) {
         self.bulk_attempts = 0;
     }
 
     /// A stream of `kind` that was being opened on `via` cannot be had.
-    pub(crate) fn not_opened(&mut self, kind: StreamKind, via: Via) {
+    pub(super) fn not_opened(&mut self, kind: StreamKind, via: Via) {
         let writer = &mut self.writers[index(kind)];
         *writer = match std::mem::replace(writer, Writer::Moving) {
             Writer::Opening(queue, on) if on == via => Writer::Idle(queue),
@@ -261,24 +242,24 @@ impl Session {
         };
     }
 
-    /// What was being opened is ready: starts to write, the hello first. An unasked-for outlet is
+    /// What was being opened is ready: starts to write, the hello first. An unasked-for sink is
     /// dropped. Returns whether it was asked for.
-    pub(crate) fn begin(
+    pub(super) fn begin(
         &mut self,
         kind: StreamKind,
         via: Via,
-        outlet: Outlet,
+        sink: FrameSink,
         hello: Option<Vec<u8>>,
     ) -> bool {
         let asked = self.is_opening(kind, via);
-        let origin = self.origin(kind, via, outlet.carrier());
+        let origin = self.origin(kind, via, sink.carrier());
         let writer = &mut self.writers[index(kind)];
         *writer = match std::mem::replace(writer, Writer::Moving) {
             Writer::Opening(queue, on) if on == via => {
                 let ((stop, stopped), (leave, left)) = (oneshot::channel(), oneshot::channel());
                 let start = Start { hello, stop: stopped, leave: left };
                 let links = self.channels.links.clone();
-                let task = tokio::spawn(write(outlet, origin, queue, links, start));
+                let task = tokio::spawn(write(sink, origin, queue, links, start));
                 Writer::Running { via, stop: Some(stop), leave: Some(leave), task }
             }
             other @ (Writer::Idle(_)
@@ -290,7 +271,7 @@ impl Session {
     }
 
     /// Lets a writer end what it writes and give back its queue: there is a better way.
-    pub(crate) fn leave(&mut self, kind: StreamKind) {
+    pub(super) fn leave(&mut self, kind: StreamKind) {
         if let Writer::Running { leave, .. } = &mut self.writers[index(kind)]
             && let Some(leave) = leave.take()
         {
@@ -300,12 +281,12 @@ impl Session {
     }
 
     /// A writer gave back its queue.
-    pub(crate) fn written(&mut self, kind: StreamKind, queue: mpsc::Receiver<Outgoing>) {
+    pub(super) fn written(&mut self, kind: StreamKind, queue: mpsc::Receiver<Outgoing>) {
         self.writers[index(kind)] = Writer::Idle(queue);
     }
 
     /// A connection closed: its writers stop and streams being opened on it are given up.
-    pub(crate) fn connection_closed(&mut self, closed: ConnectionId) {
+    pub(super) fn connection_closed(&mut self, closed: ConnectionId) {
         for kind in StreamKind::ALL {
             self.not_opened(kind, Via::Stream(closed));
             if let Writer::Running { via, stop, .. } = &mut self.writers[index(kind)]
@@ -317,7 +298,7 @@ impl Session {
     }
 
     /// Reads an inbound stream. Returns the release of a bulk stream that need not wait.
-    pub(crate) fn accept(
+    pub(super) fn accept(
         &mut self,
         kind: StreamKind,
         connection: ConnectionId,
@@ -332,7 +313,7 @@ impl Session {
 
     /// Reads a bulk connection that the peer opened, instead of the oldest of too many. Returns its
     /// release if it need not wait.
-    pub(crate) fn accept_bulk(
+    pub(super) fn accept_bulk(
         &mut self,
         connection: BulkConnection,
     ) -> Option<oneshot::Sender<()>> {
@@ -346,7 +327,7 @@ impl Session {
 
     /// Reads a direct path that the peer opened, instead of the oldest of too many. Returns its
     /// release if it need not wait.
-    pub(crate) fn accept_direct(&mut self, path: Receiver) -> Option<oneshot::Sender<()>> {
+    pub(super) fn accept_direct(&mut self, path: Receiver) -> Option<oneshot::Sender<()>> {
         self.make_room(Via::Direct, DIRECT_READERS_MAX);
         let (release, released) = oneshot::channel();
         let carrier = Carrier::Direct(path.kind());
@@ -380,19 +361,19 @@ impl Session {
     }
 
     /// Whether a stream of `kind` is being read.
-    pub(crate) fn is_read(&self, kind: StreamKind) -> bool {
+    pub(super) fn is_read(&self, kind: StreamKind) -> bool {
         self.readers.iter().any(|reader| reader.kind == kind)
     }
 
     /// Number of inbound streams of `connection` being read.
-    pub(crate) fn readers(&self, connection: ConnectionId) -> usize {
+    pub(super) fn readers(&self, connection: ConnectionId) -> usize {
         let on = |reader: &&ReaderTask| reader.via == Via::Stream(connection);
         self.readers.iter().filter(on).count()
     }
 
     /// Takes the releases of waiting readers: all bulk streams, and the control stream of
     /// `connection`, whose hello was checked.
-    pub(crate) fn releases(&mut self, connection: ConnectionId) -> Vec<oneshot::Sender<()>> {
+    pub(super) fn releases(&mut self, connection: ConnectionId) -> Vec<oneshot::Sender<()>> {
         let mine = |reader: &&mut ReaderTask| {
             reader.kind == StreamKind::Bulk || reader.via == Via::Stream(connection)
         };
@@ -401,19 +382,19 @@ impl Session {
     }
 
     /// Lets waiting readers go on without delivering anything.
-    pub(crate) fn withhold(&mut self) {
+    pub(super) fn withhold(&mut self) {
         for reader in &mut self.readers {
             reader.release.take();
         }
     }
 
     /// The reader of a stream ended.
-    pub(crate) fn read(&mut self, stream: u64) {
+    pub(super) fn read(&mut self, stream: u64) {
         self.readers.retain(|reader| reader.stream != stream);
     }
 
     /// Ends every task. Afterwards no reader delivers anything.
-    pub(crate) async fn end(self) {
+    pub(super) async fn end(self) {
         let readers = self.readers.into_iter().map(|reader| reader.task);
         let writers = self.writers.into_iter().filter_map(|writer| match writer {
             Writer::Running { task, .. } => Some(task),

@@ -6,9 +6,9 @@ use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use tokio::time::Instant;
 
-use crate::direct::ip;
+use crate::address::ip;
 use crate::limits::{CANDIDATE_REFILL, CANDIDATES_MAX};
-use crate::streams::Path;
+use crate::swarm::streams::Path;
 
 /// Whether `address` is an IP address with a port for QUIC or TCP, and nothing else.
 pub(crate) fn is_plain(address: &Multiaddr) -> bool {

@@ -11,71 +11,33 @@ use libp2p::PeerId;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
+use super::reader::tensor;
+use super::report::{Origin, ReaderEnd, SessionEvent};
 use crate::event::NetworkEvent;
 use crate::limits::{BULK_OPEN_MAX, BULK_STREAMS};
-use crate::link::{LinkEvent, Origin, ReaderEnd, tensor};
-use crate::outlet::Outlet;
-use crate::service::{Service, from_libp2p};
-use crate::session::Via;
-use crate::streams::StreamKind;
-
-impl Service {
-    /// A bulk connection that was asked for, or why there is none: then a stream carries tensors.
-    pub(crate) fn bulk_opened(
-        &mut self,
-        peer: dnode_protocol::PeerId,
-        result: Result<BulkConnection, dnode_quic::Error>,
-    ) {
-        let Some(session) = self.sessions.get_mut(&peer) else {
-            return;
-        };
-        match result {
-            Ok(connection) => {
-                let outlet = Outlet::Quic(Lanes::new(connection));
-                self.begin(peer, StreamKind::Bulk, Via::Quic, outlet);
-            }
-            Err(error) => {
-                tracing::debug!(%peer, %error, "no bulk connection");
-                session.no_bulk();
-                self.open(peer, StreamKind::Bulk);
-            }
-        }
-    }
-
-    /// A bulk connection that a peer opened; nobody's is closed.
-    pub(crate) fn bulk_arrived(&mut self, connection: BulkConnection) {
-        let peer = from_libp2p(connection.peer());
-        let Some(session) = peer.and_then(|peer| self.sessions.get_mut(&peer)) else {
-            connection.close();
-            return;
-        };
-        let release = session.accept_bulk(connection);
-        self.release(release.into_iter().collect());
-    }
-}
 
 /// Opens a bulk connection to a peer that a QUIC connection leads to, and reports it.
 pub(crate) async fn open(
     bulk: Bulk,
     id: PeerId,
     (peer, session): (dnode_protocol::PeerId, u64),
-    links: mpsc::Sender<LinkEvent>,
+    links: mpsc::Sender<SessionEvent>,
 ) {
     let result = timeout(BULK_OPEN_MAX, bulk.open_beside(id)).await;
     let result = result.unwrap_or(Err(dnode_quic::Error::Timeout));
     // An error means that the network has stopped.
-    let _ = links.send(LinkEvent::BulkOpened { peer, session, result }).await;
+    let _ = links.send(SessionEvent::BulkOpened { peer, session, result }).await;
 }
 
 /// The streams of a bulk connection that frames take in turns.
-pub(crate) struct Lanes {
+pub(crate) struct BulkStreams {
     connection: BulkConnection,
     streams: Vec<BulkSend>,
     turn: usize,
 }
 
-impl Lanes {
-    fn new(connection: BulkConnection) -> Self {
+impl BulkStreams {
+    pub(crate) fn new(connection: BulkConnection) -> Self {
         Self { connection, streams: Vec::with_capacity(BULK_STREAMS), turn: 0 }
     }
 
@@ -121,11 +83,11 @@ pub(crate) async fn read(
     origin: Origin,
     release: oneshot::Receiver<()>,
     events: mpsc::Sender<NetworkEvent>,
-    links: mpsc::Sender<LinkEvent>,
+    links: mpsc::Sender<SessionEvent>,
 ) {
     let (Ok(end) | Err(end)) = read_all(&connection, &origin, release, &events).await;
     // An error means that the network has stopped.
-    let _ = links.send(LinkEvent::ReaderEnded { origin, end }).await;
+    let _ = links.send(SessionEvent::ReaderEnded { origin, end }).await;
 }
 
 async fn read_all(

@@ -10,7 +10,7 @@ use crate::limits::{HELD_DIALS_MAX, PERMITTED_MAX, PUNCH_ADDRESSES_MAX, PUNCHES_
 
 /// Who may be dialled, and the dials that wait for it.
 #[derive(Debug, Default)]
-pub(crate) struct Permits {
+pub(crate) struct PunchAllowList {
     permitted: BTreeSet<PeerId>,
     held: VecDeque<DialOpts>,
     running: BTreeSet<ConnectionId>,
@@ -18,7 +18,7 @@ pub(crate) struct Permits {
     heard: BTreeMap<ConnectionId, u32>,
 }
 
-impl Permits {
+impl PunchAllowList {
     /// From now on `peer` may be dialled.
     pub(crate) fn permit(&mut self, peer: PeerId) {
         if self.permitted.len() < PERMITTED_MAX {
@@ -83,25 +83,25 @@ mod tests {
 
     #[test]
     fn those_that_wait_keep_nobody_from_his_dial() {
-        let (mut permits, permitted) = (Permits::default(), PeerId::random());
-        permits.permit(permitted);
+        let (mut list, permitted) = (PunchAllowList::default(), PeerId::random());
+        list.permit(permitted);
         let dial = |peer| DialOpts::peer_id(peer).build();
-        let waits = |_: &i32| permits.ask(dial(PeerId::random())).is_none();
+        let waits = |_: &i32| list.ask(dial(PeerId::random())).is_none();
         assert_eq!((0..).take_while(waits).count(), HELD_DIALS_MAX);
-        assert_ne!(permits.ask(dial(permitted)).unwrap().get_peer_id(), Some(permitted));
-        assert_eq!(permits.next().unwrap().get_peer_id(), Some(permitted));
-        assert!(permits.next().is_none());
+        assert_ne!(list.ask(dial(permitted)).unwrap().get_peer_id(), Some(permitted));
+        assert_eq!(list.next().unwrap().get_peer_id(), Some(permitted));
+        assert!(list.next().is_none());
     }
 
     #[test]
     fn one_circuit_is_heard_a_few_times() {
-        let mut permits = Permits::default();
+        let mut list = PunchAllowList::default();
         for number in 0..9 {
             let circuit = ConnectionId::new_unchecked(number);
-            let heard = (0..99).filter(|_| permits.hears(circuit)).count();
+            let heard = (0..99).filter(|_| list.hears(circuit)).count();
             assert_eq!(heard, PUNCHES_PER_CIRCUIT_MAX as usize);
-            permits.went(circuit);
+            list.went(circuit);
         }
-        assert!(permits.heard.is_empty());
+        assert!(list.heard.is_empty());
     }
 }

@@ -10,15 +10,15 @@ use libp2p::swarm::dial_opts::DialOpts;
 use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
 
-use crate::candidates::is_plain;
-use crate::direct::ip;
+use crate::address::ip;
 use crate::limits::{
     DIAL_BACK_WAIT_MAX, DIAL_BACKS_HELD_MAX, DIAL_BACKS_MAX, DIAL_BACKS_PER_IP_MAX,
 };
+use crate::nat::candidates::is_plain;
 
 /// Who asks, what waits, and what runs.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
+pub(crate) struct DialBackQueue {
     /// Where connections come from.
     clients: BTreeMap<ConnectionId, (PeerId, IpAddr)>,
     waiting: VecDeque<Waiting>,
@@ -34,7 +34,7 @@ struct Waiting {
     since: Instant,
 }
 
-impl Turns {
+impl DialBackQueue {
     /// A connection of `peer` came in from `from`.
     pub(crate) fn came(&mut self, connection: ConnectionId, peer: PeerId, from: &Multiaddr) {
         if let Some(ip) = ip(from) {
@@ -137,56 +137,56 @@ mod tests {
     #[tokio::test]
     async fn one_address_never_has_all_the_turns() {
         let now = Instant::now();
-        let mut turns = Turns::default();
+        let mut queue = DialBackQueue::default();
         // Names cost nothing.
         let greedy: Vec<PeerId> = (0..100).map(|_| PeerId::random()).collect();
         for (index, peer) in greedy.iter().enumerate() {
-            turns.came(number(index), *peer, &from(1));
-            assert!(turns.ask(dial(*peer), now).is_none());
+            queue.came(number(index), *peer, &from(1));
+            assert!(queue.ask(dial(*peer), now).is_none());
         }
         let honest = PeerId::random();
-        turns.came(number(1000), honest, &from(2));
-        assert!(turns.ask(dial(honest), now).is_none());
+        queue.came(number(1000), honest, &from(2));
+        assert!(queue.ask(dial(honest), now).is_none());
         let mut run = Vec::new();
-        while let Some(dial) = turns.next() {
+        while let Some(dial) = queue.next() {
             run.push(dial);
         }
         assert_eq!(run.len(), DIAL_BACKS_PER_IP_MAX + 1);
         assert_eq!(run.last().unwrap().get_peer_id(), Some(honest));
-        turns.ended(run[0].connection_id());
-        assert_eq!(turns.next().unwrap().get_peer_id(), Some(greedy[DIAL_BACKS_PER_IP_MAX]));
+        queue.ended(run[0].connection_id());
+        assert_eq!(queue.next().unwrap().get_peer_id(), Some(greedy[DIAL_BACKS_PER_IP_MAX]));
         for host in 3..=255 {
             let peer = PeerId::random();
-            turns.came(number(2000 + usize::from(host)), peer, &from(host));
-            assert!(turns.ask(dial(peer), now).is_none());
+            queue.came(number(2000 + usize::from(host)), peer, &from(host));
+            assert!(queue.ask(dial(peer), now).is_none());
         }
-        while turns.next().is_some() {}
-        assert_eq!(turns.running.len(), DIAL_BACKS_MAX);
+        while queue.next().is_some() {}
+        assert_eq!(queue.running.len(), DIAL_BACKS_MAX);
     }
 
     #[tokio::test]
     async fn what_waits_is_bounded_and_given_up_when_nobody_waits_for_it() {
         let now = Instant::now();
-        let mut turns = Turns::default();
-        let count = (0..).take_while(|_| turns.ask(dial(PeerId::random()), now).is_none()).count();
+        let mut queue = DialBackQueue::default();
+        let count = (0..).take_while(|_| queue.ask(dial(PeerId::random()), now).is_none()).count();
         assert_eq!(count, DIAL_BACKS_HELD_MAX);
-        assert!(turns.overdue(now).is_empty());
-        assert_eq!(turns.overdue(now + DIAL_BACK_WAIT_MAX).len(), DIAL_BACKS_HELD_MAX);
+        assert!(queue.overdue(now).is_empty());
+        assert_eq!(queue.overdue(now + DIAL_BACK_WAIT_MAX).len(), DIAL_BACKS_HELD_MAX);
     }
 
     #[tokio::test]
     async fn nobody_has_an_address_dialled_that_is_not_his() {
-        let mut turns = Turns::default();
+        let mut queue = DialBackQueue::default();
         let (far, near, here) = (PeerId::random(), PeerId::random(), PeerId::random());
         let address = |text: &str| -> Multiaddr { text.parse().unwrap() };
-        turns.came(number(1), far, &from(1));
-        turns.came(number(2), near, &address("/ip4/192.168.1.9/tcp/1"));
-        turns.came(number(3), here, &address("/ip4/127.0.0.1/tcp/1"));
+        queue.came(number(1), far, &from(1));
+        queue.came(number(2), near, &address("/ip4/192.168.1.9/tcp/1"));
+        queue.came(number(3), here, &address("/ip4/127.0.0.1/tcp/1"));
         let mut allowed = |peer, text: &str| {
-            assert!(turns.ask(dial(peer), Instant::now()).is_none());
-            let id = turns.next().unwrap().connection_id();
-            let allowed = turns.allows(id, Some(peer), &[address(text)]);
-            turns.ended(id);
+            assert!(queue.ask(dial(peer), Instant::now()).is_none());
+            let id = queue.next().unwrap().connection_id();
+            let allowed = queue.allows(id, Some(peer), &[address(text)]);
+            queue.ended(id);
             allowed
         };
         for (text, of) in [
@@ -204,7 +204,7 @@ mod tests {
         }
         let own = number(99);
         assert!(
-            turns.allows(own, Some(far), &[address("/dns4/localhost/tcp/80")]),
+            queue.allows(own, Some(far), &[address("/dns4/localhost/tcp/80")]),
             "not asked for"
         );
     }

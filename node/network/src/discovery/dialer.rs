@@ -10,6 +10,7 @@ use libp2p::multiaddr::Protocol;
 use libp2p::swarm::ConnectionId;
 use tokio::time::Instant;
 
+use crate::address::named;
 use crate::limits::{
     ADDRESSES_PER_PEER_MAX, DIALS_PER_PEER_MAX, KNOWN_PEERS_MAX, POSTPONED, QUIC_FIRST,
     REDIAL_ATTEMPTS_MAX, REDIAL_MAX, REDIAL_MIN,
@@ -53,11 +54,6 @@ struct Known {
 pub(crate) struct Unreachable {
     pub(crate) address: Multiaddr,
     pub(crate) retry_in: Duration,
-}
-
-/// The first peer that `address` names; of a circuit, its relay.
-pub(crate) fn named(address: &Multiaddr) -> Option<libp2p::PeerId> {
-    address.iter().find_map(|part| if let Protocol::P2p(peer) = part { Some(peer) } else { None })
 }
 
 /// Whether `address` leads by TCP to a peer that `all` name with a QUIC address too.

@@ -8,9 +8,9 @@ use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
 
-use crate::dialer::named;
+use crate::address::named;
 use crate::limits::{RELAY_OFFERS_MAX, RELAY_RETRY, RELAYS_KNOWN_MAX, RELAYS_MAX};
-use crate::streams::Path;
+use crate::swarm::streams::Path;
 
 /// A peer that relays for others.
 #[derive(Debug)]

@@ -14,14 +14,14 @@ use libp2p::swarm::{
 use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
 
-use crate::candidates::Budget;
-use crate::permits::Permits;
-use crate::turns::Turns;
+use crate::nat::allow_list::PunchAllowList;
+use crate::nat::candidates::Budget;
+use crate::nat::dial_back::DialBackQueue;
 
 /// A behaviour that learns of the addresses this peer may have from its owner alone (identify believes
 /// whoever is connected, and names no one), and whose dials are let pass by a gate.
 #[derive(Debug)]
-pub(crate) struct Guarded<B> {
+pub(crate) struct Limited<B> {
     inner: B,
     gate: Option<Gate>,
     budget: Option<Budget>,
@@ -31,9 +31,9 @@ pub(crate) struct Guarded<B> {
 #[derive(Debug)]
 enum Gate {
     /// Those to permitted peers.
-    Permits(Permits),
+    Punch(PunchAllowList),
     /// All, in turn.
-    Turns(Turns),
+    DialBack(DialBackQueue),
 }
 
 /// The dial goes where it may not.
@@ -41,7 +41,7 @@ enum Gate {
 #[error("addresses that are dialled for nobody")]
 struct Refused;
 
-impl<B: NetworkBehaviour> Guarded<B> {
+impl<B: NetworkBehaviour> Limited<B> {
     /// `inner`, which never forgets a candidate and so learns of few.
     pub(crate) const fn budgeted(inner: B, now: Instant) -> Self {
         Self { inner, gate: None, budget: Some(Budget::new(now)) }
@@ -49,25 +49,25 @@ impl<B: NetworkBehaviour> Guarded<B> {
 
     /// `inner`, which forgets old candidates, and whose dials wait until their peer was permitted.
     pub(crate) fn gated(inner: B) -> Self {
-        Self { inner, gate: Some(Gate::Permits(Permits::default())), budget: None }
+        Self { inner, gate: Some(Gate::Punch(PunchAllowList::default())), budget: None }
     }
 
     /// `inner`, whose dials others ask for, a few at a time.
     pub(crate) fn in_turn(inner: B) -> Self {
-        Self { inner, gate: Some(Gate::Turns(Turns::default())), budget: None }
+        Self { inner, gate: Some(Gate::DialBack(DialBackQueue::default())), budget: None }
     }
 
     /// From now on `peer` may be dialled, and so it is if a dial was held.
     pub(crate) fn permit(&mut self, peer: PeerId) {
-        if let Some(Gate::Permits(permits)) = &mut self.gate {
-            permits.permit(peer);
+        if let Some(Gate::Punch(allowed)) = &mut self.gate {
+            allowed.permit(peer);
         }
     }
 
     /// From now on `peer` may not be dialled; a dial that waits for it is given up.
     pub(crate) fn forbid(&mut self, peer: PeerId) {
-        if let Some(Gate::Permits(permits)) = &mut self.gate {
-            permits.forbid(peer);
+        if let Some(Gate::Punch(allowed)) = &mut self.gate {
+            allowed.forbid(peer);
         }
     }
 
@@ -80,7 +80,7 @@ impl<B: NetworkBehaviour> Guarded<B> {
     }
 }
 
-impl<B: NetworkBehaviour> Guarded<B> {
+impl<B: NetworkBehaviour> Limited<B> {
     /// A dial that was asked for will not be made.
     fn give_up(&mut self, dial: &DialOpts) {
         let (peer_id, connection_id) = (dial.get_peer_id(), dial.connection_id());
@@ -91,9 +91,9 @@ impl<B: NetworkBehaviour> Guarded<B> {
     /// The next dial that passes.
     fn release(&mut self) -> Option<DialOpts> {
         match self.gate.as_mut()? {
-            Gate::Permits(permits) => permits.next(),
-            Gate::Turns(turns) => {
-                let (next, overdue) = (turns.next(), turns.overdue(Instant::now()));
+            Gate::Punch(allowed) => allowed.next(),
+            Gate::DialBack(queue) => {
+                let (next, overdue) = (queue.next(), queue.overdue(Instant::now()));
                 for dial in overdue {
                     self.give_up(&dial);
                 }
@@ -107,8 +107,8 @@ impl Gate {
     /// Takes a dial to let it pass later; returns it when it never will.
     fn ask(&mut self, dial: DialOpts) -> Option<DialOpts> {
         match self {
-            Self::Permits(permits) => permits.ask(dial),
-            Self::Turns(turns) => turns.ask(dial, Instant::now()),
+            Self::Punch(allowed) => allowed.ask(dial),
+            Self::DialBack(queue) => queue.ask(dial, Instant::now()),
         }
     }
 
@@ -120,16 +120,16 @@ impl Gate {
         addresses: &[Multiaddr],
     ) -> bool {
         match self {
-            Self::Permits(permits) => permits.allows(connection, addresses),
-            Self::Turns(turns) => turns.allows(connection, peer, addresses),
+            Self::Punch(allowed) => allowed.allows(connection, addresses),
+            Self::DialBack(queue) => queue.allows(connection, peer, addresses),
         }
     }
 
     /// A dial ended.
     fn ended(&mut self, connection: ConnectionId) {
         match self {
-            Self::Permits(permits) => permits.ended(connection),
-            Self::Turns(turns) => turns.ended(connection),
+            Self::Punch(allowed) => allowed.ended(connection),
+            Self::DialBack(queue) => queue.ended(connection),
         }
     }
 
@@ -147,15 +147,15 @@ impl Gate {
                 ..
             }) => {
                 self.ended(*connection_id);
-                if let Self::Turns(turns) = self
+                if let Self::DialBack(queue) = self
                     && let ConnectedPoint::Listener { send_back_addr, .. } = endpoint
                 {
-                    turns.came(*connection_id, *peer_id, send_back_addr);
+                    queue.came(*connection_id, *peer_id, send_back_addr);
                 }
             }
             FromSwarm::ConnectionClosed(ConnectionClosed { connection_id, .. }) => match self {
-                Self::Permits(permits) => permits.went(*connection_id),
-                Self::Turns(turns) => turns.went(*connection_id),
+                Self::Punch(allowed) => allowed.went(*connection_id),
+                Self::DialBack(queue) => queue.went(*connection_id),
             },
             FromSwarm::DialFailure(DialFailure { connection_id, .. }) => self.ended(*connection_id),
             _ => {}
@@ -163,7 +163,7 @@ impl Gate {
     }
 }
 
-impl<B: NetworkBehaviour> NetworkBehaviour for Guarded<B> {
+impl<B: NetworkBehaviour> NetworkBehaviour for Limited<B> {
     type ConnectionHandler = B::ConnectionHandler;
     type ToSwarm = B::ToSwarm;
 
@@ -225,8 +225,8 @@ impl<B: NetworkBehaviour> NetworkBehaviour for Guarded<B> {
         connection: ConnectionId,
         event: THandlerOutEvent<Self>,
     ) {
-        if let Some(Gate::Permits(permits)) = &mut self.gate
-            && !permits.hears(connection)
+        if let Some(Gate::Punch(allowed)) = &mut self.gate
+            && !allowed.hears(connection)
         {
             return;
         }
@@ -238,7 +238,7 @@ impl<B: NetworkBehaviour> NetworkBehaviour for Guarded<B> {
         context: &mut Context<'_>,
     ) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
         loop {
-            // Permits, and time that passes, need no waker: the swarm's owner polls often.
+            // What becomes allowed, and time that passes, need no waker: the swarm's owner polls often.
             if let Some(opts) = self.release() {
                 return Poll::Ready(ToSwarm::Dial { opts });
             }
@@ -321,10 +321,10 @@ mod tests {
     }
 
     /// Whom the behaviour dials now.
-    fn dialled(guarded: &mut Guarded<Dials>) -> Vec<PeerId> {
+    fn dialled(limited: &mut Limited<Dials>) -> Vec<PeerId> {
         let mut context = Context::from_waker(noop_waker_ref());
         let mut all = Vec::new();
-        while let Poll::Ready(event) = guarded.poll(&mut context) {
+        while let Poll::Ready(event) = limited.poll(&mut context) {
             if let ToSwarm::Dial { opts } = event {
                 all.extend(opts.get_peer_id());
             }
@@ -335,38 +335,38 @@ mod tests {
     #[test]
     fn nobody_is_dialled_who_was_not_permitted() {
         let (a, b, c) = (PeerId::random(), PeerId::random(), PeerId::random());
-        let mut guarded = Guarded::gated(Dials::default());
-        guarded.inner.0.extend([a, b, c, a]);
-        assert_eq!(dialled(&mut guarded), []);
-        guarded.permit(b);
-        assert_eq!(dialled(&mut guarded), [b]);
-        guarded.forbid(a);
-        guarded.permit(a);
-        assert_eq!(dialled(&mut guarded), [], "it was given up");
-        guarded.inner.0.extend([a, b]);
-        assert_eq!(dialled(&mut guarded), [a, b]);
-        guarded.inner.0.extend((0..1000).map(|_| c));
-        assert_eq!(dialled(&mut guarded), []);
-        guarded.permit(c);
-        assert_eq!(dialled(&mut guarded).len(), HELD_DIALS_MAX);
+        let mut limited = Limited::gated(Dials::default());
+        limited.inner.0.extend([a, b, c, a]);
+        assert_eq!(dialled(&mut limited), []);
+        limited.permit(b);
+        assert_eq!(dialled(&mut limited), [b]);
+        limited.forbid(a);
+        limited.permit(a);
+        assert_eq!(dialled(&mut limited), [], "it was given up");
+        limited.inner.0.extend([a, b]);
+        assert_eq!(dialled(&mut limited), [a, b]);
+        limited.inner.0.extend((0..1000).map(|_| c));
+        assert_eq!(dialled(&mut limited), []);
+        limited.permit(c);
+        assert_eq!(dialled(&mut limited).len(), HELD_DIALS_MAX);
         let inner = Dials(VecDeque::from([a]), 0);
-        let mut open = Guarded { inner, gate: None, budget: None };
+        let mut open = Limited { inner, gate: None, budget: None };
         assert_eq!(dialled(&mut open), [a], "what is not gated");
     }
 
     #[test]
     fn a_hole_is_punched_to_few_addresses() {
         let peer = PeerId::random();
-        let mut guarded = Guarded::gated(Dials(VecDeque::from([peer]), 0));
-        guarded.permit(peer);
+        let mut limited = Limited::gated(Dials(VecDeque::from([peer]), 0));
+        limited.permit(peer);
         let mut context = Context::from_waker(noop_waker_ref());
-        let Poll::Ready(ToSwarm::Dial { opts }) = guarded.poll(&mut context) else {
+        let Poll::Ready(ToSwarm::Dial { opts }) = limited.poll(&mut context) else {
             panic!("no dial");
         };
         let address: Multiaddr = "/ip4/192.0.2.1/tcp/80".parse().unwrap();
         let mut pending = |id, count| {
             let all = vec![address.clone(); count];
-            guarded.handle_pending_outbound_connection(id, Some(peer), &all, Endpoint::Dialer)
+            limited.handle_pending_outbound_connection(id, Some(peer), &all, Endpoint::Dialer)
         };
         assert!(pending(opts.connection_id(), PUNCH_ADDRESSES_MAX).is_ok());
         assert!(pending(opts.connection_id(), PUNCH_ADDRESSES_MAX + 1).is_err());
@@ -375,23 +375,23 @@ mod tests {
 
     #[tokio::test]
     async fn dials_that_others_ask_for_take_turns_and_go_nowhere_private() {
-        let mut guarded = Guarded::in_turn(Dials::default());
+        let mut limited = Limited::in_turn(Dials::default());
         let peers: Vec<PeerId> = (0..2 * DIAL_BACKS_HELD_MAX).map(|_| PeerId::random()).collect();
-        guarded.inner.0.extend(&peers);
-        assert_eq!(dialled(&mut guarded).len(), DIAL_BACKS_PER_IP_MAX, "nobody knows from where");
+        limited.inner.0.extend(&peers);
+        assert_eq!(dialled(&mut limited).len(), DIAL_BACKS_PER_IP_MAX, "nobody knows from where");
         let told = peers.len() - DIAL_BACKS_HELD_MAX - DIAL_BACKS_PER_IP_MAX;
-        assert_eq!(guarded.inner.1, told, "those without room");
+        assert_eq!(limited.inner.1, told, "those without room");
 
-        let mut guarded = Guarded::in_turn(Dials(VecDeque::from([peers[0], peers[1]]), 0));
+        let mut limited = Limited::in_turn(Dials(VecDeque::from([peers[0], peers[1]]), 0));
         let mut context = Context::from_waker(noop_waker_ref());
-        let Poll::Ready(ToSwarm::Dial { opts }) = guarded.poll(&mut context) else {
+        let Poll::Ready(ToSwarm::Dial { opts }) = limited.poll(&mut context) else {
             panic!("no dial");
         };
         let id = opts.connection_id();
         let mut pending = |text: &str| {
             let address = text.parse().unwrap();
             let peer = opts.get_peer_id();
-            guarded.handle_pending_outbound_connection(id, peer, &[address], Endpoint::Dialer)
+            limited.handle_pending_outbound_connection(id, peer, &[address], Endpoint::Dialer)
         };
         assert!(pending("/ip4/192.168.1.1/tcp/80").is_err());
         assert!(pending("/ip4/192.0.2.1/tcp/80").is_ok());
@@ -403,13 +403,13 @@ mod tests {
         let address = |port: u16| -> Multiaddr {
             format!("/ip4/192.0.2.1/udp/{port}/quic-v1").parse().unwrap()
         };
-        let mut gated = Guarded::gated(Dials::default());
-        let mut budgeted = Guarded::budgeted(Dials::default(), now);
+        let mut gated = Limited::gated(Dials::default());
+        let mut budgeted = Limited::budgeted(Dials::default(), now);
         for port in 1..1000 {
             let addr = &address(port);
-            for guarded in [&mut gated, &mut budgeted] {
+            for limited in [&mut gated, &mut budgeted] {
                 let candidate = NewExternalAddrCandidate { addr };
-                guarded.on_swarm_event(FromSwarm::NewExternalAddrCandidate(candidate));
+                limited.on_swarm_event(FromSwarm::NewExternalAddrCandidate(candidate));
             }
         }
         assert_eq!((gated.inner.1, budgeted.inner.1), (0, 0));

@@ -1,0 +1,139 @@
+//! What all parts of the network's task work with.
+
+mod blocklist;
+mod greeting;
+mod outbox;
+
+use std::sync::Arc;
+
+use dnode_protocol::PeerId;
+use libp2p::{Multiaddr, Swarm};
+use tokio::sync::oneshot;
+use tokio::time::{Duration, Instant};
+
+use crate::address::to_libp2p;
+use crate::handle::Shared;
+use crate::limits::SHUTDOWN_MAX;
+use crate::nat::traversal::Traversal;
+use crate::swarm::Behaviour;
+use blocklist::Blocklist;
+pub(crate) use greeting::Greeting;
+pub(crate) use outbox::Outbox;
+
+/// The swarm, and the parts that the others ask or change through their methods.
+pub(crate) struct Context {
+    pub(crate) swarm: Swarm<Behaviour>,
+    pub(crate) greeting: Greeting,
+    /// What the handles of the network see.
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) outbox: Outbox,
+    pub(crate) traversal: Traversal,
+    blocklist: Blocklist,
+    me: PeerId,
+    /// Who waits for the end, and until when.
+    stopping: Option<(oneshot::Sender<()>, Instant)>,
+}
+
+impl Context {
+    pub(crate) fn new(
+        (swarm, me): (Swarm<Behaviour>, PeerId),
+        greeting: Greeting,
+        shared: Arc<Shared>,
+        outbox: Outbox,
+        traversal: Traversal,
+    ) -> Self {
+        let blocklist = Blocklist::default();
+        Self { swarm, greeting, shared, outbox, traversal, blocklist, me, stopping: None }
+    }
+
+    pub(crate) const fn me(&self) -> PeerId {
+        self.me
+    }
+
+    /// Our listening address as another peer dials it.
+    pub(crate) fn full_address(&self, address: Multiaddr) -> Multiaddr {
+        let plain = address.clone();
+        address.with_p2p(*self.swarm.local_peer_id()).unwrap_or(plain)
+    }
+
+    /// The network is to end; `done` waits for it.
+    pub(crate) fn stop(&mut self, done: oneshot::Sender<()>) {
+        self.stopping = Some((done, Instant::now() + SHUTDOWN_MAX));
+    }
+
+    pub(crate) const fn is_stopping(&self) -> bool {
+        self.stopping.is_some()
+    }
+
+    /// Whether the network was to end before now.
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.stopping.as_ref().is_some_and(|(_, deadline)| Instant::now() >= *deadline)
+    }
+
+    /// Closes the swarm, and tells who waits for it.
+    pub(crate) fn end(self) {
+        if let Some((done, _)) = self.stopping {
+            drop(self.swarm);
+            // An error means that nobody waits any more.
+            let _ = done.send(());
+        }
+    }
+
+    /// Closes all connections to `peer` and refuses new ones for `back_off`.
+    pub(crate) fn block(&mut self, peer: PeerId, back_off: Duration) {
+        let Some(id) = to_libp2p(peer) else { return };
+        let freed = self.blocklist.insert(peer, Instant::now() + back_off);
+        self.unblock(freed);
+        self.swarm.behaviour_mut().blocked.block_peer(id);
+        // A peer that was blocked already, and one being blocked, keep no connection.
+        let _ = self.swarm.disconnect_peer_id(id);
+    }
+
+    pub(crate) fn is_blocked(&self, peer: PeerId) -> bool {
+        self.blocklist.contains(peer)
+    }
+
+    /// Lets in again those whose time has come.
+    pub(crate) fn unblock_due(&mut self, now: Instant) {
+        let free = self.blocklist.expire(now);
+        self.unblock(free);
+    }
+
+    fn unblock(&mut self, peers: impl IntoIterator<Item = PeerId>) {
+        for id in peers.into_iter().filter_map(to_libp2p) {
+            self.swarm.behaviour_mut().blocked.unblock_peer(id);
+        }
+    }
+
+    /// Closes the connections to `peer`.
+    pub(crate) fn disconnect(&mut self, peer: PeerId) {
+        if let Some(id) = to_libp2p(peer) {
+            // Its last connection may have gone by itself.
+            let _ = self.swarm.disconnect_peer_id(id);
+        }
+    }
+
+    /// Where the best connection to `peer` ends.
+    pub(crate) fn best_address(&self, peer: PeerId) -> Option<Multiaddr> {
+        let best = self.swarm.behaviour().streams.best(to_libp2p(peer)?)?;
+        self.traversal.address(best).cloned()
+    }
+
+    /// Whether tensors may be exchanged with `peer` on the best connection to it.
+    pub(crate) fn carries_tensors(&self, peer: PeerId) -> bool {
+        let address = self.best_address(peer);
+        address.is_some_and(|address| self.traversal.bulk_rate(&address).is_some())
+    }
+
+    /// Whether holes may be punched to `peer`: as long as it is known to be of the run.
+    pub(crate) fn allow_punch(&mut self, peer: PeerId, allowed: bool) {
+        let Some(id) = to_libp2p(peer) else { return };
+        if let Some(punch) = self.swarm.behaviour_mut().punch.as_mut() {
+            if allowed {
+                punch.permit(id);
+            } else {
+                punch.forbid(id);
+            }
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! What this peer says of itself, and what others must have in common with it.
+
+use dnode_protocol::{RunDifference, RunSpec, SharedSettings};
+
+use crate::swarm::ask::{self, Told};
+
+/// Run, settings and hello of this peer.
+#[derive(Debug)]
+pub(crate) struct Greeting {
+    run: RunSpec,
+    settings: SharedSettings,
+    /// A complete frame.
+    hello: Vec<u8>,
+    /// The digest of the first step, for those who ask; may be empty.
+    digest: String,
+}
+
+impl Greeting {
+    pub(crate) const fn new(
+        run: RunSpec,
+        settings: SharedSettings,
+        hello: Vec<u8>,
+        digest: String,
+    ) -> Self {
+        Self { run, settings, hello, digest }
+    }
+
+    /// The first frame on a control stream.
+    pub(crate) fn hello(&self) -> Vec<u8> {
+        self.hello.clone()
+    }
+
+    /// What this peer tells before a run.
+    pub(crate) fn answer(&self) -> Told {
+        Told { micros: ask::now(), digest: self.digest.clone(), hello: self.hello.clone() }
+    }
+
+    /// In what another peer differs; an error when that keeps the two apart.
+    pub(crate) fn compare(
+        &self,
+        [run, settings]: &[RunSpec; 2],
+    ) -> Result<Vec<RunDifference>, RunDifference> {
+        self.run.difference(run).map_or(Ok(()), Err)?;
+        self.settings.compare(settings)
+    }
+}

@@ -1,0 +1,9 @@
+//! The tasks that move frames: readers, writers, and what they run on.
+
+pub(crate) mod bulk;
+pub(crate) mod direct;
+pub(crate) mod rate;
+pub(crate) mod reader;
+pub(crate) mod report;
+pub(crate) mod traffic;
+pub(crate) mod writer;

@@ -1,0 +1,138 @@
+//! What the tasks of a session get to write, and what they report.
+
+use std::io;
+use std::sync::Arc;
+
+use dnode_direct::Sender;
+use dnode_protocol::frame::TensorHeader;
+use dnode_protocol::{PeerId, RunDifference, RunSpec};
+use dnode_quic::BulkConnection;
+use libp2p::swarm::ConnectionId;
+use tokio::sync::mpsc;
+
+use super::rate::{Rate, Rates};
+use super::traffic::Traffic;
+use crate::event::{Carrier, OffenceKind};
+use crate::swarm::streams::StreamKind;
+
+/// Something to write.
+#[derive(Debug)]
+pub(crate) enum Outgoing {
+    /// A complete control frame.
+    Control(Vec<u8>),
+    /// A whole tensor: header of its frames, all elements, and who wants to know when it is written.
+    Tensor(TensorHeader, Arc<[u8]>, Option<Written>),
+}
+
+/// What is done once a tensor is written to what carries it; left out where it never is.
+pub struct Written(Box<dyn FnOnce() + Send>);
+
+impl Written {
+    /// `tell` is called from a task of the network and must not block.
+    #[must_use]
+    pub fn new(tell: impl FnOnce() + Send + 'static) -> Self {
+        Self(Box::new(tell))
+    }
+
+    pub(crate) fn tell(self) {
+        (self.0)();
+    }
+}
+
+impl std::fmt::Debug for Written {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Written")
+    }
+}
+
+/// Whose stream it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    pub(crate) peer: PeerId,
+    /// Number of the session; a report of an earlier one is stale.
+    pub(crate) session: u64,
+    /// What it runs on.
+    pub(crate) via: Via,
+    /// What that is to the rates.
+    pub(crate) carrier: Carrier,
+    pub(crate) kind: StreamKind,
+    /// Number of the stream within the session.
+    pub(crate) stream: u64,
+    /// Of the peer, and of all peers.
+    pub(crate) traffic: [Arc<Traffic>; 2],
+    /// Bounds of tensors, of all peers.
+    pub(crate) rates: Arc<Rates>,
+    /// What a relay on the way lets through.
+    pub(crate) circuit: Option<Arc<Rate>>,
+}
+
+/// What a task reports.
+#[derive(Debug)]
+pub(crate) enum SessionEvent {
+    /// The peer said which run it is in; the reader waits until it is released.
+    Hello {
+        origin: Origin,
+        /// Run and settings.
+        specs: Box<[RunSpec; 2]>,
+        incarnation: u64,
+        direct_port: u16,
+    },
+    /// A reader ended.
+    ReaderEnded { origin: Origin, end: ReaderEnd },
+    /// A bulk connection that was asked for is there, or cannot be had.
+    BulkOpened { peer: PeerId, session: u64, result: Result<BulkConnection, dnode_quic::Error> },
+    /// A direct path that was asked for is there, or cannot be had.
+    DirectOpened { peer: PeerId, session: u64, result: Result<Sender, dnode_direct::Error> },
+    /// A writer ended and gives back its queue; whether it was asked to.
+    WriterEnded { origin: Origin, queue: mpsc::Receiver<Outgoing>, left: bool },
+}
+
+/// Why a reader ended.
+#[derive(Debug)]
+pub(crate) enum ReaderEnd {
+    /// The peer ended the stream between two frames; whether the last one was a goodbye.
+    Finished { goodbye: bool },
+    /// The connection failed.
+    Failed(io::Error),
+    /// The peer refused us.
+    Refused(RunDifference),
+    /// The peer broke the protocol.
+    Offence(OffenceKind, String),
+    /// The owner of the network no longer listens.
+    Ignored,
+}
+
+/// What a stream of frames runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Via {
+    /// A stream of this libp2p connection.
+    Stream(ConnectionId),
+    /// A bulk connection.
+    Quic,
+    /// A direct path.
+    Direct,
+}
+
+impl Via {
+    pub(crate) const fn connection(self) -> Option<ConnectionId> {
+        match self {
+            Self::Stream(connection) => Some(connection),
+            Self::Quic | Self::Direct => None,
+        }
+    }
+}
+
+impl Origin {
+    /// The libp2p connection that it runs on.
+    pub(crate) const fn connection(&self) -> Option<ConnectionId> {
+        self.via.connection()
+    }
+
+    pub(crate) fn sent(&self, bytes: usize) {
+        self.traffic.iter().for_each(|t| t.add_sent(bytes));
+    }
+
+    pub(super) fn count(&self, bytes: usize) {
+        self.traffic.iter().for_each(|t| t.add_received(bytes));
+    }
+}

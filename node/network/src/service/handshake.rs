@@ -1,0 +1,239 @@
+//! What the tasks of a session report: the handshake, and the ends of readers and writers.
+
+use dnode_protocol::{PeerId, RunSpec};
+use libp2p::Stream;
+use libp2p::futures::AsyncWriteExt as _;
+use libp2p::swarm::ConnectionId;
+use tokio::time::{Duration, Instant};
+
+use super::Service;
+use crate::address::to_libp2p;
+use crate::copies::{COPY, IDENTITY, difference, words};
+use crate::event::{DownReason, NetworkEvent};
+use crate::io::report::{Origin, Outgoing, ReaderEnd, SessionEvent, Via};
+use crate::limits::{FULL_BACK_OFF, HELLO_TIMEOUT};
+use crate::sessions::{Completion, Late, Stage};
+use crate::swarm::streams::StreamKind;
+
+/// How long the words to a copy may take.
+const WORDS_MAX: Duration = Duration::from_secs(2);
+
+impl Service {
+    pub(super) async fn on_session_event(&mut self, event: SessionEvent) {
+        let (sessions, context) = (&mut self.sessions, &mut self.context);
+        match event {
+            SessionEvent::Hello { origin, specs, incarnation, direct_port } => {
+                if sessions.is_current(origin.peer, origin.session) {
+                    sessions.set_direct_port(origin.peer, direct_port);
+                    self.on_hello(&origin, &specs, incarnation).await;
+                }
+            }
+            SessionEvent::ReaderEnded { origin, end } => {
+                if sessions.is_current(origin.peer, origin.session) {
+                    self.on_reader_ended(&origin, end).await;
+                }
+            }
+            SessionEvent::BulkOpened { peer, session, result } => {
+                if sessions.is_current(peer, session) {
+                    sessions.on_bulk_opened(peer, result, context);
+                }
+            }
+            SessionEvent::DirectOpened { peer, session, result } => {
+                if sessions.is_current(peer, session) {
+                    sessions.on_direct_opened(peer, result, context);
+                }
+            }
+            SessionEvent::WriterEnded { origin, queue, left } => {
+                if sessions.is_current(origin.peer, origin.session) {
+                    sessions.on_writer_ended(&origin, queue, left, context);
+                }
+            }
+        }
+    }
+
+    async fn on_hello(&mut self, origin: &Origin, specs: &[RunSpec; 2], incarnation: u64) {
+        let peer = origin.peer;
+        let differences = match self.context.greeting.compare(specs) {
+            Ok(differences) => differences,
+            Err(difference) => {
+                self.sessions.refuse(peer, difference, &mut self.context);
+                return;
+            }
+        };
+        let (Some(stage), Some(connection)) = (self.sessions.stage(peer), origin.connection())
+        else {
+            return;
+        };
+        let hello = (incarnation, connection);
+        match stage {
+            Stage::Greeting(_) => {
+                if !self.refuse_older(peer, incarnation) {
+                    self.sessions.on_hello(peer, hello, Some(differences));
+                    self.complete(peer);
+                }
+            }
+            Stage::Relayed(known, _) if known == incarnation => {
+                self.sessions.on_hello(peer, hello, None);
+                self.complete(peer);
+            }
+            Stage::Up(known) if known == incarnation => {
+                self.sessions.release(peer, connection, &mut self.context);
+            }
+            Stage::Up(known) | Stage::Relayed(known, _) if known > incarnation => {
+                self.refuse_copy(peer, connection, incarnation);
+            }
+            Stage::Up(_) | Stage::Relayed(..) => {
+                // Another start of the peer's process took over: everything of the earlier one ends. The
+                // new connection is closed as well; one of the two dials again and the peer is greeted
+                // as new.
+                self.copies.restarted(peer, incarnation, Instant::now());
+                self.hang_up(peer, DownReason::Restarted).await;
+            }
+            Stage::Refusing(_) => {}
+        }
+    }
+
+    /// Lets a peer count as connected, if all is there for that.
+    pub(super) fn complete(&mut self, peer: PeerId) {
+        match self.sessions.complete(peer, &mut self.context) {
+            Completion::Waits => {}
+            Completion::Full => self.context.block(peer, FULL_BACK_OFF),
+            Completion::Up(incarnation) => {
+                self.discovery.on_up(peer);
+                // Perhaps after another process with its key was refused.
+                if let Some(older) = self.copies.refused(peer, incarnation) {
+                    self.tell_kept(peer, older, incarnation);
+                }
+                self.sessions.open(peer, StreamKind::Bulk, &mut self.context);
+            }
+        }
+    }
+
+    /// A peer that has greeted, alone, is an older start than one that was here.
+    fn refuse_older(&mut self, peer: PeerId, incarnation: u64) -> bool {
+        let now = Instant::now();
+        let Some(newest) = self.copies.newer(peer, incarnation, now) else { return false };
+        self.sessions.mark_copy(peer);
+        self.context.outbox.report(NetworkEvent::CopiedPeer { peer });
+        let difference = difference(IDENTITY, incarnation, newest);
+        self.sessions.refuse(peer, difference, &mut self.context);
+        true
+    }
+
+    /// An older start than the one that is here has greeted on a connection of its own. It may be the
+    /// last word of a process that has ended: whether it lives shows when it takes a stream.
+    fn refuse_copy(&mut self, peer: PeerId, connection: ConnectionId, older: u64) {
+        if self.copies.tell(connection, older, Instant::now())
+            && let Some(id) = to_libp2p(peer)
+        {
+            let streams = &mut self.context.swarm.behaviour_mut().streams;
+            streams.open_on(id, connection, StreamKind::Control);
+            streams.forget(id, connection);
+        }
+    }
+
+    /// The stream to a copy is open, so there are two: it is told, and who is here is told and goes on.
+    pub(super) fn tell_copy(&mut self, peer: PeerId, older: u64, mut stream: Stream) {
+        let Some(Stage::Up(kept)) = self.sessions.stage(peer) else { return };
+        let hello = self.context.greeting.hello();
+        self.copies.restarted(peer, kept, Instant::now());
+        self.context.outbox.report(NetworkEvent::CopiedPeer { peer });
+        self.tell_kept(peer, older, kept);
+        let Some(refuse) = words(IDENTITY, older, kept) else { return };
+        tokio::spawn(async move {
+            let say = async {
+                stream.write_all(&hello).await?;
+                stream.write_all(&refuse).await?;
+                stream.close().await
+            };
+            // It has gone, or does not read: its connection closes.
+            let _ = tokio::time::timeout(WORDS_MAX, say).await;
+        });
+    }
+
+    /// The start of a peer that is here hears of the one that was refused.
+    fn tell_kept(&self, peer: PeerId, older: u64, kept: u64) {
+        if let Some(frame) = words(COPY, older, kept)
+            && let Some(entry) = self.context.shared.peers().get(&peer)
+        {
+            // Full or gone: it is told the next time.
+            let _ = entry.control.try_send(Outgoing::Control(frame));
+        }
+    }
+
+    async fn on_reader_ended(&mut self, origin: &Origin, end: ReaderEnd) {
+        let (peer, stopping) = (origin.peer, self.context.is_stopping());
+        let Some(stage) = self.sessions.on_reader_ended(origin) else {
+            return;
+        };
+        let up = matches!(stage, Stage::Up(_));
+        if origin.via == Via::Direct && up && !matches!(end, ReaderEnd::Offence(..)) {
+            self.context.outbox.report(NetworkEvent::PathLost { peer });
+        }
+        let refusing = matches!(stage, Stage::Refusing(_));
+        match end {
+            ReaderEnd::Offence(..) | ReaderEnd::Finished { .. } | ReaderEnd::Refused(_)
+                if refusing =>
+            {
+                self.hang_up_refused(peer).await;
+            }
+            ReaderEnd::Offence(kind, detail) => self.offend(peer, kind, detail).await,
+            ReaderEnd::Refused(difference) => {
+                tracing::debug!(%peer, %difference, "refused by a peer of another run or with other settings");
+                let copy = difference.field == IDENTITY;
+                let event = NetworkEvent::Refused { peer, difference, by_us: false };
+                self.context.outbox.report(event);
+                if copy {
+                    self.hang_up_as_copy(peer).await;
+                } else {
+                    self.hang_up_refused(peer).await;
+                }
+            }
+            ReaderEnd::Finished { goodbye } if origin.kind == StreamKind::Control => {
+                if goodbye {
+                    self.hang_up(peer, DownReason::Left).await;
+                    self.discovery.on_left(peer);
+                } else if stopping {
+                    self.hang_up(peer, hung_up()).await;
+                } else {
+                    self.sessions.on_unheard(peer);
+                }
+            }
+            ReaderEnd::Failed(error) => {
+                tracing::debug!(%peer, kind = %origin.kind, %error, "read failed");
+                if let Some(connection) = origin.connection() {
+                    self.context.swarm.close_connection(connection);
+                }
+            }
+            ReaderEnd::Finished { .. } | ReaderEnd::Ignored => {}
+        }
+    }
+
+    /// Ends handshakes, refusals and searches for a direct path that took too long, and sessions of peers
+    /// that ended their control stream and opened no other.
+    pub(super) async fn check_handshakes(&mut self, now: Instant) {
+        for peer in self.sessions.unheard(now) {
+            self.hang_up(peer, hung_up()).await;
+        }
+        for (peer, late) in self.sessions.late(now) {
+            match late {
+                Late::Silent => {
+                    // It may have been stopped or cut off since it connected, so it may come again at
+                    // once.
+                    tracing::debug!(%peer, within = ?HELLO_TIMEOUT, "no hello");
+                    let reason = DownReason::Lost("it did not greet".to_owned());
+                    self.hang_up(peer, reason).await;
+                }
+                Late::Refused => self.hang_up_refused(peer).await,
+                Late::Relayed => {
+                    // What it has of a relay serves nobody.
+                    self.hang_up(peer, DownReason::Lost("no direct path".to_owned())).await;
+                }
+            }
+        }
+    }
+}
+
+fn hung_up() -> DownReason {
+    DownReason::Lost("it hung up".to_owned())
+}

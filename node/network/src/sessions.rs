@@ -1,0 +1,363 @@
+//! The peers that connections exist to, and the streams to each.
+
+mod direct;
+mod search;
+mod session;
+mod streams;
+
+use std::collections::BTreeMap;
+
+use dnode_direct::Direct;
+use dnode_protocol::frame::encode_control;
+use dnode_protocol::{Message, PeerId, RunDifference};
+use dnode_quic::Bulk;
+use libp2p::swarm::ConnectionId;
+use libp2p::{Multiaddr, ping};
+use tokio::time::Instant;
+
+use crate::address::from_libp2p;
+use crate::context::Context;
+use crate::event::{Connection, NetworkEvent};
+use crate::handle::Entry;
+use crate::io::report::{Origin, Outgoing};
+use crate::limits::{MOVE_MAX, PUNCHING_MAX, REFUSE_LINGER, RELAYED_MAX};
+use crate::swarm::streams::{Path, StreamKind};
+use session::Session;
+pub(crate) use session::{Channels, Stage};
+
+/// All sessions, and what opens bulk connections and direct paths for them.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    sessions: BTreeMap<PeerId, Session>,
+    /// Sessions begun so far.
+    begun: u64,
+    peers_max: usize,
+    channels: Channels,
+    /// Opens bulk connections on the swarm's sockets.
+    bulk: Bulk,
+    /// Opens direct paths inside this host and local networks.
+    direct: Direct,
+}
+
+/// A session that has ended, but for its tasks.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    session: Session,
+    /// Whether the peer counted as connected.
+    pub(crate) was_up: bool,
+    /// Until when a direct path was sought, where only a relay led to the peer.
+    pub(crate) sought_until: Option<Instant>,
+}
+
+impl Ended {
+    /// Ends every task. Afterwards no reader delivers anything.
+    pub(crate) async fn end(self) {
+        self.session.end().await;
+    }
+}
+
+/// What a matching hello leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Completion {
+    /// Nothing yet.
+    Waits,
+    /// The peer is up; which start of its process it is.
+    Up(u64),
+    /// There is no room for another peer.
+    Full,
+}
+
+/// Why a session has taken too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Late {
+    /// The peer has not greeted.
+    Silent,
+    /// The peer has had the time to read why it is refused.
+    Refused,
+    /// No direct path to the peer was found.
+    Relayed,
+}
+
+impl Sessions {
+    pub(crate) const fn new(
+        peers_max: usize,
+        channels: Channels,
+        bulk: Bulk,
+        direct: Direct,
+    ) -> Self {
+        Self { sessions: BTreeMap::new(), begun: 0, peers_max, channels, bulk, direct }
+    }
+
+    pub(crate) fn contains(&self, peer: PeerId) -> bool {
+        self.sessions.contains_key(&peer)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+    }
+
+    pub(crate) fn stage(&self, peer: PeerId) -> Option<Stage> {
+        self.sessions.get(&peer).map(|session| session.stage)
+    }
+
+    pub(crate) fn is_up(&self, peer: PeerId) -> bool {
+        self.sessions.get(&peer).is_some_and(Session::is_up)
+    }
+
+    /// Whether a report is of the session of `peer`, not of an earlier one.
+    pub(crate) fn is_current(&self, peer: PeerId, number: u64) -> bool {
+        self.sessions.get(&peer).is_some_and(|session| session.number == number)
+    }
+
+    /// The other end of the connection that leads to `peer` best.
+    pub(crate) fn address(&self, peer: PeerId) -> Option<&Multiaddr> {
+        self.sessions.get(&peer)?.address.as_ref()
+    }
+
+    /// Peers in the handshake or done with it, but those that no tensors can be exchanged with.
+    pub(crate) fn active(&self) -> usize {
+        let counts =
+            |session: &&Session| matches!(session.stage, Stage::Greeting(_) | Stage::Up(_));
+        self.sessions.values().filter(counts).count()
+    }
+
+    /// Whether there is room for one more peer that is reached through a relay alone.
+    pub(crate) fn may_be_relayed(&self) -> bool {
+        let relayed = |session: &&Session| {
+            let waits = matches!(session.stage, Stage::Greeting(_) | Stage::Relayed(..));
+            waits && session.address.as_ref().is_some_and(|at| Path::of(at) == Path::Relayed)
+        };
+        self.sessions.values().filter(relayed).count() < RELAYED_MAX
+    }
+
+    /// A connection to `peer` is there, the first of all.
+    pub(crate) fn begin(&mut self, peer: PeerId, address: Multiaddr, context: &mut Context) {
+        self.begun += 1;
+        let channels = self.channels.clone();
+        let session = Session::new(peer, self.begun, channels, Instant::now());
+        self.sessions.insert(peer, session.reached_at(address));
+        self.open(peer, StreamKind::Control, context);
+    }
+
+    /// Forgets the session of `peer`. Connections stay.
+    pub(crate) fn remove(&mut self, peer: PeerId) -> Option<Ended> {
+        let session = self.sessions.remove(&peer)?;
+        let was_up = session.is_up();
+        let sought_until = match session.stage {
+            Stage::Relayed(_, until) => Some(until),
+            Stage::Greeting(_) | Stage::Up(_) | Stage::Refusing(_) => None,
+        };
+        Some(Ended { session, was_up, sought_until })
+    }
+
+    /// Ends all sessions.
+    pub(crate) async fn end(self) {
+        for session in self.sessions.into_values() {
+            session.end().await;
+        }
+    }
+
+    /// Without senders the writers drain their queues and end their streams; a peer that has read to
+    /// the end hangs up.
+    pub(crate) fn drain(&mut self) {
+        for session in self.sessions.values_mut() {
+            session.senders = None;
+        }
+    }
+
+    /// A round trip was measured, or none came back.
+    pub(crate) fn on_ping(&mut self, event: ping::Event, context: &mut Context) {
+        let rtt = match event.result {
+            Ok(rtt) => rtt,
+            Err(ping::Failure::Timeout) => {
+                context.swarm.close_connection(event.connection);
+                return;
+            }
+            Err(ping::Failure::Unsupported | ping::Failure::Other { .. }) => return,
+        };
+        let Some(peer) = from_libp2p(event.peer) else {
+            return;
+        };
+        let known = context.shared.peers().get_mut(&peer).map(|entry| {
+            let least = entry.rtt.map_or(rtt, |(_, least)| least.min(rtt));
+            entry.rtt = Some((rtt, least));
+        });
+        if known.is_some() {
+            context.outbox.report(NetworkEvent::RoundTrip { peer, rtt });
+        } else if let Some(session) = self.sessions.get_mut(&peer) {
+            // The first ping is done before Hello is there, and the next one comes much later.
+            session.round_trip = Some(session.round_trip.map_or(rtt, |least| least.min(rtt)));
+        }
+    }
+
+    /// A reader has ended; the stage of its session.
+    pub(crate) fn on_reader_ended(&mut self, origin: &Origin) -> Option<Stage> {
+        let session = self.sessions.get_mut(&origin.peer)?;
+        session.read(origin.stream);
+        Some(session.stage)
+    }
+
+    /// The peer has ended its control stream: it may move to a connection that is not known here yet.
+    pub(crate) fn on_unheard(&mut self, peer: PeerId) {
+        if let Some(session) = self.sessions.get_mut(&peer) {
+            session.unheard.get_or_insert_with(|| Instant::now() + MOVE_MAX);
+        }
+    }
+
+    /// The peer has greeted, and is of the run.
+    pub(crate) fn on_hello(
+        &mut self,
+        peer: PeerId,
+        hello: (u64, ConnectionId),
+        differences: Option<Vec<RunDifference>>,
+    ) {
+        if let Some(session) = self.sessions.get_mut(&peer) {
+            session.hello = Some(hello);
+            if let Some(differences) = differences {
+                session.differences = differences;
+            }
+        }
+    }
+
+    /// The port of the peer for direct paths.
+    pub(crate) fn set_direct_port(&mut self, peer: PeerId, port: u16) {
+        if let Some(session) = self.sessions.get_mut(&peer) {
+            session.search.port = port;
+        }
+    }
+
+    /// The peer that is up has greeted on a further connection: its readers there may deliver.
+    pub(crate) fn release(
+        &mut self,
+        peer: PeerId,
+        connection: ConnectionId,
+        context: &mut Context,
+    ) {
+        if let Some(session) = self.sessions.get_mut(&peer) {
+            context.outbox.release(session.releases(connection));
+        }
+    }
+
+    /// Reports the peer up once its hello matched, ours is on its way, and tensors can be exchanged.
+    pub(crate) fn complete(&mut self, peer: PeerId, context: &mut Context) -> Completion {
+        let up = context.shared.peers().len();
+        let Some(session) = self.sessions.get_mut(&peer) else {
+            return Completion::Waits;
+        };
+        let (Stage::Greeting(_) | Stage::Relayed(..), Some((incarnation, connection)), true) =
+            (session.stage, session.hello, session.can_speak())
+        else {
+            return Completion::Waits;
+        };
+        if context.is_stopping() {
+            return Completion::Waits;
+        }
+        let greeting = matches!(session.stage, Stage::Greeting(_));
+        if greeting {
+            context.allow_punch(peer, true);
+        }
+        if !context.carries_tensors(peer) {
+            if greeting {
+                tracing::info!(%peer, "reached through a relay; seeking a direct path");
+                session.stage = Stage::Relayed(incarnation, Instant::now() + PUNCHING_MAX);
+            }
+            return Completion::Waits;
+        }
+        if up >= self.peers_max {
+            tracing::debug!(%peer, up, "no room for another peer");
+            return Completion::Full;
+        }
+        let (Some([control, bulk]), Some(address)) =
+            (session.senders.take(), session.address.clone())
+        else {
+            return Completion::Waits;
+        };
+        session.stage = Stage::Up(incarnation);
+        let kind = Connection::of(Path::of(&address));
+        let entry = Entry {
+            control,
+            bulk,
+            traffic: session.traffic.clone(),
+            address: address.clone(),
+            incarnation,
+            connection: kind,
+            carrier: None,
+            rtt: session.round_trip.map(|least| (least, least)),
+        };
+        let releases = session.releases(connection);
+        let differences = std::mem::take(&mut session.differences);
+        context.shared.peers().insert(peer, entry);
+        tracing::debug!(%peer, %address, "peer up");
+        let connection = kind;
+        let event = NetworkEvent::PeerUp { peer, address, incarnation, connection, differences };
+        context.outbox.report(event);
+        context.outbox.release(releases);
+        Completion::Up(incarnation)
+    }
+
+    /// Tells the peer in what it differs; its session ends once it has read that.
+    pub(crate) fn refuse(
+        &mut self,
+        peer: PeerId,
+        difference: RunDifference,
+        context: &mut Context,
+    ) {
+        let Some(session) = self.sessions.get_mut(&peer) else {
+            return;
+        };
+        if matches!(session.stage, Stage::Refusing(_)) {
+            return;
+        }
+        let message = Message::Refuse {
+            field: difference.field.clone(),
+            ours: difference.ours.clone(),
+            theirs: difference.theirs.clone(),
+        };
+        if let (Some([control, _]), Ok(frame)) = (&session.senders, encode_control(&message)) {
+            // Full or gone: the peer finds the difference by itself.
+            let _ = control.try_send(Outgoing::Control(frame));
+        }
+        session.stage = Stage::Refusing(Instant::now() + REFUSE_LINGER);
+        session.withhold();
+        tracing::debug!(%peer, %difference, "peer of another run or with other settings");
+        context.outbox.report(NetworkEvent::Refused { peer, difference, by_us: true });
+    }
+
+    /// The process of the peer is an older copy of another, and is refused for that.
+    pub(crate) fn mark_copy(&mut self, peer: PeerId) {
+        if let Some(session) = self.sessions.get_mut(&peer) {
+            session.copy = true;
+        }
+    }
+
+    /// Whether the session of a peer ends because its process is an older copy.
+    pub(crate) fn is_copy(&self, peer: PeerId) -> bool {
+        self.sessions.get(&peer).is_some_and(|session| session.copy)
+    }
+
+    /// Sessions of peers that ended their control stream and opened no other in time.
+    pub(crate) fn unheard(&mut self, now: Instant) -> Vec<PeerId> {
+        let mut unheard = Vec::new();
+        for (peer, session) in &mut self.sessions {
+            if session.is_read(StreamKind::Control) {
+                session.unheard = None;
+            }
+            unheard.extend(session.unheard.filter(|until| *until <= now).map(|_| *peer));
+        }
+        unheard
+    }
+
+    /// Handshakes, refusals and searches for a direct path that took too long.
+    pub(crate) fn late(&self, now: Instant) -> Vec<(PeerId, Late)> {
+        let late = self.sessions.iter().filter_map(|(peer, session)| {
+            let (until, late) = match session.stage {
+                Stage::Greeting(until) => (until, Late::Silent),
+                Stage::Refusing(until) => (until, Late::Refused),
+                Stage::Relayed(_, until) => (until, Late::Relayed),
+                Stage::Up(_) => return None,
+            };
+            (until <= now).then_some((*peer, late))
+        });
+        late.collect()
+    }
+}

@@ -1,0 +1,216 @@
+//! The streams to the peers of sessions: on which connection each runs, and when it moves.
+
+use dnode_protocol::PeerId;
+use dnode_quic::BulkConnection;
+use libp2p::swarm::ConnectionId;
+use libp2p::{Multiaddr, Stream};
+use tokio::sync::mpsc;
+
+use super::Sessions;
+use crate::address::{from_libp2p, to_libp2p};
+use crate::context::Context;
+use crate::event::Connection;
+use crate::io::bulk::BulkStreams;
+use crate::io::report::{Origin, Outgoing, Via};
+use crate::io::writer::FrameSink;
+use crate::limits::READERS_MAX;
+use crate::swarm::streams::{Path, StreamKind};
+
+impl Sessions {
+    /// Opens the stream of `kind` on the best connection, if it is not there; for tensors a direct
+    /// path where the peer is near, or a bulk connection beside a QUIC connection.
+    pub(crate) fn open(&mut self, peer: PeerId, kind: StreamKind, context: &mut Context) {
+        if !self.sessions.get(&peer).is_some_and(|session| session.is_idle(kind)) {
+            return;
+        }
+        if kind == StreamKind::Bulk && self.open_direct(peer, context) {
+            return;
+        }
+        let (Some(session), Some(id)) = (self.sessions.get_mut(&peer), to_libp2p(peer)) else {
+            return;
+        };
+        let streams = &mut context.swarm.behaviour_mut().streams;
+        let best = streams.best(id).and_then(|best| context.traversal.address(best));
+        session.circuit = best.and_then(|address| context.traversal.bound(address));
+        let quic = streams.best_path(id) == Some(Path::Quic);
+        if kind == StreamKind::Bulk && quic && session.open_bulk(&self.bulk, id) {
+            return;
+        }
+        if let Some(connection) = streams.open(id, kind) {
+            session.opening(kind, Via::Stream(connection));
+        }
+    }
+
+    /// Starts to write to what was opened for `kind`.
+    pub(crate) fn on_opened(
+        &mut self,
+        peer: PeerId,
+        (kind, via): (StreamKind, Via),
+        sink: FrameSink,
+        context: &Context,
+    ) {
+        let Some(session) = self.sessions.get_mut(&peer) else {
+            return;
+        };
+        let carrier = sink.carrier();
+        let hello = (kind == StreamKind::Control).then(|| context.greeting.hello());
+        if session.begin(kind, via, sink, hello) && kind == StreamKind::Bulk {
+            match session.search.because.take() {
+                Some(because) => tracing::info!(%peer, %carrier, because, "tensors travel"),
+                None => tracing::info!(%peer, %carrier, "tensors travel"),
+            }
+            if let Some(entry) = context.shared.peers().get_mut(&peer) {
+                entry.carrier = Some(carrier);
+            }
+        }
+        // A better connection may have come while this stream was being opened, which could not move.
+        if via.connection().is_some_and(|connection| is_outdone(peer, connection, context)) {
+            tracing::debug!(%peer, %kind, "a stream moves on");
+            session.leave(kind);
+        }
+    }
+
+    /// Lets the streams of a peer move to a connection that has come and is better than theirs.
+    pub(crate) fn move_streams(&mut self, peer: PeerId, address: &Multiaddr, context: &Context) {
+        let path = Path::of(address);
+        let (Some(session), Some(id)) = (self.sessions.get_mut(&peer), to_libp2p(peer)) else {
+            return;
+        };
+        if session.address.as_ref().is_some_and(|now| path < Path::of(now)) {
+            session.address = Some(address.clone());
+        }
+        if path == Path::Quic {
+            session.bulk_again();
+        }
+        let streams = &context.swarm.behaviour().streams;
+        for kind in StreamKind::ALL {
+            let now = session.via(kind).and_then(Via::connection);
+            if now.and_then(|now| streams.path(id, now)).is_some_and(|now| path < now) {
+                tracing::debug!(%peer, %kind, ?path, "a stream moves");
+                session.leave(kind);
+            }
+        }
+        if let Some(entry) = context.shared.peers().get_mut(&peer)
+            && path < Path::of(&entry.address)
+        {
+            entry.connection = Connection::of(path);
+            entry.address = address.clone();
+        }
+    }
+
+    /// The peer has opened a stream; `false` when it has opened too many. `None`: it is no peer.
+    pub(crate) fn on_accepted(
+        &mut self,
+        peer: PeerId,
+        (kind, connection): (StreamKind, ConnectionId),
+        stream: Stream,
+        context: &mut Context,
+    ) -> Option<bool> {
+        let session = self.sessions.get_mut(&peer)?;
+        if session.readers(connection) >= READERS_MAX {
+            return Some(false);
+        }
+        let release = session.accept(kind, connection, stream);
+        context.outbox.release(release);
+        Some(true)
+    }
+
+    /// A stream that was asked for cannot be had; whether the peer counts as connected. `None`: it is
+    /// no peer.
+    pub(crate) fn on_open_failed(
+        &mut self,
+        peer: PeerId,
+        kind: StreamKind,
+        connection: ConnectionId,
+    ) -> Option<bool> {
+        let session = self.sessions.get_mut(&peer)?;
+        session.not_opened(kind, Via::Stream(connection));
+        Some(session.is_up())
+    }
+
+    /// One of several connections to `peer` has closed.
+    pub(crate) fn on_connection_closed(
+        &mut self,
+        peer: PeerId,
+        connection: ConnectionId,
+        context: &mut Context,
+    ) {
+        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        session.connection_closed(connection);
+        let up = session.is_up();
+        self.open(peer, StreamKind::Control, context);
+        if up {
+            self.open(peer, StreamKind::Bulk, context);
+        }
+    }
+
+    /// A bulk connection that was asked for, or why there is none: then a stream carries tensors.
+    pub(crate) fn on_bulk_opened(
+        &mut self,
+        peer: PeerId,
+        result: Result<BulkConnection, dnode_quic::Error>,
+        context: &mut Context,
+    ) {
+        let Some(session) = self.sessions.get_mut(&peer) else {
+            return;
+        };
+        match result {
+            Ok(connection) => {
+                let sink = FrameSink::Quic(BulkStreams::new(connection));
+                self.on_opened(peer, (StreamKind::Bulk, Via::Quic), sink, context);
+            }
+            Err(error) => {
+                tracing::debug!(%peer, %error, "no bulk connection");
+                session.no_bulk();
+                self.open(peer, StreamKind::Bulk, context);
+            }
+        }
+    }
+
+    /// A bulk connection that a peer opened; nobody's is closed.
+    pub(crate) fn on_bulk_arrived(&mut self, connection: BulkConnection, context: &mut Context) {
+        let peer = from_libp2p(connection.peer());
+        let Some(session) = peer.and_then(|peer| self.sessions.get_mut(&peer)) else {
+            connection.close();
+            return;
+        };
+        let release = session.accept_bulk(connection);
+        context.outbox.release(release);
+    }
+
+    /// A writer has given back its queue, because it was asked to (`left`) or has failed.
+    pub(crate) fn on_writer_ended(
+        &mut self,
+        origin: &Origin,
+        queue: mpsc::Receiver<Outgoing>,
+        left: bool,
+        context: &mut Context,
+    ) {
+        let Some(session) = self.sessions.get_mut(&origin.peer) else {
+            return;
+        };
+        session.written(origin.kind, queue);
+        if context.is_stopping() {
+            // Drained; the peer hangs up when it has read to the end.
+            return;
+        }
+        // A stream that failed alone takes its connection with it; what remains opens it again.
+        let connection = origin.connection().filter(|_| !left);
+        let closing = connection.is_some_and(|id| context.swarm.close_connection(id));
+        if !closing {
+            self.open(origin.peer, origin.kind, context);
+        }
+    }
+}
+
+/// Whether streams may move from `connection` to a better one to the same peer.
+fn is_outdone(peer: PeerId, connection: ConnectionId, context: &Context) -> bool {
+    let (streams, id) = (&context.swarm.behaviour().streams, to_libp2p(peer));
+    let path = |connection| streams.path(id?, connection);
+    let mut others = id.map(|id| streams.connections(id)).into_iter().flatten();
+    path(connection).is_some_and(|now| {
+        others.any(|other| {
+            context.traversal.has_settled(other) && path(other).is_some_and(|path| path < now)
+        })
+    })
+}
