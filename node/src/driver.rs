@@ -263,18 +263,7 @@ impl Driver {
     fn on_report(&mut self, report: Report) {
         let (host, lifecycle) = (&mut self.host, &mut self.lifecycle);
         match report {
-            Report::Read { exchange, clock, numbers } => host.on_read(exchange, clock, numbers),
-            Report::SnapshotRead { exchange, clock, numbers, hash } => {
-                host.on_snapshot_read(exchange, clock, (numbers, hash));
-            }
-            Report::Mixed { exchange, clock, reply, evidence } => {
-                host.on_mixed(exchange, clock, (reply, evidence));
-            }
-            Report::MixRefused { exchange, reason, detail, evidence } => {
-                host.on_mix_refused(exchange, (reason, &detail), evidence);
-            }
-            Report::Undone { exchange } => host.feed(Input::Undone { exchange }),
-            Report::Adopted { exchange } => host.feed(Input::Adopted { exchange }),
+            Report::Answer(answer) => host.on_answer(*answer),
             Report::RoundDue => host.feed(Input::RoundDue),
             Report::Committed { clock, samples, pace, contributions } => {
                 host.on_committed((clock, samples), pace, contributions);

@@ -2,20 +2,16 @@
 
 use std::time::Instant;
 
-use dnode_gossip::{
-    ContributionId, Evidence, Gossip, Input, Offence, Output, RefusedMix, Standing, Work,
-};
+use dnode_gossip::{ContributionId, Gossip, Input, Offence, Output, Standing, Work};
 use dnode_network::NetworkHandle;
 use dnode_protocol::frame::{Leg, TensorHeader};
-use dnode_protocol::{
-    Clock, ContentHash, ExchangeId, FragmentId, Fragments, Message, PeerId, Phase, Time,
-};
-use dnode_trainer::{Encoded, Reading};
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Fragments, Message, PeerId, Phase, Time};
+use dnode_trainer::Encoded;
 
 use super::telemetry::Telemetry;
 use super::tensors::{Arrival, Tensors};
 use crate::traces::{ExchangeTraces, Tracer};
-use crate::training::{Command, MixTerms, Progress, StepPace, TrainingThread};
+use crate::training::{Answer, Command, Progress, StepPace, TrainingThread};
 
 /// What all parts of the driver work with.
 pub(super) struct Host {
@@ -176,55 +172,22 @@ impl Host {
         }
     }
 
-    /// A fragment was read, to be sent.
-    pub(super) fn on_read(&mut self, exchange: ExchangeId, clock: Clock, numbers: Encoded) {
-        self.tensors.keep(exchange, numbers);
-        self.feed(Input::FragmentRead { exchange, clock });
-    }
-
-    /// The same of a snapshot, whose bytes hash to this.
-    pub(super) fn on_snapshot_read(
-        &mut self,
-        exchange: ExchangeId,
-        clock: Clock,
-        (numbers, hash): (Encoded, ContentHash),
-    ) {
-        self.tensors.keep(exchange, numbers);
-        self.feed(Input::SnapshotRead { exchange, clock, hash });
-    }
-
-    /// Numbers were mixed; a responder's reply is to be sent.
-    pub(super) fn on_mixed(
-        &mut self,
-        exchange: ExchangeId,
-        clock: Clock,
-        (reply, evidence): (Option<Encoded>, Option<Evidence>),
-    ) {
-        if let Some(reply) = reply {
-            self.tensors.keep(exchange, reply);
+    /// The mixing thread has done a piece of work.
+    pub(super) fn on_answer(&mut self, answer: Answer) {
+        let Answer { exchange, input, tensor, evidence, detail } = answer;
+        if let Some(tensor) = tensor {
+            self.tensors.keep(exchange, tensor);
         }
-        self.tensors.included(exchange);
-        self.measured(exchange, evidence);
-        self.feed(Input::Mixed { exchange, clock });
-    }
-
-    /// Numbers were not mixed.
-    pub(super) fn on_mix_refused(
-        &mut self,
-        exchange: ExchangeId,
-        (reason, detail): (RefusedMix, &str),
-        evidence: Option<Evidence>,
-    ) {
-        self.telemetry.mix_refused(exchange, reason, detail);
-        self.measured(exchange, evidence);
-        self.feed(Input::MixRefused { exchange, reason });
-    }
-
-    /// Tells the core what a mix has shown of the other replica.
-    fn measured(&mut self, exchange: ExchangeId, evidence: Option<Evidence>) {
+        if matches!(input, Input::Mixed { .. }) {
+            self.tensors.included(exchange);
+        }
+        if let Input::MixRefused { reason, .. } = input {
+            self.telemetry.mix_refused(exchange, reason, &detail);
+        }
         if let Some(evidence) = evidence {
             self.feed(Input::Measured { exchange, evidence });
         }
+        self.feed(input);
     }
 
     /// A commit was made.
@@ -261,10 +224,7 @@ impl Host {
             }
             Output::Publish { origin, number } => self.tensors.publish(origin, number),
             Output::Drop { contribution } => self.tensors.drop_contribution(contribution),
-            Output::Work(work) => {
-                let command = self.command(work);
-                self.training.command(command);
-            }
+            Output::Work(work) => self.work(work),
             Output::Delivered { exchange, fragment, to } => {
                 if let Some(push) = self.tensors.kept(exchange) {
                     self.training.command(Command::Delivered { fragment, to, push });
@@ -295,36 +255,19 @@ impl Host {
         }
     }
 
-    /// What the training thread is to do.
-    fn command(&mut self, work: Work) -> Command {
-        match work {
-            Work::Read { exchange, fragment, what } => {
-                Command::Read { exchange, fragment, what: reading(what) }
-            }
-            Work::Mix { exchange, fragment, role, weight, codec, clock_max, tolerance } => {
-                let numbers = self.received(exchange);
-                let terms = MixTerms { role, weight, codec, clock_max, tolerance };
-                Command::Mix { exchange, fragment, terms, numbers }
-            }
-            Work::Absorb { exchange, fragment, from, weight, tolerance } => {
-                let numbers = self.received(exchange);
-                Command::Absorb { exchange, fragment, from, weight, tolerance, numbers }
-            }
+    /// Has the mixing thread do a piece of work on the tensor that belongs to it.
+    fn work(&mut self, work: Work) {
+        let tensor = match &work {
+            Work::Read { .. } | Work::Recall { .. } => None,
+            Work::Mix { exchange, .. }
+            | Work::Absorb { exchange, .. }
+            | Work::Adopt { exchange, .. } => Some(self.received(*exchange)),
             Work::Include { exchange, contribution } => {
-                let numbers = self.contribution(exchange, contribution);
-                Command::Include { exchange, fragment: contribution.fragment, numbers }
+                Some(self.contribution(*exchange, *contribution))
             }
-            Work::Undo { exchange, fragment, weight } => {
-                Command::Undo { exchange, fragment, weight, reply: self.journalled(exchange) }
-            }
-            Work::Adopt { exchange, fragment, contents } => {
-                let snapshot = self.received(exchange);
-                Command::Adopt { exchange, fragment, snapshot, contents }
-            }
-            Work::Recall { exchange, fragment, contents } => {
-                Command::Recall { exchange, fragment, contents }
-            }
-        }
+            Work::Undo { exchange, .. } => Some(self.journalled(*exchange)),
+        };
+        self.training.command(Command::Work(work, tensor));
     }
 
     fn contribution(&mut self, exchange: ExchangeId, contribution: ContributionId) -> Encoded {
@@ -357,13 +300,5 @@ impl Host {
         if let Err(error) = sent {
             tracing::debug!(%error, "tensor not sent");
         }
-    }
-}
-
-const fn reading(what: dnode_gossip::Reading) -> Reading {
-    match what {
-        dnode_gossip::Reading::Offer(codec) => Reading::Offer(codec),
-        dnode_gossip::Reading::Push { to, codec } => Reading::Push { to, codec },
-        dnode_gossip::Reading::Snapshot => Reading::Snapshot,
     }
 }

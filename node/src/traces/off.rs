@@ -2,14 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use dnode_gossip::Output;
+use dnode_gossip::{Output, Work};
 use dnode_network::{NetworkHandle, Written};
 use dnode_protocol::frame::TensorHeader;
 use dnode_protocol::{Message, PeerId};
 
 use super::TracesError;
 use crate::config::Config;
-use crate::training::Command;
 
 /// Makes no spans.
 #[derive(Clone, Debug, Default)]
@@ -24,7 +23,7 @@ impl Tracer {
         Ok(Self(()))
     }
 
-    pub(crate) const fn begins(&self, _command: &Command, _now: Instant) -> Mark {
+    pub(crate) const fn begins(&self, _work: &Work, _now: Instant) -> Mark {
         Mark
     }
 

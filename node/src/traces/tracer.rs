@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use dnode_gossip::Work;
 use dnode_protocol::{ExchangeId, PeerId};
 use opentelemetry::trace::{SpanContext, SpanKind, Status, TraceFlags, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue, SpanId};
@@ -12,7 +13,6 @@ use opentelemetry_sdk::trace::{
 
 use super::{TracesError, export, ids::Ids};
 use crate::config::Config;
-use crate::training::Command;
 
 /// Makes spans, or none when the configuration asks for none. Clones share one queue.
 #[derive(Clone, Debug, Default)]
@@ -66,9 +66,8 @@ impl Tracer {
     }
 
     /// Work of the mixing thread begins.
-    pub(crate) fn begins(&self, command: &Command, now: Instant) -> Mark {
-        let named = self.0.as_ref().and_then(|_| work(command));
-        Mark(named.map(|(exchange, name)| (exchange, name, now)))
+    pub(crate) fn begins(&self, work: &Work, now: Instant) -> Mark {
+        Mark(self.0.as_ref().map(|_| (work.exchange(), name(work), now)))
     }
 
     /// The work is done.
@@ -141,24 +140,12 @@ impl Sink {
     }
 }
 
-/// The exchange that a command is of, and what its span is called.
-const fn work(command: &Command) -> Option<(ExchangeId, &'static str)> {
-    match command {
-        Command::Read { exchange, .. } => Some((*exchange, "encode")),
-        Command::Mix { exchange, .. }
-        | Command::Absorb { exchange, .. }
-        | Command::Include { exchange, .. } => Some((*exchange, "mix")),
-        Command::Undo { exchange, .. } => Some((*exchange, "undo")),
-        Command::Adopt { exchange, .. } | Command::Recall { exchange, .. } => {
-            Some((*exchange, "adopt"))
-        }
-        Command::Delivered { .. }
-        | Command::Permission
-        | Command::RoundDone
-        | Command::AdoptClock { .. }
-        | Command::Shard(_)
-        | Command::Steps(_)
-        | Command::Ring(..)
-        | Command::Stop { .. } => None,
+/// What the span of a piece of work is called.
+const fn name(work: &Work) -> &'static str {
+    match work {
+        Work::Read { .. } => "encode",
+        Work::Mix { .. } | Work::Absorb { .. } | Work::Include { .. } => "mix",
+        Work::Undo { .. } => "undo",
+        Work::Adopt { .. } | Work::Recall { .. } => "adopt",
     }
 }

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc as blocking;
 use std::time::Instant;
 
-use dnode_gossip::{Evidence, RefusedMix, Role, SnapshotContents};
-use dnode_protocol::{Clock, ContentHash, ExchangeId, FragmentId};
+use dnode_gossip::{Evidence, Input, RefusedMix, Role, Work};
+use dnode_protocol::{Clock, ContentHash, ExchangeId};
 use dnode_trainer::{Commons, Encoded, MixError, MixReport, Reading, Tolerance, Turn};
 use tokio::sync::mpsc;
 
@@ -17,17 +17,7 @@ use crate::pulled::PulledFragments;
 use crate::traces::Tracer;
 
 use super::mailbox::Mailbox;
-use super::{Activity, Command, Meter, MixTerms, Report};
-
-/// Why numbers were not used: whose fault, the reason in words, and what was seen of the other replica.
-struct Refusal {
-    reason: RefusedMix,
-    detail: String,
-    evidence: Option<Evidence>,
-}
-
-/// What came of numbers: what goes back, and what they have shown of the other replica.
-type Mixed = (Option<Encoded>, Option<Evidence>);
+use super::{Activity, Answer, Command, Meter, Report, reads};
 
 /// The thread's ends of the queues, and the replica's side that mixes.
 pub(super) struct Mixing {
@@ -65,48 +55,69 @@ impl Mixing {
 
     /// Obeys; false when this was the last command.
     fn obey(&mut self, command: Command) -> bool {
-        if let Command::AdoptClock { clock, replaced } = command {
-            if let Some(pulled) = self.pulled.take_if(|_| replaced) {
-                pulled.remove();
+        match command {
+            Command::Work(work, tensor) => self.on_work(work, tensor),
+            Command::Delivered { fragment, to, push } => {
+                self.meter.enter(Activity::Mixing, Instant::now());
+                self.commons.turn().delivered(fragment, to, &push);
+                self.meter.enter(Activity::Idle, Instant::now());
+                true
             }
-            let turn = self.commons.turn();
-            self.clock.fetch_max(clock.0, Ordering::Relaxed);
-            drop(turn);
-            return self.mailbox.send(command);
+            Command::AdoptClock { clock, replaced } => {
+                if let Some(pulled) = self.pulled.take_if(|_| replaced) {
+                    pulled.remove();
+                }
+                let turn = self.commons.turn();
+                self.clock.fetch_max(clock.0, Ordering::Relaxed);
+                drop(turn);
+                self.mailbox.send(command)
+            }
+            Command::Stop { .. } => {
+                self.mailbox.send(command);
+                false
+            }
+            Command::Permission
+            | Command::RoundDone
+            | Command::Shard(_)
+            | Command::Steps(_)
+            | Command::Ring(..) => true,
         }
-        if matches!(command, Command::Stop { .. }) {
-            self.mailbox.send(command);
-            return false;
-        }
-        let fresh = matches!(command, Command::Adopt { .. });
-        let command = match self.recalled(command) {
-            Ok(command) => command,
-            Err(refused) => return self.reports.blocking_send(refused).is_ok(),
+    }
+
+    fn answer(&self, answer: Answer) -> bool {
+        self.reports.blocking_send(Report::Answer(Box::new(answer))).is_ok()
+    }
+
+    /// Does a piece of work and answers; false when the driver or training are gone.
+    fn on_work(&mut self, work: Work, tensor: Option<Encoded>) -> bool {
+        let (work, tensor, recalled) = match self.recalled(work, tensor) {
+            Ok(found) => found,
+            Err(refused) => return self.answer(*refused),
         };
-        if let Some(refused) = refused_snapshot(&command) {
-            return self.reports.blocking_send(refused).is_ok();
+        if let Some(refused) = refused_snapshot(&work, tensor.as_ref()) {
+            return self.answer(refused);
         }
-        let work = command.work();
         let wake = || self.mailbox.wake();
-        if work.is_some_and(|(fragment, reads)| !self.commons.wait(fragment, reads, wake)) {
+        if !self.commons.wait(work.fragment(), reads(&work), wake) {
             return false;
         }
         let mut turn = self.commons.turn();
-        let reads = matches!(command, Command::Read { .. });
-        let activity = if reads { Activity::Coding } else { Activity::Mixing };
+        let coding = matches!(work, Work::Read { .. });
         let begun = Instant::now();
-        self.meter.enter(activity, begun);
-        let mark = self.tracer.begins(&command, begun);
-        let snapshot = if fresh { snapshot(&command) } else { None };
-        let report = self.work(&mut turn, command);
+        self.meter.enter(if coding { Activity::Coding } else { Activity::Mixing }, begun);
+        let mark = self.tracer.begins(&work, begun);
+        let clock = Clock(self.clock.load(Ordering::Relaxed));
+        let answer = do_work(&mut turn, clock, &work, tensor.as_ref());
         let done = Instant::now();
         self.meter.enter(Activity::Idle, done);
-        let adopted = matches!(report, Some(Report::Adopted { .. }));
+        let adopted = matches!(answer.input, Input::Adopted { .. });
         // In the same turn, so that no commit is reported in between.
-        let told = report.is_none_or(|report| self.reports.blocking_send(report).is_ok());
+        let told = self.answer(answer);
         drop(turn);
         if adopted {
-            self.keep(snapshot);
+            if !recalled {
+                self.keep(&work, tensor.as_ref());
+            }
             // Training that waits for the rest takes over what is there.
             self.mailbox.wake();
         }
@@ -114,139 +125,133 @@ impl Mixing {
         told
     }
 
-    /// Takes what an earlier life has kept from the disk.
-    fn recalled(&self, command: Command) -> Result<Command, Report> {
-        let Command::Recall { exchange, fragment, contents } = command else {
-            return Ok(command);
+    /// Takes what an earlier life has kept from the disk, and says whether it did.
+    fn recalled(
+        &self,
+        work: Work,
+        tensor: Option<Encoded>,
+    ) -> Result<(Work, Option<Encoded>, bool), Box<Answer>> {
+        let Work::Recall { exchange, fragment, contents } = work else {
+            return Ok((work, tensor, false));
         };
         let missing = || std::io::Error::from(std::io::ErrorKind::NotFound);
         let pulled = self.pulled.as_ref().ok_or_else(missing);
         match pulled.and_then(|pulled| pulled.load(fragment)) {
-            Ok(snapshot) => Ok(Command::Adopt { exchange, fragment, snapshot, contents }),
+            Ok(snapshot) => {
+                Ok((Work::Adopt { exchange, fragment, contents }, Some(snapshot), true))
+            }
             Err(error) => {
                 let detail = format!("what was kept of fragment {fragment}: {error}");
-                let (reason, evidence) = (RefusedMix::Local, None);
-                Err(Report::MixRefused { exchange, reason, detail, evidence })
+                Err(Box::new(refused(exchange, RefusedMix::Local, detail)))
             }
         }
     }
 
     /// Keeps a snapshot that was taken over for a later life, which may have to go on from here.
-    fn keep(&mut self, snapshot: Option<(FragmentId, SnapshotContents, Encoded)>) {
-        let (Some(pulled), Some((fragment, contents, snapshot))) = (&self.pulled, snapshot) else {
-            return;
-        };
-        if let Err(error) = pulled.keep(fragment, &contents, &snapshot) {
+    fn keep(&mut self, work: &Work, snapshot: Option<&Encoded>) {
+        let Work::Adopt { fragment, contents, .. } = work else { return };
+        let (Some(pulled), Some(snapshot)) = (&self.pulled, snapshot) else { return };
+        if let Err(error) = pulled.keep(*fragment, contents, snapshot) {
             tracing::warn!("what is pulled cannot be kept for another start: {error}");
             self.pulled = None;
         }
     }
-
-    fn work(&self, turn: &mut Turn<'_>, command: Command) -> Option<Report> {
-        let clock = Clock(self.clock.load(Ordering::Relaxed));
-        Some(match command {
-            Command::Read { exchange, fragment, what } => {
-                let numbers = turn.read(fragment, what);
-                if what == Reading::Snapshot {
-                    let hash = ContentHash::of(&numbers.bytes);
-                    Report::SnapshotRead { exchange, clock, numbers, hash }
-                } else {
-                    Report::Read { exchange, clock, numbers }
-                }
-            }
-            Command::Mix { exchange, fragment, terms, numbers } => {
-                mixed(exchange, clock, mix(turn, (fragment, clock), terms, &numbers))
-            }
-            Command::Absorb { exchange, fragment, from, weight, tolerance, numbers } => {
-                turn.tolerate(let_in(tolerance));
-                let absorbed = turn.absorb(fragment, weight, from, &numbers);
-                let absorbed = absorbed.map(|report| (None, Some(evidence(&report, &numbers))));
-                mixed(exchange, clock, absorbed.map_err(|error| refused(&error)))
-            }
-            Command::Include { exchange, fragment, numbers } => {
-                let included = turn.include(fragment, &numbers);
-                let included = included.map(|_| (None, None));
-                mixed(exchange, clock, included.map_err(|error| refused(&error)))
-            }
-            Command::Undo { exchange, fragment, weight, reply } => {
-                turn.undo(fragment, weight, &reply);
-                Report::Undone { exchange }
-            }
-            Command::Adopt { exchange, fragment, snapshot, .. } => {
-                match turn.adopt(fragment, &snapshot) {
-                    Ok(()) => Report::Adopted { exchange },
-                    Err(error) => mixed(exchange, clock, Err(refused(&error))),
-                }
-            }
-            Command::Delivered { fragment, to, push } => {
-                turn.delivered(fragment, to, &push);
-                return None;
-            }
-            Command::Permission
-            | Command::RoundDone
-            | Command::Shard(_)
-            | Command::Steps(_)
-            | Command::Recall { .. }
-            | Command::AdoptClock { .. }
-            | Command::Ring(..)
-            | Command::Stop { .. } => return None,
-        })
-    }
 }
 
-/// The snapshot that is to be taken over.
-fn snapshot(command: &Command) -> Option<(FragmentId, SnapshotContents, Encoded)> {
-    let Command::Adopt { fragment, snapshot, contents, .. } = command else { return None };
-    Some((*fragment, contents.clone(), snapshot.clone()))
+/// Does a piece of the core's work on the replica; the one place that says what each of them means.
+fn do_work(turn: &mut Turn<'_>, clock: Clock, work: &Work, tensor: Option<&Encoded>) -> Answer {
+    let (exchange, fragment) = (work.exchange(), work.fragment());
+    if let Work::Read { what, .. } = work {
+        let what = reading(*what);
+        let numbers = turn.read(fragment, what);
+        let input = if what == Reading::Snapshot {
+            Input::SnapshotRead { exchange, clock, hash: ContentHash::of(&numbers.bytes) }
+        } else {
+            Input::FragmentRead { exchange, clock }
+        };
+        return Answer { tensor: Some(numbers), ..answer(exchange, input) };
+    }
+    let Some(numbers) = tensor else {
+        return refused(exchange, RefusedMix::Local, "its tensor is missing".to_owned());
+    };
+    let mixed = Input::Mixed { exchange, clock };
+    let done = match work {
+        Work::Mix { clock_max, .. } if clock > *clock_max => {
+            let detail = format!("own clock {clock} is past {clock_max}");
+            return refused(exchange, RefusedMix::TooOld, detail);
+        }
+        Work::Mix { role: Role::Initiator, codec, .. } if numbers.codec != *codec => {
+            Err(MixError::Codec(numbers.codec))
+        }
+        Work::Mix { role: Role::Initiator, weight, tolerance, .. } => {
+            turn.tolerate(let_in(*tolerance));
+            let applied = turn.apply(fragment, *weight, numbers);
+            applied.map(|seen| Answer {
+                evidence: Some(evidence(&seen, numbers)),
+                ..answer(exchange, mixed)
+            })
+        }
+        Work::Mix { role: Role::Responder, weight, codec, tolerance, .. } => {
+            turn.tolerate(let_in(*tolerance));
+            let replied = turn.answer(fragment, *weight, numbers, *codec);
+            replied.map(|(reply, seen)| Answer {
+                tensor: Some(reply),
+                evidence: Some(evidence(&seen, numbers)),
+                ..answer(exchange, mixed)
+            })
+        }
+        Work::Absorb { from, weight, tolerance, .. } => {
+            turn.tolerate(let_in(*tolerance));
+            let absorbed = turn.absorb(fragment, *weight, *from, numbers);
+            absorbed.map(|seen| Answer {
+                evidence: Some(evidence(&seen, numbers)),
+                ..answer(exchange, mixed)
+            })
+        }
+        Work::Include { .. } => turn.include(fragment, numbers).map(|_| answer(exchange, mixed)),
+        Work::Undo { weight, .. } => {
+            turn.undo(fragment, *weight, numbers);
+            Ok(answer(exchange, Input::Undone { exchange }))
+        }
+        Work::Adopt { .. } | Work::Recall { .. } | Work::Read { .. } => {
+            turn.adopt(fragment, numbers).map(|()| answer(exchange, Input::Adopted { exchange }))
+        }
+    };
+    done.unwrap_or_else(|error| failed(exchange, &error))
+}
+
+const fn answer(exchange: ExchangeId, input: Input) -> Answer {
+    Answer { exchange, input, tensor: None, evidence: None, detail: String::new() }
+}
+
+const fn refused(exchange: ExchangeId, reason: RefusedMix, detail: String) -> Answer {
+    let input = Input::MixRefused { exchange, reason };
+    Answer { exchange, input, tensor: None, evidence: None, detail }
+}
+
+/// Whose fault it is: only what the peer sent counts against it.
+fn failed(exchange: ExchangeId, error: &MixError) -> Answer {
+    let detail = error.to_string();
+    if let MixError::Unlike { norm, local, start, end, .. } = *error {
+        let len = end - start;
+        let evidence = Some(Evidence { difference: norm, own: local, len, refused: true });
+        return Answer { evidence, ..refused(exchange, RefusedMix::Outlier, detail) };
+    }
+    let blames = error.blames_peer();
+    let reason = if blames { RefusedMix::BadParameters } else { RefusedMix::Local };
+    refused(exchange, reason, detail)
 }
 
 /// What is said of a snapshot whose bytes are not those that its donor has announced; without a turn,
 /// as it takes a millisecond or two.
-fn refused_snapshot(command: &Command) -> Option<Report> {
-    let Command::Adopt { exchange, snapshot, contents, .. } = command else { return None };
+fn refused_snapshot(work: &Work, snapshot: Option<&Encoded>) -> Option<Answer> {
+    let (Work::Adopt { exchange, contents, .. }, Some(snapshot)) = (work, snapshot) else {
+        return None;
+    };
     let hash = &contents.hash;
     let found = ContentHash::of(&snapshot.bytes);
-    (found != *hash).then(|| Report::MixRefused {
-        exchange: *exchange,
-        reason: RefusedMix::OtherHash,
-        detail: format!("the snapshot hashes to {found:?}, not to {hash:?}"),
-        evidence: None,
-    })
-}
-
-fn mixed(exchange: ExchangeId, clock: Clock, mixed: Result<Mixed, Refusal>) -> Report {
-    match mixed {
-        Ok((reply, evidence)) => Report::Mixed { exchange, clock, reply, evidence },
-        Err(Refusal { reason, detail, evidence }) => {
-            Report::MixRefused { exchange, reason, detail, evidence }
-        }
-    }
-}
-
-fn mix(
-    turn: &mut Turn<'_>,
-    (fragment, clock): (FragmentId, Clock),
-    terms: MixTerms,
-    numbers: &Encoded,
-) -> Result<Mixed, Refusal> {
-    let MixTerms { role, weight, codec, clock_max, tolerance } = terms;
-    if clock > clock_max {
-        let detail = format!("own clock {clock} is past {clock_max}");
-        return Err(Refusal { reason: RefusedMix::TooOld, detail, evidence: None });
-    }
-    turn.tolerate(let_in(tolerance));
-    let mixed = match role {
-        Role::Initiator if numbers.codec != codec => Err(MixError::Codec(numbers.codec)),
-        Role::Initiator => {
-            let applied = turn.apply(fragment, weight, numbers);
-            applied.map(|report| (None, Some(evidence(&report, numbers))))
-        }
-        Role::Responder => {
-            let answer = turn.answer(fragment, weight, numbers, codec);
-            answer.map(|(reply, report)| (Some(reply), Some(evidence(&report, numbers))))
-        }
-    };
-    mixed.map_err(|error| refused(&error))
+    let detail = || format!("the snapshot hashes to {found:?}, not to {hash:?}");
+    (found != *hash).then(|| refused(*exchange, RefusedMix::OtherHash, detail()))
 }
 
 /// What a mix has shown of the other replica.
@@ -255,21 +260,17 @@ const fn evidence(report: &MixReport, numbers: &Encoded) -> Evidence {
     Evidence { difference, own, len: numbers.elements, refused: false }
 }
 
+/// What the core wants to have read, in the trainer's words.
+const fn reading(what: dnode_gossip::Reading) -> Reading {
+    match what {
+        dnode_gossip::Reading::Offer(codec) => Reading::Offer(codec),
+        dnode_gossip::Reading::Push { to, codec } => Reading::Push { to, codec },
+        dnode_gossip::Reading::Snapshot => Reading::Snapshot,
+    }
+}
+
 /// The core's tolerance in the trainer's words.
 const fn let_in(tolerance: dnode_gossip::Tolerance) -> Tolerance {
     let dnode_gossip::Tolerance { weights, rms_min } = tolerance;
     Tolerance { weights, rms_min }
-}
-
-/// Whose fault it is: only what the peer sent counts against it.
-fn refused(error: &MixError) -> Refusal {
-    let detail = error.to_string();
-    if let MixError::Unlike { norm, local, start, end, .. } = *error {
-        let len = end - start;
-        let evidence = Some(Evidence { difference: norm, own: local, len, refused: true });
-        return Refusal { reason: RefusedMix::Outlier, detail, evidence };
-    }
-    let blames = error.blames_peer();
-    let reason = if blames { RefusedMix::BadParameters } else { RefusedMix::Local };
-    Refusal { reason, detail, evidence: None }
 }

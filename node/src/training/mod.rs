@@ -18,11 +18,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use dnode_collective::{Collective, Place};
-use dnode_gossip::{Evidence, Load, RefusedMix, Role, SnapshotContents, Tolerance};
-use dnode_protocol::frame::Codec;
-use dnode_protocol::{Clock, ContentHash, ExchangeId, FragmentId, Origin, Versions};
+use dnode_gossip::{Evidence, Input, Load, Role, Work};
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Origin, Versions};
 use dnode_trainer::checkpoint::Saved;
-use dnode_trainer::{Commons, Encoded, Evaluation, Reading, Replica, SKETCH_LEN, TrainError};
+use dnode_trainer::{Commons, Encoded, Evaluation, Replica, SKETCH_LEN, TrainError};
 use tokio::sync::mpsc;
 
 use crate::traces::Tracer;
@@ -48,34 +47,10 @@ const RING_FRAMES_MAX: usize = 1024;
 /// which obeys between two of them.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Copy a fragment.
-    Read { exchange: ExchangeId, fragment: FragmentId, what: Reading },
-    /// Apply this end of an exchange.
-    Mix { exchange: ExchangeId, fragment: FragmentId, terms: MixTerms, numbers: Encoded },
-    /// Add what was pushed.
-    Absorb {
-        exchange: ExchangeId,
-        fragment: FragmentId,
-        from: Origin,
-        weight: f32,
-        tolerance: Tolerance,
-        numbers: Encoded,
-    },
+    /// A piece of the core's work, with the tensor that belongs to it; a read and a recall need none.
+    Work(Work, Option<Encoded>),
     /// A neighbour has what was pushed to it.
     Delivered { fragment: FragmentId, to: Origin, push: Encoded },
-    /// Add a contribution.
-    Include { exchange: ExchangeId, fragment: FragmentId, numbers: Encoded },
-    /// Take back a responder's half.
-    Undo { exchange: ExchangeId, fragment: FragmentId, weight: f32, reply: Encoded },
-    /// Replace a fragment by a snapshot whose bytes are to have the hash that is told.
-    Adopt {
-        exchange: ExchangeId,
-        fragment: FragmentId,
-        snapshot: Encoded,
-        contents: SnapshotContents,
-    },
-    /// The same with a snapshot that an earlier life has kept.
-    Recall { exchange: ExchangeId, fragment: FragmentId, contents: SnapshotContents },
     /// What the thread may do has changed: look at it.
     Permission,
     /// All exchanges of the round have ended.
@@ -100,15 +75,18 @@ pub(crate) struct RankGroup {
     pub(crate) group: Box<dyn Collective>,
 }
 
-/// How to mix.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct MixTerms {
-    pub(crate) role: Role,
-    pub(crate) weight: f32,
-    pub(crate) codec: Codec,
-    pub(crate) clock_max: Clock,
-    /// How far the other replica may be away.
-    pub(crate) tolerance: Tolerance,
+/// What has come of a piece of work.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) exchange: ExchangeId,
+    /// What the core hears.
+    pub(crate) input: Input,
+    /// What the exchange is to keep: what was read, or a responder's reply.
+    pub(crate) tensor: Option<Encoded>,
+    /// What was seen of the other replica.
+    pub(crate) evidence: Option<Evidence>,
+    /// Why nothing was changed, in words, where that is so.
+    pub(crate) detail: String,
 }
 
 /// Why the ranks of a rack can do nothing together any more.
@@ -128,24 +106,8 @@ impl From<&dnode_collective::Error> for Loss {
 /// What the threads tell the driver.
 #[derive(Debug)]
 pub(crate) enum Report {
-    /// Answer to [`Command::Read`].
-    Read { exchange: ExchangeId, clock: Clock, numbers: Encoded },
-    /// The same of a snapshot, with the hash of its bytes.
-    SnapshotRead { exchange: ExchangeId, clock: Clock, numbers: Encoded, hash: ContentHash },
-    /// Answer to [`Command::Mix`], [`Command::Absorb`] and [`Command::Include`]; a responder's reply
-    /// is to be kept.
-    Mixed { exchange: ExchangeId, clock: Clock, reply: Option<Encoded>, evidence: Option<Evidence> },
-    /// Answer to the same, and to [`Command::Adopt`].
-    MixRefused {
-        exchange: ExchangeId,
-        reason: RefusedMix,
-        detail: String,
-        evidence: Option<Evidence>,
-    },
-    /// Answer to [`Command::Undo`].
-    Undone { exchange: ExchangeId },
-    /// Answer to [`Command::Adopt`].
-    Adopted { exchange: ExchangeId },
+    /// Answer to [`Command::Work`].
+    Answer(Box<Answer>),
     /// A round of exchanges is due.
     RoundDue,
     /// How long local steps take, before the first commit.
@@ -317,8 +279,8 @@ impl TrainingThread {
             self.mailbox.change(|permission| permission.stopping = true);
         }
         // Shown at the next step boundary, however many wait for the mixing thread.
-        let work = command.work();
-        let wanted = work.is_some_and(|(fragment, reads)| reads && self.commons.want(fragment));
+        let reads = |work: &Work| reads(work) && self.commons.want(work.fragment());
+        let wanted = matches!(&command, Command::Work(work, _) if reads(work));
         let queued = match queue.try_send(command) {
             Ok(()) => true,
             Err(blocking::TrySendError::Disconnected(_)) => false,
@@ -417,28 +379,12 @@ impl TrainingThread {
     }
 }
 
-impl Command {
-    /// The fragment that the command works on, and whether it reads the weights.
-    const fn work(&self) -> Option<(FragmentId, bool)> {
-        match self {
-            // The initiator's half moves weights that were read for its offer.
-            Self::Mix { fragment, terms, .. } => {
-                Some((*fragment, matches!(terms.role, Role::Responder)))
-            }
-            Self::Read { fragment, .. }
-            | Self::Absorb { fragment, .. }
-            | Self::Include { fragment, .. } => Some((*fragment, true)),
-            Self::Undo { fragment, .. }
-            | Self::Adopt { fragment, .. }
-            | Self::Recall { fragment, .. } => Some((*fragment, false)),
-            Self::Delivered { .. }
-            | Self::Permission
-            | Self::RoundDone
-            | Self::Shard(_)
-            | Self::Steps(_)
-            | Self::AdoptClock { .. }
-            | Self::Ring(..)
-            | Self::Stop { .. } => None,
-        }
+/// Whether a piece of work reads weights, which the training thread then has to show.
+const fn reads(work: &Work) -> bool {
+    match work {
+        // The initiator's half moves weights that were read for its offer.
+        Work::Mix { role, .. } => matches!(role, Role::Responder),
+        Work::Read { .. } | Work::Absorb { .. } | Work::Include { .. } => true,
+        Work::Undo { .. } | Work::Adopt { .. } | Work::Recall { .. } => false,
     }
 }

@@ -143,14 +143,7 @@ impl Training {
             }
             Command::Ring(place, group) => self.ranks = Some(Ranks::new(place, group)),
             Command::Stop { evaluate } => return Err(End::Stopped { evaluate }),
-            Command::Read { .. }
-            | Command::Mix { .. }
-            | Command::Absorb { .. }
-            | Command::Delivered { .. }
-            | Command::Include { .. }
-            | Command::Undo { .. }
-            | Command::Adopt { .. }
-            | Command::Recall { .. } => {}
+            Command::Work(..) | Command::Delivered { .. } => {}
         }
         Ok(())
     }

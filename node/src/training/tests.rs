@@ -11,21 +11,23 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use dnode_collective::Place;
-use dnode_gossip::{Load, RefusedMix, Role, SnapshotContents, Tolerance};
+use dnode_gossip::{
+    ContributionId, Input, Load, Reading, RefusedMix, Role, SnapshotContents, Tolerance, Work,
+};
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{
     Clock, ContentHash, ExchangeId, FragmentId, Information, ParameterLayout, PeerId, Versions,
 };
 use dnode_trainer::codec::decode;
 use dnode_trainer::{
-    Encoded, Evaluation, OuterStep, Reading, Replica, StepId, StepReport, TrainError, Trainer,
-    TrainerState, encode,
+    Encoded, Evaluation, OuterStep, Replica, StepId, StepReport, TrainError, Trainer, TrainerState,
+    encode,
 };
 
 use crate::traces::Tracer;
 
 use super::{
-    COMMANDS_MAX, Command, Commits, MICRO_STEPS, MixTerms, Plan, Position, Progress, Report,
+    Answer, COMMANDS_MAX, Command, Commits, MICRO_STEPS, Plan, Position, Progress, Report,
     TrainingThread,
 };
 
@@ -151,19 +153,36 @@ fn progress_of(report: &Report) -> Option<&Progress> {
 
 fn read(thread: &mut TrainingThread) -> (Clock, Vec<f32>) {
     // As an offer, so that an initiator's half can follow.
-    thread.command(Command::Read {
-        exchange: exchange(99),
-        fragment: FragmentId(0),
-        what: Reading::Offer(Codec::F32),
-    });
-    let reports = until(thread, |report| matches!(report, Report::Read { .. }));
-    match reports.into_iter().next_back() {
-        Some(Report::Read { clock, numbers, .. }) => {
-            let mut values = vec![0.0; numbers.elements];
-            decode(&numbers, &mut values).unwrap();
-            (clock, values)
-        }
+    let what = Reading::Offer(Codec::F32);
+    let work = Work::Read { exchange: exchange(99), fragment: FragmentId(0), what };
+    thread.command(Command::Work(work, None));
+    let answer = answer_of(thread, |input| matches!(input, Input::FragmentRead { .. }));
+    let (Input::FragmentRead { clock, .. }, Some(numbers)) = (answer.input, answer.tensor) else {
+        panic!("a read yields a tensor")
+    };
+    let mut values = vec![0.0; numbers.elements];
+    decode(&numbers, &mut values).unwrap();
+    (clock, values)
+}
+
+/// The next answer to a piece of work with such an input.
+fn answer_of(thread: &mut TrainingThread, wanted: impl Fn(&Input) -> bool) -> Answer {
+    let is_it = |report: &Report| matches!(report, Report::Answer(answer) if wanted(&answer.input));
+    match until(thread, is_it).pop() {
+        Some(Report::Answer(answer)) => *answer,
         other => panic!("{other:?}"),
+    }
+}
+
+fn mix(sequence: u64, role: Role, clock_max: Clock) -> Work {
+    Work::Mix {
+        exchange: exchange(sequence),
+        fragment: FragmentId(0),
+        role,
+        weight: 0.5,
+        codec: Codec::F32,
+        clock_max,
+        tolerance: Tolerance::ANY,
     }
 }
 
@@ -248,50 +267,29 @@ fn an_open_round_puts_commits_off_and_never_stops_a_step() {
 fn the_two_ends_of_a_mix_move_by_the_same_amount_and_an_undo_takes_it_back() {
     let folder = tempfile::tempdir().unwrap();
     let mut thread = start(plan(folder.path(), 1), None);
-    let terms = |role| MixTerms {
-        role,
-        weight: 0.5,
-        codec: Codec::F32,
-        clock_max: Clock(0),
-        tolerance: Tolerance::ANY,
-    };
-    let (fragment, id) = (FragmentId(0), exchange(0));
     let numbers = encode(Codec::F32, &[4.0, 8.0]);
-    thread.command(Command::Mix { exchange: id, fragment, terms: terms(Role::Responder), numbers });
-    let reports = until(&mut thread, |report| matches!(report, Report::Mixed { .. }));
-    let Some(Report::Mixed { reply: Some(reply), .. }) = reports.last() else {
-        panic!("{reports:?}")
-    };
-    assert_eq!(reply, &encode(Codec::F32, &[-4.0, -8.0]));
-    let reply = reply.clone();
+    thread.command(Command::Work(mix(0, Role::Responder, Clock(0)), Some(numbers)));
+    let answer = answer_of(&mut thread, |input| matches!(input, Input::Mixed { .. }));
+    assert_eq!(answer.tensor, Some(encode(Codec::F32, &[-4.0, -8.0])));
     assert_eq!(read(&mut thread).1, [2.0, 4.0]);
-    thread.command(Command::Undo { exchange: id, fragment, weight: 0.5, reply });
+    let undo = Work::Undo { exchange: exchange(0), fragment: FragmentId(0), weight: 0.5 };
+    thread.command(Command::Work(undo, answer.tensor));
     assert_eq!(read(&mut thread).1, [0.0, 0.0]);
     let numbers = encode(Codec::F32, &[2.0, 2.0]);
-    thread.command(Command::Mix { exchange: id, fragment, terms: terms(Role::Initiator), numbers });
+    thread.command(Command::Work(mix(0, Role::Initiator, Clock(0)), Some(numbers)));
     assert_eq!(read(&mut thread).1, [1.0, 1.0]);
 }
 
 /// Answers an offer of the same numbers so often; what each answer leaves of the difference.
 fn answer(thread: &mut TrainingThread, times: u64) -> Vec<f32> {
     let answer_one = |sequence| {
-        let (role, codec) = (Role::Responder, Codec::F32);
-        let terms = MixTerms {
-            role,
-            weight: 0.5,
-            codec,
-            clock_max: Clock(u64::MAX),
-            tolerance: Tolerance::ANY,
-        };
-        let numbers = encode(codec, &[8.0, 8.0]);
-        let (exchange, fragment) = (exchange(sequence), FragmentId(0));
-        thread.command(Command::Mix { exchange, fragment, terms, numbers });
-        let reports = until(thread, |report| matches!(report, Report::Mixed { .. }));
-        let Some(Report::Mixed { reply: Some(reply), .. }) = reports.last() else {
-            panic!("{reports:?}")
-        };
+        let numbers = encode(Codec::F32, &[8.0, 8.0]);
+        let work = mix(sequence, Role::Responder, Clock(u64::MAX));
+        thread.command(Command::Work(work, Some(numbers)));
+        let answer = answer_of(thread, |input| matches!(input, Input::Mixed { .. }));
+        let reply = answer.tensor.unwrap();
         let mut difference = [0.0; 2];
-        decode(reply, &mut difference).unwrap();
+        decode(&reply, &mut difference).unwrap();
         difference[0]
     };
     (0..times).map(answer_one).collect()
@@ -339,27 +337,15 @@ fn old_snapshots_and_numbers_that_are_not_finite_are_refused_without_effect() {
     thread.allow(true);
     until(&mut thread, |report| matches!(report, Report::StepsDone));
     read(&mut thread);
-    let mix = |numbers: Vec<f32>, clock_max| Command::Mix {
-        exchange: exchange(0),
-        fragment: FragmentId(0),
-        terms: MixTerms {
-            role: Role::Initiator,
-            weight: 0.5,
-            codec: Codec::F32,
-            clock_max,
-            tolerance: Tolerance::ANY,
-        },
-        numbers: encode(Codec::F32, &numbers),
-    };
-    for (command, want) in [
-        (mix(vec![1.0, 1.0], Clock(0)), RefusedMix::TooOld),
-        (mix(vec![1.0, f32::NAN], Clock(9)), RefusedMix::BadParameters),
+    for (numbers, clock_max, want) in [
+        ([1.0, 1.0], Clock(0), RefusedMix::TooOld),
+        ([1.0, f32::NAN], Clock(9), RefusedMix::BadParameters),
     ] {
-        thread.command(command);
-        let reports = until(&mut thread, |report| matches!(report, Report::MixRefused { .. }));
-        let refused =
-            matches!(reports.last(), Some(Report::MixRefused { reason, .. }) if *reason == want);
-        assert!(refused, "{reports:?}");
+        let work = mix(0, Role::Initiator, clock_max);
+        thread.command(Command::Work(work, Some(encode(Codec::F32, &numbers))));
+        let answer = answer_of(&mut thread, |input| matches!(input, Input::MixRefused { .. }));
+        let refused = matches!(answer.input, Input::MixRefused { reason, .. } if reason == want);
+        assert!(refused, "{answer:?}");
         assert_eq!(read(&mut thread).1, [2.0, 2.0]);
     }
 }

@@ -15,6 +15,14 @@ fn contents(snapshot: &Encoded) -> SnapshotContents {
     }
 }
 
+const fn is_refusal(input: &Input) -> bool {
+    matches!(input, Input::MixRefused { .. })
+}
+
+const fn is_adoption(input: &Input) -> bool {
+    matches!(input, Input::Adopted { .. })
+}
+
 #[test]
 fn a_joiner_goes_on_at_the_step_that_belongs_to_the_clock_it_adopts() {
     let folder = tempfile::tempdir().unwrap();
@@ -22,7 +30,8 @@ fn a_joiner_goes_on_at_the_step_that_belongs_to_the_clock_it_adopts() {
         start(plan(folder.path(), 100), Some(OuterStep { learning_rate: 1.0, momentum: 0.0 }));
     let (fragment, snapshot) = (FragmentId(0), encode(Codec::F32, &[5.0, 6.0]));
     let contents = contents(&snapshot);
-    thread.command(Command::Adopt { exchange: exchange(0), fragment, snapshot, contents });
+    let work = Work::Adopt { exchange: exchange(0), fragment, contents };
+    thread.command(Command::Work(work, Some(snapshot)));
     thread.command(Command::AdoptClock { clock: Clock(49), replaced: true });
     assert_eq!(read(&mut thread), (Clock(49), vec![5.0, 6.0]));
     thread.allow(true);
@@ -38,12 +47,11 @@ fn a_snapshot_of_another_hash_than_its_donor_said_changes_nothing() {
     let before = read(&mut thread);
     let (fragment, snapshot) = (FragmentId(0), encode(Codec::F32, &[5.0, 6.0]));
     let contents = contents(&encode(Codec::F32, &[5.0, 7.0]));
-    thread.command(Command::Adopt { exchange: exchange(0), fragment, snapshot, contents });
-    let reports = until(&mut thread, |report| matches!(report, Report::MixRefused { .. }));
-    let other = |report: &Report| {
-        matches!(report, Report::MixRefused { reason: RefusedMix::OtherHash, .. })
-    };
-    assert!(reports.iter().any(other), "{reports:?}");
+    let work = Work::Adopt { exchange: exchange(0), fragment, contents };
+    thread.command(Command::Work(work, Some(snapshot)));
+    let answer = answer_of(&mut thread, is_refusal);
+    let other = matches!(answer.input, Input::MixRefused { reason: RefusedMix::OtherHash, .. });
+    assert!(other, "{answer:?}");
     assert_eq!(read(&mut thread), before);
 }
 
@@ -59,23 +67,21 @@ fn what_a_newcomer_takes_over_is_kept_for_its_next_life_until_it_has_everything(
     assert_eq!(kept, []);
     let mut thread = newcomer(pulled);
     let (exchange, of) = (exchange(0), contents.clone());
-    thread.command(Command::Adopt { exchange, fragment, snapshot, contents: of });
-    until(&mut thread, |report| matches!(report, Report::Adopted { .. }));
+    let work = Work::Adopt { exchange, fragment, contents: of };
+    thread.command(Command::Work(work, Some(snapshot)));
+    answer_of(&mut thread, is_adoption);
     thread.join();
 
     let (pulled, kept) = begin();
     assert_eq!(kept, [(fragment, contents.clone())]);
     let mut thread = newcomer(pulled);
     let before = read(&mut thread).1;
-    thread.command(Command::Recall {
-        exchange,
-        fragment: FragmentId(1),
-        contents: contents.clone(),
-    });
-    until(&mut thread, |report| matches!(report, Report::MixRefused { .. }));
+    let (other, of) = (FragmentId(1), contents.clone());
+    thread.command(Command::Work(Work::Recall { exchange, fragment: other, contents: of }, None));
+    answer_of(&mut thread, is_refusal);
     assert_eq!(read(&mut thread).1, before, "nothing was kept of that one");
-    thread.command(Command::Recall { exchange, fragment, contents });
-    until(&mut thread, |report| matches!(report, Report::Adopted { .. }));
+    thread.command(Command::Work(Work::Recall { exchange, fragment, contents }, None));
+    answer_of(&mut thread, is_adoption);
     assert_eq!(read(&mut thread).1, [5.0, 6.0]);
     thread.command(Command::AdoptClock { clock: Clock(49), replaced: true });
     assert_eq!(read(&mut thread).0, Clock(49));

@@ -78,13 +78,14 @@ fn a_checkpoint_contains_what_was_reported_before_it_and_nothing_later() {
     let mut reports = until(&mut thread, |report| matches!(report, Report::Contents { .. }));
     assert_eq!(count(&reports, is_commit), 1, "the commit before it is known");
     let Some(Report::Contents { answer }) = reports.pop() else { panic!("{reports:?}") };
-    let (id, fragment) = (exchange(0), FragmentId(0));
     let numbers = encode(Codec::F32, &[4.0, 8.0]);
-    thread.command(Command::Include { exchange: id, fragment, numbers });
     let origin = Origin { peer: PeerId::from_public_key([1; 32]), incarnation: 1 << 24 };
+    let contribution = ContributionId { origin, number: 1, fragment: FragmentId(0) };
+    let work = Work::Include { exchange: exchange(0), contribution };
+    thread.command(Command::Work(work, Some(numbers)));
     let contents = vec![Versions { entries: vec![(origin, 1)] }];
     answer.send(contents.clone()).unwrap();
-    let reports = until(&mut thread, |report| matches!(report, Report::Mixed { .. }));
+    let reports = until(&mut thread, |report| matches!(report, Report::Answer(_)));
     let written = |report: &Report| matches!(report, Report::Checkpointed { .. });
     assert_eq!(count(&reports, written), 1, "{reports:?}");
     let loaded = checkpoint::load_latest(
