@@ -21,8 +21,8 @@ use dnode_protocol::{Fragments, Message, PeerId, RunDifference};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
 
-use crate::acquaintances::Acquaintances;
-use crate::traces::Tracer;
+use crate::storage::peer_store::PeerStore;
+use crate::telemetry::traces::Tracer;
 use crate::training::{Ending, Report, StepPace, TrainingThread};
 use bootstrap::Bootstrap;
 pub(crate) use course::Course;
@@ -69,7 +69,7 @@ pub(crate) struct Parts {
     pub(crate) network: NetworkHandle,
     pub(crate) training: TrainingThread,
     pub(crate) telemetry: Telemetry,
-    pub(crate) acquaintances: Acquaintances,
+    pub(crate) peer_store: PeerStore,
     pub(crate) tracer: Tracer,
     pub(crate) started: Instant,
     pub(crate) terms: Terms,
@@ -83,7 +83,7 @@ pub(crate) struct Driver {
     groups: Groups,
     course: Course,
     bootstrap: Bootstrap,
-    acquaintances: Acquaintances,
+    peer_store: PeerStore,
     diagnosis: Diagnosis,
     /// Network events handled since the core's deadline came.
     burst: u32,
@@ -92,7 +92,7 @@ pub(crate) struct Driver {
 impl Driver {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { core, fragments, network, training, telemetry, .. } = parts;
-        let Parts { acquaintances, tracer, started, terms, course, .. } = parts;
+        let Parts { peer_store, tracer, started, terms, course, .. } = parts;
         let groups = Groups::new(network.peer_id(), &terms);
         let bootstrap = Bootstrap::new(terms.bootstrap.iter().cloned());
         let host = Host::new((core, network), training, telemetry, (fragments, tracer), started);
@@ -102,7 +102,7 @@ impl Driver {
             groups,
             course,
             bootstrap,
-            acquaintances,
+            peer_store,
             diagnosis: Diagnosis::new(started),
             burst: 0,
         }
@@ -133,7 +133,7 @@ impl Driver {
             self.on_wake(wake);
         }
         self.groups.count_bytes(&self.host);
-        self.acquaintances.tick(None);
+        self.peer_store.tick(None);
         if !self.lifecycle.is_abandoned() {
             self.host.training.join();
         }
@@ -164,7 +164,7 @@ impl Driver {
 
     fn on_tick(&mut self) {
         self.groups.count_bytes(&self.host);
-        self.acquaintances.tick(Some(Instant::now()));
+        self.peer_store.tick(Some(Instant::now()));
         self.diagnosis.diagnose(&self.lifecycle, &mut self.host);
         if !self.lifecycle.is_interrupted()
             && let Some(addresses) = self.bootstrap.silent()
@@ -228,7 +228,7 @@ impl Driver {
                 self.bootstrap.unreachable(&address.to_string());
             }
             NetworkEvent::Found { peer, addresses } => {
-                self.acquaintances.found(peer, &addresses, Instant::now());
+                self.peer_store.found(peer, &addresses, Instant::now());
             }
             NetworkEvent::Channel { peer, channel } => self.groups.on_channel(peer, channel),
             NetworkEvent::PathLost { peer } => host.feed(Input::Alarm { peer }),

@@ -20,7 +20,7 @@ use dnode::link_bench::{self, LinkError};
 use dnode::progress::Significant;
 use dnode::top::{self, TopError};
 use dnode::view::figure;
-use dnode::{DriveError, Evaluation, JoinError, LastEvaluation, Options, Outcome, told};
+use dnode::{DriveError, Evaluation, JoinError, LastEvaluation, Options, Outcome, error_text};
 use dnode_network::{DirectConfig, Multiaddr};
 use dnode_trainer::{GenerateError, Generation, checkpoint};
 
@@ -133,7 +133,7 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => fail(&told(&failure), failure.status()),
+        Err(failure) => fail(&error_text(&failure), failure.status()),
     }
 }
 
@@ -273,7 +273,7 @@ fn configure(command: &ConfigCommand) -> Result<(), Failure> {
                 None => print("the configuration is sound\n"),
                 Some(last) => {
                     for fault in &faults {
-                        say(&told(fault));
+                        say(&error_text(fault));
                     }
                     Err(Failure::Config(last))
                 }

@@ -1,10 +1,14 @@
 //! A peer of a swarm: joins files, network, gossip core, training thread and the loop between them.
 
+pub(crate) mod about;
+pub mod backend;
 mod halves;
 mod network;
 mod outcome;
+pub(crate) mod rules;
 mod share;
 mod terms;
+pub(crate) mod trainer_identity;
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -18,24 +22,24 @@ use rand::Rng;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
 
-use crate::acquaintances::{Acquaintances, PeersFileError, read_peers_file};
 use crate::config::{Config, LogFormat};
-use crate::console::Console;
-use crate::data_dir::{DataDir, DataDirError};
 use crate::driver::{Course, DriveError, Driver, Invitation, Parts, Telemetry, Terms, Viewing};
-use crate::identity::Identity;
-use crate::metrics::{self, MetricsWriter};
-use crate::progress::Reporter;
-use crate::rules::{gossip_config, replica_config};
-use crate::tensorboard::EventFile;
-use crate::traces::{FLUSH_INTERRUPTED_MAX, FLUSH_MAX, Tracer, TracesError};
-use crate::trainer_identity::{IdentityError, TrainerIdentity};
+use crate::peer::rules::{gossip_config, replica_config};
+use crate::peer::trainer_identity::{IdentityError, TrainerIdentity};
+use crate::process::console::Console;
+use crate::storage::data_dir::{DataDir, DataDirError};
+use crate::storage::identity::Identity;
+use crate::storage::peer_store::{PeerStore, PeersFileError, read_peers_file};
+use crate::telemetry::metrics::{self, MetricsWriter};
+use crate::telemetry::progress::Reporter;
+use crate::telemetry::tensorboard::EventFile;
+use crate::telemetry::traces::{FLUSH_INTERRUPTED_MAX, FLUSH_MAX, Tracer, TracesError};
+use crate::telemetry::view::ServeError;
 use crate::training::{Ending, MICRO_STEPS, NotSaved, Plan, Position, TrainingThread};
-use crate::view::ServeError;
 use halves::{agreed, check_halves};
 use network::network_config;
 pub use outcome::{LastEvaluation, Outcome};
-use terms::{keep_pulled, plan, terms};
+use terms::{keep_snapshots, plan, terms};
 
 /// Threads for network and loop: the cores belong to the trainer.
 const NETWORK_THREADS: usize = 2;
@@ -48,7 +52,7 @@ pub struct Options {
     pub resume: bool,
     /// Where log and progress go.
     pub console: Console,
-    /// The first step in short ([`crate::check::digest`]), told to `dnode check --bootstrap`; empty if
+    /// The first step in short ([`crate::tools::check::digest`]), told to `dnode check --bootstrap`; empty if
     /// there is none, or why the first step failed.
     pub digest: Result<String, String>,
     /// What a trainer of one's own is, and how others join it; without one it goes by the name of its
@@ -204,7 +208,7 @@ pub async fn join(
     let started = Instant::now();
     let Options { config, resume, console, digest, identity: own, steps_given } = options;
     let own = own.or_else(|| trainer.kind().map(|kind| TrainerIdentity::new(kind, "")));
-    crate::traces::check(config.node.traces.as_ref())?;
+    crate::telemetry::traces::check(config.node.traces.as_ref())?;
     let config = with_peers_file(config)?;
     let parameters = trainer.layout().parameters();
     let identified = trainer.data_identity();
@@ -225,7 +229,7 @@ pub async fn join(
     let (part, data) = share::take(&config, steps_given, (trainer.as_mut(), &identity.peer()));
     let mut plan = Plan { description: trainer.describe()?, ..plan(&config, &run, &dir) };
     let (replica, position, contents) = replica(&config, (trainer, fragments), &plan, resume)?;
-    let kept = keep_pulled(&mut plan, &config, (fragments, position));
+    let kept = keep_snapshots(&mut plan, &config, (fragments, position));
 
     let tracer = Tracer::start(&config, identity.peer())?;
     let metrics = metrics(&config, &dir, &identity)?;
@@ -248,7 +252,7 @@ pub async fn join(
     };
     telemetry.start(start, position);
 
-    let (acquaintances, remembered) = Acquaintances::load(dir.path());
+    let (peer_store, remembered) = PeerStore::load(dir.path());
     let terms = Terms { remembers: !remembered.is_empty(), ..terms(&config, dir.life()) };
     let network = network_config(&config, &identity, (&run, settings), &dir, digest)?;
     let (network, events) = Network::start(NetworkConfig { remembered, ..network })?;
@@ -263,7 +267,7 @@ pub async fn join(
         network,
         training,
         telemetry,
-        acquaintances,
+        peer_store,
         tracer,
         started,
         terms,
@@ -323,7 +327,7 @@ async fn drive(
 /// # Errors
 /// [`JoinError`].
 pub fn join_blocking(options: Options, trainer: Box<dyn Trainer>) -> Result<Outcome, JoinError> {
-    let stop = crate::signals::listen();
+    let stop = crate::process::signals::listen();
     let stop = stop.map_err(|reason| JoinError::Io { what: "listen to signals", reason })?;
     join_until(options, trainer, stop)
 }
@@ -338,7 +342,7 @@ pub fn join_until(
     trainer: Box<dyn Trainer>,
     stop: watch::Receiver<bool>,
 ) -> Result<Outcome, JoinError> {
-    crate::log::start(options.config.node.log_format, &options.console);
+    crate::process::log::start(options.config.node.log_format, &options.console);
     let io = |what| move |reason| JoinError::Io { what, reason };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(NETWORK_THREADS)

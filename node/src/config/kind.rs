@@ -9,8 +9,8 @@ use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use toml::Value;
 
-use crate::traces::Collector;
-use crate::view::Service;
+use crate::telemetry::traces::Collector;
+use crate::telemetry::view::Service;
 
 /// A range of real numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -11,8 +11,8 @@ use dnode_torch::{Device, Precision};
 use dnode_trainer::{DataConfig, ModelConfig, OptimizerKind, Schedule};
 use serde::{Deserialize, Serialize};
 
-use crate::traces::Collector;
-use crate::view::Service;
+use crate::telemetry::traces::Collector;
+use crate::telemetry::view::Service;
 
 /// A whole configuration, validated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

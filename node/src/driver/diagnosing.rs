@@ -1,4 +1,4 @@
-//! Measures what the rules of [`crate::diagnosis`] judge: shares of time, links, and standing still.
+//! Measures what the rules of [`crate::telemetry::diagnosis`] judge: shares of time, links, and standing still.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use dnode_protocol::PeerId;
 use super::host::Host;
 use super::lifecycle::{Lifecycle, Stage};
 use super::telemetry::Findings;
-use crate::diagnosis::{Around, Line, Sentence, Shares, Still, bottleneck, standstill};
+use crate::telemetry::diagnosis::{Around, Line, Sentence, Shares, Still, bottleneck, standstill};
 use crate::training::{Activity, Times};
 
 /// Length of a window whose shares are judged: some commits of a usual run.

@@ -10,7 +10,7 @@ use dnode_trainer::Encoded;
 
 use super::telemetry::Telemetry;
 use super::tensors::{Arrival, Tensors};
-use crate::traces::{ExchangeTraces, Tracer};
+use crate::telemetry::traces::{ExchangeTraces, Tracer};
 use crate::training::{Answer, Command, Progress, StepPace, TrainingThread};
 
 /// What all parts of the driver work with.

@@ -41,7 +41,7 @@ const _: () = assert!(
     LEAVE_MAX.as_millis()
         + INTERRUPTED_MAX.as_millis()
         + dnode_network::limits::SHUTDOWN_MAX.as_millis()
-        + crate::traces::FLUSH_INTERRUPTED_MAX.as_millis()
+        + crate::telemetry::traces::FLUSH_INTERRUPTED_MAX.as_millis()
         < 5000
 );
 
@@ -215,7 +215,7 @@ impl Lifecycle {
                 (again, LastCheckpoint::Announced)
             }
             Rescue::WaitsForTrainer => {
-                let lost = host.training.unsaved();
+                let lost = host.training.lag_in_words();
                 tracing::warn!(
                     "waiting for the end of the running step, which cannot be broken off, before the last checkpoint; if interrupted once more, {lost}"
                 );

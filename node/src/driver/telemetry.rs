@@ -27,12 +27,12 @@ pub(crate) use viewing::Viewing;
 #[cfg(feature = "otel")]
 pub(crate) use viewing::path;
 
-use crate::diagnosis::{Sentence, Shares};
-use crate::metrics::{
+use crate::peer::LastEvaluation;
+use crate::telemetry::diagnosis::{Sentence, Shares};
+use crate::telemetry::metrics::{
     self, Body, Evaluate, Exchanges, Final, MetricsWriter, STALENESS_BUCKETS, Stamp, Train,
 };
-use crate::peer::LastEvaluation;
-use crate::progress::{Progress as Line, Reporter};
+use crate::telemetry::progress::{Progress as Line, Reporter};
 use crate::training::{Ending, Position, Progress};
 
 /// Between two evaluations in the log; the metrics have all.

@@ -5,7 +5,7 @@ use dnode_trainer::{DataIdentity, Trainer};
 
 use super::JoinError;
 use crate::config::{Config, Rule, run_spec, shared_settings, shared_settings_of};
-use crate::trainer_identity::{TrainerIdentity, is_shared};
+use crate::peer::trainer_identity::{TrainerIdentity, is_shared};
 
 /// Refuses what averages gradients to a trainer that does not hand them out: before anybody waits for it.
 pub(super) fn check_halves(config: &Config, trainer: &mut dyn Trainer) -> Result<(), JoinError> {

@@ -5,8 +5,8 @@ use dnode_protocol::{RunSpec, SharedSettings};
 
 use super::JoinError;
 use crate::config::{self, Config};
-use crate::data_dir::DataDir;
-use crate::identity::Identity;
+use crate::storage::data_dir::DataDir;
+use crate::storage::identity::Identity;
 
 /// The address as the network reports it.
 pub(super) fn canonical(address: &str) -> String {

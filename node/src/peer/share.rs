@@ -4,7 +4,7 @@ use dnode_protocol::{Part, PeerId};
 use dnode_trainer::{DataShare, Drawn, Trainer, expected_overlap};
 
 use crate::config::Config;
-use crate::metrics;
+use crate::telemetry::metrics;
 
 /// The seed of a peer's own order of samples: its name, so that a restart goes on in the same order.
 fn stream(peer: &PeerId) -> u64 {

@@ -8,22 +8,22 @@ use dnode_trainer::checkpoint::CHECKPOINTS;
 
 use super::network::canonical;
 use crate::config::{self, Config, Rule};
-use crate::data_dir::DataDir;
 use crate::driver::{Terms, rack_name};
-use crate::pulled::PulledFragments;
-use crate::rules::exchanges;
+use crate::peer::rules::exchanges;
+use crate::storage::data_dir::DataDir;
+use crate::storage::kept_snapshots::KeptSnapshots;
 use crate::training::{Commits, Plan, Position};
 
 /// Has a newcomer keep what it pulls; what its earlier life has kept.
-pub(super) fn keep_pulled(
+pub(super) fn keep_snapshots(
     plan: &mut Plan,
     config: &Config,
     (fragments, position): (Fragments, Position),
 ) -> Vec<(FragmentId, SnapshotContents)> {
     let pulls = plan.mix_every > 0 && config.gossip.rule != Rule::DeltaSet;
     let newcomer = pulls && position == Position::default();
-    let (pulled, kept) = PulledFragments::begin(&config.node.data_dir, fragments, newcomer);
-    plan.pulled = pulled;
+    let (snapshots, kept) = KeptSnapshots::begin(&config.node.data_dir, fragments, newcomer);
+    plan.snapshots = snapshots;
     kept
 }
 
@@ -42,7 +42,7 @@ pub(super) fn plan(config: &Config, run: &RunSpec, dir: &DataDir) -> Plan {
         checkpoint_interval: config.node.checkpoint_interval,
         checkpoint_every: config.node.checkpoint_every,
         checkpoints_kept: config.node.checkpoints_kept,
-        pulled: None,
+        snapshots: None,
         checkpoints: dir.path().join(CHECKPOINTS),
         run: run.clone(),
         description: Description::default(),

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use crate::progress::Significant;
+use crate::telemetry::progress::Significant;
 
 /// Windows in a row that have to say the same.
 const WINDOWS: usize = 5;

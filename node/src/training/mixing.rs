@@ -13,8 +13,8 @@ use dnode_protocol::{Clock, ContentHash, ExchangeId};
 use dnode_trainer::{Commons, Encoded, MixError, MixReport, Reading, Tolerance, Turn};
 use tokio::sync::mpsc;
 
-use crate::pulled::PulledFragments;
-use crate::traces::Tracer;
+use crate::storage::kept_snapshots::KeptSnapshots;
+use crate::telemetry::traces::Tracer;
 
 use super::mailbox::Mailbox;
 use super::{Activity, Answer, Command, Meter, Report, reads};
@@ -29,8 +29,8 @@ pub(super) struct Mixing {
     pub(super) meter: Arc<Meter>,
     pub(super) reports: mpsc::Sender<Report>,
     pub(super) tracer: Tracer,
-    /// Where a newcomer keeps what it has pulled until it has everything.
-    pub(super) pulled: Option<PulledFragments>,
+    /// Where a newcomer keeps snapshots until it has all of them.
+    pub(super) snapshots: Option<KeptSnapshots>,
 }
 
 impl Drop for Mixing {
@@ -64,8 +64,8 @@ impl Mixing {
                 true
             }
             Command::AdoptClock { clock, replaced } => {
-                if let Some(pulled) = self.pulled.take_if(|_| replaced) {
-                    pulled.remove();
+                if let Some(snapshots) = self.snapshots.take_if(|_| replaced) {
+                    snapshots.remove();
                 }
                 let turn = self.commons.turn();
                 self.clock.fetch_max(clock.0, Ordering::Relaxed);
@@ -135,8 +135,8 @@ impl Mixing {
             return Ok((work, tensor, false));
         };
         let missing = || std::io::Error::from(std::io::ErrorKind::NotFound);
-        let pulled = self.pulled.as_ref().ok_or_else(missing);
-        match pulled.and_then(|pulled| pulled.load(fragment)) {
+        let snapshots = self.snapshots.as_ref().ok_or_else(missing);
+        match snapshots.and_then(|snapshots| snapshots.load(fragment)) {
             Ok(snapshot) => {
                 Ok((Work::Adopt { exchange, fragment, contents }, Some(snapshot), true))
             }
@@ -150,10 +150,10 @@ impl Mixing {
     /// Keeps a snapshot that was taken over for a later life, which may have to go on from here.
     fn keep(&mut self, work: &Work, snapshot: Option<&Encoded>) {
         let Work::Adopt { fragment, contents, .. } = work else { return };
-        let (Some(pulled), Some(snapshot)) = (&self.pulled, snapshot) else { return };
-        if let Err(error) = pulled.keep(*fragment, contents, snapshot) {
-            tracing::warn!("what is pulled cannot be kept for another start: {error}");
-            self.pulled = None;
+        let (Some(snapshots), Some(snapshot)) = (&self.snapshots, snapshot) else { return };
+        if let Err(error) = snapshots.keep(*fragment, contents, snapshot) {
+            tracing::warn!("a snapshot cannot be kept for another start: {error}");
+            self.snapshots = None;
         }
     }
 }

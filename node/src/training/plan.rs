@@ -8,8 +8,8 @@ use dnode_protocol::{Clock, RunSpec, Versions};
 use dnode_trainer::checkpoint::{self, Checkpoint, Saved};
 use dnode_trainer::{Description, Evaluation, Source};
 
-use crate::pulled::PulledFragments;
-use crate::unsaved::Unsaved;
+use crate::storage::checkpoint_lag::CheckpointLag;
+use crate::storage::kept_snapshots::KeptSnapshots;
 
 /// How rounds of local steps end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +49,8 @@ pub(crate) struct Plan {
     pub(crate) checkpoints_kept: usize,
     /// Where checkpoints go.
     pub(crate) checkpoints: PathBuf,
-    /// Where a newcomer keeps what it has pulled; `None` for who begins with a model.
-    pub(crate) pulled: Option<PulledFragments>,
+    /// Where a newcomer keeps snapshots until it has all of them; `None` for who begins with a model.
+    pub(crate) snapshots: Option<KeptSnapshots>,
     /// The run, for the checkpoints' manifests.
     pub(crate) run: RunSpec,
     /// What the trainer tells of itself, for the checkpoints' metadata.
@@ -114,7 +114,7 @@ impl Plan {
             checkpoint_interval: Duration::ZERO,
             checkpoint_every: 0,
             checkpoints_kept: 2,
-            pulled: None,
+            snapshots: None,
             checkpoints: PathBuf::new(),
             run: RunSpec::default(),
             description: Description::default(),
@@ -124,7 +124,7 @@ impl Plan {
     /// Writes a checkpoint.
     pub(super) fn save(
         &self,
-        unsaved: &Unsaved,
+        lag: &CheckpointLag,
         at: Position,
         contents: &[Versions],
         replica: Source<'_>,
@@ -135,10 +135,10 @@ impl Plan {
             Checkpoint { run, description, step, micro_steps, samples, clock, contents, replica };
         match checkpoint::save(&self.checkpoints, self.checkpoints_kept, &checkpoint) {
             Ok(saved) => {
-                unsaved.saved(step);
+                lag.saved(step);
                 Ok(saved)
             }
-            Err(error) => Err(NotSaved { error: error.to_string(), lost: unsaved.words() }),
+            Err(error) => Err(NotSaved { error: error.to_string(), lost: lag.words() }),
         }
     }
 }

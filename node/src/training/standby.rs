@@ -11,7 +11,7 @@ use dnode_protocol::Versions;
 use dnode_trainer::{ReplicaCopy, Source};
 
 use super::{Ending, Plan, Position, Report};
-use crate::unsaved::Unsaved;
+use crate::storage::checkpoint_lag::CheckpointLag;
 
 /// The state before a step.
 #[derive(Debug)]
@@ -93,10 +93,10 @@ impl Standby {
 
 impl Before {
     /// Writes the last checkpoint and tells of it as the training thread does.
-    pub(super) fn write(self, plan: &Plan, unsaved: &Unsaved, tell: impl Fn(Report)) {
+    pub(super) fn write(self, plan: &Plan, lag: &CheckpointLag, tell: impl Fn(Report)) {
         let Self { position, contents, replica } = self;
         tell(Report::Saving { position });
-        let saved = plan.save(unsaved, position, &contents, Source::Copy(&replica));
+        let saved = plan.save(lag, position, &contents, Source::Copy(&replica));
         let mut ending = Ending { position, ..Ending::default() };
         match saved {
             Ok(saved) => {

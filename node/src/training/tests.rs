@@ -1,6 +1,6 @@
 //! The training thread with a trainer whose numbers can be followed by hand.
 
-mod pulled;
+mod joining;
 mod rack;
 mod sums;
 mod together;
@@ -24,7 +24,7 @@ use dnode_trainer::{
     encode,
 };
 
-use crate::traces::Tracer;
+use crate::telemetry::traces::Tracer;
 
 use super::{
     Answer, COMMANDS_MAX, Command, Commits, MICRO_STEPS, Plan, Position, Progress, Report,

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use tracing_subscriber::fmt::MakeWriter as _;
 
 use crate::config::{Config, run_line};
-use crate::console::Console;
-use crate::data_dir::write_atomic;
-use crate::identity::IDENTITY_FILE;
-use crate::trainer_identity::TrainerIdentity;
+use crate::peer::trainer_identity::TrainerIdentity;
+use crate::process::console::Console;
+use crate::storage::data_dir::write_atomic;
+use crate::storage::identity::IDENTITY_FILE;
 
 /// Name of the file in the data directory: one full multiaddress per line.
 pub const ADDRESS_FILE: &str = "address";

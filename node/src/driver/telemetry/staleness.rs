@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use dnode_gossip::{Event, Gossip};
 use dnode_protocol::{FragmentId, PeerId};
 
-use crate::metrics::{LAG_BUCKETS, Partner, Staleness};
-use crate::view::PeerStaleness;
+use crate::telemetry::metrics::{LAG_BUCKETS, Partner, Staleness};
+use crate::telemetry::view::PeerStaleness;
 
 /// Partners that are told apart; of further ones nothing is counted. A view holds 60 peers, so this
 /// is several swarms that came and went.

@@ -8,8 +8,8 @@ use dnode_protocol::{
     About, PeerId, Phase, Real, SUMMARY_LAGS, SUMMARY_SKETCH_LEN, Summary, SummaryLink,
 };
 
-use crate::metrics::STALENESS_BUCKETS;
-use crate::view::{Consensus, Link, Peer, State, Traffic};
+use crate::telemetry::metrics::STALENESS_BUCKETS;
+use crate::telemetry::view::{Consensus, Link, Peer, State, Traffic};
 
 /// What [`SummaryLink::path`] says, by its number.
 const PATHS: [&str; 7] = [

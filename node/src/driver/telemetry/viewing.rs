@@ -1,4 +1,4 @@
-//! Gathers what this peer shows, once a second, for [`crate::view`].
+//! Gathers what this peer shows, once a second, for [`crate::telemetry::view`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use serde_json::{Value, json};
 
 use super::staleness::Counts;
 use super::summary::{self, folded, id};
-use crate::about::{about, memory_bytes};
 use crate::config::Config;
-use crate::data_dir::DataDir;
-use crate::diagnosis::Shares;
-use crate::metrics::{Exchanges, STALENESS_BUCKETS};
-use crate::trainer_identity::TrainerIdentity;
-use crate::training::{Position, Progress};
-use crate::view::{
+use crate::peer::about::{about, memory_bytes};
+use crate::peer::trainer_identity::TrainerIdentity;
+use crate::storage::data_dir::DataDir;
+use crate::telemetry::diagnosis::Shares;
+use crate::telemetry::metrics::{Exchanges, STALENESS_BUCKETS};
+use crate::telemetry::view::{
     Consensus, Evaluated, Event, Link, NodeFacts, Peer, Progress as Shown, Published, Roster,
     SCHEMA, ServeError, Snapshot, State, Traffic, serve,
 };
+use crate::training::{Position, Progress};
 
 /// Between two snapshots.
 const EVERY: Duration = Duration::from_secs(1);

@@ -12,9 +12,9 @@ use super::context::Context;
 use super::cursor::Advance;
 use super::end::End;
 use super::pace::STATE_BYTES;
+use crate::storage::checkpoint_lag::CheckpointLag;
 use crate::training::standby::{Before, Standby};
 use crate::training::{Ending, NotSaved, Plan, Position, Report};
-use crate::unsaved::Unsaved;
 
 /// Part of the time of a run that checkpoints by time take at most: after one that took a second, the
 /// next comes 50 s later at the earliest.
@@ -66,7 +66,7 @@ pub(super) struct Checkpoints {
 /// What of a thread's checkpoints others know, too.
 #[derive(Clone, Debug)]
 pub(in crate::training) struct SavingShared {
-    pub(in crate::training) unsaved: Unsaved,
+    pub(in crate::training) lag: CheckpointLag,
     pub(in crate::training) interrupt: Interrupt,
     /// Whether the trainer looks at that.
     pub(in crate::training) breaks_off: bool,
@@ -78,7 +78,7 @@ impl SavingShared {
     pub(in crate::training) fn new(replica: &mut Replica, step: u64) -> Self {
         let interrupt = Interrupt::default();
         Self {
-            unsaved: Unsaved::new(step),
+            lag: CheckpointLag::new(step),
             breaks_off: replica.set_interrupt(interrupt.clone()),
             interrupt,
             standby: Standby::default(),
@@ -94,7 +94,7 @@ impl Checkpoints {
 
     /// A local step was taken; whether a checkpoint is due after it.
     pub(super) fn stepped(&self, step: u64, advance: Advance) -> bool {
-        self.shared.unsaved.stepped(step);
+        self.shared.lag.stepped(step);
         advance.is_due(self.plan.checkpoint_every) || self.schedule.is_due(Instant::now())
     }
 
@@ -143,8 +143,8 @@ impl Checkpoints {
         let began = Instant::now();
         let held = context.replica.hold();
         let contents = if held.is_sum() { ask_contents(context)? } else { Vec::new() };
-        let (unsaved, at) = (&self.shared.unsaved, context.cursor.position());
-        let saved = self.plan.save(unsaved, at, &contents, Source::Held(&held));
+        let (lag, at) = (&self.shared.lag, context.cursor.position());
+        let saved = self.plan.save(lag, at, &contents, Source::Held(&held));
         let now = Instant::now();
         self.schedule.written(began, now);
         context.pace.wrote((now - began).as_secs_f64());
@@ -216,7 +216,7 @@ mod tests {
     fn a_copy_is_made_of_long_work_that_cannot_be_broken_off_if_it_is_cheap() {
         let due = |breaks_off, copy_seconds, work_seconds| {
             let shared = SavingShared {
-                unsaved: Unsaved::new(0),
+                lag: CheckpointLag::new(0),
                 interrupt: Interrupt::default(),
                 breaks_off,
                 standby: Standby::default(),

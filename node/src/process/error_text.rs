@@ -1,0 +1,56 @@
+//! Errors as persons read them: in their own words, also where `main` returns them.
+
+use std::error::Error;
+
+/// The error with those of its causes that it does not tell itself, in one line.
+#[must_use]
+pub fn error_text(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let said = next.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = next.source();
+    }
+    text
+}
+
+/// A program whose `main` returns an error shows its `Debug`, so that has to be what a person reads.
+macro_rules! debug_as_error_text {
+    ($($error:ty),* $(,)?) => {$(
+        impl std::fmt::Debug for $error {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(&error_text(self))
+            }
+        }
+    )*};
+}
+
+debug_as_error_text!(
+    crate::JoinError,
+    crate::DriveError,
+    crate::PeersFileError,
+    crate::peer::backend::BackendError,
+    crate::tools::check::CheckError,
+    crate::config::ConfigError,
+    crate::storage::data_dir::DataDirError,
+    crate::tools::link_bench::LinkError,
+    crate::tools::top::TopError,
+    crate::telemetry::traces::TracesError,
+    crate::telemetry::view::ServeError,
+);
+
+#[cfg(test)]
+mod tests {
+    use crate::JoinError;
+
+    #[test]
+    fn an_error_that_main_returns_is_told_in_its_words() {
+        let error = JoinError::NotResumed { folder: "dnode-data".to_owned(), step: 7 };
+        let boxed: Box<dyn std::error::Error> = error.into();
+        let text = format!("{boxed:?}");
+        assert!(text.starts_with("dnode-data holds a checkpoint of this run at step 7:"), "{text}");
+    }
+}

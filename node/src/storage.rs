@@ -1,0 +1,7 @@
+//! What a peer keeps in its data directory.
+
+pub(crate) mod checkpoint_lag;
+pub mod data_dir;
+pub mod identity;
+pub(crate) mod kept_snapshots;
+pub(crate) mod peer_store;

@@ -1,0 +1,198 @@
+//! Fragments of the swarm's model that a newcomer has pulled, on disk until it has them all: a newcomer
+//! that dies in the middle pulls the others only.
+//!
+//! One file for each fragment: a line of JSON, then the bytes of the snapshot. They are verified by their
+//! hash before they are kept and before they are used, so nothing is forced to the disk.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use dnode_gossip::SnapshotContents;
+use dnode_protocol::frame::Codec;
+use dnode_protocol::{
+    Clock, ContentHash, FragmentId, Fragments, Information, PeerId, Versions, limits,
+};
+use dnode_trainer::Encoded;
+use serde::{Deserialize, Serialize};
+
+/// Folder in the data directory.
+const FOLDER: &str = "pulled";
+/// Longest first line: some numbers, and what the fragment contains of each peer, in words.
+const LINE_MAX: u64 = 4096 + 128 * limits::INFORMATION_MAX as u64;
+
+/// The folder of the fragments; at most one file for each.
+#[derive(Clone, Debug)]
+pub(crate) struct KeptSnapshots {
+    folder: PathBuf,
+    fragments: Fragments,
+}
+
+/// The first line of a file.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Description {
+    clock: u64,
+    hash: [u8; 32],
+    codec: String,
+    information: Vec<(String, u64)>,
+}
+
+impl KeptSnapshots {
+    /// Where a newcomer keeps what it pulls, and what its earlier life has kept there, in the data
+    /// directory `dir`. Who begins with a model has no use for either.
+    pub(crate) fn begin(
+        dir: &Path,
+        fragments: Fragments,
+        is_newcomer: bool,
+    ) -> (Option<Self>, Vec<(FragmentId, SnapshotContents)>) {
+        if !is_newcomer {
+            // What stays is too old when it is looked at next.
+            let _ = fs::remove_dir_all(dir.join(FOLDER));
+            return (None, Vec::new());
+        }
+        let (this, kept) = Self::open(dir, fragments);
+        if !kept.is_empty() {
+            let (kept, of) = (kept.len(), fragments.count());
+            tracing::info!(kept, of, "has fragments that it had pulled before it died");
+        }
+        (Some(this), kept)
+    }
+
+    /// What does not say what it is is passed over: it is pulled again.
+    fn open(dir: &Path, fragments: Fragments) -> (Self, Vec<(FragmentId, SnapshotContents)>) {
+        let this = Self { folder: dir.join(FOLDER), fragments };
+        let all = (0..u32::try_from(fragments.count()).unwrap_or(u32::MAX)).map(FragmentId);
+        let kept = match fs::exists(&this.folder) {
+            Ok(true) => all.filter_map(|it| Some((it, this.describe(it).ok()?.0))).collect(),
+            Ok(false) | Err(_) => Vec::new(),
+        };
+        (this, kept)
+    }
+
+    /// The model is whole: none of them is needed any more.
+    pub(crate) fn remove(self) {
+        let _ = fs::remove_dir_all(self.folder);
+    }
+
+    /// Keeps a snapshot whose bytes have the hash that they should have.
+    pub(crate) fn keep(
+        &self,
+        fragment: FragmentId,
+        contents: &SnapshotContents,
+        snapshot: &Encoded,
+    ) -> io::Result<()> {
+        let entries = contents.information.entries.iter();
+        let description = Description {
+            clock: contents.clock.0,
+            hash: contents.hash.to_bytes(),
+            codec: snapshot.codec.name().to_owned(),
+            information: entries.map(|(peer, clock)| (peer.to_string(), clock.0)).collect(),
+        };
+        fs::create_dir_all(&self.folder)?;
+        let path = self.path(fragment);
+        let partial = path.with_extension("partial");
+        let mut file = File::create(&partial)?;
+        let written = serde_json::to_writer(&mut file, &description)
+            .map_err(io::Error::from)
+            .and_then(|()| file.write_all(b"\n"))
+            .and_then(|()| file.write_all(&snapshot.bytes))
+            .and_then(|()| fs::rename(&partial, &path));
+        if written.is_err() {
+            let _ = fs::remove_file(&partial);
+        }
+        written
+    }
+
+    /// The kept snapshot of a fragment, whose bytes are still to be checked.
+    pub(crate) fn load(&self, fragment: FragmentId) -> io::Result<Encoded> {
+        let (_, (codec, elements), mut file) = self.describe(fragment)?;
+        let mut bytes = vec![0; codec.payload_bytes(elements)];
+        file.read_exact(&mut bytes)?;
+        Ok(Encoded { codec, elements, bytes: Arc::from(bytes) })
+    }
+
+    /// What a file says of itself, and the file after that. Nothing is allocated but what the fragment
+    /// can need.
+    fn describe(
+        &self,
+        fragment: FragmentId,
+    ) -> io::Result<(SnapshotContents, (Codec, usize), BufReader<File>)> {
+        let damaged = || io::Error::from(io::ErrorKind::InvalidData);
+        let mut file = BufReader::new(File::open(self.path(fragment))?);
+        let mut line = Vec::new();
+        (&mut file).take(LINE_MAX).read_until(b'\n', &mut line)?;
+        let Description { clock, hash, codec, information } = serde_json::from_slice(&line)?;
+        let codec: Codec = codec.parse().map_err(|_| damaged())?;
+        let range = self.fragments.range(fragment).ok_or_else(damaged)?;
+        let elements = codec.elements(range.len());
+        let length = line.len() as u64 + codec.payload_bytes(elements) as u64;
+        if file.get_ref().metadata()?.len() != length {
+            return Err(damaged());
+        }
+        let entry = |(peer, clock): (String, u64)| -> io::Result<(PeerId, Clock)> {
+            Ok((peer.parse().map_err(|_| damaged())?, Clock(clock)))
+        };
+        let entries = information.into_iter().map(entry).collect::<io::Result<_>>()?;
+        let contents = SnapshotContents {
+            clock: Clock(clock),
+            hash: ContentHash::from_bytes(hash),
+            information: Information { entries },
+            versions: Versions::default(),
+        };
+        Ok((contents, (codec, elements), file))
+    }
+
+    fn path(&self, fragment: FragmentId) -> PathBuf {
+        self.folder.join(format!("{:010}", fragment.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dnode_trainer::encode;
+
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_found_by_the_next_life_and_damage_is_noticed() {
+        let root = tempfile::tempdir().unwrap();
+        let fragments = Fragments::new(1000, 4).unwrap();
+        let (store, kept) = KeptSnapshots::open(root.path(), fragments);
+        assert_eq!(kept, []);
+        let contents = |fragment: FragmentId, snapshot: &Encoded| SnapshotContents {
+            clock: Clock(40 + u64::from(fragment.0)),
+            hash: ContentHash::of(&snapshot.bytes),
+            information: Information {
+                entries: vec![(PeerId::from_public_key([3; 32]), Clock(9))],
+            },
+            versions: Versions::default(),
+        };
+        let all: Vec<_> = (0..3).map(FragmentId).collect();
+        let snapshots: Vec<_> = all
+            .iter()
+            .map(|it| encode(Codec::F32, &vec![it.0 as f32; fragments.range(*it).unwrap().len()]))
+            .collect();
+        for (fragment, snapshot) in all.iter().zip(&snapshots) {
+            store.keep(*fragment, &contents(*fragment, snapshot), snapshot).unwrap();
+        }
+        let (store, kept) = KeptSnapshots::open(root.path(), fragments);
+        let expected = all.iter().zip(&snapshots).map(|(it, of)| (*it, contents(*it, of)));
+        assert_eq!(kept, expected.collect::<Vec<_>>());
+        assert_eq!(store.load(all[1]).unwrap(), snapshots[1]);
+        // A file that was cut, one that says nothing of itself, and one of another byte.
+        let path = |it: usize| store.path(all[it]);
+        let bytes = fs::read(path(0)).unwrap();
+        fs::write(path(0), &bytes[..bytes.len() - 1]).unwrap();
+        fs::write(path(1), "what\n").unwrap();
+        let mut bytes = fs::read(path(2)).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(path(2), bytes).unwrap();
+        let (store, kept) = KeptSnapshots::open(root.path(), fragments);
+        let [(fragment, contents)] = &kept[..] else { panic!("{kept:?}") };
+        assert_ne!(ContentHash::of(&store.load(*fragment).unwrap().bytes), contents.hash);
+        store.remove();
+        assert_eq!(KeptSnapshots::open(root.path(), fragments).1, []);
+    }
+}

@@ -1,0 +1,8 @@
+//! What a run measures and shows: metrics, progress line, page, traces, and what they say of a bottleneck.
+
+pub mod diagnosis;
+pub mod metrics;
+pub mod progress;
+pub mod tensorboard;
+pub mod traces;
+pub mod view;

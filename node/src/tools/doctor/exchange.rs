@@ -1,0 +1,264 @@
+//! How long exchanges take beside training: the model, the codec and the local steps against the link.
+
+use std::sync::mpsc::{self, Sender};
+use std::time::{Duration, Instant};
+
+use dnode_protocol::frame::Codec;
+use dnode_trainer::StepId;
+
+use super::finding::Finding;
+use crate::config::{Config, Rule};
+use crate::peer::backend;
+
+const CHECK: &str = "exchange";
+
+/// Steps that are taken after the first to learn their time.
+const STEPS: u32 = 20;
+/// No step begins later than this.
+const STEPS_MAX: Duration = Duration::from_secs(2);
+/// Longest wait for the model, the data and the first steps.
+const MEASURE_MAX: Duration = Duration::from_secs(60);
+/// Of the time between commits, how much exchanges may take before it is worth a warning: the rest
+/// is room for other links and for control messages (guess).
+const BUSY: f64 = 0.8;
+
+/// What a peer of the run computes and sends between two commits.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Load {
+    /// Elements of the model.
+    pub(super) parameters: usize,
+    /// Time of one local step.
+    step: Duration,
+    /// Local steps per commit.
+    local_steps: u64,
+    /// Bytes each way per commit, with the coarsest code.
+    bytes: f64,
+    /// Whether training waits for its exchanges.
+    waits: bool,
+    /// Whether a coarser code is left to choose.
+    can_shrink: bool,
+}
+
+/// What one link makes of a load.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Estimate {
+    /// Seconds of local steps per commit.
+    compute: f64,
+    /// Seconds of exchanges per commit.
+    exchange: f64,
+    /// Share of the time in which the peer computes.
+    utilisation: f64,
+    /// Local steps per commit at which exchanges fit.
+    fitting: u64,
+}
+
+impl Load {
+    /// Builds the configured trainer, and takes some steps unless `step` tells their time.
+    ///
+    /// # Errors
+    /// A [`Finding`] that says what the trainer lacks, or that it takes too long.
+    pub(super) async fn measure(config: &Config, step: Option<Duration>) -> Result<Self, Finding> {
+        let (tell, told) = mpsc::channel();
+        let own = config.clone();
+        // Of its own: a step cannot be interrupted, and must not keep the process.
+        let thread = std::thread::Builder::new().name("trial steps".to_owned());
+        let started = thread.spawn(move || trial(&own, step, &tell));
+        let failed = |reason: String, advice: &str| Finding::fail("model", reason, advice);
+        started.map_err(|error| failed(error.to_string(), "allow this user more threads"))?;
+        let answer = tokio::task::spawn_blocking(move || told.recv_timeout(MEASURE_MAX)).await;
+        let slow = || {
+            failed(
+                format!("no step within {MEASURE_MAX:?}"),
+                "--step-ms tells the time of a step; a smaller model or batch takes less",
+            )
+        };
+        match answer {
+            Ok(Ok(Ok((parameters, step)))) => Ok(Self::of(config, parameters, step)),
+            Ok(Ok(Err(reason))) => {
+                Err(failed(reason, "the configuration says what to train: `dnode config show`"))
+            }
+            Ok(Err(_)) | Err(_) => Err(slow()),
+        }
+    }
+
+    fn of(config: &Config, parameters: usize, step: Duration) -> Self {
+        let gossip = &config.gossip;
+        let codec = gossip.codecs.last().copied().unwrap_or(Codec::F32);
+        let size = |codec: Codec| codec.payload_bytes(parameters) as f64;
+        let rounds = gossip.local_steps as f64 / gossip.mix_every as f64;
+        // Nobody knows how many peers there will be: as many as are waited for.
+        let others = config.network.require_peers.max(1) as f64;
+        let bytes = match gossip.rule {
+            Rule::GossipOuter | Rule::Pairwise => {
+                // One sends an offer and gets a reply, or the other way round (docs/math.md).
+                let offer = match codec {
+                    Codec::Int8 | Codec::Int4 | Codec::Int2 | Codec::TopK => Codec::Modular,
+                    Codec::F32 | Codec::Bf16 | Codec::F16 => codec,
+                    Codec::Modular | Codec::Running32 | Codec::Fixed64 => Codec::F32,
+                };
+                rounds * f64::midpoint(size(offer), size(codec))
+            }
+            Rule::PushSum => rounds * size(Codec::Running32),
+            Rule::Epidemic => rounds * gossip.fanout as f64 * size(codec),
+            Rule::DeltaSet => others * size(codec),
+            Rule::AllReduce => {
+                let peers = gossip.world.max(2) as f64;
+                2.0 * (peers - 1.0) / peers * size(Codec::F32)
+            }
+            Rule::None => 0.0,
+        };
+        let waits = gossip.rule == Rule::AllReduce;
+        let can_shrink = matches!(codec, Codec::F32 | Codec::Bf16 | Codec::F16 | Codec::Int8)
+            && matches!(gossip.rule, Rule::GossipOuter | Rule::Pairwise);
+        Self { parameters, step, local_steps: gossip.local_steps, bytes, waits, can_shrink }
+    }
+
+    /// What becomes of it on a link of `rate` bytes per second.
+    fn on(&self, rate: f64, round_trip: Duration) -> Estimate {
+        let compute = self.step.as_secs_f64() * self.local_steps as f64;
+        // An offer and its reply; what else is on the way overlaps.
+        let exchange = self.bytes / rate + 2.0 * round_trip.as_secs_f64();
+        let period = if self.waits { compute + exchange } else { compute.max(exchange) };
+        let steps = exchange / BUSY / self.step.as_secs_f64().max(1e-9);
+        let fitting = (steps.ceil() as u64).max(self.local_steps);
+        let utilisation = if period > 0.0 { compute / period } else { 1.0 };
+        Estimate { compute, exchange, utilisation, fitting }
+    }
+
+    /// Tells what becomes of it; without a rate, which rate it needs.
+    pub(super) fn judge(&self, rate: Option<f64>, round_trip: Option<Duration>) -> Finding {
+        let Self { parameters, step, local_steps, bytes, .. } = self;
+        let megabytes = bytes / 1e6;
+        let what = format!(
+            "{parameters} parameters, {step:.2?} a step, {local_steps} steps and {megabytes:.2} MB each way per commit"
+        );
+        let needed =
+            bytes * 8.0 / 1e6 / (step.as_secs_f64() * *local_steps as f64 * BUSY).max(1e-9);
+        let Some(rate) = rate.filter(|rate| *rate > 0.0) else {
+            let found = format!("{what}: needs {needed:.2} Mbit/s each way");
+            return Finding::ok(CHECK, found);
+        };
+        let estimate = self.on(rate, round_trip.unwrap_or_default());
+        let Estimate { compute, exchange, utilisation, fitting } = estimate;
+        let (mbit, share) = (rate * 8.0 / 1e6, 100.0 * utilisation);
+        let found = format!(
+            "{what}: at {mbit:.1} Mbit/s {exchange:.2} s of exchanges beside {compute:.2} s of steps, {share:.0} % of the time computes"
+        );
+        let fits = if self.waits { utilisation >= BUSY } else { exchange <= BUSY * compute };
+        if fits {
+            return Finding::ok(CHECK, found);
+        }
+        let coarser =
+            if self.can_shrink { ", or a coarser code: gossip.codecs=[\"int4\"]" } else { "" };
+        let advice = format!(
+            "the link needs {needed:.2} Mbit/s: raise gossip.local_steps and gossip.mix_every to {fitting}{coarser}"
+        );
+        Finding::warn(CHECK, found, advice)
+    }
+}
+
+/// Number of parameters and time of a step, or what the trainer says.
+fn trial(
+    config: &Config,
+    step: Option<Duration>,
+    tell: &Sender<Result<(usize, Duration), String>>,
+) {
+    let answer =
+        backend::trainer(config).map_err(|error| error.to_string()).and_then(|mut trainer| {
+            let parameters = trainer.layout().parameters();
+            if let Some(step) = step {
+                return Ok((parameters, step));
+            }
+            let mut one =
+                |index| trainer.step(StepId::alone(index)).map_err(|error| error.to_string());
+            let begin = Instant::now();
+            one(0)?;
+            let first = begin.elapsed();
+            // The first allocates, so the others tell more.
+            let (since, mut steps) = (Instant::now(), 0);
+            while steps < STEPS && begin.elapsed() < STEPS_MAX {
+                steps += 1;
+                one(u64::from(steps))?;
+            }
+            let step = if steps == 0 { first } else { since.elapsed() / steps };
+            Ok((parameters, step))
+        });
+    // Nobody waits for it any more: it took too long.
+    let _ = tell.send(answer);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Verdict;
+    use super::*;
+
+    fn load(change: impl Fn(&mut Config)) -> Load {
+        let mut config = Config::default();
+        config.gossip.codecs = vec![Codec::F32];
+        config.gossip.local_steps = 10;
+        config.gossip.mix_every = 10;
+        change(&mut config);
+        Load::of(&config, 1_000_000, Duration::from_millis(100))
+    }
+
+    #[test]
+    fn bytes_per_commit_follow_the_rule() {
+        let rounded = |load: Load| (load.bytes / 1e4).round() / 100.0;
+        let check = |want: f64, change: &dyn Fn(&mut Config)| {
+            let bytes = rounded(load(change));
+            assert!((bytes - want).abs() < 0.005, "{bytes} is not {want}");
+        };
+        check(4.0, &|_| ());
+        check(8.0, &|config| config.gossip.mix_every = 5);
+        check(12.0, &|config| {
+            config.gossip.rule = Rule::Epidemic;
+            config.gossip.fanout = 3;
+        });
+        check(6.0, &|config| {
+            config.gossip.rule = Rule::AllReduce;
+            config.gossip.world = 4;
+        });
+        check(0.0, &|config| config.gossip.rule = Rule::None);
+        let coarse = rounded(load(|config| config.gossip.codecs = vec![Codec::F32, Codec::Int4]));
+        assert!((0.7..0.9).contains(&coarse), "{coarse}: a byte there, half a byte back");
+    }
+
+    #[test]
+    fn a_link_that_is_too_slow_is_told_with_the_steps_that_fit() {
+        let load = load(|_| ());
+        // 4 MB in 4 s, beside 1 s of steps.
+        let slow = load.on(1e6, Duration::ZERO);
+        assert!((slow.exchange - 4.0).abs() < 1e-9 && (slow.utilisation - 0.25).abs() < 1e-9);
+        assert_eq!(slow.fitting, 50);
+        let finding = load.judge(Some(1e6), None);
+        assert_eq!(finding.verdict, Verdict::Warn);
+        assert!(finding.advice.contains("to 50, or a coarser code"), "{}", finding.advice);
+        assert!(finding.advice.contains("needs 40.00 Mbit/s"), "{}", finding.advice);
+        assert_eq!(load.judge(Some(1e7), None).verdict, Verdict::Ok);
+        assert!(load.judge(None, None).found.ends_with("needs 40.00 Mbit/s each way"));
+        // A round trip counts twice: an offer and a reply.
+        let far = load.on(1e9, Duration::from_millis(500));
+        assert!((far.exchange - 1.004).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_synchronous_run_waits_for_the_link() {
+        let load = load(|config| {
+            config.gossip.rule = Rule::AllReduce;
+            config.gossip.world = 2;
+        });
+        assert!((load.on(4e6, Duration::ZERO).utilisation - 0.5).abs() < 1e-9);
+        assert_eq!(load.judge(Some(4e6), None).verdict, Verdict::Warn);
+    }
+
+    #[tokio::test]
+    async fn a_model_is_built_and_its_steps_are_measured() {
+        let mut config = Config::default();
+        let load = Load::measure(&config, None).await.unwrap();
+        assert!(load.parameters > 1000 && load.step > Duration::ZERO);
+        config.data.path = Some("/nowhere/text".into());
+        config.data.kind = dnode_trainer::DataKind::Text;
+        let finding = Load::measure(&config, None).await.unwrap_err();
+        assert!(finding.verdict == Verdict::Fail && finding.found.contains("/nowhere/text"));
+    }
+}

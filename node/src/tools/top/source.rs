@@ -1,0 +1,171 @@
+//! Where the screen has its numbers from: the JSON of a running peer.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::sync::mpsc::{Receiver, TrySendError, sync_channel};
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::telemetry::view::{SCHEMA, Snapshot};
+
+/// Between two questions: as often as the peer has something new.
+const EVERY: Duration = Duration::from_secs(1);
+/// Longest wait for the peer.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// Longest answer, bytes: several times what 512 peers make.
+const ANSWER_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// News that wait for the screen.
+const NEWS_MAX: usize = 2;
+
+/// Loss curves by [`crate::telemetry::view::Peer::id`]: position in the run (steps of the run), loss (nats).
+pub(super) type Curves = BTreeMap<String, Vec<(f64, f64)>>;
+
+/// The part of the history that is drawn.
+#[derive(Deserialize)]
+struct Told {
+    peer_columns: Vec<String>,
+    peers: BTreeMap<String, Vec<Vec<Option<f64>>>>,
+}
+
+impl Told {
+    fn curves(self) -> Curves {
+        let at = |name: &str| self.peer_columns.iter().position(|column| column == name);
+        let (position, loss) = (at("position"), at("loss"));
+        let value = |row: &[Option<f64>], at: Option<usize>| row.get(at?).copied().flatten();
+        let point = |row: &Vec<Option<f64>>| Some((value(row, position)?, value(row, loss)?));
+        let curve = |rows: &Vec<Vec<Option<f64>>>| rows.iter().filter_map(point).collect();
+        self.peers.iter().map(|(id, rows)| (id.clone(), curve(rows))).collect()
+    }
+}
+
+/// What has come, or why nothing has.
+pub(super) type News = Result<(Box<Snapshot>, Curves), SourceError>;
+
+/// Why a peer tells nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// The text is no address.
+    #[error("read the address \"{0}\": expected for example 127.0.0.1:7878")]
+    Address(String),
+    /// Nobody answers there.
+    #[error("ask the peer at {address}: {reason}; does it run there with --ui?")]
+    Silent {
+        /// Where.
+        address: SocketAddr,
+        /// What the system says.
+        reason: io::Error,
+    },
+    /// Something else answers there, or another version of dnode.
+    #[error(
+        "ask the peer at {0}: what answers is not a page of this version of dnode; use the same version there"
+    )]
+    Strange(SocketAddr),
+    /// No thread can be started.
+    #[error("start a thread: {0}; allow this user more of them (`ulimit -u`)")]
+    Thread(io::Error),
+}
+
+/// A peer that serves its page.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Source {
+    address: SocketAddr,
+}
+
+impl Source {
+    /// The peer whose page is at `text`: an address, or `http://` and an address.
+    pub(super) fn new(text: &str) -> Result<Self, SourceError> {
+        let bare = text.trim_start_matches("http://").trim_end_matches('/');
+        let mut found = bare.to_socket_addrs().ok().into_iter().flatten();
+        let address = found.next().ok_or_else(|| SourceError::Address(text.to_owned()))?;
+        Ok(Self { address })
+    }
+
+    /// The newest snapshot.
+    pub(super) fn state(self) -> Result<Box<Snapshot>, SourceError> {
+        let snapshot: Box<Snapshot> = self.json("/api/state")?;
+        // Before the first snapshot there is an empty one.
+        let known = snapshot.schema == SCHEMA || snapshot.node.peer.is_empty();
+        if known { Ok(snapshot) } else { Err(SourceError::Strange(self.address)) }
+    }
+
+    /// Asks again and again, on a thread that ends with the receiver.
+    pub(super) fn follow(self) -> Result<Receiver<News>, SourceError> {
+        let (sender, news) = sync_channel(NEWS_MAX);
+        let follow = move || {
+            loop {
+                let told = self.state().and_then(|snapshot| {
+                    let told: Told = self.json("/api/history")?;
+                    Ok((snapshot, told.curves()))
+                });
+                if let Err(TrySendError::Disconnected(_)) = sender.try_send(told) {
+                    return;
+                }
+                std::thread::park_timeout(EVERY);
+            }
+        };
+        let thread = std::thread::Builder::new().name("dnode-top".to_owned());
+        thread.spawn(follow).map_err(SourceError::Thread)?;
+        Ok(news)
+    }
+
+    fn json<T: DeserializeOwned>(self, path: &str) -> Result<T, SourceError> {
+        let address = self.address;
+        let answer = self.get(path).map_err(|reason| SourceError::Silent { address, reason })?;
+        let strange = || SourceError::Strange(address);
+        let text = std::str::from_utf8(&answer).map_err(|_| strange())?;
+        let (head, body) = text.split_once("\r\n\r\n").ok_or_else(strange)?;
+        if !head.starts_with("HTTP/1.1 200") {
+            return Err(strange());
+        }
+        serde_json::from_str(body).map_err(|_| strange())
+    }
+
+    fn get(self, path: &str) -> io::Result<Vec<u8>> {
+        let mut stream = TcpStream::connect_timeout(&self.address, ANSWER_MAX)?;
+        stream.set_read_timeout(Some(ANSWER_MAX))?;
+        stream.set_write_timeout(Some(ANSWER_MAX))?;
+        let host = self.address;
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes())?;
+        let mut answer = Vec::new();
+        stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
+        Ok(answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_with_and_without_their_scheme() {
+        for text in ["127.0.0.1:7878", "http://127.0.0.1:7878/", "http://127.0.0.1:7878"] {
+            assert_eq!(Source::new(text).unwrap().address, "127.0.0.1:7878".parse().unwrap());
+        }
+        for text in ["", "7878", "127.0.0.1", "https://127.0.0.1:1/x"] {
+            assert!(Source::new(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_peer_is_told() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let source = Source::new(&listener.local_addr().unwrap().to_string()).unwrap();
+        for answer in
+            ["HTTP/1.1 404 Not Found\r\n\r\n", "SSH-2.0-x\r\n", "HTTP/1.1 200 OK\r\n\r\n[]"]
+        {
+            let asked = std::thread::spawn(move || source.state().unwrap_err().to_string());
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 200]).unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
+            drop(stream);
+            let error = asked.join().unwrap();
+            assert!(error.contains("not a page of this version of dnode; "), "{error}");
+        }
+        drop(listener);
+        assert!(matches!(source.state(), Err(SourceError::Silent { .. })));
+    }
+}

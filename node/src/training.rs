@@ -1,0 +1,390 @@
+//! The training thread, which owns the replica, and the mixing thread beside it; everything else
+//! talks to them through queues.
+
+mod divergence;
+mod mailbox;
+mod meter;
+mod mixing;
+mod plan;
+mod ring;
+mod standby;
+mod steps;
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, mpsc as blocking};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use dnode_collective::{Collective, Place};
+use dnode_gossip::{Evidence, Input, Load, Role, Work};
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Origin, Versions};
+use dnode_trainer::checkpoint::Saved;
+use dnode_trainer::{Commons, Encoded, Evaluation, Replica, SKETCH_LEN, TrainError};
+use tokio::sync::mpsc;
+
+use crate::telemetry::traces::Tracer;
+pub(crate) use divergence::Finding;
+pub(crate) use dnode_gossip::MICRO_STEPS;
+use mailbox::Mailbox;
+use meter::Meter;
+pub(crate) use meter::{Activity, Times};
+pub(crate) use plan::{Commits, Ending, NotSaved, Plan, Position};
+pub(crate) use ring::{RingChunk, RingFrame};
+use standby::Overdue;
+
+/// Commands that wait for either thread. The core bounds what is open, and of a permission and of groups
+/// of a rack only the newest waits, so this is never reached.
+const COMMANDS_MAX: usize = 1024;
+/// Reports that wait for the driver; the threads wait when it is full.
+const REPORTS_MAX: usize = 256;
+/// Ring frames that wait for the thread: a neighbour runs ahead by less than one piece of 4 MiB per
+/// peer, so 64 peers.
+const RING_FRAMES_MAX: usize = 1024;
+
+/// What the driver asks: of the mixing thread, in order; what is of steps, of the training thread,
+/// which obeys between two of them.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// A piece of the core's work, with the tensor that belongs to it; a read and a recall need none.
+    Work(Work, Option<Encoded>),
+    /// A neighbour has what was pushed to it.
+    Delivered { fragment: FragmentId, to: Origin, push: Encoded },
+    /// What the thread may do has changed: look at it.
+    Permission,
+    /// All exchanges of the round have ended.
+    RoundDone,
+    /// Go on from this clock, of which the replica is now if it was replaced; of both threads.
+    AdoptClock { clock: Clock, replaced: bool },
+    /// Draw from this shard of the training data.
+    Shard(u32),
+    /// The run ends at this step.
+    Steps(u64),
+    /// The ring is complete: this peer's place in it, and the group when all are near each other.
+    Ring(Place, Option<Box<dyn Collective>>),
+    /// End: write a checkpoint, and measure first if asked. After all that was to be mixed before.
+    Stop { evaluate: bool },
+}
+
+/// Ranks of one rack that have got together.
+#[derive(Debug)]
+pub(crate) struct RankGroup {
+    /// Names the group; not 0.
+    pub(crate) id: u64,
+    pub(crate) group: Box<dyn Collective>,
+}
+
+/// What has come of a piece of work.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) exchange: ExchangeId,
+    /// What the core hears.
+    pub(crate) input: Input,
+    /// What the exchange is to keep: what was read, or a responder's reply.
+    pub(crate) tensor: Option<Encoded>,
+    /// What was seen of the other replica.
+    pub(crate) evidence: Option<Evidence>,
+    /// Why nothing was changed, in words, where that is so.
+    pub(crate) detail: String,
+}
+
+/// Why the ranks of a rack can do nothing together any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Loss {
+    pub(crate) why: String,
+    /// Whether it may be the way between ranks that are all there.
+    pub(crate) blames_the_way: bool,
+}
+
+impl From<&dnode_collective::Error> for Loss {
+    fn from(error: &dnode_collective::Error) -> Self {
+        Self { why: error.to_string(), blames_the_way: error.blames_the_way() }
+    }
+}
+
+/// What the threads tell the driver.
+#[derive(Debug)]
+pub(crate) enum Report {
+    /// Answer to [`Command::Work`].
+    Answer(Box<Answer>),
+    /// A round of exchanges is due.
+    RoundDue,
+    /// How long local steps take, before the first commit.
+    StepMeasured(StepPace),
+    /// An outer step is done.
+    Committed { clock: Clock, samples: u64, pace: StepPace, contributions: Vec<Encoded> },
+    /// A commit is held back.
+    CommitHeld,
+    /// The ranks of this group can do nothing together any more; training waits for
+    /// [`TrainingThread::rack`].
+    RackLost { group: u64, loss: Loss },
+    /// A chunk for the next peer of the ring.
+    RingSend(RingChunk),
+    /// How training goes.
+    Progress(Box<Progress>),
+    /// Training goes wrong, or well again.
+    Diverging(Finding),
+    /// Quality on held-out data.
+    Evaluated { position: Position, evaluation: Evaluation },
+    /// Which contributions the replica contains is asked for: what all reports before this one have made
+    /// of it. Nothing changes the replica until the answer is there.
+    Contents { answer: blocking::SyncSender<Vec<Versions>> },
+    /// The thread has done its last step and begins to write its last checkpoint.
+    Saving { position: Position },
+    /// A checkpoint is safe.
+    Checkpointed { saved: Saved },
+    /// A checkpoint could not be written; the earlier ones are untouched.
+    CheckpointFailed { error: String },
+    /// All steps are done; the thread goes on to serve exchanges.
+    StepsDone,
+    /// The thread has ended.
+    Ended(Result<Box<Ending>, TrainError>),
+}
+
+/// How long a local step takes, and of how many samples it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StepPace {
+    /// Moving average.
+    pub(crate) time: Duration,
+    pub(crate) batch: u32,
+}
+
+/// How training went since the last report.
+#[derive(Clone, Debug)]
+pub(crate) struct Progress {
+    pub(crate) position: Position,
+    /// Mean training loss since the last report.
+    pub(crate) loss: f64,
+    pub(crate) learning_rate: f64,
+    /// Samples per second of wall time since the last report.
+    pub(crate) samples_per_s: f64,
+    /// Samples of one local step.
+    pub(crate) batch: u32,
+    /// Seconds blocked by a bound so far.
+    pub(crate) wait_s: f64,
+    /// Count sketch of the replica weights.
+    pub(crate) sketch: Box<[f32; SKETCH_LEN]>,
+}
+
+/// What can be done for the last checkpoint when the training thread is overdue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rescue {
+    /// The thread is at work outside its trainer, and writes it as soon as it comes to that.
+    Waits,
+    /// The thread is in its trainer, which it has to come back from first.
+    WaitsForTrainer,
+    /// The state before the running step is being written; the thread is not waited for any more.
+    Writes,
+}
+
+/// The driver's side of the threads.
+#[derive(Debug)]
+pub(crate) struct TrainingThread {
+    /// The only way to the training thread, so that without it the thread ends.
+    commands: Option<Arc<blocking::SyncSender<Command>>>,
+    mixing: Option<blocking::SyncSender<Command>>,
+    mailbox: Mailbox,
+    /// Of the training thread, and of the mixing thread.
+    meters: (Arc<Meter>, Arc<Meter>),
+    commons: Commons,
+    ring: Option<blocking::SyncSender<RingFrame>>,
+    pub(crate) reports: mpsc::Receiver<Report>,
+    threads: Vec<JoinHandle<()>>,
+    plan: Plan,
+    shared: steps::SavingShared,
+    /// For what is reported in the training thread's place. Weak, so that its end shows.
+    to_driver: mpsc::WeakSender<Report>,
+}
+
+impl TrainingThread {
+    /// Starts the threads; training waits for [`TrainingThread::allow`].
+    ///
+    /// # Errors
+    /// When the system cannot start a thread.
+    pub(crate) fn start(
+        mut replica: Replica,
+        plan: Plan,
+        at: Position,
+        tracer: Tracer,
+    ) -> std::io::Result<Self> {
+        let shared = steps::SavingShared::new(&mut replica, at.step);
+        let (commands, from_driver) = blocking::sync_channel(COMMANDS_MAX);
+        let (mixing, to_mix) = blocking::sync_channel(COMMANDS_MAX);
+        let (ring, ring_in) = blocking::sync_channel(RING_FRAMES_MAX);
+        let (to_driver, reports) = mpsc::channel(REPORTS_MAX);
+        let commands = Arc::new(commands);
+        let mailbox = Mailbox::new(&commands);
+        let (commons, clock) = (replica.commons(), Arc::new(AtomicU64::new(at.clock.0)));
+        let now = Instant::now();
+        let meters = (Arc::new(Meter::new(now)), Arc::new(Meter::new(now)));
+        let mixer = mixing::Mixing {
+            commons: replica.commons(),
+            clock: Arc::clone(&clock),
+            commands: to_mix,
+            mailbox: mailbox.clone(),
+            meter: Arc::clone(&meters.1),
+            reports: to_driver.clone(),
+            tracer,
+            snapshots: plan.snapshots.clone(),
+        };
+        let meter = Arc::clone(&meters.0);
+        let queues =
+            steps::Queues::new(from_driver, mailbox.clone(), meter, to_driver.clone(), ring_in);
+        let cursor = steps::Cursor::new(at, clock, &plan);
+        let to_driver = to_driver.downgrade();
+        let (trained, known) = (plan.clone(), shared.clone());
+        let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        let mixes = named("mixing").spawn(move || mixer.run())?;
+        let trains = named("training")
+            .spawn(move || steps::train(replica, trained, cursor, queues, known))?;
+        let (commands, mixing, ring) = (Some(commands), Some(mixing), Some(ring));
+        let threads = vec![trains, mixes];
+        Ok(Self {
+            commands,
+            mixing,
+            mailbox,
+            meters,
+            commons,
+            ring,
+            reports,
+            threads,
+            plan,
+            shared,
+            to_driver,
+        })
+    }
+
+    /// What training and mixing have spent their time on up to now.
+    pub(crate) fn read(&self, now: Instant) -> (Times, Times) {
+        (self.meters.0.read(now), self.meters.1.read(now))
+    }
+
+    /// Queues a command; `false` when the thread has ended.
+    ///
+    /// # Panics
+    /// When more is open than the core allows, which is a defect.
+    pub(crate) fn command(&self, command: Command) -> bool {
+        let of_steps = matches!(
+            command,
+            Command::Permission
+                | Command::RoundDone
+                | Command::Shard(_)
+                | Command::Steps(_)
+                | Command::Ring(..)
+        );
+        let queue = if of_steps { self.commands.as_deref() } else { self.mixing.as_ref() };
+        let Some(queue) = queue else { return false };
+        if matches!(command, Command::Stop { .. }) {
+            self.mailbox.change(|permission| permission.stopping = true);
+        }
+        // Shown at the next step boundary, however many wait for the mixing thread.
+        let reads = |work: &Work| reads(work) && self.commons.want(work.fragment());
+        let wanted = matches!(&command, Command::Work(work, _) if reads(work));
+        let queued = match queue.try_send(command) {
+            Ok(()) => true,
+            Err(blocking::TrySendError::Disconnected(_)) => false,
+            Err(blocking::TrySendError::Full(_)) => {
+                panic!("at most {COMMANDS_MAX} commands are open: the core bounds its exchanges")
+            }
+        };
+        if wanted {
+            self.mailbox.wake();
+        }
+        queued
+    }
+
+    /// Local steps are allowed from now on, or not.
+    pub(crate) fn allow(&self, allowed: bool) {
+        self.mailbox.permit(|permission| permission.allowed = allowed);
+    }
+
+    /// Commits are allowed up to this clock.
+    pub(crate) fn limit_commits(&self, limit: Clock) {
+        self.mailbox.permit(|permission| permission.limit = limit);
+    }
+
+    /// A commit is shared among so many peers from now on.
+    pub(crate) fn share_among(&self, peers: usize) {
+        self.mailbox.permit(|permission| permission.peers = peers);
+    }
+
+    /// This peer does so much work per commit from its next step on; rounds of exchanges keep their
+    /// ratio to commits.
+    pub(crate) fn pace(&self, load: Load) {
+        self.mailbox.permit(|permission| permission.load = Some(load));
+    }
+
+    /// The ranks of the rack have got together, or this peer trains alone. A group that the thread has
+    /// not come to yet is dropped: its ranks have given it up.
+    pub(crate) fn rack(&self, group: Option<RankGroup>) {
+        self.mailbox.rack(group);
+    }
+
+    /// Hands over a frame from the previous peer of the ring; `false` when it is not wanted.
+    pub(crate) fn ring_frame(&self, frame: RingFrame) -> bool {
+        self.ring.as_ref().is_some_and(|ring| ring.try_send(frame).is_ok())
+    }
+
+    /// Has the running step or evaluation break off, where the trainer can; the thread then waits for
+    /// [`Command::Stop`].
+    pub(crate) fn interrupt(&self) {
+        self.shared.interrupt.raise();
+    }
+
+    /// What is in no checkpoint, in words.
+    pub(crate) fn lag_in_words(&self) -> String {
+        self.shared.lag.words()
+    }
+
+    /// The thread is overdue after [`Command::Stop`]: has the state before its running step written in
+    /// its place, if that is kept. What comes of it is reported as the thread would.
+    pub(crate) fn rescue(&self) -> Rescue {
+        let before = match self.shared.standby.take() {
+            Overdue::Kept(before) => before,
+            Overdue::NotKept => return Rescue::WaitsForTrainer,
+            Overdue::Outside => return Rescue::Waits,
+        };
+        let Some(to_driver) = self.to_driver.upgrade() else { return Rescue::Waits };
+        let (plan, lag) = (self.plan.clone(), self.shared.lag.clone());
+        let ends = to_driver.clone();
+        let tell = move |report| drop(to_driver.blocking_send(report));
+        let write = move || before.write(&plan, &lag, tell);
+        let writer = std::thread::Builder::new().name("last checkpoint".to_owned());
+        if let Err(error) = writer.spawn(write) {
+            let lost = self.shared.lag.words();
+            let not_saved = Some(NotSaved { error: error.to_string(), lost });
+            let ending = Box::new(Ending { not_saved, ..Ending::default() });
+            let _ = ends.try_send(Report::Ended(Ok(ending)));
+        }
+        Rescue::Writes
+    }
+
+    /// Ends every wait for a ring frame.
+    pub(crate) fn break_ring(&mut self) {
+        self.ring = None;
+    }
+
+    /// Hangs up, which ends training after its present step, and waits for both threads.
+    pub(crate) fn join(&mut self) {
+        (self.commands, self.mixing, self.ring) = (None, None, None);
+        self.commons.close();
+        self.reports.close();
+        // Whoever waits for an answer to one of these is not to wait for ever.
+        while self.reports.try_recv().is_ok() {}
+        for thread in self.threads.drain(..) {
+            // A panic in the thread was reported by its missing `Ended`.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Whether a piece of work reads weights, which the training thread then has to show.
+const fn reads(work: &Work) -> bool {
+    match work {
+        // The initiator's half moves weights that were read for its offer.
+        Work::Mix { role, .. } => matches!(role, Role::Responder),
+        Work::Read { .. } | Work::Absorb { .. } | Work::Include { .. } => true,
+        Work::Undo { .. } | Work::Adopt { .. } | Work::Recall { .. } => false,
+    }
+}
