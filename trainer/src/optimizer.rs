@@ -382,7 +382,9 @@ mod tests {
         let muon = OptimizerConfig::default_of(OptimizerKind::Muon);
         let shapes = |tensors: &[(&str, &[usize])]| {
             let mut layout = ParameterLayout::new();
-            tensors.iter().for_each(|(name, shape)| drop(layout.push(name, shape).unwrap()));
+            for (name, shape) in tensors {
+                layout.push(name, shape).unwrap();
+            }
             let optimizer = Optimizer::new(muon.clone(), &layout);
             let (first, second, _) = optimizer.moments();
             let with_second: usize = optimizer.groups().iter().map(|g| g.second.len()).sum();
