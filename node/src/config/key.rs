@@ -60,6 +60,16 @@ impl Key {
         Self { name, kind, default, unit, meaning, agreement: Agreement::Own, only: None }
     }
 
+    /// The same key with a default that depends on the value of `other`.
+    pub(super) const fn by(
+        mut self,
+        other: &'static str,
+        defaults: &'static [(&'static str, &'static str)],
+    ) -> Self {
+        self.default = Preset::By(other, defaults);
+        self
+    }
+
     /// The same key, which all peers of a run must give the same value.
     pub(super) const fn must(mut self) -> Self {
         self.agreement = Agreement::Must;

@@ -81,15 +81,6 @@ const fn unset(name: &'static str, kind: Kind, meaning: &'static str) -> Key {
     Key::new(name, kind, Preset::Unset, "", meaning)
 }
 
-/// The key with a default that depends on `other`.
-const fn by(
-    key: Key,
-    other: &'static str,
-    defaults: &'static [(&'static str, &'static str)],
-) -> Key {
-    Key { default: Preset::By(other, defaults), ..key }
-}
-
 const RANDOM: &str = "\"random\"";
 const INT4: &str = "[\"int4\"]";
 const F32: &str = "[\"f32\"]";
@@ -168,12 +159,9 @@ pub const KEYS: &[Key] = &[
     )
     .printed()
     .only("data.kind", &["mnist"]),
-    by(
-        key("model.kind", Kind::Choice(&["mlp", "cnn", "gpt"]), "", "", "the model; gpt is for text, the others for images"),
-        "data.kind",
-        &[("shakespeare", "\"gpt\""), ("text", "\"gpt\""), ("digits", "\"mlp\""), ("mnist", "\"mlp\"")],
-    )
-    .must(),
+    key("model.kind", Kind::Choice(&["mlp", "cnn", "gpt"]), "", "", "the model; gpt is for text, the others for images")
+        .by("data.kind", &[("shakespeare", "\"gpt\""), ("text", "\"gpt\""), ("digits", "\"mlp\""), ("mnist", "\"mlp\"")])
+        .must(),
     key("model.hidden", Kind::Integers { min: 1, max: 65_536, count_max: 8 }, "[256, 128]", "", "width of each hidden layer")
         .must().only("model.kind", MLP),
     key("model.layers", Kind::Integer(1, 256), "4", "", "transformer blocks").must().only("model.kind", GPT),
@@ -184,37 +172,25 @@ pub const KEYS: &[Key] = &[
     key("model.context", Kind::Integer(1, 8192), "64", "tokens", "tokens the model sees at once")
         .must().only("model.kind", GPT),
     key("optimizer.kind", Kind::Choice(&["adamw", "muon", "sgd"]), "\"adamw\"", "", "the local optimizer; muon makes the updates of hidden matrices orthogonal and leaves the rest to adamw").within(Tolerance::Equal),
-    by(
-        key("optimizer.learning_rate", Kind::Real(Reals::above(0.0, 100.0)), "", "", "peak learning rate"),
-        "optimizer.kind",
-        &[("adamw", "0.001"), ("muon", "0.001"), ("sgd", "0.02")],
-    )
-    .within(Tolerance::Factor(FACTOR_MAX)),
-    by(
-        key("optimizer.momentum", Kind::Real(Reals::below(0.0, 1.0)), "", "", "momentum of sgd and muon"),
-        "optimizer.kind",
-        &[("adamw", "0.9"), ("muon", "0.95"), ("sgd", "0.9")],
-    )
-    .within(Tolerance::FactorBelowOne(FACTOR_MAX))
-    .only("optimizer.kind", &["muon", "sgd"]),
+    key("optimizer.learning_rate", Kind::Real(Reals::above(0.0, 100.0)), "", "", "peak learning rate")
+        .by("optimizer.kind", &[("adamw", "0.001"), ("muon", "0.001"), ("sgd", "0.02")])
+        .within(Tolerance::Factor(FACTOR_MAX)),
+    key("optimizer.momentum", Kind::Real(Reals::below(0.0, 1.0)), "", "", "momentum of sgd and muon")
+        .by("optimizer.kind", &[("adamw", "0.9"), ("muon", "0.95"), ("sgd", "0.9")])
+        .within(Tolerance::FactorBelowOne(FACTOR_MAX))
+        .only("optimizer.kind", &["muon", "sgd"]),
     key("optimizer.beta1", Kind::Real(Reals::below(0.0, 1.0)), "0.9", "", "decay of the first moment of adamw")
         .should()
         .only("optimizer.kind", &["adamw", "muon"]),
     key("optimizer.beta2", Kind::Real(Reals::below(0.0, 1.0)), "0.99", "", "decay of the second moment of adamw")
         .should()
         .only("optimizer.kind", &["adamw", "muon"]),
-    by(
-        key("optimizer.weight_decay", Kind::Real(Reals::closed(0.0, 10.0)), "", "", "weight decay per unit of learning rate"),
-        "optimizer.kind",
-        &[("adamw", "0.1"), ("muon", "0.1"), ("sgd", "0.0001")],
-    )
-    .should(),
-    by(
-        key("optimizer.warmup_steps", Kind::Integer(0, STEPS_MAX), "", "steps", "linear warm-up of the learning rate"),
-        "optimizer.kind",
-        &[("adamw", "100"), ("muon", "100"), ("sgd", "20")],
-    )
-    .should(),
+    key("optimizer.weight_decay", Kind::Real(Reals::closed(0.0, 10.0)), "", "", "weight decay per unit of learning rate")
+        .by("optimizer.kind", &[("adamw", "0.1"), ("muon", "0.1"), ("sgd", "0.0001")])
+        .should(),
+    key("optimizer.warmup_steps", Kind::Integer(0, STEPS_MAX), "", "steps", "linear warm-up of the learning rate")
+        .by("optimizer.kind", &[("adamw", "100"), ("muon", "100"), ("sgd", "20")])
+        .should(),
     key("optimizer.schedule", Kind::Choice(&["cosine", "wsd", "constant"]), "\"cosine\"", "", "learning rate after the warm-up; wsd keeps it and goes down a line at the end of the run")
         .should(),
     key("optimizer.final_fraction", Kind::Real(Reals::closed(0.0, 1.0)), "0.1", "", "final learning rate over the peak")
@@ -223,12 +199,9 @@ pub const KEYS: &[Key] = &[
     key("optimizer.decay_fraction", Kind::Real(Reals::closed(0.0, 1.0)), "0.2", "", "share of the run in which wsd lowers the learning rate")
         .should()
         .only("optimizer.schedule", &["wsd"]),
-    by(
-        key("optimizer.clip_norm", Kind::Real(Reals::closed(0.0, 1e6)), "", "", "largest gradient norm; 0 never clips"),
-        "optimizer.kind",
-        &[("adamw", "1.0"), ("muon", "1.0"), ("sgd", "5.0")],
-    )
-    .within(Tolerance::Factor(FACTOR_MAX)),
+    key("optimizer.clip_norm", Kind::Real(Reals::closed(0.0, 1e6)), "", "", "largest gradient norm; 0 never clips")
+        .by("optimizer.kind", &[("adamw", "1.0"), ("muon", "1.0"), ("sgd", "5.0")])
+        .within(Tolerance::Factor(FACTOR_MAX)),
     key("optimizer.accumulate", Kind::Integer(1, 1024), "1", "", "micro-batches whose gradients make one step").should(),
     key(
         "gossip.rule",
@@ -238,61 +211,43 @@ pub const KEYS: &[Key] = &[
         "how replicas are averaged",
     )
     .must(),
-    by(
-        key("gossip.local_steps", Kind::Integer(1, 1_000_000), "", "steps", "local steps per commit (H)"),
-        "gossip.rule",
-        &each_rule(["25", "25", "25", "25", "25", "1", "25"]),
-    )
-    .must(),
+    key("gossip.local_steps", Kind::Integer(1, 1_000_000), "", "steps", "local steps per commit (H)")
+        .by("gossip.rule", &each_rule(["25", "25", "25", "25", "25", "1", "25"]))
+        .must(),
     key("gossip.mix_every", Kind::Integer(1, 1_000_000), "25", "steps", "local steps per exchange round").must(),
-    by(
-        key("gossip.outer_learning_rate", Kind::Real(Reals::above(0.0, 2.0)), "", "", "learning rate of the outer step (α)"),
-        "gossip.rule",
-        &each_rule(["0.7", "1.0", "1.0", "0.7", "1.0", "0.7", "1.0"]),
-    )
-    .must()
+    key("gossip.outer_learning_rate", Kind::Real(Reals::above(0.0, 2.0)), "", "", "learning rate of the outer step (α)")
+        .by("gossip.rule", &each_rule(["0.7", "1.0", "1.0", "0.7", "1.0", "0.7", "1.0"]))
+        .must()
     .only("gossip.rule", OUTER),
-    by(
-        key("gossip.outer_momentum", Kind::Real(Reals::below(0.0, 1.0)), "", "", "momentum of the outer step (β)"),
-        "gossip.rule",
-        &each_rule(["0.8", "0.0", "0.0", "0.8", "0.0", "0.8", "0.0"]),
-    )
-    .must()
+    key("gossip.outer_momentum", Kind::Real(Reals::below(0.0, 1.0)), "", "", "momentum of the outer step (β)")
+        .by("gossip.rule", &each_rule(["0.8", "0.0", "0.0", "0.8", "0.0", "0.8", "0.0"]))
+        .must()
     .only("gossip.rule", OUTER),
-    by(
-        key(
+    key(
             "gossip.schedule",
             Kind::Choice(&["random", "exponential", "ring", "nearest"]),
             "",
             "",
             "how partners are chosen",
-        ),
-        "gossip.rule",
-        &each_rule([RANDOM, RANDOM, "\"exponential\"", RANDOM, RANDOM, RANDOM, RANDOM]),
-    )
-    .must()
+        )
+        .by("gossip.rule", &each_rule([RANDOM, RANDOM, "\"exponential\"", RANDOM, RANDOM, RANDOM, RANDOM]))
+        .must()
     .only("gossip.rule", GOSSIP),
     key("gossip.fanout", Kind::Integer(1, FANOUT_MAX), "1", "peers", "peers that each fragment is pushed to in a round")
         .must()
         .only("gossip.rule", &["epidemic"]),
-    by(
-        key("gossip.codecs", Kind::Words(CODECS), "", "", "how numbers may be written on the way"),
-        "gossip.rule",
-        &each_rule([INT4, INT4, F32, INT4, "[\"bf16\"]", F32, F32]),
-    )
-    .must(),
-    by(
-        key(
+    key("gossip.codecs", Kind::Words(CODECS), "", "", "how numbers may be written on the way")
+        .by("gossip.rule", &each_rule([INT4, INT4, F32, INT4, "[\"bf16\"]", F32, F32]))
+        .must(),
+    key(
             "gossip.error_feedback",
             Kind::Flag,
             "",
             "",
             "whether what a codec loses of a contribution is added to the next one",
-        ),
-        "gossip.rule",
-        &each_rule(["false", "false", "false", "true", "false", "false", "false"]),
-    )
-    .must(),
+        )
+        .by("gossip.rule", &each_rule(["false", "false", "false", "true", "false", "false", "false"]))
+        .must(),
     key(
         "gossip.weight",
         Kind::Choice(&["equal", "samples"]),
