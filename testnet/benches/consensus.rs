@@ -244,7 +244,7 @@ fn exchanges(peers: u32, seed: u64) -> Vec<f64> {
     // The first heartbeats: from then on everybody is an eligible partner.
     world.run_until(Time::from_millis(600), |_| false);
     let applied =
-        |world: &World| world.view().peers.iter().map(|peer| peer.counts.applied).sum::<u64>();
+        |world: &World| world.view().peers.iter().map(|peer| peer.counts().applied).sum::<u64>();
     let distance = |world: &World| {
         distance_squared(&world.view().hosts().map(|(_, host)| host).collect::<Vec<_>>())
     };

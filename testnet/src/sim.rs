@@ -7,30 +7,36 @@
 //!                 invariants::table ──▶ Violation (seed, event, replay command)
 //! ```
 
-pub mod book;
 mod by_exchange;
 mod capacity;
-mod carry;
 mod checkpoint;
+mod checks;
+mod context;
+pub mod counts;
 pub mod defect;
 pub mod invariants;
 pub mod journal;
-mod learn;
-mod life;
-mod line;
+mod learning;
+pub mod ledger;
 mod link;
+pub mod names;
+mod network;
 pub mod peer;
+mod processes;
 mod queue;
 mod random;
 mod run;
 pub mod scale;
+mod text;
 pub mod trace;
-mod train;
+mod trainer;
+pub mod view;
 pub mod world;
 
-pub use defect::Defect;
-pub use invariants::Kept;
-pub use learn::{Fleet, Guarded, Learning, Seen};
-pub use run::{RunError, Summary, run};
-pub use trace::Trace;
-pub use world::{Violation, World};
+pub use self::checks::Violation;
+pub use self::defect::Defect;
+pub use self::invariants::kept::Kept;
+pub use self::learning::{Fleet, Guarded, Learning, Seen};
+pub use self::run::{RunError, Summary, run};
+pub use self::trace::Trace;
+pub use self::world::World;

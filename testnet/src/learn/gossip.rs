@@ -176,12 +176,12 @@ fn masked(experiment: &Experiment, replica: dnode_trainer::Replica, peer: u32) -
 }
 
 fn steps_of(peers: &[SimPeer]) -> u64 {
-    peers.iter().map(|peer| peer.counts.steps).sum()
+    peers.iter().map(|peer| peer.counts().steps).sum()
 }
 
 /// The weights of every peer, each `[P]`.
 fn replicas(world: &World) -> Vec<Vec<f32>> {
-    let hosts = world.view().peers.iter().filter_map(|peer| peer.host.as_ref());
+    let hosts = world.view().peers.iter().filter_map(|peer| peer.host());
     let weights = |values: Vec<f64>| values.into_iter().map(|value| value as f32).collect();
     hosts.map(|host| weights(host.values())).collect()
 }
@@ -201,8 +201,9 @@ fn weighted(sides: [&[Vec<f32>]; 2], steps: [u64; 2]) -> Vec<f32> {
 
 /// Whether all but the dead have finished; who has not started yet is waited for.
 fn all_done(peers: &[SimPeer]) -> bool {
-    let dead = |peer: &SimPeer| peer.host.is_none() && peer.incarnation > 0;
-    peers.iter().any(|peer| peer.finished) && peers.iter().all(|peer| peer.finished || dead(peer))
+    let dead = |peer: &SimPeer| peer.host().is_none() && peer.incarnation() > 0;
+    peers.iter().any(|peer| peer.finished())
+        && peers.iter().all(|peer| peer.finished() || dead(peer))
 }
 
 fn broken(world: &World) -> bool {
@@ -332,7 +333,7 @@ impl Measured<'_> {
     ) -> Result<(), ExperimentError> {
         let last = self.quality(world, evaluator, true)?;
         let view = world.view();
-        let counts = view.peers.iter().map(|peer| peer.counts);
+        let counts = view.peers.iter().map(|peer| peer.counts());
         let outcome = &mut self.outcome;
         outcome.last = last;
         outcome.tensor_bytes = counts.clone().map(|counts| counts.tensor_bytes).collect();
@@ -340,13 +341,8 @@ impl Measured<'_> {
         outcome.steps = counts.clone().map(|counts| counts.steps).collect();
         outcome.commits = counts.map(|counts| counts.commits).collect();
         outcome.seconds = seconds(finished);
-        outcome.parameters = view
-            .peers
-            .iter()
-            .filter_map(|p| p.host.as_ref())
-            .map(|h| h.values().len())
-            .max()
-            .unwrap_or(0);
+        outcome.parameters =
+            view.peers.iter().filter_map(|p| p.host()).map(|h| h.values().len()).max().unwrap_or(0);
         (outcome.arm, outcome.seed) = (self.arm.name.clone(), self.seed);
         if let Some(learning) = world.learning() {
             let seen = &learning.seen;

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
 
-use super::spread::Spread;
+use super::spread::{Spread, standard_normal};
 use super::text::duration;
 
 /// How all links of a scenario behave while faults are on.
@@ -60,12 +59,6 @@ impl LinkModel {
 
 /// Longest delay in medians; beyond it a message counts as lost on any real link.
 const DELAY_FACTOR_MAX: f64 = 50.0;
-
-/// A draw from the standard normal distribution (Box and Muller 1958).
-pub(crate) fn standard_normal(rng: &mut ChaCha8Rng) -> f64 {
-    let radius: f64 = (-2.0 * (1.0 - rng.random::<f64>()).ln()).sqrt();
-    radius * (std::f64::consts::TAU * rng.random::<f64>()).cos()
-}
 
 #[cfg(test)]
 mod tests {

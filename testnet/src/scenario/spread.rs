@@ -4,8 +4,6 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
 
-use super::link::standard_normal;
-
 /// A distribution of factors over peers; the median (of classes: the first unnamed share) is 1.
 ///
 /// In a scenario file: `{ kind = "uniform", ratio = 1.5 }`, `{ kind = "log-normal", sigma = 0.5 }`
@@ -104,6 +102,12 @@ impl Spread {
             Self::Classes { classes } => classes.iter().fold(1.0, |least, c| c.factor.min(least)),
         }
     }
+}
+
+/// A draw from the standard normal distribution (Box and Muller 1958).
+pub(super) fn standard_normal(rng: &mut ChaCha8Rng) -> f64 {
+    let radius: f64 = (-2.0 * (1.0 - rng.random::<f64>()).ln()).sqrt();
+    radius * (std::f64::consts::TAU * rng.random::<f64>()).cos()
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub(super) mod codecs {
     use dnode_protocol::frame::Codec;
     use serde::{Deserialize, Deserializer, de::Error};
 
-    pub(in crate::scenario) fn deserialize<'de, D: Deserializer<'de>>(
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Vec<Codec>, D::Error> {
         let names = Vec::<String>::deserialize(deserializer)?;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use dnode_protocol::ExchangeId;
 
-use super::peer::index_of;
+use super::names::index_of;
 
 /// Incarnation and sequence: the order in which one initiator begins its exchanges.
 type Key = (u64, u64);

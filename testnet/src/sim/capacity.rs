@@ -33,17 +33,22 @@ impl Rate {
 /// Tensors wait for each other. Control messages overtake them and wait for each other only; the
 /// time that they take is added to that of the tensor under way.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Line {
-    pub(super) rate: Rate,
+pub(super) struct Capacity {
+    rate: Rate,
     bulk_free: Time,
     control_free: Time,
 }
 
-impl Line {
+impl Capacity {
     /// A line of this many bits per second; 0 for no limit.
     pub(super) fn new(bits_per_second: f64) -> Self {
         let micros_per_byte = if bits_per_second > 0.0 { 8e6 / bits_per_second } else { 0.0 };
         Self { rate: Rate { micros_per_byte }, ..Self::default() }
+    }
+
+    /// How long bytes take on it.
+    pub(super) const fn rate(self) -> Rate {
+        self.rate
     }
 
     /// The same line at another rate, in bits per second; what is under way keeps its times.
@@ -135,7 +140,7 @@ mod tests {
 
     #[test]
     fn tensors_wait_for_their_turn_and_control_messages_do_not() {
-        let mut line = Line::new(8000.0);
+        let mut line = Capacity::new(8000.0);
         assert_eq!(line.bulk(1000, Time::ZERO), SECOND);
         assert_eq!(line.bulk(500, Time::ZERO), Time::from_millis(1500));
         assert_eq!(line.control(10, Time::ZERO), Time::from_millis(10));
@@ -147,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_line_without_limit_takes_no_time() {
-        let mut line = Line::new(0.0);
+        let mut line = Capacity::new(0.0);
         assert_eq!(line.bulk(u64::MAX, SECOND), SECOND);
         assert_eq!(line.control(u64::MAX, SECOND), SECOND);
     }

@@ -6,6 +6,8 @@
 use dnode_gossip::testing::{Host, Replica, Toy, ToyRule};
 use dnode_protocol::{Clock, FragmentId, Versions};
 
+use crate::scenario::{Rule, Scenario};
+
 /// Commits between two checkpoints of a peer, by its index: fresh ones, and ones that are older than
 /// what neighbours keep of its contributions.
 const EVERY: [u64; 3] = [1, 4, 16];
@@ -29,6 +31,11 @@ impl Checkpoint {
     /// Whether a peer writes one after so many commits.
     pub(super) fn is_due(peer: u32, commits: u64) -> bool {
         commits.is_multiple_of(EVERY[peer as usize % EVERY.len()])
+    }
+
+    /// Whether peers write checkpoints in this scenario.
+    pub(super) fn serves(scenario: &Scenario) -> bool {
+        scenario.rule.kind == Rule::DeltaSet
     }
 
     /// The replica as it was.

@@ -6,7 +6,8 @@ use dnode_gossip::{Event, Input, Role, Work};
 use dnode_protocol::{Clock, ExchangeId, FragmentId};
 
 use super::by_exchange::ByExchange;
-use super::peer::{SimPeer, index_of};
+use super::names::index_of;
+use super::peer::SimPeer;
 
 /// What one end of an exchange has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,7 +99,7 @@ impl Journal {
     pub fn has_dead_end(exchange: &ExchangeId, record: &Record, peers: &[SimPeer]) -> bool {
         let lives = |index: u32, incarnation: u64| {
             let peer = peers.get(index as usize);
-            peer.is_some_and(|peer| peer.host.is_some() && peer.incarnation == incarnation)
+            peer.is_some_and(|peer| peer.host().is_some() && peer.incarnation() == incarnation)
         };
         let initiator = lives(index_of(&exchange.initiator), exchange.incarnation);
         let responder = record.responder_life.is_none_or(|(index, life)| lives(index, life));
@@ -184,29 +185,12 @@ impl Journal {
     }
 
     /// Notes what a core reported.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "all others are of no interest here")]
     pub(super) fn said(&mut self, peer: u32, event: &Event) {
         let (exchange, undecided) = match event {
             Event::Failed { exchange, .. } => (exchange, false),
             Event::Undecided { exchange } => (exchange, true),
-            Event::PeerUp(_)
-            | Event::PeerDown(_)
-            | Event::Suspected(_)
-            | Event::Demoted { .. }
-            | Event::Restored(_)
-            | Event::Refused { .. }
-            | Event::Applied { .. }
-            | Event::Undone { .. }
-            | Event::Held { .. }
-            | Event::Deadline { .. }
-            | Event::Included { .. }
-            | Event::CatchUpStarted { .. }
-            | Event::CatchUpDone { .. }
-            | Event::Split { .. }
-            | Event::Whole { .. }
-            | Event::Merging { .. }
-            | Event::Guarded { .. }
-            | Event::LeftOutBy { .. }
-            | Event::Offended { .. } => return,
+            _ => return,
         };
         if self.keep_whole && !undecided {
             self.entry(*exchange, FragmentId(u32::MAX));

@@ -8,13 +8,24 @@ use dnode_protocol::Time;
 
 use crate::scenario::fault::Fault;
 
+/// A message or tensor on its way to one end of an edge.
+#[derive(Clone, Debug)]
+pub(super) struct Arrival {
+    pub(super) edge: u32,
+    /// The end that it travels to.
+    pub(super) toward: usize,
+    /// The connection that it was sent on.
+    pub(super) generation: u32,
+    pub(super) payload: Effect,
+}
+
 /// Something that will happen.
 #[derive(Clone, Debug)]
 pub(super) enum Happening {
     /// A message or tensor arrives at one end of an edge.
-    Arrive { edge: u32, toward: usize, generation: u32, payload: Effect },
+    Arrive(Arrival),
     /// A tensor of `bytes`, whose first byte was here at `head`, waits for the receiver's downlink.
-    Land { edge: u32, toward: usize, generation: u32, payload: Effect, bytes: u64, head: Time },
+    Land { arrival: Arrival, bytes: u64, head: Time },
     /// A core asked to be called.
     Wake { peer: u32 },
     /// A trainer finishes a piece of work.
@@ -86,6 +97,12 @@ impl Queue {
         self.place((time, self.scheduled, slot));
         self.scheduled += 1;
         self.advance();
+    }
+
+    /// Events that were ever scheduled.
+    #[cfg(test)]
+    pub(super) const fn scheduled(&self) -> u64 {
+        self.scheduled
     }
 
     pub(super) fn next_time(&self) -> Option<Time> {

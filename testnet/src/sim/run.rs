@@ -7,10 +7,13 @@ use std::time::Duration;
 use dnode_gossip::Policy;
 use dnode_protocol::Time;
 
+use super::checks::Violation;
 use super::defect::Defect;
-use super::invariants::{Kept, Stage, within_parts};
+use super::invariants::kept::Kept;
+use super::invariants::property::Stage;
+use super::invariants::within_parts;
 use super::trace::Trace;
-use super::world::{Violation, World};
+use super::world::World;
 use crate::scenario::Scenario;
 
 /// How much longer than others peers may take to agree where who falls behind is replaced.
@@ -126,7 +129,7 @@ fn healthy_course(world: &mut World, scenario: &Scenario) {
     let mut countdown = 0_u32;
     world.run_until(Time::ZERO + limit, |world| {
         countdown = countdown.checked_sub(1).unwrap_or(10_000);
-        countdown == 0 && world.view().peers.iter().all(|peer| !peer.stays() || peer.finished)
+        countdown == 0 && world.view().peers.iter().all(|peer| !peer.stays() || peer.finished())
     });
     world.calm();
     world.reached(Stage::Calm);
@@ -209,13 +212,13 @@ fn all_at_rest(peers: u32) -> impl FnMut(&World) -> bool {
 
 fn summarise(world: World) -> Result<Summary, RunError> {
     let peers = world.view().peers;
-    let total = |count: fn(&super::peer::Counts) -> u64| -> u64 {
-        peers.iter().map(|peer| count(&peer.counts)).sum()
+    let total = |count: fn(&super::counts::Counts) -> u64| -> u64 {
+        peers.iter().map(|peer| count(peer.counts())).sum()
     };
     let mut summary = Summary {
         events: world.events(),
         now: world.now(),
-        alive: peers.iter().filter(|peer| peer.host.is_some()).count(),
+        alive: peers.iter().filter(|peer| peer.host().is_some()).count(),
         rounds: total(|counts| counts.rounds),
         commits: total(|counts| counts.commits),
         applied: total(|counts| counts.applied),

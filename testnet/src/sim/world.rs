@@ -1,82 +1,51 @@
-//! The world: all peers, all links, one heap of events, one virtual clock, one source of chance.
+//! The world: it hands every event to the part that it is for, and what follows from it to others.
+
+mod faults;
+mod work;
 
 use std::collections::BTreeSet;
 use std::hint::black_box;
 use std::time::Duration;
 
-use dnode_gossip::testing::Effect;
-use dnode_gossip::{Balance, Config, Event, Input};
+use dnode_gossip::testing::{Effect, peer as name};
+use dnode_gossip::{Config, Event, Input, Mixing};
 use dnode_protocol::Time;
-use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use dnode_protocol::frame::Leg;
 
-use super::book::Book;
 use super::capacity::Sizes;
-use super::defect::Defect;
-use super::invariants::{self, Kept, Moment, Property, Stage, View};
-use super::journal::Journal;
-use super::learn::Learning;
-use super::line::{Line, happening};
-use super::link::Edge;
-use super::peer::{SimPeer, index_of};
-use super::queue::{Happening, Queue};
+use super::checks::{Checks, SMALL, Violation};
+use super::context::{Context, Phase};
+use super::defect::{CHATTER, Defect};
+use super::invariants::kept::Kept;
+use super::invariants::property::{Moment, Stage};
+use super::learning::Learning;
+use super::ledger::told;
+use super::link::Lane;
+use super::names::index_of;
+use super::network::Network;
+use super::processes::Processes;
+use super::queue::{Arrival, Happening};
+use super::text::{Report, happening};
 use super::trace::Trace;
+use super::view::View;
 use crate::scenario::Scenario;
-use crate::scenario::fault::{Fault, exponential};
-
-/// Worlds of at most this many peers get the expensive checks.
-const SMALL: u32 = 32;
 
 /// Events whose peers are fetched from memory together.
 const AHEAD: usize = 16;
 
-/// Exchanges of one initiator that are booked: as many of the newest as peers remember, and one that
-/// is applied is taken out. That one of them is missing would show as a broken invariant.
-const DEALS: usize = 1024;
-
-/// A broken invariant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
-    /// The property.
-    pub property: &'static str,
-    /// What is wrong.
-    pub what: String,
-    /// The event after which it was found.
-    pub event: u64,
-    /// Virtual time.
-    pub now: Time,
-}
-
 /// A simulated swarm.
 #[derive(Debug)]
 pub struct World {
-    pub(super) scenario: Scenario,
-    pub(super) sizes: Sizes,
-    pub(super) config: Config,
-    pub(super) now: Time,
-    pub(super) events: u64,
-    pub(super) queue: Queue,
-    pub(super) rng: ChaCha8Rng,
-    pub(super) peers: Vec<SimPeer>,
-    pub(super) edges: Vec<Edge>,
-    pub(super) journal: Journal,
-    pub(super) book: Book,
-    /// The values that all replicas start from, if they must: `[fragments][width]`.
-    pub(super) initial: Vec<Vec<f64>>,
-    pub(super) trace: Trace,
-    pub(super) violation: Option<Violation>,
-    pub(super) defect: Option<Defect>,
-    pub(super) calm: bool,
-    pub(super) still: bool,
-    pub(super) stopped: bool,
+    context: Context,
+    network: Network,
+    processes: Processes,
+    checks: Checks,
     /// What trains real models; without it replicas are toys.
-    pub(super) learning: Option<Learning>,
-    properties: Vec<Box<dyn Property>>,
+    learning: Option<Learning>,
     /// Reused memory.
     effects: Vec<Effect>,
     /// Events of which the peers have been fetched.
     fetched: usize,
-    pub(super) seed: u64,
 }
 
 impl World {
@@ -98,104 +67,84 @@ impl World {
         seed: u64,
         trace: Trace,
     ) -> Self {
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let count = scenario.peers;
-        let small = count <= SMALL;
-        let (fragments, width) = (scenario.fragments as usize, scenario.width);
-        let mut world = Self {
-            config,
-            now: Time::ZERO,
-            events: 0,
-            queue: Queue::default(),
-            peers: Vec::with_capacity(count as usize),
-            edges: Vec::new(),
-            journal: Journal::new(count as usize, fragments, width, small),
-            book: Book::new(count as usize, DEALS),
-            initial: Vec::new(),
-            trace,
-            violation: None,
-            defect: None,
-            calm: false,
-            still: false,
-            stopped: false,
-            properties: match &learning {
-                Some(_) => Vec::new(),
-                None => invariants::table(&scenario, small),
-            },
-            learning,
-            effects: Vec::new(),
-            fetched: 0,
-            seed,
-            rng: ChaCha8Rng::from_rng(&mut rng),
-            sizes: scenario.sizes(),
-            scenario,
-        };
-        world.trace.line(format_args!("seed {seed}, {:?}", world.scenario));
-        let plan = world.scenario.faults.draw(count, world.scenario.faults_for, &mut rng);
-        for (at, fault) in plan {
-            world.queue.push(at, Happening::Fault(fault));
+        let joiners: BTreeSet<u32> = scenario.joiners().collect();
+        let mut context = Context::new(scenario, config, seed, trace);
+        let (mut network, mut processes) = (Network::default(), Processes::default());
+        for _ in 0..count {
+            processes.add(&mut context);
+            network.add_port(&mut context);
         }
-        for scripted in world.scenario.script.clone() {
-            world.queue.push(Time::ZERO + scripted.at, Happening::Fault(scripted.fault));
-        }
-        (0..count).for_each(|peer| world.draw_peer(peer));
-        world.draw_edges();
-        let joiners: BTreeSet<u32> = world.scenario.joiners().collect();
+        network.draw_edges(&mut context);
+        let checks = Checks::new(&context, learning.is_none());
+        let (effects, fetched) = (Vec::new(), 0);
+        let mut world = Self { context, network, processes, checks, learning, effects, fetched };
         (0..count).filter(|peer| !joiners.contains(peer)).for_each(|peer| world.start(peer, None));
         world
     }
 
     /// Plants a defect.
     pub fn plant(&mut self, defect: Option<Defect>) {
-        self.defect = defect;
-        for host in self.peers.iter_mut().filter_map(|peer| peer.host.as_mut()) {
-            host.hoards = defect == Some(Defect::Hoards);
+        self.context.plant(defect);
+        for (_, sim) in self.processes.all_mut() {
+            if let Some(host) = sim.host_mut() {
+                host.hoards = defect == Some(Defect::Hoards);
+            }
         }
     }
 
     /// Virtual time.
     #[must_use]
     pub const fn now(&self) -> Time {
-        self.now
+        self.context.now()
     }
 
     /// Events so far.
     #[must_use]
     pub const fn events(&self) -> u64 {
-        self.events
+        self.context.events()
     }
 
     /// The first broken invariant.
     #[must_use]
     pub const fn violation(&self) -> Option<&Violation> {
-        self.violation.as_ref()
+        self.checks.violation()
     }
 
     /// How exactly the rule has kept what it keeps, if that is a number.
     #[must_use]
     pub fn kept(&self) -> Option<Kept> {
-        self.properties.iter().find_map(|property| property.kept())
+        self.checks.kept()
+    }
+
+    /// What trains real models here, if anything does.
+    #[must_use]
+    pub const fn learning(&self) -> Option<&Learning> {
+        self.learning.as_ref()
     }
 
     /// What properties see.
     #[must_use]
     pub fn view(&self) -> View<'_> {
-        View {
-            now: self.now,
-            events: self.events,
-            scenario: &self.scenario,
-            config: &self.config,
-            peers: &self.peers,
-            journal: &self.journal,
-            book: &self.book,
-            edges: &self.edges,
-        }
+        self.checks.view(&self.context, &self.processes, &self.network)
     }
 
     /// Gives the trace back.
     #[must_use]
     pub fn into_trace(self) -> Trace {
-        self.trace
+        self.context.into_trace()
+    }
+
+    /// Whether nothing is kept for `peer`, and no exchange and no round of it is open.
+    #[must_use]
+    pub fn rests(&self, peer: u32) -> bool {
+        self.processes[peer].rests()
+    }
+
+    /// The virtual time after some time from now.
+    #[must_use]
+    pub fn end_after(&self, time: Duration) -> Time {
+        self.context.now() + time
     }
 
     /// Lets events happen until `done` holds, the time is `end` or an invariant breaks.
@@ -203,14 +152,14 @@ impl World {
     /// Returns whether `done` holds. `done` is asked before every event.
     pub fn run_until(&mut self, end: Time, mut done: impl FnMut(&Self) -> bool) -> bool {
         loop {
-            if self.violation.is_some() {
+            if self.violation().is_some() {
                 return false;
             }
             if done(self) {
                 return true;
             }
-            if self.queue.next_time().is_none_or(|time| time > end) {
-                self.now = self.now.max(end);
+            if self.context.next_time().is_none_or(|time| time > end) {
+                self.context.pass_to(end);
                 return false;
             }
             self.step();
@@ -219,43 +168,38 @@ impl World {
 
     /// Ends all faults: links are calm, cuts healed, pauses over. Dead peers stay dead.
     pub fn calm(&mut self) {
-        self.calm = true;
-        self.scenario.link = self.scenario.link.calm();
-        for peer in self
-            .scenario
-            .script
-            .iter()
-            .flat_map(|scripted| scripted.fault.peers())
-            .collect::<BTreeSet<_>>()
-        {
-            self.peers[peer as usize].slowness = 1.0;
-            self.set_line(peer, Duration::ZERO, 0.0, 0.0);
+        self.context.enter(Phase::Calm);
+        let script = self.context.scenario().script.iter();
+        let changed: BTreeSet<u32> = script.flat_map(|scripted| scripted.fault.peers()).collect();
+        for peer in changed {
+            self.processes[peer].trainer_mut().slow_down(1.0);
+            let uplink = self.context.scenario().link.uplink;
+            self.network.set_line(peer, (Duration::ZERO, 0.0, 0.0), uplink);
         }
-        self.fault(Fault::Heal {});
-        for (index, peer) in (0..).zip(&mut self.peers) {
-            if peer.paused_until > self.now {
-                peer.paused_until = self.now;
-                // What it was to be woken for has been put off to the end of the pause.
-                peer.wake_at = self.now;
-                self.queue.push(self.now, Happening::Wake { peer: index });
-            }
+        self.network.heal();
+        for (peer, sim) in self.processes.all_mut() {
+            sim.end_pause(peer, &mut self.context);
         }
     }
 
     /// From now on commits add nothing.
-    pub const fn make_still(&mut self) {
-        self.still = true;
+    pub fn make_still(&mut self) {
+        self.context.enter(Phase::Still);
     }
 
     /// Trainers have done their last step: they begin no more rounds, and nobody waits for them.
     pub fn stop(&mut self) {
-        self.stopped = true;
-        for peer in 0..self.scenario.peers {
-            let sim = &mut self.peers[peer as usize];
-            if let Some(host) = sim.host.as_mut() {
-                sim.finished = true;
-                host.handle(Input::Finished, self.now);
-            }
+        self.context.enter(Phase::Stopped);
+        for peer in 0..self.context.scenario().peers {
+            self.processes[peer].finish(self.context.now());
+            self.settle(peer);
+        }
+    }
+
+    /// Every peer begins a round of exchanges, as peers do that have finished.
+    pub fn exchange_once(&mut self) {
+        for peer in 0..self.context.scenario().peers {
+            self.processes[peer].exchange_once(self.context.now());
             self.settle(peer);
         }
     }
@@ -265,27 +209,8 @@ impl World {
         self.observe(&Moment::Reached(stage));
     }
 
-    pub(super) fn observe(&mut self, moment: &Moment<'_>) {
-        if self.violation.is_some() {
-            return;
-        }
-        let view = View {
-            now: self.now,
-            events: self.events,
-            scenario: &self.scenario,
-            config: &self.config,
-            peers: &self.peers,
-            journal: &self.journal,
-            book: &self.book,
-            edges: &self.edges,
-        };
-        for property in &mut self.properties {
-            if let Err(what) = property.observe(moment, &view) {
-                let (event, now) = (self.events, self.now);
-                self.violation = Some(Violation { property: property.name(), what, event, now });
-                return;
-            }
-        }
+    fn observe(&mut self, moment: &Moment<'_>) {
+        self.checks.observe(moment, &self.context, &self.processes, &self.network);
     }
 
     /// Looks at what the next events are about.
@@ -294,22 +219,19 @@ impl World {
     /// they are asked together: first for the events, then for edges, peers and their neighbours.
     fn fetch_ahead(&mut self) {
         let (mut peers, mut count) = ([0; AHEAD], 0);
-        for what in self.queue.ahead(AHEAD) {
+        for what in self.context.ahead(AHEAD) {
             black_box(what.is_some());
         }
-        for what in self.queue.ahead(AHEAD).flatten() {
+        for what in self.context.ahead(AHEAD).flatten() {
             if let Some(peer) = self.subject(what) {
                 peers[count] = peer;
                 count += 1;
             }
         }
-        let hosts = || {
-            let peers = peers[..count].iter().map(|peer| &self.peers[*peer as usize]);
-            peers.filter_map(|peer| peer.host.as_ref())
-        };
+        let hosts = || peers[..count].iter().filter_map(|peer| self.processes[*peer].host());
         for peer in &peers[..count] {
-            let sim = &self.peers[*peer as usize];
-            black_box((sim.paused_until, sim.wake_at, sim.counts.received, sim.uplink));
+            let sim = &self.processes[*peer];
+            black_box((sim.paused_until(), sim.counts().received, self.network.uplink(*peer)));
         }
         for host in hosts() {
             black_box((host.clock, host.core.poll_deadline()));
@@ -317,50 +239,53 @@ impl World {
         for host in hosts() {
             black_box(host.core.staleness());
         }
-        self.fetched = self.queue.ahead(AHEAD).len();
+        self.fetched = self.context.ahead(AHEAD).len();
     }
 
     fn step(&mut self) {
-        if self.fetched == 0 && self.scenario.peers > SMALL {
+        if self.fetched == 0 && self.context.scenario().peers > SMALL {
             self.fetch_ahead();
         }
         self.fetched = self.fetched.saturating_sub(1);
-        let Some((time, what)) = self.queue.pop() else {
+        let Some((time, what)) = self.context.next() else {
             return;
         };
-        self.now = self.now.max(time);
         if let Happening::Wake { peer } = what
-            && self.peers[peer as usize].wake_at != time
+            && !self.processes[peer].wakes_at(time)
         {
             return;
         }
         if let Some(peer) = self.subject(&what) {
-            let until = self.peers[peer as usize].paused_until;
-            if until > self.now {
+            let sim = &mut self.processes[peer];
+            let until = sim.paused_until();
+            if until > self.context.now() {
                 if matches!(what, Happening::Wake { .. }) {
-                    self.peers[peer as usize].wake_at = until;
+                    sim.put_off_wake();
                 }
-                return self.queue.push(until, what);
+                return self.context.at(until, what);
             }
         }
-        self.events += 1;
-        if self.trace.is_on() {
-            let line = happening(&what, &self.edges);
-            self.trace.line(format_args!("{} {} {line}", self.events, self.now.as_micros()));
-        }
+        self.context.count(|| happening(&what, &self.network));
         match what {
-            Happening::Arrive { edge, toward, generation, payload } => {
-                self.arrive(edge, toward, generation, payload);
+            Happening::Arrive(arrival) => self.arrive(arrival),
+            Happening::Land { arrival, bytes, head } => {
+                let now = self.network.land(&mut self.context, arrival, (bytes, head));
+                now.into_iter().for_each(|arrival| self.arrive(arrival));
             }
-            Happening::Land { edge, toward, generation, payload, bytes, head } => {
-                self.land((edge, toward), generation, payload, (bytes, head));
+            Happening::Wake { peer } => {
+                self.processes[peer].wake(self.context.now());
+                self.settle(peer);
             }
-            Happening::Wake { peer } => self.wake(peer),
             Happening::Work { peer, incarnation } => self.work(peer, incarnation),
             Happening::Tick { peer, incarnation } => self.tick(peer, incarnation),
             Happening::Up { edge, end, generation } => self.up(edge, end, generation),
             Happening::Down { edge, end, generation } => self.down(edge, end, generation),
-            Happening::Idle { edge, generation } => self.idle(edge, generation),
+            Happening::Idle { edge, generation } => {
+                let ends = self.network.ends_to_drop(edge, generation);
+                for end in (0..2).filter(|end| ends[*end]) {
+                    self.down(edge, end, generation);
+                }
+            }
             Happening::Dial { edge } => self.dial(edge),
             Happening::Fault(fault) => self.fault(fault),
         }
@@ -369,12 +294,9 @@ impl World {
     /// The peer that must not be paused for this to happen.
     fn subject(&self, what: &Happening) -> Option<u32> {
         match what {
-            Happening::Arrive { edge, toward, .. } => {
-                Some(self.edges[*edge as usize].ends[*toward])
-            }
-            Happening::Up { edge, end, .. } | Happening::Down { edge, end, .. } => {
-                Some(self.edges[*edge as usize].ends[*end])
-            }
+            Happening::Arrive(Arrival { edge, toward: end, .. })
+            | Happening::Up { edge, end, .. }
+            | Happening::Down { edge, end, .. } => Some(self.network.way(*edge, *end)[1]),
             Happening::Wake { peer }
             | Happening::Work { peer, .. }
             | Happening::Tick { peer, .. } => Some(*peer),
@@ -385,108 +307,161 @@ impl World {
         }
     }
 
-    fn wake(&mut self, peer: u32) {
-        let sim = &mut self.peers[peer as usize];
-        sim.wake_at = Time::NEVER;
-        if let Some(host) = sim.host.as_mut()
-            && host.core.poll_deadline().0 <= self.now
-        {
-            host.handle(Input::Deadline, self.now);
-        }
-        self.settle(peer);
-    }
-
     /// Carries out what a host asks for and schedules what it waits for.
-    pub(super) fn settle(&mut self, peer: u32) {
+    fn settle(&mut self, peer: u32) {
         let mut effects = std::mem::take(&mut self.effects);
-        while let Some(host) = self.peers[peer as usize].host.as_mut() {
+        while let Some(host) = self.processes[peer].host_mut() {
             host.swap_effects(&mut effects);
             if effects.is_empty() {
                 break;
             }
             for effect in effects.drain(..) {
-                self.carry(peer, effect);
+                self.carry_out(peer, effect);
             }
         }
         effects.clear();
         self.effects = effects;
-        self.resume(peer);
-        let (now, defect) = (self.now, self.defect);
-        let sim = &mut self.peers[peer as usize];
-        let Some(host) = sim.host.as_mut() else {
-            return;
-        };
-        sim.clock_max = sim.clock_max.max(host.clock);
-        if host.rounds_done > sim.rounds_done_seen {
-            sim.counts.rounds_done += host.rounds_done - sim.rounds_done_seen;
-            sim.rounds_done_seen = host.rounds_done;
-            sim.round_open = false;
+        self.processes[peer].follow_up(peer, &mut self.context);
+        if self.processes[peer].host().is_some() {
+            self.observe(&Moment::Handled { peer });
         }
-        let (deadline, _) = host.core.poll_deadline();
-        if deadline < sim.wake_at && defect != Some(Defect::DeafToDeadlines) {
-            sim.wake_at = deadline.max(now);
-            self.queue.push(sim.wake_at, Happening::Wake { peer });
-        }
-        if host.has_work() && !sim.working {
-            sim.working = true;
-            let incarnation = sim.incarnation;
-            let time = self.scenario.work.mul_f64(self.rng.random());
-            self.queue.push(now + time, Happening::Work { peer, incarnation });
-        }
-        self.observe(&Moment::Handled { peer });
     }
 
-    pub(super) fn said(&mut self, peer: u32, event: &Event) {
-        if self.trace.is_on() {
-            self.trace.line(format_args!("  p{peer} {}", Line(event)));
-        }
-        if let Some(learning) = &mut self.learning {
-            learning.said(peer, self.now, event);
-        }
-        let counts = &mut self.peers[peer as usize].counts;
-        match event {
-            Event::Applied { role, exchange, .. } => {
-                counts.applied += u64::from(*role == dnode_gossip::Role::Initiator);
-                counts.halves += 1;
-                // A push has two ends as well, and its initiator reports nothing.
-                if self.config.mixing != dnode_gossip::Mixing::Exchange {
-                    let initiator = &mut self.peers[index_of(&exchange.initiator) as usize];
-                    initiator.counts.pushes += 1;
+    /// Carries out one effect of `peer`'s host.
+    fn carry_out(&mut self, peer: u32, effect: Effect) {
+        match effect {
+            Effect::Event(event) => self.on_event(peer, &event),
+            Effect::Disconnect { peer: other, back_off } => {
+                let ends = (peer, index_of(&other));
+                if self.network.disconnect(&mut self.context, ends, back_off) {
+                    let input = Input::PeerDown { peer: other };
+                    self.processes[peer].tell(input, self.context.now());
                 }
             }
-            Event::Included { .. } => counts.halves += 1,
-            Event::CatchUpStarted { .. } => counts.catch_ups += 1,
-            Event::Merging { .. } => counts.merges += 1,
-            Event::PeerUp(_)
-            | Event::PeerDown(_)
-            | Event::Suspected(_)
-            | Event::Demoted { .. }
-            | Event::Restored(_)
-            | Event::Refused { .. }
-            | Event::Undone { .. }
-            | Event::Failed { .. }
-            | Event::Undecided { .. }
-            | Event::Held { .. }
-            | Event::Deadline { .. }
-            | Event::CatchUpDone { .. }
-            | Event::Split { .. }
-            | Event::Whole { .. }
-            | Event::Guarded { .. }
-            | Event::LeftOutBy { .. }
-            | Event::Offended { .. } => {}
+            Effect::Message { to, ref message } => {
+                self.checks.on_sent(message);
+                let copies = if self.context.has(Defect::Chatters) { CHATTER } else { 1 };
+                (1..copies).for_each(|_| self.transmit(peer, index_of(&to), effect.clone()));
+                self.transmit(peer, index_of(&to), effect);
+            }
+            Effect::Tensor { to, .. } => self.transmit(peer, index_of(&to), effect),
         }
-        self.journal.said(peer, event);
-        self.observe(&Moment::Said { peer, event });
     }
 
-    pub(super) fn round_interval(&mut self, peer: u32) -> Duration {
-        let sim = &self.peers[peer as usize];
-        let mut mean = sim.round_time.mul_f64(sim.slowness);
-        if let (Balance::Steps | Balance::Batch, Some(host)) = (self.config.pace.balance, &sim.host)
-        {
-            let reference = self.config.pace.reference().samples();
-            mean = mean.mul_f64(host.load.samples() as f64 / reference as f64);
+    /// Counts a message or tensor and sends it off, if the two want to be connected.
+    fn transmit(&mut self, from: u32, to: u32, payload: Effect) {
+        let Some(edge) = self.network.edge_to(from, to) else {
+            return;
+        };
+        let counts = self.processes[from].counts_mut();
+        let (lane, bytes) = match &payload {
+            Effect::Message { message, .. } => {
+                let bytes = Sizes::control(message);
+                counts.messages += 1;
+                counts.control_bytes += bytes;
+                (Lane::Control, bytes)
+            }
+            Effect::Tensor { numbers, .. } => {
+                let bytes = match &self.learning {
+                    Some(learning) => learning.fleet.tensor_bytes(numbers),
+                    None => self.context.sizes().tensor(numbers.len() / size_of::<f64>()),
+                };
+                counts.tensors += 1;
+                counts.tensor_bytes += bytes;
+                (Lane::Bulk, bytes)
+            }
+            Effect::Disconnect { .. } | Effect::Event(_) => return,
+        };
+        self.network.transmit(&mut self.context, (edge, from), (lane, bytes), payload);
+    }
+
+    /// A message or tensor is at its receiver.
+    fn arrive(&mut self, arrival: Arrival) {
+        let [from, peer] = self.network.way(arrival.edge, arrival.toward);
+        let (sim, now) = (&mut self.processes[peer], self.context.now());
+        if !self.network.is_current(&arrival) || sim.host().is_none() {
+            return;
         }
-        if self.scenario.poisson { exponential(mean, &mut self.rng) } else { mean }
+        sim.counts_mut().received += 1;
+        let incarnation = sim.incarnation();
+        let Some(host) = sim.host_mut() else {
+            return;
+        };
+        let heard = self.network.heard_before(&arrival).unwrap_or_default();
+        if let Effect::Message { message, .. } = &arrival.payload
+            && let Some(clock) = told(message, incarnation)
+        {
+            self.network.hear(&arrival, clock);
+        }
+        match arrival.payload {
+            Effect::Message { mut message, .. } => {
+                if let Some(defect) = self.context.defect() {
+                    defect.distort(&mut message, host.clock);
+                }
+                host.handle(Input::Received { from: name(from), message }, now);
+            }
+            Effect::Tensor { exchange, leg, mut clock, numbers, .. } => {
+                if leg == Leg::Offer {
+                    self.checks.on_offer(&exchange, heard);
+                    if self.context.has(Defect::FreshensOffers) {
+                        clock = clock.max(heard);
+                    }
+                }
+                host.tensor(name(from), (exchange, leg, clock, numbers), now);
+            }
+            Effect::Disconnect { .. } | Effect::Event(_) => {}
+        }
+        self.settle(peer);
+    }
+
+    /// Two peers try to connect.
+    fn dial(&mut self, edge: u32) {
+        let made = self.network.dial(&mut self.context, edge, self.processes.all());
+        if let Some(generation) = made {
+            self.up(edge, 0, generation);
+            let delay = self.context.delay();
+            self.context.after(delay, Happening::Up { edge, end: 1, generation });
+        }
+    }
+
+    /// One end learns that a connection is up.
+    fn up(&mut self, edge: u32, end: usize, generation: u32) {
+        let ends = self.network.up(edge, (end, generation), self.processes.all());
+        let Some([peer, other]) = ends else {
+            return;
+        };
+        let incarnation = self.processes[other].incarnation();
+        let sim = &mut self.processes[peer];
+        sim.counts_mut().ups += 1;
+        sim.tell(Input::PeerUp { peer: name(other), incarnation }, self.context.now());
+        self.settle(peer);
+    }
+
+    /// One end learns that a connection is gone.
+    fn down(&mut self, edge: u32, end: usize, generation: u32) {
+        let Some([peer, other]) = self.network.down(edge, end, generation) else {
+            return;
+        };
+        self.processes[peer].tell(Input::PeerDown { peer: name(other) }, self.context.now());
+        let redial = self.context.scenario().redial;
+        self.network.schedule_dial(&mut self.context, edge, redial);
+        self.settle(peer);
+    }
+
+    /// A core reports something.
+    fn on_event(&mut self, peer: u32, event: &Event) {
+        self.context.note(format_args!("  p{peer} {}", Report(event)));
+        if let Some(learning) = &mut self.learning {
+            learning.on_event(peer, self.context.now(), event);
+        }
+        self.processes[peer].counts_mut().on_event(event);
+        // A push has two ends as well, and its initiator reports nothing.
+        if let Event::Applied { exchange, .. } = event
+            && self.context.config().mixing != Mixing::Exchange
+        {
+            self.processes[index_of(&exchange.initiator)].counts_mut().pushes += 1;
+        }
+        self.checks.on_event(peer, event);
+        self.observe(&Moment::Said { peer, event });
     }
 }

@@ -2,7 +2,8 @@
 
 use dnode_gossip::{Input, Role, Work};
 
-use super::{Moment, Property, View};
+use super::super::view::View;
+use super::property::{Moment, Property};
 
 /// Judges each apply and undo by the journal.
 #[derive(Debug)]

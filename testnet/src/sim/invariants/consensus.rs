@@ -2,8 +2,9 @@
 
 use dnode_gossip::testing::Host;
 
-use super::super::peer::index_of;
-use super::{Moment, Property, Stage, View};
+use super::super::names::index_of;
+use super::super::view::View;
+use super::property::{Moment, Property, Stage};
 
 /// What must be left of the squared consensus distance.
 const LEFT: f64 = 1e-6;
@@ -60,7 +61,7 @@ impl Property for Consensus {
 }
 
 /// Sum of the squared distances within each part of peers that are connected through living ones.
-pub(in crate::sim) fn within_parts(view: &View<'_>) -> f64 {
+pub fn within_parts(view: &View<'_>) -> f64 {
     parts(view).iter().map(|part| distance_squared(part)).sum()
 }
 
@@ -72,7 +73,7 @@ pub(super) fn parts<'a>(view: &View<'a>) -> Vec<Vec<&'a Host>> {
         let mut part = Vec::new();
         let mut waiting = vec![index];
         while let Some(peer) = waiting.pop() {
-            let host = view.peers[peer as usize].host.as_ref();
+            let host = view.peers[peer as usize].host();
             let Some(host) = host.filter(|_| !seen[peer as usize]) else {
                 continue;
             };
@@ -85,7 +86,7 @@ pub(super) fn parts<'a>(view: &View<'a>) -> Vec<Vec<&'a Host>> {
             };
             let known = host.core.members().map(|(name, _)| index_of(name));
             waiting.extend(known);
-            waiting.extend(view.peers[peer as usize].neighbours().filter(knows));
+            waiting.extend(view.neighbours(peer).filter(knows));
         }
         if !part.is_empty() {
             all.push(part);

@@ -1,6 +1,7 @@
 //! Rule epidemic: averaging leaves no value outside what was ever started with or committed.
 
-use super::{Moment, Property, View};
+use super::super::view::View;
+use super::property::{Moment, Property};
 
 /// Rounding that is allowed, relative to the range.
 const TOLERANCE: f64 = 1e-9;

@@ -6,7 +6,8 @@ use std::time::Duration;
 use dnode_gossip::Policy;
 use dnode_protocol::Time;
 
-use super::{Moment, Property, View};
+use super::super::view::View;
+use super::property::{Moment, Property};
 
 /// Looks at how long the called peer's commit has been held.
 #[derive(Debug, Default)]
@@ -27,7 +28,8 @@ impl Property for Gate {
         };
         let sim = &view.peers[*peer as usize];
         // A paused process cannot act on time; what it does first afterwards ends the hold.
-        let Some(since) = sim.held_since.map(|since| since.max(sim.paused_until)) else {
+        let Some(since) = sim.trainer().held_since().map(|since| since.max(sim.paused_until()))
+        else {
             return Ok(());
         };
         if view.config.policy == Policy::Block {

@@ -2,8 +2,9 @@
 
 use dnode_protocol::Clock;
 
-use super::super::peer::index_of;
-use super::{Moment, Property, View};
+use super::super::names::index_of;
+use super::super::view::View;
+use super::property::{Moment, Property};
 
 /// Remembers the information vectors of every peer.
 #[derive(Debug, Default)]
@@ -53,7 +54,7 @@ impl InformationTrue {
         self.now.clear();
         for (name, _) in host.core.members() {
             let other = index_of(name);
-            let truth = view.peers[other as usize].clock_max;
+            let truth = view.peers[other as usize].clock_max();
             for (fragment, contained) in (0..).zip(host.core.contained(name)) {
                 if contained > truth {
                     return Err(format!(

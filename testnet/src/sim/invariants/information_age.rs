@@ -3,8 +3,9 @@
 use dnode_gossip::Mixing;
 use dnode_protocol::{Clock, FragmentId};
 
-use super::super::peer::index_of;
-use super::{Moment, Property, View};
+use super::super::names::index_of;
+use super::super::view::View;
+use super::property::{Moment, Property};
 
 /// Recomputes bound B3 from clocks and information vectors at each commit.
 #[derive(Debug)]

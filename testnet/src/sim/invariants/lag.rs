@@ -2,8 +2,9 @@
 
 use dnode_gossip::{Input, Policy, Work};
 
-use super::super::peer::index_of;
-use super::{Moment, Property, View};
+use super::super::names::index_of;
+use super::super::view::View;
+use super::property::{Moment, Property};
 
 /// Compares the clocks in Propose and Accept of everything that is applied.
 #[derive(Debug)]
@@ -24,7 +25,7 @@ impl Property for Lag {
         else {
             return Ok(());
         };
-        let deal = view.book.get(exchange).copied().unwrap_or_default();
+        let deal = view.ledger.get(exchange).copied().unwrap_or_default();
         let (Some(proposed), Some(accepted)) = (deal.proposed, deal.accepted) else {
             return Err(format!("{exchange} was applied and never proposed or accepted: {deal:?}"));
         };
@@ -33,7 +34,7 @@ impl Property for Lag {
             Policy::DownWeight | Policy::Block => bounds.progress_gap,
             Policy::Drop => bounds.snapshot_age.max(1).min(bounds.progress_gap),
         };
-        let finished = |index: u32| view.peers[index as usize].finished;
+        let finished = |index: u32| view.peers[index as usize].finished();
         let both_finished = finished(*peer) && finished(index_of(&exchange.initiator));
         let lag = proposed.distance(accepted);
         if lag > most && !both_finished {

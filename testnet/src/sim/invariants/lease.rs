@@ -1,6 +1,7 @@
 //! At most one lease per peer and fragment, and every lease belongs to an open exchange.
 
-use super::{Moment, Property, Stage, View};
+use super::super::view::View;
+use super::property::{Moment, Property, Stage};
 
 /// Looks at the leases of the peer that was called.
 #[derive(Debug)]

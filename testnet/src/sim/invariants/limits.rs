@@ -2,7 +2,8 @@
 
 use dnode_gossip::{Gossip, VIEW_MAX};
 
-use super::{Moment, Property, Stage, View};
+use super::super::view::View;
+use super::property::{Moment, Property, Stage};
 
 /// Looks at the sizes of the called peer.
 #[derive(Debug)]

@@ -1,7 +1,8 @@
 //! S4: after faults stop, every live peer commits and exchanges again, and at rest none is open.
 
-use super::super::peer::Counts;
-use super::{Moment, Property, Stage, View};
+use super::super::counts::Counts;
+use super::super::view::View;
+use super::property::{Moment, Property, Stage};
 
 /// Compares the counts when faults stop with those after the settling time.
 #[derive(Debug, Default)]
@@ -20,30 +21,32 @@ impl Property for Liveness {
         };
         match stage {
             Stage::Calm => {
-                self.at_calm = view.peers.iter().map(|peer| peer.counts).collect();
+                self.at_calm = view.peers.iter().map(|peer| *peer.counts()).collect();
             }
             Stage::Settled => {
                 for (index, (peer, before)) in view.peers.iter().zip(&self.at_calm).enumerate() {
-                    let now = &peer.counts;
+                    let now = peer.counts();
                     // Rounds of random length may be longer than the time to settle; a trainer that is
                     // held up has no tick on its way.
-                    let computes = peer.ticking;
-                    let committed = now.commits > before.commits || peer.finished || computes;
+                    let computes = peer.trainer().is_scheduled();
+                    let committed = now.commits > before.commits || peer.finished() || computes;
                     if peer.stays() && !committed {
                         return Err(format!("p{index} has not committed since faults stopped"));
                     }
-                    let alone = peer.host.as_ref().is_none_or(|h| h.core.members().len() == 0);
+                    let alone = peer.host().is_none_or(|h| h.core.members().len() == 0);
                     if peer.stays()
                         && now.exchanged() == before.exchanged()
                         && !alone
-                        && !peer.finished
+                        && !peer.finished()
                     {
                         return Err(format!("p{index} has exchanged nothing since faults stopped"));
                     }
                 }
             }
             Stage::Rest => {
-                if let Some(peer) = view.peers.iter().position(|p| p.stays() && p.round_open) {
+                if let Some(peer) =
+                    view.peers.iter().position(|p| p.stays() && p.trainer().round_open())
+                {
                     return Err(format!("p{peer} has begun a round that never ended"));
                 }
                 if let Some((peer, _)) = view.hosts().find(|(_, host)| !host.training) {

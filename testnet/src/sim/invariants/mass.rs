@@ -6,8 +6,10 @@ use dnode_gossip::testing::{Account, Host, peer as name};
 use dnode_gossip::{Input, Reading, Work};
 use dnode_protocol::{FragmentId, Origin};
 
-use super::super::peer::index_of;
-use super::{Kept, Moment, Property, View};
+use super::super::names::index_of;
+use super::super::view::View;
+use super::kept::Kept;
+use super::property::{Moment, Property};
 
 /// Relative rounding error that is allowed.
 const TOLERANCE: f64 = 1e-9;
@@ -70,14 +72,14 @@ impl MassKept {
 
     /// A replica is gone, with what is on its way to it and from it.
     fn lose(&mut self, peer: u32, host: &Host, view: &View<'_>) {
-        let life = view.peers[peer as usize].incarnation;
+        let life = view.peers[peer as usize].incarnation();
         for fragment in 0..view.scenario.fragments {
             let at = FragmentId(fragment);
             let Some(gone) = host.replica.account(at) else { continue };
             let mut lost = held(&gone);
             for (other, theirs) in view.hosts() {
                 let Some(theirs) = theirs.replica.account(at) else { continue };
-                let (a, b) = ((peer, life), (other, view.peers[other as usize].incarnation));
+                let (a, b) = ((peer, life), (other, view.peers[other as usize].incarnation()));
                 for way in [between((a, &gone), (b, &theirs)), between((b, &theirs), (a, &gone))] {
                     lost.iter_mut().zip(way).for_each(|(lost, part)| *lost += part);
                 }
@@ -101,7 +103,7 @@ impl MassKept {
                 return Err(format!("f{fragment} of p{peer} has mass {:?}", own.last()));
             }
             add(&mut total, &mut sizes, &own);
-            for other in view.peers[peer as usize].neighbours() {
+            for other in view.neighbours(peer) {
                 let Some(way) = on_its_way(fragment, peer, other, view) else { continue };
                 if way.last().is_some_and(|mass| *mass < -TOLERANCE * self.scale) {
                     return Err(format!(
@@ -162,14 +164,14 @@ fn between(
 fn on_its_way(fragment: u32, from: u32, to: u32, view: &View<'_>) -> Option<Vec<f64>> {
     let at = FragmentId(fragment);
     let (sender, receiver) = (view.host(from)?, view.host(to)?);
-    let life = |peer: u32| (peer, view.peers[peer as usize].incarnation);
+    let life = |peer: u32| (peer, view.peers[peer as usize].incarnation());
     let (sender, receiver) = (sender.replica.account(at)?, receiver.replica.account(at)?);
     Some(between((life(from), &sender), (life(to), &receiver)))
 }
 
 fn lives(who: &Origin, view: &View<'_>) -> bool {
     let peer = index_of(&who.peer);
-    view.host(peer).is_some() && view.peers[peer as usize].incarnation == who.incarnation
+    view.host(peer).is_some() && view.peers[peer as usize].incarnation() == who.incarnation
 }
 
 impl Property for MassKept {

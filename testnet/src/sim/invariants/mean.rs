@@ -4,7 +4,9 @@ use dnode_gossip::{Input, Role, Weighting, Work};
 use dnode_protocol::ExchangeId;
 
 use super::super::journal::{Journal, Record};
-use super::{Kept, Moment, Property, Stage, View};
+use super::super::view::View;
+use super::kept::Kept;
+use super::property::{Moment, Property, Stage};
 
 /// Relative rounding error that is allowed when all weigh the same.
 const TOLERANCE: f64 = 1e-9;

@@ -1,7 +1,8 @@
 //! S1: no commit goes further than the progress gap beyond the slowest neighbour that counts.
 
-use super::super::peer::index_of;
-use super::{Moment, Property, View};
+use super::super::names::index_of;
+use super::super::view::View;
+use super::property::{Moment, Property};
 
 /// Recomputes bound B1 at each commit from the clocks that have reached the peer.
 #[derive(Debug)]

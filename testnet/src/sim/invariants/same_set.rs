@@ -3,9 +3,10 @@
 use dnode_gossip::testing::Host;
 use dnode_protocol::{FragmentId, Origin};
 
-use super::super::peer::index_of;
+use super::super::names::index_of;
+use super::super::view::View;
 use super::consensus::parts;
-use super::{Moment, Property, Stage, View};
+use super::property::{Moment, Property, Stage};
 
 /// Compares replicas with equal versions.
 #[derive(Debug)]

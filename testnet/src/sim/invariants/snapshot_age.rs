@@ -2,7 +2,8 @@
 
 use dnode_gossip::{Event, Input, Role, Work};
 
-use super::{Moment, Property, View};
+use super::super::view::View;
+use super::property::{Moment, Property};
 
 /// Compares commits and clocks at the snapshot with those at the mix, at both ends, by the world's
 /// own book.
@@ -28,10 +29,10 @@ impl Property for SnapshotAge {
                     return Err(format!("{exchange} was applied and its fragment never read"));
                 };
                 // The clock jumps when a replica is replaced; commits are counted by the world.
-                let Some(since) = view.book.get(exchange).and_then(|deal| deal.read_at) else {
+                let Some(since) = view.ledger.get(exchange).and_then(|deal| deal.read_at) else {
                     return Err(format!("{exchange} was applied and its reading is not booked"));
                 };
-                let counted = view.peers[*peer as usize].counts.commits.saturating_sub(since);
+                let counted = view.peers[*peer as usize].counts().commits.saturating_sub(since);
                 let age = clock.ahead_of(read).max(counted);
                 if age > bound {
                     return Err(format!(
@@ -44,7 +45,7 @@ impl Property for SnapshotAge {
                 answer: Input::Mixed { .. },
                 ..
             } => {
-                let deal = view.book.get(exchange).copied().unwrap_or_default();
+                let deal = view.ledger.get(exchange).copied().unwrap_or_default();
                 let (Some(read), Some(known)) = (deal.read_clock, deal.known) else {
                     return Err(format!("{exchange} gave what was never read or never arrived"));
                 };

@@ -2,8 +2,8 @@
 
 use dnode_gossip::{Gossip, Mixing};
 
-use super::super::peer::SimPeer;
-use super::{Moment, Property, View};
+use super::super::view::View;
+use super::property::{Moment, Property};
 
 /// Compares what each peer has sent with the bound of [`most_messages`].
 #[derive(Debug)]
@@ -28,10 +28,10 @@ const FETCHES: f64 = 16.0;
 /// neighbour that comes up; for each neighbour that is silent a probe and those of three helpers,
 /// which take a third of a second together; or the repetition of an open exchange, at most four per
 /// shortest lease.
-fn most_messages(peer: &SimPeer, view: &View<'_>) -> f64 {
-    let (counts, config) = (&peer.counts, view.config);
+fn most_messages(peer: u32, view: &View<'_>) -> f64 {
+    let (counts, config) = (view.peers[peer as usize].counts(), view.config);
     let fragments = f64::from(view.scenario.fragments);
-    let neighbours = peer.edges.len() as f64;
+    let neighbours = view.neighbours(peer).len() as f64;
     let elapsed = view.now.as_secs_f64();
     let exchanges = fragments
         * (view.scenario.rule.fanout.max(1) + config.redraws_max) as f64
@@ -68,8 +68,8 @@ impl Property for Traffic {
             return Ok(());
         };
         let sim = &view.peers[*peer as usize];
-        let sent = sim.counts.messages + sim.counts.tensors;
-        let most = most_messages(sim, view);
+        let sent = sim.counts().messages + sim.counts().tensors;
+        let most = most_messages(*peer, view);
         if sent as f64 > most {
             return Err(format!("p{peer} has sent {sent} messages, bound {most:.0}"));
         }

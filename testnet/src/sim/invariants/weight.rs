@@ -2,7 +2,8 @@
 
 use dnode_gossip::{Event, Mixing, Weighting, Work};
 
-use super::{Moment, Property, View};
+use super::super::view::View;
+use super::property::{Moment, Property};
 
 /// Looks at every weight that is ordered or reported.
 #[derive(Debug)]
@@ -30,7 +31,7 @@ impl Property for Weight {
             | Moment::Handled { .. }
             | Moment::Reached(_) => return Ok(()),
         };
-        let deal = view.book.get(exchange);
+        let deal = view.ledger.get(exchange);
         let merges = deal.is_none_or(|deal| deal.merges);
         let most = match (view.config.mixing, view.config.weighting) {
             (Mixing::Exchange, Weighting::Equal) if !merges => 0.5,

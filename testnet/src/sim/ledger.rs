@@ -1,4 +1,4 @@
-//! The world's own book of every exchange: who named which clock, and when numbers were read.
+//! The simulator's own record of every exchange: who named which clock, and when numbers were read.
 
 use dnode_protocol::{Clock, ExchangeId, Message};
 
@@ -36,13 +36,13 @@ impl Deal {
 
 /// The deals of every initiator, the newest of them.
 #[derive(Clone, Debug)]
-pub struct Book {
+pub struct Ledger {
     deals: ByExchange<Deal>,
     most: usize,
 }
 
-impl Book {
-    /// A book for `peers` peers that keeps the newest `most` deals of each.
+impl Ledger {
+    /// A ledger for `peers` peers that keeps the newest `most` deals of each.
     #[must_use]
     pub fn new(peers: usize, most: usize) -> Self {
         Self { deals: ByExchange::new(peers), most }

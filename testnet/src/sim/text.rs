@@ -6,29 +6,29 @@ use dnode_gossip::Event;
 use dnode_gossip::testing::Effect;
 use dnode_protocol::ExchangeId;
 
-use super::link::Edge;
-use super::peer::index_of;
+use super::names::index_of;
+use super::network::Network;
 use super::queue::Happening;
 
 /// What is about to happen, for the trace.
-pub(super) fn happening(what: &Happening, edges: &[Edge]) -> String {
+pub(super) fn happening(what: &Happening, network: &Network) -> String {
     match what {
-        Happening::Arrive { edge, toward, payload, .. } => {
-            let edge = &edges[*edge as usize];
-            let (from, to) = (edge.ends[1 - toward], edge.ends[*toward]);
-            format!("p{to} receives from p{from} {}", Payload(payload))
+        Happening::Arrive(arrival) => {
+            let [from, to] = network.way(arrival.edge, arrival.toward);
+            format!("p{to} receives from p{from} {}", Payload(&arrival.payload))
         }
-        Happening::Land { edge, toward, bytes, .. } => {
-            format!("{bytes} bytes land at p{}", edges[*edge as usize].ends[*toward])
+        Happening::Land { arrival, bytes, .. } => {
+            let [_, to] = network.way(arrival.edge, arrival.toward);
+            format!("{bytes} bytes land at p{to}")
         }
         Happening::Wake { peer } => format!("p{peer} wakes"),
         Happening::Work { peer, .. } => format!("p{peer} works"),
         Happening::Tick { peer, .. } => format!("p{peer} ticks"),
         Happening::Up { edge, end, .. } => {
-            format!("p{} up e{edge}", edges[*edge as usize].ends[*end])
+            format!("p{} up e{edge}", network.way(*edge, *end)[1])
         }
         Happening::Down { edge, end, .. } => {
-            format!("p{} down e{edge}", edges[*edge as usize].ends[*end])
+            format!("p{} down e{edge}", network.way(*edge, *end)[1])
         }
         Happening::Idle { edge, .. } => format!("e{edge} idle"),
         Happening::Dial { edge } => format!("e{edge} dials"),
@@ -63,9 +63,9 @@ impl fmt::Display for Payload<'_> {
 }
 
 /// A report of a core, for the trace.
-pub(super) struct Line<'a>(pub(super) &'a Event);
+pub(super) struct Report<'a>(pub(super) &'a Event);
 
-impl fmt::Display for Line<'_> {
+impl fmt::Display for Report<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Event::PeerUp(peer) => write!(f, "peer up p{}", index_of(peer)),
