@@ -1,4 +1,4 @@
-"""PyTorch DistributedDataParallel over gloo, as an arm of `dnode-testnet compare`.
+"""PyTorch DistributedDataParallel over gloo, as a variant of `dnode-testnet compare`.
 
 Bytes are those of a ring all-reduce of f32 gradients, 2 (n-1)/n 4P a step; gloo does not count them.
 """

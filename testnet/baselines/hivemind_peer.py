@@ -1,4 +1,4 @@
-"""hivemind.Optimizer with local updates, as an arm of `dnode-testnet compare`: local steps, then an
+"""hivemind.Optimizer with local updates, as a variant of `dnode-testnet compare`: local steps, then an
 average over all peers that are found within the matchmaking time.
 
 Bytes are those of its butterfly all-reduce of f16 parameters, 2 (n-1)/n 2P a round; it does not count

@@ -7,22 +7,22 @@
 //!                 watch, growth ◀── metrics, log, /proc of every life ──▶ findings, Account
 //! ```
 //!
-//! A course has four parts: all peers start; faults happen; faults are over and who lives goes on;
+//! A scenario run has four parts: all peers start; faults happen; faults are over and who lives goes on;
 //! all leave and are compared. Findings are what no fault excuses: training that stands still,
 //! memory or handles that grow, a process that ends by itself, an error in a log, replicas that
 //! differ at the end.
 
 mod account;
 mod growth;
-mod life;
 mod lines;
 mod log;
-mod pulse;
+mod recovery;
 mod run;
+mod slot;
 mod stage;
 
 pub use account::{Account, Finding, Gap, LongLife};
 pub use growth::Slopes;
 pub use lines::Lines;
-pub use pulse::Aftermath;
+pub use recovery::Aftermath;
 pub use run::{LiveError, Plan, run};

@@ -44,7 +44,7 @@ pub enum Body {
     /// Some steps were made.
     Train(Train),
     /// The model was measured on held-out data.
-    Evaluate(Evaluate),
+    Evaluate(Evaluation),
     /// How stale partners were.
     Staleness(Staleness),
     /// Something happened that is not a number.
@@ -103,7 +103,7 @@ pub struct Train {
 
 /// Quality on held-out data.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct Evaluate {
+pub struct Evaluation {
     /// Mean loss, in nats.
     #[serde(deserialize_with = "nullable")]
     pub loss: f64,
@@ -310,7 +310,7 @@ pub struct Log {
     /// Training progress, oldest first.
     pub train: Vec<(At, Train)>,
     /// Evaluations, oldest first.
-    pub evaluate: Vec<(At, Evaluate)>,
+    pub evaluate: Vec<(At, Evaluation)>,
     /// The last word on how stale partners were.
     pub staleness: Option<(At, Staleness)>,
     /// Happenings, oldest first.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! <folder>/experiment.json                    what was run (Record)
-//! <folder>/<arm>/<seed>/peer-<i>/metrics.jsonl   what every peer said
+//! <folder>/<variant>/<seed>/peer-<i>/metrics.jsonl   what every peer said
 //!        │ Results::load
 //!        ▼
 //! numbers ──▶ report.md   csv ──▶ metrics.csv   curves + plot ──▶ *.svg

@@ -26,7 +26,7 @@ use self::link::LinkModel;
 use self::text::duration;
 
 pub use self::reader::Reader;
-pub use self::rules::{Rule, RuleSettings};
+pub use self::rules::{MixingRule, RuleSettings};
 pub use self::spread::{Class, Spread};
 
 /// A scenario; every field has a default, so a file names only what it changes.

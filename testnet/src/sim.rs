@@ -37,6 +37,6 @@ pub use self::checks::Violation;
 pub use self::defect::Defect;
 pub use self::invariants::kept::Kept;
 pub use self::learning::{Fleet, Guarded, Learning, Seen};
-pub use self::run::{RunError, Summary, run};
+pub use self::run::{SimulationError, Summary, run};
 pub use self::trace::Trace;
 pub use self::world::World;

@@ -20,7 +20,7 @@ use tokio::time::{interval, timeout};
 /// Generous, because the machine may be busy; nothing waits that long unless it is broken.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// An experiment of two arms, and the parameters that every stand-in ends with.
+/// An experiment of two variants, and the parameters that every stand-in ends with.
 struct Bench {
     folder: tempfile::TempDir,
     loss: f64,
@@ -51,13 +51,13 @@ impl Bench {
         self.folder.path().join(name)
     }
 
-    /// Writes an experiment whose second arm has a defect, or none.
+    /// Writes an experiment whose second variant has a defect, or none.
     fn experiment(&self, mode: &str, seeds: &str) -> PathBuf {
         let path = self.path("experiment.toml");
         let parameters = self.path("parameters.safetensors");
         let text = format!(
             r#"
-            title = "Two arms"
+            title = "Two variants"
             seeds = {seeds}
             peers = [2]
             [[workload]]
@@ -65,10 +65,10 @@ impl Bench {
             steps = 100
             batch = 32
             settings = ["fake.loss={}", "fake.count={}", "fake.parameters={}"]
-            [[arm]]
+            [[variant]]
             name = "sync"
             kind = "sync"
-            [[arm]]
+            [[variant]]
             name = "gossip"
             kind = "gossip-outer"
             settings = ["fake.mode={mode}"]
@@ -148,7 +148,7 @@ fn a_fair_comparison_is_reported_and_not_run_twice() {
     assert!(text.contains("digits-2-undisturbed gossip seed 1: "), "{text}");
     let report = bench.report();
     let page = std::fs::read_to_string(bench.path("out/report.html")).expect("a page");
-    for part in ["<title>Two arms</title>", "<svg", "staleness of exchanges", "</html>"] {
+    for part in ["<title>Two variants</title>", "<svg", "staleness of exchanges", "</html>"] {
         assert!(page.contains(part), "`{part}` is missing in the page");
     }
     for part in ["Fair: ", "6400 samples in every run", "| gossip", "`gossip` came within 1 %"] {
@@ -186,19 +186,20 @@ async fn ctrl_c_keeps_what_has_ended_and_the_same_command_goes_on() {
     let child = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = child.expect("the program starts");
     let folder = bench.path("out/digits-2-undisturbed");
-    let ended = |arm: &str, peer: usize| {
-        let path = folder.join(format!("{arm}/1/peer-{peer}/metrics.jsonl"));
+    let ended = |variant: &str, peer: usize| {
+        let path = folder.join(format!("{variant}/1/peer-{peer}/metrics.jsonl"));
         std::fs::read_to_string(path).map(|text| text.contains("\"final\""))
     };
-    let both =
-        |is: fn(std::io::Result<bool>) -> bool, arm: &str| (0..2).all(|peer| is(ended(arm, peer)));
+    let both = |is: fn(std::io::Result<bool>) -> bool, variant: &str| {
+        (0..2).all(|peer| is(ended(variant, peer)))
+    };
     let mut ticks = interval(Duration::from_millis(10));
     let reached = async {
         while !both(|end| end.is_ok_and(|end| end), "sync") || !both(|end| end.is_ok(), "gossip") {
             ticks.tick().await;
         }
     };
-    timeout(DEADLINE, reached).await.expect("one arm ends and the other one hangs");
+    timeout(DEADLINE, reached).await.expect("one variant ends and the other one hangs");
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a process id");
     kill_process(pid, Signal::INT).expect("the program is there");
     let (code, text) = said(&child.wait_with_output().expect("the program ends"));
@@ -226,7 +227,7 @@ fn a_part_of_a_comparison_is_run_alone() {
     assert!(!text.contains("digits-2-undisturbed"), "{text}");
     let (code, text) = bench.compare_with(&experiment, &["--only", "digits-4"]);
     assert_eq!(code, Some(2), "{text}");
-    assert!(text.contains("no cell begins so") && text.contains("digits-2-again"), "{text}");
+    assert!(text.contains("no case begins so") && text.contains("digits-2-again"), "{text}");
 }
 
 #[test]
@@ -243,7 +244,7 @@ fn peers_of_a_parameter_server_share_the_samples_and_end_with_equal_models() {
         steps = 60
         batch = 16
         settings = ["model.kind=mlp", "data.kind=digits", "model.hidden=[8]", "optimizer.warmup_steps=5"]
-        [[arm]]
+        [[variant]]
         name = "server"
         kind = "parameter-server"
         [[condition]]
@@ -301,12 +302,12 @@ fn a_baseline_that_is_not_installed_is_skipped_with_a_word() {
     assert_eq!(code, Some(0), "{text}");
     let report = bench.report();
     assert!(
-        report.contains("arm `gossip` was skipped: no Python `/nonexistent/python`"),
+        report.contains("variant `gossip` was skipped: no Python `/nonexistent/python`"),
         "{report}"
     );
 }
 
-/// What the report says of an arm with a defect; the comparison fails with the first finding.
+/// What the report says of a variant with a defect; the comparison fails with the first finding.
 fn finding(mode: &str) -> String {
     let bench = Bench::new();
     let (code, text) = bench.compare(&bench.experiment(mode, "[1]"));
@@ -318,7 +319,7 @@ fn finding(mode: &str) -> String {
 }
 
 #[test]
-fn an_arm_that_trains_on_more_samples_is_found() {
+fn an_variant_that_trains_on_more_samples_is_found() {
     let report = finding("greedy");
     assert!(
         report.contains(
@@ -329,7 +330,7 @@ fn an_arm_that_trains_on_more_samples_is_found() {
 }
 
 #[test]
-fn an_arm_that_begins_with_other_weights_is_found() {
+fn an_variant_that_begins_with_other_weights_is_found() {
     let report = finding("ahead");
     for (peer, weights) in ["f00d0", "f00d1"].iter().enumerate() {
         let found = format!(

@@ -1,4 +1,4 @@
-//! Courses of real processes through scenarios, against a stand-in for `dnode`.
+//! Scenario runs of real processes through scenarios, against a stand-in for `dnode`.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use dnode_testnet::local::Stop;
 use dnode_testnet::scenario::Scenario;
 
 /// Runs a scenario of stand-ins of this mode; asserts that no process is left.
-async fn course(mode: &str, scenario: &str) -> Account {
+async fn scenario_run(mode: &str, scenario: &str) -> Account {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let plan = Plan {
         program: Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake-dnode.sh"),
@@ -23,7 +23,8 @@ async fn course(mode: &str, scenario: &str) -> Account {
     };
     let lines = Lines::loopback();
     let (_ask, mut stop) = Stop::channel();
-    let account = live::run(&plan, lines, &mut std::io::sink(), &mut stop).await.expect("a course");
+    let account =
+        live::run(&plan, lines, &mut std::io::sink(), &mut stop).await.expect("a scenario run");
     for peer in std::fs::read_dir(folder.path()).expect("a folder") {
         let Ok(id) = std::fs::read_to_string(peer.expect("an entry").path().join("pid")) else {
             continue;
@@ -37,7 +38,7 @@ async fn course(mode: &str, scenario: &str) -> Account {
 
 #[tokio::test]
 async fn every_fault_strikes_and_what_cannot_is_said() {
-    let account = course(
+    let account = scenario_run(
         "endless",
         r#"
         peers = 5
@@ -63,14 +64,14 @@ async fn every_fault_strikes_and_what_cannot_is_said() {
     let skipped: Vec<(&str, u64)> =
         account.skipped.iter().map(|(reason, count)| (reason.as_str(), *count)).collect();
     assert_eq!(skipped, [("it lives", 1), ("no emulated network", 1), ("two live", 1)]);
-    assert_eq!(account.lives, 6);
+    assert_eq!(account.starts, 6);
 }
 
 #[tokio::test]
 async fn what_no_fault_excuses_is_found() {
     let calm = "peers = 2\nfaults_for = \"60s\"\nsettle = \"60s\"";
     for (mode, what) in [("broken", "ERROR the disk is gone"), ("fail", "ended by itself")] {
-        let account = course(mode, calm).await;
+        let account = scenario_run(mode, calm).await;
         assert_eq!(account.findings[0].peer, 1, "{mode}: {account}");
         assert!(account.findings[0].what.contains(what), "{mode}: {account}");
     }

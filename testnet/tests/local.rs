@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dnode_netem::{Plan, WanError};
-use dnode_testnet::local::arm;
-use dnode_testnet::local::arm_run::ArmRun;
-use dnode_testnet::local::{Arm, ArmPlan, Progress, RunError, Stop, Workload};
+use dnode_testnet::local::variant;
+use dnode_testnet::local::variant_run::VariantRun;
+use dnode_testnet::local::{Progress, RunError, Stop, Variant, VariantPlan, Workload};
 use tokio::time::{interval, timeout};
 
 /// Generous, because the machine may be busy; nothing waits that long unless it is broken.
@@ -18,7 +18,7 @@ fn fake() -> PathBuf {
 
 struct Bench {
     folder: tempfile::TempDir,
-    arm: Arm,
+    variant: Variant,
     workload: Workload,
     deadline: Duration,
     wan: Option<Plan>,
@@ -28,7 +28,7 @@ impl Bench {
     fn new(mode: &str, peers: usize) -> Self {
         Self {
             folder: tempfile::tempdir().expect("a temporary folder"),
-            arm: Arm::new("gossip-outer", peers),
+            variant: Variant::new("gossip-outer", peers),
             workload: Workload {
                 settings: vec![format!("fake.mode={mode}")],
                 ..Workload::default()
@@ -38,12 +38,12 @@ impl Bench {
         }
     }
 
-    async fn run(&self, mut stop: Stop) -> Result<ArmRun, RunError> {
+    async fn run(&self, mut stop: Stop) -> Result<VariantRun, RunError> {
         let program = fake();
-        let plan = ArmPlan {
+        let plan = VariantPlan {
             program: &program,
             workload: &self.workload,
-            arm: &self.arm,
+            variant: &self.variant,
             seed: 5,
             directory: self.folder.path().to_path_buf(),
             deadline: self.deadline,
@@ -52,8 +52,8 @@ impl Bench {
             python: None,
         };
         let mut progress = Progress::new(Box::new(std::io::sink()), false);
-        let result = arm::run(&plan, &mut progress, &mut stop).await;
-        for peer in 0..self.arm.peers {
+        let result = variant::run(&plan, &mut progress, &mut stop).await;
+        for peer in 0..self.variant.peers {
             if let Some(pid) = self.pid(peer) {
                 assert!(!is_alive(pid), "peer {peer} was left behind");
             }
@@ -74,7 +74,7 @@ impl Bench {
     async fn all_up(&self) {
         let mut ticks = interval(Duration::from_millis(10));
         let up = async {
-            while !(0..self.arm.peers).all(|peer| self.file(peer, "address").is_some()) {
+            while !(0..self.variant.peers).all(|peer| self.file(peer, "address").is_some()) {
                 ticks.tick().await;
             }
         };
@@ -130,7 +130,7 @@ async fn on_an_emulated_network_each_peer_has_a_machine_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_failing_peer_fails_the_arm_with_the_end_of_its_log() {
+async fn a_failing_peer_fails_the_variant_with_the_end_of_its_log() {
     let bench = Bench::new("fail", 3);
     let (_ask, stop) = Stop::channel();
     let error = bench.run(stop).await.unwrap_err();
@@ -141,7 +141,7 @@ async fn a_failing_peer_fails_the_arm_with_the_end_of_its_log() {
 }
 
 #[tokio::test]
-async fn an_arm_that_takes_too_long_is_stopped() {
+async fn an_variant_that_takes_too_long_is_stopped() {
     let mut bench = Bench::new("hang", 2);
     bench.deadline = Duration::from_millis(300);
     let (_ask, stop) = Stop::channel();
@@ -174,7 +174,7 @@ async fn a_second_request_kills_peers_that_ignore_the_first() {
 #[tokio::test]
 async fn a_planned_kill_strikes_and_the_others_finish() {
     let mut bench = Bench::new("victim", 3);
-    bench.arm.kills = vec!["0@30%".parse().unwrap()];
+    bench.variant.kills = vec!["0@30%".parse().unwrap()];
     let (_ask, stop) = Stop::channel();
     let run = bench.run(stop).await.unwrap();
     assert_eq!(run.killed_at[1..], [None, None]);
@@ -184,7 +184,7 @@ async fn a_planned_kill_strikes_and_the_others_finish() {
 #[tokio::test]
 async fn a_kill_that_never_strikes_is_an_error() {
     let mut bench = Bench::new("good", 2);
-    bench.arm.kills = vec!["1@1000".parse().unwrap()];
+    bench.variant.kills = vec!["1@1000".parse().unwrap()];
     let (_ask, stop) = Stop::channel();
     let error = bench.run(stop).await.unwrap_err();
     assert!(matches!(error, RunError::KillMissed { peer: 1 }), "{error}");
@@ -212,10 +212,10 @@ async fn garbage_in_the_metrics_is_named() {
 async fn a_program_that_cannot_start_is_named() {
     let bench = Bench::new("good", 1);
     let (_ask, mut stop) = Stop::channel();
-    let plan = ArmPlan {
+    let plan = VariantPlan {
         program: Path::new("/nonexistent/dnode"),
         workload: &bench.workload,
-        arm: &bench.arm,
+        variant: &bench.variant,
         seed: 1,
         directory: bench.folder.path().to_path_buf(),
         deadline: DEADLINE,
@@ -224,6 +224,6 @@ async fn a_program_that_cannot_start_is_named() {
         python: None,
     };
     let mut progress = Progress::new(Box::new(std::io::sink()), false);
-    let error = arm::run(&plan, &mut progress, &mut stop).await.unwrap_err();
+    let error = variant::run(&plan, &mut progress, &mut stop).await.unwrap_err();
     assert!(matches!(error, RunError::Start { peer: 0, .. }), "{error}");
 }

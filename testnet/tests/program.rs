@@ -94,7 +94,7 @@ fn a_report_can_be_written_again() {
 }
 
 #[test]
-fn a_kill_adds_an_arm_beside_the_undisturbed_one() {
+fn a_kill_adds_an_variant_beside_the_undisturbed_one() {
     let folder = tempfile::tempdir().unwrap();
     let arguments = ["run", "-n", "3", "--kill", "0@30%", "--set", "fake.mode=victim"];
     let (code, text) = finish(folder.path(), &[&arguments[..], &["--no-baseline"]].concat());
@@ -109,7 +109,7 @@ fn a_failing_peer_gives_code_1_and_its_log() {
     let folder = tempfile::tempdir().unwrap();
     let (code, text) = finish(folder.path(), &["run", "-n", "3", "--set", "fake.mode=fail"]);
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("error: arm gossip-outer, seed 1: peer 1 failed"), "{text}");
+    assert!(text.contains("error: variant gossip-outer, seed 1: peer 1 failed"), "{text}");
     assert!(text.contains("the data file is not there"), "{text}");
 }
 
@@ -121,7 +121,7 @@ fn bad_usage_gives_code_2_and_says_what_to_do() {
         (&["run", "--kill", "9@30%"], "there are peers 0 to 3 only"),
         (&["run", "--kill", "soon"], "0@30%"),
         (&["run", "--set", "steps=3"], "SECTION.KEY=VALUE"),
-        (&["run", "--arm-set", "other:run.batch=3"], "there are gossip-outer, all-reduce"),
+        (&["run", "--variant-set", "other:run.batch=3"], "there are gossip-outer, all-reduce"),
         (&["run", "--rule", "pairwise", "--rule", "pairwise"], "given twice"),
         (&["run", "--seed", "1", "--seeds", "2"], "cannot be used with"),
         (&["run", "--timeout", "soon"], "timeout"),

@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use dnode_testnet::local::arm_run::ArmRun;
-use dnode_testnet::local::{Arm, Experiment, Kill, KillAt, Workload};
+use dnode_testnet::local::variant_run::VariantRun;
+use dnode_testnet::local::{Kill, KillAt, LocalExperiment, Variant, Workload};
 use dnode_testnet::report::numbers::Numbers;
 use dnode_testnet::report::{self, Machine, Record, Results};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
-/// A swarm of two peers, trained twice by three arms; peer 1 of the last arm is killed.
+/// A swarm of two peers, trained twice by three variants; peer 1 of the last variant is killed.
 struct Bench(tempfile::TempDir);
 
 const SEEDS: [u64; 2] = [1, 2];
@@ -17,20 +17,24 @@ const SEEDS: [u64; 2] = [1, 2];
 impl Bench {
     fn new() -> Self {
         let bench = Self(tempfile::tempdir().expect("a temporary folder"));
-        let mut killed = Arm::new("gossip-outer", 2);
+        let mut killed = Variant::new("gossip-outer", 2);
         killed.name = "gossip-outer-kill".to_owned();
         killed.kills = vec![Kill { peer: 1, at: KillAt::Percent(50), away_ms: None }];
-        let arms = vec![Arm::new("gossip-outer", 2), killed, Arm::new("all-reduce", 2)];
+        let variants = vec![Variant::new("gossip-outer", 2), killed, Variant::new("all-reduce", 2)];
         let mut runs = Vec::new();
         for seed in SEEDS {
-            for arm in &arms {
-                let killed_at = arm.kills.first().map(|_| 50);
+            for variant in &variants {
+                let killed_at = variant.kills.first().map(|_| 50);
                 for peer in 0..2 {
                     let killed = killed_at.filter(|_| peer == 1);
-                    bench.peer(&arm.name, seed, peer, killed);
+                    bench.peer(&variant.name, seed, peer, killed);
                 }
                 let killed_at = vec![None, killed_at];
-                runs.push(ArmRun { wall_s: 12.5, killed_at, ..ArmRun::new(&arm.name, seed) });
+                runs.push(VariantRun {
+                    wall_s: 12.5,
+                    killed_at,
+                    ..VariantRun::new(&variant.name, seed)
+                });
             }
         }
         let record = Record {
@@ -43,7 +47,11 @@ impl Bench {
                 system: "Linux 6".to_owned(),
                 commit: "abcdef".to_owned(),
             },
-            experiment: Experiment { workload: Workload::default(), arms, seeds: SEEDS.to_vec() },
+            experiment: LocalExperiment {
+                workload: Workload::default(),
+                variants,
+                seeds: SEEDS.to_vec(),
+            },
             runs,
             failure: None,
         };
@@ -55,12 +63,12 @@ impl Bench {
         self.0.path()
     }
 
-    fn peer(&self, arm: &str, seed: u64, peer: u64, killed: Option<u64>) {
-        let home = self.folder().join(arm).join(seed.to_string()).join(format!("peer-{peer}"));
+    fn peer(&self, variant: &str, seed: u64, peer: u64, killed: Option<u64>) {
+        let home = self.folder().join(variant).join(seed.to_string()).join(format!("peer-{peer}"));
         std::fs::create_dir_all(&home).expect("a folder");
-        let spread = if arm == "all-reduce" { 0.0_f32 } else { 1.0 };
+        let spread = if variant == "all-reduce" { 0.0_f32 } else { 1.0 };
         let mut text = format!(
-            r#"{{"kind":"start","time_s":0.1,"step":0,"samples":0,"clock":0,"unix_s":{},"peer":"p{peer}","run":"r","incarnation":1,"parameters":10,"config":{{"node":{{"data_dir":"/elsewhere/peer"}},"run":{{"steps":100,"seed":{seed}}},"gossip":{{"rule":"{arm}"}},"data":{{"shard":{peer}}}}}}}"#,
+            r#"{{"kind":"start","time_s":0.1,"step":0,"samples":0,"clock":0,"unix_s":{},"peer":"p{peer}","run":"r","incarnation":1,"parameters":10,"config":{{"node":{{"data_dir":"/elsewhere/peer"}},"run":{{"steps":100,"seed":{seed}}},"gossip":{{"rule":"{variant}"}},"data":{{"shard":{peer}}}}}}}"#,
             1_700_000_000 + peer
         );
         text.push('\n');
@@ -81,13 +89,14 @@ impl Bench {
         if killed.is_some() {
             text += r#"{"kind":"train","time_s":5.5,"st"#;
         } else {
-            let accuracy = if arm == "all-reduce" { 0.98 } else { 0.97 + 0.005 * (peer as f64) }
-                + 0.001 * (seed as f64);
+            let accuracy =
+                if variant == "all-reduce" { 0.98 } else { 0.97 + 0.005 * (peer as f64) }
+                    + 0.001 * (seed as f64);
             text += &format!(
                 r#"{{"kind":"evaluate","time_s":10,"step":100,"samples":3200,"clock":4,"loss":0.2,"accuracy":{accuracy},"count":360}}
 {{"kind":"final","time_s":11,"step":100,"samples":3200,"clock":4,"reason":"steps done","loss":{},"accuracy":{accuracy},"bytes_out":2000000,"bytes_in":1900000,"wait_s":0.5,"train_s":10.5,"exchanges":{{"completed":9,"busy":1}},"staleness_histogram":[8,1,1],"parameters_path":"/elsewhere/peer/end/parameters.safetensors"}}
 "#,
-                if arm == "all-reduce" { 0.1 } else { 0.11 },
+                if variant == "all-reduce" { 0.1 } else { 0.11 },
             );
         }
         std::fs::write(home.join("metrics.jsonl"), text).expect("a file");
@@ -105,7 +114,7 @@ impl Bench {
 fn the_gap_is_that_of_the_worst_peer_to_the_reference_seed_by_seed() {
     let bench = Bench::new();
     let numbers = Numbers::of(&Results::load(bench.folder()).unwrap()).unwrap();
-    let [gossip, killed, synchronous] = &numbers.0[..] else { panic!("three arms") };
+    let [gossip, killed, synchronous] = &numbers.0[..] else { panic!("three variants") };
     assert!(synchronous.gaps.is_empty());
     let [gap] = &gossip.gaps[..] else { panic!("one reference") };
     assert_eq!(gap.reference, "all-reduce");
@@ -185,8 +194,8 @@ fn plots_hold_the_series_that_have_points() {
     let read = |name: &str| std::fs::read_to_string(bench.folder().join(name)).unwrap();
     for name in ["loss-samples.svg", "loss-seconds.svg", "accuracy-samples.svg"] {
         let svg = read(name);
-        for arm in ["gossip-outer", "gossip-outer-kill", "all-reduce"] {
-            assert!(svg.contains(arm), "{arm} is missing in {name}");
+        for variant in ["gossip-outer", "gossip-outer-kill", "all-reduce"] {
+            assert!(svg.contains(variant), "{variant} is missing in {name}");
         }
     }
     let svg = read("consensus-samples.svg");

@@ -1,9 +1,9 @@
 //! Random schedules break no invariant, and every planted defect is found by the one that names it.
 
 use dnode_testnet::scenario::fault::Fault;
-use dnode_testnet::scenario::{Rule, RuleSettings, Scenario};
+use dnode_testnet::scenario::{MixingRule, RuleSettings, Scenario};
 use dnode_testnet::sim::scale;
-use dnode_testnet::sim::{Defect, RunError, Trace, run};
+use dnode_testnet::sim::{Defect, SimulationError, Trace, run};
 
 /// Random schedules: any number of peers, any mix of faults.
 const SCHEDULES: u64 = 2_000;
@@ -109,7 +109,7 @@ fn every_scenario_file_breaks_no_invariant() {
 #[test]
 fn ten_thousand_exchanges_under_every_fault_keep_the_mean_and_the_mass() {
     let all_faults = Scenario::parse(include_str!("../scenarios/all-faults.toml")).unwrap();
-    for (kind, what) in [(Rule::Exchange, "mean"), (Rule::PushSum, "mass")] {
+    for (kind, what) in [(MixingRule::Exchange, "mean"), (MixingRule::PushSum, "mass")] {
         let rule = RuleSettings { kind, ..RuleSettings::default() };
         let scenario = Scenario { rule, ..all_faults.clone() };
         let kept = run(&scenario, 1, Trace::off(), None).unwrap().kept.unwrap();
@@ -130,16 +130,18 @@ fn control_traffic_of_a_peer_does_not_grow_with_the_swarm() {
 fn is_found_by(defect: Defect, property: &str) -> bool {
     (0..DEFECT_SCHEDULES).any(|seed| {
         let outcome = run(&Scenario::random(seed), seed, Trace::off(), Some(defect));
-        matches!(outcome, Err(RunError::Violated(violation)) if violation.property == property)
+        matches!(outcome, Err(SimulationError::Violated(violation)) if violation.property == property)
     })
 }
 
 #[test]
 fn a_contribution_added_wrongly_is_found_by_the_invariant_of_delta_set() {
-    let rule = RuleSettings { kind: Rule::DeltaSet, ..RuleSettings::default() };
+    let rule = RuleSettings { kind: MixingRule::DeltaSet, ..RuleSettings::default() };
     let scenario = Scenario { rule, ..Scenario::default() };
     let outcome = run(&scenario, 1, Trace::off(), Some(Defect::Overshoots));
-    let Err(RunError::Violated(violation)) = outcome else { panic!("the defect is not found") };
+    let Err(SimulationError::Violated(violation)) = outcome else {
+        panic!("the defect is not found")
+    };
     assert_eq!(violation.property, "same set");
 }
 

@@ -14,7 +14,7 @@ use dnode_testnet::report::machine::peak_memory_bytes;
 use dnode_testnet::report::plot;
 use dnode_testnet::scenario::{Reader, Scenario};
 use dnode_testnet::sim::scale;
-use dnode_testnet::sim::{Defect, Kept, RunError, Summary, Trace, run};
+use dnode_testnet::sim::{Defect, Kept, SimulationError, Summary, Trace, run};
 
 /// Simulate a swarm; exit 1 when an invariant is broken.
 #[derive(Debug, Parser)]
@@ -208,7 +208,7 @@ fn trace(arguments: &Arguments) -> Result<Trace, String> {
 }
 
 /// The error, and the command that replays it.
-fn explain(arguments: &Arguments, seed: u64, error: &RunError) -> String {
+fn explain(arguments: &Arguments, seed: u64, error: &SimulationError) -> String {
     let path = |path: &PathBuf| format!(" --scenario {}", path.display());
     let what = [
         arguments.scenario.as_ref().map(path),

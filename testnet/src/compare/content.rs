@@ -3,15 +3,15 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use super::against::Change;
-use super::cell::Choice;
+use super::case::Choice;
 use super::curve::Goal;
 use super::document::Block;
 use super::fairness::{self, Unfair};
 use super::plan::{Comparison, Way};
 use super::plots;
+use super::regression::Change;
 use super::repeat;
-use super::summary::{ArmSummary, CellSummary, RunSummary};
+use super::summary::{CaseSummary, RunSummary, VariantSummary};
 use super::verdict;
 use crate::report::numbers::show_staleness;
 use crate::report::plot::PlotError;
@@ -32,13 +32,13 @@ pub struct Findings<'a> {
     pub file: &'a Path,
     /// Folder of the data, if the experiment needs one.
     pub data: Option<&'a Path>,
-    /// Names of the cells that were asked for; all where there is none.
+    /// Names of the cases that were asked for; all where there is none.
     pub only: &'a [String],
-    /// The cells that are compared.
-    pub cells: Vec<CellSummary>,
-    /// The cells of the trials.
-    pub tuning: Vec<CellSummary>,
-    /// The best trial of each arm.
+    /// The cases that are compared.
+    pub cases: Vec<CaseSummary>,
+    /// The cases of the trials.
+    pub tuning: Vec<CaseSummary>,
+    /// The best trial of each variant.
     pub choices: &'a [Choice],
     /// What makes it unfair.
     pub unfair: Vec<Unfair>,
@@ -62,14 +62,14 @@ pub fn blocks(findings: &Findings<'_>) -> Result<Vec<Block>, PlotError> {
     blocks.extend(state(findings));
     blocks.extend(changes(findings));
     blocks.push(Block::Heading(2, "Verdicts".to_owned()));
-    for cell in &findings.cells {
-        blocks.push(Block::Text(format!("**{}** {}", cell.cell.name, cell.cell.condition.what)));
-        let words = verdict::sentences(cell, plan);
+    for case in &findings.cases {
+        blocks.push(Block::Text(format!("**{}** {}", case.case.name, case.case.condition.what)));
+        let words = verdict::sentences(case, plan);
         blocks.push(Block::List(words));
     }
-    for cell in &findings.cells {
-        blocks.extend(result(findings, cell));
-        blocks.extend(plots::of(cell)?);
+    for case in &findings.cases {
+        blocks.extend(result(findings, case));
+        blocks.extend(plots::of(case)?);
     }
     blocks.push(Block::Heading(2, "What the columns mean".to_owned()));
     blocks.push(Block::List(columns(plan)));
@@ -81,23 +81,25 @@ pub fn blocks(findings: &Findings<'_>) -> Result<Vec<Block>, PlotError> {
 /// What is missing, and what is wrong.
 fn state(findings: &Findings<'_>) -> Vec<Block> {
     let mut blocks = Vec::new();
-    let all = findings.cells.iter().chain(&findings.tuning);
+    let all = findings.cases.iter().chain(&findings.tuning);
     let mut lines = Vec::new();
-    for cell in all {
-        let wanted = cell.cell.experiment.arms.len() * cell.cell.experiment.seeds.len();
-        let done = cell.state.record.runs.len();
-        if let Some(why) = &cell.state.skipped {
-            lines.push(format!("`{}` was skipped: {why}", cell.cell.name));
-        } else if done + cell.state.arms_skipped.len() * cell.cell.experiment.seeds.len() < wanted {
-            lines.push(format!("`{}`: {done} of {wanted} runs are there", cell.cell.name));
+    for case in all {
+        let wanted = case.case.runs();
+        let done = case.state.record.runs.len();
+        if let Some(why) = &case.state.skipped {
+            lines.push(format!("`{}` was skipped: {why}", case.case.name));
+        } else if done + case.state.variants_skipped.len() * case.case.experiment.seeds.len()
+            < wanted
+        {
+            lines.push(format!("`{}`: {done} of {wanted} runs are there", case.case.name));
         }
-        for (arm, why) in &cell.state.arms_skipped {
-            lines.push(format!("`{}`: arm `{arm}` was skipped: {why}", cell.cell.name));
+        for (variant, why) in &case.state.variants_skipped {
+            lines.push(format!("`{}`: variant `{variant}` was skipped: {why}", case.case.name));
         }
-        if let Some(failure) = &cell.state.record.failure {
+        if let Some(failure) = &case.state.record.failure {
             // The ends of logs are with the runs.
-            let named = failure.lines().filter(|line| line.starts_with("arm "));
-            lines.extend(named.map(|line| format!("`{}`: {line}", cell.cell.name)));
+            let named = failure.lines().filter(|line| line.starts_with("variant "));
+            lines.extend(named.map(|line| format!("`{}`: {line}", case.case.name)));
         }
     }
     if !lines.is_empty() {
@@ -118,8 +120,8 @@ fn fair(findings: &Findings<'_>) -> String {
     let mut text = "Fair: samples, held-out data, clocks and the settings that must be equal were \
                     checked for every run."
         .to_owned();
-    let cells = findings.cells.iter().chain(&findings.tuning);
-    let runs: Vec<&RunResult> = cells.flat_map(|cell| &cell.results.runs).collect();
+    let cases = findings.cases.iter().chain(&findings.tuning);
+    let runs: Vec<&RunResult> = cases.flat_map(|case| &case.results.runs).collect();
     let silent = runs.iter().filter(|run| !fairness::tells_weights(run)).count();
     if silent > 0 {
         let _ = write!(
@@ -146,19 +148,19 @@ fn changes(findings: &Findings<'_>) -> Vec<Block> {
     blocks
 }
 
-fn result(findings: &Findings<'_>, cell: &CellSummary) -> Vec<Block> {
-    let mut blocks = vec![Block::Heading(2, cell.cell.name.clone())];
+fn result(findings: &Findings<'_>, case: &CaseSummary) -> Vec<Block> {
+    let mut blocks = vec![Block::Heading(2, case.case.name.clone())];
     let mut text = format!(
         "{} {} samples in every run; each peer has {:.2} cores{}.",
-        cell.cell.condition.what,
-        cell.cell.budget(),
-        cell.cell.share,
-        cell.cell.condition.slow.map_or_else(String::new, |slow| format!(
+        case.case.condition.what,
+        case.case.budget(),
+        case.case.share,
+        case.case.condition.slow.map_or_else(String::new, |slow| format!(
             ", the last one {:.3}",
-            cell.cell.share / slow.times
+            case.case.share / slow.times
         )),
     );
-    if let Some(target) = cell.target {
+    if let Some(target) = case.target {
         let _ = match target {
             Goal::Loss(loss) => write!(text, " Target: a held-out loss of {loss:.4} nats."),
             Goal::Accuracy(share) => {
@@ -166,28 +168,28 @@ fn result(findings: &Findings<'_>, cell: &CellSummary) -> Vec<Block> {
             }
         };
     }
-    let there = |way: &&Way| cell.arm(&way.name).is_some();
-    let absent = findings.plan.arm.iter().filter(|way| !there(way));
+    let there = |way: &&Way| case.variant(&way.name).is_some();
+    let absent = findings.plan.variant.iter().filter(|way| !there(way));
     let absent: Vec<&str> = absent.map(|way| way.name.as_str()).collect();
     if !absent.is_empty() {
         let _ = write!(text, " Not run here: {}.", absent.join(", "));
     }
-    let within = cell.cell.condition.samples_within_percent;
+    let within = case.case.condition.samples_within_percent;
     if within > 0.0 {
         let _ =
             write!(text, " **Samples may differ from that by {within} % here: see their column.**");
     }
     #[expect(clippy::cast_precision_loss, reason = "a machine has few cores")]
-    let (wanted, there) = (cell.cell.share * cell.cell.peers as f64, findings.cores as f64);
+    let (wanted, there) = (case.case.share * case.case.peers as f64, findings.cores as f64);
     if wanted > there + 1e-6 {
         let _ = write!(
             text,
             " **{} peers shared {there} cores, so times are not those of machines of their own.**",
-            cell.cell.peers
+            case.case.peers
         );
     }
     blocks.push(Block::Text(text));
-    let (quality, cost) = tables(cell, &findings.plan.reference);
+    let (quality, cost) = tables(case, &findings.plan.reference);
     blocks.push(Block::Table(quality));
     blocks.push(Block::Table(cost));
     blocks
@@ -198,9 +200,9 @@ fn show(number: Option<MeanSd>, format: impl Fn(f64) -> String) -> String {
 }
 
 /// How good the models are, and what they cost.
-fn tables(cell: &CellSummary, reference: &str) -> (Table, Table) {
+fn tables(case: &CaseSummary, reference: &str) -> (Table, Table) {
     let mut quality = Table::new([
-        "arm",
+        "variant",
         "seeds",
         "loss, median peer",
         "best peer",
@@ -212,7 +214,7 @@ fn tables(cell: &CellSummary, reference: &str) -> (Table, Table) {
         "consensus distance, %",
     ]);
     let mut cost = Table::new([
-        "arm",
+        "variant",
         "time to target, s",
         "wall time, s",
         "start-up, s",
@@ -223,26 +225,29 @@ fn tables(cell: &CellSummary, reference: &str) -> (Table, Table) {
         "utilisation, %",
         "staleness",
     ]);
-    let base = cell.arm(reference);
-    for arm in &cell.arms {
-        quality.row(quality_row(arm, base.filter(|base| base.arm.name != arm.arm.name)));
-        cost.row(cost_row(arm));
+    let base = case.variant(reference);
+    for variant in &case.variants {
+        quality.row(quality_row(
+            variant,
+            base.filter(|base| base.variant.name != variant.variant.name),
+        ));
+        cost.row(cost_row(variant));
     }
     (quality, cost)
 }
 
-fn quality_row(arm: &ArmSummary, base: Option<&ArmSummary>) -> Vec<String> {
+fn quality_row(variant: &VariantSummary, base: Option<&VariantSummary>) -> Vec<String> {
     let of = |number: fn(&RunSummary) -> f64, digits: usize| {
-        show(arm.over_seeds(|run| Some(number(run))), |value| format!("{value:.digits$}"))
+        show(variant.over_seeds(|run| Some(number(run))), |value| format!("{value:.digits$}"))
     };
-    let mut seeds = arm.runs.len().to_string();
-    if !arm.failures.is_empty() {
-        let _ = write!(seeds, " ({} failed)", arm.failures.len());
+    let mut seeds = variant.runs.len().to_string();
+    if !variant.failures.is_empty() {
+        let _ = write!(seeds, " ({} failed)", variant.failures.len());
     }
-    let gap = base.and_then(|base| verdict::gap(arm, base));
-    let consensus = arm.over_seeds(|run| Some(100.0 * run.consensus?.relative()));
+    let gap = base.and_then(|base| verdict::gap(variant, base));
+    let consensus = variant.over_seeds(|run| Some(100.0 * run.consensus?.relative()));
     vec![
-        arm.arm.name.clone(),
+        variant.variant.name.clone(),
         seeds,
         of(|run| run.loss.median, 4),
         of(|run| run.loss.min, 4),
@@ -255,34 +260,34 @@ fn quality_row(arm: &ArmSummary, base: Option<&ArmSummary>) -> Vec<String> {
     ]
 }
 
-fn cost_row(arm: &ArmSummary) -> Vec<String> {
+fn cost_row(variant: &VariantSummary) -> Vec<String> {
     let seconds = |value: f64| format!("{value:.1}");
     let megabytes = |bytes: f64| format!("{:.2}", bytes / 1e6);
-    let reached = arm.runs.iter().filter(|run| run.target.is_some()).count();
-    let mut target = show(arm.over_seeds(|run| run.target.map(|point| point.seconds)), seconds);
-    if reached > 0 && reached < arm.runs.len() {
-        let _ = write!(target, " ({reached} of {})", arm.runs.len());
+    let reached = variant.runs.iter().filter(|run| run.target.is_some()).count();
+    let mut target = show(variant.over_seeds(|run| run.target.map(|point| point.seconds)), seconds);
+    if reached > 0 && reached < variant.runs.len() {
+        let _ = write!(target, " ({reached} of {})", variant.runs.len());
     }
     vec![
-        arm.arm.name.clone(),
+        variant.variant.name.clone(),
         target,
-        show(arm.over_seeds(|run| Some(run.wall_s)), seconds),
-        show(arm.over_seeds(|run| Some(run.curve.startup_s)), seconds),
-        show(arm.over_seeds(|run| Some(run.bytes)), megabytes),
-        show(arm.over_seeds(|run| run.target.map(|point| point.bytes)), megabytes),
-        show(arm.over_seeds(|run| Some(to_f64(run.samples))), |value| format!("{value:.0}")),
-        show(arm.over_seeds(|run| Some(run.samples_per_s)), |value| format!("{value:.0}")),
-        show(arm.over_seeds(|run| run.utilisation), |value| format!("{:.0}", 100.0 * value)),
-        show_staleness(&arm.staleness()).unwrap_or_else(|| NONE.to_owned()),
+        show(variant.over_seeds(|run| Some(run.wall_s)), seconds),
+        show(variant.over_seeds(|run| Some(run.curve.startup_s)), seconds),
+        show(variant.over_seeds(|run| Some(run.bytes)), megabytes),
+        show(variant.over_seeds(|run| run.target.map(|point| point.bytes)), megabytes),
+        show(variant.over_seeds(|run| Some(to_f64(run.samples))), |value| format!("{value:.0}")),
+        show(variant.over_seeds(|run| Some(run.samples_per_s)), |value| format!("{value:.0}")),
+        show(variant.over_seeds(|run| run.utilisation), |value| format!("{:.0}", 100.0 * value)),
+        show_staleness(&variant.staleness()).unwrap_or_else(|| NONE.to_owned()),
     ]
 }
 
 fn columns(plan: &Comparison) -> Vec<String> {
     let reference = &plan.reference;
     vec![
-        "Numbers are means ± standard deviations over seeds.".to_owned(),
+        "SavedNumbers are means ± standard deviations over seeds.".to_owned(),
         "Loss (nats) and accuracy are of the final models on all held-out data, measured by one \
-         program for all arms: every peer's own model, and the model of their averaged parameters."
+         program for all variants: every peer's own model, and the model of their averaged parameters."
             .to_owned(),
         format!(
             "Gap: by how much the loss of the median peer exceeds that of `{reference}` with the \
@@ -317,33 +322,34 @@ fn columns(plan: &Comparison) -> Vec<String> {
 fn tuning(findings: &Findings<'_>) -> Vec<Block> {
     let mut blocks = vec![Block::Heading(2, "Tuning".to_owned())];
     let Some(tuning) = &findings.plan.tuning else {
-        let text = "No trials: every arm runs with the settings of the experiment file and the \
+        let text = "No trials: every variant runs with the settings of the experiment file and the \
                     product's defaults.";
         blocks.push(Block::Text(text.to_owned()));
         return blocks;
     };
-    let trials = findings.plan.arm.first().map_or(0, |arm| arm.trials.len());
+    let trials = findings.plan.variant.first().map_or(0, |variant| variant.trials.len());
     blocks.push(Block::Text(format!(
-        "{} {trials} trials for every arm, undisturbed, with seed {}.",
+        "{} {trials} trials for every variant, undisturbed, with seed {}.",
         tuning.rule, tuning.seed
     )));
-    let mut table = Table::new(["trial", "cell", "settings", "loss, median peer", "chosen"]);
-    for cell in &findings.tuning {
-        for arm in &cell.arms {
-            let (way, trial) = arm.arm.name.rsplit_once('.').unwrap_or((&arm.arm.name, "0"));
+    let mut table = Table::new(["trial", "case", "settings", "loss, median peer", "chosen"]);
+    for case in &findings.tuning {
+        for variant in &case.variants {
+            let (way, trial) =
+                variant.variant.name.rsplit_once('.').unwrap_or((&variant.variant.name, "0"));
             let chosen = findings.choices.iter().any(|choice| {
-                choice.cell == cell.cell.name
-                    && choice.arm == way
+                choice.case == case.case.name
+                    && choice.variant == way
                     && choice.trial.to_string() == trial
             });
-            let settings = findings.plan.arm.iter().find(|plan| plan.name == way);
+            let settings = findings.plan.variant.iter().find(|plan| plan.name == way);
             let settings =
                 settings.and_then(|way| way.trials.get(trial.parse::<usize>().ok()?)).cloned();
             table.row(vec![
-                arm.arm.name.clone(),
-                cell.cell.name.clone(),
+                variant.variant.name.clone(),
+                case.case.name.clone(),
                 settings.unwrap_or_default().join(" "),
-                show(arm.over_seeds(|run| Some(run.loss.median)), |loss| format!("{loss:.4}")),
+                show(variant.over_seeds(|run| Some(run.loss.median)), |loss| format!("{loss:.4}")),
                 if chosen { "yes" } else { "" }.to_owned(),
             ]);
         }

@@ -4,7 +4,7 @@ use crate::metrics::{At, Log};
 
 /// A moment of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Point {
+pub struct CurvePoint {
     /// Seconds since the first peer began its first step.
     pub seconds: f64,
     /// Samples of all peers together.
@@ -17,7 +17,7 @@ pub struct Point {
     pub accuracy: f64,
 }
 
-impl Point {
+impl CurvePoint {
     /// The point `share` of the way from `self` to `other`.
     fn towards(self, other: Self, share: f64) -> Self {
         let mix = |from: f64, to: f64| from + share * (to - from);
@@ -42,7 +42,7 @@ pub enum Goal {
 
 impl Goal {
     /// What the point lacks of it; negative beyond it.
-    fn lacks(self, point: &Point) -> f64 {
+    fn lacks(self, point: &CurvePoint) -> f64 {
         match self {
             Self::Loss(loss) => point.loss - loss,
             Self::Accuracy(accuracy) => accuracy - point.accuracy,
@@ -56,7 +56,7 @@ pub struct Curve {
     /// From the start of the first process to the first step of any peer, seconds.
     pub startup_s: f64,
     /// By time.
-    pub points: Vec<Point>,
+    pub points: Vec<CurvePoint>,
 }
 
 /// Values of one peer at its own moments.
@@ -101,7 +101,7 @@ impl Curve {
             let sum = |part: fn(&Line) -> &[(f64, f64)]| -> f64 {
                 lines.iter().map(|line| at(part(line), seconds)).sum()
             };
-            Point {
+            CurvePoint {
                 seconds,
                 samples: sum(|line| &line.samples),
                 bytes: sum(|line| &line.bytes) / count,
@@ -114,7 +114,7 @@ impl Curve {
 
     /// Where the goal is first reached, on a straight line between two points.
     #[must_use]
-    pub fn reach(&self, goal: Goal) -> Option<Point> {
+    pub fn reach(&self, goal: Goal) -> Option<CurvePoint> {
         let index = self.points.iter().position(|point| goal.lacks(point) <= 0.0)?;
         let (point, before) = (self.points[index], index.checked_sub(1).map(|i| self.points[i]));
         let Some(before) = before else { return Some(point) };
@@ -124,7 +124,7 @@ impl Curve {
 
     /// The loss at `x` on an axis, on a straight line between two points; nothing outside.
     #[must_use]
-    pub fn loss_at(&self, axis: fn(&Point) -> f64, x: f64) -> Option<f64> {
+    pub fn loss_at(&self, axis: fn(&CurvePoint) -> f64, x: f64) -> Option<f64> {
         let next = self.points.iter().position(|point| axis(point) >= x)?;
         let point = self.points[next];
         let Some(before) = next.checked_sub(1).map(|index| self.points[index]) else {
@@ -201,7 +201,7 @@ mod tests {
     fn a_loss_is_reached_between_two_points() {
         let point = |seconds, loss| {
             let accuracy = 1.0 - loss / 4.0;
-            Point { seconds, samples: 10.0 * seconds, bytes: 0.0, loss, accuracy }
+            CurvePoint { seconds, samples: 10.0 * seconds, bytes: 0.0, loss, accuracy }
         };
         let curve = Curve { startup_s: 0.0, points: vec![point(1.0, 2.0), point(3.0, 1.0)] };
         let reached = curve.reach(Goal::Loss(1.5)).unwrap();

@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn every_block_has_its_markdown() {
-        let mut table = Table::new(["arm", "loss"]);
+        let mut table = Table::new(["variant", "loss"]);
         table.row(vec!["sync".to_owned(), "0.1".to_owned()]);
         let blocks = [
             Block::Heading(2, "Result".to_owned()),

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::cell::Cell;
-use super::summary::CellSummary;
+use super::case::Case;
+use super::summary::CaseSummary;
 use crate::metrics::Log;
 use crate::report::record::RunResult;
 
@@ -19,7 +19,7 @@ const CLOCK_TOLERANCE_S: f64 = 1.0;
 const UNNOTICED_S: f64 = 5.0;
 /// A peer that does less than this part of its steps stands still.
 const FROZEN_PART: f64 = 0.5;
-/// What all arms of a cell must have in common, as `section.key`.
+/// What all variants of a case must have in common, as `section.key`.
 const COMMON: [(&str, &str); 21] = [
     ("run", "seed"),
     ("model", "kind"),
@@ -47,7 +47,7 @@ const COMMON: [(&str, &str); 21] = [
 /// Something that makes a comparison unfair.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Unfair {
-    /// Cell, arm and seed.
+    /// Case, variant and seed.
     pub run: String,
     /// What is wrong.
     pub what: String,
@@ -59,28 +59,28 @@ impl std::fmt::Display for Unfair {
     }
 }
 
-/// All findings about the runs of a cell.
+/// All findings about the runs of a case.
 #[must_use]
-pub fn check(summary: &CellSummary) -> Vec<Unfair> {
+pub fn check(summary: &CaseSummary) -> Vec<Unfair> {
     let mut found = Vec::new();
-    let cell = &summary.cell;
+    let case = &summary.case;
     let mut common: BTreeMap<u64, (String, Vec<Value>)> = BTreeMap::new();
     let mut weights = BTreeMap::new();
     for result in &summary.results.runs {
-        let run = format!("{} {} seed {}", cell.name, result.arm.name, result.run.seed);
+        let run = format!("{} {} seed {}", case.name, result.variant.name, result.run.seed);
         let mut say = |what: String| found.push(Unfair { run: run.clone(), what });
-        samples(cell, result, &mut say);
-        moves(cell, result, &mut say);
+        samples(case, result, &mut say);
+        moves(case, result, &mut say);
         measures(result, &mut say);
         times(result, &mut say);
         begins(result, &mut weights, &mut say);
         for own in result.peers.iter().filter_map(|peer| common_keys(&peer.log)) {
-            let first = || (result.arm.name.clone(), own.clone());
+            let first = || (result.variant.name.clone(), own.clone());
             let (first, wanted) = common.entry(result.run.seed).or_insert_with(first);
             let both = own.iter().zip(wanted.iter());
             for ((section, key), (own, wanted)) in COMMON.iter().zip(both) {
                 if !same(own, wanted) {
-                    say(format!("{section}.{key} is {own}, but {wanted} in arm {first}"));
+                    say(format!("{section}.{key} is {own}, but {wanted} in variant {first}"));
                 }
             }
         }
@@ -89,21 +89,21 @@ pub fn check(summary: &CellSummary) -> Vec<Unfair> {
     found
 }
 
-/// The same samples as every other arm.
-fn samples(cell: &Cell, result: &RunResult, say: &mut impl FnMut(String)) {
+/// The same samples as every other variant.
+fn samples(case: &Case, result: &RunResult, say: &mut impl FnMut(String)) {
     let total: u64 = result.peers.iter().map(|peer| peer.log.samples()).sum();
-    let budget = cell.budget();
+    let budget = case.budget();
     #[expect(clippy::cast_precision_loss, reason = "samples stay far below 2^53")]
     let (off, budget_f64) = (total.abs_diff(budget) as f64, budget as f64);
-    let allowed = budget_f64 * cell.condition.samples_within_percent / 100.0;
-    if total.abs_diff(budget) > cell.global_batch() && off > allowed {
+    let allowed = budget_f64 * case.condition.samples_within_percent / 100.0;
+    if total.abs_diff(budget) > case.global_batch() && off > allowed {
         say(format!("trained on {total} samples, but the budget is {budget}"));
     }
 }
 
 /// Every peer takes part.
-fn moves(cell: &Cell, result: &RunResult, say: &mut impl FnMut(String)) {
-    let whole = cell.budget() / result.peers.len().max(1) as u64;
+fn moves(case: &Case, result: &RunResult, say: &mut impl FnMut(String)) {
+    let whole = case.budget() / result.peers.len().max(1) as u64;
     for (index, peer) in result.peers.iter().enumerate() {
         let log = &peer.log;
         let killed = result.run.killed_at.get(index).copied().flatten().is_some();
@@ -111,13 +111,13 @@ fn moves(cell: &Cell, result: &RunResult, say: &mut impl FnMut(String)) {
             say(format!("peer {index} did not report how it ended"));
         }
         // A peer that was away may do as much less as the condition allows.
-        let lenient = 1.0 - cell.condition.samples_within_percent.min(100.0) / 100.0;
-        let slow = cell.condition.slow.filter(|_| index + 1 == result.peers.len());
+        let lenient = 1.0 - case.condition.samples_within_percent.min(100.0) / 100.0;
+        let slow = case.condition.slow.filter(|_| index + 1 == result.peers.len());
         let least = lenient * FROZEN_PART / slow.map_or(1.0, |slow| slow.times);
         #[expect(clippy::cast_precision_loss, reason = "samples stay far below 2^53")]
         let part = log.samples() as f64 / whole as f64;
         // Peers of a server take what there is, and may be much slower than others.
-        let shares_work = result.arm.program.has_server();
+        let shares_work = result.variant.program.has_server();
         if part <= 0.0 || (!shares_work && part < least) {
             say(format!("peer {index} stood still: it trained on {} samples", log.samples()));
         }
@@ -196,7 +196,7 @@ fn begins(
     let starts = result.peers.iter().map(|peer| peer.log.start.as_ref());
     for (index, own) in starts.enumerate() {
         let Some(own) = own.and_then(|start| start.weights.as_ref()) else { continue };
-        let first = || (own.clone(), result.arm.name.clone());
+        let first = || (own.clone(), result.variant.name.clone());
         let (wanted, whose) = known.entry(result.run.seed).or_insert_with(first);
         if own != wanted {
             say(format!(
@@ -235,8 +235,8 @@ fn common_keys(log: &Log) -> Option<Vec<Value>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::local::Arm;
-    use crate::local::arm_run::ArmRun;
+    use crate::local::Variant;
+    use crate::local::variant_run::VariantRun;
     use crate::report::record::PeerResult;
 
     /// A run of `wall_s` of peers that wrote these lines.
@@ -249,10 +249,10 @@ mod tests {
             std::fs::write(path, lines.join("\n") + "\n").expect("a file");
             PeerResult { log: Log::read(&directory).expect("metrics"), directory }
         });
-        let arm = Arm::new("gossip-outer", logs.len());
-        let (name, killed_at) = (arm.name.clone(), vec![None; logs.len()]);
-        let run = ArmRun { wall_s, killed_at, ..ArmRun::new(&name, 1) };
-        RunResult { arm, run, peers: peers.collect(), judged: None }
+        let variant = Variant::new("gossip-outer", logs.len());
+        let (name, killed_at) = (variant.name.clone(), vec![None; logs.len()]);
+        let run = VariantRun { wall_s, killed_at, ..VariantRun::new(&name, 1) };
+        RunResult { variant, run, peers: peers.collect(), judged: None }
     }
 
     fn start(unix_s: f64, warmup: u64) -> String {

@@ -90,12 +90,12 @@ fn write_block(text: &mut String, index: usize, block: &Block) {
 }
 
 fn write_table(text: &mut String, table: &Table) -> std::fmt::Result {
-    let cells = |cells: &[String], tag: &str| -> String {
-        cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", inline(cell))).collect()
+    let cases = |cases: &[String], tag: &str| -> String {
+        cases.iter().map(|case| format!("<{tag}>{}</{tag}>", inline(case))).collect()
     };
-    write!(text, "<div class=\"wide\"><table>\n<tr>{}</tr>\n", cells(table.header(), "th"))?;
+    write!(text, "<div class=\"wide\"><table>\n<tr>{}</tr>\n", cases(table.header(), "th"))?;
     for row in table.rows() {
-        writeln!(text, "<tr>{}</tr>", cells(row, "td"))?;
+        writeln!(text, "<tr>{}</tr>", cases(row, "td"))?;
     }
     writeln!(text, "</table></div>")
 }
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_page_has_everything_inside_and_escapes_it() {
-        let mut table = Table::new(["arm", "loss"]);
+        let mut table = Table::new(["variant", "loss"]);
         table.row(vec!["a<b".to_owned(), "0.1".to_owned()]);
         let blocks = [
             Block::Heading(1, "A & B".to_owned()),

@@ -1,7 +1,7 @@
 //! Measures the parameters of a run on all held-out data: of every peer on the way, from its
 //! checkpoints, of every peer at the end, and of their mean.
 //!
-//! Peers measure themselves at the end, too. Here one program measures all arms alike, so that an arm
+//! Peers measure themselves at the end, too. Here one program measures all variants alike, so that a variant
 //! that measures on other data, or reports what it does not have, is found (`fairness.rs`), and so
 //! that measuring on the way takes nobody's time.
 
@@ -101,7 +101,7 @@ pub fn judge(peers: &[PeerResult]) -> Result<Judged, JudgeError> {
     Ok(judged)
 }
 
-/// What was measured already, by hash of the parameters: replicas of synchronous arms are equal.
+/// What was measured already, by hash of the parameters: replicas of synchronous variants are equal.
 #[derive(Default)]
 struct Known(BTreeMap<u64, Measured>);
 

@@ -25,9 +25,9 @@ pub struct Comparison {
     pub title: String,
     /// Seeds: initial weights, data order and shards.
     pub seeds: Vec<u64>,
-    /// Numbers of peers.
+    /// SavedNumbers of peers.
     pub peers: Vec<usize>,
-    /// The arm that the others are compared with.
+    /// The variant that the others are compared with.
     #[serde(default = "sync")]
     pub reference: String,
     /// Time and bytes are taken when the held-out loss is this close above the last loss of the
@@ -44,18 +44,18 @@ pub struct Comparison {
     /// Longest time of one run.
     #[serde(default = "timeout", with = "duration")]
     pub timeout: Duration,
-    /// How the settings of each arm are chosen.
+    /// How the settings of each variant are chosen.
     #[serde(default)]
     pub tuning: Option<Tuning>,
     /// What is trained.
     pub workload: Vec<Work>,
     /// The ways to train.
-    pub arm: Vec<Way>,
+    pub variant: Vec<Way>,
     /// The conditions.
     pub condition: Vec<Condition>,
 }
 
-/// The tuning rule: every arm gets the same number of trials, and keeps the best.
+/// The tuning rule: every variant gets the same number of trials, and keeps the best.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tuning {
@@ -65,7 +65,7 @@ pub struct Tuning {
     pub seed: u64,
 }
 
-/// What is trained: samples are equal in every arm.
+/// What is trained: samples are equal in every variant.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Work {
@@ -75,7 +75,7 @@ pub struct Work {
     pub steps: u64,
     /// Samples of each step of each peer (`run.batch`).
     pub batch: u64,
-    /// Local steps per commit, and per round of exchanges, of every arm that has some.
+    /// Local steps per commit, and per round of exchanges, of every variant that has some.
     #[serde(default = "local_steps")]
     pub local_steps: u64,
     /// Held-out accuracy at which time and bytes are taken, percent, in place of a loss.
@@ -86,7 +86,7 @@ pub struct Work {
     pub settings: Vec<String>,
 }
 
-/// How an arm trains.
+/// How a variant trains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -116,7 +116,7 @@ pub enum Kind {
     Hivemind,
 }
 
-/// One arm.
+/// One variant.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Way {
@@ -127,15 +127,15 @@ pub struct Way {
     /// Where it is run, each `WORKLOAD-PEERS`; everywhere if there are none.
     #[serde(default)]
     pub places: Vec<String>,
-    /// Settings `section.key=value` of this arm.
+    /// Settings `section.key=value` of this variant.
     #[serde(default)]
     pub settings: Vec<String>,
-    /// What the tuning rule tries: each trial is a list of settings; as many for every arm.
+    /// What the tuning rule tries: each trial is a list of settings; as many for every variant.
     #[serde(default)]
     pub trials: Vec<Vec<String>>,
 }
 
-/// What disturbs the peers; every arm of a condition is disturbed alike.
+/// What disturbs the peers; every variant of a condition is disturbed alike.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Condition {
@@ -154,7 +154,7 @@ pub struct Condition {
     pub churn: Option<Churn>,
     /// Names of the workloads that it is for; all if there are none.
     pub workloads: Vec<String>,
-    /// Names of arms that are left out here; the report says so.
+    /// Names of variants that are left out here; the report says so.
     pub without: Vec<String>,
     /// Settings of this condition, stronger than those of the workload: skewed data, bounds.
     pub settings: Vec<String>,
@@ -282,16 +282,21 @@ impl Comparison {
             let unique = (1..names.len()).all(|end| !names[..end].contains(&names[end]));
             plain && unique && !names.is_empty()
         };
-        let trials = self.arm.first().map_or(0, |arm| arm.trials.len());
-        let ring = |arm: &Way| matches!(arm.kind, Kind::Sync | Kind::LocalSgd | Kind::Diloco);
-        let most = if self.arm.iter().any(ring) { RING_MAX } else { PEERS_MAX };
+        let trials = self.variant.first().map_or(0, |variant| variant.trials.len());
+        let ring =
+            |variant: &Way| matches!(variant.kind, Kind::Sync | Kind::LocalSgd | Kind::Diloco);
+        let most = if self.variant.iter().any(ring) { RING_MAX } else { PEERS_MAX };
         let steps = self.workload.iter().all(|w| w.steps > 0 && w.batch > 0);
         let within_percent = |accuracy| accuracy > 0.0 && accuracy <= 100.0;
         let places: Vec<String> = self.places().map(|(work, peers)| place(work, peers)).collect();
-        let unequal = "as many for every arm, and a [tuning] rule exactly if there are some";
+        let unequal = "as many for every variant, and a [tuning] rule exactly if there are some";
         let rules = [
             (names(self.workload.iter().map(|work| &*work.name).collect()), "workload.name", NAMES),
-            (names(self.arm.iter().map(|arm| &*arm.name).collect()), "arm.name", NAMES),
+            (
+                names(self.variant.iter().map(|variant| &*variant.name).collect()),
+                "variant.name",
+                NAMES,
+            ),
             (names(self.condition.iter().map(|c| &*c.name).collect()), "condition.name", NAMES),
             (!self.seeds.is_empty(), "seeds", "one seed or more"),
             (!self.peers.is_empty(), "peers", "one number or more"),
@@ -300,7 +305,11 @@ impl Comparison {
                 "peers",
                 "2 to 60, 2 to 8 with sync",
             ),
-            (self.arm.iter().any(|arm| arm.name == self.reference), "reference", "name of an arm"),
+            (
+                self.variant.iter().any(|variant| variant.name == self.reference),
+                "reference",
+                "name of a variant",
+            ),
             (self.target_percent >= 0.0, "target_percent", "0 or more"),
             (
                 self.workload.iter().filter_map(|w| w.target_accuracy).all(within_percent),
@@ -308,15 +317,22 @@ impl Comparison {
                 "more than 0 and at most 100 percent",
             ),
             (
-                self.arm.iter().flat_map(|arm| &arm.places).all(|place| places.contains(place)),
-                "arm.places",
+                self.variant
+                    .iter()
+                    .flat_map(|variant| &variant.places)
+                    .all(|place| places.contains(place)),
+                "variant.places",
                 "a workload and a number of peers, as `mnist-cnn-4`",
             ),
             (self.evaluations > 0, "evaluations", "at least 1"),
             ((0.0..=1.0).contains(&self.share), "share", "0 to 1"),
             (steps, "workload.steps", "positive"),
-            (self.arm.iter().all(|arm| arm.trials.len() == trials), "arm.trials", unequal),
-            (self.tuning.is_some() == (trials > 0), "arm.trials", unequal),
+            (
+                self.variant.iter().all(|variant| variant.trials.len() == trials),
+                "variant.trials",
+                unequal,
+            ),
+            (self.tuning.is_some() == (trials > 0), "variant.trials", unequal),
             (
                 self.tuning.as_ref().is_none_or(|tuning| !self.seeds.contains(&tuning.seed)),
                 "tuning.seed",
@@ -362,9 +378,9 @@ impl Comparison {
                 "names of workloads",
             ),
             (
-                all(|c| &c.without).all(|name| self.arm.iter().any(|way| &way.name == name)),
+                all(|c| &c.without).all(|name| self.variant.iter().any(|way| &way.name == name)),
                 "condition.without",
-                "names of arms",
+                "names of variants",
             ),
         ]
     }
@@ -374,7 +390,7 @@ impl Comparison {
         self.workload.iter().flat_map(|work| self.peers.iter().map(move |&peers| (work, peers)))
     }
 
-    /// The arms that the condition lets run in a place.
+    /// The variants that the condition lets run in a place.
     pub fn ways<'a>(
         &'a self,
         condition: &'a Condition,
@@ -382,17 +398,17 @@ impl Comparison {
     ) -> impl Iterator<Item = &'a Way> {
         let place = place.to_owned();
         let runs = move |way: &&Way| way.is_for(&place) && !condition.without.contains(&way.name);
-        self.arm.iter().filter(runs)
+        self.variant.iter().filter(runs)
     }
 
     /// Runs in all, trials included.
     pub fn runs(&self) -> usize {
-        let trials = self.arm.first().map_or(0, |arm| arm.trials.len());
+        let trials = self.variant.first().map_or(0, |variant| variant.trials.len());
         let of = |(work, peers): (&Work, usize)| {
             let place = place(work, peers);
             let conditions = self.condition.iter().filter(|c| c.is_for(work));
             let compared: usize = conditions.map(|c| self.ways(c, &place).count()).sum();
-            let tuned = self.arm.iter().filter(|way| way.is_for(&place)).count();
+            let tuned = self.variant.iter().filter(|way| way.is_for(&place)).count();
             trials * tuned + compared * self.seeds.len()
         };
         self.places().map(of).sum()
@@ -431,10 +447,10 @@ mod tests {
         name = "digits"
         steps = 100
         batch = 16
-        [[arm]]
+        [[variant]]
         name = "sync"
         kind = "sync"
-        [[arm]]
+        [[variant]]
         name = "gossip"
         kind = "gossip-outer"
         [[condition]]
@@ -461,7 +477,7 @@ mod tests {
         };
         assert!(error("seeds = [1, 2]", "seeds = []").contains("seeds"));
         assert!(error("peers = [4]", "peers = [9]").contains("2 to 8 with sync"));
-        assert!(error("name = \"gossip\"", "name = \"sync\"").contains("arm.name"));
+        assert!(error("name = \"gossip\"", "name = \"sync\"").contains("variant.name"));
         assert!(error("name = \"slow\"", "name = \"so/me\"").contains("condition.name"));
         assert!(error("times = 4.0", "times = 0.5").contains("slow.times"));
         let racks = "name = \"undisturbed\"\nracks = 2";

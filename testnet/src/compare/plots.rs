@@ -1,8 +1,8 @@
-//! The plots of a cell: loss over samples, time and bytes; utilisation, staleness, distance.
+//! The plots of a case: loss over samples, time and bytes; utilisation, staleness, distance.
 
-use super::curve::{Curve, Point};
+use super::curve::{Curve, CurvePoint};
 use super::document::Block;
-use super::summary::{ArmSummary, CellSummary, RunSummary};
+use super::summary::{CaseSummary, RunSummary, VariantSummary};
 use crate::report::bars::{self, BarSeries, Bars};
 use crate::report::plot::{self, Chart, Legend, PlotError, Series};
 use crate::report::stats::MeanSd;
@@ -22,7 +22,7 @@ struct Axis {
     /// Name and unit.
     label: &'static str,
     logarithmic: bool,
-    place: fn(&Point) -> f64,
+    place: fn(&CurvePoint) -> f64,
 }
 
 const AXES: [Axis; 3] = [
@@ -49,34 +49,34 @@ const AXES: [Axis; 3] = [
     },
 ];
 
-/// The plots of a cell, with the stem of their files; those without a point are left out.
+/// The plots of a case, with the stem of their files; those without a point are left out.
 ///
 /// # Errors
 /// [`PlotError`]: the drawing library fails.
-pub fn of(cell: &CellSummary) -> Result<Vec<Block>, PlotError> {
-    let name = &cell.cell.name;
+pub fn of(case: &CaseSummary) -> Result<Vec<Block>, PlotError> {
+    let name = &case.case.name;
     let mut blocks = Vec::new();
     for axis in AXES {
-        let series = series(cell, |arm| mean_curve(arm, &axis));
+        let series = series(case, |variant| mean_curve(variant, &axis));
         let mut chart =
             chart(&format!("{name}: held-out loss {}", axis.over), axis.label, "loss, nats");
         (chart.log_x, chart.log_y) = (axis.logarithmic, plot::spans_a_decade(&series));
         chart.series = series;
-        add(&mut blocks, cell, axis.stem, chart)?;
+        add(&mut blocks, case, axis.stem, chart)?;
     }
     let title = format!("{name}: consensus distance (estimated from sketches)");
     let mut chart = chart(&title, "samples per peer", "distance, parameter units");
     chart.log_y = true;
-    chart.series = series(cell, distances);
-    add(&mut blocks, cell, "consensus", chart)?;
-    add_bars(&mut blocks, cell, "utilisation", utilisation(cell))?;
-    add_bars(&mut blocks, cell, "staleness", staleness(cell))?;
+    chart.series = series(case, distances);
+    add(&mut blocks, case, "consensus", chart)?;
+    add_bars(&mut blocks, case, "utilisation", utilisation(case))?;
+    add_bars(&mut blocks, case, "staleness", staleness(case))?;
     Ok(blocks)
 }
 
 fn add(
     blocks: &mut Vec<Block>,
-    cell: &CellSummary,
+    case: &CaseSummary,
     stem: &str,
     mut chart: Chart,
 ) -> Result<(), PlotError> {
@@ -88,13 +88,13 @@ fn add(
         return Ok(());
     }
     let svg = plot::render(&chart)?;
-    blocks.push(Block::Plot(chart.title, file(cell, stem), svg));
+    blocks.push(Block::Plot(chart.title, file(case, stem), svg));
     Ok(())
 }
 
 fn add_bars(
     blocks: &mut Vec<Block>,
-    cell: &CellSummary,
+    case: &CaseSummary,
     stem: &str,
     bars: Bars,
 ) -> Result<(), PlotError> {
@@ -103,43 +103,46 @@ fn add_bars(
         return Ok(());
     }
     let svg = bars::render(&bars)?;
-    blocks.push(Block::Plot(bars.title, file(cell, stem), svg));
+    blocks.push(Block::Plot(bars.title, file(case, stem), svg));
     Ok(())
 }
 
-fn file(cell: &CellSummary, stem: &str) -> String {
-    format!("{}-{stem}.svg", cell.cell.name)
+fn file(case: &CaseSummary, stem: &str) -> String {
+    format!("{}-{stem}.svg", case.case.name)
 }
 
 fn chart(title: &str, x_label: &str, y_label: &str) -> Chart {
     Chart::new(title, x_label, y_label, Legend::Beside)
 }
 
-/// The place of an arm in the comparison, whatever arms are in the cell: its colour in every plot.
-fn color(cell: &CellSummary, arm: &ArmSummary, index: usize) -> usize {
-    cell.cell.ways.iter().position(|way| *way == arm.arm.name).unwrap_or(index)
+/// The place of a variant in the comparison, whatever variants are in the case: its colour in every plot.
+fn color(case: &CaseSummary, variant: &VariantSummary, index: usize) -> usize {
+    case.case.ways.iter().position(|way| *way == variant.variant.name).unwrap_or(index)
 }
 
-/// A series for each arm, in its colour.
-fn series(cell: &CellSummary, curve: impl Fn(&ArmSummary) -> Vec<(f64, f64, f64)>) -> Vec<Series> {
-    let arms = cell.arms.iter().enumerate().map(|(index, arm)| {
-        let band = curve(arm);
+/// A series for each variant, in its colour.
+fn series(
+    case: &CaseSummary,
+    curve: impl Fn(&VariantSummary) -> Vec<(f64, f64, f64)>,
+) -> Vec<Series> {
+    let variants = case.variants.iter().enumerate().map(|(index, variant)| {
+        let band = curve(variant);
         Series {
-            name: arm.arm.name.clone(),
-            color: color(cell, arm, index),
+            name: variant.variant.name.clone(),
+            color: color(case, variant, index),
             bold: band.iter().map(|&(x, mean, _)| (x, mean)).collect(),
             faint: Vec::new(),
             band,
         }
     });
-    arms.filter(|series| !series.bold.is_empty()).collect()
+    variants.filter(|series| !series.bold.is_empty()).collect()
 }
 
 /// Mean and deviation over seeds of the loss, where all of them have one.
-fn mean_curve(arm: &ArmSummary, axis: &Axis) -> Vec<(f64, f64, f64)> {
+fn mean_curve(variant: &VariantSummary, axis: &Axis) -> Vec<(f64, f64, f64)> {
     let (axis, logarithmic) = (axis.place, axis.logarithmic);
-    let curves: Vec<&Curve> = arm.runs.iter().map(|run| &run.curve).collect();
-    let ends = |part: fn(&[Point]) -> Option<&Point>| {
+    let curves: Vec<&Curve> = variant.runs.iter().map(|run| &run.curve).collect();
+    let ends = |part: fn(&[CurvePoint]) -> Option<&CurvePoint>| {
         curves.iter().filter_map(move |curve| part(&curve.points)).map(axis)
     };
     let from = ends(|points| points.first()).fold(f64::NEG_INFINITY, f64::max);
@@ -162,31 +165,31 @@ fn mean_curve(arm: &ArmSummary, axis: &Axis) -> Vec<(f64, f64, f64)> {
 }
 
 /// Mean and deviation over seeds of the distance at the samples that all of them have.
-fn distances(arm: &ArmSummary) -> Vec<(f64, f64, f64)> {
-    let Some(first) = arm.runs.first() else { return Vec::new() };
+fn distances(variant: &VariantSummary) -> Vec<(f64, f64, f64)> {
+    let Some(first) = variant.runs.first() else { return Vec::new() };
     let at = |run: &RunSummary, samples: u64| {
         run.distances.iter().find(|(place, _)| *place == samples).map(|(_, distance)| *distance)
     };
     let points = first.distances.iter().filter_map(|(samples, _)| {
-        let all: Option<Vec<f64>> = arm.runs.iter().map(|run| at(run, *samples)).collect();
+        let all: Option<Vec<f64>> = variant.runs.iter().map(|run| at(run, *samples)).collect();
         let mean = MeanSd::of(all?)?;
         Some((to_f64(*samples), mean.mean, mean.sd.unwrap_or(0.0)))
     });
     points.collect()
 }
 
-fn utilisation(cell: &CellSummary) -> Bars {
-    let series = cell.arms.iter().enumerate().map(|(index, arm)| {
-        let share = arm.over_seeds(|run| run.utilisation);
+fn utilisation(case: &CaseSummary) -> Bars {
+    let series = case.variants.iter().enumerate().map(|(index, variant)| {
+        let share = variant.over_seeds(|run| run.utilisation);
         BarSeries {
-            name: arm.arm.name.clone(),
-            color: color(cell, arm, index),
+            name: variant.variant.name.clone(),
+            color: color(case, variant, index),
             values: vec![share.map(|s| (100.0 * s.mean, 100.0 * s.sd.unwrap_or(0.0)))],
         }
     });
     Bars {
-        title: format!("{}: utilisation", cell.cell.name),
-        x_label: "compute time / wall time, by arm".to_owned(),
+        title: format!("{}: utilisation", case.case.name),
+        x_label: "compute time / wall time, by variant".to_owned(),
         y_label: "%".to_owned(),
         groups: vec![String::new()],
         series: series.collect(),
@@ -194,28 +197,28 @@ fn utilisation(cell: &CellSummary) -> Bars {
 }
 
 /// Share of exchanges by clock lag.
-fn staleness(cell: &CellSummary) -> Bars {
-    let counts = cell.arms.iter().map(ArmSummary::staleness);
+fn staleness(case: &CaseSummary) -> Bars {
+    let counts = case.variants.iter().map(VariantSummary::staleness);
     let longest = counts.map(|counts| counts.iter().rposition(|count| *count > 0).unwrap_or(0));
     let lags = (longest.max().unwrap_or(0) + 1).min(LAGS_MAX);
-    let series = cell.arms.iter().enumerate().filter_map(|(index, arm)| {
-        let counts = arm.staleness();
+    let series = case.variants.iter().enumerate().filter_map(|(index, variant)| {
+        let counts = variant.staleness();
         let all: u64 = counts.iter().sum();
         let share = |lag: usize| {
             let last = lag + 1 == lags;
             let own: u64 = counts.iter().skip(lag).take(if last { counts.len() } else { 1 }).sum();
             (100.0 * to_f64(own) / to_f64(all), 0.0)
         };
-        let name = arm.arm.name.clone();
+        let name = variant.variant.name.clone();
         (all > 0).then(|| BarSeries {
             name,
-            color: color(cell, arm, index),
+            color: color(case, variant, index),
             values: (0..lags).map(|l| Some(share(l))).collect(),
         })
     });
     let name = |lag: usize| if lag + 1 == LAGS_MAX { format!("{lag}+") } else { lag.to_string() };
     Bars {
-        title: format!("{}: staleness of exchanges", cell.cell.name),
+        title: format!("{}: staleness of exchanges", case.case.name),
         x_label: "clock lag, commits".to_owned(),
         y_label: "share of exchanges, %".to_owned(),
         groups: (0..lags).map(name).collect(),

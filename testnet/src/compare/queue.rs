@@ -1,7 +1,7 @@
 //! One queue for all runs: as many at a time as the machine has cores for, and none twice.
 //!
-//! Each cell's folder is that of a `run`: its record is written after every run, so a queue that
-//! was stopped goes on where it was, and each cell has a report of its own.
+//! Each case's folder is that of a `run`: its record is written after every run, so a queue that
+//! was stopped goes on where it was, and each case has a report of its own.
 
 use std::cell::Cell as Shared;
 use std::io::{self, IsTerminal, Write};
@@ -13,14 +13,16 @@ use dnode_netem::WanError;
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::cell::Cell;
+use super::case::Case;
+use super::eta::{Eta, bar};
 use super::judge;
-use super::left::TimeLeft;
-use crate::local::arm;
-use crate::local::arm_run::{ArmRun, in_short};
 use crate::local::baseline::INITIAL_FILE;
 use crate::local::progress::Done;
-use crate::local::{Arm, ArmPlan, Baseline, Program, Progress, Python, Quotas, RunError, Stop};
+use crate::local::variant;
+use crate::local::variant_run::{VariantRun, in_short};
+use crate::local::{
+    Baseline, Program, Progress, Python, Quotas, RunError, Stop, Variant, VariantPlan,
+};
 use crate::parameter_server;
 use crate::report::record::{self, RECORD_FILE, RecordError};
 use crate::report::{Machine, MadeBy, Record};
@@ -98,20 +100,20 @@ pub enum QueueError {
     Interrupted,
 }
 
-/// What came of a cell.
+/// What came of a case.
 #[derive(Clone, Debug)]
-pub struct CellState {
+pub struct CaseState {
     /// Its record, as written.
     pub record: Record,
     /// Why it was not run, if it cannot be run here.
     pub skipped: Option<String>,
-    /// Arms that cannot be run here, and why.
-    pub arms_skipped: Vec<(String, String)>,
+    /// Variants that cannot be run here, and why.
+    pub variants_skipped: Vec<(String, String)>,
 }
 
 struct Job {
-    cell: usize,
-    arm: Arm,
+    case: usize,
+    variant: Variant,
     seed: u64,
 }
 
@@ -122,40 +124,40 @@ struct Current {
     since: Instant,
 }
 
-/// Runs what is missing of the cells, and returns their states in order.
+/// Runs what is missing of the cases, and returns their states in order.
 ///
-/// A run that fails does not stop the others; it is named in the record of its cell.
+/// A run that fails does not stop the others; it is named in the record of its case.
 ///
 /// # Errors
 /// [`QueueError`]; everything that was completed is recorded.
 pub async fn run(
-    cells: &[Cell],
+    cases: &[Case],
     setup: &Setup,
     stop: &Stop,
     out: &mut dyn Write,
-) -> Result<Vec<CellState>, QueueError> {
-    let mut queue = Queue::new(cells, setup, found(cells, setup)?);
+) -> Result<Vec<CaseState>, QueueError> {
+    let mut queue = Queue::new(cases, setup, found(cases, setup)?);
     let local = LocalSet::new();
     let outcome = local.run_until(queue.work(stop, out)).await;
     outcome.map(|()| queue.states)
 }
 
-/// What is there of the cells already.
+/// What is there of the cases already.
 ///
 /// # Errors
 /// [`QueueError`]: a record cannot be read, or belongs to something else.
-pub fn found(cells: &[Cell], setup: &Setup) -> Result<Vec<CellState>, QueueError> {
+pub fn found(cases: &[Case], setup: &Setup) -> Result<Vec<CaseState>, QueueError> {
     let lacks = [Baseline::Ddp, Baseline::Hivemind].map(|baseline| {
-        let used = cells.iter().flat_map(|cell| &cell.experiment.arms);
-        let used = used.into_iter().any(|arm| arm.program == Program::Baseline(baseline));
+        let used = cases.iter().flat_map(|case| &case.experiment.variants);
+        let used = used.into_iter().any(|variant| variant.program == Program::Baseline(baseline));
         (Program::Baseline(baseline), if used { setup.python.lacks(baseline) } else { None })
     });
-    let states = cells.iter().map(|cell| {
-        let mut state = state(cell, setup)?;
-        for arm in &cell.experiment.arms {
-            let why = lacks.iter().find(|(program, _)| *program == arm.program);
+    let states = cases.iter().map(|case| {
+        let mut state = state(case, setup)?;
+        for variant in &case.experiment.variants {
+            let why = lacks.iter().find(|(program, _)| *program == variant.program);
             if let Some((_, Some(why))) = why {
-                state.arms_skipped.push((arm.name.clone(), why.clone()));
+                state.variants_skipped.push((variant.name.clone(), why.clone()));
             }
         }
         Ok(state)
@@ -163,15 +165,15 @@ pub fn found(cells: &[Cell], setup: &Setup) -> Result<Vec<CellState>, QueueError
     states.collect()
 }
 
-/// What is there of a cell already.
-fn state(cell: &Cell, setup: &Setup) -> Result<CellState, QueueError> {
-    let folder = setup.folder.join(&cell.name);
+/// What is there of a case already.
+fn state(case: &Case, setup: &Setup) -> Result<CaseState, QueueError> {
+    let folder = setup.folder.join(&case.name);
     let machine = setup.made_by.machine.clone();
     let mut record = Record {
         command: setup.command.clone(),
         begun: setup.begun.clone(),
         machine,
-        experiment: cell.experiment.clone(),
+        experiment: case.experiment.clone(),
         runs: Vec::new(),
         failure: None,
     };
@@ -190,56 +192,59 @@ fn state(cell: &Cell, setup: &Setup) -> Result<CellState, QueueError> {
         }
         record.runs = found.runs;
     }
-    Ok(CellState { record, skipped: skipped(cell, setup), arms_skipped: Vec::new() })
+    Ok(CaseState { record, skipped: skipped(case, setup), variants_skipped: Vec::new() })
 }
 
-/// Why a cell cannot be run here.
-fn skipped(cell: &Cell, setup: &Setup) -> Option<String> {
+/// Why a case cannot be run here.
+fn skipped(case: &Case, setup: &Setup) -> Option<String> {
     let error = setup.quotas.as_ref().err()?;
-    cell.condition
+    case.condition
         .slow
         .is_some()
         .then(|| format!("a slow peer needs a limit that is not there: {error}"))
 }
 
 struct Queue<'a> {
-    cells: &'a [Cell],
+    cases: &'a [Case],
     setup: &'a Setup,
-    states: Vec<CellState>,
+    states: Vec<CaseState>,
     waiting: Vec<Job>,
     current: Vec<Option<Current>>,
-    left: TimeLeft,
+    eta: Eta,
     /// Whether the bar is redrawn in place.
     live: bool,
 }
 
+fn skips(state: &CaseState, variant: &Variant) -> bool {
+    state.variants_skipped.iter().any(|(name, _)| *name == variant.name)
+}
+
 /// How a run ended.
-type Ended = (Job, Result<ArmRun, RunError>);
+type Ended = (Job, Result<VariantRun, RunError>);
 
 impl<'a> Queue<'a> {
-    fn new(cells: &'a [Cell], setup: &'a Setup, states: Vec<CellState>) -> Self {
-        let mut left = TimeLeft::default();
+    fn new(cases: &'a [Case], setup: &'a Setup, states: Vec<CaseState>) -> Self {
+        let mut eta = Eta::default();
         let mut waiting = Vec::new();
-        // Seeds last: a queue that is stopped early has something of every arm.
-        let seeds = cells.iter().map(|cell| cell.experiment.seeds.len()).max().unwrap_or(0);
+        // Seeds last: a queue that is stopped early has something of every variant.
+        let seeds = cases.iter().map(|case| case.experiment.seeds.len()).max().unwrap_or(0);
         for round in 0..seeds {
-            for (index, (cell, state)) in cells.iter().zip(&states).enumerate() {
-                let Some(&seed) = cell.experiment.seeds.get(round) else { continue };
-                for arm in &cell.experiment.arms {
-                    let is_it = |run: &&ArmRun| run.arm == arm.name && run.seed == seed;
-                    let weight = weight(cell, arm, setup);
+            for (index, (case, state)) in cases.iter().zip(&states).enumerate() {
+                let Some(&seed) = case.experiment.seeds.get(round) else { continue };
+                for variant in &case.experiment.variants {
+                    let is_it = |run: &&VariantRun| run.variant == variant.name && run.seed == seed;
+                    let weight = weight(case, variant, setup);
                     match state.record.runs.iter().find(is_it) {
-                        Some(run) => left.took(&cell.name, &arm.name, run.wall_s, weight),
-                        None if state.skipped.is_some() => {}
-                        None if state.arms_skipped.iter().any(|(name, _)| *name == arm.name) => {}
-                        None => waiting.push(Job { cell: index, arm: arm.clone(), seed }),
+                        Some(run) => eta.took(&case.name, &variant.name, run.wall_s, weight),
+                        None if state.skipped.is_some() || skips(state, variant) => {}
+                        None => waiting.push(Job { case: index, variant: variant.clone(), seed }),
                     }
                 }
             }
         }
         waiting.reverse();
         let live = io::stdout().is_terminal();
-        Self { cells, setup, states, waiting, current: Vec::new(), left, live }
+        Self { cases, setup, states, waiting, current: Vec::new(), eta, live }
     }
 
     /// Starts what fits, and measures what has ended while nothing runs: measuring takes all cores.
@@ -282,7 +287,7 @@ impl<'a> Queue<'a> {
     }
 
     fn weight(&self, job: &Job) -> f64 {
-        weight(&self.cells[job.cell], &job.arm, self.setup)
+        weight(&self.cases[job.case], &job.variant, self.setup)
     }
 
     fn next_fits(&self, used: f64) -> bool {
@@ -292,10 +297,10 @@ impl<'a> Queue<'a> {
     }
 
     fn start(&mut self, job: Job, stop: &Stop, running: &mut JoinSet<(usize, Ended)>) {
-        let cell = self.cells[job.cell].clone();
+        let case = self.cases[job.case].clone();
         let setup = self.setup.clone();
         let done: Done = Rc::new(Shared::new(0));
-        let title = format!("{} {} seed {}", cell.name, job.arm.name, job.seed);
+        let title = format!("{} {} seed {}", case.name, job.variant.name, job.seed);
         let current = Current { title, done: Rc::clone(&done), since: Instant::now() };
         let slot = self.current.iter().position(Option::is_none).unwrap_or_else(|| {
             self.current.push(None);
@@ -304,17 +309,17 @@ impl<'a> Queue<'a> {
         self.current[slot] = Some(current);
         let mut stop = stop.clone();
         running.spawn_local(async move {
-            let result = one(&cell, &setup, &job, done, &mut stop).await;
+            let result = one(&case, &setup, &job, done, &mut stop).await;
             (slot, (job, result))
         });
     }
 
     /// Measures what a run has left, unless it failed.
-    fn measure(&self, job: &Job, run: ArmRun) -> Result<ArmRun, RunError> {
+    fn measure(&self, job: &Job, run: VariantRun) -> Result<VariantRun, RunError> {
         if run.failure.is_none() {
-            let folder = self.setup.folder.join(&self.cells[job.cell].name);
-            let folder = record::run_folder(&folder, &run.arm, run.seed);
-            judged(&folder, job.arm.peers, self.setup.keep)?;
+            let folder = self.setup.folder.join(&self.cases[job.case].name);
+            let folder = record::run_folder(&folder, &run.variant, run.seed);
+            judged(&folder, job.variant.peers, self.setup.keep)?;
         }
         Ok(run)
     }
@@ -322,16 +327,16 @@ impl<'a> Queue<'a> {
     fn finish(
         &mut self,
         job: &Job,
-        result: Result<ArmRun, RunError>,
+        result: Result<VariantRun, RunError>,
         out: &mut dyn Write,
     ) -> Result<(), QueueError> {
-        let cell = &self.cells[job.cell];
+        let case = &self.cases[job.case];
         let weight = self.weight(job);
-        let state = &mut self.states[job.cell];
-        let name = format!("{} {} seed {}", cell.name, job.arm.name, job.seed);
+        let state = &mut self.states[job.case];
+        let name = format!("{} {} seed {}", case.name, job.variant.name, job.seed);
         let word = match result {
             Ok(mut run) => {
-                self.left.took(&cell.name, &job.arm.name, run.wall_s, weight);
+                self.eta.took(&case.name, &job.variant.name, run.wall_s, weight);
                 let word = run.failure.clone().unwrap_or_else(|| format!("{:.1} s", run.wall_s));
                 run.made_by = Some(self.setup.made_by.clone());
                 state.record.runs.push(run);
@@ -340,18 +345,18 @@ impl<'a> Queue<'a> {
             Err(RunError::Interrupted) => return Ok(()),
             Err(RunError::Network(WanError::Missing(what))) => {
                 state.skipped = Some(format!("no network can be emulated here; missing: {what}"));
-                self.waiting.retain(|waiting| waiting.cell != job.cell);
+                self.waiting.retain(|waiting| waiting.case != job.case);
                 "skipped: no network can be emulated here".to_owned()
             }
             Err(error) => {
-                let text = format!("arm {}, seed {}: {error}", job.arm.name, job.seed);
+                let text = format!("variant {}, seed {}: {error}", job.variant.name, job.seed);
                 let before = state.record.failure.take();
                 state.record.failure =
                     Some(before.map_or_else(|| text.clone(), |before| format!("{before}\n{text}")));
                 format!("failed: {error}")
             }
         };
-        let folder = self.setup.folder.join(&cell.name);
+        let folder = self.setup.folder.join(&case.name);
         let unwritable = |source| QueueError::System { path: folder.clone(), source };
         std::fs::create_dir_all(&folder).map_err(unwritable)?;
         state.record.save(&folder)?;
@@ -362,15 +367,14 @@ impl<'a> Queue<'a> {
     }
 
     fn show(&self, out: &mut dyn Write) {
-        let total: usize =
-            self.cells.iter().map(|c| c.experiment.arms.len() * c.experiment.seeds.len()).sum();
+        let total: usize = self.cases.iter().map(Case::runs).sum();
         let current: Vec<&Current> = self.current.iter().flatten().collect();
         let missing = self.waiting.len() + current.len();
         let jobs = self.waiting.iter().map(|job| {
-            let cell = &self.cells[job.cell];
-            (cell.name.as_str(), job.arm.name.as_str(), self.weight(job))
+            let case = &self.cases[job.case];
+            (case.name.as_str(), job.variant.name.as_str(), self.weight(job))
         });
-        let left = self.left.estimate(jobs, cores(self.setup));
+        let left = self.eta.estimate(jobs, cores(self.setup));
         let now: Vec<String> = current
             .iter()
             .map(|run| {
@@ -385,85 +389,71 @@ impl<'a> Queue<'a> {
     }
 }
 
-/// `[####      ] 12/40 runs, about 7 min left; what is running`.
-fn bar(done: usize, total: usize, left: Option<Duration>, now: &str) -> String {
-    const WIDTH: usize = 20;
-    let filled = (WIDTH * done).checked_div(total).unwrap_or(WIDTH);
-    let left = left.map_or_else(String::new, |left| {
-        let whole = Duration::from_secs(left.as_secs());
-        format!(", about {} left", humantime::format_duration(whole))
-    });
-    format!(
-        "[{}{}] {done}/{total} runs{left}; {now}",
-        "#".repeat(filled),
-        " ".repeat(WIDTH - filled)
-    )
-}
-
 #[expect(clippy::cast_precision_loss, reason = "a machine has few cores")]
 fn cores(setup: &Setup) -> f64 {
     setup.cores as f64
 }
 
 /// Cores that a run takes.
-fn weight(cell: &Cell, arm: &Arm, setup: &Setup) -> f64 {
+fn weight(case: &Case, variant: &Variant, setup: &Setup) -> f64 {
     let limited = setup.quotas.is_ok();
-    let shares = cell.shares(arm).into_iter().map(|share| if limited { share } else { 1.0 });
-    let server = if arm.program.has_server() { cell.share } else { 0.0 };
+    let shares = case.shares(variant).into_iter().map(|share| if limited { share } else { 1.0 });
+    let server = if variant.program.has_server() { case.share } else { 0.0 };
     let peers = shares.sum::<f64>() + server;
-    let network = if cell.network.is_some() { NETWORK_CORES } else { 0.0 };
+    let network = if case.network.is_some() { NETWORK_CORES } else { 0.0 };
     (peers + network).min(cores(setup))
 }
 
 /// One run.
 async fn one(
-    cell: &Cell,
+    case: &Case,
     setup: &Setup,
     job: &Job,
     done: Done,
     stop: &mut Stop,
-) -> Result<ArmRun, RunError> {
-    let directory = record::run_folder(&setup.folder.join(&cell.name), &job.arm.name, job.seed);
+) -> Result<VariantRun, RunError> {
+    let directory = record::run_folder(&setup.folder.join(&case.name), &job.variant.name, job.seed);
     // What an interrupted run has left.
     match std::fs::remove_dir_all(&directory) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
         _ => {}
     }
-    let plan = ArmPlan {
+    let plan = VariantPlan {
         program: &setup.program,
-        workload: &cell.experiment.workload,
-        arm: &job.arm,
+        workload: &case.experiment.workload,
+        variant: &job.variant,
         seed: job.seed,
         directory: directory.clone(),
         deadline: setup.deadline,
-        wan: cell.network.as_ref(),
-        shares: setup.quotas.as_ref().ok().map(|quotas| (quotas, cell.shares(&job.arm))),
+        wan: case.network.as_ref(),
+        shares: setup.quotas.as_ref().ok().map(|quotas| (quotas, case.shares(&job.variant))),
         python: Some(&setup.python),
     };
-    if matches!(job.arm.program, Program::Baseline(_)) {
+    if matches!(job.variant.program, Program::Baseline(_)) {
         std::fs::create_dir_all(&directory)?;
-        let settings = cell.experiment.workload.settings.iter().chain(&job.arm.settings);
+        let settings = case.experiment.workload.settings.iter().chain(&job.variant.settings);
         let initial = parameter_server::initial(settings, job.seed, &directory.join(INITIAL_FILE));
         initial.map_err(|error| RunError::System(io::Error::other(error)))?;
     }
     let begun = Instant::now();
-    match arm::run(&plan, &mut Progress::quiet(done), stop).await {
-        Err(error) if is_result(cell, &error) => {
+    match variant::run(&plan, &mut Progress::quiet(done), stop).await {
+        Err(error) if is_result(case, &error) => {
             let failure = in_short(&error.to_string());
             let wall_s = begun.elapsed().as_secs_f64();
-            let killed_at = vec![None; job.arm.peers];
-            let run = ArmRun { wall_s, killed_at, ..ArmRun::new(&job.arm.name, job.seed) };
-            Ok(ArmRun { failure: Some(failure), ..run })
+            let killed_at = vec![None; job.variant.peers];
+            let run =
+                VariantRun { wall_s, killed_at, ..VariantRun::new(&job.variant.name, job.seed) };
+            Ok(VariantRun { failure: Some(failure), ..run })
         }
         outcome => outcome,
     }
 }
 
-/// Whether the failure says something about the arm: its peers die, or the time runs out, where the
+/// Whether the failure says something about the variant: its peers die, or the time runs out, where the
 /// condition disturbs them.
-fn is_result(cell: &Cell, error: &RunError) -> bool {
-    let churn = cell.condition.churn.is_some();
-    let network = cell.condition.network.is_some();
+fn is_result(case: &Case, error: &RunError) -> bool {
+    let churn = case.condition.churn.is_some();
+    let network = case.condition.network.is_some();
     match error {
         RunError::Exited { .. } | RunError::Early { .. } | RunError::KillMissed { .. } => churn,
         RunError::Deadline { .. } => churn || network,
@@ -491,7 +481,7 @@ fn judged(directory: &Path, peers: usize, keep: bool) -> Result<(), RunError> {
 
 fn remove_checkpoints(directory: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(directory)? {
-        arm::forget(&entry?.path())?;
+        variant::forget(&entry?.path())?;
     }
     Ok(())
 }

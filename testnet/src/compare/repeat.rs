@@ -1,18 +1,18 @@
-//! The last section of a report: what made the runs, and the commands of every arm.
+//! The last section of a report: what made the runs, and the commands of every variant.
 
 use std::path::Path;
 
-use super::cell::Cell;
+use super::case::Case;
 use super::content::Findings;
 use super::document::Block;
-use crate::local::{Arm, Baseline, Program};
+use crate::local::{Baseline, Program, Variant};
 use crate::report::MadeBy;
 use crate::report::table::Table;
 use crate::report::units;
 
 /// What stands for the folder of the data, so that a report says the same wherever it lies.
 const DATA: &str = "FOLDER";
-/// What stands for the name of an arm in the folder of a peer.
+/// What stands for the name of a variant in the folder of a peer.
 const ARM: &str = "ARM";
 
 /// Commands, machines and commits.
@@ -22,14 +22,14 @@ pub(super) fn blocks(findings: &Findings<'_>) -> Vec<Block> {
         Block::Code(command(findings)),
         Block::List(makers(findings)),
         Block::Text(format!(
-            "The commands below are of the first peer of each arm, first seed; the others differ in \
+            "The commands below are of the first peer of each variant, first seed; the others differ in \
              `data.shard` and `--listen`, and name the first one's address with `--bootstrap`. \
-             `{DATA}` is the folder of the data. The command line as it was given is in each cell's \
+             `{DATA}` is the folder of the data. The command line as it was given is in each case's \
              `experiment.json`."
         )),
     ];
-    for cell in &findings.cells {
-        blocks.extend(commands(&cell.cell, findings.data));
+    for case in &findings.cases {
+        blocks.extend(commands(&case.case, findings.data));
     }
     blocks
 }
@@ -45,20 +45,20 @@ fn command(findings: &Findings<'_>) -> String {
 /// What made the runs: one sentence for each machine, commit and program.
 fn makers(findings: &Findings<'_>) -> Vec<String> {
     let mut makers: Vec<(MadeBy, Vec<&str>)> = Vec::new();
-    for cell in &findings.cells {
-        let record = &cell.state.record;
+    for case in &findings.cases {
+        let record = &case.state.record;
         let whole = MadeBy { machine: record.machine.clone(), program: String::new() };
         for run in &record.runs {
             let made_by = run.made_by.as_ref().unwrap_or(&whole);
             match makers.iter_mut().find(|(known, _)| known == made_by) {
-                Some((_, cells)) => cells.push(&cell.cell.name),
-                None => makers.push((made_by.clone(), vec![&cell.cell.name])),
+                Some((_, cases)) => cases.push(&case.case.name),
+                None => makers.push((made_by.clone(), vec![&case.case.name])),
             }
         }
     }
-    let sentence = |(MadeBy { machine, program }, mut cells): (MadeBy, Vec<&str>)| {
-        let runs = cells.len();
-        cells.dedup();
+    let sentence = |(MadeBy { machine, program }, mut cases): (MadeBy, Vec<&str>)| {
+        let runs = cases.len();
+        cases.dedup();
         let program = if program.is_empty() {
             String::new()
         } else {
@@ -66,7 +66,7 @@ fn makers(findings: &Findings<'_>) -> Vec<String> {
         };
         format!(
             "{runs} runs of {} at commit `{}`{program}, on {} cores of {} with {} of memory, {}.",
-            cells.join(", "),
+            cases.join(", "),
             machine.commit,
             machine.cores,
             machine.cpu,
@@ -77,22 +77,23 @@ fn makers(findings: &Findings<'_>) -> Vec<String> {
     makers.into_iter().map(sentence).collect()
 }
 
-/// The commands of a cell: what all arms have, and each one's own.
-fn commands(cell: &Cell, data: Option<&Path>) -> Vec<Block> {
-    let arms = &cell.experiment.arms;
-    let options: Vec<Vec<String>> = arms.iter().map(|arm| options(cell, arm, data)).collect();
+/// The commands of a case: what all variants have, and each one's own.
+fn commands(case: &Case, data: Option<&Path>) -> Vec<Block> {
+    let variants = &case.experiment.variants;
+    let options: Vec<Vec<String>> =
+        variants.iter().map(|variant| options(case, variant, data)).collect();
     let mut shared = options.first().cloned().unwrap_or_default();
     shared.retain(|option| options.iter().all(|own| own.contains(option)));
-    let killed = arms.iter().any(|arm| !arm.kills.is_empty());
-    let columns = ["arm", "program", "options of its own", "killed"];
+    let killed = variants.iter().any(|variant| !variant.kills.is_empty());
+    let columns = ["variant", "program", "options of its own", "killed"];
     let columns = &columns[..columns.len() - usize::from(!killed)];
     let mut table = Table::with_header(columns.iter().map(|&name| name.to_owned()).collect());
-    for (arm, options) in arms.iter().zip(&options) {
+    for (variant, options) in variants.iter().zip(&options) {
         let own = options.iter().filter(|option| !shared.contains(option));
-        let kills: Vec<String> = arm.kills.iter().map(ToString::to_string).collect();
+        let kills: Vec<String> = variant.kills.iter().map(ToString::to_string).collect();
         let mut row = vec![
-            arm.name.clone(),
-            program(&arm.program).to_owned(),
+            variant.name.clone(),
+            program(&variant.program).to_owned(),
             own.map(String::as_str).collect::<Vec<_>>().join(" "),
             kills.join("; "),
         ];
@@ -100,8 +101,8 @@ fn commands(cell: &Cell, data: Option<&Path>) -> Vec<Block> {
         table.row(row);
     }
     vec![
-        Block::Heading(3, format!("Commands of {}", cell.name)),
-        Block::Text("Every arm has these options, then its own:".to_owned()),
+        Block::Heading(3, format!("Commands of {}", case.name)),
+        Block::Text("Every variant has these options, then its own:".to_owned()),
         Block::Code(shared.join(" ")),
         Block::Table(table),
     ]
@@ -116,12 +117,12 @@ const fn program(program: &Program) -> &'static str {
     }
 }
 
-/// The options of an arm's first peer, each with its value.
-fn options(cell: &Cell, arm: &Arm, data: Option<&Path>) -> Vec<String> {
-    let experiment = &cell.experiment;
+/// The options of a variant's first peer, each with its value.
+fn options(case: &Case, variant: &Variant, data: Option<&Path>) -> Vec<String> {
+    let experiment = &case.experiment;
     let seed = experiment.seeds.first().copied().unwrap_or(1);
     let folder = Path::new(ARM).join(seed.to_string()).join("peer-0");
-    let words = arm.arguments(&experiment.workload, seed, 0, &folder);
+    let words = variant.arguments(&experiment.workload, seed, 0, &folder);
     let data = data.map(|data| data.display().to_string());
     let mut options: Vec<String> = Vec::new();
     // The first word is the program's command.
@@ -152,10 +153,10 @@ mod tests {
         steps = 8
         batch = 4
         settings = ["data.path=/there/it/is/mnist"]
-        [[arm]]
+        [[variant]]
         name = "sync"
         kind = "sync"
-        [[arm]]
+        [[variant]]
         name = "often"
         kind = "gossip-outer"
         settings = ["gossip.local_steps=2"]
@@ -168,8 +169,8 @@ mod tests {
     fn shared_and_own_options_are_the_command_and_name_no_folder_of_the_data() {
         let plan = Comparison::parse(PLAN).unwrap();
         let maker = Maker { plan: &plan, file: Path::new("x.toml"), cores: 2 };
-        let cell = &maker.compared(&[])[0];
-        let blocks = commands(cell, Some(Path::new("/there/it/is")));
+        let case = &maker.compared(&[])[0];
+        let blocks = commands(case, Some(Path::new("/there/it/is")));
         let [_, _, Block::Code(shared), Block::Table(table)] = &blocks[..] else {
             panic!("{blocks:?}")
         };
@@ -185,8 +186,8 @@ mod tests {
         assert!(row("often").contains("gossip.local_steps=2 "), "{table}");
         assert!(row("sync").contains("--set gossip.rule=all-reduce"), "{table}");
         // Of two values of one setting the later one counts: shared ones come first.
-        for arm in &cell.experiment.arms {
-            let options = options(cell, arm, None);
+        for variant in &case.experiment.variants {
+            let options = options(case, variant, None);
             let is_shared = |option: &String| shared.contains(option.as_str());
             for (at, option) in options.iter().enumerate().filter(|(_, option)| !is_shared(option))
             {

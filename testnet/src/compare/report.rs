@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::cell::{Cell, Choice, trial_name};
+use super::case::{Case, Choice, trial_name};
 use super::content::{self, Findings};
 use super::document::{Block, markdown};
 use super::fairness::{self, Unfair};
 use super::html;
 use super::plan::{Comparison, Work};
-use super::queue::CellState;
-use super::summary::{CellSummary, speed_alone};
+use super::queue::CaseState;
+use super::summary::{CaseSummary, speed_alone};
 use crate::report::plot::PlotError;
-use crate::report::stats::Spread;
+use crate::report::stats::MinMedianMax;
 use crate::report::{RecordError, Results};
 
 /// Name of the Markdown report inside the folder.
@@ -22,7 +22,7 @@ pub const PAGE_FILE: &str = "report.html";
 
 /// Why no report could be written.
 #[derive(Debug, thiserror::Error)]
-pub enum ReportError {
+pub enum ComparisonReportError {
     /// The runs cannot be read.
     #[error(transparent)]
     Record(#[from] RecordError),
@@ -39,49 +39,49 @@ pub enum ReportError {
     },
 }
 
-/// Numbers of cells.
+/// SavedNumbers of cases.
 ///
 /// # Errors
-/// [`ReportError::Record`] naming the file at fault.
+/// [`ComparisonReportError::Record`] naming the file at fault.
 pub fn summaries(
     plan: &Comparison,
-    cells: &[Cell],
-    states: &[CellState],
+    cases: &[Case],
+    states: &[CaseState],
     folder: &Path,
-) -> Result<Vec<CellSummary>, ReportError> {
-    let read = |(cell, state): (&Cell, &CellState)| {
-        Results::read(&folder.join(&cell.name), state.record.clone())
+) -> Result<Vec<CaseSummary>, ComparisonReportError> {
+    let read = |(case, state): (&Case, &CaseState)| {
+        Results::read(&folder.join(&case.name), state.record.clone())
     };
-    let results: Vec<Results> = cells.iter().zip(states).map(read).collect::<Result<_, _>>()?;
+    let results: Vec<Results> = cases.iter().zip(states).map(read).collect::<Result<_, _>>()?;
     let alone = |work: &Work| {
-        let runs = cells.iter().zip(&results);
-        speed_alone(runs.filter(|(cell, _)| cell.work.name == work.name))
+        let runs = cases.iter().zip(&results);
+        speed_alone(runs.filter(|(case, _)| case.work.name == work.name))
     };
     let speeds: BTreeMap<&str, Option<f64>> =
         plan.workload.iter().map(|work| (work.name.as_str(), alone(work))).collect();
-    let speed = |cell: &Cell| speeds.get(cell.work.name.as_str()).copied().flatten();
-    let parts = cells.iter().zip(states).zip(results);
-    let summary = |((cell, state), results): ((&Cell, &CellState), Results)| {
-        CellSummary::of(cell, state, results, plan, speed(cell))
+    let speed = |case: &Case| speeds.get(case.work.name.as_str()).copied().flatten();
+    let parts = cases.iter().zip(states).zip(results);
+    let summary = |((case, state), results): ((&Case, &CaseState), Results)| {
+        CaseSummary::of(case, state, results, plan, speed(case))
     };
     Ok(parts.map(summary).collect())
 }
 
-/// The best trial of each arm: the least loss of the median peer.
+/// The best trial of each variant: the least loss of the median peer.
 #[must_use]
-pub fn choices(plan: &Comparison, tuning: &[CellSummary]) -> Vec<Choice> {
+pub fn choices(plan: &Comparison, tuning: &[CaseSummary]) -> Vec<Choice> {
     let mut choices = Vec::new();
-    for cell in tuning {
-        for way in &plan.arm {
+    for case in tuning {
+        for way in &plan.variant {
             let losses = way.trials.iter().enumerate().filter_map(|(trial, settings)| {
-                let arm = cell.arm(&trial_name(&way.name, trial))?;
-                let loss = Spread::of(arm.runs.iter().map(|run| run.loss.median))?.median;
+                let variant = case.variant(&trial_name(&way.name, trial))?;
+                let loss = MinMedianMax::of(variant.runs.iter().map(|run| run.loss.median))?.median;
                 Some((loss, trial, settings))
             });
             let best = losses.min_by(|left, right| left.0.total_cmp(&right.0));
             choices.extend(best.map(|(_, trial, settings)| Choice {
-                cell: cell.cell.name.clone(),
-                arm: way.name.clone(),
+                case: case.case.name.clone(),
+                variant: way.name.clone(),
                 trial,
                 settings: settings.clone(),
             }));
@@ -90,17 +90,17 @@ pub fn choices(plan: &Comparison, tuning: &[CellSummary]) -> Vec<Choice> {
     choices
 }
 
-/// Everything that makes cells unfair.
+/// Everything that makes cases unfair.
 #[must_use]
-pub fn unfair<'a>(cells: impl Iterator<Item = &'a CellSummary>) -> Vec<Unfair> {
-    cells.flat_map(fairness::check).collect()
+pub fn unfair<'a>(cases: impl Iterator<Item = &'a CaseSummary>) -> Vec<Unfair> {
+    cases.flat_map(fairness::check).collect()
 }
 
 /// Writes the report into the folder of the comparison.
 ///
 /// # Errors
-/// [`ReportError`]; files written before the error stay.
-pub fn write(findings: &Findings<'_>, folder: &Path) -> Result<PathBuf, ReportError> {
+/// [`ComparisonReportError`]; files written before the error stay.
+pub fn write(findings: &Findings<'_>, folder: &Path) -> Result<PathBuf, ComparisonReportError> {
     let blocks = content::blocks(findings)?;
     for block in &blocks {
         if let Block::Plot(_, file, svg) = block {
@@ -114,7 +114,7 @@ pub fn write(findings: &Findings<'_>, folder: &Path) -> Result<PathBuf, ReportEr
     Ok(page)
 }
 
-fn write_file(path: &Path, text: &str) -> Result<(), ReportError> {
+fn write_file(path: &Path, text: &str) -> Result<(), ComparisonReportError> {
     std::fs::write(path, text)
-        .map_err(|source| ReportError::Write { path: path.to_path_buf(), source })
+        .map_err(|source| ComparisonReportError::Write { path: path.to_path_buf(), source })
 }

@@ -1,18 +1,18 @@
-//! The numbers of a comparison: every run, and every arm over its seeds.
+//! The numbers of a comparison: every run, and every variant over its seeds.
 
 use std::collections::BTreeMap;
 
-use super::cell::Cell;
-use super::curve::{Curve, Goal, Point};
+use super::case::Case;
+use super::curve::{Curve, CurvePoint, Goal};
 use super::plan::Comparison;
-use super::queue::CellState;
-use crate::local::Arm;
+use super::queue::CaseState;
+use crate::local::Variant;
 use crate::local::experiment::NO_GOSSIP;
 use crate::metrics::Log;
 use crate::report::Results;
 use crate::report::consensus::{self, Exact};
 use crate::report::record::RunResult;
-use crate::report::stats::{MeanSd, Spread};
+use crate::report::stats::{MeanSd, MinMedianMax};
 use crate::report::units::to_f64;
 
 /// One run.
@@ -23,11 +23,11 @@ pub struct RunSummary {
     /// Seconds from the start of the first process to the end of the last.
     pub wall_s: f64,
     /// Held-out loss of the peers' own final models, nats.
-    pub loss: Spread,
+    pub loss: MinMedianMax,
     /// Held-out loss of the mean of their parameters.
     pub mean_loss: f64,
     /// Held-out accuracy of the peers' final models, in `[0, 1]`.
-    pub accuracy: Spread,
+    pub accuracy: MinMedianMax,
     /// Held-out accuracy of the mean of their parameters.
     pub mean_accuracy: f64,
     /// Samples trained on, all peers.
@@ -47,14 +47,14 @@ pub struct RunSummary {
     /// The run over time.
     pub curve: Curve,
     /// Where it reached the target.
-    pub target: Option<Point>,
+    pub target: Option<CurvePoint>,
 }
 
-/// One arm over its seeds.
+/// One variant over its seeds.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ArmSummary {
-    /// The arm as it was run.
-    pub arm: Arm,
+pub struct VariantSummary {
+    /// The variant as it was run.
+    pub variant: Variant,
     /// Its runs that ended.
     pub runs: Vec<RunSummary>,
     /// Seeds whose run failed where that is a result, and how.
@@ -63,71 +63,71 @@ pub struct ArmSummary {
 
 /// One workload, number of peers and condition.
 #[derive(Debug, Clone)]
-pub struct CellSummary {
-    /// The cell.
-    pub cell: Cell,
+pub struct CaseSummary {
+    /// The case.
+    pub case: Case,
     /// How its runs ended.
-    pub state: CellState,
+    pub state: CaseState,
     /// The metrics of its runs, as read.
     pub results: Results,
     /// What is to be reached: the accuracy of the workload, else the reference's last loss and as
     /// much more as the comparison says, mean over seeds; each run has to reach that of its seed.
     pub target: Option<Goal>,
-    /// The arms, in order.
-    pub arms: Vec<ArmSummary>,
+    /// The variants, in order.
+    pub variants: Vec<VariantSummary>,
 }
 
-impl CellSummary {
-    /// The numbers of a cell.
+impl CaseSummary {
+    /// The numbers of a case.
     ///
     /// `results`: the metrics of its runs; `speed`: samples per second of one core that trains alone.
     #[must_use]
     pub fn of(
-        cell: &Cell,
-        state: &CellState,
+        case: &Case,
+        state: &CaseState,
         results: Results,
         plan: &Comparison,
         speed: Option<f64>,
     ) -> Self {
-        let mut arms: Vec<ArmSummary> = Vec::new();
-        for arm in &cell.experiment.arms {
-            let own = results.runs.iter().filter(|run| run.arm.name == arm.name);
-            let failed = state.record.runs.iter().filter(|run| run.arm == arm.name);
-            arms.push(ArmSummary {
-                arm: arm.clone(),
-                runs: own.filter_map(|run| summary(run, cell, speed)).collect(),
+        let mut variants: Vec<VariantSummary> = Vec::new();
+        for variant in &case.experiment.variants {
+            let own = results.runs.iter().filter(|run| run.variant.name == variant.name);
+            let failed = state.record.runs.iter().filter(|run| run.variant == variant.name);
+            variants.push(VariantSummary {
+                variant: variant.clone(),
+                runs: own.filter_map(|run| summary(run, case, speed)).collect(),
                 failures: failed.filter_map(|run| Some((run.seed, run.failure.clone()?))).collect(),
             });
         }
-        let reference = arms.iter().find(|arm| arm.arm.name == plan.reference);
-        let accuracy = cell.work.target_accuracy.map(|percent| Goal::Accuracy(percent / 100.0));
+        let reference = variants.iter().find(|variant| variant.variant.name == plan.reference);
+        let accuracy = case.work.target_accuracy.map(|percent| Goal::Accuracy(percent / 100.0));
         let excess = 1.0 + plan.target_percent / 100.0;
         let goal = |loss: f64| accuracy.unwrap_or(Goal::Loss(excess * loss));
-        let last = reference.and_then(|arm| arm.over_seeds(|run| Some(run.loss.median)));
+        let last = reference.and_then(|variant| variant.over_seeds(|run| Some(run.loss.median)));
         let target = last.map(|last| goal(last.mean)).or(accuracy);
-        let twins = reference.iter().flat_map(|arm| &arm.runs);
+        let twins = reference.iter().flat_map(|variant| &variant.runs);
         let own: BTreeMap<u64, Goal> = twins.map(|run| (run.seed, goal(run.loss.median))).collect();
-        for run in arms.iter_mut().flat_map(|arm| &mut arm.runs) {
+        for run in variants.iter_mut().flat_map(|variant| &mut variant.runs) {
             let target = own.get(&run.seed).copied().or(target);
             run.target = target.and_then(|target| run.curve.reach(target));
         }
-        Self { cell: cell.clone(), state: state.clone(), results, target, arms }
+        Self { case: case.clone(), state: state.clone(), results, target, variants }
     }
 
-    /// The arm of this name.
+    /// The variant of this name.
     #[must_use]
-    pub fn arm(&self, name: &str) -> Option<&ArmSummary> {
-        self.arms.iter().find(|arm| arm.arm.name == name)
+    pub fn variant(&self, name: &str) -> Option<&VariantSummary> {
+        self.variants.iter().find(|variant| variant.variant.name == name)
     }
 }
 
-impl ArmSummary {
+impl VariantSummary {
     /// A number of each run that has it, over the seeds.
     pub fn over_seeds(&self, number: impl Fn(&RunSummary) -> Option<f64>) -> Option<MeanSd> {
         MeanSd::of(self.runs.iter().filter_map(number))
     }
 
-    /// A number of the runs of two arms with the same seed, over those seeds.
+    /// A number of the runs of two variants with the same seed, over those seeds.
     pub fn paired(
         &self,
         other: &Self,
@@ -153,11 +153,11 @@ impl ArmSummary {
 }
 
 /// Samples per second of a core with which a peer trains alone, from runs of one workload, each with
-/// its cell: all that these peers said they did, over the time that they said it took.
-pub fn speed_alone<'a>(runs: impl Iterator<Item = (&'a Cell, &'a Results)>) -> Option<f64> {
-    let alone = |run: &&RunResult| run.arm.peers == 1 && run.arm.rule == NO_GOSSIP;
+/// its case: all that these peers said they did, over the time that they said it took.
+pub fn speed_alone<'a>(runs: impl Iterator<Item = (&'a Case, &'a Results)>) -> Option<f64> {
+    let alone = |run: &&RunResult| run.variant.peers == 1 && run.variant.rule == NO_GOSSIP;
     let (mut samples, mut seconds) = (0.0, 0.0);
-    for (cell, results) in runs {
+    for (case, results) in runs {
         for peer in results.runs.iter().filter(alone).flat_map(|run| &run.peers) {
             let mut before = 0;
             for (at, train) in peer.log.train.iter().filter(|(_, train)| train.samples_per_s > 0.0)
@@ -165,21 +165,21 @@ pub fn speed_alone<'a>(runs: impl Iterator<Item = (&'a Cell, &'a Results)>) -> O
                 let done = to_f64(at.samples.saturating_sub(before));
                 before = at.samples;
                 samples += done;
-                seconds += done / train.samples_per_s * cell.share;
+                seconds += done / train.samples_per_s * case.share;
             }
         }
     }
     (seconds > 0.0).then(|| samples / seconds)
 }
 
-fn summary(result: &RunResult, cell: &Cell, speed: Option<f64>) -> Option<RunSummary> {
+fn summary(result: &RunResult, case: &Case, speed: Option<f64>) -> Option<RunSummary> {
     let judged = result.judged.as_ref()?;
     let logs: Vec<&Log> = result.peers.iter().map(|peer| &peer.log).collect();
     let measured = || judged.peers.iter().flatten();
     let curve = Curve::of(&logs, result.run.began_unix_s);
     let samples: u64 = logs.iter().map(|log| log.samples()).sum();
     let seconds = result.run.wall_s - curve.startup_s;
-    let shares = cell.shares(&result.arm);
+    let shares = case.shares(&result.variant);
     let ideal = |speed: f64| -> f64 { shares.iter().map(|share| speed * share).sum() };
     let mut staleness: Vec<u64> = Vec::new();
     for (_, end) in logs.iter().filter_map(|log| log.end.as_ref()) {
@@ -189,9 +189,9 @@ fn summary(result: &RunResult, cell: &Cell, speed: Option<f64>) -> Option<RunSum
     Some(RunSummary {
         seed: result.run.seed,
         wall_s: result.run.wall_s,
-        loss: Spread::of(measured().map(|peer| peer.loss))?,
+        loss: MinMedianMax::of(measured().map(|peer| peer.loss))?,
         mean_loss: judged.mean?.loss,
-        accuracy: Spread::of(measured().map(|peer| peer.accuracy))?,
+        accuracy: MinMedianMax::of(measured().map(|peer| peer.accuracy))?,
         mean_accuracy: judged.mean?.accuracy,
         samples,
         bytes: MeanSd::of(logs.iter().map(|log| to_f64(log.bytes_out())))?.mean,

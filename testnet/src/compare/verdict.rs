@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::curve::Goal;
 use super::plan::Comparison;
-use super::summary::{ArmSummary, CellSummary, RunSummary};
+use super::summary::{CaseSummary, RunSummary, VariantSummary};
 use crate::report::stats::MeanSd;
 
 /// Ratios closer to one than this are called equal.
@@ -12,30 +12,30 @@ const SAME_RATIO: f64 = 0.05;
 
 /// Excess of the median peer's last loss over that of the reference with the same seed, percent.
 #[must_use]
-pub fn gap(arm: &ArmSummary, reference: &ArmSummary) -> Option<MeanSd> {
+pub fn gap(variant: &VariantSummary, reference: &VariantSummary) -> Option<MeanSd> {
     let excess = |run: &RunSummary, twin: &RunSummary| {
         Some(100.0 * (run.loss.median / twin.loss.median - 1.0))
     };
-    MeanSd::of(arm.paired(reference, excess))
+    MeanSd::of(variant.paired(reference, excess))
 }
 
 /// By how much the accuracy of the median peer is above that of the reference with the same seed,
 /// points.
-fn accuracy_gap(arm: &ArmSummary, reference: &ArmSummary) -> Option<MeanSd> {
+fn accuracy_gap(variant: &VariantSummary, reference: &VariantSummary) -> Option<MeanSd> {
     let excess = |run: &RunSummary, twin: &RunSummary| {
         Some(100.0 * (run.accuracy.median - twin.accuracy.median))
     };
-    MeanSd::of(arm.paired(reference, excess))
+    MeanSd::of(variant.paired(reference, excess))
 }
 
-/// One sentence for each arm but the reference.
+/// One sentence for each variant but the reference.
 #[must_use]
-pub fn sentences(summary: &CellSummary, plan: &Comparison) -> Vec<String> {
+pub fn sentences(summary: &CaseSummary, plan: &Comparison) -> Vec<String> {
     let reference = plan.reference.as_str();
-    let others = summary.arms.iter().filter(|arm| arm.arm.name != reference);
-    let Some(base) = summary.arm(reference).filter(|base| !base.runs.is_empty()) else {
-        let lost = summary.arm(reference).map(failed);
-        return lost.into_iter().chain(others.map(|arm| alone(arm, reference))).collect();
+    let others = summary.variants.iter().filter(|variant| variant.variant.name != reference);
+    let Some(base) = summary.variant(reference).filter(|base| !base.runs.is_empty()) else {
+        let lost = summary.variant(reference).map(failed);
+        return lost.into_iter().chain(others.map(|variant| alone(variant, reference))).collect();
     };
     let goal = match summary.target {
         Some(Goal::Accuracy(share)) => format!("to an accuracy of {} %", percent(share)),
@@ -43,23 +43,23 @@ pub fn sentences(summary: &CellSummary, plan: &Comparison) -> Vec<String> {
             format!("within {} % of `{reference}`'s last loss", plan.target_percent)
         }
     };
-    others.map(|arm| sentence(arm, base, &goal)).collect()
+    others.map(|variant| sentence(variant, base, &goal)).collect()
 }
 
-fn sentence(arm: &ArmSummary, base: &ArmSummary, goal: &str) -> String {
-    let name = &arm.arm.name;
-    if arm.runs.is_empty() {
-        return failed(arm);
+fn sentence(variant: &VariantSummary, base: &VariantSummary, goal: &str) -> String {
+    let name = &variant.variant.name;
+    if variant.runs.is_empty() {
+        return failed(variant);
     }
     let mut text = format!("`{name}` ");
     let seconds = |run: &RunSummary| run.target.map(|point| point.seconds);
-    let ratios = arm.paired(base, |run, twin| Some(seconds(twin)? / seconds(run)?));
-    let reached = arm.runs.iter().filter(|run| run.target.is_some()).count();
+    let ratios = variant.paired(base, |run, twin| Some(seconds(twin)? / seconds(run)?));
+    let reached = variant.runs.iter().filter(|run| run.target.is_some()).count();
     if reached == 0 {
         let _ = write!(text, "never came {goal}");
     } else if let Some(ratio) = MeanSd::of(ratios) {
-        let of = if reached < arm.runs.len() {
-            format!(" in {reached} of {} seeds", arm.runs.len())
+        let of = if reached < variant.runs.len() {
+            format!(" in {reached} of {} seeds", variant.runs.len())
         } else {
             String::new()
         };
@@ -69,21 +69,23 @@ fn sentence(arm: &ArmSummary, base: &ArmSummary, goal: &str) -> String {
     } else {
         let _ = write!(text, "came {goal}");
     }
-    let sent = |arm: &ArmSummary| arm.over_seeds(|run| Some(run.bytes)).map_or(0.0, |b| b.mean);
-    if sent(arm) > 0.0 && sent(base) > 0.0 {
-        let _ = write!(text, "; it sent {} the bytes", part(sent(arm) / sent(base)));
-    } else if sent(arm) <= 0.0 {
+    let sent = |variant: &VariantSummary| {
+        variant.over_seeds(|run| Some(run.bytes)).map_or(0.0, |b| b.mean)
+    };
+    if sent(variant) > 0.0 && sent(base) > 0.0 {
+        let _ = write!(text, "; it sent {} the bytes", part(sent(variant) / sent(base)));
+    } else if sent(variant) <= 0.0 {
         text += "; it sent nothing";
     }
-    if let Some(gap) = gap(arm, base) {
+    if let Some(gap) = gap(variant, base) {
         let _ = write!(text, "; its last loss is {}", difference(gap, "%"));
     }
-    if let Some(gap) = accuracy_gap(arm, base) {
+    if let Some(gap) = accuracy_gap(variant, base) {
         let _ = write!(text, ", its accuracy {}", difference(gap, "points"));
     }
-    if !arm.failures.is_empty() {
-        let all = arm.failures.len() + arm.runs.len();
-        let _ = write!(text, "; {} of {all} runs did not survive", arm.failures.len());
+    if !variant.failures.is_empty() {
+        let all = variant.failures.len() + variant.runs.len();
+        let _ = write!(text, "; {} of {all} runs did not survive", variant.failures.len());
     }
     text + "."
 }
@@ -109,20 +111,22 @@ pub fn percent(share: f64) -> f64 {
     (1e4 * share).round() / 100.0
 }
 
-/// An arm whose reference has no numbers.
-fn alone(arm: &ArmSummary, reference: &str) -> String {
-    let Some(loss) = arm.over_seeds(|run| Some(run.loss.median)) else { return failed(arm) };
+/// A variant whose reference has no numbers.
+fn alone(variant: &VariantSummary, reference: &str) -> String {
+    let Some(loss) = variant.over_seeds(|run| Some(run.loss.median)) else {
+        return failed(variant);
+    };
     let loss = loss.show(|loss| format!("{loss:.4}"));
     format!(
         "`{}` ended at a loss of {loss}; `{reference}` has no run to compare it with.",
-        arm.arm.name
+        variant.variant.name
     )
 }
 
-fn failed(arm: &ArmSummary) -> String {
-    match arm.failures.first() {
-        Some((_, how)) => format!("`{}` did not survive: {how}.", arm.arm.name),
-        None => format!("`{}` has no run.", arm.arm.name),
+fn failed(variant: &VariantSummary) -> String {
+    match variant.failures.first() {
+        Some((_, how)) => format!("`{}` did not survive: {how}.", variant.variant.name),
+        None => format!("`{}` has no run.", variant.variant.name),
     }
 }
 

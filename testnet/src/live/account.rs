@@ -1,4 +1,4 @@
-//! What a course through a scenario did and found: journal as it happens, summary at the end.
+//! What a scenario run through a scenario did and found: journal as it happens, summary at the end.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,11 +10,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::growth::Slopes;
-use super::pulse::{Aftermath, Pulse, aftermath};
+use super::recovery::{Aftermath, Recovery, aftermath};
 
-/// Name of the journal in the folder of a course.
+/// Name of the journal in the folder of a scenario run.
 const JOURNAL_FILE: &str = "journal.txt";
-/// Most findings kept; a course that goes on after more says only how many there were.
+/// Most findings kept; a scenario run that goes on after more says only how many there were.
 const FINDINGS_MAX: usize = 100;
 
 /// Long lives shown in the summary, longest first.
@@ -23,7 +23,7 @@ const LIVES_SHOWN: usize = 5;
 /// Something that no fault excuses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// When, after the start of the course.
+    /// When, after the start of the scenario run.
     pub at: Duration,
     /// Index of the peer.
     pub peer: u32,
@@ -45,7 +45,7 @@ impl fmt::Display for Finding {
 pub struct Gap {
     /// How long.
     pub time: Duration,
-    /// When it ended, after the start of the course.
+    /// When it ended, after the start of the scenario run.
     pub at: Duration,
     /// Index of the peer.
     pub peer: u32,
@@ -80,7 +80,7 @@ pub struct LongLife {
     pub handles: usize,
 }
 
-/// Everything a course did and found.
+/// Everything a scenario run did and found.
 #[derive(Debug)]
 pub struct Account {
     begun: Instant,
@@ -88,8 +88,8 @@ pub struct Account {
     /// When faults struck, seconds after the start; and which of them were kills, of whom.
     faults_s: Vec<f64>,
     kills_s: Vec<(u32, f64)>,
-    /// Reports of training, life by life.
-    pulses: Vec<Pulse>,
+    /// Reports of training, life by running.
+    recoveries: Vec<Recovery>,
     /// How often each kind of fault struck.
     pub faults: BTreeMap<String, u64>,
     /// Faults that could not strike, by reason.
@@ -107,7 +107,7 @@ pub struct Account {
     /// Highest clock reported, commits.
     pub clock: u64,
     /// Processes started.
-    pub lives: u64,
+    pub starts: u64,
     /// Lives long enough to be judged, in order of their ends.
     pub long_lives: Vec<LongLife>,
     /// Held-out loss by peer at the end, nats.
@@ -131,7 +131,7 @@ impl Account {
             journal: File::create(directory.join(JOURNAL_FILE))?,
             faults_s: Vec::new(),
             kills_s: Vec::new(),
-            pulses: Vec::new(),
+            recoveries: Vec::new(),
             faults: BTreeMap::new(),
             skipped: BTreeMap::new(),
             events: BTreeMap::new(),
@@ -140,7 +140,7 @@ impl Account {
             departure: Gap::default(),
             steps: 0,
             clock: 0,
-            lives: 0,
+            starts: 0,
             long_lives: Vec::new(),
             losses: Vec::new(),
             distance: None,
@@ -149,7 +149,7 @@ impl Account {
         })
     }
 
-    /// Time since the course began.
+    /// Time since the scenario run began.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.begun.elapsed()
@@ -173,8 +173,8 @@ impl Account {
     }
 
     /// A life has ended.
-    pub(super) fn keep(&mut self, pulse: Pulse) {
-        self.pulses.push(pulse);
+    pub(super) fn keep(&mut self, recovery: Recovery) {
+        self.recoveries.push(recovery);
     }
 
     /// What kills did to those that lived on; of the first peer alone, or of all others.
@@ -182,7 +182,7 @@ impl Account {
     pub fn aftermath(&self, first: bool) -> Aftermath {
         let kills = self.kills_s.iter().filter(|(peer, _)| (*peer == 0) == first);
         let kills: Vec<f64> = kills.map(|(_, at)| *at).collect();
-        aftermath(&kills, &self.faults_s, &self.pulses)
+        aftermath(&kills, &self.faults_s, &self.recoveries)
     }
 
     /// A fault could not strike.
@@ -213,7 +213,7 @@ fn counts(counts: &BTreeMap<String, u64>, none: &str) -> String {
 impl fmt::Display for Account {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.begun.elapsed().as_secs_f64();
-        writeln!(formatter, "course of {seconds:.0} s, {} processes started", self.lives)?;
+        writeln!(formatter, "scenario run of {seconds:.0} s, {} processes started", self.starts)?;
         writeln!(formatter, "faults: {}", counts(&self.faults, "none"))?;
         writeln!(formatter, "faults left out: {}", counts(&self.skipped, "none"))?;
         writeln!(formatter, "progress: {} local steps, clock {}", self.steps, self.clock)?;
@@ -222,7 +222,7 @@ impl fmt::Display for Account {
         writeln!(formatter, "longest departure: {}", self.departure)?;
         writeln!(formatter, "events: {}", counts(&self.events, "none"))?;
         let mut longest = self.long_lives.clone();
-        longest.sort_by_key(|life| std::cmp::Reverse(life.slopes.span));
+        longest.sort_by_key(|running| std::cmp::Reverse(running.slopes.span));
         for (of, first) in [("the first peer", true), ("others", false)] {
             let aftermath = self.aftermath(first);
             if aftermath.kills > 0 {

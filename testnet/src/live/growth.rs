@@ -1,4 +1,4 @@
-//! Memory and handles of a process over its life, and whether they grow.
+//! Memory and handles of a process while it runs, and whether they grow.
 
 use std::fs;
 use std::io;
@@ -61,7 +61,7 @@ pub(super) struct Growth {
     samples: Vec<Sample>,
 }
 
-/// How what a process holds grew over the judged part of its life.
+/// How what a process holds grew over the judged part of its running.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slopes {
     /// Length of the judged part.

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use dnode_netem::{Plan, address};
 
-use crate::local::arm::RunError;
 use crate::local::network::Network;
+use crate::local::variant::RunError;
 use crate::scenario::Scenario;
 use crate::scenario::fault::Fault;
 
-/// Where the peers of a course talk to each other.
+/// Where the peers of a scenario run talk to each other.
 #[derive(Debug)]
 pub struct Lines(Option<Emulated>);
 
@@ -36,7 +36,7 @@ impl Lines {
     /// namespaces are not permitted.
     pub fn emulated(scenario: &Scenario, seed: u64, directory: &Path) -> Result<Self, RunError> {
         let nodes = scenario.peers as usize;
-        // Its faults strike when the course says.
+        // Its faults strike when the scenario run says.
         let plan = Plan { nodes, seed, setup: scenario.lines(seed), at: Vec::new() };
         let network = Network::start(&plan, nodes, directory)?;
         Ok(Self(Some(Emulated { network, scenario: scenario.clone(), seed })))

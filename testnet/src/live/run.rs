@@ -1,4 +1,4 @@
-//! One course from the start of all peers to the end of the last.
+//! One scenario run from the start of all peers to the end of the last.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -11,15 +11,15 @@ use rand_chacha::ChaCha8Rng;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::account::Account;
-use super::life::{Bounds, LEAVE_MAX, Slot};
 use super::lines::Lines;
+use super::slot::{Bounds, LEAVE_MAX, Slot};
 use super::stage::{Cast, Stage};
-use crate::local::arm::{RunError, Stop};
+use crate::local::variant::{RunError, Stop};
 use crate::report::consensus;
 use crate::scenario::Scenario;
 use crate::scenario::fault::{Fault, Return};
 
-/// How often files and processes are looked at; the precision of every time of a course.
+/// How often files and processes are looked at; the precision of every time of a scenario run.
 const LOOK: Duration = Duration::from_millis(100);
 /// Time between two lines that say how it goes.
 const SAY_EVERY: Duration = Duration::from_secs(10);
@@ -54,7 +54,7 @@ pub struct Plan {
     pub keep_going: bool,
 }
 
-/// Why a course has no account.
+/// Why a scenario run has no account.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
     /// Processes or the network could not be made or watched.
@@ -65,7 +65,7 @@ pub enum LiveError {
     System(#[from] io::Error),
 }
 
-/// Runs the course; every process is gone when it returns.
+/// Runs the scenario run; every process is gone when it returns.
 ///
 /// A request to stop ends the faults early; what was found until then is in the account.
 ///
@@ -77,20 +77,20 @@ pub async fn run(
     out: &mut dyn Write,
     stop: &mut Stop,
 ) -> Result<Account, LiveError> {
-    let mut course = Course::new(plan, lines, out)?;
+    let mut scenario_run = ScenarioRun::new(plan, lines, out)?;
     let outcome = tokio::select! {
-        outcome = course.play() => outcome,
+        outcome = scenario_run.play() => outcome,
         () = stop.requested(1) => Err(RunError::Interrupted.into()),
     };
     let outcome = match outcome {
-        Ok(()) | Err(LiveError::Run(RunError::Interrupted)) => course.curtain(stop).await,
+        Ok(()) | Err(LiveError::Run(RunError::Interrupted)) => scenario_run.curtain(stop).await,
         Err(error) => Err(error),
     };
-    course.stage.kill().await;
-    outcome.map(|()| course.account)
+    scenario_run.stage.kill().await;
+    outcome.map(|()| scenario_run.account)
 }
 
-struct Course<'a> {
+struct ScenarioRun<'a> {
     plan: &'a Plan,
     out: &'a mut dyn Write,
     stage: Stage,
@@ -99,7 +99,7 @@ struct Course<'a> {
     said: Instant,
 }
 
-impl<'a> Course<'a> {
+impl<'a> ScenarioRun<'a> {
     fn new(plan: &'a Plan, lines: Lines, out: &'a mut dyn Write) -> io::Result<Self> {
         let peers = plan.scenario.peers;
         let cast = Cast {

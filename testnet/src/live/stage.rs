@@ -1,12 +1,12 @@
-//! All peers of a course, and what faults do to them.
+//! All peers of a scenario run, and what faults do to them.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::account::Account;
-use super::life::{Bounds, Slot};
 use super::lines::Lines;
-use crate::local::arm::RunError;
+use super::slot::{Bounds, Slot};
+use crate::local::variant::RunError;
 use crate::scenario::fault::{Fault, Return};
 
 /// Live peers whose addresses a new process is given.
@@ -68,7 +68,7 @@ impl Stage {
             arguments.extend(["--bootstrap".to_owned(), address]);
         }
         let (program, arguments) = self.lines.command(index, &self.cast.program, arguments);
-        account.lives += 1;
+        account.starts += 1;
         self.slots[index].start(&program, &arguments, account.elapsed())
     }
 

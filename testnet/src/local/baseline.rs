@@ -1,4 +1,4 @@
-//! Training programs of others, as arms: small scripts that take the arguments of `dnode join` and
+//! Training programs of others, as variants: small scripts that take the arguments of `dnode join` and
 //! write the same files.
 
 use std::io;

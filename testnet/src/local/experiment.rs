@@ -1,4 +1,4 @@
-//! What is compared: arms, seeds, and the command line of every peer.
+//! What is compared: variants, seeds, and the command line of every peer.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -14,23 +14,23 @@ pub const ALL_REDUCE: &str = "all-reduce";
 /// Rule of a peer that trains alone.
 pub const NO_GOSSIP: &str = "none";
 
-/// Arms that run one after the other, each once per seed.
+/// Variants that run one after the other, each once per seed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Experiment {
-    /// What every arm trains.
+pub struct LocalExperiment {
+    /// What every variant trains.
     pub workload: Workload,
     /// What is compared; at least one.
-    pub arms: Vec<Arm>,
+    pub variants: Vec<Variant>,
     /// Seeds of the repetitions; at least one.
     pub seeds: Vec<u64>,
 }
 
-/// What all arms have in common.
+/// What all variants have in common.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Workload {
     /// Configuration file handed to every peer.
     pub config: Option<PathBuf>,
-    /// Settings `section.key=value` handed to every peer, weaker than those of an arm.
+    /// Settings `section.key=value` handed to every peer, weaker than those of a variant.
     pub settings: Vec<String>,
     /// Scenario file of the link emulator, when the peers are not on loopback.
     #[serde(default)]
@@ -50,14 +50,14 @@ impl Workload {
 
 /// One way to train.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Arm {
+pub struct Variant {
     /// Name in the report and name of the folder.
     pub name: String,
     /// Mixing rule, `gossip.rule`.
     pub rule: String,
     /// Number of processes.
     pub peers: usize,
-    /// Settings `section.key=value` of this arm only.
+    /// Settings `section.key=value` of this variant only.
     pub settings: Vec<String>,
     /// Peers to kill on the way.
     pub kills: Vec<Kill>,
@@ -66,7 +66,7 @@ pub struct Arm {
     pub program: Program,
 }
 
-/// What the processes of an arm run, with the same arguments.
+/// What the processes of a variant run, with the same arguments.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Program {
@@ -87,8 +87,8 @@ impl Program {
     }
 }
 
-impl Arm {
-    /// An undisturbed arm named like its rule.
+impl Variant {
+    /// An undisturbed variant named like its rule.
     pub fn new(rule: &str, peers: usize) -> Self {
         Self {
             name: rule.to_owned(),
@@ -121,13 +121,13 @@ impl Arm {
             flag("--config", config.display().to_string());
         }
         flag("--set", "node.threads=1".to_owned());
-        // Arms are compared at equal samples.
+        // Variants are compared at equal samples.
         flag("--set", "gossip.balance=off".to_owned());
         for setting in &workload.settings {
             flag("--set", setting.clone());
         }
         if self.rule == ALL_REDUCE {
-            // The baseline averages every gradient, whatever the other arms do, unless its own
+            // The baseline averages every gradient, whatever the other variants do, unless its own
             // settings make it DiLoCo.
             flag("--set", "gossip.local_steps=1".to_owned());
         }
@@ -234,16 +234,16 @@ mod tests {
     }
 
     #[test]
-    fn an_arm_overrules_the_workload_and_knows_its_world() {
+    fn an_variant_overrules_the_workload_and_knows_its_world() {
         let workload = Workload {
             config: Some(PathBuf::from("run.toml")),
             settings: vec!["run.steps=10".to_owned()],
             wan: None,
             rack: 0,
         };
-        let mut arm = Arm::new(ALL_REDUCE, 4);
-        arm.settings.push("run.steps=20".to_owned());
-        let line = arm.arguments(&workload, 7, 2, Path::new("/tmp/x")).join(" ");
+        let mut variant = Variant::new(ALL_REDUCE, 4);
+        variant.settings.push("run.steps=20".to_owned());
+        let line = variant.arguments(&workload, 7, 2, Path::new("/tmp/x")).join(" ");
         assert!(line.starts_with("join --exit-with-stdin --no-mdns --data-dir /tmp/x"), "{line}");
         assert!(line.contains("--set network.require_peers=3 --config run.toml"), "{line}");
         assert!(
@@ -260,11 +260,11 @@ mod tests {
             ),
             "{line}"
         );
-        let gossip = Arm::new("pairwise", 4).arguments(&workload, 7, 2, Path::new("x"));
+        let gossip = Variant::new("pairwise", 4).arguments(&workload, 7, 2, Path::new("x"));
         assert!(!gossip.iter().any(|word| word.starts_with("gossip.world")));
         assert!(gossip.contains(&"/ip4/127.0.0.1/udp/0/quic-v1".to_owned()));
         let wan = Workload { wan: Some(PathBuf::from("slow.toml")), ..workload };
-        let far = Arm::new("pairwise", 4).arguments(&wan, 7, 2, Path::new("x"));
+        let far = Variant::new("pairwise", 4).arguments(&wan, 7, 2, Path::new("x"));
         assert!(far.contains(&"/ip4/10.77.0.3/udp/0/quic-v1".to_owned()), "{far:?}");
     }
 }

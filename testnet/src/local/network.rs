@@ -1,4 +1,4 @@
-//! The emulated network of an arm: each peer in a machine of its own, or each rack of them.
+//! The emulated network of a variant: each peer in a machine of its own, or each rack of them.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -8,9 +8,9 @@ use std::sync::mpsc::{Receiver, sync_channel};
 
 use dnode_netem::{Command, Emulator, Notice, Plan, Stats, WanError, namespace};
 
-use super::arm::RunError;
+use super::variant::RunError;
 
-/// Name of the file inside the folder of an arm and seed that takes what the network counted.
+/// Name of the file inside the folder of a variant and seed that takes what the network counted.
 pub const NETWORK_FILE: &str = "wan.txt";
 /// Notices of the network between two looks; more are not kept.
 const NOTICES_MAX: usize = 64;

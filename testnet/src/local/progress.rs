@@ -1,4 +1,4 @@
-//! What a person sees while an arm runs: one live table on a terminal, plain lines elsewhere.
+//! What a person sees while a variant runs: one live table on a terminal, plain lines elsewhere.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ const ROWS_MAX: usize = 18;
 
 /// The newest numbers of one peer.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct View {
+pub struct ProgressView {
     /// Steps made.
     pub step: u64,
     /// Where it stands in the run, in steps; more than its own when it has come back.
@@ -47,7 +47,7 @@ pub struct View {
     pub returns: usize,
 }
 
-impl View {
+impl ProgressView {
     /// Takes over what a line says.
     pub fn apply(&mut self, line: &Line) {
         self.step = self.step.max(line.step);
@@ -132,7 +132,7 @@ impl Progress {
         Self { done: Some(done), ..Self::new(Box::new(io::sink()), false) }
     }
 
-    /// A new arm begins.
+    /// A new variant begins.
     pub fn begin(&mut self, title: String) {
         self.title = title;
         self.drawn_rows = 0;
@@ -145,7 +145,7 @@ impl Progress {
     ///
     /// # Errors
     /// The output is closed or full.
-    pub fn show(&mut self, views: &[View]) -> io::Result<()> {
+    pub fn show(&mut self, views: &[ProgressView]) -> io::Result<()> {
         if let Some(done) = &self.done {
             done.set(percent_done(views));
             return Ok(());
@@ -161,7 +161,7 @@ impl Progress {
     ///
     /// # Errors
     /// The output is closed or full.
-    pub fn show_now(&mut self, views: &[View]) -> io::Result<()> {
+    pub fn show_now(&mut self, views: &[ProgressView]) -> io::Result<()> {
         self.last = Some(Instant::now());
         if self.live {
             self.draw(views)
@@ -172,7 +172,7 @@ impl Progress {
         }
     }
 
-    fn draw(&mut self, views: &[View]) -> io::Result<()> {
+    fn draw(&mut self, views: &[ProgressView]) -> io::Result<()> {
         let table = table(&self.title, self.begun.elapsed(), views);
         if self.drawn_rows > 0 {
             // Cursor up, then erase to the end of the screen.
@@ -185,7 +185,7 @@ impl Progress {
 }
 
 /// Share of all steps that is done, in percent; 0 while unknown. Killed peers do not count.
-fn percent_done(views: &[View]) -> u64 {
+fn percent_done(views: &[ProgressView]) -> u64 {
     let alive = views.iter().filter(|view| view.killed_at.is_none());
     let (mut done, mut all) = (0, 0);
     for view in alive {
@@ -200,7 +200,7 @@ fn number(value: Option<f64>, decimals: usize) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"))
 }
 
-fn table(title: &str, elapsed: Duration, views: &[View]) -> String {
+fn table(title: &str, elapsed: Duration, views: &[ProgressView]) -> String {
     let mut text = format!(
         "{title}: {} % after {}\n",
         percent_done(views),
@@ -231,7 +231,7 @@ fn table(title: &str, elapsed: Duration, views: &[View]) -> String {
     text
 }
 
-fn plain_line(title: &str, elapsed: Duration, views: &[View]) -> String {
+fn plain_line(title: &str, elapsed: Duration, views: &[ProgressView]) -> String {
     let steps = views.iter().map(|view| view.step);
     let losses: Vec<f64> = views.iter().filter_map(|view| view.loss).collect();
     let mean = losses.iter().sum::<f64>() / units::to_f64(losses.len() as u64);
@@ -253,23 +253,23 @@ fn plain_line(title: &str, elapsed: Duration, views: &[View]) -> String {
 mod tests {
     use super::*;
 
-    fn view(step: u64) -> View {
-        View {
+    fn view(step: u64) -> ProgressView {
+        ProgressView {
             step,
             steps: Some(200),
             loss: Some(0.5),
             samples_per_s: 1000.0,
             bytes_out: 1_500_000,
-            ..View::default()
+            ..ProgressView::default()
         }
     }
 
     #[test]
     fn a_plain_line_sums_the_peers_up() {
-        let line = plain_line("arm", Duration::from_secs(3), &[view(50), view(150)]);
+        let line = plain_line("variant", Duration::from_secs(3), &[view(50), view(150)]);
         assert_eq!(
             line,
-            "arm: 50 % after 3.0 s, steps 50..150, loss 0.5000, 2000 samples/s, staleness 0, \
+            "variant: 50 % after 3.0 s, steps 50..150, loss 0.5000, 2000 samples/s, staleness 0, \
              sent 3.0 MB"
         );
     }
@@ -278,17 +278,17 @@ mod tests {
     fn the_table_fits_eighty_columns_and_has_a_row_per_peer() {
         let mut killed = view(60);
         killed.killed_at = Some(60);
-        let text = table("arm", Duration::from_secs(3), &[view(200), killed]);
+        let text = table("variant", Duration::from_secs(3), &[view(200), killed]);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert_eq!(text.lines().count(), 4);
-        assert!(text.contains("killed") && text.starts_with("arm: 100 % after"), "{text}");
+        assert!(text.contains("killed") && text.starts_with("variant: 100 % after"), "{text}");
         let many = vec![view(1); ROWS_MAX + 3];
-        assert!(table("arm", Duration::ZERO, &many).contains("… and 3 more"));
+        assert!(table("variant", Duration::ZERO, &many).contains("… and 3 more"));
     }
 
     #[test]
     fn a_peer_that_said_nothing_yet_is_shown_as_starting() {
-        let text = table("arm", Duration::ZERO, &[View::default()]);
+        let text = table("variant", Duration::ZERO, &[ProgressView::default()]);
         assert!(text.contains("starting") && text.contains("0 % after"), "{text}");
     }
 }

@@ -157,7 +157,7 @@ impl Shared<'_> {
         let scale = if longest > 0.0 && norm > longest { (longest / norm) as f32 } else { 1.0 };
         let mut guard = self.lock();
         let state = &mut *guard;
-        // The schedule follows samples, as it does for every arm.
+        // The schedule follows samples, as it does for every variant.
         let position = state.version / self.plan.peers;
         let rate = learning_rate(&self.plan.optimizer, position, self.plan.steps);
         state.optimizer.update(&mut state.parameters, gradient, rate, scale);

@@ -8,7 +8,7 @@ use super::units::to_f64;
 use crate::metrics::{At, Log};
 
 /// Columns of the file.
-pub const HEADER: &str = "arm,seed,peer,kind,time_s,step,samples,clock,metric,value";
+pub const HEADER: &str = "variant,seed,peer,kind,time_s,step,samples,clock,metric,value";
 
 /// The whole file. Rows of kind `swarm` belong to no single peer; their place is empty but for
 /// `samples`, which are those per peer.
@@ -18,7 +18,7 @@ pub fn render(results: &Results) -> String {
         for (peer, numbers) in result.peers.iter().enumerate() {
             let mut rows = Rows {
                 text: &mut text,
-                prefix: format!("{},{},{peer}", quoted(&result.arm.name), result.run.seed),
+                prefix: format!("{},{},{peer}", quoted(&result.variant.name), result.run.seed),
             };
             rows.log(&numbers.log);
         }
@@ -89,7 +89,7 @@ impl Rows<'_> {
 
 fn swarm(text: &mut String, result: &RunResult) {
     let logs: Vec<&Log> = result.peers.iter().map(|peer| &peer.log).collect();
-    let prefix = format!("{},{}", quoted(&result.arm.name), result.run.seed);
+    let prefix = format!("{},{}", quoted(&result.variant.name), result.run.seed);
     for (samples, distance) in consensus::over_samples(&logs) {
         let _ = writeln!(text, "{prefix},,swarm,,,{samples},,consensus_distance,{distance}");
     }

@@ -78,24 +78,24 @@ fn chart(title: &str, x_label: &str, y_label: &str) -> Chart {
     Chart::new(title, x_label, y_label, Legend::Top)
 }
 
-/// One series per arm: every line of every seed faint, their mean bold.
+/// One series per variant: every line of every seed faint, their mean bold.
 fn series(
     results: &Results,
     lines: impl Fn(&RunResult) -> Vec<Vec<Point>>,
     x: impl Fn(&Point) -> f64,
 ) -> Vec<Series> {
-    let mut by_arm: Vec<(&str, Vec<Vec<Point>>)> = Vec::new();
+    let mut by_variant: Vec<(&str, Vec<Vec<Point>>)> = Vec::new();
     for run in &results.runs {
-        let name = run.arm.name.as_str();
-        match by_arm.iter_mut().find(|(arm, _)| *arm == name) {
+        let name = run.variant.name.as_str();
+        match by_variant.iter_mut().find(|(variant, _)| *variant == name) {
             Some((_, all)) => all.extend(lines(run)),
-            None => by_arm.push((name, lines(run))),
+            None => by_variant.push((name, lines(run))),
         }
     }
     let place = |line: &Vec<Point>| -> Vec<(f64, f64)> {
         line.iter().map(|point| (x(point), point.value)).collect()
     };
-    by_arm
+    by_variant
         .into_iter()
         .enumerate()
         .map(|(color, (name, lines))| Series {

@@ -6,9 +6,9 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::consensus::Exact;
-use crate::metrics::{At, Evaluate, Log};
+use crate::metrics::{At, Evaluation, Log};
 
-/// Name of the file inside the folder of an arm and seed.
+/// Name of the file inside the folder of a variant and seed.
 pub const JUDGED_FILE: &str = "judged.json";
 
 /// Quality of parameters on all held-out data.
@@ -23,9 +23,9 @@ pub struct Measured {
 }
 
 impl Measured {
-    fn told(self) -> Evaluate {
+    fn told(self) -> Evaluation {
         let Self { loss, accuracy, count } = self;
-        Evaluate { loss, accuracy: Some(accuracy), count }
+        Evaluation { loss, accuracy: Some(accuracy), count }
     }
 }
 
@@ -44,7 +44,7 @@ pub struct Waypoint {
     pub measured: Measured,
 }
 
-/// The parameters of a run, measured with the same data for every arm.
+/// The parameters of a run, measured with the same data for every variant.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
     /// Final parameters by peer; nothing for one that did not end in order.

@@ -5,15 +5,15 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::numbers::{ArmNumbers, Gap, Numbers, PeerNumbers, show_staleness};
+use super::numbers::{LossGap, Numbers, PeerNumbers, VariantNumbers, show_staleness};
 use super::record::{Record, Results};
-use super::stats::{MeanSd, Spread};
+use super::stats::{MeanSd, MinMedianMax};
 use super::table::Table;
 use super::units::{self, to_f64};
 
 /// What stands where there is no number.
 const NONE: &str = "–";
-/// Configuration keys that differ between peers or arms by construction.
+/// Configuration keys that differ between peers or variants by construction.
 const OWN_KEYS: [&str; 6] = [
     "data.shard",
     "network.bootstrap",
@@ -66,7 +66,7 @@ fn result(record: &Record, numbers: &Numbers) -> String {
     let gaps = gap_table(numbers);
     if !gaps.is_empty() {
         let _ = writeln!(text, "### Gaps\n\n{}", gaps.render());
-        text += "Worst peer against the median peer of the reference arm, seed by seed. \
+        text += "Worst peer against the median peer of the reference variant, seed by seed. \
                  Positive is worse than the reference.\n\n";
     }
     text
@@ -77,12 +77,12 @@ fn show(number: Option<MeanSd>, show: impl Fn(f64) -> String) -> String {
 }
 
 fn spread_over_seeds(
-    arm: &ArmNumbers,
-    spread: impl Fn(&super::numbers::RunNumbers) -> Option<Spread>,
-    parts: [fn(Spread) -> f64; 3],
+    variant: &VariantNumbers,
+    spread: impl Fn(&super::numbers::RunNumbers) -> Option<MinMedianMax>,
+    parts: [fn(MinMedianMax) -> f64; 3],
     format: impl Fn(f64) -> String,
 ) -> String {
-    parts.map(|part| show(arm.over_seeds(|run| spread(run).map(part)), &format)).join(" / ")
+    parts.map(|part| show(variant.over_seeds(|run| spread(run).map(part)), &format)).join(" / ")
 }
 
 fn whole(value: f64) -> String {
@@ -103,7 +103,7 @@ fn megabytes(bytes: f64) -> String {
 
 fn full_table(numbers: &Numbers) -> Table {
     let mut table = Table::new([
-        "arm",
+        "variant",
         "peers",
         "accuracy %",
         "loss, nats",
@@ -114,35 +114,35 @@ fn full_table(numbers: &Numbers) -> Table {
         "staleness",
         "consensus distance",
     ]);
-    for arm in &numbers.0 {
-        let worst_first: [fn(Spread) -> f64; 3] = [|s| s.min, |s| s.median, |s| s.max];
-        let best_last: [fn(Spread) -> f64; 3] = [|s| s.max, |s| s.median, |s| s.min];
+    for variant in &numbers.0 {
+        let worst_first: [fn(MinMedianMax) -> f64; 3] = [|s| s.min, |s| s.median, |s| s.max];
+        let best_last: [fn(MinMedianMax) -> f64; 3] = [|s| s.max, |s| s.median, |s| s.min];
         table.row(vec![
-            arm.arm.name.clone(),
-            arm.arm.peers.to_string(),
-            spread_over_seeds(arm, |run| run.accuracy, worst_first, percent_number),
-            spread_over_seeds(arm, |run| run.loss, best_last, decimals),
-            show(arm.over_seeds(super::numbers::RunNumbers::train_s), |value| {
+            variant.variant.name.clone(),
+            variant.variant.peers.to_string(),
+            spread_over_seeds(variant, |run| run.accuracy, worst_first, percent_number),
+            spread_over_seeds(variant, |run| run.loss, best_last, decimals),
+            show(variant.over_seeds(super::numbers::RunNumbers::train_s), |value| {
                 format!("{value:.1}")
             }),
-            show(arm.over_seeds(|run| Some(run.wall_s)), |value| format!("{value:.1}")),
-            show(arm.over_seeds(|run| Some(to_f64(run.samples()))), whole),
-            sent(arm),
-            arm.staleness().unwrap_or_else(|| NONE.to_owned()),
-            consensus(arm),
+            show(variant.over_seeds(|run| Some(run.wall_s)), |value| format!("{value:.1}")),
+            show(variant.over_seeds(|run| Some(to_f64(run.samples()))), whole),
+            sent(variant),
+            variant.staleness().unwrap_or_else(|| NONE.to_owned()),
+            consensus(variant),
         ]);
     }
     table
 }
 
-fn sent(arm: &ArmNumbers) -> String {
-    let bytes = arm.over_seeds(|run| run.bytes_out_per_peer().map(|bytes| bytes.mean));
+fn sent(variant: &VariantNumbers) -> String {
+    let bytes = variant.over_seeds(|run| run.bytes_out_per_peer().map(|bytes| bytes.mean));
     show(bytes, megabytes)
 }
 
-fn consensus(arm: &ArmNumbers) -> String {
-    let distance = arm.over_seeds(|run| run.consensus.map(|exact| exact.distance));
-    let relative = arm.over_seeds(|run| run.consensus.map(super::consensus::Exact::relative));
+fn consensus(variant: &VariantNumbers) -> String {
+    let distance = variant.over_seeds(|run| run.consensus.map(|exact| exact.distance));
+    let relative = variant.over_seeds(|run| run.consensus.map(super::consensus::Exact::relative));
     let Some(relative) = relative else {
         return NONE.to_owned();
     };
@@ -150,7 +150,7 @@ fn consensus(arm: &ArmNumbers) -> String {
     format!("{} ({relative})", show(distance, |value| format!("{value:.3}")))
 }
 
-fn gap_cells(gap: &Gap) -> [String; 2] {
+fn gap_cells(gap: &LossGap) -> [String; 2] {
     [
         show(gap.accuracy_points, |value| format!("{value:.2}")),
         show(gap.loss_percent, |value| format!("{value:.2}")),
@@ -158,11 +158,11 @@ fn gap_cells(gap: &Gap) -> [String; 2] {
 }
 
 fn gap_table(numbers: &Numbers) -> Table {
-    let mut table = Table::new(["arm", "reference", "accuracy gap, points", "loss gap, %"]);
-    for arm in &numbers.0 {
-        for gap in &arm.gaps {
+    let mut table = Table::new(["variant", "reference", "accuracy gap, points", "loss gap, %"]);
+    for variant in &numbers.0 {
+        for gap in &variant.gaps {
             let [accuracy, loss] = gap_cells(gap);
-            let name = arm.arm.name.clone();
+            let name = variant.variant.name.clone();
             table.row(vec![name, gap.reference.clone(), accuracy, loss]);
         }
     }
@@ -170,13 +170,13 @@ fn gap_table(numbers: &Numbers) -> Table {
 }
 
 /// What the gap columns of [`short_table`] mean.
-pub const GAP_NOTE: &str = "Gap: worst peer against the median peer of the synchronous arm, or of \
-                            the undisturbed twin of an arm with kills.";
+pub const GAP_NOTE: &str = "LossGap: worst peer against the median peer of the synchronous variant, or of \
+                            the undisturbed twin of a variant with kills.";
 
 /// The main numbers in about 110 columns for a single seed, for a terminal.
 pub fn short_table(numbers: &Numbers) -> Table {
     let mut table = Table::new([
-        "arm",
+        "variant",
         "worst acc. %",
         "median acc. %",
         "worst loss",
@@ -185,22 +185,22 @@ pub fn short_table(numbers: &Numbers) -> Table {
         "time, s",
         "sent/peer, MB",
     ]);
-    for arm in &numbers.0 {
-        let part = |part: fn(Spread) -> f64| {
-            let share = arm.over_seeds(|run| run.accuracy.map(part));
+    for variant in &numbers.0 {
+        let part = |part: fn(MinMedianMax) -> f64| {
+            let share = variant.over_seeds(|run| run.accuracy.map(part));
             show(share, percent_number)
         };
         let none = || [NONE.to_owned(), NONE.to_owned()];
-        let [accuracy_gap, loss_gap] = arm.gaps.first().map_or_else(none, gap_cells);
+        let [accuracy_gap, loss_gap] = variant.gaps.first().map_or_else(none, gap_cells);
         table.row(vec![
-            arm.arm.name.clone(),
+            variant.variant.name.clone(),
             part(|spread| spread.min),
             part(|spread| spread.median),
-            show(arm.over_seeds(|run| run.loss.map(|loss| loss.max)), decimals),
+            show(variant.over_seeds(|run| run.loss.map(|loss| loss.max)), decimals),
             accuracy_gap,
             loss_gap,
-            show(arm.over_seeds(|run| Some(run.wall_s)), |value| format!("{value:.1}")),
-            sent(arm),
+            show(variant.over_seeds(|run| Some(run.wall_s)), |value| format!("{value:.1}")),
+            sent(variant),
         ]);
     }
     table
@@ -208,7 +208,7 @@ pub fn short_table(numbers: &Numbers) -> Table {
 
 fn peers(numbers: &Numbers) -> String {
     let mut table = Table::new([
-        "arm",
+        "variant",
         "seed",
         "peer",
         "accuracy %",
@@ -222,11 +222,11 @@ fn peers(numbers: &Numbers) -> String {
         "staleness",
         "end",
     ]);
-    for arm in &numbers.0 {
-        for run in &arm.runs {
+    for variant in &numbers.0 {
+        for run in &variant.runs {
             for (index, peer) in run.peers.iter().enumerate() {
                 let place = [run.seed.to_string(), index.to_string()];
-                let mut cells = vec![arm.arm.name.clone()];
+                let mut cells = vec![variant.variant.name.clone()];
                 cells.extend(place.into_iter().chain(peer_cells(peer)));
                 table.row(cells);
             }
@@ -264,13 +264,13 @@ fn repeat(record: &Record) -> String {
         units::bytes(machine.memory_bytes),
         machine.system,
     );
-    for arm in &record.experiment.arms {
-        let kills: Vec<String> = arm.kills.iter().map(ToString::to_string).collect();
+    for variant in &record.experiment.variants {
+        let kills: Vec<String> = variant.kills.iter().map(ToString::to_string).collect();
         if !kills.is_empty() {
             let _ = writeln!(
                 text,
-                "In arm `{}` these peers were killed (SIGKILL): {}.\n",
-                arm.name,
+                "In variant `{}` these peers were killed (SIGKILL): {}.\n",
+                variant.name,
                 kills.join(", ")
             );
         }
@@ -281,24 +281,24 @@ fn repeat(record: &Record) -> String {
 fn configuration(results: &Results) -> String {
     let starts = results.runs.iter().filter_map(|run| {
         let start = run.peers.first()?.log.start.as_ref()?;
-        Some((run.arm.name.as_str(), &start.config))
+        Some((run.variant.name.as_str(), &start.config))
     });
-    let mut by_arm: Vec<(&str, BTreeMap<String, String>)> = Vec::new();
-    for (arm, config) in starts {
-        if by_arm.iter().all(|(name, _)| *name != arm) {
+    let mut by_variant: Vec<(&str, BTreeMap<String, String>)> = Vec::new();
+    for (variant, config) in starts {
+        if by_variant.iter().all(|(name, _)| *name != variant) {
             let mut flat = BTreeMap::new();
             flatten(config, "", &mut flat);
-            by_arm.push((arm, flat));
+            by_variant.push((variant, flat));
         }
     }
-    if by_arm.is_empty() {
+    if by_variant.is_empty() {
         return String::new();
     }
     let mut header = vec!["key".to_owned()];
-    header.extend(by_arm.iter().map(|(name, _)| (*name).to_owned()));
+    header.extend(by_variant.iter().map(|(name, _)| (*name).to_owned()));
     let mut table = Table::with_header(header);
     let keys: BTreeMap<&String, ()> =
-        by_arm.iter().flat_map(|(_, flat)| flat.keys().map(|key| (key, ()))).collect();
+        by_variant.iter().flat_map(|(_, flat)| flat.keys().map(|key| (key, ()))).collect();
     for key in keys.into_keys() {
         if OWN_KEYS.contains(&key.as_str()) {
             continue;
@@ -307,11 +307,11 @@ fn configuration(results: &Results) -> String {
             flat.get(key).map_or_else(|| NONE.to_owned(), |value| format!("`{value}`"))
         };
         let mut cells = vec![format!("`{key}`")];
-        cells.extend(by_arm.iter().map(value));
+        cells.extend(by_variant.iter().map(value));
         table.row(cells);
     }
     format!(
-        "## Configuration\n\nAs the first peer of each arm reports it; what differs by peer \
+        "## Configuration\n\nAs the first peer of each variant reports it; what differs by peer \
          (shard, addresses, folder) or by repetition (seed) is left out.\n\n{}",
         table.render()
     )

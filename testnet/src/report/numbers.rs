@@ -1,12 +1,12 @@
-//! The numbers of a report: per peer, per run, and per arm over its seeds, with gaps.
+//! The numbers of a report: per peer, per run, and per variant over its seeds, with gaps.
 
 use std::path::{Path, PathBuf};
 
 use super::consensus::{self, ConsensusError, Exact};
 use super::record::{PeerResult, Results, RunResult};
-use super::stats::{MeanSd, Spread, percentile};
+use super::stats::{MeanSd, MinMedianMax, percentile};
 use super::units::to_f64;
-use crate::local::Arm;
+use crate::local::Variant;
 use crate::local::experiment::ALL_REDUCE;
 
 /// One peer at its end, or at its last report if it was killed.
@@ -34,7 +34,7 @@ pub struct PeerNumbers {
     pub killed_at: Option<u64>,
 }
 
-/// One arm for one seed.
+/// One variant for one seed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunNumbers {
     /// Seed.
@@ -44,29 +44,29 @@ pub struct RunNumbers {
     /// The peers, by index.
     pub peers: Vec<PeerNumbers>,
     /// Final losses of the peers that ended, in nats.
-    pub loss: Option<Spread>,
+    pub loss: Option<MinMedianMax>,
     /// Final accuracies of the peers that ended, in `[0, 1]`.
-    pub accuracy: Option<Spread>,
+    pub accuracy: Option<MinMedianMax>,
     /// Consensus distance of the final parameters.
     pub consensus: Option<Exact>,
 }
 
-/// One arm over its seeds.
+/// One variant over its seeds.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ArmNumbers {
-    /// The arm.
-    pub arm: Arm,
+pub struct VariantNumbers {
+    /// The variant.
+    pub variant: Variant,
     /// Its runs.
     pub runs: Vec<RunNumbers>,
-    /// Distances to arms it should be compared with.
-    pub gaps: Vec<Gap>,
+    /// Distances to variants it should be compared with.
+    pub gaps: Vec<LossGap>,
 }
 
-/// How much worse the worst peer of an arm is than the median peer of a reference arm, over the
+/// How much worse the worst peer of a variant is than the median peer of a reference variant, over the
 /// seeds that both have.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Gap {
-    /// Name of the reference arm.
+pub struct LossGap {
+    /// Name of the reference variant.
     pub reference: String,
     /// Accuracy of the reference minus accuracy of the worst peer, in percentage points.
     pub accuracy_points: Option<MeanSd>,
@@ -74,33 +74,34 @@ pub struct Gap {
     pub loss_percent: Option<MeanSd>,
 }
 
-/// All numbers of an experiment, by arm in the order of the plan.
+/// All numbers of an experiment, by variant in the order of the plan.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Numbers(pub Vec<ArmNumbers>);
+pub struct Numbers(pub Vec<VariantNumbers>);
 
 impl Numbers {
-    /// The numbers of `results`. Arms without a completed run are left out.
+    /// The numbers of `results`. Variants without a completed run are left out.
     ///
     /// # Errors
     /// [`ConsensusError`] if final parameters are named but cannot be compared.
     pub fn of(results: &Results) -> Result<Self, ConsensusError> {
-        let mut arms: Vec<ArmNumbers> = Vec::new();
+        let mut variants: Vec<VariantNumbers> = Vec::new();
         for result in &results.runs {
             let run = run_numbers(result)?;
-            match arms.iter_mut().find(|arm| arm.arm == result.arm) {
-                Some(arm) => arm.runs.push(run),
-                None => arms.push(ArmNumbers {
-                    arm: result.arm.clone(),
+            match variants.iter_mut().find(|variant| variant.variant == result.variant) {
+                Some(variant) => variant.runs.push(run),
+                None => variants.push(VariantNumbers {
+                    variant: result.variant.clone(),
                     runs: vec![run],
                     gaps: Vec::new(),
                 }),
             }
         }
-        let gaps: Vec<Vec<Gap>> = arms.iter().map(|arm| gaps(arm, &arms)).collect();
-        for (arm, gaps) in arms.iter_mut().zip(gaps) {
-            arm.gaps = gaps;
+        let gaps: Vec<Vec<LossGap>> =
+            variants.iter().map(|variant| gaps(variant, &variants)).collect();
+        for (variant, gaps) in variants.iter_mut().zip(gaps) {
+            variant.gaps = gaps;
         }
-        Ok(Self(arms))
+        Ok(Self(variants))
     }
 }
 
@@ -117,7 +118,7 @@ impl RunNumbers {
 
     /// Longest training time of a peer, in seconds.
     pub fn train_s(&self) -> Option<f64> {
-        Some(Spread::of(self.ended().filter_map(|peer| peer.train_s))?.max)
+        Some(MinMedianMax::of(self.ended().filter_map(|peer| peer.train_s))?.max)
     }
 
     /// Exchanges of all peers by clock lag.
@@ -135,7 +136,7 @@ impl RunNumbers {
     }
 }
 
-impl ArmNumbers {
+impl VariantNumbers {
     /// A number of each run that has it, over the seeds.
     pub fn over_seeds(&self, number: impl Fn(&RunNumbers) -> Option<f64>) -> Option<MeanSd> {
         MeanSd::of(self.runs.iter().filter_map(number))
@@ -177,8 +178,8 @@ fn run_numbers(result: &RunResult) -> Result<RunNumbers, ConsensusError> {
     Ok(RunNumbers {
         seed: result.run.seed,
         wall_s: result.run.wall_s,
-        loss: Spread::of(peers.iter().filter_map(|peer| peer.loss)),
-        accuracy: Spread::of(peers.iter().filter_map(|peer| peer.accuracy)),
+        loss: MinMedianMax::of(peers.iter().filter_map(|peer| peer.loss)),
+        accuracy: MinMedianMax::of(peers.iter().filter_map(|peer| peer.accuracy)),
         consensus: judged
             .map_or_else(|| consensus::exact(&paths), |judged| Ok(judged.consensus))?,
         peers,
@@ -231,20 +232,20 @@ fn peer_numbers(peer: &PeerResult, killed_at: Option<u64>) -> PeerNumbers {
     }
 }
 
-/// The synchronous arm, and for an arm with kills its undisturbed twin.
-fn gaps(arm: &ArmNumbers, all: &[ArmNumbers]) -> Vec<Gap> {
-    let is_reference = |other: &&ArmNumbers| {
-        let (mine, theirs) = (&arm.arm, &other.arm);
+/// The synchronous variant, and for a variant with kills its undisturbed twin.
+fn gaps(variant: &VariantNumbers, all: &[VariantNumbers]) -> Vec<LossGap> {
+    let is_reference = |other: &&VariantNumbers| {
+        let (mine, theirs) = (&variant.variant, &other.variant);
         let twin = theirs.rule == mine.rule && !mine.kills.is_empty();
         theirs.name != mine.name && theirs.kills.is_empty() && (theirs.rule == ALL_REDUCE || twin)
     };
     let references = all.iter().filter(is_reference);
-    references.map(|reference| gap(arm, reference)).collect()
+    references.map(|reference| gap(variant, reference)).collect()
 }
 
-fn gap(arm: &ArmNumbers, reference: &ArmNumbers) -> Gap {
+fn gap(variant: &VariantNumbers, reference: &VariantNumbers) -> LossGap {
     let pairs = || {
-        arm.runs.iter().filter_map(|run| {
+        variant.runs.iter().filter_map(|run| {
             let same = reference.runs.iter().find(|other| other.seed == run.seed);
             Some((run, same?))
         })
@@ -255,8 +256,8 @@ fn gap(arm: &ArmNumbers, reference: &ArmNumbers) -> Gap {
     let loss = |(run, other): (&RunNumbers, &RunNumbers)| {
         Some(100.0 * (run.loss?.max / other.loss?.median - 1.0))
     };
-    Gap {
-        reference: reference.arm.name.clone(),
+    LossGap {
+        reference: reference.variant.name.clone(),
         accuracy_points: MeanSd::of(pairs().filter_map(accuracy)),
         loss_percent: MeanSd::of(pairs().filter_map(loss)),
     }

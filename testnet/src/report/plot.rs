@@ -6,7 +6,7 @@ use plotters::coord::Shift;
 use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
 use plotters::prelude::*;
 
-use super::stats::Spread;
+use super::stats::MinMedianMax;
 
 /// Width and height of a plot, in pixels.
 const SIZE: (u32, u32) = (900, 520);
@@ -119,7 +119,8 @@ impl PlotError {
 /// their ends show only on a logarithmic axis.
 pub fn spans_a_decade(series: &[Series]) -> bool {
     let values = series.iter().flat_map(|series| series.bold.iter().map(|point| point.1));
-    Spread::of(values).is_some_and(|spread| spread.min > 0.0 && spread.max > 10.0 * spread.min)
+    MinMedianMax::of(values)
+        .is_some_and(|spread| spread.min > 0.0 && spread.max > 10.0 * spread.min)
 }
 
 /// The chart as an SVG document.

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::judged::Judged;
 use super::machine::Machine;
-use crate::local::arm_run::ArmRun;
-use crate::local::{Arm, Experiment};
+use crate::local::variant_run::VariantRun;
+use crate::local::{LocalExperiment, Variant};
 use crate::metrics::{Log, MetricsError};
 
 /// Name of the record inside the folder.
@@ -24,9 +24,9 @@ pub struct Record {
     /// The machine.
     pub machine: Machine,
     /// The plan.
-    pub experiment: Experiment,
+    pub experiment: LocalExperiment,
     /// What was completed, in order.
-    pub runs: Vec<ArmRun>,
+    pub runs: Vec<VariantRun>,
     /// Why the plan was not completed, if it was not.
     pub failure: Option<String>,
 }
@@ -50,13 +50,13 @@ pub enum RecordError {
         /// What is wrong.
         source: serde_json::Error,
     },
-    /// The record names an arm that its plan does not have.
-    #[error("{} speaks of an arm `{arm}` that is not in its plan", path.display())]
-    UnknownArm {
+    /// The record names a variant that its plan does not have.
+    #[error("{} speaks of a variant `{variant}` that is not in its plan", path.display())]
+    UnknownVariant {
         /// The file.
         path: PathBuf,
         /// The name.
-        arm: String,
+        variant: String,
     },
     /// The metrics of a peer cannot be used.
     #[error(transparent)]
@@ -87,9 +87,9 @@ impl Record {
     }
 }
 
-/// Folder of one arm and seed.
-pub fn run_folder(folder: &Path, arm: &str, seed: u64) -> PathBuf {
-    folder.join(arm).join(seed.to_string())
+/// Folder of one variant and seed.
+pub fn run_folder(folder: &Path, variant: &str, seed: u64) -> PathBuf {
+    folder.join(variant).join(seed.to_string())
 }
 
 /// A record with the metrics of all its peers.
@@ -101,13 +101,13 @@ pub struct Results {
     pub runs: Vec<RunResult>,
 }
 
-/// One arm and seed.
+/// One variant and seed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunResult {
-    /// The arm.
-    pub arm: Arm,
+    /// The variant.
+    pub variant: Variant,
     /// Times and kills.
-    pub run: ArmRun,
+    pub run: VariantRun,
     /// The peers, by index.
     pub peers: Vec<PeerResult>,
     /// What the harness measured of their parameters, if it did.
@@ -140,19 +140,19 @@ impl Results {
         let path = folder.join(RECORD_FILE);
         let mut runs = Vec::new();
         for run in record.runs.iter().filter(|run| run.failure.is_none()) {
-            let arms = &record.experiment.arms;
-            let Some(arm) = arms.iter().find(|arm| arm.name == run.arm) else {
-                return Err(RecordError::UnknownArm { path, arm: run.arm.clone() });
+            let variants = &record.experiment.variants;
+            let Some(variant) = variants.iter().find(|variant| variant.name == run.variant) else {
+                return Err(RecordError::UnknownVariant { path, variant: run.variant.clone() });
             };
-            let home = run_folder(folder, &run.arm, run.seed);
+            let home = run_folder(folder, &run.variant, run.seed);
             let judged = Judged::load(&home);
-            let peers = (0..arm.peers).map(|index| {
+            let peers = (0..variant.peers).map(|index| {
                 let mut peer = read_peer(&home, index)?;
                 judged.iter().for_each(|judged| judged.tell(index, &mut peer.log));
                 Ok::<_, MetricsError>(peer)
             });
             let peers = peers.collect::<Result<_, _>>()?;
-            runs.push(RunResult { arm: arm.clone(), run: run.clone(), peers, judged });
+            runs.push(RunResult { variant: variant.clone(), run: run.clone(), peers, judged });
         }
         Ok(Self { record, runs })
     }

@@ -4,7 +4,7 @@ use super::units::to_f64;
 
 /// Smallest, middle and largest of some values.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Spread {
+pub struct MinMedianMax {
     /// Smallest value.
     pub min: f64,
     /// Median; the mean of the two middle values if their number is even.
@@ -13,7 +13,7 @@ pub struct Spread {
     pub max: f64,
 }
 
-impl Spread {
+impl MinMedianMax {
     /// The spread of `values`, or nothing if there are none. NaN counts as larger than any number.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = values.into_iter().collect();
@@ -84,11 +84,11 @@ mod tests {
 
     #[test]
     fn a_spread_has_its_middle() {
-        assert_eq!(Spread::of([]), None);
-        let odd = Spread::of([3.0, 1.0, 2.0]).unwrap();
+        assert_eq!(MinMedianMax::of([]), None);
+        let odd = MinMedianMax::of([3.0, 1.0, 2.0]).unwrap();
         assert_eq!((odd.min, odd.median, odd.max), (1.0, 2.0, 3.0));
-        assert_eq!(Spread::of([4.0, 1.0, 2.0, 3.0]).unwrap().median, 2.5);
-        assert!(Spread::of([1.0, f64::NAN]).unwrap().max.is_nan());
+        assert_eq!(MinMedianMax::of([4.0, 1.0, 2.0, 3.0]).unwrap().median, 2.5);
+        assert!(MinMedianMax::of([1.0, f64::NAN]).unwrap().max.is_nan());
     }
 
     #[test]

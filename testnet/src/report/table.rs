@@ -83,9 +83,10 @@ mod tests {
 
     #[test]
     fn columns_are_padded_and_aligned() {
-        let mut table = Table::new(["arm", "loss"]);
+        let mut table = Table::new(["variant", "loss"]);
         table.row(vec!["gossip-outer".to_owned(), "0.5".to_owned()]);
-        let want = "| arm          | loss |\n| ------------ | ---: |\n| gossip-outer |  0.5 |\n";
+        let want =
+            "| variant          | loss |\n| ------------ | ---: |\n| gossip-outer |  0.5 |\n";
         assert_eq!(table.render(), want);
     }
 }

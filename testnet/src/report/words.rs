@@ -1,10 +1,10 @@
-//! The result in plain words: how far each arm is from synchronous training, and what its model writes.
+//! The result in plain words: how far each variant is from synchronous training, and what its model writes.
 
 use std::fmt::Write as _;
 
 use dnode_trainer::{GenerateError, Generation, generate};
 
-use super::numbers::{ArmNumbers, Numbers, RunNumbers, parameters};
+use super::numbers::{Numbers, RunNumbers, VariantNumbers, parameters};
 use super::record::Results;
 use super::stats::MeanSd;
 use super::units;
@@ -15,13 +15,15 @@ const SAME_PERCENT: f64 = 0.1;
 /// Characters of the sample: some ten lines.
 const SAMPLE_LENGTH: usize = 400;
 
-/// A sentence for each undisturbed arm that has a synchronous one beside it.
+/// A sentence for each undisturbed variant that has a synchronous one beside it.
 pub fn comparison(numbers: &Numbers) -> String {
-    let synchronous = |arm: &&ArmNumbers| arm.arm.rule == ALL_REDUCE && arm.arm.kills.is_empty();
+    let synchronous = |variant: &&VariantNumbers| {
+        variant.variant.rule == ALL_REDUCE && variant.variant.kills.is_empty()
+    };
     let Some(reference) = numbers.0.iter().find(synchronous) else { return String::new() };
     let mut text = String::new();
-    for arm in numbers.0.iter().filter(|arm| arm.arm.kills.is_empty()) {
-        if let Some(line) = compared(arm, reference) {
+    for variant in numbers.0.iter().filter(|variant| variant.variant.kills.is_empty()) {
+        if let Some(line) = compared(variant, reference) {
             let _ = writeln!(text, "{line}");
         }
     }
@@ -29,8 +31,8 @@ pub fn comparison(numbers: &Numbers) -> String {
 }
 
 /// `None` where a number is missing.
-fn compared(arm: &ArmNumbers, reference: &ArmNumbers) -> Option<String> {
-    let gap = arm.gaps.iter().find(|gap| gap.reference == reference.arm.name)?;
+fn compared(variant: &VariantNumbers, reference: &VariantNumbers) -> Option<String> {
+    let gap = variant.gaps.iter().find(|gap| gap.reference == reference.variant.name)?;
     let gap = gap.loss_percent?.mean;
     let distance = if gap.abs() < SAME_PERCENT {
         "as good as".to_owned()
@@ -38,28 +40,30 @@ fn compared(arm: &ArmNumbers, reference: &ArmNumbers) -> Option<String> {
         let word = if gap > 0.0 { "higher" } else { "lower" };
         format!("{:.1} % {word} than", gap.abs())
     };
-    let sent = |arm: &ArmNumbers| mean(arm, |run| run.bytes_out_per_peer().map(|sent| sent.mean));
-    let wall = |arm: &ArmNumbers| mean(arm, |run| Some(run.wall_s)).map(units::seconds);
+    let sent = |variant: &VariantNumbers| {
+        mean(variant, |run| run.bytes_out_per_peer().map(|sent| sent.mean))
+    };
+    let wall = |variant: &VariantNumbers| mean(variant, |run| Some(run.wall_s)).map(units::seconds);
     let losses = [
-        mean(arm, |run| run.loss.map(|loss| loss.max))?,
+        mean(variant, |run| run.loss.map(|loss| loss.max))?,
         mean(reference, |run| run.loss.map(|loss| loss.median))?,
     ];
     Some(format!(
         "{}: after the same number of samples the worst of {} peers has a held-out loss of {:.3}, {distance} \
          the {:.3} of synchronous training. Each peer sent {} instead of {}; it took {} instead of {}.",
-        arm.arm.name,
-        arm.arm.peers,
+        variant.variant.name,
+        variant.variant.peers,
         losses[0],
         losses[1],
-        megabytes(sent(arm)?),
+        megabytes(sent(variant)?),
         megabytes(sent(reference)?),
-        wall(arm)?,
+        wall(variant)?,
         wall(reference)?,
     ))
 }
 
-fn mean(arm: &ArmNumbers, number: impl Fn(&RunNumbers) -> Option<f64>) -> Option<f64> {
-    arm.over_seeds(number).map(|MeanSd { mean, .. }| mean)
+fn mean(variant: &VariantNumbers, number: impl Fn(&RunNumbers) -> Option<f64>) -> Option<f64> {
+    variant.over_seeds(number).map(|MeanSd { mean, .. }| mean)
 }
 
 fn megabytes(bytes: f64) -> String {
@@ -82,7 +86,7 @@ pub fn sample(results: &Results) -> Option<String> {
         Ok(written) => written,
         Err(error) => return Some(unwritten(&error)),
     };
-    let mut text = format!("What the model of peer 0 writes ({}):\n\n", first.arm.name);
+    let mut text = format!("What the model of peer 0 writes ({}):\n\n", first.variant.name);
     for line in written.trim().lines() {
         let _ = writeln!(text, "{}", format!("    {line}").trim_end());
     }
@@ -97,32 +101,36 @@ fn unwritten(error: &GenerateError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::local::Arm;
-    use crate::report::numbers::Gap;
-    use crate::report::stats::Spread;
+    use crate::local::Variant;
+    use crate::report::numbers::LossGap;
+    use crate::report::stats::MinMedianMax;
 
-    fn arm(name: &str, loss: f64, gap: Option<f64>) -> ArmNumbers {
+    fn variant(name: &str, loss: f64, gap: Option<f64>) -> VariantNumbers {
         let run = RunNumbers {
             seed: 1,
             wall_s: 30.0,
             peers: vec![],
-            loss: Spread::of([loss]),
+            loss: MinMedianMax::of([loss]),
             accuracy: None,
             consensus: None,
         };
-        let gaps = gap.map(|gap| Gap {
+        let gaps = gap.map(|gap| LossGap {
             reference: ALL_REDUCE.to_owned(),
             accuracy_points: None,
             loss_percent: MeanSd::of([gap]),
         });
-        ArmNumbers { arm: Arm::new(name, 4), runs: vec![run], gaps: gaps.into_iter().collect() }
+        VariantNumbers {
+            variant: Variant::new(name, 4),
+            runs: vec![run],
+            gaps: gaps.into_iter().collect(),
+        }
     }
 
     #[test]
     fn a_distance_is_told_with_its_direction() {
-        let reference = arm(ALL_REDUCE, 1.6, None);
+        let reference = variant(ALL_REDUCE, 1.6, None);
         let told = |gap: f64| {
-            let mut other = arm("gossip-outer", 1.6 * (1.0 + gap / 100.0), Some(gap));
+            let mut other = variant("gossip-outer", 1.6 * (1.0 + gap / 100.0), Some(gap));
             let sent = crate::report::numbers::PeerNumbers {
                 loss: None,
                 accuracy: None,
@@ -147,6 +155,6 @@ mod tests {
         assert_eq!(text.lines().count(), 1, "{text}");
         assert!(told(-0.5).contains("0.5 % lower than"));
         assert!(told(0.05).contains("as good as"));
-        assert_eq!(comparison(&Numbers(vec![arm("gossip-outer", 1.0, None)])), "");
+        assert_eq!(comparison(&Numbers(vec![variant("gossip-outer", 1.0, None)])), "");
     }
 }

@@ -15,7 +15,7 @@ const BATCH_MAX: u32 = 8;
 /// How numbers travel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Rule {
+pub enum MixingRule {
     /// By differences that both ends apply.
     #[default]
     Exchange,
@@ -36,7 +36,7 @@ const CODECS: [Codec; 4] = [Codec::F32, Codec::Bf16, Codec::Int8, Codec::Int4];
 #[serde(deny_unknown_fields, default)]
 pub struct RuleSettings {
     /// How numbers travel.
-    pub kind: Rule,
+    pub kind: MixingRule,
     /// Peers that each fragment is pushed to in a round, 1 to 64; rules epidemic and push-sum.
     pub fanout: usize,
     /// How partners are chosen.
@@ -53,7 +53,7 @@ pub struct RuleSettings {
 impl Default for RuleSettings {
     fn default() -> Self {
         Self {
-            kind: Rule::default(),
+            kind: MixingRule::default(),
             fanout: 1,
             schedule: Schedule::default(),
             policy: Policy::default(),
@@ -66,7 +66,7 @@ impl Default for RuleSettings {
 impl RuleSettings {
     /// Any rule but delta-set, which is drawn apart because rounds must be long enough for it.
     pub(crate) fn random(rng: &mut ChaCha8Rng) -> Self {
-        let kinds = [Rule::Exchange, Rule::Epidemic, Rule::PushSum];
+        let kinds = [MixingRule::Exchange, MixingRule::Epidemic, MixingRule::PushSum];
         let kind = kinds[rng.random_range(0..6_usize).saturating_sub(3)];
         let fanout = rng.random_range(1..4);
         let schedules =
@@ -85,9 +85,9 @@ impl RuleSettings {
         let fanout = self.fanout;
         Config {
             mixing: match self.kind {
-                Rule::Exchange => Mixing::Exchange,
-                Rule::Epidemic | Rule::PushSum => Mixing::Push { fanout },
-                Rule::DeltaSet => Mixing::Set,
+                MixingRule::Exchange => Mixing::Exchange,
+                MixingRule::Epidemic | MixingRule::PushSum => Mixing::Push { fanout },
+                MixingRule::DeltaSet => Mixing::Set,
             },
             schedule: self.schedule,
             policy: self.policy,
@@ -100,10 +100,10 @@ impl RuleSettings {
     /// The rule of the toy replicas.
     pub(crate) const fn toy(&self) -> ToyRule {
         match self.kind {
-            Rule::Exchange => ToyRule::Exchange,
-            Rule::Epidemic => ToyRule::Epidemic,
-            Rule::PushSum => ToyRule::PushSum,
-            Rule::DeltaSet => ToyRule::Set,
+            MixingRule::Exchange => ToyRule::Exchange,
+            MixingRule::Epidemic => ToyRule::Epidemic,
+            MixingRule::PushSum => ToyRule::PushSum,
+            MixingRule::DeltaSet => ToyRule::Set,
         }
     }
 

@@ -6,7 +6,7 @@
 use dnode_gossip::testing::{Host, Replica, Toy, ToyRule};
 use dnode_protocol::{Clock, FragmentId, Versions};
 
-use crate::scenario::{Rule, Scenario};
+use crate::scenario::{MixingRule, Scenario};
 
 /// Commits between two checkpoints of a peer, by its index: fresh ones, and ones that are older than
 /// what neighbours keep of its contributions.
@@ -35,7 +35,7 @@ impl Checkpoint {
 
     /// Whether peers write checkpoints in this scenario.
     pub(super) fn serves(scenario: &Scenario) -> bool {
-        scenario.rule.kind == Rule::DeltaSet
+        scenario.rule.kind == MixingRule::DeltaSet
     }
 
     /// The replica as it was.

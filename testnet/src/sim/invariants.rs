@@ -24,7 +24,7 @@ use dnode_gossip::{Balance, Weighting};
 
 pub use self::consensus::{distance_squared, within_parts};
 use self::property::Property;
-use crate::scenario::{Rule, Scenario};
+use crate::scenario::{MixingRule, Scenario};
 
 /// Every property; `small` worlds get the expensive ones too.
 #[must_use]
@@ -47,11 +47,11 @@ pub fn table(scenario: &Scenario, small: bool) -> Vec<Box<dyn Property>> {
     let weighs_as_measured = scenario.rule.weighting == Weighting::Samples
         && scenario.gossip.pace.balance != Balance::Off;
     let of_the_rule: Option<Box<dyn Property>> = match scenario.rule.kind {
-        Rule::Exchange if weighs_as_measured => None,
-        Rule::Exchange => Some(Box::new(mean::MeanKept::new(small, scenario.rule.weighting))),
-        Rule::Epidemic => Some(Box::new(convex::Convex::default())),
-        Rule::PushSum => Some(Box::new(mass::MassKept::new(small))),
-        Rule::DeltaSet => Some(Box::new(same_set::SameSet { often: small })),
+        MixingRule::Exchange if weighs_as_measured => None,
+        MixingRule::Exchange => Some(Box::new(mean::MeanKept::new(small, scenario.rule.weighting))),
+        MixingRule::Epidemic => Some(Box::new(convex::Convex::default())),
+        MixingRule::PushSum => Some(Box::new(mass::MassKept::new(small))),
+        MixingRule::DeltaSet => Some(Box::new(same_set::SameSet { often: small })),
     };
     table.extend(of_the_rule);
     if small {

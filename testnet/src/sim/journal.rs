@@ -30,7 +30,7 @@ impl End {
 
 /// One exchange.
 #[derive(Clone, Debug)]
-pub struct Record {
+pub struct ExchangeRecord {
     /// The fragment.
     pub fragment: FragmentId,
     /// The clock of the initiator's snapshot.
@@ -53,7 +53,7 @@ pub struct Record {
     pub overlapped: bool,
 }
 
-impl Record {
+impl ExchangeRecord {
     /// Whether both halves or neither are in the replicas.
     #[must_use]
     pub const fn is_whole(&self) -> bool {
@@ -64,7 +64,7 @@ impl Record {
 /// All exchanges that may still change, and in small worlds also those that are over.
 #[derive(Clone, Debug)]
 pub struct Journal {
-    records: ByExchange<Record>,
+    records: ByExchange<ExchangeRecord>,
     /// Those of which one end holds its half and the other does not.
     torn: BTreeSet<ExchangeId>,
     /// Mixes per peer and fragment.
@@ -85,18 +85,18 @@ impl Journal {
 
     /// What happened to `exchange`, if anything.
     #[must_use]
-    pub fn get(&self, exchange: &ExchangeId) -> Option<&Record> {
+    pub fn get(&self, exchange: &ExchangeId) -> Option<&ExchangeRecord> {
         self.records.get(exchange)
     }
 
     /// Every exchange of which one end holds its half and the other does not.
-    pub fn torn(&self) -> impl Iterator<Item = (ExchangeId, &Record)> {
+    pub fn torn(&self) -> impl Iterator<Item = (ExchangeId, &ExchangeRecord)> {
         self.torn.iter().filter_map(|exchange| Some((*exchange, self.records.get(exchange)?)))
     }
 
     /// Whether an end of the exchange no longer lives in the life in which it took part.
     #[must_use]
-    pub fn has_dead_end(exchange: &ExchangeId, record: &Record, peers: &[SimPeer]) -> bool {
+    pub fn has_dead_end(exchange: &ExchangeId, record: &ExchangeRecord, peers: &[SimPeer]) -> bool {
         let lives = |index: u32, incarnation: u64| {
             let peer = peers.get(index as usize);
             peer.is_some_and(|peer| peer.host().is_some() && peer.incarnation() == incarnation)
@@ -211,9 +211,9 @@ impl Journal {
         }
     }
 
-    fn entry(&mut self, exchange: ExchangeId, fragment: FragmentId) -> &mut Record {
+    fn entry(&mut self, exchange: ExchangeId, fragment: FragmentId) -> &mut ExchangeRecord {
         let width = self.width;
-        self.records.get_or_insert_with(&exchange, || Record {
+        self.records.get_or_insert_with(&exchange, || ExchangeRecord {
             fragment,
             read_clock: None,
             read_serial: 0,

@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::scenario::fault::{Fault, FaultRates, Return, Scripted};
 use crate::scenario::link::LinkModel;
-use crate::scenario::rules::{Rule, RuleSettings};
+use crate::scenario::rules::{MixingRule, RuleSettings};
 use crate::scenario::spread::{Class, Spread};
 use crate::scenario::{GossipSettings, Scenario};
 
@@ -76,7 +76,7 @@ impl Scenario {
     pub fn random_paced(seed: u64) -> Self {
         let mut scenario = Self::random(seed);
         let mut rng = ChaCha8Rng::seed_from_u64(!seed);
-        let may_weigh = scenario.rule.kind == Rule::Exchange;
+        let may_weigh = scenario.rule.kind == MixingRule::Exchange;
         let by_samples = rng.random_bool(0.5) && may_weigh;
         let balance = if by_samples { Balance::Batch } else { Balance::Steps };
         let mut pace = Pace { balance, batch: 8, ..Pace::default() };
@@ -100,7 +100,7 @@ impl Scenario {
     /// Makes delta-set the rule, whose peers come back with their checkpoints, without, or either; in
     /// a third of the schedules all of them die at one time.
     fn be_delta_set(&mut self, rng: &mut ChaCha8Rng) {
-        self.rule.kind = Rule::DeltaSet;
+        self.rule.kind = MixingRule::DeltaSet;
         self.faults.resume = [0.0, 0.5, 1.0][rng.random_range(0..3)];
         if !rng.random_bool(1.0 / 3.0) {
             return;
@@ -165,7 +165,7 @@ impl Scenario {
         let fastest = self.speed.smallest() * self.rounds_per_commit as f64;
         let exchange = (delay * 2 + self.work + self.transfer_time()) * 2;
         let least = exchange.mul_f64(1.0 / (fastest * bound as f64));
-        if self.rule.kind == Rule::DeltaSet {
+        if self.rule.kind == MixingRule::DeltaSet {
             // Who adds more slowly than others contribute falls behind for ever. Work takes half of
             // `work` on average, so trainers are busy with it for half of their time at most.
             let contribution = self.work + self.transfer_time() / 2;
@@ -242,7 +242,7 @@ mod tests {
     use dnode_gossip::{Policy, Schedule};
 
     use super::*;
-    use crate::scenario::rules::Rule;
+    use crate::scenario::rules::MixingRule;
 
     #[test]
     fn random_scenarios_are_legal() {
@@ -263,8 +263,8 @@ mod tests {
             ("split", share(|s| !s.script.is_empty())),
             ("cuts", share(|s| s.faults.cuts > 0.0)),
             ("crashes", share(|s| s.faults.crashes > 0.0)),
-            ("epidemic", share(|s| s.rule.kind == Rule::Epidemic)),
-            ("push-sum", share(|s| s.rule.kind == Rule::PushSum)),
+            ("epidemic", share(|s| s.rule.kind == MixingRule::Epidemic)),
+            ("push-sum", share(|s| s.rule.kind == MixingRule::PushSum)),
             ("ring", share(|s| s.rule.schedule == Schedule::Ring)),
             ("drop", share(|s| s.rule.policy == Policy::Drop)),
             ("block", share(|s| s.rule.policy == Policy::Block)),

@@ -87,7 +87,7 @@ impl Summary {
 
 /// Why a simulation has no summary.
 #[derive(Debug, thiserror::Error)]
-pub enum RunError {
+pub enum SimulationError {
     /// An invariant was broken.
     #[error("invariant \"{}\" broken after event {} at {}: {}", .0.property, .0.event, .0.now, .0.what)]
     Violated(Violation),
@@ -99,13 +99,13 @@ pub enum RunError {
 /// Simulates `scenario` with `seed`.
 ///
 /// # Errors
-/// [`RunError::Violated`] with the first broken invariant.
+/// [`SimulationError::Violated`] with the first broken invariant.
 pub fn run(
     scenario: &Scenario,
     seed: u64,
     trace: Trace,
     defect: Option<Defect>,
-) -> Result<Summary, RunError> {
+) -> Result<Summary, SimulationError> {
     let mut world = World::new(scenario.clone(), seed, trace);
     world.plant(defect);
     if scenario.rounds == 0 {
@@ -115,7 +115,7 @@ pub fn run(
     }
     rest(&mut world);
     match world.violation() {
-        Some(violation) => Err(RunError::Violated(violation.clone())),
+        Some(violation) => Err(SimulationError::Violated(violation.clone())),
         None => summarise(world),
     }
 }
@@ -210,7 +210,7 @@ fn all_at_rest(peers: u32) -> impl FnMut(&World) -> bool {
     }
 }
 
-fn summarise(world: World) -> Result<Summary, RunError> {
+fn summarise(world: World) -> Result<Summary, SimulationError> {
     let peers = world.view().peers;
     let total = |count: fn(&super::counts::Counts) -> u64| -> u64 {
         peers.iter().map(|peer| count(peer.counts())).sum()

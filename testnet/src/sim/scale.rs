@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::run::{RunError, run};
+use super::run::{SimulationError, run};
 use super::trace::Trace;
 use crate::report::plot::{Chart, Legend, Series};
 use crate::scenario::Scenario;
@@ -14,7 +14,7 @@ pub const ROUNDS: u64 = 20;
 
 /// What the peers of a swarm of one size sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Point {
+pub struct TrafficPoint {
     /// Peers.
     pub peers: u32,
     /// Bytes of control messages per peer and round, frames and all.
@@ -28,10 +28,10 @@ pub struct Point {
 /// Simulates a healthy swarm of `peers` peers of four neighbours each.
 ///
 /// # Errors
-/// [`RunError`] of the simulation.
-pub fn measure(peers: u32, rounds: u64, seed: u64) -> Result<Point, RunError> {
+/// [`SimulationError`] of the simulation.
+pub fn measure(peers: u32, rounds: u64, seed: u64) -> Result<TrafficPoint, SimulationError> {
     let summary = run(&Scenario::healthy(peers, rounds), seed, Trace::off(), None)?;
-    Ok(Point {
+    Ok(TrafficPoint {
         peers,
         control_bytes: summary.per_round(summary.control_bytes),
         messages: summary.per_round(summary.messages),
@@ -41,9 +41,9 @@ pub fn measure(peers: u32, rounds: u64, seed: u64) -> Result<Point, RunError> {
 
 /// The points as CSV, one line each.
 #[must_use]
-pub fn csv(points: &[Point]) -> String {
+pub fn csv(points: &[TrafficPoint]) -> String {
     let mut text = "peers,control_bytes,control_messages,tensor_bytes\n".to_owned();
-    for Point { peers, control_bytes, messages, tensor_bytes } in points {
+    for TrafficPoint { peers, control_bytes, messages, tensor_bytes } in points {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "{peers},{control_bytes:.1},{messages:.2},{tensor_bytes:.1}");
     }
@@ -52,7 +52,7 @@ pub fn csv(points: &[Point]) -> String {
 
 /// Control bytes over the decimal logarithm of the number of peers.
 #[must_use]
-pub fn chart(points: &[Point]) -> Chart {
+pub fn chart(points: &[TrafficPoint]) -> Chart {
     let line = points.iter().map(|p| (f64::from(p.peers).log10(), p.control_bytes));
     Chart {
         title: "Control traffic by swarm size, 4 neighbours each".to_owned(),

@@ -1,4 +1,4 @@
-//! `compare`: every arm of an experiment file under every condition, and the report about them.
+//! `compare`: every variant of an experiment file under every condition, and the report about them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use dnode_testnet::compare::queue;
 use dnode_testnet::compare::{
-    Cell, CellState, CellSummary, Comparison, Findings, Maker, Numbers, QueueError, Setup, report,
+    Case, CaseState, CaseSummary, Comparison, Findings, Maker, QueueError, SavedNumbers, Setup,
+    report,
 };
 use dnode_testnet::local::{self, Python, Quotas, Stop};
 use dnode_testnet::report::MadeBy;
@@ -27,7 +28,7 @@ pub(super) struct CompareArgs {
     /// Cores for all runs together [default: those of the machine].
     #[arg(long)]
     cores: Option<usize>,
-    /// Only the cells whose names begin so, for example mnist-cnn-4 or mnist-cnn-4-slow; may be
+    /// Only the cases whose names begin so, for example mnist-cnn-4 or mnist-cnn-4-slow; may be
     /// repeated. The report is of these alone.
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
@@ -55,7 +56,7 @@ pub(super) struct CompareArgs {
 }
 
 /// What has been read of the command line.
-struct Course<'a> {
+struct Execution<'a> {
     arguments: &'a CompareArgs,
     plan: &'a Comparison,
     setup: &'a Setup,
@@ -66,34 +67,35 @@ struct Course<'a> {
 pub(super) fn compare(arguments: &CompareArgs) -> Result<(), Failure> {
     let data = arguments.data.as_deref().map(std::path::absolute).transpose().map_err(bad_usage)?;
     let plan = Comparison::read(&arguments.experiment, data.as_deref()).map_err(bad_usage)?;
-    let old = arguments.against.as_deref().map(Numbers::load).transpose().map_err(bad_usage)?;
+    let old =
+        arguments.against.as_deref().map(SavedNumbers::load).transpose().map_err(bad_usage)?;
     let setup = setup(arguments, &plan)?;
     if let Err(why) = &setup.quotas {
         say(&format!("peers are not held to shares of cores: {why}\n"));
     }
     let maker = Maker { plan: &plan, file: &arguments.experiment, cores: setup.cores };
-    let mut course = Course { arguments, plan: &plan, setup: &setup, stopped: false };
+    let mut execution = Execution { arguments, plan: &plan, setup: &setup, stopped: false };
     let compared = maker.compared(&[]);
     if let Some(unknown) = arguments.only.iter().find(|name| !is_named(&compared, name)) {
         return Err(bad_usage(format!(
-            "--only {unknown}: no cell begins so; {}",
+            "--only {unknown}: no case begins so; {}",
             names(&compared)
         )));
     }
-    let tuning = course.cells(tuned(&compared, maker.tuning(), &arguments.only))?;
+    let tuning = execution.cases(tuned(&compared, maker.tuning(), &arguments.only))?;
     let choices = report::choices(&plan, &tuning);
-    let cells = course.cells(only(maker.compared(&choices), &arguments.only))?;
-    let numbers = Numbers::of(&cells);
+    let cases = execution.cases(only(maker.compared(&choices), &arguments.only))?;
+    let numbers = SavedNumbers::of(&cases);
     if let Some(numbers) = &numbers {
         numbers.save(&setup.folder).map_err(failed)?;
     }
-    let unfair = report::unfair(tuning.iter().chain(&cells));
+    let unfair = report::unfair(tuning.iter().chain(&cases));
     let findings = Findings {
         plan: &plan,
         file: &arguments.experiment,
         data: data.as_deref(),
         only: &arguments.only,
-        cells,
+        cases,
         tuning,
         choices: &choices,
         unfair,
@@ -102,30 +104,30 @@ pub(super) fn compare(arguments: &CompareArgs) -> Result<(), Failure> {
     };
     let page = report::write(&findings, &setup.folder).map_err(failed)?;
     say(&format!("\nReport: {}\n", page.display()));
-    conclude(&findings, course.stopped)
+    conclude(&findings, execution.stopped)
 }
 
-fn is_named(cells: &[Cell], begin: &str) -> bool {
-    cells.iter().any(|cell| cell.name.starts_with(begin))
+fn is_named(cases: &[Case], begin: &str) -> bool {
+    cases.iter().any(|case| case.name.starts_with(begin))
 }
 
-fn names(cells: &[Cell]) -> String {
-    let names: Vec<&str> = cells.iter().map(|cell| cell.name.as_str()).collect();
-    format!("the cells are {}", names.join(", "))
+fn names(cases: &[Case]) -> String {
+    let names: Vec<&str> = cases.iter().map(|case| case.name.as_str()).collect();
+    format!("the cases are {}", names.join(", "))
 }
 
-/// The cells that were asked for: all if none is named.
-fn only(mut cells: Vec<Cell>, begins: &[String]) -> Vec<Cell> {
-    let named = |cell: &Cell| begins.iter().any(|begin| cell.name.starts_with(begin));
-    cells.retain(|cell| begins.is_empty() || named(cell));
-    cells
+/// The cases that were asked for: all if none is named.
+fn only(mut cases: Vec<Case>, begins: &[String]) -> Vec<Case> {
+    let named = |case: &Case| begins.iter().any(|begin| case.name.starts_with(begin));
+    cases.retain(|case| begins.is_empty() || named(case));
+    cases
 }
 
-/// The trials for the cells that were asked for.
-fn tuned(compared: &[Cell], mut trials: Vec<Cell>, begins: &[String]) -> Vec<Cell> {
+/// The trials for the cases that were asked for.
+fn tuned(compared: &[Case], mut trials: Vec<Case>, begins: &[String]) -> Vec<Case> {
     let needed = only(compared.to_vec(), begins);
-    let is_place = |a: &Cell, b: &Cell| (&a.work, a.peers) == (&b.work, b.peers);
-    trials.retain(|trial| needed.iter().any(|cell| is_place(cell, trial)));
+    let is_place = |a: &Case, b: &Case| (&a.work, a.peers) == (&b.work, b.peers);
+    trials.retain(|trial| needed.iter().any(|case| is_place(case, trial)));
     trials
 }
 
@@ -151,24 +153,24 @@ fn setup(arguments: &CompareArgs, plan: &Comparison) -> Result<Setup, Failure> {
     })
 }
 
-impl Course<'_> {
-    /// Runs what is missing of the cells, unless nothing is to be run any more, and sums them up.
-    fn cells(&mut self, cells: Vec<Cell>) -> Result<Vec<CellSummary>, Failure> {
-        let cells = &cells;
+impl Execution<'_> {
+    /// Runs what is missing of the cases, unless nothing is to be run any more, and sums them up.
+    fn cases(&mut self, cases: Vec<Case>) -> Result<Vec<CaseSummary>, Failure> {
+        let cases = &cases;
         let states =
-            if self.arguments.report_only || self.stopped { None } else { self.run(cells)? };
-        let there = || queue::found(cells, self.setup).map_err(failed);
+            if self.arguments.report_only || self.stopped { None } else { self.run(cases)? };
+        let there = || queue::found(cases, self.setup).map_err(failed);
         let states = states.map_or_else(there, Ok)?;
-        report::summaries(self.plan, cells, &states, &self.setup.folder).map_err(failed)
+        report::summaries(self.plan, cases, &states, &self.setup.folder).map_err(failed)
     }
 
-    /// The states of the cells; nothing if somebody asked to stop.
-    fn run(&mut self, cells: &[Cell]) -> Result<Option<Vec<CellState>>, Failure> {
+    /// The states of the cases; nothing if somebody asked to stop.
+    fn run(&mut self, cases: &[Case]) -> Result<Option<Vec<CaseState>>, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let states = runtime.map_err(failed)?.block_on(async {
             let (ask, stop) = Stop::channel();
             let listening = tokio::spawn(listen_for_signals(ask));
-            let states = queue::run(cells, self.setup, &stop, &mut io::stdout()).await;
+            let states = queue::run(cases, self.setup, &stop, &mut io::stdout()).await;
             listening.abort();
             states
         });
@@ -193,8 +195,8 @@ fn conclude(findings: &Findings<'_>, stopped: bool) -> Result<(), Failure> {
         let count = findings.unfair.len();
         return Err(failed(format!("not fair ({count} findings); the first: {first}")));
     }
-    let all = findings.cells.iter().chain(&findings.tuning);
-    let failure = all.filter_map(|cell| cell.state.record.failure.as_deref()).next();
+    let all = findings.cases.iter().chain(&findings.tuning);
+    let failure = all.filter_map(|case| case.state.record.failure.as_deref()).next();
     match failure {
         Some(failure) => Err(failed(failure)),
         None if stopped => Err(failed(QueueError::Interrupted)),

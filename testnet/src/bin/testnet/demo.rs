@@ -1,6 +1,6 @@
 //! What `run` trains when it is not told what: the first thing that a newcomer sees.
 
-/// A small gpt on the built-in Shakespeare: four peers and the synchronous arm take about a minute on
+/// A small gpt on the built-in Shakespeare: four peers and the synchronous variant take about a minute on
 /// two cores.
 ///
 /// Commits of 10 steps bring the swarm twice as near to synchronous training as those of 25; what other

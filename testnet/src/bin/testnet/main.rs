@@ -1,9 +1,9 @@
 //! The `dnode-testnet` program: runs a swarm of real `dnode` processes on this machine and reports.
 
 mod compare;
-mod course;
 mod demo;
 mod scenario;
+mod scenario_run;
 mod soak;
 
 use std::io::{self, Write};
@@ -14,7 +14,9 @@ use std::time::{Duration, SystemTime};
 use clap::{Args, Parser, Subcommand};
 use dnode_netem::Plan;
 use dnode_testnet::local::experiment::{ALL_REDUCE, NO_GOSSIP};
-use dnode_testnet::local::{self, Arm, ArmPlan, Experiment, Kill, Progress, Stop, Workload};
+use dnode_testnet::local::{
+    self, Kill, LocalExperiment, Progress, Stop, Variant, VariantPlan, Workload,
+};
 use dnode_testnet::parameter_server;
 use dnode_testnet::report::{self, Machine, Record};
 use dnode_testnet::scenario::{Reader, Scenario};
@@ -36,10 +38,10 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the arms one after the other and write a report folder. Without a model, data or a
+    /// Run the variants one after the other and write a report folder. Without a model, data or a
     /// configuration file: a small gpt on the built-in Shakespeare, about a minute on two cores.
     Run(Box<RunArgs>),
-    /// Compare ways to train: every arm under every condition of an experiment file, once per seed.
+    /// Compare ways to train: every variant under every condition of an experiment file, once per seed.
     Compare(Box<compare::CompareArgs>),
     /// Kill, pause, cut and start peers at random; exit 1 when something is not excused by that.
     Soak(Box<soak::SoakArgs>),
@@ -72,7 +74,7 @@ struct RunArgs {
     /// Seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Several seeds; every arm runs once per seed and the report shows mean ± sd.
+    /// Several seeds; every variant runs once per seed and the report shows mean ± sd.
     #[arg(long, value_delimiter = ',', conflicts_with = "seed")]
     seeds: Vec<u64>,
     /// Model: mlp, cnn or gpt (`model.kind`).
@@ -87,10 +89,10 @@ struct RunArgs {
     /// Mixing rule to run, repeatable.
     #[arg(long = "rule", value_name = "RULE", default_value = "gossip-outer")]
     rules: Vec<String>,
-    /// Leave out the synchronous arm and, with --kill, the undisturbed arms.
+    /// Leave out the synchronous variant and, with --kill, the undisturbed variants.
     #[arg(long)]
     no_baseline: bool,
-    /// Add an arm of one peer that trains alone.
+    /// Add a variant of one peer that trains alone.
     #[arg(long)]
     single: bool,
     /// Folder of the report; must not exist or be empty.
@@ -99,13 +101,13 @@ struct RunArgs {
     /// Any setting for all peers, for example run.batch=16; repeatable.
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE", value_parser = setting)]
     settings: Vec<String>,
-    /// A setting for the peers of one arm, for example all-reduce:optimizer.learning_rate=0.2.
-    #[arg(long = "arm-set", value_name = "ARM:SECTION.KEY=VALUE", value_parser = arm_setting)]
-    arm_settings: Vec<(String, String)>,
+    /// A setting for the peers of one variant, for example all-reduce:optimizer.learning_rate=0.2.
+    #[arg(long = "variant-set", value_name = "ARM:SECTION.KEY=VALUE", value_parser = variant_setting)]
+    variant_settings: Vec<(String, String)>,
     /// Configuration file for all peers.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Longest time for one arm and seed.
+    /// Longest time for one variant and seed.
     #[arg(long, default_value = "30m", value_parser = humantime::parse_duration)]
     timeout: Duration,
     /// Kill a peer with SIGKILL when it reaches a share of its steps or a step; repeatable.
@@ -128,11 +130,11 @@ fn setting(text: &str) -> Result<String, String> {
     Err("expected SECTION.KEY=VALUE, for example run.batch=16".to_owned())
 }
 
-fn arm_setting(text: &str) -> Result<(String, String), String> {
-    let Some((arm, rest)) = text.split_once(':') else {
+fn variant_setting(text: &str) -> Result<(String, String), String> {
+    let Some((variant, rest)) = text.split_once(':') else {
         return Err("expected ARM:SECTION.KEY=VALUE, for example single:run.batch=16".to_owned());
     };
-    Ok((arm.to_owned(), setting(rest)?))
+    Ok((variant.to_owned(), setting(rest)?))
 }
 
 fn main() -> ExitCode {
@@ -197,7 +199,7 @@ fn run(arguments: &RunArgs) -> Result<(), Failure> {
     let outcome = runtime.map_err(failed)?.block_on(async {
         let (ask, stop) = Stop::channel();
         let listening = tokio::spawn(listen_for_signals(ask));
-        let run = run_arms(&setup, &folder, &mut record, stop);
+        let run = run_variants(&setup, &folder, &mut record, stop);
         let outcome = run.await;
         listening.abort();
         outcome
@@ -214,37 +216,39 @@ fn run(arguments: &RunArgs) -> Result<(), Failure> {
     }
 }
 
-/// What all arms run with, besides what the report records.
+/// What all variants run with, besides what the report records.
 struct Setup<'a> {
     program: &'a Path,
     deadline: Duration,
     wan: Option<&'a Plan>,
 }
 
-async fn run_arms(
+async fn run_variants(
     setup: &Setup<'_>,
     folder: &Path,
     record: &mut Record,
     stop: Stop,
 ) -> Result<(), String> {
     let mut progress = Progress::stdout();
-    let Experiment { workload, arms, seeds } = record.experiment.clone();
+    let LocalExperiment { workload, variants, seeds } = record.experiment.clone();
     for seed in seeds {
-        for arm in &arms {
-            let plan = ArmPlan {
+        for variant in &variants {
+            let plan = VariantPlan {
                 program: setup.program,
                 workload: &workload,
-                arm,
+                variant,
                 seed,
-                directory: report::record::run_folder(folder, &arm.name, seed),
+                directory: report::record::run_folder(folder, &variant.name, seed),
                 deadline: setup.deadline,
                 wan: setup.wan,
                 shares: None,
                 python: None,
             };
-            match local::arm::run(&plan, &mut progress, &mut stop.clone()).await {
+            match local::variant::run(&plan, &mut progress, &mut stop.clone()).await {
                 Ok(run) => record.runs.push(run),
-                Err(error) => return Err(format!("arm {}, seed {seed}: {error}", arm.name)),
+                Err(error) => {
+                    return Err(format!("variant {}, seed {seed}: {error}", variant.name));
+                }
             }
         }
     }
@@ -273,43 +277,43 @@ async fn listen_for_signals(ask: watch::Sender<u32>) {
 }
 
 /// The plan that the arguments describe.
-fn experiment(arguments: &RunArgs) -> Result<Experiment, String> {
+fn experiment(arguments: &RunArgs) -> Result<LocalExperiment, String> {
     let peers = usize::from(arguments.n);
     if let Some(kill) = arguments.kills.iter().find(|kill| kill.peer >= peers) {
         let last = peers - 1;
         return Err(format!("--kill {kill}: there are peers 0 to {last} only"));
     }
-    let mut arms = Vec::new();
+    let mut variants = Vec::new();
     for rule in &arguments.rules {
         if arguments.kills.is_empty() || !arguments.no_baseline {
-            arms.push(Arm::new(rule, peers));
+            variants.push(Variant::new(rule, peers));
         }
         if !arguments.kills.is_empty() {
-            arms.push(Arm {
+            variants.push(Variant {
                 name: format!("{rule}-kill"),
                 kills: arguments.kills.clone(),
-                ..Arm::new(rule, peers)
+                ..Variant::new(rule, peers)
             });
         }
     }
     if !arguments.no_baseline && !arguments.rules.iter().any(|rule| rule == ALL_REDUCE) {
-        arms.push(Arm::new(ALL_REDUCE, peers));
+        variants.push(Variant::new(ALL_REDUCE, peers));
     }
     if arguments.single {
-        arms.push(Arm { name: "single".to_owned(), ..Arm::new(NO_GOSSIP, 1) });
+        variants.push(Variant { name: "single".to_owned(), ..Variant::new(NO_GOSSIP, 1) });
     }
-    for (index, arm) in arms.iter().enumerate() {
-        if arms[..index].iter().any(|other| other.name == arm.name) {
-            return Err(format!("--rule {} is given twice", arm.rule));
+    for (index, variant) in variants.iter().enumerate() {
+        if variants[..index].iter().any(|other| other.name == variant.name) {
+            return Err(format!("--rule {} is given twice", variant.rule));
         }
     }
-    for (name, setting) in &arguments.arm_settings {
-        let Some(arm) = arms.iter_mut().find(|arm| &arm.name == name) else {
-            let names: Vec<&str> = arms.iter().map(|arm| arm.name.as_str()).collect();
+    for (name, setting) in &arguments.variant_settings {
+        let Some(variant) = variants.iter_mut().find(|variant| &variant.name == name) else {
+            let names: Vec<&str> = variants.iter().map(|variant| variant.name.as_str()).collect();
             let names = names.join(", ");
-            return Err(format!("--arm-set: no arm `{name}`; there are {names}"));
+            return Err(format!("--variant-set: no variant `{name}`; there are {names}"));
         };
-        arm.settings.push(setting.clone());
+        variant.settings.push(setting.clone());
     }
     let mut seeds = arguments.seeds.clone();
     seeds.sort_unstable();
@@ -317,7 +321,7 @@ fn experiment(arguments: &RunArgs) -> Result<Experiment, String> {
     if seeds.is_empty() {
         seeds.push(arguments.seed);
     }
-    Ok(Experiment { workload: workload(arguments), arms, seeds })
+    Ok(LocalExperiment { workload: workload(arguments), variants, seeds })
 }
 
 /// The emulated network that a scenario file describes, for this many peers.

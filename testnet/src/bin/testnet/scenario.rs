@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use dnode_testnet::scenario::{Reader, Scenario, reader};
 
-use super::course::{self, CourseArgs, PEERS_MAX};
+use super::scenario_run::{self, PEERS_MAX, ScenarioRunArgs};
 use super::{Failure, bad_usage, failed, say};
 
 #[derive(Debug, Args)]
@@ -13,7 +13,7 @@ pub(super) struct ScenarioArgs {
     /// The scenario file, for example testnet/scenarios/churn.toml.
     file: PathBuf,
     #[command(flatten)]
-    course: CourseArgs,
+    scenario_run: ScenarioRunArgs,
 }
 
 pub(super) fn scenario(arguments: &ScenarioArgs) -> Result<(), Failure> {
@@ -21,7 +21,7 @@ pub(super) fn scenario(arguments: &ScenarioArgs) -> Result<(), Failure> {
     let text = std::fs::read_to_string(&arguments.file);
     let text = text.map_err(|error| bad_usage(format!("cannot read {name}: {error}")))?;
     let wrong = |error: &dyn std::fmt::Display| bad_usage(format!("{name}: {error}"));
-    let reader = Reader::Processes { emulated: !arguments.course.loopback };
+    let reader = Reader::Processes { emulated: !arguments.scenario_run.loopback };
     let (scenario, unheeded) = Scenario::read(&text, reader).map_err(|error| wrong(&error))?;
     if scenario.peers > PEERS_MAX {
         return Err(wrong(&format!("{} peers; processes are {PEERS_MAX} at most", scenario.peers)));
@@ -30,5 +30,5 @@ pub(super) fn scenario(arguments: &ScenarioArgs) -> Result<(), Failure> {
         say(&format!("{name}: {line}\n"));
     }
     let table = toml::from_str(&text).map_err(failed)?;
-    course::run(&arguments.course, scenario, reader::settings(&table))
+    scenario_run::run(&arguments.scenario_run, scenario, reader::settings(&table))
 }

@@ -7,7 +7,7 @@ use dnode_testnet::scenario::Scenario;
 use dnode_testnet::scenario::fault::FaultRates;
 use dnode_testnet::scenario::link::LinkModel;
 
-use super::course::{self, CourseArgs, PEERS_MAX};
+use super::scenario_run::{self, PEERS_MAX, ScenarioRunArgs};
 use super::{Failure, bad_usage};
 
 /// Length of the pause at the end in which everybody must go on.
@@ -34,13 +34,13 @@ pub(super) struct SoakArgs {
     #[arg(long, default_value_t = 2)]
     spare: u32,
     #[command(flatten)]
-    course: CourseArgs,
+    scenario_run: ScenarioRunArgs,
 }
 
 pub(super) fn soak(arguments: &SoakArgs) -> Result<(), Failure> {
     let scenario = scenario(arguments);
     scenario.check().map_err(bad_usage)?;
-    course::run(&arguments.course, scenario, Vec::new())
+    scenario_run::run(&arguments.scenario_run, scenario, Vec::new())
 }
 
 fn scenario(arguments: &SoakArgs) -> Scenario {

@@ -1,4 +1,4 @@
-//! Rule epidemic: averaging leaves no value outside what was ever started with or committed.
+//! MixingRule epidemic: averaging leaves no value outside what was ever started with or committed.
 
 use super::super::view::View;
 use super::property::{Moment, Property};

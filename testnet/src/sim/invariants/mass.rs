@@ -1,4 +1,4 @@
-//! Rule push-sum: sums and masses of all replicas and all edges change by no push.
+//! MixingRule push-sum: sums and masses of all replicas and all edges change by no push.
 
 use std::collections::BTreeMap;
 

@@ -3,7 +3,7 @@
 use dnode_gossip::{Input, Role, Weighting, Work};
 use dnode_protocol::ExchangeId;
 
-use super::super::journal::{Journal, Record};
+use super::super::journal::{ExchangeRecord, Journal};
 use super::super::view::View;
 use super::kept::Kept;
 use super::property::{Moment, Property, Stage};
@@ -59,7 +59,7 @@ impl MeanKept {
     fn balanced(
         &self,
         exchange: ExchangeId,
-        record: &Record,
+        record: &ExchangeRecord,
         view: &View<'_>,
     ) -> Result<(), String> {
         let off = record.net.iter().fold(0.0_f64, |most, net| most.max(net.abs()));

@@ -1,4 +1,4 @@
-//! Rule delta-set: replicas that contain the same contributions are equal bit by bit.
+//! MixingRule delta-set: replicas that contain the same contributions are equal bit by bit.
 
 use dnode_gossip::testing::Host;
 use dnode_protocol::{FragmentId, Origin};

@@ -1,4 +1,4 @@
-//! One arm for one seed: starts its peers, watches them, strikes the kills, stops everything.
+//! One variant for one seed: starts its peers, watches them, strikes the kills, stops everything.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use dnode_netem::{Plan, WanError};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use super::arm_run::{ArmRun, unix_s};
 use super::baseline::Python;
-use super::experiment::{Arm, Kill, Program, Workload};
+use super::experiment::{Kill, Program, Variant, Workload};
 use super::network::Network;
 use super::process::{CHECKPOINTS_FOLDER, PeerProcess};
-use super::progress::{Progress, View};
+use super::progress::{Progress, ProgressView};
 use super::quota::{Limited, Quotas};
+use super::variant_run::{VariantRun, unix_s};
 use crate::metrics::{METRICS_FILE, MetricsError, Tail};
 
 /// How often files and processes are looked at. A look costs a few system calls per peer.
@@ -48,18 +48,18 @@ impl Stop {
 
 /// What to run and where.
 #[derive(Debug, Clone)]
-pub struct ArmPlan<'a> {
+pub struct VariantPlan<'a> {
     /// The `dnode` program.
     pub program: &'a Path,
-    /// What all arms train.
+    /// What all variants train.
     pub workload: &'a Workload,
-    /// The arm.
-    pub arm: &'a Arm,
+    /// The variant.
+    pub variant: &'a Variant,
     /// The seed.
     pub seed: u64,
-    /// Folder of this arm and seed; peers get `peer-<i>` inside.
+    /// Folder of this variant and seed; peers get `peer-<i>` inside.
     pub directory: PathBuf,
-    /// Longest time for the whole arm.
+    /// Longest time for the whole variant.
     pub deadline: Duration,
     /// The emulated network between the peers, `None` for loopback.
     pub wan: Option<&'a Plan>,
@@ -69,7 +69,7 @@ pub struct ArmPlan<'a> {
     pub python: Option<&'a Python>,
 }
 
-/// Why an arm failed. All its processes are gone when this is returned.
+/// Why a variant failed. All its processes are gone when this is returned.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The program could not be started.
@@ -112,7 +112,7 @@ pub enum RunError {
         /// Index of the peer.
         peer: usize,
     },
-    /// The arm took too long.
+    /// The variant took too long.
     #[error("not finished within {} s (steps so far: {steps}); --timeout sets the limit", limit.as_secs())]
     Deadline {
         /// The limit.
@@ -134,18 +134,18 @@ pub enum RunError {
     Interrupted,
 }
 
-/// Runs one arm for one seed to its end.
+/// Runs one variant for one seed to its end.
 ///
 /// # Errors
 /// [`RunError`]; every process is stopped and reaped before it is returned.
 pub async fn run(
-    plan: &ArmPlan<'_>,
+    plan: &VariantPlan<'_>,
     progress: &mut Progress,
     stop: &mut Stop,
-) -> Result<ArmRun, RunError> {
-    progress.begin(format!("{}, seed {}", plan.arm.name, plan.seed));
+) -> Result<VariantRun, RunError> {
+    progress.begin(format!("{}, seed {}", plan.variant.name, plan.seed));
     let (begun, began_unix_s) = (Instant::now(), Some(unix_s()));
-    let processes = plan.arm.peers + usize::from(plan.arm.program.has_server());
+    let processes = plan.variant.peers + usize::from(plan.variant.program.has_server());
     let machines = plan.workload.machine(processes.saturating_sub(1)) + 1;
     let network = plan.wan.map(|scenario| Network::start(scenario, machines, &plan.directory));
     let mut swarm = Swarm::new(plan, network.transpose()?);
@@ -153,11 +153,11 @@ pub async fn run(
         swarm.stop(stop).await;
         return Err(error);
     }
-    Ok(ArmRun {
+    Ok(VariantRun {
         wall_s: begun.elapsed().as_secs_f64(),
         killed_at: swarm.views.iter().map(|view| view.killed_at).collect(),
         began_unix_s,
-        ..ArmRun::new(&plan.arm.name, plan.seed)
+        ..VariantRun::new(&plan.variant.name, plan.seed)
     })
 }
 
@@ -173,18 +173,18 @@ struct Watched {
 }
 
 struct Swarm<'a> {
-    plan: &'a ArmPlan<'a>,
+    plan: &'a VariantPlan<'a>,
     peers: Vec<Watched>,
-    /// The process that all peers speak with, where the arm has one.
+    /// The process that all peers speak with, where the variant has one.
     server: Option<(PeerProcess, Option<Limited>)>,
-    views: Vec<View>,
+    views: Vec<ProgressView>,
     /// Dropped after the peers that are on it.
     network: Option<Network>,
 }
 
 impl<'a> Swarm<'a> {
-    fn new(plan: &'a ArmPlan<'a>, network: Option<Network>) -> Self {
-        let views = vec![View::default(); plan.arm.peers];
+    fn new(plan: &'a VariantPlan<'a>, network: Option<Network>) -> Self {
+        let views = vec![ProgressView::default(); plan.variant.peers];
         Self { plan, peers: Vec::new(), server: None, views, network }
     }
 
@@ -211,7 +211,7 @@ impl<'a> Swarm<'a> {
             }
             match self.next_address(waiting_since)? {
                 Next::Wait => {}
-                Next::Serve => self.server = Some(self.process(self.plan.arm.peers, &[])?),
+                Next::Serve => self.server = Some(self.process(self.plan.variant.peers, &[])?),
                 Next::Start(addresses) => {
                     if !addresses.is_empty() {
                         bootstrap = addresses;
@@ -240,11 +240,11 @@ impl<'a> Swarm<'a> {
     /// Whether the next peer may start, and with which bootstrap addresses: those of the peer
     /// started last, so that every live member serves as one.
     fn next_address(&self, waiting_since: Instant) -> Result<Next, RunError> {
-        if self.peers.len() == self.plan.arm.peers {
+        if self.peers.len() == self.plan.variant.peers {
             return Ok(Next::AllUp);
         }
         let last = match (self.peers.last(), &self.server) {
-            (_, None) if self.plan.arm.program.has_server() => return Ok(Next::Serve),
+            (_, None) if self.plan.variant.program.has_server() => return Ok(Next::Serve),
             (_, Some((server, _))) => server,
             (Some(last), None) => &last.process,
             (None, None) => return Ok(Next::Start(Vec::new())),
@@ -279,12 +279,12 @@ impl<'a> Swarm<'a> {
         peer: usize,
         bootstrap: &[String],
     ) -> Result<(PeerProcess, Option<Limited>), RunError> {
-        let ArmPlan { program, workload, arm, seed, directory, .. } = self.plan;
+        let VariantPlan { program, workload, variant, seed, directory, .. } = self.plan;
         let home = self.home(peer);
-        let mut arguments = arm.arguments(workload, *seed, peer, &home);
+        let mut arguments = variant.arguments(workload, *seed, peer, &home);
         if self.views.get(peer).is_some_and(|view| view.returns > 0) {
             // It waits for one of those that train on, so that it begins where they are.
-            let trains = |view: &View| !view.finished && view.killed_at.is_none();
+            let trains = |view: &ProgressView| !view.finished && view.killed_at.is_none();
             let others = self.views.iter().enumerate();
             let met = others.filter(|(other, view)| *other != peer && trains(view)).count().min(1);
             arguments.extend(["--set".to_owned(), format!("network.require_peers={met}")]);
@@ -292,7 +292,7 @@ impl<'a> Swarm<'a> {
         for address in bootstrap {
             arguments.extend(["--bootstrap".to_owned(), address.clone()]);
         }
-        let (program, arguments) = match arm.program {
+        let (program, arguments) = match variant.program {
             Program::Dnode => (program.to_path_buf(), arguments),
             Program::Baseline(baseline) => {
                 let missing = || io::Error::new(io::ErrorKind::NotFound, "no Python is named");
@@ -301,7 +301,7 @@ impl<'a> Swarm<'a> {
             }
             Program::ParameterServer => {
                 // In the place of `join`.
-                let role = if peer < arm.peers { "work" } else { "serve" };
+                let role = if peer < variant.peers { "work" } else { "serve" };
                 arguments.splice(..1, ["parameter-server", role].map(str::to_owned));
                 (std::env::current_exe()?, arguments)
             }
@@ -350,7 +350,7 @@ impl<'a> Swarm<'a> {
 
     /// The kill that strikes a peer next, or has struck it last if it is away.
     fn due(&self, index: usize) -> Option<&Kill> {
-        let kills = self.plan.arm.kills.iter().filter(|kill| kill.peer == index);
+        let kills = self.plan.variant.kills.iter().filter(|kill| kill.peer == index);
         kills.into_iter().nth(self.views[index].returns)
     }
 
@@ -360,7 +360,7 @@ impl<'a> Swarm<'a> {
             && let Some(status) = server.poll_exit()?.filter(|status| !status.success())
         {
             let tail = server.log_tail();
-            return Err(RunError::Exited { peer: self.plan.arm.peers, status, tail });
+            return Err(RunError::Exited { peer: self.plan.variant.peers, status, tail });
         }
         self.network.as_mut().map_or(Ok(()), Network::look)?;
         for index in 0..self.peers.len() {
@@ -408,12 +408,12 @@ impl<'a> Swarm<'a> {
     }
 
     fn check_kills(&self) -> Result<(), RunError> {
-        let planned = |peer: usize| self.plan.arm.kills.iter().filter(move |k| k.peer == peer);
+        let planned = |peer: usize| self.plan.variant.kills.iter().filter(move |k| k.peer == peer);
         let struck = |peer: usize| {
-            let view: Option<&View> = self.views.get(peer);
+            let view: Option<&ProgressView> = self.views.get(peer);
             view.map_or(0, |view| view.returns + usize::from(view.killed_at.is_some()))
         };
-        match self.plan.arm.kills.iter().find(|k| struck(k.peer) < planned(k.peer).count()) {
+        match self.plan.variant.kills.iter().find(|k| struck(k.peer) < planned(k.peer).count()) {
             Some(kill) => Err(RunError::KillMissed { peer: kill.peer }),
             None => Ok(()),
         }

@@ -11,7 +11,7 @@ use dnode_testnet::scenario::Scenario;
 
 use super::{Failure, bad_usage, failed, listen_for_signals, now, out_folder, say};
 
-/// What every peer runs: the mlp on embedded digits for as long as the course takes, with
+/// What every peer runs: the mlp on embedded digits for as long as the scenario run takes, with
 /// rounds long enough that ten peers on two cores do a few of them in a second.
 const SETTINGS: [&str; 10] = [
     "data.kind=digits",
@@ -33,7 +33,7 @@ const WARM_UP_PART: u32 = 3;
 const WARM_UP_MAX: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Args)]
-pub(super) struct CourseArgs {
+pub(super) struct ScenarioRunArgs {
     /// Longest time without progress of a process that may run.
     #[arg(long, default_value = "30s", value_parser = humantime::parse_duration)]
     stall: Duration,
@@ -61,7 +61,7 @@ pub(super) struct CourseArgs {
 ///
 /// `settings` are those of the scenario; the command line has the last word.
 pub(super) fn run(
-    arguments: &CourseArgs,
+    arguments: &ScenarioRunArgs,
     scenario: Scenario,
     settings: Vec<String>,
 ) -> Result<(), Failure> {
@@ -81,11 +81,11 @@ pub(super) fn run(
         stall: arguments.stall,
         keep_going: arguments.keep_going,
     };
-    let account = course(&plan, arguments.loopback).map_err(failed)?;
+    let account = scenario_run(&plan, arguments.loopback).map_err(failed)?;
     conclude(&plan, &account)
 }
 
-fn course(plan: &Plan, loopback: bool) -> Result<Account, LiveError> {
+fn scenario_run(plan: &Plan, loopback: bool) -> Result<Account, LiveError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         // Signals are heard before anything is made, so that nothing is left behind.

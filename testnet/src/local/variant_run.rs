@@ -1,21 +1,21 @@
-//! What one run of an arm was.
+//! What one run of a variant was.
 
 use serde::{Deserialize, Serialize};
 
 use crate::report::MadeBy;
 
-/// What came of an arm for one seed; the numbers are in the metrics files.
+/// What came of a variant for one seed; the numbers are in the metrics files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ArmRun {
-    /// Name of the arm.
-    pub arm: String,
+pub struct VariantRun {
+    /// Name of the variant.
+    pub variant: String,
     /// Seed.
     pub seed: u64,
     /// Seconds from the start of the first process to the end of the last one.
     pub wall_s: f64,
     /// By peer: the step at which it was killed and did not come back, if it was.
     pub killed_at: Vec<Option<u64>>,
-    /// How it failed where that is a result: the disturbance was more than the arm survives.
+    /// How it failed where that is a result: the disturbance was more than the variant survives.
     #[serde(default)]
     pub failure: Option<String>,
     /// What made it; nothing where the record of the whole says it.
@@ -27,13 +27,13 @@ pub struct ArmRun {
     pub began_unix_s: Option<f64>,
 }
 
-impl ArmRun {
+impl VariantRun {
     /// A run that took no time, of no peers.
     #[must_use]
-    pub fn new(arm: &str, seed: u64) -> Self {
-        let arm = arm.to_owned();
+    pub fn new(variant: &str, seed: u64) -> Self {
+        let variant = variant.to_owned();
         let (killed_at, failure, made_by) = (Vec::new(), None, None);
-        Self { arm, seed, wall_s: 0.0, killed_at, failure, made_by, began_unix_s: None }
+        Self { variant, seed, wall_s: 0.0, killed_at, failure, made_by, began_unix_s: None }
     }
 }
 

@@ -8,52 +8,52 @@ use dnode_netem::{Command, Plan};
 
 use super::plan::{Churn, Comparison, Condition, Kind, Way, Work, place};
 use crate::local::experiment::{ALL_REDUCE, NO_GOSSIP};
-use crate::local::{Arm, Baseline, Experiment, Kill, KillAt, Program, Workload};
+use crate::local::{Baseline, Kill, KillAt, LocalExperiment, Program, Variant, Workload};
 use crate::scenario::Scenario;
 use crate::scenario::link::LinkModel;
 
 /// Lines of training progress of each peer in a run.
 const PROGRESS_LINES: u64 = 50;
-/// Name of the condition under which arms are tuned.
+/// Name of the condition under which variants are tuned.
 pub const TUNING: &str = "tuning";
 /// Checkpoints of a peer that are kept to be measured: all.
 const CHECKPOINTS_KEPT: u64 = 1_000_000;
 
 /// One workload, number of peers and condition.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cell {
+pub struct Case {
     /// Name of its folder.
     pub name: String,
     /// The workload.
     pub work: Work,
-    /// Peers of all arms but those of a single peer.
+    /// Peers of all variants but those of a single peer.
     pub peers: usize,
     /// The condition.
     pub condition: Condition,
-    /// What is run: the arms in the order of the comparison.
-    pub experiment: Experiment,
+    /// What is run: the variants in the order of the comparison.
+    pub experiment: LocalExperiment,
     /// The network between the peers, if it is not loopback.
     pub network: Option<Plan>,
     /// Cores of a peer that is not slow.
     pub share: f64,
-    /// The arms of the comparison, those of other cells too.
+    /// The variants of the comparison, those of other cases too.
     pub ways: Vec<String>,
 }
 
-/// The best trial of an arm.
+/// The best trial of a variant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
-    /// Cell of the trials.
-    pub cell: String,
-    /// The arm.
-    pub arm: String,
+    /// Case of the trials.
+    pub case: String,
+    /// The variant.
+    pub variant: String,
     /// Index of the trial.
     pub trial: usize,
     /// Its settings.
     pub settings: Vec<String>,
 }
 
-/// What makes cells of a comparison.
+/// What makes cases of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct Maker<'a> {
     /// The comparison.
@@ -65,9 +65,9 @@ pub struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    /// The cells in which the arms are tuned: undisturbed, an arm for each trial.
+    /// The cases in which the variants are tuned: undisturbed, a variant for each trial.
     #[must_use]
-    pub fn tuning(&self) -> Vec<Cell> {
+    pub fn tuning(&self) -> Vec<Case> {
         let Some(tuning) = &self.plan.tuning else { return Vec::new() };
         let condition = Condition { name: TUNING.to_owned(), ..Condition::default() };
         self.places(&condition, vec![tuning.seed], |way, _| {
@@ -76,40 +76,40 @@ impl Maker<'_> {
         })
     }
 
-    /// The cells that are compared, with the best trial of each arm.
+    /// The cases that are compared, with the best trial of each variant.
     #[must_use]
-    pub fn compared(&self, choices: &[Choice]) -> Vec<Cell> {
-        let cells = self.plan.condition.iter().map(|condition| {
+    pub fn compared(&self, choices: &[Choice]) -> Vec<Case> {
+        let cases = self.plan.condition.iter().map(|condition| {
             self.places(condition, self.plan.seeds.clone(), |way, place| {
-                let cell = format!("{place}-{TUNING}");
-                let chosen = choices.iter().find(|c| c.arm == way.name && c.cell == cell);
+                let case = format!("{place}-{TUNING}");
+                let chosen = choices.iter().find(|c| c.variant == way.name && c.case == case);
                 vec![(way.name.clone(), chosen.map_or_else(Vec::new, |c| c.settings.clone()))]
             })
         });
-        cells.flatten().collect()
+        cases.flatten().collect()
     }
 
-    /// The condition at every workload and number of peers; `arms` names the arms of a way in a
+    /// The condition at every workload and number of peers; `variants` names the variants of a way in a
     /// place, and their settings.
     fn places(
         &self,
         condition: &Condition,
         seeds: Vec<u64>,
-        arms: impl Fn(&Way, &str) -> Vec<(String, Vec<String>)>,
-    ) -> Vec<Cell> {
-        let mut cells = Vec::new();
+        variants: impl Fn(&Way, &str) -> Vec<(String, Vec<String>)>,
+    ) -> Vec<Case> {
+        let mut cases = Vec::new();
         for (work, peers) in self.plan.places().filter(|(work, _)| condition.is_for(work)) {
             let place = place(work, peers);
             let ways = self.plan.ways(condition, &place).flat_map(|way| {
-                let named = arms(way, &place).into_iter();
-                named.map(|named| self.arm(way, (work, peers), condition, named))
+                let named = variants(way, &place).into_iter();
+                named.map(|named| self.variant(way, (work, peers), condition, named))
             });
-            let experiment = Experiment {
+            let experiment = LocalExperiment {
                 workload: self.workload(work, condition),
-                arms: ways.collect(),
+                variants: ways.collect(),
                 seeds: seeds.clone(),
             };
-            cells.push(Cell {
+            cases.push(Case {
                 name: format!("{place}-{}", condition.name),
                 work: work.clone(),
                 peers,
@@ -117,10 +117,10 @@ impl Maker<'_> {
                 experiment,
                 network: network(condition, peers),
                 share: self.plan.share(peers, self.cores),
-                ways: self.plan.arm.iter().map(|way| way.name.clone()).collect(),
+                ways: self.plan.variant.iter().map(|way| way.name.clone()).collect(),
             });
         }
-        cells
+        cases
     }
 
     fn workload(&self, work: &Work, condition: &Condition) -> Workload {
@@ -140,7 +140,7 @@ impl Maker<'_> {
         (steps / self.plan.evaluations).max(1)
     }
 
-    /// As many steps and as many points for every arm: checkpoints, which are measured after the run.
+    /// As many steps and as many points for every variant: checkpoints, which are measured after the run.
     fn length(&self, work: &Work, steps: u64) -> [String; 6] {
         [
             format!("run.steps={steps}"),
@@ -152,13 +152,13 @@ impl Maker<'_> {
         ]
     }
 
-    fn arm(
+    fn variant(
         &self,
         way: &Way,
         (work, peers): (&Work, usize),
         condition: &Condition,
         (name, tuned): (String, Vec<String>),
-    ) -> Arm {
+    ) -> Variant {
         let (rule, own): (&str, &[&str]) = match way.kind {
             Kind::Single => (NO_GOSSIP, &[]),
             Kind::Sync => (ALL_REDUCE, &[]),
@@ -199,12 +199,18 @@ impl Maker<'_> {
             | Kind::DeltaSet
             | Kind::Epidemic => Program::Dnode,
         };
-        Arm { name, settings, kills, program, ..Arm::new(rule, peers) }
+        Variant { name, settings, kills, program, ..Variant::new(rule, peers) }
     }
 }
 
-impl Cell {
-    /// Samples that every run of this cell trains on.
+impl Case {
+    /// How many runs it has: each variant with each seed.
+    #[must_use]
+    pub const fn runs(&self) -> usize {
+        self.experiment.variants.len() * self.experiment.seeds.len()
+    }
+
+    /// Samples that every run of this case trains on.
     #[must_use]
     pub const fn budget(&self) -> u64 {
         self.work.steps * self.global_batch()
@@ -216,13 +222,13 @@ impl Cell {
         self.work.batch * self.peers as u64
     }
 
-    /// Cores of each process of an arm.
+    /// Cores of each process of a variant.
     #[must_use]
-    pub fn shares(&self, arm: &Arm) -> Vec<f64> {
-        let mut shares = vec![self.share; arm.peers];
+    pub fn shares(&self, variant: &Variant) -> Vec<f64> {
+        let mut shares = vec![self.share; variant.peers];
         // A peer alone is not the slow one.
         if let (Some(slow), true, Some(last)) =
-            (self.condition.slow, arm.peers > 1, shares.last_mut())
+            (self.condition.slow, variant.peers > 1, shares.last_mut())
         {
             *last /= slow.times;
         }
@@ -230,10 +236,10 @@ impl Cell {
     }
 }
 
-/// Name of the arm of a trial.
+/// Name of the variant of a trial.
 #[must_use]
-pub fn trial_name(arm: &str, index: usize) -> String {
-    format!("{arm}.{index}")
+pub fn trial_name(variant: &str, index: usize) -> String {
+    format!("{variant}.{index}")
 }
 
 /// Each wave kills peers that no wave before has killed, as long as there are some.
@@ -283,11 +289,11 @@ mod tests {
         name = "digits"
         steps = 100
         batch = 16
-        [[arm]]
+        [[variant]]
         name = "sync"
         kind = "sync"
         trials = [["optimizer.learning_rate=0.1"], ["optimizer.learning_rate=0.2"]]
-        [[arm]]
+        [[variant]]
         name = "single"
         kind = "single"
         trials = [[], ["optimizer.learning_rate=0.2"]]
@@ -299,37 +305,38 @@ mod tests {
     "#;
 
     #[test]
-    fn every_arm_has_the_same_samples_and_its_best_trial() {
+    fn every_variant_has_the_same_samples_and_its_best_trial() {
         let plan = Comparison::parse(PLAN).unwrap();
         let maker = Maker { plan: &plan, file: Path::new("x.toml"), cores: 2 };
         let tuning = maker.tuning();
-        let names: Vec<&str> = tuning.iter().map(|cell| cell.name.as_str()).collect();
+        let names: Vec<&str> = tuning.iter().map(|case| case.name.as_str()).collect();
         assert_eq!(names, ["digits-4-tuning", "digits-8-tuning"]);
-        assert_eq!(tuning[0].experiment.arms.len(), 4);
+        assert_eq!(tuning[0].experiment.variants.len(), 4);
         let choice = Choice {
-            cell: "digits-8-tuning".to_owned(),
-            arm: "sync".to_owned(),
+            case: "digits-8-tuning".to_owned(),
+            variant: "sync".to_owned(),
             trial: 1,
             settings: vec!["optimizer.learning_rate=0.2".to_owned()],
         };
-        let cells = maker.compared(&[choice]);
-        let settings =
-            |cell: usize, arm: usize| cells[cell].experiment.arms[arm].settings.join(" ");
+        let cases = maker.compared(&[choice]);
+        let settings = |case: usize, variant: usize| {
+            cases[case].experiment.variants[variant].settings.join(" ")
+        };
         assert_eq!(settings(0, 0), "");
         assert_eq!(settings(1, 0), "optimizer.learning_rate=0.2");
         assert!(settings(1, 1).contains("run.steps=800"), "{}", settings(1, 1));
-        assert_eq!((cells[1].budget(), cells[1].experiment.arms[1].peers), (100 * 16 * 8, 1));
-        assert!(cells[0].experiment.workload.settings.contains(&"data.skew=0.1".to_owned()));
+        assert_eq!((cases[1].budget(), cases[1].experiment.variants[1].peers), (100 * 16 * 8, 1));
+        assert!(cases[0].experiment.workload.settings.contains(&"data.skew=0.1".to_owned()));
     }
 
     #[test]
-    fn arms_are_left_out_of_a_condition_and_nowhere_else() {
+    fn variants_are_left_out_of_a_condition_and_nowhere_else() {
         let text = PLAN.replace("name = \"hard\"", "name = \"hard\"\nwithout = [\"single\"]");
         let plan = Comparison::parse(&text).unwrap();
         let maker = Maker { plan: &plan, file: Path::new("x.toml"), cores: 2 };
-        let arms = |cell: &Cell| cell.experiment.arms.len();
-        assert_eq!(maker.compared(&[]).iter().map(arms).collect::<Vec<_>>(), [1, 1]);
-        assert_eq!(maker.tuning().iter().map(arms).collect::<Vec<_>>(), [4, 4]);
+        let variants = |case: &Case| case.experiment.variants.len();
+        assert_eq!(maker.compared(&[]).iter().map(variants).collect::<Vec<_>>(), [1, 1]);
+        assert_eq!(maker.tuning().iter().map(variants).collect::<Vec<_>>(), [4, 4]);
         assert!(Comparison::parse(&text.replace("[\"single\"]", "[\"nobody\"]")).is_err());
     }
 
@@ -370,14 +377,14 @@ mod tests {
     fn waves_kill_different_peers_and_the_last_peer_is_slow() {
         let plan = Comparison::parse(PLAN).unwrap();
         let maker = Maker { plan: &plan, file: Path::new("x.toml"), cores: 2 };
-        let cells = maker.compared(&[]);
-        let arm = |index: usize| &cells[1].experiment.arms[index];
-        let kills: Vec<String> = arm(0).kills.iter().map(ToString::to_string).collect();
+        let cases = maker.compared(&[]);
+        let variant = |index: usize| &cases[1].experiment.variants[index];
+        let kills: Vec<String> = variant(0).kills.iter().map(ToString::to_string).collect();
         assert_eq!(kills.len(), 6, "{kills:?}");
         assert_eq!(kills[3], "3@50%, back after 1000 ms");
-        assert!(arm(1).kills.is_empty());
-        let shares = cells[1].shares(arm(0));
+        assert!(variant(1).kills.is_empty());
+        let shares = cases[1].shares(variant(0));
         assert!((shares[7] - shares[0] / 4.0).abs() < 1e-12, "{shares:?}");
-        assert_eq!(cells[1].shares(arm(1)).len(), 1);
+        assert_eq!(cases[1].shares(variant(1)).len(), 1);
     }
 }

@@ -13,19 +13,19 @@ const REPORTS_MAX: usize = 144_000;
 /// A report of training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Beat {
-    /// Seconds after the start of the course.
+    /// Seconds after the start of the scenario run.
     pub(super) at_s: f64,
     /// Local steps.
     pub(super) step: u64,
 }
 
-/// The reports of one life.
+/// The reports of one running.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Pulse {
+pub(super) struct Recovery {
     beats: Vec<Beat>,
 }
 
-impl Pulse {
+impl Recovery {
     pub(super) fn push(&mut self, beat: Beat) {
         if self.beats.len() < REPORTS_MAX {
             self.beats.push(beat);
@@ -76,7 +76,7 @@ struct Felt {
     ratio: f64,
 }
 
-/// What the kills of a course did to those that lived on.
+/// What the kills of a scenario run did to those that lived on.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Aftermath {
     /// Kills that could be judged.
@@ -90,14 +90,15 @@ pub struct Aftermath {
 }
 
 /// Judges the kills at `kills_s` by the lives that survived them; `faults_s` are all faults.
-pub(super) fn aftermath(kills_s: &[f64], faults_s: &[f64], pulses: &[Pulse]) -> Aftermath {
+pub(super) fn aftermath(kills_s: &[f64], faults_s: &[f64], recoveries: &[Recovery]) -> Aftermath {
     let mut aftermath = Aftermath::default();
     for kill_s in kills_s {
         let near = |fault: &&f64| (*fault - kill_s).abs() < WINDOW_S;
         if faults_s.iter().filter(near).count() > 1 {
             continue;
         }
-        let mut felt: Vec<Felt> = pulses.iter().filter_map(|pulse| pulse.felt(*kill_s)).collect();
+        let mut felt: Vec<Felt> =
+            recoveries.iter().filter_map(|recovery| recovery.felt(*kill_s)).collect();
         felt.sort_by(|a, b| a.extra_s.total_cmp(&b.extra_s));
         let Some(worst) = felt.pop() else { continue };
         aftermath.kills += 1;
@@ -136,22 +137,22 @@ mod tests {
     use super::*;
 
     /// A report every 100 ms, 10 steps each, but none for `hold` seconds after second 20.
-    fn pulse(hold: f64) -> Pulse {
-        let mut pulse = Pulse::default();
+    fn recovery(hold: f64) -> Recovery {
+        let mut recovery = Recovery::default();
         for tenth in 0..400_u32 {
             let at_s = f64::from(tenth) / 10.0;
             if at_s <= 20.0 || at_s >= 20.0 + hold {
                 let step = u64::from(tenth) * 10;
-                pulse.push(Beat { at_s, step });
+                recovery.push(Beat { at_s, step });
             }
         }
-        pulse
+        recovery
     }
 
     #[test]
     fn the_survivor_held_up_most_and_the_others_are_told_apart() {
-        let pulses = [pulse(2.05), pulse(0.0), pulse(0.45)];
-        let after = aftermath(&[20.05], &[20.05, 3.0], &pulses);
+        let recoveries = [recovery(2.05), recovery(0.0), recovery(0.45)];
+        let after = aftermath(&[20.05], &[20.05, 3.0], &recoveries);
         assert_eq!((after.kills, after.others_s.len(), after.ratios.len()), (1, 2, 3));
         assert!((after.worst_s[0] - 2.0).abs() < 1e-9, "{after:?}");
         assert!(after.others_s[0] < 1e-9 && (after.others_s[1] - 0.4).abs() < 1e-9, "{after:?}");
@@ -160,8 +161,8 @@ mod tests {
 
     #[test]
     fn kills_among_other_faults_and_lives_that_did_not_see_them_tell_nothing() {
-        assert_eq!(aftermath(&[20.0], &[20.0, 23.0], &[pulse(0.0)]).kills, 0);
-        assert_eq!(aftermath(&[38.0], &[38.0], &[pulse(0.0)]).kills, 0);
-        assert_eq!(aftermath(&[3.0], &[3.0], &[pulse(0.0)]).kills, 0);
+        assert_eq!(aftermath(&[20.0], &[20.0, 23.0], &[recovery(0.0)]).kills, 0);
+        assert_eq!(aftermath(&[38.0], &[38.0], &[recovery(0.0)]).kills, 0);
+        assert_eq!(aftermath(&[3.0], &[3.0], &[recovery(0.0)]).kills, 0);
     }
 }

@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use super::summary::{ArmSummary, CellSummary, RunSummary};
+use super::summary::{CaseSummary, RunSummary, VariantSummary};
 use crate::report::Machine;
 use crate::report::stats::MeanSd;
 
@@ -23,14 +23,14 @@ const WIDENED: [f64; 9] = [1.0, 1.0, 2.20, 1.42, 1.25, 1.18, 1.14, 1.11, 1.09];
 
 /// The numbers of a comparison that are compared with those of another.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Numbers {
+pub struct SavedNumbers {
     /// The machine; times are compared only on the same kind.
     pub machine: Machine,
-    /// Arms that could not be run, each `CELL ARM`.
+    /// Variants that could not be run, each `CELL ARM`.
     #[serde(default)]
     pub skipped: Vec<String>,
-    /// By cell, arm and measure: the value of each seed.
-    pub cells: BTreeMap<String, BTreeMap<String, BTreeMap<String, Vec<f64>>>>,
+    /// By case, variant and measure: the value of each seed.
+    pub cases: BTreeMap<String, BTreeMap<String, BTreeMap<String, Vec<f64>>>>,
 }
 
 /// What is compared.
@@ -90,7 +90,7 @@ const MEASURES: [Measure; 8] = [
 /// A measure that has changed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
-    /// Cell, arm and measure.
+    /// Case, variant and measure.
     pub what: String,
     /// Relative change of the mean, percent; positive is more.
     pub percent: f64,
@@ -110,7 +110,7 @@ impl std::fmt::Display for Change {
 
 /// Why two comparisons cannot be compared.
 #[derive(Debug, thiserror::Error)]
-pub enum AgainstError {
+pub enum RegressionError {
     /// The numbers cannot be read or written.
     #[error("cannot use {}: {source}", path.display())]
     File {
@@ -129,69 +129,74 @@ pub enum AgainstError {
     },
 }
 
-impl Numbers {
-    /// The numbers of the cells that can be run here; nothing if there are none.
+impl SavedNumbers {
+    /// The numbers of the cases that can be run here; nothing if there are none.
     #[must_use]
-    pub fn of(cells: &[CellSummary]) -> Option<Self> {
-        let machine = cells.first()?.state.record.machine.clone();
-        let values = |arm: &ArmSummary| -> BTreeMap<String, Vec<f64>> {
+    pub fn of(cases: &[CaseSummary]) -> Option<Self> {
+        let machine = cases.first()?.state.record.machine.clone();
+        let values = |variant: &VariantSummary| -> BTreeMap<String, Vec<f64>> {
             let measures = MEASURES.iter().map(|measure| {
-                let mut values: Vec<f64> = arm.runs.iter().filter_map(measure.of).collect();
+                let mut values: Vec<f64> = variant.runs.iter().filter_map(measure.of).collect();
                 if measure.name == SURVIVAL {
-                    values.extend(arm.failures.iter().map(|_| 0.0));
+                    values.extend(variant.failures.iter().map(|_| 0.0));
                 }
                 (measure.name.to_owned(), values)
             });
             measures.collect()
         };
-        let arms = |cell: &CellSummary| {
-            cell.arms.iter().map(|arm| (arm.arm.name.clone(), values(arm))).collect()
+        let variants = |case: &CaseSummary| {
+            case.variants
+                .iter()
+                .map(|variant| (variant.variant.name.clone(), values(variant)))
+                .collect()
         };
-        let skipped = cells.iter().flat_map(|cell| {
-            let arms = cell.state.arms_skipped.iter();
-            arms.map(|(arm, _)| format!("{} {arm}", cell.cell.name))
+        let skipped = cases.iter().flat_map(|case| {
+            let variants = case.state.variants_skipped.iter();
+            variants.map(|(variant, _)| format!("{} {variant}", case.case.name))
         });
-        let run = cells.iter().filter(|cell| cell.state.skipped.is_none());
-        let cells = run.map(|cell| (cell.cell.name.clone(), arms(cell))).collect();
-        Some(Self { machine, skipped: skipped.collect(), cells })
+        let run = cases.iter().filter(|case| case.state.skipped.is_none());
+        let cases = run.map(|case| (case.case.name.clone(), variants(case))).collect();
+        Some(Self { machine, skipped: skipped.collect(), cases })
     }
 
     /// Writes them into the folder of a comparison.
     ///
     /// # Errors
-    /// [`AgainstError`] naming the file.
-    pub fn save(&self, folder: &Path) -> Result<(), AgainstError> {
+    /// [`RegressionError`] naming the file.
+    pub fn save(&self, folder: &Path) -> Result<(), RegressionError> {
         let path = folder.join(NUMBERS_FILE);
-        let format = |source| AgainstError::Format { path: path.clone(), source };
+        let format = |source| RegressionError::Format { path: path.clone(), source };
         let text = serde_json::to_string_pretty(self).map_err(format)?;
-        std::fs::write(&path, text + "\n").map_err(|source| AgainstError::File { path, source })
+        std::fs::write(&path, text + "\n").map_err(|source| RegressionError::File { path, source })
     }
 
     /// Reads those of a comparison, from its folder or from a file.
     ///
     /// # Errors
-    /// [`AgainstError`] naming the file.
-    pub fn load(place: &Path) -> Result<Self, AgainstError> {
+    /// [`RegressionError`] naming the file.
+    pub fn load(place: &Path) -> Result<Self, RegressionError> {
         let path = if place.is_dir() { place.join(NUMBERS_FILE) } else { place.to_owned() };
         let text = std::fs::read_to_string(&path);
-        let text = text.map_err(|source| AgainstError::File { path: path.clone(), source })?;
-        serde_json::from_str(&text).map_err(|source| AgainstError::Format { path, source })
+        let text = text.map_err(|source| RegressionError::File { path: path.clone(), source })?;
+        serde_json::from_str(&text).map_err(|source| RegressionError::Format { path, source })
     }
 
-    /// Changes from `old` that are beyond noise and more than `slack_percent`; an arm that has no
-    /// runs any more is one, cells and arms that are new are not compared.
+    /// Changes from `old` that are beyond noise and more than `slack_percent`; a variant that has no
+    /// runs any more is one, cases and variants that are new are not compared.
     #[must_use]
     pub fn against(&self, old: &Self, slack_percent: f64) -> Vec<Change> {
         let kind = |machine: &Machine| (machine.cpu.clone(), machine.cores);
         let same_machine = kind(&self.machine) == kind(&old.machine);
         let mut changes = Vec::new();
-        for (cell, arms) in &self.cells {
+        for (case, variants) in &self.cases {
             let has_runs =
                 |values: &&BTreeMap<String, Vec<f64>>| values.values().any(|v| !v.is_empty());
-            let before = old.cells.get(cell).into_iter().flatten();
-            for (arm, _) in before.filter(|(_, values)| has_runs(values)) {
-                let named = format!("{cell} {arm}");
-                if arms.get(arm).filter(has_runs).is_none() && !self.skipped.contains(&named) {
+            let before = old.cases.get(case).into_iter().flatten();
+            for (variant, _) in before.filter(|(_, values)| has_runs(values)) {
+                let named = format!("{case} {variant}");
+                if variants.get(variant).filter(has_runs).is_none()
+                    && !self.skipped.contains(&named)
+                {
                     let what = format!("{named}: runs");
                     changes.push(Change {
                         what,
@@ -201,8 +206,8 @@ impl Numbers {
                     });
                 }
             }
-            for (arm, values) in arms {
-                let before = old.cells.get(cell).and_then(|arms| arms.get(arm));
+            for (variant, values) in variants {
+                let before = old.cases.get(case).and_then(|variants| variants.get(variant));
                 for measure in MEASURES.iter().filter(|m| same_machine || !m.timed) {
                     let of =
                         |values: &BTreeMap<String, Vec<f64>>| values.get(measure.name).cloned();
@@ -212,7 +217,7 @@ impl Numbers {
                     let Some((percent, interval)) = change(&old, &new) else { continue };
                     let beyond = interval.0 > 0.0 || interval.1 < 0.0;
                     if beyond && percent.abs() > slack_percent {
-                        let what = format!("{cell} {arm}: {}", measure.name);
+                        let what = format!("{case} {variant}: {}", measure.name);
                         let worse = (percent > 0.0) != measure.more;
                         changes.push(Change { what, percent, interval, worse });
                     }
@@ -271,7 +276,7 @@ fn change(old: &[f64], new: &[f64]) -> Option<(f64, (f64, f64))> {
 mod tests {
     use super::*;
 
-    fn numbers(cpu: &str, loss: [f64; 3], speed: [f64; 3]) -> Numbers {
+    fn numbers(cpu: &str, loss: [f64; 3], speed: [f64; 3]) -> SavedNumbers {
         let machine = Machine {
             cpu: cpu.to_owned(),
             cores: 2,
@@ -283,18 +288,18 @@ mod tests {
             ("loss of the median peer".to_owned(), loss.to_vec()),
             ("samples per second".to_owned(), speed.to_vec()),
         ]);
-        let arms = BTreeMap::from([("gossip".to_owned(), measures)]);
-        Numbers {
+        let variants = BTreeMap::from([("gossip".to_owned(), measures)]);
+        SavedNumbers {
             machine,
             skipped: Vec::new(),
-            cells: BTreeMap::from([("digits".to_owned(), arms)]),
+            cases: BTreeMap::from([("digits".to_owned(), variants)]),
         }
     }
 
     #[test]
     fn a_change_beyond_noise_is_found_and_chance_is_not() {
         let old = numbers("a", [1.0, 1.02, 0.98], [100.0, 104.0, 96.0]);
-        let said = |new: &Numbers| -> Vec<String> {
+        let said = |new: &SavedNumbers| -> Vec<String> {
             new.against(&old, 5.0).iter().map(ToString::to_string).collect()
         };
         assert!(said(&old).is_empty());
@@ -316,9 +321,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_reached_any_more_and_an_arm_that_is_gone_are_changes() {
+    fn what_is_not_reached_any_more_and_an_variant_that_is_gone_are_changes() {
         let old = reaching([1.0, 1.0, 1.0]);
-        let said = |new: &Numbers| -> Vec<String> {
+        let said = |new: &SavedNumbers| -> Vec<String> {
             new.against(&old, 5.0).iter().map(ToString::to_string).collect()
         };
         assert!(said(&old).is_empty());
@@ -328,7 +333,7 @@ mod tests {
             "{never:?}"
         );
         let mut gone = old.clone();
-        gone.cells.insert("digits".to_owned(), BTreeMap::new());
+        gone.cases.insert("digits".to_owned(), BTreeMap::new());
         assert!(said(&gone)[0].starts_with("worse: digits gossip: runs: -100.0 %"));
         gone.skipped = vec!["digits gossip".to_owned()];
         assert!(said(&gone).is_empty(), "what cannot be run here has not gone");
@@ -336,10 +341,10 @@ mod tests {
         assert!(old.against(&reaching([0.0, 0.0, 0.0]), 5.0).is_empty());
     }
 
-    fn reaching(runs: [f64; 3]) -> Numbers {
+    fn reaching(runs: [f64; 3]) -> SavedNumbers {
         let mut numbers = numbers("a", [1.0; 3], [1.0; 3]);
-        let arms = numbers.cells.values_mut().flat_map(|arms| arms.values_mut());
-        arms.for_each(|measures| {
+        let variants = numbers.cases.values_mut().flat_map(|variants| variants.values_mut());
+        variants.for_each(|measures| {
             measures.insert("runs that reached the target".to_owned(), runs.to_vec());
         });
         numbers

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::account::{Account, Gap, LongLife};
 use super::growth::{Growth, HANDLES_ALONE, HANDLES_PER_PEER, MEMORY_MAX, Sample};
 use super::log::LogTail;
-use super::pulse::{Beat, Pulse};
+use super::recovery::{Beat, Recovery};
 use crate::local::process::{ADDRESS_FILE, LOG_FILE, PeerProcess};
 use crate::metrics::{Body, Line, METRICS_FILE, STEPS_DONE, Tail};
 
@@ -48,13 +48,13 @@ enum Fate {
 
 /// One process from its start to its end.
 #[derive(Debug)]
-struct Life {
+struct Running {
     process: PeerProcess,
     log: LogTail,
     born: Instant,
-    /// The same, seconds after the start of the course.
+    /// The same, seconds after the start of the scenario run.
     born_s: f64,
-    pulse: Pulse,
+    recovery: Recovery,
     /// Whether it has said that all steps are done.
     finished: bool,
     fate: Fate,
@@ -77,9 +77,9 @@ pub(super) struct Slot {
     peer: u32,
     root: PathBuf,
     names: u32,
-    lives: u32,
+    starts: u32,
     tail: Tail,
-    life: Option<Life>,
+    running: Option<Running>,
     /// Whether its last process has made all its steps and ended.
     done: bool,
     /// Held-out loss of its last evaluation, nats.
@@ -92,9 +92,9 @@ impl Slot {
     pub(super) fn new(peer: u32, directory: &Path) -> Self {
         let root = directory.join(format!("peer-{peer}"));
         let tail = Tail::new(root.join(METRICS_FILE));
-        let (names, lives) = (1, 0);
+        let (names, starts) = (1, 0);
         let (loss, parameters, done) = (None, None, false);
-        Self { peer, root, names, lives, tail, life: None, done, loss, parameters }
+        Self { peer, root, names, starts, tail, running: None, done, loss, parameters }
     }
 
     /// The folder of its present name.
@@ -120,12 +120,12 @@ impl Slot {
     }
 
     pub(super) const fn is_empty(&self) -> bool {
-        self.life.is_none()
+        self.running.is_none()
     }
 
     /// Whether there is a process that nobody has told to end.
     pub(super) fn lives(&self) -> bool {
-        self.life.as_ref().is_some_and(|life| life.fate == Fate::Lives)
+        self.running.as_ref().is_some_and(|running| running.fate == Fate::Lives)
     }
 
     /// Whether its last process has made all its steps and ended.
@@ -135,7 +135,9 @@ impl Slot {
 
     /// Whether its process has trained.
     pub(super) fn trains(&self) -> bool {
-        self.life.as_ref().is_some_and(|life| life.fate == Fate::Lives && life.step.is_some())
+        self.running
+            .as_ref()
+            .is_some_and(|running| running.fate == Fate::Lives && running.step.is_some())
     }
 
     /// Only evaluations from here on count, and those of who is done.
@@ -144,20 +146,20 @@ impl Slot {
     }
 
     pub(super) const fn life(&self) -> u32 {
-        self.lives
+        self.starts
     }
 
     /// The addresses of its process, if it lives and has published them.
     pub(super) fn addresses(&self) -> io::Result<Option<Vec<String>>> {
-        match &self.life {
-            Some(life) if life.fate == Fate::Lives => life.process.addresses(),
+        match &self.running {
+            Some(running) if running.fate == Fate::Lives => running.process.addresses(),
             _ => Ok(None),
         }
     }
 
     /// Fills the place with a process of its own.
     ///
-    /// `at` is the time since the start of the course.
+    /// `at` is the time since the start of the scenario run.
     pub(super) fn start(
         &mut self,
         program: &Path,
@@ -172,14 +174,14 @@ impl Slot {
         }
         let process = PeerProcess::start(program, arguments, &folder)?;
         let now = Instant::now();
-        self.lives += 1;
+        self.starts += 1;
         self.done = false;
-        self.life = Some(Life {
+        self.running = Some(Running {
             process,
             log: LogTail::new(folder.join(LOG_FILE)),
             born: now,
             born_s: at.as_secs_f64(),
-            pulse: Pulse::default(),
+            recovery: Recovery::default(),
             finished: false,
             fate: Fate::Lives,
             step: None,
@@ -195,33 +197,33 @@ impl Slot {
     }
 
     pub(super) fn kill(&mut self) {
-        if let Some(life) = &mut self.life {
-            life.fate = Fate::Killed;
-            life.process.kill();
+        if let Some(running) = &mut self.running {
+            running.fate = Fate::Killed;
+            running.process.kill();
         }
     }
 
     pub(super) fn leave(&mut self) {
-        if let Some(life) = &mut self.life {
-            life.fate = Fate::Leaving(Instant::now());
-            life.paused_until = None;
-            life.process.terminate();
+        if let Some(running) = &mut self.running {
+            running.fate = Fate::Leaving(Instant::now());
+            running.paused_until = None;
+            running.process.terminate();
         }
     }
 
     pub(super) fn pause(&mut self, time: Duration) {
-        if let Some(life) = &mut self.life {
-            life.paused_until = Some(Instant::now() + time);
-            life.process.pause();
+        if let Some(running) = &mut self.running {
+            running.paused_until = Some(Instant::now() + time);
+            running.process.pause();
         }
     }
 
     /// From now on it stands still for a part of the time.
     pub(super) fn slow(&mut self, factor: f64) {
-        if let Some(life) = &mut self.life {
-            life.slowness = factor;
-            if factor <= 1.0 && life.paused_until.is_none() {
-                life.process.resume();
+        if let Some(running) = &mut self.running {
+            running.slowness = factor;
+            if factor <= 1.0 && running.paused_until.is_none() {
+                running.process.resume();
             }
         }
     }
@@ -229,33 +231,33 @@ impl Slot {
     /// It is neither paused nor slow.
     pub(super) fn calm(&mut self) {
         self.resume();
-        if let Some(life) = &mut self.life {
-            life.slowness = 1.0;
-            life.process.resume();
+        if let Some(running) = &mut self.running {
+            running.slowness = 1.0;
+            running.process.resume();
         }
     }
 
     /// Ends a pause.
     pub(super) fn resume(&mut self) {
-        if let Some(life) = &mut self.life
-            && life.paused_until.take().is_some()
+        if let Some(running) = &mut self.running
+            && running.paused_until.take().is_some()
         {
-            life.process.resume();
-            life.moved = Instant::now();
+            running.process.resume();
+            running.moved = Instant::now();
         }
     }
 
     /// Reads what is new and judges it.
     pub(super) fn look(&mut self, bounds: &Bounds, account: &mut Account) -> io::Result<()> {
-        let Some(life) = &mut self.life else { return Ok(()) };
+        let Some(running) = &mut self.running else { return Ok(()) };
         // The order matters: all that an ended process wrote is in its files.
-        let exit = life.process.poll_exit()?;
+        let exit = running.process.poll_exit()?;
         let now = Instant::now();
-        if life.paused_until.is_some_and(|end| now >= end) {
+        if running.paused_until.is_some_and(|end| now >= end) {
             self.resume();
         }
-        if let Some(life) = &mut self.life {
-            life.take_turn();
+        if let Some(running) = &mut self.running {
+            running.take_turn();
         }
         self.read(account, now)?;
         match exit {
@@ -265,8 +267,8 @@ impl Slot {
     }
 
     fn read(&mut self, account: &mut Account, now: Instant) -> io::Result<()> {
-        let (peer, number) = (self.peer, self.lives);
-        let Some(life) = &mut self.life else { return Ok(()) };
+        let (peer, number) = (self.peer, self.starts);
+        let Some(running) = &mut self.running else { return Ok(()) };
         match self.tail.poll() {
             Ok(lines) => {
                 for line in lines {
@@ -283,14 +285,14 @@ impl Slot {
                         | Body::Shares
                         | Body::Event(_) => {}
                     }
-                    if let Some(complaint) = life.hear(&line, peer, account, now) {
+                    if let Some(complaint) = running.hear(&line, peer, account, now) {
                         account.find(peer, number, complaint)?;
                     }
                 }
             }
             Err(error) => account.find(peer, number, error.to_string())?,
         }
-        if let Some(line) = life.log.poll()? {
+        if let Some(line) = running.log.poll()? {
             account.find(peer, number, format!("log: {line}"))?;
         }
         Ok(())
@@ -302,14 +304,14 @@ impl Slot {
         bounds: &Bounds,
         account: &mut Account,
     ) -> io::Result<()> {
-        let Some(mut life) = self.life.take() else { return Ok(()) };
-        account.keep(std::mem::take(&mut life.pulse));
-        self.done = life.finished && status.success();
-        let tail = life.process.log_tail();
-        let complaint = match life.fate {
+        let Some(mut running) = self.running.take() else { return Ok(()) };
+        account.keep(std::mem::take(&mut running.recovery));
+        self.done = running.finished && status.success();
+        let tail = running.process.log_tail();
+        let complaint = match running.fate {
             Fate::Killed => None,
             // Told to leave before it could listen to that.
-            Fate::Leaving(_) if life.step.is_none() && status.signal() == Some(SIGTERM) => None,
+            Fate::Leaving(_) if running.step.is_none() && status.signal() == Some(SIGTERM) => None,
             Fate::Leaving(since) => {
                 let (time, at) = (since.elapsed(), account.elapsed());
                 account.departure.longest(Gap { time, at, peer: self.peer });
@@ -320,58 +322,64 @@ impl Slot {
                     (!status.success()).then(|| format!("left with {status}\n{tail}"))
                 }
             }
-            Fate::Lives if life.finished && status.success() => None,
+            Fate::Lives if running.finished && status.success() => None,
             Fate::Lives => Some(format!("ended by itself with {status}\n{tail}")),
         };
         if let Some(complaint) = complaint {
-            account.find(self.peer, self.lives, complaint)?;
+            account.find(self.peer, self.starts, complaint)?;
         }
-        self.judge_growth(&life, bounds, account)
+        self.judge_growth(&running, bounds, account)
     }
 
-    fn judge_growth(&self, life: &Life, bounds: &Bounds, account: &mut Account) -> io::Result<()> {
-        let (Some(slopes), Some(last)) = (life.growth.slopes(bounds.warm_up), life.growth.last())
+    fn judge_growth(
+        &self,
+        running: &Running,
+        bounds: &Bounds,
+        account: &mut Account,
+    ) -> io::Result<()> {
+        let (Some(slopes), Some(last)) =
+            (running.growth.slopes(bounds.warm_up), running.growth.last())
         else {
             return Ok(());
         };
         let (memory, handles) = (last.memory, last.handles);
         account.long_lives.push(LongLife { peer: self.peer, slopes, memory, handles });
         match slopes.complaint() {
-            Some(complaint) => account.find(self.peer, self.lives, complaint),
+            Some(complaint) => account.find(self.peer, self.starts, complaint),
             None => Ok(()),
         }
     }
 
     fn judge(&mut self, bounds: &Bounds, account: &mut Account, now: Instant) -> io::Result<()> {
-        let (peer, number) = (self.peer, self.lives);
-        let Some(life) = &mut self.life else { return Ok(()) };
-        if let Fate::Leaving(since) = life.fate {
+        let (peer, number) = (self.peer, self.starts);
+        let Some(running) = &mut self.running else { return Ok(()) };
+        if let Fate::Leaving(since) = running.fate {
             if now - since > LEAVE_MAX {
                 // Its end says how long it took in all.
-                life.process.kill();
+                running.process.kill();
             }
             return Ok(());
         }
-        if life.fate == Fate::Killed || life.paused_until.is_some() {
+        if running.fate == Fate::Killed || running.paused_until.is_some() {
             return Ok(());
         }
-        let still = now - life.moved;
-        if still > bounds.stall.mul_f64(life.slowness) && !life.stalled {
+        let still = now - running.moved;
+        if still > bounds.stall.mul_f64(running.slowness) && !running.stalled {
             // Said once for each time that it stands still.
-            life.stalled = true;
-            let step = life.step.map_or_else(|| "not begun".to_owned(), |step| step.to_string());
-            let tail = life.process.log_tail();
+            running.stalled = true;
+            let step = running.step.map_or_else(|| "not begun".to_owned(), |step| step.to_string());
+            let tail = running.process.log_tail();
             let what = format!("no progress for {:.1} s; step {step}\n{tail}", still.as_secs_f64());
             account.find(peer, number, what)?;
         }
-        if now - life.sampled < SAMPLE_EVERY {
+        if now - running.sampled < SAMPLE_EVERY {
             return Ok(());
         }
-        life.sampled = now;
-        let Some(id) = life.process.id() else { return Ok(()) };
+        running.sampled = now;
+        let Some(id) = running.process.id() else { return Ok(()) };
         // A process that has just ended is heard of by the next look.
-        let Some(sample) = Sample::take(id, now - life.born) else { return Ok(()) };
-        life.growth.push(sample);
+        let Some(sample) = Sample::take(id, now - running.born) else { return Ok(()) };
+        running.growth.push(sample);
         let handles_max = HANDLES_ALONE + HANDLES_PER_PEER * bounds.peers;
         if sample.memory > MEMORY_MAX {
             account.find(peer, number, format!("holds {} MiB of memory", sample.memory >> 20))?;
@@ -384,14 +392,14 @@ impl Slot {
 
     /// Waits for the end of its process.
     pub(super) async fn wait(&mut self) {
-        if let Some(life) = &mut self.life {
+        if let Some(running) = &mut self.running {
             // A process that cannot be waited for is not ours any more.
-            let _ = life.process.wait_exit().await;
+            let _ = running.process.wait_exit().await;
         }
     }
 }
 
-impl Life {
+impl Running {
     /// A slow process runs in one look of so many.
     fn take_turn(&mut self) {
         if self.slowness <= 1.0 || self.paused_until.is_some() || self.fate != Fate::Lives {
@@ -418,7 +426,7 @@ impl Life {
         match &line.body {
             Body::Start(_) => self.step = None,
             Body::Train(train) => {
-                self.pulse.push(Beat { at_s: self.born_s + line.time_s, step: line.step });
+                self.recovery.push(Beat { at_s: self.born_s + line.time_s, step: line.step });
                 let before = self.step.replace(line.step);
                 if before.is_none_or(|before| line.step > before) {
                     let gap = Gap { time: now - self.moved, at: account.elapsed(), peer };
