@@ -1,6 +1,6 @@
 //! How fast replicas agree by mixing alone, against the theory of each schedule.
 //!
-//! Source of the rates: algorithms §6; Boyd et al. 2006 (random pairs), Ying et al. 2021
+//! Source of the rates: docs/math.md; Boyd et al. 2006 (random pairs), Ying et al. 2021
 //! (one-peer exponential graph). Prints a table and fails when a ratio is off by more than 10 %.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its table")]

@@ -1,6 +1,6 @@
 //! Consensus distance contracts at the rate that the theory of random pair averaging gives.
 //!
-//! Source: algorithms §6, "one random pair event": on a complete graph an average of a pair drawn
+//! Source: docs/math.md, "How fast replicas agree": on a complete graph an average of a pair drawn
 //! uniformly leaves `1 − 1/(n − 1)` of the squared consensus distance in expectation, whatever the
 //! replicas are. So the mean over all events of one run, and of many, estimates that number.
 

@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
+#[path = "tidy/words.rs"]
+mod words;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -170,16 +173,12 @@ fn source_files_begin_with_their_purpose_and_stay_short() {
     report("one concept per file", &broken);
 }
 
-/// Crates whose modules still are folders with a `mod.rs`.
-const MOD_RS_LEFT: [&str; 1] = ["node/"];
-
 #[test]
 fn a_module_with_parts_is_a_file_beside_their_folder() {
     let files = files();
     // Files beside the crates' roots only: cargo makes a test of each file in `tests/`.
     let modules = files.iter().filter(|path| path.ends_with("/mod.rs") && path.contains("/src/"));
-    let broken = modules.filter(|path| !MOD_RS_LEFT.iter().any(|left| path.starts_with(left)));
-    let broken = broken.map(|path| format!("{path} is not a file beside its folder"));
+    let broken = modules.map(|path| format!("{path} is not a file beside its folder"));
     let broken: Vec<String> = broken.collect();
     report("`part.rs` beside the folder `part/`", &broken);
 }
@@ -229,7 +228,7 @@ fn every_word_of_the_glossary_is_used_elsewhere() {
     let mut elsewhere = String::new();
     for path in files() {
         let read = path.ends_with(".rs") || path.ends_with(".md");
-        if read && path != "docs/glossary.md" && path != "testnet/tests/tidy.rs" {
+        if read && path != "docs/glossary.md" && !path.starts_with("testnet/tests/tidy") {
             elsewhere.push_str(&text(&path).unwrap().to_lowercase().replace('_', " "));
         }
     }
@@ -306,7 +305,7 @@ fn no_file_names_a_place_on_somebodys_machine() {
 fn every_scenario_is_run_by_a_test() {
     let files = files();
     let is_test = |path: &&String| path.starts_with("testnet/tests/") && path.ends_with(".rs");
-    let tests = files.iter().filter(is_test).filter(|path| !path.ends_with("/tidy.rs"));
+    let tests = files.iter().filter(is_test).filter(|path| !path.contains("/tidy"));
     let tests: String = tests.map(|path| text(path).unwrap()).collect();
     // A test may run all that is in the folder.
     let all = tests.contains("\"scenarios\"");

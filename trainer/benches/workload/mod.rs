@@ -106,7 +106,7 @@ impl Workload {
         }
     }
 
-    /// AdamW for text, plain descent for images, as the design study measured.
+    /// AdamW for text, plain descent for images, as measured before this engine was written.
     fn optimizer(&self) -> OptimizerConfig {
         OptimizerConfig::default_of(match self.model.kind {
             ModelKind::Mlp | ModelKind::Cnn => OptimizerKind::Sgd,

@@ -37,7 +37,7 @@ use crate::mix::{
 use crate::weights::finite_local;
 
 /// The modular code is told that weights differ by at most this many times the largest known
-/// difference of their block: Moniqua's θ (design study: 4 lost nothing).
+/// difference of their block: Moniqua's θ (in a prototype 4 lost nothing).
 const SPREAD_FACTOR: f32 = 4.0;
 /// What an exchange leaves of a block's largest known difference: forgets half in 34 exchanges, so
 /// that codes get finer as replicas agree (measured, docs/measurements.md: int2 needs slow decay).
