@@ -150,12 +150,12 @@ pub enum Bench {
     #[command(
         after_help = "Example: dnode bench link --to /ip4/192.0.2.7/udp/4001/quic-v1/p2p/12D3KooW…"
     )]
-    Link(Link),
+    Link(LinkArgs),
 }
 
 /// Flags of `dnode bench link`.
 #[derive(Debug, Args)]
-pub struct Link {
+pub struct LinkArgs {
     /// Address that `dnode bench link --listen` has printed.
     #[arg(long, value_name = "MULTIADDR", required_unless_present = "listen")]
     pub to: Option<String>,

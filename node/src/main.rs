@@ -11,7 +11,9 @@ use clap_complete::Shell;
 
 use dnode::backend::BackendError;
 use dnode::check::{self, CheckError};
-use dnode::cli::{Bench, Check, Cli, Command, ConfigCommand, Doctor, Generate, Join, Link, fault};
+use dnode::cli::{
+    Bench, Check, Cli, Command, ConfigCommand, Doctor, Generate, Join, LinkArgs, fault,
+};
 use dnode::config::{ConfigError, file_text, origin_text, reference_markdown, reference_text};
 use dnode::data_dir::{DataDir, DataDirError};
 use dnode::doctor::{self, Verdict, Wishes};
@@ -233,7 +235,7 @@ fn examine(flags: &Doctor) -> Result<(), Failure> {
     }
 }
 
-fn bench_link(link: &Link) -> Result<(), Failure> {
+fn bench_link(link: &LinkArgs) -> Result<(), Failure> {
     let addresses = link.to.iter().chain(link.listen.iter().flatten());
     let parsed = addresses.map(|text| text.parse().map_err(|_| LinkError::Address(text.clone())));
     let mut addresses = parsed.collect::<Result<Vec<Multiaddr>, _>>()?;

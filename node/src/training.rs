@@ -25,7 +25,7 @@ use dnode_trainer::{Commons, Encoded, Evaluation, Replica, SKETCH_LEN, TrainErro
 use tokio::sync::mpsc;
 
 use crate::telemetry::traces::Tracer;
-pub(crate) use divergence::Finding;
+pub(crate) use divergence::Divergence;
 pub(crate) use dnode_gossip::MICRO_STEPS;
 use mailbox::Mailbox;
 use meter::Meter;
@@ -122,9 +122,9 @@ pub(crate) enum Report {
     /// A chunk for the next peer of the ring.
     RingSend(RingChunk),
     /// How training goes.
-    Progress(Box<Progress>),
+    Progress(Box<TrainingProgress>),
     /// Training goes wrong, or well again.
-    Diverging(Finding),
+    Diverging(Divergence),
     /// Quality on held-out data.
     Evaluated { position: Position, evaluation: Evaluation },
     /// Which contributions the replica contains is asked for: what all reports before this one have made
@@ -152,7 +152,7 @@ pub(crate) struct StepPace {
 
 /// How training went since the last report.
 #[derive(Clone, Debug)]
-pub(crate) struct Progress {
+pub(crate) struct TrainingProgress {
     pub(crate) position: Position,
     /// Mean training loss since the last report.
     pub(crate) loss: f64,

@@ -11,7 +11,7 @@ use dnode_trainer::Encoded;
 use super::telemetry::Telemetry;
 use super::tensors::{Arrival, Tensors};
 use crate::telemetry::traces::{ExchangeTraces, Tracer};
-use crate::training::{Answer, Command, Progress, StepPace, TrainingThread};
+use crate::training::{Answer, Command, StepPace, TrainingProgress, TrainingThread};
 
 /// What all parts of the driver work with.
 pub(super) struct Host {
@@ -127,7 +127,7 @@ impl Host {
     }
 
     /// Local steps were taken.
-    pub(super) fn on_progress(&mut self, progress: &Progress) {
+    pub(super) fn on_progress(&mut self, progress: &TrainingProgress) {
         self.telemetry.progress(progress, &self.core, &self.network);
     }
 

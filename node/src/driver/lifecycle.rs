@@ -10,7 +10,7 @@ use super::error::DriveError;
 use super::groups::Groups;
 use super::host::Host;
 use super::terms::Terms;
-use crate::training::{Command, Ending, Finding, Position, Rescue};
+use crate::training::{Command, Divergence, Ending, Position, Rescue};
 
 /// How long a joiner waits for the first answer of its bootstrap peers before it trains alone.
 const GREETING_MAX: Duration = Duration::from_secs(10);
@@ -319,8 +319,8 @@ impl Lifecycle {
     }
 
     /// Training goes wrong, or well again.
-    pub(super) fn on_diverging(&mut self, finding: Finding, host: &mut Host, groups: &Groups) {
-        let stops = matches!(finding, Finding::Diverges { .. }) && self.terms.stops_diverged;
+    pub(super) fn on_diverging(&mut self, finding: Divergence, host: &mut Host, groups: &Groups) {
+        let stops = matches!(finding, Divergence::Diverges { .. }) && self.terms.stops_diverged;
         host.telemetry.diverging(finding);
         if stops && matches!(self.stage, Stage::Training) {
             host.telemetry.stops_diverged();

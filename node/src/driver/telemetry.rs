@@ -32,8 +32,8 @@ use crate::telemetry::diagnosis::{Sentence, Shares};
 use crate::telemetry::metrics::{
     self, Body, Evaluate, Exchanges, Final, MetricsWriter, STALENESS_BUCKETS, Stamp, Train,
 };
-use crate::telemetry::progress::{Progress as Line, Reporter};
-use crate::training::{Ending, Position, Progress};
+use crate::telemetry::progress::{ProgressLine, Reporter};
+use crate::training::{Ending, Position, TrainingProgress};
 
 /// Between two evaluations in the log; the metrics have all.
 const EVALUATED_EVERY: Duration = Duration::from_secs(1);
@@ -146,7 +146,7 @@ impl Telemetry {
             self.bytes_seen = (now, total);
         }
         self.invitation.tick();
-        let progress = Line {
+        let progress = ProgressLine {
             step: self.position.run_steps(),
             steps: self.steps,
             loss: self.loss,
@@ -294,7 +294,12 @@ impl Telemetry {
         self.event("mix-refused", detail);
     }
 
-    pub(crate) fn progress(&mut self, progress: &Progress, core: &Gossip, network: &NetworkHandle) {
+    pub(crate) fn progress(
+        &mut self,
+        progress: &TrainingProgress,
+        core: &Gossip,
+        network: &NetworkHandle,
+    ) {
         self.position = progress.position;
         self.loss = progress.loss;
         self.samples_per_s = progress.samples_per_s;
@@ -467,7 +472,7 @@ impl Telemetry {
 
     pub(super) fn event(&mut self, name: &'static str, detail: &str) {
         self.viewing.event(name, detail);
-        self.metrics.write(self.stamp(), &Body::Event(metrics::Event { name, detail }));
+        self.metrics.write(self.stamp(), &Body::Event(metrics::EventRecord { name, detail }));
     }
 
     fn stamp(&self) -> Stamp {

@@ -49,7 +49,7 @@ pub enum Body<'a> {
     /// What the time was spent on of late.
     Shares(Shares),
     /// Something happened that is not a number.
-    Event(Event<'a>),
+    Event(EventRecord<'a>),
     /// The process ends in order.
     Final(Final),
 }
@@ -161,7 +161,7 @@ pub struct Partner {
 
 /// A happening with a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Event<'a> {
+pub struct EventRecord<'a> {
     /// For example `peer-up`, `suspected`, `checkpoint`.
     pub name: &'a str,
     /// What a person wants to know about it.
@@ -324,7 +324,7 @@ mod tests {
     use super::*;
 
     fn event(name: &str) -> Body<'_> {
-        Body::Event(Event { name, detail: "d" })
+        Body::Event(EventRecord { name, detail: "d" })
     }
 
     fn lines(folder: &Path) -> Vec<serde_json::Value> {

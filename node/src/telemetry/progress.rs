@@ -14,7 +14,7 @@ const LOG_EVERY: Duration = Duration::from_secs(10);
 
 /// How training goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Progress {
+pub struct ProgressLine {
     /// Where the swarm stands in the run, steps of the run.
     pub step: u64,
     /// Steps of the run.
@@ -31,7 +31,7 @@ pub struct Progress {
     pub bytes_per_s: f64,
 }
 
-impl fmt::Display for Progress {
+impl fmt::Display for ProgressLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let percent = self.step.saturating_mul(100).checked_div(self.steps).unwrap_or(100);
         write!(
@@ -124,7 +124,7 @@ impl Reporter {
     }
 
     /// Shows `progress` if it is time.
-    pub fn report(&mut self, progress: &Progress, now: Time) {
+    pub fn report(&mut self, progress: &ProgressLine, now: Time) {
         if !self.is_due(now) {
             return;
         }
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn the_line_fits_a_usual_terminal() {
-        let progress = Progress {
+        let progress = ProgressLine {
             step: 1999,
             steps: 20_000,
             loss: 2.345_678,
@@ -223,7 +223,7 @@ mod tests {
         let buffer = Buffer::default();
         let console = Console::new(Box::new(buffer.clone()), true);
         let mut reporter = Reporter::new(console, true);
-        let mut progress = Progress { steps: 10, ..Progress::default() };
+        let mut progress = ProgressLine { steps: 10, ..ProgressLine::default() };
         for (step, millis) in [(1, 0), (2, 100), (3, 199), (4, 200), (5, 399)] {
             progress.step = step;
             reporter.report(&progress, Time::from_millis(millis));

@@ -170,7 +170,7 @@ mod tests {
         file.write(&stamp, &Body::Evaluate(evaluate));
         file.write(
             &stamp,
-            &Body::Event(crate::telemetry::metrics::Event { name: "n", detail: "d" }),
+            &Body::Event(crate::telemetry::metrics::EventRecord { name: "n", detail: "d" }),
         );
         let events = events(&file.path);
         assert_eq!(events.len(), 2, "{events:?}");

@@ -56,7 +56,7 @@ pub enum CheckError {
 
 /// What came out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct CheckReport {
     /// A table for persons and this machine's digest, lines ended.
     pub text: String,
     /// Whether all that is known agrees within the stated tolerances.
@@ -144,7 +144,7 @@ pub fn check(
     config: &Config,
     against: Option<&str>,
     members: &[Found],
-) -> Result<Report, CheckError> {
+) -> Result<CheckReport, CheckError> {
     let against = against.map(|text| Digest::read(text).ok_or(CheckError::Digest)).transpose()?;
     let mut config = config.clone();
     // Every machine has to see the same samples.
@@ -156,7 +156,7 @@ pub fn check(
         others.push(cpu);
     }
     let reference = first(&config, None)?;
-    let mut report = Report { text: header(&reference), ..Report::new() };
+    let mut report = CheckReport { text: header(&reference), ..CheckReport::new() };
     let mut own = &reference;
     let mut firsts = Vec::new();
     for torch in others {
@@ -192,7 +192,7 @@ pub fn check(
 }
 
 fn header(reference: &First) -> String {
-    let mut report = Report::new();
+    let mut report = CheckReport::new();
     report.text = format!(
         "{:<28}{:>12}{:>14}{:>16}{:>18}\n",
         "first step on", "loss", "gradient", "loss differs", "gradient differs"
@@ -241,7 +241,7 @@ impl Shards {
     }
 }
 
-impl Report {
+impl CheckReport {
     const fn new() -> Self {
         Self { text: String::new(), agrees: true, unknown: 0, other: 0 }
     }
@@ -430,7 +430,7 @@ mod tests {
 
     use super::*;
 
-    fn printed(report: &Report) -> String {
+    fn printed(report: &CheckReport) -> String {
         report.text.trim_end().rsplit(' ').next().unwrap().to_owned()
     }
 

@@ -16,7 +16,7 @@ use dnode_network::{Multiaddr, default_listen};
 use crate::config::Config;
 use crate::tools::link_bench::Speed;
 
-pub use finding::{Finding, Report, Verdict};
+pub use finding::{DoctorReport, Finding, Verdict};
 
 /// What a person tells besides the configuration.
 #[derive(Clone, Debug, Default)]
@@ -32,7 +32,7 @@ pub struct Wishes {
 /// Asks everything, in the order in which a person would want to know it.
 ///
 /// Must be called in a tokio runtime of several threads.
-pub async fn examine(config: &Config, wishes: &Wishes) -> Report {
+pub async fn examine(config: &Config, wishes: &Wishes) -> DoctorReport {
     let mut findings = vec![machine::processor(config.node.threads), clock::clock()];
     findings.extend(graphics::graphics(&config.node));
     let load = exchange::Load::measure(config, wishes.step).await;
@@ -56,5 +56,5 @@ pub async fn examine(config: &Config, wishes: &Wishes) -> Report {
         Ok(load) => load.judge(rate, round_trip),
         Err(finding) => finding,
     });
-    Report { findings }
+    DoctorReport { findings }
 }

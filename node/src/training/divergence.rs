@@ -40,7 +40,7 @@ pub(crate) struct Sample {
 
 /// What has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Finding {
+pub(crate) enum Divergence {
     /// Training goes wrong: what is seen, and what to do.
     Diverges { what: String, cure: &'static str },
     /// What was told before is over.
@@ -52,7 +52,7 @@ const DEAD: &str = "units have died, often of a high learning rate: lower optimi
 
 /// Judges the steps of one peer.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct DivergenceWatch {
     chance: Option<f64>,
     window_steps: u64,
     /// Steps that are not judged: the learning rate rises, or training has just begun.
@@ -71,7 +71,7 @@ pub(crate) struct Watch {
     diverges: bool,
 }
 
-impl Watch {
+impl DivergenceWatch {
     /// `chance` is the loss of who knows nothing, `steps` are those of the run, `warmup` those of the
     /// rising learning rate.
     pub(crate) fn new(chance: Option<f64>, steps: u64, warmup: u64) -> Self {
@@ -94,14 +94,14 @@ impl Watch {
     }
 
     /// Takes the next step; what has changed by it, if anything.
-    pub(crate) fn step(&mut self, sample: Sample) -> Option<Finding> {
+    pub(crate) fn step(&mut self, sample: Sample) -> Option<Divergence> {
         self.steps += 1;
         if !sample.loss.is_finite() {
             self.not_finite += 1;
             let told = self.not_finite == NOT_FINITE_STEPS && !self.diverges;
             self.diverges |= told;
             let what = format!("the loss has been no number for {NOT_FINITE_STEPS} steps");
-            return told.then_some(Finding::Diverges { what, cure: TOO_FAST });
+            return told.then_some(Divergence::Diverges { what, cure: TOO_FAST });
         }
         self.not_finite = 0;
         self.count_dead(sample);
@@ -122,19 +122,19 @@ impl Watch {
         let before = std::mem::replace(&mut self.diverges, diverges);
         match (before, found) {
             (false, Some(what)) => Some(what),
-            (true, _) if !self.diverges => Some(Finding::Recovered),
+            (true, _) if !self.diverges => Some(Divergence::Recovered),
             _ => None,
         }
     }
 
     /// What the last windows say.
-    fn judge(&self, median: f64, sample: Sample) -> Option<Finding> {
+    fn judge(&self, median: f64, sample: Sample) -> Option<Divergence> {
         let wanted = self.window_steps * WINDOWS as u64;
         if self.dead >= wanted && median > self.unit() * LEARNED {
             let (steps, loss) = (self.dead, Significant(median));
             let what =
                 format!("gradients have been zero for {steps} steps, at a loss of about {loss}");
-            return Some(Finding::Diverges { what, cure: DEAD });
+            return Some(Divergence::Diverges { what, cure: DEAD });
         }
         let oldest = *self.medians.front()?;
         let judged = self.steps.saturating_sub(wanted) >= self.grace;
@@ -156,7 +156,7 @@ impl Watch {
         let what = format!(
             "the loss has been about {loss} for {wanted} steps {than}, with learning rate {rate}"
         );
-        Some(Finding::Diverges { what, cure: TOO_FAST })
+        Some(Divergence::Diverges { what, cure: TOO_FAST })
     }
 
     /// Whether what was told is still so; it is over only where the loss is well again: below chance (or
@@ -208,7 +208,7 @@ mod tests {
     const CHANCE: f64 = std::f64::consts::LN_10;
 
     /// What a curve of losses over 2000 steps makes the watch say, with the steps.
-    fn judge(chance: Option<f64>, loss: impl Fn(u64) -> f64) -> Vec<(u64, Finding)> {
+    fn judge(chance: Option<f64>, loss: impl Fn(u64) -> f64) -> Vec<(u64, Divergence)> {
         judge_with(chance, |step| Sample {
             loss: loss(step),
             gradient_norm: 1.0,
@@ -216,13 +216,13 @@ mod tests {
         })
     }
 
-    fn judge_with(chance: Option<f64>, sample: impl Fn(u64) -> Sample) -> Vec<(u64, Finding)> {
-        let mut watch = Watch::new(chance, 2000, 100);
+    fn judge_with(chance: Option<f64>, sample: impl Fn(u64) -> Sample) -> Vec<(u64, Divergence)> {
+        let mut watch = DivergenceWatch::new(chance, 2000, 100);
         (0..2000).filter_map(|step| Some((step, watch.step(sample(step))?))).collect()
     }
 
-    fn what(found: &[(u64, Finding)]) -> &str {
-        let [(_, Finding::Diverges { what, .. })] = found else { panic!("{found:?}") };
+    fn what(found: &[(u64, Divergence)]) -> &str {
+        let [(_, Divergence::Diverges { what, .. })] = found else { panic!("{found:?}") };
         what
     }
 
@@ -321,6 +321,6 @@ mod tests {
         let late = |step: u64| if step < 800 { 42.8 } else { 1.0 };
         let found = judge(Some(CHANCE), late);
         assert_eq!(found.len(), 2, "{found:?}");
-        assert_eq!(found[1].1, Finding::Recovered);
+        assert_eq!(found[1].1, Divergence::Recovered);
     }
 }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use dnode_protocol::Clock;
 use dnode_trainer::{Replica, StepReport, TrainError};
 
-use super::divergence::Watch;
+use super::divergence::DivergenceWatch;
 use super::mailbox::Permission;
 use super::{Activity, Command, Commits, Loss, Plan, RankGroup, Report};
 use checkpoints::Checkpoints;
@@ -77,7 +77,7 @@ impl Training {
         queues: Queues,
         shared: SavingShared,
     ) -> Self {
-        let watch = Watch::new(replica.trainer_mut().chance(), plan.steps, plan.warmup);
+        let watch = DivergenceWatch::new(replica.trainer_mut().chance(), plan.steps, plan.warmup);
         Self {
             context: Context::new(replica, cursor, queues, plan.batch),
             commits: plan.commits,

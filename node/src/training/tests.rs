@@ -27,7 +27,7 @@ use dnode_trainer::{
 use crate::telemetry::traces::Tracer;
 
 use super::{
-    Answer, COMMANDS_MAX, Command, Commits, MICRO_STEPS, Plan, Position, Progress, Report,
+    Answer, COMMANDS_MAX, Command, Commits, MICRO_STEPS, Plan, Position, Report, TrainingProgress,
     TrainingThread,
 };
 
@@ -147,7 +147,7 @@ fn count(reports: &[Report], of: impl Fn(&Report) -> bool) -> usize {
     reports.iter().filter(|report| of(report)).count()
 }
 
-fn progress_of(report: &Report) -> Option<&Progress> {
+fn progress_of(report: &Report) -> Option<&TrainingProgress> {
     if let Report::Progress(progress) = report { Some(progress) } else { None }
 }
 
@@ -423,7 +423,7 @@ fn progress_tells_the_mean_loss_and_the_time_spent_waiting() {
     let mut thread = start(Plan { metrics_every: 4, ..plan(folder.path(), 8) }, None);
     thread.allow(true);
     let reports = until(&mut thread, |report| matches!(report, Report::StepsDone));
-    let progress: Vec<&Progress> = reports.iter().filter_map(progress_of).collect();
+    let progress: Vec<&TrainingProgress> = reports.iter().filter_map(progress_of).collect();
     assert_eq!(progress.len(), 2);
     assert!((progress[1].loss - 1.0).abs() < 1e-12 && progress[1].position.samples == 64);
     assert!(Duration::from_secs_f64(progress[1].wait_s) < Duration::from_secs(60));

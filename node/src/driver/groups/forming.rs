@@ -256,9 +256,9 @@ async fn join(members: &Members, gathered: Gathered) -> Result<Ready, NotFormed>
 
 /// A group as the driver sees it, once there is one.
 #[derive(Debug, Default)]
-pub(super) struct Watch(Option<(Abort, Meter)>);
+pub(super) struct GroupWatch(Option<(Abort, Meter)>);
 
-impl Watch {
+impl GroupWatch {
     pub(super) fn of(group: &dyn Collective) -> Self {
         Self(Some((group.abort(), group.meter())))
     }
@@ -290,7 +290,7 @@ mod tests {
     fn a_group_that_training_has_dropped_is_known_to_be() {
         let place = Place { rank: 0, size: 1 };
         let group = dnode_collective::Sockets::new(place, vec![None], FORM_MAX).unwrap();
-        let watch = Watch::of(&group);
+        let watch = GroupWatch::of(&group);
         assert!(!watch.is_dropped());
         drop(group);
         assert!(watch.is_dropped());

@@ -17,7 +17,7 @@ use dnode_protocol::{PeerId, Stripe};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
-use super::forming::{Formed, Forming, Members, NotFormed, Ready, Watch, subject};
+use super::forming::{Formed, Forming, GroupWatch, Members, NotFormed, Ready, subject};
 use crate::training::{Loss, RankGroup};
 use absent::{Absent, left_out};
 use fallen::Fallen;
@@ -58,7 +58,7 @@ pub(super) enum Change {
 #[derive(Debug)]
 struct Using {
     members: Members,
-    watch: Watch,
+    watch: GroupWatch,
     backend: Backend,
     id: u64,
     /// Since when training waits for another one, as a rank was lost.
@@ -235,7 +235,7 @@ impl RackDriver {
         let group = ready.group;
         let backend = group.backend();
         tracing::info!(rank, ranks = size, %backend, "the rack has got together");
-        let (watch, broken, dropped) = (Watch::of(&*group), None, None);
+        let (watch, broken, dropped) = (GroupWatch::of(&*group), None, None);
         let using = Using { members, id, watch, backend, broken, loss: None, dropped };
         if let Some(old) = self.using.replace(using) {
             old.watch.end("the rack has got together anew");

@@ -9,7 +9,7 @@ use dnode_protocol::frame::{Codec, Leg, TensorHeader};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, PeerId};
 use tokio::sync::Notify;
 
-use super::forming::{Formed, Forming, Members, NotFormed, Ready, Watch};
+use super::forming::{Formed, Forming, GroupWatch, Members, NotFormed, Ready};
 use crate::training::{RingChunk, RingFrame};
 
 /// The ring as the driver sees it; empty for rules without one.
@@ -29,7 +29,7 @@ pub(super) struct RingDriver {
     early: Vec<(PeerId, Channel)>,
     /// Told when there is something to look at.
     news: Arc<Notify>,
-    group: Watch,
+    group: GroupWatch,
 }
 
 impl RingDriver {
@@ -48,7 +48,7 @@ impl RingDriver {
             forming: None,
             early: Vec::new(),
             news,
-            group: Watch::default(),
+            group: GroupWatch::default(),
         }
     }
 
@@ -71,7 +71,7 @@ impl RingDriver {
             Formed::NotYet => return None,
             Formed::Group(Ready { group, .. }) => {
                 tracing::info!(backend = %group.backend(), ranks = place.size, "all-reduce in a group");
-                self.group = Watch::of(&*group);
+                self.group = GroupWatch::of(&*group);
                 Some(group)
             }
             Formed::Not(NotFormed { why, .. }) => {

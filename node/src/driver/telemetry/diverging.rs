@@ -1,13 +1,13 @@
 //! What telemetry says of a run whose training goes wrong.
 
 use super::Telemetry;
-use crate::training::Finding;
+use crate::training::Divergence;
 
 impl Telemetry {
     /// Training goes wrong, or well again.
-    pub(crate) fn diverging(&mut self, finding: Finding) {
+    pub(crate) fn diverging(&mut self, finding: Divergence) {
         match finding {
-            Finding::Diverges { what, cure } => {
+            Divergence::Diverges { what, cure } => {
                 if self.warned {
                     tracing::info!("training diverges again: {what}");
                 } else {
@@ -19,7 +19,7 @@ impl Telemetry {
                 self.event("diverges", &what);
                 self.diverged = Some(what);
             }
-            Finding::Recovered => {
+            Divergence::Recovered => {
                 tracing::info!("training goes well again");
                 self.event("recovered", "");
                 self.diverged = None;

@@ -24,7 +24,7 @@ use crate::telemetry::view::{
     Consensus, Evaluated, Event, Link, NodeFacts, Peer, Progress as Shown, Published, Roster,
     SCHEMA, ServeError, Snapshot, State, Traffic, serve,
 };
-use crate::training::{Position, Progress};
+use crate::training::{Position, TrainingProgress};
 
 /// Between two snapshots.
 const EVERY: Duration = Duration::from_secs(1);
@@ -174,7 +174,7 @@ impl Viewing {
         self.exchanged.insert(peer, Instant::now());
     }
 
-    pub(super) fn progress(&mut self, progress: &Progress) {
+    pub(super) fn progress(&mut self, progress: &TrainingProgress) {
         self.progress.loss = number(progress.loss);
         self.progress.learning_rate = progress.learning_rate;
         self.progress.samples_per_s = progress.samples_per_s;

@@ -53,12 +53,12 @@ impl Finding {
 
 /// All findings, in the order in which they are told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Report {
+pub struct DoctorReport {
     /// Each of them.
     pub findings: Vec<Finding>,
 }
 
-impl Report {
+impl DoctorReport {
     /// How many have this verdict.
     #[must_use]
     pub fn count(&self, verdict: Verdict) -> usize {
@@ -104,7 +104,7 @@ mod tests {
             Finding::warn("udp", "blocked", "open the port"),
             Finding::fail("listen", "in use", "choose another"),
         ];
-        let report = Report { findings };
+        let report = DoctorReport { findings };
         assert_eq!(report.count(Verdict::Fail), 1);
         let want = "OK    cpu        4 cores\nWARN  udp        blocked\n                 -> open the port\nFAIL  listen     in use\n                 -> choose another\n\n1 OK, 1 WARN, 1 FAIL\n";
         assert_eq!(report.text(), want);

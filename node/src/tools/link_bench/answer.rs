@@ -10,7 +10,7 @@ use dnode_protocol::PeerId;
 use dnode_protocol::frame::{Leg, TensorHeader};
 
 use super::batch::{
-    LAST, Report, TENSOR_BYTES, carrier_index, cpu_seconds, send_batch, send_report,
+    BatchReport, LAST, TENSOR_BYTES, carrier_index, cpu_seconds, send_batch, send_report,
 };
 use super::{BACK_OFF, BYTES_MAX, CONNECTION_MAX, LinkError, start};
 
@@ -87,12 +87,12 @@ async fn send_back(network: &NetworkHandle, asker: &mut Asker) {
     let bytes = std::mem::take(&mut asker.batch);
     let micros = |begin: f64| ((cpu_seconds() - begin) * 1e6) as u64;
     let carrier = carrier_index(network, asker.peer);
-    let came = Report { bytes, cpu_micros: micros(asker.cpu_begin), carrier };
+    let came = BatchReport { bytes, cpu_micros: micros(asker.cpu_begin), carrier };
     let back = async {
         send_report(network, asker.peer, came).await?;
         let begin = cpu_seconds();
         send_batch(network, asker.peer, Leg::Snapshot, bytes / TENSOR_BYTES).await?;
-        let sent = Report { bytes, cpu_micros: micros(begin), carrier };
+        let sent = BatchReport { bytes, cpu_micros: micros(begin), carrier };
         send_report(network, asker.peer, sent).await
     };
     match tokio::time::timeout(CONNECTION_MAX, back).await {

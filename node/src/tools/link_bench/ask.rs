@@ -9,7 +9,9 @@ use dnode_protocol::frame::Leg;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::batch::{CARRIERS, LAST, Report, TENSOR_BYTES, carrier_index, cpu_seconds, send_batch};
+use super::batch::{
+    BatchReport, CARRIERS, LAST, TENSOR_BYTES, carrier_index, cpu_seconds, send_batch,
+};
 use super::{BATCH, BYTES_MAX, LinkError, SILENCE_MAX, start};
 
 /// One way of a link.
@@ -219,7 +221,7 @@ async fn batch(
             }
             continue;
         }
-        let Some(report) = Report::decode(&payload) else { continue };
+        let Some(report) = BatchReport::decode(&payload) else { continue };
         reports += 1;
         let there = report.cpu_micros as f64 / 1e6;
         if reports == 1 {

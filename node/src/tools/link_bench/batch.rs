@@ -20,7 +20,7 @@ pub(super) const LAST: Clock = Clock(1);
 
 /// What one end has done with a batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Report {
+pub(super) struct BatchReport {
     pub(super) bytes: u64,
     /// CPU time of the whole process meanwhile, microseconds.
     pub(super) cpu_micros: u64,
@@ -37,7 +37,7 @@ pub(super) const CARRIERS: [Carrier; 5] = [
     Carrier::Stream,
 ];
 
-impl Report {
+impl BatchReport {
     pub(super) fn encode(self) -> Vec<u8> {
         [self.bytes, self.cpu_micros, self.carrier].iter().flat_map(|n| n.to_le_bytes()).collect()
     }
@@ -107,7 +107,7 @@ pub(super) async fn send_batch(
 pub(super) async fn send_report(
     network: &NetworkHandle,
     peer: PeerId,
-    report: Report,
+    report: BatchReport,
 ) -> Result<(), SendError> {
     let header = header(network.peer_id(), Leg::Reply, Clock(0), REPORT_ELEMENTS);
     send(network, peer, header, &report.encode().into()).await
@@ -131,12 +131,12 @@ mod tests {
 
     #[test]
     fn reports_go_there_and_back_and_nothing_else_is_one() {
-        let report = Report { bytes: 1, cpu_micros: u64::MAX, carrier: 3 };
+        let report = BatchReport { bytes: 1, cpu_micros: u64::MAX, carrier: 3 };
         let bytes = report.encode();
         assert_eq!(bytes.len(), REPORT_ELEMENTS as usize * 4);
-        assert_eq!(Report::decode(&bytes), Some(report));
+        assert_eq!(BatchReport::decode(&bytes), Some(report));
         for other in [&bytes[..23], &[bytes.clone(), vec![0]].concat(), &[]] {
-            assert_eq!(Report::decode(other), None);
+            assert_eq!(BatchReport::decode(other), None);
         }
     }
 

@@ -7,7 +7,7 @@ use dnode_gossip::{MICRO_STEPS, Stride};
 use dnode_protocol::Clock;
 use dnode_trainer::StepId;
 
-use super::rack::standing::{Mark, Standing, meeting};
+use super::rack::standing::{Standing, WeightsMark, meeting};
 use crate::training::{Plan, Position};
 
 /// A position, and what follows from it.
@@ -171,8 +171,8 @@ impl Cursor {
             since_round: self.since_round,
             local_steps: self.stride.local_steps(),
             parameters,
-            mark: Mark::NONE,
-            handed: [Mark::NONE; super::rack::standing::HANDED_MAX],
+            mark: WeightsMark::NONE,
+            handed: [WeightsMark::NONE; super::rack::standing::HANDED_MAX],
         }
     }
 

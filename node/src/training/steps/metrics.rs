@@ -6,8 +6,8 @@ use dnode_trainer::{SKETCH_LEN, StepReport};
 
 use super::context::Context;
 use super::end::End;
-use crate::training::divergence::{Sample, Watch};
-use crate::training::{Progress, Report};
+use crate::training::divergence::{DivergenceWatch, Sample};
+use crate::training::{Report, TrainingProgress};
 
 /// What has gathered since the last progress report.
 #[derive(Debug)]
@@ -29,13 +29,13 @@ impl Window {
 #[derive(Debug)]
 pub(super) struct Metrics {
     window: Window,
-    watch: Watch,
+    watch: DivergenceWatch,
     /// Steps between progress reports; 0 is only at the end.
     every: u64,
 }
 
 impl Metrics {
-    pub(super) fn new(watch: Watch, every: u64) -> Self {
+    pub(super) fn new(watch: DivergenceWatch, every: u64) -> Self {
         Self { window: Window::new(), watch, every }
     }
 
@@ -67,7 +67,7 @@ impl Metrics {
         let mut sketch = Box::new([0.0; SKETCH_LEN]);
         context.replica.sketch(&mut sketch);
         let (_, wait_s) = context.pace.totals();
-        let progress = Progress {
+        let progress = TrainingProgress {
             position: context.cursor.position(),
             loss: window.loss / window.steps as f64,
             learning_rate: window.learning_rate,

@@ -18,7 +18,7 @@ use super::end::End;
 use super::gradient::mean_gradient;
 use crate::training::{Loss, RankGroup, Report};
 use equalize::{Failed, Handed};
-use standing::Mark;
+use standing::WeightsMark;
 
 /// What this peer is in a rack: nothing, or one of its ranks.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ struct Rack {
     /// Whether its ranks reduce gradients in parts; `None` before the first.
     in_parts: Option<bool>,
     /// Names the slow weights that all ranks had last.
-    mark: Mark,
+    mark: WeightsMark,
     /// Those weights, `[P]`.
     base: Vec<f32>,
 }
@@ -85,7 +85,7 @@ impl RackMember {
         group.set_patience(patience(context));
         match self.equalize(&mut *group, id, context) {
             Ok(base) => {
-                let mark = Mark { group: id, commits: 0 };
+                let mark = WeightsMark { group: id, commits: 0 };
                 self.rack = Some(Rack { group: Some(group), in_parts: None, mark, base });
                 context.replica.defer(true);
                 context.bounds.release();

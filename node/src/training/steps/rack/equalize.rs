@@ -6,7 +6,7 @@ use dnode_collective::{Collective, Reduction};
 use dnode_trainer::{ReplicaState, TrainError};
 
 use super::RackMember;
-use super::standing::{HANDED_MAX, Mark, STANDING_ELEMENTS, Standing, lead, units};
+use super::standing::{HANDED_MAX, STANDING_ELEMENTS, Standing, WeightsMark, lead, units};
 use crate::training::steps::context::Context;
 use crate::training::steps::end::End;
 
@@ -14,7 +14,7 @@ use crate::training::steps::end::End;
 #[derive(Debug)]
 pub(super) struct Handed {
     /// The weights that contain it there.
-    to: Mark,
+    to: WeightsMark,
     /// The slow weights of this rank then, `[P]`; shared by operations between which none moved.
     weights: Arc<Vec<f32>>,
     /// Whether they contain a step that failed here, too.
@@ -78,7 +78,7 @@ impl RackMember {
             }
         }
         if let Err(error) = group.all_reduce(&mut moved, Reduction::Sum) {
-            self.hand_in(Mark { group: id, commits: 0 }, &turn.weights(), lacks_step);
+            self.hand_in(WeightsMark { group: id, commits: 0 }, &turn.weights(), lacks_step);
             return Err(error.into());
         }
         add(&mut state.parameters, &moved);
@@ -95,7 +95,7 @@ impl RackMember {
     }
 
     /// Remembers what an operation got from this rank that failed here: another may have its result.
-    pub(super) fn hand_in(&mut self, to: Mark, weights: &[f32], lacks_step: bool) {
+    pub(super) fn hand_in(&mut self, to: WeightsMark, weights: &[f32], lacks_step: bool) {
         let last = self.handed.last().map(|handed| &handed.weights);
         let weights = match last {
             Some(last) if last.as_slice() == weights => Arc::clone(last),

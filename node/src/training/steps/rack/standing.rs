@@ -12,7 +12,7 @@ pub(in crate::training::steps) const STANDING_ELEMENTS: usize = 2 * STANDING;
 
 /// Names slow weights that all ranks of a group had: those of its beginning, or of a commit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::training::steps) struct Mark {
+pub(in crate::training::steps) struct WeightsMark {
     /// The group; 0 for weights that were those of one peer.
     pub(in crate::training::steps) group: u64,
     /// Commits of the group.
@@ -29,12 +29,12 @@ pub(in crate::training::steps) struct Standing {
     pub(in crate::training::steps) local_steps: u64,
     pub(in crate::training::steps) parameters: u64,
     /// The weights that it had with others last.
-    pub(in crate::training::steps) mark: Mark,
+    pub(in crate::training::steps) mark: WeightsMark,
     /// Those that contain what this rank had, if they came to be at another one.
-    pub(in crate::training::steps) handed: [Mark; HANDED_MAX],
+    pub(in crate::training::steps) handed: [WeightsMark; HANDED_MAX],
 }
 
-impl Mark {
+impl WeightsMark {
     /// Of weights that were those of one peer.
     pub(in crate::training::steps) const NONE: Self = Self { group: 0, commits: 0 };
 
@@ -74,8 +74,8 @@ impl Standing {
             since_round: next(),
             local_steps: next(),
             parameters: next(),
-            mark: Mark { group: next(), commits: next() },
-            handed: std::array::from_fn(|_| Mark { group: next(), commits: next() }),
+            mark: WeightsMark { group: next(), commits: next() },
+            handed: std::array::from_fn(|_| WeightsMark { group: next(), commits: next() }),
         }
     }
 
@@ -137,8 +137,9 @@ pub(in crate::training::steps) fn meeting(ranks: &[Standing], lead: Standing) ->
 mod tests {
     use super::*;
 
-    const NEW: Mark = Mark { group: 0xdead_beef_0000_0001, commits: 0x7fc0_0001_ff80_0001 };
-    const NOTHING: Mark = Mark { group: 0, commits: 0 };
+    const NEW: WeightsMark =
+        WeightsMark { group: 0xdead_beef_0000_0001, commits: 0x7fc0_0001_ff80_0001 };
+    const NOTHING: WeightsMark = WeightsMark { group: 0, commits: 0 };
     const STANDING_OF_ONE: Standing = Standing {
         clock: u64::MAX,
         micro_steps: 0x7fc0_0001_ff80_0001,
@@ -147,7 +148,7 @@ mod tests {
         local_steps: 25,
         parameters: 7,
         mark: NEW,
-        handed: [NEW, NOTHING, Mark { group: 1, commits: 2 }, NOTHING],
+        handed: [NEW, NOTHING, WeightsMark { group: 1, commits: 2 }, NOTHING],
     };
 
     #[test]
@@ -160,7 +161,7 @@ mod tests {
     }
 
     fn at(micro_steps: u64, group: u64) -> Standing {
-        let (mark, handed) = (Mark { group, commits: 0 }, [NOTHING; HANDED_MAX]);
+        let (mark, handed) = (WeightsMark { group, commits: 0 }, [NOTHING; HANDED_MAX]);
         Standing { clock: 1, micro_steps, mark, handed, ..STANDING_OF_ONE }
     }
 
@@ -180,7 +181,7 @@ mod tests {
     fn who_handed_in_follows_the_one_where_that_ended_and_counts_no_more() {
         // Both met at 80; that ended at the second only, the first stands where it was.
         let mut first = at(90, 5);
-        first.handed[1] = Mark { group: 6, commits: 0 };
+        first.handed[1] = WeightsMark { group: 6, commits: 0 };
         let ranks = [first, at(80, 6)];
         assert_eq!((lead(&ranks), units(&ranks, 1), meeting(&ranks, ranks[1])), (1, 1, 80));
         // A third that was alone meanwhile counts as much as both.
