@@ -13,7 +13,7 @@ const BUILD: &str = "`testnet/scripts/torch.sh build` builds it in";
 
 /// What the driver says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Driver {
+struct CudaDriver {
     /// 1000 times the major version of CUDA and 10 times the minor one.
     version: i32,
     devices: usize,
@@ -31,10 +31,10 @@ pub(super) fn graphics(node: &Node) -> Vec<Finding> {
     ]
 }
 
-fn judge_driver(driver: &Result<Driver, String>, wanted: Device) -> Finding {
+fn judge_driver(driver: &Result<CudaDriver, String>, wanted: Device) -> Finding {
     const CHECK: &str = "gpu";
     let found = match driver {
-        Ok(Driver { version, devices }) => {
+        Ok(CudaDriver { version, devices }) => {
             let version = format!("{}.{}", version / 1000, version % 1000 / 10);
             format!("{devices} NVIDIA devices, driver for CUDA {version}")
         }
@@ -52,7 +52,7 @@ fn judge_driver(driver: &Result<Driver, String>, wanted: Device) -> Finding {
 }
 
 /// `usable`: CUDA devices that libtorch can use; `None` where it is not built in.
-fn judge_torch(usable: Option<usize>, driver: &Result<Driver, String>, node: &Node) -> Finding {
+fn judge_torch(usable: Option<usize>, driver: &Result<CudaDriver, String>, node: &Node) -> Finding {
     const CHECK: &str = "libtorch";
     let wanted = backend::torch(node).is_some();
     let has_device = driver.as_ref().is_ok_and(|driver| driver.devices > 0);
@@ -94,8 +94,8 @@ fn judge_collectives(version: Result<i32, String>) -> Finding {
 }
 
 /// Asks the driver for its version and its devices.
-fn driver() -> Result<Driver, String> {
-    Ok(Driver { version: cuda_version()?, devices: devices()? })
+fn driver() -> Result<CudaDriver, String> {
+    Ok(CudaDriver { version: cuda_version()?, devices: devices()? })
 }
 
 /// Why a library cannot be used, without the advice that follows.
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn a_missing_driver_matters_where_a_device_is_wanted() {
         let none = Err("no such file".to_owned());
-        let one = Ok(Driver { version: 12_080, devices: 1 });
+        let one = Ok(CudaDriver { version: 12_080, devices: 1 });
         assert_eq!(judge_driver(&none, Device::Auto).verdict, Verdict::Ok);
         assert_eq!(judge_driver(&none, Device::Cuda(0)).verdict, Verdict::Fail);
         assert_eq!(judge_driver(&one, Device::Cuda(1)).verdict, Verdict::Fail);
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn libtorch_is_missed_where_it_would_be_used() {
         let none = Err("no such file".to_owned());
-        let one = Ok(Driver { version: 12_080, devices: 1 });
+        let one = Ok(CudaDriver { version: 12_080, devices: 1 });
         let auto = node(Device::Auto, Backend::Auto);
         let verdict = |usable, driver, node: &Node| judge_torch(usable, driver, node).verdict;
         assert_eq!(verdict(None, &none, &auto), Verdict::Ok);
