@@ -5,6 +5,7 @@ mod diverging;
 mod held;
 mod invitation;
 mod judgements;
+mod losses;
 mod staleness;
 mod summary;
 mod viewing;
@@ -76,6 +77,7 @@ pub(crate) struct Telemetry {
     diverged: Option<String>,
     warned: bool,
     copies: Copies,
+    losses: losses::LossWatch,
 }
 
 impl Telemetry {
@@ -109,6 +111,7 @@ impl Telemetry {
             diverged: None,
             warned: false,
             copies,
+            losses: losses::LossWatch::default(),
         }
     }
 
@@ -164,7 +167,9 @@ impl Telemetry {
         let (position, exchanges, lag_sum) = (self.position, self.exchanges, self.lag_sum);
         let tally =
             Tally { position, exchanges, lags: &self.staleness, lag_sum, partners: &self.partners };
-        self.viewing.tick(&tally, core, network);
+        if self.viewing.tick(&tally, core, network) {
+            self.compare_losses(network.peer_id(), core);
+        }
     }
 
     pub(crate) fn network_event(&mut self, event: &NetworkEvent) {

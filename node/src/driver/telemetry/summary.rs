@@ -164,7 +164,7 @@ pub(super) fn shown(
 }
 
 /// How old news of a living peer are at most.
-fn fresh(known: usize) -> Duration {
+pub(super) fn fresh(known: usize) -> Duration {
     FRESH_LEAST + FRESH_EACH * u32::try_from(known).unwrap_or(u32::MAX)
 }
 

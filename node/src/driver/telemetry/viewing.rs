@@ -208,11 +208,16 @@ impl Viewing {
         });
     }
 
-    /// When it is time, tells a neighbour how peers do, and publishes a snapshot.
-    pub(super) fn tick(&mut self, tally: &Tally<'_>, core: &Gossip, network: &NetworkHandle) {
+    /// When it is time, tells a neighbour how peers do, and publishes a snapshot; whether it was.
+    pub(super) fn tick(
+        &mut self,
+        tally: &Tally<'_>,
+        core: &Gossip,
+        network: &NetworkHandle,
+    ) -> bool {
         let now = Instant::now();
         if now < self.next {
-            return;
+            return false;
         }
         self.next = now + EVERY;
         let elapsed = now.duration_since(self.seen).as_secs_f64();
@@ -238,6 +243,21 @@ impl Viewing {
                 published.send_replace(Arc::new(snapshot));
             }
         }
+        true
+    }
+
+    /// Training losses of late, nats, of this peer and all that it has heard of and that train now.
+    pub(super) fn losses(&self, me: PeerId, core: &Gossip) -> BTreeMap<PeerId, f64> {
+        let trains = core.phase() == Phase::Training && self.trains && !self.finished;
+        let own = self.progress.loss.filter(|_| trains).map(|loss| (me, loss));
+        let now = self.time(Instant::now());
+        let known = self.swarm.iter().len();
+        let others = self.swarm.iter().filter_map(|(peer, heard)| {
+            let trains = heard.summary.phase == Phase::Training && !heard.left;
+            let fresh = heard.age(now) <= summary::fresh(known);
+            Some((*peer, heard.summary.loss.get().filter(|_| trains && fresh)?))
+        });
+        others.chain(own).collect()
     }
 
     fn tell(&mut self, own: &Peer, core: &Gossip, network: &NetworkHandle, now: Instant) {
