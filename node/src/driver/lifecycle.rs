@@ -17,13 +17,13 @@ const GREETING_MAX: Duration = Duration::from_secs(10);
 /// The same for the peers of earlier starts, which may all be gone.
 const REUNION_MAX: Duration = Duration::from_secs(5);
 /// Exchanges per fragment, begun or answered, once every neighbour has done its last step: each
-/// contracts the consensus distance of four peers by about 2/3 (algorithms §6), so 6 leave under 1 %
-/// of its square, which is what the loss follows near a minimum.
+/// contracts the consensus distance of four peers by about 2/3 (docs/math.md, how fast replicas
+/// agree), so 6 leave under 1 % of its square, which is what the loss follows near a minimum.
 const SETTLE_MIXES: u64 = 6;
 /// Longest wait for those, when partners are busy or leave.
 const SETTLE_MAX: Duration = Duration::from_secs(3);
 /// How much longer where replicas are sums and do not contain the same yet: what nobody keeps any
-/// more is waited for and then pulled with the whole fragment (protocol §7.6).
+/// more is waited for and then pulled with the whole fragment (docs/protocol.md, section 7.6).
 const AGREE_MAX: Duration = Duration::from_secs(7);
 /// Between two rounds of exchanges after everybody's last step, on average: drawn anew each time, so
 /// that peers do not propose to each other in step and find each other busy. While others still train
