@@ -10,9 +10,8 @@ use std::time::Duration;
 
 use dnode_gossip::Schedule;
 use dnode_protocol::Time;
-use dnode_testnet::scenario::link::LinkModel;
-use dnode_testnet::scenario::{Scenario, Spread};
-use dnode_testnet::sim::invariants::distance_squared;
+use dnode_testnet::scenario::Scenario;
+use dnode_testnet::sim::contraction::{self, mixing_only};
 use dnode_testnet::sim::{Trace, World};
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
@@ -215,51 +214,16 @@ fn core_rounds(peers: u32, schedule: Schedule, rounds: [u32; 2]) -> [f64; 2] {
     let mut world = World::new(scenario, 1, Trace::off());
     rounds.map(|rounds| {
         world.run_until(Time::ZERO + round * rounds, |_| false);
-        distance_squared(&world.view().hosts().map(|(_, host)| host).collect::<Vec<_>>())
+        contraction::distance(&world)
     })
 }
 
-/// Peers that only mix, all with all. Exchanges are much shorter than the time between them, and
-/// nobody commits, so that partners are drawn uniformly.
+/// Peers that only mix; exchanges are much shorter than the time between them.
 fn scenario(peers: u32) -> Scenario {
-    Scenario {
-        peers,
-        fragments: 1,
-        width: 4,
-        neighbours: peers - 1,
-        round_time: Duration::from_millis(u64::from(peers) * 50),
-        speed: Spread::NONE,
-        poisson: true,
-        rounds_per_commit: u64::MAX,
-        increment: 0.0,
-        work: Duration::ZERO,
-        link: LinkModel { delay: Duration::from_micros(200), ..LinkModel::default() },
-        ..Scenario::default()
-    }
+    mixing_only(peers, Duration::from_millis(u64::from(peers) * 50))
 }
 
 /// What each exchange of a run leaves of the squared distance.
 fn exchanges(peers: u32, seed: u64) -> Vec<f64> {
-    let mut world = World::new(scenario(peers), seed, Trace::off());
-    // The first heartbeats: from then on everybody is an eligible partner.
-    world.run_until(Time::from_millis(600), |_| false);
-    let applied =
-        |world: &World| world.view().peers.iter().map(|peer| peer.counts().applied).sum::<u64>();
-    let distance = |world: &World| {
-        distance_squared(&world.view().hosts().map(|(_, host)| host).collect::<Vec<_>>())
-    };
-    let mut before = distance(&world);
-    let enough = before * 1e-9;
-    let (mut count, mut ratios) = (applied(&world), Vec::new());
-    while before > enough {
-        let end = world.end_after(Duration::from_secs(3600));
-        if !world.run_until(end, |world| applied(world) > count) {
-            return Vec::new();
-        }
-        count = applied(&world);
-        let after = distance(&world);
-        ratios.push(after / before);
-        before = after;
-    }
-    ratios
+    contraction::ratios(scenario(peers), seed, 1e-9).unwrap_or_default()
 }

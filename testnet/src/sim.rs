@@ -12,6 +12,7 @@ mod capacity;
 mod checkpoint;
 mod checks;
 mod context;
+pub mod contraction;
 pub mod counts;
 pub mod defect;
 pub mod invariants;

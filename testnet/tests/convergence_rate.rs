@@ -6,53 +6,12 @@
 
 use std::time::Duration;
 
-use dnode_protocol::Time;
-use dnode_testnet::scenario::link::LinkModel;
-use dnode_testnet::scenario::{Scenario, Spread};
-use dnode_testnet::sim::invariants::distance_squared;
-use dnode_testnet::sim::{Trace, World};
-
-/// Exchanges are much shorter than the time between them, so that a drawn partner is hardly ever
-/// busy; nobody commits, so that partners are drawn uniformly.
-fn scenario(peers: u32) -> Scenario {
-    Scenario {
-        peers,
-        fragments: 1,
-        width: 4,
-        neighbours: peers - 1,
-        round_time: Duration::from_secs(20),
-        speed: Spread::NONE,
-        poisson: true,
-        rounds_per_commit: u64::MAX,
-        increment: 0.0,
-        work: Duration::ZERO,
-        link: LinkModel { delay: Duration::from_micros(200), ..LinkModel::default() },
-        ..Scenario::default()
-    }
-}
+use dnode_testnet::sim::contraction::{self, mixing_only};
 
 /// The ratios of the squared distance after and before each of some exchanges.
 fn ratios(peers: u32, seed: u64) -> Vec<f64> {
-    let mut world = World::new(scenario(peers), seed, Trace::off());
-    // The first heartbeats: from then on everybody is an eligible partner.
-    world.run_until(Time::from_millis(600), |_| false);
-    let applied =
-        |world: &World| world.view().peers.iter().map(|peer| peer.counts().applied).sum::<u64>();
-    let distance = |world: &World| {
-        distance_squared(&world.view().hosts().map(|(_, host)| host).collect::<Vec<_>>())
-    };
-    let mut before = distance(&world);
-    let (mut count, mut ratios) = (applied(&world), Vec::new());
-    let enough = before * 1e-12;
-    while before > enough {
-        let end = world.end_after(Duration::from_secs(600));
-        assert!(world.run_until(end, |world| applied(world) > count), "{:?}", world.violation());
-        count = applied(&world);
-        let after = distance(&world);
-        ratios.push(after / before);
-        before = after;
-    }
-    ratios
+    contraction::ratios(mixing_only(peers, Duration::from_secs(20)), seed, 1e-12)
+        .expect("every exchange comes")
 }
 
 #[test]
