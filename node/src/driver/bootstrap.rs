@@ -123,4 +123,15 @@ mod tests {
         assert!(!bootstrap.may_answer());
         assert!(!bootstrap.refused("B") && bootstrap.refused("A"));
     }
+
+    #[test]
+    fn nobody_hears_of_silent_addresses_once_a_peer_of_the_run_was_met() {
+        let mut bootstrap = two();
+        assert_eq!(bootstrap.silent(), None, "they have just been dialled");
+        bootstrap.since = Instant::now().checked_sub(ANSWER_USUAL).unwrap();
+        bootstrap.on_met();
+        assert!(bootstrap.has_met() && bootstrap.silent().is_none());
+        bootstrap.met = false;
+        assert!(bootstrap.silent().is_some() && bootstrap.silent().is_none());
+    }
 }

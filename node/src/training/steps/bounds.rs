@@ -70,3 +70,42 @@ impl Bounds {
         self.held = false;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use dnode_gossip::Load;
+
+    use super::*;
+    use crate::training::mailbox::Mailbox;
+
+    /// What the thread reads after this change.
+    fn permission(change: impl FnOnce(&mut Permission)) -> Permission {
+        let mailbox = Mailbox::new(&std::sync::Arc::new(std::sync::mpsc::sync_channel(1).0));
+        mailbox.change(change);
+        mailbox.look()
+    }
+
+    #[test]
+    fn steps_begin_once_and_commits_end_at_the_limit() {
+        let mut bounds = Bounds::new();
+        assert!(!bounds.allows_steps() && bounds.allows_commit(Clock(7)));
+        let allowed = permission(|permission| {
+            (permission.allowed, permission.limit, permission.peers) = (true, Clock(3), 4);
+            permission.load = Some(Load { local_steps: 9, batch: 8 });
+        });
+        assert!(bounds.read(&allowed), "they begin");
+        assert!(!bounds.read(&allowed), "they go on");
+        assert!(bounds.allows_commit(Clock(2)) && !bounds.allows_commit(Clock(3)));
+        assert_eq!((bounds.share(), bounds.wanted_steps()), (0.25, Some(9)));
+        assert!(!bounds.read(&permission(|_| {})) && !bounds.allows_steps());
+        assert_eq!(bounds.wanted_steps(), Some(9), "the speed of a peer outlasts a pause");
+    }
+
+    #[test]
+    fn a_commit_that_is_held_back_is_told_once_until_it_is_released() {
+        let mut bounds = Bounds::new();
+        assert!(bounds.hold() && !bounds.hold() && bounds.is_held());
+        bounds.release();
+        assert!(!bounds.is_held() && bounds.hold());
+    }
+}
