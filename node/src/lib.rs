@@ -21,8 +21,8 @@ pub use dnode_network::{Carrier, DirectConfig, Found, Multiaddr, NetworkError};
 pub use dnode_protocol::{LayoutError, ParameterLayout, PeerId, RunDifference, TensorSpec, Time};
 pub use dnode_trainer::checkpoint::CheckpointError;
 pub use dnode_trainer::{
-    DataIdentity, DataShare, Description, DescriptionError, Device, DeviceError, Evaluation,
-    GradientStep, Interrupt, Numbers, Resident, Score, Span, SpanMut, StateTensor, StepId,
+    DataIdentity, DataShare, Description, DescriptionError, Device, DeviceError, DeviceVector,
+    Evaluation, GradientStep, Interrupt, Resident, Score, Span, SpanMut, StateTensor, StepId,
     StepReport, TrainError, Trainer, TrainerState,
 };
 pub use driver::{ADDRESS_FILE, DriveError};

@@ -21,7 +21,7 @@ use dnode_collective::{Collective, Place};
 use dnode_gossip::{Evidence, Input, Load, Role, Work};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Origin, Versions};
 use dnode_trainer::checkpoint::Saved;
-use dnode_trainer::{Commons, Encoded, Evaluation, Replica, SKETCH_LEN, TrainError};
+use dnode_trainer::{Encoded, Evaluation, Replica, SKETCH_LEN, SharedReplica, TrainError};
 use tokio::sync::mpsc;
 
 use crate::telemetry::traces::Tracer;
@@ -187,7 +187,7 @@ pub(crate) struct TrainingThread {
     mailbox: Mailbox,
     /// Of the training thread, and of the mixing thread.
     meters: (Arc<Meter>, Arc<Meter>),
-    commons: Commons,
+    replica: SharedReplica,
     ring: Option<blocking::SyncSender<RingFrame>>,
     pub(crate) reports: mpsc::Receiver<Report>,
     threads: Vec<JoinHandle<()>>,
@@ -215,11 +215,11 @@ impl TrainingThread {
         let (to_driver, reports) = mpsc::channel(REPORTS_MAX);
         let commands = Arc::new(commands);
         let mailbox = Mailbox::new(&commands);
-        let (commons, clock) = (replica.commons(), Arc::new(AtomicU64::new(at.clock.0)));
+        let (shared_replica, clock) = (replica.shared(), Arc::new(AtomicU64::new(at.clock.0)));
         let now = Instant::now();
         let meters = (Arc::new(Meter::new(now)), Arc::new(Meter::new(now)));
         let mixer = mixing::Mixing {
-            commons: replica.commons(),
+            shared: replica.shared(),
             clock: Arc::clone(&clock),
             commands: to_mix,
             mailbox: mailbox.clone(),
@@ -245,7 +245,7 @@ impl TrainingThread {
             mixing,
             mailbox,
             meters,
-            commons,
+            replica: shared_replica,
             ring,
             reports,
             threads,
@@ -279,7 +279,7 @@ impl TrainingThread {
             self.mailbox.change(|permission| permission.stopping = true);
         }
         // Shown at the next step boundary, however many wait for the mixing thread.
-        let reads = |work: &Work| reads(work) && self.commons.want(work.fragment());
+        let reads = |work: &Work| reads(work) && self.replica.want(work.fragment());
         let wanted = matches!(&command, Command::Work(work, _) if reads(work));
         let queued = match queue.try_send(command) {
             Ok(()) => true,
@@ -368,7 +368,7 @@ impl TrainingThread {
     /// Hangs up, which ends training after its present step, and waits for both threads.
     pub(crate) fn join(&mut self) {
         (self.commands, self.mixing, self.ring) = (None, None, None);
-        self.commons.close();
+        self.replica.close();
         self.reports.close();
         // Whoever waits for an answer to one of these is not to wait for ever.
         while self.reports.try_recv().is_ok() {}

@@ -13,11 +13,11 @@ use dnode::config::{
 };
 use dnode::{
     Carrier, CheckpointError, Config, Console, DataIdentity, DataShare, Description,
-    DescriptionError, Device, DeviceError, DirectConfig, DriveError, Evaluation, Found,
-    GossipError, GradientStep, IdentityError, Interrupt, JoinError, LastEvaluation, LayoutError,
-    Multiaddr, NetworkError, Numbers, Options, Outcome, ParameterLayout, PeerId, PeersFileError,
-    Resident, RunDifference, Score, Span, SpanMut, StateTensor, StepId, StepReport, TensorSpec,
-    Time, TrainError, Trainer, TrainerIdentity, TrainerState, watch,
+    DescriptionError, Device, DeviceError, DeviceVector, DirectConfig, DriveError, Evaluation,
+    Found, GossipError, GradientStep, IdentityError, Interrupt, JoinError, LastEvaluation,
+    LayoutError, Multiaddr, NetworkError, Options, Outcome, ParameterLayout, PeerId,
+    PeersFileError, Resident, RunDifference, Score, Span, SpanMut, StateTensor, StepId, StepReport,
+    TensorSpec, Time, TrainError, Trainer, TrainerIdentity, TrainerState, watch,
 };
 
 /// The type's last name, without its parameters.
@@ -63,7 +63,7 @@ fn names() -> Vec<&'static str> {
         name::<Range<usize>>(),
         name::<Resident<'_>>(),
         name::<dyn Device>(),
-        name::<Numbers>(),
+        name::<DeviceVector>(),
         name::<Span<'_>>(),
         name::<SpanMut<'_>>(),
         name::<Score>(),

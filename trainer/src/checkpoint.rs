@@ -26,7 +26,7 @@ use dnode_protocol::{Clock, Fragments, ParameterLayout, RunSpec, TensorSpec, Ver
 use self::contents::Contents;
 use self::manifest::Manifest;
 use self::stored::{Refused, Stored};
-use self::tensors::{Numbers, Tensor};
+use self::tensors::{DeviceVector, Tensor};
 use crate::description::Description;
 use crate::replica::{Replica, Source};
 use crate::seam::{TrainError, TrainerState};
@@ -272,7 +272,7 @@ fn parameter_tensors(replica: Source<'_>) -> Vec<Tensor<'_>> {
     let tensor = |spec: &TensorSpec| Tensor {
         name: spec.name.clone(),
         shape: spec.shape.clone(),
-        numbers: Numbers::Weights(replica, spec.offset),
+        numbers: DeviceVector::Weights(replica, spec.offset),
     };
     tensors.map(tensor).collect()
 }
@@ -287,7 +287,7 @@ fn state_tensors<'a>(
         tensors.push(Tensor {
             name: LIVE.to_owned(),
             shape: vec![momentum.len()],
-            numbers: Numbers::Live(replica),
+            numbers: DeviceVector::Live(replica),
         });
         tensors.push(Tensor::flat(MOMENTUM.to_owned(), momentum));
     }

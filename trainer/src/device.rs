@@ -172,7 +172,7 @@ pub trait Device: fmt::Debug + Send + Sync {
 
 /// Numbers on a device that somebody owns.
 #[derive(Debug)]
-pub struct Numbers {
+pub struct DeviceVector {
     device: Arc<dyn Device>,
     address: u64,
     len: usize,
@@ -203,7 +203,7 @@ pub struct Resident<'a> {
     pub weights: SpanMut<'a>,
 }
 
-impl Numbers {
+impl DeviceVector {
     /// `len` numbers on the device, all zero.
     ///
     /// # Errors
@@ -245,7 +245,7 @@ impl Numbers {
     }
 }
 
-impl Drop for Numbers {
+impl Drop for DeviceVector {
     fn drop(&mut self) {
         if self.len > 0 {
             self.device.free(self.address, self.len);

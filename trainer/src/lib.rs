@@ -40,7 +40,7 @@ pub use description::{
     DESCRIPTION_BYTES_MAX, DESCRIPTION_ENTRIES_MAX, DESCRIPTION_NAME_BYTES_MAX, Description,
     DescriptionError,
 };
-pub use device::{DEVICE_BLOCK, Device, DeviceError, Numbers, Resident, Span, SpanMut};
+pub use device::{DEVICE_BLOCK, Device, DeviceError, DeviceVector, Resident, Span, SpanMut};
 pub use engine::{Engine, initial_parameters};
 pub use generate::{GENERATED_MAX, GenerateError, Generation, generate};
 pub use interrupt::Interrupt;
@@ -52,8 +52,8 @@ pub use mixer::{EDGES_MAX, FORGOTTEN_MAX, Mixer, PUSHES_UNACKNOWLEDGED_MAX, Read
 pub use optimizer::Optimizer;
 pub use outer::OuterStep;
 pub use replica::{
-    CommitReport, Commons, FixedState, Held, OuterState, Replica, ReplicaConfig, ReplicaCopy,
-    ReplicaState, Source, Turn,
+    CommitReport, FixedState, Held, OuterState, Replica, ReplicaConfig, ReplicaCopy, ReplicaLock,
+    ReplicaState, SharedReplica, Source,
 };
 pub use seam::{
     DataIdentity, DataShare, Evaluation, GradientStep, StateTensor, StepId, StepReport, TrainError,

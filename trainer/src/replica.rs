@@ -1,14 +1,14 @@
 //! One replica: a trainer's weights, the outer step of its commits, and how it is mixed with others.
 
 mod alone;
-mod commons;
-mod desk;
+mod locked;
 mod measure;
 mod on_device;
+mod pending;
 mod restore;
+mod shared;
 mod state;
 mod together;
-mod turn;
 
 use std::fmt;
 use std::ops::Range;
@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use dnode_protocol::{Fragments, ParameterLayout};
 
-use self::commons::State;
-use self::on_device::{DeviceDesk, OnDevice};
+use self::on_device::{DevicePending, OnDevice};
+use self::shared::State;
 use crate::codec::Encoded;
 use crate::device::{Device, DeviceError, Resident};
 use crate::interrupt::Interrupt;
@@ -30,7 +30,7 @@ use crate::weights::{CHUNK, Live, chunks};
 
 pub(crate) use self::restore::{Lengths, Part, SavedReplica};
 
-pub use self::commons::{Commons, Turn};
+pub use self::shared::{ReplicaLock, SharedReplica};
 pub use self::state::{FixedState, Held, OuterState, ReplicaCopy, ReplicaState, Source};
 
 /// Longest progress that a mixer of fixed-point numbers commits, Euclidean norm.
@@ -71,12 +71,12 @@ pub struct ReplicaConfig {
 /// live weights x by the same displacement, never the outer momentum v. Without one the replica's
 /// weights are x itself. `P` is the number of parameters.
 ///
-/// This is the side that trains. Another thread mixes by way of [`Replica::commons`]; training then
+/// This is the side that trains. Another thread mixes by way of [`Replica::shared`]; training then
 /// calls [`Replica::serve`] between steps. Who has one thread only calls the methods here that are
-/// named like those of [`Turn`].
+/// named like those of [`ReplicaLock`].
 pub struct Replica {
     live: Live,
-    commons: Commons,
+    shared: SharedReplica,
     fragments: Fragments,
     outer: Option<OuterStep>,
     /// Whether it meets others at all.
@@ -101,7 +101,7 @@ impl fmt::Debug for Replica {
 
 impl Drop for Replica {
     fn drop(&mut self) {
-        self.commons.close();
+        self.shared.close();
     }
 }
 
@@ -119,7 +119,9 @@ impl Replica {
         assert_eq!(fragments.parameters(), parameters, "fragments tile the trainer's parameters");
         let mut live = Live::new(trainer);
         let off_device = match Self::on_device(&mut live, &config) {
-            Ok(Some((on_device, desk))) => return Self::resident(live, config, (on_device, desk)),
+            Ok(Some((on_device, pending))) => {
+                return Self::resident(live, config, (on_device, pending));
+            }
             Ok(None) => None,
             Err(error) => Some(error),
         };
@@ -146,16 +148,16 @@ impl Replica {
         };
         live.settle(0, values);
         let outer = slow.as_ref().map(|slow| slow.step);
-        let commons = Commons::new(fragments, State { slow, mixer, on_device: None }, None);
+        let shared = SharedReplica::new(fragments, State { slow, mixer, on_device: None }, None);
         let (deferred, device) = (false, None);
-        Self { live, commons, fragments, outer, mixes, deferred, device, off_device }
+        Self { live, shared, fragments, outer, mixes, deferred, device, off_device }
     }
 
     /// What exchanges keep beside weights on a device, where the trainer's are on one.
     fn on_device(
         live: &mut Live,
         config: &ReplicaConfig,
-    ) -> Result<Option<(OnDevice, DeviceDesk)>, DeviceError> {
+    ) -> Result<Option<(OnDevice, DevicePending)>, DeviceError> {
         let ReplicaConfig { mixer, outer, fragments, clip } = *config;
         if mixer != Mixer::Exchange {
             return Ok(None);
@@ -169,15 +171,15 @@ impl Replica {
     fn resident(
         mut live: Live,
         config: ReplicaConfig,
-        (on_device, desk): (OnDevice, DeviceDesk),
+        (on_device, pending): (OnDevice, DevicePending),
     ) -> Self {
         let ReplicaConfig { outer, fragments, .. } = config;
         let device = live.resident().ok().flatten().map(|resident| resident.device);
         let (slow, mixer) = (None, MixerState::None);
         let state = State { slow, mixer, on_device: Some(on_device) };
-        let commons = Commons::new(fragments, state, Some(desk));
+        let shared = SharedReplica::new(fragments, state, Some(pending));
         let (mixes, deferred, off_device) = (true, false, None);
-        Self { live, commons, fragments, outer, mixes, deferred, device, off_device }
+        Self { live, shared, fragments, outer, mixes, deferred, device, off_device }
     }
 
     /// Whether weights stay on the trainer's device; why not, if they should.
@@ -218,8 +220,8 @@ impl Replica {
 
     /// The side that mixes, for a thread of its own.
     #[must_use]
-    pub fn commons(&self) -> Commons {
-        self.commons.clone()
+    pub fn shared(&self) -> SharedReplica {
+        self.shared.clone()
     }
 
     /// The wrapped trainer, for steps in two halves.
@@ -267,21 +269,21 @@ impl Replica {
         if self.deferred {
             return false;
         }
-        let commons = self.commons.clone();
+        let shared = self.shared.clone();
         if let Some(mut resident) = self.at_device() {
-            let made = commons.desk().make_on_device(&commons, &mut resident.weights);
-            commons.notify();
+            let made = shared.pending().make_on_device(&shared, &mut resident.weights);
+            shared.notify();
             return made;
         }
-        let Some(mut task) = self.commons.desk().task() else { return false };
-        let range = self.commons.range(task.index);
-        let range = range.expect("the desk holds fragments of the model");
+        let Some(mut task) = self.shared.pending().task() else { return false };
+        let range = self.shared.range(task.index);
+        let range = range.expect("updates are of fragments of the model");
         if let Some(shown) = &mut task.show {
             shown.resize(range.len(), 0.0);
         }
         self.live.make(range, task.moved.as_ref(), task.show.as_deref_mut());
-        self.commons.desk().done(task);
-        self.commons.notify();
+        self.shared.pending().done(task);
+        self.shared.notify();
         true
     }
 
@@ -297,33 +299,33 @@ impl Replica {
         let shows = self.shown_elements() <= SHOWN_ELEMENTS_MAX && self.shown_elements() > 0;
         if shows {
             self.catch_up();
-            let commons = self.commons.clone();
+            let shared = self.shared.clone();
             for index in 0..self.fragments.count() {
-                let Some(range) = commons.range(index) else { continue };
+                let Some(range) = shared.range(index) else { continue };
                 if let Some(mut resident) = self.at_device() {
-                    commons.desk().show_on_device(index, range, &mut resident.weights);
+                    shared.pending().show_on_device(index, range, &mut resident.weights);
                     continue;
                 }
-                let mut shown = self.commons.desk().buffer();
+                let mut shown = self.shared.pending().buffer();
                 shown.resize(range.len(), 0.0);
                 self.live.trainer().read(range, &mut shown);
-                self.commons.desk().show(index, shown);
+                self.shared.pending().show(index, shown);
             }
-            self.commons.desk().stand(true);
-            self.commons.notify();
+            self.shared.pending().stand(true);
+            self.shared.notify();
         }
         shows
     }
 
     /// The live weights are about to change: ends what [`Self::show_all`] has begun.
     pub fn hide_all(&mut self) {
-        self.commons.desk().stand(false);
+        self.shared.pending().stand(false);
     }
 
     /// Parameters that [`Self::show_all`] copies; 0 where none are shown.
     #[must_use]
     pub fn shown_elements(&self) -> usize {
-        if self.mixes && self.commons.shows() { self.fragments.parameters() } else { 0 }
+        if self.mixes && self.shared.shows() { self.fragments.parameters() } else { 0 }
     }
 
     /// Ends a round of local steps: `Δ = x − φ ; v ← β v + Δ ; φ ← φ + α (Δ + β v) ; x ← φ`.
@@ -332,14 +334,14 @@ impl Replica {
     /// nothing without an outer step. Push-sum and delta-set forget a round whose progress is not
     /// finite (`Δ = 0`), as their numbers cannot show it. Source: [`OuterStep`].
     pub fn commit(&mut self, share: f32) -> CommitReport {
-        let commons = self.commons.clone();
-        self.commit_in(&mut commons.turn(), share)
+        let shared = self.shared.clone();
+        self.commit_in(&mut shared.lock(), share)
     }
 
-    /// As [`Self::commit`], in a turn of its [`Commons`] that the caller goes on to hold.
-    pub fn commit_in(&mut self, turn: &mut Turn<'_>, share: f32) -> CommitReport {
+    /// As [`Self::commit`], under the lock of its [`SharedReplica`], which the caller goes on to hold.
+    pub fn commit_in(&mut self, lock: &mut ReplicaLock<'_>, share: f32) -> CommitReport {
         self.catch_up();
-        if let Some(on_device) = &mut turn.state.on_device {
+        if let Some(on_device) = &mut lock.state.on_device {
             let fragments = self.fragments;
             let Some(mut resident) = self.at_device() else { return CommitReport::default() };
             // A failure is told by the next step.
@@ -347,16 +349,16 @@ impl Replica {
             self.live.set_settled(true);
             return CommitReport { progress_norm: norm, ..CommitReport::default() };
         }
-        if matches!(turn.state.mixer, MixerState::PushSum(_) | MixerState::DeltaSet(_)) {
-            let progress_norm = self.progress_norm(&turn.state);
+        if matches!(lock.state.mixer, MixerState::PushSum(_) | MixerState::DeltaSet(_)) {
+            let progress_norm = self.progress_norm(&lock.state);
             let sane = progress_norm <= PROGRESS_NORM_MAX;
             if !sane {
-                let slow = turn.state.slow.iter();
+                let slow = lock.state.slow.iter();
                 slow.for_each(|slow| self.live.settle(0, &slow.values));
-                return CommitReport { progress_norm, ..self.round(turn, share, None) };
+                return CommitReport { progress_norm, ..self.round(lock, share, None) };
             }
         }
-        self.round(turn, share, None)
+        self.round(lock, share, None)
     }
 
     /// Writes the progress `Δ = x − φ` of the round, `[P]`; zeros without an outer step.
@@ -365,7 +367,7 @@ impl Replica {
     /// When `out` has another length.
     pub fn progress(&mut self, out: &mut [f32]) {
         self.catch_up();
-        match &self.commons.turn().state.slow {
+        match &self.shared.lock().state.slow {
             Some(slow) => {
                 self.live.trainer().read(0..out.len(), out);
                 subtract(out, &slow.values);
@@ -383,24 +385,24 @@ impl Replica {
     /// When `mean_progress` has another length.
     pub fn commit_mean(&mut self, mean_progress: &mut [f32]) -> CommitReport {
         assert_eq!(mean_progress.len(), self.fragments.parameters(), "one number per parameter");
-        let commons = self.commons.clone();
-        let mut turn = commons.turn();
+        let shared = self.shared.clone();
+        let mut lock = shared.lock();
         self.catch_up();
-        self.round(&mut turn, 1.0, Some(mean_progress))
+        self.round(&mut lock, 1.0, Some(mean_progress))
     }
 
     fn round(
         &mut self,
-        turn: &mut Turn<'_>,
+        lock: &mut ReplicaLock<'_>,
         share: f32,
         mut mean: Option<&mut [f32]>,
     ) -> CommitReport {
         let mut report = CommitReport::default();
-        let State { slow: Some(slow), mixer, .. } = &mut *turn.state else { return report };
+        let State { slow: Some(slow), mixer, .. } = &mut *lock.state else { return report };
         let mut squares = 0.0;
         let mut own = Vec::new();
         for index in 0..self.fragments.count() {
-            let Some(range) = self.commons.range(index) else { continue };
+            let Some(range) = self.shared.range(index) else { continue };
             let values = &mut slow.values[range.clone()];
             let progress = match &mut mean {
                 Some(mean) => &mut mean[range.clone()],

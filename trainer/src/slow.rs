@@ -1,4 +1,4 @@
-//! The exchanged weights of a replica, and the moves that its live weights have yet to make.
+//! The exchanged weights of a replica, and the displacements that its live weights have yet to make.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ pub(crate) struct Slow {
 
 /// What the live weights of one fragment have yet to do: displacements add up to one.
 #[derive(Debug, Default)]
-pub(crate) struct Move {
+pub(crate) struct Displacement {
     /// What is added to x, or what x becomes; the length of the fragment once anything is noted.
     values: Vec<f32>,
     /// Elements that are noted; either none or all of them when nobody works on it.
@@ -27,7 +27,7 @@ pub(crate) struct Move {
     replaces: bool,
 }
 
-impl Move {
+impl Displacement {
     /// Nothing, in a buffer whose content means nothing.
     pub(crate) const fn in_buffer(values: Vec<f32>) -> Self {
         Self { values, noted: 0, replaces: false }
@@ -95,7 +95,7 @@ pub(crate) struct Own<'a> {
     /// φ, or x as training has shown it; `None` only where nothing is read.
     values: Option<&'a mut [f32]>,
     momentum: Option<&'a mut [f32]>,
-    moved: &'a mut Move,
+    moved: &'a mut Displacement,
 }
 
 impl<'a> Own<'a> {
@@ -103,7 +103,7 @@ impl<'a> Own<'a> {
         range: Range<usize>,
         values: Option<&'a mut [f32]>,
         momentum: Option<&'a mut [f32]>,
-        moved: &'a mut Move,
+        moved: &'a mut Displacement,
     ) -> Self {
         Self { range, values, momentum, moved }
     }

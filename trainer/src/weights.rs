@@ -9,7 +9,7 @@ use crate::interrupt::Interrupt;
 use crate::kernel::loss::Score;
 use crate::mix::MixError;
 use crate::seam::{Evaluation, TrainError, Trainer};
-use crate::slow::Move;
+use crate::slow::Displacement;
 
 /// Elements that cross the seam at once in a pass over all parameters: 256 KiB of f32.
 pub(crate) const CHUNK: usize = 1 << 16;
@@ -86,7 +86,7 @@ impl Live {
     pub(crate) fn make(
         &mut self,
         range: Range<usize>,
-        moved: Option<&Move>,
+        moved: Option<&Displacement>,
         mut shown: Option<&mut [f32]>,
     ) {
         let start = range.start;

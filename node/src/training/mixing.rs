@@ -1,6 +1,6 @@
 //! The mixing thread: the numeric work of exchanges, beside the steps of the training thread.
 //!
-//! What it does and what it reports happen in one turn of the replica's commons, and so do a commit
+//! What it does and what it reports happen in one hold of the replica's lock, and so do a commit
 //! and its report: the driver hears of both in the order in which they changed the replica.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use dnode_gossip::{Evidence, Input, RefusedMix, Role, Work};
 use dnode_protocol::{Clock, ContentHash, ExchangeId};
-use dnode_trainer::{Commons, Encoded, MixError, MixReport, Reading, Tolerance, Turn};
+use dnode_trainer::{Encoded, MixError, MixReport, Reading, ReplicaLock, SharedReplica, Tolerance};
 use tokio::sync::mpsc;
 
 use crate::storage::kept_snapshots::KeptSnapshots;
@@ -21,8 +21,8 @@ use super::{Activity, Answer, Command, Meter, Report, reads};
 
 /// The thread's ends of the queues, and the replica's side that mixes.
 pub(super) struct Mixing {
-    pub(super) commons: Commons,
-    /// The replica's clock; changes only in a turn of the commons.
+    pub(super) shared: SharedReplica,
+    /// The replica's clock; changes only under the replica's lock.
     pub(super) clock: Arc<AtomicU64>,
     pub(super) commands: blocking::Receiver<Command>,
     pub(super) mailbox: Mailbox,
@@ -37,7 +37,7 @@ impl Drop for Mixing {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // Training ends too, and with both the reports.
-            self.commons.close();
+            self.shared.close();
             self.mailbox.wake();
         }
     }
@@ -59,7 +59,7 @@ impl Mixing {
             Command::Work(work, tensor) => self.on_work(work, tensor),
             Command::Delivered { fragment, to, push } => {
                 self.meter.enter(Activity::Mixing, Instant::now());
-                self.commons.turn().delivered(fragment, to, &push);
+                self.shared.lock().delivered(fragment, to, &push);
                 self.meter.enter(Activity::Idle, Instant::now());
                 true
             }
@@ -67,9 +67,9 @@ impl Mixing {
                 if let Some(snapshots) = self.snapshots.take_if(|_| replaced) {
                     snapshots.remove();
                 }
-                let turn = self.commons.turn();
+                let lock = self.shared.lock();
                 self.clock.fetch_max(clock.0, Ordering::Relaxed);
-                drop(turn);
+                drop(lock);
                 self.mailbox.send(command)
             }
             Command::Stop { .. } => {
@@ -98,22 +98,22 @@ impl Mixing {
             return self.answer(refused);
         }
         let wake = || self.mailbox.wake();
-        if !self.commons.wait(work.fragment(), reads(&work), wake) {
+        if !self.shared.wait(work.fragment(), reads(&work), wake) {
             return false;
         }
-        let mut turn = self.commons.turn();
+        let mut lock = self.shared.lock();
         let coding = matches!(work, Work::Read { .. });
         let begun = Instant::now();
         self.meter.enter(if coding { Activity::Coding } else { Activity::Mixing }, begun);
         let mark = self.tracer.begins(&work, begun);
         let clock = Clock(self.clock.load(Ordering::Relaxed));
-        let answer = do_work(&mut turn, clock, &work, tensor.as_ref());
+        let answer = do_work(&mut lock, clock, &work, tensor.as_ref());
         let done = Instant::now();
         self.meter.enter(Activity::Idle, done);
         let adopted = matches!(answer.input, Input::Adopted { .. });
-        // In the same turn, so that no commit is reported in between.
+        // Under the same lock, so that no commit is reported in between.
         let told = self.answer(answer);
-        drop(turn);
+        drop(lock);
         if adopted {
             if !recalled {
                 self.keep(&work, tensor.as_ref());
@@ -159,11 +159,16 @@ impl Mixing {
 }
 
 /// Does a piece of the core's work on the replica; the one place that says what each of them means.
-fn do_work(turn: &mut Turn<'_>, clock: Clock, work: &Work, tensor: Option<&Encoded>) -> Answer {
+fn do_work(
+    lock: &mut ReplicaLock<'_>,
+    clock: Clock,
+    work: &Work,
+    tensor: Option<&Encoded>,
+) -> Answer {
     let (exchange, fragment) = (work.exchange(), work.fragment());
     if let Work::Read { what, .. } = work {
         let what = reading(*what);
-        let numbers = turn.read(fragment, what);
+        let numbers = lock.read(fragment, what);
         let input = if what == Reading::Snapshot {
             Input::SnapshotRead { exchange, clock, hash: ContentHash::of(&numbers.bytes) }
         } else {
@@ -184,16 +189,16 @@ fn do_work(turn: &mut Turn<'_>, clock: Clock, work: &Work, tensor: Option<&Encod
             Err(MixError::Codec(numbers.codec))
         }
         Work::Mix { role: Role::Initiator, weight, tolerance, .. } => {
-            turn.tolerate(let_in(*tolerance));
-            let applied = turn.apply(fragment, *weight, numbers);
+            lock.tolerate(let_in(*tolerance));
+            let applied = lock.apply(fragment, *weight, numbers);
             applied.map(|seen| Answer {
                 evidence: Some(evidence(&seen, numbers)),
                 ..answer(exchange, mixed)
             })
         }
         Work::Mix { role: Role::Responder, weight, codec, tolerance, .. } => {
-            turn.tolerate(let_in(*tolerance));
-            let replied = turn.answer(fragment, *weight, numbers, *codec);
+            lock.tolerate(let_in(*tolerance));
+            let replied = lock.answer(fragment, *weight, numbers, *codec);
             replied.map(|(reply, seen)| Answer {
                 tensor: Some(reply),
                 evidence: Some(evidence(&seen, numbers)),
@@ -201,20 +206,20 @@ fn do_work(turn: &mut Turn<'_>, clock: Clock, work: &Work, tensor: Option<&Encod
             })
         }
         Work::Absorb { from, weight, tolerance, .. } => {
-            turn.tolerate(let_in(*tolerance));
-            let absorbed = turn.absorb(fragment, *weight, *from, numbers);
+            lock.tolerate(let_in(*tolerance));
+            let absorbed = lock.absorb(fragment, *weight, *from, numbers);
             absorbed.map(|seen| Answer {
                 evidence: Some(evidence(&seen, numbers)),
                 ..answer(exchange, mixed)
             })
         }
-        Work::Include { .. } => turn.include(fragment, numbers).map(|_| answer(exchange, mixed)),
+        Work::Include { .. } => lock.include(fragment, numbers).map(|_| answer(exchange, mixed)),
         Work::Undo { weight, .. } => {
-            turn.undo(fragment, *weight, numbers);
+            lock.undo(fragment, *weight, numbers);
             Ok(answer(exchange, Input::Undone { exchange }))
         }
         Work::Adopt { .. } | Work::Recall { .. } | Work::Read { .. } => {
-            turn.adopt(fragment, numbers).map(|()| answer(exchange, Input::Adopted { exchange }))
+            lock.adopt(fragment, numbers).map(|()| answer(exchange, Input::Adopted { exchange }))
         }
     };
     done.unwrap_or_else(|error| failed(exchange, &error))
@@ -242,7 +247,7 @@ fn failed(exchange: ExchangeId, error: &MixError) -> Answer {
     refused(exchange, reason, detail)
 }
 
-/// What is said of a snapshot whose bytes are not those that its donor has announced; without a turn,
+/// What is said of a snapshot whose bytes are not those that its donor has announced; without the lock,
 /// as it takes a millisecond or two.
 fn refused_snapshot(work: &Work, snapshot: Option<&Encoded>) -> Option<Answer> {
     let (Work::Adopt { exchange, contents, .. }, Some(snapshot)) = (work, snapshot) else {

@@ -105,7 +105,7 @@ impl Training {
         while let Some(command) = self.context.queues.next_command() {
             self.obey(command)?;
         }
-        if self.context.commons.is_closed() {
+        if self.context.shared.is_closed() {
             return Err(End::Abandoned);
         }
         let Context { cursor, bounds, .. } = &self.context;
@@ -359,15 +359,15 @@ impl Training {
 
     fn commit(&mut self) -> Result<(), End> {
         let context = &mut self.context;
-        let commons = context.commons.clone();
-        let mut turn = commons.turn();
+        let shared = context.shared.clone();
+        let mut lock = shared.lock();
         if !context.queues.allows_steps() {
             // Forbidden since the step began: the replica is being replaced, and what an author adds to
             // one that lacks its earlier contributions would leave a gap in its numbers.
             return Ok(());
         }
         let share = context.bounds.share();
-        let contributions = context.replica.commit_in(&mut turn, share).contributions;
+        let contributions = context.replica.commit_in(&mut lock, share).contributions;
         self.rack.forget_handed();
         context.committed();
         context.tell_committed(contributions)

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use dnode_cuda::{open, stream_seconds};
 use dnode_protocol::frame::Codec;
-use dnode_trainer::{DEVICE_BLOCK, Device, DeviceError, Numbers};
+use dnode_trainer::{DEVICE_BLOCK, Device, DeviceError, DeviceVector};
 
 /// Elements of a tensor: 256 MiB of f32, more than the caches of any device.
 const ELEMENTS: usize = 1 << 26;
@@ -26,16 +26,16 @@ const CODECS: [Codec; 7] =
 struct Bench {
     index: usize,
     device: Arc<dyn Device>,
-    values: Numbers,
-    near: Numbers,
-    spread: Numbers,
+    values: DeviceVector,
+    near: DeviceVector,
+    spread: DeviceVector,
 }
 
 impl Bench {
     fn new(index: usize) -> Result<Self, DeviceError> {
         let device = open(index)?;
         let numbers = |values: &[f32]| {
-            let mut numbers = Numbers::new(&device, values.len())?;
+            let mut numbers = DeviceVector::new(&device, values.len())?;
             device.upload(values, numbers.span_mut(0..values.len()))?;
             Ok(numbers)
         };
@@ -47,7 +47,7 @@ impl Bench {
         .take(ELEMENTS)
         .collect();
         let (values, spread) = (numbers(&values)?, numbers(&[0.01; ELEMENTS / DEVICE_BLOCK])?);
-        let mut near = Numbers::new(&device, ELEMENTS)?;
+        let mut near = DeviceVector::new(&device, ELEMENTS)?;
         device.set_scaled(near.span_mut(0..ELEMENTS), values.span(0..ELEMENTS), 0.999)?;
         Ok(Self { index, device, values, near, spread })
     }
@@ -70,7 +70,7 @@ impl Bench {
     fn measure(&self, codec: Codec) -> Result<[Vec<f64>; 2], DeviceError> {
         let whole = 0..ELEMENTS;
         let mut bytes = vec![0; codec.payload_bytes(ELEMENTS)];
-        let mut out = Numbers::new(&self.device, ELEMENTS)?;
+        let mut out = DeviceVector::new(&self.device, ELEMENTS)?;
         let write = self.speeds(|| {
             let from = self.values.span(whole.clone());
             if codec == Codec::Modular {

@@ -13,7 +13,7 @@ mod replica;
 
 use std::sync::Arc;
 
-use dnode_trainer::{Device, Numbers};
+use dnode_trainer::{Device, DeviceVector};
 use proptest::test_runner::{RngAlgorithm, TestRng};
 
 use crate::emulated;
@@ -31,13 +31,13 @@ fn devices() -> Vec<(String, Arc<dyn Device>)> {
 }
 
 /// Numbers on the device.
-fn uploaded(device: &Arc<dyn Device>, values: &[f32]) -> Numbers {
-    let mut numbers = Numbers::new(device, values.len()).unwrap();
+fn uploaded(device: &Arc<dyn Device>, values: &[f32]) -> DeviceVector {
+    let mut numbers = DeviceVector::new(device, values.len()).unwrap();
     device.upload(values, numbers.span_mut(0..values.len())).unwrap();
     numbers
 }
 
-fn downloaded(device: &Arc<dyn Device>, numbers: &Numbers) -> Vec<f32> {
+fn downloaded(device: &Arc<dyn Device>, numbers: &DeviceVector) -> Vec<f32> {
     let mut values = vec![0.5; numbers.len()];
     device.download(numbers.span(0..numbers.len()), &mut values).unwrap();
     values

@@ -34,11 +34,11 @@ pub(super) struct FileEntry {
 pub(super) struct Tensor<'a> {
     pub(super) name: String,
     pub(super) shape: Vec<usize>,
-    pub(super) numbers: Numbers<'a>,
+    pub(super) numbers: DeviceVector<'a>,
 }
 
 /// Where the numbers of a tensor come from.
-pub(super) enum Numbers<'a> {
+pub(super) enum DeviceVector<'a> {
     /// From memory.
     Slice(Cow<'a, [f32]>),
     /// The replica's weights from this element on.
@@ -55,26 +55,28 @@ impl<'a> Tensor<'a> {
     /// A flat tensor of numbers that are in memory.
     pub(super) fn flat(name: String, values: impl Into<Cow<'a, [f32]>>) -> Self {
         let values = values.into();
-        Self { name, shape: vec![values.len()], numbers: Numbers::Slice(values) }
+        Self { name, shape: vec![values.len()], numbers: DeviceVector::Slice(values) }
     }
 
     /// A flat tensor of integers that are in memory.
     pub(super) fn signed(name: &str, values: &'a [i64]) -> Self {
-        let numbers = Numbers::Signed(values);
+        let numbers = DeviceVector::Signed(values);
         Self { name: name.to_owned(), shape: vec![values.len()], numbers }
     }
 
     /// A flat tensor of integers that are in memory.
     pub(super) fn unsigned(name: &str, values: &'a [u64]) -> Self {
-        let numbers = Numbers::Unsigned(values);
+        let numbers = DeviceVector::Unsigned(values);
         Self { name: name.to_owned(), shape: vec![values.len()], numbers }
     }
 
     fn dtype(&self) -> Dtype {
         match self.numbers {
-            Numbers::Slice(_) | Numbers::Weights(..) | Numbers::Live(_) => Dtype::F32,
-            Numbers::Signed(_) => Dtype::I64,
-            Numbers::Unsigned(_) => Dtype::U64,
+            DeviceVector::Slice(_) | DeviceVector::Weights(..) | DeviceVector::Live(_) => {
+                Dtype::F32
+            }
+            DeviceVector::Signed(_) => Dtype::I64,
+            DeviceVector::Unsigned(_) => Dtype::U64,
         }
     }
 
@@ -82,22 +84,22 @@ impl<'a> Tensor<'a> {
     fn read(&self, range: Range<usize>, bytes: &mut Vec<u8>) {
         let mut values = Vec::new();
         let values = match &self.numbers {
-            Numbers::Slice(slice) => &slice[range],
-            Numbers::Weights(replica, first) => {
+            DeviceVector::Slice(slice) => &slice[range],
+            DeviceVector::Weights(replica, first) => {
                 values.resize(range.len(), 0.0);
                 replica.weights(*first + range.start..*first + range.end, &mut values);
                 &values
             }
-            Numbers::Live(replica) => {
+            DeviceVector::Live(replica) => {
                 values.resize(range.len(), 0.0);
                 replica.live(range, &mut values);
                 &values
             }
-            Numbers::Signed(slice) => {
+            DeviceVector::Signed(slice) => {
                 bytes.extend(slice[range].iter().flat_map(|value| value.to_le_bytes()));
                 return;
             }
-            Numbers::Unsigned(slice) => {
+            DeviceVector::Unsigned(slice) => {
                 bytes.extend(slice[range].iter().flat_map(|value| value.to_le_bytes()));
                 return;
             }

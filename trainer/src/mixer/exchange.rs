@@ -26,7 +26,7 @@ use std::ops::Range;
 
 use dnode_protocol::frame::Codec;
 
-pub(crate) use self::device::{DeviceGround, DeviceMemory};
+pub(crate) use self::device::{DeviceFragment, DeviceMemory};
 pub(crate) use self::host::HostMemory;
 use crate::codec::Encoded;
 use crate::device::DEVICE_BLOCK as BLOCK;
@@ -47,7 +47,7 @@ const CLIP_AFTER: u32 = 8;
 
 /// The rule of exchanges, and what is known of how far other replicas are, per fragment.
 ///
-/// Checks, order and report of an exchange are here; what it computes is a [`Ground`]'s.
+/// Checks, order and report of an exchange are here; what it computes is a [`FragmentMemory`]'s.
 pub(crate) struct Exchange {
     /// Clipping radius, multiple of the running average of `‖d‖`.
     clip: Option<f32>,
@@ -76,7 +76,7 @@ pub(crate) struct Squares {
 /// Where the weights of one fragment lie, and what exchanges compute with them there.
 ///
 /// Bytes have the length that the fragment asks for, and are of a code that is allowed.
-pub(crate) trait Ground {
+pub(crate) trait FragmentMemory {
     /// Where the fragment lies in the flat vector.
     fn range(&self) -> Range<usize>;
 
@@ -100,7 +100,7 @@ pub(crate) trait Ground {
     /// Squared length of a reply.
     fn weigh(&mut self, reply: &Encoded) -> Result<f64, MixError>;
 
-    /// As [`Ground::displace`], with the reply that was weighed last.
+    /// As [`FragmentMemory::displace`], with the reply that was weighed last.
     fn displace_by(&mut self, reply: &Encoded, weight: f32) -> Result<(), MixError>;
 }
 
@@ -118,7 +118,7 @@ impl Exchange {
     /// The initiator's weights, in a code that fits the reply's.
     pub(crate) fn offer(
         &mut self,
-        ground: &mut impl Ground,
+        memory: &mut impl FragmentMemory,
         index: usize,
         reply: Codec,
     ) -> Result<Encoded, MixError> {
@@ -127,7 +127,7 @@ impl Exchange {
             Codec::Int8 | Codec::Int4 | Codec::Int2 | Codec::TopK => (Codec::Bf16, true),
             Codec::Modular | Codec::Running32 | Codec::Fixed64 => (Codec::F32, false),
         };
-        let (offer, squares) = ground.offer(plain, near)?;
+        let (offer, squares) = memory.offer(plain, near)?;
         self.distances[index].own = Some(squares.sqrt());
         Ok(offer)
     }
@@ -135,18 +135,18 @@ impl Exchange {
     /// The responder's half.
     pub(crate) fn answer(
         &mut self,
-        ground: &mut impl Ground,
+        memory: &mut impl FragmentMemory,
         index: usize,
         (weight, reply): (f32, Codec),
         offer: &Encoded,
     ) -> Result<(Encoded, MixReport), MixError> {
         check_weight(weight)?;
         check_reply(reply)?;
-        let range = &ground.range();
+        let range = &memory.range();
         check_length(offer, range.len())?;
         check_offer(offer.codec)?;
         offer.check(offer.codec, range.len())?;
-        let (squares, blocks_failed) = ground.meet(offer)?;
+        let (squares, blocks_failed) = memory.meet(offer)?;
         let local_norm = finite_local(range, squares.local.sqrt())?;
         check_norm(range, squares.remote.sqrt(), parameters_norm_max(local_norm, range.len()))?;
         let difference_norm = finite_local(range, squares.difference.sqrt())?;
@@ -156,10 +156,10 @@ impl Exchange {
         let radius = self.clip.and_then(|clip| distance.radius(clip));
         let clipped = radius.filter(|&radius| difference_norm > radius);
         let factor = clipped.map(|radius| (radius / difference_norm) as f32);
-        let (coded, squares) = ground.code(reply, factor)?;
+        let (coded, squares) = memory.code(reply, factor)?;
         finite_local(range, squares.sqrt())?;
         distance.learn(clipped.unwrap_or(difference_norm));
-        ground.displace(-weight)?;
+        memory.displace(-weight)?;
         let report = MixReport {
             difference_norm,
             local_norm,
@@ -173,28 +173,28 @@ impl Exchange {
     /// The initiator's half.
     pub(crate) fn apply(
         &mut self,
-        ground: &mut impl Ground,
+        memory: &mut impl FragmentMemory,
         index: usize,
         weight: f32,
         reply: &Encoded,
     ) -> Result<MixReport, MixError> {
         check_weight(weight)?;
         check_reply(reply.codec)?;
-        let range = &ground.range();
+        let range = &memory.range();
         check_length(reply, range.len())?;
         reply.check(reply.codec, range.len())?;
         // That of the offer will do: it is only compared with.
         let local_norm = match self.distances[index].own {
             Some(norm) => norm,
-            None => ground.squares()?.sqrt(),
+            None => memory.squares()?.sqrt(),
         };
         let local_norm = finite_local(range, local_norm)?;
-        let difference_norm = ground.weigh(reply)?.sqrt();
+        let difference_norm = memory.weigh(reply)?.sqrt();
         check_norm(range, difference_norm, difference_norm_max(local_norm, range.len()))?;
         let tolerance = std::mem::take(&mut self.tolerance);
         check_difference(range, difference_norm, local_norm, tolerance)?;
         self.distances[index].learn(difference_norm);
-        ground.displace_by(reply, weight)?;
+        memory.displace_by(reply, weight)?;
         Ok(MixReport { difference_norm, local_norm, ..MixReport::default() })
     }
 }

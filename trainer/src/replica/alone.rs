@@ -3,26 +3,26 @@
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{FragmentId, Origin};
 
-use super::{Replica, Turn};
+use super::{Replica, ReplicaLock};
 use crate::codec::Encoded;
 use crate::mix::{MixError, MixReport, Tolerance};
 use crate::mixer::Reading;
 
 impl Replica {
-    /// As [`Turn::read`].
+    /// As [`ReplicaLock::read`].
     ///
     /// # Panics
     /// When the model has no such fragment.
     pub fn read(&mut self, fragment: FragmentId, what: Reading) -> Encoded {
-        self.alone(fragment, |turn| turn.read(fragment, what))
+        self.alone(fragment, |lock| lock.read(fragment, what))
     }
 
-    /// As [`Turn::tolerate`].
+    /// As [`ReplicaLock::tolerate`].
     pub fn tolerate(&mut self, tolerance: Tolerance) {
-        self.commons.turn().tolerate(tolerance);
+        self.shared.lock().tolerate(tolerance);
     }
 
-    /// As [`Turn::answer`].
+    /// As [`ReplicaLock::answer`].
     ///
     /// # Errors
     /// [`MixError`]; the replica is unchanged then.
@@ -33,10 +33,10 @@ impl Replica {
         offer: &Encoded,
         reply: Codec,
     ) -> Result<(Encoded, MixReport), MixError> {
-        self.alone(fragment, |turn| turn.answer(fragment, weight, offer, reply))
+        self.alone(fragment, |lock| lock.answer(fragment, weight, offer, reply))
     }
 
-    /// As [`Turn::apply`].
+    /// As [`ReplicaLock::apply`].
     ///
     /// # Errors
     /// [`MixError`]; the replica is unchanged then.
@@ -46,18 +46,18 @@ impl Replica {
         weight: f32,
         reply: &Encoded,
     ) -> Result<MixReport, MixError> {
-        self.alone(fragment, |turn| turn.apply(fragment, weight, reply))
+        self.alone(fragment, |lock| lock.apply(fragment, weight, reply))
     }
 
-    /// As [`Turn::undo`].
+    /// As [`ReplicaLock::undo`].
     ///
     /// # Panics
     /// When `reply` is not what [`Self::answer`] returned for this fragment.
     pub fn undo(&mut self, fragment: FragmentId, weight: f32, reply: &Encoded) {
-        self.alone(fragment, |turn| turn.undo(fragment, weight, reply));
+        self.alone(fragment, |lock| lock.undo(fragment, weight, reply));
     }
 
-    /// As [`Turn::absorb`].
+    /// As [`ReplicaLock::absorb`].
     ///
     /// # Errors
     /// [`MixError`]; the replica is unchanged then.
@@ -68,20 +68,20 @@ impl Replica {
         from: Origin,
         push: &Encoded,
     ) -> Result<MixReport, MixError> {
-        self.alone(fragment, |turn| turn.absorb(fragment, weight, from, push))
+        self.alone(fragment, |lock| lock.absorb(fragment, weight, from, push))
     }
 
-    /// As [`Turn::acknowledged`].
+    /// As [`ReplicaLock::acknowledged`].
     pub fn acknowledged(&mut self, fragment: FragmentId, edge: Origin, received: u64) {
-        self.commons.turn().acknowledged(fragment, edge, received);
+        self.shared.lock().acknowledged(fragment, edge, received);
     }
 
-    /// As [`Turn::forget`].
+    /// As [`ReplicaLock::forget`].
     pub fn forget(&mut self, edge: Origin) -> bool {
-        self.commons.turn().forget(edge)
+        self.shared.lock().forget(edge)
     }
 
-    /// As [`Turn::include`].
+    /// As [`ReplicaLock::include`].
     ///
     /// # Errors
     /// [`MixError`]; the replica is unchanged then.
@@ -90,23 +90,27 @@ impl Replica {
         fragment: FragmentId,
         contribution: &Encoded,
     ) -> Result<MixReport, MixError> {
-        self.alone(fragment, |turn| turn.include(fragment, contribution))
+        self.alone(fragment, |lock| lock.include(fragment, contribution))
     }
 
-    /// As [`Turn::adopt`].
+    /// As [`ReplicaLock::adopt`].
     ///
     /// # Errors
     /// [`MixError`] when the numbers are not finite or do not fit; the replica is unchanged then.
     pub fn adopt(&mut self, fragment: FragmentId, snapshot: &Encoded) -> Result<(), MixError> {
-        self.alone(fragment, |turn| turn.adopt(fragment, snapshot))
+        self.alone(fragment, |lock| lock.adopt(fragment, snapshot))
     }
 
     /// Mixes in the thread that trains.
-    fn alone<T>(&mut self, fragment: FragmentId, work: impl FnOnce(&mut Turn<'_>) -> T) -> T {
-        let commons = self.commons.clone();
-        commons.want(fragment);
+    fn alone<T>(
+        &mut self,
+        fragment: FragmentId,
+        work: impl FnOnce(&mut ReplicaLock<'_>) -> T,
+    ) -> T {
+        let shared = self.shared.clone();
+        shared.want(fragment);
         self.catch_up();
-        let result = work(&mut commons.turn());
+        let result = work(&mut shared.lock());
         self.catch_up();
         result
     }

@@ -1,8 +1,8 @@
 //! What a replica tells of its weights: their quality on held-out data, and a sketch to compare them by.
 
 use super::Replica;
-use super::commons::State;
-use crate::device::{DeviceError, Numbers};
+use super::shared::State;
+use crate::device::{DeviceError, DeviceVector};
 use crate::seam::{Evaluation, TrainError};
 use crate::sketch::{self, SKETCH_LEN};
 use crate::weights::{CHUNK, chunks};
@@ -30,7 +30,7 @@ impl Replica {
             return self.evaluate_on_device();
         }
         let live = self.live.copy(0..self.fragments.parameters());
-        if let Some(slow) = &self.commons.turn().state.slow {
+        if let Some(slow) = &self.shared.lock().state.slow {
             self.live.settle(0, &slow.values);
         }
         let evaluation = self.live.evaluate();
@@ -40,18 +40,18 @@ impl Replica {
 
     /// Measures φ, with x set aside on the device.
     fn evaluate_on_device(&mut self) -> Result<Evaluation, TrainError> {
-        let commons = self.commons.clone();
+        let shared = self.shared.clone();
         let failed = |error: DeviceError| TrainError::Other(error.to_string());
         let whole = 0..self.fragments.parameters();
         let mut aside = None;
         if let Some(resident) = self.at_device() {
-            let mut copy = Numbers::new(&resident.device, whole.len()).map_err(failed)?;
+            let mut copy = DeviceVector::new(&resident.device, whole.len()).map_err(failed)?;
             let x = resident.weights.shared();
             let copied = resident.device.set_scaled(copy.span_mut(whole.clone()), x, 1.0);
             copied.map_err(failed)?;
             aside = Some(copy);
-            let turn = commons.turn();
-            turn.state.on_device.as_ref().map(|on_device| on_device.settle(resident));
+            let lock = shared.lock();
+            lock.state.on_device.as_ref().map(|on_device| on_device.settle(resident));
         }
         let evaluation = self.live.evaluate();
         if let (Some(mut resident), Some(aside)) = (self.at_device(), aside) {
@@ -70,9 +70,9 @@ impl Replica {
     pub fn sketch(&mut self, sketch: &mut [f32; SKETCH_LEN]) {
         self.catch_up();
         let mut sums = [0.0; SKETCH_LEN];
-        let commons = self.commons.clone();
-        let turn = commons.turn();
-        let State { slow, on_device, .. } = &*turn.state;
+        let shared = self.shared.clone();
+        let lock = shared.lock();
+        let State { slow, on_device, .. } = &*lock.state;
         match (slow, on_device) {
             (Some(slow), _) => {
                 for (part, values) in chunks(0..slow.values.len()).zip(slow.values.chunks(CHUNK)) {

@@ -2,8 +2,9 @@
 //!
 //! Two orders of work meet there: training's, which the trainer's own work is part of, and that of
 //! mixing. Who has written what the other may touch hands it over before the lock that protects it
-//! is let go: the turn for φ, v and what exchanges keep, the desk for moves and what is shown. Moves are
-//! added up in one vector `[P]`, and so are shown weights, each touched under the desk's lock alone.
+//! is released: the replica's lock for φ, v and what exchanges keep, that of the pending updates for
+//! displacements and what is shown. Displacements are added up in one vector `[P]`, and so are shown
+//! weights; both are touched under the second lock alone.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,12 +12,12 @@ use std::sync::Arc;
 use dnode_protocol::Fragments;
 use dnode_protocol::frame::Codec;
 
-use super::commons::{Commons, Turn};
-use super::desk::Desk;
+use super::pending::PendingUpdates;
+use super::shared::{ReplicaLock, SharedReplica};
 use crate::codec::{Encoded, encode};
-use crate::device::{Device, DeviceError, Numbers, Resident, Span, SpanMut};
+use crate::device::{Device, DeviceError, DeviceVector, Resident, Span, SpanMut};
 use crate::mix::{MixError, MixReport, Tolerance, norm};
-use crate::mixer::{DeviceGround, DeviceMemory, Exchange, Ground, Reading, Slice};
+use crate::mixer::{DeviceFragment, DeviceMemory, Exchange, FragmentMemory, Reading, Slice};
 use crate::outer::OuterStep;
 use crate::weights::finite_local;
 
@@ -32,26 +33,26 @@ pub(super) struct OnDevice {
     exchange: Exchange,
     memory: DeviceMemory,
     /// Where x is exchanged, a copy of the fragment at hand.
-    own: Option<Numbers>,
+    own: Option<DeviceVector>,
     /// A progress, the longest fragment's.
-    progress: Numbers,
+    progress: DeviceVector,
 }
 
 struct Slow {
     step: OuterStep,
-    values: Numbers,
-    momentum: Numbers,
+    values: DeviceVector,
+    momentum: DeviceVector,
 }
 
 /// What training and mixing leave for each other on a device.
 #[derive(Debug)]
-pub(super) struct DeviceDesk {
+pub(super) struct DevicePending {
     training: Arc<dyn Device>,
     mixing: Arc<dyn Device>,
     /// What x has yet to be moved by, or to become, `[P]`.
-    pending: Numbers,
+    pending: DeviceVector,
     /// x as it is shown, `[P]`; empty where φ is exchanged.
-    shown: Numbers,
+    shown: DeviceVector,
 }
 
 impl OnDevice {
@@ -60,12 +61,12 @@ impl OnDevice {
         self.exchange.tolerate(tolerance);
     }
 
-    /// Slow weights that begin at the trainer's, and a desk.
+    /// Slow weights that begin at the trainer's, and pending updates.
     pub(super) fn new(
         resident: &Resident<'_>,
         (outer, clip): (Option<OuterStep>, Option<f32>),
         fragments: Fragments,
-    ) -> Result<(Self, DeviceDesk), DeviceError> {
+    ) -> Result<(Self, DevicePending), DeviceError> {
         let training = &resident.device;
         let mixing = training.beside()?;
         let parameters = fragments.parameters();
@@ -73,30 +74,30 @@ impl OnDevice {
         let lengths: Vec<usize> = ranges.map(|range| range.len()).collect();
         let longest = lengths.iter().copied().max().unwrap_or(0);
         let slow = |step| {
-            let mut values = Numbers::new(training, parameters)?;
+            let mut values = DeviceVector::new(training, parameters)?;
             let weights = resident.weights.shared();
             training.set_scaled(values.span_mut(0..parameters), weights, 1.0)?;
-            let momentum = Numbers::new(training, parameters)?;
+            let momentum = DeviceVector::new(training, parameters)?;
             Ok::<_, DeviceError>(Slow { step, values, momentum })
         };
-        let desk = DeviceDesk {
+        let pending = DevicePending {
             training: Arc::clone(training),
             mixing: Arc::clone(&mixing),
-            pending: Numbers::new(training, parameters)?,
-            shown: Numbers::new(training, if outer.is_some() { 0 } else { parameters })?,
+            pending: DeviceVector::new(training, parameters)?,
+            shown: DeviceVector::new(training, if outer.is_some() { 0 } else { parameters })?,
         };
-        let own = if outer.is_some() { None } else { Some(Numbers::new(training, longest)?) };
+        let own = if outer.is_some() { None } else { Some(DeviceVector::new(training, longest)?) };
         let on_device = Self {
             slow: outer.map(slow).transpose()?,
             exchange: Exchange::new(fragments.count(), clip),
             memory: DeviceMemory::new(Arc::clone(&mixing), &lengths)?,
-            progress: Numbers::new(training, longest)?,
+            progress: DeviceVector::new(training, longest)?,
             own,
             mixing,
             training: Arc::clone(training),
         };
         training.hand_over()?;
-        Ok((on_device, desk))
+        Ok((on_device, pending))
     }
 
     /// Whether x itself is exchanged.
@@ -188,7 +189,7 @@ fn set_or_add(
     if sets { device.set_scaled(to, from, weight) } else { device.add_scaled(to, from, weight) }
 }
 
-impl DeviceDesk {
+impl DevicePending {
     /// Moves of a fragment: the first one is set, later ones are added.
     pub(super) fn note(
         &mut self,
@@ -207,7 +208,7 @@ impl DeviceDesk {
         self.mixing.hand_over()
     }
 
-    /// Makes the moves of a fragment in x, and shows what comes of it.
+    /// Makes the displacements of a fragment in x, and shows what comes of it.
     pub(super) fn make(
         &mut self,
         range: Range<usize>,
@@ -228,7 +229,7 @@ impl DeviceDesk {
         let _ = self.training.hand_over();
     }
 
-    /// Makes in what is shown of a fragment the moves that x has yet to make.
+    /// Adds the displacements that x has yet to make to what is shown of a fragment.
     pub(super) fn overlay(&mut self, range: Range<usize>, replaces: bool) {
         let (pending, shown) = (self.pending.span(range.clone()), self.shown.span_mut(range));
         let _ = set_or_add(self.training.as_ref(), shown, (pending, 1.0), replaces);
@@ -241,7 +242,7 @@ impl DeviceDesk {
         self.mixing.hand_over()
     }
 
-    /// The moves of a part on the host.
+    /// The displacements of a part on the host.
     pub(super) fn pending(&self, range: Range<usize>) -> Vec<f32> {
         let mut out = vec![0.0; range.len()];
         download(self.training.as_ref(), self.pending.span(range), &mut out);
@@ -251,7 +252,7 @@ impl DeviceDesk {
 
 /// A fragment that mixing works on, on a device.
 struct Bench<'t> {
-    commons: &'t Commons,
+    shared: &'t SharedReplica,
     on_device: &'t mut OnDevice,
     slice: &'t Slice,
     /// Whether x of the fragment was shown.
@@ -259,10 +260,10 @@ struct Bench<'t> {
 }
 
 impl Bench<'_> {
-    /// Works with the weights of the fragment and tells the desk what they were moved by.
+    /// Works with the weights of the fragment and notes what they were moved by.
     fn work<T>(
         &mut self,
-        work: impl FnOnce(&mut Exchange, &mut DeviceGround<'_>) -> Result<T, MixError>,
+        work: impl FnOnce(&mut Exchange, &mut DeviceFragment<'_>) -> Result<T, MixError>,
     ) -> Result<T, MixError> {
         let (index, range) = (self.slice.index, self.slice.range.clone());
         let len = range.len();
@@ -272,11 +273,11 @@ impl Bench<'_> {
             (None, Some(own)) if self.shown => own.span_mut(0..len),
             (None, _) => return Err(MixError::Local { start: range.start, end: range.end }),
         };
-        let mut ground = memory.of((index, range.clone()), values);
-        let result = work(exchange, &mut ground);
-        if let Some(weight) = ground.moved() {
+        let mut fragment = memory.of((index, range.clone()), values);
+        let result = work(exchange, &mut fragment);
+        if let Some(weight) = fragment.moved() {
             let delta = (memory.difference(len), weight);
-            self.commons.desk().note(index, range, delta)?;
+            self.shared.pending().note(index, range, delta)?;
         }
         result
     }
@@ -286,17 +287,17 @@ impl Bench<'_> {
         let (index, range) = (self.slice.index, self.slice.range.clone());
         let own = self.on_device.own.as_ref().filter(|_| self.shown);
         let own = own.map(|own| own.span(0..range.len()));
-        let mut desk = self.commons.desk();
-        let stays = desk.give_on_device(index, own.is_some());
-        if let (Some(desk), Some(own)) = (desk.device().filter(|_| stays), own) {
-            let _ = desk.put_back(range, own);
+        let mut pending = self.shared.pending();
+        let stays = pending.give_on_device(index, own.is_some());
+        if let (Some(pending), Some(own)) = (pending.device().filter(|_| stays), own) {
+            let _ = pending.put_back(range, own);
         }
-        drop(desk);
+        drop(pending);
         let _ = self.on_device.mixing.hand_over();
     }
 }
 
-impl Desk {
+impl PendingUpdates {
     /// Notes a move of a fragment.
     fn note(
         &mut self,
@@ -306,25 +307,26 @@ impl Desk {
     ) -> Result<(), DeviceError> {
         let len = range.len();
         let is_first = self.note_elsewhere(index, len, false);
-        self.device().map_or(Ok(()), |desk| desk.note(range, delta, is_first))
+        self.device().map_or(Ok(()), |pending| pending.note(range, delta, is_first))
     }
 }
 
-impl Turn<'_> {
+impl ReplicaLock<'_> {
     /// Works on a fragment on the device; `None` where the weights are on the host.
     fn on_device<T>(&mut self, slice: &Slice, work: impl FnOnce(&mut Bench<'_>) -> T) -> Option<T> {
         let on_device = self.state.on_device.as_mut()?;
         let shown = {
-            let mut desk = self.commons.desk();
-            let shown = desk.take_on_device(slice.index);
-            if let (true, Some(desk), Some(own)) = (shown, desk.device(), &mut on_device.own) {
-                let from = desk.shown.span(slice.range.clone());
+            let mut pending = self.shared.pending();
+            let shown = pending.take_on_device(slice.index);
+            if let (true, Some(pending), Some(own)) = (shown, pending.device(), &mut on_device.own)
+            {
+                let from = pending.shown.span(slice.range.clone());
                 let _ = on_device.mixing.set_scaled(own.span_mut(0..from.len()), from, 1.0);
                 let _ = on_device.mixing.hand_over();
             }
             shown
         };
-        let mut bench = Bench { commons: self.commons, on_device, slice, shown };
+        let mut bench = Bench { shared: self.shared, on_device, slice, shown };
         let result = work(&mut bench);
         bench.end();
         Some(result)
@@ -333,9 +335,9 @@ impl Turn<'_> {
     /// Reads a fragment to be sent; `None` where the weights are on the host.
     pub(super) fn read_on_device(&mut self, slice: &Slice, what: Reading) -> Option<Encoded> {
         let coded = self.on_device(slice, |bench| {
-            bench.work(|exchange, ground| match what {
-                Reading::Offer(reply) => exchange.offer(ground, slice.index, reply),
-                Reading::Snapshot | Reading::Push { .. } => Ok(ground.offer(Codec::F32, false)?.0),
+            bench.work(|exchange, memory| match what {
+                Reading::Offer(reply) => exchange.offer(memory, slice.index, reply),
+                Reading::Snapshot | Reading::Push { .. } => Ok(memory.offer(Codec::F32, false)?.0),
             })
         })?;
         // Numbers that cannot be read are sent as what they are now: none that anybody takes.
@@ -349,7 +351,7 @@ impl Turn<'_> {
         offer: &Encoded,
     ) -> Option<Result<(Encoded, MixReport), MixError>> {
         self.on_device(slice, |bench| {
-            bench.work(|exchange, ground| exchange.answer(ground, slice.index, terms, offer))
+            bench.work(|exchange, memory| exchange.answer(memory, slice.index, terms, offer))
         })
     }
 
@@ -360,7 +362,7 @@ impl Turn<'_> {
         reply: &Encoded,
     ) -> Option<Result<MixReport, MixError>> {
         self.on_device(slice, |bench| {
-            bench.work(|exchange, ground| exchange.apply(ground, slice.index, weight, reply))
+            bench.work(|exchange, memory| exchange.apply(memory, slice.index, weight, reply))
         })
     }
 
@@ -384,7 +386,7 @@ impl Turn<'_> {
             if let Some(values) = values {
                 mixing.add_scaled(values, delta, weight)?;
             }
-            bench.commons.desk().note(slice.index, range, (delta, weight))?;
+            bench.shared.pending().note(slice.index, range, (delta, weight))?;
             Ok::<_, MixError>(())
         });
         moved.is_some()
@@ -407,9 +409,9 @@ impl Turn<'_> {
             } else if let (true, Some(own)) = (bench.shown, own) {
                 mixing.upload(values, own.span_mut(0..values.len()))?;
             }
-            let mut desk = bench.commons.desk();
-            desk.note_elsewhere(slice.index, values.len(), true);
-            desk.device().map_or(Ok(()), |desk| desk.replace(range, values))?;
+            let mut pending = bench.shared.pending();
+            pending.note_elsewhere(slice.index, values.len(), true);
+            pending.device().map_or(Ok(()), |pending| pending.replace(range, values))?;
             Ok(())
         })
     }

@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::commons::State;
+use super::shared::State;
 use super::state::fixed;
-use super::{Replica, ReplicaState, Turn};
+use super::{Replica, ReplicaLock, ReplicaState};
 use crate::mix::norm;
 use crate::mixer::{MixerState, plausible_mass, read_accumulators};
 use crate::seam::{TrainError, TrainerState};
@@ -94,41 +94,41 @@ impl Replica {
     /// # Errors
     /// [`TrainError::State`] when it does not fit or is not finite; nothing is changed then.
     pub fn restore(&mut self, state: &ReplicaState) -> Result<(), TrainError> {
-        let commons = self.commons.clone();
-        self.restore_in(&mut commons.turn(), state)
+        let shared = self.shared.clone();
+        self.restore_in(&mut shared.lock(), state)
     }
 
-    /// As [`Self::restore`], in a turn that the caller goes on to hold.
+    /// As [`Self::restore`], under a lock that the caller goes on to hold.
     ///
     /// # Errors
     /// [`TrainError::State`] when it does not fit or is not finite; nothing is changed then.
     pub fn restore_in(
         &mut self,
-        turn: &mut Turn<'_>,
+        lock: &mut ReplicaLock<'_>,
         mut state: &ReplicaState,
     ) -> Result<(), TrainError> {
-        self.take(turn, &mut state)
+        self.take(lock, &mut state)
     }
 
     /// As [`Self::restore`]. An error of what keeps the numbers may come after some of them were put back;
     /// the replica is of no use then.
     pub(crate) fn restore_from(&mut self, saved: &mut dyn SavedReplica) -> Result<(), TrainError> {
-        let commons = self.commons.clone();
-        self.take(&mut commons.turn(), saved)
+        let shared = self.shared.clone();
+        self.take(&mut shared.lock(), saved)
     }
 
     fn take(
         &mut self,
-        turn: &mut Turn<'_>,
+        lock: &mut ReplicaLock<'_>,
         saved: &mut dyn SavedReplica,
     ) -> Result<(), TrainError> {
-        self.check(&turn.state.mixer, saved)?;
+        self.check(&lock.state.mixer, saved)?;
         // First, because it comes with a copy and the vectors below were not touched before.
         match saved.trainer()? {
             Cow::Owned(state) => self.trainer_mut().restore_owned(state)?,
             Cow::Borrowed(state) => self.trainer_mut().restore(state)?,
         }
-        let State { slow, mixer, on_device } = &mut *turn.state;
+        let State { slow, mixer, on_device } = &mut *lock.state;
         if let Some(slow) = slow
             && saved.lengths().outer.is_some()
         {
@@ -159,7 +159,7 @@ impl Replica {
             }
         }
         let live = if saved.lengths().outer.is_some() { Part::Live } else { Part::Parameters };
-        self.commons.desk().clear();
+        self.shared.pending().clear();
         let mut values = vec![0.0; CHUNK];
         for part in chunks(0..saved.lengths().parameters) {
             let values = &mut values[..part.len()];

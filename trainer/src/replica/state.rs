@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use dnode_protocol::{FragmentId, Fragments, ParameterLayout};
 
-use super::commons::State;
-use super::{Replica, Turn};
+use super::shared::State;
+use super::{Replica, ReplicaLock};
 use crate::mixer::MixerState;
 use crate::seam::TrainerState;
 
@@ -51,16 +51,16 @@ pub struct FixedState {
 #[derive(Debug)]
 pub struct Held<'r, 't> {
     replica: &'r Replica,
-    turn: Turn<'t>,
+    lock: ReplicaLock<'t>,
 }
 
 impl<'r, 't> Held<'r, 't> {
-    pub(super) const fn new(replica: &'r Replica, turn: Turn<'t>) -> Self {
-        Self { replica, turn }
+    pub(super) const fn new(replica: &'r Replica, lock: ReplicaLock<'t>) -> Self {
+        Self { replica, lock }
     }
 
-    pub(super) fn into_turn(self) -> Turn<'t> {
-        self.turn
+    pub(super) fn into_turn(self) -> ReplicaLock<'t> {
+        self.lock
     }
 
     /// A copy of all of it.
@@ -87,7 +87,7 @@ impl<'r, 't> Held<'r, 't> {
 
     /// Reads the replica's weights of `range`.
     pub(crate) fn weights(&self, range: Range<usize>, out: &mut [f32]) {
-        let State { slow, on_device, .. } = &*self.turn.state;
+        let State { slow, on_device, .. } = &*self.lock.state;
         let is_read = match (slow, on_device) {
             (Some(slow), _) => {
                 out.copy_from_slice(&slow.values[range.clone()]);
@@ -108,15 +108,15 @@ impl<'r, 't> Held<'r, 't> {
         values
     }
 
-    /// Reads the live weights x of `range`, with the moves that they have yet to make.
+    /// Reads the live weights x of `range`, with the displacements that they have yet to make.
     pub(crate) fn live(&self, range: Range<usize>, out: &mut [f32]) {
         self.replica.live.trainer().read(range.clone(), out);
-        self.replica.commons.desk().overlay(&self.replica.commons, &range, out);
+        self.replica.shared.pending().overlay(&self.replica.shared, &range, out);
     }
 
     /// The outer momentum v, `[P]`; `None` without an outer step.
     pub(crate) fn momentum(&self) -> Option<Cow<'_, [f32]>> {
-        match &*self.turn.state {
+        match &*self.lock.state {
             State { slow: Some(slow), .. } => Some(Cow::Borrowed(&slow.momentum)),
             State { on_device, .. } => on_device.as_ref()?.momentum().map(Cow::Owned),
         }
@@ -124,13 +124,13 @@ impl<'r, 't> Held<'r, 't> {
 
     /// Accumulators, masses and residual of [`FixedState`]; `None` for mixers without.
     pub(crate) fn fixed(&self) -> Option<(&[i64], &[u64], &[f32])> {
-        fixed(&self.turn.state.mixer)
+        fixed(&self.lock.state.mixer)
     }
 
     /// Whether the replica is a sum of contributions (delta-set), of which a checkpoint must say which.
     #[must_use]
     pub fn is_sum(&self) -> bool {
-        matches!(self.turn.state.mixer, MixerState::DeltaSet(_))
+        matches!(self.lock.state.mixer, MixerState::DeltaSet(_))
     }
 
     /// The partition of the parameters.
@@ -253,7 +253,7 @@ impl Replica {
     /// Keeps mixing from changing the replica as long as what is returned lives.
     #[must_use]
     pub fn hold(&self) -> Held<'_, '_> {
-        Held { replica: self, turn: self.commons.turn() }
+        Held { replica: self, lock: self.shared.lock() }
     }
 
     /// BLAKE3 of a fragment: of delta-set's accumulators, else of the weights; little-endian.
@@ -265,7 +265,7 @@ impl Replica {
         let range = self.fragments.range(fragment).expect("only fragments of the model are hashed");
         let held = self.hold();
         let mut hasher = blake3::Hasher::new();
-        if let MixerState::DeltaSet(state) = &held.turn.state.mixer {
+        if let MixerState::DeltaSet(state) = &held.lock.state.mixer {
             for accumulator in &state.state().0[range] {
                 hasher.update(&accumulator.to_le_bytes());
             }

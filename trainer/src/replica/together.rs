@@ -6,22 +6,22 @@
 
 use std::borrow::Cow;
 
-use super::commons::State;
+use super::shared::State;
 use super::state::Held;
-use super::{Replica, ReplicaState, Turn};
+use super::{Replica, ReplicaLock, ReplicaState};
 use crate::kernel::loss::Score;
 use crate::kernel::reduce::add_scaled;
 use crate::mix::subtract;
 use crate::seam::TrainError;
 
-impl Turn<'_> {
+impl ReplicaLock<'_> {
     /// The slow weights φ, `[P]`; nothing where live weights are exchanged.
     #[must_use]
     pub fn weights(&self) -> Cow<'_, [f32]> {
         match &*self.state {
             State { slow: Some(slow), .. } => Cow::Borrowed(&slow.values),
             State { on_device: Some(device), .. } if !device.shows() => {
-                let mut values = vec![0.0; self.commons.parameters()];
+                let mut values = vec![0.0; self.shared.parameters()];
                 device.weights(0..values.len(), &mut values);
                 Cow::Owned(values)
             }
@@ -55,8 +55,8 @@ impl Replica {
     ///
     /// # Panics
     /// When `base` or `sum` has another length than φ.
-    pub fn displace_together(&mut self, turn: &mut Turn<'_>, base: &[f32], sum: &[f32]) {
-        match &mut *turn.state {
+    pub fn displace_together(&mut self, lock: &mut ReplicaLock<'_>, base: &[f32], sum: &[f32]) {
+        match &mut *lock.state {
             State { slow: Some(slow), .. } => {
                 slow.values.copy_from_slice(base);
                 add_scaled(&mut slow.values, sum, 1.0);
@@ -68,7 +68,7 @@ impl Replica {
             }
             State { .. } => return,
         }
-        self.commons.desk().clear();
+        self.shared.pending().clear();
         self.trainer_mut().displace(0..sum.len(), sum, 1.0);
     }
 
@@ -85,10 +85,10 @@ impl Replica {
         self.live.evaluate_part(index, parts)
     }
 
-    /// As [`Replica::save`], in a turn that the caller goes on to hold.
+    /// As [`Replica::save`], under a lock that the caller goes on to hold.
     #[must_use]
-    pub fn save_in<'t>(&self, turn: Turn<'t>) -> (ReplicaState, Turn<'t>) {
-        let held = Held::new(self, turn);
+    pub fn save_in<'t>(&self, lock: ReplicaLock<'t>) -> (ReplicaState, ReplicaLock<'t>) {
+        let held = Held::new(self, lock);
         (held.copy(), held.into_turn())
     }
 }

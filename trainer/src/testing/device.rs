@@ -13,7 +13,7 @@ use dnode_protocol::frame::Codec;
 use crate::codec::{
     CodecError, Encoded, decode, decode_modular, encode, encode_modular, largest_magnitude,
 };
-use crate::device::{DEVICE_BLOCK, Device, DeviceError, Numbers, Resident, Span, SpanMut};
+use crate::device::{DEVICE_BLOCK, Device, DeviceError, DeviceVector, Resident, Span, SpanMut};
 use crate::outer::OuterStep;
 
 /// Two orders of work: that of training, and that of mixing.
@@ -319,12 +319,12 @@ impl Device for TestDevice {
 /// The trainer's weights of a test.
 pub(crate) struct TestWeights {
     device: Arc<dyn Device>,
-    numbers: Numbers,
+    numbers: DeviceVector,
 }
 
 impl TestWeights {
     pub(crate) fn new(device: &Arc<dyn Device>, values: &[f32]) -> Self {
-        let mut numbers = Numbers::new(device, values.len()).unwrap();
+        let mut numbers = DeviceVector::new(device, values.len()).unwrap();
         device.upload(values, numbers.span_mut(0..values.len())).unwrap();
         Self { device: Arc::clone(device), numbers }
     }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use dnode_protocol::ParameterLayout;
 use dnode_trainer::{
-    Batch, Device, DeviceError, Engine, LocalConfig, Numbers, Optimizer, Resident, SampleShape,
-    Score, SpanMut, StateTensor, TrainError, initial_parameters,
+    Batch, Device, DeviceError, DeviceVector, Engine, LocalConfig, Optimizer, Resident,
+    SampleShape, Score, SpanMut, StateTensor, TrainError, initial_parameters,
 };
 use tch::{Kind, TchError, Tensor};
 
@@ -46,7 +46,7 @@ pub(crate) struct TorchEngine {
     /// What mixes weights on a CUDA device, or why nothing does; `None` on the processor.
     device: Option<Result<Arc<dyn Device>, DeviceError>>,
     /// A displacement on its way to the weights on a device.
-    delta: Option<Numbers>,
+    delta: Option<DeviceVector>,
 }
 
 impl fmt::Debug for TorchEngine {
@@ -73,7 +73,7 @@ impl From<TchError> for TorchError {
 /// `x ← x + weight · delta` on a device; `buffer` is kept for the next one.
 fn displace(
     device: &Arc<dyn Device>,
-    buffer: &mut Option<Numbers>,
+    buffer: &mut Option<DeviceVector>,
     (delta, weight): (&[f32], f32),
     x: SpanMut<'_>,
 ) -> Result<(), DeviceError> {
@@ -83,7 +83,7 @@ fn displace(
     let all = 0..delta.len();
     let numbers = match buffer.take() {
         Some(numbers) if numbers.len() >= delta.len() => numbers,
-        _ => Numbers::new(device, delta.len())?,
+        _ => DeviceVector::new(device, delta.len())?,
     };
     let numbers = buffer.insert(numbers);
     device.upload(delta, numbers.span_mut(all.clone()))?;

@@ -1,6 +1,6 @@
 //! What all parts of the training thread work with.
 
-use dnode_trainer::{Commons, Encoded, Replica};
+use dnode_trainer::{Encoded, Replica, SharedReplica};
 
 use super::bounds::Bounds;
 use super::cursor::Cursor;
@@ -14,7 +14,7 @@ use crate::training::{Position, Report};
 pub(super) struct Context {
     pub(super) replica: Replica,
     /// What the replica shares with the mixing thread.
-    pub(super) commons: Commons,
+    pub(super) shared: SharedReplica,
     pub(super) queues: Queues,
     pub(super) cursor: Cursor,
     pub(super) bounds: Bounds,
@@ -24,9 +24,9 @@ pub(super) struct Context {
 impl Context {
     /// Before the first step.
     pub(super) fn new(replica: Replica, cursor: Cursor, queues: Queues, batch: u32) -> Self {
-        let commons = replica.commons();
+        let shared = replica.shared();
         let (bounds, pace) = (Bounds::new(), Pace::new(batch));
-        Self { replica, commons, queues, cursor, bounds, pace }
+        Self { replica, shared, queues, cursor, bounds, pace }
     }
 
     /// Parameters of the model.
@@ -40,7 +40,7 @@ impl Context {
         self.cursor.committed();
     }
 
-    /// Tells of a commit; in the turn in which the exchanged weights changed.
+    /// Tells of a commit; under the lock under which the exchanged weights changed.
     pub(super) fn tell_committed(&self, contributions: Vec<Encoded>) -> Result<(), End> {
         let pace = self.pace.of_steps();
         let Position { samples, clock, .. } = self.cursor.position();

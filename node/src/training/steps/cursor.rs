@@ -14,7 +14,7 @@ use crate::training::{Plan, Position};
 #[derive(Debug)]
 pub(in crate::training) struct Cursor {
     at: Position,
-    /// The replica's clock for the mixing thread; changes only in a turn of the commons.
+    /// The replica's clock for the mixing thread; changes only under the replica's lock.
     clock: Arc<AtomicU64>,
     stride: Stride,
     /// Steps of the run.

@@ -214,25 +214,25 @@ impl RackMember {
 
     fn commit(&mut self, context: &mut Context) -> Result<(), End> {
         let patience = patience(context);
-        let commons = context.commons.clone();
-        let mut turn = commons.turn();
+        let shared = context.shared.clone();
+        let mut lock = shared.lock();
         let Some(rack) = self.rack.as_mut() else { return Ok(()) };
         let Some(group) = rack.group.as_mut() else { return Ok(()) };
-        let mut moved = turn.moved_since(&rack.base);
+        let mut moved = lock.moved_since(&rack.base);
         let wait = context.queues.begin_rank_wait();
         group.set_patience(patience);
         let reduced = group.all_reduce(&mut moved, Reduction::Sum);
         context.pace.waited(context.queues.end_rank_wait(wait));
         if let Err(error) = reduced {
             let committed = rack.mark.next();
-            self.hand_in(committed, &turn.weights(), false);
-            drop(turn);
+            self.hand_in(committed, &lock.weights(), false);
+            drop(lock);
             return self.lose((&error).into(), context);
         }
         rack.mark = rack.mark.next();
-        context.replica.displace_together(&mut turn, &rack.base, &moved);
-        let contributions = context.replica.commit_in(&mut turn, 1.0).contributions;
-        rack.base.copy_from_slice(&turn.weights());
+        context.replica.displace_together(&mut lock, &rack.base, &moved);
+        let contributions = context.replica.commit_in(&mut lock, 1.0).contributions;
+        rack.base.copy_from_slice(&lock.weights());
         context.committed();
         context.tell_committed(contributions)
     }

@@ -147,7 +147,7 @@ fn new_numbers_are_zero_and_orders_hand_over() {
             assert_same(&downloaded(&device, &numbers), &want, "both orders");
             // The memory of the numbers before them.
             drop(numbers);
-            let fresh = dnode_trainer::Numbers::new(&beside, values.len()).unwrap();
+            let fresh = dnode_trainer::DeviceVector::new(&beside, values.len()).unwrap();
             assert_same(&downloaded(&beside, &fresh), &vec![0.0; values.len()], "new");
         }
     }

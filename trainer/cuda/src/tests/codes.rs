@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dnode_protocol::frame::Codec;
 use dnode_trainer::codec::{CodecError, Encoded, decode};
-use dnode_trainer::{Device, Numbers, encode};
+use dnode_trainer::{Device, DeviceVector, encode};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -28,7 +28,7 @@ fn check(device: &Arc<dyn Device>, codec: Codec, values: &[f32], what: &str) {
 
 #[track_caller]
 fn check_read(device: &Arc<dyn Device>, codec: Codec, bytes: Vec<u8>, elements: usize) {
-    let mut found = Numbers::new(device, elements).unwrap();
+    let mut found = DeviceVector::new(device, elements).unwrap();
     device.decode(codec, &bytes, found.span_mut(0..elements)).unwrap().unwrap();
     let mut want = vec![0.0; elements];
     decode(&Encoded { codec, elements, bytes: bytes.into() }, &mut want).unwrap();
@@ -155,7 +155,7 @@ fn other_lengths_and_other_codes_are_refused_and_change_nothing() {
 #[test]
 fn nothing_has_no_bytes() {
     for (_, device) in devices() {
-        let mut none = Numbers::new(&device, 0).unwrap();
+        let mut none = DeviceVector::new(&device, 0).unwrap();
         for codec in CODECS {
             device.encode(codec, none.span(0..0), &mut []).unwrap();
             device.decode(codec, &[], none.span_mut(0..0)).unwrap().unwrap();

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dnode_trainer::Numbers;
+use dnode_trainer::DeviceVector;
 
 use crate::driver::{self, FUNCTIONS};
 use crate::kernels::SOURCE;
@@ -95,7 +95,7 @@ fn what_a_driver_says_of_itself_is_told() {
         assert!(text.starts_with("find the device: ") && !text.contains('\n'), "{text}");
     }
     let device = crate::open(0).unwrap();
-    let seconds = crate::stream_seconds(0, || Numbers::new(&device, 9).map(drop)).unwrap();
+    let seconds = crate::stream_seconds(0, || DeviceVector::new(&device, 9).map(drop)).unwrap();
     assert!(seconds >= 0.0, "{seconds}");
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dnode_protocol::frame::Codec;
 use dnode_trainer::codec::{Encoded, decode_modular, encode_modular};
-use dnode_trainer::{DEVICE_BLOCK, Device, Numbers};
+use dnode_trainer::{DEVICE_BLOCK, Device, DeviceVector};
 
 use super::{KINDS, Words, assert_same, devices, downloaded, kind, uploaded};
 
@@ -26,7 +26,7 @@ fn check_read(device: &Arc<dyn Device>, encoded: &Encoded, near: &[f32]) -> usiz
     let mut want = vec![0.0; near.len()];
     let unread = decode_modular(encoded, near, &mut want).unwrap();
     let own = uploaded(device, near);
-    let mut found = Numbers::new(device, near.len()).unwrap();
+    let mut found = DeviceVector::new(device, near.len()).unwrap();
     let (near, to) = (own.span(0..near.len()), found.span_mut(0..near.len()));
     assert_eq!(device.decode_modular(&encoded.bytes, near, to).unwrap(), unread);
     assert_same(&downloaded(device, &found), &want, "read");
@@ -102,7 +102,7 @@ fn bytes_of_another_length_leave_the_own_numbers() {
         let near = Words(13).gaussian(700);
         let own = uploaded(&device, &near);
         for bytes in [0, 700, Codec::Modular.payload_bytes(700) + 1] {
-            let mut found = Numbers::new(&device, 700).unwrap();
+            let mut found = DeviceVector::new(&device, 700).unwrap();
             let (from, to) = (own.span(0..700), found.span_mut(0..700));
             assert_eq!(device.decode_modular(&vec![7; bytes], from, to).unwrap(), 3);
             assert_same(&downloaded(&device, &found), &near, "own");

@@ -7,8 +7,8 @@ use std::sync::{Arc, mpsc};
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{FragmentId, Fragments, ParameterLayout};
 use dnode_trainer::{
-    Device, DeviceError, Evaluation, Mixer, Numbers, OuterStep, Reading, Replica, ReplicaConfig,
-    Resident, StepId, StepReport, TrainError, Trainer, TrainerState, encode,
+    Device, DeviceError, DeviceVector, Evaluation, Mixer, OuterStep, Reading, Replica,
+    ReplicaConfig, Resident, StepId, StepReport, TrainError, Trainer, TrainerState, encode,
 };
 
 use super::{Words, devices, downloaded, uploaded};
@@ -25,7 +25,7 @@ const KEPT: f32 = 0.97;
 /// The weights of a trainer.
 enum Place {
     Host(Vec<f32>),
-    Device(Arc<dyn Device>, Numbers),
+    Device(Arc<dyn Device>, DeviceVector),
 }
 
 /// Weights that each step shrinks.
@@ -160,14 +160,14 @@ fn one_thread_trains_while_another_mixes() {
         let numbers = uploaded(&device, &Words(3).gaussian(LEN));
         let mut replica = Shrink::replica(Place::Device(Arc::clone(&device), numbers), Some(OUTER));
         let mut peer = Shrink::replica(Place::Host(Words(4).gaussian(LEN)), Some(OUTER));
-        let (commons, (done, mixed)) = (replica.commons(), mpsc::channel());
+        let (shared, (done, mixed)) = (replica.shared(), mpsc::channel());
         let fragments: Vec<FragmentId> = replica.fragments().iter().collect();
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 for &fragment in fragments.iter().cycle().take(100) {
                     let offer = peer.read(fragment, Reading::Offer(REPLY));
-                    assert!(commons.wait(fragment, true, || {}));
-                    commons.turn().answer(fragment, 0.5, &offer, REPLY).unwrap();
+                    assert!(shared.wait(fragment, true, || {}));
+                    shared.lock().answer(fragment, 0.5, &offer, REPLY).unwrap();
                 }
                 done.send(()).unwrap();
             });

@@ -5,48 +5,48 @@ use std::sync::Arc;
 
 use dnode_protocol::frame::Codec;
 
-use super::{BLOCK, Ground, SPREAD_FACTOR, SPREAD_KEPT, Squares};
+use super::{BLOCK, FragmentMemory, SPREAD_FACTOR, SPREAD_KEPT, Squares};
 use crate::codec::{Encoded, decode, encode_slice};
-use crate::device::{Device, DeviceError, Numbers, Span, SpanMut};
+use crate::device::{Device, DeviceError, DeviceVector, Span, SpanMut};
 use crate::mix::MixError;
 
 /// What exchanges keep on a device.
 pub(crate) struct DeviceMemory {
     device: Arc<dyn Device>,
     /// Running maximum of `|d̂|` by block, per fragment; zeros where nothing is known.
-    largest: Vec<Numbers>,
+    largest: Vec<DeviceVector>,
     /// Whether any maximum of a fragment was ever learnt.
     learnt: Vec<bool>,
     /// How far others' weights may be, by block of the longest fragment.
-    spread: Numbers,
+    spread: DeviceVector,
     /// The difference of the fragment at hand.
-    difference: Numbers,
+    difference: DeviceVector,
     /// An offer, decoded; and where live weights are exchanged, a copy of them in between.
-    remote: Numbers,
+    remote: DeviceVector,
 }
 
 impl DeviceMemory {
     /// For fragments of these lengths.
     pub(crate) fn new(device: Arc<dyn Device>, lengths: &[usize]) -> Result<Self, DeviceError> {
         let longest = lengths.iter().copied().max().unwrap_or(0);
-        let blocks = |len: usize| Numbers::new(&device, len.div_ceil(BLOCK));
+        let blocks = |len: usize| DeviceVector::new(&device, len.div_ceil(BLOCK));
         Ok(Self {
             largest: lengths.iter().map(|&len| blocks(len)).collect::<Result<_, _>>()?,
             learnt: vec![false; lengths.len()],
             spread: blocks(longest)?,
-            difference: Numbers::new(&device, longest)?,
-            remote: Numbers::new(&device, longest)?,
+            difference: DeviceVector::new(&device, longest)?,
+            remote: DeviceVector::new(&device, longest)?,
             device,
         })
     }
 
-    /// The ground of the fragment `index`, which lies at `range`, with these weights.
+    /// The fragment `index`, which lies at `range`, with these weights.
     pub(crate) fn of<'m>(
         &'m mut self,
         (index, range): (usize, Range<usize>),
         values: SpanMut<'m>,
-    ) -> DeviceGround<'m> {
-        DeviceGround { values, memory: self, index, range, moved: None }
+    ) -> DeviceFragment<'m> {
+        DeviceFragment { values, memory: self, index, range, moved: None }
     }
 
     /// The difference that was exchanged last, of so many elements.
@@ -74,7 +74,7 @@ fn unpack(device: &dyn Device, coded: &Encoded, to: SpanMut<'_>) -> Result<(), M
 }
 
 /// The weights of one fragment on a device.
-pub(crate) struct DeviceGround<'m> {
+pub(crate) struct DeviceFragment<'m> {
     values: SpanMut<'m>,
     memory: &'m mut DeviceMemory,
     index: usize,
@@ -83,7 +83,7 @@ pub(crate) struct DeviceGround<'m> {
     moved: Option<f32>,
 }
 
-impl DeviceGround<'_> {
+impl DeviceFragment<'_> {
     /// By how many times [`DeviceMemory::difference`] the weights were moved, if they were.
     pub(crate) const fn moved(&self) -> Option<f32> {
         self.moved
@@ -120,7 +120,7 @@ impl DeviceGround<'_> {
     }
 }
 
-impl Ground for DeviceGround<'_> {
+impl FragmentMemory for DeviceFragment<'_> {
     fn range(&self) -> Range<usize> {
         self.range.clone()
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use dnode_protocol::frame::Codec;
 
-use super::{BLOCK, Ground, SPREAD_FACTOR, SPREAD_KEPT, Squares};
+use super::{BLOCK, FragmentMemory, SPREAD_FACTOR, SPREAD_KEPT, Squares};
 use crate::codec::{
     Encoded, PART_ELEMENTS, decode_modular_slice, decode_slice, encode_modular_slice, encode_slice,
     largest_magnitude, parts,
@@ -30,24 +30,24 @@ impl HostMemory {
         Self { largest, difference: Vec::new(), part: vec![0.0; PART_ELEMENTS] }
     }
 
-    /// The ground of one fragment.
+    /// One fragment of the weights `own`.
     pub(crate) const fn of<'m, 'o>(
         &'m mut self,
         own: &'m mut Own<'o>,
         index: usize,
-    ) -> HostGround<'m, 'o> {
-        HostGround { own, memory: self, index }
+    ) -> HostFragment<'m, 'o> {
+        HostFragment { own, memory: self, index }
     }
 }
 
 /// The weights of one fragment in host memory.
-pub(crate) struct HostGround<'m, 'o> {
+pub(crate) struct HostFragment<'m, 'o> {
     own: &'m mut Own<'o>,
     memory: &'m mut HostMemory,
     index: usize,
 }
 
-impl HostGround<'_, '_> {
+impl HostFragment<'_, '_> {
     /// How far others' weights may be from here, by block; `None` while a block is unknown.
     fn spread(&self) -> Option<Vec<f32>> {
         let largest = &self.memory.largest[self.index];
@@ -62,7 +62,7 @@ impl HostGround<'_, '_> {
     }
 }
 
-impl Ground for HostGround<'_, '_> {
+impl FragmentMemory for HostFragment<'_, '_> {
     fn range(&self) -> Range<usize> {
         self.own.range().clone()
     }

@@ -215,19 +215,19 @@ fn exchanges_and_commits_leave_the_same_bits_as_in_host_memory() {
 fn moves_that_wait_add_up_and_a_snapshot_replaces_them() {
     let case = Case { outer: Some(OUTER), clip: None, reply: Codec::Int4, fragments: 3 };
     let left = |mut replica: Replica| {
-        let (mut peer, commons) = (case.on_host(0.02), replica.commons());
+        let (mut peer, shared) = (case.on_host(0.02), replica.shared());
         let mut between = Vec::new();
         for round in 0..6 {
             // Mixing has its turns while training is in the middle of a step.
             for fragment in replica.fragments().iter() {
                 let offer = peer.read(fragment, Reading::Offer(case.reply));
-                commons.turn().answer(fragment, 0.5, &offer, case.reply).unwrap();
-                commons.turn().answer(fragment, 0.25, &offer, case.reply).unwrap();
+                shared.lock().answer(fragment, 0.5, &offer, case.reply).unwrap();
+                shared.lock().answer(fragment, 0.25, &offer, case.reply).unwrap();
                 if round == 3 {
                     let range = replica.fragments().range(fragment).unwrap();
                     let snapshot = encode(Codec::F32, &values(range.len(), 0.5));
-                    commons.turn().adopt(fragment, &snapshot).unwrap();
-                    commons.turn().answer(fragment, 0.5, &offer, case.reply).unwrap();
+                    shared.lock().adopt(fragment, &snapshot).unwrap();
+                    shared.lock().answer(fragment, 0.5, &offer, case.reply).unwrap();
                 }
             }
             // A checkpoint has the moves that training has yet to make.
@@ -248,15 +248,15 @@ fn threads_that_train_and_mix_at_the_same_time_never_race() {
     for outer in [Some(OUTER), None] {
         let case = Case { outer, clip: None, reply: Codec::Int4, fragments: 3 };
         let (mut replica, _) = case.on_device(0.0);
-        let (mut peer, commons) = (case.on_host(0.02), replica.commons());
+        let (mut peer, shared) = (case.on_host(0.02), replica.shared());
         let fragments: Vec<FragmentId> = replica.fragments().iter().collect();
         let (done, mixed) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 for &fragment in fragments.iter().cycle().take(200) {
                     let offer = peer.read(fragment, Reading::Offer(case.reply));
-                    assert!(commons.wait(fragment, true, || {}));
-                    commons.turn().answer(fragment, 0.5, &offer, case.reply).unwrap();
+                    assert!(shared.wait(fragment, true, || {}));
+                    shared.lock().answer(fragment, 0.5, &offer, case.reply).unwrap();
                 }
                 done.send(()).unwrap();
             });
@@ -299,16 +299,16 @@ fn only_codes_cross_to_the_host_and_back() {
 fn ranks_of_a_rack_move_together() {
     let case = Case { outer: Some(OUTER), clip: None, reply: Codec::Int4, fragments: 3 };
     let moved = |mut replica: Replica| {
-        let commons = replica.commons();
-        let base = commons.turn().weights().into_owned();
+        let shared = replica.shared();
+        let base = shared.lock().weights().into_owned();
         replica.defer(true);
         let mut peer = case.on_host(0.02);
         exchange(&mut peer, &mut replica, FragmentId(1), case.reply);
-        let mut turn = commons.turn();
-        let mut sum = turn.moved_since(&base);
+        let mut lock = shared.lock();
+        let mut sum = lock.moved_since(&base);
         add_scaled(&mut sum, &values(LEN, 0.001), 1.0);
-        replica.displace_together(&mut turn, &base, &sum);
-        drop(turn);
+        replica.displace_together(&mut lock, &base, &sum);
+        drop(lock);
         (replica.save(), sum)
     };
     assert!(moved(case.on_device(0.0).0) == moved(case.on_host(0.0)));
@@ -321,7 +321,7 @@ fn a_device_that_fails_stops_training_and_blames_no_peer() {
     let mut peer = case.on_host(0.02);
     let offer = peer.read(FragmentId(0), Reading::Offer(Codec::Int4));
     device.fail();
-    let error = replica.commons().turn().answer(FragmentId(0), 0.5, &offer, Codec::Int4);
+    let error = replica.shared().lock().answer(FragmentId(0), 0.5, &offer, Codec::Int4);
     let error = error.unwrap_err();
     assert!(matches!(error, MixError::Device(_)) && !error.blames_peer(), "{error}");
     let error = replica.step(StepId { index: 0, position: 0 }).unwrap_err();

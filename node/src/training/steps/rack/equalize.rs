@@ -54,20 +54,20 @@ impl RackMember {
         context: &mut Context,
     ) -> Result<Vec<f32>, Failed> {
         let place = group.place();
-        let commons = context.commons.clone();
-        let turn = commons.turn();
-        let own = self.standing(context.cursor.standing(turn.weights().len() as u64));
+        let shared = context.shared.clone();
+        let lock = shared.lock();
+        let own = self.standing(context.cursor.standing(lock.weights().len() as u64));
         let table = compare(group, own)?;
         let Table { ranks, own, root } = &table;
         let lead = ranks[*root];
         let handed = self.handed.iter().find(|handed| handed.to == lead.mark);
         let lacks_step = handed.is_some_and(|handed| handed.lacks_step) || own.lacks_step_of(lead);
         let mut moved = match (&self.rack, handed) {
-            (Some(rack), _) if own.is_in_step_with(lead) => turn.moved_since(&rack.base),
-            (_, Some(handed)) if own.is_part_of(lead) => turn.moved_since(&handed.weights),
-            _ => turn.weights().to_vec(),
+            (Some(rack), _) if own.is_in_step_with(lead) => lock.moved_since(&rack.base),
+            (_, Some(handed)) if own.is_part_of(lead) => lock.moved_since(&handed.weights),
+            _ => lock.weights().to_vec(),
         };
-        let (mut state, mut turn) = context.replica.save_in(turn);
+        let (mut state, mut lock) = context.replica.save_in(lock);
         share(group, *root, &mut state)?;
         if place.rank == *root {
             moved.fill(0.0);
@@ -78,19 +78,19 @@ impl RackMember {
             }
         }
         if let Err(error) = group.all_reduce(&mut moved, Reduction::Sum) {
-            self.hand_in(WeightsMark { group: id, commits: 0 }, &turn.weights(), lacks_step);
+            self.hand_in(WeightsMark { group: id, commits: 0 }, &lock.weights(), lacks_step);
             return Err(error.into());
         }
         add(&mut state.parameters, &moved);
         if let Some(outer) = &mut state.outer {
             add(&mut outer.live, &moved);
         }
-        let restored = context.replica.restore_in(&mut turn, &state);
+        let restored = context.replica.restore_in(&mut lock, &state);
         restored.map_err(|error| Failed::End(End::Failed(error)))?;
-        let base = turn.weights().to_vec();
+        let base = lock.weights().to_vec();
         self.handed.clear();
         stand_with(&table, lacks_step, context).map_err(Failed::End)?;
-        drop(turn);
+        drop(lock);
         Ok(base)
     }
 

@@ -106,7 +106,7 @@ impl Rank {
         let mut moved = [0.0; PARAMETERS];
         moved[element] = 1.0;
         let moved = encode(Codec::F32, &moved);
-        self.training.context.commons.turn().undo(FragmentId(0), 1.0, &moved);
+        self.training.context.shared.lock().undo(FragmentId(0), 1.0, &moved);
         self.mixed.push(element);
     }
 

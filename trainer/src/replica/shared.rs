@@ -2,7 +2,8 @@
 //!
 //! Training owns the live weights x; slow weights, momentum and the state of the mixer are behind a
 //! lock that each side holds for one piece of work at a time: an exchange's half, a commit. Mixing
-//! moves φ at once and leaves the move of x on a desk; training makes it between two steps. Where x
+//! moves φ at once and leaves the displacement of x among the pending updates; training makes it
+//! between two steps. Where x
 //! itself is what is exchanged, training shows a fragment when mixing asks for it.
 
 use std::fmt;
@@ -11,8 +12,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use dnode_protocol::{FragmentId, Fragments};
 
-use super::desk::Desk;
-use super::on_device::{DeviceDesk, OnDevice};
+use super::on_device::{DevicePending, OnDevice};
+use super::pending::PendingUpdates;
 use crate::mix::MixError;
 use crate::mixer::{MixerState, Slice};
 use crate::slow::Slow;
@@ -33,27 +34,29 @@ struct Shared {
     /// Held while waiting for the state, so that the two sides take turns.
     queue: Mutex<()>,
     state: Mutex<State>,
-    desk: Mutex<Desk>,
-    /// Something on the desk has changed.
+    pending: Mutex<PendingUpdates>,
+    /// Pending updates have changed.
     changed: Condvar,
 }
 
 /// A replica's exchanged weights, for the thread that mixes; cheap to clone.
 #[derive(Clone)]
-pub struct Commons(Arc<Shared>);
+pub struct SharedReplica(Arc<Shared>);
 
-impl fmt::Debug for Commons {
+impl fmt::Debug for SharedReplica {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Commons").field("fragments", &self.0.fragments).finish_non_exhaustive()
+        f.debug_struct("SharedReplica")
+            .field("fragments", &self.0.fragments)
+            .finish_non_exhaustive()
     }
 }
 
-impl Commons {
-    pub(super) fn new(fragments: Fragments, state: State, desk: Option<DeviceDesk>) -> Self {
+impl SharedReplica {
+    pub(super) fn new(fragments: Fragments, state: State, pending: Option<DevicePending>) -> Self {
         let shows = state.on_device.as_ref().map_or_else(|| state.slow.is_none(), OnDevice::shows);
-        let (queue, desk) = (Mutex::default(), Mutex::new(Desk::new(desk)));
+        let (queue, pending) = (Mutex::default(), Mutex::new(PendingUpdates::new(pending)));
         let (state, changed) = (Mutex::new(state), Condvar::new());
-        Self(Arc::new(Shared { fragments, shows, queue, state, desk, changed }))
+        Self(Arc::new(Shared { fragments, shows, queue, state, pending, changed }))
     }
 
     /// Whether x itself is exchanged.
@@ -63,11 +66,11 @@ impl Commons {
 
     /// Waits until the other side has done its piece of work.
     #[must_use]
-    pub fn turn(&self) -> Turn<'_> {
+    pub fn lock(&self) -> ReplicaLock<'_> {
         let queue = lock(&self.0.queue);
         let state = lock(&self.0.state);
         drop(queue);
-        Turn { commons: self, state }
+        ReplicaLock { shared: self, state }
     }
 
     /// Says that mixing will read a fragment, so that training shows it at its next boundary; returns
@@ -75,7 +78,7 @@ impl Commons {
     pub fn want(&self, fragment: FragmentId) -> bool {
         let slice = self.slice(fragment).ok().filter(|_| self.shows());
         if let Some(slice) = &slice {
-            self.desk().want(slice.index);
+            self.pending().want(slice.index);
         }
         slice.is_some()
     }
@@ -84,46 +87,46 @@ impl Commons {
     /// replica is gone. `wake` is called when training has to do something for that. What it reads is
     /// kept for it until it has worked on it.
     ///
-    /// Not to be called during a [`Turn`].
+    /// Not to be called during a [`ReplicaLock`].
     pub fn wait(&self, fragment: FragmentId, reads: bool, wake: impl Fn()) -> bool {
         // What is not a fragment is refused later.
         let Ok(slice) = self.slice(fragment) else { return true };
         let reads = reads && self.shows();
-        let mut desk = self.desk();
-        while !desk.is_closed() && !desk.is_ready(slice.index, reads) {
+        let mut pending = self.pending();
+        while !pending.is_closed() && !pending.is_ready(slice.index, reads) {
             if reads {
-                desk.want(slice.index);
+                pending.want(slice.index);
             }
-            drop(desk);
+            drop(pending);
             wake();
-            desk = self.desk();
-            if !desk.is_closed() && !desk.is_ready(slice.index, reads) {
-                desk = self.0.changed.wait(desk).unwrap_or_else(PoisonError::into_inner);
+            pending = self.pending();
+            if !pending.is_closed() && !pending.is_ready(slice.index, reads) {
+                pending = self.0.changed.wait(pending).unwrap_or_else(PoisonError::into_inner);
             }
         }
         if reads {
-            desk.keep(slice.index);
+            pending.keep(slice.index);
         }
-        !desk.is_closed()
+        !pending.is_closed()
     }
 
     /// Ends every wait for training, for ever.
     pub fn close(&self) {
-        self.desk().close();
+        self.pending().close();
         self.0.changed.notify_all();
     }
 
     /// Whether one side has ended.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.desk().is_closed()
+        self.pending().is_closed()
     }
 
-    pub(super) fn desk(&self) -> MutexGuard<'_, Desk> {
-        lock(&self.0.desk)
+    pub(super) fn pending(&self) -> MutexGuard<'_, PendingUpdates> {
+        lock(&self.0.pending)
     }
 
-    /// Lets mixing look at the desk again.
+    /// Lets mixing look at the pending updates again.
     pub(super) fn notify(&self) {
         self.0.changed.notify_all();
     }
@@ -147,14 +150,14 @@ impl Commons {
 }
 
 /// The exchanged weights, in the hands of one side.
-pub struct Turn<'a> {
-    pub(super) commons: &'a Commons,
+pub struct ReplicaLock<'a> {
+    pub(super) shared: &'a SharedReplica,
     pub(super) state: MutexGuard<'a, State>,
 }
 
-impl fmt::Debug for Turn<'_> {
+impl fmt::Debug for ReplicaLock<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Turn").field("commons", self.commons).finish_non_exhaustive()
+        f.debug_struct("ReplicaLock").field("shared", self.shared).finish_non_exhaustive()
     }
 }
 

@@ -18,11 +18,11 @@ fn pair(outer: Option<OuterStep>) -> (Replica, Replica) {
 }
 
 /// Exchanges every fragment between sides whose training does not look.
-fn exchange_all(i: &Commons, j: &Commons, weight: f32) {
+fn exchange_all(i: &SharedReplica, j: &SharedReplica, weight: f32) {
     for fragment in FRAGMENTS {
-        let offer = i.turn().read(fragment, Reading::Offer(Codec::F32));
-        let (reply, _) = j.turn().answer(fragment, weight, &offer, Codec::F32).unwrap();
-        i.turn().apply(fragment, weight, &reply).unwrap();
+        let offer = i.lock().read(fragment, Reading::Offer(Codec::F32));
+        let (reply, _) = j.lock().answer(fragment, weight, &offer, Codec::F32).unwrap();
+        i.lock().apply(fragment, weight, &reply).unwrap();
     }
 }
 
@@ -33,7 +33,7 @@ fn moves_add_up_until_training_makes_them_and_the_mean_is_kept() {
         let before = mean(&i.parameters(), &j.parameters());
         i.show_all();
         j.show_all();
-        let (a, b) = (i.commons(), j.commons());
+        let (a, b) = (i.shared(), j.shared());
         for weight in [0.25, 0.5, 0.1] {
             exchange_all(&a, &b, weight);
             assert_close(&mean(&i.parameters(), &j.parameters()), &before, 3e-7);
@@ -55,7 +55,7 @@ fn a_state_saved_between_a_mix_and_its_move_is_that_of_after_the_move() {
     }
     i.commit(1.0);
     i.step(StepId::alone(3)).unwrap();
-    exchange_all(&i.commons(), &j.commons(), 0.5);
+    exchange_all(&i.shared(), &j.shared(), 0.5);
     let saved = i.save();
     i.catch_up();
     assert_eq!(i.save(), saved);
@@ -76,7 +76,7 @@ fn what_is_moved_during_a_step_enters_no_momentum() {
         for replica in [&mut i, &mut alone] {
             replica.step(StepId::alone(step)).unwrap();
         }
-        exchange_all(&i.commons(), &j.commons(), 0.5);
+        exchange_all(&i.shared(), &j.shared(), 0.5);
         if step % 3 == 2 {
             let (mixed, plain) = (i.commit(1.0), alone.commit(1.0));
             assert!((mixed.progress_norm - plain.progress_norm).abs() < 1e-5);
@@ -91,11 +91,11 @@ fn an_undo_meets_its_answer_before_training_has_seen_either() {
     for outer in [None, Some(OUTER)] {
         let (mut i, live) = mixed(values(60, 0.3), Mixer::Exchange, outer, None);
         i.show_all();
-        let (before, commons) = (peek(&live), i.commons());
+        let (before, shared) = (peek(&live), i.shared());
         let offer = encode(Codec::F32, &values(20, 1.7));
-        let (reply, _) = commons.turn().answer(FRAGMENTS[1], 0.5, &offer, Codec::F32).unwrap();
+        let (reply, _) = shared.lock().answer(FRAGMENTS[1], 0.5, &offer, Codec::F32).unwrap();
         assert_ne!(i.parameters(), before);
-        commons.turn().undo(FRAGMENTS[1], 0.5, &reply);
+        shared.lock().undo(FRAGMENTS[1], 0.5, &reply);
         i.catch_up();
         assert_close(&wide(&peek(&live)), &wide(&before), 3e-7);
     }
@@ -105,11 +105,11 @@ fn an_undo_meets_its_answer_before_training_has_seen_either() {
 fn taken_over_weights_and_later_moves_reach_the_live_weights_in_order() {
     for outer in [None, Some(OUTER)] {
         let (mut i, live) = mixed(values(60, 0.3), Mixer::Exchange, outer, None);
-        let commons = i.commons();
+        let shared = i.shared();
         let donor = values(20, 0.8);
-        commons.turn().adopt(FRAGMENTS[2], &encode(Codec::F32, &donor)).unwrap();
+        shared.lock().adopt(FRAGMENTS[2], &encode(Codec::F32, &donor)).unwrap();
         let moved = encode(Codec::F32, &[0.25; 20]);
-        commons.turn().undo(FRAGMENTS[2], 1.0, &moved);
+        shared.lock().undo(FRAGMENTS[2], 1.0, &moved);
         i.step(StepId::alone(0)).unwrap();
         i.catch_up();
         let want: Vec<f64> = donor.iter().map(|&x| f64::from(x) + 0.25).collect();
@@ -121,11 +121,11 @@ fn taken_over_weights_and_later_moves_reach_the_live_weights_in_order() {
 fn mixing_waits_until_training_shows_live_weights_and_sees_the_newest() {
     let (mut i, live) = mixed(values(60, 0.3), Mixer::Exchange, None, None);
     let (wake, woken) = mpsc::channel();
-    let commons = i.commons();
+    let shared = i.shared();
     let mixing = std::thread::spawn(move || {
         FRAGMENTS.map(|fragment| {
-            assert!(commons.wait(fragment, true, || wake.send(()).unwrap()));
-            commons.turn().read(fragment, Reading::Snapshot)
+            assert!(shared.wait(fragment, true, || wake.send(()).unwrap()));
+            shared.lock().read(fragment, Reading::Snapshot)
         })
     });
     for step in 0..3 {
@@ -142,27 +142,27 @@ fn mixing_waits_until_training_shows_live_weights_and_sees_the_newest() {
 #[test]
 fn what_mixing_has_waited_for_stays_while_training_goes_on() {
     let (mut i, live) = mixed(vec![1.0; 60], Mixer::Exchange, None, None);
-    let commons = i.commons();
+    let shared = i.shared();
     assert!(i.show_all());
-    assert!(commons.wait(FRAGMENTS[1], true, || panic!("training need not look")));
+    assert!(shared.wait(FRAGMENTS[1], true, || panic!("training need not look")));
     i.hide_all();
     live.lock().unwrap().fill(2.0);
-    let read = commons.turn().read(FRAGMENTS[1], Reading::Snapshot);
+    let read = shared.lock().read(FRAGMENTS[1], Reading::Snapshot);
     assert_eq!(read, encode(Codec::F32, &[1.0; 20]), "the boundary that was waited for");
     // It was kept for that once; then training has to show it again.
-    assert!(!commons.desk().is_ready(1, true));
+    assert!(!shared.pending().is_ready(1, true));
 }
 
 #[test]
 fn what_stands_is_read_many_times_and_shows_every_move() {
     let (mut i, live) = mixed(vec![1.0; 60], Mixer::Exchange, None, None);
     assert!(i.show_all());
-    let commons = i.commons();
+    let shared = i.shared();
     let offer = encode(Codec::F32, &[0.0; 20]);
     for left in [0.5_f32, 0.25, 0.125] {
-        assert!(commons.wait(FRAGMENTS[0], true, || panic!("training need not look")));
-        commons.turn().answer(FRAGMENTS[0], 0.5, &offer, Codec::F32).unwrap();
-        let read = commons.turn().read(FRAGMENTS[0], Reading::Snapshot);
+        assert!(shared.wait(FRAGMENTS[0], true, || panic!("training need not look")));
+        shared.lock().answer(FRAGMENTS[0], 0.5, &offer, Codec::F32).unwrap();
+        let read = shared.lock().read(FRAGMENTS[0], Reading::Snapshot);
         assert_eq!(read, encode(Codec::F32, &[left; 20]));
     }
     assert_eq!(peek(&live), vec![1.0; 60]);
@@ -174,10 +174,10 @@ fn what_stands_is_read_many_times_and_shows_every_move() {
 #[test]
 fn who_waits_for_a_replica_that_is_gone_is_told() {
     let (i, _) = mixed(values(60, 0.3), Mixer::Exchange, None, None);
-    let commons = i.commons();
+    let shared = i.shared();
     let (wake, woken) = mpsc::channel();
     let mixing =
-        std::thread::spawn(move || commons.wait(FRAGMENTS[0], true, || wake.send(()).unwrap()));
+        std::thread::spawn(move || shared.wait(FRAGMENTS[0], true, || wake.send(()).unwrap()));
     woken.recv().unwrap();
     drop(i);
     assert!(!mixing.join().unwrap());

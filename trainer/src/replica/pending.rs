@@ -3,25 +3,26 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::Commons;
-use super::on_device::DeviceDesk;
+use super::SharedReplica;
+use super::on_device::DevicePending;
 use crate::device::SpanMut;
 use crate::kernel::reduce::add_scaled;
-use crate::slow::Move;
+use crate::slow::Displacement;
 
-/// Elements of moves that may wait for training; then mixing does: 256 MiB.
-const MOVES_ELEMENTS_MAX: usize = 1 << 26;
+/// Elements of displacements that may wait for training; then mixing does: 256 MiB.
+const PENDING_ELEMENTS_MAX: usize = 1 << 26;
 /// Elements of buffers that are kept to be used again: 64 MiB.
 const SPARE_ELEMENTS_MAX: usize = 1 << 24;
 
-/// Moves that training has yet to make, and fragments of the live weights that it shows to mixing.
+/// Displacements of the live weights that training has yet to make, and fragments of them that it
+/// shows to mixing.
 ///
-/// What is shown of a fragment is always x of some step boundary, moved by all that mixing has
-/// said since, whether training has made those moves or not.
+/// What is shown of a fragment is always x of some step boundary, with all displacements that mixing
+/// has asked for since, whether training has made them or not.
 #[derive(Debug, Default)]
-pub(super) struct Desk {
-    moves: BTreeMap<usize, Move>,
-    /// Elements of the moves.
+pub(super) struct PendingUpdates {
+    displacements: BTreeMap<usize, Displacement>,
+    /// Elements of the displacements.
     waiting: usize,
     wanted: BTreeSet<usize>,
     shown: BTreeMap<usize, Vec<f32>>,
@@ -30,17 +31,17 @@ pub(super) struct Desk {
     /// Whether x does not change and what is shown can be read again.
     standing: bool,
     spare: Vec<Vec<f32>>,
-    /// Where training goes on with the moves, so that each has its turn.
+    /// The fragment at which training goes on, so that every one comes up.
     next: usize,
     closed: bool,
-    /// Where the numbers lie if not here; moves and shown fragments are then marks alone.
-    device: Option<DeviceDesk>,
+    /// Where the weights lie if not here; displacements and shown fragments are then marks alone.
+    device: Option<DevicePending>,
 }
 
 /// What mixing holds of one fragment while it works on it.
 #[derive(Debug)]
-pub(super) struct Hand {
-    pub(super) moved: Move,
+pub(super) struct TakenFragment {
+    pub(super) moved: Displacement,
     /// What training has shown of the live weights.
     pub(super) shown: Option<Vec<f32>>,
 }
@@ -49,27 +50,27 @@ pub(super) struct Hand {
 #[derive(Debug)]
 pub(super) struct Task {
     pub(super) index: usize,
-    pub(super) moved: Option<Move>,
+    pub(super) moved: Option<Displacement>,
     /// A buffer to show the fragment in, if that is wanted.
     pub(super) show: Option<Vec<f32>>,
 }
 
-impl Desk {
-    /// A desk whose numbers lie on a device, if there is one.
-    pub(super) fn new(device: Option<DeviceDesk>) -> Self {
+impl PendingUpdates {
+    /// Nothing is pending. The weights lie on a device, if there is one.
+    pub(super) fn new(device: Option<DevicePending>) -> Self {
         Self { device, ..Self::default() }
     }
 
-    pub(super) const fn device(&mut self) -> Option<&mut DeviceDesk> {
+    pub(super) const fn device(&mut self) -> Option<&mut DevicePending> {
         self.device.as_mut()
     }
 
     /// Notes that a fragment is to be moved, or replaced, on a device; whether that is all it is to do.
     pub(super) fn note_elsewhere(&mut self, index: usize, len: usize, replaces: bool) -> bool {
-        let before = self.moves.remove(&index);
+        let before = self.displacements.remove(&index);
         self.waiting += if before.is_some() { 0 } else { len };
-        let replaces = replaces || before.as_ref().is_some_and(Move::replaces);
-        self.moves.insert(index, Move::elsewhere(len, replaces));
+        let replaces = replaces || before.as_ref().is_some_and(Displacement::replaces);
+        self.displacements.insert(index, Displacement::elsewhere(len, replaces));
         before.is_none()
     }
 
@@ -91,10 +92,14 @@ impl Desk {
     }
 
     /// Does what training should do next with weights on a device; whether there was anything.
-    pub(super) fn make_on_device(&mut self, commons: &Commons, weights: &mut SpanMut<'_>) -> bool {
+    pub(super) fn make_on_device(
+        &mut self,
+        shared: &SharedReplica,
+        weights: &mut SpanMut<'_>,
+    ) -> bool {
         let Some(task) = self.task() else { return false };
-        let range = commons.range(task.index).expect("the desk holds fragments of the model");
-        let moved = task.moved.as_ref().map(Move::replaces);
+        let range = shared.range(task.index).expect("updates are of fragments of the model");
+        let moved = task.moved.as_ref().map(Displacement::replaces);
         let shows = task.show.is_some();
         if let Some(device) = &mut self.device {
             device.make(range, moved, shows, weights);
@@ -114,7 +119,7 @@ impl Desk {
     ) {
         if let Some(device) = &mut self.device {
             device.make(range.clone(), None, true, weights);
-            if let Some(later) = self.moves.get(&index) {
+            if let Some(later) = self.displacements.get(&index) {
                 device.overlay(range, later.replaces());
             }
         }
@@ -122,21 +127,21 @@ impl Desk {
     }
 
     /// Mixing takes a fragment up.
-    pub(super) fn take(&mut self, index: usize) -> Hand {
+    pub(super) fn take(&mut self, index: usize) -> TakenFragment {
         let shown = self.shown.remove(&index);
-        let moved = match self.moves.remove(&index) {
+        let moved = match self.displacements.remove(&index) {
             Some(moved) => {
                 self.waiting -= moved.len();
                 moved
             }
-            None => Move::in_buffer(self.spare.pop().unwrap_or_default()),
+            None => Displacement::in_buffer(self.spare.pop().unwrap_or_default()),
         };
-        Hand { moved, shown }
+        TakenFragment { moved, shown }
     }
 
     /// Mixing is done with it. What training has shown meanwhile lacks what mixing did.
-    pub(super) fn give(&mut self, index: usize, hand: Hand) {
-        let Hand { moved, shown } = hand;
+    pub(super) fn give(&mut self, index: usize, taken: TakenFragment) {
+        let TakenFragment { moved, shown } = taken;
         self.kept = None;
         let newer = self.shown.remove(&index);
         self.recycle(newer);
@@ -150,19 +155,24 @@ impl Desk {
             self.recycle(Some(moved.into_buffer()));
         } else {
             self.waiting += moved.len();
-            self.moves.insert(index, moved);
+            self.displacements.insert(index, moved);
         }
     }
 
     /// What training should do next: first what replaces weights, then what is wanted.
     pub(super) fn task(&mut self) -> Option<Task> {
         let replaced =
-            self.moves.iter().find(|(_, moved)| moved.replaces()).map(|(index, _)| *index);
-        let after =
-            || self.moves.range(self.next..).chain(&self.moves).map(|(index, _)| *index).next();
+            self.displacements.iter().find(|(_, moved)| moved.replaces()).map(|(index, _)| *index);
+        let after = || {
+            self.displacements
+                .range(self.next..)
+                .chain(&self.displacements)
+                .map(|(index, _)| *index)
+                .next()
+        };
         let index = replaced.or_else(|| self.wanted.first().copied()).or_else(after)?;
         let show = self.wanted.remove(&index).then(|| self.spare.pop().unwrap_or_default());
-        let moved = self.moves.remove(&index);
+        let moved = self.displacements.remove(&index);
         self.waiting -= moved.as_ref().map_or(0, |moved| moved.len());
         self.next = index + 1;
         Some(Task { index, moved, show })
@@ -171,7 +181,7 @@ impl Desk {
     /// Training has done it.
     pub(super) fn done(&mut self, task: Task) {
         let Task { index, moved, show } = task;
-        self.recycle(moved.map(Move::into_buffer));
+        self.recycle(moved.map(Displacement::into_buffer));
         if let Some(values) = show {
             self.show(index, values);
         }
@@ -179,7 +189,7 @@ impl Desk {
 
     /// Shows a fragment of the live weights.
     pub(super) fn show(&mut self, index: usize, mut values: Vec<f32>) {
-        if let Some(later) = self.moves.get(&index) {
+        if let Some(later) = self.displacements.get(&index) {
             later.make(0, &mut values);
         }
         let older = self.shown.insert(index, values);
@@ -217,13 +227,13 @@ impl Desk {
 
     /// Whether mixing can take a fragment up, which it reads if `reads`.
     pub(super) fn is_ready(&self, index: usize, reads: bool) -> bool {
-        self.waiting <= MOVES_ELEMENTS_MAX && (!reads || self.shown.contains_key(&index))
+        self.waiting <= PENDING_ELEMENTS_MAX && (!reads || self.shown.contains_key(&index))
     }
 
-    /// Makes in `out`, the live weights of `range`, the moves that wait.
-    pub(super) fn overlay(&self, commons: &Commons, range: &Range<usize>, out: &mut [f32]) {
-        for (index, moved) in &self.moves {
-            let Some(of) = commons.range(*index) else { continue };
+    /// Adds the displacements that wait to `out`, the live weights of `range`.
+    pub(super) fn overlay(&self, shared: &SharedReplica, range: &Range<usize>, out: &mut [f32]) {
+        for (index, moved) in &self.displacements {
+            let Some(of) = shared.range(*index) else { continue };
             let (start, end) = (of.start.max(range.start), of.end.min(range.end));
             if start >= end {
                 continue;
@@ -239,9 +249,9 @@ impl Desk {
         }
     }
 
-    /// Forgets all moves: the weights are set anew.
+    /// Forgets all displacements: the weights are set anew.
     pub(super) fn clear(&mut self) {
-        self.moves.clear();
+        self.displacements.clear();
         self.shown.clear();
         self.waiting = 0;
     }
@@ -269,37 +279,38 @@ mod tests {
     use super::*;
     use crate::slow::Own;
 
-    fn move_one(desk: &mut Desk, index: usize) {
-        let (mut values, mut hand) = ([0.0; 4], desk.take(index));
-        Own::new(0..4, Some(&mut values), None, &mut hand.moved).displace(0, &[1.0; 4], 1.0);
-        desk.give(index, hand);
+    fn move_one(pending: &mut PendingUpdates, index: usize) {
+        let (mut values, mut taken) = ([0.0; 4], pending.take(index));
+        Own::new(0..4, Some(&mut values), None, &mut taken.moved).displace(0, &[1.0; 4], 1.0);
+        pending.give(index, taken);
     }
 
     #[test]
     fn mixing_waits_while_too_much_is_to_be_moved() {
-        let mut desk = Desk { waiting: MOVES_ELEMENTS_MAX - 7, ..Desk::default() };
-        move_one(&mut desk, 0);
-        move_one(&mut desk, 0);
-        assert!(desk.is_ready(0, false), "moves of one fragment are one");
-        move_one(&mut desk, 1);
-        assert!(!desk.is_ready(0, false));
-        let task = desk.task().unwrap();
-        desk.done(task);
-        assert!(desk.is_ready(0, false));
+        let mut pending =
+            PendingUpdates { waiting: PENDING_ELEMENTS_MAX - 7, ..PendingUpdates::default() };
+        move_one(&mut pending, 0);
+        move_one(&mut pending, 0);
+        assert!(pending.is_ready(0, false), "displacements of one fragment are one");
+        move_one(&mut pending, 1);
+        assert!(!pending.is_ready(0, false));
+        let task = pending.task().unwrap();
+        pending.done(task);
+        assert!(pending.is_ready(0, false));
     }
 
     #[test]
     fn every_fragment_has_its_turn_and_what_is_wanted_goes_first() {
-        let mut desk = Desk::default();
+        let mut pending = PendingUpdates::default();
         let mut order = Vec::new();
         for round in 0..4 {
-            (0..3).for_each(|index| move_one(&mut desk, index));
+            (0..3).for_each(|index| move_one(&mut pending, index));
             if round == 3 {
-                desk.want(1);
+                pending.want(1);
             }
-            let task = desk.task().unwrap();
+            let task = pending.task().unwrap();
             order.push(task.index);
-            desk.done(task);
+            pending.done(task);
         }
         assert_eq!(order, [0, 1, 2, 1]);
     }

@@ -1,17 +1,17 @@
-//! What mixing does in its turn: read, answer, apply, undo, take in.
+//! What mixing does while it holds the replica's lock: read, answer, apply, undo, take in.
 
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{FragmentId, Origin};
 
-use super::commons::{State, Turn};
+use super::shared::{ReplicaLock, State};
 use crate::codec::{Encoded, decode, encode};
 use crate::mix::{MixError, MixReport, Tolerance, check_length, check_norm, norm};
 use crate::mixer::{MixerState, Reading, Slice};
 use crate::slow::Own;
 
 /// φ moves at once and x when training comes to it, by the same. Where x itself is exchanged,
-/// training has shown the fragment before ([`super::Commons::wait`]).
-impl Turn<'_> {
+/// training has shown the fragment before ([`super::SharedReplica::wait`]).
+impl ReplicaLock<'_> {
     /// Reads a fragment to be sent.
     ///
     /// A push changes the state: push-sum gives half away, epidemic begins to count arrivals anew.
@@ -20,7 +20,7 @@ impl Turn<'_> {
     /// # Panics
     /// When the model has no such fragment.
     pub fn read(&mut self, fragment: FragmentId, what: Reading) -> Encoded {
-        let slice = self.commons.slice(fragment).expect("only fragments of the model are read");
+        let slice = self.shared.slice(fragment).expect("only fragments of the model are read");
         if let Some(read) = self.read_on_device(&slice, what) {
             return read;
         }
@@ -71,14 +71,14 @@ impl Turn<'_> {
         offer: &Encoded,
         reply: Codec,
     ) -> Result<(Encoded, MixReport), MixError> {
-        let slice = self.commons.slice(fragment)?;
+        let slice = self.shared.slice(fragment)?;
         if let Some(answer) = self.answer_on_device(&slice, (weight, reply), offer) {
             return answer;
         }
         self.work(&slice, |mixer, own| {
             let MixerState::Exchange(state, memory) = mixer else { return Err(NO_EXCHANGE) };
-            let ground = &mut memory.of(own, slice.index);
-            state.answer(ground, slice.index, (weight, reply), offer)
+            let memory = &mut memory.of(own, slice.index);
+            state.answer(memory, slice.index, (weight, reply), offer)
         })
     }
 
@@ -92,7 +92,7 @@ impl Turn<'_> {
         weight: f32,
         reply: &Encoded,
     ) -> Result<MixReport, MixError> {
-        let slice = self.commons.slice(fragment)?;
+        let slice = self.shared.slice(fragment)?;
         if let Some(applied) = self.apply_on_device(&slice, weight, reply) {
             return applied;
         }
@@ -109,7 +109,7 @@ impl Turn<'_> {
     /// # Panics
     /// When `reply` is not what [`Self::answer`] returned for this fragment.
     pub fn undo(&mut self, fragment: FragmentId, weight: f32, reply: &Encoded) {
-        let slice = self.commons.slice(fragment).expect("only what was answered is undone");
+        let slice = self.shared.slice(fragment).expect("only what was answered is undone");
         if self.displace_on_device(&slice, weight, reply) {
             return;
         }
@@ -132,7 +132,7 @@ impl Turn<'_> {
         from: Origin,
         push: &Encoded,
     ) -> Result<MixReport, MixError> {
-        let slice = self.commons.slice(fragment)?;
+        let slice = self.shared.slice(fragment)?;
         self.work(&slice, |mixer, own| match mixer {
             MixerState::Epidemic(state) => state.absorb(own, slice.index, weight, push),
             MixerState::PushSum(state) => state.absorb(own, slice.index, from, push),
@@ -148,7 +148,7 @@ impl Turn<'_> {
     /// Without acknowledgements an edge stops giving after
     /// [`crate::PUSHES_UNACKNOWLEDGED_MAX`] pushes, or sooner.
     pub fn acknowledged(&mut self, fragment: FragmentId, edge: Origin, received: u64) {
-        let slice = self.commons.slice(fragment);
+        let slice = self.shared.slice(fragment);
         if let (Ok(slice), MixerState::PushSum(state)) = (slice, &mut self.state.mixer) {
             state.acknowledged(slice.index, edge, received);
         }
@@ -186,7 +186,7 @@ impl Turn<'_> {
         fragment: FragmentId,
         contribution: &Encoded,
     ) -> Result<MixReport, MixError> {
-        let slice = self.commons.slice(fragment)?;
+        let slice = self.shared.slice(fragment)?;
         self.work(&slice, |mixer, own| {
             let MixerState::DeltaSet(state) = mixer else {
                 return Err(MixError::Mixer("this replica takes no contributions"));
@@ -200,7 +200,7 @@ impl Turn<'_> {
     /// # Errors
     /// [`MixError`] when the numbers are not finite or do not fit; the replica is unchanged then.
     pub fn adopt(&mut self, fragment: FragmentId, snapshot: &Encoded) -> Result<(), MixError> {
-        let slice = self.commons.slice(fragment)?;
+        let slice = self.shared.slice(fragment)?;
         if self.state.on_device.is_some() {
             let values = plain_weights(&slice, snapshot)?;
             return self.adopt_on_device(&slice, &values).unwrap_or(Err(NO_EXCHANGE));
@@ -225,17 +225,17 @@ impl Turn<'_> {
         slice: &Slice,
         work: impl FnOnce(&mut MixerState, &mut Own<'_>) -> T,
     ) -> T {
-        let mut hand = self.commons.desk().take(slice.index);
+        let mut taken = self.shared.pending().take(slice.index);
         let State { slow, mixer, .. } = &mut *self.state;
         let range = slice.range.clone();
         let (values, momentum) = match slow {
             Some(slow) => {
                 (Some(&mut slow.values[range.clone()]), Some(&mut slow.momentum[range.clone()]))
             }
-            None => (hand.shown.as_deref_mut(), None),
+            None => (taken.shown.as_deref_mut(), None),
         };
-        let result = work(mixer, &mut Own::new(range, values, momentum, &mut hand.moved));
-        self.commons.desk().give(slice.index, hand);
+        let result = work(mixer, &mut Own::new(range, values, momentum, &mut taken.moved));
+        self.shared.pending().give(slice.index, taken);
         result
     }
 }
