@@ -1,7 +1,7 @@
 //! Training small real models in the simulator: how good different ways to average are.
 //!
 //! ```text
-//! experiment file ──▶ every arm and seed: gossip (cores in a World) or sync (exact) ──▶ Outcome (JSON)
+//! experiment file ──▶ every variant and seed: gossip (cores in a World) or sync (exact) ──▶ Outcome (JSON)
 //!                                                                              └──▶ table (Markdown)
 //! ```
 
@@ -14,20 +14,24 @@ pub(crate) mod swarm;
 mod sync;
 mod table;
 
-pub use experiment::{Arm, Evaluate, Experiment, ExperimentError, Rule, Run, Timing};
+pub use experiment::{Evaluate, Experiment, ExperimentError, LearnVariant, Rule, Run, Timing};
 pub use misbehaviour::{Misbehaviour, Wrong};
 pub use outcome::{Outcome, Point, Quality};
 pub use table::table;
 
-/// Runs an arm with a seed.
+/// Runs a variant with a seed.
 ///
 /// # Errors
 /// [`ExperimentError`].
-pub fn run(experiment: &Experiment, arm: &Arm, seed: u64) -> Result<Outcome, ExperimentError> {
-    match arm.rule {
-        Rule::AllReduce => sync::run(experiment, arm, seed),
+pub fn run(
+    experiment: &Experiment,
+    variant: &LearnVariant,
+    seed: u64,
+) -> Result<Outcome, ExperimentError> {
+    match variant.rule {
+        Rule::AllReduce => sync::run(experiment, variant, seed),
         Rule::GossipOuter | Rule::Pairwise | Rule::PushSum | Rule::DeltaSet | Rule::Epidemic => {
-            gossip::run(experiment, arm, seed)
+            gossip::run(experiment, variant, seed)
         }
     }
 }

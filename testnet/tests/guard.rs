@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
-use dnode_testnet::learn::{Arm, Experiment, Misbehaviour, Outcome, Wrong, run};
+use dnode_testnet::learn::{Experiment, LearnVariant, Misbehaviour, Outcome, Wrong, run};
 
 const DIGITS: &str = include_str!("../experiments/guard-digits.toml");
 /// Seeds of every case.
@@ -13,8 +13,8 @@ fn experiment(text: &str) -> Experiment {
     Experiment::parse(text, None).unwrap()
 }
 
-fn arm<'a>(experiment: &'a Experiment, name: &str) -> &'a Arm {
-    experiment.arm.iter().find(|arm| arm.name == name).unwrap()
+fn variant<'a>(experiment: &'a Experiment, name: &str) -> &'a LearnVariant {
+    experiment.variant.iter().find(|variant| variant.name == name).unwrap()
 }
 
 /// One run for each seed, in which the last peer misbehaves so.
@@ -22,8 +22,8 @@ fn runs(steps: u64, name: &str, wrong: Wrong, guard: bool) -> Vec<Outcome> {
     let mut experiment = experiment(DIGITS);
     experiment.run.steps = steps;
     experiment.misbehaviour = Some(Misbehaviour { kind: wrong, factor: 1000.0, from_step: 0 });
-    let arm = Arm { guard, ..arm(&experiment, name).clone() };
-    SEEDS.map(|seed| run(&experiment, &arm, seed).unwrap()).into()
+    let variant = LearnVariant { guard, ..variant(&experiment, name).clone() };
+    SEEDS.map(|seed| run(&experiment, &variant, seed).unwrap()).into()
 }
 
 /// The mean held-out loss of the three honest peers.
@@ -99,16 +99,23 @@ const HONEST: [(&str, &str, &str); 8] = [
 
 #[test]
 fn honest_peers_are_never_judged() {
-    let rules = "[[arm]]\nname = \"push-sum\"\nrule = \"push-sum\"\nouter_learning_rate = 1.0\n\
-        outer_momentum = 0.0\n[[arm]]\nname = \"epidemic\"\nrule = \"epidemic\"\n\
-        [[arm]]\nname = \"delta-set\"\nrule = \"delta-set\"\n";
+    let rules = "[[variant]]\nname = \"push-sum\"\nrule = \"push-sum\"\nouter_learning_rate = 1.0\n\
+        outer_momentum = 0.0\n[[variant]]\nname = \"epidemic\"\nrule = \"epidemic\"\n\
+        [[variant]]\nname = \"delta-set\"\nrule = \"delta-set\"\n";
     let mut count = 0;
     for (from, to, more) in HONEST {
         let text = if from.is_empty() { DIGITS.to_owned() } else { DIGITS.replace(from, to) };
         let experiment = experiment(&format!("{text}\n{rules}\n{more}"));
-        for (arm, seed) in experiment.arm.iter().flat_map(|arm| [11, 12].map(|seed| (arm, seed))) {
-            let outcome = run(&experiment, arm, seed).unwrap();
-            assert!(outcome.guarded.is_empty(), "{to} {more} {}: {:?}", arm.name, outcome.guarded);
+        for (variant, seed) in
+            experiment.variant.iter().flat_map(|variant| [11, 12].map(|seed| (variant, seed)))
+        {
+            let outcome = run(&experiment, variant, seed).unwrap();
+            assert!(
+                outcome.guarded.is_empty(),
+                "{to} {more} {}: {:?}",
+                variant.name,
+                outcome.guarded
+            );
             assert!(outcome.left_out_by.is_empty());
             count += 1;
         }

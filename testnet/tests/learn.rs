@@ -12,19 +12,19 @@ fn experiment(text: &str) -> Experiment {
     Experiment::parse(text, None).unwrap()
 }
 
-fn outcome(experiment: &Experiment, arm: &str, seed: u64) -> Outcome {
-    let arm = experiment.arm.iter().find(|candidate| candidate.name == arm).unwrap();
-    run(experiment, arm, seed).unwrap()
+fn outcome(experiment: &Experiment, variant: &str, seed: u64) -> Outcome {
+    let variant = experiment.variant.iter().find(|candidate| candidate.name == variant).unwrap();
+    run(experiment, variant, seed).unwrap()
 }
 
 #[test]
 fn the_same_seed_gives_the_same_outcome_and_another_does_not() {
     let mut experiment = experiment(TINY);
     experiment.run.steps = 60;
-    for arm in ["diloco", "gossip-outer-int4", "delta-set-int2", "push-sum"] {
-        let first = outcome(&experiment, arm, 7);
-        assert_eq!(first, outcome(&experiment, arm, 7), "{arm}");
-        assert_ne!(first.last, outcome(&experiment, arm, 8).last, "{arm}");
+    for variant in ["diloco", "gossip-outer-int4", "delta-set-int2", "push-sum"] {
+        let first = outcome(&experiment, variant, 7);
+        assert_eq!(first, outcome(&experiment, variant, 7), "{variant}");
+        assert_ne!(first.last, outcome(&experiment, variant, 8).last, "{variant}");
     }
 }
 
@@ -53,12 +53,17 @@ fn in_lock_step_the_sum_of_contributions_is_diloco() {
 #[test]
 fn sides_that_trained_apart_merge_and_are_no_worse_than_the_better_one() {
     let experiment = experiment(include_str!("../experiments/partition.toml"));
-    for arm in &experiment.arm {
-        let outcome = outcome(&experiment, &arm.name, 1);
+    for variant in &experiment.variant {
+        let outcome = outcome(&experiment, &variant.name, 1);
         let healed = outcome.healed.unwrap();
         let better = healed.sides.iter().map(|side| side.mean_model).fold(f64::MAX, f64::min);
-        assert!(healed.steps.iter().all(|steps| *steps > 100), "{}: {:?}", arm.name, healed.steps);
-        assert!(healed.merged.worst() <= better, "{}: {better}, {:?}", arm.name, healed.merged);
+        assert!(
+            healed.steps.iter().all(|steps| *steps > 100),
+            "{}: {:?}",
+            variant.name,
+            healed.steps
+        );
+        assert!(healed.merged.worst() <= better, "{}: {better}, {:?}", variant.name, healed.merged);
     }
 }
 
@@ -66,7 +71,7 @@ fn sides_that_trained_apart_merge_and_are_no_worse_than_the_better_one() {
 fn every_way_to_average_learns_and_sends_what_its_code_takes() {
     let experiment = experiment(TINY);
     let outcomes: Vec<Outcome> =
-        experiment.arm.iter().map(|arm| run(&experiment, arm, 1).unwrap()).collect();
+        experiment.variant.iter().map(|variant| run(&experiment, variant, 1).unwrap()).collect();
     for outcome in &outcomes {
         let before = &outcome.points[0].quality;
         assert!(outcome.last.worst() < 0.8 * before.worst(), "{outcome:?}");
@@ -74,7 +79,7 @@ fn every_way_to_average_learns_and_sends_what_its_code_takes() {
         assert!(outcome.steps.iter().all(|steps| *steps == experiment.run.steps), "{outcome:?}");
     }
     let bytes = |name: &str| {
-        let outcome = outcomes.iter().find(|outcome| outcome.arm == name).unwrap();
+        let outcome = outcomes.iter().find(|outcome| outcome.variant == name).unwrap();
         outcome.tensor_bytes.iter().sum::<u64>()
     };
     assert!(bytes("gossip-outer-int4") < bytes("gossip-outer-f32") / 4);
@@ -128,18 +133,18 @@ const HARD: &str = r#"
 fn models_are_trained_under_the_speeds_lines_and_faults_of_a_scenario() {
     let scenario = Scenario::parse(HARD).unwrap();
     let experiment = experiment(TINY).under(scenario).unwrap();
-    for arm in ["gossip-outer-int4", "delta-set-int2", "push-sum"] {
-        let outcome = outcome(&experiment, arm, 1);
-        assert_eq!(outcome, self::outcome(&experiment, arm, 1), "{arm}: the same again");
+    for variant in ["gossip-outer-int4", "delta-set-int2", "push-sum"] {
+        let outcome = outcome(&experiment, variant, 1);
+        assert_eq!(outcome, self::outcome(&experiment, variant, 1), "{variant}: the same again");
         // One died for good; who came back has pulled the model and trained on.
-        assert_eq!(outcome.last.peers.len(), 7, "{arm}: {outcome:?}");
+        assert_eq!(outcome.last.peers.len(), 7, "{variant}: {outcome:?}");
         let before = &outcome.points[0].quality;
-        assert!(outcome.last.worst() < 0.8 * before.worst(), "{arm}: {outcome:?}");
-        assert!(outcome.steps[5] < outcome.steps[4], "{arm}: {:?}", outcome.steps);
+        assert!(outcome.last.worst() < 0.8 * before.worst(), "{variant}: {outcome:?}");
+        assert!(outcome.steps[5] < outcome.steps[4], "{variant}: {:?}", outcome.steps);
         let unlike = outcome.steps.iter().max() > outcome.steps.iter().min();
-        assert!(unlike, "{arm}: speeds differ: {:?}", outcome.steps);
+        assert!(unlike, "{variant}: speeds differ: {:?}", outcome.steps);
     }
-    let sync = experiment.arm.iter().find(|arm| arm.name == "diloco").unwrap();
+    let sync = experiment.variant.iter().find(|variant| variant.name == "diloco").unwrap();
     let error = run(&experiment, sync, 1).unwrap_err().to_string();
     assert!(error.contains("one that gossips"), "{error}");
     let absent = format!("peers = 16\n{}", HARD.replace("peer = 5", "peer = 8"));
@@ -151,7 +156,7 @@ fn models_are_trained_under_the_speeds_lines_and_faults_of_a_scenario() {
 fn what_is_wrong_in_a_file_is_named() {
     for (from, to, want) in [
         ("peers = 8", "peers = 1", "run.peers must be 2 to 64"),
-        ("codec = \"int4\"", "codec = \"int3\"", "arm.codec must be one of f32 to top-k"),
+        ("codec = \"int4\"", "codec = \"int3\"", "variant.codec must be one of f32 to top-k"),
         ("kind = \"adamw\"", "kind = \"adamw\"\nlr = 1.0", "lr"),
         ("rule = \"push-sum\"", "rule = \"pushsum\"", "pushsum"),
     ] {
@@ -165,6 +170,6 @@ fn every_experiment_file_is_legal() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
     let files = std::fs::read_dir(folder).unwrap();
     let texts = files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
-    let arms: Vec<usize> = texts.map(|text| experiment(&text).arm.len()).collect();
-    assert!(arms.len() >= 4, "{arms:?}");
+    let variants: Vec<usize> = texts.map(|text| experiment(&text).variant.len()).collect();
+    assert!(variants.len() >= 4, "{variants:?}");
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use dnode_testnet::learn::{Arm, Experiment, ExperimentError, Outcome, run, table};
+use dnode_testnet::learn::{Experiment, ExperimentError, LearnVariant, Outcome, run, table};
 use dnode_testnet::scenario::Scenario;
 
 /// Run an experiment; what is in the output folder already is not run again.
@@ -18,16 +18,16 @@ struct Arguments {
     /// The data: a text file, or a folder of MNIST's files.
     #[arg(long)]
     data: Option<PathBuf>,
-    /// Folder for one JSON file per arm and seed.
+    /// Folder for one JSON file per variant and seed.
     #[arg(long, default_value = "runs/learn")]
     out: PathBuf,
-    /// These arms alone.
+    /// These variants alone.
     #[arg(long)]
-    arm: Vec<String>,
+    variant: Vec<String>,
     /// These seeds instead of the file's.
     #[arg(long)]
     seed: Vec<u64>,
-    /// Speeds, lines, neighbours and faults of this scenario file; for arms that gossip.
+    /// Speeds, lines, neighbours and faults of this scenario file; for variants that gossip.
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
     /// Another number of steps than the file's.
@@ -66,13 +66,13 @@ fn learn(arguments: &Arguments) -> Result<(), ExperimentError> {
         .map_err(|reason| file("create the folder", &arguments.out, reason))?;
     let mut outcomes = Vec::new();
     for seed in experiment.run.seeds.clone() {
-        for arm in &experiment.arm {
-            let path = arguments.out.join(format!("{}-{seed}.json", arm.name));
-            let wanted = arguments.arm.is_empty() || arguments.arm.contains(&arm.name);
+        for variant in &experiment.variant {
+            let path = arguments.out.join(format!("{}-{seed}.json", variant.name));
+            let wanted = arguments.variant.is_empty() || arguments.variant.contains(&variant.name);
             if path.exists() {
                 outcomes.push(load(&path)?);
             } else if wanted && !arguments.table {
-                outcomes.push(fresh(&experiment, arm, seed, &path)?);
+                outcomes.push(fresh(&experiment, variant, seed, &path)?);
             }
         }
     }
@@ -87,13 +87,13 @@ fn load(path: &Path) -> Result<Outcome, ExperimentError> {
 
 fn fresh(
     experiment: &Experiment,
-    arm: &Arm,
+    variant: &LearnVariant,
     seed: u64,
     path: &Path,
 ) -> Result<Outcome, ExperimentError> {
     #[expect(clippy::disallowed_methods, reason = "the program reports how long it took")]
     let began = std::time::Instant::now();
-    let outcome = run(experiment, arm, seed)?;
+    let outcome = run(experiment, variant, seed)?;
     let text = serde_json::to_string_pretty(&outcome);
     let text = text.map_err(|error| file("write", path, error.into()))?;
     // A file that is there is whole.
@@ -103,7 +103,7 @@ fn fresh(
     let _ = writeln!(
         io::stderr(),
         "{} seed {seed}: loss {:.4}, worst peer {:.4}, {:.1} s of virtual time; {:.0} s",
-        arm.name,
+        variant.name,
         outcome.last.mean_model,
         outcome.last.worst(),
         outcome.seconds,

@@ -43,7 +43,7 @@ pub struct Experiment {
     #[serde(default)]
     pub evaluate: Evaluate,
     /// The ways to average, compared with the first.
-    pub arm: Vec<Arm>,
+    pub variant: Vec<LearnVariant>,
     /// Speeds, lines and faults; see [`Experiment::under`].
     #[serde(skip)]
     pub scenario: Option<Scenario>,
@@ -59,7 +59,7 @@ pub struct Run {
     pub steps: u64,
     /// Samples per local step of each peer.
     pub batch: usize,
-    /// One run of every arm for each seed: initial weights, shards, batches, links and chance.
+    /// One run of every variant for each seed: initial weights, shards, batches, links and chance.
     pub seeds: Vec<u64>,
 }
 
@@ -122,7 +122,7 @@ pub struct Evaluate {
     pub every: u64,
     /// Held-out samples of a point; the last one has all of them.
     pub samples: usize,
-    /// Excess over the first arm's last loss at which time is taken, %.
+    /// Excess over the first variant's last loss at which time is taken, %.
     pub targets: Vec<f64>,
 }
 
@@ -153,7 +153,7 @@ pub enum Rule {
 /// One way to average.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Arm {
+pub struct LearnVariant {
     /// Its name, of letters, digits, `.` and `-`, which names its files, too.
     pub name: String,
     /// The rule.
@@ -250,10 +250,10 @@ pub enum ExperimentError {
     #[error(transparent)]
     Gossip(#[from] dnode_gossip::ConfigError),
     /// The training.
-    #[error("train {arm} with seed {seed}: {what}")]
+    #[error("train {variant} with seed {seed}: {what}")]
     Training {
-        /// The arm.
-        arm: String,
+        /// The variant.
+        variant: String,
         /// The seed.
         seed: u64,
         /// What happened.
@@ -289,7 +289,7 @@ impl Experiment {
     /// The experiment under the speeds, lines, neighbours and faults of a scenario, for the rules
     /// that gossip; the rest of the scenario, and `[time]`'s factors and lines, do not count.
     ///
-    /// Speeds are drawn once, so that they are those of every arm and seed.
+    /// Speeds are drawn once, so that they are those of every variant and seed.
     ///
     /// # Errors
     /// [`ExperimentError::Range`] for a fault of a peer that is not there, and for an experiment
@@ -319,16 +319,20 @@ impl Experiment {
             !name.is_empty() && name.chars().all(legal)
         };
         let factor = |factor: &f64| (0.01..=100.0).contains(factor);
-        let every = |legal: fn(&Arm) -> bool| self.arm.iter().all(legal);
+        let every = |legal: fn(&LearnVariant) -> bool| self.variant.iter().all(legal);
         let rules = [
             ((2..=PEERS_MAX).contains(&run.peers), "run.peers", "2 to 64"),
             ((1..=1_000_000).contains(&run.steps), "run.steps", "1 to 1000000"),
             (!run.seeds.is_empty(), "run.seeds", "one seed or more"),
-            (!self.arm.is_empty(), "arm", "one arm or more"),
-            (self.arm.iter().all(|arm| letters(&arm.name)), "arm.name", "letters, digits, . and -"),
-            (every(|arm| arm.codec().is_some()), "arm.codec", "one of f32 to top-k"),
-            (every(|arm| arm.local_steps > 0), "arm.local_steps", "at least 1"),
-            (every(|arm| arm.mix_every > 0), "arm.mix_every", "at least 1"),
+            (!self.variant.is_empty(), "variant", "one variant or more"),
+            (
+                self.variant.iter().all(|variant| letters(&variant.name)),
+                "variant.name",
+                "letters, digits, . and -",
+            ),
+            (every(|variant| variant.codec().is_some()), "variant.codec", "one of f32 to top-k"),
+            (every(|variant| variant.local_steps > 0), "variant.local_steps", "at least 1"),
+            (every(|variant| variant.mix_every > 0), "variant.mix_every", "at least 1"),
             (self.time.step_us > 0, "time.step_us", "at least 1"),
             (self.time.factors.iter().all(factor), "time.factors", "0.01 to 100"),
             (self.time.bandwidth >= 0.0, "time.bandwidth", "0 or more bits per second"),
@@ -346,15 +350,15 @@ impl Experiment {
         if let Some((_, key, range)) = rules.into_iter().find(|(legal, _, _)| !legal) {
             return Err(ExperimentError::Range { key, range });
         }
-        self.optimizer(&self.arm[0])?.validate()?;
+        self.optimizer(&self.variant[0])?.validate()?;
         Ok(())
     }
 
-    /// The optimizer of an arm: the product's defaults of its kind with what the file changes.
+    /// The optimizer of a variant: the product's defaults of its kind with what the file changes.
     ///
     /// # Errors
     /// [`ExperimentError::Syntax`] for keys that an optimizer does not have.
-    pub fn optimizer(&self, arm: &Arm) -> Result<OptimizerConfig, ExperimentError> {
+    pub fn optimizer(&self, variant: &LearnVariant) -> Result<OptimizerConfig, ExperimentError> {
         #[derive(Deserialize)]
         struct Kind {
             kind: OptimizerKind,
@@ -365,7 +369,7 @@ impl Experiment {
         let mut table = table.map_err(<toml::de::Error as serde::de::Error>::custom)?;
         table.extend(self.optimizer.clone());
         let mut optimizer: OptimizerConfig = toml::Value::Table(table).try_into()?;
-        if let Some(rate) = arm.learning_rate {
+        if let Some(rate) = variant.learning_rate {
             optimizer.learning_rate = rate;
         }
         Ok(optimizer)
@@ -387,8 +391,8 @@ impl Experiment {
     /// The links and delays as a scenario of the simulator, without faults but those of
     /// [`Experiment::under`].
     #[must_use]
-    pub fn scenario(&self, arm: &Arm) -> Scenario {
-        let fragments = u32::try_from(arm.fragments).unwrap_or(u32::MAX);
+    pub fn scenario(&self, variant: &LearnVariant) -> Scenario {
+        let fragments = u32::try_from(variant.fragments).unwrap_or(u32::MAX);
         let work = Duration::from_micros(self.time.work_us);
         if let Some(given) = &self.scenario {
             let (speed, link) = (given.speed.clone(), given.link.clone());
@@ -442,7 +446,7 @@ impl Experiment {
     }
 }
 
-impl Arm {
+impl LearnVariant {
     /// The code by its name.
     #[must_use]
     pub fn codec(&self) -> Option<Codec> {

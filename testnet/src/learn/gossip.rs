@@ -1,4 +1,4 @@
-//! The arms that gossip: the product's cores in the simulator, with real replicas.
+//! The variants that gossip: the product's cores in the simulator, with real replicas.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use dnode_protocol::Time;
 use dnode_protocol::frame::TENSOR_HEADER_BYTES;
 use dnode_protocol::limits::TENSOR_PAYLOAD_BYTES_MAX;
 
-use super::experiment::{Arm, Experiment, ExperimentError, Newcomer, Rule, Split};
+use super::experiment::{Experiment, ExperimentError, LearnVariant, Newcomer, Rule, Split};
 use super::misbehaviour::Mask;
 use super::outcome::{Healed, Joined, Outcome, Point, Quality};
 use super::replica::{ModelReplica, payload_bytes};
@@ -30,7 +30,7 @@ const REST_MAX: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 struct Built {
     experiment: Experiment,
-    arm: Arm,
+    variant: LearnVariant,
     seed: u64,
     replicas: Vec<Option<ModelReplica>>,
 }
@@ -39,7 +39,7 @@ impl Fleet for Built {
     fn replica(&mut self, peer: u32) -> Box<dyn Replica> {
         let built = self.replicas.get_mut(peer as usize).and_then(Option::take);
         let again = || {
-            let replica = replica(&self.experiment, &self.arm, self.seed, peer);
+            let replica = replica(&self.experiment, &self.variant, self.seed, peer);
             replica.map(|replica| masked(&self.experiment, replica, peer))
         };
         Box::new(built.unwrap_or_else(|| again().expect("the files were read before")))
@@ -52,42 +52,42 @@ impl Fleet for Built {
     }
 }
 
-/// The gossip configuration of an arm.
+/// The gossip configuration of a variant.
 #[must_use]
-pub(super) fn config(experiment: &Experiment, arm: &Arm) -> Config {
-    let mixing = match arm.rule {
+pub(super) fn config(experiment: &Experiment, variant: &LearnVariant) -> Config {
+    let mixing = match variant.rule {
         Rule::AllReduce | Rule::GossipOuter | Rule::Pairwise => Mixing::Exchange,
-        Rule::PushSum | Rule::Epidemic => Mixing::Push { fanout: arm.fanout },
+        Rule::PushSum | Rule::Epidemic => Mixing::Push { fanout: variant.fanout },
         Rule::DeltaSet => Mixing::Set,
     };
     let batch = u32::try_from(experiment.run.batch).unwrap_or(u32::MAX);
-    let balance = if arm.balance { Balance::Steps } else { Balance::Off };
-    let local_steps = arm.local_steps;
+    let balance = if variant.balance { Balance::Steps } else { Balance::Off };
+    let local_steps = variant.local_steps;
     Config {
         mixing,
-        schedule: arm.schedule,
-        policy: arm.staleness,
-        codecs: arm.codec().into_iter().collect(),
-        guard: arm.guard,
+        schedule: variant.schedule,
+        policy: variant.staleness,
+        codecs: variant.codec().into_iter().collect(),
+        guard: variant.guard,
         pace: Pace { local_steps, batch, balance, global_batch: 0 },
         ..Config::default()
     }
 }
 
-/// Runs the arm with the seed.
+/// Runs the variant with the seed.
 ///
 /// # Errors
 /// [`ExperimentError`].
 pub(super) fn run(
     experiment: &Experiment,
-    arm: &Arm,
+    variant: &LearnVariant,
     seed: u64,
 ) -> Result<Outcome, ExperimentError> {
-    let config = config(experiment, arm);
+    let config = config(experiment, variant);
     config.check()?;
     let mut evaluator = Evaluator::new(experiment, seed)?;
-    let mut world = world(experiment, arm, seed, config.clone())?;
-    let mut measured = Measured { experiment, arm, seed, outcome: Outcome::default() };
+    let mut world = world(experiment, variant, seed, config.clone())?;
+    let mut measured = Measured { experiment, variant, seed, outcome: Outcome::default() };
     let peers = u64::from(experiment.run.peers);
     let (every, total) = (experiment.evaluate.every, experiment.run.steps);
     let slowest = (0..experiment.run.peers as usize).map(|peer| experiment.step_time(peer)).max();
@@ -100,7 +100,7 @@ pub(super) fn run(
         // As before, but nobody joins.
         let late = Newcomer { from_s: seconds(end) + 1.0, ..newcomer.clone() };
         let without = Experiment { newcomer: Some(late), ..experiment.clone() };
-        let mut alone = self::world(&without, arm, seed, config)?;
+        let mut alone = self::world(&without, variant, seed, config)?;
         measured.outcome.joined = Some(Joined {
             alone: measured.beside(&mut alone, &mut evaluator, newcomer)?,
             beside: measured.beside(&mut world, &mut evaluator, newcomer)?,
@@ -145,23 +145,29 @@ fn rest(world: &mut World) {
 
 fn world(
     experiment: &Experiment,
-    arm: &Arm,
+    variant: &LearnVariant,
     seed: u64,
     config: Config,
 ) -> Result<World, ExperimentError> {
     let peers = 0..experiment.run.peers;
-    let mut scenario = experiment.scenario(arm);
-    let build = |peer| Ok(Some(masked(experiment, replica(experiment, arm, seed, peer)?, peer)));
+    let mut scenario = experiment.scenario(variant);
+    let build =
+        |peer| Ok(Some(masked(experiment, replica(experiment, variant, seed, peer)?, peer)));
     let replicas = peers.map(build).collect::<Result<Vec<_>, ExperimentError>>()?;
-    // A small model may have fewer fragments than the arm asks for.
+    // A small model may have fewer fragments than the variant asks for.
     let count = replicas.iter().flatten().map(ModelReplica::fragments).max().unwrap_or(1);
     scenario.fragments = u32::try_from(count).unwrap_or(u32::MAX);
     let learning = Learning {
-        fleet: Box::new(Built { experiment: experiment.clone(), arm: arm.clone(), seed, replicas }),
+        fleet: Box::new(Built {
+            experiment: experiment.clone(),
+            variant: variant.clone(),
+            seed,
+            replicas,
+        }),
         step_times: (0..experiment.run.peers as usize).map(|p| experiment.step_time(p)).collect(),
         steps: experiment.run.steps,
-        local_steps: arm.local_steps,
-        mix_every: arm.mix_every,
+        local_steps: variant.local_steps,
+        mix_every: variant.mix_every,
         together: experiment.time.together,
         seen: crate::sim::Seen::default(),
     };
@@ -212,14 +218,14 @@ fn broken(world: &World) -> bool {
 
 struct Measured<'a> {
     experiment: &'a Experiment,
-    arm: &'a Arm,
+    variant: &'a LearnVariant,
     seed: u64,
     outcome: Outcome,
 }
 
 impl Measured<'_> {
     fn fail(&self, what: String) -> ExperimentError {
-        ExperimentError::Training { arm: self.arm.name.clone(), seed: self.seed, what }
+        ExperimentError::Training { variant: self.variant.name.clone(), seed: self.seed, what }
     }
 
     fn check(&self, world: &World) -> Result<(), ExperimentError> {
@@ -261,7 +267,7 @@ impl Measured<'_> {
             .map(|peer| self.experiment.step_time(peer))
             .max()
             .unwrap_or_default();
-        let steps = u32::try_from(self.arm.mix_every).unwrap_or(u32::MAX);
+        let steps = u32::try_from(self.variant.mix_every).unwrap_or(u32::MAX);
         run(world, end + (slowest * steps * split.rounds).as_secs_f64());
         self.check(world)?;
         healed.merged = self.quality(world, evaluator, true)?;
@@ -278,7 +284,7 @@ impl Measured<'_> {
     ) -> Result<Vec<f64>, ExperimentError> {
         let others = self.experiment.run.peers as usize - 1;
         let round = Duration::from_micros(self.experiment.time.step_us).as_secs_f64()
-            * self.arm.mix_every as f64;
+            * self.variant.mix_every as f64;
         let mut losses = Vec::new();
         for rounds in &newcomer.rounds {
             let at = newcomer.from_s + f64::from(*rounds) * round;
@@ -343,7 +349,7 @@ impl Measured<'_> {
         outcome.seconds = seconds(finished);
         outcome.parameters =
             view.peers.iter().filter_map(|p| p.host()).map(|h| h.values().len()).max().unwrap_or(0);
-        (outcome.arm, outcome.seed) = (self.arm.name.clone(), self.seed);
+        (outcome.variant, outcome.seed) = (self.variant.name.clone(), self.seed);
         if let Some(learning) = world.learning() {
             let seen = &learning.seen;
             (outcome.lags, outcome.ages) = (seen.lags.clone(), seen.ages.clone());

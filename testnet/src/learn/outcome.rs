@@ -1,4 +1,4 @@
-//! What an arm with one seed gave: curves, bytes, staleness; and how it is measured.
+//! What a variant with one seed gave: curves, bytes, staleness; and how it is measured.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 use super::swarm::Evaluator;
 use crate::sim::Guarded;
 
-/// One arm with one seed.
+/// One variant with one seed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// The arm.
-    pub arm: String,
+    /// The variant.
+    pub variant: String,
     /// The seed.
     pub seed: u64,
     /// Parameters of the model.

@@ -1,4 +1,4 @@
-//! The peers of an arm: their data, models and replicas, and whoever measures them.
+//! The peers of a variant: their data, models and replicas, and whoever measures them.
 
 use dnode_protocol::Fragments;
 use dnode_trainer::{
@@ -6,7 +6,7 @@ use dnode_trainer::{
     Mixer, OuterStep, Replica, ReplicaConfig, SampleShape, Trainer,
 };
 
-use super::experiment::{Arm, Experiment, ExperimentError, Rule};
+use super::experiment::{Experiment, ExperimentError, LearnVariant, Rule};
 use super::misbehaviour::{Astray, Misbehaviour, Shuffled, Wrong};
 
 /// Samples that are evaluated at a time.
@@ -18,24 +18,24 @@ const EVALUATION_BATCH: usize = 48;
 /// [`ExperimentError`] names the file or the key.
 pub(super) fn trainer(
     experiment: &Experiment,
-    arm: &Arm,
+    variant: &LearnVariant,
     seed: u64,
     peer: u32,
 ) -> Result<LocalTrainer, ExperimentError> {
     let dataset = dataset(experiment, seed, peer)?;
-    native(experiment, arm, seed, experiment.run.batch, Box::new(dataset))
+    native(experiment, variant, seed, experiment.run.batch, Box::new(dataset))
 }
 
 fn native(
     experiment: &Experiment,
-    arm: &Arm,
+    variant: &LearnVariant,
     seed: u64,
     batch: usize,
     source: Box<dyn BatchSource>,
 ) -> Result<LocalTrainer, ExperimentError> {
     let config = LocalConfig {
         model: experiment.model.clone(),
-        optimizer: experiment.optimizer(arm)?,
+        optimizer: experiment.optimizer(variant)?,
         seed,
         batch,
         steps: experiment.run.steps,
@@ -44,30 +44,33 @@ fn native(
     Ok(LocalTrainer::new(config, source)?)
 }
 
-/// A peer's replica as the arm has it.
+/// A peer's replica as the variant has it.
 ///
 /// # Errors
 /// [`ExperimentError`] names the file or the key.
 pub(super) fn replica(
     experiment: &Experiment,
-    arm: &Arm,
+    variant: &LearnVariant,
     seed: u64,
     peer: u32,
 ) -> Result<Replica, ExperimentError> {
-    let trainer = wrong(experiment, arm, seed, peer)?;
-    let codec = arm.codec().unwrap_or(dnode_protocol::frame::Codec::F32);
-    let outer = OuterStep { learning_rate: arm.outer_learning_rate, momentum: arm.outer_momentum };
-    let (mixer, outer) = match arm.rule {
+    let trainer = wrong(experiment, variant, seed, peer)?;
+    let codec = variant.codec().unwrap_or(dnode_protocol::frame::Codec::F32);
+    let outer =
+        OuterStep { learning_rate: variant.outer_learning_rate, momentum: variant.outer_momentum };
+    let (mixer, outer) = match variant.rule {
         Rule::AllReduce => (Mixer::None, Some(outer)),
         Rule::GossipOuter => (Mixer::Exchange, Some(outer)),
         Rule::Pairwise => (Mixer::Exchange, None),
         Rule::PushSum => (Mixer::PushSum, Some(outer)),
         Rule::Epidemic => (Mixer::Epidemic, Some(outer)),
-        Rule::DeltaSet => (Mixer::DeltaSet { codec, feedback: arm.error_feedback }, Some(outer)),
+        Rule::DeltaSet => {
+            (Mixer::DeltaSet { codec, feedback: variant.error_feedback }, Some(outer))
+        }
     };
     let parameters = trainer.layout().parameters();
-    let fragments = Fragments::new(parameters, arm.fragments);
-    let (key, range) = ("arm.fragments", "few enough for the model");
+    let fragments = Fragments::new(parameters, variant.fragments);
+    let (key, range) = ("variant.fragments", "few enough for the model");
     let fragments = fragments.ok_or(ExperimentError::Range { key, range })?;
     let config = ReplicaConfig { mixer, outer, fragments, clip: None };
     Ok(Replica::with(trainer, config))
@@ -76,14 +79,14 @@ pub(super) fn replica(
 /// The trainer of one peer, with what is wrong with it.
 fn wrong(
     experiment: &Experiment,
-    arm: &Arm,
+    variant: &LearnVariant,
     seed: u64,
     peer: u32,
 ) -> Result<Box<dyn Trainer>, ExperimentError> {
     let Some(Misbehaviour { kind, factor, from_step }) = experiment.wrong(peer) else {
-        return Ok(Box::new(trainer(experiment, arm, seed, peer)?));
+        return Ok(Box::new(trainer(experiment, variant, seed, peer)?));
     };
-    let plain = || trainer(experiment, arm, seed, peer);
+    let plain = || trainer(experiment, variant, seed, peer);
     let astray = |times| -> Result<Box<dyn Trainer>, ExperimentError> {
         Ok(Box::new(Astray { trainer: plain()?, times, from_step }))
     };
@@ -95,7 +98,7 @@ fn wrong(
         Wrong::Shuffled => {
             let source = Box::new(dataset(experiment, seed, peer)?);
             let source = Box::new(Shuffled { source, from_step });
-            Ok(Box::new(native(experiment, arm, seed, experiment.run.batch, source)?))
+            Ok(Box::new(native(experiment, variant, seed, experiment.run.batch, source)?))
         }
     }
 }
@@ -148,14 +151,14 @@ impl Evaluator {
     /// # Errors
     /// [`ExperimentError`] names the file or the key.
     pub(super) fn new(experiment: &Experiment, seed: u64) -> Result<Self, ExperimentError> {
-        let arm = &experiment.arm[0];
+        let variant = &experiment.variant[0];
         let open = || Dataset::open(&experiment.data, seed, experiment.model.context);
         let few = Limited { source: open()?, samples: experiment.evaluate.samples };
-        let accumulate = experiment.optimizer(arm)?.accumulate;
+        let accumulate = experiment.optimizer(variant)?.accumulate;
         let batch = EVALUATION_BATCH * accumulate;
         Ok(Self {
-            few: native(experiment, arm, seed, batch, Box::new(few))?,
-            all: native(experiment, arm, seed, batch, Box::new(open()?))?,
+            few: native(experiment, variant, seed, batch, Box::new(few))?,
+            all: native(experiment, variant, seed, batch, Box::new(open()?))?,
         })
     }
 

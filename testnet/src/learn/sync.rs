@@ -1,43 +1,48 @@
-//! The synchronous arms, computed exactly: all-reduce of gradients, and DiLoCo.
+//! The synchronous variants, computed exactly: all-reduce of gradients, and DiLoCo.
 //!
 //! Nobody is ever ahead, so no core takes part. Time is that of the slowest peer and of a ring over
 //! the lines: `2(n−1)` pieces of `4·P/n` bytes, each with one delay (Patarasuk and Yuan 2009).
 
 use dnode_trainer::{LocalTrainer, Replica, StepId, TrainError, Trainer};
 
-use super::experiment::{Arm, Experiment, ExperimentError};
+use super::experiment::{Experiment, ExperimentError, LearnVariant};
 use super::outcome::{Outcome, Point, Quality};
 use super::swarm::{Evaluator, replica, trainer};
 
-/// Runs the arm with the seed: with one local step per commit the gradients are averaged, with more
+/// Runs the variant with the seed: with one local step per commit the gradients are averaged, with more
 /// the progress, and the outer step is taken on its mean.
 ///
 /// # Errors
 /// [`ExperimentError`].
 pub(super) fn run(
     experiment: &Experiment,
-    arm: &Arm,
+    variant: &LearnVariant,
     seed: u64,
 ) -> Result<Outcome, ExperimentError> {
     if experiment.scenario.is_some() {
-        let (key, range) = ("arm.rule", "one that gossips, under a scenario");
+        let (key, range) = ("variant.rule", "one that gossips, under a scenario");
         return Err(ExperimentError::Range { key, range });
     }
-    let fail = |what: String| ExperimentError::Training { arm: arm.name.clone(), seed, what };
+    let fail =
+        |what: String| ExperimentError::Training { variant: variant.name.clone(), seed, what };
     let mut evaluator = Evaluator::new(experiment, seed)?;
-    let mut swarm = Swarm::new(experiment, arm, seed)?;
+    let mut swarm = Swarm::new(experiment, variant, seed)?;
     let run = &experiment.run;
     let parameters = swarm.parameters();
     let peers = u64::from(run.peers);
     let ring = ring(experiment, parameters.len());
     let slowest = (0..run.peers as usize).map(|peer| experiment.step_time(peer)).max();
     let slowest = slowest.unwrap_or_default().as_secs_f64();
-    let mut outcome =
-        Outcome { arm: arm.name.clone(), seed, parameters: parameters.len(), ..Outcome::default() };
+    let mut outcome = Outcome {
+        variant: variant.name.clone(),
+        seed,
+        parameters: parameters.len(),
+        ..Outcome::default()
+    };
     let mut commits = 0;
     for step in 0..run.steps {
         let last = step + 1 == run.steps;
-        let committed = swarm.step(step, (step + 1).is_multiple_of(arm.local_steps) || last);
+        let committed = swarm.step(step, (step + 1).is_multiple_of(variant.local_steps) || last);
         commits += u64::from(committed.map_err(|error| fail(error.to_string()))?);
         outcome.seconds = (step + 1) as f64 * slowest + commits as f64 * ring.seconds;
         if last || (step + 1).is_multiple_of(experiment.evaluate.every) {
@@ -78,13 +83,17 @@ enum Swarm {
 }
 
 impl Swarm {
-    fn new(experiment: &Experiment, arm: &Arm, seed: u64) -> Result<Self, ExperimentError> {
+    fn new(
+        experiment: &Experiment,
+        variant: &LearnVariant,
+        seed: u64,
+    ) -> Result<Self, ExperimentError> {
         let peers = 0..experiment.run.peers;
-        if arm.local_steps == 1 {
-            let trainers = peers.map(|peer| trainer(experiment, arm, seed, peer));
+        if variant.local_steps == 1 {
+            let trainers = peers.map(|peer| trainer(experiment, variant, seed, peer));
             return Ok(Self::Gradients(trainers.collect::<Result<_, _>>()?));
         }
-        let replicas = peers.map(|peer| replica(experiment, arm, seed, peer));
+        let replicas = peers.map(|peer| replica(experiment, variant, seed, peer));
         Ok(Self::Progress(replicas.collect::<Result<_, _>>()?))
     }
 

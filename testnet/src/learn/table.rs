@@ -4,10 +4,10 @@ use std::fmt::Write;
 
 use dnode_trainer::ModelKind;
 
-use super::experiment::{Arm, Experiment};
+use super::experiment::{Experiment, LearnVariant};
 use super::outcome::Outcome;
 
-/// A column: its head, its digits, and its value of an outcome beside that of the first arm with
+/// A column: its head, its digits, and its value of an outcome beside that of the first variant with
 /// the same seed.
 type Column = (&'static str, usize, fn(&Outcome, &Outcome) -> Option<f64>);
 
@@ -40,46 +40,47 @@ const COSTS: [Column; 5] = [
     ("virtual time, s", 1, |own, _| Some(own.seconds)),
 ];
 
-/// One row for each arm: mean ± standard deviation over the seeds.
+/// One row for each variant: mean ± standard deviation over the seeds.
 ///
-/// Gaps, ratios and target losses are of the first arm with the same seed.
+/// Gaps, ratios and target losses are of the first variant with the same seed.
 #[must_use]
 pub fn table(experiment: &Experiment, outcomes: &[Outcome]) -> String {
     let quality = if experiment.model.kind == ModelKind::Gpt { LOSSES } else { ACCURACIES };
     let columns: Vec<Column> = quality.into_iter().chain(COSTS).collect();
-    let mut text = String::from("| arm | seeds |");
+    let mut text = String::from("| variant | seeds |");
     for (head, _, _) in &columns {
         let _ = write!(text, " {head} |");
     }
     for target in &experiment.evaluate.targets {
-        let _ = write!(text, " time to the loss of {} + {target} %, s |", experiment.arm[0].name);
+        let _ =
+            write!(text, " time to the loss of {} + {target} %, s |", experiment.variant[0].name);
     }
     text.push('\n');
     text.push_str(&"|---".repeat(2 + columns.len() + experiment.evaluate.targets.len()));
     text.push_str("|\n");
-    for arm in &experiment.arm {
-        row(experiment, arm, (&columns, outcomes), &mut text);
+    for variant in &experiment.variant {
+        row(experiment, variant, (&columns, outcomes), &mut text);
     }
     text
 }
 
 fn row(
     experiment: &Experiment,
-    arm: &Arm,
+    variant: &LearnVariant,
     (columns, outcomes): (&[Column], &[Outcome]),
     text: &mut String,
 ) {
     let first = |seed: u64| {
-        let name = &experiment.arm[0].name;
-        outcomes.iter().find(|outcome| outcome.arm == *name && outcome.seed == seed)
+        let name = &experiment.variant[0].name;
+        outcomes.iter().find(|outcome| outcome.variant == *name && outcome.seed == seed)
     };
-    let own = outcomes.iter().filter(|outcome| outcome.arm == arm.name);
+    let own = outcomes.iter().filter(|outcome| outcome.variant == variant.name);
     let pairs: Vec<(&Outcome, Option<&Outcome>)> =
         own.map(|outcome| (outcome, first(outcome.seed))).collect();
     if pairs.is_empty() {
         return;
     }
-    let _ = write!(text, "| {} | {} |", arm.name, pairs.len());
+    let _ = write!(text, "| {} | {} |", variant.name, pairs.len());
     for (_, digits, value) in columns {
         let values: Vec<f64> =
             pairs.iter().filter_map(|(own, first)| value(own, (*first)?)).collect();
