@@ -85,8 +85,7 @@ mod tests {
     fn columns_are_padded_and_aligned() {
         let mut table = Table::new(["variant", "loss"]);
         table.row(vec!["gossip-outer".to_owned(), "0.5".to_owned()]);
-        let want =
-            "| variant          | loss |\n| ------------ | ---: |\n| gossip-outer |  0.5 |\n";
+        let want = "| variant      | loss |\n| ------------ | ---: |\n| gossip-outer |  0.5 |\n";
         assert_eq!(table.render(), want);
     }
 }

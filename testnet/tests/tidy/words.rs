@@ -10,7 +10,7 @@ const NAMES_LEFT: [(&str, &str); 1] = [("node/network", "Event")];
 
 /// Terms of this project. A module whose first line says one sends its reader to the glossary, so
 /// it is defined there; a new term is added here.
-const TERMS: [&str; 65] = [
+const TERMS: [&str; 68] = [
     "abort",
     "back-off",
     "bulk connection",
@@ -49,6 +49,7 @@ const TERMS: [&str; 65] = [
     "mixing thread",
     "mixing weight",
     "neighbour",
+    "offer",
     "partition recovery",
     "partner",
     "partner schedule",
@@ -63,7 +64,9 @@ const TERMS: [&str; 65] = [
     "replica",
     "responder",
     "round",
+    "rule",
     "run",
+    "session",
     "shard",
     "shared replica",
     "snapshot",
