@@ -1,8 +1,6 @@
 //! The update rules on the device, by whole-vector operations; formulas and state are those of
 //! [`Optimizer`].
 
-use std::ops::Range;
-
 use dnode_protocol::ParameterLayout;
 use dnode_trainer::optimizer::{Group, muon};
 use dnode_trainer::{Optimizer, OptimizerConfig, OptimizerKind, StateTensor, TrainError};
