@@ -51,7 +51,7 @@ impl Gossip {
             exchange: Exchange::new(),
             transfer: StateTransfer::default(),
             delta_set: DeltaSet::new(fragments),
-            guard: Guard::new(context.config.mixing),
+            guard: Guard::new(&context.config),
             context,
         }
     }

@@ -9,9 +9,10 @@
 
 use std::collections::BTreeMap;
 
+use dnode_protocol::frame::Codec;
 use dnode_protocol::{Clock, FragmentId, PeerId};
 
-use crate::config::{Mixing, STRANGERS_MAX};
+use crate::config::{Config, Mixing, STRANGERS_MAX};
 
 /// Longest difference that is let in, multiple of the norm of the own fragment. Measured: honest runs
 /// reach 0.9, one joiner on a slow line 1.5 on a fragment of small parameters; a replica of the other
@@ -43,6 +44,14 @@ const EXCHANGES: Bar = Bar { free: 1.5, weighed_down_at: 5.0, left_out_at: 6.5 }
 /// Where numbers are pushed, which scatters more. Measured: evidence in honest runs stays below 2.8,
 /// below 5.7 beside peers a hundred times slower.
 const PUSHES: Bar = Bar { free: 1.7, weighed_down_at: 8.0, left_out_at: 10.0 };
+/// The same where commits follow each other within [`FREQUENT_STEPS`] local steps: so many differences more
+/// add up to more by chance. Measured: no alarm in 384 honest runs, several with the bar above.
+const FREQUENT: Bar = Bar { free: 1.5, weighed_down_at: 10.0, left_out_at: 13.0 };
+/// The same where a code leaves a third and more of a difference: the length of the next one says how much
+/// was left, and little of the neighbour. Measured: with the bar above 8 of 288 honest runs had an alarm.
+const COARSE: Bar = Bar { free: EXCESS_MAX, ..FREQUENT };
+/// Local steps per commit below which mixes are frequent.
+const FREQUENT_STEPS: u64 = 8;
 /// Difference up to which a neighbour on trial passes, in the same unit.
 const PASS_MAX: f64 = 1.7;
 /// What one difference counts for at most, in the same unit.
@@ -160,8 +169,39 @@ struct Record {
 struct Usual {
     /// The own clock at the last exchange.
     met: Clock,
-    /// Usual difference, `‖d‖ / (‖own‖ · √commits apart)`; 0 before the first.
-    length: f64,
+    /// Usual difference; zeros before the first.
+    length: Length,
+}
+
+/// How long a difference is, `‖d‖ / ‖own‖`, by two laws. A peer whose mixes are rare has differences that
+/// grow as a random walk does; with frequent mixes all others hold it near, and they soon grow no more.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Length {
+    /// Divided by the root of the commits since the last exchange.
+    walked: f64,
+    /// As it is.
+    held: f64,
+}
+
+impl Length {
+    /// The difference of two replicas that were this many commits apart.
+    fn new(length: f64, commits: u64) -> Self {
+        Self { walked: length / (commits as f64).sqrt(), held: length }
+    }
+
+    /// The mean of this one, once there is one, and the next.
+    fn mean(self, next: Self) -> Self {
+        let mean = |known: f64, next: f64| known + USUAL_RATE * (next - known);
+        let known = self.held > 0.0;
+        let both =
+            Self { walked: mean(self.walked, next.walked), held: mean(self.held, next.held) };
+        if known { both } else { next }
+    }
+
+    /// How many times as long as `usual`, by the law by which it is less.
+    fn times(self, usual: Self) -> f64 {
+        (self.walked / usual.walked).min(self.held / usual.held)
+    }
 }
 
 /// An exchange, as the guard sees it.
@@ -190,8 +230,11 @@ pub(crate) struct Guard {
 
 impl Guard {
     /// Knows nobody yet.
-    pub(crate) const fn new(mixing: Mixing) -> Self {
-        let bar = match mixing {
+    pub(crate) fn new(config: &Config) -> Self {
+        let is_coarse = |codec: &Codec| matches!(codec, Codec::Int2 | Codec::TopK);
+        let bar = match config.mixing {
+            Mixing::Exchange if config.codecs.iter().any(is_coarse) => COARSE,
+            Mixing::Exchange if config.pace.local_steps < FREQUENT_STEPS => FREQUENT,
             Mixing::Exchange => EXCHANGES,
             Mixing::Push { .. } | Mixing::Set => PUSHES,
         };
@@ -218,11 +261,13 @@ impl Guard {
         let record = self.peers.get(&met.peer).filter(|record| record.trust != Trust::Trusted);
         let rms_min = self.rms_min();
         let Some(record) = record else { return Tolerance { weights: WEIGHTS_MAX, rms_min } };
-        let usual = self.usual(met).unwrap_or(f64::INFINITY);
         let before = record.fragments.get(&met.fragment).map(|usual| met.clock.distance(usual.met));
         let apart = before.unwrap_or(APART_MAX).saturating_add(met.lag).clamp(1, APART_MAX);
-        let weights = EXCESS_MAX * usual * (apart as f64 * met.unlike_speed).sqrt();
-        Tolerance { weights: weights.min(UNTRUSTED_WEIGHTS_MAX), rms_min }
+        let most = self.usual(met).map_or(f64::INFINITY, |usual| {
+            (usual.walked * (apart as f64).sqrt()).max(usual.held) * met.unlike_speed.sqrt()
+        });
+        let weights = (EXCESS_MAX * most).min(UNTRUSTED_WEIGHTS_MAX);
+        Tolerance { weights, rms_min }
     }
 
     /// What a fragment counts for at least, by what is known of the own replica.
@@ -243,9 +288,11 @@ impl Guard {
         self.own.insert(met.fragment, (seen.own * seen.own, seen.len));
         let record = self.peers.entry(met.peer).or_default();
         let length = seen.difference / seen.own.max(f64::MIN_POSITIVE);
-        let before = record.fragments.insert(met.fragment, Usual { met: met.clock, length: 0.0 });
+        let before = record
+            .fragments
+            .insert(met.fragment, Usual { met: met.clock, length: Length::default() });
         let apart = before.map_or(u64::MAX, |before| met.clock.distance(before.met));
-        let known = before.map_or(0.0, |before| before.length);
+        let known = before.map_or_else(Length::default, |before| before.length);
         // Whoever is watched gains nothing by coming seldom.
         let watched = record.trust == Trust::WeighedDown;
         let apart = if watched { apart.min(APART_MAX) } else { apart };
@@ -253,11 +300,10 @@ impl Guard {
             record.remember(met.fragment, known);
             return None;
         }
-        let length = length / ((apart + met.lag) as f64).sqrt();
-        let mean = if known > 0.0 { known + USUAL_RATE * (length - known) } else { length };
-        record.remember(met.fragment, mean);
+        let length = Length::new(length, apart + met.lag);
+        record.remember(met.fragment, known.mean(length));
         let times = match usual {
-            Some(usual) => length / usual / met.unlike_speed.sqrt(),
+            Some(usual) => length.times(usual) / met.unlike_speed.sqrt(),
             // Nobody else is here to compare it with: what was let in on trial is well.
             None if record.trust != Trust::Trusted => 1.0,
             None => return None,
@@ -293,19 +339,17 @@ impl Guard {
     }
 
     /// The median of what is usual among the other neighbours on the fragment, if enough are known.
-    fn usual(&self, met: &Met) -> Option<f64> {
+    fn usual(&self, met: &Met) -> Option<Length> {
         let others = self.peers.iter().filter(|(peer, _)| **peer != met.peer);
         let lengths = others.filter_map(|(_, record)| {
             let usual = record.fragments.get(&met.fragment)?;
             let recent = met.clock.distance(usual.met) <= USUAL_COMMITS;
-            (recent && usual.length > 0.0).then_some(usual.length)
+            (recent && usual.length.held > 0.0).then_some(usual.length)
         });
-        let mut lengths: Vec<f64> = lengths.collect();
-        lengths.sort_by(f64::total_cmp);
-        let middle = lengths.len() / 2;
-        let even = lengths.len().is_multiple_of(2);
-        (lengths.len() >= WITNESSES_MIN).then(|| {
-            if even { f64::midpoint(lengths[middle - 1], lengths[middle]) } else { lengths[middle] }
+        let lengths: Vec<Length> = lengths.collect();
+        (lengths.len() >= WITNESSES_MIN).then(|| Length {
+            walked: median(lengths.iter().map(|length| length.walked).collect()),
+            held: median(lengths.iter().map(|length| length.held).collect()),
         })
     }
 
@@ -338,8 +382,16 @@ impl Guard {
     }
 }
 
+/// The median of at least one number.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    let even = values.len().is_multiple_of(2);
+    if even { f64::midpoint(values[middle - 1], values[middle]) } else { values[middle] }
+}
+
 impl Record {
-    fn remember(&mut self, fragment: FragmentId, length: f64) {
+    fn remember(&mut self, fragment: FragmentId, length: Length) {
         if let Some(usual) = self.fragments.get_mut(&fragment) {
             usual.length = length;
         }

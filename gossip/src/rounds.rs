@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn a_round_ends_once_when_nothing_waits_and_no_exchange_is_open() {
         let (mut context, membership, staleness, mut rounds) = beside_one();
-        let guard = Guard::new(context.config.mixing);
+        let guard = Guard::new(&context.config);
         rounds.on_round_due();
         rounds.begin(&mut context, &Candidates::new(&membership, &staleness, &guard));
         assert!(matches!(context.take_steps()[..], [Step::Exchange(ExchangeStep::Propose)]));
@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn a_fragment_waits_for_a_busy_partner_without_substitute_and_tries_at_most_so_often() {
         let (mut context, membership, staleness, mut rounds) = beside_one();
-        let guard = Guard::new(context.config.mixing);
+        let guard = Guard::new(&context.config);
         let candidates = Candidates::new(&membership, &staleness, &guard);
         rounds.begin(&mut context, &candidates);
         for attempt in 0.. {

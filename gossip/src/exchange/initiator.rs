@@ -506,7 +506,7 @@ mod tests {
         let mut context = Context::alone(Config::default());
         let mut membership = Membership::new(&context);
         let (mut staleness, mut rounds) = (Staleness::new(&context), Rounds::default());
-        let (guard, mut initiator) = (Guard::new(context.config.mixing), Initiator::new());
+        let (guard, mut initiator) = (Guard::new(&context.config), Initiator::new());
         membership.on_peer_up(&mut context, (peer(1), 1), Trust::Trusted);
         membership.on_heartbeat(&peer(1), &context.progress.heartbeat());
         membership.on_clock(&mut context, (peer(1), Clock(0)), false);

@@ -42,7 +42,7 @@ fn rounds(guard: &mut Guard, from: u64, count: u64, lengths: [f64; 3]) -> Vec<(u
 
 #[test]
 fn an_outlier_is_weighed_down_at_once_and_left_out_the_third_time() {
-    let mut guard = Guard::new(Mixing::Exchange);
+    let mut guard = Guard::new(&Config::default());
     let mut note = |round| guard.note(met(1, round), REFUSED).map(|(trust, _)| trust);
     assert_eq!(note(1), Some(Trust::WeighedDown));
     assert_eq!(note(2), None);
@@ -52,7 +52,7 @@ fn an_outlier_is_weighed_down_at_once_and_left_out_the_third_time() {
 
 #[test]
 fn one_that_is_near_makes_nobody_forget_a_difference_that_was_refused() {
-    let mut guard = Guard::new(Mixing::Exchange);
+    let mut guard = Guard::new(&Config::default());
     rounds(&mut guard, 1, 9, [0.1; 3]);
     for (round, outlier) in [(11, true), (12, false), (13, true), (14, false), (15, true)] {
         let evidence = if outlier { REFUSED } else { seen(0.1) };
@@ -64,7 +64,7 @@ fn one_that_is_near_makes_nobody_forget_a_difference_that_was_refused() {
 
 #[test]
 fn the_only_neighbour_is_let_in_again_when_it_is_near() {
-    let mut guard = Guard::new(Mixing::Exchange);
+    let mut guard = Guard::new(&Config::default());
     for round in 1..=u64::from(OUTLIERS_MAX) {
         guard.note(met(1, round), REFUSED);
     }
@@ -77,7 +77,7 @@ fn the_only_neighbour_is_let_in_again_when_it_is_near() {
 
 #[test]
 fn whoever_is_left_out_is_tried_again_ever_more_seldom_and_let_in_when_it_is_well() {
-    let mut guard = Guard::new(Mixing::Exchange);
+    let mut guard = Guard::new(&Config::default());
     let mut round = 0;
     let mut pauses = Vec::new();
     for _ in 0..OUTLIERS_MAX {
@@ -104,7 +104,7 @@ fn whoever_is_left_out_is_tried_again_ever_more_seldom_and_let_in_when_it_is_wel
 #[test]
 fn a_neighbour_that_is_further_away_than_the_others_is_weighed_down_then_left_out() {
     for (length, most) in [(2.5, 20), (1.9, 70)] {
-        let mut guard = Guard::new(Mixing::Exchange);
+        let mut guard = Guard::new(&Config::default());
         let said = rounds(&mut guard, 1, most, [1.0, 1.0, length]);
         let trusts: Vec<Trust> = said.iter().map(|(_, _, trust)| *trust).collect();
         assert!(said.iter().all(|(_, index, _)| *index == 3), "{said:?}");
@@ -116,7 +116,7 @@ fn a_neighbour_that_is_further_away_than_the_others_is_weighed_down_then_left_ou
 
 #[test]
 fn of_two_that_differ_nobody_knows_which_is_right() {
-    let mut guard = Guard::new(Mixing::Exchange);
+    let mut guard = Guard::new(&Config::default());
     for round in 1..500 {
         for (index, length) in [(1, 1.0), (2, 3.0)] {
             assert_eq!(guard.note(met(index, round), seen(length)), None);
@@ -126,7 +126,7 @@ fn of_two_that_differ_nobody_knows_which_is_right() {
 
 #[test]
 fn a_slow_neighbour_may_be_further_away() {
-    let mut guard = Guard::new(Mixing::Exchange);
+    let mut guard = Guard::new(&Config::default());
     for round in 1..500 {
         for (index, length, unlike_speed) in [(1, 1.0, 8.0), (2, 1.0, 8.0), (3, 2.8, 8.0)] {
             let met = Met { unlike_speed, ..met(index, round) };
@@ -139,7 +139,7 @@ proptest! {
     /// Whatever is said, records are bounded and a neighbour is met again in the end.
     #[test]
     fn nobody_is_left_out_for_ever(steps in prop::collection::vec((1..5_u32, 0.0..5.0_f64, any::<bool>()), 1..300)) {
-        let mut guard = Guard::new(Mixing::Exchange);
+        let mut guard = Guard::new(&Config::default());
         for (round, (index, difference, refused)) in (1..).zip(&steps) {
             let evidence = Evidence { difference: *difference, own: 1.0, len: 1, refused: *refused };
             guard.note(met(*index, round), evidence);
@@ -155,10 +155,42 @@ proptest! {
     /// Differences that scatter by half around one length for all fire never.
     #[test]
     fn neighbours_that_are_alike_are_trusted(lengths in prop::collection::vec(0.5..1.5_f64, 900)) {
-        let mut guard = Guard::new(Mixing::Exchange);
+        let mut guard = Guard::new(&Config::default());
         for (turn, length) in (0..).zip(lengths) {
             let index = 1 + u32::try_from(turn % 3).unwrap();
             prop_assert_eq!(guard.note(met(index, 1 + turn / 3), seen(length)), None);
         }
     }
+}
+
+#[test]
+fn whoever_comes_often_is_no_stranger_where_differences_do_not_grow() {
+    let mut guard = Guard::new(&Config::default());
+    for round in 1..200 {
+        // Frequent mixes hold all replicas at one distance, however long ago two of them met.
+        let coming = if round % 8 == 0 { 1..=3 } else { 1..=1 };
+        for index in coming {
+            assert_eq!(guard.note(met(index, round), seen(0.1)), None, "{index} in round {round}");
+        }
+    }
+}
+
+#[test]
+fn a_coarse_code_or_frequent_commits_ask_for_more_evidence() {
+    let found = |config: &Config| {
+        let said = rounds(&mut Guard::new(config), 1, 100, [0.1, 0.1, 0.25]);
+        let out = |(_, index, trust): &&(u64, u32, Trust)| *index == 3 && *trust == Trust::LeftOut;
+        said.iter().find(out).map(|(round, _, _)| *round)
+    };
+    let (rare, mut frequent, mut coarse) =
+        (Config::default(), Config::default(), Config::default());
+    frequent.pace.local_steps = FREQUENT_STEPS - 1;
+    coarse.codecs = vec![Codec::F32, Codec::Int2];
+    assert!(found(&rare).is_some() && found(&rare) < found(&frequent), "{:?}", found(&frequent));
+    assert_eq!(found(&coarse), None);
+    let mut guard = Guard::new(&coarse);
+    for round in 1..=u64::from(OUTLIERS_MAX) {
+        guard.note(met(1, round), REFUSED);
+    }
+    assert_eq!(guard.trust(&peer(1)), Trust::LeftOut);
 }
