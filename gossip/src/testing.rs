@@ -20,7 +20,7 @@ use crate::{
     Config, ContributionId, Event, Gossip, Input, Load, Output, Reading, RefusedMix, Role, Work,
 };
 pub use pair::Pair;
-pub use toy::{Account, Bytes, Replica, Toy, ToyRule, numbers};
+pub use toy::{Account, Bytes, MixTerms, Replica, Toy, ToyRule, numbers};
 
 /// What a host wants done outside itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -279,20 +279,20 @@ impl Host {
                     return Input::MixRefused { exchange, reason: RefusedMix::TooOld };
                 }
                 let kept = self.kept.get(&exchange).cloned().unwrap_or_default();
-                self.replica.tolerate(tolerance);
+                let terms = MixTerms { weight, tolerance };
                 let mixed = match role {
-                    Role::Initiator => self.replica.apply(fragment, weight, &kept),
+                    Role::Initiator => self.replica.apply(fragment, terms, &kept),
                     Role::Responder => {
-                        let reply = self.replica.answer(fragment, weight, codec, &kept);
+                        let reply = self.replica.answer(fragment, terms, codec, &kept);
                         reply.map(|reply| self.kept.insert(exchange, reply)).is_some()
                     }
                 };
                 self.mixed(exchange, mixed)
             }
             Work::Absorb { exchange, fragment, from, weight, tolerance } => {
-                self.replica.tolerate(tolerance);
                 let kept = self.kept.get(&exchange).cloned().unwrap_or_default();
-                let absorbed = self.replica.absorb(fragment, weight, from, &kept);
+                let terms = MixTerms { weight, tolerance };
+                let absorbed = self.replica.absorb(fragment, terms, from, &kept);
                 self.mixed(exchange, absorbed)
             }
             Work::Include { exchange, contribution } => {

@@ -16,8 +16,8 @@ use dnode_protocol::frame::Codec;
 use dnode_protocol::{FragmentId, Fragments, Origin, ParameterLayout, PeerId};
 use dnode_trainer::codec::Encoded;
 use dnode_trainer::{
-    Evaluation, Mixer, OuterStep, Reading, Replica, ReplicaConfig, StepId, StepReport, TrainError,
-    Trainer, TrainerState,
+    Evaluation, MixTerms, Mixer, OuterStep, Reading, Replica, ReplicaConfig, StepId, StepReport,
+    TrainError, Trainer, TrainerState,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -123,10 +123,11 @@ fn exchanges(codec: Codec) {
         let (from, to, fragment) = any_pair(&mut rng);
         let weight = if rng.random_bool(0.5) { 0.5 } else { rng.random_range(0.05_f32..0.5) };
         let offer = replicas[from].read(fragment, Reading::Offer(codec));
-        let (reply, report) = replicas[to].answer(fragment, weight, &offer, codec).unwrap();
+        let (reply, report) =
+            replicas[to].answer(fragment, MixTerms::any(weight), &offer, codec).unwrap();
         unread += report.blocks_failed;
         if !rng.random_bool(BROKEN) {
-            replicas[from].apply(fragment, weight, &reply).unwrap();
+            replicas[from].apply(fragment, MixTerms::any(weight), &reply).unwrap();
             continue;
         }
         undone += 1;
@@ -192,14 +193,15 @@ fn pushes() {
         while under_way.len() > 20 || (!under_way.is_empty() && rng.random_bool(0.5)) {
             let (from, to, fragment, sum) =
                 under_way.swap_remove(rng.random_range(0..under_way.len()));
-            let report = replicas[to].absorb(fragment, 1.0, edge(from), &sum).unwrap();
+            let report =
+                replicas[to].absorb(fragment, MixTerms::any(1.0), edge(from), &sum).unwrap();
             if !rng.random_bool(LOSS) {
                 replicas[from].acknowledged(fragment, edge(to), report.received);
             }
         }
     }
     for ((from, to, fragment), sum) in newest {
-        replicas[to].absorb(fragment, 1.0, edge(from), &sum).unwrap();
+        replicas[to].absorb(fragment, MixTerms::any(1.0), edge(from), &sum).unwrap();
     }
     let after = mass(&replicas);
     let off = |k: usize| (after.0[k] - before.0[k]) as f64;

@@ -47,7 +47,7 @@ pub use interrupt::Interrupt;
 pub use kernel::loss::Score;
 pub use learning_rate::learning_rate;
 pub use local::{BatchSource, LocalConfig, LocalTrainer};
-pub use mix::{MixError, MixReport, NORM_FACTOR_MAX, NORM_SLACK_RMS, Tolerance};
+pub use mix::{MixError, MixReport, MixTerms, NORM_FACTOR_MAX, NORM_SLACK_RMS, Tolerance};
 pub use mixer::{EDGES_MAX, FORGOTTEN_MAX, Mixer, PUSHES_UNACKNOWLEDGED_MAX, Reading};
 pub use optimizer::Optimizer;
 pub use outer::OuterStep;

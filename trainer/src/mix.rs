@@ -42,12 +42,6 @@ pub struct Tolerance {
     pub rms_min: f64,
 }
 
-impl Default for Tolerance {
-    fn default() -> Self {
-        Self::ANY
-    }
-}
-
 impl Tolerance {
     /// Lets in what is finite and in proportion.
     pub const ANY: Self = Self { weights: f64::INFINITY, rms_min: 0.01 };
@@ -55,6 +49,23 @@ impl Tolerance {
     /// Longest difference of a slice of `len` elements of norm `local`.
     pub(crate) fn limit(&self, local: f64, len: usize) -> f64 {
         self.weights * local.max(self.rms_min * (len as f64).sqrt())
+    }
+}
+
+/// On what terms a peer's numbers are mixed in.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MixTerms {
+    /// Share of the peer's numbers in the result, unitless, in `[0, 1]`; push-sum ignores it.
+    pub weight: f32,
+    /// How far they may be from the own ones; what is further away is [`MixError::Unlike`].
+    pub tolerance: Tolerance,
+}
+
+impl MixTerms {
+    /// At any distance that is in proportion.
+    #[must_use]
+    pub const fn any(weight: f32) -> Self {
+        Self { weight, tolerance: Tolerance::ANY }
     }
 }
 

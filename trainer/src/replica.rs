@@ -8,6 +8,7 @@ mod pending;
 mod restore;
 mod shared;
 mod state;
+mod store;
 mod together;
 
 use std::fmt;
@@ -16,13 +17,13 @@ use std::sync::Arc;
 
 use dnode_protocol::{Fragments, ParameterLayout};
 
-use self::on_device::{DevicePending, OnDevice};
-use self::shared::State;
+use self::on_device::{DevicePending, DeviceStore};
+use self::store::{HostStore, Store};
 use crate::codec::Encoded;
 use crate::device::{Device, DeviceError, Resident};
 use crate::interrupt::Interrupt;
 use crate::mix::{norm, subtract};
-use crate::mixer::{DeltaSet, Epidemic, Exchange, HostMemory, Mixer, MixerState, PushSum, Slice};
+use crate::mixer::{Mixer, MixerState, Slice};
 use crate::outer::OuterStep;
 use crate::seam::{StepId, StepReport, TrainError, Trainer};
 use crate::slow::Slow;
@@ -83,10 +84,9 @@ pub struct Replica {
     mixes: bool,
     /// Whether what mixing moves waits for [`Replica::displace_together`].
     deferred: bool,
-    /// Where the weights lie if not in host memory: the order of work of training.
-    device: Option<Arc<dyn Device>>,
-    /// Why they do not stay on the trainer's device.
-    off_device: Option<DeviceError>,
+    /// Where the weights lie if not in host memory, the order of work of training; or why they do not
+    /// stay on the trainer's device.
+    device: Result<Option<Arc<dyn Device>>, DeviceError>,
 }
 
 impl fmt::Debug for Replica {
@@ -114,72 +114,35 @@ impl Replica {
     /// When the fragments are of another number of parameters than the trainer has.
     #[must_use]
     pub fn with(trainer: Box<dyn Trainer>, config: ReplicaConfig) -> Self {
-        let ReplicaConfig { mixer, outer, fragments, clip } = config;
+        let ReplicaConfig { mixer, fragments, .. } = config;
         let parameters = trainer.layout().parameters();
         assert_eq!(fragments.parameters(), parameters, "fragments tile the trainer's parameters");
         let mut live = Live::new(trainer);
-        let off_device = match Self::on_device(&mut live, &config) {
-            Ok(Some((on_device, pending))) => {
-                return Self::resident(live, config, (on_device, pending));
+        let (store, pending, device) = match Self::on_device(&mut live, &config) {
+            Ok(Some((store, pending))) => {
+                let device = store.training();
+                (Store::Device(store), Some(pending), Ok(Some(device)))
             }
-            Ok(None) => None,
-            Err(error) => Some(error),
+            Ok(None) => (Store::Host(HostStore::new(&mut live, &config)), None, Ok(None)),
+            Err(error) => (Store::Host(HostStore::new(&mut live, &config)), None, Err(error)),
         };
-        let plain = OuterStep { learning_rate: 1.0, momentum: 0.0 };
-        let mut slow =
-            |step| Slow { step, values: live.copy(0..parameters), momentum: vec![0.0; parameters] };
-        let (mut slow, mixes) = match mixer {
-            Mixer::PushSum | Mixer::DeltaSet { .. } => (Some(slow(outer.unwrap_or(plain))), true),
-            Mixer::Exchange | Mixer::Epidemic => (outer.map(&mut slow), true),
-            Mixer::None => (outer.map(&mut slow), false),
-        };
-        let values = slow.as_mut().map_or(&mut [][..], |slow| &mut slow.values);
-        let mixer = match mixer {
-            Mixer::None => MixerState::None,
-            Mixer::Exchange => MixerState::Exchange(
-                Exchange::new(fragments.count(), clip),
-                HostMemory::new(fragments.count()),
-            ),
-            Mixer::Epidemic => MixerState::Epidemic(Epidemic::new(fragments.count())),
-            Mixer::PushSum => MixerState::PushSum(PushSum::new(values, &fragments)),
-            Mixer::DeltaSet { codec, feedback } => {
-                MixerState::DeltaSet(DeltaSet::new(values, codec, feedback))
-            }
-        };
-        live.settle(0, values);
-        let outer = slow.as_ref().map(|slow| slow.step);
-        let shared = SharedReplica::new(fragments, State { slow, mixer, on_device: None }, None);
-        let (deferred, device) = (false, None);
-        Self { live, shared, fragments, outer, mixes, deferred, device, off_device }
+        let (outer, mixes) = (store.outer(), mixer != Mixer::None);
+        let shared = SharedReplica::new(fragments, store, pending);
+        Self { live, shared, fragments, outer, mixes, deferred: false, device }
     }
 
     /// What exchanges keep beside weights on a device, where the trainer's are on one.
     fn on_device(
         live: &mut Live,
         config: &ReplicaConfig,
-    ) -> Result<Option<(OnDevice, DevicePending)>, DeviceError> {
+    ) -> Result<Option<(DeviceStore, DevicePending)>, DeviceError> {
         let ReplicaConfig { mixer, outer, fragments, clip } = *config;
         if mixer != Mixer::Exchange {
             return Ok(None);
         }
         let resident = live.resident()?;
-        let on_device = resident.map(|at| OnDevice::new(&at, (outer, clip), fragments));
+        let on_device = resident.map(|at| DeviceStore::new(&at, (outer, clip), fragments));
         on_device.transpose()
-    }
-
-    /// A replica whose weights stay on a device.
-    fn resident(
-        mut live: Live,
-        config: ReplicaConfig,
-        (on_device, pending): (OnDevice, DevicePending),
-    ) -> Self {
-        let ReplicaConfig { outer, fragments, .. } = config;
-        let device = live.resident().ok().flatten().map(|resident| resident.device);
-        let (slow, mixer) = (None, MixerState::None);
-        let state = State { slow, mixer, on_device: Some(on_device) };
-        let shared = SharedReplica::new(fragments, state, Some(pending));
-        let (mixes, deferred, off_device) = (true, false, None);
-        Self { live, shared, fragments, outer, mixes, deferred, device, off_device }
     }
 
     /// Whether weights stay on the trainer's device; why not, if they should.
@@ -187,12 +150,12 @@ impl Replica {
     /// # Errors
     /// [`DeviceError`] of the device, which the trainer may use all the same.
     pub fn stays_on_device(&self) -> Result<bool, DeviceError> {
-        self.off_device.clone().map_or_else(|| Ok(self.device.is_some()), Err)
+        self.device.as_ref().map(Option::is_some).map_err(Clone::clone)
     }
 
     /// The trainer's weights on the device.
     fn at_device(&mut self) -> Option<Resident<'_>> {
-        if self.device.is_some() { self.live.resident().ok().flatten() } else { None }
+        if let Ok(Some(_)) = self.device { self.live.resident().ok().flatten() } else { None }
     }
 
     /// A replica that meets others by exchanges, with as few fragments as there can be.
@@ -254,7 +217,7 @@ impl Replica {
     /// # Errors
     /// [`TrainError`]; parameters are unchanged then.
     pub fn step(&mut self, at: StepId) -> Result<StepReport, TrainError> {
-        if let Some(device) = &self.device {
+        if let Ok(Some(device)) = &self.device {
             device.check().map_err(|error| TrainError::Other(error.to_string()))?;
         }
         self.trainer_mut().step(at)
@@ -341,24 +304,31 @@ impl Replica {
     /// As [`Self::commit`], under the lock of its [`SharedReplica`], which the caller goes on to hold.
     pub fn commit_in(&mut self, lock: &mut ReplicaLock<'_>, share: f32) -> CommitReport {
         self.catch_up();
-        if let Some(on_device) = &mut lock.state.on_device {
-            let fragments = self.fragments;
-            let Some(mut resident) = self.at_device() else { return CommitReport::default() };
-            // A failure is told by the next step.
-            let norm = on_device.commit(&mut resident, fragments).unwrap_or(f64::NAN);
-            self.live.set_settled(true);
-            return CommitReport { progress_norm: norm, ..CommitReport::default() };
-        }
-        if matches!(lock.state.mixer, MixerState::PushSum(_) | MixerState::DeltaSet(_)) {
-            let progress_norm = self.progress_norm(&lock.state);
-            let sane = progress_norm <= PROGRESS_NORM_MAX;
-            if !sane {
-                let slow = lock.state.slow.iter();
-                slow.for_each(|slow| self.live.settle(0, &slow.values));
-                return CommitReport { progress_norm, ..self.round(lock, share, None) };
+        match &mut *lock.store {
+            Store::Host(host) => self.commit_on_host(host, share),
+            Store::Device(device) => {
+                let fragments = self.fragments;
+                let Some(mut resident) = self.at_device() else { return CommitReport::default() };
+                // A failure is told by the next step.
+                let progress_norm = device.commit(&mut resident, fragments).unwrap_or(f64::NAN);
+                self.live.set_settled(true);
+                CommitReport { progress_norm, ..CommitReport::default() }
             }
         }
-        self.round(lock, share, None)
+    }
+
+    fn commit_on_host(&mut self, host: &mut HostStore, share: f32) -> CommitReport {
+        if let (MixerState::PushSum(_) | MixerState::DeltaSet(_), Some(slow)) =
+            (&host.mixer, &host.slow)
+        {
+            let progress_norm = self.progress_norm(slow);
+            let sane = progress_norm <= PROGRESS_NORM_MAX;
+            if !sane {
+                self.live.settle(0, &slow.values);
+                return CommitReport { progress_norm, ..self.round(host, share, None) };
+            }
+        }
+        self.round(host, share, None)
     }
 
     /// Writes the progress `Δ = x − φ` of the round, `[P]`; zeros without an outer step.
@@ -367,12 +337,12 @@ impl Replica {
     /// When `out` has another length.
     pub fn progress(&mut self, out: &mut [f32]) {
         self.catch_up();
-        match &self.shared.lock().state.slow {
-            Some(slow) => {
+        match &*self.shared.lock().store {
+            Store::Host(HostStore { slow: Some(slow), .. }) => {
                 self.live.trainer().read(0..out.len(), out);
                 subtract(out, &slow.values);
             }
-            None => out.fill(0.0),
+            Store::Host(_) | Store::Device(_) => out.fill(0.0),
         }
     }
 
@@ -388,17 +358,20 @@ impl Replica {
         let shared = self.shared.clone();
         let mut lock = shared.lock();
         self.catch_up();
-        self.round(&mut lock, 1.0, Some(mean_progress))
+        match &mut *lock.store {
+            Store::Host(host) => self.round(host, 1.0, Some(mean_progress)),
+            Store::Device(_) => CommitReport::default(),
+        }
     }
 
     fn round(
         &mut self,
-        lock: &mut ReplicaLock<'_>,
+        HostStore { slow, mixer }: &mut HostStore,
         share: f32,
         mut mean: Option<&mut [f32]>,
     ) -> CommitReport {
         let mut report = CommitReport::default();
-        let State { slow: Some(slow), mixer, .. } = &mut *lock.state else { return report };
+        let Some(slow) = slow else { return report };
         let mut squares = 0.0;
         let mut own = Vec::new();
         for index in 0..self.fragments.count() {
@@ -433,8 +406,7 @@ impl Replica {
     }
 
     /// Euclidean norm of `x − φ`; not finite when an element is not.
-    fn progress_norm(&self, state: &State) -> f64 {
-        let Some(slow) = &state.slow else { return 0.0 };
+    fn progress_norm(&self, slow: &Slow) -> f64 {
         let mut part = vec![0.0; CHUNK];
         let squares = chunks(0..slow.values.len()).map(|range| {
             let part = &mut part[..range.len()];

@@ -12,6 +12,15 @@ use crate::{Evidence, Reading, RefusedMix, Tolerance};
 /// Numbers on their way, as their replica has written them.
 pub type Bytes = Arc<[u8]>;
 
+/// On what terms numbers are mixed in: their weight, and how far they may be from the own ones.
+#[derive(Clone, Copy, Debug)]
+pub struct MixTerms {
+    /// Of the remote numbers in the result.
+    pub weight: f32,
+    /// What is further away is refused; toys refuse nothing.
+    pub tolerance: Tolerance,
+}
+
 /// What a trainer is to a host. All work on one fragment at a time; `None` and `false` mean that
 /// the numbers were refused and nothing has changed.
 pub trait Replica: fmt::Debug + Send {
@@ -21,16 +30,12 @@ pub trait Replica: fmt::Debug + Send {
     fn answer(
         &mut self,
         fragment: FragmentId,
-        weight: f32,
+        terms: MixTerms,
         codec: Codec,
         offer: &[u8],
     ) -> Option<Bytes>;
     /// The initiator's half: moves by `w·d`.
-    fn apply(&mut self, fragment: FragmentId, weight: f32, reply: &[u8]) -> bool;
-    /// Bounds the half of an exchange that comes next.
-    fn tolerate(&mut self, tolerance: Tolerance) {
-        let _ = tolerance;
-    }
+    fn apply(&mut self, fragment: FragmentId, terms: MixTerms, reply: &[u8]) -> bool;
     /// What the last half of an exchange has shown, once.
     fn evidence(&mut self) -> Option<Evidence> {
         None
@@ -42,7 +47,7 @@ pub trait Replica: fmt::Debug + Send {
     /// Takes the responder's half back.
     fn undo(&mut self, fragment: FragmentId, weight: f32, reply: &[u8]);
     /// Adds what was pushed.
-    fn absorb(&mut self, fragment: FragmentId, weight: f32, from: Origin, push: &[u8]) -> bool;
+    fn absorb(&mut self, fragment: FragmentId, terms: MixTerms, from: Origin, push: &[u8]) -> bool;
     /// A push has reached `to`, which has taken it in.
     fn delivered(&mut self, fragment: FragmentId, to: Origin, push: &[u8]) {
         let _ = (fragment, to, push);
@@ -242,7 +247,7 @@ impl Replica for Toy {
     fn answer(
         &mut self,
         fragment: FragmentId,
-        weight: f32,
+        terms: MixTerms,
         _: Codec,
         offer: &[u8],
     ) -> Option<Bytes> {
@@ -251,13 +256,13 @@ impl Replica for Toy {
         for (remote, own) in difference.iter_mut().zip(local.iter()) {
             *remote = own - *remote;
         }
-        displace(local, &difference, -f64::from(weight));
+        displace(local, &difference, -f64::from(terms.weight));
         Some(numbers(&difference))
     }
 
-    fn apply(&mut self, fragment: FragmentId, weight: f32, reply: &[u8]) -> bool {
+    fn apply(&mut self, fragment: FragmentId, terms: MixTerms, reply: &[u8]) -> bool {
         let Some(difference) = read(reply) else { return false };
-        displace(&mut self.at(fragment).sums, &difference, f64::from(weight));
+        displace(&mut self.at(fragment).sums, &difference, f64::from(terms.weight));
         true
     }
 
@@ -266,7 +271,7 @@ impl Replica for Toy {
         displace(&mut self.at(fragment).sums, &difference, f64::from(weight));
     }
 
-    fn absorb(&mut self, fragment: FragmentId, weight: f32, from: Origin, push: &[u8]) -> bool {
+    fn absorb(&mut self, fragment: FragmentId, terms: MixTerms, from: Origin, push: &[u8]) -> bool {
         let Some(values) = read(push) else { return false };
         let rule = self.rule;
         let at = self.at(fragment);
@@ -274,8 +279,8 @@ impl Replica for Toy {
             at.receive(from, &values);
             return true;
         }
-        at.averaged += weight;
-        let share = f64::from(weight / (1.0 + at.averaged));
+        at.averaged += terms.weight;
+        let share = f64::from(terms.weight / (1.0 + at.averaged));
         for (own, value) in at.sums.iter_mut().zip(&values) {
             *own += share * (value - *own);
         }

@@ -7,7 +7,7 @@ use dnode_network::{Network, NetworkConfig, NetworkEvent, NetworkHandle};
 use dnode_protocol::frame::{Codec, Leg, TensorHeader};
 use dnode_protocol::limits::FRAGMENT_ELEMENTS_MAX;
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Fragments, PeerId, RunField, RunSpec};
-use dnode_trainer::{Encoded, Mixer, Reading, Replica, ReplicaConfig};
+use dnode_trainer::{Encoded, MixTerms, Mixer, Reading, Replica, ReplicaConfig};
 use tokio::sync::mpsc::Receiver;
 
 use crate::spread;
@@ -66,10 +66,10 @@ fn mix(codec: Codec) -> Mixed {
         let offer = here.read(ONE, Reading::Offer(codec));
         times[0].push(1e3 * began.elapsed().as_secs_f64());
         let began = Instant::now();
-        let (reply, _) = there.answer(ONE, 0.5, &offer, codec).unwrap();
+        let (reply, _) = there.answer(ONE, MixTerms::any(0.5), &offer, codec).unwrap();
         times[1].push(1e3 * began.elapsed().as_secs_f64());
         let began = Instant::now();
-        black_box(here.apply(ONE, 0.5, &reply).unwrap());
+        black_box(here.apply(ONE, MixTerms::any(0.5), &reply).unwrap());
         times[2].push(1e3 * began.elapsed().as_secs_f64());
         last = Some([offer, reply]);
     }

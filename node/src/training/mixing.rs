@@ -10,7 +10,9 @@ use std::time::Instant;
 
 use dnode_gossip::{Evidence, Input, RefusedMix, Role, Work};
 use dnode_protocol::{Clock, ContentHash, ExchangeId};
-use dnode_trainer::{Encoded, MixError, MixReport, Reading, ReplicaLock, SharedReplica, Tolerance};
+use dnode_trainer::{
+    Encoded, MixError, MixReport, MixTerms, Reading, ReplicaLock, SharedReplica, Tolerance,
+};
 use tokio::sync::mpsc;
 
 use crate::storage::kept_snapshots::KeptSnapshots;
@@ -189,16 +191,14 @@ fn do_work(
             Err(MixError::Codec(numbers.codec))
         }
         Work::Mix { role: Role::Initiator, weight, tolerance, .. } => {
-            lock.tolerate(let_in(*tolerance));
-            let applied = lock.apply(fragment, *weight, numbers);
+            let applied = lock.apply(fragment, terms(*weight, *tolerance), numbers);
             applied.map(|seen| Answer {
                 evidence: Some(evidence(&seen, numbers)),
                 ..answer(exchange, mixed)
             })
         }
         Work::Mix { role: Role::Responder, weight, codec, tolerance, .. } => {
-            lock.tolerate(let_in(*tolerance));
-            let replied = lock.answer(fragment, *weight, numbers, *codec);
+            let replied = lock.answer(fragment, terms(*weight, *tolerance), numbers, *codec);
             replied.map(|(reply, seen)| Answer {
                 tensor: Some(reply),
                 evidence: Some(evidence(&seen, numbers)),
@@ -206,8 +206,7 @@ fn do_work(
             })
         }
         Work::Absorb { from, weight, tolerance, .. } => {
-            lock.tolerate(let_in(*tolerance));
-            let absorbed = lock.absorb(fragment, *weight, *from, numbers);
+            let absorbed = lock.absorb(fragment, terms(*weight, *tolerance), *from, numbers);
             absorbed.map(|seen| Answer {
                 evidence: Some(evidence(&seen, numbers)),
                 ..answer(exchange, mixed)
@@ -274,8 +273,8 @@ const fn reading(what: dnode_gossip::Reading) -> Reading {
     }
 }
 
-/// The core's tolerance in the trainer's words.
-const fn let_in(tolerance: dnode_gossip::Tolerance) -> Tolerance {
+/// The core's weight and tolerance in the trainer's words.
+const fn terms(weight: f32, tolerance: dnode_gossip::Tolerance) -> MixTerms {
     let dnode_gossip::Tolerance { weights, rms_min } = tolerance;
-    Tolerance { weights, rms_min }
+    MixTerms { weight, tolerance: Tolerance { weights, rms_min } }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use std::ops::Range;
 
-use dnode_gossip::testing::{Bytes, Replica};
+use dnode_gossip::testing::{Bytes, MixTerms, Replica};
 use dnode_gossip::{Evidence, Reading, RefusedMix};
 use dnode_protocol::frame::{Codec, RUNNING_WEIGHT_ELEMENTS};
 use dnode_protocol::{FragmentId, Origin};
@@ -112,6 +112,12 @@ fn write(encoded: &Encoded) -> Bytes {
     std::iter::once(encoded.codec as u8).chain(encoded.bytes.iter().copied()).collect()
 }
 
+/// The host's terms in the trainer's words.
+const fn own_terms(MixTerms { weight, tolerance }: MixTerms) -> dnode_trainer::MixTerms {
+    let dnode_gossip::Tolerance { weights, rms_min } = tolerance;
+    dnode_trainer::MixTerms { weight, tolerance: Tolerance { weights, rms_min } }
+}
+
 impl Replica for ModelReplica {
     fn read(&mut self, fragment: FragmentId, what: Reading) -> Bytes {
         let what = match what {
@@ -129,11 +135,6 @@ impl Replica for ModelReplica {
         write(&self.replica.read(fragment, what))
     }
 
-    fn tolerate(&mut self, tolerance: dnode_gossip::Tolerance) {
-        let dnode_gossip::Tolerance { weights, rms_min } = tolerance;
-        self.replica.tolerate(Tolerance { weights, rms_min });
-    }
-
     fn evidence(&mut self) -> Option<Evidence> {
         self.evidence.take()
     }
@@ -145,13 +146,13 @@ impl Replica for ModelReplica {
     fn answer(
         &mut self,
         fragment: FragmentId,
-        weight: f32,
+        terms: MixTerms,
         codec: Codec,
         offer: &[u8],
     ) -> Option<Bytes> {
         let offer = self.read_bytes(fragment, offer)?;
         let masked = self.masked(fragment);
-        let answered = self.replica.answer(fragment, weight, &offer, codec);
+        let answered = self.replica.answer(fragment, own_terms(terms), &offer, codec);
         let reply = self.saw(offer.elements, answered)?;
         if let (Some(mask), Some((range, own))) = (&self.mask, masked) {
             return Some(write(&mask.reply(range, &own, &reply)));
@@ -159,9 +160,9 @@ impl Replica for ModelReplica {
         Some(write(&reply))
     }
 
-    fn apply(&mut self, fragment: FragmentId, weight: f32, reply: &[u8]) -> bool {
+    fn apply(&mut self, fragment: FragmentId, terms: MixTerms, reply: &[u8]) -> bool {
         let Some(reply) = self.read_bytes(fragment, reply) else { return false };
-        let applied = self.replica.apply(fragment, weight, &reply);
+        let applied = self.replica.apply(fragment, own_terms(terms), &reply);
         self.saw(reply.elements, applied.map(|report| ((), report))).is_some()
     }
 
@@ -171,9 +172,9 @@ impl Replica for ModelReplica {
         }
     }
 
-    fn absorb(&mut self, fragment: FragmentId, weight: f32, from: Origin, push: &[u8]) -> bool {
+    fn absorb(&mut self, fragment: FragmentId, terms: MixTerms, from: Origin, push: &[u8]) -> bool {
         let Some(push) = self.read_bytes(fragment, push) else { return false };
-        let absorbed = self.replica.absorb(fragment, weight, from, &push);
+        let absorbed = self.replica.absorb(fragment, own_terms(terms), from, &push);
         self.saw(push.elements, absorbed.map(|report| ((), report))).is_some()
     }
 

@@ -19,7 +19,7 @@ use dnode_protocol::frame::Codec;
 
 use crate::codec::{Encoded, decode, encode};
 use crate::mix::{
-    MixError, MixReport, Tolerance, check_difference, check_length, check_norm, check_weight, norm,
+    MixError, MixReport, MixTerms, check_difference, check_length, check_norm, check_weight, norm,
     parameters_norm_max, subtract,
 };
 use crate::slow::Own;
@@ -27,18 +27,11 @@ use crate::slow::Own;
 /// Sum of the weights of what arrived since the own last push, per fragment.
 pub(crate) struct Epidemic {
     arrived: Vec<f64>,
-    /// Of the arrival that comes next.
-    tolerance: Tolerance,
 }
 
 impl Epidemic {
     pub(crate) fn new(fragments: usize) -> Self {
-        Self { arrived: vec![0.0; fragments], tolerance: Tolerance::ANY }
-    }
-
-    /// Bounds the arrival that comes next.
-    pub(crate) const fn tolerate(&mut self, tolerance: Tolerance) {
-        self.tolerance = tolerance;
+        Self { arrived: vec![0.0; fragments] }
     }
 
     /// The weights, to be pushed; arrivals from now on are averaged with what is pushed.
@@ -53,7 +46,7 @@ impl Epidemic {
         &mut self,
         own: &mut Own<'_>,
         index: usize,
-        weight: f32,
+        MixTerms { weight, tolerance }: MixTerms,
         push: &Encoded,
     ) -> Result<MixReport, MixError> {
         check_weight(weight)?;
@@ -66,7 +59,6 @@ impl Epidemic {
         check_norm(&range, norm(&difference), parameters_norm_max(local_norm, range.len()))?;
         subtract(&mut difference, own.values());
         let difference_norm = norm(&difference);
-        let tolerance = std::mem::take(&mut self.tolerance);
         check_difference(&range, difference_norm, local_norm, tolerance)?;
         let arrived = &mut self.arrived[index];
         *arrived += f64::from(weight);

@@ -26,12 +26,12 @@ use std::ops::Range;
 
 use dnode_protocol::frame::Codec;
 
-pub(crate) use self::device::{DeviceFragment, DeviceMemory};
+pub(crate) use self::device::DeviceMemory;
 pub(crate) use self::host::HostMemory;
 use crate::codec::Encoded;
 use crate::device::DEVICE_BLOCK as BLOCK;
 use crate::mix::{
-    MixError, MixReport, Tolerance, check_difference, check_length, check_norm, check_weight,
+    MixError, MixReport, MixTerms, check_difference, check_length, check_norm, check_weight,
     difference_norm_max, parameters_norm_max,
 };
 use crate::weights::finite_local;
@@ -52,8 +52,6 @@ pub(crate) struct Exchange {
     /// Clipping radius, multiple of the running average of `‖d‖`.
     clip: Option<f32>,
     distances: Vec<Distance>,
-    /// Of the exchange that comes next; what follows is not bounded so.
-    tolerance: Tolerance,
 }
 
 #[derive(Clone, Default)]
@@ -77,6 +75,9 @@ pub(crate) struct Squares {
 ///
 /// Bytes have the length that the fragment asks for, and are of a code that is allowed.
 pub(crate) trait FragmentMemory {
+    /// Which fragment it is.
+    fn index(&self) -> usize;
+
     /// Where the fragment lies in the flat vector.
     fn range(&self) -> Range<usize>;
 
@@ -106,20 +107,13 @@ pub(crate) trait FragmentMemory {
 
 impl Exchange {
     pub(crate) fn new(fragments: usize, clip: Option<f32>) -> Self {
-        let distances = vec![Distance::default(); fragments];
-        Self { clip, distances, tolerance: Tolerance::ANY }
-    }
-
-    /// Bounds the exchange that comes next.
-    pub(crate) const fn tolerate(&mut self, tolerance: Tolerance) {
-        self.tolerance = tolerance;
+        Self { clip, distances: vec![Distance::default(); fragments] }
     }
 
     /// The initiator's weights, in a code that fits the reply's.
     pub(crate) fn offer(
         &mut self,
-        memory: &mut impl FragmentMemory,
-        index: usize,
+        memory: &mut dyn FragmentMemory,
         reply: Codec,
     ) -> Result<Encoded, MixError> {
         let (plain, near) = match reply {
@@ -128,17 +122,17 @@ impl Exchange {
             Codec::Modular | Codec::Running32 | Codec::Fixed64 => (Codec::F32, false),
         };
         let (offer, squares) = memory.offer(plain, near)?;
-        self.distances[index].own = Some(squares.sqrt());
+        self.distances[memory.index()].own = Some(squares.sqrt());
         Ok(offer)
     }
 
     /// The responder's half.
     pub(crate) fn answer(
         &mut self,
-        memory: &mut impl FragmentMemory,
-        index: usize,
-        (weight, reply): (f32, Codec),
+        memory: &mut dyn FragmentMemory,
+        MixTerms { weight, tolerance }: MixTerms,
         offer: &Encoded,
+        reply: Codec,
     ) -> Result<(Encoded, MixReport), MixError> {
         check_weight(weight)?;
         check_reply(reply)?;
@@ -150,9 +144,8 @@ impl Exchange {
         let local_norm = finite_local(range, squares.local.sqrt())?;
         check_norm(range, squares.remote.sqrt(), parameters_norm_max(local_norm, range.len()))?;
         let difference_norm = finite_local(range, squares.difference.sqrt())?;
-        let tolerance = std::mem::take(&mut self.tolerance);
         check_difference(range, difference_norm, local_norm, tolerance)?;
-        let distance = &mut self.distances[index];
+        let distance = &mut self.distances[memory.index()];
         let radius = self.clip.and_then(|clip| distance.radius(clip));
         let clipped = radius.filter(|&radius| difference_norm > radius);
         let factor = clipped.map(|radius| (radius / difference_norm) as f32);
@@ -173,9 +166,8 @@ impl Exchange {
     /// The initiator's half.
     pub(crate) fn apply(
         &mut self,
-        memory: &mut impl FragmentMemory,
-        index: usize,
-        weight: f32,
+        memory: &mut dyn FragmentMemory,
+        MixTerms { weight, tolerance }: MixTerms,
         reply: &Encoded,
     ) -> Result<MixReport, MixError> {
         check_weight(weight)?;
@@ -184,16 +176,16 @@ impl Exchange {
         check_length(reply, range.len())?;
         reply.check(reply.codec, range.len())?;
         // That of the offer will do: it is only compared with.
-        let local_norm = match self.distances[index].own {
+        let distance = &mut self.distances[memory.index()];
+        let local_norm = match distance.own {
             Some(norm) => norm,
             None => memory.squares()?.sqrt(),
         };
         let local_norm = finite_local(range, local_norm)?;
         let difference_norm = memory.weigh(reply)?.sqrt();
         check_norm(range, difference_norm, difference_norm_max(local_norm, range.len()))?;
-        let tolerance = std::mem::take(&mut self.tolerance);
         check_difference(range, difference_norm, local_norm, tolerance)?;
-        self.distances[index].learn(difference_norm);
+        distance.learn(difference_norm);
         memory.displace_by(reply, weight)?;
         Ok(MixReport { difference_norm, local_norm, ..MixReport::default() })
     }

@@ -56,8 +56,6 @@ pub(crate) struct PushSum {
     /// Pushes per fragment that have brought nothing since one brought something.
     empty: Vec<u32>,
     edges: Edges,
-    /// Of the arrival that comes next.
-    tolerance: Tolerance,
 }
 
 impl PushSum {
@@ -70,13 +68,7 @@ impl PushSum {
         }
         let masses = vec![WEIGHT_ONE; fragments.count()];
         let empty = vec![0; fragments.count()];
-        let (edges, tolerance) = (Edges::default(), Tolerance::ANY);
-        Self { numerators, masses, empty, edges, tolerance }
-    }
-
-    /// Bounds the arrival that comes next. What is refused is not lost: the next push has it, too.
-    pub(crate) const fn tolerate(&mut self, tolerance: Tolerance) {
-        self.tolerance = tolerance;
+        Self { numerators, masses, empty, edges: Edges::default() }
     }
 
     /// Adds the outer step `direction` to the slice `slow` of φ.
@@ -125,12 +117,13 @@ impl PushSum {
         self.edges.forget(edge)
     }
 
-    /// Takes in what arrived since the last sum of `from`.
+    /// Takes in what arrived since the last sum of `from`. What is refused is not lost: the next
+    /// push has it, too.
     pub(crate) fn absorb(
         &mut self,
         own: &mut Own<'_>,
-        index: usize,
-        from: Origin,
+        (index, from): (usize, Origin),
+        tolerance: Tolerance,
         push: &Encoded,
     ) -> Result<MixReport, MixError> {
         if push.codec != Codec::Running32 {
@@ -167,7 +160,6 @@ impl PushSum {
         let numerators: Option<Vec<i64>> = numerators.iter().enumerate().map(total).collect();
         let numerators = numerators.ok_or(MixError::Mass("numerator"))?;
         let difference_norm = norm(&own.minus(&remote));
-        let tolerance = std::mem::take(&mut self.tolerance);
         check_difference(&range, difference_norm, local_norm, tolerance)?;
         // Nothing has changed until here.
         let mass = mass + brought;

@@ -5,7 +5,7 @@ use dnode_protocol::{FragmentId, Origin};
 
 use super::{Replica, ReplicaLock};
 use crate::codec::Encoded;
-use crate::mix::{MixError, MixReport, Tolerance};
+use crate::mix::{MixError, MixReport, MixTerms};
 use crate::mixer::Reading;
 
 impl Replica {
@@ -17,11 +17,6 @@ impl Replica {
         self.alone(fragment, |lock| lock.read(fragment, what))
     }
 
-    /// As [`ReplicaLock::tolerate`].
-    pub fn tolerate(&mut self, tolerance: Tolerance) {
-        self.shared.lock().tolerate(tolerance);
-    }
-
     /// As [`ReplicaLock::answer`].
     ///
     /// # Errors
@@ -29,11 +24,11 @@ impl Replica {
     pub fn answer(
         &mut self,
         fragment: FragmentId,
-        weight: f32,
+        terms: MixTerms,
         offer: &Encoded,
         reply: Codec,
     ) -> Result<(Encoded, MixReport), MixError> {
-        self.alone(fragment, |lock| lock.answer(fragment, weight, offer, reply))
+        self.alone(fragment, |lock| lock.answer(fragment, terms, offer, reply))
     }
 
     /// As [`ReplicaLock::apply`].
@@ -43,10 +38,10 @@ impl Replica {
     pub fn apply(
         &mut self,
         fragment: FragmentId,
-        weight: f32,
+        terms: MixTerms,
         reply: &Encoded,
     ) -> Result<MixReport, MixError> {
-        self.alone(fragment, |lock| lock.apply(fragment, weight, reply))
+        self.alone(fragment, |lock| lock.apply(fragment, terms, reply))
     }
 
     /// As [`ReplicaLock::undo`].
@@ -64,11 +59,11 @@ impl Replica {
     pub fn absorb(
         &mut self,
         fragment: FragmentId,
-        weight: f32,
+        terms: MixTerms,
         from: Origin,
         push: &Encoded,
     ) -> Result<MixReport, MixError> {
-        self.alone(fragment, |lock| lock.absorb(fragment, weight, from, push))
+        self.alone(fragment, |lock| lock.absorb(fragment, terms, from, push))
     }
 
     /// As [`ReplicaLock::acknowledged`].

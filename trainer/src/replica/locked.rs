@@ -3,10 +3,11 @@
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{FragmentId, Origin};
 
-use super::shared::{ReplicaLock, State};
-use crate::codec::{Encoded, decode, encode};
-use crate::mix::{MixError, MixReport, Tolerance, check_length, check_norm, norm};
-use crate::mixer::{MixerState, Reading, Slice};
+use super::ReplicaLock;
+use super::store::{HostStore, Store};
+use crate::codec::{Encoded, decode};
+use crate::mix::{MixError, MixReport, MixTerms, check_length, check_norm, norm};
+use crate::mixer::{Exchange, FragmentMemory, MixerState, PushSum, Reading, Slice};
 use crate::slow::Own;
 
 /// φ moves at once and x when training comes to it, by the same. Where x itself is exchanged,
@@ -21,65 +22,28 @@ impl ReplicaLock<'_> {
     /// When the model has no such fragment.
     pub fn read(&mut self, fragment: FragmentId, what: Reading) -> Encoded {
         let slice = self.shared.slice(fragment).expect("only fragments of the model are read");
-        if let Some(read) = self.read_on_device(&slice, what) {
-            return read;
-        }
-        self.work(&slice, |mixer, own| match (mixer, what) {
-            (MixerState::Exchange(state, memory), Reading::Offer(reply)) => {
-                let offer = state.offer(&mut memory.of(own, slice.index), slice.index, reply);
-                offer.expect("weights in host memory can be read")
-            }
-            (MixerState::Epidemic(state), Reading::Push { codec, .. }) => {
-                state.push(own, slice.index, codec)
-            }
-            (MixerState::PushSum(state), Reading::Push { to, .. }) => state.push(&slice, to),
-            (MixerState::DeltaSet(state), Reading::Snapshot) => state.snapshot(slice.range.clone()),
-            (_, Reading::Offer(_) | Reading::Snapshot | Reading::Push { .. }) => {
-                encode(Codec::F32, own.values())
-            }
-        })
-    }
-
-    /// Bounds the half of an exchange that comes next: what is further away than this is refused as
-    /// [`MixError::Unlike`].
-    pub fn tolerate(&mut self, tolerance: Tolerance) {
-        if let Some(on_device) = &mut self.state.on_device {
-            on_device.tolerate(tolerance);
-            return;
-        }
-        match &mut self.state.mixer {
-            MixerState::Exchange(state, _) => state.tolerate(tolerance),
-            MixerState::Epidemic(state) => state.tolerate(tolerance),
-            MixerState::PushSum(state) => state.tolerate(tolerance),
-            // What everybody adds is not refused by some.
-            MixerState::None | MixerState::DeltaSet(_) => {}
+        match &mut *self.store {
+            Store::Host(host) => host.read(self.shared, &slice, what),
+            Store::Device(device) => device.read(self.shared, &slice, what),
         }
     }
 
     /// The responder's half of an exchange: `d = φ − offer`, clipped; `q = encode(d)`;
     /// `φ, x ← … − w decode(q)`. Returns `q`, for the initiator and for [`Self::undo`].
     ///
-    /// `weight`: w, unitless, in `[0, 1]`, the share of the offer in the result. `reply`: the code
-    /// of q. Equation, sources and caveats: `trainer/src/mixer/exchange.rs`.
+    /// `terms.weight`: w, the share of the offer in the result. `reply`: the code of q. Equation,
+    /// sources and caveats: `trainer/src/mixer/exchange.rs`.
     ///
     /// # Errors
     /// [`MixError`]; the replica is unchanged then.
     pub fn answer(
         &mut self,
         fragment: FragmentId,
-        weight: f32,
+        terms: MixTerms,
         offer: &Encoded,
         reply: Codec,
     ) -> Result<(Encoded, MixReport), MixError> {
-        let slice = self.shared.slice(fragment)?;
-        if let Some(answer) = self.answer_on_device(&slice, (weight, reply), offer) {
-            return answer;
-        }
-        self.work(&slice, |mixer, own| {
-            let MixerState::Exchange(state, memory) = mixer else { return Err(NO_EXCHANGE) };
-            let memory = &mut memory.of(own, slice.index);
-            state.answer(memory, slice.index, (weight, reply), offer)
-        })
+        self.exchange(fragment, |exchange, memory| exchange.answer(memory, terms, offer, reply))
     }
 
     /// The initiator's half of an exchange: `φ, x ← … + w decode(reply)`.
@@ -89,17 +53,10 @@ impl ReplicaLock<'_> {
     pub fn apply(
         &mut self,
         fragment: FragmentId,
-        weight: f32,
+        terms: MixTerms,
         reply: &Encoded,
     ) -> Result<MixReport, MixError> {
-        let slice = self.shared.slice(fragment)?;
-        if let Some(applied) = self.apply_on_device(&slice, weight, reply) {
-            return applied;
-        }
-        self.work(&slice, |mixer, own| {
-            let MixerState::Exchange(state, memory) = mixer else { return Err(NO_EXCHANGE) };
-            state.apply(&mut memory.of(own, slice.index), slice.index, weight, reply)
-        })
+        self.exchange(fragment, |exchange, memory| exchange.apply(memory, terms, reply))
     }
 
     /// Takes back [`Self::answer`], to f32 rounding; `reply` is what it returned.
@@ -110,34 +67,35 @@ impl ReplicaLock<'_> {
     /// When `reply` is not what [`Self::answer`] returned for this fragment.
     pub fn undo(&mut self, fragment: FragmentId, weight: f32, reply: &Encoded) {
         let slice = self.shared.slice(fragment).expect("only what was answered is undone");
-        if self.displace_on_device(&slice, weight, reply) {
-            return;
+        match &mut *self.store {
+            Store::Host(host) => {
+                let mut difference = vec![0.0; slice.range.len()];
+                decode(reply, &mut difference).expect("the journalled reply is whole");
+                host.work(self.shared, &slice, |_, own| own.displace(0, &difference, weight));
+            }
+            Store::Device(device) => device.displace(self.shared, &slice, weight, reply),
         }
-        let mut difference = vec![0.0; slice.range.len()];
-        decode(reply, &mut difference).expect("the journalled reply is whole");
-        self.work(&slice, |_, own| own.displace(0, &difference, weight));
     }
 
     /// Takes in a push.
     ///
-    /// `weight`: of the arrival in the average, in `[0, 1]` (epidemic; push-sum ignores it).
-    /// `from`: the pusher; a push must be given only to the life of a peer that it is addressed to.
+    /// `terms.weight`: of the arrival in the average (epidemic). `from`: the pusher; a push must be
+    /// given only to the life of a peer that it is addressed to.
     ///
     /// # Errors
     /// [`MixError`]; the replica is unchanged then.
     pub fn absorb(
         &mut self,
         fragment: FragmentId,
-        weight: f32,
+        terms: MixTerms,
         from: Origin,
         push: &Encoded,
     ) -> Result<MixReport, MixError> {
-        let slice = self.shared.slice(fragment)?;
-        self.work(&slice, |mixer, own| match mixer {
-            MixerState::Epidemic(state) => state.absorb(own, slice.index, weight, push),
-            MixerState::PushSum(state) => state.absorb(own, slice.index, from, push),
+        self.on_host(fragment, |mixer, own, index| match mixer {
+            MixerState::Epidemic(state) => state.absorb(own, index, terms, push),
+            MixerState::PushSum(state) => state.absorb(own, (index, from), terms.tolerance, push),
             MixerState::None | MixerState::Exchange(..) | MixerState::DeltaSet(_) => {
-                Err(MixError::Mixer("this replica takes no pushes"))
+                Err(OTHER_MIXER)
             }
         })
     }
@@ -148,8 +106,7 @@ impl ReplicaLock<'_> {
     /// Without acknowledgements an edge stops giving after
     /// [`crate::PUSHES_UNACKNOWLEDGED_MAX`] pushes, or sooner.
     pub fn acknowledged(&mut self, fragment: FragmentId, edge: Origin, received: u64) {
-        let slice = self.shared.slice(fragment);
-        if let (Ok(slice), MixerState::PushSum(state)) = (slice, &mut self.state.mixer) {
+        if let (Ok(slice), Some(state)) = (self.shared.slice(fragment), self.push_sum()) {
             state.acknowledged(slice.index, edge, received);
         }
     }
@@ -167,13 +124,7 @@ impl ReplicaLock<'_> {
     /// it had given is not known any longer. False, with nothing done, when
     /// [`crate::FORGOTTEN_MAX`] peers are dropped already.
     pub fn forget(&mut self, edge: Origin) -> bool {
-        match &mut self.state.mixer {
-            MixerState::PushSum(state) => state.forget(edge),
-            MixerState::None
-            | MixerState::Exchange(..)
-            | MixerState::Epidemic(_)
-            | MixerState::DeltaSet(_) => true,
-        }
+        self.push_sum().is_none_or(|state| state.forget(edge))
     }
 
     /// Delta-set: adds another peer's contribution; the caller sees to it that each is added once.
@@ -186,11 +137,8 @@ impl ReplicaLock<'_> {
         fragment: FragmentId,
         contribution: &Encoded,
     ) -> Result<MixReport, MixError> {
-        let slice = self.shared.slice(fragment)?;
-        self.work(&slice, |mixer, own| {
-            let MixerState::DeltaSet(state) = mixer else {
-                return Err(MixError::Mixer("this replica takes no contributions"));
-            };
+        self.on_host(fragment, |mixer, own, _| {
+            let MixerState::DeltaSet(state) = mixer else { return Err(OTHER_MIXER) };
             state.include(own, contribution)
         })
     }
@@ -201,11 +149,13 @@ impl ReplicaLock<'_> {
     /// [`MixError`] when the numbers are not finite or do not fit; the replica is unchanged then.
     pub fn adopt(&mut self, fragment: FragmentId, snapshot: &Encoded) -> Result<(), MixError> {
         let slice = self.shared.slice(fragment)?;
-        if self.state.on_device.is_some() {
-            let values = plain_weights(&slice, snapshot)?;
-            return self.adopt_on_device(&slice, &values).unwrap_or(Err(NO_EXCHANGE));
-        }
-        self.work(&slice, |mixer, own| {
+        let host = match &mut *self.store {
+            Store::Host(host) => host,
+            Store::Device(device) => {
+                return device.adopt(self.shared, &slice, &plain_weights(&slice, snapshot)?);
+            }
+        };
+        host.work(self.shared, &slice, |mixer, own| {
             if let MixerState::DeltaSet(state) = mixer {
                 return state.adopt(own, snapshot);
             }
@@ -219,24 +169,38 @@ impl ReplicaLock<'_> {
         })
     }
 
-    /// Works on one fragment.
-    fn work<T>(
+    /// Does a half of an exchange, wherever the weights lie.
+    fn exchange<T>(
         &mut self,
-        slice: &Slice,
-        work: impl FnOnce(&mut MixerState, &mut Own<'_>) -> T,
-    ) -> T {
-        let mut taken = self.shared.pending().take(slice.index);
-        let State { slow, mixer, .. } = &mut *self.state;
-        let range = slice.range.clone();
-        let (values, momentum) = match slow {
-            Some(slow) => {
-                (Some(&mut slow.values[range.clone()]), Some(&mut slow.momentum[range.clone()]))
-            }
-            None => (taken.shown.as_deref_mut(), None),
-        };
-        let result = work(mixer, &mut Own::new(range, values, momentum, &mut taken.moved));
-        self.shared.pending().give(slice.index, taken);
-        result
+        fragment: FragmentId,
+        work: impl FnOnce(&mut Exchange, &mut dyn FragmentMemory) -> Result<T, MixError>,
+    ) -> Result<T, MixError> {
+        let slice = self.shared.slice(fragment)?;
+        match &mut *self.store {
+            Store::Host(host) => host.work(self.shared, &slice, |mixer, own| {
+                let MixerState::Exchange(state, memory) = mixer else { return Err(OTHER_MIXER) };
+                work(state, &mut memory.of(own, slice.index))
+            }),
+            Store::Device(device) => device.exchange(self.shared, &slice, work),
+        }
+    }
+
+    /// Works on a fragment with a mixer that only host memory knows.
+    fn on_host<T>(
+        &mut self,
+        fragment: FragmentId,
+        work: impl FnOnce(&mut MixerState, &mut Own<'_>, usize) -> Result<T, MixError>,
+    ) -> Result<T, MixError> {
+        let slice = self.shared.slice(fragment)?;
+        let Store::Host(host) = &mut *self.store else { return Err(OTHER_MIXER) };
+        host.work(self.shared, &slice, |mixer, own| work(mixer, own, slice.index))
+    }
+
+    fn push_sum(&mut self) -> Option<&mut PushSum> {
+        match &mut *self.store {
+            Store::Host(HostStore { mixer: MixerState::PushSum(state), .. }) => Some(state),
+            Store::Host(_) | Store::Device(_) => None,
+        }
     }
 }
 
@@ -252,4 +216,4 @@ fn plain_weights(slice: &Slice, snapshot: &Encoded) -> Result<Vec<f32>, MixError
     Ok(values)
 }
 
-const NO_EXCHANGE: MixError = MixError::Mixer("this replica makes no exchanges");
+const OTHER_MIXER: MixError = MixError::Mixer("this replica mixes in another way");

@@ -1,7 +1,7 @@
 //! What a replica tells of its weights: their quality on held-out data, and a sketch to compare them by.
 
 use super::Replica;
-use super::shared::State;
+use super::store::{HostStore, Store};
 use crate::device::{DeviceError, DeviceVector};
 use crate::seam::{Evaluation, TrainError};
 use crate::sketch::{self, SKETCH_LEN};
@@ -26,11 +26,11 @@ impl Replica {
         if self.live.is_settled() {
             return self.live.evaluate();
         }
-        if self.device.is_some() {
+        if self.stays_on_device() == Ok(true) {
             return self.evaluate_on_device();
         }
         let live = self.live.copy(0..self.fragments.parameters());
-        if let Some(slow) = &self.shared.lock().state.slow {
+        if let Store::Host(HostStore { slow: Some(slow), .. }) = &*self.shared.lock().store {
             self.live.settle(0, &slow.values);
         }
         let evaluation = self.live.evaluate();
@@ -51,7 +51,9 @@ impl Replica {
             copied.map_err(failed)?;
             aside = Some(copy);
             let lock = shared.lock();
-            lock.state.on_device.as_ref().map(|on_device| on_device.settle(resident));
+            if let Store::Device(device) = &*lock.store {
+                device.settle(resident);
+            }
         }
         let evaluation = self.live.evaluate();
         if let (Some(mut resident), Some(aside)) = (self.at_device(), aside) {
@@ -70,26 +72,16 @@ impl Replica {
     pub fn sketch(&mut self, sketch: &mut [f32; SKETCH_LEN]) {
         self.catch_up();
         let mut sums = [0.0; SKETCH_LEN];
-        let shared = self.shared.clone();
-        let lock = shared.lock();
-        let State { slow, on_device, .. } = &*lock.state;
-        match (slow, on_device) {
-            (Some(slow), _) => {
-                for (part, values) in chunks(0..slow.values.len()).zip(slow.values.chunks(CHUNK)) {
-                    sketch::accumulate(part.start, values, &mut sums);
-                }
-            }
-            (None, Some(on_device)) if !on_device.shows() => {
-                let mut values = vec![0.0; CHUNK];
-                for part in chunks(0..self.fragments.parameters()) {
-                    let (start, values) = (part.start, &mut values[..part.len()]);
-                    on_device.weights(part, values);
-                    sketch::accumulate(start, values, &mut sums);
-                }
-            }
-            (None, _) => self.live.visit(0..self.fragments.parameters(), |start, values| {
+        let whole = 0..self.fragments.parameters();
+        if self.outer.is_some() {
+            let (lock, mut values) = (self.shared.lock(), vec![0.0; CHUNK]);
+            for part in chunks(whole) {
+                let (start, values) = (part.start, &mut values[..part.len()]);
+                lock.store.weights(part, values);
                 sketch::accumulate(start, values, &mut sums);
-            }),
+            }
+        } else {
+            self.live.visit(whole, |start, values| sketch::accumulate(start, values, &mut sums));
         }
         for (out, sum) in sketch.iter_mut().zip(sums) {
             *out = sum as f32;

@@ -12,17 +12,17 @@ use std::sync::Arc;
 use dnode_protocol::Fragments;
 use dnode_protocol::frame::Codec;
 
+use super::SharedReplica;
 use super::pending::PendingUpdates;
-use super::shared::{ReplicaLock, SharedReplica};
 use crate::codec::{Encoded, encode};
 use crate::device::{Device, DeviceError, DeviceVector, Resident, Span, SpanMut};
-use crate::mix::{MixError, MixReport, Tolerance, norm};
-use crate::mixer::{DeviceFragment, DeviceMemory, Exchange, FragmentMemory, Reading, Slice};
+use crate::mix::{MixError, norm};
+use crate::mixer::{DeviceMemory, Exchange, FragmentMemory, Reading, Slice};
 use crate::outer::OuterStep;
 use crate::weights::finite_local;
 
 /// The exchanged weights of a replica on a device.
-pub(super) struct OnDevice {
+pub(super) struct DeviceStore {
     /// The order of work of whoever mixes.
     mixing: Arc<dyn Device>,
     /// That of training.
@@ -55,12 +55,7 @@ pub(super) struct DevicePending {
     shown: DeviceVector,
 }
 
-impl OnDevice {
-    /// Bounds the exchange that comes next.
-    pub(super) const fn tolerate(&mut self, tolerance: Tolerance) {
-        self.exchange.tolerate(tolerance);
-    }
-
+impl DeviceStore {
     /// Slow weights that begin at the trainer's, and pending updates.
     pub(super) fn new(
         resident: &Resident<'_>,
@@ -100,9 +95,14 @@ impl OnDevice {
         Ok((on_device, pending))
     }
 
-    /// Whether x itself is exchanged.
-    pub(super) const fn shows(&self) -> bool {
-        self.slow.is_none()
+    /// What commits do; `None` where x is exchanged.
+    pub(super) fn outer(&self) -> Option<OuterStep> {
+        self.slow.as_ref().map(|slow| slow.step)
+    }
+
+    /// The order of work of training.
+    pub(super) fn training(&self) -> Arc<dyn Device> {
+        Arc::clone(&self.training)
     }
 
     /// Copies φ to the host; false where x is exchanged. NaN where the device fails.
@@ -120,9 +120,9 @@ impl OnDevice {
         Some(out)
     }
 
-    /// Sets φ, and v if it is given, from element `start` on.
-    pub(super) fn set(&mut self, start: usize, values: &[f32], momentum: Option<&[f32]>) {
-        let Some(slow) = &mut self.slow else { return };
+    /// Sets φ, and v if it is given, from element `start` on; false where x is exchanged.
+    pub(super) fn set(&mut self, start: usize, values: &[f32], momentum: Option<&[f32]>) -> bool {
+        let Some(slow) = &mut self.slow else { return false };
         // A failure is told by the next step.
         let _ = self.training.upload(values, slow.values.span_mut(start..start + values.len()));
         if let Some(momentum) = momentum {
@@ -131,6 +131,7 @@ impl OnDevice {
                 .upload(momentum, slow.momentum.span_mut(start..start + momentum.len()));
         }
         let _ = self.training.hand_over();
+        true
     }
 
     /// `x ← φ`; false where x is exchanged.
@@ -253,7 +254,7 @@ impl DevicePending {
 /// A fragment that mixing works on, on a device.
 struct Bench<'t> {
     shared: &'t SharedReplica,
-    on_device: &'t mut OnDevice,
+    on_device: &'t mut DeviceStore,
     slice: &'t Slice,
     /// Whether x of the fragment was shown.
     shown: bool,
@@ -263,11 +264,11 @@ impl Bench<'_> {
     /// Works with the weights of the fragment and notes what they were moved by.
     fn work<T>(
         &mut self,
-        work: impl FnOnce(&mut Exchange, &mut DeviceFragment<'_>) -> Result<T, MixError>,
+        work: impl FnOnce(&mut Exchange, &mut dyn FragmentMemory) -> Result<T, MixError>,
     ) -> Result<T, MixError> {
         let (index, range) = (self.slice.index, self.slice.range.clone());
         let len = range.len();
-        let OnDevice { slow, exchange, memory, own, .. } = &mut *self.on_device;
+        let DeviceStore { slow, exchange, memory, own, .. } = &mut *self.on_device;
         let values = match (slow, own) {
             (Some(slow), _) => slow.values.span_mut(range.clone()),
             (None, Some(own)) if self.shown => own.span_mut(0..len),
@@ -311,71 +312,62 @@ impl PendingUpdates {
     }
 }
 
-impl ReplicaLock<'_> {
-    /// Works on a fragment on the device; `None` where the weights are on the host.
-    fn on_device<T>(&mut self, slice: &Slice, work: impl FnOnce(&mut Bench<'_>) -> T) -> Option<T> {
-        let on_device = self.state.on_device.as_mut()?;
+/// What mixing does with a fragment.
+impl DeviceStore {
+    fn work<T>(
+        &mut self,
+        shared: &SharedReplica,
+        slice: &Slice,
+        work: impl FnOnce(&mut Bench<'_>) -> T,
+    ) -> T {
         let shown = {
-            let mut pending = self.shared.pending();
+            let mut pending = shared.pending();
             let shown = pending.take_on_device(slice.index);
-            if let (true, Some(pending), Some(own)) = (shown, pending.device(), &mut on_device.own)
-            {
+            if let (true, Some(pending), Some(own)) = (shown, pending.device(), &mut self.own) {
                 let from = pending.shown.span(slice.range.clone());
-                let _ = on_device.mixing.set_scaled(own.span_mut(0..from.len()), from, 1.0);
-                let _ = on_device.mixing.hand_over();
+                let _ = self.mixing.set_scaled(own.span_mut(0..from.len()), from, 1.0);
+                let _ = self.mixing.hand_over();
             }
             shown
         };
-        let mut bench = Bench { shared: self.shared, on_device, slice, shown };
+        let mut bench = Bench { shared, on_device: self, slice, shown };
         let result = work(&mut bench);
         bench.end();
-        Some(result)
+        result
     }
 
-    /// Reads a fragment to be sent; `None` where the weights are on the host.
-    pub(super) fn read_on_device(&mut self, slice: &Slice, what: Reading) -> Option<Encoded> {
-        let coded = self.on_device(slice, |bench| {
-            bench.work(|exchange, memory| match what {
-                Reading::Offer(reply) => exchange.offer(memory, slice.index, reply),
-                Reading::Snapshot | Reading::Push { .. } => Ok(memory.offer(Codec::F32, false)?.0),
-            })
-        })?;
+    /// Does a half of an exchange.
+    pub(super) fn exchange<T>(
+        &mut self,
+        shared: &SharedReplica,
+        slice: &Slice,
+        work: impl FnOnce(&mut Exchange, &mut dyn FragmentMemory) -> Result<T, MixError>,
+    ) -> Result<T, MixError> {
+        self.work(shared, slice, |bench| bench.work(work))
+    }
+
+    /// Reads a fragment to be sent.
+    pub(super) fn read(&mut self, shared: &SharedReplica, slice: &Slice, what: Reading) -> Encoded {
+        let coded = self.exchange(shared, slice, |exchange, memory| match what {
+            Reading::Offer(reply) => exchange.offer(memory, reply),
+            Reading::Snapshot | Reading::Push { .. } => Ok(memory.offer(Codec::F32, false)?.0),
+        });
         // Numbers that cannot be read are sent as what they are now: none that anybody takes.
-        Some(coded.unwrap_or_else(|_| encode(Codec::F32, &vec![f32::NAN; slice.range.len()])))
+        coded.unwrap_or_else(|_| encode(Codec::F32, &vec![f32::NAN; slice.range.len()]))
     }
 
-    pub(super) fn answer_on_device(
+    /// Moves a fragment by `weight` times a reply.
+    pub(super) fn displace(
         &mut self,
-        slice: &Slice,
-        terms: (f32, Codec),
-        offer: &Encoded,
-    ) -> Option<Result<(Encoded, MixReport), MixError>> {
-        self.on_device(slice, |bench| {
-            bench.work(|exchange, memory| exchange.answer(memory, slice.index, terms, offer))
-        })
-    }
-
-    pub(super) fn apply_on_device(
-        &mut self,
+        shared: &SharedReplica,
         slice: &Slice,
         weight: f32,
         reply: &Encoded,
-    ) -> Option<Result<MixReport, MixError>> {
-        self.on_device(slice, |bench| {
-            bench.work(|exchange, memory| exchange.apply(memory, slice.index, weight, reply))
-        })
-    }
-
-    /// Moves a fragment by `weight` times a reply; false where the weights are on the host.
-    pub(super) fn displace_on_device(
-        &mut self,
-        slice: &Slice,
-        weight: f32,
-        reply: &Encoded,
-    ) -> bool {
-        let moved = self.on_device(slice, |bench| {
+    ) {
+        // A failure is told by the next step.
+        let _ = self.work(shared, slice, |bench| {
             let range = slice.range.clone();
-            let OnDevice { slow, memory, own, mixing, .. } = &mut *bench.on_device;
+            let Self { slow, memory, own, mixing, .. } = &mut *bench.on_device;
             memory.unpack(reply)?;
             let delta = memory.difference(range.len());
             let values = match (slow, own) {
@@ -389,19 +381,19 @@ impl ReplicaLock<'_> {
             bench.shared.pending().note(slice.index, range, (delta, weight))?;
             Ok::<_, MixError>(())
         });
-        moved.is_some()
     }
 
-    /// Takes over another's weights; `None` where the weights are on the host.
-    pub(super) fn adopt_on_device(
+    /// Takes over another's weights.
+    pub(super) fn adopt(
         &mut self,
+        shared: &SharedReplica,
         slice: &Slice,
         values: &[f32],
-    ) -> Option<Result<(), MixError>> {
-        self.on_device(slice, |bench| {
+    ) -> Result<(), MixError> {
+        self.work(shared, slice, |bench| {
             let range = slice.range.clone();
             finite_local(&range, norm(values))?;
-            let OnDevice { slow, own, mixing, .. } = &mut *bench.on_device;
+            let Self { slow, own, mixing, .. } = &mut *bench.on_device;
             if let Some(slow) = slow {
                 mixing.upload(values, slow.values.span_mut(range.clone()))?;
                 let zeros = vec![0.0; values.len()];

@@ -2,8 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::shared::State;
-use super::state::fixed;
+use super::store::{HostStore, Store};
 use super::{Replica, ReplicaLock, ReplicaState};
 use crate::mix::norm;
 use crate::mixer::{MixerState, plausible_mass, read_accumulators};
@@ -122,42 +121,13 @@ impl Replica {
         lock: &mut ReplicaLock<'_>,
         saved: &mut dyn SavedReplica,
     ) -> Result<(), TrainError> {
-        self.check(&lock.state.mixer, saved)?;
+        self.check(&lock.store, saved)?;
         // First, because it comes with a copy and the vectors below were not touched before.
         match saved.trainer()? {
             Cow::Owned(state) => self.trainer_mut().restore_owned(state)?,
             Cow::Borrowed(state) => self.trainer_mut().restore(state)?,
         }
-        let State { slow, mixer, on_device } = &mut *lock.state;
-        if let Some(slow) = slow
-            && saved.lengths().outer.is_some()
-        {
-            saved.read(Part::Parameters, 0, &mut slow.values)?;
-            saved.read(Part::Momentum, 0, &mut slow.momentum)?;
-        }
-        if let Some(device) = on_device
-            && saved.lengths().outer.is_some()
-        {
-            let (mut values, mut momentum) = (vec![0.0; CHUNK], vec![0.0; CHUNK]);
-            for part in chunks(0..saved.lengths().parameters) {
-                let (values, momentum) = (&mut values[..part.len()], &mut momentum[..part.len()]);
-                saved.read(Part::Parameters, part.start, values)?;
-                saved.read(Part::Momentum, part.start, momentum)?;
-                device.set(part.start, values, Some(momentum));
-            }
-        }
-        match mixer {
-            MixerState::None | MixerState::Exchange(..) | MixerState::Epidemic(_) => {}
-            MixerState::PushSum(own) => {
-                let numerators = own.restore(&saved.masses()?);
-                saved.accumulators(0, numerators)?;
-            }
-            MixerState::DeltaSet(own) => {
-                let (accumulators, residual) = own.state_mut();
-                saved.accumulators(0, accumulators)?;
-                saved.read(Part::Residual, 0, residual)?;
-            }
-        }
+        lock.store.restore(saved)?;
         let live = if saved.lengths().outer.is_some() { Part::Live } else { Part::Parameters };
         self.shared.pending().clear();
         let mut values = vec![0.0; CHUNK];
@@ -169,7 +139,7 @@ impl Replica {
         Ok(())
     }
 
-    fn check(&self, mixer: &MixerState, saved: &mut dyn SavedReplica) -> Result<(), TrainError> {
+    fn check(&self, store: &Store, saved: &mut dyn SavedReplica) -> Result<(), TrainError> {
         let parameters = self.layout().parameters();
         let lengths = saved.lengths();
         let refuse = |detail: String| Err(TrainError::State(detail));
@@ -188,7 +158,46 @@ impl Replica {
             }
             finite(saved, (name, part), found)?;
         }
-        check_fixed(mixer, saved)
+        check_fixed(store, saved)
+    }
+}
+
+impl Store {
+    /// Puts back φ, v and what the mixer keeps.
+    fn restore(&mut self, saved: &mut dyn SavedReplica) -> Result<(), TrainError> {
+        let Lengths { parameters, outer, .. } = saved.lengths();
+        match self {
+            Self::Host(HostStore { slow, mixer }) => {
+                if let (Some(slow), Some(_)) = (slow, outer) {
+                    saved.read(Part::Parameters, 0, &mut slow.values)?;
+                    saved.read(Part::Momentum, 0, &mut slow.momentum)?;
+                }
+                match mixer {
+                    MixerState::None | MixerState::Exchange(..) | MixerState::Epidemic(_) => {}
+                    MixerState::PushSum(own) => {
+                        let numerators = own.restore(&saved.masses()?);
+                        saved.accumulators(0, numerators)?;
+                    }
+                    MixerState::DeltaSet(own) => {
+                        let (accumulators, residual) = own.state_mut();
+                        saved.accumulators(0, accumulators)?;
+                        saved.read(Part::Residual, 0, residual)?;
+                    }
+                }
+            }
+            Self::Device(_) if outer.is_none() => {}
+            Self::Device(device) => {
+                let (mut values, mut momentum) = (vec![0.0; CHUNK], vec![0.0; CHUNK]);
+                for part in chunks(0..parameters) {
+                    let (values, momentum) =
+                        (&mut values[..part.len()], &mut momentum[..part.len()]);
+                    saved.read(Part::Parameters, part.start, values)?;
+                    saved.read(Part::Momentum, part.start, momentum)?;
+                    device.set(part.start, values, Some(momentum));
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -210,9 +219,9 @@ fn finite(
     Ok(())
 }
 
-fn check_fixed(mixer: &MixerState, saved: &mut dyn SavedReplica) -> Result<(), TrainError> {
+fn check_fixed(store: &Store, saved: &mut dyn SavedReplica) -> Result<(), TrainError> {
     let refuse = |detail: &str| Err(TrainError::State(detail.to_owned()));
-    let (accumulators, masses, residual) = match (fixed(mixer), saved.lengths().fixed) {
+    let (accumulators, masses, residual) = match (store.fixed(), saved.lengths().fixed) {
         (None, None) => return Ok(()),
         (Some((accumulators, masses, residual)), Some(found)) => {
             let own = (accumulators.len(), masses.len(), residual.len());

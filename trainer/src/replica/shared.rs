@@ -12,28 +12,19 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use dnode_protocol::{FragmentId, Fragments};
 
-use super::on_device::{DevicePending, OnDevice};
+use super::on_device::DevicePending;
 use super::pending::PendingUpdates;
+use super::store::Store;
 use crate::mix::MixError;
-use crate::mixer::{MixerState, Slice};
-use crate::slow::Slow;
-
-/// The exchanged weights of a replica and the state of its mixer.
-pub(super) struct State {
-    /// φ and v; `None` where x is exchanged.
-    pub(super) slow: Option<Slow>,
-    pub(super) mixer: MixerState,
-    /// The same of exchanges on a device; the two above are then nothing.
-    pub(super) on_device: Option<OnDevice>,
-}
+use crate::mixer::Slice;
 
 struct Shared {
     fragments: Fragments,
     /// Whether x is exchanged, and so must be shown.
     shows: bool,
-    /// Held while waiting for the state, so that the two sides take turns.
+    /// Held while waiting for the store, so that the two sides take turns.
     queue: Mutex<()>,
-    state: Mutex<State>,
+    store: Mutex<Store>,
     pending: Mutex<PendingUpdates>,
     /// Pending updates have changed.
     changed: Condvar,
@@ -52,11 +43,11 @@ impl fmt::Debug for SharedReplica {
 }
 
 impl SharedReplica {
-    pub(super) fn new(fragments: Fragments, state: State, pending: Option<DevicePending>) -> Self {
-        let shows = state.on_device.as_ref().map_or_else(|| state.slow.is_none(), OnDevice::shows);
+    pub(super) fn new(fragments: Fragments, store: Store, pending: Option<DevicePending>) -> Self {
+        let shows = store.outer().is_none();
         let (queue, pending) = (Mutex::default(), Mutex::new(PendingUpdates::new(pending)));
-        let (state, changed) = (Mutex::new(state), Condvar::new());
-        Self(Arc::new(Shared { fragments, shows, queue, state, pending, changed }))
+        let (store, changed) = (Mutex::new(store), Condvar::new());
+        Self(Arc::new(Shared { fragments, shows, queue, store, pending, changed }))
     }
 
     /// Whether x itself is exchanged.
@@ -68,9 +59,9 @@ impl SharedReplica {
     #[must_use]
     pub fn lock(&self) -> ReplicaLock<'_> {
         let queue = lock(&self.0.queue);
-        let state = lock(&self.0.state);
+        let store = lock(&self.0.store);
         drop(queue);
-        ReplicaLock { shared: self, state }
+        ReplicaLock { shared: self, store }
     }
 
     /// Says that mixing will read a fragment, so that training shows it at its next boundary; returns
@@ -152,7 +143,7 @@ impl SharedReplica {
 /// The exchanged weights, in the hands of one side.
 pub struct ReplicaLock<'a> {
     pub(super) shared: &'a SharedReplica,
-    pub(super) state: MutexGuard<'a, State>,
+    pub(super) store: MutexGuard<'a, Store>,
 }
 
 impl fmt::Debug for ReplicaLock<'_> {

@@ -5,9 +5,7 @@ use std::ops::Range;
 
 use dnode_protocol::{FragmentId, Fragments, ParameterLayout};
 
-use super::shared::State;
 use super::{Replica, ReplicaLock};
-use crate::mixer::MixerState;
 use crate::seam::TrainerState;
 
 /// Everything a replica needs to continue.
@@ -87,16 +85,7 @@ impl<'r, 't> Held<'r, 't> {
 
     /// Reads the replica's weights of `range`.
     pub(crate) fn weights(&self, range: Range<usize>, out: &mut [f32]) {
-        let State { slow, on_device, .. } = &*self.lock.state;
-        let is_read = match (slow, on_device) {
-            (Some(slow), _) => {
-                out.copy_from_slice(&slow.values[range.clone()]);
-                true
-            }
-            (None, Some(device)) => device.weights(range.clone(), out),
-            (None, None) => false,
-        };
-        if !is_read {
+        if !self.lock.store.weights(range.clone(), out) {
             self.live(range, out);
         }
     }
@@ -116,21 +105,18 @@ impl<'r, 't> Held<'r, 't> {
 
     /// The outer momentum v, `[P]`; `None` without an outer step.
     pub(crate) fn momentum(&self) -> Option<Cow<'_, [f32]>> {
-        match &*self.lock.state {
-            State { slow: Some(slow), .. } => Some(Cow::Borrowed(&slow.momentum)),
-            State { on_device, .. } => on_device.as_ref()?.momentum().map(Cow::Owned),
-        }
+        self.lock.store.momentum()
     }
 
     /// Accumulators, masses and residual of [`FixedState`]; `None` for mixers without.
     pub(crate) fn fixed(&self) -> Option<(&[i64], &[u64], &[f32])> {
-        fixed(&self.lock.state.mixer)
+        self.lock.store.fixed()
     }
 
     /// Whether the replica is a sum of contributions (delta-set), of which a checkpoint must say which.
     #[must_use]
     pub fn is_sum(&self) -> bool {
-        matches!(self.lock.state.mixer, MixerState::DeltaSet(_))
+        self.lock.store.delta_set().is_some()
     }
 
     /// The partition of the parameters.
@@ -265,7 +251,7 @@ impl Replica {
         let range = self.fragments.range(fragment).expect("only fragments of the model are hashed");
         let held = self.hold();
         let mut hasher = blake3::Hasher::new();
-        if let MixerState::DeltaSet(state) = &held.lock.state.mixer {
+        if let Some(state) = held.lock.store.delta_set() {
             for accumulator in &state.state().0[range] {
                 hasher.update(&accumulator.to_le_bytes());
             }
@@ -283,20 +269,5 @@ impl Replica {
     #[must_use]
     pub fn save(&self) -> ReplicaState {
         self.hold().copy()
-    }
-}
-
-/// Accumulators, masses and residual of [`FixedState`]; `None` for mixers without.
-pub(super) fn fixed(mixer: &MixerState) -> Option<(&[i64], &[u64], &[f32])> {
-    match mixer {
-        MixerState::None | MixerState::Exchange(..) | MixerState::Epidemic(_) => None,
-        MixerState::PushSum(state) => {
-            let (numerators, masses) = state.state();
-            Some((numerators, masses, &[]))
-        }
-        MixerState::DeltaSet(state) => {
-            let (accumulators, residual) = state.state();
-            Some((accumulators, &[], residual))
-        }
     }
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::SKETCH_LEN;
 use crate::codec::encode;
-use crate::mix::MixError;
+use crate::mix::{MixError, MixTerms};
 use crate::mixer::Reading;
 use crate::testing::{OUTER, assert_close, mean, mixed, peek, replica, set_weights, values, wide};
 use crate::weights::CHUNK;
@@ -17,8 +17,8 @@ const ALL: FragmentId = FragmentId(0);
 
 fn exchange(i: &mut Replica, j: &mut Replica, fragment: FragmentId, weight: f32) {
     let offer = i.read(fragment, Reading::Offer(Codec::F32));
-    let (reply, _) = j.answer(fragment, weight, &offer, Codec::F32).unwrap();
-    i.apply(fragment, weight, &reply).unwrap();
+    let (reply, _) = j.answer(fragment, MixTerms::any(weight), &offer, Codec::F32).unwrap();
+    i.apply(fragment, MixTerms::any(weight), &reply).unwrap();
 }
 
 fn plain(values: &[f32]) -> Encoded {
@@ -177,13 +177,13 @@ fn undo_takes_the_displacement_back_and_leaves_later_training() {
     for outer in [None, Some(OUTER)] {
         let (mut i, live) = replica(values(30, 0.4), outer);
         let (start, offer) = (i.parameters(), plain(&values(30, 2.0)));
-        let (reply, _) = i.answer(ALL, 0.3, &offer, Codec::F32).unwrap();
+        let (reply, _) = i.answer(ALL, MixTerms::any(0.3), &offer, Codec::F32).unwrap();
         assert_ne!(i.parameters(), start);
         i.undo(ALL, 0.3, &reply);
         assert_close(&wide(&i.parameters()), &wide(&start), 3e-7);
         assert_close(&wide(&peek(&live)), &wide(&start), 3e-7);
         // With a step between mixing and undoing, exactly that step remains.
-        let (reply, _) = i.answer(ALL, 0.3, &offer, Codec::F32).unwrap();
+        let (reply, _) = i.answer(ALL, MixTerms::any(0.3), &offer, Codec::F32).unwrap();
         let mixed = peek(&live);
         i.step(StepId::alone(5)).unwrap();
         let trained = peek(&live);
@@ -204,23 +204,26 @@ fn bad_numbers_are_refused_and_change_nothing() {
         let middle = FragmentId(1);
         let good = vec![0.1; 8];
         for weight in [-0.1, 1.1, f32::NAN] {
-            let refused = i.answer(middle, weight, &plain(&good), Codec::F32);
+            let refused = i.answer(middle, MixTerms::any(weight), &plain(&good), Codec::F32);
             assert!(matches!(refused, Err(MixError::Weight(_))));
-            assert!(matches!(i.apply(middle, weight, &plain(&good)), Err(MixError::Weight(_))));
+            assert!(matches!(
+                i.apply(middle, MixTerms::any(weight), &plain(&good)),
+                Err(MixError::Weight(_))
+            ));
         }
         for (bad, outlier) in [(f32::NAN, false), (f32::INFINITY, false), (1e4, true)] {
             let mut remote = good.clone();
             remote[5] = bad;
             let results = [
-                i.answer(middle, 0.5, &plain(&remote), Codec::F32).unwrap_err(),
-                i.apply(middle, 0.5, &plain(&remote)).unwrap_err(),
+                i.answer(middle, MixTerms::any(0.5), &plain(&remote), Codec::F32).unwrap_err(),
+                i.apply(middle, MixTerms::any(0.5), &plain(&remote)).unwrap_err(),
             ];
             for error in results {
                 assert_eq!(matches!(error, MixError::Outlier { .. }), outlier, "{error}");
                 assert_eq!(matches!(error, MixError::NotFinite { .. }), !outlier, "{error}");
             }
         }
-        let short = i.apply(middle, 0.5, &plain(&good[..7]));
+        let short = i.apply(middle, MixTerms::any(0.5), &plain(&good[..7]));
         assert_eq!(short, Err(MixError::Length { expected: 8, found: 7 }));
         let broken = i.adopt(middle, &plain(&[f32::NAN; 8]));
         assert!(matches!(broken, Err(MixError::NotFinite { .. })));
@@ -234,8 +237,8 @@ fn own_numbers_that_are_not_finite_are_not_blamed_on_the_peer() {
     broken[3] = f32::NAN;
     let (mut i, _) = replica(broken, None);
     let (theirs, own_fault) = (plain(&[0.1; 8]), MixError::Local { start: 0, end: 8 });
-    assert_eq!(i.answer(ALL, 0.5, &theirs, Codec::F32), Err(own_fault.clone()));
-    assert_eq!(i.apply(ALL, 0.5, &theirs), Err(own_fault));
+    assert_eq!(i.answer(ALL, MixTerms::any(0.5), &theirs, Codec::F32), Err(own_fault.clone()));
+    assert_eq!(i.apply(ALL, MixTerms::any(0.5), &theirs), Err(own_fault));
 }
 
 #[test]

@@ -6,11 +6,9 @@
 
 use std::borrow::Cow;
 
-use super::shared::State;
 use super::state::Held;
 use super::{Replica, ReplicaLock, ReplicaState};
 use crate::kernel::loss::Score;
-use crate::kernel::reduce::add_scaled;
 use crate::mix::subtract;
 use crate::seam::TrainError;
 
@@ -18,15 +16,7 @@ impl ReplicaLock<'_> {
     /// The slow weights φ, `[P]`; nothing where live weights are exchanged.
     #[must_use]
     pub fn weights(&self) -> Cow<'_, [f32]> {
-        match &*self.state {
-            State { slow: Some(slow), .. } => Cow::Borrowed(&slow.values),
-            State { on_device: Some(device), .. } if !device.shows() => {
-                let mut values = vec![0.0; self.shared.parameters()];
-                device.weights(0..values.len(), &mut values);
-                Cow::Owned(values)
-            }
-            State { .. } => Cow::Borrowed(&[]),
-        }
+        self.store.all_weights(self.shared.parameters())
     }
 
     /// What mixing has moved since all ranks had the weights `base`: `D = φ − base`, `[P]`.
@@ -56,20 +46,10 @@ impl Replica {
     /// # Panics
     /// When `base` or `sum` has another length than φ.
     pub fn displace_together(&mut self, lock: &mut ReplicaLock<'_>, base: &[f32], sum: &[f32]) {
-        match &mut *lock.state {
-            State { slow: Some(slow), .. } => {
-                slow.values.copy_from_slice(base);
-                add_scaled(&mut slow.values, sum, 1.0);
-            }
-            State { on_device: Some(device), .. } if !device.shows() => {
-                let mut values = base.to_vec();
-                add_scaled(&mut values, sum, 1.0);
-                device.set(0, &values, None);
-            }
-            State { .. } => return,
+        if lock.store.set_sum(base, sum) {
+            self.shared.pending().clear();
+            self.trainer_mut().displace(0..sum.len(), sum, 1.0);
         }
-        self.shared.pending().clear();
-        self.trainer_mut().displace(0..sum.len(), sum, 1.0);
     }
 
     /// Measures the live weights, which all ranks have to the bit, on a part of the held-out data, as

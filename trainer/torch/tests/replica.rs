@@ -15,8 +15,8 @@ use dnode_protocol::frame::Codec;
 use dnode_protocol::{FragmentId, Fragments, ParameterLayout};
 use dnode_torch::{Device, Precision, TorchConfig};
 use dnode_trainer::{
-    Evaluation, LocalTrainer, Mixer, ModelKind, OuterStep, Reading, Replica, ReplicaConfig, StepId,
-    StepReport, TrainError, Trainer, TrainerState,
+    Evaluation, LocalTrainer, MixTerms, Mixer, ModelKind, OuterStep, Reading, Replica,
+    ReplicaConfig, StepId, StepReport, TrainError, Trainer, TrainerState,
 };
 use synthetic::{config, source};
 
@@ -80,8 +80,8 @@ fn rounds(mut own: Replica, outer: Option<OuterStep>, reply: Codec) -> Vec<Vec<f
         let fragment = FragmentId((round % FRAGMENTS as u64) as u32);
         let (from, to) = if round % 2 == 0 { (&mut own, &mut peer) } else { (&mut peer, &mut own) };
         let offer = from.read(fragment, Reading::Offer(reply));
-        let (answer, _) = to.answer(fragment, 0.5, &offer, reply).unwrap();
-        from.apply(fragment, 0.5, &answer).unwrap();
+        let (answer, _) = to.answer(fragment, MixTerms::any(0.5), &offer, reply).unwrap();
+        from.apply(fragment, MixTerms::any(0.5), &answer).unwrap();
         if round % 3 == 2 {
             own.commit(1.0);
             peer.commit(1.0);

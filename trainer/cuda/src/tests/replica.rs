@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{FragmentId, Fragments, ParameterLayout};
 use dnode_trainer::{
-    Device, DeviceError, DeviceVector, Evaluation, Mixer, OuterStep, Reading, Replica,
+    Device, DeviceError, DeviceVector, Evaluation, MixTerms, Mixer, OuterStep, Reading, Replica,
     ReplicaConfig, Resident, StepId, StepReport, TrainError, Trainer, TrainerState, encode,
 };
 
@@ -112,8 +112,8 @@ fn rounds(mut replica: Replica, outer: Option<OuterStep>) -> Vec<Vec<f32>> {
         let (from, to) =
             if round % 2 == 0 { (&mut replica, &mut peer) } else { (&mut peer, &mut replica) };
         let offer = from.read(fragment, Reading::Offer(REPLY));
-        let (answer, _) = to.answer(fragment, 0.5, &offer, REPLY).unwrap();
-        from.apply(fragment, 0.5, &answer).unwrap();
+        let (answer, _) = to.answer(fragment, MixTerms::any(0.5), &offer, REPLY).unwrap();
+        from.apply(fragment, MixTerms::any(0.5), &answer).unwrap();
         match round % 8 {
             3 => {
                 replica.commit(1.0);
@@ -167,7 +167,7 @@ fn one_thread_trains_while_another_mixes() {
                 for &fragment in fragments.iter().cycle().take(100) {
                     let offer = peer.read(fragment, Reading::Offer(REPLY));
                     assert!(shared.wait(fragment, true, || {}));
-                    shared.lock().answer(fragment, 0.5, &offer, REPLY).unwrap();
+                    shared.lock().answer(fragment, MixTerms::any(0.5), &offer, REPLY).unwrap();
                 }
                 done.send(()).unwrap();
             });

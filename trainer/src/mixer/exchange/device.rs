@@ -121,6 +121,10 @@ impl DeviceFragment<'_> {
 }
 
 impl FragmentMemory for DeviceFragment<'_> {
+    fn index(&self) -> usize {
+        self.index
+    }
+
     fn range(&self) -> Range<usize> {
         self.range.clone()
     }

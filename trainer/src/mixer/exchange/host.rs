@@ -63,6 +63,10 @@ impl HostFragment<'_, '_> {
 }
 
 impl FragmentMemory for HostFragment<'_, '_> {
+    fn index(&self) -> usize {
+        self.index
+    }
+
     fn range(&self) -> Range<usize> {
         self.own.range().clone()
     }

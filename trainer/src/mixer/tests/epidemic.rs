@@ -4,7 +4,7 @@ use dnode_protocol::frame::Codec;
 
 use super::{FRAGMENTS, edge};
 use crate::codec::encode;
-use crate::mix::MixError;
+use crate::mix::{MixError, MixTerms};
 use crate::testing::{OUTER, assert_close, mixed, peek, values, wide};
 use crate::{Mixer, Reading, StepId};
 
@@ -28,7 +28,7 @@ fn arrivals_are_averaged_by_count_until_the_own_push() {
     let mut weights = 1.0;
     for (salt, weight) in arrivals {
         let push = values(range.len(), salt);
-        i.absorb(FRAGMENTS[1], weight, edge(2), &encode(Codec::F32, &push)).unwrap();
+        i.absorb(FRAGMENTS[1], MixTerms::any(weight), edge(2), &encode(Codec::F32, &push)).unwrap();
         total.iter_mut().zip(wide(&push)).for_each(|(t, r)| *t += f64::from(weight) * r);
         weights += f64::from(weight);
         let average: Vec<f64> = total.iter().map(|t| t / weights).collect();
@@ -43,7 +43,7 @@ fn arrivals_are_averaged_by_count_until_the_own_push() {
     let sent = i.read(FRAGMENTS[1], PUSH);
     assert_eq!(sent.codec, Codec::F32);
     let (was, push) = (wide(&i.parameters()[range.clone()]), values(range.len(), 0.1));
-    i.absorb(FRAGMENTS[1], 1.0, edge(2), &encode(Codec::F32, &push)).unwrap();
+    i.absorb(FRAGMENTS[1], MixTerms::any(1.0), edge(2), &encode(Codec::F32, &push)).unwrap();
     let half: Vec<f64> = was.iter().zip(wide(&push)).map(|(a, b)| f64::midpoint(*a, b)).collect();
     assert_close(&wide(&i.parameters()[range]), &half, 3e-7);
 }
@@ -54,15 +54,17 @@ fn bad_pushes_are_refused_and_change_nothing() {
     let before = i.save();
     let f = FRAGMENTS[0];
     for value in [f32::NAN, 1e6] {
-        assert!(i.absorb(f, 1.0, edge(2), &encode(Codec::F32, &[value; 30])).is_err());
+        assert!(
+            i.absorb(f, MixTerms::any(1.0), edge(2), &encode(Codec::F32, &[value; 30])).is_err()
+        );
     }
-    assert!(i.absorb(f, 1.5, edge(2), &encode(Codec::F32, &[0.1; 30])).is_err());
-    assert!(i.absorb(f, 1.0, edge(2), &encode(Codec::F32, &[0.1; 29])).is_err());
-    let coarse = i.absorb(f, 1.0, edge(2), &encode(Codec::Int4, &[0.1; 30]));
+    assert!(i.absorb(f, MixTerms::any(1.5), edge(2), &encode(Codec::F32, &[0.1; 30])).is_err());
+    assert!(i.absorb(f, MixTerms::any(1.0), edge(2), &encode(Codec::F32, &[0.1; 29])).is_err());
+    let coarse = i.absorb(f, MixTerms::any(1.0), edge(2), &encode(Codec::Int4, &[0.1; 30]));
     assert_eq!(coarse, Err(MixError::Codec(Codec::Int4)));
     assert_eq!(i.save(), before);
     // None of them counted.
-    i.absorb(f, 1.0, edge(2), &encode(Codec::F32, &[0.5; 30])).unwrap();
+    i.absorb(f, MixTerms::any(1.0), edge(2), &encode(Codec::F32, &[0.5; 30])).unwrap();
     let expected = f32::midpoint(before.parameters[3], 0.5);
     assert!((i.parameters()[3] - expected).abs() < 1e-6);
 }

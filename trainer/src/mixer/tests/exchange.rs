@@ -5,7 +5,7 @@ use dnode_protocol::frame::Codec;
 
 use super::{CODECS, FRAGMENTS, distance, length, sum};
 use crate::codec::{Encoded, encode, encode_i64};
-use crate::mix::{MixError, MixReport};
+use crate::mix::{MixError, MixReport, MixTerms};
 use crate::testing::{OUTER, assert_close, mixed, peek, set_weights, values, wide};
 use crate::{Mixer, Reading, Replica, StepId};
 
@@ -27,9 +27,9 @@ fn exchange(
     codec: Codec,
 ) -> MixReport {
     let offer = i.read(fragment, Reading::Offer(codec));
-    let (reply, report) = j.answer(fragment, weight, &offer, codec).unwrap();
+    let (reply, report) = j.answer(fragment, MixTerms::any(weight), &offer, codec).unwrap();
     assert_eq!(reply.codec, codec);
-    i.apply(fragment, weight, &reply).unwrap();
+    i.apply(fragment, MixTerms::any(weight), &reply).unwrap();
     report
 }
 
@@ -142,7 +142,7 @@ fn undoing_an_answer_leaves_what_was_trained_since() {
         let (mut i, mut j) = pair(None);
         let before = wide(&j.parameters());
         let offer = i.read(FRAGMENTS[1], Reading::Offer(codec));
-        let (reply, _) = j.answer(FRAGMENTS[1], 0.4, &offer, codec).unwrap();
+        let (reply, _) = j.answer(FRAGMENTS[1], MixTerms::any(0.4), &offer, codec).unwrap();
         j.step(StepId::alone(3)).unwrap();
         let progress = |j: &mut Replica| {
             let mut progress = vec![0.0; PARAMETERS];
@@ -196,18 +196,24 @@ fn bad_offers_and_replies_are_refused_and_change_nothing() {
         (Encoded { bytes: [0; 7].as_slice().into(), ..good.clone() }, "decode"),
     ];
     for (offer, word) in &offers {
-        let error = i.answer(f, 0.5, offer, Codec::Int4).unwrap_err();
+        let error = i.answer(f, MixTerms::any(0.5), offer, Codec::Int4).unwrap_err();
         assert!(error.to_string().contains(word), "{error}");
         // As a reply, int4 is as good as any.
-        assert!(offer.codec == Codec::Int4 || i.apply(f, 0.5, offer).is_err());
+        assert!(offer.codec == Codec::Int4 || i.apply(f, MixTerms::any(0.5), offer).is_err());
     }
     for weight in [-0.1, 1.1, f32::NAN] {
-        assert!(matches!(i.answer(f, weight, &good, Codec::F32), Err(MixError::Weight(_))));
-        assert!(matches!(i.apply(f, weight, &good), Err(MixError::Weight(_))));
+        assert!(matches!(
+            i.answer(f, MixTerms::any(weight), &good, Codec::F32),
+            Err(MixError::Weight(_))
+        ));
+        assert!(matches!(i.apply(f, MixTerms::any(weight), &good), Err(MixError::Weight(_))));
     }
     let unknown = FragmentId(3);
-    assert_eq!(i.apply(unknown, 0.5, &good), Err(MixError::Fragment(unknown)));
-    assert!(matches!(i.answer(f, 0.5, &good, Codec::Fixed64), Err(MixError::Codec(_))));
+    assert_eq!(i.apply(unknown, MixTerms::any(0.5), &good), Err(MixError::Fragment(unknown)));
+    assert!(matches!(
+        i.answer(f, MixTerms::any(0.5), &good, Codec::Fixed64),
+        Err(MixError::Codec(_))
+    ));
     assert!(matches!(i.include(f, &good), Err(MixError::Mixer(_))));
     assert_eq!(i.save(), before);
 }

@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{FRAGMENTS, edge};
 use crate::codec::{Encoded, decode_running, encode, encode_running};
-use crate::mix::MixError;
+use crate::mix::{MixError, MixTerms};
 use dnode_protocol::Origin;
 
 use crate::mixer::{EDGES_MAX, PUSHES_UNACKNOWLEDGED_MAX};
@@ -88,7 +88,8 @@ impl Swarm {
         }
         let at = self.rng.random_range(0..self.under_way.len());
         let (from, to, fragment, sum) = self.under_way.swap_remove(at);
-        let report = self.replicas[to].absorb(fragment, 1.0, edge(from), &sum).unwrap();
+        let report =
+            self.replicas[to].absorb(fragment, MixTerms::any(1.0), edge(from), &sum).unwrap();
         if report.received == u64_of(&sum) {
             // Taken in now, or the newest that was taken in came again.
             self.newest.get_mut(&(from, to, fragment)).unwrap()[1] = sum;
@@ -141,7 +142,7 @@ fn ten_thousand_pushes_over_a_bad_network_keep_all_mass_and_reach_the_average() 
     swarm.under_way.clear();
     let newest: Vec<_> = swarm.newest.iter().map(|(key, sums)| (*key, sums[0].clone())).collect();
     for ((from, to, fragment), sum) in newest {
-        swarm.replicas[to].absorb(fragment, 1.0, edge(from), &sum).unwrap();
+        swarm.replicas[to].absorb(fragment, MixTerms::any(1.0), edge(from), &sum).unwrap();
     }
     assert_eq!(total(&swarm.replicas), start);
     for (k, &x) in start.0.iter().enumerate() {
@@ -218,13 +219,13 @@ fn peers_whose_weight_went_with_one_that_died_agree_all_the_same() {
     // Pushes that bring nothing move no value.
     for empty in 1..=17 {
         let sum = push(&mut a, f, edge(2));
-        b.absorb(f, 1.0, edge(1), &sum).unwrap();
+        b.absorb(f, MixTerms::any(1.0), edge(1), &sum).unwrap();
         assert_eq!(mass(&b).1[1], if empty < 17 { ONE >> 5 } else { ONE >> 4 });
     }
     assert_eq!(b.parameters(), before);
     let give = |one: &mut Replica, from: usize, other: &mut Replica, to: usize| {
         let sum = push(one, f, edge(to));
-        let report = other.absorb(f, 1.0, edge(from), &sum).unwrap();
+        let report = other.absorb(f, MixTerms::any(1.0), edge(from), &sum).unwrap();
         one.acknowledged(f, edge(to), report.received);
     };
     for _ in 0..40 {
@@ -245,7 +246,7 @@ fn an_arrival_averages_by_weight_and_moves_live_weights_alike() {
     let before = wide(&progress);
     let f = FRAGMENTS[1];
     let sum = push(&mut a, f, edge(2));
-    let report = b.absorb(f, 1.0, edge(1), &sum).unwrap();
+    let report = b.absorb(f, MixTerms::any(1.0), edge(1), &sum).unwrap();
     assert_eq!(report.received, u64_of(&sum));
     let range = b.fragments().range(f).unwrap();
     let expected: Vec<f64> = range.clone().map(|k| (q[k] + 0.5 * p[k]) / 1.5).collect();
@@ -255,7 +256,7 @@ fn an_arrival_averages_by_weight_and_moves_live_weights_alike() {
     assert_eq!(mass(&b).1, vec![ONE, ONE + ONE / 2, ONE]);
     // Again and late: nothing.
     let state = b.save();
-    let again = b.absorb(f, 1.0, edge(1), &sum).unwrap();
+    let again = b.absorb(f, MixTerms::any(1.0), edge(1), &sum).unwrap();
     assert_eq!((again.received, again.difference_norm), (report.received, 0.0));
     assert_eq!(b.save(), state);
 }
@@ -269,7 +270,7 @@ fn an_edge_without_acknowledgements_stops_giving() {
     for _ in 0..200 {
         // Mass comes back, so that only the missing acknowledgement stops it.
         let sum = push(&mut b, f, edge(1));
-        let report = a.absorb(f, 1.0, edge(2), &sum).unwrap();
+        let report = a.absorb(f, MixTerms::any(1.0), edge(2), &sum).unwrap();
         b.acknowledged(f, edge(1), report.received);
         let (numerators, masses) = mass(&b);
         if masses[0] < ONE / 8 {
@@ -291,7 +292,7 @@ fn an_edge_without_acknowledgements_stops_giving() {
     for life in 0..60_u64 {
         let mut donor = peer(0.4);
         let from = Origin { incarnation: life + 1, ..edge(3) };
-        c.absorb(f, 1.0, from, &push(&mut donor, f, edge(1))).unwrap();
+        c.absorb(f, MixTerms::any(1.0), from, &push(&mut donor, f, edge(1))).unwrap();
         let before = mass(&c).1[0];
         last = u64_of(&push(&mut c, f, edge(2)));
         given += usize::from(mass(&c).1[0] < before);
@@ -316,7 +317,7 @@ fn edges_are_bounded_and_only_settled_ones_make_room() {
         refill += 1;
         let mut donor = peer(0.2);
         let from = Origin { incarnation: refill, ..edge(200) };
-        a.absorb(f, 1.0, from, &push(&mut donor, f, edge(1))).unwrap();
+        a.absorb(f, MixTerms::any(1.0), from, &push(&mut donor, f, edge(1))).unwrap();
         let before = mass(a).1[2];
         let sum = push(a, f, edge(to));
         (mass(a).1[2] < before, sum)
@@ -328,16 +329,16 @@ fn edges_are_bounded_and_only_settled_ones_make_room() {
     assert!(give(&mut a, 99).0);
     // The edge to 4 begins anew: the receiver, who remembers, takes the new sum whole.
     let mut four = peer(0.7);
-    four.absorb(f, 1.0, edge(1), &sums[4]).unwrap();
+    four.absorb(f, MixTerms::any(1.0), edge(1), &sums[4]).unwrap();
     a.acknowledged(f, edge(5), u64_of(&sums[5]));
     let before = mass(&a).1[2];
     let (gave, again) = give(&mut a, 4);
     assert!(gave && u64_of(&again) > u64_of(&sums[4]));
     let had = mass(&four).1[2];
-    four.absorb(f, 1.0, edge(1), &again).unwrap();
+    four.absorb(f, MixTerms::any(1.0), edge(1), &again).unwrap();
     assert_eq!(mass(&four).1[2] - had, before + ONE / 2 - mass(&a).1[2]);
     let state = four.save();
-    four.absorb(f, 1.0, edge(1), &sums[4]).unwrap();
+    four.absorb(f, MixTerms::any(1.0), edge(1), &sums[4]).unwrap();
     assert_eq!(four.save(), state, "sums of the dropped edge are old");
 }
 
@@ -347,18 +348,18 @@ fn pushers_are_bounded_and_their_earlier_lives_refused() {
     let f = FRAGMENTS[0];
     for from in 0..EDGES_MAX {
         let sum = push(&mut peer(0.3), f, edge(1));
-        a.absorb(f, 1.0, edge(from), &sum).unwrap();
+        a.absorb(f, MixTerms::any(1.0), edge(from), &sum).unwrap();
     }
     let sum = push(&mut peer(0.3), f, edge(1));
     let state = a.save();
-    assert!(matches!(a.absorb(f, 1.0, edge(99), &sum), Err(MixError::Edge(_))));
+    assert!(matches!(a.absorb(f, MixTerms::any(1.0), edge(99), &sum), Err(MixError::Edge(_))));
     assert_eq!(a.save(), state);
     assert!(a.forget(edge(3)));
-    assert!(a.absorb(f, 1.0, edge(99), &sum).is_ok());
-    assert!(matches!(a.absorb(f, 1.0, edge(3), &sum), Err(MixError::Edge(_))));
+    assert!(a.absorb(f, MixTerms::any(1.0), edge(99), &sum).is_ok());
+    assert!(matches!(a.absorb(f, MixTerms::any(1.0), edge(3), &sum), Err(MixError::Edge(_))));
     let reborn = Origin { incarnation: 2, ..edge(99) };
-    a.absorb(f, 1.0, reborn, &push(&mut peer(0.3), f, edge(1))).unwrap();
-    assert!(matches!(a.absorb(f, 1.0, edge(99), &sum), Err(MixError::Edge(_))));
+    a.absorb(f, MixTerms::any(1.0), reborn, &push(&mut peer(0.3), f, edge(1))).unwrap();
+    assert!(matches!(a.absorb(f, MixTerms::any(1.0), edge(99), &sum), Err(MixError::Edge(_))));
 }
 
 #[test]
@@ -366,7 +367,7 @@ fn hostile_pushes_are_refused_and_change_nothing() {
     let mut a = peer(0.2);
     let f = FRAGMENTS[0];
     let honest = push(&mut peer(0.3), f, edge(1));
-    a.absorb(f, 1.0, edge(2), &honest).unwrap();
+    a.absorb(f, MixTerms::any(1.0), edge(2), &honest).unwrap();
     let before = a.save();
     let mark = u64_of(&honest);
     let zeros = [0_i64; 20];
@@ -381,12 +382,12 @@ fn hostile_pushes_are_refused_and_change_nothing() {
         encode(Codec::F32, &[0.1; 20]),
     ];
     for push in refused {
-        let error = a.absorb(f, 1.0, edge(2), &push).unwrap_err();
+        let error = a.absorb(f, MixTerms::any(1.0), edge(2), &push).unwrap_err();
         assert!(error.blames_peer(), "{error}");
         assert_eq!(a.save(), before);
     }
     // A new generation without weight brings nothing.
-    let empty = a.absorb(f, 1.0, edge(2), &encode_running(&far, 1 << 44)).unwrap();
+    let empty = a.absorb(f, MixTerms::any(1.0), edge(2), &encode_running(&far, 1 << 44)).unwrap();
     assert_eq!(empty.received, mark);
     assert_eq!(a.save(), before);
 }
@@ -395,7 +396,7 @@ fn hostile_pushes_are_refused_and_change_nothing() {
 fn restored_it_continues_alike_and_a_joiner_takes_the_donors_quotient() {
     let (mut a, mut b) = (peer(0.2), peer(0.9));
     for fragment in FRAGMENTS {
-        b.absorb(fragment, 1.0, edge(1), &push(&mut a, fragment, edge(2))).unwrap();
+        b.absorb(fragment, MixTerms::any(1.0), edge(1), &push(&mut a, fragment, edge(2))).unwrap();
     }
     b.step(StepId::alone(0)).unwrap();
     let state = b.save();

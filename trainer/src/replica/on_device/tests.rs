@@ -10,7 +10,7 @@ use crate::device::{Device, DeviceError, Resident};
 use crate::kernel::reduce::add_scaled;
 use crate::testing::{OUTER, TestDevice, TestWeights, probe, values};
 use crate::{
-    Evaluation, MixError, MixReport, Mixer, OuterStep, Reading, Replica, ReplicaConfig,
+    Evaluation, MixError, MixReport, MixTerms, Mixer, OuterStep, Reading, Replica, ReplicaConfig,
     ReplicaState, StepId, StepReport, TrainError, Trainer, TrainerState, encode,
 };
 
@@ -133,8 +133,8 @@ fn exchange(
     reply: Codec,
 ) -> (MixReport, MixReport) {
     let offer = from.read(fragment, Reading::Offer(reply));
-    let (coded, answered) = to.answer(fragment, 0.5, &offer, reply).unwrap();
-    (answered, from.apply(fragment, 0.5, &coded).unwrap())
+    let (coded, answered) = to.answer(fragment, MixTerms::any(0.5), &offer, reply).unwrap();
+    (answered, from.apply(fragment, MixTerms::any(0.5), &coded).unwrap())
 }
 
 /// Everything that a run of exchanges and commits with a peer leaves on the way.
@@ -153,7 +153,8 @@ fn run(case: Case, mut replica: Replica) -> Vec<(ReplicaState, [MixReport; 2], u
         };
         if round % 5 == 3 {
             let offer = peer.read(fragment, Reading::Offer(case.reply));
-            let (coded, _) = replica.answer(fragment, 0.5, &offer, case.reply).unwrap();
+            let (coded, _) =
+                replica.answer(fragment, MixTerms::any(0.5), &offer, case.reply).unwrap();
             replica.undo(fragment, 0.5, &coded);
         }
         if round % 7 == 6 {
@@ -221,13 +222,13 @@ fn moves_that_wait_add_up_and_a_snapshot_replaces_them() {
             // Mixing has its turns while training is in the middle of a step.
             for fragment in replica.fragments().iter() {
                 let offer = peer.read(fragment, Reading::Offer(case.reply));
-                shared.lock().answer(fragment, 0.5, &offer, case.reply).unwrap();
-                shared.lock().answer(fragment, 0.25, &offer, case.reply).unwrap();
+                shared.lock().answer(fragment, MixTerms::any(0.5), &offer, case.reply).unwrap();
+                shared.lock().answer(fragment, MixTerms::any(0.25), &offer, case.reply).unwrap();
                 if round == 3 {
                     let range = replica.fragments().range(fragment).unwrap();
                     let snapshot = encode(Codec::F32, &values(range.len(), 0.5));
                     shared.lock().adopt(fragment, &snapshot).unwrap();
-                    shared.lock().answer(fragment, 0.5, &offer, case.reply).unwrap();
+                    shared.lock().answer(fragment, MixTerms::any(0.5), &offer, case.reply).unwrap();
                 }
             }
             // A checkpoint has the moves that training has yet to make.
@@ -256,7 +257,7 @@ fn threads_that_train_and_mix_at_the_same_time_never_race() {
                 for &fragment in fragments.iter().cycle().take(200) {
                     let offer = peer.read(fragment, Reading::Offer(case.reply));
                     assert!(shared.wait(fragment, true, || {}));
-                    shared.lock().answer(fragment, 0.5, &offer, case.reply).unwrap();
+                    shared.lock().answer(fragment, MixTerms::any(0.5), &offer, case.reply).unwrap();
                 }
                 done.send(()).unwrap();
             });
@@ -321,7 +322,8 @@ fn a_device_that_fails_stops_training_and_blames_no_peer() {
     let mut peer = case.on_host(0.02);
     let offer = peer.read(FragmentId(0), Reading::Offer(Codec::Int4));
     device.fail();
-    let error = replica.shared().lock().answer(FragmentId(0), 0.5, &offer, Codec::Int4);
+    let error =
+        replica.shared().lock().answer(FragmentId(0), MixTerms::any(0.5), &offer, Codec::Int4);
     let error = error.unwrap_err();
     assert!(matches!(error, MixError::Device(_)) && !error.blames_peer(), "{error}");
     let error = replica.step(StepId { index: 0, position: 0 }).unwrap_err();

@@ -6,6 +6,7 @@ use dnode_protocol::frame::Codec;
 
 use super::*;
 use crate::codec::encode;
+use crate::mix::MixTerms;
 use crate::mixer::Reading;
 use crate::testing::{OUTER, assert_close, mean, mixed, peek, values, wide};
 use crate::{Mixer, OuterStep, Replica, StepId};
@@ -21,8 +22,9 @@ fn pair(outer: Option<OuterStep>) -> (Replica, Replica) {
 fn exchange_all(i: &SharedReplica, j: &SharedReplica, weight: f32) {
     for fragment in FRAGMENTS {
         let offer = i.lock().read(fragment, Reading::Offer(Codec::F32));
-        let (reply, _) = j.lock().answer(fragment, weight, &offer, Codec::F32).unwrap();
-        i.lock().apply(fragment, weight, &reply).unwrap();
+        let (reply, _) =
+            j.lock().answer(fragment, MixTerms::any(weight), &offer, Codec::F32).unwrap();
+        i.lock().apply(fragment, MixTerms::any(weight), &reply).unwrap();
     }
 }
 
@@ -93,7 +95,8 @@ fn an_undo_meets_its_answer_before_training_has_seen_either() {
         i.show_all();
         let (before, shared) = (peek(&live), i.shared());
         let offer = encode(Codec::F32, &values(20, 1.7));
-        let (reply, _) = shared.lock().answer(FRAGMENTS[1], 0.5, &offer, Codec::F32).unwrap();
+        let (reply, _) =
+            shared.lock().answer(FRAGMENTS[1], MixTerms::any(0.5), &offer, Codec::F32).unwrap();
         assert_ne!(i.parameters(), before);
         shared.lock().undo(FRAGMENTS[1], 0.5, &reply);
         i.catch_up();
@@ -161,7 +164,7 @@ fn what_stands_is_read_many_times_and_shows_every_move() {
     let offer = encode(Codec::F32, &[0.0; 20]);
     for left in [0.5_f32, 0.25, 0.125] {
         assert!(shared.wait(FRAGMENTS[0], true, || panic!("training need not look")));
-        shared.lock().answer(FRAGMENTS[0], 0.5, &offer, Codec::F32).unwrap();
+        shared.lock().answer(FRAGMENTS[0], MixTerms::any(0.5), &offer, Codec::F32).unwrap();
         let read = shared.lock().read(FRAGMENTS[0], Reading::Snapshot);
         assert_eq!(read, encode(Codec::F32, &[left; 20]));
     }
