@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use dnode_gossip::{Gossip, Start};
 use dnode_network::{Network, NetworkConfig, NetworkError, NetworkEvent};
-use dnode_protocol::{Clock, Fragments, Time, Versions};
-use dnode_trainer::checkpoint::{self, CheckpointError};
-use dnode_trainer::{Replica, TrainError, Trainer, weights_digest};
+use dnode_protocol::{Clock, Fragments, RunSpec, Time, Versions};
+use dnode_trainer::checkpoint::{self, CHECKPOINTS, CheckpointError};
+use dnode_trainer::{Description, Replica, TrainError, Trainer, weights_digest};
 use rand::Rng;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
@@ -35,11 +35,11 @@ use crate::telemetry::progress::Reporter;
 use crate::telemetry::tensorboard::EventFile;
 use crate::telemetry::traces::{FLUSH_INTERRUPTED_MAX, FLUSH_MAX, Tracer, TracesError};
 use crate::telemetry::view::ServeError;
-use crate::training::{Ending, MICRO_STEPS, NotSaved, Plan, Position, TrainingThread};
+use crate::training::{Ending, MICRO_STEPS, NotSaved, Position, TrainingThread};
 use halves::{agreed, check_halves};
 use network::network_config;
 pub use outcome::{LastEvaluation, Outcome};
-use terms::{keep_snapshots, plan, terms};
+use terms::{kept_snapshots, plan, terms};
 
 /// Threads for network and loop: the cores belong to the trainer.
 const NETWORK_THREADS: usize = 2;
@@ -227,9 +227,11 @@ pub async fn join(
     dir.bind(&run)?;
     let weights = weights_digest(trainer.as_ref());
     let (part, data) = share::take(&config, steps_given, (trainer.as_mut(), &identity.peer()));
-    let mut plan = Plan { description: trainer.describe()?, ..plan(&config, &run, &dir) };
-    let (replica, position, contents) = replica(&config, (trainer, fragments), &plan, resume)?;
-    let kept = keep_snapshots(&mut plan, &config, (fragments, position));
+    let description = trainer.describe()?;
+    let from = (&dir, &run, &description);
+    let (replica, position, contents) = replica(&config, (trainer, fragments), from, resume)?;
+    let (snapshots, kept) = kept_snapshots(&config, (fragments, position));
+    let plan = plan(&config, &run, &dir, description, snapshots);
 
     let tracer = Tracer::start(&config, identity.peer())?;
     let metrics = metrics(&config, &dir, &identity)?;
@@ -359,7 +361,7 @@ pub fn join_until(
 fn replica(
     config: &Config,
     (trainer, fragments): (Box<dyn Trainer>, Fragments),
-    plan: &Plan,
+    (dir, run, description): (&DataDir, &RunSpec, &Description),
     resume: bool,
 ) -> Result<(Replica, Position, Vec<Versions>), JoinError> {
     let mut replica = Replica::with(trainer, replica_config(&config.gossip, fragments));
@@ -369,7 +371,7 @@ fn replica(
         Err(why) => tracing::warn!("weights cross to the host to be mixed: {why}"),
     }
     let form = (replica.layout(), fragments);
-    let loaded = checkpoint::load_latest(&plan.checkpoints, &plan.run, form, &plan.description)?;
+    let loaded = checkpoint::load_latest(&dir.path().join(CHECKPOINTS), run, form, description)?;
     let Some(mut newest) = loaded else { return Ok((replica, Position::default(), Vec::new())) };
     if !resume {
         let folder = config.node.data_dir.display().to_string();

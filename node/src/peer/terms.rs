@@ -14,21 +14,24 @@ use crate::storage::data_dir::DataDir;
 use crate::storage::kept_snapshots::KeptSnapshots;
 use crate::training::{Commits, Plan, Position};
 
-/// Has a newcomer keep what it pulls; what its earlier life has kept.
-pub(super) fn keep_snapshots(
-    plan: &mut Plan,
+/// Where a newcomer keeps what it pulls, and what its earlier life has kept there.
+pub(super) fn kept_snapshots(
     config: &Config,
     (fragments, position): (Fragments, Position),
-) -> Vec<(FragmentId, SnapshotContents)> {
-    let pulls = plan.mix_every > 0 && config.gossip.rule != Rule::DeltaSet;
+) -> (Option<KeptSnapshots>, Vec<(FragmentId, SnapshotContents)>) {
+    let pulls = exchanges(config.gossip.rule) && config.gossip.rule != Rule::DeltaSet;
     let newcomer = pulls && position == Position::default();
-    let (snapshots, kept) = KeptSnapshots::begin(&config.node.data_dir, fragments, newcomer);
-    plan.snapshots = snapshots;
-    kept
+    KeptSnapshots::begin(&config.node.data_dir, fragments, newcomer)
 }
 
 /// What the training thread does.
-pub(super) fn plan(config: &Config, run: &RunSpec, dir: &DataDir) -> Plan {
+pub(super) fn plan(
+    config: &Config,
+    run: &RunSpec,
+    dir: &DataDir,
+    description: Description,
+    snapshots: Option<KeptSnapshots>,
+) -> Plan {
     let exchanges = exchanges(config.gossip.rule);
     Plan {
         steps: config.run.steps,
@@ -42,10 +45,10 @@ pub(super) fn plan(config: &Config, run: &RunSpec, dir: &DataDir) -> Plan {
         checkpoint_interval: config.node.checkpoint_interval,
         checkpoint_every: config.node.checkpoint_every,
         checkpoints_kept: config.node.checkpoints_kept,
-        snapshots: None,
+        snapshots,
         checkpoints: dir.path().join(CHECKPOINTS),
         run: run.clone(),
-        description: Description::default(),
+        description,
     }
 }
 
