@@ -8,9 +8,9 @@ mod kind;
 mod reference;
 mod relations;
 mod run;
-mod sections;
 mod settings;
 mod suggest;
+mod values;
 
 /// How a peer picks its partners; [`Schedule`] is that of the learning rate.
 pub use dnode_gossip::Schedule as PartnerSchedule;
@@ -22,17 +22,16 @@ pub use dnode_trainer::{
     DataConfig, DataKind, ModelConfig, ModelKind, OptimizerKind, Schedule, Skew, Stream,
 };
 pub use error::{ConfigError, Origin};
-pub use key::{Agreement, Key, Preset};
-pub use keys::{DATA_DIGEST, KEYS, SECTIONS, SETTINGS, find};
+pub use key::{Agreement, Key, Preset, Section};
+pub use keys::{
+    Config, DATA_DIGEST, Gossip, KEYS, Network, Node, Optimizer, Run, SECTIONS, SETTINGS, find,
+};
 pub use kind::{Kind, Reals};
 pub use reference::{file_text, origin_text, reference_markdown, reference_text};
 pub use run::{run_line, run_spec, shared_settings};
 pub(crate) use run::{run_settings, shared_settings_of};
-pub use sections::{
-    Backend, Balance, Collective, Config, Direct, Gossip, LogFormat, Nat, Network, Node, Optimizer,
-    Relay, Rule, Run,
-};
 pub use settings::Settings;
+pub use values::{Backend, Balance, Collective, Direct, LogFormat, Nat, Relay, Rule};
 
 impl Default for Config {
     fn default() -> Self {

@@ -3,8 +3,9 @@
 use dnode_gossip::{Policy, Schedule, Weighting};
 use dnode_protocol::frame::Codec;
 
+use super::keys::Gossip;
 use super::relations::Broken;
-use super::sections::{Balance, Gossip, Rule};
+use super::values::{Balance, Rule};
 
 /// The combinations of `[gossip]` that are not sound. `changed` tells whether a key has another value
 /// than its default.

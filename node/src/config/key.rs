@@ -48,16 +48,24 @@ pub struct Key {
     pub only: Option<(&'static str, &'static [&'static str])>,
 }
 
+/// What a key of this process alone is that stays unset and always matters; its section names it.
+pub(super) const fn key(kind: Kind) -> Key {
+    let (name, unit, meaning) = ("", "", "");
+    let (default, agreement) = (Preset::Unset, Agreement::Own);
+    Key { name, kind, default, unit, meaning, agreement, only: None }
+}
+
 impl Key {
-    /// A key of this process alone that always matters.
-    pub(super) const fn new(
-        name: &'static str,
-        kind: Kind,
-        default: Preset,
-        unit: &'static str,
-        meaning: &'static str,
-    ) -> Self {
-        Self { name, kind, default, unit, meaning, agreement: Agreement::Own, only: None }
+    /// The same key with this default, in TOML.
+    pub(super) const fn default(mut self, text: &'static str) -> Self {
+        self.default = Preset::Fixed(text);
+        self
+    }
+
+    /// The same key, whose value has this unit.
+    pub(super) const fn unit(mut self, unit: &'static str) -> Self {
+        self.unit = unit;
+        self
     }
 
     /// The same key with a default that depends on the value of `other`.
@@ -119,3 +127,92 @@ impl Key {
         if self.unit.is_empty() { legal } else { format!("{legal} {}", self.unit) }
     }
 }
+
+/// A section of the configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct Section {
+    /// As it is written in the file, for example `gossip`.
+    pub name: &'static str,
+    /// What it is about, in one line.
+    pub purpose: &'static str,
+    /// Its keys, in the order of the reference.
+    pub keys: &'static [Key],
+}
+
+/// The keys of all sections, one section after the other.
+pub(super) const fn joined<const N: usize>(sections: &[Section]) -> [Key; N] {
+    let mut keys = [key(Kind::Flag); N];
+    let (mut section, mut at) = (0, 0);
+    while section < sections.len() {
+        let (from, mut index) = (sections[section].keys, 0);
+        while index < from.len() {
+            keys[at] = from[index];
+            (index, at) = (index + 1, at + 1);
+        }
+        section += 1;
+    }
+    keys
+}
+
+impl Section {
+    /// How many keys the sections have together.
+    pub(super) const fn keys_of(sections: &[Self]) -> usize {
+        let (mut count, mut section) = (0, 0);
+        while section < sections.len() {
+            count += sections[section].keys.len();
+            section += 1;
+        }
+        count
+    }
+}
+
+/// Declares a section once: of every key its meaning, name, type and what [`key`] makes of it.
+///
+/// With `pub struct` that is also the typed section, whose documentation is the meanings. With
+/// `fields of` the typed section is a struct of the trainer, which knows nothing of files: the
+/// compiler refuses a list that lacks one of its fields or has another.
+macro_rules! section {
+    (
+        $(#[$attribute:meta])*
+        $SECTION:ident = $name:literal, $purpose:literal;
+        $visibility:vis struct $Type:ident {
+            $(
+                $(#[doc = $meaning:literal])+
+                $(#[serde($($serde:tt)+)])?
+                $field:ident: $Value:ty = $key:expr,
+            )+
+        }
+    ) => {
+        #[doc = concat!("`[", $name, "]`: ", $purpose, ".")]
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        $(#[$attribute])*
+        #[serde(deny_unknown_fields)]
+        $visibility struct $Type {
+            $($(#[doc = $meaning])+ $(#[serde($($serde)+)])? pub $field: $Value,)+
+        }
+        section! { $SECTION = $name, $purpose; $($($meaning)+ $field = $key,)+ }
+    };
+    (
+        $SECTION:ident = $name:literal, $purpose:literal;
+        fields of $Type:ident { $($(#[doc = $meaning:literal])+ $field:ident = $key:expr,)+ }
+    ) => {
+        const _: fn(&$Type) = |$Type { $($field: _),+ }| {};
+        section! { $SECTION = $name, $purpose; $($($meaning)+ $field = $key,)+ }
+    };
+    (
+        $SECTION:ident = $name:literal, $purpose:literal;
+        $($($meaning:literal)+ $field:ident = $key:expr,)+
+    ) => {
+        const $SECTION: Section = Section {
+            name: $name,
+            purpose: $purpose,
+            keys: &[$(Key {
+                name: concat!($name, ".", stringify!($field)),
+                meaning: concat!($($meaning),+).trim_ascii_start(),
+                ..$key
+            }),+],
+        };
+    };
+}
+
+pub(super) use section;

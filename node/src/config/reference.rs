@@ -6,10 +6,9 @@ use toml::Value;
 
 use dnode_protocol::Tolerance;
 
-use super::key::{Agreement, Key, Preset};
-use super::keys::{KEYS, SECTIONS};
+use super::key::{Agreement, Key, Preset, Section};
+use super::keys::{Config, KEYS, SECTIONS};
 use super::run::values_of;
-use super::sections::Config;
 use super::settings::Settings;
 
 /// Every key with meaning, legal values and default, as a TOML file in which all is commented out.
@@ -47,18 +46,12 @@ pub fn origin_text(settings: &Settings) -> String {
     let width = |key: &&Key| values.get(key.name).map_or(0, |it| line_of(key, it).chars().count());
     // What is longer than this does not push the others away.
     let column = KEYS.iter().map(|key| width(&key)).filter(|width| *width <= 44).max().unwrap_or(0);
-    let mut text = String::new();
-    for (index, (section, purpose)) in SECTIONS.iter().enumerate() {
-        let gap = if index == 0 { "" } else { "\n" };
-        let _ = writeln!(text, "{gap}[{section}]  # {purpose}");
-        for key in KEYS.iter().filter(|key| key.section() == *section) {
-            if let Some(value) = values.get(key.name) {
-                let line = line_of(key, value);
-                let _ = writeln!(text, "{line:column$}  # {}", settings.origin(key.name));
-            }
+    by_section(|text, key| {
+        if let Some(value) = values.get(key.name) {
+            let line = line_of(key, value);
+            let _ = writeln!(text, "{line:column$}  # {}", settings.origin(key.name));
         }
-    }
-    text
+    })
 }
 
 fn line_of(key: &Key, value: &Value) -> String {
@@ -80,13 +73,13 @@ pub fn reference_markdown() -> String {
         `printed`: the join line carries it, nothing is compared; otherwise each process is free.\n\n\
         `run.steps` are steps of the run, which the learning-rate schedule follows: each local step of a peer that does `H_i` instead of `gossip.local_steps` of them per commit counts as `local_steps / H_i`, and a joiner begins where its donor stands (docs/math.md).\n"
         .to_owned();
-    for (section, purpose) in SECTIONS {
+    for Section { name, purpose, keys } in SECTIONS {
         let _ = write!(
             page,
-            "\n## [{section}]: {purpose}\n\n\
+            "\n## [{name}]: {purpose}\n\n\
              | key | meaning | type | legal | default | agree |\n|---|---|---|---|---|---|\n"
         );
-        for key in KEYS.iter().filter(|key| key.section() == *section) {
+        for key in *keys {
             let agree = match key.agreement {
                 Agreement::Must => "must",
                 Agreement::Should(Tolerance::Any) => "should",
@@ -126,14 +119,19 @@ const COMBINATIONS: &str = "\n## Averaging: what goes together\n\n\
     - `staleness = \"down-weight\"` weighs nothing in `push-sum`: there a late sum is complete, and its mass says how much it counts.\n";
 
 fn annotated(line: impl Fn(&Key) -> String) -> String {
+    by_section(|text, key| {
+        let _ = writeln!(text, "# {}: {}", meaning(key), key.legal());
+        let _ = writeln!(text, "{}", line(key));
+    })
+}
+
+/// A TOML file of all sections, with what `write` says of every key.
+fn by_section(mut write: impl FnMut(&mut String, &Key)) -> String {
     let mut text = String::new();
-    for (index, (section, purpose)) in SECTIONS.iter().enumerate() {
+    for (index, Section { name, purpose, keys }) in SECTIONS.iter().enumerate() {
         let gap = if index == 0 { "" } else { "\n" };
-        let _ = writeln!(text, "{gap}[{section}]  # {purpose}");
-        for key in KEYS.iter().filter(|key| key.section() == *section) {
-            let _ = writeln!(text, "# {}: {}", meaning(key), key.legal());
-            let _ = writeln!(text, "{}", line(key));
-        }
+        let _ = writeln!(text, "{gap}[{name}]  # {purpose}");
+        keys.iter().for_each(|key| write(&mut text, key));
     }
     text
 }

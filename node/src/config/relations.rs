@@ -7,8 +7,9 @@ use super::error::ConfigError;
 use dnode_torch::{Device, Precision};
 use dnode_trainer::{DataConfig, DataKind, ModelConfig, ModelKind, Skew};
 
-use super::sections::{Backend, Collective, Config, Direct, Network, Node, Rule};
+use super::keys::{Config, Network, Node};
 use super::settings::Settings;
+use super::values::{Backend, Collective, Direct, Rule};
 
 /// A relation that a configuration breaks: the key at fault, the other key, what to do.
 pub(super) struct Broken(pub(super) &'static str, pub(super) &'static str, pub(super) String);

@@ -8,8 +8,8 @@ use dnode_trainer::DataIdentity;
 use toml::Value;
 
 use super::key::{Agreement, Key};
+use super::keys::Config;
 use super::keys::{DATA_DIGEST, KEYS};
-use super::sections::Config;
 use super::settings::default_of;
 
 /// Bytes of the digest of the data that are told.

@@ -8,9 +8,8 @@ use toml::{Spanned, Value};
 
 use super::error::{ConfigError, Origin};
 use super::key::{Key, Preset};
-use super::keys::{KEYS, SECTIONS, find};
+use super::keys::{Config, KEYS, SECTIONS, find};
 use super::relations;
-use super::sections::Config;
 use super::suggest::nearest;
 
 /// Values given so far, later ones over earlier ones.
@@ -65,7 +64,7 @@ impl Settings {
                 faults.push(outside_section(name, here));
                 continue;
             };
-            if !SECTIONS.iter().any(|(known, _)| *known == name) {
+            if !SECTIONS.iter().any(|known| known.name == name) {
                 faults.push(unknown_section(name, here));
                 continue;
             }
@@ -228,9 +227,7 @@ fn typed(values: BTreeMap<&'static str, Value>) -> Config {
             section.insert(key.to_owned(), value);
         }
     }
-    table
-        .try_into()
-        .expect("values checked against the table of keys fit the sections, as a test shows")
+    table.try_into().expect("the keys and the types of the sections are one declaration")
 }
 
 /// The default of `key` given the `values` of the keys before it.
@@ -262,7 +259,7 @@ fn known(name: &str, origin: &Origin) -> Result<&'static Key, ConfigError> {
         let near = || nearest(name, KEYS.iter().map(|key| key.name));
         return Err(unknown(same.map(|key| key.name).or_else(near)));
     };
-    if !SECTIONS.iter().any(|(known, _)| *known == section) {
+    if !SECTIONS.iter().any(|known| known.name == section) {
         return Err(unknown(nearest(name, KEYS.iter().map(|key| key.name))));
     }
     if let Some(elsewhere) = KEYS.iter().find(|key| key.short() == short) {
@@ -279,13 +276,13 @@ fn unknown_section(name: &str, origin: Origin) -> ConfigError {
         what: "section",
         name: name.to_owned(),
         origin,
-        suggestion: nearest(name, SECTIONS.iter().map(|(known, _)| *known)).map(str::to_owned),
+        suggestion: nearest(name, SECTIONS.iter().map(|known| known.name)).map(str::to_owned),
     }
 }
 
 /// A key that stands before the first section: tell the section it belongs to.
 fn outside_section(name: &str, origin: Origin) -> ConfigError {
-    if SECTIONS.iter().any(|(known, _)| *known == name) {
+    if SECTIONS.iter().any(|known| known.name == name) {
         return ConfigError::Value {
             name: name.to_owned(),
             value: "…".to_owned(),
