@@ -4,6 +4,7 @@
 //! differences then live beside them, and only codes cross to the host (docs/adr/0022).
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -178,21 +179,19 @@ pub struct DeviceVector {
     len: usize,
 }
 
-/// A part of numbers on a device, to be read.
+/// A part of numbers on a device, which their owner lends as `L`.
 #[derive(Clone, Copy, Debug)]
-pub struct Span<'a> {
+pub struct DeviceSpan<L> {
     address: u64,
     len: usize,
-    owner: std::marker::PhantomData<&'a [f32]>,
+    lent: PhantomData<L>,
 }
 
+/// A part of numbers on a device, to be read.
+pub type Span<'a> = DeviceSpan<&'a [f32]>;
+
 /// A part of numbers on a device, to be written.
-#[derive(Debug)]
-pub struct SpanMut<'a> {
-    address: u64,
-    len: usize,
-    owner: std::marker::PhantomData<&'a mut [f32]>,
-}
+pub type SpanMut<'a> = DeviceSpan<&'a mut [f32]>;
 
 /// A trainer's weights on a device.
 #[derive(Debug)]
@@ -231,7 +230,7 @@ impl DeviceVector {
     /// When they have no such part.
     #[must_use]
     pub fn span(&self, range: Range<usize>) -> Span<'_> {
-        Span { address: self.address, len: self.len, owner: std::marker::PhantomData }.part(range)
+        DeviceSpan { address: self.address, len: self.len, lent: PhantomData }.part(range)
     }
 
     /// A part of them to be written.
@@ -240,8 +239,7 @@ impl DeviceVector {
     /// When they have no such part.
     #[must_use]
     pub fn span_mut(&mut self, range: Range<usize>) -> SpanMut<'_> {
-        SpanMut { address: self.address, len: self.len, owner: std::marker::PhantomData }
-            .part(range)
+        DeviceSpan { address: self.address, len: self.len, lent: PhantomData }.part(range)
     }
 }
 
@@ -259,16 +257,16 @@ fn offset(len: usize, range: &Range<usize>) -> u64 {
     (range.start * size_of::<f32>()) as u64
 }
 
-impl<'a> Span<'a> {
-    /// Numbers of somebody else, who lends them for `'a`.
+impl<L> DeviceSpan<L> {
+    /// Numbers of somebody else, who lends them for as long as `L` lasts.
     ///
     /// # Safety
-    /// `len` f32 begin at `address` of the device's memory, and nobody writes to them as long as `'a`
-    /// lasts.
+    /// `len` f32 begin at `address` of the device's memory. For so long nobody writes to what is lent
+    /// to be read, and nobody but the device's orders of work touches what is lent to be written.
     #[expect(unsafe_code, reason = "an address says nothing of what lies there")]
     #[must_use]
     pub const unsafe fn borrowed(address: u64, len: usize) -> Self {
-        Self { address, len, owner: std::marker::PhantomData }
+        Self { address, len, lent: PhantomData }
     }
 
     /// Where it begins on the device.
@@ -296,50 +294,11 @@ impl<'a> Span<'a> {
     #[must_use]
     pub fn part(self, range: Range<usize>) -> Self {
         let address = self.address + offset(self.len, &range);
-        Self { address, len: range.len(), owner: self.owner }
+        Self { address, len: range.len(), lent: PhantomData }
     }
 }
 
-impl<'a> SpanMut<'a> {
-    /// Numbers of somebody else, who lends them for `'a`.
-    ///
-    /// # Safety
-    /// `len` f32 begin at `address` of the device's memory, and nobody but its orders of work touches
-    /// them as long as `'a` lasts.
-    #[expect(unsafe_code, reason = "an address says nothing of what lies there")]
-    #[must_use]
-    pub const unsafe fn borrowed(address: u64, len: usize) -> Self {
-        Self { address, len, owner: std::marker::PhantomData }
-    }
-
-    /// Where it begins on the device.
-    #[must_use]
-    pub const fn address(&self) -> u64 {
-        self.address
-    }
-
-    /// How many numbers it has.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether it has none.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// A part of it.
-    ///
-    /// # Panics
-    /// When it has no such part.
-    #[must_use]
-    pub fn part(self, range: Range<usize>) -> Self {
-        let address = self.address + offset(self.len, &range);
-        Self { address, len: range.len(), owner: self.owner }
-    }
-
+impl SpanMut<'_> {
     /// A part of it, for a while.
     ///
     /// # Panics
@@ -347,12 +306,12 @@ impl<'a> SpanMut<'a> {
     #[must_use]
     pub fn part_mut(&mut self, range: Range<usize>) -> SpanMut<'_> {
         let address = self.address + offset(self.len, &range);
-        SpanMut { address, len: range.len(), owner: std::marker::PhantomData }
+        DeviceSpan { address, len: range.len(), lent: PhantomData }
     }
 
     /// The same to be read.
     #[must_use]
     pub const fn shared(&self) -> Span<'_> {
-        Span { address: self.address, len: self.len, owner: std::marker::PhantomData }
+        DeviceSpan { address: self.address, len: self.len, lent: PhantomData }
     }
 }
