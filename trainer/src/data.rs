@@ -423,7 +423,7 @@ fn path<'a>(config: &'a DataConfig, expected: &str) -> Result<&'a Path, DataErro
 
 /// Eight bytes of a hash, in hexadecimal: what tells two maps apart in a line.
 fn short(bytes: &[u8]) -> String {
-    digest(&[bytes])[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    about::hex(digest(&[bytes]))[..16].to_owned()
 }
 
 fn digest(parts: &[&[u8]]) -> [u8; 32] {

@@ -8,12 +8,11 @@ use dnode_trainer::DataIdentity;
 use toml::Value;
 
 use super::key::{Agreement, Key};
-use super::keys::Config;
-use super::keys::{DATA_DIGEST, KEYS};
+use super::keys::{Config, DATA_DIGEST, KEYS};
 use super::settings::default_of;
 
-/// Bytes of the digest of the data that are told.
-const DIGEST_SHOWN: usize = 8;
+/// Hexadecimal digits of the digest of the data that are told.
+const DIGEST_SHOWN: usize = 16;
 
 /// Everything that must agree for `config` and a model of `layout`: the keys marked
 /// [`Agreement::Must`] that matter under this configuration, how data become inputs and labels,
@@ -32,7 +31,7 @@ pub fn run_spec(config: &Config, layout: &ParameterLayout, data: &DataIdentity) 
     fields.extend(data.maps.iter().map(|(name, map)| field(name, map.clone())));
     // Sorted behind every `model.` key, so that a difference is named by the key that caused it.
     fields.push(field("parameters.count", layout.parameters().to_string()));
-    fields.push(field("parameters.layout", hex(&layout.digest())));
+    fields.push(field("parameters.layout", hex(layout.digest())));
     fields.push(field("protocol.version", PROTOCOL_VERSION.to_string()));
     RunSpec::new(fields).expect("the table of keys fits a run specification")
 }
@@ -59,7 +58,8 @@ pub(crate) fn shared_settings_of(
             let Agreement::Should(tolerance) = key.agreement else { return None };
             Some((field(key.name, plain(values.get(key.name)?)), tolerance))
         });
-    let digest = data.digest.map(|digest| field(DATA_DIGEST, hex(&digest[..DIGEST_SHOWN])));
+    let digest =
+        data.digest.map(|digest| field(DATA_DIGEST, hex(digest)[..DIGEST_SHOWN].to_owned()));
     let all: Vec<_> = shared.chain(digest.map(|it| (it, Tolerance::Equal))).collect();
     let tolerances = all.iter().map(|(field, tolerance)| (field.name.clone(), *tolerance));
     let tolerances: Vec<_> = tolerances.collect();
@@ -124,12 +124,12 @@ fn bounded(text: String) -> String {
     if text.len() <= RUN_FIELD_VALUE_BYTES_MAX && !text.chars().any(char::is_control) {
         text
     } else {
-        hex(blake3::hash(text.as_bytes()).as_bytes())
+        blake3::hash(text.as_bytes()).to_hex().to_string()
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+fn hex(digest: [u8; 32]) -> String {
+    blake3::Hash::from_bytes(digest).to_hex().to_string()
 }
 
 /// `text` as one word of a POSIX shell.

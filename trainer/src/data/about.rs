@@ -82,6 +82,6 @@ impl About {
     }
 }
 
-fn hex(digest: [u8; 32]) -> String {
+pub(super) fn hex(digest: [u8; 32]) -> String {
     blake3::Hash::from_bytes(digest).to_hex().to_string()
 }
