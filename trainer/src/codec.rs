@@ -278,6 +278,43 @@ fn decode_blocks<const N: usize, const B: usize>(
     }
 }
 
+/// Makes the `encode` and `decode` of a codec of its `encode_block` and `decode_block`. Not a function
+/// that takes them: what is called by way of a pointer is compiled for the oldest processor.
+macro_rules! by_blocks {
+    ($(#[$attribute:meta])* $visibility:vis fn $encode:ident; $elements:expr, $bytes:expr) => {
+        $(#[$attribute])*
+        $visibility fn $encode(values: &[f32], bytes: &mut [u8]) {
+            crate::kernel::vectorized(
+                #[inline(always)]
+                || {
+                    super::encode_blocks::<{ $elements }, { $bytes }>(
+                        values,
+                        bytes,
+                        #[inline(always)]
+                        |values, bytes| encode_block(values, bytes),
+                    );
+                },
+            );
+        }
+
+        pub(super) fn decode(bytes: &[u8], out: &mut [f32]) {
+            crate::kernel::vectorized(
+                #[inline(always)]
+                || {
+                    super::decode_blocks::<{ $elements }, { $bytes }>(
+                        bytes,
+                        out,
+                        #[inline(always)]
+                        |bytes, out| decode_block(bytes, out),
+                    );
+                },
+            );
+        }
+    };
+}
+
+use by_blocks;
+
 /// The bits of `|value|`; they order magnitudes, with infinity and NaN above all numbers.
 #[inline(always)]
 const fn magnitude_bits(value: f32) -> u32 {

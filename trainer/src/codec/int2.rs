@@ -10,9 +10,7 @@ mod wide;
 
 use dnode_protocol::frame::{Codec, INT2_BLOCK_ELEMENTS};
 
-use super::{
-    decode_blocks, encode_blocks, fetch_ahead, magnitude_bits, put_word, split_word, vectorized,
-};
+use super::{by_blocks, fetch_ahead, magnitude_bits, put_word, split_word};
 
 const BLOCK_BYTES: usize = Codec::Int2.payload_bytes(INT2_BLOCK_ELEMENTS);
 /// Sums kept side by side; their number decides the order of the sums, and with it the bits.
@@ -28,33 +26,9 @@ pub(super) fn encode(values: &[f32], bytes: &mut [u8]) {
     encode_plain(values, bytes);
 }
 
-/// [`encode`] for any processor.
-fn encode_plain(values: &[f32], bytes: &mut [u8]) {
-    vectorized(
-        #[inline(always)]
-        || {
-            encode_blocks::<INT2_BLOCK_ELEMENTS, BLOCK_BYTES>(
-                values,
-                bytes,
-                #[inline(always)]
-                |values, bytes| encode_block(values, bytes),
-            );
-        },
-    );
-}
-
-pub(super) fn decode(bytes: &[u8], out: &mut [f32]) {
-    vectorized(
-        #[inline(always)]
-        || {
-            decode_blocks::<INT2_BLOCK_ELEMENTS, BLOCK_BYTES>(
-                bytes,
-                out,
-                #[inline(always)]
-                |bytes, out| decode_block(bytes, out),
-            );
-        },
-    );
+by_blocks! {
+    /// [`encode`] for any processor.
+    fn encode_plain; INT2_BLOCK_ELEMENTS, BLOCK_BYTES
 }
 
 /// Two magnitudes and what separates them.

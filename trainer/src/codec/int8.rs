@@ -7,40 +7,13 @@
 use dnode_protocol::frame::{BLOCK_ELEMENTS, Codec};
 
 use super::{
-    ROUND, codes_per_unit, decode_blocks, encode_blocks, fetch_ahead, largest_magnitude, put_word,
-    split_word, vectorized,
+    ROUND, by_blocks, codes_per_unit, fetch_ahead, largest_magnitude, put_word, split_word,
 };
 
 const TOP: f32 = 127.0;
 const BLOCK_BYTES: usize = Codec::Int8.payload_bytes(BLOCK_ELEMENTS);
 
-pub(super) fn encode(values: &[f32], bytes: &mut [u8]) {
-    vectorized(
-        #[inline(always)]
-        || {
-            encode_blocks::<BLOCK_ELEMENTS, BLOCK_BYTES>(
-                values,
-                bytes,
-                #[inline(always)]
-                |values, bytes| encode_block(values, bytes),
-            );
-        },
-    );
-}
-
-pub(super) fn decode(bytes: &[u8], out: &mut [f32]) {
-    vectorized(
-        #[inline(always)]
-        || {
-            decode_blocks::<BLOCK_ELEMENTS, BLOCK_BYTES>(
-                bytes,
-                out,
-                #[inline(always)]
-                |bytes, out| decode_block(bytes, out),
-            );
-        },
-    );
-}
+by_blocks! { pub(super) fn encode; BLOCK_ELEMENTS, BLOCK_BYTES }
 
 #[inline(always)]
 fn encode_block(values: &[f32], bytes: &mut [u8]) {
