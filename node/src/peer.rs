@@ -248,9 +248,9 @@ pub async fn join(
         run: run.id().to_string(),
         incarnation: dir.incarnation(),
         parameters,
-        weights,
+        weights: Some(weights),
         data,
-        config: &described,
+        config: described,
     };
     telemetry.start(start, position);
 

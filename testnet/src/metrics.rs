@@ -1,190 +1,14 @@
 //! The metrics file of one peer: what its lines say, and how to read it while it still grows.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Deserializer};
+pub use dnode_metrics::*;
 
-/// Name of the metrics file inside a peer's data directory.
-pub const METRICS_FILE: &str = "metrics.jsonl";
 /// Longest line accepted, in bytes. The longest real one holds a sketch of 256 numbers (about
 /// 4 KiB) or a configuration (about 2 KiB).
 pub const LINE_BYTES_MAX: usize = 1 << 20;
-
-/// [`Final::reason`] of a peer that made all its steps.
-pub const STEPS_DONE: &str = "steps done";
-
-/// One line of the metrics file.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct Line {
-    /// Seconds since the process of this peer started.
-    pub time_s: f64,
-    /// Local steps made by this peer.
-    pub step: u64,
-    /// Where the swarm stands in the run, in steps of it; a joiner begins where its donor stands.
-    #[serde(default)]
-    pub position: Option<u64>,
-    /// Samples trained on by this peer.
-    pub samples: u64,
-    /// Commits of this peer.
-    pub clock: u64,
-    /// What is reported.
-    #[serde(flatten)]
-    pub body: Body,
-}
-
-/// The part of a line that depends on its `kind`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
-pub enum Body {
-    /// The process is up.
-    Start(Start),
-    /// Some steps were made.
-    Train(Train),
-    /// The model was measured on held-out data.
-    Evaluate(Evaluation),
-    /// How stale partners were.
-    Staleness(Staleness),
-    /// Something happened that is not a number.
-    Event(Event),
-    /// The process ends in order.
-    Final(Final),
-    /// What the time was spent on; no report needs it yet.
-    Shares,
-}
-
-/// Who started, and with which configuration.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct Start {
-    /// Wall-clock time of the start, in seconds since 1970.
-    pub unix_s: f64,
-    /// Full peer id.
-    pub peer: String,
-    /// Run id.
-    pub run: String,
-    /// Incarnation of the peer.
-    pub incarnation: u64,
-    /// Number of parameters of the model.
-    pub parameters: u64,
-    /// The weights that it began with, in short; programs that are handed a file of them do not say.
-    #[serde(default)]
-    pub weights: Option<String>,
-    /// The effective configuration, section by section.
-    pub config: serde_json::Value,
-}
-
-/// Progress since the last line of this kind.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct Train {
-    /// Mean training loss since the last line, in nats; NaN is written as `null`.
-    #[serde(deserialize_with = "nullable")]
-    pub loss: f64,
-    /// Learning rate of the last step.
-    pub learning_rate: f64,
-    /// Samples per second since the last line.
-    #[serde(deserialize_with = "nullable")]
-    pub samples_per_s: f64,
-    /// Connected peers of the run.
-    pub peers: u64,
-    /// Bytes sent so far.
-    pub bytes_out: u64,
-    /// Bytes received so far.
-    pub bytes_in: u64,
-    /// Largest clock lag seen, in commits.
-    pub staleness: u64,
-    /// Seconds spent blocked by a bound so far.
-    pub wait_s: f64,
-    /// Count sketch of the slow weights; distances between sketches estimate distances of replicas.
-    #[serde(default)]
-    pub sketch: Vec<f32>,
-}
-
-/// Quality on held-out data.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct Evaluation {
-    /// Mean loss, in nats.
-    #[serde(deserialize_with = "nullable")]
-    pub loss: f64,
-    /// Share of right answers, in `[0, 1]`.
-    #[serde(default)]
-    pub accuracy: Option<f64>,
-    /// Number of samples measured.
-    pub count: u64,
-}
-
-/// How stale partners were, since the process of this peer started.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct Staleness {
-    /// Each peer that something was counted of.
-    pub partners: Vec<Partner>,
-}
-
-/// Staleness of one partner.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct Partner {
-    /// Full peer id.
-    pub peer: String,
-    /// Exchanges by clock lag: entry `i` counts lag `i`, the last entry everything above.
-    pub lag: Vec<u64>,
-    /// Exchanges and contributions by age of the snapshot, likewise.
-    pub age: Vec<u64>,
-    /// Commits of it that the least informed fragment lacks.
-    #[serde(default)]
-    pub information_age: Option<u64>,
-    /// Exchanges refused, by bound.
-    #[serde(default)]
-    pub refused: BTreeMap<String, u64>,
-    /// Commits held back because of it, by bound.
-    #[serde(default)]
-    pub held: BTreeMap<String, u64>,
-}
-
-/// A happening with a name.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct Event {
-    /// For example `peer-up`, `suspected`, `checkpoint`.
-    pub name: String,
-    /// Free text or structured detail.
-    #[serde(default)]
-    pub detail: serde_json::Value,
-}
-
-/// Totals of a process that ended in order.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct Final {
-    /// `steps done` or `interrupted`.
-    pub reason: String,
-    /// Loss on held-out data, in nats.
-    #[serde(deserialize_with = "nullable")]
-    pub loss: f64,
-    /// Share of right answers on held-out data, in `[0, 1]`.
-    #[serde(default)]
-    pub accuracy: Option<f64>,
-    /// Bytes sent.
-    pub bytes_out: u64,
-    /// Bytes received.
-    pub bytes_in: u64,
-    /// Seconds blocked by a bound.
-    pub wait_s: f64,
-    /// Seconds spent training, waits included.
-    pub train_s: f64,
-    /// How exchanges ended, by name of the end.
-    #[serde(default)]
-    pub exchanges: BTreeMap<String, u64>,
-    /// Exchanges by clock lag: entry `i` counts lag `i`, the last entry everything above.
-    #[serde(default)]
-    pub staleness_histogram: Vec<u64>,
-    /// Where the final parameters lie, absolute or relative to the data directory.
-    #[serde(default)]
-    pub parameters_path: Option<PathBuf>,
-}
-
-/// JSON has no NaN; the writer says `null` instead.
-fn nullable<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    Ok(Option::<f64>::deserialize(deserializer)?.unwrap_or(f64::NAN))
-}
 
 /// Why a metrics file cannot be used. The file is at fault, not the reader.
 #[derive(Debug, thiserror::Error)]
@@ -289,34 +113,19 @@ impl Tail {
     }
 }
 
-/// A line without its `kind`-specific part: where in the run it was written.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct At {
-    /// Seconds since the process started.
-    pub time_s: f64,
-    /// Local steps made.
-    pub step: u64,
-    /// Samples trained on.
-    pub samples: u64,
-    /// Commits made.
-    pub clock: u64,
-}
-
 /// A whole metrics file, sorted by kind.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Log {
     /// The first start line.
     pub start: Option<Start>,
     /// Training progress, oldest first.
-    pub train: Vec<(At, Train)>,
-    /// Evaluations, oldest first.
-    pub evaluate: Vec<(At, Evaluation)>,
-    /// The last word on how stale partners were.
-    pub staleness: Option<(At, Staleness)>,
+    pub train: Vec<(Stamp, Train)>,
+    /// Evaluates, oldest first.
+    pub evaluate: Vec<(Stamp, Evaluate)>,
     /// Happenings, oldest first.
-    pub events: Vec<(At, Event)>,
+    pub events: Vec<(Stamp, Event)>,
     /// The last final line.
-    pub end: Option<(At, Final)>,
+    pub end: Option<(Stamp, Final)>,
     /// Whether a line was torn off by the end of its writer.
     pub truncated: bool,
     /// What processes before the last one have done; lines of the last one count from there.
@@ -376,7 +185,7 @@ impl Log {
             let last = self.train.last().map(|(_, train)| (train.bytes_out, train.bytes_in));
             let (bytes_out, bytes_in) = last.unwrap_or_default();
             // A process that resumes a checkpoint counts the samples of the one before.
-            let samples = self.samples().saturating_sub(line.samples);
+            let samples = self.samples().saturating_sub(line.stamp.samples);
             let time_s = start.unix_s - first.unix_s;
             self.before = Before { time_s, samples, bytes_out, bytes_in };
         }
@@ -393,24 +202,20 @@ impl Log {
             Body::Start(_)
             | Body::Evaluate(_)
             | Body::Staleness(_)
-            | Body::Shares
+            | Body::Shares(_)
             | Body::Event(_) => {}
         }
-        let at = At {
-            time_s: line.time_s + time_s,
-            step: line.step,
-            samples: line.samples + samples,
-            clock: line.clock,
-        };
+        let stamp = line.stamp;
+        let (time_s, samples) = (stamp.time_s + time_s, stamp.samples + samples);
+        let at = Stamp { time_s, samples, ..stamp };
         match line.body {
             Body::Start(start) => {
                 self.start.get_or_insert(start);
             }
             Body::Train(train) => self.train.push((at, train)),
             Body::Evaluate(evaluate) => self.evaluate.push((at, evaluate)),
-            Body::Staleness(staleness) => self.staleness = Some((at, staleness)),
             Body::Event(event) => self.events.push((at, event)),
-            Body::Shares => {}
+            Body::Staleness(_) | Body::Shares(_) => {}
             Body::Final(end) => self.end = Some((at, end)),
         }
     }
@@ -453,7 +258,7 @@ mod tests {
         assert!(log.evaluate[0].1.loss.is_nan());
         assert_eq!(log.events[0].1.name, "peer-up");
         let (at, end) = log.end.unwrap();
-        assert_eq!((at.step, end.exchanges["completed"]), (50, 7));
+        assert_eq!((at.step, end.exchanges.completed), (50, 7));
         assert_eq!(end.parameters_path, Some(PathBuf::from("parameters.safetensors")));
         assert!(!log.truncated);
     }

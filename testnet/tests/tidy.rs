@@ -16,7 +16,7 @@ const SKIPPED: [&str; 7] =
 const LINES_MAX: usize = 500;
 
 /// Each crate: its folder, and the crates of this workspace that it may depend on.
-const CRATES: [(&str, &[&str]); 12] = [
+const CRATES: [(&str, &[&str]); 13] = [
     ("protocol", &[]),
     ("gossip", &["dnode-protocol"]),
     ("trainer", &["dnode-protocol"]),
@@ -26,12 +26,14 @@ const CRATES: [(&str, &[&str]); 12] = [
     ("node/direct", &["dnode-quic"]),
     ("node/collective", &["dnode-cuda", "dnode-direct"]),
     ("node/quic", &[]),
+    ("node/metrics", &[]),
     (
         "node",
         &[
             "dnode-collective",
             "dnode-cuda",
             "dnode-gossip",
+            "dnode-metrics",
             "dnode-network",
             "dnode-protocol",
             "dnode-torch",
@@ -43,6 +45,7 @@ const CRATES: [(&str, &[&str]); 12] = [
         &[
             "dnode",
             "dnode-gossip",
+            "dnode-metrics",
             "dnode-netem",
             "dnode-network",
             "dnode-protocol",

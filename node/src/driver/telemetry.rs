@@ -121,7 +121,7 @@ impl Telemetry {
     }
 
     /// The first line of the metrics: who trains what.
-    pub(crate) fn start(&mut self, start: metrics::Start<'_>, position: Position) {
+    pub(crate) fn start(&mut self, start: metrics::Start, position: Position) {
         self.position = position;
         if let Some(data) = start.data.filter(|data| data.shards > 1) {
             tracing::info!(
@@ -134,7 +134,7 @@ impl Telemetry {
                 100.0 * data.shared_across_shards,
             );
         }
-        self.metrics.write(self.stamp(), &Body::Start(start));
+        self.metrics.write(self.stamp(), Body::Start(start));
         self.metrics.flush();
     }
 
@@ -315,20 +315,20 @@ impl Telemetry {
             learning_rate: progress.learning_rate,
             samples_per_s: progress.samples_per_s,
             batch: progress.batch,
-            peers: core.members().len(),
+            peers: core.members().len() as u64,
             bytes_out: bytes.sent,
             bytes_in: bytes.received,
             staleness: core.staleness(),
             wait_s: progress.wait_s,
-            sketch: progress.sketch.as_slice(),
+            sketch: progress.sketch.to_vec(),
         };
-        self.metrics.write(self.stamp(), &Body::Train(body));
+        self.metrics.write(self.stamp(), Body::Train(body));
         self.write_staleness(core);
     }
 
     fn write_staleness(&mut self, core: &Gossip) {
         if let Some(record) = self.partners.record(core) {
-            self.metrics.write(self.stamp(), &Body::Staleness(record));
+            self.metrics.write(self.stamp(), Body::Staleness(record));
         }
     }
 
@@ -348,7 +348,8 @@ impl Telemetry {
         });
         self.evaluated = Some((LastEvaluation { step, evaluation }, told));
         self.viewing.evaluated(position.step, loss, accuracy);
-        self.metrics.write(self.stamp(), &Body::Evaluate(Evaluate { loss, accuracy, count }));
+        let body = Evaluate { loss, accuracy: Some(accuracy), count };
+        self.metrics.write(self.stamp(), Body::Evaluate(body));
     }
 
     pub(crate) fn checkpointed(&mut self, saved: Saved) {
@@ -367,7 +368,7 @@ impl Telemetry {
     pub(super) fn diagnosed(&mut self, told: &Findings) {
         if let Some(shares) = told.shares {
             self.viewing.shares(shares);
-            self.metrics.write(self.stamp(), &Body::Shares(shares));
+            self.metrics.write(self.stamp(), Body::Shares(shares));
         }
         if let Some(sentence) = &told.bottleneck {
             tracing::info!("{}", sentence.text);
@@ -451,18 +452,18 @@ impl Telemetry {
         let bytes = network.bytes();
         let evaluation = ending.evaluation;
         let body = Final {
-            reason: self.reason,
+            reason: self.reason.to_owned(),
             loss: evaluation.map_or(f64::NAN, |evaluation| evaluation.loss),
-            accuracy: evaluation.map_or(f64::NAN, |evaluation| evaluation.accuracy),
+            accuracy: evaluation.map(|evaluation| evaluation.accuracy),
             bytes_out: bytes.sent,
             bytes_in: bytes.received,
             wait_s: ending.wait_s,
             train_s: ending.train_s,
             exchanges: self.exchanges,
-            staleness_histogram: self.staleness,
-            parameters_path: ending.parameters.clone().unwrap_or_default(),
+            staleness_histogram: self.staleness.to_vec(),
+            parameters_path: Some(ending.parameters.clone().unwrap_or_default()),
         };
-        self.metrics.write(self.stamp(), &Body::Final(body));
+        self.metrics.write(self.stamp(), Body::Final(body));
         self.metrics.flush();
     }
 
@@ -477,7 +478,8 @@ impl Telemetry {
 
     pub(super) fn event(&mut self, name: &'static str, detail: &str) {
         self.viewing.event(name, detail);
-        self.metrics.write(self.stamp(), &Body::Event(metrics::EventRecord { name, detail }));
+        let (name, detail) = (name.to_owned(), detail.to_owned());
+        self.metrics.write(self.stamp(), Body::Event(metrics::Event { name, detail }));
     }
 
     fn stamp(&self) -> Stamp {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+pub use dnode_metrics::Shares;
 
 /// A share of the time from which something is worth a sentence (guess: half of it is a nuisance).
 const LOUD: f64 = 0.2;
@@ -15,29 +15,6 @@ const SLOWER: f64 = 0.5;
 const STEPS_LONG: u32 = 10;
 /// Standing still for less is nothing to tell.
 pub const STALL_MIN: Duration = Duration::from_secs(10);
-
-/// What the threads of a peer did with a window of time; shares are of its length, in `[0, 1]`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Shares {
-    /// Length of the window, seconds.
-    pub window_s: f64,
-    /// Local steps, the batches for them, evaluations and checkpoints.
-    pub compute: f64,
-    /// The part of `compute` whose commit was overdue because exchanges were still open.
-    pub late: f64,
-    /// Blocked by a bound on staleness.
-    pub held: f64,
-    /// Waiting for the other ranks of a ring or a rack.
-    pub ranks: f64,
-    /// Not training: joining, or done.
-    pub idle: f64,
-    /// Coding what is sent, beside training.
-    pub encode: f64,
-    /// Decoding and mixing what has come, beside training.
-    pub mix: f64,
-    /// With an exchange open, beside training.
-    pub network: f64,
-}
 
 /// A link in the window.
 #[derive(Clone, Debug, Default, PartialEq)]

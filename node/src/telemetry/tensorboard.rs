@@ -80,7 +80,7 @@ impl EventFile {
     }
 
     /// Writes what a line of the metrics says in numbers, over the run's steps.
-    pub fn write(&mut self, stamp: &Stamp, body: &Body<'_>) {
+    pub fn write(&mut self, stamp: &Stamp, body: &Body) {
         let value: Vec<Value> = scalars(body)
             .into_iter()
             .map(|(tag, value)| Value { tag: tag.to_owned(), simple_value: Some(value as f32) })
@@ -102,7 +102,8 @@ impl EventFile {
 }
 
 /// The numbers of a line, by TensorBoard's names.
-fn scalars(body: &Body<'_>) -> Vec<(&'static str, f64)> {
+fn scalars(body: &Body) -> Vec<(&'static str, f64)> {
+    let share = |accuracy: Option<f64>| accuracy.unwrap_or(f64::NAN);
     match body {
         Body::Train(train) => vec![
             ("train/loss", train.loss),
@@ -115,10 +116,10 @@ fn scalars(body: &Body<'_>) -> Vec<(&'static str, f64)> {
             ("network/bytes_in", train.bytes_in as f64),
         ],
         Body::Evaluate(evaluate) => {
-            vec![("evaluate/loss", evaluate.loss), ("evaluate/accuracy", evaluate.accuracy)]
+            vec![("evaluate/loss", evaluate.loss), ("evaluate/accuracy", share(evaluate.accuracy))]
         }
         Body::Final(last) => {
-            vec![("evaluate/loss", last.loss), ("evaluate/accuracy", last.accuracy)]
+            vec![("evaluate/loss", last.loss), ("evaluate/accuracy", share(last.accuracy))]
         }
         Body::Start(_) | Body::Staleness(_) | Body::Shares(_) | Body::Event(_) => Vec::new(),
     }
@@ -166,11 +167,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut file = EventFile::create(folder.path(), "peer").unwrap();
         let stamp = Stamp { time_s: 1.5, step: 10, position: 11, samples: 320, clock: 2 };
-        let evaluate = Evaluate { loss: 0.5, accuracy: 0.75, count: 9 };
+        let evaluate = Evaluate { loss: 0.5, accuracy: Some(0.75), count: 9 };
         file.write(&stamp, &Body::Evaluate(evaluate));
         file.write(
             &stamp,
-            &Body::Event(crate::telemetry::metrics::EventRecord { name: "n", detail: "d" }),
+            &Body::Event(crate::telemetry::metrics::Event { name: "n".into(), detail: "d".into() }),
         );
         let events = events(&file.path);
         assert_eq!(events.len(), 2, "{events:?}");
@@ -207,7 +208,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut file = EventFile::create(folder.path(), "peer").unwrap();
         file.file = OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let evaluate = Evaluate { loss: 0.5, accuracy: 0.75, count: 9 };
+        let evaluate = Evaluate { loss: 0.5, accuracy: Some(0.75), count: 9 };
         file.write(&Stamp::default(), &Body::Evaluate(evaluate));
         assert!(file.failed);
     }

@@ -1,6 +1,6 @@
 //! The held-out loss of a run over time, samples and bytes, from what its peers said on the way.
 
-use crate::metrics::{At, Log};
+use crate::metrics::{Log, Stamp};
 
 /// A moment of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -147,7 +147,7 @@ fn first_step(log: &Log) -> Option<f64> {
 }
 
 fn line(log: &Log, shift: f64) -> Line {
-    let place = |at: &At| at.time_s + shift;
+    let place = |at: &Stamp| at.time_s + shift;
     #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
     let number = |count: u64| count as f64;
     let share = |accuracy: Option<f64>| accuracy.unwrap_or(f64::NAN);

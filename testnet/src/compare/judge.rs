@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::learn::swarm::evaluate;
 use crate::local::process::PARAMETERS_FILE;
-use crate::metrics::At;
+use crate::metrics::Stamp;
 use crate::report::consensus::{self, ConsensusError};
 use crate::report::judged::{Judged, Measured, Waypoint};
 use crate::report::numbers::{here, parameters};
@@ -132,7 +132,7 @@ fn way(
 ) -> Result<Vec<Waypoint>, JudgeError> {
     let mut written = BTreeMap::new();
     for (at, event) in peer.log.events.iter().filter(|(_, event)| event.name == CHECKPOINT) {
-        let folder = event.detail.as_str().unwrap_or_default();
+        let folder = &event.detail;
         // What was written twice is what was written last.
         written.insert(here(peer, &Path::new(folder).join(PARAMETERS_FILE)), at);
     }
@@ -140,7 +140,7 @@ fn way(
     for (path, at) in written.into_iter().filter(|(path, _)| path.exists()) {
         let values = read(&path, trainer)?;
         let measured = known.measure(trainer, &values, &path)?;
-        let At { time_s, step, samples, clock } = *at;
+        let Stamp { time_s, step, samples, clock, .. } = *at;
         points.push(Waypoint { time_s, step, samples, clock, measured });
     }
     points.sort_by(|a, b| a.time_s.total_cmp(&b.time_s));

@@ -282,7 +282,7 @@ impl Slot {
                         Body::Start(_)
                         | Body::Train(_)
                         | Body::Staleness(_)
-                        | Body::Shares
+                        | Body::Shares(_)
                         | Body::Event(_) => {}
                     }
                     if let Some(complaint) = running.hear(&line, peer, account, now) {
@@ -422,36 +422,40 @@ impl Running {
         account: &mut Account,
         now: Instant,
     ) -> Option<String> {
-        account.clock = account.clock.max(line.clock);
+        account.clock = account.clock.max(line.stamp.clock);
         match &line.body {
             Body::Start(_) => self.step = None,
             Body::Train(train) => {
-                self.recovery.push(Beat { at_s: self.born_s + line.time_s, step: line.step });
-                let before = self.step.replace(line.step);
-                if before.is_none_or(|before| line.step > before) {
+                self.recovery
+                    .push(Beat { at_s: self.born_s + line.stamp.time_s, step: line.stamp.step });
+                let before = self.step.replace(line.stamp.step);
+                if before.is_none_or(|before| line.stamp.step > before) {
                     let gap = Gap { time: now - self.moved, at: account.elapsed(), peer };
                     let kind =
                         if before.is_none() { &mut account.arrival } else { &mut account.still };
                     kind.longest(gap);
-                    account.steps += before.map_or(0, |before| line.step - before);
+                    account.steps += before.map_or(0, |before| line.stamp.step - before);
                     (self.moved, self.stalled) = (now, false);
                 }
                 if !train.loss.is_finite() {
-                    return Some(format!("training loss is not finite at step {}", line.step));
+                    return Some(format!(
+                        "training loss is not finite at step {}",
+                        line.stamp.step
+                    ));
                 }
             }
             Body::Event(event) => {
                 *account.events.entry(event.name.clone()).or_default() += 1;
                 if BROKEN_EVENTS.contains(&event.name.as_str()) {
-                    let detail = event.detail.as_str().unwrap_or_default();
+                    let detail = &event.detail;
                     return Some(format!("event {}: {detail}", event.name));
                 }
             }
             Body::Evaluate(evaluate) if !evaluate.loss.is_finite() => {
-                return Some(format!("held-out loss is not finite at step {}", line.step));
+                return Some(format!("held-out loss is not finite at step {}", line.stamp.step));
             }
             Body::Final(end) => self.finished = end.reason == STEPS_DONE,
-            Body::Evaluate(_) | Body::Staleness(_) | Body::Shares => {}
+            Body::Evaluate(_) | Body::Staleness(_) | Body::Shares(_) => {}
         }
         None
     }

@@ -50,8 +50,9 @@ pub struct ProgressView {
 impl ProgressView {
     /// Takes over what a line says.
     pub fn apply(&mut self, line: &Line) {
-        self.step = self.step.max(line.step);
-        self.position = self.position.max(line.position.unwrap_or(line.step));
+        let at = line.stamp;
+        self.step = self.step.max(at.step);
+        self.position = self.position.max(at.position);
         match &line.body {
             Body::Start(start) => self.steps = config_integer(&start.config, "run", "steps"),
             Body::Train(train) => {
@@ -62,7 +63,7 @@ impl ProgressView {
                 self.bytes_out = train.bytes_out;
             }
             Body::Evaluate(evaluate) => self.accuracy = evaluate.accuracy,
-            Body::Staleness(_) | Body::Shares | Body::Event(_) => {}
+            Body::Staleness(_) | Body::Shares(_) | Body::Event(_) => {}
             Body::Final(end) => {
                 self.finished = end.reason == STEPS_DONE;
                 self.accuracy = end.accuracy;
@@ -70,7 +71,7 @@ impl ProgressView {
                 // The whole run's, without waiting and mixing at its end, in the place of the last
                 // report's. Samples of earlier lives took none of this one's time.
                 if self.returns == 0 && end.train_s > 0.0 {
-                    self.samples_per_s = units::to_f64(line.samples) / end.train_s;
+                    self.samples_per_s = units::to_f64(at.samples) / end.train_s;
                 }
             }
         }

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use dnode_trainer::{Evaluation, LocalTrainer, StepId, Trainer, weights_digest};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
-use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::Error;
@@ -16,11 +15,11 @@ use super::arguments::{Arguments, Plan};
 use super::wire::{Head, read_numbers, write_numbers};
 use crate::learn::swarm::put;
 use crate::local::process::{ADDRESS_FILE, CHECKPOINTS_FOLDER, PARAMETERS_FILE};
-use crate::metrics::{METRICS_FILE, STEPS_DONE};
+use crate::metrics::{
+    Body, Event, Exchanges, Final, Line, METRICS_FILE, STALENESS_BUCKETS, STEPS_DONE, Stamp, Start,
+    Train,
+};
 use crate::report::units::to_f64;
-
-/// Entries of the histogram of lags; the last counts everything above.
-const LAGS: usize = 16;
 
 /// Trains until the server has no gradient left to ask for.
 pub(super) fn run(arguments: &Arguments, now_s: f64) -> Result<(), Error> {
@@ -57,7 +56,7 @@ struct Peer {
     /// Bytes that the peer has sent, and that the server has sent to it.
     sent: u64,
     received: u64,
-    lags: [u64; LAGS],
+    lags: [u64; STALENESS_BUCKETS],
     train_s: f64,
     loss: f64,
     since: u64,
@@ -81,7 +80,7 @@ impl Peer {
             step: 0,
             sent: 0,
             received: 0,
-            lags: [0; LAGS],
+            lags: [0; STALENESS_BUCKETS],
             train_s: 0.0,
             loss: 0.0,
             since: 0,
@@ -100,7 +99,8 @@ impl Peer {
             read_numbers(&mut from, &mut numbers).map_err(failed())?;
             self.received += size;
             if self.step > 0 {
-                let lag = usize::try_from(head.lag).unwrap_or(usize::MAX).min(LAGS - 1);
+                let lag =
+                    usize::try_from(head.lag).unwrap_or(usize::MAX).min(STALENESS_BUCKETS - 1);
                 self.lags[lag] += 1;
             }
             put(&mut self.trainer, &numbers);
@@ -134,12 +134,18 @@ impl Peer {
                 version / self.plan.peers,
                 self.plan.steps,
             );
-            self.line(json!({
-                "kind": "train", "loss": self.loss / to_f64(self.since),
-                "learning_rate": learning_rate, "samples_per_s": samples / self.since_s,
-                "peers": self.plan.peers - 1, "bytes_out": self.bytes(), "bytes_in": self.received,
-                "staleness": self.lags.iter().rposition(|count| *count > 0).unwrap_or(0),
-                "wait_s": 0.0,
+            let staleness = self.lags.iter().rposition(|count| *count > 0).unwrap_or(0);
+            self.line(Body::Train(Train {
+                loss: self.loss / to_f64(self.since),
+                learning_rate: learning_rate.into(),
+                samples_per_s: samples / self.since_s,
+                batch: u32::try_from(self.plan.batch).unwrap_or(u32::MAX),
+                peers: self.plan.peers - 1,
+                bytes_out: self.bytes(),
+                bytes_in: self.received,
+                staleness: staleness as u64,
+                wait_s: 0.0,
+                sketch: Vec::new(),
             }))?;
             (self.loss, self.since, self.since_s) = (0.0, 0, 0.0);
         }
@@ -147,7 +153,8 @@ impl Peer {
             let folder =
                 self.folder.join(CHECKPOINTS_FOLDER).join(format!("step-{:012}", self.step));
             write_parameters(&self.trainer, &folder.join(PARAMETERS_FILE))?;
-            self.line(json!({ "kind": "event", "name": "checkpoint", "detail": folder }))?;
+            let (name, detail) = ("checkpoint".to_owned(), folder.display().to_string());
+            self.line(Body::Event(Event { name, detail }))?;
         }
         Ok(())
     }
@@ -160,10 +167,15 @@ impl Peer {
     fn begin(&mut self, now_s: f64) -> Result<(), Error> {
         let config = self.plan.effective()?;
         let parameters = self.trainer.layout().parameters();
-        self.line(json!({
-            "kind": "start", "unix_s": now_s, "peer": self.folder.display().to_string(),
-            "run": "parameter-server", "incarnation": 1, "parameters": parameters,
-            "weights": weights_digest(&self.trainer), "config": config,
+        self.line(Body::Start(Start {
+            unix_s: now_s,
+            peer: self.folder.display().to_string(),
+            run: "parameter-server".to_owned(),
+            incarnation: 1,
+            parameters,
+            weights: Some(weights_digest(&self.trainer)),
+            data: None,
+            config,
         }))
     }
 
@@ -171,20 +183,27 @@ impl Peer {
         let path = self.folder.join(CHECKPOINTS_FOLDER).join(PARAMETERS_FILE);
         write_parameters(&self.trainer, &path)?;
         let Evaluation { loss, accuracy, .. } = self.trainer.evaluate()?;
-        self.line(json!({
-            "kind": "final", "reason": STEPS_DONE, "loss": loss, "accuracy": accuracy,
-            "bytes_out": self.bytes(), "bytes_in": self.received, "wait_s": 0.0,
-            "train_s": self.train_s, "staleness_histogram": self.lags, "parameters_path": path,
+        self.line(Body::Final(Final {
+            reason: STEPS_DONE.to_owned(),
+            loss,
+            accuracy: Some(accuracy),
+            bytes_out: self.bytes(),
+            bytes_in: self.received,
+            wait_s: 0.0,
+            train_s: self.train_s,
+            exchanges: Exchanges::default(),
+            staleness_histogram: self.lags.to_vec(),
+            parameters_path: Some(path),
         }))
     }
 
-    fn line(&mut self, mut line: Value) -> Result<(), Error> {
-        line["time_s"] = json!(self.begun.elapsed().as_secs_f64());
-        line["step"] = json!(self.step);
-        line["samples"] = json!(self.step * self.plan.batch as u64);
-        line["clock"] = json!(self.step);
-        let written = writeln!(self.metrics, "{line}").and_then(|()| self.metrics.flush());
-        written.map_err(Error::system("write the metrics"))
+    fn line(&mut self, body: Body) -> Result<(), Error> {
+        let time_s = self.begun.elapsed().as_secs_f64();
+        let (step, samples) = (self.step, self.step * self.plan.batch as u64);
+        let stamp = Stamp { time_s, step, position: step, samples, clock: step };
+        let line = serde_json::to_string(&Line { body, stamp }).map_err(std::io::Error::from);
+        let written = line.and_then(|line| writeln!(self.metrics, "{line}"));
+        written.and_then(|()| self.metrics.flush()).map_err(Error::system("write the metrics"))
     }
 }
 

@@ -184,15 +184,16 @@ mod tests {
     use safetensors::tensor::TensorView;
 
     use super::*;
-    use crate::metrics::{At, Train};
+    use crate::metrics::{Stamp, Train};
 
     fn log(points: &[(u64, &[f32])]) -> Log {
         let line = |&(samples, sketch): &(u64, &[f32])| {
-            let at = At { time_s: 1.0, step: samples, samples, clock: 0 };
+            let at = Stamp { time_s: 1.0, samples, ..Stamp::default() };
             let train = Train {
                 loss: 1.0,
                 learning_rate: 0.1,
                 samples_per_s: 1.0,
+                batch: 32,
                 peers: 1,
                 bytes_out: 0,
                 bytes_in: 0,

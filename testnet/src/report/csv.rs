@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::consensus;
 use super::record::{Results, RunResult};
 use super::units::to_f64;
-use crate::metrics::{At, Log};
+use crate::metrics::{Log, Stamp};
 
 /// Columns of the file.
 pub const HEADER: &str = "variant,seed,peer,kind,time_s,step,samples,clock,metric,value";
@@ -33,8 +33,8 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    fn row(&mut self, kind: &str, at: &At, metric: &str, value: f64) {
-        let At { time_s, step, samples, clock } = at;
+    fn row(&mut self, kind: &str, at: &Stamp, metric: &str, value: f64) {
+        let Stamp { time_s, step, samples, clock, .. } = at;
         let prefix = &self.prefix;
         let _ = writeln!(
             self.text,
@@ -77,8 +77,8 @@ impl Rows<'_> {
             for (metric, value) in metrics {
                 self.row("final", at, metric, value);
             }
-            for (name, count) in &end.exchanges {
-                self.row("final", at, &format!("exchanges_{name}"), to_f64(*count));
+            for (name, count) in end.exchanges.named() {
+                self.row("final", at, &format!("exchanges_{name}"), to_f64(count));
             }
             for (lag, count) in end.staleness_histogram.iter().enumerate() {
                 self.row("final", at, &format!("staleness_{lag}"), to_f64(*count));

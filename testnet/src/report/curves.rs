@@ -6,7 +6,7 @@ use super::consensus;
 use super::plot::{Chart, Legend, Series, spans_a_decade};
 use super::record::{Results, RunResult};
 use super::units::to_f64;
-use crate::metrics::{At, Log};
+use crate::metrics::{Log, Stamp};
 
 /// Horizontal axis of charts over samples.
 const SAMPLES: &str = "samples per peer";
@@ -131,7 +131,7 @@ fn mean(lines: &[Vec<Point>]) -> Vec<Point> {
 }
 
 /// The lines of the peers of a run, their seconds counted from the first start of any of them.
-fn peer_lines(run: &RunResult, values: impl Fn(&Log) -> Vec<(At, f64)>) -> Vec<Vec<Point>> {
+fn peer_lines(run: &RunResult, values: impl Fn(&Log) -> Vec<(Stamp, f64)>) -> Vec<Vec<Point>> {
     let unix = |log: &Log| log.start.as_ref().map(|start| start.unix_s);
     let starts = run.peers.iter().filter_map(|peer| unix(&peer.log));
     let first = starts.fold(f64::INFINITY, f64::min);
@@ -149,11 +149,11 @@ fn peer_lines(run: &RunResult, values: impl Fn(&Log) -> Vec<(At, f64)>) -> Vec<V
         .collect()
 }
 
-fn losses(log: &Log) -> Vec<(At, f64)> {
+fn losses(log: &Log) -> Vec<(Stamp, f64)> {
     log.train.iter().map(|(at, train)| (*at, train.loss)).collect()
 }
 
-fn accuracies(log: &Log) -> Vec<(At, f64)> {
+fn accuracies(log: &Log) -> Vec<(Stamp, f64)> {
     let accuracy = log.evaluate.iter();
     accuracy.filter_map(|(at, evaluate)| Some((*at, 100.0 * evaluate.accuracy?))).collect()
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::consensus::Exact;
-use crate::metrics::{At, Evaluation, Log};
+use crate::metrics::{Evaluate, Log, Stamp};
 
 /// Name of the file inside the folder of a variant and seed.
 pub const JUDGED_FILE: &str = "judged.json";
@@ -23,9 +23,9 @@ pub struct Measured {
 }
 
 impl Measured {
-    fn told(self) -> Evaluation {
+    fn told(self) -> Evaluate {
         let Self { loss, accuracy, count } = self;
-        Evaluation { loss, accuracy: Some(accuracy), count }
+        Evaluate { loss, accuracy: Some(accuracy), count }
     }
 }
 
@@ -65,7 +65,7 @@ impl Judged {
         let Some(way) = self.way.get(peer).filter(|way| !way.is_empty()) else { return };
         let told = way.iter().map(|point| {
             let Waypoint { time_s, step, samples, clock, measured } = *point;
-            (At { time_s, step, samples, clock }, measured.told())
+            (Stamp { time_s, step, position: step, samples, clock }, measured.told())
         });
         log.evaluate = told.collect();
     }

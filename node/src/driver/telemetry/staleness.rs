@@ -28,8 +28,8 @@ struct Count {
     information: [u64; LAG_BUCKETS],
     /// Sums of the lags and of the ages, commits.
     sums: [u64; 2],
-    refused: BTreeMap<&'static str, u64>,
-    held: BTreeMap<&'static str, u64>,
+    refused: BTreeMap<String, u64>,
+    held: BTreeMap<String, u64>,
 }
 
 impl Counts {
@@ -49,11 +49,11 @@ impl Counts {
         } else if let Event::Failed { peer, failure, .. } = event
             && let Some(bound) = failure.bound()
         {
-            self.count(peer, |count| *count.refused.entry(bound).or_default() += 1);
+            self.count(peer, |count| *count.refused.entry(bound.to_owned()).or_default() += 1);
         } else if let Event::Refused { peer, bound, .. } = event {
-            self.count(peer, |count| *count.refused.entry(bound).or_default() += 1);
+            self.count(peer, |count| *count.refused.entry((*bound).to_owned()).or_default() += 1);
         } else if let Event::Held { bound, peer } = event {
-            self.count(peer, |count| *count.held.entry(bound).or_default() += 1);
+            self.count(peer, |count| *count.held.entry((*bound).to_owned()).or_default() += 1);
         }
     }
 
@@ -87,9 +87,6 @@ impl Counts {
 
     /// What was counted of each neighbour.
     pub(super) fn shown(&self, core: &Gossip) -> Vec<PeerStaleness> {
-        let named = |counts: &BTreeMap<&'static str, u64>| {
-            counts.iter().map(|(bound, count)| ((*bound).to_owned(), *count)).collect()
-        };
         let neighbours = core.members().filter_map(|(peer, _)| {
             let count = self.partners.get(peer)?;
             Some(PeerStaleness {
@@ -98,8 +95,8 @@ impl Counts {
                 ages: count.age.to_vec(),
                 sums: count.sums,
                 information_age: information_age(core, peer),
-                refused: named(&count.refused),
-                held: named(&count.held),
+                refused: count.refused.clone(),
+                held: count.held.clone(),
             })
         });
         neighbours.collect()
@@ -180,9 +177,10 @@ mod tests {
         let bound = "information age";
         counts.event(&Event::Held { bound, peer: peer(1) });
         let record = counts.record(&core()).unwrap();
-        let refused = BTreeMap::from([("progress gap", 2), ("snapshot age", 1)]);
+        let refused =
+            BTreeMap::from([("progress gap".to_owned(), 2), ("snapshot age".to_owned(), 1)]);
         assert_eq!(record.partners[0].refused, refused);
-        assert_eq!(record.partners[0].held, BTreeMap::from([(bound, 1)]));
+        assert_eq!(record.partners[0].held, BTreeMap::from([(bound.to_owned(), 1)]));
         assert!(counts.is_new_hold(bound, peer(1)) && !counts.is_new_hold(bound, peer(1)));
         assert!(counts.is_new_hold(bound, peer(2)) && counts.is_new_hold(bound, peer(1)));
     }

@@ -133,20 +133,8 @@ fn training(page: &mut Page, snapshot: &Snapshot) {
 }
 
 fn exchanges(page: &mut Page, snapshot: &Snapshot) {
-    let ended = &snapshot.exchanges;
     page.head("exchanges_total", "counter", "Exchanges by how they ended.");
-    let outcomes = [
-        ("completed", ended.completed),
-        ("answered", ended.answered),
-        ("included", ended.included),
-        ("busy", ended.busy),
-        ("stale", ended.stale),
-        ("answered_stale", ended.answered_stale),
-        ("aborted", ended.aborted),
-        ("expired", ended.expired),
-        ("refused", ended.refused),
-    ];
-    for (outcome, count) in outcomes {
+    for (outcome, count) in snapshot.exchanges.named() {
         page.sample("exchanges_total", &[("outcome", outcome)], count);
     }
     page.gauge("open_exchanges", "Exchanges that have not ended.", snapshot.open);
