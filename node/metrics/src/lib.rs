@@ -61,6 +61,14 @@ pub enum Body {
     Final(Final),
 }
 
+impl Body {
+    /// A happening.
+    #[must_use]
+    pub fn event(name: &str, detail: &str) -> Self {
+        Self::Event(Event { name: name.to_owned(), detail: detail.to_owned() })
+    }
+}
+
 /// Who started, with which configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Start {

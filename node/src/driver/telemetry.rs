@@ -339,17 +339,16 @@ impl Telemetry {
 
     pub(crate) fn evaluated(&mut self, position: Position, evaluation: Evaluation) {
         self.position = position;
-        let Evaluation { loss, accuracy, count } = evaluation;
-        let step = position.step;
+        let (Evaluation { loss, accuracy, count }, step) = (evaluation, position.step);
         let told = self.evaluated.map(|(_, told)| told);
         let told = told.filter(|told| told.elapsed() < EVALUATED_EVERY).unwrap_or_else(|| {
             tracing::info!(step, loss, accuracy, "evaluated");
             Instant::now()
         });
         self.evaluated = Some((LastEvaluation { step, evaluation }, told));
-        self.viewing.evaluated(position.step, loss, accuracy);
-        let body = Evaluate { loss, accuracy: Some(accuracy), count };
-        self.metrics.write(self.stamp(), Body::Evaluate(body));
+        self.viewing.evaluated(step, loss, accuracy);
+        let accuracy = Some(accuracy);
+        self.metrics.write(self.stamp(), Body::Evaluate(Evaluate { loss, accuracy, count }));
     }
 
     pub(crate) fn checkpointed(&mut self, saved: Saved) {
@@ -478,8 +477,7 @@ impl Telemetry {
 
     pub(super) fn event(&mut self, name: &'static str, detail: &str) {
         self.viewing.event(name, detail);
-        let (name, detail) = (name.to_owned(), detail.to_owned());
-        self.metrics.write(self.stamp(), Body::Event(metrics::Event { name, detail }));
+        self.metrics.write(self.stamp(), Body::event(name, detail));
     }
 
     fn stamp(&self) -> Stamp {

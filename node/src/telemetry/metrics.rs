@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     fn event(name: &str) -> Body {
-        Body::Event(Event { name: name.to_owned(), detail: "d".to_owned() })
+        Body::event(name, "d")
     }
 
     fn lines(folder: &Path) -> Vec<serde_json::Value> {

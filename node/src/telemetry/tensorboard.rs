@@ -169,10 +169,7 @@ mod tests {
         let stamp = Stamp { time_s: 1.5, step: 10, position: 11, samples: 320, clock: 2 };
         let evaluate = Evaluate { loss: 0.5, accuracy: Some(0.75), count: 9 };
         file.write(&stamp, &Body::Evaluate(evaluate));
-        file.write(
-            &stamp,
-            &Body::Event(crate::telemetry::metrics::Event { name: "n".into(), detail: "d".into() }),
-        );
+        file.write(&stamp, &Body::event("n", "d"));
         let events = events(&file.path);
         assert_eq!(events.len(), 2, "{events:?}");
         assert_eq!(events[0].file_version.as_deref(), Some(VERSION));
