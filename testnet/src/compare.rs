@@ -1,7 +1,7 @@
 //! Ways to train compared: every variant under every condition with every seed, as real processes.
 //!
 //! ```text
-//! experiment file ── Comparison ──▶ cases: one workload, number of peers and condition each
+//! experiment file ── Experiment ──▶ cases: one workload, number of peers and condition each
 //!                                     │ each is the plan of a `run`, in a folder of its own
 //!                                     ▼
 //!                                   queue ──▶ variant::run ──▶ judge: every peer, and the mean model
@@ -18,7 +18,6 @@ pub mod eta;
 pub mod fairness;
 pub mod html;
 pub mod judge;
-pub mod plan;
 pub mod plots;
 pub mod queue;
 pub mod regression;
@@ -29,7 +28,6 @@ pub mod verdict;
 
 pub use case::{Case, Choice, Maker};
 pub use content::Findings;
-pub use plan::{Comparison, PlanError};
 pub use queue::{CaseState, QueueError, Setup};
 pub use regression::{Change, RegressionError, SavedNumbers};
 pub use report::ComparisonReportError;

@@ -1,11 +1,11 @@
 //! Training small real models in the simulator: how good different ways to average are.
 //!
 //! ```text
-//! experiment file ──▶ every variant and seed: gossip (cores in a World) or sync (exact) ──▶ Outcome (JSON)
+//! Experiment ── SimulatedCase ──▶ every variant and seed: gossip (cores in a World) or sync (exact) ──▶ Outcome (JSON)
 //!                                                                              └──▶ table (Markdown)
 //! ```
 
-mod experiment;
+mod case;
 mod gossip;
 mod misbehaviour;
 mod outcome;
@@ -14,7 +14,7 @@ pub(crate) mod swarm;
 mod sync;
 mod table;
 
-pub use experiment::{Evaluate, Experiment, ExperimentError, LearnVariant, Rule, Run, Timing};
+pub use case::{LearnError, MixingName, SimulatedCase, SimulatedVariant};
 pub use misbehaviour::{Misbehaviour, Wrong};
 pub use outcome::{Outcome, Point, Quality};
 pub use table::table;
@@ -22,16 +22,18 @@ pub use table::table;
 /// Runs a variant with a seed.
 ///
 /// # Errors
-/// [`ExperimentError`].
+/// [`LearnError`].
 pub fn run(
-    experiment: &Experiment,
-    variant: &LearnVariant,
+    case: &SimulatedCase,
+    variant: &SimulatedVariant,
     seed: u64,
-) -> Result<Outcome, ExperimentError> {
+) -> Result<Outcome, LearnError> {
     match variant.rule {
-        Rule::AllReduce => sync::run(experiment, variant, seed),
-        Rule::GossipOuter | Rule::Pairwise | Rule::PushSum | Rule::DeltaSet | Rule::Epidemic => {
-            gossip::run(experiment, variant, seed)
-        }
+        MixingName::AllReduce => sync::run(case, variant, seed),
+        MixingName::GossipOuter
+        | MixingName::Pairwise
+        | MixingName::PushSum
+        | MixingName::DeltaSet
+        | MixingName::Epidemic => gossip::run(case, variant, seed),
     }
 }

@@ -1,6 +1,8 @@
 //! Many peers: real processes on one machine, their metrics and the report about them.
 
 pub mod compare;
+pub mod experiment;
+pub mod file;
 pub mod learn;
 pub mod live;
 pub mod local;

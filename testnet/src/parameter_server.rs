@@ -16,12 +16,17 @@ mod wire;
 
 pub use arguments::{Arguments, Role};
 
+use crate::experiment::settings::sections;
+
 /// Why a process of the baseline failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The command line or a setting cannot be used.
     #[error("{0}")]
     Usage(String),
+    /// The settings.
+    #[error(transparent)]
+    Read(#[from] crate::file::ReadError),
     /// The data.
     #[error(transparent)]
     Data(#[from] dnode_trainer::DataError),
@@ -59,7 +64,7 @@ pub fn initial<'a>(
 ) -> Result<(), Error> {
     let seed = format!("run.seed={seed}");
     let settings: Vec<String> = settings.cloned().chain([seed]).collect();
-    let trainer = arguments::Plan::of(arguments::sections(None, &settings)?)?.trainer()?;
+    let trainer = arguments::Plan::of(sections(None, &settings)?)?.trainer()?;
     peer::write_parameters(&trainer, path)
 }
 

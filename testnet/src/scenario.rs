@@ -13,7 +13,6 @@ pub mod network;
 pub mod reader;
 pub mod rules;
 pub mod spread;
-pub(crate) mod text;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,7 +22,7 @@ use serde::Deserialize;
 
 use self::fault::{Fault, FaultRates, Scripted};
 use self::link::LinkModel;
-use self::text::duration;
+use crate::file::{ReadError, check, duration};
 
 pub use self::reader::Reader;
 pub use self::rules::{MixingRule, RuleSettings};
@@ -166,31 +165,12 @@ impl Default for Scenario {
     }
 }
 
-/// A scenario file that cannot be used; the person who wrote it is at fault.
-#[derive(Debug, thiserror::Error)]
-pub enum ScenarioError {
-    /// Not TOML, an unknown key, or a value of the wrong kind.
-    #[error("read the scenario: {0}")]
-    Syntax(#[from] toml::de::Error),
-    /// A value out of range.
-    #[error("read the scenario: {key} must be {range}")]
-    Range {
-        /// The key.
-        key: &'static str,
-        /// What is legal.
-        range: &'static str,
-    },
-    /// A gossip setting out of range.
-    #[error("read the scenario: {0}")]
-    Gossip(#[from] dnode_gossip::ConfigError),
-}
-
 impl Scenario {
     /// Reads a scenario file's text.
     ///
     /// # Errors
-    /// [`ScenarioError`] names the first key that is wrong.
-    pub fn parse(text: &str) -> Result<Self, ScenarioError> {
+    /// [`ReadError`] names the first key that is wrong.
+    pub fn parse(text: &str) -> Result<Self, ReadError> {
         let scenario: Self = toml::from_str(text)?;
         scenario.check()?;
         Ok(scenario)
@@ -201,7 +181,7 @@ impl Scenario {
     ///
     /// # Errors
     /// As [`Scenario::parse`].
-    pub fn read(text: &str, reader: Reader) -> Result<(Self, Option<String>), ScenarioError> {
+    pub fn read(text: &str, reader: Reader) -> Result<(Self, Option<String>), ReadError> {
         let scenario = Self::parse(text)?;
         Ok((scenario, reader.unheeded(&toml::from_str(text)?)))
     }
@@ -216,8 +196,8 @@ impl Scenario {
     /// Checks ranges and relations.
     ///
     /// # Errors
-    /// [`ScenarioError`] names the first key out of range.
-    pub fn check(&self) -> Result<(), ScenarioError> {
+    /// [`ReadError`] names the first key out of range.
+    pub fn check(&self) -> Result<(), ReadError> {
         let probability = |p: f64| (0.0..=1.0).contains(&p);
         let index = |peer: u32| peer < self.peers;
         let named = self.script.iter().all(|scripted| scripted.fault.peers().all(index));
@@ -229,27 +209,16 @@ impl Scenario {
             ((1..=1024).contains(&self.fragments), "fragments", "1 to 1024"),
             ((1..=1024).contains(&self.width), "width", "1 to 1024"),
             (self.speed.is_legal(), "speed", "a legal distribution"),
-            (self.link.spread.is_legal(), "link.spread", "a legal distribution"),
-            (self.link.bandwidth >= 0.0, "link.bandwidth", "0 or more bits per second"),
-            (
-                self.link.uplink > 0.0 && self.link.uplink <= 1.0,
-                "link.uplink",
-                "more than 0, at most 1",
-            ),
             ((1..=64).contains(&self.codec_bits), "codec_bits", "1 to 64"),
             (self.rounds_per_commit >= 1, "rounds_per_commit", "at least 1"),
             (!self.round_time.is_zero(), "round_time", "longer than 0s"),
             (!self.redial.is_zero(), "redial", "longer than 0s"),
-            (probability(self.link.loss), "link.loss", "0 to 1"),
-            (probability(self.link.duplicate), "link.duplicate", "0 to 1"),
             (probability(self.faults.restart), "faults.restart", "0 to 1"),
             (named, "script", "about peers that exist"),
             (legal, "script", "within the ranges of its entries"),
             (start, "script", "such that a peer is there at the start"),
         ];
-        if let Some((_, key, range)) = rules.into_iter().find(|(legal, _, _)| !legal) {
-            return Err(ScenarioError::Range { key, range });
-        }
+        check(rules.into_iter().chain(self.link.rules()))?;
         self.config().check()?;
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use dnode_testnet::compare::Comparison;
+use dnode_testnet::experiment::Experiment;
 use dnode_testnet::metrics::Log;
 use dnode_testnet::report::judged::Judged;
 use dnode_trainer::{
@@ -64,14 +64,14 @@ impl Bench {
             name = "digits"
             steps = 100
             batch = 32
-            settings = ["fake.loss={}", "fake.count={}", "fake.parameters={}"]
+            set = ["fake.loss={}", "fake.count={}", "fake.parameters={}"]
             [[variant]]
             name = "sync"
             kind = "sync"
             [[variant]]
             name = "gossip"
             kind = "gossip-outer"
-            settings = ["fake.mode={mode}"]
+            set = ["fake.mode={mode}"]
             [[condition]]
             name = "undisturbed"
             "#,
@@ -132,7 +132,7 @@ fn the_experiment_files_can_be_read() {
         if path.extension().is_some_and(|extension| extension == "json") {
             continue;
         }
-        Comparison::read(&path, Some(Path::new("data")))
+        Experiment::read(&path, Some(Path::new("data")))
             .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         read += 1;
     }
@@ -243,7 +243,7 @@ fn peers_of_a_parameter_server_share_the_samples_and_end_with_equal_models() {
         name = "digits"
         steps = 60
         batch = 16
-        settings = ["model.kind=mlp", "data.kind=digits", "model.hidden=[8]", "optimizer.warmup_steps=5"]
+        set = ["model.kind=mlp", "data.kind=digits", "model.hidden=[8]", "optimizer.warmup_steps=5"]
         [[variant]]
         name = "server"
         kind = "parameter-server"

@@ -3,27 +3,28 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
-use dnode_testnet::learn::{Experiment, LearnVariant, Misbehaviour, Outcome, Wrong, run};
+use dnode_testnet::experiment::Experiment;
+use dnode_testnet::learn::{Misbehaviour, Outcome, SimulatedCase, SimulatedVariant, Wrong, run};
 
 const DIGITS: &str = include_str!("../experiments/guard-digits.toml");
 /// Seeds of every case.
 const SEEDS: [u64; 3] = [1, 2, 3];
 
-fn experiment(text: &str) -> Experiment {
-    Experiment::parse(text, None).unwrap()
+fn case(text: &str) -> SimulatedCase {
+    SimulatedCase::all(&Experiment::parse(text).unwrap(), None).unwrap().remove(0)
 }
 
-fn variant<'a>(experiment: &'a Experiment, name: &str) -> &'a LearnVariant {
-    experiment.variant.iter().find(|variant| variant.name == name).unwrap()
+fn variant<'a>(case: &'a SimulatedCase, name: &str) -> &'a SimulatedVariant {
+    case.variants.iter().find(|variant| variant.name == name).unwrap()
 }
 
 /// One run for each seed, in which the last peer misbehaves so.
 fn runs(steps: u64, name: &str, wrong: Wrong, guard: bool) -> Vec<Outcome> {
-    let mut experiment = experiment(DIGITS);
-    experiment.run.steps = steps;
-    experiment.misbehaviour = Some(Misbehaviour { kind: wrong, factor: 1000.0, from_step: 0 });
-    let variant = LearnVariant { guard, ..variant(&experiment, name).clone() };
-    SEEDS.map(|seed| run(&experiment, &variant, seed).unwrap()).into()
+    let mut case = case(DIGITS);
+    case.steps = steps;
+    case.condition.misbehaviour = Some(Misbehaviour { kind: wrong, factor: 1000.0, from_step: 0 });
+    let variant = SimulatedVariant { guard, ..variant(&case, name).clone() };
+    SEEDS.map(|seed| run(&case, &variant, seed).unwrap()).into()
 }
 
 /// The mean held-out loss of the three honest peers.
@@ -86,36 +87,43 @@ fn a_peer_that_pulls_another_way_is_left_out() {
 }
 
 /// Ways in which peers of one run may honestly differ.
-const HONEST: [(&str, &str, &str); 8] = [
-    ("", "", ""),
-    ("kind = \"digits\"", "kind = \"digits\"\nskew = 0.1", ""),
-    ("step_us = 100_000", "step_us = 100_000\nfactors = [1.0, 2.0, 4.0, 8.0]", ""),
-    ("step_us = 100_000", "step_us = 100_000\nfactors = [100.0]", ""),
-    ("peers = 4", "peers = 8", ""),
-    ("warmup_steps = 20", "learning_rate = 0.01", ""),
-    ("", "", "[split]\npeers = 2\nfrom_s = 5.0\nfor_s = 25.0\nrounds = 12"),
-    ("", "", "[newcomer]\nfrom_s = 20.0\nrounds = [1, 4]"),
+const HONEST: [(&str, &str); 8] = [
+    ("", ""),
+    ("data.kind=digits", "data.kind=digits\", \"data.skew=0.1"),
+    (
+        "name = \"undisturbed\"",
+        "name = \"speeds\"\nspeed = { kind = \"classes\", classes = [{ share = 0.25, factor = 1.0 }, \
+         { share = 0.25, factor = 2.0 }, { share = 0.25, factor = 4.0 }, { share = 0.25, factor = 8.0 }] }",
+    ),
+    (
+        "name = \"undisturbed\"",
+        "name = \"slow\"\nspeed = { kind = \"classes\", classes = [{ share = 0.25, factor = 100.0 }] }",
+    ),
+    ("peers = [4]", "peers = [8]"),
+    ("optimizer.warmup_steps=20", "optimizer.learning_rate=0.01"),
+    (
+        "name = \"undisturbed\"",
+        "name = \"cut\"\nsplit = { peers = 2, at = \"5s\", time = \"25s\", rounds = 12 }",
+    ),
+    ("name = \"undisturbed\"", "name = \"late\"\nnewcomer = { at = \"20s\", rounds = [1, 4] }"),
 ];
 
 #[test]
 fn honest_peers_are_never_judged() {
-    let rules = "[[variant]]\nname = \"push-sum\"\nrule = \"push-sum\"\nouter_learning_rate = 1.0\n\
-        outer_momentum = 0.0\n[[variant]]\nname = \"epidemic\"\nrule = \"epidemic\"\n\
-        [[variant]]\nname = \"delta-set\"\nrule = \"delta-set\"\n";
+    let rules = "[[variant]]\nname = \"push-sum\"\nkind = \"push-sum\"\n\
+        set = [\"gossip.outer_learning_rate=1.0\", \"gossip.outer_momentum=0.0\"]\n\
+        [[variant]]\nname = \"epidemic\"\nkind = \"epidemic\"\n\
+        [[variant]]\nname = \"delta-set\"\nkind = \"delta-set\"\n";
     let mut count = 0;
-    for (from, to, more) in HONEST {
+    for (from, to) in HONEST {
         let text = if from.is_empty() { DIGITS.to_owned() } else { DIGITS.replace(from, to) };
-        let experiment = experiment(&format!("{text}\n{rules}\n{more}"));
+        assert!(from.is_empty() || text != DIGITS, "{from}");
+        let case = case(&format!("{text}\n{rules}"));
         for (variant, seed) in
-            experiment.variant.iter().flat_map(|variant| [11, 12].map(|seed| (variant, seed)))
+            case.variants.iter().flat_map(|variant| [11, 12].map(|seed| (variant, seed)))
         {
-            let outcome = run(&experiment, variant, seed).unwrap();
-            assert!(
-                outcome.guarded.is_empty(),
-                "{to} {more} {}: {:?}",
-                variant.name,
-                outcome.guarded
-            );
+            let outcome = run(&case, variant, seed).unwrap();
+            assert!(outcome.guarded.is_empty(), "{to} {}: {:?}", variant.name, outcome.guarded);
             assert!(outcome.left_out_by.is_empty());
             count += 1;
         }

@@ -3,28 +3,38 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
-use dnode_testnet::learn::{Experiment, Outcome, run, table};
+use std::time::Duration;
+
+use dnode_testnet::experiment::Experiment;
+use dnode_testnet::file::ReadError;
+use dnode_testnet::learn::{Outcome, SimulatedCase, run, table};
 use dnode_testnet::scenario::Scenario;
+use dnode_testnet::scenario::link::LinkModel;
 
 const TINY: &str = include_str!("../experiments/tiny.toml");
 
-fn experiment(text: &str) -> Experiment {
-    Experiment::parse(text, None).unwrap()
+/// The first case of an case.
+fn read(text: &str) -> Result<SimulatedCase, ReadError> {
+    Ok(SimulatedCase::all(&Experiment::parse(text)?, None)?.remove(0))
 }
 
-fn outcome(experiment: &Experiment, variant: &str, seed: u64) -> Outcome {
-    let variant = experiment.variant.iter().find(|candidate| candidate.name == variant).unwrap();
-    run(experiment, variant, seed).unwrap()
+fn case(text: &str) -> SimulatedCase {
+    read(text).unwrap()
+}
+
+fn outcome(case: &SimulatedCase, variant: &str, seed: u64) -> Outcome {
+    let variant = case.variants.iter().find(|candidate| candidate.name == variant).unwrap();
+    run(case, variant, seed).unwrap()
 }
 
 #[test]
 fn the_same_seed_gives_the_same_outcome_and_another_does_not() {
-    let mut experiment = experiment(TINY);
-    experiment.run.steps = 60;
+    let mut case = case(TINY);
+    case.steps = 60;
     for variant in ["diloco", "gossip-outer-int4", "delta-set-int2", "push-sum"] {
-        let first = outcome(&experiment, variant, 7);
-        assert_eq!(first, outcome(&experiment, variant, 7), "{variant}");
-        assert_ne!(first.last, outcome(&experiment, variant, 8).last, "{variant}");
+        let first = outcome(&case, variant, 7);
+        assert_eq!(first, outcome(&case, variant, 7), "{variant}");
+        assert_ne!(first.last, outcome(&case, variant, 8).last, "{variant}");
     }
 }
 
@@ -32,13 +42,14 @@ fn the_same_seed_gives_the_same_outcome_and_another_does_not() {
 /// steps is DiLoCo's.
 #[test]
 fn in_lock_step_the_sum_of_contributions_is_diloco() {
-    let mut experiment = experiment(TINY);
-    experiment.run.steps = 60;
-    experiment.evaluate.every = 20;
-    let time = &mut experiment.time;
-    (time.together, time.delay_us, time.work_us) = (true, 1_000, 100);
-    let set = outcome(&experiment, "delta-set-f32", 3);
-    let sync = outcome(&experiment, "diloco", 3);
+    let mut case = case(TINY);
+    case.steps = 60;
+    case.evaluate_every = 20;
+    (case.simulation.together, case.simulation.work) = (true, Duration::from_micros(100));
+    case.condition.link =
+        Some(LinkModel { delay: Duration::from_millis(1), ..LinkModel::default() });
+    let set = outcome(&case, "delta-set-f32", 3);
+    let sync = outcome(&case, "diloco", 3);
     assert_eq!(set.commits, sync.commits);
     assert!(set.last.distance < 1e-9, "replicas are equal: {}", set.last.distance);
     let ends = [(&set.last, &sync.last)];
@@ -52,9 +63,9 @@ fn in_lock_step_the_sum_of_contributions_is_diloco() {
 /// See docs/math.md, merging.
 #[test]
 fn sides_that_trained_apart_merge_and_are_no_worse_than_the_better_one() {
-    let experiment = experiment(include_str!("../experiments/partition.toml"));
-    for variant in &experiment.variant {
-        let outcome = outcome(&experiment, &variant.name, 1);
+    let case = case(include_str!("../experiments/partition.toml"));
+    for variant in &case.variants {
+        let outcome = outcome(&case, &variant.name, 1);
         let healed = outcome.healed.unwrap();
         let better = healed.sides.iter().map(|side| side.mean_model).fold(f64::MAX, f64::min);
         assert!(
@@ -69,14 +80,14 @@ fn sides_that_trained_apart_merge_and_are_no_worse_than_the_better_one() {
 
 #[test]
 fn every_way_to_average_learns_and_sends_what_its_code_takes() {
-    let experiment = experiment(TINY);
+    let case = case(TINY);
     let outcomes: Vec<Outcome> =
-        experiment.variant.iter().map(|variant| run(&experiment, variant, 1).unwrap()).collect();
+        case.variants.iter().map(|variant| run(&case, variant, 1).unwrap()).collect();
     for outcome in &outcomes {
         let before = &outcome.points[0].quality;
         assert!(outcome.last.worst() < 0.8 * before.worst(), "{outcome:?}");
         assert!(outcome.last.worst_accuracy() > 0.7, "{outcome:?}");
-        assert!(outcome.steps.iter().all(|steps| *steps == experiment.run.steps), "{outcome:?}");
+        assert!(outcome.steps.iter().all(|steps| *steps == case.steps), "{outcome:?}");
     }
     let bytes = |name: &str| {
         let outcome = outcomes.iter().find(|outcome| outcome.variant == name).unwrap();
@@ -84,17 +95,17 @@ fn every_way_to_average_learns_and_sends_what_its_code_takes() {
     };
     assert!(bytes("gossip-outer-int4") < bytes("gossip-outer-f32") / 4);
     assert!(bytes("delta-set-int2") < bytes("delta-set-f32") / 8);
-    let text = table(&experiment, &outcomes);
+    let text = table(&case, &outcomes);
     assert_eq!(text.lines().count(), 2 + outcomes.len(), "{text}");
 }
 
 #[test]
 fn a_slow_peer_does_fewer_local_steps_and_holds_up_nobody() {
-    let mut experiment = experiment(TINY);
-    experiment.time.factors = vec![4.0];
-    experiment.time.together = true;
-    let gossip = outcome(&experiment, "gossip-outer-int4", 1);
-    let sync = outcome(&experiment, "diloco", 1);
+    let mut case = case(TINY);
+    case.factors = vec![4.0];
+    case.simulation.together = true;
+    let gossip = outcome(&case, "gossip-outer-int4", 1);
+    let sync = outcome(&case, "diloco", 1);
     assert!(2 * gossip.steps[0] < gossip.steps[1], "{:?}", gossip.steps);
     assert!(2.0 * gossip.seconds < sync.seconds, "{} s, {} s", gossip.seconds, sync.seconds);
 }
@@ -132,10 +143,10 @@ const HARD: &str = r#"
 #[test]
 fn models_are_trained_under_the_speeds_lines_and_faults_of_a_scenario() {
     let scenario = Scenario::parse(HARD).unwrap();
-    let experiment = experiment(TINY).under(scenario).unwrap();
+    let case = case(TINY).under(scenario).unwrap();
     for variant in ["gossip-outer-int4", "delta-set-int2", "push-sum"] {
-        let outcome = outcome(&experiment, variant, 1);
-        assert_eq!(outcome, self::outcome(&experiment, variant, 1), "{variant}: the same again");
+        let outcome = outcome(&case, variant, 1);
+        assert_eq!(outcome, self::outcome(&case, variant, 1), "{variant}: the same again");
         // One died for good; who came back has pulled the model and trained on.
         assert_eq!(outcome.last.peers.len(), 7, "{variant}: {outcome:?}");
         let before = &outcome.points[0].quality;
@@ -144,23 +155,25 @@ fn models_are_trained_under_the_speeds_lines_and_faults_of_a_scenario() {
         let unlike = outcome.steps.iter().max() > outcome.steps.iter().min();
         assert!(unlike, "{variant}: speeds differ: {:?}", outcome.steps);
     }
-    let sync = experiment.variant.iter().find(|variant| variant.name == "diloco").unwrap();
-    let error = run(&experiment, sync, 1).unwrap_err().to_string();
+    let sync = case.variants.iter().find(|variant| variant.name == "diloco").unwrap();
+    let error = run(&case, sync, 1).unwrap_err().to_string();
     assert!(error.contains("one that gossips"), "{error}");
     let absent = format!("peers = 16\n{}", HARD.replace("peer = 5", "peer = 8"));
-    let error = self::experiment(TINY).under(Scenario::parse(&absent).unwrap()).unwrap_err();
+    let error = self::case(TINY).under(Scenario::parse(&absent).unwrap()).unwrap_err();
     assert!(error.to_string().contains("script.peer must be less than"), "{error}");
 }
 
 #[test]
 fn what_is_wrong_in_a_file_is_named() {
     for (from, to, want) in [
-        ("peers = 8", "peers = 1", "run.peers must be 2 to 64"),
-        ("codec = \"int4\"", "codec = \"int3\"", "variant.codec must be one of f32 to top-k"),
-        ("kind = \"adamw\"", "kind = \"adamw\"\nlr = 1.0", "lr"),
-        ("rule = \"push-sum\"", "rule = \"pushsum\"", "pushsum"),
+        ("peers = [8]", "peers = [1]", "peers must be 2 to 64"),
+        ("[\"int4\"]", "[\"int3\"]", "one of f32, bf16"),
+        ("kind=adamw", "lr=1.0", "lr"),
+        ("kind = \"push-sum\"", "kind = \"pushsum\"", "pushsum"),
+        ("kind = \"push-sum\"", "kind = \"hivemind\"", "one of sync to epidemic"),
+        ("name = \"undisturbed\"", "name = \"racks\"\nracks = 2\nlink = {}", "condition.racks"),
     ] {
-        let error = Experiment::parse(&TINY.replace(from, to), None).unwrap_err().to_string();
+        let error = read(&TINY.replace(from, to)).unwrap_err().to_string();
         assert!(error.contains(want), "{error}");
     }
 }
@@ -170,6 +183,6 @@ fn every_experiment_file_is_legal() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
     let files = std::fs::read_dir(folder).unwrap();
     let texts = files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
-    let variants: Vec<usize> = texts.map(|text| experiment(&text).variant.len()).collect();
+    let variants: Vec<usize> = texts.map(|text| case(&text).variants.len()).collect();
     assert!(variants.len() >= 4, "{variants:?}");
 }

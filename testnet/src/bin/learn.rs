@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use dnode_testnet::learn::{Experiment, ExperimentError, LearnVariant, Outcome, run, table};
+use dnode_testnet::experiment::Experiment;
+use dnode_testnet::learn::{LearnError, Outcome, SimulatedCase, SimulatedVariant, run, table};
 use dnode_testnet::scenario::Scenario;
 
 /// Run an experiment; what is in the output folder already is not run again.
@@ -48,52 +49,65 @@ fn main() -> ExitCode {
     }
 }
 
-fn learn(arguments: &Arguments) -> Result<(), ExperimentError> {
-    let text = fs::read_to_string(&arguments.experiment)
-        .map_err(|reason| file("read the experiment", &arguments.experiment, reason))?;
-    let mut experiment = Experiment::parse(&text, arguments.data.as_deref())?;
-    experiment.run.steps = arguments.steps.unwrap_or(experiment.run.steps);
-    if let Some(path) = &arguments.scenario {
-        let text = fs::read_to_string(path).map_err(|reason| file("read", path, reason))?;
-        let scenario =
-            Scenario::parse(&text).map_err(|error| file("use", path, io::Error::other(error)))?;
-        experiment = experiment.under(scenario)?;
+fn learn(arguments: &Arguments) -> Result<(), LearnError> {
+    let data = arguments.data.as_deref();
+    let mut experiment = Experiment::read(&arguments.experiment, data)?;
+    for work in &mut experiment.workload {
+        work.steps = arguments.steps.unwrap_or(work.steps);
     }
     if !arguments.seed.is_empty() {
-        experiment.run.seeds.clone_from(&arguments.seed);
+        experiment.seeds.clone_from(&arguments.seed);
     }
-    fs::create_dir_all(&arguments.out)
-        .map_err(|reason| file("create the folder", &arguments.out, reason))?;
+    let cases = SimulatedCase::all(&experiment, data)?;
+    let several = cases.len() > 1;
+    for mut case in cases {
+        if let Some(path) = &arguments.scenario {
+            case = case.under(Scenario::parse(&dnode_testnet::file::text(path)?)?)?;
+        }
+        let folder = if several { arguments.out.join(&case.name) } else { arguments.out.clone() };
+        let outcomes = outcomes(arguments, &case, &folder)?;
+        let head = if several { format!("\n{}\n\n", case.name) } else { String::new() };
+        let _ = write!(io::stdout(), "{head}{}", table(&case, &outcomes));
+    }
+    Ok(())
+}
+
+/// What is there of a case, and what is run because it is not.
+fn outcomes(
+    arguments: &Arguments,
+    case: &SimulatedCase,
+    folder: &Path,
+) -> Result<Vec<Outcome>, LearnError> {
+    fs::create_dir_all(folder).map_err(|reason| file("create the folder", folder, reason))?;
     let mut outcomes = Vec::new();
-    for seed in experiment.run.seeds.clone() {
-        for variant in &experiment.variant {
-            let path = arguments.out.join(format!("{}-{seed}.json", variant.name));
+    for seed in case.seeds.clone() {
+        for variant in &case.variants {
+            let path = folder.join(format!("{}-{seed}.json", variant.name));
             let wanted = arguments.variant.is_empty() || arguments.variant.contains(&variant.name);
             if path.exists() {
                 outcomes.push(load(&path)?);
             } else if wanted && !arguments.table {
-                outcomes.push(fresh(&experiment, variant, seed, &path)?);
+                outcomes.push(fresh(case, variant, seed, &path)?);
             }
         }
     }
-    let _ = write!(io::stdout(), "{}", table(&experiment, &outcomes));
-    Ok(())
+    Ok(outcomes)
 }
 
-fn load(path: &Path) -> Result<Outcome, ExperimentError> {
+fn load(path: &Path) -> Result<Outcome, LearnError> {
     let text = fs::read_to_string(path).map_err(|reason| file("read", path, reason))?;
     serde_json::from_str(&text).map_err(|error| file("read", path, error.into()))
 }
 
 fn fresh(
-    experiment: &Experiment,
-    variant: &LearnVariant,
+    case: &SimulatedCase,
+    variant: &SimulatedVariant,
     seed: u64,
     path: &Path,
-) -> Result<Outcome, ExperimentError> {
+) -> Result<Outcome, LearnError> {
     #[expect(clippy::disallowed_methods, reason = "the program reports how long it took")]
     let began = std::time::Instant::now();
-    let outcome = run(experiment, variant, seed)?;
+    let outcome = run(case, variant, seed)?;
     let text = serde_json::to_string_pretty(&outcome);
     let text = text.map_err(|error| file("write", path, error.into()))?;
     // A file that is there is whole.
@@ -112,6 +126,6 @@ fn fresh(
     Ok(outcome)
 }
 
-fn file(what: &str, path: &Path, reason: io::Error) -> ExperimentError {
-    ExperimentError::File { what: format!("{what} {}", path.display()), reason }
+fn file(what: &str, path: &Path, reason: io::Error) -> LearnError {
+    LearnError::File { what: format!("{what} {}", path.display()), reason }
 }

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use dnode_netem::command::{Change, Lines, Who};
 use dnode_netem::{Command, Plan};
 
-use super::plan::{Churn, Comparison, Condition, Kind, Way, Work, place};
-use crate::local::experiment::{ALL_REDUCE, NO_GOSSIP};
+use crate::experiment::{Churn, Condition, Experiment, Kind, Way, Work, place};
 use crate::local::{Baseline, Kill, KillAt, LocalExperiment, Program, Variant, Workload};
 use crate::scenario::Scenario;
 use crate::scenario::link::LinkModel;
@@ -57,7 +56,7 @@ pub struct Choice {
 #[derive(Clone, Copy, Debug)]
 pub struct Maker<'a> {
     /// The comparison.
-    pub plan: &'a Comparison,
+    pub plan: &'a Experiment,
     /// Its file, which the records name.
     pub file: &'a Path,
     /// Cores of the machine.
@@ -130,14 +129,9 @@ impl Maker<'_> {
         Workload {
             config: None,
             settings: local.into_iter().chain(own).chain(self.length(work, work.steps)).collect(),
-            wan: condition.network.as_ref().map(|_| PathBuf::from(self.file)),
+            wan: condition.link.as_ref().map(|_| PathBuf::from(self.file)),
             rack: condition.racks,
         }
-    }
-
-    /// Steps between two points of the curve of a run of `steps`.
-    fn between_points(&self, steps: u64) -> u64 {
-        (steps / self.plan.evaluations).max(1)
     }
 
     /// As many steps and as many points for every variant: checkpoints, which are measured after the run.
@@ -145,7 +139,7 @@ impl Maker<'_> {
         [
             format!("run.steps={steps}"),
             format!("run.batch={}", work.batch),
-            format!("node.checkpoint_every={}", self.between_points(steps)),
+            format!("node.checkpoint_every={}", self.plan.between_points(steps)),
             format!("node.checkpoints_kept={CHECKPOINTS_KEPT}"),
             "node.evaluate_every=0".to_owned(),
             format!("node.metrics_every={}", (steps / PROGRESS_LINES).max(1)),
@@ -159,22 +153,9 @@ impl Maker<'_> {
         condition: &Condition,
         (name, tuned): (String, Vec<String>),
     ) -> Variant {
-        let (rule, own): (&str, &[&str]) = match way.kind {
-            Kind::Single => (NO_GOSSIP, &[]),
-            Kind::Sync => (ALL_REDUCE, &[]),
-            Kind::LocalSgd => {
-                (ALL_REDUCE, &["gossip.outer_learning_rate=1.0", "gossip.outer_momentum=0.0"])
-            }
-            Kind::Diloco => (ALL_REDUCE, &[]),
-            Kind::GossipOuter => ("gossip-outer", &[]),
-            Kind::Pairwise => ("pairwise", &[]),
-            Kind::PushSum => ("push-sum", &[]),
-            Kind::DeltaSet => ("delta-set", &[]),
-            Kind::Epidemic => ("epidemic", &[]),
-            Kind::ParameterServer | Kind::Ddp | Kind::Hivemind => (NO_GOSSIP, &[]),
-        };
         let alone = way.kind == Kind::Single;
-        let mut settings: Vec<String> = own.iter().map(ToString::to_string).collect();
+        let mut settings: Vec<String> =
+            way.kind.settings().iter().map(ToString::to_string).collect();
         if matches!(way.kind, Kind::LocalSgd | Kind::Diloco) {
             settings.push(format!("gossip.local_steps={}", work.local_steps));
         }
@@ -199,7 +180,7 @@ impl Maker<'_> {
             | Kind::DeltaSet
             | Kind::Epidemic => Program::Dnode,
         };
-        Variant { name, settings, kills, program, ..Variant::new(rule, peers) }
+        Variant { name, settings, kills, program, ..Variant::new(way.kind.rule(), peers) }
     }
 }
 
@@ -230,7 +211,7 @@ impl Case {
         if let (Some(slow), true, Some(last)) =
             (self.condition.slow, variant.peers > 1, shares.last_mut())
         {
-            *last /= slow.times;
+            *last /= slow.factor;
         }
         shares
     }
@@ -255,7 +236,7 @@ fn kills(churn: Churn, peers: usize) -> Vec<Kill> {
 }
 
 fn network(condition: &Condition, peers: usize) -> Option<Plan> {
-    let link = condition.network.clone()?;
+    let link = condition.link.clone()?;
     // The last line is that of a server, where there is one.
     let machines = u32::try_from((peers + 1).div_ceil(condition.racks.max(1))).ok()?;
     let plan = |link| Scenario { peers: machines, link, ..Scenario::default() }.network(0);
@@ -299,14 +280,14 @@ mod tests {
         trials = [[], ["optimizer.learning_rate=0.2"]]
         [[condition]]
         name = "hard"
-        slow = { times = 4.0 }
+        slow = { factor = 4.0 }
         churn = { waves = 3, percent = 30, away = "1s" }
-        settings = ["data.skew=0.1"]
+        set = ["data.skew=0.1"]
     "#;
 
     #[test]
     fn every_variant_has_the_same_samples_and_its_best_trial() {
-        let plan = Comparison::parse(PLAN).unwrap();
+        let plan = Experiment::parse(PLAN).unwrap();
         let maker = Maker { plan: &plan, file: Path::new("x.toml"), cores: 2 };
         let tuning = maker.tuning();
         let names: Vec<&str> = tuning.iter().map(|case| case.name.as_str()).collect();
@@ -332,18 +313,18 @@ mod tests {
     #[test]
     fn variants_are_left_out_of_a_condition_and_nowhere_else() {
         let text = PLAN.replace("name = \"hard\"", "name = \"hard\"\nwithout = [\"single\"]");
-        let plan = Comparison::parse(&text).unwrap();
+        let plan = Experiment::parse(&text).unwrap();
         let maker = Maker { plan: &plan, file: Path::new("x.toml"), cores: 2 };
         let variants = |case: &Case| case.experiment.variants.len();
         assert_eq!(maker.compared(&[]).iter().map(variants).collect::<Vec<_>>(), [1, 1]);
         assert_eq!(maker.tuning().iter().map(variants).collect::<Vec<_>>(), [4, 4]);
-        assert!(Comparison::parse(&text.replace("[\"single\"]", "[\"nobody\"]")).is_err());
+        assert!(Experiment::parse(&text.replace("[\"single\"]", "[\"nobody\"]")).is_err());
     }
 
     #[test]
     fn racks_are_machines_and_each_pair_of_them_has_a_line() {
-        let racks = "name = \"hard\"\nracks = 2\nnetwork = { bandwidth = 1e8, delay = \"5ms\" }";
-        let plan = Comparison::parse(&PLAN.replace("name = \"hard\"", racks)).unwrap();
+        let racks = "name = \"hard\"\nracks = 2\nlink = { bandwidth = 1e8, delay = \"5ms\" }";
+        let plan = Experiment::parse(&PLAN.replace("name = \"hard\"", racks)).unwrap();
         let maker = Maker { plan: &plan, file: Path::new("x.toml"), cores: 2 };
         let network = maker.compared(&[])[0].network.clone().unwrap();
         // Two machines of two peers, and one for a server.
@@ -375,7 +356,7 @@ mod tests {
 
     #[test]
     fn waves_kill_different_peers_and_the_last_peer_is_slow() {
-        let plan = Comparison::parse(PLAN).unwrap();
+        let plan = Experiment::parse(PLAN).unwrap();
         let maker = Maker { plan: &plan, file: Path::new("x.toml"), cores: 2 };
         let cases = maker.compared(&[]);
         let variant = |index: usize| &cases[1].experiment.variants[index];

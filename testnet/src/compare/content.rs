@@ -7,12 +7,12 @@ use super::case::Choice;
 use super::curve::Goal;
 use super::document::Block;
 use super::fairness::{self, Unfair};
-use super::plan::{Comparison, Way};
 use super::plots;
 use super::regression::Change;
 use super::repeat;
 use super::summary::{CaseSummary, RunSummary, VariantSummary};
 use super::verdict;
+use crate::experiment::{Experiment, Way};
 use crate::report::numbers::show_staleness;
 use crate::report::plot::PlotError;
 use crate::report::record::RunResult;
@@ -27,7 +27,7 @@ const NONE: &str = "–";
 #[derive(Debug)]
 pub struct Findings<'a> {
     /// The comparison.
-    pub plan: &'a Comparison,
+    pub plan: &'a Experiment,
     /// The experiment file.
     pub file: &'a Path,
     /// Folder of the data, if the experiment needs one.
@@ -157,7 +157,7 @@ fn result(findings: &Findings<'_>, case: &CaseSummary) -> Vec<Block> {
         case.case.share,
         case.case.condition.slow.map_or_else(String::new, |slow| format!(
             ", the last one {:.3}",
-            case.case.share / slow.times
+            case.case.share / slow.factor
         )),
     );
     if let Some(target) = case.target {
@@ -282,7 +282,7 @@ fn cost_row(variant: &VariantSummary) -> Vec<String> {
     ]
 }
 
-fn columns(plan: &Comparison) -> Vec<String> {
+fn columns(plan: &Experiment) -> Vec<String> {
     let reference = &plan.reference;
     vec![
         "SavedNumbers are means ± standard deviations over seeds.".to_owned(),
@@ -299,7 +299,7 @@ fn columns(plan: &Comparison) -> Vec<String> {
              peers is there, by a straight line between two of their checkpoints. Time to it \
              counts from the first step of any peer and leaves out the start-up only, which is \
              the column beside; writing checkpoints counts.",
-            plan.target_percent
+            plan.target_percent[0]
         ),
         "Wall time: from the start of the first process to the end of the last, everything \
          included."

@@ -113,7 +113,7 @@ fn moves(case: &Case, result: &RunResult, say: &mut impl FnMut(String)) {
         // A peer that was away may do as much less as the condition allows.
         let lenient = 1.0 - case.condition.samples_within_percent.min(100.0) / 100.0;
         let slow = case.condition.slow.filter(|_| index + 1 == result.peers.len());
-        let least = lenient * FROZEN_PART / slow.map_or(1.0, |slow| slow.times);
+        let least = lenient * FROZEN_PART / slow.map_or(1.0, |slow| slow.factor);
         #[expect(clippy::cast_precision_loss, reason = "samples stay far below 2^53")]
         let part = log.samples() as f64 / whole as f64;
         // Peers of a server take what there is, and may be much slower than others.

@@ -37,7 +37,7 @@ figure svg { display: block; width: 100%; min-width: 640px; height: auto; }
 /// The page.
 #[must_use]
 pub fn page(blocks: &[Block]) -> String {
-    let title = headings(blocks, 1).next().map_or("Comparison", |(_, title)| title);
+    let title = headings(blocks, 1).next().map_or("Experiment", |(_, title)| title);
     let title = escape(title);
     let mut text = format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\

@@ -453,7 +453,7 @@ async fn one(
 /// condition disturbs them.
 fn is_result(case: &Case, error: &RunError) -> bool {
     let churn = case.condition.churn.is_some();
-    let network = case.condition.network.is_some();
+    let network = case.condition.link.is_some();
     match error {
         RunError::Exited { .. } | RunError::Early { .. } | RunError::KillMissed { .. } => churn,
         RunError::Deadline { .. } => churn || network,

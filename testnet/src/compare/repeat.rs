@@ -142,7 +142,8 @@ fn options(case: &Case, variant: &Variant, data: Option<&Path>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::{Comparison, Maker};
+    use crate::compare::Maker;
+    use crate::experiment::Experiment;
 
     const PLAN: &str = r#"
         title = "x"
@@ -152,14 +153,14 @@ mod tests {
         name = "w"
         steps = 8
         batch = 4
-        settings = ["data.path=/there/it/is/mnist"]
+        set = ["data.path=/there/it/is/mnist"]
         [[variant]]
         name = "sync"
         kind = "sync"
         [[variant]]
         name = "often"
         kind = "gossip-outer"
-        settings = ["gossip.local_steps=2"]
+        set = ["gossip.local_steps=2"]
         [[condition]]
         name = "undisturbed"
         what = "Nothing."
@@ -167,7 +168,7 @@ mod tests {
 
     #[test]
     fn shared_and_own_options_are_the_command_and_name_no_folder_of_the_data() {
-        let plan = Comparison::parse(PLAN).unwrap();
+        let plan = Experiment::parse(PLAN).unwrap();
         let maker = Maker { plan: &plan, file: Path::new("x.toml"), cores: 2 };
         let case = &maker.compared(&[])[0];
         let blocks = commands(case, Some(Path::new("/there/it/is")));

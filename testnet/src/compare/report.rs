@@ -8,9 +8,9 @@ use super::content::{self, Findings};
 use super::document::{Block, markdown};
 use super::fairness::{self, Unfair};
 use super::html;
-use super::plan::{Comparison, Work};
 use super::queue::CaseState;
 use super::summary::{CaseSummary, speed_alone};
+use crate::experiment::{Experiment, Work};
 use crate::report::plot::PlotError;
 use crate::report::stats::MinMedianMax;
 use crate::report::{RecordError, Results};
@@ -44,7 +44,7 @@ pub enum ComparisonReportError {
 /// # Errors
 /// [`ComparisonReportError::Record`] naming the file at fault.
 pub fn summaries(
-    plan: &Comparison,
+    plan: &Experiment,
     cases: &[Case],
     states: &[CaseState],
     folder: &Path,
@@ -69,7 +69,7 @@ pub fn summaries(
 
 /// The best trial of each variant: the least loss of the median peer.
 #[must_use]
-pub fn choices(plan: &Comparison, tuning: &[CaseSummary]) -> Vec<Choice> {
+pub fn choices(plan: &Experiment, tuning: &[CaseSummary]) -> Vec<Choice> {
     let mut choices = Vec::new();
     for case in tuning {
         for way in &plan.variant {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::case::Case;
 use super::curve::{Curve, CurvePoint, Goal};
-use super::plan::Comparison;
 use super::queue::CaseState;
+use crate::experiment::Experiment;
 use crate::local::Variant;
 use crate::local::experiment::NO_GOSSIP;
 use crate::metrics::Log;
@@ -86,7 +86,7 @@ impl CaseSummary {
         case: &Case,
         state: &CaseState,
         results: Results,
-        plan: &Comparison,
+        plan: &Experiment,
         speed: Option<f64>,
     ) -> Self {
         let mut variants: Vec<VariantSummary> = Vec::new();
@@ -101,7 +101,7 @@ impl CaseSummary {
         }
         let reference = variants.iter().find(|variant| variant.variant.name == plan.reference);
         let accuracy = case.work.target_accuracy.map(|percent| Goal::Accuracy(percent / 100.0));
-        let excess = 1.0 + plan.target_percent / 100.0;
+        let excess = 1.0 + plan.target_percent[0] / 100.0;
         let goal = |loss: f64| accuracy.unwrap_or(Goal::Loss(excess * loss));
         let last = reference.and_then(|variant| variant.over_seeds(|run| Some(run.loss.median)));
         let target = last.map(|last| goal(last.mean)).or(accuracy);

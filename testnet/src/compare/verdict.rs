@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::curve::Goal;
-use super::plan::Comparison;
 use super::summary::{CaseSummary, RunSummary, VariantSummary};
+use crate::experiment::Experiment;
 use crate::report::stats::MeanSd;
 
 /// Ratios closer to one than this are called equal.
@@ -30,7 +30,7 @@ fn accuracy_gap(variant: &VariantSummary, reference: &VariantSummary) -> Option<
 
 /// One sentence for each variant but the reference.
 #[must_use]
-pub fn sentences(summary: &CaseSummary, plan: &Comparison) -> Vec<String> {
+pub fn sentences(summary: &CaseSummary, plan: &Experiment) -> Vec<String> {
     let reference = plan.reference.as_str();
     let others = summary.variants.iter().filter(|variant| variant.variant.name != reference);
     let Some(base) = summary.variant(reference).filter(|base| !base.runs.is_empty()) else {
@@ -40,7 +40,7 @@ pub fn sentences(summary: &CaseSummary, plan: &Comparison) -> Vec<String> {
     let goal = match summary.target {
         Some(Goal::Accuracy(share)) => format!("to an accuracy of {} %", percent(share)),
         Some(Goal::Loss(_)) | None => {
-            format!("within {} % of `{reference}`'s last loss", plan.target_percent)
+            format!("within {} % of `{reference}`'s last loss", plan.target_percent[0])
         }
     };
     others.map(|variant| sentence(variant, base, &goal)).collect()

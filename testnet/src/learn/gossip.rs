@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use dnode_gossip::testing::{Bytes, Replica};
-use dnode_gossip::{Balance, Config, Mixing, Pace};
+use dnode_gossip::{Config, Mixing, Pace};
 use dnode_protocol::Time;
 use dnode_protocol::frame::TENSOR_HEADER_BYTES;
 use dnode_protocol::limits::TENSOR_PAYLOAD_BYTES_MAX;
 
-use super::experiment::{Experiment, ExperimentError, LearnVariant, Newcomer, Rule, Split};
+use super::case::{LearnError, MixingName, SimulatedCase, SimulatedVariant};
 use super::misbehaviour::Mask;
 use super::outcome::{Healed, Joined, Outcome, Point, Quality};
 use super::replica::{ModelReplica, payload_bytes};
 use super::swarm::{Evaluator, replica};
+use crate::experiment::{Newcomer, Split};
 use crate::sim::peer::SimPeer;
 use crate::sim::{Fleet, Learning, Trace, World};
 
@@ -29,8 +30,8 @@ const REST_MAX: Duration = Duration::from_secs(60);
 /// peers that start again.
 #[derive(Debug)]
 struct Built {
-    experiment: Experiment,
-    variant: LearnVariant,
+    case: SimulatedCase,
+    variant: SimulatedVariant,
     seed: u64,
     replicas: Vec<Option<ModelReplica>>,
 }
@@ -39,8 +40,8 @@ impl Fleet for Built {
     fn replica(&mut self, peer: u32) -> Box<dyn Replica> {
         let built = self.replicas.get_mut(peer as usize).and_then(Option::take);
         let again = || {
-            let replica = replica(&self.experiment, &self.variant, self.seed, peer);
-            replica.map(|replica| masked(&self.experiment, replica, peer))
+            let replica = replica(&self.case, &self.variant, self.seed, peer);
+            replica.map(|replica| masked(&self.case, replica, peer))
         };
         Box::new(built.unwrap_or_else(|| again().expect("the files were read before")))
     }
@@ -54,20 +55,19 @@ impl Fleet for Built {
 
 /// The gossip configuration of a variant.
 #[must_use]
-pub(super) fn config(experiment: &Experiment, variant: &LearnVariant) -> Config {
+pub(super) fn config(case: &SimulatedCase, variant: &SimulatedVariant) -> Config {
     let mixing = match variant.rule {
-        Rule::AllReduce | Rule::GossipOuter | Rule::Pairwise => Mixing::Exchange,
-        Rule::PushSum | Rule::Epidemic => Mixing::Push { fanout: variant.fanout },
-        Rule::DeltaSet => Mixing::Set,
+        MixingName::AllReduce | MixingName::GossipOuter | MixingName::Pairwise => Mixing::Exchange,
+        MixingName::PushSum | MixingName::Epidemic => Mixing::Push { fanout: variant.fanout },
+        MixingName::DeltaSet => Mixing::Set,
     };
-    let batch = u32::try_from(experiment.run.batch).unwrap_or(u32::MAX);
-    let balance = if variant.balance { Balance::Steps } else { Balance::Off };
-    let local_steps = variant.local_steps;
+    let batch = u32::try_from(case.batch).unwrap_or(u32::MAX);
+    let (local_steps, balance) = (variant.local_steps, variant.balance);
     Config {
         mixing,
         schedule: variant.schedule,
         policy: variant.staleness,
-        codecs: variant.codec().into_iter().collect(),
+        codecs: variant.codecs.clone(),
         guard: variant.guard,
         pace: Pace { local_steps, batch, balance, global_batch: 0 },
         ..Config::default()
@@ -77,29 +77,29 @@ pub(super) fn config(experiment: &Experiment, variant: &LearnVariant) -> Config 
 /// Runs the variant with the seed.
 ///
 /// # Errors
-/// [`ExperimentError`].
+/// [`LearnError`].
 pub(super) fn run(
-    experiment: &Experiment,
-    variant: &LearnVariant,
+    case: &SimulatedCase,
+    variant: &SimulatedVariant,
     seed: u64,
-) -> Result<Outcome, ExperimentError> {
-    let config = config(experiment, variant);
+) -> Result<Outcome, LearnError> {
+    let config = config(case, variant);
     config.check()?;
-    let mut evaluator = Evaluator::new(experiment, seed)?;
-    let mut world = world(experiment, variant, seed, config.clone())?;
-    let mut measured = Measured { experiment, variant, seed, outcome: Outcome::default() };
-    let peers = u64::from(experiment.run.peers);
-    let (every, total) = (experiment.evaluate.every, experiment.run.steps);
-    let slowest = (0..experiment.run.peers as usize).map(|peer| experiment.step_time(peer)).max();
+    let mut evaluator = Evaluator::new(case, seed)?;
+    let mut world = world(case, variant, seed, config.clone())?;
+    let mut measured = Measured { case, variant, seed, outcome: Outcome::default() };
+    let peers = u64::from(case.peers);
+    let (every, total) = (case.evaluate_every, case.steps);
     let steps = u32::try_from(total).unwrap_or(u32::MAX);
-    let end = Time::ZERO + slowest.unwrap_or_default() * steps * PATIENCE;
-    if let Some(split) = experiment.split {
+    let end = Time::ZERO + case.slowest() * steps * PATIENCE;
+    if let Some(split) = case.condition.split {
         measured.heal(&mut world, &mut evaluator, split)?;
     }
-    if let Some(newcomer) = &experiment.newcomer {
+    if let Some(newcomer) = &case.condition.newcomer {
         // As before, but nobody joins.
-        let late = Newcomer { from_s: seconds(end) + 1.0, ..newcomer.clone() };
-        let without = Experiment { newcomer: Some(late), ..experiment.clone() };
+        let mut without = case.clone();
+        let at = end.since(Time::ZERO) + Duration::from_secs(1);
+        without.condition.newcomer = Some(Newcomer { at, ..newcomer.clone() });
         let mut alone = self::world(&without, variant, seed, config)?;
         measured.outcome.joined = Some(Joined {
             alone: measured.beside(&mut alone, &mut evaluator, newcomer)?,
@@ -144,40 +144,34 @@ fn rest(world: &mut World) {
 }
 
 fn world(
-    experiment: &Experiment,
-    variant: &LearnVariant,
+    case: &SimulatedCase,
+    variant: &SimulatedVariant,
     seed: u64,
     config: Config,
-) -> Result<World, ExperimentError> {
-    let peers = 0..experiment.run.peers;
-    let mut scenario = experiment.scenario(variant);
-    let build =
-        |peer| Ok(Some(masked(experiment, replica(experiment, variant, seed, peer)?, peer)));
-    let replicas = peers.map(build).collect::<Result<Vec<_>, ExperimentError>>()?;
+) -> Result<World, LearnError> {
+    let peers = 0..case.peers;
+    let mut scenario = case.scenario(variant);
+    let build = |peer| Ok(Some(masked(case, replica(case, variant, seed, peer)?, peer)));
+    let replicas = peers.map(build).collect::<Result<Vec<_>, LearnError>>()?;
     // A small model may have fewer fragments than the variant asks for.
     let count = replicas.iter().flatten().map(ModelReplica::fragments).max().unwrap_or(1);
     scenario.fragments = u32::try_from(count).unwrap_or(u32::MAX);
     let learning = Learning {
-        fleet: Box::new(Built {
-            experiment: experiment.clone(),
-            variant: variant.clone(),
-            seed,
-            replicas,
-        }),
-        step_times: (0..experiment.run.peers as usize).map(|p| experiment.step_time(p)).collect(),
-        steps: experiment.run.steps,
+        fleet: Box::new(Built { case: case.clone(), variant: variant.clone(), seed, replicas }),
+        step_times: (0..case.peers as usize).map(|p| case.step_time(p)).collect(),
+        steps: case.steps,
         local_steps: variant.local_steps,
         mix_every: variant.mix_every,
-        together: experiment.time.together,
+        together: case.simulation.together,
         seen: crate::sim::Seen::default(),
     };
     Ok(World::with(scenario, config, Some(learning), seed, Trace::off()))
 }
 
 /// A replica as its peer shows it.
-fn masked(experiment: &Experiment, replica: dnode_trainer::Replica, peer: u32) -> ModelReplica {
+fn masked(case: &SimulatedCase, replica: dnode_trainer::Replica, peer: u32) -> ModelReplica {
     let honest = ModelReplica::new(replica);
-    let mask = Mask::of(experiment.wrong(peer), || honest.weights());
+    let mask = Mask::of(case.wrong(peer), || honest.weights());
     honest.behind(mask)
 }
 
@@ -217,18 +211,18 @@ fn broken(world: &World) -> bool {
 }
 
 struct Measured<'a> {
-    experiment: &'a Experiment,
-    variant: &'a LearnVariant,
+    case: &'a SimulatedCase,
+    variant: &'a SimulatedVariant,
     seed: u64,
     outcome: Outcome,
 }
 
 impl Measured<'_> {
-    fn fail(&self, what: String) -> ExperimentError {
-        ExperimentError::Training { variant: self.variant.name.clone(), seed: self.seed, what }
+    fn fail(&self, what: String) -> LearnError {
+        LearnError::Training { variant: self.variant.name.clone(), seed: self.seed, what }
     }
 
-    fn check(&self, world: &World) -> Result<(), ExperimentError> {
+    fn check(&self, world: &World) -> Result<(), LearnError> {
         let broken = world.learning().and_then(|learning| learning.seen.broken.clone());
         broken.map_or(Ok(()), |what| Err(self.fail(what)))
     }
@@ -239,18 +233,18 @@ impl Measured<'_> {
         world: &mut World,
         evaluator: &mut Evaluator,
         split: Split,
-    ) -> Result<(), ExperimentError> {
+    ) -> Result<(), LearnError> {
         let side = split.peers as usize;
         let steps = |world: &World| {
             let (one, other) = world.view().peers.split_at(side);
             [steps_of(one), steps_of(other)]
         };
-        let run = |world: &mut World, seconds: f64| {
-            world.run_until(Time::ZERO + Duration::from_secs_f64(seconds), broken);
+        let run = |world: &mut World, at: Duration| {
+            world.run_until(Time::ZERO + at, broken);
         };
-        run(world, split.from_s);
+        run(world, split.at);
         let before = steps(world);
-        let end = split.from_s + split.for_s;
+        let end = split.at + split.time;
         run(world, end);
         let mut healed = Healed::default();
         for (index, after) in steps(world).into_iter().enumerate() {
@@ -263,12 +257,8 @@ impl Measured<'_> {
         };
         healed.sides = [of(evaluator, one)?, of(evaluator, other)?];
         healed.weighted = of(evaluator, &[weighted([one, other], healed.steps)])?;
-        let slowest = (0..self.experiment.run.peers as usize)
-            .map(|peer| self.experiment.step_time(peer))
-            .max()
-            .unwrap_or_default();
         let steps = u32::try_from(self.variant.mix_every).unwrap_or(u32::MAX);
-        run(world, end + (slowest * steps * split.rounds).as_secs_f64());
+        run(world, end + self.case.slowest() * steps * split.rounds);
         self.check(world)?;
         healed.merged = self.quality(world, evaluator, true)?;
         self.outcome.healed = Some(healed);
@@ -281,14 +271,13 @@ impl Measured<'_> {
         world: &mut World,
         evaluator: &mut Evaluator,
         newcomer: &Newcomer,
-    ) -> Result<Vec<f64>, ExperimentError> {
-        let others = self.experiment.run.peers as usize - 1;
-        let round = Duration::from_micros(self.experiment.time.step_us).as_secs_f64()
-            * self.variant.mix_every as f64;
+    ) -> Result<Vec<f64>, LearnError> {
+        let others = self.case.peers as usize - 1;
+        let round = self.case.simulation.step_time.mul_f64(self.variant.mix_every as f64);
         let mut losses = Vec::new();
         for rounds in &newcomer.rounds {
-            let at = newcomer.from_s + f64::from(*rounds) * round;
-            world.run_until(Time::ZERO + Duration::from_secs_f64(at), broken);
+            let at = newcomer.at + round * *rounds;
+            world.run_until(Time::ZERO + at, broken);
             self.check(world)?;
             let quality = Quality::measure(evaluator, &replicas(world)[..others], true);
             let quality = quality.map_err(|what| self.fail(what))?;
@@ -302,7 +291,7 @@ impl Measured<'_> {
         world: &World,
         evaluator: &mut Evaluator,
         all: bool,
-    ) -> Result<Quality, ExperimentError> {
+    ) -> Result<Quality, LearnError> {
         Quality::measure(evaluator, &replicas(world), all).map_err(|what| self.fail(what))
     }
 
@@ -311,9 +300,9 @@ impl Measured<'_> {
         world: &World,
         evaluator: &mut Evaluator,
         all: bool,
-    ) -> Result<(), ExperimentError> {
+    ) -> Result<(), LearnError> {
         let quality = self.quality(world, evaluator, all)?;
-        let samples = steps_of(world.view().peers) * self.experiment.run.batch as u64;
+        let samples = steps_of(world.view().peers) * self.case.batch as u64;
         self.outcome.points.push(Point { samples, seconds: seconds(world.now()), quality });
         Ok(())
     }
@@ -323,7 +312,7 @@ impl Measured<'_> {
         world: &World,
         evaluator: &mut Evaluator,
         at: Time,
-    ) -> Result<(), ExperimentError> {
+    ) -> Result<(), LearnError> {
         self.point(world, evaluator, false)?;
         if let Some(point) = self.outcome.points.last_mut() {
             point.seconds = seconds(at);
@@ -336,7 +325,7 @@ impl Measured<'_> {
         world: &World,
         evaluator: &mut Evaluator,
         finished: Time,
-    ) -> Result<(), ExperimentError> {
+    ) -> Result<(), LearnError> {
         let last = self.quality(world, evaluator, true)?;
         let view = world.view();
         let counts = view.peers.iter().map(|peer| peer.counts());

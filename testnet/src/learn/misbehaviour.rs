@@ -11,7 +11,7 @@ use dnode_trainer::{
 };
 use serde::Deserialize;
 
-/// `[misbehaviour]`: what is wrong with the last peer.
+/// `misbehaviour` of a condition: what is wrong with the last peer.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Misbehaviour {

@@ -6,8 +6,9 @@ use dnode_trainer::{
     Mixer, OuterStep, Replica, ReplicaConfig, SampleShape, Trainer,
 };
 
-use super::experiment::{Experiment, ExperimentError, LearnVariant, Rule};
+use super::case::{LearnError, MixingName, SimulatedCase, SimulatedVariant};
 use super::misbehaviour::{Astray, Misbehaviour, Shuffled, Wrong};
+use crate::file::ReadError;
 
 /// Samples that are evaluated at a time.
 const EVALUATION_BATCH: usize = 48;
@@ -15,30 +16,30 @@ const EVALUATION_BATCH: usize = 48;
 /// The trainer of one peer: its shard, the initial weights that all share.
 ///
 /// # Errors
-/// [`ExperimentError`] names the file or the key.
+/// [`LearnError`] names the file or the key.
 pub(super) fn trainer(
-    experiment: &Experiment,
-    variant: &LearnVariant,
+    case: &SimulatedCase,
+    variant: &SimulatedVariant,
     seed: u64,
     peer: u32,
-) -> Result<LocalTrainer, ExperimentError> {
-    let dataset = dataset(experiment, seed, peer)?;
-    native(experiment, variant, seed, experiment.run.batch, Box::new(dataset))
+) -> Result<LocalTrainer, LearnError> {
+    let dataset = dataset(case, seed, peer)?;
+    native(case, variant, seed, case.batch, Box::new(dataset))
 }
 
 fn native(
-    experiment: &Experiment,
-    variant: &LearnVariant,
+    case: &SimulatedCase,
+    variant: &SimulatedVariant,
     seed: u64,
     batch: usize,
     source: Box<dyn BatchSource>,
-) -> Result<LocalTrainer, ExperimentError> {
+) -> Result<LocalTrainer, LearnError> {
     let config = LocalConfig {
-        model: experiment.model.clone(),
-        optimizer: experiment.optimizer(variant)?,
+        model: case.model.clone(),
+        optimizer: variant.optimizer.clone(),
         seed,
         batch,
-        steps: experiment.run.steps,
+        steps: case.steps,
         threads: 1,
     };
     Ok(LocalTrainer::new(config, source)?)
@@ -47,47 +48,47 @@ fn native(
 /// A peer's replica as the variant has it.
 ///
 /// # Errors
-/// [`ExperimentError`] names the file or the key.
+/// [`LearnError`] names the file or the key.
 pub(super) fn replica(
-    experiment: &Experiment,
-    variant: &LearnVariant,
+    case: &SimulatedCase,
+    variant: &SimulatedVariant,
     seed: u64,
     peer: u32,
-) -> Result<Replica, ExperimentError> {
-    let trainer = wrong(experiment, variant, seed, peer)?;
-    let codec = variant.codec().unwrap_or(dnode_protocol::frame::Codec::F32);
+) -> Result<Replica, LearnError> {
+    let trainer = wrong(case, variant, seed, peer)?;
+    let codec = variant.codec();
     let outer =
         OuterStep { learning_rate: variant.outer_learning_rate, momentum: variant.outer_momentum };
     let (mixer, outer) = match variant.rule {
-        Rule::AllReduce => (Mixer::None, Some(outer)),
-        Rule::GossipOuter => (Mixer::Exchange, Some(outer)),
-        Rule::Pairwise => (Mixer::Exchange, None),
-        Rule::PushSum => (Mixer::PushSum, Some(outer)),
-        Rule::Epidemic => (Mixer::Epidemic, Some(outer)),
-        Rule::DeltaSet => {
+        MixingName::AllReduce => (Mixer::None, Some(outer)),
+        MixingName::GossipOuter => (Mixer::Exchange, Some(outer)),
+        MixingName::Pairwise => (Mixer::Exchange, None),
+        MixingName::PushSum => (Mixer::PushSum, Some(outer)),
+        MixingName::Epidemic => (Mixer::Epidemic, Some(outer)),
+        MixingName::DeltaSet => {
             (Mixer::DeltaSet { codec, feedback: variant.error_feedback }, Some(outer))
         }
     };
     let parameters = trainer.layout().parameters();
     let fragments = Fragments::new(parameters, variant.fragments);
-    let (key, range) = ("variant.fragments", "few enough for the model");
-    let fragments = fragments.ok_or(ExperimentError::Range { key, range })?;
+    let (key, legal) = ("gossip.fragments", "few enough for the model");
+    let fragments = fragments.ok_or(ReadError::Range { key, legal })?;
     let config = ReplicaConfig { mixer, outer, fragments, clip: None };
     Ok(Replica::with(trainer, config))
 }
 
 /// The trainer of one peer, with what is wrong with it.
 fn wrong(
-    experiment: &Experiment,
-    variant: &LearnVariant,
+    case: &SimulatedCase,
+    variant: &SimulatedVariant,
     seed: u64,
     peer: u32,
-) -> Result<Box<dyn Trainer>, ExperimentError> {
-    let Some(Misbehaviour { kind, factor, from_step }) = experiment.wrong(peer) else {
-        return Ok(Box::new(trainer(experiment, variant, seed, peer)?));
+) -> Result<Box<dyn Trainer>, LearnError> {
+    let Some(Misbehaviour { kind, factor, from_step }) = case.wrong(peer) else {
+        return Ok(Box::new(trainer(case, variant, seed, peer)?));
     };
-    let plain = || trainer(experiment, variant, seed, peer);
-    let astray = |times| -> Result<Box<dyn Trainer>, ExperimentError> {
+    let plain = || trainer(case, variant, seed, peer);
+    let astray = |times| -> Result<Box<dyn Trainer>, LearnError> {
         Ok(Box::new(Astray { trainer: plain()?, times, from_step }))
     };
     match kind {
@@ -96,17 +97,16 @@ fn wrong(
         Wrong::Idle => astray(0.0),
         Wrong::Negative | Wrong::Scaled | Wrong::Frozen | Wrong::Absent => Ok(Box::new(plain()?)),
         Wrong::Shuffled => {
-            let source = Box::new(dataset(experiment, seed, peer)?);
+            let source = Box::new(dataset(case, seed, peer)?);
             let source = Box::new(Shuffled { source, from_step });
-            Ok(Box::new(native(experiment, variant, seed, experiment.run.batch, source)?))
+            Ok(Box::new(native(case, variant, seed, case.batch, source)?))
         }
     }
 }
 
-fn dataset(experiment: &Experiment, seed: u64, peer: u32) -> Result<Dataset, ExperimentError> {
-    let data =
-        DataConfig { shards: experiment.run.peers, shard: Some(peer), ..experiment.data.clone() };
-    Ok(Dataset::open(&data, seed, experiment.model.context)?)
+fn dataset(case: &SimulatedCase, seed: u64, peer: u32) -> Result<Dataset, LearnError> {
+    let data = DataConfig { shards: case.peers, shard: Some(peer), ..case.data.clone() };
+    Ok(Dataset::open(&data, seed, case.model.context)?)
 }
 
 /// Measures any weights on held-out data.
@@ -149,16 +149,16 @@ impl Evaluator {
     /// An evaluator for the experiment's model and held-out data.
     ///
     /// # Errors
-    /// [`ExperimentError`] names the file or the key.
-    pub(super) fn new(experiment: &Experiment, seed: u64) -> Result<Self, ExperimentError> {
-        let variant = &experiment.variant[0];
-        let open = || Dataset::open(&experiment.data, seed, experiment.model.context);
-        let few = Limited { source: open()?, samples: experiment.evaluate.samples };
-        let accumulate = experiment.optimizer(variant)?.accumulate;
+    /// [`LearnError`] names the file or the key.
+    pub(super) fn new(case: &SimulatedCase, seed: u64) -> Result<Self, LearnError> {
+        let variant = &case.variants[0];
+        let open = || Dataset::open(&case.data, seed, case.model.context);
+        let few = Limited { source: open()?, samples: case.simulation.samples };
+        let accumulate = variant.optimizer.accumulate;
         let batch = EVALUATION_BATCH * accumulate;
         Ok(Self {
-            few: native(experiment, variant, seed, batch, Box::new(few))?,
-            all: native(experiment, variant, seed, batch, Box::new(open()?))?,
+            few: native(case, variant, seed, batch, Box::new(few))?,
+            all: native(case, variant, seed, batch, Box::new(open()?))?,
         })
     }
 

@@ -5,34 +5,32 @@
 
 use dnode_trainer::{LocalTrainer, Replica, StepId, TrainError, Trainer};
 
-use super::experiment::{Experiment, ExperimentError, LearnVariant};
+use super::case::{LearnError, SimulatedCase, SimulatedVariant};
 use super::outcome::{Outcome, Point, Quality};
 use super::swarm::{Evaluator, replica, trainer};
+use crate::file::ReadError;
 
 /// Runs the variant with the seed: with one local step per commit the gradients are averaged, with more
 /// the progress, and the outer step is taken on its mean.
 ///
 /// # Errors
-/// [`ExperimentError`].
+/// [`LearnError`].
 pub(super) fn run(
-    experiment: &Experiment,
-    variant: &LearnVariant,
+    case: &SimulatedCase,
+    variant: &SimulatedVariant,
     seed: u64,
-) -> Result<Outcome, ExperimentError> {
-    if experiment.scenario.is_some() {
-        let (key, range) = ("variant.rule", "one that gossips, under a scenario");
-        return Err(ExperimentError::Range { key, range });
+) -> Result<Outcome, LearnError> {
+    if case.scenario.is_some() {
+        let (key, legal) = ("variant.kind", "one that gossips, under a scenario");
+        return Err(ReadError::Range { key, legal }.into());
     }
-    let fail =
-        |what: String| ExperimentError::Training { variant: variant.name.clone(), seed, what };
-    let mut evaluator = Evaluator::new(experiment, seed)?;
-    let mut swarm = Swarm::new(experiment, variant, seed)?;
-    let run = &experiment.run;
+    let fail = |what: String| LearnError::Training { variant: variant.name.clone(), seed, what };
+    let mut evaluator = Evaluator::new(case, seed)?;
+    let mut swarm = Swarm::new(case, variant, seed)?;
     let parameters = swarm.parameters();
-    let peers = u64::from(run.peers);
-    let ring = ring(experiment, parameters.len());
-    let slowest = (0..run.peers as usize).map(|peer| experiment.step_time(peer)).max();
-    let slowest = slowest.unwrap_or_default().as_secs_f64();
+    let peers = u64::from(case.peers);
+    let ring = ring(case, parameters.len());
+    let slowest = case.slowest().as_secs_f64();
     let mut outcome = Outcome {
         variant: variant.name.clone(),
         seed,
@@ -40,24 +38,24 @@ pub(super) fn run(
         ..Outcome::default()
     };
     let mut commits = 0;
-    for step in 0..run.steps {
-        let last = step + 1 == run.steps;
+    for step in 0..case.steps {
+        let last = step + 1 == case.steps;
         let committed = swarm.step(step, (step + 1).is_multiple_of(variant.local_steps) || last);
         commits += u64::from(committed.map_err(|error| fail(error.to_string()))?);
         outcome.seconds = (step + 1) as f64 * slowest + commits as f64 * ring.seconds;
-        if last || (step + 1).is_multiple_of(experiment.evaluate.every) {
-            let replicas = vec![swarm.parameters(); run.peers as usize];
+        if last || (step + 1).is_multiple_of(case.evaluate_every) {
+            let replicas = vec![swarm.parameters(); case.peers as usize];
             let quality = Quality::measure(&mut evaluator, &replicas, false).map_err(fail)?;
-            let samples = (step + 1) * peers * run.batch as u64;
+            let samples = (step + 1) * peers * case.batch as u64;
             outcome.points.push(Point { samples, seconds: outcome.seconds, quality });
         }
     }
-    let replicas = vec![swarm.parameters(); run.peers as usize];
+    let replicas = vec![swarm.parameters(); case.peers as usize];
     outcome.last = Quality::measure(&mut evaluator, &replicas, true).map_err(fail)?;
-    let count = run.peers as usize;
+    let count = case.peers as usize;
     outcome.tensor_bytes = vec![ring.bytes * commits; count];
     outcome.control_bytes = vec![0; count];
-    (outcome.steps, outcome.commits) = (vec![run.steps; count], vec![commits; count]);
+    (outcome.steps, outcome.commits) = (vec![case.steps; count], vec![commits; count]);
     Ok(outcome)
 }
 
@@ -68,12 +66,12 @@ struct Ring {
     bytes: u64,
 }
 
-fn ring(experiment: &Experiment, parameters: usize) -> Ring {
-    let pieces = 2 * u64::from(experiment.run.peers - 1);
-    let bytes = pieces * (4 * parameters as u64) / u64::from(experiment.run.peers);
-    let time = &experiment.time;
-    let on_line = if time.bandwidth > 0.0 { 8.0 * bytes as f64 / time.bandwidth } else { 0.0 };
-    Ring { seconds: on_line + pieces as f64 * time.delay_us as f64 * 1e-6, bytes }
+fn ring(case: &SimulatedCase, parameters: usize) -> Ring {
+    let pieces = 2 * u64::from(case.peers - 1);
+    let bytes = pieces * (4 * parameters as u64) / u64::from(case.peers);
+    let link = case.condition.link.clone().unwrap_or_default();
+    let on_line = if link.bandwidth > 0.0 { 8.0 * bytes as f64 / link.bandwidth } else { 0.0 };
+    Ring { seconds: on_line + pieces as f64 * link.delay.as_micros() as f64 * 1e-6, bytes }
 }
 
 /// All peers; their weights are equal after every commit.
@@ -84,16 +82,16 @@ enum Swarm {
 
 impl Swarm {
     fn new(
-        experiment: &Experiment,
-        variant: &LearnVariant,
+        case: &SimulatedCase,
+        variant: &SimulatedVariant,
         seed: u64,
-    ) -> Result<Self, ExperimentError> {
-        let peers = 0..experiment.run.peers;
+    ) -> Result<Self, LearnError> {
+        let peers = 0..case.peers;
         if variant.local_steps == 1 {
-            let trainers = peers.map(|peer| trainer(experiment, variant, seed, peer));
+            let trainers = peers.map(|peer| trainer(case, variant, seed, peer));
             return Ok(Self::Gradients(trainers.collect::<Result<_, _>>()?));
         }
-        let replicas = peers.map(|peer| replica(experiment, variant, seed, peer));
+        let replicas = peers.map(|peer| replica(case, variant, seed, peer));
         Ok(Self::Progress(replicas.collect::<Result<_, _>>()?))
     }
 

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use dnode_trainer::ModelKind;
 
-use super::experiment::{Experiment, LearnVariant};
+use super::case::{SimulatedCase, SimulatedVariant};
 use super::outcome::Outcome;
 
 /// A column: its head, its digits, and its value of an outcome beside that of the first variant with
@@ -44,34 +44,33 @@ const COSTS: [Column; 5] = [
 ///
 /// Gaps, ratios and target losses are of the first variant with the same seed.
 #[must_use]
-pub fn table(experiment: &Experiment, outcomes: &[Outcome]) -> String {
-    let quality = if experiment.model.kind == ModelKind::Gpt { LOSSES } else { ACCURACIES };
+pub fn table(case: &SimulatedCase, outcomes: &[Outcome]) -> String {
+    let quality = if case.model.kind == ModelKind::Gpt { LOSSES } else { ACCURACIES };
     let columns: Vec<Column> = quality.into_iter().chain(COSTS).collect();
     let mut text = String::from("| variant | seeds |");
     for (head, _, _) in &columns {
         let _ = write!(text, " {head} |");
     }
-    for target in &experiment.evaluate.targets {
-        let _ =
-            write!(text, " time to the loss of {} + {target} %, s |", experiment.variant[0].name);
+    for target in &case.targets {
+        let _ = write!(text, " time to the loss of {} + {target} %, s |", case.reference);
     }
     text.push('\n');
-    text.push_str(&"|---".repeat(2 + columns.len() + experiment.evaluate.targets.len()));
+    text.push_str(&"|---".repeat(2 + columns.len() + case.targets.len()));
     text.push_str("|\n");
-    for variant in &experiment.variant {
-        row(experiment, variant, (&columns, outcomes), &mut text);
+    for variant in &case.variants {
+        row(case, variant, (&columns, outcomes), &mut text);
     }
     text
 }
 
 fn row(
-    experiment: &Experiment,
-    variant: &LearnVariant,
+    case: &SimulatedCase,
+    variant: &SimulatedVariant,
     (columns, outcomes): (&[Column], &[Outcome]),
     text: &mut String,
 ) {
     let first = |seed: u64| {
-        let name = &experiment.variant[0].name;
+        let name = &case.reference;
         outcomes.iter().find(|outcome| outcome.variant == *name && outcome.seed == seed)
     };
     let own = outcomes.iter().filter(|outcome| outcome.variant == variant.name);
@@ -86,7 +85,7 @@ fn row(
             pairs.iter().filter_map(|(own, first)| value(own, (*first)?)).collect();
         let _ = write!(text, " {} |", spread(&values, *digits));
     }
-    for target in &experiment.evaluate.targets {
+    for target in &case.targets {
         let time = |(own, first): &(&Outcome, Option<&Outcome>)| {
             let last = first.as_ref()?.points.last()?.quality.mean_model;
             own.time_to(last * (1.0 + target / 100.0))

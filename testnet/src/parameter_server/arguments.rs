@@ -1,15 +1,13 @@
 //! The command line of a process of the baseline: that of `dnode join`, as far as it matters here.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use dnode_trainer::{
-    DataConfig, Dataset, LocalConfig, LocalTrainer, ModelConfig, OptimizerConfig, OptimizerKind,
-};
-use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use dnode_trainer::{DataConfig, Dataset, LocalConfig, LocalTrainer, ModelConfig, OptimizerConfig};
+use serde_json::Value;
 
 use super::Error;
+use crate::experiment::settings::{Sections, object, optimizer, section, sections};
 
 /// What a process does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -61,7 +59,7 @@ pub(super) struct Plan {
     pub(super) checkpoint_every: u64,
     pub(super) metrics_every: u64,
     /// The settings, section by section.
-    sections: Map<String, Value>,
+    sections: Sections,
 }
 
 impl Arguments {
@@ -71,47 +69,17 @@ impl Arguments {
     }
 }
 
-/// The settings, section by section; later ones win.
-pub(super) fn sections(
-    config: Option<&Path>,
-    settings: &[String],
-) -> Result<Map<String, Value>, Error> {
-    let mut sections = Map::new();
-    if let Some(path) = config {
-        let text = std::fs::read_to_string(path);
-        let text = text.map_err(Error::system("read the configuration"))?;
-        sections = toml::from_str(&text).map_err(|error| Error::Usage(error.to_string()))?;
-    }
-    for setting in settings {
-        let parts = setting.split_once('=').and_then(|(key, value)| {
-            let (section, key) = key.split_once('.')?;
-            Some((section, key, value))
-        });
-        let (section, key, value) =
-            parts.ok_or_else(|| Error::Usage(format!("`{setting}` is no setting")))?;
-        let section = sections.entry(section).or_insert_with(|| Map::new().into());
-        if let Value::Object(section) = section {
-            section.insert(key.to_owned(), parse(value));
-        }
-    }
-    Ok(sections)
-}
-
 impl Plan {
     /// What the sections say.
-    pub(super) fn of(sections: Map<String, Value>) -> Result<Self, Error> {
-        let section = |name: &str| sections.get(name).cloned().unwrap_or_else(|| Map::new().into());
+    pub(super) fn of(sections: Sections) -> Result<Self, Error> {
         let number = |name: &str, key: &str, default: u64| {
-            section(name).get(key).and_then(Value::as_u64).unwrap_or(default)
+            let value = sections.get(name).and_then(|section| section.get(key));
+            value.and_then(Value::as_u64).unwrap_or(default)
         };
-        let kind = section("optimizer").get("kind").cloned();
-        let kind = kind.map_or(Ok(OptimizerKind::Adamw), |kind| read("optimizer.kind", kind))?;
-        let mut optimizer = object(OptimizerConfig::default_of(kind))?;
-        optimizer.extend(section("optimizer").as_object().cloned().unwrap_or_default());
         Ok(Self {
-            model: read("model", section("model"))?,
-            data: read("data", section("data"))?,
-            optimizer: read("optimizer", Value::Object(optimizer))?,
+            model: section(&sections, "model")?,
+            data: section(&sections, "data")?,
+            optimizer: optimizer(&sections)?,
             seed: number("run", "seed", 1),
             steps: number("run", "steps", 2000),
             batch: usize::try_from(number("run", "batch", 32)).unwrap_or(usize::MAX),
@@ -120,25 +88,6 @@ impl Plan {
             metrics_every: number("node", "metrics_every", 25),
             sections,
         })
-    }
-}
-
-/// A value as the product reads it: TOML, or else a word.
-fn parse(text: &str) -> Value {
-    let table: Result<Map<String, Value>, _> = toml::from_str(&format!("value = {text}"));
-    let value = table.ok().and_then(|mut table| table.remove("value"));
-    value.unwrap_or_else(|| Value::String(text.to_owned()))
-}
-
-fn read<T: DeserializeOwned>(name: &str, value: Value) -> Result<T, Error> {
-    serde_json::from_value(value).map_err(|error| Error::Usage(format!("{name}: {error}")))
-}
-
-fn object(value: impl serde::Serialize) -> Result<Map<String, Value>, Error> {
-    match serde_json::to_value(value) {
-        Ok(Value::Object(map)) => Ok(map),
-        Ok(_) => Ok(Map::new()),
-        Err(error) => Err(Error::Usage(error.to_string())),
     }
 }
 

@@ -16,8 +16,7 @@ use super::wire::{Head, read_numbers, write_numbers};
 use crate::learn::swarm::put;
 use crate::local::process::{ADDRESS_FILE, CHECKPOINTS_FOLDER, PARAMETERS_FILE};
 use crate::metrics::{
-    Body, Event, Exchanges, Final, Line, METRICS_FILE, STALENESS_BUCKETS, STEPS_DONE, Stamp, Start,
-    Train,
+    Body, Exchanges, Final, Line, METRICS_FILE, STALENESS_BUCKETS, STEPS_DONE, Stamp, Start, Train,
 };
 use crate::report::units::to_f64;
 
@@ -153,8 +152,7 @@ impl Peer {
             let folder =
                 self.folder.join(CHECKPOINTS_FOLDER).join(format!("step-{:012}", self.step));
             write_parameters(&self.trainer, &folder.join(PARAMETERS_FILE))?;
-            let (name, detail) = ("checkpoint".to_owned(), folder.display().to_string());
-            self.line(Body::Event(Event { name, detail }))?;
+            self.line(Body::event("checkpoint", &folder.display().to_string()))?;
         }
         Ok(())
     }

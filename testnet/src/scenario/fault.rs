@@ -8,7 +8,7 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
 
-use super::text::duration;
+use crate::file::duration;
 
 /// One thing that happens to a swarm.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
 
 use super::spread::{Spread, standard_normal};
-use super::text::duration;
+use crate::file::{Rule, duration};
 
 /// How all links of a scenario behave while faults are on.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -41,6 +41,18 @@ impl Default for LinkModel {
 }
 
 impl LinkModel {
+    /// What is legal.
+    pub(crate) fn rules(&self) -> [Rule; 5] {
+        let probability = |p: f64| (0.0..=1.0).contains(&p);
+        [
+            (self.spread.is_legal(), "link.spread", "a legal distribution"),
+            (self.bandwidth >= 0.0, "link.bandwidth", "0 or more bits per second"),
+            (self.uplink > 0.0 && self.uplink <= 1.0, "link.uplink", "more than 0, at most 1"),
+            (probability(self.loss), "link.loss", "0 to 1"),
+            (probability(self.duplicate), "link.duplicate", "0 to 1"),
+        ]
+    }
+
     /// The same delays without loss, duplicates and reordering.
     #[must_use]
     pub fn calm(&self) -> Self {

@@ -7,7 +7,7 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
 
-use super::text::codecs;
+use crate::file::codecs;
 
 /// Most samples per step of a simulated peer when samples weigh.
 const BATCH_MAX: u32 = 8;

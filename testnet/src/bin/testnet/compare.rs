@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use dnode_testnet::compare::queue;
 use dnode_testnet::compare::{
-    Case, CaseState, CaseSummary, Comparison, Findings, Maker, QueueError, SavedNumbers, Setup,
-    report,
+    Case, CaseState, CaseSummary, Findings, Maker, QueueError, SavedNumbers, Setup, report,
 };
+use dnode_testnet::experiment::Experiment;
 use dnode_testnet::local::{self, Python, Quotas, Stop};
 use dnode_testnet::report::MadeBy;
 
@@ -58,7 +58,7 @@ pub(super) struct CompareArgs {
 /// What has been read of the command line.
 struct Execution<'a> {
     arguments: &'a CompareArgs,
-    plan: &'a Comparison,
+    plan: &'a Experiment,
     setup: &'a Setup,
     /// Whether somebody asked to stop.
     stopped: bool,
@@ -66,7 +66,8 @@ struct Execution<'a> {
 
 pub(super) fn compare(arguments: &CompareArgs) -> Result<(), Failure> {
     let data = arguments.data.as_deref().map(std::path::absolute).transpose().map_err(bad_usage)?;
-    let plan = Comparison::read(&arguments.experiment, data.as_deref()).map_err(bad_usage)?;
+    let plan = Experiment::read(&arguments.experiment, data.as_deref()).map_err(bad_usage)?;
+    plan.check_for_processes().map_err(bad_usage)?;
     let old =
         arguments.against.as_deref().map(SavedNumbers::load).transpose().map_err(bad_usage)?;
     let setup = setup(arguments, &plan)?;
@@ -131,7 +132,7 @@ fn tuned(compared: &[Case], mut trials: Vec<Case>, begins: &[String]) -> Vec<Cas
     trials
 }
 
-fn setup(arguments: &CompareArgs, plan: &Comparison) -> Result<Setup, Failure> {
+fn setup(arguments: &CompareArgs, plan: &Experiment) -> Result<Setup, Failure> {
     let executable = std::env::current_exe().ok();
     let program = local::locate(arguments.dnode.as_deref(), executable.as_deref());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

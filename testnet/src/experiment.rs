@@ -1,12 +1,25 @@
-//! The experiment file of a comparison: what is trained, in which ways, under which conditions.
+//! Experiment files: what is trained, in which ways, under which conditions.
+//!
+//! ```text
+//! testnet/comparisons/*.toml ─┐
+//! testnet/experiments/*.toml ─┴─ Experiment ──┬─▶ compare: real processes
+//!                                             └─▶ learn: the simulator, in virtual time
+//! ```
+//! One vocabulary for both. A key that one of them cannot carry out it refuses.
 
-use std::path::{Path, PathBuf};
+mod condition;
+pub(crate) mod settings;
+
+use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::file::{self, ReadError, Rule, check, duration};
+use crate::local::experiment::{ALL_REDUCE, NO_GOSSIP};
 use crate::scenario::link::LinkModel;
-use crate::scenario::text::duration;
+
+pub use self::condition::{Churn, Condition, Newcomer, Slow, Split};
 
 /// What stands for the folder of the data in settings of a workload.
 pub const DATA: &str = "{data}";
@@ -17,23 +30,23 @@ const PEERS_MAX: usize = 60;
 /// Most peers of a synchronous run (`gossip.world`).
 const RING_MAX: usize = 8;
 
-/// A comparison: every way of every workload under every condition, once per seed.
+/// An experiment: every way of every workload under every condition, once per seed.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Comparison {
+pub struct Experiment {
     /// What the comparison is about, one sentence, the head of the report.
     pub title: String,
     /// Seeds: initial weights, data order and shards.
     pub seeds: Vec<u64>,
-    /// SavedNumbers of peers.
+    /// Numbers of peers.
     pub peers: Vec<usize>,
-    /// The variant that the others are compared with.
-    #[serde(default = "sync")]
+    /// The variant that the others are compared with; the first if none is named.
+    #[serde(default)]
     pub reference: String,
     /// Time and bytes are taken when the held-out loss is this close above the last loss of the
-    /// reference, percent; for workloads without an accuracy to reach.
+    /// reference, percent; for workloads without an accuracy to reach. Real processes have the first.
     #[serde(default = "target_percent")]
-    pub target_percent: f64,
+    pub target_percent: Vec<f64>,
     /// Evaluations of a run, which are the points of its curve.
     #[serde(default = "evaluations")]
     pub evaluations: u64,
@@ -47,6 +60,9 @@ pub struct Comparison {
     /// How the settings of each variant are chosen.
     #[serde(default)]
     pub tuning: Option<Tuning>,
+    /// How the simulator runs it.
+    #[serde(default)]
+    pub simulation: Simulation,
     /// What is trained.
     pub workload: Vec<Work>,
     /// The ways to train.
@@ -63,6 +79,29 @@ pub struct Tuning {
     pub rule: String,
     /// Seed of the trials, not one of the comparison.
     pub seed: u64,
+}
+
+/// How long things take in virtual time, and how much is measured.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Simulation {
+    /// Time of a local step of a peer of mean speed.
+    #[serde(with = "duration")]
+    pub step_time: Duration,
+    /// Longest time one piece of trainer work takes.
+    #[serde(with = "duration")]
+    pub work: Duration,
+    /// Whether all peers begin at the same moment, instead of within one round.
+    pub together: bool,
+    /// Held-out samples of a point of a curve; the last one has all of them.
+    pub samples: usize,
+}
+
+impl Default for Simulation {
+    fn default() -> Self {
+        let [step_time, work] = [100, 5].map(Duration::from_millis);
+        Self { step_time, work, together: false, samples: 256 }
+    }
 }
 
 /// What is trained: samples are equal in every variant.
@@ -82,7 +121,7 @@ pub struct Work {
     #[serde(default)]
     pub target_accuracy: Option<f64>,
     /// Model, data and optimizer: settings `section.key=value` for every peer.
-    #[serde(default)]
+    #[serde(default, rename = "set")]
     pub settings: Vec<String>,
 }
 
@@ -128,72 +167,19 @@ pub struct Way {
     #[serde(default)]
     pub places: Vec<String>,
     /// Settings `section.key=value` of this variant.
-    #[serde(default)]
+    #[serde(default, rename = "set")]
     pub settings: Vec<String>,
     /// What the tuning rule tries: each trial is a list of settings; as many for every variant.
     #[serde(default)]
     pub trials: Vec<Vec<String>>,
 }
 
-/// What disturbs the peers; every variant of a condition is disturbed alike.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Condition {
-    /// Its name, of letters, digits, `.` and `-`.
-    pub name: String,
-    /// What it is, in words, for the report.
-    pub what: String,
-    /// A peer that is slower than the others.
-    pub slow: Option<Slow>,
-    /// Lines between the peers, in the words of a scenario's `[link]`; loopback if there are none.
-    pub network: Option<LinkModel>,
-    /// Peers of a rack, one after the other, which are processes of one machine: `network` is then
-    /// between the racks, its bandwidth that of each pair of them; 0 for a machine for each peer.
-    pub racks: usize,
-    /// Peers that are killed and come back.
-    pub churn: Option<Churn>,
-    /// Names of the workloads that it is for; all if there are none.
-    pub workloads: Vec<String>,
-    /// Names of variants that are left out here; the report says so.
-    pub without: Vec<String>,
-    /// Settings of this condition, stronger than those of the workload: skewed data, bounds.
-    pub settings: Vec<String>,
-    /// By how much the samples of a run may differ from the budget, percent; one global batch is
-    /// always allowed. For conditions in which peers cannot do exactly their steps.
-    pub samples_within_percent: f64,
-}
-
-/// A slow peer: the last one.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Slow {
-    /// How many times as long its work takes.
-    pub times: f64,
-}
-
-/// Waves in which peers are killed (SIGKILL) and started again.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Churn {
-    /// Waves, evenly spread over the steps.
-    pub waves: u8,
-    /// Peers of a wave, percent of all, at least one.
-    pub percent: u8,
-    /// How long the killed ones stay away.
-    #[serde(with = "duration")]
-    pub away: Duration,
-}
-
-fn sync() -> String {
-    "sync".to_owned()
-}
-
 const fn local_steps() -> u64 {
     25
 }
 
-const fn target_percent() -> f64 {
-    1.0
+fn target_percent() -> Vec<f64> {
+    vec![1.0, 2.0]
 }
 
 const fn evaluations() -> u64 {
@@ -204,31 +190,29 @@ const fn timeout() -> Duration {
     Duration::from_secs(1800)
 }
 
-/// An experiment file that cannot be run; its writer is at fault.
-#[derive(Debug, thiserror::Error)]
-pub enum PlanError {
-    /// The file cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: std::io::Error,
-    },
-    /// Not TOML, an unknown key, or a value of the wrong kind.
-    #[error("read the experiment: {0}")]
-    Syntax(#[from] toml::de::Error),
-    /// A setting needs the folder of the data.
-    #[error("`{0}`: name the folder of the data with --data")]
-    Data(String),
-    /// A value out of range.
-    #[error("read the experiment: {key} must be {legal}")]
-    Range {
-        /// The key.
-        key: &'static str,
-        /// What is legal.
-        legal: &'static str,
-    },
+impl Kind {
+    /// Its mixing rule, `gossip.rule`.
+    #[must_use]
+    pub const fn rule(self) -> &'static str {
+        match self {
+            Self::Sync | Self::LocalSgd | Self::Diloco => ALL_REDUCE,
+            Self::GossipOuter => "gossip-outer",
+            Self::Pairwise => "pairwise",
+            Self::PushSum => "push-sum",
+            Self::DeltaSet => "delta-set",
+            Self::Epidemic => "epidemic",
+            Self::Single | Self::ParameterServer | Self::Ddp | Self::Hivemind => NO_GOSSIP,
+        }
+    }
+
+    /// The settings that make it what it is.
+    #[must_use]
+    pub const fn settings(self) -> &'static [&'static str] {
+        match matches!(self, Self::LocalSgd) {
+            true => &["gossip.outer_learning_rate=1.0", "gossip.outer_momentum=0.0"],
+            false => &[],
+        }
+    }
 }
 
 impl Way {
@@ -239,43 +223,59 @@ impl Way {
     }
 }
 
-impl Condition {
-    /// Whether the workload is trained under it.
-    #[must_use]
-    pub fn is_for(&self, work: &Work) -> bool {
-        self.workloads.is_empty() || self.workloads.contains(&work.name)
-    }
-}
-
-impl Comparison {
+impl Experiment {
     /// Reads an experiment file; [`DATA`] in settings becomes `data`.
     ///
     /// # Errors
-    /// [`PlanError`] names the key.
-    pub fn read(path: &Path, data: Option<&Path>) -> Result<Self, PlanError> {
-        let text = std::fs::read_to_string(path);
-        let text = text.map_err(|source| PlanError::File { path: path.to_owned(), source })?;
-        let mut comparison = Self::parse(&text)?;
-        for setting in comparison.workload.iter_mut().flat_map(|work| &mut work.settings) {
+    /// [`ReadError`] names the key.
+    pub fn read(path: &Path, data: Option<&Path>) -> Result<Self, ReadError> {
+        let mut experiment = Self::parse(&file::text(path)?)?;
+        for setting in experiment.workload.iter_mut().flat_map(|work| &mut work.settings) {
             if setting.contains(DATA) {
-                let data = data.ok_or_else(|| PlanError::Data(setting.clone()))?;
+                let data = data.ok_or_else(|| ReadError::Data(setting.clone()))?;
                 *setting = setting.replace(DATA, &data.display().to_string());
             }
         }
-        Ok(comparison)
+        Ok(experiment)
     }
 
     /// Reads an experiment file's text.
     ///
     /// # Errors
-    /// [`PlanError`] names the key.
-    pub fn parse(text: &str) -> Result<Self, PlanError> {
-        let comparison: Self = toml::from_str(text)?;
-        comparison.check()?;
-        Ok(comparison)
+    /// [`ReadError`] names the key.
+    pub fn parse(text: &str) -> Result<Self, ReadError> {
+        let mut experiment: Self = toml::from_str(text)?;
+        if let (true, Some(first)) = (experiment.reference.is_empty(), experiment.variant.first()) {
+            experiment.reference.clone_from(&first.name);
+        }
+        experiment.check()?;
+        Ok(experiment)
     }
 
-    fn check(&self) -> Result<(), PlanError> {
+    /// Checks what only real processes are bound to.
+    ///
+    /// # Errors
+    /// [`ReadError::Range`] names the key.
+    pub fn check_for_processes(&self) -> Result<(), ReadError> {
+        let ring =
+            |variant: &Way| matches!(variant.kind, Kind::Sync | Kind::LocalSgd | Kind::Diloco);
+        let most = if self.variant.iter().any(ring) { RING_MAX } else { PEERS_MAX };
+        check([
+            (
+                self.peers.iter().all(|n| (2..=most).contains(n)),
+                "peers",
+                "2 to 60, 2 to 8 with sync",
+            ),
+            (!self.target_percent.is_empty(), "target_percent", "one or more"),
+            (
+                !self.condition.iter().any(Condition::is_simulated),
+                "condition",
+                "without speed, split, newcomer and misbehaviour, which the simulator alone has",
+            ),
+        ])
+    }
+
+    fn check(&self) -> Result<(), ReadError> {
         let names = |names: Vec<&str>| {
             let legal = |c: char| c.is_ascii_alphanumeric() || c == '.' || c == '-';
             let plain = names.iter().all(|name| !name.is_empty() && name.chars().all(legal));
@@ -283,9 +283,6 @@ impl Comparison {
             plain && unique && !names.is_empty()
         };
         let trials = self.variant.first().map_or(0, |variant| variant.trials.len());
-        let ring =
-            |variant: &Way| matches!(variant.kind, Kind::Sync | Kind::LocalSgd | Kind::Diloco);
-        let most = if self.variant.iter().any(ring) { RING_MAX } else { PEERS_MAX };
         let steps = self.workload.iter().all(|w| w.steps > 0 && w.batch > 0);
         let within_percent = |accuracy| accuracy > 0.0 && accuracy <= 100.0;
         let places: Vec<String> = self.places().map(|(work, peers)| place(work, peers)).collect();
@@ -301,16 +298,15 @@ impl Comparison {
             (!self.seeds.is_empty(), "seeds", "one seed or more"),
             (!self.peers.is_empty(), "peers", "one number or more"),
             (
-                self.peers.iter().all(|n| (2..=most).contains(n)),
-                "peers",
-                "2 to 60, 2 to 8 with sync",
-            ),
-            (
                 self.variant.iter().any(|variant| variant.name == self.reference),
                 "reference",
                 "name of a variant",
             ),
-            (self.target_percent >= 0.0, "target_percent", "0 or more"),
+            (
+                self.target_percent.iter().all(|target| *target >= 0.0),
+                "target_percent",
+                "0 or more",
+            ),
             (
                 self.workload.iter().filter_map(|w| w.target_accuracy).all(within_percent),
                 "workload.target_accuracy",
@@ -325,6 +321,8 @@ impl Comparison {
                 "a workload and a number of peers, as `mnist-cnn-4`",
             ),
             (self.evaluations > 0, "evaluations", "at least 1"),
+            (self.simulation.samples > 0, "simulation.samples", "at least 1"),
+            (!self.simulation.step_time.is_zero(), "simulation.step_time", "longer than 0s"),
             ((0.0..=1.0).contains(&self.share), "share", "0 to 1"),
             (steps, "workload.steps", "positive"),
             (
@@ -340,27 +338,26 @@ impl Comparison {
             ),
             (self.runs() <= RUNS_MAX, "seeds", "few enough: at most 20000 runs in all"),
         ];
-        match rules.into_iter().chain(self.rules_of_conditions()).find(|(legal, _, _)| !legal) {
-            Some((_, key, legal)) => Err(PlanError::Range { key, legal }),
-            None => Ok(()),
-        }
+        let links = self.condition.iter().flat_map(|c| &c.link).flat_map(LinkModel::rules);
+        check(rules.into_iter().chain(self.rules_of_conditions()).chain(links))
     }
 
     /// What is legal of conditions: whether it holds, the key, and what it must be.
-    fn rules_of_conditions(&self) -> [(bool, &'static str, &'static str); 6] {
+    fn rules_of_conditions(&self) -> [Rule; 7] {
         let of_conditions = |legal: fn(&Condition) -> bool| self.condition.iter().all(legal);
         let all = |names: fn(&Condition) -> &Vec<String>| self.condition.iter().flat_map(names);
         [
             (
-                of_conditions(|c| c.slow.is_none_or(|s| (1.0..=20.0).contains(&s.times))),
-                "condition.slow.times",
+                of_conditions(|c| c.slow.is_none_or(|s| (1.0..=20.0).contains(&s.factor))),
+                "condition.slow.factor",
                 "1 to 20",
             ),
             (
-                of_conditions(|c| c.racks != 1 && (c.racks == 0 || c.network.is_some())),
+                of_conditions(|c| c.racks != 1 && (c.racks == 0 || c.link.is_some())),
                 "condition.racks",
-                "0 or 2 and more, with a network",
+                "0 or 2 and more, with a link",
             ),
+            (of_conditions(|c| c.speed.is_legal()), "condition.speed", "a legal distribution"),
             (
                 of_conditions(|c| c.churn.is_none_or(|c| c.waves > 0 && c.percent < 100)),
                 "condition.churn",
@@ -414,6 +411,12 @@ impl Comparison {
         self.places().map(of).sum()
     }
 
+    /// Steps between two points of the curve of a run of `steps`.
+    #[must_use]
+    pub fn between_points(&self, steps: u64) -> u64 {
+        (steps / self.evaluations).max(1)
+    }
+
     /// Cores of each of `peers` peers on a machine of `cores`.
     pub fn share(&self, peers: usize, cores: usize) -> f64 {
         if self.share > 0.0 {
@@ -457,15 +460,15 @@ mod tests {
         name = "undisturbed"
         [[condition]]
         name = "slow"
-        slow = { times = 4.0 }
-        network = { delay = "5ms", bandwidth = 100e6 }
+        slow = { factor = 4.0 }
+        link = { delay = "5ms", bandwidth = 100e6 }
     "#;
 
     #[test]
     fn a_file_is_read_and_counted() {
-        let plan = Comparison::parse(SMALL).unwrap();
+        let plan = Experiment::parse(SMALL).unwrap();
         assert_eq!((plan.runs(), plan.reference.as_str()), (8, "sync"));
-        assert_eq!(plan.condition[1].network.as_ref().unwrap().delay, Duration::from_millis(5));
+        assert_eq!(plan.condition[1].link.as_ref().unwrap().delay, Duration::from_millis(5));
         assert!((plan.share(4, 2) - 0.4).abs() < 1e-9 && (plan.share(4, 16) - 1.0).abs() < 1e-9);
     }
 
@@ -473,17 +476,18 @@ mod tests {
     fn mistakes_are_named() {
         let error = |from: &str, to: &str| {
             assert!(SMALL.contains(from), "{from}");
-            Comparison::parse(&SMALL.replace(from, to)).unwrap_err().to_string()
+            let read = Experiment::parse(&SMALL.replace(from, to));
+            read.and_then(|plan| plan.check_for_processes()).unwrap_err().to_string()
         };
         assert!(error("seeds = [1, 2]", "seeds = []").contains("seeds"));
         assert!(error("peers = [4]", "peers = [9]").contains("2 to 8 with sync"));
         assert!(error("name = \"gossip\"", "name = \"sync\"").contains("variant.name"));
         assert!(error("name = \"slow\"", "name = \"so/me\"").contains("condition.name"));
-        assert!(error("times = 4.0", "times = 0.5").contains("slow.times"));
+        assert!(error("factor = 4.0", "factor = 0.5").contains("slow.factor"));
         let racks = "name = \"undisturbed\"\nracks = 2";
-        assert!(error("name = \"undisturbed\"", racks).contains("with a network"));
+        assert!(error("name = \"undisturbed\"", racks).contains("with a link"));
         assert!(error("kind = \"sync\"", "kind = \"sync\"\ntrials = [[]]").contains("trials"));
         assert!(error("title = \"small\"", "titel = \"small\"").contains("titel"));
-        assert!(error("name = \"sync\"", "name = \"all\"").contains("reference"));
+        assert!(error("peers = [4]", "peers = [4]\nreference = \"all\"").contains("reference"));
     }
 }
