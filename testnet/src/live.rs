@@ -16,9 +16,9 @@ mod account;
 mod growth;
 mod lines;
 mod log;
+mod peer;
 mod recovery;
 mod run;
-mod slot;
 mod stage;
 
 pub use account::{Account, Finding, Gap, LongLife};

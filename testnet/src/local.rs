@@ -19,6 +19,7 @@ pub mod network;
 pub mod process;
 pub mod progress;
 pub mod quota;
+pub mod slot;
 pub mod variant;
 pub mod variant_run;
 

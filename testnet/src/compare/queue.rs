@@ -481,7 +481,7 @@ fn judged(directory: &Path, peers: usize, keep: bool) -> Result<(), RunError> {
 
 fn remove_checkpoints(directory: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(directory)? {
-        variant::forget(&entry?.path())?;
+        crate::local::slot::forget(&entry?.path())?;
     }
     Ok(())
 }

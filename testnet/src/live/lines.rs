@@ -1,11 +1,12 @@
 //! The lines between real processes: an emulated network where it is permitted, else loopback.
 
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use dnode_netem::{Plan, address};
 
 use crate::local::network::Network;
+use crate::local::slot::CommandLine;
 use crate::local::variant::RunError;
 use crate::scenario::Scenario;
 use crate::scenario::fault::Fault;
@@ -48,22 +49,16 @@ impl Lines {
         self.0.is_some()
     }
 
-    /// The address to listen on, without a port.
-    pub(super) fn host(&self, peer: usize) -> String {
-        let host = self.0.as_ref().map_or(Ipv4Addr::LOCALHOST, |_| address(peer));
-        format!("/ip4/{host}")
+    /// The address to listen on.
+    pub(super) fn host(&self, peer: usize) -> Ipv4Addr {
+        self.0.as_ref().map_or(Ipv4Addr::LOCALHOST, |_| address(peer))
     }
 
-    /// The command line that runs `program` where `peer` is.
-    pub(super) fn command(
-        &self,
-        peer: usize,
-        program: &Path,
-        arguments: Vec<String>,
-    ) -> (PathBuf, Vec<String>) {
+    /// The command line that runs another where `peer` is.
+    pub(super) fn command(&self, peer: usize, command: CommandLine) -> CommandLine {
         match &self.0 {
-            Some(emulated) => emulated.network.command(peer, program, arguments),
-            None => (program.to_path_buf(), arguments),
+            Some(emulated) => emulated.network.command(peer, command),
+            None => command,
         }
     }
 

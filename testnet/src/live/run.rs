@@ -12,7 +12,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::account::Account;
 use super::lines::Lines;
-use super::slot::{Bounds, LEAVE_MAX, Slot};
+use super::peer::{Bounds, LEAVE_MAX, LivePeer};
 use super::stage::{Cast, Stage};
 use crate::local::variant::{RunError, Stop};
 use crate::report::consensus;
@@ -126,7 +126,7 @@ impl<'a> ScenarioRun<'a> {
         self.stage.calm()?;
         self.stage.forget_losses();
         let end = Instant::now() + self.plan.scenario.settle;
-        let lives = |slot: &Slot| slot.lives();
+        let lives = |slot: &LivePeer| slot.lives();
         while Instant::now() < end && self.goes_on() && self.stage.slots().iter().any(lives) {
             self.look().await?;
         }
@@ -147,7 +147,7 @@ impl<'a> ScenarioRun<'a> {
                 }
             }
         }
-        let waits = |slot: &Slot| slot.lives() && !slot.trains();
+        let waits = |slot: &LivePeer| slot.lives() && !slot.trains();
         while self.stage.slots().iter().any(waits) && self.goes_on() {
             self.look().await?;
             if Instant::now() > deadline {

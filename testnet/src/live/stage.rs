@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::account::Account;
 use super::lines::Lines;
-use super::slot::{Bounds, Slot};
+use super::peer::{Bounds, LivePeer};
+use crate::local::slot::join_arguments;
 use crate::local::variant::RunError;
 use crate::scenario::fault::{Fault, Return};
 
@@ -25,17 +26,17 @@ pub(super) struct Cast {
 #[derive(Debug)]
 pub(super) struct Stage {
     cast: Cast,
-    slots: Vec<Slot>,
+    slots: Vec<LivePeer>,
     /// Dropped after the peers that are on it.
     lines: Lines,
 }
 
 impl Stage {
     pub(super) fn new(cast: Cast, peers: u32, lines: Lines, directory: &Path) -> Self {
-        Self { cast, slots: (0..peers).map(|peer| Slot::new(peer, directory)).collect(), lines }
+        Self { cast, slots: (0..peers).map(|peer| LivePeer::new(peer, directory)).collect(), lines }
     }
 
-    pub(super) fn slots(&self) -> &[Slot] {
+    pub(super) fn slots(&self) -> &[LivePeer] {
         &self.slots
     }
 
@@ -57,8 +58,8 @@ impl Stage {
         let index = peer as usize;
         match with {
             Return::Checkpoint => {}
-            Return::Name => self.slots[index].forget()?,
-            Return::Nothing => self.slots[index].rename(),
+            Return::Name => self.slots[index].slot.forget()?,
+            Return::Nothing => self.slots[index].slot.rename(),
         }
         let mut arguments = self.arguments(index);
         if with == Return::Checkpoint {
@@ -67,9 +68,9 @@ impl Stage {
         for address in self.known(index)? {
             arguments.extend(["--bootstrap".to_owned(), address]);
         }
-        let (program, arguments) = self.lines.command(index, &self.cast.program, arguments);
+        let command = self.lines.command(index, (self.cast.program.clone(), arguments));
         account.starts += 1;
-        self.slots[index].start(&program, &arguments, account.elapsed())
+        self.slots[index].start(&command, account.elapsed())
     }
 
     /// What a fault does; one that cannot strike now is left out and said.
@@ -122,7 +123,7 @@ impl Stage {
         peer: u32,
         (kind, what): (&str, &str),
         account: &mut Account,
-        act: impl FnOnce(&mut Slot),
+        act: impl FnOnce(&mut LivePeer),
     ) -> io::Result<()> {
         if !self.slots[peer as usize].lives() {
             return account.skip("it does not live", what);
@@ -170,25 +171,25 @@ impl Stage {
 
     /// Nobody is paused, slow or cut off any more.
     pub(super) fn calm(&mut self) -> Result<(), RunError> {
-        self.slots.iter_mut().for_each(Slot::calm);
+        self.slots.iter_mut().for_each(LivePeer::calm);
         self.lines.calm()
     }
 
     /// Only evaluations from here on count, and those of who is done.
     pub(super) fn forget_losses(&mut self) {
-        self.slots.iter_mut().for_each(Slot::forget_loss);
+        self.slots.iter_mut().for_each(LivePeer::forget_loss);
     }
 
     /// Tells every process to leave.
     pub(super) fn leave(&mut self) {
-        self.slots.iter_mut().filter(|slot| slot.lives()).for_each(Slot::leave);
+        self.slots.iter_mut().filter(|slot| slot.lives()).for_each(LivePeer::leave);
     }
 
     /// Ends every process at once and waits for that.
     pub(super) async fn kill(&mut self) {
-        self.slots.iter_mut().for_each(Slot::kill);
+        self.slots.iter_mut().for_each(LivePeer::kill);
         for slot in &mut self.slots {
-            slot.wait().await;
+            slot.slot.wait().await;
         }
     }
 
@@ -210,18 +211,13 @@ impl Stage {
     }
 
     fn arguments(&self, index: usize) -> Vec<String> {
-        let mut arguments: Vec<String> =
-            ["join", "--exit-with-stdin", "--no-mdns"].map(str::to_owned).to_vec();
-        let mut flag = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
-        flag("--data-dir", self.slots[index].folder().display().to_string());
-        let host = self.lines.host(index);
-        flag("--listen", format!("{host}/udp/0/quic-v1"));
-        flag("--set", format!("run.seed={}", self.cast.seed));
-        flag("--set", format!("data.shards={}", self.slots.len()));
-        flag("--set", format!("data.shard={index}"));
-        for setting in &self.cast.settings {
-            flag("--set", setting.clone());
-        }
-        arguments
+        let own = [
+            format!("run.seed={}", self.cast.seed),
+            format!("data.shards={}", self.slots.len()),
+            format!("data.shard={index}"),
+        ];
+        let settings = own.into_iter().chain(self.cast.settings.iter().cloned());
+        let folder = self.slots[index].slot.folder();
+        join_arguments(&folder, self.lines.host(index), None, settings)
     }
 }

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::baseline::Baseline;
+use super::slot::join_arguments;
 
 /// Rule of the synchronous baseline.
 pub const ALL_REDUCE: &str = "all-reduce";
@@ -108,42 +109,30 @@ impl Variant {
         index: usize,
         directory: &Path,
     ) -> Vec<String> {
-        let mut arguments: Vec<String> =
-            ["join", "--exit-with-stdin", "--no-mdns"].map(str::to_owned).to_vec();
-        let mut flag = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
-        flag("--data-dir", directory.display().to_string());
         let emulated = workload.wan.is_some();
         let machine = dnode_netem::address(workload.machine(index));
         let address = if emulated { machine } else { Ipv4Addr::LOCALHOST };
-        flag("--listen", format!("/ip4/{address}/udp/0/quic-v1"));
-        flag("--set", format!("network.require_peers={}", self.peers - 1));
-        if let Some(config) = &workload.config {
-            flag("--config", config.display().to_string());
-        }
-        flag("--set", "node.threads=1".to_owned());
-        // Variants are compared at equal samples.
-        flag("--set", "gossip.balance=off".to_owned());
-        for setting in &workload.settings {
-            flag("--set", setting.clone());
-        }
-        if self.rule == ALL_REDUCE {
-            // The baseline averages every gradient, whatever the other variants do, unless its own
-            // settings make it DiLoCo.
-            flag("--set", "gossip.local_steps=1".to_owned());
-        }
-        for setting in &self.settings {
-            flag("--set", setting.clone());
-        }
-        flag("--set", format!("run.seed={seed}"));
-        flag("--set", format!("gossip.rule={}", self.rule));
-        if self.rule == ALL_REDUCE {
-            flag("--set", format!("gossip.world={}", self.peers));
-        }
-        flag("--set", format!("data.shards={}", self.peers));
-        flag("--set", format!("data.shard={index}"));
-        // Names are new in every run; the order of the samples is not.
-        flag("--set", "data.stream=0".to_owned());
-        arguments
+        let mut settings = vec![
+            format!("network.require_peers={}", self.peers - 1),
+            "node.threads=1".to_owned(),
+            // Variants are compared at equal samples.
+            "gossip.balance=off".to_owned(),
+        ];
+        settings.extend(workload.settings.iter().cloned());
+        let in_step = self.rule == ALL_REDUCE;
+        // The baseline averages every gradient, whatever the other variants do, unless its own
+        // settings make it DiLoCo.
+        settings.extend(in_step.then(|| "gossip.local_steps=1".to_owned()));
+        settings.extend(self.settings.iter().cloned());
+        settings.extend([format!("run.seed={seed}"), format!("gossip.rule={}", self.rule)]);
+        settings.extend(in_step.then(|| format!("gossip.world={}", self.peers)));
+        settings.extend([
+            format!("data.shards={}", self.peers),
+            format!("data.shard={index}"),
+            // Names are new in every run; the order of the samples is not.
+            "data.stream=0".to_owned(),
+        ]);
+        join_arguments(directory, address, workload.config.as_deref(), settings)
     }
 }
 
@@ -245,7 +234,7 @@ mod tests {
         variant.settings.push("run.steps=20".to_owned());
         let line = variant.arguments(&workload, 7, 2, Path::new("/tmp/x")).join(" ");
         assert!(line.starts_with("join --exit-with-stdin --no-mdns --data-dir /tmp/x"), "{line}");
-        assert!(line.contains("--set network.require_peers=3 --config run.toml"), "{line}");
+        assert!(line.contains("--config run.toml --set network.require_peers=3"), "{line}");
         assert!(
             line.contains(
                 "--set gossip.balance=off --set run.steps=10 --set gossip.local_steps=1 \

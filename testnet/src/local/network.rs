@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 
 use dnode_netem::{Command, Emulator, Notice, Plan, Stats, WanError, namespace};
 
+use super::slot::CommandLine;
 use super::variant::RunError;
 
 /// Name of the file inside the folder of a variant and seed that takes what the network counted.
@@ -40,13 +41,9 @@ impl Network {
         Ok(Self { emulator, notices, log })
     }
 
-    /// The command line that runs `program` with `arguments` in a machine.
-    pub(crate) fn command(
-        &self,
-        machine: usize,
-        program: &Path,
-        arguments: Vec<String>,
-    ) -> (PathBuf, Vec<String>) {
+    /// The command line that runs another in a machine.
+    pub(crate) fn command(&self, machine: usize, command: CommandLine) -> CommandLine {
+        let (program, arguments) = command;
         let machine = namespace::namespace(self.emulator.namespaces().name(), machine);
         let words = ["netns", "exec", &machine, &program.display().to_string()].map(str::to_owned);
         (PathBuf::from("ip"), words.into_iter().chain(arguments).collect())

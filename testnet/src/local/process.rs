@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -29,7 +29,6 @@ const TAIL_BYTES: u64 = 16 * 1024;
 #[derive(Debug)]
 pub struct PeerProcess {
     child: Child,
-    directory: PathBuf,
     status: Option<ExitStatus>,
 }
 
@@ -51,12 +50,7 @@ impl PeerProcess {
             .process_group(0)
             .kill_on_drop(true)
             .spawn()?;
-        Ok(Self { child, directory: directory.to_path_buf(), status: None })
-    }
-
-    /// The data directory.
-    pub fn directory(&self) -> &Path {
-        &self.directory
+        Ok(Self { child, status: None })
     }
 
     /// The end of the process, if it has ended.
@@ -110,38 +104,6 @@ impl PeerProcess {
         self.signal(Signal::KILL);
     }
 
-    /// The listening addresses the process has published, if it has.
-    ///
-    /// # Errors
-    /// The file is there and cannot be read.
-    pub fn addresses(&self) -> io::Result<Option<Vec<String>>> {
-        match std::fs::read_to_string(self.directory.join(ADDRESS_FILE)) {
-            Ok(text) => {
-                let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-                let addresses: Vec<String> = lines.map(str::to_owned).collect();
-                Ok((!addresses.is_empty()).then_some(addresses))
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The last lines of the log, for a person.
-    pub fn log_tail(&self) -> String {
-        let path = self.directory.join(LOG_FILE);
-        let bytes = match read_end(&path) {
-            Ok(bytes) => bytes,
-            Err(error) => return format!("(cannot read {}: {error})", path.display()),
-        };
-        let text = String::from_utf8_lossy(&bytes);
-        let lines: Vec<&str> = text.lines().collect();
-        let last = &lines[lines.len().saturating_sub(TAIL_LINES)..];
-        if last.is_empty() {
-            return format!("({} is empty)", path.display());
-        }
-        format!("last lines of {}:\n  {}", path.display(), last.join("\n  "))
-    }
-
     fn signal(&self, signal: Signal) {
         // An id is there exactly until the child is reaped, so the group cannot be a stranger's.
         let id = self.child.id().and_then(|id| i32::try_from(id).ok());
@@ -156,6 +118,22 @@ impl Drop for PeerProcess {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// The last lines of the log in the data directory of a peer, for a person.
+pub(super) fn log_tail(directory: &Path) -> String {
+    let path = directory.join(LOG_FILE);
+    let bytes = match read_end(&path) {
+        Ok(bytes) => bytes,
+        Err(error) => return format!("(cannot read {}: {error})", path.display()),
+    };
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<&str> = text.lines().collect();
+    let last = &lines[lines.len().saturating_sub(TAIL_LINES)..];
+    if last.is_empty() {
+        return format!("({} is empty)", path.display());
+    }
+    format!("last lines of {}:\n  {}", path.display(), last.join("\n  "))
 }
 
 /// The last [`TAIL_BYTES`] of a file.

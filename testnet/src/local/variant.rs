@@ -12,11 +12,12 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use super::baseline::Python;
 use super::experiment::{Kill, Program, Variant, Workload};
 use super::network::Network;
-use super::process::{CHECKPOINTS_FOLDER, PeerProcess};
+use super::process::PeerProcess;
 use super::progress::{Progress, ProgressView};
-use super::quota::{Limited, Quotas};
+use super::quota::Quotas;
+use super::slot::Slot;
 use super::variant_run::{VariantRun, unix_s};
-use crate::metrics::{METRICS_FILE, MetricsError, Tail};
+use crate::metrics::MetricsError;
 
 /// How often files and processes are looked at. A look costs a few system calls per peer.
 const LOOK: Duration = Duration::from_millis(50);
@@ -161,22 +162,18 @@ pub async fn run(
     })
 }
 
-/// A process and the reader of its metrics.
+/// A peer and its kill.
 struct Watched {
-    process: PeerProcess,
-    tail: Tail,
-    ended: bool,
+    slot: Slot,
     /// When it was killed, until it starts again.
     away_since: Option<Instant>,
-    /// Removed after the process is gone.
-    _limit: Option<Limited>,
 }
 
 struct Swarm<'a> {
     plan: &'a VariantPlan<'a>,
     peers: Vec<Watched>,
     /// The process that all peers speak with, where the variant has one.
-    server: Option<(PeerProcess, Option<Limited>)>,
+    server: Option<Slot>,
     views: Vec<ProgressView>,
     /// Dropped after the peers that are on it.
     network: Option<Network>,
@@ -211,7 +208,7 @@ impl<'a> Swarm<'a> {
             }
             match self.next_address(waiting_since)? {
                 Next::Wait => {}
-                Next::Serve => self.server = Some(self.process(self.plan.variant.peers, &[])?),
+                Next::Serve => self.server = Some(self.filled(self.plan.variant.peers, &[])?),
                 Next::Start(addresses) => {
                     if !addresses.is_empty() {
                         bootstrap = addresses;
@@ -234,7 +231,7 @@ impl<'a> Swarm<'a> {
             let away = self.peers[index].away_since.is_some();
             away && self.due(index).is_some_and(|kill| kill.away_ms.is_some())
         };
-        (0..self.peers.len()).all(|index| self.peers[index].ended && !returns(index))
+        (0..self.peers.len()).all(|index| self.peers[index].slot.is_empty() && !returns(index))
     }
 
     /// Whether the next peer may start, and with which bootstrap addresses: those of the peer
@@ -245,8 +242,8 @@ impl<'a> Swarm<'a> {
         }
         let last = match (self.peers.last(), &self.server) {
             (_, None) if self.plan.variant.program.has_server() => return Ok(Next::Serve),
-            (_, Some((server, _))) => server,
-            (Some(last), None) => &last.process,
+            (_, Some(server)) => server,
+            (Some(last), None) => &last.slot,
             (None, None) => return Ok(Next::Start(Vec::new())),
         };
         if let Some(addresses) = last.addresses()? {
@@ -260,28 +257,22 @@ impl<'a> Swarm<'a> {
     }
 
     fn start(&mut self, bootstrap: &[String]) -> Result<(), RunError> {
-        let peer = self.peers.len();
-        let home = self.home(peer);
-        let (process, limit) = self.process(peer, bootstrap)?;
-        let tail = Tail::new(home.join(METRICS_FILE));
-        self.peers.push(Watched { tail, process, ended: false, away_since: None, _limit: limit });
+        let slot = self.filled(self.peers.len(), bootstrap)?;
+        self.peers.push(Watched { slot, away_since: None });
         Ok(())
     }
 
-    /// Data directory of a peer.
-    fn home(&self, peer: usize) -> PathBuf {
-        self.plan.directory.join(format!("peer-{peer}"))
+    /// The place of a peer, with a process.
+    fn filled(&self, peer: usize, bootstrap: &[String]) -> Result<Slot, RunError> {
+        let mut slot = Slot::new(self.plan.directory.join(format!("peer-{peer}")));
+        self.fill(&mut slot, peer, bootstrap)?;
+        Ok(slot)
     }
 
     /// Starts a process of a peer.
-    fn process(
-        &self,
-        peer: usize,
-        bootstrap: &[String],
-    ) -> Result<(PeerProcess, Option<Limited>), RunError> {
+    fn fill(&self, slot: &mut Slot, peer: usize, bootstrap: &[String]) -> Result<(), RunError> {
         let VariantPlan { program, workload, variant, seed, directory, .. } = self.plan;
-        let home = self.home(peer);
-        let mut arguments = variant.arguments(workload, *seed, peer, &home);
+        let mut arguments = variant.arguments(workload, *seed, peer, &slot.folder());
         if self.views.get(peer).is_some_and(|view| view.returns > 0) {
             // It waits for one of those that train on, so that it begins where they are.
             let trains = |view: &ProgressView| !view.finished && view.killed_at.is_none();
@@ -292,7 +283,7 @@ impl<'a> Swarm<'a> {
         for address in bootstrap {
             arguments.extend(["--bootstrap".to_owned(), address.clone()]);
         }
-        let (program, arguments) = match variant.program {
+        let command = match variant.program {
             Program::Dnode => (program.to_path_buf(), arguments),
             Program::Baseline(baseline) => {
                 let missing = || io::Error::new(io::ErrorKind::NotFound, "no Python is named");
@@ -306,18 +297,15 @@ impl<'a> Swarm<'a> {
                 (std::env::current_exe()?, arguments)
             }
         };
-        let (program, arguments) = match &self.network {
-            Some(network) => network.command(workload.machine(peer), &program, arguments),
-            None => (program, arguments),
+        let command = match &self.network {
+            Some(network) => network.command(workload.machine(peer), command),
+            None => command,
         };
-        let process = PeerProcess::start(&program, &arguments, &home)
-            .map_err(|source| RunError::Start { peer, source })?;
         let share = self.plan.shares.as_ref().and_then(|(quotas, shares)| {
             // The server has as much as the first peer.
-            Some((quotas, process.id()?, *shares.get(peer).or_else(|| shares.first())?))
+            Some((*quotas, *shares.get(peer).or_else(|| shares.first())?))
         });
-        let limit = share.map(|(quotas, id, share)| quotas.limit(id, share));
-        Ok((process, limit.transpose()?))
+        slot.start(&command, share).map_err(|source| RunError::Start { peer, source })
     }
 
     /// Starts killed peers whose time has come, as the same peers, with nothing of what they learnt.
@@ -325,25 +313,21 @@ impl<'a> Swarm<'a> {
         for index in 0..self.peers.len() {
             let due = self.due(index).and_then(|kill| kill.away_ms).map(Duration::from_millis);
             let (Some(away), Some(since)) = (due, self.peers[index].away_since) else { continue };
-            if !self.peers[index].ended || since.elapsed() < away {
+            if !self.peers[index].slot.is_empty() || since.elapsed() < away {
                 continue;
             }
-            let others = self
-                .peers
-                .iter()
-                .enumerate()
-                .filter(|(other, peer)| *other != index && !peer.ended);
             let mut bootstrap = Vec::new();
-            let servers = self.server.iter().map(|(server, _)| server);
-            for process in servers.chain(others.map(|(_, other)| &other.process)) {
-                bootstrap.extend(process.addresses()?.unwrap_or_default());
+            let slots = self.server.iter().chain(self.peers.iter().map(|peer| &peer.slot));
+            for slot in slots.filter(|slot| !slot.is_empty()) {
+                bootstrap.extend(slot.addresses()?.unwrap_or_default());
             }
             self.views[index].return_from_death();
-            forget(&self.home(index))?;
-            let (process, limit) = self.process(index, &bootstrap)?;
-            let peer = &mut self.peers[index];
-            (peer.process, peer._limit, peer.ended, peer.away_since) =
-                (process, limit, false, None);
+            let home = self.peers[index].slot.folder();
+            let mut slot = std::mem::replace(&mut self.peers[index].slot, Slot::new(home));
+            slot.forget()?;
+            let filled = self.fill(&mut slot, index, &bootstrap);
+            self.peers[index] = Watched { slot, away_since: None };
+            filled?;
         }
         Ok(())
     }
@@ -356,7 +340,7 @@ impl<'a> Swarm<'a> {
 
     /// Reads what is new, strikes due kills, and hears who has ended.
     fn look(&mut self) -> Result<(), RunError> {
-        if let Some((server, _)) = &mut self.server
+        if let Some(server) = &mut self.server
             && let Some(status) = server.poll_exit()?.filter(|status| !status.success())
         {
             let tail = server.log_tail();
@@ -364,12 +348,13 @@ impl<'a> Swarm<'a> {
         }
         self.network.as_mut().map_or(Ok(()), Network::look)?;
         for index in 0..self.peers.len() {
-            if self.peers[index].ended {
+            let slot = &mut self.peers[index].slot;
+            if slot.is_empty() {
                 continue;
             }
             // The order matters: all lines of an ended process are in the file.
-            let exit = self.peers[index].process.poll_exit()?;
-            for line in self.peers[index].tail.poll()? {
+            let exit = slot.poll_exit()?;
+            for line in slot.tail.poll()? {
                 self.views[index].apply(&line);
             }
             match exit {
@@ -386,20 +371,18 @@ impl<'a> Swarm<'a> {
         let stands = view.killed_at.is_none() && !view.finished;
         if stands && view.position >= kill.at.step(steps) {
             let peer = &mut self.peers[index];
-            peer.process.kill();
+            peer.slot.tell(PeerProcess::kill);
             peer.away_since = Some(Instant::now());
             self.views[index].killed_at = Some(self.views[index].step);
         }
     }
 
-    fn end(&mut self, index: usize, status: ExitStatus) -> Result<(), RunError> {
-        let peer = &mut self.peers[index];
-        peer.ended = true;
+    fn end(&self, index: usize, status: ExitStatus) -> Result<(), RunError> {
         let view = &self.views[index];
         if view.killed_at.is_some() || (status.success() && view.finished) {
             return Ok(());
         }
-        let tail = peer.process.log_tail();
+        let tail = self.peers[index].slot.log_tail();
         Err(if status.success() {
             RunError::Early { peer: index, tail }
         } else {
@@ -426,30 +409,21 @@ impl<'a> Swarm<'a> {
 
     /// Ends every process: SIGTERM, then SIGKILL after [`STOP_GRACE`] or a second request.
     async fn stop(&mut self, stop: &mut Stop) {
-        if let Some((server, _)) = &self.server {
-            server.kill();
+        if let Some(server) = &self.server {
+            server.tell(PeerProcess::kill);
         }
         for peer in &self.peers {
-            peer.process.terminate();
+            peer.slot.tell(PeerProcess::terminate);
         }
         tokio::select! {
             _ = timeout(STOP_GRACE, wait_all(&mut self.peers)) => {}
             () = stop.requested(2) => {}
         }
         for peer in &self.peers {
-            peer.process.kill();
+            peer.slot.tell(PeerProcess::kill);
         }
         wait_all(&mut self.peers).await;
     }
-}
-
-/// Removes the checkpoints of a peer whose data directory is `home`, if it has some.
-///
-/// # Errors
-/// Whatever the system says.
-pub fn forget(home: &Path) -> io::Result<()> {
-    let checkpoints = home.join(CHECKPOINTS_FOLDER);
-    if checkpoints.is_dir() { std::fs::remove_dir_all(checkpoints) } else { Ok(()) }
 }
 
 enum Next {
@@ -461,7 +435,6 @@ enum Next {
 
 async fn wait_all(peers: &mut [Watched]) {
     for peer in peers {
-        // A process that cannot be waited for is not ours any more.
-        let _ = peer.process.wait_exit().await;
+        peer.slot.wait().await;
     }
 }

@@ -1,4 +1,4 @@
-//! A peer's place in the swarm and the process that fills it now.
+//! One peer of a scenario run: what its process does, and whether a fault excuses it.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -12,8 +12,9 @@ use super::account::{Account, Gap, LongLife};
 use super::growth::{Growth, HANDLES_ALONE, HANDLES_PER_PEER, MEMORY_MAX, Sample};
 use super::log::LogTail;
 use super::recovery::{Beat, Recovery};
-use crate::local::process::{ADDRESS_FILE, LOG_FILE, PeerProcess};
-use crate::metrics::{Body, Line, METRICS_FILE, STEPS_DONE, Tail};
+use crate::local::process::{LOG_FILE, PeerProcess};
+use crate::local::slot::{CommandLine, Slot};
+use crate::metrics::{Body, Line, STEPS_DONE};
 
 /// Time between two looks at memory and handles.
 const SAMPLE_EVERY: Duration = Duration::from_secs(2);
@@ -24,8 +25,6 @@ pub(super) const LEAVE_MAX: Duration = Duration::from_secs(10);
 const SIGTERM: i32 = 15;
 /// Events of a peer that no fault excuses.
 const BROKEN_EVENTS: [&str; 3] = ["offence", "offended", "checkpoint-failed"];
-/// Folder of the checkpoints in the folder of a peer.
-const CHECKPOINTS: &str = "checkpoints";
 
 /// What lives are held to.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +48,6 @@ enum Fate {
 /// One process from its start to its end.
 #[derive(Debug)]
 struct Running {
-    process: PeerProcess,
     log: LogTail,
     born: Instant,
     /// The same, seconds after the start of the scenario run.
@@ -71,14 +69,12 @@ struct Running {
     saved: f64,
 }
 
-/// The place of one peer: at most one process at a time, one folder for each name it had.
+/// One peer, whatever process it has.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct LivePeer {
     peer: u32,
-    root: PathBuf,
-    names: u32,
+    pub(super) slot: Slot,
     starts: u32,
-    tail: Tail,
     running: Option<Running>,
     /// Whether its last process has made all its steps and ended.
     done: bool,
@@ -88,35 +84,11 @@ pub(super) struct Slot {
     pub(super) parameters: Option<PathBuf>,
 }
 
-impl Slot {
+impl LivePeer {
     pub(super) fn new(peer: u32, directory: &Path) -> Self {
-        let root = directory.join(format!("peer-{peer}"));
-        let tail = Tail::new(root.join(METRICS_FILE));
-        let (names, starts) = (1, 0);
+        let slot = Slot::new(directory.join(format!("peer-{peer}")));
         let (loss, parameters, done) = (None, None, false);
-        Self { peer, root, names, starts, tail, running: None, done, loss, parameters }
-    }
-
-    /// The folder of its present name.
-    pub(super) fn folder(&self) -> PathBuf {
-        match self.names {
-            1 => self.root.clone(),
-            name => self.root.with_extension(name.to_string()),
-        }
-    }
-
-    /// It comes back under another name.
-    pub(super) fn rename(&mut self) {
-        self.names += 1;
-        self.tail = Tail::new(self.folder().join(METRICS_FILE));
-    }
-
-    /// It comes back without its checkpoints.
-    pub(super) fn forget(&self) -> io::Result<()> {
-        match std::fs::remove_dir_all(self.folder().join(CHECKPOINTS)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        Self { peer, slot, starts: 0, running: None, done, loss, parameters }
     }
 
     pub(super) const fn is_empty(&self) -> bool {
@@ -152,7 +124,7 @@ impl Slot {
     /// The addresses of its process, if it lives and has published them.
     pub(super) fn addresses(&self) -> io::Result<Option<Vec<String>>> {
         match &self.running {
-            Some(running) if running.fate == Fate::Lives => running.process.addresses(),
+            Some(running) if running.fate == Fate::Lives => self.slot.addresses(),
             _ => Ok(None),
         }
     }
@@ -160,25 +132,13 @@ impl Slot {
     /// Fills the place with a process of its own.
     ///
     /// `at` is the time since the start of the scenario run.
-    pub(super) fn start(
-        &mut self,
-        program: &Path,
-        arguments: &[String],
-        at: Duration,
-    ) -> io::Result<()> {
-        let folder = self.folder();
-        // The address of the life before is nobody's now.
-        match std::fs::remove_file(folder.join(ADDRESS_FILE)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let process = PeerProcess::start(program, arguments, &folder)?;
+    pub(super) fn start(&mut self, command: &CommandLine, at: Duration) -> io::Result<()> {
+        self.slot.start(command, None)?;
         let now = Instant::now();
         self.starts += 1;
         self.done = false;
         self.running = Some(Running {
-            process,
-            log: LogTail::new(folder.join(LOG_FILE)),
+            log: LogTail::new(self.slot.folder().join(LOG_FILE)),
             born: now,
             born_s: at.as_secs_f64(),
             recovery: Recovery::default(),
@@ -199,7 +159,7 @@ impl Slot {
     pub(super) fn kill(&mut self) {
         if let Some(running) = &mut self.running {
             running.fate = Fate::Killed;
-            running.process.kill();
+            self.slot.tell(PeerProcess::kill);
         }
     }
 
@@ -207,14 +167,14 @@ impl Slot {
         if let Some(running) = &mut self.running {
             running.fate = Fate::Leaving(Instant::now());
             running.paused_until = None;
-            running.process.terminate();
+            self.slot.tell(PeerProcess::terminate);
         }
     }
 
     pub(super) fn pause(&mut self, time: Duration) {
         if let Some(running) = &mut self.running {
             running.paused_until = Some(Instant::now() + time);
-            running.process.pause();
+            self.slot.tell(PeerProcess::pause);
         }
     }
 
@@ -223,7 +183,7 @@ impl Slot {
         if let Some(running) = &mut self.running {
             running.slowness = factor;
             if factor <= 1.0 && running.paused_until.is_none() {
-                running.process.resume();
+                self.slot.tell(PeerProcess::resume);
             }
         }
     }
@@ -233,7 +193,7 @@ impl Slot {
         self.resume();
         if let Some(running) = &mut self.running {
             running.slowness = 1.0;
-            running.process.resume();
+            self.slot.tell(PeerProcess::resume);
         }
     }
 
@@ -242,22 +202,25 @@ impl Slot {
         if let Some(running) = &mut self.running
             && running.paused_until.take().is_some()
         {
-            running.process.resume();
+            self.slot.tell(PeerProcess::resume);
             running.moved = Instant::now();
         }
     }
 
     /// Reads what is new and judges it.
     pub(super) fn look(&mut self, bounds: &Bounds, account: &mut Account) -> io::Result<()> {
-        let Some(running) = &mut self.running else { return Ok(()) };
+        if self.running.is_none() {
+            return Ok(());
+        }
         // The order matters: all that an ended process wrote is in its files.
-        let exit = running.process.poll_exit()?;
+        let exit = self.slot.poll_exit()?;
         let now = Instant::now();
-        if running.paused_until.is_some_and(|end| now >= end) {
+        let paused_until = self.running.as_ref().and_then(|running| running.paused_until);
+        if paused_until.is_some_and(|end| now >= end) {
             self.resume();
         }
         if let Some(running) = &mut self.running {
-            running.take_turn();
+            running.take_turn(&self.slot);
         }
         self.read(account, now)?;
         match exit {
@@ -269,7 +232,7 @@ impl Slot {
     fn read(&mut self, account: &mut Account, now: Instant) -> io::Result<()> {
         let (peer, number) = (self.peer, self.starts);
         let Some(running) = &mut self.running else { return Ok(()) };
-        match self.tail.poll() {
+        match self.slot.tail.poll() {
             Ok(lines) => {
                 for line in lines {
                     match &line.body {
@@ -307,7 +270,7 @@ impl Slot {
         let Some(mut running) = self.running.take() else { return Ok(()) };
         account.keep(std::mem::take(&mut running.recovery));
         self.done = running.finished && status.success();
-        let tail = running.process.log_tail();
+        let tail = self.slot.log_tail();
         let complaint = match running.fate {
             Fate::Killed => None,
             // Told to leave before it could listen to that.
@@ -356,7 +319,7 @@ impl Slot {
         if let Fate::Leaving(since) = running.fate {
             if now - since > LEAVE_MAX {
                 // Its end says how long it took in all.
-                running.process.kill();
+                self.slot.tell(PeerProcess::kill);
             }
             return Ok(());
         }
@@ -368,7 +331,7 @@ impl Slot {
             // Said once for each time that it stands still.
             running.stalled = true;
             let step = running.step.map_or_else(|| "not begun".to_owned(), |step| step.to_string());
-            let tail = running.process.log_tail();
+            let tail = self.slot.log_tail();
             let what = format!("no progress for {:.1} s; step {step}\n{tail}", still.as_secs_f64());
             account.find(peer, number, what)?;
         }
@@ -376,7 +339,7 @@ impl Slot {
             return Ok(());
         }
         running.sampled = now;
-        let Some(id) = running.process.id() else { return Ok(()) };
+        let Some(id) = self.slot.process().and_then(PeerProcess::id) else { return Ok(()) };
         // A process that has just ended is heard of by the next look.
         let Some(sample) = Sample::take(id, now - running.born) else { return Ok(()) };
         running.growth.push(sample);
@@ -389,28 +352,20 @@ impl Slot {
         }
         Ok(())
     }
-
-    /// Waits for the end of its process.
-    pub(super) async fn wait(&mut self) {
-        if let Some(running) = &mut self.running {
-            // A process that cannot be waited for is not ours any more.
-            let _ = running.process.wait_exit().await;
-        }
-    }
 }
 
 impl Running {
     /// A slow process runs in one look of so many.
-    fn take_turn(&mut self) {
+    fn take_turn(&mut self, slot: &Slot) {
         if self.slowness <= 1.0 || self.paused_until.is_some() || self.fate != Fate::Lives {
             return;
         }
         self.saved += 1.0 / self.slowness;
         if self.saved >= 1.0 {
             self.saved -= 1.0;
-            self.process.resume();
+            slot.tell(PeerProcess::resume);
         } else {
-            self.process.pause();
+            slot.tell(PeerProcess::pause);
         }
     }
 
