@@ -178,7 +178,7 @@ class Peer:
         self.line("start", unix_s=BEGUN, peer=f"{name}-{c['data']['shard']}", run=name, incarnation=1, parameters=sum(v.numel() for v in self.model.values), config=c)
 
     def line(self, kind, **kw):
-        kw.update(kind=kind, time_s=time.time() - BEGUN, step=self.step, samples=self.step * self.c["run"]["batch"], clock=self.step)
+        kw.update(kind=kind, time_s=time.time() - BEGUN, step=self.step, position=self.step, samples=self.step * self.c["run"]["batch"], clock=self.step)
         self.f.write(json.dumps(kw) + "\n"); self.f.flush()
 
     def address(self, text):

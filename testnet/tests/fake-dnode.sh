@@ -30,8 +30,8 @@ echo $$ >"$directory/pid"
 grep -s wan0 /proc/net/dev
 
 line() { # kind, step, further fields
-    printf '{"kind":"%s","time_s":0.%03d,"step":%s,"samples":%s,"clock":%s%s}\n' \
-        "$1" "$2" "$2" "$(($2 * 32))" "$(($2 / 25))" "$3" >>"$directory/metrics.jsonl"
+    printf '{"kind":"%s","time_s":0.%03d,"step":%s,"position":%s,"samples":%s,"clock":%s%s}\n' \
+        "$1" "$2" "$2" "$2" "$(($2 * 32))" "$(($2 / 25))" "$3" >>"$directory/metrics.jsonl"
 }
 train() { # step
     line train "$1" ",\"loss\":$((3 - $1 / 50)).$((1 + index)),\"learning_rate\":0.1,\"samples_per_s\":900,\"peers\":3,\"bytes_out\":$(($1 * 1000)),\"bytes_in\":$(($1 * 900)),\"staleness\":1,\"wait_s\":0.5,\"sketch\":[$((100 - $1)).5,$index.0]"
