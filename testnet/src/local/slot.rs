@@ -78,7 +78,10 @@ impl Slot {
     ) -> io::Result<()> {
         let folder = self.folder();
         // The address of the process before is nobody's now.
-        absent_is_fine(std::fs::remove_file(folder.join(ADDRESS_FILE)))?;
+        match std::fs::remove_file(folder.join(ADDRESS_FILE)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         let process = PeerProcess::start(program, arguments, &folder)?;
         let share = share.and_then(|(quotas, share)| Some((quotas, process.id()?, share)));
         self.process = Some(process);
@@ -142,12 +145,6 @@ impl Slot {
 /// # Errors
 /// Whatever the system says.
 pub fn forget(home: &Path) -> io::Result<()> {
-    absent_is_fine(std::fs::remove_dir_all(home.join(CHECKPOINTS_FOLDER)))
-}
-
-fn absent_is_fine(removed: io::Result<()>) -> io::Result<()> {
-    match removed {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+    let checkpoints = home.join(CHECKPOINTS_FOLDER);
+    if checkpoints.is_dir() { std::fs::remove_dir_all(checkpoints) } else { Ok(()) }
 }
