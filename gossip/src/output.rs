@@ -4,7 +4,7 @@ mod work;
 
 use std::time::Duration;
 
-use dnode_protocol::frame::{Codec, Leg};
+use dnode_protocol::frame::Leg;
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, Origin, PeerId, Time};
 
 use crate::{Grounds, Load, RefusedMix, Trust};
@@ -24,23 +24,6 @@ pub enum Role {
     Initiator,
     /// Answered it; computes `d` and applies `−w·d`.
     Responder,
-}
-
-/// What is to be copied of a fragment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reading {
-    /// The replica weights, for an exchange whose difference comes back in this code.
-    Offer(Codec),
-    /// What is pushed to this neighbour: the replica weights, or the running sum of the shares it
-    /// was given.
-    Push {
-        /// The neighbour.
-        to: Origin,
-        /// The code.
-        codec: Codec,
-    },
-    /// The whole state of the fragment, for a joiner.
-    Snapshot,
 }
 
 /// A contribution of one commit to one fragment.

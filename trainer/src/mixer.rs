@@ -17,7 +17,7 @@ mod push_sum;
 
 use std::ops::Range;
 
-use dnode_protocol::Origin;
+pub use dnode_protocol::Reading;
 use dnode_protocol::frame::Codec;
 
 pub(crate) use self::delta_set::{DeltaSet, read as read_accumulators};
@@ -44,22 +44,6 @@ pub enum Mixer {
         codec: Codec,
         /// Whether what the code loses is added to the next commit.
         feedback: bool,
-    },
-}
-
-/// What to read of a fragment, and for whom.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reading {
-    /// The weights for the responder of an exchange whose reply will be in this code.
-    Offer(Codec),
-    /// Everything a joiner needs.
-    Snapshot,
-    /// A one-way push (epidemic, push-sum).
-    Push {
-        /// To whom.
-        to: Origin,
-        /// How weights are coded, [`Codec::F32`] to [`Codec::Int8`]; push-sum has its own code.
-        codec: Codec,
     },
 }
 

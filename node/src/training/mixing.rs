@@ -9,10 +9,8 @@ use std::sync::mpsc as blocking;
 use std::time::Instant;
 
 use dnode_gossip::{Evidence, Input, RefusedMix, Role, Work};
-use dnode_protocol::{Clock, ContentHash, ExchangeId};
-use dnode_trainer::{
-    Encoded, MixError, MixReport, MixTerms, Reading, ReplicaLock, SharedReplica, Tolerance,
-};
+use dnode_protocol::{Clock, ContentHash, ExchangeId, Reading};
+use dnode_trainer::{Encoded, MixError, MixReport, MixTerms, ReplicaLock, SharedReplica, Tolerance};
 use tokio::sync::mpsc;
 
 use crate::storage::kept_snapshots::KeptSnapshots;
@@ -169,9 +167,8 @@ fn do_work(
 ) -> Answer {
     let (exchange, fragment) = (work.exchange(), work.fragment());
     if let Work::Read { what, .. } = work {
-        let what = reading(*what);
-        let numbers = lock.read(fragment, what);
-        let input = if what == Reading::Snapshot {
+        let numbers = lock.read(fragment, *what);
+        let input = if *what == Reading::Snapshot {
             Input::SnapshotRead { exchange, clock, hash: ContentHash::of(&numbers.bytes) }
         } else {
             Input::FragmentRead { exchange, clock }
@@ -262,15 +259,6 @@ fn refused_snapshot(work: &Work, snapshot: Option<&Encoded>) -> Option<Answer> {
 const fn evidence(report: &MixReport, numbers: &Encoded) -> Evidence {
     let (difference, own) = (report.difference_norm, report.local_norm);
     Evidence { difference, own, len: numbers.elements, refused: false }
-}
-
-/// What the core wants to have read, in the trainer's words.
-const fn reading(what: dnode_gossip::Reading) -> Reading {
-    match what {
-        dnode_gossip::Reading::Offer(codec) => Reading::Offer(codec),
-        dnode_gossip::Reading::Push { to, codec } => Reading::Push { to, codec },
-        dnode_gossip::Reading::Snapshot => Reading::Snapshot,
-    }
 }
 
 /// The core's weight and tolerance in the trainer's words.

@@ -5,9 +5,9 @@ use std::fmt;
 use std::ops::Range;
 
 use dnode_gossip::testing::{Bytes, MixTerms, Replica};
-use dnode_gossip::{Evidence, Reading, RefusedMix};
+use dnode_gossip::{Evidence, RefusedMix};
 use dnode_protocol::frame::{Codec, RUNNING_WEIGHT_ELEMENTS};
-use dnode_protocol::{FragmentId, Origin};
+use dnode_protocol::{FragmentId, Origin, Reading};
 use dnode_trainer::codec::{Encoded, decode, decode_running};
 use dnode_trainer::{MixError, MixReport, StepId, Tolerance};
 
@@ -55,7 +55,7 @@ impl ModelReplica {
     /// The exchanged weights of a fragment and where it lies, for a mask.
     fn masked(&mut self, fragment: FragmentId) -> Option<(Range<usize>, Vec<f32>)> {
         let range = self.mask.as_ref().and_then(|_| self.replica.fragments().range(fragment))?;
-        let own = self.replica.read(fragment, dnode_trainer::Reading::Offer(Codec::F32));
+        let own = self.replica.read(fragment, Reading::Offer(Codec::F32));
         let mut values = vec![0.0; range.len()];
         decode(&own, &mut values).ok()?;
         Some((range, values))
@@ -120,13 +120,7 @@ const fn own_terms(MixTerms { weight, tolerance }: MixTerms) -> dnode_trainer::M
 
 impl Replica for ModelReplica {
     fn read(&mut self, fragment: FragmentId, what: Reading) -> Bytes {
-        let what = match what {
-            Reading::Offer(codec) => dnode_trainer::Reading::Offer(codec),
-            Reading::Push { to, codec } => dnode_trainer::Reading::Push { to, codec },
-            Reading::Snapshot => dnode_trainer::Reading::Snapshot,
-        };
-        if let (dnode_trainer::Reading::Offer(codec), Some((range, own))) =
-            (what, self.masked(fragment))
+        if let (Reading::Offer(codec), Some((range, own))) = (what, self.masked(fragment))
             && let Some(mask) = &self.mask
         {
             let plain = matches!(codec, Codec::F32 | Codec::F16 | Codec::Bf16);
