@@ -13,7 +13,6 @@
 pub mod case;
 pub mod content;
 pub mod curve;
-pub mod document;
 pub mod eta;
 pub mod fairness;
 pub mod html;
@@ -30,5 +29,4 @@ pub use case::{Case, Choice, Maker};
 pub use content::Findings;
 pub use queue::{CaseState, QueueError, Setup};
 pub use regression::{Change, RegressionError, SavedNumbers};
-pub use report::ComparisonReportError;
 pub use summary::CaseSummary;

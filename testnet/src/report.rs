@@ -12,6 +12,7 @@ pub mod bars;
 pub mod consensus;
 pub mod csv;
 pub mod curves;
+pub mod document;
 pub mod judged;
 pub mod machine;
 pub mod markdown;
@@ -26,6 +27,7 @@ pub mod words;
 use std::path::{Path, PathBuf};
 
 pub use consensus::ConsensusError;
+use document::Block;
 pub use machine::{Machine, MadeBy};
 pub use record::{Record, RecordError, Results};
 
@@ -77,12 +79,13 @@ pub fn write(folder: &Path) -> Result<Written, ReportError> {
     write_file(&folder.join(CSV_FILE), &csv::render(&results))?;
     let mut plots = Vec::new();
     for (name, chart) in curves::charts(&results) {
-        let file = format!("{name}.svg");
-        write_file(&folder.join(&file), &plot::render(&chart)?)?;
-        plots.push((chart.title.clone(), file));
+        let (file, svg) = (format!("{name}.svg"), plot::render(&chart)?);
+        write_file(&folder.join(&file), &svg)?;
+        plots.push(Block::Plot(chart.title, file, svg));
     }
     let report = folder.join(REPORT_FILE);
-    write_file(&report, &markdown::render(&results, &numbers, &plots))?;
+    let blocks = markdown::blocks(&results, &numbers, plots);
+    write_file(&report, &document::markdown(&blocks))?;
     let table = markdown::short_table(&numbers).render();
     let mut words = words::comparison(&numbers);
     if let Some(sample) = words::sample(&results) {
@@ -92,7 +95,7 @@ pub fn write(folder: &Path) -> Result<Written, ReportError> {
     Ok(Written { report, words, table: format!("{table}{}\n", markdown::GAP_NOTE) })
 }
 
-fn write_file(path: &Path, text: &str) -> Result<(), ReportError> {
+pub(crate) fn write_file(path: &Path, text: &str) -> Result<(), ReportError> {
     std::fs::write(path, text)
         .map_err(|source| ReportError::Write { path: path.to_path_buf(), source })
 }

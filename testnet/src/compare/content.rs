@@ -5,7 +5,6 @@ use std::path::Path;
 
 use super::case::Choice;
 use super::curve::Goal;
-use super::document::Block;
 use super::fairness::{self, Unfair};
 use super::plots;
 use super::regression::Change;
@@ -13,6 +12,7 @@ use super::repeat;
 use super::summary::{CaseSummary, RunSummary, VariantSummary};
 use super::verdict;
 use crate::experiment::{Experiment, Way};
+use crate::report::document::Block;
 use crate::report::numbers::show_staleness;
 use crate::report::plot::PlotError;
 use crate::report::record::RunResult;

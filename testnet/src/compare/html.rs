@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::document::Block;
+use crate::report::document::Block;
 use crate::report::table::Table;
 
 /// Most headings that the list at the top has.

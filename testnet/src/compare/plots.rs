@@ -1,9 +1,9 @@
 //! The plots of a case: loss over samples, time and bytes; utilisation, staleness, distance.
 
 use super::curve::{Curve, CurvePoint};
-use super::document::Block;
 use super::summary::{CaseSummary, RunSummary, VariantSummary};
 use crate::report::bars::{self, BarSeries, Bars};
+use crate::report::document::Block;
 use crate::report::plot::{self, Chart, Legend, PlotError, Series};
 use crate::report::stats::MeanSd;
 use crate::report::units::to_f64;

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use super::case::Case;
 use super::content::Findings;
-use super::document::Block;
 use crate::local::{Baseline, Program, Variant};
 use crate::report::MadeBy;
+use crate::report::document::Block;
 use crate::report::table::Table;
 use crate::report::units;
 

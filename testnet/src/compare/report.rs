@@ -5,50 +5,28 @@ use std::path::{Path, PathBuf};
 
 use super::case::{Case, Choice, trial_name};
 use super::content::{self, Findings};
-use super::document::{Block, markdown};
 use super::fairness::{self, Unfair};
 use super::html;
 use super::queue::CaseState;
 use super::summary::{CaseSummary, speed_alone};
 use crate::experiment::{Experiment, Work};
-use crate::report::plot::PlotError;
+use crate::report::document::{Block, markdown};
 use crate::report::stats::MinMedianMax;
-use crate::report::{RecordError, Results};
+use crate::report::{REPORT_FILE, ReportError, Results, write_file};
 
-/// Name of the Markdown report inside the folder.
-pub const REPORT_FILE: &str = "report.md";
 /// Name of the page inside the folder.
 pub const PAGE_FILE: &str = "report.html";
 
-/// Why no report could be written.
-#[derive(Debug, thiserror::Error)]
-pub enum ComparisonReportError {
-    /// The runs cannot be read.
-    #[error(transparent)]
-    Record(#[from] RecordError),
-    /// A plot could not be drawn.
-    #[error(transparent)]
-    Plot(#[from] PlotError),
-    /// A file of the report cannot be written.
-    #[error("cannot write {}: {source}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: std::io::Error,
-    },
-}
-
-/// SavedNumbers of cases.
+/// Summaries of cases.
 ///
 /// # Errors
-/// [`ComparisonReportError::Record`] naming the file at fault.
+/// [`ReportError::Record`] naming the file at fault.
 pub fn summaries(
     plan: &Experiment,
     cases: &[Case],
     states: &[CaseState],
     folder: &Path,
-) -> Result<Vec<CaseSummary>, ComparisonReportError> {
+) -> Result<Vec<CaseSummary>, ReportError> {
     let read = |(case, state): (&Case, &CaseState)| {
         Results::read(&folder.join(&case.name), state.record.clone())
     };
@@ -99,8 +77,8 @@ pub fn unfair<'a>(cases: impl Iterator<Item = &'a CaseSummary>) -> Vec<Unfair> {
 /// Writes the report into the folder of the comparison.
 ///
 /// # Errors
-/// [`ComparisonReportError`]; files written before the error stay.
-pub fn write(findings: &Findings<'_>, folder: &Path) -> Result<PathBuf, ComparisonReportError> {
+/// [`ReportError`]; files written before the error stay.
+pub fn write(findings: &Findings<'_>, folder: &Path) -> Result<PathBuf, ReportError> {
     let blocks = content::blocks(findings)?;
     for block in &blocks {
         if let Block::Plot(_, file, svg) = block {
@@ -112,9 +90,4 @@ pub fn write(findings: &Findings<'_>, folder: &Path) -> Result<PathBuf, Comparis
     let page = folder.join(PAGE_FILE);
     write_file(&page, &html::page(&blocks))?;
     Ok(page)
-}
-
-fn write_file(path: &Path, text: &str) -> Result<(), ComparisonReportError> {
-    std::fs::write(path, text)
-        .map_err(|source| ComparisonReportError::Write { path: path.to_path_buf(), source })
 }

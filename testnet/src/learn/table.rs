@@ -1,11 +1,11 @@
 //! The results of an experiment as Markdown.
 
-use std::fmt::Write;
-
 use dnode_trainer::ModelKind;
 
-use super::case::{SimulatedCase, SimulatedVariant};
+use super::case::SimulatedCase;
 use super::outcome::Outcome;
+use crate::report::stats::MeanSd;
+use crate::report::table::Table;
 
 /// A column: its head, its digits, and its value of an outcome beside that of the first variant with
 /// the same seed.
@@ -42,65 +42,52 @@ const COSTS: [Column; 5] = [
 
 /// One row for each variant: mean ± standard deviation over the seeds.
 ///
-/// Gaps, ratios and target losses are of the first variant with the same seed.
+/// Gaps, ratios and target losses are of the reference with the same seed.
 #[must_use]
 pub fn table(case: &SimulatedCase, outcomes: &[Outcome]) -> String {
     let quality = if case.model.kind == ModelKind::Gpt { LOSSES } else { ACCURACIES };
     let columns: Vec<Column> = quality.into_iter().chain(COSTS).collect();
-    let mut text = String::from("| variant | seeds |");
-    for (head, _, _) in &columns {
-        let _ = write!(text, " {head} |");
-    }
-    for target in &case.targets {
-        let _ = write!(text, " time to the loss of {} + {target} %, s |", case.reference);
-    }
-    text.push('\n');
-    text.push_str(&"|---".repeat(2 + columns.len() + case.targets.len()));
-    text.push_str("|\n");
+    let targets =
+        case.targets.iter().map(|it| format!("time to the loss of {} + {it} %, s", case.reference));
+    let heads = columns.iter().map(|(head, _, _)| (*head).to_owned()).chain(targets);
+    let first = ["variant", "seeds"].map(str::to_owned);
+    let mut table = Table::with_header(first.into_iter().chain(heads).collect());
     for variant in &case.variants {
-        row(case, variant, (&columns, outcomes), &mut text);
+        let of = |name: &str, seed: u64| {
+            outcomes.iter().find(|outcome| outcome.variant == name && outcome.seed == seed)
+        };
+        let own = outcomes.iter().filter(|outcome| outcome.variant == variant.name);
+        let pairs: Vec<Pair<'_>> =
+            own.map(|outcome| (outcome, of(&case.reference, outcome.seed))).collect();
+        if !pairs.is_empty() {
+            table.row(row(case, &variant.name, &columns, &pairs));
+        }
     }
-    text
+    table.render()
 }
 
-fn row(
-    case: &SimulatedCase,
-    variant: &SimulatedVariant,
-    (columns, outcomes): (&[Column], &[Outcome]),
-    text: &mut String,
-) {
-    let first = |seed: u64| {
-        let name = &case.reference;
-        outcomes.iter().find(|outcome| outcome.variant == *name && outcome.seed == seed)
-    };
-    let own = outcomes.iter().filter(|outcome| outcome.variant == variant.name);
-    let pairs: Vec<(&Outcome, Option<&Outcome>)> =
-        own.map(|outcome| (outcome, first(outcome.seed))).collect();
-    if pairs.is_empty() {
-        return;
-    }
-    let _ = write!(text, "| {} | {} |", variant.name, pairs.len());
-    for (_, digits, value) in columns {
-        let values: Vec<f64> =
-            pairs.iter().filter_map(|(own, first)| value(own, (*first)?)).collect();
-        let _ = write!(text, " {} |", spread(&values, *digits));
-    }
-    for target in &case.targets {
-        let time = |(own, first): &(&Outcome, Option<&Outcome>)| {
+/// An outcome, and that of the reference with the same seed.
+type Pair<'a> = (&'a Outcome, Option<&'a Outcome>);
+
+fn row(case: &SimulatedCase, name: &str, columns: &[Column], pairs: &[Pair<'_>]) -> Vec<String> {
+    let numbers = columns.iter().map(|(_, digits, value)| {
+        spread(pairs.iter().filter_map(|(own, first)| value(own, (*first)?)), *digits)
+    });
+    let times = case.targets.iter().map(|target| {
+        let time = |(own, first): &Pair<'_>| {
             let last = first.as_ref()?.points.last()?.quality.mean_model;
             own.time_to(last * (1.0 + target / 100.0))
         };
         let reached: Vec<f64> = pairs.iter().filter_map(time).collect();
-        let note = match reached.len() {
+        match reached.len() {
             0 => "not reached".to_owned(),
             some if some < pairs.len() => {
-                format!("{} ({some} of {})", spread(&reached, 1), pairs.len())
+                format!("{} ({some} of {})", spread(reached, 1), pairs.len())
             }
-            _ => spread(&reached, 1),
-        };
-        let _ = write!(text, " {note} |");
-    }
-    text.push('\n');
+            _ => spread(reached, 1),
+        }
+    });
+    [name.to_owned(), pairs.len().to_string()].into_iter().chain(numbers).chain(times).collect()
 }
 
 /// Mean bytes that a peer sent, of both kinds, at least one.
@@ -114,12 +101,7 @@ fn megabytes(bytes: &[u64]) -> f64 {
 }
 
 /// Mean ± standard deviation of a sample; the mean alone of one.
-fn spread(values: &[f64], digits: usize) -> String {
-    let count = values.len() as f64;
-    let mean = values.iter().sum::<f64>() / count;
-    if values.len() < 2 {
-        return if values.is_empty() { "–".to_owned() } else { format!("{mean:.digits$}") };
-    }
-    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0);
-    format!("{mean:.digits$} ± {:.digits$}", variance.sqrt())
+fn spread(values: impl IntoIterator<Item = f64>, digits: usize) -> String {
+    let show = |of: MeanSd| of.show(|value| format!("{value:.digits$}"));
+    MeanSd::of(values).map_or_else(|| "–".to_owned(), show)
 }

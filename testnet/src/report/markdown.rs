@@ -1,10 +1,10 @@
 //! `report.md`: the result first, then pictures, every peer, and how to repeat it.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use serde_json::Value;
 
+use super::document::Block;
 use super::numbers::{LossGap, Numbers, PeerNumbers, VariantNumbers, show_staleness};
 use super::record::{Record, Results};
 use super::stats::{MeanSd, MinMedianMax};
@@ -23,53 +23,56 @@ const OWN_KEYS: [&str; 6] = [
     "run.seed",
 ];
 
-/// The whole report; `plots` are titles and file names.
-pub fn render(results: &Results, numbers: &Numbers, plots: &[(String, String)]) -> String {
+/// The whole report; `plots` are titles, file names and drawings.
+pub fn blocks(results: &Results, numbers: &Numbers, plots: Vec<Block>) -> Vec<Block> {
     let record = &results.record;
-    let mut text = "# Local testnet\n\n".to_owned();
+    let mut blocks = vec![heading(1, "Local testnet")];
     if let Some(failure) = &record.failure {
-        let _ = writeln!(text, "**Not completed:** {}\n", failure.replace('\n', "\n\n    "));
+        let failure = failure.replace('\n', "\n\n    ");
+        blocks.push(Block::Text(format!("**Not completed:** {failure}")));
     }
-    text += &result(record, numbers);
+    blocks.extend(result(record, numbers));
     if !plots.is_empty() {
-        text += "## Plots\n\nBold: mean over peers and seeds. Faint: single peers.\n\n";
-        for (title, file) in plots {
-            let _ = writeln!(text, "![{title}]({file})\n");
-        }
+        blocks.push(heading(2, "Plots"));
+        let what = "Bold: mean over peers and seeds. Faint: single peers.";
+        blocks.push(Block::Text(what.to_owned()));
+        blocks.extend(plots);
     }
-    text += &peers(numbers);
-    text += &repeat(record);
-    text += &configuration(results);
-    text
+    blocks.extend([heading(2, "Every peer"), Block::Table(peers(numbers))]);
+    blocks.extend(repeat(record));
+    blocks.extend(configuration(results));
+    blocks
 }
 
-fn result(record: &Record, numbers: &Numbers) -> String {
+fn heading(level: u8, title: &str) -> Block {
+    Block::Heading(level, title.to_owned())
+}
+
+fn result(record: &Record, numbers: &Numbers) -> Vec<Block> {
     let seeds = &record.experiment.seeds;
-    let mut text = "## Result\n\n".to_owned();
-    for line in super::words::comparison(numbers).lines() {
-        let _ = writeln!(text, "{line}\n");
-    }
-    let _ = writeln!(text, "{}", full_table(numbers).render());
-    let _ = writeln!(
-        text,
+    let mut blocks = vec![heading(2, "Result")];
+    let words = super::words::comparison(numbers);
+    blocks.extend(words.lines().map(|line| Block::Text(line.to_owned())));
+    blocks.push(Block::Table(full_table(numbers)));
+    blocks.push(Block::Text(format!(
         "Accuracy and loss are those of every peer's own final model on held-out data, as \
          worst / median / best peer{}. \
          Staleness is the clock lag of the exchanged fragments in commits, as p50 / p95 / max. \
          Consensus distance is the root mean square distance of the final models to their mean; \
-         in brackets divided by the norm of the mean.\n",
+         in brackets divided by the norm of the mean.",
         if seeds.len() > 1 {
             format!(", mean ± standard deviation over the seeds {seeds:?}")
         } else {
             String::new()
         }
-    );
+    )));
     let gaps = gap_table(numbers);
     if !gaps.is_empty() {
-        let _ = writeln!(text, "### Gaps\n\n{}", gaps.render());
-        text += "Worst peer against the median peer of the reference variant, seed by seed. \
-                 Positive is worse than the reference.\n\n";
+        let what = "Worst peer against the median peer of the reference variant, seed by seed. \
+                    Positive is worse than the reference.";
+        blocks.extend([heading(3, "Gaps"), Block::Table(gaps), Block::Text(what.to_owned())]);
     }
-    text
+    blocks
 }
 
 fn show(number: Option<MeanSd>, show: impl Fn(f64) -> String) -> String {
@@ -206,7 +209,7 @@ pub fn short_table(numbers: &Numbers) -> Table {
     table
 }
 
-fn peers(numbers: &Numbers) -> String {
+fn peers(numbers: &Numbers) -> Table {
     let mut table = Table::new([
         "variant",
         "seed",
@@ -232,7 +235,7 @@ fn peers(numbers: &Numbers) -> String {
             }
         }
     }
-    format!("## Every peer\n\n{}\n", table.render())
+    table
 }
 
 fn peer_cells(peer: &PeerNumbers) -> [String; 10] {
@@ -251,12 +254,10 @@ fn peer_cells(peer: &PeerNumbers) -> [String; 10] {
     ]
 }
 
-fn repeat(record: &Record) -> String {
+fn repeat(record: &Record) -> Vec<Block> {
     let machine = &record.machine;
-    let mut text = format!(
-        "## How to repeat it\n\n```sh\n{}\n```\n\n\
-         Begun {} at commit `{}`, on {} cores of {} with {} of memory, {}.\n\n",
-        record.command,
+    let made = format!(
+        "Begun {} at commit `{}`, on {} cores of {} with {} of memory, {}.",
         record.begun,
         machine.commit,
         machine.cores,
@@ -264,21 +265,20 @@ fn repeat(record: &Record) -> String {
         units::bytes(machine.memory_bytes),
         machine.system,
     );
+    let command = Block::Code(record.command.clone());
+    let mut blocks = vec![heading(2, "How to repeat it"), command, Block::Text(made)];
     for variant in &record.experiment.variants {
         let kills: Vec<String> = variant.kills.iter().map(ToString::to_string).collect();
         if !kills.is_empty() {
-            let _ = writeln!(
-                text,
-                "In variant `{}` these peers were killed (SIGKILL): {}.\n",
-                variant.name,
-                kills.join(", ")
-            );
+            let (name, kills) = (&variant.name, kills.join(", "));
+            let text = format!("In variant `{name}` these peers were killed (SIGKILL): {kills}.");
+            blocks.push(Block::Text(text));
         }
     }
-    text
+    blocks
 }
 
-fn configuration(results: &Results) -> String {
+fn configuration(results: &Results) -> Vec<Block> {
     let starts = results.runs.iter().filter_map(|run| {
         let start = run.peers.first()?.log.start.as_ref()?;
         Some((run.variant.name.as_str(), &start.config))
@@ -292,7 +292,7 @@ fn configuration(results: &Results) -> String {
         }
     }
     if by_variant.is_empty() {
-        return String::new();
+        return Vec::new();
     }
     let mut header = vec!["key".to_owned()];
     header.extend(by_variant.iter().map(|(name, _)| (*name).to_owned()));
@@ -310,11 +310,9 @@ fn configuration(results: &Results) -> String {
         cells.extend(by_variant.iter().map(value));
         table.row(cells);
     }
-    format!(
-        "## Configuration\n\nAs the first peer of each variant reports it; what differs by peer \
-         (shard, addresses, folder) or by repetition (seed) is left out.\n\n{}",
-        table.render()
-    )
+    let what = "As the first peer of each variant reports it; what differs by peer (shard, addresses, \
+                folder) or by repetition (seed) is left out.";
+    vec![heading(2, "Configuration"), Block::Text(what.to_owned()), Block::Table(table)]
 }
 
 /// `section.key` to value, for every leaf.
