@@ -15,6 +15,7 @@ mod server;
 mod wire;
 
 pub use arguments::{Arguments, Role};
+pub use peer::write_parameters;
 
 use crate::experiment::settings::sections;
 
@@ -65,7 +66,7 @@ pub fn initial<'a>(
     let seed = format!("run.seed={seed}");
     let settings: Vec<String> = settings.cloned().chain([seed]).collect();
     let trainer = arguments::Plan::of(sections(None, &settings)?)?.trainer()?;
-    peer::write_parameters(&trainer, path)
+    write_parameters(&trainer, path)
 }
 
 /// Runs a process of the baseline to its end; `now_s` is the time, seconds since 1970.

@@ -7,14 +7,13 @@ use std::time::Duration;
 
 use dnode_testnet::experiment::Experiment;
 use dnode_testnet::metrics::Log;
+use dnode_testnet::parameter_server::write_parameters;
 use dnode_testnet::report::judged::Judged;
 use dnode_trainer::{
     DataConfig, Dataset, LocalConfig, LocalTrainer, ModelConfig, OptimizerConfig, OptimizerKind,
     Trainer,
 };
 use rustix::process::{Pid, Signal, kill_process};
-use safetensors::Dtype;
-use safetensors::tensor::TensorView;
 use tokio::time::{interval, timeout};
 
 /// Generous, because the machine may be busy; nothing waits that long unless it is broken.
@@ -33,17 +32,7 @@ impl Bench {
         let mut trainer = trainer();
         let measured = trainer.evaluate().expect("held-out digits");
         let parameters = folder.path().join("parameters.safetensors");
-        let mut values = vec![0.0; trainer.layout().parameters()];
-        trainer.read(0..values.len(), &mut values);
-        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        let tensors = trainer.layout().tensors().iter().map(|tensor| {
-            let range = tensor.range();
-            let bytes = &bytes[4 * range.start..4 * range.end];
-            let view = TensorView::new(Dtype::F32, tensor.shape.clone(), bytes);
-            (tensor.name.clone(), view.expect("a tensor"))
-        });
-        let file = safetensors::serialize(tensors, None).expect("a small file");
-        std::fs::write(parameters, file).expect("a file");
+        write_parameters(&trainer, &parameters).expect("a file");
         Self { folder, loss: measured.loss, count: measured.count }
     }
 

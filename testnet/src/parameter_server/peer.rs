@@ -206,7 +206,10 @@ impl Peer {
 }
 
 /// Writes the parameters of a trainer to `path`.
-pub(super) fn write_parameters(trainer: &LocalTrainer, path: &Path) -> Result<(), Error> {
+///
+/// # Errors
+/// Whatever the system says.
+pub fn write_parameters(trainer: &LocalTrainer, path: &Path) -> Result<(), Error> {
     let failed = || Error::system("write the parameters");
     let mut values = vec![0.0; trainer.layout().parameters()];
     trainer.read(0..values.len(), &mut values);

@@ -173,7 +173,7 @@ fn gap_table(numbers: &Numbers) -> Table {
 }
 
 /// What the gap columns of [`short_table`] mean.
-pub const GAP_NOTE: &str = "LossGap: worst peer against the median peer of the synchronous variant, or of \
+pub const GAP_NOTE: &str = "Gap: worst peer against the median peer of the synchronous variant, or of \
                             the undisturbed twin of a variant with kills.";
 
 /// The main numbers in about 110 columns for a single seed, for a terminal.
