@@ -10,7 +10,9 @@ use std::time::Instant;
 
 use dnode_gossip::{Evidence, Input, RefusedMix, Role, Work};
 use dnode_protocol::{Clock, ContentHash, ExchangeId, Reading};
-use dnode_trainer::{Encoded, MixError, MixReport, MixTerms, ReplicaLock, SharedReplica, Tolerance};
+use dnode_trainer::{
+    Encoded, MixError, MixReport, MixTerms, ReplicaLock, SharedReplica, Tolerance,
+};
 use tokio::sync::mpsc;
 
 use crate::storage::kept_snapshots::KeptSnapshots;
