@@ -113,7 +113,11 @@ fn honest_peers_are_never_judged() {
     let rules = "[[variant]]\nname = \"push-sum\"\nkind = \"push-sum\"\n\
         set = [\"gossip.outer_learning_rate=1.0\", \"gossip.outer_momentum=0.0\"]\n\
         [[variant]]\nname = \"epidemic\"\nkind = \"epidemic\"\n\
-        [[variant]]\nname = \"delta-set\"\nkind = \"delta-set\"\n";
+        [[variant]]\nname = \"delta-set\"\nkind = \"delta-set\"\n\
+        [[variant]]\nname = \"each-step\"\nkind = \"pairwise\"\n\
+        set = [\"gossip.local_steps=1\", \"gossip.mix_every=1\"]\n\
+        [[variant]]\nname = \"coarse\"\nkind = \"pairwise\"\n\
+        set = [\"gossip.local_steps=2\", \"gossip.mix_every=2\", 'gossip.codecs=[\"int2\"]']\n";
     let mut count = 0;
     for (from, to) in HONEST {
         let text = if from.is_empty() { DIGITS.to_owned() } else { DIGITS.replace(from, to) };
@@ -128,5 +132,5 @@ fn honest_peers_are_never_judged() {
             count += 1;
         }
     }
-    assert_eq!(count, 8 * 7 * 2);
+    assert_eq!(count, 8 * 9 * 2);
 }

@@ -327,7 +327,11 @@ impl Gossip {
 
     fn on_measured(&mut self, exchange: ExchangeId, seen: Evidence) {
         let context = &mut self.context;
-        let found = self.exchange.find(context, exchange).filter(|_| context.config.guard);
+        // Those who have done their last step draw near to each other, and one that still trains then looks
+        // far away.
+        let settles = context.progress.is_finished() && !seen.refused;
+        let judges = context.config.guard && !settles;
+        let found = self.exchange.find(context, exchange).filter(|_| judges);
         let Some(exchanged) = found else {
             return;
         };
