@@ -77,6 +77,12 @@ impl ProgressView {
         }
     }
 
+    /// Whether it trains, or has trained.
+    #[must_use]
+    pub const fn has_begun(&self) -> bool {
+        self.step > 0 || self.finished || self.killed_at.is_some() || self.returns > 0
+    }
+
     /// It starts again after it was killed.
     pub fn return_from_death(&mut self) {
         (self.killed_at, self.returns) = (None, self.returns + 1);

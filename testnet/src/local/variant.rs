@@ -369,7 +369,9 @@ impl<'a> Swarm<'a> {
         let (Some(kill), view) = (self.due(index), &self.views[index]) else { return };
         let Some(steps) = view.steps else { return };
         let stands = view.killed_at.is_none() && !view.finished;
-        if stands && view.position >= kill.at.step(steps) {
+        // Who still waits for the required peers would wait for the killed one for ever.
+        let begun = self.views.iter().all(ProgressView::has_begun);
+        if stands && begun && view.position >= kill.at.step(steps) {
             let peer = &mut self.peers[index];
             peer.slot.tell(PeerProcess::kill);
             peer.away_since = Some(Instant::now());

@@ -10,7 +10,7 @@ const NAMES_LEFT: [(&str, &str); 1] = [("node/network", "Event")];
 
 /// Terms of this project. A module whose first line says one sends its reader to the glossary, so
 /// it is defined there; a new term is added here.
-const TERMS: [&str; 68] = [
+const TERMS: [&str; 70] = [
     "abort",
     "back-off",
     "bulk connection",
@@ -33,6 +33,7 @@ const TERMS: [&str; 68] = [
     "exchange",
     "failure detector",
     "fragment",
+    "group",
     "guard",
     "handshake",
     "incarnation",
@@ -50,6 +51,7 @@ const TERMS: [&str; 68] = [
     "mixing weight",
     "neighbour",
     "offer",
+    "outer step",
     "partition recovery",
     "partner",
     "partner schedule",
