@@ -6,17 +6,18 @@ use dnode_protocol::PeerId;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 
-/// A blocked or unknown peer id cannot be converted: nothing is to be done with it.
+/// The name of `peer` as libp2p has it; `None` when libp2p does not accept it: then there is nothing to
+/// do with that peer.
 pub(crate) fn to_libp2p(peer: PeerId) -> Option<libp2p::PeerId> {
     libp2p::PeerId::from_bytes(&peer.to_libp2p_bytes()).ok()
 }
 
-/// `None` for keys of other kinds than Ed25519: such a node is no dnode peer.
+/// The name of `peer` as dnode has it; `None` for a key that is not Ed25519, which no dnode peer has.
 pub(crate) fn from_libp2p(peer: libp2p::PeerId) -> Option<PeerId> {
     PeerId::from_libp2p_bytes(&peer.to_bytes())
 }
 
-/// The address that a multiaddress begins with.
+/// The IP address with which a multiaddress begins.
 pub(crate) fn ip(address: &Multiaddr) -> Option<IpAddr> {
     let first = address.iter().next()?;
     if let Protocol::Ip4(ip) = first {
@@ -37,12 +38,12 @@ pub(crate) fn is_loopback(address: &Multiaddr) -> bool {
     }
 }
 
-/// The first peer that `address` names; of a circuit, its relay.
+/// The first peer that `address` names; for a circuit that is the relay.
 pub(crate) fn named(address: &Multiaddr) -> Option<libp2p::PeerId> {
     address.iter().find_map(|part| if let Protocol::P2p(peer) = part { Some(peer) } else { None })
 }
 
-/// The address of whoever listens there.
+/// The address without the names of peers.
 pub(crate) fn without_peer(address: Multiaddr) -> Multiaddr {
     address.into_iter().filter(|part| !matches!(part, Protocol::P2p(_))).collect()
 }

@@ -16,10 +16,10 @@ pub struct NetworkConfig {
     pub secret_key: [u8; 32],
     /// Addresses to listen on; [`default_listen`] when the user named none.
     pub listen: Vec<Multiaddr>,
-    /// Addresses of any live members, dialled until they answer and again when they are lost.
+    /// Addresses of any live members, dialled until they answer, and again when the connection is lost.
     pub bootstrap: Vec<Multiaddr>,
-    /// Addresses with names (`/p2p/…`) where peers were found before: dialled as long as there are
-    /// too few peers, ever less often, and never reported.
+    /// Addresses with peer names (`/p2p/…`) where peers were found before. They are dialled while there
+    /// are too few peers, at growing intervals. Failures are not reported.
     pub remembered: Vec<Multiaddr>,
     /// Whether to find peers on the local network by multicast DNS.
     pub mdns: bool,
@@ -29,8 +29,8 @@ pub struct NetworkConfig {
     pub settings: SharedSettings,
     /// Which start of this process it is; larger is later.
     pub incarnation: u64,
-    /// The digest of this peer's first step, ASCII, told to whoever asks; empty if there is none, at
-    /// most [`crate::limits::DIGEST_BYTES_MAX`] bytes of it.
+    /// The digest of this peer's first step, in ASCII, which it tells to any peer that asks. At most
+    /// [`crate::limits::DIGEST_BYTES_MAX`] bytes of it are told; empty if there is none.
     pub digest: String,
     /// Most peers connected at the same time, 1 to 4096.
     pub peers_max: usize,
@@ -42,14 +42,15 @@ pub struct NetworkConfig {
     pub direct: dnode_direct::Config,
     /// Whether and how NATs are traversed.
     pub nat: NatConfig,
-    /// Peers to seek actively, at most `peers_max`; the rest is room for those that dial us.
+    /// Number of peers to seek actively, at most `peers_max`; the rest is room for peers that dial this
+    /// one.
     pub peers_target: usize,
 }
 
 /// When this peer relays for others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelayMode {
-    /// When it was proven that others can dial it.
+    /// When it is proved that others can dial it.
     Auto,
     /// Always: the user knows that others can dial it.
     On,
@@ -60,13 +61,13 @@ pub enum RelayMode {
 /// Whether and how NATs are traversed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NatConfig {
-    /// Whether this peer finds out if others can dial it, takes relays if they cannot, and punches
-    /// holes; and helps others to find out.
+    /// Whether this peer finds out if others can dial it, uses relays if they cannot, punches holes, and
+    /// helps others to find out.
     pub traverse: bool,
     /// When it relays for others.
     pub relay: RelayMode,
-    /// Most bytes per second of tensors on each circuit that it relays, both ways together, in the mean
-    /// of [`CIRCUIT_LIFE`](crate::limits::CIRCUIT_LIFE); 0 lets none through.
+    /// Most bytes per second of tensors on each circuit that it relays, in both directions together, as
+    /// a mean over [`CIRCUIT_LIFE`](crate::limits::CIRCUIT_LIFE); 0 lets none through.
     pub relay_bulk: u64,
     /// Addresses at which others can dial this peer, as the user knows.
     pub external: Vec<Multiaddr>,
@@ -86,8 +87,8 @@ impl NatConfig {
 }
 
 impl NetworkConfig {
-    /// A configuration with default addresses, no bootstrap, mDNS and NAT traversal off, and room for
-    /// 32 peers.
+    /// A configuration with default addresses, without bootstrap addresses, with mDNS and NAT traversal
+    /// off, and with room for 32 peers.
     #[must_use]
     pub fn new(secret_key: [u8; 32], run: RunSpec, incarnation: u64) -> Self {
         Self {
@@ -152,7 +153,7 @@ pub fn peer_id(secret_key: &[u8; 32]) -> PeerId {
 /// Why a network did not start; nothing runs afterwards.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
-    /// Another process listens there.
+    /// Another process listens at the address.
     #[error(
         "listen on {address}: the port is in use by another process; stop it, or choose another port, for example {suggestion}"
     )]
@@ -162,7 +163,7 @@ pub enum NetworkError {
         /// An address that differs in the port only.
         suggestion: Multiaddr,
     },
-    /// The address cannot be listened on for another reason.
+    /// The network cannot listen at the address for another reason.
     #[error("listen on {address}: {reason}; expected for example /ip4/0.0.0.0/udp/0/quic-v1")]
     Listen {
         /// The configured address.

@@ -1,4 +1,4 @@
-//! What all parts of the network's task work with.
+//! The state that all parts of the network's task share.
 
 mod blocklist;
 mod greeting;
@@ -24,13 +24,13 @@ pub(crate) use outbox::Outbox;
 pub(crate) struct Context {
     pub(crate) swarm: Swarm<Behaviour>,
     pub(crate) greeting: Greeting,
-    /// What the handles of the network see.
+    /// The state that the network shares with its handles.
     pub(crate) shared: Arc<Shared>,
     pub(crate) outbox: Outbox,
     pub(crate) traversal: Traversal,
     blocklist: Blocklist,
     me: PeerId,
-    /// Who waits for the end, and until when.
+    /// The caller that waits for the network to end, and the deadline.
     stopping: Option<(oneshot::Sender<()>, Instant)>,
 }
 
@@ -50,13 +50,13 @@ impl Context {
         self.me
     }
 
-    /// Our listening address as another peer dials it.
+    /// Our listening address, in the form in which another peer dials it.
     pub(crate) fn full_address(&self, address: Multiaddr) -> Multiaddr {
         let plain = address.clone();
         address.with_p2p(*self.swarm.local_peer_id()).unwrap_or(plain)
     }
 
-    /// The network is to end; `done` waits for it.
+    /// Begins to end the network; `done` waits for that.
     pub(crate) fn stop(&mut self, done: oneshot::Sender<()>) {
         self.stopping = Some((done, Instant::now() + SHUTDOWN_MAX));
     }
@@ -65,12 +65,12 @@ impl Context {
         self.stopping.is_some()
     }
 
-    /// Whether the network was to end before now.
+    /// Whether the deadline for the end of the network has passed.
     pub(crate) fn is_overdue(&self) -> bool {
         self.stopping.as_ref().is_some_and(|(_, deadline)| Instant::now() >= *deadline)
     }
 
-    /// Closes the swarm, and tells who waits for it.
+    /// Closes the swarm, and tells the caller that waits for that.
     pub(crate) fn end(self) {
         if let Some((done, _)) = self.stopping {
             drop(self.swarm);
@@ -85,7 +85,7 @@ impl Context {
         let freed = self.blocklist.insert(peer, Instant::now() + back_off);
         self.unblock(freed);
         self.swarm.behaviour_mut().blocked.block_peer(id);
-        // A peer that was blocked already, and one being blocked, keep no connection.
+        // A peer that was blocked already, or is being blocked, may have no connection.
         let _ = self.swarm.disconnect_peer_id(id);
     }
 
@@ -93,7 +93,7 @@ impl Context {
         self.blocklist.contains(peer)
     }
 
-    /// Lets in again those whose time has come.
+    /// Lets in again the peers whose block has ended.
     pub(crate) fn unblock_due(&mut self, now: Instant) {
         let free = self.blocklist.expire(now);
         self.unblock(free);
@@ -108,12 +108,12 @@ impl Context {
     /// Closes the connections to `peer`.
     pub(crate) fn disconnect(&mut self, peer: PeerId) {
         if let Some(id) = to_libp2p(peer) {
-            // Its last connection may have gone by itself.
+            // Its last connection may have closed by itself.
             let _ = self.swarm.disconnect_peer_id(id);
         }
     }
 
-    /// Where the best connection to `peer` ends.
+    /// The address at which the best connection to `peer` ends.
     pub(crate) fn best_address(&self, peer: PeerId) -> Option<Multiaddr> {
         let best = self.swarm.behaviour().streams.best(to_libp2p(peer)?)?;
         self.traversal.address(best).cloned()
@@ -125,7 +125,7 @@ impl Context {
         address.is_some_and(|address| self.traversal.bulk_rate(&address).is_some())
     }
 
-    /// Whether holes may be punched to `peer`: as long as it is known to be of the run.
+    /// Sets whether holes may be punched to `peer`: allowed as long as it is known to be of the run.
     pub(crate) fn allow_punch(&mut self, peer: PeerId, allowed: bool) {
         let Some(id) = to_libp2p(peer) else { return };
         if let Some(punch) = self.swarm.behaviour_mut().punch.as_mut() {

@@ -1,9 +1,9 @@
-//! Two processes with one identity, which a copied data directory or machine makes: who they are, as
-//! pure code.
+//! Detects two processes with one identity, which a copied data directory or machine makes. This is pure
+//! code.
 //!
-//! The two themselves meet when one dials the other: libp2p refuses a connection to one's own key at
-//! both ends. A third peer meets both: the start that a hello names is older than one it knows, and the
-//! process that names it is alive.
+//! The two processes meet when one dials the other: libp2p refuses, at both ends, a connection to one's
+//! own key. A third peer may meet both: one hello names an older start than one that the peer knows, and
+//! the process that sent it is alive.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,17 +16,19 @@ use tokio::time::Instant;
 
 use crate::limits::KNOWN_PEERS_MAX;
 
-/// What a peer refuses that has the identity of another process, as the name of the field.
+/// Name of the field in which a peer differs that is refused because another process has its identity.
 pub const IDENTITY: &str = "identity";
-/// What a peer tells the process that it keeps, in the same message: nothing is refused.
+/// Name of the field, in the same kind of message, by which a process learns that another was refused;
+/// it is not refused itself.
 pub(crate) const COPY: &str = "identity.copy";
-/// A process that reaches itself, by an address that it does not know of, dials and is dialled within this.
+/// A process that dials itself, by an address that it does not know as its own, sees both ends of the
+/// connection within this time.
 const PAIRED: Duration = Duration::from_secs(2);
 /// How long the newest start of a peer counts after it was seen.
 const REMEMBERED: Duration = Duration::from_secs(60);
-/// Connections that are being told at a time.
+/// Most connections that are being told at a time.
 const TELLING_MAX: usize = 64;
-/// How long that may take.
+/// How long it may take to tell one.
 const TELLING: Duration = Duration::from_secs(2);
 
 /// The newest start of a peer.
@@ -34,36 +36,36 @@ const TELLING: Duration = Duration::from_secs(2);
 struct Newest {
     incarnation: u64,
     seen: Instant,
-    /// The older one that was refused, while the newest does not know of it.
+    /// The older start that was refused, until the newest one is told of it.
     refused: Option<u64>,
 }
 
-/// What was met of one's own key, and of others' keys twice.
+/// Where this process has met its own key, and which peers have two processes.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
-    /// Our key has answered there.
+    /// When and where a process with our key has answered a dial.
     answered: Option<(Instant, Multiaddr)>,
-    /// Our key has dialled from there.
+    /// When and from where a process with our key has dialled us.
     came: Option<(Instant, Multiaddr)>,
     /// Peers that have started anew; at most [`KNOWN_PEERS_MAX`].
     newest: BTreeMap<PeerId, Newest>,
-    /// Connections of refused copies, when they close, and which start each leads to; at most
+    /// Connections of refused copies, when each closes, and to which start it leads; at most
     /// [`TELLING_MAX`].
     telling: BTreeMap<ConnectionId, (Instant, u64)>,
 }
 
 impl Copies {
-    /// A dial has led to our own key.
+    /// Notes that a dial has led to our own key.
     pub(crate) fn answered(&mut self, address: Multiaddr, now: Instant) {
         self.answered.get_or_insert((now, address));
     }
 
-    /// Our own key has dialled us.
+    /// Notes that our own key has dialled us.
     pub(crate) fn came(&mut self, address: Multiaddr, now: Instant) {
         self.came.get_or_insert((now, address));
     }
 
-    /// How another process with our key was met, if it was.
+    /// Says how another process with our key was met, if one was.
     pub(crate) fn met(&mut self, now: Instant) -> Option<String> {
         if let (Some((answered, _)), Some((came, _))) = (&self.answered, &self.came) {
             let apart = answered.max(came).duration_since(*answered.min(came));
@@ -79,7 +81,7 @@ impl Copies {
         self.came.take_if(old).map(|(_, address)| format!("it has dialled from {address}"))
     }
 
-    /// A peer has started anew, or a second process with its identity has come.
+    /// Notes that a peer has started anew, or that a second process with its identity has come.
     pub(crate) fn restarted(&mut self, peer: PeerId, incarnation: u64, now: Instant) {
         self.newest.retain(|_, newest| now.duration_since(newest.seen) < REMEMBERED);
         if self.newest.len() < KNOWN_PEERS_MAX || self.newest.contains_key(&peer) {
@@ -87,7 +89,7 @@ impl Copies {
         }
     }
 
-    /// The newest start of `peer`, where it is newer than this one, which is refused then.
+    /// The newest start of `peer`, if it is newer than `incarnation`, which is refused in that case.
     pub(crate) fn newer(&mut self, peer: PeerId, incarnation: u64, now: Instant) -> Option<u64> {
         let newest = self.newest.get_mut(&peer)?;
         let newer = newest.incarnation > incarnation;
@@ -98,7 +100,7 @@ impl Copies {
         Some(newest.incarnation)
     }
 
-    /// The start that was refused while this one was away, once.
+    /// The older start that was refused while this one was not connected. Returns it once.
     pub(crate) fn refused(&mut self, peer: PeerId, incarnation: u64) -> Option<u64> {
         let newest = self.newest.get_mut(&peer)?;
         if newest.incarnation == incarnation { newest.refused.take() } else { None }
@@ -113,12 +115,12 @@ impl Copies {
         room
     }
 
-    /// The older start at the other end of a connection that is being told.
+    /// The older start at the other end of a connection, if that is being told.
     pub(crate) fn telling(&self, connection: ConnectionId) -> Option<u64> {
         self.telling.get(&connection).map(|(_, older)| *older)
     }
 
-    /// Connections that have been told.
+    /// Takes the connections whose time to be told is over.
     pub(crate) fn told(&mut self, now: Instant) -> Vec<ConnectionId> {
         let due: Vec<_> =
             self.telling.iter().filter(|(_, (at, _))| *at <= now).map(|(id, _)| *id).collect();
@@ -129,13 +131,13 @@ impl Copies {
     }
 }
 
-/// Where two processes of one identity differ, seen from who is refused by `field`.
+/// The difference between two processes of one identity, seen from the one that is refused by `field`.
 pub(crate) fn difference(field: &str, refused: u64, kept: u64) -> RunDifference {
     let name = |start: u64| format!("of start {start:x}");
     RunDifference { field: field.to_owned(), ours: name(kept), theirs: name(refused) }
 }
 
-/// The same as a message.
+/// That difference as a message.
 pub(crate) fn words(field: &str, refused: u64, kept: u64) -> Option<Vec<u8>> {
     let RunDifference { field, ours, theirs } = difference(field, refused, kept);
     encode_control(&Message::Refuse { field, ours, theirs }).ok()

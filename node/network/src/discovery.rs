@@ -39,12 +39,12 @@ impl Schedule {
     }
 }
 
-/// Searches for peers, and dials those that were found or configured.
+/// Searches for peers, and dials those that were found and those that were configured.
 #[derive(Debug)]
 pub(crate) struct Discovery {
     dialer: Dialer,
     schedule: Schedule,
-    /// Peers to dial on its own.
+    /// Number of peers to keep by own dials.
     peers_target: usize,
 }
 
@@ -66,13 +66,13 @@ impl Discovery {
         Self { dialer, schedule, peers_target: config.peers_target }
     }
 
-    /// Somebody new is there to ask: searches soon.
+    /// Searches soon, because a new peer can be asked.
     pub(crate) fn hasten(&mut self, now: Instant) {
         self.schedule.interval = DISCOVER_MIN;
         self.schedule.next = self.schedule.next.min(now + DISCOVER_MIN);
     }
 
-    /// Publishes that we are of the run and asks who else is, ever less often.
+    /// Publishes that this peer is of the run and asks which others are, at growing intervals.
     pub(crate) fn search(&mut self, now: Instant, context: &mut Context) {
         if now < self.schedule.next {
             return;
@@ -90,7 +90,7 @@ impl Discovery {
         kad.get_providers(key);
     }
 
-    /// A node has said who it is.
+    /// Handles the answer of a libp2p node to identify.
     pub(crate) fn on_identify(
         &mut self,
         event: identify::Event,
@@ -108,7 +108,7 @@ impl Discovery {
         if !ours || !info.protocols.contains(&kad) {
             return;
         }
-        // An address of the peer's own machine helps only on that machine.
+        // An address of the peer's own machine helps only a peer on that machine.
         let best = from_libp2p(peer_id).and_then(|peer| sessions.address(peer));
         let here = best.is_none_or(is_loopback);
         let mut addresses = info.listen_addrs;
@@ -132,7 +132,7 @@ impl Discovery {
         }
     }
 
-    /// Kademlia has something. Returns whether peers were found that may be dialled now.
+    /// Handles an event of Kademlia. Returns whether it found peers that may be dialled now.
     pub(crate) fn on_kad(&mut self, event: kad::Event) -> bool {
         let now = Instant::now();
         match event {
@@ -149,7 +149,7 @@ impl Discovery {
                 for peer in providers {
                     self.dialer.learn(peer, &[], now);
                 }
-                // The query knows their addresses as long as it runs.
+                // The query remembers their addresses only while it runs.
                 return true;
             }
             kad::Event::RoutingUpdated { .. }
@@ -163,7 +163,7 @@ impl Discovery {
         false
     }
 
-    /// Multicast DNS has found somebody.
+    /// Handles peers that multicast DNS has found.
     pub(crate) fn on_mdns(&mut self, event: mdns::Event) {
         let mdns::Event::Discovered(found) = event else {
             return;
@@ -176,8 +176,8 @@ impl Discovery {
         }
     }
 
-    /// Dials every bootstrap address that is due, and known peers while there are too few; `active` are
-    /// those that there are.
+    /// Dials every bootstrap address that is due. Dials known peers, too, while there are fewer than
+    /// wanted; `active` is the number of peers now.
     pub(crate) fn dial_due(&mut self, now: Instant, active: usize, context: &mut Context) {
         for (index, address) in self.dialer.due_bootstrap(now) {
             self.dial_bootstrap(index, address, context);
@@ -193,7 +193,7 @@ impl Discovery {
 
     fn dial_bootstrap(&mut self, index: usize, address: Multiaddr, context: &mut Context) {
         let named = named(&address);
-        // Whether it is this process or another with its key is found out by who answers there.
+        // The key that answers there shows whether the address leads to this process.
         let own = named.is_some_and(|peer| peer == *context.swarm.local_peer_id());
         let (named, address) = if own { (None, without_peer(address)) } else { (named, address) };
         let connected = named.filter(|peer| context.swarm.is_connected(peer));
@@ -222,8 +222,8 @@ impl Discovery {
         if !self.dialer.may_dial(peer) {
             return;
         }
-        // A peer that is hidden as well may be found at a relay only after a dial of its inner
-        // addresses has begun, which takes ten seconds to fail.
+        // When this peer is hidden, too, the other may show up at a relay only after a dial of its inner
+        // addresses has begun. Such a dial takes ten seconds to fail.
         let condition = if context.traversal.is_hidden() {
             PeerCondition::Disconnected
         } else {
@@ -245,19 +245,19 @@ impl Discovery {
         }
     }
 
-    /// A dial has led to a connection to `peer`.
+    /// Notes that a dial has led to a connection to `peer`.
     pub(crate) fn on_connected(&mut self, peer: PeerId, connection: ConnectionId) {
         if let Some(index) = self.dialer.bootstrap_of(connection) {
             self.dialer.reached(index, peer);
         }
     }
 
-    /// A dial has ended, well or not.
+    /// Notes that a dial has ended, with or without success.
     pub(crate) fn on_dial_ended(&mut self, connection: ConnectionId) {
         self.dialer.ended(connection);
     }
 
-    /// A dial has failed.
+    /// Handles a failed dial.
     pub(crate) fn on_dial_failed(
         &mut self,
         connection: ConnectionId,
@@ -291,12 +291,13 @@ impl Discovery {
         report_lost(failed, cause, context);
     }
 
-    /// The handshake with `peer` is done.
+    /// Notes that the handshake with `peer` is done.
     pub(crate) fn on_up(&mut self, peer: PeerId) {
         self.dialer.up(peer);
     }
 
-    /// The last connection to `peer` has closed. Returns whether bootstrap addresses led to it.
+    /// Notes that the last connection to `peer` has closed. Returns whether bootstrap addresses led to
+    /// it.
     pub(crate) fn on_down(&mut self, peer: PeerId, cause: &str, context: &mut Context) -> bool {
         let failed = self.dialer.down(peer, Instant::now());
         let any = !failed.is_empty();
@@ -306,22 +307,22 @@ impl Discovery {
         any
     }
 
-    /// `peer` left for good.
+    /// Forgets `peer`, which left for good.
     pub(crate) fn on_left(&mut self, peer: PeerId) {
         self.dialer.left(peer);
     }
 
-    /// `peer` is of another run.
+    /// Stops dialling `peer`, which is of another run.
     pub(crate) fn on_refused(&mut self, peer: PeerId) {
         self.dialer.refused(peer);
     }
 
-    /// Dials `peer` again, at its bootstrap addresses too, after `until`.
+    /// Dials `peer` again after `until`, also at its bootstrap addresses.
     pub(crate) fn dial_later(&mut self, peer: PeerId, until: Instant) {
         self.dialer.later(peer, until);
     }
 
-    /// `peer` is not dialled before `until`, unless a bootstrap address names it.
+    /// Keeps `peer` from being dialled before `until`, unless a bootstrap address names it.
     pub(crate) fn hold(&mut self, peer: PeerId, until: Instant) {
         self.dialer.hold(peer, until);
     }

@@ -1,6 +1,6 @@
-//! What errors say.
+//! The text of errors.
 
-/// What an error says, with its causes.
+/// The text of an error and of its causes.
 #[must_use]
 pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -13,7 +13,7 @@ pub fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// What the first cause of an error says.
+/// The text of the innermost cause of an error.
 pub(crate) fn innermost(error: &dyn std::error::Error) -> String {
     let mut innermost = error;
     while let Some(next) = innermost.source() {

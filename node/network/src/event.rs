@@ -11,12 +11,12 @@ use libp2p::Multiaddr;
 
 use crate::swarm::streams::Path;
 
-/// What a peer is reached by.
+/// Over which transport a peer is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connection {
     /// QUIC, directly.
     Quic,
-    /// TCP with Noise and Yamux: the fall-back.
+    /// TCP with Noise and Yamux: the fall-back for QUIC.
     Tcp,
     /// Through a relay that lets tensors pass.
     Relayed,
@@ -68,7 +68,7 @@ impl fmt::Display for Carrier {
 pub enum DownReason {
     /// It said goodbye and ended its streams.
     Left,
-    /// The last connection failed, or the peer hung up without a goodbye.
+    /// The last connection failed, or the peer closed it without a goodbye.
     Lost(String),
     /// Another start of its process took its place.
     Restarted,
@@ -76,7 +76,7 @@ pub enum DownReason {
     Offence,
     /// It found a difference in the run after all; [`NetworkEvent::Refused`] came before.
     Refused,
-    /// [`crate::NetworkHandle::disconnect`].
+    /// The owner called [`crate::NetworkHandle::disconnect`].
     Disconnected,
 }
 
@@ -96,7 +96,7 @@ impl fmt::Display for DownReason {
 /// How a peer broke the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OffenceKind {
-    /// A frame that is no frame, or of another protocol version.
+    /// A frame that cannot be read, or is of another protocol version.
     Garbage,
     /// A frame longer than the limit.
     Oversize,
@@ -122,18 +122,18 @@ impl fmt::Display for OffenceKind {
 
 /// What the network tells its owner.
 ///
-/// Of one peer: `PeerUp`, then any `Message` and `Tensor` and `RoundTrip`, then `PeerDown`, and so
-/// on. Messages keep their order, the frames of a tensor keep theirs; the two are not ordered among each
-/// other, nor are two tensors while the carrier changes.
-/// When the last connection is lost while another is being opened, what was on its way may be lost.
+/// Events of one peer come in this order: `PeerUp`, then any `Message`, `Tensor` and `RoundTrip`, then
+/// `PeerDown`, and so on. Messages keep their order, and so do the frames of a tensor. There is no order
+/// between messages and tensors, nor between two tensors while the carrier changes. When the last
+/// connection is lost while another is being opened, data on its way may be lost.
 #[derive(Debug)]
 pub enum NetworkEvent {
-    /// The network listens on an address, complete with this peer's id: what another may dial.
+    /// The network listens on an address, which others may dial; it is complete with this peer's id.
     Listening {
         /// The address.
         address: Multiaddr,
     },
-    /// The buffers that the UDP sockets really have; [`Buffers::shortages`] says what limits.
+    /// The real buffer sizes of the UDP sockets; [`Buffers::shortages`] says what limits them.
     SocketBuffers {
         /// The smallest of all sockets.
         buffers: Buffers,
@@ -145,25 +145,25 @@ pub enum NetworkEvent {
         /// The channel; its subject says what it is for.
         channel: Channel,
     },
-    /// Where a connected peer says that it can be found.
+    /// The addresses at which a connected peer says that it can be found.
     Found {
         /// The peer.
         peer: PeerId,
-        /// Its addresses, with its name, at most
+        /// Its addresses, with its name; at most
         /// [`ADDRESSES_PER_PEER_MAX`](crate::limits::ADDRESSES_PER_PEER_MAX).
         addresses: Vec<Multiaddr>,
     },
-    /// A peer of the run is connected and may be sent to.
+    /// A peer of the run is connected; data may be sent to it.
     PeerUp {
         /// The peer.
         peer: PeerId,
         /// The other end of the connection.
         address: Multiaddr,
-        /// Which start of its process.
+        /// Which start of its process it is.
         incarnation: u64,
-        /// What it is reached by.
+        /// Over which transport it is reached.
         connection: Connection,
-        /// Which settings differ, seen from here, where they should agree.
+        /// Which settings differ that should agree, seen from here.
         differences: Vec<RunDifference>,
     },
     /// A peer is no longer connected.
@@ -173,11 +173,11 @@ pub enum NetworkEvent {
         /// Why.
         reason: DownReason,
     },
-    /// A peer said something.
+    /// A message of a peer arrived.
     Message {
         /// The peer.
         from: PeerId,
-        /// What; never a Hello or a Refuse.
+        /// The message; never a Hello or a Refuse.
         message: Message,
     },
     /// A piece of a tensor arrived whole.
@@ -198,13 +198,14 @@ pub enum NetworkEvent {
         /// What exactly.
         detail: String,
     },
-    /// A peer is of another run, or has settings too far from this peer's; it was disconnected and is not dialled again.
+    /// A peer is of another run, or has settings too far from this peer's. It was disconnected and is
+    /// not dialled again.
     Refused {
         /// The peer.
         peer: PeerId,
         /// Where the runs differ, seen from here.
         difference: RunDifference,
-        /// Whether this peer saw it first.
+        /// Whether this peer found the difference first.
         by_us: bool,
     },
     /// A bootstrap address did not answer; it will be dialled again.
@@ -226,7 +227,8 @@ pub enum NetworkEvent {
         /// The peer.
         peer: PeerId,
     },
-    /// A direct path to a connected peer ended, by one end's wish or with the process at the other.
+    /// A direct path to a connected peer ended, because one end closed it or the process at the other
+    /// end ended.
     PathLost {
         /// The peer.
         peer: PeerId,

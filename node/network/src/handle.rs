@@ -18,7 +18,7 @@ use crate::io::report::{Outgoing, Written};
 use crate::io::traffic::{Bytes, Traffic};
 use crate::limits::{BULK_QUEUE_MAX, CONTROL_QUEUE_MAX};
 
-/// One connected peer as the handle sees it.
+/// One connected peer, as the handle needs it.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) control: mpsc::Sender<Outgoing>,
@@ -28,11 +28,12 @@ pub(crate) struct Entry {
     pub(crate) incarnation: u64,
     pub(crate) connection: Connection,
     pub(crate) carrier: Option<Carrier>,
-    /// Round-trip times: the last one, and the least, which a busy machine lengthens last.
+    /// Round-trip times: the last one and the shortest one. A busy machine hardly lengthens the shortest
+    /// one.
     pub(crate) rtt: Option<(Duration, Duration)>,
 }
 
-/// What the network's task and the handles share.
+/// What the network's task and its handles share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// Whether channels may be opened.
@@ -47,7 +48,7 @@ impl Shared {
     }
 
     pub(crate) fn peers(&self) -> MutexGuard<'_, BTreeMap<PeerId, Entry>> {
-        // Nothing panics while it holds the lock, and the map stays whole if something did.
+        // No code panics while it holds the lock; and if it did, the map would stay whole.
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -59,15 +60,15 @@ pub struct PeerStatus {
     pub peer: PeerId,
     /// The other end of the connection.
     pub address: Multiaddr,
-    /// Which start of its process.
+    /// Which start of its process it is.
     pub incarnation: u64,
-    /// What it is reached by.
+    /// Over which transport it is reached.
     pub connection: Connection,
     /// What carries the tensors to it; `None` before the first of them can be sent.
     pub carrier: Option<Carrier>,
     /// Last measured round-trip time.
     pub rtt: Option<Duration>,
-    /// Bytes of frames since it is connected.
+    /// Bytes of frames since it was connected.
     pub bytes: Bytes,
 }
 
@@ -77,12 +78,12 @@ pub enum SendError {
     /// The peer is not connected.
     #[error("send to {0}: it is not connected")]
     NotConnected(PeerId),
-    /// The peer takes less than is sent to it.
+    /// The peer takes data more slowly than it is sent.
     #[error("send to {peer}: {waiting} {what} wait already")]
     QueueFull {
         /// The peer.
         peer: PeerId,
-        /// What waits.
+        /// What waits in the queue.
         what: &'static str,
         /// The bound of the queue.
         waiting: usize,
@@ -115,26 +116,26 @@ pub enum CommandError {
     Stopped,
 }
 
-/// Why there is no channel to a peer.
+/// Why a channel to a peer could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
     /// The command was not taken.
     #[error(transparent)]
     Command(#[from] CommandError),
-    /// It could not be opened.
+    /// The channel could not be opened.
     #[error("open a channel to {0}")]
     Open(PeerId, #[source] dnode_direct::Error),
 }
 
 impl ChannelError {
-    /// Whether the peer has answered, from further away than channels reach.
+    /// Whether the peer has answered, but from further away than channels reach.
     #[must_use]
     pub const fn is_far(&self) -> bool {
         matches!(self, Self::Open(_, dnode_direct::Error::Far { .. }))
     }
 }
 
-/// What the handle asks of the network's task.
+/// What a handle asks of the network's task.
 #[derive(Debug)]
 pub(crate) enum Command {
     Dial(Multiaddr),
@@ -143,7 +144,7 @@ pub(crate) enum Command {
     Shutdown(oneshot::Sender<()>),
 }
 
-/// The owner's side of a running network; clones act on the same network.
+/// The owner's side of a running network. Clones act on the same network.
 #[derive(Clone, Debug)]
 pub struct NetworkHandle {
     pub(crate) me: PeerId,
@@ -187,7 +188,7 @@ impl NetworkHandle {
         self.send_tensor_then(peer, header, payload, None)
     }
 
-    /// [`NetworkHandle::send_tensor`] that tells when the tensor is written.
+    /// Like [`NetworkHandle::send_tensor`], and tells when the tensor is written.
     ///
     /// # Errors
     /// [`SendError`]; nothing was queued.
@@ -242,8 +243,8 @@ impl NetworkHandle {
         self.command(Command::Disconnect(peer, back_off))
     }
 
-    /// Whether channels may be opened: direct paths are on, and no rate is bounded, which channels do
-    /// not follow.
+    /// Whether channels may be opened: direct paths are on, and no rate is bounded. Channels would not
+    /// keep to such a bound.
     #[must_use]
     pub fn has_channels(&self) -> bool {
         self.shared.has_channels
@@ -256,14 +257,15 @@ impl NetworkHandle {
         self.near(peer, |rtt| rtt.is_none_or(|least| least <= NEAR_MAX))
     }
 
-    /// The same, and a round trip has shown it, which nothing needs to show of this host.
+    /// Like [`NetworkHandle::is_near`], but a round trip must have shown that the peer is near. A peer
+    /// on this host needs no such proof.
     #[must_use]
     pub fn is_known_near(&self, peer: PeerId) -> bool {
         self.near(peer, |rtt| rtt.is_some_and(|least| least <= NEAR_MAX))
     }
 
-    /// Whether a peer is connected directly, at an address of this host, or at one of a local network
-    /// when its least round trip is `close`.
+    /// Whether a peer is connected directly and near: at an address of this host, or at one of a local
+    /// network if `close` holds for its shortest round trip.
     fn near(&self, peer: PeerId, close: impl Fn(Option<Duration>) -> bool) -> bool {
         let peers = self.shared.peers();
         let Some(entry) = peers.get(&peer) else { return false };
@@ -272,10 +274,10 @@ impl NetworkHandle {
         ip.is_some_and(|ip| is_near(ip) && (close || ip.is_loopback()))
     }
 
-    /// Opens a channel to a peer on this host or local network; it hears
+    /// Opens a channel to a peer on this host or local network. The peer gets
     /// [`crate::NetworkEvent::Channel`]. Takes a few seconds at most.
     ///
-    /// `subject`: what it is for, as both ends name it.
+    /// `subject`: what the channel is for, as both ends name it.
     ///
     /// # Errors
     /// [`ChannelError`].
@@ -312,19 +314,20 @@ impl NetworkHandle {
         self.shared.peers().iter().map(status).collect()
     }
 
-    /// Counts bytes that were moved to and from peers in another way.
+    /// Counts bytes that travelled to and from peers outside the network's own connections.
     pub fn count(&self, bytes: Bytes) {
         self.shared.total.add(bytes);
     }
 
-    /// Bytes of frames of all peers since the start, and what was counted beside them.
+    /// Bytes of frames of all peers since the start, with those counted by [`NetworkHandle::count`].
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         self.shared.total.bytes()
     }
 
-    /// Sends what is queued, hangs up, and stops; within [`crate::limits::SHUTDOWN_MAX`], whether
-    /// or not the peers take it. Resolves when it is done, at once if the network has stopped.
+    /// Sends what is queued, closes the connections, and stops. It takes at most
+    /// [`crate::limits::SHUTDOWN_MAX`], whether or not the peers take the data. Resolves when it is
+    /// done, or at once if the network has stopped.
     pub async fn shutdown(&self) {
         let (done, stopped) = oneshot::channel();
         if self.commands.send(Command::Shutdown(done)).await.is_ok() {

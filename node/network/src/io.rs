@@ -1,4 +1,4 @@
-//! The tasks that move frames: readers, writers, and what they run on.
+//! The tasks that move frames: readers, writers, and the carriers that they use.
 
 pub(crate) mod bulk;
 pub(crate) mod direct;

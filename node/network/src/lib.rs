@@ -10,9 +10,10 @@
 //!   NetworkEvent ◀─ bounded queue ◀─────────────────────── reader ◀═ (flow control when full)
 //! ```
 //!
-//! A connection proves the peer's identity; the first frame on each control stream, Hello, proves
-//! that both are of the same run and agree well enough on what should agree. Only then is the peer reported up. It stays up as long as one
-//! connection remains. Only this crate knows libp2p, so that an edit elsewhere does not rebuild it.
+//! A connection proves the identity of the peer. The first frame on each control stream, Hello, proves
+//! that both peers are of the same run and that their settings are close enough. Only then is the peer
+//! reported up. It stays up as long as one connection remains. No other crate uses libp2p, so that an
+//! edit elsewhere does not rebuild it.
 
 mod address;
 mod config;
@@ -57,7 +58,7 @@ pub use probe::{Answer, Found, PROBED_MAX, Probe, Reach, Silence};
 pub use swarm::ask::Skew;
 pub use swarm::streams;
 
-/// A network that can be started.
+/// The network of a process, which [`Network::start`] starts.
 #[derive(Debug)]
 pub struct Network;
 
@@ -67,7 +68,7 @@ impl Network {
     /// Must be called in a tokio runtime.
     ///
     /// # Errors
-    /// [`NetworkError`]; nothing runs then.
+    /// [`NetworkError`]; nothing runs in that case.
     pub fn start(
         config: NetworkConfig,
     ) -> Result<(NetworkHandle, mpsc::Receiver<NetworkEvent>), NetworkError> {

@@ -26,37 +26,38 @@ pub(crate) const SESSION_EVENTS_MAX: usize = 256;
 /// At this length the network stops taking connection events until the owner reads some.
 pub(crate) const OUTBOX_MAX: usize = 1024;
 
-/// Inbound streams of one connection that wait to be taken; an honest peer opens two.
+/// Inbound streams of one connection that wait to be taken; a peer that keeps the protocol opens two.
 pub const INBOUND_STREAMS_MAX: usize = 16;
 
-/// Inbound streams of one connection that are read at the same time: one of each kind, and as many
-/// again while a peer that failed to end its streams opens new ones.
+/// Inbound streams of one connection that are read at the same time: one of each kind, and one more of
+/// each while a peer opens new streams without having ended the old ones.
 pub(crate) const READERS_MAX: usize = 4;
 
-/// Streams of a bulk connection that frames take in turns: so many that their windows of 2.9 MB
-/// exceed the connection's together, and only that one bounds what is on the way. With four, 81 %
-/// of 1 Gbit/s was the most at a round trip of 100 ms.
+/// Number of streams of a bulk connection that frames take in turns. Each stream has a window of 2.9 MB.
+/// So many windows together exceed that of the connection, so only the latter bounds the bytes on the
+/// way. With four streams, 81 % of 1 Gbit/s was the most at a round trip of 100 ms.
 pub const BULK_STREAMS: usize = 6;
 
-/// Bulk connections of one peer that are read at the same time: one, and a dead one it replaced.
+/// Bulk connections of one peer that are read at the same time: one, and a dead one that it replaced.
 pub(crate) const BULK_READERS_MAX: usize = 2;
 
-/// Bulk connections to one peer that are opened before its tensors take a libp2p stream: a working
-/// one fails seldom.
+/// Bulk connections to one peer that are opened before its tensors take a libp2p stream instead. A
+/// connection that works seldom fails.
 pub const BULK_ATTEMPTS_MAX: u32 = 3;
 
-/// How long a bulk connection may take to open before a libp2p stream takes its place: the path
-/// works, so a few retransmissions.
+/// How long a bulk connection may take to open before a libp2p stream takes its place. The path is known
+/// to work, so the time allows for a few retransmissions only.
 pub(crate) const BULK_OPEN_MAX: Duration = Duration::from_secs(3);
 
-/// Before a direct path to a near peer is tried again, first and longest: it costs a connection.
+/// Wait before a direct path to a near peer is tried again, the first and the longest: each attempt
+/// costs a connection.
 pub const DIRECT_RETRY: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(600));
 
-/// Direct paths of one peer that are read at the same time: one, and a dead one it replaced.
+/// Direct paths of one peer that are read at the same time: one, and a dead one that it replaced.
 pub(crate) const DIRECT_READERS_MAX: usize = 2;
 
-/// Connections to one peer: two from a simultaneous dial and one that replaces a dead one; between
-/// peers behind NATs as many through relays before, and one by which the other proves an address.
+/// Connections to one peer: two from a simultaneous dial, and one that replaces a dead one. Peers behind
+/// NATs may have as many through relays before, and one by which the other end tests an address.
 pub(crate) const CONNECTIONS_PER_PEER_MAX: u32 = 6;
 
 /// Connections beyond those of peers: libp2p nodes of other kinds, and peers being looked up.
@@ -71,7 +72,8 @@ pub(crate) const KNOWN_PEERS_MAX: usize = 256;
 /// Addresses remembered of one peer: IPv4 and IPv6, QUIC and TCP, of two interfaces.
 pub const ADDRESSES_PER_PEER_MAX: usize = 8;
 
-/// Peers that are blocked at the same time; beyond it the one that is free soonest is freed.
+/// Peers that are blocked at the same time. When there are more, the one whose block ends first is
+/// freed.
 pub(crate) const BLOCKED_PEERS_MAX: usize = 1024;
 
 /// Provider records of other peers kept by this node, in keys; a node serves few runs.
@@ -87,11 +89,12 @@ pub(crate) const KAD_PROVIDER_TTL: Duration = Duration::from_secs(600);
 /// How long one Kademlia query may take.
 pub(crate) const KAD_QUERY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// From the connection to the other's Hello; covers a slow link, ends the session of a silent peer.
+/// Time from the connection to the other peer's Hello. It is enough for a slow link, and ends the
+/// session of a silent peer.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// From the end of a peer's control stream to the next one, on a connection that may not be known here
-/// yet; then the peer has hung up.
+/// Time from the end of a peer's control stream to its next one, which may be on a connection that is
+/// not known here yet. After that the peer counts as gone.
 pub(crate) const MOVE_MAX: Duration = Duration::from_secs(3);
 
 /// How long a refused peer may take to read why before the connection closes.
@@ -100,28 +103,29 @@ pub(crate) const REFUSE_LINGER: Duration = Duration::from_secs(1);
 /// How long [`crate::NetworkHandle::shutdown`] waits for queues to drain and peers to hang up.
 pub const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
 
-/// Before a peer of another run is dialled or accepted again; its configuration must change first.
+/// Time before a peer of another run is dialled or accepted again; its configuration must change first.
 pub const REFUSED_BACK_OFF: Duration = Duration::from_secs(600);
 
-/// Before a peer that broke the protocol is accepted again.
+/// Time before a peer that broke the protocol is accepted again.
 pub const OFFENCE_BACK_OFF: Duration = Duration::from_secs(60);
 
-/// Before a peer is tried again that came when there was no room.
+/// Time before a peer is tried again that came when there was no room.
 pub(crate) const FULL_BACK_OFF: Duration = Duration::from_secs(30);
 
 /// First wait before an address is dialled again.
 pub const REDIAL_MIN: Duration = Duration::from_secs(1);
-/// What a QUIC bootstrap address gets before a TCP address of the same peer is dialled.
+/// Time that a QUIC bootstrap address is given before a TCP address of the same peer is dialled.
 pub(crate) const QUIC_FIRST: Duration = Duration::from_secs(1);
 /// Longest wait before an address is dialled again.
 pub const REDIAL_MAX: Duration = Duration::from_secs(60);
-/// After a dial of a discovered peer began, before it is looked at again. A peer behind a NAT may then
-/// dial it again while the first dial goes on.
+/// Time from the beginning of a dial of a discovered peer until the peer is looked at again. If this
+/// peer is behind a NAT, it may then dial that peer again while the first dial goes on.
 pub(crate) const POSTPONED: Duration = Duration::from_secs(4);
-/// Dials of one discovered peer at the same time: of its inner addresses, and of what was learned since.
+/// Dials of one discovered peer at the same time: one of its inner addresses, and one of addresses
+/// learnt since.
 pub(crate) const DIALS_PER_PEER_MAX: usize = 2;
-/// Failed dials before a discovered peer is forgotten (bootstrap addresses and peers of earlier starts
-/// never are).
+/// Failed dials before a discovered peer is forgotten. Bootstrap addresses and peers of earlier starts
+/// are never forgotten.
 pub(crate) const REDIAL_ATTEMPTS_MAX: u32 = 6;
 
 /// First wait between two searches for peers of the run.
@@ -129,92 +133,97 @@ pub(crate) const DISCOVER_MIN: Duration = Duration::from_millis(500);
 /// Longest wait between two searches for peers of the run.
 pub(crate) const DISCOVER_MAX: Duration = Duration::from_secs(30);
 
-/// How often deadlines are looked at; well under every interval above.
+/// Time between two checks of the deadlines; well under every interval above.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 
-/// Between two pings; the round trip feeds the gossip's deadlines.
+/// Time between two pings; the deadlines of exchanges depend on the round trip.
 pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(5);
 /// A ping unanswered for this long closes the connection: with [`PING_INTERVAL`], a dead TCP peer
 /// is noticed within 15 s.
 pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a TCP connection may take to open, either way: less than AutoNAT waits for it.
+/// How long a TCP connection may take to open, in either direction: less than AutoNAT waits for it.
 pub(crate) const TCP_OPEN_MAX: Duration = Duration::from_secs(7);
-/// How long a circuit through a relay may take to open, handshakes with the relay and with its far end
-/// included, either way: as long as QUIC's own handshake may take.
+/// How long a circuit through a relay may take to open, in either direction, with the handshakes with
+/// the relay and with the far end: as long as QUIC's own handshake may take.
 pub(crate) const CIRCUIT_OPEN_MAX: Duration = Duration::from_secs(10);
 
 /// An unused connection (a duplicate, or a libp2p node that is no peer) closes after this time.
 pub(crate) const IDLE_CONNECTION: Duration = Duration::from_secs(30);
 
-/// Addresses that this peer may have, as others see them: of two routers, IPv4 and IPv6, QUIC and TCP,
-/// and room for those that change.
+/// Addresses that this peer may have, as others see them: those of two routers, IPv4 and IPv6, QUIC and
+/// TCP, with room for addresses that change.
 pub(crate) const CANDIDATES_MAX: usize = 16;
-/// Of them, what the other end of one connection may name: the inner port, and the outer one.
+/// How many of these the other end of one connection may name: the inner port and the outer one.
 pub(crate) const CANDIDATES_PER_CONNECTION_MAX: usize = 2;
-/// After so long one more may be tried: routers change their address once a day, and each attempt is
-/// remembered for good.
+/// Time after which one more candidate may be tried. Routers change their address once a day, and each
+/// attempt is remembered for good.
 pub(crate) const CANDIDATE_REFILL: Duration = Duration::from_secs(600);
 
-/// Candidates that AutoNAT has tested at once; the tests come every [`PROBE_INTERVAL`].
+/// Candidates that AutoNAT tests at the same time; the tests are [`PROBE_INTERVAL`] apart.
 pub(crate) const PROBES_MAX: usize = 4;
-/// Between two rounds of AutoNAT's tests; each untested address is tested once.
+/// Time between two rounds of AutoNAT's tests; each untested address is tested once.
 pub(crate) const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Dials at the same time by which others learn whether they can be dialled, each of five seconds where
-/// packets are dropped: an eighth of [`PENDING_CONNECTIONS_MAX`].
+/// Dials at the same time that test whether other peers can be dialled: an eighth of
+/// [`PENDING_CONNECTIONS_MAX`]. Each takes five seconds where packets are dropped.
 pub(crate) const DIAL_BACKS_MAX: usize = 8;
-/// Of them, those for peers behind one IP address.
+/// How many of these dials may be for peers behind one IP address.
 pub(crate) const DIAL_BACKS_PER_IP_MAX: usize = 2;
-/// Such dials that wait for their turn: AutoNAT's ten of each of a hundred connections.
+/// Dials of that kind that wait for their turn: AutoNAT's ten for each of a hundred connections.
 pub(crate) const DIAL_BACKS_HELD_MAX: usize = 1024;
-/// How long they wait: so long AutoNAT's two ends wait for the result. Then the other one asks again.
+/// How long these dials wait: as long as AutoNAT's two ends wait for the result. After that the other
+/// end asks again.
 pub(crate) const DIAL_BACK_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// How long a connection lives that proves that a peer can be dialled: a few round trips.
+/// How long a connection lives that tests whether a peer can be dialled: a few round trips.
 pub(crate) const PROOF_MAX: Duration = Duration::from_secs(3);
 
-/// Peers to which holes may be punched: those that are connected and proven to be of the run.
+/// Peers to which holes may be punched: those that are connected and have proved that they are of the
+/// run.
 pub(crate) const PERMITTED_MAX: usize = 4096;
-/// Addresses to which a hole is punched at once: as many as libp2p names.
+/// Addresses to which a hole is punched at the same time: as many as libp2p names.
 pub(crate) const PUNCH_ADDRESSES_MAX: usize = 20;
-/// What is heard from the other end of one circuit about holes: libp2p's three attempts.
+/// Messages about hole punching that are accepted from the other end of one circuit: libp2p makes three
+/// attempts.
 pub(crate) const PUNCHES_PER_CIRCUIT_MAX: u32 = 3;
-/// Hole punches that wait for a peer's proof that it is of the run; it takes two round trips.
+/// Hole punches that wait until the peer has proved that it is of the run, which takes two round trips.
 pub(crate) const HELD_DIALS_MAX: usize = 64;
 
-/// Relays at which a peer behind a NAT has reservations: one, and one for when that leaves.
+/// Relays at which a peer behind a NAT has reservations: one, and one more in case the first leaves.
 pub const RELAYS_MAX: usize = 2;
 /// Peers that are remembered because they offer to relay.
 pub(crate) const RELAY_OFFERS_MAX: usize = 16;
-/// Relays of which is remembered what they let pass; those in use are never forgotten.
+/// Relays whose limits are remembered; those in use are never forgotten.
 pub(crate) const RELAYS_KNOWN_MAX: usize = 64;
-/// Before a relay that failed is asked again, first and longest.
+/// Wait before a relay that failed is asked again, the first and the longest.
 pub(crate) const RELAY_RETRY: (Duration, Duration) =
     (Duration::from_secs(1), Duration::from_secs(300));
 
-/// Peers that this one relays for at the same time, each with a reservation.
+/// Peers for which this one relays at the same time, each with a reservation.
 pub const RESERVATIONS_MAX: usize = 64;
 /// Circuits that this peer relays at the same time.
 pub const CIRCUITS_MAX: usize = 128;
-/// Circuits of one peer among them: to each of its neighbours that cannot be reached directly.
+/// Circuits of one peer at the same time: one to each of its neighbours that it cannot reach directly.
 pub const CIRCUITS_PER_PEER_MAX: usize = 16;
 /// How long a circuit lives; then it is opened anew.
 pub const CIRCUIT_LIFE: Duration = Duration::from_secs(3600);
-/// Bytes that pass a circuit without tensors in its life, both ways together: 4.6 kB/s. Where tensors
-/// may pass, so many are left for everything else.
+/// Bytes that pass a circuit without tensors in its life, in both directions together: 4.6 kB/s. Where
+/// tensors may pass, so many bytes are kept for everything else.
 pub const CIRCUIT_BYTES: u64 = 16 << 20;
 
-/// After this time three attempts to punch a hole have failed, each with a handshake's ten seconds.
+/// Time after which three attempts to punch a hole have failed, each after a handshake's ten seconds.
 pub(crate) const PUNCHING_MAX: Duration = Duration::from_secs(40);
 
-/// After that the circuit is closed, for it serves nothing, and so long nobody dials the other.
+/// Time for which neither of two peers without a direct path dials the other. The circuit between them
+/// is closed, because it serves nothing.
 pub(crate) const RELAYED_AGAIN: Duration = Duration::from_secs(600);
-/// Peers that are reached through relays alone at the same time: new ones of a swarm wait for their turn,
-/// and names that cost nothing take no connections from peers that are reached directly.
+/// Peers that are reached through relays alone at the same time. Further ones wait for their turn. A
+/// peer can make any number of names; the bound keeps them from taking connections from peers that are
+/// reached directly.
 pub(crate) const RELAYED_MAX: usize = 16;
 
-/// A relayed connection beside a direct one closes after this time: its streams have moved long ago.
+/// Time after which a relayed connection beside a direct one closes: its streams have moved by then.
 pub(crate) const RELAYED_LINGER: Duration = Duration::from_secs(10);
 
 /// Wanted size of a UDP socket's buffers, bytes.
@@ -222,9 +231,9 @@ pub use dnode_quic::limits::SOCKET_BUFFER_BYTES;
 
 const _: () = assert!(EVENTS_MAX * TENSOR_PAYLOAD_BYTES_MAX <= 16 << 20);
 
-/// Questions of what a peer tells before a run that one connection may have open.
+/// Questions about what a peer tells before a run that one connection may have open.
 pub(crate) const ASK_STREAMS_MAX: usize = 2;
-/// Longest wait for an answer to one.
+/// Longest wait for an answer to such a question.
 pub(crate) const ASK_ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Longest digest of a first step; its length is one byte of the answer.
 pub const DIGEST_BYTES_MAX: usize = u8::MAX as usize;

@@ -1,4 +1,4 @@
-//! Peers behind NATs: where this peer stands, relays, and direct paths in spite of NATs.
+//! Peers behind NATs: whether others can dial this peer, relays, and direct paths through NATs.
 
 pub(crate) mod allow_list;
 pub(crate) mod candidates;
@@ -9,7 +9,8 @@ pub(crate) mod relays;
 mod routes;
 pub(crate) mod traversal;
 
-/// What a router said that was asked to forward a port; an address that it gave counts as proven.
+/// Logs the answer of a router that was asked to forward a port. An address that the router gives counts
+/// as proved.
 #[cfg(feature = "upnp")]
 pub(crate) fn mapped(event: &libp2p::upnp::Event) {
     use libp2p::upnp::Event;

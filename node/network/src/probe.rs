@@ -1,4 +1,5 @@
-//! What can be learnt of the network before a run: who answers, by what, and how others see this peer.
+//! What can be learnt of the network before a run: who answers, over which transport, and how others see
+//! this peer.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,38 +22,41 @@ use crate::nat::limited::Limited;
 use crate::swarm::ask::{self, Skew, Told};
 use crate::swarm::{listen_all, probe, transport};
 
-/// Addresses that are dialled at a time; what is more is left out.
+/// Most addresses that are dialled in one call; further ones are left out.
 pub const PROBED_MAX: usize = 16;
 
-/// Addresses that it listens on and keeps; a machine has as many as interfaces.
+/// Most of the own listening addresses that are kept; a machine has as many as it has interfaces.
 const LISTENING_MAX: usize = 64;
 
-/// How soon a round trip is measured again: the first of a connection waits for its handshake.
+/// Time between two measurements of a round trip. It is short because the first ping of a connection
+/// waits for its handshake.
 const PROBE_PING_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How soon others are asked to dial this peer, and to dial the next of its addresses.
+/// Time before other peers are asked to dial this one, and between two of its addresses.
 const REACH_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What a peer that was dialled says.
+/// What a peer says that was dialled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The address that was dialled.
     pub address: Multiaddr,
-    /// Its name.
+    /// Name of the peer.
     pub peer: String,
     /// Whether it is a dnode of this protocol's version.
     pub speaks_dnode: bool,
-    /// From which address it sees this peer come.
+    /// The address from which the peer sees this one come.
     pub observed: Multiaddr,
-    /// Where it listens, as it says, at most [`ADDRESSES_PER_PEER_MAX`].
+    /// The addresses at which the peer says that it listens, at most [`ADDRESSES_PER_PEER_MAX`].
     pub listens: Vec<Multiaddr>,
     /// Round trip of a ping.
     pub round_trip: Option<Duration>,
-    /// Its wall clock against this machine's, if it tells.
+    /// Difference between the wall clock of the peer and that of this machine, if the peer tells its
+    /// time.
     pub skew: Option<Skew>,
-    /// The digest of its first step, if it tells one: up to 255 bytes of ASCII.
+    /// The digest of the first step of the peer, if it tells one: up to 255 bytes of ASCII.
     pub digest: Option<String>,
-    /// What it says that the peers of its run must agree on, and what they should, if it tells.
+    /// The peer's settings that peers of a run must agree on, and those that they should agree on, if it
+    /// tells them.
     pub specs: Option<Box<[RunSpec; 2]>>,
 }
 
@@ -68,14 +72,14 @@ pub struct Silence {
 /// What was found by dialling one address.
 pub type Found = Result<Answer, Silence>;
 
-/// Whether others can dial this peer where they see it.
+/// Whether other peers can dial this one at the address at which they see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// One has, at this address, over a connection of its own.
+    /// A peer has dialled this address over a connection of its own.
     Reached(Multiaddr),
-    /// They could not, at this address the last.
+    /// Peers could not dial this peer; the last address that they tried.
     Unreached(Multiaddr),
-    /// Nobody who was asked has tried.
+    /// No peer that was asked has tried.
     Untried,
 }
 
@@ -91,7 +95,7 @@ struct Behaviour {
 #[derive(Debug)]
 struct Dial {
     address: Multiaddr,
-    /// It leads to a peer that has yet to say what it is.
+    /// Whether a connection is there.
     connected: bool,
     info: Option<identify::Info>,
     round_trip: Option<Duration>,
@@ -99,11 +103,12 @@ struct Dial {
     failed: Option<String>,
 }
 
-/// What a peer that was asked has told.
+/// The state of the question to one peer.
 #[derive(Clone, Debug)]
 enum Question {
     Unasked,
-    /// By the own clock, microseconds since 1970, and since when.
+    /// The wall clock of this machine when it asked, in microseconds since 1970, and the same moment on
+    /// the steady clock.
     Asked(OutboundRequestId, u64, Instant),
     Told(Skew, String, Option<Box<[RunSpec; 2]>>),
     Silent,
@@ -146,7 +151,7 @@ impl Dial {
     }
 }
 
-/// A stranger to every run that dials, asks and leaves.
+/// A peer that belongs to no run: it dials, asks and leaves.
 pub struct Probe {
     swarm: Swarm<Behaviour>,
     bulk: dnode_quic::Bulk,
@@ -160,7 +165,8 @@ impl std::fmt::Debug for Probe {
 }
 
 impl Probe {
-    /// Listens at `listen` under a fresh name and waits, at most `limit`, until it does at each.
+    /// Listens at the addresses `listen` under a fresh name. Waits, at most `limit`, until each of them
+    /// is open.
     ///
     /// Must be called in a tokio runtime.
     ///
@@ -218,20 +224,20 @@ impl Probe {
         }
     }
 
-    /// Where it listens, each interface by itself.
+    /// The addresses that it listens on, one for each interface.
     #[must_use]
     pub fn listening(&self) -> &[Multiaddr] {
         &self.listening
     }
 
-    /// The buffers that its UDP sockets really have; `None` where it has none.
+    /// The real buffer sizes of its UDP sockets; `None` where it has no such socket.
     #[must_use]
     pub fn buffers(&self) -> Option<dnode_quic::Buffers> {
         self.bulk.buffers()
     }
 
-    /// Dials the first [`PROBED_MAX`] of `addresses`, all at a time, from the sockets that it listens
-    /// on, and asks who answers; ends after `limit` at the latest.
+    /// Dials the first [`PROBED_MAX`] of `addresses` at the same time, from the sockets that it listens
+    /// on, and asks who answers. Ends after `limit` at the latest.
     pub async fn dial(&mut self, addresses: &[Multiaddr], limit: Duration) -> Vec<Found> {
         let mut dials = self.begin(addresses);
         let end = Instant::now() + limit;
@@ -243,12 +249,13 @@ impl Probe {
         dials.into_values().map(|dial| dial.found(limit)).collect()
     }
 
-    /// Dials `addresses` of peers that answer, and has them dial this one where they see it (AutoNAT
-    /// v2); ends with the first that can, when none of its addresses is left to try, or after `limit`.
+    /// Dials peers at `addresses`, and has those that answer dial this one at the address at which they
+    /// see it (AutoNAT v2). Ends as soon as one of them succeeds, when no address is left to try, or
+    /// after `limit`.
     pub async fn reach(&mut self, addresses: &[Multiaddr], limit: Duration) -> Reach {
         let mut dials = self.begin(addresses);
         let end = Instant::now() + limit;
-        // Where others see this peer, and whether they could dial it there.
+        // The addresses at which others see this peer, and whether they could dial it there.
         let mut tried: BTreeMap<Multiaddr, Option<bool>> = BTreeMap::new();
         let with = |tried: &BTreeMap<Multiaddr, Option<bool>>, result: bool| {
             let mut of = tried.iter().rev().filter(|(_, could)| **could == Some(result));

@@ -20,10 +20,10 @@ use crate::io::report::SessionEvent;
 use crate::limits::{CIRCUIT_OPEN_MAX, OFFENCE_BACK_OFF, REFUSED_BACK_OFF, RELAYED_AGAIN, TICK};
 use crate::sessions::Sessions;
 
-/// How long a process that was refused as a copy leaves the peer alone.
+/// How long a process that was refused as a copy does not dial the peer that refused it.
 const COPY_BACK_OFF: Duration = Duration::from_secs(60);
 
-/// What the network's task listens to besides its swarm, and where it reports.
+/// The channels to which the network's task listens besides its swarm, and the one to which it reports.
 #[derive(Debug)]
 pub(crate) struct Inputs {
     pub(crate) commands: mpsc::Receiver<Command>,
@@ -47,7 +47,7 @@ impl Service {
         Self { context, sessions, discovery, copies: Copies::default() }
     }
 
-    /// Runs until shut down, or until nobody holds a handle or listens to events.
+    /// Runs until it is shut down, or until nobody holds a handle or receives events any more.
     pub(crate) async fn run(mut self, inputs: Inputs) {
         let Inputs { mut commands, mut links, mut bulk, mut direct, events } = inputs;
         let mut tick = tokio::time::interval(TICK);
@@ -138,7 +138,7 @@ impl Service {
         self.discovery.dial_due(now, self.sessions.active(), &mut self.context);
     }
 
-    /// Forgets the session, and reports the peer down if it was up. Connections stay.
+    /// Forgets the session of a peer, and reports the peer down if it was up. Its connections stay open.
     async fn end_session(&mut self, peer: PeerId, reason: DownReason) {
         let Some(ended) = self.sessions.remove(peer) else {
             return;
@@ -148,7 +148,7 @@ impl Service {
         if let Some(until) = ended.sought_until {
             no_direct_path(peer, until, context, &mut self.discovery);
         }
-        // A later session may be in the map already only if this one was removed from it.
+        // A later session can be in the map only if this one was removed from it.
         let was_up = ended.was_up;
         if was_up {
             context.shared.peers().remove(&peer);
@@ -177,7 +177,7 @@ impl Service {
     /// Ends the session of a peer of another run, and neither dials nor accepts it.
     async fn hang_up_refused(&mut self, peer: PeerId) {
         if self.sessions.is_copy(peer) {
-            // The process that is kept has the same name.
+            // The process that stays connected has the same name.
             self.hang_up(peer, DownReason::Refused).await;
             return;
         }
@@ -186,17 +186,19 @@ impl Service {
         self.context.block(peer, REFUSED_BACK_OFF);
     }
 
-    /// A peer keeps another process with our key: it is asked again later, as that one may have gone.
+    /// Handles that a peer keeps another process with our key. That one may have gone later, so the peer
+    /// is asked again.
     async fn hang_up_as_copy(&mut self, peer: PeerId) {
         self.end_session(peer, DownReason::Refused).await;
-        // Not before it is let in again.
+        // Dials only after the block has ended.
         self.discovery.dial_later(peer, Instant::now() + COPY_BACK_OFF + TICK * 2);
         self.context.block(peer, COPY_BACK_OFF);
     }
 }
 
-/// The session of a peer that was reached through a relay ended, where a direct path was sought until
-/// then: if not long before, none was found. Both ends find that out at about the same time.
+/// Handles the end of a session with a peer that was reached through a relay, where a direct path was
+/// sought until the time `until`. If that time has nearly come, no path was found; both ends find that
+/// out at about the same time.
 fn no_direct_path(peer: PeerId, until: Instant, context: &mut Context, discovery: &mut Discovery) {
     let now = Instant::now();
     if context.is_stopping() || until > now + CIRCUIT_OPEN_MAX {

@@ -1,4 +1,4 @@
-//! The peers that connections exist to, and the streams to each.
+//! The peers to which connections exist, and the streams to each.
 
 mod direct;
 mod search;
@@ -39,40 +39,40 @@ pub(crate) struct Sessions {
     direct: Direct,
 }
 
-/// A session that has ended, but for its tasks.
+/// A session that has ended; only its tasks still run.
 #[derive(Debug)]
 pub(crate) struct Ended {
     session: Session,
     /// Whether the peer counted as connected.
     pub(crate) was_up: bool,
-    /// Until when a direct path was sought, where only a relay led to the peer.
+    /// Until when a direct path was sought, if only a relay led to the peer.
     pub(crate) sought_until: Option<Instant>,
 }
 
 impl Ended {
-    /// Ends every task. Afterwards no reader delivers anything.
+    /// Ends every task. After that no reader delivers anything.
     pub(crate) async fn end(self) {
         self.session.end().await;
     }
 }
 
-/// What a matching hello leads to.
+/// What follows from a hello that matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Completion {
-    /// Nothing yet.
+    /// Nothing yet: something else is missing.
     Waits,
-    /// The peer is up; which start of its process it is.
+    /// The peer is up. The field says which start of its process it is.
     Up(u64),
     /// There is no room for another peer.
     Full,
 }
 
-/// Why a session has taken too long.
+/// What took too long in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Late {
     /// The peer has not greeted.
     Silent,
-    /// The peer has had the time to read why it is refused.
+    /// The peer is refused, and has had the time to read why.
     Refused,
     /// No direct path to the peer was found.
     Relayed,
@@ -104,17 +104,18 @@ impl Sessions {
         self.sessions.get(&peer).is_some_and(Session::is_up)
     }
 
-    /// Whether a report is of the session of `peer`, not of an earlier one.
+    /// Whether `number` is that of the present session of `peer`, not of an earlier one.
     pub(crate) fn is_current(&self, peer: PeerId, number: u64) -> bool {
         self.sessions.get(&peer).is_some_and(|session| session.number == number)
     }
 
-    /// The other end of the connection that leads to `peer` best.
+    /// The other end of the best connection to `peer`.
     pub(crate) fn address(&self, peer: PeerId) -> Option<&Multiaddr> {
         self.sessions.get(&peer)?.address.as_ref()
     }
 
-    /// Peers in the handshake or done with it, but those that no tensors can be exchanged with.
+    /// Number of peers in the handshake or done with it, without those with which no tensors can be
+    /// exchanged.
     pub(crate) fn active(&self) -> usize {
         let counts =
             |session: &&Session| matches!(session.stage, Stage::Greeting(_) | Stage::Up(_));
@@ -130,7 +131,7 @@ impl Sessions {
         self.sessions.values().filter(relayed).count() < RELAYED_MAX
     }
 
-    /// A connection to `peer` is there, the first of all.
+    /// Begins a session, when the first connection to `peer` is there.
     pub(crate) fn begin(&mut self, peer: PeerId, address: Multiaddr, context: &mut Context) {
         self.begun += 1;
         let channels = self.channels.clone();
@@ -139,7 +140,7 @@ impl Sessions {
         self.open(peer, StreamKind::Control, context);
     }
 
-    /// Forgets the session of `peer`. Connections stay.
+    /// Forgets the session of `peer`. Its connections stay open.
     pub(crate) fn remove(&mut self, peer: PeerId) -> Option<Ended> {
         let session = self.sessions.remove(&peer)?;
         let was_up = session.is_up();
@@ -157,15 +158,15 @@ impl Sessions {
         }
     }
 
-    /// Without senders the writers drain their queues and end their streams; a peer that has read to
-    /// the end hangs up.
+    /// Drops the senders, so that the writers drain their queues and end their streams. A peer that has
+    /// read to the end closes the connection.
     pub(crate) fn drain(&mut self) {
         for session in self.sessions.values_mut() {
             session.senders = None;
         }
     }
 
-    /// A round trip was measured, or none came back.
+    /// Handles the result of a ping: a round-trip time, or no answer.
     pub(crate) fn on_ping(&mut self, event: ping::Event, context: &mut Context) {
         let rtt = match event.result {
             Ok(rtt) => rtt,
@@ -185,26 +186,27 @@ impl Sessions {
         if known.is_some() {
             context.outbox.report(NetworkEvent::RoundTrip { peer, rtt });
         } else if let Some(session) = self.sessions.get_mut(&peer) {
-            // The first ping is done before Hello is there, and the next one comes much later.
+            // The first ping ends before the hello arrives, and the next one comes much later.
             session.round_trip = Some(session.round_trip.map_or(rtt, |least| least.min(rtt)));
         }
     }
 
-    /// A reader has ended; the stage of its session.
+    /// Notes that a reader has ended. Returns the stage of its session.
     pub(crate) fn on_reader_ended(&mut self, origin: &Origin) -> Option<Stage> {
         let session = self.sessions.get_mut(&origin.peer)?;
         session.read(origin.stream);
         Some(session.stage)
     }
 
-    /// The peer has ended its control stream: it may move to a connection that is not known here yet.
+    /// Notes that the peer has ended its control stream. It may open another one on a connection that is
+    /// not known here yet.
     pub(crate) fn on_unheard(&mut self, peer: PeerId) {
         if let Some(session) = self.sessions.get_mut(&peer) {
             session.unheard.get_or_insert_with(|| Instant::now() + MOVE_MAX);
         }
     }
 
-    /// The peer has greeted, and is of the run.
+    /// Notes that the peer has greeted and is of the run.
     pub(crate) fn on_hello(
         &mut self,
         peer: PeerId,
@@ -219,14 +221,14 @@ impl Sessions {
         }
     }
 
-    /// The port of the peer for direct paths.
+    /// Sets the port of the peer for direct paths.
     pub(crate) fn set_direct_port(&mut self, peer: PeerId, port: u16) {
         if let Some(session) = self.sessions.get_mut(&peer) {
             session.search.port = port;
         }
     }
 
-    /// The peer that is up has greeted on a further connection: its readers there may deliver.
+    /// Lets the readers of a further connection deliver, on which a peer that is up has greeted.
     pub(crate) fn release(
         &mut self,
         peer: PeerId,
@@ -238,7 +240,8 @@ impl Sessions {
         }
     }
 
-    /// Reports the peer up once its hello matched, ours is on its way, and tensors can be exchanged.
+    /// Reports the peer up once its hello has matched, the control stream to it is open, and tensors can
+    /// be exchanged.
     pub(crate) fn complete(&mut self, peer: PeerId, context: &mut Context) -> Completion {
         let up = context.shared.peers().len();
         let Some(session) = self.sessions.get_mut(&peer) else {
@@ -295,7 +298,7 @@ impl Sessions {
         Completion::Up(incarnation)
     }
 
-    /// Tells the peer in what it differs; its session ends once it has read that.
+    /// Tells the peer in what it differs; its session ends once it has had the time to read that.
     pub(crate) fn refuse(
         &mut self,
         peer: PeerId,
@@ -314,7 +317,7 @@ impl Sessions {
             theirs: difference.theirs.clone(),
         };
         if let (Some([control, _]), Ok(frame)) = (&session.senders, encode_control(&message)) {
-            // Full or gone: the peer finds the difference by itself.
+            // The queue is full or gone: the peer finds the difference by itself.
             let _ = control.try_send(Outgoing::Control(frame));
         }
         session.stage = Stage::Refusing(Instant::now() + REFUSE_LINGER);
@@ -323,7 +326,7 @@ impl Sessions {
         context.outbox.report(NetworkEvent::Refused { peer, difference, by_us: true });
     }
 
-    /// The process of the peer is an older copy of another, and is refused for that.
+    /// Notes that the process of the peer is an older copy of another one, and is refused for that.
     pub(crate) fn mark_copy(&mut self, peer: PeerId) {
         if let Some(session) = self.sessions.get_mut(&peer) {
             session.copy = true;
@@ -347,7 +350,7 @@ impl Sessions {
         unheard
     }
 
-    /// Handshakes, refusals and searches for a direct path that took too long.
+    /// Sessions whose handshake, refusal or search for a direct path took too long.
     pub(crate) fn late(&self, now: Instant) -> Vec<(PeerId, Late)> {
         let late = self.sessions.iter().filter_map(|(peer, session)| {
             let (until, late) = match session.stage {

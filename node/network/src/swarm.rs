@@ -38,7 +38,7 @@ use crate::limits::{
 };
 use crate::nat::limited::Limited;
 
-/// Everything the swarm does.
+/// All behaviours of the swarm.
 #[derive(NetworkBehaviour)]
 pub(crate) struct Behaviour {
     pub(crate) limits: connection_limits::Behaviour,
@@ -51,27 +51,27 @@ pub(crate) struct Behaviour {
     pub(crate) streams: streams::Behaviour,
     /// Finds out whether others can dial this peer.
     pub(crate) probe: Toggle<Limited<autonat::v2::client::Behaviour>>,
-    /// Helps others to find that out.
+    /// Dials other peers that want to find out whether they can be dialled.
     pub(crate) dial_back: Toggle<Limited<autonat::v2::server::Behaviour>>,
     /// Reservations and circuits at relays.
     pub(crate) relayed: Toggle<relay::client::Behaviour>,
-    /// Relays for others.
+    /// Relays connections of other peers.
     pub(crate) relay: Toggle<relay::Behaviour>,
-    /// Punches holes; the dials that others ask for by it wait until they have greeted.
+    /// Punches holes. A dial that another peer asks for waits until that peer has greeted.
     pub(crate) punch: Toggle<Limited<dcutr::Behaviour>>,
     /// Asks routers to forward ports.
     #[cfg(feature = "upnp")]
     pub(crate) upnp: Toggle<libp2p::upnp::tokio::Behaviour>,
 }
 
-/// Bulk connections on the swarm's sockets: ours, and those that others open.
+/// Bulk connections on the swarm's sockets: those that this peer opens, and those that others open.
 #[derive(Debug)]
 pub(crate) struct BulkPlane {
     pub(crate) bulk: Bulk,
     pub(crate) arrivals: mpsc::Receiver<BulkConnection>,
 }
 
-/// A swarm that listens on every configured address.
+/// Builds a swarm that listens on every configured address.
 pub(crate) fn build(
     config: &NetworkConfig,
     key: &Keypair,
@@ -89,7 +89,7 @@ pub(crate) fn build(
     Ok((swarm, plane))
 }
 
-/// Listens on every address, or on none that another process holds.
+/// Listens on every address; fails where another process holds its port.
 pub(crate) fn listen_all<B: NetworkBehaviour>(
     swarm: &mut Swarm<B>,
     addresses: &[Multiaddr],
@@ -106,7 +106,7 @@ pub(crate) fn listen_all<B: NetworkBehaviour>(
     Ok(())
 }
 
-/// Connections of the swarm, those beside it, and those through relays.
+/// The transport of the swarm, the bulk connections beside it, and the circuits through relays.
 pub(crate) type Transports =
     (Boxed<(PeerId, StreamMuxerBox)>, BulkPlane, Option<relay::client::Behaviour>);
 
@@ -136,7 +136,7 @@ fn numeric_transport(traverse: bool, key: &Keypair) -> Result<Transports, Networ
     let tcp = TransportTimeout::new(tcp, TCP_OPEN_MAX);
     let (circuits, client) = if traverse {
         let (circuits, client) = relay::client::new(key.public().to_peer_id());
-        // The relay sees neither who its ends are of the run nor what they say.
+        // The relay cannot see that the two ends are of the run, nor what they say.
         let circuits = circuits
             .upgrade(Version::V1Lazy)
             .authenticate(noise()?)
@@ -160,7 +160,7 @@ fn behaviour(
     let me = key.public().to_peer_id();
     let traverse = config.nat.traverse;
     let peers = u32::try_from(config.peers_max).unwrap_or(u32::MAX);
-    // A simultaneous dial makes two connections of a peer for a moment.
+    // Two peers that dial each other at the same time have two connections for a moment.
     let established = peers.saturating_mul(2).saturating_add(STRANGERS_MAX);
     let limits = connection_limits::ConnectionLimits::default()
         .with_max_pending_incoming(Some(PENDING_CONNECTIONS_MAX))
@@ -193,7 +193,7 @@ fn behaviour(
     }
 }
 
-/// Has others dial this peer at its candidates, the next after `interval`.
+/// Asks other peers to dial this one at its candidate addresses, with `interval` between two of them.
 pub(crate) fn probe(interval: Duration) -> Limited<autonat::v2::client::Behaviour> {
     let config = autonat::v2::client::Config::default()
         .with_max_candidates(PROBES_MAX)
@@ -202,8 +202,8 @@ pub(crate) fn probe(interval: Duration) -> Limited<autonat::v2::client::Behaviou
     Limited::budgeted(inner, Instant::now())
 }
 
-/// Bounded in peers, circuits, time and bytes; in reservations and circuits per minute of each peer and
-/// each address by what libp2p has as its defaults.
+/// A relay for others, bounded in peers, circuits, time and bytes. Reservations and circuits per minute
+/// of each peer and each address have the bounds that libp2p has as its defaults.
 fn relay(config: &NatConfig, me: PeerId) -> Option<relay::Behaviour> {
     if config.relay == RelayMode::Off {
         return None;
@@ -236,13 +236,14 @@ fn kademlia(me: PeerId) -> kad::Behaviour<MemoryStore> {
     config
         .set_query_timeout(KAD_QUERY_TIMEOUT)
         .set_provider_record_ttl(Some(KAD_PROVIDER_TTL))
-        // The network publishes its record itself at every search.
+        // The network itself publishes its record at every search.
         .set_provider_publication_interval(None)
         .set_replication_interval(None)
         .set_publication_interval(None);
     let store = MemoryStore::with_config(me, store);
     let mut behaviour = kad::Behaviour::with_config(me, store, config);
-    // Every peer serves, whether or not it can be reached from elsewhere: in one room all can.
+    // Every peer answers queries, whether or not all others can reach it: peers in one room can reach
+    // each other.
     behaviour.set_mode(Some(kad::Mode::Server));
     behaviour
 }
@@ -273,8 +274,8 @@ fn listen_error(address: &Multiaddr, error: TransportError<io::Error>) -> Networ
 
 /// Whether another socket holds the port.
 ///
-/// Asked before libp2p listens: its TCP sockets share their port with any process of the same user,
-/// and its QUIC errors hide what the system said.
+/// This is asked before libp2p listens. libp2p's TCP sockets share their port with any process of the
+/// same user, and its QUIC errors hide what the system said.
 fn in_use(address: &Multiaddr) -> bool {
     let mut ip = IpAddr::from(Ipv4Addr::UNSPECIFIED);
     let mut result = Ok(());

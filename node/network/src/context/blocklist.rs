@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::limits::BLOCKED_PEERS_MAX;
 
-/// Until when each is blocked; at most [`BLOCKED_PEERS_MAX`].
+/// Until when each peer is blocked; at most [`BLOCKED_PEERS_MAX`].
 #[derive(Debug, Default)]
 pub(crate) struct Blocklist(BTreeMap<PeerId, Instant>);
 
@@ -16,7 +16,7 @@ impl Blocklist {
         self.0.contains_key(&peer)
     }
 
-    /// Blocks `peer`. Returns who is free instead, as there is no room.
+    /// Blocks `peer`. Returns the peer that is freed instead, when there is no room.
     pub(super) fn insert(&mut self, peer: PeerId, until: Instant) -> Option<PeerId> {
         let full = self.0.len() >= BLOCKED_PEERS_MAX;
         let soonest = self.0.iter().min_by_key(|(_, at)| **at).map(|(peer, _)| *peer);
@@ -28,7 +28,7 @@ impl Blocklist {
         freed
     }
 
-    /// Takes those whose time has come.
+    /// Takes out the peers whose block has ended.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<PeerId> {
         self.0.extract_if(.., |_, until| *until <= now).map(|(peer, _)| peer).collect()
     }

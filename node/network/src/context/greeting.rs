@@ -1,4 +1,4 @@
-//! What this peer says of itself, and what others must have in common with it.
+//! What this peer says of itself, and what other peers must have in common with it.
 
 use dnode_protocol::{RunDifference, RunSpec, SharedSettings};
 
@@ -9,9 +9,9 @@ use crate::swarm::ask::{self, Told};
 pub(crate) struct Greeting {
     run: RunSpec,
     settings: SharedSettings,
-    /// A complete frame.
+    /// The hello, as a complete frame.
     hello: Vec<u8>,
-    /// The digest of the first step, for those who ask; may be empty.
+    /// The digest of the first step, for peers that ask; may be empty.
     digest: String,
 }
 
@@ -35,7 +35,7 @@ impl Greeting {
         Told { micros: ask::now(), digest: self.digest.clone(), hello: self.hello.clone() }
     }
 
-    /// In what another peer differs; an error when that keeps the two apart.
+    /// In what settings another peer differs; an error when the difference keeps the two apart.
     pub(crate) fn compare(
         &self,
         [run, settings]: &[RunSpec; 2],

@@ -1,4 +1,4 @@
-//! What waits for room in the queue of events.
+//! Events, and releases of readers, that wait for room in the queue of events.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::event::NetworkEvent;
 use crate::limits::OUTBOX_MAX;
 
-/// One of the things that wait.
+/// One item that waits.
 #[derive(Debug)]
 enum Pending {
     Event(NetworkEvent),
@@ -24,7 +24,7 @@ impl Outbox {
         self.0.is_empty()
     }
 
-    /// Whether nothing else may happen before some of it is delivered.
+    /// Whether it is full, so that some of it must be delivered before anything else happens.
     pub(crate) fn is_full(&self) -> bool {
         self.0.len() >= OUTBOX_MAX
     }

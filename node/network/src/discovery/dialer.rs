@@ -1,5 +1,5 @@
-//! Which address to dial when: bootstrap addresses and peers of earlier starts for ever, discovered
-//! peers a few times.
+//! Decides which address to dial when. Bootstrap addresses and peers of earlier starts are dialled for
+//! ever, discovered peers a few times.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,15 +19,15 @@ use crate::limits::{
 /// How often an address that leads to our own key is dialled again.
 const OWN_DIALS_MAX: u32 = 4;
 
-/// Where a bootstrap address stands.
+/// What is known of a bootstrap address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
-    /// Dialled again at the given time.
+    /// It is dialled again at this time.
     Waiting(Instant),
     Dialing(ConnectionId),
-    /// Led to this peer.
+    /// It has led to this peer.
     Connected(PeerId),
-    /// Leads to ourselves or to a peer of another run.
+    /// It leads to this peer itself or to a peer of another run.
     Abandoned,
 }
 
@@ -43,9 +43,10 @@ struct Known {
     addresses: Vec<Multiaddr>,
     failures: u32,
     next: Instant,
-    /// Not dialled before.
+    /// The peer is not dialled before this time.
     held: Instant,
-    /// Of an earlier start: never forgotten because it does not answer.
+    /// Whether the peer is known from an earlier start. Such a peer is never forgotten for not
+    /// answering.
     remembered: bool,
 }
 
@@ -56,26 +57,26 @@ pub(crate) struct Unreachable {
     pub(crate) retry_in: Duration,
 }
 
-/// Whether `address` leads by TCP to a peer that `all` name with a QUIC address too.
+/// Whether `address` leads over TCP to a peer that has a QUIC address in `all` as well.
 fn is_second(address: &Multiaddr, all: &[Multiaddr]) -> bool {
     let quic = |address: &Multiaddr| address.iter().any(|part| part == Protocol::QuicV1);
     let peer = named(address);
     peer.is_some() && !quic(address) && all.iter().any(|other| quic(other) && named(other) == peer)
 }
 
-/// Remembers addresses and when to dial them; dials nothing itself.
+/// Remembers addresses and when to dial them; it does not dial.
 #[derive(Debug)]
 pub(crate) struct Dialer {
     bootstrap: Vec<Bootstrap>,
     known: BTreeMap<PeerId, Known>,
-    /// Dials of known peers that have not ended.
+    /// Dials of known peers that are under way.
     dials: BTreeMap<ConnectionId, PeerId>,
     jitter: u64,
 }
 
 impl Dialer {
     /// A TCP address waits [`QUIC_FIRST`] for a QUIC address of the same peer. `seed` decides the
-    /// jitter, so that peers that lost the same peer do not dial in step.
+    /// jitter: it keeps peers that lost the same peer from dialling at the same moments.
     pub(crate) fn new(bootstrap: &[Multiaddr], seed: u64, now: Instant) -> Self {
         let wait = |address: &Multiaddr| Bootstrap {
             address: address.clone(),
@@ -104,18 +105,19 @@ impl Dialer {
             .collect()
     }
 
-    /// The dial of bootstrap address `index` began.
+    /// Notes that the dial of bootstrap address `index` began.
     pub(crate) fn dialing(&mut self, index: usize, connection: ConnectionId) {
         self.bootstrap[index].progress = Progress::Dialing(connection);
     }
 
-    /// Bootstrap address `index` leads to a peer that is connected already.
+    /// Notes that bootstrap address `index` leads to a peer that is connected already.
     pub(crate) fn reached(&mut self, index: usize, peer: PeerId) {
         self.bootstrap[index].progress = Progress::Connected(peer);
     }
 
-    /// Bootstrap address `index` leads to our own key: this process, or a copy of it, which shows when
-    /// the two have not dialled each other at the same moment.
+    /// Notes that a peer with our own key answered at bootstrap address `index`: this process, or
+    /// another one with a copy of its key. Which of the two shows in a later dial, when they do not dial
+    /// each other at the same moment.
     pub(crate) fn own(&mut self, index: usize, now: Instant) {
         self.failed(index, now);
         let entry = &mut self.bootstrap[index];
@@ -124,7 +126,7 @@ impl Dialer {
         }
     }
 
-    /// The dial of bootstrap address `index` did not even begin.
+    /// Notes that a dial of bootstrap address `index` failed; it is dialled again later.
     pub(crate) fn failed(&mut self, index: usize, now: Instant) -> Unreachable {
         let failures = self.bootstrap[index].failures.saturating_add(1);
         let retry_in = self.back_off(failures);
@@ -134,13 +136,13 @@ impl Dialer {
         Unreachable { address: entry.address.clone(), retry_in }
     }
 
-    /// Which bootstrap address the dial `connection` was of.
+    /// The bootstrap address that `connection` dials, by index.
     pub(crate) fn bootstrap_of(&self, connection: ConnectionId) -> Option<usize> {
         let of = |entry: &Bootstrap| entry.progress == Progress::Dialing(connection);
         self.bootstrap.iter().position(of)
     }
 
-    /// The handshake with `peer` is done.
+    /// Notes that the handshake with `peer` is done.
     pub(crate) fn up(&mut self, peer: PeerId) {
         if let Some(known) = self.known.get_mut(&peer) {
             known.failures = 0;
@@ -152,8 +154,8 @@ impl Dialer {
         }
     }
 
-    /// The last connection to `peer` closed, or could not be made: both kinds of address wait.
-    /// Returns the bootstrap addresses that led to it.
+    /// Notes that the last connection to `peer` closed or could not be made: its bootstrap addresses and
+    /// its discovered ones wait. Returns the bootstrap addresses that led to it.
     pub(crate) fn down(&mut self, peer: PeerId, now: Instant) -> Vec<Unreachable> {
         if let Some(failures) = self.known.get(&peer).map(|known| known.failures + 1) {
             let wait = self.back_off(failures);
@@ -173,12 +175,12 @@ impl Dialer {
         failed.collect()
     }
 
-    /// `peer` left for good: forgets what was discovered of it.
+    /// Forgets what was discovered of `peer`, which left for good.
     pub(crate) fn left(&mut self, peer: PeerId) {
         self.known.remove(&peer);
     }
 
-    /// Dials `peer` again, at its bootstrap addresses too, after `until`.
+    /// Dials `peer` again after `until`, also at its bootstrap addresses.
     pub(crate) fn later(&mut self, peer: PeerId, until: Instant) {
         self.hold(peer, until);
         for entry in &mut self.bootstrap {
@@ -188,7 +190,7 @@ impl Dialer {
         }
     }
 
-    /// Never dials `peer` again unless it is discovered anew.
+    /// Does not dial `peer` again unless it is discovered anew.
     pub(crate) fn refused(&mut self, peer: PeerId) {
         self.known.remove(&peer);
         for entry in &mut self.bootstrap {
@@ -198,7 +200,7 @@ impl Dialer {
         }
     }
 
-    /// Remembers where `peer` may be found.
+    /// Remembers addresses of `peer`.
     pub(crate) fn learn(&mut self, peer: PeerId, addresses: &[Multiaddr], now: Instant) {
         if !self.known.contains_key(&peer) && self.known.len() >= KNOWN_PEERS_MAX {
             return;
@@ -218,7 +220,7 @@ impl Dialer {
         }
     }
 
-    /// Remembers where `peer` was found in an earlier start.
+    /// Remembers an address of `peer` from an earlier start.
     pub(crate) fn remember(&mut self, peer: PeerId, address: &Multiaddr, now: Instant) {
         self.learn(peer, std::slice::from_ref(address), now);
         if let Some(known) = self.known.get_mut(&peer) {
@@ -232,14 +234,14 @@ impl Dialer {
         due.map(|(peer, known)| (*peer, known.addresses.clone())).collect()
     }
 
-    /// The dial of a known peer began or is not needed: looks at it again later.
+    /// Notes that the dial of a known peer began or is not needed: it is looked at again later.
     pub(crate) fn postpone(&mut self, peer: PeerId, now: Instant) {
         if let Some(known) = self.known.get_mut(&peer) {
             known.next = now + POSTPONED;
         }
     }
 
-    /// `peer` is not dialled before `until`, unless a bootstrap address names it.
+    /// Keeps `peer` from being dialled before `until`, unless a bootstrap address names it.
     pub(crate) fn hold(&mut self, peer: PeerId, until: Instant) {
         self.learn(peer, &[], until);
         if let Some(known) = self.known.get_mut(&peer) {
@@ -247,22 +249,22 @@ impl Dialer {
         }
     }
 
-    /// Whether `peer` may be dialled though it is being dialled perhaps.
+    /// Whether one more dial of `peer` may begin beside those that are under way.
     pub(crate) fn may_dial(&self, peer: PeerId) -> bool {
         self.dials.values().filter(|dialled| **dialled == peer).count() < DIALS_PER_PEER_MAX
     }
 
-    /// The dial `connection` of known peer `peer` began.
+    /// Notes that `connection` dials the known peer `peer`.
     pub(crate) fn began(&mut self, connection: ConnectionId, peer: PeerId) {
         self.dials.insert(connection, peer);
     }
 
-    /// The dial `connection` led to a peer, or failed.
+    /// Notes that the dial `connection` led to a peer or failed.
     pub(crate) fn ended(&mut self, connection: ConnectionId) {
         self.dials.remove(&connection);
     }
 
-    /// `REDIAL_MIN · 2^(failures − 1)`, at most `REDIAL_MAX`, times 0.75 to 1.25.
+    /// Time to wait: `REDIAL_MIN · 2^(failures − 1)`, at most `REDIAL_MAX`, times 0.75 to 1.25.
     fn back_off(&mut self, failures: u32) -> Duration {
         // SplitMix64 (Steele, Lea, Flood 2014): spreads dials in time, guards nothing.
         self.jitter = self.jitter.wrapping_add(0x9E37_79B9_7F4A_7C15);

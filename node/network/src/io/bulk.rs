@@ -1,7 +1,8 @@
-//! Tensors on a bulk connection: frames in turns on several streams, whose windows add up.
+//! Tensors on a bulk connection. Frames take several streams in turns, so that the windows of the
+//! streams add up.
 //!
-//! Frame `i` travels on stream `i mod` [`BULK_STREAMS`], in both ends' order, so the frames keep
-//! their order although one stream's window bounds what is on the way.
+//! Frame `i` travels on stream `i mod` [`BULK_STREAMS`], and both ends use the same order. So the frames
+//! keep their order, although each stream has a window of its own.
 
 use std::io;
 
@@ -16,7 +17,7 @@ use super::report::{Origin, ReaderEnd, SessionEvent};
 use crate::event::NetworkEvent;
 use crate::limits::{BULK_OPEN_MAX, BULK_STREAMS};
 
-/// Opens a bulk connection to a peer that a QUIC connection leads to, and reports it.
+/// Opens a bulk connection to a peer to which a QUIC connection leads, and reports the result.
 pub(crate) async fn open(
     bulk: Bulk,
     id: PeerId,
@@ -52,7 +53,7 @@ impl BulkStreams {
         Ok(())
     }
 
-    /// It is the next stream's turn.
+    /// Moves on to the next stream.
     pub(crate) const fn next(&mut self) {
         self.turn = (self.turn + 1) % BULK_STREAMS;
     }
@@ -77,7 +78,7 @@ impl BulkStreams {
     }
 }
 
-/// Reads one bulk connection to its end and reports that.
+/// Reads one bulk connection to its end, and reports the end.
 pub(crate) async fn read(
     connection: BulkConnection,
     origin: Origin,
@@ -96,7 +97,7 @@ async fn read_all(
     release: oneshot::Receiver<()>,
     events: &mpsc::Sender<NetworkEvent>,
 ) -> Result<ReaderEnd, ReaderEnd> {
-    // Until the handshake is done flow control keeps the bytes at the sender.
+    // Until the handshake is done, flow control keeps the bytes at the sender.
     release.await.map_err(|_| ReaderEnd::Ignored)?;
     let mut streams = Vec::with_capacity(BULK_STREAMS);
     for turn in (0..BULK_STREAMS).cycle() {

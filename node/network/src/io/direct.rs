@@ -1,4 +1,4 @@
-//! Tensors on direct paths: those of this host and of local networks.
+//! Tensors on direct paths, inside this host and in local networks.
 
 use std::net::IpAddr;
 
@@ -12,19 +12,19 @@ use crate::address::ip;
 use crate::config::{NetworkConfig, NetworkError};
 use crate::event::NetworkEvent;
 
-/// Direct paths of this peer: those it opens, and those that others open.
+/// The direct paths of this peer: those that it opens, and those that others open.
 #[derive(Debug)]
 pub(crate) struct DirectPlane {
     pub(crate) direct: Direct,
     pub(crate) arrivals: mpsc::Receiver<Arrival>,
 }
 
-/// Begins to take direct paths at the addresses that the swarm listens on.
+/// Begins to accept direct paths at the addresses that the swarm listens on.
 pub(crate) fn start(key: &Keypair, config: &NetworkConfig) -> Result<DirectPlane, NetworkError> {
     let mut ips: Vec<IpAddr> = config.listen.iter().filter_map(ip).collect();
     ips.sort_unstable();
     ips.dedup();
-    // A socket on every address of a family leaves no room for one on a single address.
+    // A socket on all addresses of a family leaves no room for one on a single address of it.
     let any =
         |ip: IpAddr| ips.iter().any(|other| other.is_unspecified() && same_family(*other, ip));
     let ips: Vec<_> = ips
@@ -41,7 +41,7 @@ const fn same_family(a: IpAddr, b: IpAddr) -> bool {
     a.is_ipv4() == b.is_ipv4()
 }
 
-/// Reads one direct path to its end and reports that.
+/// Reads one direct path to its end, and reports the end.
 pub(crate) async fn read(
     mut path: Receiver,
     origin: Origin,
@@ -50,7 +50,7 @@ pub(crate) async fn read(
     links: mpsc::Sender<SessionEvent>,
 ) {
     let read = async {
-        // Until the handshake is done flow control keeps the bytes at the sender.
+        // Until the handshake is done, flow control keeps the bytes at the sender.
         release.await.map_err(|_| ReaderEnd::Ignored)?;
         while tensor(&mut path, &origin, &events).await? {}
         Ok(ReaderEnd::Finished { goodbye: false })

@@ -8,10 +8,10 @@ use tokio::time::{Instant, sleep};
 
 use crate::event::Carrier;
 
-/// What may pass at once after a pause: this much time at the full rate.
+/// Time at the full rate whose bytes may pass at once after a pause.
 const BURST: Duration = Duration::from_millis(50);
 
-/// Bytes that pass between two looks at the bucket: a tenth of a second at 160 kB/s.
+/// Bytes that pass between two checks of the bucket: a tenth of a second at 160 kB/s.
 pub(crate) const PIECE_BYTES: usize = 16 << 10;
 
 /// A rate that is not exceeded over any time much longer than [`BURST`].
@@ -23,20 +23,20 @@ pub(crate) struct Rate {
 
 #[derive(Debug)]
 struct State {
-    /// What may pass at once, bytes; less than nothing while those that wait are owed.
+    /// Bytes that may pass at once; negative while bytes of waiting callers are still to be earned.
     tokens: f64,
     at: Instant,
 }
 
 impl Rate {
-    /// `None` when `bytes_per_second` is 0: no bound.
+    /// A bound of `bytes_per_second`; `None`, which is no bound, when that is 0.
     pub(crate) fn new(bytes_per_second: u64) -> Option<Self> {
         let state = State { tokens: 0.0, at: Instant::now() };
         let bytes_per_second = bytes_per_second as f64;
         (bytes_per_second > 0.0).then(|| Self { bytes_per_second, state: Mutex::new(state) })
     }
 
-    /// Waits until `bytes` may pass. Those who ask first pass first.
+    /// Waits until `bytes` may pass. Callers pass in the order in which they ask.
     pub(crate) async fn pass(&self, bytes: usize) {
         let wait = self.take(bytes as f64, Instant::now());
         if !wait.is_zero() {
@@ -54,10 +54,10 @@ impl Rate {
     }
 }
 
-/// What `bytes` of frames are on the wire, headers of packets and records included.
+/// The size of `bytes` of frames on the wire, with the headers of packets and records.
 ///
 /// QUIC: 1452 bytes of UDP hold 1420 of a stream, in an IP packet of 1480. TCP: 1448 bytes in a packet
-/// of 1500, under TLS or Noise less than one more in hundred. Shared memory: none.
+/// of 1500, and under TLS or Noise less than one more in a hundred. Shared memory adds nothing.
 pub(crate) const fn wire_bytes(carrier: Carrier, bytes: usize) -> usize {
     let per_mille = match carrier {
         Carrier::Direct(Kind::Memory) => 0,
@@ -81,7 +81,7 @@ impl Rates {
     }
 }
 
-/// Waits until `bytes` may pass in a direction that may be bounded.
+/// Waits until `bytes` may pass in a direction with or without a bound.
 pub(crate) async fn pass(rate: Option<&Rate>, bytes: usize) {
     if let Some(rate) = rate {
         rate.pass(bytes).await;
@@ -92,7 +92,7 @@ pub(crate) async fn pass(rate: Option<&Rate>, bytes: usize) {
 mod tests {
     use super::*;
 
-    /// Bytes per second that pass in ten seconds, in pieces, by those who wait as they are told.
+    /// Bytes per second that pass in ten seconds, in pieces, when each waits as long as it is told.
     fn measured(rate: &Rate, piece: usize) -> f64 {
         let begin = Instant::now();
         let mut now = begin;

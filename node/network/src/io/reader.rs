@@ -15,7 +15,7 @@ use crate::copies::COPY;
 use crate::event::{NetworkEvent, OffenceKind};
 use crate::swarm::streams::StreamKind;
 
-/// The frames of a tensor: header bytes and slice of the payload.
+/// Splits a tensor into frames: the header bytes and the slice of the payload of each.
 pub(crate) fn frames(
     header: TensorHeader,
     payload: &[u8],
@@ -23,7 +23,7 @@ pub(crate) fn frames(
     header.frames(payload).map(|(piece, slice)| (piece.encode(slice), slice))
 }
 
-/// Reads one stream to its end and reports that.
+/// Reads one stream to its end, and reports the end.
 pub(crate) async fn read(
     stream: Stream,
     origin: Origin,
@@ -63,7 +63,8 @@ impl Reader {
             }
             Some(other) => return Err(unexpected(&other, "before hello")),
         }
-        // Not released: the run differs, which the peer may say as well, or the peer is not wanted.
+        // An error means that the reader is not released: the runs differ, which the peer may say as
+        // well, or the peer is not wanted.
         let released = release.await.is_ok();
         let mut goodbye = false;
         while let Some(message) = self.message().await? {
@@ -111,7 +112,7 @@ impl Reader {
     }
 
     async fn bulk(&mut self, release: oneshot::Receiver<()>) -> Result<ReaderEnd, ReaderEnd> {
-        // Until the handshake is done flow control keeps the bytes at the sender.
+        // Until the handshake is done, flow control keeps the bytes at the sender.
         release.await.map_err(|_| ReaderEnd::Ignored)?;
         while tensor(&mut self.stream, &self.origin, &self.events).await? {}
         Ok(ReaderEnd::Finished { goodbye: false })

@@ -1,4 +1,4 @@
-//! What the tasks of a session get to write, and what they report.
+//! The items that the tasks of a session write, and what the tasks report.
 
 use std::io;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use super::traffic::Traffic;
 use crate::event::{Carrier, OffenceKind};
 use crate::swarm::streams::StreamKind;
 
-/// Something to write.
+/// An item to write.
 #[derive(Debug)]
 pub(crate) enum Outgoing {
     /// A complete control frame.
     Control(Vec<u8>),
-    /// A whole tensor: header of its frames, all elements, and who wants to know when it is written.
+    /// A whole tensor: the header of its frames, all elements, and a callback for when it is written.
     Tensor(TensorHeader, Arc<[u8]>, Option<Written>),
 }
 
-/// What is done once a tensor is written to what carries it; left out where it never is.
+/// A callback for when a tensor is written to its carrier. It is not called if that never happens.
 pub struct Written(Box<dyn FnOnce() + Send>);
 
 impl Written {
@@ -45,52 +45,52 @@ impl std::fmt::Debug for Written {
     }
 }
 
-/// Whose stream it is.
+/// The stream that a report is about, with its byte counters and the bounds on its rate.
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
     pub(crate) peer: PeerId,
-    /// Number of the session; a report of an earlier one is stale.
+    /// Number of the session; a report of an earlier session is ignored.
     pub(crate) session: u64,
-    /// What it runs on.
+    /// The carrier that the stream runs on.
     pub(crate) via: Via,
-    /// What that is to the rates.
+    /// The kind of that carrier, for the size of frames on the wire.
     pub(crate) carrier: Carrier,
     pub(crate) kind: StreamKind,
     /// Number of the stream within the session.
     pub(crate) stream: u64,
-    /// Of the peer, and of all peers.
+    /// The byte counters of the peer and of all peers.
     pub(crate) traffic: [Arc<Traffic>; 2],
-    /// Bounds of tensors, of all peers.
+    /// The bounds on the rate of tensors, shared by all peers.
     pub(crate) rates: Arc<Rates>,
-    /// What a relay on the way lets through.
+    /// The rate that a relay on the way lets through, if it sets one.
     pub(crate) circuit: Option<Arc<Rate>>,
 }
 
 /// What a task reports.
 #[derive(Debug)]
 pub(crate) enum SessionEvent {
-    /// The peer said which run it is in; the reader waits until it is released.
+    /// The peer said which run it is in; the reader waits to be released.
     Hello {
         origin: Origin,
-        /// Run and settings.
+        /// The run and the settings of the peer.
         specs: Box<[RunSpec; 2]>,
         incarnation: u64,
         direct_port: u16,
     },
     /// A reader ended.
     ReaderEnded { origin: Origin, end: ReaderEnd },
-    /// A bulk connection that was asked for is there, or cannot be had.
+    /// A bulk connection that was asked for is open, or cannot be had.
     BulkOpened { peer: PeerId, session: u64, result: Result<BulkConnection, dnode_quic::Error> },
-    /// A direct path that was asked for is there, or cannot be had.
+    /// A direct path that was asked for is open, or cannot be had.
     DirectOpened { peer: PeerId, session: u64, result: Result<Sender, dnode_direct::Error> },
-    /// A writer ended and gives back its queue; whether it was asked to.
+    /// A writer ended and gives back its queue; `left` says whether it was asked to.
     WriterEnded { origin: Origin, queue: mpsc::Receiver<Outgoing>, left: bool },
 }
 
 /// Why a reader ended.
 #[derive(Debug)]
 pub(crate) enum ReaderEnd {
-    /// The peer ended the stream between two frames; whether the last one was a goodbye.
+    /// The peer ended the stream between two frames; `goodbye` says whether the last one was a goodbye.
     Finished { goodbye: bool },
     /// The connection failed.
     Failed(io::Error),
@@ -102,7 +102,7 @@ pub(crate) enum ReaderEnd {
     Ignored,
 }
 
-/// What a stream of frames runs on.
+/// The carrier that a stream of frames runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Via {
     /// A stream of this libp2p connection.

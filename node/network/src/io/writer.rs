@@ -1,4 +1,4 @@
-//! The task that writes what is queued for a peer, whatever carries it.
+//! The task that writes what is queued for a peer, on any kind of carrier.
 
 use std::io;
 
@@ -20,7 +20,7 @@ pub(crate) enum FrameSink {
     Stream(Stream),
     /// A bulk connection.
     Quic(BulkStreams),
-    /// A direct path; nothing once it is finished.
+    /// A direct path; `None` once it is finished.
     Direct(Option<Sender>),
 }
 
@@ -46,7 +46,7 @@ impl FrameSink {
         }
     }
 
-    /// Between two frames.
+    /// Notes the end of a frame: the next one takes the next stream of a bulk connection.
     fn next_frame(&mut self) {
         if let Self::Quic(streams) = self {
             streams.next();
@@ -60,7 +60,8 @@ impl FrameSink {
         }
     }
 
-    /// Waits until it fails, where that can be known without writing. May be dropped at any time.
+    /// Waits until the carrier fails, where that can be known without writing. The future may be dropped
+    /// at any time.
     async fn closed(&mut self) -> io::Error {
         match self {
             Self::Stream(_) | Self::Direct(None) => std::future::pending().await,
@@ -69,7 +70,7 @@ impl FrameSink {
         }
     }
 
-    /// Ends it; what was written still arrives.
+    /// Ends the carrier; what was written still arrives.
     async fn finish(&mut self) -> io::Result<()> {
         match self {
             Self::Stream(stream) => stream.close().await,
@@ -90,16 +91,17 @@ impl FrameSink {
 /// How a writer begins and is stopped.
 #[derive(Debug)]
 pub(crate) struct Start {
-    /// The first frame of a control stream.
+    /// The first frame, for a control stream.
     pub(crate) hello: Option<Vec<u8>>,
-    /// Dropped when the writer shall stop at once and give back its queue.
+    /// Is dropped when the writer shall stop at once and give back its queue.
     pub(crate) stop: oneshot::Receiver<()>,
-    /// Sent when the writer shall end what it writes, and then give back its queue.
+    /// Gets a message when the writer shall finish what it writes, and then give back its queue.
     pub(crate) leave: oneshot::Receiver<()>,
 }
 
-/// Writes the hello if any, then what is queued, until the queue ends or the writer shall leave (what
-/// was written is then delivered), the sink fails, or `stop` is dropped.
+/// Writes the hello, if any, and then what is queued. It ends when the queue ends, when the writer is
+/// asked to leave, when the sink fails, or when `stop` is dropped. In the first two cases, what was
+/// written is delivered.
 pub(crate) async fn write(
     mut sink: FrameSink,
     origin: Origin,
@@ -115,7 +117,7 @@ pub(crate) async fn write(
                 tracing::debug!(peer = ?origin.peer, kind = %origin.kind, %error, "write failed");
             }
         },
-        // The owner keeps it until the session ends.
+        // The owner keeps the other end of `stop` until the session ends.
         _ = stop => {}
     }
     if let FrameSink::Quic(streams) = &sink {
@@ -125,7 +127,7 @@ pub(crate) async fn write(
     let _ = links.send(SessionEvent::WriterEnded { origin, queue, left }).await;
 }
 
-/// Returns whether it was asked to leave.
+/// Returns whether the writer was asked to leave.
 async fn write_all(
     sink: &mut FrameSink,
     origin: &Origin,
@@ -142,7 +144,7 @@ async fn write_all(
     loop {
         let outgoing = tokio::select! {
             outgoing = queue.recv() => outgoing,
-            // Noticed here, so that the next tensor finds a connection that lives.
+            // The failure is noticed here, so that the next tensor does not take a dead connection.
             error = sink.closed() => return Err(error),
             Ok(()) = &mut leave, if !left => {
                 left = true;

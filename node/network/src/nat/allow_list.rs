@@ -1,4 +1,4 @@
-//! Whom holes are punched to: peers that have greeted, and each a few times.
+//! The peers to which holes may be punched: those that have greeted, each a few times.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -8,25 +8,25 @@ use libp2p::{Multiaddr, PeerId};
 
 use crate::limits::{HELD_DIALS_MAX, PERMITTED_MAX, PUNCH_ADDRESSES_MAX, PUNCHES_PER_CIRCUIT_MAX};
 
-/// Who may be dialled, and the dials that wait for it.
+/// The peers that may be dialled, and the dials that wait for permission.
 #[derive(Debug, Default)]
 pub(crate) struct PunchAllowList {
     permitted: BTreeSet<PeerId>,
     held: VecDeque<DialOpts>,
     running: BTreeSet<ConnectionId>,
-    /// How often the other end of a circuit was heard.
+    /// How many messages of the other end of each circuit were accepted.
     heard: BTreeMap<ConnectionId, u32>,
 }
 
 impl PunchAllowList {
-    /// From now on `peer` may be dialled.
+    /// Permits dials to `peer` from now on.
     pub(crate) fn permit(&mut self, peer: PeerId) {
         if self.permitted.len() < PERMITTED_MAX {
             self.permitted.insert(peer);
         }
     }
 
-    /// From now on `peer` may not be dialled; a dial that waits for it is given up.
+    /// Permits no dials to `peer` any more; those that wait for the permission are given up.
     pub(crate) fn forbid(&mut self, peer: PeerId) {
         self.permitted.remove(&peer);
         self.held.retain(|dial| dial.get_peer_id() != Some(peer));
@@ -36,7 +36,7 @@ impl PunchAllowList {
         dial.get_peer_id().is_some_and(|peer| self.permitted.contains(&peer))
     }
 
-    /// A dial is asked for. When there is no room, one that would wait is given up and returned.
+    /// Queues a dial. When there is no room, gives up a dial that is not permitted yet, and returns it.
     pub(crate) fn ask(&mut self, dial: DialOpts) -> Option<DialOpts> {
         self.held.push_back(dial);
         if self.held.len() <= HELD_DIALS_MAX {
@@ -54,24 +54,25 @@ impl PunchAllowList {
         Some(dial)
     }
 
-    /// Whether the dial `connection` may go to `addresses`; one that was not asked for may.
+    /// Whether the dial `connection` may go to `addresses`. A dial that is not from this list may.
     pub(crate) fn allows(&self, connection: ConnectionId, addresses: &[Multiaddr]) -> bool {
         !self.running.contains(&connection) || addresses.len() <= PUNCH_ADDRESSES_MAX
     }
 
-    /// The dial `connection` led to a peer, or failed.
+    /// Notes that the dial `connection` led to a peer or failed.
     pub(crate) fn ended(&mut self, connection: ConnectionId) {
         self.running.remove(&connection);
     }
 
-    /// Whether what the other end of a circuit says is heard: as often as an honest one speaks.
+    /// Whether to accept one more message from the other end of a circuit: as many as a peer that keeps
+    /// the protocol sends.
     pub(crate) fn hears(&mut self, circuit: ConnectionId) -> bool {
         let heard = self.heard.entry(circuit).or_default();
         *heard = heard.saturating_add(1);
         *heard <= PUNCHES_PER_CIRCUIT_MAX
     }
 
-    /// A connection closed.
+    /// Notes that a connection closed.
     pub(crate) fn went(&mut self, circuit: ConnectionId) {
         self.heard.remove(&circuit);
     }

@@ -1,4 +1,4 @@
-//! Addresses that this peer may have: what others see, port and all, and what a router would forward.
+//! Addresses that this peer may have: those that others see, and those that a router would forward.
 
 use std::collections::VecDeque;
 
@@ -22,9 +22,10 @@ pub(crate) fn is_plain(address: &Multiaddr) -> bool {
     ip && port && parts.next().is_none()
 }
 
-/// Addresses that this peer, which listens at `own`, may have, when the other end of a direct connection
-/// that it opened sees it at `observed`: that IP address with a port that it listens at, the outer port
-/// where packets leave from the port that it listens at (`shared_port`), and further ports of its own.
+/// Possible addresses of this peer, which listens at `own`, when the other end of a direct connection
+/// that it opened sees it at `observed`. All have the observed IP address. Their ports are, in this
+/// order, an own port, the observed port if packets leave from the port at which this peer listens
+/// (`shared_port`), and the other own ports.
 pub(crate) fn candidates(
     observed: &Multiaddr,
     own: &[Multiaddr],
@@ -54,10 +55,10 @@ pub(crate) fn candidates(
     all
 }
 
-/// How many addresses somebody may learn of who never forgets one.
+/// How many addresses a behaviour may be told that never forgets one.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    /// The last that were admitted.
+    /// The addresses that were admitted last.
     known: VecDeque<Multiaddr>,
     left: usize,
     refilled: Instant,
@@ -68,7 +69,7 @@ impl Budget {
         Self { known: VecDeque::new(), left: CANDIDATES_MAX, refilled: now }
     }
 
-    /// Whether `address` is known, or there is room for one more.
+    /// Whether `address` is known, or there is room for one more. In the latter case it is admitted.
     pub(crate) fn admits(&mut self, address: &Multiaddr, now: Instant) -> bool {
         if self.known.contains(address) {
             return true;

@@ -1,5 +1,5 @@
-//! Dials that others ask for, so that AutoNAT can say whether they can be dialled: few at a time, and
-//! to no address that their owner could not dial himself.
+//! Dials that other peers ask for, so that AutoNAT can tell them whether they can be dialled. Only a few
+//! run at a time, and none goes to an address that the asking peer could not dial itself.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -16,13 +16,13 @@ use crate::limits::{
 };
 use crate::nat::candidates::is_plain;
 
-/// Who asks, what waits, and what runs.
+/// Who asks for dials, which dials wait, and which run.
 #[derive(Debug, Default)]
 pub(crate) struct DialBackQueue {
-    /// Where connections come from.
+    /// The peers and addresses from which connections came.
     clients: BTreeMap<ConnectionId, (PeerId, IpAddr)>,
     waiting: VecDeque<Waiting>,
-    /// For whose addresses dials run.
+    /// The dials that run, and the IP address of the peer that each is for.
     running: BTreeMap<ConnectionId, Option<IpAddr>>,
 }
 
@@ -35,14 +35,14 @@ struct Waiting {
 }
 
 impl DialBackQueue {
-    /// A connection of `peer` came in from `from`.
+    /// Notes that a connection of `peer` came in from `from`.
     pub(crate) fn came(&mut self, connection: ConnectionId, peer: PeerId, from: &Multiaddr) {
         if let Some(ip) = ip(from) {
             self.clients.insert(connection, (peer, ip.to_canonical()));
         }
     }
 
-    /// A connection closed.
+    /// Notes that a connection closed.
     pub(crate) fn went(&mut self, connection: ConnectionId) {
         self.clients.remove(&connection);
     }
@@ -51,7 +51,7 @@ impl DialBackQueue {
         self.clients.values().filter(move |(client, _)| *client == peer).map(|(_, ip)| *ip)
     }
 
-    /// A dial is asked for; returns it when there is no room.
+    /// Queues a dial; returns it when there is no room.
     pub(crate) fn ask(&mut self, dial: DialOpts, now: Instant) -> Option<DialOpts> {
         if self.waiting.len() >= DIAL_BACKS_HELD_MAX {
             return Some(dial);
@@ -76,19 +76,20 @@ impl DialBackQueue {
         Some(dial)
     }
 
-    /// Takes out the dials that have waited until nobody waits for their results any more.
+    /// Takes out the dials that have waited so long that nobody waits for their results any more.
     pub(crate) fn overdue(&mut self, now: Instant) -> Vec<DialOpts> {
         let late = |waiting: &&Waiting| waiting.since + DIAL_BACK_WAIT_MAX <= now;
         let count = self.waiting.iter().take_while(late).count();
         self.waiting.drain(..count).map(|waiting| waiting.dial).collect()
     }
 
-    /// The dial `connection` led to a peer, or failed.
+    /// Notes that the dial `connection` led to a peer or failed.
     pub(crate) fn ended(&mut self, connection: ConnectionId) {
         self.running.remove(&connection);
     }
 
-    /// Whether the dial `connection` may go to `addresses` for `peer`; one that nobody asked for may.
+    /// Whether the dial `connection` for `peer` may go to `addresses`. A dial that is not from this
+    /// queue may.
     pub(crate) fn allows(
         &self,
         connection: ConnectionId,
@@ -104,8 +105,8 @@ impl DialBackQueue {
     }
 }
 
-/// Whether somebody who is at `from` may have `to` dialled: an address of this machine or of a local
-/// network only if he is there himself.
+/// Whether a peer with the addresses `from` may have `to` dialled. An address of this machine or of a
+/// local network is allowed only if the peer has such an address itself.
 fn reaches(to: IpAddr, from: &[IpAddr]) -> bool {
     let to = to.to_canonical();
     let nowhere = to.is_unspecified() || to.is_multicast() || to == std::net::Ipv4Addr::BROADCAST;
@@ -138,7 +139,7 @@ mod tests {
     async fn one_address_never_has_all_the_turns() {
         let now = Instant::now();
         let mut queue = DialBackQueue::default();
-        // Names cost nothing.
+        // Names of peers cost nothing, so one host may have many.
         let greedy: Vec<PeerId> = (0..100).map(|_| PeerId::random()).collect();
         for (index, peer) in greedy.iter().enumerate() {
             queue.came(number(index), *peer, &from(1));

@@ -1,4 +1,4 @@
-//! Bounds around behaviours of libp2p that others can make dial or remember.
+//! Bounds around behaviours of libp2p that other peers can cause to dial or to remember addresses.
 
 use std::task::{Context, Poll, ready};
 
@@ -18,8 +18,9 @@ use crate::nat::allow_list::PunchAllowList;
 use crate::nat::candidates::Budget;
 use crate::nat::dial_back::DialBackQueue;
 
-/// A behaviour that learns of the addresses this peer may have from its owner alone (identify believes
-/// whoever is connected, and names no one), and whose dials are let pass by a gate.
+/// A behaviour with two bounds. It learns possible addresses of this peer from its owner alone, because
+/// identify would believe any connected peer and does not say which one. A gate decides which of its
+/// dials pass.
 #[derive(Debug)]
 pub(crate) struct Limited<B> {
     inner: B,
@@ -30,48 +31,48 @@ pub(crate) struct Limited<B> {
 /// Which dials pass, and when.
 #[derive(Debug)]
 enum Gate {
-    /// Those to permitted peers.
+    /// Dials to permitted peers pass.
     Punch(PunchAllowList),
-    /// All, in turn.
+    /// All dials pass, a few at a time.
     DialBack(DialBackQueue),
 }
 
-/// The dial goes where it may not.
+/// The error of a dial to an address that it must not go to.
 #[derive(Debug, thiserror::Error)]
 #[error("addresses that are dialled for nobody")]
 struct Refused;
 
 impl<B: NetworkBehaviour> Limited<B> {
-    /// `inner`, which never forgets a candidate and so learns of few.
+    /// Wraps `inner`, which never forgets a candidate and therefore is told of few.
     pub(crate) const fn budgeted(inner: B, now: Instant) -> Self {
         Self { inner, gate: None, budget: Some(Budget::new(now)) }
     }
 
-    /// `inner`, which forgets old candidates, and whose dials wait until their peer was permitted.
+    /// Wraps `inner`, which forgets old candidates. Each of its dials waits until the peer is permitted.
     pub(crate) fn gated(inner: B) -> Self {
         Self { inner, gate: Some(Gate::Punch(PunchAllowList::default())), budget: None }
     }
 
-    /// `inner`, whose dials others ask for, a few at a time.
+    /// Wraps `inner`, whose dials are asked for by others; a few run at a time.
     pub(crate) fn in_turn(inner: B) -> Self {
         Self { inner, gate: Some(Gate::DialBack(DialBackQueue::default())), budget: None }
     }
 
-    /// From now on `peer` may be dialled, and so it is if a dial was held.
+    /// Permits dials to `peer` from now on; one that was held begins.
     pub(crate) fn permit(&mut self, peer: PeerId) {
         if let Some(Gate::Punch(allowed)) = &mut self.gate {
             allowed.permit(peer);
         }
     }
 
-    /// From now on `peer` may not be dialled; a dial that waits for it is given up.
+    /// Permits no dials to `peer` any more; one that waits for the permission is given up.
     pub(crate) fn forbid(&mut self, peer: PeerId) {
         if let Some(Gate::Punch(allowed)) = &mut self.gate {
             allowed.forbid(peer);
         }
     }
 
-    /// This peer may be reached at `address`.
+    /// Tells the behaviour that this peer may be reachable at `address`, within the budget.
     pub(crate) fn candidate(&mut self, address: &Multiaddr, now: Instant) {
         if self.budget.as_mut().is_none_or(|budget| budget.admits(address, now)) {
             let candidate = NewExternalAddrCandidate { addr: address };
@@ -81,7 +82,7 @@ impl<B: NetworkBehaviour> Limited<B> {
 }
 
 impl<B: NetworkBehaviour> Limited<B> {
-    /// A dial that was asked for will not be made.
+    /// Tells the behaviour that a dial will not be made.
     fn give_up(&mut self, dial: &DialOpts) {
         let (peer_id, connection_id) = (dial.get_peer_id(), dial.connection_id());
         let failure = DialFailure { peer_id, error: &DialError::Aborted, connection_id };
@@ -104,7 +105,7 @@ impl<B: NetworkBehaviour> Limited<B> {
 }
 
 impl Gate {
-    /// Takes a dial to let it pass later; returns it when it never will.
+    /// Takes a dial to let it pass later; returns it when it will never pass.
     fn ask(&mut self, dial: DialOpts) -> Option<DialOpts> {
         match self {
             Self::Punch(allowed) => allowed.ask(dial),
@@ -112,7 +113,7 @@ impl Gate {
         }
     }
 
-    /// Whether the dial `connection` may go to `addresses` for `peer`; one of somebody else may.
+    /// Whether the dial `connection` to `peer` may go to `addresses`. Dials of other behaviours may.
     fn allows(
         &self,
         connection: ConnectionId,
@@ -133,7 +134,7 @@ impl Gate {
         }
     }
 
-    /// Learns who comes and goes, and of dials that end.
+    /// Notes connections that open and close, and dials that end.
     fn watch(&mut self, event: &FromSwarm<'_>) {
         #[expect(
             clippy::wildcard_enum_match_arm,
@@ -238,7 +239,8 @@ impl<B: NetworkBehaviour> NetworkBehaviour for Limited<B> {
         context: &mut Context<'_>,
     ) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
         loop {
-            // What becomes allowed, and time that passes, need no waker: the swarm's owner polls often.
+            // Newly permitted dials and expired deadlines need no waker: the owner of the swarm polls
+            // often.
             if let Some(opts) = self.release() {
                 return Poll::Ready(ToSwarm::Dial { opts });
             }
@@ -267,7 +269,7 @@ mod tests {
         PUNCH_ADDRESSES_MAX,
     };
 
-    /// Dials whom it is told to.
+    /// A behaviour that dials the peers that it is told to dial.
     #[derive(Default)]
     struct Dials(VecDeque<PeerId>, usize);
 
@@ -320,7 +322,7 @@ mod tests {
         }
     }
 
-    /// Whom the behaviour dials now.
+    /// The peers that the behaviour dials now.
     fn dialled(limited: &mut Limited<Dials>) -> Vec<PeerId> {
         let mut context = Context::from_waker(noop_waker_ref());
         let mut all = Vec::new();

@@ -11,10 +11,10 @@ use crate::address::ip;
 use crate::limits::CANDIDATES_MAX;
 use crate::swarm::streams::Path;
 
-/// Where this peer stands.
+/// Whether others can dial this peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// Nobody has said anything yet.
+    /// Nobody has said anything about it yet.
     Unknown,
     /// Others can dial it.
     Reachable,
@@ -25,13 +25,13 @@ pub(crate) enum Standing {
 }
 
 impl Standing {
-    /// Whether the user would be told the same, but for the address: that may change with each word of a
-    /// peer that is connected.
+    /// Whether the log would say the same to the user, apart from the address. The address may change
+    /// with each report of a connected peer.
     pub(crate) fn is_like(self, other: Self) -> bool {
         std::mem::discriminant(&self) == std::mem::discriminant(&other)
     }
 
-    /// Says so in the log.
+    /// Writes it to the log.
     pub(crate) fn tell(self) {
         match self {
             Self::Unknown => {}
@@ -46,41 +46,41 @@ impl Standing {
     }
 }
 
-/// Who says that an address works.
+/// How it is known that an address works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Proof {
-    /// Somebody came in by it: from the same local network perhaps, or through a firewall's hole.
+    /// A peer came in by it, but perhaps from the same local network or through a hole in a firewall.
     Met,
-    /// AutoNAT dialled it, a router forwards it, or the user names it.
+    /// AutoNAT dialled it, a router forwards it, or the user named it.
     Shown,
 }
 
-/// What is known of it. Peers that lie about what they see make this one take relays that it does not
-/// need, and no more: the proof that an address works is AutoNAT's.
+/// What is known about whether others can dial this peer. Peers that lie about the address that they see
+/// can only make this one use relays that it does not need: AutoNAT alone proves that an address works.
 #[derive(Debug, Default)]
 pub(crate) struct Reachability {
     /// Addresses that work.
     proven: BTreeMap<Multiaddr, Proof>,
-    /// Where the other ends of connections that this peer opened see it.
+    /// The addresses at which the other ends of connections that this peer opened see it.
     seen: BTreeMap<ConnectionId, (PeerId, IpAddr)>,
     /// Addresses that AutoNAT could not dial.
     failed: BTreeSet<IpAddr>,
 }
 
 impl Reachability {
-    /// `peer`, to which this one opened a connection, sees it at `address`.
+    /// Notes that `peer`, to which this one opened a connection, sees it at `address`.
     pub(crate) fn seen(&mut self, connection: ConnectionId, peer: PeerId, address: &Multiaddr) {
         if let Some(ip) = ip(address) {
             self.seen.insert(connection, (peer, ip));
         }
     }
 
-    /// A connection closed: what its other end saw counts no more.
+    /// Notes that a connection closed: what its other end saw no longer counts.
     pub(crate) fn closed(&mut self, connection: ConnectionId) {
         self.seen.remove(&connection);
     }
 
-    /// Others can dial `address`.
+    /// Notes that others can dial `address`.
     pub(crate) fn proven(&mut self, address: &Multiaddr, proof: Proof) {
         let full = self.proven.len() >= CANDIDATES_MAX && !self.proven.contains_key(address);
         if full && proof == Proof::Shown {
@@ -94,12 +94,12 @@ impl Reachability {
         }
     }
 
-    /// `address` works no more.
+    /// Notes that `address` no longer works.
     pub(crate) fn expired(&mut self, address: &Multiaddr) {
         self.proven.remove(address);
     }
 
-    /// A peer could not dial `address`.
+    /// Notes that a peer could not dial `address`.
     pub(crate) fn failed(&mut self, address: &Multiaddr) {
         if let Some(ip) = ip(address)
             && self.failed.len() < CANDIDATES_MAX
@@ -108,22 +108,23 @@ impl Reachability {
         }
     }
 
-    /// Whether it was shown that `wanted` works.
+    /// Whether it is proved that `wanted` works.
     fn works(&self, wanted: IpAddr) -> bool {
         let shown = self.proven.iter().filter(|(_, proof)| **proof == Proof::Shown);
         shown.filter_map(|(address, _)| ip(address)).any(|ip| ip == wanted)
     }
 
-    /// Whether it was shown that some address works.
+    /// Whether it is proved that some address works.
     pub(crate) fn is_shown(&self) -> bool {
         self.proven.values().any(|proof| *proof == Proof::Shown)
     }
 
-    /// The address that others see instead of an own one of that family, when more of them say so than
-    /// see one that the whole world could dial.
+    /// The address at which others see this peer, when it is neither its own nor proved to work. More
+    /// peers must see such an address of that family than see a public one that is its own or proved to
+    /// work.
     fn elsewhere(&self, own: &[IpAddr], v4: bool) -> Option<IpAddr> {
         if !own.iter().any(|own| own.is_ipv4() == v4) {
-            // Packets of that family leave from a port that nobody listens at.
+            // Packets of that family leave from a port at which nobody listens.
             return None;
         }
         let (mut open, mut others) = (BTreeSet::new(), BTreeMap::new());
@@ -137,7 +138,7 @@ impl Reachability {
         others.values().next().copied().filter(|_| others.len() > open.len())
     }
 
-    /// Where this peer stands, which listens at the addresses `own`.
+    /// Whether others can dial this peer, which listens at the addresses `own`.
     pub(crate) fn standing(&self, own: &[IpAddr]) -> Standing {
         if let Some(seen) = [true, false].iter().find_map(|v4| self.elsewhere(own, *v4)) {
             return Standing::BehindNat(seen);
@@ -148,15 +149,16 @@ impl Reachability {
         if self.proven.is_empty() { Standing::Unknown } else { Standing::Reachable }
     }
 
-    /// Whether this peer, which stands there, can relay for others: whatever they say they see, an address
-    /// that was shown to work does; and one that somebody came in by, if it is this peer's to the world.
+    /// Whether this peer can relay for others. It can if some address is proved to work, whatever
+    /// address others see. It can also if a peer came in by one of its addresses and it is not behind a
+    /// NAT.
     pub(crate) fn can_relay(&self, standing: Standing) -> bool {
         let behind = matches!(standing, Standing::BehindNat(_));
         self.is_shown() || !behind && !self.proven.is_empty()
     }
 }
 
-/// The IP addresses of those who listen, but the relays' that some listen at.
+/// The IP addresses of these listeners, without those that listen at relays.
 pub(crate) fn own<'a>(listeners: impl Iterator<Item = &'a Multiaddr>) -> Vec<IpAddr> {
     listeners.filter(|address| Path::of(address) != Path::Relayed).filter_map(ip).collect()
 }
@@ -190,12 +192,12 @@ mod tests {
     #[test]
     fn another_address_means_a_nat_until_that_address_is_proven() {
         let mut peer = Reachability::default();
-        // Those of the local network reach it all the same.
+        // Peers of the local network can dial it all the same.
         peer.proven(&address("192.168.1.5"), Proof::Met);
         peer.seen(connection(1), PeerId::random(), &address("203.0.113.9"));
         let nat = Standing::BehindNat("203.0.113.9".parse().unwrap());
         assert_eq!(peer.standing(&OWN), nat);
-        // A port that the router forwards.
+        // The router forwards this port.
         peer.proven(&address("203.0.113.9"), Proof::Shown);
         assert_eq!(peer.standing(&OWN), Standing::Reachable);
         peer.expired(&address("203.0.113.9"));
@@ -230,7 +232,7 @@ mod tests {
     #[test]
     fn peers_of_the_local_network_do_not_hide_a_nat() {
         let mut peer = Reachability::default();
-        // AutoNAT's proof is one of them.
+        // The proof of AutoNAT comes from a peer of the local network.
         peer.proven(&address("192.168.1.5"), Proof::Shown);
         for number in 0..5 {
             peer.seen(connection(number), PeerId::random(), &address("192.168.1.5"));
@@ -256,7 +258,7 @@ mod tests {
         peer.seen(connection(1), PeerId::random(), &address("192.168.1.5"));
         peer.failed(&address("192.168.1.5"));
         assert_eq!(peer.standing(&OWN), Standing::Closed(OWN[0]));
-        // Somebody came in who was dialled before, through the hole which that made perhaps.
+        // The peer that came in had been dialled before, perhaps through the hole that this dial made.
         peer.proven(&address("192.168.1.5"), Proof::Met);
         assert_eq!(peer.standing(&OWN), Standing::Closed(OWN[0]));
         assert!(peer.can_relay(Standing::Closed(OWN[0])) && !peer.is_shown());

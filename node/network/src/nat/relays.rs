@@ -15,13 +15,13 @@ use crate::swarm::streams::Path;
 /// A peer that relays for others.
 #[derive(Debug)]
 struct Offer {
-    /// Where this peer is connected to it.
+    /// The address at which this peer is connected to it.
     address: Multiaddr,
     failures: u32,
     next: Instant,
 }
 
-/// A reservation that was asked for.
+/// A reservation that was asked for; it may not be granted yet.
 #[derive(Debug)]
 struct Reservation {
     listener: ListenerId,
@@ -29,14 +29,14 @@ struct Reservation {
     held: bool,
 }
 
-/// Relays: those that offer themselves, and those that this peer uses.
+/// The relays that offer themselves, and those that this peer uses.
 #[derive(Debug)]
 pub(crate) struct Relays {
     me: PeerId,
     offers: BTreeMap<PeerId, Offer>,
     reservations: BTreeMap<PeerId, Reservation>,
-    /// Most bytes per second of tensors that a relay lets through each way, oldest first; 0 is none,
-    /// `u64::MAX` any.
+    /// Most bytes per second of tensors that each relay lets through in each direction, the oldest entry
+    /// first. 0 is none, `u64::MAX` is any number.
     bulk: VecDeque<(PeerId, u64)>,
 }
 
@@ -45,7 +45,7 @@ impl Relays {
         Self { me, offers: BTreeMap::new(), reservations: BTreeMap::new(), bulk: VecDeque::new() }
     }
 
-    /// `relay`, to which a direct connection at `address` leads, offers to relay.
+    /// Notes that `relay`, to which a direct connection at `address` leads, offers to relay.
     pub(crate) fn offered(&mut self, relay: PeerId, address: Multiaddr, now: Instant) {
         let room = self.offers.len() < RELAY_OFFERS_MAX;
         if let Some(offer) = self.offers.get_mut(&relay) {
@@ -55,14 +55,15 @@ impl Relays {
         }
     }
 
-    /// `relay` offers nothing any more, or is gone.
+    /// Notes that `relay` no longer offers to relay, or is gone.
     pub(crate) fn withdrawn(&mut self, relay: &PeerId) {
         self.offers.remove(relay);
     }
 
-    /// The relay to ask next, and what to listen on for it; `None` when there are enough.
+    /// The relay to ask next, and the address to listen on for it; `None` when there are enough.
     ///
-    /// The nearest by exclusive-or of the names comes first, so that peers spread over the relays.
+    /// The relay whose name is nearest to this peer's by exclusive-or comes first, so that peers spread
+    /// over the relays.
     pub(crate) fn next(&self, now: Instant) -> Option<(PeerId, Multiaddr)> {
         if self.reservations.len() >= RELAYS_MAX {
             return None;
@@ -85,12 +86,12 @@ impl Relays {
         Some((*relay, circuit(&offer.address, *relay)))
     }
 
-    /// `relay` is asked for a reservation by this listener.
+    /// Notes that `listener` asks `relay` for a reservation.
     pub(crate) fn asked(&mut self, relay: PeerId, listener: ListenerId, address: Multiaddr) {
         self.reservations.insert(relay, Reservation { listener, address, held: false });
     }
 
-    /// `relay` could not even be asked.
+    /// Notes a failure at `relay`; it is asked again later.
     pub(crate) fn failed(&mut self, relay: &PeerId, now: Instant) {
         if let Some(offer) = self.offers.get_mut(relay) {
             let wait = RELAY_RETRY.0 * 2_u32.saturating_pow(offer.failures.min(16));
@@ -99,7 +100,8 @@ impl Relays {
         }
     }
 
-    /// `relay` gave a reservation: where others reach this peer through it, the first time.
+    /// Notes that `relay` gave a reservation. The first time, returns the address at which others reach
+    /// this peer through the relay.
     pub(crate) fn accepted(&mut self, relay: &PeerId) -> Option<Multiaddr> {
         if let Some(offer) = self.offers.get_mut(relay) {
             offer.failures = 0;
@@ -109,7 +111,8 @@ impl Relays {
         first.then(|| reservation.address.clone())
     }
 
-    /// A listener ended: the relay whose reservation that was, and whether there was one.
+    /// Notes that a listener ended. If it was for a reservation, returns the relay, and whether it had
+    /// granted the reservation.
     pub(crate) fn closed(&mut self, listener: ListenerId, now: Instant) -> Option<(PeerId, bool)> {
         let of = |(_, reservation): &(&PeerId, &Reservation)| reservation.listener == listener;
         let relay = *self.reservations.iter().find(of)?.0;
@@ -118,13 +121,13 @@ impl Relays {
         Some((relay, reservation.held))
     }
 
-    /// Listeners of all reservations.
+    /// The listeners for all reservations.
     pub(crate) fn listeners(&self) -> Vec<ListenerId> {
         self.reservations.values().map(|reservation| reservation.listener).collect()
     }
 
-    /// `relay` lets so many bytes per second of tensors pass each circuit, each way. When too many are
-    /// remembered, the oldest that is not `in_use` is forgotten.
+    /// Notes how many bytes per second of tensors `relay` lets pass on each circuit in each direction.
+    /// When too many relays are remembered, the oldest that is not `in_use` is forgotten.
     pub(crate) fn limited(
         &mut self,
         relay: PeerId,
@@ -142,7 +145,8 @@ impl Relays {
         self.bulk.push_back((relay, bytes_per_second));
     }
 
-    /// Bytes per second of tensors that may pass on a connection with this address; `None`: none.
+    /// Bytes per second of tensors that may pass on a connection with this address; `None` where none
+    /// may.
     pub(crate) fn bulk_rate(&self, address: &Multiaddr) -> Option<u64> {
         let relay = relay_of(address)?;
         let (_, rate) = self.bulk.iter().find(|(known, _)| *known == relay)?;
@@ -150,19 +154,20 @@ impl Relays {
     }
 }
 
-/// Where peers are reached through `relay`, which is connected at `address`.
+/// The address at which peers are reached through `relay`, which is connected at `address`.
 fn circuit(address: &Multiaddr, relay: PeerId) -> Multiaddr {
     let plain = address.iter().filter(|protocol| !matches!(protocol, Protocol::P2p(_)));
     plain.collect::<Multiaddr>().with(Protocol::P2p(relay)).with(Protocol::P2pCircuit)
 }
 
-/// The relay that an address leads through.
+/// The relay through which an address leads.
 pub(crate) fn relay_of(address: &Multiaddr) -> Option<PeerId> {
     named(address).filter(|_| Path::of(address) == Path::Relayed)
 }
 
-/// Of the addresses that a peer names, at most `most`: those through relays first, of which there are
-/// at most [`RELAYS_MAX`] (without them a peer behind a NAT cannot be found at all), in their order.
+/// Chooses at most `most` of the addresses that a peer names, and keeps their order. Those through
+/// relays come first, at most [`RELAYS_MAX`] of them: without them a peer behind a NAT cannot be found
+/// at all.
 pub(crate) fn choose(addresses: Vec<Multiaddr>, most: usize) -> Vec<Multiaddr> {
     let (mut relayed, direct): (Vec<_>, Vec<_>) =
         addresses.into_iter().partition(|address| Path::of(address) == Path::Relayed);
@@ -172,8 +177,9 @@ pub(crate) fn choose(addresses: Vec<Multiaddr>, most: usize) -> Vec<Multiaddr> {
     relayed
 }
 
-/// Mean bytes per second of tensors each way of a circuit, given what the relay lets through in its life,
-/// both ways together, of which `control` bytes are for everything else; 0 is none, `u64::MAX` any.
+/// Mean bytes per second of tensors in each direction of a circuit. `bytes` is what the relay lets
+/// through in the `life` of the circuit, in both directions together; `control` of them are for
+/// everything else. 0 is none, `u64::MAX` is any number.
 pub(crate) fn rate(bytes: Option<u64>, life: Option<Duration>, control: u64) -> u64 {
     match (bytes, life) {
         (None | Some(0), _) => u64::MAX,
@@ -215,7 +221,7 @@ mod tests {
         assert_eq!(relays.closed(used[0].1, now), None);
         let (other, _) = relays.next(now).unwrap();
         assert!(used.iter().all(|(relay, _)| *relay != other));
-        // Without another it is asked again, after a while.
+        // When there is no other relay, it is asked again after a while.
         relays.offers.retain(|relay, _| used.iter().any(|(other, _)| other == relay));
         assert_eq!(relays.next(now), None);
         now += RELAY_RETRY.0;

@@ -1,4 +1,4 @@
-//! How each connection came to be.
+//! How each connection came to be, and whether streams may move to it.
 
 use std::collections::BTreeMap;
 
@@ -17,14 +17,15 @@ pub(super) struct Route {
     pub(super) peer: PeerId,
     pub(super) address: Multiaddr,
     path: Path,
-    /// This peer opened it.
+    /// Whether this peer opened it.
     ours: bool,
-    /// This peer opened it to prove that the other one can be dialled; from a port of its own.
+    /// Whether this peer opened it, from a port of its own, to test if the other one can be dialled.
     proof: bool,
     since: Instant,
-    /// Addresses that this peer may have, as the other end names them.
+    /// Possible addresses of this peer, as the other end names them.
     named: Vec<Multiaddr>,
-    /// Streams may move to it: it is no passing proof that this peer can be dialled.
+    /// Whether streams may move to it, because it is not a passing test of whether this peer can be
+    /// dialled.
     stays: bool,
 }
 
@@ -34,7 +35,7 @@ impl Route {
         !self.proof && self.path == Path::Quic
     }
 
-    /// Leaves of `addresses`, at which this peer may be reached, those that there is room for.
+    /// Keeps those of `addresses`, at which this peer may be reachable, that there is room for.
     pub(super) fn name(&mut self, addresses: &mut Vec<Multiaddr>) {
         addresses.retain(|address| {
             let known = self.named.contains(address);
@@ -52,7 +53,7 @@ impl Route {
 pub(super) struct Routes(BTreeMap<ConnectionId, Route>);
 
 impl Routes {
-    /// A connection is there.
+    /// Notes a new connection.
     pub(super) fn opened(
         &mut self,
         connection: ConnectionId,
@@ -67,7 +68,8 @@ impl Routes {
         self.0.insert(connection, route);
     }
 
-    /// A connection is gone. Its peer, when it was the last that is not relayed.
+    /// Notes that a connection has closed. Returns its peer when that has no connection left but relayed
+    /// ones.
     pub(super) fn closed(&mut self, connection: ConnectionId) -> Option<PeerId> {
         let peer = self.0.remove(&connection)?.peer;
         let direct = |other: &Route| other.peer == peer && other.path != Path::Relayed;
@@ -86,14 +88,14 @@ impl Routes {
         route.filter(|route| route.ours && route.path != Path::Relayed)
     }
 
-    /// Connections by which `client` was shown that it can be dialled.
+    /// Connections that this peer opened to test whether `client` can be dialled.
     pub(super) fn proofs(&self, client: PeerId) -> Vec<ConnectionId> {
         let routes = self.0.iter().filter(|(_, route)| route.peer == client && route.proof);
         routes.map(|(connection, _)| *connection).collect()
     }
 
-    /// The other end opened a stream on a connection. Where it ends, if streams may move to it from now
-    /// on and not before.
+    /// Notes that the other end opened a stream on a connection. Returns the address of that end if this
+    /// is what allows streams to move to the connection.
     pub(super) fn stays(&mut self, connection: ConnectionId) -> Option<Multiaddr> {
         let route = self.0.get_mut(&connection)?;
         let first = !std::mem::replace(&mut route.stays, true);
@@ -105,7 +107,8 @@ impl Routes {
         self.0.get(&connection).is_some_and(|route| route.stays)
     }
 
-    /// Connections that have come in and are too old for a proof, whose end was not noticed before.
+    /// Marks incoming connections that have lasted too long to be a test, and returns those that were
+    /// not marked before.
     pub(super) fn settled(&mut self, now: Instant) -> Vec<(PeerId, Multiaddr)> {
         let young = |route: &Route| route.stays || route.since + PROOF_MAX > now;
         let old = self.0.values_mut().filter(|route| !young(route));
@@ -126,7 +129,7 @@ impl Routes {
         self.0.values().any(|route| relay_of(&route.address).as_ref() == Some(relay))
     }
 
-    /// Relayed connections beside a direct one that is old enough.
+    /// Relayed connections of peers that have had a direct one for long enough.
     pub(super) fn superseded(&self, now: Instant) -> Vec<ConnectionId> {
         let settled = |peer: PeerId| {
             self.0.values().any(|route| {

@@ -1,4 +1,4 @@
-//! NATs: finding out that this peer is behind one, relays, and the way from a relay to a direct path.
+//! Finds out whether this peer is behind a NAT, uses relays, and gets from a relay to a direct path.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::limits::{CIRCUIT_BYTES, KNOWN_PEERS_MAX};
 use crate::swarm::Behaviour;
 use crate::swarm::streams::Path;
 
-/// What this peer knows of NATs, its own and others'.
+/// What this peer knows of its own NAT and those of others.
 #[derive(Debug)]
 pub(crate) struct Traversal {
     wanted: bool,
@@ -32,14 +32,14 @@ pub(crate) struct Traversal {
     reachability: Reachability,
     relays: Relays,
     standing: Standing,
-    /// Whether this peer relays, where nobody says that it must or must not.
+    /// Whether this peer relays for others, where the configuration leaves that open.
     relaying: bool,
-    /// Peers of which it was said that no direct path leads to them.
+    /// Peers for which the log has said that no direct path leads to them.
     hidden: BTreeSet<PeerId>,
 }
 
 impl Traversal {
-    /// `external` are addresses at which others can dial this peer, as the user says.
+    /// `external`: addresses at which others can dial this peer, as the user says.
     pub(crate) fn new<'a>(
         me: libp2p::PeerId,
         config: &NatConfig,
@@ -59,7 +59,7 @@ impl Traversal {
         }
     }
 
-    /// A connection is there.
+    /// Notes a new connection.
     pub(crate) fn on_opened(
         &mut self,
         connection: ConnectionId,
@@ -69,7 +69,7 @@ impl Traversal {
         self.routes.opened(connection, peer, endpoint);
     }
 
-    /// A connection is gone.
+    /// Notes that a connection has closed.
     pub(crate) fn on_closed(&mut self, connection: ConnectionId) {
         self.reachability.closed(connection);
         if let Some(peer) = self.routes.closed(connection) {
@@ -77,8 +77,8 @@ impl Traversal {
         }
     }
 
-    /// The other end opened a stream on a connection. Where it ends, if streams may move to it from now
-    /// on and not before.
+    /// Notes that the other end opened a stream on a connection. Returns the address of that end if this
+    /// is what allows streams to move to the connection.
     pub(crate) fn on_stream(&mut self, connection: ConnectionId) -> Option<Multiaddr> {
         self.routes.stays(connection)
     }
@@ -93,8 +93,8 @@ impl Traversal {
         self.routes.address(connection)
     }
 
-    /// Bytes per second of tensors that may pass on a connection with this address; `None`: none,
-    /// because it leads through a relay whose owner did not allow it.
+    /// Bytes per second of tensors that may pass on a connection with this address. `None` where no
+    /// tensors may pass, because the owner of the relay in between does not allow it.
     pub(crate) fn bulk_rate(&self, address: &Multiaddr) -> Option<u64> {
         if Path::of(address) == Path::Relayed {
             self.relays.bulk_rate(address)
@@ -103,7 +103,7 @@ impl Traversal {
         }
     }
 
-    /// The bound of the rate of tensors on a connection with this address, if a relay sets one.
+    /// The bound on the rate of tensors on a connection with this address, if a relay sets one.
     pub(crate) fn bound(&self, address: &Multiaddr) -> Option<Arc<Rate>> {
         let rate = self.bulk_rate(address).filter(|rate| *rate < u64::MAX)?;
         Rate::new(rate).map(Arc::new)
@@ -114,7 +114,7 @@ impl Traversal {
         matches!(self.standing, Standing::BehindNat(_) | Standing::Closed(_))
     }
 
-    /// A peer was identified: learns from it where this peer stands and who relays.
+    /// Learns from an identified peer whether this one is behind a NAT, and whether that peer relays.
     pub(crate) fn on_identified(
         &mut self,
         connection: ConnectionId,
@@ -126,7 +126,7 @@ impl Traversal {
         }
         let came_in = self.routes.came_in(connection);
         if came_in && swarm.listeners().any(|own| *own == info.observed_addr) {
-            // Somebody came in by an address of our own.
+            // The other end came in by an own address of this peer.
             swarm.add_external_address(info.observed_addr.clone());
             self.on_external(&info.observed_addr, Proof::Met, swarm);
         }
@@ -143,8 +143,8 @@ impl Traversal {
         self.stand(swarm);
     }
 
-    /// A peer speaks of itself and of us on a connection: what it sees, and whether it relays.
-    /// Returns addresses at which this peer, which listens at `own`, may be reached.
+    /// Learns from the other end of a connection at which address it sees this peer, and whether it
+    /// relays. Returns addresses at which this peer, which listens at `own`, may be reachable.
     fn heard(
         &mut self,
         connection: ConnectionId,
@@ -167,7 +167,7 @@ impl Traversal {
         all
     }
 
-    /// This peer can be reached at `address`.
+    /// Notes that this peer can be reached at `address`.
     pub(crate) fn on_external(
         &mut self,
         address: &Multiaddr,
@@ -180,7 +180,7 @@ impl Traversal {
         }
     }
 
-    /// This peer can be reached at `address` no more.
+    /// Notes that this peer can no longer be reached at `address`.
     pub(crate) fn on_external_expired(
         &mut self,
         address: &Multiaddr,
@@ -190,7 +190,8 @@ impl Traversal {
         self.stand(swarm);
     }
 
-    /// This peer listens at `address`; that of a user who says that others can dial this peer works.
+    /// Notes that this peer listens at `address`. It counts as reachable there if the user says that
+    /// others can dial this peer.
     pub(crate) fn on_listening(&mut self, address: &Multiaddr, swarm: &mut Swarm<Behaviour>) {
         let loopback = ip(address).is_some_and(|ip| ip.is_loopback());
         if self.mode == RelayMode::On && !loopback {
@@ -199,7 +200,7 @@ impl Traversal {
         }
     }
 
-    /// AutoNAT has tried an address of this peer.
+    /// Handles the result of a test of one of this peer's addresses by AutoNAT.
     pub(crate) fn on_probed(
         &mut self,
         event: &autonat::v2::client::Event,
@@ -216,14 +217,14 @@ impl Traversal {
         self.stand(swarm);
     }
 
-    /// A peer's address was tried for it: the connection for that has served its purpose.
+    /// Closes the connections that this peer opened to test an address of `client`: the test has ended.
     pub(crate) fn on_dialled_back(&self, client: libp2p::PeerId, swarm: &mut Swarm<Behaviour>) {
         for connection in self.routes.proofs(client) {
             swarm.close_connection(connection);
         }
     }
 
-    /// Finds out where this peer stands, and relays accordingly.
+    /// Finds out whether this peer is behind a NAT, and begins or stops to relay accordingly.
     fn stand(&mut self, swarm: &mut Swarm<Behaviour>) {
         let standing = self.reachability.standing(&own(swarm.listeners()));
         let before = std::mem::replace(&mut self.standing, standing);
@@ -279,7 +280,7 @@ impl Traversal {
         }
     }
 
-    /// A listener ended; if it was a reservation, another may be asked for.
+    /// Notes that a listener ended; if it was a reservation, another relay may be asked.
     pub(crate) fn on_listener_closed(&mut self, listener: ListenerId) {
         match self.relays.closed(listener, Instant::now()) {
             Some((relay, true)) => tracing::info!(%relay, "the reservation at a relay has ended"),
@@ -288,7 +289,7 @@ impl Traversal {
         }
     }
 
-    /// A relay has said something. Returns an address at which others reach this peer from now on.
+    /// Handles an event of a relay. Returns an address at which others reach this peer from now on.
     pub(crate) fn on_relay_event(&mut self, event: relay::client::Event) -> Option<Multiaddr> {
         match event {
             relay::client::Event::ReservationReqAccepted { relay_peer_id, limit, .. } => {
@@ -305,14 +306,14 @@ impl Traversal {
         }
     }
 
-    /// A relay lets so much of a circuit pass.
+    /// Notes how much of a circuit `relay` lets pass.
     fn on_limit(&mut self, relay: libp2p::PeerId, limit: Option<(Option<u64>, Option<Duration>)>) {
         let (bytes, life) = limit.unwrap_or_default();
         let in_use = |relay: &_| self.routes.uses(relay);
         self.relays.limited(relay, rate(bytes, life, CIRCUIT_BYTES), in_use);
     }
 
-    /// Holes were punched, or cannot be.
+    /// Notes whether a hole was punched.
     pub(crate) fn on_punched(&mut self, event: &dcutr::Event) {
         let Some(peer) = from_libp2p(event.remote_peer_id) else { return };
         match &event.result {
@@ -324,7 +325,7 @@ impl Traversal {
         }
     }
 
-    /// No direct path to `peer` was found; says so once.
+    /// Notes that no direct path to `peer` was found; logs it once.
     pub(crate) fn on_no_direct_path(&mut self, peer: PeerId) {
         if self.hidden.len() < KNOWN_PEERS_MAX && self.hidden.insert(peer) {
             tracing::info!(

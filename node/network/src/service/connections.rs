@@ -1,4 +1,4 @@
-//! What the swarm reports: connections, streams, and what its behaviours have found out.
+//! Handles what the swarm reports: connections, streams, and events of its behaviours.
 
 use dnode_protocol::PeerId;
 use libp2p::core::ConnectedPoint;
@@ -28,7 +28,8 @@ impl Service {
         let Context { traversal, swarm, .. } = &mut self.context;
         match event {
             SwarmEvent::Behaviour(event) => self.on_behaviour_event(event).await,
-            // A relay has several; where others reach us is reported with the reservation.
+            // A relay has several addresses; the one at which others reach this peer is reported with
+            // the reservation.
             SwarmEvent::NewListenAddr { address, .. } if Path::of(&address) != Path::Relayed => {
                 traversal.on_listening(&address, swarm);
                 tracing::debug!(%address, "listening");
@@ -92,7 +93,7 @@ impl Service {
                     ..
                 } = event
                 {
-                    // Who has gone meanwhile hears nothing.
+                    // An error means that the peer that asked has gone.
                     let answer = context.greeting.answer();
                     let _ = context.swarm.behaviour_mut().ask.send_response(channel, answer);
                 }
@@ -123,7 +124,7 @@ impl Service {
         self.context.outbox.report(NetworkEvent::Listening { address });
     }
 
-    /// A dial has led to our own key, or our own key has dialled us (`came`), at `address`.
+    /// Handles a connection with our own key at `address`: a dial led to it, or it dialled us (`came`).
     fn on_own_key(&mut self, address: &Multiaddr, came: bool) {
         let address = without_peer(address.clone());
         let swarm = &self.context.swarm;
@@ -155,7 +156,8 @@ impl Service {
             return;
         }
         if self.sessions.contains(peer) {
-            // To one that came in streams move when the other end's do, or when it proves to stay.
+            // On an incoming connection, streams move when those of the other end do, or when it has
+            // lasted.
             if endpoint.is_dialer() {
                 self.move_streams(peer, &far_end(endpoint, peer_id));
             }
@@ -170,7 +172,7 @@ impl Service {
         self.sessions.begin(peer, address, &mut self.context);
     }
 
-    /// Lets the streams of a peer move to a connection that has come and is better than theirs.
+    /// Lets the streams of a peer move to a new connection that is better than theirs.
     pub(super) fn move_streams(&mut self, peer: PeerId, address: &Multiaddr) {
         if self.sessions.contains(peer) {
             self.sessions.move_streams(peer, address, &self.context);
@@ -200,7 +202,7 @@ impl Service {
         self.discovery.on_down(peer, &cause, &mut self.context);
     }
 
-    /// Of the connections to a peer only one through a relay is left, which lets no tensors pass.
+    /// Handles that the only connection left to a peer leads through a relay that lets no tensors pass.
     async fn on_relayed_again(&mut self, peer: PeerId, cause: String) {
         self.end_session(peer, DownReason::Lost(cause)).await;
         if let Some(address) = self.context.best_address(peer) {
@@ -280,7 +282,8 @@ impl Service {
         }
     }
 
-    /// Some other libp2p node: it may stay, unless it was dialled as a member of the swarm.
+    /// Handles a libp2p node that is no dnode peer. It may stay, unless it was dialled as a member of
+    /// the swarm.
     async fn on_stranger(&mut self, peer: PeerId) {
         self.end_session(peer, DownReason::Left).await;
         let cause = "the node there is no dnode peer";

@@ -1,4 +1,4 @@
-//! What the tasks of a session report: the handshake, and the ends of readers and writers.
+//! Handles what the tasks of a session report: the handshake, and the ends of readers and writers.
 
 use dnode_protocol::{PeerId, RunSpec};
 use libp2p::Stream;
@@ -15,7 +15,7 @@ use crate::limits::{FULL_BACK_OFF, HELLO_TIMEOUT};
 use crate::sessions::{Completion, Late, Stage};
 use crate::swarm::streams::StreamKind;
 
-/// How long the words to a copy may take.
+/// How long it may take to tell a process that it is a copy.
 const WORDS_MAX: Duration = Duration::from_secs(2);
 
 impl Service {
@@ -83,9 +83,9 @@ impl Service {
                 self.refuse_copy(peer, connection, incarnation);
             }
             Stage::Up(_) | Stage::Relayed(..) => {
-                // Another start of the peer's process took over: everything of the earlier one ends. The
-                // new connection is closed as well; one of the two dials again and the peer is greeted
-                // as new.
+                // Another start of the peer's process has taken over: everything of the earlier one
+                // ends. The new connection is closed as well. One of the two peers dials again, and the
+                // other is greeted as a new one.
                 self.copies.restarted(peer, incarnation, Instant::now());
                 self.hang_up(peer, DownReason::Restarted).await;
             }
@@ -93,14 +93,14 @@ impl Service {
         }
     }
 
-    /// Lets a peer count as connected, if all is there for that.
+    /// Lets a peer count as connected, if nothing is missing for that.
     pub(super) fn complete(&mut self, peer: PeerId) {
         match self.sessions.complete(peer, &mut self.context) {
             Completion::Waits => {}
             Completion::Full => self.context.block(peer, FULL_BACK_OFF),
             Completion::Up(incarnation) => {
                 self.discovery.on_up(peer);
-                // Perhaps after another process with its key was refused.
+                // Another process with its key may have been refused before.
                 if let Some(older) = self.copies.refused(peer, incarnation) {
                     self.tell_kept(peer, older, incarnation);
                 }
@@ -109,7 +109,8 @@ impl Service {
         }
     }
 
-    /// A peer that has greeted, alone, is an older start than one that was here.
+    /// Refuses a peer that has greeted if it is an older start than one that was here, although that one
+    /// is not connected now. Returns whether it did.
     fn refuse_older(&mut self, peer: PeerId, incarnation: u64) -> bool {
         let now = Instant::now();
         let Some(newest) = self.copies.newer(peer, incarnation, now) else { return false };
@@ -120,8 +121,8 @@ impl Service {
         true
     }
 
-    /// An older start than the one that is here has greeted on a connection of its own. It may be the
-    /// last word of a process that has ended: whether it lives shows when it takes a stream.
+    /// Handles the hello of an older start than the connected one, on another connection. It may be the
+    /// last message of a process that has ended. If it accepts a stream, it lives.
     fn refuse_copy(&mut self, peer: PeerId, connection: ConnectionId, older: u64) {
         if self.copies.tell(connection, older, Instant::now())
             && let Some(id) = to_libp2p(peer)
@@ -132,7 +133,8 @@ impl Service {
         }
     }
 
-    /// The stream to a copy is open, so there are two: it is told, and who is here is told and goes on.
+    /// Handles that the stream to a copy is open, so two processes live: both are told, and the
+    /// connected one stays.
     pub(super) fn tell_copy(&mut self, peer: PeerId, older: u64, mut stream: Stream) {
         let Some(Stage::Up(kept)) = self.sessions.stage(peer) else { return };
         let hello = self.context.greeting.hello();
@@ -146,17 +148,17 @@ impl Service {
                 stream.write_all(&refuse).await?;
                 stream.close().await
             };
-            // It has gone, or does not read: its connection closes.
+            // The copy has gone, or does not read: its connection closes.
             let _ = tokio::time::timeout(WORDS_MAX, say).await;
         });
     }
 
-    /// The start of a peer that is here hears of the one that was refused.
+    /// Tells the connected start of a peer that another one was refused.
     fn tell_kept(&self, peer: PeerId, older: u64, kept: u64) {
         if let Some(frame) = words(COPY, older, kept)
             && let Some(entry) = self.context.shared.peers().get(&peer)
         {
-            // Full or gone: it is told the next time.
+            // The queue is full or gone: the peer is told the next time.
             let _ = entry.control.try_send(Outgoing::Control(frame));
         }
     }
@@ -209,8 +211,8 @@ impl Service {
         }
     }
 
-    /// Ends handshakes, refusals and searches for a direct path that took too long, and sessions of peers
-    /// that ended their control stream and opened no other.
+    /// Ends handshakes, refusals and searches for a direct path that took too long. Ends sessions of
+    /// peers that ended their control stream and opened no other one.
     pub(super) async fn check_handshakes(&mut self, now: Instant) {
         for peer in self.sessions.unheard(now) {
             self.hang_up(peer, hung_up()).await;
@@ -218,15 +220,15 @@ impl Service {
         for (peer, late) in self.sessions.late(now) {
             match late {
                 Late::Silent => {
-                    // It may have been stopped or cut off since it connected, so it may come again at
-                    // once.
+                    // The peer may have been stopped or cut off since it connected, so it may connect
+                    // again at once.
                     tracing::debug!(%peer, within = ?HELLO_TIMEOUT, "no hello");
                     let reason = DownReason::Lost("it did not greet".to_owned());
                     self.hang_up(peer, reason).await;
                 }
                 Late::Refused => self.hang_up_refused(peer).await,
                 Late::Relayed => {
-                    // What it has of a relay serves nobody.
+                    // Its connection through a relay serves nobody.
                     self.hang_up(peer, DownReason::Lost("no direct path".to_owned())).await;
                 }
             }

@@ -1,4 +1,4 @@
-//! Direct paths to the peers of sessions: when one is sought, and what happens when it is there.
+//! Direct paths to the peers of sessions: when one is sought, and what happens once it is open.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -19,8 +19,8 @@ use crate::io::writer::FrameSink;
 use crate::swarm::streams::{Path, StreamKind};
 
 impl Sessions {
-    /// Lets the tensors of `peer` take a direct path if one is there or may be sought now. False:
-    /// they must take another way.
+    /// Lets the tensors of `peer` take a direct path if one is open or may be sought now. Returns
+    /// `false` when they must take another path.
     pub(super) fn open_direct(&mut self, peer: PeerId, context: &Context) -> bool {
         let Some(session) = self.sessions.get_mut(&peer) else {
             return false;
@@ -38,7 +38,7 @@ impl Sessions {
         sought
     }
 
-    /// Opens a direct path to `peer` if that is due.
+    /// Begins to open a direct path to `peer` if it is time for that. Returns whether it did.
     fn search(&mut self, peer: PeerId, now: Instant) -> bool {
         let Some(target) = self.target(peer) else { return false };
         let Some(session) = self.sessions.get_mut(&peer).filter(|s| s.search.is_due(now)) else {
@@ -55,11 +55,11 @@ impl Sessions {
         true
     }
 
-    /// Where direct paths to `peer` lead.
+    /// The addresses to which direct paths to `peer` lead.
     fn target(&self, peer: PeerId) -> Option<Target> {
         let (session, id) = (self.sessions.get(&peer)?, to_libp2p(peer)?);
         let ((incarnation, _), address) = (session.hello?, session.address.as_ref()?);
-        // Behind a relay it may still be on this host, which the address does not matter for.
+        // A peer behind a relay may still be on this host; direct paths inside a host need no address.
         let near = ip(address).filter(|_| Path::of(address) != Path::Relayed);
         Some(Target {
             peer: id,
@@ -86,7 +86,7 @@ impl Sessions {
         });
     }
 
-    /// Looks for direct paths to the peers whose tensors take another way.
+    /// Looks for direct paths to the peers whose tensors take another path.
     pub(crate) fn seek_direct(&mut self, now: Instant) {
         let without = |session: &Session| {
             session.is_up() && session.tensors_elsewhere() && session.search.is_due(now)
@@ -98,7 +98,7 @@ impl Sessions {
         }
     }
 
-    /// A direct path that was sought is there, or cannot be had.
+    /// Uses a direct path that was sought, or notes why there is none.
     pub(crate) fn on_direct_opened(
         &mut self,
         peer: PeerId,
@@ -130,7 +130,7 @@ impl Sessions {
         self.open(peer, StreamKind::Bulk, context);
     }
 
-    /// What a peer opened; nobody's is cut.
+    /// Takes a direct path or channel that a peer opened; one of an unknown peer is dropped.
     pub(crate) fn on_direct_arrived(&mut self, arrival: Arrival, context: &mut Context) {
         let path = match arrival {
             Arrival::Path(path) => path,

@@ -1,4 +1,4 @@
-//! When a direct path to a peer is sought.
+//! When to search for a direct path to a peer.
 
 use dnode_direct::Sender;
 use tokio::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use crate::limits::DIRECT_RETRY;
 pub(crate) struct Search {
     /// The peer's port for direct paths.
     pub(super) port: u16,
-    /// A path that waits for the writer to leave what it writes to.
+    /// A path that is open and waits until the writer has left its present carrier.
     pub(super) ready: Option<Sender>,
-    /// Why tensors cannot take a direct path, until it was said.
+    /// Why tensors cannot take a direct path, until the log has said it.
     pub(super) because: Option<String>,
-    /// When a path may be opened; never when the peer is not near.
+    /// When a path may be opened; `None` when the peer is not near.
     pub(super) next: Option<Instant>,
     last: Instant,
     wait: Duration,
@@ -39,7 +39,7 @@ impl Search {
         !self.opening && self.ready.is_none() && self.next.is_some_and(|next| next <= now)
     }
 
-    /// An attempt begins; the next may follow after a while, however this one ends.
+    /// Notes that an attempt begins; the next one may follow after a while, however this one ends.
     pub(super) fn begins(&mut self, now: Instant) {
         let quiet = now.duration_since(self.last) > self.wait * 2;
         self.wait = if quiet {

@@ -1,4 +1,4 @@
-//! What is known of one connected peer: its handshake, its two writers and its readers.
+//! What is known of one connected peer: the state of its handshake, its two writers and its readers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,18 +26,18 @@ use crate::limits::{
 };
 use crate::swarm::streams::StreamKind;
 
-/// How far a session is.
+/// How far a session has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// The handshake must be done by then.
+    /// The handshake has not ended; it must end by this time.
     Greeting(Instant),
-    /// The handshake is done, but only a relay leads to the peer that lets no tensors pass: it counts
-    /// as connected once there is a better way. Which start of its process it is, and how long a better
-    /// way is sought.
+    /// The handshake is done, but the only connection leads through a relay that lets no tensors pass.
+    /// The peer counts as connected once there is a better path. The fields: which start of its process
+    /// the peer is, and until when a better path is sought.
     Relayed(u64, Instant),
-    /// The peer counts as connected; which start of its process it is.
+    /// The peer counts as connected. The field says which start of its process it is.
     Up(u64),
-    /// The peer was told that it is of another run; the connection closes then at the latest.
+    /// The peer was told that it is of another run; the connection closes at this time at the latest.
     Refusing(Instant),
 }
 
@@ -46,16 +46,17 @@ pub(crate) enum Stage {
 enum Writer {
     /// There is no stream, and none is being opened.
     Idle(mpsc::Receiver<Outgoing>),
-    /// What it shall run on is being opened.
+    /// A stream, bulk connection or direct path is being opened for the queue.
     Opening(mpsc::Receiver<Outgoing>, Via),
-    /// A task writes; dropping `stop` makes it give back the queue, `leave` after what it writes.
+    /// A task writes. Dropping `stop` makes it give back the queue at once; `leave` lets it first finish
+    /// what it writes.
     Running {
         via: Via,
         stop: Option<oneshot::Sender<()>>,
         leave: Option<oneshot::Sender<()>>,
         task: JoinHandle<()>,
     },
-    /// For a moment, while the state changes.
+    /// Placeholder while the state changes.
     Moving,
 }
 
@@ -69,7 +70,7 @@ struct ReaderTask {
     task: JoinHandle<()>,
 }
 
-/// The channels that a session's tasks speak to.
+/// The channels to which the tasks of a session report.
 #[derive(Clone, Debug)]
 pub(crate) struct Channels {
     pub(crate) events: mpsc::Sender<NetworkEvent>,
@@ -78,35 +79,37 @@ pub(crate) struct Channels {
     pub(crate) rates: Arc<Rates>,
 }
 
-/// One peer that a connection exists to.
+/// A peer to which a connection exists.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) peer: PeerId,
-    /// Tells the reports of this session's tasks from those of an earlier one.
+    /// Number of the session; reports of tasks with another number belong to an earlier session.
     pub(super) number: u64,
     pub(super) stage: Stage,
-    /// The matching hello: which start of the process, and on which connection it came.
+    /// From the hello that matched: which start of the process it is, and the connection on which it
+    /// came.
     pub(super) hello: Option<(u64, ConnectionId)>,
-    /// What that said of settings, where they differ from this peer's.
+    /// Settings in which that hello differs from this peer's.
     pub(super) differences: Vec<RunDifference>,
-    /// The peer has ended its last control stream, and another must be there by then.
+    /// Deadline for another control stream, after the peer has ended its last one.
     pub(super) unheard: Option<Instant>,
-    /// Control and bulk queue; the handle's side once the peer is up.
+    /// The senders of the control queue and the bulk queue, until the peer is up and its handle takes
+    /// them.
     pub(super) senders: Option<[mpsc::Sender<Outgoing>; 2]>,
     pub(super) traffic: Arc<Traffic>,
-    /// The other end of the connection that leads to it best.
+    /// The other end of the best connection to the peer.
     pub(super) address: Option<Multiaddr>,
-    /// Direct paths to the peer.
+    /// State of the search for direct paths to the peer.
     pub(super) search: Search,
-    /// The least round trip, if one was measured before the peer was up.
+    /// The shortest round trip that was measured before the peer was up.
     pub(super) round_trip: Option<Duration>,
-    /// Whether its process is an older copy of another, and is being refused.
+    /// Whether the process of the peer is an older copy of another one, and is being refused for that.
     pub(super) copy: bool,
-    /// What a relay lets through, where tensors pass one.
+    /// The rate that a relay lets through, where tensors pass one.
     pub(super) circuit: Option<Arc<Rate>>,
-    /// Bulk connections that were opened, and [`BULK_ATTEMPTS_MAX`] when none can be had.
+    /// Number of bulk connections that were opened; [`BULK_ATTEMPTS_MAX`] when the peer cannot have any.
     bulk_attempts: u32,
-    /// Streams begun so far, each way.
+    /// Number of streams begun so far, in both directions together.
     streams: u64,
     writers: [Writer; 2],
     readers: Vec<ReaderTask>,
@@ -155,12 +158,12 @@ impl Session {
         matches!(self.stage, Stage::Up(_))
     }
 
-    /// Whether a stream of `kind` is neither there nor being opened.
+    /// Whether there is no stream of `kind`, and none is being opened.
     pub(super) const fn is_idle(&self, kind: StreamKind) -> bool {
         matches!(self.writers[index(kind)], Writer::Idle(_))
     }
 
-    /// Whether the control stream to the peer is there.
+    /// Whether the control stream to the peer is open.
     pub(super) const fn can_speak(&self) -> bool {
         matches!(self.writers[index(StreamKind::Control)], Writer::Running { .. })
     }
@@ -170,7 +173,7 @@ impl Session {
         matches!(self.writers[index(kind)], Writer::Opening(_, on) if on == via)
     }
 
-    /// What the stream of `kind` is written to.
+    /// The carrier that the stream of `kind` is being written to.
     pub(super) const fn via(&self, kind: StreamKind) -> Option<Via> {
         match self.writers[index(kind)] {
             Writer::Running { via, .. } => Some(via),
@@ -178,7 +181,7 @@ impl Session {
         }
     }
 
-    /// Whether tensors are written to something else than a direct path.
+    /// Whether tensors are being written to a carrier that is not a direct path.
     pub(super) fn tensors_elsewhere(&self) -> bool {
         self.via(StreamKind::Bulk).is_some_and(|via| via != Via::Direct)
     }
@@ -198,7 +201,7 @@ impl Session {
         }
     }
 
-    /// A stream of `kind` is being opened on `via`.
+    /// Notes that a stream of `kind` is being opened on `via`.
     pub(super) fn opening(&mut self, kind: StreamKind, via: Via) {
         let writer = &mut self.writers[index(kind)];
         *writer = match std::mem::replace(writer, Writer::Moving) {
@@ -207,7 +210,8 @@ impl Session {
         };
     }
 
-    /// Opens a bulk connection beside the QUIC connection to `peer`, unless that failed too often.
+    /// Begins to open a bulk connection beside the QUIC connection to `peer`, unless that failed too
+    /// often. Returns whether it began.
     pub(super) fn open_bulk(&mut self, bulk: &Bulk, peer: libp2p::PeerId) -> bool {
         let begins = self.bulk_attempts < BULK_ATTEMPTS_MAX;
         if begins {
@@ -219,18 +223,19 @@ impl Session {
         begins
     }
 
-    /// No bulk connection can be had.
+    /// Notes that no bulk connection can be had.
     pub(super) fn no_bulk(&mut self) {
         self.bulk_attempts = BULK_ATTEMPTS_MAX;
         self.not_opened(StreamKind::Bulk, Via::Quic);
     }
 
-    /// A new connection may carry bulk connections though earlier ones did not.
+    /// Allows attempts at bulk connections again: a new connection may carry them although earlier ones
+    /// did not.
     pub(super) const fn bulk_again(&mut self) {
         self.bulk_attempts = 0;
     }
 
-    /// A stream of `kind` that was being opened on `via` cannot be had.
+    /// Notes that a stream of `kind` that was being opened on `via` cannot be had.
     pub(super) fn not_opened(&mut self, kind: StreamKind, via: Via) {
         let writer = &mut self.writers[index(kind)];
         *writer = match std::mem::replace(writer, Writer::Moving) {
@@ -242,8 +247,8 @@ impl Session {
         };
     }
 
-    /// What was being opened is ready: starts to write, the hello first. An unasked-for sink is
-    /// dropped. Returns whether it was asked for.
+    /// Starts to write to a sink that is ready, the hello first. Returns whether the sink had been asked
+    /// for; another one is dropped.
     pub(super) fn begin(
         &mut self,
         kind: StreamKind,
@@ -270,7 +275,7 @@ impl Session {
         asked
     }
 
-    /// Lets a writer end what it writes and give back its queue: there is a better way.
+    /// Lets a writer finish what it writes and give back its queue, because there is a better carrier.
     pub(super) fn leave(&mut self, kind: StreamKind) {
         if let Writer::Running { leave, .. } = &mut self.writers[index(kind)]
             && let Some(leave) = leave.take()
@@ -280,12 +285,13 @@ impl Session {
         }
     }
 
-    /// A writer gave back its queue.
+    /// Takes back the queue of a writer that has ended.
     pub(super) fn written(&mut self, kind: StreamKind, queue: mpsc::Receiver<Outgoing>) {
         self.writers[index(kind)] = Writer::Idle(queue);
     }
 
-    /// A connection closed: its writers stop and streams being opened on it are given up.
+    /// Handles the end of a connection: its writers stop, and streams that are being opened on it are
+    /// given up.
     pub(super) fn connection_closed(&mut self, closed: ConnectionId) {
         for kind in StreamKind::ALL {
             self.not_opened(kind, Via::Stream(closed));
@@ -297,7 +303,8 @@ impl Session {
         }
     }
 
-    /// Reads an inbound stream. Returns the release of a bulk stream that need not wait.
+    /// Reads an inbound stream. Returns the channel that releases its reader, when it is a bulk stream
+    /// that need not wait.
     pub(super) fn accept(
         &mut self,
         kind: StreamKind,
@@ -311,8 +318,8 @@ impl Session {
         self.reading(&origin, release, task)
     }
 
-    /// Reads a bulk connection that the peer opened, instead of the oldest of too many. Returns its
-    /// release if it need not wait.
+    /// Reads a bulk connection that the peer opened. When there are too many, the oldest one ends.
+    /// Returns the channel that releases the reader, if it need not wait.
     pub(super) fn accept_bulk(
         &mut self,
         connection: BulkConnection,
@@ -325,8 +332,8 @@ impl Session {
         self.reading(&origin, release, task)
     }
 
-    /// Reads a direct path that the peer opened, instead of the oldest of too many. Returns its
-    /// release if it need not wait.
+    /// Reads a direct path that the peer opened. When there are too many, the oldest one ends. Returns
+    /// the channel that releases the reader, if it need not wait.
     pub(super) fn accept_direct(&mut self, path: Receiver) -> Option<oneshot::Sender<()>> {
         self.make_room(Via::Direct, DIRECT_READERS_MAX);
         let (release, released) = oneshot::channel();
@@ -337,7 +344,7 @@ impl Session {
         self.reading(&origin, release, task)
     }
 
-    /// Ends the oldest reader of a kind when there are as many as may be.
+    /// Ends the oldest reader of a kind of carrier when there are `most` of them already.
     fn make_room(&mut self, via: Via, most: usize) {
         let old = |reader: &ReaderTask| reader.via == via;
         if self.readers.iter().filter(|reader| old(reader)).count() >= most
@@ -371,8 +378,8 @@ impl Session {
         self.readers.iter().filter(on).count()
     }
 
-    /// Takes the releases of waiting readers: all bulk streams, and the control stream of
-    /// `connection`, whose hello was checked.
+    /// Takes the channels that release waiting readers: those of all bulk streams, and that of the
+    /// control stream of `connection`, whose hello was checked.
     pub(super) fn releases(&mut self, connection: ConnectionId) -> Vec<oneshot::Sender<()>> {
         let mine = |reader: &&mut ReaderTask| {
             reader.kind == StreamKind::Bulk || reader.via == Via::Stream(connection)
@@ -381,19 +388,19 @@ impl Session {
         readers.filter_map(|reader| reader.release.take()).collect()
     }
 
-    /// Lets waiting readers go on without delivering anything.
+    /// Lets waiting readers go on, but deliver nothing.
     pub(super) fn withhold(&mut self) {
         for reader in &mut self.readers {
             reader.release.take();
         }
     }
 
-    /// The reader of a stream ended.
+    /// Forgets a reader that has ended.
     pub(super) fn read(&mut self, stream: u64) {
         self.readers.retain(|reader| reader.stream != stream);
     }
 
-    /// Ends every task. Afterwards no reader delivers anything.
+    /// Ends every task. After that no reader delivers anything.
     pub(super) async fn end(self) {
         let readers = self.readers.into_iter().map(|reader| reader.task);
         let writers = self.writers.into_iter().filter_map(|writer| match writer {

@@ -1,4 +1,4 @@
-//! The streams to the peers of sessions: on which connection each runs, and when it moves.
+//! The streams to the peers of sessions: the connection on which each runs, and when it moves.
 
 use dnode_protocol::PeerId;
 use dnode_quic::BulkConnection;
@@ -17,8 +17,8 @@ use crate::limits::READERS_MAX;
 use crate::swarm::streams::{Path, StreamKind};
 
 impl Sessions {
-    /// Opens the stream of `kind` on the best connection, if it is not there; for tensors a direct
-    /// path where the peer is near, or a bulk connection beside a QUIC connection.
+    /// Opens the stream of `kind` on the best connection, if there is none. Tensors take a direct path
+    /// where the peer is near, or a bulk connection beside a QUIC connection.
     pub(crate) fn open(&mut self, peer: PeerId, kind: StreamKind, context: &mut Context) {
         if !self.sessions.get(&peer).is_some_and(|session| session.is_idle(kind)) {
             return;
@@ -41,7 +41,7 @@ impl Sessions {
         }
     }
 
-    /// Starts to write to what was opened for `kind`.
+    /// Starts to write to the sink that was opened for `kind`.
     pub(crate) fn on_opened(
         &mut self,
         peer: PeerId,
@@ -63,14 +63,15 @@ impl Sessions {
                 entry.carrier = Some(carrier);
             }
         }
-        // A better connection may have come while this stream was being opened, which could not move.
+        // A better connection may have come while this stream was being opened; the stream could not
+        // move then.
         if via.connection().is_some_and(|connection| is_outdone(peer, connection, context)) {
             tracing::debug!(%peer, %kind, "a stream moves on");
             session.leave(kind);
         }
     }
 
-    /// Lets the streams of a peer move to a connection that has come and is better than theirs.
+    /// Lets the streams of a peer move to a new connection that is better than theirs.
     pub(crate) fn move_streams(&mut self, peer: PeerId, address: &Multiaddr, context: &Context) {
         let path = Path::of(address);
         let (Some(session), Some(id)) = (self.sessions.get_mut(&peer), to_libp2p(peer)) else {
@@ -98,7 +99,8 @@ impl Sessions {
         }
     }
 
-    /// The peer has opened a stream; `false` when it has opened too many. `None`: it is no peer.
+    /// Reads a stream that the peer has opened. Returns `false` when it has opened too many, and `None`
+    /// when the other end has no session.
     pub(crate) fn on_accepted(
         &mut self,
         peer: PeerId,
@@ -115,8 +117,8 @@ impl Sessions {
         Some(true)
     }
 
-    /// A stream that was asked for cannot be had; whether the peer counts as connected. `None`: it is
-    /// no peer.
+    /// Notes that a stream that was asked for cannot be had. Returns whether the peer counts as
+    /// connected, or `None` when it has no session.
     pub(crate) fn on_open_failed(
         &mut self,
         peer: PeerId,
@@ -128,7 +130,7 @@ impl Sessions {
         Some(session.is_up())
     }
 
-    /// One of several connections to `peer` has closed.
+    /// Handles the end of one of several connections to `peer`.
     pub(crate) fn on_connection_closed(
         &mut self,
         peer: PeerId,
@@ -144,7 +146,7 @@ impl Sessions {
         }
     }
 
-    /// A bulk connection that was asked for, or why there is none: then a stream carries tensors.
+    /// Uses a bulk connection that was asked for. Where there is none, a stream carries the tensors.
     pub(crate) fn on_bulk_opened(
         &mut self,
         peer: PeerId,
@@ -167,7 +169,7 @@ impl Sessions {
         }
     }
 
-    /// A bulk connection that a peer opened; nobody's is closed.
+    /// Reads a bulk connection that a peer opened; closes it when the peer has no session.
     pub(crate) fn on_bulk_arrived(&mut self, connection: BulkConnection, context: &mut Context) {
         let peer = from_libp2p(connection.peer());
         let Some(session) = peer.and_then(|peer| self.sessions.get_mut(&peer)) else {
@@ -178,7 +180,7 @@ impl Sessions {
         context.outbox.release(release);
     }
 
-    /// A writer has given back its queue, because it was asked to (`left`) or has failed.
+    /// Takes back the queue of a writer that was asked to stop (`left`) or has failed.
     pub(crate) fn on_writer_ended(
         &mut self,
         origin: &Origin,
@@ -191,10 +193,10 @@ impl Sessions {
         };
         session.written(origin.kind, queue);
         if context.is_stopping() {
-            // Drained; the peer hangs up when it has read to the end.
+            // The queue is drained; the peer closes the connection when it has read to the end.
             return;
         }
-        // A stream that failed alone takes its connection with it; what remains opens it again.
+        // When a stream fails, its connection is closed as well; the stream opens again on another one.
         let connection = origin.connection().filter(|_| !left);
         let closing = connection.is_some_and(|id| context.swarm.close_connection(id));
         if !closing {

@@ -1,6 +1,5 @@
-//! What a peer tells whoever asks, before a run: its wall clock, the digest of its first step, and its
-//! hello.
-//! Nothing in a run depends on it.
+//! What a peer tells to any peer that asks, before a run: its wall clock, the digest of its first step,
+//! and its hello. Nothing in a run depends on it.
 
 use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,8 +13,9 @@ use dnode_protocol::limits::ASK_PROTOCOL;
 
 use crate::limits::{ASK_ANSWER_MAX, ASK_STREAMS_MAX, DIGEST_BYTES_MAX};
 
-/// One byte that asks; the answer is microseconds since 1970, eight bytes, little endian, then the
-/// length of the digest, one byte, and the digest, ASCII; then a control frame, Hello.
+/// The format: the question is one byte. The answer is the wall clock in microseconds since 1970 (eight
+/// bytes, little endian), the length of the digest (one byte), the digest (ASCII), and the hello as a
+/// control frame.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Codec;
 
@@ -33,14 +33,15 @@ pub(crate) struct Told {
 /// How far the clock of a peer is from that of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Skew {
-    /// How far it is ahead, microseconds; negative behind.
+    /// How far it is ahead, in microseconds; negative if it is behind.
     pub ahead_micros: i64,
-    /// What that may be wrong by: half of the time that the answer took.
+    /// The largest possible error: half of the time that the answer took.
     pub within: Duration,
 }
 
 impl Skew {
-    /// `theirs`, answered to a question that was asked at `asked` and took so long.
+    /// Compares the clock `theirs`, in an answer that took `took`, with `asked`, the own clock when the
+    /// question was asked.
     pub(crate) fn new(theirs: u64, asked: u64, took: Duration) -> Self {
         let within = took / 2;
         let ours = i128::from(asked) + i128::try_from(within.as_micros()).unwrap_or(i128::MAX / 2);
@@ -49,14 +50,14 @@ impl Skew {
     }
 }
 
-/// Microseconds since 1970.
+/// The wall clock, in microseconds since 1970.
 #[expect(clippy::disallowed_methods, reason = "the wall clock is what is asked for")]
 pub(crate) fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Asks, answers, or both.
+/// The behaviour that asks, answers, or does both.
 pub(crate) fn behaviour(support: ProtocolSupport) -> Behaviour<Codec> {
     let config = Config::default()
         .with_request_timeout(ASK_ANSWER_MAX)
@@ -139,7 +140,7 @@ mod tests {
             let last = bytes.pop().unwrap();
             assert!(Codec.read_response(&protocol, &mut bytes.as_slice()).await.is_err());
             bytes.push(last);
-            // Of another version, and longer than any.
+            // One is of another version, the other longer than any hello.
             for at in [9 + length, 9 + length + 4] {
                 let mut bad = bytes.clone();
                 bad[at] = 0xff;

@@ -1,9 +1,9 @@
 //! libp2p's ping, polled once more so that it answers at once over QUIC.
 //!
-//! Once libp2p-ping 0.48 has answered a ping it begins to read the next one without polling that
-//! read, so nothing wakes it. Over TCP every frame wakes the whole connection and hides this; over
-//! QUIC the next answer waits for some other timer, here up to the ping interval, and round-trip
-//! times become meaningless. Polling a second time registers the read.
+//! After libp2p-ping 0.48 has answered a ping, it begins to read the next one without polling that read,
+//! so nothing wakes it. Over TCP every frame wakes the whole connection, which hides the defect. Over
+//! QUIC the next answer waits for some other timer, here up to the ping interval, and round-trip times
+//! become meaningless. A second poll registers the read.
 
 use std::task::{Context, Poll};
 

@@ -1,9 +1,9 @@
 //! A libp2p behaviour that opens and accepts the two kinds of stream a peer pair uses.
 //!
-//! Unlike the stock stream behaviour it queues concurrent inbound streams up to a bound and reports
-//! what it must reject, it opens on the best connection of a peer (direct QUIC before TCP before
-//! relayed), and it forgets closed connections and those
-//! that are there for a moment only.
+//! It differs from the stock stream behaviour in three ways. It queues concurrent inbound streams up to
+//! a bound and reports those that it must reject. It opens streams on the best connection of a peer:
+//! direct QUIC before TCP before relayed. It forgets connections that are closed, and those that exist
+//! for a moment only.
 
 mod handler;
 
@@ -24,7 +24,7 @@ use libp2p::{Multiaddr, PeerId, Stream};
 
 pub use handler::Handler;
 
-/// What a stream carries, in one direction: from the peer that opened it.
+/// What a stream carries. Each stream has one direction: from the peer that opened it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StreamKind {
     /// Control frames.
@@ -39,7 +39,7 @@ impl StreamKind {
 }
 
 impl AsRef<str> for StreamKind {
-    /// The name of the protocol that is negotiated.
+    /// The name of the protocol by which the two ends negotiate the stream.
     fn as_ref(&self) -> &str {
         match self {
             Self::Control => CONTROL_PROTOCOL,
@@ -85,8 +85,8 @@ impl Path {
     }
 }
 
-/// Where a connection to `peer` ends, as an address that names the relay it leads through, if any: of a
-/// circuit that came in, libp2p names the relay at our end alone.
+/// The address at which a connection to `peer` ends; it names the relay that the connection leads
+/// through, if any. Of a circuit that came in, libp2p names the relay at our end alone.
 #[must_use]
 pub fn far_end(endpoint: &ConnectedPoint, peer: PeerId) -> Multiaddr {
     match endpoint {
@@ -101,8 +101,8 @@ pub fn far_end(endpoint: &ConnectedPoint, peer: PeerId) -> Multiaddr {
     }
 }
 
-/// Whether a connection was opened from a new port: that does AutoNAT alone, to prove that the other end
-/// can be dialled, and closes it then.
+/// Whether a connection was opened from a new port. Only AutoNAT opens such connections: they prove that
+/// the other end can be dialled, and are closed after that.
 #[must_use]
 pub const fn is_proof(endpoint: &ConnectedPoint) -> bool {
     matches!(endpoint, ConnectedPoint::Dialer { port_use: PortUse::New, .. })
@@ -133,7 +133,7 @@ pub enum Event {
         /// The stream.
         stream: Stream,
     },
-    /// A stream that [`Behaviour::open`] asked for cannot be had.
+    /// A stream that [`Behaviour::open`] asked for could not be opened.
     OpenFailed {
         /// The peer.
         peer: PeerId,
@@ -179,7 +179,7 @@ impl Behaviour {
         Some(connection)
     }
 
-    /// Asks for a stream of `kind` on this connection to `peer`; an event follows as of
+    /// Asks for a stream of `kind` on this connection to `peer`; the same events follow as after
     /// [`Behaviour::open`].
     pub fn open_on(&mut self, peer: PeerId, connection: ConnectionId, kind: StreamKind) {
         self.events.push_back(ToSwarm::NotifyHandler {
@@ -189,7 +189,7 @@ impl Behaviour {
         });
     }
 
-    /// The connection to `peer` that streams are opened on.
+    /// The connection to `peer` on which streams are opened.
     #[must_use]
     pub fn best(&self, peer: PeerId) -> Option<ConnectionId> {
         let connections = self.connections.get(&peer)?;
@@ -217,7 +217,7 @@ impl Behaviour {
         connections.map(|(_, connection)| *connection).collect()
     }
 
-    /// Takes a connection that is being closed out of the choice of [`Behaviour::open`].
+    /// Keeps [`Behaviour::open`] from choosing a connection that is being closed.
     pub fn forget(&mut self, peer: PeerId, connection: ConnectionId) {
         if let Some(connections) = self.connections.get_mut(&peer) {
             connections.retain(|(_, id)| *id != connection);
@@ -301,12 +301,12 @@ impl NetworkBehaviour for Behaviour {
             }
             handler::Event::Rejected => Event::Rejected { peer },
         };
-        // The swarm takes each event before it polls a connection again, so this stays short.
+        // The swarm takes each event before it polls a connection again, so the queue stays short.
         self.events.push_back(ToSwarm::GenerateEvent(event));
     }
 
     fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Event, THandlerInEvent<Self>>> {
-        // Filled only by calls that the swarm's owner or the swarm itself make, and both poll after.
+        // Only calls by the swarm or by its owner add events, and both poll afterwards.
         self.events.pop_front().map_or(Poll::Pending, Poll::Ready)
     }
 }

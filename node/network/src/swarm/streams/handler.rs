@@ -1,4 +1,4 @@
-//! One connection's part of the stream behaviour: negotiation and the bounded inbound queue.
+//! The part of the stream behaviour in one connection: negotiation, and the bounded inbound queue.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -20,17 +20,17 @@ use crate::limits::INBOUND_STREAMS_MAX;
 /// What one connection tells the behaviour.
 #[derive(Debug)]
 pub enum Event {
-    /// A stream we asked for.
+    /// A stream that we asked for is open.
     Opened(StreamKind, Stream),
-    /// A stream the peer opened.
+    /// The peer opened a stream.
     Accepted(StreamKind, Stream),
-    /// A stream we asked for and cannot have.
+    /// A stream that we asked for cannot be had.
     OpenFailed(StreamKind, OpenError),
-    /// A stream the peer opened beyond the bound.
+    /// The peer opened a stream beyond the bound.
     Rejected,
 }
 
-/// Accepts both kinds of stream and says which it was.
+/// Accepts both kinds of stream and says which kind it was.
 #[derive(Clone, Copy, Debug)]
 pub struct Accept;
 
@@ -56,9 +56,11 @@ impl InboundUpgrade<Stream> for Accept {
 /// Negotiates the streams of one connection.
 #[derive(Debug, Default)]
 pub struct Handler {
-    /// Asked for, not yet requested; the network asks for each kind once at a time.
+    /// Streams that the network has asked for and that are not requested yet; it asks for one of each
+    /// kind at a time.
     wanted: VecDeque<StreamKind>,
-    /// At most [`INBOUND_STREAMS_MAX`] inbound streams, and as many answers as were asked for.
+    /// At most [`INBOUND_STREAMS_MAX`] inbound streams, and the results of the streams that were asked
+    /// for.
     events: VecDeque<Event>,
     /// Inbound streams in `events`.
     inbound: usize,
@@ -93,7 +95,7 @@ impl ConnectionHandler for Handler {
         &mut self,
         _: &mut Context<'_>,
     ) -> Poll<ConnectionHandlerEvent<ReadyUpgrade<StreamKind>, StreamKind, Event>> {
-        // Filled only by calls of the connection's task, which polls after each.
+        // Only calls by the task of the connection add events, and the task polls after each.
         if let Some(event) = self.events.pop_front() {
             if matches!(event, Event::Accepted(..)) {
                 self.inbound -= 1;
