@@ -1,4 +1,4 @@
-//! Flags that make a configuration: those of `dnode join`, and of what looks at one before it.
+//! Flags that make a configuration: those of `dnode join`, `dnode check` and `dnode doctor`.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ pub struct Join {
     pub save_config: Option<PathBuf>,
 }
 
-/// Groups of flags in the help, by what they are about.
+/// Headings of the groups of flags in the help.
 const SWARM: &str = "The swarm";
 const TRAINING: &str = "The model and its training";
 const PROCESS: &str = "This process";
@@ -122,7 +122,8 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// The settings of file and flags: the flag of a key wins over `--set`, that over the file.
+    /// The settings of file and flags. The flag of a key wins over `--set`, and `--set` wins over the
+    /// file.
     ///
     /// # Errors
     /// [`ConfigError`] names the first fault.
@@ -131,15 +132,16 @@ impl Flags {
         faults.into_iter().next().map_or(Ok(settings), Err)
     }
 
-    /// All that is wrong with file and flags, in the order in which they are read; then which values do
-    /// not go together.
+    /// All faults of file and flags, in the order in which they are read, and then the values that
+    /// contradict each other.
     #[must_use]
     pub fn faults(&self) -> Vec<ConfigError> {
         let (settings, mut faults) = self.settings_and_faults();
         let unread = |error: &ConfigError| {
             matches!(error, ConfigError::Read { .. } | ConfigError::Syntax { .. })
         };
-        // Of a file that cannot be read nothing is known that others could contradict.
+        // Nothing is known of a file that cannot be read, so contradictions with its values cannot be
+        // found.
         if !faults.iter().any(unread) {
             faults.extend(settings.conflicts());
         }
@@ -239,7 +241,7 @@ pub struct Check {
 }
 
 impl Check {
-    /// As [`Flags::settings`].
+    /// Like [`Flags::settings`].
     ///
     /// # Errors
     /// [`ConfigError`] names the first fault.
@@ -285,7 +287,7 @@ pub struct Doctor {
 }
 
 impl Doctor {
-    /// As [`Flags::settings`].
+    /// Like [`Flags::settings`].
     ///
     /// # Errors
     /// [`ConfigError`] names the first fault.

@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Erase the line; start of line.
+/// Control sequence: erase the line and go to its start.
 const ERASE: &str = "\r\x1b[2K";
-/// Long lines are cut at the edge instead of wrapped, since only one line can be erased.
+/// Control sequence: cut long lines at the edge instead of wrapping them, since only one line can be
+/// erased.
 const WRAP_OFF: &str = "\x1b[?7l";
 const WRAP_ON: &str = "\x1b[?7h";
 
@@ -30,7 +31,7 @@ struct Shared {
 }
 
 impl Console {
-    /// Standard error as it is: a terminal or not.
+    /// Standard error, treated as a terminal if it is one.
     #[must_use]
     pub fn stderr() -> Self {
         Self::new(Box::new(io::stderr()), io::stderr().is_terminal())
@@ -42,7 +43,7 @@ impl Console {
         Self { shared: Arc::new(Mutex::new(Shared { out, line: String::new() })), terminal }
     }
 
-    /// Whether a person watches.
+    /// Whether it is a terminal, so that a person watches.
     #[must_use]
     pub const fn is_terminal(&self) -> bool {
         self.terminal
@@ -60,13 +61,14 @@ impl Console {
         } else {
             format!("{ERASE}{WRAP_OFF}{line}{WRAP_ON}")
         };
-        // Nobody can be told that standard error is gone.
+        // If standard error is gone, there is no way to report it.
         let _ = shared.out.write_all(text.as_bytes()).and_then(|()| shared.out.flush());
     }
 
-    /// Writes lines for a person above the progress line, terminal or not; `text` ends with one.
+    /// Writes lines for a person above the progress line, whether or not it is a terminal; `text` ends
+    /// with a line end.
     pub fn say(&self, text: &str) {
-        // Nobody can be told that standard error is gone.
+        // If standard error is gone, there is no way to report it.
         let _ = self.clone().write_all(text.as_bytes());
     }
 
@@ -107,7 +109,7 @@ impl<'a> MakeWriter<'a> for Console {
 pub(crate) mod tests {
     use super::*;
 
-    /// A buffer to look into while a console writes to it.
+    /// A buffer that shows what a console writes.
     #[derive(Clone, Default)]
     pub(crate) struct Buffer(Arc<Mutex<Vec<u8>>>);
 

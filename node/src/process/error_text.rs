@@ -1,8 +1,8 @@
-//! Errors as persons read them: in their own words, also where `main` returns them.
+//! Text of errors for a person: in their own words, also where `main` returns them.
 
 use std::error::Error;
 
-/// The error with those of its causes that it does not tell itself, in one line.
+/// The text of an error in one line, with those of its causes that the text does not contain.
 #[must_use]
 pub fn error_text(error: &dyn Error) -> String {
     let mut text = error.to_string();
@@ -17,7 +17,8 @@ pub fn error_text(error: &dyn Error) -> String {
     text
 }
 
-/// A program whose `main` returns an error shows its `Debug`, so that has to be what a person reads.
+/// Makes `Debug` of an error show its text for a person: that is what a program prints whose `main`
+/// returns the error.
 macro_rules! debug_as_error_text {
     ($($error:ty),* $(,)?) => {$(
         impl std::fmt::Debug for $error {

@@ -13,9 +13,10 @@ use crate::config::LogFormat;
 use crate::process::console::Console;
 use crate::telemetry::progress::Significant;
 
-/// What is logged unless `RUST_LOG` says otherwise: state changes of dnode's crates (all begin
-/// with this prefix), warnings of others. What these parts of libp2p warn of, dnode says itself, or it
-/// is no trouble: a first peer knows no others, a neighbour's address may not answer.
+/// What is logged unless `RUST_LOG` says otherwise: state changes of dnode's crates, whose names all
+/// begin with this prefix, and warnings of other crates. Of the parts of libp2p named here only errors
+/// are logged. dnode reports itself what they warn of, or it is no trouble: a first peer knows no
+/// others, and a neighbour's address may not answer.
 const FILTER: &str =
     "warn,dnode=info,libp2p_kad=error,libp2p_relay=error,libp2p_autonat=error,libp2p_dcutr=error";
 
@@ -45,7 +46,7 @@ pub fn start(format: LogFormat, console: &Console) {
     }
 }
 
-/// Fields as persons read them: numbers with as many digits as mean something.
+/// Writes fields for a person: numbers have as many digits as mean something.
 #[derive(Debug)]
 struct Readable;
 

@@ -1,5 +1,5 @@
-//! Ctrl-C and SIGTERM: the first asks for an orderly end, the second ends the process at once and
-//! says what is lost.
+//! Handles Ctrl-C and SIGTERM. The first signal asks for an orderly end. The second ends the process at
+//! once and says what is lost.
 
 use std::io;
 use std::sync::mpsc;
@@ -13,7 +13,7 @@ use crate::storage::checkpoint_lag;
 /// Exit status after the second signal: what shells report for an interrupted process.
 pub const INTERRUPTED: u8 = 130;
 
-/// How long the second signal waits for its line to be written.
+/// How long the process waits after the second signal for its last line to be written.
 const LAST_WORDS_MAX: Duration = Duration::from_millis(500);
 
 /// Listens to SIGINT and SIGTERM. The receiver turns `true` at the first one; at the second the
@@ -34,7 +34,7 @@ pub fn listen() -> io::Result<watch::Receiver<bool>> {
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         runtime.block_on(async {
             signals.next().await;
-            // Written before the log line: the end must not depend on standard error.
+            // This comes before the log line, because the end must not depend on standard error.
             stop.send_replace(true);
             tracing::info!("stopping; once more to exit at once");
             signals.next().await;
@@ -45,10 +45,10 @@ pub fn listen() -> io::Result<watch::Receiver<bool>> {
     Ok(stopped)
 }
 
-/// Says what ends with this process, if that can be said at once.
+/// Says what is lost with this process, if that can be said at once.
 fn tell_what_is_lost() {
     let (told, done) = mpsc::channel::<()>();
-    // On a thread of its own: the end must not depend on standard error.
+    // This has a thread of its own, because the end must not depend on standard error.
     let tell = thread::Builder::new().spawn(move || {
         for lost in checkpoint_lag::of_this_process() {
             tracing::warn!("leaving now; {lost}");
@@ -68,7 +68,7 @@ fn tell_what_is_lost() {
 #[cfg(unix)]
 pub fn end_with_stdin() -> io::Result<()> {
     thread::Builder::new().name("stdin".to_owned()).spawn(|| {
-        // Whatever is written there is not for us; an error ends it as its close does.
+        // What is written there does not matter; an error has the same effect as its end.
         let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
         let _ =
             rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
@@ -76,7 +76,7 @@ pub fn end_with_stdin() -> io::Result<()> {
     Ok(())
 }
 
-/// Not available here.
+/// Standard input cannot be followed on this system.
 ///
 /// # Errors
 /// Always.

@@ -1,12 +1,12 @@
-//! What would be lost if this process ended now: the training since the newest checkpoint.
+//! How much training would be lost if this process ended now: that since the newest checkpoint.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// The runs of this process, for the second signal, which comes to the process as a whole.
+/// All runs of this process. The second signal needs them, as signals come to the process as a whole.
 static RUNS: Mutex<Vec<Weak<Mutex<State>>>> = Mutex::new(Vec::new());
 
-/// How much of one run is not in a checkpoint. Clones are of the same run.
+/// How much of one run is not in a checkpoint yet. Clones belong to the same run.
 #[derive(Clone, Debug)]
 pub(crate) struct CheckpointLag(Arc<Mutex<State>>);
 
@@ -21,12 +21,13 @@ struct State {
 #[derive(Clone, Copy, Debug)]
 struct Newest {
     step: u64,
-    /// `None` for one of an earlier start.
+    /// When it was written; `None` for a checkpoint of an earlier start.
     when: Option<Instant>,
 }
 
 impl CheckpointLag {
-    /// A run that begins at `step`: at the checkpoint of that step, if that is not the first.
+    /// Begins to follow a run at `step`. Unless that is 0, the run resumes from the checkpoint of that
+    /// step.
     pub(crate) fn new(step: u64) -> Self {
         let saved = (step > 0).then_some(Newest { step, when: None });
         let state = Arc::new(Mutex::new(State { step, saved }));
@@ -36,12 +37,12 @@ impl CheckpointLag {
         Self(state)
     }
 
-    /// So many local steps are done.
+    /// Notes how many local steps are done.
     pub(crate) fn stepped(&self, step: u64) {
         lock(&self.0).step = step;
     }
 
-    /// The checkpoint of this step is written.
+    /// Notes that the checkpoint of this step is written.
     pub(crate) fn saved(&self, step: u64) {
         lock(&self.0).saved = Some(Newest { step, when: Some(Instant::now()) });
     }
@@ -52,7 +53,7 @@ impl CheckpointLag {
     }
 }
 
-/// What of each run of this process is lost if it ends now, in words.
+/// What is lost of each run of this process if it ends now, in words.
 pub(crate) fn of_this_process() -> Vec<String> {
     let runs: Vec<_> = lock(&RUNS).iter().filter_map(Weak::upgrade).collect();
     runs.iter().map(|run| words(*lock(run), Instant::now())).collect()
@@ -74,7 +75,7 @@ fn words(State { step, saved }: State, now: Instant) -> String {
     format!("training since the checkpoint at step {at} ({age}{lost}) is lost")
 }
 
-/// `3,400 steps`.
+/// A number of steps in words: `3,400 steps`.
 fn steps(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::new();
@@ -87,7 +88,7 @@ fn steps(count: u64) -> String {
     format!("{text} step{}", if count == 1 { "" } else { "s" })
 }
 
-/// A duration as one says it: `17 min`.
+/// A duration in words: `17 min`.
 fn rounded(duration: Duration) -> String {
     let seconds = duration.as_secs_f64().round();
     if seconds < 120.0 {
@@ -100,7 +101,7 @@ fn rounded(duration: Duration) -> String {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Plain values, whole at every moment.
+    // The values are plain, and consistent at every moment.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

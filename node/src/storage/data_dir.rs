@@ -1,4 +1,4 @@
-//! The data directory: one process at a time, of one run, with a count of its starts.
+//! The data directory: one process uses it at a time, for one run; it counts the starts.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
@@ -9,22 +9,22 @@ use serde::{Deserialize, Serialize};
 
 const LOCK_FILE: &str = "lock";
 const INCARNATION_FILE: &str = "incarnation";
-/// Bits of chance that tell processes of copied directories apart.
+/// Random bits that tell apart the processes of copied directories.
 const LIFE_BITS: u32 = 16;
 const RUN_FILE: &str = "run.json";
 
-/// A data directory that this process alone uses, until it is dropped.
+/// A data directory that this process alone uses until the value is dropped.
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
     incarnation: u64,
-    /// Below `1 <<` [`LIFE_BITS`].
+    /// A random number below `1 <<` [`LIFE_BITS`].
     chance: u64,
     // The operating system releases the lock when the process ends, however it ends.
     _lock: File,
 }
 
-/// Why a data directory cannot be used; apart from the lock file nothing was changed.
+/// Why a data directory cannot be used. Apart from the lock file nothing was changed.
 #[derive(thiserror::Error)]
 pub enum DataDirError {
     /// Another process uses it.
@@ -32,7 +32,7 @@ pub enum DataDirError {
     Locked {
         /// The directory.
         path: PathBuf,
-        /// Process id of the other, or `?`.
+        /// Process id of the other process, or `?`.
         owner: String,
     },
     /// It belongs to another run.
@@ -46,7 +46,7 @@ pub enum DataDirError {
         /// The differing field; `ours` is the present run.
         difference: RunDifference,
     },
-    /// A file in it does not say what it should.
+    /// A file in it has other contents than it should have.
     #[error("{} is damaged ({found}): expected {expected}; restore it, or choose another data directory with --data-dir", path.display())]
     Damaged {
         /// The file.
@@ -69,7 +69,8 @@ pub enum DataDirError {
 }
 
 impl DataDirError {
-    /// Whether another `--data-dir` is the remedy (exit status 2), not a repair of the machine (1).
+    /// Whether the remedy is another `--data-dir` (exit status 2) rather than a repair of the machine
+    /// (exit status 1).
     #[must_use]
     pub const fn is_usage(&self) -> bool {
         match self {
@@ -91,7 +92,7 @@ impl DataDir {
     /// Creates the directory where it is missing, locks it and counts this start.
     ///
     /// # Errors
-    /// [`DataDirError`]; the count is unchanged then.
+    /// [`DataDirError`]; the count stays unchanged in that case.
     pub fn open(path: &Path) -> Result<Self, DataDirError> {
         fs::create_dir_all(path).map_err(io_error("create data directory", path))?;
         let lock = lock(path)?;
@@ -122,8 +123,8 @@ impl DataDir {
         self.incarnation
     }
 
-    /// The same as a number that no other process has that was started from a copy of this directory, and
-    /// that is larger for every later start: what others know this process by.
+    /// The number by which others know this process. It is larger for every later start. A process that
+    /// was started from a copy of this directory has another one.
     #[must_use]
     pub const fn life(&self) -> u64 {
         self.incarnation.wrapping_shl(LIFE_BITS) | self.chance
@@ -188,7 +189,7 @@ fn lock(folder: &Path) -> Result<File, DataDirError> {
     Ok(file)
 }
 
-/// The text of `path`; `None` when there is no such file.
+/// The text of the file `path`; `None` when there is no such file.
 pub(crate) fn read(path: &Path) -> Result<Option<String>, DataDirError> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
@@ -197,7 +198,8 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, DataDirError> {
     }
 }
 
-/// Replaces `path` by `bytes` so that a crash leaves the old content or the new, never a mixture.
+/// Replaces the contents of `path` by `bytes`. A crash leaves the old contents or the new ones, never a
+/// mixture.
 ///
 /// `mode`: Unix permissions of the new file.
 pub(crate) fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), DataDirError> {
@@ -218,7 +220,7 @@ pub(crate) fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), D
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&partial, path)?;
-        // The rename itself is durable only once the folder is.
+        // The rename is durable only once the folder is written as well.
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             #[cfg(unix)]
             File::open(folder)?.sync_all()?;

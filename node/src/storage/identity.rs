@@ -1,4 +1,4 @@
-//! Who this peer is: an Ed25519 key, made once and kept in the data directory.
+//! The identity of this peer: an Ed25519 key, made once and kept in the data directory.
 
 use std::fmt;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub struct Identity {
 }
 
 impl fmt::Debug for Identity {
-    /// The public half only.
+    /// Shows the public half of the key only.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Identity").field(&self.peer).finish()
     }
@@ -35,7 +35,7 @@ impl Identity {
         let Some(text) = read(&path)? else {
             return Ok(None);
         };
-        // What a damaged key file holds is still secret: its length is all that is told.
+        // What a damaged key file holds is still secret, so only its length is told.
         let secret = from_hex(text.trim()).ok_or_else(|| DataDirError::Damaged {
             path,
             found: format!("{} bytes", text.len()),

@@ -1,8 +1,9 @@
-//! Fragments of the swarm's model that a newcomer has pulled, on disk until it has them all: a newcomer
-//! that dies in the middle pulls the others only.
+//! Fragments of the swarm's model that a joiner has pulled, kept on disk until it has all of them. A
+//! joiner that dies in between pulls only the others after its next start.
 //!
-//! One file for each fragment: a line of JSON, then the bytes of the snapshot. They are verified by their
-//! hash before they are kept and before they are used, so nothing is forced to the disk.
+//! There is one file for each fragment: a line of JSON, then the bytes of the snapshot. The hash of the
+//! bytes is verified before they are kept and before they are used, so nothing needs to be forced to the
+//! disk.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -17,12 +18,12 @@ use dnode_protocol::{
 use dnode_trainer::Encoded;
 use serde::{Deserialize, Serialize};
 
-/// Folder in the data directory.
+/// Name of the folder in the data directory.
 const FOLDER: &str = "pulled";
-/// Longest first line: some numbers, and what the fragment contains of each peer, in words.
+/// Longest first line of a file: some numbers, and what the fragment contains of each peer, as text.
 const LINE_MAX: u64 = 4096 + 128 * limits::INFORMATION_MAX as u64;
 
-/// The folder of the fragments; at most one file for each.
+/// The folder of kept fragments, with at most one file for each.
 #[derive(Clone, Debug)]
 pub(crate) struct KeptSnapshots {
     folder: PathBuf,
@@ -40,15 +41,15 @@ struct Description {
 }
 
 impl KeptSnapshots {
-    /// Where a newcomer keeps what it pulls, and what its earlier life has kept there, in the data
-    /// directory `dir`. Who begins with a model has no use for either.
+    /// The folder in the data directory `dir` where a joiner keeps what it pulls, and what an earlier
+    /// start has kept there. A peer that begins with a model (`is_newcomer` is false) needs neither.
     pub(crate) fn begin(
         dir: &Path,
         fragments: Fragments,
         is_newcomer: bool,
     ) -> (Option<Self>, Vec<(FragmentId, SnapshotContents)>) {
         if !is_newcomer {
-            // What stays is too old when it is looked at next.
+            // Files that cannot be removed are too old when they are looked at next.
             let _ = fs::remove_dir_all(dir.join(FOLDER));
             return (None, Vec::new());
         }
@@ -60,7 +61,8 @@ impl KeptSnapshots {
         (Some(this), kept)
     }
 
-    /// What does not say what it is is passed over: it is pulled again.
+    /// Opens the folder and lists what it holds. A file that cannot be read is passed over; its fragment
+    /// is pulled again.
     fn open(dir: &Path, fragments: Fragments) -> (Self, Vec<(FragmentId, SnapshotContents)>) {
         let this = Self { folder: dir.join(FOLDER), fragments };
         let all = (0..u32::try_from(fragments.count()).unwrap_or(u32::MAX)).map(FragmentId);
@@ -71,12 +73,12 @@ impl KeptSnapshots {
         (this, kept)
     }
 
-    /// The model is whole: none of them is needed any more.
+    /// Removes all files, because the model is complete.
     pub(crate) fn remove(self) {
         let _ = fs::remove_dir_all(self.folder);
     }
 
-    /// Keeps a snapshot whose bytes have the hash that they should have.
+    /// Keeps a snapshot. The hash of its bytes must have been verified.
     pub(crate) fn keep(
         &self,
         fragment: FragmentId,
@@ -105,7 +107,7 @@ impl KeptSnapshots {
         written
     }
 
-    /// The kept snapshot of a fragment, whose bytes are still to be checked.
+    /// Reads the kept snapshot of a fragment. Its bytes are still to be verified.
     pub(crate) fn load(&self, fragment: FragmentId) -> io::Result<Encoded> {
         let (_, (codec, elements), mut file) = self.describe(fragment)?;
         let mut bytes = vec![0; codec.payload_bytes(elements)];
@@ -113,8 +115,8 @@ impl KeptSnapshots {
         Ok(Encoded { codec, elements, bytes: Arc::from(bytes) })
     }
 
-    /// What a file says of itself, and the file after that. Nothing is allocated but what the fragment
-    /// can need.
+    /// Reads the first line of a file, and returns the file at the position after that line. It
+    /// allocates no more than the fragment can need.
     fn describe(
         &self,
         fragment: FragmentId,
@@ -181,7 +183,7 @@ mod tests {
         let expected = all.iter().zip(&snapshots).map(|(it, of)| (*it, contents(*it, of)));
         assert_eq!(kept, expected.collect::<Vec<_>>());
         assert_eq!(store.load(all[1]).unwrap(), snapshots[1]);
-        // A file that was cut, one that says nothing of itself, and one of another byte.
+        // Three damaged files: one that was cut, one without a description, and one with a changed byte.
         let path = |it: usize| store.path(all[it]);
         let bytes = fs::read(path(0)).unwrap();
         fs::write(path(0), &bytes[..bytes.len() - 1]).unwrap();

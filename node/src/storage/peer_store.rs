@@ -1,5 +1,5 @@
-//! Peers that this one has met: kept in the data directory, so that a later start finds the swarm
-//! although the address that it first joined by is gone for good.
+//! Peers that this one has met, kept in the data directory. A later start finds the swarm by them, even
+//! if the address by which this peer first joined is gone for good.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,29 +11,30 @@ use dnode_protocol::PeerId;
 
 use crate::storage::data_dir::{read, write_atomic};
 
-/// Name of the file in the data directory: one full multiaddress a line, whoever was heard of last
-/// first.
+/// Name of the file in the data directory. It has one full multiaddress a line; the peer that was heard
+/// of last comes first.
 pub(crate) const PEERS_FILE: &str = "peers";
 /// Most peers that are kept.
 const PEERS_MAX: usize = 64;
-/// Most bytes of a file of addresses: far more than so many take.
+/// Most bytes of a file of addresses that is read: far more than so many peers take.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Between two writes of the file.
+/// Time between two writes of the file.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Peers that were met, and when they were heard of.
+/// Peers that were met, and the order in which they were last heard of.
 #[derive(Debug)]
 pub(crate) struct PeerStore {
     file: PathBuf,
-    /// Addresses, and a number that grows with every word of a peer.
+    /// Addresses of each peer, and a number that grows with every report of a peer.
     peers: BTreeMap<PeerId, (Vec<String>, u64)>,
     words: u64,
-    /// When what was heard last is written, unless it is.
+    /// When to write the news to the file; `None` when the file is up to date.
     due: Option<Instant>,
 }
 
 impl PeerStore {
-    /// Those of earlier starts. What cannot be read is left out: they may have moved anyway.
+    /// Loads the peers of earlier starts. Lines that cannot be read are left out, since those peers may
+    /// have moved anyway.
     pub(crate) fn load(folder: &Path) -> (Self, Vec<Multiaddr>) {
         let file = folder.join(PEERS_FILE);
         let small =
@@ -46,7 +47,7 @@ impl PeerStore {
             .filter_map(|line| line.trim().parse().ok())
             .collect();
         let mut met = Self { file, peers: BTreeMap::new(), words: 0, due: None };
-        // The first of the file were heard of last.
+        // The peers that come first in the file were heard of last.
         for address in found.iter().rev() {
             if let Some(peer) = named(address) {
                 met.words += 1;
@@ -58,7 +59,7 @@ impl PeerStore {
         (met, found)
     }
 
-    /// A peer says where it can be found.
+    /// Notes where a peer says that it can be found.
     pub(crate) fn found(&mut self, peer: PeerId, addresses: &[Multiaddr], now: Instant) {
         if addresses.is_empty() {
             return;
@@ -75,7 +76,7 @@ impl PeerStore {
         self.due.get_or_insert(now + PAUSE);
     }
 
-    /// Writes what is new when its time has come, or at the end (`now` is `None`).
+    /// Writes the news when it is time, or at the end of the process (`now` is `None`).
     pub(crate) fn tick(&mut self, now: Option<Instant>) {
         if self.due.is_none_or(|due| now.is_some_and(|now| now < due)) {
             return;
@@ -102,7 +103,7 @@ fn named(address: &Multiaddr) -> Option<PeerId> {
     text.rsplit_once("/p2p/").and_then(|(_, name)| name.parse().ok())
 }
 
-/// Why a file of addresses is of no use.
+/// Why a file of addresses cannot be used.
 #[derive(thiserror::Error)]
 pub enum PeersFileError {
     /// It cannot be read.
@@ -127,12 +128,13 @@ pub enum PeersFileError {
         path: String,
         /// From 1.
         line: usize,
-        /// What is there, shortened.
+        /// What the line says, shortened.
         text: String,
     },
 }
 
-/// The addresses of a person's file: one a line; empty lines and what begins with `#` do not count.
+/// Reads the addresses in a file that a person has written: one a line. Empty lines and lines that begin
+/// with `#` do not count.
 ///
 /// # Errors
 /// [`PeersFileError`].
@@ -185,7 +187,7 @@ mod tests {
         let (mut met, found) = PeerStore::load(folder.path());
         let expected: Vec<_> = (7..=70).rev().map(|number| peer(number).1.remove(0)).collect();
         assert_eq!(found, expected);
-        // The order of an earlier start lasts.
+        // The order of an earlier start is kept.
         let (again, addresses) = peer(71);
         met.found(again, &addresses, now);
         met.tick(None);

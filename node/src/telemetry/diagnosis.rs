@@ -1,22 +1,23 @@
-//! What limits a peer that trains, and what one that stands still waits for: pure rules that turn
-//! measured shares of time into one sentence with its numbers and the next thing to do.
+//! Finds what limits a peer that trains, and what a peer waits for that stands still. These are pure
+//! rules: they turn measured shares of time into one sentence with its numbers and the next thing to do.
 
 use std::time::Duration;
 
 pub use dnode_metrics::Shares;
 
-/// A share of the time from which something is worth a sentence (guess: half of it is a nuisance).
+/// Share of the time from which something is reported (a guess: half of it is a nuisance).
 const LOUD: f64 = 0.2;
-/// The same for work beside training, which takes a core of its own.
+/// The same for coding and mixing, which run beside training on a core of their own.
 const BUSY: f64 = 0.8;
-/// A peer that computes so much slower than this one holds it up by that, not by its link.
+/// A peer that computes at less than this share of this peer's rate delays it by its speed, not by its
+/// link.
 const SLOWER: f64 = 0.5;
-/// A step that takes longer than so many usual ones is no longer one of them.
+/// A step counts as unusually long when it takes longer than this many usual ones.
 const STEPS_LONG: u32 = 10;
-/// Standing still for less is nothing to tell.
+/// Shortest standstill that is reported.
 pub const STALL_MIN: Duration = Duration::from_secs(10);
 
-/// A link in the window.
+/// A link, and what it carried in the measured window.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Line {
     /// Who is at the other end, in short.
@@ -26,7 +27,7 @@ pub(crate) struct Line {
     /// Bytes per second from it.
     pub(crate) received: f64,
     pub(crate) round_trip: Option<Duration>,
-    /// Samples per second that it computes, as it says.
+    /// Samples per second that the other end computes, as it says.
     pub(crate) samples_per_s: Option<f64>,
 }
 
@@ -38,23 +39,23 @@ impl Line {
     }
 }
 
-/// What else is known of the window.
+/// Further measurements of the window.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Around {
-    /// Who holds the commit, by which bound.
+    /// The bound that holds the commit, and the link to the peer that causes it.
     pub(crate) holder: Option<(&'static str, Line)>,
     /// The link that carries most.
     pub(crate) busiest: Option<Line>,
-    /// Samples per second that this peer computes while it computes.
+    /// Samples per second of this peer while it computes.
     pub(crate) samples_per_s: f64,
 }
 
-/// One sentence, and what it is about, so that it is not told over and over.
+/// One sentence with what it is about, so that the same thing is not reported again and again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sentence {
     /// The cause in one word.
     pub(crate) cause: &'static str,
-    /// Who has to do with it; empty for nobody.
+    /// The peer that it is about; empty for none.
     pub(crate) peer: String,
     pub(crate) text: String,
 }
@@ -64,13 +65,13 @@ impl Sentence {
         Self { cause, peer, text }
     }
 
-    /// Whether it says what `other` says, with other numbers.
+    /// Whether it says the same as `other`, apart from the numbers.
     pub(crate) fn is_about(&self, other: &Self) -> bool {
         self.cause == other.cause && self.peer == other.peer
     }
 }
 
-/// What limits this peer, if something does: the largest share that is out of line.
+/// What limits this peer, if something does: the largest share of time that is too large.
 pub(crate) fn bottleneck(shares: &Shares, around: &Around) -> Option<Sentence> {
     let Shares { window_s: window, late, held, ranks, encode, mix, .. } = *shares;
     let percent = |share: f64| format!("{:.0} % of the last {window:.0} s", 100.0 * share);
@@ -123,10 +124,10 @@ pub(crate) fn bottleneck(shares: &Shares, around: &Around) -> Option<Sentence> {
     None
 }
 
-/// What a peer is doing that has taken no step for a while.
+/// What a peer is doing that has not taken a step for a while.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Still {
-    /// It waits for others before it begins.
+    /// It waits for other peers before it begins.
     Peers { here: usize, wanted: usize },
     /// It pulls the model.
     Pulling,
@@ -134,11 +135,12 @@ pub(crate) enum Still {
     Held { bound: &'static str, peer: String, gate: Duration },
     /// It waits for the other ranks.
     Ranks,
-    /// A local step goes on.
+    /// A local step is under way; `usual` is the usual time of one.
     Step { usual: Duration },
 }
 
-/// What a peer waits for that has stood still for so long, and on whom; `None` where that is usual.
+/// What a peer waits for that has stood still for the time `since`, and for whom; `None` where that is
+/// usual.
 pub(crate) fn standstill(still: &Still, since: Duration) -> Option<Sentence> {
     if since < STALL_MIN {
         return None;

@@ -1,4 +1,4 @@
-//! Writes the metrics file so that a full disk never stops training.
+//! Writes the metrics file, in such a way that a full disk never stops training.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -8,24 +8,25 @@ pub use dnode_metrics::*;
 
 use crate::telemetry::tensorboard::EventFile;
 
-/// Bytes gathered before they are written without being asked: about ten lines with sketches.
+/// Bytes that are gathered before they are written without a flush: about ten lines with sketches.
 const GROUP_BYTES_MAX: usize = 64 * 1024;
 
-/// Writes `metrics.jsonl`; what cannot be written is dropped with one warning.
+/// Writes `metrics.jsonl`. What cannot be written is dropped with one warning.
 #[derive(Debug)]
 pub struct MetricsWriter {
     path: PathBuf,
     file: File,
-    /// Bytes of whole lines in the file.
+    /// Number of bytes of whole lines in the file.
     complete: u64,
     group: Vec<u8>,
     failing: bool,
-    /// The same numbers for TensorBoard.
+    /// The file that gets the same numbers for TensorBoard.
     events: Option<EventFile>,
 }
 
 impl MetricsWriter {
-    /// Opens the file in `folder` for appending; a line that a killed process left torn is ended.
+    /// Opens the file in `folder` to append to it. A line that a killed process left unfinished is
+    /// ended.
     ///
     /// # Errors
     /// When the file cannot be created or read.
@@ -59,7 +60,7 @@ impl MetricsWriter {
         }
         let start = self.group.len();
         if let Err(error) = serde_json::to_writer(&mut self.group, &Line { body, stamp }) {
-            // A path that is not UTF-8 in the configuration is the one way to get here.
+            // The only cause is a path in the configuration that is not UTF-8.
             tracing::warn!(%error, "a line of metrics cannot be written as JSON");
             self.group.truncate(start);
             return;
@@ -92,7 +93,8 @@ impl MetricsWriter {
                     );
                 }
                 self.failing = true;
-                // Fails only where the write failed too; then a reader skips the torn line.
+                // This fails only where the write failed as well; then a reader skips the unfinished
+                // line.
                 let _ = self.file.set_len(self.complete);
             }
         }

@@ -7,9 +7,9 @@ use dnode_protocol::Time;
 
 use crate::process::console::Console;
 
-/// Between two updates of the line on a terminal: as fast as one can read.
+/// Time between two updates of the line on a terminal: as fast as one can read.
 const TERMINAL_EVERY: Duration = Duration::from_millis(200);
-/// Between two log lines: a day makes less than 10,000 of them.
+/// Time between two log lines: a day makes less than 10,000 of them.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
 /// How training goes.
@@ -73,7 +73,7 @@ impl fmt::Display for Scaled {
     }
 }
 
-/// A number with the five digits that mean something, and all of its whole part: `2.4918`, `0.001`.
+/// A number with five significant digits, and with all digits of its whole part: `2.4918`, `0.001`.
 #[derive(Clone, Copy, Debug)]
 pub struct Significant(pub f64);
 
@@ -83,7 +83,7 @@ impl fmt::Display for Significant {
         if !value.is_finite() || value == 0.0 {
             return write!(f, "{value}");
         }
-        // The place of the first digit, after rounding: 9.99996 is shown as 10.
+        // The place of the first digit after rounding: 9.99996 is shown as 10.
         let rounded = format!("{value:.4e}");
         let (digits, exponent) = rounded.split_once('e').unwrap_or((&rounded, "0"));
         let place: i32 = exponent.parse().unwrap_or(0);
@@ -101,7 +101,7 @@ impl fmt::Display for Significant {
     }
 }
 
-/// Shows progress, not too often.
+/// Shows progress, but not too often.
 #[derive(Debug)]
 pub struct Reporter {
     console: Console,
@@ -110,7 +110,7 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// A reporter for `console`; `live` draws the line where a person watches.
+    /// A reporter for `console`. `live`: draw the progress line if `console` is a terminal.
     #[must_use]
     pub fn new(console: Console, live: bool) -> Self {
         let live = live && console.is_terminal();

@@ -1,9 +1,9 @@
-//! Event files for TensorBoard: numbers over the run's steps.
+//! Event files for TensorBoard: numbers over the steps of the run.
 //!
-//! Format: TFRecord (length, masked CRC-32C of it, data, masked CRC-32C of that) of protocol-buffer
-//! messages `tensorflow.Event`; only the fields that scalars need. Sources:
-//! `tensorflow/core/lib/io/record_writer.h`, `tensorflow/core/util/event.proto`,
-//! `tensorflow/core/framework/summary.proto`. Why no crate does it: decision record 0014.
+//! Format: TFRecord of protocol-buffer messages `tensorflow.Event`, with only the fields that scalars
+//! need. A record is the length, the masked CRC-32C of the length, the data, and the masked CRC-32C of
+//! the data. Sources: `tensorflow/core/lib/io/record_writer.h`, `tensorflow/core/util/event.proto`,
+//! `tensorflow/core/framework/summary.proto`. Decision record 0014 says why no crate does it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -14,9 +14,9 @@ use prost::Message as _;
 
 use crate::telemetry::metrics::{Body, Stamp};
 
-/// What the first event of a file says.
+/// The version that the first event of a file names.
 const VERSION: &str = "brain.Event:2";
-/// Added to a rotated CRC, so that the CRC of data that holds CRCs is a good one.
+/// Added to a rotated CRC, so that a CRC of data that contains CRCs is still a good one.
 const MASK: u32 = 0xa282_ead8;
 
 /// `tensorflow.Event`.
@@ -49,19 +49,20 @@ struct Value {
     simple_value: Option<f32>,
 }
 
-/// One process' event file; what cannot be written is dropped with one warning.
+/// The event file of one process. What cannot be written is dropped with one warning.
 #[derive(Debug)]
 pub struct EventFile {
     path: PathBuf,
     file: File,
-    /// Nothing more is written: a reader stops at a torn record.
+    /// Whether a write has failed. Nothing more is written then, because a reader stops at a torn
+    /// record.
     failed: bool,
 }
 
 impl EventFile {
-    /// Begins a file in the folder `name` of `folder`; both are made where they are not there.
+    /// Creates a file in the folder `name` of `folder`; makes both folders where they are missing.
     ///
-    /// `name`: what TensorBoard calls the run of this peer.
+    /// `name`: what TensorBoard calls this peer's run.
     ///
     /// # Errors
     /// When the file cannot be made or written.
@@ -79,7 +80,7 @@ impl EventFile {
         Ok(events)
     }
 
-    /// Writes what a line of the metrics says in numbers, over the run's steps.
+    /// Writes the numbers in a line of the metrics, over the steps of the run.
     pub fn write(&mut self, stamp: &Stamp, body: &Body) {
         let value: Vec<Value> = scalars(body)
             .into_iter()
@@ -101,7 +102,7 @@ impl EventFile {
     }
 }
 
-/// The numbers of a line, by TensorBoard's names.
+/// The numbers in a line, under TensorBoard's names.
 fn scalars(body: &Body) -> Vec<(&'static str, f64)> {
     let share = |accuracy: Option<f64>| accuracy.unwrap_or(f64::NAN);
     match body {
@@ -144,7 +145,7 @@ mod tests {
     use super::*;
     use crate::telemetry::metrics::Evaluate;
 
-    /// All events of a file whose sums are right.
+    /// All events of a file, after a check of their checksums.
     fn events(path: &Path) -> Vec<Event> {
         let bytes = std::fs::read(path).unwrap();
         let (mut rest, mut events) = (&bytes[..], Vec::new());

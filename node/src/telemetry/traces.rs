@@ -1,8 +1,8 @@
-//! OpenTelemetry traces of exchanges, where this dnode was built with the feature `otel`; without
-//! it everything here is empty and costs nothing.
+//! OpenTelemetry traces of exchanges, if dnode was built with the feature `otel`. Without it everything
+//! here is empty and costs nothing.
 //!
-//! The two ends of an exchange make spans of one trace without a word about it on the wire: the ids
-//! of the trace and of both ends' spans follow from the id of the exchange (`ids.rs`).
+//! The two ends of an exchange make spans of one trace, and no message carries trace ids. The ids of the
+//! trace and of both ends' spans follow from the id of the exchange (`ids.rs`).
 
 #[cfg(feature = "otel")]
 mod export;
@@ -30,14 +30,14 @@ pub(crate) use tracer::Tracer;
 
 /// Longest wait for the collector to take the last spans.
 pub(crate) const FLUSH_MAX: Duration = Duration::from_secs(5);
-/// The same of a peer that was interrupted.
+/// The same wait, for a peer that was interrupted.
 pub(crate) const FLUSH_INTERRUPTED_MAX: Duration = Duration::from_millis(400);
 
-/// Where traces are sent: a collector that takes OTLP over HTTP, without TLS.
+/// Where traces are sent: a collector that takes OTLP over HTTP without TLS.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Collector {
-    /// Host and port, as after `http://`.
+    /// Host and port, without `http://`.
     authority: String,
 }
 
@@ -95,18 +95,18 @@ impl TryFrom<String> for Collector {
     }
 }
 
-/// Why no traces can be sent.
+/// Why traces cannot be sent.
 #[derive(thiserror::Error)]
 pub enum TracesError {
-    /// The feature is missing.
+    /// This dnode was built without the feature.
     #[error(
         "this dnode was built without traces; build with --features otel, or leave out --traces (node.traces)"
     )]
     NotBuilt,
-    /// What sends them cannot be made.
+    /// The sender of the traces cannot be made.
     #[error("send traces to {collector}: {reason}; --traces names where")]
     Export {
-        /// Where to.
+        /// The collector.
         collector: Collector,
         /// What is wrong.
         reason: String,

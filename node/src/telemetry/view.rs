@@ -1,7 +1,7 @@
 //! What a running peer shows: one snapshot a second, for the page, `dnode top` and Prometheus.
 //!
-//! The driver publishes a [`Snapshot`]; a thread of its own serves it. Nothing of that thread is
-//! waited for by the driver or by training, and it can change nothing.
+//! The driver publishes a [`Snapshot`], and a thread of its own serves it. Neither the driver nor
+//! training ever waits for that thread, and the thread can change nothing.
 
 mod figure;
 mod history;

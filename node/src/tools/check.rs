@@ -1,6 +1,5 @@
-//! `dnode check`: whether the configuration goes with that of members, and the first step of a run
-//! comes out alike on every backend that this
-//! machine has for it, and on other machines.
+//! `dnode check`: compares the configuration with that of members, and the first step of a run on every
+//! backend of this machine and on other machines.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,14 +14,17 @@ use crate::config::{Config, run_spec, shared_settings};
 use crate::driver::advice;
 use crate::peer::backend::{self, BackendError};
 
-/// Numbers that stand for a gradient in a digest: a count sketch, whose distances estimate those of
-/// gradients with a relative deviation of `√(2 / 16)` = 35 %.
+/// Numbers in the sketch that stands for a gradient in a digest. It is a count sketch: distances of
+/// sketches estimate distances of gradients with a relative deviation of `√(2 / 16)` = 35 %.
 const DIGEST_LEN: usize = 16;
-/// How much further apart than gradients their sketches may be: three such deviations.
+/// How much larger the distance of two sketches may be than that of their gradients: three such
+/// deviations.
 const SKETCH_SLACK: f64 = 2.0;
-/// Largest batch of a member that is computed here, the largest that a configuration may have.
+/// Largest batch of a member for which this machine computes a step: the largest that a configuration
+/// may have.
 const BATCH_MAX: usize = 65_536;
-/// Most micro-batches of a member, the same.
+/// Most micro-batches of a member for which this machine computes a step: the most that a configuration
+/// may have.
 const ACCUMULATE_MAX: usize = 1024;
 /// Longest wait for members to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -30,7 +32,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Why nothing could be compared.
 #[derive(thiserror::Error)]
 pub enum CheckError {
-    /// The configuration, the data, or something that a backend lacks.
+    /// The configuration or the data is at fault, or a backend lacks something.
     #[error(transparent)]
     Backend(#[from] BackendError),
     /// The first step failed.
@@ -41,12 +43,12 @@ pub enum CheckError {
         /// Why.
         reason: String,
     },
-    /// What was given as another machine's digest is none.
+    /// The text given as another machine's digest is not a digest.
     #[error(
         "--against is not a digest as `dnode check` prints it, such as f32.0:0a1b…, in one piece"
     )]
     Digest,
-    /// What was given as a member's address is none.
+    /// The text given as a member's address is not an address.
     #[error("read the address \"{0}\": expected for example /ip4/192.0.2.7/udp/4001/quic-v1")]
     Address(String),
     /// Members cannot be asked.
@@ -54,21 +56,22 @@ pub enum CheckError {
     Ask(NetworkError),
 }
 
-/// What came out.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckReport {
-    /// A table for persons and this machine's digest, lines ended.
+    /// A table for a person, and this machine's digest; every line is ended.
     pub text: String,
-    /// Whether all that is known agrees within the stated tolerances.
+    /// Whether everything that could be compared agrees within the stated tolerances.
     pub agrees: bool,
-    /// Members that do not tell how their first step comes out.
+    /// Number of members that do not tell their first step.
     pub unknown: usize,
-    /// Members of another run, or with settings too far from these; their steps are not compared.
+    /// Number of members that are of another run, or whose settings are too far from these; their steps
+    /// are not compared.
     pub other: usize,
 }
 
-/// How far apart two backends may be, relative to loss and to the gradient's norm; the errors of
-/// f32 grow with the model, those of 16 bits hardly (docs/measurements.md).
+/// Largest allowed difference of two backends, relative to the loss and to the norm of the gradient.
+/// Errors of f32 grow with the model, those of 16-bit numbers hardly (docs/measurements.md).
 const fn tolerances(precision: Precision) -> (f64, f64) {
     match precision {
         Precision::F32 => (1e-5, 1e-4),
@@ -76,7 +79,7 @@ const fn tolerances(precision: Precision) -> (f64, f64) {
     }
 }
 
-/// Loss and gradient of the first step of a shard, and what members compare before.
+/// Loss and gradient of the first step of a shard, and the run and settings that members compare first.
 struct First {
     loss: f64,
     gradient: Vec<f32>,
@@ -92,7 +95,7 @@ struct Seen {
     accumulate: usize,
 }
 
-/// Loss and a sketch of the gradient of the first step of a shard, as machines tell them.
+/// Loss, and a sketch of the gradient, of the first step of a shard, in the form that machines exchange.
 #[derive(Clone, Copy)]
 struct Digest {
     precision: Precision,
@@ -101,10 +104,10 @@ struct Digest {
     sketch: [f32; DIGEST_LEN],
 }
 
-/// The first step of a trainer that has not trained yet, in short; empty where its gradient cannot be
-/// seen. The parameters are unchanged.
+/// The digest of the first step of a trainer that has not trained yet; empty where the gradient of the
+/// trainer cannot be read. The parameters stay unchanged.
 ///
-/// Peers tell it to whoever asks ([`ask`]); `config` is what the trainer was made of.
+/// A peer tells its digest to any peer that asks ([`ask`]). `config`: the configuration of the trainer.
 ///
 /// # Errors
 /// Why the first step failed.
@@ -117,10 +120,10 @@ pub fn digest(config: &Config, trainer: &mut dyn Trainer) -> Result<String, Trai
     Ok(digest.text())
 }
 
-/// Asks the members at these addresses how their first steps came out.
+/// Asks the members at these addresses for the digests of their first steps.
 ///
 /// # Errors
-/// [`CheckError`] when an address is none, or nothing can be asked.
+/// [`CheckError`] when an address is not valid, or nothing can be asked.
 pub fn ask(addresses: &[String]) -> Result<Vec<Found>, CheckError> {
     let address = |text: &String| {
         text.parse::<Multiaddr>().map_err(|_| CheckError::Address(text.chars().take(128).collect()))
@@ -134,9 +137,9 @@ pub fn ask(addresses: &[String]) -> Result<Vec<Found>, CheckError> {
     })
 }
 
-/// Computes the first step on the embedded engine, on libtorch where it is built in, and as
-/// `config` says, and compares them; then with the digest `against` of another machine, and with what
-/// `members` say.
+/// Computes the first step on the embedded engine, on libtorch where it is built in, and on the backend
+/// of `config`, and compares them. Then compares with the digest `against` of another machine, and with
+/// the answers of `members`.
 ///
 /// # Errors
 /// [`CheckError`] when there is nothing to compare.
@@ -201,7 +204,7 @@ fn header(reference: &First) -> String {
     report.text
 }
 
-/// What this machine computes of the shards of others.
+/// First steps that this machine computes on the shards of others, to compare them.
 struct Shards {
     config: Config,
     configured: Option<TorchConfig>,
@@ -211,7 +214,7 @@ struct Shards {
 }
 
 impl Shards {
-    /// The first step on these samples; `None` when the configuration has no such shard.
+    /// The digest of the first step on these samples; `None` when the configuration has no such shard.
     fn digest(&mut self, seen: Seen) -> Result<Option<Digest>, CheckError> {
         let Seen { shard, batch, accumulate } = seen;
         if shard >= self.config.data.shards {
@@ -228,7 +231,7 @@ impl Shards {
         Ok(Some(digest))
     }
 
-    /// Batch and micro-batches of a member with these settings; `None` where they are none.
+    /// Batch and micro-batches of a member with these settings; `None` where they are not valid.
     fn batch(&self, settings: &RunSpec) -> Option<(usize, usize)> {
         let number = |name, own: usize, most| {
             let told = settings.value(name).map_or(Some(own), |text| text.parse().ok());
@@ -246,8 +249,8 @@ impl CheckReport {
         Self { text: String::new(), agrees: true, unknown: 0, other: 0 }
     }
 
-    /// Compares the configuration of a member with this one. Returns its batch and micro-batches, or
-    /// `None` where its first step cannot be compared, which has been said.
+    /// Compares the configuration of a member with this one. Returns the member's batch and
+    /// micro-batches. Returns `None` where its first step cannot be compared; the report says why.
     fn configuration(
         &mut self,
         name: &str,
@@ -279,7 +282,7 @@ impl CheckReport {
         }
     }
 
-    /// Compares with what a member says.
+    /// Compares with the answer of a member.
     fn member(&mut self, shards: &mut Shards, member: &Found) -> Result<(), CheckError> {
         let (name, why) = match member {
             Ok(answer) => {
@@ -304,7 +307,7 @@ impl CheckReport {
         Ok(())
     }
 
-    /// Compares with what another machine says of a shard.
+    /// Compares with the digest of another machine for a shard.
     fn compare(
         &mut self,
         name: &str,
@@ -339,7 +342,7 @@ impl CheckReport {
         self.text += "\n";
     }
 
-    /// Says whether what differs is within its bounds, and remembers when it is not.
+    /// Says whether the differences are within their bounds, and remembers when they are not.
     fn agree(&mut self, (loss, gradient, most): (f64, f64, (f64, f64))) -> String {
         // A NaN is not within any bound.
         let agrees = loss <= most.0 && gradient <= most.1;
@@ -349,7 +352,7 @@ impl CheckReport {
     }
 }
 
-/// The numbers that products are computed in; f32 on the embedded engine.
+/// The precision in which products are computed; f32 on the embedded engine.
 fn precision(torch: Option<TorchConfig>) -> Precision {
     torch.map_or(Precision::F32, |torch| torch.precision)
 }
@@ -481,7 +484,8 @@ mod tests {
         let report = check(&config, None, &good).unwrap();
         assert!(report.agrees && report.unknown == 0, "{}", report.text);
         assert_eq!(report.text.matches(": agrees").count(), 2, "{}", report.text);
-        // Their configuration comes first: another batch is told, and the steps compared on it.
+        // Configurations are compared first: another batch is reported, and the steps are compared on
+        // that batch.
         let specs = |config: &Config| {
             let first = first(config, None).unwrap();
             Some(Box::new([first.run, first.settings.values().clone()]))
@@ -510,7 +514,8 @@ mod tests {
         );
         assert!(report.text.contains("run.seed is \"1\" here and \"2\" there"));
         assert!(!report.text.contains("DIFFERS"), "{}", report.text);
-        // Another seed, a shard that there is not, and two of which nothing is known.
+        // One with another seed, one with a shard that does not exist, and two whose first step is not
+        // known.
         let mut other = third.clone();
         other.run.seed += 1;
         assert!(!check(&config, None, &[tells(&other)]).unwrap().agrees);

@@ -1,4 +1,4 @@
-//! `dnode doctor`: what this machine and its network can do, asked before a run and bounded in time.
+//! `dnode doctor`: examines, before a run and in bounded time, what this machine and its network can do.
 
 mod clock;
 mod exchange;
@@ -18,18 +18,18 @@ use crate::tools::link_bench::Speed;
 
 pub use finding::{DoctorReport, Finding, Verdict};
 
-/// What a person tells besides the configuration.
+/// What a person says besides the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Wishes {
-    /// Where `dnode bench link --listen` runs.
+    /// Address where `dnode bench link --listen` runs.
     pub link: Option<Multiaddr>,
-    /// Rate of the link to reckon with, bytes per second, where none is measured.
+    /// Rate of the link to assume where none is measured, bytes per second.
     pub rate: Option<f64>,
-    /// Time of a local step; measured where it is `None`.
+    /// Time of a local step; it is measured where this is `None`.
     pub step: Option<Duration>,
 }
 
-/// Asks everything, in the order in which a person would want to know it.
+/// Examines everything, in the order in which a person would want to know it.
 ///
 /// Must be called in a tokio runtime of several threads.
 pub async fn examine(config: &Config, wishes: &Wishes) -> DoctorReport {

@@ -1,7 +1,7 @@
-//! `dnode bench link`: measures a real link, by tensors that one peer sends and another sends back.
+//! `dnode bench link`: measures a real link with tensors that one peer sends and another sends back.
 //!
-//! The peers are a network of their own, with fresh names and a run of that purpose, so that nobody
-//! else takes part and what is measured is what a swarm would use: paths, frames, checksums.
+//! The two peers are a network of their own, with fresh names and a run made for this purpose, so nobody
+//! else takes part. They use what a swarm would use: the same paths, frames and checksums.
 
 mod answer;
 mod ask;
@@ -18,14 +18,15 @@ use tokio::sync::mpsc;
 pub use answer::answer;
 pub use ask::{Speed, ask, best};
 
-/// Most bytes that are sent each way on one kind of path; whoever answers closes beyond it.
+/// Most bytes that are sent in each direction on one kind of path; the end that answers closes when
+/// there are more.
 pub const BYTES_MAX: u64 = 1 << 30;
 
-/// Longest life of one connection at the peer that answers: a 4 MiB batch and a 1 GiB batch at the
-/// rate of a slow link.
+/// Longest life of one connection at the end that answers: enough for a batch of 4 MiB and one of 1 GiB
+/// at the rate of a slow link.
 pub const CONNECTION_MAX: Duration = Duration::from_secs(120);
 
-/// How long a batch that is measured shall take.
+/// How long a measured batch shall take.
 const BATCH: Duration = Duration::from_secs(2);
 
 /// Longest wait for the other end to say anything.
@@ -34,30 +35,30 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// Threads for the network, as in a peer that trains.
 const NETWORK_THREADS: usize = 2;
 
-/// How soon a peer that was answered may come back.
+/// How soon a peer that was answered may connect again.
 const BACK_OFF: Duration = Duration::from_secs(1);
 
 /// Why a link cannot be measured.
 #[derive(thiserror::Error)]
 pub enum LinkError {
-    /// The address to measure is no multiaddress with the name of a peer.
+    /// The address to measure is not a multiaddress with the name of a peer.
     #[error("{0} is no address of a peer, for example /ip4/192.0.2.1/udp/4001/quic-v1/p2p/12D3…")]
     Address(String),
     /// The network cannot start.
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// The machine refused something.
+    /// The system refused something, such as a thread.
     #[error("start the runtime: {0}; allow this user more threads (`ulimit -u`)")]
     Io(#[from] std::io::Error),
     /// Nobody answers there, or not as `dnode bench link --listen` does.
     #[error("nobody answers at {0}: `dnode bench link --listen` must run there")]
     Silent(Multiaddr),
-    /// The network stopped; a defect.
+    /// The network stopped, which is a defect.
     #[error("measure the link: the network stopped, a defect; try again")]
     Stopped,
 }
 
-/// A network for measurements, with a fresh name.
+/// Starts a network for measurements, with a fresh name.
 fn start(
     listen: Vec<Multiaddr>,
     bootstrap: Vec<Multiaddr>,
@@ -75,7 +76,7 @@ fn start(
     }
     config.bootstrap = bootstrap;
     config.direct = direct;
-    // One at a time is measured; the others are those that are about to leave.
+    // One peer is measured at a time; the others are about to leave.
     (config.peers_max, config.peers_target) = (4, 1);
     Ok(Network::start(config)?)
 }

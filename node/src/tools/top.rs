@@ -18,10 +18,10 @@ use draw::Screen;
 pub use source::SourceError;
 use source::{News, Source};
 
-/// How long a key may wait at most for the screen.
+/// Longest time that a key press may wait.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Why there is nothing to see.
+/// Why nothing can be shown.
 #[derive(thiserror::Error)]
 pub enum TopError {
     /// No peer serves its page from this data directory; the person who asks is at fault.
@@ -77,7 +77,7 @@ pub fn run(address: &str, stop: &watch::Receiver<bool>) -> Result<(), TopError> 
     if !io::stdout().is_terminal() {
         return Err(TopError::NoTerminal);
     }
-    // What cannot be reached at first is told before the screen is taken.
+    // A peer that cannot be reached is reported before the screen is taken over.
     source.state()?;
     let news = source.follow()?;
     let mut terminal = ratatui::try_init()?;
@@ -113,7 +113,7 @@ fn show(
     Ok(())
 }
 
-/// Whether to go on.
+/// Handles a key. Returns whether to go on.
 fn obey(event: &Event, screen: &mut Screen) -> bool {
     let Event::Key(key) = event else { return true };
     if key.kind == KeyEventKind::Release {

@@ -1,4 +1,4 @@
-//! Sends spans to a collector: OTLP in protocol buffers over HTTP, from the SDK's own thread.
+//! Sends spans to a collector: OTLP in protocol buffers over HTTP, from a thread of the SDK.
 
 use std::future::Future;
 use std::io::{self, Read as _, Write as _};
@@ -18,22 +18,22 @@ use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SpanProce
 
 use super::{Collector, TracesError};
 
-/// Spans that wait to be sent; more are dropped: about 400 exchanges.
+/// Most spans that wait to be sent, those of about 400 exchanges; further ones are dropped.
 const QUEUE_MAX: usize = 4096;
-/// Spans of one request.
+/// Most spans in one request.
 const BATCH_MAX: usize = 512;
-/// Between two requests that are not full.
+/// Time between two requests that are not full.
 const EVERY: Duration = Duration::from_secs(1);
 /// Longest wait for a connection, and for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// Longest head of an answer, bytes.
 const HEAD_BYTES_MAX: u64 = 16 * 1024;
-/// Between two warnings that nobody takes the traces.
+/// Time between two warnings that the collector does not take the traces.
 const WARN_EVERY: Duration = Duration::from_secs(60);
-/// Where a collector takes traces (OTLP specification, "OTLP/HTTP Request").
+/// Path under which a collector takes traces (OTLP specification, "OTLP/HTTP Request").
 const PATH: &str = "/v1/traces";
 
-/// The queue and the thread that send spans of `me` to `collector`.
+/// The queue and the thread that send the spans of `me` to `collector`.
 ///
 /// # Errors
 /// [`TracesError::Export`].
@@ -47,7 +47,7 @@ pub(super) fn processor(
         .with_protocol(Protocol::HttpBinary)
         .with_endpoint(format!("{collector}{PATH}"))
         .with_timeout(ANSWER_MAX)
-        // The next batch is the next try: what waits is bounded.
+        // There are no retries: the next batch is sent anyway, and the queue is bounded.
         .with_retry_policy(RetryPolicy::default().with_max_retries(0))
         .build()
         .map_err(|error| TracesError::Export {
@@ -64,7 +64,7 @@ pub(super) fn processor(
     Ok(processor)
 }
 
-/// Who makes the spans, in the words of the semantic conventions for services.
+/// Describes the peer that makes the spans, in the words of the semantic conventions for services.
 fn resource(me: PeerId) -> Resource {
     Resource::builder_empty()
         .with_service_name("dnode")
@@ -73,8 +73,8 @@ fn resource(me: PeerId) -> Resource {
         .build()
 }
 
-/// Posts to one collector, a connection for each request: one a second. It blocks, and is called
-/// from the thread that sends spans and from no other.
+/// Posts to one collector. Each request has a connection of its own; there is about one a second. It
+/// blocks, so only the thread that sends spans calls it.
 #[derive(Debug)]
 struct Post {
     collector: Collector,
@@ -86,7 +86,7 @@ impl Post {
         Self { collector, warned: Mutex::new(None) }
     }
 
-    /// The status of the answer.
+    /// Sends a request and returns the status of the answer.
     fn send(&self, request: &Request<Bytes>) -> io::Result<u16> {
         let mut failure = io::Error::other("the name has no address");
         for address in self.collector.authority().to_socket_addrs()? {
@@ -98,7 +98,7 @@ impl Post {
         Err(failure)
     }
 
-    /// Says that the traces of one batch are lost, once in a while.
+    /// Warns that the traces of one batch are lost, but not too often.
     fn warn(&self, reason: &dyn std::fmt::Display) {
         let Ok(mut warned) = self.warned.lock() else { return };
         if warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
@@ -122,13 +122,13 @@ impl HttpClient for Post {
             if !(200..300).contains(&status) {
                 self.warn(&format_args!("it answers with status {status}"));
             }
-            // What a collector says beside the status changes nothing here.
+            // Only the status of the answer matters.
             Ok(Response::builder().status(status).body(Bytes::new())?)
         })
     }
 }
 
-/// One request and the status of its answer.
+/// Sends one request and returns the status of its answer.
 fn exchange(mut stream: TcpStream, host: &str, request: &Request<Bytes>) -> io::Result<u16> {
     stream.set_read_timeout(Some(ANSWER_MAX))?;
     stream.set_write_timeout(Some(ANSWER_MAX))?;
@@ -157,7 +157,7 @@ fn exchange(mut stream: TcpStream, host: &str, request: &Request<Bytes>) -> io::
     status(&answer).ok_or_else(|| io::Error::other("it does not speak HTTP/1.1"))
 }
 
-/// The status in the first line of an answer.
+/// Reads the status in the first line of an answer.
 fn status(answer: &[u8]) -> Option<u16> {
     let line = answer.split(|byte| *byte == b'\r').next()?;
     let text = std::str::from_utf8(line).ok()?.strip_prefix("HTTP/1.")?;

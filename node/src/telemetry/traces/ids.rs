@@ -1,9 +1,9 @@
-//! Ids of traces and spans that follow from the id of an exchange: both ends find the same ones.
+//! Ids of traces and spans, computed from the id of an exchange, so that both ends find the same ones.
 
 use dnode_protocol::{ExchangeId, PeerId};
 use opentelemetry::{SpanId, TraceId};
 
-/// What the hash is for.
+/// The purpose of the hash.
 const CONTEXT: &str = "dnode trace of an exchange v1";
 
 /// The ids that both ends of an exchange know.
@@ -18,7 +18,8 @@ pub(super) struct Ids {
 }
 
 impl Ids {
-    /// BLAKE3 of initiator, incarnation and sequence: 16 bytes for the trace, 8 for each span.
+    /// Computes the ids as BLAKE3 of initiator, incarnation and sequence: 16 bytes for the trace, 8 for
+    /// each span.
     pub(super) fn of(exchange: ExchangeId) -> Self {
         let ExchangeId { initiator, incarnation, sequence } = exchange;
         let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
@@ -33,7 +34,7 @@ impl Ids {
         let span = |bits: u128| {
             SpanId::from(u64::try_from(bits & u128::from(u64::MAX)).unwrap_or(1).max(1))
         };
-        // All zeros name nothing.
+        // An id of zeros is not valid.
         Self {
             trace: TraceId::from(trace.max(1)),
             initiator: span(spans >> 64),
@@ -41,7 +42,7 @@ impl Ids {
         }
     }
 
-    /// The span of `peer`, which is one of the ends.
+    /// The span of `peer`, which must be one of the two ends.
     pub(super) fn span_of(&self, exchange: ExchangeId, peer: PeerId) -> SpanId {
         if exchange.initiator == peer { self.initiator } else { self.responder }
     }

@@ -1,4 +1,4 @@
-//! What stands for traces where dnode was built without them: nothing.
+//! Stands in for traces where dnode was built without them: does nothing.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::config::Config;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tracer(());
 
-/// A piece of work that nobody traces.
+/// Stands for a piece of work that is not traced.
 #[derive(Debug)]
 pub(crate) struct Mark;
 

@@ -1,4 +1,4 @@
-//! Follows open exchanges through what the driver sees of them, and makes spans of that.
+//! Follows open exchanges through the messages and events that the driver sees, and makes spans of them.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -18,11 +18,11 @@ use opentelemetry::trace::Status;
 use super::tracer::{Span, Tracer};
 use crate::driver::path;
 
-/// Most exchanges that are followed at a time; the core has fewer open, but not all that are begun
-/// here are heard of again.
+/// Most exchanges that are followed at a time. The core has fewer open, but the end of some exchanges
+/// that are begun here is never reported.
 const OPEN_MAX: usize = 256;
 
-/// The exchanges that are open here.
+/// The exchanges that are open at this peer.
 #[derive(Debug)]
 pub(crate) struct ExchangeTraces {
     tracer: Tracer,
@@ -32,21 +32,21 @@ pub(crate) struct ExchangeTraces {
 /// What is known of an open exchange.
 #[derive(Debug)]
 struct Open {
-    /// What its span is called.
+    /// The name of its span.
     name: &'static str,
     partner: PeerId,
     fragment: FragmentId,
     began: Instant,
-    /// Whether the core has taken it up: it may ignore a proposal that comes again.
+    /// Whether the core has taken it up; the core may ignore a repeated proposal.
     taken: bool,
     codec: Option<Codec>,
     accepted: bool,
-    /// Payload bytes of tensors.
+    /// Payload bytes of tensors sent for it.
     sent: usize,
     received: usize,
-    /// Since when a tensor arrives.
+    /// When the first frame of the tensor that is arriving came.
     arrives: Option<Instant>,
-    /// Since when this end is applied.
+    /// When this end was applied.
     applied: Option<Instant>,
     weight: Option<f32>,
     lag: Option<u64>,
@@ -77,7 +77,8 @@ impl Open {
         }
     }
 
-    /// Ends here, without the core forgetting it: the core has never known it or names it no more.
+    /// Ends it although the core will not report its end: the core has never known it, or no longer
+    /// names it.
     const fn end(&mut self, outcome: &'static str, reason: Option<&'static str>) {
         (self.outcome, self.reason) = (Some(outcome), reason);
         (self.taken, self.over) = (true, true);
@@ -89,7 +90,7 @@ impl ExchangeTraces {
         Self { tracer, open: BTreeMap::new() }
     }
 
-    /// A message has come and is about to enter the core.
+    /// Notes a message that has come and is about to enter the core.
     pub(crate) fn received(&mut self, from: PeerId, message: &Message) {
         let Some(exchange) = message.exchange().filter(|_| self.tracer.wanted().is_some()) else {
             return;
@@ -120,7 +121,7 @@ impl ExchangeTraces {
         }
     }
 
-    /// A frame of an expected tensor has come; with it the tensor is `whole` or not.
+    /// Notes a frame of an expected tensor. `whole`: whether it completes the tensor.
     pub(crate) fn arrived(&mut self, header: &TensorHeader, bytes: usize, whole: bool) {
         let exchange = header.exchange;
         let Some(open) = self.open.get_mut(&exchange) else { return };
@@ -135,7 +136,8 @@ impl ExchangeTraces {
         }
     }
 
-    /// A tensor is about to be handed to the network; what to do when that has written it.
+    /// Notes a tensor that is about to be handed to the network. Returns what to call when the network
+    /// has written it.
     pub(crate) fn sends(&mut self, header: &TensorHeader, bytes: usize) -> Option<Written> {
         let TensorHeader { exchange, leg, codec, .. } = *header;
         let open = self.open.get_mut(&exchange)?;
@@ -148,7 +150,7 @@ impl ExchangeTraces {
         }))
     }
 
-    /// The core has said something, which is about to be carried out.
+    /// Notes an output of the core that is about to be carried out.
     pub(crate) fn output(&mut self, output: &Output) {
         if self.tracer.wanted().is_none() {
             return;
@@ -166,7 +168,7 @@ impl ExchangeTraces {
         }
     }
 
-    /// The core has said all that it had to say: what is over leaves.
+    /// Closes the exchanges that are over, after all outputs of the core have been noted.
     pub(crate) fn settle(&mut self, network: &NetworkHandle) {
         if self.open.values().all(|open| open.taken && !open.over) {
             return;
@@ -247,7 +249,7 @@ impl ExchangeTraces {
         let to = Instant::now();
         let initiates = exchange.initiator == me;
         if let Some(from) = open.applied.filter(|_| !initiates) {
-            // The other end has said that it has applied its half.
+            // The other end has reported that it has applied its half.
             self.tracer.part(Span { exchange, name: "commit", from, to, attributes: Vec::new() });
         }
         let outcome = open.outcome.unwrap_or("done");
@@ -276,7 +278,7 @@ impl ExchangeTraces {
     }
 }
 
-/// What is said of a tensor.
+/// The attributes of a span of a tensor.
 fn tensor(leg: Leg, bytes: usize) -> Vec<KeyValue> {
     let name = match leg {
         Leg::Offer => "offer",
@@ -292,7 +294,7 @@ fn count(bytes: usize) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-/// Outcome and reason.
+/// The words for outcome and reason.
 const fn words(failure: Failure) -> (&'static str, &'static str) {
     match failure {
         Failure::Busy => ("refused", "busy"),

@@ -14,26 +14,26 @@ use opentelemetry_sdk::trace::{
 use super::{TracesError, export, ids::Ids};
 use crate::config::Config;
 
-/// Makes spans, or none when the configuration asks for none. Clones share one queue.
+/// Makes spans; makes none when the configuration does not ask for them. Clones share one queue.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tracer(Option<Arc<Sink>>);
 
-/// What all spans of this process have in common.
+/// What all spans of this process share.
 #[derive(Debug)]
 struct Sink {
     me: PeerId,
     rule: String,
     scope: InstrumentationScope,
-    /// The same moment on both clocks.
+    /// One moment on both clocks, to convert between them.
     began: (Instant, SystemTime),
     processor: BatchSpanProcessor,
 }
 
-/// A piece of work on the replica that has begun.
+/// The beginning of a piece of work on the replica.
 #[derive(Debug)]
 pub(crate) struct Mark(Option<(ExchangeId, &'static str, Instant)>);
 
-/// A span that is over.
+/// A span that has ended.
 #[derive(Debug)]
 pub(super) struct Span {
     pub(super) exchange: ExchangeId,
@@ -60,24 +60,24 @@ impl Tracer {
         Ok(Self(Some(Arc::new(Sink { me, rule, scope, began, processor }))))
     }
 
-    /// This peer and its rule, when spans are wanted.
+    /// This peer and its rule, if spans are wanted.
     pub(super) fn wanted(&self) -> Option<(PeerId, &str)> {
         self.0.as_ref().map(|sink| (sink.me, sink.rule.as_str()))
     }
 
-    /// Work of the mixing thread begins.
+    /// Notes that work of the mixing thread begins.
     pub(crate) fn begins(&self, work: &Work, now: Instant) -> Mark {
         Mark(self.0.as_ref().map(|_| (work.exchange(), name(work), now)))
     }
 
-    /// The work is done.
+    /// Notes that the work is done, and makes its span.
     pub(crate) fn ends(&self, mark: Mark, now: Instant) {
         if let Mark(Some((exchange, name, from))) = mark {
             self.part(Span { exchange, name, from, to: now, attributes: Vec::new() });
         }
     }
 
-    /// A span below this peer's span of the exchange.
+    /// Makes a span below this peer's span of the exchange.
     pub(super) fn part(&self, span: Span) {
         let Some(sink) = &self.0 else { return };
         let ids = Ids::of(span.exchange);
@@ -86,7 +86,7 @@ impl Tracer {
         sink.end(&ids, (own, parent), (SpanKind::Internal, Status::Unset), span);
     }
 
-    /// This peer's span of the exchange.
+    /// Makes this peer's span of the whole exchange.
     pub(super) fn whole(&self, span: Span, status: Status) {
         let Some(sink) = &self.0 else { return };
         let ids = Ids::of(span.exchange);
@@ -99,7 +99,7 @@ impl Tracer {
         sink.end(&ids, (own, parent), (kind, status), span);
     }
 
-    /// Sends what is left, for at most `limit`.
+    /// Sends the spans that are left, for at most `limit`.
     pub(crate) fn close(&self, limit: Duration) {
         let Some(sink) = &self.0 else { return };
         if let Err(error) = sink.processor.shutdown_with_timeout(limit) {
@@ -134,13 +134,13 @@ impl Sink {
         });
     }
 
-    /// Durations are those of the steady clock.
+    /// The wall-clock time of `at`. Durations are measured by the steady clock.
     fn time_of_day(&self, at: Instant) -> SystemTime {
         self.began.1 + at.saturating_duration_since(self.began.0)
     }
 }
 
-/// What the span of a piece of work is called.
+/// The name of the span of a piece of work.
 const fn name(work: &Work) -> &'static str {
     match work {
         Work::Read { .. } => "encode",

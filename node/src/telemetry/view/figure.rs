@@ -1,14 +1,14 @@
-//! Numbers for persons: three digits, at most six decimals, and a prefix from a thousand on.
+//! Numbers for a person: three digits, at most six decimals, and a prefix from a thousand on.
 //!
 //! `page/format.js` writes the same; `tests/swarm/page.rs` compares the two.
 
 /// Prefixes of thousands.
 const PREFIXES: [&str; 6] = ["k", "M", "G", "T", "P", "E"];
-/// Most decimals: a number that needs more has fewer digits.
+/// Most decimals. A number that would need more is shown with fewer digits.
 const DECIMALS_MAX: usize = 6;
-/// What is smaller is not written out.
+/// Smaller numbers are shown as less than this.
 const LEAST: f64 = 1e-6;
-/// What is not known.
+/// What is shown for a number that is not known.
 pub const UNKNOWN: &str = "–";
 
 /// `value` with three digits: `0.00424`, `12.3`, `123`, `1.23k`.
@@ -18,26 +18,26 @@ pub fn figure(value: f64) -> String {
     number + prefix
 }
 
-/// The same with a unit: `1.23 MB`, `12.3 B`.
+/// `value` as by [`figure`], with a unit: `1.23 MB`, `12.3 B`.
 #[must_use]
 pub fn measure(value: f64, unit: &str) -> String {
     let (number, prefix) = parts(value);
     format!("{number} {prefix}{unit}")
 }
 
-/// A whole number: all of its digits below a thousand, else as [`figure`].
+/// A whole number: below a thousand with all its digits, else as by [`figure`].
 #[must_use]
 pub fn count(value: f64) -> String {
     if value.abs() < 999.5 { format!("{value:.0}") } else { figure(value) }
 }
 
-/// A share of one in percent, with three digits.
+/// A share of one as a percentage with three digits.
 #[must_use]
 pub fn percent(share: f64) -> String {
     if share == 0.0 { "0 %".to_owned() } else { format!("{} %", figure(100.0 * share)) }
 }
 
-/// A span of time.
+/// A span of time, in the unit that suits it.
 #[must_use]
 pub fn span(seconds: f64) -> String {
     if seconds < 0.9995 {
@@ -51,7 +51,7 @@ pub fn span(seconds: f64) -> String {
     }
 }
 
-/// Labels of the two ends of an axis: as many digits as it takes to tell them apart.
+/// Labels for the two ends of an axis, with as many digits as tell them apart.
 #[must_use]
 pub fn ends(low: f64, high: f64) -> [String; 2] {
     let label = |value: f64| if value.fract() == 0.0 { count(value) } else { figure(value) };
@@ -89,7 +89,8 @@ fn parts(value: f64) -> (String, &'static str) {
     (format!("{sign}{size:.decimals$}"), prefix)
 }
 
-/// From here on three digits take at most so many decimals; just below, rounding makes a digit more.
+/// The least number that takes at most `decimals` decimals for three digits. It is a little below a
+/// power of ten, because rounding makes a digit more there.
 fn limit(decimals: usize) -> f64 {
     match decimals {
         0 => 99.95,

@@ -1,4 +1,4 @@
-//! How the numbers of every peer went since this process started: bounded rows, merged as they grow.
+//! The history of the numbers of every peer since this process started, in a bounded number of rows.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,22 @@ use serde::{Serialize, Serializer};
 
 use super::{Snapshot, State};
 
-/// Peers whose numbers are kept; of further ones none are, while all of these are there.
+/// Most peers whose numbers are kept. A further one is kept only in place of a peer that is no longer
+/// known.
 const PEERS_MAX: usize = 512;
-/// Rows kept of a peer, and of the swarm; two neighbours become their mean when there are so many.
+/// Rows kept of each peer, and of the swarm. When there are so many, each pair of neighbouring rows
+/// becomes its mean.
 const ROWS_MAX: usize = 256;
-/// Rows of all peers that one answer carries: about 600 kB of JSON.
+/// Most rows of all peers in one answer: about 600 kB of JSON.
 const ROWS_TOLD_MAX: usize = 8192;
-/// Least rows of a peer that one answer carries.
+/// Least number of rows of a peer in one answer.
 const ROWS_TOLD_MIN: usize = 8;
-/// A peer's word is new when it was said so much later than the one before, seconds.
+/// A report of a peer is new if it was made at least so much later than the one before, seconds.
 const NEWS_S: f64 = 0.5;
 
-/// What is kept of each peer. Position is in steps of the run, losses in nats, rates per second,
-/// waiting is the share of the time that a staleness bound blocked training.
+/// The columns that are kept of each peer. The position is in steps of the run, losses are in nats,
+/// rates are per second. The column of waiting is the share of time for which a staleness bound blocked
+/// training.
 pub(super) const PEER_COLUMNS: [&str; 9] = [
     "time_s",
     "position",
@@ -31,10 +34,10 @@ pub(super) const PEER_COLUMNS: [&str; 9] = [
     "waiting",
     "distance",
 ];
-/// What is kept of the swarm as this peer sees it.
+/// The columns that are kept of the swarm, as this peer sees it.
 pub(super) const SWARM_COLUMNS: [&str; 5] =
     ["time_s", "peers", "samples_per_s", "distance_ratio", "staleness"];
-/// Where the position is in a row of a peer.
+/// Index of the position in a row of a peer.
 const POSITION: usize = 1;
 
 /// The numbers of all peers.
@@ -51,7 +54,7 @@ struct Track {
     last: Last,
 }
 
-/// What a peer said last, to make rates of its sums.
+/// The last report of a peer, from which rates are computed as differences of sums.
 #[derive(Clone, Copy, Debug)]
 struct Last {
     said_s: f64,
@@ -67,13 +70,13 @@ impl Default for Last {
     }
 }
 
-/// Rows in their order, each the mean of as many samples as the next; NaN is not known.
+/// Rows in order of time. All rows are means of the same number of samples. NaN means not known.
 #[derive(Debug)]
 struct Series<const N: usize> {
     rows: Vec<[f64; N]>,
-    /// Samples of a row.
+    /// Samples that make a row.
     each: u64,
-    /// Samples of the row that is being made.
+    /// Samples in the row that is not complete yet.
     begun: u64,
     sums: [f64; N],
     known: [u64; N],
@@ -85,11 +88,11 @@ impl<const N: usize> Default for Series<N> {
     }
 }
 
-/// A row as it is told: six digits, and null for what is not known.
+/// A row as it is written: with six digits, and null for what is not known.
 #[derive(Debug)]
 struct Row<const N: usize>([f64; N]);
 
-/// The numbers as they are told.
+/// The numbers in the form in which they are sent.
 #[derive(Debug, Serialize)]
 pub(super) struct Told<'a> {
     peer_columns: [&'static str; PEER_COLUMNS.len()],
@@ -99,7 +102,7 @@ pub(super) struct Told<'a> {
 }
 
 impl History {
-    /// Takes what is new in a snapshot.
+    /// Adds what is new in a snapshot.
     pub(super) fn add(&mut self, snapshot: &Snapshot) {
         let living = |state| !matches!(state, State::Suspected | State::Gone);
         for peer in &snapshot.peers {
@@ -122,7 +125,7 @@ impl History {
         ]);
     }
 
-    /// Whether `id` is kept or can be, in the place of a peer that is not known any more.
+    /// Whether `id` is kept, or there is room for it. A peer that is no longer known gives up its place.
     fn has_place(&mut self, id: &str, snapshot: &Snapshot) -> bool {
         if self.peers.contains_key(id) || self.peers.len() < PEERS_MAX {
             return true;
@@ -134,7 +137,7 @@ impl History {
         oldest.and_then(|id| self.peers.remove(&id)).is_some()
     }
 
-    /// The numbers, with fewer rows each when there are many peers.
+    /// The numbers to send; with many peers there are fewer rows of each.
     pub(super) fn told(&self) -> Told<'_> {
         let most = (ROWS_TOLD_MAX / self.peers.len().max(1)).clamp(ROWS_TOLD_MIN, ROWS_MAX);
         let peers = self.peers.iter().map(|(id, track)| (id.as_str(), track.series.told(most)));
@@ -156,14 +159,15 @@ impl Track {
             return;
         }
         if position < last.position {
-            // The peer started anew from an earlier checkpoint: what it has not done did not happen.
+            // The peer started anew from an earlier checkpoint: the steps after that checkpoint no
+            // longer count.
             self.series.cut(POSITION, position as f64);
         }
         let wait_s = peer.wait_s.unwrap_or(f64::NAN);
         self.last =
             Last { said_s, position, sent: peer.sent_bytes, received: peer.received_bytes, wait_s };
         let elapsed = said_s - last.said_s;
-        // A sum that shrinks belongs to another start of the process.
+        // A sum that has shrunk comes from another start of the process.
         let rate = |now: f64, before: f64| {
             if elapsed.is_finite() && now >= before { (now - before) / elapsed } else { f64::NAN }
         };
@@ -214,7 +218,7 @@ impl<const N: usize> Series<N> {
         (self.begun, self.sums, self.known) = (0, [0.0; N], [0; N]);
     }
 
-    /// The mean of the samples of the row that is being made.
+    /// The mean of the samples in the row that is not complete yet.
     fn unfinished(&self) -> [f64; N] {
         std::array::from_fn(|column| self.sums[column] / self.known[column] as f64)
     }
@@ -231,7 +235,7 @@ impl<const N: usize> Series<N> {
     }
 }
 
-/// The mean of what is known of a column.
+/// The mean of the known values of a column.
 fn mean<const N: usize>(rows: &[[f64; N]], column: usize) -> f64 {
     let known = || rows.iter().map(|row| row[column]).filter(|value| value.is_finite());
     known().sum::<f64>() / known().count() as f64

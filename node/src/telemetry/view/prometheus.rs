@@ -1,4 +1,4 @@
-//! The snapshot as Prometheus reads it: the text format, names and units by its conventions.
+//! The snapshot in Prometheus' text format, with names and units by its conventions.
 //!
 //! Format: <https://prometheus.io/docs/instrumenting/exposition_formats/>, version 0.0.4.
 
@@ -24,7 +24,7 @@ pub fn exposition(snapshot: &Snapshot) -> String {
     page.text
 }
 
-/// Text under construction; the first sample of each name is preceded by its help and type.
+/// The text under construction. Help and type of a metric precede its first sample.
 #[derive(Default)]
 struct Page {
     text: String,
@@ -45,7 +45,7 @@ impl Page {
         let _ = writeln!(self.text, "{close} {value}");
     }
 
-    /// Counts of 0, 1, 2 …, the last of which has no upper bound.
+    /// Writes a histogram. `counts` are for the values 0, 1, 2 …; the last one has no upper bound.
     fn histogram(&mut self, name: &str, labels: &[(&str, &str)], counts: &[u64], sum: u64) {
         let mut below = 0;
         for (value, count) in counts.iter().enumerate() {
@@ -152,7 +152,7 @@ fn exchanges(page: &mut Page, snapshot: &Snapshot) {
     }
 }
 
-/// Each neighbour's staleness, and which bound did something about it.
+/// Writes each neighbour's staleness, and how often each bound refused or held something.
 fn staleness(page: &mut Page, snapshot: &Snapshot) {
     let help = "Clock distance of the two ends of exchanges with a neighbour, commits.";
     page.head("peer_lag_commits", "histogram", help);
@@ -367,7 +367,7 @@ mod tests {
         assert!(text.contains("rack=\"a \\\"quoted\\\\\\nrack\""), "{text}");
         assert!(text.contains("dnode_swarm_peers{state=\"training\"} 1"));
         assert!(text.contains("dnode_link_round_trip_seconds{peer=\"00ff\"} 0.002"));
-        // Unknown values are left out rather than told as zero.
+        // Unknown values are left out, not reported as zero.
         assert!(!text.contains("training_loss") && !text.contains("exchange_age_seconds{"));
     }
 }

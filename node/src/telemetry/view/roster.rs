@@ -1,4 +1,4 @@
-//! What peers are called where they are listed, and which colour each has.
+//! Labels for peers where they are listed, and the colour of each.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use super::Peer;
 /// Gives every shown peer a label that no other has, and a colour for as long as it is shown.
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
-    /// Colours by [`Peer::id`]; as many as peers are shown.
+    /// Colours by [`Peer::id`], one for each peer that is shown.
     colors: BTreeMap<String, u32>,
 }
 

@@ -1,4 +1,4 @@
-//! The read-only HTTP server of page, JSON and metrics, on a thread of its own.
+//! The read-only HTTP server for page, JSON and metrics, on a thread of its own.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -23,21 +23,20 @@ use super::site::{Rendered, Site, respond};
 use super::{Service, Snapshot};
 use crate::storage::data_dir::write_atomic;
 
-/// Name of the file in the data directory: where the page of the running peer is.
+/// Name of the file in the data directory that holds the address of the running peer's page.
 pub const UI_FILE: &str = "ui";
 /// Connections served at a time by one listener; more are closed at once. A page has at most six.
 const CONNECTIONS_MAX: usize = 32;
-/// How long a connection may take in all: one request, one answer. A slow or silent client is cut
-/// off then.
+/// Longest life of a connection: one request and one answer. A slow or silent client is cut off then.
 const CONNECTION_MAX: Duration = Duration::from_secs(10);
-/// Longest head of a request, bytes; the least that hyper takes.
+/// Longest head of a request, bytes: the smallest limit that hyper allows.
 const HEAD_BYTES_MAX: usize = 8192;
 /// Most header lines of a request.
 const HEADERS_MAX: usize = 64;
 /// Pause after a failed accept, such as one without a free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where the driver puts snapshots; the server ends when it is dropped.
+/// The channel through which the driver publishes snapshots. The server ends when it is dropped.
 pub(crate) type Published = watch::Sender<Arc<Snapshot>>;
 
 /// Why nothing can be served.
@@ -56,7 +55,7 @@ pub enum ServeError {
     Thread(io::Error),
 }
 
-/// What is shared by the connections of the server's thread.
+/// The state that the connections of the server's thread share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
@@ -79,11 +78,11 @@ impl Shared {
 /// A started server.
 #[derive(Debug)]
 pub(crate) struct Served {
-    /// Where to put snapshots.
+    /// The channel for new snapshots.
     pub(crate) published: Published,
-    /// Where the page is, when it is served.
+    /// The address of the page, if it is served.
     pub(crate) page: Option<SocketAddr>,
-    /// Where the metrics are, when they are served.
+    /// The address of the metrics, if they are served.
     pub(crate) metrics: Option<SocketAddr>,
 }
 
@@ -99,7 +98,7 @@ pub(crate) fn serve(
     folder: &Path,
 ) -> Result<Option<Served>, ServeError> {
     let file = folder.join(UI_FILE);
-    // What an earlier start wrote there is no longer true.
+    // The address that an earlier start wrote there no longer holds.
     let _ = std::fs::remove_file(&file);
     let mut listeners = Vec::new();
     let mut addresses = [None, None];
@@ -146,7 +145,7 @@ fn bind(service: Service) -> Result<Option<(TcpListener, SocketAddr)>, ServeErro
     failed.map_or(Ok(None), Err)
 }
 
-/// The server's thread: ends when nobody publishes any more.
+/// The server's thread. It ends when the channel for snapshots is dropped.
 fn run(listeners: Vec<(TcpListener, Site)>, mut snapshots: watch::Receiver<Arc<Snapshot>>) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -190,7 +189,7 @@ async fn accept(listener: TcpListener, site: Site, shared: Rc<Shared>) {
                 .max_buf_size(HEAD_BYTES_MAX)
                 .max_headers(HEADERS_MAX)
                 .serve_connection(TokioIo::new(stream), service_fn(answer));
-            // A client that breaks off or breaks the rules is no concern of ours.
+            // A client that hangs up or breaks the rules is no reason to do anything.
             let _ = tokio::time::timeout(CONNECTION_MAX, connection).await;
             drop(place);
         });

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The port of the page unless another is asked for; when it is taken, any free one.
+/// The port of the page unless another is asked for. When it is taken, any free port is used.
 const USUAL_PORT: u16 = 7878;
 
 /// Where to serve something.
@@ -45,7 +45,7 @@ impl fmt::Display for Service {
     }
 }
 
-/// The text is no address.
+/// The text is not an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("read an address: expected \"off\", \"auto\" or for example \"127.0.0.1:7878\"")]
 pub struct ParseServiceError;

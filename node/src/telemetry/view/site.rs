@@ -1,4 +1,4 @@
-//! What is answered to a request: the page and its parts, the JSON, the metrics, or a refusal.
+//! Answers a request: with the page and its parts, the JSON, the metrics, or a refusal.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
@@ -16,16 +16,16 @@ use super::server::Shared;
 /// What one listener serves.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Site {
-    /// Page, JSON and metrics; else the metrics alone.
+    /// Whether it serves page, JSON and metrics, and not the metrics alone.
     pub(super) whole: bool,
-    /// It listens on loopback.
+    /// Whether it listens on loopback.
     pub(super) loopback: bool,
 }
 
 const JSON: &str = "application/json";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
-/// The parts of the page: path, media type, content.
+/// The parts of the page: path, media type and content.
 const ASSETS: [(&str, &str, &str); 6] = [
     ("/", "text/html; charset=utf-8", include_str!("page/index.html")),
     ("/format.js", SCRIPT, include_str!("page/format.js")),
@@ -35,7 +35,7 @@ const ASSETS: [(&str, &str, &str); 6] = [
     ("/style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
 ];
 
-/// Nothing but the page's own parts is loaded, run or asked; nobody embeds it.
+/// The browser may load, run and ask nothing but the page's own parts, and no other page may embed it.
 const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
      img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; \
      frame-ancestors 'none'";
@@ -47,8 +47,8 @@ pub(super) fn respond<B>(
     shared: &Shared,
 ) -> Response<Full<Bytes>> {
     let is_whole = site.whole;
-    // Metrics of a machine are asked for by its name; a page in a browser must not be, because any
-    // name can be made to point here.
+    // Metrics may be asked for by the name of the machine. A page in a browser may not, because any name
+    // can be made to point here.
     if is_whole && !is_own_host(request.headers(), site) {
         let text = "Ask for this page by address (or localhost), not by another name.\n";
         return answer(StatusCode::MISDIRECTED_REQUEST, PLAIN, Bytes::from_static(text.as_bytes()));
@@ -90,7 +90,7 @@ fn history(shared: &Shared) -> Bytes {
     shared.history_rendered.get(shared, |_| serde_json::to_vec(&shared.history.borrow().told()))
 }
 
-/// The JSON of something that changes with every snapshot, made once for all who ask.
+/// The JSON of something that changes with every snapshot. It is made once for all that ask.
 #[derive(Debug, Default)]
 pub(super) struct Rendered(RefCell<Option<(Arc<Snapshot>, Bytes)>>);
 
@@ -113,7 +113,8 @@ impl Rendered {
     }
 }
 
-/// Whether the request names this server by what no stranger can make another name point to.
+/// Whether the request names this server by `localhost` or by an IP address. A stranger could make any
+/// other name point here.
 fn is_own_host(headers: &HeaderMap, site: Site) -> bool {
     let mut hosts = headers.get_all(header::HOST).iter();
     let (Some(host), None) = (hosts.next().and_then(|host| host.to_str().ok()), hosts.next())

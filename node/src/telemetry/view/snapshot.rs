@@ -1,4 +1,4 @@
-//! What is published once a second: this peer, its links, and what it knows of the swarm.
+//! What a peer publishes once a second: itself, its links, and what it knows of the swarm.
 
 use std::collections::BTreeMap;
 
@@ -10,44 +10,44 @@ use crate::telemetry::metrics::Exchanges;
 /// Version of the JSON form of [`Snapshot`].
 pub const SCHEMA: u32 = 2;
 
-/// Everything a page, a terminal or Prometheus is shown.
+/// All that a page, a terminal or Prometheus shows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// [`SCHEMA`].
     pub schema: u32,
     /// Seconds since the process started.
     pub time_s: f64,
-    /// What does not change.
+    /// Facts that do not change.
     pub node: NodeFacts,
     /// What this peer is doing.
     pub state: State,
     /// How training goes.
     pub progress: Progress,
-    /// What the time was spent on of late; `None` before the first window has ended.
+    /// What the recent time was spent on; `None` before the first window has ended.
     #[serde(default)]
     pub shares: Option<Shares>,
     /// Bytes of all peers together.
     pub traffic: Traffic,
     /// How exchanges ended.
     pub exchanges: Exchanges,
-    /// Exchanges that have not ended.
+    /// Number of exchanges that have not ended.
     pub open: usize,
     /// Exchanges applied by clock lag, commits; the last entry counts everything above.
     pub lags: Vec<u64>,
     /// Sum of the lags that `lags` counts, commits.
     pub lag_sum: u64,
-    /// What was stale, and which bound did something about it, by neighbour.
+    /// How stale each neighbour was, and which bound refused or held something.
     #[serde(default)]
     pub staleness: Vec<PeerStaleness>,
     /// The links of this peer.
     pub links: Vec<Link>,
     /// Every peer that is known, this one first.
     pub peers: Vec<Peer>,
-    /// How far the replicas are apart; `None` before two peers have told.
+    /// How far the replicas are apart; `None` before two peers have told it.
     pub consensus: Option<Consensus>,
-    /// What happened last, oldest first.
+    /// The last events, oldest first.
     pub events: Vec<Event>,
-    /// How often each happened.
+    /// How often each kind of event happened.
     pub event_counts: BTreeMap<String, u64>,
 }
 
@@ -68,7 +68,7 @@ pub struct NodeFacts {
     pub run: String,
     /// Version of the program.
     pub version: String,
-    /// Which start of the process.
+    /// Which start of the process it is.
     pub incarnation: u64,
     /// How replicas are averaged.
     pub rule: String,
@@ -99,9 +99,9 @@ pub enum State {
     Exchanging,
     /// It has done its steps.
     Finished,
-    /// Its neighbours hear nothing of it.
+    /// Its neighbours do not hear from it.
     Suspected,
-    /// It left, or nothing new was heard of it for long.
+    /// It left, or has sent nothing new for a long time.
     Gone,
 }
 
@@ -198,8 +198,8 @@ pub struct Link {
     pub exchange_age_s: Option<f64>,
     /// Whether the other end is silent.
     pub suspected: bool,
-    /// How much the other end's numbers count here: `trusted`, `weighed-down` or `left-out`; empty
-    /// where that is not told.
+    /// How much the numbers of the other end count here: `trusted`, `weighed-down` or `left-out`; empty
+    /// where this is not known.
     #[serde(default)]
     pub trust: String,
 }
@@ -211,11 +211,13 @@ pub struct PeerStaleness {
     pub peer: String,
     /// Exchanges applied by clock lag, commits; the last entry counts everything above.
     pub lags: Vec<u64>,
-    /// Exchanges and contributions applied by age of the snapshot, commits; likewise.
+    /// Exchanges and contributions applied by age of the snapshot, commits; the last entry counts
+    /// everything above.
     pub ages: Vec<u64>,
     /// Sums of the lags and of the ages, commits.
     pub sums: [u64; 2],
-    /// Commits of it that the least informed fragment lacks; `None` while that is not known.
+    /// Commits of this neighbour that are missing in the fragment with the oldest information; `None` if
+    /// not known.
     pub information_age: Option<u64>,
     /// Exchanges refused by bound.
     pub refused: BTreeMap<String, u64>,
@@ -223,20 +225,21 @@ pub struct PeerStaleness {
     pub held: BTreeMap<String, u64>,
 }
 
-/// A peer of the swarm as far as it is known here.
+/// A peer of the swarm, as far as this peer knows it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Peer {
     /// Part of its key, in hexadecimal.
     pub id: String,
     /// The last six characters of its full id.
     pub short: String,
-    /// What its owner calls it; empty when it has not said. Several peers may have one name.
+    /// What its owner calls it; empty when it has not said. Several peers may have the same name.
     #[serde(default)]
     pub name: String,
-    /// What it is called in this snapshot: its name where no other peer has it, else with `short`.
+    /// Its label in this snapshot: the name if no other peer has the same one, else the name with
+    /// `short`.
     #[serde(default)]
     pub label: String,
-    /// Which of the page's colours it has, from 0.
+    /// Index of its colour on the page, from 0.
     #[serde(default)]
     pub color: u32,
     /// Its host, as it says.
@@ -248,14 +251,14 @@ pub struct Peer {
     /// Memory that its process holds, bytes; 0 when not known.
     #[serde(default)]
     pub memory_bytes: u64,
-    /// What a person should know of it, a few words each: shown beside its name.
+    /// What a person should know of it, a few words each; shown beside its name.
     #[serde(default)]
     pub notes: Vec<String>,
     /// What it is doing.
     pub state: State,
-    /// Seconds since it said what is told here.
+    /// Age of what this peer last said, seconds.
     pub age_s: f64,
-    /// Part of a hash of its rack's name, in hexadecimal; empty without one.
+    /// Part of the hash of its rack's name, in hexadecimal; empty without a rack.
     pub rack: String,
     /// Local steps.
     pub step: u64,
@@ -275,15 +278,15 @@ pub struct Peer {
     /// Seconds that a staleness bound has blocked its training.
     #[serde(default)]
     pub wait_s: Option<f64>,
-    /// Bytes since its start.
+    /// Bytes sent since its start.
     pub sent_bytes: u64,
-    /// Bytes since its start.
+    /// Bytes received since its start.
     pub received_bytes: u64,
     /// Exchanges applied by clock lag, commits; the last entry counts everything above.
     pub lags: Vec<u64>,
     /// Distance of its parameters from the mean of all, L2 norm; `None` when not known.
     pub distance: Option<f64>,
-    /// Its links; only some of them when it has many.
+    /// Its links; only some of them when there are many.
     pub links: Vec<Link>,
 }
 
@@ -292,20 +295,20 @@ pub struct Peer {
 pub struct Consensus {
     /// Root mean square distance of a replica from the mean of all, L2 norm.
     pub distance: f64,
-    /// The same over the L2 norm of the mean.
+    /// That distance divided by the L2 norm of the mean.
     pub relative: f64,
-    /// Replicas that it is estimated from.
+    /// Number of replicas that the estimate is from.
     pub peers: usize,
 }
 
 /// Something that happened.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// Counts events, from 1.
+    /// Number of the event, from 1.
     pub number: u64,
     /// Seconds since the process started.
     pub time_s: f64,
-    /// For example `peer-up`.
+    /// Its name, for example `peer-up`.
     pub name: String,
     /// What a person wants to know about it.
     pub detail: String,

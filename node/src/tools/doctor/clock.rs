@@ -1,4 +1,4 @@
-//! The wall clock: it decides nothing in a run, but stands in logs that are read side by side.
+//! Checks the wall clock: it decides nothing in a run, but logs of several machines are compared by it.
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -7,18 +7,18 @@ use super::finding::Finding;
 
 const CHECK: &str = "clock";
 
-/// What time services leave behind once they have set the clock: systemd-timesyncd, chrony, ntpd.
+/// Files that time services leave behind once they have set the clock: systemd-timesyncd, chrony, ntpd.
 const MARKS: [&str; 3] =
     ["/run/systemd/timesync/synchronized", "/run/chrony/chronyd.pid", "/run/ntpd.pid"];
 
-/// Whether the clock can be right, and whether somebody keeps it so.
+/// Checks whether the clock can be right, and whether a time service keeps it so.
 pub(super) fn clock() -> Finding {
     let program = std::env::current_exe().and_then(|path| path.metadata()?.modified());
     let mark = MARKS.into_iter().find(|mark| Path::new(mark).exists());
     judge(SystemTime::now(), program.ok(), mark)
 }
 
-/// `program` is when this program was written to the disk.
+/// `program`: when the file of this program was written.
 fn judge(now: SystemTime, program: Option<SystemTime>, mark: Option<&str>) -> Finding {
     const HARMLESS: &str = "no decision of a run depends on it";
     if program.is_some_and(|program| now < program) {

@@ -1,4 +1,5 @@
-//! How long exchanges take beside training: the model, the codec and the local steps against the link.
+//! How long exchanges take beside training, computed from the model, the codec, the local steps and the
+//! link.
 
 use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
@@ -12,14 +13,14 @@ use crate::peer::backend;
 
 const CHECK: &str = "exchange";
 
-/// Steps that are taken after the first to learn their time.
+/// Steps after the first one that are timed.
 const STEPS: u32 = 20;
 /// No step begins later than this.
 const STEPS_MAX: Duration = Duration::from_secs(2);
 /// Longest wait for the model, the data and the first steps.
 const MEASURE_MAX: Duration = Duration::from_secs(60);
-/// Of the time between commits, how much exchanges may take before it is worth a warning: the rest
-/// is room for other links and for control messages (guess).
+/// Largest share of the time between commits that exchanges may take without a warning. The rest is room
+/// for other links and for control messages (a guess).
 const BUSY: f64 = 0.8;
 
 /// What a peer of the run computes and sends between two commits.
@@ -31,24 +32,25 @@ pub(super) struct Load {
     step: Duration,
     /// Local steps per commit.
     local_steps: u64,
-    /// Bytes each way per commit, with the coarsest code.
+    /// Bytes in each direction per commit, in the coarsest code of the configuration.
     bytes: f64,
     /// Whether training waits for its exchanges.
     waits: bool,
-    /// Whether a coarser code is left to choose.
+    /// Whether there is a coarser code to choose.
     can_shrink: bool,
 }
 
-/// What one link makes of a load.
+/// How a load runs on one link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Estimate {
     /// Seconds of local steps per commit.
     compute: f64,
     /// Seconds of exchanges per commit.
     exchange: f64,
-    /// Share of the time in which the peer computes.
+    /// Share of the time for which the peer computes.
     utilisation: f64,
-    /// Local steps per commit at which exchanges fit.
+    /// Least local steps per commit for which the exchanges take no more than the allowed share of the
+    /// time.
     fitting: u64,
 }
 
@@ -60,7 +62,8 @@ impl Load {
     pub(super) async fn measure(config: &Config, step: Option<Duration>) -> Result<Self, Finding> {
         let (tell, told) = mpsc::channel();
         let own = config.clone();
-        // Of its own: a step cannot be interrupted, and must not keep the process.
+        // The steps have a thread of their own: a step cannot be interrupted, and must not keep the
+        // process alive.
         let thread = std::thread::Builder::new().name("trial steps".to_owned());
         let started = thread.spawn(move || trial(&own, step, &tell));
         let failed = |reason: String, advice: &str| Finding::fail("model", reason, advice);
@@ -86,11 +89,11 @@ impl Load {
         let codec = gossip.codecs.last().copied().unwrap_or(Codec::F32);
         let size = |codec: Codec| codec.payload_bytes(parameters) as f64;
         let rounds = gossip.local_steps as f64 / gossip.mix_every as f64;
-        // Nobody knows how many peers there will be: as many as are waited for.
+        // The number of peers is not known: as many are assumed as the run waits for.
         let others = config.network.require_peers.max(1) as f64;
         let bytes = match gossip.rule {
             Rule::GossipOuter | Rule::Pairwise => {
-                // One sends an offer and gets a reply, or the other way round (docs/math.md).
+                // One end sends an offer and gets a reply, or the other way round (docs/math.md).
                 let offer = match codec {
                     Codec::Int8 | Codec::Int4 | Codec::Int2 | Codec::TopK => Codec::Modular,
                     Codec::F32 | Codec::Bf16 | Codec::F16 => codec,
@@ -113,10 +116,10 @@ impl Load {
         Self { parameters, step, local_steps: gossip.local_steps, bytes, waits, can_shrink }
     }
 
-    /// What becomes of it on a link of `rate` bytes per second.
+    /// How the load runs on a link of `rate` bytes per second.
     fn on(&self, rate: f64, round_trip: Duration) -> Estimate {
         let compute = self.step.as_secs_f64() * self.local_steps as f64;
-        // An offer and its reply; what else is on the way overlaps.
+        // The time of an offer and its reply; other messages overlap with them.
         let exchange = self.bytes / rate + 2.0 * round_trip.as_secs_f64();
         let period = if self.waits { compute + exchange } else { compute.max(exchange) };
         let steps = exchange / BUSY / self.step.as_secs_f64().max(1e-9);
@@ -125,7 +128,7 @@ impl Load {
         Estimate { compute, exchange, utilisation, fitting }
     }
 
-    /// Tells what becomes of it; without a rate, which rate it needs.
+    /// Reports how the load runs on a link; without a rate, which rate it needs.
     pub(super) fn judge(&self, rate: Option<f64>, round_trip: Option<Duration>) -> Finding {
         let Self { parameters, step, local_steps, bytes, .. } = self;
         let megabytes = bytes / 1e6;
@@ -157,7 +160,7 @@ impl Load {
     }
 }
 
-/// Number of parameters and time of a step, or what the trainer says.
+/// Takes steps and sends the number of parameters and the time of a step, or the trainer's error.
 fn trial(
     config: &Config,
     step: Option<Duration>,
@@ -174,7 +177,7 @@ fn trial(
             let begin = Instant::now();
             one(0)?;
             let first = begin.elapsed();
-            // The first allocates, so the others tell more.
+            // The first step allocates memory, so the others tell more.
             let (since, mut steps) = (Instant::now(), 0);
             while steps < STEPS && begin.elapsed() < STEPS_MAX {
                 steps += 1;
@@ -183,7 +186,7 @@ fn trial(
             let step = if steps == 0 { first } else { since.elapsed() / steps };
             Ok((parameters, step))
         });
-    // Nobody waits for it any more: it took too long.
+    // An error means that nobody waits any more: it took too long.
     let _ = tell.send(answer);
 }
 

@@ -1,4 +1,4 @@
-//! What a check has found, and the report of all of them.
+//! The finding of each check, and the report of all findings.
 
 use std::fmt::Write as _;
 
@@ -8,9 +8,9 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Nothing is to be done.
+    /// There is nothing to do.
     Ok,
-    /// It will work, worse than it could, or it cannot be known from here.
+    /// It will work, but worse than it could, or this cannot be known from here.
     Warn,
     /// It will not work.
     Fail,
@@ -19,13 +19,13 @@ pub enum Verdict {
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What was looked at, one word.
+    /// The name of the check, one word.
     pub check: &'static str,
-    /// What that means.
+    /// What the finding means for a run.
     pub verdict: Verdict,
-    /// What is there, with its numbers.
+    /// What was found, with numbers.
     pub found: String,
-    /// What to do, one line; empty where nothing is to be done.
+    /// What to do, in one line; empty where there is nothing to do.
     pub advice: String,
 }
 
@@ -51,7 +51,7 @@ impl Finding {
     }
 }
 
-/// All findings, in the order in which they are told.
+/// All findings, in the order in which they are shown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DoctorReport {
     /// Each of them.
@@ -59,7 +59,7 @@ pub struct DoctorReport {
 }
 
 impl DoctorReport {
-    /// How many have this verdict.
+    /// Number of findings with this verdict.
     #[must_use]
     pub fn count(&self, verdict: Verdict) -> usize {
         self.findings.iter().filter(|finding| finding.verdict == verdict).count()
@@ -88,7 +88,7 @@ impl DoctorReport {
     /// For a program: `{"findings": [{"check", "verdict", "found", "advice"}]}`, one line.
     #[must_use]
     pub fn json(&self) -> String {
-        // Strings and words always have a form in JSON.
+        // Strings and words can always be written as JSON.
         serde_json::to_string(self).unwrap_or_default() + "\n"
     }
 }

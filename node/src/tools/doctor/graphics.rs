@@ -1,4 +1,4 @@
-//! Accelerators: the driver, libtorch and NCCL, asked at run time by their own libraries.
+//! Accelerators: asks the libraries of driver, libtorch and NCCL at run time what is there.
 
 use dnode_collective::nccl_version;
 use dnode_cuda::driver::{cuda_version, devices};
@@ -8,18 +8,18 @@ use crate::config::{Backend, Node};
 use crate::peer::backend;
 use dnode_torch::Device;
 
-/// How to have libtorch.
+/// Advice how to get libtorch.
 const BUILD: &str = "`testnet/scripts/torch.sh build` builds it in";
 
-/// What the driver says.
+/// The answer of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct CudaDriver {
-    /// 1000 times the major version of CUDA and 10 times the minor one.
+    /// Version of CUDA: 1000 times the major number plus 10 times the minor one.
     version: i32,
     devices: usize,
 }
 
-/// The driver, libtorch and NCCL.
+/// Looks at the driver, libtorch and NCCL.
 pub(super) fn graphics(node: &Node) -> Vec<Finding> {
     let driver = driver();
     let built = dnode_torch::is_built();
@@ -51,7 +51,7 @@ fn judge_driver(driver: &Result<CudaDriver, String>, wanted: Device) -> Finding 
     Finding::fail(CHECK, found, advice)
 }
 
-/// `usable`: CUDA devices that libtorch can use; `None` where it is not built in.
+/// `usable`: number of CUDA devices that libtorch can use; `None` where libtorch is not built in.
 fn judge_torch(usable: Option<usize>, driver: &Result<CudaDriver, String>, node: &Node) -> Finding {
     const CHECK: &str = "libtorch";
     let wanted = backend::torch(node).is_some();
@@ -75,7 +75,7 @@ fn judge_torch(usable: Option<usize>, driver: &Result<CudaDriver, String>, node:
 }
 
 fn judge_collectives(version: Result<i32, String>) -> Finding {
-    // Only who asks for it needs it, and that run says what is missing.
+    // Only a run that asks for NCCL needs it, and such a run says what is missing.
     Finding {
         check: "nccl",
         verdict: Verdict::Ok,

@@ -9,7 +9,8 @@ use crate::tools::link_bench::{self, Speed};
 
 const CHECK: &str = "link";
 
-/// Longest measurement: two batches each way, on each path that does not work before one that does.
+/// Longest measurement: attempts on each path that does not work, and two batches in each direction on
+/// the first one that does.
 const MEASURE_MAX: Duration = Duration::from_secs(60);
 
 /// Measures the link to where `dnode bench link --listen` runs.

@@ -1,17 +1,17 @@
-//! The processor: cores, and what the kernels can use of it.
+//! The processor: its cores, and the instructions that the kernels can use.
 
 use super::finding::Finding;
 
 const CHECK: &str = "cpu";
 
-/// Cores, and instructions that make the kernels quick.
+/// Reports the cores, and the instructions that make the kernels fast.
 pub(super) fn processor(threads: usize) -> Finding {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     judge(cores, threads, &features())
 }
 
-/// Each instruction set that the kernels have code for, and whether it is there; the last is one that
-/// they can do without.
+/// Each instruction set that the kernels have code for, and whether the processor has it. The kernels
+/// can do without the last one.
 #[cfg(target_arch = "x86_64")]
 fn features() -> Vec<(&'static str, bool)> {
     vec![
@@ -22,7 +22,7 @@ fn features() -> Vec<(&'static str, bool)> {
     ]
 }
 
-/// As above; every processor of this architecture has what the kernels use.
+/// No instruction sets: every processor of this architecture has those that the kernels use.
 #[cfg(not(target_arch = "x86_64"))]
 fn features() -> Vec<(&'static str, bool)> {
     Vec::new()

@@ -1,4 +1,4 @@
-//! The network: where this peer listens, who answers, by QUIC or TCP, and how others see it.
+//! The network: where this peer listens, which peers answer, over QUIC or TCP, and how they see it.
 
 mod nat;
 
@@ -10,26 +10,28 @@ use libp2p::multiaddr::Protocol;
 
 use super::finding::Finding;
 
-/// Longest wait for the system to listen.
+/// Longest wait for the system to open the sockets that listen.
 const LISTEN_MAX: Duration = Duration::from_secs(3);
-/// Longest wait for answers; the bootstrap and then its other addresses are asked.
+/// Longest wait for answers: first the bootstrap addresses are asked, then other addresses of the same
+/// peers.
 const ANSWER_MAX: Duration = Duration::from_secs(6);
-/// Longest wait until somebody has dialled this machine, or could not: a member waits ten seconds for a
-/// dial of its own to fail, and may let it wait for others'.
+/// Longest wait until a member has dialled this machine, or could not. A member waits ten seconds for
+/// its own dial to fail, and may let the dial wait for dials for others first.
 const REACHED_MAX: Duration = Duration::from_secs(15);
-/// How far the clocks of two machines may be apart, beyond what is not known, before it is worth a word.
+/// How far apart the clocks of two machines may be, beyond the error of the measurement, before it is
+/// reported.
 const SKEW_MAX: Duration = Duration::from_secs(1);
-/// Other addresses that are tried of one peer.
+/// Most other addresses of one peer that are tried.
 const OTHERS_MAX: usize = 2;
 
-/// What packets an address takes.
+/// Which kind of packets an address takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Quic,
     Tcp,
 }
 
-/// Listens, dials and asks. Returns the shortest round trip as well.
+/// Listens, dials and asks. Returns the findings and the shortest round trip.
 pub(super) async fn reach(
     listen: &[Multiaddr],
     bootstrap: &[Multiaddr],
@@ -128,7 +130,7 @@ fn judge_bootstrap(found: &Found, any: bool) -> Finding {
     }
 }
 
-/// Whether UDP passes, where TCP does.
+/// Whether UDP packets pass where TCP does.
 fn judge_udp(all: &[&Found]) -> Finding {
     const CHECK: &str = "udp";
     let answered = |by: By| {
@@ -157,8 +159,8 @@ fn judge_udp(all: &[&Found]) -> Finding {
     }
 }
 
-/// How far the clock of this machine is from that of the member that is furthest; nothing when nobody
-/// says.
+/// The clock difference to the member whose clock is furthest from that of this machine; `None` when no
+/// member tells its clock.
 fn judge_skew(all: &[&Found]) -> Option<Finding> {
     const CHECK: &str = "skew";
     let answers = all.iter().filter_map(|found| found.as_ref().ok());
@@ -198,8 +200,8 @@ fn judge_reach(reach: &Reach) -> Finding {
     }
 }
 
-/// Addresses of the same peers by the other kind of packets: what those that answer tell of themselves,
-/// and the same port where nobody answers.
+/// Other addresses of the same peers, for the other kind of packets. Of a peer that answers they are
+/// those that it tells; of a silent one it is the same port.
 fn others(found: &[Found]) -> Vec<Multiaddr> {
     let mut others = Vec::new();
     for found in found {
@@ -227,7 +229,7 @@ fn others(found: &[Found]) -> Vec<Multiaddr> {
     others
 }
 
-/// An address of the other kind than `by`.
+/// An address for the other kind of packets than `by`.
 fn at(host: Protocol<'_>, by: Option<By>, port: u16) -> Multiaddr {
     let address = Multiaddr::empty().with(host);
     match by {

@@ -9,20 +9,21 @@ use super::finding::Finding;
 
 const CHECK: &str = "disk";
 
-/// Bytes that are written to learn the rate.
+/// Bytes that are written to measure the rate.
 const TRIAL_BYTES: usize = 32 << 20;
-/// Written at a time.
+/// Bytes that are written at a time.
 const CHUNK_BYTES: usize = 1 << 20;
-/// Longest writing; a slow disk is judged by what it took until then.
+/// Longest time to write; a slow disk is judged by what it has written until then.
 const TRIAL_MAX: Duration = Duration::from_secs(3);
-/// Longest wait for a disk that does not come back at all.
+/// Longest wait for a disk that does not answer at all.
 const STALLED: Duration = Duration::from_secs(15);
-/// Below this a checkpoint takes longer than is pleasant, bytes per second: guess, a worn SD card.
+/// Rate below which a checkpoint takes unpleasantly long, bytes per second (a guess: that of a worn SD
+/// card).
 const SLOW: f64 = 10e6;
 /// Tensors of a checkpoint, each as large as the model: parameters, slow weights, outer momentum,
 /// two moments of the optimizer.
 const TENSORS: u64 = 5;
-/// Checkpoints on the disk while one is written: three that are kept, and that one.
+/// Checkpoints on the disk while one is being written: the three that are kept, and that one.
 const CHECKPOINTS: u64 = 4;
 
 /// Bytes that the checkpoints of so many parameters may need.
@@ -30,7 +31,7 @@ pub(super) const fn checkpoints(parameters: usize) -> u64 {
     (parameters as u64).saturating_mul(4 * TENSORS * CHECKPOINTS)
 }
 
-/// Writes to `folder`, or to the nearest folder above it that there is, and removes that again.
+/// Writes a file to `folder`, or to the nearest existing folder above it, and removes it again.
 pub(super) async fn storage(folder: &Path, needed: u64) -> Finding {
     let name = folder.display().to_string();
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
@@ -51,11 +52,11 @@ pub(super) async fn storage(folder: &Path, needed: u64) -> Finding {
     }
 }
 
-/// Bytes per second, to the disk itself, and bytes that are free.
+/// Measures the bytes per second to the disk itself, and the free bytes.
 fn trial(folder: &Path) -> io::Result<(f64, u64)> {
     let path = folder.join(format!(".dnode-doctor-{}", std::process::id()));
     let written = write(&path);
-    // Nothing of it is to stay, whatever happened.
+    // The file must not stay, whatever happened.
     let _ = std::fs::remove_file(&path);
     let space = rustix::fs::statvfs(folder)?;
     Ok((written?, space.f_bavail.saturating_mul(space.f_frsize)))

@@ -1,7 +1,7 @@
-//! The end that answers: counts what it gets, says how much that was, and sends as much back.
+//! The end that answers: it counts what it gets, reports how much that was, and sends as much back.
 //!
-//! It never sends more than it got on the same connection, from a peer that has proved its address
-//! and its name, and no more than [`BYTES_MAX`]: nobody can use it to flood a third.
+//! It never sends more than it got on the same connection, and no more than [`BYTES_MAX`]. The peer that
+//! asks has proved its address and its name. So nobody can use it to flood a third peer.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use super::batch::{
 };
 use super::{BACK_OFF, BYTES_MAX, CONNECTION_MAX, LinkError, start};
 
-/// What is known of the peer that asks.
+/// The state of the peer that asks.
 struct Asker {
     peer: PeerId,
     since: Instant,
@@ -44,7 +44,8 @@ impl Asker {
     }
 }
 
-/// Answers those that measure, one after the other, until it is stopped. `tell` gets the addresses.
+/// Answers the peers that measure, one after the other, until it is stopped. `tell` gets the addresses
+/// of this peer.
 ///
 /// # Errors
 /// [`LinkError`].
@@ -81,8 +82,8 @@ pub async fn answer(
     Err(LinkError::Stopped)
 }
 
-/// Says what came, sends as many whole tensors, and says what that took. A peer that has gone
-/// meanwhile gets nothing.
+/// Reports what came, sends as many whole tensors, and reports what that took. A peer that has gone in
+/// the meantime gets nothing.
 async fn send_back(network: &NetworkHandle, asker: &mut Asker) {
     let bytes = std::mem::take(&mut asker.batch);
     let micros = |begin: f64| ((cpu_seconds() - begin) * 1e6) as u64;

@@ -1,4 +1,4 @@
-//! The end that asks: tries one kind of path after the other and compares them.
+//! The end that asks: it measures one kind of path after the other and compares them.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use super::batch::{
 };
 use super::{BATCH, BYTES_MAX, LinkError, SILENCE_MAX, start};
 
-/// One way of a link.
+/// One direction of a link.
 #[derive(Clone, Copy, Debug, Default)]
 struct Way {
     bytes: u64,
@@ -37,7 +37,7 @@ impl Way {
     }
 }
 
-/// What one kind of path does.
+/// The measurements of one kind of path.
 struct Measured {
     up: Way,
     down: Way,
@@ -45,7 +45,7 @@ struct Measured {
     back: Carrier,
 }
 
-/// What the best path of a link does.
+/// The speed of the best path of a link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Speed {
     /// The path.
@@ -59,14 +59,14 @@ pub struct Speed {
 }
 
 impl Speed {
-    /// The rate of the slower way, bytes per second.
+    /// The rate of the slower direction, bytes per second.
     #[must_use]
     pub const fn slower(&self) -> f64 {
         self.up.min(self.down)
     }
 }
 
-/// Measures the link to the peer at `to` on the path that a swarm would take.
+/// Measures the link to the peer at `to`, on the path that a swarm would take.
 ///
 /// # Errors
 /// [`LinkError`].
@@ -82,7 +82,7 @@ pub async fn best(to: &Multiaddr) -> Result<Speed, LinkError> {
     Err(LinkError::Silent(to.clone()))
 }
 
-/// Measures the link to the peer at `to`, on every path that works. Returns what a person reads.
+/// Measures the link to the peer at `to`, on every path that works. Returns a text for a person.
 ///
 /// # Errors
 /// [`LinkError`].
@@ -127,7 +127,7 @@ pub async fn ask(to: &Multiaddr, trusted: bool) -> Result<String, LinkError> {
     Ok(text)
 }
 
-/// What makes the network use `wanted`, or something after it in the order.
+/// The configuration with which the network uses `wanted`, or a carrier after it in [`CARRIERS`].
 const fn config(wanted: Carrier) -> DirectConfig {
     match wanted {
         Carrier::Direct(Kind::Memory) => DirectConfig { memory: true, ..DirectConfig::OFF },
@@ -139,7 +139,7 @@ const fn config(wanted: Carrier) -> DirectConfig {
     }
 }
 
-/// Measures one kind of path; `None` where the peers get another.
+/// Measures one kind of path; `None` where the two peers get another kind.
 async fn one(to: &Multiaddr, wanted: Carrier) -> Result<Option<Measured>, LinkError> {
     let (network, mut events) = start(Vec::new(), vec![to.clone()], config(wanted))?;
     let result = timeout(SILENCE_MAX, up(&network, &mut events)).await;
@@ -155,7 +155,7 @@ async fn one(to: &Multiaddr, wanted: Carrier) -> Result<Option<Measured>, LinkEr
     result
 }
 
-/// Waits for the peer, and for what its tensors take.
+/// Waits for the peer, and until a carrier for tensors is chosen.
 async fn up(
     network: &NetworkHandle,
     events: &mut mpsc::Receiver<NetworkEvent>,
@@ -173,7 +173,7 @@ async fn up(
     }
 }
 
-/// A small batch to learn the rate, then one that takes [`BATCH`].
+/// Sends a small batch to learn the rate, then one that takes [`BATCH`].
 async fn measure(
     network: &NetworkHandle,
     events: &mut mpsc::Receiver<NetworkEvent>,
@@ -188,7 +188,7 @@ async fn measure(
     Ok(measured)
 }
 
-/// Sends so many tensors and takes as many back.
+/// Sends so many tensors and receives as many.
 async fn batch(
     network: &NetworkHandle,
     events: &mut mpsc::Receiver<NetworkEvent>,
@@ -235,7 +235,7 @@ async fn batch(
             result.down.cpu[1] = there;
         }
     }
-    // It has ended: everything arrived.
+    // The sender has ended: everything arrived.
     let _ = sending.await;
     Ok(result)
 }

@@ -1,4 +1,4 @@
-//! Batches of tensors, and what is said about them in tensors of four numbers.
+//! Batches of tensors, and the reports about them, which are sent as small tensors.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::time::sleep;
 const ELEMENTS: u32 = 1 << 18;
 /// Bytes of one tensor of a batch.
 pub(super) const TENSOR_BYTES: u64 = ELEMENTS as u64 * 4;
-/// Elements of a report: two numbers of eight bytes.
+/// Elements of the tensor of a report: three numbers of eight bytes.
 const REPORT_ELEMENTS: u32 = 6;
 
 /// The clock of the last tensor of a batch; others have clock 0.
@@ -22,9 +22,9 @@ pub(super) const LAST: Clock = Clock(1);
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct BatchReport {
     pub(super) bytes: u64,
-    /// CPU time of the whole process meanwhile, microseconds.
+    /// CPU time of the whole process during the batch, microseconds.
     pub(super) cpu_micros: u64,
-    /// What carries the reporter's tensors, by its place in [`CARRIERS`].
+    /// Index in [`CARRIERS`] of what carries the reporter's tensors.
     pub(super) carrier: u64,
 }
 
@@ -42,7 +42,7 @@ impl BatchReport {
         [self.bytes, self.cpu_micros, self.carrier].iter().flat_map(|n| n.to_le_bytes()).collect()
     }
 
-    /// `None` for anything but a report.
+    /// Reads a report; `None` for anything else.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (numbers, []) = bytes.as_chunks::<8>() else { return None };
         let [bytes, cpu_micros, carrier] = numbers else { return None };
@@ -52,7 +52,7 @@ impl BatchReport {
     }
 }
 
-/// What carries the tensors to `peer`; the last of [`CARRIERS`] before that is known.
+/// Index of what carries the tensors to `peer`; that of the last of [`CARRIERS`] before it is known.
 pub(super) fn carrier_index(network: &NetworkHandle, peer: PeerId) -> u64 {
     let peers = network.peers();
     let carrier = peers.iter().find(|status| status.peer == peer).and_then(|s| s.carrier);
@@ -73,7 +73,7 @@ fn header(me: PeerId, leg: Leg, clock: Clock, elements: u32) -> TensorHeader {
     }
 }
 
-/// Queues one tensor, when there is room for it.
+/// Queues one tensor once there is room for it.
 async fn send(
     network: &NetworkHandle,
     peer: PeerId,
@@ -113,7 +113,7 @@ pub(super) async fn send_report(
     send(network, peer, header, &report.encode().into()).await
 }
 
-/// CPU seconds of this process so far; not a number where the system does not tell.
+/// CPU seconds of this process so far; NaN where the system does not tell.
 pub(super) fn cpu_seconds() -> f64 {
     // Fields 14 and 15 after the name, in ticks of 10 ms (proc_pid_stat(5)).
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();

@@ -1,19 +1,19 @@
-//! The columns of the list of peers: as many as there is room for.
+//! The columns of the list of peers: as many as fit.
 
 use crate::telemetry::view::{Peer, UNKNOWN, figure, measure, span};
 
-/// Widest a column of texts becomes, characters.
+/// Largest width of a column of texts, characters.
 const TEXT_WIDTH_MAX: u16 = 32;
 
 /// A column of the list.
 pub(super) struct Column {
-    /// What stands above it.
+    /// Its heading.
     pub(super) name: &'static str,
-    /// Characters.
+    /// Its width in characters.
     pub(super) width: u16,
-    /// What it says of a peer, which is the first of the list where it is number 0.
+    /// Its text for a peer, given the index of the peer in the list.
     pub(super) value: fn(&Peer, usize) -> String,
-    /// Columns with smaller ones go first where there is no room for all.
+    /// Where there is no room for all columns, those with the smallest ranks are shown.
     rank: u8,
 }
 
@@ -25,7 +25,7 @@ const fn column(
     Column { name, width, value, rank }
 }
 
-/// Every column, from left to right; those of width 0 are as wide as their texts.
+/// Every column, from left to right. A column of width 0 becomes as wide as its texts.
 const ALL: [Column; 16] = [
     column("peer", (0, 0), |peer, _| {
         if peer.name.is_empty() { peer.short.clone() } else { peer.name.clone() }
@@ -60,7 +60,7 @@ pub(super) fn columns(peers: &[Peer], room: u16) -> Vec<Column> {
         if column.width == 0 {
             let widest = peers.iter().map(|peer| (column.value)(peer, 1).chars().count()).max();
             let widest = u16::try_from(widest.unwrap_or(0)).unwrap_or(u16::MAX).min(TEXT_WIDTH_MAX);
-            // A column that says nothing is not shown.
+            // A column without any text is not shown.
             column.width = if widest == 0 { 0 } else { widest.max(column.name.len() as u16) };
         }
     }
@@ -76,7 +76,7 @@ pub(super) fn columns(peers: &[Peer], room: u16) -> Vec<Column> {
     shown.into_iter().map(|(_, column)| column).collect()
 }
 
-/// What stands above the list.
+/// The heading of the list.
 pub(super) fn title(peers: usize, first: usize, room: usize) -> String {
     if peers <= room {
         return format!("peers ({peers})");

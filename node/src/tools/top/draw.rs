@@ -1,4 +1,4 @@
-//! The screen: what is shown of a snapshot, in as much room as there is.
+//! The screen: draws a snapshot in the room that there is.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -16,18 +16,18 @@ use crate::telemetry::view::{
     Peer, Snapshot, State, UNKNOWN, ends, figure, measure, percent, span,
 };
 
-/// Curves that a terminal can tell apart.
+/// Colours of curves that a terminal can tell apart.
 const COLORS: [Color; 6] =
     [Color::Cyan, Color::Yellow, Color::Green, Color::Magenta, Color::Blue, Color::Red];
-/// Rows from which on there is room for curves, histogram and events.
+/// Least number of rows of a terminal with room for curves, histogram and events.
 const ROWS_FOR_ALL: u16 = 22;
-/// Columns from which on they stand beside each other.
+/// Least number of columns of a terminal with room for them beside each other.
 const COLUMNS_FOR_ALL: u16 = 70;
 /// Rows that curves, histogram and events have at least where there is room for them.
 const ROWS_OF_PLOTS: u16 = 9;
-/// Rows of the table beside its peers: two of the frame and the names of the columns.
+/// Rows of the table that show no peer: two of the frame, and the names of the columns.
 const ROWS_OF_FRAME: u16 = 3;
-/// Losses at or below this are drawn at it: the scale is logarithmic.
+/// Losses at or below this value are drawn at this value, because the scale is logarithmic.
 const LOSS_LEAST: f64 = 1e-6;
 
 /// What is on the screen.
@@ -36,7 +36,7 @@ pub(super) struct Screen {
     snapshot: Option<Box<Snapshot>>,
     curves: Curves,
     trouble: Option<String>,
-    /// The first peer of the list, and how many fit on the screen.
+    /// The first peer that is visible in the list, and how many peers fit on the screen.
     first: usize,
     room: usize,
 }
@@ -53,12 +53,12 @@ impl Screen {
         }
     }
 
-    /// Moves the list of peers, not beyond the last that has not been seen.
+    /// Scrolls the list of peers, at most until its end is visible.
     pub(super) fn scroll(&mut self, lines: isize) {
         self.first = self.first.saturating_add_signed(lines).min(self.last_first());
     }
 
-    /// The first peer of the list when its end is seen.
+    /// The first visible peer when the end of the list is visible.
     fn last_first(&self) -> usize {
         let peers = self.snapshot.as_ref().map_or(0, |snapshot| snapshot.peers.len());
         peers.saturating_sub(self.room.max(1))
@@ -71,7 +71,7 @@ impl Screen {
         };
         let area = frame.area();
         let whole = area.height >= ROWS_FOR_ALL && area.width >= COLUMNS_FOR_ALL;
-        // The list takes what it needs, the plots take what it leaves.
+        // The list takes the rows that it needs; the plots take the rest.
         let rest = area.height.saturating_sub(5);
         let wanted = u16::try_from(peers).unwrap_or(u16::MAX).saturating_add(ROWS_OF_FRAME);
         let list = if whole { wanted.min(rest.saturating_sub(ROWS_OF_PLOTS)) } else { rest };
@@ -343,7 +343,7 @@ mod tests {
         screen.scroll(isize::MAX);
         let end = text(&mut screen, (80, 24));
         assert!(end.contains("peer49 ") && screen.first == 50 - screen.room, "{end}");
-        // A taller terminal shows more of them, and no empty lines at the end.
+        // A taller terminal shows more peers, and no empty lines at the end of the list.
         let tall = text(&mut screen, (80, 60));
         assert!(tall.contains("peer49 ") && tall.contains("peer10 "), "{tall}");
     }

@@ -1,4 +1,4 @@
-//! Where the screen has its numbers from: the JSON of a running peer.
+//! Gets the numbers for the screen: the JSON of a running peer.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
@@ -11,13 +11,13 @@ use serde::de::DeserializeOwned;
 
 use crate::telemetry::view::{SCHEMA, Snapshot};
 
-/// Between two questions: as often as the peer has something new.
+/// Time between two requests: as often as the peer publishes something new.
 const EVERY: Duration = Duration::from_secs(1);
 /// Longest wait for the peer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// Longest answer, bytes: several times what 512 peers make.
+/// Longest answer, bytes: several times what a swarm of 512 peers needs.
 const ANSWER_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// News that wait for the screen.
+/// Most snapshots that wait for the screen.
 const NEWS_MAX: usize = 2;
 
 /// Loss curves by [`crate::telemetry::view::Peer::id`]: position in the run (steps of the run), loss (nats).
@@ -41,13 +41,13 @@ impl Told {
     }
 }
 
-/// What has come, or why nothing has.
+/// A snapshot with its curves, or the reason why none has come.
 pub(super) type News = Result<(Box<Snapshot>, Curves), SourceError>;
 
-/// Why a peer tells nothing.
+/// Why nothing can be learnt from a peer.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// The text is no address.
+    /// The text is not an address.
     #[error("read the address \"{0}\": expected for example 127.0.0.1:7878")]
     Address(String),
     /// Nobody answers there.
@@ -75,7 +75,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// The peer whose page is at `text`: an address, or `http://` and an address.
+    /// The peer whose page is at `text`, an address with or without `http://` before it.
     pub(super) fn new(text: &str) -> Result<Self, SourceError> {
         let bare = text.trim_start_matches("http://").trim_end_matches('/');
         let mut found = bare.to_socket_addrs().ok().into_iter().flatten();
@@ -83,15 +83,15 @@ impl Source {
         Ok(Self { address })
     }
 
-    /// The newest snapshot.
+    /// Asks for the newest snapshot.
     pub(super) fn state(self) -> Result<Box<Snapshot>, SourceError> {
         let snapshot: Box<Snapshot> = self.json("/api/state")?;
-        // Before the first snapshot there is an empty one.
+        // Before a peer has a snapshot, it sends an empty one.
         let known = snapshot.schema == SCHEMA || snapshot.node.peer.is_empty();
         if known { Ok(snapshot) } else { Err(SourceError::Strange(self.address)) }
     }
 
-    /// Asks again and again, on a thread that ends with the receiver.
+    /// Asks again and again, on a thread that ends when the receiver is dropped.
     pub(super) fn follow(self) -> Result<Receiver<News>, SourceError> {
         let (sender, news) = sync_channel(NEWS_MAX);
         let follow = move || {

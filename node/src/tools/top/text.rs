@@ -1,4 +1,4 @@
-//! Texts of a snapshot as a terminal may have them: they come from a peer, and partly from others.
+//! Makes the texts of a snapshot safe for a terminal: they come from a peer, and partly from others.
 
 use dnode_protocol::label;
 
@@ -11,7 +11,7 @@ const ID_BEGINS: &str = "12D3KooW";
 /// Characters of the text form of a peer id.
 const ID_CHARACTERS: usize = 52;
 
-/// The snapshot without what moves a cursor, and with names in place of long ids.
+/// Removes from a snapshot what could move a cursor, and puts names in place of long ids.
 pub(super) fn cleaned(mut snapshot: Box<Snapshot>) -> Box<Snapshot> {
     let clean = |text: &mut String| *text = label(text, TEXT_BYTES_MAX);
     let node = &mut snapshot.node;
@@ -31,7 +31,7 @@ pub(super) fn cleaned(mut snapshot: Box<Snapshot>) -> Box<Snapshot> {
     snapshot
 }
 
-/// Names in place of the ids of those peers that are known, the last letters in place of others.
+/// Replaces the ids of known peers by their names, and the others by their last letters.
 fn named(text: &str, peers: &[crate::telemetry::view::Peer]) -> String {
     let mut named = String::new();
     let mut rest = text;

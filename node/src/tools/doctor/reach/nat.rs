@@ -1,8 +1,8 @@
-//! Whether a NAT is in between, and of which kind, by the addresses at which others see this peer.
+//! Whether there is a NAT, and of which kind, judged by the addresses at which others see this peer.
 //!
-//! One socket that dials two peers is seen at one port by both through a NAT whose mapping is
-//! independent of the endpoint, and at two ports through a symmetric one (RFC 4787, section 4.1).
-//! Holes can be punched through the first kind, hardly ever through the second.
+//! One socket dials two peers. Through a NAT whose mapping is independent of the endpoint, both see the
+//! same port. Through a symmetric NAT they see two ports (RFC 4787, section 4.1). Holes can be punched
+//! through a NAT of the first kind, but hardly ever through one of the second.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -14,20 +14,20 @@ use super::{By, socket, way};
 
 const CHECK: &str = "nat";
 
-/// What is between this machine and those who were asked.
+/// What is between this machine and the peers that were asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Nat {
-    /// Nothing: seen at the address it listens on.
+    /// There is no NAT: peers see the address at which this machine listens.
     None(SocketAddr),
-    /// A NAT of which one peer alone was asked.
+    /// There is a NAT, but only one peer was asked.
     Unknown(SocketAddr),
-    /// One port for all.
+    /// A NAT with one port for all peers.
     Independent(SocketAddr),
-    /// A port for each.
+    /// A NAT with another port for each peer.
     Symmetric(SocketAddr, SocketAddr),
 }
 
-/// By peer, where it has seen this one come from by QUIC.
+/// For each peer, the address from which it has seen this one come over QUIC.
 pub(super) fn observed(all: &[&Found]) -> BTreeMap<String, SocketAddr> {
     let answers = all.iter().filter_map(|found| found.as_ref().ok());
     let quic = answers.filter(|answer| way(&answer.address) == Some(By::Quic));
@@ -74,11 +74,11 @@ pub(super) fn judge(listening: &[Multiaddr], observed: &BTreeMap<String, SocketA
     }
 }
 
-/// `None` when nobody has seen it.
+/// The kind of NAT; `None` when no peer has seen this machine.
 fn kind(own: &[SocketAddr], seen: &[SocketAddr]) -> Option<Nat> {
     let mut translated = seen.iter().copied().filter(|socket| !own.contains(socket));
     let Some(first) = translated.next() else {
-        // The one that says most is that which is furthest from home.
+        // A public address tells most, then one that is not loopback.
         let best = seen
             .iter()
             .copied()
@@ -95,8 +95,8 @@ fn kind(own: &[SocketAddr], seen: &[SocketAddr]) -> Option<Nat> {
     Some(if others == 0 { Nat::Unknown(first) } else { Nat::Independent(first) })
 }
 
-/// Whether others may route to it from anywhere (the registries of RFC 6890, as far as the standard
-/// library has them).
+/// Whether others may route to it from everywhere, by the registries of RFC 6890, as far as the standard
+/// library has them.
 fn is_public(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => {
