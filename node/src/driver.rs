@@ -1,4 +1,4 @@
-//! The loop that joins network, gossip core and training thread: one closed enum wakes it.
+//! The loop that joins network, gossip core and training thread; one enum lists all that wakes it.
 
 mod bootstrap;
 mod course;
@@ -41,8 +41,9 @@ pub(crate) use terms::Terms;
 
 /// How often progress is shown and stages are looked at when nothing else happens.
 const TICK: Duration = Duration::from_millis(100);
-/// Network events handled in a row before a deadline that has come goes first: what has arrived may
-/// be the answer it waits for, but a peer that never stops talking must not stop the timers.
+/// Network events that are handled before a deadline that has come. They go first because one may be
+/// the answer that the deadline waits for. They are bounded, so that a peer that never stops sending
+/// cannot stop the timers.
 const BURST_MAX: u32 = 256;
 
 /// Everything that can wake the loop.
@@ -151,7 +152,7 @@ impl Driver {
             Wake::Network(None) => self.lifecycle.fail(DriveError::NetworkStopped),
             Wake::Training(Some(report)) => self.on_report(report),
             Wake::Training(None) => self.lifecycle.fail(DriveError::ThreadDied),
-            // Looked at below, as after everything.
+            // Looked at below, as after every wake.
             Wake::Group => {}
             Wake::Deadline => self.host.feed(Input::Deadline),
             Wake::Tick => self.on_tick(),
@@ -241,7 +242,7 @@ impl Driver {
         }
     }
 
-    /// A peer and this one refuse each other, or it keeps another process with this identity.
+    /// A peer and this one refuse each other, or that peer keeps another process with this identity.
     fn on_refused(&mut self, peer: PeerId, difference: RunDifference, by_us: bool) {
         let telemetry = &mut self.host.telemetry;
         if difference.field == IDENTITY {

@@ -41,7 +41,7 @@ use network::network_config;
 pub use outcome::{LastEvaluation, Outcome};
 use terms::{kept_snapshots, plan, terms};
 
-/// Threads for network and loop: the cores belong to the trainer.
+/// Threads of the runtime, for network and driver: the CPU cores are left to the trainer.
 const NETWORK_THREADS: usize = 2;
 /// How to take part in a run.
 #[derive(Clone, Debug)]
@@ -52,19 +52,19 @@ pub struct Options {
     pub resume: bool,
     /// Where log and progress go.
     pub console: Console,
-    /// The first step in short ([`crate::tools::check::digest`]), told to `dnode check --bootstrap`; empty if
-    /// there is none, or why the first step failed.
+    /// Digest of the first step ([`crate::tools::check::digest`]), which `dnode check --bootstrap` is
+    /// told. It is empty if there is none. An error says why the first step failed.
     pub digest: Result<String, String>,
-    /// What a trainer of one's own is, and how others join it; without one it goes by the name of its
-    /// type ([`Trainer::kind`]), and the line for others has the address alone.
+    /// What a custom trainer is, and how others join its run. Without it the trainer goes by the name
+    /// of its type ([`Trainer::kind`]), and the line for others has the address alone.
     pub identity: Option<TrainerIdentity>,
-    /// Whether a person has set `run.steps`; a joiner for whom nobody did ends where the swarm does.
+    /// Whether a person has set `run.steps`. If not, a joiner ends at the step at which the swarm ends.
     pub steps_given: bool,
 }
 
 impl Options {
     /// Options for `config`: a fresh start, log and progress on standard error. Steps other than the
-    /// default are taken for given.
+    /// default count as set by a person.
     #[must_use]
     pub fn new(config: Config) -> Self {
         let steps_given = config.run.steps != Config::default().run.steps;
@@ -110,7 +110,7 @@ pub enum JoinError {
         "all-reduce needs a trainer whose step can be split: choose another gossip.rule, or implement Trainer::split"
     )]
     SplitForAllReduce,
-    /// The same of a rack.
+    /// The ranks of a rack sum gradients, which this trainer does not hand out.
     #[error(
         "a rack needs a trainer whose step can be split: leave out --rack, or implement Trainer::split"
     )]
@@ -118,7 +118,7 @@ pub enum JoinError {
     /// The trainer's identity cannot be told to others.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The trainer takes whole batches only, and the run balances batches.
+    /// The run balances load by the size of batches, which this trainer cannot change.
     #[error(
         "balance batches with a trainer that cannot change them: use gossip.balance=steps, or implement Trainer::set_batch"
     )]
@@ -126,7 +126,7 @@ pub enum JoinError {
     /// A setting is out of range.
     #[error(transparent)]
     Gossip(#[from] dnode_gossip::ConfigError),
-    /// The file of addresses is of no use.
+    /// The file of peer addresses cannot be used.
     #[error(transparent)]
     PeersFile(#[from] PeersFileError),
     /// An address cannot be read.
@@ -154,7 +154,7 @@ pub enum JoinError {
     NotSaved {
         /// Why not.
         error: String,
-        /// What of the training is in no checkpoint.
+        /// Which part of the training is in no checkpoint.
         lost: String,
         /// How the run ended.
         outcome: Box<Outcome>,
@@ -199,7 +199,7 @@ impl JoinError {
 /// of its own.
 ///
 /// # Errors
-/// [`JoinError`]; what the data directory holds is as it was, or further.
+/// [`JoinError`]. The data directory then holds the state from before, or a later one.
 pub async fn join(
     options: Options,
     mut trainer: Box<dyn Trainer>,
@@ -235,7 +235,7 @@ pub async fn join(
 
     let tracer = Tracer::start(&config, identity.peer())?;
     let metrics = metrics(&config, &dir, &identity)?;
-    // A progress line would tear JSON apart.
+    // A progress line would break up the JSON lines of the log.
     let reporter = Reporter::new(console.clone(), config.node.log_format == LogFormat::Human);
     let viewing =
         Viewing::start(&config, identity.peer(), (&run, &dir, own.as_ref()), (fragments, started))?;
@@ -289,7 +289,7 @@ fn core(
     Gossip::new(start, config, Time::ZERO)
 }
 
-/// The run itself, which begins after `samples`, and its last words.
+/// Drives the run to its end and writes its final metrics; `samples` were processed before it.
 async fn drive(
     parts: Parts,
     samples: u64,
@@ -334,8 +334,8 @@ pub fn join_blocking(options: Options, trainer: Box<dyn Trainer>) -> Result<Outc
     join_until(options, trainer, stop)
 }
 
-/// [`join_blocking`] for a program that listens to signals itself, or to its own wishes: ends in good
-/// order when `stop` turns true.
+/// [`join_blocking`] for a program that decides itself when to stop, for example by its own signal
+/// handlers. The run ends in good order when `stop` turns true.
 ///
 /// # Errors
 /// [`JoinError`].
@@ -352,12 +352,13 @@ pub fn join_until(
         .build()
         .map_err(io("start the runtime"))?;
     let outcome = runtime.block_on(join(options, trainer, stop));
-    // A training thread that does not stop must not keep the process.
+    // A training thread that does not stop must not keep the process alive.
     runtime.shutdown_background();
     outcome
 }
 
-/// The replica, as new or as the newest good checkpoint has it, and which contributions it contains.
+/// The replica, new or from the newest good checkpoint, its position, and the contributions it
+/// contains.
 fn replica(
     config: &Config,
     (trainer, fragments): (Box<dyn Trainer>, Fragments),
@@ -419,7 +420,7 @@ pub fn with_peers_file(mut config: Config) -> Result<Config, JoinError> {
     Ok(config)
 }
 
-/// Where the core's choices of partners begin: nothing that a run repeats depends on it.
+/// Seed of the core's choices of partners. Nothing that a run has to repeat depends on it.
 fn random_seed() -> [u8; 32] {
     let mut seed = [0; 32];
     rand::rng().fill_bytes(&mut seed);

@@ -34,28 +34,29 @@ pub(crate) use plan::{Commits, Ending, NotSaved, Plan, Position};
 pub(crate) use ring::{RingChunk, RingFrame};
 use standby::Overdue;
 
-/// Commands that wait for either thread. The core bounds what is open, and of a permission and of groups
-/// of a rack only the newest waits, so this is never reached.
+/// Largest number of commands that wait for either thread. It is never reached: the core bounds what is
+/// open, and only the newest permission and the newest group of a rack wait.
 const COMMANDS_MAX: usize = 1024;
-/// Reports that wait for the driver; the threads wait when it is full.
+/// Largest number of reports that wait for the driver; when there are so many, the threads wait.
 const REPORTS_MAX: usize = 256;
-/// Ring frames that wait for the thread: a neighbour runs ahead by less than one piece of 4 MiB per
-/// peer, so 64 peers.
+/// Largest number of ring frames that wait for the thread. It is enough for 64 peers, as a neighbour
+/// runs ahead by less than one piece of 4 MiB per peer.
 const RING_FRAMES_MAX: usize = 1024;
 
-/// What the driver asks: of the mixing thread, in order; what is of steps, of the training thread,
-/// which obeys between two of them.
+/// What the driver asks of the threads. The mixing thread obeys in order. What concerns steps goes to
+/// the training thread, which obeys between two steps.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// A piece of the core's work, with the tensor that belongs to it; a read and a recall need none.
     Work(Work, Option<Encoded>),
-    /// A neighbour has what was pushed to it.
+    /// A neighbour has received what was pushed to it.
     Delivered { fragment: FragmentId, to: Origin, push: Encoded },
-    /// What the thread may do has changed: look at it.
+    /// What the thread may do has changed: it is to read the mailbox.
     Permission,
     /// All exchanges of the round have ended.
     RoundDone,
-    /// Go on from this clock, of which the replica is now if it was replaced; of both threads.
+    /// Go on from this clock; both threads do so. `replaced`: the replica was replaced by one of this
+    /// clock.
     AdoptClock { clock: Clock, replaced: bool },
     /// Draw from this shard of the training data.
     Shard(u32),
@@ -63,7 +64,8 @@ pub(crate) enum Command {
     Steps(u64),
     /// The ring is complete: this peer's place in it, and the group when all are near each other.
     Ring(Place, Option<Box<dyn Collective>>),
-    /// End: write a checkpoint, and measure first if asked. After all that was to be mixed before.
+    /// Write a checkpoint, after an evaluation if asked, and end. All that was queued before is mixed
+    /// first.
     Stop { evaluate: bool },
 }
 
@@ -75,17 +77,17 @@ pub(crate) struct RankGroup {
     pub(crate) group: Box<dyn Collective>,
 }
 
-/// What has come of a piece of work.
+/// The result of a piece of work.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) exchange: ExchangeId,
-    /// What the core hears.
+    /// What the core is told.
     pub(crate) input: Input,
     /// What the exchange is to keep: what was read, or a responder's reply.
     pub(crate) tensor: Option<Encoded>,
-    /// What was seen of the other replica.
+    /// What was measured of the other replica.
     pub(crate) evidence: Option<Evidence>,
-    /// Why nothing was changed, in words, where that is so.
+    /// If nothing was changed, the reason in words.
     pub(crate) detail: String,
 }
 
@@ -93,7 +95,7 @@ pub(crate) struct Answer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Loss {
     pub(crate) why: String,
-    /// Whether it may be the way between ranks that are all there.
+    /// Whether the path between the ranks may be the cause, while all ranks are there.
     pub(crate) blames_the_way: bool,
 }
 
@@ -127,12 +129,12 @@ pub(crate) enum Report {
     Diverging(Divergence),
     /// Quality on held-out data.
     Evaluated { position: Position, evaluation: Evaluation },
-    /// Which contributions the replica contains is asked for: what all reports before this one have made
-    /// of it. Nothing changes the replica until the answer is there.
+    /// Asks which contributions the replica contains after all reports before this one. Nothing changes
+    /// the replica until the answer is there.
     Contents { answer: blocking::SyncSender<Vec<Versions>> },
     /// The thread has done its last step and begins to write its last checkpoint.
     Saving { position: Position },
-    /// A checkpoint is safe.
+    /// A checkpoint is safely written.
     Checkpointed { saved: Saved },
     /// A checkpoint could not be written; the earlier ones are untouched.
     CheckpointFailed { error: String },
@@ -142,7 +144,7 @@ pub(crate) enum Report {
     Ended(Result<Box<Ending>, TrainError>),
 }
 
-/// How long a local step takes, and of how many samples it is.
+/// Time and number of samples of a local step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StepPace {
     /// Moving average.
@@ -170,9 +172,9 @@ pub(crate) struct TrainingProgress {
 /// What can be done for the last checkpoint when the training thread is overdue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rescue {
-    /// The thread is at work outside its trainer, and writes it as soon as it comes to that.
+    /// The thread is busy outside its trainer, and will write the checkpoint itself.
     Waits,
-    /// The thread is in its trainer, which it has to come back from first.
+    /// The thread is in its trainer, and has to return from it first.
     WaitsForTrainer,
     /// The state before the running step is being written; the thread is not waited for any more.
     Writes,
@@ -181,7 +183,7 @@ pub(crate) enum Rescue {
 /// The driver's side of the threads.
 #[derive(Debug)]
 pub(crate) struct TrainingThread {
-    /// The only way to the training thread, so that without it the thread ends.
+    /// The only sender to the training thread, which ends when this is dropped.
     commands: Option<Arc<blocking::SyncSender<Command>>>,
     mixing: Option<blocking::SyncSender<Command>>,
     mailbox: Mailbox,
@@ -193,7 +195,8 @@ pub(crate) struct TrainingThread {
     threads: Vec<JoinHandle<()>>,
     plan: Plan,
     shared: steps::SavingShared,
-    /// For what is reported in the training thread's place. Weak, so that its end shows.
+    /// For reports in the training thread's place. It is weak, so that the queue closes when the
+    /// threads end.
     to_driver: mpsc::WeakSender<Report>,
 }
 
@@ -278,7 +281,8 @@ impl TrainingThread {
         if matches!(command, Command::Stop { .. }) {
             self.mailbox.change(|permission| permission.stopping = true);
         }
-        // Shown at the next step boundary, however many wait for the mixing thread.
+        // The weights are shown at the next step boundary, however many commands wait for the mixing
+        // thread.
         let reads = |work: &Work| reads(work) && self.replica.want(work.fragment());
         let wanted = matches!(&command, Command::Work(work, _) if reads(work));
         let queued = match queue.try_send(command) {
@@ -326,19 +330,19 @@ impl TrainingThread {
         self.ring.as_ref().is_some_and(|ring| ring.try_send(frame).is_ok())
     }
 
-    /// Has the running step or evaluation break off, where the trainer can; the thread then waits for
+    /// Interrupts the running step or evaluation, if the trainer can do that; the thread then waits for
     /// [`Command::Stop`].
     pub(crate) fn interrupt(&self) {
         self.shared.interrupt.raise();
     }
 
-    /// What is in no checkpoint, in words.
+    /// Which training is in no checkpoint, in words.
     pub(crate) fn lag_in_words(&self) -> String {
         self.shared.lag.words()
     }
 
-    /// The thread is overdue after [`Command::Stop`]: has the state before its running step written in
-    /// its place, if that is kept. What comes of it is reported as the thread would.
+    /// For a thread that is overdue after [`Command::Stop`]. Has another thread write the state before
+    /// the running step, if that is kept, and report the result as the training thread would.
     pub(crate) fn rescue(&self) -> Rescue {
         let before = match self.shared.standby.take() {
             Overdue::Kept(before) => before,
@@ -365,12 +369,12 @@ impl TrainingThread {
         self.ring = None;
     }
 
-    /// Hangs up, which ends training after its present step, and waits for both threads.
+    /// Closes the queues, which ends training after its present step, and waits for both threads.
     pub(crate) fn join(&mut self) {
         (self.commands, self.mixing, self.ring) = (None, None, None);
         self.replica.close();
         self.reports.close();
-        // Whoever waits for an answer to one of these is not to wait for ever.
+        // Drops the remaining reports, so that no thread waits for ever for an answer to one.
         while self.reports.try_recv().is_ok() {}
         for thread in self.threads.drain(..) {
             // A panic in the thread was reported by its missing `Ended`.

@@ -1,5 +1,5 @@
-//! What this peer does in the run where peers may differ: the step it ends at, and the shard it draws
-//! from; and what it tells of the settings in which others differ.
+//! What a peer chooses for itself in a run: the step it ends at, and the shard it draws from. It also
+//! reports the settings in which its neighbours differ.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -11,24 +11,24 @@ use super::host::Host;
 use crate::config::{Config, DATA_DIGEST};
 use crate::training::Command;
 
-/// Lines about differences, one for each peer and field; a swarm that differs more has been told.
+/// Largest number of warnings about differences, one for each peer and field.
 const TOLD_MAX: usize = 1024;
 
-/// Between two times that this peer chooses another shard.
+/// Shortest time between two changes of this peer's shard.
 const MOVE_EVERY: Duration = Duration::from_secs(10);
 
-/// The part of this peer, and those that its neighbours tell.
+/// The [`Part`] of this peer, and those that its neighbours have sent.
 #[derive(Debug)]
 pub(crate) struct Course {
     me: PeerId,
     mine: Part,
-    /// Where the run ends, given or not.
+    /// The step at which this peer ends, whether a person has set it or not.
     end: u64,
     /// Local steps per commit of a peer of mean speed.
     local_steps: u64,
-    /// Of connected peers, so there are no more than `network.peers_max`.
+    /// Parts of connected peers, so there are no more than `network.peers_max`.
     heard: BTreeMap<PeerId, Part>,
-    /// Connected peers whose data are others: their shards are not ours.
+    /// Connected peers that train on other data, so that their shards are not those of this peer.
     apart: BTreeSet<PeerId>,
     told: BTreeSet<(PeerId, String)>,
     /// When it last chose another shard.
@@ -75,7 +75,7 @@ impl Course {
         self.apart.remove(peer);
     }
 
-    /// Whether this has yet to be said.
+    /// Whether this has yet to be reported; it counts as reported from now on.
     fn is_new(&mut self, peer: PeerId, what: &str) -> bool {
         self.told.len() < TOLD_MAX && self.told.insert((peer, what.to_owned()))
     }
@@ -89,7 +89,7 @@ impl Course {
         latest(true).or_else(|| latest(false))
     }
 
-    /// Settles what is open, by what has been heard so far.
+    /// Chooses end and shard where no person has set them, by what has been heard so far.
     fn settle(&mut self) -> Settled {
         let mut settled = Settled { end: None, shard: None };
         if !self.mine.steps_given {
@@ -104,7 +104,7 @@ impl Course {
         settled
     }
 
-    /// What the neighbours that have the same data draw from.
+    /// The shards of the neighbours that have the same data.
     fn claims(&self) -> BTreeMap<PeerId, Claim> {
         let same = |(peer, part): &(&PeerId, &Part)| {
             part.shards == self.mine.shards && !self.apart.contains(*peer)
@@ -124,13 +124,13 @@ impl Course {
         review_shard((self.me, claim(&self.mine)), self.mine.shards, &self.claims())
     }
 
-    /// Peers that end elsewhere, and where.
+    /// Peers that end at another step, and that step.
     fn other_ends(&self) -> Vec<(PeerId, u64)> {
         let ends = self.heard.iter().filter_map(|(peer, part)| Some((*peer, part.steps?)));
         ends.filter(|(_, end)| *end != self.end).collect()
     }
 
-    /// Why there is nothing left to train, if there is not; `clock`: of the most advanced neighbour.
+    /// Why there is nothing left to train, if so. `clock` is that of the most advanced neighbour.
     fn nothing_left(&self, clock: u64) -> Option<String> {
         let (at, end) = (clock.saturating_mul(self.local_steps), self.end);
         let swarm = self.swarms_end().filter(|swarm| *swarm > end);
@@ -152,7 +152,7 @@ const fn claim(part: &Part) -> Claim {
 }
 
 impl Course {
-    /// A peer is connected whose settings differ in this.
+    /// A peer has connected; `differences` are the settings in which it differs.
     pub(super) fn on_peer_up(
         &mut self,
         peer: PeerId,
@@ -172,7 +172,7 @@ impl Course {
         host.tell(peer, &self.message());
     }
 
-    /// Settles what is open before training begins, and tells everybody.
+    /// Chooses end and shard before training begins, and tells all neighbours.
     pub(super) fn settle_part(&mut self, host: &mut Host) {
         let Settled { end, shard } = self.settle();
         if let Some(end) = end {
@@ -204,7 +204,8 @@ impl Course {
         host.core().members().for_each(|(peer, _)| host.tell(*peer, &message));
     }
 
-    /// Says where neighbours end elsewhere, and sees to the shard, once this peer trains. At every tick.
+    /// Warns of neighbours that end at another step, and reviews the shard. Called at every tick once
+    /// this peer trains.
     pub(super) fn look_at_parts(&mut self, host: &mut Host) {
         if self.mine.steps.is_none() {
             return;
@@ -219,7 +220,8 @@ impl Course {
         }
         match self.review() {
             ShardReview::Keep => {}
-            // At once, and seldom after that: whoever claims what it likes must not keep this peer busy.
+            // The first move comes at once, later ones are rare: a neighbour with changing claims must
+            // not keep this peer busy.
             ShardReview::Move(_) if self.has_just_moved() => {}
             ShardReview::Move(shard) => {
                 self.mine.shard = Some(shard);
@@ -231,7 +233,7 @@ impl Course {
         }
     }
 
-    /// Says who draws from the same shard.
+    /// Warns of peers that draw from the same shard.
     fn tell_shared(&mut self, peers: &[PeerId], host: &mut Host) {
         let Part { shards, shard, .. } = self.mine;
         let shard = shard.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The core with all that carries out what it says: network, threads, telemetry, and tensors in between.
+//! The gossip core with the parts that carry out its outputs: network, threads, telemetry and tensors.
 
 use std::time::Instant;
 
@@ -52,7 +52,7 @@ impl Host {
         }
     }
 
-    /// The core, for questions; only [`Host::feed`] changes it.
+    /// The core, to read from; only [`Host::feed`] changes it.
     pub(super) const fn core(&self) -> &Gossip {
         &self.core
     }
@@ -71,7 +71,7 @@ impl Host {
         self.core.members().map(|(peer, _)| *peer).collect()
     }
 
-    /// How many neighbours have said where they are.
+    /// How many neighbours have told their clocks.
     pub(super) fn heard(&self) -> usize {
         self.core.members().filter(|(_, member)| member.clock.is_some()).count()
     }

@@ -14,20 +14,22 @@ use crate::training::{Command, Divergence, Ending, Position, Rescue};
 
 /// How long a joiner waits for the first answer of its bootstrap peers before it trains alone.
 const GREETING_MAX: Duration = Duration::from_secs(10);
-/// The same for the peers of earlier starts, which may all be gone.
+/// How long it waits for peers that it knows from earlier starts, which may all be gone.
 const REUNION_MAX: Duration = Duration::from_secs(5);
-/// Exchanges per fragment, begun or answered, once every neighbour has done its last step: each
-/// contracts the consensus distance of four peers by about 2/3 (docs/math.md, how fast replicas
-/// agree), so 6 leave under 1 % of its square, which is what the loss follows near a minimum.
+/// Exchanges per fragment, begun or answered, once every neighbour has done its last step. Each
+/// multiplies the square of the consensus distance of four peers by about 2/3 (docs/math.md, how fast
+/// replicas agree). So 6 of each peer, 12 in all, leave under 1 % of it; the loss follows that square
+/// near a minimum.
 const SETTLE_MIXES: u64 = 6;
-/// Longest wait for those, when partners are busy or leave.
+/// Longest wait for these exchanges, when partners are busy or leave.
 const SETTLE_MAX: Duration = Duration::from_secs(3);
-/// How much longer where replicas are sums and do not contain the same yet: what nobody keeps any
-/// more is waited for and then pulled with the whole fragment (docs/protocol.md, section 7.6).
+/// How much longer it waits where replicas are sums of contributions and do not contain the same yet.
+/// What nobody keeps any more is waited for, and then pulled with the whole fragment (docs/protocol.md,
+/// section 7.6).
 const AGREE_MAX: Duration = Duration::from_secs(7);
-/// Between two rounds of exchanges after everybody's last step, on average: drawn anew each time, so
-/// that peers do not propose to each other in step and find each other busy. While others still train
-/// there are no more rounds than before, as there is nothing new but theirs.
+/// Mean pause between two rounds of exchanges after everybody's last step. Each pause is drawn at
+/// random, so that peers do not propose at the same time and find each other busy. While others still
+/// train, rounds come no faster than before, as only their steps bring anything new.
 const SETTLE_PAUSE: Duration = Duration::from_millis(50);
 /// How long open exchanges may take to end before this peer leaves.
 const LEAVE_MAX: Duration = Duration::from_millis(1000);
@@ -54,7 +56,7 @@ pub(super) enum Stage {
     Training,
     /// All steps are done; serves the slower peers and mixes.
     Settling { until: Instant, goal: Option<Goal>, next_round: Option<Instant> },
-    /// Ends what is open.
+    /// Waits for the end of open exchanges.
     Leaving { until: Instant, evaluate: bool },
     /// The training thread ends its step and writes its last checkpoint; after `until` it is overdue.
     Ending { until: Option<Instant>, last: LastCheckpoint },
@@ -65,7 +67,7 @@ pub(super) enum Stage {
 pub(super) enum LastCheckpoint {
     /// The training thread has yet to come to it.
     Awaited,
-    /// The same, and the person knows that this may take long.
+    /// The training thread has yet to come to it, and the person was told that this may take long.
     Announced,
     /// It is being written.
     BeingWritten,
@@ -76,8 +78,8 @@ pub(super) enum LastCheckpoint {
 /// What a peer still does when every neighbour is done.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Goal {
-    /// Exchanges in all, begun or answered, after which it leaves; of contributions not before all
-    /// contain the same.
+    /// Number of exchanges, begun or answered, after which it leaves. Where replicas are sums of
+    /// contributions, it also waits until all contain the same ones.
     mixes: u64,
     /// When it leaves anyway.
     until: Instant,
@@ -262,7 +264,7 @@ impl Lifecycle {
         if alone || settled || now >= until {
             return self.begin_leaving(true, host, groups);
         }
-        // Now that nobody trains any more, rounds follow each other.
+        // Nobody trains any more: the next round begins at once.
         let hurries = goal.is_some() && before.is_none();
         let next_round = next_round.map(|time| if hurries { now } else { time });
         let due = next_round.is_some_and(|time| now >= time) && self.terms.exchanges;

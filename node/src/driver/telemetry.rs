@@ -1,4 +1,4 @@
-//! What a run tells the person, the metrics file and the page: one place for every event.
+//! Reports what happens in a run: to the log, the progress line, the metrics file and the page.
 
 mod copied;
 mod diverging;
@@ -36,16 +36,16 @@ use crate::telemetry::metrics::{
 use crate::telemetry::progress::{ProgressLine, Reporter};
 use crate::training::{Ending, Position, TrainingProgress};
 
-/// Between two evaluations in the log; the metrics have all.
+/// Shortest time between two evaluations in the log; the metrics file has all of them.
 const EVALUATED_EVERY: Duration = Duration::from_secs(1);
 
-/// What was measured of late, and what is out of line.
+/// What was measured recently, and what is unusual.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     pub(super) shares: Option<Shares>,
     pub(super) bottleneck: Option<Sentence>,
     pub(super) stalled: Option<Sentence>,
-    /// For how long it stood still that now goes on, if that was told.
+    /// How long training stood still before it went on, if that was reported.
     pub(super) goes_on: Option<Duration>,
 }
 
@@ -115,12 +115,12 @@ impl Telemetry {
         }
     }
 
-    /// A neighbour has told how peers do.
+    /// A neighbour has sent summaries of how peers do.
     pub(crate) fn summaries(&mut self, from: &PeerId, summaries: Vec<Summary>, now: Time) {
         self.viewing.heard(from, summaries, now);
     }
 
-    /// The first line of the metrics: who trains what.
+    /// Writes the first line of the metrics: which peer trains what.
     pub(crate) fn start(&mut self, start: metrics::Start, position: Position) {
         self.position = position;
         if let Some(data) = start.data.filter(|data| data.shards > 1) {
@@ -219,7 +219,7 @@ impl Telemetry {
         }
     }
 
-    /// The bootstrap peers have not answered when they should have.
+    /// The bootstrap peers have not answered in time.
     pub(crate) fn bootstrap_silent(&mut self, addresses: &str) {
         tracing::warn!(
             addresses,
@@ -332,7 +332,7 @@ impl Telemetry {
         }
     }
 
-    /// The last words about partners, while the core still knows them.
+    /// Writes the last staleness record, while the core still knows the partners.
     pub(crate) fn leaving(&mut self, core: &Gossip) {
         self.write_staleness(core);
     }
@@ -363,7 +363,7 @@ impl Telemetry {
         self.event("checkpoint-failed", error);
     }
 
-    /// Tells what was measured of late, and what is out of line.
+    /// Reports what was measured recently, and what is unusual.
     pub(super) fn diagnosed(&mut self, told: &Findings) {
         if let Some(shares) = told.shares {
             self.viewing.shares(shares);
@@ -388,7 +388,7 @@ impl Telemetry {
         self.position.samples
     }
 
-    /// This peer is a rank of its rack now, or alone.
+    /// From now on this peer is a rank of its rack, or trains alone.
     pub(crate) fn rack(&mut self, stripe: Stripe) {
         let Stripe { group, rank, size } = stripe;
         let detail = if stripe.is_part() {
@@ -434,18 +434,18 @@ impl Telemetry {
         self.met
     }
 
-    /// Training has ended here.
+    /// This peer's training has ended at this position.
     pub(crate) const fn last_position(&mut self, position: Position) {
         self.position = position;
     }
 
-    /// What is known of a training thread that does not answer.
+    /// How the run ends when the training thread does not answer, as far as is known.
     pub(crate) fn last_ending(&self) -> Ending {
         let (position, parameters) = (self.position, self.parameters.clone());
         Ending { position, parameters, ..Ending::default() }
     }
 
-    /// The last line of the metrics.
+    /// Writes the last line of the metrics.
     pub(crate) fn finish(&mut self, ending: &Ending, network: &NetworkHandle) {
         self.position = ending.position;
         let bytes = network.bytes();
@@ -491,7 +491,7 @@ impl Telemetry {
     }
 }
 
-/// The time of day, UTC, when it was `then`, if it is `now`.
+/// The time of day (UTC) at `then`; `now` is the present time.
 fn time_of_day(now: Time, then: Time) -> String {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let seconds = since.unwrap_or_default().saturating_sub(now.since(then)).as_secs() % 86_400;

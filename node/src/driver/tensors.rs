@@ -1,6 +1,6 @@
 //! The tensors of open exchanges: those being assembled, and those kept to be sent, mixed or undone.
 //!
-//! The driver never looks at a number: tensors are kept as they travel, and decoded by the replica.
+//! The driver reads no element: it keeps tensors as they were coded, and the replica decodes them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ struct Expected {
 /// not ask for, and memory for a tensor is taken only when its first frame is there.
 #[derive(Debug)]
 pub(super) struct Tensors {
-    /// How the parameters are divided: how long each tensor is.
+    /// How the parameters are divided, which gives the length of each tensor.
     fragments: Fragments,
     expected: BTreeMap<ExchangeId, Expected>,
     received: BTreeMap<ExchangeId, Encoded>,
@@ -68,7 +68,7 @@ impl Tensors {
         }
     }
 
-    /// Takes what arrives of a fragment from now on.
+    /// Takes the frames of this tensor from now on.
     pub(super) fn expect(
         &mut self,
         exchange: ExchangeId,
@@ -125,7 +125,7 @@ impl Tensors {
         Arrival::Complete { clock: header.clock }
     }
 
-    /// Keeps numbers to be sent, and to be undone.
+    /// Keeps a tensor that is to be sent, or to be undone.
     pub(super) fn keep(&mut self, exchange: ExchangeId, numbers: Encoded) {
         self.kept.insert(exchange, numbers);
     }

@@ -1,9 +1,9 @@
-//! Whether training goes wrong, by its losses alone: pure rules that turn a curve into one sentence with
-//! its numbers and the next thing to do.
+//! Detects that training goes wrong, from the losses and gradient norms of its steps. Pure rules turn
+//! them into one sentence, with its numbers and the next thing to do.
 //!
 //! Losses are judged by medians of windows, so that single spikes count for nothing, and only after
-//! [`WINDOWS`] of them in a row say the same and do not fall: a spike that recovers, a warm-up, a
-//! model that was just merged with another are no divergence.
+//! [`WINDOWS`] of them in a row say the same and do not fall. So a spike that recovers, a warm-up, or a
+//! model that was just merged with another is no divergence.
 
 use std::collections::VecDeque;
 
@@ -11,11 +11,12 @@ use crate::telemetry::progress::Significant;
 
 /// Windows in a row that have to say the same.
 const WINDOWS: usize = 5;
-/// Steps of one window: a hundredth of the run, between these.
+/// Steps of one window: a hundredth of the run, but within these bounds.
 const WINDOW_STEPS: (u64, u64) = (10, 100);
-/// A loss above chance by this is worse than knowing nothing: a fresh model is within some percent.
+/// A loss of more than this many times chance is worse than knowing nothing: a fresh model is within
+/// some percent of chance.
 const ABOVE_CHANCE: f64 = 1.25;
-/// Where chance is not known, the same above the first losses.
+/// Where chance is not known, the same multiple for the first losses.
 const ABOVE_FIRST: f64 = 2.0;
 /// A loss that has risen from its lowest by this share of chance (or of the first losses) has forgotten
 /// most of what it knew.
@@ -26,14 +27,15 @@ const RECOVERS: f64 = 0.9;
 const DEAD_NORM: f64 = 1e-12;
 /// With a loss below this share of chance nothing is left to learn, and small gradients are right.
 const LEARNED: f64 = 0.05;
-/// Losses in a row that are no numbers: one alone may be a step that its trainer left out.
+/// Losses in a row that are not finite, before this is reported: one alone may be a step that its
+/// trainer left out.
 const NOT_FINITE_STEPS: u64 = 10;
 
-/// What one step says.
+/// What one step reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Sample {
     pub(crate) loss: f64,
-    /// 0 where the trainer does not tell.
+    /// 0 if the trainer does not report it.
     pub(crate) gradient_norm: f64,
     pub(crate) learning_rate: f64,
 }
@@ -43,7 +45,7 @@ pub(crate) struct Sample {
 pub(crate) enum Divergence {
     /// Training goes wrong: what is seen, and what to do.
     Diverges { what: String, cure: &'static str },
-    /// What was told before is over.
+    /// What was reported before is over.
     Recovered,
 }
 
@@ -55,7 +57,7 @@ const DEAD: &str = "units have died, often of a high learning rate: lower optimi
 pub(crate) struct DivergenceWatch {
     chance: Option<f64>,
     window_steps: u64,
-    /// Steps that are not judged: the learning rate rises, or training has just begun.
+    /// First steps, which are not judged: the learning rate still rises, or training has just begun.
     grace: u64,
     /// Losses of the window that is not full yet; at most `window_steps`.
     losses: Vec<f64>,
@@ -66,14 +68,14 @@ pub(crate) struct DivergenceWatch {
     steps: u64,
     not_finite: u64,
     dead: u64,
-    /// Whether gradients were ever told.
+    /// Whether the trainer is taken to report gradient norms.
     told_gradients: bool,
     diverges: bool,
 }
 
 impl DivergenceWatch {
-    /// `chance` is the loss of who knows nothing, `steps` are those of the run, `warmup` those of the
-    /// rising learning rate.
+    /// `chance` is the loss of a model that knows nothing, `steps` are those of the run, and `warmup`
+    /// those in which the learning rate rises.
     pub(crate) fn new(chance: Option<f64>, steps: u64, warmup: u64) -> Self {
         let (least, most) = WINDOW_STEPS;
         let window_steps = (steps / 100).clamp(least, most);
@@ -93,7 +95,7 @@ impl DivergenceWatch {
         }
     }
 
-    /// Takes the next step; what has changed by it, if anything.
+    /// Takes the sample of the next step. Returns what has changed by it, if anything.
     pub(crate) fn step(&mut self, sample: Sample) -> Option<Divergence> {
         self.steps += 1;
         if !sample.loss.is_finite() {
@@ -127,7 +129,7 @@ impl DivergenceWatch {
         }
     }
 
-    /// What the last windows say.
+    /// What the last windows show to be wrong, if anything.
     fn judge(&self, median: f64, sample: Sample) -> Option<Divergence> {
         let wanted = self.window_steps * WINDOWS as u64;
         if self.dead >= wanted && median > self.unit() * LEARNED {
@@ -159,14 +161,15 @@ impl DivergenceWatch {
         Some(Divergence::Diverges { what, cure: TOO_FAST })
     }
 
-    /// Whether what was told is still so; it is over only where the loss is well again: below chance (or
-    /// the first losses), and not half as far from its lowest as what is told.
+    /// Whether a reported divergence goes on. It is over only when gradients are not zero and the loss
+    /// is well again: below chance (or the first losses), and not half as far from its lowest as is
+    /// reported.
     fn stays(&self, median: f64) -> bool {
         let well = median < self.unit().min(self.lowest + 0.5 * self.rise());
         self.diverges && !(well && self.dead == 0)
     }
 
-    /// The loss from which on training goes wrong.
+    /// The loss above which training goes wrong.
     fn level(&self) -> Option<f64> {
         self.first.map(|_| self.above().min(self.lowest + self.rise()))
     }
@@ -183,7 +186,7 @@ impl DivergenceWatch {
         RISEN * self.unit()
     }
 
-    /// What a loss of this task is measured by.
+    /// The unit for losses of this task: chance, else the first losses, else 1.
     fn unit(&self) -> f64 {
         self.chance.or(self.first).map_or(1.0, |unit| unit.abs().max(f64::MIN_POSITIVE))
     }
@@ -195,7 +198,7 @@ impl DivergenceWatch {
     }
 }
 
-/// The middle of `values`, which are not none.
+/// The median of `values`, which must not be empty.
 fn median(values: &mut [f64]) -> f64 {
     let middle = values.len() / 2;
     *values.select_nth_unstable_by(middle, f64::total_cmp).1
@@ -207,7 +210,7 @@ mod tests {
 
     const CHANCE: f64 = std::f64::consts::LN_10;
 
-    /// What a curve of losses over 2000 steps makes the watch say, with the steps.
+    /// What the watch reports over 2000 steps of a curve of losses, each with its step.
     fn judge(chance: Option<f64>, loss: impl Fn(u64) -> f64) -> Vec<(u64, Divergence)> {
         judge_with(chance, |step| Sample {
             loss: loss(step),

@@ -36,7 +36,7 @@ use rack::RackMember;
 use serving::Serving;
 use synchronous::Ranks;
 
-/// Pause between two looks at a bound that holds the commit of some rank.
+/// Pause between two checks of a bound that holds back the commit of some rank.
 const HOLD: Duration = Duration::from_millis(5);
 
 /// The training thread's state.
@@ -64,7 +64,7 @@ pub(super) fn train(
     let mut training = Training::new(replica, plan, cursor, queues, shared);
     let end = training.run();
     training.end(end);
-    // The ranks of a group that nobody came to are to hear that at once.
+    // A group that this thread has not joined is dropped now, so that its other ranks learn it at once.
     drop(training.context.queues.take_rack());
 }
 
@@ -94,7 +94,7 @@ impl Training {
         loop {
             match self.advance() {
                 Ok(()) => {}
-                // Everything is as before what was broken off: wait for the order to stop.
+                // The interrupted work has changed nothing: wait for the order to stop.
                 Err(End::Failed(TrainError::Interrupted)) if self.checkpoints.is_interrupted() => {}
                 Err(end) => return end,
             }
@@ -148,7 +148,7 @@ impl Training {
         Ok(())
     }
 
-    /// Reads what the driver has said last.
+    /// Reads the driver's newest permission, and its newest group of ranks.
     fn on_permission(&mut self) -> Result<(), End> {
         let permission = self.context.queues.permission();
         self.permit(&permission);
@@ -174,7 +174,7 @@ impl Training {
         }
     }
 
-    /// Ranks have got together, or this one is to train alone from now on.
+    /// A group of ranks has formed, or this rank is to train alone from now on.
     fn on_rack(&mut self, group: Option<RankGroup>) -> Result<(), End> {
         let context = &mut self.context;
         let Some(group) = group else {
@@ -185,7 +185,7 @@ impl Training {
             return Ok(());
         }
         if !self.rack.join(group, context)? || !context.cursor.is_commit_due() {
-            // Whether an evaluation is due, ranks know alike after a commit only.
+            // Only after a commit do all ranks agree whether an evaluation is due.
             return Ok(());
         }
         // A commit that was due when the ranks were lost comes before the next step.
@@ -239,7 +239,7 @@ impl Training {
         waited
     }
 
-    /// Waits for the next command with a commit that a bound holds back, and says so once.
+    /// Waits for the next command while a bound holds back the commit, and reports that once.
     fn wait_at_bound(&mut self) -> Result<(), End> {
         self.tell_held()?;
         let began = Instant::now();
@@ -249,7 +249,7 @@ impl Training {
         waited
     }
 
-    /// Waits a moment while a bound holds back the commit of some rank, and looks again.
+    /// Waits a moment while a bound holds back the commit of some rank, and tries to commit again.
     fn hold_in_rack(&mut self) -> Result<(), End> {
         let began = Instant::now();
         self.context.queues.enter(Activity::Held);
@@ -302,13 +302,13 @@ impl Training {
             self.context.queues.tell(Report::RoundDue)?;
         }
         if checkpoint {
-            // What could not be written was reported, and is tried again.
+            // A checkpoint that could not be written was reported, and is tried again.
             let _ = self.checkpoints.save(&mut self.context)?;
         }
         self.evaluate_when_due()
     }
 
-    /// `None` when it is to be done again.
+    /// Takes one local step; `None` when it has to be done again.
     fn local_step(&mut self) -> Result<Option<StepReport>, End> {
         let at = self.context.cursor.step_id();
         if self.rack.is_joined() {
@@ -322,7 +322,7 @@ impl Training {
         }
     }
 
-    /// Does what may take long in the trainer, about as many seconds as said.
+    /// Does `work` in the trainer, which is expected to take about `seconds`.
     fn in_trainer<R>(
         &mut self,
         seconds: f64,
@@ -337,8 +337,8 @@ impl Training {
     /// Commits after the local steps of one commit, or later when a bound holds it back.
     ///
     /// While the exchanges of the last round are still open, the commit is put off too, but never
-    /// beyond the stretched length: a network slower than the trainer makes commits rarer instead
-    /// of piling up exchanges (backpressure, design: averaging), and never stops a step.
+    /// beyond the stretched length. So a network that is slower than the trainer makes commits rarer
+    /// (backpressure). Exchanges do not pile up, and no step waits.
     fn commit_when_due(&mut self) -> Result<(), End> {
         let cursor = &self.context.cursor;
         if !cursor.is_commit_due() {
@@ -362,8 +362,9 @@ impl Training {
         let shared = context.shared.clone();
         let mut lock = shared.lock();
         if !context.queues.allows_steps() {
-            // Forbidden since the step began: the replica is being replaced, and what an author adds to
-            // one that lacks its earlier contributions would leave a gap in its numbers.
+            // Steps were forbidden after this one began: the replica is being replaced. The new one may
+            // lack earlier contributions of this peer, and a commit on it would leave a gap in their
+            // numbers.
             return Ok(());
         }
         let share = context.bounds.share();
@@ -407,7 +408,7 @@ impl Training {
         self.context.queues.tell(Report::StepsDone)
     }
 
-    /// Evaluation waits for the end of a round, when live and replica weights are one.
+    /// Evaluates if that is due, at the end of a round only: there live and replica weights are equal.
     fn evaluate_when_due(&mut self) -> Result<(), End> {
         let within_round = self.commits != Commits::Never && self.context.cursor.since_commit() > 0;
         if !self.evaluations.is_due() || within_round {
@@ -430,7 +431,7 @@ impl Training {
             End::Abandoned => return,
             End::Failed(error) => {
                 if matches!(error, TrainError::NotFinite { .. }) {
-                    // The step was not taken: what was learnt before it is not lost.
+                    // The step was not taken, so what was learnt before it can be saved.
                     let _ = self.checkpoints.save(&mut self.context);
                 }
                 Err(error)

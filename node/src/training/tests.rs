@@ -1,4 +1,4 @@
-//! The training thread with a trainer whose numbers can be followed by hand.
+//! Tests of the training thread, with a trainer whose numbers can be computed by hand.
 
 mod joining;
 mod rack;
@@ -39,9 +39,10 @@ struct Counter {
     slope: f32,
     /// Samples of a step.
     batch: u64,
-    /// Its first step, or its first evaluation, takes until the other end is dropped.
+    /// Its first step, or its first evaluation, lasts until the other end of this channel is dropped.
     busy: Option<mpsc::Receiver<()>>,
-    /// Told when the first evaluation begins, which is then what is busy.
+    /// Told when the first evaluation begins. If set, the evaluation waits for `busy`, and no step
+    /// does.
     measures: Option<mpsc::Sender<()>>,
 }
 
@@ -280,7 +281,7 @@ fn the_two_ends_of_a_mix_move_by_the_same_amount_and_an_undo_takes_it_back() {
     assert_eq!(read(&mut thread).1, [1.0, 1.0]);
 }
 
-/// Answers an offer of the same numbers so often; what each answer leaves of the difference.
+/// Answers an offer of the same numbers `times` times. Returns the difference in each reply.
 fn answer(thread: &mut TrainingThread, times: u64) -> Vec<f32> {
     let answer_one = |sequence| {
         let numbers = encode(Codec::F32, &[8.0, 8.0]);

@@ -1,5 +1,5 @@
-//! How the peers of a synchronous run that are near each other become a group, whose operations need
-//! no network in between.
+//! Forms a group of peers that are near each other: opens channels between them, then starts a
+//! collective on these.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,19 +12,19 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
-/// How long the peers of a run may take to see each other and open channels. They form a group within
-/// a moment of each other, when each has heard of the last one.
+/// How long the peers of a run may take to see each other and open channels. They begin within a moment
+/// of each other, when each has heard of the last one.
 const FORM_MAX: Duration = Duration::from_secs(5);
 
 /// What every member of a group knows of it.
 #[derive(Clone, Debug)]
 pub(super) struct Members {
     pub(super) place: Place,
-    /// In the order of ranks, with the start of its process.
+    /// Peers in the order of ranks, each with its incarnation.
     pub(super) peers: Vec<(PeerId, u64)>,
-    /// What may carry it at this one, and whether it does without libraries for now.
+    /// Which backends this peer allows for it, and whether it does without libraries for now.
     pub(super) choice: (Choice, bool),
-    /// Whether it is to replace one of the same peers that is well.
+    /// Whether it is to replace a working group of the same peers.
     pub(super) beside: bool,
     /// Attempts of this process before it.
     pub(super) attempt: u64,
@@ -43,7 +43,7 @@ pub(super) struct Forming {
 #[derive(Debug)]
 pub(super) struct Ready {
     pub(super) group: Box<dyn Collective>,
-    /// Whether its ranks could have a faster one later.
+    /// Whether its ranks could form a faster group later.
     pub(super) later: bool,
     /// Tells it from others of the same members; the same at all ranks.
     number: u64,
@@ -84,13 +84,14 @@ impl Members {
         u64::from_le_bytes(bytes).max(1)
     }
 
-    /// What a channel of this group is for.
+    /// The subject of this group's channels.
     pub(super) fn subject(&self) -> [u8; 32] {
         subject(&self.peers, self.beside)
     }
 }
 
-/// What a channel of a group of these peers is for; `beside`: to replace one of them that is well.
+/// The subject of channels for a group of these peers. `beside`: it is to replace a working group of
+/// them.
 pub(super) fn subject(peers: &[(PeerId, u64)], beside: bool) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new_derive_key("dnode group of ranks v3");
     hasher.update(&[u8::from(beside)]);
@@ -101,7 +102,7 @@ pub(super) fn subject(peers: &[(PeerId, u64)], beside: bool) -> [u8; 32] {
 }
 
 impl Forming {
-    /// Begins to form a group; channels that came before are passed on. `news` hears of its end.
+    /// Begins to form a group, with the channels that came early. `news` is notified of the end.
     pub(super) fn begin(
         network: &NetworkHandle,
         members: Members,
@@ -133,7 +134,7 @@ impl Forming {
         let _ = self.channels.try_send((peer, channel));
     }
 
-    /// Asked until it is there.
+    /// The result so far; asked until there is one.
     pub(super) fn result(&mut self) -> Formed {
         match self.result.try_recv() {
             Ok(Ok(ready)) => Formed::Group(ready),
@@ -158,12 +159,12 @@ impl Drop for Forming {
 struct Gathered {
     /// One to each other rank, in order.
     links: Vec<Option<Channel>>,
-    /// Those by which the ranks have called each other besides: they end when the group is there.
+    /// The other channels by which ranks have called each other; they end when the group is there.
     calls: Vec<Channel>,
 }
 
-/// Opens a channel to every other member and waits for theirs, so that each knows who has come; who is
-/// behind another in order opens the one that they use.
+/// Opens a channel to every other member and waits for theirs, so that each knows who has come. Of two
+/// members, the one of higher rank opens the channel that they use.
 async fn gather(
     network: &NetworkHandle,
     members: &Members,
@@ -187,7 +188,7 @@ async fn gather(
     let none = || (0..size).map(|_| None).collect();
     let (mut opened, mut came): (Vec<Option<Channel>>, Vec<Option<Channel>>) = (none(), none());
     loop {
-        // Those of an earlier attempt have ended meanwhile.
+        // Drops channels of an earlier attempt, which have ended meanwhile.
         for channel in &mut came {
             *channel = channel.take().filter(Channel::is_open);
         }
@@ -246,7 +247,7 @@ async fn join(members: &Members, gathered: Gathered) -> Result<Ready, NotFormed>
             Ok(Ready { group, later, number })
         }
         Ok(Err(error)) => {
-            // All wait for each other at the same time here, so who is waited for is who is silent.
+            // All ranks wait for each other here, so the rank that is waited for is the silent one.
             let silent = if let Error::Stalled { rank, .. } = &error { Some(*rank) } else { None };
             Err(NotFormed { why: with_causes(&error), missing: silent.into_iter().collect() })
         }
@@ -263,7 +264,7 @@ impl GroupWatch {
         Self(Some((group.abort(), group.meter())))
     }
 
-    /// Ends what it does.
+    /// Aborts the operations of the group.
     pub(super) fn end(&self, why: &str) {
         if let Some((abort, _)) = &self.0 {
             abort.abort(why);
@@ -275,7 +276,7 @@ impl GroupWatch {
         self.0.as_ref().is_none_or(|(abort, _)| abort.is_last())
     }
 
-    /// What it has moved since the last call.
+    /// Bytes that the group has moved since the last call.
     pub(super) fn bytes(&self) -> Bytes {
         let (sent, received) = self.0.as_ref().map_or((0, 0), |(_, meter)| meter.take());
         Bytes { received, sent }

@@ -1,9 +1,9 @@
-//! The rack of this peer: who is in it, and how its ranks get together, again after one was lost.
+//! The rack of this peer: who is in it, and how its ranks form a group, also after one was lost.
 //!
 //! Every peer derives the ranks from what it knows: the peers of the same rack that are near, train and
-//! are not silent. A group forms among peers that know the same ones, because its channels name it by a
-//! hash of all of them. While it cannot, its peers train alone and gossip with each other, and who does
-//! not come is left out for a while.
+//! are not silent. A group forms only among peers that derive the same ranks, because its channels name
+//! it by a hash of all of them. Until it forms, its peers train alone and gossip with each other. A
+//! peer that does not come is left out for a while.
 
 mod absent;
 mod fallen;
@@ -28,21 +28,21 @@ const PROBE_MAX: Duration = Duration::from_secs(1);
 const REFORM_MAX: Duration = Duration::from_secs(3);
 /// How long training may take to report the loss of a group that it has dropped.
 const REPORT_MAX: Duration = Duration::from_millis(500);
-/// First pause after a group that did not form; doubles up to the last.
+/// Pause after a group that did not form: the first, and the longest up to which it doubles.
 const RETRY: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(30));
-/// Channels that wait for a group to begin to form, of all peers and of one, which may open those of
-/// one group more before this peer knows that the last one is not to be.
+/// Limits on channels that wait for their group to begin to form: of all peers, and of one. One peer
+/// may have two: it may open that of the next group before this peer knows that the last one failed.
 const EARLY_MAX: usize = 2 * Stripe::RANKS_MAX as usize;
 const EARLY_EACH: usize = 2;
-/// What channels are for that only ask whether a rank answers.
+/// Subject of the channels that only ask whether a rank answers.
 const PROBE: [u8; 32] = *b"dnode: does this rank answer? v1";
 
-/// Why a peer is no rank of a group.
+/// Why a peer cannot be a rank of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gone {
     /// It does not answer.
     Silent,
-    /// The way to it is longer than a rack.
+    /// The path to it is too long for a rack.
     Far,
 }
 
@@ -61,11 +61,11 @@ struct Using {
     watch: GroupWatch,
     backend: Backend,
     id: u64,
-    /// Since when training waits for another one, as a rank was lost.
+    /// When the group was lost; since then training waits for another one.
     broken: Option<Instant>,
-    /// How it was lost, once training has told.
+    /// Why it was lost, once that is known.
     loss: Option<Loss>,
-    /// Since when training has it no more, and has not told why.
+    /// When training was first seen to have dropped the group, while it has not reported why.
     dropped: Option<Instant>,
 }
 
@@ -75,7 +75,7 @@ struct Failure {
     peers: Vec<(PeerId, u64)>,
     times: u32,
     at: Instant,
-    /// Of the next one.
+    /// Until then there is no next attempt, unless another peer calls for one.
     until: Instant,
 }
 
@@ -83,7 +83,7 @@ struct Failure {
 #[derive(Debug)]
 pub(super) struct RackDriver {
     me: (PeerId, u64),
-    /// Part of a hash of its name; 0 without one.
+    /// Part of a hash of the rack's name; 0 without a rack.
     name: u64,
     choice: Choice,
     fallen: Fallen,
@@ -92,7 +92,7 @@ pub(super) struct RackDriver {
     early: Vec<(PeerId, Channel)>,
     absent: Absent,
     asked: Option<oneshot::Receiver<Vec<(PeerId, u64, Gone)>>>,
-    /// Told when there is something to look at.
+    /// Notified when there is something to look at.
     news: Arc<Notify>,
     failed: Option<Failure>,
     /// Attempts so far.
@@ -126,8 +126,9 @@ impl RackDriver {
         self.name
     }
 
-    /// Looks who is here. `mates`: the other peers of the rack that are near and train, each with the
-    /// start of its process; none when this peer does not train.
+    /// Derives the ranks from the peers that are here, and forms or leaves a group accordingly.
+    /// `mates`: the other peers of the rack that are near and train, each with its incarnation; none
+    /// when this peer does not train.
     pub(super) fn look(
         &mut self,
         network: &NetworkHandle,
@@ -159,7 +160,7 @@ impl RackDriver {
         if self.fallen.look(now) {
             tracing::info!("the ranks of the rack try again what they fell back from");
         } else if is_used && self.is_called(&peers, true) {
-            // One rank leads the others, whose pauses may differ.
+            // Another rank tries again already: follow it, as the pauses of ranks may differ.
             self.fallen.follow();
         }
         if is_used && !self.fallen.again() {
@@ -179,7 +180,7 @@ impl RackDriver {
         self.using.as_ref().filter(|using| using.broken.is_none())
     }
 
-    /// Whether one of these peers calls for a group of them.
+    /// Whether a channel waits for a group of these peers.
     fn is_called(&self, peers: &[(PeerId, u64)], beside: bool) -> bool {
         !self.early.is_empty() && {
             let subject = subject(peers, beside);
@@ -187,7 +188,8 @@ impl RackDriver {
         }
     }
 
-    /// Goes on with the group of these peers; `beside`: one of them goes on meanwhile.
+    /// Begins or goes on to form the group of these peers. `beside`: one of the same peers is in use
+    /// meanwhile.
     fn form(
         &mut self,
         network: &NetworkHandle,
@@ -210,7 +212,7 @@ impl RackDriver {
             let members = Members { place, peers, choice, beside, attempt };
             let subject = members.subject();
             let ours = |(_, channel): &mut (PeerId, Channel)| channel.subject() == subject;
-            // Those for another group may be for the next one.
+            // Channels for another group are kept: it may be the next one.
             let early = self.early.extract_if(.., ours).collect();
             let news = Arc::clone(&self.news);
             let forming = Forming::begin(network, members.clone(), early, news);
@@ -252,7 +254,7 @@ impl RackDriver {
         tracing::info!(why = not.why, ranks = peers.len(), ?pause, "the rack has not got together");
         self.failed = Some(Failure { peers: peers.clone(), times, at: now, until: now + pause });
         if beside {
-            // All of them are ranks of a group that goes on.
+            // All of these peers are ranks of a group that stays in use.
             self.fallen.not_formed(now);
             return;
         }
@@ -269,7 +271,7 @@ impl RackDriver {
         self.ask(network, peers);
     }
 
-    /// Trains alone, if it does not.
+    /// Leaves the group, if there is one: this peer trains alone.
     pub(super) fn dissolve(&mut self, why: &str) -> Option<Change> {
         let using = self.using.take()?;
         using.watch.end(why);
@@ -277,26 +279,28 @@ impl RackDriver {
         Some(Change::Alone)
     }
 
-    /// Falls back, as all ranks of a group that has failed by its way are there.
+    /// Falls back to another backend if the present one may be why a group failed. All its ranks are
+    /// there.
     fn fall_back(&mut self, now: Instant) {
         let failed = self.using.as_mut().filter(|using| using.backend.is_optional());
         let Some(failed) = failed.filter(|using| using.broken.is_some()) else { return };
-        // It is told of once, however often the ranks do not get together then.
+        // The loss is taken, so that it is reported once, however often the ranks then fail to form a
+        // group.
         let Some(loss) = failed.loss.take_if(|loss| loss.blames_the_way) else { return };
         let (backend, pause) = (failed.backend, self.fallen.fall(now));
         tracing::warn!(why = loss.why, %backend, ?pause, "all ranks are there: falling back to memory and connections");
     }
 
-    /// The ranks of a group can do nothing together any more: who is left?
+    /// The ranks of a group can do nothing together any more: asks which of them are left.
     pub(super) fn lost(&mut self, network: &NetworkHandle, group: u64, loss: Loss) {
         let Some(using) = &mut self.using else { return };
-        // The end of one that was replaced is told when the next one is in use.
+        // The end of a replaced group is reported only when the next one is in use.
         if using.broken.is_some() || using.id != group {
             return;
         }
         let why = &loss.why;
         if self.forming.is_some() {
-            // Another rank has the next one already, or died meanwhile.
+            // Another rank uses the next group already, or died meanwhile.
             tracing::debug!(why, "the group has ended while the next one forms");
         } else if loss.blames_the_way {
             tracing::warn!(why, "the ranks of the rack do not go on: asking who is there");
@@ -308,7 +312,8 @@ impl RackDriver {
         self.ask(network, peers);
     }
 
-    /// Whoever may not train for a moment drops the group without a word, so that the others wait.
+    /// Notices that training has dropped the group without a report, while the other ranks wait for it.
+    /// It does that when it may not train for a moment.
     fn find_dropped(&mut self, network: &NetworkHandle, now: Instant) {
         let using = self.using.as_mut().filter(|using| using.broken.is_none());
         let Some(using) = using.filter(|using| using.watch.is_dropped()) else { return };
@@ -349,7 +354,8 @@ impl RackDriver {
         self.asked = Some(told);
     }
 
-    /// Who did not answer, or is far, is left out; if it is dead, the network finds out by itself.
+    /// Leaves out the peers that did not answer or are far. If one is dead, the network finds out by
+    /// itself.
     fn hear_answers(&mut self, now: Instant) {
         let Some(asked) = &mut self.asked else { return };
         let answer = asked.try_recv();
@@ -373,7 +379,7 @@ impl RackDriver {
         }
     }
 
-    /// A channel that a peer has opened.
+    /// Takes a channel that a peer has opened.
     pub(super) fn channel(&mut self, peer: PeerId, channel: Channel) {
         if channel.subject() == PROBE {
             return;
@@ -400,14 +406,14 @@ impl RackDriver {
         }
     }
 
-    /// Ends what the ranks do.
+    /// Aborts what the ranks of the group in use do.
     pub(super) fn end(&self, why: &str) {
         if let Some(using) = &self.using {
             using.watch.end(why);
         }
     }
 
-    /// What the group has moved since the last call.
+    /// Bytes that the group has sent and received since the last call.
     pub(super) fn bytes(&self) -> Bytes {
         self.using.as_ref().map_or_else(Bytes::default, |using| using.watch.bytes())
     }

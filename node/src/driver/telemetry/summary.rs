@@ -1,4 +1,4 @@
-//! Between the summaries that peers tell each other and the peers that are shown.
+//! Converts between the summaries that peers send each other and the peers that are shown.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use dnode_protocol::{
 use crate::telemetry::metrics::STALENESS_BUCKETS;
 use crate::telemetry::view::{Consensus, Link, Peer, State, Traffic};
 
-/// What [`SummaryLink::path`] says, by its number.
+/// The paths that [`SummaryLink::path`] numbers.
 const PATHS: [&str; 7] = [
     "",
     "shared memory",
@@ -23,12 +23,13 @@ const PATHS: [&str; 7] = [
 ];
 const RELAYED: u32 = 256;
 const SUSPECTED: u32 = 512;
-/// A peer of a small swarm is heard of at least so often.
+/// Longest time between two summaries of a peer in a small swarm.
 const FRESH_LEAST: Duration = Duration::from_secs(6);
-/// And so much less often for each peer: measured in `gossip/src/membership/summaries.rs`, with a margin.
+/// How much this time grows with each known peer: measured in `gossip/src/membership/summaries.rs`,
+/// with a margin.
 const FRESH_EACH: Duration = Duration::from_millis(300);
 
-/// How a sketch is told: sums of every 32nd entry are a sketch of 32.
+/// Shortens a sketch to the 32 entries that are sent: sums of every 32nd entry are a sketch, too.
 pub(super) fn folded(sketch: &[f32]) -> [Real; SUMMARY_SKETCH_LEN] {
     let mut sums = [0.0_f64; SUMMARY_SKETCH_LEN];
     for (index, value) in sketch.iter().enumerate() {
@@ -37,7 +38,7 @@ pub(super) fn folded(sketch: &[f32]) -> [Real; SUMMARY_SKETCH_LEN] {
     sums.map(Real::new)
 }
 
-/// How this peer does, as it tells others.
+/// The summary of how this peer does, which others are sent.
 pub(super) fn told(
     own: &Peer,
     about: &About,
@@ -163,7 +164,7 @@ pub(super) fn shown(
     }
 }
 
-/// How old news of a living peer are at most.
+/// Largest age of the newest summary of a living peer.
 pub(super) fn fresh(known: usize) -> Duration {
     FRESH_LEAST + FRESH_EACH * u32::try_from(known).unwrap_or(u32::MAX)
 }
@@ -171,7 +172,7 @@ pub(super) fn fresh(known: usize) -> Duration {
 fn shown_link(link: &SummaryLink) -> Link {
     let known = |value: u32| (value != u32::MAX).then_some(f64::from(value));
     let path = usize::try_from(link.path % RELAYED).unwrap_or(0);
-    // Which way is not told.
+    // The summary has one rate for both directions.
     let traffic = Traffic { sent_bytes_per_s: f64::from(link.bytes_per_s), ..Traffic::default() };
     Link {
         to: format!("{:016x}", link.to),
@@ -186,7 +187,7 @@ fn shown_link(link: &SummaryLink) -> Link {
     }
 }
 
-/// What the core knows of a neighbour that has told nothing yet.
+/// What the core knows of a neighbour that has sent no summary yet.
 pub(super) fn neighbour((peer, member): (&PeerId, &Member)) -> Peer {
     let state = match (member.standing, member.phase) {
         (Standing::Suspected, _) => State::Suspected,
@@ -245,7 +246,7 @@ pub(super) fn consensus(
     Some(Consensus { distance, relative, peers: known.len() })
 }
 
-/// The first eight bytes of the key.
+/// The first eight bytes of the public key, in hexadecimal.
 pub(super) fn id(peer: &PeerId) -> String {
     peer.public_key()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -26,11 +26,11 @@ use crate::telemetry::view::{
 };
 use crate::training::{Position, TrainingProgress};
 
-/// Between two snapshots.
+/// Time between two snapshots.
 const EVERY: Duration = Duration::from_secs(1);
-/// Between two looks at the memory of this process.
+/// Time between two measurements of this process's memory.
 const MEMORY_EVERY: Duration = Duration::from_secs(5);
-/// Events that are shown: several screens of them.
+/// Largest number of events that are shown: several screens of them.
 const EVENTS_MAX: usize = 100;
 /// Longest detail of an event that is shown, characters.
 const DETAIL_CHARACTERS_MAX: usize = 300;
@@ -74,7 +74,7 @@ pub(super) struct Tally<'a> {
 }
 
 impl Viewing {
-    /// Starts the server where one is wanted.
+    /// Starts the server of page and metrics, if one is configured.
     pub(crate) fn start(
         config: &Config,
         me: PeerId,
@@ -208,7 +208,8 @@ impl Viewing {
         });
     }
 
-    /// When it is time, tells a neighbour how peers do, and publishes a snapshot; whether it was.
+    /// When it is time, tells a neighbour how peers do and publishes a snapshot. Returns whether it
+    /// was.
     pub(super) fn tick(
         &mut self,
         tally: &Tally<'_>,
@@ -246,7 +247,8 @@ impl Viewing {
         true
     }
 
-    /// Training losses of late, nats, of this peer and all that it has heard of and that train now.
+    /// Newest training losses (nats) of this peer and the peers it has heard of, of those that train
+    /// now.
     pub(super) fn losses(&self, me: PeerId, core: &Gossip) -> BTreeMap<PeerId, f64> {
         let trains = core.phase() == Phase::Training && self.trains && !self.finished;
         let own = self.progress.loss.filter(|_| trains).map(|loss| (me, loss));
@@ -309,7 +311,7 @@ impl Viewing {
         }
     }
 
-    /// Everybody who is known, this peer first.
+    /// All known peers, this peer first, and how far their replicas are apart.
     fn peers(&self, own: Peer, core: &Gossip, now: Instant) -> (Vec<Peer>, Option<Consensus>) {
         let members: BTreeMap<_, _> = core.members().collect();
         let known = self.swarm.iter().len();

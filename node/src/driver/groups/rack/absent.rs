@@ -1,5 +1,5 @@
-//! Who is no rank for a while: who does not answer, is far, or does not come when the others get
-//! together.
+//! Peers that are left out of the rack for a while: those that do not answer, are far, or do not come
+//! when the others form a group.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,12 +8,12 @@ use dnode_protocol::{PeerId, Stripe};
 
 use crate::driver::groups::forming::subject;
 
-/// How long one is left out, at first and at most; doubles each time. Who calls the others comes back
-/// at once, so the longest costs nobody who is well (guess).
+/// How long a peer is left out, at first and at most (guess); the time doubles each time. A peer that
+/// calls the others comes back at once, so the longest time costs nothing to a peer that is well.
 const LEFT_OUT: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(600));
-/// Most doublings that are counted: more than lead to the longest pause.
+/// Largest number of doublings that is counted: more than lead to the longest pause.
 const TIMES_MAX: u32 = 16;
-/// Peers that are remembered: those of a few racks in full.
+/// Largest number of peers that are remembered: those of a few full racks.
 const ABSENT_MAX: usize = 4 * Stripe::RANKS_MAX as usize;
 
 /// A peer, and the start of its process.
@@ -25,9 +25,9 @@ pub(super) struct Absent(BTreeMap<PeerId, Entry>);
 
 #[derive(Debug)]
 struct Entry {
-    /// The start of its process: a new one is another matter.
+    /// Its incarnation: a new start of the process counts as another peer.
     life: u64,
-    /// How often in a row.
+    /// How often in a row it was left out.
     times: u32,
     until: Instant,
 }
@@ -40,7 +40,7 @@ impl Absent {
 
     /// Leaves this one out; returns for how long.
     pub(super) fn leave_out(&mut self, (peer, life): Mate, now: Instant) -> Duration {
-        // Who was well for as long as the longest pause begins anew.
+        // A peer that was well for as long as the longest pause begins anew.
         self.0.retain(|_, entry| now < entry.until + LEFT_OUT.1);
         if self.0.len() >= ABSENT_MAX && !self.0.contains_key(&peer) {
             let soonest = self.0.iter().min_by_key(|(_, entry)| entry.until);
@@ -58,15 +58,16 @@ impl Absent {
         pause
     }
 
-    /// These have got together.
+    /// Forgets peers that have formed a group.
     pub(super) fn came(&mut self, peers: &[Mate]) {
         for (peer, _) in peers {
             self.0.remove(peer);
         }
     }
 
-    /// Takes back who calls this peer to just those that would get together with it, or with all that
-    /// are left out. `mates`: all that are here; `calls`: who has opened which channel.
+    /// Takes back a peer that is left out and calls for a group of itself and all that are not left
+    /// out. If it calls for a group of all, takes back all. `mates`: all that are here; `calls`: who
+    /// has opened which channel.
     pub(super) fn recall(
         &mut self,
         (me, mates): (Mate, &[Mate]),

@@ -1,5 +1,6 @@
-//! Ranks of a rack in one process, whose groups fail at every operation in turn: a small simulator of
-//! racks. Whatever ends at some ranks only, nothing is lost or counted twice, and all end alike.
+//! A small simulator of racks: ranks in one process, whose groups fail at every operation in turn. An
+//! operation may end at some ranks only. Still nothing is lost or counted twice, and all ranks end
+//! alike.
 
 mod group;
 mod trainer;
@@ -29,7 +30,7 @@ const ROUND: usize = 4;
 /// The element that nothing but training moves.
 const QUIET: usize = PARAMETERS - 1;
 
-/// What mixing moves at a rank: one element for each, by one.
+/// When mixing moves a rank's weights. Each event moves an element of its own by one.
 #[derive(Clone, Copy)]
 enum Event {
     /// Before the rank ever was in a group.
@@ -59,7 +60,7 @@ struct Ended {
     tensors: [Vec<f32>; 4],
     /// What mixing has moved at it, by [`Event::element`].
     mixed: Vec<usize>,
-    /// Why, if not because it did all of its steps.
+    /// Why it ended, unless it did all of its steps.
     error: Option<String>,
 }
 
@@ -205,7 +206,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// All that lived ended alike and have done every step once; what mixing moved is there once.
+/// Checks that all living ranks ended alike, did every step once, and have what mixing moved once.
 fn check(ended: &[Ended], trained: &[Vec<f32>; 4], what: &str) {
     let first = &ended[0];
     let [weights, ..] = &first.tensors;
@@ -244,7 +245,7 @@ fn living(mut ended: Vec<Ended>, dies: Option<usize>) -> Vec<Ended> {
     ended
 }
 
-/// Each choice of some of `ranks`.
+/// All subsets of `ranks`.
 fn some_of(ranks: &[usize]) -> Vec<Vec<usize>> {
     let chosen = |set: usize| {
         let is_in = |(bit, _): &(usize, &usize)| set & (1 << bit) != 0;
@@ -291,7 +292,7 @@ fn a_second_group_that_fails_half_way_changes_nothing_either() {
     }
 }
 
-/// Three ranks, then the first and last of them.
+/// A group of three ranks, then a group of the first and last of them.
 fn without_the_middle_one(far: bool) -> Vec<Vec<(u64, Member)>> {
     let mut groups: Vec<Vec<(u64, Member)>> = (0..RANKS).map(|_| Vec::new()).collect();
     for (id, ranks) in [(1, [0, 1, 2].as_slice()), (2, &[0, 2])] {
