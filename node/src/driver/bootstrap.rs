@@ -1,24 +1,24 @@
-//! What the bootstrap addresses have led to so far, as long as no peer of the run was met.
+//! Keeps track of the bootstrap addresses: which may still answer, and which lead to another run.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// A bootstrap peer that is alive has answered before, even from the other side of the world; one that
-/// is not reached is given up only after the handshake's ten seconds.
+/// Time within which a living bootstrap peer answers, even from the other side of the world. An address
+/// that is not reached is given up only after the handshake's ten seconds.
 const ANSWER_USUAL: Duration = Duration::from_millis(2500);
 
-/// The bootstrap addresses that are still promising.
+/// The bootstrap addresses that may still lead to a peer of the run.
 #[derive(Debug)]
 pub(super) struct Bootstrap {
     /// Addresses that have neither failed nor been refused; a failed one is dialled again.
     unheard: BTreeSet<String>,
     /// Addresses that have not led to a peer of another run.
     hopeful: BTreeSet<String>,
-    /// Whether it was told that they have not answered yet.
+    /// Whether it was reported that they have not answered yet.
     told: bool,
     /// Since when they are dialled.
     since: Instant,
-    /// A peer has said something after its Hello: it takes this one for one of its run.
+    /// A peer has sent a message after its Hello, so it takes this one for a peer of its run.
     met: bool,
 }
 
@@ -44,13 +44,13 @@ impl Bootstrap {
         self.met
     }
 
-    /// The addresses that should have answered by now, where nobody else has; once. An address is given
-    /// up only after a long time-out.
+    /// The addresses that should have answered by now, if no peer has; reported once. An address is
+    /// given up only after a long time-out.
     pub(super) fn silent(&mut self) -> Option<String> {
         if self.met { None } else { self.overdue(self.since.elapsed()) }
     }
 
-    /// The addresses that should have answered after `waited` and have not; once.
+    /// The addresses that should have answered after `waited` and have not; reported once.
     fn overdue(&mut self, waited: Duration) -> Option<String> {
         if self.told || waited < ANSWER_USUAL || self.unheard.is_empty() {
             return None;
@@ -69,11 +69,13 @@ impl Bootstrap {
         self.unheard.remove(address);
     }
 
-    /// `peer`, by its full name, is of another run. Returns whether no address is left to hope for:
-    /// a stranger of another run, met on the local network, says nothing about them.
+    /// `peer`, by its full name, is of another run. Returns whether no address is left that may lead to
+    /// a peer of this run. A peer of another run that was met on the local network says nothing about
+    /// the addresses.
     pub(super) fn refused(&mut self, peer: &str) -> bool {
         let before = self.hopeful.len();
-        // An address without a name may lead to anybody, so it is given up with the first stranger.
+        // An address without a peer's name may lead to any peer, so it is given up at the first
+        // refusal.
         let leads_elsewhere =
             |address: &String| address.rsplit_once("/p2p/").is_some_and(|(_, name)| name != peer);
         self.hopeful.retain(leads_elsewhere);

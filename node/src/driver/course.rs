@@ -1,5 +1,5 @@
-//! What a peer chooses for itself in a run: the step it ends at, and the shard it draws from. It also
-//! reports the settings in which its neighbours differ.
+//! What a peer chooses for itself in a run: the step it ends at, and the shard it draws from.
+//! It also reports the settings in which its neighbours differ.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

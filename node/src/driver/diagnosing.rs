@@ -1,4 +1,4 @@
-//! Measures what the rules of [`crate::telemetry::diagnosis`] judge: shares of time, links, and standing still.
+//! Measures what [`crate::telemetry::diagnosis`] judges: shares of time, links, and standstills.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,10 +15,10 @@ use crate::training::{Activity, Times};
 
 /// Length of a window whose shares are judged: some commits of a usual run.
 const WINDOW: Duration = Duration::from_secs(30);
-/// Before the same is said again.
+/// Time before the same is reported again.
 const REPEAT: Duration = Duration::from_secs(300);
 
-/// One window, and what was said of it and of those before.
+/// The present window, and what was reported last.
 #[derive(Debug)]
 pub(super) struct Diagnosis {
     begin: Instant,
@@ -29,18 +29,18 @@ pub(super) struct Diagnosis {
     /// Ticks of the window, and those with an exchange open.
     ticks: u32,
     open: u32,
-    /// Who held the commit last.
+    /// The bound and the peer that held back the commit last.
     holder: Option<(&'static str, PeerId)>,
     said: Option<(Sentence, Instant)>,
     standing: Standing,
 }
 
-/// How long no step has begun.
+/// Since when no step has begun.
 #[derive(Debug)]
 struct Standing {
     steps: u64,
     since: Instant,
-    /// Between the steps before.
+    /// Mean time between the steps before.
     usual: Duration,
     said: Option<Sentence>,
 }
@@ -62,7 +62,7 @@ impl Diagnosis {
         }
     }
 
-    /// A window ends: its shares, and what is around them.
+    /// Ends a window: its shares of time, and what their diagnosis needs besides.
     fn window(
         &mut self,
         now: Instant,
@@ -126,7 +126,7 @@ impl Diagnosis {
         lines
     }
 
-    /// `sentence` unless the same was said of late.
+    /// `sentence`, unless the same was reported recently.
     fn news(&mut self, sentence: Option<Sentence>, now: Instant) -> Option<Sentence> {
         let sentence = sentence?;
         let again =
@@ -140,7 +140,8 @@ impl Diagnosis {
 }
 
 impl Standing {
-    /// Looks whether steps go on. Returns what to tell: of standing still, or for how long it lasted.
+    /// Checks whether steps go on. Returns what to report: a standstill, or how long the last one
+    /// lasted.
     fn look(
         &mut self,
         steps: u64,
@@ -168,7 +169,7 @@ impl Standing {
 }
 
 impl Diagnosis {
-    /// Measures, and tells what is out of line.
+    /// Measures, and reports what is unusual.
     pub(super) fn diagnose(&mut self, lifecycle: &Lifecycle, host: &mut Host) {
         let now = Instant::now();
         let (training, mixing) = host.training.read(now);

@@ -8,14 +8,14 @@ use super::refusal::advice;
 /// Why a run could not go on.
 #[derive(thiserror::Error)]
 pub enum DriveError {
-    /// Every bootstrap peer is of another run, or has settings too far from these; the person who
-    /// configures is at fault.
+    /// Every bootstrap peer is of another run, or its settings differ too much. The configuration is at
+    /// fault.
     #[error("join the run: {0}; {advice}", advice = advice(&.0.field))]
     OtherRun(RunDifference),
     /// The trainer failed.
     #[error("train: {0}")]
     Train(#[from] TrainError),
-    /// The same, of a loss or gradient that is no number, where that is to end the run.
+    /// A loss or gradient was not finite, and the run was to end in that case.
     #[error("training diverged, and was stopped: {0}")]
     Diverged(TrainError),
     /// The training thread panicked; a defect.

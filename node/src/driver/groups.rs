@@ -24,7 +24,7 @@ use ring::RingDriver;
 pub(super) struct Groups {
     ring: RingDriver,
     rack: RackDriver,
-    /// Told when there is something to look at.
+    /// Notified when there is something to look at.
     news: Arc<Notify>,
 }
 
@@ -39,7 +39,7 @@ impl Groups {
         }
     }
 
-    /// Ends when a group has formed or failed, or those who were asked have answered.
+    /// Returns when a group has formed or failed, or the peers that were asked have answered.
     pub(super) async fn changed(&self) {
         self.news.notified().await;
     }
@@ -92,7 +92,7 @@ impl Groups {
         self.rack.lost(&host.network, group, loss);
     }
 
-    /// Has the ranks of a synchronous run get together; whether they have.
+    /// Forms the ring of a synchronous run. Returns whether it is formed.
     pub(super) fn form_ring(&mut self, host: &Host) -> bool {
         let Some((place, group)) = self.ring.form(&host.network, host.peers().into_iter()) else {
             return false;
@@ -120,7 +120,7 @@ impl Groups {
         }
     }
 
-    /// Counts what groups have moved.
+    /// Counts the bytes that groups have moved.
     pub(super) fn count_bytes(&self, host: &Host) {
         host.network.count(self.ring.bytes());
         host.network.count(self.rack.bytes());

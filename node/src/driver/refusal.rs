@@ -1,4 +1,4 @@
-//! What a person can do about a peer that is refused, by what differs.
+//! Advice to a person on a peer that is refused, by the setting that differs.
 
 use crate::config::{DATA_DIGEST, SETTINGS};
 

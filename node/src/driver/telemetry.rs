@@ -73,7 +73,7 @@ pub(crate) struct Telemetry {
     parameters: Option<PathBuf>,
     invitation: Invitation,
     viewing: Viewing,
-    /// How training goes wrong now, and whether that was said.
+    /// How training goes wrong now, and whether a warning was given.
     diverged: Option<String>,
     warned: bool,
     copies: Copies,

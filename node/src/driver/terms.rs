@@ -9,21 +9,22 @@ use dnode_collective::Choice;
 pub(crate) struct Terms {
     /// Peers to wait for before training.
     pub(crate) require_peers: usize,
-    /// The bootstrap addresses: a moment is given to them before training.
+    /// The bootstrap addresses: training waits a moment for their answers.
     pub(crate) bootstrap: Vec<String>,
-    /// Whether peers of earlier starts are dialled: a shorter moment is given to them.
+    /// Whether peers of earlier starts are dialled: training waits a shorter moment for them.
     pub(crate) remembers: bool,
     /// Whether the rule exchanges fragments.
     pub(crate) exchanges: bool,
-    /// Whether replicas come closer by exchanges after the last step; sums are equal without.
+    /// Whether replicas come closer by exchanges after the last step; sums of contributions become
+    /// equal without.
     pub(crate) settles: bool,
     /// Peers of the all-reduce ring; 0 for other rules.
     pub(crate) world: usize,
     /// Part of a hash of the name of this peer's rack; 0 without one.
     pub(crate) rack: u64,
-    /// What may carry the operations of ranks.
+    /// The backends that may carry the operations of ranks.
     pub(crate) collective: Choice,
-    /// Which start of this process it is.
+    /// Which start of the peer's process this is.
     pub(crate) incarnation: u64,
     /// Longest wait for slower peers after the last step; `None` follows their measured speed.
     pub(crate) linger: Option<Duration>,

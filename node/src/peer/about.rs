@@ -7,11 +7,11 @@ use dnode_torch::Device;
 
 use crate::config::Node;
 
-/// Where Linux says its name.
+/// File in which Linux gives the host's name.
 const HOST: &str = "/proc/sys/kernel/hostname";
-/// Where it says how much memory a process holds.
+/// File in which it gives the memory of this process.
 const MEMORY: &str = "/proc/self/status";
-/// Where it says what the processor is.
+/// File in which it names the processor.
 const PROCESSOR: &str = "/proc/cpuinfo";
 
 /// What this peer says it is; a text that cannot be found out is empty.
@@ -25,7 +25,7 @@ pub(crate) fn about(node: &Node) -> About {
     }
 }
 
-/// Bytes that this process holds in main memory; 0 when nobody says.
+/// Bytes that this process holds in main memory; 0 if the system does not say.
 pub(crate) fn memory_bytes() -> u64 {
     let status = std::fs::read_to_string(MEMORY).unwrap_or_default();
     let kilobytes = field(&status, "VmRSS").and_then(|text| text.split(' ').next()?.parse().ok());
@@ -55,7 +55,7 @@ fn processor() -> String {
     name.filter(|name| !name.is_empty()).unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
-/// The name of a processor or a device without what every one of them has.
+/// The name of a processor or a device without the parts that all such names have.
 fn short(name: &str) -> String {
     let name = name.split('@').next().unwrap_or_default();
     let name = name.replace("(R)", "").replace("(TM)", "").replace("(tm)", "");

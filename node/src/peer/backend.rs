@@ -7,8 +7,8 @@ use dnode_trainer::{
 
 use crate::config::{self, Backend, Config, Node};
 
-/// Why the configured model cannot be trained on the configured data; the person who configures
-/// is at fault, or a data file, or a library that is missing.
+/// Why the configured model cannot be trained on the configured data. The cause is the configuration, a
+/// data file, or a library that is missing.
 #[derive(thiserror::Error)]
 pub enum BackendError {
     /// The data set.
@@ -36,7 +36,7 @@ const fn advice(error: &DataError) -> &'static str {
     }
 }
 
-/// Builds the trainer of `config`: opens the data, makes the model where it is to be computed.
+/// Builds the trainer of `config`: opens the data, and makes the model on the device that computes it.
 ///
 /// # Errors
 /// [`BackendError`] names the file, the key, or what is missing.
@@ -66,7 +66,7 @@ pub(crate) fn local(
     Ok(LocalTrainer::on(engine, local, Box::new(dataset))?)
 }
 
-/// How libtorch is to compute; `None` where the embedded engine does.
+/// How libtorch is to compute; `None` if the embedded engine computes.
 pub(crate) fn torch(node: &Node) -> Option<TorchConfig> {
     let torch =
         TorchConfig { device: node.device, precision: node.precision, recompute: node.recompute };

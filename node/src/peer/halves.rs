@@ -1,4 +1,4 @@
-//! What a trainer makes of a run: what its peers agree on, and which rules it can follow.
+//! What depends on the trainer of a run: what its peers must agree on, and which rules it can follow.
 
 use dnode_protocol::{ParameterLayout, RunSpec, SharedSettings};
 use dnode_trainer::{DataIdentity, Trainer};
@@ -7,7 +7,8 @@ use super::JoinError;
 use crate::config::{Config, Rule, run_spec, shared_settings, shared_settings_of};
 use crate::peer::trainer_identity::{TrainerIdentity, is_shared};
 
-/// Refuses what averages gradients to a trainer that does not hand them out: before anybody waits for it.
+/// Refuses rules and racks that average gradients if the trainer does not hand these out, before any
+/// peer waits for it.
 pub(super) fn check_halves(config: &Config, trainer: &mut dyn Trainer) -> Result<(), JoinError> {
     let gradients = config.gossip.rule == Rule::AllReduce && config.gossip.local_steps == 1;
     let rack = !config.network.rack.is_empty();
@@ -19,7 +20,7 @@ pub(super) fn check_halves(config: &Config, trainer: &mut dyn Trainer) -> Result
     }
 }
 
-/// What must and what should agree; `own` is what a trainer that is not dnode's says of itself.
+/// What peers must and what they should agree on; `own` is the identity of a custom trainer.
 pub(super) fn agreed(
     own: Option<&TrainerIdentity>,
     config: &Config,

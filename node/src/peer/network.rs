@@ -1,4 +1,4 @@
-//! From the configuration to what the network is told.
+//! Translates the configuration into that of the network.
 
 use dnode_network::{DirectConfig, Multiaddr, NatConfig, NetworkConfig, RelayMode};
 use dnode_protocol::{RunSpec, SharedSettings};
@@ -8,16 +8,16 @@ use crate::config::{self, Config};
 use crate::storage::data_dir::DataDir;
 use crate::storage::identity::Identity;
 
-/// The address as the network reports it.
+/// The address in the form in which the network reports it.
 pub(super) fn canonical(address: &str) -> String {
     let parsed = address.parse::<Multiaddr>();
     parsed.map_or_else(|_| address.to_owned(), |parsed| parsed.to_string())
 }
 
-/// What the network is told of the configuration.
+/// The configuration of the network.
 ///
 /// # Errors
-/// [`JoinError::Address`] names an address that is none.
+/// [`JoinError::Address`] names a text that is not an address.
 pub(super) fn network_config(
     config: &Config,
     identity: &Identity,
@@ -46,7 +46,7 @@ pub(super) fn network_config(
     made.peers_max = network.peers_max;
     made.upload_max = network.max_upload.saturating_mul(1000);
     made.download_max = network.max_download.saturating_mul(1000);
-    // Ranks are neighbours, and nobody knows before they are.
+    // Ranks must be neighbours, and a peer's rack is known only once it is a neighbour.
     let has_rack = !network.rack.is_empty();
     made.peers_target =
         if has_rack { network.peers_max } else { made.peers_target.min(network.peers_max) };

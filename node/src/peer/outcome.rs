@@ -13,14 +13,14 @@ pub struct Outcome {
     pub step: u64,
     /// Samples processed.
     pub samples: u64,
-    /// Samples of this start of the process per second of its local steps: what training does by itself.
-    /// Waiting, mixing, evaluations and checkpoints do not count. `None` where no step was done.
+    /// Samples that this start of the process has trained on, per second of its local steps. Waiting,
+    /// mixing, evaluations and checkpoints do not count. `None` if no step was done.
     pub samples_per_s: Option<f64>,
-    /// Exchanges that were applied here, begun or answered; none where no other peer was ever met.
+    /// Exchanges that were applied here, begun or answered; `None` if no other peer was ever met.
     pub exchanges: Option<u64>,
-    /// Quality on held-out data of what the run ended with, unless interrupted.
+    /// Quality of the final model on held-out data, unless interrupted.
     pub evaluation: Option<dnode_trainer::Evaluation>,
-    /// The last evaluation on the way; `None` where there was none.
+    /// The last evaluation before the end; `None` if there was none.
     pub evaluated: Option<LastEvaluation>,
     /// The final parameters, when they could be written.
     pub parameters: Option<std::path::PathBuf>,
@@ -28,11 +28,11 @@ pub struct Outcome {
     pub diverged: Option<String>,
 }
 
-/// An evaluation on the way.
+/// An evaluation before the end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LastEvaluation {
     /// Local steps done before it.
     pub step: u64,
-    /// What it found.
+    /// Its result.
     pub evaluation: dnode_trainer::Evaluation,
 }

@@ -1,4 +1,4 @@
-//! From the configured rule to what the gossip core and the replica are told.
+//! Translates the configured rule into settings of the gossip core and of the replica.
 
 use dnode_gossip::{Bounds, Mixing, Pace};
 use dnode_protocol::Fragments;
@@ -9,21 +9,21 @@ use dnode_trainer::{Mixer, OuterStep, ReplicaConfig};
 use crate::config::{Balance, Config, Gossip, Rule};
 use crate::driver::rack_name;
 
-/// Bytes of numbers that open exchanges of one direction, proposed or answered, may hold together:
-/// of each the fragment that is sent and the one that comes.
+/// Largest number of bytes that open exchanges of one direction, proposed or answered, hold together.
+/// Each holds the fragment that is sent and the one that comes.
 const OPEN_BYTES_MAX: usize = 64 << 20;
-/// Open exchanges of one direction: fewest, however large the fragments, and most.
+/// Bounds on open exchanges of one direction: the fewest, however large the fragments, and the most.
 const OPEN_MIN: usize = 2;
 const OPEN_MAX: usize = 16;
 
-// Even the largest fragments keep the budget.
+// Even the largest fragments stay within the budget.
 const _: () = assert!(OPEN_MIN * 2 * size_of::<f32>() * FRAGMENT_ELEMENTS_MAX <= OPEN_BYTES_MAX);
 
-/// Bytes of snapshots that a joiner has asked for at a time, and that one joiner may have wait at one
-/// donor: what 300 MB/s carry in a tenth of a second.
+/// Bytes of snapshots that a joiner asks for at a time, and that may wait for one joiner at one donor:
+/// as many as 300 MB/s carry in a tenth of a second.
 const PULLED_BYTES_MAX: usize = 32 << 20;
-/// Snapshots asked for at a time: fewest, however large the fragments, and most, half of what the
-/// network keeps for one peer.
+/// Bounds on snapshots asked for at a time: the fewest, however large the fragments, and the most,
+/// which is half of what the network keeps for one peer.
 const PULLS_MIN: usize = 4;
 const PULLS_MAX: usize = dnode_network::limits::BULK_QUEUE_MAX / 2;
 
@@ -78,7 +78,7 @@ pub(crate) fn replica_config(gossip: &Gossip, fragments: Fragments) -> ReplicaCo
     }
 }
 
-/// Whether peers of the rule exchange numbers in rounds of their own.
+/// Whether peers under the rule exchange fragments in rounds of their own.
 pub(crate) const fn exchanges(rule: Rule) -> bool {
     match rule {
         Rule::GossipOuter | Rule::Pairwise | Rule::PushSum | Rule::DeltaSet | Rule::Epidemic => {
@@ -93,7 +93,7 @@ fn mixer(gossip: &Gossip) -> Mixer {
         Rule::GossipOuter | Rule::Pairwise => Mixer::Exchange,
         Rule::PushSum => Mixer::PushSum,
         Rule::DeltaSet => {
-            // A contribution is one tensor for everybody: the coarsest code of those allowed.
+            // A contribution is coded once for all peers, by the coarsest of the allowed codecs.
             let codec = gossip.codecs.last().copied().unwrap_or(Codec::F32);
             Mixer::DeltaSet { codec, feedback: gossip.error_feedback }
         }

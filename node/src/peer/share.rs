@@ -1,4 +1,4 @@
-//! What a peer draws from: its order of samples, its shard, and what it has in common with others.
+//! What data a peer draws: its order of samples, its shard, and how much it shares with others.
 
 use dnode_protocol::{Part, PeerId};
 use dnode_trainer::{DataShare, Drawn, Trainer, expected_overlap};
@@ -15,8 +15,8 @@ fn stream(peer: &PeerId) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Has `trainer` draw as `me`, and says what it draws from: to others, and to the metrics where it is
-/// known before others are heard of.
+/// Has `trainer` draw samples in the order of `me`. Returns what it draws from, for other peers and for
+/// the metrics; the latter only if the shard is known before others are heard of.
 pub(super) fn take(
     config: &Config,
     steps_given: bool,
@@ -34,7 +34,7 @@ fn part(config: &Config, steps_given: bool, trainer: &mut dyn Trainer) -> Part {
     let Some(share) = trainer.data_share() else {
         return Part { steps, steps_given, shards: 0, shard: None, shard_given: false };
     };
-    // Who cannot change its shard has it, as if it had been told.
+    // A trainer that cannot change its shard counts as if a person had set it.
     let chosen = config.data.shard.is_some() || share.shards == 1;
     let given = chosen || !trainer.set_shard(share.shard);
     let shard = given.then_some(share.shard);
@@ -46,7 +46,7 @@ fn data(share: DataShare, me: &PeerId, config: &Config) -> metrics::Data {
     let DataShare { shards, shard, samples, stream: own } = share;
     let drawn = config.run.steps.saturating_mul(config.run.batch as u64);
     let mine = Drawn { shard, stream: own, samples: drawn };
-    // A configured stream is taken to be everybody's.
+    // A configured stream is taken to be that of all peers.
     let theirs = if own == stream(me) { !own } else { own };
     let within = Drawn { stream: theirs, ..mine };
     let across = Drawn { shard: shard.wrapping_add(1), ..within };

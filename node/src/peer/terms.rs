@@ -1,4 +1,4 @@
-//! What the configuration means to the parts of a process: what is trained, when it begins and ends.
+//! Translates the configuration for parts of a process: what is trained, and when that begins and ends.
 
 use dnode_collective::{Backend, Choice};
 use dnode_gossip::SnapshotContents;
@@ -14,7 +14,7 @@ use crate::storage::data_dir::DataDir;
 use crate::storage::kept_snapshots::KeptSnapshots;
 use crate::training::{Commits, Plan, Position};
 
-/// Where a newcomer keeps what it pulls, and what its earlier life has kept there.
+/// Where a joiner keeps the snapshots that it pulls, and those that an earlier start has kept there.
 pub(super) fn kept_snapshots(
     config: &Config,
     (fragments, position): (Fragments, Position),
@@ -24,7 +24,7 @@ pub(super) fn kept_snapshots(
     KeptSnapshots::begin(&config.node.data_dir, fragments, newcomer)
 }
 
-/// What the training thread does.
+/// The plan of the training thread.
 pub(super) fn plan(
     config: &Config,
     run: &RunSpec,

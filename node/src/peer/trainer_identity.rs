@@ -1,4 +1,5 @@
-//! What a trainer of one's own is called: by the peers of its run, and by the line that others type.
+//! The identity of a custom trainer, on which the peers of its run must agree.
+//! It also has the line that others type to join.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +14,13 @@ use crate::config::{Config, find, run_settings, run_spec};
 pub const AGREED_MAX: usize = 16;
 /// Longest name of such an entry, bytes.
 pub const AGREED_NAME_MAX: usize = 32;
-/// Sections of the configuration that describe the models of dnode, not a trainer of one's own.
+/// Sections of the configuration that describe the models of dnode, not a custom trainer.
 const DESCRIBED: [&str; 3] = ["model", "data", "optimizer"];
 
-/// What a trainer of one's own trains, for the peers of its run and for whoever wants to join them.
+/// What a custom trainer trains, for the peers of its run and for persons who want to join them.
 ///
-/// All but `join` names the run: peers with another identity are refused by the name of what differs.
-/// Whatever two trainers may not differ in belongs here: the model, the loss, how data are prepared.
+/// All but `join` names the run. Peers with another identity are refused, and are told what differs.
+/// All in which two trainers may not differ belongs here: the model, the loss, how data are prepared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrainerIdentity {
     /// What is trained, for example `linear-regression`; 1 to 256 bytes.
@@ -29,9 +30,9 @@ pub struct TrainerIdentity {
     /// What else peers must agree on, for example `loss` and `huber`: at most [`AGREED_MAX`] names of
     /// lowercase letters, digits and underscores.
     pub agreed: BTreeMap<String, String>,
-    /// The command line that starts one more peer, which is shown to persons: `{address}` stands for
-    /// where this peer is reached, `{settings}` for the settings that differ from their defaults, as
-    /// flags of `dnode join`. Without one only the address is shown.
+    /// The command line that starts one more peer, which is shown to persons. `{address}` stands for
+    /// where this peer is reached. `{settings}` stands for the settings that differ from their
+    /// defaults, as flags of `dnode join`. Without a command line only the address is shown.
     pub join: Option<String>,
 }
 
@@ -45,7 +46,7 @@ pub struct IdentityError {
 }
 
 impl TrainerIdentity {
-    /// Of this model and version.
+    /// An identity of this model and version.
     #[must_use]
     pub fn new(model: impl Into<String>, version: impl Into<String>) -> Self {
         Self { model: model.into(), version: version.into(), ..Self::default() }
@@ -137,7 +138,7 @@ impl TrainerIdentity {
         format!("Another machine joins with:\n\n    {}", line.trim_end())
     }
 
-    /// The configuration as far as it says something of this trainer, and the identity.
+    /// The part of the configuration that applies to this trainer, and the identity.
     pub(crate) fn described(&self, config: &Config) -> Value {
         let mut all = json!(config);
         if let Some(sections) = all.as_object_mut() {
@@ -152,7 +153,7 @@ impl TrainerIdentity {
     }
 }
 
-/// Whether a key says something of a run whose trainer is not dnode's.
+/// Whether a key of the configuration applies to a run with a custom trainer.
 pub(crate) fn is_shared(name: &str) -> bool {
     !DESCRIBED.iter().any(|section| name.split('.').next() == Some(section))
 }

@@ -1,5 +1,5 @@
-//! Detects that training goes wrong, from the losses and gradient norms of its steps. Pure rules turn
-//! them into one sentence, with its numbers and the next thing to do.
+//! Detects that training goes wrong, from the losses and gradient norms of its steps.
+//! Pure rules turn them into one sentence, with its numbers and the next thing to do.
 //!
 //! Losses are judged by medians of windows, so that single spikes count for nothing, and only after
 //! [`WINDOWS`] of them in a row say the same and do not fall. So a spike that recovers, a warm-up, or a

@@ -1,4 +1,4 @@
-//! The training thread's mailbox: what it may do, of which the newest replaces what came before.
+//! The training thread's mailbox: its permission and its rack, of which only the newest is kept.
 
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -35,7 +35,8 @@ pub(super) struct Permission {
     queued: bool,
 }
 
-/// What others have for the training thread: its permission, and its queue as long as the driver keeps it.
+/// The senders' side of the mailbox: what the thread has yet to read, and its queue while the driver
+/// keeps it.
 #[derive(Clone, Debug)]
 pub(super) struct Mailbox {
     control: Arc<Mutex<Control>>,
@@ -61,7 +62,7 @@ impl Mailbox {
         change(&mut self.lock().permission);
     }
 
-    /// Changes the permission and has the thread look at it.
+    /// Changes the permission and has the thread read it.
     pub(super) fn permit(&self, change: impl FnOnce(&mut Permission)) {
         self.change(change);
         self.wake();
@@ -75,12 +76,12 @@ impl Mailbox {
         drop(replaced);
     }
 
-    /// Takes what has become of the rack, if that is new.
+    /// Takes the newest change of the rack, if it was not taken yet.
     pub(super) fn take_rack(&self) -> Option<Option<RankGroup>> {
         self.lock().rack.take()
     }
 
-    /// Has the thread look at what it may do and at what mixing waits for.
+    /// Has the thread read its permission and do what mixing waits for.
     pub(super) fn wake(&self) {
         let waits = std::mem::replace(&mut self.lock().permission.queued, true);
         if !waits {
@@ -93,7 +94,7 @@ impl Mailbox {
         self.commands.upgrade().is_some_and(|commands| commands.try_send(command).is_ok())
     }
 
-    /// The thread looks.
+    /// The thread reads its permission.
     pub(super) fn look(&self) -> Permission {
         let mut control = self.lock();
         control.permission.queued = false;

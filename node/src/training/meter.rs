@@ -1,4 +1,4 @@
-//! What a thread does with its time, as others see it while it does it.
+//! Measures what a thread spends its time on; other threads can read it meanwhile.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ pub(crate) enum Activity {
     Idle,
     /// Local steps and what belongs to them: batches, evaluations, checkpoints.
     Step,
-    /// The same, beyond the steps of a commit, which is put off while a round of exchanges is open.
+    /// Local steps beyond those of a commit, which is put off while a round of exchanges is open.
     Late,
     /// It waits at a bound that holds the commit.
     Held,
@@ -19,14 +19,14 @@ pub(crate) enum Activity {
     Ranks,
     /// It codes fragments that are to be sent.
     Coding,
-    /// It decodes and mixes what has come.
+    /// It decodes and mixes tensors that have arrived.
     Mixing,
 }
 
 /// Number of activities.
 const COUNT: usize = Activity::Mixing as usize + 1;
 
-/// Times of one thread, which enters activities; others read.
+/// Times of one thread. That thread enters activities; others read the times.
 #[derive(Debug)]
 pub(crate) struct Meter(Mutex<State>);
 
@@ -70,7 +70,7 @@ impl Meter {
         self.lock().steps += 1;
     }
 
-    /// Times up to now, what is going on included.
+    /// Times up to now, including the present activity.
     pub(crate) fn read(&self, now: Instant) -> Times {
         let State { activity, since, steps, mut totals } = *self.lock();
         totals[activity as usize] += now.duration_since(since);

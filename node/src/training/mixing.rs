@@ -1,7 +1,7 @@
 //! The mixing thread: the numeric work of exchanges, beside the steps of the training thread.
 //!
-//! What it does and what it reports happen in one hold of the replica's lock, and so do a commit
-//! and its report: the driver hears of both in the order in which they changed the replica.
+//! It holds the replica's lock for a piece of work together with its report; so does a commit. So the
+//! driver hears of both in the order in which they changed the replica.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use crate::telemetry::traces::Tracer;
 use super::mailbox::Mailbox;
 use super::{Activity, Answer, Command, Meter, Report, reads};
 
-/// The thread's ends of the queues, and the replica's side that mixes.
+/// The mixing thread's ends of the queues, and its handle of the shared replica.
 pub(super) struct Mixing {
     pub(super) shared: SharedReplica,
     /// The replica's clock; changes only under the replica's lock.
@@ -38,7 +38,7 @@ pub(super) struct Mixing {
 impl Drop for Mixing {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Training ends too, and with both the reports.
+            // Training ends, too; when both have ended, so do the reports.
             self.shared.close();
             self.mailbox.wake();
         }
@@ -127,7 +127,8 @@ impl Mixing {
         told
     }
 
-    /// Takes what an earlier life has kept from the disk, and says whether it did.
+    /// Turns a recall into taking over a snapshot that an earlier start has kept on the disk. Returns
+    /// whether it was a recall.
     fn recalled(
         &self,
         work: Work,
@@ -149,7 +150,7 @@ impl Mixing {
         }
     }
 
-    /// Keeps a snapshot that was taken over for a later life, which may have to go on from here.
+    /// Keeps a snapshot that was taken over on the disk, as a later start may have to go on from it.
     fn keep(&mut self, work: &Work, snapshot: Option<&Encoded>) {
         let Work::Adopt { fragment, contents, .. } = work else { return };
         let (Some(snapshots), Some(snapshot)) = (&self.snapshots, snapshot) else { return };
@@ -160,7 +161,8 @@ impl Mixing {
     }
 }
 
-/// Does a piece of the core's work on the replica; the one place that says what each of them means.
+/// Does a piece of the core's work on the replica; the one place that says what each kind of work
+/// means.
 fn do_work(
     lock: &mut ReplicaLock<'_>,
     clock: Clock,
@@ -232,7 +234,7 @@ const fn refused(exchange: ExchangeId, reason: RefusedMix, detail: String) -> An
     Answer { exchange, input, tensor: None, evidence: None, detail }
 }
 
-/// Whose fault it is: only what the peer sent counts against it.
+/// The answer for a mix that failed: only what the peer sent counts against it.
 fn failed(exchange: ExchangeId, error: &MixError) -> Answer {
     let detail = error.to_string();
     if let MixError::Unlike { norm, local, start, end, .. } = *error {
@@ -245,8 +247,8 @@ fn failed(exchange: ExchangeId, error: &MixError) -> Answer {
     refused(exchange, reason, detail)
 }
 
-/// What is said of a snapshot whose bytes are not those that its donor has announced; without the lock,
-/// as it takes a millisecond or two.
+/// The refusal of a snapshot whose bytes are not those that its donor has announced. It is checked
+/// without the lock, as it takes a millisecond or two.
 fn refused_snapshot(work: &Work, snapshot: Option<&Encoded>) -> Option<Answer> {
     let (Work::Adopt { exchange, contents, .. }, Some(snapshot)) = (work, snapshot) else {
         return None;
@@ -263,7 +265,7 @@ const fn evidence(report: &MixReport, numbers: &Encoded) -> Evidence {
     Evidence { difference, own, len: numbers.elements, refused: false }
 }
 
-/// The core's weight and tolerance in the trainer's words.
+/// The core's weight and tolerance in the trainer's types.
 const fn terms(weight: f32, tolerance: dnode_gossip::Tolerance) -> MixTerms {
     let dnode_gossip::Tolerance { weights, rms_min } = tolerance;
     MixTerms { weight, tolerance: Tolerance { weights, rms_min } }

@@ -14,7 +14,8 @@ use crate::storage::kept_snapshots::KeptSnapshots;
 /// How rounds of local steps end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Commits {
-    /// They do not: every step stands for itself, or is taken with the mean gradient of the ring.
+    /// They do not: there are no commits. Every step is this peer's own, or is taken with the mean
+    /// gradient of the ring.
     Never,
     /// By a commit of the peer's own.
     Alone,
@@ -49,7 +50,8 @@ pub(crate) struct Plan {
     pub(crate) checkpoints_kept: usize,
     /// Where checkpoints go.
     pub(crate) checkpoints: PathBuf,
-    /// Where a newcomer keeps snapshots until it has all of them; `None` for who begins with a model.
+    /// Where a joiner keeps snapshots until it has all of them; `None` for a peer that begins with a
+    /// model.
     pub(crate) snapshots: Option<KeptSnapshots>,
     /// The run, for the checkpoints' manifests.
     pub(crate) run: RunSpec,
@@ -81,7 +83,7 @@ impl Position {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NotSaved {
     pub(crate) error: String,
-    /// What of the training is in no checkpoint, in words.
+    /// Which part of the training is in no checkpoint, in words.
     pub(crate) lost: String,
 }
 

@@ -1,5 +1,5 @@
-//! Ring all-reduce among a fixed set of peers that are not all near each other, through the network:
-//! of gradients or of progress, for the synchronous baselines.
+//! Ring all-reduce through the network, among a fixed set of peers that are not all near each other.
+//! It averages gradients or progress, for the synchronous baselines.
 //!
 //! Reduce-scatter, then all-gather (Patarasuk and Yuan 2009): `2(n−1)` pieces of `P/n` elements are
 //! sent by every peer, which is optimal in bytes. It needs every peer every time, which is what
@@ -20,7 +20,7 @@ pub(super) const RING_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Elements of a chunk in a small ring: 1 MiB.
 const CHUNK_ELEMENTS: usize = FRAGMENT_ELEMENTS_MAX / 4;
-/// Most peers of a small ring.
+/// Largest number of peers of a small ring.
 const SMALL_RING: usize = 8;
 
 // A sender queues at most the chunks of all pieces but one.
@@ -66,8 +66,8 @@ impl Ring {
 
     /// Replaces `values` by their mean over all peers of the ring, equal bits at every peer.
     ///
-    /// `send` hands a chunk to the next peer and returns whether it could; `receive` yields the
-    /// frames of the previous peer in order, each within the time beside it.
+    /// `send` hands a chunk to the next peer and returns whether it could; `receive` yields the frames
+    /// of the previous peer in order, each within the given time.
     pub(crate) fn all_reduce_mean(
         &mut self,
         values: &mut [f32],
@@ -104,7 +104,7 @@ impl Ring {
             }
         }
         for phase in 0..phases {
-            // In the second half the sums travel.
+            // In the second half of the phases, finished sums travel.
             let adds = phase < peers - 1;
             for chunk in chunks(piece(rank + 2 * peers - phase - 1), peers) {
                 let target = &mut bucket[chunk];
@@ -165,8 +165,8 @@ fn receive_frame(receive: (&Receiver<RingFrame>, Duration)) -> Result<RingFrame,
     })
 }
 
-/// A piece in the tensors that it travels as: several in a small ring, where they overlap, one in a
-/// large one, where a slow link may have to queue those of all peers.
+/// Divides a piece into the tensors that it travels as. In a small ring there are several, which
+/// overlap. In a large ring there is one, as a slow link may have to queue those of all peers.
 fn chunks(piece: Range<usize>, peers: usize) -> impl Iterator<Item = Range<usize>> {
     let elements = if peers <= SMALL_RING { CHUNK_ELEMENTS } else { FRAGMENT_ELEMENTS_MAX };
     let Range { start, end } = piece;

@@ -1,8 +1,8 @@
-//! Who writes the last checkpoint: the training thread, or the driver if that thread does not come back
-//! from its trainer in time.
+//! Decides which thread writes the last checkpoint.
+//! The training thread does or, if it does not return from its trainer in time, the driver.
 //!
-//! The state before a step that takes long is kept, where its trainer cannot break it off. One lock says
-//! who may write, so two never do.
+//! The state before a long step is kept if its trainer cannot break the step off. One lock decides who
+//! may write, so two never do.
 
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use crate::storage::checkpoint_lag::CheckpointLag;
 #[derive(Debug)]
 pub(super) struct Before {
     pub(super) position: Position,
-    /// Which contributions the replica contains, where it is a sum.
+    /// Which contributions the replica contains, if it is a sum of them.
     pub(super) contents: Vec<Versions>,
     pub(super) replica: ReplicaCopy,
 }
@@ -25,7 +25,7 @@ pub(super) struct Before {
 /// Where the training thread is.
 #[derive(Debug, Default)]
 enum Whereabouts {
-    /// Between two steps, or at a checkpoint: it comes back soon and writes the last one itself.
+    /// Between two steps, or at a checkpoint: it soon writes the last checkpoint itself.
     #[default]
     Outside,
     /// In its trainer, with the state before if that is kept.
@@ -34,7 +34,7 @@ enum Whereabouts {
     GivenUp,
 }
 
-/// The whereabouts of the training thread, known to both threads.
+/// Where the training thread is, known to that thread and the driver.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Standby(Arc<Mutex<Whereabouts>>);
 
@@ -45,7 +45,7 @@ pub(super) enum Overdue {
     Outside,
     /// It is in its trainer, and the state before is not kept.
     NotKept,
-    /// The state before; the thread writes nothing from now on.
+    /// The state before the step; the training thread writes nothing from now on.
     Kept(Box<Before>),
 }
 
@@ -86,7 +86,7 @@ impl Standby {
     }
 
     fn lock(&self) -> MutexGuard<'_, Whereabouts> {
-        // Every whereabouts is whole.
+        // Each value is whole, even after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -169,7 +169,7 @@ impl Training {
         }
         if begins {
             self.metrics.restart();
-            // What was taken over meanwhile.
+            // Does all that mixing waits for: snapshots may have been taken over meanwhile.
             self.context.replica.catch_up();
         }
     }

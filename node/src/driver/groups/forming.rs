@@ -1,5 +1,5 @@
-//! Forms a group of peers that are near each other: opens channels between them, then starts a
-//! collective on these.
+//! Forms a group of peers that are near each other.
+//! It opens channels between them, then starts a collective on these.
 
 use std::sync::Arc;
 use std::time::Duration;

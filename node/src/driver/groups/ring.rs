@@ -1,5 +1,5 @@
-//! The ranks of a synchronous run: a group when all are near each other, else a ring through the
-//! network: who is next, and what comes from the previous peer.
+//! The ranks of a synchronous run: a group or, if not all are near each other, a ring.
+//! The ring goes through the network: it knows its neighbours, and passes on their frames.
 
 use std::sync::Arc;
 
@@ -19,15 +19,15 @@ pub(super) struct RingDriver {
     world: usize,
     choice: Choice,
     incarnation: u64,
-    /// Whether more peers than belong to the ring were last seen.
+    /// Whether there were more peers than belong to the ring at the last look.
     crowded: bool,
     /// All peers in order, once the ring is complete.
     members: Option<Members>,
     /// A group of them, while it is formed.
     forming: Option<Forming>,
-    /// Channels that came before it.
+    /// Channels that came before the group began to form.
     early: Vec<(PeerId, Channel)>,
-    /// Told when there is something to look at.
+    /// Notified when there is something to look at.
     news: Arc<Notify>,
     group: GroupWatch,
 }
@@ -52,8 +52,8 @@ impl RingDriver {
         }
     }
 
-    /// Forms the ring in the order of the peers' names when all are there, and a group of them where
-    /// that can be; the own place, and the group, once that is decided.
+    /// Forms the ring in the order of the peers' names when all are there, and a group of them if
+    /// possible. Returns the own place, and the group if there is one, once that is decided.
     pub(super) fn form(
         &mut self,
         network: &NetworkHandle,
@@ -125,17 +125,17 @@ impl RingDriver {
         self.neighbours().is_some_and(|(previous, next)| previous == *peer || next == *peer)
     }
 
-    /// Ends what a group does.
+    /// Aborts the operations of a group.
     pub(super) fn end(&self, why: &str) {
         self.group.end(why);
     }
 
-    /// What a group has moved since the last call.
+    /// Bytes that a group has moved since the last call.
     pub(super) fn bytes(&self) -> Bytes {
         self.group.bytes()
     }
 
-    /// A channel that a peer has opened, for a group.
+    /// Takes a channel that a peer has opened for a group.
     pub(super) fn channel(&mut self, peer: PeerId, channel: Channel) {
         match &self.forming {
             Some(forming) => forming.arrived(peer, channel),
@@ -165,7 +165,7 @@ impl RingDriver {
         network.send_tensor(next, header, numbers.bytes).is_ok()
     }
 
-    /// A frame of the previous peer, for the training thread; `None` when it is nobody's.
+    /// Turns a frame of the previous peer into one for the training thread; `None` if none is expected.
     pub(super) fn arrive(
         &self,
         from: PeerId,

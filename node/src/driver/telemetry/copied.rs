@@ -1,4 +1,4 @@
-//! What telemetry says of two processes with one identity.
+//! Reports two processes with one identity.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -7,12 +7,12 @@ use dnode_protocol::PeerId;
 
 use super::Telemetry;
 
-/// Before the same is said again.
+/// Time before the same is reported again.
 const REPEAT: Duration = Duration::from_secs(300);
-/// Peers that something is said of within that time.
+/// Largest number of peers that are reported within that time.
 const OTHERS_MAX: usize = 16;
 
-/// When something was said of copies.
+/// When copies of identities were reported.
 #[derive(Debug)]
 pub(super) struct Copies {
     file: PathBuf,
@@ -42,7 +42,7 @@ impl Telemetry {
         self.event("copied-identity", how);
     }
 
-    /// A peer keeps the other process with this identity.
+    /// A peer refuses this process, and stays connected to the other one with this identity.
     pub(crate) fn refused_copy(&mut self, peer: &PeerId) {
         self.copied(&format!("peer {} meets both, and keeps the other", peer.short()));
     }

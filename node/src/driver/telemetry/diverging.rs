@@ -1,4 +1,4 @@
-//! What telemetry says of a run whose training goes wrong.
+//! Reports that training goes wrong, or well again.
 
 use super::Telemetry;
 use crate::training::Divergence;

@@ -1,4 +1,4 @@
-//! What telemetry says of exchanges that failed, and of bounds that hold commits.
+//! Reports exchanges that failed, and bounds that hold back commits.
 
 use dnode_gossip::Failure;
 use dnode_protocol::{ExchangeId, PeerId};

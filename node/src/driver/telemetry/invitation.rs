@@ -29,7 +29,7 @@ pub(crate) struct Invitation {
 }
 
 impl Invitation {
-    /// `own` is what a trainer that is not dnode's says of itself.
+    /// `own` is the identity of a custom trainer.
     pub(crate) fn new(config: Config, own: Option<TrainerIdentity>, console: Console) -> Self {
         let file = config.node.data_dir.join(ADDRESS_FILE);
         Self { config, own, file, console, addresses: Vec::new(), last: None }
@@ -40,7 +40,7 @@ impl Invitation {
         self.config.node.data_dir.join(IDENTITY_FILE)
     }
 
-    /// Takes an address; whether it is a new one.
+    /// Takes an address. Returns whether it is a new one.
     pub(super) fn listening(&mut self, address: String) -> bool {
         if self.addresses.contains(&address) {
             return false;
@@ -76,7 +76,7 @@ impl Invitation {
                 }
             };
             let text = format!("\n{text}\n\n");
-            // Standard error may be closed; the address file is there too.
+            // Standard error may be closed; the address file is written anyway.
             let _ = self.console.make_writer().write_all(text.as_bytes());
         }
     }

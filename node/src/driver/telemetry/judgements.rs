@@ -1,9 +1,9 @@
-//! What the log says of peers that come together, and of those that are judged.
+//! Logs state transfers, merging, the end of a split of the swarm, and judgements of peers.
 
 use dnode_gossip::{Event, Grounds, Trust};
 use dnode_protocol::PeerId;
 
-/// Logs it; the event's name and its detail for metrics and page. `None` for all other events.
+/// Logs such an event, and returns its name and detail for metrics and page; `None` for other events.
 #[expect(clippy::wildcard_enum_match_arm, reason = "all other events are told by the journal")]
 pub(super) fn tell(event: &Event) -> Option<(&'static str, String)> {
     match event {

@@ -1,4 +1,5 @@
-//! Whose training loss is far above the others': a sign of wrong labels, wrong data or a ruinous rate.
+//! Finds peers whose training loss is far above the others'.
+//! That is a sign of wrong labels, wrong data or a ruinous learning rate.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +11,18 @@ use super::Telemetry;
 /// Multiple of the others' median loss beyond which a loss is far above them (a model that learns
 /// characters in random order stays at 1.7 times the loss of those that learn a text).
 const FACTOR: f64 = 1.3;
-/// And by at least so much, nats: peers of skewed labels differ by large factors of small losses.
+/// Smallest difference from that median, nats: peers with skewed labels differ by large factors of
+/// small losses.
 const MARGIN: f64 = 0.3;
-/// Looks in a row, one a second, after which it is said.
+/// Number of looks in a row, one a second, after which it is reported.
 const LOOKS: u32 = 10;
-/// Other peers that must train: of two that differ nobody knows which is right.
+/// Smallest number of other peers that must train: of two that differ nobody knows which is right.
 const OTHERS_MIN: usize = 2;
 
 /// What was seen of the training losses of peers.
 #[derive(Debug, Default)]
 pub(super) struct LossWatch {
-    /// Looks in a row at which a peer was far above; [`LOOKS`] when it was said.
+    /// Looks in a row at which a peer was far above; [`LOOKS`] once it was reported.
     above: BTreeMap<PeerId, u32>,
 }
 
@@ -34,8 +36,8 @@ pub(super) struct FarAbove {
 }
 
 impl LossWatch {
-    /// `losses`: mean training losses of late, nats, of all that train now. Each peer is named once,
-    /// and again only after its loss has come down.
+    /// The peers to report now. `losses`: newest mean training losses, nats, of all that train now.
+    /// Each peer is named once, and again only after its loss has come down.
     pub(super) fn look(&mut self, losses: &BTreeMap<PeerId, f64>) -> Vec<FarAbove> {
         let far = |(peer, loss): (&PeerId, &f64)| {
             let others = losses.iter().filter(|(other, _)| *other != peer).map(|(_, loss)| *loss);
@@ -58,7 +60,7 @@ impl LossWatch {
     }
 }
 
-/// `None` where there are too few.
+/// The median; `None` if there are too few losses.
 fn median(mut losses: Vec<f64>) -> Option<f64> {
     losses.sort_by(f64::total_cmp);
     let middle = losses.get(losses.len() / 2).copied();
@@ -95,7 +97,7 @@ mod tests {
         (1_u8..).map(name).zip(values.iter().copied()).collect()
     }
 
-    /// How often each of the peers is named in so many looks.
+    /// The peers that are named in `looks` looks, in order.
     fn named(values: &[f64], looks: u32) -> Vec<PeerId> {
         let (mut watch, losses) = (LossWatch::default(), losses(values));
         (0..looks).flat_map(|_| watch.look(&losses)).map(|far| far.peer).collect()

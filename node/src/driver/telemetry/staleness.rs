@@ -1,4 +1,4 @@
-//! Who was how stale, and which bound refused what: counted per partner from the core's events.
+//! Counts staleness and the refusals of its bounds for each partner, from the core's events.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use dnode_protocol::{FragmentId, PeerId};
 use crate::telemetry::metrics::{LAG_BUCKETS, Partner, Staleness};
 use crate::telemetry::view::PeerStaleness;
 
-/// Partners that are told apart; of further ones nothing is counted. A view holds 60 peers, so this
-/// is several swarms that came and went.
+/// Largest number of partners that are counted; further ones are not. A peer's view holds 60 peers, so
+/// this is enough for several swarms that came and went.
 const PARTNERS_MAX: usize = 256;
 
 /// What has been counted since the process started.
@@ -17,7 +17,7 @@ const PARTNERS_MAX: usize = 256;
 pub(super) struct Counts {
     partners: BTreeMap<PeerId, Count>,
     changed: bool,
-    /// Bound and peer of the last hold, so that the log tells each once in a row.
+    /// Bound and peer of the last hold, so that the log repeats none in a row.
     held: Option<(&'static str, PeerId)>,
 }
 
@@ -57,7 +57,7 @@ impl Counts {
         }
     }
 
-    /// Whether this hold is another than the last one.
+    /// Whether this hold differs from the last one.
     pub(super) fn is_new_hold(&mut self, bound: &'static str, peer: PeerId) -> bool {
         self.held.replace((bound, peer)) != Some((bound, peer))
     }
@@ -111,7 +111,7 @@ impl Counts {
     }
 }
 
-/// Commits of `peer`, as far as known, that the least informed fragment lacks: what bound B3 is about.
+/// How many known commits of `peer` the least informed fragment lacks. Bound B3 limits this.
 fn information_age(core: &Gossip, peer: &PeerId) -> Option<u64> {
     let fragments = (0..core.fragments()).map(FragmentId);
     fragments.filter_map(|fragment| core.information_age(fragment, peer)).max()

@@ -13,7 +13,7 @@ pub(super) struct Bounds {
     allowed: bool,
     /// Peers that a commit is shared among.
     peers: usize,
-    /// Whether a commit is held back by the limit, and the driver knows.
+    /// Whether the limit holds back a commit, and the driver was told.
     held: bool,
     /// Local steps per commit that this peer's speed asks for.
     wanted_steps: Option<u64>,
@@ -25,7 +25,7 @@ impl Bounds {
         Self { limit: Clock(u64::MAX), allowed: false, peers: 1, held: false, wanted_steps: None }
     }
 
-    /// Reads a permission; whether local steps are allowed now that were not before.
+    /// Reads a permission. Returns whether local steps are allowed now and were not before.
     pub(super) fn read(&mut self, permission: &Permission) -> bool {
         let before = self.allowed;
         (self.limit, self.peers) = (permission.limit, permission.peers);

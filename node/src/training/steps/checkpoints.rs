@@ -1,5 +1,5 @@
-//! Checkpoints of the training thread: when one is due, the last one, and the copy of the state that
-//! stands by for it during a step that takes long.
+//! Checkpoints of the training thread: when one is due, and the last one.
+//! A copy of the state is kept during a long step, so that the last one can be written meanwhile.
 
 use std::path::PathBuf;
 use std::sync::mpsc;
@@ -16,11 +16,11 @@ use crate::storage::checkpoint_lag::CheckpointLag;
 use crate::training::standby::{Before, Standby};
 use crate::training::{Ending, NotSaved, Plan, Position, Report};
 
-/// Part of the time of a run that checkpoints by time take at most: after one that took a second, the
-/// next comes 50 s later at the earliest.
+/// Largest part of a run's time that checkpoints by time take: after one that took a second, the next
+/// comes 50 s later at the earliest.
 const WRITE_SHARE: f64 = 0.02;
-/// Steps and evaluations from this length on, seconds, are preceded by a copy of the state, if their
-/// trainer cannot break them off: shorter ones end before the driver loses patience.
+/// Steps and evaluations that take at least this many seconds are preceded by a copy of the state, if
+/// their trainer cannot break them off. Shorter ones end before the driver stops waiting.
 const LONG_WORK: f64 = 0.5;
 /// Part of the time of such work that the copy may take.
 const COPY_SHARE: f64 = 0.01;
@@ -50,12 +50,12 @@ impl Schedule {
     }
 }
 
-/// The checkpoints of the training thread, and what its steps do to be found whole by the last one.
+/// The checkpoints of the training thread, and the copies of its state for the last one.
 #[derive(Debug)]
 pub(super) struct Checkpoints {
     schedule: Schedule,
     plan: Plan,
-    /// What other threads know of it, too.
+    /// What other threads share.
     shared: SavingShared,
     /// How long the last copy of the state took.
     copy_seconds: Option<f64>,
@@ -63,12 +63,12 @@ pub(super) struct Checkpoints {
     parameters: Option<PathBuf>,
 }
 
-/// What of a thread's checkpoints others know, too.
+/// What the training thread shares with other threads about checkpoints.
 #[derive(Clone, Debug)]
 pub(in crate::training) struct SavingShared {
     pub(in crate::training) lag: CheckpointLag,
     pub(in crate::training) interrupt: Interrupt,
-    /// Whether the trainer looks at that.
+    /// Whether the trainer obeys `interrupt`.
     pub(in crate::training) breaks_off: bool,
     pub(in crate::training) standby: Standby,
 }
@@ -92,7 +92,7 @@ impl Checkpoints {
         Self { schedule, plan, shared, copy_seconds: None, parameters: None }
     }
 
-    /// A local step was taken; whether a checkpoint is due after it.
+    /// A local step was taken. Returns whether a checkpoint is due after it.
     pub(super) fn stepped(&self, step: u64, advance: Advance) -> bool {
         self.shared.lag.stepped(step);
         advance.is_due(self.plan.checkpoint_every) || self.schedule.is_due(Instant::now())
@@ -103,7 +103,7 @@ impl Checkpoints {
         self.shared.interrupt.is_raised()
     }
 
-    /// Whether a copy of the state is worth its time before work of so many seconds.
+    /// Whether a copy of the state is worth its time before work of `work_seconds`.
     fn is_copy_due(&self, parameters: usize, work_seconds: f64) -> bool {
         let guess = || parameters as f64 * STATE_BYTES / COPY_RATE;
         let copy_seconds = self.copy_seconds.unwrap_or_else(guess);
@@ -111,8 +111,8 @@ impl Checkpoints {
         !self.shared.breaks_off && worth
     }
 
-    /// The thread goes into its trainer, for about so many seconds: the last checkpoint need not wait
-    /// for its end.
+    /// The thread enters its trainer for about `seconds`. If that is long, the state is copied first,
+    /// so that the last checkpoint need not wait for the trainer.
     pub(super) fn enter_trainer(&mut self, seconds: f64, context: &Context) -> Result<(), End> {
         let before = if self.is_copy_due(context.parameters(), seconds) {
             Some(Box::new(self.copy(context)?))
@@ -123,7 +123,8 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// The thread comes back; an error when the last checkpoint was written in its place meanwhile.
+    /// The thread comes back from its trainer. An error says that the last checkpoint was written in
+    /// its place meanwhile.
     pub(super) fn leave_trainer(&self) -> Result<(), End> {
         if self.shared.standby.leave() { Ok(()) } else { Err(End::Abandoned) }
     }
@@ -158,7 +159,8 @@ impl Checkpoints {
                 context.queues.tell(report).map(|()| Err(failed))
             }
         };
-        // Held until it is told, so that the driver hears of what came later after it.
+        // The replica is held until the report is queued, so that the driver hears of later changes
+        // after it.
         drop(held);
         told
     }
@@ -184,8 +186,8 @@ impl Checkpoints {
     }
 }
 
-/// Which contributions the replica contains; to be called while it is held. The driver hears of all
-/// that changed it before this question, and of nothing later.
+/// Which contributions the replica contains; to be called while it is held. So the driver hears of all
+/// earlier changes before this question, and of no later one.
 fn ask_contents(context: &Context) -> Result<Vec<Versions>, End> {
     let (answer, answered) = mpsc::sync_channel(1);
     context.queues.tell(Report::Contents { answer })?;

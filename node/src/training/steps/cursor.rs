@@ -1,4 +1,4 @@
-//! Where the training thread stands in the run, in the round of local steps and in that of exchanges.
+//! The training thread's position in the run, in the round of local steps and in that of exchanges.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,7 +34,7 @@ pub(super) struct Advance {
 }
 
 impl Advance {
-    /// Whether what comes every so many steps of the run is due; never with 0.
+    /// Whether something that comes every `every` steps of the run is due; never if `every` is 0.
     pub(super) fn is_due(self, every: u64) -> bool {
         self.before.checked_div(every) != self.now.checked_div(every)
     }
@@ -149,7 +149,7 @@ impl Cursor {
     }
 
     /// Goes on from the position that belongs to the clock, so that the learning rate follows the
-    /// swarm's progress. A replica that was replaced is a donor's; one that was not keeps the steps
+    /// swarm's progress. A replaced replica is a donor's. One that was not replaced keeps the steps
     /// since its last commit.
     pub(super) fn adopt(&mut self, clock: Clock, replaced: bool) {
         if replaced {
@@ -162,7 +162,7 @@ impl Cursor {
         self.at.micro_steps = self.at.micro_steps.max(reached);
     }
 
-    /// As ranks tell each other, of a model with so many parameters.
+    /// The position as ranks tell it each other, for a model with so many parameters.
     pub(super) const fn standing(&self, parameters: u64) -> Standing {
         Standing {
             clock: self.at.clock.0,
@@ -182,10 +182,10 @@ impl Cursor {
         self.at.samples += samples;
     }
 
-    /// Goes on from where the most advanced rank stands, at the position where all of them meet;
-    /// whether that is a newer clock than this peer's.
+    /// Takes over the state of the most advanced rank, at the position where all of them meet. Returns
+    /// whether its clock is newer than this peer's.
     pub(super) fn meet(&mut self, ranks: &[Standing], lead: Standing) -> bool {
-        // That of the lead, unless another has taken over a swarm's clock.
+        // The clock of the lead, unless another rank has taken over a swarm's clock.
         let clock = ranks.iter().map(|rank| rank.clock).max().unwrap_or(lead.clock);
         let newer = Clock(clock) > self.at.clock;
         self.at.clock = Clock(clock);

@@ -11,9 +11,10 @@ use super::end::End;
 use super::rack::RackMember;
 use super::synchronous::Ranks;
 
-/// Numbers of a part: loss, right ones, all, each count in two parts, and whether it is missing.
+/// Numbers of one rank's part: loss, right answers, all answers, and whether it is missing. Each count
+/// is two numbers.
 const PART: usize = 6;
-/// Counts travel as multiples of this and the rest, so that sums over all ranks are exact.
+/// A count is sent as the multiple of this and the rest, so that sums over all ranks are exact.
 const HALF: u64 = 1 << 16;
 
 /// When evaluations are due.
@@ -38,7 +39,7 @@ impl Evaluations {
         self.due
     }
 
-    /// One is due now, or none: the ranks of a rack have agreed on it, or it was made.
+    /// Sets whether an evaluation is due: the ranks of a rack have agreed on it, or it was made.
     pub(super) const fn set_due(&mut self, due: bool) {
         self.due = due;
     }
@@ -74,7 +75,8 @@ pub(super) fn evaluate(
 
 /// This rank's part of an evaluation, to be added up over all ranks.
 fn measure(replica: &mut Replica, Place { rank, size }: Place) -> [f32; PART] {
-    // A part that fails is missing at all ranks: each measures everything, and says why it cannot.
+    // If a part fails, all ranks learn that it is missing. Then each measures everything, and says why
+    // it cannot.
     let score = replica.evaluate_part(rank, size).ok().flatten();
     let missing = score.is_none();
     let Score { loss, correct, count } = score.unwrap_or_default();
@@ -83,7 +85,7 @@ fn measure(replica: &mut Replica, Place { rank, size }: Place) -> [f32; PART] {
     [loss as f32, correct_high, correct_low, high, low, if missing { 1.0 } else { 0.0 }]
 }
 
-/// What all parts say together; `None` when one is missing, or nothing was measured.
+/// The evaluation from the sums of all parts; `None` when one is missing, or nothing was measured.
 fn whole(sums: &[f32; PART]) -> Option<Evaluation> {
     let [loss, correct_high, correct_low, high, low, missing] = *sums;
     let count = |high: f32, low: f32| high.round() as u64 * HALF + low.round() as u64;

@@ -1,4 +1,4 @@
-//! The mean gradient of all ranks of a group, reduced while the rest of it is computed where that can be.
+//! The mean gradient of all ranks of a group; parts are reduced while others are computed, if possible.
 
 use std::time::Instant;
 
@@ -7,9 +7,9 @@ use dnode_trainer::{GradientStep, StepId, StepReport, TrainError};
 
 use crate::training::{Activity, Meter};
 
-/// What came of a gradient.
+/// The result of a mean gradient.
 pub(super) struct MeanGradient {
-    /// Without a norm where it was reduced while it was computed.
+    /// It has no norm if the gradient was reduced while it was computed.
     pub(super) report: StepReport,
     /// How the operations of the group ended; the gradient is undefined after an error.
     pub(super) reduced: Result<(), Error>,
@@ -17,10 +17,10 @@ pub(super) struct MeanGradient {
     pub(super) waited: f64,
 }
 
-/// Leaves the mean gradient of all ranks in `trainer`; all of them choose the same way. Inside a host
-/// moving values is work of the processors that compute, and beside that work it only costs
-/// (measured, docs/measurements.md). `in_parts` is what the ranks of the group have agreed on,
-/// `None` before its first gradient.
+/// Leaves the mean gradient of all ranks in `trainer`. `in_parts` is whether the ranks of the group
+/// have agreed to reduce it in parts; `None` before its first gradient. Within a host it is not reduced
+/// in parts: there moving values takes the processors that compute, so overlapping both only costs time
+/// (measured, docs/measurements.md).
 pub(super) fn mean_gradient(
     trainer: &mut dyn GradientStep,
     (group, in_parts): (&mut dyn Collective, &mut Option<bool>),
@@ -60,7 +60,7 @@ pub(super) fn mean_gradient(
     Ok(MeanGradient { report: report?, reduced, waited })
 }
 
-/// Whether a network is between ranks that all hand over parts, which they ask each other once:
+/// Whether a network is between the ranks and all of them hand over parts. They ask each other once, as
 /// they may compute on different engines.
 fn comes_in_parts(
     trainer: &dyn GradientStep,

@@ -1,4 +1,4 @@
-//! What the training thread says about its steps: progress in intervals, and when training goes wrong.
+//! What the training thread reports of its steps: progress at intervals, and when training goes wrong.
 
 use std::time::Instant;
 
@@ -53,12 +53,12 @@ impl Metrics {
         window.learning_rate = f64::from(report.learning_rate);
     }
 
-    /// Whether progress is to be told after so many local steps.
+    /// Whether progress is to be reported after `step` local steps.
     pub(super) fn is_due(&self, step: u64) -> bool {
         step.checked_rem(self.every) == Some(0)
     }
 
-    /// Tells how training went since the last time.
+    /// Reports how training went since the last report.
     pub(super) fn tell_progress(&mut self, context: &mut Context) -> Result<(), End> {
         let window = std::mem::replace(&mut self.window, Window::new());
         if window.steps == 0 {
@@ -79,7 +79,7 @@ impl Metrics {
         context.queues.tell(Report::Progress(Box::new(progress)))
     }
 
-    /// Tells when training goes wrong, or well again.
+    /// Reports when training goes wrong, or well again.
     pub(super) fn watch_over(&mut self, report: &StepReport, context: &Context) -> Result<(), End> {
         let found = self.watch.step(Sample {
             loss: f64::from(report.loss),

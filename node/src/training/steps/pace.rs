@@ -11,18 +11,20 @@ use crate::training::ring::RING_TIMEOUT;
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// How many times slower than this peer another may be before the ranks give it up.
 const SLOWER_MAX: f64 = 10.0;
-/// Bytes of the state per parameter, at most as a rule: two sets of weights, outer momentum, two moments.
+/// Bytes of the state per parameter, rarely more: two sets of weights, outer momentum, two moments.
 pub(super) const STATE_BYTES: f64 = 20.0;
-/// Bytes written in a second, at least: ranks wait so long for one that writes a checkpoint.
+/// Slowest rate at which a checkpoint is written, bytes per second: ranks wait accordingly for one that
+/// writes.
 const WRITE_RATE: f64 = 200e6;
 
 /// Weight of the newest step in the mean, at most.
 const GAIN: f64 = 0.1;
-/// What the mean is over at least, seconds: longer than the pauses of a process that is held to a
-/// share of a core (Linux: 0.1 s) or that waits for its turn, which fall on few of many short steps.
+/// Shortest time that the mean is over, seconds. It is longer than the pauses of a process that is held
+/// to a share of a core (Linux: 0.1 s) or that waits for its turn. Such pauses fall on few of many
+/// short steps.
 const SPAN: f64 = 1.0;
-/// From so many steps on, and so much time, the mean says something: the first step warms up, and a
-/// process that is held to a share of a core runs freely at first.
+/// Number of steps, and time in seconds, from which on the mean is trusted. The first step warms up,
+/// and a process that is held to a share of a core runs freely at first.
 const KNOWN_STEPS: f64 = 2.5;
 const KNOWN_SECONDS: f64 = 0.25;
 
@@ -31,7 +33,7 @@ const KNOWN_SECONDS: f64 = 0.25;
 struct StepTime {
     /// Time of the steps, seconds; older ones count less.
     seconds: f64,
-    /// Their number, likewise.
+    /// Number of the steps; older ones count less.
     steps: f64,
 }
 
@@ -52,7 +54,7 @@ impl StepTime {
         if self.steps > 0.0 { self.seconds / self.steps } else { 0.0 }
     }
 
-    /// Steps take so many times as long from now on.
+    /// Steps take `times` as long from now on.
     fn scale(&mut self, times: f64) {
         self.seconds *= times;
     }
@@ -64,7 +66,7 @@ pub(super) struct Pace {
     step: StepTime,
     /// Samples of one local step.
     batch: u32,
-    /// Whether the driver has heard how long steps take.
+    /// Whether the driver was told how long steps take.
     told: bool,
     /// The longest evaluation so far, and the longest checkpoint.
     evaluation_seconds: f64,
@@ -117,8 +119,8 @@ impl Pace {
         StepPace { time: Duration::from_secs_f64(self.step.mean()), batch: self.batch }
     }
 
-    /// The same, once: as soon as it is known. A slow peer does less than the work of a peer of mean
-    /// speed for its first commit already.
+    /// The same, once: as soon as it is known. So a slow peer does less work than a peer of mean speed
+    /// already for its first commit.
     pub(super) fn first_known(&mut self) -> Option<StepPace> {
         if self.told || !self.step.is_known() {
             return None;

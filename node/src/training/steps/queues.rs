@@ -21,7 +21,7 @@ pub(in crate::training) struct Queues {
     ring: Receiver<RingFrame>,
 }
 
-/// A wait for other ranks that goes on.
+/// A wait for other ranks that has not ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RankWait {
     began: Instant,
@@ -60,7 +60,7 @@ impl Queues {
 
     /// Waits for the order to stop, which is on its way.
     pub(super) fn wait_for_stop(&self) -> End {
-        // It comes by way of the mixing thread.
+        // The order comes through the mixing thread.
         while let Ok(command) = self.commands.recv() {
             if let Command::Stop { evaluate } = command {
                 return End::Stopped { evaluate };
@@ -89,7 +89,7 @@ impl Queues {
         self.mailbox.is_stopping()
     }
 
-    /// What has become of the rack, if that is new.
+    /// The newest change of the rack, if it was not taken yet: a group, or `None` for training alone.
     pub(super) fn take_rack(&self) -> Option<Option<RankGroup>> {
         self.mailbox.take_rack()
     }

@@ -1,10 +1,10 @@
-//! Steps and commits of a rack: ranks that act as one replica (design: racks).
+//! Steps and commits of a rack, whose ranks act as one replica.
 //!
 //! Every local step takes the mean gradient of all ranks, so their live weights stay equal to the bit.
-//! Each rank mixes its own part of the slow weights with other racks; a commit adds up what that moved
-//! at all ranks and makes it everywhere, then every rank takes the same outer step.
-//! When ranks get together, or together anew, they take over the state of the most advanced of them
-//! (`rack/equalize.rs`).
+//! Each rank mixes its own part of the slow weights with other racks. A commit adds up what mixing
+//! moved at all ranks, and every rank makes all of these moves. Then every rank takes the same outer
+//! step. When ranks form a group, at first or anew, they take over the state of the most advanced of
+//! them (`rack/equalize.rs`).
 
 mod equalize;
 pub(super) mod standing;
@@ -24,7 +24,7 @@ use standing::WeightsMark;
 #[derive(Debug, Default)]
 pub(super) struct RackMember {
     rack: Option<Rack>,
-    /// What this rank has handed in to operations that failed here, oldest first; at most
+    /// What this rank gave to operations that failed here, oldest first; at most
     /// [`standing::HANDED_MAX`].
     handed: Vec<Handed>,
 }
@@ -32,11 +32,11 @@ pub(super) struct RackMember {
 /// The rack as one rank sees it.
 #[derive(Debug)]
 struct Rack {
-    /// `None` until the ranks have got together anew: training waits.
+    /// `None` after a loss, until the ranks have formed a group anew: training waits.
     group: Option<Box<dyn Collective>>,
     /// Whether its ranks reduce gradients in parts; `None` before the first.
     in_parts: Option<bool>,
-    /// Names the slow weights that all ranks had last.
+    /// Names the slow weights that all ranks had in common last.
     mark: WeightsMark,
     /// Those weights, `[P]`.
     base: Vec<f32>,
@@ -79,7 +79,7 @@ impl RackMember {
         Some(group)
     }
 
-    /// Ranks have got together; whether they have become equal.
+    /// Joins a group of ranks that has formed. Returns whether they have become equal.
     pub(super) fn join(&mut self, joined: RankGroup, context: &mut Context) -> Result<bool, End> {
         let RankGroup { id, mut group } = joined;
         group.set_patience(patience(context));
@@ -106,12 +106,13 @@ impl RackMember {
         }
     }
 
-    /// The slow weights are this peer's own again: what it handed in to others counts no more.
+    /// The slow weights are this peer's own again: what it gave to operations with others counts no
+    /// more.
     pub(super) fn forget_handed(&mut self) {
         self.handed.clear();
     }
 
-    /// A local step with the mean gradient of all ranks; `None` when it is to be done again, because a
+    /// A local step with the mean gradient of all ranks; `None` when it has to be done again, because a
     /// rank was lost.
     pub(super) fn step(
         &mut self,
@@ -141,9 +142,9 @@ impl RackMember {
         Ok(Some(StepReport { loss, samples, ..updated }))
     }
 
-    /// The mean gradient is not finite, with the same bits at all ranks: each looks whether its own is,
-    /// which it computes again, as it was summed up before anybody knew its norm. Who is to blame
-    /// ends, and the others get together anew; all end if nobody is.
+    /// The mean gradient is not finite, with the same bits at all ranks. Each rank checks its own
+    /// gradient, and computes it again for that, as the sum has replaced it. A rank whose own is not
+    /// finite ends, and the others form a group anew. If there is no such rank, all end.
     fn lose_who_is_to_blame(
         &mut self,
         at: StepId,
@@ -172,8 +173,8 @@ impl RackMember {
         self.lose(loss, context)
     }
 
-    /// Commits when all ranks may. `evaluates` is whether an evaluation is due here, and is returned
-    /// as whether one is due at any rank once they have decided to commit.
+    /// Commits when all ranks may. `evaluates` is whether an evaluation is due here. If the ranks
+    /// commit, returns whether one is due at any rank, else `evaluates`.
     pub(super) fn commit_when_due(
         &mut self,
         evaluates: bool,
@@ -189,7 +190,7 @@ impl RackMember {
         self.commit(context).map(|()| vote.evaluates)
     }
 
-    /// Asks all ranks; `None` when one was lost.
+    /// Asks all ranks about the commit; `None` when one was lost.
     fn vote(&mut self, evaluates: bool, context: &Context) -> Result<Option<Vote>, End> {
         let Context { cursor, bounds, .. } = context;
         let wanted = bounds.wanted_steps().unwrap_or_else(|| cursor.local_steps());
@@ -246,13 +247,13 @@ impl RackMember {
         }
     }
 
-    /// A rank was lost, or this one: nothing goes on until the ranks have got together anew.
+    /// A rank was lost, or this one: training waits until the ranks have formed a group anew.
     pub(super) fn lose(&mut self, loss: Loss, context: &Context) -> Result<(), End> {
         let group = self.rack.as_ref().map_or(0, |rack| rack.mark.group);
         self.lose_group(group, loss, context)
     }
 
-    /// The same; the driver may have another group already, which this is not about.
+    /// The same, of this group: the driver may have another one already, which is not lost.
     fn lose_group(&mut self, group: u64, loss: Loss, context: &Context) -> Result<(), End> {
         if context.queues.is_stopping() {
             return Err(context.queues.wait_for_stop());

@@ -4,42 +4,43 @@ use std::time::Instant;
 
 use dnode_trainer::Replica;
 
-/// Part of the time of steps that serving mixing may take, so that training keeps nine tenths.
+/// Part of the time of steps that work for the mixing thread may take, so that training keeps nine
+/// tenths.
 const SHARE: f64 = 0.07;
-/// What it may take of each step at least, seconds: models whose steps are that short are small
-/// (guess), and one fragment of 4 MiB takes about 1 ms.
+/// Seconds of each step that it may take at least. Models whose steps are that short are small (guess),
+/// and one fragment of 4 MiB takes about 1 ms.
 const SECONDS_MIN: f64 = 0.5e-3;
 /// Steps whose share can be saved up, or be owed after a fragment that took longer.
 const STEPS: f64 = 16.0;
-/// Steps from this length on, seconds, show all of the live weights beforehand, where these are what
-/// is exchanged; the end of a shorter one is soon enough for an answer (guess).
+/// Steps that take at least this many seconds show all live weights to mixing beforehand, if live
+/// weights are exchanged. The end of a shorter step is soon enough for an answer (guess).
 const LONG_STEP: f64 = 0.1;
 /// Part of a long step that this copy may take.
 const SHOW_SHARE: f64 = 0.02;
 /// Parameters copied in a second, at least (guess: memory of any machine that trains is faster).
 const COPY_RATE: f64 = 1e9;
 
-/// A budget of time.
+/// The time budget of work for the mixing thread.
 #[derive(Debug, Default)]
 pub(super) struct Serving {
-    /// Time that serving mixing may still take, seconds.
+    /// Time that this work may still take, seconds; negative after a fragment that took longer.
     left: f64,
     /// Whether all of the live weights are shown to mixing.
     shows: bool,
 }
 
-/// Time that serving mixing may take for a step of this length, seconds.
+/// Time that this work may take for a step of `step` seconds, seconds.
 const fn share(step: f64) -> f64 {
     (SHARE * step).max(SECONDS_MIN)
 }
 
 impl Serving {
-    /// A step took `seconds`, and takes `mean` as a rule.
+    /// A step took `seconds`, and takes `mean` on average.
     pub(super) const fn earn(&mut self, seconds: f64, mean: f64) {
         self.left = (self.left + share(seconds)).min(STEPS * share(mean));
     }
 
-    /// Does what mixing has left for this thread, as far as its share of the time of steps reaches.
+    /// Does the work that mixing has left for this thread, within the time budget.
     pub(super) fn serve(&mut self, replica: &mut Replica, step: f64) {
         let began = Instant::now();
         let mut left = self.left;

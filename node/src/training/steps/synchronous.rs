@@ -12,7 +12,7 @@ use super::queues::Queues;
 use crate::training::Report;
 use crate::training::ring::Ring;
 
-/// Bits of a number of steps that an f32 holds exactly, with room for a sum.
+/// Bits of a number of steps that an f32 holds exactly, with bits left for a sum.
 const STEP_BITS: u32 = 20;
 
 /// The ranks of a synchronous run.
@@ -27,12 +27,12 @@ pub(super) struct Ranks {
     in_parts: Option<bool>,
 }
 
-/// How they reach each other.
+/// How the ranks reach each other.
 #[derive(Debug)]
 enum Way {
-    /// All near each other.
+    /// A group: all are near each other.
     Near(Box<dyn Collective>),
-    /// Joined through the network.
+    /// A ring through the network.
     Far(Ring),
 }
 
@@ -48,7 +48,7 @@ impl Ranks {
         self.equal.filter(|equal| *equal).map(|_| self.place)
     }
 
-    /// Finds out at the first of its operations whether all ranks are before the same step.
+    /// Finds out, before the first operation, whether all ranks are at the same step.
     fn compare(
         &mut self,
         step: u64,
@@ -68,8 +68,8 @@ impl Ranks {
         Ok(())
     }
 
-    /// Replaces `values` by their mean over all ranks, equal bits at every one. Nobody may be silent
-    /// for longer than `patience`.
+    /// Replaces `values` by their mean over all ranks, with equal bits at every one. No rank may be
+    /// silent for longer than `patience`.
     fn all_reduce_mean(
         &mut self,
         values: &mut [f32],
@@ -155,7 +155,7 @@ fn patience(context: &Context, steps: u64) -> Duration {
     context.pace.synchronous_patience(steps, context.parameters())
 }
 
-/// A broken ring is what a stop looks like from inside an all-reduce.
+/// Why an all-reduce has failed: the order to stop also breaks the ring.
 fn broken(error: TrainError, queues: &Queues) -> End {
     if queues.is_stopping() { queues.wait_for_stop() } else { End::Failed(error) }
 }

@@ -1,11 +1,11 @@
-//! What a joiner takes over: snapshots, the clock, and what its earlier life has snapshots.
+//! Tests of what a joiner takes over: snapshots, the clock, and what an earlier start has kept.
 
 use dnode_protocol::Fragments;
 
 use super::*;
 use crate::storage::kept_snapshots::KeptSnapshots;
 
-/// What a donor says of a snapshot.
+/// The contents of a snapshot, as a donor announces them.
 fn contents(snapshot: &Encoded) -> SnapshotContents {
     SnapshotContents {
         clock: Clock(49),

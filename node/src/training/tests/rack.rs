@@ -1,4 +1,4 @@
-//! Groups of a rack that come faster than steps.
+//! Tests of groups of a rack that form faster than steps end.
 
 use std::io::{ErrorKind, Read as _};
 use std::os::unix::net::UnixStream;
@@ -56,7 +56,7 @@ fn of_groups_that_come_faster_than_steps_only_the_newest_waits() {
         Some(*group)
     });
     assert_eq!(lost.collect::<Vec<_>>(), [groups]);
-    // The end of the last word about the rack is that of the thread.
+    // The newest group of the rack ends with the thread.
     let (together, mut far) = two(groups + 1);
     thread.rack(Some(together));
     thread.command(Command::Stop { evaluate: false });

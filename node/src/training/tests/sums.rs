@@ -1,11 +1,11 @@
-//! Replicas that are sums of contributions: what their checkpoints contain, and when they commit.
+//! Tests of replicas that are sums of contributions: their checkpoints and their commits.
 
 use dnode_protocol::{Fragments, Origin, Versions};
 use dnode_trainer::{Mixer, ReplicaConfig, checkpoint};
 
 use super::*;
 
-/// Says when a step begins, which then takes as long as the counter's.
+/// Tells when a step begins, which then lasts as long as the counter's.
 pub(super) struct Announced(pub(super) Counter, pub(super) mpsc::Sender<()>);
 
 impl Trainer for Announced {
@@ -14,7 +14,7 @@ impl Trainer for Announced {
     }
 
     fn step(&mut self, at: StepId) -> Result<StepReport, TrainError> {
-        // Nobody may listen any more.
+        // An error means that no test listens any more.
         let _ = self.1.send(());
         self.0.step(at)
     }

@@ -1,8 +1,9 @@
-//! Peers of a ring that commit together.
+//! Tests of peers of a ring that commit together.
 
 use super::*;
 
-/// Trains peers of these slopes in one ring until their steps are done; what each ends with.
+/// Trains peers of these slopes in one ring until their steps are done. Returns each one's clock and
+/// weights.
 fn ring_of(plan: &Plan, outer: Option<OuterStep>, slopes: &[f32]) -> Vec<(Clock, Vec<f32>)> {
     let mut peers: Vec<TrainingThread> =
         slopes.iter().map(|slope| start_counter(plan.clone(), outer, (*slope, None))).collect();

@@ -1,5 +1,5 @@
-//! Peers that are left out of the rack for a while: those that do not answer, are far, or do not come
-//! when the others form a group.
+//! Peers that are left out of the rack for a while.
+//! They do not answer, are far, or do not come when the others form a group.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -100,11 +100,11 @@ impl Absent {
     }
 }
 
-/// Who is left out when some of `ranks` did not come: `missing`, of whom those that `speaks` holds of
-/// want another group. `used`: the ranks of a group that goes on meanwhile; none if there is none.
+/// Who is left out when some of `ranks` did not come. `missing` are those; the ones for which `speaks`
+/// is true want another group. `used`: the ranks of a group that stays in use; none if there is none.
 ///
-/// A group that goes on outlives whoever would join it. Of those that want another group only the last
-/// in order is left out, so that peers of which not all are near each other come to some group.
+/// A group in use is kept: rather its newcomers are left out. Of those that want another group only the
+/// last in order is left out. So peers form some group even if not all are near each other.
 pub(super) fn left_out(
     ranks: &[Mate],
     missing: &[Mate],
@@ -190,7 +190,8 @@ mod tests {
         assert_eq!(call(c, &[me, a, b, c]), [false, false]);
     }
 
-    /// Peers on a clock of whole seconds, each of which is near some others; a try takes five.
+    /// Peers on a clock of whole seconds, each near some others; an attempt to form a group takes five
+    /// seconds.
     struct World {
         near: Vec<Vec<usize>>,
         peers: Vec<Lone>,
@@ -199,7 +200,7 @@ mod tests {
     #[derive(Default)]
     struct Lone {
         absent: Absent,
-        /// What it tries to form, and since when.
+        /// The group that it tries to form, and since when.
         tries: Option<(Vec<Mate>, u64)>,
         used: Vec<Mate>,
     }
@@ -214,7 +215,7 @@ mod tests {
             mate(u8::try_from(index).unwrap() + 1)
         }
 
-        /// Whether one tries to form what another does.
+        /// The subject of the channel by which one calls another; `None` if it does not.
         fn calls(&self, from: usize, to: usize) -> Option<[u8; 32]> {
             let (ranks, _) = self.peers[from].tries.as_ref()?;
             ranks.contains(&Self::mate(to)).then(|| subject(ranks, false))

@@ -1,21 +1,21 @@
-//! When ranks do without what needs a library or a device, and when they try it again.
+//! When ranks do without backends that need a library or a device, and when they try these again.
 
 use std::time::{Duration, Instant};
 
-/// How long ranks that failed each other by way of a library or device are without it, at first and at
-/// most; doubles with each failure (guess).
+/// How long ranks do without a library or device after it has failed them, at first and at most
+/// (guess). The time doubles with each failure.
 const FALL_BACK: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(600));
-/// Most doublings that are counted: more than lead to the longest pause.
+/// Largest number of doublings that is counted: more than lead to the longest pause.
 const TIMES_MAX: u32 = 16;
 
-/// What the ranks do without for a while, after it has failed.
+/// Whether the ranks do without a failed backend for now; below, `it` is that backend.
 #[derive(Debug, Default)]
 pub(super) struct Fallen {
     times: u32,
     until: Option<Instant>,
     /// Whether it is tried again, beside a group that does without.
     again: bool,
-    /// Since when it carries the group in use, or nothing better than that could.
+    /// Since when the group in use runs on it, or on the best that is possible.
     well: Option<Instant>,
 }
 
@@ -47,7 +47,7 @@ impl Fallen {
         self.pause()
     }
 
-    /// Whether the time has come to try it again; said once.
+    /// Whether the time has come to try it again; true once.
     pub(super) fn look(&mut self, now: Instant) -> bool {
         let over = self.until.is_some_and(|until| now >= until);
         if over {
@@ -61,8 +61,8 @@ impl Fallen {
         (self.until, self.again) = (None, true);
     }
 
-    /// `later`: all could have it, but some rank does without or it could not be made; else there is
-    /// nothing to try again, whatever this rank has seen of the group before.
+    /// A group has formed. `later`: all ranks could use it, but some rank does without, or it could not
+    /// be set up. Otherwise there is nothing to try again, whatever failures this rank has seen before.
     pub(super) fn formed(&mut self, later: bool, now: Instant) {
         if !later {
             (self.until, self.again) = (None, false);

@@ -1,4 +1,4 @@
-//! How ranks that get together become equal, also after an operation that ended at some of them only.
+//! Makes ranks that form a group equal, also after an operation that ended at some of them only.
 
 use std::sync::Arc;
 
@@ -13,9 +13,10 @@ use crate::training::steps::end::End;
 /// What this rank gave to an operation that failed here, and may have ended at another rank.
 #[derive(Debug)]
 pub(super) struct Handed {
-    /// The weights that contain it there.
+    /// The weights that contain it at that rank.
     to: WeightsMark,
-    /// The slow weights of this rank then, `[P]`; shared by operations between which none moved.
+    /// The slow weights of this rank at that time, `[P]`. Operations between which none moved share
+    /// them.
     weights: Arc<Vec<f32>>,
     /// Whether they contain a step that failed here, too.
     lacks_step: bool,
@@ -44,9 +45,10 @@ struct Table {
 }
 
 impl RackMember {
-    /// Takes over the state of the most advanced rank, with what mixing moved at the others since
-    /// what they handed in to it, or since they had equal weights; those that are apart from it count
-    /// as much as it, and all take the mean. Returns the slow weights that all ranks have then.
+    /// Takes over the state of the most advanced rank, the lead. What mixing has moved at the other
+    /// ranks is added: since what they gave to an operation that the lead contains, or since they had
+    /// equal weights. Ranks that are apart from the lead count as much as it, and all take the mean.
+    /// Returns the slow weights that all ranks have then.
     pub(super) fn equalize(
         &mut self,
         group: &mut dyn Collective,
@@ -94,7 +96,8 @@ impl RackMember {
         Ok(base)
     }
 
-    /// Remembers what an operation got from this rank that failed here: another may have its result.
+    /// Remembers what this rank gave to an operation that failed here: another rank may have its
+    /// result.
     pub(super) fn hand_in(&mut self, to: WeightsMark, weights: &[f32], lacks_step: bool) {
         let last = self.handed.last().map(|handed| &handed.weights);
         let weights = match last {
@@ -107,7 +110,7 @@ impl RackMember {
         self.handed.push(Handed { to, weights, lacks_step });
     }
 
-    /// With what this rank has had in common with others.
+    /// Completes a standing with the marks of the weights that this rank has had in common with others.
     fn standing(&self, mut standing: Standing) -> Standing {
         for (mark, own) in standing.handed.iter_mut().zip(&self.handed) {
             *mark = own.to;
@@ -122,7 +125,7 @@ impl RackMember {
 /// Goes on from where the most advanced rank stands.
 fn stand_with(table: &Table, lacks_step: bool, context: &mut Context) -> Result<(), End> {
     if lacks_step {
-        // The step that failed here has this rank's gradient, and is taken over.
+        // The step that failed here contains this rank's gradient, and is taken over.
         let samples = context.pace.batch();
         context.cursor.count_step(u64::from(samples));
     }

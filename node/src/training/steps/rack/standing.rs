@@ -1,25 +1,26 @@
-//! Where the ranks of a rack stand when they get together, and what follows from it: the same at each.
+//! The positions of a rack's ranks when they form a group, and what each derives from them alike.
 
 use std::cmp::Reverse;
 
-/// Operations that failed at a rank and may have ended at another whose weights it remembers: one
-/// commit, and groups that failed while they became equal, each of which took a rank or a way (guess).
+/// Largest number of failed operations that a rank remembers, as they may have ended at another rank:
+/// one commit, and groups that failed while they became equal. Each of these lost a rank or a path
+/// (guess).
 pub(in crate::training::steps) const HANDED_MAX: usize = 4;
-/// Numbers by which ranks tell each other where they stand.
+/// Numbers in a standing.
 const STANDING: usize = 8 + 2 * HANDED_MAX;
-/// Elements of a standing.
+/// Elements of a standing: two for each number.
 pub(in crate::training::steps) const STANDING_ELEMENTS: usize = 2 * STANDING;
 
-/// Names slow weights that all ranks of a group had: those of its beginning, or of a commit.
+/// Names slow weights that all ranks of a group had: after it formed, or after a commit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::training::steps) struct WeightsMark {
-    /// The group; 0 for weights that were those of one peer.
+    /// The group; 0 for weights that only one peer had.
     pub(in crate::training::steps) group: u64,
     /// Commits of the group.
     pub(in crate::training::steps) commits: u64,
 }
 
-/// Where a rank stands, in the order in which it is told.
+/// Where a rank stands; the fields are sent in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::training::steps) struct Standing {
     pub(in crate::training::steps) clock: u64,
@@ -28,14 +29,15 @@ pub(in crate::training::steps) struct Standing {
     pub(in crate::training::steps) since_round: u64,
     pub(in crate::training::steps) local_steps: u64,
     pub(in crate::training::steps) parameters: u64,
-    /// The weights that it had with others last.
+    /// The weights that it last had in common with others.
     pub(in crate::training::steps) mark: WeightsMark,
-    /// Those that contain what this rank had, if they came to be at another one.
+    /// The weights that failed operations would have made of what this rank gave. Another rank may have
+    /// them.
     pub(in crate::training::steps) handed: [WeightsMark; HANDED_MAX],
 }
 
 impl WeightsMark {
-    /// Of weights that were those of one peer.
+    /// The mark of weights that only one peer had.
     pub(in crate::training::steps) const NONE: Self = Self { group: 0, commits: 0 };
 
     /// After one commit more of the group.
@@ -54,7 +56,7 @@ impl Standing {
             .chain(marks.flat_map(|mark| [mark.group, mark.commits]))
     }
 
-    /// As values that are moved and not computed with.
+    /// Writes it as bits of elements, which are only moved, not computed with.
     pub(in crate::training::steps) fn write(self, out: &mut [f32]) {
         for (pair, number) in out.chunks_exact_mut(2).zip(self.numbers()) {
             pair[0] = f32::from_bits((number >> 32) as u32);
@@ -79,13 +81,13 @@ impl Standing {
         }
     }
 
-    /// Whether the weights that this rank had last with others are the other's, but for what mixing
-    /// has moved since.
+    /// Whether both ranks last had the same weights in common with others. Only mixing has moved them
+    /// since.
     pub(in crate::training::steps) fn is_in_step_with(self, other: Self) -> bool {
         self.mark.group != 0 && self.mark == other.mark
     }
 
-    /// Whether the other's weights contain what this rank handed in to an operation that failed here.
+    /// Whether the other's weights contain what this rank gave to an operation that failed here.
     pub(in crate::training::steps) fn is_part_of(self, other: Self) -> bool {
         other.mark.group != 0 && self.handed.contains(&other.mark)
     }
@@ -106,7 +108,7 @@ impl Standing {
     }
 }
 
-/// The rank whose state all take over: the most advanced of those that are part of no other.
+/// The rank whose state all take over: the most advanced of those whose weights are part of no other's.
 pub(in crate::training::steps) fn lead(ranks: &[Standing]) -> usize {
     let is_newest = |rank: &Standing| !ranks.iter().any(|other| rank.is_part_of(*other));
     let newest = ranks.iter().enumerate().filter(|(_, rank)| is_newest(rank));
@@ -116,16 +118,16 @@ pub(in crate::training::steps) fn lead(ranks: &[Standing]) -> usize {
     newest.max_by_key(first).map_or(0, |(index, _)| index)
 }
 
-/// What the weights of the lead are divided by with those of who is apart from it: each counts as much.
+/// Number of replicas in the mean: the lead, and each rank that is apart from it. All count the same.
 pub(in crate::training::steps) fn units(ranks: &[Standing], lead: usize) -> usize {
     let others = ranks.iter().enumerate().filter(|(index, _)| *index != lead);
     1 + others.filter(|(_, rank)| rank.is_apart_from(ranks[lead])).count()
 }
 
-/// Where ranks that get together go on in the run, micro-steps: at their mean, so that together they
-/// take the steps that all would have taken alone. A step that the lead has finished was taken by
-/// every rank of its group, as it holds the gradients of all; and where the lead has met others, who
-/// is part of it has been counted.
+/// Where ranks that form a group go on in the run, in micro-steps. It is at their mean, so that
+/// together they take the steps that all would have taken alone. A step that the lead has finished was
+/// taken by every rank of its group, as it contains the gradients of all. A rank whose weights are part
+/// of the lead's has been counted there, so it has the lead's position, too.
 pub(in crate::training::steps) fn meeting(ranks: &[Standing], lead: Standing) -> u64 {
     let is_counted = |rank: &Standing| rank.trained_with(lead) || rank.is_part_of(lead);
     let of = |rank: &Standing| if is_counted(rank) { lead } else { *rank };

@@ -1,5 +1,5 @@
-//! A small simulator of racks: ranks in one process, whose groups fail at every operation in turn. An
-//! operation may end at some ranks only. Still nothing is lost or counted twice, and all ranks end
+//! A small simulator of racks: ranks in one process, whose groups fail at every operation in turn.
+//! An operation may end at some ranks only. Still nothing is lost or counted twice, and all ranks end
 //! alike.
 
 mod group;

@@ -1,4 +1,4 @@
-//! Groups over sockets within a process, an operation of which ends at some ranks only.
+//! Groups of ranks over sockets within a process; one operation of a group ends at some ranks only.
 
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Barrier};
@@ -10,12 +10,12 @@ use dnode_collective::{
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An operation that fails at all ranks but some, after its work is done at all.
+/// An operation that fails at all ranks but some, after all have done its work.
 #[derive(Clone, Debug)]
 pub(super) struct Fault {
     /// Operations of the group before it.
     pub(super) operation: usize,
-    /// Ranks at which it ends all the same.
+    /// Ranks at which it ends without an error.
     pub(super) ends_at: Vec<usize>,
 }
 
@@ -25,13 +25,14 @@ pub(super) struct Member {
     /// `None` once an operation has failed here.
     group: Option<Sockets>,
     place: Place,
-    /// Operations left until the fault, whether it ends here, and where all ranks wait for each other.
+    /// Operations left until the fault; whether that one ends here; where all ranks wait for each
+    /// other.
     fault: Option<(usize, bool, Arc<Barrier>)>,
-    /// Whether it says that a network is between ranks.
+    /// Whether the group claims that a network is between its ranks.
     pub(super) far: bool,
 }
 
-/// A group of these, in order.
+/// A group of these ranks, in order.
 pub(super) fn group(ranks: &[usize], fault: Option<&Fault>) -> Vec<Member> {
     let size = ranks.len();
     let mut links: Vec<Vec<Option<Box<dyn Link>>>> =

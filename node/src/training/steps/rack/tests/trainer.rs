@@ -1,4 +1,4 @@
-//! A trainer whose gradient is one everywhere, or what a test wants.
+//! A trainer for tests, whose gradient is one everywhere, or begins with a given number in one step.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ pub(super) struct Slope {
     x: Vec<f32>,
     gradient: Vec<f32>,
     sum: Vec<f32>,
-    /// The first element of the gradient of the step of this index.
+    /// A step's index, and the first element of the gradient of that step.
     bad: Option<(u64, f32)>,
     /// Whether a whole gradient that is not finite is an error.
     checks: bool,
@@ -33,7 +33,7 @@ impl Default for Slope {
 }
 
 impl Slope {
-    /// One whose gradient begins with this number in one step, and who may say so when it is none.
+    /// A trainer whose gradient begins with this number in one step. `checks`: see the field.
     pub(super) fn with(first: (u64, f32), checks: bool) -> Self {
         Self { bad: Some(first), checks, ..Self::default() }
     }
