@@ -5,7 +5,7 @@ use std::time::Duration;
 use dnode_protocol::frame::Codec;
 use serde::{Deserialize, Serialize};
 
-use crate::{Balance, Pace, Schedule};
+use crate::{Balance, Interval, Pace, Schedule};
 
 /// Most peers of whom something is remembered after they left.
 pub(crate) const STRANGERS_MAX: usize = 1024;
@@ -85,6 +85,8 @@ pub struct Config {
     pub weighting: Weighting,
     /// How local steps follow speed.
     pub pace: Pace,
+    /// How many local steps lie between two rounds.
+    pub interval: Interval,
     /// Whether replicas that are unlike all others are weighed down and left out. Default: yes.
     pub guard: bool,
     /// Part of a hash of the name of this peer's rack; 0 without one.
@@ -145,6 +147,7 @@ impl Default for Config {
             policy: Policy::default(),
             weighting: Weighting::default(),
             pace: Pace::default(),
+            interval: Interval::Fixed(25),
             guard: true,
             rack: 0,
             bounds: Bounds { progress_gap: 4, snapshot_age: 1, information_age: None },

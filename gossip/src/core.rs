@@ -47,7 +47,7 @@ impl Gossip {
         Self {
             membership: Membership::new(&context),
             staleness: Staleness::new(&context),
-            rounds: Rounds::default(),
+            rounds: Rounds::new(),
             exchange: Exchange::new(),
             transfer: StateTransfer::default(),
             delta_set: DeltaSet::new(fragments),

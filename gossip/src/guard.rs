@@ -44,13 +44,13 @@ const EXCHANGES: Bar = Bar { free: 1.5, weighed_down_at: 5.0, left_out_at: 6.5 }
 /// Where numbers are pushed, which scatters more. Measured: evidence in honest runs stays below 2.8,
 /// below 5.7 beside peers a hundred times slower.
 const PUSHES: Bar = Bar { free: 1.7, weighed_down_at: 8.0, left_out_at: 10.0 };
-/// The same where commits follow each other within [`FREQUENT_STEPS`] local steps: so many differences more
+/// The same where mixes follow each other within [`FREQUENT_STEPS`] local steps: so many differences more
 /// add up to more by chance. Measured: no alarm in 384 honest runs, several with the bar above.
 const FREQUENT: Bar = Bar { free: 1.5, weighed_down_at: 10.0, left_out_at: 13.0 };
 /// The same where a code leaves a third and more of a difference: the length of the next one says how much
 /// was left, and little of the neighbour. Measured: with the bar above 8 of 288 honest runs had an alarm.
 const COARSE: Bar = Bar { free: EXCESS_MAX, ..FREQUENT };
-/// Local steps per commit below which mixes are frequent.
+/// Local steps from mix to mix below which mixes are frequent.
 const FREQUENT_STEPS: u64 = 8;
 /// Difference up to which a neighbour on trial passes, in the same unit.
 const PASS_MAX: f64 = 1.7;
@@ -232,9 +232,10 @@ impl Guard {
     /// Knows nobody yet.
     pub(crate) fn new(config: &Config) -> Self {
         let is_coarse = |codec: &Codec| matches!(codec, Codec::Int2 | Codec::TopK);
+        let mixed_after = config.pace.local_steps.min(config.interval.least());
         let bar = match config.mixing {
             Mixing::Exchange if config.codecs.iter().any(is_coarse) => COARSE,
-            Mixing::Exchange if config.pace.local_steps < FREQUENT_STEPS => FREQUENT,
+            Mixing::Exchange if mixed_after < FREQUENT_STEPS => FREQUENT,
             Mixing::Exchange => EXCHANGES,
             Mixing::Push { .. } | Mixing::Set => PUSHES,
         };

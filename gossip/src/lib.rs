@@ -37,6 +37,8 @@ pub use guard::{Evidence, Grounds, Tolerance, Trust};
 pub use input::{Input, Offence, RefusedMix};
 pub use membership::{Claim, ShardReview, choose_shard, review_shard};
 pub use membership::{Heard, KNOWN_MAX, Member, Standing, Summaries, VIEW_MAX};
-pub use output::{ContributionId, Event, Failure, Output, Role, SnapshotContents, Work};
-pub use rounds::{MICRO_STEPS, Schedule, Stride};
+pub use output::{
+    ContributionId, Event, Failure, IntervalCause, Output, Role, SnapshotContents, Work,
+};
+pub use rounds::{Budget, INTERVAL_INITIAL, Interval, MICRO_STEPS, Schedule, Stride};
 pub use staleness::{Balance, Load, Pace, lag_factor, mixing_weight};

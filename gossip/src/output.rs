@@ -109,6 +109,8 @@ pub enum Output {
     },
     /// Do this much local work per commit from now on.
     Pace(Load),
+    /// Begin a round after so many local steps from now on.
+    RoundEvery(u64),
     /// Nothing more happens under this exchange: drop what is kept and no longer expect anything.
     Forget {
         /// The exchange.
@@ -192,6 +194,23 @@ impl Failure {
     }
 }
 
+/// Why rounds come as often as they do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IntervalCause {
+    /// The link carries one in every local step.
+    EveryStep,
+    /// One keeps the link busy for so long.
+    Link {
+        /// All exchanges of a round together.
+        busy: Duration,
+    },
+    /// One takes so many bytes of the budget.
+    Budget {
+        /// Sent by this peer.
+        round_bytes: u64,
+    },
+}
+
 /// A decision worth reporting: simulator, metrics and logs see the same ones.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
@@ -267,6 +286,15 @@ pub enum Event {
         value: Duration,
         /// Where the value comes from.
         why: &'static str,
+    },
+    /// The interval between rounds has changed.
+    Interval {
+        /// Local steps from one round to the next.
+        steps: u64,
+        /// Those that the cause asks for; more than `steps` where a commit has fewer.
+        wanted: u64,
+        /// Why.
+        cause: IntervalCause,
     },
     /// A contribution is in the replica.
     Included {

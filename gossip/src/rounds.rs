@@ -1,6 +1,7 @@
 //! Rounds: which fragments are proposed in a round, and where each of them stands.
 
 mod entry;
+mod interval;
 mod partner;
 mod schedule;
 mod step_schedule;
@@ -16,12 +17,14 @@ use crate::context::{Context, ExchangeStep, Step};
 use crate::membership::{Links, Member};
 use crate::{Failure, Mixing, Output};
 pub(crate) use entry::{EndedProposal, RoundFragment};
+use interval::RoundInterval;
+pub use interval::{Budget, INTERVAL_INITIAL, Interval};
 pub(crate) use partner::Candidates;
 pub use schedule::Schedule;
 pub use step_schedule::{MICRO_STEPS, Stride};
 
 /// The rounds of this peer.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Rounds {
     waiting: Vec<RoundFragment>,
     in_round: bool,
@@ -33,9 +36,42 @@ pub(crate) struct Rounds {
     /// Fragments of each neighbour whose news of this peer are old, as it said in a proposal; one bit
     /// for each fragment and neighbour, so bounded by their numbers.
     asked: BTreeMap<PeerId, BTreeSet<FragmentId>>,
+    /// Proposals of each fragment that were accepted since the last round began.
+    accepted: BTreeMap<FragmentId, u32>,
+    interval: RoundInterval,
 }
 
 impl Rounds {
+    pub(crate) const fn new() -> Self {
+        Self {
+            waiting: Vec::new(),
+            in_round: false,
+            begun: 0,
+            answered: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            accepted: BTreeMap::new(),
+            interval: RoundInterval::new(),
+        }
+    }
+
+    /// How often rounds come.
+    pub(crate) const fn interval(&mut self) -> &mut RoundInterval {
+        &mut self.interval
+    }
+
+    /// Whether a proposal of `fragment` is declined because the link has enough to do until the next
+    /// own round.
+    pub(crate) fn declines(&self, context: &Context, fragment: FragmentId) -> bool {
+        let accepted = self.accepted.get(&fragment).copied().unwrap_or(0);
+        self.interval.declines(context, accepted)
+    }
+
+    /// A proposal of `fragment` is accepted.
+    pub(crate) fn on_accepted(&mut self, fragment: FragmentId) {
+        let accepted = self.accepted.entry(fragment).or_default();
+        *accepted = accepted.saturating_add(1);
+    }
+
     /// Rounds begun: the schedules' time.
     pub(crate) const fn begun(&self) -> u64 {
         self.begun
@@ -48,6 +84,8 @@ impl Rounds {
 
     /// Begins a round of all fragments that need an exchange.
     pub(crate) fn begin(&mut self, context: &mut Context, candidates: &Candidates<'_>) {
+        self.interval.on_round(context);
+        self.accepted.clear();
         let answered = std::mem::take(&mut self.answered);
         let pushes = context.config.mixing != Mixing::Exchange;
         let left = context.config.fanout();
@@ -297,7 +335,7 @@ mod tests {
         let news = membership.on_clock(&mut context, (peer(1), heartbeat.clock), false);
         staleness.on_clock(&mut context, peer(1), news);
         context.take_steps();
-        (context, membership, staleness, Rounds::default())
+        (context, membership, staleness, Rounds::new())
     }
 
     #[test]

@@ -73,6 +73,8 @@ pub struct Host {
     pub training: bool,
     /// Local work per commit that the core asks for.
     pub load: Load,
+    /// Local steps per round of exchanges that the core has chosen, if it chooses.
+    pub round_every: Option<u64>,
     /// Peers that a commit is shared among.
     pub peers: usize,
     /// Rounds that have ended.
@@ -102,6 +104,7 @@ impl Host {
     pub fn boxed(start: Start, config: Config, replica: Box<dyn Replica>, now: Time) -> Self {
         Self {
             load: config.pace.reference(),
+            round_every: None,
             peers: 1,
             core: Gossip::new(start, config, now),
             replica,
@@ -168,6 +171,7 @@ impl Host {
                 }
             }
             Output::Pace(load) => self.load = load,
+            Output::RoundEvery(steps) => self.round_every = Some(steps),
             Output::Peers(peers) => self.peers = peers,
             Output::CommitLimit(limit) => self.limit = limit,
             Output::Training { allowed } => self.training = allowed,

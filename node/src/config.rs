@@ -31,7 +31,9 @@ pub use reference::{file_text, origin_text, reference_markdown, reference_text};
 pub use run::{run_line, run_spec, shared_settings};
 pub(crate) use run::{run_settings, shared_settings_of};
 pub use settings::Settings;
-pub use values::{Backend, Balance, Collective, Direct, LogFormat, Nat, Relay, Rule};
+pub use values::{
+    Backend, Balance, Budget, Collective, Direct, LogFormat, Nat, Relay, Rule, Share,
+};
 
 impl Default for Config {
     fn default() -> Self {

@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::config::{Config, LogFormat};
 use crate::driver::{Course, DriveError, Driver, Invitation, Parts, Telemetry, Terms, Viewing};
-use crate::peer::rules::{gossip_config, replica_config};
+use crate::peer::rules::{check_budget, gossip_config, replica_config};
 use crate::peer::trainer_identity::{IdentityError, TrainerIdentity};
 use crate::process::console::Console;
 use crate::storage::data_dir::{DataDir, DataDirError};
@@ -123,6 +123,18 @@ pub enum JoinError {
         "balance batches with a trainer that cannot change them: use gossip.balance=steps, or implement Trainer::set_batch"
     )]
     WholeBatches,
+    /// Not even one round per commit keeps to the budget of bytes.
+    #[error(
+        "keep to gossip.budget = {budget} bytes per local step: one round of every {local_steps} local steps sends {least}; raise gossip.budget to that, raise gossip.local_steps, or use a coarser gossip.codecs"
+    )]
+    Budget {
+        /// What was asked for.
+        budget: u64,
+        /// The smallest that could be met.
+        least: u64,
+        /// Local steps of a commit.
+        local_steps: u64,
+    },
     /// A setting is out of range.
     #[error(transparent)]
     Gossip(#[from] dnode_gossip::ConfigError),
@@ -178,6 +190,7 @@ impl JoinError {
             | Self::SplitForRack
             | Self::Gossip(_)
             | Self::WholeBatches
+            | Self::Budget { .. }
             | Self::Address(_)
             | Self::PeersFile(_)
             | Self::Traces(_)
@@ -217,6 +230,7 @@ pub async fn join(
         .ok_or(JoinError::Parameters(parameters))?;
     let gossip = gossip_config(&config, fragments);
     gossip.check()?;
+    check_budget(&gossip)?;
     if gossip.pace.balance == dnode_gossip::Balance::Batch && !trainer.set_batch(config.run.batch) {
         return Err(JoinError::WholeBatches);
     }

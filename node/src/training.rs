@@ -319,6 +319,11 @@ impl TrainingThread {
         self.mailbox.permit(|permission| permission.load = Some(load));
     }
 
+    /// This peer begins a round of exchanges after so many local steps from now on.
+    pub(crate) fn round_every(&self, steps: u64) {
+        self.mailbox.permit(|permission| permission.round_every = Some(steps));
+    }
+
     /// The ranks of the rack have got together, or this peer trains alone. A group that the thread has
     /// not come to yet is dropped: its ranks have given it up.
     pub(crate) fn rack(&self, group: Option<RankGroup>) {

@@ -10,6 +10,7 @@
 mod condition;
 pub(crate) mod settings;
 
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
@@ -95,12 +96,39 @@ pub struct Simulation {
     pub together: bool,
     /// Held-out samples of a point of a curve; the last one has all of them.
     pub samples: usize,
+    /// On which held-out samples losses are measured.
+    pub held_out: HeldOut,
+}
+
+/// A part of the held-out samples: settings are tuned on one, and results come from the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HeldOut {
+    /// All of them.
+    #[default]
+    All,
+    /// The first half: what settings are chosen by.
+    Tuning,
+    /// The second half: what is reported.
+    Report,
+}
+
+impl HeldOut {
+    /// Which of so many samples these are.
+    #[must_use]
+    pub const fn range(self, len: usize) -> Range<usize> {
+        match self {
+            Self::All => 0..len,
+            Self::Tuning => 0..len / 2,
+            Self::Report => len / 2..len,
+        }
+    }
 }
 
 impl Default for Simulation {
     fn default() -> Self {
         let [step_time, work] = [100, 5].map(Duration::from_millis);
-        Self { step_time, work, together: false, samples: 256 }
+        Self { step_time, work, together: false, samples: 256, held_out: HeldOut::All }
     }
 }
 

@@ -117,7 +117,9 @@ fn honest_peers_are_never_judged() {
         [[variant]]\nname = \"each-step\"\nkind = \"pairwise\"\n\
         set = [\"gossip.local_steps=1\", \"gossip.mix_every=1\"]\n\
         [[variant]]\nname = \"coarse\"\nkind = \"pairwise\"\n\
-        set = [\"gossip.local_steps=2\", \"gossip.mix_every=2\", 'gossip.codecs=[\"int2\"]']\n";
+        set = [\"gossip.local_steps=2\", \"gossip.mix_every=2\", 'gossip.codecs=[\"int2\"]']\n\
+        [[variant]]\nname = \"interval\"\nkind = \"pairwise\"\n\
+        set = [\"gossip.mix_every=auto\"]\n";
     let mut count = 0;
     for (from, to) in HONEST {
         let text = if from.is_empty() { DIGITS.to_owned() } else { DIGITS.replace(from, to) };
@@ -132,5 +134,5 @@ fn honest_peers_are_never_judged() {
             count += 1;
         }
     }
-    assert_eq!(count, 8 * 9 * 2);
+    assert_eq!(count, 8 * 10 * 2);
 }

@@ -51,10 +51,8 @@ impl ConcurrencyLimit {
             // Others did not fill the limit, so this one says nothing about it.
             return;
         }
-        // Its own thread is asked twice, the partner's once, each in the middle of a step.
-        let theirs = membership.get(partner).map_or(Duration::ZERO, |member| member.step_time);
-        let steps = context.progress.step_time().saturating_mul(2).saturating_add(theirs);
-        self.ended(took, TARGET.saturating_add(steps), most);
+        let waits = waits_for_steps(context, membership, partner);
+        self.ended(took, TARGET.saturating_add(waits), most);
     }
 
     /// One has run out.
@@ -70,6 +68,17 @@ impl ConcurrencyLimit {
             self.0 = (self.0 - 1).max(LIMIT_MIN);
         }
     }
+}
+
+/// For how long an exchange with `partner` may wait for steps: the own training thread is asked twice,
+/// the partner's once, each in the middle of a step.
+pub(super) fn waits_for_steps(
+    context: &Context,
+    membership: &Membership,
+    partner: &PeerId,
+) -> Duration {
+    let theirs = membership.get(partner).map_or(Duration::ZERO, |member| member.step_time);
+    context.progress.step_time().saturating_mul(2).saturating_add(theirs)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, PeerId, Terms, Time
 
 use super::aborts::Aborts;
 use super::codec_choice::on_measured;
-use super::concurrency_limit::ConcurrencyLimit;
+use super::concurrency_limit::{ConcurrencyLimit, waits_for_steps};
 use super::neighbourhood::Neighbourhood;
 use super::own::{Own, OwnState};
 use super::sequences::{REMEMBERED, Sequences};
@@ -284,6 +284,10 @@ impl Initiator {
         context.send(peer, Message::Ack { exchange });
         let codec = own.agreed.as_ref().map_or(own.codec, |agreed| agreed.codec);
         self.learn(context, near.membership, &own, codec);
+        let waits = waits_for_steps(context, near.membership, &peer);
+        let took = context.now.since(own.began).saturating_sub(waits);
+        let parallel = self.limit(context);
+        near.rounds.interval().on_exchanged(context, (took, codec), parallel);
         if let (Some(agreed), OwnState::Applying { snapshot }) = (own.agreed, own.state) {
             near.staleness.contain(context, near.membership, fragment, &agreed.information);
             context.event(Event::Applied {
@@ -505,7 +509,7 @@ mod tests {
     fn a_waiting_fragment_is_proposed_once_and_giving_up_frees_it() {
         let mut context = Context::alone(Config::default());
         let mut membership = Membership::new(&context);
-        let (mut staleness, mut rounds) = (Staleness::new(&context), Rounds::default());
+        let (mut staleness, mut rounds) = (Staleness::new(&context), Rounds::new());
         let (guard, mut initiator) = (Guard::new(&context.config), Initiator::new());
         membership.on_peer_up(&mut context, (peer(1), 1), Trust::Trusted);
         membership.on_heartbeat(&peer(1), &context.progress.heartbeat());

@@ -142,6 +142,7 @@ impl Responder {
             context.leases.take(fragment, exchange);
         }
         self.answered.insert(exchange, answered);
+        near.rounds.on_accepted(fragment);
         context.output(Output::Expect { exchange, from, leg: Leg::Offer, fragment });
         self.send_accept(context, near.staleness, exchange);
     }
@@ -163,6 +164,7 @@ impl Responder {
             || context.progress.is_replacing()
             || context.progress.is_leaving()
             || open >= config.answered_max
+            || (both_ways && near.rounds.declines(context, fragment))
             || self.answered.len() >= JOURNAL_MAX
     }
 
@@ -290,6 +292,7 @@ impl Responder {
         let (took, codec) = (context.now.since(answered.began), answered.agreed.codec);
         let (fragment, crossed) = (answered.fragment, answered.crossed);
         on_measured(context, near.membership.links_mut(), (&from, took), codec, parallel);
+        near.rounds.interval().on_answered(context, codec);
         let candidates =
             crate::rounds::Candidates::new(near.membership, near.staleness, near.guard);
         near.rounds.on_answered(context, &candidates, (fragment, from), crossed);

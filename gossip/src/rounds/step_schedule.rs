@@ -23,6 +23,8 @@ pub struct Stride {
     now: u64,
     /// Local steps per exchange round at the run's H; 0 for rules without exchanges.
     mix_every: u64,
+    /// Local steps per exchange round of this peer, whatever its number per commit.
+    round_every: Option<u64>,
     /// What does not yet make a whole millionth, in units of `1/now` of it.
     carried: u64,
 }
@@ -40,7 +42,7 @@ impl Stride {
     #[must_use]
     pub fn new(local_steps: u64, mix_every: u64) -> Self {
         let reference = local_steps.clamp(1, LOCAL_STEPS_MAX);
-        Self { reference, now: reference, mix_every, carried: 0 }
+        Self { reference, now: reference, mix_every, round_every: None, carried: 0 }
     }
 
     /// This peer does so many local steps per commit from now on.
@@ -49,6 +51,20 @@ impl Stride {
         if now != self.now {
             (self.now, self.carried) = (now, 0);
         }
+    }
+
+    /// This peer has a round after so many local steps from now on.
+    pub fn set_round_every(&mut self, steps: u64) {
+        self.round_every = Some(steps.max(1));
+    }
+
+    /// Whether a round begins although the last one is still open, and commits do not wait for its end:
+    /// where the interval follows the link, and the link carries more than one round per commit.
+    ///
+    /// A fragment that is still in an exchange joins the new round afterwards.
+    #[must_use]
+    pub fn rounds_overlap(&self) -> bool {
+        self.round_every.is_some_and(|steps| steps < self.now)
     }
 
     /// Local steps per commit.
@@ -63,11 +79,14 @@ impl Stride {
         STRETCH_MAX * self.now
     }
 
-    /// Local steps per exchange round, in the same ratio to commits as the run's; 0 is never.
+    /// Local steps per exchange round, in the same ratio to commits as the run's if this peer has no
+    /// interval of its own; 0 is never.
     #[must_use]
     pub fn mix_every(&self) -> u64 {
-        if self.mix_every == 0 {
-            return 0;
+        match (self.mix_every, self.round_every) {
+            (0, _) => return 0,
+            (_, Some(steps)) => return steps,
+            (_, None) => {}
         }
         let (every, now) = (u128::from(self.mix_every), u128::from(self.now));
         let scaled = every * now / u128::from(self.reference);
@@ -128,6 +147,20 @@ mod tests {
             stride.set(local_steps);
             assert_eq!(stride.mix_every(), want, "{mix_every} {local_steps}");
         }
+    }
+
+    #[test]
+    fn an_interval_of_its_own_does_not_follow_the_local_steps_of_a_commit() {
+        let mut stride = Stride::new(25, 4);
+        stride.set_round_every(1);
+        stride.set(50);
+        assert_eq!(stride.mix_every(), 1);
+        assert!(stride.rounds_overlap());
+        stride.set_round_every(50);
+        assert!(!stride.rounds_overlap() && !Stride::new(25, 4).rounds_overlap());
+        let mut never = Stride::new(25, 0);
+        never.set_round_every(3);
+        assert_eq!(never.mix_every(), 0);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::values::{Balance, Rule};
 
 /// The combinations of `[gossip]` that are not sound. `changed` tells whether a key has another value
 /// than its default.
-pub(super) fn check(gossip: &Gossip, changed: impl Fn(&str) -> bool) -> [Option<Broken>; 9] {
+pub(super) fn check(gossip: &Gossip, changed: impl Fn(&str) -> bool) -> [Option<Broken>; 10] {
     [
         outer_step(gossip, changed),
         world(gossip),
@@ -20,6 +20,7 @@ pub(super) fn check(gossip: &Gossip, changed: impl Fn(&str) -> bool) -> [Option<
         fanout(gossip),
         balance(gossip),
         waiting(gossip),
+        interval(gossip),
     ]
 }
 
@@ -191,6 +192,14 @@ fn waiting(gossip: &Gossip) -> Option<Broken> {
         let remedy = "block waits for as long as the laggard lives: leave the time out, or use \
                       down-weight";
         Broken("gossip.gate_timeout", "gossip.staleness", remedy.to_owned())
+    })
+}
+
+fn interval(gossip: &Gossip) -> Option<Broken> {
+    (gossip.mix_every.is_none() && gossip.rule != Rule::Pairwise).then(|| {
+        let remedy = "rounds between commits mix weights that lack the progress since the last one: \
+                      use pairwise, or a number such as 25";
+        Broken("gossip.mix_every", "gossip.rule", remedy.to_owned())
     })
 }
 
@@ -378,6 +387,18 @@ mod tests {
         }
         let none = ["gossip.rule=none", "gossip.balance=batch"];
         refused(&none, ["does not go with gossip.rule = \"none\"", "leave it out"]);
+    }
+
+    #[test]
+    fn the_interval_follows_the_link_where_live_weights_are_mixed() {
+        assert_eq!(resolve(&["gossip.rule=pairwise"]).unwrap().gossip.mix_every, None);
+        resolve(&["gossip.rule=pairwise", "gossip.mix_every=4", "gossip.budget=2000"]).unwrap();
+        for rule in ["gossip-outer", "push-sum", "delta-set", "epidemic"] {
+            let rule = format!("gossip.rule={rule}");
+            let wants = ["lack the progress since", "use pairwise, or a number"];
+            refused(&[&rule, "gossip.mix_every=auto"], wants);
+        }
+        refused(&["gossip.rule=pairwise", "gossip.budget=0%"], ["gossip.budget", "a share"]);
     }
 
     #[test]

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use super::key::{Key, Section, joined, key, section};
 use super::kind::{Kind, Reals};
 use super::values::{
-    Backend, Balance, Collective, Direct, LogFormat, Nat, Relay, Rule, codec_names, duration,
-    duration_or_auto,
+    Backend, Balance, Budget, Collective, Direct, LogFormat, Nat, Relay, Rule, budget, codec_names,
+    duration, duration_or_auto, number_or_auto,
 };
 use crate::telemetry::traces::Collector;
 use crate::telemetry::view::Service;
@@ -81,6 +81,7 @@ const fn codec_names() -> [&'static str; Codec::CHOICES.len()] {
 }
 
 const NO: &str = "false";
+const AUTO: &str = "\"auto\"";
 const RANDOM: &str = "\"random\"";
 const INT4: &str = "[\"int4\"]";
 const F32: &str = "[\"f32\"]";
@@ -225,8 +226,17 @@ section! {
         local_steps: u64 = key(Kind::Integer(1, 1_000_000))
             .unit("steps").by("gossip.rule", &each_rule(["25", "25", "25", "25", "25", "1", "25"]))
             .must(),
-        /// local steps per exchange round
-        mix_every: u64 = key(Kind::Integer(1, 1_000_000)).default("25").unit("steps").must(),
+        /// local steps per exchange round; "auto" follows the link and gossip.budget, from 1 to
+        /// local_steps, at each peer by itself
+        #[serde(with = "number_or_auto")]
+        mix_every: Option<u64> = key(Kind::WordOrInteger("auto", 1, 1_000_000))
+            .by("gossip.rule", &each_rule(["25", AUTO, "25", "25", "25", "25", "25"]))
+            .unit("steps").must(),
+        /// what exchanges may cost where mix_every is "auto": a share of the link's time, or bytes
+        /// that this peer sends per local step
+        #[serde(with = "budget")]
+        budget: Budget = key(Kind::ShareOrInteger(1, 1_000_000_000_000))
+            .default("\"50%\"").only("gossip.rule", &["pairwise"]),
         /// learning rate of the outer step (α)
         outer_learning_rate: f64 = key(Kind::Real(Reals::above(0.0, 2.0)))
             .by("gossip.rule", &each_rule(["0.7", "1.0", "1.0", "0.7", "1.0", "0.7", "1.0"]))

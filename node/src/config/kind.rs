@@ -9,6 +9,7 @@ use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use toml::Value;
 
+use super::values::Share;
 use crate::telemetry::traces::Collector;
 use crate::telemetry::view::Service;
 
@@ -75,6 +76,8 @@ pub enum Kind {
     WordOrReal(&'static str, Reals),
     /// This word, or a whole number from the first to the second, both legal.
     WordOrInteger(&'static str, i64, i64),
+    /// A share such as `"50%"`, or a whole number from the first to the second, both legal.
+    ShareOrInteger(i64, i64),
     /// A file or folder.
     Path,
     /// A text of at most so many bytes; may be empty.
@@ -119,6 +122,7 @@ impl Kind {
             Self::Choice(_) => "word",
             Self::WordOrReal(..) => "word or number",
             Self::WordOrInteger(..) => "word or integer",
+            Self::ShareOrInteger(..) => "share or integer",
             Self::Path => "path",
             Self::Name(_) | Self::Label(_) => "text",
             Self::Device => "device",
@@ -143,6 +147,11 @@ impl Kind {
             Self::WordOrReal(word, reals) => format!("\"{word}\" or a number, {}", reals.words()),
             Self::WordOrInteger(word, min, max) => {
                 format!("\"{word}\" or an integer, {min} to {max}")
+            }
+            Self::ShareOrInteger(min, max) => {
+                format!(
+                    "a share in quotes such as \"50%\", at most 100%, or an integer, {min} to {max}"
+                )
             }
             Self::Path => "a path in quotes".to_owned(),
             Self::Device => "\"cpu\", \"cuda:0\" (or another number) or \"auto\"".to_owned(),
@@ -190,6 +199,10 @@ impl Kind {
             }
             Self::WordOrInteger(word, min, max) => {
                 value.as_str() == Some(word)
+                    || value.as_integer().is_some_and(|number| (*min..=*max).contains(&number))
+            }
+            Self::ShareOrInteger(min, max) => {
+                value.as_str().is_some_and(|text| text.parse::<Share>().is_ok())
                     || value.as_integer().is_some_and(|number| (*min..=*max).contains(&number))
             }
             Self::Path => value.as_str().is_some_and(|path| !path.is_empty()),
@@ -256,7 +269,8 @@ impl Kind {
             | Self::Real(_)
             | Self::Flag
             | Self::WordOrReal(..)
-            | Self::WordOrInteger(..) => parsed.unwrap_or_else(bare),
+            | Self::WordOrInteger(..)
+            | Self::ShareOrInteger(..) => parsed.unwrap_or_else(bare),
         }
     }
 }

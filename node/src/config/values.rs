@@ -1,5 +1,7 @@
 //! The types of values: words that a key chooses from, and how codecs and durations are written.
 
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 
 /// How replicas are averaged.
@@ -105,6 +107,95 @@ pub enum Backend {
     Embedded,
     /// libtorch.
     Libtorch,
+}
+
+/// A part of a whole, in `(0, 1]`; in text as a percentage such as `50%`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Share(pub f64);
+
+impl FromStr for Share {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let percent = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
+        let share =
+            percent.map(|percent| percent / 100.0).filter(|share| *share > 0.0 && *share <= 1.0);
+        share.map(Self).ok_or("a share such as \"50%\", more than 0% and at most 100%")
+    }
+}
+
+/// What exchanges may cost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Budget {
+    /// This part of the time of the link.
+    Link(Share),
+    /// So many bytes sent per local step.
+    BytesPerStep(u64),
+}
+
+/// Budgets: a share in text, or a number of bytes.
+pub(super) mod budget {
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    use super::{Budget, Share};
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Share(String),
+        Bytes(u64),
+    }
+
+    pub(in crate::config) fn serialize<S: Serializer>(
+        value: &Budget,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        match value {
+            Budget::Link(Share(share)) => to.collect_str(&format_args!("{}%", share * 100.0)),
+            Budget::BytesPerStep(bytes) => to.serialize_u64(*bytes),
+        }
+    }
+
+    pub(in crate::config) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Budget, D::Error> {
+        match Written::deserialize(from)? {
+            Written::Share(text) => text.parse().map(Budget::Link).map_err(de::Error::custom),
+            Written::Bytes(bytes) => Ok(Budget::BytesPerStep(bytes)),
+        }
+    }
+}
+
+/// Numbers, or the word `auto` for `None`.
+pub(super) mod number_or_auto {
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Word(String),
+        Number(u64),
+    }
+
+    pub(in crate::config) fn serialize<S: Serializer>(
+        value: &Option<u64>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(number) => to.serialize_u64(*number),
+            None => to.serialize_str("auto"),
+        }
+    }
+
+    pub(in crate::config) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<u64>, D::Error> {
+        match Written::deserialize(from)? {
+            Written::Word(word) if word == "auto" => Ok(None),
+            Written::Word(word) => Err(de::Error::custom(format!("{word} is not \"auto\""))),
+            Written::Number(number) => Ok(Some(number)),
+        }
+    }
 }
 
 /// Codecs by their names.

@@ -3,6 +3,7 @@
 mod copied;
 mod diverging;
 mod held;
+mod interval;
 mod invitation;
 mod judgements;
 mod losses;
@@ -244,14 +245,8 @@ impl Telemetry {
                 tracing::debug!(peer = %peer.short(), %fragment, lag, weight, ?role, "mixed");
             }
             Event::Failed { exchange, peer, failure } => self.failed(*exchange, peer, *failure),
-            Event::Undone { exchange } => {
-                tracing::debug!(%exchange, "took back half an exchange that the other end aborted");
-                self.event("undone", &exchange.to_string());
-            }
-            Event::Undecided { exchange } => {
-                tracing::warn!(%exchange, "never learnt whether the other end applied its half");
-                self.event("undecided", &exchange.to_string());
-            }
+            Event::Undone { exchange } => self.undone(exchange),
+            Event::Undecided { exchange } => self.undecided(exchange),
             Event::Suspected(peer) => {
                 tracing::warn!(peer = %peer.short(), name = self.viewing.name(peer), "peer is silent");
                 self.event("suspected", &peer.to_string());
@@ -263,6 +258,7 @@ impl Telemetry {
                 self.event("restored", &peer.to_string());
             }
             Event::Held { bound, peer } => self.held(bound, *peer),
+            Event::Interval { steps, wanted, cause } => self.interval(*steps, *wanted, *cause),
             Event::Deadline { name, peer, value, why } => {
                 let peer = peer.map(|peer| peer.short());
                 tracing::debug!(peer, ?value, "{name} deadline: {why}");
@@ -273,8 +269,9 @@ impl Telemetry {
             }
             Event::Split { seen, of, since } => {
                 let since = time_of_day(Time::ZERO + self.started.elapsed(), *since);
-                tracing::warn!("sees {seen} of {of} peers since {since}; training goes on here");
-                self.event("split", &format!("sees {seen} of {of} peers since {since}"));
+                let text = format!("sees {seen} of {of} peers since {since}");
+                tracing::warn!("{text}; training goes on here");
+                self.event("split", &text);
             }
             Event::CatchUpStarted { .. }
             | Event::CatchUpDone { .. }

@@ -1,12 +1,13 @@
 //! Translates the configured rule into settings of the gossip core and of the replica.
 
-use dnode_gossip::{Bounds, Mixing, Pace};
+use dnode_gossip::{Bounds, Interval, Mixing, Pace};
 use dnode_protocol::Fragments;
 use dnode_protocol::frame::Codec;
 use dnode_protocol::limits::FRAGMENT_ELEMENTS_MAX;
 use dnode_trainer::{Mixer, OuterStep, ReplicaConfig};
 
-use crate::config::{Balance, Config, Gossip, Rule};
+use super::JoinError;
+use crate::config::{Balance, Budget, Config, Gossip, Rule, Share};
 use crate::driver::rack_name;
 
 /// Largest number of bytes that open exchanges of one direction, proposed or answered, hold together.
@@ -54,6 +55,7 @@ pub(crate) fn gossip_config(config: &Config, fragments: Fragments) -> dnode_goss
             },
             global_batch: gossip.global_batch,
         },
+        interval: interval(gossip, fragments),
         bounds: Bounds {
             progress_gap: gossip.progress_gap,
             snapshot_age: gossip.snapshot_age,
@@ -65,6 +67,31 @@ pub(crate) fn gossip_config(config: &Config, fragments: Fragments) -> dnode_goss
         answered_max: open_max,
         pulls_open_max: (PULLED_BYTES_MAX / fragment_bytes).clamp(PULLS_MIN, PULLS_MAX),
         ..dnode_gossip::Config::default()
+    }
+}
+
+/// How often rounds come.
+fn interval(gossip: &Gossip, fragments: Fragments) -> Interval {
+    if let Some(steps) = gossip.mix_every {
+        return Interval::Fixed(steps);
+    }
+    let (link_share, bytes_per_step) = match gossip.budget {
+        Budget::Link(Share(share)) => (share, None),
+        Budget::BytesPerStep(bytes) => (1.0, Some(bytes)),
+    };
+    let parameters = fragments.parameters() as u64;
+    Interval::Follow(dnode_gossip::Budget { link_share, bytes_per_step, parameters })
+}
+
+/// Refuses a budget of bytes that no interval can keep to.
+pub(super) fn check_budget(gossip: &dnode_gossip::Config) -> Result<(), JoinError> {
+    let Interval::Follow(budget) = gossip.interval else { return Ok(()) };
+    let (codec, local_steps) = (gossip.codecs.last(), gossip.pace.local_steps);
+    let round = codec.map_or(0.0, |codec| budget.round_bytes(*codec));
+    let least = (round / local_steps as f64).ceil() as u64;
+    match budget.bytes_per_step {
+        Some(budget) if budget < least => Err(JoinError::Budget { budget, least, local_steps }),
+        Some(_) | None => Ok(()),
     }
 }
 

@@ -27,6 +27,8 @@ pub(super) struct Permission {
     pub(super) allowed: bool,
     /// Local work per commit; `None` is the run's.
     pub(super) load: Option<Load>,
+    /// Local steps per round of exchanges; `None` is the plan's.
+    pub(super) round_every: Option<u64>,
     /// Peers that a commit is shared among.
     pub(super) peers: usize,
     /// Whether a [`Command::Stop`] is on its way.
@@ -49,6 +51,7 @@ impl Mailbox {
             limit: Clock(u64::MAX),
             allowed: false,
             load: None,
+            round_every: None,
             peers: 1,
             stopping: false,
             queued: false,

@@ -164,6 +164,9 @@ impl Training {
             cursor.set_local_steps(load.local_steps);
             pace.set_batch(load.batch, replica);
         }
+        if let Some(steps) = permission.round_every {
+            cursor.set_round_every(steps);
+        }
         if !permission.allowed {
             self.rack.leave(&mut self.context);
         }
@@ -276,7 +279,7 @@ impl Training {
     fn step(&mut self) -> Result<(), End> {
         let began = Instant::now();
         let Context { cursor, queues, pace, .. } = &self.context;
-        let late = cursor.is_commit_due() && cursor.is_round_open();
+        let late = cursor.is_commit_due() && cursor.waits_for_round();
         queues.meter().step(if late { Activity::Late } else { Activity::Step }, began);
         let expected = pace.mean_step();
         let Some(report) = self.in_trainer(expected, Self::local_step)? else { return Ok(()) };
@@ -350,7 +353,7 @@ impl Training {
             Commits::Alone if self.rack.is_joined() => return self.commit_in_rack(),
             Commits::Alone => {}
         }
-        let put_off = cursor.is_round_open() && !cursor.is_stretched();
+        let put_off = cursor.waits_for_round() && !cursor.is_stretched();
         if put_off || !self.may_commit() {
             return Ok(());
         }

@@ -94,6 +94,16 @@ impl Codec {
         }
     }
 
+    /// The code of an initiator's weights where differences are written in this one.
+    #[must_use]
+    pub const fn of_offer(self) -> Self {
+        match self {
+            Self::F32 | Self::Bf16 | Self::F16 => self,
+            Self::Int8 | Self::Int4 | Self::Int2 | Self::TopK => Self::Modular,
+            Self::Modular | Self::Running32 | Self::Fixed64 => Self::F32,
+        }
+    }
+
     /// Length of a run of `elements` that begins at a multiple of [`Codec::frame_elements`], bytes.
     ///
     /// A whole tensor is as long as its frames together.

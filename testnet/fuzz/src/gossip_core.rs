@@ -356,6 +356,7 @@ impl World {
             | Output::Publish { .. }
             | Output::Drop { .. }
             | Output::Pace { .. }
+            | Output::RoundEvery(_)
             | Output::Peers(_)
             | Output::RoundDone
             | Output::Disconnect { .. }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use dnode_gossip::{Balance, Policy, Schedule};
+use dnode_gossip::{Balance, INTERVAL_INITIAL, Policy, Schedule};
 use dnode_protocol::frame::Codec;
 use dnode_trainer::{DataConfig, ModelConfig, OptimizerConfig};
 use rand::SeedableRng;
@@ -82,8 +82,12 @@ pub struct SimulatedVariant {
     pub rule: MixingName,
     /// Local steps per commit, H.
     pub local_steps: u64,
-    /// Local steps per round of exchanges.
-    pub mix_every: u64,
+    /// Local steps per round of exchanges; `None`: the interval follows the link.
+    #[serde(deserialize_with = "interval")]
+    pub mix_every: Option<u64>,
+    /// Bytes that a peer may send per local step, where the interval follows.
+    #[serde(default)]
+    pub budget: Option<u64>,
     /// Learning rate of the outer step, α.
     #[serde(default = "outer_learning_rate")]
     pub outer_learning_rate: f32,
@@ -117,6 +121,20 @@ pub struct SimulatedVariant {
     /// The optimizer.
     #[serde(skip, default = "adamw")]
     pub optimizer: OptimizerConfig,
+}
+
+fn interval<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Word(String),
+        Number(u64),
+    }
+    match Written::deserialize(from)? {
+        Written::Number(number) => Ok(Some(number)),
+        Written::Word(word) if word == "auto" => Ok(None),
+        Written::Word(word) => Err(serde::de::Error::custom(format!("{word} is not \"auto\""))),
+    }
 }
 
 const fn outer_learning_rate() -> f32 {
@@ -265,7 +283,7 @@ impl SimulatedCase {
             (!self.variants.is_empty(), "variant", "one variant or more in every condition"),
             (every(choices), "gossip.codecs", "of f32 to top-k"),
             (every(|variant| variant.local_steps > 0), "gossip.local_steps", "at least 1"),
-            (every(|variant| variant.mix_every > 0), "gossip.mix_every", "at least 1"),
+            (every(|variant| variant.mix_every != Some(0)), "gossip.mix_every", "at least 1"),
             (
                 split.is_none_or(|s| (1..self.peers).contains(&s.peers) && !s.time.is_zero()),
                 "condition.split",
@@ -408,6 +426,12 @@ impl SimulatedVariant {
         variant.name.clone_from(&way.name);
         variant.optimizer = optimizer(&sections)?;
         Ok(variant)
+    }
+
+    /// Local steps per round of exchanges, before the interval follows the link where it does.
+    #[must_use]
+    pub fn first_interval(&self) -> u64 {
+        self.mix_every.unwrap_or_else(|| INTERVAL_INITIAL.min(self.local_steps))
     }
 
     /// The code that the simulator uses: the first.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dnode_gossip::testing::{Bytes, Replica};
-use dnode_gossip::{Config, Mixing, Pace};
+use dnode_gossip::{Budget, Config, Interval, Mixing, Pace};
 use dnode_protocol::Time;
 use dnode_protocol::frame::TENSOR_HEADER_BYTES;
 use dnode_protocol::limits::TENSOR_PAYLOAD_BYTES_MAX;
@@ -53,6 +53,9 @@ impl Fleet for Built {
     }
 }
 
+/// Part of the link's time that exchanges may take, as by default.
+const LINK_SHARE: f64 = 0.5;
+
 /// The gossip configuration of a variant.
 #[must_use]
 pub(super) fn config(case: &SimulatedCase, variant: &SimulatedVariant) -> Config {
@@ -70,6 +73,15 @@ pub(super) fn config(case: &SimulatedCase, variant: &SimulatedVariant) -> Config
         codecs: variant.codecs.clone(),
         guard: variant.guard,
         pace: Pace { local_steps, batch, balance, global_batch: 0 },
+        interval: match variant.mix_every {
+            Some(steps) => Interval::Fixed(steps),
+            // The model is not built yet.
+            None => Interval::Follow(Budget {
+                link_share: LINK_SHARE,
+                bytes_per_step: variant.budget,
+                parameters: 0,
+            }),
+        },
         ..Config::default()
     }
 }
@@ -147,7 +159,7 @@ fn world(
     case: &SimulatedCase,
     variant: &SimulatedVariant,
     seed: u64,
-    config: Config,
+    mut config: Config,
 ) -> Result<World, LearnError> {
     let peers = 0..case.peers;
     let mut scenario = case.scenario(variant);
@@ -156,12 +168,17 @@ fn world(
     // A small model may have fewer fragments than the variant asks for.
     let count = replicas.iter().flatten().map(ModelReplica::fragments).max().unwrap_or(1);
     scenario.fragments = u32::try_from(count).unwrap_or(u32::MAX);
+    if let (Interval::Follow(budget), Some(Some(replica))) =
+        (&mut config.interval, replicas.first())
+    {
+        budget.parameters = replica.weights().len() as u64;
+    }
     let learning = Learning {
         fleet: Box::new(Built { case: case.clone(), variant: variant.clone(), seed, replicas }),
         step_times: (0..case.peers as usize).map(|p| case.step_time(p)).collect(),
         steps: case.steps,
         local_steps: variant.local_steps,
-        mix_every: variant.mix_every,
+        mix_every: variant.first_interval(),
         together: case.simulation.together,
         seen: crate::sim::Seen::default(),
     };
@@ -257,7 +274,7 @@ impl Measured<'_> {
         };
         healed.sides = [of(evaluator, one)?, of(evaluator, other)?];
         healed.weighted = of(evaluator, &[weighted([one, other], healed.steps)])?;
-        let steps = u32::try_from(self.variant.mix_every).unwrap_or(u32::MAX);
+        let steps = u32::try_from(self.variant.first_interval()).unwrap_or(u32::MAX);
         run(world, end + self.case.slowest() * steps * split.rounds);
         self.check(world)?;
         healed.merged = self.quality(world, evaluator, true)?;
@@ -273,7 +290,7 @@ impl Measured<'_> {
         newcomer: &Newcomer,
     ) -> Result<Vec<f64>, LearnError> {
         let others = self.case.peers as usize - 1;
-        let round = self.case.simulation.step_time.mul_f64(self.variant.mix_every as f64);
+        let round = self.case.simulation.step_time.mul_f64(self.variant.first_interval() as f64);
         let mut losses = Vec::new();
         for rounds in &newcomer.rounds {
             let at = newcomer.at + round * *rounds;

@@ -1,5 +1,7 @@
 //! The peers of a variant: their data, models and replicas, and whoever measures them.
 
+use std::ops::Range;
+
 use dnode_protocol::Fragments;
 use dnode_trainer::{
     Batch, BatchSource, DataConfig, DataShare, Dataset, Evaluation, LocalConfig, LocalTrainer,
@@ -116,13 +118,13 @@ pub(super) struct Evaluator {
     all: LocalTrainer,
 }
 
-/// The first held-out samples alone.
-struct Limited {
+/// A part of the held-out samples alone.
+struct Part {
     source: Dataset,
-    samples: usize,
+    range: Range<usize>,
 }
 
-impl BatchSource for Limited {
+impl BatchSource for Part {
     fn shape(&self) -> SampleShape {
         self.source.shape()
     }
@@ -137,11 +139,11 @@ impl BatchSource for Limited {
 
     fn evaluation(&self, offset: usize, samples: usize, batch: &mut Batch) -> bool {
         let samples = samples.min(self.evaluation_len().saturating_sub(offset));
-        samples > 0 && self.source.evaluation(offset, samples, batch)
+        samples > 0 && self.source.evaluation(self.range.start + offset, samples, batch)
     }
 
     fn evaluation_len(&self) -> usize {
-        self.source.evaluation_len().min(self.samples)
+        self.range.len()
     }
 }
 
@@ -153,12 +155,18 @@ impl Evaluator {
     pub(super) fn new(case: &SimulatedCase, seed: u64) -> Result<Self, LearnError> {
         let variant = &case.variants[0];
         let open = || Dataset::open(&case.data, seed, case.model.context);
-        let few = Limited { source: open()?, samples: case.simulation.samples };
+        let part = |most: usize| -> Result<Part, LearnError> {
+            let source = open()?;
+            let all = case.simulation.held_out.range(source.evaluation_len());
+            let end = all.end.min(all.start.saturating_add(most));
+            Ok(Part { source, range: all.start..end })
+        };
+        let few = part(case.simulation.samples)?;
         let accumulate = variant.optimizer.accumulate;
         let batch = EVALUATION_BATCH * accumulate;
         Ok(Self {
             few: native(case, variant, seed, batch, Box::new(few))?,
-            all: native(case, variant, seed, batch, Box::new(open()?))?,
+            all: native(case, variant, seed, batch, Box::new(part(usize::MAX)?))?,
         })
     }
 

@@ -138,8 +138,13 @@ impl LocalSteps {
     }
 
     /// Takes note of the pace and of a clock that was adopted from a donor.
-    pub(super) fn follow(&mut self, local_steps: u64, clock: Clock, learning: &Learning) {
+    pub(super) fn follow(&mut self, host: &Host, learning: &Learning) {
+        let (local_steps, round_every, clock) =
+            (host.load.local_steps, host.round_every, host.clock);
         self.stride.set(local_steps);
+        if let Some(steps) = round_every {
+            self.stride.set_round_every(steps);
+        }
         if clock != self.clock {
             let reached = self.stride.position(clock).min(learning.steps * MICRO_STEPS);
             self.micro_steps = self.micro_steps.max(reached);
@@ -188,6 +193,11 @@ impl LocalSteps {
 
     pub(super) const fn committed(&mut self, clock: Clock) {
         (self.since_commit, self.clock) = (0, clock);
+    }
+
+    /// Whether rounds overlap, and commits do not wait for their ends.
+    pub(super) fn rounds_overlap(&self) -> bool {
+        self.stride.rounds_overlap()
     }
 
     /// Whether the steps of a round are done, which are counted anew then.

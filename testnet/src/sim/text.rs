@@ -94,6 +94,9 @@ impl fmt::Display for Report<'_> {
                 Some(peer) => write!(f, "{name} of p{} is {value:?}: {why}", index_of(peer)),
                 None => write!(f, "{name} is {value:?}: {why}"),
             },
+            Event::Interval { steps, wanted, cause } => {
+                write!(f, "mixes every {steps} steps of {wanted}: {cause:?}")
+            }
             Event::Included { contribution, age } => {
                 let origin = index_of(&contribution.origin.peer);
                 let (number, fragment) = (contribution.number, contribution.fragment);

@@ -178,7 +178,7 @@ impl Trainer {
         (step_time, now): (Duration, Time),
     ) -> bool {
         let steps = &mut self.steps;
-        steps.follow(host.load.local_steps, host.clock, learning);
+        steps.follow(host, learning);
         if steps.end_step(host, &mut learning.seen) {
             counts.steps += 1;
             if steps.is_measured() {
@@ -188,7 +188,8 @@ impl Trainer {
         }
         let ended = steps.has_done(learning.steps);
         let must = steps.must_commit(ended);
-        let due = must || steps.may_commit() && !self.round_open;
+        let waits = self.round_open && !steps.rounds_overlap();
+        let due = must || steps.may_commit() && !waits;
         if due && host.training {
             if host.clock < host.limit {
                 host.commit_after(0.0, step_time, now);
@@ -208,7 +209,8 @@ impl Trainer {
             self.blocked = true;
             return false;
         }
-        if steps.takes_round() && !std::mem::replace(&mut self.round_open, true) {
+        if steps.takes_round() && (!self.round_open || steps.rounds_overlap()) {
+            self.round_open = true;
             counts.rounds += 1;
             host.handle(Input::RoundDue, now);
         }

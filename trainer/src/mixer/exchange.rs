@@ -116,11 +116,9 @@ impl Exchange {
         memory: &mut dyn FragmentMemory,
         reply: Codec,
     ) -> Result<Encoded, MixError> {
-        let (plain, near) = match reply {
-            Codec::F32 | Codec::Bf16 | Codec::F16 => (reply, false),
-            Codec::Int8 | Codec::Int4 | Codec::Int2 | Codec::TopK => (Codec::Bf16, true),
-            Codec::Modular | Codec::Running32 | Codec::Fixed64 => (Codec::F32, false),
-        };
+        let code = reply.of_offer();
+        let near = code == Codec::Modular;
+        let plain = if near { Codec::Bf16 } else { code };
         let (offer, squares) = memory.offer(plain, near)?;
         self.distances[memory.index()].own = Some(squares.sqrt());
         Ok(offer)

@@ -21,6 +21,16 @@ impl Telemetry {
         }
     }
 
+    pub(super) fn undone(&mut self, exchange: &ExchangeId) {
+        tracing::debug!(%exchange, "took back half an exchange that the other end aborted");
+        self.event("undone", &exchange.to_string());
+    }
+
+    pub(super) fn undecided(&mut self, exchange: &ExchangeId) {
+        tracing::warn!(%exchange, "never learnt whether the other end applied its half");
+        self.event("undecided", &exchange.to_string());
+    }
+
     pub(super) fn refused(&mut self, exchange: ExchangeId, peer: &PeerId, bound: &str) {
         self.exchanges.answered_stale += 1;
         let peer = peer.short();

@@ -88,18 +88,15 @@ impl Load {
         let gossip = &config.gossip;
         let codec = gossip.codecs.last().copied().unwrap_or(Codec::F32);
         let size = |codec: Codec| codec.payload_bytes(parameters) as f64;
-        let rounds = gossip.local_steps as f64 / gossip.mix_every as f64;
+        // One round per commit is the least that an interval of "auto" comes down to.
+        let rounds =
+            gossip.local_steps as f64 / gossip.mix_every.unwrap_or(gossip.local_steps) as f64;
         // The number of peers is not known: as many are assumed as the run waits for.
         let others = config.network.require_peers.max(1) as f64;
         let bytes = match gossip.rule {
             Rule::GossipOuter | Rule::Pairwise => {
                 // One end sends an offer and gets a reply, or the other way round (docs/math.md).
-                let offer = match codec {
-                    Codec::Int8 | Codec::Int4 | Codec::Int2 | Codec::TopK => Codec::Modular,
-                    Codec::F32 | Codec::Bf16 | Codec::F16 => codec,
-                    Codec::Modular | Codec::Running32 | Codec::Fixed64 => Codec::F32,
-                };
-                rounds * f64::midpoint(size(offer), size(codec))
+                rounds * f64::midpoint(size(codec.of_offer()), size(codec))
             }
             Rule::PushSum => rounds * size(Codec::Running32),
             Rule::Epidemic => rounds * gossip.fanout as f64 * size(codec),
@@ -199,7 +196,7 @@ mod tests {
         let mut config = Config::default();
         config.gossip.codecs = vec![Codec::F32];
         config.gossip.local_steps = 10;
-        config.gossip.mix_every = 10;
+        config.gossip.mix_every = Some(10);
         change(&mut config);
         Load::of(&config, 1_000_000, Duration::from_millis(100))
     }
@@ -212,7 +209,7 @@ mod tests {
             assert!((bytes - want).abs() < 0.005, "{bytes} is not {want}");
         };
         check(4.0, &|_| ());
-        check(8.0, &|config| config.gossip.mix_every = 5);
+        check(8.0, &|config| config.gossip.mix_every = Some(5));
         check(12.0, &|config| {
             config.gossip.rule = Rule::Epidemic;
             config.gossip.fanout = 3;

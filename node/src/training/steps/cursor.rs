@@ -91,6 +91,10 @@ impl Cursor {
         self.stride.set(steps);
     }
 
+    pub(super) fn set_round_every(&mut self, steps: u64) {
+        self.stride.set_round_every(steps);
+    }
+
     /// Local steps since the last commit.
     pub(super) const fn since_commit(&self) -> u64 {
         self.since_commit
@@ -108,6 +112,11 @@ impl Cursor {
 
     pub(super) const fn is_round_open(&self) -> bool {
         self.round_open
+    }
+
+    /// Whether a commit waits for the end of the open round.
+    pub(super) fn waits_for_round(&self) -> bool {
+        self.round_open && !self.stride.rounds_overlap()
     }
 
     /// A local step was taken.
@@ -129,9 +138,9 @@ impl Cursor {
         due
     }
 
-    /// A round of exchanges begins; `false` when the last one still goes on.
-    pub(super) const fn open_round(&mut self) -> bool {
-        let opens = !self.round_open;
+    /// A round of exchanges begins; `false` when the last one still goes on and they do not overlap.
+    pub(super) fn open_round(&mut self) -> bool {
+        let opens = !self.round_open || self.stride.rounds_overlap();
         self.round_open = true;
         opens
     }

@@ -1,0 +1,264 @@
+//! The interval: how many local steps lie between two rounds of exchanges, where it follows the link.
+//!
+//! Mixing in every local step is nearest to synchronous training, and every round costs bytes. So a
+//! peer mixes as often as its own link carries, within its budget. Each peer has an interval of its
+//! own: nobody has to agree on it, because a round is a set of exchanges between two peers.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use dnode_protocol::frame::Codec;
+
+use crate::context::Context;
+use crate::{Event, IntervalCause, Output};
+
+/// The interval before an exchange was measured, local steps (guess: from here it is near to both ends).
+pub const INTERVAL_INITIAL: u64 = 4;
+/// Weight of the newest round in the moving mean of bytes per round.
+const GAIN: f64 = 0.125;
+/// Exchanges whose quickest says what the link needs: the others have also waited for processors.
+const WINDOW: usize = 16;
+/// Exchanges of one fragment that a peer answers between two own rounds, where the link asks for an
+/// interval of more than one step: whoever has a faster link asks elsewhere.
+const ANSWERS_MAX: u32 = 2;
+
+/// Whether the interval between rounds is fixed or follows the link.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Interval {
+    /// So many local steps of a peer of mean speed.
+    Fixed(u64),
+    /// As few local steps as the budget allows, at most those of a commit.
+    Follow(Budget),
+}
+
+impl Interval {
+    /// The fewest local steps that it may come down to.
+    pub(crate) const fn least(self) -> u64 {
+        match self {
+            Self::Fixed(steps) => steps,
+            Self::Follow(_) => 1,
+        }
+    }
+}
+
+/// What exchanges may cost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Budget {
+    /// Part of the time in which exchanges may keep the link busy, in `(0, 1]`.
+    pub link_share: f64,
+    /// Most bytes that this peer sends per local step; `None`: no bound.
+    pub bytes_per_step: Option<u64>,
+    /// Parameters of the model.
+    pub parameters: u64,
+}
+
+impl Budget {
+    /// Bytes of a tensor of one of so many fragments.
+    fn tensor_bytes(&self, codec: Codec, fragments: u32) -> f64 {
+        codec.bits_per_element() / 8.0 * self.parameters as f64 / f64::from(fragments.max(1))
+    }
+
+    /// What a peer sends in a round on average, bytes, with differences in `codec`: it takes part in
+    /// one exchange of every fragment, half of the times as the initiator.
+    #[must_use]
+    pub fn round_bytes(&self, codec: Codec) -> f64 {
+        let tensors = self.tensor_bytes(codec.of_offer(), 1) + self.tensor_bytes(codec, 1);
+        tensors / 2.0
+    }
+}
+
+/// The interval of this peer, and what it follows from.
+#[derive(Clone, Debug)]
+pub(crate) struct RoundInterval {
+    /// Local steps from one round to the next.
+    steps: u64,
+    /// Seconds for which each of the last own exchanges has kept the link busy, at most.
+    recent: VecDeque<f64>,
+    /// Bytes sent per round.
+    round_bytes: Option<f64>,
+    /// Bytes sent since the last round began.
+    sent: f64,
+}
+
+impl RoundInterval {
+    pub(crate) const fn new() -> Self {
+        Self { steps: INTERVAL_INITIAL, recent: VecDeque::new(), round_bytes: None, sent: 0.0 }
+    }
+
+    /// An own exchange has ended well, `parallel` at a time. It took so long beside the steps in
+    /// which either end's trainer had to be waited for.
+    pub(crate) fn on_exchanged(
+        &mut self,
+        context: &Context,
+        (took, codec): (Duration, Codec),
+        parallel: usize,
+    ) {
+        let seconds = took.as_secs_f64() / parallel.max(1) as f64;
+        if self.recent.len() >= WINDOW {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(seconds);
+        self.send(context, codec.of_offer());
+    }
+
+    /// A neighbour's exchange has been answered.
+    pub(crate) fn on_answered(&mut self, context: &Context, codec: Codec) {
+        self.send(context, codec);
+    }
+
+    fn send(&mut self, context: &Context, codec: Codec) {
+        if let Interval::Follow(budget) = context.config.interval {
+            self.sent += budget.tensor_bytes(codec, context.fragments);
+        }
+    }
+
+    /// Whether a fragment that was answered so often since the last round is answered no more.
+    pub(crate) fn declines(&self, context: &Context, answers: u32) -> bool {
+        let follows = matches!(context.config.interval, Interval::Follow(_));
+        follows && self.steps > 1 && answers >= ANSWERS_MAX && !context.progress.is_finished()
+    }
+
+    /// A round begins: the next follows after an interval that is chosen anew.
+    pub(crate) fn on_round(&mut self, context: &mut Context) {
+        let Interval::Follow(budget) = context.config.interval else {
+            return;
+        };
+        let sent = std::mem::take(&mut self.sent);
+        if sent > 0.0 {
+            self.round_bytes = Some(moved(self.round_bytes, sent));
+        }
+        let Some((wanted, cause)) = self.wanted(context, &budget) else {
+            return;
+        };
+        let most = context.progress.load().local_steps.max(1);
+        let steps = wanted.clamp(1, most);
+        let (apart, near) = (4 * steps.abs_diff(self.steps), self.steps);
+        if apart >= near {
+            self.steps = steps;
+            context.output(Output::RoundEvery(steps));
+            context.event(Event::Interval { steps, wanted, cause });
+        }
+    }
+
+    /// The interval that the link and the budget ask for; `None` before both are measured.
+    fn wanted(&self, context: &Context, budget: &Budget) -> Option<(u64, IntervalCause)> {
+        let step = Some(context.progress.step_time().as_secs_f64()).filter(|step| *step > 0.0)?;
+        let link = self.recent.iter().copied().reduce(f64::min)?;
+        let round = link * f64::from(context.fragments);
+        let by_link = round / (budget.link_share * step);
+        let by_bytes = match (budget.bytes_per_step, self.round_bytes) {
+            (Some(bytes), Some(round)) => round / bytes.max(1) as f64,
+            (None, _) | (_, None) => 0.0,
+        };
+        // Floats that are too large become the largest integer.
+        let steps = by_link.max(by_bytes).ceil() as u64;
+        let cause = if steps <= 1 {
+            IntervalCause::EveryStep
+        } else if by_bytes >= by_link {
+            IntervalCause::Budget { round_bytes: self.round_bytes.unwrap_or_default() as u64 }
+        } else {
+            let busy = Duration::try_from_secs_f64(round).unwrap_or(Duration::MAX);
+            IntervalCause::Link { busy }
+        };
+        Some((steps.max(1), cause))
+    }
+}
+
+/// A moving mean with one more sample.
+fn moved(mean: Option<f64>, sample: f64) -> f64 {
+    mean.map_or(sample, |mean| mean + GAIN * (sample - mean))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, Pace};
+
+    const STEP: Duration = Duration::from_millis(100);
+
+    fn context(budget: Budget) -> Context {
+        let pace = Pace { local_steps: 25, ..Pace::default() };
+        let config = Config { interval: Interval::Follow(budget), pace, ..Config::default() };
+        let mut context = Context::alone(config);
+        context.progress.set_step(STEP, 1);
+        context
+    }
+
+    fn budget() -> Budget {
+        Budget { link_share: 0.5, bytes_per_step: None, parameters: 1000 }
+    }
+
+    /// The interval after some exchanges that took so long.
+    fn after(context: &mut Context, took: Duration) -> (RoundInterval, Vec<Output>) {
+        let mut interval = RoundInterval::new();
+        for _ in 0..64 {
+            interval.on_exchanged(context, (took, Codec::Int4), 1);
+            interval.on_round(context);
+        }
+        (interval, context.said())
+    }
+
+    #[test]
+    fn a_link_that_needs_no_time_has_a_round_after_every_step() {
+        let (interval, said) = after(&mut context(budget()), Duration::ZERO);
+        assert_eq!(interval.steps, 1);
+        assert!(said.contains(&Output::RoundEvery(1)), "{said:?}");
+        assert_eq!(said.len(), 2, "said once, with the reason: {said:?}");
+    }
+
+    #[test]
+    fn a_slow_link_is_busy_for_its_share_of_the_time_and_commits_bound_the_interval() {
+        // 300 ms a round of one fragment, half of the time: 6 steps of 100 ms.
+        let (interval, _) = after(&mut context(budget()), Duration::from_millis(300));
+        assert_eq!(interval.steps, 6);
+        let (interval, said) = after(&mut context(budget()), Duration::from_secs(300));
+        assert_eq!(interval.steps, 25);
+        let told = |it: &Output| {
+            matches!(
+                it,
+                Output::Event(Event::Interval {
+                    steps: 25,
+                    wanted: 6000,
+                    cause: IntervalCause::Link { .. }
+                })
+            )
+        };
+        assert!(said.iter().any(told), "{said:?}");
+    }
+
+    #[test]
+    fn exchanges_that_waited_for_something_else_say_nothing_of_the_link() {
+        let mut context = context(budget());
+        let mut interval = RoundInterval::new();
+        for turn in 0..100_u64 {
+            let took = Duration::from_millis(150 + 100 * (turn % 7));
+            interval.on_exchanged(&context, (took, Codec::Int4), 1);
+            interval.on_round(&mut context);
+        }
+        assert_eq!(interval.steps, 3);
+    }
+
+    #[test]
+    fn a_budget_bounds_the_bytes_of_a_step() {
+        let mut context = context(Budget { bytes_per_step: Some(100), ..budget() });
+        // Modular offers of 8.25 bits: 1031 bytes a round.
+        let (interval, said) = after(&mut context, Duration::ZERO);
+        assert_eq!(interval.steps, 11);
+        let cause = IntervalCause::Budget { round_bytes: 1031 };
+        let told = Output::Event(Event::Interval { steps: 11, wanted: 11, cause });
+        assert!(said.contains(&told), "{said:?}");
+    }
+
+    #[test]
+    fn small_changes_are_not_followed_and_answers_are_bounded_while_the_link_is_slow() {
+        let mut context = context(budget());
+        let (mut interval, _) = after(&mut context, Duration::from_millis(400));
+        assert_eq!(interval.steps, 8);
+        interval.recent = VecDeque::from([0.45]);
+        interval.on_round(&mut context);
+        assert_eq!((interval.steps, context.said()), (8, vec![]));
+        assert!(interval.declines(&context, ANSWERS_MAX) && !interval.declines(&context, 1));
+        context.progress.finish();
+        assert!(!interval.declines(&context, ANSWERS_MAX));
+    }
+}
