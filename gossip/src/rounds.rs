@@ -36,8 +36,6 @@ pub(crate) struct Rounds {
     /// Fragments of each neighbour whose news of this peer are old, as it said in a proposal; one bit
     /// for each fragment and neighbour, so bounded by their numbers.
     asked: BTreeMap<PeerId, BTreeSet<FragmentId>>,
-    /// Proposals of each fragment that were accepted since the last round began.
-    accepted: BTreeMap<FragmentId, u32>,
     interval: RoundInterval,
 }
 
@@ -49,27 +47,18 @@ impl Rounds {
             begun: 0,
             answered: BTreeMap::new(),
             asked: BTreeMap::new(),
-            accepted: BTreeMap::new(),
             interval: RoundInterval::new(),
         }
     }
 
     /// How often rounds come.
-    pub(crate) const fn interval(&mut self) -> &mut RoundInterval {
+    pub(crate) const fn interval_mut(&mut self) -> &mut RoundInterval {
         &mut self.interval
     }
 
-    /// Whether a proposal of `fragment` is declined because the link has enough to do until the next
-    /// own round.
+    /// Whether a proposal of `fragment` is declined because the link has enough to do for now.
     pub(crate) fn declines(&self, context: &Context, fragment: FragmentId) -> bool {
-        let accepted = self.accepted.get(&fragment).copied().unwrap_or(0);
-        self.interval.declines(context, accepted)
-    }
-
-    /// A proposal of `fragment` is accepted.
-    pub(crate) fn on_accepted(&mut self, fragment: FragmentId) {
-        let accepted = self.accepted.entry(fragment).or_default();
-        *accepted = accepted.saturating_add(1);
+        self.interval.declines(context, fragment)
     }
 
     /// Rounds begun: the schedules' time.
@@ -85,7 +74,6 @@ impl Rounds {
     /// Begins a round of all fragments that need an exchange.
     pub(crate) fn begin(&mut self, context: &mut Context, candidates: &Candidates<'_>) {
         self.interval.on_round(context);
-        self.accepted.clear();
         let answered = std::mem::take(&mut self.answered);
         let pushes = context.config.mixing != Mixing::Exchange;
         let left = context.config.fanout();

@@ -17,7 +17,7 @@ pub mod spread;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use dnode_gossip::{Bounds, Config, Pace};
+use dnode_gossip::{Bounds, Config, Interval, Pace};
 use serde::Deserialize;
 
 use self::fault::{Fault, FaultRates, Scripted};
@@ -103,6 +103,9 @@ pub struct GossipSettings {
     /// How much of what work each peer does.
     #[serde(skip)]
     pub pace: Pace,
+    /// Whether intervals between rounds follow the links.
+    #[serde(skip, default = "fixed_interval")]
+    pub interval: Interval,
     /// How often silent neighbours are spoken to.
     #[serde(with = "duration")]
     pub heartbeat: Duration,
@@ -118,6 +121,10 @@ pub struct GossipSettings {
     pub answered_max: usize,
 }
 
+fn fixed_interval() -> Interval {
+    Config::default().interval
+}
+
 impl Default for GossipSettings {
     fn default() -> Self {
         let config = Config::default();
@@ -127,6 +134,7 @@ impl Default for GossipSettings {
             information_age: 0,
             gate_timeout: Duration::from_secs(10),
             pace: config.pace,
+            interval: config.interval,
             heartbeat: config.heartbeat,
             journal_window: config.journal_window,
             back_off_max: config.back_off_max,
@@ -239,6 +247,7 @@ impl Scenario {
             },
             gate_timeout: Some(settings.gate_timeout).filter(|gate| !gate.is_zero()),
             pace: settings.pace,
+            interval: settings.interval,
             heartbeat: settings.heartbeat,
             suspect_min,
             journal_window: settings.journal_window,

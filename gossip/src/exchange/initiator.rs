@@ -287,7 +287,7 @@ impl Initiator {
         let waits = waits_for_steps(context, near.membership, &peer);
         let took = context.now.since(own.began).saturating_sub(waits);
         let parallel = self.limit(context);
-        near.rounds.interval().on_exchanged(context, (took, codec), parallel);
+        near.rounds.interval_mut().on_exchanged(context, (took, codec), parallel);
         if let (Some(agreed), OwnState::Applying { snapshot }) = (own.agreed, own.state) {
             near.staleness.contain(context, near.membership, fragment, &agreed.information);
             context.event(Event::Applied {

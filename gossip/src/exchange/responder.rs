@@ -142,7 +142,7 @@ impl Responder {
             context.leases.take(fragment, exchange);
         }
         self.answered.insert(exchange, answered);
-        near.rounds.on_accepted(fragment);
+        near.rounds.interval_mut().on_accepted(context, fragment);
         context.output(Output::Expect { exchange, from, leg: Leg::Offer, fragment });
         self.send_accept(context, near.staleness, exchange);
     }
@@ -292,7 +292,7 @@ impl Responder {
         let (took, codec) = (context.now.since(answered.began), answered.agreed.codec);
         let (fragment, crossed) = (answered.fragment, answered.crossed);
         on_measured(context, near.membership.links_mut(), (&from, took), codec, parallel);
-        near.rounds.interval().on_answered(context, codec);
+        near.rounds.interval_mut().on_answered(context, codec);
         let candidates =
             crate::rounds::Candidates::new(near.membership, near.staleness, near.guard);
         near.rounds.on_answered(context, &candidates, (fragment, from), crossed);

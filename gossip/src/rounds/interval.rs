@@ -4,10 +4,11 @@
 //! peer mixes as often as its own link carries, within its budget. Each peer has an interval of its
 //! own: nobody has to agree on it, because a round is a set of exchanges between two peers.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use dnode_protocol::frame::Codec;
+use dnode_protocol::{FragmentId, Time};
 
 use crate::context::Context;
 use crate::{Event, IntervalCause, Output};
@@ -18,8 +19,9 @@ pub const INTERVAL_INITIAL: u64 = 4;
 const GAIN: f64 = 0.125;
 /// Exchanges whose quickest says what the link needs: the others have also waited for processors.
 const WINDOW: usize = 16;
-/// Exchanges of one fragment that a peer answers between two own rounds, where the link asks for an
-/// interval of more than one step: whoever has a faster link asks elsewhere.
+/// Exchanges of one fragment that a peer answers in the time of an interval, where the link asks for
+/// one of more than a step: whoever has a faster link asks elsewhere. Counted in time and not in own
+/// rounds, because a peer that is held at a bound begins none and must go on to answer.
 const ANSWERS_MAX: u32 = 2;
 
 /// Whether the interval between rounds is fixed or follows the link.
@@ -78,11 +80,22 @@ pub(crate) struct RoundInterval {
     round_bytes: Option<f64>,
     /// Bytes sent since the last round began.
     sent: f64,
+    /// Proposals of each fragment that were accepted in the present stretch of time.
+    accepted: BTreeMap<FragmentId, u32>,
+    /// When that began.
+    since: Time,
 }
 
 impl RoundInterval {
     pub(crate) const fn new() -> Self {
-        Self { steps: INTERVAL_INITIAL, recent: VecDeque::new(), round_bytes: None, sent: 0.0 }
+        Self {
+            steps: INTERVAL_INITIAL,
+            recent: VecDeque::new(),
+            round_bytes: None,
+            sent: 0.0,
+            accepted: BTreeMap::new(),
+            since: Time::ZERO,
+        }
     }
 
     /// An own exchange has ended well, `parallel` at a time. It took so long beside the steps in
@@ -112,10 +125,28 @@ impl RoundInterval {
         }
     }
 
-    /// Whether a fragment that was answered so often since the last round is answered no more.
-    pub(crate) fn declines(&self, context: &Context, answers: u32) -> bool {
+    /// Whether another proposal of `fragment` is declined for now.
+    pub(crate) fn declines(&self, context: &Context, fragment: FragmentId) -> bool {
         let follows = matches!(context.config.interval, Interval::Follow(_));
-        follows && self.steps > 1 && answers >= ANSWERS_MAX && !context.progress.is_finished()
+        let enough = self.accepted.get(&fragment).is_some_and(|times| *times >= ANSWERS_MAX);
+        let bound = follows && self.steps > 1 && !context.progress.is_finished();
+        bound && enough && !self.is_over(context)
+    }
+
+    /// A proposal of `fragment` is accepted.
+    pub(crate) fn on_accepted(&mut self, context: &Context, fragment: FragmentId) {
+        if self.is_over(context) {
+            self.accepted.clear();
+            self.since = context.now;
+        }
+        let times = self.accepted.entry(fragment).or_default();
+        *times = times.saturating_add(1);
+    }
+
+    /// Whether the stretch of time in which proposals are counted is over: as long as an interval.
+    fn is_over(&self, context: &Context) -> bool {
+        let steps = u32::try_from(self.steps).unwrap_or(u32::MAX);
+        context.now.since(self.since) >= context.progress.step_time().saturating_mul(steps)
     }
 
     /// A round begins: the next follows after an interval that is chosen anew.
@@ -257,8 +288,19 @@ mod tests {
         interval.recent = VecDeque::from([0.45]);
         interval.on_round(&mut context);
         assert_eq!((interval.steps, context.said()), (8, vec![]));
-        assert!(interval.declines(&context, ANSWERS_MAX) && !interval.declines(&context, 1));
+        let fragment = FragmentId(0);
+        context.now = Time::from_millis(10_000);
+        for _ in 0..ANSWERS_MAX {
+            assert!(!interval.declines(&context, fragment));
+            interval.on_accepted(&context, fragment);
+        }
+        assert!(interval.declines(&context, fragment));
+        context.now = Time::from_millis(10_799);
+        assert!(interval.declines(&context, fragment));
+        context.now = Time::from_millis(10_800);
+        assert!(!interval.declines(&context, fragment), "an interval of 8 steps is over");
+        context.now = Time::from_millis(10_000);
         context.progress.finish();
-        assert!(!interval.declines(&context, ANSWERS_MAX));
+        assert!(!interval.declines(&context, fragment));
     }
 }

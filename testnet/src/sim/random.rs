@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dnode_gossip::{Balance, FETCHES_MAX, Pace, Weighting};
+use dnode_gossip::{Balance, Budget, Config, FETCHES_MAX, Interval, Pace, Weighting};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -71,7 +71,8 @@ impl Scenario {
     }
 
     /// A random schedule whose peers work by their speed, half of them on a global batch, and whose gate
-    /// follows the measured step time.
+    /// follows the measured step time. Where numbers are exchanged both ways, half of the schedules have
+    /// peers that answer no more than their link or their budget carries.
     #[must_use]
     pub fn random_paced(seed: u64) -> Self {
         let mut scenario = Self::random(seed);
@@ -93,6 +94,14 @@ impl Scenario {
             Balance::Off | Balance::Steps => Weighting::Equal,
         };
         scenario.gossip.pace = pace;
+        if may_weigh && rng.random_bool(0.5) {
+            let parameters = scenario.parameters.max(1_000);
+            // From a hundredth of a whole exchange of 32 bits a step to all of it.
+            let bytes = (parameters as f64 * 4.0 * rng.random_range(0.01..1.0)) as u64;
+            let bytes_per_step = rng.random_bool(0.5).then_some(bytes);
+            let budget = Budget { link_share: 0.5, bytes_per_step, parameters };
+            scenario.gossip.interval = Interval::Follow(budget);
+        }
         scenario.gossip.gate_timeout = Duration::ZERO;
         scenario
     }
@@ -189,6 +198,7 @@ fn random_gossip(rng: &mut ChaCha8Rng) -> GossipSettings {
         journal_window: Duration::from_secs(rng.random_range(31..60)),
         back_off_max: Duration::from_secs(8),
         pace: Pace::default(),
+        interval: Config::default().interval,
         heartbeat: Duration::from_millis([500, 1000, 2000][rng.random_range(0..3)]),
         own_max: rng.random_range(1..5),
         answered_max: rng.random_range(1..5),
