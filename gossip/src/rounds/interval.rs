@@ -19,6 +19,8 @@ pub const INTERVAL_INITIAL: u64 = 4;
 const GAIN: f64 = 0.125;
 /// Exchanges whose quickest says what the link needs: the others have also waited for processors.
 const WINDOW: usize = 16;
+/// Exchanges before which the link is not known: the first ones also wait for connections to be made.
+const MEASURED_MIN: usize = 8;
 /// Exchanges of one fragment that a peer answers in the time of an interval, where the link asks for
 /// one of more than a step: whoever has a faster link asks elsewhere. Counted in time and not in own
 /// rounds, because a peer that is held at a bound begins none and must go on to answer.
@@ -174,7 +176,8 @@ impl RoundInterval {
     /// The interval that the link and the budget ask for; `None` before both are measured.
     fn wanted(&self, context: &Context, budget: &Budget) -> Option<(u64, IntervalCause)> {
         let step = Some(context.progress.step_time().as_secs_f64()).filter(|step| *step > 0.0)?;
-        let link = self.recent.iter().copied().reduce(f64::min)?;
+        let known = (self.recent.len() >= MEASURED_MIN).then_some(&self.recent)?;
+        let link = known.iter().copied().reduce(f64::min)?;
         let round = link * f64::from(context.fragments);
         let by_link = round / (budget.link_share * step);
         let by_bytes = match (budget.bytes_per_step, self.round_bytes) {
@@ -285,7 +288,7 @@ mod tests {
         let mut context = context(budget());
         let (mut interval, _) = after(&mut context, Duration::from_millis(400));
         assert_eq!(interval.steps, 8);
-        interval.recent = VecDeque::from([0.45]);
+        interval.recent = VecDeque::from([0.45; MEASURED_MIN]);
         interval.on_round(&mut context);
         assert_eq!((interval.steps, context.said()), (8, vec![]));
         let fragment = FragmentId(0);

@@ -8,7 +8,7 @@ use dnode_protocol::frame::Codec;
 use dnode_trainer::StepId;
 
 use super::finding::Finding;
-use crate::config::{Config, Rule};
+use crate::config::{Budget, Config, Rule, Share};
 use crate::peer::backend;
 
 const CHECK: &str = "exchange";
@@ -38,6 +38,8 @@ pub(super) struct Load {
     waits: bool,
     /// Whether there is a coarser code to choose.
     can_shrink: bool,
+    /// What a round may cost, where the interval between rounds follows the link.
+    budget: Option<Budget>,
 }
 
 /// How a load runs on one link.
@@ -110,7 +112,8 @@ impl Load {
         let waits = gossip.rule == Rule::AllReduce;
         let can_shrink = matches!(codec, Codec::F32 | Codec::Bf16 | Codec::F16 | Codec::Int8)
             && matches!(gossip.rule, Rule::GossipOuter | Rule::Pairwise);
-        Self { parameters, step, local_steps: gossip.local_steps, bytes, waits, can_shrink }
+        let budget = gossip.mix_every.is_none().then_some(gossip.budget);
+        Self { parameters, step, local_steps: gossip.local_steps, bytes, waits, can_shrink, budget }
     }
 
     /// How the load runs on a link of `rate` bytes per second.
@@ -123,6 +126,15 @@ impl Load {
         let fitting = (steps.ceil() as u64).max(self.local_steps);
         let utilisation = if period > 0.0 { compute / period } else { 1.0 };
         Estimate { compute, exchange, utilisation, fitting }
+    }
+
+    /// Local steps between rounds that take so many seconds each, where that follows the link.
+    fn interval(&self, exchange: f64) -> Option<u64> {
+        let steps = match self.budget? {
+            Budget::Link(Share(share)) => exchange / (share * self.step.as_secs_f64().max(1e-9)),
+            Budget::BytesPerStep(bytes) => self.bytes / bytes.max(1) as f64,
+        };
+        Some((steps.ceil() as u64).clamp(1, self.local_steps))
     }
 
     /// Reports how the load runs on a link; without a rate, which rate it needs.
@@ -144,15 +156,23 @@ impl Load {
         let found = format!(
             "{what}: at {mbit:.1} Mbit/s {exchange:.2} s of exchanges beside {compute:.2} s of steps, {share:.0} % of the time computes"
         );
+        let found = match self.interval(exchange) {
+            Some(1) => format!("{found}; peers mix after every step"),
+            Some(steps) => format!("{found}; peers mix after every {steps} steps"),
+            None => found,
+        };
         let fits = if self.waits { utilisation >= BUSY } else { exchange <= BUSY * compute };
         if fits {
             return Finding::ok(CHECK, found);
         }
         let coarser =
             if self.can_shrink { ", or a coarser code: gossip.codecs=[\"int4\"]" } else { "" };
-        let advice = format!(
-            "the link needs {needed:.2} Mbit/s: raise gossip.local_steps and gossip.mix_every to {fitting}{coarser}"
-        );
+        let keys = match self.budget {
+            Some(_) => "gossip.local_steps",
+            None => "gossip.local_steps and gossip.mix_every",
+        };
+        let advice =
+            format!("the link needs {needed:.2} Mbit/s: raise {keys} to {fitting}{coarser}");
         Finding::warn(CHECK, found, advice)
     }
 }
@@ -239,6 +259,25 @@ mod tests {
         // A round trip counts twice: an offer and a reply.
         let far = load.on(1e9, Duration::from_millis(500));
         assert!((far.exchange - 1.004).abs() < 1e-9);
+    }
+
+    #[test]
+    fn an_interval_that_follows_the_link_is_told() {
+        let load = load(|config| {
+            config.gossip.rule = Rule::Pairwise;
+            config.gossip.mix_every = None;
+        });
+        // 4 MB for half of the time of steps of 0.1 s.
+        assert_eq!(
+            (load.interval(0.01), load.interval(0.24), load.interval(4.0)),
+            (Some(1), Some(5), Some(10))
+        );
+        let finding = load.judge(Some(16e6), None);
+        assert!(finding.found.ends_with("peers mix after every 5 steps"), "{}", finding.found);
+        let advice = load.judge(Some(1e6), None).advice;
+        assert!(advice.contains("raise gossip.local_steps to 50"), "{advice}");
+        let bytes = Load { budget: Some(Budget::BytesPerStep(1_000_000)), ..load };
+        assert_eq!(bytes.interval(0.0), Some(4));
     }
 
     #[test]
