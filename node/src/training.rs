@@ -87,6 +87,8 @@ pub(crate) struct Answer {
     pub(crate) tensor: Option<Encoded>,
     /// What was measured of the other replica.
     pub(crate) evidence: Option<Evidence>,
+    /// Blocks of an offer to a near replica, and those of them that could not be read.
+    pub(crate) blocks: (usize, usize),
     /// If nothing was changed, the reason in words.
     pub(crate) detail: String,
 }

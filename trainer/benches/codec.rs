@@ -16,7 +16,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use dnode_protocol::frame::{BLOCK_ELEMENTS, Codec};
+use dnode_protocol::frame::{Codec, MODULAR_BLOCK_ELEMENTS};
 use dnode_trainer::codec::{Encoded, decode_displace, decode_modular, encode, encode_modular};
 
 /// Elements of one fragment: 4 MiB of f32.
@@ -126,14 +126,14 @@ impl Data {
         let near: Vec<f32> =
             values.iter().zip(gaussian(ELEMENTS, 2)).map(|(v, noise)| v + APART * noise).collect();
         let apart = |(a, b): (&f32, &f32)| (a - b).abs();
-        let blocks = values.chunks(BLOCK_ELEMENTS).zip(near.chunks(BLOCK_ELEMENTS));
+        let blocks = values.chunks(MODULAR_BLOCK_ELEMENTS).zip(near.chunks(MODULAR_BLOCK_ELEMENTS));
         let spread = blocks.map(|(a, b)| a.iter().zip(b).map(apart).fold(0.0, f32::max)).collect();
         Self { values: vec![values; FRAGMENTS], targets: vec![near; FRAGMENTS], spread }
     }
 
     fn encode(&self, codec: Codec, fragment: usize) -> Encoded {
-        if codec == Codec::Modular {
-            encode_modular(&self.values[fragment], &self.spread)
+        if Codec::MODULAR.contains(&codec) {
+            encode_modular(codec, &self.values[fragment], &self.spread)
         } else {
             encode(codec, &self.values[fragment])
         }
@@ -144,14 +144,14 @@ impl Data {
         let (values, near) = (&self.values[0], &self.targets[0]);
         let encoded = self.encode(codec, 0);
         let mut out = vec![0.0; ELEMENTS];
-        if codec == Codec::Modular {
+        if Codec::MODULAR.contains(&codec) {
             assert_eq!(decode_modular(&encoded, near, &mut out), Ok(0));
         } else {
             decode_displace(&encoded, 1.0, &mut out).unwrap();
         }
         let error = |(a, b): (&f32, &f32)| (f64::from(*a) - f64::from(*b)).powi(2);
         let square: f64 = values.iter().zip(&out).map(error).sum();
-        let scale = if codec == Codec::Modular { f64::from(APART) } else { 1.0 };
+        let scale = if Codec::MODULAR.contains(&codec) { f64::from(APART) } else { 1.0 };
         (square / ELEMENTS as f64).sqrt() / scale
     }
 
@@ -175,7 +175,7 @@ impl Data {
         let mut out = vec![0.0; ELEMENTS];
         let (work, bound) = measure(
             |fragment| {
-                if codec == Codec::Modular {
+                if Codec::MODULAR.contains(&codec) {
                     decode_modular(&encoded[fragment], &near[fragment], &mut out).unwrap();
                 } else {
                     decode_displace(&encoded[fragment], 1e-9, &mut near[fragment]).unwrap();
@@ -204,7 +204,7 @@ fn main() {
     );
     println!("|---|---|---|---|---|---|---|---|---|---|");
     let mut data = Data::new();
-    for codec in Codec::CHOICES.into_iter().chain([Codec::Modular]) {
+    for codec in Codec::CHOICES.into_iter().chain(Codec::MODULAR) {
         if wanted.is_empty() || wanted.iter().any(|name| codec.name() == name) {
             data.report(codec);
         }

@@ -8,12 +8,12 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 
-use dnode_protocol::frame::Codec;
+use dnode_protocol::frame::{Codec, MODULAR_BLOCK_ELEMENTS};
 
 use crate::codec::CodecError;
 
-/// Elements of a block of [`Device::largest`] and [`Device::encode_modular`].
-pub const DEVICE_BLOCK: usize = 256;
+/// Elements of a block of [`Device::learn`] and [`Device::encode_modular`].
+pub const DEVICE_BLOCK: usize = MODULAR_BLOCK_ELEMENTS;
 
 /// What a device could not do; nothing that it holds may be relied upon any more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -107,22 +107,22 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// [`DeviceError`].
     fn squares(&self, from: Span<'_>) -> Result<f64, DeviceError>;
 
-    /// The least of the numbers, NaN left out; infinity where there is none. Waits for it.
+    /// The least magnitude of the numbers, NaN left out; infinity where there is none. Waits for it.
     ///
     /// # Errors
     /// [`DeviceError`].
     fn least(&self, from: Span<'_>) -> Result<f32, DeviceError>;
 
-    /// Running maxima by block of [`DEVICE_BLOCK`]: with `m` the largest magnitude of a block,
-    /// `largest ← max(m, kept · largest)` where `m > 0`, else 0. NaN is larger than infinity, and
-    /// `max` with NaN is the other number, as [`f32::max`] has it.
+    /// Learns how far others are by block of [`DEVICE_BLOCK`], as exchanges in host memory do: with `m`
+    /// the largest magnitude of a block, `bound ← max(factor · m, 0.98 · |bound|)` where `m > 0`, else
+    /// `−4 · bound` where that was positive, else 0. NaN is larger than infinity, and `max` with NaN is
+    /// the other number, as [`f32::max`] has it.
     ///
-    /// `largest` has one number per block, the last of which may be short.
+    /// `bounds` has one number per block, the last of which may be short.
     ///
     /// # Errors
     /// [`DeviceError`].
-    fn largest(&self, largest: SpanMut<'_>, values: Span<'_>, kept: f32)
-    -> Result<(), DeviceError>;
+    fn learn(&self, bounds: SpanMut<'_>, values: Span<'_>, factor: f32) -> Result<(), DeviceError>;
 
     /// As [`encode`](crate::encode) with any of [`Device::codes`]; waits for the bytes.
     ///
@@ -151,6 +151,7 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// [`DeviceError`].
     fn encode_modular(
         &self,
+        codec: Codec,
         from: Span<'_>,
         spread: Span<'_>,
         bytes: &mut [u8],
@@ -162,6 +163,7 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// [`DeviceError`].
     fn decode_modular(
         &self,
+        codec: Codec,
         bytes: &[u8],
         near: Span<'_>,
         to: SpanMut<'_>,

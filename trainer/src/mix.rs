@@ -27,7 +27,9 @@ pub struct MixReport {
     pub local_norm: f64,
     /// Whether the difference was shortened to the clipping radius (answers of an exchange only).
     pub clipped: bool,
-    /// Blocks of the offer that could not be unwrapped, and so were not mixed.
+    /// Blocks of the offer that were written for a replica that is near.
+    pub blocks: usize,
+    /// Those of them that could not be unwrapped, and so were not mixed.
     pub blocks_failed: usize,
     /// Push-sum: what to acknowledge to the pusher, see [`crate::Replica::acknowledged`].
     pub received: u64,

@@ -23,6 +23,8 @@ use dnode_protocol::frame::Codec;
 pub(crate) use self::delta_set::{DeltaSet, read as read_accumulators};
 pub use self::edges::{EDGES_MAX, FORGOTTEN_MAX, PUSHES_UNACKNOWLEDGED_MAX};
 pub(crate) use self::epidemic::Epidemic;
+#[cfg(test)]
+pub(crate) use self::exchange::learnt;
 pub(crate) use self::exchange::{DeviceMemory, Exchange, FragmentMemory, HostMemory};
 pub(crate) use self::push_sum::{PushSum, plausible_mass};
 

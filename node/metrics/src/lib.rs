@@ -237,10 +237,14 @@ pub struct Exchanges {
     pub refused: u64,
     /// Contributions of others added (rule `delta-set`), each to one fragment.
     pub included: u64,
+    /// Blocks of others' offers that were written for replicas that are near.
+    pub offer_blocks: u64,
+    /// Those of them that could not be read, and so were not mixed.
+    pub offer_blocks_unread: u64,
 }
 
 impl Exchanges {
-    /// Each count with its name.
+    /// Each count of exchanges with its name.
     pub const fn named(&self) -> [(&'static str, u64); 9] {
         [
             ("completed", self.completed),
@@ -328,7 +332,7 @@ mod tests {
     fn every_way_an_exchange_ends_has_a_name() {
         let exchanges = Exchanges { completed: 1, busy: 2, ..Exchanges::default() };
         let written = serde_json::json!(exchanges);
-        assert_eq!(written.as_object().unwrap().len(), exchanges.named().len());
+        assert_eq!(written.as_object().unwrap().len(), exchanges.named().len() + 2);
         for (name, count) in exchanges.named() {
             assert_eq!(written[name], count);
         }

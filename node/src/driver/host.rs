@@ -174,7 +174,7 @@ impl Host {
 
     /// The mixing thread has done a piece of work.
     pub(super) fn on_answer(&mut self, answer: Answer) {
-        let Answer { exchange, input, tensor, evidence, detail } = answer;
+        let Answer { exchange, input, tensor, evidence, blocks, detail } = answer;
         if let Some(tensor) = tensor {
             self.tensors.keep(exchange, tensor);
         }
@@ -184,6 +184,7 @@ impl Host {
         if let Input::MixRefused { reason, .. } = input {
             self.telemetry.mix_refused(exchange, reason, &detail);
         }
+        self.telemetry.offer_read(exchange, blocks);
         if let Some(evidence) = evidence {
             self.feed(Input::Measured { exchange, evidence });
         }

@@ -203,6 +203,7 @@ fn do_work(
             replied.map(|(reply, seen)| Answer {
                 tensor: Some(reply),
                 evidence: Some(evidence(&seen, numbers)),
+                blocks: (seen.blocks, seen.blocks_failed),
                 ..answer(exchange, mixed)
             })
         }
@@ -226,12 +227,16 @@ fn do_work(
 }
 
 const fn answer(exchange: ExchangeId, input: Input) -> Answer {
-    Answer { exchange, input, tensor: None, evidence: None, detail: String::new() }
+    plain(exchange, input, String::new())
 }
 
 const fn refused(exchange: ExchangeId, reason: RefusedMix, detail: String) -> Answer {
     let input = Input::MixRefused { exchange, reason };
-    Answer { exchange, input, tensor: None, evidence: None, detail }
+    plain(exchange, input, detail)
+}
+
+const fn plain(exchange: ExchangeId, input: Input, detail: String) -> Answer {
+    Answer { exchange, input, tensor: None, evidence: None, blocks: (0, 0), detail }
 }
 
 /// The answer for a mix that failed: only what the peer sent counts against it.

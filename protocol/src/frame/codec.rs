@@ -13,13 +13,16 @@ use super::DecodeError;
 use crate::limits::{FIXED_FRAME_ELEMENTS, FRAGMENT_ELEMENTS_MAX, FRAME_ELEMENTS};
 use crate::limits::{PROTOCOL_VERSION, TENSOR_PAYLOAD_BYTES_MAX};
 
-/// Elements of one block of [`Codec::Int8`], [`Codec::Int4`] and [`Codec::Modular`].
+/// Elements of one block of [`Codec::Int8`] and [`Codec::Int4`].
 ///
 /// Source: Dettmers et al., block-wise quantization (arXiv 2110.02861). They take 2048; a block of
 /// 256 has a smaller largest element, and its word costs 0.125 bits per element.
 pub const BLOCK_ELEMENTS: usize = 256;
 /// Elements of one block of [`Codec::Int2`].
 pub const INT2_BLOCK_ELEMENTS: usize = 1024;
+/// Elements of one block of the codes of [`Codec::MODULAR`]: a block that cannot be read is then a whole
+/// block of every reply, which shows it as zeros.
+pub const MODULAR_BLOCK_ELEMENTS: usize = 1024;
 /// Elements of one chunk of [`Codec::TopK`]: a position in it takes 12 bits.
 pub const TOP_K_CHUNK_ELEMENTS: usize = 4096;
 /// One of this many elements is sent by [`Codec::TopK`].
@@ -50,12 +53,14 @@ pub enum Codec {
     Int2 = 5,
     /// Chunks of [`TOP_K_CHUNK_ELEMENTS`]: two magnitudes, then the largest elements alone.
     TopK = 6,
-    /// Blocks of [`BLOCK_ELEMENTS`]: a step, a hash, then each multiple of the step modulo 256.
+    /// Blocks of [`MODULAR_BLOCK_ELEMENTS`]: a step, a hash, then each multiple of the step modulo 256.
     Modular = 7,
     /// Push-sum running sums: i32, little-endian, wrapping, and a weight of 64 bits at the end.
     Running32 = 8,
     /// Fixed point: i64, little-endian, eight bytes each.
     Fixed64 = 9,
+    /// As [`Codec::Modular`], modulo 16.
+    Modular4 = 10,
 }
 
 impl Codec {
@@ -63,8 +68,29 @@ impl Codec {
     pub const CHOICES: [Self; 7] =
         [Self::F32, Self::Bf16, Self::F16, Self::Int8, Self::Int4, Self::Int2, Self::TopK];
 
+    /// Codecs of a replica's own numbers for one whose numbers are near, from fine to coarse.
+    pub const MODULAR: [Self; 2] = [Self::Modular, Self::Modular4];
+
+    /// Bits of an element of a code of [`Codec::MODULAR`].
+    #[must_use]
+    pub const fn modular_bits(self) -> Option<u32> {
+        match self {
+            Self::Modular => Some(8),
+            Self::Modular4 => Some(4),
+            Self::F32
+            | Self::Bf16
+            | Self::F16
+            | Self::Int8
+            | Self::Int4
+            | Self::Int2
+            | Self::TopK
+            | Self::Running32
+            | Self::Fixed64 => None,
+        }
+    }
+
     /// Every codec, in the order of their numbers.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::F32,
         Self::Bf16,
         Self::F16,
@@ -75,6 +101,7 @@ impl Codec {
         Self::Modular,
         Self::Running32,
         Self::Fixed64,
+        Self::Modular4,
     ];
 
     /// Its name, in configurations and in print.
@@ -91,6 +118,7 @@ impl Codec {
             Self::Modular => "modular",
             Self::Running32 => "running32",
             Self::Fixed64 => "fixed64",
+            Self::Modular4 => "modular4",
         }
     }
 
@@ -99,8 +127,9 @@ impl Codec {
     pub const fn of_offer(self) -> Self {
         match self {
             Self::F32 | Self::Bf16 | Self::F16 => self,
-            Self::Int8 | Self::Int4 | Self::Int2 | Self::TopK => Self::Modular,
-            Self::Modular | Self::Running32 | Self::Fixed64 => Self::F32,
+            Self::Int8 => Self::Modular,
+            Self::Int4 | Self::Int2 | Self::TopK => Self::Modular4,
+            Self::Modular | Self::Modular4 | Self::Running32 | Self::Fixed64 => Self::F32,
         }
     }
 
@@ -124,7 +153,8 @@ impl Codec {
                 let last = if rest == 0 { 0 } else { top_k_chunk_bytes(rest) };
                 elements / TOP_K_CHUNK_ELEMENTS * top_k_chunk_bytes(TOP_K_CHUNK_ELEMENTS) + last
             }
-            Self::Modular => blocks * 2 * WORD_BYTES + elements,
+            Self::Modular => modular_words(elements) + elements,
+            Self::Modular4 => modular_words(elements) + elements.div_ceil(2),
             Self::Fixed64 => elements * size_of::<i64>(),
         }
     }
@@ -142,6 +172,7 @@ impl Codec {
             | Self::Int2
             | Self::TopK
             | Self::Modular
+            | Self::Modular4
             | Self::Running32 => FRAME_ELEMENTS,
         }
     }
@@ -159,6 +190,7 @@ impl Codec {
             | Self::Int2
             | Self::TopK
             | Self::Modular
+            | Self::Modular4
             | Self::Fixed64 => fragment_len,
         }
     }
@@ -176,6 +208,11 @@ impl Codec {
         let elements = self.frame_elements();
         (self.payload_bytes(elements) * 8) as f64 / elements as f64
     }
+}
+
+/// Bytes of the steps and the hashes of a code of [`Codec::MODULAR`].
+const fn modular_words(elements: usize) -> usize {
+    elements.div_ceil(MODULAR_BLOCK_ELEMENTS) * 2 * WORD_BYTES
 }
 
 /// Elements that [`Codec::TopK`] sends of a chunk of `elements`.
@@ -224,6 +261,9 @@ const _: () = {
     assert!(FIXED_FRAME_ELEMENTS.is_multiple_of(TOP_K_CHUNK_ELEMENTS));
     assert!(TOP_K_CHUNK_ELEMENTS.is_multiple_of(INT2_BLOCK_ELEMENTS));
     assert!(INT2_BLOCK_ELEMENTS.is_multiple_of(BLOCK_ELEMENTS));
+    assert!(MODULAR_BLOCK_ELEMENTS.is_multiple_of(BLOCK_ELEMENTS));
+    assert!(MODULAR_BLOCK_ELEMENTS.is_multiple_of(INT2_BLOCK_ELEMENTS));
+    assert!(TOP_K_CHUNK_ELEMENTS.is_multiple_of(MODULAR_BLOCK_ELEMENTS));
     assert!(TOP_K_CHUNK_ELEMENTS <= 1 << 12);
     let mut number = 0;
     while number < Codec::ALL.len() {
@@ -247,7 +287,7 @@ mod tests {
             assert_eq!(Codec::try_from(codec as u8).unwrap(), codec);
         }
         assert!("F32".parse::<Codec>().is_err());
-        assert!(matches!(Codec::try_from(10), Err(DecodeError::Codec(10))));
+        assert!(matches!(Codec::try_from(11), Err(DecodeError::Codec(11))));
     }
 
     #[test]
@@ -276,7 +316,8 @@ mod tests {
         check(Codec::Int2, 1025, 8 + 256 + 8 + 1);
         check(Codec::TopK, 4096, 8 + 112);
         check(Codec::TopK, 65, 8 + 4);
-        check(Codec::Modular, 256, 264);
+        check(Codec::Modular, 1024, 1032);
+        check(Codec::Modular4, 1025, 8 + 512 + 8 + 1);
         check(Codec::Running32, Codec::Running32.elements(5), 28);
         check(Codec::Fixed64, 5, 40);
         for (codec, bits) in [(Codec::Int4, 4.125), (Codec::Int2, 2.0625), (Codec::TopK, 0.234_375)]

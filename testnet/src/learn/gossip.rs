@@ -11,7 +11,7 @@ use dnode_protocol::limits::TENSOR_PAYLOAD_BYTES_MAX;
 use super::case::{LearnError, MixingName, SimulatedCase, SimulatedVariant};
 use super::misbehaviour::Mask;
 use super::outcome::{Healed, Joined, Outcome, Point, Quality};
-use super::replica::{ModelReplica, payload_bytes};
+use super::replica::{ModelReplica, OfferBlocks, payload_bytes};
 use super::swarm::{Evaluator, replica};
 use crate::experiment::{Newcomer, Split};
 use crate::sim::peer::SimPeer;
@@ -34,6 +34,7 @@ struct Built {
     variant: SimulatedVariant,
     seed: u64,
     replicas: Vec<Option<ModelReplica>>,
+    blocks: OfferBlocks,
 }
 
 impl Fleet for Built {
@@ -41,7 +42,7 @@ impl Fleet for Built {
         let built = self.replicas.get_mut(peer as usize).and_then(Option::take);
         let again = || {
             let replica = replica(&self.case, &self.variant, self.seed, peer);
-            replica.map(|replica| masked(&self.case, replica, peer))
+            replica.map(|replica| masked(&self.case, (replica, &self.blocks), peer))
         };
         Box::new(built.unwrap_or_else(|| again().expect("the files were read before")))
     }
@@ -98,7 +99,8 @@ pub(super) fn run(
     let config = config(case, variant);
     config.check()?;
     let mut evaluator = Evaluator::new(case, seed)?;
-    let mut world = world(case, variant, seed, config.clone())?;
+    let blocks = OfferBlocks::default();
+    let mut world = world(case, variant, seed, config.clone(), &blocks)?;
     let mut measured = Measured { case, variant, seed, outcome: Outcome::default() };
     let peers = u64::from(case.peers);
     let (every, total) = (case.evaluate_every, case.steps);
@@ -112,7 +114,8 @@ pub(super) fn run(
         let mut without = case.clone();
         let at = end.since(Time::ZERO) + Duration::from_secs(1);
         without.condition.newcomer = Some(Newcomer { at, ..newcomer.clone() });
-        let mut alone = self::world(&without, variant, seed, config)?;
+        let uncounted = OfferBlocks::default();
+        let mut alone = self::world(&without, variant, seed, config, &uncounted)?;
         measured.outcome.joined = Some(Joined {
             alone: measured.beside(&mut alone, &mut evaluator, newcomer)?,
             beside: measured.beside(&mut world, &mut evaluator, newcomer)?,
@@ -139,6 +142,7 @@ pub(super) fn run(
     rest(&mut world);
     measured.point_at(&world, &mut evaluator, finished)?;
     measured.end(&world, &mut evaluator, finished)?;
+    [measured.outcome.blocks, measured.outcome.blocks_unread] = blocks.counts();
     for _ in 0..SETTLE_ROUNDS {
         world.exchange_once();
         rest(&mut world);
@@ -160,10 +164,11 @@ fn world(
     variant: &SimulatedVariant,
     seed: u64,
     mut config: Config,
+    blocks: &OfferBlocks,
 ) -> Result<World, LearnError> {
     let peers = 0..case.peers;
     let mut scenario = case.scenario(variant);
-    let build = |peer| Ok(Some(masked(case, replica(case, variant, seed, peer)?, peer)));
+    let build = |peer| Ok(Some(masked(case, (replica(case, variant, seed, peer)?, blocks), peer)));
     let replicas = peers.map(build).collect::<Result<Vec<_>, LearnError>>()?;
     // A small model may have fewer fragments than the variant asks for.
     let count = replicas.iter().flatten().map(ModelReplica::fragments).max().unwrap_or(1);
@@ -174,7 +179,13 @@ fn world(
         budget.parameters = replica.weights().len() as u64;
     }
     let learning = Learning {
-        fleet: Box::new(Built { case: case.clone(), variant: variant.clone(), seed, replicas }),
+        fleet: Box::new(Built {
+            case: case.clone(),
+            variant: variant.clone(),
+            seed,
+            replicas,
+            blocks: blocks.clone(),
+        }),
         step_times: (0..case.peers as usize).map(|p| case.step_time(p)).collect(),
         steps: case.steps,
         local_steps: variant.local_steps,
@@ -186,8 +197,12 @@ fn world(
 }
 
 /// A replica as its peer shows it.
-fn masked(case: &SimulatedCase, replica: dnode_trainer::Replica, peer: u32) -> ModelReplica {
-    let honest = ModelReplica::new(replica);
+fn masked(
+    case: &SimulatedCase,
+    (replica, blocks): (dnode_trainer::Replica, &OfferBlocks),
+    peer: u32,
+) -> ModelReplica {
+    let honest = ModelReplica::new(replica, blocks.clone());
     let mask = Mask::of(case.wrong(peer), || honest.weights());
     honest.behind(mask)
 }

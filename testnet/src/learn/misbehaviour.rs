@@ -84,7 +84,7 @@ impl Mask {
 
     /// What is shown in place of the weights `own`, in a code that any partner reads.
     pub(super) fn offer(&self, range: Range<usize>, own: &[f32], codec: Codec) -> Encoded {
-        let codec = if codec == Codec::Modular { Codec::Bf16 } else { codec };
+        let codec = if Codec::MODULAR.contains(&codec) { Codec::Bf16 } else { codec };
         encode(codec, &self.put_on(range, own))
     }
 

@@ -41,6 +41,12 @@ pub struct Outcome {
     pub applied: u64,
     /// Exchanges that ended without effect, all peers.
     pub failed: u64,
+    /// Blocks of offers that were written for replicas that are near, all peers.
+    #[serde(default)]
+    pub blocks: u64,
+    /// Those of them that could not be read.
+    #[serde(default)]
+    pub blocks_unread: u64,
     /// How many were applied at which clock distance of the ends, commits.
     pub lags: BTreeMap<u64, u64>,
     /// How many snapshots or contributions were applied at which age, commits.

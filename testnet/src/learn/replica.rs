@@ -1,8 +1,9 @@
 //! The product's replica behind the simulator's trait: real weights, real codecs, real steps.
 
 use std::fmt;
-
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use dnode_gossip::testing::{Bytes, MixTerms, Replica};
 use dnode_gossip::{Evidence, RefusedMix};
@@ -13,6 +14,23 @@ use dnode_trainer::{MixError, MixReport, StepId, Tolerance};
 
 use super::misbehaviour::Mask;
 
+/// Blocks of offers to replicas that are near, and those of them that could not be read, of all peers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OfferBlocks(Arc<[AtomicU64; 2]>);
+
+impl OfferBlocks {
+    fn add(&self, report: &MixReport) {
+        for (count, blocks) in self.0.iter().zip([report.blocks, report.blocks_failed]) {
+            count.fetch_add(blocks as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Both counts.
+    pub(super) fn counts(&self) -> [u64; 2] {
+        self.0.each_ref().map(|count| count.load(Ordering::Relaxed))
+    }
+}
+
 /// A [`dnode_trainer::Replica`] of which only bytes leave: the codec's number, then the payload.
 pub(super) struct ModelReplica {
     replica: dnode_trainer::Replica,
@@ -22,6 +40,7 @@ pub(super) struct ModelReplica {
     /// What the last half of an exchange has shown.
     evidence: Option<Evidence>,
     refused: RefusedMix,
+    blocks: OfferBlocks,
 }
 
 impl fmt::Debug for ModelReplica {
@@ -31,11 +50,11 @@ impl fmt::Debug for ModelReplica {
 }
 
 impl ModelReplica {
-    /// Wraps a replica.
+    /// Wraps a replica, whose reading of offers is counted in `blocks`.
     #[must_use]
-    pub(super) const fn new(replica: dnode_trainer::Replica) -> Self {
+    pub(super) const fn new(replica: dnode_trainer::Replica, blocks: OfferBlocks) -> Self {
         let (failed, mask, evidence, refused) = (None, None, None, RefusedMix::BadParameters);
-        Self { replica, failed, mask, evidence, refused }
+        Self { replica, failed, mask, evidence, refused, blocks }
     }
 
     /// Shows others something else than its weights.
@@ -65,6 +84,7 @@ impl ModelReplica {
     fn saw<T>(&mut self, len: usize, mixed: Result<(T, MixReport), MixError>) -> Option<T> {
         match mixed {
             Ok((mixed, report)) => {
+                self.blocks.add(&report);
                 let (difference, own) = (report.difference_norm, report.local_norm);
                 self.evidence = Some(Evidence { difference, own, len, refused: false });
                 Some(mixed)

@@ -32,10 +32,13 @@ const ACCURACIES: [Column; 4] = [
     }),
 ];
 /// Of all.
-const COSTS: [Column; 5] = [
+const COSTS: [Column; 6] = [
     ("consensus distance, %", 2, |own, _| Some(100.0 * own.last.distance)),
     ("tensors, MB per peer", 2, |own, _| Some(megabytes(&own.tensor_bytes))),
     ("control, MB per peer", 3, |own, _| Some(megabytes(&own.control_bytes))),
+    ("blocks not read, %", 2, |own, _| {
+        (own.blocks > 0).then(|| 100.0 * own.blocks_unread as f64 / own.blocks as f64)
+    }),
     ("times fewer bytes", 0, |own, first| Some(sent(first) / sent(own))),
     ("virtual time, s", 1, |own, _| Some(own.seconds)),
 ];

@@ -19,8 +19,16 @@ const ELEMENTS: usize = 1 << 26;
 /// Runs that are measured, after one that is not.
 const RUNS: usize = 21;
 /// What the device has codes of, and the code of near numbers.
-const CODECS: [Codec; 7] =
-    [Codec::F32, Codec::Bf16, Codec::F16, Codec::Int8, Codec::Int4, Codec::Int2, Codec::Modular];
+const CODECS: [Codec; 8] = [
+    Codec::F32,
+    Codec::Bf16,
+    Codec::F16,
+    Codec::Int8,
+    Codec::Int4,
+    Codec::Int2,
+    Codec::Modular,
+    Codec::Modular4,
+];
 
 /// A device with numbers, and numbers near them.
 struct Bench {
@@ -73,17 +81,17 @@ impl Bench {
         let mut out = DeviceVector::new(&self.device, ELEMENTS)?;
         let write = self.speeds(|| {
             let from = self.values.span(whole.clone());
-            if codec == Codec::Modular {
+            if Codec::MODULAR.contains(&codec) {
                 let spread = self.spread.span(0..self.spread.len());
-                return self.device.encode_modular(from, spread, &mut bytes);
+                return self.device.encode_modular(codec, from, spread, &mut bytes);
             }
             self.device.encode(codec, from, &mut bytes)
         })?;
         let read = self.speeds(|| {
             let to = out.span_mut(whole.clone());
-            if codec == Codec::Modular {
+            if Codec::MODULAR.contains(&codec) {
                 let near = self.near.span(whole.clone());
-                return self.device.decode_modular(&bytes, near, to).map(|unread| {
+                return self.device.decode_modular(codec, &bytes, near, to).map(|unread| {
                     assert_eq!(unread, 0, "the numbers are near");
                 });
             }

@@ -30,8 +30,12 @@ typedef unsigned long long u64;
 #define INFINITY_BITS 0x7f800000u
 #define NAN_BITS 0x7fc00000u
 #define HASH_BASE 0x9e3779b1u
-#define STEPS_APART 124.0f
-#define STEP_SHARE (1.0f / 2097152.0f)
+#define MODULAR_BLOCK 1024
+// Bits of a step's floor below those of a code.
+#define SHARE_BITS 13
+// What exchanges keep of a bound, and by how much they make it wider.
+#define SPREAD_KEPT 0.98f
+#define SPREAD_WIDER 4.0f
 
 // `Work` of kernels.rs: what a kernel is to do. What it does not use is zero.
 struct Work {
@@ -44,7 +48,7 @@ struct Work {
     u64 len;
     // Blocks, or shares of a reduction.
     u64 units;
-    // Numbers of a share.
+    // Numbers of a share, or bits of a modular code.
     u64 share;
     float first;
     float second;
@@ -189,7 +193,7 @@ UNITS(squares, PHASE(squares_sum) PHASE(squares_put))
 DEVICE void least_find(const Work &work, u64 unit, u32 lane, Shared &shared) {
     u64 start = unit * work.share, end = share_end(work, unit);
     float least = number_of(INFINITY_BITS);
-    for (u64 at = start + lane; at < end; at += LANES) least = smaller(work.from[at], least);
+    for (u64 at = start + lane; at < end; at += LANES) least = smaller(magnitude(work.from[at]), least);
     shared.sums[lane] = least;
 }
 DEVICE void least_put(const Work &work, u64 unit, u32 lane, Shared &shared) {
@@ -202,12 +206,18 @@ UNITS(least, PHASE(least_find) PHASE(least_put))
 
 // ---- Blocks of 256.
 
-DEVICE void block_find(const Work &work, u64 unit, u32 lane, Shared &shared) {
-    const float *values = work.from + unit * BLOCK;
-    u32 len = numbers(work.len, unit, BLOCK);
+DEVICE u32 lane_most(const Work &work, u64 unit, u32 lane, u32 block) {
+    const float *values = work.from + unit * block;
+    u32 len = numbers(work.len, unit, block);
     u32 most = 0;
     for (u32 at = lane; at < len; at += LANES) most = more(magnitude_bits(values[at]), most);
-    shared.words[lane] = most;
+    return most;
+}
+DEVICE void block_find(const Work &work, u64 unit, u32 lane, Shared &shared) {
+    shared.words[lane] = lane_most(work, unit, lane, BLOCK);
+}
+DEVICE void wide_find(const Work &work, u64 unit, u32 lane, Shared &shared) {
+    shared.words[lane] = lane_most(work, unit, lane, MODULAR_BLOCK);
 }
 // The largest magnitude of the block, infinite or NaN if an element is.
 DEVICE float block_most(const Shared &shared) {
@@ -217,12 +227,15 @@ DEVICE float block_most(const Shared &shared) {
 }
 DEVICE float codes_per_unit(float top, float most) { return most < TINY ? 0.0f : top / most; }
 
-DEVICE void largest_put(const Work &work, u64 unit, u32 lane, Shared &shared) {
+// How far others are, by blocks of the modular codes.
+DEVICE void learn_put(const Work &work, u64 unit, u32 lane, Shared &shared) {
     if (lane != 0) return;
-    float most = block_most(shared);
-    work.to[unit] = most > 0.0f ? larger(most, work.first * work.to[unit]) : 0.0f;
+    float found = work.first * block_most(shared);
+    float bound = work.to[unit];
+    float silent = bound > 0.0f ? -SPREAD_WIDER * bound : 0.0f;
+    work.to[unit] = found > 0.0f ? larger(found, SPREAD_KEPT * magnitude(bound)) : silent;
 }
-UNITS(largest, PHASE(block_find) PHASE(largest_put))
+UNITS(learn, PHASE(wide_find) PHASE(learn_put))
 
 // ---- bf16, f16.
 
@@ -415,14 +428,13 @@ DEVICE void int2_read(const Work &work, u64 unit, u32 lane, Shared &) {
 }
 UNITS(decode_int2, PHASE(int2_read))
 
-// ---- modular: a short block counts as one that ends with zeros.
-
-#define MODULAR_BYTES (8 + BLOCK)
+// ---- modular: a short block counts as one that ends with zeros. Codes lie in planes of 8, 4, 2 and 1
+// bits, as many as add up to theirs, the lowest bits first; a byte of a plane holds an element of each part.
 
 // The integer nearest to a quotient below 2^22, in two's complement; anything for another.
 DEVICE u32 integer(float quotient) { return settled(quotient + ROUND) - ROUND_BITS; }
 // What the remainder of an integer leaves out.
-DEVICE u32 left_out(u32 integer) { return (u32)((int)integer >> 8); }
+DEVICE u32 left_out(u32 integer, u32 bits) { return (u32)((int)integer >> bits); }
 // What element `index` counts in the hash.
 DEVICE u32 hash_factor(u32 index) {
     u32 factor = 1, power = HASH_BASE;
@@ -432,67 +444,134 @@ DEVICE u32 hash_factor(u32 index) {
     }
     return factor;
 }
+// By how much that grows from one element of a lane to the next.
+DEVICE u32 hash_growth() { return hash_factor(LANES - 1); }
 DEVICE u32 hash_of(const Shared &shared) {
     u32 hash = 0;
     for (u32 other = 0; other < LANES; other++) hash += shared.hashes[other];
     return hash;
 }
-DEVICE float modular_step(float most, float spread) {
-    float step = larger(larger(spread / STEPS_APART, most * STEP_SHARE), TINY);
+// Bytes of a plane.
+DEVICE u32 plane_bytes(u32 len, u32 width) { return (len * width + 7) / 8; }
+DEVICE u32 modular_bytes(u32 len, u32 bits) {
+    u32 bytes = 8;
+    for (u32 width = 8; width != 0; width >>= 1) bytes += bits & width ? plane_bytes(len, width) : 0;
+    return bytes;
+}
+// Where the block begins.
+DEVICE u8 *modular_block(const Work &work, u64 unit) {
+    return work.bytes + unit * modular_bytes(MODULAR_BLOCK, (u32)work.share);
+}
+DEVICE float modular_step(float most, float spread, u32 bits) {
+    float turn = (float)(1u << bits);
+    float apart = turn / 2.0f - 0.5f - turn / 256.0f;
+    float share = 1.0f / (float)(1u << (bits + SHARE_BITS));
+    float step = larger(larger(magnitude(spread) / apart, most * share), TINY);
     return magnitude_bits(most) < INFINITY_BITS ? step : number_of(NAN_BITS);
 }
 DEVICE void modular_put(const Work &work, u64 unit, u32 lane, Shared &shared) {
-    const float *values = work.from + unit * BLOCK;
-    u8 *bytes = work.bytes + unit * MODULAR_BYTES;
-    u32 len = numbers(work.len, unit, BLOCK);
-    float step = modular_step(block_most(shared), work.beside[unit]);
+    const float *values = work.from + unit * MODULAR_BLOCK;
+    u8 *bytes = modular_block(work, unit);
+    u32 len = numbers(work.len, unit, MODULAR_BLOCK), bits = (u32)work.share;
+    float step = modular_step(block_most(shared), work.beside[unit], bits);
     float per_step = 1.0f / step;
-    u32 hash = 0;
-    for (u32 index = lane; index < BLOCK; index += LANES) {
+    u32 hash = 0, factor = hash_factor(lane), growth = hash_growth();
+    for (u32 index = lane; index < MODULAR_BLOCK; index += LANES) {
         u32 whole = integer((index < len ? values[index] : 0.0f) * per_step);
-        if (index < len) bytes[8 + index] = (u8)whole;
-        hash += left_out(whole) * hash_factor(index);
+        hash += left_out(whole, bits) * factor;
+        factor *= growth;
+    }
+    u8 *plane = bytes + 8;
+    u32 below = 0;
+    for (u32 width = 8; width != 0; width >>= 1) {
+        if (!(bits & width)) continue;
+        u32 part = plane_bytes(len, width), mask = 0xffu >> (8 - width);
+        for (u32 position = lane; position < part; position += LANES) {
+            u32 byte = 0;
+            for (u32 shift = 0, index = position; shift < 8 && index < len; shift += width) {
+                byte |= ((integer(values[index] * per_step) >> below) & mask) << shift;
+                index += part;
+            }
+            plane[position] = (u8)byte;
+        }
+        plane += part;
+        below += width;
     }
     put_word(bytes, bits_of(step), lane);
     shared.hashes[lane] = hash;
 }
 DEVICE void modular_seal(const Work &work, u64 unit, u32 lane, Shared &shared) {
-    put_word(work.bytes + unit * MODULAR_BYTES + 4, hash_of(shared), lane);
+    put_word(modular_block(work, unit) + 4, hash_of(shared), lane);
 }
-UNITS(encode_modular, PHASE(block_find) PHASE(modular_put) PHASE(modular_seal))
+UNITS(encode_modular, PHASE(wide_find) PHASE(modular_put) PHASE(modular_seal))
 
-// The sender's integer: that of its remainder which is nearest to the own number.
-DEVICE u32 modular_integer(u32 code, float near, float per_step) {
-    u32 own = integer(near * per_step);
-    return own + (u32)(int)(signed char)(u8)(code - own);
+// The code of an element.
+DEVICE u32 modular_code(const u8 *bytes, u32 index, u32 len, u32 bits) {
+    const u8 *plane = bytes + 8;
+    u32 below = 0, code = 0;
+    for (u32 width = 8; width != 0; width >>= 1) {
+        if (!(bits & width)) continue;
+        u32 part = plane_bytes(len, width), mask = 0xffu >> (8 - width);
+        code |= ((plane[index % part] >> (index / part * width)) & mask) << below;
+        plane += part;
+        below += width;
+    }
+    return code;
+}
+// The sender's integer: that of its remainder which is nearest to the own quotient.
+DEVICE u32 unwrapped(u32 code, float own, u32 bits) {
+    u32 above = integer(own + 0.5f);
+    return above + (u32)((int)((code - above) << (32 - bits)) >> (32 - bits));
 }
 DEVICE void modular_hash(const Work &work, u64 unit, u32 lane, Shared &shared) {
-    const float *near = work.beside + unit * BLOCK;
-    const u8 *bytes = work.bytes + unit * MODULAR_BYTES;
-    u32 len = numbers(work.len, unit, BLOCK);
+    const float *near = work.beside + unit * MODULAR_BLOCK;
+    const u8 *bytes = modular_block(work, unit);
+    u32 len = numbers(work.len, unit, MODULAR_BLOCK), bits = (u32)work.share;
     float per_step = 1.0f / number_of(read_word(bytes));
-    u32 hash = 0;
-    for (u32 index = lane; index < BLOCK; index += LANES) {
+    u32 hash = 0, factor = hash_factor(lane), growth = hash_growth();
+    for (u32 index = lane; index < MODULAR_BLOCK; index += LANES) {
         float own = index < len ? near[index] : 0.0f;
-        u32 code = index < len ? bytes[8 + index] : 0;
-        hash += left_out(modular_integer(code, own, per_step)) * hash_factor(index);
+        u32 code = index < len ? modular_code(bytes, index, len, bits) : 0;
+        hash += left_out(unwrapped(code, own * per_step, bits), bits) * factor;
+        factor *= growth;
     }
     shared.hashes[lane] = hash;
 }
+// What is missing in the hash.
+DEVICE u32 modular_missing(const u8 *bytes, const Shared &shared) {
+    return read_word(bytes + 4) - hash_of(shared);
+}
+// Leaves the element, from 1, that alone is one turn too small, or too large in the highest bit.
+DEVICE void modular_turn(const Work &work, u64 unit, u32 lane, Shared &shared) {
+    u32 missing = modular_missing(modular_block(work, unit), shared);
+    u32 found = 0, factor = hash_factor(lane), growth = hash_growth();
+    for (u32 index = lane; missing != 0 && index < MODULAR_BLOCK; index += LANES) {
+        if (factor == missing) found = index + 1;
+        if (factor == 0u - missing) found = (index + 1) | 0x80000000u;
+        factor *= growth;
+    }
+    shared.words[lane] = found;
+}
 DEVICE void modular_read(const Work &work, u64 unit, u32 lane, Shared &shared) {
-    const float *near = work.beside + unit * BLOCK;
-    float *values = work.to + unit * BLOCK;
-    const u8 *bytes = work.bytes + unit * MODULAR_BYTES;
-    u32 len = numbers(work.len, unit, BLOCK);
+    const float *near = work.beside + unit * MODULAR_BLOCK;
+    float *values = work.to + unit * MODULAR_BLOCK;
+    const u8 *bytes = modular_block(work, unit);
+    u32 len = numbers(work.len, unit, MODULAR_BLOCK), bits = (u32)work.share;
     float step = number_of(read_word(bytes));
     float per_step = 1.0f / step;
+    u32 turned = 0;
+    for (u32 other = 0; other < LANES; other++) turned |= shared.words[other];
     bool sound = step > 0.0f && magnitude_bits(step) < INFINITY_BITS;
-    bool read = sound && hash_of(shared) == read_word(bytes + 4);
+    bool read = sound && (turned != 0 || modular_missing(bytes, shared) == 0);
     if (!read && lane == 0) count_one(work.unread);
     for (u32 index = lane; index < len; index += LANES) {
-        u32 whole = modular_integer(bytes[8 + index], near[index], per_step);
+        u32 code = modular_code(bytes, index, len, bits);
+        u32 whole = unwrapped(code, near[index] * per_step, bits);
+        if ((turned & 0x7fffffffu) == index + 1) {
+            whole += turned >> 31 ? 0u - (1u << bits) : 1u << bits;
+        }
         float value = (float)(int)whole * step;
         ((u32 *)values)[index] = read ? bits_of(value) : bits_of(near[index]);
     }
 }
-UNITS(decode_modular, PHASE(modular_hash) PHASE(modular_read))
+UNITS(decode_modular, PHASE(modular_hash) PHASE(modular_turn) PHASE(modular_read))

@@ -1,6 +1,6 @@
 //! The kernels by name, and what they are told.
 
-use dnode_protocol::frame::{BLOCK_ELEMENTS, Codec, INT2_BLOCK_ELEMENTS};
+use dnode_protocol::frame::{BLOCK_ELEMENTS, Codec, INT2_BLOCK_ELEMENTS, MODULAR_BLOCK_ELEMENTS};
 
 /// What runs on a device, for NVRTC or a C++ compiler.
 pub(crate) const SOURCE: &str = include_str!("kernels.cu");
@@ -28,7 +28,7 @@ pub(crate) struct Work {
     pub(crate) len: u64,
     /// Blocks, or shares of a reduction.
     pub(crate) units: u64,
-    /// Numbers of a share.
+    /// Numbers of a share, or bits of a modular code.
     pub(crate) share: u64,
     /// A factor.
     pub(crate) first: f32,
@@ -38,6 +38,7 @@ pub(crate) struct Work {
 
 const _: () = assert!(size_of::<Work>() == 72, "as the source has it");
 const _: () = assert!(BLOCK_ELEMENTS == 256 && INT2_BLOCK_ELEMENTS == 1024, "as the source has it");
+const _: () = assert!(MODULAR_BLOCK_ELEMENTS == 1024, "as the source has it");
 
 macro_rules! kernels {
     ($($name:ident $symbol:literal,)*) => {
@@ -68,7 +69,7 @@ kernels! {
     Direct "direct",
     Squares "squares",
     Least "least",
-    Largest "largest",
+    Learn "learn",
     EncodeBf16 "encode_bf16",
     DecodeBf16 "decode_bf16",
     EncodeF16 "encode_f16",
@@ -93,7 +94,12 @@ impl Kernel {
             Codec::Int8 => Some((Self::EncodeInt8, Self::DecodeInt8, BLOCK_ELEMENTS)),
             Codec::Int4 => Some((Self::EncodeInt4, Self::DecodeInt4, BLOCK_ELEMENTS)),
             Codec::Int2 => Some((Self::EncodeInt2, Self::DecodeInt2, INT2_BLOCK_ELEMENTS)),
-            Codec::F32 | Codec::TopK | Codec::Modular | Codec::Running32 | Codec::Fixed64 => None,
+            Codec::F32
+            | Codec::TopK
+            | Codec::Modular
+            | Codec::Modular4
+            | Codec::Running32
+            | Codec::Fixed64 => None,
         }
     }
 
@@ -110,7 +116,7 @@ impl Kernel {
             | Self::DecodeF16 => work.len,
             Self::Squares
             | Self::Least
-            | Self::Largest
+            | Self::Learn
             | Self::EncodeInt8
             | Self::DecodeInt8
             | Self::EncodeInt4

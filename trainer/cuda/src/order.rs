@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use dnode_protocol::frame::{BLOCK_ELEMENTS, Codec};
+use dnode_protocol::frame::Codec;
 use dnode_trainer::codec::CodecError;
 use dnode_trainer::{DEVICE_BLOCK, Device, DeviceError, Span, SpanMut};
 
@@ -17,7 +17,6 @@ const SHARES_MAX: u64 = 4096;
 const SHARE_ELEMENTS_MIN: u64 = 8192;
 
 const _: () = assert!(SHARES_MAX as usize * size_of::<f64>() <= TAIL_BYTES, "shares have room");
-const _: () = assert!(DEVICE_BLOCK == BLOCK_ELEMENTS, "one block for codes and maxima");
 
 /// An order of work on a machine.
 pub(crate) struct Order<M> {
@@ -118,6 +117,12 @@ fn piece_work(len: usize, block: usize) -> Work {
     Work { len: len as u64, units: len.div_ceil(block) as u64, ..Work::default() }
 }
 
+/// The same for a code of [`Codec::MODULAR`].
+fn modular_work(codec: Codec, len: usize) -> Work {
+    let bits = codec.modular_bits().expect("a modular code");
+    Work { share: u64::from(bits), ..piece_work(len, DEVICE_BLOCK) }
+}
+
 fn same(left: usize, right: usize) {
     assert_eq!(left, right, "spans of one length");
 }
@@ -211,16 +216,11 @@ impl<M: Machine> Device for Order<M> {
         Ok(shares.iter().map(|share| f32::from_ne_bytes(*share)).fold(f32::INFINITY, f32::min))
     }
 
-    fn largest(
-        &self,
-        largest: SpanMut<'_>,
-        values: Span<'_>,
-        kept: f32,
-    ) -> Result<(), DeviceError> {
-        blocks(largest.len(), values.len());
-        let (to, from, first) = (largest.address(), values.address(), kept);
+    fn learn(&self, bounds: SpanMut<'_>, values: Span<'_>, factor: f32) -> Result<(), DeviceError> {
+        blocks(bounds.len(), values.len());
+        let (to, from, first) = (bounds.address(), values.address(), factor);
         let work = piece_work(values.len(), DEVICE_BLOCK);
-        self.launch(Kernel::Largest, Work { to, from, first, ..work })
+        self.launch(Kernel::Learn, Work { to, from, first, ..work })
     }
 
     fn encode(&self, codec: Codec, from: Span<'_>, bytes: &mut [u8]) -> Result<(), DeviceError> {
@@ -272,18 +272,18 @@ impl<M: Machine> Device for Order<M> {
 
     fn encode_modular(
         &self,
+        codec: Codec,
         from: Span<'_>,
         spread: Span<'_>,
         bytes: &mut [u8],
     ) -> Result<(), DeviceError> {
         blocks(spread.len(), from.len());
-        let codec = Codec::Modular;
         assert_eq!(bytes.len(), codec.payload_bytes(from.len()), "the bytes of the elements");
         self.ask(|machine| {
             pull(machine, codec, (from.len(), bytes), |machine, room, piece| {
                 let beside = behind(spread.address(), piece.start / DEVICE_BLOCK);
                 let from = behind(from.address(), piece.start);
-                let work = piece_work(piece.len(), DEVICE_BLOCK);
+                let work = modular_work(codec, piece.len());
                 machine
                     .launch(Kernel::EncodeModular, &Work { from, beside, bytes: room, ..work })?;
                 Ok(room)
@@ -293,12 +293,13 @@ impl<M: Machine> Device for Order<M> {
 
     fn decode_modular(
         &self,
+        codec: Codec,
         bytes: &[u8],
         near: Span<'_>,
         to: SpanMut<'_>,
     ) -> Result<usize, DeviceError> {
         same(near.len(), to.len());
-        if bytes.len() != Codec::Modular.payload_bytes(to.len()) {
+        if bytes.len() != codec.payload_bytes(to.len()) {
             // Nothing can be read of bytes that are those of other elements.
             let blocks = to.len().div_ceil(DEVICE_BLOCK);
             return self.set_scaled(to, near, 1.0).map(|()| blocks);
@@ -309,10 +310,10 @@ impl<M: Machine> Device for Order<M> {
             machine.send(0, &count, unread)?;
             for (room, piece) in pieces::<M>(to.len()) {
                 let codes = machine.room(room);
-                machine.send(room, &bytes[part(Codec::Modular, &piece)], codes)?;
+                machine.send(room, &bytes[part(codec, &piece)], codes)?;
                 let beside = behind(near.address(), piece.start);
                 let target = behind(to.address(), piece.start);
-                let work = piece_work(piece.len(), DEVICE_BLOCK);
+                let work = modular_work(codec, piece.len());
                 machine.launch(
                     Kernel::DecodeModular,
                     &Work { to: target, beside, bytes: codes, unread, ..work },

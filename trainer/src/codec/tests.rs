@@ -2,7 +2,7 @@
 
 #![expect(clippy::float_cmp, reason = "zeros and what is copied are exact")]
 
-use dnode_protocol::frame::{BLOCK_ELEMENTS, Codec};
+use dnode_protocol::frame::{BLOCK_ELEMENTS, Codec, MODULAR_BLOCK_ELEMENTS};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -39,6 +39,10 @@ fn relative_error(codec: Codec, values: &[f32]) -> f64 {
 
 fn choice() -> impl Strategy<Value = Codec> {
     prop::sample::select(Codec::CHOICES.to_vec())
+}
+
+fn modular() -> impl Strategy<Value = Codec> {
+    prop::sample::select(Codec::MODULAR.to_vec())
 }
 
 /// Finite numbers of all sizes, mostly of one.
@@ -103,6 +107,7 @@ proptest! {
     #[test]
     fn arbitrary_bytes_are_decoded_without_a_panic(
         codec in choice(),
+        modular in modular(),
         elements in 0_usize..5000,
         seed in vec(any::<u8>(), 1..64),
     ) {
@@ -112,15 +117,19 @@ proptest! {
         let read = decode(&encoded, &mut out);
         prop_assert!(read.is_ok() || codec == Codec::TopK);
         prop_assert_eq!(decode_displace(&encoded, 0.5, &mut out).is_ok(), read.is_ok());
-        let modular: Vec<u8> =
-            seed.iter().copied().cycle().take(Codec::Modular.payload_bytes(elements)).collect();
-        let encoded = Encoded { codec: Codec::Modular, elements, bytes: modular.into() };
+        let bytes: Vec<u8> =
+            seed.iter().copied().cycle().take(modular.payload_bytes(elements)).collect();
+        let encoded = Encoded { codec: modular, elements, bytes: bytes.into() };
         let near = vec![1.0; elements];
         prop_assert!(decode_modular(&encoded, &near, &mut out).is_ok());
     }
 
     #[test]
-    fn wrong_lengths_and_codecs_are_refused(codec in choice(), elements in 1_usize..3000) {
+    fn wrong_lengths_and_codecs_are_refused(
+        codec in choice(),
+        modular in modular(),
+        elements in 1_usize..3000,
+    ) {
         let whole = encode(codec, &vec![1.0; elements]);
         let mut out = vec![0.0; elements];
         let cut = Encoded { bytes: whole.bytes[1..].into(), ..whole.clone() };
@@ -131,7 +140,7 @@ proptest! {
         let near = vec![0.0; elements];
         let other = decode_modular(&whole, &near, &mut out);
         prop_assert_eq!(other, Err(CodecError::Codec(codec)));
-        let modular = Encoded { codec: Codec::Modular, ..whole };
+        let modular = Encoded { codec: modular, ..whole };
         prop_assert!(decode(&modular, &mut out).is_err());
         prop_assert!(decode_i64(&modular, &mut [0]).is_err());
         prop_assert!(decode_running(&modular, &mut [0]).is_err());
@@ -151,6 +160,7 @@ proptest! {
 
     #[test]
     fn modular_is_exact_to_half_a_step_within_the_spread(
+        codec in modular(),
         own in numbers(1..800),
         apart in -1.0_f32..1.0,
         spread in 1e-4_f32..10.0,
@@ -162,35 +172,75 @@ proptest! {
             .zip(&noise)
             .map(|(own, noise)| own + spread * (apart + 0.3 * noise).clamp(-1.0, 1.0))
             .collect();
-        let blocks = own.len().div_ceil(BLOCK_ELEMENTS);
-        let encoded = encode_modular(&own, &vec![spread; blocks]);
+        let blocks = own.len().div_ceil(MODULAR_BLOCK_ELEMENTS);
+        let encoded = encode_modular(codec, &own, &vec![spread; blocks]);
         let mut out = vec![0.0; own.len()];
         prop_assert_eq!(decode_modular(&encoded, &near, &mut out), Ok(0));
-        for (block, out) in own.chunks(BLOCK_ELEMENTS).zip(out.chunks(BLOCK_ELEMENTS)) {
-            let step = step_of_block(block, spread);
+        let blocks = own.chunks(MODULAR_BLOCK_ELEMENTS).zip(out.chunks(MODULAR_BLOCK_ELEMENTS));
+        for (block, out) in blocks {
+            let step = step_of_block(codec, block, spread);
             for (own, out) in block.iter().zip(out) {
-                prop_assert!((own - out).abs() <= 0.501 * step + own.abs() / (1 << 22) as f32, "{own} {out} {step}");
+                let bound = 0.501 * step + own.abs() / (1 << 22) as f32;
+                prop_assert!((own - out).abs() <= bound, "{codec} {own} {out} {step}");
             }
         }
     }
 
     #[test]
-    fn modular_tells_blocks_that_are_farther_apart(
-        elements in 1_usize..2000,
+    fn modular_puts_one_element_right_that_is_one_turn_off(
+        codec in modular(),
+        elements in 1_usize..5000,
         at in any::<prop::sample::Index>(),
-        farther in prop_oneof![1.1_f32..10.0, -10.0_f32..-1.1],
+        farther in prop_oneof![1.3_f32..2.7, -2.7_f32..-1.3],
     ) {
         let own = gaussian(elements, 3);
         let mut near = own.clone();
         let at = at.index(elements);
         near[at] += 0.01 * farther;
-        let blocks = elements.div_ceil(BLOCK_ELEMENTS);
-        let encoded = encode_modular(&own, &vec![0.01; blocks]);
+        let blocks = elements.div_ceil(MODULAR_BLOCK_ELEMENTS);
+        let encoded = encode_modular(codec, &own, &vec![0.01; blocks]);
+        let mut out = vec![0.0; elements];
+        prop_assert_eq!(decode_modular(&encoded, &near, &mut out), Ok(0));
+        let step = step_of_block(codec, &own, 0.01);
+        prop_assert!((own[at] - out[at]).abs() <= 0.501 * step + 1e-6, "{}", codec);
+    }
+
+    #[test]
+    fn modular_tells_blocks_that_are_farther_apart(
+        codec in modular(),
+        elements in 2_usize..5000,
+        at in any::<prop::sample::Index>(),
+        farther in prop_oneof![4.0_f32..10.0, -10.0_f32..-4.0],
+    ) {
+        let own = gaussian(elements, 3);
+        let mut near = own.clone();
+        let at = at.index(elements);
+        near[at] += 0.01 * farther;
+        let blocks = elements.div_ceil(MODULAR_BLOCK_ELEMENTS);
+        let encoded = encode_modular(codec, &own, &vec![0.01; blocks]);
         let mut out = vec![0.0; elements];
         prop_assert_eq!(decode_modular(&encoded, &near, &mut out), Ok(1));
-        let block = at / BLOCK_ELEMENTS * BLOCK_ELEMENTS;
-        let end = elements.min(block + BLOCK_ELEMENTS);
+        let block = at / MODULAR_BLOCK_ELEMENTS * MODULAR_BLOCK_ELEMENTS;
+        let end = elements.min(block + MODULAR_BLOCK_ELEMENTS);
         prop_assert_eq!(bits(&out[block..end]), bits(&near[block..end]));
+    }
+
+    #[test]
+    fn two_elements_that_are_one_turn_off_are_not_read(
+        codec in modular(),
+        places in vec(0_usize..1024, 2..4),
+        side in prop_oneof![1.3_f32..2.7, -2.7_f32..-1.3],
+    ) {
+        let own = gaussian(1024, 3);
+        let mut near = own.clone();
+        let places: std::collections::BTreeSet<usize> = places.into_iter().collect();
+        for &place in &places {
+            near[place] += 0.01 * side;
+        }
+        let encoded = encode_modular(codec, &own, &[0.01]);
+        let mut out = vec![0.0; 1024];
+        let read = decode_modular(&encoded, &near, &mut out);
+        prop_assert_eq!(read, Ok(usize::from(places.len() > 1)));
     }
 
     #[test]
@@ -209,8 +259,11 @@ proptest! {
 }
 
 /// The step that the documentation promises.
-fn step_of_block(values: &[f32], spread: f32) -> f32 {
-    (spread / 124.0).max(largest_magnitude(values) / (1 << 21) as f32)
+fn step_of_block(codec: Codec, values: &[f32], spread: f32) -> f32 {
+    let bits = codec.modular_bits().unwrap();
+    let turn = (1_u32 << bits) as f32;
+    let apart = turn / 2.0 - 0.5 - turn / 256.0;
+    (spread / apart).max(largest_magnitude(values) / (turn * 8192.0))
 }
 
 #[test]
@@ -220,10 +273,12 @@ fn zeros_and_nothing_come_back() {
             assert!(decoded(&encode(codec, &vec![0.0; elements])).iter().all(|&v| v == 0.0));
         }
     }
-    let encoded = encode_modular(&[0.0; 300], &[0.0; 2]);
-    let mut out = [1.0; 300];
-    assert_eq!(decode_modular(&encoded, &[0.0; 300], &mut out), Ok(0));
-    assert!(out.iter().all(|&v| v == 0.0));
+    for codec in Codec::MODULAR {
+        let encoded = encode_modular(codec, &[0.0; 1300], &[0.0; 2]);
+        let mut out = [1.0; 1300];
+        assert_eq!(decode_modular(&encoded, &[0.0; 1300], &mut out), Ok(0));
+        assert!(out.iter().all(|&v| v == 0.0));
+    }
 }
 
 #[test]
@@ -244,18 +299,18 @@ fn every_length_is_written_as_announced() {
 fn the_encoding_of_each_frame_is_its_part_of_the_whole() {
     let elements = 2 * Codec::F32.frame_elements() + 4999;
     let values = gaussian(elements, 6);
-    let spread = vec![0.01; elements.div_ceil(BLOCK_ELEMENTS)];
-    for codec in [&Codec::CHOICES[..], &[Codec::Modular]].concat() {
+    let spread = vec![0.01; elements.div_ceil(MODULAR_BLOCK_ELEMENTS)];
+    for codec in [&Codec::CHOICES[..], &Codec::MODULAR].concat() {
         let whole = |values: &[f32], spread: &[f32]| {
-            if codec == Codec::Modular {
-                encode_modular(values, spread)
+            if Codec::MODULAR.contains(&codec) {
+                encode_modular(codec, values, spread)
             } else {
                 encode(codec, values)
             }
         };
         let all = whole(&values, &spread);
         let frames = values.chunks(codec.frame_elements());
-        let spreads = spread.chunks(codec.frame_elements() / BLOCK_ELEMENTS);
+        let spreads = spread.chunks(codec.frame_elements() / MODULAR_BLOCK_ELEMENTS);
         let parts: Vec<_> =
             frames.zip(spreads).map(|(values, spread)| whole(values, spread).bytes).collect();
         assert!(parts.concat() == all.bytes[..], "{codec}");
@@ -290,19 +345,21 @@ fn what_is_not_finite_does_not_become_finite() {
             assert!(!out.iter().all(|value| value.is_finite()), "{codec} {bad}");
         }
     }
-    let mut own = gaussian(600, 9);
-    let near = own.clone();
-    own[300] = f32::NAN;
-    let mut out = vec![0.0; 600];
-    let encoded = encode_modular(&own, &[0.1; 3]);
-    assert_eq!(decode_modular(&encoded, &near, &mut out), Ok(1));
-    assert_eq!(bits(&out[256..512]), bits(&near[256..512]));
-    // A receiver that is not finite cannot read the block either.
-    let encoded = encode_modular(&near, &[0.1; 3]);
-    assert_eq!(decode_modular(&encoded, &own, &mut out), Ok(1));
-    // Nor can one whose spread is not.
-    let encoded = encode_modular(&near, &[f32::INFINITY; 3]);
-    assert_eq!(decode_modular(&encoded, &near, &mut out), Ok(3));
+    for codec in Codec::MODULAR {
+        let mut own = gaussian(2400, 9);
+        let near = own.clone();
+        own[1300] = f32::NAN;
+        let mut out = vec![0.0; 2400];
+        let encoded = encode_modular(codec, &own, &[0.1; 3]);
+        assert_eq!(decode_modular(&encoded, &near, &mut out), Ok(1));
+        assert_eq!(bits(&out[1024..2048]), bits(&near[1024..2048]));
+        // A receiver that is not finite cannot read the block either.
+        let encoded = encode_modular(codec, &near, &[0.1; 3]);
+        assert_eq!(decode_modular(&encoded, &own, &mut out), Ok(1));
+        // Nor can one whose spread is not.
+        let encoded = encode_modular(codec, &near, &[f32::INFINITY; 3]);
+        assert_eq!(decode_modular(&encoded, &near, &mut out), Ok(3));
+    }
 }
 
 #[test]
@@ -326,4 +383,24 @@ fn bytes_are_those_of_the_specification() {
     let levels = [0.5_f32.to_le_bytes(), 2.0_f32.to_le_bytes()].concat();
     check(Codec::Int2, &[0.5, -0.5, 2.0, -2.0, 0.5], &[&levels[..], &[0b1000, 0b1101]].concat());
     check(Codec::TopK, &[0.0, -3.0], &[&3.0_f32.to_le_bytes()[..], &[0; 4], &[1, 0x10]].concat());
+}
+
+#[test]
+fn bytes_of_modular_codes_are_those_of_the_specification() {
+    // The step is 1, and 1, −1, 2, 3, 9, 0, −8, 5 and 4 are multiples of it.
+    let values = [1.0, -1.0, 2.0, 3.0, 9.0, 0.0, -8.0, 5.0, 4.0];
+    let check = |codec: Codec, hashed: &[(usize, i32)], planes: &[u8]| {
+        let bits = codec.modular_bits().unwrap();
+        let turn = (1_u32 << bits) as f32;
+        let encoded = encode_modular(codec, &values, &[turn / 2.0 - 0.5 - turn / 256.0]);
+        let power = |index: usize| 0x9e37_79b1_u32.wrapping_pow(index as u32 + 1);
+        let terms = hashed.iter().map(|&(index, m)| m.cast_unsigned().wrapping_mul(power(index)));
+        let hash = terms.fold(0, u32::wrapping_add);
+        let want = [&1.0_f32.to_le_bytes()[..], &hash.to_le_bytes(), planes].concat();
+        assert_eq!(encoded.bytes[..], want, "{codec}");
+    };
+    let bytes = values.map(|value: f32| value as i32 as u8);
+    check(Codec::Modular, &[(1, -1), (6, -1)], &bytes);
+    // Elements 0 to 4 in the low halves of five bytes, 5 to 8 in the high ones.
+    check(Codec::Modular4, &[(1, -1), (6, -1)], &[0x01, 0x8f, 0x52, 0x43, 0x09]);
 }

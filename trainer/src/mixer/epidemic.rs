@@ -76,6 +76,7 @@ fn check_push(codec: Codec) -> Result<(), MixError> {
         | Codec::Int2
         | Codec::TopK
         | Codec::Modular
+        | Codec::Modular4
         | Codec::Running32
         | Codec::Fixed64 => Err(MixError::Codec(codec)),
     }

@@ -28,6 +28,8 @@ use dnode_protocol::frame::Codec;
 
 pub(crate) use self::device::DeviceMemory;
 pub(crate) use self::host::HostMemory;
+#[cfg(test)]
+pub(crate) use self::host::learnt;
 use crate::codec::Encoded;
 use crate::device::DEVICE_BLOCK as BLOCK;
 use crate::mix::{
@@ -36,9 +38,15 @@ use crate::mix::{
 };
 use crate::weights::finite_local;
 
-/// The modular code is told that weights differ by at most this many times the largest known
-/// difference of their block: Moniqua's θ (in a prototype 4 lost nothing).
-const SPREAD_FACTOR: f32 = 4.0;
+/// Modular codes are told that weights differ by at most this many times the largest known difference of
+/// their block: Moniqua's θ (measured, docs/measurements.md; one element that is farther is put right).
+const SPREAD_FACTOR: f32 = 1.5;
+/// The same of a difference that was read from a code which does not show the largest element.
+const SPREAD_FACTOR_COARSE: f32 = 4.0;
+/// What that is multiplied by while differences still grow quickly: until [`CLIP_AFTER`] exchanges.
+const SPREAD_EARLY: f32 = 4.0;
+/// What the bound of a block is multiplied by after its difference was zero, as an unread block's is.
+const SPREAD_WIDER: f32 = 4.0;
 /// What an exchange leaves of a block's largest known difference: forgets half in 34 exchanges, so
 /// that codes get finer as replicas agree (measured, docs/measurements.md: int2 needs slow decay).
 const SPREAD_KEPT: f32 = 0.98;
@@ -71,6 +79,15 @@ pub(crate) struct Squares {
     pub(crate) difference: f64,
 }
 
+/// How weights are offered to one whose weights are near.
+#[derive(Clone, Copy)]
+pub(crate) struct Near {
+    /// One of [`Codec::MODULAR`].
+    pub(crate) codec: Codec,
+    /// What the known distances are multiplied by.
+    pub(crate) factor: f32,
+}
+
 /// Where the weights of one fragment lie, and what exchanges compute with them there.
 ///
 /// Bytes have the length that the fragment asks for, and are of a code that is allowed.
@@ -81,9 +98,9 @@ pub(crate) trait FragmentMemory {
     /// Where the fragment lies in the flat vector.
     fn range(&self) -> Range<usize>;
 
-    /// The weights for a responder, and their squared length: with the modular code if `near` and the
-    /// distance of every block is known, else as `plain`.
-    fn offer(&mut self, plain: Codec, near: bool) -> Result<(Encoded, f64), MixError>;
+    /// The weights for a responder, and their squared length: as `near` says if the distance of every
+    /// block is known, else as `plain`.
+    fn offer(&mut self, plain: Codec, near: Option<Near>) -> Result<(Encoded, f64), MixError>;
 
     /// Squared length of the weights.
     fn squares(&self) -> Result<f64, MixError>;
@@ -91,17 +108,18 @@ pub(crate) trait FragmentMemory {
     /// Keeps `φ − offer`; how many blocks of the offer could not be unwrapped.
     fn meet(&mut self, offer: &Encoded) -> Result<(Squares, usize), MixError>;
 
-    /// Writes what is kept, shortened by `factor`, as `reply`, and keeps what is read from that; also
-    /// returns the squared length of the latter.
+    /// Shortens what is kept by `factor`, learns from it how far others are, writes it as `reply`, and
+    /// keeps what is read from that; also returns the squared length of the latter.
     fn code(&mut self, reply: Codec, factor: Option<f32>) -> Result<(Encoded, f64), MixError>;
 
-    /// Moves φ and x by `weight` times what is kept, and learns from that how far others are.
+    /// Moves φ and x by `weight` times what is kept.
     fn displace(&mut self, weight: f32) -> Result<(), MixError>;
 
     /// Squared length of a reply.
     fn weigh(&mut self, reply: &Encoded) -> Result<f64, MixError>;
 
-    /// As [`FragmentMemory::displace`], with the reply that was weighed last.
+    /// As [`FragmentMemory::displace`], with the reply that was weighed last; learns from that how far
+    /// others are.
     fn displace_by(&mut self, reply: &Encoded, weight: f32) -> Result<(), MixError>;
 }
 
@@ -117,10 +135,13 @@ impl Exchange {
         reply: Codec,
     ) -> Result<Encoded, MixError> {
         let code = reply.of_offer();
-        let near = code == Codec::Modular;
-        let plain = if near { Codec::Bf16 } else { code };
+        let distance = &mut self.distances[memory.index()];
+        let early = distance.exchanges < CLIP_AFTER;
+        let factor = if early { SPREAD_EARLY } else { 1.0 };
+        let near = Codec::MODULAR.contains(&code).then_some(Near { codec: code, factor });
+        let plain = if near.is_some() { Codec::Bf16 } else { code };
         let (offer, squares) = memory.offer(plain, near)?;
-        self.distances[memory.index()].own = Some(squares.sqrt());
+        distance.own = Some(squares.sqrt());
         Ok(offer)
     }
 
@@ -151,10 +172,12 @@ impl Exchange {
         finite_local(range, squares.sqrt())?;
         distance.learn(clipped.unwrap_or(difference_norm));
         memory.displace(-weight)?;
+        let near = Codec::MODULAR.contains(&offer.codec);
         let report = MixReport {
             difference_norm,
             local_norm,
             clipped: clipped.is_some(),
+            blocks: if near { range.len().div_ceil(BLOCK) } else { 0 },
             blocks_failed,
             received: 0,
         };
@@ -203,10 +226,15 @@ impl Distance {
     }
 }
 
-/// Offers are in one of the exact codes or the modular one.
+/// How far others may be, as a multiple of the largest element that such a reply shows.
+const fn spread_factor(reply: Codec) -> f32 {
+    if matches!(reply, Codec::Int2 | Codec::TopK) { SPREAD_FACTOR_COARSE } else { SPREAD_FACTOR }
+}
+
+/// Offers are in one of the exact codes or a modular one.
 const fn check_offer(codec: Codec) -> Result<(), MixError> {
     match codec {
-        Codec::F32 | Codec::Bf16 | Codec::F16 | Codec::Modular => Ok(()),
+        Codec::F32 | Codec::Bf16 | Codec::F16 | Codec::Modular | Codec::Modular4 => Ok(()),
         Codec::Int8
         | Codec::Int4
         | Codec::Int2
@@ -226,6 +254,8 @@ pub(super) fn check_reply(codec: Codec) -> Result<(), MixError> {
         | Codec::Int4
         | Codec::Int2
         | Codec::TopK => Ok(()),
-        Codec::Modular | Codec::Running32 | Codec::Fixed64 => Err(MixError::Codec(codec)),
+        Codec::Modular | Codec::Modular4 | Codec::Running32 | Codec::Fixed64 => {
+            Err(MixError::Codec(codec))
+        }
     }
 }

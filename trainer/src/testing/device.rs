@@ -14,6 +14,7 @@ use crate::codec::{
     CodecError, Encoded, decode, decode_modular, encode, encode_modular, largest_magnitude,
 };
 use crate::device::{DEVICE_BLOCK, Device, DeviceError, DeviceVector, Resident, Span, SpanMut};
+use crate::mixer::learnt;
 use crate::outer::OuterStep;
 
 /// Two orders of work: that of training, and that of mixing.
@@ -237,26 +238,17 @@ impl Device for TestDevice {
     fn least(&self, from: Span<'_>) -> Result<f32, DeviceError> {
         let mut memory = self.begin()?;
         let values = memory.read(self.order, (from.address(), from.len()), true);
-        Ok(values.into_iter().fold(f32::INFINITY, f32::min))
+        Ok(values.into_iter().map(f32::abs).fold(f32::INFINITY, f32::min))
     }
 
-    fn largest(
-        &self,
-        largest: SpanMut<'_>,
-        values: Span<'_>,
-        kept: f32,
-    ) -> Result<(), DeviceError> {
+    fn learn(&self, bounds: SpanMut<'_>, values: Span<'_>, factor: f32) -> Result<(), DeviceError> {
         let mut memory = self.begin()?;
         let values = memory.read(self.order, (values.address(), values.len()), false);
-        let old = memory.read(self.order, (largest.address(), largest.len()), false);
+        let old = memory.read(self.order, (bounds.address(), bounds.len()), false);
         let blocks = old.iter().zip(values.chunks(DEVICE_BLOCK));
-        let new: Vec<f32> = blocks
-            .map(|(&old, block)| {
-                let found = largest_magnitude(block);
-                if found > 0.0 { found.max(kept * old) } else { 0.0 }
-            })
-            .collect();
-        memory.write(self.order, largest.address(), &new);
+        let new: Vec<f32> =
+            blocks.map(|(&old, block)| learnt(old, factor * largest_magnitude(block))).collect();
+        memory.write(self.order, bounds.address(), &new);
         Ok(())
     }
 
@@ -283,6 +275,7 @@ impl Device for TestDevice {
 
     fn encode_modular(
         &self,
+        codec: Codec,
         from: Span<'_>,
         spread: Span<'_>,
         bytes: &mut [u8],
@@ -290,12 +283,13 @@ impl Device for TestDevice {
         let mut memory = self.begin()?;
         let values = memory.read(self.order, (from.address(), from.len()), true);
         let spread = memory.read(self.order, (spread.address(), spread.len()), true);
-        bytes.copy_from_slice(&encode_modular(&values, &spread).bytes);
+        bytes.copy_from_slice(&encode_modular(codec, &values, &spread).bytes);
         Ok(())
     }
 
     fn decode_modular(
         &self,
+        codec: Codec,
         bytes: &[u8],
         near: Span<'_>,
         to: SpanMut<'_>,
@@ -303,8 +297,7 @@ impl Device for TestDevice {
         let mut memory = self.begin()?;
         let near = memory.read(self.order, (near.address(), near.len()), true);
         let mut values = vec![0.0; to.len()];
-        let (codec, elements) = (Codec::Modular, to.len());
-        let encoded = Encoded { codec, elements, bytes: bytes.into() };
+        let encoded = Encoded { codec, elements: to.len(), bytes: bytes.into() };
         let unread = decode_modular(&encoded, &near, &mut values);
         let unread = unread.map_err(|error| DeviceError(error.to_string()))?;
         memory.write(self.order, to.address(), &values);

@@ -133,9 +133,9 @@ async fn visit(listen: &str) {
     });
     visited.await.expect("ten pings in time");
     let info = info.unwrap();
-    assert_eq!(info.protocol_version, "/dnode/id/6");
+    assert_eq!(info.protocol_version, "/dnode/id/7");
     let offers = |name: &str| info.protocols.iter().any(|p| p.as_ref() == name);
-    for name in ["/dnode/kad/6", "/dnode/control/6", "/dnode/bulk/6"] {
+    for name in ["/dnode/kad/7", "/dnode/control/7", "/dnode/bulk/7"] {
         assert!(offers(name), "{name} is not among {:?}", info.protocols);
     }
     assert!(node.handle.peers().is_empty());

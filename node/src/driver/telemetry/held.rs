@@ -1,11 +1,41 @@
-//! Reports exchanges that failed, and bounds that hold back commits.
+//! Reports exchanges that failed, blocks that could not be read, and bounds that hold back commits.
 
 use dnode_gossip::Failure;
 use dnode_protocol::{ExchangeId, PeerId};
 
 use super::Telemetry;
+use crate::telemetry::metrics::Exchanges;
+
+/// A warning is given when more than one in so many blocks could not be read.
+const UNREAD_ONE_IN: u64 = 100;
+/// Blocks that are read before that: those of a few rounds.
+const BLOCKS_MIN: u64 = 10_000;
+
+/// Whether more blocks than one in a hundred could not be read.
+fn too_many_unread(exchanges: &Exchanges) -> bool {
+    let (all, unread) = (exchanges.offer_blocks, exchanges.offer_blocks_unread);
+    all >= BLOCKS_MIN && unread.saturating_mul(UNREAD_ONE_IN) > all
+}
 
 impl Telemetry {
+    /// An offer was read; `blocks` of it were for a near replica, `unread` of them too far away.
+    pub(crate) fn offer_read(&mut self, exchange: ExchangeId, (blocks, unread): (usize, usize)) {
+        let before = too_many_unread(&self.exchanges);
+        self.exchanges.offer_blocks += blocks as u64;
+        self.exchanges.offer_blocks_unread += unread as u64;
+        if unread > 0 {
+            tracing::debug!(%exchange, blocks, unread, "blocks of an offer could not be read");
+        }
+        if !before && too_many_unread(&self.exchanges) {
+            let Exchanges { offer_blocks: all, offer_blocks_unread: unread, .. } = self.exchanges;
+            let detail = format!(
+                "{unread} of {all} blocks of others' offers could not be read, and were not mixed: replicas move apart faster than before; a smaller gossip.mix_every, or a finer code in gossip.codecs, helps"
+            );
+            tracing::warn!("{detail}");
+            self.event("unread-blocks", &detail);
+        }
+    }
+
     pub(super) fn failed(&mut self, exchange: ExchangeId, peer: &PeerId, failure: Failure) {
         match failure {
             Failure::Busy => self.exchanges.busy += 1,

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 
 use super::{Link, PeerStaleness, Snapshot, State};
+use crate::telemetry::metrics::Exchanges;
 
 /// Media type of [`exposition`].
 pub(super) const MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -137,6 +138,11 @@ fn exchanges(page: &mut Page, snapshot: &Snapshot) {
     for (outcome, count) in snapshot.exchanges.named() {
         page.sample("exchanges_total", &[("outcome", outcome)], count);
     }
+    let Exchanges { offer_blocks, offer_blocks_unread, .. } = snapshot.exchanges;
+    let help = "Blocks of others' offers that were written for replicas that are near.";
+    page.counter("offer_blocks_total", help, offer_blocks);
+    let help = "Those of them that could not be read, and so were not mixed.";
+    page.counter("offer_blocks_unread_total", help, offer_blocks_unread);
     page.gauge("open_exchanges", "Exchanges that have not ended.", snapshot.open);
     page.gauge(
         "staleness_commits",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dnode_protocol::frame::Codec;
 
-use super::{BLOCK, FragmentMemory, SPREAD_FACTOR, SPREAD_KEPT, Squares};
+use super::{BLOCK, FragmentMemory, Near, SPREAD_FACTOR, Squares, spread_factor};
 use crate::codec::{Encoded, decode, encode_slice};
 use crate::device::{Device, DeviceError, DeviceVector, Span, SpanMut};
 use crate::mix::MixError;
@@ -13,9 +13,10 @@ use crate::mix::MixError;
 /// What exchanges keep on a device.
 pub(crate) struct DeviceMemory {
     device: Arc<dyn Device>,
-    /// Running maximum of `|d̂|` by block, per fragment; zeros where nothing is known.
-    largest: Vec<DeviceVector>,
-    /// Whether any maximum of a fragment was ever learnt.
+    /// How far others may be by block, per fragment: 0 where nothing is known, negative after an exchange
+    /// that said nothing.
+    bounds: Vec<DeviceVector>,
+    /// Whether any bound of a fragment was ever learnt.
     learnt: Vec<bool>,
     /// How far others' weights may be, by block of the longest fragment.
     spread: DeviceVector,
@@ -31,7 +32,7 @@ impl DeviceMemory {
         let longest = lengths.iter().copied().max().unwrap_or(0);
         let blocks = |len: usize| DeviceVector::new(&device, len.div_ceil(BLOCK));
         Ok(Self {
-            largest: lengths.iter().map(|&len| blocks(len)).collect::<Result<_, _>>()?,
+            bounds: lengths.iter().map(|&len| blocks(len)).collect::<Result<_, _>>()?,
             learnt: vec![false; lengths.len()],
             spread: blocks(longest)?,
             difference: DeviceVector::new(&device, longest)?,
@@ -93,28 +94,33 @@ impl DeviceFragment<'_> {
         self.values.len()
     }
 
-    /// Writes how far others' weights may be; false while a block is unknown.
-    fn spread(&mut self) -> Result<bool, DeviceError> {
-        let DeviceMemory { device, largest, learnt, spread, .. } = &mut *self.memory;
-        let largest = &largest[self.index];
-        let whole = 0..largest.len();
-        if !learnt[self.index] || device.least(largest.span(whole.clone()))? <= 0.0 {
+    /// Writes `factor` times how far others' weights may be; false while a block is unknown.
+    fn spread(&mut self, factor: f32) -> Result<bool, DeviceError> {
+        let DeviceMemory { device, bounds, learnt, spread, .. } = &mut *self.memory;
+        let bounds = &bounds[self.index];
+        let whole = 0..bounds.len();
+        if !learnt[self.index] || device.least(bounds.span(whole.clone()))? <= 0.0 {
             return Ok(false);
         }
-        device.set_scaled(spread.span_mut(whole.clone()), largest.span(whole), SPREAD_FACTOR)?;
+        device.set_scaled(spread.span_mut(whole.clone()), bounds.span(whole), factor)?;
         Ok(true)
     }
 
-    /// Moves the weights by what is kept, and learns from it.
+    /// Learns from what is kept: others may be `factor` times as far as the largest element of a block.
+    fn learn(&mut self, factor: f32) -> Result<(), DeviceError> {
+        let len = self.len();
+        let DeviceMemory { device, bounds, learnt, difference, .. } = &mut *self.memory;
+        let bounds = &mut bounds[self.index];
+        let blocks = 0..bounds.len();
+        learnt[self.index] = true;
+        device.learn(bounds.span_mut(blocks), difference.span(0..len), factor)
+    }
+
+    /// Moves the weights by what is kept.
     fn make(&mut self, weight: f32) -> Result<(), MixError> {
         let len = self.len();
-        let DeviceMemory { device, largest, learnt, difference, .. } = &mut *self.memory;
-        let largest = &mut largest[self.index];
-        let blocks = 0..largest.len();
-        let difference = difference.span(0..len);
-        device.largest(largest.span_mut(blocks), difference, SPREAD_KEPT)?;
-        learnt[self.index] = true;
-        device.add_scaled(self.values.part_mut(0..len), difference, weight)?;
+        let DeviceMemory { device, difference, .. } = &*self.memory;
+        device.add_scaled(self.values.part_mut(0..len), difference.span(0..len), weight)?;
         self.moved = Some(weight);
         Ok(())
     }
@@ -129,17 +135,22 @@ impl FragmentMemory for DeviceFragment<'_> {
         self.range.clone()
     }
 
-    fn offer(&mut self, plain: Codec, near: bool) -> Result<(Encoded, f64), MixError> {
-        let (len, near) = (self.len(), near && self.spread()?);
+    fn offer(&mut self, plain: Codec, near: Option<Near>) -> Result<(Encoded, f64), MixError> {
+        let len = self.len();
+        let near = match near {
+            Some(Near { codec, factor }) => self.spread(factor)?.then_some(codec),
+            None => None,
+        };
         let DeviceMemory { device, spread, .. } = &*self.memory;
         let values = self.values.shared();
         let mut done = Ok(());
-        let codec = if near { Codec::Modular } else { plain };
-        let offer = Encoded::filled(codec, len, |bytes| {
-            done = if near {
-                device.encode_modular(values, spread.span(0..len.div_ceil(BLOCK)), bytes)
-            } else {
-                device.encode(plain, values, bytes)
+        let offer = Encoded::filled(near.unwrap_or(plain), len, |bytes| {
+            done = match near {
+                Some(codec) => {
+                    let spread = spread.span(0..len.div_ceil(BLOCK));
+                    device.encode_modular(codec, values, spread, bytes)
+                }
+                None => device.encode(plain, values, bytes),
             };
         });
         done?;
@@ -155,8 +166,9 @@ impl FragmentMemory for DeviceFragment<'_> {
         let DeviceMemory { device, difference, remote, .. } = &mut *self.memory;
         let values = self.values.shared();
         let mut failed = 0;
-        if offer.codec == Codec::Modular {
-            failed = device.decode_modular(&offer.bytes, values, remote.span_mut(0..len))?;
+        if Codec::MODULAR.contains(&offer.codec) {
+            let (codec, bytes) = (offer.codec, &offer.bytes);
+            failed = device.decode_modular(codec, bytes, values, remote.span_mut(0..len))?;
         } else {
             unpack(device.as_ref(), offer, remote.span_mut(0..len))?;
         }
@@ -173,10 +185,12 @@ impl FragmentMemory for DeviceFragment<'_> {
 
     fn code(&mut self, reply: Codec, factor: Option<f32>) -> Result<(Encoded, f64), MixError> {
         let len = self.len();
-        let DeviceMemory { device, difference, .. } = &mut *self.memory;
         if let Some(factor) = factor {
+            let DeviceMemory { device, difference, .. } = &mut *self.memory;
             device.scale(difference.span_mut(0..len), factor)?;
         }
+        self.learn(SPREAD_FACTOR)?;
+        let DeviceMemory { device, difference, .. } = &mut *self.memory;
         let mut done = Ok(());
         let coded = Encoded::filled(reply, len, |bytes| {
             done = pack(device.as_ref(), reply, difference.span(0..len), bytes);
@@ -195,7 +209,8 @@ impl FragmentMemory for DeviceFragment<'_> {
         Ok(self.memory.device.squares(self.memory.difference(reply.elements))?)
     }
 
-    fn displace_by(&mut self, _: &Encoded, weight: f32) -> Result<(), MixError> {
+    fn displace_by(&mut self, reply: &Encoded, weight: f32) -> Result<(), MixError> {
+        self.learn(spread_factor(reply.codec))?;
         self.make(weight)
     }
 }

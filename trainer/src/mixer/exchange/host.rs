@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use dnode_protocol::frame::Codec;
 
-use super::{BLOCK, FragmentMemory, SPREAD_FACTOR, SPREAD_KEPT, Squares};
+use super::{
+    BLOCK, FragmentMemory, Near, SPREAD_FACTOR, SPREAD_KEPT, SPREAD_WIDER, Squares, spread_factor,
+};
 use crate::codec::{
     Encoded, PART_ELEMENTS, decode_modular_slice, decode_slice, encode_modular_slice, encode_slice,
     largest_magnitude, parts,
@@ -16,8 +18,9 @@ use crate::slow::Own;
 
 /// What exchanges keep in host memory.
 pub(crate) struct HostMemory {
-    /// Running maximum of `|d̂|` by block, per fragment; 0 where nothing is known.
-    largest: Vec<Vec<f32>>,
+    /// How far others may be by block, per fragment: 0 where nothing is known, negative after an exchange
+    /// that said nothing.
+    bounds: Vec<Vec<f32>>,
     /// The difference of the fragment at hand.
     difference: Vec<f32>,
     /// A part of it.
@@ -26,8 +29,8 @@ pub(crate) struct HostMemory {
 
 impl HostMemory {
     pub(crate) fn new(fragments: usize) -> Self {
-        let largest = vec![Vec::new(); fragments];
-        Self { largest, difference: Vec::new(), part: vec![0.0; PART_ELEMENTS] }
+        let bounds = vec![Vec::new(); fragments];
+        Self { bounds, difference: Vec::new(), part: vec![0.0; PART_ELEMENTS] }
     }
 
     /// One fragment of the weights `own`.
@@ -48,17 +51,17 @@ pub(crate) struct HostFragment<'m, 'o> {
 }
 
 impl HostFragment<'_, '_> {
-    /// How far others' weights may be from here, by block; `None` while a block is unknown.
-    fn spread(&self) -> Option<Vec<f32>> {
-        let largest = &self.memory.largest[self.index];
-        let known = !largest.is_empty() && largest.iter().all(|&largest| largest > 0.0);
-        known.then(|| largest.iter().map(|&largest| SPREAD_FACTOR * largest).collect())
+    /// `factor` times how far others' weights may be from here, by block; `None` while a block is unknown.
+    fn spread(&self, factor: f32) -> Option<Vec<f32>> {
+        let bounds = &self.memory.bounds[self.index];
+        let known = !bounds.is_empty() && bounds.iter().all(|&bound| bound.abs() > 0.0);
+        known.then(|| bounds.iter().map(|&bound| factor * bound).collect())
     }
 
     /// Blocks of the fragment whose differences are known, or will be.
     fn prepare(&mut self) {
         let blocks = self.own.range().len().div_ceil(BLOCK);
-        self.memory.largest[self.index].resize(blocks, 0.0);
+        self.memory.bounds[self.index].resize(blocks, 0.0);
     }
 }
 
@@ -71,15 +74,15 @@ impl FragmentMemory for HostFragment<'_, '_> {
         self.own.range().clone()
     }
 
-    fn offer(&mut self, plain: Codec, near: bool) -> Result<(Encoded, f64), MixError> {
+    fn offer(&mut self, plain: Codec, near: Option<Near>) -> Result<(Encoded, f64), MixError> {
         let values = self.own.values();
         let mut sum = 0.0;
-        let spread = if near { self.spread() } else { None };
-        let offer = match spread {
-            Some(spread) => Encoded::in_parts(Codec::Modular, values.len(), |part, bytes| {
+        let near = near.and_then(|near| Some((near.codec, self.spread(near.factor)?)));
+        let offer = match near {
+            Some((codec, spread)) => Encoded::in_parts(codec, values.len(), |part, bytes| {
                 let spread = &spread[part.start / BLOCK..part.end.div_ceil(BLOCK)];
                 sum += squares(&values[part.clone()]);
-                encode_modular_slice(&values[part], spread, bytes);
+                encode_modular_slice(codec, &values[part], spread, bytes);
             }),
             None => Encoded::in_parts(plain, values.len(), |part, bytes| {
                 sum += squares(&values[part.clone()]);
@@ -103,8 +106,9 @@ impl FragmentMemory for HostFragment<'_, '_> {
             difference.copy_from_slice(&values[part.clone()]);
             sums.local += squares(difference);
             let remote = &mut remote[..part.len()];
-            if offer.codec == Codec::Modular {
-                failed += decode_modular_slice(offer.part(part), difference, remote);
+            if Codec::MODULAR.contains(&offer.codec) {
+                let bytes = offer.part(part);
+                failed += decode_modular_slice(offer.codec, bytes, difference, remote);
             } else {
                 decode_slice(offer.codec, offer.part(part), remote)?;
             }
@@ -116,13 +120,16 @@ impl FragmentMemory for HostFragment<'_, '_> {
     }
 
     fn code(&mut self, reply: Codec, factor: Option<f32>) -> Result<(Encoded, f64), MixError> {
-        let difference = &mut self.memory.difference;
+        self.prepare();
+        let HostMemory { bounds, difference, .. } = self.memory;
+        let bounds = &mut bounds[self.index];
         let mut sum = 0.0;
         let coded = Encoded::in_parts(reply, difference.len(), |part, bytes| {
-            let values = &mut difference[part];
+            let values = &mut difference[part.clone()];
             if let Some(factor) = factor {
                 scale(values, factor);
             }
+            learn(&mut bounds[part.start / BLOCK..], values, SPREAD_FACTOR);
             encode_slice(reply, values, bytes);
             decode_slice(reply, bytes, values).expect("what was just written can be read");
             sum += squares(values);
@@ -131,13 +138,9 @@ impl FragmentMemory for HostFragment<'_, '_> {
     }
 
     fn displace(&mut self, weight: f32) -> Result<(), MixError> {
-        self.prepare();
-        let HostMemory { largest, difference, .. } = self.memory;
-        let largest = &mut largest[self.index];
+        let difference = &self.memory.difference;
         for part in parts(0..difference.len()) {
-            let moved = &difference[part.clone()];
-            learn(&mut largest[part.start / BLOCK..], moved);
-            self.own.displace(part.start, moved, weight);
+            self.own.displace(part.start, &difference[part.clone()], weight);
         }
         Ok(())
     }
@@ -154,29 +157,43 @@ impl FragmentMemory for HostFragment<'_, '_> {
 
     fn displace_by(&mut self, reply: &Encoded, weight: f32) -> Result<(), MixError> {
         self.prepare();
-        let HostMemory { largest, part: moved, .. } = self.memory;
-        let largest = &mut largest[self.index];
+        let HostMemory { bounds, part: moved, .. } = self.memory;
+        let bounds = &mut bounds[self.index];
+        let factor = spread_factor(reply.codec);
         // Decoded again: cheaper than to write down and read back what is larger than the cache.
         for part in parts(0..reply.elements) {
             let moved = &mut moved[..part.len()];
             decode_slice(reply.codec, reply.part(part.clone()), moved)?;
-            learn(&mut largest[part.start / BLOCK..], moved);
+            learn(&mut bounds[part.start / BLOCK..], moved, factor);
             self.own.displace(part.start, moved, weight);
         }
         Ok(())
     }
 }
 
-/// Takes note of a difference. A block that is zero throughout may be one that could not be unwrapped,
-/// so nothing is known of it from then on.
-fn learn(largest: &mut [f32], difference: &[f32]) {
+/// Takes note of a difference: others may be `factor` times as far as its largest element.
+///
+/// A block that is zero throughout is probably one that could not be read. Its bound is made wider; if
+/// it is zero once more, nothing is known of it, and the whole fragment is offered plainly.
+fn learn(bounds: &mut [f32], difference: &[f32], factor: f32) {
     vectorized(
         #[inline(always)]
         || {
-            for (largest, block) in largest.iter_mut().zip(difference.chunks(BLOCK)) {
-                let found = largest_magnitude(block);
-                *largest = if found > 0.0 { found.max(SPREAD_KEPT * *largest) } else { 0.0 };
+            for (bound, block) in bounds.iter_mut().zip(difference.chunks(BLOCK)) {
+                *bound = learnt(*bound, factor * largest_magnitude(block));
             }
         },
     );
+}
+
+/// The bound of a block after a difference that says `found`.
+#[inline(always)]
+pub(crate) fn learnt(bound: f32, found: f32) -> f32 {
+    if found > 0.0 {
+        found.max(SPREAD_KEPT * bound.abs())
+    } else if bound > 0.0 {
+        -SPREAD_WIDER * bound
+    } else {
+        0.0
+    }
 }

@@ -46,6 +46,7 @@ function tiles() {
     ["distance / norm", state.consensus ? figure(state.consensus.relative) : UNKNOWN],
     ["lag, commits", count(p.staleness)],
     ["blocked by bounds", span(p.wait_s)],
+    ["blocks not read", `${count(state.exchanges.offer_blocks_unread)} of ${count(state.exchanges.offer_blocks)}`],
     ["sent by all", measure(state.peers.reduce((sum, one) => sum + one.sent_bytes, 0), "B")],
   ];
   const box = $("tiles");
