@@ -26,7 +26,7 @@ mod top_k;
 use std::ops::Range;
 use std::sync::Arc;
 
-use dnode_protocol::frame::{Codec, INT2_BLOCK_ELEMENTS, TOP_K_CHUNK_ELEMENTS};
+use dnode_protocol::frame::{BLOCK_ELEMENTS, Codec, INT2_BLOCK_ELEMENTS, TOP_K_CHUNK_ELEMENTS};
 use dnode_protocol::limits::FRAME_ELEMENTS;
 
 pub use integer::{decode_i64, decode_running, encode_i64, encode_running};
@@ -337,6 +337,16 @@ pub(crate) fn largest_magnitude(values: &[f32]) -> f32 {
         *lane = magnitude_bits(value).max(*lane);
     }
     f32::from_bits(lanes.into_iter().fold(0, u32::max))
+}
+
+/// [`largest_magnitude`] of a long block: lanes of their own would be gathered by columns.
+#[inline(always)]
+pub(crate) fn largest_of_long(values: &[f32]) -> f32 {
+    let mut most = 0;
+    for &value in values {
+        most = magnitude_bits(value).max(most);
+    }
+    f32::from_bits(most)
 }
 
 /// Codes per unit when `most` becomes the code `top`; 0 for blocks that travel as zeros.

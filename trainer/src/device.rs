@@ -114,7 +114,7 @@ pub trait Device: fmt::Debug + Send + Sync {
     fn least(&self, from: Span<'_>) -> Result<f32, DeviceError>;
 
     /// Learns how far others are by block of [`DEVICE_BLOCK`], as exchanges in host memory do: with `m`
-    /// the largest magnitude of a block, `bound ← max(factor · m, 0.98 · |bound|)` where `m > 0`, else
+    /// the largest magnitude of a block, `bound ← max(factor · m, 0.95 · |bound|)` where `m > 0`, else
     /// `−4 · bound` where that was positive, else 0. NaN is larger than infinity, and `max` with NaN is
     /// the other number, as [`f32::max`] has it.
     ///

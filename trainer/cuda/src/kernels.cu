@@ -34,7 +34,7 @@ typedef unsigned long long u64;
 // Bits of a step's floor below those of a code.
 #define SHARE_BITS 13
 // What exchanges keep of a bound, and by how much they make it wider.
-#define SPREAD_KEPT 0.98f
+#define SPREAD_KEPT 0.95f
 #define SPREAD_WIDER 4.0f
 
 // `Work` of kernels.rs: what a kernel is to do. What it does not use is zero.

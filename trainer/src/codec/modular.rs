@@ -13,7 +13,7 @@
 use dnode_protocol::frame::{Codec, MODULAR_BLOCK_ELEMENTS as BLOCK};
 
 use super::{
-    CodecError, Encoded, ROUND, TINY, fetch_ahead, largest_magnitude, put_word, split_word,
+    CodecError, Encoded, ROUND, TINY, fetch_ahead, largest_of_long, put_word, split_word,
     vectorized,
 };
 
@@ -25,7 +25,7 @@ const WIDTHS: [u32; 4] = [8, 4, 2, 1];
 /// Base of the hash, odd, so that no element is lost. Source: 2³² divided by the golden ratio.
 const HASH_BASE: u32 = 0x9e37_79b1;
 /// What each element counts in the hash: the powers of its base, from the first.
-const HASH_FACTORS: [u32; BLOCK] = {
+static HASH_FACTORS: [u32; BLOCK] = {
     let mut factors = [HASH_BASE; BLOCK];
     let mut index = 1;
     while index < BLOCK {
@@ -182,7 +182,7 @@ const fn steps_apart(bits: u32) -> f32 {
 
 #[inline(always)]
 fn step_of<const BITS: u32>(values: &[f32], spread: f32) -> f32 {
-    let most = largest_magnitude(values);
+    let most = largest_of_long(values);
     let share = const { 1.0 / (1_u32 << (BITS + SHARE_BITS)) as f32 };
     let step = (spread.abs() / const { steps_apart(BITS) }).max(most * share).max(TINY);
     if most.is_finite() { step } else { f32::NAN }
@@ -196,10 +196,10 @@ fn encode_block<const BITS: u32>(values: &[f32; BLOCK], spread: f32, len: usize,
     let rest = put_word(bytes, step.to_le_bytes());
     let mut codes = [0_u8; BLOCK];
     let mut hash = 0_u32;
-    for ((code, &value), factor) in codes.iter_mut().zip(values).zip(HASH_FACTORS) {
+    for ((code, &value), factor) in codes.iter_mut().zip(values).zip(&HASH_FACTORS) {
         let integer = integer(value * per_step);
         *code = integer as u8;
-        hash = hash.wrapping_add(left_out::<BITS>(integer).wrapping_mul(factor));
+        hash = hash.wrapping_add(left_out::<BITS>(integer).wrapping_mul(*factor));
     }
     let planes = put_word(rest, hash.to_le_bytes());
     pack::<BITS>(&codes[..len], planes);
@@ -220,11 +220,11 @@ fn decode_block<const BITS: u32>(
     let mut codes = [0_u8; BLOCK];
     unpack::<BITS>(planes, &mut codes[..len]);
     let mut hash = 0_u32;
-    let pairs = out.iter_mut().zip(&codes).zip(near.iter().zip(HASH_FACTORS));
+    let pairs = out.iter_mut().zip(&codes).zip(near.iter().zip(&HASH_FACTORS));
     for ((value, &code), (&near, factor)) in pairs {
         let integer = unwrapped::<BITS>(code, near * per_step);
         *value = integer as f32 * step;
-        hash = hash.wrapping_add(left_out::<BITS>(integer).wrapping_mul(factor));
+        hash = hash.wrapping_add(left_out::<BITS>(integer).wrapping_mul(*factor));
     }
     let missing = u32::from_le_bytes(announced).wrapping_sub(hash);
     let sound = step > 0.0 && step.is_finite();
@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn two_elements_that_are_one_turn_off_are_not_taken_for_one() {
         let signed = |factor: u32| [factor, factor.wrapping_neg()];
-        let one: BTreeSet<u32> = HASH_FACTORS.into_iter().flat_map(signed).collect();
+        let one: BTreeSet<u32> = HASH_FACTORS.iter().copied().flat_map(signed).collect();
         for (index, &first) in HASH_FACTORS.iter().enumerate() {
             for second in HASH_FACTORS[..index].iter().flat_map(|&factor| signed(factor)) {
                 assert!(!one.contains(&first.wrapping_add(second)), "{index}");

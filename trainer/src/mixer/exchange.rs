@@ -47,9 +47,9 @@ const SPREAD_FACTOR_COARSE: f32 = 4.0;
 const SPREAD_EARLY: f32 = 4.0;
 /// What the bound of a block is multiplied by after its difference was zero, as an unread block's is.
 const SPREAD_WIDER: f32 = 4.0;
-/// What an exchange leaves of a block's largest known difference: forgets half in 34 exchanges, so
-/// that codes get finer as replicas agree (measured, docs/measurements.md: int2 needs slow decay).
-const SPREAD_KEPT: f32 = 0.98;
+/// What an exchange leaves of a block's bound: forgets half in 14 exchanges, so that codes get finer as
+/// replicas agree (measured, docs/measurements.md: 0.98 loses by coarse offers, 0.995 diverges).
+const SPREAD_KEPT: f32 = 0.95;
 /// Exchanges of a fragment before its differences are clipped (guess: enough for an average).
 const CLIP_AFTER: u32 = 8;
 

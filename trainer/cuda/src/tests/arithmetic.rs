@@ -124,7 +124,7 @@ fn bounds_are_those_of_the_host() {
                     let most = block.iter().map(|it| it.abs().to_bits()).max().unwrap();
                     let found = 1.5 * f32::from_bits(most);
                     match () {
-                        () if found > 0.0 => found.max(0.98 * before.abs()),
+                        () if found > 0.0 => found.max(0.95 * before.abs()),
                         () if *before > 0.0 => -4.0 * before,
                         () => 0.0,
                     }

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::codec::{
     Encoded, PART_ELEMENTS, decode_modular_slice, decode_slice, encode_modular_slice, encode_slice,
-    largest_magnitude, parts,
+    largest_of_long, parts,
 };
 use crate::kernel::reduce::scale;
 use crate::kernel::vectorized;
@@ -180,7 +180,7 @@ fn learn(bounds: &mut [f32], difference: &[f32], factor: f32) {
         #[inline(always)]
         || {
             for (bound, block) in bounds.iter_mut().zip(difference.chunks(BLOCK)) {
-                *bound = learnt(*bound, factor * largest_magnitude(block));
+                *bound = learnt(*bound, factor * largest_of_long(block));
             }
         },
     );
