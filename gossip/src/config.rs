@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use dnode_protocol::FragmentId;
 use dnode_protocol::frame::Codec;
 use serde::{Deserialize, Serialize};
 
@@ -89,6 +90,9 @@ pub struct Config {
     pub interval: Interval,
     /// Whether replicas that are unlike all others are weighed down and left out. Default: yes.
     pub guard: bool,
+    /// The first fragment that holds moments of an optimizer and no parameters; all behind it do, too.
+    /// The guard lets moments be further apart, and draws no conclusion from them. Default: none.
+    pub first_of_moments: Option<FragmentId>,
     /// Part of a hash of the name of this peer's rack; 0 without one.
     pub rack: u64,
     /// The staleness bounds.
@@ -149,6 +153,7 @@ impl Default for Config {
             pace: Pace::default(),
             interval: Interval::Fixed(25),
             guard: true,
+            first_of_moments: None,
             rack: 0,
             bounds: Bounds { progress_gap: 4, snapshot_age: 1, information_age: None },
             gate_timeout: None,

@@ -25,6 +25,9 @@ const WHOLE_SHARE: f64 = 0.7;
 const RMS_MIN: f64 = 0.01;
 /// The same of a neighbour that is not trusted: what honest ones rarely are.
 const UNTRUSTED_WEIGHTS_MAX: f64 = 0.3;
+/// Longest difference of moments that is let in, multiple of the norm of the own ones. Two honest ones
+/// are mostly noise of two batches, so `√2` is usual, and gradients of one peer vary by several times.
+const MOMENTS_MAX: f64 = 10.0;
 /// Differences refused, since it was trusted, after which a neighbour is left out.
 const OUTLIERS_MAX: u32 = 3;
 /// When differences that are longer than usual count against a neighbour.
@@ -223,6 +226,8 @@ pub(crate) struct Met {
 #[derive(Clone, Debug)]
 pub(crate) struct Guard {
     bar: Bar,
+    /// As [`Config::first_of_moments`].
+    first_of_moments: Option<FragmentId>,
     peers: BTreeMap<PeerId, Record>,
     /// Squared norm and length of the own fragments, as they were last seen.
     own: BTreeMap<FragmentId, (f64, usize)>,
@@ -239,7 +244,15 @@ impl Guard {
             Mixing::Exchange => EXCHANGES,
             Mixing::Push { .. } | Mixing::Set => PUSHES,
         };
-        Self { bar, peers: BTreeMap::new(), own: BTreeMap::new() }
+        let first_of_moments = config.first_of_moments;
+        Self { bar, first_of_moments, peers: BTreeMap::new(), own: BTreeMap::new() }
+    }
+
+    /// Whether a fragment holds moments of an optimizer. Their differences say how noisy batches are,
+    /// and little of whether a neighbour is sound: one that trains on other samples has other gradients
+    /// by right. So they are bounded, and nobody is judged by them.
+    fn is_moments(&self, fragment: FragmentId) -> bool {
+        self.first_of_moments.is_some_and(|first| fragment >= first)
     }
 
     pub(crate) fn trust(&self, peer: &PeerId) -> Trust {
@@ -259,8 +272,13 @@ impl Guard {
     /// What is let in of the next exchange: of a neighbour that is not trusted no more than a few times
     /// what is usual, so that it does no harm while it is watched.
     pub(crate) fn tolerance(&self, met: &Met) -> Tolerance {
+        let rms_min = self.rms_min(met.fragment);
         let record = self.peers.get(&met.peer).filter(|record| record.trust != Trust::Trusted);
-        let rms_min = self.rms_min();
+        if self.is_moments(met.fragment) {
+            // Of a neighbour that is not trusted none are mixed.
+            let weights = if record.is_some() { 0.0 } else { MOMENTS_MAX };
+            return Tolerance { weights, rms_min };
+        }
         let Some(record) = record else { return Tolerance { weights: WEIGHTS_MAX, rms_min } };
         let before = record.fragments.get(&met.fragment).map(|usual| met.clock.distance(usual.met));
         let apart = before.unwrap_or(APART_MAX).saturating_add(met.lag).clamp(1, APART_MAX);
@@ -271,17 +289,22 @@ impl Guard {
         Tolerance { weights, rms_min }
     }
 
-    /// What a fragment counts for at least, by what is known of the own replica.
-    fn rms_min(&self) -> f64 {
-        let (squares, len) = self
-            .own
-            .values()
-            .fold((0.0, 0), |(squares, len), (one, more)| (squares + one, len + more));
+    /// What a fragment counts for at least, by what is known of the own replica: of its parameters, or
+    /// of its moments.
+    fn rms_min(&self, fragment: FragmentId) -> f64 {
+        let moments = self.is_moments(fragment);
+        let alike = self.own.iter().filter(|(other, _)| self.is_moments(**other) == moments);
+        let (squares, len) =
+            alike.fold((0.0, 0), |(squares, len), (_, (one, more))| (squares + one, len + more));
         if len == 0 { RMS_MIN } else { (WHOLE_SHARE * (squares / len as f64).sqrt()).max(RMS_MIN) }
     }
 
     /// Takes note of what an exchange has shown; says when that changes how much the neighbour counts.
     pub(crate) fn note(&mut self, met: Met, seen: Evidence) -> Option<(Trust, Grounds)> {
+        if self.is_moments(met.fragment) {
+            self.own.insert(met.fragment, (seen.own * seen.own, seen.len));
+            return None;
+        }
         if seen.refused {
             return self.note_refused(met, seen);
         }

@@ -105,6 +105,14 @@ pub enum JoinError {
     /// The model has no parameters, or more than the protocol allows.
     #[error("cut {0} parameters into fragments: a model has 1 to {max} parameters; model.width, model.layers and model.hidden change their number", max = dnode_protocol::limits::PARAMETERS_MAX)]
     Parameters(usize),
+    /// The same where each parameter has a moment.
+    #[error("cut {0} parameters and as many moments into fragments: with gossip.moments a model has 1 to {max} parameters; model.width, model.layers and model.hidden change their number, or leave out gossip.moments", max = dnode_protocol::limits::PARAMETERS_MAX / 2)]
+    ParametersWithMoments(usize),
+    /// The run averages moments, which this trainer does not share.
+    #[error(
+        "average moments with a trainer that does not share its optimizer's: leave out gossip.moments, or implement Trainer::share_moments"
+    )]
+    Moments,
     /// The rule averages gradients, which this trainer does not hand out.
     #[error(
         "all-reduce needs a trainer whose step can be split: choose another gossip.rule, or implement Trainer::split"
@@ -185,6 +193,8 @@ impl JoinError {
             Self::NotResumed { .. }
             | Self::Network(_)
             | Self::Parameters(_)
+            | Self::ParametersWithMoments(_)
+            | Self::Moments
             | Self::Identity(_)
             | Self::SplitForAllReduce
             | Self::SplitForRack
@@ -226,8 +236,7 @@ pub async fn join(
     let parameters = trainer.layout().parameters();
     let identified = trainer.data_identity();
     let (run, settings) = agreed(own.as_ref(), &config, (trainer.layout(), &identified))?;
-    let fragments = Fragments::new(parameters, config.gossip.fragments)
-        .ok_or(JoinError::Parameters(parameters))?;
+    let fragments = halves::fragments(&config, trainer.as_mut())?;
     let gossip = gossip_config(&config, fragments);
     gossip.check()?;
     check_budget(&gossip)?;

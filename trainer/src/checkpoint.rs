@@ -3,8 +3,8 @@
 //! ```text
 //! <checkpoints>/000000002000/parameters.safetensors   the replica's weights, one tensor per name, and
 //!                                                     what they are, as metadata
-//!                           /state.safetensors        live weights, momentum, optimizer, what sums
-//!                                                     contain
+//!                           /state.safetensors        live weights, momentum, optimizer, moments that
+//!                                                     are exchanged, what sums contain
 //!                           /manifest.json            run, step, clock, files with hashes
 //! ```
 
@@ -43,6 +43,9 @@ const PARAMETERS: &str = "parameters.safetensors";
 const STATE: &str = "state.safetensors";
 const LIVE: &str = "live";
 const MOMENTUM: &str = "outer_momentum";
+/// First moments of the optimizer as they are exchanged: with what they have yet to move by. What the
+/// trainer keeps of them may lack that.
+const MOMENTS: &str = "exchanged.moments";
 /// Numerators of push-sum, or accumulators of delta-set.
 const ACCUMULATORS: &str = "fixed.accumulators";
 /// Weights of push-sum, empty for delta-set.
@@ -283,6 +286,15 @@ fn state_tensors<'a>(
     trainer: &'a TrainerState,
 ) -> Vec<Tensor<'a>> {
     let mut tensors = Vec::new();
+    let fragments = replica.fragments();
+    if fragments.first_of_moments().is_some() {
+        let parameters = fragments.parameters();
+        tensors.push(Tensor {
+            name: MOMENTS.to_owned(),
+            shape: vec![parameters],
+            numbers: DeviceVector::Weights(replica, parameters),
+        });
+    }
     if let Some(momentum) = replica.momentum() {
         tensors.push(Tensor {
             name: LIVE.to_owned(),

@@ -97,6 +97,22 @@ pub trait Engine: Send {
     /// next [`Engine::clear`].
     fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32);
 
+    /// As [`Trainer::share_moments`](crate::Trainer::share_moments).
+    fn share_moments(&mut self) -> bool {
+        false
+    }
+
+    /// As [`Trainer::read_moments`](crate::Trainer::read_moments); NaN where the device fails.
+    fn read_moments(&self, range: Range<usize>, out: &mut [f32]) {
+        let _ = (range, out);
+    }
+
+    /// As [`Trainer::displace_moments`](crate::Trainer::displace_moments); a failure of the device is
+    /// told by the next [`Engine::clear`].
+    fn displace_moments(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
+        let _ = (range, delta, weight);
+    }
+
     /// As [`Trainer::resident`](crate::Trainer::resident).
     ///
     /// # Errors
@@ -287,6 +303,19 @@ impl Engine for NativeEngine {
 
     fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
         reduce::add_scaled(&mut self.parameters[range], delta, weight);
+    }
+
+    fn share_moments(&mut self) -> bool {
+        self.optimizer.share_moments();
+        true
+    }
+
+    fn read_moments(&self, range: Range<usize>, out: &mut [f32]) {
+        out.copy_from_slice(&self.optimizer.moments().0[range]);
+    }
+
+    fn displace_moments(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
+        reduce::add_scaled(self.optimizer.first_mut(range), delta, weight);
     }
 
     fn set_interrupt(&mut self, interrupt: Interrupt) -> bool {

@@ -298,6 +298,19 @@ impl Trainer for LocalTrainer {
         self.engine.displace(range, delta, weight);
     }
 
+    fn share_moments(&mut self) -> bool {
+        self.engine.share_moments()
+    }
+
+    fn read_moments(&self, range: Range<usize>, out: &mut [f32]) {
+        self.engine.read_moments(range, out);
+    }
+
+    fn displace_moments(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
+        assert_eq!(range.len(), delta.len(), "displacement length");
+        self.engine.displace_moments(range, delta, weight);
+    }
+
     fn resident(&mut self) -> Result<Option<Resident<'_>>, DeviceError> {
         self.engine.resident()
     }

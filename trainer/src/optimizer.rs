@@ -43,6 +43,8 @@ pub struct Optimizer {
     second: Vec<f32>,
     /// Updates done with these moments, for Adam's bias correction.
     updates: u64,
+    /// Whether first moments may come from other peers, too.
+    shared: bool,
 }
 
 /// Factor that shortens a gradient of norm `norm` to at most `longest`; 0 means no limit.
@@ -141,6 +143,7 @@ impl Optimizer {
             first: vec![0.0; layout.parameters()],
             second: vec![0.0; second],
             updates: 0,
+            shared: false,
         }
     }
 
@@ -155,6 +158,28 @@ impl Optimizer {
     #[must_use]
     pub fn moments(&self) -> (&[f32], &[f32], u64) {
         (&self.first, &self.second, self.updates)
+    }
+
+    /// First moments may come from other peers from now on, which have done more updates, or fewer. So
+    /// Adam no longer corrects them for a beginning at zero: a joiner would take its donor's moment ten
+    /// times (`1 / (1 - beta1)`) in its first update. All peers' updates grow over their first
+    /// `1 / (1 - beta1)` steps instead. Second moments stay each peer's own, and are corrected.
+    pub const fn share_moments(&mut self) {
+        self.shared = true;
+    }
+
+    /// Whether [`Optimizer::share_moments`] was called.
+    #[must_use]
+    pub const fn shares_moments(&self) -> bool {
+        self.shared
+    }
+
+    /// The first moments of the parameters of `range`.
+    ///
+    /// # Panics
+    /// When the range is not within the parameters.
+    pub fn first_mut(&mut self, range: Range<usize>) -> &mut [f32] {
+        &mut self.first[range]
     }
 
     /// Puts other moments in the place of [`Optimizer::moments`].
@@ -199,7 +224,7 @@ impl Optimizer {
         (learning_rate, gradient_scale): (f32, f32),
     ) -> Vec<Piece<'a>> {
         self.updates += 1;
-        let Self { config, groups, first, second, updates } = self;
+        let Self { config, groups, first, second, updates, shared } = self;
         let (mut first, mut second) = (first.as_mut_slice(), second.as_mut_slice());
         let mut pieces = Vec::new();
         for group in groups.iter() {
@@ -213,6 +238,7 @@ impl Optimizer {
                     weight_decay,
                     gradient_scale,
                     update: *updates,
+                    corrects_first: !*shared,
                 })
             };
             let momentum = config.momentum;

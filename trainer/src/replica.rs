@@ -111,12 +111,18 @@ impl Replica {
     /// Push-sum and delta-set round the weights to their fixed point first (2⁻²⁶, 2⁻³²).
     ///
     /// # Panics
-    /// When the fragments are of another number of parameters than the trainer has.
+    /// When the fragments are of another number of parameters than the trainer has. When they have
+    /// moments, and the trainer shares none ([`Trainer::share_moments`]), or live weights are not what
+    /// is exchanged.
     #[must_use]
-    pub fn with(trainer: Box<dyn Trainer>, config: ReplicaConfig) -> Self {
-        let ReplicaConfig { mixer, fragments, .. } = config;
+    pub fn with(mut trainer: Box<dyn Trainer>, config: ReplicaConfig) -> Self {
+        let ReplicaConfig { mixer, outer, fragments, .. } = config;
         let parameters = trainer.layout().parameters();
         assert_eq!(fragments.parameters(), parameters, "fragments tile the trainer's parameters");
+        if fragments.first_of_moments().is_some() {
+            let pairs = mixer == Mixer::Exchange && outer.is_none();
+            assert!(pairs && trainer.share_moments(), "moments are exchanged with live weights");
+        }
         let mut live = Live::new(trainer);
         let (store, pending, device) = match Self::on_device(&mut live, &config) {
             Ok(Some((store, pending))) => {
@@ -141,6 +147,10 @@ impl Replica {
             return Ok(None);
         }
         let resident = live.resident()?;
+        if resident.is_some() && fragments.first_of_moments().is_some() {
+            let why = "the optimizer's moments are mixed, too, and are not among what lies there";
+            return Err(DeviceError(why.to_owned()));
+        }
         let on_device = resident.map(|at| DeviceStore::new(&at, (outer, clip), fragments));
         on_device.transpose()
     }
@@ -271,7 +281,7 @@ impl Replica {
                 }
                 let mut shown = self.shared.pending().buffer();
                 shown.resize(range.len(), 0.0);
-                self.live.trainer().read(range, &mut shown);
+                self.live.read(range, &mut shown);
                 self.shared.pending().show(index, shown);
             }
             self.shared.pending().stand(true);
@@ -285,10 +295,11 @@ impl Replica {
         self.shared.pending().stand(false);
     }
 
-    /// Parameters that [`Self::show_all`] copies; 0 where none are shown.
+    /// Parameters, and moments where they are exchanged, that [`Self::show_all`] copies; 0 where none
+    /// are shown.
     #[must_use]
     pub fn shown_elements(&self) -> usize {
-        if self.mixes && self.shared.shows() { self.fragments.parameters() } else { 0 }
+        if self.mixes && self.shared.shows() { self.fragments.elements() } else { 0 }
     }
 
     /// Ends a round of local steps: `Δ = x − φ ; v ← β v + Δ ; φ ← φ + α (Δ + β v) ; x ← φ`.
@@ -339,7 +350,7 @@ impl Replica {
         self.catch_up();
         match &*self.shared.lock().store {
             Store::Host(HostStore { slow: Some(slow), .. }) => {
-                self.live.trainer().read(0..out.len(), out);
+                self.live.read(0..out.len(), out);
                 subtract(out, &slow.values);
             }
             Store::Host(_) | Store::Device(_) => out.fill(0.0),
@@ -381,7 +392,7 @@ impl Replica {
                 Some(mean) => &mut mean[range.clone()],
                 None => {
                     own.resize(range.len(), 0.0);
-                    self.live.trainer().read(range.clone(), &mut own);
+                    self.live.read(range.clone(), &mut own);
                     subtract(&mut own, values);
                     own.as_mut_slice()
                 }
@@ -410,17 +421,18 @@ impl Replica {
         let mut part = vec![0.0; CHUNK];
         let squares = chunks(0..slow.values.len()).map(|range| {
             let part = &mut part[..range.len()];
-            self.live.trainer().read(range.clone(), part);
+            self.live.read(range.clone(), part);
             subtract(part, &slow.values[range]);
             norm(part).powi(2)
         });
         squares.sum::<f64>().sqrt()
     }
 
-    /// Copies the replica's weights (φ, or x without an outer step) of `range` to `out`.
+    /// Copies the replica's weights (φ, or x without an outer step) of `range` to `out`; behind the
+    /// parameters are the first moments, where they are exchanged.
     ///
     /// # Panics
-    /// When the range is not within the parameters, or `out` has another length.
+    /// When the range is not within [`Fragments::elements`], or `out` has another length.
     pub fn snapshot(&self, range: Range<usize>, out: &mut [f32]) {
         self.hold().weights(range, out);
     }
@@ -428,7 +440,9 @@ impl Replica {
     /// The replica's weights (φ, or x without an outer step), `[P]`.
     #[must_use]
     pub fn parameters(&self) -> Vec<f32> {
-        self.hold().parameters()
+        let mut values = vec![0.0; self.fragments.parameters()];
+        self.snapshot(0..values.len(), &mut values);
+        values
     }
 }
 

@@ -148,6 +148,32 @@ pub trait Trainer: Send {
     /// Moves the parameters of `range`: `x ← x + weight · delta`.
     fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32);
 
+    /// Makes the optimizer's first moments part of what peers average, if it has one number per parameter
+    /// that is linear in past gradients: momentum, or Adam's first moment. Called before the first step
+    /// of a run with `gossip.moments`; from then on [`Trainer::read_moments`] and
+    /// [`Trainer::displace_moments`] are called. Returns whether this trainer can.
+    ///
+    /// A moment may then come from another peer that has done more steps, so a correction that assumes
+    /// that moments began at zero with this peer's own first step must be left out.
+    ///
+    /// A trainer that cannot is refused by such a run. It trains in a run without moments, where each
+    /// peer's momentum has the noise of its own batches alone (docs/measurements.md).
+    fn share_moments(&mut self) -> bool {
+        false
+    }
+
+    /// Copies the first moments of the parameters of `range` to `out`. Not called before
+    /// [`Trainer::share_moments`] has returned true.
+    fn read_moments(&self, range: Range<usize>, out: &mut [f32]) {
+        let _ = (range, out);
+    }
+
+    /// Moves the first moments of the parameters of `range`: `m ← m + weight · delta`. As
+    /// [`Trainer::read_moments`].
+    fn displace_moments(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
+        let _ = (range, delta, weight);
+    }
+
     /// Where the parameters lie, if that is a device on which they can be mixed: then weights that are
     /// mixed in exchanges stay there, and only their codes cross to the host.
     ///

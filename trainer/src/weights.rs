@@ -8,7 +8,7 @@ use crate::device::{DeviceError, Resident};
 use crate::interrupt::Interrupt;
 use crate::kernel::loss::Score;
 use crate::mix::MixError;
-use crate::seam::{Evaluation, TrainError, Trainer};
+use crate::seam::{Evaluation, TrainError, Trainer, TrainerState};
 use crate::slow::Displacement;
 
 /// Elements that cross the seam at once in a pass over all parameters: 256 KiB of f32.
@@ -18,9 +18,9 @@ pub(crate) const CHUNK: usize = 1 << 16;
 /// from anywhere in the f32 range.
 const SETTLE_PASSES_MAX: usize = 8;
 
-/// A trainer's live weights x.
+/// A trainer's live weights x, with its first moments behind them where these are exchanged, too.
 ///
-/// Ranges are of the flat vector, within `0..P`; every caller has checked them.
+/// Ranges are of the flat vector, within `0..P`, or `0..2P` with moments; every caller has checked them.
 pub(crate) struct Live {
     trainer: Box<dyn Trainer>,
     buffer: Vec<f32>,
@@ -38,8 +38,20 @@ impl Live {
         self.trainer.layout()
     }
 
-    pub(crate) fn trainer(&self) -> &dyn Trainer {
-        self.trainer.as_ref()
+    /// The numbers of `range`.
+    pub(crate) fn read(&self, range: Range<usize>, out: &mut [f32]) {
+        read(self.trainer.as_ref(), range, out);
+    }
+
+    /// Moves the numbers of `range`: `x ← x + delta`. Whoever moves all of them says whether the live
+    /// weights still are the slow ones.
+    pub(crate) fn displace(&mut self, range: Range<usize>, delta: &[f32]) {
+        displace(self.trainer.as_mut(), range, delta);
+    }
+
+    /// The trainer's private state.
+    pub(crate) fn save(&self) -> TrainerState {
+        self.trainer.save()
     }
 
     /// The trainer, whose live weights may leave the slow ones.
@@ -69,7 +81,7 @@ impl Live {
     /// The weights of `range`.
     pub(crate) fn copy(&self, range: Range<usize>) -> Vec<f32> {
         let mut values = vec![0.0; range.len()];
-        self.trainer.read(range, &mut values);
+        self.read(range, &mut values);
         values
     }
 
@@ -77,7 +89,7 @@ impl Live {
     pub(crate) fn visit(&mut self, range: Range<usize>, mut visit: impl FnMut(usize, &[f32])) {
         for part in chunks(range) {
             let (start, values) = (part.start, &mut self.buffer[..part.len()]);
-            self.trainer.read(part, values);
+            read(self.trainer.as_ref(), part, values);
             visit(start, values);
         }
     }
@@ -97,12 +109,12 @@ impl Live {
                     self.settle(part.start, &moved.values()[of.clone()]);
                 }
                 Some(moved) => {
-                    self.trainer.displace(part.clone(), &moved.values()[of.clone()], 1.0);
+                    self.displace(part.clone(), &moved.values()[of.clone()]);
                 }
                 None => {}
             }
             if let Some(shown) = &mut shown {
-                self.trainer.read(part, &mut shown[of]);
+                self.read(part, &mut shown[of]);
             }
         }
     }
@@ -138,7 +150,7 @@ impl Live {
 /// another pass removes it. A trainer that keeps fewer bits than f32 gets as close as it can.
 fn settle(trainer: &mut dyn Trainer, range: Range<usize>, target: &[f32], scratch: &mut [f32]) {
     for _ in 0..SETTLE_PASSES_MAX {
-        trainer.read(range.clone(), scratch);
+        read(trainer, range.clone(), scratch);
         let mut moved = false;
         for (x, &target) in scratch.iter_mut().zip(target) {
             *x = target - *x;
@@ -147,7 +159,36 @@ fn settle(trainer: &mut dyn Trainer, range: Range<usize>, target: &[f32], scratc
         if !moved {
             return;
         }
-        trainer.displace(range.clone(), scratch, 1.0);
+        displace(trainer, range.clone(), scratch);
+    }
+}
+
+/// The parts of `range` that are parameters and that are moments, each as a range of the parameters.
+fn halves(trainer: &dyn Trainer, range: &Range<usize>) -> (Range<usize>, Range<usize>) {
+    let parameters = trainer.layout().parameters();
+    let moments = range.start.max(parameters) - parameters..range.end.max(parameters) - parameters;
+    (range.start.min(parameters)..range.end.min(parameters), moments)
+}
+
+fn read(trainer: &dyn Trainer, range: Range<usize>, out: &mut [f32]) {
+    let (weights, moments) = halves(trainer, &range);
+    let (first, second) = out.split_at_mut(weights.len());
+    if !weights.is_empty() {
+        trainer.read(weights, first);
+    }
+    if !moments.is_empty() {
+        trainer.read_moments(moments, second);
+    }
+}
+
+fn displace(trainer: &mut dyn Trainer, range: Range<usize>, delta: &[f32]) {
+    let (weights, moments) = halves(trainer, &range);
+    let (first, second) = delta.split_at(weights.len());
+    if !weights.is_empty() {
+        trainer.displace(weights, first, 1.0);
+    }
+    if !moments.is_empty() {
+        trainer.displace_moments(moments, second, 1.0);
     }
 }
 

@@ -15,6 +15,7 @@ pub(super) fn check(gossip: &Gossip, changed: impl Fn(&str) -> bool) -> [Option<
         world(gossip),
         error_feedback(gossip),
         codecs(gossip),
+        moments(gossip),
         weight(gossip),
         schedule(gossip),
         fanout(gossip),
@@ -110,6 +111,27 @@ fn codecs(gossip: &Gossip) -> Option<Broken> {
         }
         Rule::PushSum | Rule::Epidemic | Rule::AllReduce | Rule::None | Rule::DeltaSet => None,
     }
+}
+
+fn moments(gossip: &Gossip) -> Option<Broken> {
+    let remedy = match gossip.rule {
+        _ if !gossip.moments => return None,
+        Rule::Pairwise => return None,
+        Rule::GossipOuter | Rule::DeltaSet => {
+            "slow weights are exchanged, and the optimizer's moments belong to the live ones: leave it \
+             out, or use pairwise"
+        }
+        Rule::PushSum | Rule::Epidemic => {
+            "what is pushed one way has no other end that moves by as much, so the mean of moments \
+             would drift: leave it out, or use pairwise"
+        }
+        Rule::AllReduce => {
+            "peers whose gradients are averaged have equal moments already: leave it out, or use \
+             pairwise"
+        }
+        Rule::None => "nothing is sent: leave it out, or use pairwise",
+    };
+    with_rule("gossip.moments", remedy)
 }
 
 fn weight(gossip: &Gossip) -> Option<Broken> {
@@ -326,6 +348,23 @@ mod tests {
         }
         let fine = ["gossip.rule=delta-set", "gossip.codecs=int4", "gossip.error_feedback=false"];
         resolve(&fine).unwrap();
+    }
+
+    #[test]
+    fn moments_are_averaged_by_pairwise_exchanges_of_live_weights_alone() {
+        resolve(&["gossip.rule=pairwise", "gossip.moments=true"]).unwrap();
+        for (rule, want) in [
+            ("gossip-outer", "slow weights are exchanged"),
+            ("delta-set", "slow weights are exchanged"),
+            ("push-sum", "the mean of moments would drift"),
+            ("epidemic", "the mean of moments would drift"),
+            ("all-reduce", "have equal moments already"),
+            ("none", "nothing is sent"),
+        ] {
+            let rule = format!("gossip.rule={rule}");
+            let wants = [want, "leave it out, or use pairwise"];
+            refused(&[&rule, "gossip.world=2", "gossip.moments=true"], wants);
+        }
     }
 
     #[test]

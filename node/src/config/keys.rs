@@ -264,6 +264,10 @@ section! {
         error_feedback: bool = key(Kind::Flag)
             .by("gossip.rule", &each_rule([NO, NO, NO, "true", NO, NO, NO]))
             .must(),
+        /// whether the optimizer's first moments (momentum) are averaged together with the weights;
+        /// twice the bytes
+        moments: bool = key(Kind::Flag)
+            .default("false").must().only("gossip.rule", &["pairwise"]),
         /// what the two ends of an exchange weigh: the same, or as many samples as go into their
         /// commits (with balance batch, into their local steps)
         weight: Weighting = key(Kind::Choice(&["equal", "samples"])).default("\"equal\"").must(),

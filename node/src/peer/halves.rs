@@ -1,6 +1,6 @@
 //! What depends on the trainer of a run: what its peers must agree on, and which rules it can follow.
 
-use dnode_protocol::{ParameterLayout, RunSpec, SharedSettings};
+use dnode_protocol::{Fragments, ParameterLayout, RunSpec, SharedSettings};
 use dnode_trainer::{DataIdentity, Trainer};
 
 use super::JoinError;
@@ -18,6 +18,21 @@ pub(super) fn check_halves(config: &Config, trainer: &mut dyn Trainer) -> Result
         true => Err(JoinError::SplitForAllReduce),
         false => Ok(()),
     }
+}
+
+/// The fragments of a run with the trainer, and of its optimizer's moments where the run averages them.
+pub(super) fn fragments(
+    config: &Config,
+    trainer: &mut dyn Trainer,
+) -> Result<Fragments, JoinError> {
+    let (parameters, wanted) = (trainer.layout().parameters(), config.gossip.fragments);
+    if !config.gossip.moments {
+        return Fragments::new(parameters, wanted).ok_or(JoinError::Parameters(parameters));
+    }
+    if !trainer.share_moments() {
+        return Err(JoinError::Moments);
+    }
+    Fragments::with_moments(parameters, wanted).ok_or(JoinError::ParametersWithMoments(parameters))
 }
 
 /// What peers must and what they should agree on; `own` is the identity of a custom trainer.

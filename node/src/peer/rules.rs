@@ -31,7 +31,7 @@ const PULLS_MAX: usize = dnode_network::limits::BULK_QUEUE_MAX / 2;
 /// How the core mixes a model that is cut into `fragments`.
 pub(crate) fn gossip_config(config: &Config, fragments: Fragments) -> dnode_gossip::Config {
     let gossip = &config.gossip;
-    let fragment_bytes = size_of::<f32>() * fragments.parameters().div_ceil(fragments.count());
+    let fragment_bytes = size_of::<f32>() * fragments.elements().div_ceil(fragments.count());
     let open_max = (OPEN_BYTES_MAX / (2 * fragment_bytes)).clamp(OPEN_MIN, OPEN_MAX);
     dnode_gossip::Config {
         mixing: match gossip.rule {
@@ -45,6 +45,7 @@ pub(crate) fn gossip_config(config: &Config, fragments: Fragments) -> dnode_goss
         policy: gossip.staleness,
         weighting: gossip.weight,
         guard: gossip.guard,
+        first_of_moments: fragments.first_of_moments(),
         pace: Pace {
             local_steps: gossip.local_steps,
             batch: u32::try_from(config.run.batch).unwrap_or(u32::MAX),

@@ -109,6 +109,9 @@ pub struct SimulatedVariant {
     /// Fragments.
     #[serde(default = "fragments")]
     pub fragments: usize,
+    /// Whether the optimizer's first moments are averaged together with the weights.
+    #[serde(default)]
+    pub moments: bool,
     /// Whether peers guard against replicas that are unlike all others.
     #[serde(default = "yes")]
     pub guard: bool,
@@ -270,7 +273,7 @@ impl SimulatedCase {
         Ok(case)
     }
 
-    fn rules(&self, experiment: &Experiment) -> [Rule; 12] {
+    fn rules(&self, experiment: &Experiment) -> [Rule; 13] {
         let condition = &self.condition;
         let every = |legal: fn(&SimulatedVariant) -> bool| self.variants.iter().all(legal);
         let choices =
@@ -282,6 +285,11 @@ impl SimulatedCase {
             ((1..=1_000_000).contains(&self.steps), "workload.steps", "1 to 1000000"),
             (!self.variants.is_empty(), "variant", "one variant or more in every condition"),
             (every(choices), "gossip.codecs", "of f32 to top-k"),
+            (
+                every(|variant| !variant.moments || variant.rule == MixingName::Pairwise),
+                "gossip.moments",
+                "true with rule pairwise alone",
+            ),
             (every(|variant| variant.local_steps > 0), "gossip.local_steps", "at least 1"),
             (every(|variant| variant.mix_every != Some(0)), "gossip.mix_every", "at least 1"),
             (

@@ -12,7 +12,7 @@ use super::case::{LearnError, MixingName, SimulatedCase, SimulatedVariant};
 use super::misbehaviour::Mask;
 use super::outcome::{Healed, Joined, Outcome, Point, Quality};
 use super::replica::{ModelReplica, OfferBlocks, payload_bytes};
-use super::swarm::{Evaluator, replica};
+use super::swarm::{Evaluator, fragments, replica};
 use crate::experiment::{Newcomer, Split};
 use crate::sim::peer::SimPeer;
 use crate::sim::{Fleet, Learning, Trace, World};
@@ -96,12 +96,14 @@ pub(super) fn run(
     variant: &SimulatedVariant,
     seed: u64,
 ) -> Result<Outcome, LearnError> {
-    let config = config(case, variant);
-    config.check()?;
     let mut evaluator = Evaluator::new(case, seed)?;
+    let parameters = evaluator.parameters();
+    let first_of_moments = fragments(variant, parameters)?.first_of_moments();
+    let config = Config { first_of_moments, ..config(case, variant) };
+    config.check()?;
     let blocks = OfferBlocks::default();
     let mut world = world(case, variant, seed, config.clone(), &blocks)?;
-    let mut measured = Measured { case, variant, seed, outcome: Outcome::default() };
+    let mut measured = Measured { case, variant, seed, parameters, outcome: Outcome::default() };
     let peers = u64::from(case.peers);
     let (every, total) = (case.evaluate_every, case.steps);
     let steps = u32::try_from(total).unwrap_or(u32::MAX);
@@ -171,7 +173,7 @@ fn world(
     let build = |peer| Ok(Some(masked(case, (replica(case, variant, seed, peer)?, blocks), peer)));
     let replicas = peers.map(build).collect::<Result<Vec<_>, LearnError>>()?;
     // A small model may have fewer fragments than the variant asks for.
-    let count = replicas.iter().flatten().map(ModelReplica::fragments).max().unwrap_or(1);
+    let count = replicas.iter().flatten().map(|it| it.fragments().count()).max().unwrap_or(1);
     scenario.fragments = u32::try_from(count).unwrap_or(u32::MAX);
     if let (Interval::Follow(budget), Some(Some(replica))) =
         (&mut config.interval, replicas.first())
@@ -211,10 +213,11 @@ fn steps_of(peers: &[SimPeer]) -> u64 {
     peers.iter().map(|peer| peer.counts().steps).sum()
 }
 
-/// The weights of every peer, each `[P]`.
-fn replicas(world: &World) -> Vec<Vec<f32>> {
+/// The weights of every peer, each `[P]`, without moments.
+fn replicas(world: &World, parameters: usize) -> Vec<Vec<f32>> {
     let hosts = world.view().peers.iter().filter_map(|peer| peer.host());
-    let weights = |values: Vec<f64>| values.into_iter().map(|value| value as f32).collect();
+    let weights =
+        |values: Vec<f64>| values.into_iter().take(parameters).map(|value| value as f32).collect();
     hosts.map(|host| weights(host.values())).collect()
 }
 
@@ -246,6 +249,8 @@ struct Measured<'a> {
     case: &'a SimulatedCase,
     variant: &'a SimulatedVariant,
     seed: u64,
+    /// Parameters of the model.
+    parameters: usize,
     outcome: Outcome,
 }
 
@@ -282,7 +287,7 @@ impl Measured<'_> {
         for (index, after) in steps(world).into_iter().enumerate() {
             healed.steps[index] = after - before[index];
         }
-        let replicas = replicas(world);
+        let replicas = replicas(world, self.parameters);
         let (one, other) = replicas.split_at(side);
         let of = |evaluator: &mut Evaluator, replicas: &[Vec<f32>]| {
             Quality::measure(evaluator, replicas, true).map_err(|what| self.fail(what))
@@ -311,7 +316,8 @@ impl Measured<'_> {
             let at = newcomer.at + round * *rounds;
             world.run_until(Time::ZERO + at, broken);
             self.check(world)?;
-            let quality = Quality::measure(evaluator, &replicas(world)[..others], true);
+            let quality =
+                Quality::measure(evaluator, &replicas(world, self.parameters)[..others], true);
             let quality = quality.map_err(|what| self.fail(what))?;
             losses.push(quality.peers.iter().sum::<f64>() / others as f64);
         }
@@ -324,7 +330,8 @@ impl Measured<'_> {
         evaluator: &mut Evaluator,
         all: bool,
     ) -> Result<Quality, LearnError> {
-        Quality::measure(evaluator, &replicas(world), all).map_err(|what| self.fail(what))
+        Quality::measure(evaluator, &replicas(world, self.parameters), all)
+            .map_err(|what| self.fail(what))
     }
 
     fn point(
@@ -368,8 +375,7 @@ impl Measured<'_> {
         outcome.steps = counts.clone().map(|counts| counts.steps).collect();
         outcome.commits = counts.map(|counts| counts.commits).collect();
         outcome.seconds = seconds(finished);
-        outcome.parameters =
-            view.peers.iter().filter_map(|p| p.host()).map(|h| h.values().len()).max().unwrap_or(0);
+        outcome.parameters = self.parameters;
         (outcome.variant, outcome.seed) = (self.variant.name.clone(), self.seed);
         if let Some(learning) = world.learning() {
             let seen = &learning.seen;

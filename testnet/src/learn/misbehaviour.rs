@@ -173,6 +173,18 @@ impl Trainer for Astray {
         self.trainer.displace(range, delta, weight);
     }
 
+    fn share_moments(&mut self) -> bool {
+        self.trainer.share_moments()
+    }
+
+    fn read_moments(&self, range: Range<usize>, out: &mut [f32]) {
+        self.trainer.read_moments(range, out);
+    }
+
+    fn displace_moments(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
+        self.trainer.displace_moments(range, delta, weight);
+    }
+
     fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
         self.trainer.evaluate()
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use dnode_gossip::testing::{Bytes, MixTerms, Replica};
 use dnode_gossip::{Evidence, RefusedMix};
 use dnode_protocol::frame::{Codec, RUNNING_WEIGHT_ELEMENTS};
-use dnode_protocol::{FragmentId, Origin, Reading};
+use dnode_protocol::{FragmentId, Fragments, Origin, Reading};
 use dnode_trainer::codec::{Encoded, decode, decode_running};
 use dnode_trainer::{MixError, MixReport, StepId, Tolerance};
 
@@ -63,10 +63,10 @@ impl ModelReplica {
         Self { mask, ..self }
     }
 
-    /// All weights, `[P]`.
+    /// All that is exchanged: weights, `[P]`, and moments, `[P]`, where they are.
     #[must_use]
     pub(super) fn weights(&self) -> Vec<f32> {
-        let mut weights = vec![0.0; self.replica.fragments().parameters()];
+        let mut weights = vec![0.0; self.replica.fragments().elements()];
         self.replica.snapshot(0..weights.len(), &mut weights);
         weights
     }
@@ -102,10 +102,10 @@ impl ModelReplica {
         }
     }
 
-    /// Fragments of the model.
+    /// Fragments of the model, and of its moments where they are exchanged.
     #[must_use]
-    pub(super) fn fragments(&self) -> usize {
-        self.replica.fragments().count()
+    pub(super) const fn fragments(&self) -> Fragments {
+        self.replica.fragments()
     }
 
     fn len(&self, fragment: FragmentId) -> usize {

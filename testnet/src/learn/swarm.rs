@@ -71,12 +71,22 @@ pub(super) fn replica(
             (Mixer::DeltaSet { codec, feedback: variant.error_feedback }, Some(outer))
         }
     };
-    let parameters = trainer.layout().parameters();
-    let fragments = Fragments::new(parameters, variant.fragments);
-    let (key, legal) = ("gossip.fragments", "few enough for the model");
-    let fragments = fragments.ok_or(ReadError::Range { key, legal })?;
+    let fragments = fragments(variant, trainer.layout().parameters())?;
     let config = ReplicaConfig { mixer, outer, fragments, clip: None };
     Ok(Replica::with(trainer, config))
+}
+
+/// The fragments of a model, and of its moments where the variant averages them.
+///
+/// # Errors
+/// [`ReadError`] names the key.
+pub(super) fn fragments(
+    variant: &SimulatedVariant,
+    parameters: usize,
+) -> Result<Fragments, ReadError> {
+    let cut = if variant.moments { Fragments::with_moments } else { Fragments::new };
+    let (key, legal) = ("gossip.fragments", "few enough for the model");
+    cut(parameters, variant.fragments).ok_or(ReadError::Range { key, legal })
 }
 
 /// The trainer of one peer, with what is wrong with it.
@@ -168,6 +178,12 @@ impl Evaluator {
             few: native(case, variant, seed, batch, Box::new(few))?,
             all: native(case, variant, seed, batch, Box::new(part(usize::MAX)?))?,
         })
+    }
+
+    /// Parameters of the model.
+    #[must_use]
+    pub(super) fn parameters(&self) -> usize {
+        self.all.layout().parameters()
     }
 
     /// Loss and accuracy of `parameters`, `[P]`, on the first held-out samples or on all.

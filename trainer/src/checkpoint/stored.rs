@@ -11,8 +11,8 @@ use super::manifest::Manifest;
 use super::metadata;
 use super::reading::{Allowed, TensorFile};
 use super::{
-    ACCUMULATORS, AUTHORS, LIVE, MASSES, MOMENTUM, NUMBERS, PARAMETERS, RESIDUAL, STATE, TRAINER,
-    tensors,
+    ACCUMULATORS, AUTHORS, LIVE, MASSES, MOMENTS, MOMENTUM, NUMBERS, PARAMETERS, RESIDUAL, STATE,
+    TRAINER, tensors,
 };
 use crate::description::Description;
 use crate::replica::{Lengths, Part, Replica, SavedReplica};
@@ -77,7 +77,7 @@ impl Stored {
         let most = STATE_VECTORS_MAX * size + STATE_SLACK_BYTES;
         let allowed = Allowed { bytes: 0..most + 1, header: STATE_HEADER_MAX };
         let state = TensorFile::open(directory, manifest.file(STATE)?, &allowed)?;
-        let lengths = lengths(&state, manifest.outer, layout.parameters())?;
+        let lengths = lengths(&state, manifest.outer, fragments)?;
         let contents = contents(&state, &lengths, fragments)?;
         let trainer = manifest.trainer_tensors.clone();
         for name in &trainer {
@@ -92,8 +92,10 @@ impl Stored {
     }
 }
 
-fn lengths(state: &TensorFile, outer: bool, parameters: usize) -> Result<Lengths, String> {
+fn lengths(state: &TensorFile, outer: bool, fragments: Fragments) -> Result<Lengths, String> {
+    let parameters = fragments.parameters();
     let vector = |name| state.elements(name, Dtype::F32, Some(&[parameters]));
+    let moments = fragments.first_of_moments().map_or(Ok(0), |_| vector(MOMENTS))?;
     let outer = if outer { Some((vector(LIVE)?, vector(MOMENTUM)?)) } else { None };
     let fixed = if state.has(ACCUMULATORS) {
         let accumulators = state.elements(ACCUMULATORS, Dtype::I64, None)?;
@@ -102,7 +104,7 @@ fn lengths(state: &TensorFile, outer: bool, parameters: usize) -> Result<Lengths
     } else {
         None
     };
-    Ok(Lengths { parameters, outer, fixed })
+    Ok(Lengths { parameters: parameters + moments, outer, fixed })
 }
 
 /// Which contributions each fragment contains. Accumulators without masses are sums of contributions.
@@ -131,7 +133,7 @@ impl SavedReplica for Stored {
 
     fn read(&mut self, part: Part, start: usize, out: &mut [f32]) -> Result<(), TrainError> {
         let name = match part {
-            Part::Parameters => return self.weights(start, out).map_err(failed),
+            Part::Parameters => return self.exchanged(start, out).map_err(failed),
             Part::Live => LIVE,
             Part::Momentum => MOMENTUM,
             Part::Residual => RESIDUAL,
@@ -158,6 +160,16 @@ impl SavedReplica for Stored {
 }
 
 impl Stored {
+    /// Weights and, behind them, moments that are exchanged.
+    fn exchanged(&mut self, start: usize, out: &mut [f32]) -> Result<(), String> {
+        let parameters = self.layout.parameters();
+        let (weights, moments) = out.split_at_mut(parameters.saturating_sub(start).min(out.len()));
+        if !moments.is_empty() {
+            self.state.floats(MOMENTS, start.max(parameters) - parameters, moments)?;
+        }
+        self.weights(start, weights)
+    }
+
     /// The weights from element `start` of the flat vector on.
     fn weights(&self, start: usize, out: &mut [f32]) -> Result<(), String> {
         let end = start + out.len();

@@ -24,6 +24,7 @@ mod host;
 
 use std::ops::Range;
 
+use dnode_protocol::Fragments;
 use dnode_protocol::frame::Codec;
 
 pub(crate) use self::device::DeviceMemory;
@@ -50,6 +51,9 @@ const SPREAD_WIDER: f32 = 4.0;
 /// What an exchange leaves of a block's bound: forgets half in 14 exchanges, so that codes get finer as
 /// replicas agree (measured, docs/measurements.md: 0.98 loses by coarse offers, 0.995 diverges).
 const SPREAD_KEPT: f32 = 0.95;
+/// The own moments count for this many times their length where a neighbour's must be in proportion:
+/// momentum grows to `1 / (1 - momentum)` times a gradient in a few steps, and shrinks as fast.
+const MOMENTS_FACTOR: f64 = 10.0;
 /// Exchanges of a fragment before its differences are clipped (guess: enough for an average).
 const CLIP_AFTER: u32 = 8;
 
@@ -60,6 +64,8 @@ pub(crate) struct Exchange {
     /// Clipping radius, multiple of the running average of `‖d‖`.
     clip: Option<f32>,
     distances: Vec<Distance>,
+    /// Index of the first fragment of moments; behind the last one without any.
+    first_of_moments: usize,
 }
 
 #[derive(Clone, Default)]
@@ -124,8 +130,15 @@ pub(crate) trait FragmentMemory {
 }
 
 impl Exchange {
-    pub(crate) fn new(fragments: usize, clip: Option<f32>) -> Self {
-        Self { clip, distances: vec![Distance::default(); fragments] }
+    pub(crate) fn new(fragments: Fragments, clip: Option<f32>) -> Self {
+        let distances = vec![Distance::default(); fragments.count()];
+        let first = fragments.first_of_moments().and_then(|first| usize::try_from(first.0).ok());
+        Self { clip, distances, first_of_moments: first.unwrap_or(fragments.count()) }
+    }
+
+    /// What own numbers of the length `local` count for where a neighbour's must be in proportion.
+    const fn proportion(&self, index: usize, local: f64) -> f64 {
+        if index < self.first_of_moments { local } else { MOMENTS_FACTOR * local }
     }
 
     /// The initiator's weights, in a code that fits the reply's.
@@ -161,7 +174,8 @@ impl Exchange {
         offer.check(offer.codec, range.len())?;
         let (squares, blocks_failed) = memory.meet(offer)?;
         let local_norm = finite_local(range, squares.local.sqrt())?;
-        check_norm(range, squares.remote.sqrt(), parameters_norm_max(local_norm, range.len()))?;
+        let proportion = self.proportion(memory.index(), local_norm);
+        check_norm(range, squares.remote.sqrt(), parameters_norm_max(proportion, range.len()))?;
         let difference_norm = finite_local(range, squares.difference.sqrt())?;
         check_difference(range, difference_norm, local_norm, tolerance)?;
         let distance = &mut self.distances[memory.index()];
@@ -197,16 +211,16 @@ impl Exchange {
         check_length(reply, range.len())?;
         reply.check(reply.codec, range.len())?;
         // That of the offer will do: it is only compared with.
-        let distance = &mut self.distances[memory.index()];
-        let local_norm = match distance.own {
+        let local_norm = match self.distances[memory.index()].own {
             Some(norm) => norm,
             None => memory.squares()?.sqrt(),
         };
         let local_norm = finite_local(range, local_norm)?;
         let difference_norm = memory.weigh(reply)?.sqrt();
-        check_norm(range, difference_norm, difference_norm_max(local_norm, range.len()))?;
+        let proportion = self.proportion(memory.index(), local_norm);
+        check_norm(range, difference_norm, difference_norm_max(proportion, range.len()))?;
         check_difference(range, difference_norm, local_norm, tolerance)?;
-        distance.learn(difference_norm);
+        self.distances[memory.index()].learn(difference_norm);
         memory.displace_by(reply, weight)?;
         Ok(MixReport { difference_norm, local_norm, ..MixReport::default() })
     }

@@ -44,6 +44,8 @@ pub(super) struct AdamwRule {
     pub(super) gradient_scale: f32,
     /// Number of this update, from 1.
     pub(super) update: u64,
+    /// Whether the first moment is corrected for its beginning at zero.
+    pub(super) corrects_first: bool,
 }
 
 /// Adam with decoupled weight decay; moments are `(first, second)`.
@@ -57,7 +59,8 @@ pub(super) fn adamw(
 ) {
     let power = i32::try_from(rule.update).unwrap_or(i32::MAX);
     let correction = |beta: f32| (1.0 - f64::from(beta).powi(power)) as f32;
-    let rate = rule.learning_rate / correction(rule.beta1);
+    let first_correction = if rule.corrects_first { correction(rule.beta1) } else { 1.0 };
+    let rate = rule.learning_rate / first_correction;
     let inverse_root = 1.0 / correction(rule.beta2).sqrt();
     let keep = 1.0 - rule.learning_rate * rule.weight_decay;
     vectorized(
@@ -111,6 +114,7 @@ mod tests {
             weight_decay: 0.5,
             gradient_scale: 1.0,
             update,
+            corrects_first: true,
         };
         let (mut x, mut m, mut v) = ([1.0], [0.0], [0.0]);
         adamw(&mut x, &[2.0], (&mut m, &mut v), rule(1));

@@ -84,7 +84,7 @@ impl DeviceStore {
         let own = if outer.is_some() { None } else { Some(DeviceVector::new(training, longest)?) };
         let on_device = Self {
             slow: outer.map(slow).transpose()?,
-            exchange: Exchange::new(fragments.count(), clip),
+            exchange: Exchange::new(fragments, clip),
             memory: DeviceMemory::new(Arc::clone(&mixing), &lengths)?,
             progress: DeviceVector::new(training, longest)?,
             own,

@@ -12,7 +12,7 @@ use crate::weights::{CHUNK, chunks};
 /// A vector of a saved replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// The replica's weights, `[P]`.
+    /// The replica's weights, `[P]`, and moments, `[P]`, where they are exchanged.
     Parameters,
     /// x, `[P]`.
     Live,
@@ -25,6 +25,7 @@ pub(crate) enum Part {
 /// How long the vectors of a saved replica are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lengths {
+    /// Of [`Part::Parameters`].
     pub(crate) parameters: usize,
     /// Live weights and outer momentum.
     pub(crate) outer: Option<(usize, usize)>,
@@ -140,7 +141,7 @@ impl Replica {
     }
 
     fn check(&self, store: &Store, saved: &mut dyn SavedReplica) -> Result<(), TrainError> {
-        let parameters = self.layout().parameters();
+        let parameters = self.fragments.elements();
         let lengths = saved.lengths();
         let refuse = |detail: String| Err(TrainError::State(detail));
         if lengths.outer.is_some() != self.outer.is_some() {

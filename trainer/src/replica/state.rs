@@ -15,7 +15,8 @@ use crate::seam::TrainerState;
 /// zero, and what was on its way to its earlier life is lost with that.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReplicaState {
-    /// The replica's weights, `[P]`: φ, or x without an outer step.
+    /// The replica's weights, `[P]`: φ, or x without an outer step. Behind them the first moments,
+    /// `[P]`, where they are exchanged.
     pub parameters: Vec<f32>,
     /// What the outer step adds; `None` without one.
     pub outer: Option<OuterState>,
@@ -80,7 +81,7 @@ impl<'r, 't> Held<'r, 't> {
             masses: masses.to_vec(),
             residual: residual.to_vec(),
         });
-        ReplicaState { parameters: self.parameters(), outer, fixed, trainer: self.trainer_state() }
+        ReplicaState { parameters: self.values(), outer, fixed, trainer: self.trainer_state() }
     }
 
     /// Reads the replica's weights of `range`.
@@ -90,16 +91,16 @@ impl<'r, 't> Held<'r, 't> {
         }
     }
 
-    /// The replica's weights, `[P]`.
-    pub(crate) fn parameters(&self) -> Vec<f32> {
-        let mut values = vec![0.0; self.layout().parameters()];
+    /// All that is exchanged: the replica's weights, `[P]`, and moments, `[P]`, where they are.
+    fn values(&self) -> Vec<f32> {
+        let mut values = vec![0.0; self.fragments().elements()];
         self.weights(0..values.len(), &mut values);
         values
     }
 
     /// Reads the live weights x of `range`, with the displacements that they have yet to make.
     pub(crate) fn live(&self, range: Range<usize>, out: &mut [f32]) {
-        self.replica.live.trainer().read(range.clone(), out);
+        self.replica.live.read(range.clone(), out);
         self.replica.shared.pending().overlay(&self.replica.shared, &range, out);
     }
 
@@ -126,7 +127,7 @@ impl<'r, 't> Held<'r, 't> {
 
     /// The trainer's private state.
     pub(crate) fn trainer_state(&self) -> TrainerState {
-        self.replica.live.trainer().save()
+        self.replica.live.save()
     }
 
     /// Names, shapes and offsets of the parameters.

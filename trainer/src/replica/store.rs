@@ -134,7 +134,7 @@ impl HostStore {
         let mixer = match mixer {
             Mixer::None => MixerState::None,
             Mixer::Exchange => {
-                MixerState::Exchange(Exchange::new(count, clip), HostMemory::new(count))
+                MixerState::Exchange(Exchange::new(fragments, clip), HostMemory::new(count))
             }
             Mixer::Epidemic => MixerState::Epidemic(Epidemic::new(count)),
             Mixer::PushSum => MixerState::PushSum(PushSum::new(values, &fragments)),

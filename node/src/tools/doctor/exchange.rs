@@ -98,7 +98,8 @@ impl Load {
         let bytes = match gossip.rule {
             Rule::GossipOuter | Rule::Pairwise => {
                 // One end sends an offer and gets a reply, or the other way round (docs/math.md).
-                rounds * f64::midpoint(size(codec.of_offer()), size(codec))
+                let parts = if gossip.moments { 2.0 } else { 1.0 };
+                parts * rounds * f64::midpoint(size(codec.of_offer()), size(codec))
             }
             Rule::PushSum => rounds * size(Codec::Running32),
             Rule::Epidemic => rounds * gossip.fanout as f64 * size(codec),
