@@ -31,7 +31,9 @@ fn outcome(case: &SimulatedCase, variant: &str, seed: u64) -> Outcome {
 fn the_same_seed_gives_the_same_outcome_and_another_does_not() {
     let mut case = case(TINY);
     case.steps = 60;
-    for variant in ["diloco", "gossip-outer-int4", "delta-set-int2", "push-sum"] {
+    let variants =
+        ["diloco", "gossip-outer-int4", "delta-set-int2", "push-sum", "pairwise-moments-int4"];
+    for variant in variants {
         let first = outcome(&case, variant, 7);
         assert_eq!(first, outcome(&case, variant, 7), "{variant}");
         assert_ne!(first.last, outcome(&case, variant, 8).last, "{variant}");
@@ -95,6 +97,10 @@ fn every_way_to_average_learns_and_sends_what_its_code_takes() {
     };
     assert!(bytes("gossip-outer-int4") < bytes("gossip-outer-f32") / 4);
     assert!(bytes("delta-set-int2") < bytes("delta-set-f32") / 8);
+    let times = bytes("pairwise-moments-int4") as f64 / bytes("pairwise-int4") as f64;
+    assert!((1.7..2.3).contains(&times), "moments are as many numbers more: {times}");
+    let parameters = outcomes.iter().map(|outcome| outcome.parameters);
+    assert_eq!(parameters.clone().min(), parameters.max());
     let text = table(&case, &outcomes);
     assert_eq!(text.lines().count(), 2 + outcomes.len(), "{text}");
 }
@@ -144,7 +150,7 @@ const HARD: &str = r#"
 fn models_are_trained_under_the_speeds_lines_and_faults_of_a_scenario() {
     let scenario = Scenario::parse(HARD).unwrap();
     let case = case(TINY).under(scenario).unwrap();
-    for variant in ["gossip-outer-int4", "delta-set-int2", "push-sum"] {
+    for variant in ["gossip-outer-int4", "delta-set-int2", "push-sum", "pairwise-moments-int4"] {
         let outcome = outcome(&case, variant, 1);
         assert_eq!(outcome, self::outcome(&case, variant, 1), "{variant}: the same again");
         // One died for good; who came back has pulled the model and trained on.

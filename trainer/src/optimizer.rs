@@ -10,6 +10,7 @@ use dnode_protocol::{ParameterLayout, TensorSpec};
 use crate::config::{OptimizerConfig, OptimizerKind};
 use crate::kernel::Compute;
 use crate::seam::{StateTensor, TrainError};
+pub use elementwise::update_max;
 use elementwise::{AdamwRule, SgdRule, adamw, sgd};
 use muon::{MuonRule, muon};
 
@@ -163,7 +164,8 @@ impl Optimizer {
     /// First moments may come from other peers from now on, which have done more updates, or fewer. So
     /// Adam no longer corrects them for a beginning at zero: a joiner would take its donor's moment ten
     /// times (`1 / (1 - beta1)`) in its first update. All peers' updates grow over their first
-    /// `1 / (1 - beta1)` steps instead. Second moments stay each peer's own, and are corrected.
+    /// `1 / (1 - beta1)` steps instead. Second moments stay each peer's own, and are corrected; no element
+    /// moves further than [`update_max`] lets it.
     pub const fn share_moments(&mut self) {
         self.shared = true;
     }
@@ -238,7 +240,7 @@ impl Optimizer {
                     weight_decay,
                     gradient_scale,
                     update: *updates,
-                    corrects_first: !*shared,
+                    shared: *shared,
                 })
             };
             let momentum = config.momentum;

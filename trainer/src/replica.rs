@@ -123,7 +123,7 @@ impl Replica {
             let pairs = mixer == Mixer::Exchange && outer.is_none();
             assert!(pairs && trainer.share_moments(), "moments are exchanged with live weights");
         }
-        let mut live = Live::new(trainer);
+        let mut live = Live::new(trainer, fragments.elements());
         let (store, pending, device) = match Self::on_device(&mut live, &config) {
             Ok(Some((store, pending))) => {
                 let device = store.training();

@@ -29,8 +29,9 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    pub(crate) fn new(trainer: Box<dyn Trainer>) -> Self {
-        let buffer = vec![0.0; trainer.layout().parameters().min(CHUNK)];
+    /// `elements`: P, or 2P with moments.
+    pub(crate) fn new(trainer: Box<dyn Trainer>, elements: usize) -> Self {
+        let buffer = vec![0.0; elements.min(CHUNK)];
         Self { trainer, buffer, settled: true }
     }
 

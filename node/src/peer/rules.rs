@@ -80,7 +80,8 @@ fn interval(gossip: &Gossip, fragments: Fragments) -> Interval {
         Budget::Link(Share(share)) => (share, None),
         Budget::BytesPerStep(bytes) => (1.0, Some(bytes)),
     };
-    let parameters = fragments.parameters() as u64;
+    // With moments a round moves two numbers for each parameter.
+    let parameters = fragments.elements() as u64;
     Interval::Follow(dnode_gossip::Budget { link_share, bytes_per_step, parameters })
 }
 

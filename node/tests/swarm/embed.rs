@@ -78,12 +78,18 @@ fn a_program_of_ones_own_and_the_models_of_dnode_are_different_runs() {
 }
 
 #[test]
-fn what_averages_gradients_is_refused_to_a_trainer_that_hands_out_none() {
+fn what_a_trainer_does_not_hand_out_is_not_averaged_and_it_is_told_so() {
     let root = tempfile::tempdir().unwrap();
     let ring = ["--set", "gossip.rule=all-reduce", "--set", "gossip.world=2"];
+    let moments = ["--set", "gossip.rule=pairwise", "--set", "gossip.moments=true"];
     for (name, flags, want) in [
         ("rack", &["--rack", "r"][..], "a rack needs a trainer whose step can be split: leave out"),
         ("ring", &ring[..], "all-reduce needs a trainer whose step can be split: choose another"),
+        (
+            "moments",
+            &moments[..],
+            "average moments with a trainer that does not share its optimizer's: leave out gossip.moments",
+        ),
     ] {
         let mut peer = start(&root, name, flags);
         assert!(!peer.wait_exit().success());

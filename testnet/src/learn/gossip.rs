@@ -67,6 +67,9 @@ pub(super) fn config(case: &SimulatedCase, variant: &SimulatedVariant) -> Config
     };
     let batch = u32::try_from(case.batch).unwrap_or(u32::MAX);
     let (local_steps, balance) = (variant.local_steps, variant.balance);
+    let default = Config::default();
+    // Moments are as many fragments more, which go beside those of the parameters.
+    let times = if variant.moments { 2 } else { 1 };
     Config {
         mixing,
         schedule: variant.schedule,
@@ -83,7 +86,9 @@ pub(super) fn config(case: &SimulatedCase, variant: &SimulatedVariant) -> Config
                 parameters: 0,
             }),
         },
-        ..Config::default()
+        own_max: times * default.own_max,
+        answered_max: times * default.answered_max,
+        ..default
     }
 }
 

@@ -133,7 +133,7 @@ impl Exchange {
     pub(crate) fn new(fragments: Fragments, clip: Option<f32>) -> Self {
         let distances = vec![Distance::default(); fragments.count()];
         let first = fragments.first_of_moments().and_then(|first| usize::try_from(first.0).ok());
-        Self { clip, distances, first_of_moments: first.unwrap_or(fragments.count()) }
+        Self { clip, distances, first_of_moments: first.unwrap_or_else(|| fragments.count()) }
     }
 
     /// What own numbers of the length `local` count for where a neighbour's must be in proportion.

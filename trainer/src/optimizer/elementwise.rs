@@ -44,11 +44,23 @@ pub(super) struct AdamwRule {
     pub(super) gradient_scale: f32,
     /// Number of this update, from 1.
     pub(super) update: u64,
-    /// Whether the first moment is corrected for its beginning at zero.
-    pub(super) corrects_first: bool,
+    /// Whether first moments may come from other peers, beside second moments that are this one's own.
+    pub(super) shared: bool,
+}
+
+/// What `m̂ / √v̂` reaches at most where both are of the same gradients.
+///
+/// Source: Kingma and Ba 2014, arXiv:1412.6980, section 2.1.
+#[must_use]
+pub fn update_max(beta1: f32, beta2: f32) -> f32 {
+    ((1.0 - beta1) / (1.0 - beta2).sqrt()).max(1.0)
 }
 
 /// Adam with decoupled weight decay; moments are `(first, second)`.
+///
+/// With shared moments the first one is not corrected for its beginning at zero, and no element moves by
+/// more than [`update_max`] times the rate: a neighbour's moment may be of a gradient of which the own
+/// second moment knows nothing, for example that of a token which this peer has not seen.
 ///
 /// All slices have one length. Source: Loshchilov and Hutter, arXiv:1711.05101, algorithm 2.
 pub(super) fn adamw(
@@ -59,8 +71,11 @@ pub(super) fn adamw(
 ) {
     let power = i32::try_from(rule.update).unwrap_or(i32::MAX);
     let correction = |beta: f32| (1.0 - f64::from(beta).powi(power)) as f32;
-    let first_correction = if rule.corrects_first { correction(rule.beta1) } else { 1.0 };
-    let rate = rule.learning_rate / first_correction;
+    let (rate, most) = if rule.shared {
+        (rule.learning_rate, update_max(rule.beta1, rule.beta2))
+    } else {
+        (rule.learning_rate / correction(rule.beta1), f32::INFINITY)
+    };
     let inverse_root = 1.0 / correction(rule.beta2).sqrt();
     let keep = 1.0 - rule.learning_rate * rule.weight_decay;
     vectorized(
@@ -71,7 +86,11 @@ pub(super) fn adamw(
                 let g = g * rule.gradient_scale;
                 *m = rule.beta1 * *m + (1.0 - rule.beta1) * g;
                 *v = rule.beta2 * *v + (1.0 - rule.beta2) * g * g;
-                *x = keep * *x - rate * *m / (v.sqrt() * inverse_root + rule.epsilon);
+                let deviation = v.sqrt() * inverse_root + rule.epsilon;
+                let longest = most * deviation;
+                // What is not a number stays so.
+                let m = if m.abs() > longest { longest.copysign(*m) } else { *m };
+                *x = keep * *x - rate * m / deviation;
             }
         },
     );
@@ -114,7 +133,7 @@ mod tests {
             weight_decay: 0.5,
             gradient_scale: 1.0,
             update,
-            corrects_first: true,
+            shared: false,
         };
         let (mut x, mut m, mut v) = ([1.0], [0.0], [0.0]);
         adamw(&mut x, &[2.0], (&mut m, &mut v), rule(1));
@@ -125,5 +144,31 @@ mod tests {
         let step = (0.08 / 0.19) / (0.0496_f64 / 0.0199).sqrt();
         let want = 0.85 - 0.1 * (step + 0.5 * 0.85);
         assert!((f64::from(x[0]) - want).abs() < 1e-6, "{x:?}, not {want}");
+    }
+
+    #[test]
+    fn a_moment_from_elsewhere_moves_no_element_further_than_own_gradients_could() {
+        let rule = AdamwRule {
+            learning_rate: 0.1,
+            beta1: 0.9,
+            beta2: 0.99,
+            epsilon: 1e-8,
+            weight_decay: 0.0,
+            gradient_scale: 1.0,
+            update: 1,
+            shared: true,
+        };
+        assert!((update_max(0.9, 0.99) - 1.0).abs() < 1e-6);
+        assert!((update_max(0.9, 0.999) - 3.162_277).abs() < 1e-4);
+        // Own gradients of nothing, of little and of as much as the moment says.
+        let (mut x, mut m, mut v) = ([0.0; 3], [1.0, -1.0, 1.0], [0.0; 3]);
+        adamw(&mut x, &[0.0, -1e-3, 1.0], (&mut m, &mut v), rule);
+        for (x, want) in x.iter().zip([-0.1, 0.1, -0.1]) {
+            assert!((x - want).abs() < 1e-6, "{x}, not {want}");
+        }
+        // The own first step: a tenth of the gradient, as there is no correction.
+        let (mut x, mut m, mut v) = ([0.0], [0.0], [0.0]);
+        adamw(&mut x, &[2.0], (&mut m, &mut v), rule);
+        assert!((x[0] + 0.01).abs() < 1e-6, "{x:?}");
     }
 }

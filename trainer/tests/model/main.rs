@@ -4,5 +4,6 @@
 
 mod describing;
 mod gradients;
+mod moments;
 mod synthetic;
 mod training;

@@ -90,6 +90,17 @@ fn displace(
     device.add_scaled(x, numbers.span(all), weight)
 }
 
+/// `x ← x + weight · delta` of a part of a flat tensor, by libtorch alone.
+fn move_by_torch(
+    flat: &Tensor,
+    range: &Range<usize>,
+    (delta, weight): (&[f32], f32),
+) -> Result<(), TchError> {
+    let mut x = part(flat, range)?;
+    let delta = Tensor::f_from_slice(delta)?.f_to(x.device())?;
+    x.f_add_(&delta.f_mul_scalar(f64::from(weight))?).map(drop)
+}
+
 impl TorchEngine {
     pub(crate) fn new(
         config: &LocalConfig,
@@ -170,18 +181,7 @@ impl TorchEngine {
             return displace(device, &mut self.delta, (delta, weight), x)
                 .map_err(|error| error.to_string());
         }
-        self.move_by_torch(&range, delta, weight).map_err(|error| line(&error))
-    }
-
-    fn move_by_torch(
-        &self,
-        range: &Range<usize>,
-        delta: &[f32],
-        weight: f32,
-    ) -> Result<(), TchError> {
-        let mut x = part(&self.flat.parameters, range)?;
-        let delta = Tensor::f_from_slice(delta)?.f_to(x.device())?;
-        x.f_add_(&delta.f_mul_scalar(f64::from(weight))?).map(drop)
+        move_by_torch(&self.flat.parameters, &range, (delta, weight)).map_err(|error| line(&error))
     }
 
     fn norm(&mut self) -> Result<f64, TchError> {
@@ -301,6 +301,42 @@ impl Engine for TorchEngine {
             }
         } else if let Err(failure) = self.move_on_device(range, delta, weight) {
             self.note(failure);
+        }
+    }
+
+    fn share_moments(&mut self) -> bool {
+        match &mut self.update {
+            Update::Host(optimizer) => optimizer.share_moments(),
+            Update::Device(optimizer) => optimizer.share_moments(),
+        }
+        true
+    }
+
+    fn read_moments(&self, range: Range<usize>, out: &mut [f32]) {
+        let read = match &self.update {
+            Update::Host(optimizer) => {
+                return out.copy_from_slice(&optimizer.moments().0[range]);
+            }
+            Update::Device(optimizer) => part(optimizer.first(), &range),
+        };
+        if let Err(error) = read.and_then(|moments| moments.f_copy_data(out, range.len())) {
+            out.fill(f32::NAN);
+            self.note(line(&error));
+        }
+    }
+
+    fn displace_moments(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
+        let moved = match &mut self.update {
+            Update::Host(optimizer) => {
+                for (m, &delta) in optimizer.first_mut(range).iter_mut().zip(delta) {
+                    *m += weight * delta;
+                }
+                return;
+            }
+            Update::Device(optimizer) => move_by_torch(optimizer.first(), &range, (delta, weight)),
+        };
+        if let Err(error) = moved {
+            self.note(line(&error));
         }
     }
 

@@ -2,7 +2,7 @@
 //! [`Optimizer`].
 
 use dnode_protocol::ParameterLayout;
-use dnode_trainer::optimizer::{Group, muon};
+use dnode_trainer::optimizer::{Group, muon, update_max};
 use dnode_trainer::{Optimizer, OptimizerConfig, OptimizerKind, StateTensor, TrainError};
 use tch::{Device, TchError, Tensor};
 
@@ -20,6 +20,8 @@ pub(crate) struct DeviceOptimizer {
     /// As in [`Optimizer::moments`].
     second: Tensor,
     updates: u64,
+    /// As [`Optimizer::shares_moments`].
+    shared: bool,
 }
 
 impl DeviceOptimizer {
@@ -34,7 +36,18 @@ impl DeviceOptimizer {
         let first = Tensor::f_from_slice(first)?.f_to(device)?;
         let second = Tensor::f_from_slice(second)?.f_to(device)?;
         let groups = host.groups().to_vec();
-        Ok(Self { config: config.clone(), layout: layout.clone(), groups, first, second, updates })
+        let (config, layout, shared) = (config.clone(), layout.clone(), host.shares_moments());
+        Ok(Self { config, layout, groups, first, second, updates, shared })
+    }
+
+    /// As [`Optimizer::share_moments`].
+    pub(crate) const fn share_moments(&mut self) {
+        self.shared = true;
+    }
+
+    /// Momentum or Adam's first moment, `[P]`.
+    pub(crate) const fn first(&self) -> &Tensor {
+        &self.first
     }
 
     /// As [`Optimizer::update`].
@@ -95,7 +108,12 @@ impl DeviceOptimizer {
         let mut deviation = second.f_sqrt()?;
         let _ = deviation.f_mul_scalar_(1.0 / correction2.sqrt())?;
         let _ = deviation.f_add_scalar_(f64::from(self.config.epsilon))?;
-        first.f_div(&deviation)?.f_mul_scalar(1.0 / correction1)
+        let update = first.f_div(&deviation)?;
+        if self.shared {
+            let most = f64::from(update_max(self.config.beta1, self.config.beta2));
+            return update.f_clamp(-most, most);
+        }
+        update.f_mul_scalar(1.0 / correction1)
     }
 
     /// As [`Optimizer::save`].
