@@ -20,6 +20,7 @@ mod guard;
 mod hostile;
 mod interrupted;
 mod joining;
+mod moments;
 mod page;
 mod process;
 mod rack;
