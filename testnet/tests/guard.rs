@@ -10,6 +10,9 @@ const DIGITS: &str = include_str!("../experiments/guard-digits.toml");
 /// Seeds of every case.
 const SEEDS: [u64; 3] = [1, 2, 3];
 
+/// Behind the name of a variant: with its optimizer's moments.
+const MOMENTS: &str = " with moments";
+
 fn case(text: &str) -> SimulatedCase {
     SimulatedCase::all(&Experiment::parse(text).unwrap(), None).unwrap().remove(0)
 }
@@ -18,12 +21,14 @@ fn variant<'a>(case: &'a SimulatedCase, name: &str) -> &'a SimulatedVariant {
     case.variants.iter().find(|variant| variant.name == name).unwrap()
 }
 
-/// One run for each seed, in which the last peer misbehaves so.
+/// One run for each seed, in which the last peer misbehaves so; of a variant, or of one with moments.
 fn runs(steps: u64, name: &str, wrong: Wrong, guard: bool) -> Vec<Outcome> {
     let mut case = case(DIGITS);
     case.steps = steps;
     case.condition.misbehaviour = Some(Misbehaviour { kind: wrong, factor: 1000.0, from_step: 0 });
-    let variant = SimulatedVariant { guard, ..variant(&case, name).clone() };
+    let plain = name.strip_suffix(MOMENTS);
+    let (name, moments) = (plain.unwrap_or(name), plain.is_some());
+    let variant = SimulatedVariant { guard, moments, ..variant(&case, name).clone() };
     SEEDS.map(|seed| run(&case, &variant, seed).unwrap()).into()
 }
 
@@ -45,7 +50,7 @@ fn judged(outcomes: &[Outcome], trust: &str) -> bool {
 
 #[test]
 fn a_peer_whose_weights_are_far_away_harms_nobody() {
-    for name in ["gossip-outer", "pairwise"] {
+    for name in ["gossip-outer", "pairwise", "pairwise with moments"] {
         let without = loss(&runs(400, name, Wrong::Absent, true));
         for wrong in [Wrong::LearningRate, Wrong::Negative, Wrong::Scaled] {
             let guarded = runs(400, name, wrong, true);
@@ -119,7 +124,10 @@ fn honest_peers_are_never_judged() {
         [[variant]]\nname = \"coarse\"\nkind = \"pairwise\"\n\
         set = [\"gossip.local_steps=2\", \"gossip.mix_every=2\", 'gossip.codecs=[\"int2\"]']\n\
         [[variant]]\nname = \"interval\"\nkind = \"pairwise\"\n\
-        set = [\"gossip.mix_every=auto\"]\n";
+        set = [\"gossip.mix_every=auto\"]\n\n\
+        [[variant]]\nname = \"moments\"\nkind = \"pairwise\"\nset = [\"gossip.moments=true\"]\n\
+        [[variant]]\nname = \"moments-each-step\"\nkind = \"pairwise\"\n\
+        set = [\"gossip.local_steps=1\", \"gossip.mix_every=1\", \"gossip.moments=true\"]\n";
     let mut count = 0;
     for (from, to) in HONEST {
         let text = if from.is_empty() { DIGITS.to_owned() } else { DIGITS.replace(from, to) };
@@ -134,5 +142,5 @@ fn honest_peers_are_never_judged() {
             count += 1;
         }
     }
-    assert_eq!(count, 8 * 10 * 2);
+    assert_eq!(count, 8 * 12 * 2);
 }

@@ -99,6 +99,7 @@ fn every_way_to_average_learns_and_sends_what_its_code_takes() {
     assert!(bytes("delta-set-int2") < bytes("delta-set-f32") / 8);
     let times = bytes("pairwise-moments-int4") as f64 / bytes("pairwise-int4") as f64;
     assert!((1.7..2.3).contains(&times), "moments are as many numbers more: {times}");
+    assert!(outcomes.iter().all(|outcome| outcome.guarded.is_empty()), "all are honest");
     let parameters = outcomes.iter().map(|outcome| outcome.parameters);
     assert_eq!(parameters.clone().min(), parameters.max());
     let text = table(&case, &outcomes);
