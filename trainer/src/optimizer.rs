@@ -10,8 +10,8 @@ use dnode_protocol::{ParameterLayout, TensorSpec};
 use crate::config::{OptimizerConfig, OptimizerKind};
 use crate::kernel::Compute;
 use crate::seam::{StateTensor, TrainError};
-pub use elementwise::update_max;
 use elementwise::{AdamwRule, SgdRule, adamw, sgd};
+pub use elementwise::{rectification, update_max};
 use muon::{MuonRule, muon};
 
 /// Numbers below this are exact in `f32`; the update count is saved as two such digits.
@@ -164,8 +164,9 @@ impl Optimizer {
     /// First moments may come from other peers from now on, which have done more updates, or fewer. So
     /// Adam no longer corrects them for a beginning at zero: a joiner would take its donor's moment ten
     /// times (`1 / (1 - beta1)`) in its first update. All peers' updates grow over their first
-    /// `1 / (1 - beta1)` steps instead. Second moments stay each peer's own, and are corrected; no element
-    /// moves further than [`update_max`] lets it.
+    /// `1 / (1 - beta1)` steps instead. Second moments stay each peer's own. While they are of few
+    /// gradients, updates count for less ([`rectification`]), and no element moves further than
+    /// [`update_max`] lets it.
     pub const fn share_moments(&mut self) {
         self.shared = true;
     }

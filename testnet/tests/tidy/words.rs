@@ -50,6 +50,7 @@ const TERMS: [&str; 71] = [
     "merging",
     "mixing thread",
     "mixing weight",
+    "moments",
     "neighbour",
     "offer",
     "outer step",

@@ -56,11 +56,32 @@ pub fn update_max(beta1: f32, beta2: f32) -> f32 {
     ((1.0 - beta1) / (1.0 - beta2).sqrt()).max(1.0)
 }
 
+/// What an update counts for whose second moments are of so few gradients: 0 for the first ones, near 1
+/// after a few times `1 / (1 - beta2)`.
+///
+/// Source: Liu et al. 2019, arXiv:1908.03265, the variance rectification of RAdam.
+#[must_use]
+pub fn rectification(beta2: f32, update: u64) -> f32 {
+    let beta2 = f64::from(beta2);
+    let longest = 2.0 / (1.0 - beta2) - 1.0;
+    if longest <= 4.0 {
+        return 1.0;
+    }
+    let power = beta2.powi(i32::try_from(update).unwrap_or(i32::MAX));
+    let length = longest - 2.0 * update as f64 * power / (1.0 - power);
+    if length <= 4.0 {
+        return 0.0;
+    }
+    let part = |length: f64| (length - 4.0) * (length - 2.0) / length;
+    (part(length) / part(longest)).sqrt() as f32
+}
+
 /// Adam with decoupled weight decay; moments are `(first, second)`.
 ///
 /// With shared moments the first one is not corrected for its beginning at zero, and no element moves by
 /// more than [`update_max`] times the rate: a neighbour's moment may be of a gradient of which the own
-/// second moment knows nothing, for example that of a token which this peer has not seen.
+/// second moment knows nothing, for example that of a token which this peer has not seen. A newcomer's
+/// rate begins at zero ([`rectification`]), as its second moments know hardly anything yet.
 ///
 /// All slices have one length. Source: Loshchilov and Hutter, arXiv:1711.05101, algorithm 2.
 pub(super) fn adamw(
@@ -72,7 +93,8 @@ pub(super) fn adamw(
     let power = i32::try_from(rule.update).unwrap_or(i32::MAX);
     let correction = |beta: f32| (1.0 - f64::from(beta).powi(power)) as f32;
     let (rate, most) = if rule.shared {
-        (rule.learning_rate, update_max(rule.beta1, rule.beta2))
+        let rate = rule.learning_rate * rectification(rule.beta2, rule.update);
+        (rate, update_max(rule.beta1, rule.beta2))
     } else {
         (rule.learning_rate / correction(rule.beta1), f32::INFINITY)
     };
@@ -155,20 +177,30 @@ mod tests {
             epsilon: 1e-8,
             weight_decay: 0.0,
             gradient_scale: 1.0,
-            update: 1,
+            update: 100_000,
             shared: true,
         };
         assert!((update_max(0.9, 0.99) - 1.0).abs() < 1e-6);
         assert!((update_max(0.9, 0.999) - 3.162_277).abs() < 1e-4);
         // Own gradients of nothing, of little and of as much as the moment says.
-        let (mut x, mut m, mut v) = ([0.0; 3], [1.0, -1.0, 1.0], [0.0; 3]);
+        let (mut x, mut m, mut v) = ([0.0; 3], [1.0, -1.0, 1.0], [0.0, 1e-9, 0.01]);
         adamw(&mut x, &[0.0, -1e-3, 1.0], (&mut m, &mut v), rule);
         for (x, want) in x.iter().zip([-0.1, 0.1, -0.1]) {
             assert!((x - want).abs() < 1e-6, "{x}, not {want}");
         }
-        // The own first step: a tenth of the gradient, as there is no correction.
-        let (mut x, mut m, mut v) = ([0.0], [0.0], [0.0]);
-        adamw(&mut x, &[2.0], (&mut m, &mut v), rule);
-        assert!((x[0] + 0.01).abs() < 1e-6, "{x:?}");
+        // A newcomer has no second moments yet.
+        adamw(&mut x, &[2.0; 3], (&mut m, &mut v), AdamwRule { update: 1, ..rule });
+        assert!((x[0] + 0.1).abs() < 1e-6, "{x:?}");
+    }
+
+    #[test]
+    fn second_moments_of_few_gradients_count_for_little() {
+        assert!(rectification(0.99, 4) <= 0.0 && rectification(0.99, 5) > 0.0);
+        for (update, want) in [(10, 0.156), (50, 0.456), (100, 0.634)] {
+            let is = rectification(0.99, update);
+            assert!((is - want).abs() < 0.02, "{update}: {is}");
+        }
+        assert!((rectification(0.99, 5000) - 1.0).abs() < 1e-3);
+        assert!((rectification(0.0, 1) - 1.0).abs() < 1e-6);
     }
 }

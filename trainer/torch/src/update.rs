@@ -2,7 +2,7 @@
 //! [`Optimizer`].
 
 use dnode_protocol::ParameterLayout;
-use dnode_trainer::optimizer::{Group, muon, update_max};
+use dnode_trainer::optimizer::{Group, muon, rectification, update_max};
 use dnode_trainer::{Optimizer, OptimizerConfig, OptimizerKind, StateTensor, TrainError};
 use tch::{Device, TchError, Tensor};
 
@@ -111,7 +111,8 @@ impl DeviceOptimizer {
         let update = first.f_div(&deviation)?;
         if self.shared {
             let most = f64::from(update_max(self.config.beta1, self.config.beta2));
-            return update.f_clamp(-most, most);
+            let part = f64::from(rectification(self.config.beta2, self.updates));
+            return update.f_clamp(-most, most)?.f_mul_scalar(part);
         }
         update.f_mul_scalar(1.0 / correction1)
     }
