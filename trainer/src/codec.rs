@@ -26,7 +26,7 @@ mod top_k;
 use std::ops::Range;
 use std::sync::Arc;
 
-use dnode_protocol::frame::{BLOCK_ELEMENTS, Codec, INT2_BLOCK_ELEMENTS, TOP_K_CHUNK_ELEMENTS};
+use dnode_protocol::frame::{Codec, INT2_BLOCK_ELEMENTS, TOP_K_CHUNK_ELEMENTS};
 use dnode_protocol::limits::FRAME_ELEMENTS;
 
 pub use integer::{decode_i64, decode_running, encode_i64, encode_running};

@@ -52,14 +52,14 @@ pub struct Budget {
     pub link_share: f64,
     /// Most bytes that this peer sends per local step; `None`: no bound.
     pub bytes_per_step: Option<u64>,
-    /// Parameters of the model.
-    pub parameters: u64,
+    /// Elements of all fragments: the parameters, and the moments where they are exchanged.
+    pub elements: u64,
 }
 
 impl Budget {
     /// Bytes of a tensor of one of so many fragments.
     fn tensor_bytes(&self, codec: Codec, fragments: u32) -> f64 {
-        codec.bits_per_element() / 8.0 * self.parameters as f64 / f64::from(fragments.max(1))
+        codec.bits_per_element() / 8.0 * self.elements as f64 / f64::from(fragments.max(1))
     }
 
     /// What a peer sends in a round on average, bytes, with differences in `codec`: it takes part in
@@ -219,7 +219,7 @@ mod tests {
     }
 
     fn budget() -> Budget {
-        Budget { link_share: 0.5, bytes_per_step: None, parameters: 1000 }
+        Budget { link_share: 0.5, bytes_per_step: None, elements: 1000 }
     }
 
     /// The interval after some exchanges that took so long.
@@ -275,11 +275,11 @@ mod tests {
     #[test]
     fn a_budget_bounds_the_bytes_of_a_step() {
         let mut context = context(Budget { bytes_per_step: Some(100), ..budget() });
-        // Modular offers of 8.25 bits: 1031 bytes a round.
+        // Modular offers of four bits and what their blocks have beside: 508 bytes a round.
         let (interval, said) = after(&mut context, Duration::ZERO);
-        assert_eq!(interval.steps, 11);
-        let cause = IntervalCause::Budget { round_bytes: 1031 };
-        let told = Output::Event(Event::Interval { steps: 11, wanted: 11, cause });
+        assert_eq!(interval.steps, 6);
+        let cause = IntervalCause::Budget { round_bytes: 507 };
+        let told = Output::Event(Event::Interval { steps: 6, wanted: 6, cause });
         assert!(said.contains(&told), "{said:?}");
     }
 

@@ -9,7 +9,7 @@ use super::values::{Balance, Rule};
 
 /// The combinations of `[gossip]` that are not sound. `changed` tells whether a key has another value
 /// than its default.
-pub(super) fn check(gossip: &Gossip, changed: impl Fn(&str) -> bool) -> [Option<Broken>; 10] {
+pub(super) fn check(gossip: &Gossip, changed: impl Fn(&str) -> bool) -> [Option<Broken>; 11] {
     [
         outer_step(gossip, changed),
         world(gossip),

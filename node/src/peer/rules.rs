@@ -81,8 +81,8 @@ fn interval(gossip: &Gossip, fragments: Fragments) -> Interval {
         Budget::BytesPerStep(bytes) => (1.0, Some(bytes)),
     };
     // With moments a round moves two numbers for each parameter.
-    let parameters = fragments.elements() as u64;
-    Interval::Follow(dnode_gossip::Budget { link_share, bytes_per_step, parameters })
+    let elements = fragments.elements() as u64;
+    Interval::Follow(dnode_gossip::Budget { link_share, bytes_per_step, elements })
 }
 
 /// Refuses a budget of bytes that no interval can keep to.

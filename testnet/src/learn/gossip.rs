@@ -83,7 +83,7 @@ pub(super) fn config(case: &SimulatedCase, variant: &SimulatedVariant) -> Config
             None => Interval::Follow(Budget {
                 link_share: LINK_SHARE,
                 bytes_per_step: variant.budget,
-                parameters: 0,
+                elements: 0,
             }),
         },
         own_max: times * default.own_max,
@@ -183,7 +183,7 @@ fn world(
     if let (Interval::Follow(budget), Some(Some(replica))) =
         (&mut config.interval, replicas.first())
     {
-        budget.parameters = replica.weights().len() as u64;
+        budget.elements = replica.fragments().elements() as u64;
     }
     let learning = Learning {
         fleet: Box::new(Built {
