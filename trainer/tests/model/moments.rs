@@ -159,7 +159,8 @@ fn a_checkpoint_has_parameters_alone_in_their_file_and_a_resume_goes_on_to_the_b
         let parameters = safetensors::SafeTensors::deserialize(&file).unwrap();
         let mut names: Vec<_> = parameters.names().into_iter().map(ToString::to_string).collect();
         let mut own: Vec<_> = i.layout().tensors().iter().map(|it| it.name.clone()).collect();
-        (names.sort(), own.sort());
+        names.sort();
+        own.sort();
         assert_eq!(names, own, "{kind:?}");
 
         for step in 4..8 {
