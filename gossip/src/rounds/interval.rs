@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn a_budget_bounds_the_bytes_of_a_step() {
         let mut context = context(Budget { bytes_per_step: Some(100), ..budget() });
-        // Modular offers of four bits and what their blocks have beside: 508 bytes a round.
+        // Modular offers of 4.06 bits: 507 bytes a round.
         let (interval, said) = after(&mut context, Duration::ZERO);
         assert_eq!(interval.steps, 6);
         let cause = IntervalCause::Budget { round_bytes: 507 };

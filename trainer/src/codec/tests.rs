@@ -2,7 +2,7 @@
 
 #![expect(clippy::float_cmp, reason = "zeros and what is copied are exact")]
 
-use dnode_protocol::frame::{Codec, MODULAR_BLOCK_ELEMENTS};
+use dnode_protocol::frame::{BLOCK_ELEMENTS, Codec, MODULAR_BLOCK_ELEMENTS};
 use proptest::collection::vec;
 use proptest::prelude::*;
 

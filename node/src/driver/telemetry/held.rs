@@ -81,3 +81,20 @@ impl Telemetry {
         self.event("held", &format!("{bound}: {peer}"));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_one_unread_block_in_a_hundred_is_too_many_once_enough_were_read() {
+        let exchanges = |offer_blocks, offer_blocks_unread| Exchanges {
+            offer_blocks,
+            offer_blocks_unread,
+            ..Exchanges::default()
+        };
+        assert!(!too_many_unread(&exchanges(9_999, 9_999)));
+        assert!(!too_many_unread(&exchanges(10_000, 100)));
+        assert!(too_many_unread(&exchanges(10_000, 101)));
+    }
+}
