@@ -180,11 +180,11 @@ section! {
             .default("\"adamw\"").within(Tolerance::Equal),
         /// peak learning rate
         learning_rate: f64 = key(Kind::Real(Reals::above(0.0, 100.0)))
-            .by("optimizer.kind", &[("adamw", "0.001"), ("muon", "0.001"), ("sgd", "0.02")])
+            .by("optimizer.kind", &[("adamw", "0.001"), ("muon", "0.01"), ("sgd", "0.02")])
             .within(Tolerance::Factor(FACTOR_MAX)),
         /// momentum of sgd and muon
         momentum: f64 = key(Kind::Real(Reals::below(0.0, 1.0)))
-            .by("optimizer.kind", &[("adamw", "0.9"), ("muon", "0.95"), ("sgd", "0.9")])
+            .by("optimizer.kind", &[("adamw", "0.9"), ("muon", "0.9"), ("sgd", "0.9")])
             .within(Tolerance::FactorBelowOne(FACTOR_MAX)).only("optimizer.kind", &["muon", "sgd"]),
         /// decay of the first moment of adamw
         beta1: f64 = key(Kind::Real(Reals::below(0.0, 1.0)))
