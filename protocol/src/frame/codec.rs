@@ -127,8 +127,8 @@ impl Codec {
     pub const fn of_offer(self) -> Self {
         match self {
             Self::F32 | Self::Bf16 | Self::F16 => self,
-            Self::Int8 => Self::Modular,
-            Self::Int4 | Self::Int2 | Self::TopK => Self::Modular4,
+            Self::Int8 | Self::TopK => Self::Modular,
+            Self::Int4 | Self::Int2 => Self::Modular4,
             Self::Modular | Self::Modular4 | Self::Running32 | Self::Fixed64 => Self::F32,
         }
     }

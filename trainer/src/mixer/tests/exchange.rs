@@ -91,7 +91,7 @@ fn a_coarse_code_offers_a_modular_one_once_it_knows_the_distance() {
     assert_eq!(offered(&mut i, Codec::Int8), Codec::Modular);
     assert_eq!(offered(&mut i, Codec::Int4), Codec::Modular4);
     assert_eq!(offered(&mut j, Codec::Int2), Codec::Modular4);
-    assert_eq!(offered(&mut j, Codec::TopK), Codec::Modular4);
+    assert_eq!(offered(&mut j, Codec::TopK), Codec::Modular);
     assert_eq!(j.read(FRAGMENTS[0], Reading::Offer(Codec::Int4)).codec, Codec::Bf16);
 }
 
