@@ -124,7 +124,8 @@ fn exchanges_keep_the_mean_of_weights_and_of_moments_each_by_itself() {
                 let (a, b) = (apart(&i), apart(&j));
                 let left: Vec<f64> = a.iter().zip(&b).map(|(a, b)| f64::from(a - b)).collect();
                 let left = length(&left) / length(&before[half.clone()]);
-                assert!(left < 0.02, "{kind:?} {codec:?} {half:?}: {left}");
+                let most = if codec == Codec::F32 { 1e-3 } else { 0.1 };
+                assert!(left < most, "{kind:?} {codec:?} {half:?}: {left}");
             }
         }
     }
