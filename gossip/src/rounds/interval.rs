@@ -19,6 +19,9 @@ pub const INTERVAL_INITIAL: u64 = 4;
 const GAIN: f64 = 0.125;
 /// Exchanges whose quickest says what the link needs: the others have also waited for processors.
 const WINDOW: usize = 16;
+/// The interval gets shorter only where one of so many times the steps that are asked for would still be
+/// shorter, so that noise does not move it to and fro. It gets longer at once.
+const SHORTER: f64 = 1.1;
 /// Exchanges before which the link is not known: the first ones also wait for connections to be made.
 const MEASURED_MIN: usize = 8;
 /// Exchanges of one fragment that a peer answers in the time of an interval, where the link asks for
@@ -164,17 +167,19 @@ impl RoundInterval {
             return;
         };
         let most = context.progress.load().local_steps.max(1);
+        // Floats that are too large become the largest integer.
+        let whole = |steps: f64| (steps.ceil() as u64).max(1);
+        let (wanted, shorter) = (whole(wanted), whole(SHORTER * wanted));
         let steps = wanted.clamp(1, most);
-        let (apart, near) = (4 * steps.abs_diff(self.steps), self.steps);
-        if apart >= near {
+        if steps > self.steps || shorter < self.steps || self.steps > most {
             self.steps = steps;
             context.output(Output::RoundEvery(steps));
             context.event(Event::Interval { steps, wanted, cause });
         }
     }
 
-    /// The interval that the link and the budget ask for; `None` before both are measured.
-    fn wanted(&self, context: &Context, budget: &Budget) -> Option<(u64, IntervalCause)> {
+    /// The interval that the link and the budget ask for, steps; `None` before both are measured.
+    fn wanted(&self, context: &Context, budget: &Budget) -> Option<(f64, IntervalCause)> {
         let step = Some(context.progress.step_time().as_secs_f64()).filter(|step| *step > 0.0)?;
         let known = (self.recent.len() >= MEASURED_MIN).then_some(&self.recent)?;
         let link = known.iter().copied().reduce(f64::min)?;
@@ -184,9 +189,8 @@ impl RoundInterval {
             (Some(bytes), Some(round)) => round / bytes.max(1) as f64,
             (None, _) | (_, None) => 0.0,
         };
-        // Floats that are too large become the largest integer.
-        let steps = by_link.max(by_bytes).ceil() as u64;
-        let cause = if steps <= 1 {
+        let steps = by_link.max(by_bytes);
+        let cause = if steps <= 1.0 {
             IntervalCause::EveryStep
         } else if by_bytes >= by_link {
             IntervalCause::Budget { round_bytes: self.round_bytes.unwrap_or_default() as u64 }
@@ -194,7 +198,7 @@ impl RoundInterval {
             let busy = Duration::try_from_secs_f64(round).unwrap_or(Duration::MAX);
             IntervalCause::Link { busy }
         };
-        Some((steps.max(1), cause))
+        Some((steps, cause))
     }
 }
 
@@ -265,7 +269,7 @@ mod tests {
         let mut context = context(budget());
         let mut interval = RoundInterval::new();
         for turn in 0..100_u64 {
-            let took = Duration::from_millis(150 + 100 * (turn % 7));
+            let took = Duration::from_millis(130 + 100 * (turn % 7));
             interval.on_exchanged(&context, (took, Codec::Int4), 1);
             interval.on_round(&mut context);
         }
@@ -288,7 +292,7 @@ mod tests {
         let mut context = context(budget());
         let (mut interval, _) = after(&mut context, Duration::from_millis(400));
         assert_eq!(interval.steps, 8);
-        interval.recent = VecDeque::from([0.45; MEASURED_MIN]);
+        interval.recent = VecDeque::from([0.36; MEASURED_MIN]);
         interval.on_round(&mut context);
         assert_eq!((interval.steps, context.said()), (8, vec![]));
         let fragment = FragmentId(0);
