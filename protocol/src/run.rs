@@ -130,15 +130,17 @@ impl RunSpec {
     /// The first field, by name, in which `self` and `theirs` differ; `None` when they agree.
     ///
     /// Fields that both sides have come first: one that a side lacks is a consequence of another
-    /// (`model.hidden` of `model.kind`).
+    /// (`model.hidden` of `model.kind`). Of those, a rule or a kind comes first: it decides the defaults
+    /// of others.
     #[must_use]
     pub fn difference(&self, theirs: &Self) -> Option<RunDifference> {
         let value = |spec: &Self, name: &str| spec.value(name).map(str::to_owned);
         let names = self.fields.iter().chain(&theirs.fields).map(|field| field.name.as_str());
         let lacks = |name: &str| value(self, name).is_none() || value(theirs, name).is_none();
+        let decides = |name: &str| name.ends_with(".rule") || name.ends_with(".kind");
         let field = names
             .filter(|name| value(self, name) != value(theirs, name))
-            .min_by_key(|name| (lacks(name), *name))?;
+            .min_by_key(|name| (lacks(name), !decides(name), *name))?;
         Some(RunDifference {
             field: field.to_owned(),
             ours: value(self, field).unwrap_or_else(|| "absent".to_owned()),
@@ -186,6 +188,13 @@ mod tests {
         let ours = spec(&[("model.hidden", "[128]"), ("model.kind", "mlp")]);
         let difference = ours.difference(&spec(&[("model.kind", "cnn")])).unwrap();
         assert_eq!(difference.field, "model.kind");
+    }
+
+    #[test]
+    fn a_rule_is_named_before_what_follows_from_it() {
+        let ours = spec(&[("gossip.mix_every", "auto"), ("gossip.rule", "pairwise")]);
+        let theirs = spec(&[("gossip.mix_every", "25"), ("gossip.rule", "gossip-outer")]);
+        assert_eq!(ours.difference(&theirs).unwrap().field, "gossip.rule");
     }
 
     #[test]
