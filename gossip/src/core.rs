@@ -47,7 +47,7 @@ impl Gossip {
         Self {
             membership: Membership::new(&context),
             staleness: Staleness::new(&context),
-            rounds: Rounds::new(),
+            rounds: Rounds::default(),
             exchange: Exchange::new(),
             transfer: StateTransfer::default(),
             delta_set: DeltaSet::new(fragments),

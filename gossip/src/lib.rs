@@ -40,5 +40,5 @@ pub use membership::{Heard, KNOWN_MAX, Member, Standing, Summaries, VIEW_MAX};
 pub use output::{
     ContributionId, Event, Failure, IntervalCause, Output, Role, SnapshotContents, Work,
 };
-pub use rounds::{Budget, INTERVAL_INITIAL, Interval, MICRO_STEPS, Schedule, Stride};
+pub use rounds::{Budget, Interval, MICRO_STEPS, Schedule, Stride, first_interval};
 pub use staleness::{Balance, Load, Pace, lag_factor, mixing_weight};

@@ -18,13 +18,13 @@ use crate::membership::{Links, Member};
 use crate::{Failure, Mixing, Output};
 pub(crate) use entry::{EndedProposal, RoundFragment};
 use interval::RoundInterval;
-pub use interval::{Budget, INTERVAL_INITIAL, Interval};
+pub use interval::{Budget, Interval, first_interval};
 pub(crate) use partner::Candidates;
 pub use schedule::Schedule;
 pub use step_schedule::{MICRO_STEPS, Stride};
 
 /// The rounds of this peer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Rounds {
     waiting: Vec<RoundFragment>,
     in_round: bool,
@@ -40,17 +40,6 @@ pub(crate) struct Rounds {
 }
 
 impl Rounds {
-    pub(crate) const fn new() -> Self {
-        Self {
-            waiting: Vec::new(),
-            in_round: false,
-            begun: 0,
-            answered: BTreeMap::new(),
-            asked: BTreeMap::new(),
-            interval: RoundInterval::new(),
-        }
-    }
-
     /// How often rounds come.
     pub(crate) const fn interval_mut(&mut self) -> &mut RoundInterval {
         &mut self.interval
@@ -323,7 +312,7 @@ mod tests {
         let news = membership.on_clock(&mut context, (peer(1), heartbeat.clock), false);
         staleness.on_clock(&mut context, peer(1), news);
         context.take_steps();
-        (context, membership, staleness, Rounds::new())
+        (context, membership, staleness, Rounds::default())
     }
 
     #[test]

@@ -509,7 +509,7 @@ mod tests {
     fn a_waiting_fragment_is_proposed_once_and_giving_up_frees_it() {
         let mut context = Context::alone(Config::default());
         let mut membership = Membership::new(&context);
-        let (mut staleness, mut rounds) = (Staleness::new(&context), Rounds::new());
+        let (mut staleness, mut rounds) = (Staleness::new(&context), Rounds::default());
         let (guard, mut initiator) = (Guard::new(&context.config), Initiator::new());
         membership.on_peer_up(&mut context, (peer(1), 1), Trust::Trusted);
         membership.on_heartbeat(&peer(1), &context.progress.heartbeat());

@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::{Event, IntervalCause, Output};
 
 /// The interval before an exchange was measured, local steps (guess: from here it is near to both ends).
-pub const INTERVAL_INITIAL: u64 = 4;
+const INITIAL: u64 = 4;
 /// Weight of the newest round in the moving mean of bytes per round.
 const GAIN: f64 = 0.125;
 /// Exchanges whose quickest says what the link needs: the others have also waited for processors.
@@ -36,6 +36,13 @@ pub enum Interval {
     Fixed(u64),
     /// As few local steps as the budget allows, at most those of a commit.
     Follow(Budget),
+}
+
+/// The local steps from one round to the next with which a trainer begins: so many, or where that is
+/// `None` and the interval follows the link, some that are near to both ends.
+#[must_use]
+pub fn first_interval(mix_every: Option<u64>, local_steps: u64) -> u64 {
+    mix_every.unwrap_or_else(|| INITIAL.min(local_steps))
 }
 
 impl Interval {
@@ -91,10 +98,10 @@ pub(crate) struct RoundInterval {
     since: Time,
 }
 
-impl RoundInterval {
-    pub(crate) const fn new() -> Self {
+impl Default for RoundInterval {
+    fn default() -> Self {
         Self {
-            steps: INTERVAL_INITIAL,
+            steps: INITIAL,
             recent: VecDeque::new(),
             round_bytes: None,
             sent: 0.0,
@@ -102,7 +109,9 @@ impl RoundInterval {
             since: Time::ZERO,
         }
     }
+}
 
+impl RoundInterval {
     /// An own exchange has ended well, `parallel` at a time. It took so long beside the steps in
     /// which either end's trainer had to be waited for.
     pub(crate) fn on_exchanged(
@@ -228,7 +237,7 @@ mod tests {
 
     /// The interval after some exchanges that took so long.
     fn after(context: &mut Context, took: Duration) -> (RoundInterval, Vec<Output>) {
-        let mut interval = RoundInterval::new();
+        let mut interval = RoundInterval::default();
         for _ in 0..64 {
             interval.on_exchanged(context, (took, Codec::Int4), 1);
             interval.on_round(context);
@@ -267,7 +276,7 @@ mod tests {
     #[test]
     fn exchanges_that_waited_for_something_else_say_nothing_of_the_link() {
         let mut context = context(budget());
-        let mut interval = RoundInterval::new();
+        let mut interval = RoundInterval::default();
         for turn in 0..100_u64 {
             let took = Duration::from_millis(130 + 100 * (turn % 7));
             interval.on_exchanged(&context, (took, Codec::Int4), 1);

@@ -1,7 +1,7 @@
 //! Translates the configuration for parts of a process: what is trained, and when that begins and ends.
 
 use dnode_collective::{Backend, Choice};
-use dnode_gossip::{INTERVAL_INITIAL, SnapshotContents};
+use dnode_gossip::{SnapshotContents, first_interval};
 use dnode_protocol::{FragmentId, Fragments, RunSpec};
 use dnode_trainer::Description;
 use dnode_trainer::checkpoint::CHECKPOINTS;
@@ -37,7 +37,11 @@ pub(super) fn plan(
         steps: config.run.steps,
         local_steps: config.gossip.local_steps,
         batch: u32::try_from(config.run.batch).unwrap_or(u32::MAX),
-        mix_every: if exchanges { first_interval(&config.gossip) } else { 0 },
+        mix_every: if exchanges {
+            first_interval(config.gossip.mix_every, config.gossip.local_steps)
+        } else {
+            0
+        },
         warmup: config.optimizer.warmup_steps,
         commits: commits(&config.gossip),
         metrics_every: config.node.metrics_every,
@@ -50,11 +54,6 @@ pub(super) fn plan(
         run: run.clone(),
         description,
     }
-}
-
-/// Local steps per round before the core has chosen others.
-fn first_interval(gossip: &config::Gossip) -> u64 {
-    gossip.mix_every.unwrap_or_else(|| INTERVAL_INITIAL.min(gossip.local_steps))
 }
 
 /// How rounds of local steps end under the rule.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use dnode_gossip::{Balance, INTERVAL_INITIAL, Policy, Schedule};
+use dnode_gossip::{Balance, Policy, Schedule, first_interval};
 use dnode_protocol::frame::Codec;
 use dnode_trainer::{DataConfig, ModelConfig, OptimizerConfig};
 use rand::SeedableRng;
@@ -439,7 +439,7 @@ impl SimulatedVariant {
     /// Local steps per round of exchanges, before the interval follows the link where it does.
     #[must_use]
     pub fn first_interval(&self) -> u64 {
-        self.mix_every.unwrap_or_else(|| INTERVAL_INITIAL.min(self.local_steps))
+        first_interval(self.mix_every, self.local_steps)
     }
 
     /// The code that the simulator uses: the first.
