@@ -104,7 +104,7 @@ pub struct GossipSettings {
     #[serde(skip)]
     pub pace: Pace,
     /// Whether intervals between rounds follow the links.
-    #[serde(skip, default = "fixed_interval")]
+    #[serde(skip)]
     pub interval: Interval,
     /// How often silent neighbours are spoken to.
     #[serde(with = "duration")]
@@ -119,10 +119,6 @@ pub struct GossipSettings {
     pub own_max: usize,
     /// Most answered exchanges.
     pub answered_max: usize,
-}
-
-fn fixed_interval() -> Interval {
-    Config::default().interval
 }
 
 impl Default for GossipSettings {

@@ -38,20 +38,18 @@ impl ConcurrencyLimit {
         self.ended(took, TARGET, most);
     }
 
-    /// An own exchange with `partner` has ended well that took so long, beside so many that are open.
+    /// An own exchange has ended well beside so many that are open. It took so long, and may have waited
+    /// so long for steps.
     pub(super) fn on_exchanged(
         &mut self,
-        context: &Context,
-        membership: &Membership,
-        (partner, took): (&PeerId, Duration),
+        most: usize,
+        (took, waits): (Duration, Duration),
         open: usize,
     ) {
-        let most = context.config.own_max;
         if open + 1 < self.limit(most) {
             // Others did not fill the limit, so this one says nothing about it.
             return;
         }
-        let waits = waits_for_steps(context, membership, partner);
         self.ended(took, TARGET.saturating_add(waits), most);
     }
 

@@ -253,19 +253,21 @@ impl Initiator {
         let to = near.membership.origin(from);
         context.output(Output::Delivered { exchange, fragment, to });
         context.output(Output::Forget { exchange });
-        self.learn(context, near.membership, &own, own.codec);
+        self.learn(context, near, &own, own.codec);
         near.rounds.on_delivered(context, own.entry, from);
         context.then(Step::Exchange(ExchangeStep::Propose));
     }
 
     /// Learns from an own exchange that has ended well and is no longer open.
-    fn learn(&mut self, context: &Context, membership: &mut Membership, own: &Own, codec: Codec) {
+    fn learn(&mut self, context: &Context, near: &mut Neighbourhood<'_>, own: &Own, codec: Codec) {
         let took = context.now.since(own.began);
         let limit = self.limit(context);
-        let links = membership.links_mut();
+        let links = near.membership.links_mut();
         on_measured(context, links, (&own.partner, took), codec, limit);
-        let exchanged = (&own.partner, took);
-        self.concurrency.on_exchanged(context, membership, exchanged, self.own.len());
+        let waits = waits_for_steps(context, near.membership, &own.partner);
+        self.concurrency.on_exchanged(context.config.own_max, (took, waits), self.own.len());
+        let (link, limit) = (took.saturating_sub(waits), self.limit(context));
+        near.rounds.interval_mut().on_exchanged(context, (link, codec), limit);
     }
 
     /// The trainer has applied the partner's difference.
@@ -283,11 +285,7 @@ impl Initiator {
         self.applied.insert(exchange.sequence);
         context.send(peer, Message::Ack { exchange });
         let codec = own.agreed.as_ref().map_or(own.codec, |agreed| agreed.codec);
-        self.learn(context, near.membership, &own, codec);
-        let waits = waits_for_steps(context, near.membership, &peer);
-        let took = context.now.since(own.began).saturating_sub(waits);
-        let parallel = self.limit(context);
-        near.rounds.interval_mut().on_exchanged(context, (took, codec), parallel);
+        self.learn(context, near, &own, codec);
         if let (Some(agreed), OwnState::Applying { snapshot }) = (own.agreed, own.state) {
             near.staleness.contain(context, near.membership, fragment, &agreed.information);
             context.event(Event::Applied {

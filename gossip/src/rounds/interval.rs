@@ -120,23 +120,24 @@ impl RoundInterval {
         (took, codec): (Duration, Codec),
         parallel: usize,
     ) {
+        let Interval::Follow(budget) = &context.config.interval else { return };
         let seconds = took.as_secs_f64() / parallel.max(1) as f64;
         if self.recent.len() >= WINDOW {
             self.recent.pop_front();
         }
         self.recent.push_back(seconds);
-        self.send(context, codec.of_offer());
+        self.send(context, budget, codec.of_offer());
     }
 
     /// A neighbour's exchange has been answered.
     pub(crate) fn on_answered(&mut self, context: &Context, codec: Codec) {
-        self.send(context, codec);
+        if let Interval::Follow(budget) = &context.config.interval {
+            self.send(context, budget, codec);
+        }
     }
 
-    fn send(&mut self, context: &Context, codec: Codec) {
-        if let Interval::Follow(budget) = context.config.interval {
-            self.sent += budget.tensor_bytes(codec, context.fragments);
-        }
+    fn send(&mut self, context: &Context, budget: &Budget, codec: Codec) {
+        self.sent += budget.tensor_bytes(codec, context.fragments);
     }
 
     /// Whether another proposal of `fragment` is declined for now.

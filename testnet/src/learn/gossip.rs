@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use dnode_gossip::testing::{Bytes, Replica};
 use dnode_gossip::{Budget, Config, Interval, Mixing, Pace};
-use dnode_protocol::Time;
 use dnode_protocol::frame::TENSOR_HEADER_BYTES;
 use dnode_protocol::limits::TENSOR_PAYLOAD_BYTES_MAX;
+use dnode_protocol::{Fragments, Time};
 
 use super::case::{LearnError, MixingName, SimulatedCase, SimulatedVariant};
 use super::misbehaviour::Mask;
@@ -59,7 +59,7 @@ const LINK_SHARE: f64 = 0.5;
 
 /// The gossip configuration of a variant.
 #[must_use]
-pub(super) fn config(case: &SimulatedCase, variant: &SimulatedVariant) -> Config {
+fn config(case: &SimulatedCase, variant: &SimulatedVariant, fragments: Fragments) -> Config {
     let mixing = match variant.rule {
         MixingName::AllReduce | MixingName::GossipOuter | MixingName::Pairwise => Mixing::Exchange,
         MixingName::PushSum | MixingName::Epidemic => Mixing::Push { fanout: variant.fanout },
@@ -79,13 +79,13 @@ pub(super) fn config(case: &SimulatedCase, variant: &SimulatedVariant) -> Config
         pace: Pace { local_steps, batch, balance, global_batch: 0 },
         interval: match variant.mix_every {
             Some(steps) => Interval::Fixed(steps),
-            // The model is not built yet.
             None => Interval::Follow(Budget {
                 link_share: LINK_SHARE,
                 bytes_per_step: variant.budget,
-                elements: 0,
+                elements: fragments.elements() as u64,
             }),
         },
+        first_of_moments: fragments.first_of_moments(),
         own_max: times * default.own_max,
         answered_max: times * default.answered_max,
         ..default
@@ -103,8 +103,7 @@ pub(super) fn run(
 ) -> Result<Outcome, LearnError> {
     let mut evaluator = Evaluator::new(case, seed)?;
     let parameters = evaluator.parameters();
-    let first_of_moments = fragments(variant, parameters)?.first_of_moments();
-    let config = Config { first_of_moments, ..config(case, variant) };
+    let config = config(case, variant, fragments(variant, parameters)?);
     config.check()?;
     let blocks = OfferBlocks::default();
     let mut world = world(case, variant, seed, config.clone(), &blocks)?;
@@ -170,7 +169,7 @@ fn world(
     case: &SimulatedCase,
     variant: &SimulatedVariant,
     seed: u64,
-    mut config: Config,
+    config: Config,
     blocks: &OfferBlocks,
 ) -> Result<World, LearnError> {
     let peers = 0..case.peers;
@@ -180,11 +179,6 @@ fn world(
     // A small model may have fewer fragments than the variant asks for.
     let count = replicas.iter().flatten().map(|it| it.fragments().count()).max().unwrap_or(1);
     scenario.fragments = u32::try_from(count).unwrap_or(u32::MAX);
-    if let (Interval::Follow(budget), Some(Some(replica))) =
-        (&mut config.interval, replicas.first())
-    {
-        budget.elements = replica.fragments().elements() as u64;
-    }
     let learning = Learning {
         fleet: Box::new(Built {
             case: case.clone(),
