@@ -8,8 +8,11 @@ pub const MICRO_STEPS: u64 = 1_000_000;
 const LOCAL_STEPS_MAX: u64 = 1_000_000;
 
 /// A commit that is held, or put off by an open round, lets the trainer go on to this many times its
-/// local steps before it waits (`H_max = 4·H_ref`).
+/// local steps before it waits, and to [`STRETCHED_MIN`] at least (`H_max = max(4·H_i, 100)`).
 const STRETCH_MAX: u64 = 4;
+/// Local steps of the longest commit where commits are short: what four of 25 steps are. So a line over
+/// which nothing returns for many commits makes them rarer and stops no step.
+const STRETCHED_MIN: u64 = 100;
 
 /// How many local steps make a commit of this peer, and how far each carries the position.
 ///
@@ -76,7 +79,8 @@ impl Stride {
     /// Local steps after the last commit at which the trainer waits for the next one.
     #[must_use]
     pub const fn longest(&self) -> u64 {
-        STRETCH_MAX * self.now
+        let times = STRETCH_MAX * self.now;
+        if times > STRETCHED_MIN { times } else { STRETCHED_MIN }
     }
 
     /// Local steps per exchange round, in the same ratio to commits as the run's if this peer has no
