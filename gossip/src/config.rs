@@ -11,6 +11,10 @@ use crate::{Balance, Interval, Pace, Schedule};
 /// Most peers of whom something is remembered after they left.
 pub(crate) const STRANGERS_MAX: usize = 1024;
 
+/// The coarsest code of moments. With offers of four bits, averaged moments gained nothing
+/// (docs/measurements.md, "Averaging first moments").
+const MOMENTS_COARSEST: Codec = Codec::Int8;
+
 /// How numbers travel between replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mixing {
@@ -190,6 +194,12 @@ pub struct ConfigError {
     pub range: &'static str,
 }
 
+/// How moments are written where weights are written in `codec`.
+pub(crate) fn of_moments(codec: Codec) -> Codec {
+    let coarse = codec.bits_per_element() < MOMENTS_COARSEST.bits_per_element();
+    if coarse { MOMENTS_COARSEST } else { codec }
+}
+
 impl Config {
     /// Checks every range and relation.
     ///
@@ -217,6 +227,13 @@ impl Config {
             return Err(ConfigError { key, value: format!("{:?}", self.codecs), range });
         }
         Ok(())
+    }
+
+    /// How the numbers of `fragment` are written where a link's exchanges are written in `codec`:
+    /// moments never coarser than [`MOMENTS_COARSEST`].
+    pub(crate) fn codec_of(&self, fragment: FragmentId, codec: Codec) -> Codec {
+        let moments = self.first_of_moments.is_some_and(|first| fragment >= first);
+        if moments { of_moments(codec) } else { codec }
     }
 
     /// Partners of a fragment in one round.
@@ -282,6 +299,16 @@ mod tests {
     #[test]
     fn defaults_are_legal() {
         assert_eq!(Config::default().check(), Ok(()));
+    }
+
+    #[test]
+    fn moments_are_never_written_with_less_than_eight_bits() {
+        let config = Config { first_of_moments: Some(FragmentId(4)), ..Config::default() };
+        assert_eq!(config.codec_of(FragmentId(3), Codec::Int4), Codec::Int4);
+        assert_eq!(config.codec_of(FragmentId(4), Codec::Int4), Codec::Int8);
+        assert_eq!(config.codec_of(FragmentId(5), Codec::Sign), Codec::Int8);
+        assert_eq!(config.codec_of(FragmentId(4), Codec::Bf16), Codec::Bf16);
+        assert_eq!(Config::default().codec_of(FragmentId(4), Codec::Int4), Codec::Int4);
     }
 
     #[test]

@@ -161,7 +161,8 @@ impl Initiator {
         let Some(own) = self.own.get_mut(&sequence) else {
             return;
         };
-        let (fragment, codec) = (own.entry.fragment(), agreed.codec);
+        let fragment = own.entry.fragment();
+        let codec = context.config.codec_of(fragment, agreed.codec);
         own.agreed = Some(agreed);
         own.state = OwnState::Reading;
         let what = match context.config.mixing {
@@ -221,6 +222,7 @@ impl Initiator {
         let Some(Agreed { weight, codec, lag, .. }) = own.agreed else {
             return;
         };
+        let codec = context.config.codec_of(fragment, codec);
         let (role, clock_max) = (Role::Initiator, snapshot.plus(snapshot_age));
         let tolerance = near.tolerance(context, from, fragment, lag);
         context.work(Work::Mix { exchange, fragment, role, weight, codec, clock_max, tolerance });
@@ -267,6 +269,7 @@ impl Initiator {
         let waits = waits_for_steps(context, near.membership, &own.partner);
         self.concurrency.on_exchanged(context.config.own_max, (took, waits), self.own.len());
         let (link, limit) = (took.saturating_sub(waits), self.limit(context));
+        let codec = context.config.codec_of(own.entry.fragment(), codec);
         near.rounds.interval_mut().on_exchanged(context, (link, codec), limit);
     }
 

@@ -216,6 +216,7 @@ impl Responder {
         answered.state = AnsweredState::Mixing;
         let Agreed { weight, codec, lag, .. } = answered.agreed;
         let fragment = answered.fragment;
+        let codec = context.config.codec_of(fragment, codec);
         let tolerance = near.tolerance(context, from, fragment, lag);
         if age > context.config.bounds.snapshot_age {
             return self.on_mix_refused(context, exchange, RefusedMix::TooOld);
@@ -292,6 +293,7 @@ impl Responder {
         let (took, codec) = (context.now.since(answered.began), answered.agreed.codec);
         let (fragment, crossed) = (answered.fragment, answered.crossed);
         on_measured(context, near.membership.links_mut(), (&from, took), codec, parallel);
+        let codec = context.config.codec_of(fragment, codec);
         near.rounds.interval_mut().on_answered(context, codec);
         let candidates =
             crate::rounds::Candidates::new(near.membership, near.staleness, near.guard);

@@ -10,6 +10,7 @@ use std::time::Duration;
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{FragmentId, Time};
 
+use crate::config::of_moments;
 use crate::context::Context;
 use crate::{Event, IntervalCause, Output};
 
@@ -62,23 +63,33 @@ pub struct Budget {
     pub link_share: f64,
     /// Most bytes that this peer sends per local step; `None`: no bound.
     pub bytes_per_step: Option<u64>,
-    /// Elements of all fragments: the parameters, and the moments where they are exchanged.
-    pub elements: u64,
+    /// Parameters of the model.
+    pub parameters: u64,
+    /// Whether a moment of each parameter is exchanged as well.
+    pub moments: bool,
 }
 
 impl Budget {
     /// Bytes of a tensor of one of so many fragments.
     fn tensor_bytes(&self, codec: Codec, fragments: u32) -> f64 {
-        codec.bits_per_element() / 8.0 * self.elements as f64 / f64::from(fragments.max(1))
+        let halves = if self.moments { 2.0 } else { 1.0 };
+        halves * bytes_of(self.parameters, codec) / f64::from(fragments.max(1))
     }
 
     /// What a peer sends in a round on average, bytes, with differences in `codec`: it takes part in
     /// one exchange of every fragment, half of the times as the initiator.
     #[must_use]
     pub fn round_bytes(&self, codec: Codec) -> f64 {
-        let tensors = self.tensor_bytes(codec.of_offer(), 1) + self.tensor_bytes(codec, 1);
-        tensors / 2.0
+        let pair = |codec: Codec| {
+            bytes_of(self.parameters, codec.of_offer()) + bytes_of(self.parameters, codec)
+        };
+        let moments = if self.moments { pair(of_moments(codec)) } else { 0.0 };
+        (pair(codec) + moments) / 2.0
     }
+}
+
+fn bytes_of(numbers: u64, codec: Codec) -> f64 {
+    codec.bits_per_element() / 8.0 * numbers as f64
 }
 
 /// The interval of this peer, and what it follows from.
@@ -233,7 +244,7 @@ mod tests {
     }
 
     fn budget() -> Budget {
-        Budget { link_share: 0.5, bytes_per_step: None, elements: 1000 }
+        Budget { link_share: 0.5, bytes_per_step: None, parameters: 1000, moments: false }
     }
 
     /// The interval after some exchanges that took so long.

@@ -80,9 +80,8 @@ fn interval(gossip: &Gossip, fragments: Fragments) -> Interval {
         Budget::Link(Share(share)) => (share, None),
         Budget::BytesPerStep(bytes) => (1.0, Some(bytes)),
     };
-    // With moments a round moves two numbers for each parameter.
-    let elements = fragments.elements() as u64;
-    Interval::Follow(dnode_gossip::Budget { link_share, bytes_per_step, elements })
+    let (parameters, moments) = (fragments.parameters() as u64, gossip.moments);
+    Interval::Follow(dnode_gossip::Budget { link_share, bytes_per_step, parameters, moments })
 }
 
 /// Refuses a budget of bytes that no interval can keep to.

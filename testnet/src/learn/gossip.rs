@@ -82,7 +82,8 @@ fn config(case: &SimulatedCase, variant: &SimulatedVariant, fragments: Fragments
             None => Interval::Follow(Budget {
                 link_share: LINK_SHARE,
                 bytes_per_step: variant.budget,
-                elements: fragments.elements() as u64,
+                parameters: fragments.parameters() as u64,
+                moments: variant.moments,
             }),
         },
         first_of_moments: fragments.first_of_moments(),

@@ -99,7 +99,7 @@ impl Scenario {
             // From a hundredth of a whole exchange of 32 bits a step to all of it.
             let bytes = (parameters as f64 * 4.0 * rng.random_range(0.01..1.0)) as u64;
             let bytes_per_step = rng.random_bool(0.5).then_some(bytes);
-            let budget = Budget { link_share: 0.5, bytes_per_step, elements: parameters };
+            let budget = Budget { link_share: 0.5, bytes_per_step, parameters, moments: false };
             scenario.gossip.interval = Interval::Follow(budget);
         }
         scenario.gossip.gate_timeout = Duration::ZERO;
