@@ -238,7 +238,7 @@ pub(crate) struct Guard {
 impl Guard {
     /// Knows nobody yet.
     pub(crate) fn new(config: &Config) -> Self {
-        let is_coarse = |codec: &Codec| matches!(codec, Codec::Int2 | Codec::TopK);
+        let is_coarse = |codec: &Codec| matches!(codec, Codec::Int2 | Codec::Sign | Codec::TopK);
         let mixed_after = config.pace.local_steps.min(config.interval.least());
         let frequent = mixed_after < FREQUENT_STEPS;
         let bar = match config.mixing {

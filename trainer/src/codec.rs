@@ -19,6 +19,7 @@ mod int4;
 mod int8;
 mod integer;
 mod modular;
+mod sign;
 #[cfg(test)]
 mod tests;
 mod top_k;
@@ -118,6 +119,7 @@ pub(crate) fn encode_slice(codec: Codec, values: &[f32], bytes: &mut [u8]) {
         Codec::Int8 => int8::encode(values, bytes),
         Codec::Int4 => int4::encode(values, bytes),
         Codec::Int2 => int2::encode(values, bytes),
+        Codec::Sign => sign::encode(values, bytes),
         Codec::TopK => top_k::encode(values, bytes),
         Codec::Modular | Codec::Modular4 | Codec::Running32 | Codec::Fixed64 => {
             panic!("{codec} has an encoder of its own")
@@ -179,6 +181,7 @@ pub(crate) fn decode_slice(codec: Codec, bytes: &[u8], out: &mut [f32]) -> Resul
         Codec::Int8 => int8::decode(bytes, out),
         Codec::Int4 => int4::decode(bytes, out),
         Codec::Int2 => int2::decode(bytes, out),
+        Codec::Sign => sign::decode(bytes, out),
         Codec::TopK => return top_k::decode(bytes, out),
         Codec::Modular | Codec::Modular4 | Codec::Running32 | Codec::Fixed64 => {
             return Err(CodecError::Codec(codec));

@@ -128,7 +128,7 @@ fn faults_of_a_file_name_line_key_and_remedy() {
         ),
         (
             "[gossip]\ncodecs = [\"int4\", \"int3\"]\n",
-            "gossip.codecs = [\"int4\", \"int3\"] in run.toml line 2 is not legal: must be a list of at least one of \"f32\", \"bf16\", \"f16\", \"int8\", \"int4\", \"int2\" and \"top-k\", each at most once",
+            "gossip.codecs = [\"int4\", \"int3\"] in run.toml line 2 is not legal: must be a list of at least one of \"f32\", \"bf16\", \"f16\", \"int8\", \"int4\", \"int2\", \"sign\" and \"top-k\", each at most once",
         ),
         (
             "[node]\nname = \"a\\u001b[2J\"\n",

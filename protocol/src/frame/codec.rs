@@ -20,6 +20,8 @@ use crate::limits::{PROTOCOL_VERSION, TENSOR_PAYLOAD_BYTES_MAX};
 pub const BLOCK_ELEMENTS: usize = 256;
 /// Elements of one block of [`Codec::Int2`].
 pub const INT2_BLOCK_ELEMENTS: usize = 1024;
+/// Elements of one block of [`Codec::Sign`].
+pub const SIGN_BLOCK_ELEMENTS: usize = 1024;
 /// Elements of one block of the codes of [`Codec::MODULAR`]: a block that cannot be read is then a whole
 /// block of every reply, which shows it as zeros.
 pub const MODULAR_BLOCK_ELEMENTS: usize = 1024;
@@ -61,12 +63,22 @@ pub enum Codec {
     Fixed64 = 9,
     /// As [`Codec::Modular`], modulo 16.
     Modular4 = 10,
+    /// Blocks of [`SIGN_BLOCK_ELEMENTS`]: one magnitude, then one bit each.
+    Sign = 11,
 }
 
 impl Codec {
     /// Codecs that a run may choose for its numbers; the others belong to an algorithm.
-    pub const CHOICES: [Self; 7] =
-        [Self::F32, Self::Bf16, Self::F16, Self::Int8, Self::Int4, Self::Int2, Self::TopK];
+    pub const CHOICES: [Self; 8] = [
+        Self::F32,
+        Self::Bf16,
+        Self::F16,
+        Self::Int8,
+        Self::Int4,
+        Self::Int2,
+        Self::Sign,
+        Self::TopK,
+    ];
 
     /// Codecs of a replica's own numbers for one whose numbers are near, from fine to coarse.
     pub const MODULAR: [Self; 2] = [Self::Modular, Self::Modular4];
@@ -83,6 +95,7 @@ impl Codec {
             | Self::Int8
             | Self::Int4
             | Self::Int2
+            | Self::Sign
             | Self::TopK
             | Self::Running32
             | Self::Fixed64 => None,
@@ -90,7 +103,7 @@ impl Codec {
     }
 
     /// Every codec, in the order of their numbers.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::F32,
         Self::Bf16,
         Self::F16,
@@ -102,6 +115,7 @@ impl Codec {
         Self::Running32,
         Self::Fixed64,
         Self::Modular4,
+        Self::Sign,
     ];
 
     /// Its name, in configurations and in print.
@@ -119,6 +133,7 @@ impl Codec {
             Self::Running32 => "running32",
             Self::Fixed64 => "fixed64",
             Self::Modular4 => "modular4",
+            Self::Sign => "sign",
         }
     }
 
@@ -128,7 +143,7 @@ impl Codec {
         match self {
             Self::F32 | Self::Bf16 | Self::F16 => self,
             Self::Int8 | Self::TopK => Self::Modular,
-            Self::Int4 | Self::Int2 => Self::Modular4,
+            Self::Int4 | Self::Int2 | Self::Sign => Self::Modular4,
             Self::Modular | Self::Modular4 | Self::Running32 | Self::Fixed64 => Self::F32,
         }
     }
@@ -147,6 +162,9 @@ impl Codec {
             Self::Int4 => blocks * WORD_BYTES + elements.div_ceil(2),
             Self::Int2 => {
                 elements.div_ceil(INT2_BLOCK_ELEMENTS) * 2 * WORD_BYTES + elements.div_ceil(4)
+            }
+            Self::Sign => {
+                elements.div_ceil(SIGN_BLOCK_ELEMENTS) * WORD_BYTES + elements.div_ceil(8)
             }
             Self::TopK => {
                 let rest = elements % TOP_K_CHUNK_ELEMENTS;
@@ -170,6 +188,7 @@ impl Codec {
             | Self::Int8
             | Self::Int4
             | Self::Int2
+            | Self::Sign
             | Self::TopK
             | Self::Modular
             | Self::Modular4
@@ -188,6 +207,7 @@ impl Codec {
             | Self::Int8
             | Self::Int4
             | Self::Int2
+            | Self::Sign
             | Self::TopK
             | Self::Modular
             | Self::Modular4
@@ -234,7 +254,7 @@ impl fmt::Display for Codec {
 
 /// No codec of that name can be chosen; the configuration is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("read codec \"{0}\": one of f32, bf16, f16, int8, int4, int2, top-k")]
+#[error("read codec \"{0}\": one of f32, bf16, f16, int8, int4, int2, sign, top-k")]
 pub struct ParseCodecError(pub String);
 
 impl FromStr for Codec {
@@ -261,6 +281,7 @@ const _: () = {
     assert!(FIXED_FRAME_ELEMENTS.is_multiple_of(TOP_K_CHUNK_ELEMENTS));
     assert!(TOP_K_CHUNK_ELEMENTS.is_multiple_of(INT2_BLOCK_ELEMENTS));
     assert!(INT2_BLOCK_ELEMENTS.is_multiple_of(BLOCK_ELEMENTS));
+    assert!(SIGN_BLOCK_ELEMENTS == INT2_BLOCK_ELEMENTS);
     assert!(MODULAR_BLOCK_ELEMENTS.is_multiple_of(BLOCK_ELEMENTS));
     assert!(MODULAR_BLOCK_ELEMENTS.is_multiple_of(INT2_BLOCK_ELEMENTS));
     assert!(TOP_K_CHUNK_ELEMENTS.is_multiple_of(MODULAR_BLOCK_ELEMENTS));
@@ -287,7 +308,7 @@ mod tests {
             assert_eq!(Codec::try_from(codec as u8).unwrap(), codec);
         }
         assert!("F32".parse::<Codec>().is_err());
-        assert!(matches!(Codec::try_from(11), Err(DecodeError::Codec(11))));
+        assert!(matches!(Codec::try_from(12), Err(DecodeError::Codec(12))));
     }
 
     #[test]
@@ -314,13 +335,15 @@ mod tests {
         check(Codec::Int8, 257, 265);
         check(Codec::Int4, 257, 4 + 128 + 4 + 1);
         check(Codec::Int2, 1025, 8 + 256 + 8 + 1);
+        check(Codec::Sign, 1033, 4 + 128 + 4 + 2);
         check(Codec::TopK, 4096, 8 + 112);
         check(Codec::TopK, 65, 8 + 4);
         check(Codec::Modular, 1024, 1032);
         check(Codec::Modular4, 1025, 8 + 512 + 8 + 1);
         check(Codec::Running32, Codec::Running32.elements(5), 28);
         check(Codec::Fixed64, 5, 40);
-        for (codec, bits) in [(Codec::Int4, 4.125), (Codec::Int2, 2.0625), (Codec::TopK, 0.234_375)]
+        for (codec, bits) in
+            [(Codec::Int4, 4.125), (Codec::Sign, 1.031_25), (Codec::TopK, 0.234_375)]
         {
             assert!((codec.bits_per_element() - bits).abs() < 1e-12, "{codec}");
         }

@@ -19,13 +19,14 @@ const ELEMENTS: usize = 1 << 26;
 /// Runs that are measured, after one that is not.
 const RUNS: usize = 21;
 /// What the device has codes of, and the code of near numbers.
-const CODECS: [Codec; 8] = [
+const CODECS: [Codec; 9] = [
     Codec::F32,
     Codec::Bf16,
     Codec::F16,
     Codec::Int8,
     Codec::Int4,
     Codec::Int2,
+    Codec::Sign,
     Codec::Modular,
     Codec::Modular4,
 ];

@@ -22,6 +22,7 @@ typedef unsigned long long u64;
 #define WARPS 8
 #define BLOCK 256
 #define INT2_BLOCK 1024
+#define SIGN_BLOCK 1024
 // Rounds a number of magnitude under 2^22 that it is added to; the low bits are then the integer.
 #define ROUND 12582912.0f
 #define ROUND_BITS 0x4b400000u
@@ -427,6 +428,50 @@ DEVICE void int2_read(const Work &work, u64 unit, u32 lane, Shared &) {
     }
 }
 UNITS(decode_int2, PHASE(int2_read))
+
+// ---- sign: blocks of 1024, one magnitude, an element of every eighth in a byte.
+
+#define SIGN_BYTES (4 + SIGN_BLOCK / 8)
+
+DEVICE void sign_sum(const Work &work, u64 unit, u32 lane, Shared &shared) {
+    const float *values = work.from + unit * SIGN_BLOCK;
+    u32 len = numbers(work.len, unit, SIGN_BLOCK);
+    float sum = 0.0f;
+    for (u32 index = lane; index < len; index += LANES) sum = sum + magnitude(values[index]);
+    shared.sums[lane] = sum;
+}
+DEVICE void sign_put(const Work &work, u64 unit, u32 lane, Shared &shared) {
+    const float *values = work.from + unit * SIGN_BLOCK;
+    u8 *bytes = work.bytes + unit * SIGN_BYTES;
+    u32 len = numbers(work.len, unit, SIGN_BLOCK);
+    u32 part = (len + 7) / 8;
+    put_word(bytes, settled(total(shared.sums) / (float)len), lane);
+    for (u32 position = lane; position < part; position += LANES) {
+        u32 byte = 0;
+        for (u32 eighth = 0; eighth < 8; eighth++) {
+            u32 index = eighth * part + position;
+            if (index < len) byte |= (bits_of(values[index]) >> 31) << eighth;
+        }
+        bytes[4 + position] = (u8)byte;
+    }
+}
+UNITS(encode_sign, PHASE(sign_sum) PHASE(sign_put))
+
+DEVICE void sign_read(const Work &work, u64 unit, u32 lane, Shared &) {
+    u32 *values = (u32 *)work.to + unit * SIGN_BLOCK;
+    const u8 *bytes = work.bytes + unit * SIGN_BYTES;
+    u32 len = numbers(work.len, unit, SIGN_BLOCK);
+    u32 part = (len + 7) / 8;
+    u32 mean = read_word(bytes);
+    for (u32 position = lane; position < part; position += LANES) {
+        u32 byte = bytes[4 + position];
+        for (u32 eighth = 0; eighth < 8; eighth++) {
+            u32 index = eighth * part + position;
+            if (index < len) values[index] = mean ^ (byte >> eighth << 31);
+        }
+    }
+}
+UNITS(decode_sign, PHASE(sign_read))
 
 // ---- modular: a short block counts as one that ends with zeros. Codes lie in planes of 8, 4, 2 and 1
 // bits, as many as add up to theirs, the lowest bits first; a byte of a plane holds an element of each part.

@@ -1,5 +1,6 @@
 //! The kernels by name, and what they are told.
 
+use dnode_protocol::frame::SIGN_BLOCK_ELEMENTS;
 use dnode_protocol::frame::{BLOCK_ELEMENTS, Codec, INT2_BLOCK_ELEMENTS, MODULAR_BLOCK_ELEMENTS};
 
 /// What runs on a device, for NVRTC or a C++ compiler.
@@ -38,6 +39,7 @@ pub(crate) struct Work {
 
 const _: () = assert!(size_of::<Work>() == 72, "as the source has it");
 const _: () = assert!(BLOCK_ELEMENTS == 256 && INT2_BLOCK_ELEMENTS == 1024, "as the source has it");
+const _: () = assert!(SIGN_BLOCK_ELEMENTS == 1024, "as the source has it");
 const _: () = assert!(MODULAR_BLOCK_ELEMENTS == 1024, "as the source has it");
 
 macro_rules! kernels {
@@ -80,6 +82,8 @@ kernels! {
     DecodeInt4 "decode_int4",
     EncodeInt2 "encode_int2",
     DecodeInt2 "decode_int2",
+    EncodeSign "encode_sign",
+    DecodeSign "decode_sign",
     EncodeModular "encode_modular",
     DecodeModular "decode_modular",
 }
@@ -94,6 +98,7 @@ impl Kernel {
             Codec::Int8 => Some((Self::EncodeInt8, Self::DecodeInt8, BLOCK_ELEMENTS)),
             Codec::Int4 => Some((Self::EncodeInt4, Self::DecodeInt4, BLOCK_ELEMENTS)),
             Codec::Int2 => Some((Self::EncodeInt2, Self::DecodeInt2, INT2_BLOCK_ELEMENTS)),
+            Codec::Sign => Some((Self::EncodeSign, Self::DecodeSign, SIGN_BLOCK_ELEMENTS)),
             Codec::F32
             | Codec::TopK
             | Codec::Modular
@@ -123,6 +128,8 @@ impl Kernel {
             | Self::DecodeInt4
             | Self::EncodeInt2
             | Self::DecodeInt2
+            | Self::EncodeSign
+            | Self::DecodeSign
             | Self::EncodeModular
             | Self::DecodeModular => work.units * LANES,
         }

@@ -96,7 +96,7 @@ pub(super) fn number(code: u32, [low, high]: [u32; 2]) -> f32 {
 
 /// `f(|x|)` of so many terms, added up lane by lane. `FIRST`: nobody has read these values yet.
 #[inline(always)]
-fn lanes<const FIRST: bool, const T: usize>(
+pub(super) fn lanes<const FIRST: bool, const T: usize>(
     values: &[f32],
     terms: impl Fn(f32) -> [f32; T],
 ) -> [[f32; LANES]; T] {
@@ -124,7 +124,7 @@ fn lanes<const FIRST: bool, const T: usize>(
 
 /// The lanes of each, added in their order.
 #[inline(always)]
-fn total<const B: usize>(lanes: &[[f32; LANES]; B]) -> [f32; B] {
+pub(super) fn total<const B: usize>(lanes: &[[f32; LANES]; B]) -> [f32; B] {
     let mut sums = [0.0; B];
     for lane in 0..LANES {
         for (sum, lanes) in sums.iter_mut().zip(lanes) {

@@ -51,6 +51,7 @@ macro_rules! by_bits {
             | Codec::Int8
             | Codec::Int4
             | Codec::Int2
+            | Codec::Sign
             | Codec::TopK
             | Codec::Running32
             | Codec::Fixed64 => panic!("{} is not a modular code", $codec),

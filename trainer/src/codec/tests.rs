@@ -2,7 +2,7 @@
 
 #![expect(clippy::float_cmp, reason = "zeros and what is copied are exact")]
 
-use dnode_protocol::frame::{BLOCK_ELEMENTS, Codec, MODULAR_BLOCK_ELEMENTS};
+use dnode_protocol::frame::{BLOCK_ELEMENTS, Codec, MODULAR_BLOCK_ELEMENTS, SIGN_BLOCK_ELEMENTS};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -86,6 +86,21 @@ proptest! {
             prop_assert!(out.abs() == 0.0 || value.is_sign_negative() == out.is_sign_negative());
         }
         prop_assert!(relative_error(Codec::Int2, &values) <= 1.0 + 1e-5);
+    }
+
+    #[test]
+    fn a_sign_and_the_mean_magnitude_lose_what_the_specification_says(values in numbers(1..3000)) {
+        let out = decoded(&encode(Codec::Sign, &values));
+        for (values, out) in values.chunks(SIGN_BLOCK_ELEMENTS).zip(out.chunks(SIGN_BLOCK_ELEMENTS)) {
+            let square = |values: &[f32]| values.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>();
+            let sum: f64 = values.iter().map(|&x| f64::from(x.abs())).sum();
+            let lost: Vec<f32> = values.iter().zip(out).map(|(x, out)| x - out).collect();
+            let expected = square(values) - sum * sum / values.len() as f64;
+            prop_assert!((square(&lost) - expected).abs() <= 1e-4 * square(values) + 1e-30);
+            for (value, out) in values.iter().zip(out) {
+                prop_assert!(value.is_sign_negative() == out.is_sign_negative());
+            }
+        }
     }
 
     #[test]
@@ -327,6 +342,7 @@ fn errors_of_normal_data_are_those_of_the_documentation() {
         (Codec::Int8, 0.0065),
         (Codec::Int4, 0.118),
         (Codec::Int2, 0.36),
+        (Codec::Sign, 0.603),
         (Codec::TopK, 0.95),
     ];
     for (codec, expected) in expected {
@@ -382,6 +398,9 @@ fn bytes_are_those_of_the_specification() {
     // Elements 0, 2, 4 in the lowest bits of three bytes, and so on: two per part.
     let levels = [0.5_f32.to_le_bytes(), 2.0_f32.to_le_bytes()].concat();
     check(Codec::Int2, &[0.5, -0.5, 2.0, -2.0, 0.5], &[&levels[..], &[0b1000, 0b1101]].concat());
+    // One element of each byte's eighth: two bytes of nine elements.
+    let signs = [0.5, -0.5, 1.0, -1.0, -1.0, 1.0, 2.0, 2.0, -0.0];
+    check(Codec::Sign, &signs, &[&one[..], &[0b10100, 0b00011]].concat());
     check(Codec::TopK, &[0.0, -3.0], &[&3.0_f32.to_le_bytes()[..], &[0; 4], &[1, 0x10]].concat());
 }
 

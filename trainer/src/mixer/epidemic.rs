@@ -74,6 +74,7 @@ fn check_push(codec: Codec) -> Result<(), MixError> {
         Codec::F32 | Codec::Bf16 | Codec::F16 | Codec::Int8 => Ok(()),
         Codec::Int4
         | Codec::Int2
+        | Codec::Sign
         | Codec::TopK
         | Codec::Modular
         | Codec::Modular4

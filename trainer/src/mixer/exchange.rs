@@ -242,7 +242,8 @@ impl Distance {
 
 /// How far others may be, as a multiple of the largest element that such a reply shows.
 const fn spread_factor(reply: Codec) -> f32 {
-    if matches!(reply, Codec::Int2 | Codec::TopK) { SPREAD_FACTOR_COARSE } else { SPREAD_FACTOR }
+    let coarse = matches!(reply, Codec::Int2 | Codec::Sign | Codec::TopK);
+    if coarse { SPREAD_FACTOR_COARSE } else { SPREAD_FACTOR }
 }
 
 /// Offers are in one of the exact codes or a modular one.
@@ -252,6 +253,7 @@ const fn check_offer(codec: Codec) -> Result<(), MixError> {
         Codec::Int8
         | Codec::Int4
         | Codec::Int2
+        | Codec::Sign
         | Codec::TopK
         | Codec::Running32
         | Codec::Fixed64 => Err(MixError::Codec(codec)),
@@ -267,6 +269,7 @@ pub(super) fn check_reply(codec: Codec) -> Result<(), MixError> {
         | Codec::Int8
         | Codec::Int4
         | Codec::Int2
+        | Codec::Sign
         | Codec::TopK => Ok(()),
         Codec::Modular | Codec::Modular4 | Codec::Running32 | Codec::Fixed64 => {
             Err(MixError::Codec(codec))

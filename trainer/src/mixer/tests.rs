@@ -13,10 +13,6 @@ use crate::testing::{OUTER, mixed, values, wide};
 use crate::{Mixer, Reading, Replica};
 use dnode_protocol::Origin;
 
-/// Every code of plain numbers.
-const CODECS: [Codec; 7] =
-    [Codec::F32, Codec::Bf16, Codec::F16, Codec::Int8, Codec::Int4, Codec::Int2, Codec::TopK];
-
 const FRAGMENTS: [FragmentId; 3] = [FragmentId(0), FragmentId(1), FragmentId(2)];
 
 fn edge(index: usize) -> Origin {

@@ -12,8 +12,8 @@ use proptest::test_runner::TestRunner;
 use super::{KINDS, Words, assert_same, devices, downloaded, drawn, kind, uploaded};
 
 /// The codes of a device.
-const CODECS: [Codec; 6] =
-    [Codec::F32, Codec::Bf16, Codec::F16, Codec::Int8, Codec::Int4, Codec::Int2];
+const CODECS: [Codec; 7] =
+    [Codec::F32, Codec::Bf16, Codec::F16, Codec::Int8, Codec::Int4, Codec::Int2, Codec::Sign];
 
 /// The device writes what the host writes, and reads what the host reads.
 #[track_caller]

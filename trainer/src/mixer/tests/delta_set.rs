@@ -3,7 +3,7 @@
 use dnode_protocol::frame::Codec;
 use proptest::prelude::*;
 
-use super::{CODECS, FRAGMENTS, distance, length};
+use super::{FRAGMENTS, distance, length};
 use crate::codec::{Encoded, encode, encode_i64};
 use crate::mix::MixError;
 use crate::testing::{OUTER, assert_close, mixed, peek, values, wide};
@@ -37,7 +37,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
     fn any_order_of_the_same_contributions_gives_the_same_bits(
-        codec in prop::sample::select(CODECS.to_vec()),
+        codec in prop::sample::select(Codec::CHOICES.to_vec()),
         (order, other) in {
             let order = (0..12_usize).collect::<Vec<_>>();
             (Just(order.clone()).prop_shuffle(), Just(order).prop_shuffle())
@@ -61,7 +61,7 @@ proptest! {
 
 #[test]
 fn commits_in_between_end_at_the_same_bits() {
-    for codec in CODECS {
+    for codec in Codec::CHOICES {
         let mut peers: Vec<Replica> = (0..3).map(|_| peer(codec, true)).collect();
         let mut sent: Vec<(usize, Vec<Encoded>)> = Vec::new();
         for round in 0..4_u64 {

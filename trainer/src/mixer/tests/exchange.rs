@@ -3,7 +3,7 @@
 use dnode_protocol::FragmentId;
 use dnode_protocol::frame::Codec;
 
-use super::{CODECS, FRAGMENTS, distance, length, sum};
+use super::{FRAGMENTS, distance, length, sum};
 use crate::codec::{Encoded, encode, encode_i64};
 use crate::mix::{MixError, MixReport, MixTerms};
 use crate::testing::{OUTER, assert_close, mixed, peek, set_weights, values, wide};
@@ -51,7 +51,7 @@ fn left_max(codec: Codec) -> f64 {
         Codec::Bf16 | Codec::F16 | Codec::TopK => 0.25,
         // Offers of four bits are wrong by a fifteenth of a bound that is forgotten slowly.
         Codec::Int4 => 0.05,
-        Codec::Int2 => 0.1,
+        Codec::Int2 | Codec::Sign => 0.1,
         Codec::F32
         | Codec::Int8
         | Codec::Modular
@@ -67,7 +67,7 @@ fn apart(i: &Replica, j: &Replica) -> f64 {
 
 #[test]
 fn every_code_keeps_the_mean_and_brings_replicas_together() {
-    for codec in CODECS {
+    for codec in Codec::CHOICES {
         let (mut i, mut j) = pair(None);
         let (before, start) = (sum(&[&i, &j]), apart(&i, &j));
         rounds(&mut i, &mut j, codec, 60);
@@ -190,7 +190,7 @@ fn without_clipping_nothing_is_shortened() {
 
 #[test]
 fn undoing_an_answer_leaves_what_was_trained_since() {
-    for codec in CODECS {
+    for codec in Codec::CHOICES {
         let (mut i, mut j) = pair(None);
         let before = wide(&j.parameters());
         let offer = i.read(FRAGMENTS[1], Reading::Offer(codec));

@@ -195,8 +195,7 @@ fn run(case: Case, mut replica: Replica) -> Vec<(ReplicaState, [MixReport; 2], u
 
 #[test]
 fn exchanges_and_commits_leave_the_same_bits_as_in_host_memory() {
-    let codes = [Codec::F32, Codec::Bf16, Codec::F16, Codec::Int8, Codec::Int4, Codec::Int2];
-    for reply in codes.into_iter().chain([Codec::TopK]) {
+    for reply in Codec::CHOICES {
         for outer in [Some(OUTER), None] {
             for (clip, fragments) in [(None, 3), (Some(0.5), 1)] {
                 let case = Case { outer, clip, reply, fragments };
