@@ -94,7 +94,7 @@ fn codecs(gossip: &Gossip) -> Option<Broken> {
             name,
             "running sums must arrive exactly: use f32, or gossip-outer for a lossy codec",
         ),
-        Rule::Epidemic if has(&[Codec::Int4, Codec::Int2, Codec::TopK]) => with_rule(
+        Rule::Epidemic if has(&[Codec::Int4, Codec::Int2, Codec::Sign, Codec::TopK]) => with_rule(
             name,
             "whole weights are sent, not differences: use int8 or finer, or gossip-outer",
         ),
@@ -104,7 +104,9 @@ fn codecs(gossip: &Gossip) -> Option<Broken> {
              delta-set for a lossy codec",
         ),
         Rule::None if !exact => with_rule(name, "nothing is sent: leave it out"),
-        Rule::DeltaSet if !gossip.error_feedback && has(&[Codec::Int2, Codec::TopK]) => {
+        Rule::DeltaSet
+            if !gossip.error_feedback && has(&[Codec::Int2, Codec::Sign, Codec::TopK]) =>
+        {
             let remedy = "most of a contribution would be lost for good: set error_feedback, or use \
                           int4 or finer";
             Some(Broken(name, "gossip.error_feedback", remedy.to_owned()))
@@ -246,10 +248,11 @@ mod tests {
 
     #[test]
     fn every_rule_is_sound_with_its_defaults() {
-        for rule in ["gossip-outer", "pairwise", "push-sum", "delta-set", "epidemic", "none"] {
+        for rule in ["gossip-outer", "pairwise", "push-sum", "epidemic", "none"] {
             let config = resolve(&[&format!("gossip.rule={rule}")]).unwrap();
             assert_eq!(config.gossip.local_steps, 25, "{rule}");
         }
+        assert_eq!(resolve(&["gossip.rule=delta-set"]).unwrap().gossip.local_steps, 4);
         let sync = resolve(&["gossip.rule=all-reduce", "gossip.world=2"]).unwrap();
         assert_eq!(sync.gossip.local_steps, 1);
     }
@@ -317,7 +320,7 @@ mod tests {
     #[test]
     fn whole_weights_are_sent_finely() {
         resolve(&["gossip.rule=epidemic", "gossip.codecs=int8,f16"]).unwrap();
-        for codec in ["int4", "int2", "top-k"] {
+        for codec in ["int4", "int2", "sign", "top-k"] {
             let codecs = format!("gossip.codecs=f32,{codec}");
             let wants = ["whole weights are sent, not differences", "use int8 or finer"];
             refused(&["gossip.rule=epidemic", &codecs], wants);
@@ -339,7 +342,7 @@ mod tests {
 
     #[test]
     fn coarse_contributions_need_error_feedback() {
-        for codec in ["int2", "top-k"] {
+        for codec in ["int2", "sign", "top-k"] {
             let codecs = format!("gossip.codecs=int8,{codec}");
             let set = ["gossip.rule=delta-set", &codecs];
             resolve(&set).unwrap();

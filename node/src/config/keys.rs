@@ -224,13 +224,13 @@ section! {
         rule: Rule = key(Kind::Choice(RULES)).default("\"gossip-outer\"").must(),
         /// local steps per commit (H)
         local_steps: u64 = key(Kind::Integer(1, 1_000_000))
-            .unit("steps").by("gossip.rule", &each_rule(["25", "25", "25", "25", "25", "1", "25"]))
+            .unit("steps").by("gossip.rule", &each_rule(["25", "25", "25", "4", "25", "1", "25"]))
             .must(),
         /// local steps per exchange round; "auto" follows the link and gossip.budget, from 1 to
         /// local_steps, at each peer by itself
         #[serde(with = "number_or_auto")]
         mix_every: Option<u64> = key(Kind::WordOrInteger("auto", 1, 1_000_000))
-            .by("gossip.rule", &each_rule(["25", AUTO, "25", "25", "25", "25", "25"]))
+            .by("gossip.rule", &each_rule(["25", AUTO, "25", "4", "25", "25", "25"]))
             .unit("steps").must(),
         /// what exchanges may cost where mix_every is "auto": a share of the link's time, or bytes
         /// that this peer sends per local step
@@ -239,11 +239,11 @@ section! {
             .default("\"50%\"").only("gossip.rule", &["pairwise"]),
         /// learning rate of the outer step (α)
         outer_learning_rate: f64 = key(Kind::Real(Reals::above(0.0, 2.0)))
-            .by("gossip.rule", &each_rule(["0.7", "1.0", "1.0", "0.7", "1.0", "0.7", "1.0"]))
+            .by("gossip.rule", &each_rule(["0.7", "1.0", "1.0", "1.0", "1.0", "0.7", "1.0"]))
             .must().only("gossip.rule", WITH_OUTER),
         /// momentum of the outer step (β)
         outer_momentum: f64 = key(Kind::Real(Reals::below(0.0, 1.0)))
-            .by("gossip.rule", &each_rule(["0.8", "0.0", "0.0", "0.8", "0.0", "0.8", "0.0"]))
+            .by("gossip.rule", &each_rule(["0.8", "0.0", "0.0", "0.2", "0.0", "0.8", "0.0"]))
             .must().only("gossip.rule", WITH_OUTER),
         /// how partners are chosen
         schedule: dnode_gossip::Schedule =
@@ -259,7 +259,7 @@ section! {
         /// how numbers may be written on the way
         #[serde(with = "codec_names")]
         codecs: Vec<Codec> = key(Kind::Words(CODECS))
-            .by("gossip.rule", &each_rule([INT4, INT4, F32, INT4, "[\"bf16\"]", F32, F32])).must(),
+            .by("gossip.rule", &each_rule([INT4, INT4, F32, "[\"sign\"]", "[\"bf16\"]", F32, F32])).must(),
         /// whether what a codec loses of a contribution is added to the next one
         error_feedback: bool = key(Kind::Flag)
             .by("gossip.rule", &each_rule([NO, NO, NO, "true", NO, NO, NO]))
@@ -285,7 +285,9 @@ section! {
         /// fragments the parameters are cut into
         fragments: usize = key(Kind::Integer(1, LIMITS.0)).default("4").must(),
         /// how far a clock may run ahead of the slowest
-        progress_gap: u64 = key(Kind::Integer(1, 1000)).default("4").unit("commits").must(),
+        progress_gap: u64 = key(Kind::Integer(1, 1000))
+            .unit("commits").by("gossip.rule", &each_rule(["4", "4", "4", "16", "4", "4", "4"]))
+            .must(),
         /// how old a snapshot may be when it is applied
         snapshot_age: u64 = key(Kind::Integer(0, 1000)).default("1").unit("commits").must(),
         /// how old the newest contribution of a peer may be; 0 is 4·ceil(log2 n) + 4
