@@ -478,7 +478,7 @@ fn each_broken_limit_of_a_tensor_header_is_named() {
     assert!(matches!(byte(0, 0), DecodeError::Magic(_)));
     assert!(matches!(byte(4, 99), DecodeError::Version(99)));
     assert!(matches!(byte(5, 5), DecodeError::Leg(5)));
-    assert!(matches!(byte(6, 11), DecodeError::Codec(11)));
+    assert!(matches!(byte(6, 12), DecodeError::Codec(12)));
     assert!(matches!(byte(7, 1), DecodeError::Reserved(1)));
     assert!(matches!(with(64, 4096), DecodeError::Fragment(FragmentId(4096))));
     assert!(matches!(with(68, 0), DecodeError::Elements { elements: 0, .. }));

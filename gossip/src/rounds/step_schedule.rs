@@ -8,11 +8,11 @@ pub const MICRO_STEPS: u64 = 1_000_000;
 const LOCAL_STEPS_MAX: u64 = 1_000_000;
 
 /// A commit that is held, or put off by an open round, lets the trainer go on to this many times its
-/// local steps before it waits, and to [`STRETCHED_MIN`] at least (`H_max = max(4·H_i, 100)`).
+/// local steps before it waits (`H_max = 4·H_ref`).
 const STRETCH_MAX: u64 = 4;
-/// Local steps of the longest commit where commits are short: what four of 25 steps are. So a line over
-/// which nothing returns for many commits makes them rarer and stops no step.
-const STRETCHED_MIN: u64 = 100;
+/// Where commits are contributions, it goes on to so many at least: what four commits of 25 steps are.
+/// Such commits are short, and on a line of long delay nothing returns for many of them.
+const CONTRIBUTED_MIN: u64 = 100;
 
 /// How many local steps make a commit of this peer, and how far each carries the position.
 ///
@@ -28,6 +28,8 @@ pub struct Stride {
     mix_every: u64,
     /// Local steps per exchange round of this peer, whatever its number per commit.
     round_every: Option<u64>,
+    /// Least local steps of the longest commit.
+    longest_min: u64,
     /// What does not yet make a whole millionth, in units of `1/now` of it.
     carried: u64,
 }
@@ -45,7 +47,16 @@ impl Stride {
     #[must_use]
     pub fn new(local_steps: u64, mix_every: u64) -> Self {
         let reference = local_steps.clamp(1, LOCAL_STEPS_MAX);
-        Self { reference, now: reference, mix_every, round_every: None, carried: 0 }
+        let (round_every, longest_min, carried) = (None, 0, 0);
+        Self { reference, now: reference, mix_every, round_every, longest_min, carried }
+    }
+
+    /// The same stride where commits are contributions to a sum (rule `delta-set`).
+    ///
+    /// Replicas that wait to be mixed drift apart, so under other rules a commit is not put off as far.
+    #[must_use]
+    pub const fn of_contributions(self) -> Self {
+        Self { longest_min: CONTRIBUTED_MIN, ..self }
     }
 
     /// This peer does so many local steps per commit from now on.
@@ -80,7 +91,7 @@ impl Stride {
     #[must_use]
     pub const fn longest(&self) -> u64 {
         let times = STRETCH_MAX * self.now;
-        if times > STRETCHED_MIN { times } else { STRETCHED_MIN }
+        if times > self.longest_min { times } else { self.longest_min }
     }
 
     /// Local steps per exchange round, in the same ratio to commits as the run's if this peer has no
@@ -128,6 +139,13 @@ mod tests {
         assert_eq!((stride.local_steps(), stride.mix_every()), (25, 10));
         assert_eq!(after(&mut stride, 7), 7 * MICRO_STEPS);
         assert_eq!(stride.position(Clock(3)), 75 * MICRO_STEPS);
+    }
+
+    #[test]
+    fn a_contribution_may_be_put_off_for_longer() {
+        assert_eq!(Stride::new(4, 4).longest(), 16);
+        assert_eq!(Stride::new(4, 4).of_contributions().longest(), 100);
+        assert_eq!(Stride::new(50, 4).of_contributions().longest(), 200);
     }
 
     #[test]

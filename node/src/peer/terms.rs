@@ -44,6 +44,7 @@ pub(super) fn plan(
         },
         warmup: config.optimizer.warmup_steps,
         commits: commits(&config.gossip),
+        contributes: config.gossip.rule == Rule::DeltaSet,
         metrics_every: config.node.metrics_every,
         evaluate_every: config.node.evaluate_every,
         checkpoint_interval: config.node.checkpoint_interval,

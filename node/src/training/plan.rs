@@ -36,6 +36,8 @@ pub(crate) struct Plan {
     pub(crate) mix_every: u64,
     /// How rounds of local steps end.
     pub(crate) commits: Commits,
+    /// Whether a commit is a contribution to everybody's sum.
+    pub(crate) contributes: bool,
     /// Steps in which the learning rate rises.
     pub(crate) warmup: u64,
     /// Steps between progress reports.
@@ -111,6 +113,7 @@ impl Plan {
             mix_every: 3,
             warmup: 0,
             commits: Commits::Alone,
+            contributes: false,
             metrics_every: 0,
             evaluate_every: 0,
             checkpoint_interval: Duration::ZERO,

@@ -214,14 +214,14 @@ fn steps_and_commits_come_at_their_intervals_and_the_end_leaves_a_checkpoint() {
 }
 
 #[test]
-fn a_held_commit_stretches_the_round_and_then_waits_for_the_limit() {
+fn a_held_commit_stretches_the_round_fourfold_and_then_waits_for_the_limit() {
     let folder = tempfile::tempdir().unwrap();
-    let mut thread = start(plan(folder.path(), 300), None);
+    let mut thread = start(plan(folder.path(), 100), None);
     thread.limit_commits(Clock(1));
     thread.allow(true);
     let held = until(&mut thread, |report| matches!(report, Report::CommitHeld));
     assert_eq!(count(&held, |report| matches!(report, Report::Committed { .. })), 1);
-    assert_eq!(read(&mut thread), (Clock(1), vec![102.0, 102.0]), "2 steps, then 100 more");
+    assert_eq!(read(&mut thread), (Clock(1), vec![10.0, 10.0]), "2 steps, then 4·2 more");
     thread.limit_commits(Clock(u64::MAX));
     until(&mut thread, |report| matches!(report, Report::StepsDone));
 }
@@ -230,7 +230,7 @@ fn a_held_commit_stretches_the_round_and_then_waits_for_the_limit() {
 fn news_of_the_limit_that_come_faster_than_steps_wait_as_one() {
     let folder = tempfile::tempdir().unwrap();
     let (end_step, busy) = mpsc::channel();
-    let mut thread = start_counter(plan(folder.path(), 400), None, (1.0, Some(busy)));
+    let mut thread = start_counter(plan(folder.path(), 20), None, (1.0, Some(busy)));
     thread.allow(true);
     for news in 0..10 * COMMANDS_MAX as u64 {
         thread.allow(news % 2 == 0);
@@ -256,10 +256,10 @@ fn a_peer_that_never_began_leaves_no_checkpoint() {
 #[test]
 fn an_open_round_puts_commits_off_and_never_stops_a_step() {
     let folder = tempfile::tempdir().unwrap();
-    let mut thread = start(Plan { mix_every: 2, ..plan(folder.path(), 202) }, None);
+    let mut thread = start(Plan { mix_every: 2, ..plan(folder.path(), 18) }, None);
     thread.allow(true);
     let reports = until(&mut thread, |report| matches!(report, Report::StepsDone));
-    // The round of step 2 is never done: commits at 2, at 2 + 100, at 102 + 100.
+    // The round of step 2 is never done: commits at 2, at 2 + 4·2, at 10 + 4·2.
     assert_eq!(count(&reports, |report| matches!(report, Report::RoundDue)), 1);
     assert_eq!(count(&reports, |report| matches!(report, Report::Committed { .. })), 3);
 }

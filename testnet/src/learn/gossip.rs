@@ -192,6 +192,7 @@ fn world(
         steps: case.steps,
         local_steps: variant.local_steps,
         mix_every: variant.first_interval(),
+        contributes: variant.rule == MixingName::DeltaSet,
         together: case.simulation.together,
         seen: crate::sim::Seen::default(),
     };

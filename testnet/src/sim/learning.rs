@@ -36,6 +36,8 @@ pub struct Learning {
     pub local_steps: u64,
     /// Local steps per round of exchanges of such a peer.
     pub mix_every: u64,
+    /// Whether a commit is a contribution to everybody's sum.
+    pub contributes: bool,
     /// Whether all peers begin at the same moment, instead of within one round.
     pub together: bool,
     /// What was seen.
@@ -130,7 +132,9 @@ pub(super) struct LocalSteps {
 impl LocalSteps {
     /// Where a peer begins.
     pub(super) fn new(learning: &Learning) -> Self {
-        Self { stride: Stride::new(learning.local_steps, learning.mix_every), ..Self::default() }
+        let stride = Stride::new(learning.local_steps, learning.mix_every);
+        let stride = if learning.contributes { stride.of_contributions() } else { stride };
+        Self { stride, ..Self::default() }
     }
 
     const fn position(&self) -> u64 {

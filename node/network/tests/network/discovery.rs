@@ -133,9 +133,9 @@ async fn visit(listen: &str) {
     });
     visited.await.expect("ten pings in time");
     let info = info.unwrap();
-    assert_eq!(info.protocol_version, "/dnode/id/7");
+    assert_eq!(info.protocol_version, "/dnode/id/8");
     let offers = |name: &str| info.protocols.iter().any(|p| p.as_ref() == name);
-    for name in ["/dnode/kad/7", "/dnode/control/7", "/dnode/bulk/7"] {
+    for name in ["/dnode/kad/8", "/dnode/control/8", "/dnode/bulk/8"] {
         assert!(offers(name), "{name} is not among {:?}", info.protocols);
     }
     assert!(node.handle.peers().is_empty());

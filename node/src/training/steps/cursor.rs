@@ -42,10 +42,11 @@ impl Advance {
 
 impl Cursor {
     pub(in crate::training) fn new(at: Position, clock: Arc<AtomicU64>, plan: &Plan) -> Self {
+        let stride = Stride::new(plan.local_steps, plan.mix_every);
         Self {
             at,
             clock,
-            stride: Stride::new(plan.local_steps, plan.mix_every),
+            stride: if plan.contributes { stride.of_contributions() } else { stride },
             end: plan.steps,
             since_commit: 0,
             since_round: at.step.checked_rem(plan.mix_every).unwrap_or(0),
