@@ -117,7 +117,7 @@ pub(crate) fn bottleneck(shares: &Shares, around: &Around) -> Option<Sentence> {
         let time = percent(encode + mix);
         let (encode, mix) = (100.0 * encode, 100.0 * mix);
         let text = format!(
-            "coding ({encode:.0} %) and mixing ({mix:.0} %) took {time} of a core beside training: raise gossip.mix_every, or use a plainer code, gossip.codecs=[\"bf16\"]"
+            "coding ({encode:.0} %) and mixing ({mix:.0} %) took {time} of a core beside training: set gossip.mix_every (rule delta-set: gossip.local_steps) to a larger number, or use a plainer code, gossip.codecs=[\"bf16\"]"
         );
         return Some(Sentence::new("mixing", String::new(), text));
     }
