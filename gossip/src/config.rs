@@ -11,8 +11,8 @@ use crate::{Balance, Interval, Pace, Schedule};
 /// Most peers of whom something is remembered after they left.
 pub(crate) const STRANGERS_MAX: usize = 1024;
 
-/// The coarsest code of moments. With offers of four bits, averaged moments gained nothing
-/// (docs/measurements.md, "Averaging first moments").
+/// The coarsest code of moments: with offers of four bits, averaged moments gained nothing
+/// (docs/math.md, rule `pairwise`).
 const MOMENTS_COARSEST: Codec = Codec::Int8;
 
 /// How numbers travel between replicas.
