@@ -93,7 +93,8 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<(), Box<dyn std
         .join("embed --data-dir NAME --shard 1/2 --bootstrap {address} {settings}");
     let config = join.flags.settings()?.resolve()?;
     let trainer = Regression::new(config.data.shard.unwrap_or(0));
-    let options = Options { resume: join.resume, identity: Some(identity), ..Options::new(config) };
+    let (ticket, identity) = (join.ticket(&config)?, Some(identity));
+    let options = Options { resume: join.resume, identity, ticket, ..Options::new(config) };
     let outcome = dnode::join_blocking(options, Box::new(trainer))?;
     tracing::info!(?outcome, "done");
     Ok(())

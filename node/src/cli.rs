@@ -8,6 +8,7 @@ use clap_complete::Shell;
 pub use join::{Check, Doctor, Flags, Join};
 
 mod join;
+mod ticket;
 
 /// Columns of a screen that every help fits on; a wider terminal is no better to read.
 const COLUMNS: usize = 100;
@@ -31,21 +32,15 @@ pub struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Join a swarm and train; without --bootstrap start a new one.
-    #[command(
-        after_help = "Example: dnode join --bootstrap /ip4/192.0.2.7/udp/4001/quic-v1 --shard 1/4 --ui"
-    )]
+    /// Join a swarm and train; without a ticket or --bootstrap start a new one.
+    #[command(after_help = "Example: dnode join @ticket --shard 1/4 --ui")]
     Join(Box<Join>),
     /// Say what this machine and its network can do, before a run; exit status 1 where something fails.
-    #[command(
-        after_help = "Example: dnode doctor --bootstrap /ip4/192.0.2.7/udp/4001/quic-v1 --set model.kind=cnn"
-    )]
+    #[command(after_help = "Example: dnode doctor @ticket --set model.kind=cnn")]
     Doctor(Doctor),
     /// Compare the first step's loss and gradient on every backend of this machine, and with other
     /// machines'.
-    #[command(
-        after_help = "Example: dnode check --config run.toml --bootstrap /ip4/192.0.2.7/udp/4001/quic-v1"
-    )]
+    #[command(after_help = "Example: dnode check @ticket --config run.toml")]
     Check(Check),
     /// Print every configuration key with its meaning, legal values and default; or do more.
     #[command(
@@ -93,6 +88,16 @@ pub enum Command {
         /// The data directory of the running peer.
         #[arg(long, value_name = "DIR", default_value = "dnode-data")]
         data_dir: PathBuf,
+    },
+    /// Make a ticket with a fresh secret: for a run that many machines begin at once, or that is to have
+    /// another secret.
+    #[command(
+        after_help = "Example: dnode ticket new-ticket   (then, everywhere: dnode join @new-ticket)"
+    )]
+    Ticket {
+        /// A file to write it to, which must not be there yet; without one it is printed.
+        #[arg(value_name = "FILE")]
+        file: Option<PathBuf>,
     },
     /// Print the peer id kept in a data directory; make one where there is none.
     #[command(after_help = "Example: dnode id --data-dir peer-0")]

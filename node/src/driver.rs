@@ -228,6 +228,12 @@ impl Driver {
             NetworkEvent::BootstrapUnreachable { address, .. } => {
                 self.bootstrap.unreachable(&address.to_string());
             }
+            NetworkEvent::NotLetIn { address, why } => {
+                let address = address.to_string();
+                if self.bootstrap.not_let_in(&address) && !self.bootstrap.has_met() {
+                    self.lifecycle.fail(DriveError::NotLetIn { address, why });
+                }
+            }
             NetworkEvent::Found { peer, addresses } => {
                 self.peer_store.found(peer, &addresses, Instant::now());
             }

@@ -18,6 +18,7 @@ mod training;
 pub use config::Config;
 pub use dnode_gossip::ConfigError as GossipError;
 pub use dnode_network::{Carrier, DirectConfig, Found, Multiaddr, NetworkError};
+pub use dnode_protocol::membership::{RunSecret, Ticket, TicketError};
 pub use dnode_protocol::{LayoutError, ParameterLayout, PeerId, RunDifference, TensorSpec, Time};
 pub use dnode_trainer::checkpoint::CheckpointError;
 pub use dnode_trainer::{
@@ -26,11 +27,11 @@ pub use dnode_trainer::{
     StepReport, TrainError, Trainer, TrainerState,
 };
 pub use driver::{ADDRESS_FILE, DriveError};
-pub use peer::backend;
 pub use peer::trainer_identity::{AGREED_MAX, AGREED_NAME_MAX, IdentityError, TrainerIdentity};
 pub use peer::{
     JoinError, LastEvaluation, Options, Outcome, join, join_blocking, join_until, with_peers_file,
 };
+pub use peer::{backend, membership};
 pub use process::console::{self, Console};
 pub use process::error_text::error_text;
 pub use process::{log, signals};

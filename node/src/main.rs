@@ -19,6 +19,7 @@ use dnode::data_dir::{DataDir, DataDirError};
 use dnode::doctor::{self, Verdict, Wishes};
 use dnode::identity::Identity;
 use dnode::link_bench::{self, LinkError};
+use dnode::membership::{self, MembershipError};
 use dnode::progress::Significant;
 use dnode::top::{self, TopError};
 use dnode::view::figure;
@@ -36,6 +37,8 @@ const DIVERGED: u8 = 3;
 enum Failure {
     #[error(transparent)]
     Config(#[from] ConfigError),
+    #[error(transparent)]
+    Membership(#[from] MembershipError),
     #[error(transparent)]
     DataDir(#[from] DataDirError),
     #[error(transparent)]
@@ -84,7 +87,12 @@ impl Failure {
             | Self::Generate(_)
             | Self::Link(LinkError::Address(_)) => USAGE,
             Self::Diverged(_) | Self::Join(JoinError::Drive(DriveError::Diverged(_))) => DIVERGED,
-            Self::DataDir(error) if error.is_usage() => USAGE,
+            Self::DataDir(error) | Self::Membership(MembershipError::DataDir(error))
+                if !error.is_usage() =>
+            {
+                1
+            }
+            Self::DataDir(_) | Self::Membership(_) => USAGE,
             Self::Join(error) if error.is_usage() => USAGE,
             Self::Check(CheckError::Backend(_) | CheckError::Digest | CheckError::Address(_)) => {
                 USAGE
@@ -95,7 +103,6 @@ impl Failure {
             | Self::Unknown(_)
             | Self::Unfit(_)
             | Self::Top(_)
-            | Self::DataDir(_)
             | Self::Join(_)
             | Self::Link(_)
             | Self::Thread(_)
@@ -131,6 +138,7 @@ fn main() -> ExitCode {
         Command::Generate(flags) => generate(flags),
         Command::Bench(Bench::Link(link)) => bench_link(&link),
         Command::Top { address, data_dir } => show(address, &data_dir),
+        Command::Ticket { file } => make_ticket(file.as_deref()),
         Command::Id { data_dir } => id(&data_dir),
     };
     match result {
@@ -154,7 +162,9 @@ fn run(join: &Join) -> Result<(), Failure> {
     }
     let mut trainer = dnode::backend::trainer(&config)?;
     let digest = check::digest(&config, trainer.as_mut()).map_err(|why| why.to_string());
-    let options = Options { resume: join.resume, digest, steps_given, ..Options::new(config) };
+    let ticket = join.ticket(&config)?;
+    let options = Options::new(config);
+    let options = Options { resume: join.resume, digest, steps_given, ticket, ..options };
     match dnode::join_until(options, trainer, stop) {
         Ok(outcome) => {
             print(&outcome_text(&outcome))?;
@@ -205,9 +215,11 @@ fn outcome_text(outcome: &Outcome) -> String {
 
 fn check_backends(flags: &Check) -> Result<(), Failure> {
     let config = dnode::with_peers_file(flags.settings()?.resolve()?)?;
+    let ticket = flags.ticket(&config)?;
+    let (config, secret) = membership::to_ask(config, ticket)?;
     let members = match config.network.bootstrap.as_slice() {
         [] => Vec::new(),
-        addresses => check::ask(addresses)?,
+        addresses => check::ask(addresses, secret.as_ref())?,
     };
     let report = check::check(&config, flags.against.as_deref(), &members)?;
     print(&report.text)?;
@@ -221,13 +233,17 @@ fn check_backends(flags: &Check) -> Result<(), Failure> {
 
 fn examine(flags: &Doctor) -> Result<(), Failure> {
     let config = dnode::with_peers_file(flags.settings()?.resolve()?)?;
+    let ticket = flags.ticket(&config)?;
+    let (config, secret) = membership::to_ask(config, ticket)?;
     let parse = |text: &String| text.parse().map_err(|_| LinkError::Address(text.clone()));
     let wishes = Wishes {
         link: flags.link.as_ref().map(parse).transpose()?,
         rate: flags.rate.map(|mbit| mbit * 1e6 / 8.0),
         step: flags.step_ms.map(|ms| Duration::from_secs_f64(ms / 1e3)),
     };
-    let report = link_bench::block_on(async { Ok(doctor::examine(&config, &wishes).await) })?;
+    let report = link_bench::block_on(async {
+        Ok(doctor::examine(&config, secret.as_ref(), &wishes).await)
+    })?;
     print(&if flags.json { report.json() } else { report.text() })?;
     match report.count(Verdict::Fail) {
         0 => Ok(()),
@@ -311,6 +327,14 @@ fn show(address: Option<String>, folder: &Path) -> Result<(), Failure> {
     let stop = dnode::signals::listen().map_err(Failure::Thread)?;
     let address = address.map_or_else(|| top::find(folder), Ok)?;
     Ok(top::run(&address, &stop)?)
+}
+
+fn make_ticket(file: Option<&Path>) -> Result<(), Failure> {
+    let text = membership::fresh_ticket().to_text() + "\n";
+    let Some(file) = file else { return print(&text) };
+    let failed = |reason| Failure::Write { what: file.display().to_string(), reason };
+    membership::write_new(file, &text).map_err(failed)?;
+    print(&format!("{} has the ticket; whoever has it is a member\n", file.display()))
 }
 
 fn id(folder: &Path) -> Result<(), Failure> {

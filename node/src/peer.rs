@@ -3,6 +3,7 @@
 pub(crate) mod about;
 pub mod backend;
 mod halves;
+pub mod membership;
 mod network;
 mod outcome;
 pub(crate) mod rules;
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use dnode_gossip::{Gossip, Start};
 use dnode_network::{Network, NetworkConfig, NetworkError, NetworkEvent};
+use dnode_protocol::membership::{RunSecret, Ticket};
 use dnode_protocol::{Clock, Fragments, RunSpec, Time, Versions};
 use dnode_trainer::checkpoint::{self, CHECKPOINTS, CheckpointError};
 use dnode_trainer::{Description, Replica, TrainError, Trainer, weights_digest};
@@ -37,6 +39,7 @@ use crate::telemetry::traces::{FLUSH_INTERRUPTED_MAX, FLUSH_MAX, Tracer, TracesE
 use crate::telemetry::view::ServeError;
 use crate::training::{Ending, MICRO_STEPS, NotSaved, Position, TrainingThread};
 use halves::{agreed, check_halves};
+use membership::{MembershipError, with_ticket};
 use network::network_config;
 pub use outcome::{LastEvaluation, Outcome};
 use terms::{kept_snapshots, plan, terms};
@@ -60,6 +63,10 @@ pub struct Options {
     pub identity: Option<TrainerIdentity>,
     /// Whether a person has set `run.steps`. If not, a joiner ends at the step at which the swarm ends.
     pub steps_given: bool,
+    /// A ticket of the closed run to join. Without one, the data directory and the configuration say
+    /// what the run is: a peer that begins one draws a secret, unless `network.open` is set, and a peer
+    /// that has addresses alone (`network.bootstrap`) joins an open run.
+    pub ticket: Option<Ticket>,
 }
 
 impl Options {
@@ -69,7 +76,7 @@ impl Options {
     pub fn new(config: Config) -> Self {
         let steps_given = config.run.steps != Config::default().run.steps;
         let (console, digest) = (Console::stderr(), Ok(String::new()));
-        Self { config, resume: false, console, digest, identity: None, steps_given }
+        Self { config, resume: false, console, digest, identity: None, steps_given, ticket: None }
     }
 }
 
@@ -86,6 +93,9 @@ pub enum JoinError {
     /// The data directory cannot be used.
     #[error(transparent)]
     DataDir(#[from] DataDirError),
+    /// It cannot be said who may take part.
+    #[error(transparent)]
+    Membership(#[from] MembershipError),
     /// The checkpoints cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
@@ -189,7 +199,9 @@ impl JoinError {
     #[must_use]
     pub const fn is_usage(&self) -> bool {
         match self {
-            Self::DataDir(error) => error.is_usage(),
+            Self::DataDir(error) | Self::Membership(MembershipError::DataDir(error)) => {
+                error.is_usage()
+            }
             Self::NotResumed { .. }
             | Self::Network(_)
             | Self::Parameters(_)
@@ -205,7 +217,8 @@ impl JoinError {
             | Self::PeersFile(_)
             | Self::Traces(_)
             | Self::Serve(ServeError::Listen { .. })
-            | Self::Drive(DriveError::OtherRun(_)) => true,
+            | Self::Membership(_)
+            | Self::Drive(DriveError::OtherRun(_) | DriveError::NotLetIn { .. }) => true,
             Self::Checkpoint(_)
             | Self::Io { .. }
             | Self::Serve(_)
@@ -229,10 +242,10 @@ pub async fn join(
     stop: watch::Receiver<bool>,
 ) -> Result<Outcome, JoinError> {
     let started = Instant::now();
-    let Options { config, resume, console, digest, identity: own, steps_given } = options;
+    let Options { config, resume, console, digest, identity: own, steps_given, ticket } = options;
     let own = own.or_else(|| trainer.kind().map(|kind| TrainerIdentity::new(kind, "")));
     crate::telemetry::traces::check(config.node.traces.as_ref())?;
-    let config = with_peers_file(config)?;
+    let (config, secret) = with_ticket(with_peers_file(config)?, ticket)?;
     let parameters = trainer.layout().parameters();
     let identified = trainer.data_identity();
     let (run, settings) = agreed(own.as_ref(), &config, (trainer.layout(), &identified))?;
@@ -245,9 +258,7 @@ pub async fn join(
     }
 
     check_halves(&config, trainer.as_mut())?;
-    let dir = DataDir::open(&config.node.data_dir)?;
-    let identity = Identity::load_or_create(&dir)?;
-    dir.bind(&run)?;
+    let (dir, identity, secret) = enter(&config, &run, secret)?;
     let weights = weights_digest(trainer.as_ref());
     let (part, data) = share::take(&config, steps_given, (trainer.as_mut(), &identity.peer()));
     let description = trainer.describe()?;
@@ -263,7 +274,8 @@ pub async fn join(
     let viewing =
         Viewing::start(&config, identity.peer(), (&run, &dir, own.as_ref()), (fragments, started))?;
     let described = own.as_ref().map_or_else(|| json!(config), |own| own.described(&config));
-    let shown = (Invitation::new(config.clone(), own, console), viewing);
+    let invitation = Invitation::new(config.clone(), own, (console, secret.clone()));
+    let shown = (invitation, viewing);
     let mut telemetry = Telemetry::new(metrics, reporter, shown, (started, config.run.steps));
     let start = metrics::Start {
         unix_s: unix_seconds(),
@@ -280,7 +292,7 @@ pub async fn join(
     let (peer_store, remembered) = PeerStore::load(dir.path());
     let terms = Terms { remembers: !remembered.is_empty(), ..terms(&config, dir.life()) };
     let network = network_config(&config, &identity, (&run, settings), &dir, digest)?;
-    let (network, events) = Network::start(NetworkConfig { remembered, ..network })?;
+    let (network, events) = Network::start(NetworkConfig { remembered, secret, ..network })?;
     let core = core((&identity, dir.life()), gossip, (fragments, position.clock));
     let core = if contents.is_empty() { core } else { core.containing(&contents) }.keeping(kept);
     let course = Course::new(identity.peer(), part, &config);
@@ -299,6 +311,21 @@ pub async fn join(
         course,
     };
     drive(parts, position.samples, events, stop).await
+}
+
+/// The data directory, bound to the run, the identity that is kept there, and the secret of the run, if
+/// it is closed. `given`: a secret given by hand.
+fn enter(
+    config: &Config,
+    run: &RunSpec,
+    given: Option<RunSecret>,
+) -> Result<(DataDir, Identity, Option<RunSecret>), JoinError> {
+    let dir = DataDir::open(&config.node.data_dir)?;
+    let identity = Identity::load_or_create(&dir)?;
+    let began = dir.is_bound();
+    dir.bind(run)?;
+    let secret = membership::settle(config, given, (&dir, began))?;
+    Ok((dir, identity, secret))
 }
 
 /// The gossip core of a peer in this start of its process.

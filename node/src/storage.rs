@@ -5,3 +5,4 @@ pub mod data_dir;
 pub mod identity;
 pub(crate) mod kept_snapshots;
 pub(crate) mod peer_store;
+pub(crate) mod secret;

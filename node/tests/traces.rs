@@ -89,7 +89,7 @@ struct Peer(Child);
 impl Peer {
     fn start(folder: &Path, traces: &str, more: &[&str]) -> Self {
         let child = Command::new(env!("CARGO_BIN_EXE_dnode"))
-            .args(["join", "--no-mdns", "--listen", "/ip4/127.0.0.1/udp/0/quic-v1"])
+            .args(["join", "--open", "--no-mdns", "--listen", "/ip4/127.0.0.1/udp/0/quic-v1"])
             .args(["--steps", "200", "--require-peers", "1", "--traces", traces])
             .args([
                 "--data",

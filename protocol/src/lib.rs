@@ -19,6 +19,7 @@ mod id;
 mod label;
 mod layout;
 pub mod limits;
+pub mod membership;
 pub mod message;
 mod rack;
 mod reading;

@@ -20,6 +20,17 @@ pub const CONTROL_PROTOCOL: &str = concat!("/dnode/control/", version!());
 /// Streams of tensor frames.
 pub const BULK_PROTOCOL: &str = concat!("/dnode/bulk/", version!());
 
+/// Name of the encryption of TCP connections and circuits in closed runs: libp2p's Noise, which open
+/// runs use by its own name.
+pub const CLOSED_NOISE_PROTOCOL: &str = "/dnode/closed/noise/1";
+
+/// Most addresses in a ticket: a few members, each at a few of theirs.
+pub const TICKET_ADDRESSES_MAX: usize = 8;
+/// Longest address in a ticket, bytes of its binary form.
+pub const TICKET_ADDRESS_BYTES_MAX: usize = 255;
+/// Longest text of a ticket that is read, bytes; base58 writes fewer than 1.4 characters a byte.
+pub const TICKET_TEXT_BYTES_MAX: usize = 4096;
+
 /// Longest control frame body, bytes. Checked before a byte of the body is decoded.
 pub const CONTROL_BYTES_MAX: usize = 64 * 1024;
 
@@ -73,6 +84,9 @@ pub const TENSORS_MAX: usize = 65_536;
 /// Most dimensions of one tensor.
 pub const TENSOR_RANK_MAX: usize = 8;
 
+const _: () = assert!(
+    (TICKET_ADDRESSES_MAX * (TICKET_ADDRESS_BYTES_MAX + 1) + 64) * 14 / 10 < TICKET_TEXT_BYTES_MAX
+);
 const _: () = assert!(FRAME_ELEMENTS * 4 <= TENSOR_PAYLOAD_BYTES_MAX);
 const _: () = assert!(FRAGMENT_ELEMENTS_MAX >= FRAME_ELEMENTS);
 // Hello has two lists of fields.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// The files that decide which bytes peers exchange.
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 14] = [
     "src/fragment.rs",
     "src/frame.rs",
     "src/frame/codec.rs",
@@ -12,6 +12,8 @@ const SOURCES: [&str; 12] = [
     "src/id.rs",
     "src/label.rs",
     "src/limits.rs",
+    "src/membership/proof.rs",
+    "src/membership/ticket.rs",
     "src/message.rs",
     "src/rack.rs",
     "src/run.rs",

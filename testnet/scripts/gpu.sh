@@ -154,7 +154,7 @@ peer() {
         model=(--set model.layers=12 --set model.heads=12 --set model.width=768 --set model.context=512)
     fi
     # By `become` its number is that of the process.
-    become dnode join --no-mdns --listen /ip4/127.0.0.1/udp/0/quic-v1 --data-dir "$work/$name" \
+    become dnode join --open --no-mdns --listen /ip4/127.0.0.1/udp/0/quic-v1 --data-dir "$work/$name" \
         --model gpt --data text --data-path "$text" --steps 1000000 --device "$device" "${model[@]}" \
         --set node.backend=libtorch --set node.precision=bf16 --set run.batch=16 \
         --set node.evaluate_every=0 "$@" >"$work/$name.out" 2>"$work/$name.log" &

@@ -16,7 +16,8 @@ import sys
 import tempfile
 import time
 
-FLAGS = ["join", "--no-mdns", "--exit-with-stdin", "--listen", "/ip4/127.0.0.1/udp/0/quic-v1"]
+FLAGS = ["join", "--open", "--no-mdns", "--exit-with-stdin", "--listen",
+         "/ip4/127.0.0.1/udp/0/quic-v1"]
 SETTINGS = ["run.steps=100000000", "run.batch=16", "gossip.balance=off", "node.metrics_every=1",
             "node.evaluate_every=0", "node.threads=1", "data.kind=digits",
             "data.shards=4", "network.require_peers=3"]

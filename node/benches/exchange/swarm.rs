@@ -79,7 +79,7 @@ impl Swarm {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args([peer::COMMAND, kind.name(), &rank.to_string(), &together.to_string()]);
         command.arg(parameters.to_string()).args(SETTINGS).args(sets);
-        command.arg(format!("network.require_peers={}", together - 1));
+        command.arg(format!("network.require_peers={}", together - 1)).arg("network.open=true");
         command.arg(format!("node.data_dir={}", folder.display()));
         if let Some(first) = self.peers.first() {
             command.arg(format!("network.bootstrap=[\"{}\"]", first.listens()));

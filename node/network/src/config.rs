@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use dnode_protocol::membership::RunSecret;
 use dnode_protocol::{PeerId, RunSpec, SharedSettings};
 use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
@@ -23,6 +24,9 @@ pub struct NetworkConfig {
     pub remembered: Vec<Multiaddr>,
     /// Whether to find peers on the local network by multicast DNS.
     pub mdns: bool,
+    /// The secret of a closed run, which the other end of every connection has to prove that it knows.
+    /// Without one the run is open: anybody who knows an address may join.
+    pub secret: Option<RunSecret>,
     /// What peers must agree on.
     pub run: RunSpec,
     /// What peers should agree on, and how far apart it may be.
@@ -87,8 +91,8 @@ impl NatConfig {
 }
 
 impl NetworkConfig {
-    /// A configuration with default addresses, without bootstrap addresses, with mDNS and NAT traversal
-    /// off, and with room for 32 peers.
+    /// A configuration of an open run with default addresses, without bootstrap addresses, with mDNS and
+    /// NAT traversal off, and with room for 32 peers.
     #[must_use]
     pub fn new(secret_key: [u8; 32], run: RunSpec, incarnation: u64) -> Self {
         Self {
@@ -97,6 +101,7 @@ impl NetworkConfig {
             bootstrap: Vec::new(),
             remembered: Vec::new(),
             mdns: false,
+            secret: None,
             run,
             settings: SharedSettings::default(),
             incarnation,
@@ -112,7 +117,7 @@ impl NetworkConfig {
 }
 
 impl fmt::Debug for NetworkConfig {
-    /// Everything but the secret key.
+    /// Everything but the secret key and the secret of the run.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NetworkConfig")
             .field("peer", &peer_id(&self.secret_key))
@@ -120,6 +125,7 @@ impl fmt::Debug for NetworkConfig {
             .field("bootstrap", &self.bootstrap)
             .field("remembered", &self.remembered)
             .field("mdns", &self.mdns)
+            .field("closed", &self.secret.is_some())
             .field("run", &self.run.id())
             .field("settings", &self.settings)
             .field("incarnation", &self.incarnation)

@@ -16,6 +16,7 @@ use crate::context::Context;
 use crate::errors::innermost;
 use crate::event::NetworkEvent;
 use crate::limits::{ADDRESSES_PER_PEER_MAX, DISCOVER_MAX, DISCOVER_MIN};
+use crate::membership::not_let_in;
 use crate::nat::relays::choose;
 use crate::sessions::Sessions;
 use crate::swarm::streams::StreamKind;
@@ -46,6 +47,8 @@ pub(crate) struct Discovery {
     schedule: Schedule,
     /// Number of peers to keep by own dials.
     peers_target: usize,
+    /// Whether the run is closed.
+    closed: bool,
 }
 
 impl Discovery {
@@ -63,7 +66,8 @@ impl Discovery {
             }
         }
         let schedule = Schedule::new(&config.run.id(), now);
-        Self { dialer, schedule, peers_target: config.peers_target }
+        let (peers_target, closed) = (config.peers_target, config.secret.is_some());
+        Self { dialer, schedule, peers_target, closed }
     }
 
     /// Searches soon, because a new peer can be asked.
@@ -284,6 +288,12 @@ impl Discovery {
 
     fn bootstrap_failed(&mut self, index: usize, error: &DialError, context: &mut Context) {
         let failed = self.dialer.failed(index, Instant::now());
+        if let Some(why) = not_let_in(error, self.closed) {
+            let address = failed.address;
+            tracing::debug!(%address, ?why, "not let in");
+            context.outbox.report(NetworkEvent::NotLetIn { address, why });
+            return;
+        }
         let mut cause = dial_cause(error);
         if is_loopback(&failed.address) {
             cause += "; a loopback address leads to this machine only";

@@ -120,6 +120,17 @@ impl fmt::Display for OffenceKind {
     }
 }
 
+/// Why a dialled peer and this one are not of one run, before either has said anything of its run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotLetIn {
+    /// That run is closed, and this peer has no secret.
+    Closed,
+    /// This run is closed, and that one is not, or no dnode of this version answers there.
+    Open,
+    /// Both runs are closed, and have different secrets.
+    OtherSecret,
+}
+
 /// What the network tells its owner.
 ///
 /// Events of one peer come in this order: `PeerUp`, then any `Message`, `Tensor` and `RoundTrip`, then
@@ -216,6 +227,14 @@ pub enum NetworkEvent {
         error: String,
         /// When it is dialled again.
         retry_in: Duration,
+    },
+    /// A bootstrap address led to a peer that does not take this one for a member of its run, or that
+    /// is no member of this one's. It will be dialled again.
+    NotLetIn {
+        /// The configured address.
+        address: Multiaddr,
+        /// Why.
+        why: NotLetIn,
     },
     /// Another process has the identity of this one: a copied data directory or machine.
     Copied {

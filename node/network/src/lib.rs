@@ -10,7 +10,8 @@
 //!   NetworkEvent ◀─ bounded queue ◀─────────────────────── reader ◀═ (flow control when full)
 //! ```
 //!
-//! A connection proves the identity of the peer. The first frame on each control stream, Hello, proves
+//! A connection proves the identity of the peer, and in a closed run that it knows the secret of the
+//! run; before that, nothing else of the swarm meets it. The first frame on each control stream, Hello, proves
 //! that both peers are of the same run and that their settings are close enough. Only then is the peer
 //! reported up. It stays up as long as one connection remains. No other crate uses libp2p, so that an
 //! edit elsewhere does not rebuild it.
@@ -25,6 +26,7 @@ mod event;
 mod handle;
 mod io;
 pub mod limits;
+mod membership;
 mod nat;
 mod probe;
 mod service;
@@ -47,9 +49,10 @@ use sessions::Sessions;
 pub use config::{NatConfig, NetworkConfig, NetworkError, RelayMode, default_listen, peer_id};
 pub use copies::IDENTITY;
 pub use dnode_direct::{Channel, Config as DirectConfig, Kind};
+pub use dnode_protocol::membership::RunSecret;
 pub use dnode_quic::Buffers;
 pub use errors::with_causes;
-pub use event::{Carrier, Connection, DownReason, NetworkEvent, OffenceKind};
+pub use event::{Carrier, Connection, DownReason, NetworkEvent, NotLetIn, OffenceKind};
 pub use handle::{ChannelError, CommandError, NetworkHandle, PeerStatus, SendError};
 pub use io::report::Written;
 pub use io::traffic::Bytes;

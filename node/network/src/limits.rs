@@ -89,6 +89,10 @@ pub(crate) const KAD_PROVIDER_TTL: Duration = Duration::from_secs(600);
 /// How long one Kademlia query may take.
 pub(crate) const KAD_QUERY_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// How long the proof of membership may take on a new connection of a closed run: three packets, of
+/// which some may be lost.
+pub(crate) const MEMBERSHIP_MAX: Duration = Duration::from_secs(5);
+
 /// Time from the connection to the other peer's Hello. It is enough for a slow link, and ends the
 /// session of a silent peer.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(10);

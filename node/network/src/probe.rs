@@ -6,18 +6,21 @@ use std::time::Duration;
 
 use dnode_protocol::frame::{CONTROL_HEADER_BYTES, decode_control};
 use dnode_protocol::limits::IDENTIFY_PROTOCOL;
+use dnode_protocol::membership::RunSecret;
 use dnode_protocol::{Message, RunSpec};
 use futures::StreamExt as _;
 use libp2p::identity::Keypair;
 use libp2p::request_response::{self, OutboundRequestId, ProtocolSupport};
 use libp2p::swarm::dial_opts::DialOpts;
-use libp2p::swarm::{ConnectionId, NetworkBehaviour, SwarmEvent};
+use libp2p::swarm::{ConnectionId, DialError, NetworkBehaviour, SwarmEvent};
 use libp2p::{Multiaddr, Swarm, autonat, identify, ping};
 use tokio::time::{Instant, timeout_at};
 
 use crate::config::NetworkError;
 use crate::discovery::dial_cause;
+use crate::event::NotLetIn;
 use crate::limits::{ADDRESSES_PER_PEER_MAX, IDLE_CONNECTION};
+use crate::membership::not_let_in;
 use crate::nat::limited::Limited;
 use crate::swarm::ask::{self, Skew, Told};
 use crate::swarm::{listen_all, probe, transport};
@@ -151,8 +154,10 @@ impl Dial {
     }
 }
 
-/// A peer that belongs to no run: it dials, asks and leaves.
+/// A peer that trains nothing: it dials, asks and leaves. Members of a closed run answer it if it knows
+/// their secret.
 pub struct Probe {
+    closed: bool,
     swarm: Swarm<Behaviour>,
     bulk: dnode_quic::Bulk,
     listening: Vec<Multiaddr>,
@@ -165,16 +170,21 @@ impl std::fmt::Debug for Probe {
 }
 
 impl Probe {
-    /// Listens at the addresses `listen` under a fresh name. Waits, at most `limit`, until each of them
+    /// Listens at the addresses `listen` under a fresh name, as a member of the closed run that has
+    /// `secret`, or as one of no closed run. Waits, at most `limit`, until each of them
     /// is open.
     ///
     /// Must be called in a tokio runtime.
     ///
     /// # Errors
     /// [`NetworkError`] names the address that cannot be listened on.
-    pub async fn start(listen: &[Multiaddr], limit: Duration) -> Result<Self, NetworkError> {
+    pub async fn start(
+        listen: &[Multiaddr],
+        secret: Option<&RunSecret>,
+        limit: Duration,
+    ) -> Result<Self, NetworkError> {
         let key = Keypair::generate_ed25519();
-        let (transport, plane, _) = transport(false, &key)?;
+        let (transport, plane, _) = transport(false, &key, secret)?;
         let identify = identify::Config::new(IDENTIFY_PROTOCOL.to_owned(), key.public());
         let ping = ping::Config::new().with_interval(PROBE_PING_INTERVAL);
         let behaviour = Behaviour {
@@ -187,7 +197,8 @@ impl Probe {
             .with_idle_connection_timeout(IDLE_CONNECTION);
         let mut swarm = Swarm::new(transport, behaviour, key.public().to_peer_id(), config);
         listen_all(&mut swarm, listen)?;
-        let mut made = Self { swarm, bulk: plane.bulk, listening: Vec::new() };
+        let closed = secret.is_some();
+        let mut made = Self { closed, swarm, bulk: plane.bulk, listening: Vec::new() };
         made.wait_until_listening(listen, limit).await?;
         Ok(made)
     }
@@ -293,13 +304,23 @@ impl Probe {
         for address in addresses.iter().take(PROBED_MAX) {
             let options = DialOpts::unknown_peer_id().address(address.clone()).build();
             let connection = options.connection_id();
-            let failed = self.swarm.dial(options).err().map(|error| dial_cause(&error));
+            let failed = self.swarm.dial(options).err().map(|error| self.cause(&error));
             let (address, connected) = (address.clone(), false);
             let (info, round_trip, question) = (None, None, Question::Unasked);
             let dial = Dial { address, connected, info, round_trip, question, failed };
             dials.insert(connection, dial);
         }
         dials
+    }
+
+    /// Why a dial failed, in a few words.
+    fn cause(&self, error: &DialError) -> String {
+        let told = |why: NotLetIn| match why {
+            NotLetIn::Closed => "its run is closed, and needs a ticket or secret",
+            NotLetIn::Open => "it is of no closed run, or no dnode of this version",
+            NotLetIn::OtherSecret => "its run has another secret",
+        };
+        not_let_in(error, self.closed).map_or_else(|| dial_cause(error), |why| told(why).to_owned())
     }
 
     fn hang_up(&mut self, dials: &BTreeMap<ConnectionId, Dial>) {
@@ -320,7 +341,7 @@ impl Probe {
                 dials.entry(connection_id).and_modify(|dial| dial.connected = true);
             }
             SwarmEvent::OutgoingConnectionError { connection_id, error, .. } => {
-                let cause = dial_cause(&error);
+                let cause = self.cause(&error);
                 dials.entry(connection_id).and_modify(|dial| dial.failed = Some(cause));
             }
             SwarmEvent::ConnectionClosed { connection_id, cause, .. } => {
@@ -394,7 +415,7 @@ mod tests {
     #[tokio::test]
     async fn one_that_answers_says_how_it_sees_us_and_a_closed_port_is_silent() {
         let quic = local("/ip4/127.0.0.1/udp/0/quic-v1");
-        let mut other = Probe::start(&quic, LIMIT).await.unwrap();
+        let mut other = Probe::start(&quic, None, LIMIT).await.unwrap();
         let there = other.listening()[0].clone();
         let answering = tokio::spawn(async move {
             loop {
@@ -403,7 +424,7 @@ mod tests {
         });
         let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let closed: Multiaddr = format!("/ip4/127.0.0.1/udp/{free}/quic-v1").parse().unwrap();
-        let mut probe = Probe::start(&quic, LIMIT).await.unwrap();
+        let mut probe = Probe::start(&quic, None, LIMIT).await.unwrap();
         let found = probe.dial(&[there.clone(), closed.clone()], LIMIT).await;
         answering.abort();
         let answer = found[0].as_ref().unwrap();
@@ -418,7 +439,7 @@ mod tests {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = socket.local_addr().unwrap().port();
         let taken = local(&format!("/ip4/127.0.0.1/udp/{port}/quic-v1"));
-        let error = Probe::start(&taken, LIMIT).await.unwrap_err();
+        let error = Probe::start(&taken, None, LIMIT).await.unwrap_err();
         assert!(matches!(error, NetworkError::ListenInUse { .. }), "{error}");
     }
 }

@@ -20,10 +20,11 @@ use libp2p::swarm::NetworkBehaviour;
 use libp2p::swarm::behaviour::toggle::Toggle;
 use libp2p::{
     Multiaddr, PeerId, StreamProtocol, Swarm, Transport, TransportError, allow_block_list, autonat,
-    connection_limits, dcutr, dns, identify, kad, mdns, noise, relay, tcp, yamux,
+    connection_limits, dcutr, dns, identify, kad, mdns, relay, tcp, yamux,
 };
 
 use dnode_protocol::limits::{IDENTIFY_PROTOCOL, KAD_PROTOCOL};
+use dnode_protocol::membership::RunSecret;
 use dnode_quic::{Bulk, BulkConnection};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -36,6 +37,7 @@ use crate::limits::{
     PENDING_CONNECTIONS_MAX, PING_INTERVAL, PING_TIMEOUT, PROBE_INTERVAL, PROBES_MAX,
     RESERVATIONS_MAX, STRANGERS_MAX, TCP_OPEN_MAX,
 };
+use crate::membership::{Failed, Gate, NamedNoise};
 use crate::nat::limited::Limited;
 
 /// All behaviours of the swarm.
@@ -76,7 +78,8 @@ pub(crate) fn build(
     config: &NetworkConfig,
     key: &Keypair,
 ) -> Result<(Swarm<Behaviour>, BulkPlane), NetworkError> {
-    let (transport, plane, client) = transport(config.nat.traverse, key)?;
+    let secret = config.secret.as_ref();
+    let (transport, plane, client) = transport(config.nat.traverse, key, secret)?;
     let me = key.public().to_peer_id();
     let swarm_config = libp2p::swarm::Config::with_tokio_executor()
         .with_idle_connection_timeout(IDLE_CONNECTION)
@@ -110,29 +113,43 @@ pub(crate) fn listen_all<B: NetworkBehaviour>(
 pub(crate) type Transports =
     (Boxed<(PeerId, StreamMuxerBox)>, BulkPlane, Option<relay::client::Behaviour>);
 
-/// QUIC, TCP with Noise and Yamux, and circuits through relays, to addresses and to DNS names.
-pub(crate) fn transport(traverse: bool, key: &Keypair) -> Result<Transports, NetworkError> {
-    let (direct, plane, client) = numeric_transport(traverse, key)?;
+/// QUIC, TCP with Noise and Yamux, and circuits through relays, to addresses and to DNS names. With a
+/// secret, only connections whose other end knows it come out.
+pub(crate) fn transport(
+    traverse: bool,
+    key: &Keypair,
+    secret: Option<&RunSecret>,
+) -> Result<Transports, NetworkError> {
+    let (direct, plane, client) = numeric_transport(traverse, key, secret)?;
     match dns::tokio::Transport::system(direct) {
         Ok(transport) => Ok((transport.boxed(), plane, client)),
         Err(error) => {
             tracing::warn!(%error, "no DNS configuration: only numeric addresses can be dialled");
-            numeric_transport(traverse, key)
+            numeric_transport(traverse, key, secret)
         }
     }
 }
 
-fn numeric_transport(traverse: bool, key: &Keypair) -> Result<Transports, NetworkError> {
+fn numeric_transport(
+    traverse: bool,
+    key: &Keypair,
+    secret: Option<&RunSecret>,
+) -> Result<Transports, NetworkError> {
     let prepare = |error: &dyn std::error::Error| NetworkError::Prepare(error.to_string());
-    let (quic, bulk, arrivals) =
-        dnode_quic::Transport::new(key).map_err(|error| prepare(&error))?;
+    let quic = match secret {
+        Some(_) => dnode_quic::Transport::closed(key),
+        None => dnode_quic::Transport::new(key),
+    };
+    let (quic, bulk, arrivals) = quic.map_err(|error| prepare(&error))?;
     let quic = quic.map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
-    let noise = || noise::Config::new(key).map_err(|error| prepare(&error));
+    let quic = quic.map_err(Failed);
+    let noise = || NamedNoise::new(key, secret.is_some()).map_err(|error| prepare(&error));
     let tcp = tcp::tokio::Transport::new(tcp::Config::new().nodelay(true))
         .upgrade(Version::V1Lazy)
         .authenticate(noise()?)
         .multiplex(yamux::Config::default())
-        .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
+        .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)))
+        .map_err(Failed);
     let tcp = TransportTimeout::new(tcp, TCP_OPEN_MAX);
     let (circuits, client) = if traverse {
         let (circuits, client) = relay::client::new(key.public().to_peer_id());
@@ -141,14 +158,22 @@ fn numeric_transport(traverse: bool, key: &Keypair) -> Result<Transports, Networ
             .upgrade(Version::V1Lazy)
             .authenticate(noise()?)
             .multiplex(yamux::Config::default())
-            .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
+            .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)))
+            .map_err(Failed);
         let circuits = TransportTimeout::new(circuits, CIRCUIT_OPEN_MAX);
         (OptionalTransport::some(circuits), Some(client))
     } else {
         (OptionalTransport::none(), None)
     };
     let transport = circuits.or_transport(quic).map(|either, _| either.into_inner());
-    let transport = transport.or_transport(tcp).map(|either, _| either.into_inner()).boxed();
+    let transport = transport.or_transport(tcp).map(|either, _| either.into_inner());
+    let transport = match secret {
+        Some(secret) => {
+            let gate = Gate::new(key.public().to_peer_id(), secret.clone());
+            transport.and_then(move |connected, point| gate.pass(connected, point)).boxed()
+        }
+        None => transport.boxed(),
+    };
     Ok((transport, BulkPlane { bulk, arrivals }, client))
 }
 

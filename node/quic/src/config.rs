@@ -1,4 +1,4 @@
-//! What quinn is told: windows, timers, limits, and the two protocols.
+//! What quinn is told: windows, timers, limits, and the protocols.
 
 use std::sync::Arc;
 
@@ -15,22 +15,26 @@ use crate::limits::{
 };
 use crate::tls::{Identity, Verifier};
 
-/// What a connection is for; both kinds share the socket.
+/// What a connection is for; all kinds share the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// A libp2p connection, which the swarm owns.
     Libp2p,
+    /// The same where the owner of the swarm lets in only those who know a secret. By its own name, so
+    /// that others learn at once that they are no members.
+    Closed,
     /// A raw connection for tensors.
     Bulk,
 }
 
 impl Purpose {
-    const ALL: [Self; 2] = [Self::Libp2p, Self::Bulk];
+    const ALL: [Self; 3] = [Self::Libp2p, Self::Closed, Self::Bulk];
 
     /// The name that TLS negotiates (ALPN).
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Libp2p => "libp2p",
+            Self::Closed => "dnode-closed/1",
             Self::Bulk => "dnode-bulk/1",
         }
     }
@@ -48,16 +52,18 @@ pub(crate) struct Config {
     transport: Arc<TransportConfig>,
     pub(crate) endpoint: EndpointConfig,
     pub(crate) server: quinn::ServerConfig,
+    /// What the swarm's connections are for.
+    pub(crate) swarm: Purpose,
 }
 
 impl Config {
-    pub(crate) fn new(key: &Keypair) -> Result<Self, SetUpError> {
+    pub(crate) fn new(key: &Keypair, swarm: Purpose) -> Result<Self, SetUpError> {
         let identity = Identity::new(key)?;
         let transport = Arc::new(transport());
         let reset_key = key.derive_secret(b"dnode QUIC stateless reset").ok_or_else(|| {
             SetUpError::Certificate("the key has no secret to derive from".into())
         })?;
-        let protocols = Purpose::ALL.map(|purpose| purpose.name().as_bytes());
+        let protocols = [swarm, Purpose::Bulk].map(|purpose| purpose.name().as_bytes());
         let crypto = QuicServerConfig::try_from(identity.server(&protocols)?)
             .map_err(|error| SetUpError::Quic(error.to_string()))?;
         let mut server = quinn::ServerConfig::with_crypto(Arc::new(crypto));
@@ -67,7 +73,7 @@ impl Config {
             .incoming_buffer_size(INCOMING_BYTES_MAX)
             .incoming_buffer_size_total(INCOMING_BYTES_MAX * HANDSHAKES_MAX as u64);
         let endpoint = EndpointConfig::new(Arc::new(ResetKey(reset_key)));
-        Ok(Self { identity, transport, endpoint, server })
+        Ok(Self { identity, transport, endpoint, server, swarm })
     }
 
     /// A dial to `expected`, or to whoever answers, and who did.
@@ -85,7 +91,7 @@ impl Config {
     }
 }
 
-/// The same for both kinds of connection, because a server chooses before it knows the kind.
+/// The same for all kinds of connection, because a server chooses before it knows the kind.
 ///
 /// Segmentation offload stays on: it is worth a factor of four. Path MTU discovery keeps its bound
 /// of 1452 bytes: ten offloaded segments must stay below 64 KiB, and a link that carries more is

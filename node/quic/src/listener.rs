@@ -88,7 +88,7 @@ async fn sort(incoming: Incoming, listening: Listening, outlets: Outlets) {
         let data = data.downcast::<HandshakeData>().map_err(|_| Error::NoIdentity)?;
         let name = data.protocol.as_deref().unwrap_or_default();
         match Purpose::of(name) {
-            Some(Purpose::Libp2p) => {
+            Some(Purpose::Libp2p | Purpose::Closed) => {
                 let Listening { id: listener, local, endpoint, .. } = listening;
                 let incomer = Incomer { listener, endpoint, local, remote, connecting, deadline };
                 // A swarm that does not keep up takes no more connections.

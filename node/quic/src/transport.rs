@@ -58,7 +58,22 @@ impl Transport {
     /// # Errors
     /// [`SetUpError`].
     pub fn new(key: &Keypair) -> Result<(Self, Bulk, mpsc::Receiver<BulkConnection>), SetUpError> {
-        let endpoints = Arc::new(Endpoints::new(Config::new(key)?));
+        Self::of(Config::new(key, Purpose::Libp2p)?)
+    }
+
+    /// The same for a swarm that lets in only those who know a secret, which its owner checks. Its
+    /// connections have a name of their own: an end of another kind is refused inside the handshake.
+    ///
+    /// # Errors
+    /// [`SetUpError`].
+    pub fn closed(
+        key: &Keypair,
+    ) -> Result<(Self, Bulk, mpsc::Receiver<BulkConnection>), SetUpError> {
+        Self::of(Config::new(key, Purpose::Closed)?)
+    }
+
+    fn of(config: Config) -> Result<(Self, Bulk, mpsc::Receiver<BulkConnection>), SetUpError> {
+        let endpoints = Arc::new(Endpoints::new(config));
         let (sender, arrivals) = mpsc::channel(ARRIVALS_MAX);
         let (bulk, bulk_arrivals) = mpsc::channel(BULK_ARRIVALS_MAX);
         let transport = Self {
@@ -202,7 +217,7 @@ impl libp2p_core::Transport for Transport {
         Ok(Box::pin(async move {
             let endpoint = endpoints.dialing(remote.ip(), options.port_use)?;
             let to = (&endpoint, remote);
-            let dialled = dial(&endpoints.config, to, peer, Purpose::Libp2p);
+            let dialled = dial(&endpoints.config, to, peer, endpoints.config.swarm);
             // From a port of its own an address is proven; nothing else shall go that way.
             let proof = options.port_use == PortUse::New;
             let limit = if proof { PROOF_TIMEOUT } else { HANDSHAKE_TIMEOUT };

@@ -3,12 +3,18 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use dnode_protocol::membership::Ticket;
 
-use crate::config::{ConfigError, Settings};
+use super::ticket::{names_ticket, ticket};
+use crate::config::{Config, ConfigError, Settings};
+use crate::peer::membership::MembershipError;
 
 /// Flags of `dnode join`.
 #[derive(Debug, Default, Args)]
 pub struct Join {
+    /// What a member printed (dnode1…), @FILE, or - for standard input.
+    #[arg(value_name = "TICKET", help_heading = SWARM)]
+    pub ticket: Option<String>,
     /// What stands for configuration keys.
     #[command(flatten)]
     pub flags: Flags,
@@ -23,6 +29,23 @@ pub struct Join {
     pub save_config: Option<PathBuf>,
 }
 
+impl Join {
+    /// The ticket that was given, on the command line or in the environment.
+    ///
+    /// # Errors
+    /// [`MembershipError`]; no secret is shown.
+    pub fn ticket(&self, config: &Config) -> Result<Option<Ticket>, MembershipError> {
+        let Flags { bootstrap, listen, .. } = &self.flags;
+        ticket(self.ticket.as_deref().or_else(|| behind([bootstrap, listen])), config)
+    }
+}
+
+/// A word behind a flag that takes several addresses, if it is no address but a ticket: that flag takes
+/// it because it stands there.
+fn behind<const LISTS: usize>(lists: [&Vec<String>; LISTS]) -> Option<&str> {
+    lists.into_iter().flatten().map(String::as_str).find(|text| names_ticket(text))
+}
+
 /// Headings of the groups of flags in the help.
 const SWARM: &str = "The swarm";
 const TRAINING: &str = "The model and its training";
@@ -35,6 +58,12 @@ pub struct Flags {
     /// Address of any live member; several may be given.
     #[arg(long, value_name = "MULTIADDR", num_args = 1.., help_heading = SWARM)]
     pub bootstrap: Vec<String>,
+    /// Let anybody join the run that begins here [network.open].
+    #[arg(long, help_heading = SWARM)]
+    pub open: bool,
+    /// File with a ticket of a closed run, or with its secret alone [network.secret_file].
+    #[arg(long, value_name = "FILE", help_heading = SWARM, hide_short_help = true)]
+    pub secret_file: Option<String>,
     /// File with more addresses of live members, one a line [network.peers_file].
     #[arg(long, value_name = "FILE", help_heading = SWARM, hide_short_help = true)]
     pub peers_file: Option<String>,
@@ -166,13 +195,18 @@ impl Flags {
             ("network.listen", &self.listen, "--listen"),
         ];
         for (name, texts, flag) in lists {
+            let mut texts = texts.clone();
+            texts.retain(|text| !names_ticket(text));
             if !texts.is_empty() {
-                faults.extend(settings.flags(name, texts, flag).err());
+                faults.extend(settings.flags(name, &texts, flag).err());
             }
         }
         if self.stop_on_divergence {
             let set = settings.flag("run.stop_on_divergence", "true", "--stop-on-divergence");
             faults.extend(set.err());
+        }
+        if self.open {
+            faults.extend(settings.flag("network.open", "true", "--open").err());
         }
         if self.no_mdns {
             faults.extend(settings.flag("network.mdns", "false", "--no-mdns").err());
@@ -194,7 +228,7 @@ impl Flags {
     }
 
     /// Flags that stand for one value of one key.
-    fn single(&self) -> [(&'static str, Option<&String>, &'static str); 20] {
+    fn single(&self) -> [(&'static str, Option<&String>, &'static str); 21] {
         [
             ("node.name", self.name.as_ref(), "--name"),
             ("node.data_dir", self.data_dir.as_ref(), "--data-dir"),
@@ -203,6 +237,7 @@ impl Flags {
             ("network.max_download", self.max_download.as_ref(), "--max-download"),
             ("network.rack", self.rack.as_ref(), "--rack"),
             ("model.kind", self.model.as_ref(), "--model"),
+            ("network.secret_file", self.secret_file.as_ref(), "--secret-file"),
             ("network.peers_file", self.peers_file.as_ref(), "--peers-file"),
             ("data.kind", self.data.as_ref(), "--data"),
             ("data.path", self.data_path.as_ref(), "--data-path"),
@@ -223,6 +258,9 @@ impl Flags {
 /// Flags of `dnode check`; the same as of the `dnode join` that is to follow.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Check {
+    /// What a member printed, as for `dnode join`.
+    #[arg(value_name = "TICKET")]
+    pub ticket: Option<String>,
     /// Configuration file.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -249,11 +287,22 @@ impl Check {
         let Self { config, set, device, bootstrap, .. } = self.clone();
         Flags { config, set, device, bootstrap, ..Flags::default() }.settings()
     }
+
+    /// Like [`Join::ticket`].
+    ///
+    /// # Errors
+    /// [`MembershipError`]; no secret is shown.
+    pub fn ticket(&self, config: &Config) -> Result<Option<Ticket>, MembershipError> {
+        ticket(self.ticket.as_deref().or_else(|| behind([&self.bootstrap])), config)
+    }
 }
 
 /// Flags of `dnode doctor`; those of the `dnode join` that is to follow, and what a person knows.
 #[derive(Debug, Default, Args)]
 pub struct Doctor {
+    /// What a member printed, as for `dnode join`.
+    #[arg(value_name = "TICKET")]
+    pub ticket: Option<String>,
     /// Address of any live member; two of them tell more about a NAT.
     #[arg(long, value_name = "MULTIADDR", num_args = 1..)]
     pub bootstrap: Vec<String>,
@@ -303,6 +352,15 @@ impl Doctor {
             ..Flags::default()
         };
         flags.settings()
+    }
+
+    /// Like [`Join::ticket`].
+    ///
+    /// # Errors
+    /// [`MembershipError`]; no secret is shown.
+    pub fn ticket(&self, config: &Config) -> Result<Option<Ticket>, MembershipError> {
+        let lists = [&self.bootstrap, &self.listen];
+        ticket(self.ticket.as_deref().or_else(|| behind(lists)), config)
     }
 }
 

@@ -318,6 +318,12 @@ section! {
             .default("[\"/ip4/0.0.0.0/udp/0/quic-v1\", \"/ip4/0.0.0.0/tcp/0\"]"),
         /// addresses of live peers; none starts a swarm
         bootstrap: Vec<String> = key(Kind::Addresses(ADDRESSES_MAX)).default("[]"),
+        /// let anybody who knows an address join a run that begins here, and read its model; else it
+        /// has a secret, and whoever is to join needs its ticket
+        open: bool = key(Kind::Flag).default("false"),
+        /// file with a ticket of a closed run, or with its secret alone
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        secret_file: Option<PathBuf> = key(Kind::Path),
         /// file with more addresses of live peers, one a line
         #[serde(default, skip_serializing_if = "Option::is_none")]
         peers_file: Option<PathBuf> = key(Kind::Path),

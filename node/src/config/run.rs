@@ -76,6 +76,12 @@ pub fn run_line(config: &Config, address: &str) -> String {
     format!("dnode join --bootstrap {address}{}", run_settings(config, |_| true))
 }
 
+/// The line that the next machine types to join a closed run with `ticket`, as [`run_line`].
+#[must_use]
+pub fn ticket_line(config: &Config, ticket: &str) -> String {
+    format!("dnode join {ticket}{}", run_settings(config, |_| true))
+}
+
 /// Every value that must or should agree, is not the default and belongs to a key that `applies`: as
 /// ` --set key=value`, quoted for a POSIX shell.
 pub(crate) fn run_settings(config: &Config, applies: impl Fn(&Key) -> bool) -> String {

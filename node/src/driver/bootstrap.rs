@@ -69,6 +69,13 @@ impl Bootstrap {
         self.unheard.remove(address);
     }
 
+    /// `address` leads to a peer with which this one has no run in common. Returns whether no address is
+    /// left that may lead to a peer of this run.
+    pub(super) fn not_let_in(&mut self, address: &str) -> bool {
+        self.unheard.remove(address);
+        self.hopeful.remove(address) && self.hopeful.is_empty()
+    }
+
     /// `peer`, by its full name, is of another run. Returns whether no address is left that may lead to
     /// a peer of this run. A peer of another run that was met on the local network says nothing about
     /// the addresses.
@@ -124,6 +131,17 @@ mod tests {
         bootstrap.unreachable("/ip4/192.0.2.7/udp/1/quic-v1/p2p/A");
         assert!(!bootstrap.may_answer());
         assert!(!bootstrap.refused("B") && bootstrap.refused("A"));
+    }
+
+    #[test]
+    fn a_run_is_closed_to_us_only_when_every_address_says_so() {
+        let mut bootstrap = two();
+        assert!(!bootstrap.not_let_in("/ip4/192.0.2.9/tcp/1"));
+        assert!(!bootstrap.not_let_in("/ip4/192.0.2.8/tcp/1/p2p/B"));
+        assert!(bootstrap.may_answer());
+        assert!(bootstrap.not_let_in("/ip4/192.0.2.7/udp/1/quic-v1/p2p/A"));
+        assert!(!bootstrap.not_let_in("/ip4/192.0.2.7/udp/1/quic-v1/p2p/A"));
+        assert!(!bootstrap.may_answer());
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Why a run could not go on.
 
+use dnode_network::NotLetIn;
 use dnode_protocol::RunDifference;
 use dnode_trainer::TrainError;
 
-use super::refusal::advice;
+use super::refusal::{advice, way_in};
 
 /// Why a run could not go on.
 #[derive(thiserror::Error)]
@@ -12,6 +13,15 @@ pub enum DriveError {
     /// fault.
     #[error("join the run: {0}; {advice}", advice = advice(&.0.field))]
     OtherRun(RunDifference),
+    /// No bootstrap address leads to a member of this peer's run, or this peer is none of theirs. The
+    /// configuration is at fault.
+    #[error("join at {address}: {}", way_in(*.why))]
+    NotLetIn {
+        /// The last of the addresses.
+        address: String,
+        /// Why.
+        why: NotLetIn,
+    },
     /// The trainer failed.
     #[error("train: {0}")]
     Train(#[from] TrainError),

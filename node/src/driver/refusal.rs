@@ -1,6 +1,23 @@
 //! Advice to a person on a peer that is refused, by the setting that differs.
 
+use dnode_network::NotLetIn;
+
 use crate::config::{DATA_DIGEST, SETTINGS};
+
+/// Why a peer there does not take part in the same run, and what to do about it.
+pub(crate) const fn way_in(why: NotLetIn) -> &'static str {
+    match why {
+        NotLetIn::Closed => {
+            "the run there is closed; start with the ticket that one of its members printed: dnode join dnode1…"
+        }
+        NotLetIn::Open => {
+            "the run there is not closed, or no dnode of this version answers; to join an open run leave out the ticket, --secret-file and DNODE_SECRET, and name a data directory without a secret"
+        }
+        NotLetIn::OtherSecret => {
+            "the run there has another secret; start with the ticket that one of its members printed"
+        }
+    }
+}
 
 /// What to do about a difference in this field that keeps two peers apart.
 pub(crate) fn advice(field: &str) -> String {

@@ -8,6 +8,7 @@ mod invitation;
 mod judgements;
 mod losses;
 mod staleness;
+mod strangers;
 mod summary;
 mod viewing;
 
@@ -210,6 +211,7 @@ impl Telemetry {
                 tracing::warn!(%address, %error, "bootstrap peer not reached; trying again in {retry_in:.1?}");
                 self.event("bootstrap-unreachable", &format!("{address}: {error}"));
             }
+            NetworkEvent::NotLetIn { address, why } => self.not_let_in(address, *why),
             NetworkEvent::Refused { .. }
             | NetworkEvent::PathLost { .. }
             | NetworkEvent::Message { .. }

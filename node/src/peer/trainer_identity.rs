@@ -59,7 +59,8 @@ impl TrainerIdentity {
         self
     }
 
-    /// Others join by this command line.
+    /// Others join by this command line. `{settings}` stands for what has to agree and is not the
+    /// default. `--bootstrap {address}` stands for the way in; in a closed run a ticket takes its place.
     #[must_use]
     pub fn join(mut self, line: impl Into<String>) -> Self {
         self.join = Some(line.into());
@@ -135,6 +136,20 @@ impl TrainerIdentity {
         };
         let settings = run_settings(config, |key| is_shared(key.name));
         let line = join.replace("{address}", address).replace("{settings}", settings.trim_start());
+        format!("Another machine joins with:\n\n    {}", line.trim_end())
+    }
+
+    /// The same for a closed run, where `ticket` stands for its ticket. In the embedder's line, it takes
+    /// the place of `--bootstrap {address}`.
+    pub(crate) fn invitation_to_closed(&self, config: &Config, ticket: &str) -> String {
+        let Some(join) = &self.join else {
+            return format!(
+                "Another machine joins by the same program, with this ticket (Options::ticket):\n\n    {ticket}"
+            );
+        };
+        let settings = run_settings(config, |key| is_shared(key.name));
+        let line = join.replace("--bootstrap {address}", ticket).replace("{address}", ticket);
+        let line = line.replace("{settings}", settings.trim_start());
         format!("Another machine joins with:\n\n    {}", line.trim_end())
     }
 

@@ -33,6 +33,7 @@ debug_as_error_text!(
     crate::JoinError,
     crate::DriveError,
     crate::PeersFileError,
+    crate::peer::membership::MembershipError,
     crate::peer::backend::BackendError,
     crate::tools::check::CheckError,
     crate::config::ConfigError,

@@ -12,6 +12,9 @@ const INCARNATION_FILE: &str = "incarnation";
 /// Random bits that tell apart the processes of copied directories.
 const LIFE_BITS: u32 = 16;
 const RUN_FILE: &str = "run.json";
+/// Longest file that is read whole: the description of a run has at most 20 kB, the peers that were met
+/// 60 kB.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// A data directory that this process alone uses until the value is dropped.
 #[derive(Debug)]
@@ -94,7 +97,7 @@ impl DataDir {
     /// # Errors
     /// [`DataDirError`]; the count stays unchanged in that case.
     pub fn open(path: &Path) -> Result<Self, DataDirError> {
-        fs::create_dir_all(path).map_err(io_error("create data directory", path))?;
+        create(path).map_err(io_error("create data directory", path))?;
         let lock = lock(path)?;
         let file = path.join(INCARNATION_FILE);
         let before = match read(&file)? {
@@ -128,6 +131,12 @@ impl DataDir {
     #[must_use]
     pub const fn life(&self) -> u64 {
         self.incarnation.wrapping_shl(LIFE_BITS) | self.chance
+    }
+
+    /// Whether a run has used the directory before.
+    #[must_use]
+    pub fn is_bound(&self) -> bool {
+        self.path.join(RUN_FILE).exists()
     }
 
     /// Binds the directory to `run` if it is new, else checks that it belongs to `run`.
@@ -164,13 +173,9 @@ fn binding_text(run: &RunSpec) -> String {
 /// Takes the lock of the directory and notes this process's id in it.
 fn lock(folder: &Path) -> Result<File, DataDirError> {
     let path = folder.join(LOCK_FILE);
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path)
-        .map_err(io_error("open", &path))?;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    let mut file = no_follow(&mut options).open(&path).map_err(io_error("open", &path))?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
@@ -189,13 +194,74 @@ fn lock(folder: &Path) -> Result<File, DataDirError> {
     Ok(file)
 }
 
+/// Creates a folder that only this user may look into, and the folders above it. One that is there stays
+/// as it is.
+fn create(path: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path)
+}
+
+/// The same options, with which a symbolic link at the end of the path is not followed. Who may write to
+/// the folder could else have this process read or overwrite a file of another folder.
+pub(crate) fn no_follow(options: &mut OpenOptions) -> &mut OpenOptions {
+    #[cfg(unix)]
+    {
+        let flag = rustix::fs::OFlags::NOFOLLOW.bits();
+        // The flag is one bit of an int, which the system takes as such.
+        let flag = i32::try_from(flag).unwrap_or(0);
+        std::os::unix::fs::OpenOptionsExt::custom_flags(options, flag);
+    }
+    options
+}
+
 /// The text of the file `path`; `None` when there is no such file.
 pub(crate) fn read(path: &Path) -> Result<Option<String>, DataDirError> {
-    match fs::read(path) {
-        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+    match open(path) {
+        Ok(file) => text_of(file, path).map(Some),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(io_error("read", path)(error)),
     }
+}
+
+/// The same of a file that others must not read; where they may, that is mended and told.
+pub(crate) fn read_private(path: &Path) -> Result<Option<String>, DataDirError> {
+    let file = match open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(io_error("read", path)(error)),
+    };
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        let mode = file.metadata().map_err(io_error("read", path))?.permissions().mode();
+        if mode & 0o077 != 0 {
+            let private = fs::Permissions::from_mode(0o600);
+            file.set_permissions(private).map_err(io_error("keep others from", path))?;
+            tracing::warn!(file = %path.display(), "others could read this file until now; if one of them may have, replace it");
+        }
+    }
+    text_of(file, path).map(Some)
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    no_follow(OpenOptions::new().read(true)).open(path)
+}
+
+/// The text of a file of bounded length: anything longer is no file of this directory.
+fn text_of(file: File, path: &Path) -> Result<String, DataDirError> {
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(io_error("read", path))?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(DataDirError::Damaged {
+            path: path.to_owned(),
+            found: format!("more than {FILE_BYTES_MAX} bytes"),
+            expected: "a short text",
+        });
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Replaces the contents of `path` by `bytes`. A crash leaves the old contents or the new ones, never a

@@ -6,7 +6,7 @@ use std::path::Path;
 use dnode_protocol::PeerId;
 use libp2p::identity::ed25519::{Keypair, SecretKey};
 
-use crate::storage::data_dir::{DataDir, DataDirError, read, write_atomic};
+use crate::storage::data_dir::{DataDir, DataDirError, read_private, write_atomic};
 
 /// Name of the key file in the data directory.
 pub const IDENTITY_FILE: &str = "identity.key";
@@ -32,7 +32,7 @@ impl Identity {
     /// [`DataDirError`] when the file cannot be read or holds no key.
     pub fn load(folder: &Path) -> Result<Option<Self>, DataDirError> {
         let path = folder.join(IDENTITY_FILE);
-        let Some(text) = read(&path)? else {
+        let Some(text) = read_private(&path)? else {
             return Ok(None);
         };
         // What a damaged key file holds is still secret, so only its length is told.

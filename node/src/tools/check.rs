@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use dnode_network::{Found, Multiaddr, NetworkError, Probe};
+use dnode_network::{Found, Multiaddr, NetworkError, Probe, RunSecret};
 use dnode_protocol::{RunSpec, SharedSettings};
 use dnode_torch::{Device, Precision, TorchConfig};
 use dnode_trainer::{GradientStep as _, StepId, TrainError, Trainer, gradient_sketch};
@@ -120,11 +120,12 @@ pub fn digest(config: &Config, trainer: &mut dyn Trainer) -> Result<String, Trai
     Ok(digest.text())
 }
 
-/// Asks the members at these addresses for the digests of their first steps.
+/// Asks the members at these addresses for the digests of their first steps. `secret`: that of their
+/// run, if it is closed.
 ///
 /// # Errors
 /// [`CheckError`] when an address is not valid, or nothing can be asked.
-pub fn ask(addresses: &[String]) -> Result<Vec<Found>, CheckError> {
+pub fn ask(addresses: &[String], secret: Option<&RunSecret>) -> Result<Vec<Found>, CheckError> {
     let address = |text: &String| {
         text.parse::<Multiaddr>().map_err(|_| CheckError::Address(text.chars().take(128).collect()))
     };
@@ -132,7 +133,7 @@ pub fn ask(addresses: &[String]) -> Result<Vec<Found>, CheckError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let failed = |reason| CheckError::Ask(NetworkError::Runtime(reason));
     runtime.map_err(failed)?.block_on(async {
-        let mut probe = Probe::start(&[], ANSWER_MAX).await.map_err(CheckError::Ask)?;
+        let mut probe = Probe::start(&[], secret, ANSWER_MAX).await.map_err(CheckError::Ask)?;
         Ok(probe.dial(&addresses, ANSWER_MAX).await)
     })
 }

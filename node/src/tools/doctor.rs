@@ -11,7 +11,7 @@ mod storage;
 
 use std::time::Duration;
 
-use dnode_network::{Multiaddr, default_listen};
+use dnode_network::{Multiaddr, RunSecret, default_listen};
 
 use crate::config::Config;
 use crate::tools::link_bench::Speed;
@@ -29,10 +29,11 @@ pub struct Wishes {
     pub step: Option<Duration>,
 }
 
-/// Examines everything, in the order in which a person would want to know it.
+/// Examines everything, in the order in which a person would want to know it. `secret`: that of the run
+/// to join, if it is closed.
 ///
 /// Must be called in a tokio runtime of several threads.
-pub async fn examine(config: &Config, wishes: &Wishes) -> DoctorReport {
+pub async fn examine(config: &Config, secret: Option<&RunSecret>, wishes: &Wishes) -> DoctorReport {
     let mut findings = vec![machine::processor(config.node.threads), clock::clock()];
     findings.extend(graphics::graphics(&config.node));
     let load = exchange::Load::measure(config, wishes.step).await;
@@ -46,7 +47,7 @@ pub async fn examine(config: &Config, wishes: &Wishes) -> DoctorReport {
         listen = default_listen();
     }
     let bootstrap = addresses(&config.network.bootstrap);
-    let (reached, round_trip) = reach::reach(&listen, &bootstrap).await;
+    let (reached, round_trip) = reach::reach(&listen, &bootstrap, secret).await;
     findings.extend(reached);
     let (finding, speed) = link::link(wishes.link.as_ref()).await;
     findings.push(finding);

@@ -5,12 +5,12 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use dnode_network::{Multiaddr, Network, NetworkConfig, NetworkEvent, NetworkHandle};
+use dnode_network::{Multiaddr, Network, NetworkConfig, NetworkEvent, NetworkHandle, RunSecret};
 use dnode_protocol::frame::{Codec, Leg, TensorHeader};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Fragments, Message, PeerId, RunSpec};
 
 use crate::attacker::{run_of, terms};
-use crate::process::Peer;
+use crate::process::{Peer, SECRET};
 
 /// Exchanges that end half way before memory is measured, and between the two measurements.
 const WARM: usize = 500;
@@ -58,6 +58,7 @@ impl Dying {
     async fn live(&mut self) {
         self.incarnation += 1;
         let mut config = NetworkConfig::new([77; 32], self.run.clone(), self.incarnation);
+        config.secret = Some(RunSecret::from_bytes(SECRET));
         config.listen = vec!["/ip4/127.0.0.1/udp/0/quic-v1".parse().unwrap()];
         config.bootstrap = vec![self.address.clone()];
         config.upload_max = UPLOAD;

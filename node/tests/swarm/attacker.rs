@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dnode_network::{Multiaddr, Network, NetworkConfig, NetworkEvent, NetworkHandle};
+use dnode_network::{Multiaddr, Network, NetworkConfig, NetworkEvent, NetworkHandle, RunSecret};
 use dnode_protocol::frame::{Codec, Leg, TensorHeader, write_f32s};
 use dnode_protocol::{
     Clock, ExchangeId, FragmentId, Fragments, Heartbeat, Information, Message, PeerId, Phase,
@@ -13,6 +13,8 @@ use dnode_protocol::{
 };
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
+
+use crate::process::SECRET;
 
 /// Between two acts that nobody asked for.
 const BEAT: Duration = Duration::from_millis(50);
@@ -63,6 +65,7 @@ impl Attacker {
         let (run, fragments) = run_of(data);
         let key = [FIRST_KEY + index; 32];
         let mut config = NetworkConfig::new(key, run.clone(), 1);
+        config.secret = Some(RunSecret::from_bytes(SECRET));
         let parse = |text: &str| -> Multiaddr { text.parse().unwrap() };
         config.listen = vec![parse("/ip4/127.0.0.1/udp/0/quic-v1")];
         config.bootstrap = vec![parse(address)];
@@ -160,6 +163,7 @@ impl Acting {
             | NetworkEvent::PathLost { .. }
             | NetworkEvent::Copied { .. }
             | NetworkEvent::CopiedPeer { .. }
+            | NetworkEvent::NotLetIn { .. }
             | NetworkEvent::RoundTrip { .. } => {}
         }
     }

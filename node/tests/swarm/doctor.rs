@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::process::{LOOPBACK as HERE, PROGRAM, Peer};
+use crate::process::{LOOPBACK as HERE, PROGRAM, Peer, ticket};
 
 /// A process that is killed when the test ends.
 struct Running(Child);
@@ -32,6 +32,7 @@ fn doctor(words: &[&str]) -> (Option<i32>, Vec<serde_json::Value>) {
     let root = tempfile::tempdir().unwrap();
     let mut command = Command::new(PROGRAM);
     command.current_dir(root.path()).args(["doctor", "--json", "--listen", HERE]).args(words);
+    command.env("DNODE_SECRET", ticket(&[]));
     let output = command.output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let report: serde_json::Value = serde_json::from_str(&text).unwrap();

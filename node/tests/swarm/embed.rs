@@ -53,7 +53,7 @@ fn two_processes_of_a_program_of_ones_own_meet_and_train_together() {
         assert_eq!(config["model"]["name"], "linear-regression", "{start}");
         assert!(config["model"]["kind"].is_null() && config["data"].is_null(), "{start}");
     }
-    let line = "    embed --data-dir NAME --shard 1/2 --bootstrap /ip4/127.0.0.1/udp/";
+    let line = "    embed --data-dir NAME --shard 1/2 TICKET";
     let log = first.log();
     let shown = log.lines().find(|it| it.starts_with(line)).unwrap_or_else(|| panic!("{log}"));
     assert!(shown.ends_with(" --set gossip.local_steps=50"), "{shown}");

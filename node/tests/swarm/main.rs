@@ -25,6 +25,7 @@ mod page;
 mod process;
 mod rack;
 mod settings;
+mod stranger;
 mod stuck;
 
 use std::time::{Duration, Instant};

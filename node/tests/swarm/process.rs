@@ -19,6 +19,16 @@ const LINE_SHOWN: usize = 240;
 /// Between two looks at a condition.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// The secret of the tests' runs.
+pub(crate) const SECRET: [u8; 32] = [42; 32];
+
+/// A ticket of the tests' runs.
+pub(crate) fn ticket(addresses: &[&str]) -> String {
+    let bytes = |text: &&str| text.parse::<dnode_network::Multiaddr>().unwrap().to_vec();
+    let secret = dnode_network::RunSecret::from_bytes(SECRET);
+    dnode::Ticket::new(secret, addresses.iter().map(bytes)).unwrap().to_text()
+}
+
 /// Waits until `condition` yields something; panics with `what` when it never does.
 pub(crate) fn wait<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
@@ -72,7 +82,21 @@ impl Peer {
         Self::run(root, name, shell, &[&["--listen", LOOPBACK], flags].concat())
     }
 
+    /// All peers of a test are members of one closed run, unless it is to be open.
     pub(crate) fn run(root: &TempDir, name: &str, mut program: Command, flags: &[&str]) -> Self {
+        if !flags.contains(&"--open") {
+            program.env("DNODE_SECRET", ticket(&[]));
+        }
+        Self::run_alone(root, name, program, flags)
+    }
+
+    /// [`Peer::run`] without a secret.
+    pub(crate) fn run_alone(
+        root: &TempDir,
+        name: &str,
+        mut program: Command,
+        flags: &[&str],
+    ) -> Self {
         let folder = root.path().join(name);
         std::fs::create_dir_all(&folder).unwrap();
         let log = std::fs::File::options().append(true).create(true).open(folder.join("log"));

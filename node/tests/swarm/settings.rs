@@ -143,7 +143,7 @@ fn joiners_of_the_printed_line_take_shards_that_nobody_has() {
     let root = tempfile::tempdir().unwrap();
     let mut first = Peer::start(&root, "0", &flags(&[&ENDLESS, &["--shard", "0/3"]]));
     let address = first.address();
-    let line = wait_log(&first, &["dnode join --bootstrap"]);
+    let line = wait_log(&first, &["dnode join TICKET"]);
     assert!(line.contains("--set data.shards=3") && !line.contains("data.shard="), "{line}");
     let join = ["--bootstrap", &address, "--set", "data.shards=3"];
     let mut joiners = ["1", "2"].map(|name| Peer::start(&root, name, &flags(&[&ENDLESS, &join])));

@@ -112,8 +112,9 @@ fn a_peer() {
     let Ok(flags) = std::env::var(FLAGS) else { return };
     let cli = Cli::parse_from(["dnode"].into_iter().chain(flags.lines()));
     let Said::Join(join) = cli.command else { panic!("only flags of join") };
-    let options = Options::new(join.flags.settings().unwrap().resolve().unwrap());
-    let options = Options { resume: join.resume, ..options };
+    let config = join.flags.settings().unwrap().resolve().unwrap();
+    let ticket = join.ticket(&config).unwrap();
+    let options = Options { resume: join.resume, ticket, ..Options::new(config) };
     let stop = dnode::signals::listen().unwrap();
     dnode::signals::end_with_stdin().unwrap();
     dnode::join_until(options, Box::new(Plain::new()), stop).unwrap();

@@ -8,7 +8,10 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
+use std::sync::OnceLock;
 
+use dnode_protocol::membership::{RunSecret, Ticket};
+use rand::Rng as _;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
 
@@ -24,6 +27,20 @@ pub const PARAMETERS_FILE: &str = "parameters.safetensors";
 const TAIL_LINES: usize = 15;
 /// Bytes of a log read for that.
 const TAIL_BYTES: u64 = 16 * 1024;
+
+/// The environment variable by which peers are told the secret of their run.
+const SECRET_VARIABLE: &str = "DNODE_SECRET";
+
+/// The secret of all swarms that this process starts, as a ticket without addresses.
+fn secret() -> &'static str {
+    static SECRET: OnceLock<String> = OnceLock::new();
+    SECRET.get_or_init(|| {
+        let mut bytes = [0; RunSecret::BYTES];
+        rand::rng().fill_bytes(&mut bytes);
+        let ticket = Ticket::new(RunSecret::from_bytes(bytes), []);
+        ticket.map_or_else(|_| unreachable!("no address is too long"), |it| it.to_text())
+    })
+}
 
 /// A running or ended child in its own process group.
 #[derive(Debug)]
@@ -44,6 +61,7 @@ impl PeerProcess {
         let log = File::create(directory.join(LOG_FILE))?;
         let child = Command::new(program)
             .args(arguments)
+            .env(SECRET_VARIABLE, secret())
             .stdin(Stdio::piped())
             .stdout(log.try_clone()?)
             .stderr(log)

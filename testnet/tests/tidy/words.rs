@@ -10,13 +10,14 @@ const NAMES_LEFT: [(&str, &str); 1] = [("node/network", "Event")];
 
 /// Terms of this project. A module whose first line says one sends its reader to the glossary, so
 /// it is defined there; a new term is added here.
-const TERMS: [&str; 72] = [
+const TERMS: [&str; 77] = [
     "abort",
     "back-off",
     "bulk connection",
     "checkpoint",
     "clock",
     "clock validation",
+    "closed run",
     "codec",
     "commit",
     "concurrency limit",
@@ -47,6 +48,7 @@ const TERMS: [&str; 72] = [
     "lease",
     "live weights",
     "load balancing",
+    "member",
     "merging",
     "mixing thread",
     "mixing weight",
@@ -70,16 +72,19 @@ const TERMS: [&str; 72] = [
     "round",
     "rule",
     "run",
+    "secret",
     "session",
     "shard",
     "shared replica",
     "snapshot",
     "staleness",
     "state transfer",
+    "stranger",
     "stripe",
     "suspected",
     "swarm",
     "tensor frame",
+    "ticket",
     "training thread",
     "version table",
     "version vector",

@@ -10,5 +10,6 @@ mod copies;
 mod direct;
 mod discovery;
 mod hostile;
+mod membership;
 mod peers;
 mod raw;

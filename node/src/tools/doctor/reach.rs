@@ -5,7 +5,7 @@ mod nat;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use dnode_network::{Answer, Found, Multiaddr, Probe, Reach, Silence};
+use dnode_network::{Answer, Found, Multiaddr, Probe, Reach, RunSecret, Silence};
 use libp2p::multiaddr::Protocol;
 
 use super::finding::Finding;
@@ -35,8 +35,9 @@ enum By {
 pub(super) async fn reach(
     listen: &[Multiaddr],
     bootstrap: &[Multiaddr],
+    secret: Option<&RunSecret>,
 ) -> (Vec<Finding>, Option<Duration>) {
-    let mut probe = match Probe::start(listen, LISTEN_MAX).await {
+    let mut probe = match Probe::start(listen, secret, LISTEN_MAX).await {
         Ok(probe) => probe,
         Err(error) => {
             let advice =
