@@ -421,13 +421,23 @@ fn replica(
         Ok(false) => {}
         Err(why) => tracing::warn!("weights cross to the host to be mixed: {why}"),
     }
-    let form = (replica.layout(), fragments);
-    let loaded = checkpoint::load_latest(&dir.path().join(CHECKPOINTS), run, form, description)?;
-    let Some(mut newest) = loaded else { return Ok((replica, Position::default(), Vec::new())) };
-    if !resume {
-        let folder = config.node.data_dir.display().to_string();
-        return Err(JoinError::NotResumed { folder, step: newest.step });
-    }
+    let checkpoints = dir.path().join(CHECKPOINTS);
+    let mut passed = Vec::new();
+    let mut newest = loop {
+        let form = (replica.layout(), fragments);
+        let loaded = checkpoint::load_next(&checkpoints, run, form, description, passed)?;
+        let Some(mut newest) = loaded else {
+            return Ok((replica, Position::default(), Vec::new()));
+        };
+        if !resume {
+            let folder = config.node.data_dir.display().to_string();
+            return Err(JoinError::NotResumed { folder, step: newest.step });
+        }
+        match newest.unsound()? {
+            None => break newest,
+            Some(reason) => passed = newest.pass_over(reason),
+        }
+    };
     for skipped in &newest.skipped {
         tracing::warn!("checkpoint damaged: {skipped}; using the checkpoint before it");
     }

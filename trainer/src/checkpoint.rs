@@ -123,6 +123,22 @@ impl Loaded {
     pub fn restore(&mut self, replica: &mut Replica) -> Result<(), TrainError> {
         self.stored.restore(replica)
     }
+
+    /// Says which of the weights are not finite; `None` when all are. A run that had gone wrong may have
+    /// left such a checkpoint, which no replica takes.
+    ///
+    /// # Errors
+    /// [`TrainError::State`] when the disk fails although it was checked.
+    pub fn unsound(&mut self) -> Result<Option<String>, TrainError> {
+        self.stored.unsound()
+    }
+
+    /// Gives up this checkpoint for `reason`. Returns all that were passed over, for [`load_next`].
+    #[must_use]
+    pub fn pass_over(mut self, reason: String) -> Vec<Skipped> {
+        self.skipped.push(Skipped { directory: self.directory, reason });
+        self.skipped
+    }
 }
 
 /// Writes a checkpoint into the folder `checkpoints`, then removes old ones up to this step but
@@ -175,11 +191,29 @@ pub fn save(
 pub fn load_latest(
     checkpoints: &Path,
     run: &RunSpec,
+    form: (&ParameterLayout, Fragments),
+    description: &Description,
+) -> Result<Option<Loaded>, CheckpointError> {
+    load_next(checkpoints, run, form, description, Vec::new())
+}
+
+/// As [`load_latest`], of the checkpoints that were not `passed` over ([`Loaded::pass_over`]).
+///
+/// # Errors
+/// As [`load_latest`].
+pub fn load_next(
+    checkpoints: &Path,
+    run: &RunSpec,
     (layout, fragments): (&ParameterLayout, Fragments),
     description: &Description,
+    mut passed: Vec<Skipped>,
 ) -> Result<Option<Loaded>, CheckpointError> {
     let mut skipped = Vec::new();
     for (_, directory) in list(checkpoints)? {
+        if let Some(index) = passed.iter().position(|known| known.directory == directory) {
+            skipped.push(passed.remove(index));
+            continue;
+        }
         let reason = match Manifest::read(&directory) {
             Ok(manifest) => {
                 check_run(&directory, &manifest, run)?;

@@ -29,7 +29,7 @@ use crate::seam::{StepId, StepReport, TrainError, Trainer};
 use crate::slow::Slow;
 use crate::weights::{CHUNK, Live, chunks};
 
-pub(crate) use self::restore::{Lengths, Part, SavedReplica};
+pub(crate) use self::restore::{Lengths, Part, SavedReplica, unsound};
 
 pub use self::shared::{ReplicaLock, SharedReplica};
 pub use self::state::{FixedState, Held, OuterState, ReplicaCopy, ReplicaState, Source};

@@ -1,6 +1,8 @@
 //! Layers of settings: defaults, then the file, then flags, every value with its origin.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
@@ -38,9 +40,7 @@ impl Settings {
     /// Adds the settings of a TOML file that are legal, and tells what is wrong with the others; a file
     /// that is no TOML adds nothing.
     pub fn file_faults(&mut self, path: &Path) -> Vec<ConfigError> {
-        let read = std::fs::read_to_string(path);
-        let reason = |error: std::io::Error| error.to_string();
-        let text = match read.map_err(reason) {
+        let text = match read_bounded(path) {
             Ok(text) => text,
             Err(reason) => return vec![ConfigError::Read { path: path.to_owned(), reason }],
         };
@@ -324,4 +324,18 @@ fn own(value: &DeValue<'_>) -> Result<Value, String> {
             Value::Table(entries.collect::<Result<_, _>>()?)
         }
     })
+}
+
+/// Longest configuration file that is read: a hundred times as long as one with every key.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// The text of a configuration file, or why there is none. A device or a pipe may have no end.
+fn read_bounded(path: &Path) -> Result<String, String> {
+    let mut text = String::new();
+    let file = File::open(path).map_err(|error| error.to_string())?;
+    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err("it has more than 1 MiB".to_owned());
+    }
+    Ok(text)
 }

@@ -1,7 +1,7 @@
 //! Tests of the configuration as a whole.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{ParameterLayout, RunSpec, Tolerance};
@@ -245,6 +245,13 @@ fn values_that_do_not_go_together_are_refused_with_a_remedy() {
         assert_eq!(set(settings).unwrap_err().to_string(), want);
     }
     assert!(set(&["gossip.rule=pairwise"]).is_ok());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_configuration_without_end_is_read_no_further_than_its_bound() {
+    let error = Settings::new().file(Path::new("/dev/zero")).unwrap_err().to_string();
+    assert!(error.contains("/dev/zero: it has more than 1 MiB"), "{error}");
 }
 
 #[test]

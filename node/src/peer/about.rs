@@ -32,11 +32,15 @@ pub(crate) fn memory_bytes() -> u64 {
     kilobytes.map_or(0, |kilobytes: u64| 1024 * kilobytes)
 }
 
+/// The host's name as the system has it; empty if it does not say.
+pub(crate) fn host_name() -> String {
+    let told = std::fs::read_to_string(HOST).ok().or_else(|| std::env::var("HOSTNAME").ok());
+    told.unwrap_or_default().trim().to_owned()
+}
+
 /// The host's name up to its first dot.
 fn host() -> String {
-    let told = std::fs::read_to_string(HOST).ok().or_else(|| std::env::var("HOSTNAME").ok());
-    let told = told.unwrap_or_default();
-    label(told.split('.').next().unwrap_or_default(), NAME_BYTES_MAX)
+    label(host_name().split('.').next().unwrap_or_default(), NAME_BYTES_MAX)
 }
 
 fn device(device: Device) -> String {

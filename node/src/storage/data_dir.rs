@@ -388,6 +388,44 @@ mod tests {
         );
     }
 
+    #[cfg(unix)]
+    #[test]
+    fn what_others_could_read_is_made_private_and_links_are_not_followed() {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("made/here");
+        drop(DataDir::open(&path).unwrap());
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(&folder.path().join("made"))), (0o700, 0o700));
+        let file = path.join("private");
+        fs::write(&file, "text").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(read_private(&file).unwrap().as_deref(), Some("text"));
+        assert_eq!(mode(&file), 0o600);
+        let elsewhere = folder.path().join("elsewhere");
+        fs::write(&elsewhere, "1").unwrap();
+        for name in ["linked", LOCK_FILE, INCARNATION_FILE] {
+            let link = path.join(name);
+            let _ = fs::remove_file(&link);
+            symlink(&elsewhere, &link).unwrap();
+            assert!(read(&link).is_err() && read_private(&link).is_err(), "{name}");
+            let opened = DataDir::open(&path);
+            assert_eq!(opened.is_err(), name != "linked", "{name}");
+            fs::remove_file(&link).unwrap();
+        }
+        assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "1");
+        assert_eq!(mode(&elsewhere) & 0o044, 0o044 & mode(&elsewhere));
+    }
+
+    #[test]
+    fn files_of_endless_length_are_not_read_to_their_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("long");
+        fs::write(&file, vec![b'1'; 2 << 20]).unwrap();
+        let error = read(&file).unwrap_err().to_string();
+        assert!(error.contains("is damaged (more than 1048576 bytes)"), "{error}");
+    }
+
     #[test]
     fn a_left_over_partial_file_does_not_matter() {
         let folder = tempfile::tempdir().unwrap();

@@ -2,6 +2,8 @@
 //! if the address by which this peer first joined is gone for good.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -141,10 +143,13 @@ pub enum PeersFileError {
 pub(crate) fn read_peers_file(path: &Path) -> Result<Vec<String>, PeersFileError> {
     let name = path.display().to_string();
     let io = |reason| PeersFileError::Read { path: name.clone(), reason };
-    if std::fs::metadata(path).map_err(io)?.len() > FILE_BYTES_MAX {
+    // A device or a pipe may have no end, and says no length.
+    let mut text = Vec::new();
+    let file = File::open(path).map_err(io)?;
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text).map_err(io)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
         return Err(PeersFileError::Long(name));
     }
-    let text = std::fs::read(path).map_err(io)?;
     let text = String::from_utf8_lossy(&text);
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
     lines
@@ -219,5 +224,7 @@ mod tests {
         assert!(error.contains("is no address: \"10.0.0.1:4001\""), "{error}");
         std::fs::write(&path, vec![b'x'; 2 << 20]).unwrap();
         assert!(matches!(read_peers_file(&path), Err(PeersFileError::Long(_))));
+        #[cfg(unix)]
+        assert!(matches!(read_peers_file(Path::new("/dev/zero")), Err(PeersFileError::Long(_))));
     }
 }

@@ -15,7 +15,7 @@ use super::{
     TRAINER, tensors,
 };
 use crate::description::Description;
-use crate::replica::{Lengths, Part, Replica, SavedReplica};
+use crate::replica::{Lengths, Part, Replica, SavedReplica, unsound};
 use crate::seam::{StateTensor, TrainError, TrainerState};
 
 /// Vectors as long as the parameters that a state may hold: x, v, and the optimizer's.
@@ -84,6 +84,11 @@ impl Stored {
             state.elements(&format!("{TRAINER}{name}"), Dtype::F32, None)?;
         }
         Ok((Self { parameters, state, layout: layout.clone(), lengths, trainer }, contents))
+    }
+
+    /// Which numbers are not finite; `None` when all are.
+    pub(super) fn unsound(&mut self) -> Result<Option<String>, TrainError> {
+        unsound(self)
     }
 
     /// Makes the replica what this is.

@@ -202,22 +202,50 @@ impl Store {
     }
 }
 
+/// Says which vector of weights, outer momentum or residual has a number that is not finite; `None` when
+/// all are.
+///
+/// # Errors
+/// Of what keeps the numbers.
+pub(crate) fn unsound(saved: &mut dyn SavedReplica) -> Result<Option<String>, TrainError> {
+    let Lengths { parameters, outer, fixed } = saved.lengths();
+    let outer = outer.into_iter().flat_map(|(live, momentum)| {
+        [("live", Part::Live, live), ("outer momentum", Part::Momentum, momentum)]
+    });
+    let residual = fixed.map(|(_, _, residual)| ("residual", Part::Residual, residual));
+    let all = outer.chain(residual).chain([("parameters", Part::Parameters, parameters)]);
+    for (name, part, len) in all {
+        if let Some(detail) = not_finite(saved, (name, part), len)? {
+            return Ok(Some(detail));
+        }
+    }
+    Ok(None)
+}
+
 /// Refuses a vector in which a number is not finite.
 fn finite(
     saved: &mut dyn SavedReplica,
-    (name, part): (&str, Part),
+    vector: (&str, Part),
     len: usize,
 ) -> Result<(), TrainError> {
+    not_finite(saved, vector, len)?.map_or(Ok(()), |detail| Err(TrainError::State(detail)))
+}
+
+/// What is wrong with a vector in which a number is not finite.
+fn not_finite(
+    saved: &mut dyn SavedReplica,
+    (name, part): (&str, Part),
+    len: usize,
+) -> Result<Option<String>, TrainError> {
     let mut values = vec![0.0; CHUNK.min(len)];
     for piece in chunks(0..len) {
         let values = &mut values[..piece.len()];
         saved.read(part, piece.start, values)?;
         if !norm(values).is_finite() {
-            let detail = format!("{name}: expected finite values, found NaN or infinity");
-            return Err(TrainError::State(detail));
+            return Ok(Some(format!("{name}: expected finite values, found NaN or infinity")));
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 fn check_fixed(store: &Store, saved: &mut dyn SavedReplica) -> Result<(), TrainError> {

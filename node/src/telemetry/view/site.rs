@@ -12,6 +12,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use super::Snapshot;
 use super::prometheus::{MEDIA_TYPE, exposition};
 use super::server::Shared;
+use crate::peer::about::host_name;
 
 /// What one listener serves.
 #[derive(Clone, Copy, Debug)]
@@ -47,10 +48,11 @@ pub(super) fn respond<B>(
     shared: &Shared,
 ) -> Response<Full<Bytes>> {
     let is_whole = site.whole;
-    // Metrics may be asked for by the name of the machine. A page in a browser may not, because any name
-    // can be made to point here.
-    if is_whole && !is_own_host(request.headers(), site) {
-        let text = "Ask for this page by address (or localhost), not by another name.\n";
+    // Any name can be made to point here, by a page in a browser that would then read what is shown.
+    let named_well = is_own_host(request.headers(), site)
+        || !is_whole && is_own_name(request.headers(), &host_name());
+    if !named_well {
+        let text = "Ask by address, localhost or (for metrics) this machine's own name, not by another name.\n";
         return answer(StatusCode::MISDIRECTED_REQUEST, PLAIN, Bytes::from_static(text.as_bytes()));
     }
     let is_head = request.method() == Method::HEAD;
@@ -131,6 +133,22 @@ fn is_own_host(headers: &HeaderMap, site: Site) -> bool {
     address.is_ok_and(|address| address.is_loopback() || !site.loopback)
 }
 
+/// Whether the request for metrics names this machine as it names itself: in full, without its domain, or
+/// in the domain of multicast DNS. Whoever has metrics collected by name knows that name; who makes a name
+/// point here has to guess it, and has no way to own it in those three forms.
+fn is_own_name(headers: &HeaderMap, own: &str) -> bool {
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let (Some(host), None) = (hosts.next().and_then(|host| host.to_str().ok()), hosts.next())
+    else {
+        return false;
+    };
+    let name = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
+    let name = name.map_or(host, |(name, _)| name);
+    let short = own.split('.').next().unwrap_or_default();
+    let local = format!("{short}.local");
+    !short.is_empty() && [own, short, &local].iter().any(|it| it.eq_ignore_ascii_case(name))
+}
+
 fn answer(status: StatusCode, kind: &'static str, body: Bytes) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body));
     *response.status_mut() = status;
@@ -190,8 +208,38 @@ mod tests {
             let status = |site| ask("GET", "/api/state", host, site).0;
             assert_eq!((status(LOOPBACK), status(public)), (loopback, elsewhere), "{host:?}");
         }
+    }
+
+    #[test]
+    fn metrics_are_for_those_who_know_the_machine() {
+        let named = |host: &str, own: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, HeaderValue::from_str(host).unwrap());
+            is_own_name(&headers, own)
+        };
+        for (own, host, want) in [
+            ("gpu-7", "gpu-7:9100", true),
+            ("gpu-7", "GPU-7", true),
+            ("gpu-7.lab.example", "gpu-7.lab.example:9100", true),
+            ("gpu-7.lab.example", "gpu-7", true),
+            ("gpu-7", "gpu-7.local:9100", true),
+            ("gpu-7", "gpu-7.evil.example:9100", false),
+            ("gpu-7", "evil.example", false),
+            ("", "", false),
+            ("", ".local", false),
+        ] {
+            assert_eq!(named(host, own), want, "{host} at {own}");
+        }
         let metrics = Site { whole: false, loopback: false };
-        assert_eq!(ask("GET", "/metrics", Some("gpu-7.example"), metrics).0, 200);
+        let status = |host, site| ask("GET", "/metrics", host, site).0;
+        for host in ["192.0.2.7:9100", "localhost:9100", "[::1]:9100"] {
+            assert_eq!(status(Some(host), metrics), 200, "{host}");
+        }
+        for host in [Some("evil.example:9100"), Some("127.0.0.1.evil.example"), Some(""), None] {
+            assert_eq!(status(host, metrics), 421, "{host:?}");
+        }
+        let here = Site { loopback: true, ..metrics };
+        assert_eq!(status(Some("192.0.2.7:9100"), here), 421);
     }
 
     #[test]

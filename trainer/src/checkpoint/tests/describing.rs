@@ -133,3 +133,29 @@ fn a_number_that_is_not_finite_is_refused_before_anything_is_changed() {
     assert!(error.contains("parameters: expected finite values"), "{error}");
     assert_eq!(resumed.save(), before);
 }
+
+#[test]
+fn a_checkpoint_whose_numbers_are_not_finite_is_passed_over_for_the_one_before() {
+    let folder = tempfile::tempdir().unwrap();
+    save_at(folder.path(), &replica(None, 4), 4).unwrap();
+    let saved = save_at(folder.path(), &replica(None, 8), 8).unwrap();
+    let mut bytes = fs::read(&saved.parameters).unwrap();
+    let last = bytes.len() - 4;
+    bytes[last..].copy_from_slice(&f32::INFINITY.to_le_bytes());
+    put_parameters(&saved.directory, &bytes);
+    let next = |passed| {
+        let described = description();
+        let form = (&layout(), fragments());
+        load_next(folder.path(), &run("128"), form, &described, passed)
+    };
+    let mut newest = next(Vec::new()).unwrap().unwrap();
+    assert_eq!(newest.step, 8);
+    let reason = newest.unsound().unwrap().unwrap();
+    assert!(reason.starts_with("parameters: expected finite values"), "{reason}");
+    let mut before = next(newest.pass_over(reason)).unwrap().unwrap();
+    assert_eq!((before.step, before.skipped.len()), (4, 1));
+    assert_eq!(before.unsound().unwrap(), None);
+    before.restore(&mut replica(None, 2)).unwrap();
+    let error = next(before.pass_over("no good".to_owned())).unwrap_err().to_string();
+    assert!(error.contains("no good") && error.contains("finite"), "{error}");
+}
