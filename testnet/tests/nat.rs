@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use dnode_netem::namespace::namespace;
 use dnode_netem::{Emulator, Plan, WanError, address, outer_address};
+use dnode_protocol::membership::{RunSecret, Ticket};
 use dnode_testnet::local::locate;
 use tempfile::TempDir;
 
@@ -77,6 +78,8 @@ impl Bench {
             .args(["--listen", &listen, "--steps", "1000000", "--set", "data.shards=3"])
             .args(["--set", &format!("data.shard={index}"), "--set", "model.hidden=[512,512]"])
             .args(flags)
+            // A closed run: relay, hole punching and AutoNAT are for its members.
+            .env("DNODE_SECRET", ticket())
             .env("RUST_LOG", "info,dnode=debug,dnode_network=debug")
             .current_dir(&folder)
             .stdin(Stdio::piped())
@@ -96,6 +99,11 @@ impl Bench {
         let [a, b] = rest;
         [relay, a, b]
     }
+}
+
+/// The secret of the run, as a ticket without addresses.
+fn ticket() -> String {
+    Ticket::new(RunSecret::from_bytes([7; RunSecret::BYTES]), []).unwrap().to_text()
 }
 
 /// Says so past the test harness, which hides what a test that passes prints.

@@ -66,6 +66,10 @@ pub(crate) const STRANGERS_MAX: u32 = 16;
 /// Connections that are being established, each way; a handshake costs about a millisecond of CPU.
 pub(crate) const PENDING_CONNECTIONS_MAX: u32 = 64;
 
+/// Inbound ones of these from one network (24 bits of IPv4, 48 of IPv6). Who has but one network can hold
+/// half of the places; a cluster behind one address needs fewer at a time.
+pub(crate) const PENDING_PER_SUBNET_MAX: usize = PENDING_CONNECTIONS_MAX as usize / 2;
+
 /// Peers whose addresses are remembered; a run keeps fewer neighbours than this.
 pub(crate) const KNOWN_PEERS_MAX: usize = 256;
 

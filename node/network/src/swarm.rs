@@ -3,6 +3,7 @@
 pub(crate) mod ask;
 pub(crate) mod ping;
 pub mod streams;
+pub(crate) mod subnets;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
@@ -44,6 +45,7 @@ use crate::nat::limited::Limited;
 #[derive(NetworkBehaviour)]
 pub(crate) struct Behaviour {
     pub(crate) limits: connection_limits::Behaviour,
+    pub(crate) subnets: subnets::Behaviour,
     pub(crate) blocked: allow_block_list::Behaviour<allow_block_list::BlockedPeers>,
     pub(crate) identify: identify::Behaviour,
     pub(crate) ping: ping::Behaviour,
@@ -199,6 +201,7 @@ fn behaviour(
     let ping = libp2p::ping::Config::new().with_interval(PING_INTERVAL).with_timeout(PING_TIMEOUT);
     Behaviour {
         limits: connection_limits::Behaviour::new(limits),
+        subnets: subnets::Behaviour::default(),
         blocked: allow_block_list::Behaviour::default(),
         identify: identify::Behaviour::new(identify),
         ping: ping::Behaviour::new(ping),

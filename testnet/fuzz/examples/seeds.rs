@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use dnode_gossip::testing::peer;
+use dnode_protocol::membership::{Ends, Opening, RunSecret, Ticket};
 use dnode_protocol::frame::{Codec, Leg, TensorHeader, encode_control, write_f32s};
 use dnode_protocol::{
     About, Clock, ContentHash, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, Part, Phase,
@@ -31,13 +32,33 @@ fn main() -> std::io::Result<()> {
         0, 0, 0, 0, 0, 2, 1, 0, 3, 2, 2, 0, 0, 3, 1, 1, 1, 2, 2, 0, 3, 1, 1, 1, 10, 2, 0, 3, 1, 3,
         0, 0, 3, 0, 8, 0, 1, 7, 0, 0, 8, 0, 1, 11, 13, 9, 14, 14, 14, 14,
     ];
-    write("gossip_core", "round", &script)
+    write("gossip_core", "round", &script)?;
+    for (name, words) in words() {
+        write("membership", name, &words)?;
+    }
+    Ok(())
 }
 
 fn write(target: &str, name: &str, bytes: &[u8]) -> std::io::Result<()> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
     std::fs::create_dir_all(&folder)?;
     std::fs::write(folder.join(name), bytes)
+}
+
+/// Tickets, their bytes without checksum, and the words of both ends of a proof.
+fn words() -> Vec<(&'static str, Vec<u8>)> {
+    let secret = RunSecret::from_bytes([7; RunSecret::BYTES]);
+    let ticket = Ticket::new(secret.clone(), [vec![4, 127, 0, 0, 1, 6, 0, 1], vec![9; 255]]);
+    let text = ticket.expect("the seeds are legal").to_text();
+    let bytes = [&[1][..], &[7; 32], &[2, 3, 1, 2, 3, 1, 9]].concat();
+    let opening = Opening::new(&secret, Ends { dialer: peer(3), listener: peer(4) }, [3; 32]);
+    let dialer = [&opening.hello()[..], &[5; 32]].concat();
+    vec![
+        ("text", text.into_bytes()),
+        ("bytes", bytes),
+        ("dialer", dialer),
+        ("listener", vec![4; 64]),
+    ]
 }
 
 fn exchange() -> ExchangeId {

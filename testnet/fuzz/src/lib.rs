@@ -4,13 +4,16 @@
 
 mod frames;
 mod gossip_core;
+mod membership;
 
 pub use frames::{decode_control, decode_tensor};
 pub use gossip_core::gossip_core;
+pub use membership::membership;
 
 /// Every target by name, as in `fuzz_targets/` and `corpus/`.
-pub const TARGETS: [(&str, fn(&[u8])); 3] = [
+pub const TARGETS: [(&str, fn(&[u8])); 4] = [
     ("decode_control", decode_control),
     ("decode_tensor", decode_tensor),
     ("gossip_core", gossip_core),
+    ("membership", membership),
 ];

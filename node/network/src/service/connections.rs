@@ -115,7 +115,9 @@ impl Service {
             BehaviourEvent::Punch(event) => context.traversal.on_punched(&event),
             #[cfg(feature = "upnp")]
             BehaviourEvent::Upnp(event) => crate::nat::mapped(&event),
-            BehaviourEvent::Limits(never) | BehaviourEvent::Blocked(never) => match never {},
+            BehaviourEvent::Limits(never)
+            | BehaviourEvent::Subnets(never)
+            | BehaviourEvent::Blocked(never) => match never {},
         }
     }
 
