@@ -23,6 +23,7 @@ pub use dnode_trainer::{
 };
 pub use error::{ConfigError, Origin};
 pub use key::{Agreement, Key, Preset, Section};
+pub(crate) use keys::STEPS_MAX;
 pub use keys::{
     Config, DATA_DIGEST, Gossip, KEYS, Network, Node, Optimizer, Run, SECTIONS, SETTINGS, find,
 };

@@ -180,6 +180,10 @@ impl Driver {
 
     /// Goes to the next stage when the time has come.
     fn advance_stage(&mut self) {
+        if self.lifecycle.is_over() {
+            // A peer that is refused by all does not begin to train.
+            return;
+        }
         if !self.lifecycle.is_waiting() {
             return self.lifecycle.advance(&mut self.host, &self.groups);
         }

@@ -1,15 +1,18 @@
 //! The dnode process: configuration, identity, files, signals and the loop around the pure cores.
 //!
 //! As a library: implement [`Trainer`] for your own model and pass it to [`join`] or
-//! [`join_blocking`]; `examples/embed.rs` does so in about 60 lines.
+//! [`join_blocking`]; `examples/embed.rs` does so in about 60 lines. Or keep your training loop and
+//! call [`Swarm::step`] in it, as `examples/own_loop.rs` does.
 
 #![expect(clippy::disallowed_methods, reason = "the process is where clocks are read")]
 
 pub mod cli;
 pub mod config;
 mod driver;
+mod handle;
 mod peer;
 mod process;
+mod program;
 mod storage;
 mod telemetry;
 mod tools;
@@ -23,10 +26,11 @@ pub use dnode_protocol::{LayoutError, ParameterLayout, PeerId, RunDifference, Te
 pub use dnode_trainer::checkpoint::CheckpointError;
 pub use dnode_trainer::{
     DataIdentity, DataShare, Description, DescriptionError, Device, DeviceError, DeviceVector,
-    Evaluation, GradientStep, Interrupt, Resident, Score, Span, SpanMut, StateTensor, StepId,
-    StepReport, TrainError, Trainer, TrainerState,
+    Evaluation, GradientStep, Interrupt, Requests, Resident, Score, Span, SpanMut, StateTensor,
+    StepId, StepReport, TrainError, Trainer, TrainerState,
 };
 pub use driver::{ADDRESS_FILE, DriveError};
+pub use handle::{Membership, NextStep, Parameters, Swarm, SwarmError};
 pub use peer::trainer_identity::{AGREED_MAX, AGREED_NAME_MAX, IdentityError, TrainerIdentity};
 pub use peer::{
     JoinError, LastEvaluation, Options, Outcome, join, join_blocking, join_until, with_peers_file,
@@ -35,6 +39,7 @@ pub use peer::{backend, membership};
 pub use process::console::{self, Console};
 pub use process::error_text::error_text;
 pub use process::{log, signals};
+pub use program::program;
 pub use storage::peer_store::PeersFileError;
 pub use storage::{data_dir, identity};
 pub use telemetry::{diagnosis, metrics, progress, tensorboard, traces, view};

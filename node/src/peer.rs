@@ -12,6 +12,7 @@ mod terms;
 pub(crate) mod trainer_identity;
 
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dnode_gossip::{Gossip, Start};
@@ -26,7 +27,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::config::{Config, LogFormat};
 use crate::driver::{Course, DriveError, Driver, Invitation, Parts, Telemetry, Terms, Viewing};
-use crate::peer::rules::{check_budget, gossip_config, replica_config};
+use crate::peer::rules::replica_config;
 use crate::peer::trainer_identity::{IdentityError, TrainerIdentity};
 use crate::process::console::Console;
 use crate::storage::data_dir::{DataDir, DataDirError};
@@ -36,9 +37,9 @@ use crate::telemetry::metrics::{self, MetricsWriter};
 use crate::telemetry::progress::Reporter;
 use crate::telemetry::tensorboard::EventFile;
 use crate::telemetry::traces::{FLUSH_INTERRUPTED_MAX, FLUSH_MAX, Tracer, TracesError};
-use crate::telemetry::view::ServeError;
+use crate::telemetry::view::{ServeError, Snapshot};
 use crate::training::{Ending, MICRO_STEPS, NotSaved, Position, TrainingThread};
-use halves::{agreed, check_halves};
+use halves::{agreed, checked};
 use membership::{MembershipError, with_ticket};
 use network::network_config;
 pub use outcome::{LastEvaluation, Outcome};
@@ -67,6 +68,8 @@ pub struct Options {
     /// what the run is: a peer that begins one draws a secret, unless `network.open` is set, and a peer
     /// that has addresses alone (`network.bootstrap`) joins an open run.
     pub ticket: Option<Ticket>,
+    /// Where the process shows once a second what it knows of itself and the swarm, if anywhere.
+    pub shown_to: Option<watch::Sender<Arc<Snapshot>>>,
 }
 
 impl Options {
@@ -76,7 +79,16 @@ impl Options {
     pub fn new(config: Config) -> Self {
         let steps_given = config.run.steps != Config::default().run.steps;
         let (console, digest) = (Console::stderr(), Ok(String::new()));
-        Self { config, resume: false, console, digest, identity: None, steps_given, ticket: None }
+        Self {
+            config,
+            resume: false,
+            console,
+            digest,
+            identity: None,
+            steps_given,
+            ticket: None,
+            shown_to: None,
+        }
     }
 }
 
@@ -242,22 +254,15 @@ pub async fn join(
     stop: watch::Receiver<bool>,
 ) -> Result<Outcome, JoinError> {
     let started = Instant::now();
-    let Options { config, resume, console, digest, identity: own, steps_given, ticket } = options;
+    let Options { config, resume, console, digest, .. } = options;
+    let Options { identity: own, steps_given, ticket, shown_to, .. } = options;
     let own = own.or_else(|| trainer.kind().map(|kind| TrainerIdentity::new(kind, "")));
     crate::telemetry::traces::check(config.node.traces.as_ref())?;
     let (config, secret) = with_ticket(with_peers_file(config)?, ticket)?;
     let parameters = trainer.layout().parameters();
     let identified = trainer.data_identity();
     let (run, settings) = agreed(own.as_ref(), &config, (trainer.layout(), &identified))?;
-    let fragments = halves::fragments(&config, trainer.as_mut())?;
-    let gossip = gossip_config(&config, fragments);
-    gossip.check()?;
-    check_budget(&gossip)?;
-    if gossip.pace.balance == dnode_gossip::Balance::Batch && !trainer.set_batch(config.run.batch) {
-        return Err(JoinError::WholeBatches);
-    }
-
-    check_halves(&config, trainer.as_mut())?;
+    let (fragments, gossip) = checked(&config, trainer.as_mut())?;
     let (dir, identity, secret) = enter(&config, &run, secret)?;
     let weights = weights_digest(trainer.as_ref());
     let (part, data) = share::take(&config, steps_given, (trainer.as_mut(), &identity.peer()));
@@ -272,7 +277,8 @@ pub async fn join(
     // A progress line would break up the JSON lines of the log.
     let reporter = Reporter::new(console.clone(), config.node.log_format == LogFormat::Human);
     let viewing =
-        Viewing::start(&config, identity.peer(), (&run, &dir, own.as_ref()), (fragments, started))?;
+        Viewing::start(&config, identity.peer(), (&run, &dir, own.as_ref()), (fragments, started))?
+            .also_to(shown_to);
     let described = own.as_ref().map_or_else(|| json!(config), |own| own.described(&config));
     let invitation = Invitation::new(config.clone(), own, (console, secret.clone()));
     let shown = (invitation, viewing);

@@ -15,9 +15,10 @@ use dnode::{
     Carrier, CheckpointError, Config, Console, DataIdentity, DataShare, Description,
     DescriptionError, Device, DeviceError, DeviceVector, DirectConfig, DriveError, Evaluation,
     Found, GossipError, GradientStep, IdentityError, Interrupt, JoinError, LastEvaluation,
-    LayoutError, Multiaddr, NetworkError, Options, Outcome, ParameterLayout, PeerId,
-    PeersFileError, Resident, RunDifference, Score, Span, SpanMut, StateTensor, StepId, StepReport,
-    TensorSpec, Time, TrainError, Trainer, TrainerIdentity, TrainerState, watch,
+    LayoutError, Membership, Multiaddr, NetworkError, NextStep, Options, Outcome, ParameterLayout,
+    Parameters, PeerId, PeersFileError, Requests, Resident, RunDifference, Score, Span, SpanMut,
+    StateTensor, StepId, StepReport, Swarm, SwarmError, TensorSpec, Time, TrainError, Trainer,
+    TrainerIdentity, TrainerState, view, watch,
 };
 
 /// The type's last name, without its parameters.
@@ -42,6 +43,14 @@ fn names() -> Vec<&'static str> {
         name::<TrainerIdentity>(),
         name::<Console>(),
         name::<Time>(),
+        // The handle of a loop.
+        name::<Swarm<Vec<f32>>>(),
+        name::<dyn Parameters>(),
+        name::<NextStep>(),
+        name::<Membership>(),
+        name::<SwarmError>(),
+        name::<view::Snapshot>(),
+        name::<Requests>(),
         // Its errors, and what they carry.
         name::<JoinError>(),
         name::<DriveError>(),
@@ -147,8 +156,10 @@ fn a_trainer_needs_nothing_that_is_not_reexported() {
     });
     let words = signatures.flat_map(|line| line.split(|c: char| !c.is_alphanumeric() && c != '_'));
     let types = words.filter(|word| word.starts_with(char::is_uppercase));
-    let standard =
-        ["Some", "None", "Ok", "Err", "Option", "Result", "Self", "Range", "String", "Vec", "Send"];
+    let standard = [
+        "Some", "None", "Ok", "Err", "Option", "Path", "Result", "Self", "Range", "String", "Vec",
+        "Send",
+    ];
     let reexported = reexported();
     for name in types.filter(|name| !standard.contains(name) && name.len() > 1) {
         assert!(

@@ -16,7 +16,7 @@ const SKIPPED: [&str; 7] =
 const LINES_MAX: usize = 500;
 
 /// Each crate: its folder, and the crates of this workspace that it may depend on.
-const CRATES: [(&str, &[&str]); 13] = [
+const CRATES: [(&str, &[&str]); 14] = [
     ("protocol", &[]),
     ("gossip", &["dnode-protocol"]),
     ("trainer", &["dnode-protocol"]),
@@ -40,6 +40,7 @@ const CRATES: [(&str, &[&str]); 13] = [
             "dnode-trainer",
         ],
     ),
+    ("node/python", &["dnode"]),
     (
         "testnet",
         &[

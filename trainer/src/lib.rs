@@ -56,7 +56,7 @@ pub use replica::{
     ReplicaState, SharedReplica, Source,
 };
 pub use seam::{
-    DataIdentity, DataShare, Evaluation, GradientStep, StateTensor, StepId, StepReport, TrainError,
-    Trainer, TrainerState, weights_digest,
+    DataIdentity, DataShare, Evaluation, GradientStep, Requests, StateTensor, StepId, StepReport,
+    TrainError, Trainer, TrainerState, weights_digest,
 };
 pub use sketch::{SKETCH_LEN, gradient_sketch};

@@ -13,6 +13,7 @@ mod together;
 
 use std::fmt;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use dnode_protocol::{Fragments, ParameterLayout};
@@ -25,7 +26,7 @@ use crate::interrupt::Interrupt;
 use crate::mix::{norm, subtract};
 use crate::mixer::{Mixer, MixerState, Slice};
 use crate::outer::OuterStep;
-use crate::seam::{StepId, StepReport, TrainError, Trainer};
+use crate::seam::{Requests, StepId, StepReport, TrainError, Trainer};
 use crate::slow::Slow;
 use crate::weights::{CHUNK, Live, chunks};
 
@@ -220,6 +221,21 @@ impl Replica {
     /// As [`Trainer::set_interrupt`].
     pub fn set_interrupt(&mut self, interrupt: Interrupt) -> bool {
         self.live.set_interrupt(interrupt)
+    }
+
+    /// As [`Trainer::expect_commit`].
+    pub fn expect_commit(&mut self, steps: u64) {
+        self.live.expect_commit(steps);
+    }
+
+    /// As [`Trainer::take_requests`].
+    pub fn take_requests(&mut self) -> Requests {
+        self.live.take_requests()
+    }
+
+    /// As [`Trainer::on_checkpoint`].
+    pub fn on_checkpoint(&mut self, written: Result<&Path, &str>) {
+        self.live.on_checkpoint(written);
     }
 
     /// Does one local step on the live weights.

@@ -1,6 +1,7 @@
 //! The seam that embedding users implement: one replica's live weights and how to improve them.
 
 use std::ops::Range;
+use std::path::Path;
 
 use dnode_protocol::ParameterLayout;
 
@@ -99,6 +100,15 @@ pub struct TrainerState {
     pub tensors: Vec<StateTensor>,
 }
 
+/// What a trainer asks of the node between two steps ([`Trainer::take_requests`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Requests {
+    /// Quality that the trainer has measured by itself, to be reported as an evaluation.
+    pub evaluation: Option<Evaluation>,
+    /// Whether to write a checkpoint now; [`Trainer::on_checkpoint`] tells what came of it.
+    pub checkpoint: bool,
+}
+
 /// Why a trainer could not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
@@ -115,6 +125,10 @@ pub enum TrainError {
     /// Another thread has asked to break off ([`Trainer::set_interrupt`]); parameters are unchanged.
     #[error("train: broken off before its end, because this process was asked to end")]
     Interrupted,
+    /// The trainer has taken no step, for example because whoever computes it has asked for something
+    /// else; parameters are unchanged. The node does what waits between two steps, and asks again.
+    #[error("train: no step was taken")]
+    NoStep,
     /// Saved state does not fit this trainer; nothing was restored.
     #[error("restore trainer state: {0}")]
     State(String),
@@ -223,6 +237,23 @@ pub trait Trainer: Send {
     /// The step in two halves, for rules that average gradients; `None` when it cannot be split.
     fn split(&mut self) -> Option<&mut dyn GradientStep> {
         None
+    }
+
+    /// Tells before each step after how many more the next commit is due, this one included; 0 when it is
+    /// overdue or when steps are not gathered into commits. A slow peer takes fewer. May be ignored.
+    fn expect_commit(&mut self, steps: u64) {
+        let _ = steps;
+    }
+
+    /// What this trainer asks for, once; looked at after each call of [`Trainer::step`].
+    fn take_requests(&mut self) -> Requests {
+        Requests::default()
+    }
+
+    /// The checkpoint that [`Trainer::take_requests`] has asked for is written: its parameters are in
+    /// this file. An error says why it is not.
+    fn on_checkpoint(&mut self, written: Result<&Path, &str>) {
+        let _ = written;
     }
 
     /// Tells a number that no other peer has and that stays over restarts, before the first step: the

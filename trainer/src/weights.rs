@@ -1,6 +1,7 @@
 //! The live weights of a replica: a trainer, moved by displacements alone.
 
 use std::ops::Range;
+use std::path::Path;
 
 use dnode_protocol::ParameterLayout;
 
@@ -8,7 +9,7 @@ use crate::device::{DeviceError, Resident};
 use crate::interrupt::Interrupt;
 use crate::kernel::loss::Score;
 use crate::mix::MixError;
-use crate::seam::{Evaluation, TrainError, Trainer, TrainerState};
+use crate::seam::{Evaluation, Requests, TrainError, Trainer, TrainerState};
 use crate::slow::Displacement;
 
 /// Elements that cross the seam at once in a pass over all parameters: 256 KiB of f32.
@@ -64,6 +65,21 @@ impl Live {
     /// As [`Trainer::set_interrupt`].
     pub(crate) fn set_interrupt(&mut self, interrupt: Interrupt) -> bool {
         self.trainer.set_interrupt(interrupt)
+    }
+
+    /// As [`Trainer::expect_commit`].
+    pub(crate) fn expect_commit(&mut self, steps: u64) {
+        self.trainer.expect_commit(steps);
+    }
+
+    /// As [`Trainer::take_requests`].
+    pub(crate) fn take_requests(&mut self) -> Requests {
+        self.trainer.take_requests()
+    }
+
+    /// As [`Trainer::on_checkpoint`].
+    pub(crate) fn on_checkpoint(&mut self, written: Result<&Path, &str>) {
+        self.trainer.on_checkpoint(written);
     }
 
     /// Where the weights lie, if that is a device. Who moves them by that says whether they are settled.

@@ -28,7 +28,7 @@ use crate::telemetry::view::Service;
 /// than what a slip of the pen does.
 const FACTOR_MAX: u32 = 4;
 /// Most steps of anything: far beyond any run, far below where a counter could overflow.
-const STEPS_MAX: i64 = 1_000_000_000_000;
+pub(crate) const STEPS_MAX: i64 = 1_000_000_000_000;
 /// Most peers of an all-reduce, the synchronous baseline: a ring of more could have more pieces on
 /// the way to one peer than its queue holds.
 const WORLD_MAX: i64 = 8;

@@ -315,6 +315,7 @@ impl Lifecycle {
             TrainError::NotFinite { .. } if stops => DriveError::Diverged(error),
             TrainError::NotFinite { .. }
             | TrainError::Interrupted
+            | TrainError::NoStep
             | TrainError::State(_)
             | TrainError::Other(_) => error.into(),
         }));

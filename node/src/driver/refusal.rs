@@ -29,6 +29,9 @@ pub(crate) fn advice(field: &str) -> String {
             "use the same images, or give every peer the same data.pixel_mean and data.pixel_deviation"
         }
         DATA_DIGEST => "use the same data",
+        _ if field.starts_with("model.tensors.") => {
+            "give every peer the same model: the names and shapes of its parameters"
+        }
         _ => "start with the line that the other peer printed",
     };
     if !SETTINGS.contains(&field) {
@@ -51,6 +54,7 @@ mod tests {
                 "optimizer.learning_rate",
                 "start with the line that the other peer printed, or where both mean it give both --set network.allow_differences=optimizer.learning_rate",
             ),
+            ("model.tensors.03", "give every peer the same model: the names and shapes"),
             ("data.digest", "use the same data, or where each has its own data give both --set"),
         ] {
             let got = advice(field);

@@ -463,6 +463,7 @@ impl Telemetry {
         };
         self.metrics.write(self.stamp(), Body::Final(body));
         self.metrics.flush();
+        self.viewing.closes();
     }
 
     /// The last evaluation before the end.

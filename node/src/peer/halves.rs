@@ -5,11 +5,12 @@ use dnode_trainer::{DataIdentity, Trainer};
 
 use super::JoinError;
 use crate::config::{Config, Rule, run_spec, shared_settings, shared_settings_of};
+use crate::peer::rules::{check_budget, gossip_config};
 use crate::peer::trainer_identity::{TrainerIdentity, is_shared};
 
 /// Refuses rules and racks that average gradients if the trainer does not hand these out, before any
 /// peer waits for it.
-pub(super) fn check_halves(config: &Config, trainer: &mut dyn Trainer) -> Result<(), JoinError> {
+fn check_halves(config: &Config, trainer: &mut dyn Trainer) -> Result<(), JoinError> {
     let gradients = config.gossip.rule == Rule::AllReduce && config.gossip.local_steps == 1;
     let rack = !config.network.rack.is_empty();
     match gradients || rack {
@@ -21,10 +22,7 @@ pub(super) fn check_halves(config: &Config, trainer: &mut dyn Trainer) -> Result
 }
 
 /// The fragments of a run with the trainer, and of its optimizer's moments where the run averages them.
-pub(super) fn fragments(
-    config: &Config,
-    trainer: &mut dyn Trainer,
-) -> Result<Fragments, JoinError> {
+fn fragments(config: &Config, trainer: &mut dyn Trainer) -> Result<Fragments, JoinError> {
     let (parameters, wanted) = (trainer.layout().parameters(), config.gossip.fragments);
     if !config.gossip.moments {
         return Fragments::new(parameters, wanted).ok_or(JoinError::Parameters(parameters));
@@ -33,6 +31,22 @@ pub(super) fn fragments(
         return Err(JoinError::Moments);
     }
     Fragments::with_moments(parameters, wanted).ok_or(JoinError::ParametersWithMoments(parameters))
+}
+
+/// The fragments of the run and the configuration of its core, if they fit each other and the trainer.
+pub(super) fn checked(
+    config: &Config,
+    trainer: &mut dyn Trainer,
+) -> Result<(Fragments, dnode_gossip::Config), JoinError> {
+    let fragments = fragments(config, trainer)?;
+    let gossip = gossip_config(config, fragments);
+    gossip.check()?;
+    check_budget(&gossip)?;
+    if gossip.pace.balance == dnode_gossip::Balance::Batch && !trainer.set_batch(config.run.batch) {
+        return Err(JoinError::WholeBatches);
+    }
+    check_halves(config, trainer)?;
+    Ok((fragments, gossip))
 }
 
 /// What peers must and what they should agree on; `own` is the identity of a custom trainer.

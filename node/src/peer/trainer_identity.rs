@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use dnode_protocol::limits::RUN_FIELD_VALUE_BYTES_MAX;
-use dnode_protocol::{ParameterLayout, RunField, RunSpec};
+use dnode_protocol::{ParameterLayout, RunField, RunSpec, TensorSpec};
 use dnode_trainer::DataIdentity;
 use serde_json::{Value, json};
 
@@ -14,6 +14,10 @@ use crate::config::{Config, find, run_settings, run_spec};
 pub const AGREED_MAX: usize = 16;
 /// Longest name of such an entry, bytes.
 pub const AGREED_NAME_MAX: usize = 32;
+/// Most fields that tell names and shapes of tensors.
+const TENSOR_FIELDS_MAX: usize = 12;
+/// Characters of a tensor that are told where there are many.
+const TENSOR_SHOWN: usize = 48;
 /// Sections of the configuration that describe the models of dnode, not a custom trainer.
 const DESCRIBED: [&str; 3] = ["model", "data", "optimizer"];
 
@@ -117,6 +121,7 @@ impl TrainerIdentity {
         // They sort before the layout, so that a difference is named by what caused it.
         fields.push(field("model.name".to_owned(), &self.model));
         fields.push(field("model.version".to_owned(), &self.version));
+        fields.extend(tensor_fields(layout));
         let more = self.agreed.iter().map(|(name, value)| field(format!("model.{name}"), value));
         fields.extend(more);
         let said = |error: dnode_protocol::RunSpecError| IdentityError {
@@ -168,6 +173,47 @@ impl TrainerIdentity {
     }
 }
 
+/// Names and shapes of the tensors, several to a field, so that a difference is told by the names of
+/// the tensors around it. Where all of them are too long for that, a field names its first and its last
+/// tensor, and has a hash of all.
+fn tensor_fields(layout: &ParameterLayout) -> Vec<RunField> {
+    let word = |tensor: &TensorSpec| format!("{} {:?}", tensor.name, tensor.shape);
+    let words: Vec<String> = layout.tensors().iter().map(word).collect();
+    let mut values: Vec<String> = Vec::new();
+    for word in &words {
+        match values.last_mut() {
+            Some(value) if value.len() + word.len() + 2 <= RUN_FIELD_VALUE_BYTES_MAX => {
+                value.push_str("; ");
+                value.push_str(word);
+            }
+            _ => values.push(word.clone()),
+        }
+    }
+    let fits = |value: &String| value.len() <= RUN_FIELD_VALUE_BYTES_MAX;
+    if values.len() > TENSOR_FIELDS_MAX || !values.iter().all(fits) {
+        let each = words.len().div_ceil(TENSOR_FIELDS_MAX);
+        values = words.chunks(each).map(shortened).collect();
+    }
+    let name = |index: usize| format!("model.tensors.{index:02}");
+    let field = |(index, value)| RunField { name: name(index), value };
+    values.into_iter().map(plain).enumerate().map(field).collect()
+}
+
+/// The first and the last word, and a hash of all.
+fn shortened(words: &[String]) -> String {
+    let hash = blake3::hash(words.join("; ").as_bytes()).to_hex();
+    let ends = [words.first(), words.last()].map(|word| {
+        let word = word.map_or("", String::as_str);
+        word.chars().take(TENSOR_SHOWN).collect::<String>()
+    });
+    format!("{} tensors from {} to {}, {}", words.len(), ends[0], ends[1], &hash[..16])
+}
+
+/// `text` without what a field of a run may not hold.
+fn plain(text: String) -> String {
+    if text.chars().any(char::is_control) { text.escape_debug().to_string() } else { text }
+}
+
 /// Whether a key of the configuration applies to a run with a custom trainer.
 pub(crate) fn is_shared(name: &str) -> bool {
     !DESCRIBED.iter().any(|section| name.split('.').next() == Some(section))
@@ -207,6 +253,34 @@ mod tests {
         assert_eq!(differs(&identity, &identity.clone().join("elsewhere")), None);
         let newer = TrainerIdentity { version: "2".to_owned(), ..identity.clone() };
         assert_eq!(differs(&identity, &newer), told("model.version", "2"));
+    }
+
+    #[test]
+    fn the_first_tensors_that_differ_are_named_in_small_models_and_around_them_in_large_ones() {
+        let named = |tensors: usize, odd: usize| {
+            let mut layout = ParameterLayout::new();
+            for index in 0..tensors {
+                let width = if index == odd { 65 } else { 64 };
+                layout.push(&format!("layers.{index}.attention.weight"), &[2, width]).unwrap();
+            }
+            TrainerIdentity::new("m", "1")
+                .run_spec(&Config::default(), &layout, &DataIdentity::default())
+                .unwrap()
+        };
+        for tensors in [3, 40, 1000] {
+            assert_eq!(named(tensors, 2000).difference(&named(tensors, 2000)), None);
+            for odd in [0, tensors / 2, tensors - 1] {
+                let found = named(tensors, odd).difference(&named(tensors, 2000)).unwrap();
+                assert!(found.field.starts_with("model.tensors."), "{found:?}");
+                if tensors < 1000 {
+                    let wanted = format!("layers.{odd}.attention.weight [2, 65]");
+                    assert!(found.ours.contains(&wanted), "{found:?}");
+                } else {
+                    assert!(found.ours.contains(" tensors from layers."), "{found:?}");
+                }
+            }
+        }
+        assert_eq!(named(3, 3).difference(&named(4, 4)).unwrap().field, "model.tensors.00");
     }
 
     #[test]

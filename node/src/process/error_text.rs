@@ -31,6 +31,7 @@ macro_rules! debug_as_error_text {
 
 debug_as_error_text!(
     crate::JoinError,
+    crate::SwarmError,
     crate::DriveError,
     crate::PeersFileError,
     crate::peer::membership::MembershipError,

@@ -17,7 +17,7 @@ use crate::telemetry::progress::Significant;
 /// begin with this prefix, and warnings of other crates. Of the parts of libp2p named here only errors
 /// are logged. dnode reports itself what they warn of, or it is no trouble: a first peer knows no
 /// others, and a neighbour's address may not answer.
-const FILTER: &str =
+pub const FILTER: &str =
     "warn,dnode=info,libp2p_kad=error,libp2p_relay=error,libp2p_autonat=error,libp2p_dcutr=error";
 
 /// Sends the events of this process to `console`. A filter in `RUST_LOG` that cannot be read is

@@ -282,7 +282,9 @@ impl Training {
         let late = cursor.is_commit_due() && cursor.waits_for_round();
         queues.meter().step(if late { Activity::Late } else { Activity::Step }, began);
         let expected = pace.mean_step();
-        let Some(report) = self.in_trainer(expected, Self::local_step)? else { return Ok(()) };
+        let Some(report) = self.in_trainer(expected, Self::local_step)? else {
+            return self.grant_requests();
+        };
         let seconds = began.elapsed().as_secs_f64();
         let Context { cursor, queues, pace, .. } = &mut self.context;
         pace.stepped(seconds);
@@ -308,7 +310,24 @@ impl Training {
             // A checkpoint that could not be written was reported, and is tried again.
             let _ = self.checkpoints.save(&mut self.context)?;
         }
-        self.evaluate_when_due()
+        self.evaluate_when_due()?;
+        self.grant_requests()
+    }
+
+    /// Does what the trainer has asked for.
+    fn grant_requests(&mut self) -> Result<(), End> {
+        let requests = self.context.replica.take_requests();
+        if let Some(evaluation) = requests.evaluation {
+            let position = self.context.cursor.position();
+            self.context.queues.tell(Report::Evaluated { position, evaluation })?;
+        }
+        if requests.checkpoint {
+            let saved = self.checkpoints.save(&mut self.context)?;
+            let written = self.checkpoints.newest();
+            let written = saved.as_ref().map(|()| written).map_err(|failed| failed.error.as_str());
+            self.context.replica.on_checkpoint(written);
+        }
+        Ok(())
     }
 
     /// Takes one local step; `None` when it has to be done again.
@@ -321,7 +340,13 @@ impl Training {
             Some(ranks) if self.commits == Commits::Never => {
                 ranks.step(at, &mut self.context).map(Some)
             }
-            _ => Ok(Some(self.context.replica.step(at)?)),
+            _ => {
+                self.context.replica.expect_commit(self.context.cursor.until_commit());
+                match self.context.replica.step(at) {
+                    Err(TrainError::NoStep) => Ok(None),
+                    report => Ok(Some(report?)),
+                }
+            }
         }
     }
 

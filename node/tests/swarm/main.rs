@@ -21,6 +21,7 @@ mod hostile;
 mod interrupted;
 mod joining;
 mod moments;
+mod own_loop;
 mod page;
 mod process;
 mod rack;

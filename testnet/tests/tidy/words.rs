@@ -10,7 +10,7 @@ const NAMES_LEFT: [(&str, &str); 1] = [("node/network", "Event")];
 
 /// Terms of this project. A module whose first line says one sends its reader to the glossary, so
 /// it is defined there; a new term is added here.
-const TERMS: [&str; 77] = [
+const TERMS: [&str; 78] = [
     "abort",
     "back-off",
     "bulk connection",
@@ -36,6 +36,7 @@ const TERMS: [&str; 77] = [
     "fragment",
     "group",
     "guard",
+    "handle",
     "handshake",
     "incarnation",
     "information age",

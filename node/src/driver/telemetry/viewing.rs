@@ -38,7 +38,8 @@ const DETAIL_CHARACTERS_MAX: usize = 300;
 /// What is shown of one run.
 #[derive(Debug)]
 pub(crate) struct Viewing {
-    published: Option<Published>,
+    /// Where snapshots go: the server of the page, a program that watches its peer.
+    published: Vec<Published>,
     swarm: Summaries,
     sketch: [Real; SUMMARY_SKETCH_LEN],
     about: About,
@@ -109,7 +110,7 @@ impl Viewing {
         if let Some(metrics) = served.as_ref().and_then(|served| served.metrics) {
             tracing::info!("metrics: http://{metrics}/metrics");
         }
-        let published = served.map(|served| served.published);
+        let published = served.map(|served| served.published).into_iter().collect();
         let mut seed = [0; 32];
         rand::rng().fill_bytes(&mut seed);
         Ok(Self {
@@ -135,6 +136,24 @@ impl Viewing {
             counts: BTreeMap::new(),
             happened: 0,
         })
+    }
+
+    /// Snapshots also go there.
+    pub(crate) fn also_to(mut self, watching: Option<Published>) -> Self {
+        self.published.extend(watching);
+        self
+    }
+
+    /// The run has ended for this peer: shows its last events.
+    pub(super) fn closes(&self) {
+        for published in &self.published {
+            let last = Snapshot {
+                state: State::Finished,
+                events: self.events.iter().cloned().collect(),
+                ..published.borrow().as_ref().clone()
+            };
+            published.send_replace(Arc::new(last));
+        }
     }
 
     pub(super) fn heard(&mut self, from: &PeerId, summaries: Vec<Summary>, now: Time) {
@@ -194,7 +213,7 @@ impl Viewing {
     pub(super) fn event(&mut self, name: &'static str, detail: &str) {
         *self.counts.entry(name).or_default() += 1;
         self.happened += 1;
-        if self.published.is_none() {
+        if self.published.is_empty() {
             return;
         }
         if self.events.len() == EVENTS_MAX {
@@ -238,10 +257,10 @@ impl Viewing {
         }
         let own = self.own(core, network.peer_id(), (tally, traffic), links);
         self.tell(&own, core, network, now);
-        if self.published.is_some() {
-            let snapshot = self.snapshot((tally, traffic), own, core, now);
-            if let Some(published) = &self.published {
-                published.send_replace(Arc::new(snapshot));
+        if !self.published.is_empty() {
+            let snapshot = Arc::new(self.snapshot((tally, traffic), own, core, now));
+            for published in &self.published {
+                published.send_replace(Arc::clone(&snapshot));
             }
         }
         true

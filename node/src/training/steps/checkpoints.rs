@@ -1,7 +1,7 @@
 //! Checkpoints of the training thread: when one is due, and the last one.
 //! A copy of the state is kept during a long step, so that the last one can be written meanwhile.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -127,6 +127,11 @@ impl Checkpoints {
     /// its place meanwhile.
     pub(super) fn leave_trainer(&self) -> Result<(), End> {
         if self.shared.standby.leave() { Ok(()) } else { Err(End::Abandoned) }
+    }
+
+    /// The file of the newest checkpoint's parameters; empty before the first.
+    pub(super) fn newest(&self) -> &Path {
+        self.parameters.as_deref().unwrap_or_else(|| Path::new(""))
     }
 
     fn copy(&mut self, context: &Context) -> Result<Before, End> {

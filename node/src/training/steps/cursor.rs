@@ -101,6 +101,11 @@ impl Cursor {
         self.since_commit
     }
 
+    /// Local steps until the next commit is due; 0 when it is overdue.
+    pub(super) const fn until_commit(&self) -> u64 {
+        self.stride.local_steps().saturating_sub(self.since_commit)
+    }
+
     /// Whether the local steps of a commit are done.
     pub(super) const fn is_commit_due(&self) -> bool {
         self.since_commit >= self.stride.local_steps()

@@ -1,0 +1,136 @@
+"""Several peers on this machine, for a first try and for tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Optional, Sequence
+
+#: Tell a process which of the peers it is, of how many, and where their folders are.
+RANK = "DNODE_LAUNCH_RANK"
+SIZE = "DNODE_LAUNCH_SIZE"
+FOLDER = "DNODE_LAUNCH_FOLDER"
+
+#: Seconds that the processes get to leave after one has failed.
+_GRACE = 20.0
+#: Seconds that a peer waits for the address of the first one.
+_ADDRESS = 120.0
+
+
+def launch(
+    n: int,
+    script: str,
+    args: Sequence[str] = (),
+    *,
+    folder: Optional[str] = None,
+    python: str = sys.executable,
+    timeout: Optional[float] = None,
+) -> Path:
+    """Runs ``script`` in ``n`` processes whose calls of :func:`dnode.join` make one swarm.
+
+    In each of them ``join`` waits for the others, listens on this machine alone, and keeps its data in
+    ``folder/0`` and so on; ``bootstrap`` need not be given. Returns the folder when all have ended.
+
+    :param folder: where their data are; a new temporary folder if it is not given.
+    :param timeout: seconds after which the processes are ended.
+    :raises subprocess.CalledProcessError: when one of them fails; the others are ended then.
+    :raises subprocess.TimeoutExpired: when they have not ended in time.
+    """
+    if n < 1:
+        raise ValueError(f"launch {n} processes: at least 1")
+    root = Path(folder if folder is not None else tempfile.mkdtemp(prefix="dnode-launch-"))
+    command = [python, script, *args]
+    peers = []
+    for rank in range(n):
+        own = root / str(rank)
+        own.mkdir(parents=True, exist_ok=True)
+        (own / "address").unlink(missing_ok=True)
+        place = {RANK: str(rank), SIZE: str(n), FOLDER: str(root)}
+        peers.append(subprocess.Popen(command, env={**os.environ, **place}))
+    until = None if timeout is None else time.monotonic() + timeout
+    try:
+        _wait(peers, command, until, timeout)
+    finally:
+        _end(peers)
+    return root
+
+
+def _wait(
+    peers: list[subprocess.Popen[bytes]],
+    command: list[str],
+    until: Optional[float],
+    timeout: Optional[float],
+) -> None:
+    running = list(peers)
+    while running:
+        for peer in list(running):
+            status = peer.poll()
+            if status is None:
+                continue
+            running.remove(peer)
+            if status != 0:
+                raise subprocess.CalledProcessError(status, command)
+        if until is not None and time.monotonic() >= until:
+            raise subprocess.TimeoutExpired(command, timeout or 0.0)
+        time.sleep(0.05)
+
+
+def _end(peers: list[subprocess.Popen[bytes]]) -> None:
+    for peer in peers:
+        if peer.poll() is None:
+            peer.send_signal(signal.SIGINT)
+    until = time.monotonic() + _GRACE
+    for peer in peers:
+        try:
+            peer.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            peer.kill()
+            peer.wait()
+
+
+def place() -> Optional[dict[str, Any]]:
+    """The settings of this process where :func:`launch` has started it, else ``None``."""
+    rank = os.environ.get(RANK)
+    if rank is None:
+        return None
+    root = Path(os.environ[FOLDER])
+    found: dict[str, Any] = {
+        "data_dir": str(root / rank),
+        "require_peers": int(os.environ[SIZE]) - 1,
+        "listen": ["/ip4/127.0.0.1/udp/0/quic-v1"],
+        "mdns": False,
+        "open": True,
+    }
+    if rank != "0":
+        found["bootstrap"] = [_address(root / "0" / "address")]
+    return found
+
+
+def _address(file: Path) -> str:
+    until = time.monotonic() + _ADDRESS
+    while time.monotonic() < until:
+        lines = file.read_text().split() if file.exists() else []
+        if lines:
+            return lines[0]
+        time.sleep(0.02)
+    raise TimeoutError(f"the first peer has not written {file}")
+
+
+def main() -> int:
+    """``python -m dnode.launch -n 2 script.py …``"""
+    words = sys.argv[1:]
+    if len(words) < 3 or words[0] != "-n" or not words[1].isdigit():
+        print("usage: python -m dnode.launch -n N script.py [argument …]", file=sys.stderr)
+        return 2
+    try:
+        launch(int(words[1]), words[2], words[3:])
+    except subprocess.CalledProcessError as error:
+        return error.returncode if error.returncode > 0 else 1
+    except KeyboardInterrupt:
+        return 130
+    return 0

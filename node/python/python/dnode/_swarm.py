@@ -1,0 +1,477 @@
+"""A swarm as a training loop in Python sees it."""
+
+from __future__ import annotations
+
+import atexit
+import html
+import json
+import math
+import os
+import shutil
+import tempfile
+import time
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Iterator, Optional, Sequence, Union
+
+from dnode import _launch, _logging, _native
+from dnode._native import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+#: Whether a step was taken with others: ``joined``, ``alone`` (the node has failed), ``finished``
+#: (the steps of the run are done) or ``left``.
+Membership = str
+
+#: Sections of the configuration; a dictionary may be given for each.
+_SECTIONS = ("run", "gossip", "network", "node", "data", "model", "optimizer")
+#: Arguments that stand for a key of the configuration, as the flags of ``dnode join`` do.
+_SHORT = {
+    "bootstrap": "network.bootstrap",
+    "listen": "network.listen",
+    "mdns": "network.mdns",
+    "open": "network.open",
+    "require_peers": "network.require_peers",
+    "max_upload": "network.max_upload",
+    "max_download": "network.max_download",
+    "rule": "gossip.rule",
+    "local_steps": "gossip.local_steps",
+    "mix_every": "gossip.mix_every",
+    "fragments": "gossip.fragments",
+    "balance": "gossip.balance",
+    "steps": "run.steps",
+    "batch": "run.batch",
+    "data_dir": "node.data_dir",
+    "name": "node.name",
+    "ui": "node.ui",
+    "metrics": "node.metrics",
+    "tensorboard": "node.tensorboard",
+    "checkpoint_every": "node.checkpoint_every",
+    "checkpoint_interval": "node.checkpoint_interval",
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the loop is told by :meth:`Swarm.step`."""
+
+    #: Whether the step was taken with others.
+    membership: Membership
+    #: Local steps of this peer so far.
+    index: int
+    #: Where the swarm stands, in steps of the run.
+    position: int
+    #: Local steps until the next commit is due; a slow peer takes fewer for each commit.
+    until_commit: int
+    #: Whether weights of the model were moved by this call.
+    moved: bool
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened at this peer."""
+
+    #: Number of the event, from 1.
+    number: int
+    #: Seconds since the peer started.
+    time_s: float
+    #: Its name, for example ``peer-up``.
+    name: str
+    #: What a person wants to know of it.
+    detail: str
+
+
+def join(
+    model: "torch.nn.Module",
+    optimizer: "Optional[torch.optim.Optimizer]" = None,
+    *,
+    run: str,
+    bootstrap: Sequence[str] = (),
+    ticket: Optional[str] = None,
+    resume: bool = False,
+    buffers: str = "keep",
+    agreed: Optional[dict[str, str]] = None,
+    errors: str = "alone",
+    verbose: bool = True,
+    config: Optional[dict[str, Any]] = None,
+    **settings: Any,
+) -> "Swarm":
+    """Joins the run of this name with a model, and waits until the first step may be taken.
+
+    Where the swarm has trained already, the model then has its weights. Peers that begin together
+    should begin with equal weights: call ``torch.manual_seed`` before the model is made, or load one
+    file everywhere.
+
+    :param model: any module. Its trained parameters are exchanged: those that require a gradient and,
+        with an ``optimizer``, are among its parameters; tied ones once. Their names and shapes are part
+        of the run's identity.
+    :param optimizer: its learning rate is reported and its state is part of checkpoints.
+    :param run: the run's name; peers of other runs are refused.
+    :param bootstrap: addresses of live members, or a ticket; none for the first peer.
+    :param ticket: the ticket of a closed run, or ``@`` and the file that holds it; without one, what the
+        variable ``DNODE_SECRET`` holds. The peer that begins a run draws a secret, unless ``open=True``
+        lets anybody join; the ticket for others is :attr:`Swarm.ticket`.
+    :param resume: whether to go on from the newest checkpoint in ``data_dir``.
+    :param buffers: ``"keep"`` leaves buffers alone; ``"average"`` exchanges those of floating-point
+        numbers like parameters (running means of batch normalisation).
+    :param agreed: more that all peers must agree on, by name: at most 16, for example ``{"loss": "l2"}``.
+    :param errors: ``"alone"``: when the node fails, the loop goes on alone and the log says so once;
+        ``"raise"``: :meth:`Swarm.step` raises.
+    :param verbose: whether log lines are shown on standard error where the program configures no
+        logging.
+    :param config: a dictionary of ``section.key`` to value.
+    :param settings: settings by their short names (``local_steps=25``, ``data_dir="a"``, ``steps=1000``)
+        or sections as dictionaries (``gossip={"rule": "pairwise"}``). Without ``data_dir`` a temporary
+        folder is used, which is removed at the end.
+    :raises ConfigError: when a setting is wrong.
+    :raises RunMismatch: when all members that answer are of another run; it names the first tensor or
+        setting that differs.
+    :raises Error: when the peer cannot take part for another reason.
+    """
+    if errors not in ("alone", "raise"):
+        raise ConfigError(f'errors = "{errors}" is not legal: must be "alone" or "raise"')
+    _logging.start(verbose)
+    given = dict(settings)
+    addresses = [word for word in bootstrap if not word.startswith(("dnode1", "@"))]
+    tickets = [word for word in bootstrap if word not in addresses]
+    if addresses:
+        given["bootstrap"] = addresses
+    for key, value in (_launch.place() or {}).items():
+        given.setdefault(key, value)
+    options = Options(given, config or {})
+    options.ticket = ticket or next(iter(tickets), None)
+    if options.ticket is None and not given.get("open"):
+        options.ticket = os.environ.get("DNODE_SECRET") or None
+    return Swarm(model, optimizer, run, options, (resume, buffers, agreed or {}, errors == "raise"))
+
+
+class Options:
+    """Settings as the Rust side reads them, and the temporary folder if there is one."""
+
+    def __init__(self, settings: dict[str, Any], config: dict[str, Any]) -> None:
+        self.ticket: Optional[str] = None
+        keys: dict[str, Any] = {}
+        for name, value in settings.items():
+            if name in _SECTIONS and isinstance(value, dict):
+                keys.update({f"{name}.{key}": it for key, it in value.items()})
+            elif name in _SHORT:
+                keys[_SHORT[name]] = value
+            else:
+                known = ", ".join(sorted([*_SHORT, *_SECTIONS]))
+                raise ConfigError(f"join has no argument {name}; there are: {known}, and config")
+        keys.update(config)
+        self.temporary: Optional[str] = None
+        if "node.data_dir" not in keys:
+            self.temporary = tempfile.mkdtemp(prefix="dnode-")
+            keys["node.data_dir"] = self.temporary
+        self.texts = [f"{key}={_toml(value)}" for key, value in keys.items() if value is not None]
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Path):
+        value = str(value)
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+#: Swarms that have not been left; they leave at the end of the process.
+_open: "weakref.WeakSet[Swarm]" = weakref.WeakSet()
+
+
+#: The process that the swarms are of.
+_process = os.getpid()
+
+
+@atexit.register
+def _leave_all() -> None:
+    if os.getpid() == _process:
+        for swarm in list(_open):
+            swarm._leave_quietly()
+        _logging.drain()
+
+
+def _in_child() -> None:
+    """A forked child has none of the threads of its parent's swarms."""
+    global _process
+    _process = os.getpid()
+    _open.clear()
+    _logging.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
+class Swarm:
+    """This peer's place in a swarm; made by :func:`join`.
+
+    The model's weights change in calls of its methods and at no other time. Use it from one thread.
+    """
+
+    def __init__(
+        self,
+        model: "torch.nn.Module",
+        optimizer: "Optional[torch.optim.Optimizer]",
+        run: str,
+        options: Options,
+        rest: tuple[bool, str, dict[str, str], bool],
+    ) -> None:
+        from dnode import _torch
+
+        resume, buffers, agreed, fails_loop = rest
+        self._optimizer = optimizer
+        self._tensors = _torch.collect(model, optimizer, buffers)
+        self._losses = _torch.Losses()
+        self._reached = [tensor.reached for tensor in self._tensors]
+        self._addresses = [tensor.data_ptr() for tensor in self._reached]
+        self._temporary = options.temporary
+        self._seen = 0
+        self._outcome: Optional[dict[str, Any]] = None
+        described = [
+            (it.name, it.shape, it.form, it.reached.data_ptr(), it.tensor.numel())
+            for it in self._tensors
+        ]
+        callbacks = _torch.Callbacks(self._tensors, optimizer)
+        try:
+            self._node = _native.Node(
+                run,
+                options.texts,
+                (described, callbacks),
+                (options.ticket, sorted(agreed.items()), resume, fails_loop),
+            )
+        except BaseException:
+            self._remove_temporary()
+            raise
+        self._last = Step(*self._node.next_step())
+        _open.add(self)
+
+    def step(
+        self,
+        loss: "Union[float, torch.Tensor]",
+        samples: int = 1,
+        gradient_norm: "Union[float, torch.Tensor]" = 0.0,
+    ) -> Step:
+        """The loop has taken a step: call it after each ``optimizer.step()``.
+
+        Exchanged weights are moved in this call. It returns at once as a rule; it waits when a bound of
+        staleness holds back a commit, and when the steps of the run are done and all peers mix a last
+        time. After the run it does nothing.
+
+        :param loss: mean training loss of the step, nats; a tensor on a device is not waited for.
+        :param samples: samples of this peer's step, over all its accumulated batches.
+        :param gradient_norm: Euclidean norm of the gradient before clipping, 0 if not known.
+        :raises Error: the node's, after ``errors="raise"``.
+        :raises KeyboardInterrupt: after Ctrl-C while it waited; the swarm has been left then.
+        """
+        addresses = [tensor.data_ptr() for tensor in self._reached]
+        if addresses != self._addresses:
+            for tensor in self._tensors:
+                tensor.check()
+            self._node.set_addresses(addresses)
+            self._addresses = addresses
+        rate = float(self._optimizer.param_groups[0]["lr"]) if self._optimizer is not None else 0.0
+        number = self._losses.number(loss)
+        told = self._node.step((number, samples, rate, float(gradient_norm)))
+        self._last = Step(*told)
+        return self._last
+
+    def evaluate(self, loss: float, accuracy: float = 0.0, count: int = 1) -> None:
+        """The loop has measured the model on held-out data; told to the swarm with the next step.
+
+        :param loss: mean loss, nats per sample or token.
+        :param accuracy: share of right answers, in [0, 1].
+        :param count: samples or tokens measured.
+        """
+        self._node.evaluate(float(loss), float(accuracy), count)
+
+    def wait_for_peers(self, n: int, timeout: Optional[float] = None) -> int:
+        """Waits until ``n`` other peers are connected, at most ``timeout`` seconds; returns how many are.
+
+        :raises NotJoined: when the swarm has been left.
+        """
+        return self._node.wait_for_peers(n, timeout)
+
+    def checkpoint(self) -> Path:
+        """Writes a checkpoint now; returns the file of the parameters, which ``safetensors`` opens.
+
+        :raises CheckpointError: when it cannot be written.
+        :raises NotJoined: when the swarm has been left.
+        """
+        return Path(self._node.checkpoint())
+
+    def leave(self) -> dict[str, Any]:
+        """Leaves the swarm in good order; returns how the run ended for this peer.
+
+        Ends open exchanges, writes a last checkpoint and says goodbye. Once left, returns the same again.
+
+        :raises Error: when the run did not end well.
+        """
+        if self._outcome is None:
+            try:
+                self._outcome = self._node.leave()
+            finally:
+                _open.discard(self)
+                self._last = Step(*self._node.next_step())
+                self._remove_temporary()
+        return dict(self._outcome)
+
+    def __enter__(self) -> "Swarm":
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        if self._outcome is None and (error is not None or self.membership == "alone"):
+            # The loop's own error is what its caller should see; the node's is in the log.
+            self._leave_quietly()
+        else:
+            self.leave()
+
+    def _leave_quietly(self) -> None:
+        try:
+            self.leave()
+        except _native.Error as error:
+            _logging.LOGGER.warning("leave the swarm: %s", error)
+
+    def _remove_temporary(self) -> None:
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None
+
+    @property
+    def membership(self) -> Membership:
+        """``joined``, ``alone``, ``finished`` or ``left``."""
+        return self._last.membership
+
+    @property
+    def last_step(self) -> Step:
+        """What the last step was told."""
+        return self._last
+
+    @property
+    def data_dir(self) -> Path:
+        """The folder of identity, checkpoints and metrics."""
+        return Path(self._node.data_dir)
+
+    @property
+    def address(self) -> Optional[str]:
+        """Where others reach this peer: a value for their ``bootstrap``. ``None`` before it listens."""
+        file = self.data_dir / "address"
+        lines = file.read_text().split() if file.exists() else []
+        return lines[0] if lines else None
+
+    @property
+    def ticket(self) -> Optional[str]:
+        """What lets others join this closed run: keep it secret. ``None`` for an open run."""
+        file = self.data_dir / "ticket"
+        return file.read_text().strip() if file.exists() else None
+
+    @property
+    def page(self) -> Optional[str]:
+        """The link to the page of this peer, if ``ui`` was given."""
+        file = self.data_dir / "ui"
+        text = file.read_text().strip() if file.exists() else ""
+        return f"http://{text}/" if text else None
+
+    @property
+    def snapshot(self) -> dict[str, Any]:
+        """All that this peer knows of itself and the swarm, at most about a second old, as the page has
+        it."""
+        found: dict[str, Any] = json.loads(self._node.snapshot())
+        return found
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """The figures that a loop logs: losses in nats, times in seconds, staleness in commits."""
+        shot = self.snapshot
+        progress, traffic, exchanges = shot["progress"], shot["traffic"], shot["exchanges"]
+        consensus = shot["consensus"] or {}
+        return {
+            "membership": self.membership,
+            "peer": shot["node"]["peer"],
+            "step": self._last.index,
+            "position": self._last.position,
+            "until_commit": self._last.until_commit,
+            "commits": progress["commits"],
+            "samples": progress["samples"],
+            "loss": progress["loss"],
+            "samples_per_s": progress["samples_per_s"],
+            "peers": len(shot["links"]),
+            "exchanges": exchanges.get("completed", 0) + exchanges.get("answered", 0),
+            "staleness": progress["staleness"],
+            "wait_s": progress["wait_s"],
+            "sent_bytes": traffic["sent_bytes"],
+            "received_bytes": traffic["received_bytes"],
+            "distance": consensus.get("distance"),
+        }
+
+    def events(self, follow: bool = False) -> Iterator[Event]:
+        """The events that were not iterated over yet, oldest first; the last 100 are kept.
+
+        :param follow: whether to wait for more, until the run ends for this peer.
+        """
+        while True:
+            for event in self.snapshot["events"]:
+                if event["number"] > self._seen:
+                    self._seen = event["number"]
+                    yield Event(event["number"], event["time_s"], event["name"], event["detail"])
+            if not follow or self.membership != "joined":
+                return
+            time.sleep(0.2)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What another start of this loop needs to go on, in the manner of PyTorch: the position, and the
+        folder that has identity and checkpoints."""
+        return {
+            "format": 1,
+            "data_dir": str(self.data_dir),
+            "index": self._last.index,
+            "position": self._last.position,
+            "checkpoint": str(self.checkpoint()) if self.membership == "joined" else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Checks that this peer goes on from ``state``: it was joined with ``resume=True`` and the
+        ``data_dir`` of that time.
+
+        :raises CheckpointError: when it stands elsewhere.
+        """
+        if state.get("format") != 1:
+            raise _native.CheckpointError("load the state of a swarm: it is not of this version")
+        if self._last.index < int(state["index"]):
+            raise _native.CheckpointError(
+                f"load the state of a swarm: it is of step {state['index']}, and this peer stands at "
+                f"step {self._last.index}; join with resume=True and data_dir={state['data_dir']!r}"
+            )
+
+    def __repr__(self) -> str:
+        last = self._last
+        return f"<dnode.Swarm {last.membership}, step {last.index}, {self.stats['peers']} peers>"
+
+    def _repr_html_(self) -> str:
+        stats = self.stats
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(key)}</th><td>{html.escape(_shown(value))}</td></tr>"
+            for key, value in stats.items()
+        )
+        peers = "".join(
+            f"<tr><td>{html.escape(str(peer['label']))}</td><td>{html.escape(str(peer['state']))}</td>"
+            f"<td>{peer['step']}</td><td>{html.escape(_shown(peer['loss']))}</td></tr>"
+            for peer in self.snapshot["peers"][:20]
+        )
+        link = f"<a href='{html.escape(self.page)}'>page of this peer</a>" if self.page else ""
+        return (
+            f"<table>{rows}</table><table><tr><th>peer</th><th>state</th><th>step</th><th>loss</th></tr>"
+            f"{peers}</table>{link}"
+        )
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return "–" if math.isnan(value) else f"{value:.4g}"
+    return "–" if value is None else str(value)

@@ -1,0 +1,266 @@
+"""What the swarm sees of a PyTorch model: named tensors, where they lie, and saved state."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from typing import Any, Iterable, Optional
+
+import torch
+
+from dnode._native import ConfigError, Error
+
+#: Prefixes that wrappers put before the names of a model's own parameters.
+_WRAPPERS = re.compile(r"(^|\.)(_orig_mod|module|_fsdp_wrapped_module)(?=\.)")
+#: Forms of numbers that the Rust side reads where they lie.
+_FORMS = {
+    torch.float32: "float32",
+    torch.float64: "float64",
+    torch.bfloat16: "bfloat16",
+    torch.float16: "float16",
+}
+
+
+def plain_name(name: str) -> str:
+    """The name without what ``DistributedDataParallel``, FSDP and ``torch.compile`` put before it."""
+    return _WRAPPERS.sub("", name).lstrip(".")
+
+
+class Tensor:
+    """One tensor of the model, and the mirror in host memory by which it is reached, if it needs one."""
+
+    def __init__(self, name: str, tensor: torch.Tensor, nonnegative: bool = False) -> None:
+        self.name = name
+        self.tensor = tensor
+        self.nonnegative = nonnegative
+        self.mirror: Optional[torch.Tensor] = None
+        self._dtype, self._shape = tensor.dtype, tensor.shape
+        self._stream: Any = None
+        if not self._is_direct():
+            pinned = tensor.is_cuda
+            self.mirror = torch.empty(tensor.shape, dtype=torch.float32, pin_memory=pinned)
+            self._read_once = False
+            if pinned:
+                self._stream = torch.cuda.Stream(tensor.device)
+
+    def _is_direct(self) -> bool:
+        tensor = self.tensor
+        on_host = tensor.device.type == "cpu" and tensor.dtype in _FORMS
+        return on_host and tensor.is_contiguous() and not self.nonnegative
+
+    @property
+    def form(self) -> str:
+        """How the numbers of :attr:`reached` lie."""
+        return "mirror" if self.mirror is not None else _FORMS[self.tensor.dtype]
+
+    def check(self) -> None:
+        """Refuses a tensor whose numbers have become others than they were when the swarm was joined."""
+        tensor = self.tensor
+        same = tensor.dtype == self._dtype and tensor.shape == self._shape
+        if not same or (self.mirror is None and not self._is_direct()):
+            raise Error(
+                f"train parameter {self.name}: its type, shape or place has changed since the swarm was "
+                "joined; change the model before dnode.join"
+            )
+
+    @property
+    def reached(self) -> torch.Tensor:
+        """What lies where the Rust side reads: the tensor, or its mirror."""
+        return self.tensor if self.mirror is None else self.mirror
+
+    @property
+    def shape(self) -> list[int]:
+        """As peers compare it; a scalar is a vector of one."""
+        return list(self.tensor.shape) or [1]
+
+    def fetch(self) -> None:
+        """Copies the tensor to its mirror.
+
+        A mirror of a tensor of 16 bits is its f32 master: what was done to the tensor is added to it.
+        """
+        with torch.no_grad():
+            if self._stream is None:
+                self._fetch()
+            else:
+                self._fetch_from_device()
+
+    def _fetch(self) -> None:
+        assert self.mirror is not None
+        now = self.tensor.detach().to(torch.float32)
+        if self._read_once and self.tensor.dtype not in (torch.float32, torch.float64):
+            written = self.mirror.to(self.tensor.dtype).to(torch.float32)
+            self.mirror.add_(now - written)
+        else:
+            self.mirror.copy_(now)
+        self._read_once = True
+
+    def _fetch_from_device(self) -> None:
+        """The same by a stream of its own, which the stream of the loop does not wait for.
+
+        The thread that reads the mirror waits for the copy, and for the kernels before it; no other work
+        of the device is waited for.
+        """
+        assert self.mirror is not None
+        stream = self._stream
+        stream.wait_stream(torch.cuda.default_stream(self.tensor.device))
+        with torch.cuda.stream(stream):
+            self.tensor.record_stream(stream)
+            if self._read_once and self.tensor.dtype not in (torch.float32, torch.float64):
+                master = self.mirror.to(self.tensor.device, non_blocking=True)
+                written = master.to(self.tensor.dtype).to(torch.float32)
+                now = master + (self.tensor.detach().to(torch.float32) - written)
+            else:
+                now = self.tensor.detach().to(torch.float32)
+            self.mirror.copy_(now, non_blocking=True)
+            done = torch.cuda.Event()
+            done.record(stream)
+        done.synchronize()
+        self._read_once = True
+
+    def store(self) -> None:
+        """Copies the mirror back to the tensor, on the stream of the loop."""
+        assert self.mirror is not None
+        with torch.no_grad():
+            if self.nonnegative:
+                self.mirror.clamp_(min=0.0)
+            if self._stream is None:
+                self.tensor.copy_(self.mirror)
+                return
+            stream = torch.cuda.default_stream(self.tensor.device)
+            with torch.cuda.stream(stream):
+                self.tensor.copy_(self.mirror, non_blocking=True)
+
+
+def collect(
+    model: torch.nn.Module,
+    optimizer: Optional[torch.optim.Optimizer],
+    buffers: str,
+) -> list[Tensor]:
+    """The tensors that are exchanged: trained parameters, each once, and buffers if they are averaged.
+
+    A parameter is trained if it requires a gradient and, where there is an optimizer, is one of its
+    parameters.
+    """
+    if buffers not in ("keep", "average"):
+        raise ConfigError(f'buffers = "{buffers}" is not legal: must be "keep" or "average"')
+    trained = None
+    if optimizer is not None:
+        trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    found: list[Tensor] = []
+    seen: set[int] = set()
+    for name, parameter in model.named_parameters():
+        wanted = parameter.requires_grad and (trained is None or id(parameter) in trained)
+        if wanted and id(parameter) not in seen and parameter.numel() > 0:
+            if not parameter.is_floating_point():
+                raise ConfigError(f"parameter {name} has numbers of {parameter.dtype}, which cannot be averaged")
+            seen.add(id(parameter))
+            found.append(Tensor(plain_name(name), parameter))
+    if not found:
+        raise ConfigError(
+            "join with a model that has no parameter to train: requires_grad is false for all of them, "
+            "or the optimizer has others"
+        )
+    if buffers == "average":
+        for name, buffer in model.named_buffers():
+            if buffer.is_floating_point() and buffer.numel() > 0 and id(buffer) not in seen:
+                seen.add(id(buffer))
+                found.append(Tensor(plain_name(name), buffer, name.endswith("running_var")))
+    return found
+
+
+def _bytes(flat: torch.Tensor) -> bytes:
+    """The bytes of a contiguous tensor of f32 in host memory."""
+    return ctypes.string_at(flat.data_ptr(), 4 * flat.numel())
+
+
+class Callbacks:
+    """What the Rust side calls while the loop waits in a call of the swarm."""
+
+    def __init__(self, tensors: list[Tensor], optimizer: Optional[torch.optim.Optimizer]) -> None:
+        self._tensors = tensors
+        self._optimizer = optimizer
+        self._names = {id(it.tensor): it.name for it in tensors}
+
+    def fetch(self, index: int) -> None:
+        self._tensors[index].fetch()
+
+    def store(self, index: int) -> None:
+        self._tensors[index].store()
+
+    def save(self) -> list[tuple[str, bytes]]:
+        """The optimizer's state in f32, by ``parameter.key``, and the learning rates."""
+        if self._optimizer is None:
+            return []
+        saved: list[tuple[str, bytes]] = []
+        for parameter, name in self._parameters():
+            state = self._optimizer.state.get(parameter, {})
+            for key in sorted(state, key=str):
+                value = state[key]
+                if isinstance(value, (int, float)) and not isinstance(value, bool):
+                    value = torch.tensor(float(value))
+                if isinstance(value, torch.Tensor) and value.numel() > 0:
+                    flat = value.detach().to("cpu", torch.float32).contiguous()
+                    saved.append((f"{name}.{key}", _bytes(flat)))
+        for index, group in enumerate(self._optimizer.param_groups):
+            rate = torch.tensor(float(group["lr"]))
+            saved.append((f"group.{index}.lr", _bytes(rate)))
+        return saved
+
+    def restore(self, saved: Iterable[tuple[str, bytearray]]) -> None:
+        """Puts back what :meth:`save` returned."""
+        if self._optimizer is None:
+            return
+        tensors = {name: torch.frombuffer(data, dtype=torch.float32) for name, data in saved}
+        for parameter, name in self._parameters():
+            prefix = f"{name}."
+            state: dict[str, Any] = {}
+            for full, value in tensors.items():
+                key = full[len(prefix) :]
+                if not full.startswith(prefix) or "." in key:
+                    continue
+                if value.numel() == parameter.numel() and key != "step":
+                    moved = value.clone().reshape(parameter.shape)
+                    state[key] = moved.to(parameter.device, parameter.dtype)
+                else:
+                    state[key] = value[0].clone() if value.numel() == 1 else value.clone()
+            if state:
+                self._optimizer.state[parameter] = state
+        for index, group in enumerate(self._optimizer.param_groups):
+            rate = tensors.get(f"group.{index}.lr")
+            if rate is not None:
+                group["lr"] = float(rate[0])
+
+    def _parameters(self) -> Iterable[tuple[torch.Tensor, str]]:
+        assert self._optimizer is not None
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                name = self._names.get(id(parameter))
+                if name is not None:
+                    yield parameter, name
+
+
+class Losses:
+    """The losses of the loop as numbers, without waiting for a device.
+
+    A loss on a device is told one step later, or as soon as it has arrived.
+    """
+
+    def __init__(self) -> None:
+        self._last = float("nan")
+        self._pending: Optional[tuple[torch.Tensor, Any]] = None
+
+    def number(self, loss: object) -> float:
+        if not isinstance(loss, torch.Tensor):
+            return float(loss)  # type: ignore[arg-type]
+        if not loss.is_cuda:
+            return float(loss.detach())
+        if self._pending is not None and self._pending[1].query():
+            self._last = float(self._pending[0])
+            self._pending = None
+        if self._pending is None:
+            host = torch.empty((), dtype=torch.float32, pin_memory=True)
+            host.copy_(loss.detach(), non_blocking=True)
+            event = torch.cuda.Event()
+            event.record(torch.cuda.current_stream(loss.device))
+            self._pending = (host, event)
+        return self._last

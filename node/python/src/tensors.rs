@@ -1,0 +1,246 @@
+//! Parameters that are tensors of Python's: read and moved where they lie in host memory, or by way of
+//! a mirror there.
+//!
+//! Tensors of 16 bits keep an f32 master beside them. What the optimizer has done to a tensor is added
+//! to its master, and the tensor is the master rounded. So a displacement that is smaller than the
+//! spacing of the tensor's numbers is not lost.
+
+#![expect(unsafe_code, reason = "a tensor is told by its address")]
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use dnode::{Parameters, TrainError, TrainerState};
+use half::{bf16, f16};
+
+use crate::callbacks::Callbacks;
+
+/// How a tensor's numbers lie at its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    F32,
+    F64,
+    Bf16,
+    F16,
+    /// The address is that of a mirror of f32 in host memory, which Python fills and empties.
+    Mirror,
+}
+
+/// One tensor.
+#[derive(Debug)]
+struct Tensor {
+    form: Form,
+    /// Of its first number; the numbers lie one behind the other.
+    address: usize,
+    /// In the flat vector.
+    range: Range<usize>,
+    /// The master of a tensor of 16 bits; empty for others.
+    master: Vec<f32>,
+    /// Whether the mirror has what the tensor has.
+    fetched: bool,
+    /// Whether the mirror has what the tensor is to get.
+    moved: bool,
+}
+
+/// A number of 16 bits.
+trait Narrow: Copy + PartialEq {
+    fn widen(self) -> f32;
+    fn round(value: f32) -> Self;
+}
+
+impl Narrow for bf16 {
+    fn widen(self) -> f32 {
+        self.to_f32()
+    }
+
+    fn round(value: f32) -> Self {
+        Self::from_f32(value)
+    }
+}
+
+impl Narrow for f16 {
+    fn widen(self) -> f32 {
+        self.to_f32()
+    }
+
+    fn round(value: f32) -> Self {
+        Self::from_f32(value)
+    }
+}
+
+impl Tensor {
+    fn new(form: &str, address: usize, range: Range<usize>) -> Option<Self> {
+        let form = match form {
+            "float32" => Form::F32,
+            "float64" => Form::F64,
+            "bfloat16" => Form::Bf16,
+            "float16" => Form::F16,
+            "mirror" => Form::Mirror,
+            _ => return None,
+        };
+        let master = Vec::new();
+        Some(Self { form, address, range, master, fetched: false, moved: false })
+    }
+
+    /// The numbers of `part`, relative to the tensor.
+    ///
+    /// The lifetime is that of a call of a handle, in which nobody else touches the tensor: the thread of
+    /// the loop waits, and holds the object that keeps it alive.
+    fn numbers<T>(&mut self, part: Range<usize>) -> &mut [T] {
+        debug_assert!(part.end <= self.range.len(), "a part is within its tensor");
+        let first = self.address as *mut T;
+        // SAFETY: the address is that of `range.len()` numbers of this form (`Node::set_addresses`), and
+        // the caller of `step` neither frees nor uses them until the parameters are handed back.
+        unsafe { std::slice::from_raw_parts_mut(first.add(part.start), part.len()) }
+    }
+
+    /// Brings master and tensor together, and calls `visit` with both.
+    fn masters<T: Narrow>(&mut self, part: Range<usize>, mut visit: impl FnMut(&mut f32, &mut T)) {
+        if self.master.is_empty() {
+            let all = 0..self.range.len();
+            self.master = self.numbers::<T>(all).iter().map(|value| value.widen()).collect();
+        }
+        let mut master = std::mem::take(&mut self.master);
+        for (master, value) in master[part.clone()].iter_mut().zip(self.numbers::<T>(part)) {
+            let written = T::round(*master);
+            if *value != written {
+                *master += value.widen() - written.widen();
+                if !master.is_finite() {
+                    *master = value.widen();
+                }
+            }
+            visit(master, value);
+            *value = T::round(*master);
+        }
+        self.master = master;
+    }
+
+    fn read(&mut self, part: Range<usize>, out: &mut [f32]) {
+        let mut out = out.iter_mut();
+        let mut put = |value: f32| {
+            if let Some(out) = out.next() {
+                *out = value;
+            }
+        };
+        match self.form {
+            Form::F32 | Form::Mirror => {
+                self.numbers::<f32>(part).iter().for_each(|value| put(*value));
+            }
+            Form::F64 => self.numbers::<f64>(part).iter().for_each(|value| put(*value as f32)),
+            Form::Bf16 => self.masters::<bf16>(part, |master, _| put(*master)),
+            Form::F16 => self.masters::<f16>(part, |master, _| put(*master)),
+        }
+    }
+
+    fn displace(&mut self, part: Range<usize>, delta: &[f32], weight: f32) {
+        let mut moves = delta.iter().map(|delta| weight * delta);
+        let mut next = || moves.next().unwrap_or(0.0);
+        match self.form {
+            Form::F32 | Form::Mirror => {
+                self.numbers::<f32>(part).iter_mut().for_each(|value| *value += next());
+            }
+            Form::F64 => {
+                self.numbers::<f64>(part).iter_mut().for_each(|value| *value += f64::from(next()));
+            }
+            Form::Bf16 => self.masters::<bf16>(part, |master, _| *master += next()),
+            Form::F16 => self.masters::<f16>(part, |master, _| *master += next()),
+        }
+    }
+}
+
+/// All tensors of a model, one behind the other.
+#[derive(Debug)]
+pub(crate) struct Tensors {
+    tensors: RefCell<Vec<Tensor>>,
+    callbacks: Callbacks,
+    /// Whether any number was moved since the loop last asked.
+    moved: bool,
+}
+
+impl Tensors {
+    /// Tensors of these forms at these addresses, with the number of their elements; `None` when a form
+    /// is not known.
+    pub(crate) fn new(described: &[(String, usize, usize)], callbacks: Callbacks) -> Option<Self> {
+        let mut end = 0;
+        let tensors = described.iter().map(|(form, address, elements)| {
+            let range = end..end + elements;
+            end = range.end;
+            Tensor::new(form, *address, range)
+        });
+        let tensors = RefCell::new(tensors.collect::<Option<Vec<_>>>()?);
+        Some(Self { tensors, callbacks, moved: false })
+    }
+
+    /// The tensors lie there from now on.
+    pub(crate) fn set_addresses(&mut self, addresses: &[usize]) {
+        for (tensor, address) in self.tensors.get_mut().iter_mut().zip(addresses) {
+            tensor.address = *address;
+        }
+    }
+
+    /// Whether any number was moved since this was last asked.
+    pub(crate) fn take_moved(&mut self) -> bool {
+        std::mem::take(&mut self.moved)
+    }
+
+    /// Calls `visit` with each tensor that has a part in `range`, that part of it, and the same part of
+    /// the range.
+    fn visit(
+        &self,
+        range: &Range<usize>,
+        mut visit: impl FnMut(&mut Tensor, Range<usize>, Range<usize>),
+    ) {
+        let mut tensors = self.tensors.borrow_mut();
+        let first = tensors.partition_point(|tensor| tensor.range.end <= range.start);
+        for (index, tensor) in tensors.iter_mut().enumerate().skip(first) {
+            if tensor.range.start >= range.end {
+                break;
+            }
+            if tensor.form == Form::Mirror && !tensor.fetched {
+                tensor.fetched = self.callbacks.fetch(index);
+            }
+            let (start, end) =
+                (tensor.range.start.max(range.start), tensor.range.end.min(range.end));
+            let own = start - tensor.range.start..end - tensor.range.start;
+            visit(tensor, own, start - range.start..end - range.start);
+        }
+    }
+}
+
+impl Parameters for Tensors {
+    fn read(&self, range: Range<usize>, out: &mut [f32]) {
+        self.visit(&range, |tensor, own, part| {
+            if tensor.form == Form::Mirror && !tensor.fetched {
+                // No peer takes such numbers.
+                out[part].fill(f32::NAN);
+            } else {
+                tensor.read(own, &mut out[part]);
+            }
+        });
+    }
+
+    fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
+        self.moved = true;
+        self.visit(&range, |tensor, own, part| {
+            tensor.moved = true;
+            tensor.displace(own, &delta[part], weight);
+        });
+    }
+
+    fn hand_back(&mut self) {
+        for (index, tensor) in self.tensors.get_mut().iter_mut().enumerate() {
+            if tensor.form == Form::Mirror && tensor.moved && tensor.fetched {
+                self.callbacks.store(index);
+            }
+            (tensor.moved, tensor.fetched) = (false, false);
+        }
+    }
+
+    fn save(&self) -> TrainerState {
+        self.callbacks.save()
+    }
+
+    fn restore(&mut self, state: &TrainerState) -> Result<(), TrainError> {
+        self.callbacks.restore(state)
+    }
+}

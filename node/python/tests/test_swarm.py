@@ -1,0 +1,258 @@
+"""Real processes: peers in Python exchange, come late, leave, are killed, resume, and fail alone."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+from conftest import Start
+
+#: The four lines, with as many steps as an argument says.
+LOOP = '''
+steps = int(sys.argv[1])
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+generator = torch.Generator().manual_seed(int(sys.argv[2]))
+with dnode.join(model, optimizer, run="test", **peers(sys.argv[3:]), **LOCAL) as swarm:
+    swarm.wait_for_peers(1)
+    first = None
+    for _ in range(steps):
+        loss = one_step(model, optimizer, generator)
+        first = first if first is not None else loss.item()
+        swarm.step(loss=loss, samples=32)
+print("LOSS", first, loss.item())
+print("EXCHANGES", swarm.leave()["exchanges"])
+'''
+
+#: A loop without an end.
+ENDLESS = '''
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+generator = torch.Generator().manual_seed(len(sys.argv))
+swarm = dnode.join(model, optimizer, run="endless", **peers(sys.argv[1:]), **LOCAL)
+seen = 0
+while True:
+    time.sleep(0.001)
+    step = swarm.step(loss=one_step(model, optimizer, generator), samples=32)
+    if step.index % 100 == 0:
+        print("AT", step.index, flush=True)
+    seen += step.moved
+    if seen == 3:
+        print("MOVED", flush=True)
+'''
+
+
+def test_two_peers_of_the_four_lines_exchange_and_both_losses_fall(start: Start) -> None:
+    first = start("0", LOOP, "2000", "1")
+    second = start("1", LOOP, "2000", "2", first.address())
+    for peer in (first, second):
+        log = peer.wait()
+        before, after = (float(it) for it in log.split("LOSS ")[1].split()[:2])
+        assert after < 0.1 * before, log
+        assert int(log.split("EXCHANGES ")[1].split()[0]) > 0, log
+
+
+def test_launch_makes_one_swarm_of_several_processes(package: Path, tmp_path: Path) -> None:
+    import os
+    import subprocess
+    import sys
+
+    from conftest import PRELUDE
+
+    script = tmp_path / "script.py"
+    script.write_text(PRELUDE + '''
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+with dnode.join(model, optimizer, run="launched", local_steps=5, steps=300) as swarm:
+    while swarm.membership == "joined":
+        swarm.step(one_step(model, optimizer, torch.default_generator), samples=32)
+print("ENDED", swarm.membership, swarm.leave()["exchanges"])
+''')
+    caller = tmp_path / "caller.py"
+    caller.write_text(
+        f"import dnode; print(dnode.launch(3, {str(script)!r}, folder={str(tmp_path)!r}, timeout=80))"
+    )
+    path = os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, str(caller)], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ends = [line.split() for line in done.stdout.splitlines() if line.startswith("ENDED")]
+    assert len(ends) == 3 and all(end[1] == "finished" and int(end[2]) > 0 for end in ends), done.stdout
+
+
+def test_a_joiner_takes_the_weights_and_a_killed_peer_holds_nobody_up(start: Start) -> None:
+    first = start("0", ENDLESS)
+    second = start("1", ENDLESS, first.address())
+    for peer in (first, second):
+        peer.until("MOVED")
+    third = start("2", ENDLESS, second.address())
+    third.until("MOVED")
+    second.process.kill()
+    at = int(first.log().split("AT ")[-1].split()[0])
+    first.until(f"AT {at + 300}")
+    third.until("AT 300")
+
+
+def test_interrupt_leaves_in_good_order_and_resume_goes_on(start: Start) -> None:
+    text = ENDLESS.replace("**LOCAL)", "**LOCAL, resume=len(sys.argv) > 1 and sys.argv[1] == 'again')")
+    text = text.replace("peers(sys.argv[1:])", "{}") + "\n"
+    text = text.replace("seen = 0", "print('BEGINS', swarm.last_step.index, optimizer.state != {}, flush=True); seen = 0")
+    first = start("0", text)
+    first.until("AT 300")
+    first.process.send_signal(signal.SIGINT)
+    log = first.wait(status=None)
+    assert "KeyboardInterrupt" in log and "checkpoint written" in log, log
+    again = start("0", text, "again")
+    line = again.until("BEGINS 3")
+    assert line.endswith("True"), again.log()
+    again.process.send_signal(signal.SIGTERM)
+    again.wait(status=None)
+
+
+def test_interrupt_while_it_waits_for_peers_ends_soon(start: Start) -> None:
+    waits = '''
+model = Net()
+try:
+    dnode.join(model, run="waits", require_peers=1, **LOCAL)
+except KeyboardInterrupt:
+    print("STOPPED")
+'''
+    peer = start("0", waits)
+    peer.address()
+    peer.process.send_signal(signal.SIGINT)
+    assert "STOPPED" in peer.wait()
+
+
+def test_another_model_is_refused_by_name_and_a_wrong_setting_by_what_is_wrong(start: Start) -> None:
+    first = start("0", ENDLESS)
+    other = '''
+model = Net(); model.second = torch.nn.Linear(16, 2)
+try:
+    dnode.join(model, run="endless", **peers(sys.argv[1:]), **LOCAL)
+except dnode.RunMismatch as error:
+    print("REFUSED", error)
+try:
+    dnode.join(model, run="endless", **{**LOCAL, "local_steps": 0})
+except dnode.ConfigError as error:
+    print("WRONG", error)
+try:
+    dnode.join(model, run="endless", colour="red")
+except dnode.ConfigError as error:
+    print("UNKNOWN", error)
+'''
+    log = start("1", other, first.address()).wait()
+    refused = log.split("REFUSED ")[1].splitlines()[0]
+    assert "model.tensors.00" in refused and "second.weight [2, 16]" in refused, log
+    assert "gossip.local_steps = 0" in log.split("WRONG ")[1].splitlines()[0], log
+    assert "join has no argument colour" in log, log
+
+
+def test_a_node_that_fails_leaves_the_loop_alone_and_says_so_once(start: Start) -> None:
+    # The data directory of a node that has begun disappears: nothing can be saved at the end.
+    fails = '''
+import shutil
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+swarm = dnode.join(model, optimizer, run="fails", **LOCAL)
+swarm.step(one_step(model, optimizer, torch.default_generator))
+shutil.rmtree("data/checkpoints", ignore_errors=True)
+open("data/checkpoints", "w").write("in the way")
+try:
+    swarm.leave()
+except dnode.CheckpointError as error:
+    print("FAILED", error)
+for _ in range(3):
+    step = swarm.step(one_step(model, optimizer, torch.default_generator))
+print("GOES ON", step.membership)
+'''
+    log = start("0", fails).wait()
+    assert "FAILED save the end of the run" in log, log
+    assert "GOES ON alone" in log and log.count("training goes on alone") == 1, log
+
+
+def test_a_forked_child_is_told_so_and_ends(start: Start) -> None:
+    forks = '''
+import os
+model = Net()
+swarm = dnode.join(model, run="forks", **LOCAL)
+child = os.fork()
+if child == 0:
+    try:
+        swarm.step(0.0)
+    except dnode.Error as error:
+        print("CHILD", error, flush=True)
+    sys.exit(7)
+_, status = os.waitpid(child, 0)
+print("STATUS", os.waitstatus_to_exitcode(status))
+swarm.step(0.0)
+print("PARENT", swarm.membership, swarm.leave()["reason"])
+'''
+    log = start("0", forks).wait()
+    assert "CHILD use the swarm in a forked child" in log and "STATUS 7" in log, log
+    assert "PARENT joined interrupted" in log, log
+
+
+def test_what_is_told_of_a_swarm(start: Start) -> None:
+    tells = '''
+import json, logging, pathlib
+lines = []
+class Keeps(logging.Handler):
+    def emit(self, record): lines.append((record.name, record.levelname, record.getMessage()))
+logging.getLogger().addHandler(Keeps()); logging.getLogger().setLevel(logging.INFO)
+model = Net()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+swarm = dnode.join(model, optimizer, run="tells", ui="127.0.0.1:0", **LOCAL)
+for _ in range(20):
+    swarm.step(one_step(model, optimizer, torch.default_generator), samples=32)
+swarm.evaluate(0.25, accuracy=0.5, count=7)
+file = swarm.checkpoint()
+end = time.monotonic() + 30
+while not swarm.stats["commits"] or "evaluate" not in pathlib.Path("data/metrics.jsonl").read_text():
+    assert time.monotonic() < end
+    swarm.step(one_step(model, optimizer, torch.default_generator), samples=32)
+print("STATS", json.dumps(swarm.stats))
+print("EVENTS", [event.name for event in swarm.events()], list(swarm.events()))
+print("PAGE", swarm.page, "<table>" in swarm._repr_html_(), repr(swarm))
+state = swarm.state_dict()
+swarm.load_state_dict(state)
+try:
+    swarm.load_state_dict({**state, "index": 10**6})
+except dnode.CheckpointError as error:
+    print("STATE", error)
+from safetensors.torch import load_file
+missing, unexpected = model.load_state_dict(load_file(file), strict=False)
+print("SAVED", missing, unexpected)
+swarm.leave()
+print("LOGGED", any(name == "dnode" and "listening" in text for name, _, text in lines))
+try:
+    swarm.checkpoint()
+except dnode.NotJoined as error:
+    print("LEFT", error)
+'''
+    log = start("0", tells).wait()
+    stats = json.loads(log.split("STATS ")[1].splitlines()[0])
+    assert stats["step"] >= 20 and stats["membership"] == "joined" and stats["commits"] > 0, log
+    assert "'training'" in log and "'checkpoint'" in log and "] []" in log, log
+    assert "PAGE http://127.0.0.1:" in log and " True <dnode.Swarm joined" in log, log
+    assert "STATE load the state of a swarm: it is of step 1000000" in log, log
+    assert "SAVED [] []" in log, log
+    assert "LOGGED True" in log and "LEFT ask the swarm" in log, log
+
+
+def test_a_closed_run_lets_in_who_has_its_ticket(start: Start) -> None:
+    closed = ENDLESS.replace("**LOCAL)", "**{**LOCAL, 'open': False})").replace(
+        "seen = 0",
+        "while swarm.ticket is None: swarm.step(0.0); time.sleep(0.01)\n"
+        "print('TICKET', swarm.ticket, flush=True)\nseen = 0",
+    )
+    first = start("0", closed)
+    ticket = first.until("TICKET dnode1")
+    start("1", closed, "dnode1" + ticket).until("MOVED")
+    stranger = '''
+try:
+    dnode.join(Net(), run="endless", bootstrap=sys.argv[1:], **{**LOCAL, "open": False})
+except dnode.ConfigError as error:
+    print("REFUSED", error)
+'''
+    assert "REFUSED" in start("2", stranger, first.address()).wait()

@@ -1,0 +1,369 @@
+//! The `dnode` program: flags to configuration, configuration to a running peer.
+//!
+//! It is part of the library so that the Python package has the command, too.
+
+use std::ffi::OsString;
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser as _};
+use clap_complete::Shell;
+
+use crate::backend::BackendError;
+use crate::check::{self, CheckError};
+use crate::cli::{
+    Bench, Check, Cli, Command, ConfigCommand, Doctor, Generate, Join, LinkArgs, fault,
+};
+use crate::config::{ConfigError, file_text, origin_text, reference_markdown, reference_text};
+use crate::data_dir::{DataDir, DataDirError};
+use crate::doctor::{self, Verdict, Wishes};
+use crate::identity::Identity;
+use crate::link_bench::{self, LinkError};
+use crate::membership::{self, MembershipError};
+use crate::progress::Significant;
+use crate::top::{self, TopError};
+use crate::view::figure;
+use crate::{DriveError, Evaluation, JoinError, LastEvaluation, Options, Outcome, error_text};
+use dnode_network::{DirectConfig, Multiaddr};
+use dnode_trainer::{GenerateError, Generation, checkpoint};
+
+/// Exit status of a wrong command line or configuration.
+const USAGE: u8 = 2;
+/// Exit status of a run that ended because training diverged, where that was asked for.
+const DIVERGED: u8 = 3;
+
+/// Why the program ends early; each is told in one line.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Membership(#[from] MembershipError),
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    #[error(transparent)]
+    Top(#[from] TopError),
+    #[error(transparent)]
+    Check(#[from] CheckError),
+    #[error(
+        "the first step does not come out alike: these machines or backends should not train together"
+    )]
+    Differs,
+    #[error(
+        "{0} of the members would refuse this configuration: the lines before say what differs and what to do"
+    )]
+    OtherRun(usize),
+    #[error("{0} of the members did not tell how their first step comes out")]
+    Unknown(usize),
+    #[error("training diverged, and was stopped: {0}")]
+    Diverged(String),
+    #[error("{0} of the checks failed: see what they advise")]
+    Unfit(usize),
+    #[error(
+        "no checkpoint in {0}: name a data directory, a checkpoint's folder, or its parameters.safetensors"
+    )]
+    NoCheckpoint(String),
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
+    #[error("cannot start a thread: {0}; allow this user more of them (`ulimit -u`)")]
+    Thread(io::Error),
+    #[error("cannot write {what}: {reason}; is there room, and is the name free and writable?")]
+    Write { what: String, reason: io::Error },
+}
+
+impl Failure {
+    const fn status(&self) -> u8 {
+        match self {
+            Self::OtherRun(_)
+            | Self::Config(_)
+            | Self::Backend(_)
+            | Self::NoCheckpoint(_)
+            | Self::Generate(_)
+            | Self::Link(LinkError::Address(_)) => USAGE,
+            Self::Diverged(_) | Self::Join(JoinError::Drive(DriveError::Diverged(_))) => DIVERGED,
+            Self::DataDir(error) | Self::Membership(MembershipError::DataDir(error))
+                if !error.is_usage() =>
+            {
+                1
+            }
+            Self::DataDir(_) | Self::Membership(_) => USAGE,
+            Self::Join(error) if error.is_usage() => USAGE,
+            Self::Check(CheckError::Backend(_) | CheckError::Digest | CheckError::Address(_)) => {
+                USAGE
+            }
+            Self::Top(error) if error.is_usage() => USAGE,
+            Self::Check(CheckError::Step { .. } | CheckError::Ask(_))
+            | Self::Differs
+            | Self::Unknown(_)
+            | Self::Unfit(_)
+            | Self::Top(_)
+            | Self::Join(_)
+            | Self::Link(_)
+            | Self::Thread(_)
+            | Self::Write { .. } => 1,
+        }
+    }
+}
+
+/// Runs the program with these words of a command line, its own name first, and returns its exit status
+/// (docs/operations.md).
+pub fn program(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> u8 {
+    let cli = match Cli::try_parse_from(words) {
+        Ok(cli) => cli,
+        Err(error)
+            if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) =>
+        {
+            return u8::from(print(&error.render().to_string()).is_err());
+        }
+        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = io::stderr().write_all(error.render().to_string().as_bytes());
+            return USAGE;
+        }
+        Err(error) => return fail(&fault(&error), USAGE),
+    };
+    let result = match cli.command {
+        Command::Join(join) => run(&join),
+        Command::Check(check) => check_backends(&check),
+        Command::Doctor(doctor) => examine(&doctor),
+        Command::Config { command: Some(command), .. } => configure(&command),
+        Command::Config { markdown: true, .. } => print(&reference_markdown()),
+        Command::Config { markdown: false, .. } => print(&reference_text()),
+        Command::Completions { shell } => completions(shell),
+        Command::Man { folder } => manual(folder.as_deref()),
+        Command::Generate(flags) => generate(flags),
+        Command::Bench(Bench::Link(link)) => bench_link(&link),
+        Command::Top { address, data_dir } => show(address, &data_dir),
+        Command::Ticket { file } => make_ticket(file.as_deref()),
+        Command::Id { data_dir } => id(&data_dir),
+    };
+    match result {
+        Ok(()) => 0,
+        Err(failure) => fail(&error_text(&failure), failure.status()),
+    }
+}
+
+fn run(join: &Join) -> Result<(), Failure> {
+    let settings = join.flags.settings()?;
+    let steps_given = settings.origin("run.steps") != crate::config::Origin::Default;
+    let config = settings.resolve()?;
+    if let Some(path) = &join.save_config {
+        std::fs::write(path, file_text(&config))
+            .map_err(|reason| Failure::Write { what: path.display().to_string(), reason })?;
+    }
+    // Before the data is loaded, which may take long.
+    let stop = crate::signals::listen().map_err(Failure::Thread)?;
+    if join.exit_with_stdin {
+        crate::signals::end_with_stdin().map_err(Failure::Thread)?;
+    }
+    let mut trainer = crate::backend::trainer(&config)?;
+    let digest = check::digest(&config, trainer.as_mut()).map_err(|why| why.to_string());
+    let ticket = join.ticket(&config)?;
+    let options = Options::new(config);
+    let options = Options { resume: join.resume, digest, steps_given, ticket, ..options };
+    match crate::join_until(options, trainer, stop) {
+        Ok(outcome) => {
+            print(&outcome_text(&outcome))?;
+            match outcome.diverged {
+                Some(what) if outcome.reason == "diverged" => Err(Failure::Diverged(what)),
+                _ => Ok(()),
+            }
+        }
+        Err(error) => {
+            if let JoinError::NotSaved { outcome, .. } = &error {
+                print(&outcome_text(outcome))?;
+            }
+            Err(error.into())
+        }
+    }
+}
+
+/// How the run ended, for a person.
+fn outcome_text(outcome: &Outcome) -> String {
+    let Outcome { peer, reason, step, samples, exchanges, .. } = outcome;
+    let mut text = format!("{}: {reason} after {step} steps, {samples} samples", peer.short());
+    if let Some(rate) = outcome.samples_per_s {
+        text += &format!(" ({} samples/s while training)", figure(rate));
+    }
+    text += ", ";
+    text += &match exchanges {
+        Some(exchanges) => format!("{exchanges} exchanges"),
+        None => "alone: no peer was met".to_owned(),
+    };
+    let numbers = |Evaluation { loss, accuracy, .. }: Evaluation| {
+        format!("held-out loss {}, accuracy {:.2} %", Significant(loss), 100.0 * accuracy)
+    };
+    text += &match (outcome.evaluation, outcome.evaluated) {
+        (Some(evaluation), _) => format!("; {}", numbers(evaluation)),
+        (None, Some(LastEvaluation { step, evaluation })) => {
+            format!("; last evaluated at step {step}: {}", numbers(evaluation))
+        }
+        (None, None) => "; not evaluated".to_owned(),
+    };
+    if let Some(what) = &outcome.diverged {
+        text += &format!("; TRAINING DIVERGES: {what}");
+    }
+    if let Some(path) = &outcome.parameters {
+        text += &format!("; parameters in {}", path.display());
+    }
+    text + "\n"
+}
+
+fn check_backends(flags: &Check) -> Result<(), Failure> {
+    let config = crate::with_peers_file(flags.settings()?.resolve()?)?;
+    let ticket = flags.ticket(&config)?;
+    let (config, secret) = membership::to_ask(config, ticket)?;
+    let members = match config.network.bootstrap.as_slice() {
+        [] => Vec::new(),
+        addresses => check::ask(addresses, secret.as_ref())?,
+    };
+    let report = check::check(&config, flags.against.as_deref(), &members)?;
+    print(&report.text)?;
+    match report.unknown {
+        _ if report.other > 0 => Err(Failure::OtherRun(report.other)),
+        _ if !report.agrees => Err(Failure::Differs),
+        0 => Ok(()),
+        unknown => Err(Failure::Unknown(unknown)),
+    }
+}
+
+fn examine(flags: &Doctor) -> Result<(), Failure> {
+    let config = crate::with_peers_file(flags.settings()?.resolve()?)?;
+    let ticket = flags.ticket(&config)?;
+    let (config, secret) = membership::to_ask(config, ticket)?;
+    let parse = |text: &String| text.parse().map_err(|_| LinkError::Address(text.clone()));
+    let wishes = Wishes {
+        link: flags.link.as_ref().map(parse).transpose()?,
+        rate: flags.rate.map(|mbit| mbit * 1e6 / 8.0),
+        step: flags.step_ms.map(|ms| Duration::from_secs_f64(ms / 1e3)),
+    };
+    let report = link_bench::block_on(async {
+        Ok(doctor::examine(&config, secret.as_ref(), &wishes).await)
+    })?;
+    print(&if flags.json { report.json() } else { report.text() })?;
+    match report.count(Verdict::Fail) {
+        0 => Ok(()),
+        failed => Err(Failure::Unfit(failed)),
+    }
+}
+
+fn bench_link(link: &LinkArgs) -> Result<(), Failure> {
+    let addresses = link.to.iter().chain(link.listen.iter().flatten());
+    let parsed = addresses.map(|text| text.parse().map_err(|_| LinkError::Address(text.clone())));
+    let mut addresses = parsed.collect::<Result<Vec<Multiaddr>, _>>()?;
+    if link.to.is_none() {
+        let direct = DirectConfig { trusted: link.trusted, ..DirectConfig::default() };
+        let tell = |address: &Multiaddr| {
+            // Nobody reads it any more: it answers all the same.
+            let _ = print(&format!("dnode bench link --to {address}\n"));
+        };
+        return Ok(link_bench::block_on(link_bench::answer(addresses, direct, tell))?);
+    }
+    let Some(to) = addresses.pop() else { return Ok(()) };
+    print(&link_bench::block_on(link_bench::ask(&to, link.trusted))?)
+}
+
+fn generate(flags: Generate) -> Result<(), Failure> {
+    let Generate { path, prompt, length, temperature, seed } = flags;
+    let file = checkpoint::parameters_at(&path);
+    let file = file.ok_or_else(|| Failure::NoCheckpoint(path.display().to_string()))?;
+    let request = Generation { prompt, length, temperature, seed };
+    print(&(dnode_trainer::generate(&file, &request)? + "\n"))
+}
+
+fn configure(command: &ConfigCommand) -> Result<(), Failure> {
+    match command {
+        ConfigCommand::Init { file } => {
+            let failed = |reason| Failure::Write { what: file.display().to_string(), reason };
+            // A file that is there is somebody's work.
+            let made = std::fs::File::create_new(file);
+            let text = reference_text();
+            made.and_then(|mut made| made.write_all(text.as_bytes())).map_err(failed)?;
+            print(&format!("{} has every key, commented out\n", file.display()))
+        }
+        ConfigCommand::Check(flags) => {
+            let mut faults = flags.faults();
+            match faults.pop() {
+                None => print("the configuration is sound\n"),
+                Some(last) => {
+                    for fault in &faults {
+                        say(&error_text(fault));
+                    }
+                    Err(Failure::Config(last))
+                }
+            }
+        }
+        ConfigCommand::Show(flags) => {
+            let settings = flags.settings()?;
+            settings.resolve()?;
+            print(&origin_text(&settings))
+        }
+    }
+}
+
+fn completions(shell: Shell) -> Result<(), Failure> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "dnode", &mut text);
+    print(&String::from_utf8_lossy(&text))
+}
+
+fn manual(folder: Option<&Path>) -> Result<(), Failure> {
+    let Some(folder) = folder else {
+        let mut text = Vec::new();
+        let made = clap_mangen::Man::new(Cli::command()).render(&mut text);
+        made.map_err(|reason| Failure::Write { what: "the manual page".to_owned(), reason })?;
+        return print(&String::from_utf8_lossy(&text));
+    };
+    let failed = |reason| Failure::Write { what: folder.display().to_string(), reason };
+    std::fs::create_dir_all(folder).map_err(failed)?;
+    clap_mangen::generate_to(Cli::command(), folder).map_err(failed)
+}
+
+fn show(address: Option<String>, folder: &Path) -> Result<(), Failure> {
+    let stop = crate::signals::listen().map_err(Failure::Thread)?;
+    let address = address.map_or_else(|| top::find(folder), Ok)?;
+    Ok(top::run(&address, &stop)?)
+}
+
+fn make_ticket(file: Option<&Path>) -> Result<(), Failure> {
+    let text = membership::fresh_ticket().to_text() + "\n";
+    let Some(file) = file else { return print(&text) };
+    let failed = |reason| Failure::Write { what: file.display().to_string(), reason };
+    membership::write_new(file, &text).map_err(failed)?;
+    print(&format!("{} has the ticket; whoever has it is a member\n", file.display()))
+}
+
+fn id(folder: &Path) -> Result<(), Failure> {
+    // A running peer holds the lock; reading its name needs none.
+    let identity = match Identity::load(folder)? {
+        Some(identity) => identity,
+        None => Identity::load_or_create(&DataDir::open(folder)?)?,
+    };
+    print(&format!("{}\n", identity.peer()))
+}
+
+fn print(text: &str) -> Result<(), Failure> {
+    match io::stdout().write_all(text.as_bytes()) {
+        // `dnode config | head` is no fault.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => {
+            other.map_err(|reason| Failure::Write { what: "standard output".to_owned(), reason })
+        }
+    }
+}
+
+fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "error: {text}");
+}
+
+fn fail(text: &str, status: u8) -> u8 {
+    say(text);
+    status
+}

@@ -1,0 +1,227 @@
+//! Programs with a training loop of their own as real processes: they exchange, come late, leave, are
+//! killed and resume, and train on alone when their node fails.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use clap::Parser as _;
+use dnode::cli::{Cli, Command as Said};
+use dnode::{Evaluation, Membership, Options, ParameterLayout, StepReport, Swarm, TrainerIdentity};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::process::{LOOPBACK, Peer, checkpoints, wait};
+use crate::{ENDLESS, flags};
+
+#[path = "../../examples/own_loop.rs"]
+#[expect(dead_code, reason = "the program begins where its flags are")]
+mod example;
+
+/// The flags of the peer that this process is to be, one a line; the first says which program it is.
+const FLAGS: &str = "DNODE_TEST_LOOP_PEER";
+/// Runs the program with its arguments in the variable.
+const SHELL: &str = "flags=$(printf '%s\\n' \"$@\" | grep -v exit-with-stdin); \
+    export DNODE_TEST_LOOP_PEER=\"$flags\"; exec \"$0\" --exact own_loop::a_peer --nocapture";
+/// Parameters of the watched loop.
+const LEN: usize = 1000;
+/// Time of its steps.
+const STEP: Duration = Duration::from_millis(1);
+
+/// Not a test where nothing says that this process is a peer.
+#[test]
+fn a_peer() {
+    let Ok(flags) = std::env::var(FLAGS) else { return };
+    let words = ["dnode"].into_iter().chain(flags.lines()).map(str::to_owned);
+    let ended = if Path::new("watched").exists() { watched(words) } else { example::run(words) };
+    if let Err(error) = ended {
+        panic!("Error: {error:?}");
+    }
+}
+
+/// Moves its weights towards what `goal` says, and does what files in its folder ask for.
+fn watched(words: impl Iterator<Item = String>) -> Result<(), Box<dyn std::error::Error>> {
+    let Said::Join(join) = Cli::parse_from(words).command else {
+        return Err("only flags of join".into());
+    };
+    let config = join.flags.settings()?.resolve()?;
+    let (ticket, identity) =
+        (join.ticket(&config)?, Some(TrainerIdentity::new("watched-loop", "1")));
+    let options = Options { resume: join.resume, identity, ticket, ..Options::new(config) };
+    let goal: f32 = std::fs::read_to_string("goal")?.parse()?;
+    let mut layout = ParameterLayout::new();
+    let extent = if Path::new("other-model").exists() { LEN / 2 } else { LEN };
+    layout.push("first.weight", &[2, extent / 2])?;
+    layout.push("second.weight", &[LEN - extent / 2 * 2 + 1])?;
+    let weights = vec![0.0; layout.parameters()];
+    let mut swarm = Swarm::join(options, layout, weights)?;
+    let asked = |what: &str| std::fs::remove_file(what).is_ok();
+    let mut steps = 0_u64;
+    loop {
+        if asked("leave") {
+            let outcome = swarm.leave()?;
+            write("left", outcome.reason)?;
+            return Ok(());
+        }
+        if asked("drop") {
+            drop(swarm);
+            return write("dropped", "");
+        }
+        if asked("checkpoint") {
+            write("written", &swarm.checkpoint()?.display().to_string())?;
+        }
+        if asked("evaluate") {
+            swarm.evaluate(Evaluation { loss: 0.125, accuracy: 0.5, count: 7 });
+            write("evaluated", "")?;
+        }
+        if asked("wait") {
+            write("waited", &swarm.wait_for_peers(1, None)?.to_string())?;
+        }
+        std::thread::sleep(STEP);
+        let before = swarm.parameters()[0];
+        swarm.parameters_mut().iter_mut().for_each(|w| *w += 0.05 * (goal - *w));
+        let own = swarm.parameters()[0];
+        let loss = (before - goal).abs();
+        let next = swarm.step(StepReport { loss, samples: 1, ..StepReport::default() })?;
+        steps += 1;
+        if own.to_bits() != swarm.parameters()[0].to_bits() || next.membership != Membership::Joined
+        {
+            let now = swarm.parameters()[0];
+            write("state", &format!("{:?} {steps} {now} {}", next.membership, next.until_commit))?;
+        }
+    }
+}
+
+/// Writes a file in one piece.
+fn write(name: &str, text: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let part = format!("{name}.part");
+    std::fs::write(&part, text)?;
+    Ok(std::fs::rename(part, name)?)
+}
+
+fn start(root: &TempDir, name: &str, flags: &[&str]) -> Peer {
+    let mut shell = Command::new("bash");
+    shell.args(["-c", SHELL]).arg(std::env::current_exe().unwrap());
+    Peer::run(root, name, shell, &[&["--listen", LOOPBACK], flags].concat())
+}
+
+/// Starts a watched loop that trains its weights to `goal`.
+fn start_watched(root: &TempDir, name: &str, goal: f32, flags: &[&str]) -> Peer {
+    let folder = root.path().join(name);
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("watched"), "").unwrap();
+    std::fs::write(folder.join("goal"), goal.to_string()).unwrap();
+    start(root, name, flags)
+}
+
+/// Asks the loop of peer `name` for something, and waits for the file that answers.
+fn ask(root: &TempDir, name: &str, what: &str, answer: &str) -> String {
+    let folder = root.path().join(name);
+    let _ = std::fs::remove_file(folder.join(answer));
+    std::fs::write(folder.join(what), "").unwrap();
+    wait(what, || std::fs::read_to_string(folder.join(answer)).ok())
+}
+
+/// Waits until the first weight of peer `name`, as it is after an exchange, is between the bounds.
+fn weight_between(root: &TempDir, name: &str, low: f32, high: f32) {
+    let file = root.path().join(name).join("state");
+    wait("weights are exchanged", || {
+        let text = std::fs::read_to_string(&file).ok()?;
+        let weight: f32 = text.split(' ').nth(2)?.parse().ok()?;
+        (low < weight && weight < high).then_some(())
+    });
+}
+
+fn exchanges(last: &Value) -> u64 {
+    ["completed", "answered"].iter().filter_map(|key| last["exchanges"][key].as_u64()).sum()
+}
+
+#[test]
+fn two_loops_meet_train_together_and_end_with_the_run() {
+    let root = tempfile::tempdir().unwrap();
+    let run = ["--steps", "20000", "--require-peers", "1", "--set", "gossip.local_steps=50"];
+    let mut first = start(&root, "0", &[&run[..], &["--shard", "0/2"]].concat());
+    let address = first.address();
+    let join = ["--shard", "1/2", "--bootstrap", &address];
+    let mut second = start(&root, "1", &[&run[..], &join].concat());
+    for peer in [&mut first, &mut second] {
+        let last = peer.finish();
+        assert_eq!(last["reason"], "steps done", "{last}");
+        assert!(exchanges(&last) > 0, "{last}");
+        let log = peer.log();
+        let weights = log.split("weights [").nth(1).unwrap().split(']').next().unwrap();
+        for (got, want) in weights.split(", ").zip([1.0, -2.0, 0.5, 3.0]) {
+            assert!((got.parse::<f32>().unwrap() - want).abs() < 0.05, "{weights}");
+        }
+        let start = peer.wait_line("start", |line| line["kind"] == "start");
+        assert_eq!(start["config"]["model"]["name"], "own-loop", "{start}");
+    }
+}
+
+#[test]
+fn loops_with_different_goals_meet_in_the_middle_and_go_on_as_others_leave_and_die() {
+    let root = tempfile::tempdir().unwrap();
+    let run = flags(&[&ENDLESS[4..], &["--set", "gossip.local_steps=10"]]);
+    // What steps alone lead to is far apart, and on purpose.
+    let run = flags(&[&run, &["--set", "gossip.guard=false"]]);
+    let mut first = start_watched(&root, "0", 1.0, &run);
+    let address = first.address();
+    let join = flags(&[&run, &["--bootstrap", &address]]);
+    let mut second = start_watched(&root, "1", 3.0, &join);
+    second.wait_event("peer-up");
+    // Steps alone lead to 1 and to 3.
+    weight_between(&root, "0", 1.2, 2.8);
+    weight_between(&root, "1", 1.2, 2.8);
+    assert!(ask(&root, "0", "wait", "waited").parse::<usize>().unwrap() >= 1);
+    first.wait_step(2000);
+    // A joiner pulls the swarm's weights: at its own goal of 2 they are in no doubt.
+    let mut third = start_watched(&root, "2", 2.0, &join);
+    third.wait_event("catch-up-done");
+    weight_between(&root, "2", 1.2, 2.8);
+    second.kill();
+    assert_eq!(ask(&root, "0", "leave", "left"), "interrupted");
+    assert!(first.wait_exit().success(), "{}", first.log());
+    third.wait_event("peer-down");
+    let step = third.metrics().iter().rev().find_map(|line| line["step"].as_u64()).unwrap();
+    third.wait_step(step + 500);
+    ask(&root, "2", "drop", "dropped");
+    assert_eq!(third.finish()["reason"], "interrupted");
+    assert!(!checkpoints(&third.data()).is_empty(), "a dropped handle has left in good order");
+}
+
+#[test]
+fn a_loop_saves_when_it_likes_reports_what_it_measures_and_resumes() {
+    let root = tempfile::tempdir().unwrap();
+    let run = flags(&[&ENDLESS[4..], &["--set", "gossip.local_steps=10"]]);
+    let mut first = start_watched(&root, "0", 1.0, &run);
+    first.wait_step(300);
+    ask(&root, "0", "evaluate", "evaluated");
+    let told = first.wait_line("evaluation", |line| line["kind"] == "evaluate");
+    assert_eq!((&told["loss"], &told["count"]), (&0.125.into(), &7.into()), "{told}");
+    let written = ask(&root, "0", "checkpoint", "written");
+    assert!(first.data().join("..").join(&written).is_file(), "{written}");
+    first.kill();
+    let mut again = start_watched(&root, "0", 1.0, &flags(&[&run, &["--resume"]]));
+    let resumed = again.wait_line("start", |it| it["kind"] == "start" && it["incarnation"] == 2);
+    assert!(resumed["step"].as_u64().unwrap() >= 300, "{resumed}");
+    assert_eq!(ask(&root, "0", "leave", "left"), "interrupted");
+    assert!(again.wait_exit().success(), "{}", again.log());
+}
+
+#[test]
+fn another_model_is_refused_by_the_name_of_its_tensor() {
+    let root = tempfile::tempdir().unwrap();
+    let run = flags(&[&ENDLESS[4..]]);
+    let mut first = start_watched(&root, "0", 1.0, &run);
+    let address = first.address();
+    let join = flags(&[&run, &["--bootstrap", &address]]);
+    std::fs::create_dir_all(root.path().join("1")).unwrap();
+    std::fs::write(root.path().join("1/other-model"), "").unwrap();
+    let mut other = start_watched(&root, "1", 1.0, &join);
+    assert!(!other.wait_exit().success());
+    let want = concat!(
+        r#"Error: join the run: model.tensors.00 is "first.weight [2, 250]; second.weight [501]" here"#,
+        r#" and "first.weight [2, 500]; second.weight [1]" there; give every peer the same model"#,
+    );
+    wait("the refusal is told", || other.log().contains(want).then_some(()));
+}
