@@ -7,11 +7,14 @@
 //!
 //! Time is counted in own rounds and commits, so the guard is a function of what it is told.
 
+mod terms;
+
 use std::collections::BTreeMap;
 
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{Clock, FragmentId, PeerId};
 
+pub use self::terms::{Evidence, Grounds, Tolerance, Trust};
 use crate::config::{Config, Mixing, STRANGERS_MAX};
 
 /// Longest difference that is let in, multiple of the norm of the own fragment. Measured: honest runs
@@ -21,8 +24,6 @@ const WEIGHTS_MAX: f64 = 1.7;
 /// What a fragment counts for at least, multiple of what one of its length has in the whole replica:
 /// parameters that begin at zero (biases) may move by more than their own length.
 const WHOLE_SHARE: f64 = 0.7;
-/// The same, root mean square of a parameter, while nothing of the replica is known.
-const RMS_MIN: f64 = 0.01;
 /// The same of a neighbour that is not trusted: what honest ones rarely are.
 const UNTRUSTED_WEIGHTS_MAX: f64 = 0.3;
 /// Longest difference of moments that is let in, multiple of the norm of the own ones. Two honest ones
@@ -39,17 +40,36 @@ struct Bar {
     weighed_down_at: f64,
     /// Evidence from which it is left out.
     left_out_at: f64,
+    /// Longest difference that is mixed whole, multiple of the others' usual one: CenteredClip's radius.
+    /// Infinite where that would keep a newcomer away, and the own weights alone bound it.
+    whole: f64,
+    /// Whether the first difference with a neighbour says what is usual.
+    first_tells: bool,
 }
 
+/// Longest difference that is mixed whole, multiple of what the other neighbours' usual one is for as
+/// many commits apart. Measured: docs/measurements.md.
+const WHOLE: f64 = 2.0;
+/// How unlike in speed a neighbour may be so that its differences may be longer for it: a liar gains
+/// twice the radius.
+const UNLIKE_SPEED_MAX: f64 = 4.0;
 /// Where both ends take part in a mix. Measured: evidence in honest runs stays below 1.6, below 3.4 beside
 /// peers a hundred times slower; differences of a peer with shuffled labels are 1.8, frozen 2.5.
-const EXCHANGES: Bar = Bar { free: 1.5, weighed_down_at: 5.0, left_out_at: 6.5 };
+const EXCHANGES: Bar =
+    Bar { free: 1.5, weighed_down_at: 5.0, left_out_at: 6.5, whole: WHOLE, first_tells: true };
 /// Where numbers are pushed, which scatters more. Measured: evidence in honest runs stays below 2.8,
 /// below 5.7 beside peers a hundred times slower.
-const PUSHES: Bar = Bar { free: 1.7, weighed_down_at: 8.0, left_out_at: 10.0 };
+const PUSHES: Bar =
+    Bar { free: 1.7, weighed_down_at: 8.0, left_out_at: 10.0, whole: WHOLE, first_tells: true };
 /// The same where mixes follow each other within [`FREQUENT_STEPS`] local steps: so many differences more
 /// add up to more by chance. Measured: no alarm in 384 honest runs, several with the bar above.
-const FREQUENT: Bar = Bar { free: 1.5, weighed_down_at: 10.0, left_out_at: 13.0 };
+const FREQUENT: Bar = Bar {
+    free: 1.5,
+    weighed_down_at: 10.0,
+    left_out_at: 13.0,
+    whole: f64::INFINITY,
+    first_tells: false,
+};
 /// The same where a code leaves a third and more of a difference: the length of the next one says how much
 /// was left, and little of the neighbour. Measured: with the bar above 8 of 288 honest runs had an alarm.
 /// The same where moments are averaged in frequent exchanges: replicas are then as near as their second
@@ -69,6 +89,9 @@ const USUAL_RATE: f64 = 0.4;
 const USUAL_COMMITS: u64 = 12;
 /// Commits between two exchanges beyond which the difference says nothing of the neighbour.
 const APART_MAX: u64 = 16;
+/// Exchanges of a fragment with a neighbour that was away for longer, from the first on, that say nothing
+/// of it: two parts that merge are brought together by as many.
+const RETURN_EXCHANGES: u32 = 4;
 /// Other neighbours that are needed to say what is usual: of two that differ nobody knows which is right.
 const WITNESSES_MIN: usize = 2;
 /// A neighbour that is weighed down is met in every so many rounds.
@@ -79,78 +102,6 @@ const PAUSE_ROUNDS: u64 = 32;
 const PAUSE_DOUBLINGS_MAX: u32 = 5;
 /// Differences in turn that are as usual after which a neighbour on trial is let in again.
 const PASSES: u32 = 4;
-
-/// How far another replica may be away in one exchange.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Tolerance {
-    /// Multiple of the norm of the own fragment; infinite where all is let in.
-    pub weights: f64,
-    /// Root mean square that the own fragment counts for at least.
-    pub rms_min: f64,
-}
-
-impl Tolerance {
-    /// Lets in whatever is sound.
-    pub const ANY: Self = Self { weights: f64::INFINITY, rms_min: RMS_MIN };
-}
-
-/// What an exchange has shown of the other replica.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Evidence {
-    /// Norm of the difference of the two replicas on the fragment.
-    pub difference: f64,
-    /// Norm of the own fragment.
-    pub own: f64,
-    /// Parameters of the fragment.
-    pub len: usize,
-    /// Whether the difference was beyond the [`Tolerance`], and nothing was mixed.
-    pub refused: bool,
-}
-
-/// How much a neighbour's numbers count here.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Trust {
-    /// As anybody's.
-    #[default]
-    Trusted,
-    /// It is met in a part of the rounds only, and gives no snapshots.
-    WeighedDown,
-    /// It is not met, holds up no commit and gives no snapshots.
-    LeftOut,
-}
-
-impl Trust {
-    /// For logs, metrics and the page.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Trusted => "trusted",
-            Self::WeighedDown => "weighed-down",
-            Self::LeftOut => "left-out",
-        }
-    }
-}
-
-/// Why the guard has changed its mind.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Grounds {
-    /// Differences that were refused.
-    Outlier {
-        /// Length of the last one, multiple of the norm of the own fragment.
-        length: f64,
-        /// What is let in.
-        most: f64,
-    },
-    /// Numbers that are not finite or far out of proportion, which is an offence.
-    Unsound,
-    /// Differences that are longer than those of the other neighbours.
-    Unlike {
-        /// How many times as long they are of late.
-        times: f64,
-    },
-    /// Differences that are as usual.
-    AsUsual,
-}
 
 #[derive(Clone, Debug, Default)]
 struct Record {
@@ -176,6 +127,10 @@ struct Usual {
     met: Clock,
     /// Usual difference; zeros before the first.
     length: Length,
+    /// Exchanges that still say nothing of the neighbour, because it was away.
+    away: u32,
+    /// Whether the length is that of the first difference: it is good for a radius, and for no verdict.
+    first: bool,
 }
 
 /// How long a difference is, `‖d‖ / ‖own‖`, by two laws. A peer whose mixes are rare has differences that
@@ -231,6 +186,8 @@ pub(crate) struct Guard {
     /// As [`Config::first_of_moments`].
     first_of_moments: Option<FragmentId>,
     peers: BTreeMap<PeerId, Record>,
+    /// The own clock when the replica was as the others' were: at the start, or when it was replaced.
+    began: Clock,
     /// Squared norm and length of the own fragments, as they were last seen.
     own: BTreeMap<FragmentId, (f64, usize)>,
 }
@@ -249,7 +206,8 @@ impl Guard {
             Mixing::Push { .. } | Mixing::Set => PUSHES,
         };
         let first_of_moments = config.first_of_moments;
-        Self { bar, first_of_moments, peers: BTreeMap::new(), own: BTreeMap::new() }
+        let (peers, own) = (BTreeMap::new(), BTreeMap::new());
+        Self { bar, first_of_moments, peers, began: Clock(0), own }
     }
 
     /// Whether a fragment holds moments of an optimizer. Their differences say how noisy batches are,
@@ -281,16 +239,31 @@ impl Guard {
         if self.is_moments(met.fragment) {
             // Of a neighbour that is not trusted none are mixed.
             let weights = if record.is_some() { 0.0 } else { MOMENTS_MAX };
-            return Tolerance { weights, rms_min };
+            return Tolerance::whole(weights, rms_min);
         }
-        let Some(record) = record else { return Tolerance { weights: WEIGHTS_MAX, rms_min } };
-        let before = record.fragments.get(&met.fragment).map(|usual| met.clock.distance(usual.met));
-        let apart = before.unwrap_or(APART_MAX).saturating_add(met.lag).clamp(1, APART_MAX);
-        let most = self.usual(met).map_or(f64::INFINITY, |usual| {
-            (usual.walked * (apart as f64).sqrt()).max(usual.held) * met.unlike_speed.sqrt()
-        });
-        let weights = (EXCESS_MAX * most).min(UNTRUSTED_WEIGHTS_MAX);
-        Tolerance { weights, rms_min }
+        let usual = self.usual_after(met);
+        let speed = met.unlike_speed.min(UNLIKE_SPEED_MAX).sqrt();
+        let known = usual.map(|usual| self.bar.whole * usual * speed);
+        let radius = known.filter(|it| it.is_finite()).unwrap_or(UNTRUSTED_WEIGHTS_MAX);
+        let weights = match (record, usual) {
+            (None, _) => WEIGHTS_MAX,
+            (Some(_), None) => UNTRUSTED_WEIGHTS_MAX,
+            (Some(_), Some(usual)) => {
+                (EXCESS_MAX * usual * met.unlike_speed.sqrt()).min(UNTRUSTED_WEIGHTS_MAX)
+            }
+        };
+        Tolerance { weights, rms_min, radius }
+    }
+
+    /// How long a difference with the neighbour would be if it were like the others, as long as the two
+    /// have been apart; who was never met, or not for long, as long as one that was not for
+    /// [`APART_MAX`] commits.
+    fn usual_after(&self, met: &Met) -> Option<f64> {
+        let fragment = self.peers.get(&met.peer).and_then(|it| it.fragments.get(&met.fragment));
+        let before = fragment.map_or(APART_MAX, |usual| met.clock.distance(usual.met));
+        let apart = before.saturating_add(met.lag).clamp(1, APART_MAX);
+        let usual = self.usual(met, false)?;
+        Some((usual.walked * (apart as f64).sqrt()).max(usual.held))
     }
 
     /// What a fragment counts for at least, by what is known of the own replica: of its parameters, or
@@ -300,7 +273,11 @@ impl Guard {
         let alike = self.own.iter().filter(|(other, _)| self.is_moments(**other) == moments);
         let (squares, len) =
             alike.fold((0.0, 0), |(squares, len), (_, (one, more))| (squares + one, len + more));
-        if len == 0 { RMS_MIN } else { (WHOLE_SHARE * (squares / len as f64).sqrt()).max(RMS_MIN) }
+        if len == 0 {
+            terms::RMS_MIN
+        } else {
+            (WHOLE_SHARE * (squares / len as f64).sqrt()).max(terms::RMS_MIN)
+        }
     }
 
     /// Takes note of what an exchange has shown; says when that changes how much the neighbour counts.
@@ -312,24 +289,36 @@ impl Guard {
         if seen.refused {
             return self.note_refused(met, seen);
         }
-        let usual = self.usual(&met);
+        let usual = self.usual(&met, true);
         self.own.insert(met.fragment, (seen.own * seen.own, seen.len));
         let record = self.peers.entry(met.peer).or_default();
         let length = seen.difference / seen.own.max(f64::MIN_POSITIVE);
-        let before = record
-            .fragments
-            .insert(met.fragment, Usual { met: met.clock, length: Length::default() });
-        let apart = before.map_or(u64::MAX, |before| met.clock.distance(before.met));
-        let known = before.map_or_else(Length::default, |before| before.length);
+        let now = Usual { met: met.clock, length: Length::default(), away: 0, first: true };
+        let before = record.fragments.insert(met.fragment, now);
+        let Some(before) = before else {
+            // The first difference is good for a radius, and for no verdict. Later than at the start it
+            // says nothing: the neighbour may be new, or come from another part of the swarm.
+            let apart = met.clock.distance(self.began);
+            if apart > APART_MAX {
+                record.remember(met.fragment, Usual { away: RETURN_EXCHANGES, ..now });
+            } else if self.bar.first_tells && length.is_finite() && length > 0.0 {
+                let length = Length::new(length, apart.max(1) + met.lag);
+                record.remember(met.fragment, Usual { length, ..now });
+            }
+            return None;
+        };
+        let apart = met.clock.distance(before.met);
         // Whoever is watched gains nothing by coming seldom.
         let watched = record.trust == Trust::WeighedDown;
         let apart = if watched { apart.min(APART_MAX) } else { apart };
-        if apart == 0 || apart > APART_MAX || !length.is_finite() || length <= 0.0 {
-            record.remember(met.fragment, known);
+        let away = if apart > APART_MAX { RETURN_EXCHANGES } else { before.away.saturating_sub(1) };
+        if apart == 0 || away > 0 && !watched || !length.is_finite() || length <= 0.0 {
+            record.remember(met.fragment, Usual { away, ..before });
             return None;
         }
         let length = Length::new(length, apart + met.lag);
-        record.remember(met.fragment, known.mean(length));
+        let known = if before.first { Length::default() } else { before.length };
+        record.remember(met.fragment, Usual { length: known.mean(length), first: false, ..now });
         let times = match usual {
             Some(usual) => length.times(usual) / met.unlike_speed.sqrt(),
             // Nobody else is here to compare it with: what was let in on trial is well.
@@ -346,7 +335,7 @@ impl Guard {
 
     /// Takes note of a difference that was beyond the tolerance.
     fn note_refused(&mut self, met: Met, seen: Evidence) -> Option<(Trust, Grounds)> {
-        let Tolerance { weights: most, rms_min } = self.tolerance(&met);
+        let Tolerance { weights: most, rms_min, .. } = self.tolerance(&met);
         self.own.insert(met.fragment, (seen.own * seen.own, seen.len));
         let least = rms_min * (seen.len as f64).sqrt();
         let length = seen.difference / seen.own.max(least).max(f64::MIN_POSITIVE);
@@ -366,13 +355,15 @@ impl Guard {
         record.judge(Trust::LeftOut, round)
     }
 
-    /// The median of what is usual among the other neighbours on the fragment, if enough are known.
-    fn usual(&self, met: &Met) -> Option<Length> {
+    /// The median of what is usual among the other neighbours on the fragment, if enough are known: for a
+    /// verdict, by more than their first difference.
+    fn usual(&self, met: &Met, verdict: bool) -> Option<Length> {
         let others = self.peers.iter().filter(|(peer, _)| **peer != met.peer);
         let lengths = others.filter_map(|(_, record)| {
             let usual = record.fragments.get(&met.fragment)?;
             let recent = met.clock.distance(usual.met) <= USUAL_COMMITS;
-            (recent && usual.length.held > 0.0).then_some(usual.length)
+            let tells = recent && !(verdict && usual.first);
+            (tells && usual.length.held > 0.0).then_some(usual.length)
         });
         let lengths: Vec<Length> = lengths.collect();
         (lengths.len() >= WITNESSES_MIN).then(|| Length {
@@ -381,8 +372,9 @@ impl Guard {
         })
     }
 
-    /// The replica was replaced: what was usual before says nothing now.
-    pub(crate) fn replaced(&mut self) {
+    /// The replica was replaced at this clock: what was usual before says nothing now.
+    pub(crate) fn replaced(&mut self, clock: Clock) {
+        self.began = clock;
         for record in self.peers.values_mut() {
             record.fragments.clear();
         }
@@ -419,9 +411,10 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 impl Record {
-    fn remember(&mut self, fragment: FragmentId, length: Length) {
+    /// Keeps what an exchange has shown; when that was is known.
+    fn remember(&mut self, fragment: FragmentId, seen: Usual) {
         if let Some(usual) = self.fragments.get_mut(&fragment) {
-            usual.length = length;
+            *usual = Usual { met: usual.met, ..seen };
         }
     }
 

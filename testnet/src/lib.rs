@@ -1,5 +1,6 @@
 //! Many peers: real processes on one machine, their metrics and the report about them.
 
+pub mod attack;
 pub mod compare;
 pub mod experiment;
 pub mod file;

@@ -25,7 +25,7 @@ fn variant<'a>(case: &'a SimulatedCase, name: &str) -> &'a SimulatedVariant {
 fn runs(steps: u64, name: &str, wrong: Wrong, guard: bool) -> Vec<Outcome> {
     let mut case = case(DIGITS);
     case.steps = steps;
-    case.condition.misbehaviour = Some(Misbehaviour { kind: wrong, factor: 1000.0, from_step: 0 });
+    case.condition.misbehaviour = Some(Misbehaviour::new(wrong, 1000.0));
     let plain = name.strip_suffix(MOMENTS);
     let (name, moments) = (plain.unwrap_or(name), plain.is_some());
     let variant = SimulatedVariant { guard, moments, ..variant(&case, name).clone() };

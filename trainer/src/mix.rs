@@ -25,7 +25,7 @@ pub struct MixReport {
     pub difference_norm: f64,
     /// Euclidean norm of the local slice, before mixing.
     pub local_norm: f64,
-    /// Whether the difference was shortened to the clipping radius (answers of an exchange only).
+    /// Whether the difference was shortened to the clipping radius.
     pub clipped: bool,
     /// Blocks of the offer that were written for a replica that is near.
     pub blocks: usize,
@@ -42,15 +42,33 @@ pub struct Tolerance {
     pub weights: f64,
     /// Root mean square that the own slice counts for at least: parameters that start at zero may move.
     pub rms_min: f64,
+    /// Multiple of the norm of the own slice that a longer difference is shortened to.
+    pub radius: f64,
 }
 
 impl Tolerance {
-    /// Lets in what is finite and in proportion.
-    pub const ANY: Self = Self { weights: f64::INFINITY, rms_min: 0.01 };
+    /// Lets in what is finite and in proportion, whole.
+    pub const ANY: Self = Self { weights: f64::INFINITY, rms_min: 0.01, radius: f64::INFINITY };
 
     /// Longest difference of a slice of `len` elements of norm `local`.
     pub(crate) fn limit(&self, local: f64, len: usize) -> f64 {
-        self.weights * local.max(self.rms_min * (len as f64).sqrt())
+        self.weights * self.counted(local, len)
+    }
+
+    /// Length that a longer difference of such a slice is shortened to: `τ` of CenteredClip.
+    pub(crate) fn clip_radius(&self, local: f64, len: usize) -> f64 {
+        self.radius * self.counted(local, len)
+    }
+
+    /// What a difference of norm `difference` is multiplied by: `min(1, τ/‖d‖)`.
+    pub(crate) fn shortened(&self, difference: f64, local: f64, len: usize) -> f64 {
+        let radius = self.clip_radius(local, len);
+        if difference > radius { radius / difference } else { 1.0 }
+    }
+
+    /// The length that a slice counts for.
+    fn counted(&self, local: f64, len: usize) -> f64 {
+        local.max(self.rms_min * (len as f64).sqrt())
     }
 }
 

@@ -221,7 +221,7 @@ impl Gossip {
     fn on_replaced(&mut self, snapshots: Option<Clock>) {
         let context = &mut self.context;
         let joining = self.transfer.joiner().finish(context);
-        self.guard.replaced();
+        self.guard.replaced(snapshots.unwrap_or_else(|| context.progress.clock()));
         self.staleness.on_clock_moved();
         if joining {
             let newest = self.membership.newest(context).unwrap_or_default();

@@ -51,6 +51,50 @@ fn an_outlier_is_weighed_down_at_once_and_left_out_the_third_time() {
 }
 
 #[test]
+fn the_radius_is_that_of_the_others_and_a_neighbour_cannot_move_its_own() {
+    let mut guard = Guard::new(&Config::default());
+    let radius = |guard: &Guard, index, round| guard.tolerance(&met(index, round)).radius;
+    let unknown = |radius: f64| (radius - UNTRUSTED_WEIGHTS_MAX).abs() < 1e-9;
+    assert!(unknown(radius(&guard, 1, 1)), "nothing is known");
+    guard.note(met(1, 1), seen(0.1));
+    guard.note(met(2, 1), seen(0.1));
+    assert!(unknown(radius(&guard, 1, 1)), "there is one witness");
+    assert!((radius(&guard, 3, 1) - WHOLE * 0.1 * 4.0).abs() < 1e-9, "a stranger's");
+    let mut guard = Guard::new(&Config::default());
+    rounds(&mut guard, 1, 20, [0.1, 0.1, 0.14]);
+    for index in 1..=3 {
+        let radius = radius(&guard, index, 21);
+        assert!((WHOLE * 0.1..WHOLE * 0.13).contains(&radius), "{index}: {radius}");
+    }
+    rounds(&mut guard, 21, 4, [0.1, 0.1, 1.0]);
+    assert!((radius(&guard, 3, 25) - WHOLE * 0.1).abs() < 1e-9, "its own lengths move it");
+    let slow = Met { unlike_speed: 1e6, ..met(3, 25) };
+    let radius = guard.tolerance(&slow).radius;
+    assert!((radius - 2.0 * WHOLE * 0.1).abs() < 1e-9, "a claim to be slow: {radius}");
+}
+
+#[test]
+fn one_that_was_away_is_not_judged_by_the_first_exchanges() {
+    for forgotten in [false, true] {
+        let mut guard = Guard::new(&Config::default());
+        rounds(&mut guard, 1, 20, [0.1; 3]);
+        if forgotten {
+            guard.gone(&peer(3));
+        }
+        let back = 21 + APART_MAX;
+        for round in back..back + 8 {
+            guard.note(met(1, round), seen(0.1));
+            guard.note(met(2, round), seen(0.1));
+            // It is far away, and draws near.
+            let far = round - back < u64::from(RETURN_EXCHANGES);
+            let judged = guard.note(met(3, round), seen(if far { 1.0 } else { 0.1 }));
+            assert_eq!(judged, None, "{round}");
+        }
+        assert!(guard.peers[&peer(3)].evidence < 1e-9, "{forgotten}");
+    }
+}
+
+#[test]
 fn one_that_is_near_makes_nobody_forget_a_difference_that_was_refused() {
     let mut guard = Guard::new(&Config::default());
     rounds(&mut guard, 1, 9, [0.1; 3]);

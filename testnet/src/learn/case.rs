@@ -334,7 +334,7 @@ impl SimulatedCase {
     /// What is wrong with a peer.
     #[must_use]
     pub fn wrong(&self, peer: u32) -> Option<Misbehaviour> {
-        self.condition.misbehaviour.filter(|_| peer + 1 == self.peers)
+        self.condition.misbehaviour.filter(|wrong| wrong.is_of(peer, self.peers))
     }
 
     /// Time of a local step of a peer.
@@ -389,8 +389,13 @@ impl SimulatedCase {
             let (at, fault) = (Duration::from_millis(1), Fault::Crash { peer });
             absent.then_some(Scripted { at, fault })
         });
+        let late = self.condition.misbehaviour.filter(|wrong| !wrong.joins_at.is_zero());
+        let late = late.map(|wrong| {
+            let fault = Fault::Join { peer: peers - 1 };
+            Scripted { at: wrong.joins_at, fault }
+        });
         Scenario {
-            script: split.chain(newcomer).chain(absent).collect(),
+            script: split.chain(newcomer).chain(absent).chain(late).collect(),
             peers,
             neighbours: peers,
             fragments,

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use dnode_gossip::testing::{Bytes, Replica};
+use dnode_gossip::testing::{Bytes, Effect, Replica};
 use dnode_gossip::{Budget, Config, Interval, Mixing, Pace};
 use dnode_protocol::frame::TENSOR_HEADER_BYTES;
 use dnode_protocol::limits::TENSOR_PAYLOAD_BYTES_MAX;
 use dnode_protocol::{Fragments, Time};
 
 use super::case::{LearnError, MixingName, SimulatedCase, SimulatedVariant};
-use super::misbehaviour::Mask;
+use super::misbehaviour::{Mask, forge};
 use super::outcome::{Healed, Joined, Outcome, Point, Quality};
 use super::replica::{ModelReplica, OfferBlocks, payload_bytes};
 use super::swarm::{Evaluator, fragments, replica};
@@ -45,6 +45,13 @@ impl Fleet for Built {
             replica.map(|replica| masked(&self.case, (replica, &self.blocks), peer))
         };
         Box::new(built.unwrap_or_else(|| again().expect("the files were read before")))
+    }
+
+    fn leaves(&self, peer: u32, effect: Effect) -> Option<Effect> {
+        match self.case.wrong(peer) {
+            Some(wrong) => forge(&wrong, effect),
+            None => Some(effect),
+        }
     }
 
     fn tensor_bytes(&self, numbers: &Bytes) -> u64 {

@@ -1,32 +1,64 @@
 //! Peers that misbehave: what the anomaly guard of the others is measured against.
 
+mod forger;
+mod mask;
+
 use std::ops::Range;
+use std::time::Duration;
 
 use dnode_protocol::ParameterLayout;
-use dnode_protocol::frame::Codec;
-use dnode_trainer::codec::{Encoded, decode, encode};
 use dnode_trainer::{
     Batch, BatchSource, DataShare, Evaluation, LocalTrainer, SampleShape, StepId, StepReport,
     TrainError, Trainer, TrainerState,
 };
 use serde::Deserialize;
 
-/// `misbehaviour` of a condition: what is wrong with the last peer.
+pub(super) use self::forger::forge;
+pub(super) use self::mask::Mask;
+use crate::file::duration;
+
+/// `misbehaviour` of a condition: what is wrong with the last peers.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Misbehaviour {
-    /// What it does.
+    /// What they do.
     pub kind: Wrong,
-    /// What its learning rate or its weights are multiplied by.
+    /// How strongly: what a learning rate or weights are multiplied by, or as the kind says.
     #[serde(default = "factor")]
     pub factor: f32,
     /// From this local step on; the peer is honest before.
     #[serde(default)]
     pub from_step: u64,
+    /// How many peers misbehave, all alike and by one plan: the last ones, or with `joins_at` those
+    /// before the last one.
+    #[serde(default = "one")]
+    pub peers: u32,
+    /// The last peer is honest and joins at this time.
+    #[serde(default, with = "duration")]
+    pub joins_at: Duration,
 }
 
 const fn factor() -> f32 {
     1000.0
+}
+
+const fn one() -> u32 {
+    1
+}
+
+impl Misbehaviour {
+    /// One peer, from its first step on.
+    #[must_use]
+    pub const fn new(kind: Wrong, factor: f32) -> Self {
+        Self { kind, factor, from_step: 0, peers: 1, joins_at: Duration::ZERO }
+    }
+
+    /// Whether the peer is one of those that misbehave among so many.
+    #[must_use]
+    pub const fn is_of(&self, peer: u32, peers: u32) -> bool {
+        let end = if self.joins_at.is_zero() { peers } else { peers.saturating_sub(1) };
+        peer < end && peer + self.peers >= end
+    }
 }
 
 /// Kinds of misbehaviour.
@@ -47,58 +79,74 @@ pub enum Wrong {
     Idle,
     /// Learns labels that were dealt out at random.
     Shuffled,
+    /// Learns the label `most − label` in place of each.
+    Flipped,
+    /// Shows its weights with noise, `factor` times their root mean square.
+    Noise,
+    /// Shows its weights moved, by as much, always in one direction.
+    Drift,
+    /// As `Drift`, one time in that direction and the next time in the other.
+    Equivocation,
+    /// As `Drift`, by `factor` more each time.
+    SlowPoison,
+    /// Moves each weight against the progress by `factor` standard deviations of the differences that it
+    /// has seen: "a little is enough" (Baruch et al. 2019, arXiv 1902.06156).
+    LittleIsEnough,
+    /// Shows its progress turned round, `factor` times as long: inner-product manipulation (Xie et al.
+    /// 2019, arXiv 1903.03936).
+    InnerProduct,
+    /// Shows what another peer has shown it (Karimireddy et al. 2022, arXiv 2006.09365).
+    Mimic,
+    /// Shows what it showed sixteen exchanges ago.
+    Replay,
+    /// Multiplies the snapshots that it gives, and is otherwise honest.
+    Snapshot,
+    /// Says that its clock is `factor` commits ahead.
+    Clock,
+    /// Answers every proposal that it is busy.
+    Busy,
+    /// Never acknowledges an exchange.
+    NeverAcknowledges,
+    /// Sends no numbers to every second peer.
+    SelectiveSilence,
     /// Dies at once: what the others are compared with, as their shards are the same.
     Absent,
 }
 
-/// The weights that a peer shows in place of its own.
-#[derive(Debug)]
-pub(super) enum Mask {
-    Times(f32),
-    Frozen(Vec<f32>),
+/// A data source whose labels are the wrong ones: the largest label minus each.
+pub(super) struct Flipped {
+    pub(super) source: Box<dyn BatchSource>,
+    pub(super) from_step: u64,
+    /// The largest label.
+    pub(super) most: u32,
 }
 
-impl Mask {
-    /// The mask of a peer whose weights are `first` when it begins.
-    pub(super) fn of(
-        wrong: Option<Misbehaviour>,
-        first: impl FnOnce() -> Vec<f32>,
-    ) -> Option<Self> {
-        let wrong = wrong?;
-        match wrong.kind {
-            Wrong::Negative => Some(Self::Times(-1.0)),
-            Wrong::Scaled => Some(Self::Times(wrong.factor)),
-            Wrong::Frozen => Some(Self::Frozen(first())),
-            Wrong::LearningRate | Wrong::Uphill | Wrong::Idle | Wrong::Shuffled | Wrong::Absent => {
-                None
-            }
+impl BatchSource for Flipped {
+    fn shape(&self) -> SampleShape {
+        self.source.shape()
+    }
+
+    fn fill(&self, step: u64, micro: u64, samples: usize, batch: &mut Batch) {
+        self.source.fill(step, micro, samples, batch);
+        if step >= self.from_step {
+            batch.targets.iter_mut().for_each(|it| *it = self.most.saturating_sub(*it));
         }
     }
 
-    fn put_on(&self, range: Range<usize>, own: &[f32]) -> Vec<f32> {
-        match self {
-            Self::Times(factor) => own.iter().map(|value| value * factor).collect(),
-            Self::Frozen(first) => first[range].to_vec(),
-        }
+    fn set_stream(&mut self, stream: u64) {
+        self.source.set_stream(stream);
     }
 
-    /// What is shown in place of the weights `own`, in a code that any partner reads.
-    pub(super) fn offer(&self, range: Range<usize>, own: &[f32], codec: Codec) -> Encoded {
-        let codec = if Codec::MODULAR.contains(&codec) { Codec::Bf16 } else { codec };
-        encode(codec, &self.put_on(range, own))
+    fn share(&self) -> Option<DataShare> {
+        self.source.share()
     }
 
-    /// The reply that a peer of the shown weights gives: `reply` belongs to the weights `own`.
-    pub(super) fn reply(&self, range: Range<usize>, own: &[f32], reply: &Encoded) -> Encoded {
-        let mut difference = vec![0.0; own.len()];
-        if decode(reply, &mut difference).is_err() {
-            return reply.clone();
-        }
-        let shown = self.put_on(range, own);
-        for ((difference, shown), own) in difference.iter_mut().zip(shown).zip(own) {
-            *difference += shown - own;
-        }
-        encode(reply.codec, &difference)
+    fn evaluation(&self, offset: usize, samples: usize, batch: &mut Batch) -> bool {
+        self.source.evaluation(offset, samples, batch)
+    }
+
+    fn evaluation_len(&self) -> usize {
+        self.source.evaluation_len()
     }
 }
 

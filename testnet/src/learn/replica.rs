@@ -134,19 +134,32 @@ fn write(encoded: &Encoded) -> Bytes {
 
 /// The host's terms in the trainer's words.
 const fn own_terms(MixTerms { weight, tolerance }: MixTerms) -> dnode_trainer::MixTerms {
-    let dnode_gossip::Tolerance { weights, rms_min } = tolerance;
-    dnode_trainer::MixTerms { weight, tolerance: Tolerance { weights, rms_min } }
+    let dnode_gossip::Tolerance { weights, rms_min, radius } = tolerance;
+    dnode_trainer::MixTerms { weight, tolerance: Tolerance { weights, rms_min, radius } }
 }
 
 impl Replica for ModelReplica {
     fn read(&mut self, fragment: FragmentId, what: Reading) -> Bytes {
-        if let (Reading::Offer(codec), Some((range, own))) = (what, self.masked(fragment))
-            && let Some(mask) = &self.mask
-        {
-            let plain = matches!(codec, Codec::F32 | Codec::F16 | Codec::Bf16);
-            return write(&mask.offer(range, &own, if plain { codec } else { Codec::Bf16 }));
+        let masked = self.masked(fragment);
+        let read = self.replica.read(fragment, what);
+        if let (Some(mask), Some((range, own))) = (&mut self.mask, masked) {
+            // Sums that are known to the bit are left as they are.
+            match what {
+                Reading::Offer(codec) => {
+                    let plain = matches!(codec, Codec::F32 | Codec::F16 | Codec::Bf16);
+                    let codec = if plain { codec } else { Codec::Bf16 };
+                    return write(&mask.offer(range, &own, codec));
+                }
+                Reading::Push { .. } if read.codec != Codec::Running32 => {
+                    return write(&mask.offer(range, &own, read.codec));
+                }
+                Reading::Snapshot if read.codec == Codec::F32 => {
+                    return write(&mask.snapshot(range, &own));
+                }
+                Reading::Push { .. } | Reading::Snapshot => {}
+            }
         }
-        write(&self.replica.read(fragment, what))
+        write(&read)
     }
 
     fn evidence(&mut self) -> Option<Evidence> {
@@ -166,9 +179,15 @@ impl Replica for ModelReplica {
     ) -> Option<Bytes> {
         let offer = self.read_bytes(fragment, offer)?;
         let masked = self.masked(fragment);
+        if let (Some(mask), Some((range, own))) = (&mut self.mask, &masked) {
+            let mut weights = vec![0.0; own.len()];
+            if decode(&offer, &mut weights).is_ok() {
+                mask.see(range.clone(), own, &weights);
+            }
+        }
         let answered = self.replica.answer(fragment, own_terms(terms), &offer, codec);
         let reply = self.saw(offer.elements, answered)?;
-        if let (Some(mask), Some((range, own))) = (&self.mask, masked) {
+        if let (Some(mask), Some((range, own))) = (&mut self.mask, masked) {
             return Some(write(&mask.reply(range, &own, &reply)));
         }
         Some(write(&reply))
@@ -176,6 +195,14 @@ impl Replica for ModelReplica {
 
     fn apply(&mut self, fragment: FragmentId, terms: MixTerms, reply: &[u8]) -> bool {
         let Some(reply) = self.read_bytes(fragment, reply) else { return false };
+        let masked = self.masked(fragment);
+        if let (Some(mask), Some((range, own))) = (&mut self.mask, masked) {
+            let mut weights = vec![0.0; own.len()];
+            if decode(&reply, &mut weights).is_ok() {
+                weights.iter_mut().zip(&own).for_each(|(d, own)| *d += own);
+                mask.see(range, &own, &weights);
+            }
+        }
         let applied = self.replica.apply(fragment, own_terms(terms), &reply);
         self.saw(reply.elements, applied.map(|report| ((), report))).is_some()
     }
@@ -211,12 +238,23 @@ impl Replica for ModelReplica {
     }
 
     fn commit(&mut self, _: f64, share: f32) -> Vec<Bytes> {
-        self.replica.commit(share).contributions.iter().map(write).collect()
+        let mut contributions = self.replica.commit(share).contributions;
+        if let Some(mask) = &mut self.mask {
+            for (fragment, coded) in (0..).map(FragmentId).zip(&mut contributions) {
+                if let Some(range) = self.replica.fragments().range(fragment) {
+                    *coded = mask.contribution(range, coded);
+                }
+            }
+        }
+        contributions.iter().map(write).collect()
     }
 
     fn train(&mut self, index: u64, position: u64) -> Result<(), String> {
         if let Some(failed) = &self.failed {
             return Err(failed.clone());
+        }
+        if let Some(mask) = &mut self.mask {
+            mask.step();
         }
         let stepped = self.replica.step(StepId { index, position });
         stepped.map(drop).map_err(|error| {

@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use dnode_protocol::Fragments;
 use dnode_trainer::{
-    Batch, BatchSource, DataConfig, DataShare, Dataset, Evaluation, LocalConfig, LocalTrainer,
-    Mixer, OuterStep, Replica, ReplicaConfig, SampleShape, Trainer,
+    Batch, BatchSource, DataConfig, DataShare, Dataset, Evaluation, Input, LocalConfig,
+    LocalTrainer, Mixer, OuterStep, Replica, ReplicaConfig, SampleShape, Trainer,
 };
 
 use super::case::{LearnError, MixingName, SimulatedCase, SimulatedVariant};
-use super::misbehaviour::{Astray, Misbehaviour, Shuffled, Wrong};
+use super::misbehaviour::{Astray, Flipped, Misbehaviour, Shuffled, Wrong};
 use crate::file::ReadError;
 
 /// Samples that are evaluated at a time.
@@ -96,7 +96,7 @@ fn wrong(
     seed: u64,
     peer: u32,
 ) -> Result<Box<dyn Trainer>, LearnError> {
-    let Some(Misbehaviour { kind, factor, from_step }) = case.wrong(peer) else {
+    let Some(Misbehaviour { kind, factor, from_step, .. }) = case.wrong(peer) else {
         return Ok(Box::new(trainer(case, variant, seed, peer)?));
     };
     let plain = || trainer(case, variant, seed, peer);
@@ -107,13 +107,43 @@ fn wrong(
         Wrong::LearningRate => astray(factor),
         Wrong::Uphill => astray(-1.0),
         Wrong::Idle => astray(0.0),
-        Wrong::Negative | Wrong::Scaled | Wrong::Frozen | Wrong::Absent => Ok(Box::new(plain()?)),
         Wrong::Shuffled => {
             let source = Box::new(dataset(case, seed, peer)?);
             let source = Box::new(Shuffled { source, from_step });
             Ok(Box::new(native(case, variant, seed, case.batch, source)?))
         }
+        Wrong::Flipped => {
+            let source = dataset(case, seed, peer)?;
+            let most = largest_target(&source);
+            let source = Box::new(Flipped { source: Box::new(source), from_step, most });
+            Ok(Box::new(native(case, variant, seed, case.batch, source)?))
+        }
+        // These show something else than they have learnt.
+        Wrong::Negative
+        | Wrong::Scaled
+        | Wrong::Frozen
+        | Wrong::Noise
+        | Wrong::Drift
+        | Wrong::Equivocation
+        | Wrong::SlowPoison
+        | Wrong::LittleIsEnough
+        | Wrong::InnerProduct
+        | Wrong::Mimic
+        | Wrong::Replay
+        | Wrong::Snapshot
+        | Wrong::Clock
+        | Wrong::Busy
+        | Wrong::NeverAcknowledges
+        | Wrong::SelectiveSilence
+        | Wrong::Absent => Ok(Box::new(plain()?)),
     }
+}
+
+/// The largest label among the first held-out samples.
+fn largest_target(source: &Dataset) -> u32 {
+    let mut batch = Batch { input: Input::Images(Vec::new()), targets: Vec::new(), samples: 0 };
+    let most = source.evaluation(0, EVALUATION_BATCH, &mut batch).then_some(&batch.targets);
+    most.into_iter().flatten().copied().max().unwrap_or_default()
 }
 
 fn dataset(case: &SimulatedCase, seed: u64, peer: u32) -> Result<Dataset, LearnError> {

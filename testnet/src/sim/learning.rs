@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use dnode_gossip::testing::{Bytes, Host, Replica};
+use dnode_gossip::testing::{Bytes, Effect, Host, Replica};
 use dnode_gossip::{Event, MICRO_STEPS, Stride};
 use dnode_protocol::{Clock, Time};
 use serde::{Deserialize, Serialize};
@@ -18,6 +18,12 @@ const MEASURED_STEPS: u64 = 3;
 pub trait Fleet: std::fmt::Debug {
     /// The replica of a peer that starts.
     fn replica(&mut self, peer: u32) -> Box<dyn Replica>;
+
+    /// What leaves a peer in place of `effect`: another thing, or nothing, where the peer misbehaves.
+    fn leaves(&self, peer: u32, effect: Effect) -> Option<Effect> {
+        let _ = peer;
+        Some(effect)
+    }
 
     /// Bytes of a tensor on the wire, frames and all.
     fn tensor_bytes(&self, numbers: &Bytes) -> u64;

@@ -329,6 +329,11 @@ impl World {
 
     /// Carries out one effect of `peer`'s host.
     fn carry_out(&mut self, peer: u32, effect: Effect) {
+        let effect = match &self.learning {
+            Some(learning) => learning.fleet.leaves(peer, effect),
+            None => Some(effect),
+        };
+        let Some(effect) = effect else { return };
         match effect {
             Effect::Event(event) => self.on_event(peer, &event),
             Effect::Disconnect { peer: other, back_off } => {

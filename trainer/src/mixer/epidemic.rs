@@ -62,9 +62,11 @@ impl Epidemic {
         check_difference(&range, difference_norm, local_norm, tolerance)?;
         let arrived = &mut self.arrived[index];
         *arrived += f64::from(weight);
-        let share = f64::from(weight) / (1.0 + *arrived);
+        let shortened = tolerance.shortened(difference_norm, local_norm, range.len());
+        let share = shortened * f64::from(weight) / (1.0 + *arrived);
         own.displace(0, &difference, share as f32);
-        Ok(MixReport { difference_norm, local_norm, ..MixReport::default() })
+        let clipped = shortened < 1.0;
+        Ok(MixReport { difference_norm, local_norm, clipped, ..MixReport::default() })
     }
 }
 

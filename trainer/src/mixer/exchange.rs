@@ -15,9 +15,12 @@
 //! Karimireddy, Jaggi 2022, arXiv 2202.01545). Unlike those, the difference is computed once, at
 //! the responder, and used by both.
 //!
-//! Caveats: the clipping radius protects the responder; an initiator cannot shorten a reply alone
-//! without breaking the sum, and refuses only what [`MixError::Outlier`] names. What a code of
-//! chosen entries leaves out is not mixed by that exchange.
+//! Each end shortens what it moves by to its own radius, so neither depends on the honesty of the
+//! other; the core knows the radius from the other neighbours ([`crate::Tolerance::radius`]).
+//!
+//! Caveats: where the initiator's radius is the shorter one it moves by less than the responder has, and
+//! the sum of the two changes by what it leaves out. What a code of chosen entries leaves out is not
+//! mixed by that exchange.
 
 mod device;
 mod host;
@@ -179,8 +182,9 @@ impl Exchange {
         let difference_norm = finite_local(range, squares.difference.sqrt())?;
         check_difference(range, difference_norm, local_norm, tolerance)?;
         let distance = &mut self.distances[memory.index()];
-        let radius = self.clip.and_then(|clip| distance.radius(clip));
-        let clipped = radius.filter(|&radius| difference_norm > radius);
+        let own = self.clip.and_then(|clip| distance.radius(clip)).unwrap_or(f64::INFINITY);
+        let radius = own.min(tolerance.clip_radius(local_norm, range.len()));
+        let clipped = (difference_norm > radius).then_some(radius);
         let factor = clipped.map(|radius| (radius / difference_norm) as f32);
         let (coded, squares) = memory.code(reply, factor)?;
         finite_local(range, squares.sqrt())?;
@@ -220,9 +224,11 @@ impl Exchange {
         let proportion = self.proportion(memory.index(), local_norm);
         check_norm(range, difference_norm, difference_norm_max(proportion, range.len()))?;
         check_difference(range, difference_norm, local_norm, tolerance)?;
-        self.distances[memory.index()].learn(difference_norm);
-        memory.displace_by(reply, weight)?;
-        Ok(MixReport { difference_norm, local_norm, ..MixReport::default() })
+        let shortened = tolerance.shortened(difference_norm, local_norm, range.len());
+        self.distances[memory.index()].learn(difference_norm * shortened);
+        memory.displace_by(reply, weight * shortened as f32)?;
+        let clipped = shortened < 1.0;
+        Ok(MixReport { difference_norm, local_norm, clipped, ..MixReport::default() })
     }
 }
 

@@ -1,5 +1,6 @@
 //! The `dnode-testnet` program: runs a swarm of real `dnode` processes on this machine and reports.
 
+mod attack;
 mod compare;
 mod demo;
 mod scenario;
@@ -43,6 +44,8 @@ enum Command {
     Run(Box<RunArgs>),
     /// Compare ways to train: every variant under every condition of an experiment file, once per seed.
     Compare(Box<compare::CompareArgs>),
+    /// Let simulated peers attack their swarm, and show what becomes of the honest ones.
+    Attack(Box<attack::AttackArgs>),
     /// Kill, pause, cut and start peers at random; exit 1 when something is not excused by that.
     Soak(Box<soak::SoakArgs>),
     /// Let peers go through what a scenario file says, as `sim` does with simulated ones.
@@ -141,6 +144,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(arguments) => run(&arguments),
         Command::Compare(arguments) => compare::compare(&arguments),
+        Command::Attack(arguments) => attack::attack(&arguments),
         Command::Soak(arguments) => soak::soak(&arguments),
         Command::Scenario(arguments) => scenario::scenario(&arguments),
         Command::ParameterServer { role, arguments } => {

@@ -7,7 +7,7 @@ use super::{FRAGMENTS, distance, length, sum};
 use crate::codec::{Encoded, encode, encode_i64};
 use crate::mix::{MixError, MixReport, MixTerms};
 use crate::testing::{OUTER, assert_close, mixed, peek, set_weights, values, wide};
-use crate::{Mixer, Reading, Replica, StepId};
+use crate::{Mixer, Reading, Replica, StepId, Tolerance};
 
 const PARAMETERS: usize = 2500;
 
@@ -177,6 +177,29 @@ fn clipping_shortens_outliers_at_both_ends_alike() {
     // The radius grows as long as the distance is real, so that a partition heals.
     rounds(&mut i, &mut j, Codec::F32, 40);
     assert!(apart(&i, &j) < 0.1, "{}", apart(&i, &j));
+}
+
+#[test]
+fn each_end_moves_by_its_own_radius_at_most_whatever_the_other_one_sends() {
+    let (mut i, mut j) = pair(None);
+    let (f, codec) = (FRAGMENTS[2], Codec::F32);
+    let far: Vec<f32> = i.parameters().iter().map(|x| x + 0.5).collect();
+    set_weights(&mut i, &far);
+    let radius = 0.02;
+    let tolerance = Tolerance { radius, ..Tolerance::ANY };
+    let terms = MixTerms { weight: 1.0, tolerance };
+    let (own, other) = (wide(&i.parameters()), wide(&j.parameters()));
+    let offer = i.read(f, Reading::Offer(codec));
+    let (_, report) = j.answer(f, terms, &offer, codec).unwrap();
+    let moved = distance(&wide(&j.parameters()), &other);
+    assert!(report.clipped && report.difference_norm > 10.0 * moved, "{moved}: {report:?}");
+    assert!(moved <= 1.001 * radius * report.local_norm, "{moved}");
+    // A responder that shortens nothing.
+    let len = i.fragments().range(f).unwrap().len();
+    let reply = encode(codec, &vec![-0.5; len]);
+    let report = i.apply(f, terms, &reply).unwrap();
+    let moved = distance(&wide(&i.parameters()), &own);
+    assert!(report.clipped && moved <= 1.001 * radius * report.local_norm, "{moved}");
 }
 
 #[test]

@@ -1,0 +1,106 @@
+//! The attacks of the table.
+
+use std::time::Duration;
+
+use crate::learn::{Misbehaviour, Wrong};
+
+/// How an attack goes to work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blow {
+    /// With numbers that are plainly wrong: it is to do next to no harm, and to be named.
+    Blatant,
+    /// With numbers that could be those of an honest peer: how much harm it does is measured.
+    Patient,
+    /// With what it says and leaves unsaid, by numbers that are right.
+    Protocol,
+}
+
+impl Blow {
+    /// For the table.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Blatant => "blatant",
+            Self::Patient => "patient",
+            Self::Protocol => "protocol",
+        }
+    }
+}
+
+/// An attack.
+#[derive(Clone, Copy, Debug)]
+pub struct Attack {
+    /// Its name in the table and for `--attack`.
+    pub name: &'static str,
+    /// How it goes to work.
+    pub blow: Blow,
+    kind: Wrong,
+    factor: f32,
+    /// Whether a newcomer joins while it goes on.
+    newcomer: bool,
+}
+
+/// When a newcomer joins, in virtual time.
+const JOINS_AT: Duration = Duration::from_secs(30);
+
+impl Attack {
+    const fn new(name: &'static str, blow: Blow, kind: Wrong, factor: f32) -> Self {
+        Self { name, blow, kind, factor, newcomer: false }
+    }
+
+    const fn with_newcomer(name: &'static str, kind: Wrong, factor: f32) -> Self {
+        Self { newcomer: true, ..Self::new(name, Blow::Blatant, kind, factor) }
+    }
+
+    /// What is wrong with so many peers that attack in this way.
+    #[must_use]
+    pub const fn by(&self, peers: u32) -> Misbehaviour {
+        let joins_at = if self.newcomer { JOINS_AT } else { Duration::ZERO };
+        Misbehaviour { peers, joins_at, ..Misbehaviour::new(self.kind, self.factor) }
+    }
+
+    /// The same run without these peers.
+    #[must_use]
+    pub const fn absent(&self, peers: u32) -> Misbehaviour {
+        Misbehaviour { kind: Wrong::Absent, ..self.by(peers) }
+    }
+}
+
+/// All attacks, in the order of the table.
+pub const ATTACKS: [Attack; 32] = {
+    use Blow::{Blatant, Patient, Protocol};
+    [
+        Attack::new("noise-9", Blatant, Wrong::Noise, 9.0),
+        Attack::new("noise-0.3", Blatant, Wrong::Noise, 0.3),
+        Attack::new("noise-0.1", Patient, Wrong::Noise, 0.1),
+        Attack::new("scaled-1000", Blatant, Wrong::Scaled, 1000.0),
+        Attack::new("scaled-2.5", Blatant, Wrong::Scaled, 2.5),
+        Attack::new("sign-flip", Blatant, Wrong::Negative, 1.0),
+        Attack::new("learning-rate-1000", Blatant, Wrong::LearningRate, 1000.0),
+        Attack::new("drift-0.3", Blatant, Wrong::Drift, 0.3),
+        Attack::new("equivocation-0.3", Blatant, Wrong::Equivocation, 0.3),
+        Attack::with_newcomer("snapshot-1000", Wrong::Snapshot, 1000.0),
+        Attack::with_newcomer("snapshot-3", Wrong::Snapshot, 3.0),
+        Attack::with_newcomer("snapshot-sign", Wrong::Snapshot, -1.0),
+        Attack::new("frozen", Patient, Wrong::Frozen, 1.0),
+        Attack::new("uphill", Patient, Wrong::Uphill, 1.0),
+        Attack::new("label-flip", Patient, Wrong::Flipped, 1.0),
+        Attack::new("label-shuffle", Patient, Wrong::Shuffled, 1.0),
+        Attack::new("little-is-enough-1", Patient, Wrong::LittleIsEnough, 1.0),
+        Attack::new("little-is-enough-2", Patient, Wrong::LittleIsEnough, 2.0),
+        Attack::new("inner-product-0.5", Patient, Wrong::InnerProduct, 0.5),
+        Attack::new("inner-product-2", Patient, Wrong::InnerProduct, 2.0),
+        Attack::new("mimic", Patient, Wrong::Mimic, 1.0),
+        Attack::new("stale-replay", Patient, Wrong::Replay, 1.0),
+        Attack::new("slow-poison", Patient, Wrong::SlowPoison, 0.001),
+        Attack::new("drift-0.1", Patient, Wrong::Drift, 0.1),
+        Attack::new("free-rider", Patient, Wrong::Idle, 1.0),
+        Attack::new("clock-8", Protocol, Wrong::Clock, 8.0),
+        Attack::new("clock-60", Protocol, Wrong::Clock, 60.0),
+        Attack::new("clock-1000", Protocol, Wrong::Clock, 1000.0),
+        Attack::new("busy", Protocol, Wrong::Busy, 1.0),
+        Attack::new("never-acknowledges", Protocol, Wrong::NeverAcknowledges, 1.0),
+        Attack::new("selective-silence", Protocol, Wrong::SelectiveSilence, 1.0),
+        Attack::with_newcomer("clock-60-and-newcomer", Wrong::Clock, 60.0),
+    ]
+};

@@ -1,0 +1,72 @@
+//! Attacks on swarms of real models in the simulator: a small fast part of the table of docs/security.md.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+use dnode_testnet::attack::{ATTACKS, Attack, AttackPlan, Blow, Row, Swarm, run, table};
+
+/// Blatant attacks by which the honest peers are as good as without them.
+const HELD: [&str; 6] =
+    ["noise-9", "noise-0.3", "scaled-1000", "scaled-2.5", "sign-flip", "learning-rate-1000"];
+
+fn named(name: &str) -> Attack {
+    *ATTACKS.iter().find(|attack| attack.name == name).unwrap()
+}
+
+fn plan(names: &[&str], swarm: (u32, u32)) -> AttackPlan {
+    let (attackers, peers) = swarm;
+    AttackPlan {
+        attacks: names.iter().map(|name| named(name)).collect(),
+        swarms: vec![Swarm { peers, attackers }],
+        rules: vec!["gossip-outer".to_owned(), "pairwise".to_owned()],
+        skews: vec![None],
+        seeds: vec![1, 2, 3],
+        steps: 1600,
+        guard: true,
+    }
+}
+
+fn rows(names: &[&str], swarm: (u32, u32)) -> Vec<Row> {
+    run(&plan(names, swarm), |_| {}).unwrap()
+}
+
+#[test]
+fn blatant_attacks_by_one_of_four_do_next_to_no_harm_and_are_named() {
+    let rows = rows(&HELD, (1, 4));
+    for row in &rows {
+        assert!(row.holds(), "{}", table(&rows));
+        assert!(row.named > 0.9 && row.named_after_s.unwrap() < 60.0, "{}", table(&rows));
+        assert_eq!(row.wronged, 0, "{}", table(&rows));
+    }
+    assert_eq!(rows.len(), 2 * HELD.len());
+}
+
+#[test]
+fn with_eight_peers_blatant_attacks_are_bounded_and_nobody_else_is_accused() {
+    for (swarm, most) in [((1, 8), 1.1), ((2, 8), 1.2)] {
+        let rows = rows(&HELD, swarm);
+        for row in &rows {
+            assert!(row.loss_times < most && row.named > 0.5, "{}", table(&rows));
+            assert_eq!(row.wronged, 0, "{}", table(&rows));
+        }
+    }
+}
+
+/// What honest peers must still see when a bound is removed: else the table shows nothing.
+#[test]
+fn without_the_guard_the_same_attacks_ruin_everybody() {
+    let plan =
+        AttackPlan { guard: false, seeds: vec![1], ..plan(&["noise-9", "sign-flip"], (1, 4)) };
+    for row in run(&plan, |_| {}).unwrap() {
+        assert!(row.loss_times > 2.0 && row.named < 1e-9, "{row:?}");
+    }
+}
+
+#[test]
+fn attacks_have_names_of_their_own_and_of_every_kind_there_are_some() {
+    for (index, attack) in ATTACKS.iter().enumerate() {
+        assert!(ATTACKS[..index].iter().all(|other| other.name != attack.name), "{}", attack.name);
+    }
+    for blow in [Blow::Blatant, Blow::Patient, Blow::Protocol] {
+        assert!(ATTACKS.iter().filter(|attack| attack.blow == blow).count() >= 6);
+    }
+}
