@@ -271,15 +271,31 @@ impl DeltaSet {
         lacks.fold(0, u64::saturating_add)
     }
 
-    /// Whether the neighbour `peer` lacks more of this peer's contributions than a counting one may.
-    pub(crate) fn lacks_too_much(&self, context: &Context, peer: &PeerId) -> bool {
-        let Some(theirs) = self.heard.get(peer).filter(|_| context.config.mixing == Mixing::Set)
-        else {
-            return false;
-        };
+    /// How many of this peer's contributions the counting neighbours lack, all of them together, as far
+    /// as they have said.
+    pub(crate) fn lacking(&self, context: &Context, members: &Members) -> u64 {
+        if context.config.mixing != Mixing::Set {
+            return 0;
+        }
+        let counting = members.iter().filter(|(_, member)| member.counts());
+        counting
+            .filter_map(|(peer, _)| self.lacks_of_own(context, peer))
+            .fold(0, u64::saturating_add)
+    }
+
+    /// How many of this peer's contributions `peer` lacks, as far as it has said; `None` before it said
+    /// anything.
+    fn lacks_of_own(&self, context: &Context, peer: &PeerId) -> Option<u64> {
+        let theirs = self.heard.get(peer)?;
         let origin = self.own.origin(context);
         let least = context.all_fragments().map(|fragment| theirs.number(fragment, &origin)).min();
-        self.own.number().saturating_sub(least.unwrap_or(0)) > BACKLOG_MAX
+        Some(self.own.number().saturating_sub(least.unwrap_or(0)))
+    }
+
+    /// Whether the neighbour `peer` lacks more of this peer's contributions than a counting one may.
+    pub(crate) fn lacks_too_much(&self, context: &Context, peer: &PeerId) -> bool {
+        let set = context.config.mixing == Mixing::Set;
+        set && self.lacks_of_own(context, peer).is_some_and(|lacks| lacks > BACKLOG_MAX)
     }
 
     /// Goes on with a replica that contains `contents`, one entry for each fragment. The peer begins as

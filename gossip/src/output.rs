@@ -121,6 +121,9 @@ pub enum Output {
     /// So many peers commit beside each other, this one included: rule `delta-set` divides a commit by
     /// their number.
     Peers(usize),
+    /// Rule `delta-set`: the peers that others wait for lack so many of this peer's contributions,
+    /// all of them together, as far as they have said.
+    Lacking(u64),
     /// Whether the trainer may do local steps; it may not while it catches up.
     Training {
         /// May it?

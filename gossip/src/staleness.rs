@@ -34,6 +34,8 @@ pub(crate) struct Staleness {
     limit: Clock,
     /// Peers that a commit is shared among, as last told.
     peers: usize,
+    /// Own contributions that others lack, as last told.
+    lacking: u64,
     wants_commit: bool,
     held_since: Option<Time>,
 }
@@ -42,7 +44,14 @@ impl Staleness {
     pub(crate) fn new(context: &Context) -> Self {
         let mut versions = VersionTable::new(context.fragments as usize, context.me);
         versions.raise_all(&context.me, context.progress.clock());
-        Self { versions, limit: Clock(u64::MAX), peers: 1, wants_commit: false, held_since: None }
+        Self {
+            versions,
+            limit: Clock(u64::MAX),
+            peers: 1,
+            lacking: 0,
+            wants_commit: false,
+            held_since: None,
+        }
     }
 
     /// What `fragment` contains, to be sent.
@@ -183,6 +192,11 @@ impl Staleness {
         if peers != self.peers {
             self.peers = peers;
             context.output(Output::Peers(peers));
+        }
+        let lacking = delta_set.lacking(context, membership.members());
+        if lacking != self.lacking {
+            self.lacking = lacking;
+            context.output(Output::Lacking(lacking));
         }
         let (limit, _) = self.commit_limit(context, membership, delta_set);
         if limit != self.limit {

@@ -173,6 +173,7 @@ impl Host {
             Output::Pace(load) => self.load = load,
             Output::RoundEvery(steps) => self.round_every = Some(steps),
             Output::Peers(peers) => self.peers = peers,
+            Output::Lacking(contributions) => self.replica.lacking(contributions),
             Output::CommitLimit(limit) => self.limit = limit,
             Output::Training { allowed } => self.training = allowed,
             Output::AdoptClock { clock, .. } => self.clock = clock,

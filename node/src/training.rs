@@ -315,6 +315,11 @@ impl TrainingThread {
         self.mailbox.permit(|permission| permission.peers = peers);
     }
 
+    /// Others lack so many contributions of this peer.
+    pub(crate) fn expect_at_most(&self, contributions: u64) {
+        self.mailbox.change(|permission| permission.lacking = contributions);
+    }
+
     /// This peer does so much work per commit from its next step on; rounds of exchanges keep their
     /// ratio to commits.
     pub(crate) fn pace(&self, load: Load) {

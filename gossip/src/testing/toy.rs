@@ -56,6 +56,10 @@ pub trait Replica: fmt::Debug + Send {
     fn include(&mut self, fragment: FragmentId, contribution: &[u8]) -> bool;
     /// Takes over a snapshot.
     fn adopt(&mut self, fragment: FragmentId, snapshot: &[u8]) -> bool;
+    /// Others lack so many contributions of this replica.
+    fn lacking(&mut self, contributions: u64) {
+        let _ = contributions;
+    }
     /// Does an outer step of which a `share` is contributed; returns the contributions, if the rule
     /// has any.
     fn commit(&mut self, increment: f64, share: f32) -> Vec<Bytes>;

@@ -234,6 +234,7 @@ impl Host {
             Output::Pace(load) => self.training.pace(load),
             Output::RoundEvery(steps) => self.training.round_every(steps),
             Output::Peers(peers) => self.training.share_among(peers),
+            Output::Lacking(contributions) => self.training.expect_at_most(contributions),
             Output::Forget { exchange } => self.tensors.forget(exchange),
             Output::CommitLimit(limit) => self.training.limit_commits(limit),
             Output::Training { allowed } => {

@@ -31,6 +31,8 @@ pub(super) struct Permission {
     pub(super) round_every: Option<u64>,
     /// Peers that a commit is shared among.
     pub(super) peers: usize,
+    /// Contributions of this peer that others lack.
+    pub(super) lacking: u64,
     /// Whether a [`Command::Stop`] is on its way.
     pub(super) stopping: bool,
     /// Whether a [`Command::Permission`] waits.
@@ -53,6 +55,7 @@ impl Mailbox {
             load: None,
             round_every: None,
             peers: 1,
+            lacking: 0,
             stopping: false,
             queued: false,
         };
@@ -102,6 +105,11 @@ impl Mailbox {
         let mut control = self.lock();
         control.permission.queued = false;
         control.permission
+    }
+
+    /// Contributions of this peer that others lack at this moment.
+    pub(super) fn lacking(&self) -> u64 {
+        self.lock().permission.lacking
     }
 
     /// Whether local steps are allowed at this moment.

@@ -396,6 +396,7 @@ impl Training {
             return Ok(());
         }
         let share = context.bounds.share();
+        lock.expect_at_most(context.queues.lacking());
         let contributions = context.replica.commit_in(&mut lock, share).contributions;
         self.rack.forget_handed();
         context.committed();
@@ -429,6 +430,8 @@ impl Training {
                 }
             }
         }
+        self.context.shared.clone().lock().give_up_lead();
+        self.context.replica.catch_up();
         self.evaluate_when_due()?;
         self.context.cursor.finish();
         self.rack.leave(&mut self.context);

@@ -358,6 +358,7 @@ impl World {
             | Output::Pace { .. }
             | Output::RoundEvery(_)
             | Output::Peers(_)
+            | Output::Lacking(_)
             | Output::RoundDone
             | Output::Disconnect { .. }
             | Output::Event(_) => {}

@@ -237,6 +237,10 @@ impl Replica for ModelReplica {
         snapshot.is_some_and(|snapshot| self.replica.adopt(fragment, &snapshot).is_ok())
     }
 
+    fn lacking(&mut self, contributions: u64) {
+        self.replica.shared().lock().expect_at_most(contributions);
+    }
+
     fn commit(&mut self, _: f64, share: f32) -> Vec<Bytes> {
         let mut contributions = self.replica.commit(share).contributions;
         if let Some(mask) = &mut self.mask {

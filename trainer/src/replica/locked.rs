@@ -137,10 +137,33 @@ impl ReplicaLock<'_> {
         fragment: FragmentId,
         contribution: &Encoded,
     ) -> Result<MixReport, MixError> {
-        self.on_host(fragment, |mixer, own, _| {
+        self.on_host(fragment, |mixer, own, index| {
             let MixerState::DeltaSet(state) = mixer else { return Err(OTHER_MIXER) };
-            state.include(own, contribution)
+            state.include(own, index, contribution)
         })
+    }
+
+    /// Delta-set: others lack so many of this peer's contributions, all of them together. About as many
+    /// of theirs are under way, so the lead of the next commit stands in for no more (docs/math.md).
+    pub fn expect_at_most(&mut self, contributions: u64) {
+        if let Store::Host(HostStore { mixer: MixerState::DeltaSet(state), .. }) = &mut *self.store
+        {
+            // Counts of a few neighbours: exact in f32.
+            state.expect_at_most(contributions as f32);
+        }
+    }
+
+    /// Delta-set: the live weights become those of the sum, when no more local steps follow.
+    pub fn give_up_lead(&mut self) {
+        let Store::Host(host) = &mut *self.store else { return };
+        let slices = (0..).map_while(|index| self.shared.slice(FragmentId(index)).ok());
+        for slice in slices {
+            host.work(self.shared, &slice, |mixer, own| {
+                if let MixerState::DeltaSet(state) = mixer {
+                    state.give_up_lead(own, slice.index);
+                }
+            });
+        }
     }
 
     /// Takes over a donor's snapshot: `φ = x`, `v = 0`; delta-set: accumulators too, to the bit.
@@ -157,7 +180,7 @@ impl ReplicaLock<'_> {
         };
         host.work(self.shared, &slice, |mixer, own| {
             if let MixerState::DeltaSet(state) = mixer {
-                return state.adopt(own, snapshot);
+                return state.adopt(own, slice.index, snapshot);
             }
             let mut values = plain_weights(&slice, snapshot)?;
             if let MixerState::PushSum(state) = mixer {

@@ -98,10 +98,14 @@ impl<'r, 't> Held<'r, 't> {
         values
     }
 
-    /// Reads the live weights x of `range`, with the displacements that they have yet to make.
+    /// Reads the live weights x of `range`, with the displacements that they have yet to make and
+    /// without what they are ahead of a sum of contributions.
     pub(crate) fn live(&self, range: Range<usize>, out: &mut [f32]) {
         self.replica.live.read(range.clone(), out);
         self.replica.shared.pending().overlay(&self.replica.shared, &range, out);
+        if let Some(state) = self.lock.store.delta_set() {
+            state.subtract_lead(range, out);
+        }
     }
 
     /// The outer momentum v, `[P]`; `None` without an outer step.

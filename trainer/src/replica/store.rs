@@ -43,6 +43,10 @@ impl Store {
     /// Copies φ of `range`; false where x is exchanged. NaN where a device fails.
     pub(super) fn weights(&self, range: Range<usize>, out: &mut [f32]) -> bool {
         match self {
+            Self::Host(HostStore { mixer: MixerState::DeltaSet(state), .. }) => {
+                state.weights(range, out);
+                true
+            }
             Self::Host(HostStore { slow, .. }) => {
                 slow.as_ref().map(|slow| out.copy_from_slice(&slow.values[range])).is_some()
             }

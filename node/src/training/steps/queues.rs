@@ -84,6 +84,11 @@ impl Queues {
         self.mailbox.allows()
     }
 
+    /// Contributions of this peer that others lack at this moment.
+    pub(super) fn lacking(&self) -> u64 {
+        self.mailbox.lacking()
+    }
+
     /// Whether an order to stop is on its way.
     pub(super) fn is_stopping(&self) -> bool {
         self.mailbox.is_stopping()

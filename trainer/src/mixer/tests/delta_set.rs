@@ -201,6 +201,9 @@ fn restored_it_continues_alike_and_foreign_state_is_refused() {
         i.step(StepId::alone(step)).unwrap();
         i.commit(0.5);
     }
+    // A lead is taken out of the live weights that are saved, which rounds them.
+    i.shared().lock().give_up_lead();
+    i.catch_up();
     i.step(StepId::alone(3)).unwrap();
     let state = i.save();
     let mut j = peer(Codec::Int2, true);
@@ -249,4 +252,92 @@ fn a_round_that_went_wild_contributes_nothing_and_the_next_one_is_whole() {
         other.include(fragment, part).unwrap();
     }
     assert_eq!(hashes(&other), before);
+}
+
+/// Live weights of a replica with its handle.
+fn beside(codec: Codec) -> (Replica, std::sync::Arc<std::sync::Mutex<Vec<f32>>>) {
+    let mixer = Mixer::DeltaSet { codec, feedback: true };
+    mixed(values(PARAMETERS, 0.4), mixer, Some(OUTER), None)
+}
+
+fn include_all(replica: &mut Replica, contributions: &[Encoded]) {
+    for (fragment, part) in FRAGMENTS.into_iter().zip(contributions) {
+        replica.include(fragment, part).unwrap();
+    }
+}
+
+/// `a − b`.
+fn minus(a: &[f32], b: &[f32]) -> Vec<f64> {
+    a.iter().zip(b).map(|(&a, &b)| f64::from(a) - f64::from(b)).collect()
+}
+
+#[test]
+fn live_weights_keep_the_own_progress_until_that_of_others_is_here() {
+    let (mut i, live) = beside(Codec::F32);
+    let start = i.parameters();
+    i.step(StepId::alone(0)).unwrap();
+    // One of four: a quarter is contributed, and three quarters stand in for the others.
+    let sent = i.commit(0.25).contributions;
+    let moved = minus(&i.parameters(), &start);
+    let lead = minus(&peek(&live), &i.parameters());
+    assert!(length(&moved) > 0.0);
+    assert_close(&lead, &moved.iter().map(|u| 3.0 * u).collect::<Vec<_>>(), 1e-6);
+    // Each of the three that comes takes its place.
+    for left in [2.0, 1.0] {
+        include_all(&mut i, &sent);
+        let lead = minus(&peek(&live), &i.parameters());
+        assert_close(&lead, &moved.iter().map(|u| left * u).collect::<Vec<_>>(), 1e-6);
+    }
+    include_all(&mut i, &sent);
+    assert_eq!(peek(&live), i.parameters(), "nothing is expected any more");
+    include_all(&mut i, &sent);
+    assert_eq!(peek(&live), i.parameters(), "more than expected");
+}
+
+#[test]
+fn progress_is_counted_from_the_lead_and_no_commit_is_expected_of_who_is_gone() {
+    let (mut i, live) = beside(Codec::F32);
+    i.step(StepId::alone(0)).unwrap();
+    i.commit(0.5);
+    let (slow, before) = (i.parameters(), peek(&live));
+    assert_ne!(slow, before);
+    let mut progress = vec![0.0; PARAMETERS];
+    i.progress(&mut progress);
+    assert!(progress.iter().all(|&u| u == 0.0), "the lead is no progress");
+    // The other has taken in all, and its own does not come: it is gone, or slower.
+    i.shared().lock().expect_at_most(0);
+    for _ in 0..20 {
+        i.commit(0.5);
+    }
+    // The outer momentum has died away, so what is left would be the lead of the first commit.
+    let left = length(&minus(&peek(&live), &i.parameters()));
+    assert!(left < 0.05 * length(&minus(&before, &slow)), "{left}");
+}
+
+#[test]
+fn a_lead_is_not_saved_not_adopted_and_given_up_at_the_end() {
+    let (mut i, live) = beside(Codec::F32);
+    i.step(StepId::alone(0)).unwrap();
+    i.commit(0.25);
+    let state = i.save();
+    let saved = state.outer.as_ref().unwrap();
+    assert_close(&wide(&saved.live), &wide(&i.parameters()), 1e-6);
+    assert_ne!(peek(&live), i.parameters());
+    let (mut resumed, _) = beside(Codec::F32);
+    resumed.restore(&state).unwrap();
+    let mut progress = vec![0.0; PARAMETERS];
+    resumed.progress(&mut progress);
+    assert!(length(&wide(&progress)) < 1e-5, "nothing is contributed twice");
+    let (mut joiner, joined) = beside(Codec::F32);
+    joiner.step(StepId::alone(3)).unwrap();
+    joiner.commit(0.25);
+    for fragment in FRAGMENTS {
+        let snapshot = i.read(fragment, Reading::Snapshot);
+        joiner.adopt(fragment, &snapshot).unwrap();
+    }
+    assert_eq!(peek(&joined), i.parameters());
+    i.shared().lock().give_up_lead();
+    i.catch_up();
+    assert_close(&wide(&peek(&live)), &wide(&i.parameters()), 1e-6);
+    assert!(hashes(&i) == hashes(&joiner), "the sum is as it was");
 }
