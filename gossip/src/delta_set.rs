@@ -6,6 +6,7 @@
 //! duplication change nothing: what is lacking is asked for again, what is contained is never added
 //! twice.
 
+mod advance;
 mod conflict_order;
 mod contribution_sequence;
 mod fetches;
@@ -19,6 +20,7 @@ use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, Origin, PeerId, Tim
 use crate::context::{Context, Step};
 use crate::membership::{Member, Members, Membership};
 use crate::{ContributionId, Mixing, Offence, Output};
+use advance::{ADVANCE_MAX, Advance};
 use contribution_sequence::ContributionSequence;
 pub use fetches::FETCHES_MAX;
 use fetches::{Fetch, KEPT_MAX, REPEAT};
@@ -40,6 +42,7 @@ pub(crate) struct DeltaSet {
     heard: BTreeMap<PeerId, VersionVector>,
     /// Asked for, by sequence number.
     open: BTreeMap<u64, Fetch>,
+    advance: Advance,
     /// When to tell the neighbours what there is.
     tell_at: Option<Time>,
     /// Since when a fragment lacks something that no neighbour keeps.
@@ -61,6 +64,7 @@ impl DeltaSet {
             kept: BTreeMap::new(),
             heard: BTreeMap::new(),
             open: BTreeMap::new(),
+            advance: Advance::default(),
             tell_at: None,
             lost_since: BTreeMap::new(),
         }
@@ -72,6 +76,9 @@ impl DeltaSet {
         let fetch = waiting.map(Fetch::deadline).min().unwrap_or(Time::NEVER);
         fetch.min(self.tell_at.unwrap_or(Time::NEVER))
     }
+
+    /// The most that can be asked for at a time.
+    pub(crate) const OPEN_MAX: usize = FETCHES_MAX + ADVANCE_MAX;
 
     /// What `fragment` contains.
     pub(crate) fn versions(&self, fragment: FragmentId) -> Versions {
@@ -129,6 +136,7 @@ impl DeltaSet {
     /// A neighbour is gone.
     pub(crate) fn on_peer_down(&mut self, peer: &PeerId) {
         self.heard.remove(peer);
+        self.advance.forget(peer);
     }
 
     /// The commit just reported contributes to every fragment.
@@ -145,6 +153,7 @@ impl DeltaSet {
             }
         }
         context.output(Output::Publish { origin, number });
+        self.send_awaited(context, (origin, number), clock);
         self.tell(context, members);
         self.drop_contributions(context, members);
     }
@@ -177,7 +186,7 @@ impl DeltaSet {
     pub(crate) fn on_have(
         &mut self,
         context: &mut Context,
-        members: &Members,
+        membership: &Membership,
         from: PeerId,
         (span, versions): (Span, Versions),
     ) {
@@ -192,14 +201,16 @@ impl DeltaSet {
             heard.forget_gone(|fragment, origin| self.contained(fragment, origin));
             self.heard.insert(from, heard);
         }
-        self.drop_contributions(context, members);
+        self.advance.hear(&from);
+        self.expect_awaited(context, membership);
+        self.drop_contributions(context, membership.members());
         context.then(Step::Fetch(FragmentId(0), false));
         context.then(Step::Limit);
     }
 
     /// A neighbour asks for a contribution.
     pub(crate) fn on_fetch(
-        &self,
+        &mut self,
         context: &mut Context,
         from: PeerId,
         exchange: ExchangeId,
@@ -220,6 +231,8 @@ impl DeltaSet {
             // It is in the replica and no longer kept by itself.
             let clock = context.progress.clock();
             context.send(from, Message::Stale { exchange, clock });
+        } else if self.is_next(context, &contribution) && self.heard.contains_key(&from) {
+            self.advance.wait(from, contribution.fragment, exchange);
         } else {
             context.send(from, Message::Busy { exchange });
         }
@@ -338,6 +351,7 @@ impl DeltaSet {
             self.kept.remove(&contribution);
             context.output(Output::Drop { contribution });
         }
+        self.decline_awaited(context);
         self.own.begin_anew();
     }
 

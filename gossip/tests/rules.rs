@@ -103,6 +103,29 @@ fn the_last_to_finish_moves_the_model_no_further_than_before() {
 }
 
 #[test]
+fn a_contribution_that_was_asked_for_in_advance_comes_one_delay_after_its_commit() {
+    let mut room = Room::new(ToyRule::Set, &set(), 3, 1);
+    for host in 0..3 {
+        room.commit(host, 3.0);
+    }
+    room.run_for(SECOND);
+    for (host, value) in [(1, 4.0), (2, 5.0), (1, 6.0)] {
+        assert!(room.commit(host, 3.0));
+        room.run_for(DELAY * 3 / 2);
+        assert!((room.value(0) - value).abs() < 1e-6, "{} after host {host}", room.value(0));
+        room.run_for(SECOND);
+    }
+    // One that is lost is asked for again, once a neighbour has said that it exists.
+    room.lose = |_, effect| matches!(effect, Effect::Tensor { leg: Leg::Contribution, .. });
+    assert!(room.commit(1, 3.0));
+    room.run_for(SECOND);
+    room.lose = |_, _| false;
+    assert!((room.value(0) - 6.0).abs() < 1e-6, "{}", room.value(0));
+    room.run_for(60 * SECOND);
+    assert!((room.value(0) - 7.0).abs() < 1e-6, "{}", room.value(0));
+}
+
+#[test]
 fn a_commit_waits_while_a_neighbour_lacks_more_contributions_than_it_may() {
     let mut room = Room::new(ToyRule::Set, &set(), 2, 1);
     room.lose = |_, effect| matches!(effect, Effect::Tensor { leg: Leg::Contribution, .. });

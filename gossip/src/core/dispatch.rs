@@ -109,7 +109,7 @@ impl Gossip {
                 joiner.on_snapshot(&mut self.context, parts, (from, exchange), contents);
             }
             Message::Have { first, count, versions } => {
-                let (members, span) = (self.membership.members(), Span { first, count });
+                let (members, span) = (&self.membership, Span { first, count });
                 self.delta_set.on_have(context, members, from, (span, versions));
             }
             Message::Fetch { exchange, fragment, origin, number } => {

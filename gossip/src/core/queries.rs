@@ -6,7 +6,7 @@ use std::time::Duration;
 use dnode_protocol::{Clock, ExchangeId, FragmentId, PeerId, Phase, Stripe, Versions};
 
 use super::Gossip;
-use crate::delta_set::FETCHES_MAX;
+use crate::delta_set::DeltaSet;
 use crate::exchange::{ABORTING_MAX, JOURNAL_MAX};
 use crate::staleness::{explained_gate, grace};
 use crate::{Config, Load, Member, Mixing, Trust};
@@ -54,7 +54,7 @@ impl Gossip {
             + config.newcomers_max * config.pulls_open_max
             + config.snapshots_max
             + config.pulls_open_max
-            + FETCHES_MAX
+            + DeltaSet::OPEN_MAX
     }
 
     /// Whether `exchange` has begun and not ended at this end.

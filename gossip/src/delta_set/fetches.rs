@@ -9,6 +9,7 @@ use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, Origin, PeerId, Tim
 use rand::RngExt;
 
 use super::DeltaSet;
+use super::advance::WHENEVER;
 use crate::context::{Context, Step};
 use crate::membership::{Links, Membership};
 use crate::{ContributionId, Event, Failure, Mixing, Offence, Output, RefusedMix, Schedule, Work};
@@ -40,6 +41,30 @@ impl Fetch {
 
     pub(super) const fn deadline(&self) -> Time {
         self.deadline
+    }
+
+    /// A fetch of what its author has yet to make.
+    pub(super) const fn in_advance(contribution: ContributionId, now: Time) -> Self {
+        let donor = contribution.origin.peer;
+        Self { contribution, donor, began: now, deadline: WHENEVER, adding: None }
+    }
+
+    /// Whether what was asked for does not exist yet, as far as known.
+    pub(super) fn is_in_advance(&self) -> bool {
+        self.waits() && self.deadline == WHENEVER
+    }
+
+    /// It exists: from now on it may take until `deadline`.
+    pub(super) const fn expect_by(&mut self, now: Time, deadline: Time) {
+        (self.began, self.deadline) = (now, deadline);
+    }
+
+    pub(super) const fn contribution(&self) -> ContributionId {
+        self.contribution
+    }
+
+    pub(super) const fn donor(&self) -> PeerId {
+        self.donor
     }
 }
 
@@ -81,12 +106,14 @@ impl DeltaSet {
                 return context.then(Step::Fetch(fragment, true));
             }
             for (contribution, donors) in self.missing(context, membership, fragment) {
-                if self.open.len() >= FETCHES_MAX {
+                if self.open.values().filter(|fetch| !fetch.is_in_advance()).count() >= FETCHES_MAX
+                {
                     return;
                 }
                 self.fetch(context, membership.links(), contribution, &donors);
             }
         }
+        self.fetch_in_advance(context, membership);
     }
 
     /// The next contribution of each origin that `fragment` lacks, with who has it.
@@ -181,9 +208,12 @@ impl DeltaSet {
         let Some(fetch) = open.filter(|fetch| fetch.donor == from && fetch.waits()) else {
             return;
         };
+        let waited = (!fetch.is_in_advance()).then(|| context.now.since(fetch.began));
         fetch.adding = Some(clock);
-        let (contribution, began) = (fetch.contribution, fetch.began);
-        links.took(&from, context.now.since(began));
+        let contribution = fetch.contribution;
+        if let Some(waited) = waited {
+            links.took(&from, waited);
+        }
         context.work(Work::Include { exchange, contribution });
     }
 
@@ -251,9 +281,13 @@ impl DeltaSet {
         if open.is_none_or(|fetch| fetch.donor != from || !fetch.waits()) {
             return true;
         }
-        let Some(Fetch { contribution, .. }) = self.end(context, exchange.sequence) else {
+        let Some(ended) = self.end(context, exchange.sequence) else {
             return true;
         };
+        let contribution = ended.contribution;
+        if ended.is_in_advance() {
+            self.advance.decline(from);
+        }
         if gone && let Some(theirs) = self.heard.get_mut(&from) {
             let ContributionId { fragment, origin, number } = contribution;
             theirs.set_gone(fragment, origin, number);

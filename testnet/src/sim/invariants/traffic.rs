@@ -14,8 +14,8 @@ const REPEAT_SECONDS: f64 = 5.0;
 /// Probes because of one silent neighbour, and the time that they take.
 const DOUBT_PROBES: f64 = 4.0;
 const DOUBT_SECONDS: f64 = 0.3;
-/// Contributions asked for at a time.
-const FETCHES: f64 = 16.0;
+/// Contributions asked for at a time, in advance or not.
+const FETCHES: f64 = 16.0 + 64.0;
 
 /// Most control messages and tensors a peer may have sent.
 ///
