@@ -12,7 +12,7 @@
 //! commits are equal to the last bit, in whatever order they came.
 //! `s` is 1/n̂, so that n peers together move as far as one.
 //!
-//! `p` is the lead: what the others are taken to contribute beside the own contributions, until
+//! `p` is the lead of a replica: what the others are taken to contribute beside the own contributions, until
 //! theirs come, which are `m`. So the mean of all live weights moves as if nothing had to travel;
 //! without it every peer steps on weights that lack what is under way (docs/math.md). `Δ = x − φ − p`.
 //!
