@@ -243,7 +243,6 @@ except dnode.NotJoined as error:
 def test_a_closed_run_lets_in_who_has_its_ticket(start: Start) -> None:
     closed = ENDLESS.replace("**LOCAL)", "**{**LOCAL, 'open': False})").replace(
         "seen = 0",
-        "while swarm.ticket is None: swarm.step(0.0); time.sleep(0.01)\n"
         "print('TICKET', swarm.ticket, flush=True)\nseen = 0",
     )
     first = start("0", closed)

@@ -53,6 +53,11 @@ _SHORT = {
     "checkpoint_interval": "node.checkpoint_interval",
 }
 
+#: A node that does not listen by then does not listen at all.
+_LISTENS_WITHIN_S = 5.0
+#: Between two looks at what the node has written.
+_LOOK_EVERY_S = 0.02
+
 
 @dataclass(frozen=True)
 class Step:
@@ -360,16 +365,23 @@ class Swarm:
 
     @property
     def address(self) -> Optional[str]:
-        """Where others reach this peer: a value for their ``bootstrap``. ``None`` before it listens."""
-        file = self.data_dir / "address"
-        lines = file.read_text().split() if file.exists() else []
+        """Where others reach this peer: a value for their ``bootstrap``. ``None`` if it does not listen."""
+        lines = self._written("address").split()
         return lines[0] if lines else None
 
     @property
     def ticket(self) -> Optional[str]:
         """What lets others join this closed run: keep it secret. ``None`` for an open run."""
-        file = self.data_dir / "ticket"
-        return file.read_text().strip() if file.exists() else None
+        closed = (self.data_dir / "secret").exists()
+        return (self._written("ticket") or None) if closed else None
+
+    def _written(self, name: str) -> str:
+        """What the node has written to this file, which it does as soon as it listens; empty if it does
+        not."""
+        file, until = self.data_dir / name, time.monotonic() + _LISTENS_WITHIN_S
+        while self._outcome is None and not file.exists() and time.monotonic() < until:
+            time.sleep(_LOOK_EVERY_S)
+        return file.read_text().strip() if file.exists() else ""
 
     @property
     def page(self) -> Optional[str]:
