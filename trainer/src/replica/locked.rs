@@ -154,8 +154,14 @@ impl ReplicaLock<'_> {
     }
 
     /// Delta-set: the live weights become those of the sum, when no more local steps follow.
+    ///
+    /// Training calls it while mixing may wait for this lock with a fragment that it was shown, so a
+    /// replica without a lead is not touched.
     pub fn give_up_lead(&mut self) {
         let Store::Host(host) = &mut *self.store else { return };
+        if !matches!(host.mixer, MixerState::DeltaSet(_)) {
+            return;
+        }
         let slices = (0..).map_while(|index| self.shared.slice(FragmentId(index)).ok());
         for slice in slices {
             host.work(self.shared, &slice, |mixer, own| {

@@ -81,7 +81,7 @@ impl PendingUpdates {
 
     /// Mixing is done with it; whether what it has made of the shown x stays shown.
     pub(super) fn give_on_device(&mut self, index: usize, was_shown: bool) -> bool {
-        self.kept = None;
+        self.kept = self.kept.filter(|kept| *kept != index);
         // What training has shown meanwhile lacks what mixing did.
         self.shown.remove(&index);
         let stays = was_shown && self.standing;
@@ -142,7 +142,7 @@ impl PendingUpdates {
     /// Mixing is done with it. What training has shown meanwhile lacks what mixing did.
     pub(super) fn give(&mut self, index: usize, taken: TakenFragment) {
         let TakenFragment { moved, shown } = taken;
-        self.kept = None;
+        self.kept = self.kept.filter(|kept| *kept != index);
         let newer = self.shown.remove(&index);
         self.recycle(newer);
         match shown {
