@@ -185,17 +185,25 @@ impl Exchange {
         let own = self.clip.and_then(|clip| distance.radius(clip)).unwrap_or(f64::INFINITY);
         let radius = own.min(tolerance.clip_radius(local_norm, range.len()));
         let clipped = (difference_norm > radius).then_some(radius);
+        let near = Codec::MODULAR.contains(&offer.codec);
+        let blocks = if near { range.len().div_ceil(BLOCK) } else { 0 };
+        if is_unread(blocks, blocks_failed) {
+            // The initiator learns from zeros that it is far away, and soon offers plainly.
+            let (coded, _) = memory.code(reply, Some(0.0))?;
+            let report =
+                MixReport { local_norm, blocks, blocks_failed: blocks, ..MixReport::default() };
+            return Ok((coded, report));
+        }
         let factor = clipped.map(|radius| (radius / difference_norm) as f32);
         let (coded, squares) = memory.code(reply, factor)?;
         finite_local(range, squares.sqrt())?;
         distance.learn(clipped.unwrap_or(difference_norm));
         memory.displace(-weight)?;
-        let near = Codec::MODULAR.contains(&offer.codec);
         let report = MixReport {
             difference_norm,
             local_norm,
             clipped: clipped.is_some(),
-            blocks: if near { range.len().div_ceil(BLOCK) } else { 0 },
+            blocks,
             blocks_failed,
             received: 0,
         };
@@ -250,6 +258,12 @@ impl Distance {
 const fn spread_factor(reply: Codec) -> f32 {
     let coarse = matches!(reply, Codec::Int2 | Codec::Sign | Codec::TopK);
     if coarse { SPREAD_FACTOR_COARSE } else { SPREAD_FACTOR }
+}
+
+/// Whether so much of an offer could not be read that nothing of it is mixed: its sender is far away, and
+/// the few blocks that seem to be near say nothing of how far.
+const fn is_unread(blocks: usize, failed: usize) -> bool {
+    2 * failed > blocks
 }
 
 /// Offers are in one of the exact codes or a modular one.

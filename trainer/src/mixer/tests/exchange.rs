@@ -5,6 +5,7 @@ use dnode_protocol::frame::Codec;
 
 use super::{FRAGMENTS, distance, length, sum};
 use crate::codec::{Encoded, encode, encode_i64};
+use crate::device::DEVICE_BLOCK as BLOCK;
 use crate::mix::{MixError, MixReport, MixTerms};
 use crate::testing::{OUTER, assert_close, mixed, peek, set_weights, values, wide};
 use crate::{Mixer, Reading, Replica, StepId, Tolerance};
@@ -12,9 +13,13 @@ use crate::{Mixer, Reading, Replica, StepId, Tolerance};
 const PARAMETERS: usize = 2500;
 
 fn pair(clip: Option<f32>) -> (Replica, Replica) {
-    let a = values(PARAMETERS, 0.1);
+    pair_of(PARAMETERS, clip)
+}
+
+fn pair_of(parameters: usize, clip: Option<f32>) -> (Replica, Replica) {
+    let a = values(parameters, 0.1);
     // Near one another, as replicas of one run are.
-    let b: Vec<f32> = a.iter().zip(values(PARAMETERS, 0.7)).map(|(a, b)| a + 0.01 * b).collect();
+    let b: Vec<f32> = a.iter().zip(values(parameters, 0.7)).map(|(a, b)| a + 0.01 * b).collect();
     let i = mixed(a, Mixer::Exchange, Some(OUTER), clip).0;
     (i, mixed(b, Mixer::Exchange, Some(OUTER), clip).0)
 }
@@ -151,6 +156,26 @@ fn an_unread_block_is_zero_in_every_reply_and_widens_its_bound_at_both_ends() {
         exchange(&mut j, &mut i, FRAGMENTS[0], 0.5, codec);
         let offers = [&mut i, &mut j].map(|it| it.read(FRAGMENTS[0], Reading::Offer(codec)).codec);
         assert_eq!(offers, [Codec::Bf16; 2], "{codec:?}");
+    }
+}
+
+#[test]
+fn of_an_offer_of_which_most_cannot_be_read_nothing_is_mixed() {
+    const BLOCKS: usize = 4;
+    for far_blocks in 0..=BLOCKS {
+        let (mut i, mut j) = pair_of(FRAGMENTS.len() * BLOCKS * BLOCK, None);
+        rounds(&mut i, &mut j, Codec::Int4, 20);
+        let (here, mut there) = (i.parameters(), j.parameters());
+        there.iter_mut().take(far_blocks * BLOCK).for_each(|x| *x += 0.8);
+        there.iter_mut().skip(far_blocks * BLOCK).for_each(|x| *x += 1e-4);
+        set_weights(&mut j, &there);
+        let report = exchange(&mut i, &mut j, FRAGMENTS[0], 0.5, Codec::Int4);
+        let unread = 2 * far_blocks > BLOCKS;
+        assert_eq!(report.blocks_failed, if unread { BLOCKS } else { far_blocks });
+        let still = i.parameters() == here && j.parameters() == there;
+        assert_eq!(still, unread, "{far_blocks} of {BLOCKS} blocks are far");
+        // Nothing is known of how far the other one is.
+        assert_eq!(report.difference_norm > 0.0, !unread);
     }
 }
 
