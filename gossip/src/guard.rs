@@ -8,6 +8,7 @@
 //! Time is counted in own rounds and commits, so the guard is a function of what it is told.
 
 mod terms;
+mod usual;
 
 use std::collections::BTreeMap;
 
@@ -15,6 +16,8 @@ use dnode_protocol::frame::Codec;
 use dnode_protocol::{Clock, FragmentId, PeerId};
 
 pub use self::terms::{Evidence, Grounds, Tolerance, Trust};
+pub(crate) use self::usual::Met;
+use self::usual::{Length, USUAL_RATE, Usual};
 use crate::config::{Config, Mixing, STRANGERS_MAX};
 
 /// Longest difference that is let in, multiple of the norm of the own fragment. Measured: honest runs
@@ -81,10 +84,12 @@ const FREQUENT_STEPS: u64 = 8;
 const PASS_MAX: f64 = 1.7;
 /// What one difference counts for at most, in the same unit.
 const EXCESS_MAX: f64 = 3.0;
+/// Evidence by which the differences of one own commit raise a neighbour's at most, so that no single one is
+/// a verdict: those of the
+/// fragments are of one cause, so they are hardly more than one.
+const COMMIT_EVIDENCE_MAX: f64 = 3.0;
 /// Evidence below which it is trusted again.
 const TRUSTED_AT: f64 = 2.0;
-/// What a new difference counts for in the usual one of a neighbour.
-const USUAL_RATE: f64 = 0.4;
 /// Commits for which what was usual is compared with.
 const USUAL_COMMITS: u64 = 12;
 /// Commits between two exchanges beyond which the difference says nothing of the neighbour.
@@ -110,6 +115,8 @@ struct Record {
     outliers: u32,
     /// Sum of what its differences exceed the usual ones by; never below zero.
     evidence: f64,
+    /// The own clock of the last evidence, and the most that it may be at this clock.
+    evidence_max: (Clock, f64),
     /// Running mean of its differences, multiple of the usual ones.
     times: f64,
     /// How often it was left out.
@@ -118,65 +125,6 @@ struct Record {
     trial_at: u64,
     passes: u32,
     fragments: BTreeMap<FragmentId, Usual>,
-}
-
-/// What is known of one neighbour and fragment.
-#[derive(Clone, Copy, Debug)]
-struct Usual {
-    /// The own clock at the last exchange.
-    met: Clock,
-    /// Usual difference; zeros before the first.
-    length: Length,
-    /// Exchanges that still say nothing of the neighbour, because it was away.
-    away: u32,
-    /// Whether the length is that of the first difference: it is good for a radius, and for no verdict.
-    first: bool,
-}
-
-/// How long a difference is, `‖d‖ / ‖own‖`, by two laws. A peer whose mixes are rare has differences that
-/// grow as a random walk does; with frequent mixes all others hold it near, and they soon grow no more.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Length {
-    /// Divided by the root of the commits since the last exchange.
-    walked: f64,
-    /// As it is.
-    held: f64,
-}
-
-impl Length {
-    /// The difference of two replicas that were this many commits apart.
-    fn new(length: f64, commits: u64) -> Self {
-        Self { walked: length / (commits as f64).sqrt(), held: length }
-    }
-
-    /// The mean of this one, once there is one, and the next.
-    fn mean(self, next: Self) -> Self {
-        let mean = |known: f64, next: f64| known + USUAL_RATE * (next - known);
-        let known = self.held > 0.0;
-        let both =
-            Self { walked: mean(self.walked, next.walked), held: mean(self.held, next.held) };
-        if known { both } else { next }
-    }
-
-    /// How many times as long as `usual`, by the law by which it is less.
-    fn times(self, usual: Self) -> f64 {
-        (self.walked / usual.walked).min(self.held / usual.held)
-    }
-}
-
-/// An exchange, as the guard sees it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Met {
-    pub(crate) peer: PeerId,
-    pub(crate) fragment: FragmentId,
-    /// The own clock.
-    pub(crate) clock: Clock,
-    /// Distance of the two clocks.
-    pub(crate) lag: u64,
-    /// The own rounds so far.
-    pub(crate) round: u64,
-    /// How much faster or slower the neighbour is than any other that is here; at least 1.
-    pub(crate) unlike_speed: f64,
 }
 
 /// What the guard knows of the neighbours; bounded by [`STRANGERS_MAX`] neighbours.
@@ -241,7 +189,9 @@ impl Guard {
             let weights = if record.is_some() { 0.0 } else { MOMENTS_MAX };
             return Tolerance::whole(weights, rms_min);
         }
-        let usual = self.usual_after(met);
+        // How long the difference would be if the neighbour were like the others.
+        let usual = Length::median(self.witnesses(met, true));
+        let usual = usual.map(|usual| usual.after(self.apart(met)));
         let speed = met.unlike_speed.min(UNLIKE_SPEED_MAX).sqrt();
         let known = usual.map(|usual| self.bar.whole * usual * speed);
         let radius = known.filter(|it| it.is_finite()).unwrap_or(UNTRUSTED_WEIGHTS_MAX);
@@ -255,15 +205,12 @@ impl Guard {
         Tolerance { weights, rms_min, radius }
     }
 
-    /// How long a difference with the neighbour would be if it were like the others, as long as the two
-    /// have been apart; who was never met, or not for long, as long as one that was not for
-    /// [`APART_MAX`] commits.
-    fn usual_after(&self, met: &Met) -> Option<f64> {
+    /// For how many commits the two have been apart; who was never met, or not for long, for
+    /// [`APART_MAX`].
+    fn apart(&self, met: &Met) -> f64 {
         let fragment = self.peers.get(&met.peer).and_then(|it| it.fragments.get(&met.fragment));
-        let before = fragment.map_or(APART_MAX, |usual| met.clock.distance(usual.met));
-        let apart = before.saturating_add(met.lag).clamp(1, APART_MAX);
-        let usual = self.usual(met, false)?;
-        Some((usual.walked * (apart as f64).sqrt()).max(usual.held))
+        let most = APART_MAX as f64;
+        fragment.map_or(most, |usual| usual.apart(met)).clamp(1.0, most)
     }
 
     /// What a fragment counts for at least, by what is known of the own replica: of its parameters, or
@@ -286,46 +233,50 @@ impl Guard {
             self.own.insert(met.fragment, (seen.own * seen.own, seen.len));
             return None;
         }
-        if seen.refused {
-            return self.note_refused(met, seen);
+        if seen.refused && self.is_outlier(&met, &seen) {
+            return self.note_outlier(met, seen);
         }
-        let usual = self.usual(&met, true);
+        let usual = Length::median_of_alike(self.witnesses(&met, false));
         self.own.insert(met.fragment, (seen.own * seen.own, seen.len));
-        let record = self.peers.entry(met.peer).or_default();
         let length = seen.difference / seen.own.max(f64::MIN_POSITIVE);
-        let now = Usual { met: met.clock, length: Length::default(), away: 0, first: true };
-        let before = record.fragments.insert(met.fragment, now);
-        let Some(before) = before else {
+        let began = met.since(self.began, self.began);
+        let record = self.peers.entry(met.peer).or_default();
+        let Some(known) = record.fragments.get_mut(&met.fragment) else {
             // The first difference is good for a radius, and for no verdict. Later than at the start it
             // says nothing: the neighbour may be new, or come from another part of the swarm.
-            let apart = met.clock.distance(self.began);
-            if apart > APART_MAX {
-                record.remember(met.fragment, Usual { away: RETURN_EXCHANGES, ..now });
+            let mut first = Usual::first(&met, began, !seen.refused);
+            if met.clock.distance(self.began) > APART_MAX {
+                first.away = RETURN_EXCHANGES;
             } else if self.bar.first_tells && length.is_finite() && length > 0.0 {
-                let length = Length::new(length, apart.max(1) + met.lag);
-                record.remember(met.fragment, Usual { length, ..now });
+                first.length = Length::new(length, began);
             }
+            record.fragments.insert(met.fragment, first);
             return None;
         };
-        let apart = met.clock.distance(before.met);
+        let (own_commits, apart) = (met.clock.distance(known.met), known.apart(&met));
+        known.meet(&met, !seen.refused);
         // Whoever is watched gains nothing by coming seldom.
         let watched = record.trust == Trust::WeighedDown;
-        let apart = if watched { apart.min(APART_MAX) } else { apart };
-        let away = if apart > APART_MAX { RETURN_EXCHANGES } else { before.away.saturating_sub(1) };
-        if apart == 0 || away > 0 && !watched || !length.is_finite() || length <= 0.0 {
-            record.remember(met.fragment, Usual { away, ..before });
+        let apart = if watched { apart.min(APART_MAX as f64) } else { apart };
+        known.away = match own_commits {
+            _ if watched => known.away.saturating_sub(1),
+            0..=APART_MAX => known.away.saturating_sub(1),
+            _ => RETURN_EXCHANGES,
+        };
+        let away = known.away > 0 && !watched;
+        if own_commits == 0 || away || !length.is_finite() || length <= 0.0 {
             return None;
         }
-        let length = Length::new(length, apart + met.lag);
-        let known = if before.first { Length::default() } else { before.length };
-        record.remember(met.fragment, Usual { length: known.mean(length), first: false, ..now });
+        let length = Length::new(length, apart);
+        let before = if known.first { Length::default() } else { known.length };
+        (known.length, known.first) = (before.mean(length), false);
         let times = match usual {
             Some(usual) => length.times(usual) / met.unlike_speed.sqrt(),
             // Nobody else is here to compare it with: what was let in on trial is well.
-            None if record.trust != Trust::Trusted => 1.0,
+            None if record.trust != Trust::Trusted && !seen.refused => 1.0,
             None => return None,
         };
-        let trust = record.weigh(times, self.bar);
+        let trust = record.weigh(met.clock, times, self.bar);
         let grounds = match trust {
             Trust::Trusted => Grounds::AsUsual,
             Trust::WeighedDown | Trust::LeftOut => Grounds::Unlike { times: record.times },
@@ -333,12 +284,25 @@ impl Guard {
         record.judge(trust, met.round).map(|trust| (trust, grounds))
     }
 
-    /// Takes note of a difference that was beyond the tolerance.
-    fn note_refused(&mut self, met: Met, seen: Evidence) -> Option<(Trust, Grounds)> {
-        let Tolerance { weights: most, rms_min, .. } = self.tolerance(&met);
+    /// Whether a difference that was refused speaks against the neighbour by itself: where the others
+    /// are far away too, this peer may be the one that is.
+    fn is_outlier(&self, met: &Met, seen: &Evidence) -> bool {
+        let length = self.counted(met.fragment, seen);
+        let usual = Length::median_of_alike(self.witnesses(met, true));
+        let others = usual.map_or(0.0, |usual| usual.after(self.apart(met)));
+        length > WEIGHTS_MAX && length > WHOLE * others
+    }
+
+    /// The difference, as a multiple of what the own fragment counts for.
+    fn counted(&self, fragment: FragmentId, seen: &Evidence) -> f64 {
+        let least = self.rms_min(fragment) * (seen.len as f64).sqrt();
+        seen.difference / seen.own.max(least).max(f64::MIN_POSITIVE)
+    }
+
+    /// Takes note of a difference that was beyond the tolerance, and that of any trusted neighbour.
+    fn note_outlier(&mut self, met: Met, seen: Evidence) -> Option<(Trust, Grounds)> {
+        let (most, length) = (self.tolerance(&met).weights, self.counted(met.fragment, &seen));
         self.own.insert(met.fragment, (seen.own * seen.own, seen.len));
-        let least = rms_min * (seen.len as f64).sqrt();
-        let length = seen.difference / seen.own.max(least).max(f64::MIN_POSITIVE);
         let record = self.peers.entry(met.peer).or_default();
         (record.outliers, record.passes) = (record.outliers.saturating_add(1), 0);
         record.evidence = record.evidence.max(self.bar.weighed_down_at);
@@ -355,21 +319,19 @@ impl Guard {
         record.judge(Trust::LeftOut, round)
     }
 
-    /// The median of what is usual among the other neighbours on the fragment, if enough are known: for a
-    /// verdict, by more than their first difference.
-    fn usual(&self, met: &Met, verdict: bool) -> Option<Length> {
+    /// What is usual of each other neighbour on the fragment that is trusted; `first_tells`: also if that
+    /// is its first difference, which is no ground for a verdict by length. Empty if they are too few.
+    fn witnesses(&self, met: &Met, first_tells: bool) -> Vec<Length> {
+        let trusted = |record: &&Record| record.trust == Trust::Trusted;
         let others = self.peers.iter().filter(|(peer, _)| **peer != met.peer);
-        let lengths = others.filter_map(|(_, record)| {
+        let lengths = others.map(|(_, record)| record).filter(trusted).filter_map(|record| {
             let usual = record.fragments.get(&met.fragment)?;
             let recent = met.clock.distance(usual.met) <= USUAL_COMMITS;
-            let tells = recent && !(verdict && usual.first);
+            let tells = recent && (first_tells || !usual.first);
             (tells && usual.length.held > 0.0).then_some(usual.length)
         });
         let lengths: Vec<Length> = lengths.collect();
-        (lengths.len() >= WITNESSES_MIN).then(|| Length {
-            walked: median(lengths.iter().map(|length| length.walked).collect()),
-            held: median(lengths.iter().map(|length| length.held).collect()),
-        })
+        if lengths.len() >= WITNESSES_MIN { lengths } else { Vec::new() }
     }
 
     /// The replica was replaced at this clock: what was usual before says nothing now.
@@ -402,24 +364,9 @@ impl Guard {
     }
 }
 
-/// The median of at least one number.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    let even = values.len().is_multiple_of(2);
-    if even { f64::midpoint(values[middle - 1], values[middle]) } else { values[middle] }
-}
-
 impl Record {
-    /// Keeps what an exchange has shown; when that was is known.
-    fn remember(&mut self, fragment: FragmentId, seen: Usual) {
-        if let Some(usual) = self.fragments.get_mut(&fragment) {
-            *usual = Usual { met: usual.met, ..seen };
-        }
-    }
-
     /// Adds what a difference of so many times the usual one says, and returns the trust that follows.
-    fn weigh(&mut self, times: f64, bar: Bar) -> Trust {
+    fn weigh(&mut self, clock: Clock, times: f64, bar: Bar) -> Trust {
         let times = times.min(EXCESS_MAX);
         self.times =
             if self.times > 0.0 { self.times + USUAL_RATE * (times - self.times) } else { times };
@@ -427,7 +374,11 @@ impl Record {
             self.passes = if times <= PASS_MAX { self.passes + 1 } else { 0 };
             return if self.passes >= PASSES { Trust::Trusted } else { Trust::LeftOut };
         }
-        self.evidence = (self.evidence + times - bar.free).clamp(0.0, bar.left_out_at);
+        if self.evidence_max.0 != clock {
+            self.evidence_max = (clock, self.evidence + COMMIT_EVIDENCE_MAX);
+        }
+        let most = bar.left_out_at.min(self.evidence_max.1.max(self.evidence));
+        self.evidence = (self.evidence + times - bar.free).min(most).max(0.0);
         let watched = self.trust == Trust::WeighedDown && self.evidence > TRUSTED_AT;
         if self.evidence >= bar.left_out_at {
             Trust::LeftOut

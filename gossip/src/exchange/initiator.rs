@@ -56,8 +56,7 @@ impl Initiator {
 
     pub(super) fn find(&self, sequence: u64) -> Option<Exchanged> {
         let own = self.own.get(&sequence)?;
-        let lag = own.agreed.as_ref().map_or(0, |agreed| agreed.lag);
-        Some(Exchanged { partner: own.partner, fragment: own.entry.fragment(), lag })
+        Some(own.agreed.as_ref()?.exchanged(own.partner, own.entry.fragment()))
     }
 
     /// Most own exchanges that may be open now.
@@ -219,12 +218,13 @@ impl Initiator {
         };
         own.state = OwnState::Applying { snapshot };
         let fragment = own.entry.fragment();
-        let Some(Agreed { weight, codec, lag, .. }) = own.agreed else {
+        let Some(agreed) = &own.agreed else {
             return;
         };
-        let codec = context.config.codec_of(fragment, codec);
+        let weight = agreed.weight;
+        let codec = context.config.codec_of(fragment, agreed.codec);
         let (role, clock_max) = (Role::Initiator, snapshot.plus(snapshot_age));
-        let tolerance = near.tolerance(context, from, fragment, lag);
+        let tolerance = near.tolerance(context, agreed.exchanged(from, fragment));
         context.work(Work::Mix { exchange, fragment, role, weight, codec, clock_max, tolerance });
     }
 

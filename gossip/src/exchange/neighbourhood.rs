@@ -1,6 +1,6 @@
 //! What exchanges work with around them: the neighbours, the news in fragments, rounds and the guard.
 
-use dnode_protocol::{FragmentId, PeerId};
+use dnode_protocol::PeerId;
 
 use super::terms::Exchanged;
 use crate::Tolerance;
@@ -26,17 +26,10 @@ impl Neighbourhood<'_> {
     }
 
     /// What is let in of an exchange.
-    pub(super) fn tolerance(
-        &self,
-        context: &Context,
-        partner: PeerId,
-        fragment: FragmentId,
-        lag: u64,
-    ) -> Tolerance {
+    pub(super) fn tolerance(&self, context: &Context, exchanged: Exchanged) -> Tolerance {
         if !context.config.guard {
             return Tolerance::ANY;
         }
-        let exchanged = Exchanged { partner, fragment, lag };
         let round = self.rounds.begun();
         self.guard.tolerance(&meeting(context, self.membership.members(), round, exchanged))
     }
@@ -49,9 +42,10 @@ pub(crate) fn meeting(
     round: u64,
     exchanged: Exchanged,
 ) -> Met {
-    let Exchanged { partner: peer, fragment, lag } = exchanged;
+    let Exchanged { partner: peer, fragment, lag, theirs } = exchanged;
     let unlike_speed = unlike_speed(context, members, &peer);
-    Met { peer, fragment, clock: context.progress.clock(), lag, round, unlike_speed }
+    let own = context.progress.clock();
+    Met { peer, fragment, clock: own, theirs, lag, round, unlike_speed }
 }
 
 /// How many times as fast or as slow as the one that it is most unlike a neighbour is, as they say:

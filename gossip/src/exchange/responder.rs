@@ -75,8 +75,7 @@ impl Responder {
 
     pub(super) fn find(&self, exchange: &ExchangeId) -> Option<Exchanged> {
         let answered = self.answered.get(exchange)?;
-        let (partner, lag) = (exchange.initiator, answered.agreed.lag);
-        Some(Exchanged { partner, fragment: answered.fragment, lag })
+        Some(answered.agreed.exchanged(exchange.initiator, answered.fragment))
     }
 
     pub(super) fn is_over(&self, exchange: &ExchangeId) -> bool {
@@ -214,10 +213,10 @@ impl Responder {
             return;
         };
         answered.state = AnsweredState::Mixing;
-        let Agreed { weight, codec, lag, .. } = answered.agreed;
+        let Agreed { weight, codec, .. } = answered.agreed;
         let fragment = answered.fragment;
         let codec = context.config.codec_of(fragment, codec);
-        let tolerance = near.tolerance(context, from, fragment, lag);
+        let tolerance = near.tolerance(context, answered.agreed.exchanged(from, fragment));
         if age > context.config.bounds.snapshot_age {
             return self.on_mix_refused(context, exchange, RefusedMix::TooOld);
         }

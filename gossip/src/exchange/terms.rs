@@ -25,8 +25,10 @@ pub(crate) struct Proposal {
 pub(crate) struct Exchanged {
     pub(crate) partner: PeerId,
     pub(crate) fragment: FragmentId,
-    /// Distance of the two clocks, commits.
+    /// Distance of the two clocks when both ends agreed, commits.
     pub(crate) lag: u64,
+    /// The partner's clock then.
+    pub(crate) theirs: Clock,
 }
 
 /// What an end brings to an exchange: every repetition of a message names the same, so that the
@@ -68,7 +70,7 @@ impl Offered {
             }
         };
         let lag = self.clock.distance(theirs.clock);
-        Agreed { information: theirs.information, weight, lag, codec }
+        Agreed { information: theirs.information, weight, lag, theirs: theirs.clock, codec }
     }
 }
 
@@ -81,6 +83,15 @@ pub(super) struct Agreed {
     pub(super) weight: f32,
     /// Distance of the two clocks, commits.
     pub(super) lag: u64,
+    /// The other end's clock.
+    pub(super) theirs: Clock,
     /// The codec of the difference.
     pub(super) codec: Codec,
+}
+
+impl Agreed {
+    /// The exchange that was agreed on.
+    pub(super) const fn exchanged(&self, partner: PeerId, fragment: FragmentId) -> Exchanged {
+        Exchanged { partner, fragment, lag: self.lag, theirs: self.theirs }
+    }
 }

@@ -11,6 +11,7 @@ fn met(index: u32, round: u64) -> Met {
         peer: peer(index),
         fragment: FragmentId(0),
         clock: Clock(round),
+        theirs: Clock(round),
         lag: 0,
         round,
         unlike_speed: 1.0,
@@ -155,6 +156,108 @@ fn a_neighbour_that_is_further_away_than_the_others_is_weighed_down_then_left_ou
         assert_eq!(trusts[0], Trust::WeighedDown, "{length}");
         let said = rounds(&mut guard, most + 1, 4 * most, [1.0, 1.0, length]);
         assert_eq!(guard.trust(&peer(3)), Trust::LeftOut, "{length}: {said:?}");
+    }
+}
+
+#[test]
+fn one_that_was_behind_and_has_caught_up_has_moved_by_what_it_caught_up() {
+    let mut guard = Guard::new(&Config::default());
+    let (mut rest, mut before) = (0.0, [0; 2]);
+    for round in 1..300 {
+        assert_eq!(guard.note(met(1, round), seen(1.0)), None);
+        assert_eq!(guard.note(met(2, round), seen(1.0)), None);
+        // The third one falls behind by nine commits, and catches up at once. A difference grows by the
+        // root of the commits of both, and an exchange of far clocks leaves a part of it.
+        let lag = round % 10;
+        let now = [round, round - lag];
+        let moved = f64::midpoint((now[0] - before[0]) as f64, (now[1] - before[1]) as f64);
+        let squared: f64 = rest + moved;
+        let kept = 1.0 - f64::from(crate::lag_factor(lag));
+        (rest, before) = (squared * kept * kept, now);
+        let met = Met { theirs: Clock(now[1]), lag, ..met(3, round) };
+        assert_eq!(guard.note(met, seen(squared.sqrt())), None, "{round}");
+    }
+    assert!(guard.peers[&peer(3)].evidence < 1.0, "{}", guard.peers[&peer(3)].evidence);
+}
+
+#[test]
+fn fragments_of_one_commit_are_one_cause() {
+    let note = |guard: &mut Guard, index, round, length| {
+        (0..4).find_map(|fragment| {
+            let met = Met { fragment: FragmentId(fragment), ..met(index, round) };
+            guard.note(met, seen(length))
+        })
+    };
+    let mut guard = Guard::new(&Config::default());
+    for round in 1..100 {
+        // Once in a while it was held up, and is far away in all of its fragments.
+        let length = if round % 8 == 7 { 4.0 } else { 1.0 };
+        for (index, length) in [(1, 1.0), (2, 1.0), (3, length)] {
+            assert_eq!(note(&mut guard, index, round, length), None, "{index} in round {round}");
+        }
+    }
+    let judged = (100..110).find_map(|round| {
+        note(&mut guard, 1, round, 1.0);
+        note(&mut guard, 2, round, 1.0);
+        note(&mut guard, 3, round, 4.0).map(|(trust, _)| (round, trust))
+    });
+    assert_eq!(judged, Some((101, Trust::WeighedDown)), "whoever is always so far is found");
+}
+
+#[test]
+fn one_that_copies_makes_nobody_look_far_away() {
+    let mut guard = Guard::new(&Config::default());
+    let said = rounds(&mut guard, 1, 200, [1.0, 1.3, 0.01]);
+    assert_eq!(said, []);
+}
+
+#[test]
+fn who_is_far_from_all_others_accuses_nobody() {
+    let mut guard = Guard::new(&Config::default());
+    rounds(&mut guard, 1, 4, [1.2, 1.3, 1.2]);
+    for round in 5..20 {
+        for index in 1..=3 {
+            let far = Evidence { difference: 2.3, refused: true, ..seen(1.0) };
+            assert_eq!(guard.note(met(index, round), far), None, "{index} in round {round}");
+        }
+    }
+    // One that is far away where the others are near is accused at once.
+    let mut guard = Guard::new(&Config::default());
+    rounds(&mut guard, 1, 4, [0.2; 3]);
+    let far = Evidence { difference: 2.3, refused: true, ..seen(1.0) };
+    assert_eq!(guard.note(met(2, 5), far).map(|(trust, _)| trust), Some(Trust::WeighedDown));
+}
+
+#[test]
+fn what_is_refused_of_a_watched_neighbour_alone_is_judged_by_what_is_usual() {
+    let mut guard = Guard::new(&Config::default());
+    rounds(&mut guard, 1, 8, [0.3; 3]);
+    guard.note(met(1, 9), REFUSED);
+    assert_eq!(guard.trust(&peer(1)), Trust::WeighedDown);
+    assert!(guard.tolerance(&met(1, 11)).weights < 0.4);
+    for round in (11..41).step_by(2) {
+        guard.note(met(2, round), seen(0.3));
+        guard.note(met(3, round), seen(0.3));
+        // As far as the others, and more than is let in of it.
+        let far = Evidence { difference: 0.4, refused: true, ..seen(1.0) };
+        let judged = guard.note(met(1, round), far);
+        assert_ne!(judged.map(|(trust, _)| trust), Some(Trust::LeftOut), "{round}");
+    }
+    assert_eq!(guard.trust(&peer(1)), Trust::Trusted);
+}
+
+#[test]
+fn who_is_not_trusted_is_no_witness() {
+    let mut guard = Guard::new(&Config::default());
+    rounds(&mut guard, 1, 8, [1.0; 3]);
+    for round in 9..12 {
+        guard.note(met(3, round), REFUSED);
+    }
+    assert_eq!(guard.trust(&peer(3)), Trust::LeftOut);
+    // One witness is left, and of two that differ nobody knows which is right.
+    for round in 12..200 {
+        assert_eq!(guard.note(met(1, round), seen(1.0)), None, "{round}");
+        assert_eq!(guard.note(met(2, round), seen(3.0)), None, "{round}");
     }
 }
 
