@@ -179,6 +179,8 @@ pub enum Kind {
     ParameterServer,
     /// PyTorch `DistributedDataParallel`, where it is installed.
     Ddp,
+    /// A loop of PyTorch that joins by the package `dnode` with rule `gossip-outer`, where it is installed.
+    DnodePython,
     /// `hivemind.Optimizer` with local updates, where it is installed.
     Hivemind,
 }
@@ -224,7 +226,7 @@ impl Kind {
     pub const fn rule(self) -> &'static str {
         match self {
             Self::Sync | Self::LocalSgd | Self::Diloco => ALL_REDUCE,
-            Self::GossipOuter => "gossip-outer",
+            Self::GossipOuter | Self::DnodePython => "gossip-outer",
             Self::Pairwise => "pairwise",
             Self::PushSum => "push-sum",
             Self::DeltaSet => "delta-set",

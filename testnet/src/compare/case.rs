@@ -169,6 +169,7 @@ impl Maker<'_> {
         let program = match way.kind {
             Kind::ParameterServer => Program::ParameterServer,
             Kind::Ddp => Program::Baseline(Baseline::Ddp),
+            Kind::DnodePython => Program::Baseline(Baseline::DnodePython),
             Kind::Hivemind => Program::Baseline(Baseline::Hivemind),
             Kind::Single
             | Kind::Sync

@@ -24,6 +24,8 @@ use crate::report::judged::{Judged, Measured, Waypoint};
 use crate::report::numbers::{here, parameters};
 use crate::report::record::PeerResult;
 
+/// In the folder of a peer: settings of its loop, section by section, in JSON.
+const SETTINGS_FILE: &str = "settings.json";
 /// Samples that are measured at a time.
 const BATCH: usize = 48;
 /// Most threads for it.
@@ -72,8 +74,8 @@ pub enum JudgeError {
 /// # Errors
 /// [`JudgeError`]: a file, or a configuration, is not what a run leaves.
 pub fn judge(peers: &[PeerResult]) -> Result<Judged, JudgeError> {
-    let start = peers.iter().find_map(|peer| peer.log.start.as_ref());
-    let mut trainer = trainer(&start.ok_or(JudgeError::NoStart)?.config)?;
+    let settings = peers.iter().find_map(settings).ok_or(JudgeError::NoStart)?;
+    let mut trainer = trainer(&settings)?;
     let mut judged = Judged::default();
     let mut known = Known::default();
     let mut mean = vec![0.0_f64; trainer.layout().parameters()];
@@ -168,6 +170,19 @@ fn read(path: &Path, trainer: &LocalTrainer) -> Result<Vec<f32>, JudgeError> {
         values.extend(found.ok_or_else(|| JudgeError::Layout(path.to_owned()))?);
     }
     Ok(values)
+}
+
+/// The settings of what a peer trains. The node of a program with a loop of its own does not know them:
+/// such a program leaves them in [`SETTINGS_FILE`].
+pub(super) fn settings(peer: &PeerResult) -> Option<Value> {
+    let left = std::fs::read(peer.directory.join(SETTINGS_FILE)).ok();
+    let left = left.and_then(|text| serde_json::from_slice(&text).ok());
+    left.or_else(|| peer.log.start.as_ref().map(|start| start.config.clone()))
+}
+
+/// Whether the peer is a program with a loop of its own.
+pub(super) fn has_own_loop(peer: &PeerResult) -> bool {
+    peer.directory.join(SETTINGS_FILE).exists()
 }
 
 /// A trainer with the model and the held-out data of a run.

@@ -147,7 +147,7 @@ pub async fn run(
 /// # Errors
 /// [`QueueError`]: a record cannot be read, or belongs to something else.
 pub fn found(cases: &[Case], setup: &Setup) -> Result<Vec<CaseState>, QueueError> {
-    let lacks = [Baseline::Ddp, Baseline::Hivemind].map(|baseline| {
+    let lacks = Baseline::ALL.map(|baseline| {
         let used = cases.iter().flat_map(|case| &case.experiment.variants);
         let used = used.into_iter().any(|variant| variant.program == Program::Baseline(baseline));
         (Program::Baseline(baseline), if used { setup.python.lacks(baseline) } else { None })

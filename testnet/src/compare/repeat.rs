@@ -112,6 +112,7 @@ const fn program(program: &Program) -> &'static str {
     match program {
         Program::Dnode => "dnode join",
         Program::Baseline(Baseline::Ddp) => "python3 testnet/baselines/ddp.py",
+        Program::Baseline(Baseline::DnodePython) => "python3 testnet/baselines/dnode_peer.py",
         Program::Baseline(Baseline::Hivemind) => "python3 testnet/baselines/hivemind_peer.py",
         Program::ParameterServer => "dnode-testnet parameter-server work",
     }

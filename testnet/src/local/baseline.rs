@@ -1,4 +1,4 @@
-//! Training programs of others, as variants: small scripts that take the arguments of `dnode join` and
+//! Training programs in Python, as variants: small scripts that take the arguments of `dnode join` and
 //! write the same files.
 
 use std::io;
@@ -6,29 +6,36 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The scripts, written into the folder of a comparison so that it is whole.
-const SCRIPTS: [(&str, &str); 3] = [
+const SCRIPTS: [(&str, &str); 4] = [
     ("common.py", include_str!("../../baselines/common.py")),
+    ("dnode_peer.py", include_str!("../../baselines/dnode_peer.py")),
     ("ddp.py", include_str!("../../baselines/ddp.py")),
     ("hivemind_peer.py", include_str!("../../baselines/hivemind_peer.py")),
 ];
 /// Name of the file of the initial parameters in the folder of a run.
 pub const INITIAL_FILE: &str = "initial.safetensors";
 
-/// A training program of others.
+/// A training program in Python.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Baseline {
     /// PyTorch `DistributedDataParallel` over gloo.
     Ddp,
+    /// A loop of PyTorch that joins by the package `dnode`.
+    DnodePython,
     /// `hivemind.Optimizer` with local updates.
     Hivemind,
 }
 
 impl Baseline {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Ddp, Self::DnodePython, Self::Hivemind];
+
     /// Its script.
     const fn script(self) -> &'static str {
         match self {
             Self::Ddp => "ddp.py",
+            Self::DnodePython => "dnode_peer.py",
             Self::Hivemind => "hivemind_peer.py",
         }
     }
@@ -37,6 +44,7 @@ impl Baseline {
     const fn imports(self) -> &'static str {
         match self {
             Self::Ddp => "import numpy, torch.distributed",
+            Self::DnodePython => "import numpy, torch, dnode",
             Self::Hivemind => "import numpy, torch, hivemind",
         }
     }

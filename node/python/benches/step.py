@@ -1,0 +1,150 @@
+"""What a joined swarm costs a loop: time of a step and memory, against the same loop without it.
+
+    python node/python/benches/step.py --peers 4 --model gpt --seconds 60
+
+starts the peers on this machine, each with one thread of PyTorch. All train without a swarm, then joined,
+then without again, each time for so many seconds and together. Prints a line of JSON a peer and one of all.
+`--set section.key=value` is a setting of the swarm. Needs the package `dnode` to be importable.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import statistics
+import time
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+import dnode
+import models
+
+#: Longest wait of a peer for the others between two phases, seconds.
+MEETS_WITHIN_S = 300.0
+#: Steps that are not counted at the start of a phase.
+WARM = 3
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--peers", type=int, default=4)
+    parser.add_argument("--model", choices=["cnn", "gpt"], default="cnn")
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def meet(name: str) -> None:
+    """Waits until all processes are here."""
+    folder, size = Path(os.environ["DNODE_LAUNCH_FOLDER"]), int(os.environ["DNODE_LAUNCH_SIZE"])
+    (folder / f"{name}-{os.environ['DNODE_LAUNCH_RANK']}").touch()
+    until = time.monotonic() + MEETS_WITHIN_S
+    while len(list(folder.glob(f"{name}-*"))) < size:
+        assert time.monotonic() < until, f"the others never came to {name}"
+        time.sleep(0.005)
+
+
+def resident_mb() -> float:
+    """Memory that this process holds, after the allocator has given back what is free, MB."""
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def phase(seconds: float, step: Callable[[], None]) -> "dict[str, float]":
+    """Milliseconds of a step in the mean and the median, and of processor time, while all train."""
+    for _ in range(WARM):
+        step()
+    took: "list[float]" = []
+    begun, cpu = time.perf_counter(), time.process_time()
+    while time.perf_counter() - begun < seconds:
+        at = time.perf_counter()
+        step()
+        took.append(time.perf_counter() - at)
+    wall, cpu = time.perf_counter() - begun, time.process_time() - cpu
+    each = 1e3 / len(took)
+    return dict(mean=wall * each, median=statistics.median(took) * 1e3, cpu=cpu * each, steps=len(took))
+
+
+def worker(given: argparse.Namespace) -> None:
+    model, optimizer, batch = models.make(given.model)
+    parameters = sum(it.numel() for it in model.parameters())
+    inside: "list[float]" = []
+    swarm: Optional[dnode.Swarm] = None
+
+    def step() -> None:
+        loss = models.train(model, optimizer, batch)
+        if swarm is not None:
+            at = time.perf_counter()
+            swarm.step(loss=loss, samples=len(batch()[0]))
+            inside.append(time.perf_counter() - at)
+
+    found: "list[dict[str, float]]" = []
+    meet("bare")
+    found.append(phase(given.seconds, step))
+    memory = [resident_mb()]
+    meet("join")
+    settings = dict(text.split("=", 1) for text in given.set)
+    swarm = dnode.join(model, optimizer, run="bench", steps=10**9, config=settings, verbose=False)
+    meet("joined")
+    inside.clear()
+    found.append(phase(given.seconds, step))
+    memory.append(resident_mb())
+    stats = swarm.stats
+    meet("leave")
+    outcome = swarm.leave()
+    swarm = None
+    meet("again")
+    found.append(phase(given.seconds, step))
+    meet("end")
+    line: "dict[str, Any]" = {
+        "parameters": parameters,
+        "ms": found,
+        "in_swarm_step_us": {
+            "median": statistics.median(inside) * 1e6,
+            "mean": statistics.fmean(inside) * 1e6,
+            "longest": max(inside) * 1e6,
+        },
+        "bytes_per_parameter": (memory[1] - memory[0]) * 1e6 / parameters,
+        "exchanges": outcome["exchanges"],
+        "bytes_out": stats.get("bytes_out"),
+    }
+    Path(os.environ["DNODE_LAUNCH_FOLDER"], f"result-{os.environ['DNODE_LAUNCH_RANK']}").write_text(
+        json.dumps(line)
+    )
+
+
+def main() -> None:
+    given = arguments()
+    if given.worker:
+        return worker(given)
+    words = ["--worker", "--model", given.model, "--seconds", str(given.seconds)]
+    words += [word for text in given.set for word in ("--set", text)]
+    folder = dnode.launch(given.peers, __file__, words)
+    lines = [json.loads(it.read_text()) for it in sorted(folder.glob("result-*"))]
+    for line in lines:
+        print(json.dumps(line))
+
+    def rate(index: int, key: str) -> float:
+        """Milliseconds a step of all peers: harmonic, as those of their common rate."""
+        return len(lines) / sum(1 / line["ms"][index][key] for line in lines)
+
+    bare = {key: (rate(0, key) + rate(2, key)) / 2 for key in ("mean", "cpu")}
+    print(
+        json.dumps({
+            "model": given.model,
+            "peers": given.peers,
+            "bare_ms": [rate(0, "mean"), rate(2, "mean")],
+            "joined_ms": rate(1, "mean"),
+            "step_ratio": rate(1, "mean") / bare["mean"],
+            "cpu_ratio": rate(1, "cpu") / bare["cpu"],
+            "bytes_per_parameter": statistics.median(it["bytes_per_parameter"] for it in lines),
+        })
+    )
+
+
+if __name__ == "__main__":
+    main()
