@@ -51,6 +51,14 @@ fn with_eight_peers_blatant_attacks_are_bounded_and_nobody_else_is_accused() {
     }
 }
 
+#[test]
+fn a_newcomer_takes_no_snapshot_that_is_out_of_proportion() {
+    for row in rows(&["snapshot-1000"], (1, 4)) {
+        assert!(row.holds(), "{row:?}");
+        assert!(row.named > 0.0 && row.wronged == 0, "{row:?}");
+    }
+}
+
 /// What honest peers must still see when a bound is removed: else the table shows nothing.
 #[test]
 fn without_the_guard_the_same_attacks_ruin_everybody() {

@@ -237,6 +237,15 @@ pub(crate) fn parameters_norm_max(local: f64, len: usize) -> f64 {
     NORM_FACTOR_MAX * local + NORM_SLACK_RMS * (len as f64).sqrt()
 }
 
+/// Checks the norm of a snapshot against that of the own slice, 0 where that is not known: a newcomer has
+/// nothing else to compare it with.
+///
+/// # Errors
+/// As [`check_norm`].
+pub(crate) fn check_snapshot(range: &Range<usize>, norm: f64, local: f64) -> Result<(), MixError> {
+    check_norm(range, norm, parameters_norm_max(local, range.len()))
+}
+
 /// Largest norm of a difference that is let in: the two slices pointing in opposite directions.
 #[must_use]
 pub(crate) fn difference_norm_max(local: f64, len: usize) -> f64 {

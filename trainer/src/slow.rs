@@ -126,6 +126,11 @@ impl<'a> Own<'a> {
         finite_local(&self.range, self.values.as_deref().map_or(f64::NAN, norm))
     }
 
+    /// The same, and 0 where it is not known.
+    pub(crate) fn norm_if_known(&self) -> f64 {
+        self.norm().unwrap_or(0.0)
+    }
+
     /// Moves φ now and x later, from element `start` on, by `weight · delta`. A fragment is moved
     /// whole, from its beginning to its end.
     pub(crate) fn displace(&mut self, start: usize, delta: &[f32], weight: f32) {

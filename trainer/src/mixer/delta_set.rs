@@ -34,7 +34,7 @@ use super::exchange::check_reply;
 use super::fixed::{ACCUMULATOR_BITS, to_fixed, to_float};
 use crate::codec::{Encoded, decode, decode_i64, encode, encode_i64};
 use crate::kernel::reduce::add_scaled;
-use crate::mix::{MixError, MixReport, check_length, check_norm, norm, subtract};
+use crate::mix::{MixError, MixReport, check_length, check_norm, check_snapshot, norm, subtract};
 use crate::slow::Own;
 
 /// Most that one commit may move a fragment, root mean square per element.
@@ -192,6 +192,7 @@ impl DeltaSet {
         decode_i64(snapshot, &mut accumulators)?;
         let mut values = vec![0.0; range.len()];
         read(&accumulators, &mut values);
+        check_snapshot(&range, norm(&values), own.norm_if_known())?;
         self.accumulators[range.clone()].copy_from_slice(&accumulators);
         if let Some(residual) = self.residual.get_mut(range) {
             residual.fill(0.0);

@@ -91,7 +91,7 @@ impl Replica {
     /// As [`ReplicaLock::adopt`].
     ///
     /// # Errors
-    /// [`MixError`] when the numbers are not finite or do not fit; the replica is unchanged then.
+    /// As [`ReplicaLock::adopt`].
     pub fn adopt(&mut self, fragment: FragmentId, snapshot: &Encoded) -> Result<(), MixError> {
         self.alone(fragment, |lock| lock.adopt(fragment, snapshot))
     }

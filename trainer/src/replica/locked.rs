@@ -6,7 +6,7 @@ use dnode_protocol::{FragmentId, Origin};
 use super::ReplicaLock;
 use super::store::{HostStore, Store};
 use crate::codec::{Encoded, decode};
-use crate::mix::{MixError, MixReport, MixTerms, check_length, check_norm, norm};
+use crate::mix::{MixError, MixReport, MixTerms, check_length, check_snapshot, norm};
 use crate::mixer::{Exchange, FragmentMemory, MixerState, PushSum, Reading, Slice};
 use crate::slow::Own;
 
@@ -175,7 +175,8 @@ impl ReplicaLock<'_> {
     /// Takes over a donor's snapshot: `φ = x`, `v = 0`; delta-set: accumulators too, to the bit.
     ///
     /// # Errors
-    /// [`MixError`] when the numbers are not finite or do not fit; the replica is unchanged then.
+    /// [`MixError`] when the numbers are not finite, out of proportion to the own ones, or do not fit;
+    /// the replica is unchanged then.
     pub fn adopt(&mut self, fragment: FragmentId, snapshot: &Encoded) -> Result<(), MixError> {
         let slice = self.shared.slice(fragment)?;
         let host = match &mut *self.store {
@@ -189,6 +190,7 @@ impl ReplicaLock<'_> {
                 return state.adopt(own, slice.index, snapshot);
             }
             let mut values = plain_weights(&slice, snapshot)?;
+            check_snapshot(&slice.range, norm(&values), own.norm_if_known())?;
             if let MixerState::PushSum(state) = mixer {
                 state.adopt(own, slice.index, &mut values);
             } else {
@@ -241,7 +243,6 @@ fn plain_weights(slice: &Slice, snapshot: &Encoded) -> Result<Vec<f32>, MixError
     check_length(snapshot, slice.range.len())?;
     let mut values = vec![0.0; slice.range.len()];
     decode(snapshot, &mut values)?;
-    check_norm(&slice.range, norm(&values), f64::INFINITY)?;
     Ok(values)
 }
 

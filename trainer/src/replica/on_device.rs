@@ -16,10 +16,9 @@ use super::SharedReplica;
 use super::pending::PendingUpdates;
 use crate::codec::{Encoded, encode};
 use crate::device::{Device, DeviceError, DeviceVector, Resident, Span, SpanMut};
-use crate::mix::{MixError, norm};
+use crate::mix::{MixError, check_snapshot, norm};
 use crate::mixer::{DeviceMemory, Exchange, FragmentMemory, Reading, Slice};
 use crate::outer::OuterStep;
-use crate::weights::finite_local;
 
 /// The exchanged weights of a replica on a device.
 pub(super) struct DeviceStore {
@@ -392,8 +391,13 @@ impl DeviceStore {
     ) -> Result<(), MixError> {
         self.work(shared, slice, |bench| {
             let range = slice.range.clone();
-            finite_local(&range, norm(values))?;
             let Self { slow, own, mixing, .. } = &mut *bench.on_device;
+            let squares = match (&*slow, &*own) {
+                (Some(slow), _) => mixing.squares(slow.values.span(range.clone()))?,
+                (None, Some(own)) if bench.shown => mixing.squares(own.span(0..values.len()))?,
+                (None, _) => 0.0,
+            };
+            check_snapshot(&range, norm(values), squares.sqrt())?;
             if let Some(slow) = slow {
                 mixing.upload(values, slow.values.span_mut(range.clone()))?;
                 let zeros = vec![0.0; values.len()];
