@@ -1,0 +1,99 @@
+"""Each example runs in two processes, with the small sizes that it has by itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from conftest import DEADLINE, HERE
+
+EXAMPLES = HERE.parent / "examples"
+
+
+def _ends(package: Path, folder: Path, name: str, *words: str) -> list[dict[str, str]]:
+    """Runs two peers of an example; what each of them says at its end, `key=value` words."""
+    launch = "import dnode, sys; dnode.launch(2, sys.argv[1], sys.argv[3:], folder=sys.argv[2], timeout=%f)"
+    command = [sys.executable, "-c", launch % DEADLINE, str(EXAMPLES / f"{name}.py"), str(folder), *words]
+    path = os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])
+    environment = {
+        **{key: text for key, text in os.environ.items() if key != "DNODE_SECRET"},
+        "PYTHONPATH": path,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("END ")]
+    assert len(lines) == 2, done.stdout
+    ends = [dict(re.findall(r"(\w+)=(\S+)", line)) for line in lines]
+    for end in ends:
+        assert end["reason"] == "finished" and int(end["exchanges"]) > 0, done.stdout + done.stderr
+    return ends
+
+
+def _learned(ends: list[dict[str, str]]) -> bool:
+    return all(float(end["after"]) < float(end["before"]) - 1.0 for end in ends)
+
+
+def test_the_cnn_learns_the_digits(package: Path, tmp_path: Path) -> None:
+    ends = _ends(package, tmp_path, "mnist_cnn")
+    assert all(float(end["accuracy"]) > 0.9 for end in ends), ends
+
+
+def test_the_cnn_reads_files_of_mnist(package: Path, tmp_path: Path) -> None:
+    import gzip
+
+    for name, count in (("train", 64), ("t10k", 10)):
+        header = b"".join(size.to_bytes(4, "big") for size in (count, 28, 28))
+        images = b"\x00\x00\x08\x03" + header + bytes(at % 251 for at in range(count * 784))
+        labels = b"\x00\x00\x08\x01" + count.to_bytes(4, "big") + bytes(at % 10 for at in range(count))
+        (tmp_path / f"{name}-images-idx3-ubyte.gz").write_bytes(gzip.compress(images))
+        (tmp_path / f"{name}-labels-idx1-ubyte").write_bytes(labels)
+    ends = _ends(package, tmp_path, "mnist_cnn", "--data", str(tmp_path), "--steps", "20", "--batch", "4")
+    assert all(0.0 <= float(end["accuracy"]) <= 1.0 for end in ends), ends
+
+
+def test_the_gpt_learns_a_text(package: Path, tmp_path: Path) -> None:
+    ends = _ends(package, tmp_path, "nanogpt")
+    assert _learned(ends), ends
+
+
+def test_adapters_alone_are_averaged(package: Path, tmp_path: Path) -> None:
+    from safetensors import safe_open
+
+    ends = _ends(package, tmp_path, "lora")
+    assert _learned(ends) and all(end["base"] == "True" for end in ends), ends
+    (file, *_) = sorted(tmp_path.glob("0/checkpoints/*/parameters.safetensors"))
+    with safe_open(file, "pt") as saved:
+        exchanged = list(saved.keys())
+    assert len(exchanged) == 18 and all(name.endswith((".a", ".b")) for name in exchanged), exchanged
+
+
+def test_weights_of_gpt2_are_saved_under_the_names_that_they_had(package: Path, tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    torch.manual_seed(0)
+    # As the published files have them: no prefix, and masks beside the weights.
+    shapes = {"wte.weight": [256, 48], "wpe.weight": [32, 48], "ln_f.weight": [48], "ln_f.bias": [48]}
+    for layer in ("h.0", "h.1"):
+        for norm in ("ln_1", "ln_2"):
+            shapes |= {f"{layer}.{norm}.weight": [48], f"{layer}.{norm}.bias": [48]}
+        for name, inputs, outputs in (
+            ("attn.c_attn", 48, 144), ("attn.c_proj", 48, 48), ("mlp.c_fc", 48, 192), ("mlp.c_proj", 192, 48),
+        ):
+            shapes |= {f"{layer}.{name}.weight": [inputs, outputs], f"{layer}.{name}.bias": [outputs]}
+    tensors = {name: torch.randn(shape) * 0.02 for name, shape in shapes.items()}
+    masks = {f"h.{layer}.attn.bias": torch.ones(1, 1, 32, 32).tril() for layer in (0, 1)}
+    file = tmp_path / "model.safetensors"
+    save_file({**tensors, **masks}, file)
+    ends = _ends(package, tmp_path, "gpt2_safetensors", "--weights", str(file), "--heads", "2")
+    assert _learned(ends), ends
+    for end in ends:
+        saved = load_file(end["saved"])
+        assert {name: list(it.shape) for name, it in saved.items() if name not in masks} == shapes
+        assert all(torch.equal(saved[name], mask) for name, mask in masks.items())
+        assert not any(torch.equal(saved[name], it) for name, it in tensors.items())
