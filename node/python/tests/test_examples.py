@@ -8,15 +8,29 @@ import subprocess
 import sys
 from pathlib import Path
 
-from conftest import DEADLINE, HERE
+from conftest import HERE
 
 EXAMPLES = HERE.parent / "examples"
+#: Longest run of an example, seconds.
+DEADLINE = 180.0
+
+#: What is launched: an example whose words go to a file of its own, so that no two lines run together.
+ALONE = """
+import os, runpy, sys
+del sys.argv[0]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+place = os.path.join(os.environ["DNODE_LAUNCH_FOLDER"], "said-" + os.environ["DNODE_LAUNCH_RANK"])
+with open(place, "w") as sys.stdout:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+sys.stdout = sys.__stdout__
+"""
 
 
 def _ends(package: Path, folder: Path, name: str, *words: str) -> list[dict[str, str]]:
     """Runs two peers of an example; what each of them says at its end, `key=value` words."""
-    launch = "import dnode, sys; dnode.launch(2, sys.argv[1], sys.argv[3:], folder=sys.argv[2], timeout=%f)"
-    command = [sys.executable, "-c", launch % DEADLINE, str(EXAMPLES / f"{name}.py"), str(folder), *words]
+    (folder / "alone.py").write_text(ALONE)
+    launch = f"import dnode, sys; dnode.launch(2, 'alone.py', sys.argv[2:], folder=sys.argv[1], timeout={DEADLINE})"
+    command = [sys.executable, "-c", launch, str(folder), str(EXAMPLES / f"{name}.py"), *words]
     path = os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])
     environment = {
         **{key: text for key, text in os.environ.items() if key != "DNODE_SECRET"},
@@ -26,11 +40,12 @@ def _ends(package: Path, folder: Path, name: str, *words: str) -> list[dict[str,
     }
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    lines = [line for line in done.stdout.splitlines() if line.startswith("END ")]
-    assert len(lines) == 2, done.stdout
-    ends = [dict(re.findall(r"(\w+)=(\S+)", line)) for line in lines]
-    for end in ends:
-        assert end["reason"] == "finished" and int(end["exchanges"]) > 0, done.stdout + done.stderr
+    ends = []
+    for rank in (0, 1):
+        said = (folder / f"said-{rank}").read_text()
+        assert said.count("END ") == 1, said
+        ends.append(dict(re.findall(r"(\w+)=(\S+)", said.split("END ")[1])))
+        assert ends[-1]["reason"] == "finished" and int(ends[-1]["exchanges"]) > 0, said + done.stderr
     return ends
 
 
