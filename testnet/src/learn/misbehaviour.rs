@@ -113,60 +113,41 @@ pub enum Wrong {
     Absent,
 }
 
-/// A data source whose labels are the wrong ones: the largest label minus each.
-pub(super) struct Flipped {
+/// A data source whose labels are wrong from a step on.
+pub(super) struct Mislabelled {
     pub(super) source: Box<dyn BatchSource>,
     pub(super) from_step: u64,
-    /// The largest label.
-    pub(super) most: u32,
+    pub(super) labels: Labels,
 }
 
-impl BatchSource for Flipped {
+/// Which labels the samples get.
+#[derive(Clone, Copy)]
+pub(super) enum Labels {
+    /// The largest label, which is named here, minus the right one.
+    Flipped(u32),
+    /// Another sample's of the batch.
+    Shuffled,
+}
+
+impl BatchSource for Mislabelled {
     fn shape(&self) -> SampleShape {
         self.source.shape()
     }
 
     fn fill(&self, step: u64, micro: u64, samples: usize, batch: &mut Batch) {
         self.source.fill(step, micro, samples, batch);
-        if step >= self.from_step {
-            batch.targets.iter_mut().for_each(|it| *it = self.most.saturating_sub(*it));
+        if step < self.from_step {
+            return;
         }
-    }
-
-    fn set_stream(&mut self, stream: u64) {
-        self.source.set_stream(stream);
-    }
-
-    fn share(&self) -> Option<DataShare> {
-        self.source.share()
-    }
-
-    fn evaluation(&self, offset: usize, samples: usize, batch: &mut Batch) -> bool {
-        self.source.evaluation(offset, samples, batch)
-    }
-
-    fn evaluation_len(&self) -> usize {
-        self.source.evaluation_len()
-    }
-}
-
-/// A data source whose labels are dealt out at random within each batch.
-pub(super) struct Shuffled {
-    pub(super) source: Box<dyn BatchSource>,
-    pub(super) from_step: u64,
-}
-
-impl BatchSource for Shuffled {
-    fn shape(&self) -> SampleShape {
-        self.source.shape()
-    }
-
-    fn fill(&self, step: u64, micro: u64, samples: usize, batch: &mut Batch) {
-        self.source.fill(step, micro, samples, batch);
-        if step >= self.from_step {
-            let count = batch.targets.len().max(1);
-            // A rotation by a number that no other step has gives every sample another's label.
-            batch.targets.rotate_left((1 + step as usize * 7 % count) % count);
+        match self.labels {
+            Labels::Flipped(most) => {
+                batch.targets.iter_mut().for_each(|it| *it = most.saturating_sub(*it));
+            }
+            Labels::Shuffled => {
+                let count = batch.targets.len().max(1);
+                // A rotation by a number that no other step has gives every sample another's label.
+                batch.targets.rotate_left((1 + step as usize * 7 % count) % count);
+            }
         }
     }
 

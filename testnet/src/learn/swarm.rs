@@ -9,7 +9,7 @@ use dnode_trainer::{
 };
 
 use super::case::{LearnError, MixingName, SimulatedCase, SimulatedVariant};
-use super::misbehaviour::{Astray, Flipped, Misbehaviour, Shuffled, Wrong};
+use super::misbehaviour::{Astray, Labels, Misbehaviour, Mislabelled, Wrong};
 use crate::file::ReadError;
 
 /// Samples that are evaluated at a time.
@@ -107,15 +107,14 @@ fn wrong(
         Wrong::LearningRate => astray(factor),
         Wrong::Uphill => astray(-1.0),
         Wrong::Idle => astray(0.0),
-        Wrong::Shuffled => {
+        Wrong::Shuffled | Wrong::Flipped => {
             let source = Box::new(dataset(case, seed, peer)?);
-            let source = Box::new(Shuffled { source, from_step });
-            Ok(Box::new(native(case, variant, seed, case.batch, source)?))
-        }
-        Wrong::Flipped => {
-            let source = dataset(case, seed, peer)?;
-            let most = largest_target(&source);
-            let source = Box::new(Flipped { source: Box::new(source), from_step, most });
+            let labels = if kind == Wrong::Flipped {
+                Labels::Flipped(largest_target(&source))
+            } else {
+                Labels::Shuffled
+            };
+            let source = Box::new(Mislabelled { source, from_step, labels });
             Ok(Box::new(native(case, variant, seed, case.batch, source)?))
         }
         // These show something else than they have learnt.
