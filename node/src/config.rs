@@ -1,5 +1,6 @@
 //! The configuration: one TOML file, every key also settable by a flag; flags > file > default.
 
+mod advice;
 mod combinations;
 mod error;
 mod key;

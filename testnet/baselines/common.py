@@ -29,7 +29,7 @@ def arguments():
 
 def settings(a):
     """The settings, section by section, with the product's defaults where these scripts need one."""
-    adamw = dict(learning_rate=0.001, weight_decay=0.1, warmup_steps=100, clip_norm=1.0)
+    adamw = dict(learning_rate=0.004, weight_decay=0.1, warmup_steps=100, clip_norm=1.0)
     sgd = dict(learning_rate=0.02, weight_decay=0.0001, warmup_steps=20, clip_norm=5.0)
     c = dict(run=dict(seed=1, steps=2000, batch=32),
              model=dict(kind="mlp", hidden=[256, 128], layers=4, heads=4, width=128, context=64),

@@ -239,7 +239,7 @@ impl OptimizerConfig {
             accumulate: 1,
         };
         let adamw = Self {
-            learning_rate: 1e-3,
+            learning_rate: 4e-3,
             weight_decay: 0.1,
             warmup_steps: 100,
             clip_norm: 1.0,
@@ -248,7 +248,7 @@ impl OptimizerConfig {
         match kind {
             OptimizerKind::Sgd => sgd,
             OptimizerKind::Adamw => adamw,
-            OptimizerKind::Muon => Self { momentum: 0.95, ..adamw },
+            OptimizerKind::Muon => Self { learning_rate: 0.02, ..adamw },
         }
     }
 

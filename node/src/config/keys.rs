@@ -180,7 +180,7 @@ section! {
             .default("\"adamw\"").within(Tolerance::Equal),
         /// peak learning rate
         learning_rate: f64 = key(Kind::Real(Reals::above(0.0, 100.0)))
-            .by("optimizer.kind", &[("adamw", "0.001"), ("muon", "0.01"), ("sgd", "0.02")])
+            .by("optimizer.kind", &[("adamw", "0.004"), ("muon", "0.02"), ("sgd", "0.02")])
             .within(Tolerance::Factor(FACTOR_MAX)),
         /// momentum of sgd and muon
         momentum: f64 = key(Kind::Real(Reals::below(0.0, 1.0)))

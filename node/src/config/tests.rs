@@ -77,9 +77,11 @@ fn every_word_of_a_choice_is_one_of_the_type_it_is_read_into() {
 #[test]
 fn optimizer_defaults_are_those_of_the_trainer() {
     use dnode_trainer::{OptimizerConfig, OptimizerKind};
-    for (settings, kind) in
-        [(&[][..], OptimizerKind::Adamw), (&["optimizer.kind=sgd"], OptimizerKind::Sgd)]
-    {
+    for (settings, kind) in [
+        (&[][..], OptimizerKind::Adamw),
+        (&["optimizer.kind=muon"], OptimizerKind::Muon),
+        (&["optimizer.kind=sgd"], OptimizerKind::Sgd),
+    ] {
         let ours = serde_json::to_value(set(settings).unwrap().optimizer).unwrap();
         let theirs = serde_json::to_value(OptimizerConfig::default_of(kind)).unwrap();
         for (key, value) in ours.as_object().unwrap() {
@@ -183,7 +185,7 @@ fn flags_win_over_the_file_and_the_file_over_defaults() {
     settings.flag("run.seed", "6", "--seed").unwrap();
     let config = settings.resolve().unwrap();
     assert_eq!((config.run.seed, config.run.steps, config.run.batch), (6, 7, 32));
-    assert_eq!(config.optimizer.learning_rate.to_bits(), 0.001_f64.to_bits());
+    assert_eq!(config.optimizer.learning_rate.to_bits(), 0.004_f64.to_bits());
     assert_eq!(config.data.skew, Skew::Dirichlet(1.0));
 }
 
@@ -329,7 +331,7 @@ fn settings_differ_in_words_and_are_refused_beyond_a_factor() {
     let ours = settings(&[]);
     for (given, told, refused) in [
         (&["run.batch=64", "run.steps=7", "node.threads=2"][..], &["run.batch"][..], None),
-        (&["optimizer.learning_rate=0.004"], &["optimizer.learning_rate"], None),
+        (&["optimizer.learning_rate=0.008"], &["optimizer.learning_rate"], None),
         (&["optimizer.learning_rate=0.1", "run.batch=64"], &[], Some("optimizer.learning_rate")),
         (&["optimizer.clip_norm=0"], &[], Some("optimizer.clip_norm")),
         (&["optimizer.kind=sgd"], &[], Some("optimizer.kind")),

@@ -511,7 +511,7 @@ mod tests {
         let report = check(&config, None, &[telling(&far), telling(&seed)]).unwrap();
         assert!(report.agrees && report.other == 2, "{}", report.text);
         assert!(
-            report.text.contains("optimizer.learning_rate is \"0.001\" here and \"0.1\" there")
+            report.text.contains("optimizer.learning_rate is \"0.004\" here and \"0.1\" there")
         );
         assert!(report.text.contains("run.seed is \"1\" here and \"2\" there"));
         assert!(!report.text.contains("DIFFERS"), "{}", report.text);

@@ -98,9 +98,9 @@ fn a_learning_rate_far_off_is_refused_and_what_is_near_is_told_at_both_ends() {
     let own = ["--set", "optimizer.learning_rate=0.1", "--set", "run.batch=64"];
     let mut far = Peer::start(&root, "1", &flags(&[&ENDLESS, &join, &own]));
     assert_eq!(far.wait_exit().code(), Some(2), "{}", far.log());
-    let difference = "optimizer.learning_rate is \"0.1\" here and \"0.001\" there";
+    let difference = "optimizer.learning_rate is \"0.1\" here and \"0.004\" there";
     wait_log(&far, &["error: join the run:", difference, "network.allow_differences="]);
-    let difference = "optimizer.learning_rate is \"0.001\" here and \"0.1\" there";
+    let difference = "optimizer.learning_rate is \"0.004\" here and \"0.1\" there";
     wait_log(&first, &["refused", difference, "network.allow_differences="]);
     // Allowed here, but not there: still refused, and the program ends.
     let allows = ["--set", "network.allow_differences=optimizer.learning_rate"];
@@ -108,9 +108,9 @@ fn a_learning_rate_far_off_is_refused_and_what_is_near_is_told_at_both_ends() {
     assert_eq!(alone.wait_exit().code(), Some(2), "{}", alone.log());
     let near = ["--set", "optimizer.learning_rate=0.002", "--set", "run.batch=64"];
     let near = Peer::start(&root, "3", &flags(&[&ENDLESS, &join, &near]));
-    wait_log(&near, &["uses optimizer.learning_rate 0.001, you 0.002"]);
+    wait_log(&near, &["uses optimizer.learning_rate 0.004, you 0.002"]);
     wait_log(&near, &["uses run.batch 16, you 64"]);
-    wait_log(&first, &["uses optimizer.learning_rate 0.002, you 0.001"]);
+    wait_log(&first, &["uses optimizer.learning_rate 0.002, you 0.004"]);
     wait_log(&first, &["uses run.batch 64, you 16"]);
     near.log().lines().for_each(|line| assert!(!line.contains("refused"), "{line}"));
 }

@@ -21,6 +21,11 @@ name = "pairwise"
 kind = "pairwise"
 
 [[variant]]
+name = "pairwise-auto"
+kind = "pairwise"
+set = ["gossip.mix_every=auto", 'gossip.codecs=["int4"]']
+
+[[variant]]
 name = "epidemic"
 kind = "epidemic"
 

@@ -102,7 +102,10 @@ fn optimizer(kind: ModelKind) -> OptimizerConfig {
             learning_rate: 0.05,
             ..OptimizerConfig::default_of(OptimizerKind::Sgd)
         },
-        ModelKind::Gpt => OptimizerConfig::default_of(OptimizerKind::Adamw),
+        ModelKind::Gpt => OptimizerConfig {
+            learning_rate: 1e-3,
+            ..OptimizerConfig::default_of(OptimizerKind::Adamw)
+        },
     }
 }
 

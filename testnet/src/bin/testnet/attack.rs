@@ -19,7 +19,8 @@ pub(super) struct AttackArgs {
     /// Peers that attack, and peers of the swarm; repeatable.
     #[arg(long = "swarm", value_name = "ATTACKERS/PEERS", value_parser = swarm, default_values = ["1/4", "1/8", "2/8", "2/16"])]
     swarms: Vec<Swarm>,
-    /// Rule: gossip-outer, pairwise, epidemic, delta-set or push-sum; repeatable.
+    /// Rule: gossip-outer, pairwise, pairwise-auto (as often as links carry, with int4, the product's
+    /// default), epidemic, delta-set or push-sum; repeatable.
     #[arg(long = "rule", default_values = ["gossip-outer", "pairwise"])]
     rules: Vec<String>,
     /// Skewed labels (`data.skew`), besides equal data.
