@@ -1,0 +1,161 @@
+"""Loops as people have them: several processes on a host, mixed precision, wrapped models, a device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from conftest import Start
+
+#: Two ranks of a process group, of which rank 0 speaks for the host.
+HOST = '''
+import torch.distributed as group
+rank = int(sys.argv[1])
+group.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+model = torch.nn.parallel.DistributedDataParallel(Net())
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+generator = torch.Generator().manual_seed(rank)
+speaker = rank == 0
+if speaker:
+    swarm = dnode.join(model, optimizer, run="hosts", steps=300, require_peers=1, **LOCAL)
+told = torch.tensor([1.0, 1.0])
+moved = 0
+while True:
+    # Whether the weights of rank 0 were moved, and whether it goes on.
+    group.broadcast(told, 0)
+    if told[0]:
+        moved += 1
+        for parameter in model.parameters():
+            group.broadcast(parameter.data, 0)
+    if not told[1]:
+        break
+    loss = one_step(model, optimizer, generator)
+    if speaker:
+        step = swarm.step(loss=loss, samples=2 * 32)
+        told = torch.tensor([float(step.moved), float(step.membership == "joined")])
+print("WEIGHTS", [parameter.flatten().tolist() for parameter in model.parameters()])
+print("MOVED", moved)
+if speaker:
+    print("EXCHANGES", swarm.leave()["exchanges"])
+'''
+
+#: A peer of one process, whose model is not wrapped.
+SINGLE = '''
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+generator = torch.Generator().manual_seed(7)
+with dnode.join(model, optimizer, run="hosts", bootstrap=sys.argv[1:], steps=300, require_peers=1, **LOCAL) as swarm:
+    while swarm.membership == "joined":
+        swarm.step(loss=one_step(model, optimizer, generator), samples=32)
+print("EXCHANGES", swarm.leave()["exchanges"])
+'''
+
+
+def test_rank_0_speaks_for_a_host_and_shares_what_was_moved(start: Start, tmp_path: Path) -> None:
+    meeting = str(tmp_path / "meeting")
+    first = start("rank-0", HOST, "0", meeting)
+    second = start("rank-1", HOST, "1", meeting)
+    single = start("single", SINGLE, first.address())
+    logs = [peer.wait() for peer in (first, second, single)]
+    weights = [log.split("WEIGHTS ")[1].splitlines()[0] for log in logs[:2]]
+    assert weights[0] == weights[1], weights
+    assert all(int(log.split("MOVED ")[1].split()[0]) > 1 for log in logs[:2]), logs
+    assert all(int(logs[at].split("EXCHANGES ")[1].split()[0]) > 0 for at in (0, 2)), logs
+
+
+def test_a_loop_of_mixed_precision_that_accumulates_learns(start: Start) -> None:
+    text = '''
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+# It does nothing without a device; the loop is the same.
+scaler = torch.cuda.amp.GradScaler(enabled=False)
+generator = torch.Generator().manual_seed(len(sys.argv))
+losses = []
+with dnode.join(model, optimizer, run="mixed", steps=400, require_peers=1, **peers(sys.argv[1:]), **LOCAL) as swarm:
+    while swarm.membership == "joined":
+        total = 0.0
+        for _ in range(2):
+            x, y = batch(generator)
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                out = model(x)
+            assert out.dtype == torch.bfloat16
+            loss = torch.nn.functional.mse_loss(out.float(), y) / 2
+            scaler.scale(loss).backward(); total += loss.item()
+        scaler.step(optimizer); scaler.update(); optimizer.zero_grad()
+        swarm.step(loss=total, samples=2 * 32)
+        losses.append(total)
+print("DONE", losses[0], losses[-1], swarm.leave()["exchanges"])
+'''
+    first = start("0", text)
+    second = start("1", text, first.address())
+    for peer in (first, second):
+        log = peer.wait()
+        before, after, exchanges = log.split("DONE ")[1].split()[:3]
+        assert float(after) < 0.3 * float(before) and int(exchanges) > 0, log
+
+
+def test_wrappers_do_not_change_the_names_of_parameters(start: Start) -> None:
+    # torch.compile is not in every version: a stand-in has the name that it gives to the model.
+    text = '''
+from dnode._torch import collect
+class Around(torch.nn.Module):
+    def __init__(self, name, inner):
+        super().__init__()
+        setattr(self, name, inner)
+def names(model):
+    return [tensor.name for tensor in collect(model, None, "keep")]
+plain = names(Net())
+for name in ("_orig_mod", "module", "_fsdp_wrapped_module"):
+    assert names(Around(name, Net())) == plain, name
+assert names(Around("module", Around("_orig_mod", Net()))) == plain
+part = Net(); part.second = Around("_orig_mod", part.second)
+assert names(part) == plain
+assert names(Around("modules", Net())) == ["modules." + name for name in plain]
+print("NAMES", plain)
+'''
+    log = start("0", text).wait()
+    assert "NAMES ['first.weight', 'first.bias', 'second.weight', 'second.bias']" in log, log
+
+
+def test_a_step_waits_for_nothing_of_a_device(start: Start) -> None:
+    # A stand-in: parameters and losses that say they are on a device, and a device that counts waits.
+    text = '''
+import contextlib, types
+waits = {"loss": 0, "event": 0, "device": 0, "copies": 0}
+class Event:
+    def record(self, stream): pass
+    def query(self): return True
+    def synchronize(self): waits["event"] += 1
+class Stream:
+    def __init__(self, device=None): pass
+    def wait_stream(self, other): waits["copies"] += 1
+torch.cuda.Event, torch.cuda.Stream = Event, Stream
+torch.cuda.default_stream = torch.cuda.current_stream = Stream
+torch.cuda.stream = lambda stream: contextlib.nullcontext()
+def synchronize(device=None): waits["device"] += 1
+torch.cuda.synchronize = synchronize
+empty = torch.empty
+torch.empty = lambda *shape, pin_memory=False, **rest: empty(*shape, **rest)
+class Weight(torch.nn.Parameter):
+    is_cuda = True
+    device = types.SimpleNamespace(type="cuda")
+    def record_stream(self, stream): pass
+class Loss(torch.Tensor):
+    is_cuda = True
+    def item(self): waits["loss"] += 1; return 1.0
+    def __float__(self): waits["loss"] += 1; return 1.0
+    def cpu(self): waits["loss"] += 1; return torch.ones(())
+    def tolist(self): waits["loss"] += 1; return 1.0
+    def detach(self): return torch.ones(())
+model = torch.nn.Module()
+model.weight = Weight(torch.ones(8, 4))
+swarm = dnode.join(model, run="device", **{**LOCAL, "local_steps": 1000})
+begun = dict(waits)
+for _ in range(200):
+    swarm.step(loss=torch.ones(()).as_subclass(Loss))
+print("WAITS", {name: waits[name] - begun[name] for name in waits})
+swarm.leave()
+print("COPIED", waits["copies"] > 0 and waits["event"] == waits["copies"] and waits["device"] == 0)
+'''
+    log = start("0", text).wait()
+    assert "WAITS {'loss': 0, 'event': 0, 'device': 0, 'copies': 0}" in log, log
+    assert "COPIED True" in log, log
