@@ -159,3 +159,27 @@ print("COPIED", waits["copies"] > 0 and waits["event"] == waits["copies"] and wa
     log = start("0", text).wait()
     assert "WAITS {'loss': 0, 'event': 0, 'device': 0, 'copies': 0}" in log, log
     assert "COPIED True" in log, log
+
+
+def test_a_peer_that_begins_with_other_weights_is_refused_where_that_was_agreed(start: Start) -> None:
+    text = '''
+torch.manual_seed(int(sys.argv[1]))
+model = Net()
+assert len(dnode.digest(model)) == 16 and dnode.digest(model) == dnode.digest(model)
+try:
+    swarm = dnode.join(
+        torch.nn.DataParallel(model), run="digest", agreed={"weights": dnode.digest(model)}, **peers(sys.argv[2:]), **LOCAL
+    )
+except dnode.RunMismatch as error:
+    print("REFUSED", error)
+    sys.exit()
+print("JOINED", swarm.wait_for_peers(1))
+while len(sys.argv) == 2:
+    swarm.step(0.0)
+    time.sleep(0.001)
+'''
+    first = start("0", text, "1")
+    address = first.address()
+    assert "JOINED" in start("1", text, "1", address).wait()
+    refused = start("2", text, "2", address).wait()
+    assert "model.weights" in refused.split("REFUSED ")[1].splitlines()[0], refused

@@ -10,6 +10,7 @@ There is no server: peers meet, exchange their weights two by two, come late, le
 stopping the others. The weights of the model change inside of ``swarm.step`` and at no other time.
 """
 
+from dnode._digest import digest
 from dnode._launch import launch
 from dnode._native import (
     CheckpointError,
@@ -32,6 +33,7 @@ __all__ = [
     "Step",
     "Swarm",
     "__version__",
+    "digest",
     "join",
     "launch",
 ]

@@ -168,7 +168,7 @@ def collect(
     return found
 
 
-def _bytes(flat: torch.Tensor) -> bytes:
+def bytes_of(flat: torch.Tensor) -> bytes:
     """The bytes of a contiguous tensor of f32 in host memory."""
     return ctypes.string_at(flat.data_ptr(), 4 * flat.numel())
 
@@ -200,10 +200,10 @@ class Callbacks:
                     value = torch.tensor(float(value))
                 if isinstance(value, torch.Tensor) and value.numel() > 0:
                     flat = value.detach().to("cpu", torch.float32).contiguous()
-                    saved.append((f"{name}.{key}", _bytes(flat)))
+                    saved.append((f"{name}.{key}", bytes_of(flat)))
         for index, group in enumerate(self._optimizer.param_groups):
             rate = torch.tensor(float(group["lr"]))
-            saved.append((f"group.{index}.lr", _bytes(rate)))
+            saved.append((f"group.{index}.lr", bytes_of(rate)))
         return saved
 
     def restore(self, saved: Iterable[tuple[str, bytearray]]) -> None:

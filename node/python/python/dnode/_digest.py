@@ -1,0 +1,28 @@
+"""A few characters that tell whether two peers begin with the same weights."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+def digest(model: "torch.nn.Module") -> str:
+    """16 hexadecimal digits that differ where the trained weights of two models differ.
+
+    ``dnode.join(…, agreed={"weights": dnode.digest(model)})`` refuses a peer that begins with other
+    weights, by :class:`RunMismatch`. Every peer must then be started in the same way, also one that
+    comes later. Names count without the prefixes of wrappers, and numbers are compared as f32.
+    """
+    import torch
+
+    from dnode import _torch
+
+    hashed = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            hashed.update(_torch.plain_name(name).encode() + b"\0")
+            hashed.update(_torch.bytes_of(parameter.detach().to("cpu", torch.float32).contiguous()))
+    return hashed.hexdigest()[:16]
