@@ -131,6 +131,13 @@ import sys, time
 import torch
 import dnode
 
+
+def print(*words, flush=True):
+    # In one write: lines of the log come from another thread, and may be of another process.
+    sys.stdout.write(" ".join(str(word) for word in words) + "\\n")
+    sys.stdout.flush()
+
+
 torch.manual_seed(0)
 torch.set_num_threads(1)
 LOCAL = dict(data_dir="data", listen=["/ip4/127.0.0.1/udp/0/quic-v1"], mdns=False, open=True, local_steps=5, balance="off")

@@ -67,8 +67,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 with dnode.join(model, optimizer, run="launched", local_steps=5, steps=300) as swarm:
     while swarm.membership == "joined":
         swarm.step(one_step(model, optimizer, torch.default_generator), samples=32)
-# One write: the processes share their standard output.
-sys.stdout.write(f"ENDED {swarm.membership} {swarm.leave()['exchanges']}\\n")
+print("ENDED", swarm.membership, swarm.leave()["exchanges"])
 ''')
     caller = tmp_path / "caller.py"
     caller.write_text(
