@@ -11,17 +11,20 @@ const TOGETHER: [&str; 4] = [
     "network.allow_differences=[\"optimizer.learning_rate\", \"optimizer.clip_norm\"]",
 ];
 
+/// A thousandth of the wrong one: what docs/measurements.md, "Beside a peer that is far away", is of.
+const RATE: [&str; 2] = ["--set", "optimizer.learning_rate=0.001"];
+
 #[test]
 fn a_peer_with_a_wrong_learning_rate_is_left_out_and_the_others_end_well_trained() {
     let root = tempfile::tempdir().unwrap();
-    let mut first = Peer::start(&root, "0", &flags(&[&RUN, &TOGETHER, &["--shard", "0/4"]]));
+    let mut first = Peer::start(&root, "0", &flags(&[&RUN, &TOGETHER, &RATE, &["--shard", "0/4"]]));
     let address = first.address();
     let join = ["--bootstrap", &address];
     let wrong = ["--set", "optimizer.learning_rate=1.0", "--set", "optimizer.clip_norm=0"];
     let mut honest = vec![first];
     for (name, shard) in [("1", "1/4"), ("2", "2/4")] {
         let own = ["--shard", shard];
-        honest.push(Peer::start(&root, name, &flags(&[&RUN, &TOGETHER, &join, &own])));
+        honest.push(Peer::start(&root, name, &flags(&[&RUN, &TOGETHER, &RATE, &join, &own])));
     }
     let own = ["--shard", "3/4"];
     let mut bad = Peer::start(&root, "3", &flags(&[&RUN, &TOGETHER, &join, &own, &wrong]));
