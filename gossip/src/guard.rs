@@ -85,8 +85,7 @@ const PASS_MAX: f64 = 1.7;
 /// What one difference counts for at most, in the same unit.
 const EXCESS_MAX: f64 = 3.0;
 /// Evidence by which the differences of one own commit raise a neighbour's at most, so that no single one is
-/// a verdict: those of the
-/// fragments are of one cause, so they are hardly more than one.
+/// a verdict: those of the fragments are of one cause.
 const COMMIT_EVIDENCE_MAX: f64 = 3.0;
 /// Evidence below which it is trusted again.
 const TRUSTED_AT: f64 = 2.0;
@@ -258,11 +257,8 @@ impl Guard {
         // Whoever is watched gains nothing by coming seldom.
         let watched = record.trust == Trust::WeighedDown;
         let apart = if watched { apart.min(APART_MAX as f64) } else { apart };
-        known.away = match own_commits {
-            _ if watched => known.away.saturating_sub(1),
-            0..=APART_MAX => known.away.saturating_sub(1),
-            _ => RETURN_EXCHANGES,
-        };
+        let was_away = own_commits > APART_MAX && !watched;
+        known.away = if was_away { RETURN_EXCHANGES } else { known.away.saturating_sub(1) };
         let away = known.away > 0 && !watched;
         if own_commits == 0 || away || !length.is_finite() || length <= 0.0 {
             return None;

@@ -181,10 +181,6 @@ impl Exchange {
         check_norm(range, squares.remote.sqrt(), parameters_norm_max(proportion, range.len()))?;
         let difference_norm = finite_local(range, squares.difference.sqrt())?;
         check_difference(range, difference_norm, local_norm, tolerance)?;
-        let distance = &mut self.distances[memory.index()];
-        let own = self.clip.and_then(|clip| distance.radius(clip)).unwrap_or(f64::INFINITY);
-        let radius = own.min(tolerance.clip_radius(local_norm, range.len()));
-        let clipped = (difference_norm > radius).then_some(radius);
         let near = Codec::MODULAR.contains(&offer.codec);
         let blocks = if near { range.len().div_ceil(BLOCK) } else { 0 };
         if is_unread(blocks, blocks_failed) {
@@ -194,6 +190,10 @@ impl Exchange {
                 MixReport { local_norm, blocks, blocks_failed: blocks, ..MixReport::default() };
             return Ok((coded, report));
         }
+        let distance = &mut self.distances[memory.index()];
+        let own = self.clip.and_then(|clip| distance.radius(clip)).unwrap_or(f64::INFINITY);
+        let radius = own.min(tolerance.clip_radius(local_norm, range.len()));
+        let clipped = (difference_norm > radius).then_some(radius);
         let factor = clipped.map(|radius| (radius / difference_norm) as f32);
         let (coded, squares) = memory.code(reply, factor)?;
         finite_local(range, squares.sqrt())?;
