@@ -87,6 +87,13 @@ def wait_for(condition: Callable[[], Optional[str]], what: str) -> str:
     raise AssertionError(f"never happened: {what}")
 
 
+def environment(package: Path, **more: str) -> dict[str, str]:
+    """What a process needs that imports the package; it joins no run of whoever runs the tests."""
+    given = {name: text for name, text in os.environ.items() if name != "DNODE_SECRET"}
+    path = os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])
+    return {**given, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **more}
+
+
 Start = Callable[..., Script]
 
 
@@ -99,17 +106,11 @@ def start(package: Path, tmp_path: Path) -> Iterator[Start]:
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
         (folder / "script.py").write_text(PRELUDE + text)
-        environment = {
-            **{name: text for name, text in os.environ.items() if name != "DNODE_SECRET"},
-            "PYTHONPATH": os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")]),
-            "OMP_NUM_THREADS": "1",
-            "PYTHONUNBUFFERED": "1",
-        }
         log = (folder / "log").open("a")
         process = subprocess.Popen(
             [sys.executable, "script.py", *words],
             cwd=folder,
-            env=environment,
+            env=environment(package, PYTHONUNBUFFERED="1"),
             stdout=log,
             stderr=subprocess.STDOUT,
             text=True,

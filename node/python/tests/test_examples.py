@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-from conftest import HERE
+from conftest import HERE, environment
 
 EXAMPLES = HERE.parent / "examples"
 #: Longest run of an example, seconds.
@@ -31,14 +30,8 @@ def _ends(package: Path, folder: Path, name: str, *words: str) -> list[dict[str,
     (folder / "alone.py").write_text(ALONE)
     launch = f"import dnode, sys; dnode.launch(2, 'alone.py', sys.argv[2:], folder=sys.argv[1], timeout={DEADLINE})"
     command = [sys.executable, "-c", launch, str(folder), str(EXAMPLES / f"{name}.py"), *words]
-    path = os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])
-    environment = {
-        **{key: text for key, text in os.environ.items() if key != "DNODE_SECRET"},
-        "PYTHONPATH": path,
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "OMP_NUM_THREADS": "1",
-    }
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    given = environment(package, PYTHONDONTWRITEBYTECODE="1")
+    done = subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     ends = []
     for rank in (0, 1):

@@ -54,11 +54,10 @@ def test_two_peers_of_the_four_lines_exchange_and_both_losses_fall(start: Start)
 
 
 def test_launch_makes_one_swarm_of_several_processes(package: Path, tmp_path: Path) -> None:
-    import os
     import subprocess
     import sys
 
-    from conftest import PRELUDE
+    from conftest import PRELUDE, environment
 
     script = tmp_path / "script.py"
     script.write_text(PRELUDE + '''
@@ -73,9 +72,7 @@ print("ENDED", swarm.membership, swarm.leave()["exchanges"])
     caller.write_text(
         f"import dnode; print(dnode.launch(3, {str(script)!r}, folder={str(tmp_path)!r}, timeout=80))"
     )
-    path = os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, str(caller)], env=environment, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, str(caller)], env=environment(package), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     ends = [line.split() for line in done.stdout.splitlines() if line.startswith("ENDED")]
     assert len(ends) == 3 and all(end[1] == "finished" and int(end[2]) > 0 for end in ends), done.stdout
