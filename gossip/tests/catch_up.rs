@@ -108,8 +108,9 @@ fn a_replica_that_was_replaced_is_mixed_at_once() {
     assert_eq!((pair.hosts[0].clock, pair.hosts[0].training), (Clock(40), true));
 }
 
-#[test]
-fn the_death_of_the_last_donor_during_adoption_does_not_stop_training_for_ever() {
+/// A joiner whose only donor died when an eighth of the model was there, as soon as it trains alone; and
+/// the time.
+fn left_by_its_donor() -> (Host, Time) {
     let (me, fragments, seed) = (peer(0), 8, [0; 32]);
     let start = Start { me, incarnation: 1, fragments, clock: Clock(0), seed };
     let replica = vec![vec![0.0]; fragments as usize];
@@ -131,7 +132,32 @@ fn the_death_of_the_last_donor_during_adoption_does_not_stop_training_for_ever()
         now = host.core.poll_deadline().0;
         host.handle(Input::Deadline, now);
     }
+    (host, now)
+}
+
+#[test]
+fn the_death_of_the_last_donor_during_adoption_does_not_stop_training_for_ever() {
+    let (host, _) = left_by_its_donor();
     assert!(host.training);
+}
+
+#[test]
+fn who_was_left_by_its_donors_pulls_again_and_merges_with_nobody() {
+    let (mut host, now) = left_by_its_donor();
+    let bounds = Config::default().bounds;
+    for _ in 0..bounds.progress_gap + 2 {
+        assert!(host.commit(0.0, now));
+    }
+    // It caught up itself at that moment and has the swarm's clock now.
+    let (other, clock) = (peer(2), Clock(400));
+    host.handle(Input::PeerUp { peer: other, incarnation: 1 }, now);
+    for message in [heartbeat_in(Phase::Joining, 0), heartbeat(400)] {
+        host.handle(Input::Received { from: other, message }, now);
+    }
+    let effects = host.take_effects();
+    let merges = |it: &Effect| matches!(it, Effect::Event(Event::Merging { .. }));
+    assert!(!effects.iter().any(merges), "{effects:?}");
+    assert!(effects.contains(&Effect::Event(Event::CatchUpStarted { target: clock })));
 }
 
 #[test]

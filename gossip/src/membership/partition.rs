@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use dnode_protocol::{Clock, PeerId, Time};
+use dnode_protocol::{Clock, PeerId, Phase, Time};
 
 use super::view::VIEW_MAX;
 use crate::context::Context;
@@ -97,7 +97,13 @@ impl Partition {
     }
 
     /// A neighbour of this incarnation, last heard of then, went without a goodbye or is silent.
+    ///
+    /// A peer whose whole replica is being replaced has not shared the others' model until it has all of
+    /// it: what it trains without them it gives up for theirs, and does not bring in.
     pub(super) fn lose(&mut self, context: &Context, peer: PeerId, incarnation: u64, at: Time) {
+        if context.progress.phase() == Phase::Joining {
+            return;
+        }
         let (clock, samples) = (context.progress.clock(), context.progress.samples());
         self.lost.entry(peer).or_insert(Lost { incarnation, at, clock, samples });
         while self.lost.len() > LOST_MAX {
