@@ -131,6 +131,8 @@ fn a_long_step_of_the_embedded_engine_is_broken_off() {
         ["--steps", "100000"],
         ["--set", "run.batch=6144"],
         ["--set", "optimizer.accumulate=12"],
+        // Evaluations wait for a commit, and the steps of this one are long.
+        ["--set", "gossip.local_steps=2"],
         ["--set", "model.hidden=[1500, 1500]"],
         ["--set", "gossip.balance=off"],
         ["--set", "node.metrics_every=1"],
