@@ -166,11 +166,11 @@ fn run(join: &Join) -> Result<(), Failure> {
     let mut trainer = crate::backend::trainer(&config)?;
     let digest = check::digest(&config, trainer.as_mut()).map_err(|why| why.to_string());
     let ticket = join.ticket(&config)?;
-    let far_rate = config.far_learning_rate();
+    let advice = config.advice();
     let options = Options::new(config);
     let options = Options { resume: join.resume, digest, steps_given, ticket, ..options };
-    if let Some(far) = far_rate {
-        tracing::warn!("{far}");
+    for sentence in advice {
+        tracing::warn!("{sentence}");
     }
     match crate::join_until(options, trainer, stop) {
         Ok(outcome) => {
