@@ -9,6 +9,7 @@ mod case;
 mod gossip;
 mod misbehaviour;
 mod outcome;
+pub mod reference;
 mod replica;
 pub(crate) mod swarm;
 mod sync;

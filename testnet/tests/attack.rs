@@ -69,6 +69,30 @@ fn without_the_guard_the_same_attacks_ruin_everybody() {
     }
 }
 
+/// What the table compares with must itself do what its papers say.
+#[test]
+fn references_bound_what_ruins_the_mean_and_meet_no_attack_by_the_protocol() {
+    let names = ["noise-9", "sign-flip", "frozen", "busy", "snapshot-3"];
+    let rules = ["mean", "median", "trimmed-mean", "krum", "centered-clip"];
+    let rules = rules.map(str::to_owned).to_vec();
+    let rows = run(&AttackPlan { rules, ..plan(&names, (1, 4)) }, |_| {}).unwrap();
+    assert_eq!(rows.len(), 3 * 5, "{}", table(&rows));
+    for row in &rows {
+        let bounded = row.loss_times < 1.6;
+        assert_eq!(bounded, row.rule != "mean", "{}", table(&rows));
+    }
+}
+
+#[test]
+fn a_strength_takes_the_place_of_that_in_the_name() {
+    let attacks = vec![named("noise-0.3").at(0.01), named("noise-0.3").at(3.0)];
+    let mut plan = plan(&[], (1, 4));
+    (plan.attacks, plan.rules, plan.seeds) = (attacks, vec!["mean".to_owned()], vec![1]);
+    let rows = run(&plan, |_| {}).unwrap();
+    assert_eq!(rows[0].name(), "noise-0.3 at 0.01");
+    assert!(rows[0].loss_times < 1.1 && rows[1].loss_times > 2.0, "{}", table(&rows));
+}
+
 #[test]
 fn attacks_have_names_of_their_own_and_of_every_kind_there_are_some() {
     for (index, attack) in ATTACKS.iter().enumerate() {

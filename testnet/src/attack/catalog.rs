@@ -34,6 +34,8 @@ pub struct Attack {
     pub name: &'static str,
     /// How it goes to work.
     pub blow: Blow,
+    /// How strongly, where it is not as the name says.
+    pub strength: Option<f32>,
     kind: Wrong,
     factor: f32,
     /// Whether a newcomer joins while it goes on.
@@ -45,11 +47,23 @@ const JOINS_AT: Duration = Duration::from_secs(30);
 
 impl Attack {
     const fn new(name: &'static str, blow: Blow, kind: Wrong, factor: f32) -> Self {
-        Self { name, blow, kind, factor, newcomer: false }
+        Self { name, blow, strength: None, kind, factor, newcomer: false }
     }
 
     const fn with_newcomer(name: &'static str, kind: Wrong, factor: f32) -> Self {
         Self { newcomer: true, ..Self::new(name, Blow::Blatant, kind, factor) }
+    }
+
+    /// The attack with another strength ([`Misbehaviour::factor`]).
+    #[must_use]
+    pub const fn at(self, strength: f32) -> Self {
+        Self { strength: Some(strength), factor: strength, ..self }
+    }
+
+    /// Whether it is by the weights that are shown in exchanges, so that any way to average may meet it.
+    #[must_use]
+    pub fn is_by_weights(&self) -> bool {
+        self.blow != Blow::Protocol && !self.newcomer
     }
 
     /// What is wrong with so many peers that attack in this way.

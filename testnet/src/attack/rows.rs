@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::catalog::{Attack, Blow};
 use crate::experiment::Experiment;
 use crate::file::ReadError;
+use crate::learn::reference::{Aggregator, run as aggregate};
 use crate::learn::{LearnError, Misbehaviour, Outcome, SimulatedCase, run as train};
 use crate::report::table::Table;
 
@@ -57,7 +58,7 @@ pub struct AttackPlan {
     pub attacks: Vec<Attack>,
     /// The swarms.
     pub swarms: Vec<Swarm>,
-    /// Names of rules.
+    /// Names of rules, and of aggregators to compare with, which only attacks by weights can meet.
     pub rules: Vec<String>,
     /// Concentrations of labels (`data.skew`); none where all peers have equal data.
     pub skews: Vec<Option<f64>>,
@@ -74,6 +75,8 @@ pub struct AttackPlan {
 pub struct Row {
     /// Name of the attack.
     pub attack: &'static str,
+    /// How strongly, where it is not as the name says.
+    pub strength: Option<f32>,
     /// How it goes to work.
     pub blow: Blow,
     /// Who attacks whom.
@@ -101,6 +104,13 @@ pub struct Row {
 }
 
 impl Row {
+    /// The attack, and how strong it is where its name does not say it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let at = |strength: f32| format!("{} at {strength}", self.attack);
+        self.strength.map_or_else(|| self.attack.to_owned(), at)
+    }
+
     /// Whether the honest peers are as good as without the attackers: within a point of accuracy and
     /// 5 % of loss.
     #[must_use]
@@ -133,8 +143,12 @@ fn runs(
 ) -> Result<Vec<Outcome>, LearnError> {
     let mut case = case.clone();
     case.condition.misbehaviour = Some(wrong);
+    if let Some(aggregator) = Aggregator::named(rule) {
+        return plan.seeds.iter().map(|seed| aggregate(&case, aggregator, *seed)).collect();
+    }
     let variant = case.variants.iter().find(|variant| variant.name == rule);
-    let legal = "gossip-outer, pairwise, epidemic, delta-set or push-sum";
+    let legal = "gossip-outer, pairwise, pairwise-auto, epidemic, delta-set, push-sum, mean, median, \
+                 trimmed-mean, krum or centered-clip";
     let variant = variant.ok_or(ReadError::Range { key: "--rule", legal })?;
     plan.seeds.iter().map(|seed| train(&case, variant, *seed)).collect()
 }
@@ -149,7 +163,8 @@ pub fn run(plan: &AttackPlan, mut done: impl FnMut(&Row)) -> Result<Vec<Row>, Le
         let case = case(plan, swarm.peers, *skew)?;
         for rule in &plan.rules {
             let mut absent = BTreeMap::new();
-            for attack in &plan.attacks {
+            let meets = |it: &&Attack| Aggregator::named(rule).is_none() || it.is_by_weights();
+            for attack in plan.attacks.iter().filter(meets) {
                 let (by, without) = (attack.by(swarm.attackers), attack.absent(swarm.attackers));
                 let known = absent.entry(without.joins_at);
                 let without = match known {
@@ -163,6 +178,7 @@ pub fn run(plan: &AttackPlan, mut done: impl FnMut(&Row)) -> Result<Vec<Row>, Le
                     (0..swarm.peers).filter(|peer| !by.is_of(*peer, swarm.peers)).collect();
                 let row = Row {
                     attack: attack.name,
+                    strength: attack.strength,
                     blow: attack.blow,
                     swarm: *swarm,
                     rule: rule.clone(),
@@ -203,6 +219,7 @@ fn measured(honest: &[u32], peers: u32, without: &[Outcome], beside: &[Outcome])
     };
     Row {
         attack: "",
+        strength: None,
         blow: Blow::Blatant,
         swarm: Swarm { peers, attackers: peers - honest.len() as u32 },
         rule: String::new(),
@@ -256,7 +273,7 @@ pub fn table(rows: &[Row]) -> String {
     for row in rows {
         let percent = |share: f64| format!("{:.1}", 100.0 * share);
         table.row(vec![
-            row.attack.to_owned(),
+            row.name(),
             row.blow.name().to_owned(),
             format!("{} of {}", row.swarm.attackers, row.swarm.peers),
             row.rule.clone(),

@@ -57,7 +57,7 @@ pub(super) fn replica(
     seed: u64,
     peer: u32,
 ) -> Result<Replica, LearnError> {
-    let trainer = wrong(case, variant, seed, peer)?;
+    let trainer = trainer_of(case, variant, seed, peer)?;
     let codec = variant.codec();
     let outer =
         OuterStep { learning_rate: variant.outer_learning_rate, momentum: variant.outer_momentum };
@@ -90,7 +90,10 @@ pub(super) fn fragments(
 }
 
 /// The trainer of one peer, with what is wrong with it.
-fn wrong(
+///
+/// # Errors
+/// [`LearnError`] names the file or the key.
+pub(super) fn trainer_of(
     case: &SimulatedCase,
     variant: &SimulatedVariant,
     seed: u64,
@@ -238,7 +241,7 @@ pub(crate) fn evaluate(
 }
 
 /// Makes `parameters`, `[P]`, the trainer's.
-pub(crate) fn put(trainer: &mut LocalTrainer, parameters: &[f32]) {
+pub(crate) fn put(trainer: &mut dyn Trainer, parameters: &[f32]) {
     let mut now = vec![0.0; parameters.len()];
     let range = 0..parameters.len();
     // Twice: the first displacement may be off by rounding.

@@ -16,11 +16,15 @@ pub(super) struct AttackArgs {
     /// This attack alone; repeatable.
     #[arg(long = "attack", value_name = "NAME")]
     attacks: Vec<String>,
+    /// How strong the attacks are, in place of what their names say; repeatable.
+    #[arg(long = "strength", value_name = "FACTOR", value_parser = strength)]
+    strengths: Vec<f32>,
     /// Peers that attack, and peers of the swarm; repeatable.
     #[arg(long = "swarm", value_name = "ATTACKERS/PEERS", value_parser = swarm, default_values = ["1/4", "1/8", "2/8", "2/16"])]
     swarms: Vec<Swarm>,
     /// Rule: gossip-outer, pairwise, pairwise-auto (as often as links carry, with int4, the product's
-    /// default), epidemic, delta-set or push-sum; repeatable.
+    /// default), epidemic, delta-set or push-sum; or an aggregator to compare with: mean, median,
+    /// trimmed-mean, krum or centered-clip. Repeatable.
     #[arg(long = "rule", default_values = ["gossip-outer", "pairwise"])]
     rules: Vec<String>,
     /// Skewed labels (`data.skew`), besides equal data.
@@ -48,6 +52,11 @@ fn swarm(text: &str) -> Result<Swarm, String> {
     within.then_some(swarm).ok_or_else(legal)
 }
 
+fn strength(text: &str) -> Result<f32, String> {
+    let number = text.parse().ok().filter(|it: &f32| it.is_finite());
+    number.ok_or_else(|| "expected a number, for example 0.3".to_owned())
+}
+
 fn chosen(names: &[String]) -> Result<Vec<Attack>, Failure> {
     if names.is_empty() {
         return Ok(ATTACKS.to_vec());
@@ -67,8 +76,11 @@ pub(super) fn attack(arguments: &AttackArgs) -> Result<(), Failure> {
         }
         return Ok(());
     }
+    let attacks = chosen(&arguments.attacks)?;
+    let strengths = &arguments.strengths;
+    let stronger = attacks.iter().flat_map(|it| strengths.iter().map(|strength| it.at(*strength)));
     let plan = AttackPlan {
-        attacks: chosen(&arguments.attacks)?,
+        attacks: if strengths.is_empty() { attacks } else { stronger.collect() },
         swarms: arguments.swarms.clone(),
         rules: arguments.rules.clone(),
         skews: [None].into_iter().chain(arguments.skew.map(Some)).collect(),
@@ -86,7 +98,7 @@ pub(super) fn attack(arguments: &AttackArgs) -> Result<(), Failure> {
 fn line(row: &Row) -> String {
     format!(
         "{} {}/{} {}: loss {:.3} times, accuracy {:.1} % ({:.1} %), left out by {:.0} %",
-        row.attack,
+        row.name(),
         row.swarm.attackers,
         row.swarm.peers,
         row.rule,
