@@ -89,8 +89,9 @@ struct RunArgs {
     /// File or folder of the data (`data.path`).
     #[arg(long)]
     data_path: Option<PathBuf>,
-    /// Mixing rule to run, repeatable.
-    #[arg(long = "rule", value_name = "RULE", default_value = "gossip-outer")]
+    /// Mixing rule to run, repeatable [default: gossip-outer; pairwise where neither model nor data are
+    /// named].
+    #[arg(long = "rule", value_name = "RULE")]
     rules: Vec<String>,
     /// Leave out the synchronous variant and, with --kill, the undisturbed variants.
     #[arg(long)]
@@ -288,7 +289,8 @@ fn experiment(arguments: &RunArgs) -> Result<LocalExperiment, String> {
         return Err(format!("--kill {kill}: there are peers 0 to {last} only"));
     }
     let mut variants = Vec::new();
-    for rule in &arguments.rules {
+    let (rules, workload) = (rules(arguments), workload(arguments));
+    for rule in &rules {
         if arguments.kills.is_empty() || !arguments.no_baseline {
             variants.push(Variant::new(rule, peers));
         }
@@ -300,7 +302,7 @@ fn experiment(arguments: &RunArgs) -> Result<LocalExperiment, String> {
             });
         }
     }
-    if !arguments.no_baseline && !arguments.rules.iter().any(|rule| rule == ALL_REDUCE) {
+    if !arguments.no_baseline && !rules.iter().any(|rule| rule == ALL_REDUCE) {
         variants.push(Variant::new(ALL_REDUCE, peers));
     }
     if arguments.single {
@@ -325,7 +327,7 @@ fn experiment(arguments: &RunArgs) -> Result<LocalExperiment, String> {
     if seeds.is_empty() {
         seeds.push(arguments.seed);
     }
-    Ok(LocalExperiment { workload: workload(arguments), variants, seeds })
+    Ok(LocalExperiment { workload, variants, seeds })
 }
 
 /// The emulated network that a scenario file describes, for this many peers.
@@ -343,7 +345,8 @@ fn network(path: &Path, peers: u16) -> Result<Plan, String> {
     Ok(scenario.network(0))
 }
 
-fn workload(arguments: &RunArgs) -> Workload {
+/// The settings given by flags.
+fn given(arguments: &RunArgs) -> Vec<String> {
     let path = arguments.data_path.as_ref().map(|path| path.display().to_string());
     let named = [
         ("run.steps", arguments.steps.map(|steps| steps.to_string())),
@@ -352,12 +355,27 @@ fn workload(arguments: &RunArgs) -> Workload {
         ("data.path", path),
     ];
     let named = named.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value?)));
-    let given: Vec<String> = named.chain(arguments.settings.iter().cloned()).collect();
-    let own = arguments.config.is_some() || demo::says_what_to_train(&given);
-    let usual = if own { &[][..] } else { &demo::SETTINGS };
+    named.chain(arguments.settings.iter().cloned()).collect()
+}
+
+/// Whether nothing says what to train, so that it is the demo's.
+fn is_demo(arguments: &RunArgs) -> bool {
+    arguments.config.is_none() && !demo::says_what_to_train(&given(arguments))
+}
+
+/// The rules named, or the one that is usual.
+fn rules(arguments: &RunArgs) -> Vec<String> {
+    let usual = if is_demo(arguments) { demo::RULE } else { "gossip-outer" };
+    let named = &arguments.rules;
+    if named.is_empty() { vec![usual.to_owned()] } else { named.clone() }
+}
+
+fn workload(arguments: &RunArgs) -> Workload {
+    let usual = demo::settings(&rules(arguments)).map(str::to_owned);
+    let usual = is_demo(arguments).then_some(usual).into_iter().flatten();
     Workload {
         config: arguments.config.clone(),
-        settings: usual.iter().map(ToString::to_string).chain(given).collect(),
+        settings: usual.chain(given(arguments)).collect(),
         wan: arguments.wan.clone(),
         rack: 1,
     }
