@@ -42,6 +42,11 @@ fn a_checkpoint_alone_writes_text_and_what_cannot_is_told_in_one_line() {
     let other = dnode(folder, &[&words[..], &["--seed", "2"]].concat());
     assert_ne!(text, said(&other).0);
 
+    let untied = ["--model", "llama", "--set", "model.tied=false"];
+    train(folder, "llama", &[&tiny[..], &untied].concat());
+    let llama = dnode(folder, &["generate", "llama", "--prompt", "ROMEO:", "--length", "30"]);
+    assert_eq!(said(&llama).0.chars().count(), "ROMEO:".len() + 30 + 1, "{llama:?}");
+
     train(folder, "digits", &["--data", "digits", "--set", "model.hidden=[8]"]);
     for (words, want) in [
         (&["play", "--prompt", "ROMÉO"][..], "the prompt has 'É', which is not in the model's"),

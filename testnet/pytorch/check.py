@@ -70,6 +70,7 @@ def main(program, digits, folder):
     many = text(folder / "many.txt", WORDS + [chr(code) for code in range(0x4E00, 0x4F10)])
     gpt = ["--model", "gpt", "--data", "text", "--set", "model.width=32", "--set", "model.layers=2"]
     gpt += ["--set", "model.heads=4", "--set", "model.context=24", "--set", "run.batch=8"]
+    llama = ["--model", "llama", *gpt[2:], "--set", "model.inner=44"]
     embedded = ["--data", "digits"]
     runs = {
         "mlp on digits": (digits, [*embedded, "--model", "mlp", "--set", "model.hidden=[48, 24, 16]"]),
@@ -78,6 +79,9 @@ def main(program, digits, folder):
         "cnn on images": (square, ["--model", "cnn", "--data", "mnist", "--data-path", square]),
         "gpt on characters": (few, [*gpt, "--data-path", few]),
         "gpt on bytes": (many, [*gpt, "--data-path", many]),
+        "llama on characters": (few, [*llama, "--data-path", few]),
+        "llama, untied": (few, [*llama, "--set", "model.tied=false", "--set", "model.key_value_heads=1",
+                                "--data-path", few]),
     }
     wrong = 0
     for name, (data, flags) in runs.items():
@@ -88,7 +92,7 @@ def main(program, digits, folder):
         apart = abs(loss - final["loss"]) / abs(final["loss"])
         alike = apart <= TOLERANCE and abs(accuracy - final["accuracy"]) < 1e-3
         wrong += not alike
-        print(f"{name:18} dnode {final['loss']:.9f}  PyTorch {loss:.9f}  apart {apart:.1e}"
+        print(f"{name:20} dnode {final['loss']:.9f}  PyTorch {loss:.9f}  apart {apart:.1e}"
               f"  accuracy {final['accuracy']:.4f} {accuracy:.4f}  {'' if alike else 'NOT '}alike")
     sys.exit(1 if wrong else 0)
 

@@ -13,7 +13,7 @@
 )]
 
 mod full;
-mod half;
+pub(crate) mod half;
 mod int2;
 mod int4;
 mod int8;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::SampleShape;
 
-/// Most hidden layers of an mlp and most layers of a gpt; a limit against typing errors.
+/// Most hidden layers of an mlp and most blocks of a transformer; a limit against typing errors.
 pub(crate) const LAYERS_MAX: usize = 256;
 /// Widest layer, channels; a limit against typing errors.
 pub(crate) const WIDTH_MAX: usize = 65_536;
@@ -29,6 +29,19 @@ pub enum ModelKind {
     Cnn,
     /// Causal transformer on text.
     Gpt,
+    /// Causal transformer of the Llama family on text.
+    Llama,
+}
+
+impl ModelKind {
+    /// Whether it reads text and writes it; the others read images.
+    #[must_use]
+    pub const fn is_text(self) -> bool {
+        match self {
+            Self::Mlp | Self::Cnn => false,
+            Self::Gpt | Self::Llama => true,
+        }
+    }
 }
 
 impl fmt::Display for ModelKind {
@@ -37,26 +50,39 @@ impl fmt::Display for ModelKind {
             Self::Mlp => "mlp",
             Self::Cnn => "cnn",
             Self::Gpt => "gpt",
+            Self::Llama => "llama",
         })
     }
 }
 
 /// The model; keys that a kind does not use are ignored by it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelConfig {
     /// Which model. Default mlp.
     pub kind: ModelKind,
     /// Widths of the hidden layers (mlp), each `1..=65536`; 1 to 256 of them. Default `[128]`.
     pub hidden: Vec<usize>,
-    /// Transformer blocks (gpt), `1..=256`. Default 4.
+    /// Transformer blocks (gpt, llama), `1..=256`. Default 4.
     pub layers: usize,
-    /// Attention heads (gpt), at least 1, a divisor of `width`. Default 4.
+    /// Attention heads (gpt, llama), at least 1, a divisor of `width`. Default 4.
     pub heads: usize,
-    /// Channels of the residual stream (gpt), `1..=65536`. Default 128.
+    /// Heads of keys and values (llama), a divisor of `heads`; 0 takes
+    /// [`ModelConfig::key_value_heads`]. Default 0.
+    pub key_value_heads: usize,
+    /// Channels of the residual stream (gpt, llama), `1..=65536`. Default 128.
     pub width: usize,
-    /// Tokens per sample (gpt), `1..=8192`. Default 64.
+    /// Channels of a block's inner layer (llama), at most 65536; 0 takes [`ModelConfig::inner`].
+    /// Default 0.
+    pub inner: usize,
+    /// Tokens per sample (gpt, llama), `1..=8192`. Default 64.
     pub context: usize,
+    /// Whether the head is the transposed token embedding (llama). Default true.
+    pub tied: bool,
+    /// Added to the mean square of a norm (llama), above 0. Default 1e-5.
+    pub norm_epsilon: f64,
+    /// Base of the rotary positions (llama), above 1. Default 10,000.
+    pub rotary_base: f64,
 }
 
 impl Default for ModelConfig {
@@ -67,8 +93,13 @@ impl Default for ModelConfig {
             hidden: vec![256, 128],
             layers: 4,
             heads: 4,
+            key_value_heads: 0,
             width: 128,
+            inner: 0,
             context: 64,
+            tied: true,
+            norm_epsilon: 1e-5,
+            rotary_base: 10_000.0,
         }
     }
 }
@@ -97,7 +128,9 @@ pub enum ConfigError {
         found: SampleShape,
     },
     /// The model has too many parameters or tensors.
-    #[error("build the model: {0}; model.width, model.layers and model.hidden change its size")]
+    #[error(
+        "build the model: {0}; model.width, model.inner, model.layers and model.hidden change its size"
+    )]
     Layout(#[from] LayoutError),
     /// The machine refused to start the threads.
     #[error("start {threads} compute threads: {source}; --threads takes fewer")]
@@ -122,15 +155,36 @@ pub(crate) fn ensure(
     Err(ConfigError::Range { key, value: format!("{value:?}"), legal: range.into() })
 }
 
+/// `Ok` when the value is from 1 to `most`.
+fn sized(key: &'static str, value: usize, most: usize) -> Result<(), ConfigError> {
+    ensure((1..=most).contains(&value), key, value, format!("1..={most}"))
+}
+
 impl ModelConfig {
+    /// Heads of keys and values: those of the configuration, else half the heads, or as many where
+    /// their number is odd.
+    #[must_use]
+    pub const fn key_value_heads(&self) -> usize {
+        match (self.key_value_heads, self.heads) {
+            (0, heads) if heads.is_multiple_of(2) => heads / 2,
+            (0, heads) => heads,
+            (own, _) => own,
+        }
+    }
+
+    /// Channels of the inner layer: those of the configuration, else three times the width, so that
+    /// a block of a llama with half as many heads of keys and values has the weights of one of a gpt,
+    /// `12 · width²`.
+    #[must_use]
+    pub const fn inner(&self) -> usize {
+        if self.inner == 0 { 3 * self.width } else { self.inner }
+    }
+
     /// Checks the keys that this kind of model uses.
     ///
     /// # Errors
     /// [`ConfigError::Range`] names the key, its value and the legal range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let sized = |key, value: usize, most: usize| {
-            ensure((1..=most).contains(&value), key, value, format!("1..={most}"))
-        };
         match self.kind {
             ModelKind::Mlp => {
                 let widths = self.hidden.iter().all(|width| (1..=WIDTH_MAX).contains(width));
@@ -143,18 +197,46 @@ impl ModelConfig {
                 )
             }
             ModelKind::Cnn => Ok(()),
-            ModelKind::Gpt => {
-                sized("model.layers", self.layers, LAYERS_MAX)?;
-                sized("model.width", self.width, WIDTH_MAX)?;
-                sized("model.context", self.context, CONTEXT_MAX)?;
+            ModelKind::Gpt => self.validate_transformer(),
+            ModelKind::Llama => {
+                self.validate_transformer()?;
+                let positive = |key, value: f64, least: f64| {
+                    let range = format!("a number above {least}");
+                    ensure(value.is_finite() && value > least, key, value, range)
+                };
+                sized("model.inner", self.inner(), WIDTH_MAX)?;
+                positive("model.norm_epsilon", self.norm_epsilon, 0.0)?;
+                positive("model.rotary_base", self.rotary_base, 1.0)?;
+                let grouped = self.key_value_heads();
                 ensure(
-                    self.heads > 0 && self.width.is_multiple_of(self.heads),
+                    self.heads.is_multiple_of(grouped),
+                    "model.key_value_heads",
+                    grouped,
+                    format!("a divisor of model.heads = {}", self.heads),
+                )?;
+                ensure(
+                    self.width.is_multiple_of(2 * self.heads),
                     "model.heads",
                     self.heads,
-                    format!("a divisor of model.width = {}", self.width),
+                    format!(
+                        "heads of an even width: model.width = {} channels are turned in pairs",
+                        self.width
+                    ),
                 )
             }
         }
+    }
+
+    fn validate_transformer(&self) -> Result<(), ConfigError> {
+        sized("model.layers", self.layers, LAYERS_MAX)?;
+        sized("model.width", self.width, WIDTH_MAX)?;
+        sized("model.context", self.context, CONTEXT_MAX)?;
+        ensure(
+            self.heads > 0 && self.width.is_multiple_of(self.heads),
+            "model.heads",
+            self.heads,
+            format!("a divisor of model.width = {}", self.width),
+        )
     }
 }
 

@@ -1,4 +1,4 @@
-//! Text that a trained gpt writes, character by character, from a file of its parameters alone.
+//! Text that a trained language model writes, character by character, from a file of its parameters alone.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -12,9 +12,9 @@ use serde_json::Value;
 
 use crate::config::{ConfigError, ModelConfig, ModelKind, ensure};
 use crate::kernel::Compute;
-use crate::model::gpt::Gpt;
 use crate::model::initial::unit;
-use crate::model::{Forward, Model as _};
+use crate::model::transformer::LanguageModel;
+use crate::model::{Forward, build_language};
 
 /// Most characters that are written at once.
 pub const GENERATED_MAX: usize = 100_000;
@@ -53,8 +53,8 @@ pub enum GenerateError {
         /// What the system says.
         source: io::Error,
     },
-    /// The file is not one of a gpt that dnode has written.
-    #[error("the parameters {}: {what}; expected those of a gpt that dnode has trained", path.display())]
+    /// The file is not one of a language model that dnode has written.
+    #[error("the parameters {}: {what}; expected those of a gpt or llama that dnode has trained", path.display())]
     Content {
         /// The file.
         path: PathBuf,
@@ -69,7 +69,7 @@ pub enum GenerateError {
     Range(#[from] ConfigError),
 }
 
-/// Writes text with the gpt whose parameters lie in the file `path`.
+/// Writes text with the language model whose parameters lie in the file `path`.
 ///
 /// The model, and what its tokens stand for, are in the file's metadata (docs/models.md).
 ///
@@ -117,7 +117,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 
 /// A model that is only asked what comes next.
 struct Writer {
-    model: Gpt,
+    model: Box<dyn LanguageModel>,
     context: usize,
     /// `[P]`.
     parameters: Vec<f32>,
@@ -135,25 +135,10 @@ impl Writer {
             let text = text.ok_or_else(|| format!("its metadata do not tell the {name}"))?;
             serde_json::from_str(text).map_err(|error| format!("its {name}: {error}"))
         };
-        let model = told("model")?;
-        if model["kind"] != "gpt" {
-            return Err(format!("its model is {}, which writes no text", model["kind"]));
-        }
-        let size = |name: &str| -> Result<usize, String> {
-            let size = model[name].as_u64().and_then(|size| usize::try_from(size).ok());
-            size.ok_or_else(|| format!("its model does not tell {name}"))
-        };
-        let config = ModelConfig {
-            kind: ModelKind::Gpt,
-            hidden: Vec::new(),
-            layers: size("layers")?,
-            heads: size("heads")?,
-            width: size("width")?,
-            context: size("context")?,
-        };
-        config.validate().map_err(|error| error.to_string())?;
+        let config = config(&told("model")?)?;
         let vocabulary = Vocabulary::of(&told("vocabulary")?)?;
-        let model = Gpt::new(&config, vocabulary.len()).map_err(|error| error.to_string())?;
+        let model = build_language(&config, vocabulary.len()).map_err(|error| error.to_string())?;
+        let model = model.ok_or("its model writes no text")?;
         let tensors = SafeTensors::deserialize(bytes).map_err(broken)?;
         let parameters = parameters(model.layout(), &tensors)?;
         Ok(Self { model, context: config.context, parameters, vocabulary })
@@ -169,6 +154,36 @@ impl Writer {
         let logits = self.model.next_logits(pass, &window, seen.len() - 1).unwrap_or_default();
         draw_from(logits, temperature, draw)
     }
+}
+
+/// The configuration of the model that a file tells.
+fn config(told: &Value) -> Result<ModelConfig, String> {
+    let size = |name: &str| -> Result<usize, String> {
+        let size = told[name].as_u64().and_then(|size| usize::try_from(size).ok());
+        size.ok_or_else(|| format!("its model does not tell {name}"))
+    };
+    let number =
+        |name: &str| told[name].as_f64().ok_or_else(|| format!("its model does not tell {name}"));
+    let kind =
+        serde_json::from_value(told["kind"].clone()).ok().filter(|kind: &ModelKind| kind.is_text());
+    let kind =
+        kind.ok_or_else(|| format!("its model is {}, which writes no text", told["kind"]))?;
+    let mut config = ModelConfig {
+        kind,
+        layers: size("layers")?,
+        heads: size("heads")?,
+        width: size("width")?,
+        context: size("context")?,
+        ..ModelConfig::default()
+    };
+    if kind == ModelKind::Llama {
+        config.key_value_heads = size("key_value_heads")?;
+        config.inner = size("inner")?;
+        config.tied = told["tied"].as_bool().ok_or("its model does not tell tied")?;
+        config.norm_epsilon = number("norm_epsilon")?;
+        config.rotary_base = number("rotary_base")?;
+    }
+    Ok(config)
 }
 
 /// The index whose share of `exp(logits / temperature)` the draw falls into.

@@ -1,7 +1,7 @@
-//! Arithmetic kernels on plain `f32` slices: matrix products, activations, norms, attention.
+//! Arithmetic kernels on plain `f32` slices: matrix products, activations, norms, attention, rotations.
 //!
 //! Shape letters: `N` rows (samples, or samples × tokens), `C` channels, `K` classes, `B` samples,
-//! `T` tokens, `H` heads, `D` channels per head. All matrices are row major.
+//! `T` tokens, `H` heads, `G` heads of keys and values, `D` channels per head. All matrices are row major.
 //! Every result is a function of the inputs alone: the number of threads changes no bit.
 
 pub(crate) mod activation;
@@ -11,6 +11,11 @@ mod gemm;
 pub(crate) mod loss;
 pub(crate) mod norm;
 pub(crate) mod reduce;
+pub(crate) mod rms;
+pub(crate) mod rotation;
+pub(crate) mod swiglu;
+#[cfg(test)]
+pub(crate) mod testing;
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 

@@ -1,10 +1,14 @@
 //! The reference models: forward and hand-derived backward passes over flat parameters.
 
 mod cnn;
-pub(crate) mod gpt;
+#[cfg(test)]
+mod golden;
+mod gpt;
 pub(crate) mod initial;
 mod linear;
+mod llama;
 mod mlp;
+pub(crate) mod transformer;
 
 use std::fmt::Debug;
 
@@ -17,6 +21,7 @@ use crate::batch::{Batch, SampleShape};
 use crate::config::{ConfigError, ModelConfig, ModelKind};
 use crate::kernel::loss::Score;
 use crate::kernel::{Blend, Compute};
+use transformer::LanguageModel;
 
 /// What a pass reads: the flat parameters and where to compute.
 #[derive(Clone, Copy, Debug)]
@@ -105,10 +110,31 @@ pub(crate) fn build(
         {
             Ok(Box::new(gpt::Gpt::new(config, vocabulary)?))
         }
+        (ModelKind::Llama, SampleShape::Text { context, vocabulary })
+            if context == config.context =>
+        {
+            Ok(Box::new(llama::Llama::new(config, vocabulary)?))
+        }
         (ModelKind::Mlp, SampleShape::Text { .. }) => Err(mismatch("images")),
         (ModelKind::Cnn, _) => Err(mismatch("images of 4 x 4 pixels or more")),
-        (ModelKind::Gpt, _) => Err(mismatch("text with data context = model.context")),
+        (ModelKind::Gpt | ModelKind::Llama, _) => {
+            Err(mismatch("text with data context = model.context"))
+        }
     }
+}
+
+/// The model of `config` as one that writes text from a vocabulary of so many tokens; `None` for kinds
+/// that write none.
+pub(crate) fn build_language(
+    config: &ModelConfig,
+    vocabulary: usize,
+) -> Result<Option<Box<dyn LanguageModel>>, ConfigError> {
+    config.validate()?;
+    Ok(match config.kind {
+        ModelKind::Mlp | ModelKind::Cnn => None,
+        ModelKind::Gpt => Some(Box::new(gpt::Gpt::new(config, vocabulary)?)),
+        ModelKind::Llama => Some(Box::new(llama::Llama::new(config, vocabulary)?)),
+    })
 }
 
 /// What the model of `config` is, whose meaning docs/models.md gives in equations.
@@ -127,6 +153,9 @@ pub(crate) fn describe(config: &ModelConfig, shape: SampleShape) -> Value {
         }
         (ModelKind::Gpt, SampleShape::Text { context, vocabulary }) => {
             gpt::describe(config, context, vocabulary)
+        }
+        (ModelKind::Llama, SampleShape::Text { context, vocabulary }) => {
+            llama::describe(config, context, vocabulary)
         }
         // No such model can be built.
         (kind, shape) => json!({ "kind": kind, "samples": shape.to_string() }),

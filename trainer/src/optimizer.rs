@@ -95,9 +95,14 @@ impl Piece<'_> {
 fn groups(kind: OptimizerKind, layout: &ParameterLayout) -> Vec<Group> {
     let is_matrix = |tensor: &TensorSpec| tensor.shape.len() > 1;
     let is_embedding = |tensor: &TensorSpec| tensor.name.ends_with("embedding");
-    // A model with embeddings has its output layer in them.
-    let tied = layout.tensors().iter().any(is_embedding);
-    let output = layout.tensors().iter().rposition(is_matrix).filter(|_| !tied);
+    // A model with embeddings has its output layer in them, or under this name.
+    let is_head = |tensor: &TensorSpec| tensor.name == "head.weight";
+    let embeds = layout.tensors().iter().any(is_embedding);
+    let output = if embeds {
+        layout.tensors().iter().position(is_head)
+    } else {
+        layout.tensors().iter().rposition(is_matrix)
+    };
     let mut groups: Vec<Group> = Vec::new();
     let mut seconds = 0;
     for (index, tensor) in layout.tensors().iter().enumerate() {
@@ -437,6 +442,11 @@ mod tests {
         assert_eq!(
             shapes(&gpt),
             [(0..32, None), (32..36, None), (36..68, Some((8, 4))), (68..100, Some((4, 8)))]
+        );
+        let untied = [gpt[0], gpt[3], ("final_norm.gain", &[4]), ("head.weight", &[5, 4])];
+        assert_eq!(
+            shapes(&untied),
+            [(0..20, None), (20..52, Some((8, 4))), (52..56, None), (56..76, None)]
         );
     }
 

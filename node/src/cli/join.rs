@@ -87,7 +87,7 @@ pub struct Flags {
     /// Near peers of the same rack name train in step and act as one replica [network.rack].
     #[arg(long, value_name = "NAME", help_heading = SWARM)]
     pub rack: Option<String>,
-    /// The model: mlp, cnn or gpt [model.kind].
+    /// The model: mlp, cnn, gpt or llama [model.kind].
     #[arg(long, value_name = "KIND", help_heading = TRAINING)]
     pub model: Option<String>,
     /// The data: digits, mnist or text [data.kind].

@@ -64,7 +64,8 @@ const FANOUT_MAX: i64 = 8;
 /// Most samples per commit of the whole swarm.
 const GLOBAL_BATCH_MAX: i64 = 1_000_000_000_000;
 
-const GPT: &[&str] = &["gpt"];
+const TRANSFORMERS: &[&str] = &["gpt", "llama"];
+const LLAMA: &[&str] = &["llama"];
 const TEXTS: &[&str] = &["shakespeare", "text"];
 const MLP: &[&str] = &["mlp"];
 
@@ -149,8 +150,8 @@ section! {
 section! {
     MODEL = "model", "the model";
     fields of ModelConfig {
-        /// the model; gpt is for text, the others for images
-        kind = key(Kind::Choice(&["mlp", "cnn", "gpt"]))
+        /// the model; gpt and llama are for text, the others for images
+        kind = key(Kind::Choice(&["mlp", "cnn", "gpt", "llama"]))
             .by(
                 "data.kind",
                 &[("shakespeare", A_GPT), ("text", A_GPT), ("digits", AN_MLP), ("mnist", AN_MLP)],
@@ -160,14 +161,27 @@ section! {
         hidden = key(Kind::Integers { min: 1, max: 65_536, count_max: 8 })
             .default("[256, 128]").must().only("model.kind", MLP),
         /// transformer blocks
-        layers = key(Kind::Integer(1, 256)).default("4").must().only("model.kind", GPT),
+        layers = key(Kind::Integer(1, 256)).default("4").must().only("model.kind", TRANSFORMERS),
         /// attention heads; must divide model.width
-        heads = key(Kind::Integer(1, 256)).default("4").must().only("model.kind", GPT),
+        heads = key(Kind::Integer(1, 256)).default("4").must().only("model.kind", TRANSFORMERS),
+        /// heads of keys and values, which those of queries share in groups; must divide
+        /// model.heads; 0 is half of them, or as many where their number is odd
+        key_value_heads = key(Kind::Integer(0, 256)).default("0").must().only("model.kind", LLAMA),
         /// width of the residual stream
-        width = key(Kind::Integer(1, 65_536)).default("128").must().only("model.kind", GPT),
+        width = key(Kind::Integer(1, 65_536)).default("128").must().only("model.kind", TRANSFORMERS),
+        /// width of a block's inner layer; 0 is three times model.width
+        inner = key(Kind::Integer(0, 65_536)).default("0").must().only("model.kind", LLAMA),
         /// tokens the model sees at once
         context = key(Kind::Integer(1, 8192))
-            .default("64").unit("tokens").must().only("model.kind", GPT),
+            .default("64").unit("tokens").must().only("model.kind", TRANSFORMERS),
+        /// whether the head is the transposed token embedding, and has no weights of its own
+        tied = key(Kind::Flag).default("true").must().only("model.kind", LLAMA),
+        /// added to the mean square by which a norm divides
+        norm_epsilon = key(Kind::Real(Reals::above(0.0, 1.0)))
+            .default("0.00001").must().only("model.kind", LLAMA),
+        /// base of the rates at which positions turn queries and keys
+        rotary_base = key(Kind::Real(Reals::above(1.0, 1e9)))
+            .default("10000.0").must().only("model.kind", LLAMA),
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) fn broken(config: &Config, settings: &Settings) -> Vec<ConfigError> {
         .chain(combinations::check(&config.gossip, |name| settings.changed(name)))
         .chain([network(&config.network)])
         .chain([collective(&config.network), rack(&config.network, config.gossip.rule)])
-        .chain([compute(&config.node)]);
+        .chain([compute(&config.node), engine(config.model.kind, &config.node)]);
     let values = settings.values();
     let text = |name: &str| values.get(name).map_or_else(|| "unset".to_owned(), Value::to_string);
     let told = |Broken(name, other, remedy)| ConfigError::Conflict {
@@ -36,17 +36,28 @@ pub(super) fn broken(config: &Config, settings: &Settings) -> Vec<ConfigError> {
     broken.flatten().map(told).collect()
 }
 
-fn model(model: &ModelConfig, data: DataKind) -> [Option<Broken>; 2] {
-    let gpt = model.kind == ModelKind::Gpt;
-    let kind = (gpt != data.is_text()).then(|| {
-        let remedy = "gpt trains on shakespeare or text, mlp and cnn on digits or mnist".to_owned();
+fn model(model: &ModelConfig, data: DataKind) -> [Option<Broken>; 4] {
+    let kind = (model.kind.is_text() != data.is_text()).then(|| {
+        let remedy =
+            "gpt and llama train on shakespeare or text, mlp and cnn on digits or mnist".to_owned();
         Broken("model.kind", "data.kind", remedy)
     });
-    let heads = (gpt && !model.width.is_multiple_of(model.heads)).then(|| {
+    let divides = model.width.is_multiple_of(model.heads);
+    let heads = (model.kind.is_text() && !divides).then(|| {
         let remedy = "the heads must divide the width".to_owned();
         Broken("model.heads", "model.width", remedy)
     });
-    [kind, heads]
+    let llama = model.kind == ModelKind::Llama;
+    let odd = (llama && divides && !model.width.is_multiple_of(2 * model.heads)).then(|| {
+        let remedy =
+            "a head of a llama has an even number of channels: positions turn pairs of them";
+        Broken("model.heads", "model.width", remedy.to_owned())
+    });
+    let grouped = (llama && !model.heads.is_multiple_of(model.key_value_heads())).then(|| {
+        let remedy = "the heads of keys and values must divide the heads".to_owned();
+        Broken("model.key_value_heads", "model.heads", remedy)
+    });
+    [kind, heads, odd, grouped]
 }
 
 fn data(data: &DataConfig) -> [Option<Broken>; 4] {
@@ -118,6 +129,25 @@ fn compute(node: &Node) -> Option<Broken> {
     };
     let remedy = "the embedded engine computes in f32 on the CPU and keeps its activations: use auto or libtorch";
     Some(Broken(name, "node.backend", remedy.to_owned()))
+}
+
+/// libtorch computes the models that it has.
+fn engine(model: ModelKind, node: &Node) -> Option<Broken> {
+    if dnode_torch::has(model) {
+        return None;
+    }
+    let other = match (node.backend, node.device) {
+        (Backend::Libtorch, _) => "node.backend",
+        (Backend::Embedded, _) => return None,
+        (Backend::Auto, Device::Cuda(_)) => "node.device",
+        (Backend::Auto, _) if node.precision != Precision::F32 => "node.precision",
+        (Backend::Auto, _) if node.recompute => "node.recompute",
+        (Backend::Auto, _) => return None,
+    };
+    let remedy = format!(
+        "libtorch computes mlp, cnn and gpt: use node.backend=embedded, which computes {model} in f32 on the CPU"
+    );
+    Some(Broken("model.kind", other, remedy))
 }
 
 fn network(network: &Network) -> Option<Broken> {

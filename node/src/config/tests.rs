@@ -225,7 +225,19 @@ fn values_that_do_not_go_together_are_refused_with_a_remedy() {
         ),
         (
             &["model.kind=gpt", "data.kind=digits"],
-            "model.kind = \"gpt\" in --set does not go with data.kind = \"digits\": gpt trains on shakespeare or text, mlp and cnn on digits or mnist",
+            "model.kind = \"gpt\" in --set does not go with data.kind = \"digits\": gpt and llama train on shakespeare or text, mlp and cnn on digits or mnist",
+        ),
+        (
+            &["model.kind=llama", "model.width=12"],
+            "model.heads = 4 by default does not go with model.width = 12: a head of a llama has an even number of channels: positions turn pairs of them",
+        ),
+        (
+            &["model.kind=llama", "model.key_value_heads=3"],
+            "model.key_value_heads = 3 in --set does not go with model.heads = 4: the heads of keys and values must divide the heads",
+        ),
+        (
+            &["model.kind=llama", "node.backend=libtorch"],
+            "model.kind = \"llama\" in --set does not go with node.backend = \"libtorch\": libtorch computes mlp, cnn and gpt: use node.backend=embedded, which computes llama in f32 on the CPU",
         ),
         (
             &["data.kind=mnist"],

@@ -1,7 +1,5 @@
 //! The results of an experiment as Markdown.
 
-use dnode_trainer::ModelKind;
-
 use super::case::SimulatedCase;
 use super::outcome::Outcome;
 use crate::report::stats::MeanSd;
@@ -48,7 +46,7 @@ const COSTS: [Column; 6] = [
 /// Gaps, ratios and target losses are of the reference with the same seed.
 #[must_use]
 pub fn table(case: &SimulatedCase, outcomes: &[Outcome]) -> String {
-    let quality = if case.model.kind == ModelKind::Gpt { LOSSES } else { ACCURACIES };
+    let quality = if case.model.kind.is_text() { LOSSES } else { ACCURACIES };
     let columns: Vec<Column> = quality.into_iter().chain(COSTS).collect();
     let targets =
         case.targets.iter().map(|it| format!("time to the loss of {} + {it} %, s", case.reference));

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use dnode_trainer::{GenerateError, Generation, generate};
+use dnode_trainer::{GenerateError, Generation, ModelKind, generate};
+use serde::Deserialize as _;
 
 use super::numbers::{Numbers, RunNumbers, VariantNumbers, parameters};
 use super::record::Results;
@@ -77,7 +78,7 @@ pub fn sample(results: &Results) -> Option<String> {
     let first = results.runs.first()?;
     let peer = first.peers.first()?;
     let model = &peer.log.start.as_ref()?.config["model"]["kind"];
-    if model != "gpt" {
+    if !ModelKind::deserialize(model).is_ok_and(ModelKind::is_text) {
         return None;
     }
     let file = parameters(peer)?;

@@ -90,6 +90,12 @@ pub(crate) fn workloads() -> Vec<Workload> {
             shape: text(64, 65),
             batch: 12,
         },
+        Workload {
+            name: "llama 4L d128 4/2H T64 V65 b12",
+            model: model(ModelKind::Llama),
+            shape: text(64, 65),
+            batch: 12,
+        },
     ]
 }
 
@@ -110,7 +116,7 @@ impl Workload {
     fn optimizer(&self) -> OptimizerConfig {
         OptimizerConfig::default_of(match self.model.kind {
             ModelKind::Mlp | ModelKind::Cnn => OptimizerKind::Sgd,
-            ModelKind::Gpt => OptimizerKind::Adamw,
+            ModelKind::Gpt | ModelKind::Llama => OptimizerKind::Adamw,
         })
     }
 }

@@ -77,7 +77,7 @@ pub(super) fn decode_bf16(bytes: &[u8], out: &mut [f32]) {
     );
 }
 
-pub(super) fn decode_f16(bytes: &[u8], out: &mut [f32]) {
+pub(crate) fn decode_f16(bytes: &[u8], out: &mut [f32]) {
     decode(
         bytes,
         out,

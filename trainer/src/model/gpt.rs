@@ -10,17 +10,18 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
 use super::linear::Linear;
-use super::{Backward, Forward, Model, initial};
-use crate::batch::{Batch, Input};
+use super::transformer::{
+    Attention, AttentionScratch, Embedding, Head, Heads, LanguageModel, initialize, tokens,
+};
+use super::{Backward, Forward, Model};
+use crate::batch::Batch;
 use crate::config::ModelConfig;
 use crate::kernel::activation::{add_bias_gelu, gelu_backward};
 use crate::kernel::attention::AttentionShape;
-use crate::kernel::loss::{Score, cross_entropy};
+use crate::kernel::loss::Score;
 use crate::kernel::norm::{self, Normalized};
-use crate::kernel::{Blend, Matrix, MatrixMut, reduce};
+use crate::kernel::reduce;
 
-/// Deviation of initial weights (GPT-2).
-const INITIAL_DEVIATION: f32 = 0.02;
 /// Width of the block's inner layer, in residual widths.
 const EXPANSION: usize = 4;
 
@@ -91,17 +92,10 @@ impl Norm {
 #[derive(Debug)]
 struct Block {
     attention_norm: Norm,
-    attention: Linear,
-    projection: Linear,
+    attention: Attention,
     inner_norm: Norm,
     expand: Linear,
     contract: Linear,
-    /// `[N, 3 · width]`.
-    qkv: Vec<f32>,
-    /// `[B, H, T, T]`.
-    weights: Vec<f32>,
-    /// `[N, width]`.
-    attended: Vec<f32>,
     /// `[N, 4 · width]`: GELU's derivative.
     slope: Vec<f32>,
     /// `[N, 4 · width]`.
@@ -117,71 +111,52 @@ struct Scratch {
     narrow: Vec<f32>,
     /// `[N, 4 · width]`.
     inner: Vec<f32>,
-    /// `[N, 3 · width]`.
-    qkv: Vec<f32>,
-    /// `[B, T, T]`.
-    scores: Vec<f32>,
+    attention: AttentionScratch,
 }
 
 /// The model and its activations; `N = B · T`.
 #[derive(Debug)]
 pub(crate) struct Gpt {
     layout: ParameterLayout,
-    shape: AttentionShape,
-    vocabulary: usize,
-    token_embedding: Range<usize>,
+    heads: Heads,
+    embedding: Embedding,
     position_embedding: Range<usize>,
     blocks: Vec<Block>,
     final_norm: Norm,
+    head: Head,
     /// `[N, width]`: the residual stream.
     residual: Vec<f32>,
-    /// `[N, vocabulary]`: logits, then their gradient.
-    logits: Vec<f32>,
     scratch: Scratch,
 }
 
 impl Block {
-    fn push(layout: &mut ParameterLayout, index: usize, width: usize) -> Result<Self, LayoutError> {
-        let name = |part: &str| format!("block{index}.{part}");
+    fn push(
+        layout: &mut ParameterLayout,
+        index: usize,
+        shape: AttentionShape,
+    ) -> Result<Self, LayoutError> {
+        let block = format!("block{index}");
+        let name = |part: &str| format!("{block}.{part}");
+        let width = shape.width();
         let inner = EXPANSION * width;
         Ok(Self {
             attention_norm: Norm::push(layout, &name("attention_norm"), width)?,
-            attention: Linear::push(layout, &name("attention"), width, 3 * width)?,
-            projection: Linear::push(layout, &name("projection"), width, width)?,
+            attention: Attention::push(layout, &block, shape, Linear::push)?,
             inner_norm: Norm::push(layout, &name("inner_norm"), width)?,
             expand: Linear::push(layout, &name("expand"), width, inner)?,
             contract: Linear::push(layout, &name("contract"), inner, width)?,
-            qkv: Vec::new(),
-            weights: Vec::new(),
-            attended: Vec::new(),
             slope: Vec::new(),
             inner: Vec::new(),
         })
     }
 
     /// Adds the block's two contributions to the residual stream `[N, width]`.
-    fn forward(&mut self, pass: Forward<'_>, shape: AttentionShape, residual: &mut [f32]) {
-        let rows = residual.len() / shape.width();
+    fn forward(&mut self, pass: Forward<'_>, heads: &Heads, residual: &mut [f32]) {
         self.attention_norm.forward(pass, residual);
-        self.qkv.resize(rows * 3 * shape.width(), 0.0);
-        self.attention.product(pass, &self.attention_norm.output, &mut self.qkv);
-        reduce::add_bias(&mut self.qkv, self.attention.bias(pass));
-
-        let per_sample = shape.tokens * shape.width();
-        let weights_per_sample = shape.heads * shape.tokens * shape.tokens;
-        self.weights.resize(rows / shape.tokens * weights_per_sample, 0.0);
-        self.attended.resize(residual.len(), 0.0);
-        let samples = self
-            .qkv
-            .chunks_exact(3 * per_sample)
-            .zip(self.weights.chunks_exact_mut(weights_per_sample))
-            .zip(self.attended.chunks_exact_mut(per_sample));
-        pass.compute.for_each(samples.collect(), |((qkv, weights), attended)| {
-            shape.forward(qkv, weights, attended);
-        });
-        self.projection.add(pass, &self.attended, residual);
+        self.attention.forward(pass, heads, &self.attention_norm.output, residual);
 
         self.inner_norm.forward(pass, residual);
+        let rows = residual.len() / heads.shape.width();
         self.slope.resize(rows * self.expand.outputs, 0.0);
         self.inner.resize(rows * self.expand.outputs, 0.0);
         self.expand.product(pass, &self.inner_norm.output, &mut self.slope);
@@ -190,8 +165,8 @@ impl Block {
     }
 
     /// Turns the residual stream's gradient behind the block into that before it.
-    fn backward(&self, pass: &mut Backward<'_, '_>, shape: AttentionShape, scratch: &mut Scratch) {
-        let Scratch { residual, narrow, inner, qkv, scores } = scratch;
+    fn backward(&self, pass: &mut Backward<'_, '_>, heads: &Heads, scratch: &mut Scratch) {
+        let Scratch { residual, narrow, inner, attention } = scratch;
         self.contract.backward_parameters(pass, &self.inner, residual);
         self.contract.backward_input(pass, residual, inner);
         gelu_backward(inner, &self.slope);
@@ -199,22 +174,8 @@ impl Block {
         self.expand.backward_input(pass, inner, narrow);
         self.inner_norm.backward(pass, narrow, residual);
 
-        self.projection.backward_parameters(pass, &self.attended, residual);
-        self.projection.backward_input(pass, residual, narrow);
-        let per_sample = shape.tokens * shape.width();
-        let scores_per_sample = shape.tokens * shape.tokens;
-        let samples = self
-            .qkv
-            .chunks_exact(3 * per_sample)
-            .zip(self.weights.chunks_exact(shape.heads * scores_per_sample))
-            .zip(narrow.chunks_exact(per_sample))
-            .zip(scores.chunks_exact_mut(scores_per_sample))
-            .zip(qkv.chunks_exact_mut(3 * per_sample));
-        pass.compute.for_each(samples.collect(), |((((kept, weights), gradient), scores), out)| {
-            shape.backward((kept, weights), gradient, scores, out);
-        });
-        self.attention.backward_parameters(pass, &self.attention_norm.output, qkv);
-        self.attention.backward_input(pass, qkv, narrow);
+        let input = (self.attention_norm.output.as_slice(), residual.as_slice());
+        self.attention.backward(pass, (heads, attention), input, narrow);
         self.attention_norm.backward(pass, narrow, residual);
     }
 }
@@ -223,98 +184,53 @@ impl Gpt {
     /// A model of `config.layers` blocks for sequences of `config.context` tokens.
     pub(crate) fn new(config: &ModelConfig, vocabulary: usize) -> Result<Self, LayoutError> {
         let width = config.width;
+        let shape = AttentionShape {
+            tokens: config.context,
+            heads: config.heads,
+            key_value_heads: config.heads,
+            head_width: width / config.heads,
+        };
         let mut layout = ParameterLayout::new();
-        let token_embedding = layout.push("token_embedding", &[vocabulary, width])?;
+        let embedding = Embedding::push(&mut layout, vocabulary, width)?;
         let position_embedding = layout.push("position_embedding", &[config.context, width])?;
         let blocks = (0..config.layers)
-            .map(|index| Block::push(&mut layout, index, width))
+            .map(|index| Block::push(&mut layout, index, shape))
             .collect::<Result<_, _>>()?;
         let final_norm = Norm::push(&mut layout, "final_norm", width)?;
         Ok(Self {
             layout,
-            shape: AttentionShape {
-                tokens: config.context,
-                heads: config.heads,
-                head_width: width / config.heads,
-            },
-            vocabulary,
-            token_embedding,
+            heads: Heads { shape, rotation: None },
+            head: embedding.head(),
+            embedding,
             position_embedding,
             blocks,
             final_norm,
             residual: Vec::new(),
-            logits: Vec::new(),
             scratch: Scratch::default(),
         })
     }
+}
 
-    /// The logits of the token that follows `tokens[at]`, which sees none of those behind it: `[K]`.
-    ///
-    /// `tokens`: as many as the context, each below the vocabulary. `None` when broken off.
-    pub(crate) fn next_logits(
-        &mut self,
-        pass: Forward<'_>,
-        tokens: &[u32],
-        at: usize,
-    ) -> Option<&[f32]> {
-        let done = self.compute_logits(pass, tokens);
-        done.then(|| &self.logits[at * self.vocabulary..(at + 1) * self.vocabulary])
-    }
-
-    /// Fills the logits; `false` when broken off.
+impl LanguageModel for Gpt {
     fn compute_logits(&mut self, pass: Forward<'_>, tokens: &[u32]) -> bool {
-        self.embed(pass.parameters, tokens);
+        self.embedding.forward(pass.parameters, tokens, &mut self.residual);
+        let positions = &pass.parameters[self.position_embedding.clone()];
+        for sample in self.residual.chunks_exact_mut(positions.len()) {
+            reduce::add_scaled(sample, positions, 1.0);
+        }
         for block in &mut self.blocks {
             if pass.compute.is_interrupted() {
                 return false;
             }
-            block.forward(pass, self.shape, &mut self.residual);
+            block.forward(pass, &self.heads, &mut self.residual);
         }
         self.final_norm.forward(pass, &self.residual);
-        self.logits.resize(tokens.len() * self.vocabulary, 0.0);
-        let table = &pass.parameters[self.token_embedding.clone()];
-        let width = self.shape.width();
-        MatrixMut::new(&mut self.logits, tokens.len(), self.vocabulary).product_on(
-            pass.compute,
-            Matrix::new(&self.final_norm.output, tokens.len(), width),
-            Matrix::new(table, self.vocabulary, width).transposed(),
-            Blend::Replace,
-        );
+        self.head.forward(pass, &self.final_norm.output);
         true
     }
 
-    fn embed(&mut self, parameters: &[f32], tokens: &[u32]) {
-        let width = self.shape.width();
-        self.residual.resize(tokens.len() * width, 0.0);
-        let positions = parameters[self.position_embedding.clone()].chunks_exact(width).cycle();
-        let table = &parameters[self.token_embedding.clone()];
-        let rows = self.residual.chunks_exact_mut(width);
-        for ((row, &token), position) in rows.zip(tokens).zip(positions) {
-            let start = token as usize * width;
-            let embedding = &table[start..start + width];
-            for ((x, &e), &p) in row.iter_mut().zip(embedding).zip(position) {
-                *x = e + p;
-            }
-        }
-    }
-
-    fn embed_backward(&self, gradient: &mut [f32], tokens: &[u32]) {
-        let width = self.shape.width();
-        let rows = self.scratch.residual.chunks_exact(width);
-        for (index, (row, &token)) in rows.zip(tokens).enumerate() {
-            let token = self.token_embedding.start + token as usize * width;
-            let position = self.position_embedding.start + index % self.shape.tokens * width;
-            reduce::add_scaled(&mut gradient[token..token + width], row, 1.0);
-            reduce::add_scaled(&mut gradient[position..position + width], row, 1.0);
-        }
-    }
-}
-
-/// The tokens of a batch, `[B, T]`; the trainer has checked that the batch holds tokens.
-fn tokens(batch: &Batch) -> &[u32] {
-    match &batch.input {
-        Input::Tokens(tokens) => tokens,
-        Input::Images(_) => &[],
+    fn head(&self) -> &Head {
+        &self.head
     }
 }
 
@@ -324,66 +240,40 @@ impl Model for Gpt {
     }
 
     fn initialize(&self, random: &mut ChaCha8Rng, parameters: &mut [f32]) {
-        // Each block adds two contributions to the residual stream: keep its variance (GPT-2).
-        let residual = INITIAL_DEVIATION / ((2 * self.blocks.len()) as f32).sqrt();
-        for tensor in self.layout.tensors() {
-            let values = &mut parameters[tensor.range()];
-            let name = tensor.name.as_str();
-            if name.ends_with(".bias") {
-                values.fill(0.0);
-            } else if name.ends_with(".gain") {
-                values.fill(1.0);
-            } else if name.ends_with("projection.weight") || name.ends_with("contract.weight") {
-                initial::normal(random, values, residual);
-            } else {
-                initial::normal(random, values, INITIAL_DEVIATION);
-            }
-        }
+        initialize(&self.layout, self.blocks.len(), random, parameters);
     }
 
     fn forward(&mut self, pass: Forward<'_>, batch: &Batch) -> Score {
         if !self.compute_logits(pass, tokens(batch)) {
             return Score::default();
         }
-        cross_entropy(&mut self.logits, &batch.targets, self.vocabulary)
+        self.head.score(&batch.targets)
     }
 
     fn backward(&mut self, mut pass: Backward<'_, '_>, batch: &Batch, scale: f32) {
         let tokens = tokens(batch);
-        let (rows, width) = (tokens.len(), self.shape.width());
-        reduce::scale(&mut self.logits, scale);
+        let (rows, width) = (tokens.len(), self.heads.shape.width());
         let scratch = &mut self.scratch;
         scratch.residual.clear();
         scratch.residual.resize(rows * width, 0.0);
         scratch.narrow.resize(rows * width, 0.0);
         scratch.inner.resize(rows * EXPANSION * width, 0.0);
-        scratch.qkv.resize(rows * 3 * width, 0.0);
-        scratch.scores.resize(rows * self.shape.tokens, 0.0);
+        scratch.attention.resize(rows, self.heads.shape);
 
-        let logits = Matrix::new(&self.logits, rows, self.vocabulary);
-        let table_gradient = &mut pass.gradient[self.token_embedding.clone()];
-        MatrixMut::new(table_gradient, self.vocabulary, width).product_on(
-            pass.compute,
-            logits.transposed(),
-            Matrix::new(&self.final_norm.output, rows, width),
-            Blend::Add,
-        );
-        let table = &pass.parameters[self.token_embedding.clone()];
-        MatrixMut::new(&mut scratch.narrow, rows, width).product_on(
-            pass.compute,
-            logits,
-            Matrix::new(table, self.vocabulary, width),
-            Blend::Replace,
-        );
+        self.head.backward(&mut pass, scale, &self.final_norm.output, &mut scratch.narrow);
         self.final_norm.backward(&mut pass, &mut scratch.narrow, &mut scratch.residual);
         for block in self.blocks.iter().rev() {
             if pass.compute.is_interrupted() {
                 return;
             }
-            block.backward(&mut pass, self.shape, scratch);
+            block.backward(&mut pass, &self.heads, scratch);
             pass.is_final_from(block.attention_norm.gain.start);
         }
-        self.embed_backward(pass.gradient, tokens);
+        self.embedding.backward(pass.gradient, tokens, &scratch.residual);
+        let positions = &mut pass.gradient[self.position_embedding.clone()];
+        for sample in scratch.residual.chunks_exact(positions.len()) {
+            reduce::add_scaled(positions, sample, 1.0);
+        }
         pass.is_final_from(0);
     }
 }

@@ -7,12 +7,13 @@ use dnode_protocol::{LayoutError, ParameterLayout};
 use super::{Backward, Forward};
 use crate::kernel::{Blend, Matrix, MatrixMut, reduce};
 
-/// `y ← x · Wᵀ + b`, weight `[outputs, inputs]`, bias `[outputs]`.
+/// `y ← x · Wᵀ + b`, weight `[outputs, inputs]`, bias `[outputs]` or none.
 #[derive(Clone, Debug)]
 pub(crate) struct Linear {
     pub(crate) inputs: usize,
     pub(crate) outputs: usize,
     pub(crate) weight: Range<usize>,
+    /// Empty where there is none.
     pub(crate) bias: Range<usize>,
 }
 
@@ -29,7 +30,19 @@ impl Linear {
         Ok(Self { inputs, outputs, weight, bias })
     }
 
-    /// The bias, `[outputs]`.
+    /// As [`Self::push`], without a bias.
+    pub(crate) fn push_plain(
+        layout: &mut ParameterLayout,
+        name: &str,
+        inputs: usize,
+        outputs: usize,
+    ) -> Result<Self, LayoutError> {
+        let weight = layout.push(&format!("{name}.weight"), &[outputs, inputs])?;
+        let bias = weight.end..weight.end;
+        Ok(Self { inputs, outputs, weight, bias })
+    }
+
+    /// The bias, `[outputs]`, or nothing.
     pub(crate) fn bias<'a>(&self, pass: Forward<'a>) -> &'a [f32] {
         &pass.parameters[self.bias.clone()]
     }
@@ -42,7 +55,14 @@ impl Linear {
     /// `output ← output + input · Wᵀ + b`.
     pub(crate) fn add(&self, pass: Forward<'_>, input: &[f32], output: &mut [f32]) {
         self.multiply(pass, input, output, Blend::Add);
-        reduce::add_bias(output, self.bias(pass));
+        self.add_bias(pass, output);
+    }
+
+    /// `output ← output + b`.
+    pub(crate) fn add_bias(&self, pass: Forward<'_>, output: &mut [f32]) {
+        if !self.bias.is_empty() {
+            reduce::add_bias(output, self.bias(pass));
+        }
     }
 
     fn multiply(&self, pass: Forward<'_>, input: &[f32], output: &mut [f32], blend: Blend) {
@@ -71,6 +91,9 @@ impl Linear {
             Matrix::new(input, rows, self.inputs),
             pass.blend,
         );
+        if self.bias.is_empty() {
+            return;
+        }
         let bias_gradient = &mut pass.gradient[self.bias.clone()];
         if pass.blend == Blend::Replace {
             bias_gradient.fill(0.0);

@@ -46,7 +46,7 @@ fn check(kind: ModelKind) {
     config.seed = 3;
     let mut trainer = trainer(config);
     let parameters = crate::synthetic::parameters(&trainer);
-    if kind == ModelKind::Gpt {
+    if kind.is_text() {
         trainer.displace(0..parameters.len(), &parameters, 3.0);
     }
     trainer.gradient(StepId::alone(0)).unwrap();
@@ -82,6 +82,11 @@ fn cnn_gradient_is_the_slope_of_the_loss() {
 #[test]
 fn gpt_gradient_is_the_slope_of_the_loss() {
     check(ModelKind::Gpt);
+}
+
+#[test]
+fn llama_gradient_is_the_slope_of_the_loss() {
+    check(ModelKind::Llama);
 }
 
 #[test]

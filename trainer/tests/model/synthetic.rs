@@ -66,8 +66,9 @@ impl BatchSource for Synthetic {
     }
 }
 
-/// The three models at a size that differences can be taken of.
-pub(crate) const KINDS: [ModelKind; 3] = [ModelKind::Mlp, ModelKind::Cnn, ModelKind::Gpt];
+/// The models at a size that differences can be taken of.
+pub(crate) const KINDS: [ModelKind; 4] =
+    [ModelKind::Mlp, ModelKind::Cnn, ModelKind::Gpt, ModelKind::Llama];
 
 /// Samples of the synthetic source, and the batch of [`config`].
 pub(crate) const SAMPLES: usize = 12;
@@ -82,6 +83,7 @@ pub(crate) fn config(kind: ModelKind) -> LocalConfig {
             heads: 2,
             width: 16,
             context: 8,
+            ..ModelConfig::default()
         },
         optimizer: OptimizerConfig {
             warmup_steps: 0,
@@ -102,7 +104,7 @@ fn optimizer(kind: ModelKind) -> OptimizerConfig {
             learning_rate: 0.05,
             ..OptimizerConfig::default_of(OptimizerKind::Sgd)
         },
-        ModelKind::Gpt => OptimizerConfig {
+        ModelKind::Gpt | ModelKind::Llama => OptimizerConfig {
             learning_rate: 1e-3,
             ..OptimizerConfig::default_of(OptimizerKind::Adamw)
         },
@@ -115,7 +117,7 @@ pub(crate) fn source(kind: ModelKind) -> Synthetic {
         ModelKind::Mlp => SampleShape::Image { height: 6, width: 5, classes: 4 },
         // Odd sides: pooling leaves the last row and column out.
         ModelKind::Cnn => SampleShape::Image { height: 9, width: 8, classes: 4 },
-        ModelKind::Gpt => SampleShape::Text { context: 8, vocabulary: 13 },
+        ModelKind::Gpt | ModelKind::Llama => SampleShape::Text { context: 8, vocabulary: 13 },
     };
     Synthetic { shape, count: SAMPLES, offset: 0.0 }
 }

@@ -119,7 +119,7 @@ impl TorchEngine {
         };
         let how = (torch.precision, torch.recompute);
         Ok(Self {
-            net: Net::new(&config.model, shape, flat.leaves(), how),
+            net: Net::new(&config.model, shape, flat.leaves(), how)?,
             scale: LossScale::new(torch.precision),
             loss: Tensor::f_zeros([], (Kind::Double, device))?,
             rows: 0,

@@ -5,6 +5,7 @@
 use dnode_trainer::{Batch, Input, ModelConfig, ModelKind, SampleShape};
 use tch::{Kind, TchError, Tensor};
 
+use crate::TorchError;
 use crate::config::Precision;
 
 /// Added to the variance of a layer norm, as in the embedded engine.
@@ -39,12 +40,15 @@ fn extent(value: usize) -> i64 {
 
 impl Net {
     /// The model of `config` over `leaves`, which have the shapes of its layout.
+    ///
+    /// # Errors
+    /// [`TorchError::Model`] for a kind that libtorch lacks.
     pub(crate) fn new(
         config: &ModelConfig,
         shape: SampleShape,
         leaves: Vec<Tensor>,
         (precision, recompute): (Precision, bool),
-    ) -> Self {
+    ) -> Result<Self, TorchError> {
         let (height, width) = match shape {
             SampleShape::Image { height, width, .. } => (height, width),
             SampleShape::Text { .. } => (0, 0),
@@ -60,13 +64,14 @@ impl Net {
                 width: extent(config.width),
                 context: extent(config.context),
             },
+            ModelKind::Llama => return Err(TorchError::Model(config.kind)),
         };
         let kind = match precision {
             Precision::F32 => Kind::Float,
             Precision::Bf16 => Kind::BFloat16,
             Precision::Fp16 => Kind::Half,
         };
-        Self { form, leaves, kind, recompute }
+        Ok(Self { form, leaves, kind, recompute })
     }
 
     /// Sum of the losses of `batch` and, when `grade`, the number of rows predicted right; both

@@ -80,7 +80,7 @@ struct RunArgs {
     /// Several seeds; every variant runs once per seed and the report shows mean ± sd.
     #[arg(long, value_delimiter = ',', conflicts_with = "seed")]
     seeds: Vec<u64>,
-    /// Model: mlp, cnn or gpt (`model.kind`).
+    /// Model: mlp, cnn, gpt or llama (`model.kind`).
     #[arg(long)]
     model: Option<String>,
     /// Data: shakespeare, text, digits or mnist (`data.kind`).

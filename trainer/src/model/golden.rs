@@ -1,0 +1,238 @@
+//! The transformers against what `transformers` computes with the same weights.
+//!
+//! `trainer/tests/golden/reference.py` makes the files: weights, tokens, logits, loss and gradients of
+//! small random models, with sizes that do not divide evenly.
+
+use std::fs;
+use std::path::Path;
+
+use safetensors::{Dtype, SafeTensors};
+use serde_json::Value;
+
+use super::transformer::LanguageModel;
+use super::{Backward, Forward, build_language};
+use crate::batch::{Batch, Input};
+use crate::codec::half::decode_f16;
+use crate::config::{ModelConfig, ModelKind};
+use crate::kernel::{Blend, Compute};
+
+/// Largest error of a logit, of the loss and of an element of a gradient, relative to the largest element
+/// of its tensor: the two add up in another order, and `exp` is a polynomial here.
+const TOLERANCE: f32 = 1e-5;
+
+/// A golden file.
+struct Golden {
+    bytes: Vec<u8>,
+    config: Value,
+}
+
+impl Golden {
+    fn open(name: &str) -> Self {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+        let bytes = fs::read(folder.join(name)).unwrap();
+        let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
+        let config = serde_json::from_str(&header.metadata().as_ref().unwrap()["config"]).unwrap();
+        Self { bytes, config }
+    }
+
+    fn size(&self, key: &str) -> usize {
+        self.config[key].as_u64().unwrap_or_else(|| panic!("no {key}")) as usize
+    }
+
+    /// Numbers of any type that the script writes, and the shape.
+    fn tensor(&self, name: &str) -> (Vec<f32>, Vec<usize>) {
+        let file = SafeTensors::deserialize(&self.bytes).unwrap();
+        let view = file.tensor(name).unwrap_or_else(|_| panic!("no tensor {name}"));
+        let shape = view.shape().to_vec();
+        let words = view.data().as_chunks().0.iter();
+        let dtype = view.dtype();
+        let values = if dtype == Dtype::F32 {
+            words.map(|&word| f32::from_le_bytes(word)).collect()
+        } else if dtype == Dtype::I32 {
+            words.map(|&word| i32::from_le_bytes(word) as f32).collect()
+        } else {
+            assert_eq!(dtype, Dtype::F16, "{name}");
+            let mut values = vec![0.0; shape.iter().product()];
+            decode_f16(view.data(), &mut values);
+            values
+        };
+        (values, shape)
+    }
+
+    /// The numbers of dnode's tensor `name`, from those of `transformers` that make it.
+    fn own(&self, what: &str, name: &str) -> Vec<f32> {
+        let gpt2 = self.config["model_type"] == "gpt2";
+        let parts = if gpt2 { gpt2_name(name) } else { llama_names(name) };
+        let one = |part: &String| {
+            let (values, shape) = self.tensor(&format!("{what}.{part}"));
+            // Linear layers of GPT-2 there are `[inputs, outputs]`.
+            match shape.as_slice() {
+                [rows, columns] if gpt2 && name.ends_with(".weight") => (0..values.len())
+                    .map(|index| values[index % rows * columns + index / rows])
+                    .collect(),
+                _ => values,
+            }
+        };
+        parts.iter().flat_map(one).collect()
+    }
+
+    /// Whether a model of this configuration computes what the file holds.
+    fn check(&self, config: &ModelConfig) {
+        let vocabulary = self.size("vocab_size");
+        let mut model = build_language(config, vocabulary).unwrap().unwrap();
+        let layout = model.layout().clone();
+        let names = || layout.tensors().iter().map(|tensor| tensor.name.as_str());
+        let parameters: Vec<f32> = names().flat_map(|name| self.own("weight", name)).collect();
+        assert_eq!(parameters.len(), layout.parameters());
+        let (tokens, shape) = self.tensor("tokens");
+        let samples = tokens
+            .chunks_exact(shape[1])
+            .map(|sample| sample.iter().map(|&token| token as u32).collect::<Vec<_>>());
+        let samples: Vec<Vec<u32>> = samples.collect();
+        let batch = Batch {
+            samples: samples.len(),
+            input: Input::Tokens(
+                samples.iter().flat_map(|it| it[..it.len() - 1].to_vec()).collect(),
+            ),
+            targets: samples.iter().flat_map(|it| it[1..].to_vec()).collect(),
+        };
+        for threads in [1, 2] {
+            let compute = Compute::new(threads).unwrap();
+            self.check_pass(model.as_mut(), (&compute, &parameters), &batch);
+        }
+    }
+
+    fn check_pass(
+        &self,
+        model: &mut dyn LanguageModel,
+        (compute, parameters): (&Compute, &[f32]),
+        batch: &Batch,
+    ) {
+        let pass = Forward { compute, parameters };
+        let Input::Tokens(tokens) = &batch.input else { panic!("tokens") };
+        let logits: Vec<f32> = (0..tokens.len())
+            .flat_map(|at| model.next_logits(pass, tokens, at).unwrap().to_vec())
+            .collect();
+        near("logits", &logits, &self.tensor("logits").0);
+        let score = model.forward(pass, batch);
+        near("loss", &[score.mean_loss() as f32], &self.tensor("loss").0);
+        let mut gradient = vec![0.0; parameters.len()];
+        let pass = Backward {
+            compute,
+            parameters,
+            gradient: &mut gradient,
+            blend: Blend::Add,
+            hand: None,
+        };
+        model.backward(pass, batch, 1.0 / batch.targets.len() as f32);
+        for tensor in model.layout().tensors() {
+            near(&tensor.name, &gradient[tensor.range()], &self.own("gradient", &tensor.name));
+        }
+    }
+}
+
+fn near(name: &str, got: &[f32], want: &[f32]) {
+    assert_eq!(got.len(), want.len(), "{name}");
+    let largest = want.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+    assert!(largest > 0.0, "{name}: nothing to compare");
+    let error =
+        got.iter().zip(want).fold(0.0_f32, |most, (got, want)| most.max((got - want).abs()));
+    assert!(error <= TOLERANCE * largest, "{name}: off by {error}, the largest is {largest}");
+}
+
+/// `block3.rest` as `(3, "rest")`; other names as they are.
+fn split(name: &str) -> (Option<usize>, &str) {
+    let block = name.strip_prefix("block").and_then(|rest| rest.split_once('.'));
+    block.map_or((None, name), |(index, part)| (Some(index.parse().unwrap()), part))
+}
+
+/// The tensors of `LlamaForCausalLM` whose rows, one below the other, are dnode's tensor `name`.
+fn llama_names(name: &str) -> Vec<String> {
+    let (block, part) = split(name);
+    let (folder, parts): (&str, &[&str]) = match part {
+        "token_embedding" => ("model.", &["embed_tokens"]),
+        "final_norm.gain" => ("model.", &["norm"]),
+        "head.weight" => ("", &["lm_head"]),
+        "attention_norm.gain" => ("", &["input_layernorm"]),
+        "inner_norm.gain" => ("", &["post_attention_layernorm"]),
+        "attention.weight" => ("self_attn.", &["q_proj", "k_proj", "v_proj"]),
+        "projection.weight" => ("self_attn.", &["o_proj"]),
+        "expand.weight" => ("mlp.", &["gate_proj", "up_proj"]),
+        "contract.weight" => ("mlp.", &["down_proj"]),
+        other => panic!("{other} is in no llama"),
+    };
+    let block = block.map_or_else(String::new, |index| format!("model.layers.{index}."));
+    parts.iter().map(|part| format!("{block}{folder}{part}.weight")).collect()
+}
+
+/// The tensor of `GPT2LMHeadModel` that is dnode's tensor `name`.
+fn gpt2_name(name: &str) -> Vec<String> {
+    let (block, part) = split(name);
+    let own = match part {
+        "token_embedding" => "wte.weight".to_owned(),
+        "position_embedding" => "wpe.weight".to_owned(),
+        other => {
+            let (layer, kind) = other.split_once('.').unwrap();
+            let layer = match layer {
+                "attention_norm" => "ln_1",
+                "attention" => "attn.c_attn",
+                "projection" => "attn.c_proj",
+                "inner_norm" => "ln_2",
+                "expand" => "mlp.c_fc",
+                "contract" => "mlp.c_proj",
+                "final_norm" => "ln_f",
+                other => panic!("{other} is in no gpt2"),
+            };
+            format!("{layer}.{}", kind.replace("gain", "weight"))
+        }
+    };
+    let block = block.map_or_else(String::new, |index| format!("h.{index}."));
+    vec![format!("transformer.{block}{own}")]
+}
+
+fn llama(name: &str) {
+    let golden = Golden::open(name);
+    let number = |key: &str| golden.config[key].as_f64().unwrap();
+    golden.check(&ModelConfig {
+        kind: ModelKind::Llama,
+        layers: golden.size("num_hidden_layers"),
+        heads: golden.size("num_attention_heads"),
+        key_value_heads: golden.size("num_key_value_heads"),
+        width: golden.size("hidden_size"),
+        inner: golden.size("intermediate_size"),
+        context: golden.tensor("tokens").1[1] - 1,
+        tied: golden.config["tie_word_embeddings"].as_bool().unwrap(),
+        norm_epsilon: number("rms_norm_eps"),
+        rotary_base: number("rope_theta"),
+        ..ModelConfig::default()
+    });
+}
+
+#[test]
+fn a_llama_whose_heads_share_one_key_equals_that_of_transformers() {
+    llama("llama-grouped.safetensors");
+}
+
+#[test]
+fn a_llama_with_a_tied_head_equals_that_of_transformers() {
+    llama("llama-tied.safetensors");
+}
+
+#[test]
+fn a_llama_with_a_key_for_each_head_equals_that_of_transformers() {
+    llama("llama-untied.safetensors");
+}
+
+#[test]
+fn a_gpt_equals_gpt2_of_transformers() {
+    let golden = Golden::open("gpt2.safetensors");
+    assert_eq!(golden.config["activation_function"], "gelu_new");
+    golden.check(&ModelConfig {
+        kind: ModelKind::Gpt,
+        layers: golden.size("n_layer"),
+        heads: golden.size("n_head"),
+        width: golden.size("n_embd"),
+        context: golden.size("n_positions"),
+        ..ModelConfig::default()
+    });
+}

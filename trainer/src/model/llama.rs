@@ -1,0 +1,286 @@
+//! Causal transformer of the Llama family: rotary positions, root-mean-square norms, gated inner layer,
+//! heads that share keys and values, no biases.
+//!
+//! Source: Touvron et al., arXiv:2302.13971, §2.2; grouped heads as in arXiv:2307.09288, §2.2. Numbers are
+//! those of `LlamaForCausalLM` of `transformers` on the same weights (`golden.rs`).
+
+use std::ops::Range;
+
+use dnode_protocol::{LayoutError, ParameterLayout};
+use rand_chacha::ChaCha8Rng;
+use serde_json::{Value, json};
+
+use super::linear::Linear;
+use super::transformer::{
+    Attention, AttentionScratch, Embedding, Head, Heads, LanguageModel, initialize, tokens,
+};
+use super::{Backward, Forward, Model};
+use crate::batch::Batch;
+use crate::config::ModelConfig;
+use crate::kernel::attention::AttentionShape;
+use crate::kernel::loss::Score;
+use crate::kernel::rms::RmsNormalized;
+use crate::kernel::rotation::Rotation;
+use crate::kernel::swiglu::{swiglu, swiglu_backward};
+
+/// As [`super::describe`].
+pub(super) fn describe(config: &ModelConfig, context: usize, vocabulary: usize) -> Value {
+    let head = if config.tied { "transposed token embedding" } else { "a matrix of its own" };
+    json!({
+        "kind": "llama",
+        "layers": config.layers,
+        "heads": config.heads,
+        "key_value_heads": config.key_value_heads(),
+        "width": config.width,
+        "inner": config.inner(),
+        "context": context,
+        "vocabulary": vocabulary,
+        "activation": "silu(gate) * up; gates and ups in one matrix, in this order",
+        "norm": "root mean square, before each part and before the head",
+        "norm_epsilon": config.norm_epsilon,
+        "positions": "rotary; channels i and i + half of a head are a pair",
+        "rotary_base": config.rotary_base,
+        "attention": "causal; queries, keys and values of all heads in one matrix, in this order",
+        "tied": config.tied,
+        "head": format!("{head}, no bias"),
+        "loss": "cross-entropy",
+    })
+}
+
+/// A norm's place in the flat parameters and what its forward pass kept.
+#[derive(Debug)]
+struct Norm {
+    gain: Range<usize>,
+    epsilon: f32,
+    kept: RmsNormalized,
+    /// `[N, width]`.
+    output: Vec<f32>,
+}
+
+impl Norm {
+    fn push(
+        layout: &mut ParameterLayout,
+        name: &str,
+        config: &ModelConfig,
+    ) -> Result<Self, LayoutError> {
+        Ok(Self {
+            gain: layout.push(&format!("{name}.gain"), &[config.width])?,
+            epsilon: config.norm_epsilon as f32,
+            kept: RmsNormalized::default(),
+            output: Vec::new(),
+        })
+    }
+
+    fn forward(&mut self, pass: Forward<'_>, input: &[f32]) {
+        let gain = &pass.parameters[self.gain.clone()];
+        self.output.resize(input.len(), 0.0);
+        self.kept.forward(input, gain, self.epsilon, &mut self.output);
+    }
+
+    /// Adds to `input_gradient`; destroys `output_gradient`.
+    fn backward(
+        &self,
+        pass: &mut Backward<'_, '_>,
+        output_gradient: &mut [f32],
+        input_gradient: &mut [f32],
+    ) {
+        let gain = &pass.parameters[self.gain.clone()];
+        let gradient = &mut pass.gradient[self.gain.clone()];
+        self.kept.backward(output_gradient, gain, gradient, input_gradient);
+    }
+}
+
+/// One transformer block and its activations.
+#[derive(Debug)]
+struct Block {
+    attention_norm: Norm,
+    attention: Attention,
+    inner_norm: Norm,
+    /// Gates, then what they scale.
+    expand: Linear,
+    contract: Linear,
+    /// `[N, 2 · inner]`: the activation's derivatives.
+    slopes: Vec<f32>,
+    /// `[N, inner]`.
+    inner: Vec<f32>,
+}
+
+/// Gradients that all blocks share.
+#[derive(Debug, Default)]
+struct Scratch {
+    /// `[N, width]`: gradient of the residual stream.
+    residual: Vec<f32>,
+    /// `[N, width]`.
+    narrow: Vec<f32>,
+    /// `[N, inner]`.
+    inner: Vec<f32>,
+    /// `[N, 2 · inner]`.
+    expanded: Vec<f32>,
+    attention: AttentionScratch,
+}
+
+/// The model and its activations; `N = B · T`.
+#[derive(Debug)]
+pub(crate) struct Llama {
+    layout: ParameterLayout,
+    heads: Heads,
+    embedding: Embedding,
+    blocks: Vec<Block>,
+    final_norm: Norm,
+    head: Head,
+    /// `[N, width]`: the residual stream.
+    residual: Vec<f32>,
+    scratch: Scratch,
+}
+
+impl Block {
+    fn push(
+        layout: &mut ParameterLayout,
+        index: usize,
+        config: &ModelConfig,
+        shape: AttentionShape,
+    ) -> Result<Self, LayoutError> {
+        let block = format!("block{index}");
+        let name = |part: &str| format!("{block}.{part}");
+        let (width, inner) = (config.width, config.inner());
+        Ok(Self {
+            attention_norm: Norm::push(layout, &name("attention_norm"), config)?,
+            attention: Attention::push(layout, &block, shape, Linear::push_plain)?,
+            inner_norm: Norm::push(layout, &name("inner_norm"), config)?,
+            expand: Linear::push_plain(layout, &name("expand"), width, 2 * inner)?,
+            contract: Linear::push_plain(layout, &name("contract"), inner, width)?,
+            slopes: Vec::new(),
+            inner: Vec::new(),
+        })
+    }
+
+    /// Adds the block's two contributions to the residual stream `[N, width]`.
+    fn forward(&mut self, pass: Forward<'_>, heads: &Heads, residual: &mut [f32]) {
+        self.attention_norm.forward(pass, residual);
+        self.attention.forward(pass, heads, &self.attention_norm.output, residual);
+
+        self.inner_norm.forward(pass, residual);
+        let rows = residual.len() / heads.shape.width();
+        let inner = self.contract.inputs;
+        self.slopes.resize(rows * 2 * inner, 0.0);
+        self.inner.resize(rows * inner, 0.0);
+        self.expand.product(pass, &self.inner_norm.output, &mut self.slopes);
+        let tokens = heads.shape.tokens;
+        let samples = self
+            .slopes
+            .chunks_exact_mut(tokens * 2 * inner)
+            .zip(self.inner.chunks_exact_mut(tokens * inner));
+        pass.compute.for_each(samples.collect(), |(rows, out)| swiglu(rows, inner, out));
+        self.contract.add(pass, &self.inner, residual);
+    }
+
+    /// Turns the residual stream's gradient behind the block into that before it.
+    fn backward(&self, pass: &mut Backward<'_, '_>, heads: &Heads, scratch: &mut Scratch) {
+        let Scratch { residual, narrow, inner, expanded, attention } = scratch;
+        self.contract.backward_parameters(pass, &self.inner, residual);
+        self.contract.backward_input(pass, residual, inner);
+        swiglu_backward(inner, &self.slopes, self.contract.inputs, expanded);
+        self.expand.backward_parameters(pass, &self.inner_norm.output, expanded);
+        self.expand.backward_input(pass, expanded, narrow);
+        self.inner_norm.backward(pass, narrow, residual);
+
+        let input = (self.attention_norm.output.as_slice(), residual.as_slice());
+        self.attention.backward(pass, (heads, attention), input, narrow);
+        self.attention_norm.backward(pass, narrow, residual);
+    }
+}
+
+impl Llama {
+    /// A model of `config.layers` blocks for sequences of `config.context` tokens.
+    pub(crate) fn new(config: &ModelConfig, vocabulary: usize) -> Result<Self, LayoutError> {
+        let shape = AttentionShape {
+            tokens: config.context,
+            heads: config.heads,
+            key_value_heads: config.key_value_heads(),
+            head_width: config.width / config.heads,
+        };
+        let mut layout = ParameterLayout::new();
+        let embedding = Embedding::push(&mut layout, vocabulary, config.width)?;
+        let blocks = (0..config.layers)
+            .map(|index| Block::push(&mut layout, index, config, shape))
+            .collect::<Result<_, _>>()?;
+        let final_norm = Norm::push(&mut layout, "final_norm", config)?;
+        let head = if config.tied {
+            embedding.head()
+        } else {
+            Head::push(&mut layout, vocabulary, config.width)?
+        };
+        let rotation = Rotation::new(shape.tokens, shape.head_width, config.rotary_base);
+        Ok(Self {
+            layout,
+            heads: Heads { shape, rotation: Some(rotation) },
+            embedding,
+            blocks,
+            final_norm,
+            head,
+            residual: Vec::new(),
+            scratch: Scratch::default(),
+        })
+    }
+}
+
+impl LanguageModel for Llama {
+    fn compute_logits(&mut self, pass: Forward<'_>, tokens: &[u32]) -> bool {
+        self.embedding.forward(pass.parameters, tokens, &mut self.residual);
+        for block in &mut self.blocks {
+            if pass.compute.is_interrupted() {
+                return false;
+            }
+            block.forward(pass, &self.heads, &mut self.residual);
+        }
+        self.final_norm.forward(pass, &self.residual);
+        self.head.forward(pass, &self.final_norm.output);
+        true
+    }
+
+    fn head(&self) -> &Head {
+        &self.head
+    }
+}
+
+impl Model for Llama {
+    fn layout(&self) -> &ParameterLayout {
+        &self.layout
+    }
+
+    fn initialize(&self, random: &mut ChaCha8Rng, parameters: &mut [f32]) {
+        initialize(&self.layout, self.blocks.len(), random, parameters);
+    }
+
+    fn forward(&mut self, pass: Forward<'_>, batch: &Batch) -> Score {
+        if !self.compute_logits(pass, tokens(batch)) {
+            return Score::default();
+        }
+        self.head.score(&batch.targets)
+    }
+
+    fn backward(&mut self, mut pass: Backward<'_, '_>, batch: &Batch, scale: f32) {
+        let tokens = tokens(batch);
+        let (rows, width) = (tokens.len(), self.heads.shape.width());
+        let inner = self.blocks.first().map_or(0, |block| block.contract.inputs);
+        let scratch = &mut self.scratch;
+        scratch.residual.clear();
+        scratch.residual.resize(rows * width, 0.0);
+        scratch.narrow.resize(rows * width, 0.0);
+        scratch.inner.resize(rows * inner, 0.0);
+        scratch.expanded.resize(rows * 2 * inner, 0.0);
+        scratch.attention.resize(rows, self.heads.shape);
+
+        self.head.backward(&mut pass, scale, &self.final_norm.output, &mut scratch.narrow);
+        self.final_norm.backward(&mut pass, &mut scratch.narrow, &mut scratch.residual);
+        for block in self.blocks.iter().rev() {
+            if pass.compute.is_interrupted() {
+                return;
+            }
+            block.backward(&mut pass, &self.heads, scratch);
+            pass.is_final_from(block.attention_norm.gain.start);
+        }
+        self.embedding.backward(pass.gradient, tokens, &scratch.residual);
+        pass.is_final_from(0);
+    }
+}

@@ -1,0 +1,307 @@
+//! What the transformers have in common: attention with its projections, embedding, head, initial weights.
+
+use std::ops::Range;
+
+use dnode_protocol::{LayoutError, ParameterLayout};
+use rand_chacha::ChaCha8Rng;
+
+use super::linear::Linear;
+use super::{Backward, Forward, Model, initial};
+use crate::batch::{Batch, Input};
+use crate::kernel::attention::AttentionShape;
+use crate::kernel::loss::{Score, cross_entropy};
+use crate::kernel::rotation::Rotation;
+use crate::kernel::{Blend, Matrix, MatrixMut, reduce};
+
+/// Deviation of initial weights (GPT-2).
+const INITIAL_DEVIATION: f32 = 0.02;
+
+/// A model that says which token comes next.
+pub(crate) trait LanguageModel: Model {
+    /// Fills the logits of `tokens`, as many as whole contexts; `false` when broken off.
+    fn compute_logits(&mut self, pass: Forward<'_>, tokens: &[u32]) -> bool;
+
+    /// Where the logits are.
+    fn head(&self) -> &Head;
+
+    /// The logits of the token that follows `tokens[at]`, which sees none of those behind it: `[K]`.
+    ///
+    /// `tokens`: as many as the context, each below the vocabulary. `None` when broken off.
+    fn next_logits(&mut self, pass: Forward<'_>, tokens: &[u32], at: usize) -> Option<&[f32]> {
+        self.compute_logits(pass, tokens).then(|| self.head().row(at))
+    }
+}
+
+/// The tokens of a batch, `[B, T]`; the trainer has checked that the batch holds tokens.
+pub(super) fn tokens(batch: &Batch) -> &[u32] {
+    match &batch.input {
+        Input::Tokens(tokens) => tokens,
+        Input::Images(_) => &[],
+    }
+}
+
+/// Initial weights of a model of `blocks` blocks, tensor by tensor as its name says.
+pub(super) fn initialize(
+    layout: &ParameterLayout,
+    blocks: usize,
+    random: &mut ChaCha8Rng,
+    parameters: &mut [f32],
+) {
+    // Each block adds two contributions to the residual stream: keep its variance (GPT-2).
+    let residual = INITIAL_DEVIATION / ((2 * blocks) as f32).sqrt();
+    for tensor in layout.tensors() {
+        let values = &mut parameters[tensor.range()];
+        let name = tensor.name.as_str();
+        if name.ends_with(".bias") {
+            values.fill(0.0);
+        } else if name.ends_with(".gain") {
+            values.fill(1.0);
+        } else if name.ends_with("projection.weight") || name.ends_with("contract.weight") {
+            initial::normal(random, values, residual);
+        } else {
+            initial::normal(random, values, INITIAL_DEVIATION);
+        }
+    }
+}
+
+/// One vector per kind of token.
+#[derive(Clone, Debug)]
+pub(super) struct Embedding {
+    table: Range<usize>,
+    width: usize,
+}
+
+impl Embedding {
+    pub(super) fn push(
+        layout: &mut ParameterLayout,
+        vocabulary: usize,
+        width: usize,
+    ) -> Result<Self, LayoutError> {
+        Ok(Self { table: layout.push("token_embedding", &[vocabulary, width])?, width })
+    }
+
+    /// The head that shares this table.
+    pub(super) fn head(&self) -> Head {
+        Head::over(self.table.clone(), self.width)
+    }
+
+    /// `out`: `[N, width]`, resized.
+    pub(super) fn forward(&self, parameters: &[f32], tokens: &[u32], out: &mut Vec<f32>) {
+        out.resize(tokens.len() * self.width, 0.0);
+        let table = &parameters[self.table.clone()];
+        for (row, &token) in out.chunks_exact_mut(self.width).zip(tokens) {
+            row.copy_from_slice(&table[token as usize * self.width..][..self.width]);
+        }
+    }
+
+    /// Adds the rows of `out_gradient`, `[N, width]`, to the gradients of their tokens.
+    pub(super) fn backward(&self, gradient: &mut [f32], tokens: &[u32], out_gradient: &[f32]) {
+        for (row, &token) in out_gradient.chunks_exact(self.width).zip(tokens) {
+            let start = self.table.start + token as usize * self.width;
+            reduce::add_scaled(&mut gradient[start..start + self.width], row, 1.0);
+        }
+    }
+}
+
+/// The last layer, without a bias: from the residual stream to logits.
+#[derive(Debug)]
+pub(crate) struct Head {
+    /// `[vocabulary, width]`.
+    table: Range<usize>,
+    width: usize,
+    /// `[N, vocabulary]`: logits, then their gradient.
+    logits: Vec<f32>,
+}
+
+impl Head {
+    /// A head with weights of its own.
+    pub(super) fn push(
+        layout: &mut ParameterLayout,
+        vocabulary: usize,
+        width: usize,
+    ) -> Result<Self, LayoutError> {
+        Ok(Self::over(layout.push("head.weight", &[vocabulary, width])?, width))
+    }
+
+    const fn over(table: Range<usize>, width: usize) -> Self {
+        Self { table, width, logits: Vec::new() }
+    }
+
+    fn vocabulary(&self) -> usize {
+        self.table.len() / self.width
+    }
+
+    fn row(&self, at: usize) -> &[f32] {
+        let vocabulary = self.vocabulary();
+        &self.logits[at * vocabulary..(at + 1) * vocabulary]
+    }
+
+    /// Fills the logits; `input`: `[N, width]`.
+    pub(super) fn forward(&mut self, pass: Forward<'_>, input: &[f32]) {
+        let (rows, vocabulary) = (input.len() / self.width, self.vocabulary());
+        self.logits.resize(rows * vocabulary, 0.0);
+        let table = &pass.parameters[self.table.clone()];
+        MatrixMut::new(&mut self.logits, rows, vocabulary).product_on(
+            pass.compute,
+            Matrix::new(input, rows, self.width),
+            Matrix::new(table, vocabulary, self.width).transposed(),
+            Blend::Replace,
+        );
+    }
+
+    /// The losses of the targets `[N]`; the gradient replaces the logits.
+    pub(super) fn score(&mut self, targets: &[u32]) -> Score {
+        let vocabulary = self.vocabulary();
+        cross_entropy(&mut self.logits, targets, vocabulary)
+    }
+
+    /// Adds the gradient of the table; `input_gradient ← scale · logits' gradient · table`.
+    ///
+    /// `input`, `input_gradient`: `[N, width]`.
+    pub(super) fn backward(
+        &mut self,
+        pass: &mut Backward<'_, '_>,
+        scale: f32,
+        input: &[f32],
+        input_gradient: &mut [f32],
+    ) {
+        let (rows, width) = (input.len() / self.width, self.width);
+        let vocabulary = self.vocabulary();
+        reduce::scale(&mut self.logits, scale);
+        let logits = Matrix::new(&self.logits, rows, vocabulary);
+        MatrixMut::new(&mut pass.gradient[self.table.clone()], vocabulary, width).product_on(
+            pass.compute,
+            logits.transposed(),
+            Matrix::new(input, rows, width),
+            Blend::Add,
+        );
+        let table = &pass.parameters[self.table.clone()];
+        MatrixMut::new(input_gradient, rows, width).product_on(
+            pass.compute,
+            logits,
+            Matrix::new(table, vocabulary, width),
+            Blend::Replace,
+        );
+    }
+}
+
+/// How the attention of all blocks works.
+#[derive(Debug)]
+pub(super) struct Heads {
+    pub(super) shape: AttentionShape,
+    /// What tells queries and keys their positions, where nothing else does.
+    pub(super) rotation: Option<Rotation>,
+}
+
+/// Gradients that the attention of all blocks shares.
+#[derive(Debug, Default)]
+pub(super) struct AttentionScratch {
+    /// `[N, (H + 2·G)·D]`.
+    qkv: Vec<f32>,
+    /// `[B, T, T]`.
+    scores: Vec<f32>,
+}
+
+impl AttentionScratch {
+    /// Room for `rows` tokens.
+    pub(super) fn resize(&mut self, rows: usize, shape: AttentionShape) {
+        self.qkv.resize(rows * shape.row(), 0.0);
+        self.scores.resize(rows * shape.tokens, 0.0);
+    }
+}
+
+/// The part of a block that moves information between tokens, and its activations; `N = B · T`.
+#[derive(Debug)]
+pub(super) struct Attention {
+    /// Queries, keys and values of all heads in one matrix.
+    input: Linear,
+    projection: Linear,
+    /// `[N, (H + 2·G)·D]`.
+    qkv: Vec<f32>,
+    /// `[B, H, T, T]`.
+    weights: Vec<f32>,
+    /// `[N, H·D]`.
+    attended: Vec<f32>,
+}
+
+impl Attention {
+    /// Appends the layers `<block>.attention` and `<block>.projection`, which `linear` makes.
+    pub(super) fn push(
+        layout: &mut ParameterLayout,
+        block: &str,
+        shape: AttentionShape,
+        linear: fn(&mut ParameterLayout, &str, usize, usize) -> Result<Linear, LayoutError>,
+    ) -> Result<Self, LayoutError> {
+        let width = shape.width();
+        Ok(Self {
+            input: linear(layout, &format!("{block}.attention"), width, shape.row())?,
+            projection: linear(layout, &format!("{block}.projection"), width, width)?,
+            qkv: Vec::new(),
+            weights: Vec::new(),
+            attended: Vec::new(),
+        })
+    }
+
+    /// Adds what is attended to of `input` to the residual stream, `[N, H·D]` both.
+    pub(super) fn forward(
+        &mut self,
+        pass: Forward<'_>,
+        heads: &Heads,
+        input: &[f32],
+        residual: &mut [f32],
+    ) {
+        let shape = heads.shape;
+        let rows = residual.len() / shape.width();
+        self.qkv.resize(rows * shape.row(), 0.0);
+        self.input.product(pass, input, &mut self.qkv);
+        self.input.add_bias(pass, &mut self.qkv);
+
+        let per_sample = shape.tokens * shape.width();
+        let weights_per_sample = shape.heads * shape.tokens * shape.tokens;
+        self.weights.resize(rows / shape.tokens * weights_per_sample, 0.0);
+        self.attended.resize(residual.len(), 0.0);
+        let samples = self
+            .qkv
+            .chunks_exact_mut(shape.tokens * shape.row())
+            .zip(self.weights.chunks_exact_mut(weights_per_sample))
+            .zip(self.attended.chunks_exact_mut(per_sample));
+        pass.compute.for_each(samples.collect(), |((qkv, weights), attended)| {
+            if let Some(rotation) = &heads.rotation {
+                rotation.apply(qkv, shape.row(), shape.heads + shape.key_value_heads);
+            }
+            shape.forward(qkv, weights, attended);
+        });
+        self.projection.add(pass, &self.attended, residual);
+    }
+
+    /// Adds the gradients of both layers; `out`, `[N, H·D]`, becomes that of `input`.
+    pub(super) fn backward(
+        &self,
+        pass: &mut Backward<'_, '_>,
+        (heads, scratch): (&Heads, &mut AttentionScratch),
+        (input, residual): (&[f32], &[f32]),
+        out: &mut [f32],
+    ) {
+        let shape = heads.shape;
+        self.projection.backward_parameters(pass, &self.attended, residual);
+        self.projection.backward_input(pass, residual, out);
+        let per_sample = shape.tokens * shape.width();
+        let scores_per_sample = shape.tokens * shape.tokens;
+        let AttentionScratch { qkv, scores } = scratch;
+        let samples = self
+            .qkv
+            .chunks_exact(shape.tokens * shape.row())
+            .zip(self.weights.chunks_exact(shape.heads * scores_per_sample))
+            .zip(out.chunks_exact(per_sample))
+            .zip(scores.chunks_exact_mut(scores_per_sample))
+            .zip(qkv.chunks_exact_mut(shape.tokens * shape.row()));
+        pass.compute.for_each(samples.collect(), |((((kept, weights), gradient), scores), out)| {
+            shape.backward((kept, weights), gradient, scores, out);
+            if let Some(rotation) = &heads.rotation {
+                rotation.undo(out, shape.row(), shape.heads + shape.key_value_heads);
+            }
+        });
+        self.input.backward_parameters(pass, input, qkv);
+        self.input.backward_input(pass, qkv, out);
+    }
+}
