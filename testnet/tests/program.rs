@@ -45,7 +45,7 @@ async fn hanging(folder: &Path) -> (Child, Vec<String>) {
     let child = program(folder, &["run", "-n", "3", "--set", "fake.mode=hang"])
         .spawn()
         .expect("the program starts");
-    let home = |peer: u32| folder.join(format!("gossip-outer/1/peer-{peer}"));
+    let home = |peer: u32| folder.join(format!("pairwise/1/peer-{peer}"));
     until("all peers start", || (0..3).all(|peer| home(peer).join("metrics.jsonl").exists())).await;
     let pid = |peer| std::fs::read_to_string(home(peer).join("pid")).expect("a process id");
     let pids: Vec<String> = (0..3).map(|peer| pid(peer).trim().to_owned()).collect();
@@ -63,9 +63,8 @@ fn the_main_job_ends_with_a_table_and_a_report() {
     let folder = tempfile::tempdir().unwrap();
     let (code, text) = finish(folder.path(), &["run", "-n", "3", "--single"]);
     assert_eq!(code, Some(0), "{text}");
-    let words = "gossip-outer: after the same number of samples the worst of 3 peers";
-    for part in
-        ["| gossip-outer", "| all-reduce", "| single", "97.00", words, "Report: ", "report.md"]
+    let words = "pairwise: after the same number of samples the worst of 3 peers";
+    for part in ["| pairwise", "| all-reduce", "| single", "97.00", words, "Report: ", "report.md"]
     {
         assert!(text.contains(part), "`{part}` is missing in\n{text}");
     }
@@ -101,7 +100,7 @@ fn a_kill_adds_an_variant_beside_the_undisturbed_one() {
     assert_eq!(code, Some(0), "{text}");
     let report = std::fs::read_to_string(folder.path().join("report.md")).unwrap();
     assert!(report.contains("killed at step 50"), "{report}");
-    assert!(!folder.path().join("gossip-outer").exists());
+    assert!(!folder.path().join("pairwise").exists());
 }
 
 #[test]
@@ -109,7 +108,7 @@ fn a_failing_peer_gives_code_1_and_its_log() {
     let folder = tempfile::tempdir().unwrap();
     let (code, text) = finish(folder.path(), &["run", "-n", "3", "--set", "fake.mode=fail"]);
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("error: variant gossip-outer, seed 1: peer 1 failed"), "{text}");
+    assert!(text.contains("error: variant pairwise, seed 1: peer 1 failed"), "{text}");
     assert!(text.contains("the data file is not there"), "{text}");
 }
 
@@ -121,7 +120,7 @@ fn bad_usage_gives_code_2_and_says_what_to_do() {
         (&["run", "--kill", "9@30%"], "there are peers 0 to 3 only"),
         (&["run", "--kill", "soon"], "0@30%"),
         (&["run", "--set", "steps=3"], "SECTION.KEY=VALUE"),
-        (&["run", "--variant-set", "other:run.batch=3"], "there are gossip-outer, all-reduce"),
+        (&["run", "--variant-set", "other:run.batch=3"], "there are pairwise, all-reduce"),
         (&["run", "--rule", "pairwise", "--rule", "pairwise"], "given twice"),
         (&["run", "--seed", "1", "--seeds", "2"], "cannot be used with"),
         (&["run", "--timeout", "soon"], "timeout"),
