@@ -98,6 +98,11 @@ fn a_wrong_configuration_is_told_in_one_line_and_ends_with_2() {
             "error: node.device = \"cuda:1\" in --device does not go with node.backend = \"embedded\": the embedded engine computes in f32 on the CPU",
         ),
         (&["--data", "mnist", "--data-path", "nowhere"], "error: open data "),
+        (&["--model", "./nowhere"], "error: the model ./nowhere: cannot be read: "),
+        (
+            &["--model", "llama", "--set", "model.vocabulary=3"],
+            "error: model.vocabulary = 3 is out of range: expected 0 or at least ",
+        ),
         (&["--stepz", "3"], "error: unexpected argument '--stepz' found"),
     ] {
         let words: Vec<&str> = ["join"].iter().chain(words).copied().collect();

@@ -77,6 +77,9 @@ pub struct ModelConfig {
     pub inner: usize,
     /// Tokens per sample (gpt, llama), `1..=8192`. Default 64.
     pub context: usize,
+    /// Kinds of tokens (gpt, llama), of which the data may have fewer; 0 takes those of the data.
+    /// Default 0.
+    pub vocabulary: usize,
     /// Whether the head is the transposed token embedding (llama). Default true.
     pub tied: bool,
     /// Added to the mean square of a norm (llama), above 0. Default 1e-5.
@@ -97,6 +100,7 @@ impl Default for ModelConfig {
             width: 128,
             inner: 0,
             context: 64,
+            vocabulary: 0,
             tied: true,
             norm_epsilon: 1e-5,
             rotary_base: 10_000.0,
@@ -178,6 +182,16 @@ impl ModelConfig {
     #[must_use]
     pub const fn inner(&self) -> usize {
         if self.inner == 0 { 3 * self.width } else { self.inner }
+    }
+
+    /// Kinds of tokens of the model: those of the configuration, else those of the data.
+    ///
+    /// # Errors
+    /// [`ConfigError::Range`] when the data have more.
+    pub(crate) fn vocabulary(&self, data: usize) -> Result<usize, ConfigError> {
+        let own = if self.vocabulary == 0 { data } else { self.vocabulary };
+        let legal = format!("0 or at least {data}, the kinds of tokens of the data");
+        ensure(own >= data, "model.vocabulary", own, legal).map(|()| own)
     }
 
     /// Checks the keys that this kind of model uses.

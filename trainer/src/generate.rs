@@ -152,7 +152,9 @@ impl Writer {
         window.resize(self.context, 0);
         let pass = Forward { compute, parameters: &self.parameters };
         let logits = self.model.next_logits(pass, &window, seen.len() - 1).unwrap_or_default();
-        draw_from(logits, temperature, draw)
+        // A model may know more tokens than its data have.
+        let known = &logits[..self.vocabulary.len().min(logits.len())];
+        draw_from(known, temperature, draw)
     }
 }
 
@@ -174,6 +176,7 @@ fn config(told: &Value) -> Result<ModelConfig, String> {
         heads: size("heads")?,
         width: size("width")?,
         context: size("context")?,
+        vocabulary: size("vocabulary")?,
         ..ModelConfig::default()
     };
     if kind == ModelKind::Llama {

@@ -108,12 +108,12 @@ pub(crate) fn build(
         (ModelKind::Gpt, SampleShape::Text { context, vocabulary })
             if context == config.context =>
         {
-            Ok(Box::new(gpt::Gpt::new(config, vocabulary)?))
+            Ok(Box::new(gpt::Gpt::new(config, config.vocabulary(vocabulary)?)?))
         }
         (ModelKind::Llama, SampleShape::Text { context, vocabulary })
             if context == config.context =>
         {
-            Ok(Box::new(llama::Llama::new(config, vocabulary)?))
+            Ok(Box::new(llama::Llama::new(config, config.vocabulary(vocabulary)?)?))
         }
         (ModelKind::Mlp, SampleShape::Text { .. }) => Err(mismatch("images")),
         (ModelKind::Cnn, _) => Err(mismatch("images of 4 x 4 pixels or more")),
@@ -130,6 +130,7 @@ pub(crate) fn build_language(
     vocabulary: usize,
 ) -> Result<Option<Box<dyn LanguageModel>>, ConfigError> {
     config.validate()?;
+    let vocabulary = config.vocabulary(vocabulary)?;
     Ok(match config.kind {
         ModelKind::Mlp | ModelKind::Cnn => None,
         ModelKind::Gpt => Some(Box::new(gpt::Gpt::new(config, vocabulary)?)),
@@ -139,6 +140,7 @@ pub(crate) fn build_language(
 
 /// What the model of `config` is, whose meaning docs/models.md gives in equations.
 pub(crate) fn describe(config: &ModelConfig, shape: SampleShape) -> Value {
+    let own = |vocabulary| config.vocabulary(vocabulary).unwrap_or(vocabulary);
     match (config.kind, shape) {
         (ModelKind::Mlp, SampleShape::Image { height, width, classes }) => json!({
             "kind": config.kind,
@@ -152,10 +154,10 @@ pub(crate) fn describe(config: &ModelConfig, shape: SampleShape) -> Value {
             cnn::describe(height, width, classes)
         }
         (ModelKind::Gpt, SampleShape::Text { context, vocabulary }) => {
-            gpt::describe(config, context, vocabulary)
+            gpt::describe(config, context, own(vocabulary))
         }
         (ModelKind::Llama, SampleShape::Text { context, vocabulary }) => {
-            llama::describe(config, context, vocabulary)
+            llama::describe(config, context, own(vocabulary))
         }
         // No such model can be built.
         (kind, shape) => json!({ "kind": kind, "samples": shape.to_string() }),

@@ -87,7 +87,7 @@ pub struct Flags {
     /// Near peers of the same rack name train in step and act as one replica [network.rack].
     #[arg(long, value_name = "NAME", help_heading = SWARM)]
     pub rack: Option<String>,
-    /// The model: mlp, cnn, gpt or llama [model.kind].
+    /// The model: mlp, cnn, gpt, llama or a config.json [model.kind].
     #[arg(long, value_name = "KIND", help_heading = TRAINING)]
     pub model: Option<String>,
     /// The data: digits, mnist or text [data.kind].
@@ -188,7 +188,11 @@ impl Flags {
         }
         for (name, text, flag) in self.single() {
             let Some(text) = text else { continue };
-            faults.extend(settings.flag(name, text, flag).err());
+            let taken = match flag {
+                "--model" => settings.model(text),
+                _ => settings.flag(name, text, flag),
+            };
+            faults.extend(taken.err());
         }
         let lists = [
             ("network.bootstrap", &self.bootstrap, "--bootstrap"),

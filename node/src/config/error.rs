@@ -12,6 +12,8 @@ pub enum Origin {
     File(PathBuf, usize),
     /// A flag of the command line, for example `--set`.
     Flag(&'static str),
+    /// The file that describes a model.
+    Model(PathBuf),
 }
 
 impl fmt::Display for Origin {
@@ -20,6 +22,7 @@ impl fmt::Display for Origin {
             Self::Default => write!(f, "by default"),
             Self::File(path, line) => write!(f, "in {} line {line}", path.display()),
             Self::Flag(flag) => write!(f, "in {flag}"),
+            Self::Model(path) => write!(f, "in {}", path.display()),
         }
     }
 }
@@ -79,6 +82,14 @@ pub enum ConfigError {
         text: String,
         /// What was expected.
         wanted: &'static str,
+    },
+    /// The file that describes a model describes none that can be trained.
+    #[error("the model {}: {what}", path.display())]
+    Model {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
     },
     /// Two legal values do not go together.
     #[error("{name} = {value} {origin} does not go with {other}: {remedy}")]

@@ -34,6 +34,8 @@ pub(crate) const STEPS_MAX: i64 = 1_000_000_000_000;
 const WORLD_MAX: i64 = 8;
 /// Most kB/s that a bound of the network may name: 100 GB/s.
 const RATE_MAX: i64 = 100_000_000;
+/// Most kinds of tokens of a model, four times those of the largest vocabularies in use.
+const VOCABULARY_MAX: i64 = 1 << 20;
 /// Longest name of a rack, bytes.
 const NAME_BYTES_MAX: usize = 64;
 /// Most addresses in one list.
@@ -174,6 +176,9 @@ section! {
         /// tokens the model sees at once
         context = key(Kind::Integer(1, 8192))
             .default("64").unit("tokens").must().only("model.kind", TRANSFORMERS),
+        /// kinds of tokens of the model, of which the data may have fewer; 0 is those of the data
+        vocabulary = key(Kind::Integer(0, VOCABULARY_MAX))
+            .default("0").must().only("model.kind", TRANSFORMERS),
         /// whether the head is the transposed token embedding, and has no weights of its own
         tied = key(Kind::Flag).default("true").must().only("model.kind", LLAMA),
         /// added to the mean square by which a norm divides

@@ -11,6 +11,7 @@ use toml::{Spanned, Value};
 use super::error::{ConfigError, Origin};
 use super::key::{Key, Preset};
 use super::keys::{Config, KEYS, SECTIONS, find};
+use super::model_file::{self, Described};
 use super::relations;
 use super::suggest::nearest;
 
@@ -120,6 +121,31 @@ impl Settings {
         self.insert(key, &key.kind.read(text), origin)
     }
 
+    /// Takes `--model`: a kind of model, or the folder or `config.json` of one of Hugging Face's form, whose
+    /// values stand behind those of `--set`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the file, the key, what was found and what is expected.
+    pub fn model(&mut self, text: &str) -> Result<(), ConfigError> {
+        let kind = known("model.kind", &Origin::Flag("--model"))?;
+        let path = Path::new(text);
+        let is_kind = kind.kind.check(&kind.kind.read(text)).is_some();
+        if is_kind || !(text.contains(['/', '\\', '.']) || path.exists()) {
+            return self.flag(kind.name, text, "--model");
+        }
+        let by_set = |given: &&(Value, Origin)| given.1 == Origin::Flag("--set");
+        let context = self.given.get("model.context").filter(by_set);
+        let context = context.and_then(|(value, _)| value.as_integer());
+        let Described { file, values } = model_file::read(path, context)?;
+        for (name, value) in values {
+            if name == kind.name || self.given.get(name).filter(by_set).is_none() {
+                let origin = Origin::Model(file.clone());
+                self.insert(known(name, &origin)?, &value, origin)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Adds the values of a repeated flag that stands for one key holding a list.
     ///
     /// # Errors
@@ -193,6 +219,7 @@ impl Settings {
             | ConfigError::Syntax { .. }
             | ConfigError::Unknown { .. }
             | ConfigError::Value { .. }
+            | ConfigError::Model { .. }
             | ConfigError::Flag { .. } => true,
         });
         broken
@@ -330,7 +357,7 @@ fn own(value: &DeValue<'_>) -> Result<Value, String> {
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The text of a configuration file, or why there is none. A device or a pipe may have no end.
-fn read_bounded(path: &Path) -> Result<String, String> {
+pub(super) fn read_bounded(path: &Path) -> Result<String, String> {
     let mut text = String::new();
     let file = File::open(path).map_err(|error| error.to_string())?;
     file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
