@@ -181,8 +181,7 @@ def test_accumulated_batches_are_one_step(start: Start) -> None:
 model = Net()
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 generator = torch.Generator().manual_seed(len(sys.argv))
-with dnode.join(model, optimizer, run="accumulate", **peers(sys.argv[1:]), **LOCAL) as swarm:
-    swarm.wait_for_peers(1)
+with dnode.join(model, optimizer, run="accumulate", require_peers=1, **peers(sys.argv[1:]), **LOCAL) as swarm:
     for _ in range(300):
         total = 0.0
         for _ in range(4):
