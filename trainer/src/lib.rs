@@ -45,6 +45,7 @@ pub use engine::{Engine, initial_parameters};
 pub use generate::{GENERATED_MAX, GenerateError, Generation, generate};
 pub use interrupt::Interrupt;
 pub use kernel::loss::Score;
+pub use kernel::rotation::Rotation;
 pub use learning_rate::learning_rate;
 pub use local::{BatchSource, LocalConfig, LocalTrainer};
 pub use mix::{MixError, MixReport, MixTerms, NORM_FACTOR_MAX, NORM_SLACK_RMS, Tolerance};

@@ -23,7 +23,7 @@ pub(super) fn broken(config: &Config, settings: &Settings) -> Vec<ConfigError> {
         .chain(combinations::check(&config.gossip, |name| settings.changed(name)))
         .chain([network(&config.network)])
         .chain([collective(&config.network), rack(&config.network, config.gossip.rule)])
-        .chain([compute(&config.node), engine(config.model.kind, &config.node)]);
+        .chain([compute(&config.node)]);
     let values = settings.values();
     let text = |name: &str| values.get(name).map_or_else(|| "unset".to_owned(), Value::to_string);
     let told = |Broken(name, other, remedy)| ConfigError::Conflict {
@@ -129,25 +129,6 @@ fn compute(node: &Node) -> Option<Broken> {
     };
     let remedy = "the embedded engine computes in f32 on the CPU and keeps its activations: use auto or libtorch";
     Some(Broken(name, "node.backend", remedy.to_owned()))
-}
-
-/// libtorch computes the models that it has.
-fn engine(model: ModelKind, node: &Node) -> Option<Broken> {
-    if dnode_torch::has(model) {
-        return None;
-    }
-    let other = match (node.backend, node.device) {
-        (Backend::Libtorch, _) => "node.backend",
-        (Backend::Embedded, _) => return None,
-        (Backend::Auto, Device::Cuda(_)) => "node.device",
-        (Backend::Auto, _) if node.precision != Precision::F32 => "node.precision",
-        (Backend::Auto, _) if node.recompute => "node.recompute",
-        (Backend::Auto, _) => return None,
-    };
-    let remedy = format!(
-        "libtorch computes mlp, cnn and gpt: use node.backend=embedded, which computes {model} in f32 on the CPU"
-    );
-    Some(Broken("model.kind", other, remedy))
 }
 
 fn network(network: &Network) -> Option<Broken> {

@@ -236,10 +236,6 @@ fn values_that_do_not_go_together_are_refused_with_a_remedy() {
             "model.key_value_heads = 3 in --set does not go with model.heads = 4: the heads of keys and values must divide the heads",
         ),
         (
-            &["model.kind=llama", "node.backend=libtorch"],
-            "model.kind = \"llama\" in --set does not go with node.backend = \"libtorch\": libtorch computes mlp, cnn and gpt: use node.backend=embedded, which computes llama in f32 on the CPU",
-        ),
-        (
             &["data.kind=mnist"],
             "data.path = unset by default does not go with data.kind = \"mnist\": give --data-path with the folder or file",
         ),

@@ -41,7 +41,7 @@ const fn advice(error: &DataError) -> &'static str {
 /// # Errors
 /// [`BackendError`] names the file, the key, or what is missing.
 pub fn trainer(config: &Config) -> Result<Box<dyn Trainer>, BackendError> {
-    Ok(Box::new(local(config, torch_of(config))?))
+    Ok(Box::new(local(config, torch(&config.node))?))
 }
 
 /// As [`trainer`], on libtorch as `torch` says, or on the embedded engine.
@@ -64,12 +64,6 @@ pub(crate) fn local(
     };
     let engine = dnode_torch::engine(&local, torch, dataset.shape())?;
     Ok(LocalTrainer::on(engine, local, Box::new(dataset))?)
-}
-
-/// How libtorch is to compute the model of `config`; `None` if the embedded engine computes it, as it does
-/// every model that libtorch lacks.
-pub(crate) fn torch_of(config: &Config) -> Option<TorchConfig> {
-    torch(&config.node).filter(|_| dnode_torch::has(config.model.kind))
 }
 
 /// How libtorch is to compute; `None` if the embedded engine computes.

@@ -114,7 +114,7 @@ struct Digest {
 pub fn digest(config: &Config, trainer: &mut dyn Trainer) -> Result<String, TrainError> {
     let Some(trainer) = trainer.split() else { return Ok(String::new()) };
     let loss = f64::from(trainer.gradient(StepId::alone(0))?.loss);
-    let precision = precision(backend::torch_of(config));
+    let precision = precision(backend::torch(&config.node));
     let shard = config.data.shard.unwrap_or(0);
     let digest = Digest::of(loss, trainer.gradient_mut(), (precision, shard));
     Ok(digest.text())
@@ -153,11 +153,10 @@ pub fn check(
     let mut config = config.clone();
     // Every machine has to see the same samples.
     config.data.shard = Some(0);
-    let configured = backend::torch_of(&config);
+    let configured = backend::torch(&config.node);
     let cpu = TorchConfig { device: Device::Cpu, ..TorchConfig::default() };
     let mut others: Vec<TorchConfig> = configured.into_iter().collect();
-    let has = dnode_torch::is_built() && dnode_torch::has(config.model.kind);
-    if has && configured != Some(cpu) {
+    if dnode_torch::is_built() && configured != Some(cpu) {
         others.push(cpu);
     }
     let reference = first(&config, None)?;

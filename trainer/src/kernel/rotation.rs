@@ -7,7 +7,7 @@ use super::vectorized;
 
 /// Cosines and sines of all positions of a sample.
 #[derive(Debug)]
-pub(crate) struct Rotation {
+pub struct Rotation {
     /// `[T, D/2]`.
     cosines: Vec<f32>,
     /// `[T, D/2]`.
@@ -21,7 +21,8 @@ impl Rotation {
     ///
     /// Angles are rounded to f32 where `transformers` rounds them: at late positions that is more than
     /// the error of a cosine, and weights should mean the same here and there.
-    pub(crate) fn new(tokens: usize, head_width: usize, base: f64) -> Self {
+    #[must_use]
+    pub fn new(tokens: usize, head_width: usize, base: f64) -> Self {
         let half = head_width / 2;
         let rate = |pair: usize| {
             let exponent = (2 * pair) as f32 / head_width as f32;
@@ -34,6 +35,18 @@ impl Rotation {
             (0..tokens).flat_map(angles).map(|angle| function(angle) as f32).collect()
         };
         Self { cosines: table(f64::cos), sines: table(f64::sin), half }
+    }
+
+    /// Of the angle of each pair at each position, `[T, D/2]`.
+    #[must_use]
+    pub fn cosines(&self) -> &[f32] {
+        &self.cosines
+    }
+
+    /// As [`Rotation::cosines`].
+    #[must_use]
+    pub fn sines(&self) -> &[f32] {
+        &self.sines
     }
 
     /// Turns the first `heads` heads of each row; `rows`: `[T, stride]`.

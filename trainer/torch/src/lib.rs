@@ -22,7 +22,7 @@ mod net;
 #[cfg(feature = "torch")]
 mod update;
 
-use dnode_trainer::{ConfigError, Engine, LocalConfig, ModelKind, SampleShape};
+use dnode_trainer::{ConfigError, Engine, LocalConfig, SampleShape};
 
 pub use config::{Device, Precision, TorchConfig};
 
@@ -34,11 +34,6 @@ pub enum TorchError {
         "this dnode was built without libtorch: `testnet/scripts/torch.sh build` fetches libtorch 2.11 and builds one with it (docs/operations.md)"
     )]
     NotBuilt,
-    /// libtorch computes no models of this kind; the embedded engine does.
-    #[error(
-        "libtorch computes mlp, cnn and gpt, but model.kind = {0}: use node.backend=embedded, which computes it in f32 on the CPU"
-    )]
-    Model(ModelKind),
     /// The machine or its libtorch has no such device.
     #[error("no CUDA device {device}: {reason}")]
     Cuda {
@@ -73,15 +68,6 @@ pub fn engine(
     {
         let _ = (config, torch, shape);
         Err(TorchError::NotBuilt)
-    }
-}
-
-/// Whether libtorch computes models of this kind; the embedded engine computes all of them.
-#[must_use]
-pub const fn has(model: ModelKind) -> bool {
-    match model {
-        ModelKind::Mlp | ModelKind::Cnn | ModelKind::Gpt => true,
-        ModelKind::Llama => false,
     }
 }
 

@@ -2,10 +2,9 @@
 //!
 //! The same tensors in the same layout as the embedded engine's models, whose sources they share.
 
-use dnode_trainer::{Batch, Input, ModelConfig, ModelKind, SampleShape};
+use dnode_trainer::{Batch, Input, ModelConfig, ModelKind, Rotation, SampleShape};
 use tch::{Kind, TchError, Tensor};
 
-use crate::TorchError;
 use crate::config::Precision;
 
 /// Added to the variance of a layer norm, as in the embedded engine.
@@ -21,7 +20,11 @@ enum Form {
     Mlp { layers: usize, pixels: i64 },
     Cnn { height: i64, width: i64 },
     Gpt { layers: usize, heads: i64, width: i64, context: i64 },
+    Llama { layers: usize, heads: i64, key_value_heads: i64, tied: bool, epsilon: f64 },
 }
+
+/// Tensors of a block of a llama, behind its one embedding.
+const LLAMA_BLOCK_TENSORS: usize = 6;
 
 /// A model over leaf tensors that are views of the flat parameters.
 #[derive(Debug)]
@@ -32,6 +35,8 @@ pub(crate) struct Net {
     /// What products are computed in.
     kind: Kind,
     recompute: bool,
+    /// Cosines and sines of a llama's positions, `[T, D/2]` each.
+    rotation: Option<[Tensor; 2]>,
 }
 
 fn extent(value: usize) -> i64 {
@@ -42,13 +47,13 @@ impl Net {
     /// The model of `config` over `leaves`, which have the shapes of its layout.
     ///
     /// # Errors
-    /// [`TorchError::Model`] for a kind that libtorch lacks.
+    /// libtorch's own failure.
     pub(crate) fn new(
         config: &ModelConfig,
         shape: SampleShape,
         leaves: Vec<Tensor>,
         (precision, recompute): (Precision, bool),
-    ) -> Result<Self, TorchError> {
+    ) -> Result<Self, TchError> {
         let (height, width) = match shape {
             SampleShape::Image { height, width, .. } => (height, width),
             SampleShape::Text { .. } => (0, 0),
@@ -64,14 +69,24 @@ impl Net {
                 width: extent(config.width),
                 context: extent(config.context),
             },
-            ModelKind::Llama => return Err(TorchError::Model(config.kind)),
+            ModelKind::Llama => Form::Llama {
+                layers: config.layers,
+                heads: extent(config.heads),
+                key_value_heads: extent(config.key_value_heads()),
+                tied: config.tied,
+                epsilon: config.norm_epsilon,
+            },
         };
         let kind = match precision {
             Precision::F32 => Kind::Float,
             Precision::Bf16 => Kind::BFloat16,
             Precision::Fp16 => Kind::Half,
         };
-        Ok(Self { form, leaves, kind, recompute })
+        let rotation = match form {
+            Form::Llama { .. } => Some(rotation(config, leaves[0].device())?),
+            Form::Mlp { .. } | Form::Cnn { .. } | Form::Gpt { .. } => None,
+        };
+        Ok(Self { form, leaves, kind, recompute, rotation })
     }
 
     /// Sum of the losses of `batch` and, when `grade`, the number of rows predicted right; both
@@ -128,7 +143,7 @@ impl Net {
         match self.form {
             Form::Mlp { layers, .. } => layers,
             Form::Cnn { .. } => 4,
-            Form::Gpt { layers, .. } => layers + 2,
+            Form::Gpt { layers, .. } | Form::Llama { layers, .. } => layers + 2,
         }
     }
 
@@ -144,7 +159,7 @@ impl Net {
             (Input::Images(images), Form::Mlp { pixels, .. }) => {
                 Tensor::f_from_slice(images)?.f_view([samples, pixels])?.f_to(device)
             }
-            (Input::Images(_), Form::Gpt { .. }) => {
+            (Input::Images(_), Form::Gpt { .. } | Form::Llama { .. }) => {
                 Err(TchError::Torch("a language model was given images".to_owned()))
             }
         }
@@ -186,6 +201,24 @@ impl Net {
                 let inner = self.linear(&inner.f_gelu("tanh")?, block + 10)?;
                 (x + inner).f_to_kind(Kind::Float)
             }
+            Form::Llama { layers, tied, epsilon, .. } => {
+                if index == 0 {
+                    return Tensor::f_embedding(&self.leaves[0], x, -1, false, false);
+                }
+                let block = 1 + LLAMA_BLOCK_TENSORS * (index - 1);
+                if index > layers {
+                    let head = if tied { 0 } else { block + 1 };
+                    return self.product(&self.root_norm(x, block, epsilon)?, head);
+                }
+                let x = (x + self.grouped_attention(x, block)?).f_to_kind(Kind::Float)?;
+                let rows = self.product(&self.root_norm(&x, block + 3, epsilon)?, block + 4)?;
+                let halves = rows.f_chunk(2, -1)?;
+                let [gate, up] = halves.as_slice() else {
+                    return Err(TchError::Torch("gate and up are two".to_owned()));
+                };
+                let inner = self.product(&gate.f_silu()?.f_mul(up)?, block + 5)?;
+                (x + inner).f_to_kind(Kind::Float)
+            }
         }
     }
 
@@ -200,6 +233,18 @@ impl Net {
     fn linear(&self, x: &Tensor, first: usize) -> Result<Tensor, TchError> {
         let [weight, bias] = [first, first + 1].map(|leaf| self.cast(&self.leaves[leaf]));
         self.cast(x)?.f_linear(&weight?, Some(bias?))
+    }
+
+    /// The layer without a bias whose weight is the leaf `weight`.
+    fn product(&self, x: &Tensor, weight: usize) -> Result<Tensor, TchError> {
+        self.cast(x)?.f_linear(&self.cast(&self.leaves[weight])?, None::<Tensor>)
+    }
+
+    /// By the root mean square, computed in f32 whatever the precision.
+    fn root_norm(&self, x: &Tensor, gain: usize, epsilon: f64) -> Result<Tensor, TchError> {
+        let square = x.f_square()?.f_mean_dim([-1_i64].as_slice(), true, Kind::Float)?;
+        let root = square.f_add_scalar(epsilon)?.f_rsqrt()?;
+        x.f_mul(&root)?.f_mul(&self.leaves[gain])
     }
 
     /// Computed in f32 whatever the precision.
@@ -230,19 +275,76 @@ impl Net {
         let [query, key, value] = parts.as_slice() else {
             return Err(TchError::Torch("query, key and value are three".to_owned()));
         };
-        let attended = Tensor::f_scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            None::<Tensor>,
-            0.0,
-            true,
-            None,
-            false,
-        )?;
-        let rows = attended.f_transpose(1, 2)?.f_reshape([samples, tokens, width])?;
+        let rows = attended(query, key, value)?.f_reshape([samples, tokens, width])?;
         self.linear(&rows, block + 4)
     }
+
+    /// The attention of a llama's block, with its norm and projection: `x`, `[B, T, W]`.
+    fn grouped_attention(&self, x: &Tensor, block: usize) -> Result<Tensor, TchError> {
+        let (Form::Llama { heads, key_value_heads, epsilon, .. }, Some(rotation)) =
+            (self.form, &self.rotation)
+        else {
+            return Err(TchError::Torch("only a llama has grouped heads".to_owned()));
+        };
+        let (samples, tokens, width) = x.size3()?;
+        let rows = self.product(&self.root_norm(x, block, epsilon)?, block + 1)?;
+        let rows = rows.f_view([samples, tokens, heads + 2 * key_value_heads, width / heads])?;
+        let parts = rows
+            .f_transpose(1, 2)?
+            .f_split_with_sizes([heads, key_value_heads, key_value_heads], 1)?;
+        let [query, key, value] = parts.as_slice() else {
+            return Err(TchError::Torch("query, key and value are three".to_owned()));
+        };
+        let turned = |part: &Tensor| self.cast(&turned(part, rotation)?);
+        // Each head of keys and values stands for those of its group.
+        let repeated = |part: &Tensor| -> Result<Tensor, TchError> {
+            let each = [samples, key_value_heads, heads / key_value_heads, tokens, width / heads];
+            part.f_unsqueeze(2)?.f_expand(each, false)?.f_reshape([
+                samples,
+                heads,
+                tokens,
+                width / heads,
+            ])
+        };
+        let attended = attended(&turned(query)?, &repeated(&turned(key)?)?, &repeated(value)?)?;
+        self.product(&attended.f_reshape([samples, tokens, width])?, block + 2)
+    }
+}
+
+/// What each head attends to, heads of a token side by side: `[B, T, H, D]` of `[B, H, T, D]`.
+fn attended(query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor, TchError> {
+    let heads = Tensor::f_scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        None::<Tensor>,
+        0.0,
+        true,
+        None,
+        false,
+    )?;
+    heads.f_transpose(1, 2)
+}
+
+/// Cosines and sines of the positions of `config`, as the embedded engine has them.
+fn rotation(config: &ModelConfig, device: tch::Device) -> Result<[Tensor; 2], TchError> {
+    let head_width = config.width / config.heads;
+    let rotation = Rotation::new(config.context, head_width, config.rotary_base);
+    let table = |values: &[f32]| {
+        Tensor::f_from_slice(values)?.f_view([-1, extent(head_width / 2)])?.f_to(device)
+    };
+    Ok([table(rotation.cosines())?, table(rotation.sines())?])
+}
+
+/// Queries or keys, `[B, H, T, D]`, with each pair of channels turned; in f32.
+fn turned(heads: &Tensor, [cosines, sines]: &[Tensor; 2]) -> Result<Tensor, TchError> {
+    let halves = heads.f_to_kind(Kind::Float)?.f_chunk(2, -1)?;
+    let [first, second] = halves.as_slice() else {
+        return Err(TchError::Torch("a pair of channels is two".to_owned()));
+    };
+    let one = first.f_mul(cosines)?.f_sub(&second.f_mul(sines)?)?;
+    let other = second.f_mul(cosines)?.f_add(&first.f_mul(sines)?)?;
+    Tensor::f_cat(&[one, other], -1)
 }
 
 /// A tensor that gradients stop at; the first stage's input needs none itself.

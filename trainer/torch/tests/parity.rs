@@ -47,11 +47,6 @@ fn tolerances() -> (f64, f64) {
     }
 }
 
-/// The models that libtorch has.
-fn kinds() -> impl Iterator<Item = ModelKind> {
-    KINDS.into_iter().filter(|&kind| dnode_torch::has(kind))
-}
-
 fn torch_on(config: LocalConfig, torch: TorchConfig) -> LocalTrainer {
     let source = source(config.model.kind);
     let engine = dnode_torch::engine(&config, torch, source.shape()).unwrap();
@@ -86,7 +81,7 @@ fn agree(one: &mut LocalTrainer, other: &mut LocalTrainer, tolerances: (f64, f64
 
 #[test]
 fn the_initial_parameters_are_equal_to_the_bit() {
-    for kind in kinds() {
+    for kind in KINDS {
         let (native, torch) = (trainer(config(kind)), torch(config(kind)));
         assert_eq!(native.layout(), torch.layout(), "{kind}");
         assert_eq!(bits(&parameters(&native)), bits(&parameters(&torch)), "{kind}");
@@ -95,7 +90,7 @@ fn the_initial_parameters_are_equal_to_the_bit() {
 
 #[test]
 fn the_first_loss_and_gradient_agree() {
-    for kind in kinds() {
+    for kind in KINDS {
         let (mut native, mut torch) = (trainer(config(kind)), torch(config(kind)));
         agree(&mut native, &mut torch, tolerances(), &kind.to_string());
     }
@@ -103,7 +98,7 @@ fn the_first_loss_and_gradient_agree() {
 
 #[test]
 fn micro_batches_and_cut_batches_agree() {
-    for kind in kinds() {
+    for kind in KINDS {
         let mut config = config(kind);
         config.optimizer.accumulate = 3;
         let mut trainers = [trainer(config.clone()), torch(config)];
@@ -118,7 +113,7 @@ fn micro_batches_and_cut_batches_agree() {
 
 #[test]
 fn twenty_steps_and_the_evaluation_agree() {
-    for kind in kinds() {
+    for kind in KINDS {
         for rule in [OptimizerKind::Sgd, OptimizerKind::Adamw, OptimizerKind::Muon] {
             let mut config = config(kind);
             config.optimizer =
@@ -140,7 +135,7 @@ fn twenty_steps_and_the_evaluation_agree() {
 
 #[test]
 fn micro_batches_and_recomputed_activations_give_the_same_gradient_in_every_precision() {
-    for kind in kinds() {
+    for kind in KINDS {
         for precision in [Precision::F32, Precision::Bf16, Precision::Fp16] {
             for accumulate in [1, 3] {
                 let how = TorchConfig { precision, ..plain() };
@@ -168,7 +163,7 @@ fn micro_batches_and_recomputed_activations_give_the_same_gradient_in_every_prec
 
 #[test]
 fn lower_precision_is_near() {
-    for kind in kinds() {
+    for kind in KINDS {
         for precision in [Precision::Bf16, Precision::Fp16] {
             let mut native = trainer(config(kind));
             let mut torch = torch_on(config(kind), TorchConfig { precision, ..plain() });
@@ -227,7 +222,7 @@ fn a_gradient_too_long_for_half_precision_is_computed_again_with_a_lower_scale()
 
 #[test]
 fn displaced_weights_are_read_back() {
-    for kind in kinds() {
+    for kind in KINDS {
         let mut torch = torch(config(kind));
         let before = parameters(&torch);
         let delta: Vec<f32> = (0..10).map(|index| index as f32).collect();
@@ -246,7 +241,7 @@ fn displaced_weights_are_read_back() {
 
 #[test]
 fn state_goes_from_one_engine_to_the_other() {
-    for kind in kinds() {
+    for kind in KINDS {
         for rule in [OptimizerKind::Sgd, OptimizerKind::Adamw, OptimizerKind::Muon] {
             let mut config = config(kind);
             config.optimizer.kind = rule;
@@ -264,7 +259,7 @@ fn state_goes_from_one_engine_to_the_other() {
 
 #[test]
 fn one_seed_gives_one_run() {
-    for kind in kinds() {
+    for kind in KINDS {
         let run = || {
             let mut torch = torch(config(kind));
             for step in 0..10 {
@@ -280,7 +275,7 @@ fn one_seed_gives_one_run() {
 
 #[test]
 fn weights_that_are_not_finite_are_noticed_and_change_nothing() {
-    for kind in kinds() {
+    for kind in KINDS {
         for precision in [Precision::F32, Precision::Fp16] {
             let mut torch = torch_on(config(kind), TorchConfig { precision, ..plain() });
             torch.displace(0..1, &[f32::NAN], 1.0);
