@@ -25,7 +25,9 @@ sys.stdout = sys.__stdout__
 """
 
 
-def _ends(package: Path, folder: Path, name: str, *words: str) -> list[dict[str, str]]:
+def _ends(
+    package: Path, folder: Path, name: str, *words: str, reasons: tuple[str, ...] = ("finished",)
+) -> list[dict[str, str]]:
     """Runs two peers of an example; what each of them says at its end, `key=value` words."""
     (folder / "alone.py").write_text(ALONE)
     launch = f"import dnode, sys; dnode.launch(2, 'alone.py', sys.argv[2:], folder=sys.argv[1], timeout={DEADLINE})"
@@ -38,7 +40,7 @@ def _ends(package: Path, folder: Path, name: str, *words: str) -> list[dict[str,
         said = (folder / f"said-{rank}").read_text()
         assert said.count("END ") == 1, said
         ends.append(dict(re.findall(r"(\w+)=(\S+)", said.split("END ")[1])))
-        assert ends[-1]["reason"] == "finished" and int(ends[-1]["exchanges"]) > 0, said + done.stderr
+        assert ends[-1]["reason"] in reasons and int(ends[-1]["exchanges"]) > 0, said + done.stderr
     return ends
 
 
@@ -78,6 +80,47 @@ def test_adapters_alone_are_averaged(package: Path, tmp_path: Path) -> None:
     with safe_open(file, "pt") as saved:
         exchanged = list(saved.keys())
     assert len(exchanged) == 18 and all(name.endswith((".a", ".b")) for name in exchanged), exchanged
+
+
+def test_a_trainer_of_transformers_trains_in_a_swarm_by_a_callback(package: Path, tmp_path: Path) -> None:
+    # Who has taken its own `max_steps` before those of the run are done leaves.
+    ends = _ends(package, tmp_path, "transformers_gpt2", reasons=("finished", "left"))
+    assert _learned(ends), ends
+    for rank, end in enumerate(ends):
+        taken, samples = int(end["taken"]), int(end["samples"])
+        # Two batches of eight in each step; the Trainer's figures have those of the swarm.
+        assert 50 < taken <= 100 and samples == 16 * taken and int(end["peers"]) == 1, ends
+        # At the Trainer's saves, and at the end.
+        assert len(list(tmp_path.glob(f"{rank}/checkpoints/*/parameters.safetensors"))) > 1
+
+
+def test_a_callback_without_its_library_says_what_to_install(package: Path) -> None:
+    script = "import sys; sys.modules['transformers'] = None; import dnode.transformers"
+    done = subprocess.run([sys.executable, "-c", script], env=environment(package), capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1].endswith("pip install 'transformers[torch]'"), done.stderr
+
+
+def test_a_wrong_setting_of_a_callback_is_refused_when_training_begins(package: Path, tmp_path: Path) -> None:
+    script = """
+import torch, dnode
+from transformers import Trainer, TrainingArguments
+from dnode.transformers import SwarmCallback
+
+class Model(torch.nn.Linear):
+    def forward(self, x):
+        return {"loss": super().forward(x).square().mean()}
+
+args = TrainingArguments(output_dir="out", max_steps=2, report_to=[], disable_tqdm=True)
+data = [{"x": torch.ones(4)}] * 8
+trainer = Trainer(Model(4, 1), args, train_dataset=data, callbacks=[SwarmCallback(run="r", local_steps=0)])
+try:
+    trainer.train()
+except dnode.ConfigError as error:
+    print("refused:", error)
+"""
+    given = environment(package, PYTHONDONTWRITEBYTECODE="1")
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=given, capture_output=True, text=True)
+    assert "refused: " in done.stdout and "local_steps" in done.stdout, done.stdout + done.stderr
 
 
 def test_weights_of_gpt2_are_saved_under_the_names_that_they_had(package: Path, tmp_path: Path) -> None:

@@ -93,21 +93,26 @@ def _end(peers: list[subprocess.Popen[bytes]]) -> None:
             peer.wait()
 
 
+def folder() -> Optional[Path]:
+    """The folder of this process where :func:`launch` has started it, else ``None``."""
+    rank = os.environ.get(RANK)
+    return None if rank is None else Path(os.environ[FOLDER]) / rank
+
+
 def place() -> Optional[dict[str, Any]]:
     """The settings of this process where :func:`launch` has started it, else ``None``."""
-    rank = os.environ.get(RANK)
-    if rank is None:
+    own = folder()
+    if own is None:
         return None
-    root = Path(os.environ[FOLDER])
     found: dict[str, Any] = {
-        "data_dir": str(root / rank),
+        "data_dir": str(own),
         "require_peers": int(os.environ[SIZE]) - 1,
         "listen": ["/ip4/127.0.0.1/udp/0/quic-v1"],
         "mdns": False,
         "open": True,
     }
-    if rank != "0":
-        found["bootstrap"] = [_address(root / "0" / "address")]
+    if own.name != "0":
+        found["bootstrap"] = [_address(own.parent / "0" / "address")]
     return found
 
 

@@ -1,0 +1,199 @@
+"""What the callbacks of training frameworks share: the processes of one loop are one peer of a swarm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Mapping, Optional, Union
+
+import torch
+import torch.distributed as group
+
+from dnode import _launch, _logging
+from dnode._native import ConfigError, Error, RunMismatch
+from dnode._swarm import Membership, Swarm, join
+
+#: How rank 0 tells the others where it stands.
+_MEMBERSHIPS: tuple[Membership, ...] = ("joined", "alone", "finished", "left", "refused")
+#: Figures of :attr:`Swarm.stats` that go to a framework's logs, as ``swarm_peers`` and so on.
+_FIGURES = ("peers", "exchanges", "commits", "position", "staleness", "distance")
+
+
+class Host:
+    """One peer: a process, or a process group in which rank 0 joins and shares what the swarm moves."""
+
+    def __init__(self, run: str, settings: dict[str, Any]) -> None:
+        self.swarm: Optional[Swarm] = None
+        #: Where the peer stands; the same at all ranks.
+        self.membership: Membership = "left"
+        self._run, self._settings = run, settings
+        self._raises = settings.get("errors") == "raise"
+        self._shared: list[torch.Tensor] = []
+        #: The loss that was told last.
+        self.loss: Union[float, torch.Tensor] = float("nan")
+
+    def join(
+        self,
+        model: torch.nn.Module,
+        optimizer: Optional[torch.optim.Optimizer],
+        *,
+        speaks: bool,
+        steps: Optional[int],
+        data_dir: Path,
+        resume: bool,
+    ) -> None:
+        """Joins with the model; in a group all ranks call it, and have the weights of rank 0 then.
+
+        :param speaks: whether this is rank 0, which joins.
+        :param steps: steps of the run where the settings do not have them.
+        :param data_dir: the folder where the settings have none, and no launcher gives one.
+        :param resume: whether to go on from the swarm's newest checkpoint in it, if there is one.
+        :raises ConfigError, RunMismatch: which only a person can put right.
+        """
+        self.leave(quietly=True)
+        self.loss = float("nan")
+        together = group.is_available() and group.is_initialized() and group.get_world_size() > 1
+        self._shared = self._of_the_swarm(model) if together else []
+        refused: Optional[Error] = None
+        self.membership = "alone"
+        if speaks:
+            try:
+                given = self._given(steps, data_dir, resume)
+                self.swarm = join(model, optimizer, run=self._run, **given)
+                self.membership = self.swarm.membership
+            except Error as error:
+                if self._raises or isinstance(error, (ConfigError, RunMismatch)):
+                    refused, self.membership = error, "refused"
+                else:
+                    _logging.LOGGER.error("the swarm was not joined, training goes on alone: %s", error)
+        self._share(moved=True)
+        if refused is not None:
+            raise refused
+        if self.membership == "refused":
+            raise ConfigError("rank 0 was refused by the swarm; its log says why")
+
+    def _given(self, steps: Optional[int], data_dir: Path, resume: bool) -> dict[str, Any]:
+        """The settings, with what the framework knows where they say nothing."""
+        given = dict(self._settings)
+        if steps is not None:
+            given.setdefault("steps", steps)
+        launched = _launch.folder()
+        if launched is None:
+            given.setdefault("data_dir", str(data_dir))
+        folder = Path(given.get("data_dir") or launched or data_dir)
+        if resume and any(folder.glob("checkpoints/*")):
+            given.setdefault("resume", True)
+        return given
+
+    def step(self, loss: Union[float, torch.Tensor, None], samples: int) -> Membership:
+        """The loop has taken a step; where the peer stands after it.
+
+        :param loss: mean loss of the step, nats; ``None`` where none is known or the step was skipped, for
+            which that of the step before is told.
+        :param samples: samples of the step at all ranks.
+        """
+        if loss is not None:
+            self.loss = loss.detach() if isinstance(loss, torch.Tensor) else loss
+        if self.membership != "joined":
+            return self.membership
+        moved = False
+        if self.swarm is not None:
+            try:
+                step = self.swarm.step(loss=self.loss, samples=samples)
+                moved, self.membership = step.moved, step.membership
+            except Error as error:
+                if self._raises:
+                    raise
+                _logging.LOGGER.error("training goes on alone: %s", error)
+                self.swarm._leave_quietly()
+                self.membership = "alone"
+        self._share(moved)
+        return self.membership
+
+    def evaluate(self, loss: float, accuracy: float, count: int) -> None:
+        """The loop has measured the model on held-out data."""
+        if self.swarm is not None and self.membership == "joined":
+            self.swarm.evaluate(loss, accuracy, max(1, count))
+
+    def checkpoint(self) -> None:
+        """Writes a checkpoint of the swarm; one that cannot be written is told in the log."""
+        if self.swarm is not None and self.membership == "joined":
+            try:
+                self.swarm.checkpoint()
+            except Error as error:
+                if self._raises:
+                    raise
+                _logging.LOGGER.error("the swarm's checkpoint was not written: %s", error)
+
+    def leave(self, quietly: bool = False) -> None:
+        """Leaves in good order; in a group all ranks call it, but after an error, ``quietly``."""
+        if self.membership == "left":
+            return
+        if self.swarm is not None:
+            try:
+                self.swarm.leave()
+            except Error as error:
+                if self._raises and not quietly:
+                    raise
+                _logging.LOGGER.warning("leave the swarm: %s", error)
+        self.membership = "left"
+        if not quietly:
+            # The last exchanges may have moved weights.
+            self._share(moved=True)
+        self._shared = []
+
+    def figures(self) -> dict[str, float]:
+        """What is known of the swarm, for the logs of a framework; nothing after it was left."""
+        if self.swarm is None or self.membership != "joined":
+            return {}
+        stats = self.swarm.stats
+        known = {name: stats[name] for name in _FIGURES if isinstance(stats[name], (int, float))}
+        return {f"swarm_{name}": float(value) for name, value in known.items()}
+
+    def _of_the_swarm(self, model: torch.nn.Module) -> list[torch.Tensor]:
+        tensors = [it.data for it in model.parameters() if it.requires_grad]
+        if self._settings.get("buffers") == "average":
+            tensors += [it for it in model.buffers() if it.is_floating_point()]
+        return tensors
+
+    def _share(self, moved: bool) -> None:
+        """Rank 0 tells the others where it stands and, where they were moved, its weights."""
+        if not self._shared:
+            return
+        device = self._shared[0].device
+        told = torch.tensor([int(moved), _MEMBERSHIPS.index(self.membership)], device=device)
+        group.broadcast(told, 0)
+        moved, index = bool(told[0]), int(told[1])
+        self.membership = _MEMBERSHIPS[index]
+        if moved and self.membership != "refused":
+            for tensor in self._shared:
+                group.broadcast(tensor, 0)
+
+
+class Accumulated:
+    """Losses and samples of the batches since the last step; losses on a device are not waited for."""
+
+    def __init__(self) -> None:
+        self._batches: list[tuple[torch.Tensor, int]] = []
+
+    def add(self, loss: torch.Tensor, samples: int) -> None:
+        self._batches.append((loss.detach().float(), samples))
+
+    def take(self, summed: bool = False) -> tuple[Optional[torch.Tensor], int]:
+        """Their mean loss, or its sum where each is a part of the step's, and their samples."""
+        batches, self._batches = self._batches, []
+        if not batches:
+            return None, 0
+        device = batches[0][0].device
+        losses = torch.stack([loss.to(device, non_blocking=True) for loss, _ in batches])
+        return losses.sum() if summed else losses.mean(), sum(samples for _, samples in batches)
+
+
+def samples_of(batch: Any) -> int:
+    """The first dimension of the first tensor in a batch of whatever nesting; 0 if there is none."""
+    if isinstance(batch, torch.Tensor):
+        return batch.shape[0] if batch.dim() > 0 else 0
+    if isinstance(batch, Mapping):
+        batch = list(batch.values())
+    if not isinstance(batch, (list, tuple)):
+        return 0
+    return next((count for count in map(samples_of, batch) if count > 0), 0)
