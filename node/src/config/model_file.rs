@@ -44,14 +44,13 @@ pub(super) fn read(path: &Path, context: Option<i64>) -> Result<Described, Confi
     file.check_architecture()?;
     let heads = file.integer("num_attention_heads", None)?;
     let positions = file.integer("max_position_embeddings", None)?;
-    let most = CONTEXT_MAX.min(positions);
     let context = match context {
         Some(context) if context > positions => {
             let expected = format!("at least model.context = {context}");
             return Err(file.fault("max_position_embeddings", &expected));
         }
         Some(context) => context,
-        None if positions > most => {
+        None if positions > CONTEXT_MAX => {
             let expected =
                 format!("at most {CONTEXT_MAX}, or --set model.context with fewer tokens");
             return Err(file.fault("max_position_embeddings", &expected));

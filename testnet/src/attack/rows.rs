@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::catalog::{Attack, Blow};
 use crate::experiment::Experiment;
 use crate::file::ReadError;
-use crate::learn::reference::{Aggregator, run as aggregate};
+use crate::learn::reference::{Aggregator, mean, run as aggregate};
 use crate::learn::{LearnError, Misbehaviour, Outcome, SimulatedCase, run as train};
 use crate::report::table::Table;
 
@@ -246,10 +246,6 @@ fn named(honest: &[u32], outcome: &Outcome) -> Vec<f64> {
     let mut times: Vec<f64> = first.into_values().collect();
     times.sort_by(f64::total_cmp);
     times
-}
-
-fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
 /// The rows as Markdown.

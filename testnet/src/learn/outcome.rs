@@ -176,7 +176,8 @@ impl Quality {
     }
 }
 
-fn mean(replicas: &[Vec<f32>]) -> Vec<f32> {
+/// The mean of replicas, each `[P]`.
+pub(super) fn mean(replicas: &[Vec<f32>]) -> Vec<f32> {
     let count = replicas.len() as f64;
     let length = replicas.first().map_or(0, Vec::len);
     let at = |k: usize| replicas.iter().map(|replica| f64::from(replica[k])).sum::<f64>() / count;

@@ -8,7 +8,7 @@ use dnode_trainer::{StepId, TrainError, Trainer};
 
 use super::case::{LearnError, SimulatedCase};
 use super::misbehaviour::{Mask, Wrong};
-use super::outcome::{Outcome, Quality};
+use super::outcome::{Outcome, Quality, mean as mean_replica};
 use super::swarm::{Evaluator, put, trainer_of};
 
 /// Steps of centered clipping; its paper uses one to three.
@@ -58,7 +58,7 @@ impl Aggregator {
     /// `last` is the aggregate before, `[P]`.
     fn combine(self, last: &[f32], shown: &[Vec<f32>], faulty: usize) -> Vec<f32> {
         match self {
-            Self::Mean => each_weight(shown, |values| mean(values)),
+            Self::Mean => mean_replica(shown),
             Self::Median => each_weight(shown, |values| median(values)),
             Self::TrimmedMean => each_weight(shown, |values| {
                 let cut = faulty.min(values.len().saturating_sub(1) / 2);
@@ -82,7 +82,8 @@ fn each_weight(shown: &[Vec<f32>], one: impl Fn(&mut Vec<f64>) -> f64) -> Vec<f3
     (0..length).map(at).collect()
 }
 
-fn mean(values: &[f64]) -> f64 {
+/// 0 of nothing.
+pub(crate) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 

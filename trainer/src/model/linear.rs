@@ -25,9 +25,9 @@ impl Linear {
         inputs: usize,
         outputs: usize,
     ) -> Result<Self, LayoutError> {
-        let weight = layout.push(&format!("{name}.weight"), &[outputs, inputs])?;
+        let plain = Self::push_plain(layout, name, inputs, outputs)?;
         let bias = layout.push(&format!("{name}.bias"), &[outputs])?;
-        Ok(Self { inputs, outputs, weight, bias })
+        Ok(Self { bias, ..plain })
     }
 
     /// As [`Self::push`], without a bias.

@@ -289,7 +289,7 @@ fn experiment(arguments: &RunArgs) -> Result<LocalExperiment, String> {
         return Err(format!("--kill {kill}: there are peers 0 to {last} only"));
     }
     let mut variants = Vec::new();
-    let (rules, workload) = (rules(arguments), workload(arguments));
+    let rules = rules(arguments);
     for rule in &rules {
         if arguments.kills.is_empty() || !arguments.no_baseline {
             variants.push(Variant::new(rule, peers));
@@ -327,7 +327,7 @@ fn experiment(arguments: &RunArgs) -> Result<LocalExperiment, String> {
     if seeds.is_empty() {
         seeds.push(arguments.seed);
     }
-    Ok(LocalExperiment { workload, variants, seeds })
+    Ok(LocalExperiment { workload: workload(arguments, &rules), variants, seeds })
 }
 
 /// The emulated network that a scenario file describes, for this many peers.
@@ -370,12 +370,12 @@ fn rules(arguments: &RunArgs) -> Vec<String> {
     if named.is_empty() { vec![usual.to_owned()] } else { named.clone() }
 }
 
-fn workload(arguments: &RunArgs) -> Workload {
-    let usual = demo::settings(&rules(arguments)).map(str::to_owned);
-    let usual = is_demo(arguments).then_some(usual).into_iter().flatten();
+/// What is trained by these rules.
+fn workload(arguments: &RunArgs, rules: &[String]) -> Workload {
+    let usual = is_demo(arguments).then(|| demo::settings(rules).map(str::to_owned));
     Workload {
         config: arguments.config.clone(),
-        settings: usual.chain(given(arguments)).collect(),
+        settings: usual.into_iter().flatten().chain(given(arguments)).collect(),
         wan: arguments.wan.clone(),
         rack: 1,
     }
