@@ -66,6 +66,17 @@ impl Gossip {
         self
     }
 
+    /// Begins without a replica of the run, for one whose weights are given and which this peer lacks. To
+    /// be called before the first input, and not where replicas are sums of contributions.
+    ///
+    /// It trains once it has taken over all fragments of its neighbours. It waits for them as long as it
+    /// takes, and gives nothing to others meanwhile.
+    #[must_use]
+    pub fn awaiting_model(mut self) -> Self {
+        self.transfer.joiner().await_model(&mut self.context);
+        self
+    }
+
     /// Goes on with a replica that contains `contents`, one entry for each fragment as
     /// [`Gossip::contents`] says them. To be called before the first input.
     ///

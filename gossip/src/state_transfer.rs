@@ -24,6 +24,11 @@ impl StateTransfer {
         &mut self.joiner
     }
 
+    /// Whether the own replica is none of the run's yet.
+    pub(crate) const fn awaits_model(&self) -> bool {
+        self.joiner.awaits()
+    }
+
     /// The end that gives them.
     pub(crate) const fn donor(&mut self) -> &mut Donor {
         &mut self.donor

@@ -289,3 +289,83 @@ fn newcomers_take_turns_and_none_has_more_wait_than_it_may() {
     let turn = served.iter().position(|to| *to == peer(2));
     assert!(turn <= Some(config.snapshots_max), "{served:?}");
 }
+
+/// A peer that lacks what its run begins with.
+fn awaiting() -> Host {
+    let mut host = start(Clock(0));
+    host.core = host.core.clone().awaiting_model();
+    host
+}
+
+/// Goes on to `end` with whatever expires.
+fn pass(host: &mut Host, now: &mut Time, end: Time) {
+    while host.core.poll_deadline().0 < end {
+        *now = host.core.poll_deadline().0;
+        host.handle(Input::Deadline, *now);
+    }
+    *now = end;
+}
+
+#[test]
+fn who_lacks_the_model_of_the_run_waits_for_one_who_has_it_and_gives_and_mixes_nothing() {
+    let mut host = awaiting();
+    let mut now = Time::ZERO;
+    host.handle(Input::Wait, now);
+    // Another that lacks it is no donor, and so is nobody.
+    up(&mut host, 1, (Clock(0), Phase::Joining), now);
+    assert!(!host.training, "it does not train its own");
+    for second in 1..600 {
+        pass(&mut host, &mut now, Time::ZERO + second * SECOND);
+        let still = Heartbeat {
+            clock: Clock(0),
+            samples: 0,
+            step_micros: 0,
+            batch: 0,
+            phase: Phase::Joining,
+        };
+        host.handle(received(1, Message::Heartbeat(still)), now);
+    }
+    host.handle(Input::RoundDue, now);
+    host.handle(pull(1, 3), now);
+    let said = answers(&mut host);
+    assert!(said.iter().any(|(_, message)| matches!(message, Message::Busy { .. })), "{said:?}");
+    let asks =
+        |message: &Message| matches!(message, Message::Pull { .. } | Message::Propose { .. });
+    assert!(!said.iter().any(|(_, message)| asks(message)), "{said:?}");
+    assert!(!host.training && host.core.awaits_model());
+    assert_eq!(host.core.members().count(), 1);
+
+    // Whoever has it gives it, although nobody has trained yet.
+    up(&mut host, 2, (Clock(0), Phase::Training), now);
+    pass(&mut host, &mut now, Time::ZERO + 602 * SECOND);
+    while !host.training {
+        let open = pulls(&mut host);
+        assert!(open.iter().all(|(donor, ..)| *donor == peer(2)));
+        if open.is_empty() {
+            now = host.core.poll_deadline().0;
+            host.handle(Input::Deadline, now);
+        }
+        for (donor, exchange, _) in open {
+            give(&mut host, donor, exchange, Clock(0), now);
+        }
+    }
+    assert_eq!((host.values(), host.clock), (vec![7.0; 16], Clock(0)));
+    assert!(!host.core.awaits_model());
+}
+
+#[test]
+fn who_lacks_the_model_and_loses_its_donors_waits_for_others_to_complete_it() {
+    let mut host = awaiting();
+    let mut now = Time::ZERO;
+    up(&mut host, 1, (CLOCK, Phase::Training), now);
+    pass(&mut host, &mut now, Time::ZERO + 2 * SECOND);
+    let (donor, exchange, _) = pulls(&mut host)[0];
+    give(&mut host, donor, exchange, CLOCK, now);
+    host.handle(Input::PeerDown { peer: peer(1) }, now);
+    pass(&mut host, &mut now, Time::ZERO + 600 * SECOND);
+    assert!(!host.training && host.core.awaits_model(), "a part of it is no model");
+    up(&mut host, 2, (CLOCK, Phase::Training), now);
+    let asked = give_all(&mut host, &mut now);
+    assert_eq!(asked.len(), 15, "what has come is not asked for again");
+    assert_eq!((host.values(), host.clock), (vec![7.0; 16], CLOCK));
+}

@@ -58,6 +58,17 @@ pub enum Command {
     /// Write text with a gpt that was trained, from a checkpoint alone.
     #[command(after_help = "Example: dnode generate dnode-data --prompt 'ROMEO:'")]
     Generate(Generate),
+    /// Write a trained gpt or llama as a folder that Hugging Face's transformers opens.
+    #[command(after_help = "Example: dnode export my-model --from dnode-data")]
+    Export {
+        /// The folder, which must be empty or not there yet.
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+        /// A data directory, of which the newest checkpoint is taken, a checkpoint's folder, or its file
+        /// of parameters.
+        #[arg(long, value_name = "PATH", default_value = "dnode-data")]
+        from: PathBuf,
+    },
     /// Measure what this machine or a link does.
     #[command(
         subcommand,

@@ -3,46 +3,46 @@
 pub(crate) mod about;
 pub mod backend;
 mod halves;
+mod initial;
 pub mod membership;
 mod network;
 mod outcome;
 pub(crate) mod rules;
 mod share;
+mod starting;
 mod terms;
 pub(crate) mod trainer_identity;
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dnode_gossip::{Gossip, Start};
 use dnode_network::{Network, NetworkConfig, NetworkError, NetworkEvent};
+use dnode_protocol::RunSpec;
 use dnode_protocol::membership::{RunSecret, Ticket};
-use dnode_protocol::{Clock, Fragments, RunSpec, Time, Versions};
-use dnode_trainer::checkpoint::{self, CHECKPOINTS, CheckpointError};
-use dnode_trainer::{Description, Replica, TrainError, Trainer, weights_digest};
-use rand::Rng;
+use dnode_trainer::checkpoint::CheckpointError;
+use dnode_trainer::{TrainError, Trainer};
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
 
 use crate::config::{Config, LogFormat};
 use crate::driver::{Course, DriveError, Driver, Invitation, Parts, Telemetry, Terms, Viewing};
-use crate::peer::rules::replica_config;
 use crate::peer::trainer_identity::{IdentityError, TrainerIdentity};
 use crate::process::console::Console;
 use crate::storage::data_dir::{DataDir, DataDirError};
 use crate::storage::identity::Identity;
 use crate::storage::peer_store::{PeerStore, PeersFileError, read_peers_file};
-use crate::telemetry::metrics::{self, MetricsWriter};
+use crate::telemetry::metrics;
 use crate::telemetry::progress::Reporter;
-use crate::telemetry::tensorboard::EventFile;
 use crate::telemetry::traces::{FLUSH_INTERRUPTED_MAX, FLUSH_MAX, Tracer, TracesError};
 use crate::telemetry::view::{ServeError, Snapshot};
-use crate::training::{Ending, MICRO_STEPS, NotSaved, Position, TrainingThread};
+use crate::training::{Ending, NotSaved, TrainingThread};
 use halves::{agreed, checked};
 use membership::{MembershipError, with_ticket};
 use network::network_config;
 pub use outcome::{LastEvaluation, Outcome};
+use starting::{core, metrics as metrics_of, replica};
 use terms::{kept_snapshots, plan, terms};
 
 /// Threads of the runtime, for network and driver: the CPU cores are left to the trainer.
@@ -124,6 +124,18 @@ pub enum JoinError {
     /// The network cannot start.
     #[error(transparent)]
     Network(#[from] NetworkError),
+    /// The folder holds other weights than those that the run begins with.
+    #[error(
+        "the weights {}: their digest is {found}, expected {expected}, which the run begins with (model.weights); leave out --init to take them from the other peers, or name their folder", folder.display()
+    )]
+    OtherWeights {
+        /// What `model.init` names.
+        folder: PathBuf,
+        /// Digest of its weights.
+        found: String,
+        /// `model.weights`.
+        expected: String,
+    },
     /// The model has no parameters, or more than the protocol allows.
     #[error("cut {0} parameters into fragments: a model has 1 to {max} parameters; model.width, model.layers and model.hidden change their number", max = dnode_protocol::limits::PARAMETERS_MAX)]
     Parameters(usize),
@@ -215,6 +227,7 @@ impl JoinError {
                 error.is_usage()
             }
             Self::NotResumed { .. }
+            | Self::OtherWeights { .. }
             | Self::Network(_)
             | Self::Parameters(_)
             | Self::ParametersWithMoments(_)
@@ -261,19 +274,20 @@ pub async fn join(
     let (config, secret) = with_ticket(with_peers_file(config)?, ticket)?;
     let parameters = trainer.layout().parameters();
     let identified = trainer.data_identity();
+    let (config, begins) = initial::weights(config, trainer.as_ref())?;
     let (run, settings) = agreed(own.as_ref(), &config, (trainer.layout(), &identified))?;
     let (fragments, gossip) = checked(&config, trainer.as_mut())?;
     let (dir, identity, secret) = enter(&config, &run, secret)?;
-    let weights = weights_digest(trainer.as_ref());
     let (part, data) = share::take(&config, steps_given, (trainer.as_mut(), &identity.peer()));
     let description = trainer.describe()?;
     let from = (&dir, &run, &description);
     let (replica, position, contents) = replica(&config, (trainer, fragments), from, resume)?;
+    let lacks_weights = initial::lacks(&config.model, position);
     let (snapshots, kept) = kept_snapshots(&config, (fragments, position));
     let plan = plan(&config, &run, &dir, description, snapshots);
 
     let tracer = Tracer::start(&config, identity.peer())?;
-    let metrics = metrics(&config, &dir, &identity)?;
+    let metrics = metrics_of(&config, &dir, &identity)?;
     // A progress line would break up the JSON lines of the log.
     let reporter = Reporter::new(console.clone(), config.node.log_format == LogFormat::Human);
     let viewing =
@@ -289,7 +303,7 @@ pub async fn join(
         run: run.id().to_string(),
         incarnation: dir.incarnation(),
         parameters,
-        weights: Some(weights),
+        weights: (!lacks_weights).then_some(begins),
         data,
         config: described,
     };
@@ -301,6 +315,7 @@ pub async fn join(
     let (network, events) = Network::start(NetworkConfig { remembered, secret, ..network })?;
     let core = core((&identity, dir.life()), gossip, (fragments, position.clock));
     let core = if contents.is_empty() { core } else { core.containing(&contents) }.keeping(kept);
+    let core = if lacks_weights { core.awaiting_model() } else { core };
     let course = Course::new(identity.peer(), part, &config);
     let training = TrainingThread::start(replica, plan, position, tracer.clone())
         .map_err(|reason| JoinError::Io { what: "start the training thread", reason })?;
@@ -332,17 +347,6 @@ fn enter(
     dir.bind(run)?;
     let secret = membership::settle(config, given, (&dir, began))?;
     Ok((dir, identity, secret))
-}
-
-/// The gossip core of a peer in this start of its process.
-fn core(
-    (identity, incarnation): (&Identity, u64),
-    config: dnode_gossip::Config,
-    (fragments, clock): (Fragments, Clock),
-) -> Gossip {
-    let fragments = u32::try_from(fragments.count()).unwrap_or(u32::MAX);
-    let start = Start { me: identity.peer(), incarnation, fragments, clock, seed: random_seed() };
-    Gossip::new(start, config, Time::ZERO)
 }
 
 /// Drives the run to its end and writes its final metrics; `samples` were processed before it.
@@ -413,67 +417,6 @@ pub fn join_until(
     outcome
 }
 
-/// The replica, new or from the newest good checkpoint, its position, and the contributions it
-/// contains.
-fn replica(
-    config: &Config,
-    (trainer, fragments): (Box<dyn Trainer>, Fragments),
-    (dir, run, description): (&DataDir, &RunSpec, &Description),
-    resume: bool,
-) -> Result<(Replica, Position, Vec<Versions>), JoinError> {
-    let mut replica = Replica::with(trainer, replica_config(&config.gossip, fragments));
-    match replica.stays_on_device() {
-        Ok(true) => tracing::info!("weights are mixed on the device"),
-        Ok(false) => {}
-        Err(why) => tracing::warn!("weights cross to the host to be mixed: {why}"),
-    }
-    let checkpoints = dir.path().join(CHECKPOINTS);
-    let mut passed = Vec::new();
-    let mut newest = loop {
-        let form = (replica.layout(), fragments);
-        let loaded = checkpoint::load_next(&checkpoints, run, form, description, passed)?;
-        let Some(mut newest) = loaded else {
-            return Ok((replica, Position::default(), Vec::new()));
-        };
-        if !resume {
-            let folder = config.node.data_dir.display().to_string();
-            return Err(JoinError::NotResumed { folder, step: newest.step });
-        }
-        match newest.unsound()? {
-            None => break newest,
-            Some(reason) => passed = newest.pass_over(reason),
-        }
-    };
-    for skipped in &newest.skipped {
-        tracing::warn!("checkpoint damaged: {skipped}; using the checkpoint before it");
-    }
-    let micro_steps = newest.micro_steps.unwrap_or_else(|| newest.step.saturating_mul(MICRO_STEPS));
-    let (step, samples, clock) = (newest.step, newest.samples, newest.clock);
-    let position = Position { step, micro_steps, samples, clock };
-    newest.restore(&mut replica)?;
-    tracing::info!(step = position.step, commits = position.clock.0, "resuming");
-    if position.run_steps() >= config.run.steps {
-        tracing::warn!("all {} steps are done: a larger --steps goes on", config.run.steps);
-    }
-    Ok((replica, position, newest.contents))
-}
-
-/// The metrics file, and TensorBoard's if it is wanted.
-fn metrics(
-    config: &Config,
-    dir: &DataDir,
-    identity: &Identity,
-) -> Result<MetricsWriter, JoinError> {
-    let writer = MetricsWriter::open(dir.path())
-        .map_err(|reason| JoinError::Io { what: "open the metrics", reason })?;
-    let events = config.node.tensorboard.as_deref().map(|folder| {
-        let what = "begin TensorBoard's file (node.tensorboard)";
-        let events = EventFile::create(folder, &identity.peer().short());
-        events.map_err(|reason| JoinError::Io { what, reason })
-    });
-    Ok(writer.with_events(events.transpose()?))
-}
-
 /// The configuration with the addresses of its peers file.
 ///
 /// # Errors
@@ -484,13 +427,6 @@ pub fn with_peers_file(mut config: Config) -> Result<Config, JoinError> {
         config.network.bootstrap.extend(listed);
     }
     Ok(config)
-}
-
-/// Seed of the core's choices of partners. Nothing that a run has to repeat depends on it.
-fn random_seed() -> [u8; 32] {
-    let mut seed = [0; 32];
-    rand::rng().fill_bytes(&mut seed);
-    seed
 }
 
 fn unix_seconds() -> f64 {

@@ -27,7 +27,7 @@ use crate::top::{self, TopError};
 use crate::view::figure;
 use crate::{DriveError, Evaluation, JoinError, LastEvaluation, Options, Outcome, error_text};
 use dnode_network::{DirectConfig, Multiaddr};
-use dnode_trainer::{GenerateError, Generation, checkpoint};
+use dnode_trainer::{ExportError, Exported, GenerateError, Generation, checkpoint};
 
 /// Exit status of a wrong command line or configuration.
 const USAGE: u8 = 2;
@@ -73,6 +73,8 @@ enum Failure {
     NoCheckpoint(String),
     #[error(transparent)]
     Generate(#[from] GenerateError),
+    #[error(transparent)]
+    Export(#[from] ExportError),
     #[error("cannot start a thread: {0}; allow this user more of them (`ulimit -u`)")]
     Thread(io::Error),
     #[error("cannot write {what}: {reason}; is there room, and is the name free and writable?")]
@@ -87,6 +89,7 @@ impl Failure {
             | Self::Backend(_)
             | Self::NoCheckpoint(_)
             | Self::Generate(_)
+            | Self::Export(ExportError::Content { .. } | ExportError::Taken(_))
             | Self::Link(LinkError::Address(_)) => USAGE,
             Self::Diverged(_) | Self::Join(JoinError::Drive(DriveError::Diverged(_))) => DIVERGED,
             Self::DataDir(error) | Self::Membership(MembershipError::DataDir(error))
@@ -107,6 +110,7 @@ impl Failure {
             | Self::Top(_)
             | Self::Join(_)
             | Self::Link(_)
+            | Self::Export(_)
             | Self::Thread(_)
             | Self::Write { .. } => 1,
         }
@@ -139,6 +143,7 @@ pub fn program(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
         Command::Completions { shell } => completions(shell),
         Command::Man { folder } => manual(folder.as_deref()),
         Command::Generate(flags) => generate(flags),
+        Command::Export { folder, from } => export(&from, &folder),
         Command::Bench(Bench::Link(link)) => bench_link(&link),
         Command::Top { address, data_dir } => show(address, &data_dir),
         Command::Ticket { file } => make_ticket(file.as_deref()),
@@ -164,7 +169,11 @@ fn run(join: &Join) -> Result<(), Failure> {
         crate::signals::end_with_stdin().map_err(Failure::Thread)?;
     }
     let mut trainer = crate::backend::trainer(&config)?;
-    let digest = check::digest(&config, trainer.as_mut()).map_err(|why| why.to_string());
+    let digest = if config.model.weights.is_some() && config.model.init.is_none() {
+        Err("its weights are to come from other peers".to_owned())
+    } else {
+        check::digest(&config, trainer.as_mut()).map_err(|why| why.to_string())
+    };
     let ticket = join.ticket(&config)?;
     let advice = config.advice();
     let options = Options::new(config);
@@ -280,6 +289,13 @@ fn generate(flags: Generate) -> Result<(), Failure> {
     let file = file.ok_or_else(|| Failure::NoCheckpoint(path.display().to_string()))?;
     let request = Generation { prompt, length, temperature, seed };
     print(&(dnode_trainer::generate(&file, &request)? + "\n"))
+}
+
+fn export(from: &Path, folder: &Path) -> Result<(), Failure> {
+    let file = checkpoint::parameters_at(from);
+    let file = file.ok_or_else(|| Failure::NoCheckpoint(from.display().to_string()))?;
+    let Exported { class, parameters } = dnode_trainer::export(&file, folder)?;
+    print(&format!("{} is a {class} of {parameters} parameters\n", folder.display()))
 }
 
 fn configure(command: &ConfigCommand) -> Result<(), Failure> {

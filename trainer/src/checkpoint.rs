@@ -30,6 +30,7 @@ use self::tensors::{DeviceVector, Tensor};
 use crate::description::Description;
 use crate::replica::{Replica, Source};
 use crate::seam::{TrainError, TrainerState};
+use crate::tensor_file::TensorFile;
 
 pub use self::error::{CheckpointError, Skipped};
 
@@ -252,7 +253,6 @@ fn folder_name(step: u64) -> String {
     format!("{step:012}")
 }
 
-/// Checkpoints with their steps, newest first; of two of one step, the one in place first.
 /// The file of parameters that `place` means: such a file itself, or that of a checkpoint's folder, or the
 /// newest one in a data directory. `None` where there is none.
 #[must_use]
@@ -265,6 +265,20 @@ pub fn parameters_at(place: &Path) -> Option<PathBuf> {
     folders.map(|folder| folder.join(PARAMETERS)).find(|file| file.is_file())
 }
 
+/// Opens a file of parameters. Where it lies in a checkpoint, its length and hash must be those of the
+/// manifest.
+pub(crate) fn open_parameters(path: &Path) -> Result<TensorFile, String> {
+    let folder = path.parent().unwrap_or_else(|| Path::new(""));
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let file = if name == PARAMETERS && Manifest::lies_in(folder) {
+        reading::listed(folder, Manifest::read(folder)?.file(PARAMETERS)?)?
+    } else {
+        File::open(path).map_err(|error| error.to_string())?
+    };
+    TensorFile::new(name, file, stored::HEADER_MAX)
+}
+
+/// Checkpoints with their steps, newest first; of two of one step, the one in place first.
 fn list(checkpoints: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
     let fail = CheckpointError::list(checkpoints);
     let entries = match fs::read_dir(checkpoints) {
@@ -397,7 +411,8 @@ fn remove_hidden(checkpoints: &Path, prefix: &str) {
 }
 
 /// Forces the names in a folder to the disk.
-fn sync_folder(folder: &Path) -> io::Result<()> {
+/// Forces the names in a folder to the disk.
+pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
 }
 

@@ -1,11 +1,13 @@
 //! Hyper-parameters of the embedded backend: models and optimizers.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use dnode_protocol::LayoutError;
 use serde::{Deserialize, Serialize};
 
 use crate::batch::SampleShape;
+use crate::hugging_face::InitError;
 
 /// Most hidden layers of an mlp and most blocks of a transformer; a limit against typing errors.
 pub(crate) const LAYERS_MAX: usize = 256;
@@ -86,6 +88,11 @@ pub struct ModelConfig {
     pub norm_epsilon: f64,
     /// Base of the rotary positions (llama), above 1. Default 10,000.
     pub rotary_base: f64,
+    /// Folder whose weights the model begins with (gpt, llama); `None` draws them. Default `None`.
+    pub init: Option<PathBuf>,
+    /// What [`crate::weights_digest`] tells of the weights that peers begin with, where these are not
+    /// drawn. Default `None`.
+    pub weights: Option<String>,
 }
 
 impl Default for ModelConfig {
@@ -104,6 +111,8 @@ impl Default for ModelConfig {
             tied: true,
             norm_epsilon: 1e-5,
             rotary_base: 10_000.0,
+            init: None,
+            weights: None,
         }
     }
 }
@@ -136,6 +145,9 @@ pub enum ConfigError {
         "build the model: {0}; model.width, model.inner, model.layers and model.hidden change its size"
     )]
     Layout(#[from] LayoutError),
+    /// The folder that the model is to begin with does not hold its weights.
+    #[error(transparent)]
+    Init(#[from] InitError),
     /// The machine refused to start the threads.
     #[error("start {threads} compute threads: {source}; --threads takes fewer")]
     Threads {

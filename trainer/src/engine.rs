@@ -8,6 +8,7 @@ use dnode_protocol::ParameterLayout;
 use crate::batch::{Batch, SampleShape};
 use crate::config::ConfigError;
 use crate::device::{DeviceError, Resident};
+use crate::hugging_face::load;
 use crate::interrupt::Interrupt;
 use crate::kernel::loss::Score;
 use crate::kernel::{Blend, Compute, reduce};
@@ -169,7 +170,7 @@ impl fmt::Debug for NativeEngine {
 }
 
 /// The layout of the model of `config` for samples of `shape`, and its initial parameters `[P]`:
-/// equal seeds give equal bits on every machine and every engine.
+/// equal seeds, or equal files of `model.init`, give equal bits on every machine and every engine.
 ///
 /// # Errors
 /// [`ConfigError`] names the value that is out of range, or what does not fit.
@@ -178,13 +179,19 @@ pub fn initial_parameters(
     shape: SampleShape,
 ) -> Result<(ParameterLayout, Vec<f32>), ConfigError> {
     let model = build(&config.model, shape)?;
-    Ok((model.layout().clone(), drawn(model.as_ref(), config.seed)))
+    let parameters = initial(model.as_ref(), config)?;
+    Ok((model.layout().clone(), parameters))
 }
 
-fn drawn(model: &dyn Model, seed: u64) -> Vec<f32> {
-    let mut parameters = vec![0.0; model.layout().parameters()];
-    model.initialize(&mut initial_random(seed), &mut parameters);
-    parameters
+/// The weights that the model begins with: those of a folder, or drawn.
+fn initial(model: &dyn Model, config: &LocalConfig) -> Result<Vec<f32>, ConfigError> {
+    let layout = model.layout();
+    let mut parameters = vec![0.0; layout.parameters()];
+    match &config.model.init {
+        Some(folder) => load(folder, (&config.model, layout), &mut parameters)?,
+        None => model.initialize(&mut initial_random(config.seed), &mut parameters),
+    }
+    Ok(parameters)
 }
 
 impl NativeEngine {
@@ -194,7 +201,7 @@ impl NativeEngine {
         let threads = config.threads;
         let compute =
             Compute::new(threads).map_err(|source| ConfigError::Threads { threads, source })?;
-        let parameters = drawn(model.as_ref(), config.seed);
+        let parameters = initial(model.as_ref(), config)?;
         Ok(Self {
             optimizer: Optimizer::new(config.optimizer.clone(), model.layout()),
             gradient: vec![0.0; parameters.len()],

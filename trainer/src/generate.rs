@@ -1,5 +1,6 @@
 //! Text that a trained language model writes, character by character, from a file of its parameters alone.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -130,13 +131,10 @@ impl Writer {
         let broken =
             |error: safetensors::SafeTensorError| format!("not a whole safetensors file: {error}");
         let (_, header) = SafeTensors::read_metadata(bytes).map_err(broken)?;
-        let told = |name: &str| -> Result<Value, String> {
-            let text = header.metadata().as_ref().and_then(|metadata| metadata.get(name));
-            let text = text.ok_or_else(|| format!("its metadata do not tell the {name}"))?;
-            serde_json::from_str(text).map_err(|error| format!("its {name}: {error}"))
-        };
-        let config = config(&told("model")?)?;
-        let vocabulary = Vocabulary::of(&told("vocabulary")?)?;
+        let metadata = header.metadata().iter().flatten();
+        let metadata = metadata.map(|(name, text)| (name.clone(), text.clone())).collect();
+        let config = model_told(&metadata)?;
+        let vocabulary = Vocabulary::of(&told(&metadata, "vocabulary")?)?;
         let model = build_language(&config, vocabulary.len()).map_err(|error| error.to_string())?;
         let model = model.ok_or("its model writes no text")?;
         let tensors = SafeTensors::deserialize(bytes).map_err(broken)?;
@@ -156,6 +154,18 @@ impl Writer {
         let known = &logits[..self.vocabulary.len().min(logits.len())];
         draw_from(known, temperature, draw)
     }
+}
+
+/// What a file's metadata tell under this name.
+fn told(metadata: &BTreeMap<String, String>, name: &str) -> Result<Value, String> {
+    let text = metadata.get(name);
+    let text = text.ok_or_else(|| format!("its metadata do not tell the {name}"))?;
+    serde_json::from_str(text).map_err(|error| format!("its {name}: {error}"))
+}
+
+/// The configuration of the model that a file's metadata tell, which is one that writes text.
+pub(crate) fn model_told(metadata: &BTreeMap<String, String>) -> Result<ModelConfig, String> {
+    config(&told(metadata, "model")?)
 }
 
 /// The configuration of the model that a file tells.

@@ -14,6 +14,7 @@ mod description;
 mod device;
 mod engine;
 mod generate;
+mod hugging_face;
 mod interrupt;
 mod kernel;
 mod learning_rate;
@@ -27,6 +28,7 @@ mod replica;
 mod seam;
 mod sketch;
 mod slow;
+mod tensor_file;
 #[cfg(test)]
 mod testing;
 mod weights;
@@ -43,6 +45,7 @@ pub use description::{
 pub use device::{DEVICE_BLOCK, Device, DeviceError, DeviceVector, Resident, Span, SpanMut};
 pub use engine::{Engine, initial_parameters};
 pub use generate::{GENERATED_MAX, GenerateError, Generation, generate};
+pub use hugging_face::{ExportError, Exported, InitError, export, model_of};
 pub use interrupt::Interrupt;
 pub use kernel::loss::Score;
 pub use kernel::rotation::Rotation;

@@ -18,6 +18,12 @@ impl Gossip {
         self.context.progress.clock()
     }
 
+    /// Whether this peer waits for the replica that its run begins with ([`Gossip::awaiting_model`]).
+    #[must_use]
+    pub const fn awaits_model(&self) -> bool {
+        self.transfer.awaits_model()
+    }
+
     /// Fragments of the model.
     #[must_use]
     pub const fn fragments(&self) -> u32 {

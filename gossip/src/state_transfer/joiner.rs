@@ -57,12 +57,28 @@ pub(crate) struct Joiner {
     pub(super) kept: KeptSnapshots,
     /// The replica was replaced and waits for its own contributions.
     resuming: bool,
+    /// The own replica is none of the run's until it has been replaced.
+    awaits: bool,
 }
 
 impl Joiner {
     /// The snapshots that an earlier life of this peer has kept.
     pub(crate) fn keep(&mut self, kept: Vec<(FragmentId, SnapshotContents)>) {
         self.kept = KeptSnapshots::new(kept);
+    }
+
+    /// Begins without a replica of the run: trains only once all of it has come from others, however
+    /// long that takes, and is no donor until then.
+    pub(crate) fn await_model(&mut self, context: &mut Context) {
+        self.awaits = true;
+        let all = context.all_fragments().rev().collect();
+        self.begin(context, all, Replacing::Replica);
+        context.output(Output::Training { allowed: false });
+    }
+
+    /// Whether the replica is none of the run's yet.
+    pub(crate) const fn awaits(&self) -> bool {
+        self.awaits
     }
 
     pub(super) fn is_pull(&self, context: &Context, exchange: ExchangeId) -> bool {
@@ -102,6 +118,7 @@ impl Joiner {
     pub(crate) fn finish(&mut self, context: &mut Context) -> bool {
         context.progress.set_replacing(None);
         self.kept = KeptSnapshots::default();
+        self.awaits = false;
         self.replacement.take().is_none_or(|it| it.what == Replacing::Replica)
     }
 
@@ -147,7 +164,7 @@ impl Joiner {
 
     /// Nobody has been left to pull from for long: train on with what there is.
     pub(crate) fn abandon_when_alone(&mut self, context: &mut Context, membership: &Membership) {
-        let alone = membership.donors(context).next().is_none();
+        let alone = membership.donors(context).next().is_none() && !self.awaits;
         let Some(replacement) = self.replacement.as_mut() else {
             return;
         };

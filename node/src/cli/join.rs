@@ -90,13 +90,16 @@ pub struct Flags {
     /// The model: mlp, cnn, gpt, llama or a config.json [model.kind].
     #[arg(long, value_name = "KIND", help_heading = TRAINING)]
     pub model: Option<String>,
+    /// Folder with the weights that the model begins with [model.init].
+    #[arg(long, value_name = "DIR", help_heading = TRAINING)]
+    pub init: Option<String>,
     /// The data: digits, mnist or text [data.kind].
     #[arg(long, value_name = "KIND", help_heading = TRAINING)]
     pub data: Option<String>,
     /// Folder with the MNIST files, or the text file [data.path].
     #[arg(long, value_name = "PATH", help_heading = TRAINING)]
     pub data_path: Option<String>,
-    /// This peer's shard, counted from 0, of how many: 0/4 [data.shard, data.shards].
+    /// This peer's shard, from 0, of how many: 0/4 [data.shard, data.shards].
     #[arg(long, value_name = "I/N", allow_negative_numbers = true, help_heading = TRAINING)]
     pub shard: Option<String>,
     /// How replicas are averaged: gossip-outer, pairwise, push-sum, delta-set, epidemic, all-reduce or
@@ -228,11 +231,12 @@ impl Flags {
                 }),
             }
         }
+        faults.extend(settings.follow_init().err());
         (settings, faults)
     }
 
     /// Flags that stand for one value of one key.
-    fn single(&self) -> [(&'static str, Option<&String>, &'static str); 21] {
+    fn single(&self) -> [(&'static str, Option<&String>, &'static str); 22] {
         [
             ("node.name", self.name.as_ref(), "--name"),
             ("node.data_dir", self.data_dir.as_ref(), "--data-dir"),
@@ -241,6 +245,7 @@ impl Flags {
             ("network.max_download", self.max_download.as_ref(), "--max-download"),
             ("network.rack", self.rack.as_ref(), "--rack"),
             ("model.kind", self.model.as_ref(), "--model"),
+            ("model.init", self.init.as_ref(), "--init"),
             ("network.secret_file", self.secret_file.as_ref(), "--secret-file"),
             ("network.peers_file", self.peers_file.as_ref(), "--peers-file"),
             ("data.kind", self.data.as_ref(), "--data"),

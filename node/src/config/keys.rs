@@ -36,6 +36,8 @@ const WORLD_MAX: i64 = 8;
 const RATE_MAX: i64 = 100_000_000;
 /// Most kinds of tokens of a model, four times those of the largest vocabularies in use.
 const VOCABULARY_MAX: i64 = 1 << 20;
+/// Digits of a digest of weights.
+const WEIGHTS_DIGITS: usize = 16;
 /// Longest name of a rack, bytes.
 const NAME_BYTES_MAX: usize = 64;
 /// Most addresses in one list.
@@ -187,6 +189,12 @@ section! {
         /// base of the rates at which positions turn queries and keys
         rotary_base = key(Kind::Real(Reals::above(1.0, 1e9)))
             .default("10000.0").must().only("model.kind", LLAMA),
+        /// folder whose weights the model begins with, of Hugging Face's form or a checkpoint of
+        /// dnode's; unset: they are drawn
+        init = key(Kind::Path).only("model.kind", TRANSFORMERS),
+        /// digest of the weights that the run begins with, where these are not drawn; a peer without
+        /// model.init takes them from the others before it trains
+        weights = key(Kind::Digits(WEIGHTS_DIGITS)).must().only("model.kind", TRANSFORMERS),
     }
 }
 

@@ -84,6 +84,8 @@ pub enum Kind {
     Name(usize),
     /// A text of at most so many bytes that can be shown on one line; may be empty.
     Label(usize),
+    /// So many hexadecimal digits, in lower case.
+    Digits(usize),
     /// A device that computes.
     Device,
     /// A duration such as `"500ms"`, from the first to the second, milliseconds, both legal.
@@ -124,7 +126,7 @@ impl Kind {
             Self::WordOrInteger(..) => "word or integer",
             Self::ShareOrInteger(..) => "share or integer",
             Self::Path => "path",
-            Self::Name(_) | Self::Label(_) => "text",
+            Self::Name(_) | Self::Label(_) | Self::Digits(_) => "text",
             Self::Device => "device",
             Self::Duration(..) => "duration",
             Self::WordOrDuration(..) => "word or duration",
@@ -156,6 +158,9 @@ impl Kind {
             Self::Path => "a path in quotes".to_owned(),
             Self::Device => "\"cpu\", \"cuda:0\" (or another number) or \"auto\"".to_owned(),
             Self::Name(max) => format!("a text in quotes, at most {max} bytes"),
+            Self::Digits(count) => {
+                format!("{count} hexadecimal digits in quotes, as they are printed")
+            }
             Self::Label(max) => format!(
                 "a text in quotes, at most {max} bytes, of characters that can be seen on one line"
             ),
@@ -208,6 +213,9 @@ impl Kind {
             Self::Path => value.as_str().is_some_and(|path| !path.is_empty()),
             Self::Device => value.as_str().is_some_and(|text| text.parse::<Device>().is_ok()),
             Self::Name(max) => value.as_str().is_some_and(|name| name.len() <= *max),
+            Self::Digits(count) => value.as_str().is_some_and(|text| {
+                text.len() == *count && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+            }),
             Self::Label(max) => value.as_str().is_some_and(|name| is_label(name, *max)),
             Self::Duration(min, max) => is_duration(value, *min, *max),
             Self::WordOrDuration(word, min, max) => {
@@ -247,6 +255,7 @@ impl Kind {
             Self::Path
             | Self::Name(_)
             | Self::Label(_)
+            | Self::Digits(_)
             | Self::Device
             | Self::Choice(_)
             | Self::Duration(..)

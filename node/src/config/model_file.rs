@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use dnode_trainer::InitError;
 use serde_json::Value as Json;
-use toml::Value;
+use toml::{Table, Value};
 
 use super::error::ConfigError;
 use super::settings::read_bounded;
@@ -12,15 +13,35 @@ use super::settings::read_bounded;
 const FILE: &str = "config.json";
 /// Longest context that the embedded engine takes; [`super::keys`] has the same bound.
 const CONTEXT_MAX: i64 = 8192;
+/// What a gpt adds to the variance in its norms.
+const GPT2_EPSILON: f64 = 1e-5;
 /// What is shown of a value that is not legal, characters.
 const SHOWN_MAX: usize = 60;
+
+/// What the metadata of a checkpoint say.
+const OF_CHECKPOINT: [&str; 11] = [
+    "model.kind",
+    "model.layers",
+    "model.heads",
+    "model.key_value_heads",
+    "model.width",
+    "model.inner",
+    "model.context",
+    "model.vocabulary",
+    "model.tied",
+    "model.norm_epsilon",
+    "model.rotary_base",
+];
+
+/// A key and its value.
+type Entry = (&'static str, Value);
 
 /// What a file says of a model.
 pub(super) struct Described {
     /// The file itself, where its folder was named.
     pub(super) file: PathBuf,
     /// Keys and values; legal for their type, not yet for their range.
-    pub(super) values: Vec<(&'static str, Value)>,
+    pub(super) values: Vec<Entry>,
 }
 
 /// A file of a model's configuration.
@@ -41,41 +62,32 @@ pub(super) fn read(path: &Path, context: Option<i64>) -> Result<Described, Confi
     let json: Json = serde_json::from_str(&text)
         .map_err(|error| fault(format!("is not the JSON of a model: {error}")))?;
     let file = ModelFile { path, json };
-    file.check_architecture()?;
-    let heads = file.integer("num_attention_heads", None)?;
-    let positions = file.integer("max_position_embeddings", None)?;
-    let context = match context {
-        Some(context) if context > positions => {
-            let expected = format!("at least model.context = {context}");
-            return Err(file.fault("max_position_embeddings", &expected));
+    let values = match file.json["model_type"].as_str() {
+        Some("llama") => file.llama(context)?,
+        Some("gpt2") => file.gpt2(context)?,
+        _ => {
+            let expected = "\"llama\" or \"gpt2\", the architectures that dnode reads";
+            return Err(file.fault("model_type", expected));
         }
-        Some(context) => context,
-        None if positions > CONTEXT_MAX => {
-            let expected =
-                format!("at most {CONTEXT_MAX}, or --set model.context with fewer tokens");
-            return Err(file.fault("max_position_embeddings", &expected));
-        }
-        None => positions,
     };
-    let width = file.integer("hidden_size", None)?;
-    file.check_together(width, heads)?;
-    let values = vec![
-        ("model.kind", Value::String("llama".to_owned())),
-        ("model.layers", Value::Integer(file.integer("num_hidden_layers", None)?)),
-        ("model.heads", Value::Integer(heads)),
-        (
-            "model.key_value_heads",
-            Value::Integer(file.integer("num_key_value_heads", Some(heads))?),
-        ),
-        ("model.width", Value::Integer(width)),
-        ("model.inner", Value::Integer(file.integer("intermediate_size", None)?)),
-        ("model.context", Value::Integer(context)),
-        ("model.vocabulary", Value::Integer(file.integer("vocab_size", None)?)),
-        ("model.tied", Value::Boolean(file.flag("tie_word_embeddings", false)?)),
-        ("model.norm_epsilon", Value::Float(file.number("rms_norm_eps", None)?)),
-        ("model.rotary_base", Value::Float(file.number("rope_theta", Some(10_000.0))?)),
-    ];
     Ok(Described { file: file.path, values })
+}
+
+/// What the folder of `--init` says: its `config.json`, or the metadata of a checkpoint of dnode's.
+///
+/// # Errors
+/// [`ConfigError::Model`] as [`read`], also where there is neither.
+pub(super) fn read_init(path: &Path, context: Option<i64>) -> Result<Described, ConfigError> {
+    let model = dnode_trainer::model_of(path)
+        .map_err(|InitError { path, what }| ConfigError::Model { path, what })?;
+    let Some(model) = model else { return read(path, context) };
+    let table = Table::try_from(model).map_err(|error| {
+        let (path, what) = (path.to_owned(), error.to_string());
+        ConfigError::Model { path, what }
+    })?;
+    let of_kind = |name: &str| table.get(name.strip_prefix("model.")?).cloned();
+    let values = OF_CHECKPOINT.iter().filter_map(|name| Some((*name, of_kind(name)?)));
+    Ok(Described { file: path.to_owned(), values: values.collect() })
 }
 
 impl ModelFile {
@@ -105,28 +117,96 @@ impl ModelFile {
         value.ok_or_else(|| self.fault(key, "true or false"))
     }
 
-    /// Whether it is a model that the engine has, in every part.
-    fn check_architecture(&self) -> Result<(), ConfigError> {
-        if self.json["model_type"] != "llama" {
-            return Err(
-                self.fault("model_type", "\"llama\", the one architecture that dnode reads")
-            );
-        }
+    /// The value of `key`, if it is there, is `wanted`.
+    fn only(&self, key: &str, wanted: Json) -> Result<(), ConfigError> {
+        let differs = self.value(key).is_some_and(|value| *value != wanted);
+        if differs { Err(self.fault(key, &wanted.to_string())) } else { Ok(()) }
+    }
+
+    /// The classes, if there are any, have this one among them.
+    fn class(&self, wanted: &str) -> Result<(), ConfigError> {
         let classes = self.value("architectures").and_then(Json::as_array);
-        if classes.is_some_and(|all| !all.iter().any(|class| class == "LlamaForCausalLM")) {
-            return Err(self.fault("architectures", "[\"LlamaForCausalLM\"]"));
+        if classes.is_some_and(|all| !all.iter().any(|class| class == wanted)) {
+            return Err(self.fault("architectures", &format!("[\"{wanted}\"]")));
         }
-        let only = |key: &str, wanted: Json| {
-            let differs = self.value(key).is_some_and(|value| *value != wanted);
-            if differs { Err(self.fault(key, &wanted.to_string())) } else { Ok(()) }
-        };
-        only("hidden_act", "silu".into())?;
-        only("attention_bias", false.into())?;
-        only("mlp_bias", false.into())?;
+        Ok(())
+    }
+
+    /// Tokens that the model sees at once: those of the command line, or all that `key` allows.
+    fn context(&self, key: &str, given: Option<i64>) -> Result<i64, ConfigError> {
+        let positions = self.integer(key, None)?;
+        match given {
+            Some(context) if context > positions => {
+                Err(self.fault(key, &format!("at least model.context = {context}")))
+            }
+            Some(context) => Ok(context),
+            None if positions > CONTEXT_MAX => {
+                let expected =
+                    format!("at most {CONTEXT_MAX}, or --set model.context with fewer tokens");
+                Err(self.fault(key, &expected))
+            }
+            None => Ok(positions),
+        }
+    }
+
+    /// A model of the Llama family that the engine has, in every part.
+    fn llama(&self, context: Option<i64>) -> Result<Vec<Entry>, ConfigError> {
+        self.class("LlamaForCausalLM")?;
+        self.only("hidden_act", "silu".into())?;
+        self.only("attention_bias", false.into())?;
+        self.only("mlp_bias", false.into())?;
         if self.value("attention_dropout").is_some_and(|value| value.as_f64() != Some(0.0)) {
             return Err(self.fault("attention_dropout", "0"));
         }
-        only("rope_scaling", Json::Null)
+        self.only("rope_scaling", Json::Null)?;
+        let heads = self.integer("num_attention_heads", None)?;
+        let context = self.context("max_position_embeddings", context)?;
+        let width = self.integer("hidden_size", None)?;
+        self.check_together(width, heads)?;
+        let groups = self.integer("num_key_value_heads", Some(heads))?;
+        Ok(vec![
+            ("model.kind", Value::String("llama".to_owned())),
+            ("model.layers", Value::Integer(self.integer("num_hidden_layers", None)?)),
+            ("model.heads", Value::Integer(heads)),
+            ("model.key_value_heads", Value::Integer(groups)),
+            ("model.width", Value::Integer(width)),
+            ("model.inner", Value::Integer(self.integer("intermediate_size", None)?)),
+            ("model.context", Value::Integer(context)),
+            ("model.vocabulary", Value::Integer(self.integer("vocab_size", None)?)),
+            ("model.tied", Value::Boolean(self.flag("tie_word_embeddings", false)?)),
+            ("model.norm_epsilon", Value::Float(self.number("rms_norm_eps", None)?)),
+            ("model.rotary_base", Value::Float(self.number("rope_theta", Some(10_000.0))?)),
+        ])
+    }
+
+    /// A GPT-2 that the engine has, in every part. Its dropout is not: it is no part of what the model
+    /// computes.
+    fn gpt2(&self, context: Option<i64>) -> Result<Vec<Entry>, ConfigError> {
+        self.class("GPT2LMHeadModel")?;
+        if !matches!(
+            self.value("activation_function").map(Json::as_str),
+            None | Some(Some("gelu_new" | "gelu_pytorch_tanh"))
+        ) {
+            return Err(self.fault("activation_function", "\"gelu_new\""));
+        }
+        self.only("tie_word_embeddings", true.into())?;
+        self.only("scale_attn_weights", true.into())?;
+        self.only("scale_attn_by_inverse_layer_idx", false.into())?;
+        self.only("add_cross_attention", false.into())?;
+        self.only("layer_norm_epsilon", GPT2_EPSILON.into())?;
+        let (width, heads) = (self.integer("n_embd", None)?, self.integer("n_head", None)?);
+        if width % heads != 0 {
+            return Err(self.fault("n_head", &format!("a divisor of n_embd = {width}")));
+        }
+        self.only("n_inner", (4 * width).into())?;
+        Ok(vec![
+            ("model.kind", Value::String("gpt".to_owned())),
+            ("model.layers", Value::Integer(self.integer("n_layer", None)?)),
+            ("model.heads", Value::Integer(heads)),
+            ("model.width", Value::Integer(width)),
+            ("model.context", Value::Integer(self.context("n_positions", context)?)),
+            ("model.vocabulary", Value::Integer(self.integer("vocab_size", None)?)),
+        ])
     }
 
     /// Whether heads divide the width into even parts, and share keys in groups.
@@ -197,6 +277,63 @@ mod tests {
         result.map_err(|error| error.to_string().replace(own, "DIR"))
     }
 
+    /// As `transformers` writes the smallest GPT-2, smaller still.
+    fn gpt2() -> Json {
+        json!({
+            "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
+            "embd_pdrop": 0.1, "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024,
+            "n_embd": 24, "n_head": 3, "n_inner": null, "n_layer": 2, "n_positions": 1024,
+            "resid_pdrop": 0.1, "scale_attn_weights": true, "vocab_size": 300
+        })
+    }
+
+    #[test]
+    fn a_gpt2_is_a_gpt_and_what_the_engine_lacks_is_named() {
+        let model = read_text(&gpt2().to_string(), &["model.context=64"]).unwrap().model;
+        let sizes = (model.layers, model.heads, model.width, model.context, model.vocabulary);
+        assert_eq!((model.kind, sizes), (dnode_trainer::ModelKind::Gpt, (2, 3, 24, 64, 300)));
+        for (key, value, want) in [
+            (
+                "architectures",
+                json!(["GPT2Model"]),
+                "[\"GPT2Model\"], expected [\"GPT2LMHeadModel\"]",
+            ),
+            ("activation_function", json!("relu"), "\"relu\", expected \"gelu_new\""),
+            ("n_inner", json!(50), "50, expected 96"),
+            ("n_head", json!(5), "5, expected a divisor of n_embd = 24"),
+            ("layer_norm_epsilon", json!(1e-6), "1e-6, expected 0.00001"),
+            ("tie_word_embeddings", json!(false), "false, expected true"),
+            ("scale_attn_by_inverse_layer_idx", json!(true), "true, expected false"),
+            ("n_positions", Json::Null, "null, expected an integer above 0"),
+        ] {
+            let mut file = gpt2();
+            file[key] = value;
+            let error = read_text(&file.to_string(), &[]).unwrap_err();
+            assert_eq!(error, format!("the model DIR/config.json: {key} is {want}"));
+        }
+    }
+
+    #[test]
+    fn a_model_follows_the_folder_that_it_begins_with_where_nothing_else_is_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = folder.path().to_str().unwrap();
+        let follow = |set: &[&str]| {
+            let mut settings = Settings::new();
+            for setting in set {
+                settings.set(setting).unwrap();
+            }
+            settings.flag("model.init", own, "--init").unwrap();
+            let result = settings.follow_init().and_then(|()| settings.resolve());
+            result.map_err(|error| error.to_string().replace(own, "DIR"))
+        };
+        let error = follow(&[]).unwrap_err();
+        assert_eq!(error, "the model DIR: no config.json there and no checkpoint of dnode");
+        fs::write(folder.path().join(FILE), llama().to_string()).unwrap();
+        let model = follow(&["model.layers=3", "model.context=8"]).unwrap().model;
+        assert_eq!((model.layers, model.context, model.width), (3, 8, 24));
+        assert_eq!(model.init.as_deref(), Some(folder.path()));
+    }
+
     fn changed(key: &str, value: Json) -> Result<Config, String> {
         let mut file = llama();
         file[key] = value;
@@ -230,7 +367,7 @@ mod tests {
             (
                 "model_type",
                 json!("mistral"),
-                "\"mistral\", expected \"llama\", the one architecture that dnode reads",
+                "\"mistral\", expected \"llama\" or \"gpt2\", the architectures that dnode reads",
             ),
             (
                 "architectures",

@@ -21,6 +21,7 @@ pub(super) fn broken(config: &Config, settings: &Settings) -> Vec<ConfigError> {
         .chain(data(&config.data))
         .chain([batch(config.run.batch, config.optimizer.accumulate)])
         .chain(combinations::check(&config.gossip, |name| settings.changed(name)))
+        .chain([weights(config)])
         .chain([network(&config.network)])
         .chain([collective(&config.network), rack(&config.network, config.gossip.rule)])
         .chain([compute(&config.node)]);
@@ -58,6 +59,24 @@ fn model(model: &ModelConfig, data: DataKind) -> [Option<Broken>; 4] {
         Broken("model.key_value_heads", "model.heads", remedy)
     });
     [kind, heads, odd, grouped]
+}
+
+/// Whoever lacks the weights that a run begins with needs others that hand out whole models.
+fn weights(config: &Config) -> Option<Broken> {
+    let lacks = config.model.kind.is_text()
+        && config.model.weights.is_some()
+        && config.model.init.is_none();
+    let gives = match config.gossip.rule {
+        Rule::GossipOuter | Rule::Pairwise | Rule::PushSum | Rule::Epidemic => true,
+        Rule::DeltaSet | Rule::AllReduce | Rule::None => false,
+    };
+    let why = if gives { "in a rack" } else { "under this rule" };
+    let other = if gives { "network.rack" } else { "gossip.rule" };
+    (lacks && (!gives || !config.network.rack.is_empty())).then(|| {
+        let remedy =
+            format!("{why} no peer gets them from others: give this one the folder, by --init");
+        Broken("model.weights", other, remedy)
+    })
 }
 
 fn data(data: &DataConfig) -> [Option<Broken>; 4] {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 use toml::{Spanned, Value};
@@ -139,6 +139,24 @@ impl Settings {
         let Described { file, values } = model_file::read(path, context)?;
         for (name, value) in values {
             if name == kind.name || self.given.get(name).filter(by_set).is_none() {
+                let origin = Origin::Model(file.clone());
+                self.insert(known(name, &origin)?, &value, origin)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the model follow the folder of `model.init`, in all keys of which nothing is said otherwise.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the file, the key, what was found and what is expected.
+    pub fn follow_init(&mut self) -> Result<(), ConfigError> {
+        let folder = self.given.get("model.init").and_then(|(value, _)| value.as_str());
+        let Some(folder) = folder.map(PathBuf::from) else { return Ok(()) };
+        let context = self.given.get("model.context").and_then(|(value, _)| value.as_integer());
+        let Described { file, values } = model_file::read_init(&folder, context)?;
+        for (name, value) in values {
+            if !self.given.contains_key(name) {
                 let origin = Origin::Model(file.clone());
                 self.insert(known(name, &origin)?, &value, origin)?;
             }

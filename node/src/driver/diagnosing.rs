@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use dnode_gossip::Gossip;
 use dnode_network::{Bytes, NetworkHandle};
-use dnode_protocol::PeerId;
+use dnode_protocol::{PeerId, Phase};
 
 use super::host::Host;
 use super::lifecycle::{Lifecycle, Stage};
@@ -196,6 +196,12 @@ impl Diagnosis {
     fn still(&self, activity: Activity, lifecycle: &Lifecycle, host: &Host) -> Option<Still> {
         let core = host.core();
         match lifecycle.stage() {
+            Stage::Waiting { .. } if core.awaits_model() => Some(Still::Weights {
+                here: host.heard(),
+                gives: core
+                    .members()
+                    .any(|(_, member)| member.clock.is_some() && member.phase != Phase::Joining),
+            }),
             Stage::Waiting { .. } => {
                 Some(Still::Peers { here: host.heard(), wanted: lifecycle.required_peers() })
             }

@@ -160,6 +160,10 @@ impl Lifecycle {
         let (heard, waited) = (host.heard(), since.elapsed());
         let may_answer = bootstrap.may_answer() || self.terms.remembers && waited < REUNION_MAX;
         let greeting = heard > 0 || !may_answer || waited >= GREETING_MAX;
+        if host.core().awaits_model() {
+            // Without the weights of the run there is nothing to train, however long they take.
+            return None;
+        }
         (greeting && heard >= self.terms.require_peers).then_some(heard)
     }
 

@@ -129,6 +129,9 @@ pub(crate) fn bottleneck(shares: &Shares, around: &Around) -> Option<Sentence> {
 pub(crate) enum Still {
     /// It waits for other peers before it begins.
     Peers { here: usize, wanted: usize },
+    /// It waits for the weights that the run begins with; `gives` is whether one of those that are here
+    /// may give them.
+    Weights { here: usize, gives: bool },
     /// It pulls the model.
     Pulling,
     /// A bound holds the commit because of a peer.
@@ -162,7 +165,14 @@ pub(crate) fn standstill(still: &Still, since: Duration) -> Option<Sentence> {
                 "has waited {time} for the bootstrap peers to answer: look with `dnode doctor --bootstrap`"
             ),
         ),
-        Still::Pulling => say(
+        Still::Weights { here, gives: false } => say(
+            "weights",
+            "",
+            format!(
+                "has waited {time} for the weights that the run begins with: none of the {here} peers that are here has them; start one with --init and their folder, or give this one the folder"
+            ),
+        ),
+        Still::Pulling | Still::Weights { .. } => say(
             "pulling",
             "",
             format!(
@@ -270,6 +280,9 @@ mod tests {
         assert!(sentence.text.starts_with(want), "{}", sentence.text);
         let peers = Still::Peers { here: 1, wanted: 3 };
         assert!(standstill(&peers, STALL_MIN).unwrap().text.contains("for 3 peers, 1 are here"));
+        let weights = Still::Weights { here: 2, gives: false };
+        let text = standstill(&weights, STALL_MIN).unwrap().text;
+        assert!(text.contains("none of the 2 peers that are here has them; start one"), "{text}");
         let step =
             |usual| standstill(&Still::Step { usual: Duration::from_secs(usual) }, 3 * STALL_MIN);
         assert_eq!(step(4), None, "ten of these take longer");

@@ -28,6 +28,7 @@ mod rack;
 mod settings;
 mod stranger;
 mod stuck;
+mod weights;
 
 use std::time::{Duration, Instant};
 

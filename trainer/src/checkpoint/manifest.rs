@@ -73,6 +73,11 @@ impl Manifest {
     }
 
     /// Reads the manifest; the error says what was expected and what was found.
+    /// Whether the folder has one.
+    pub(super) fn lies_in(directory: &Path) -> bool {
+        directory.join(NAME).is_file()
+    }
+
     pub(super) fn read(directory: &Path) -> Result<Self, String> {
         let fail = |error: &dyn std::fmt::Display| format!("{NAME}: {error}");
         let file = File::open(directory.join(NAME)).map_err(|error| fail(&error))?;

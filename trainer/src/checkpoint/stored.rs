@@ -9,21 +9,22 @@ use safetensors::tensor::Dtype;
 use super::contents::{self, Contents};
 use super::manifest::Manifest;
 use super::metadata;
-use super::reading::{Allowed, TensorFile};
+use super::reading::{self, Allowed};
 use super::{
     ACCUMULATORS, AUTHORS, LIVE, MASSES, MOMENTS, MOMENTUM, NUMBERS, PARAMETERS, RESIDUAL, STATE,
-    TRAINER, tensors,
+    TRAINER,
 };
 use crate::description::Description;
 use crate::replica::{Lengths, Part, Replica, SavedReplica, unsound};
 use crate::seam::{StateTensor, TrainError, TrainerState};
+use crate::tensor_file::{self, TensorFile};
 
 /// Vectors as long as the parameters that a state may hold: x, v, and the optimizer's.
 const STATE_VECTORS_MAX: u64 = 16;
-/// Longest header of a state.
-const STATE_HEADER_MAX: u64 = 16 << 20;
+/// Longest header of a state, or of parameters of which nothing is known.
+pub(super) const HEADER_MAX: u64 = 16 << 20;
 /// Bytes that a state may hold beside vectors: header and small tensors, and what fragments contain.
-const STATE_SLACK_BYTES: u64 = STATE_HEADER_MAX + contents::BYTES_MAX as u64;
+const STATE_SLACK_BYTES: u64 = HEADER_MAX + contents::BYTES_MAX as u64;
 
 /// The files of a checkpoint whose hashes, names, shapes and types are right.
 #[derive(Debug)]
@@ -60,12 +61,12 @@ impl Stored {
     ) -> Result<(Self, Vec<Versions>), Refused> {
         let specs = layout.tensors().iter();
         let infos = specs.map(|spec| (spec.name.as_str(), spec.shape.as_slice(), Dtype::F32));
-        let header = tensors::header(infos, None).map_err(|error| error.to_string())?;
+        let header = tensor_file::header(infos, None).map_err(|error| error.to_string())?;
         let header = header.len() as u64;
         let size = 4 * layout.parameters() as u64;
         let described = header + metadata::METADATA_BYTES_MAX as u64;
         let allowed = Allowed { bytes: header + size..described + size + 1, header: described };
-        let parameters = TensorFile::open(directory, manifest.file(PARAMETERS)?, &allowed)?;
+        let parameters = reading::open(directory, manifest.file(PARAMETERS)?, &allowed)?;
         for spec in layout.tensors() {
             parameters.elements(&spec.name, Dtype::F32, Some(&spec.shape))?;
         }
@@ -75,8 +76,8 @@ impl Stored {
             return Err(Refused::Other(difference));
         }
         let most = STATE_VECTORS_MAX * size + STATE_SLACK_BYTES;
-        let allowed = Allowed { bytes: 0..most + 1, header: STATE_HEADER_MAX };
-        let state = TensorFile::open(directory, manifest.file(STATE)?, &allowed)?;
+        let allowed = Allowed { bytes: 0..most + 1, header: HEADER_MAX };
+        let state = reading::open(directory, manifest.file(STATE)?, &allowed)?;
         let lengths = lengths(&state, manifest.outer, fragments)?;
         let contents = contents(&state, &lengths, fragments)?;
         let trainer = manifest.trainer_tensors.clone();

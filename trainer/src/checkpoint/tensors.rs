@@ -1,22 +1,19 @@
-//! Safetensors files, written in pieces, with their hashes.
+//! What goes into the files of a checkpoint.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::ops::Range;
 use std::path::Path;
 
-use safetensors::tensor::{Dtype, TensorInfo};
-use serde::ser::SerializeMap;
-use serde::{Deserialize, Serialize, Serializer};
+use safetensors::tensor::Dtype;
+use serde::{Deserialize, Serialize};
 
 use crate::replica::Source;
+use crate::tensor_file::TensorWriter;
 
 /// Elements written at once.
 const CHUNK: usize = 1 << 16;
-/// The data behind the header is aligned to this, so that readers can map it.
-const ALIGNMENT: usize = 8;
 
 /// A file of a checkpoint, as the manifest lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,65 +105,16 @@ impl<'a> Tensor<'a> {
     }
 }
 
-/// The JSON of a header; names in the order of what is written, so that equal content is equal bytes.
-struct Header {
-    metadata: Option<BTreeMap<String, String>>,
-    infos: Vec<(String, TensorInfo)>,
-}
-
-impl Serialize for Header {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        if let Some(metadata) = &self.metadata {
-            map.serialize_entry("__metadata__", metadata)?;
-        }
-        for (name, info) in &self.infos {
-            map.serialize_entry(name, info)?;
-        }
-        map.end()
-    }
-}
-
-/// The bytes before the numbers: length and JSON of the format.
-///
-/// Source: the safetensors format, <https://github.com/huggingface/safetensors#format>.
-pub(super) fn header<'a>(
-    tensors: impl Iterator<Item = (&'a str, &'a [usize], Dtype)>,
-    metadata: Option<BTreeMap<String, String>>,
-) -> io::Result<Vec<u8>> {
-    let mut infos = Vec::new();
-    let mut end = 0;
-    for (name, shape, dtype) in tensors {
-        let start = end;
-        end += dtype.bitsize() / 8 * shape.iter().product::<usize>();
-        let info = TensorInfo { dtype, shape: shape.to_vec(), data_offsets: (start, end) };
-        infos.push((name.to_owned(), info));
-    }
-    let mut json = serde_json::to_vec(&Header { metadata, infos })?;
-    json.resize(json.len().next_multiple_of(ALIGNMENT), b' ');
-    let mut header = (json.len() as u64).to_le_bytes().to_vec();
-    header.append(&mut json);
-    Ok(header)
-}
-
 /// Writes a file and forces it to the disk.
 pub(super) fn write(
     path: &Path,
     tensors: &[Tensor<'_>],
     metadata: Option<BTreeMap<String, String>>,
 ) -> io::Result<FileEntry> {
-    let mut file = File::create_new(path)?;
-    let mut hasher = blake3::Hasher::new();
-    let mut length = 0;
-    let mut put = |bytes: &[u8]| {
-        hasher.update(bytes);
-        length += bytes.len() as u64;
-        file.write_all(bytes)
-    };
     let infos = tensors
         .iter()
         .map(|tensor| (tensor.name.as_str(), tensor.shape.as_slice(), tensor.dtype()));
-    put(&header(infos, metadata)?)?;
+    let mut file = TensorWriter::create(path, infos, metadata)?;
     let mut bytes = Vec::with_capacity(8 * CHUNK);
     for tensor in tensors {
         let elements = tensor.shape.iter().product();
@@ -174,11 +122,11 @@ pub(super) fn write(
             let range = start..elements.min(start + CHUNK);
             bytes.clear();
             tensor.read(range, &mut bytes);
-            put(&bytes)?;
+            file.put(&bytes)?;
         }
     }
-    file.sync_all()?;
+    let (bytes, hash) = file.finish()?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-    let blake3 = hasher.finalize().to_hex().to_string();
-    Ok(FileEntry { name: name.unwrap_or_default(), bytes: length, blake3 })
+    let blake3 = hash.to_hex().to_string();
+    Ok(FileEntry { name: name.unwrap_or_default(), bytes, blake3 })
 }

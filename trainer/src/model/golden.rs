@@ -14,6 +14,7 @@ use super::{Backward, Forward, build_language};
 use crate::batch::{Batch, Input};
 use crate::codec::half::decode_f16;
 use crate::config::{ModelConfig, ModelKind};
+use crate::hugging_face::names::{Part, parts};
 use crate::kernel::{Blend, Compute};
 
 /// Largest error of a logit, of the loss and of an element of a gradient, relative to the largest element
@@ -59,19 +60,12 @@ impl Golden {
         (values, shape)
     }
 
-    /// The numbers of dnode's tensor `name`, from those of `transformers` that make it.
-    fn own(&self, what: &str, name: &str) -> Vec<f32> {
-        let gpt2 = self.config["model_type"] == "gpt2";
-        let parts = if gpt2 { gpt2_name(name) } else { llama_names(name) };
-        let one = |part: &String| {
-            let (values, shape) = self.tensor(&format!("{what}.{part}"));
-            // Linear layers of GPT-2 there are `[inputs, outputs]`.
-            match shape.as_slice() {
-                [rows, columns] if gpt2 && name.ends_with(".weight") => (0..values.len())
-                    .map(|index| values[index % rows * columns + index / rows])
-                    .collect(),
-                _ => values,
-            }
+    /// The numbers of dnode's tensors, one behind the other, from those of `transformers` that make them.
+    fn own(&self, what: &str, parts: &[Part<'_>]) -> Vec<f32> {
+        let one = |part: &Part<'_>| {
+            let (values, shape) = self.tensor(&format!("{what}.{}", part.name));
+            assert_eq!(shape, part.shape, "{}", part.name);
+            if part.transposed { part.turned(&values, true) } else { values }
         };
         parts.iter().flat_map(one).collect()
     }
@@ -81,8 +75,8 @@ impl Golden {
         let vocabulary = self.size("vocab_size");
         let mut model = build_language(config, vocabulary).unwrap().unwrap();
         let layout = model.layout().clone();
-        let names = || layout.tensors().iter().map(|tensor| tensor.name.as_str());
-        let parameters: Vec<f32> = names().flat_map(|name| self.own("weight", name)).collect();
+        let parts = parts(config, &layout).unwrap();
+        let parameters = self.own("weight", &parts);
         assert_eq!(parameters.len(), layout.parameters());
         let (tokens, shape) = self.tensor("tokens");
         let samples = tokens
@@ -98,13 +92,14 @@ impl Golden {
         };
         for threads in [1, 2] {
             let compute = Compute::new(threads).unwrap();
-            self.check_pass(model.as_mut(), (&compute, &parameters), &batch);
+            self.check_pass(model.as_mut(), &parts, (&compute, &parameters), &batch);
         }
     }
 
     fn check_pass(
         &self,
         model: &mut dyn LanguageModel,
+        parts: &[Part<'_>],
         (compute, parameters): (&Compute, &[f32]),
         batch: &Batch,
     ) {
@@ -126,7 +121,9 @@ impl Golden {
         };
         model.backward(pass, batch, 1.0 / batch.targets.len() as f32);
         for tensor in model.layout().tensors() {
-            near(&tensor.name, &gradient[tensor.range()], &self.own("gradient", &tensor.name));
+            let parts: Vec<_> =
+                parts.iter().filter(|part| part.own.name == tensor.name).cloned().collect();
+            near(&tensor.name, &gradient[tensor.range()], &self.own("gradient", &parts));
         }
     }
 }
@@ -138,56 +135,6 @@ fn near(name: &str, got: &[f32], want: &[f32]) {
     let error =
         got.iter().zip(want).fold(0.0_f32, |most, (got, want)| most.max((got - want).abs()));
     assert!(error <= TOLERANCE * largest, "{name}: off by {error}, the largest is {largest}");
-}
-
-/// `block3.rest` as `(3, "rest")`; other names as they are.
-fn split(name: &str) -> (Option<usize>, &str) {
-    let block = name.strip_prefix("block").and_then(|rest| rest.split_once('.'));
-    block.map_or((None, name), |(index, part)| (Some(index.parse().unwrap()), part))
-}
-
-/// The tensors of `LlamaForCausalLM` whose rows, one below the other, are dnode's tensor `name`.
-fn llama_names(name: &str) -> Vec<String> {
-    let (block, part) = split(name);
-    let (folder, parts): (&str, &[&str]) = match part {
-        "token_embedding" => ("model.", &["embed_tokens"]),
-        "final_norm.gain" => ("model.", &["norm"]),
-        "head.weight" => ("", &["lm_head"]),
-        "attention_norm.gain" => ("", &["input_layernorm"]),
-        "inner_norm.gain" => ("", &["post_attention_layernorm"]),
-        "attention.weight" => ("self_attn.", &["q_proj", "k_proj", "v_proj"]),
-        "projection.weight" => ("self_attn.", &["o_proj"]),
-        "expand.weight" => ("mlp.", &["gate_proj", "up_proj"]),
-        "contract.weight" => ("mlp.", &["down_proj"]),
-        other => panic!("{other} is in no llama"),
-    };
-    let block = block.map_or_else(String::new, |index| format!("model.layers.{index}."));
-    parts.iter().map(|part| format!("{block}{folder}{part}.weight")).collect()
-}
-
-/// The tensor of `GPT2LMHeadModel` that is dnode's tensor `name`.
-fn gpt2_name(name: &str) -> Vec<String> {
-    let (block, part) = split(name);
-    let own = match part {
-        "token_embedding" => "wte.weight".to_owned(),
-        "position_embedding" => "wpe.weight".to_owned(),
-        other => {
-            let (layer, kind) = other.split_once('.').unwrap();
-            let layer = match layer {
-                "attention_norm" => "ln_1",
-                "attention" => "attn.c_attn",
-                "projection" => "attn.c_proj",
-                "inner_norm" => "ln_2",
-                "expand" => "mlp.c_fc",
-                "contract" => "mlp.c_proj",
-                "final_norm" => "ln_f",
-                other => panic!("{other} is in no gpt2"),
-            };
-            format!("{layer}.{}", kind.replace("gain", "weight"))
-        }
-    };
-    let block = block.map_or_else(String::new, |index| format!("h.{index}."));
-    vec![format!("transformer.{block}{own}")]
 }
 
 fn llama(name: &str) {

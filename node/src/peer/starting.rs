@@ -1,0 +1,95 @@
+//! What a peer begins with: its replica, its gossip core, its metrics file.
+
+use dnode_gossip::{Gossip, Start};
+use dnode_protocol::{Clock, Fragments, RunSpec, Time, Versions};
+use dnode_trainer::checkpoint::{self, CHECKPOINTS};
+use dnode_trainer::{Description, Replica, Trainer};
+use rand::Rng;
+
+use super::JoinError;
+use super::rules::replica_config;
+use crate::config::Config;
+use crate::storage::data_dir::DataDir;
+use crate::storage::identity::Identity;
+use crate::telemetry::metrics::MetricsWriter;
+use crate::telemetry::tensorboard::EventFile;
+use crate::training::{MICRO_STEPS, Position};
+
+/// The replica, new or from the newest good checkpoint, its position, and the contributions it
+/// contains.
+pub(super) fn replica(
+    config: &Config,
+    (trainer, fragments): (Box<dyn Trainer>, Fragments),
+    (dir, run, description): (&DataDir, &RunSpec, &Description),
+    resume: bool,
+) -> Result<(Replica, Position, Vec<Versions>), JoinError> {
+    let mut replica = Replica::with(trainer, replica_config(&config.gossip, fragments));
+    match replica.stays_on_device() {
+        Ok(true) => tracing::info!("weights are mixed on the device"),
+        Ok(false) => {}
+        Err(why) => tracing::warn!("weights cross to the host to be mixed: {why}"),
+    }
+    let checkpoints = dir.path().join(CHECKPOINTS);
+    let mut passed = Vec::new();
+    let mut newest = loop {
+        let form = (replica.layout(), fragments);
+        let loaded = checkpoint::load_next(&checkpoints, run, form, description, passed)?;
+        let Some(mut newest) = loaded else {
+            return Ok((replica, Position::default(), Vec::new()));
+        };
+        if !resume {
+            let folder = config.node.data_dir.display().to_string();
+            return Err(JoinError::NotResumed { folder, step: newest.step });
+        }
+        match newest.unsound()? {
+            None => break newest,
+            Some(reason) => passed = newest.pass_over(reason),
+        }
+    };
+    for skipped in &newest.skipped {
+        tracing::warn!("checkpoint damaged: {skipped}; using the checkpoint before it");
+    }
+    let micro_steps = newest.micro_steps.unwrap_or_else(|| newest.step.saturating_mul(MICRO_STEPS));
+    let (step, samples, clock) = (newest.step, newest.samples, newest.clock);
+    let position = Position { step, micro_steps, samples, clock };
+    newest.restore(&mut replica)?;
+    tracing::info!(step = position.step, commits = position.clock.0, "resuming");
+    if position.run_steps() >= config.run.steps {
+        tracing::warn!("all {} steps are done: a larger --steps goes on", config.run.steps);
+    }
+    Ok((replica, position, newest.contents))
+}
+
+/// The metrics file, and TensorBoard's if it is wanted.
+pub(super) fn metrics(
+    config: &Config,
+    dir: &DataDir,
+    identity: &Identity,
+) -> Result<MetricsWriter, JoinError> {
+    let writer = MetricsWriter::open(dir.path())
+        .map_err(|reason| JoinError::Io { what: "open the metrics", reason })?;
+    let events = config.node.tensorboard.as_deref().map(|folder| {
+        let what = "begin TensorBoard's file (node.tensorboard)";
+        let events = EventFile::create(folder, &identity.peer().short());
+        events.map_err(|reason| JoinError::Io { what, reason })
+    });
+    Ok(writer.with_events(events.transpose()?))
+}
+
+/// The gossip core of a peer in this start of its process.
+pub(super) fn core(
+    (identity, incarnation): (&Identity, u64),
+    config: dnode_gossip::Config,
+    (fragments, clock): (Fragments, Clock),
+) -> Gossip {
+    let fragments = u32::try_from(fragments.count()).unwrap_or(u32::MAX);
+    let start = Start { me: identity.peer(), incarnation, fragments, clock, seed: random_seed() };
+    Gossip::new(start, config, Time::ZERO)
+}
+
+/// Seed of the core's choices of partners. Nothing that a run has to repeat depends on it.
+fn random_seed() -> [u8; 32] {
+    let mut seed = [0; 32];
+    rand::rng().fill_bytes(&mut seed);
+    seed
+}

@@ -1,0 +1,121 @@
+//! Weights out and in again: `dnode export` and `--init`, and what they refuse.
+
+#![expect(clippy::unwrap_used, reason = "a test may end by a panic, its helper functions included")]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+fn dnode(folder: &Path, words: &[&str]) -> Output {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_dnode"));
+    program.args(words).current_dir(folder).output().unwrap()
+}
+
+fn said(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+const TINY: [&str; 8] = [
+    "--set",
+    "model.layers=1",
+    "--set",
+    "model.width=16",
+    "--set",
+    "model.context=8",
+    "--set",
+    "model.heads=2",
+];
+
+fn join(folder: &Path, home: &str, flags: &[&str]) -> Output {
+    let alone = ["join", "--no-mdns", "--rule", "none", "--steps", "3", "--data-dir", home];
+    let loopback = ["--listen", "/ip4/127.0.0.1/udp/0/quic-v1", "--set", "run.batch=4"];
+    dnode(folder, &[&alone[..], &loopback, flags].concat())
+}
+
+fn train(folder: &Path, home: &str, flags: &[&str]) {
+    let output = join(folder, home, flags);
+    assert!(output.status.success(), "{output:?}");
+}
+
+fn refused(output: &Output, want: &str) {
+    let told = said(output).1;
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    let last = told.lines().last().unwrap_or_default();
+    assert!(last.starts_with(&format!("error: {want}")), "{told}");
+    assert_eq!(told.matches("error: ").count(), 1, "{told}");
+}
+
+#[test]
+fn a_model_goes_out_and_begins_another_run_and_what_cannot_is_told_in_one_line() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path();
+    train(
+        folder,
+        "home",
+        &[&TINY[..], &["--model", "llama", "--set", "model.tied=false"]].concat(),
+    );
+    let out = dnode(folder, &["export", "out", "--from", "home"]);
+    assert!(out.status.success(), "{out:?}");
+    assert_eq!(said(&out).0, "out is a LlamaForCausalLM of 5136 parameters\n");
+
+    // Without a word about the model: all of it is in the folder. A checkpoint is as good.
+    for (home, from) in [("second", "out"), ("third", "home")] {
+        train(folder, home, &["--init", from]);
+        let show = dnode(folder, &["config", "show", "--init", from]);
+        let shown = said(&show).0;
+        for line in ["kind = \"llama\"", "width = 16", "tied = false", "context = 8"] {
+            assert!(shown.contains(line), "{line} in {shown}");
+        }
+    }
+    let digest = |home: &str| {
+        let lines = fs::read_to_string(folder.join(home).join("metrics.jsonl")).unwrap();
+        let start: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+        start["weights"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(digest("second"), digest("third"), "the same weights");
+    assert_ne!(digest("home"), digest("second"), "which were trained");
+
+    train(folder, "digits", &["--data", "digits", "--set", "model.hidden=[8]"]);
+    for (words, want) in [
+        (&["out", "--from", "home"][..], "export to out: it is there and not empty"),
+        (
+            &["mlp", "--from", "digits"],
+            "export digits/checkpoints/000000000003/parameters.safetensors: its model is \"mlp\"",
+        ),
+        (&["new", "--from", "nowhere"], "no checkpoint in nowhere: name a data directory"),
+    ] {
+        refused(&dnode(folder, &[&["export"], words].concat()), want);
+    }
+    assert!(!folder.join("mlp").exists() && !folder.join("new").exists());
+
+    let refuses = |flags: &[&str], want: &str| refused(&join(folder, "other", flags), want);
+    refuses(&["--init", "nowhere"], "the model nowhere: no such folder");
+    let other = ["--set", "model.weights=0123456789abcdef"];
+    let want = format!(
+        "the weights out: their digest is {}, expected 0123456789abcdef, which the run begins with",
+        digest("second")
+    );
+    refuses(&[&["--init", "out"], &other[..]].concat(), &want);
+    let alone = [&["--data", "shakespeare"], &other[..]].concat();
+    refuses(&alone, "model.weights = \"0123456789abcdef\" in --set does not go with gossip.rule");
+    refuses(&["--set", "model.weights=abc"], "model.weights = \"abc\" in --set is not legal");
+    let wide = ["--init", "out", "--set", "model.width=20"];
+    refuses(&wide, "the weights out/model.safetensors: tensor \"model.embed_tokens.weight\"");
+    let bytes = fs::read(folder.join("out/model.safetensors")).unwrap();
+    fs::write(folder.join("out/model.safetensors"), &bytes[..bytes.len() - 4]).unwrap();
+    let torn = "the weights out/model.safetensors: not a whole safetensors file: its header tells";
+    refuses(&["--init", "out"], torn);
+    fs::write(folder.join("out/config.json"), json!({ "model_type": "bert" }).to_string()).unwrap();
+    refuses(&["--init", "out"], "the model out/config.json: model_type is \"bert\", expected");
+    // A checkpoint whose bytes are not those that were written is not exported.
+    let path = folder.join("home/checkpoints/000000000003/parameters.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let want = "export home/checkpoints/000000000003/parameters.safetensors: parameters.safetensors: expected BLAKE3 ";
+    refused(&dnode(folder, &["export", "new", "--from", "home"]), want);
+}
