@@ -278,6 +278,22 @@ pub(crate) fn open_parameters(path: &Path) -> Result<TensorFile, String> {
     TensorFile::new(name, file, stored::HEADER_MAX)
 }
 
+/// What the file `name` holds that lies in the checkpoint of these parameters, if its manifest lists one
+/// of at most `most` bytes, which is whole.
+pub(crate) fn listed_beside(
+    parameters: &Path,
+    name: &str,
+    most: u64,
+) -> Result<Option<Vec<u8>>, String> {
+    let folder = parameters.parent().unwrap_or_else(|| Path::new(""));
+    if !Manifest::lies_in(folder) {
+        return Ok(None);
+    }
+    let manifest = Manifest::read(folder)?;
+    let Ok(entry) = manifest.file(name) else { return Ok(None) };
+    reading::bytes(folder, entry, most).map(Some)
+}
+
 /// Checkpoints with their steps, newest first; of two of one step, the one in place first.
 fn list(checkpoints: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
     let fail = CheckpointError::list(checkpoints);

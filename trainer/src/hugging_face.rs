@@ -19,5 +19,8 @@ pub use self::folder::{InitError, model_of};
 const WEIGHTS: &str = "model.safetensors";
 /// Which tensor is in which file, where there are several.
 const INDEX: &str = "model.safetensors.index.json";
+/// What makes the model's tokens; longest such file, twenty times that of the largest in use.
+const TOKENIZER: &str = "tokenizer.json";
+const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
 /// What the model is.
 const CONFIG: &str = "config.json";

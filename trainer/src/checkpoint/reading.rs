@@ -1,7 +1,7 @@
 //! Files of a checkpoint, opened once their lengths and hashes are those that the manifest lists.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek as _};
 use std::ops::Range;
 use std::path::Path;
 
@@ -36,6 +36,19 @@ pub(super) fn open(
     }
     let file = listed(directory, entry)?;
     TensorFile::new(name.clone(), file, allowed.header)
+}
+
+/// All of the file of `entry`, which is at most `most` bytes long.
+pub(super) fn bytes(directory: &Path, entry: &FileEntry, most: u64) -> Result<Vec<u8>, String> {
+    let name = &entry.name;
+    if entry.bytes > most {
+        return Err(format!("{name}: expected at most {most} bytes, found {}", entry.bytes));
+    }
+    let fail = |error: io::Error| format!("{name}: {error}");
+    let mut file = listed(directory, entry)?;
+    let mut bytes = Vec::new();
+    file.rewind().and_then(|()| file.take(most).read_to_end(&mut bytes)).map_err(fail)?;
+    Ok(bytes)
 }
 
 /// The file of `entry`, whose length and hash are right.

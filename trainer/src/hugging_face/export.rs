@@ -9,8 +9,8 @@ use dnode_protocol::ParameterLayout;
 use safetensors::Dtype;
 
 use super::names::{Part, parts};
-use super::{CONFIG, WEIGHTS, config};
-use crate::checkpoint::{open_parameters, sync_folder};
+use super::{CONFIG, TOKENIZER, TOKENIZER_BYTES_MAX, WEIGHTS, config};
+use crate::checkpoint::{listed_beside, open_parameters, sync_folder};
 use crate::config::ModelConfig;
 use crate::generate;
 use crate::model::build_language;
@@ -59,6 +59,8 @@ struct Source {
     file: TensorFile,
     config: ModelConfig,
     layout: ParameterLayout,
+    /// What the checkpoint keeps to make tokens.
+    tokenizer: Option<Vec<u8>>,
 }
 
 /// Writes the model whose parameters lie in the file `path` as the new folder `to`, from which
@@ -119,6 +121,7 @@ impl Source {
     /// The error says what is wrong with the file.
     fn open(path: &Path) -> Result<Self, String> {
         let file = open_parameters(path)?;
+        let tokenizer = listed_beside(path, TOKENIZER, TOKENIZER_BYTES_MAX)?;
         let config = generate::model_told(&file.metadata())?;
         let model = build_language(&config, config.vocabulary);
         let model = model.map_err(|error| error.to_string())?.ok_or("its model writes no text")?;
@@ -126,14 +129,20 @@ impl Source {
         for spec in layout.tensors() {
             file.elements(&spec.name, Dtype::F32, Some(&spec.shape))?;
         }
-        Ok(Self { file, config, layout })
+        Ok(Self { file, config, layout, tokenizer })
     }
 
     fn write(&self, hidden: &Path, config: &str) -> Result<(), Fault> {
         fs::create_dir(hidden)?;
-        let mut file = File::create_new(hidden.join(CONFIG))?;
-        file.write_all(config.as_bytes())?;
-        file.sync_all()?;
+        let put = |name: &str, bytes: &[u8]| {
+            let mut file = File::create_new(hidden.join(name))?;
+            file.write_all(bytes)?;
+            file.sync_all()
+        };
+        put(CONFIG, config.as_bytes())?;
+        if let Some(tokenizer) = &self.tokenizer {
+            put(TOKENIZER, tokenizer)?;
+        }
         let parts = parts(&self.config, &self.layout);
         let parts =
             parts.ok_or_else(|| Fault::Read("transformers has no such model".to_owned()))?;

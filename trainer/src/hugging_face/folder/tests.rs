@@ -145,6 +145,29 @@ fn an_export_takes_no_place_that_is_taken_and_leaves_nothing_half_written() {
     assert_eq!(names(root.path()), ["empty", "out", "parameters.safetensors"]);
 }
 
+#[test]
+fn the_tokenizer_of_a_checkpoint_goes_along_if_it_is_whole() {
+    let (root, _) = exported(&gpt());
+    let path = root.path().join("parameters.safetensors");
+    let tokenizer = b"{\"model\": 1}";
+    fs::write(root.path().join("tokenizer.json"), tokenizer).unwrap();
+    let entry = |name: &str| {
+        let bytes = fs::read(root.path().join(name)).unwrap();
+        let hash = blake3::hash(&bytes).to_hex().to_string();
+        json!({ "name": name, "bytes": bytes.len(), "blake3": hash })
+    };
+    let manifest = json!({
+        "format": 1, "run": "", "run_fields": {}, "step": 1, "clock": 0, "samples": 0, "outer": false,
+        "trainer_tensors": [], "files": [entry("parameters.safetensors"), entry("tokenizer.json")],
+    });
+    fs::write(root.path().join("manifest.json"), manifest.to_string()).unwrap();
+    export(&path, &root.path().join("both")).unwrap();
+    assert_eq!(fs::read(root.path().join("both/tokenizer.json")).unwrap(), tokenizer);
+    fs::write(root.path().join("tokenizer.json"), b"{\"model\": 2}").unwrap();
+    let error = export(&path, &root.path().join("edited")).unwrap_err().to_string();
+    assert!(error.contains("tokenizer.json: expected BLAKE3 "), "{error}");
+}
+
 /// A tensor of a file under test.
 #[derive(Clone, Debug)]
 struct Tensor {
