@@ -6,8 +6,10 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 pub use join::{Check, Doctor, Flags, Join};
+pub use text::{Eval, Generate, TokenizerCommand};
 
 mod join;
+mod text;
 mod ticket;
 
 /// Columns of a screen that every help fits on; a wider terminal is no better to read.
@@ -55,7 +57,7 @@ pub enum Command {
         #[command(subcommand)]
         command: Option<ConfigCommand>,
     },
-    /// Write text with a gpt that was trained, from a checkpoint alone.
+    /// Write text with a gpt or llama that was trained, from a checkpoint alone.
     #[command(after_help = "Example: dnode generate dnode-data --prompt 'ROMEO:'")]
     Generate(Generate),
     /// Write a trained gpt or llama as a folder that Hugging Face's transformers opens.
@@ -69,6 +71,15 @@ pub enum Command {
         #[arg(long, value_name = "PATH", default_value = "dnode-data")]
         from: PathBuf,
     },
+    /// Say how well a gpt or llama predicts a text: loss, perplexity and bits per byte.
+    #[command(after_help = "Example: dnode eval dnode-data --data book.txt --held-out")]
+    Eval(Eval),
+    /// Train a tokenizer for data.tokenizer, or show one.
+    #[command(
+        subcommand,
+        after_help = "Example: dnode tokenizer train --data book.txt --vocabulary 4096"
+    )]
+    Tokenizer(TokenizerCommand),
     /// Measure what this machine or a link does.
     #[command(
         subcommand,
@@ -135,27 +146,6 @@ pub enum ConfigCommand {
     /// Print the configuration that the flags of `dnode join` make, with the origin of each value.
     #[command(after_help = "Example: dnode config show --config run.toml --steps 500")]
     Show(Box<Flags>),
-}
-
-/// Flags of `dnode generate`.
-#[derive(Debug, Args)]
-pub struct Generate {
-    /// A data directory, of which the newest checkpoint is taken, a checkpoint's folder, or its file of
-    /// parameters.
-    #[arg(value_name = "PATH", default_value = "dnode-data")]
-    pub path: PathBuf,
-    /// What the text begins with; empty begins a new line.
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    pub prompt: String,
-    /// Characters to write, at most 100,000.
-    #[arg(long, value_name = "N", default_value_t = 400)]
-    pub length: usize,
-    /// Below 1 prefers what is likely, above 1 what is not.
-    #[arg(long, value_name = "T", default_value_t = 0.8)]
-    pub temperature: f32,
-    /// Equal seeds write equal text.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
 }
 
 /// What to measure.

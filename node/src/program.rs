@@ -4,7 +4,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::error::ErrorKind;
@@ -14,7 +14,8 @@ use clap_complete::Shell;
 use crate::backend::BackendError;
 use crate::check::{self, CheckError};
 use crate::cli::{
-    Bench, Check, Cli, Command, ConfigCommand, Doctor, Generate, Join, LinkArgs, fault,
+    Bench, Check, Cli, Command, ConfigCommand, Doctor, Eval, Generate, Join, LinkArgs,
+    TokenizerCommand, fault,
 };
 use crate::config::{ConfigError, file_text, origin_text, reference_markdown, reference_text};
 use crate::data_dir::{DataDir, DataDirError};
@@ -23,6 +24,7 @@ use crate::identity::Identity;
 use crate::link_bench::{self, LinkError};
 use crate::membership::{self, MembershipError};
 use crate::progress::Significant;
+use crate::tools::language::{self, LanguageError};
 use crate::top::{self, TopError};
 use crate::view::figure;
 use crate::{DriveError, Evaluation, JoinError, LastEvaluation, Options, Outcome, error_text};
@@ -75,6 +77,8 @@ enum Failure {
     Generate(#[from] GenerateError),
     #[error(transparent)]
     Export(#[from] ExportError),
+    #[error(transparent)]
+    Language(#[from] LanguageError),
     #[error("cannot start a thread: {0}; allow this user more of them (`ulimit -u`)")]
     Thread(io::Error),
     #[error("cannot write {what}: {reason}; is there room, and is the name free and writable?")]
@@ -90,6 +94,7 @@ impl Failure {
             | Self::NoCheckpoint(_)
             | Self::Generate(_)
             | Self::Export(ExportError::Content { .. } | ExportError::Taken(_))
+            | Self::Language(_)
             | Self::Link(LinkError::Address(_)) => USAGE,
             Self::Diverged(_) | Self::Join(JoinError::Drive(DriveError::Diverged(_))) => DIVERGED,
             Self::DataDir(error) | Self::Membership(MembershipError::DataDir(error))
@@ -144,6 +149,8 @@ pub fn program(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
         Command::Man { folder } => manual(folder.as_deref()),
         Command::Generate(flags) => generate(flags),
         Command::Export { folder, from } => export(&from, &folder),
+        Command::Eval(flags) => evaluate(&flags),
+        Command::Tokenizer(command) => tokenizer(command),
         Command::Bench(Bench::Link(link)) => bench_link(&link),
         Command::Top { address, data_dir } => show(address, &data_dir),
         Command::Ticket { file } => make_ticket(file.as_deref()),
@@ -283,19 +290,53 @@ fn bench_link(link: &LinkArgs) -> Result<(), Failure> {
     print(&link_bench::block_on(link_bench::ask(&to, link.trusted))?)
 }
 
+/// The file of parameters that `place` means.
+fn parameters(place: &Path) -> Result<PathBuf, Failure> {
+    let missing = || Failure::NoCheckpoint(place.display().to_string());
+    checkpoint::parameters_at(place).ok_or_else(missing)
+}
+
 fn generate(flags: Generate) -> Result<(), Failure> {
     let Generate { path, prompt, length, temperature, seed } = flags;
-    let file = checkpoint::parameters_at(&path);
-    let file = file.ok_or_else(|| Failure::NoCheckpoint(path.display().to_string()))?;
     let request = Generation { prompt, length, temperature, seed };
-    print(&(dnode_trainer::generate(&file, &request)? + "\n"))
+    let mut screen = io::stdout();
+    let mut say = |piece: &str| {
+        screen.write_all(piece.as_bytes())?;
+        screen.flush()
+    };
+    match dnode_trainer::generate_to(&parameters(&path)?, &request, &mut say) {
+        Ok(()) => print("\n"),
+        // Nobody reads on.
+        Err(GenerateError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn evaluate(flags: &Eval) -> Result<(), Failure> {
+    let Eval { path, data, held_out, threads, json } = flags;
+    print(&language::evaluate(&parameters(path)?, data, (*held_out, *threads, *json))?)
+}
+
+fn tokenizer(command: TokenizerCommand) -> Result<(), Failure> {
+    match command {
+        TokenizerCommand::Train { data, vocabulary, out } => {
+            let failed = |reason| Failure::Write { what: out.display().to_string(), reason };
+            // A file that is there is somebody's work; better to know before the training.
+            if out.exists() {
+                return Err(failed(io::ErrorKind::AlreadyExists.into()));
+            }
+            let trained = language::train(&data, vocabulary)?;
+            let made = std::fs::File::create_new(&out);
+            made.and_then(|mut made| made.write_all(trained.bytes())).map_err(failed)?;
+            print(&language::show(&out, "")?)
+        }
+        TokenizerCommand::Show { path, text } => print(&language::show(&path, &text)?),
+    }
 }
 
 fn export(from: &Path, folder: &Path) -> Result<(), Failure> {
-    let file = checkpoint::parameters_at(from);
-    let file = file.ok_or_else(|| Failure::NoCheckpoint(from.display().to_string()))?;
-    let Exported { class, parameters } = dnode_trainer::export(&file, folder)?;
-    print(&format!("{} is a {class} of {parameters} parameters\n", folder.display()))
+    let Exported { class, parameters: count } = dnode_trainer::export(&parameters(from)?, folder)?;
+    print(&format!("{} is a {class} of {count} parameters\n", folder.display()))
 }
 
 fn configure(command: &ConfigCommand) -> Result<(), Failure> {

@@ -3,7 +3,7 @@
 Arguments: the program dnode, the file trainer/data/digits.bin.gz, and a folder to work in. Trains each
 model a little, on data made here where they are not digits, and compares; prints one line for each.
 """
-import importlib
+import importlib.util
 import json
 import random
 import struct
@@ -83,6 +83,11 @@ def main(program, digits, folder):
         "llama, untied": (few, [*llama, "--set", "model.tied=false", "--set", "model.key_value_heads=1",
                                 "--data-path", few]),
     }
+    if importlib.util.find_spec("tokenizers"):
+        made = folder / "tokenizer.json"
+        words = [program, "tokenizer", "train", "--data", few, "--vocabulary", "280", "--out", made]
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+        runs["llama on tokens"] = (few, [*llama, "--data-path", few, "--tokenizer", made])
     wrong = 0
     for name, (data, flags) in runs.items():
         final, parameters = train(program, folder / name.replace(" ", "-"), flags)

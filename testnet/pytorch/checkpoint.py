@@ -8,9 +8,10 @@ from safetensors import safe_open
 
 
 def read(path):
-    """The metadata of a file of parameters, those in JSON parsed, and its tensors by name."""
+    """The metadata of a file of parameters, those in JSON parsed, and its tensors by name; as `folder`, where it is."""
     with safe_open(path, "pt") as file:
         told = {name: parsed(text) for name, text in file.metadata().items()}
+        told["folder"] = Path(path).parent
         return told, {name: file.get_tensor(name) for name in file.keys()}
 
 
@@ -21,12 +22,8 @@ def parsed(text):
 def held_out(told, path):
     """The held-out samples, as the model takes them, and their targets; `path` as dnode's data.path."""
     data, source = told["data"], told["input"]
-    if data["kind"] == "text":
-        text, vocabulary = content(path), told["vocabulary"]
-        if vocabulary["kind"] == "characters":
-            tokens = {character: token for token, character in enumerate(vocabulary["characters"])}
-            text = [tokens[character] for character in text.decode()]
-        rest, context = torch.tensor(list(text[data["train"]:])), source["context"]
+    if data["kind"] in ("text", "shakespeare"):
+        rest, context = torch.tensor(tokens(told, content(path).decode())[data["train"]:]), source["context"]
         count = data["held_out_windows"] * context
         return rest[:count].view(-1, context), rest[1:count + 1].view(-1, context)
     size = source["height"] * source["width"]
@@ -37,6 +34,28 @@ def held_out(told, path):
         pixels = image_bytes(content(idx(path, "t10k-images"))[16:]).view(-1, size)
         labels = image_bytes(content(idx(path, "t10k-labels"))[8:])
     return ((pixels.double() - source["mean"]) / source["deviation"]).float(), labels.long()
+
+
+def tokens(told, text):
+    """The tokens of a text; where a tokenizer makes them, needs Python's `tokenizers`."""
+    vocabulary = told["vocabulary"]
+    if vocabulary["kind"] == "characters":
+        numbers = {character: token for token, character in enumerate(vocabulary["characters"])}
+        return [numbers[character] for character in text]
+    if vocabulary["kind"] == "tokenizer":
+        # Byte-level ones give the tokens of the whole, although dnode cuts a text into pieces.
+        return tokenizer(told).encode(text, add_special_tokens=False).ids
+    return list(text.encode())
+
+
+def tokenizer(told):
+    """The tokenizer that is stored beside the parameters."""
+    from tokenizers import Tokenizer
+
+    stored = Tokenizer.from_file(str(told["folder"] / told["vocabulary"]["file"]))
+    stored.no_truncation()
+    stored.no_padding()
+    return stored
 
 
 def content(path):

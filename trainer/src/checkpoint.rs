@@ -5,6 +5,7 @@
 //!                                                     what they are, as metadata
 //!                           /state.safetensors        live weights, momentum, optimizer, moments that
 //!                                                     are exchanged, what sums contain
+//!                           /tokenizer.json           what makes the model's tokens, if it has one
 //!                           /manifest.json            run, step, clock, files with hashes
 //! ```
 
@@ -31,6 +32,7 @@ use crate::description::Description;
 use crate::replica::{Replica, Source};
 use crate::seam::{TrainError, TrainerState};
 use crate::tensor_file::TensorFile;
+use crate::tokenizer::TOKENIZER_FILE;
 
 pub use self::error::{CheckpointError, Skipped};
 
@@ -325,10 +327,15 @@ fn write(writing: &Path, checkpoint: &Checkpoint<'_>) -> Result<(), CheckpointEr
         let path = writing.join(name);
         tensors::write(&path, tensors, metadata).map_err(CheckpointError::write(&path))
     };
-    let files = vec![
+    let mut files = vec![
         put(PARAMETERS, &parameter_tensors(held), Some(metadata::of(checkpoint)))?,
         put(STATE, &state_tensors(held, &contents, &trainer), None)?,
     ];
+    if let Some(tokenizer) = checkpoint.description.tokenizer() {
+        let path = writing.join(TOKENIZER_FILE);
+        let written = tensors::write_bytes(&path, tokenizer);
+        files.push(written.map_err(CheckpointError::write(&path))?);
+    }
     let manifest = Manifest::new(checkpoint, &trainer, files);
     manifest.write(writing).map_err(CheckpointError::write(writing))?;
     sync_folder(writing).map_err(CheckpointError::write(writing))

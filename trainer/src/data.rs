@@ -27,10 +27,14 @@ use crate::batch::{Batch, SampleShape};
 use crate::description::{Description, DescriptionError};
 use crate::local::BatchSource;
 use crate::seam::{DataIdentity, DataShare};
+use crate::vocabulary::Tokens;
 
 pub use self::error::DataError;
+pub use self::shakespeare::shakespeare_text;
 pub use self::shard::Skew;
 pub use self::stream::{Drawn, Stream, expected_overlap};
+pub use self::text::read_text;
+pub(crate) use self::text::train_len;
 
 /// Which data set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +45,7 @@ pub enum DataKind {
     Digits,
     /// Four IDX files of 28×28 images in a folder: MNIST, Fashion-MNIST, KMNIST.
     Mnist,
-    /// Any UTF-8 text file, as characters.
+    /// Any UTF-8 text file, as characters or as a tokenizer's tokens.
     Text,
     /// Two plays by Shakespeare, embedded.
     Shakespeare,
@@ -83,6 +87,10 @@ pub struct DataConfig {
     /// or `bytes`; unset: those of the text itself. Unused by images.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vocabulary: Option<PathBuf>,
+    /// The `tokenizer.json` that makes tokens of a text, in place of its characters; not together
+    /// with a vocabulary. Unused by images.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokenizer: Option<PathBuf>,
     /// What is subtracted from a pixel, `0..=255`; unset: the mean of the training images. Given
     /// together with the deviation, or not at all. Unused by digits and text.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -102,6 +110,7 @@ impl Default for DataConfig {
             skew: Skew::Iid,
             stream: Stream::Auto,
             vocabulary: None,
+            tokenizer: None,
             pixel_mean: None,
             pixel_deviation: None,
         }
@@ -229,7 +238,7 @@ impl Dataset {
                 expected,
             });
         }
-        let vocabulary = config.vocabulary.as_deref();
+        let vocabulary = text::configured(config)?;
         let text = match config.kind {
             DataKind::Shakespeare => shakespeare::load(vocabulary, context)?,
             DataKind::Digits | DataKind::Mnist | DataKind::Text => {
@@ -237,7 +246,7 @@ impl Dataset {
             }
         };
         let members = Members::iid(place, text.train_windows())?;
-        let digest = digest(&[text.tokens()]);
+        let digest = text_digest(text.tokens());
         let about = About::text(config.kind, &text, digest);
         let maps = vec![("data.vocabulary", text.vocabulary.words())];
         let identity = DataIdentity { maps, digest: Some(digest) };
@@ -422,12 +431,25 @@ fn path<'a>(config: &'a DataConfig, expected: &str) -> Result<&'a Path, DataErro
 }
 
 /// Eight bytes of a hash, in hexadecimal: what tells two maps apart in a line.
-fn short(bytes: &[u8]) -> String {
+pub(crate) fn short(bytes: &[u8]) -> String {
     about::hex(digest(&[bytes]))[..16].to_owned()
 }
 
+/// The context of the hash of a data set.
+const DIGESTED: &str = "dnode data set v1";
+
+/// As [`digest`] of a text's tokens.
+fn text_digest(tokens: &Tokens) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new_derive_key(DIGESTED);
+    hasher.update(&(tokens.byte_len() as u64).to_le_bytes());
+    tokens.bytes(&mut |bytes| {
+        hasher.update(bytes);
+    });
+    *hasher.finalize().as_bytes()
+}
+
 fn digest(parts: &[&[u8]]) -> [u8; 32] {
-    let mut hasher = blake3::Hasher::new_derive_key("dnode data set v1");
+    let mut hasher = blake3::Hasher::new_derive_key(DIGESTED);
     for part in parts {
         hasher.update(&(part.len() as u64).to_le_bytes());
         hasher.update(part);

@@ -1,6 +1,7 @@
 //! What a trainer tells about its model and its data, for whoever uses a checkpoint elsewhere.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -24,6 +25,8 @@ const SHOWN_MAX: usize = 60;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Description {
     entries: BTreeMap<String, Entry>,
+    /// The `tokenizer.json` by which the model's tokens are made.
+    tokenizer: Option<Arc<[u8]>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +72,18 @@ impl Description {
     /// [`DescriptionError`]; the description is unchanged then.
     pub fn note(&mut self, name: &str, value: impl Into<String>) -> Result<(), DescriptionError> {
         self.insert(name, Entry { value: value.into(), agreed: false })
+    }
+
+    /// Stores this `tokenizer.json` with every checkpoint. Its digest belongs into an entry, so that two
+    /// are told apart.
+    pub(crate) fn set_tokenizer(&mut self, file: Arc<[u8]>) {
+        self.tokenizer = Some(file);
+    }
+
+    /// The `tokenizer.json` of the model, if it has one.
+    #[must_use]
+    pub fn tokenizer(&self) -> Option<&[u8]> {
+        self.tokenizer.as_deref()
     }
 
     /// The value of this name.

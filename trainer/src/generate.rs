@@ -1,4 +1,6 @@
-//! Text that a trained language model writes, character by character, from a file of its parameters alone.
+//! Text that a trained language model writes, token by token, from a file of its parameters alone.
+//!
+//! Where a tokenizer makes its tokens, that is in the file `tokenizer.json` beside it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,20 +18,20 @@ use crate::kernel::Compute;
 use crate::model::initial::unit;
 use crate::model::transformer::LanguageModel;
 use crate::model::{Forward, build_language};
+use crate::tokenizer::{TOKENIZER_FILE, Tokenizer, TokenizerError};
+use crate::vocabulary::{EncodeError, TextStream, Tokens, Vocabulary};
 
-/// Most characters that are written at once.
+/// Most tokens that are written at once.
 pub const GENERATED_MAX: usize = 100_000;
 /// Largest file of parameters, bytes; it is held in memory.
 const FILE_BYTES_MAX: u64 = 4 << 30;
-/// Most kinds of tokens: a token is a byte where the text is prepared.
-const VOCABULARY_MAX: usize = 256;
 
 /// What to write.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Generation {
     /// What the text begins with; empty begins a new line.
     pub prompt: String,
-    /// Characters to write after it, at most [`GENERATED_MAX`].
+    /// Tokens to write after it, at most [`GENERATED_MAX`].
     pub length: usize,
     /// What logits are divided by, above 0: below 1 prefers what is likely.
     pub temperature: f32,
@@ -62,9 +64,18 @@ pub enum GenerateError {
         /// What is wrong with it.
         what: String,
     },
-    /// The prompt has a character that the model has never seen.
-    #[error("the prompt has {0:?}, which is not in the model's vocabulary: {1:?}")]
-    Prompt(char, String),
+    /// The text has a character that the model has never seen.
+    #[error("the text has {0:?}, which is not in the model's vocabulary: {1:?}")]
+    Unknown(char, String),
+    /// The text has nothing in it.
+    #[error("the text has no token to score; give a longer one")]
+    Empty,
+    /// The tokenizer does not know the text.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// What was written cannot be handed on.
+    #[error("write the text: {0}")]
+    Output(io::Error),
     /// A number is out of range.
     #[error(transparent)]
     Range(#[from] ConfigError),
@@ -77,25 +88,40 @@ pub enum GenerateError {
 /// # Errors
 /// [`GenerateError`] says what is wrong with the file or the request.
 pub fn generate(path: &Path, request: &Generation) -> Result<String, GenerateError> {
+    let mut text = String::new();
+    let mut take = |piece: &str| {
+        text.push_str(piece);
+        Ok(())
+    };
+    generate_to(path, request, &mut take).map(|()| text)
+}
+
+/// As [`generate`]; `take` gets the prompt, and then each piece of text as soon as it is there, in whole
+/// characters.
+///
+/// # Errors
+/// As there, and [`GenerateError::Output`] when `take` fails.
+pub fn generate_to(
+    path: &Path,
+    request: &Generation,
+    take: &mut dyn FnMut(&str) -> io::Result<()>,
+) -> Result<(), GenerateError> {
     request.check()?;
-    let content = |what: String| GenerateError::Content { path: path.to_path_buf(), what };
-    let bytes = read(path).map_err(|source| {
-        let path = path.to_path_buf();
-        GenerateError::Read { path, source }
-    })?;
-    let mut writer = Writer::open(&bytes).map_err(content)?;
-    let mut tokens = writer.vocabulary.tokens(&request.prompt)?;
-    if tokens.is_empty() {
-        tokens.push(writer.vocabulary.beginning());
-    }
-    let prompt = tokens.len();
-    let compute = Compute::new(1).map_err(|error| content(error.to_string()))?;
+    let (mut model, compute) = Written::open(path, 1)?;
+    let mut tokens = model.prompt(&request.prompt)?;
     let mut random = ChaCha8Rng::seed_from_u64(request.seed);
+    let vocabulary = model.vocabulary.clone();
+    let before = if request.prompt.is_empty() { &[] } else { tokens.as_slice() };
+    let mut stream = TextStream::new(&vocabulary, before);
+    let mut say = |text: &str| take(text).map_err(GenerateError::Output);
+    say(&request.prompt)?;
     for _ in 0..request.length {
         let draw = unit(&mut random);
-        tokens.push(writer.next(&compute, &tokens, request.temperature, draw));
+        let token = model.next(&compute, &tokens, request.temperature, draw);
+        tokens.push(token);
+        say(&stream.push(token))?;
     }
-    Ok(request.prompt.clone() + &writer.vocabulary.text(&tokens[prompt..]))
+    say(&stream.end())
 }
 
 impl Generation {
@@ -116,30 +142,70 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A model that is only asked what comes next.
-struct Writer {
-    model: Box<dyn LanguageModel>,
-    context: usize,
+/// A model that a file of parameters describes, which is only asked what comes next.
+pub(crate) struct Written {
+    pub(crate) model: Box<dyn LanguageModel>,
+    pub(crate) context: usize,
     /// `[P]`.
-    parameters: Vec<f32>,
-    vocabulary: Vocabulary,
+    pub(crate) parameters: Vec<f32>,
+    pub(crate) vocabulary: Vocabulary,
 }
 
-impl Writer {
+impl Written {
+    /// The model of the file `path`, and `threads` threads to compute on.
+    pub(crate) fn open(path: &Path, threads: usize) -> Result<(Self, Compute), GenerateError> {
+        let content = |what: String| GenerateError::Content { path: path.to_path_buf(), what };
+        let bytes = read(path).map_err(|source| {
+            let path = path.to_path_buf();
+            GenerateError::Read { path, source }
+        })?;
+        let tokenizer = || {
+            let file = path.with_file_name(TOKENIZER_FILE);
+            Tokenizer::read(&file).map_err(|error| error.to_string())
+        };
+        let model = Self::of(&bytes, tokenizer).map_err(content)?;
+        let compute = Compute::new(threads).map_err(|error| content(error.to_string()))?;
+        Ok((model, compute))
+    }
+
     /// The error says what is wrong with the file.
-    fn open(bytes: &[u8]) -> Result<Self, String> {
+    fn of(
+        bytes: &[u8],
+        tokenizer: impl FnOnce() -> Result<Tokenizer, String>,
+    ) -> Result<Self, String> {
         let broken =
             |error: safetensors::SafeTensorError| format!("not a whole safetensors file: {error}");
         let (_, header) = SafeTensors::read_metadata(bytes).map_err(broken)?;
         let metadata = header.metadata().iter().flatten();
         let metadata = metadata.map(|(name, text)| (name.clone(), text.clone())).collect();
         let config = model_told(&metadata)?;
-        let vocabulary = Vocabulary::of(&told(&metadata, "vocabulary")?)?;
+        let vocabulary = Vocabulary::told(&told(&metadata, "vocabulary")?, tokenizer)?;
         let model = build_language(&config, vocabulary.len()).map_err(|error| error.to_string())?;
         let model = model.ok_or("its model writes no text")?;
         let tensors = SafeTensors::deserialize(bytes).map_err(broken)?;
         let parameters = parameters(model.layout(), &tensors)?;
         Ok(Self { model, context: config.context, parameters, vocabulary })
+    }
+
+    /// The tokens of `text`, which the user has given.
+    pub(crate) fn encode(&self, text: &str) -> Result<Tokens, GenerateError> {
+        self.vocabulary.encode(text).map_err(|error| match error {
+            EncodeError::Tokenizer(error) => GenerateError::Tokenizer(error),
+            EncodeError::Character(_, character) => {
+                GenerateError::Unknown(character, self.vocabulary.decode(&self.kinds()))
+            }
+        })
+    }
+
+    /// The tokens of the prompt; of an empty one, what a text begins after.
+    fn prompt(&self, prompt: &str) -> Result<Vec<u32>, GenerateError> {
+        let tokens = self.encode(prompt)?;
+        let tokens: Vec<u32> = tokens.iter(0..tokens.len()).collect();
+        Ok(if tokens.is_empty() { vec![self.vocabulary.beginning()] } else { tokens })
+    }
+
+    fn kinds(&self) -> Vec<u32> {
+        (0..self.vocabulary.len() as u32).collect()
     }
 
     /// The token after the last ones of `tokens`, chosen by `draw`, uniform in `[0, 1)`.
@@ -235,71 +301,6 @@ fn parameters(layout: &ParameterLayout, file: &SafeTensors<'_>) -> Result<Vec<f3
     }
 }
 
-/// What tokens stand for.
-#[derive(Debug)]
-enum Vocabulary {
-    /// Characters, by their order.
-    Characters(Vec<char>),
-    /// Bytes of UTF-8.
-    Bytes,
-}
-
-impl Vocabulary {
-    /// As the metadata tell it.
-    fn of(told: &Value) -> Result<Self, String> {
-        if told["kind"] == "bytes" {
-            return Ok(Self::Bytes);
-        }
-        let characters = told["characters"].as_str().unwrap_or_default();
-        let kinds: Vec<char> = characters.chars().collect();
-        if kinds.is_empty() || kinds.len() > VOCABULARY_MAX {
-            return Err(format!("its vocabulary has {} characters", kinds.len()));
-        }
-        Ok(Self::Characters(kinds))
-    }
-
-    const fn len(&self) -> usize {
-        match self {
-            Self::Characters(kinds) => kinds.len(),
-            Self::Bytes => VOCABULARY_MAX,
-        }
-    }
-
-    /// What a text without a prompt begins after: the end of a line, where there is one.
-    fn beginning(&self) -> u32 {
-        match self {
-            Self::Characters(kinds) => {
-                let line = kinds.iter().position(|&kind| kind == '\n').unwrap_or(0);
-                line as u32
-            }
-            Self::Bytes => u32::from(b'\n'),
-        }
-    }
-
-    fn tokens(&self, text: &str) -> Result<Vec<u32>, GenerateError> {
-        let Self::Characters(kinds) = self else {
-            return Ok(text.bytes().map(u32::from).collect());
-        };
-        let token = |character: char| match kinds.iter().position(|&kind| kind == character) {
-            Some(index) => Ok(index as u32),
-            None => Err(GenerateError::Prompt(character, kinds.iter().collect())),
-        };
-        text.chars().map(token).collect()
-    }
-
-    fn text(&self, tokens: &[u32]) -> String {
-        match self {
-            Self::Characters(kinds) => {
-                tokens.iter().filter_map(|&token| kinds.get(token as usize)).collect()
-            }
-            Self::Bytes => {
-                let bytes: Vec<u8> = tokens.iter().map(|&token| token as u8).collect();
-                String::from_utf8_lossy(&bytes).into_owned()
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -318,22 +319,9 @@ mod tests {
     }
 
     #[test]
-    fn a_vocabulary_goes_both_ways_and_names_what_it_lacks() {
-        let told = serde_json::json!({ "kind": "characters", "characters": "\nab" });
-        let vocabulary = Vocabulary::of(&told).unwrap();
-        assert_eq!(vocabulary.tokens("ba\n").unwrap(), [2, 1, 0]);
-        assert_eq!(vocabulary.text(&[2, 1, 0, 99]), "ba\n");
-        assert_eq!(vocabulary.beginning(), 0);
-        let error = vocabulary.tokens("abc").unwrap_err().to_string();
-        assert!(error.contains("'c'"), "{error}");
-        assert_eq!(Vocabulary::Bytes.text(&Vocabulary::Bytes.tokens("ä").unwrap()), "ä");
-        assert!(Vocabulary::of(&Value::Null).is_err());
-    }
-
-    #[test]
     fn bytes_that_are_no_parameters_are_refused() {
         for bytes in [&b""[..], b"{}", &[255; 64]] {
-            assert!(Writer::open(bytes).is_err());
+            assert!(Written::of(bytes, || Err(String::new())).is_err());
         }
         let request = Generation { length: GENERATED_MAX + 1, ..Generation::default() };
         assert!(generate(Path::new("x"), &request).is_err());

@@ -31,20 +31,26 @@ mod slow;
 mod tensor_file;
 #[cfg(test)]
 mod testing;
+mod text_score;
+mod tokenizer;
+mod vocabulary;
 mod weights;
 
 pub use batch::{Batch, Input, SampleShape};
 pub use checkpoint::Checkpoint;
 pub use codec::{Encoded, encode};
 pub use config::{ConfigError, ModelConfig, ModelKind, OptimizerConfig, OptimizerKind, Schedule};
-pub use data::{DataConfig, DataError, DataKind, Dataset, Drawn, Skew, Stream, expected_overlap};
+pub use data::{
+    DataConfig, DataError, DataKind, Dataset, Drawn, Skew, Stream, expected_overlap, read_text,
+    shakespeare_text,
+};
 pub use description::{
     DESCRIPTION_BYTES_MAX, DESCRIPTION_ENTRIES_MAX, DESCRIPTION_NAME_BYTES_MAX, Description,
     DescriptionError,
 };
 pub use device::{DEVICE_BLOCK, Device, DeviceError, DeviceVector, Resident, Span, SpanMut};
 pub use engine::{Engine, initial_parameters};
-pub use generate::{GENERATED_MAX, GenerateError, Generation, generate};
+pub use generate::{GENERATED_MAX, GenerateError, Generation, generate, generate_to};
 pub use hugging_face::{ExportError, Exported, InitError, export, model_of};
 pub use interrupt::Interrupt;
 pub use kernel::loss::Score;
@@ -64,3 +70,8 @@ pub use seam::{
     TrainError, Trainer, TrainerState, weights_digest,
 };
 pub use sketch::{SKETCH_LEN, gradient_sketch};
+pub use text_score::{TextScore, score_text};
+pub use tokenizer::{
+    TOKENIZER_BYTES_MAX, TOKENIZER_FILE, TOKENIZER_VOCABULARY_MAX, TOKENIZER_VOCABULARY_MIN,
+    Tokenizer, TokenizerError, train_tokenizer,
+};

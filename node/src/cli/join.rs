@@ -99,6 +99,9 @@ pub struct Flags {
     /// Folder with the MNIST files, or the text file [data.path].
     #[arg(long, value_name = "PATH", help_heading = TRAINING)]
     pub data_path: Option<String>,
+    /// What makes tokens of a text, in place of its characters: a tokenizer.json [data.tokenizer].
+    #[arg(long, value_name = "FILE", help_heading = TRAINING, hide_short_help = true)]
+    pub tokenizer: Option<String>,
     /// This peer's shard, from 0, of how many: 0/4 [data.shard, data.shards].
     #[arg(long, value_name = "I/N", allow_negative_numbers = true, help_heading = TRAINING)]
     pub shard: Option<String>,
@@ -236,7 +239,7 @@ impl Flags {
     }
 
     /// Flags that stand for one value of one key.
-    fn single(&self) -> [(&'static str, Option<&String>, &'static str); 22] {
+    fn single(&self) -> [(&'static str, Option<&String>, &'static str); 23] {
         [
             ("node.name", self.name.as_ref(), "--name"),
             ("node.data_dir", self.data_dir.as_ref(), "--data-dir"),
@@ -250,6 +253,7 @@ impl Flags {
             ("network.peers_file", self.peers_file.as_ref(), "--peers-file"),
             ("data.kind", self.data.as_ref(), "--data"),
             ("data.path", self.data_path.as_ref(), "--data-path"),
+            ("data.tokenizer", self.tokenizer.as_ref(), "--tokenizer"),
             ("gossip.rule", self.rule.as_ref(), "--rule"),
             ("run.steps", self.steps.as_ref(), "--steps"),
             ("run.seed", self.seed.as_ref(), "--seed"),

@@ -142,6 +142,9 @@ section! {
         /// what characters become: those of this text file, or "bytes"; unset: those of the text
         /// itself
         vocabulary = key(Kind::Path).printed().only("data.kind", TEXTS),
+        /// tokenizer.json of a Hugging Face model, or its folder: makes tokens of the text, in place
+        /// of its characters; `dnode tokenizer train` makes one
+        tokenizer = key(Kind::Path).printed().only("data.kind", TEXTS),
         /// what is subtracted from each pixel; unset: the mean of the training images
         pixel_mean = key(Kind::Real(Reals::closed(0.0, 255.0)))
             .printed().only("data.kind", &["mnist"]),

@@ -79,7 +79,7 @@ fn weights(config: &Config) -> Option<Broken> {
     })
 }
 
-fn data(data: &DataConfig) -> [Option<Broken>; 4] {
+fn data(data: &DataConfig) -> [Option<Broken>; 5] {
     let shard = data.shard.is_some_and(|shard| shard >= data.shards).then(|| {
         let remedy = format!("shards count from 0 to {}", data.shards - 1);
         Broken("data.shard", "data.shards", remedy)
@@ -97,7 +97,11 @@ fn data(data: &DataConfig) -> [Option<Broken>; 4] {
         let remedy = "text has no labels to skew, use \"iid\"".to_owned();
         Broken("data.skew", "data.kind", remedy)
     });
-    [shard, path, pixels, skew]
+    let tokens = (data.tokenizer.is_some() && data.vocabulary.is_some()).then(|| {
+        let remedy = "a tokenizer has tokens of its own: leave one of them out".to_owned();
+        Broken("data.tokenizer", "data.vocabulary", remedy)
+    });
+    [shard, path, pixels, skew, tokens]
 }
 
 fn batch(batch: usize, accumulate: usize) -> Option<Broken> {

@@ -23,7 +23,7 @@ pub(crate) const fn way_in(why: NotLetIn) -> &'static str {
 pub(crate) fn advice(field: &str) -> String {
     let own = match field {
         "data.vocabulary" => {
-            "give every peer the same data.vocabulary: a text file with all characters, or bytes"
+            "give every peer the same data.vocabulary: a text file with all characters, or bytes; or the same data.tokenizer"
         }
         "data.preprocessing" => {
             "use the same images, or give every peer the same data.pixel_mean and data.pixel_deviation"

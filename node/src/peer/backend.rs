@@ -32,7 +32,7 @@ const fn advice(error: &DataError) -> &'static str {
         DataError::Missing { .. } | DataError::Read { .. } | DataError::Content { .. } => {
             "; --data-path names another file or folder"
         }
-        DataError::Config { .. } => "",
+        DataError::Config { .. } | DataError::Tokenizer(_) => "",
     }
 }
 

@@ -90,6 +90,38 @@ fn texts_of_other_characters_train_together_only_by_a_common_vocabulary() {
 }
 
 #[test]
+fn a_peer_with_another_tokenizer_is_refused_by_what_both_have() {
+    let root = tempfile::tempdir().unwrap();
+    let words = "some words of a text that has words of some length. ";
+    let path = text(&root, "text", words);
+    let tokenizer = |kinds: usize| {
+        let trained = dnode_trainer::train_tokenizer(&[words.repeat(9)], kinds).unwrap();
+        let path = root.path().join(format!("{kinds}.json"));
+        std::fs::write(&path, trained.bytes()).unwrap();
+        Path::display(&path).to_string()
+    };
+    let (one, other) = (tokenizer(270), tokenizer(271));
+    let start = |name: &str, more: &[&str]| {
+        Peer::start(&root, name, &flags(&[&ENDLESS, &TEXT, &[&path], more]))
+    };
+    let mut first = start("0", &["--tokenizer", &one]);
+    let address = first.address();
+    let join = ["--bootstrap", &address];
+    let mut second = start("1", &flags(&[&join, &["--tokenizer", &other]]));
+    assert_eq!(second.wait_exit().code(), Some(2), "{}", second.log());
+    let said = [
+        "data.vocabulary is \"byte-level BPE of 271 tokens (",
+        "and \"byte-level BPE of 270 tokens (",
+        "or the same data.tokenizer",
+    ];
+    wait_log(&second, &[&["error: join the run:"], said.as_slice()].concat());
+    wait_log(&first, &["refused", "data.vocabulary is \"byte-level BPE of 270 tokens ("]);
+    let mut third = start("2", &join);
+    assert_eq!(third.wait_exit().code(), Some(2), "{}", third.log());
+    wait_log(&third, &["error: join the run: data.vocabulary is", " characters ", said[1]]);
+}
+
+#[test]
 fn a_learning_rate_far_off_is_refused_and_what_is_near_is_told_at_both_ends() {
     let root = tempfile::tempdir().unwrap();
     let mut first = Peer::start(&root, "0", &ENDLESS);

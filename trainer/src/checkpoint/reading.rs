@@ -26,16 +26,25 @@ pub(super) fn open(
     entry: &FileEntry,
     allowed: &Allowed,
 ) -> Result<TensorFile, String> {
+    let file = checked(directory, entry, &allowed.bytes)?;
+    TensorFile::new(entry.name.clone(), file, allowed.header)
+}
+
+/// As [`listed`] of a file whose length is one of `allowed`.
+pub(super) fn checked(
+    directory: &Path,
+    entry: &FileEntry,
+    allowed: &Range<u64>,
+) -> Result<File, String> {
     let name = &entry.name;
-    if !allowed.bytes.contains(&entry.bytes) {
-        let (least, most) = (allowed.bytes.start, allowed.bytes.end - 1);
+    if !allowed.contains(&entry.bytes) {
+        let (least, most) = (allowed.start, allowed.end - 1);
         return Err(format!(
             "{name}: expected {least} to {most} bytes for this model, the manifest says {}",
             entry.bytes
         ));
     }
-    let file = listed(directory, entry)?;
-    TensorFile::new(name.clone(), file, allowed.header)
+    listed(directory, entry)
 }
 
 /// All of the file of `entry`, which is at most `most` bytes long.

@@ -9,7 +9,7 @@ use safetensors::tensor::Dtype;
 use super::contents::{self, Contents};
 use super::manifest::Manifest;
 use super::metadata;
-use super::reading::{self, Allowed};
+use super::reading::{self, Allowed, checked};
 use super::{
     ACCUMULATORS, AUTHORS, LIVE, MASSES, MOMENTS, MOMENTUM, NUMBERS, PARAMETERS, RESIDUAL, STATE,
     TRAINER,
@@ -18,6 +18,7 @@ use crate::description::Description;
 use crate::replica::{Lengths, Part, Replica, SavedReplica, unsound};
 use crate::seam::{StateTensor, TrainError, TrainerState};
 use crate::tensor_file::{self, TensorFile};
+use crate::tokenizer::{TOKENIZER_BYTES_MAX, TOKENIZER_FILE};
 
 /// Vectors as long as the parameters that a state may hold: x, v, and the optimizer's.
 const STATE_VECTORS_MAX: u64 = 16;
@@ -74,6 +75,10 @@ impl Stored {
         metadata::check(&told, manifest)?;
         if let Some(difference) = description.difference(&told) {
             return Err(Refused::Other(difference));
+        }
+        if description.tokenizer().is_some() {
+            let allowed = 1..TOKENIZER_BYTES_MAX as u64 + 1;
+            checked(directory, manifest.file(TOKENIZER_FILE)?, &allowed)?;
         }
         let most = STATE_VECTORS_MAX * size + STATE_SLACK_BYTES;
         let allowed = Allowed { bytes: 0..most + 1, header: HEADER_MAX };

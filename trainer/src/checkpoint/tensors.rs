@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::ops::Range;
 use std::path::Path;
 
@@ -126,7 +127,18 @@ pub(super) fn write(
         }
     }
     let (bytes, hash) = file.finish()?;
+    Ok(entry(path, bytes, hash))
+}
+
+/// As [`write`] of what is in memory.
+pub(super) fn write_bytes(path: &Path, bytes: &[u8]) -> io::Result<FileEntry> {
+    let mut file = File::create_new(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    Ok(entry(path, bytes.len() as u64, blake3::hash(bytes)))
+}
+
+fn entry(path: &Path, bytes: u64, hash: blake3::Hash) -> FileEntry {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-    let blake3 = hash.to_hex().to_string();
-    Ok(FileEntry { name: name.unwrap_or_default(), bytes, blake3 })
+    FileEntry { name: name.unwrap_or_default(), bytes, blake3: hash.to_hex().to_string() }
 }

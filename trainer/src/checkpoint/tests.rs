@@ -119,11 +119,26 @@ fn save_of(
     replica: Source<'_>,
     step: u64,
 ) -> Result<Saved, CheckpointError> {
+    save_told((folder, kept), replica, step, None)
+}
+
+/// A checkpoint of a trainer that tells this.
+fn save_described(folder: &Path, replica: &Replica, step: u64, told: &Description) -> Saved {
+    let place = (folder, CHECKPOINTS_KEPT_MIN);
+    save_told(place, Source::Held(&replica.hold()), step, Some(told)).unwrap()
+}
+
+fn save_told(
+    (folder, kept): (&Path, usize),
+    replica: Source<'_>,
+    step: u64,
+    told: Option<&Description>,
+) -> Result<Saved, CheckpointError> {
     let (run, samples, clock) = (run("128"), 32 * step, Clock(step / 4));
     let micro_steps = 1_500_000 * step;
     let contents = if replica.is_sum() { contents(step) } else { Vec::new() };
     let contents = &contents[..];
-    let description = &description();
+    let description = &told.cloned().unwrap_or_else(description);
     let checkpoint =
         Checkpoint { run, description, step, micro_steps, samples, clock, contents, replica };
     save(folder, kept, &checkpoint)

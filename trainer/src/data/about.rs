@@ -2,6 +2,8 @@
 //!
 //! docs/models.md says what each field means.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::digits;
@@ -16,6 +18,8 @@ pub(super) struct About {
     agreed: [(&'static str, Value); 2],
     /// Which data these are.
     data: Value,
+    /// The file of the tokenizer that makes tokens of a text.
+    tokenizer: Option<Arc<[u8]>>,
 }
 
 /// What images are.
@@ -49,21 +53,14 @@ impl About {
         if kind == DataKind::Digits {
             data["held_out_indices"] = json!(digits::held_out()?);
         }
-        Ok(Self { agreed: [("input", input), ("labels", json!(labels))], data })
+        let agreed = [("input", input), ("labels", json!(labels))];
+        Ok(Self { agreed, data, tokenizer: None })
     }
 
     pub(super) fn text(kind: DataKind, text: &Text, digest: [u8; 32]) -> Self {
         let tokens = text.tokens().len();
         let input = json!({ "kind": "tokens", "context": text.context });
-        let vocabulary = match text.characters() {
-            Some(characters) => json!({
-                "kind": "characters",
-                "size": characters.chars().count(),
-                "characters": characters,
-                "blake3": blake3::hash(characters.as_bytes()).to_hex().as_str(),
-            }),
-            None => json!({ "kind": "bytes", "size": 256 }),
-        };
+        let vocabulary = text.vocabulary.tell();
         let data = json!({
             "kind": kind,
             "blake3": hex(digest),
@@ -71,12 +68,17 @@ impl About {
             "held_out": tokens / 10,
             "held_out_windows": text.held_out_windows(),
         });
-        Self { agreed: [("input", input), ("vocabulary", vocabulary)], data }
+        let agreed = [("input", input), ("vocabulary", vocabulary)];
+        let tokenizer = text.vocabulary.tokenizer().map(|tokenizer| tokenizer.bytes().clone());
+        Self { agreed, data, tokenizer }
     }
 
     pub(super) fn tell(&self, description: &mut Description) -> Result<(), DescriptionError> {
         for (name, value) in &self.agreed {
             description.set(name, value.to_string())?;
+        }
+        if let Some(tokenizer) = &self.tokenizer {
+            description.set_tokenizer(tokenizer.clone());
         }
         description.note("data", self.data.to_string())
     }

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::tokenizer::TokenizerError;
+
 /// Why a data set cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
@@ -34,6 +36,9 @@ pub enum DataError {
         /// What is there.
         found: String,
     },
+    /// The tokenizer cannot be used, or does not know the text.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
     /// A configuration value does not fit the data.
     #[error("{key} = {value}: expected {expected}")]
     Config {

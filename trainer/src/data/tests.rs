@@ -293,3 +293,47 @@ fn a_shard_that_nobody_has_set_can_change_and_draws_the_same_batches() {
     assert!(moving.set_shard(1));
     assert_eq!(batch(&moving, 5, 0, 16), batch(&fixed, 5, 0, 16));
 }
+
+#[test]
+fn a_tokenizer_makes_the_tokens_of_any_text_and_names_them_by_its_digest() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = "some words of a text that has words of some length. ".repeat(40);
+    let train = |kinds: usize| {
+        let path = folder.path().join(kinds.to_string());
+        let trained = crate::train_tokenizer(std::slice::from_ref(&words), kinds).unwrap();
+        std::fs::write(&path, trained.bytes()).unwrap();
+        path
+    };
+    let (one, other) = (train(270), train(280));
+    let path = folder.path().join("text.txt");
+    std::fs::write(&path, &words).unwrap();
+    let open = |kind, tokenizer: &Path| {
+        let path = (kind == DataKind::Text).then(|| path.clone());
+        let tokenizer = Some(tokenizer.to_owned());
+        Dataset::open(&DataConfig { kind, path, tokenizer, ..DataConfig::default() }, 1, 8)
+    };
+    let data = open(DataKind::Text, &one).unwrap();
+    assert_eq!(data.shape(), SampleShape::Text { context: 8, vocabulary: 270 });
+    let (name, told) = data.identity().maps[0].clone();
+    let digest = blake3::hash(&std::fs::read(&one).unwrap()).to_hex();
+    let want = format!("byte-level BPE of 270 tokens ({})", &digest[..16]);
+    assert_eq!((name, told), ("data.vocabulary", want));
+    let finer = open(DataKind::Text, &other).unwrap();
+    assert_ne!(finer.identity().maps, data.identity().maps);
+    assert!(finer.train_len() < data.train_len(), "more kinds, fewer tokens");
+    assert_ne!(finer.digest(), data.digest());
+    assert!(open(DataKind::Shakespeare, &one).unwrap().train_len() > 100_000);
+    let mut description = Description::default();
+    data.describe(&mut description).unwrap();
+    assert_eq!(description.tokenizer().unwrap(), std::fs::read(&one).unwrap());
+    let told = description.get("vocabulary").unwrap();
+    assert!(told.contains(&format!("\"blake3\":\"{digest}\"")), "{told}");
+
+    let message = |tokenizer: &Path| open(DataKind::Text, tokenizer).unwrap_err().to_string();
+    std::fs::write(&path, "some words").unwrap();
+    let short = message(&one);
+    assert!(short.contains("at least 90 tokens, ten times (model.context + 1)"), "{short}");
+    let none = message(Path::new("/no/tokenizer.json"));
+    assert!(none.starts_with("read the tokenizer /no/tokenizer.json: "), "{none}");
+    assert!(message(&path).starts_with("the tokenizer "), "{}", message(&path));
+}

@@ -1,24 +1,24 @@
 //! A text file as tokens: the last tenth is held out, samples are windows.
 
-use std::collections::BTreeSet;
 use std::path::Path;
+use std::str::Utf8Error;
 
-use super::DataError;
 use super::file::Source;
+use super::{DataConfig, DataError};
 use crate::batch::{Batch, Input};
+use crate::tokenizer::Tokenizer;
+use crate::vocabulary::{EncodeError, Tokens, Vocabulary};
 
 /// Longest text file, bytes; it is held in memory.
-const TEXT_BYTES_MAX: usize = 1 << 30;
+pub(crate) const TEXT_BYTES_MAX: usize = 1 << 30;
 /// The vocabulary of bytes, where the name of a file is expected.
 const BYTES: &str = "bytes";
-/// Most kinds of tokens, and the number of kinds of bytes.
-const VOCABULARY_MAX: usize = 256;
 
 /// A text in tokens.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Text {
     /// All tokens; the first `train_len` are for training.
-    tokens: Vec<u8>,
+    tokens: Tokens,
     train_len: usize,
     /// Kinds of tokens.
     pub(crate) vocabulary: Vocabulary,
@@ -32,7 +32,7 @@ impl Text {
     /// Tokens are those of `vocabulary`, or else the characters of the file itself.
     pub(crate) fn load(
         path: &Path,
-        vocabulary: Option<&Path>,
+        vocabulary: Option<Vocabulary>,
         context: usize,
     ) -> Result<Self, DataError> {
         let source = Source::open(path, "a UTF-8 text file of at most 1 GiB (data.path)")?;
@@ -42,16 +42,16 @@ impl Text {
     /// As [`Text::load`] of the text that `source` holds.
     pub(super) fn from_source(
         mut source: Source<'_>,
-        vocabulary: Option<&Path>,
+        vocabulary: Option<Vocabulary>,
         context: usize,
     ) -> Result<Self, DataError> {
-        let common = vocabulary.map(Vocabulary::read).transpose()?;
         let bytes = source.up_to(TEXT_BYTES_MAX)?;
         let text = utf8(&source, &bytes)?;
-        let vocabulary = common.unwrap_or_else(|| Vocabulary::of(text));
-        let tokens = match vocabulary.tokens(text) {
+        let vocabulary = vocabulary.unwrap_or_else(|| Vocabulary::of(text));
+        let tokens = match vocabulary.encode(text) {
             Ok(tokens) => tokens,
-            Err((at, character)) => {
+            Err(EncodeError::Tokenizer(error)) => return Err(error.into()),
+            Err(EncodeError::Character(at, character)) => {
                 source.expect(
                     "characters of data.vocabulary; add those that it lacks at every peer, or use data.vocabulary=bytes"
                         .to_owned(),
@@ -59,11 +59,12 @@ impl Text {
                 return Err(source.content(format!("{character:?} at byte {at}")));
             }
         };
-        let train_len = tokens.len() - tokens.len() / 10;
+        let train_len = train_len(tokens.len());
         let least = 10 * (context + 1);
         if tokens.len() < least {
+            let unit = vocabulary.unit();
             source.expect(format!(
-                "at least {least} characters, ten times (model.context + 1): the last tenth is held out"
+                "at least {least} {unit}, ten times (model.context + 1): the last tenth is held out"
             ));
             return Err(source.content(format!("{}", tokens.len())));
         }
@@ -71,16 +72,8 @@ impl Text {
     }
 
     /// Every token, for the digest.
-    pub(crate) fn tokens(&self) -> &[u8] {
+    pub(crate) const fn tokens(&self) -> &Tokens {
         &self.tokens
-    }
-
-    /// The characters that the tokens stand for, in order; `None` where they are bytes.
-    pub(crate) fn characters(&self) -> Option<String> {
-        match &self.vocabulary {
-            Vocabulary::Characters(kinds) => Some(kinds.iter().collect()),
-            Vocabulary::Bytes => None,
-        }
     }
 
     /// Number of windows to train on: one from every token that has enough behind it.
@@ -108,84 +101,59 @@ impl Text {
         batch.targets.clear();
         batch.samples = 0;
         for start in starts {
-            let window = &self.tokens[start..=start + self.context];
-            inputs.extend(window[..self.context].iter().map(|&token| u32::from(token)));
-            batch.targets.extend(window[1..].iter().map(|&token| u32::from(token)));
+            inputs.extend(self.tokens.iter(start..start + self.context));
+            batch.targets.extend(self.tokens.iter(start + 1..start + self.context + 1));
             batch.samples += 1;
         }
         batch.input = Input::Tokens(inputs);
     }
 }
 
+/// How many of a text's `tokens` are for training; the rest, the last tenth, is held out.
+pub(crate) const fn train_len(tokens: usize) -> usize {
+    tokens - tokens / 10
+}
+
 fn utf8<'a>(source: &Source<'_>, bytes: &'a [u8]) -> Result<&'a str, DataError> {
-    str::from_utf8(bytes)
-        .map_err(|error| source.content(format!("invalid UTF-8 at byte {}", error.valid_up_to())))
+    str::from_utf8(bytes).map_err(|error| not_utf8(source, error))
 }
 
-/// What a token stands for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Vocabulary {
-    /// A character, in the order of code points, at most [`VOCABULARY_MAX`].
-    Characters(Vec<char>),
-    /// A byte of UTF-8.
-    Bytes,
+fn not_utf8(source: &Source<'_>, error: Utf8Error) -> DataError {
+    source.content(format!("invalid UTF-8 at byte {}", error.valid_up_to()))
 }
 
-impl Vocabulary {
-    /// The characters of `text`; bytes when there are more than 256 kinds of characters.
-    fn of(text: &str) -> Self {
-        let mut kinds = BTreeSet::new();
-        for character in text.chars() {
-            kinds.insert(character);
-            if kinds.len() > VOCABULARY_MAX {
-                return Self::Bytes;
-            }
-        }
-        Self::Characters(kinds.into_iter().collect())
-    }
+/// Reads a UTF-8 file, plain or gzip, of at most 1 GiB.
+///
+/// # Errors
+/// [`DataError`] names the file, what was expected and what was found.
+pub fn read_text(path: &Path) -> Result<String, DataError> {
+    let mut source = Source::open(path, "a UTF-8 text file of at most 1 GiB")?;
+    let bytes = source.up_to(TEXT_BYTES_MAX)?;
+    String::from_utf8(bytes).map_err(|error| not_utf8(&source, error.utf8_error()))
+}
 
-    /// That of the text file `path`, or bytes where it is [`BYTES`].
-    fn read(path: &Path) -> Result<Self, DataError> {
-        if path == Path::new(BYTES) {
-            return Ok(Self::Bytes);
-        }
-        let expected = "a UTF-8 text file with the characters, or \"bytes\" (data.vocabulary)";
-        let mut source = Source::open(path, expected)?;
-        let bytes = source.up_to(TEXT_BYTES_MAX)?;
-        let text = utf8(&source, &bytes)?;
-        if text.is_empty() {
-            return Err(source.content("no character".to_owned()));
-        }
-        Ok(Self::of(text))
+/// What the configuration says that tokens stand for; `None` where that is for the text to say.
+pub(super) fn configured(config: &DataConfig) -> Result<Option<Vocabulary>, DataError> {
+    if let Some(path) = &config.tokenizer {
+        let tokenizer = Tokenizer::read(path)?;
+        return Ok(Some(Vocabulary::Tokenizer(tokenizer.into())));
     }
+    config.vocabulary.as_deref().map(common).transpose()
+}
 
-    /// Number of kinds of tokens.
-    pub(crate) const fn len(&self) -> usize {
-        match self {
-            Self::Characters(kinds) => kinds.len(),
-            Self::Bytes => VOCABULARY_MAX,
-        }
+/// The characters of the text file `path`, or bytes where it is [`BYTES`].
+fn common(path: &Path) -> Result<Vocabulary, DataError> {
+    if path == Path::new(BYTES) {
+        return Ok(Vocabulary::Bytes);
     }
-
-    /// The tokens of `text`, or its first character that is none, and where it stands.
-    fn tokens(&self, text: &str) -> Result<Vec<u8>, (usize, char)> {
-        let Self::Characters(kinds) = self else { return Ok(text.as_bytes().to_vec()) };
-        // At most 256 kinds: an index fits.
-        let token = |(at, character): (usize, char)| match kinds.binary_search(&character) {
-            Ok(index) => Ok(index as u8),
-            Err(_) => Err((at, character)),
-        };
-        text.char_indices().map(token).collect()
+    let expected = "a UTF-8 text file with the characters, or \"bytes\" (data.vocabulary)";
+    let mut source = Source::open(path, expected)?;
+    let bytes = source.up_to(TEXT_BYTES_MAX)?;
+    let text = utf8(&source, &bytes)?;
+    if text.is_empty() {
+        return Err(source.content("no character".to_owned()));
     }
-
-    /// What it is, in a few words by which two can be told apart.
-    pub(crate) fn words(&self) -> String {
-        let Self::Characters(kinds) = self else { return format!("the {VOCABULARY_MAX} bytes") };
-        let all: String = kinds.iter().collect();
-        let first = kinds.first().copied().unwrap_or_default();
-        let last = kinds.last().copied().unwrap_or_default();
-        format!("{} characters {first:?}…{last:?} ({})", kinds.len(), super::short(all.as_bytes()))
-    }
+    Ok(Vocabulary::of(text))
 }
 
 #[cfg(test)]
@@ -208,7 +176,7 @@ mod tests {
         let text = load("häßch\n".repeat(20).as_bytes(), 4).unwrap();
         assert_eq!(text.vocabulary.len(), 5);
         // In the order of code points: \n c h ß ä.
-        assert_eq!(text.tokens()[..6], [2, 4, 3, 1, 2, 0]);
+        assert!(text.tokens().iter(0..6).eq([2, 4, 3, 1, 2, 0]));
         assert_eq!((text.tokens().len(), text.train_len), (120, 108));
     }
 
@@ -216,7 +184,8 @@ mod tests {
     fn many_kinds_of_characters_become_bytes() {
         let all: String = ('\u{4e00}'..'\u{4f10}').collect();
         let text = load(all.as_bytes(), 4).unwrap();
-        assert_eq!((text.vocabulary.len(), text.tokens()), (256, all.as_bytes()));
+        assert_eq!(text.vocabulary.len(), 256);
+        assert_eq!(*text.tokens(), Tokens::Narrow(all.into_bytes()));
     }
 
     #[test]

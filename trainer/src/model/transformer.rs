@@ -131,7 +131,8 @@ impl Head {
         self.table.len() / self.width
     }
 
-    fn row(&self, at: usize) -> &[f32] {
+    /// The logits of row `at`: `[vocabulary]`.
+    pub(crate) fn row(&self, at: usize) -> &[f32] {
         let vocabulary = self.vocabulary();
         &self.logits[at * vocabulary..(at + 1) * vocabulary]
     }

@@ -6,6 +6,7 @@ mod demo;
 mod scenario;
 mod scenario_run;
 mod soak;
+mod vocabulary;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -89,6 +90,9 @@ struct RunArgs {
     /// File or folder of the data (`data.path`).
     #[arg(long)]
     data_path: Option<PathBuf>,
+    /// Train a byte-level BPE of so many tokens on the text first, and use it (`data.tokenizer`).
+    #[arg(long, value_name = "N")]
+    vocabulary: Option<usize>,
     /// Mixing rule to run, repeatable [default: gossip-outer; pairwise where neither model nor data are
     /// named].
     #[arg(long = "rule", value_name = "RULE")]
@@ -199,6 +203,10 @@ fn run(arguments: &RunArgs) -> Result<(), Failure> {
         failure: None,
     };
     let folder = out_folder(arguments.out.as_deref(), &record.begun).map_err(bad_usage)?;
+    if let Some(kinds) = arguments.vocabulary {
+        let tokenizer = vocabulary::train(arguments.data_path.as_deref(), kinds, &folder);
+        record.experiment.workload.settings.push(tokenizer.map_err(bad_usage)?);
+    }
     let setup = Setup { program: &program, deadline: arguments.timeout, wan: wan.as_ref() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let outcome = runtime.map_err(failed)?.block_on(async {

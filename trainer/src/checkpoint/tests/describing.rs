@@ -54,6 +54,50 @@ fn a_checkpoint_of_another_vocabulary_is_refused_in_one_line_that_names_it() {
     assert!(message.contains("model.inputs is 41 here and 40 there"), "{message}");
 }
 
+/// What a trainer tells whose tokens a tokenizer makes.
+fn with_tokenizer(file: &[u8]) -> Description {
+    let mut description = description();
+    description.set_tokenizer(file.into());
+    let digest = blake3::hash(file).to_hex();
+    description.set("vocabulary", format!(r#"{{"blake3":"{digest}"}}"#)).unwrap();
+    description
+}
+
+#[test]
+fn a_tokenizer_is_stored_beside_the_parameters_and_checked_with_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let (own, other) = (with_tokenizer(b"{\"one\":1}"), with_tokenizer(b"{\"two\":2}"));
+    let saved = save_described(folder.path(), &replica(None, 4), 4, &own);
+    let file = saved.directory.join(TOKENIZER_FILE);
+    assert_eq!(fs::read(&file).unwrap(), b"{\"one\":1}");
+    assert_eq!(load_as(folder.path(), &own).unwrap().unwrap().step, 4);
+    let message = load_as(folder.path(), &other).unwrap_err().to_string();
+    assert!(message.contains("vocabulary.blake3 is "), "{message}");
+    let refused = |want: &str| {
+        let message = load_as(folder.path(), &own).unwrap_err().to_string();
+        assert!(message.contains(want) && !message.contains('\n'), "{message}");
+    };
+    fs::write(&file, b"{\"one\":2}").unwrap();
+    refused("tokenizer.json: expected BLAKE3 ");
+    fs::write(&file, b"{\"one\":11}").unwrap();
+    refused("tokenizer.json: expected 9 bytes, found 10");
+    fs::remove_file(&file).unwrap();
+    refused("tokenizer.json: No such file");
+    let manifest = saved.directory.join("manifest.json");
+    let good = fs::read_to_string(&manifest).unwrap();
+    fs::write(&manifest, good.replace("\"bytes\": 9,", "\"bytes\": 99999999999,")).unwrap();
+    refused("tokenizer.json: expected 1 to 67108864 bytes");
+    fs::write(&manifest, good.replace(TOKENIZER_FILE, "other")).unwrap();
+    refused("lists no tokenizer.json");
+    // A damaged one is passed over for the one before.
+    fs::remove_dir_all(&saved.directory).unwrap();
+    save_described(folder.path(), &replica(None, 4), 4, &own);
+    let newer = save_described(folder.path(), &replica(None, 8), 8, &own).directory;
+    fs::write(newer.join(TOKENIZER_FILE), b"{\"one\":2}").unwrap();
+    let loaded = load_as(folder.path(), &own).unwrap().unwrap();
+    assert_eq!((loaded.step, loaded.skipped.len()), (4, 1));
+}
+
 /// Writes `bytes` to the file of parameters, and their hash to the manifest.
 fn put_parameters(checkpoint: &Path, bytes: &[u8]) {
     let path = checkpoint.join(PARAMETERS);
