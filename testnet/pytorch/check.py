@@ -3,8 +3,7 @@
 Arguments: the program dnode, the file trainer/data/digits.bin.gz, and a folder to work in. Trains each
 model a little, on data made here where they are not digits, and compares; prints one line for each.
 """
-import importlib
-import importlib.metadata
+import importlib.util
 import json
 import random
 import struct
@@ -62,15 +61,6 @@ def train(program, folder, flags):
     return final, sorted(folder.glob("checkpoints/*/parameters.safetensors"))[-1]
 
 
-def reads_tokenizers():
-    """Whether Python's `tokenizers` is there, in a version that reads what dnode trains."""
-    try:
-        version = importlib.metadata.version("tokenizers")
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return tuple(map(int, version.split(".")[:2])) >= (0, 20)
-
-
 def main(program, digits, folder):
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -93,7 +83,7 @@ def main(program, digits, folder):
         "llama, untied": (few, [*llama, "--set", "model.tied=false", "--set", "model.key_value_heads=1",
                                 "--data-path", few]),
     }
-    if reads_tokenizers():
+    if importlib.util.find_spec("tokenizers"):
         made = folder / "tokenizer.json"
         words = [program, "tokenizer", "train", "--data", few, "--vocabulary", "280", "--out", made]
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL)

@@ -37,7 +37,7 @@ def held_out(told, path):
 
 
 def tokens(told, text):
-    """The tokens of a text; where a tokenizer makes them, needs Python's `tokenizers`, 0.20 or later."""
+    """The tokens of a text; where a tokenizer makes them, needs Python's `tokenizers`."""
     vocabulary = told["vocabulary"]
     if vocabulary["kind"] == "characters":
         numbers = {character: token for token, character in enumerate(vocabulary["characters"])}

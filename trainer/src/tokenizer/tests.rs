@@ -94,6 +94,14 @@ fn equal_texts_train_equal_tokenizers() {
 }
 
 #[test]
+fn a_trained_file_is_read_by_older_releases_of_python_too() {
+    let file: Value = serde_json::from_slice(trained(300).bytes()).unwrap();
+    let merges = file["model"]["merges"].as_array().unwrap();
+    assert_eq!(merges.len(), 300 - TOKENIZER_VOCABULARY_MIN);
+    assert!(merges.iter().all(|merge| merge.as_str().is_some_and(|it| it.split(' ').count() == 2)));
+}
+
+#[test]
 fn what_cannot_be_trained_says_what_would_fit() {
     for wrong in [0, 256, TOKENIZER_VOCABULARY_MAX + 1] {
         let error = train_tokenizer(&["some text".to_owned()], wrong).unwrap_err().to_string();

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use serde_json::Value;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{NormalizerWrapper, PostProcessorWrapper, TokenizerImpl};
@@ -46,6 +47,22 @@ pub fn train_tokenizer(texts: &[String], vocabulary: usize) -> Result<Tokenizer,
     if found < vocabulary {
         return Err(TokenizerError::Short { wanted: vocabulary, found });
     }
-    let json = trained.to_string(true).map_err(failed)?;
-    Tokenizer::parse(json.into_bytes(), Path::new("(trained)"))
+    let json = trained.to_string(false).map_err(failed)?;
+    let json = spaced_merges(&json).map_err(|error| TokenizerError::Train(error.to_string()))?;
+    Tokenizer::parse(json, Path::new("(trained)"))
+}
+
+/// The same file with merges as `"a b"` in place of `["a", "b"]`, which releases of Python's `tokenizers`
+/// before 0.20 do not read. No token of bytes holds a space.
+fn spaced_merges(json: &str) -> Result<Vec<u8>, serde_json::Error> {
+    let mut file: Value = serde_json::from_str(json)?;
+    let merges = file.pointer_mut("/model/merges").and_then(Value::as_array_mut);
+    for merge in merges.into_iter().flatten() {
+        if let [Value::String(left), Value::String(right)] =
+            merge.as_array().map_or(&[][..], |it| it)
+        {
+            *merge = Value::String(format!("{left} {right}"));
+        }
+    }
+    serde_json::to_vec_pretty(&file)
 }
