@@ -12,6 +12,9 @@ mod join;
 mod text;
 mod ticket;
 
+/// Parameters of the longest fragment that there is.
+const FRAGMENT_PARAMETERS_MAX: u32 = dnode_protocol::limits::FRAGMENT_ELEMENTS_MAX as u32;
+
 /// Columns of a screen that every help fits on; a wider terminal is no better to read.
 const COLUMNS: usize = 100;
 
@@ -157,6 +160,22 @@ pub enum Bench {
         after_help = "Example: dnode bench link --to /ip4/192.0.2.7/udp/4001/quic-v1/p2p/12D3KooW…"
     )]
     Link(LinkArgs),
+    /// Measure one exchange between two peers on this machine, part by part and on every kind of path,
+    /// beside what its memory and the path would allow. Takes about a minute.
+    #[command(after_help = "Example: dnode bench exchange --parameters 100000")]
+    Exchange(ExchangeArgs),
+}
+
+/// Flags of `dnode bench exchange`.
+#[derive(Debug, Args)]
+pub struct ExchangeArgs {
+    /// Parameters of the fragment that is exchanged, 1 to 1048576.
+    #[arg(long, value_name = "N", default_value_t = FRAGMENT_PARAMETERS_MAX,
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(FRAGMENT_PARAMETERS_MAX)))]
+    pub parameters: u32,
+    /// Nobody else can reach the network: measure TCP without TLS as well.
+    #[arg(long)]
+    pub trusted: bool,
 }
 
 /// Flags of `dnode bench link`.

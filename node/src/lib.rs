@@ -45,4 +45,4 @@ pub use storage::{data_dir, identity};
 pub use telemetry::{diagnosis, metrics, progress, tensorboard, traces, view};
 /// Where a program says that a run is to end ([`join_until`]).
 pub use tokio::sync::watch;
-pub use tools::{check, doctor, link_bench, top};
+pub use tools::{check, doctor, exchange_bench, link_bench, top};

@@ -14,12 +14,13 @@ use clap_complete::Shell;
 use crate::backend::BackendError;
 use crate::check::{self, CheckError};
 use crate::cli::{
-    Bench, Check, Cli, Command, ConfigCommand, Doctor, Eval, Generate, Join, LinkArgs,
-    TokenizerCommand, fault,
+    Bench, Check, Cli, Command, ConfigCommand, Doctor, Eval, ExchangeArgs, Generate, Join,
+    LinkArgs, TokenizerCommand, fault,
 };
 use crate::config::{ConfigError, file_text, origin_text, reference_markdown, reference_text};
 use crate::data_dir::{DataDir, DataDirError};
 use crate::doctor::{self, Verdict, Wishes};
+use crate::exchange_bench;
 use crate::identity::Identity;
 use crate::link_bench::{self, LinkError};
 use crate::membership::{self, MembershipError};
@@ -152,6 +153,7 @@ pub fn program(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
         Command::Eval(flags) => evaluate(&flags),
         Command::Tokenizer(command) => tokenizer(command),
         Command::Bench(Bench::Link(link)) => bench_link(&link),
+        Command::Bench(Bench::Exchange(exchange)) => bench_exchange(&exchange),
         Command::Top { address, data_dir } => show(address, &data_dir),
         Command::Ticket { file } => make_ticket(file.as_deref()),
         Command::Id { data_dir } => id(&data_dir),
@@ -272,6 +274,11 @@ fn examine(flags: &Doctor) -> Result<(), Failure> {
         0 => Ok(()),
         failed => Err(Failure::Unfit(failed)),
     }
+}
+
+fn bench_exchange(exchange: &ExchangeArgs) -> Result<(), Failure> {
+    let measured = exchange_bench::measure(exchange.parameters as usize, exchange.trusted);
+    print(&link_bench::block_on(measured)?)
 }
 
 fn bench_link(link: &LinkArgs) -> Result<(), Failure> {

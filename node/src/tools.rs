@@ -1,7 +1,9 @@
-//! Commands beside a run: checks before it, a view of it, a measurement of a link, and work with text.
+//! Commands beside a run: checks before it, a view of it, measurements of links and exchanges, and work
+//! with text.
 
 pub mod check;
 pub mod doctor;
+pub mod exchange_bench;
 pub(crate) mod language;
 pub mod link_bench;
 pub mod top;

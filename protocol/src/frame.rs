@@ -12,6 +12,7 @@
 mod codec;
 mod control;
 mod error;
+mod spare;
 mod tensor;
 
 pub use codec::{
@@ -24,6 +25,7 @@ pub use control::{
     encode_control,
 };
 pub use error::{DecodeError, EncodeError, MessageError};
+pub use spare::SpareBuffers;
 pub use tensor::{
     Checksum, Leg, TENSOR_HEADER_BYTES, TENSOR_MAGIC, TensorHeader, read_f32s, write_f32s,
 };

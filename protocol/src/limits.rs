@@ -3,7 +3,7 @@
 /// The version, where a name and where a number is wanted.
 macro_rules! version {
     () => {
-        9
+        10
     };
 }
 

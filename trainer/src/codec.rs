@@ -27,7 +27,7 @@ mod top_k;
 use std::ops::Range;
 use std::sync::Arc;
 
-use dnode_protocol::frame::{Codec, INT2_BLOCK_ELEMENTS, TOP_K_CHUNK_ELEMENTS};
+use dnode_protocol::frame::{Codec, INT2_BLOCK_ELEMENTS, SpareBuffers, TOP_K_CHUNK_ELEMENTS};
 use dnode_protocol::limits::FRAME_ELEMENTS;
 
 pub use integer::{decode_i64, decode_running, encode_i64, encode_running};
@@ -44,11 +44,18 @@ const ROUND: f32 = 12_582_912.0;
 const TINY: f32 = f32::from_bits((127 - 100) << 23);
 
 /// Most elements that [`decode_displace`] decodes at a time: they stay in the first cache.
-const PIECE_ELEMENTS: usize = INT2_BLOCK_ELEMENTS;
+const ROW_ELEMENTS: usize = INT2_BLOCK_ELEMENTS;
 
-/// Elements of a part of a tensor that is worked on by itself: blocks of every code divide it, and
-/// 256 KiB of f32 stay in the second cache from one pass to the next.
+/// Most elements of a piece: blocks of every code divide it, and 64 KiB of f32 stay in the second cache
+/// from one pass to the next (measured with 4,096 to 65,536: little difference, docs/measurements.md).
+const PIECE_ELEMENTS: usize = 4 * TOP_K_CHUNK_ELEMENTS;
+
+/// Most elements of a piece of any code: 256 KiB of f32 stay in the second cache.
 pub(crate) const PART_ELEMENTS: usize = FRAME_ELEMENTS;
+
+/// Numbers of this magnitude at most are finite in every code: half of the largest power of two that
+/// binary16 has.
+pub(crate) const CODED_FINITE_MAX: f64 = 32_768.0;
 
 /// A tensor as it travels.
 #[derive(Clone, Debug, PartialEq)]
@@ -151,9 +158,9 @@ pub fn decode_displace(
 ) -> Result<(), CodecError> {
     encoded.check(encoded.codec, target.len())?;
     let codec = encoded.codec;
-    let mut buffer = [0.0; PIECE_ELEMENTS];
+    let mut buffer = [0.0; ROW_ELEMENTS];
     let mut rest = &encoded.bytes[..];
-    let elements = if codec == Codec::TopK { TOP_K_CHUNK_ELEMENTS } else { PIECE_ELEMENTS };
+    let elements = if codec == Codec::TopK { TOP_K_CHUNK_ELEMENTS } else { ROW_ELEMENTS };
     for target in target.chunks_mut(elements) {
         let (bytes, behind) = rest.split_at(codec.payload_bytes(target.len()));
         rest = behind;
@@ -200,25 +207,26 @@ impl Encoded {
         Self { codec, elements, bytes }
     }
 
-    /// A tensor whose parts of [`PART_ELEMENTS`] `write` fills one after the other: given the
-    /// elements, and their bytes, which are zero.
-    pub(crate) fn in_parts(
-        codec: Codec,
-        elements: usize,
+    /// A tensor in one of `buffers`, whose pieces `write` fills one after the other: given the elements,
+    /// and their bytes, in which anything is.
+    pub(crate) fn in_pieces(
+        buffers: &mut SpareBuffers,
+        (codec, elements): (Codec, usize),
         mut write: impl FnMut(Range<usize>, &mut [u8]),
     ) -> Self {
-        Self::filled(codec, elements, |mut bytes| {
-            for part in parts(0..elements) {
-                let (head, rest) = bytes.split_at_mut(codec.payload_bytes(part.len()));
+        let bytes = buffers.filled(codec.payload_bytes(elements), |mut bytes| {
+            for piece in pieces(codec, 0..elements) {
+                let (head, rest) = bytes.split_at_mut(codec.payload_bytes(piece.len()));
                 bytes = rest;
-                write(part, head);
+                write(piece, head);
             }
-        })
+        });
+        Self { codec, elements, bytes }
     }
 
-    /// The bytes of one of the [`parts`] of the tensor.
-    pub(crate) fn part(&self, part: Range<usize>) -> &[u8] {
-        let Range { start, end } = part;
+    /// The bytes of one of the [`pieces`] of the tensor.
+    pub(crate) fn piece(&self, piece: Range<usize>) -> &[u8] {
+        let Range { start, end } = piece;
         &self.bytes[self.codec.payload_bytes(start)..self.codec.payload_bytes(end)]
     }
 
@@ -237,11 +245,12 @@ impl Encoded {
     }
 }
 
-/// `range` in pieces of at most [`PART_ELEMENTS`].
-pub(crate) fn parts(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+/// `range` in pieces that are worked on by themselves, from reading them to the last pass.
+pub(crate) fn pieces(codec: Codec, range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    // The search for the largest elements of a chunk goes on from that of the chunk before.
+    let most = if codec == Codec::TopK { PART_ELEMENTS } else { PIECE_ELEMENTS };
     let Range { start, end } = range;
-    let starts = (start..end).step_by(PART_ELEMENTS);
-    starts.map(move |start| start..end.min(start + PART_ELEMENTS))
+    (start..end).step_by(most).map(move |start| start..end.min(start + most))
 }
 
 /// Calls `body` with each block of `N` elements and its `B` bytes, then with what is left; call

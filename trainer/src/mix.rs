@@ -7,7 +7,7 @@ use dnode_protocol::frame::Codec;
 
 use crate::codec::{CodecError, Encoded};
 use crate::device::DeviceError;
-pub(crate) use crate::kernel::reduce::{norm, squares};
+pub(crate) use crate::kernel::reduce::norm;
 
 /// A remote slice may be this many times as long (Euclidean norm) as the local one.
 ///

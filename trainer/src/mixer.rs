@@ -25,7 +25,7 @@ pub use self::edges::{EDGES_MAX, FORGOTTEN_MAX, PUSHES_UNACKNOWLEDGED_MAX};
 pub(crate) use self::epidemic::Epidemic;
 #[cfg(test)]
 pub(crate) use self::exchange::learnt;
-pub(crate) use self::exchange::{DeviceMemory, Exchange, FragmentMemory, HostMemory};
+pub(crate) use self::exchange::{DeviceMemory, Exchange, FragmentMemory, HostMemory, Learning};
 pub(crate) use self::push_sum::{PushSum, plausible_mass};
 
 /// How a replica meets others.

@@ -94,18 +94,21 @@ pub(crate) struct Own<'a> {
     range: Range<usize>,
     /// φ, or x as training has shown it; `None` only where nothing is read.
     values: Option<&'a mut [f32]>,
+    /// Whether anybody reads the values again.
+    stays: bool,
     momentum: Option<&'a mut [f32]>,
     moved: &'a mut Displacement,
 }
 
 impl<'a> Own<'a> {
+    /// `values`: the weights, and whether anybody reads them again.
     pub(crate) const fn new(
         range: Range<usize>,
-        values: Option<&'a mut [f32]>,
+        (values, stays): (Option<&'a mut [f32]>, bool),
         momentum: Option<&'a mut [f32]>,
         moved: &'a mut Displacement,
     ) -> Self {
-        Self { range, values, momentum, moved }
+        Self { range, values, stays, momentum, moved }
     }
 
     /// Where the fragment lies in the flat vector.
@@ -134,7 +137,7 @@ impl<'a> Own<'a> {
     /// Moves φ now and x later, from element `start` on, by `weight · delta`. A fragment is moved
     /// whole, from its beginning to its end.
     pub(crate) fn displace(&mut self, start: usize, delta: &[f32], weight: f32) {
-        if let Some(values) = &mut self.values {
+        if let (true, Some(values)) = (self.stays, &mut self.values) {
             add_scaled(&mut values[start..start + delta.len()], delta, weight);
         }
         self.moved.add(start, delta, weight, self.range.len());

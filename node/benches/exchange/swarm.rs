@@ -12,12 +12,14 @@ use tempfile::TempDir;
 use crate::peer;
 use crate::trainer::Kind;
 
-/// Settings of peers that exchange without a pause and never commit.
-pub(crate) const BACK_TO_BACK: [&str; 4] = [
+/// Settings of peers that exchange without a pause and never commit. The guard would refuse weights that
+/// are so far apart without a reason.
+pub(crate) const BACK_TO_BACK: [&str; 5] = [
     "gossip.rule=pairwise",
     "gossip.mix_every=1",
     "gossip.local_steps=1000000",
     "gossip.balance=off",
+    "gossip.guard=false",
 ];
 
 /// Longest wait for anything.

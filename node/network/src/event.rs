@@ -1,6 +1,7 @@
 //! Everything the network tells its owner.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dnode_direct::Channel;
@@ -198,7 +199,7 @@ pub enum NetworkEvent {
         /// What it is; its limits were checked.
         header: TensorHeader,
         /// The bytes; their checksum was verified.
-        payload: Vec<u8>,
+        payload: Arc<[u8]>,
     },
     /// A peer broke the protocol; it was disconnected and is blocked for a while.
     Offence {

@@ -63,7 +63,7 @@ impl Groups {
         &self,
         from: PeerId,
         header: &TensorHeader,
-        payload: Vec<u8>,
+        payload: Arc<[u8]>,
         host: &Host,
     ) {
         if let Some(frame) = self.ring.arrive(from, header, payload)

@@ -6,9 +6,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dnode_gossip::ContributionId;
-use dnode_protocol::frame::{Codec, Leg, TensorHeader};
+use dnode_protocol::frame::{Codec, Leg, SpareBuffers, TensorHeader};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Fragments, Origin, PeerId};
 use dnode_trainer::Encoded;
+
+/// Bytes of tensors whose buffers are kept to be used again: eight of the longest fragment in f32, as many
+/// as are under way at a time on a fast link (guess).
+const BUFFERS_BYTES_MAX: usize = 32 << 20;
 
 /// A tensor that the core expects.
 #[derive(Debug)]
@@ -37,6 +41,8 @@ pub(super) struct Tensors {
     including: BTreeMap<ExchangeId, (ContributionId, Encoded)>,
     /// Contributions of the commit that was just reported, one for each fragment.
     unpublished: Vec<Encoded>,
+    /// Where tensors are put together.
+    buffers: SpareBuffers,
 }
 
 /// What a tensor frame led to.
@@ -65,6 +71,7 @@ impl Tensors {
             contributions: BTreeMap::new(),
             including: BTreeMap::new(),
             unpublished: Vec::new(),
+            buffers: SpareBuffers::new(BUFFERS_BYTES_MAX),
         }
     }
 
@@ -104,9 +111,7 @@ impl Tensors {
         let offset = header.offset as usize;
         if offset == 0 {
             (expected.codec, expected.arrived) = (header.codec, 0);
-            // Made in place: an `Arc` made of a vector would copy it.
-            let zeros = std::iter::repeat_n(0, header.codec.payload_bytes(elements));
-            expected.bytes = zeros.collect();
+            expected.bytes = self.buffers.take(header.codec.payload_bytes(elements));
         }
         if offset != expected.arrived || header.codec != expected.codec {
             // The rest of a tensor whose beginning was lost with its connection.
@@ -120,6 +125,7 @@ impl Tensors {
             return Arrival::Partial;
         }
         let bytes = std::mem::take(&mut expected.bytes);
+        self.buffers.keep(&bytes);
         self.expected.remove(&header.exchange);
         self.received.insert(header.exchange, Encoded { codec: header.codec, elements, bytes });
         Arrival::Complete { clock: header.clock }

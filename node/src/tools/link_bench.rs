@@ -17,6 +17,8 @@ use tokio::sync::mpsc;
 
 pub use answer::answer;
 pub use ask::{Speed, ask, best};
+pub(super) use ask::{config, up};
+pub(super) use batch::{CARRIERS, LAST, TENSOR_BYTES, cpu_seconds, send, send_batch};
 
 /// Most bytes that are sent in each direction on one kind of path; the end that answers closes when
 /// there are more.
@@ -30,7 +32,7 @@ pub const CONNECTION_MAX: Duration = Duration::from_secs(120);
 const BATCH: Duration = Duration::from_secs(2);
 
 /// Longest wait for the other end to say anything.
-const SILENCE_MAX: Duration = Duration::from_secs(30);
+pub(super) const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// Threads for the network, as in a peer that trains.
 const NETWORK_THREADS: usize = 2;
@@ -59,7 +61,7 @@ pub enum LinkError {
 }
 
 /// Starts a network for measurements, with a fresh name.
-fn start(
+pub(super) fn start(
     listen: Vec<Multiaddr>,
     bootstrap: Vec<Multiaddr>,
     direct: DirectConfig,

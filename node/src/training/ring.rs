@@ -6,6 +6,7 @@
 //! the gossip rules avoid; a peer that falls silent ends it.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
@@ -47,7 +48,7 @@ pub(crate) struct RingFrame {
     /// Elements of the whole chunk.
     pub(crate) elements: usize,
     /// Little-endian f32.
-    pub(crate) payload: Vec<u8>,
+    pub(crate) payload: Arc<[u8]>,
 }
 
 /// A ring as one peer sees it.
@@ -183,7 +184,7 @@ fn broken(why: &str) -> TrainError {
 #[cfg(test)]
 impl From<RingChunk> for RingFrame {
     fn from(RingChunk { sequence, numbers }: RingChunk) -> Self {
-        let payload = numbers.bytes.to_vec();
+        let payload = numbers.bytes;
         Self { sequence, offset: 0, elements: numbers.elements, payload }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use twox_hash::XxHash3_128;
+
 use super::{Codec, DecodeError};
 use crate::limits::{FRAGMENTS_MAX, PROTOCOL_VERSION};
 use crate::{Clock, ExchangeId, FragmentId, PeerId};
@@ -15,7 +17,7 @@ pub const TENSOR_HEADER_BYTES: usize = FIELDS_BYTES + CHECKSUM_BYTES;
 /// Length of the header without its checksum.
 const FIELDS_BYTES: usize = 80;
 
-/// 128 bits: random corruption passes once in 2^128, and the sender is authenticated by the stream.
+/// 128 bits: random corruption passes once in 2^128, and the sender is authenticated by the carrier.
 const CHECKSUM_BYTES: usize = 16;
 
 /// Bytes of one f32.
@@ -225,13 +227,16 @@ impl Checksum {
     }
 }
 
-/// First bytes of the blake3 hash of header fields and payload.
+/// XXH3 of header fields and payload, 128 bits, least significant byte first.
+///
+/// No key and no cryptography: whoever can change a frame can compute its checksum, as with any hash
+/// without a key. It is for faults of memory, drivers and programs, at the speed of memory
+/// (docs/adr/0039).
 fn checksum_of(fields: &[u8], payload: &[u8]) -> [u8; CHECKSUM_BYTES] {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(fields).update(payload);
-    let mut checksum = [0; CHECKSUM_BYTES];
-    checksum.copy_from_slice(&hasher.finalize().as_bytes()[..CHECKSUM_BYTES]);
-    checksum
+    let mut hasher = XxHash3_128::new();
+    hasher.write(fields);
+    hasher.write(payload);
+    hasher.finish_128().to_le_bytes()
 }
 
 /// Whether a model may have a fragment of this number.

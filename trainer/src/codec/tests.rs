@@ -311,6 +311,27 @@ fn every_length_is_written_as_announced() {
 }
 
 #[test]
+fn every_byte_is_written_whatever_was_there_before() {
+    let values = gaussian(5000, 12);
+    for codec in [&Codec::CHOICES[..], &Codec::MODULAR].concat() {
+        for elements in (1..70).chain([255, 257, 300, 1023, 1025, 4095, 4097, 5000]) {
+            let values = &values[..elements];
+            let [zeros, ones] = [0, 0xff].map(|before| {
+                let mut bytes = vec![before; codec.payload_bytes(elements)];
+                if Codec::MODULAR.contains(&codec) {
+                    let spread = vec![0.01; elements.div_ceil(MODULAR_BLOCK_ELEMENTS)];
+                    encode_modular_slice(codec, values, &spread, &mut bytes);
+                } else {
+                    encode_slice(codec, values, &mut bytes);
+                }
+                bytes
+            });
+            assert_eq!(zeros, ones, "{codec} {elements}");
+        }
+    }
+}
+
+#[test]
 fn the_encoding_of_each_frame_is_its_part_of_the_whole() {
     let elements = 2 * Codec::F32.frame_elements() + 4999;
     let values = gaussian(elements, 6);

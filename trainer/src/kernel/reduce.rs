@@ -58,22 +58,80 @@ pub(crate) fn norm(values: &[f32]) -> f64 {
 /// Sum of squares in `f64`, which those of f32 cannot overflow; NaN or infinite exactly if an
 /// element is, so one pass measures and validates.
 pub(crate) fn squares(values: &[f32]) -> f64 {
+    let mut squares = Squares::default();
+    squares.add(values);
+    squares.sum()
+}
+
+/// [`squares`] that go on from piece to piece. The bits are those of the whole while the pieces before
+/// the last one have a multiple of [`LANES`] elements.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Squares([f64; LANES]);
+
+impl Squares {
+    pub(crate) fn add(&mut self, values: &[f32]) {
+        let lanes = &mut self.0;
+        vectorized(
+            #[inline(always)]
+            || {
+                let (rows, rest) = values.as_chunks::<LANES>();
+                let mut sums = *lanes;
+                for row in rows {
+                    add_row(&mut sums, row);
+                }
+                for (sum, &value) in sums.iter_mut().zip(rest) {
+                    *sum += f64::from(value) * f64::from(value);
+                }
+                *lanes = sums;
+            },
+        );
+    }
+
+    pub(crate) fn sum(self) -> f64 {
+        self.0.iter().sum()
+    }
+}
+
+#[inline(always)]
+fn add_row(sums: &mut [f64; LANES], row: &[f32; LANES]) {
+    for (sum, &value) in sums.iter_mut().zip(row) {
+        *sum += f64::from(value) * f64::from(value);
+    }
+}
+
+/// `difference ← local − remote`, with the squares of all three, in one pass.
+pub(crate) fn subtract_measured(
+    difference: &mut [f32],
+    (local, remote): (&[f32], &[f32]),
+    [of_local, of_remote, of_difference]: &mut [Squares; 3],
+) {
+    let sums = [&mut of_local.0, &mut of_remote.0, &mut of_difference.0];
     vectorized(
         #[inline(always)]
         || {
-            let mut lanes = [0.0_f64; LANES];
-            let (chunks, rest) = values.as_chunks::<LANES>();
-            for chunk in chunks {
-                for (lane, &value) in lanes.iter_mut().zip(chunk) {
-                    *lane += f64::from(value) * f64::from(value);
-                }
+            let (rows, rest) = difference.as_chunks_mut::<LANES>();
+            let (local_rows, local_rest) = local.as_chunks::<LANES>();
+            let (remote_rows, remote_rest) = remote.as_chunks::<LANES>();
+            let [mut l, mut r, mut d] = [*sums[0], *sums[1], *sums[2]];
+            for ((row, local), remote) in rows.iter_mut().zip(local_rows).zip(remote_rows) {
+                // Not by way of memory, which would make the sum wait for it.
+                let difference: [f32; LANES] =
+                    std::array::from_fn(|lane| local[lane] - remote[lane]);
+                *row = difference;
+                add_row(&mut l, local);
+                add_row(&mut r, remote);
+                add_row(&mut d, &difference);
             }
-            for (lane, &value) in lanes.iter_mut().zip(rest) {
-                *lane += f64::from(value) * f64::from(value);
+            let pairs = local_rest.iter().zip(remote_rest);
+            for (index, (difference, (&local, &remote))) in rest.iter_mut().zip(pairs).enumerate() {
+                *difference = local - remote;
+                l[index] += f64::from(local) * f64::from(local);
+                r[index] += f64::from(remote) * f64::from(remote);
+                d[index] += f64::from(*difference) * f64::from(*difference);
             }
-            lanes.iter().sum::<f64>()
+            [*sums[0], *sums[1], *sums[2]] = [l, r, d];
         },
-    )
+    );
 }
 
 /// `out[c] ← out[c] + Σ_n rows[n, c]`; `rows`: `[N, C]`, `out`: `[C]`.

@@ -34,7 +34,7 @@ pub(crate) use self::device::DeviceMemory;
 pub(crate) use self::host::HostMemory;
 #[cfg(test)]
 pub(crate) use self::host::learnt;
-use crate::codec::Encoded;
+use crate::codec::{CODED_FINITE_MAX, Encoded};
 use crate::device::DEVICE_BLOCK as BLOCK;
 use crate::mix::{
     MixError, MixReport, MixTerms, check_difference, check_length, check_norm, check_weight,
@@ -80,12 +80,21 @@ struct Distance {
     average: f64,
 }
 
-/// Lengths of the numbers that meet in an exchange, squared.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Squares {
+/// Lengths of the numbers that meet in an exchange.
+#[derive(Clone, Copy)]
+pub(crate) struct Lengths {
     pub(crate) local: f64,
     pub(crate) remote: f64,
     pub(crate) difference: f64,
+}
+
+/// Whether a displacement says how far others are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Learning {
+    /// It does.
+    From,
+    /// That is known already.
+    Nothing,
 }
 
 /// How weights are offered to one whose weights are near.
@@ -115,21 +124,27 @@ pub(crate) trait FragmentMemory {
     fn squares(&self) -> Result<f64, MixError>;
 
     /// Keeps `φ − offer`; how many blocks of the offer could not be unwrapped.
-    fn meet(&mut self, offer: &Encoded) -> Result<(Squares, usize), MixError>;
+    fn meet(&mut self, offer: &Encoded) -> Result<(Lengths, usize), MixError>;
 
-    /// Shortens what is kept by `factor`, learns from it how far others are, writes it as `reply`, and
-    /// keeps what is read from that; also returns the squared length of the latter.
-    fn code(&mut self, reply: Codec, factor: Option<f32>) -> Result<(Encoded, f64), MixError>;
+    /// Shortens what is kept by `factor`, learns from it how far others are, and writes it as `reply`.
+    /// Moves φ and x by `weight` times what is read from that, if there is a weight.
+    fn code(
+        &mut self,
+        reply: Codec,
+        factor: Option<f32>,
+        weight: Option<f32>,
+    ) -> Result<Encoded, MixError>;
 
-    /// Moves φ and x by `weight` times what is kept.
-    fn displace(&mut self, weight: f32) -> Result<(), MixError>;
+    /// Squared length of a coded difference.
+    fn weigh(&mut self, coded: &Encoded) -> Result<f64, MixError>;
 
-    /// Squared length of a reply.
-    fn weigh(&mut self, reply: &Encoded) -> Result<f64, MixError>;
-
-    /// As [`FragmentMemory::displace`], with the reply that was weighed last; learns from that how far
-    /// others are.
-    fn displace_by(&mut self, reply: &Encoded, weight: f32) -> Result<(), MixError>;
+    /// Moves φ and x by `weight` times the coded difference that was weighed last.
+    fn displace(
+        &mut self,
+        coded: &Encoded,
+        weight: f32,
+        learning: Learning,
+    ) -> Result<(), MixError>;
 }
 
 impl Exchange {
@@ -175,17 +190,17 @@ impl Exchange {
         check_length(offer, range.len())?;
         check_offer(offer.codec)?;
         offer.check(offer.codec, range.len())?;
-        let (squares, blocks_failed) = memory.meet(offer)?;
-        let local_norm = finite_local(range, squares.local.sqrt())?;
+        let (lengths, blocks_failed) = memory.meet(offer)?;
+        let local_norm = finite_local(range, lengths.local)?;
         let proportion = self.proportion(memory.index(), local_norm);
-        check_norm(range, squares.remote.sqrt(), parameters_norm_max(proportion, range.len()))?;
-        let difference_norm = finite_local(range, squares.difference.sqrt())?;
+        check_norm(range, lengths.remote, parameters_norm_max(proportion, range.len()))?;
+        let difference_norm = finite_local(range, lengths.difference)?;
         check_difference(range, difference_norm, local_norm, tolerance)?;
         let near = Codec::MODULAR.contains(&offer.codec);
         let blocks = if near { range.len().div_ceil(BLOCK) } else { 0 };
         if is_unread(blocks, blocks_failed) {
             // The initiator learns from zeros that it is far away, and soon offers plainly.
-            let (coded, _) = memory.code(reply, Some(0.0))?;
+            let coded = memory.code(reply, Some(0.0), None)?;
             let report =
                 MixReport { local_norm, blocks, blocks_failed: blocks, ..MixReport::default() };
             return Ok((coded, report));
@@ -195,10 +210,14 @@ impl Exchange {
         let radius = own.min(tolerance.clip_radius(local_norm, range.len()));
         let clipped = (difference_norm > radius).then_some(radius);
         let factor = clipped.map(|radius| (radius / difference_norm) as f32);
-        let (coded, squares) = memory.code(reply, factor)?;
-        finite_local(range, squares.sqrt())?;
+        // Such a difference is finite in every code, so the weights may move while it is written.
+        let at_once = (difference_norm <= CODED_FINITE_MAX).then_some(-weight);
+        let coded = memory.code(reply, factor, at_once)?;
+        if at_once.is_none() {
+            finite_local(range, memory.weigh(&coded)?.sqrt())?;
+            memory.displace(&coded, -weight, Learning::Nothing)?;
+        }
         distance.learn(clipped.unwrap_or(difference_norm));
-        memory.displace(-weight)?;
         let report = MixReport {
             difference_norm,
             local_norm,
@@ -234,7 +253,7 @@ impl Exchange {
         check_difference(range, difference_norm, local_norm, tolerance)?;
         let shortened = tolerance.shortened(difference_norm, local_norm, range.len());
         self.distances[memory.index()].learn(difference_norm * shortened);
-        memory.displace_by(reply, weight * shortened as f32)?;
+        memory.displace(reply, weight * shortened as f32, Learning::From)?;
         let clipped = shortened < 1.0;
         Ok(MixReport { difference_norm, local_norm, clipped, ..MixReport::default() })
     }

@@ -7,7 +7,7 @@ use super::ReplicaLock;
 use super::store::{HostStore, Store};
 use crate::codec::{Encoded, decode};
 use crate::mix::{MixError, MixReport, MixTerms, check_length, check_snapshot, norm};
-use crate::mixer::{Exchange, FragmentMemory, MixerState, PushSum, Reading, Slice};
+use crate::mixer::{Exchange, FragmentMemory, Learning, MixerState, PushSum, Reading, Slice};
 use crate::slow::Own;
 
 /// φ moves at once and x when training comes to it, by the same. Where x itself is exchanged,
@@ -68,11 +68,11 @@ impl ReplicaLock<'_> {
     pub fn undo(&mut self, fragment: FragmentId, weight: f32, reply: &Encoded) {
         let slice = self.shared.slice(fragment).expect("only what was answered is undone");
         match &mut *self.store {
-            Store::Host(host) => {
-                let mut difference = vec![0.0; slice.range.len()];
-                decode(reply, &mut difference).expect("the journalled reply is whole");
-                host.work(self.shared, &slice, |_, own| own.displace(0, &difference, weight));
-            }
+            Store::Host(host) => host.work(self.shared, &slice, |mixer, own| {
+                let MixerState::Exchange(_, memory) = mixer else { return };
+                let undone = memory.of(own, slice.index).displace(reply, weight, Learning::Nothing);
+                undone.expect("the journalled reply is whole");
+            }),
             Store::Device(device) => device.displace(self.shared, &slice, weight, reply),
         }
     }

@@ -44,6 +44,8 @@ pub(super) struct TakenFragment {
     pub(super) moved: Displacement,
     /// What training has shown of the live weights.
     pub(super) shown: Option<Vec<f32>>,
+    /// Whether what is made of that may be read again.
+    pub(super) stays: bool,
 }
 
 /// One fragment that training has to do with.
@@ -136,15 +138,24 @@ impl PendingUpdates {
             }
             None => Displacement::in_buffer(self.spare.pop().unwrap_or_default()),
         };
-        TakenFragment { moved, shown }
+        TakenFragment { moved, shown, stays: self.standing }
     }
 
     /// Mixing is done with it. What training has shown meanwhile lacks what mixing did.
     pub(super) fn give(&mut self, index: usize, taken: TakenFragment) {
-        let TakenFragment { moved, shown } = taken;
+        let TakenFragment { moved, shown, stays } = taken;
         self.kept = self.kept.filter(|kept| *kept != index);
-        let newer = self.shown.remove(&index);
-        self.recycle(newer);
+        let mut newer = self.shown.remove(&index);
+        let (shown, other) = if stays {
+            (shown, newer)
+        } else {
+            // Shown beforehand in the meantime, as nothing was that mixing has moved.
+            if let (Some(newer), false) = (&mut newer, moved.is_nothing()) {
+                moved.make(0, newer);
+            }
+            (newer, shown)
+        };
+        self.recycle(other);
         match shown {
             Some(shown) if self.standing => {
                 self.shown.insert(index, shown);
@@ -281,7 +292,8 @@ mod tests {
 
     fn move_one(pending: &mut PendingUpdates, index: usize) {
         let (mut values, mut taken) = ([0.0; 4], pending.take(index));
-        Own::new(0..4, Some(&mut values), None, &mut taken.moved).displace(0, &[1.0; 4], 1.0);
+        Own::new(0..4, (Some(&mut values), true), None, &mut taken.moved)
+            .displace(0, &[1.0; 4], 1.0);
         pending.give(index, taken);
     }
 

@@ -183,7 +183,8 @@ impl HostStore {
             }
             None => (taken.shown.as_deref_mut(), None),
         };
-        let own = &mut Own::new(range, values, momentum, &mut taken.moved);
+        let stays = momentum.is_some() || taken.stays;
+        let own = &mut Own::new(range, (values, stays), momentum, &mut taken.moved);
         let result = work(&mut self.mixer, own);
         shared.pending().give(slice.index, taken);
         result

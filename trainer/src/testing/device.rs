@@ -232,7 +232,7 @@ impl Device for TestDevice {
     fn squares(&self, from: Span<'_>) -> Result<f64, DeviceError> {
         let mut memory = self.begin()?;
         let values = memory.read(self.order, (from.address(), from.len()), true);
-        Ok(crate::mix::squares(&values))
+        Ok(crate::kernel::reduce::squares(&values))
     }
 
     fn least(&self, from: Span<'_>) -> Result<f32, DeviceError> {

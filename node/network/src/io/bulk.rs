@@ -7,6 +7,7 @@
 use std::io;
 
 use bytes::Bytes;
+use dnode_protocol::frame::SpareBuffers;
 use dnode_quic::{Bulk, BulkConnection, BulkSend};
 use libp2p::PeerId;
 use tokio::sync::{mpsc, oneshot};
@@ -15,7 +16,7 @@ use tokio::time::timeout;
 use super::reader::tensor;
 use super::report::{Origin, ReaderEnd, SessionEvent};
 use crate::event::NetworkEvent;
-use crate::limits::{BULK_OPEN_MAX, BULK_STREAMS};
+use crate::limits::{BULK_OPEN_MAX, BULK_STREAMS, READER_BYTES_MAX};
 
 /// Opens a bulk connection to a peer to which a QUIC connection leads, and reports the result.
 pub(crate) async fn open(
@@ -100,12 +101,13 @@ async fn read_all(
     // Until the handshake is done, flow control keeps the bytes at the sender.
     release.await.map_err(|_| ReaderEnd::Ignored)?;
     let mut streams = Vec::with_capacity(BULK_STREAMS);
+    let mut buffers = SpareBuffers::new(READER_BYTES_MAX);
     for turn in (0..BULK_STREAMS).cycle() {
         if streams.len() == turn {
             let accepted = connection.accept().await;
             streams.push(accepted.map_err(|error| ReaderEnd::Failed(error.into()))?);
         }
-        if !tensor(&mut streams[turn], origin, events).await? {
+        if !tensor(&mut streams[turn], origin, &mut buffers, events).await? {
             break;
         }
     }

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use dnode_direct::{Arrival, Direct, Receiver, is_near};
+use dnode_protocol::frame::SpareBuffers;
 use libp2p::identity::Keypair;
 use tokio::sync::{mpsc, oneshot};
 
@@ -11,6 +12,7 @@ use super::report::{Origin, ReaderEnd, SessionEvent};
 use crate::address::ip;
 use crate::config::{NetworkConfig, NetworkError};
 use crate::event::NetworkEvent;
+use crate::limits::READER_BYTES_MAX;
 
 /// The direct paths of this peer: those that it opens, and those that others open.
 #[derive(Debug)]
@@ -52,7 +54,8 @@ pub(crate) async fn read(
     let read = async {
         // Until the handshake is done, flow control keeps the bytes at the sender.
         release.await.map_err(|_| ReaderEnd::Ignored)?;
-        while tensor(&mut path, &origin, &events).await? {}
+        let mut buffers = SpareBuffers::new(READER_BYTES_MAX);
+        while tensor(&mut path, &origin, &mut buffers, &events).await? {}
         Ok(ReaderEnd::Finished { goodbye: false })
     };
     let (Ok(end) | Err(end)) = read.await;

@@ -93,7 +93,7 @@ async fn receive_tensors(node: &mut Node, payload: &[u8]) {
                 .await;
             assert_eq!(header.exchange.sequence, sequence);
             assert_eq!(header.offset as usize * 4, got.len());
-            got.extend(piece);
+            got.extend_from_slice(&piece);
         }
         assert!(got == payload, "the tensor arrives intact");
     }

@@ -170,7 +170,7 @@ impl RingDriver {
         &self,
         from: PeerId,
         header: &TensorHeader,
-        payload: Vec<u8>,
+        payload: Arc<[u8]>,
     ) -> Option<RingFrame> {
         // The others may form the ring a moment before this peer does: the previous one can then be
         // a piece per peer ahead. They wait for the training thread, in order.

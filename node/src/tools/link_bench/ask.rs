@@ -128,7 +128,7 @@ pub async fn ask(to: &Multiaddr, trusted: bool) -> Result<String, LinkError> {
 }
 
 /// The configuration with which the network uses `wanted`, or a carrier after it in [`CARRIERS`].
-const fn config(wanted: Carrier) -> DirectConfig {
+pub(in crate::tools) const fn config(wanted: Carrier) -> DirectConfig {
     match wanted {
         Carrier::Direct(Kind::Memory) => DirectConfig { memory: true, ..DirectConfig::OFF },
         Carrier::Direct(Kind::Plain) => {
@@ -156,7 +156,7 @@ async fn one(to: &Multiaddr, wanted: Carrier) -> Result<Option<Measured>, LinkEr
 }
 
 /// Waits for the peer, and until a carrier for tensors is chosen.
-async fn up(
+pub(in crate::tools) async fn up(
     network: &NetworkHandle,
     events: &mut mpsc::Receiver<NetworkEvent>,
 ) -> Result<(PeerId, Carrier), LinkError> {

@@ -11,12 +11,12 @@ use tokio::time::sleep;
 /// Elements of one tensor of a batch: 1 MiB.
 const ELEMENTS: u32 = 1 << 18;
 /// Bytes of one tensor of a batch.
-pub(super) const TENSOR_BYTES: u64 = ELEMENTS as u64 * 4;
+pub(in crate::tools) const TENSOR_BYTES: u64 = ELEMENTS as u64 * 4;
 /// Elements of the tensor of a report: three numbers of eight bytes.
 const REPORT_ELEMENTS: u32 = 6;
 
 /// The clock of the last tensor of a batch; others have clock 0.
-pub(super) const LAST: Clock = Clock(1);
+pub(in crate::tools) const LAST: Clock = Clock(1);
 
 /// What one end has done with a batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,7 +29,7 @@ pub(super) struct BatchReport {
 }
 
 /// Every carrier, in the order in which a peer prefers them.
-pub(super) const CARRIERS: [Carrier; 5] = [
+pub(in crate::tools) const CARRIERS: [Carrier; 5] = [
     Carrier::Direct(Kind::Memory),
     Carrier::Direct(Kind::Plain),
     Carrier::Direct(Kind::Tls),
@@ -74,7 +74,7 @@ fn header(me: PeerId, leg: Leg, clock: Clock, elements: u32) -> TensorHeader {
 }
 
 /// Queues one tensor once there is room for it.
-async fn send(
+pub(in crate::tools) async fn send(
     network: &NetworkHandle,
     peer: PeerId,
     header: TensorHeader,
@@ -89,7 +89,7 @@ async fn send(
 }
 
 /// Sends so many tensors of 1 MiB.
-pub(super) async fn send_batch(
+pub(in crate::tools) async fn send_batch(
     network: &NetworkHandle,
     peer: PeerId,
     leg: Leg,
@@ -114,7 +114,7 @@ pub(super) async fn send_report(
 }
 
 /// CPU seconds of this process so far; NaN where the system does not tell.
-pub(super) fn cpu_seconds() -> f64 {
+pub(in crate::tools) fn cpu_seconds() -> f64 {
     // Fields 14 and 15 after the name, in ticks of 10 ms (proc_pid_stat(5)).
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dnode_protocol::frame::Codec;
 
-use super::{BLOCK, FragmentMemory, Near, SPREAD_FACTOR, Squares, spread_factor};
+use super::{BLOCK, FragmentMemory, Learning, Lengths, Near, SPREAD_FACTOR, spread_factor};
 use crate::codec::{Encoded, decode, encode_slice};
 use crate::device::{Device, DeviceError, DeviceVector, Span, SpanMut};
 use crate::mix::MixError;
@@ -161,7 +161,7 @@ impl FragmentMemory for DeviceFragment<'_> {
         Ok(self.memory.device.squares(self.values.shared())?)
     }
 
-    fn meet(&mut self, offer: &Encoded) -> Result<(Squares, usize), MixError> {
+    fn meet(&mut self, offer: &Encoded) -> Result<(Lengths, usize), MixError> {
         let len = self.len();
         let DeviceMemory { device, difference, remote, .. } = &mut *self.memory;
         let values = self.values.shared();
@@ -175,15 +175,20 @@ impl FragmentMemory for DeviceFragment<'_> {
         let remote = remote.span(0..len);
         device.set_scaled(difference.span_mut(0..len), values, 1.0)?;
         device.add_scaled(difference.span_mut(0..len), remote, -1.0)?;
-        let squares = Squares {
-            local: device.squares(values)?,
-            remote: device.squares(remote)?,
-            difference: device.squares(difference.span(0..len))?,
+        let lengths = Lengths {
+            local: device.squares(values)?.sqrt(),
+            remote: device.squares(remote)?.sqrt(),
+            difference: device.squares(difference.span(0..len))?.sqrt(),
         };
-        Ok((squares, failed))
+        Ok((lengths, failed))
     }
 
-    fn code(&mut self, reply: Codec, factor: Option<f32>) -> Result<(Encoded, f64), MixError> {
+    fn code(
+        &mut self,
+        reply: Codec,
+        factor: Option<f32>,
+        weight: Option<f32>,
+    ) -> Result<Encoded, MixError> {
         let len = self.len();
         if let Some(factor) = factor {
             let DeviceMemory { device, difference, .. } = &mut *self.memory;
@@ -196,21 +201,27 @@ impl FragmentMemory for DeviceFragment<'_> {
             done = pack(device.as_ref(), reply, difference.span(0..len), bytes);
         });
         done?;
-        unpack(device.as_ref(), &coded, difference.span_mut(0..len))?;
-        Ok((coded, device.squares(difference.span(0..len))?))
+        if let Some(weight) = weight {
+            self.memory.unpack(&coded)?;
+            self.make(weight)?;
+        }
+        Ok(coded)
     }
 
-    fn displace(&mut self, weight: f32) -> Result<(), MixError> {
-        self.make(weight)
+    fn weigh(&mut self, coded: &Encoded) -> Result<f64, MixError> {
+        self.memory.unpack(coded)?;
+        Ok(self.memory.device.squares(self.memory.difference(coded.elements))?)
     }
 
-    fn weigh(&mut self, reply: &Encoded) -> Result<f64, MixError> {
-        self.memory.unpack(reply)?;
-        Ok(self.memory.device.squares(self.memory.difference(reply.elements))?)
-    }
-
-    fn displace_by(&mut self, reply: &Encoded, weight: f32) -> Result<(), MixError> {
-        self.learn(spread_factor(reply.codec))?;
+    fn displace(
+        &mut self,
+        coded: &Encoded,
+        weight: f32,
+        learning: Learning,
+    ) -> Result<(), MixError> {
+        if learning == Learning::From {
+            self.learn(spread_factor(coded.codec))?;
+        }
         self.make(weight)
     }
 }

@@ -1,36 +1,48 @@
-//! Exchanges of weights in host memory: passes over parts that stay in the second cache.
+//! Exchanges of weights in host memory: a piece stays in the second cache from the first pass to the last.
 
 use std::ops::Range;
 
-use dnode_protocol::frame::Codec;
+use dnode_protocol::frame::{Codec, SpareBuffers};
 
-use super::{
-    BLOCK, FragmentMemory, Near, SPREAD_FACTOR, SPREAD_KEPT, SPREAD_WIDER, Squares, spread_factor,
-};
+use super::{BLOCK, FragmentMemory, Near, SPREAD_FACTOR, SPREAD_KEPT, SPREAD_WIDER, spread_factor};
+use super::{Learning, Lengths};
 use crate::codec::{
     Encoded, PART_ELEMENTS, decode_modular_slice, decode_slice, encode_modular_slice, encode_slice,
-    largest_of_long, parts,
+    largest_of_long, pieces,
 };
-use crate::kernel::reduce::scale;
+use crate::kernel::reduce::{Squares, scale, subtract_measured};
 use crate::kernel::vectorized;
-use crate::mix::{MixError, squares, subtract};
+use crate::mix::MixError;
 use crate::slow::Own;
+
+/// Bytes of offers and replies whose buffers are kept to be used again: eight of the longest fragment
+/// in f32, as many as are under way at a time on a fast link (guess).
+const BUFFERS_BYTES_MAX: usize = 32 << 20;
 
 /// What exchanges keep in host memory.
 pub(crate) struct HostMemory {
     /// How far others may be by block, per fragment: 0 where nothing is known, negative after an exchange
     /// that said nothing.
     bounds: Vec<Vec<f32>>,
+    /// How far others' weights may be, by block of the fragment at hand.
+    spread: Vec<f32>,
     /// The difference of the fragment at hand.
     difference: Vec<f32>,
-    /// A part of it.
-    part: Vec<f32>,
+    /// A piece of an offer or a reply, decoded.
+    piece: Vec<f32>,
+    /// Where offers and replies are written.
+    buffers: SpareBuffers,
 }
 
 impl HostMemory {
     pub(crate) fn new(fragments: usize) -> Self {
-        let bounds = vec![Vec::new(); fragments];
-        Self { bounds, difference: Vec::new(), part: vec![0.0; PART_ELEMENTS] }
+        Self {
+            bounds: vec![Vec::new(); fragments],
+            spread: Vec::new(),
+            difference: Vec::new(),
+            piece: vec![0.0; PART_ELEMENTS],
+            buffers: SpareBuffers::new(BUFFERS_BYTES_MAX),
+        }
     }
 
     /// One fragment of the weights `own`.
@@ -51,11 +63,14 @@ pub(crate) struct HostFragment<'m, 'o> {
 }
 
 impl HostFragment<'_, '_> {
-    /// `factor` times how far others' weights may be from here, by block; `None` while a block is unknown.
-    fn spread(&self, factor: f32) -> Option<Vec<f32>> {
-        let bounds = &self.memory.bounds[self.index];
-        let known = !bounds.is_empty() && bounds.iter().all(|&bound| bound.abs() > 0.0);
-        known.then(|| bounds.iter().map(|&bound| factor * bound).collect())
+    /// Notes `factor` times how far others' weights may be from here, by block; false while a block is
+    /// unknown.
+    fn spread(&mut self, factor: f32) -> bool {
+        let HostMemory { bounds, spread, .. } = &mut *self.memory;
+        let bounds = &bounds[self.index];
+        spread.clear();
+        spread.extend(bounds.iter().map(|&bound| factor * bound));
+        !bounds.is_empty() && bounds.iter().all(|&bound| bound.abs() > 0.0)
     }
 
     /// Blocks of the fragment whose differences are known, or will be.
@@ -75,97 +90,99 @@ impl FragmentMemory for HostFragment<'_, '_> {
     }
 
     fn offer(&mut self, plain: Codec, near: Option<Near>) -> Result<(Encoded, f64), MixError> {
+        let near = near.filter(|near| self.spread(near.factor)).map(|near| near.codec);
+        let HostMemory { spread, buffers, .. } = &mut *self.memory;
         let values = self.own.values();
-        let mut sum = 0.0;
-        let near = near.and_then(|near| Some((near.codec, self.spread(near.factor)?)));
-        let offer = match near {
-            Some((codec, spread)) => Encoded::in_parts(codec, values.len(), |part, bytes| {
-                let spread = &spread[part.start / BLOCK..part.end.div_ceil(BLOCK)];
-                sum += squares(&values[part.clone()]);
-                encode_modular_slice(codec, &values[part], spread, bytes);
-            }),
-            None => Encoded::in_parts(plain, values.len(), |part, bytes| {
-                sum += squares(&values[part.clone()]);
-                encode_slice(plain, &values[part], bytes);
-            }),
-        };
-        Ok((offer, sum))
+        let mut sum = Squares::default();
+        let shape = (near.unwrap_or(plain), values.len());
+        let offer = Encoded::in_pieces(buffers, shape, |piece, bytes| {
+            let of = piece.start / BLOCK..piece.end.div_ceil(BLOCK);
+            let values = &values[piece];
+            sum.add(values);
+            match near {
+                Some(codec) => encode_modular_slice(codec, values, &spread[of], bytes),
+                None => encode_slice(plain, values, bytes),
+            }
+        });
+        Ok((offer, sum.sum()))
     }
 
     fn squares(&self) -> Result<f64, MixError> {
         Ok(self.own.norm()?.powi(2))
     }
 
-    fn meet(&mut self, offer: &Encoded) -> Result<(Squares, usize), MixError> {
+    fn meet(&mut self, offer: &Encoded) -> Result<(Lengths, usize), MixError> {
         let values = self.own.values();
-        let HostMemory { difference, part: remote, .. } = self.memory;
+        let HostMemory { difference, piece: remote, .. } = &mut *self.memory;
         difference.resize(values.len(), 0.0);
-        let (mut sums, mut failed) = (Squares::default(), 0);
-        for part in parts(0..values.len()) {
-            let difference = &mut difference[part.clone()];
-            difference.copy_from_slice(&values[part.clone()]);
-            sums.local += squares(difference);
-            let remote = &mut remote[..part.len()];
+        let (mut sums, mut failed) = (<[Squares; 3]>::default(), 0);
+        for piece in pieces(offer.codec, 0..values.len()) {
+            let (values, remote) = (&values[piece.clone()], &mut remote[..piece.len()]);
+            let bytes = offer.piece(piece.clone());
             if Codec::MODULAR.contains(&offer.codec) {
-                let bytes = offer.part(part);
-                failed += decode_modular_slice(offer.codec, bytes, difference, remote);
+                failed += decode_modular_slice(offer.codec, bytes, values, remote);
             } else {
-                decode_slice(offer.codec, offer.part(part), remote)?;
+                decode_slice(offer.codec, bytes, remote)?;
             }
-            sums.remote += squares(remote);
-            subtract(difference, remote);
-            sums.difference += squares(difference);
+            subtract_measured(&mut difference[piece], (values, remote), &mut sums);
         }
-        Ok((sums, failed))
+        let [local, remote, difference] = sums.map(|sum| sum.sum().sqrt());
+        Ok((Lengths { local, remote, difference }, failed))
     }
 
-    fn code(&mut self, reply: Codec, factor: Option<f32>) -> Result<(Encoded, f64), MixError> {
+    fn code(
+        &mut self,
+        reply: Codec,
+        factor: Option<f32>,
+        weight: Option<f32>,
+    ) -> Result<Encoded, MixError> {
         self.prepare();
-        let HostMemory { bounds, difference, .. } = self.memory;
+        let HostMemory { bounds, difference, piece: moved, buffers, .. } = &mut *self.memory;
         let bounds = &mut bounds[self.index];
-        let mut sum = 0.0;
-        let coded = Encoded::in_parts(reply, difference.len(), |part, bytes| {
-            let values = &mut difference[part.clone()];
+        let shape = (reply, difference.len());
+        Ok(Encoded::in_pieces(buffers, shape, |piece, bytes| {
+            let values = &mut difference[piece.clone()];
             if let Some(factor) = factor {
                 scale(values, factor);
             }
-            learn(&mut bounds[part.start / BLOCK..], values, SPREAD_FACTOR);
+            learn(&mut bounds[piece.start / BLOCK..], values, SPREAD_FACTOR);
             encode_slice(reply, values, bytes);
-            decode_slice(reply, bytes, values).expect("what was just written can be read");
-            sum += squares(values);
-        });
-        Ok((coded, sum))
+            if let Some(weight) = weight {
+                let moved = &mut moved[..piece.len()];
+                decode_slice(reply, bytes, moved).expect("what was just written can be read");
+                self.own.displace(piece.start, moved, weight);
+            }
+        }))
     }
 
-    fn displace(&mut self, weight: f32) -> Result<(), MixError> {
-        let difference = &self.memory.difference;
-        for part in parts(0..difference.len()) {
-            self.own.displace(part.start, &difference[part.clone()], weight);
+    fn weigh(&mut self, coded: &Encoded) -> Result<f64, MixError> {
+        let mut sum = Squares::default();
+        for piece in pieces(coded.codec, 0..coded.elements) {
+            let moved = &mut self.memory.piece[..piece.len()];
+            decode_slice(coded.codec, coded.piece(piece), moved)?;
+            sum.add(moved);
         }
-        Ok(())
+        Ok(sum.sum())
     }
 
-    fn weigh(&mut self, reply: &Encoded) -> Result<f64, MixError> {
-        let mut sum = 0.0;
-        for part in parts(0..reply.elements) {
-            let moved = &mut self.memory.part[..part.len()];
-            decode_slice(reply.codec, reply.part(part), moved)?;
-            sum += squares(moved);
-        }
-        Ok(sum)
-    }
-
-    fn displace_by(&mut self, reply: &Encoded, weight: f32) -> Result<(), MixError> {
+    fn displace(
+        &mut self,
+        coded: &Encoded,
+        weight: f32,
+        learning: Learning,
+    ) -> Result<(), MixError> {
         self.prepare();
-        let HostMemory { bounds, part: moved, .. } = self.memory;
+        let HostMemory { bounds, piece: moved, .. } = &mut *self.memory;
         let bounds = &mut bounds[self.index];
-        let factor = spread_factor(reply.codec);
+        let factor = spread_factor(coded.codec);
         // Decoded again: cheaper than to write down and read back what is larger than the cache.
-        for part in parts(0..reply.elements) {
-            let moved = &mut moved[..part.len()];
-            decode_slice(reply.codec, reply.part(part.clone()), moved)?;
-            learn(&mut bounds[part.start / BLOCK..], moved, factor);
-            self.own.displace(part.start, moved, weight);
+        for piece in pieces(coded.codec, 0..coded.elements) {
+            let moved = &mut moved[..piece.len()];
+            decode_slice(coded.codec, coded.piece(piece.clone()), moved)?;
+            if learning == Learning::From {
+                learn(&mut bounds[piece.start / BLOCK..], moved, factor);
+            }
+            self.own.displace(piece.start, moved, weight);
         }
         Ok(())
     }

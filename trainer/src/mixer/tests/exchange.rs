@@ -317,3 +317,29 @@ fn bad_offers_and_replies_are_refused_and_change_nothing() {
     assert!(matches!(i.include(f, &good), Err(MixError::Mixer(_))));
     assert_eq!(i.save(), before);
 }
+
+#[test]
+fn what_a_code_cannot_hold_moves_nothing_and_what_it_can_is_mixed_however_far_it_is() {
+    let fragment = FragmentId(0);
+    let far = |salt| {
+        let weights = values(PARAMETERS, salt).iter().map(|v| 2e5 * v).collect();
+        mixed(weights, Mixer::Exchange, Some(OUTER), None).0
+    };
+    for codec in [Codec::F32, Codec::Bf16, Codec::F16, Codec::Int8] {
+        let (mut i, mut j) = (far(0.1), far(0.7));
+        let offer = i.read(fragment, Reading::Offer(Codec::F32));
+        let before = j.save();
+        let answered = j.answer(fragment, MixTerms::any(0.5), &offer, codec);
+        if codec == Codec::F16 {
+            assert!(matches!(answered, Err(MixError::Local { .. })), "{answered:?}");
+            assert!(j.save() == before);
+            continue;
+        }
+        let (reply, report) = answered.unwrap();
+        assert!(report.difference_norm > 1e5, "{codec} {report:?}");
+        i.apply(fragment, MixTerms::any(0.5), &reply).unwrap();
+        let (offer, terms) = (i.read(fragment, Reading::Offer(Codec::F32)), MixTerms::any(0.5));
+        let (_, after) = j.answer(fragment, terms, &offer, codec).unwrap();
+        assert!(after.difference_norm < 0.02 * report.difference_norm, "{codec} {after:?}");
+    }
+}

@@ -1,0 +1,146 @@
+//! What the two replicas of an exchange compute, with a trainer that computes nothing.
+
+use std::hint::black_box;
+use std::ops::Range;
+use std::time::Instant;
+
+use dnode_protocol::frame::Codec;
+use dnode_protocol::{FragmentId, Fragments, ParameterLayout};
+use dnode_trainer::{
+    Encoded, Evaluation, MixTerms, Mixer, OuterStep, Reading, Replica, ReplicaConfig, StepId,
+    StepReport, TrainError, Trainer, TrainerState,
+};
+
+use super::{NUMBER_BYTES, median};
+
+/// Fragments of each replica in turns, so that a large cache does not hold all of them.
+const FRAGMENTS: usize = 4;
+/// Exchanges before, in which buffers are made.
+const WARM: usize = 2 * FRAGMENTS;
+/// By how much the two replicas differ, of numbers up to 1.
+const APART: f32 = 0.01;
+/// Share of the peer's numbers: small, so that the two do not become equal.
+const WEIGHT: f32 = 0.05;
+/// Copies that are measured for the rate of memory, of so many arrays in turns.
+const COPIES: usize = 48;
+const ARRAYS: usize = 8;
+
+/// The halves of exchanges of one codec.
+pub(super) struct Halves {
+    /// Seconds of offer, answer and apply, live weights included.
+    pub(super) seconds: [f64; 3],
+    /// The last offer.
+    pub(super) offer: Encoded,
+    /// The last reply.
+    pub(super) reply: Encoded,
+}
+
+impl Halves {
+    /// Exchanges fragments of `elements` parameters `turns` times.
+    pub(super) fn measure(codec: Codec, elements: usize, turns: usize) -> Self {
+        let (mut here, mut there) = (replica(0.0, elements), replica(APART, elements));
+        let mut times: [Vec<f64>; 3] = Default::default();
+        let terms = MixTerms::any(WEIGHT);
+        let mut last = None;
+        for turn in 0..WARM + turns {
+            let fragment = FragmentId(u32::try_from(turn % FRAGMENTS).unwrap_or(0));
+            let began = Instant::now();
+            let offer = here.read(fragment, Reading::Offer(codec));
+            let offered = Instant::now();
+            let answer = there.answer(fragment, terms, &offer, codec);
+            let (reply, _) = answer.expect("the two replicas are near");
+            let answered = Instant::now();
+            let applied = here.apply(fragment, terms, &reply);
+            black_box(applied.expect("the two replicas are near"));
+            let spans = [offered - began, answered - offered, answered.elapsed()];
+            if turn >= WARM {
+                for (times, span) in times.iter_mut().zip(spans) {
+                    times.push(span.as_secs_f64());
+                }
+            }
+            last = Some((offer, reply));
+        }
+        let (offer, reply) = last.expect("there are turns");
+        Self { seconds: times.map(median), offer, reply }
+    }
+
+    /// Bytes that have to be read and written at least: each array once where it is only read, twice where
+    /// it is moved. Offer: φ; answer: offer, φ and x; apply: reply, φ and x. Codes are written once, and
+    /// the move of x is noted once and read once, because another thread makes it.
+    pub(super) fn bytes_least(&self) -> usize {
+        let array = NUMBER_BYTES * self.reply.elements;
+        let codes = self.offer.bytes.len() + self.reply.bytes.len();
+        let moved = 2 * array + 2 * array + 2 * array;
+        array + codes + 2 * moved + codes
+    }
+}
+
+/// Bytes that one core reads and writes in a second when it copies arrays of so many numbers, in the
+/// fastest of many copies.
+pub(super) fn memory_rate(elements: usize) -> f64 {
+    let from = vec![vec![1.0_f32; elements]; ARRAYS];
+    let mut to = vec![vec![0.0_f32; elements]; ARRAYS];
+    let times = (0..COPIES).map(|turn| {
+        let began = Instant::now();
+        to[turn % ARRAYS].copy_from_slice(black_box(&from[turn % ARRAYS]));
+        began.elapsed().as_secs_f64()
+    });
+    (2 * NUMBER_BYTES * elements) as f64 / times.fold(f64::INFINITY, f64::min)
+}
+
+fn replica(apart: f32, elements: usize) -> Replica {
+    let trainer = Idle::new(apart, FRAGMENTS * elements);
+    let fragments = Fragments::new(FRAGMENTS * elements, FRAGMENTS);
+    let fragments = fragments.expect("fragments of a legal length");
+    let (mixer, outer) = (Mixer::Exchange, Some(OuterStep::default()));
+    Replica::with(Box::new(trainer), ReplicaConfig { mixer, outer, fragments, clip: None })
+}
+
+/// Parameters without a model.
+struct Idle {
+    layout: ParameterLayout,
+    values: Vec<f32>,
+}
+
+impl Idle {
+    fn new(apart: f32, parameters: usize) -> Self {
+        let mut layout = ParameterLayout::new();
+        layout.push("weights", &[parameters]).expect("a layout of one tensor");
+        // Numbers without a pattern that a code could gain from: products by the golden ratio.
+        let noise = |index: usize| (index as u32).wrapping_mul(2_654_435_761) as f32 / 2e9 - 1.0;
+        let value = |index: usize| noise(index) + apart * noise(index.wrapping_mul(40_503) + 7);
+        Self { layout, values: (0..parameters).map(value).collect() }
+    }
+}
+
+impl Trainer for Idle {
+    fn layout(&self) -> &ParameterLayout {
+        &self.layout
+    }
+
+    fn step(&mut self, _: StepId) -> Result<StepReport, TrainError> {
+        Ok(StepReport::default())
+    }
+
+    fn read(&self, range: Range<usize>, out: &mut [f32]) {
+        out.copy_from_slice(&self.values[range]);
+    }
+
+    fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
+        for (value, delta) in self.values[range].iter_mut().zip(delta) {
+            *value += weight * delta;
+        }
+    }
+
+    fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
+        Ok(Evaluation::default())
+    }
+
+    fn save(&self) -> TrainerState {
+        TrainerState::default()
+    }
+
+    fn restore(&mut self, _: &TrainerState) -> Result<(), TrainError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,133 @@
+//! An exchange in the steady state takes no memory from the system: neither end, whatever the code.
+
+#![expect(unsafe_code, reason = "an allocator that counts")]
+#![expect(clippy::unwrap_used, reason = "a failure in a test's preparation fails the test")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use dnode_protocol::frame::Codec;
+use dnode_protocol::{FragmentId, Fragments, ParameterLayout};
+use dnode_trainer::{
+    Evaluation, MixTerms, Mixer, OuterStep, Reading, Replica, ReplicaConfig, StepId, StepReport,
+    TrainError, Trainer, TrainerState,
+};
+
+/// Parameters of a replica: fragments of several frames each, and a shorter one at the end.
+const PARAMETERS: usize = 3 * FRAGMENT - 1000;
+const FRAGMENT: usize = 200_000;
+/// Exchanges of each fragment after which every buffer is there.
+const WARM: u32 = 3;
+/// What a buffer of numbers or of codes takes at least; what is smaller comes from the allocator's own
+/// stock.
+const LARGE: usize = 16 << 10;
+
+static LARGE_ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+// SAFETY: everything is left to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        note(layout);
+        // SAFETY: as the caller says.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        note(layout);
+        // SAFETY: as the caller says.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        // SAFETY: as the caller says.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+fn note(layout: Layout) {
+    if layout.size() >= LARGE {
+        LARGE_ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Weights without a model.
+struct Plain {
+    layout: ParameterLayout,
+    x: Vec<f32>,
+}
+
+impl Trainer for Plain {
+    fn layout(&self) -> &ParameterLayout {
+        &self.layout
+    }
+    fn step(&mut self, _: StepId) -> Result<StepReport, TrainError> {
+        Ok(StepReport::default())
+    }
+    fn read(&self, range: Range<usize>, out: &mut [f32]) {
+        out.copy_from_slice(&self.x[range]);
+    }
+    fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
+        for (x, delta) in self.x[range].iter_mut().zip(delta) {
+            *x += weight * delta;
+        }
+    }
+    fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
+        Ok(Evaluation::default())
+    }
+    fn save(&self) -> TrainerState {
+        TrainerState::default()
+    }
+    fn restore(&mut self, _: &TrainerState) -> Result<(), TrainError> {
+        Ok(())
+    }
+}
+
+fn replica(salt: u32, outer: Option<OuterStep>) -> Replica {
+    let mut layout = ParameterLayout::new();
+    layout.push("weights", &[PARAMETERS]).unwrap();
+    let noise = |index: u32| (index.wrapping_mul(2_654_435_761) >> 8) as f32 / 1e7 - 0.8;
+    let apart = |index: u32| 0.01 * noise(index.wrapping_add(salt).wrapping_mul(40_503));
+    let x = (0..u32::try_from(PARAMETERS).unwrap()).map(|i| noise(i) + apart(i)).collect();
+    let fragments = Fragments::new(PARAMETERS, 3).unwrap();
+    let config = ReplicaConfig { mixer: Mixer::Exchange, outer, fragments, clip: Some(3.0) };
+    Replica::with(Box::new(Plain { layout, x }), config)
+}
+
+/// One exchange of every fragment, one of which is taken back.
+fn exchange((here, there): (&mut Replica, &mut Replica), codec: Codec) {
+    let terms = MixTerms::any(0.1);
+    for fragment in (0..3).map(FragmentId) {
+        let offer = here.read(fragment, Reading::Offer(codec));
+        let (reply, _) = there.answer(fragment, terms, &offer, codec).unwrap();
+        if fragment == FragmentId(1) {
+            there.undo(fragment, 0.1, &reply);
+        } else {
+            here.apply(fragment, terms, &reply).unwrap();
+        }
+    }
+}
+
+#[test]
+fn no_buffer_is_allocated_for_an_exchange_after_the_first_ones() {
+    let outer = OuterStep { learning_rate: 0.7, momentum: 0.8 };
+    for (outer, codec) in
+        [Some(outer), None].into_iter().flat_map(|outer| Codec::CHOICES.map(|codec| (outer, codec)))
+    {
+        let (mut here, mut there) = (replica(1, outer), replica(2, outer));
+        for _ in 0..WARM {
+            exchange((&mut here, &mut there), codec);
+            exchange((&mut there, &mut here), codec);
+        }
+        let before = LARGE_ALLOCATIONS.load(Ordering::Relaxed);
+        for _ in 0..4 {
+            exchange((&mut here, &mut there), codec);
+            exchange((&mut there, &mut here), codec);
+        }
+        let after = LARGE_ALLOCATIONS.load(Ordering::Relaxed);
+        assert_eq!(after - before, 0, "{codec}, outer step {}", outer.is_some());
+    }
+}
