@@ -4,6 +4,7 @@
 //! DIR/config.json                      what the model is
 //!    /model.safetensors                its weights; or, in several files,
 //!    /model.safetensors.index.json     which tensor is in which of them
+//!    /tokenizer.json                   what makes its tokens, where a checkpoint holds that
 //! ```
 
 mod config;
@@ -19,8 +20,5 @@ pub use self::folder::{InitError, model_of};
 const WEIGHTS: &str = "model.safetensors";
 /// Which tensor is in which file, where there are several.
 const INDEX: &str = "model.safetensors.index.json";
-/// What makes the model's tokens; longest such file, twenty times that of the largest in use.
-const TOKENIZER: &str = "tokenizer.json";
-const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
 /// What the model is.
 const CONFIG: &str = "config.json";

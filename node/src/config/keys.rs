@@ -70,7 +70,7 @@ const GLOBAL_BATCH_MAX: i64 = 1_000_000_000_000;
 
 const TRANSFORMERS: &[&str] = &["gpt", "llama"];
 const LLAMA: &[&str] = &["llama"];
-const TEXTS: &[&str] = &["shakespeare", "text"];
+pub(super) const TEXTS: &[&str] = &["shakespeare", "text"];
 const MLP: &[&str] = &["mlp"];
 
 const LIMITS: (i64, i64) = (FRAGMENTS_MAX as i64, VIEW_MAX as i64);

@@ -332,6 +332,15 @@ mod tests {
         let model = follow(&["model.layers=3", "model.context=8"]).unwrap().model;
         assert_eq!((model.layers, model.context, model.width), (3, 8, 24));
         assert_eq!(model.init.as_deref(), Some(folder.path()));
+        let tokenizer = folder.path().join(dnode_trainer::TOKENIZER_FILE);
+        fs::write(&tokenizer, "{}").unwrap();
+        let tokens_of = |set: &[&str]| follow(set).unwrap().data.tokenizer;
+        assert_eq!(tokens_of(&["data.kind=digits"]), None);
+        let text = ["data.kind=shakespeare"];
+        assert_eq!(tokens_of(&text).as_deref(), Some(tokenizer.as_path()));
+        assert_eq!(tokens_of(&[text[0], "data.vocabulary=bytes"]), None);
+        let other = tokens_of(&[text[0], "data.tokenizer=OTHER"]);
+        assert_eq!(other.as_deref(), Some(Path::new("OTHER")));
     }
 
     fn changed(key: &str, value: Json) -> Result<Config, String> {

@@ -5,12 +5,13 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+use dnode_trainer::TOKENIZER_FILE;
 use toml::de::{DeTable, DeValue};
 use toml::{Spanned, Value};
 
 use super::error::{ConfigError, Origin};
 use super::key::{Key, Preset};
-use super::keys::{Config, KEYS, SECTIONS, find};
+use super::keys::{Config, KEYS, SECTIONS, TEXTS, find};
 use super::model_file::{self, Described};
 use super::relations;
 use super::suggest::nearest;
@@ -161,7 +162,22 @@ impl Settings {
                 self.insert(known(name, &origin)?, &value, origin)?;
             }
         }
-        Ok(())
+        self.follow_tokenizer(&folder)
+    }
+
+    /// Makes tokens of a text as the folder of `model.init` does, where nothing else is said of them.
+    fn follow_tokenizer(&mut self, folder: &Path) -> Result<(), ConfigError> {
+        let kind = self.given.get("data.kind").and_then(|(value, _)| value.as_str());
+        let is_text = kind.is_some_and(|kind| TEXTS.contains(&kind));
+        let said =
+            ["data.tokenizer", "data.vocabulary"].iter().any(|it| self.given.contains_key(it));
+        let file = folder.join(TOKENIZER_FILE);
+        if !is_text || said || !file.is_file() {
+            return Ok(());
+        }
+        let origin = Origin::Model(file.clone());
+        let value = Value::String(file.display().to_string());
+        self.insert(known("data.tokenizer", &origin)?, &value, origin)
     }
 
     /// Adds the values of a repeated flag that stands for one key holding a list.

@@ -9,12 +9,13 @@ use dnode_protocol::ParameterLayout;
 use safetensors::Dtype;
 
 use super::names::{Part, parts};
-use super::{CONFIG, TOKENIZER, TOKENIZER_BYTES_MAX, WEIGHTS, config};
+use super::{CONFIG, WEIGHTS, config};
 use crate::checkpoint::{listed_beside, open_parameters, sync_folder};
 use crate::config::ModelConfig;
 use crate::generate;
 use crate::model::build_language;
 use crate::tensor_file::{TensorFile, TensorWriter};
+use crate::tokenizer::{TOKENIZER_BYTES_MAX, TOKENIZER_FILE};
 
 /// A folder that is being written, of no value; the name of the folder to be follows.
 const WRITING: &str = ".exporting-";
@@ -121,7 +122,7 @@ impl Source {
     /// The error says what is wrong with the file.
     fn open(path: &Path) -> Result<Self, String> {
         let file = open_parameters(path)?;
-        let tokenizer = listed_beside(path, TOKENIZER, TOKENIZER_BYTES_MAX)?;
+        let tokenizer = listed_beside(path, TOKENIZER_FILE, TOKENIZER_BYTES_MAX as u64)?;
         let config = generate::model_told(&file.metadata())?;
         let model = build_language(&config, config.vocabulary);
         let model = model.map_err(|error| error.to_string())?.ok_or("its model writes no text")?;
@@ -141,7 +142,7 @@ impl Source {
         };
         put(CONFIG, config.as_bytes())?;
         if let Some(tokenizer) = &self.tokenizer {
-            put(TOKENIZER, tokenizer)?;
+            put(TOKENIZER_FILE, tokenizer)?;
         }
         let parts = parts(&self.config, &self.layout);
         let parts =
