@@ -1,4 +1,4 @@
-//! SpareBuffers of bytes that are used again, so that tensors that come and go take no new memory.
+//! Buffers of bytes that are used again, so that tensors that come and go take no new memory.
 //!
 //! New memory is dear: the system hands it out page by page, each one cleared, and takes it back
 //! (docs/measurements.md, "Exchanges from end to end").
@@ -6,8 +6,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// SpareBuffers that are used again once nobody else holds them. It holds those that were kept last, up to a
-/// number of bytes, whether they are in use or not.
+/// Buffers that are used again once nobody else holds them. It keeps those that came last, up to a number
+/// of bytes, whether they are in use or not.
 #[derive(Debug)]
 pub struct SpareBuffers {
     kept: VecDeque<Arc<[u8]>>,
