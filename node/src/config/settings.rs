@@ -168,7 +168,7 @@ impl Settings {
     /// Makes tokens of a text as the folder of `model.init` does, where nothing else is said of them.
     fn follow_tokenizer(&mut self, folder: &Path) -> Result<(), ConfigError> {
         let kind = self.given.get("data.kind").and_then(|(value, _)| value.as_str());
-        let is_text = kind.is_some_and(|kind| TEXTS.contains(&kind));
+        let is_text = kind.is_none_or(|kind| TEXTS.contains(&kind));
         let said =
             ["data.tokenizer", "data.vocabulary"].iter().any(|it| self.given.contains_key(it));
         let file = folder.join(TOKENIZER_FILE);
