@@ -29,9 +29,10 @@ use self::manifest::Manifest;
 use self::stored::{Refused, Stored};
 use self::tensors::{DeviceVector, Tensor};
 use crate::description::Description;
+use crate::files::sync_folder;
 use crate::replica::{Replica, Source};
 use crate::seam::{TrainError, TrainerState};
-use crate::tensor_file::TensorFile;
+use crate::tensor_file::{HEADER_MAX, TensorFile};
 use crate::tokenizer::TOKENIZER_FILE;
 
 pub use self::error::{CheckpointError, Skipped};
@@ -277,7 +278,7 @@ pub(crate) fn open_parameters(path: &Path) -> Result<TensorFile, String> {
     } else {
         File::open(path).map_err(|error| error.to_string())?
     };
-    TensorFile::new(name, file, stored::HEADER_MAX)
+    TensorFile::new(name, file, HEADER_MAX)
 }
 
 /// What the file `name` holds that lies in the checkpoint of these parameters, if its manifest lists one
@@ -431,12 +432,6 @@ fn remove_hidden(checkpoints: &Path, prefix: &str) {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
-}
-
-/// Forces the names in a folder to the disk.
-/// Forces the names in a folder to the disk.
-pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
-    if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
 }
 
 fn check_run(directory: &Path, manifest: &Manifest, run: &RunSpec) -> Result<(), CheckpointError> {

@@ -4,13 +4,11 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use dnode_protocol::ParameterLayout;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng as _;
-use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
 use crate::config::{ConfigError, ModelConfig, ModelKind, ensure};
@@ -18,12 +16,13 @@ use crate::kernel::Compute;
 use crate::model::initial::unit;
 use crate::model::transformer::LanguageModel;
 use crate::model::{Forward, build_language};
+use crate::tensor_file::{HEADER_MAX, TensorFile};
 use crate::tokenizer::{TOKENIZER_FILE, Tokenizer, TokenizerError};
 use crate::vocabulary::{EncodeError, TextStream, Tokens, Vocabulary};
 
 /// Most tokens that are written at once.
 pub const GENERATED_MAX: usize = 100_000;
-/// Largest file of parameters, bytes; it is held in memory.
+/// Largest file of parameters, bytes; its numbers are held in memory.
 const FILE_BYTES_MAX: u64 = 4 << 30;
 
 /// What to write.
@@ -133,13 +132,12 @@ impl Generation {
     }
 }
 
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
+fn open(path: &Path) -> io::Result<File> {
+    let file = File::open(path)?;
+    if file.metadata()?.len() > FILE_BYTES_MAX {
         return Err(io::Error::other(format!("longer than {FILE_BYTES_MAX} bytes")));
     }
-    Ok(bytes)
+    Ok(file)
 }
 
 /// A model that a file of parameters describes, which is only asked what comes next.
@@ -155,7 +153,7 @@ impl Written {
     /// The model of the file `path`, and `threads` threads to compute on.
     pub(crate) fn open(path: &Path, threads: usize) -> Result<(Self, Compute), GenerateError> {
         let content = |what: String| GenerateError::Content { path: path.to_path_buf(), what };
-        let bytes = read(path).map_err(|source| {
+        let file = open(path).map_err(|source| {
             let path = path.to_path_buf();
             GenerateError::Read { path, source }
         })?;
@@ -163,27 +161,26 @@ impl Written {
             let file = path.with_file_name(TOKENIZER_FILE);
             Tokenizer::read(&file).map_err(|error| error.to_string())
         };
-        let model = Self::of(&bytes, tokenizer).map_err(content)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let file = TensorFile::new(name, file, HEADER_MAX).map_err(content)?;
+        let model = Self::of(&file, tokenizer).map_err(content)?;
         let compute = Compute::new(threads).map_err(|error| content(error.to_string()))?;
         Ok((model, compute))
     }
 
     /// The error says what is wrong with the file.
     fn of(
-        bytes: &[u8],
+        file: &TensorFile,
         tokenizer: impl FnOnce() -> Result<Tokenizer, String>,
     ) -> Result<Self, String> {
-        let broken =
-            |error: safetensors::SafeTensorError| format!("not a whole safetensors file: {error}");
-        let (_, header) = SafeTensors::read_metadata(bytes).map_err(broken)?;
-        let metadata = header.metadata().iter().flatten();
-        let metadata = metadata.map(|(name, text)| (name.clone(), text.clone())).collect();
+        let metadata = file.metadata();
         let config = model_told(&metadata)?;
         let vocabulary = Vocabulary::told(&told(&metadata, "vocabulary")?, tokenizer)?;
         let model = build_language(&config, vocabulary.len()).map_err(|error| error.to_string())?;
         let model = model.ok_or("its model writes no text")?;
-        let tensors = SafeTensors::deserialize(bytes).map_err(broken)?;
-        let parameters = parameters(model.layout(), &tensors)?;
+        file.check(model.layout())?;
+        let mut parameters = vec![0.0; model.layout().parameters()];
+        file.parameters(model.layout(), &mut parameters)?;
         Ok(Self { model, context: config.context, parameters, vocabulary })
     }
 
@@ -281,26 +278,6 @@ fn draw_from(logits: &[f32], temperature: f32, draw: f32) -> u32 {
     weights.len().saturating_sub(1) as u32
 }
 
-/// The numbers of all tensors, in the order of the layout.
-fn parameters(layout: &ParameterLayout, file: &SafeTensors<'_>) -> Result<Vec<f32>, String> {
-    let mut parameters = Vec::new();
-    for tensor in layout.tensors() {
-        let name = &tensor.name;
-        let view = file.tensor(name).map_err(|_| format!("tensor \"{name}\" is missing"))?;
-        let bytes = view.data();
-        if view.dtype() != Dtype::F32 || bytes.len() != size_of::<f32>() * tensor.range().len() {
-            let (dtype, shape) = (view.dtype(), view.shape());
-            return Err(format!("tensor \"{name}\" is {dtype:?} of shape {shape:?}"));
-        }
-        parameters.extend(bytes.as_chunks().0.iter().map(|&word| f32::from_le_bytes(word)));
-    }
-    if parameters.iter().all(|value| value.is_finite()) {
-        Ok(parameters)
-    } else {
-        Err("not all of its parameters are finite".to_owned())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -320,8 +297,10 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_parameters_are_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
         for bytes in [&b""[..], b"{}", &[255; 64]] {
-            assert!(Written::of(bytes, || Err(String::new())).is_err());
+            std::fs::write(file.path(), bytes).unwrap();
+            assert!(matches!(Written::open(file.path(), 1), Err(GenerateError::Content { .. })));
         }
         let request = Generation { length: GENERATED_MAX + 1, ..Generation::default() };
         assert!(generate(Path::new("x"), &request).is_err());

@@ -13,6 +13,7 @@ mod data;
 mod description;
 mod device;
 mod engine;
+mod files;
 mod generate;
 mod hugging_face;
 mod interrupt;

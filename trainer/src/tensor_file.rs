@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
+use dnode_protocol::ParameterLayout;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::ser::SerializeMap;
@@ -15,6 +16,8 @@ use crate::codec::half::decode_f16;
 
 /// Bytes read at once.
 pub(crate) const PIECE_BYTES: usize = 1 << 18;
+/// Longest header of a file of which nothing else is known: forty times that of a model with 256 blocks.
+pub(crate) const HEADER_MAX: u64 = 16 << 20;
 /// Bytes of the number at the beginning that says how long the header is.
 const LENGTH_BYTES: u64 = 8;
 /// The data behind the header is aligned to this, so that readers can map it.
@@ -34,10 +37,9 @@ pub(crate) struct TensorFile {
 }
 
 impl TensorFile {
-    /// Reads the header of `file`, of at most `header_max` bytes; errors begin with `name`.
+    /// Reads the header of the file of this name, of at most `header_max` bytes.
     pub(crate) fn new(name: String, file: File, header_max: u64) -> Result<Self, String> {
-        let broken =
-            |error: &dyn fmt::Display| format!("{name}: not a whole safetensors file: {error}");
+        let broken = |error: &dyn fmt::Display| format!("not a whole safetensors file: {error}");
         let found = file.metadata().map_err(|error| broken(&error))?.len();
         let json = header_of(&file, header_max).map_err(|error| broken(&error))?;
         let _: Names = serde_json::from_slice(&json).map_err(|error| broken(&error))?;
@@ -51,7 +53,7 @@ impl TensorFile {
         Ok(Self { name, file, data, header })
     }
 
-    /// What errors call it.
+    /// Its name.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -105,6 +107,27 @@ impl TensorFile {
             return Err(format!("tensor \"{tensor}\": expected {dtype:?}, found {:?}", info.dtype));
         }
         Ok(found.iter().product())
+    }
+
+    /// Whether there is every tensor of `layout`, in f32 and its shape.
+    pub(crate) fn check(&self, layout: &ParameterLayout) -> Result<(), String> {
+        let mut specs = layout.tensors().iter();
+        specs.try_for_each(|spec| {
+            self.elements(&spec.name, Dtype::F32, Some(&spec.shape)).map(|_| ())
+        })
+    }
+
+    /// Reads the tensors of `layout`, which were checked, into `out`, `[P]`.
+    pub(crate) fn parameters(
+        &self,
+        layout: &ParameterLayout,
+        out: &mut [f32],
+    ) -> Result<(), String> {
+        layout.tensors().iter().try_for_each(|spec| {
+            let values = &mut out[spec.range()];
+            self.floats(&spec.name, 0, values)?;
+            check_finite(&spec.name, values)
+        })
     }
 
     /// Whether there is such a tensor.
@@ -163,6 +186,15 @@ impl TensorFile {
         }
         Ok(())
     }
+}
+
+/// Names the first number that is not finite.
+pub(crate) fn check_finite(tensor: &str, values: &[f32]) -> Result<(), String> {
+    let at = values.iter().position(|value| !value.is_finite());
+    at.map_or(Ok(()), |at| {
+        let found = values[at];
+        Err(format!("element {at} of tensor \"{tensor}\" is {found}, expected a finite number"))
+    })
 }
 
 /// The JSON at the beginning of the file.

@@ -7,8 +7,6 @@ mod pieces;
 mod training;
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,6 +19,7 @@ use tokenizers::{
 };
 
 use self::pieces::pieces;
+use crate::files::read_bounded;
 
 pub use self::error::TokenizerError;
 pub use self::training::{TOKENIZER_VOCABULARY_MIN, train_tokenizer};
@@ -29,7 +28,7 @@ pub use self::training::{TOKENIZER_VOCABULARY_MIN, train_tokenizer};
 pub const TOKENIZER_FILE: &str = "tokenizer.json";
 /// Longest file of a tokenizer, bytes; it is held in memory and stored with every checkpoint. Those of the
 /// largest vocabularies in use have half of it.
-pub const TOKENIZER_BYTES_MAX: usize = 64 << 20;
+pub const TOKENIZER_BYTES_MAX: u64 = 64 << 20;
 /// Most kinds of tokens: as many as a model may have (`model.vocabulary`).
 pub const TOKENIZER_VOCABULARY_MAX: usize = 1 << 20;
 /// Pieces of a text whose tokens are held apart before they are joined.
@@ -71,7 +70,7 @@ impl Tokenizer {
         let beside = path.is_dir().then(|| path.join(TOKENIZER_FILE));
         let path = beside.as_deref().unwrap_or(path);
         let failed = |source| TokenizerError::Read { path: path.to_owned(), source };
-        let bytes = read_bounded(path).map_err(failed)?;
+        let bytes = read_bounded(path, TOKENIZER_BYTES_MAX).map_err(failed)?;
         Self::parse(bytes, path)
     }
 
@@ -88,12 +87,14 @@ impl Tokenizer {
             serde_json::from_str(json).map_err(|error| content(one_line(&error)))?;
         // They are for batches of sentences. Here, every text is whole.
         inner.with_truncation(None).map_err(|error| content(one_line(&error)))?.with_padding(None);
-        let mut model = inner.get_model().clone();
-        if let ModelWrapper::BPE(model) = &mut model {
+        if let ModelWrapper::BPE(model) = inner.get_model()
+            && model.dropout.is_some()
+        {
             // Equal texts have to become equal tokens at every peer.
+            let mut model = model.clone();
             model.dropout = None;
+            inner.with_model(ModelWrapper::BPE(model));
         }
-        inner.with_model(model);
         let largest = inner.get_vocab(true).into_values().max();
         let kinds = largest.map_or(0, |largest| largest as usize + 1);
         if !(1..=TOKENIZER_VOCABULARY_MAX).contains(&kinds) {
@@ -236,15 +237,6 @@ where
         serde_json::to_string(&inner.get_pre_tokenizer()),
     ];
     parts.iter().flatten().any(|part| part.contains("\"ByteLevel\""))
-}
-
-fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(TOKENIZER_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
-    if bytes.len() > TOKENIZER_BYTES_MAX {
-        return Err(io::Error::other(format!("longer than {} MiB", TOKENIZER_BYTES_MAX >> 20)));
-    }
-    Ok(bytes)
 }
 
 /// What an error says, on one line.

@@ -125,7 +125,6 @@ impl Vocabulary {
 
     /// What it is, in a few words by which two can be told apart.
     pub(crate) fn words(&self) -> String {
-        let short = |digest: &str| digest[..16].to_owned();
         match self {
             Self::Characters(kinds) => {
                 let all: String = kinds.iter().collect();
@@ -137,7 +136,7 @@ impl Vocabulary {
             Self::Bytes => format!("the {CHARACTERS_MAX} bytes"),
             Self::Tokenizer(tokenizer) => {
                 let (form, digest) = (tokenizer.form(), tokenizer.digest());
-                format!("{form} of {} tokens ({})", tokenizer.kinds(), short(&digest))
+                format!("{form} of {} tokens ({})", tokenizer.kinds(), &digest[..16])
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read as _};
 use std::path::Path;
 
 use dnode_protocol::{RunField, RunId, RunSpec};
@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Checkpoint;
 use super::tensors::FileEntry;
+use crate::files::write_new;
 use crate::seam::TrainerState;
 
 const NAME: &str = "manifest.json";
@@ -67,17 +68,15 @@ impl Manifest {
     }
 
     pub(super) fn write(&self, directory: &Path) -> io::Result<()> {
-        let mut file = File::create_new(directory.join(NAME))?;
-        file.write_all(&serde_json::to_vec_pretty(self)?)?;
-        file.sync_all()
+        write_new(&directory.join(NAME), &serde_json::to_vec_pretty(self)?)
     }
 
-    /// Reads the manifest; the error says what was expected and what was found.
     /// Whether the folder has one.
     pub(super) fn lies_in(directory: &Path) -> bool {
         directory.join(NAME).is_file()
     }
 
+    /// Reads the manifest; the error says what was expected and what was found.
     pub(super) fn read(directory: &Path) -> Result<Self, String> {
         let fail = |error: &dyn std::fmt::Display| format!("{NAME}: {error}");
         let file = File::open(directory.join(NAME)).map_err(|error| fail(&error))?;

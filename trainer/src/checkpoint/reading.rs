@@ -27,7 +27,8 @@ pub(super) fn open(
     allowed: &Allowed,
 ) -> Result<TensorFile, String> {
     let file = checked(directory, entry, &allowed.bytes)?;
-    TensorFile::new(entry.name.clone(), file, allowed.header)
+    let named = |what: String| format!("{}: {what}", entry.name);
+    TensorFile::new(entry.name.clone(), file, allowed.header).map_err(named)
 }
 
 /// As [`listed`] of a file whose length is one of `allowed`.

@@ -17,13 +17,11 @@ use super::{
 use crate::description::Description;
 use crate::replica::{Lengths, Part, Replica, SavedReplica, unsound};
 use crate::seam::{StateTensor, TrainError, TrainerState};
-use crate::tensor_file::{self, TensorFile};
+use crate::tensor_file::{self, HEADER_MAX, TensorFile};
 use crate::tokenizer::{TOKENIZER_BYTES_MAX, TOKENIZER_FILE};
 
 /// Vectors as long as the parameters that a state may hold: x, v, and the optimizer's.
 const STATE_VECTORS_MAX: u64 = 16;
-/// Longest header of a state, or of parameters of which nothing is known.
-pub(super) const HEADER_MAX: u64 = 16 << 20;
 /// Bytes that a state may hold beside vectors: header and small tensors, and what fragments contain.
 const STATE_SLACK_BYTES: u64 = HEADER_MAX + contents::BYTES_MAX as u64;
 
@@ -68,16 +66,14 @@ impl Stored {
         let described = header + metadata::METADATA_BYTES_MAX as u64;
         let allowed = Allowed { bytes: header + size..described + size + 1, header: described };
         let parameters = reading::open(directory, manifest.file(PARAMETERS)?, &allowed)?;
-        for spec in layout.tensors() {
-            parameters.elements(&spec.name, Dtype::F32, Some(&spec.shape))?;
-        }
+        parameters.check(layout)?;
         let told = parameters.metadata();
         metadata::check(&told, manifest)?;
         if let Some(difference) = description.difference(&told) {
             return Err(Refused::Other(difference));
         }
         if description.tokenizer().is_some() {
-            let allowed = 1..TOKENIZER_BYTES_MAX as u64 + 1;
+            let allowed = 1..TOKENIZER_BYTES_MAX + 1;
             checked(directory, manifest.file(TOKENIZER_FILE)?, &allowed)?;
         }
         let most = STATE_VECTORS_MAX * size + STATE_SLACK_BYTES;

@@ -2,14 +2,14 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
 use std::ops::Range;
 use std::path::Path;
 
 use safetensors::tensor::Dtype;
 use serde::{Deserialize, Serialize};
 
+use crate::files::write_new;
 use crate::replica::Source;
 use crate::tensor_file::TensorWriter;
 
@@ -132,9 +132,7 @@ pub(super) fn write(
 
 /// As [`write`] of what is in memory.
 pub(super) fn write_bytes(path: &Path, bytes: &[u8]) -> io::Result<FileEntry> {
-    let mut file = File::create_new(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
+    write_new(path, bytes)?;
     Ok(entry(path, bytes.len() as u64, blake3::hash(bytes)))
 }
 

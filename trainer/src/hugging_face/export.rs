@@ -1,8 +1,8 @@
 //! A checkpoint's model as a folder that `transformers` opens.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use dnode_protocol::ParameterLayout;
@@ -10,8 +10,9 @@ use safetensors::Dtype;
 
 use super::names::{Part, parts};
 use super::{CONFIG, WEIGHTS, config};
-use crate::checkpoint::{listed_beside, open_parameters, sync_folder};
+use crate::checkpoint::{listed_beside, open_parameters};
 use crate::config::ModelConfig;
+use crate::files::{sync_folder, write_new};
 use crate::generate;
 use crate::model::build_language;
 use crate::tensor_file::{TensorFile, TensorWriter};
@@ -122,27 +123,20 @@ impl Source {
     /// The error says what is wrong with the file.
     fn open(path: &Path) -> Result<Self, String> {
         let file = open_parameters(path)?;
-        let tokenizer = listed_beside(path, TOKENIZER_FILE, TOKENIZER_BYTES_MAX as u64)?;
+        let tokenizer = listed_beside(path, TOKENIZER_FILE, TOKENIZER_BYTES_MAX)?;
         let config = generate::model_told(&file.metadata())?;
         let model = build_language(&config, config.vocabulary);
         let model = model.map_err(|error| error.to_string())?.ok_or("its model writes no text")?;
         let layout = model.layout().clone();
-        for spec in layout.tensors() {
-            file.elements(&spec.name, Dtype::F32, Some(&spec.shape))?;
-        }
+        file.check(&layout)?;
         Ok(Self { file, config, layout, tokenizer })
     }
 
     fn write(&self, hidden: &Path, config: &str) -> Result<(), Fault> {
         fs::create_dir(hidden)?;
-        let put = |name: &str, bytes: &[u8]| {
-            let mut file = File::create_new(hidden.join(name))?;
-            file.write_all(bytes)?;
-            file.sync_all()
-        };
-        put(CONFIG, config.as_bytes())?;
+        write_new(&hidden.join(CONFIG), config.as_bytes())?;
         if let Some(tokenizer) = &self.tokenizer {
-            put(TOKENIZER_FILE, tokenizer)?;
+            write_new(&hidden.join(TOKENIZER_FILE), tokenizer)?;
         }
         let parts = parts(&self.config, &self.layout);
         let parts =

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use dnode_protocol::ParameterLayout;
@@ -13,11 +12,10 @@ use super::names::{GPT2_PREFIX, HEAD, Part, is_constant, parts};
 use super::{CONFIG, INDEX, WEIGHTS};
 use crate::checkpoint::{open_parameters, parameters_at};
 use crate::config::{ModelConfig, ModelKind};
+use crate::files::read_bounded;
 use crate::generate;
-use crate::tensor_file::TensorFile;
+use crate::tensor_file::{HEADER_MAX, TensorFile, check_finite};
 
-/// Longest header of a file, and longest index: forty times those of a model with 256 blocks.
-const HEADER_MAX: u64 = 16 << 20;
 /// Most files of a model: twice as many as the largest have.
 const FILES_MAX: usize = 512;
 /// What older folders have instead.
@@ -90,30 +88,13 @@ pub(crate) fn load(
 /// Weights as dnode writes them.
 fn own(path: &Path, layout: &ParameterLayout, out: &mut [f32]) -> Result<(), String> {
     let file = open_parameters(path)?;
-    for spec in layout.tensors() {
-        file.elements(&spec.name, Dtype::F32, Some(&spec.shape))?;
-    }
+    file.check(layout)?;
     let extra =
         file.tensors().into_iter().find(|name| !layout.tensors().iter().any(|it| it.name == *name));
     if let Some(name) = extra {
         return Err(format!("tensor \"{name}\" is none of this model's"));
     }
-    for spec in layout.tensors() {
-        let values = &mut out[spec.range()];
-        file.floats(&spec.name, 0, values)?;
-        finite(&spec.name, values)?;
-    }
-    Ok(())
-}
-
-fn finite(name: &str, values: &[f32]) -> Result<(), String> {
-    let at = values.iter().position(|value| !value.is_finite());
-    at.map_or(Ok(()), |at| {
-        Err(format!(
-            "element {at} of tensor \"{name}\" is {}, expected a finite number",
-            values[at]
-        ))
-    })
+    file.parameters(layout, out)
 }
 
 /// The files of a folder, and which of them has which tensor.
@@ -234,7 +215,7 @@ impl Weights {
             let turned = part.turned(out, true);
             out.copy_from_slice(&turned);
         }
-        finite(name, out).map_err(fault)
+        check_finite(name, out).map_err(fault)
     }
 
     /// A tied model may have its head once more, as long as it is the same.
@@ -273,18 +254,12 @@ fn open(folder: &Path, name: &str) -> Result<TensorFile, InitError> {
     let path = folder.join(name);
     let fault = InitError::at(&path);
     let file = File::open(&path).map_err(|error| fault(error.to_string()))?;
-    TensorFile::new(name.to_owned(), file, HEADER_MAX)
-        .map_err(|what| fault(what.trim_start_matches(&format!("{name}: ")).to_owned()))
+    TensorFile::new(name.to_owned(), file, HEADER_MAX).map_err(fault)
 }
 
 /// Which tensor is in which file, as the index says.
 fn listed(index: &Path) -> Result<BTreeMap<String, String>, String> {
-    let mut text = Vec::new();
-    let read = |error: io::Error| error.to_string();
-    File::open(index).map_err(read)?.take(HEADER_MAX + 1).read_to_end(&mut text).map_err(read)?;
-    if text.len() as u64 > HEADER_MAX {
-        return Err(format!("has more than {HEADER_MAX} bytes"));
-    }
+    let text = read_bounded(index, HEADER_MAX).map_err(|error| error.to_string())?;
     let json: Value = serde_json::from_slice(&text)
         .map_err(|error| format!("is not the JSON of an index: {error}"))?;
     let map = json["weight_map"].as_object().ok_or("has no weight_map")?;

@@ -135,8 +135,8 @@ fn what_is_no_tokenizer_is_refused_in_one_line_that_names_the_file() {
     std::fs::write(&file, "").unwrap();
     let want = "the tokenizer DIR/tokenizer.json: EOF while parsing a value at line 1 column 0; expected the tokenizer.json of";
     assert!(read().starts_with(want), "{}", read());
-    let long = File::create(&file).unwrap();
-    long.set_len(TOKENIZER_BYTES_MAX as u64 + 1).unwrap();
+    let long = std::fs::File::create(&file).unwrap();
+    long.set_len(TOKENIZER_BYTES_MAX + 1).unwrap();
     let want = "read the tokenizer DIR/tokenizer.json: longer than 64 MiB; name a tokenizer.json of at most 64 MiB";
     assert_eq!(read(), want);
     let other = message(parse(&json!({ "model_type": "llama" })));
