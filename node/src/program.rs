@@ -178,7 +178,7 @@ fn run(join: &Join) -> Result<(), Failure> {
         crate::signals::end_with_stdin().map_err(Failure::Thread)?;
     }
     let mut trainer = crate::backend::trainer(&config)?;
-    let digest = if config.model.weights.is_some() && config.model.init.is_none() {
+    let digest = if config.model.lacks_weights() {
         Err("its weights are to come from other peers".to_owned())
     } else {
         check::digest(&config, trainer.as_mut()).map_err(|why| why.to_string())

@@ -177,6 +177,12 @@ fn sized(key: &'static str, value: usize, most: usize) -> Result<(), ConfigError
 }
 
 impl ModelConfig {
+    /// Whether the run begins with given weights that this configuration does not say where to find.
+    #[must_use]
+    pub const fn lacks_weights(&self) -> bool {
+        self.kind.is_text() && self.weights.is_some() && self.init.is_none()
+    }
+
     /// Heads of keys and values: those of the configuration, else half the heads, or as many where
     /// their number is odd.
     #[must_use]

@@ -19,6 +19,7 @@ use tokenizers::{
 };
 
 use self::pieces::pieces;
+use crate::checkpoint::parameters_at;
 use crate::files::read_bounded;
 
 pub use self::error::TokenizerError;
@@ -62,13 +63,24 @@ impl fmt::Debug for Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads a `tokenizer.json`, or that of the folder `path`.
+    /// The file that `place` means: itself, or that of a checkpoint, of the newest one in a data directory,
+    /// or of any other folder. It may not be there.
+    #[must_use]
+    pub fn file_at(place: &Path) -> PathBuf {
+        if !place.is_dir() {
+            return place.to_owned();
+        }
+        let parameters = parameters_at(place);
+        let beside = parameters.map(|file| file.with_file_name(TOKENIZER_FILE));
+        beside.unwrap_or_else(|| place.join(TOKENIZER_FILE))
+    }
+
+    /// Reads the `tokenizer.json` that `place` means ([`Tokenizer::file_at`]).
     ///
     /// # Errors
     /// [`TokenizerError`] names the file and what is wrong with it.
-    pub fn read(path: &Path) -> Result<Self, TokenizerError> {
-        let beside = path.is_dir().then(|| path.join(TOKENIZER_FILE));
-        let path = beside.as_deref().unwrap_or(path);
+    pub fn read(place: &Path) -> Result<Self, TokenizerError> {
+        let path = &Self::file_at(place);
         let failed = |source| TokenizerError::Read { path: path.to_owned(), source };
         let bytes = read_bounded(path, TOKENIZER_BYTES_MAX).map_err(failed)?;
         Self::parse(bytes, path)

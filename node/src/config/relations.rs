@@ -63,16 +63,13 @@ fn model(model: &ModelConfig, data: DataKind) -> [Option<Broken>; 4] {
 
 /// Whoever lacks the weights that a run begins with needs others that hand out whole models.
 fn weights(config: &Config) -> Option<Broken> {
-    let lacks = config.model.kind.is_text()
-        && config.model.weights.is_some()
-        && config.model.init.is_none();
     let gives = match config.gossip.rule {
         Rule::GossipOuter | Rule::Pairwise | Rule::PushSum | Rule::Epidemic => true,
         Rule::DeltaSet | Rule::AllReduce | Rule::None => false,
     };
     let why = if gives { "in a rack" } else { "under this rule" };
     let other = if gives { "network.rack" } else { "gossip.rule" };
-    (lacks && (!gives || !config.network.rack.is_empty())).then(|| {
+    (config.model.lacks_weights() && (!gives || !config.network.rack.is_empty())).then(|| {
         let remedy =
             format!("{why} no peer gets them from others: give this one the folder, by --init");
         Broken("model.weights", other, remedy)

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use dnode_trainer::TOKENIZER_FILE;
+use dnode_trainer::Tokenizer;
 use toml::de::{DeTable, DeValue};
 use toml::{Spanned, Value};
 
@@ -171,7 +171,7 @@ impl Settings {
         let is_text = kind.is_none_or(|kind| TEXTS.contains(&kind));
         let said =
             ["data.tokenizer", "data.vocabulary"].iter().any(|it| self.given.contains_key(it));
-        let file = folder.join(TOKENIZER_FILE);
+        let file = Tokenizer::file_at(folder);
         if !is_text || said || !file.is_file() {
             return Ok(());
         }

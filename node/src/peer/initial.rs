@@ -25,8 +25,7 @@ pub(super) fn weights(
 
 /// Whether a peer that begins here lacks the weights that its run begins with.
 pub(super) fn lacks(model: &ModelConfig, position: Position) -> bool {
-    let told = model.kind.is_text() && model.weights.is_some();
-    let lacks = told && model.init.is_none() && position == Position::default();
+    let lacks = model.lacks_weights() && position == Position::default();
     if let Some(weights) = model.weights.as_ref().filter(|_| lacks) {
         tracing::info!(%weights, "takes the weights that the run begins with from other peers");
     }

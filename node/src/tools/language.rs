@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use dnode_trainer::{
-    DataError, GenerateError, TOKENIZER_FILE, TextScore, Tokenizer, TokenizerError, checkpoint,
-    read_text, score_text, shakespeare_text, train_tokenizer,
+    DataError, GenerateError, TextScore, Tokenizer, TokenizerError, read_text, score_text,
+    shakespeare_text, train_tokenizer,
 };
 use serde_json::json;
 
@@ -58,7 +58,7 @@ pub(crate) fn train(files: &[PathBuf], vocabulary: usize) -> Result<Tokenizer, L
 
 /// What the tokenizer at `place` is, and how it encodes `line`.
 pub(crate) fn show(place: &Path, line: &str) -> Result<String, LanguageError> {
-    let file = tokenizer_at(place);
+    let file = Tokenizer::file_at(place);
     let tokenizer = Tokenizer::read(&file)?;
     let mut text = format!(
         "{}: {} of {} tokens, {} bytes, BLAKE3 {}\n",
@@ -81,15 +81,6 @@ pub(crate) fn show(place: &Path, line: &str) -> Result<String, LanguageError> {
         let _ = writeln!(text, "decoded it is {:?}", tokenizer.decode(&tokens));
     }
     Ok(text)
-}
-
-/// The file of the tokenizer that `place` means: itself, or that of a checkpoint, or one in this folder.
-fn tokenizer_at(place: &Path) -> PathBuf {
-    if !place.is_dir() {
-        return place.to_owned();
-    }
-    let beside = checkpoint::parameters_at(place);
-    beside.map_or_else(|| place.join(TOKENIZER_FILE), |file| file.with_file_name(TOKENIZER_FILE))
 }
 
 /// How many there are, and the first of them.

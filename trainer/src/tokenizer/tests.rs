@@ -255,3 +255,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_tokenizer_is_found_in_its_folder_in_a_checkpoint_and_in_the_newest_of_a_data_directory() {
+    let root = tempfile::tempdir().unwrap();
+    let at = |place: &str| Tokenizer::file_at(&root.path().join(place));
+    let file = |place: &str| root.path().join(place).join(TOKENIZER_FILE);
+    for step in ["000000000004", "000000000008"] {
+        let folder = root.path().join("home/checkpoints").join(step);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("parameters.safetensors"), b"").unwrap();
+    }
+    std::fs::create_dir(root.path().join("model")).unwrap();
+    assert_eq!(at("model"), file("model"));
+    assert_eq!(at("home"), file("home/checkpoints/000000000008"));
+    assert_eq!(at("home/checkpoints/000000000004"), file("home/checkpoints/000000000004"));
+    assert_eq!(at("tok.json"), root.path().join("tok.json"));
+}
