@@ -10,15 +10,10 @@
     reason = "a benchmark prints, and stops at the first error"
 )]
 
-use std::ops::Range;
-
 use dnode_protocol::frame::Codec;
-use dnode_protocol::{FragmentId, Fragments, Origin, ParameterLayout, PeerId};
+use dnode_protocol::{FragmentId, Fragments, Origin, PeerId};
 use dnode_trainer::codec::Encoded;
-use dnode_trainer::{
-    Evaluation, MixTerms, Mixer, OuterStep, Reading, Replica, ReplicaConfig, StepId, StepReport,
-    TrainError, Trainer, TrainerState,
-};
+use dnode_trainer::{IdleTrainer, MixTerms, Mixer, OuterStep, Reading, Replica, ReplicaConfig};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -31,38 +26,6 @@ const BROKEN: f64 = 0.2;
 const LOSS: f64 = 0.2;
 const DUPLICATES: f64 = 0.2;
 
-/// Weights without a model.
-struct Plain {
-    layout: ParameterLayout,
-    x: Vec<f32>,
-}
-
-impl Trainer for Plain {
-    fn layout(&self) -> &ParameterLayout {
-        &self.layout
-    }
-    fn step(&mut self, _: StepId) -> Result<StepReport, TrainError> {
-        Ok(StepReport::default())
-    }
-    fn read(&self, range: Range<usize>, out: &mut [f32]) {
-        out.copy_from_slice(&self.x[range]);
-    }
-    fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
-        for (x, delta) in self.x[range].iter_mut().zip(delta) {
-            *x += weight * delta;
-        }
-    }
-    fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
-        Ok(Evaluation::default())
-    }
-    fn save(&self) -> TrainerState {
-        TrainerState::default()
-    }
-    fn restore(&mut self, _: &TrainerState) -> Result<(), TrainError> {
-        Ok(())
-    }
-}
-
 /// Weights as at the start of training, and 5 % of them different in every replica.
 fn swarm(mixer: Mixer, rng: &mut ChaCha8Rng) -> Vec<Replica> {
     let mut noise = || 0.1 * (0..6).map(|_| rng.random_range(-0.5_f32..0.5)).sum::<f32>();
@@ -70,10 +33,8 @@ fn swarm(mixer: Mixer, rng: &mut ChaCha8Rng) -> Vec<Replica> {
     let fragments = Fragments::new(PARAMETERS, FRAGMENTS).unwrap();
     let config = ReplicaConfig { mixer, outer: Some(OuterStep::default()), fragments, clip: None };
     let mut replica = || {
-        let mut layout = ParameterLayout::new();
-        layout.push("w", &[PARAMETERS]).unwrap();
         let x = common.iter().map(|x| x + 0.05 * noise()).collect();
-        Replica::with(Box::new(Plain { layout, x }), config)
+        Replica::with(Box::new(IdleTrainer::new(x).unwrap()), config)
     };
     (0..REPLICAS).map(|_| replica()).collect()
 }

@@ -16,6 +16,7 @@ mod engine;
 mod files;
 mod generate;
 mod hugging_face;
+mod idle;
 mod interrupt;
 mod kernel;
 mod learning_rate;
@@ -53,6 +54,7 @@ pub use device::{DEVICE_BLOCK, Device, DeviceError, DeviceVector, Resident, Span
 pub use engine::{Engine, initial_parameters};
 pub use generate::{GENERATED_MAX, GenerateError, Generation, generate, generate_to};
 pub use hugging_face::{ExportError, Exported, InitError, export, model_of};
+pub use idle::IdleTrainer;
 pub use interrupt::Interrupt;
 pub use kernel::loss::Score;
 pub use kernel::rotation::Rotation;

@@ -4,15 +4,11 @@
 #![expect(clippy::unwrap_used, reason = "a failure in a test's preparation fails the test")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dnode_protocol::frame::Codec;
-use dnode_protocol::{FragmentId, Fragments, ParameterLayout};
-use dnode_trainer::{
-    Evaluation, MixTerms, Mixer, OuterStep, Reading, Replica, ReplicaConfig, StepId, StepReport,
-    TrainError, Trainer, TrainerState,
-};
+use dnode_protocol::{FragmentId, Fragments};
+use dnode_trainer::{IdleTrainer, MixTerms, Mixer, OuterStep, Reading, Replica, ReplicaConfig};
 
 /// Parameters of a replica: fragments of several frames each, and a shorter one at the end.
 const PARAMETERS: usize = 3 * FRAGMENT - 1000;
@@ -54,47 +50,13 @@ fn note(layout: Layout) {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Weights without a model.
-struct Plain {
-    layout: ParameterLayout,
-    x: Vec<f32>,
-}
-
-impl Trainer for Plain {
-    fn layout(&self) -> &ParameterLayout {
-        &self.layout
-    }
-    fn step(&mut self, _: StepId) -> Result<StepReport, TrainError> {
-        Ok(StepReport::default())
-    }
-    fn read(&self, range: Range<usize>, out: &mut [f32]) {
-        out.copy_from_slice(&self.x[range]);
-    }
-    fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
-        for (x, delta) in self.x[range].iter_mut().zip(delta) {
-            *x += weight * delta;
-        }
-    }
-    fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
-        Ok(Evaluation::default())
-    }
-    fn save(&self) -> TrainerState {
-        TrainerState::default()
-    }
-    fn restore(&mut self, _: &TrainerState) -> Result<(), TrainError> {
-        Ok(())
-    }
-}
-
 fn replica(salt: u32, outer: Option<OuterStep>) -> Replica {
-    let mut layout = ParameterLayout::new();
-    layout.push("weights", &[PARAMETERS]).unwrap();
     let noise = |index: u32| (index.wrapping_mul(2_654_435_761) >> 8) as f32 / 1e7 - 0.8;
     let apart = |index: u32| 0.01 * noise(index.wrapping_add(salt).wrapping_mul(40_503));
     let x = (0..u32::try_from(PARAMETERS).unwrap()).map(|i| noise(i) + apart(i)).collect();
     let fragments = Fragments::new(PARAMETERS, 3).unwrap();
     let config = ReplicaConfig { mixer: Mixer::Exchange, outer, fragments, clip: Some(3.0) };
-    Replica::with(Box::new(Plain { layout, x }), config)
+    Replica::with(Box::new(IdleTrainer::new(x).unwrap()), config)
 }
 
 /// One exchange of every fragment, one of which is taken back.

@@ -1,14 +1,12 @@
 //! What the two replicas of an exchange compute, with a trainer that computes nothing.
 
 use std::hint::black_box;
-use std::ops::Range;
 use std::time::Instant;
 
 use dnode_protocol::frame::Codec;
-use dnode_protocol::{FragmentId, Fragments, ParameterLayout};
+use dnode_protocol::{FragmentId, Fragments};
 use dnode_trainer::{
-    Encoded, Evaluation, MixTerms, Mixer, OuterStep, Reading, Replica, ReplicaConfig, StepId,
-    StepReport, TrainError, Trainer, TrainerState,
+    Encoded, IdleTrainer, MixTerms, Mixer, OuterStep, Reading, Replica, ReplicaConfig,
 };
 
 use super::{NUMBER_BYTES, median};
@@ -89,58 +87,13 @@ pub(super) fn memory_rate(elements: usize) -> f64 {
 }
 
 fn replica(apart: f32, elements: usize) -> Replica {
-    let trainer = Idle::new(apart, FRAGMENTS * elements);
+    // Numbers without a pattern that a code could gain from: products by the golden ratio.
+    let noise = |index: usize| (index as u32).wrapping_mul(2_654_435_761) as f32 / 2e9 - 1.0;
+    let value = |index: usize| noise(index) + apart * noise(index.wrapping_mul(40_503) + 7);
+    let trainer = IdleTrainer::new((0..FRAGMENTS * elements).map(value).collect());
+    let trainer = trainer.expect("a legal number of parameters");
     let fragments = Fragments::new(FRAGMENTS * elements, FRAGMENTS);
     let fragments = fragments.expect("fragments of a legal length");
     let (mixer, outer) = (Mixer::Exchange, Some(OuterStep::default()));
     Replica::with(Box::new(trainer), ReplicaConfig { mixer, outer, fragments, clip: None })
-}
-
-/// Parameters without a model.
-struct Idle {
-    layout: ParameterLayout,
-    values: Vec<f32>,
-}
-
-impl Idle {
-    fn new(apart: f32, parameters: usize) -> Self {
-        let mut layout = ParameterLayout::new();
-        layout.push("weights", &[parameters]).expect("a layout of one tensor");
-        // Numbers without a pattern that a code could gain from: products by the golden ratio.
-        let noise = |index: usize| (index as u32).wrapping_mul(2_654_435_761) as f32 / 2e9 - 1.0;
-        let value = |index: usize| noise(index) + apart * noise(index.wrapping_mul(40_503) + 7);
-        Self { layout, values: (0..parameters).map(value).collect() }
-    }
-}
-
-impl Trainer for Idle {
-    fn layout(&self) -> &ParameterLayout {
-        &self.layout
-    }
-
-    fn step(&mut self, _: StepId) -> Result<StepReport, TrainError> {
-        Ok(StepReport::default())
-    }
-
-    fn read(&self, range: Range<usize>, out: &mut [f32]) {
-        out.copy_from_slice(&self.values[range]);
-    }
-
-    fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
-        for (value, delta) in self.values[range].iter_mut().zip(delta) {
-            *value += weight * delta;
-        }
-    }
-
-    fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
-        Ok(Evaluation::default())
-    }
-
-    fn save(&self) -> TrainerState {
-        TrainerState::default()
-    }
-
-    fn restore(&mut self, _: &TrainerState) -> Result<(), TrainError> {
-        Ok(())
-    }
 }

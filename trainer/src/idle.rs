@@ -1,0 +1,58 @@
+//! Parameters without a model.
+
+use std::ops::Range;
+
+use dnode_protocol::{LayoutError, ParameterLayout};
+
+use crate::seam::{Evaluation, StepId, StepReport, TrainError, Trainer, TrainerState};
+
+/// A trainer whose steps do nothing, to measure and test what is done with its parameters.
+#[derive(Debug)]
+pub struct IdleTrainer {
+    layout: ParameterLayout,
+    parameters: Vec<f32>,
+}
+
+impl IdleTrainer {
+    /// Begins with these `parameters`, `[P]`, as one tensor.
+    ///
+    /// # Errors
+    /// [`LayoutError`] without parameters, or with more than the protocol allows.
+    pub fn new(parameters: Vec<f32>) -> Result<Self, LayoutError> {
+        let mut layout = ParameterLayout::new();
+        layout.push("weights", &[parameters.len()])?;
+        Ok(Self { layout, parameters })
+    }
+}
+
+impl Trainer for IdleTrainer {
+    fn layout(&self) -> &ParameterLayout {
+        &self.layout
+    }
+
+    fn step(&mut self, _: StepId) -> Result<StepReport, TrainError> {
+        Ok(StepReport::default())
+    }
+
+    fn read(&self, range: Range<usize>, out: &mut [f32]) {
+        out.copy_from_slice(&self.parameters[range]);
+    }
+
+    fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
+        for (parameter, delta) in self.parameters[range].iter_mut().zip(delta) {
+            *parameter += weight * delta;
+        }
+    }
+
+    fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
+        Ok(Evaluation::default())
+    }
+
+    fn save(&self) -> TrainerState {
+        TrainerState::default()
+    }
+
+    fn restore(&mut self, _: &TrainerState) -> Result<(), TrainError> {
+        Ok(())
+    }
+}
