@@ -2,21 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may end by a panic, its helper functions included")]
 
+mod command;
+
 use std::fs;
-use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
+use command::{dnode, join, said, train};
 use serde_json::{Value, json};
-
-fn dnode(folder: &Path, words: &[&str]) -> Output {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_dnode"));
-    program.args(words).current_dir(folder).output().unwrap()
-}
-
-fn said(output: &Output) -> (String, String) {
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    (text(&output.stdout), text(&output.stderr))
-}
 
 const TINY: [&str; 8] = [
     "--set",
@@ -28,17 +20,6 @@ const TINY: [&str; 8] = [
     "--set",
     "model.heads=2",
 ];
-
-fn join(folder: &Path, home: &str, flags: &[&str]) -> Output {
-    let alone = ["join", "--no-mdns", "--rule", "none", "--steps", "3", "--data-dir", home];
-    let loopback = ["--listen", "/ip4/127.0.0.1/udp/0/quic-v1", "--set", "run.batch=4"];
-    dnode(folder, &[&alone[..], &loopback, flags].concat())
-}
-
-fn train(folder: &Path, home: &str, flags: &[&str]) {
-    let output = join(folder, home, flags);
-    assert!(output.status.success(), "{output:?}");
-}
 
 fn refused(output: &Output, want: &str) {
     let told = said(output).1;

@@ -2,27 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may end by a panic, its helper functions included")]
 
+mod command;
+
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
-fn dnode(folder: &Path, words: &[&str]) -> Output {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_dnode"));
-    program.args(words).current_dir(folder).output().unwrap()
-}
-
-fn said(output: &Output) -> (String, String) {
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    (text(&output.stdout), text(&output.stderr))
-}
-
-/// Trains alone for three steps in `folder/home`, and returns the closing line.
-fn train(folder: &Path, home: &str, flags: &[&str]) -> String {
-    let alone = ["join", "--no-mdns", "--rule", "none", "--steps", "3", "--data-dir", home];
-    let loopback = ["--listen", "/ip4/127.0.0.1/udp/0/quic-v1", "--set", "run.batch=4"];
-    let output = dnode(folder, &[&alone[..], &loopback, flags].concat());
-    assert!(output.status.success(), "{output:?}");
-    said(&output).0
-}
+use command::{dnode, said, train};
 
 #[test]
 fn a_checkpoint_alone_writes_text_and_what_cannot_is_told_in_one_line() {
