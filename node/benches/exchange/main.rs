@@ -1,7 +1,7 @@
 //! The data plane end to end: peers in processes of their own, the real network on loopback, the
 //! real replica, and a trainer that computes nothing.
 //!
-//! `cargo bench -p dnode --bench exchange -- [averaging] [cost] [parts] [training] [join]
+//! `cargo bench -p dnode --bench exchange -- [averaging] [cost] [overlapping] [training] [join]
 //! [join-bounded] [join-beside] [large]`; without a name all parts run. The last needs 9 GB of memory
 //! and those of joining 10, `training` and `join-beside` need `taskset`.
 //! With `DNODE_BENCH_PYTHON` naming a Python that has torch (and hivemind), gloo's all-reduce and
@@ -15,7 +15,7 @@ mod averaging;
 mod cost;
 mod join;
 mod large;
-mod parts;
+mod overlapping;
 mod peer;
 mod reference;
 mod swarm;
@@ -26,7 +26,7 @@ mod training;
 const PARTS: [(&str, fn()); 8] = [
     ("averaging", averaging::run),
     ("cost", cost::run),
-    ("parts", parts::run),
+    ("overlapping", overlapping::run),
     ("training", training::run),
     ("join", join::run),
     ("join-bounded", join::run_bounded),
