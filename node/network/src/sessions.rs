@@ -19,7 +19,7 @@ use crate::address::from_libp2p;
 use crate::context::Context;
 use crate::event::{Connection, NetworkEvent};
 use crate::handle::Entry;
-use crate::io::report::{Origin, Outgoing};
+use crate::io::report::{Origin, Outgoing, Via};
 use crate::limits::{MOVE_MAX, PUNCHING_MAX, REFUSE_LINGER, RELAYED_MAX};
 use crate::swarm::streams::{Path, StreamKind};
 use session::Session;
@@ -324,6 +324,16 @@ impl Sessions {
         session.withhold();
         tracing::debug!(%peer, %difference, "peer of another run or with other settings");
         context.outbox.report(NetworkEvent::Refused { peer, difference, by_us: true });
+    }
+
+    /// Whether what is said to a peer that greeted on `connection` goes out on another one.
+    pub(crate) fn speaks_elsewhere(&self, peer: PeerId, connection: ConnectionId) -> bool {
+        let here = Via::Stream(connection);
+        self.sessions.get(&peer).is_some_and(|session| {
+            let is_here = session.via(StreamKind::Control) == Some(here)
+                || session.is_opening(StreamKind::Control, here);
+            !is_here && !session.is_idle(StreamKind::Control)
+        })
     }
 
     /// Notes that the process of the peer is an older copy of another one, and is refused for that.

@@ -67,7 +67,7 @@ impl Service {
         let hello = (incarnation, connection);
         match stage {
             Stage::Greeting(_) => {
-                if !self.refuse_older(peer, incarnation) {
+                if !self.refuse_older(peer, connection, incarnation) {
                     self.sessions.on_hello(peer, hello, Some(differences));
                     self.complete(peer);
                 }
@@ -111,9 +111,15 @@ impl Service {
 
     /// Refuses a peer that has greeted if it is an older start than one that was here, although that one
     /// is not connected now. Returns whether it did.
-    fn refuse_older(&mut self, peer: PeerId, incarnation: u64) -> bool {
+    fn refuse_older(&mut self, peer: PeerId, connection: ConnectionId, incarnation: u64) -> bool {
         let now = Instant::now();
         let Some(newest) = self.copies.newer(peer, incarnation, now) else { return false };
+        if self.sessions.speaks_elsewhere(peer, connection) {
+            // The newer start may be the one that would hear the refusal. If it is not, the older one
+            // greets again on the connection that stays.
+            self.context.swarm.close_connection(connection);
+            return true;
+        }
         self.sessions.mark_copy(peer);
         self.context.outbox.report(NetworkEvent::CopiedPeer { peer });
         let difference = difference(IDENTITY, incarnation, newest);

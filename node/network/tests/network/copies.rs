@@ -92,7 +92,12 @@ async fn an_earlier_start_that_comes_while_the_later_is_away_is_refused_and_told
     let mut new = Raw::new(9);
     let connection = new.connect(&a.addresses[0]).await;
     let mut heard = new.control_on(connection).await;
-    let _fourth = greet(&mut new, &a, 2).await;
+    // The older one greets while the newer is connected, and has not greeted.
+    let mut old = Raw::new(9);
+    let other = old.connect(&a.addresses[0]).await;
+    let _fourth = greet(&mut old, &a, 1).await;
+    new.during(old.closed(other)).await;
+    let _fifth = greet(&mut new, &a, 2).await;
     new.during(a.wait_up(new.id)).await;
     assert!(matches!(new.during(listen(&mut heard)).await, Message::Hello { .. }));
     let told = new.during(listen(&mut heard)).await;
