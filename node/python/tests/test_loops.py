@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+import torch
 from conftest import Start
 
 #: Two ranks of a process group, of which rank 0 speaks for the host.
@@ -117,6 +119,58 @@ print("NAMES", plain)
 '''
     log = start("0", text).wait()
     assert "NAMES ['first.weight', 'first.bias', 'second.weight', 'second.bias']" in log, log
+
+
+@pytest.mark.skipif(not hasattr(torch, "compile"), reason="this PyTorch is older than 2 and has no torch.compile")
+def test_a_compiled_model_and_a_plain_one_are_one_swarm(start: Start) -> None:
+    text = '''
+model = Net()
+if len(sys.argv) == 1:
+    # Of the compiler's stages those that need no C compiler.
+    model = torch.compile(model, backend="aot_eager")
+    assert all(name.startswith("_orig_mod.") for name, _ in model.named_parameters())
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+generator = torch.Generator().manual_seed(len(sys.argv))
+first = None
+with dnode.join(model, optimizer, run="compiled", steps=300, require_peers=1, **peers(sys.argv[1:]), **LOCAL) as swarm:
+    while swarm.membership == "joined":
+        loss = one_step(model, optimizer, generator)
+        first = first if first is not None else loss.item()
+        swarm.step(loss=loss, samples=32)
+print("DONE", first, loss.item(), swarm.leave()["exchanges"])
+'''
+    compiled = start("0", text)
+    plain = start("1", text, compiled.address())
+    for peer in (compiled, plain):
+        before, after, exchanges = peer.wait().split("DONE ")[1].split()[:3]
+        assert float(after) < 0.3 * float(before) and int(exchanges) > 0, peer.log()
+
+
+def test_a_model_whose_ranks_have_parts_of_it_is_refused(start: Start) -> None:
+    # Stand-ins: FSDP of PyTorch 1.13 needs a device, and its tensors of several ranks are not in it.
+    text = '''
+class FullyShardedDataParallel(torch.nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self._fsdp_wrapped_module = inner
+class DTensor(torch.nn.Parameter): pass
+def of_tensors():
+    model = Net()
+    model.first.weight = DTensor(torch.zeros(16, 4))
+    return model
+def of_layers():
+    model = Net()
+    model.first = FullyShardedDataParallel(model.first)
+    return model
+for model in (FullyShardedDataParallel(Net()), of_layers(), of_tensors()):
+    try:
+        dnode.join(model, run="parts", **LOCAL)
+    except dnode.ConfigError as error:
+        print("REFUSED", error)
+'''
+    log = start("0", text).wait()
+    said = "REFUSED join with a model whose ranks have parts of the weights"
+    assert log.count(said) == 3 and log.count("DistributedDataParallel") == 3, log
 
 
 def test_a_step_waits_for_nothing_of_a_device(start: Start) -> None:

@@ -131,6 +131,21 @@ class Tensor:
                 self.tensor.copy_(self.mirror, non_blocking=True)
 
 
+def _refuse_parts(model: torch.nn.Module) -> None:
+    """Refuses a model of which this process has a part: its weights cannot be exchanged by name and shape."""
+    sharded = (
+        # FSDP, FSDP2 and tensor parallelism, ZeRO-3.
+        any(kind.__name__ == "FullyShardedDataParallel" for it in model.modules() for kind in type(it).__mro__)
+        or any(type(it).__name__ in ("DTensor", "FlatParameter") for it in model.parameters())
+        or any(hasattr(it, "_local_tensor") or hasattr(it, "ds_id") for it in model.parameters())
+    )
+    if sharded:
+        raise ConfigError(
+            "join with a model whose ranks have parts of the weights (FSDP, ZeRO or tensor parallelism): "
+            "wrap it in DistributedDataParallel, or leave it whole and let each process join"
+        )
+
+
 def collect(
     model: torch.nn.Module,
     optimizer: Optional[torch.optim.Optimizer],
@@ -146,6 +161,7 @@ def collect(
     trained = None
     if optimizer is not None:
         trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    _refuse_parts(model)
     found: list[Tensor] = []
     seen: set[int] = set()
     for name, parameter in model.named_parameters():
