@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from conftest import HERE, environment
 
 EXAMPLES = HERE.parent / "examples"
@@ -94,10 +95,27 @@ def test_a_trainer_of_transformers_trains_in_a_swarm_by_a_callback(package: Path
         assert len(list(tmp_path.glob(f"{rank}/checkpoints/*/parameters.safetensors"))) > 1
 
 
-def test_a_callback_without_its_library_says_what_to_install(package: Path) -> None:
-    script = "import sys; sys.modules['transformers'] = None; import dnode.transformers"
+def test_a_trainer_of_lightning_trains_in_a_swarm_by_a_callback(package: Path, tmp_path: Path) -> None:
+    ends = _ends(package, tmp_path, "lightning_cnn", reasons=("finished", "left"))
+    for end in ends:
+        taken, samples = int(end["taken"]), int(end["samples"])
+        # Two batches of sixteen in each step, but for the last one of a pass over the data.
+        assert float(end["accuracy"]) > 0.9 and 0 < taken <= 300 and 31 * taken < samples <= 32 * taken, ends
+
+
+@pytest.mark.parametrize(
+    ("module", "missing", "command"),
+    [
+        ("transformers", ["transformers"], "pip install 'transformers[torch]'"),
+        ("lightning", ["lightning", "pytorch_lightning"], "pip install lightning"),
+    ],
+)
+def test_a_callback_without_its_library_says_what_to_install(
+    package: Path, module: str, missing: list[str], command: str
+) -> None:
+    script = f"import sys; sys.modules.update(dict.fromkeys({missing})); import dnode.{module}"
     done = subprocess.run([sys.executable, "-c", script], env=environment(package), capture_output=True, text=True)
-    assert done.stderr.splitlines()[-1].endswith("pip install 'transformers[torch]'"), done.stderr
+    assert done.stderr.splitlines()[-1].endswith(command), done.stderr
 
 
 def test_a_wrong_setting_of_a_callback_is_refused_when_training_begins(package: Path, tmp_path: Path) -> None:

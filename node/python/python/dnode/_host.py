@@ -55,21 +55,24 @@ class Host:
         self._shared = self._of_the_swarm(model) if together else []
         refused: Optional[Error] = None
         self.membership = "alone"
+        resumed = False
         if speaks:
             try:
                 given = self._given(steps, data_dir, resume)
                 self.swarm = join(model, optimizer, run=self._run, **given)
-                self.membership = self.swarm.membership
+                self.membership, resumed = self.swarm.membership, bool(given.get("resume"))
             except Error as error:
                 if self._raises or isinstance(error, (ConfigError, RunMismatch)):
-                    refused, self.membership = error, "refused"
+                    refused = error
                 else:
                     _logging.LOGGER.error("the swarm was not joined, training goes on alone: %s", error)
-        self._share(moved=True)
-        if refused is not None:
-            raise refused
-        if self.membership == "refused":
-            raise ConfigError("rank 0 was refused by the swarm; its log says why")
+        self._share(moved=True, refused=refused)
+        if self._shared and optimizer is not None:
+            # What rank 0 has resumed, and the others cannot have.
+            state = [optimizer.state_dict() if resumed else None]
+            group.broadcast_object_list(state, 0)
+            if not speaks and state[0] is not None:
+                optimizer.load_state_dict(state[0])
 
     def _given(self, steps: Optional[int], data_dir: Path, resume: bool) -> dict[str, Any]:
         """The settings, with what the framework knows where they say nothing."""
@@ -90,23 +93,25 @@ class Host:
         :param loss: mean loss of the step, nats; ``None`` where none is known or the step was skipped, for
             which that of the step before is told.
         :param samples: samples of the step at all ranks.
+        :raises Error: the swarm's, with ``errors="raise"``; at all ranks.
         """
         if loss is not None:
             self.loss = loss.detach() if isinstance(loss, torch.Tensor) else loss
         if self.membership != "joined":
             return self.membership
-        moved = False
+        moved, refused = False, None
         if self.swarm is not None:
             try:
                 step = self.swarm.step(loss=self.loss, samples=samples)
                 moved, self.membership = step.moved, step.membership
             except Error as error:
                 if self._raises:
-                    raise
-                _logging.LOGGER.error("training goes on alone: %s", error)
-                self.swarm._leave_quietly()
-                self.membership = "alone"
-        self._share(moved)
+                    refused = error
+                else:
+                    _logging.LOGGER.error("training goes on alone: %s", error)
+                    self.swarm._leave_quietly()
+                    self.membership = "alone"
+        self._share(moved, refused)
         return self.membership
 
     def evaluate(self, loss: float, accuracy: float, count: int) -> None:
@@ -128,18 +133,22 @@ class Host:
         """Leaves in good order; in a group all ranks call it, but after an error, ``quietly``."""
         if self.membership == "left":
             return
+        refused: Optional[Error] = None
         if self.swarm is not None:
             try:
                 self.swarm.leave()
             except Error as error:
                 if self._raises and not quietly:
-                    raise
-                _logging.LOGGER.warning("leave the swarm: %s", error)
+                    refused = error
+                else:
+                    _logging.LOGGER.warning("leave the swarm: %s", error)
         self.membership = "left"
-        if not quietly:
-            # The last exchanges may have moved weights.
-            self._share(moved=True)
-        self._shared = []
+        try:
+            if not quietly:
+                # The last exchanges may have moved weights.
+                self._share(moved=True, refused=refused)
+        finally:
+            self.membership, self._shared = "left", []
 
     def figures(self) -> dict[str, float]:
         """What is known of the swarm, for the logs of a framework; nothing after it was left."""
@@ -150,23 +159,34 @@ class Host:
         return {f"swarm_{name}": float(value) for name, value in known.items()}
 
     def _of_the_swarm(self, model: torch.nn.Module) -> list[torch.Tensor]:
-        tensors = [it.data for it in model.parameters() if it.requires_grad]
+        tensors: list[torch.Tensor] = [it for it in model.parameters() if it.requires_grad]
         if self._settings.get("buffers") == "average":
             tensors += [it for it in model.buffers() if it.is_floating_point()]
         return tensors
 
-    def _share(self, moved: bool) -> None:
-        """Rank 0 tells the others where it stands and, where they were moved, its weights."""
-        if not self._shared:
-            return
-        device = self._shared[0].device
-        told = torch.tensor([int(moved), _MEMBERSHIPS.index(self.membership)], device=device)
-        group.broadcast(told, 0)
-        moved, index = bool(told[0]), int(told[1])
-        self.membership = _MEMBERSHIPS[index]
-        if moved and self.membership != "refused":
+    def _share(self, moved: bool, refused: Optional[Error] = None) -> None:
+        """Rank 0 tells the others where it stands and, where they were moved, its weights.
+
+        :raises Error: ``refused``; and at the other ranks that there was one, so that none waits for another.
+        """
+        if refused is not None:
+            self.membership = "refused"
+        if self._shared:
+            device = self._shared[0].device
+            told = torch.tensor([int(moved), _MEMBERSHIPS.index(self.membership)], device=device)
+            group.broadcast(told, 0)
+            moved, index = bool(told[0]), int(told[1])
+            self.membership = _MEMBERSHIPS[index]
+        if refused is not None:
+            raise refused
+        if self.membership == "refused":
+            raise Error("train with the swarm: rank 0 was refused or has failed; its log says why")
+        if moved:
             for tensor in self._shared:
-                group.broadcast(tensor, 0)
+                whole = tensor.data.contiguous()
+                group.broadcast(whole, 0)
+                if whole.data_ptr() != tensor.data_ptr():
+                    tensor.data.copy_(whole)
 
 
 class Accumulated:
