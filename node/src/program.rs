@@ -304,8 +304,8 @@ fn parameters(place: &Path) -> Result<PathBuf, Failure> {
 }
 
 fn generate(flags: Generate) -> Result<(), Failure> {
-    let Generate { path, prompt, length, temperature, seed } = flags;
-    let request = Generation { prompt, length, temperature, seed };
+    let Generate { path, prompt, length, temperature, seed, stop } = flags;
+    let request = Generation { prompt, length, temperature, seed, stop };
     let mut screen = io::stdout();
     let mut say = |piece: &str| {
         screen.write_all(piece.as_bytes())?;

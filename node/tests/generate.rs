@@ -26,6 +26,13 @@ fn a_checkpoint_alone_writes_text_and_what_cannot_is_told_in_one_line() {
     assert_eq!(text, said(&dnode(folder, &words)).0, "equal seeds write equal text");
     let other = dnode(folder, &[&words[..], &["--seed", "2"]].concat());
     assert_ne!(text, said(&other).0);
+    // It ends before what it has written in the middle.
+    let (at, stop) = text.char_indices().nth("ROMEO:".len() + 15).unwrap();
+    let stopped =
+        dnode(folder, &[&words[..], &["--stop", &text[at..at + stop.len_utf8()]]].concat());
+    let stopped = said(&stopped).0;
+    let before = text["ROMEO:".len()..].find(stop).unwrap() + "ROMEO:".len();
+    assert_eq!(stopped, format!("{}\n", &text[..before]));
 
     let untied = ["--model", "llama", "--set", "model.tied=false"];
     train(folder, "llama", &[&tiny[..], &untied].concat());
@@ -37,6 +44,10 @@ fn a_checkpoint_alone_writes_text_and_what_cannot_is_told_in_one_line() {
         (&["play", "--prompt", "ROMÉO"][..], "the text has 'É', which is not in the model's"),
         (&["play", "--length", "100001"], "--length = 100001 is out of range: expected 0..=100000"),
         (&["play", "--temperature", "0"], "--temperature = 0.0 is out of range: expected a number"),
+        (
+            &["play", "--stop", ""],
+            "--stop = [\"\"] is out of range: expected at most 16 texts of 1 to",
+        ),
         (
             &["digits"],
             "the parameters digits/checkpoints/000000000003/parameters.safetensors: its model is \"mlp\"",

@@ -298,7 +298,7 @@ impl Engine for NativeEngine {
     }
 
     fn evaluate(&mut self, batch: &Batch) -> Result<Score, TrainError> {
-        let pass = Forward { compute: &self.compute, parameters: &self.parameters };
+        let pass = Forward::new(&self.compute, &self.parameters);
         let model = &mut self.model;
         let score = self.compute.run(|| model.forward(pass, batch));
         self.compute.check().map(|()| score)

@@ -22,6 +22,9 @@ use crate::vocabulary::{EncodeError, TextStream, Tokens, Vocabulary};
 
 /// Most tokens that are written at once.
 pub const GENERATED_MAX: usize = 100_000;
+/// Most texts that end what is written, and most bytes of each.
+const STOPS_MAX: usize = 16;
+const STOP_BYTES_MAX: usize = 1024;
 /// Largest file of parameters, bytes; its numbers are held in memory.
 const FILE_BYTES_MAX: u64 = 4 << 30;
 
@@ -36,11 +39,14 @@ pub struct Generation {
     pub temperature: f32,
     /// Seed of the draws: equal seeds write equal text.
     pub seed: u64,
+    /// Texts that end what is written, and are not written themselves: at most 16, none of them empty
+    /// or longer than 1024 bytes.
+    pub stop: Vec<String>,
 }
 
 impl Default for Generation {
     fn default() -> Self {
-        Self { prompt: String::new(), length: 400, temperature: 0.8, seed: 1 }
+        Self { prompt: String::new(), length: 400, temperature: 0.8, seed: 1, stop: Vec::new() }
     }
 }
 
@@ -80,7 +86,12 @@ pub enum GenerateError {
     Range(#[from] ConfigError),
 }
 
-/// Writes text with the language model whose parameters lie in the file `path`.
+/// Writes text with the language model whose parameters lie in the file `path`, until it has the length
+/// asked for, the tokenizer's token for the end of a text comes, or one of the texts that stop it.
+///
+/// While the text fits the model's context, keys and values of earlier tokens are kept, so that each token
+/// is computed once. Beyond, the model sees the last tokens alone, which stand at other places for each
+/// token: then all of them are computed each time.
 ///
 /// The model, and what its tokens stand for, are in the file's metadata (docs/models.md).
 ///
@@ -106,21 +117,96 @@ pub fn generate_to(
     take: &mut dyn FnMut(&str) -> io::Result<()>,
 ) -> Result<(), GenerateError> {
     request.check()?;
-    let (mut model, compute) = Written::open(path, 1)?;
-    let mut tokens = model.prompt(&request.prompt)?;
+    let (model, compute) = Written::open(path, 1)?;
+    write(model, &compute, request, take)
+}
+
+/// What [`generate_to`] does once the model is there.
+fn write(
+    mut model: Written,
+    compute: &Compute,
+    request: &Generation,
+    take: &mut dyn FnMut(&str) -> io::Result<()>,
+) -> Result<(), GenerateError> {
+    let tokens = model.prompt(&request.prompt)?;
     let mut random = ChaCha8Rng::seed_from_u64(request.seed);
     let vocabulary = model.vocabulary.clone();
     let before = if request.prompt.is_empty() { &[] } else { tokens.as_slice() };
     let mut stream = TextStream::new(&vocabulary, before);
     let mut say = |text: &str| take(text).map_err(GenerateError::Output);
     say(&request.prompt)?;
+    let ends = vocabulary.ends();
+    let mut stops = Stops::new(&request.stop);
+    let mut text = Text { model: &mut model, tokens, kept: 0 };
     for _ in 0..request.length {
-        let draw = unit(&mut random);
-        let token = model.next(&compute, &tokens, request.temperature, draw);
-        tokens.push(token);
-        say(&stream.push(token))?;
+        let token = text.next(compute, request.temperature, unit(&mut random));
+        if ends.contains(&token) {
+            break;
+        }
+        let (piece, stopped) = stops.push(&stream.push(token));
+        say(&piece)?;
+        if stopped {
+            return Ok(());
+        }
     }
-    say(&stream.end())
+    let (piece, stopped) = stops.push(&stream.end());
+    say(&piece)?;
+    if stopped { Ok(()) } else { say(&stops.held) }
+}
+
+/// A text so far, and what the model has kept of it.
+struct Text<'a> {
+    model: &'a mut Written,
+    /// At least one.
+    tokens: Vec<u32>,
+    /// Of how many of the first tokens the model has the keys and values; 0 once the text has outgrown the
+    /// context.
+    kept: usize,
+}
+
+impl Text<'_> {
+    /// Adds the next token, chosen by `draw`, uniform in `[0, 1)`, and returns it.
+    fn next(&mut self, compute: &Compute, temperature: f32, draw: f32) -> u32 {
+        let Written { model, context, parameters, vocabulary } = &mut *self.model;
+        let outgrown = self.tokens.len().saturating_sub(*context);
+        let seen = &self.tokens[outgrown..];
+        let kept = if outgrown == 0 { self.kept } else { 0 };
+        let pass = Forward::new(compute, parameters);
+        let logits = model.continued_logits(pass, &seen[kept..], kept).unwrap_or_default();
+        // A model may know more tokens than its data have.
+        let known = &logits[..vocabulary.len().min(logits.len())];
+        let token = draw_from(known, temperature, draw);
+        self.kept = seen.len();
+        self.tokens.push(token);
+        token
+    }
+}
+
+/// Looks in what is written for the texts that end it.
+struct Stops<'a> {
+    stops: &'a [String],
+    /// What may be the beginning of one of them, and is not told yet.
+    held: String,
+}
+
+impl<'a> Stops<'a> {
+    const fn new(stops: &'a [String]) -> Self {
+        Self { stops, held: String::new() }
+    }
+
+    /// What can be told once `piece` is there, and whether the text ends behind it.
+    fn push(&mut self, piece: &str) -> (String, bool) {
+        self.held.push_str(piece);
+        let found = self.stops.iter().filter_map(|stop| self.held.find(stop.as_str())).min();
+        if let Some(at) = found {
+            self.held.truncate(at);
+            return (std::mem::take(&mut self.held), true);
+        }
+        let begins = |tail: &str| self.stops.iter().any(|stop| stop.starts_with(tail));
+        let tail = self.held.char_indices().map(|(at, _)| at).find(|&at| begins(&self.held[at..]));
+        let rest = self.held.split_off(tail.unwrap_or(self.held.len()));
+        (std::mem::replace(&mut self.held, rest), false)
+    }
 }
 
 impl Generation {
@@ -128,7 +214,10 @@ impl Generation {
         let legal = format!("0..={GENERATED_MAX}");
         ensure(self.length <= GENERATED_MAX, "--length", self.length, legal)?;
         let positive = self.temperature > 0.0 && self.temperature.is_finite();
-        ensure(positive, "--temperature", self.temperature, "a number above 0")
+        ensure(positive, "--temperature", self.temperature, "a number above 0")?;
+        let sized = self.stop.iter().all(|stop| (1..=STOP_BYTES_MAX).contains(&stop.len()));
+        let legal = format!("at most {STOPS_MAX} texts of 1 to {STOP_BYTES_MAX} bytes");
+        ensure(sized && self.stop.len() <= STOPS_MAX, "--stop", &self.stop, legal)
     }
 }
 
@@ -203,19 +292,6 @@ impl Written {
 
     fn kinds(&self) -> Vec<u32> {
         (0..self.vocabulary.len() as u32).collect()
-    }
-
-    /// The token after the last ones of `tokens`, chosen by `draw`, uniform in `[0, 1)`.
-    fn next(&mut self, compute: &Compute, tokens: &[u32], temperature: f32, draw: f32) -> u32 {
-        let seen = &tokens[tokens.len().saturating_sub(self.context)..];
-        let mut window = seen.to_vec();
-        // Nothing sees what stands behind it.
-        window.resize(self.context, 0);
-        let pass = Forward { compute, parameters: &self.parameters };
-        let logits = self.model.next_logits(pass, &window, seen.len() - 1).unwrap_or_default();
-        // A model may know more tokens than its data have.
-        let known = &logits[..self.vocabulary.len().min(logits.len())];
-        draw_from(known, temperature, draw)
     }
 }
 
@@ -296,6 +372,93 @@ mod tests {
     }
 
     #[test]
+    fn a_text_ends_before_what_stops_it_and_tells_all_that_cannot() {
+        let stops = ["\n\n".to_owned(), "END".to_owned()];
+        let told = |pieces: &[&str]| {
+            let mut looking = Stops::new(&stops);
+            let mut told = Vec::new();
+            for piece in pieces {
+                let (text, stopped) = looking.push(piece);
+                told.push(text);
+                if stopped {
+                    return (told, true);
+                }
+            }
+            told.push(looking.held);
+            (told, false)
+        };
+        let (text, stopped) = told(&["a\n", "b\n", "\n", "c"]);
+        assert_eq!((text.concat().as_str(), stopped), ("a\nb", true));
+        assert_eq!(told(&["xE", "N"]).0, ["x", "", "EN"]);
+        assert_eq!(
+            told(&["EN", "ä", "EEND"]),
+            (vec![String::new(), "ENä".into(), "E".into()], true)
+        );
+        assert_eq!(told(&["one END two\n\n"]), (vec!["one ".to_owned()], true));
+    }
+
+    #[test]
+    fn a_text_ends_at_the_tokenizers_token_for_that() {
+        let text = crate::shakespeare_text().unwrap();
+        let tokenizer = crate::train_tokenizer(&[text], 300).unwrap();
+        let end = tokenizer.special_tokens()[0].clone();
+        let vocabulary = Vocabulary::Tokenizer(std::sync::Arc::new(tokenizer));
+        assert_eq!(vocabulary.ends(), [end.0]);
+        assert!(Vocabulary::Bytes.ends().is_empty());
+        let (kind, width, context) = (ModelKind::Gpt, 4, 4);
+        let config = ModelConfig { kind, width, context, layers: 1, ..ModelConfig::default() };
+        let model = build_language(&config, 300).unwrap().unwrap();
+        // Every token is as likely.
+        let parameters = vec![0.0; model.layout().parameters()];
+        let model = Written { model, context, parameters, vocabulary };
+        let request = Generation { length: 20_000, ..Generation::default() };
+        let mut pieces = Vec::new();
+        let mut take = |piece: &str| {
+            pieces.push(piece.to_owned());
+            Ok(())
+        };
+        write(model, &Compute::new(1).unwrap(), &request, &mut take).unwrap();
+        assert!((2..10_000).contains(&pieces.len()), "{}", pieces.len());
+        assert!(!pieces.concat().contains(&end.1));
+    }
+
+    /// What generating computed before keys and values were kept.
+    fn whole(model: &mut Written, compute: &Compute, tokens: &[u32]) -> Vec<f32> {
+        let seen = &tokens[tokens.len().saturating_sub(model.context)..];
+        let mut window = seen.to_vec();
+        window.resize(model.context, 0);
+        assert!(model.model.compute_logits(Forward::new(compute, &model.parameters), &window));
+        model.model.head().row(seen.len() - 1).to_vec()
+    }
+
+    #[test]
+    fn within_and_beyond_the_context_the_tokens_are_those_of_whole_passes() {
+        let compute = Compute::new(1).unwrap();
+        for kind in [ModelKind::Gpt, ModelKind::Llama] {
+            let (width, context) = (24, 9);
+            let config = ModelConfig { kind, width, context, layers: 2, ..ModelConfig::default() };
+            let model = build_language(&config, 256).unwrap().unwrap();
+            let mut parameters = vec![0.0; model.layout().parameters()];
+            model.initialize(&mut ChaCha8Rng::seed_from_u64(3), &mut parameters);
+            // Attention that tells places apart.
+            parameters.iter_mut().for_each(|it| *it *= 5.0);
+            let vocabulary = Vocabulary::Bytes;
+            let mut model = Written { model, context, parameters, vocabulary };
+            let mut random = ChaCha8Rng::seed_from_u64(4);
+            let draws: Vec<f32> = (0..30).map(|_| unit(&mut random)).collect();
+            let mut text = Text { model: &mut model, tokens: vec![1, 2, 3, 4], kept: 0 };
+            let written: Vec<u32> =
+                draws.iter().map(|&draw| text.next(&compute, 1.0, draw)).collect();
+            let mut tokens = vec![1, 2, 3, 4];
+            for (draw, token) in draws.into_iter().zip(written) {
+                let logits = whole(&mut model, &compute, &tokens);
+                assert_eq!(draw_from(&logits, 1.0, draw), token, "{kind} {}", tokens.len());
+                tokens.push(token);
+            }
+        }
+    }
+
+    #[test]
     fn bytes_that_are_no_parameters_are_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
         for bytes in [&b""[..], b"{}", &[255; 64]] {
@@ -305,6 +468,8 @@ mod tests {
         let request = Generation { length: GENERATED_MAX + 1, ..Generation::default() };
         assert!(generate(Path::new("x"), &request).is_err());
         let request = Generation { temperature: 0.0, ..Generation::default() };
+        assert!(generate(Path::new("x"), &request).is_err());
+        let request = Generation { stop: vec![String::new()], ..Generation::default() };
         assert!(generate(Path::new("x"), &request).is_err());
         let error = generate(Path::new("/no/such"), &Generation::default()).unwrap_err();
         assert!(error.to_string().contains("/no/such"), "{error}");

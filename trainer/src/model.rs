@@ -29,6 +29,16 @@ pub(crate) struct Forward<'a> {
     pub(crate) compute: &'a Compute,
     /// `[P]`.
     pub(crate) parameters: &'a [f32],
+    /// Of a pass over a part of one text: how many tokens stand before it, whose keys and values the
+    /// passes over them have left. `None` for whole samples.
+    pub(crate) kept: Option<usize>,
+}
+
+impl<'a> Forward<'a> {
+    /// A pass over whole samples.
+    pub(crate) const fn new(compute: &'a Compute, parameters: &'a [f32]) -> Self {
+        Self { compute, parameters, kept: None }
+    }
 }
 
 /// Elements that are handed over at least, but for the last: an all-reduce of fewer takes about as long

@@ -114,7 +114,7 @@ impl Written {
                 // Nothing sees what stands behind it.
                 inputs.resize(inputs.len().next_multiple_of(context), 0);
             }
-            let pass = Forward { compute, parameters: &self.parameters };
+            let pass = Forward::new(compute, &self.parameters);
             self.model.compute_logits(pass, &inputs);
             for (window, row) in some.iter().zip((0..).step_by(context)) {
                 for at in window.new.clone() {

@@ -23,6 +23,10 @@ pub struct Generate {
     /// Equal seeds write equal text.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// End before this text; may be given up to 16 times. A tokenizer's token for the end of a text ends
+    /// it, too.
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
 }
 
 /// Flags of `dnode eval`.

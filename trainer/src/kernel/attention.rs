@@ -60,20 +60,23 @@ impl AttentionShape {
         )
     }
 
-    /// Attends: `weights`: `[H, T, T]` is kept for the backward pass, `out`: `[T, H·D]`.
-    pub(crate) fn forward(self, qkv: &[f32], weights: &mut [f32], out: &mut [f32]) {
-        let tokens = self.tokens;
-        for (head, weights) in weights.chunks_exact_mut(tokens * tokens).enumerate() {
-            let [query, key, value] = self.views(qkv, head);
-            MatrixMut::new(weights, tokens, tokens).product(
-                query,
+    /// Attends from the tokens behind the first `kept` ones, `n = T − kept`, to all.
+    ///
+    /// `weights`: `[H, n, T]` is kept for the backward pass, whose `kept` is 0; `out`: `[n, H·D]`.
+    pub(crate) fn forward(self, kept: usize, qkv: &[f32], weights: &mut [f32], out: &mut [f32]) {
+        let (tokens, new) = (self.tokens, self.tokens - kept);
+        for (head, weights) in weights.chunks_exact_mut(new * tokens).enumerate() {
+            let [_, key, value] = self.views(qkv, head);
+            let queries = &qkv[kept * self.row() + self.starts(head)[0]..];
+            MatrixMut::new(weights, new, tokens).product(
+                Matrix::strided(queries, new, self.head_width, self.row()),
                 key.transposed(),
                 Blend::Replace,
             );
-            causal_softmax(weights, tokens, self.scale());
+            causal_softmax(weights, (kept, tokens), self.scale());
             let out = &mut out[head * self.head_width..];
-            MatrixMut::strided(out, tokens, self.head_width, self.width()).product(
-                Matrix::new(weights, tokens, tokens),
+            MatrixMut::strided(out, new, self.head_width, self.width()).product(
+                Matrix::new(weights, new, tokens),
                 value,
                 Blend::Replace,
             );
@@ -120,13 +123,14 @@ impl AttentionShape {
     }
 }
 
-/// Row `t` of `scores` becomes `softmax(scale · scores[t, ..=t])`, followed by zeros.
-fn causal_softmax(scores: &mut [f32], tokens: usize, scale: f32) {
+/// Row `t` of `scores`, that of token `kept + t`, becomes `softmax(scale · scores[t, ..=kept + t])`,
+/// followed by zeros.
+fn causal_softmax(scores: &mut [f32], (kept, tokens): (usize, usize), scale: f32) {
     vectorized(
         #[inline(always)]
         || {
             for (position, row) in scores.chunks_exact_mut(tokens).enumerate() {
-                let (visible, hidden) = row.split_at_mut(position + 1);
+                let (visible, hidden) = row.split_at_mut(kept + position + 1);
                 let largest = reduce::maximum(visible);
                 for score in visible.iter_mut() {
                     *score = exp(scale * (*score - largest));
@@ -172,8 +176,27 @@ mod tests {
         let tokens = shape.tokens;
         let mut weights = vec![0.0; shape.heads * tokens * tokens];
         let mut out = vec![0.0; tokens * shape.width()];
-        shape.forward(qkv, &mut weights, &mut out);
+        shape.forward(0, qkv, &mut weights, &mut out);
         (weights, out)
+    }
+
+    #[test]
+    fn the_last_tokens_alone_attend_as_among_all() {
+        let shape = shape(6, 2);
+        let qkv = noise(5 * shape.row(), 1, 1.0);
+        let (weights, out) = run(shape, &qkv);
+        for kept in 0..5 {
+            let new = 5 - kept;
+            let (mut some, mut last) = (vec![0.0; 6 * new * 5], vec![0.0; new * shape.width()]);
+            shape.forward(kept, &qkv, &mut some, &mut last);
+            let near = |got: &[f32], want: &[f32]| {
+                got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-6)
+            };
+            assert!(near(&last, &out[kept * shape.width()..]), "{kept}");
+            for (some, all) in some.chunks_exact(new * 5).zip(weights.chunks_exact(25)) {
+                assert!(near(some, &all[kept * 5..]), "{kept}");
+            }
+        }
     }
 
     #[test]

@@ -49,22 +49,23 @@ impl Rotation {
         &self.sines
     }
 
-    /// Turns the first `heads` heads of each row; `rows`: `[T, stride]`.
-    pub(crate) fn apply(&self, rows: &mut [f32], stride: usize, heads: usize) {
-        self.turn(rows, (stride, heads), 1.0);
+    /// Turns the first `heads` heads of each row; `rows`: `[n, stride]`, at the positions from `first` on.
+    pub(crate) fn apply(&self, first: usize, rows: &mut [f32], stride: usize, heads: usize) {
+        self.turn(first, rows, (stride, heads), 1.0);
     }
 
     /// Turns them back, which is what becomes of a gradient.
     pub(crate) fn undo(&self, rows: &mut [f32], stride: usize, heads: usize) {
-        self.turn(rows, (stride, heads), -1.0);
+        self.turn(0, rows, (stride, heads), -1.0);
     }
 
-    fn turn(&self, rows: &mut [f32], (stride, heads): (usize, usize), sign: f32) {
+    fn turn(&self, first: usize, rows: &mut [f32], (stride, heads): (usize, usize), sign: f32) {
         vectorized(
             #[inline(always)]
             || {
                 let table =
                     self.cosines.chunks_exact(self.half).zip(self.sines.chunks_exact(self.half));
+                let table = table.skip(first);
                 for (row, (cosines, sines)) in rows.chunks_exact_mut(stride).zip(table) {
                     for head in row.chunks_exact_mut(2 * self.half).take(heads) {
                         let (first, second) = head.split_at_mut(self.half);
@@ -91,7 +92,7 @@ mod tests {
 
     fn turned(rows: &[f32]) -> Vec<f32> {
         let mut rows = rows.to_vec();
-        Rotation::new(TOKENS, 6, 100.0).apply(&mut rows, STRIDE, 2);
+        Rotation::new(TOKENS, 6, 100.0).apply(0, &mut rows, STRIDE, 2);
         rows
     }
 
@@ -122,7 +123,7 @@ mod tests {
         let at = |vector: &[f32], position: usize| {
             let mut rows = vec![0.0; 40 * 8];
             rows[position * 8..][..8].copy_from_slice(vector);
-            rotation.apply(&mut rows, 8, 1);
+            rotation.apply(0, &mut rows, 8, 1);
             rows[position * 8..][..8].to_vec()
         };
         let product =

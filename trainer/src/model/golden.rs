@@ -103,12 +103,21 @@ impl Golden {
         (compute, parameters): (&Compute, &[f32]),
         batch: &Batch,
     ) {
-        let pass = Forward { compute, parameters };
+        let pass = Forward::new(compute, parameters);
         let Input::Tokens(tokens) = &batch.input else { panic!("tokens") };
-        let logits: Vec<f32> = (0..tokens.len())
-            .flat_map(|at| model.next_logits(pass, tokens, at).unwrap().to_vec())
-            .collect();
+        assert!(model.compute_logits(pass, tokens));
+        let logits: Vec<f32> =
+            (0..tokens.len()).flat_map(|at| model.head().row(at).to_vec()).collect();
         near("logits", &logits, &self.tensor("logits").0);
+        let mut pieces = Vec::new();
+        for sample in tokens.chunks_exact(tokens.len() / batch.samples) {
+            // The first tokens together, the others one by one.
+            for (kept, end) in (0..sample.len()).map(|at| (if at < 3 { 0 } else { at }, at + 1)) {
+                let next = model.continued_logits(pass, &sample[kept..end], kept);
+                pieces.extend_from_slice(next.unwrap());
+            }
+        }
+        near("logits piece by piece", &pieces, &self.tensor("logits").0);
         let score = model.forward(pass, batch);
         near("loss", &[score.mean_loss() as f32], &self.tensor("loss").0);
         let mut gradient = vec![0.0; parameters.len()];

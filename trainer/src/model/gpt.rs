@@ -215,8 +215,10 @@ impl LanguageModel for Gpt {
     fn compute_logits(&mut self, pass: Forward<'_>, tokens: &[u32]) -> bool {
         self.embedding.forward(pass.parameters, tokens, &mut self.residual);
         let positions = &pass.parameters[self.position_embedding.clone()];
-        for sample in self.residual.chunks_exact_mut(positions.len()) {
-            reduce::add_scaled(sample, positions, 1.0);
+        let first = pass.kept.unwrap_or(0) * self.heads.shape.width();
+        let length = positions.len().min(self.residual.len());
+        for sample in self.residual.chunks_exact_mut(length) {
+            reduce::add_scaled(sample, &positions[first..first + length], 1.0);
         }
         for block in &mut self.blocks {
             if pass.compute.is_interrupted() {

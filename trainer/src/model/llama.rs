@@ -165,7 +165,7 @@ impl Block {
         self.slopes.resize(rows * 2 * inner, 0.0);
         self.inner.resize(rows * inner, 0.0);
         self.expand.product(pass, &self.inner_norm.output, &mut self.slopes);
-        let tokens = heads.shape.tokens;
+        let tokens = heads.shape.tokens.min(rows);
         let samples = self
             .slopes
             .chunks_exact_mut(tokens * 2 * inner)

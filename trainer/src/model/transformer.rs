@@ -18,17 +18,25 @@ const INITIAL_DEVIATION: f32 = 0.02;
 
 /// A model that says which token comes next.
 pub(crate) trait LanguageModel: Model {
-    /// Fills the logits of `tokens`, as many as whole contexts; `false` when broken off.
+    /// Fills the logits of `tokens`, as many as whole contexts, or of the last one of a part of a text;
+    /// `false` when broken off.
     fn compute_logits(&mut self, pass: Forward<'_>, tokens: &[u32]) -> bool;
 
     /// Where the logits are.
     fn head(&self) -> &Head;
 
-    /// The logits of the token that follows `tokens[at]`, which sees none of those behind it: `[K]`.
+    /// The logits of the token that follows the last of `tokens`: `[K]`. `None` when broken off.
     ///
-    /// `tokens`: as many as the context, each below the vocabulary. `None` when broken off.
-    fn next_logits(&mut self, pass: Forward<'_>, tokens: &[u32], at: usize) -> Option<&[f32]> {
-        self.compute_logits(pass, tokens).then(|| self.head().row(at))
+    /// `tokens` stand behind the first `kept` ones of a text, which earlier calls were given. All
+    /// together are at most as many as the context, each below the vocabulary.
+    fn continued_logits(
+        &mut self,
+        pass: Forward<'_>,
+        tokens: &[u32],
+        kept: usize,
+    ) -> Option<&[f32]> {
+        let pass = Forward { kept: Some(kept), ..pass };
+        self.compute_logits(pass, tokens).then(|| self.head().row(0))
     }
 }
 
@@ -137,8 +145,10 @@ impl Head {
         &self.logits[at * vocabulary..(at + 1) * vocabulary]
     }
 
-    /// Fills the logits; `input`: `[N, width]`.
+    /// Fills the logits, those of the last row alone in a part of a text; `input`: `[N, width]`.
     pub(super) fn forward(&mut self, pass: Forward<'_>, input: &[f32]) {
+        let last = input.len().saturating_sub(self.width);
+        let input = if pass.kept.is_some() { &input[last..] } else { input };
         let (rows, vocabulary) = (input.len() / self.width, self.vocabulary());
         self.logits.resize(rows * vocabulary, 0.0);
         let table = &pass.parameters[self.table.clone()];
@@ -217,7 +227,7 @@ pub(super) struct Attention {
     /// Queries, keys and values of all heads in one matrix.
     input: Linear,
     projection: Linear,
-    /// `[N, (H + 2·G)·D]`.
+    /// `[N, (H + 2·G)·D]`; of a text in parts, those of the parts before, too.
     qkv: Vec<f32>,
     /// `[B, H, T, T]`.
     weights: Vec<f32>,
@@ -251,15 +261,18 @@ impl Attention {
         input: &[f32],
         residual: &mut [f32],
     ) {
-        let shape = heads.shape;
-        let rows = residual.len() / shape.width();
-        self.qkv.resize(rows * shape.row(), 0.0);
-        self.input.product(pass, input, &mut self.qkv);
-        self.input.add_bias(pass, &mut self.qkv);
+        let rows = residual.len() / heads.shape.width();
+        let kept = pass.kept.unwrap_or(0);
+        let tokens = pass.kept.map_or(heads.shape.tokens, |kept| kept + rows);
+        let shape = AttentionShape { tokens, ..heads.shape };
+        self.qkv.resize((kept + rows) * shape.row(), 0.0);
+        let new = &mut self.qkv[kept * shape.row()..];
+        self.input.product(pass, input, new);
+        self.input.add_bias(pass, new);
 
-        let per_sample = shape.tokens * shape.width();
-        let weights_per_sample = shape.heads * shape.tokens * shape.tokens;
-        self.weights.resize(rows / shape.tokens * weights_per_sample, 0.0);
+        let per_sample = (tokens - kept) * shape.width();
+        let weights_per_sample = shape.heads * (tokens - kept) * tokens;
+        self.weights.resize(residual.len() / per_sample * weights_per_sample, 0.0);
         self.attended.resize(residual.len(), 0.0);
         let samples = self
             .qkv
@@ -268,9 +281,10 @@ impl Attention {
             .zip(self.attended.chunks_exact_mut(per_sample));
         pass.compute.for_each(samples.collect(), |((qkv, weights), attended)| {
             if let Some(rotation) = &heads.rotation {
-                rotation.apply(qkv, shape.row(), shape.heads + shape.key_value_heads);
+                let new = &mut qkv[kept * shape.row()..];
+                rotation.apply(kept, new, shape.row(), shape.heads + shape.key_value_heads);
             }
-            shape.forward(qkv, weights, attended);
+            shape.forward(kept, qkv, weights, attended);
         });
         self.projection.add(pass, &self.attended, residual);
     }
