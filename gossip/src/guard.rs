@@ -48,6 +48,9 @@ struct Bar {
     whole: f64,
     /// Whether the first difference with a neighbour says what is usual.
     first_tells: bool,
+    /// Whether mixes are frequent. Then every one counts, and not only the first of a commit; a radius
+    /// shrinks beyond [`FAR`] and grows slowly. Harm and evidence both come by exchanges.
+    frequent: bool,
 }
 
 /// Longest difference that is mixed whole, multiple of what the other neighbours' usual one is for as
@@ -58,28 +61,62 @@ const WHOLE: f64 = 2.0;
 const UNLIKE_SPEED_MAX: f64 = 4.0;
 /// Where both ends take part in a mix. Measured: evidence in honest runs stays below 1.6, below 3.4 beside
 /// peers a hundred times slower; differences of a peer with shuffled labels are 1.8, frozen 2.5.
-const EXCHANGES: Bar =
-    Bar { free: 1.5, weighed_down_at: 5.0, left_out_at: 6.5, whole: WHOLE, first_tells: true };
+const EXCHANGES: Bar = Bar {
+    free: 1.5,
+    weighed_down_at: 5.0,
+    left_out_at: 6.5,
+    whole: WHOLE,
+    first_tells: true,
+    frequent: false,
+};
 /// Where numbers are pushed, which scatters more. Measured: evidence in honest runs stays below 2.8,
 /// below 5.7 beside peers a hundred times slower.
-const PUSHES: Bar =
-    Bar { free: 1.7, weighed_down_at: 8.0, left_out_at: 10.0, whole: WHOLE, first_tells: true };
-/// The same where mixes follow each other within [`FREQUENT_STEPS`] local steps: so many differences more
+const PUSHES: Bar = Bar {
+    free: 1.7,
+    weighed_down_at: 8.0,
+    left_out_at: 10.0,
+    whole: WHOLE,
+    first_tells: true,
+    frequent: false,
+};
+/// The same where commits follow each other within [`FREQUENT_STEPS`] local steps: so many differences more
 /// add up to more by chance. Measured: no alarm in 384 honest runs, several with the bar above.
-const FREQUENT: Bar = Bar {
+const FREQUENT_COMMITS: Bar = Bar {
     free: 1.5,
     weighed_down_at: 10.0,
     left_out_at: 13.0,
     whole: f64::INFINITY,
     first_tells: false,
+    frequent: false,
+};
+/// The same where there are several mixes in a commit, within as many local steps of each other.
+/// Measured: docs/measurements.md, "Defaults".
+const FREQUENT: Bar = Bar {
+    weighed_down_at: 15.0,
+    left_out_at: 20.0,
+    whole: 1.5,
+    frequent: true,
+    ..FREQUENT_COMMITS
 };
 /// The same where a code leaves a third and more of a difference: the length of the next one says how much
 /// was left, and little of the neighbour. Measured: with the bar above 8 of 288 honest runs had an alarm.
 /// The same where moments are averaged in frequent exchanges: replicas are then as near as their second
 /// moments are alike, so one of other samples is far away for long. Measured: the bar above had an alarm.
-const COARSE: Bar = Bar { free: EXCESS_MAX, ..FREQUENT };
-/// Local steps from mix to mix below which mixes are frequent.
+const COARSE: Bar = Bar { free: EXCESS_MAX, ..FREQUENT_COMMITS };
+/// Local steps from one to the next below which mixes, or commits, are frequent.
 const FREQUENT_STEPS: u64 = 8;
+/// Where mixes are frequent: difference, multiple of the others' usual one, beyond which the radius
+/// shrinks by as much as the difference is longer. So one that runs away ends with no pull at all.
+const FAR: f64 = 6.0;
+/// Where mixes are frequent: what the usual difference, and with it the radius, may grow by in a commit.
+/// With two witnesses of which one attacks, what is usual would grow with the attack.
+const GROWTH: f64 = 1.1;
+/// Commits after the start in which it may grow as it likes: replicas begin equal.
+const START_COMMITS: u64 = 4;
+/// Commits beyond which the growth is counted no further; `GROWTH` to this power is 445.
+const GROWTH_COMMITS_MAX: u64 = 64;
+/// Where mixes are frequent: radius before anything is known of a neighbour, multiple of the own weights.
+const START_RADIUS: f64 = 0.1;
 /// Difference up to which a neighbour on trial passes, in the same unit.
 const PASS_MAX: f64 = 1.7;
 /// What one difference counts for at most, in the same unit.
@@ -148,6 +185,7 @@ impl Guard {
         let bar = match config.mixing {
             Mixing::Exchange if frequent && config.first_of_moments.is_some() => COARSE,
             Mixing::Exchange if config.codecs.iter().any(is_coarse) => COARSE,
+            Mixing::Exchange if config.pace.local_steps < FREQUENT_STEPS => FREQUENT_COMMITS,
             Mixing::Exchange if frequent => FREQUENT,
             Mixing::Exchange => EXCHANGES,
             Mixing::Push { .. } | Mixing::Set => PUSHES,
@@ -189,11 +227,16 @@ impl Guard {
             return Tolerance::whole(weights, rms_min);
         }
         // How long the difference would be if the neighbour were like the others.
-        let usual = Length::median(self.witnesses(met, true));
+        let usual = self.bounded(met, Length::median(self.witnesses(met, true)));
         let usual = usual.map(|usual| usual.after(self.apart(met)));
+        // Where the radius is tight, who is new or was away is far by right.
+        let may_be_far = self.bar.frequent && record.is_none() && self.is_back(met);
+        let usual = usual.filter(|_| !may_be_far);
         let speed = met.unlike_speed.min(UNLIKE_SPEED_MAX).sqrt();
         let known = usual.map(|usual| self.bar.whole * usual * speed);
-        let radius = known.filter(|it| it.is_finite()).unwrap_or(UNTRUSTED_WEIGHTS_MAX);
+        let radius = known.filter(|it| it.is_finite()).unwrap_or_else(|| self.first_radius(met));
+        let far = usual.filter(|_| self.bar.frequent);
+        let far = far.map_or(f64::INFINITY, |usual| FAR * usual * speed);
         let weights = match (record, usual) {
             (None, _) => WEIGHTS_MAX,
             (Some(_), None) => UNTRUSTED_WEIGHTS_MAX,
@@ -201,15 +244,43 @@ impl Guard {
                 (EXCESS_MAX * usual * met.unlike_speed.sqrt()).min(UNTRUSTED_WEIGHTS_MAX)
             }
         };
-        Tolerance { weights, rms_min, radius }
+        Tolerance { weights, rms_min, radius, far }
+    }
+
+    fn known(&self, met: &Met) -> Option<&Usual> {
+        self.peers.get(&met.peer)?.fragments.get(&met.fragment)
+    }
+
+    /// Whether the neighbour is new, or comes back.
+    fn is_back(&self, met: &Met) -> bool {
+        let away = |it: &Usual| it.away > 0 || met.clock.distance(it.met) > APART_MAX;
+        self.known(met).is_none_or(away)
+    }
+
+    /// The radius while nothing says what is usual.
+    fn first_radius(&self, met: &Met) -> f64 {
+        let untold = self.known(met).is_none_or(|it| it.length.held == 0.0);
+        let starts = met.clock.distance(self.began) < APART_MAX;
+        if self.bar.frequent && untold && starts { START_RADIUS } else { UNTRUSTED_WEIGHTS_MAX }
+    }
+
+    /// What is usual with the others, or at least was, within its growth.
+    fn bounded(&self, met: &Met, usual: Option<Length>) -> Option<Length> {
+        let told = self.known(met).and_then(|it| it.told).filter(|_| self.bar.frequent);
+        let Some((clock, told)) = told else { return usual };
+        if met.clock.distance(self.began) <= START_COMMITS {
+            return usual;
+        }
+        let commits = met.clock.distance(clock).min(GROWTH_COMMITS_MAX);
+        let most = told.scaled(GROWTH.powf(commits as f64));
+        Some(usual.map_or(most, |usual| usual.min(most)))
     }
 
     /// For how many commits the two have been apart; who was never met, or not for long, for
     /// [`APART_MAX`].
     fn apart(&self, met: &Met) -> f64 {
-        let fragment = self.peers.get(&met.peer).and_then(|it| it.fragments.get(&met.fragment));
         let most = APART_MAX as f64;
-        fragment.map_or(most, |usual| usual.apart(met)).clamp(1.0, most)
+        self.known(met).map_or(most, |usual| usual.apart(met)).clamp(1.0, most)
     }
 
     /// What a fragment counts for at least, by what is known of the own replica: of its parameters, or
@@ -236,6 +307,7 @@ impl Guard {
             return self.note_outlier(met, seen);
         }
         let usual = Length::median_of_alike(self.witnesses(&met, false));
+        let told = self.bounded(&met, Length::median(self.witnesses(&met, true)));
         self.own.insert(met.fragment, (seen.own * seen.own, seen.len));
         let length = seen.difference / seen.own.max(f64::MIN_POSITIVE);
         let began = met.since(self.began, self.began);
@@ -253,6 +325,7 @@ impl Guard {
             return None;
         };
         let (own_commits, apart) = (met.clock.distance(known.met), known.apart(&met));
+        known.tell(met.clock, told);
         known.meet(&met, !seen.refused);
         // Whoever is watched gains nothing by coming seldom.
         let watched = record.trust == Trust::WeighedDown;
@@ -260,7 +333,8 @@ impl Guard {
         let was_away = own_commits > APART_MAX && !watched;
         known.away = if was_away { RETURN_EXCHANGES } else { known.away.saturating_sub(1) };
         let away = known.away > 0 && !watched;
-        if own_commits == 0 || away || !length.is_finite() || length <= 0.0 {
+        let counts = own_commits > 0 || self.bar.frequent;
+        if !counts || away || !length.is_finite() || length <= 0.0 {
             return None;
         }
         let length = Length::new(length, apart);

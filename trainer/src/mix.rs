@@ -42,27 +42,33 @@ pub struct Tolerance {
     pub weights: f64,
     /// Root mean square that the own slice counts for at least: parameters that start at zero may move.
     pub rms_min: f64,
-    /// Multiple of the norm of the own slice that a longer difference is shortened to.
+    /// Multiple of the norm of the own slice that a longer difference is shortened to: `τ` of CenteredClip.
     pub radius: f64,
+    /// Multiple of the norm of the own slice beyond which the radius shrinks as differences grow:
+    /// `τ · far/‖d‖`. Infinite where it does not.
+    pub far: f64,
 }
 
 impl Tolerance {
     /// Lets in what is finite and in proportion, whole.
-    pub const ANY: Self = Self { weights: f64::INFINITY, rms_min: 0.01, radius: f64::INFINITY };
+    pub const ANY: Self =
+        Self { weights: f64::INFINITY, rms_min: 0.01, radius: f64::INFINITY, far: f64::INFINITY };
 
     /// Longest difference of a slice of `len` elements of norm `local`.
     pub(crate) fn limit(&self, local: f64, len: usize) -> f64 {
         self.weights * self.counted(local, len)
     }
 
-    /// Length that a longer difference of such a slice is shortened to: `τ` of CenteredClip.
-    pub(crate) fn clip_radius(&self, local: f64, len: usize) -> f64 {
-        self.radius * self.counted(local, len)
+    /// Longest move towards a slice at a distance of `difference`.
+    pub(crate) fn clip_radius(&self, difference: f64, local: f64, len: usize) -> f64 {
+        let counted = self.counted(local, len);
+        let far = self.far * counted;
+        self.radius * counted * if difference > far { far / difference } else { 1.0 }
     }
 
     /// What a difference of norm `difference` is multiplied by: `min(1, τ/‖d‖)`.
     pub(crate) fn shortened(&self, difference: f64, local: f64, len: usize) -> f64 {
-        let radius = self.clip_radius(local, len);
+        let radius = self.clip_radius(difference, local, len);
         if difference > radius { radius / difference } else { 1.0 }
     }
 
@@ -286,6 +292,16 @@ mod tests {
                 values[len - 1] = f32::MAX;
                 assert!(norm(&values).is_finite());
             }
+        }
+    }
+
+    #[test]
+    fn beyond_what_is_far_the_move_shrinks_as_the_difference_grows() {
+        let tolerance = Tolerance { radius: 0.5, far: 2.0, ..Tolerance::ANY };
+        for (difference, moved) in [(1.0, 1.0), (6.0, 5.0), (20.0, 5.0), (40.0, 2.5), (400.0, 0.25)]
+        {
+            let shortened = difference * tolerance.shortened(difference, 10.0, 4);
+            assert!((shortened - moved).abs() < 1e-9, "{difference}: {shortened}");
         }
     }
 

@@ -12,6 +12,9 @@ pub struct Tolerance {
     pub rms_min: f64,
     /// Multiple of the norm of the own fragment that a longer difference is shortened to.
     pub radius: f64,
+    /// Multiple of the norm of the own fragment beyond which the radius shrinks as differences grow;
+    /// infinite where it does not.
+    pub far: f64,
 }
 
 impl Tolerance {
@@ -20,7 +23,7 @@ impl Tolerance {
 
     /// Lets in differences up to a multiple of the own fragment, and shortens none.
     pub(super) const fn whole(weights: f64, rms_min: f64) -> Self {
-        Self { weights, rms_min, radius: f64::INFINITY }
+        Self { weights, rms_min, radius: f64::INFINITY, far: f64::INFINITY }
     }
 }
 

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::rounds::Interval;
 use crate::testing::peer;
 
 /// A meeting with neighbour `index` on fragment 0.
@@ -340,6 +341,72 @@ fn a_coarse_code_or_frequent_commits_ask_for_more_evidence() {
         guard.note(met(1, round), REFUSED);
     }
     assert_eq!(guard.trust(&peer(1)), Trust::LeftOut);
+}
+
+/// A guard of frequent mixes that has met three neighbours in rounds 1 to 20, whose differences were 0.1.
+fn frequent() -> Guard {
+    let interval = Interval::Fixed(FREQUENT_STEPS - 1);
+    let config = Config { interval, ..Config::default() };
+    let mut guard = Guard::new(&config);
+    rounds(&mut guard, 1, 20, [0.1; 3]);
+    guard
+}
+
+#[test]
+fn where_mixes_are_frequent_the_radius_grows_by_a_bounded_factor_in_a_commit() {
+    let mut guard = frequent();
+    let radius = |guard: &Guard, round| guard.tolerance(&met(1, round)).radius;
+    let mut last = radius(&guard, 20);
+    assert!((last - FREQUENT.whole * 0.1).abs() < 1e-9, "{last}");
+    // Both witnesses are suddenly ten times as far, as where one of them drags the other along.
+    for round in 21..=40 {
+        for _ in 0..3 {
+            for (index, difference) in [(2, 1.0), (3, 1.0), (1, 0.1)] {
+                guard.note(met(index, round), seen(difference));
+            }
+        }
+        let now = radius(&guard, round);
+        assert!(now > last && now <= last * GROWTH + 1e-9, "{round}: {last} {now}");
+        last = now;
+    }
+    // Without witnesses the last bound is kept.
+    (2..=3).for_each(|index| guard.gone(&peer(index)));
+    let alone = radius(&guard, 41);
+    assert!((last..=last * GROWTH + 1e-9).contains(&alone), "{last} {alone}");
+}
+
+#[test]
+fn where_mixes_are_frequent_who_is_new_or_was_away_is_far_by_right() {
+    let terms = |guard: &Guard, index, round| guard.tolerance(&met(index, round));
+    let mut guard = frequent();
+    let known = terms(&guard, 1, 21);
+    assert!((known.far - FAR * 0.1).abs() < 1e-9, "{known:?}");
+    for (index, round) in [(4, 21), (1, 20 + APART_MAX + 1)] {
+        let it = terms(&guard, index, round);
+        assert!((it.radius - UNTRUSTED_WEIGHTS_MAX).abs() < 1e-9 && it.far.is_infinite(), "{it:?}");
+    }
+    guard.replaced(Clock(21));
+    assert!((terms(&guard, 4, 21).radius - START_RADIUS).abs() < 1e-9, "all begin alike");
+    let rare = terms(&Guard::new(&Config::default()), 1, 1);
+    assert!(rare.far.is_infinite(), "{rare:?}");
+}
+
+#[test]
+fn where_mixes_are_frequent_each_one_counts_and_a_commit_has_a_most() {
+    let mut guard = frequent();
+    let mut found = None;
+    for round in 21..40 {
+        for _ in 0..8 {
+            for (index, difference) in [(1, 0.1), (2, 0.1), (3, 0.25)] {
+                guard.note(met(index, round), seen(difference));
+            }
+        }
+        if guard.trust(&peer(3)) == Trust::LeftOut {
+            found = found.or(Some(round - 20));
+        }
+    }
+    let least = (FREQUENT.left_out_at / COMMIT_EVIDENCE_MAX).ceil() as u64;
+    assert_eq!(found, Some(least));
 }
 
 /// A meeting on fragment 1, which holds moments.

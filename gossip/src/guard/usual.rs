@@ -53,6 +53,8 @@ pub(super) struct Usual {
     pub(super) away: u32,
     /// Whether the length is that of the first difference: it is good for a radius, and for no verdict.
     pub(super) first: bool,
+    /// The own clock at the last time that something was usual with the others, and what it was.
+    pub(super) told: Option<(Clock, Length)>,
 }
 
 impl Usual {
@@ -60,12 +62,19 @@ impl Usual {
     pub(super) fn first(met: &Met, apart: f64, mixed: bool) -> Self {
         let (theirs, rest) = (met.theirs, rest(met, apart, mixed));
         let length = Length::default();
-        Self { met: met.clock, theirs, rest, length, away: 0, first: true }
+        Self { met: met.clock, theirs, rest, length, away: 0, first: true, told: None }
     }
 
     /// For how many commits the two have been apart.
     pub(super) fn apart(&self, met: &Met) -> f64 {
         self.rest + met.since(self.met, self.theirs)
+    }
+
+    /// Takes note of what is usual with the others, once in a commit.
+    pub(super) fn tell(&mut self, clock: Clock, usual: Option<Length>) {
+        if self.told.is_none_or(|(known, _)| known != clock) {
+            self.told = usual.map(|usual| (clock, usual)).or(self.told);
+        }
     }
 
     /// The two have met again.
@@ -110,6 +119,15 @@ impl Length {
     /// How many times as long as `usual`, by the law by which it is less.
     pub(super) fn times(self, usual: Self) -> f64 {
         (self.walked / usual.walked).min(self.held / usual.held)
+    }
+
+    pub(super) fn scaled(self, times: f64) -> Self {
+        Self { walked: self.walked * times, held: self.held * times }
+    }
+
+    /// The less by each law.
+    pub(super) const fn min(self, other: Self) -> Self {
+        Self { walked: self.walked.min(other.walked), held: self.held.min(other.held) }
     }
 
     /// How long a difference is after so many commits.

@@ -134,8 +134,8 @@ fn write(encoded: &Encoded) -> Bytes {
 
 /// The host's terms in the trainer's words.
 const fn own_terms(MixTerms { weight, tolerance }: MixTerms) -> dnode_trainer::MixTerms {
-    let dnode_gossip::Tolerance { weights, rms_min, radius } = tolerance;
-    dnode_trainer::MixTerms { weight, tolerance: Tolerance { weights, rms_min, radius } }
+    let dnode_gossip::Tolerance { weights, rms_min, radius, far } = tolerance;
+    dnode_trainer::MixTerms { weight, tolerance: Tolerance { weights, rms_min, radius, far } }
 }
 
 impl Replica for ModelReplica {

@@ -207,7 +207,7 @@ impl Exchange {
         }
         let distance = &mut self.distances[memory.index()];
         let own = self.clip.and_then(|clip| distance.radius(clip)).unwrap_or(f64::INFINITY);
-        let radius = own.min(tolerance.clip_radius(local_norm, range.len()));
+        let radius = own.min(tolerance.clip_radius(difference_norm, local_norm, range.len()));
         let clipped = (difference_norm > radius).then_some(radius);
         let factor = clipped.map(|radius| (radius / difference_norm) as f32);
         // Such a difference is finite in every code, so the weights may move while it is written.

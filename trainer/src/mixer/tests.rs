@@ -41,10 +41,8 @@ fn length(a: &[f64]) -> f64 {
 #[test]
 fn what_is_further_away_than_is_tolerated_is_refused_and_the_next_is_judged_by_its_own_terms() {
     let (f, codec) = (FRAGMENTS[1], Codec::F32);
-    let terms = |weights| MixTerms {
-        weight: 0.5,
-        tolerance: Tolerance { weights, rms_min: 0.01, radius: f64::INFINITY },
-    };
+    let terms =
+        |weights| MixTerms { weight: 0.5, tolerance: Tolerance { weights, ..Tolerance::ANY } };
     let (near, far) = (terms(0.01), terms(100.0));
     for mixer in [Mixer::Exchange, Mixer::Epidemic, Mixer::PushSum] {
         let replica = |salt| mixed(values(90, salt), mixer, Some(OUTER), None).0;
