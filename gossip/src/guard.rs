@@ -89,7 +89,12 @@ const FREQUENT_COMMITS: Bar = Bar {
     first_tells: false,
     frequent: false,
 };
-/// The same where there are several mixes in a commit, within as many local steps of each other.
+/// The same where a code leaves a third and more of a difference: the length of the next one says how much
+/// was left, and little of the neighbour. Measured: with the bar above 8 of 288 honest runs had an alarm.
+/// The same where moments are averaged in frequent exchanges: replicas are then as near as their second
+/// moments are alike, so one of other samples is far away for long. Measured: the bar above had an alarm.
+const COARSE: Bar = Bar { free: EXCESS_MAX, ..FREQUENT_COMMITS };
+/// Frequent commits' bar where there are several mixes in a commit, within as many local steps of each other.
 /// Measured: docs/measurements.md, "Defaults".
 const FREQUENT: Bar = Bar {
     weighed_down_at: 15.0,
@@ -98,11 +103,6 @@ const FREQUENT: Bar = Bar {
     frequent: true,
     ..FREQUENT_COMMITS
 };
-/// The same where a code leaves a third and more of a difference: the length of the next one says how much
-/// was left, and little of the neighbour. Measured: with the bar above 8 of 288 honest runs had an alarm.
-/// The same where moments are averaged in frequent exchanges: replicas are then as near as their second
-/// moments are alike, so one of other samples is far away for long. Measured: the bar above had an alarm.
-const COARSE: Bar = Bar { free: EXCESS_MAX, ..FREQUENT_COMMITS };
 /// Local steps from one to the next below which mixes, or commits, are frequent.
 const FREQUENT_STEPS: u64 = 8;
 /// Where mixes are frequent: difference, multiple of the others' usual one, beyond which the radius
@@ -227,8 +227,7 @@ impl Guard {
             return Tolerance::whole(weights, rms_min);
         }
         // How long the difference would be if the neighbour were like the others.
-        let usual = self.bounded(met, Length::median(self.witnesses(met, true)));
-        let usual = usual.map(|usual| usual.after(self.apart(met)));
+        let usual = self.usual_with_others(met).map(|usual| usual.after(self.apart(met)));
         // Where the radius is tight, who is new or was away is far by right.
         let may_be_far = self.bar.frequent && record.is_none() && self.is_back(met);
         let usual = usual.filter(|_| !may_be_far);
@@ -264,10 +263,10 @@ impl Guard {
         if self.bar.frequent && untold && starts { START_RADIUS } else { UNTRUSTED_WEIGHTS_MAX }
     }
 
-    /// What is usual with the others, or at least was, within its growth.
-    fn bounded(&self, met: &Met, usual: Option<Length>) -> Option<Length> {
-        let told = self.known(met).and_then(|it| it.told).filter(|_| self.bar.frequent);
-        let Some((clock, told)) = told else { return usual };
+    /// What is usual with the others; where mixes are frequent within its growth, also if nothing is now.
+    fn usual_with_others(&self, met: &Met) -> Option<Length> {
+        let usual = Length::median(self.witnesses(met, true));
+        let Some((clock, told)) = self.known(met).and_then(|it| it.told) else { return usual };
         if met.clock.distance(self.began) <= START_COMMITS {
             return usual;
         }
@@ -307,7 +306,7 @@ impl Guard {
             return self.note_outlier(met, seen);
         }
         let usual = Length::median_of_alike(self.witnesses(&met, false));
-        let told = self.bounded(&met, Length::median(self.witnesses(&met, true)));
+        let told = if self.bar.frequent { self.usual_with_others(&met) } else { None };
         self.own.insert(met.fragment, (seen.own * seen.own, seen.len));
         let length = seen.difference / seen.own.max(f64::MIN_POSITIVE);
         let began = met.since(self.began, self.began);

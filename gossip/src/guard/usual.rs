@@ -53,7 +53,8 @@ pub(super) struct Usual {
     pub(super) away: u32,
     /// Whether the length is that of the first difference: it is good for a radius, and for no verdict.
     pub(super) first: bool,
-    /// The own clock at the last time that something was usual with the others, and what it was.
+    /// Where mixes are frequent, the own clock at the last time that something was usual with the others,
+    /// and what it was.
     pub(super) told: Option<(Clock, Length)>,
 }
 
