@@ -49,7 +49,7 @@ def text(path, words):
 
 def train(program, folder, flags):
     """dnode's own evaluation of what it wrote, and the file of parameters."""
-    # One commit of the outer step at the end: what is evaluated is then what is written.
+    # The last commit is at the last step: what is evaluated is then what is written.
     flags += ["--set", "optimizer.learning_rate=0.001"]
     flags += ["--set", "run.seed=3", "--set", "gossip.local_steps=20", "--steps", "60"]
     command = [program, "join", "--no-mdns", "--listen", "/ip4/127.0.0.1/udp/0/quic-v1"]

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 
-FLAGS = ["join", "--open", "--no-mdns", "--exit-with-stdin", "--listen",
+FLAGS = ["join", "--open", "--no-mdns", "--exit-with-stdin", "--rule", "gossip-outer", "--listen",
          "/ip4/127.0.0.1/udp/0/quic-v1"]
 SETTINGS = ["run.steps=100000000", "run.batch=16", "gossip.balance=off", "node.metrics_every=1",
             "node.evaluate_every=0", "node.threads=1", "data.kind=digits",

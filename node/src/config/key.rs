@@ -38,6 +38,8 @@ pub struct Key {
     pub kind: Kind,
     /// Its default.
     pub default: Preset,
+    /// Where another key has a value, its default is a third: `(that key, its value, the default in TOML)`.
+    pub but: Option<(&'static str, &'static str, &'static str)>,
     /// Unit of the value; empty when it has none.
     pub unit: &'static str,
     /// What it does, in one line.
@@ -52,7 +54,7 @@ pub struct Key {
 pub(super) const fn key(kind: Kind) -> Key {
     let (name, unit, meaning) = ("", "", "");
     let (default, agreement) = (Preset::Unset, Agreement::Own);
-    Key { name, kind, default, unit, meaning, agreement, only: None }
+    Key { name, kind, default, but: None, unit, meaning, agreement, only: None }
 }
 
 impl Key {
@@ -75,6 +77,17 @@ impl Key {
         defaults: &'static [(&'static str, &'static str)],
     ) -> Self {
         self.default = Preset::By(other, defaults);
+        self
+    }
+
+    /// The same key with this default where `other` has the value `word`, whatever else it depends on.
+    pub(super) const fn but(
+        mut self,
+        other: &'static str,
+        word: &'static str,
+        text: &'static str,
+    ) -> Self {
+        self.but = Some((other, word, text));
         self
     }
 

@@ -92,6 +92,8 @@ const INT4: &str = "[\"int4\"]";
 const F32: &str = "[\"f32\"]";
 const A_GPT: &str = "\"gpt\"";
 const AN_MLP: &str = "\"mlp\"";
+const ADAMW: &str = "\"adamw\"";
+const MUON: &str = "\"muon\"";
 
 /// A default per rule, in the order of [`RULES`].
 const fn each_rule(defaults: [&'static str; 7]) -> [(&'static str, &'static str); 7] {
@@ -202,56 +204,10 @@ section! {
 }
 
 section! {
-    OPTIMIZER = "optimizer", "the local optimizer";
-    pub struct Optimizer {
-        /// the local optimizer; muon makes the updates of hidden matrices orthogonal and leaves the
-        /// rest to adamw
-        kind: OptimizerKind = key(Kind::Choice(&["adamw", "muon", "sgd"]))
-            .default("\"adamw\"").within(Tolerance::Equal),
-        /// peak learning rate
-        learning_rate: f64 = key(Kind::Real(Reals::above(0.0, 100.0)))
-            .by("optimizer.kind", &[("adamw", "0.004"), ("muon", "0.02"), ("sgd", "0.02")])
-            .within(Tolerance::Factor(FACTOR_MAX)),
-        /// momentum of sgd and muon
-        momentum: f64 = key(Kind::Real(Reals::below(0.0, 1.0)))
-            .by("optimizer.kind", &[("adamw", "0.9"), ("muon", "0.9"), ("sgd", "0.9")])
-            .within(Tolerance::FactorBelowOne(FACTOR_MAX)).only("optimizer.kind", &["muon", "sgd"]),
-        /// decay of the first moment of adamw
-        beta1: f64 = key(Kind::Real(Reals::below(0.0, 1.0)))
-            .default("0.9").should().only("optimizer.kind", &["adamw", "muon"]),
-        /// decay of the second moment of adamw
-        beta2: f64 = key(Kind::Real(Reals::below(0.0, 1.0)))
-            .default("0.99").should().only("optimizer.kind", &["adamw", "muon"]),
-        /// weight decay per unit of learning rate
-        weight_decay: f64 = key(Kind::Real(Reals::closed(0.0, 10.0)))
-            .by("optimizer.kind", &[("adamw", "0.1"), ("muon", "0.1"), ("sgd", "0.0001")]).should(),
-        /// linear warm-up of the learning rate
-        warmup_steps: u64 = key(Kind::Integer(0, STEPS_MAX))
-            .unit("steps")
-            .by("optimizer.kind", &[("adamw", "100"), ("muon", "100"), ("sgd", "20")]).should(),
-        /// learning rate after the warm-up; wsd keeps it and goes down a line at the end of the run
-        schedule: Schedule = key(Kind::Choice(&["cosine", "wsd", "constant"]))
-            .default("\"cosine\"").should(),
-        /// final learning rate over the peak
-        final_fraction: f64 = key(Kind::Real(Reals::closed(0.0, 1.0)))
-            .default("0.1").should().only("optimizer.schedule", &["cosine", "wsd"]),
-        /// share of the run in which wsd lowers the learning rate
-        decay_fraction: f64 = key(Kind::Real(Reals::closed(0.0, 1.0)))
-            .default("0.2").should().only("optimizer.schedule", &["wsd"]),
-        /// largest gradient norm; 0 never clips
-        clip_norm: f64 = key(Kind::Real(Reals::closed(0.0, 1e6)))
-            .by("optimizer.kind", &[("adamw", "1.0"), ("muon", "1.0"), ("sgd", "5.0")])
-            .within(Tolerance::Factor(FACTOR_MAX)),
-        /// micro-batches whose gradients make one step
-        accumulate: usize = key(Kind::Integer(1, 1024)).default("1").should(),
-    }
-}
-
-section! {
     GOSSIP = "gossip", "how replicas are averaged, and how stale they may be";
     pub struct Gossip {
         /// how replicas are averaged
-        rule: Rule = key(Kind::Choice(RULES)).default("\"gossip-outer\"").must(),
+        rule: Rule = key(Kind::Choice(RULES)).default("\"pairwise\"").must(),
         /// local steps per commit (H)
         local_steps: u64 = key(Kind::Integer(1, 1_000_000))
             .unit("steps").by("gossip.rule", &each_rule(["25", "25", "25", "4", "25", "1", "25"]))
@@ -336,6 +292,53 @@ section! {
         /// number of peers of an all-reduce
         world: usize = key(Kind::Integer(0, WORLD_MAX))
             .default("0").unit("peers").must().only("gossip.rule", &["all-reduce"]),
+    }
+}
+
+section! {
+    OPTIMIZER = "optimizer", "the local optimizer";
+    pub struct Optimizer {
+        /// the local optimizer; muon makes the updates of hidden matrices orthogonal and leaves the
+        /// rest to adamw
+        kind: OptimizerKind = key(Kind::Choice(&["adamw", "muon", "sgd"]))
+            .by("model.kind", &[("mlp", ADAMW), ("cnn", MUON), ("gpt", MUON), ("llama", MUON)])
+            .but("gossip.rule", "gossip-outer", ADAMW).within(Tolerance::Equal),
+        /// peak learning rate
+        learning_rate: f64 = key(Kind::Real(Reals::above(0.0, 100.0)))
+            .by("optimizer.kind", &[("adamw", "0.004"), ("muon", "0.02"), ("sgd", "0.02")])
+            .within(Tolerance::Factor(FACTOR_MAX)),
+        /// momentum of sgd and muon
+        momentum: f64 = key(Kind::Real(Reals::below(0.0, 1.0)))
+            .by("optimizer.kind", &[("adamw", "0.9"), ("muon", "0.9"), ("sgd", "0.9")])
+            .within(Tolerance::FactorBelowOne(FACTOR_MAX)).only("optimizer.kind", &["muon", "sgd"]),
+        /// decay of the first moment of adamw
+        beta1: f64 = key(Kind::Real(Reals::below(0.0, 1.0)))
+            .default("0.9").should().only("optimizer.kind", &["adamw", "muon"]),
+        /// decay of the second moment of adamw
+        beta2: f64 = key(Kind::Real(Reals::below(0.0, 1.0)))
+            .default("0.99").should().only("optimizer.kind", &["adamw", "muon"]),
+        /// weight decay per unit of learning rate
+        weight_decay: f64 = key(Kind::Real(Reals::closed(0.0, 10.0)))
+            .by("optimizer.kind", &[("adamw", "0.1"), ("muon", "0.1"), ("sgd", "0.0001")]).should(),
+        /// linear warm-up of the learning rate
+        warmup_steps: u64 = key(Kind::Integer(0, STEPS_MAX))
+            .unit("steps")
+            .by("optimizer.kind", &[("adamw", "100"), ("muon", "100"), ("sgd", "20")]).should(),
+        /// learning rate after the warm-up; wsd keeps it and goes down a line at the end of the run
+        schedule: Schedule = key(Kind::Choice(&["cosine", "wsd", "constant"]))
+            .default("\"cosine\"").should(),
+        /// final learning rate over the peak
+        final_fraction: f64 = key(Kind::Real(Reals::closed(0.0, 1.0)))
+            .default("0.1").should().only("optimizer.schedule", &["cosine", "wsd"]),
+        /// share of the run in which wsd lowers the learning rate
+        decay_fraction: f64 = key(Kind::Real(Reals::closed(0.0, 1.0)))
+            .default("0.2").should().only("optimizer.schedule", &["wsd"]),
+        /// largest gradient norm; 0 never clips
+        clip_norm: f64 = key(Kind::Real(Reals::closed(0.0, 1e6)))
+            .by("optimizer.kind", &[("adamw", "1.0"), ("muon", "1.0"), ("sgd", "5.0")])
+            .within(Tolerance::Factor(FACTOR_MAX)),
+        /// micro-batches whose gradients make one step
+        accumulate: usize = key(Kind::Integer(1, 1024)).default("1").should(),
     }
 }
 
@@ -458,10 +461,10 @@ pub struct Config {
     pub data: DataConfig,
     /// `[model]`
     pub model: ModelConfig,
-    /// `[optimizer]`
-    pub optimizer: Optimizer,
     /// `[gossip]`
     pub gossip: Gossip,
+    /// `[optimizer]`
+    pub optimizer: Optimizer,
     /// `[network]`
     pub network: Network,
     /// `[node]`
@@ -469,7 +472,7 @@ pub struct Config {
 }
 
 /// The sections in the order of the file.
-pub const SECTIONS: &[Section] = &[RUN, DATA, MODEL, OPTIMIZER, GOSSIP, NETWORK, NODE];
+pub const SECTIONS: &[Section] = &[RUN, DATA, MODEL, GOSSIP, OPTIMIZER, NETWORK, NODE];
 
 /// Every key, section by section.
 pub const KEYS: &[Key] = &joined::<{ Section::keys_of(SECTIONS) }>(SECTIONS);

@@ -14,15 +14,23 @@ use super::settings::Settings;
 /// Every key with meaning, legal values and default, as a TOML file in which all is commented out.
 #[must_use]
 pub fn reference_text() -> String {
-    annotated(|key| match key.default {
-        Preset::Unset => format!("# {} =", key.short()),
-        Preset::Fixed(value) => format!("# {} = {value}", key.short()),
-        Preset::By(other, defaults) => {
-            let each = |(when, value): &(&str, &str)| {
-                format!("# {} = {value}   # where {other} = \"{when}\"", key.short())
-            };
-            defaults.iter().map(each).collect::<Vec<_>>().join("\n")
-        }
+    annotated(|key| {
+        let line = |value: &str| format!("# {} = {value}", key.short());
+        let mut lines = match key.default {
+            Preset::Unset => vec![format!("# {} =", key.short())],
+            Preset::Fixed(value) => vec![line(value)],
+            Preset::By(other, defaults) => {
+                let each = |(when, value): &(&str, &str)| {
+                    format!("{}   # where {other} = \"{when}\"", line(value))
+                };
+                defaults.iter().map(each).collect()
+            }
+        };
+        let but = |(other, word, value): (&str, &str, &str)| {
+            format!("{}   # but where {other} = \"{word}\"", line(value))
+        };
+        lines.extend(key.but.map(but));
+        lines.join("\n")
     })
 }
 
@@ -147,6 +155,12 @@ fn meaning(key: &Key) -> String {
 }
 
 fn default_cell(key: &Key) -> String {
+    let but = key.but.map(|(other, word, value)| format!("; `{value}` where {other} is {word}"));
+    usual_default(key) + &but.unwrap_or_default()
+}
+
+/// The default of `key`, by the other key that it depends on.
+fn usual_default(key: &Key) -> String {
     match key.default {
         Preset::Unset => "unset".to_owned(),
         Preset::Fixed(value) => format!("`{value}`"),

@@ -121,7 +121,10 @@ fn rack(network: &Network, rule: Rule) -> Option<Broken> {
         return None;
     }
     let (other, remedy) = if rule != Rule::GossipOuter {
-        ("gossip.rule", "the ranks of a rack commit together: use gossip-outer, or leave it out")
+        (
+            "gossip.rule",
+            "the ranks of a rack commit together: add --rule gossip-outer, or leave it out",
+        )
     } else if network.direct == Direct::Off {
         ("network.direct", "ranks need direct paths: use auto or trusted, or leave it out")
     } else if network.max_upload > 0 {

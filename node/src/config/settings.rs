@@ -293,11 +293,13 @@ fn typed(values: BTreeMap<&'static str, Value>) -> Config {
 
 /// The default of `key` given the `values` of the keys before it.
 pub(super) fn default_of(key: &Key, values: &BTreeMap<&'static str, Value>) -> Option<Value> {
-    let text = match key.default {
-        Preset::Unset => return None,
-        Preset::Fixed(text) => text,
-        Preset::By(other, defaults) => {
-            let chosen = values.get(other).and_then(Value::as_str)?;
+    let chosen = |other: &str| values.get(other).and_then(Value::as_str);
+    let but = key.but.filter(|(other, word, _)| chosen(other) == Some(word));
+    let text = match (but, key.default) {
+        (Some((_, _, text)), _) | (None, Preset::Fixed(text)) => text,
+        (None, Preset::Unset) => return None,
+        (None, Preset::By(other, defaults)) => {
+            let chosen = chosen(other)?;
             defaults.iter().find(|(value, _)| *value == chosen)?.1
         }
     };

@@ -53,7 +53,12 @@ fn every_default_is_legal_and_dependencies_come_first() {
                 defaults.iter().map(|(_, text)| *text).collect()
             }
         };
-        for text in texts {
+        if let Some((other, word, _)) = key.but {
+            let Kind::Choice(words) = before(other).unwrap().kind else { panic!("{}", key.name) };
+            assert!(words.contains(&word), "{}", key.name);
+        }
+        let but = key.but.map(|(_, _, text)| text);
+        for text in texts.into_iter().chain(but) {
             assert!(key.kind.check(&key.kind.read(text)).is_some(), "{} = {text}", key.name);
         }
         if let Some((other, values)) = key.only {
@@ -78,7 +83,7 @@ fn every_word_of_a_choice_is_one_of_the_type_it_is_read_into() {
 fn optimizer_defaults_are_those_of_the_trainer() {
     use dnode_trainer::{OptimizerConfig, OptimizerKind};
     for (settings, kind) in [
-        (&[][..], OptimizerKind::Adamw),
+        (&["optimizer.kind=adamw"][..], OptimizerKind::Adamw),
         (&["optimizer.kind=muon"], OptimizerKind::Muon),
         (&["optimizer.kind=sgd"], OptimizerKind::Sgd),
     ] {
@@ -274,6 +279,7 @@ fn the_run_line_repeats_exactly_the_shared_settings_and_makes_the_same_run() {
         "gossip.local_steps=50",
         "model.width=64",
         "optimizer.learning_rate=0.01",
+        "gossip.rule=gossip-outer",
         "node.threads=2",
         "data.shards=4",
         "data.shard=3",
@@ -282,9 +288,10 @@ fn the_run_line_repeats_exactly_the_shared_settings_and_makes_the_same_run() {
     assert_eq!(
         run_line(&config, "/ip4/1.2.3.4/tcp/1"),
         "dnode join --bootstrap /ip4/1.2.3.4/tcp/1 --set data.shards=4 --set model.width=64 \
-         --set optimizer.learning_rate=0.01 --set gossip.local_steps=50"
+         --set gossip.rule=gossip-outer --set gossip.local_steps=50 \
+         --set optimizer.learning_rate=0.01"
     );
-    let joiner = set(&[settings[0], settings[1], settings[2], settings[4]]).unwrap();
+    let joiner = set(&[&settings[..4], &settings[5..6]].concat()).unwrap();
     assert_eq!(spec(&joiner, &layout()), spec(&config, &layout()));
 }
 
@@ -292,7 +299,7 @@ fn the_run_line_repeats_exactly_the_shared_settings_and_makes_the_same_run() {
 fn a_run_differs_by_the_key_that_was_changed() {
     let ours = spec(&Config::default(), &layout());
     for (setting, want) in [
-        ("gossip.rule=pairwise", Some("gossip.rule")),
+        ("gossip.rule=gossip-outer", Some("gossip.rule")),
         ("run.seed=2", Some("run.seed")),
         ("model.width=64", Some("model.width")),
         ("model.hidden=[9]", None),
@@ -339,7 +346,7 @@ fn settings_differ_in_words_and_are_refused_beyond_a_factor() {
     let ours = settings(&[]);
     for (given, told, refused) in [
         (&["run.batch=64", "run.steps=7", "node.threads=2"][..], &["run.batch"][..], None),
-        (&["optimizer.learning_rate=0.008"], &["optimizer.learning_rate"], None),
+        (&["optimizer.learning_rate=0.04"], &["optimizer.learning_rate"], None),
         (&["optimizer.learning_rate=0.1", "run.batch=64"], &[], Some("optimizer.learning_rate")),
         (&["optimizer.clip_norm=0"], &[], Some("optimizer.clip_norm")),
         (&["optimizer.kind=sgd"], &[], Some("optimizer.kind")),
@@ -364,7 +371,7 @@ fn settings_differ_in_words_and_are_refused_beyond_a_factor() {
 #[test]
 fn a_saved_file_makes_the_same_configuration() {
     let mut config = set(&[
-        "gossip.rule=pairwise",
+        "gossip.rule=gossip-outer",
         "data.kind=digits",
         "data.skew=0.3",
         "run.seed=9",

@@ -510,9 +510,7 @@ mod tests {
         seed.run.seed += 1;
         let report = check(&config, None, &[telling(&far), telling(&seed)]).unwrap();
         assert!(report.agrees && report.other == 2, "{}", report.text);
-        assert!(
-            report.text.contains("optimizer.learning_rate is \"0.004\" here and \"0.1\" there")
-        );
+        assert!(report.text.contains("optimizer.learning_rate is \"0.02\" here and \"0.1\" there"));
         assert!(report.text.contains("run.seed is \"1\" here and \"2\" there"));
         assert!(!report.text.contains("DIFFERS"), "{}", report.text);
         // One with another seed, one with a shard that does not exist, and two whose first step is not

@@ -81,9 +81,10 @@ fn a_program_of_ones_own_and_the_models_of_dnode_are_different_runs() {
 fn what_a_trainer_does_not_hand_out_is_not_averaged_and_it_is_told_so() {
     let root = tempfile::tempdir().unwrap();
     let ring = ["--set", "gossip.rule=all-reduce", "--set", "gossip.world=2"];
+    let rack = ["--rack", "r", "--set", "gossip.rule=gossip-outer"];
     let moments = ["--set", "gossip.rule=pairwise", "--set", "gossip.moments=true"];
     for (name, flags, want) in [
-        ("rack", &["--rack", "r"][..], "a rack needs a trainer whose step can be split: leave out"),
+        ("rack", &rack[..], "a rack needs a trainer whose step can be split: leave out"),
         ("ring", &ring[..], "all-reduce needs a trainer whose step can be split: choose another"),
         (
             "moments",

@@ -263,8 +263,8 @@ fn a_peer_of_another_run_is_refused_by_the_name_of_the_field() {
     for (name, setting, want) in [
         (
             "rule",
-            "gossip.rule=pairwise",
-            "gossip.rule is \"pairwise\" here and \"gossip-outer\" there",
+            "gossip.rule=gossip-outer",
+            "gossip.rule is \"gossip-outer\" here and \"pairwise\" there",
         ),
         (
             "codecs",

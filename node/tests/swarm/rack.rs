@@ -9,7 +9,9 @@ use crate::process::{Peer, wait};
 use crate::stuck;
 
 /// A run that lasts as long as its steps do, in which nobody is replaced for being late.
-const RUN: [&str; 8] = [
+const RUN: [&str; 10] = [
+    "--rule",
+    "gossip-outer",
     "--set",
     "run.batch=16",
     "--set",

@@ -120,7 +120,8 @@ fn ranks_on_libtorch_train_as_one_replica() {
     for precision in ["bf16", "fp16"] {
         let own = libtorch(precision);
         let root = tempfile::tempdir().unwrap();
-        let mut peers = start(&root, &["--rack", "a"], [&words(&own), &words(&own)]);
+        let mut peers =
+            start(&root, &["--rack", "a", "--rule", "gossip-outer"], [&words(&own), &words(&own)]);
         let together = |peer: &Peer| {
             let lines = peer.metrics();
             let at =

@@ -93,8 +93,8 @@ struct RunArgs {
     /// Train a byte-level BPE of so many tokens on the text first, and use it (`data.tokenizer`).
     #[arg(long, value_name = "N")]
     vocabulary: Option<usize>,
-    /// Mixing rule to run, repeatable [default: gossip-outer; pairwise where neither model nor data are
-    /// named].
+    /// Mixing rule to run, repeatable [default: pairwise]. Beside gossip-outer all variants train with
+    /// adamw, unless --config or a setting names another optimizer.
     #[arg(long = "rule", value_name = "RULE")]
     rules: Vec<String>,
     /// Leave out the synchronous variant and, with --kill, the undisturbed variants.
@@ -371,19 +371,26 @@ fn is_demo(arguments: &RunArgs) -> bool {
     arguments.config.is_none() && !demo::says_what_to_train(&given(arguments))
 }
 
-/// The rules named, or the one that is usual.
+/// The rules named, or the product's default.
 fn rules(arguments: &RunArgs) -> Vec<String> {
-    let usual = if is_demo(arguments) { demo::RULE } else { "gossip-outer" };
     let named = &arguments.rules;
-    if named.is_empty() { vec![usual.to_owned()] } else { named.clone() }
+    if named.is_empty() { vec!["pairwise".to_owned()] } else { named.clone() }
+}
+
+/// The optimizer of all variants where one of them has another default than the others.
+fn common_optimizer(arguments: &RunArgs, rules: &[String]) -> Option<&'static str> {
+    let differs = rules.iter().any(|rule| rule == "gossip-outer");
+    (differs && arguments.config.is_none()).then_some("optimizer.kind=adamw")
 }
 
 /// What is trained by these rules.
 fn workload(arguments: &RunArgs, rules: &[String]) -> Workload {
-    let usual = is_demo(arguments).then(|| demo::settings(rules).map(str::to_owned));
+    let common = common_optimizer(arguments, rules);
+    let demo = is_demo(arguments).then(|| demo::settings(common.is_some()));
+    let usual = demo.into_iter().flatten().chain(common).map(str::to_owned);
     Workload {
         config: arguments.config.clone(),
-        settings: usual.into_iter().flatten().chain(given(arguments)).collect(),
+        settings: usual.chain(given(arguments)).collect(),
         wan: arguments.wan.clone(),
         rack: 1,
     }
