@@ -77,28 +77,31 @@ class Block(torch.nn.Module):
         return x + self.mlp(self.ln_2(x))
 
 
+class Transformer(torch.nn.Module):
+    def __init__(self, layers: int, heads: int, width: int, context: int, vocabulary: int) -> None:
+        super().__init__()
+        self.wte, self.wpe = torch.nn.Embedding(vocabulary, width), torch.nn.Embedding(context, width)
+        self.h = torch.nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.ln_f = torch.nn.LayerNorm(width)
+        for table in (self.wte, self.wpe):
+            torch.nn.init.normal_(table.weight, std=0.02)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.wte(tokens) + self.wpe.weight[: tokens.shape[1]]
+        for block in self.h:
+            x = block(x)
+        return self.ln_f(x)
+
+
 class GPT2(torch.nn.Module):
     """The modules have the names of the file; the head is the embedding."""
 
     def __init__(self, layers: int, heads: int, width: int, context: int, vocabulary: int) -> None:
         super().__init__()
-        self.transformer = torch.nn.ModuleDict(
-            {
-                "wte": torch.nn.Embedding(vocabulary, width),
-                "wpe": torch.nn.Embedding(context, width),
-                "h": torch.nn.ModuleList(Block(width, heads) for _ in range(layers)),
-                "ln_f": torch.nn.LayerNorm(width),
-            }
-        )
-        for name in ("wte", "wpe"):
-            torch.nn.init.normal_(self.transformer[name].weight, std=0.02)
+        self.transformer = Transformer(layers, heads, width, context, vocabulary)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        parts = self.transformer
-        x = parts["wte"](tokens) + parts["wpe"].weight[: tokens.shape[1]]
-        for block in parts["h"]:
-            x = block(x)
-        return F.linear(parts["ln_f"](x), parts["wte"].weight)
+        return F.linear(self.transformer(tokens), self.transformer.wte.weight)
 
 
 def load(file: Path, heads: Optional[int]) -> tuple[GPT2, dict[str, torch.Tensor]]:
@@ -143,7 +146,7 @@ def main() -> None:
             given.weights = Path(temporary) / "model.safetensors"
             save_file(GPT2(2, 1, 48, 32, 256).state_dict(), given.weights, metadata={"format": "pt"})
         model, loaded = load(given.weights, given.heads)
-    given.context = min(given.context, len(model.transformer["wpe"].weight))
+    given.context = min(given.context, model.transformer.wpe.num_embeddings)
     if given.tokens is None:
         tokens = nanogpt.load(given.text)
     else:

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
 
 try:
-    from lightning.pytorch import LightningModule, Trainer
+    from lightning.pytorch import LightningModule, Trainer  # pyright: ignore
 except ModuleNotFoundError:
     from pytorch_lightning import LightningModule, Trainer
 
@@ -27,7 +28,7 @@ from dnode.lightning import SwarmCallback
 import mnist_cnn
 
 
-class Classifier(LightningModule):
+class Classifier(LightningModule):  # pyright: ignore
     def __init__(self, side: int) -> None:
         super().__init__()
         self.model = mnist_cnn.cnn(side)
@@ -57,12 +58,12 @@ def main() -> None:
     given = words.parse_args()
 
     torch.manual_seed(0)
-    train, test = (torch.utils.data.TensorDataset(*images) for images in mnist_cnn.load(given.data))
+    train, test = (TensorDataset(*images) for images in mnist_cnn.load(given.data))
     module = Classifier(train.tensors[0].shape[-1])
     # Each peer has its own order of the images.
     draws = torch.Generator().manual_seed(int(os.environ.get("DNODE_LAUNCH_RANK", os.getpid())))
-    batches = torch.utils.data.DataLoader(train, batch_size=given.batch, shuffle=True, drop_last=True, generator=draws)
-    held_out = torch.utils.data.DataLoader(test, batch_size=len(test))
+    batches = DataLoader(train, batch_size=given.batch, shuffle=True, drop_last=True, generator=draws)
+    held_out = DataLoader(test, batch_size=len(test))
     callback = SwarmCallback(run="lightning", monitor="val_loss", ticket=given.ticket, local_steps=10)
     trainer = Trainer(
         max_steps=given.steps, accumulate_grad_batches=given.accumulate, callbacks=[callback], logger=False,

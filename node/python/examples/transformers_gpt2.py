@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 from dnode.transformers import SwarmCallback
@@ -22,7 +23,7 @@ from dnode.transformers import SwarmCallback
 import nanogpt
 
 
-class Windows(torch.utils.data.Dataset):
+class Windows(Dataset[dict[str, torch.Tensor]]):
     """Windows of `context` bytes of a text, one after the other."""
 
     def __init__(self, text: torch.Tensor, context: int) -> None:

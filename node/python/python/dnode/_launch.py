@@ -45,7 +45,7 @@ def launch(
         raise ValueError(f"launch {n} processes: at least 1")
     root = Path(folder if folder is not None else tempfile.mkdtemp(prefix="dnode-launch-"))
     command = [python, script, *args]
-    peers = []
+    peers: list[subprocess.Popen[bytes]] = []
     for rank in range(n):
         own = root / str(rank)
         own.mkdir(parents=True, exist_ok=True)

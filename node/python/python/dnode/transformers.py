@@ -81,10 +81,12 @@ class SwarmCallback(TrainerCallback):  # type: ignore[misc]
 
     def _hook_on(self, model: torch.nn.Module) -> None:
         self._batches, self._told = Accumulated(), False
-        if "with_kwargs" in inspect.signature(model.register_forward_hook).parameters:
-            self._hook = model.register_forward_hook(self._after_forward, with_kwargs=True)
+        # PyTorch 1.13 has no words with names there.
+        hook: Any = model.register_forward_hook
+        if "with_kwargs" in inspect.signature(hook).parameters:
+            self._hook = hook(self._after_forward, with_kwargs=True)
         else:
-            self._hook = model.register_forward_hook(
+            self._hook = hook(
                 lambda model, words, output: self._after_forward(model, words, {}, output)
             )
 
@@ -95,7 +97,8 @@ class SwarmCallback(TrainerCallback):  # type: ignore[misc]
         # Named words are seen from PyTorch 2 on; before it what the model returns has the size of the batch.
         if model.training and isinstance(loss, torch.Tensor) and loss.numel() == 1:
             self._told, self._parts = True, named.get("num_items_in_batch") is not None
-            rest = list(output.values() if hasattr(output, "values") else output)[1:]
+            values = getattr(output, "values", None)
+            rest = list(output if values is None else values())[1:]
             self._batches.add(loss.reshape(()), samples_of([*words, *named.values(), *rest]))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
