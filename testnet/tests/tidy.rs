@@ -10,8 +10,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Names under which nothing is written by hand.
-const SKIPPED: [&str; 7] =
-    [".git", "target", "corpus", "artifacts", "regressions", "dnode-data", "runs"];
+const SKIPPED: [&str; 8] =
+    [".git", "target", "corpus", "artifacts", "regressions", "dist", "dnode-data", "runs"];
 /// Most lines of one file, its inline tests not counted.
 const LINES_MAX: usize = 500;
 
