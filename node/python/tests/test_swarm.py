@@ -121,40 +121,6 @@ except KeyboardInterrupt:
     assert "STOPPED" in peer.wait()
 
 
-def test_an_interrupted_cell_of_a_notebook_leaves_and_the_next_cell_joins_again(start: Start) -> None:
-    # As a notebook does it: cells are run one after the other in one process, which outlives an interrupt.
-    text = '''
-cells = [
-    "model = Net(); optimizer = torch.optim.SGD(model.parameters(), lr=0.01)",
-    """
-with dnode.join(model, optimizer, run="cells", **LOCAL) as swarm:
-    while True:
-        step = swarm.step(loss=one_step(model, optimizer, torch.default_generator))
-        if step.index == 100:
-            print("RUNS")
-        time.sleep(0.001)
-""",
-    "print('LEFT', swarm.membership, swarm.leave()['reason'], swarm.last_step.index >= 100)",
-    """
-with dnode.join(model, optimizer, run="cells", resume=True, **LOCAL) as swarm:
-    print("AGAIN", swarm.membership, swarm.last_step.index >= 100)
-""",
-]
-names = globals()
-for cell in cells:
-    try:
-        exec(compile(cell, "<cell>", "exec"), names)
-    except KeyboardInterrupt:
-        print("INTERRUPTED")
-'''
-    peer = start("0", text)
-    peer.until("RUNS")
-    peer.process.send_signal(signal.SIGINT)
-    log = peer.wait()
-    assert log.count("INTERRUPTED") == 1 and "LEFT left interrupted True" in log, log
-    assert "AGAIN joined True" in log and log.count("listening") == 2, log
-
-
 def test_another_model_is_refused_by_name_and_a_wrong_setting_by_what_is_wrong(start: Start) -> None:
     first = start("0", ENDLESS)
     other = '''
