@@ -4,7 +4,8 @@
 
 Peers train the cnn on this machine. One after the other is killed with SIGKILL and started again with
 `resume=True`. Prints a line of JSON a kill: the longest time between two steps of each survivor in the
-seconds before and after; and one of all. Needs the package `dnode` to be importable.
+seconds before and after, and its mean loss in those before; and one of all. A peer that hangs or does not
+come back ends it with an error. Needs the package `dnode` to be importable.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ JOINS_WITHIN_S = 60.0
 
 
 def worker(folder: Path, rank: int, size: int, resume: bool) -> None:
-    """Trains until it is killed; writes the time of each step, which all processes count alike."""
+    """Trains until it is killed; writes of each step the time, which all processes count alike, and the loss."""
     model, optimizer, batch = models.make("cnn")
     others = [folder / str(it) / "address" for it in range(size) if it != rank]
     bootstrap = [word for file in others if file.exists() for word in file.read_text().split()[:1]]
@@ -53,7 +54,7 @@ def worker(folder: Path, rank: int, size: int, resume: bool) -> None:
             loss = models.train(model, optimizer, batch)
             swarm.step(loss=loss, samples=32)
             peers = len(swarm.snapshot["peers"]) if swarm.last_step.index % 20 == 0 else -1
-            steps.write(f"{time.monotonic()} {peers}\n")
+            steps.write(f"{time.monotonic()} {peers} {loss.item()}\n")
 
 
 class Peers:
@@ -65,10 +66,10 @@ class Peers:
         words = [sys.executable, __file__, "--worker", str(self.folder), str(rank), str(self.size), str(int(resume))]
         return subprocess.Popen(words, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
-    def steps(self, rank: int) -> "list[tuple[float, int]]":
+    def steps(self, rank: int) -> "list[tuple[float, int, float]]":
         file = self.folder / f"steps-{rank}"
         lines = file.read_text().split("\n")[:-1] if file.exists() else []
-        return [(float(at), int(peers)) for at, peers in (line.split() for line in lines[-2000:])]
+        return [(float(at), int(peers), float(loss)) for at, peers, loss in (line.split() for line in lines[-2000:])]
 
     def wait_for_all(self, since: float) -> None:
         """Until each peer says that it knows all the others."""
@@ -78,7 +79,7 @@ class Peers:
             assert time.monotonic() < until, f"peers {missing} are not in the swarm"
             time.sleep(0.2)
             for rank in list(missing):
-                told = [peers for at, peers in self.steps(rank) if at > since and peers >= 0]
+                told = [peers for at, peers, _ in self.steps(rank) if at > since and peers >= 0]
                 if told and told[-1] >= self.size - 1:
                     missing.remove(rank)
 
@@ -93,9 +94,13 @@ class Peers:
 
     def longest(self, rank: int, begin: float, end: float) -> "tuple[float, int]":
         """The longest time between two steps, milliseconds, and the number of steps."""
-        inside = [at for at, _ in self.steps(rank) if begin <= at <= end]
+        inside = [at for at, _, _ in self.steps(rank) if begin <= at <= end]
         gaps = [1e3 * (b - a) for a, b in zip([begin, *inside], [*inside, end])]
         return max(gaps), len(inside)
+
+    def loss(self, rank: int, begin: float, end: float) -> float:
+        """Its mean between these times."""
+        return statistics.mean(loss for at, _, loss in self.steps(rank) if begin <= at <= end)
 
     def end(self) -> None:
         for process in self.processes:
@@ -127,6 +132,7 @@ def main() -> None:
                         "victim": victim,
                         "longest_before_ms": [round(gap, 1) for gap, _ in before],
                         "longest_after_ms": [round(gap, 1) for gap, _ in after],
+                        "loss_before": [round(peers.loss(rank, at - WINDOW_S, at), 4) for rank in survivors],
                         "rate": round(sum(n for _, n in after) / max(1, sum(n for _, n in before)), 3),
                     }
                 )
