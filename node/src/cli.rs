@@ -63,7 +63,8 @@ pub enum Command {
     /// Write text with a gpt or llama that was trained, from a checkpoint alone.
     #[command(after_help = "Example: dnode generate dnode-data --prompt 'ROMEO:'")]
     Generate(Generate),
-    /// Write a trained gpt or llama as a folder that Hugging Face's transformers opens.
+    /// Write a trained gpt or llama as a folder that Hugging Face's transformers opens; of adapters, one
+    /// that its peft opens.
     #[command(after_help = "Example: dnode export my-model --from dnode-data")]
     Export {
         /// The folder, which must be empty or not there yet.
@@ -73,6 +74,12 @@ pub enum Command {
         /// of parameters.
         #[arg(long, value_name = "PATH", default_value = "dnode-data")]
         from: PathBuf,
+        /// Write a whole model: adapters together with the weights that they were trained beside.
+        #[arg(long, requires = "base")]
+        merge: bool,
+        /// Folder of these weights.
+        #[arg(long, value_name = "DIR", requires = "merge")]
+        base: Option<PathBuf>,
     },
     /// Say how well a gpt or llama predicts a text: loss, perplexity and bits per byte.
     #[command(after_help = "Example: dnode eval dnode-data --data book.txt --held-out")]

@@ -6,6 +6,7 @@ mod error;
 mod key;
 mod keys;
 mod kind;
+mod lora;
 mod model_file;
 mod reference;
 mod relations;

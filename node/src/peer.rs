@@ -126,7 +126,7 @@ pub enum JoinError {
     Network(#[from] NetworkError),
     /// The folder holds other weights than those that the run begins with.
     #[error(
-        "the weights {}: their digest is {found}, expected {expected}, which the run begins with (model.weights); leave out --init to take them from the other peers, or name their folder", folder.display()
+        "the weights {}: their digest is {found}, expected {expected}, which the run begins with (model.weights); name their folder by --init, or leave it out where other peers give them (a run without adapters)", folder.display()
     )]
     OtherWeights {
         /// What `model.init` names.

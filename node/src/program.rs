@@ -94,7 +94,9 @@ impl Failure {
             | Self::Backend(_)
             | Self::NoCheckpoint(_)
             | Self::Generate(_)
-            | Self::Export(ExportError::Content { .. } | ExportError::Taken(_))
+            | Self::Export(
+                ExportError::Content { .. } | ExportError::Taken(_) | ExportError::Base(_),
+            )
             | Self::Language(_)
             | Self::Link(LinkError::Address(_)) => USAGE,
             Self::Diverged(_) | Self::Join(JoinError::Drive(DriveError::Diverged(_))) => DIVERGED,
@@ -149,7 +151,7 @@ pub fn program(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
         Command::Completions { shell } => completions(shell),
         Command::Man { folder } => manual(folder.as_deref()),
         Command::Generate(flags) => generate(flags),
-        Command::Export { folder, from } => export(&from, &folder),
+        Command::Export { folder, from, base, .. } => export((&from, base.as_deref()), &folder),
         Command::Eval(flags) => evaluate(&flags),
         Command::Tokenizer(command) => tokenizer(command),
         Command::Bench(Bench::Link(link)) => bench_link(&link),
@@ -304,14 +306,14 @@ fn parameters(place: &Path) -> Result<PathBuf, Failure> {
 }
 
 fn generate(flags: Generate) -> Result<(), Failure> {
-    let Generate { path, prompt, length, temperature, seed, stop } = flags;
+    let Generate { path, base, prompt, length, temperature, seed, stop } = flags;
     let request = Generation { prompt, length, temperature, seed, stop };
     let mut screen = io::stdout();
     let mut say = |piece: &str| {
         screen.write_all(piece.as_bytes())?;
         screen.flush()
     };
-    match dnode_trainer::generate_to(&parameters(&path)?, &request, &mut say) {
+    match dnode_trainer::generate_to((&parameters(&path)?, base.as_deref()), &request, &mut say) {
         Ok(()) => print("\n"),
         // Nobody reads on.
         Err(GenerateError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -320,8 +322,9 @@ fn generate(flags: Generate) -> Result<(), Failure> {
 }
 
 fn evaluate(flags: &Eval) -> Result<(), Failure> {
-    let Eval { path, data, held_out, threads, json } = flags;
-    print(&language::evaluate(&parameters(path)?, data, (*held_out, *threads, *json))?)
+    let Eval { path, base, data, held_out, threads, json } = flags;
+    let from = (parameters(path)?, base.as_deref());
+    print(&language::evaluate((&from.0, from.1), data, (*held_out, *threads, *json))?)
 }
 
 fn tokenizer(command: TokenizerCommand) -> Result<(), Failure> {
@@ -341,9 +344,11 @@ fn tokenizer(command: TokenizerCommand) -> Result<(), Failure> {
     }
 }
 
-fn export(from: &Path, folder: &Path) -> Result<(), Failure> {
-    let Exported { class, parameters: count } = dnode_trainer::export(&parameters(from)?, folder)?;
-    print(&format!("{} is a {class} of {count} parameters\n", folder.display()))
+fn export((from, base): (&Path, Option<&Path>), folder: &Path) -> Result<(), Failure> {
+    let exported = dnode_trainer::export((&parameters(from)?, base), folder)?;
+    let Exported { class, adapters, parameters: count } = exported;
+    let is = if adapters { "has adapters for" } else { "is" };
+    print(&format!("{} {is} a {class} of {count} parameters\n", folder.display()))
 }
 
 fn configure(command: &ConfigCommand) -> Result<(), Failure> {

@@ -100,3 +100,83 @@ fn a_model_goes_out_and_begins_another_run_and_what_cannot_is_told_in_one_line()
     let want = "export home/checkpoints/000000000003/parameters.safetensors: parameters.safetensors: expected BLAKE3 ";
     refused(&dnode(folder, &["export", "new", "--from", "home"]), want);
 }
+
+const LORA: [&str; 4] = ["--init", "out", "--set", "model.lora_rank=2"];
+
+#[test]
+fn adapters_are_used_with_their_base_and_merged_into_it_and_faults_are_told_in_one_line() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path();
+    let untied = [&TINY[..], &["--model", "llama", "--set", "model.tied=false"]].concat();
+    for (home, out, seed) in [("home", "out", "1"), ("home2", "out2", "2")] {
+        train(folder, home, &[&untied[..], &["--seed", seed]].concat());
+        assert!(dnode(folder, &["export", out, "--from", home]).status.success());
+    }
+    let fast = ["--set", "optimizer.learning_rate=20", "--set", "optimizer.warmup_steps=0"];
+    train(folder, "fine", &[&LORA[..], &fast].concat());
+
+    let done = |words: &[&str]| {
+        let output = dnode(folder, words);
+        assert!(output.status.success(), "{output:?}");
+        said(&output).0
+    };
+    // Queries and values of one layer: 2·(16 + 16) and 2·(16 + 8).
+    let told = done(&["export", "adapters", "--from", "fine"]);
+    assert_eq!(told, "adapters has adapters for a LlamaForCausalLM of 112 parameters\n");
+    let mut files: Vec<_> = fs::read_dir(folder.join("adapters")).unwrap().collect();
+    files.sort_by_key(|file| file.as_ref().unwrap().file_name());
+    let names = files.into_iter().map(|file| file.unwrap().file_name().into_string().unwrap());
+    assert!(names.eq(["adapter_config.json", "adapter_model.safetensors"]));
+    let told = done(&["export", "merged", "--from", "fine", "--merge", "--base", "out"]);
+    assert_eq!(told, "merged is a LlamaForCausalLM of 5136 parameters\n");
+
+    // The merged model is one like any other, and says what base and adapters say together.
+    let loss = |words: &[&str]| {
+        let eval = ["eval", "--data", "shakespeare", "--held-out", "--json"];
+        let told: Value = serde_json::from_str(&done(&[&eval[..], words].concat())).unwrap();
+        told["loss"].as_f64().unwrap()
+    };
+    let together = loss(&["fine", "--base", "out"]);
+    train(folder, "again", &["--init", "merged", "--set", "optimizer.learning_rate=1e-9"]);
+    let merged = loss(&["again"]);
+    assert!((together - merged).abs() < 1e-5 * together, "{together} {merged}");
+    let base = loss(&["home"]);
+    assert!((together - base).abs() > 1e-3, "the adapters count: {together} {base}");
+    let write = ["generate", "fine", "--length", "20"];
+    assert!(done(&[&write[..], &["--base", "out"]].concat()).len() > 20);
+
+    let fails = |words: &[&str], want: &str| refused(&dnode(folder, words), want);
+    let parameters = "fine/checkpoints/000000000003/parameters.safetensors";
+    let alone = format!("{parameters} holds adapters alone: name the folder of the weights");
+    fails(&write, &alone);
+    fails(&["eval", "fine", "--data", "shakespeare"], &alone);
+    fails(&[&write[..], &["--base", "out2"]].concat(), "the weights out2: their digest is ");
+    let merge = ["export", "new", "--merge", "--from"];
+    fails(
+        &[&merge[..], &["fine", "--base", "out2"]].concat(),
+        "the weights out2: their digest is ",
+    );
+    let whole = "home/checkpoints/000000000003/parameters.safetensors holds a whole model, which";
+    fails(&[&merge[..], &["home", "--base", "out"]].concat(), whole);
+    let missing = dnode(folder, &[&merge[..], &["fine"]].concat());
+    refused(&missing, "the following required arguments were not provided:");
+    assert!(!folder.join("new").exists());
+
+    let refuses = |flags: &[&str], want: &str| refused(&join(folder, "other", flags), want);
+    refuses(&["--init", "fine"], &format!("the model {parameters}: they are adapters alone"));
+    refuses(&LORA[2..], "model.lora_rank = 2 in --set does not go with model.init = unset");
+    let other = [&LORA[..], &["--set", "model.weights=0123456789abcdef"]].concat();
+    refuses(&other, "the weights out: their digest is ");
+    let unknown = [&LORA[..], &["--set", "model.lora_targets=qkv"]].concat();
+    refuses(&unknown, "model.lora_targets = [\"qkv\"] in --set is not legal: must be");
+    let of_gpt = [&LORA[..], &["--set", "model.lora_targets=c_attn"]].concat();
+    refuses(
+        &of_gpt,
+        "model.lora_targets = [\"c_attn\"] is out of range: expected some of down_proj",
+    );
+    let high = [&LORA[..2], &["--set", "model.lora_rank=9"]].concat();
+    refuses(
+        &high,
+        "model.lora_rank = 9 is out of range: expected at most 8, the shorter side of model",
+    );
+}

@@ -91,8 +91,16 @@ pub struct ModelConfig {
     /// Folder whose weights the model begins with (gpt, llama); `None` draws them. Default `None`.
     pub init: Option<PathBuf>,
     /// What [`crate::weights_digest`] tells of the weights that peers begin with, where these are not
-    /// drawn. Default `None`.
+    /// drawn; with adapters, of the weights that stay as they are. Default `None`.
     pub weights: Option<String>,
+    /// Rank of the adapters that are trained in place of the weights (gpt, llama); 0 trains the weights.
+    /// Default 0.
+    pub lora_rank: usize,
+    /// What the product of an adapter's matrices is multiplied by, times the rank; 0 is twice the rank.
+    /// Default 0.
+    pub lora_alpha: f64,
+    /// Which modules of `transformers` have adapters, by the last word of their names. Default none.
+    pub lora_targets: Vec<String>,
 }
 
 impl Default for ModelConfig {
@@ -113,6 +121,9 @@ impl Default for ModelConfig {
             rotary_base: 10_000.0,
             init: None,
             weights: None,
+            lora_rank: 0,
+            lora_alpha: 0.0,
+            lora_targets: Vec::new(),
         }
     }
 }
@@ -145,6 +156,11 @@ pub enum ConfigError {
         "build the model: {0}; model.width, model.inner, model.layers and model.hidden change its size"
     )]
     Layout(#[from] LayoutError),
+    /// There is nothing to adapt.
+    #[error(
+        "model.lora_rank = {0} trains adapters of given weights: name their folder by model.init (--init), or leave it out"
+    )]
+    NoBase(usize),
     /// The folder that the model is to begin with does not hold its weights.
     #[error(transparent)]
     Init(#[from] InitError),
@@ -202,6 +218,17 @@ impl ModelConfig {
         if self.inner == 0 { 3 * self.width } else { self.inner }
     }
 
+    /// What the product of an adapter's matrices is multiplied by, times the rank.
+    #[must_use]
+    pub fn lora_alpha(&self) -> f64 {
+        if self.lora_alpha > 0.0 { self.lora_alpha } else { 2.0 * self.lora_rank as f64 }
+    }
+
+    /// What the product of an adapter's matrices is multiplied by.
+    pub(crate) fn lora_scale(&self) -> f32 {
+        (self.lora_alpha() / self.lora_rank as f64) as f32
+    }
+
     /// Kinds of tokens of the model: those of the configuration, else those of the data.
     ///
     /// # Errors
@@ -217,6 +244,9 @@ impl ModelConfig {
     /// # Errors
     /// [`ConfigError::Range`] names the key, its value and the legal range.
     pub fn validate(&self) -> Result<(), ConfigError> {
+        let legal = self.lora_rank == 0 || self.kind.is_text();
+        let expected = "0: adapters are of a gpt or llama";
+        ensure(legal, "model.lora_rank", self.lora_rank, expected)?;
         match self.kind {
             ModelKind::Mlp => {
                 let widths = self.hidden.iter().all(|width| (1..=WIDTH_MAX).contains(width));
@@ -263,6 +293,8 @@ impl ModelConfig {
         sized("model.layers", self.layers, LAYERS_MAX)?;
         sized("model.width", self.width, WIDTH_MAX)?;
         sized("model.context", self.context, CONTEXT_MAX)?;
+        let alpha = self.lora_alpha;
+        ensure(alpha.is_finite() && alpha >= 0.0, "model.lora_alpha", alpha, "0 or more")?;
         ensure(
             self.heads > 0 && self.width.is_multiple_of(self.heads),
             "model.heads",

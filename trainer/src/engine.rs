@@ -15,7 +15,7 @@ use crate::kernel::{Blend, Compute, reduce};
 use crate::local::LocalConfig;
 use crate::model::{Backward, Forward, Model, build, initial_random};
 use crate::optimizer::Optimizer;
-use crate::seam::{StateTensor, TrainError};
+use crate::seam::{StateTensor, TrainError, digest};
 
 /// Parameters on some device, their gradient, and the rule that moves them: what a
 /// [`LocalTrainer`](crate::LocalTrainer) computes with.
@@ -27,6 +27,11 @@ use crate::seam::{StateTensor, TrainError};
 pub trait Engine: Send {
     /// Names, shapes and offsets of the parameters; must not change.
     fn layout(&self) -> &ParameterLayout;
+
+    /// As [`Trainer::base_digest`](crate::Trainer::base_digest).
+    fn base_digest(&self) -> Option<&str> {
+        None
+    }
 
     /// Sets the gradient and its score to zero.
     ///
@@ -154,8 +159,12 @@ pub(crate) struct NativeEngine {
     model: Box<dyn Model>,
     optimizer: Optimizer,
     compute: Compute,
-    /// `[P]`.
+    /// The frozen ones, then `[P]`.
     parameters: Vec<f32>,
+    /// How many are frozen.
+    frozen: usize,
+    /// Digest of the frozen ones, if there are any.
+    base: Option<String>,
     /// `[P]`; of no value while it is `unwritten`.
     gradient: Vec<f32>,
     /// Whether the next backward pass is the first since the gradient was cleared.
@@ -179,17 +188,28 @@ pub fn initial_parameters(
     shape: SampleShape,
 ) -> Result<(ParameterLayout, Vec<f32>), ConfigError> {
     let model = build(&config.model, shape)?;
-    let parameters = initial(model.as_ref(), config)?;
+    let mut parameters = initial(model.as_ref(), config)?;
+    parameters.drain(..frozen_count(model.as_ref()));
     Ok((model.layout().clone(), parameters))
 }
 
-/// The weights that the model begins with: those of a folder, or drawn.
+fn frozen_count(model: &dyn Model) -> usize {
+    model.frozen().map_or(0, ParameterLayout::parameters)
+}
+
+/// The numbers that the model begins with, the frozen ones first: those of a folder, or drawn.
 fn initial(model: &dyn Model, config: &LocalConfig) -> Result<Vec<f32>, ConfigError> {
-    let layout = model.layout();
-    let mut parameters = vec![0.0; layout.parameters()];
-    match &config.model.init {
-        Some(folder) => load(folder, (&config.model, layout), &mut parameters)?,
-        None => model.initialize(&mut initial_random(config.seed), &mut parameters),
+    let mut parameters = vec![0.0; frozen_count(model) + model.layout().parameters()];
+    let draw = |values: &mut [f32]| model.initialize(&mut initial_random(config.seed), values);
+    match (&config.model.init, model.frozen()) {
+        (None, None) => draw(&mut parameters),
+        (None, Some(_)) => return Err(ConfigError::NoBase(config.model.lora_rank)),
+        (Some(folder), None) => load(folder, (&config.model, model.layout()), &mut parameters)?,
+        (Some(folder), Some(frozen)) => {
+            let (weights, adapters) = parameters.split_at_mut(frozen.parameters());
+            load(folder, (&config.model, frozen), weights)?;
+            draw(adapters);
+        }
     }
     Ok(parameters)
 }
@@ -202,9 +222,12 @@ impl NativeEngine {
         let compute =
             Compute::new(threads).map_err(|source| ConfigError::Threads { threads, source })?;
         let parameters = initial(model.as_ref(), config)?;
+        let frozen = frozen_count(model.as_ref());
         Ok(Self {
             optimizer: Optimizer::new(config.optimizer.clone(), model.layout()),
-            gradient: vec![0.0; parameters.len()],
+            gradient: vec![0.0; parameters.len() - frozen],
+            base: (frozen > 0).then(|| digest(&parameters[..frozen])),
+            frozen,
             unwritten: false,
             score: Score::default(),
             model,
@@ -215,6 +238,11 @@ impl NativeEngine {
 }
 
 impl NativeEngine {
+    /// Where the trained parameters of `range` are.
+    const fn at(&self, range: &Range<usize>) -> Range<usize> {
+        self.frozen + range.start..self.frozen + range.end
+    }
+
     /// What the next backward pass does to the gradient, which is zero for it where it adds.
     fn next_blend(&mut self) -> Blend {
         if !std::mem::take(&mut self.unwritten) {
@@ -233,6 +261,10 @@ impl Engine for NativeEngine {
         self.model.layout()
     }
 
+    fn base_digest(&self) -> Option<&str> {
+        self.base.as_deref()
+    }
+
     fn clear(&mut self) -> Result<(), TrainError> {
         self.unwritten = true;
         self.score = Score::default();
@@ -248,6 +280,7 @@ impl Engine for NativeEngine {
                 compute: &self.compute,
                 parameters: &self.parameters,
                 gradient: &mut self.gradient,
+                frozen: self.frozen,
                 blend,
                 hand: None,
             };
@@ -270,10 +303,10 @@ impl Engine for NativeEngine {
         let score = self.evaluate(batch)?;
         self.score.add(score);
         let blend = self.next_blend();
-        let Self { model, compute, parameters, gradient, score: total, .. } = self;
+        let Self { model, compute, parameters, gradient, frozen, score: total, .. } = self;
         if total.loss.is_finite() {
-            let compute = &*compute;
-            let pass = Backward { compute, parameters, gradient, blend, hand: Some(hand) };
+            let (compute, frozen) = (&*compute, *frozen);
+            let pass = Backward { compute, parameters, gradient, frozen, blend, hand: Some(hand) };
             compute.run(|| model.backward(pass, batch, scale));
         }
         compute.check().map(|()| *total)
@@ -292,7 +325,8 @@ impl Engine for NativeEngine {
     }
 
     fn update(&mut self, learning_rate: f32, gradient_scale: f32) -> Result<(), TrainError> {
-        let Self { optimizer, compute, parameters, gradient, .. } = self;
+        let Self { optimizer, compute, parameters, gradient, frozen, .. } = self;
+        let parameters = &mut parameters[*frozen..];
         optimizer.update_on(compute, parameters, gradient, (learning_rate, gradient_scale));
         Ok(())
     }
@@ -305,10 +339,11 @@ impl Engine for NativeEngine {
     }
 
     fn read(&self, range: Range<usize>, out: &mut [f32]) {
-        out.copy_from_slice(&self.parameters[range]);
+        out.copy_from_slice(&self.parameters[self.at(&range)]);
     }
 
     fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
+        let range = self.at(&range);
         reduce::add_scaled(&mut self.parameters[range], delta, weight);
     }
 

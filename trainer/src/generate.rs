@@ -7,12 +7,14 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use dnode_protocol::ParameterLayout;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng as _;
 use serde_json::Value;
 
 use crate::config::{ConfigError, ModelConfig, ModelKind, ensure};
 use crate::kernel::Compute;
+use crate::lora::{BaseError, complete, load_base};
 use crate::model::initial::unit;
 use crate::model::transformer::LanguageModel;
 use crate::model::{Forward, build_language};
@@ -75,6 +77,9 @@ pub enum GenerateError {
     /// The text has nothing in it.
     #[error("the text has no token to score; give a longer one")]
     Empty,
+    /// Adapters lack the weights that they belong to.
+    #[error(transparent)]
+    Base(#[from] BaseError),
     /// The tokenizer does not know the text.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
@@ -88,6 +93,7 @@ pub enum GenerateError {
 
 /// Writes text with the language model whose parameters lie in the file `path`, until it has the length
 /// asked for, the tokenizer's token for the end of a text comes, or one of the texts that stop it.
+/// Adapters need the folder `base` with the weights that they were trained beside.
 ///
 /// While the text fits the model's context, keys and values of earlier tokens are kept, so that each token
 /// is computed once. Beyond, the model sees the last tokens alone, which stand at other places for each
@@ -97,13 +103,16 @@ pub enum GenerateError {
 ///
 /// # Errors
 /// [`GenerateError`] says what is wrong with the file or the request.
-pub fn generate(path: &Path, request: &Generation) -> Result<String, GenerateError> {
+pub fn generate(
+    (path, base): (&Path, Option<&Path>),
+    request: &Generation,
+) -> Result<String, GenerateError> {
     let mut text = String::new();
     let mut take = |piece: &str| {
         text.push_str(piece);
         Ok(())
     };
-    generate_to(path, request, &mut take).map(|()| text)
+    generate_to((path, base), request, &mut take).map(|()| text)
 }
 
 /// As [`generate`]; `take` gets the prompt, and then each piece of text as soon as it is there, in whole
@@ -112,12 +121,12 @@ pub fn generate(path: &Path, request: &Generation) -> Result<String, GenerateErr
 /// # Errors
 /// As there, and [`GenerateError::Output`] when `take` fails.
 pub fn generate_to(
-    path: &Path,
+    (path, base): (&Path, Option<&Path>),
     request: &Generation,
     take: &mut dyn FnMut(&str) -> io::Result<()>,
 ) -> Result<(), GenerateError> {
     request.check()?;
-    let (model, compute) = Written::open(path, 1)?;
+    let (model, compute) = Written::open((path, base), 1)?;
     write(model, &compute, request, take)
 }
 
@@ -233,14 +242,18 @@ fn open(path: &Path) -> io::Result<File> {
 pub(crate) struct Written {
     pub(crate) model: Box<dyn LanguageModel>,
     pub(crate) context: usize,
-    /// `[P]`.
+    /// All that a pass reads: the frozen ones, then `[P]`.
     pub(crate) parameters: Vec<f32>,
     pub(crate) vocabulary: Vocabulary,
 }
 
 impl Written {
-    /// The model of the file `path`, and `threads` threads to compute on.
-    pub(crate) fn open(path: &Path, threads: usize) -> Result<(Self, Compute), GenerateError> {
+    /// The model of the file `path`, beside the weights of the folder `base` if it needs any, and `threads`
+    /// threads to compute on.
+    pub(crate) fn open(
+        (path, base): (&Path, Option<&Path>),
+        threads: usize,
+    ) -> Result<(Self, Compute), GenerateError> {
         let content = |what: String| GenerateError::Content { path: path.to_path_buf(), what };
         let file = open(path).map_err(|source| {
             let path = path.to_path_buf();
@@ -252,25 +265,30 @@ impl Written {
         };
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let file = TensorFile::new(name, file, HEADER_MAX).map_err(content)?;
-        let model = Self::of(&file, tokenizer).map_err(content)?;
+        let (mut model, config) = Self::of(&file, tokenizer).map_err(content)?;
+        let Self { model: asked, parameters, .. } = &mut model;
+        let frozen = parameters.len() - asked.layout().parameters();
+        let weights = &mut parameters[..frozen];
+        load_base((path, base), (&config, asked.frozen()), weights)?;
         let compute = Compute::new(threads).map_err(|error| content(error.to_string()))?;
         Ok((model, compute))
     }
 
-    /// The error says what is wrong with the file.
+    /// The model without its frozen weights. The error says what is wrong with the file.
     fn of(
         file: &TensorFile,
         tokenizer: impl FnOnce() -> Result<Tokenizer, String>,
-    ) -> Result<Self, String> {
+    ) -> Result<(Self, ModelConfig), String> {
         let metadata = file.metadata();
         let config = model_told(&metadata)?;
         let vocabulary = Vocabulary::told(&told(&metadata, "vocabulary")?, tokenizer)?;
         let model = build_language(&config, vocabulary.len()).map_err(|error| error.to_string())?;
         let model = model.ok_or("its model writes no text")?;
         file.check(model.layout())?;
-        let mut parameters = vec![0.0; model.layout().parameters()];
-        file.parameters(model.layout(), &mut parameters)?;
-        Ok(Self { model, context: config.context, parameters, vocabulary })
+        let frozen = model.frozen().map_or(0, ParameterLayout::parameters);
+        let mut parameters = vec![0.0; frozen + model.layout().parameters()];
+        file.parameters(model.layout(), &mut parameters[frozen..])?;
+        Ok((Self { model, context: config.context, parameters, vocabulary }, config))
     }
 
     /// The tokens of `text`, which the user has given.
@@ -335,6 +353,7 @@ fn config(told: &Value) -> Result<ModelConfig, String> {
         config.norm_epsilon = number("norm_epsilon")?;
         config.rotary_base = number("rotary_base")?;
     }
+    complete(&mut config, &told["lora"])?;
     Ok(config)
 }
 
@@ -463,15 +482,18 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         for bytes in [&b""[..], b"{}", &[255; 64]] {
             std::fs::write(file.path(), bytes).unwrap();
-            assert!(matches!(Written::open(file.path(), 1), Err(GenerateError::Content { .. })));
+            assert!(matches!(
+                Written::open((file.path(), None), 1),
+                Err(GenerateError::Content { .. })
+            ));
         }
         let request = Generation { length: GENERATED_MAX + 1, ..Generation::default() };
-        assert!(generate(Path::new("x"), &request).is_err());
+        assert!(generate((Path::new("x"), None), &request).is_err());
         let request = Generation { temperature: 0.0, ..Generation::default() };
-        assert!(generate(Path::new("x"), &request).is_err());
+        assert!(generate((Path::new("x"), None), &request).is_err());
         let request = Generation { stop: vec![String::new()], ..Generation::default() };
-        assert!(generate(Path::new("x"), &request).is_err());
-        let error = generate(Path::new("/no/such"), &Generation::default()).unwrap_err();
+        assert!(generate((Path::new("x"), None), &request).is_err());
+        let error = generate((Path::new("/no/such"), None), &Generation::default()).unwrap_err();
         assert!(error.to_string().contains("/no/such"), "{error}");
     }
 }

@@ -13,6 +13,7 @@ use crate::engine::{Engine, NativeEngine};
 use crate::interrupt::Interrupt;
 use crate::kernel::loss::Score;
 use crate::learning_rate::learning_rate;
+use crate::lora;
 use crate::model;
 use crate::optimizer::clip_scale;
 use crate::seam::{
@@ -284,6 +285,10 @@ impl Trainer for LocalTrainer {
         self.engine.layout()
     }
 
+    fn base_digest(&self) -> Option<&str> {
+        self.engine.base_digest()
+    }
+
     fn step(&mut self, at: StepId) -> Result<StepReport, TrainError> {
         self.sum_gradient(at)?;
         self.update(at)
@@ -373,7 +378,10 @@ impl Trainer for LocalTrainer {
 
     fn describe(&self) -> Result<Description, TrainError> {
         let mut description = Description::default();
-        let model = model::describe(&self.config.model, self.source.shape());
+        let mut model = model::describe(&self.config.model, self.source.shape());
+        if let Some(base) = self.engine.base_digest() {
+            model["lora"] = lora::describe(&self.config.model, base);
+        }
         description.set("model", model.to_string())?;
         self.source.describe(&mut description)?;
         Ok(description)

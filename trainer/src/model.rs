@@ -1,5 +1,6 @@
 //! The reference models: forward and hand-derived backward passes over flat parameters.
 
+pub(crate) mod adapter;
 mod cnn;
 #[cfg(test)]
 mod golden;
@@ -11,6 +12,7 @@ mod mlp;
 pub(crate) mod transformer;
 
 use std::fmt::Debug;
+use std::ops::Range;
 
 use dnode_protocol::ParameterLayout;
 use rand_chacha::ChaCha8Rng;
@@ -53,8 +55,11 @@ pub(crate) struct Backward<'a, 'h> {
     pub(crate) compute: &'a Compute,
     /// `[P]`.
     pub(crate) parameters: &'a [f32],
-    /// `[P]`, but for what was handed over from its end.
+    /// Of the trained parameters, which lie behind the frozen ones; without what was handed over from its
+    /// end.
     pub(crate) gradient: &'a mut [f32],
+    /// How many parameters are frozen.
+    pub(crate) frozen: usize,
     /// What becomes of what it holds: [`Blend::Replace`] only for models that
     /// [replace it](Model::replaces_gradient).
     pub(crate) blend: Blend,
@@ -63,8 +68,28 @@ pub(crate) struct Backward<'a, 'h> {
 }
 
 impl Backward<'_, '_> {
-    /// Nothing is added any more to the gradient from element `from` on.
+    /// The gradient of the parameters of `range`; `None` where they are frozen.
+    pub(crate) fn gradient_of(&mut self, range: &Range<usize>) -> Option<&mut [f32]> {
+        let start = range.start.checked_sub(self.frozen)?;
+        Some(&mut self.gradient[start..start + range.len()])
+    }
+
+    /// As [`Self::gradient_of`]; where they are frozen, `spare` takes it.
+    pub(crate) fn gradient_or<'s>(
+        &'s mut self,
+        range: &Range<usize>,
+        spare: &'s mut Vec<f32>,
+    ) -> &'s mut [f32] {
+        spare.resize(range.len(), 0.0);
+        self.gradient_of(range).unwrap_or(spare)
+    }
+
+    /// Nothing is added any more to the gradient of the parameters from `from` on. Adapters are handed over
+    /// together, at the end.
     pub(crate) fn is_final_from(&mut self, from: usize) {
+        if self.frozen > 0 && from > 0 {
+            return;
+        }
         let Some(hand) = &mut self.hand else { return };
         let enough = self.gradient.len() - from >= HAND_ELEMENTS_MIN;
         if enough || (from == 0 && !self.gradient.is_empty()) {
@@ -77,10 +102,16 @@ impl Backward<'_, '_> {
 
 /// A model: owns its activations, not its parameters.
 pub(crate) trait Model: Send + Debug {
-    /// Names, shapes and offsets of the parameters.
+    /// Names, shapes and offsets of the trained parameters; passes have them behind the
+    /// [frozen](Self::frozen) ones.
     fn layout(&self) -> &ParameterLayout;
 
-    /// Writes the initial parameters, `[P]`.
+    /// The weights that adapters adapt, and that stay as they are; `None` where all are trained.
+    fn frozen(&self) -> Option<&ParameterLayout> {
+        None
+    }
+
+    /// Writes the initial trained parameters.
     fn initialize(&self, random: &mut ChaCha8Rng, parameters: &mut [f32]);
 
     /// Computes the losses of a batch and keeps what the backward pass needs.

@@ -146,6 +146,12 @@ pub trait Trainer: Send {
     /// Names, shapes and offsets of the parameters; must not change.
     fn layout(&self) -> &ParameterLayout;
 
+    /// [`weights_digest`] of weights that stay as they are, beside which the parameters are trained, and
+    /// that are no part of them; `None` when there are none.
+    fn base_digest(&self) -> Option<&str> {
+        None
+    }
+
     /// Does one local optimizer update on the batch that belongs to `at.index`, with the learning
     /// rate that belongs to `at.position`.
     ///
@@ -336,13 +342,21 @@ const DIGESTED_AT_ONCE: usize = 1 << 16;
 /// little-endian f32 in the order of the layout. Equal for equal bits.
 #[must_use]
 pub fn weights_digest(trainer: &dyn Trainer) -> String {
-    let parameters = trainer.layout().parameters();
+    digest_of(trainer.layout().parameters(), |range, out| trainer.read(range, out))
+}
+
+/// As [`weights_digest`], of these numbers.
+pub(crate) fn digest(parameters: &[f32]) -> String {
+    digest_of(parameters.len(), |range, out| out.copy_from_slice(&parameters[range]))
+}
+
+fn digest_of(parameters: usize, read: impl Fn(Range<usize>, &mut [f32])) -> String {
     let mut values = vec![0.0; parameters.min(DIGESTED_AT_ONCE)];
     let mut bytes = Vec::with_capacity(values.len() * size_of::<f32>());
     let mut hasher = blake3::Hasher::new();
     for begin in (0..parameters).step_by(DIGESTED_AT_ONCE) {
         let piece = &mut values[..DIGESTED_AT_ONCE.min(parameters - begin)];
-        trainer.read(begin..begin + piece.len(), piece);
+        read(begin..begin + piece.len(), piece);
         bytes.clear();
         bytes.extend(piece.iter().flat_map(|value| value.to_le_bytes()));
         hasher.update(&bytes);

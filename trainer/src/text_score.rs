@@ -46,7 +46,8 @@ impl TextScore {
     }
 }
 
-/// Scores `text` with the language model whose parameters lie in the file `path`, on `threads` threads.
+/// Scores `text` with the language model whose parameters lie in this file, beside the weights of this
+/// folder if they are adapters, on `threads` threads.
 ///
 /// Windows of `T` tokens follow each other without overlap; the last is a whole one, too, of which only
 /// what was not scored yet counts. The first token is predicted as that of a text without a prompt.
@@ -55,12 +56,12 @@ impl TextScore {
 /// # Errors
 /// [`GenerateError`] says what is wrong with the file or the text.
 pub fn score_text(
-    path: &Path,
+    from: (&Path, Option<&Path>),
     text: &str,
     held_out: bool,
     threads: usize,
 ) -> Result<TextScore, GenerateError> {
-    let (mut model, compute) = Written::open(path, threads)?;
+    let (mut model, compute) = Written::open(from, threads)?;
     let tokens = model.encode(text)?;
     let first = if held_out { train_len(tokens.len()) } else { 0 };
     let scored: Vec<u32> = tokens.iter(first..tokens.len()).collect();

@@ -11,6 +11,9 @@ pub struct Generate {
     /// parameters.
     #[arg(value_name = "PATH", default_value = "dnode-data")]
     pub path: PathBuf,
+    /// Folder of the weights that the adapters of a checkpoint were trained beside.
+    #[arg(long, value_name = "DIR")]
+    pub base: Option<PathBuf>,
     /// What the text begins with; empty begins a new line.
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub prompt: String,
@@ -36,6 +39,9 @@ pub struct Eval {
     /// parameters.
     #[arg(value_name = "PATH", default_value = "dnode-data")]
     pub path: PathBuf,
+    /// Folder of the weights that the adapters of a checkpoint were trained beside.
+    #[arg(long, value_name = "DIR")]
+    pub base: Option<PathBuf>,
     /// The text, UTF-8, plain or gzip; shakespeare is the built-in one.
     #[arg(long, value_name = "FILE")]
     pub data: PathBuf,

@@ -48,13 +48,16 @@ pub struct Key {
     pub agreement: Agreement,
     /// The key only matters where another key has one of these values.
     pub only: Option<(&'static str, &'static [&'static str])>,
+    /// The key only matters where this number is above 0.
+    pub above_zero: Option<&'static str>,
 }
 
 /// What a key of this process alone is that stays unset and always matters; its section names it.
 pub(super) const fn key(kind: Kind) -> Key {
     let (name, unit, meaning) = ("", "", "");
     let (default, agreement) = (Preset::Unset, Agreement::Own);
-    Key { name, kind, default, but: None, unit, meaning, agreement, only: None }
+    let (only, above_zero) = (None, None);
+    Key { name, kind, default, but: None, unit, meaning, agreement, only, above_zero }
 }
 
 impl Key {
@@ -118,6 +121,12 @@ impl Key {
     /// The same key, which only matters where `key` has one of `values`.
     pub(super) const fn only(mut self, key: &'static str, values: &'static [&'static str]) -> Self {
         self.only = Some((key, values));
+        self
+    }
+
+    /// The same key, which only matters where the number `key` is above 0.
+    pub(super) const fn above_zero(mut self, key: &'static str) -> Self {
+        self.above_zero = Some(key);
         self
     }
 

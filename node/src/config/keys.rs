@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::key::{Key, Section, joined, key, section};
 use super::kind::{Kind, Reals};
+use super::lora::{LORA_DEFAULTS, LORA_RANK, LORA_TARGETS};
 use super::values::{
     Backend, Balance, Budget, Collective, Direct, LogFormat, Nat, Relay, Rule, budget, codec_names,
     duration, duration_or_auto, number_or_auto,
@@ -200,6 +201,16 @@ section! {
         /// digest of the weights that the run begins with, where these are not drawn; a peer without
         /// model.init takes them from the others before it trains
         weights = key(Kind::Digits(WEIGHTS_DIGITS)).must().only("model.kind", TRANSFORMERS),
+        /// rank of the adapters that are trained beside the weights, which stay as they are; 0 is none
+        lora_rank = key(Kind::Integer(0, 65_536))
+            .default("0").must().only("model.kind", TRANSFORMERS).above_zero(LORA_RANK),
+        /// times the rank, what an adapter's product counts; 0 is twice the rank
+        lora_alpha = key(Kind::Real(Reals::closed(0.0, 1e6)))
+            .default("0.0").must().only("model.kind", TRANSFORMERS).above_zero(LORA_RANK),
+        /// modules with adapters: of a gpt c_attn, c_proj and c_fc, of a llama the others
+        lora_targets = key(Kind::Words(LORA_TARGETS))
+            .by("model.kind", LORA_DEFAULTS)
+            .must().only("model.kind", TRANSFORMERS).above_zero(LORA_RANK),
     }
 }
 

@@ -146,12 +146,14 @@ fn by_section(mut write: impl FnMut(&mut String, &Key)) -> String {
 }
 
 fn meaning(key: &Key) -> String {
-    key.only.map_or_else(
-        || key.meaning.to_owned(),
-        |(other, values)| {
-            format!("{} (only where {other} is {})", key.meaning, values.join(" or "))
-        },
-    )
+    let words = key.only.map(|(other, values)| format!("{other} is {}", values.join(" or ")));
+    let number = key.above_zero.filter(|other| *other != key.name);
+    let conditions: Vec<String> =
+        words.into_iter().chain(number.map(|other| format!("{other} is above 0"))).collect();
+    if conditions.is_empty() {
+        return key.meaning.to_owned();
+    }
+    format!("{} (only where {})", key.meaning, conditions.join(" and "))
 }
 
 fn default_cell(key: &Key) -> String {

@@ -22,6 +22,7 @@ pub(super) fn broken(config: &Config, settings: &Settings) -> Vec<ConfigError> {
         .chain([batch(config.run.batch, config.optimizer.accumulate)])
         .chain(combinations::check(&config.gossip, |name| settings.changed(name)))
         .chain([weights(config)])
+        .chain(adapters(config))
         .chain([network(&config.network)])
         .chain([collective(&config.network), rack(&config.network, config.gossip.rule)])
         .chain([compute(&config.node)]);
@@ -74,6 +75,36 @@ fn weights(config: &Config) -> Option<Broken> {
             format!("{why} no peer gets them from others: give this one the folder, by --init");
         Broken("model.weights", other, remedy)
     })
+}
+
+/// Adapters are trained beside given weights of a transformer, on the embedded engine.
+fn adapters(config: &Config) -> [Option<Broken>; 3] {
+    let (model, node) = (&config.model, &config.node);
+    if model.lora_rank == 0 {
+        return [None, None, None];
+    }
+    let broken = |other, remedy: &str| Some(Broken("model.lora_rank", other, remedy.to_owned()));
+    let kind = if model.kind.is_text() {
+        None
+    } else {
+        broken("model.kind", "adapters are of a gpt or llama: leave it out")
+    };
+    let init = if model.init.is_some() || kind.is_some() {
+        None
+    } else {
+        broken(
+            "model.init",
+            "adapters are trained beside given weights, which no peer hands out: name their folder by --init",
+        )
+    };
+    let other = match (node.backend, beyond_embedded(node)) {
+        (Backend::Libtorch, _) => Some("node.backend"),
+        (Backend::Auto | Backend::Embedded, other) => other,
+    };
+    let engine = other.and_then(|other| {
+        broken(other, "the embedded engine alone trains adapters, in f32 on the CPU: leave one out")
+    });
+    [kind, init, engine]
 }
 
 fn data(data: &DataConfig) -> [Option<Broken>; 5] {
@@ -141,17 +172,21 @@ fn compute(node: &Node) -> Option<Broken> {
     if node.backend != Backend::Embedded {
         return None;
     }
-    let name = if matches!(node.device, Device::Cuda(_)) {
-        "node.device"
-    } else if node.precision != Precision::F32 {
-        "node.precision"
-    } else if node.recompute {
-        "node.recompute"
-    } else {
-        return None;
-    };
     let remedy = "the embedded engine computes in f32 on the CPU and keeps its activations: use auto or libtorch";
-    Some(Broken(name, "node.backend", remedy.to_owned()))
+    beyond_embedded(node).map(|name| Broken(name, "node.backend", remedy.to_owned()))
+}
+
+/// The key that asks for what the embedded engine cannot do.
+fn beyond_embedded(node: &Node) -> Option<&'static str> {
+    if matches!(node.device, Device::Cuda(_)) {
+        Some("node.device")
+    } else if node.precision != Precision::F32 {
+        Some("node.precision")
+    } else if node.recompute {
+        Some("node.recompute")
+    } else {
+        None
+    }
 }
 
 fn network(network: &Network) -> Option<Broken> {

@@ -110,10 +110,12 @@ pub(super) fn values_of(config: &Config) -> BTreeMap<&'static str, Value> {
 
 /// Whether `key` has an effect under `values`.
 fn matters(key: &Key, values: &BTreeMap<&'static str, Value>) -> bool {
-    key.only.is_none_or(|(other, wanted)| {
+    let fits = key.only.is_none_or(|(other, wanted)| {
         let value = values.get(other).and_then(Value::as_str);
         value.is_some_and(|value| wanted.contains(&value))
-    })
+    });
+    let number = |name| values.get(name).and_then(Value::as_integer);
+    fits && key.above_zero.is_none_or(|name| number(name).is_some_and(|number| number > 0))
 }
 
 /// The value as `--set` takes it: strings without their quotes.

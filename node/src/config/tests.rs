@@ -61,6 +61,9 @@ fn every_default_is_legal_and_dependencies_come_first() {
         for text in texts.into_iter().chain(but) {
             assert!(key.kind.check(&key.kind.read(text)).is_some(), "{} = {text}", key.name);
         }
+        if let Some(other) = key.above_zero.filter(|other| *other != key.name) {
+            assert!(matches!(before(other).unwrap().kind, Kind::Integer(0, _)), "{}", key.name);
+        }
         if let Some((other, values)) = key.only {
             let Kind::Choice(words) = before(other).unwrap().kind else { panic!("{}", key.name) };
             assert!(values.iter().all(|value| words.contains(value)), "{}", key.name);
@@ -239,6 +242,22 @@ fn values_that_do_not_go_together_are_refused_with_a_remedy() {
         (
             &["model.kind=llama", "model.key_value_heads=3"],
             "model.key_value_heads = 3 in --set does not go with model.heads = 4: the heads of keys and values must divide the heads",
+        ),
+        (
+            &["model.lora_rank=8"],
+            "model.lora_rank = 8 in --set does not go with model.init = unset: adapters are trained beside given weights, which no peer hands out: name their folder by --init",
+        ),
+        (
+            &["model.lora_rank=8", "data.kind=digits"],
+            "model.lora_rank = 8 in --set does not go with model.kind = \"mlp\": adapters are of a gpt or llama: leave it out",
+        ),
+        (
+            &["model.lora_rank=8", "model.init=x", "node.precision=bf16"],
+            "model.lora_rank = 8 in --set does not go with node.precision = \"bf16\": the embedded engine alone trains adapters, in f32 on the CPU: leave one out",
+        ),
+        (
+            &["model.lora_rank=8", "model.init=x", "node.backend=libtorch"],
+            "model.lora_rank = 8 in --set does not go with node.backend = \"libtorch\": the embedded engine alone trains adapters, in f32 on the CPU: leave one out",
         ),
         (
             &["data.kind=mnist"],

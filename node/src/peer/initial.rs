@@ -12,15 +12,16 @@ pub(super) fn weights(
     mut config: Config,
     trainer: &dyn Trainer,
 ) -> Result<(Config, String), JoinError> {
-    let found = weights_digest(trainer);
+    let begins = weights_digest(trainer);
     if let Some(folder) = &config.model.init {
+        let found = trainer.base_digest().unwrap_or(&begins).to_owned();
         let expected = config.model.weights.get_or_insert_with(|| found.clone());
         if *expected != found {
             let (folder, expected) = (folder.clone(), expected.clone());
             return Err(JoinError::OtherWeights { folder, found, expected });
         }
     }
-    Ok((config, found))
+    Ok((config, begins))
 }
 
 /// Whether a peer that begins here lacks the weights that its run begins with.

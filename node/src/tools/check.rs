@@ -156,7 +156,8 @@ pub fn check(
     let configured = backend::torch(&config.node);
     let cpu = TorchConfig { device: Device::Cpu, ..TorchConfig::default() };
     let mut others: Vec<TorchConfig> = configured.into_iter().collect();
-    if dnode_torch::is_built() && configured != Some(cpu) {
+    let adapters = config.model.lora_rank > 0;
+    if dnode_torch::is_built() && configured != Some(cpu) && !adapters {
         others.push(cpu);
     }
     let reference = first(&config, None)?;

@@ -91,16 +91,17 @@ fn listed(all: impl ExactSizeIterator<Item = String>, most: usize) -> String {
     format!("{count}{colon}{}{more}", first.join(", "))
 }
 
-/// How well the model of the file `parameters` predicts the text of `data`.
+/// How well the model of the file `parameters`, of the folder `base` if it holds adapters, predicts the text of
+/// `data`.
 pub(crate) fn evaluate(
-    parameters: &Path,
+    (parameters, base): (&Path, Option<&Path>),
     data: &Path,
     (held_out, threads, as_json): (bool, usize, bool),
 ) -> Result<String, LanguageError> {
     let text = text(data)?;
     let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = if threads == 0 { cores() } else { threads };
-    let score = score_text(parameters, &text, held_out, threads)?;
+    let score = score_text((parameters, base), &text, held_out, threads)?;
     let (loss, perplexity, bits) = (score.loss(), score.perplexity(), score.bits_per_byte());
     let TextScore { vocabulary, tokens, bytes, .. } = score;
     if as_json {

@@ -7,6 +7,7 @@
 )]
 
 mod aborted;
+mod adapters;
 mod attacker;
 mod browser;
 mod check;

@@ -10,8 +10,9 @@ const NAMES_LEFT: [(&str, &str); 1] = [("node/network", "Event")];
 
 /// Terms of this project. A module whose first line says one sends its reader to the glossary, so
 /// it is defined there; a new term is added here.
-const TERMS: [&str; 79] = [
+const TERMS: [&str; 80] = [
     "abort",
+    "adapter",
     "attacker",
     "back-off",
     "bulk connection",

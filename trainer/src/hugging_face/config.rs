@@ -25,6 +25,24 @@ pub(super) const fn class(kind: ModelKind) -> &'static str {
     }
 }
 
+/// What `adapter_config.json` of `peft` says of the adapters of this model.
+pub(super) fn peft_json(config: &ModelConfig) -> Value {
+    json!({
+        "base_model_name_or_path": null,
+        "bias": "none",
+        // The linear layers of GPT-2 are turned.
+        "fan_in_fan_out": config.kind == ModelKind::Gpt,
+        "inference_mode": true,
+        "lora_alpha": config.lora_alpha(),
+        "lora_dropout": 0.0,
+        "modules_to_save": null,
+        "peft_type": "LORA",
+        "r": config.lora_rank,
+        "target_modules": config.lora_targets,
+        "task_type": "CAUSAL_LM",
+    })
+}
+
 fn llama(config: &ModelConfig) -> Value {
     json!({
         "architectures": [class(ModelKind::Llama)],

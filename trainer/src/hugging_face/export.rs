@@ -1,11 +1,12 @@
-//! A checkpoint's model as a folder that `transformers` opens.
+//! A checkpoint's model as a folder that `transformers` opens; its adapters as one that `peft` opens.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use dnode_protocol::ParameterLayout;
+use dnode_protocol::{ParameterLayout, TensorSpec};
 use safetensors::Dtype;
 
 use super::names::{Part, parts};
@@ -14,12 +15,18 @@ use crate::checkpoint::{listed_beside, open_parameters};
 use crate::config::ModelConfig;
 use crate::files::{sync_folder, write_new};
 use crate::generate;
+use crate::lora::{BaseError, load_base};
+use crate::model::adapter::{Adapted, adapted, merge};
 use crate::model::build_language;
 use crate::tensor_file::{TensorFile, TensorWriter};
 use crate::tokenizer::{TOKENIZER_BYTES_MAX, TOKENIZER_FILE};
 
 /// A folder that is being written, of no value; the name of the folder to be follows.
 const WRITING: &str = ".exporting-";
+/// The files of adapters: what they are, and their numbers.
+const ADAPTER_FILES: (&str, &str) = ("adapter_config.json", "adapter_model.safetensors");
+/// What `peft` puts before the names of modules.
+const PEFT_PREFIX: &str = "base_model.model.";
 /// Elements that are read and written at once, of tensors that are not transposed.
 const CHUNK: usize = 1 << 16;
 
@@ -34,6 +41,9 @@ pub enum ExportError {
         /// What is wrong with it.
         what: String,
     },
+    /// Adapters lack the weights that they are to be merged with.
+    #[error(transparent)]
+    Base(#[from] BaseError),
     /// There is something already.
     #[error("export to {}: it is there and not empty; name a folder that is not there yet", .0.display())]
     Taken(PathBuf),
@@ -52,32 +62,67 @@ pub enum ExportError {
 pub struct Exported {
     /// The class of `transformers` that the folder is of.
     pub class: &'static str,
-    /// Numbers of the model.
+    /// Whether it holds adapters alone.
+    pub adapters: bool,
+    /// Numbers of the model, or of its adapters.
     pub parameters: usize,
+}
+
+/// Where numbers are read from.
+enum Numbers {
+    File(TensorFile),
+    /// Weights and adapters together, in the order of the layout.
+    Merged(Vec<f32>),
 }
 
 /// A model on the disk, as dnode has it.
 struct Source {
-    file: TensorFile,
+    numbers: Numbers,
     config: ModelConfig,
+    /// Of the numbers.
     layout: ParameterLayout,
+    /// Of what the numbers adapt, where they are adapters.
+    adapts: Option<ParameterLayout>,
     /// What the checkpoint keeps to make tokens.
     tokenizer: Option<Vec<u8>>,
 }
 
+/// A tensor of the folder.
+struct Tensor<'a> {
+    name: String,
+    shape: Vec<usize>,
+    /// The tensor of dnode that has its numbers.
+    own: &'a TensorSpec,
+    /// Of those, these.
+    range: Range<usize>,
+    /// Where they are to be turned.
+    turned: Option<Part<'a>>,
+}
+
+impl<'a> From<Part<'a>> for Tensor<'a> {
+    fn from(part: Part<'a>) -> Self {
+        let (name, shape) = (part.name.clone(), part.shape.clone());
+        let (own, range) = (part.own, part.range());
+        Self { name, shape, own, range, turned: Some(part).filter(|part| part.transposed) }
+    }
+}
+
 /// Writes the model whose parameters lie in the file `path` as the new folder `to`, from which
-/// `AutoModelForCausalLM.from_pretrained` makes a model with the same logits.
+/// `AutoModelForCausalLM.from_pretrained` makes a model with the same logits. Of adapters it writes a folder
+/// that `PeftModel.from_pretrained` takes; together with their weights, which lie in the folder `base`,
+/// a whole model.
 ///
 /// The folder is written under a hidden name beside its place, and forced to the disk before it gets its
-/// name. No more than a tensor is held in memory at a time.
+/// name. Without `base`, no more than a tensor is held in memory at a time.
 ///
 /// # Errors
 /// [`ExportError`]; an empty folder `to` is still there then, and nothing else.
-pub fn export(path: &Path, to: &Path) -> Result<Exported, ExportError> {
+pub fn export((path, base): (&Path, Option<&Path>), to: &Path) -> Result<Exported, ExportError> {
     let content = |what: String| ExportError::Content { path: path.to_owned(), what };
-    let source = Source::open(path).map_err(content)?;
-    let told = config::json(&source.config);
-    let told = told.ok_or_else(|| content("transformers has no such model".to_owned()))?;
+    let mut source = Source::open(path).map_err(content)?;
+    if base.is_some() {
+        source.merge((path, base))?;
+    }
     let write = |source: io::Error| ExportError::Write { path: to.to_owned(), source };
     match fs::read_dir(to).map(|mut entries| entries.next().is_none()) {
         Ok(true) => {}
@@ -92,8 +137,7 @@ pub fn export(path: &Path, to: &Path) -> Result<Exported, ExportError> {
     fs::create_dir_all(parent).map_err(write)?;
     // What a crash has left.
     let _ = fs::remove_dir_all(&hidden);
-    let text = serde_json::to_string_pretty(&told).unwrap_or_default() + "\n";
-    let written = source.write(&hidden, &text).map_err(|fault| match fault {
+    let written = source.write(&hidden).map_err(|fault| match fault {
         Fault::Read(what) => content(what),
         Fault::Write(error) => write(error),
     });
@@ -104,7 +148,8 @@ pub fn export(path: &Path, to: &Path) -> Result<Exported, ExportError> {
         return Err(error);
     }
     let class = config::class(source.config.kind);
-    Ok(Exported { class, parameters: source.layout.parameters() })
+    let (adapters, parameters) = (source.adapts.is_some(), source.layout.parameters());
+    Ok(Exported { class, adapters, parameters })
 }
 
 /// Which end fails.
@@ -127,44 +172,103 @@ impl Source {
         let config = generate::model_told(&file.metadata())?;
         let model = build_language(&config, config.vocabulary);
         let model = model.map_err(|error| error.to_string())?.ok_or("its model writes no text")?;
-        let layout = model.layout().clone();
+        let (layout, adapts) = (model.layout().clone(), model.frozen().cloned());
         file.check(&layout)?;
-        Ok(Self { file, config, layout, tokenizer })
+        Ok(Self { numbers: Numbers::File(file), config, layout, adapts, tokenizer })
     }
 
-    fn write(&self, hidden: &Path, config: &str) -> Result<(), Fault> {
+    /// Takes the weights of `base`, too, and adds the adapters to them.
+    fn merge(&mut self, (path, base): (&Path, Option<&Path>)) -> Result<(), ExportError> {
+        let mut whole = vec![0.0; self.adapts.as_ref().map_or(0, ParameterLayout::parameters)];
+        load_base((path, base), (&self.config, self.adapts.as_ref()), &mut whole)?;
+        let Some(weights) = self.adapts.take() else { return Ok(()) };
+        let content = |what: String| ExportError::Content { path: path.to_owned(), what };
+        let adapted =
+            adapted(&self.config, &weights).map_err(|error| content(error.to_string()))?;
+        for Adapted { part, down, up } in adapted {
+            let [down, up] = [self.all(&down).map_err(content)?, self.all(&up).map_err(content)?];
+            let start = part.own.offset;
+            let range = part.range();
+            let weight = &mut whole[start + range.start..start + range.end];
+            merge(weight, (&down, &up), &self.config);
+        }
+        self.numbers = Numbers::Merged(whole);
+        self.layout = weights;
+        Ok(())
+    }
+
+    /// The tensors of the folder, in order; `None` for a model that `transformers` does not have.
+    fn tensors(&self) -> Option<Vec<Tensor<'_>>> {
+        let Some(weights) = &self.adapts else {
+            return Some(parts(&self.config, &self.layout)?.into_iter().map(Into::into).collect());
+        };
+        let own = |name: &str| self.layout.tensors().iter().find(|own| own.name == name);
+        let tensors = adapted(&self.config, weights).ok()?.into_iter().flat_map(|adapted| {
+            let module = adapted.part.name.trim_end_matches(".weight");
+            [("lora_A", adapted.down), ("lora_B", adapted.up)].map(|(matrix, name)| {
+                let own = own(&name)?;
+                let name = format!("{PEFT_PREFIX}{module}.{matrix}.weight");
+                let (shape, range) = (own.shape.clone(), 0..own.range().len());
+                Some(Tensor { name, shape, own, range, turned: None })
+            })
+        });
+        tensors.collect()
+    }
+
+    fn write(&self, hidden: &Path) -> Result<(), Fault> {
+        let unknown = || Fault::Read("transformers has no such model".to_owned());
+        let ((described, weights), told) = if self.adapts.is_some() {
+            (ADAPTER_FILES, config::peft_json(&self.config))
+        } else {
+            ((CONFIG, WEIGHTS), config::json(&self.config).ok_or_else(unknown)?)
+        };
+        let told = serde_json::to_string_pretty(&told).unwrap_or_default() + "\n";
         fs::create_dir(hidden)?;
-        write_new(&hidden.join(CONFIG), config.as_bytes())?;
+        write_new(&hidden.join(described), told.as_bytes())?;
         if let Some(tokenizer) = &self.tokenizer {
             write_new(&hidden.join(TOKENIZER_FILE), tokenizer)?;
         }
-        let parts = parts(&self.config, &self.layout);
-        let parts =
-            parts.ok_or_else(|| Fault::Read("transformers has no such model".to_owned()))?;
-        let infos =
-            parts.iter().map(|part| (part.name.as_str(), part.shape.as_slice(), Dtype::F32));
+        let tensors = self.tensors().ok_or_else(unknown)?;
+        let infos = tensors.iter().map(|it| (it.name.as_str(), it.shape.as_slice(), Dtype::F32));
         // `transformers` refuses a file that does not say so.
         let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
-        let mut file = TensorWriter::create(&hidden.join(WEIGHTS), infos, Some(metadata))?;
-        for part in &parts {
-            self.copy(part, &mut file)?;
+        let mut file = TensorWriter::create(&hidden.join(weights), infos, Some(metadata))?;
+        for tensor in &tensors {
+            self.copy(tensor, &mut file)?;
         }
         file.finish()?;
         Ok(sync_folder(hidden)?)
     }
 
-    fn copy(&self, part: &Part<'_>, out: &mut TensorWriter) -> Result<(), Fault> {
-        let range = part.range();
+    /// Reads numbers of a tensor of its layout.
+    fn read(&self, own: &TensorSpec, start: usize, out: &mut [f32]) -> Result<(), String> {
+        match &self.numbers {
+            Numbers::File(file) => file.floats(&own.name, start, out)?,
+            Numbers::Merged(whole) => {
+                out.copy_from_slice(&whole[own.offset + start..][..out.len()]);
+            }
+        }
+        let finite = out.iter().all(|value| value.is_finite());
+        if finite { Ok(()) } else { Err(format!("tensor \"{}\" is not finite", own.name)) }
+    }
+
+    /// All numbers of the tensor of this name.
+    fn all(&self, name: &str) -> Result<Vec<f32>, String> {
+        let own = self.layout.tensors().iter().find(|own| own.name == name);
+        let own = own.ok_or_else(|| format!("tensor \"{name}\" is missing"))?;
+        let mut values = vec![0.0; own.range().len()];
+        self.read(own, 0, &mut values).map(|()| values)
+    }
+
+    fn copy(&self, tensor: &Tensor<'_>, out: &mut TensorWriter) -> Result<(), Fault> {
+        let Tensor { own, range, turned, .. } = tensor;
         // A matrix that is turned is turned as a whole.
-        let chunk = if part.transposed { range.len().max(1) } else { CHUNK };
+        let chunk = if turned.is_some() { range.len().max(1) } else { CHUNK };
         let (mut values, mut bytes) = (Vec::new(), Vec::new());
         for start in range.clone().step_by(chunk) {
             values.resize(chunk.min(range.end - start), 0.0);
-            self.file.floats(&part.own.name, start, &mut values).map_err(Fault::Read)?;
-            if !values.iter().all(|value| value.is_finite()) {
-                return Err(Fault::Read(format!("tensor \"{}\" is not finite", part.own.name)));
-            }
-            if part.transposed {
+            self.read(own, start, &mut values).map_err(Fault::Read)?;
+            if let Some(part) = turned {
                 values = part.turned(&values, false);
             }
             bytes.clear();

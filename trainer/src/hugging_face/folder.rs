@@ -53,7 +53,12 @@ pub fn model_of(place: &Path) -> Result<Option<ModelConfig>, InitError> {
     })?;
     let fault = InitError::at(&file);
     let opened = open_parameters(&file).map_err(&fault)?;
-    generate::model_told(&opened.metadata()).map(Some).map_err(fault)
+    let model = generate::model_told(&opened.metadata()).map_err(&fault)?;
+    if model.lora_rank > 0 {
+        let what = "they are adapters alone: begin with what `dnode export --merge` makes of them";
+        return Err(fault(what.to_owned()));
+    }
+    Ok(Some(model))
 }
 
 /// Reads the weights at `place`, a folder of `transformers` or a checkpoint of dnode's, of the model of

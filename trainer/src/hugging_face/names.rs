@@ -27,6 +27,11 @@ pub(crate) struct Part<'a> {
 }
 
 impl Part<'_> {
+    /// The rows of dnode's tensor.
+    pub(crate) fn rows(&self) -> Range<usize> {
+        self.rows.clone()
+    }
+
     /// Where its numbers are in dnode's tensor.
     pub(crate) fn range(&self) -> Range<usize> {
         let columns = columns(self.own);

@@ -60,6 +60,11 @@ impl<'a> Matrix<'a> {
         Self { values, rows, columns, row_stride, column_stride: 1 }
     }
 
+    /// Rows and columns.
+    pub(crate) const fn shape(&self) -> (usize, usize) {
+        (self.rows, self.columns)
+    }
+
     /// The transpose, without moving anything.
     pub(crate) const fn transposed(self) -> Self {
         Self {

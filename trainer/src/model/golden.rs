@@ -1,14 +1,18 @@
-//! The transformers against what `transformers` computes with the same weights.
+//! The transformers against what `transformers` computes with the same weights, and `peft` with the same
+//! adapters.
 //!
 //! `trainer/tests/golden/reference.py` makes the files: weights, tokens, logits, loss and gradients of
 //! small random models, with sizes that do not divide evenly.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use dnode_protocol::ParameterLayout;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
+use super::adapter::{Adapted, adapted};
 use super::transformer::LanguageModel;
 use super::{Backward, Forward, build_language};
 use crate::batch::{Batch, Input};
@@ -70,14 +74,38 @@ impl Golden {
         parts.iter().flat_map(one).collect()
     }
 
+    /// The names that `peft` saves adapters under, with those of dnode.
+    fn adapters(config: &ModelConfig, frozen: &ParameterLayout) -> Vec<(String, String)> {
+        let names = |it: Adapted<'_>| {
+            let module = it.part.name.trim_end_matches(".weight");
+            let name = |matrix: &str| format!("base_model.model.{module}.{matrix}.weight");
+            [(name("lora_A"), it.down), (name("lora_B"), it.up)]
+        };
+        adapted(config, frozen).unwrap().into_iter().flat_map(names).collect()
+    }
+
     /// Whether a model of this configuration computes what the file holds.
     fn check(&self, config: &ModelConfig) {
         let vocabulary = self.size("vocab_size");
         let mut model = build_language(config, vocabulary).unwrap().unwrap();
-        let layout = model.layout().clone();
-        let parts = parts(config, &layout).unwrap();
-        let parameters = self.own("weight", &parts);
-        assert_eq!(parameters.len(), layout.parameters());
+        let (layout, frozen) = (model.layout().clone(), model.frozen().cloned());
+        let parts = parts(config, frozen.as_ref().unwrap_or(&layout)).unwrap();
+        let mut parameters = self.own("weight", &parts);
+        let mut gradients = BTreeMap::new();
+        for tensor in layout.tensors().iter().filter(|_| frozen.is_none()) {
+            let of = |part: &&Part<'_>| part.own.name == tensor.name;
+            let parts: Vec<_> = parts.iter().filter(of).cloned().collect();
+            gradients.insert(tensor.name.clone(), self.own("gradient", &parts));
+        }
+        if let Some(frozen) = &frozen {
+            assert_eq!(parameters.len(), frozen.parameters());
+            for (theirs, own) in Self::adapters(config, frozen) {
+                parameters.extend(self.tensor(&format!("weight.{theirs}")).0);
+                gradients.insert(own, self.tensor(&format!("gradient.{theirs}")).0);
+            }
+        }
+        let frozen = frozen.map_or(0, |frozen| frozen.parameters());
+        assert_eq!(parameters.len(), frozen + layout.parameters());
         let (tokens, shape) = self.tensor("tokens");
         let samples = tokens
             .chunks_exact(shape[1])
@@ -92,14 +120,14 @@ impl Golden {
         };
         for threads in [1, 2] {
             let compute = Compute::new(threads).unwrap();
-            self.check_pass(model.as_mut(), &parts, (&compute, &parameters), &batch);
+            self.check_pass(model.as_mut(), &gradients, (&compute, &parameters), &batch);
         }
     }
 
     fn check_pass(
         &self,
         model: &mut dyn LanguageModel,
-        parts: &[Part<'_>],
+        gradients: &BTreeMap<String, Vec<f32>>,
         (compute, parameters): (&Compute, &[f32]),
         batch: &Batch,
     ) {
@@ -120,19 +148,18 @@ impl Golden {
         near("logits piece by piece", &pieces, &self.tensor("logits").0);
         let score = model.forward(pass, batch);
         near("loss", &[score.mean_loss() as f32], &self.tensor("loss").0);
-        let mut gradient = vec![0.0; parameters.len()];
+        let mut gradient = vec![0.0; model.layout().parameters()];
         let pass = Backward {
             compute,
             parameters,
             gradient: &mut gradient,
+            frozen: parameters.len() - model.layout().parameters(),
             blend: Blend::Add,
             hand: None,
         };
         model.backward(pass, batch, 1.0 / batch.targets.len() as f32);
         for tensor in model.layout().tensors() {
-            let parts: Vec<_> =
-                parts.iter().filter(|part| part.own.name == tensor.name).cloned().collect();
-            near(&tensor.name, &gradient[tensor.range()], &self.own("gradient", &parts));
+            near(&tensor.name, &gradient[tensor.range()], &gradients[&tensor.name]);
         }
     }
 }
@@ -146,10 +173,9 @@ fn near(name: &str, got: &[f32], want: &[f32]) {
     assert!(error <= TOLERANCE * largest, "{name}: off by {error}, the largest is {largest}");
 }
 
-fn llama(name: &str) {
-    let golden = Golden::open(name);
+fn llama(golden: &Golden) -> ModelConfig {
     let number = |key: &str| golden.config[key].as_f64().unwrap();
-    golden.check(&ModelConfig {
+    ModelConfig {
         kind: ModelKind::Llama,
         layers: golden.size("num_hidden_layers"),
         heads: golden.size("num_attention_heads"),
@@ -161,34 +187,65 @@ fn llama(name: &str) {
         norm_epsilon: number("rms_norm_eps"),
         rotary_base: number("rope_theta"),
         ..ModelConfig::default()
-    });
+    }
 }
 
-#[test]
-fn a_llama_whose_heads_share_one_key_equals_that_of_transformers() {
-    llama("llama-grouped.safetensors");
-}
-
-#[test]
-fn a_llama_with_a_tied_head_equals_that_of_transformers() {
-    llama("llama-tied.safetensors");
-}
-
-#[test]
-fn a_llama_with_a_key_for_each_head_equals_that_of_transformers() {
-    llama("llama-untied.safetensors");
-}
-
-#[test]
-fn a_gpt_equals_gpt2_of_transformers() {
-    let golden = Golden::open("gpt2.safetensors");
+fn gpt(golden: &Golden) -> ModelConfig {
     assert_eq!(golden.config["activation_function"], "gelu_new");
-    golden.check(&ModelConfig {
+    ModelConfig {
         kind: ModelKind::Gpt,
         layers: golden.size("n_layer"),
         heads: golden.size("n_head"),
         width: golden.size("n_embd"),
         context: golden.size("n_positions"),
         ..ModelConfig::default()
+    }
+}
+
+/// The model of `of` with adapters as the file tells.
+fn check_adapters(name: &str, of: fn(&Golden) -> ModelConfig) {
+    let golden = Golden::open(name);
+    let targets = serde_json::from_value(golden.config["target_modules"].clone()).unwrap();
+    golden.check(&ModelConfig {
+        lora_rank: golden.size("r"),
+        lora_alpha: golden.config["lora_alpha"].as_f64().unwrap(),
+        lora_targets: targets,
+        ..of(&golden)
     });
+}
+
+fn check_llama(name: &str) {
+    let golden = Golden::open(name);
+    golden.check(&llama(&golden));
+}
+
+#[test]
+fn a_llama_whose_heads_share_one_key_equals_that_of_transformers() {
+    check_llama("llama-grouped.safetensors");
+}
+
+#[test]
+fn a_llama_with_a_tied_head_equals_that_of_transformers() {
+    check_llama("llama-tied.safetensors");
+}
+
+#[test]
+fn a_llama_with_a_key_for_each_head_equals_that_of_transformers() {
+    check_llama("llama-untied.safetensors");
+}
+
+#[test]
+fn a_gpt_equals_gpt2_of_transformers() {
+    let golden = Golden::open("gpt2.safetensors");
+    golden.check(&gpt(&golden));
+}
+
+#[test]
+fn adapters_of_a_llama_equal_those_of_peft() {
+    check_adapters("adapters-llama.safetensors", llama);
+}
+
+#[test]
+fn adapters_of_a_gpt_equal_those_of_peft() {
+    check_adapters("adapters-gpt2.safetensors", gpt);
 }

@@ -9,13 +9,14 @@ use dnode_protocol::{LayoutError, ParameterLayout};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
+use super::adapter::Layouts;
 use super::linear::Linear;
 use super::transformer::{
     Attention, AttentionScratch, Embedding, Head, Heads, LanguageModel, initialize, tokens,
 };
 use super::{Backward, Forward, Model};
 use crate::batch::Batch;
-use crate::config::ModelConfig;
+use crate::config::{ConfigError, ModelConfig};
 use crate::kernel::activation::{add_bias_gelu, gelu_backward};
 use crate::kernel::attention::AttentionShape;
 use crate::kernel::loss::Score;
@@ -82,7 +83,8 @@ impl Norm {
     ) {
         let gain = &pass.parameters[self.gain.clone()];
         // Gain and bias are neighbours in the layout.
-        let both = &mut pass.gradient[self.gain.start..self.bias.end];
+        let mut spare = Vec::new();
+        let both = pass.gradient_or(&(self.gain.start..self.bias.end), &mut spare);
         let gradient = both.split_at_mut(gain.len());
         self.kept.backward(output_gradient, gain, gradient, input_gradient);
     }
@@ -117,7 +119,7 @@ struct Scratch {
 /// The model and its activations; `N = B · T`.
 #[derive(Debug)]
 pub(crate) struct Gpt {
-    layout: ParameterLayout,
+    layouts: Layouts,
     heads: Heads,
     embedding: Embedding,
     position_embedding: Range<usize>,
@@ -148,6 +150,11 @@ impl Block {
             slope: Vec::new(),
             inner: Vec::new(),
         })
+    }
+
+    fn layers_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
+        let inner = [&mut self.expand, &mut self.contract];
+        self.attention.layers_mut().into_iter().chain(inner)
     }
 
     /// Adds the block's two contributions to the residual stream `[N, width]`.
@@ -182,7 +189,7 @@ impl Block {
 
 impl Gpt {
     /// A model of `config.layers` blocks for sequences of `config.context` tokens.
-    pub(crate) fn new(config: &ModelConfig, vocabulary: usize) -> Result<Self, LayoutError> {
+    pub(crate) fn new(config: &ModelConfig, vocabulary: usize) -> Result<Self, ConfigError> {
         let width = config.width;
         let shape = AttentionShape {
             tokens: config.context,
@@ -193,12 +200,14 @@ impl Gpt {
         let mut layout = ParameterLayout::new();
         let embedding = Embedding::push(&mut layout, vocabulary, width)?;
         let position_embedding = layout.push("position_embedding", &[config.context, width])?;
-        let blocks = (0..config.layers)
+        let mut blocks = (0..config.layers)
             .map(|index| Block::push(&mut layout, index, shape))
-            .collect::<Result<_, _>>()?;
+            .collect::<Result<Vec<_>, _>>()?;
         let final_norm = Norm::push(&mut layout, "final_norm", width)?;
+        let layers = blocks.iter_mut().flat_map(Block::layers_mut);
+        let layouts = Layouts::new(config, layout, layers)?;
         Ok(Self {
-            layout,
+            layouts,
             heads: Heads { shape, rotation: None },
             head: embedding.head(),
             embedding,
@@ -238,11 +247,15 @@ impl LanguageModel for Gpt {
 
 impl Model for Gpt {
     fn layout(&self) -> &ParameterLayout {
-        &self.layout
+        &self.layouts.trained
+    }
+
+    fn frozen(&self) -> Option<&ParameterLayout> {
+        Some(&self.layouts.frozen).filter(|frozen| !frozen.tensors().is_empty())
     }
 
     fn initialize(&self, random: &mut ChaCha8Rng, parameters: &mut [f32]) {
-        initialize(&self.layout, self.blocks.len(), random, parameters);
+        initialize(&self.layouts, self.blocks.len(), random, parameters);
     }
 
     fn forward(&mut self, pass: Forward<'_>, batch: &Batch) -> Score {
@@ -271,10 +284,11 @@ impl Model for Gpt {
             block.backward(&mut pass, &self.heads, scratch);
             pass.is_final_from(block.attention_norm.gain.start);
         }
-        self.embedding.backward(pass.gradient, tokens, &scratch.residual);
-        let positions = &mut pass.gradient[self.position_embedding.clone()];
-        for sample in scratch.residual.chunks_exact(positions.len()) {
-            reduce::add_scaled(positions, sample, 1.0);
+        self.embedding.backward(&mut pass, tokens, &scratch.residual);
+        if let Some(positions) = pass.gradient_of(&self.position_embedding) {
+            for sample in scratch.residual.chunks_exact(positions.len()) {
+                reduce::add_scaled(positions, sample, 1.0);
+            }
         }
         pass.is_final_from(0);
     }

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use dnode_protocol::{LayoutError, ParameterLayout};
 
+use super::adapter::Adapter;
 use super::{Backward, Forward};
 use crate::kernel::{Blend, Matrix, MatrixMut, reduce};
 
@@ -15,6 +16,7 @@ pub(crate) struct Linear {
     pub(crate) weight: Range<usize>,
     /// Empty where there is none.
     pub(crate) bias: Range<usize>,
+    pub(super) adapters: Vec<Adapter>,
 }
 
 impl Linear {
@@ -39,7 +41,7 @@ impl Linear {
     ) -> Result<Self, LayoutError> {
         let weight = layout.push(&format!("{name}.weight"), &[outputs, inputs])?;
         let bias = weight.end..weight.end;
-        Ok(Self { inputs, outputs, weight, bias })
+        Ok(Self { inputs, outputs, weight, bias, adapters: Vec::new() })
     }
 
     /// The bias, `[outputs]`, or nothing.
@@ -68,15 +70,19 @@ impl Linear {
     fn multiply(&self, pass: Forward<'_>, input: &[f32], output: &mut [f32], blend: Blend) {
         let rows = output.len() / self.outputs;
         let weight = Matrix::new(&pass.parameters[self.weight.clone()], self.outputs, self.inputs);
-        MatrixMut::new(output, rows, self.outputs).product_on(
+        MatrixMut::new(&mut *output, rows, self.outputs).product_on(
             pass.compute,
             Matrix::new(input, rows, self.inputs),
             weight.transposed(),
             blend,
         );
+        for adapter in &self.adapters {
+            adapter.add(pass, (input, self.inputs), (&mut *output, self.outputs));
+        }
     }
 
-    /// Adds the gradients of weight and bias, or puts them in the place of what was there; `output_gradient`: `[N, outputs]`.
+    /// Adds the gradients of weight, bias and adapters, or puts them in the place of what was there;
+    /// `output_gradient`: `[N, outputs]`.
     pub(crate) fn backward_parameters(
         &self,
         pass: &mut Backward<'_, '_>,
@@ -84,21 +90,31 @@ impl Linear {
         output_gradient: &[f32],
     ) {
         let rows = output_gradient.len() / self.outputs;
-        let weight_gradient = &mut pass.gradient[self.weight.clone()];
-        MatrixMut::new(weight_gradient, self.outputs, self.inputs).product_on(
-            pass.compute,
-            Matrix::new(output_gradient, rows, self.outputs).transposed(),
-            Matrix::new(input, rows, self.inputs),
-            pass.blend,
-        );
+        let (compute, blend) = (pass.compute, pass.blend);
+        for adapter in &self.adapters {
+            adapter.backward_parameters(
+                pass,
+                (input, self.inputs),
+                (output_gradient, self.outputs),
+            );
+        }
+        if let Some(weight_gradient) = pass.gradient_of(&self.weight) {
+            MatrixMut::new(weight_gradient, self.outputs, self.inputs).product_on(
+                compute,
+                Matrix::new(output_gradient, rows, self.outputs).transposed(),
+                Matrix::new(input, rows, self.inputs),
+                blend,
+            );
+        }
         if self.bias.is_empty() {
             return;
         }
-        let bias_gradient = &mut pass.gradient[self.bias.clone()];
-        if pass.blend == Blend::Replace {
-            bias_gradient.fill(0.0);
+        if let Some(bias_gradient) = pass.gradient_of(&self.bias) {
+            if blend == Blend::Replace {
+                bias_gradient.fill(0.0);
+            }
+            reduce::add_column_sums(output_gradient, bias_gradient);
         }
-        reduce::add_column_sums(output_gradient, bias_gradient);
     }
 
     /// `input_gradient ← output_gradient · W`; `input_gradient`: `[N, inputs]`.
@@ -110,11 +126,15 @@ impl Linear {
     ) {
         let rows = output_gradient.len() / self.outputs;
         let weight = &pass.parameters[self.weight.clone()];
-        MatrixMut::new(input_gradient, rows, self.inputs).product_on(
+        MatrixMut::new(&mut *input_gradient, rows, self.inputs).product_on(
             pass.compute,
             Matrix::new(output_gradient, rows, self.outputs),
             Matrix::new(weight, self.outputs, self.inputs),
             Blend::Replace,
         );
+        for adapter in &self.adapters {
+            let output_gradient = (output_gradient, self.outputs);
+            adapter.backward_input(pass, output_gradient, (&mut *input_gradient, self.inputs));
+        }
     }
 }

@@ -10,13 +10,14 @@ use dnode_protocol::{LayoutError, ParameterLayout};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
+use super::adapter::Layouts;
 use super::linear::Linear;
 use super::transformer::{
     Attention, AttentionScratch, Embedding, Head, Heads, LanguageModel, initialize, tokens,
 };
 use super::{Backward, Forward, Model};
 use crate::batch::Batch;
-use crate::config::ModelConfig;
+use crate::config::{ConfigError, ModelConfig};
 use crate::kernel::attention::AttentionShape;
 use crate::kernel::loss::Score;
 use crate::kernel::rms::RmsNormalized;
@@ -85,7 +86,8 @@ impl Norm {
         input_gradient: &mut [f32],
     ) {
         let gain = &pass.parameters[self.gain.clone()];
-        let gradient = &mut pass.gradient[self.gain.clone()];
+        let mut spare = Vec::new();
+        let gradient = pass.gradient_or(&self.gain, &mut spare);
         self.kept.backward(output_gradient, gain, gradient, input_gradient);
     }
 }
@@ -122,7 +124,7 @@ struct Scratch {
 /// The model and its activations; `N = B · T`.
 #[derive(Debug)]
 pub(crate) struct Llama {
-    layout: ParameterLayout,
+    layouts: Layouts,
     heads: Heads,
     embedding: Embedding,
     blocks: Vec<Block>,
@@ -152,6 +154,11 @@ impl Block {
             slopes: Vec::new(),
             inner: Vec::new(),
         })
+    }
+
+    fn layers_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
+        let inner = [&mut self.expand, &mut self.contract];
+        self.attention.layers_mut().into_iter().chain(inner)
     }
 
     /// Adds the block's two contributions to the residual stream `[N, width]`.
@@ -192,7 +199,7 @@ impl Block {
 
 impl Llama {
     /// A model of `config.layers` blocks for sequences of `config.context` tokens.
-    pub(crate) fn new(config: &ModelConfig, vocabulary: usize) -> Result<Self, LayoutError> {
+    pub(crate) fn new(config: &ModelConfig, vocabulary: usize) -> Result<Self, ConfigError> {
         let shape = AttentionShape {
             tokens: config.context,
             heads: config.heads,
@@ -201,9 +208,9 @@ impl Llama {
         };
         let mut layout = ParameterLayout::new();
         let embedding = Embedding::push(&mut layout, vocabulary, config.width)?;
-        let blocks = (0..config.layers)
+        let mut blocks = (0..config.layers)
             .map(|index| Block::push(&mut layout, index, config, shape))
-            .collect::<Result<_, _>>()?;
+            .collect::<Result<Vec<_>, _>>()?;
         let final_norm = Norm::push(&mut layout, "final_norm", config)?;
         let head = if config.tied {
             embedding.head()
@@ -211,8 +218,10 @@ impl Llama {
             Head::push(&mut layout, vocabulary, config.width)?
         };
         let rotation = Rotation::new(shape.tokens, shape.head_width, config.rotary_base);
+        let layers = blocks.iter_mut().flat_map(Block::layers_mut);
+        let layouts = Layouts::new(config, layout, layers)?;
         Ok(Self {
-            layout,
+            layouts,
             heads: Heads { shape, rotation: Some(rotation) },
             embedding,
             blocks,
@@ -245,11 +254,15 @@ impl LanguageModel for Llama {
 
 impl Model for Llama {
     fn layout(&self) -> &ParameterLayout {
-        &self.layout
+        &self.layouts.trained
+    }
+
+    fn frozen(&self) -> Option<&ParameterLayout> {
+        Some(&self.layouts.frozen).filter(|frozen| !frozen.tensors().is_empty())
     }
 
     fn initialize(&self, random: &mut ChaCha8Rng, parameters: &mut [f32]) {
-        initialize(&self.layout, self.blocks.len(), random, parameters);
+        initialize(&self.layouts, self.blocks.len(), random, parameters);
     }
 
     fn forward(&mut self, pass: Forward<'_>, batch: &Batch) -> Score {
@@ -280,7 +293,7 @@ impl Model for Llama {
             block.backward(&mut pass, &self.heads, scratch);
             pass.is_final_from(block.attention_norm.gain.start);
         }
-        self.embedding.backward(pass.gradient, tokens, &scratch.residual);
+        self.embedding.backward(&mut pass, tokens, &scratch.residual);
         pass.is_final_from(0);
     }
 }

@@ -5,6 +5,7 @@ use std::ops::Range;
 use dnode_protocol::{LayoutError, ParameterLayout};
 use rand_chacha::ChaCha8Rng;
 
+use super::adapter::Layouts;
 use super::linear::Linear;
 use super::{Backward, Forward, Model, initial};
 use crate::batch::{Batch, Input};
@@ -50,14 +51,18 @@ pub(super) fn tokens(batch: &Batch) -> &[u32] {
 
 /// Initial weights of a model of `blocks` blocks, tensor by tensor as its name says.
 pub(super) fn initialize(
-    layout: &ParameterLayout,
+    layouts: &Layouts,
     blocks: usize,
     random: &mut ChaCha8Rng,
     parameters: &mut [f32],
 ) {
+    if !layouts.frozen.tensors().is_empty() {
+        layouts.initialize_adapters(random, parameters);
+        return;
+    }
     // Each block adds two contributions to the residual stream: keep its variance (GPT-2).
     let residual = INITIAL_DEVIATION / ((2 * blocks) as f32).sqrt();
-    for tensor in layout.tensors() {
+    for tensor in layouts.trained.tensors() {
         let values = &mut parameters[tensor.range()];
         let name = tensor.name.as_str();
         if name.ends_with(".bias") {
@@ -103,9 +108,15 @@ impl Embedding {
     }
 
     /// Adds the rows of `out_gradient`, `[N, width]`, to the gradients of their tokens.
-    pub(super) fn backward(&self, gradient: &mut [f32], tokens: &[u32], out_gradient: &[f32]) {
+    pub(super) fn backward(
+        &self,
+        pass: &mut Backward<'_, '_>,
+        tokens: &[u32],
+        out_gradient: &[f32],
+    ) {
+        let Some(gradient) = pass.gradient_of(&self.table) else { return };
         for (row, &token) in out_gradient.chunks_exact(self.width).zip(tokens) {
-            let start = self.table.start + token as usize * self.width;
+            let start = token as usize * self.width;
             reduce::add_scaled(&mut gradient[start..start + self.width], row, 1.0);
         }
     }
@@ -180,12 +191,15 @@ impl Head {
         let vocabulary = self.vocabulary();
         reduce::scale(&mut self.logits, scale);
         let logits = Matrix::new(&self.logits, rows, vocabulary);
-        MatrixMut::new(&mut pass.gradient[self.table.clone()], vocabulary, width).product_on(
-            pass.compute,
-            logits.transposed(),
-            Matrix::new(input, rows, width),
-            Blend::Add,
-        );
+        let compute = pass.compute;
+        if let Some(gradient) = pass.gradient_of(&self.table) {
+            MatrixMut::new(gradient, vocabulary, width).product_on(
+                compute,
+                logits.transposed(),
+                Matrix::new(input, rows, width),
+                Blend::Add,
+            );
+        }
         let table = &pass.parameters[self.table.clone()];
         MatrixMut::new(input_gradient, rows, width).product_on(
             pass.compute,
@@ -251,6 +265,11 @@ impl Attention {
             weights: Vec::new(),
             attended: Vec::new(),
         })
+    }
+
+    /// Its two layers.
+    pub(super) fn layers_mut(&mut self) -> [&mut Linear; 2] {
+        [&mut self.input, &mut self.projection]
     }
 
     /// Adds what is attended to of `input` to the residual stream, `[N, H·D]` both.

@@ -1,14 +1,16 @@
 """Writes what `transformers` computes with small random models, for dnode's models to equal:
     python3 trainer/tests/golden/reference.py [FOLDER]
-Needs torch, transformers (made with 4.40.2; 4.34 is the first with grouped heads and a base of rotations)
-and safetensors. One file for each model: its configuration in the metadata; the weights and their
-gradients under the names of `transformers`, tokens, logits and the mean loss.
+Needs torch, transformers (made with 4.40.2; 4.34 is the first with grouped heads and a base of rotations),
+safetensors and peft (made with 0.10.0). One file for each model: its configuration in the metadata; the
+weights and their gradients under the names of `transformers`, tokens, logits and the mean loss. Files of
+adapters have these and their gradients under the names that `peft` saves, and no other gradients.
 """
 import json
 import sys
 from pathlib import Path
 
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
@@ -24,6 +26,11 @@ LLAMAS = {
 }
 GPT2 = dict(n_embd=20, n_head=2, n_layer=1, vocab_size=37, n_positions=TOKENS, attn_pdrop=0.0,
             embd_pdrop=0.0, resid_pdrop=0.0)
+ADAPTERS = {
+    "llama": ("grouped", dict(r=3, lora_alpha=5, target_modules=["q_proj", "v_proj", "o_proj", "up_proj",
+                                                                 "down_proj"])),
+    "gpt2": (None, dict(r=4, lora_alpha=8, target_modules=["c_attn", "c_proj"], fan_in_fan_out=True)),
+}
 
 
 def randomize(model):
@@ -37,8 +44,17 @@ def randomize(model):
         parameter.data = values.half().float()
 
 
-def write(path, model, told):
+def write(path, model, told, lora=None):
     randomize(model)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    if lora is not None:
+        model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
+        adapters = {name: parameter for name, parameter in model.named_parameters() if ".lora_" in name}
+        generator = torch.Generator().manual_seed(13)
+        for name, parameter in adapters.items():
+            values = torch.randn(parameter.shape, generator=generator) / parameter.shape[-1] ** 0.5
+            parameter.data = values.half().float()
+            names[id(parameter)] = name.replace(".default.", ".")
     model.train()
     generator = torch.Generator().manual_seed(11)
     tokens = torch.randint(model.config.vocab_size, (SAMPLES, TOKENS + 1), generator=generator)
@@ -50,9 +66,11 @@ def write(path, model, told):
         assert abs(own - loss) < 1e-6, (own, loss)
     loss.backward()
     tensors = {"tokens": tokens.int(), "logits": logits.detach(), "loss": loss.detach().reshape(1)}
-    for name, parameter in model.named_parameters():
+    for parameter in model.parameters():
+        name = names[id(parameter)]
         tensors[f"weight.{name}"] = parameter.detach().half()
-        tensors[f"gradient.{name}"] = parameter.grad
+        if parameter.grad is not None:
+            tensors[f"gradient.{name}"] = parameter.grad
     save_file({name: value.contiguous() for name, value in tensors.items()}, path,
               {"config": json.dumps(told, sort_keys=True)})
     print(path, path.stat().st_size, "bytes, loss", float(loss))
@@ -68,6 +86,17 @@ def main():
     config = GPT2Config(**GPT2)
     told = {key: getattr(config, key) for key in [*GPT2, "layer_norm_epsilon", "activation_function", "model_type"]}
     write(folder / "gpt2.safetensors", GPT2LMHeadModel(config), told)
+    for name, (sizes, lora) in ADAPTERS.items():
+        if sizes is not None:
+            config = LlamaConfig(max_position_embeddings=64, **LLAMAS[sizes])
+            keys = [*LLAMAS[sizes], "rope_theta", "rms_norm_eps", "model_type"]
+            model = LlamaForCausalLM(config)
+        else:
+            config = GPT2Config(**GPT2)
+            keys = [*GPT2, "layer_norm_epsilon", "activation_function", "model_type"]
+            model = GPT2LMHeadModel(config)
+        told = {**{key: getattr(config, key) for key in keys}, **lora}
+        write(folder / f"adapters-{name}.safetensors", model, told, lora)
 
 
 main()

@@ -34,6 +34,11 @@ pub enum TorchError {
         "this dnode was built without libtorch: `testnet/scripts/torch.sh build` fetches libtorch 2.11 and builds one with it (docs/operations.md)"
     )]
     NotBuilt,
+    /// The embedded engine alone has adapters.
+    #[error(
+        "libtorch trains no adapters: use node.backend = \"embedded\" with node.device = \"cpu\", or leave out model.lora_rank"
+    )]
+    Adapters,
     /// The machine or its libtorch has no such device.
     #[error("no CUDA device {device}: {reason}")]
     Cuda {
@@ -62,6 +67,9 @@ pub fn engine(
     torch: TorchConfig,
     shape: SampleShape,
 ) -> Result<Box<dyn Engine>, TorchError> {
+    if config.model.lora_rank > 0 {
+        return Err(TorchError::Adapters);
+    }
     #[cfg(feature = "torch")]
     return Ok(Box::new(engine::TorchEngine::new(config, torch, shape)?));
     #[cfg(not(feature = "torch"))]

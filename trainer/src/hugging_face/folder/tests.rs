@@ -88,7 +88,7 @@ fn exported(config: &ModelConfig) -> (TempDir, Vec<f32>) {
     let root = tempfile::tempdir().unwrap();
     let numbers = numbers(layout(config).parameters());
     let path = checkpoint(root.path(), config, &numbers);
-    export(&path, &root.path().join("out")).unwrap();
+    export((&path, None), &root.path().join("out")).unwrap();
     (root, numbers)
 }
 
@@ -105,7 +105,7 @@ fn what_is_exported_comes_back_to_the_bit_and_so_does_a_checkpoint() {
         // Once more makes the same bytes.
         let again = tempfile::tempdir().unwrap();
         let path = checkpoint(again.path(), &config, &loaded(&out, &config).unwrap());
-        export(&path, &again.path().join("out")).unwrap();
+        export((&path, None), &again.path().join("out")).unwrap();
         for file in [CONFIG, WEIGHTS] {
             let read = |root: &Path| fs::read(root.join("out").join(file)).unwrap();
             assert_eq!(read(root.path()), read(again.path()), "{file}");
@@ -125,14 +125,14 @@ fn an_export_takes_no_place_that_is_taken_and_leaves_nothing_half_written() {
         names.sort();
         names
     };
-    assert!(matches!(export(&path, &out), Err(ExportError::Taken(_))));
-    assert!(matches!(export(&path, &path), Err(ExportError::Taken(_))), "a file");
+    assert!(matches!(export((&path, None), &out), Err(ExportError::Taken(_))));
+    assert!(matches!(export((&path, None), &path), Err(ExportError::Taken(_))), "a file");
     // An empty folder is as good as none, and what a crash has left is removed.
     let empty = root.path().join("empty");
     fs::create_dir(&empty).unwrap();
     fs::create_dir(root.path().join(".exporting-empty")).unwrap();
     fs::write(root.path().join(".exporting-empty/old"), "").unwrap();
-    export(&path, &empty).unwrap();
+    export((&path, None), &empty).unwrap();
     assert_eq!(names(&empty), [CONFIG, WEIGHTS]);
     // A number that is not finite, found in the middle of writing.
     let mut numbers = numbers(layout(&gpt()).parameters());
@@ -140,7 +140,7 @@ fn an_export_takes_no_place_that_is_taken_and_leaves_nothing_half_written() {
     numbers[last] = f32::NAN;
     fs::remove_file(&path).unwrap();
     checkpoint(root.path(), &gpt(), &numbers);
-    let error = export(&path, &root.path().join("bad")).unwrap_err().to_string();
+    let error = export((&path, None), &root.path().join("bad")).unwrap_err().to_string();
     assert!(error.contains("tensor \"final_norm.bias\" is not finite"), "{error}");
     assert_eq!(names(root.path()), ["empty", "out", "parameters.safetensors"]);
 }
@@ -161,10 +161,10 @@ fn the_tokenizer_of_a_checkpoint_goes_along_if_it_is_whole() {
         "trainer_tensors": [], "files": [entry("parameters.safetensors"), entry("tokenizer.json")],
     });
     fs::write(root.path().join("manifest.json"), manifest.to_string()).unwrap();
-    export(&path, &root.path().join("both")).unwrap();
+    export((&path, None), &root.path().join("both")).unwrap();
     assert_eq!(fs::read(root.path().join("both/tokenizer.json")).unwrap(), tokenizer);
     fs::write(root.path().join("tokenizer.json"), b"{\"model\": 2}").unwrap();
-    let error = export(&path, &root.path().join("edited")).unwrap_err().to_string();
+    let error = export((&path, None), &root.path().join("edited")).unwrap_err().to_string();
     assert!(error.contains("tokenizer.json: expected BLAKE3 "), "{error}");
 }
 
