@@ -253,3 +253,17 @@ except dnode.ConfigError as error:
     print("REFUSED", error)
 '''
     assert "REFUSED" in start("2", stranger, first.address()).wait()
+
+
+def test_a_second_run_in_a_folder_tells_its_own_address_and_ticket(start: Start) -> None:
+    log = start("0", '''
+import pathlib
+told = []
+for again in (False, True):
+    with dnode.join(Net(), run="twice", resume=again, **{**LOCAL, "open": False}) as swarm:
+        told.append((swarm.address, swarm.ticket))
+    for name in ("address", "ticket"):
+        pathlib.Path("data", name).write_text("what an earlier start has told\\n")
+print("TOLD", all(text and "earlier" not in text for pair in told for text in pair), told[0] != told[1])
+''').wait()
+    assert "TOLD True True" in log, log

@@ -38,13 +38,17 @@ pub(crate) struct Invitation {
 }
 
 impl Invitation {
-    /// `own` is the identity of a custom trainer.
+    /// `own` is the identity of a custom trainer. Removes what an earlier start in this data directory has
+    /// told: its addresses no longer hold.
     pub(crate) fn new(
         config: Config,
         own: Option<TrainerIdentity>,
         (console, secret): (Console, Option<RunSecret>),
     ) -> Self {
         let file = config.node.data_dir.join(ADDRESS_FILE);
+        for stale in [&file, &config.node.data_dir.join(TICKET_FILE)] {
+            let _ = std::fs::remove_file(stale);
+        }
         Self { config, own, file, console, secret, addresses: Vec::new(), last: None }
     }
 
