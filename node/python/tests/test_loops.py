@@ -205,7 +205,7 @@ class Loss(torch.Tensor):
     def detach(self): return torch.ones(())
 model = torch.nn.Module()
 model.weight = Weight(torch.ones(8, 4))
-swarm = dnode.join(model, run="device", **{**LOCAL, "local_steps": 1000})
+swarm = dnode.join(model, run="device", **{**LOCAL, "rule": "gossip-outer", "local_steps": 1000})
 begun = dict(waits)
 for _ in range(200):
     swarm.step(loss=torch.ones(()).as_subclass(Loss))
