@@ -80,8 +80,11 @@ impl Backward<'_, '_> {
         range: &Range<usize>,
         spare: &'s mut Vec<f32>,
     ) -> &'s mut [f32] {
-        spare.resize(range.len(), 0.0);
-        self.gradient_of(range).unwrap_or(spare)
+        if range.start < self.frozen {
+            spare.resize(range.len(), 0.0);
+            return spare;
+        }
+        &mut self.gradient[range.start - self.frozen..range.end - self.frozen]
     }
 
     /// Nothing is added any more to the gradient of the parameters from `from` on. Adapters are handed over
