@@ -7,6 +7,11 @@ use super::Compute;
 /// Multiply-adds below which a product runs on one thread (measured: 10 MFLOP).
 const PARALLEL_MULTIPLY_ADDS_MIN: usize = 5_000_000;
 
+/// Multiply-adds of a piece of a product of one row, 256 KiB of weights (guess: no other was tried).
+const ROW_MULTIPLY_ADDS: usize = 1 << 16;
+/// Its columns are a multiple of this, which the kernels take at once.
+const ROW_COLUMNS: usize = 16;
+
 /// A read-only matrix view with any strides, in elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Matrix<'a> {
@@ -108,11 +113,27 @@ impl<'a> MatrixMut<'a> {
         blend: Blend,
     ) {
         let multiply_adds = self.rows * self.columns * left.columns;
+        if self.rows == 1 && multiply_adds >= 2 * ROW_MULTIPLY_ADDS {
+            return self.row_on(compute, left, right, blend);
+        }
         match &compute.pool {
             Some(pool) if multiply_adds >= PARALLEL_MULTIPLY_ADDS_MIN => pool
                 .install(|| self.multiply(left, right, blend, Parallelism::Rayon(compute.threads))),
             Some(_) | None => self.multiply(left, right, blend, Parallelism::None),
         }
+    }
+
+    /// A product of one row, for which the kernels use one thread alone: piece by piece of its columns, whose
+    /// size does not depend on the threads, so that these change no bit.
+    fn row_on(self, compute: &Compute, left: Matrix<'_>, right: Matrix<'_>, blend: Blend) {
+        let piece = (ROW_MULTIPLY_ADDS / left.columns.max(1)).next_multiple_of(ROW_COLUMNS).max(1);
+        let pieces = self.values[..self.columns].chunks_mut(piece).enumerate().collect();
+        compute.for_each(pieces, |(index, out)| {
+            let columns = out.len();
+            let values = &right.values[index * piece * right.column_stride..];
+            let right = Matrix { values, columns, ..right };
+            MatrixMut::new(out, 1, columns).product(left, right, blend);
+        });
     }
 
     fn multiply(self, left: Matrix<'_>, right: Matrix<'_>, blend: Blend, parallelism: Parallelism) {
@@ -217,5 +238,26 @@ mod tests {
             out.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
         };
         assert_eq!(run(1), run(2));
+    }
+
+    #[test]
+    fn threads_change_no_bit_of_a_row() {
+        for (depth, columns) in [(192, 3001), (70_000, 5), (64, 2048)] {
+            let a: Vec<f32> = ramp(depth).iter().map(|x| x / 3.0).collect();
+            let b: Vec<f32> = ramp(depth * columns).iter().map(|x| x / 7.0).collect();
+            let run = |threads, right: Matrix<'_>| {
+                let compute = Compute::new(threads).unwrap();
+                let mut out = vec![1.0; columns];
+                for blend in [Blend::Replace, Blend::Add] {
+                    let row = MatrixMut::new(&mut out, 1, columns);
+                    row.product_on(&compute, Matrix::new(&a, 1, depth), right, blend);
+                }
+                out.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+            };
+            let weights = Matrix::new(&b, columns, depth).transposed();
+            assert_eq!(run(1, weights), run(3, weights), "{depth} {columns}");
+            let weights = Matrix::new(&b, depth, columns);
+            assert_eq!(run(1, weights), run(2, weights), "{depth} {columns}");
+        }
     }
 }
