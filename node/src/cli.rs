@@ -207,7 +207,8 @@ pub fn fault(error: &clap::Error) -> String {
     let told = lines
         .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
         .filter(|line| !line.is_empty());
-    told.collect::<Vec<_>>().join("; ").trim_start_matches("error: ").to_owned()
+    let told = told.collect::<Vec<_>>().join("; ").replace(":; ", ": ");
+    told.trim_start_matches("error: ").to_owned()
 }
 
 #[cfg(test)]

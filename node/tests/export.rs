@@ -159,7 +159,7 @@ fn adapters_are_used_with_their_base_and_merged_into_it_and_faults_are_told_in_o
     let whole = "home/checkpoints/000000000003/parameters.safetensors holds a whole model, which";
     fails(&[&merge[..], &["home", "--base", "out"]].concat(), whole);
     let missing = dnode(folder, &[&merge[..], &["fine"]].concat());
-    refused(&missing, "the following required arguments were not provided:");
+    refused(&missing, "the following required arguments were not provided: --base <DIR>");
     assert!(!folder.join("new").exists());
 
     let refuses = |flags: &[&str], want: &str| refused(&join(folder, "other", flags), want);
