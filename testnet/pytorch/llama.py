@@ -13,10 +13,24 @@ class Norm(nn.Module):
         return self.gain * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.epsilon)
 
 
-def turn(x, base):
+def rates(config):
+    """How far each pair of channels of a head turns from one position to the next."""
+    half = config["width"] // config["heads"] // 2
+    own, scaling = config["rotary_base"] ** (-torch.arange(half) / half), config.get("rotary_scaling")
+    if scaling is None:
+        return own
+    slow = own / scaling["factor"]
+    if scaling["kind"] == "linear":
+        return slow
+    turns = scaling["positions"] * own / (2 * torch.pi)
+    share = ((turns - scaling["low"]) / (scaling["high"] - scaling["low"])).clamp(0, 1)
+    return (1 - share) * slow + share * own
+
+
+def turn(x, rates):
     """Channels i and i + half of each head by the angle of their position; x: [B, heads, T, D]."""
     tokens, half = x.shape[-2], x.shape[-1] // 2
-    angles = torch.outer(torch.arange(tokens), base ** (-torch.arange(half) / half))
+    angles = torch.outer(torch.arange(tokens).float(), rates)
     first, second = x[..., :half], x[..., half:]
     return torch.cat((first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()), -1)
 
@@ -25,7 +39,7 @@ class Block(nn.Module):
     def __init__(self, config):
         super().__init__()
         width, inner = config["width"], config["inner"]
-        self.heads, self.groups, self.base = config["heads"], config["key_value_heads"], config["rotary_base"]
+        self.heads, self.groups, self.rates = config["heads"], config["key_value_heads"], rates(config)
         channels = (self.heads + 2 * self.groups) * width // self.heads
         self.attention_norm, self.inner_norm = Norm(config), Norm(config)
         self.attention = nn.Linear(width, channels, bias=False)
@@ -36,7 +50,7 @@ class Block(nn.Module):
         samples, tokens, width = x.shape
         rows = self.attention(self.attention_norm(x)).view(samples, tokens, -1, width // self.heads)
         q, k, v = rows.transpose(1, 2).split((self.heads, self.groups, self.groups), 1)
-        q, k = turn(q, self.base), turn(k, self.base)
+        q, k = turn(q, self.rates), turn(k, self.rates)
         k, v = (part.repeat_interleave(self.heads // self.groups, 1) for part in (k, v))
         scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
         later = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)

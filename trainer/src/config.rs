@@ -14,7 +14,7 @@ pub(crate) const LAYERS_MAX: usize = 256;
 /// Widest layer, channels; a limit against typing errors.
 pub(crate) const WIDTH_MAX: usize = 65_536;
 /// Longest context, tokens; attention memory grows with its square.
-pub(crate) const CONTEXT_MAX: usize = 8_192;
+pub const CONTEXT_MAX: usize = 8_192;
 /// Most micro-batches per step; a limit against typing errors.
 pub(crate) const ACCUMULATE_MAX: usize = 65_536;
 /// Most threads of a trainer; a limit against typing errors.
@@ -58,6 +58,19 @@ impl fmt::Display for ModelKind {
 }
 
 /// The model; keys that a kind does not use are ignored by it.
+/// How rotary positions are stretched, so that a model takes longer texts than it was first trained with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RotaryScaling {
+    /// Not at all.
+    #[default]
+    None,
+    /// All of them, by the factor.
+    Linear,
+    /// The slow ones by the factor, the quick ones not at all (Llama 3.1).
+    Llama3,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelConfig {
@@ -89,6 +102,17 @@ pub struct ModelConfig {
     /// Base of the rotary positions (llama), above 1. Default 10,000.
     pub rotary_base: f64,
     /// Folder whose weights the model begins with (gpt, llama); `None` draws them. Default `None`.
+    /// How these are stretched (llama). Default none.
+    pub rotary_scaling: RotaryScaling,
+    /// By how much (llama), at least 1. Default 8.
+    pub rotary_factor: f64,
+    /// With [`RotaryScaling::Llama3`], positions that turn fewer times than this within `rotary_positions`
+    /// are stretched by the whole factor, above 0. Default 1.
+    pub rotary_low: f64,
+    /// As there, those that turn more often are not stretched, above `rotary_low`. Default 4.
+    pub rotary_high: f64,
+    /// As there, positions that the model was first trained with, at least 1. Default 8192.
+    pub rotary_positions: usize,
     pub init: Option<PathBuf>,
     /// What [`crate::weights_digest`] tells of the weights that peers begin with, where these are not
     /// drawn; with adapters, of the weights that stay as they are. Default `None`.
@@ -120,6 +144,11 @@ impl Default for ModelConfig {
             norm_epsilon: 1e-5,
             rotary_base: 10_000.0,
             init: None,
+            rotary_scaling: RotaryScaling::None,
+            rotary_factor: 8.0,
+            rotary_low: 1.0,
+            rotary_high: 4.0,
+            rotary_positions: 8192,
             weights: None,
             lora_rank: 0,
             lora_alpha: 0.0,
@@ -291,6 +320,24 @@ impl ModelConfig {
 
     fn validate_transformer(&self) -> Result<(), ConfigError> {
         sized("model.layers", self.layers, LAYERS_MAX)?;
+    fn validate_scaling(&self) -> Result<(), ConfigError> {
+        let Self { rotary_scaling, rotary_factor: factor, rotary_low: low, .. } = *self;
+        if rotary_scaling == RotaryScaling::None {
+            return Ok(());
+        }
+        let legal = factor.is_finite() && factor >= 1.0;
+        ensure(legal, "model.rotary_factor", factor, "a number of at least 1")?;
+        if rotary_scaling == RotaryScaling::Linear {
+            return Ok(());
+        }
+        let legal = low.is_finite() && low > 0.0;
+        ensure(legal, "model.rotary_low", low, "a number above 0")?;
+        let high = self.rotary_high;
+        let range = format!("a number above model.rotary_low = {low}");
+        ensure(high.is_finite() && high > low, "model.rotary_high", high, range)?;
+        ensure(self.rotary_positions > 0, "model.rotary_positions", 0, "at least 1")
+    }
+
         sized("model.width", self.width, WIDTH_MAX)?;
         sized("model.context", self.context, CONTEXT_MAX)?;
         let alpha = self.lora_alpha;

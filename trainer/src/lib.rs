@@ -42,7 +42,10 @@ mod weights;
 pub use batch::{Batch, Input, SampleShape};
 pub use checkpoint::Checkpoint;
 pub use codec::{Encoded, encode};
-pub use config::{ConfigError, ModelConfig, ModelKind, OptimizerConfig, OptimizerKind, Schedule};
+pub use config::{
+    CONTEXT_MAX, ConfigError, ModelConfig, ModelKind, OptimizerConfig, OptimizerKind,
+    RotaryScaling, Schedule,
+};
 pub use data::{
     DataConfig, DataError, DataKind, Dataset, Drawn, Skew, Stream, expected_overlap, read_text,
     shakespeare_text,

@@ -28,6 +28,7 @@ MODELS = {
     "llama": ["--model", "llama", "--set", "model.layers=3", "--set", "model.inner=31"],
     "untied": ["--model", "llama", "--set", "model.tied=false", "--set", "model.key_value_heads=1",
                "--set", "model.norm_epsilon=0.001", "--set", "model.rotary_base=500.0"],
+    "stretched": ["--model", "llama", "--set", "model.rotary_scaling=linear", "--set", "model.rotary_factor=3.0"],
 }
 
 

@@ -190,6 +190,22 @@ section! {
         /// whether the head is the transposed token embedding, and has no weights of its own
         tied = key(Kind::Flag).default("true").must().only("model.kind", LLAMA),
         /// added to the mean square by which a norm divides
+        /// how these are stretched, so that a model takes longer texts than it was first trained with:
+        /// all of them by a factor, or the slow ones alone as in Llama 3.1
+        rotary_scaling = key(Kind::Choice(&["none", "linear", "llama3"]))
+            .default("\"none\"").must().only("model.kind", LLAMA),
+        /// by how much
+        rotary_factor = key(Kind::Real(Reals::closed(1.0, 1e6)))
+            .default("8.0").must().only("model.rotary_scaling", &["linear", "llama3"]),
+        /// what turns fewer times than this within model.rotary_positions is stretched as a whole
+        rotary_low = key(Kind::Real(Reals::above(0.0, 1e6)))
+            .default("1.0").must().only("model.rotary_scaling", &["llama3"]),
+        /// what turns more often than this is not stretched
+        rotary_high = key(Kind::Real(Reals::above(0.0, 1e6)))
+            .default("4.0").must().only("model.rotary_scaling", &["llama3"]),
+        /// positions that the model was first trained with
+        rotary_positions = key(Kind::Integer(1, 1 << 30))
+            .default("8192").must().only("model.rotary_scaling", &["llama3"]),
         norm_epsilon = key(Kind::Real(Reals::above(0.0, 1.0)))
             .default("0.00001").must().only("model.kind", LLAMA),
         /// base of the rates at which positions turn queries and keys

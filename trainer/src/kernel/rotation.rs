@@ -4,6 +4,7 @@
 //! `transformers` (`modeling_llama`), not neighbours as in the paper.
 
 use super::vectorized;
+use crate::config::{ModelConfig, RotaryScaling};
 
 /// Cosines and sines of all positions of a sample.
 #[derive(Debug)]
@@ -17,16 +18,18 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// Pair `i` of `head_width / 2` turns by `base^(−2i/D)` from one of `tokens` positions to the next.
+    /// Of the model of `config`: pair `i` of `D/2` turns by `base^(−2i/D)` from one of its positions to the
+    /// next, where nothing stretches them.
     ///
     /// Angles are rounded to f32 where `transformers` rounds them: at late positions that is more than
     /// the error of a cosine, and weights should mean the same here and there.
     #[must_use]
-    pub fn new(tokens: usize, head_width: usize, base: f64) -> Self {
+    pub fn new(config: &ModelConfig) -> Self {
+        let (tokens, head_width) = (config.context, config.width / config.heads);
         let half = head_width / 2;
         let rate = |pair: usize| {
             let exponent = (2 * pair) as f32 / head_width as f32;
-            1.0 / (base.powf(exponent.into()) as f32)
+            scaled(config, 1.0 / (config.rotary_base.powf(exponent.into()) as f32))
         };
         let rates: Vec<f32> = (0..half).map(rate).collect();
         let angles =
@@ -81,6 +84,28 @@ impl Rotation {
     }
 }
 
+/// What stretching makes of a rate, in the order of `transformers` (`modeling_rope_utils`).
+fn scaled(config: &ModelConfig, rate: f32) -> f32 {
+    let factor = config.rotary_factor as f32;
+    match config.rotary_scaling {
+        RotaryScaling::None => rate,
+        RotaryScaling::Linear => rate / factor,
+        RotaryScaling::Llama3 => {
+            let positions = config.rotary_positions as f32;
+            let (low, high) = (config.rotary_low as f32, config.rotary_high as f32);
+            let wavelength = std::f32::consts::TAU / rate;
+            if wavelength < positions / high {
+                return rate;
+            }
+            if wavelength > positions / low {
+                return rate / factor;
+            }
+            let share = (positions / wavelength - low) / (high - low);
+            (1.0 - share) * rate / factor + share * rate
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,9 +115,20 @@ mod tests {
     const STRIDE: usize = 19;
     const TOKENS: usize = 5;
 
+    /// Of so many tokens and one head of this width.
+    fn rotation(context: usize, width: usize, rotary_base: f64) -> Rotation {
+        Rotation::new(&ModelConfig {
+            context,
+            width,
+            heads: 1,
+            rotary_base,
+            ..ModelConfig::default()
+        })
+    }
+
     fn turned(rows: &[f32]) -> Vec<f32> {
         let mut rows = rows.to_vec();
-        Rotation::new(TOKENS, 6, 100.0).apply(0, &mut rows, STRIDE, 2);
+        rotation(TOKENS, 6, 100.0).apply(0, &mut rows, STRIDE, 2);
         rows
     }
 
@@ -119,7 +155,7 @@ mod tests {
     #[test]
     fn a_product_depends_on_the_distance_alone() {
         let (query, key) = (noise(8, 1, 1.0), noise(8, 2, 1.0));
-        let rotation = Rotation::new(40, 8, 10_000.0);
+        let rotation = rotation(40, 8, 10_000.0);
         let at = |vector: &[f32], position: usize| {
             let mut rows = vec![0.0; 40 * 8];
             rows[position * 8..][..8].copy_from_slice(vector);
@@ -133,11 +169,34 @@ mod tests {
     }
 
     #[test]
+    fn slow_rates_are_stretched_and_quick_ones_stay() {
+        let linear = ModelConfig {
+            rotary_scaling: RotaryScaling::Linear,
+            rotary_factor: 4.0,
+            ..ModelConfig::default()
+        };
+        assert_eq!(scaled(&linear, 1.0).to_bits(), 0.25_f32.to_bits());
+        let llama = ModelConfig {
+            rotary_scaling: RotaryScaling::Llama3,
+            rotary_positions: 100,
+            ..linear
+        };
+        // Turns within 100 positions: more than 4, fewer than 1, and 2.5, which is half way.
+        let rate = |turns: f32| std::f32::consts::TAU * turns / 100.0;
+        for (turns, want) in [(4.1, 1.0), (0.9, 0.25), (2.5, 0.625), (4.0, 1.0), (1.0, 0.25)] {
+            let share = scaled(&llama, rate(turns)) / rate(turns);
+            assert!((share - want).abs() < 1e-5, "{turns}: {share}, not {want}");
+        }
+        let none = ModelConfig { rotary_scaling: RotaryScaling::None, ..llama };
+        assert_eq!(scaled(&none, 0.3).to_bits(), 0.3_f32.to_bits());
+    }
+
+    #[test]
     fn the_gradient_is_turned_back() {
         let rows = noise(TOKENS * STRIDE, 1, 1.0);
         let weights = noise(rows.len(), 2, 1.0);
         let mut gradient = weights.clone();
-        Rotation::new(TOKENS, 6, 100.0).undo(&mut gradient, STRIDE, 2);
+        rotation(TOKENS, 6, 100.0).undo(&mut gradient, STRIDE, 2);
         let value = |rows: &[f32]| {
             turned(rows).iter().zip(&weights).map(|(&y, &w)| f64::from(y) * f64::from(w)).sum()
         };

@@ -17,7 +17,7 @@ use super::transformer::LanguageModel;
 use super::{Backward, Forward, build_language};
 use crate::batch::{Batch, Input};
 use crate::codec::half::decode_f16;
-use crate::config::{ModelConfig, ModelKind};
+use crate::config::{ModelConfig, ModelKind, RotaryScaling};
 use crate::hugging_face::names::{Part, parts};
 use crate::kernel::{Blend, Compute};
 
@@ -173,7 +173,21 @@ fn near(name: &str, got: &[f32], want: &[f32]) {
     assert!(error <= TOLERANCE * largest, "{name}: off by {error}, the largest is {largest}");
 }
 
+    let scaling = &golden.config["rope_scaling"];
+    let stretched = |key: &str, usual: f64| scaling[key].as_f64().unwrap_or(usual);
 fn llama(golden: &Golden) -> ModelConfig {
+        rotary_scaling: match scaling["rope_type"].as_str() {
+            None => RotaryScaling::None,
+            Some("linear") => RotaryScaling::Linear,
+            Some(other) => {
+                assert_eq!(other, "llama3");
+                RotaryScaling::Llama3
+            }
+        },
+        rotary_factor: stretched("factor", 1.0),
+        rotary_low: stretched("low_freq_factor", 1.0),
+        rotary_high: stretched("high_freq_factor", 4.0),
+        rotary_positions: stretched("original_max_position_embeddings", 1.0) as usize,
     let number = |key: &str| golden.config[key].as_f64().unwrap();
     ModelConfig {
         kind: ModelKind::Llama,
@@ -232,6 +246,12 @@ fn a_llama_with_a_tied_head_equals_that_of_transformers() {
 #[test]
 fn a_llama_with_a_key_for_each_head_equals_that_of_transformers() {
     check_llama("llama-untied.safetensors");
+#[test]
+fn a_llama_whose_positions_are_stretched_equals_that_of_transformers() {
+    check_llama("llama-linear.safetensors");
+    check_llama("llama-llama3.safetensors");
+}
+
 }
 
 #[test]

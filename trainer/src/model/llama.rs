@@ -17,7 +17,7 @@ use super::transformer::{
 };
 use super::{Backward, Forward, Model};
 use crate::batch::Batch;
-use crate::config::{ConfigError, ModelConfig};
+use crate::config::{ConfigError, ModelConfig, RotaryScaling};
 use crate::kernel::attention::AttentionShape;
 use crate::kernel::loss::Score;
 use crate::kernel::rms::RmsNormalized;
@@ -45,7 +45,24 @@ pub(super) fn describe(config: &ModelConfig, context: usize, vocabulary: usize) 
         "tied": config.tied,
         "head": format!("{head}, no bias"),
         "loss": "cross-entropy",
-    })
+    });
+    let (kind, factor) = (config.rotary_scaling, config.rotary_factor);
+    match kind {
+        RotaryScaling::None => {}
+        RotaryScaling::Linear => {
+            told["rotary_scaling"] = json!({ "kind": kind, "factor": factor });
+        }
+        RotaryScaling::Llama3 => {
+            told["rotary_scaling"] = json!({
+                "kind": kind,
+                "factor": factor,
+                "low": config.rotary_low,
+                "high": config.rotary_high,
+                "positions": config.rotary_positions,
+            });
+        }
+    }
+    told
 }
 
 /// A norm's place in the flat parameters and what its forward pass kept.
@@ -217,7 +234,7 @@ impl Llama {
         } else {
             Head::push(&mut layout, vocabulary, config.width)?
         };
-        let rotation = Rotation::new(shape.tokens, shape.head_width, config.rotary_base);
+        let rotation = Rotation::new(config);
         let layers = blocks.iter_mut().flat_map(Block::layers_mut);
         let layouts = Layouts::new(config, layout, layers)?;
         Ok(Self {

@@ -1,7 +1,7 @@
 """Writes what `transformers` computes with small random models, for dnode's models to equal:
     python3 trainer/tests/golden/reference.py [FOLDER]
-Needs torch, transformers (made with 4.40.2; 4.34 is the first with grouped heads and a base of rotations),
-safetensors and peft (made with 0.10.0). One file for each model: its configuration in the metadata; the
+Needs torch, transformers (made with 4.40.2, stretched positions with 4.44.2; 4.43 is the first with those of
+Llama 3.1), safetensors and peft (made with 0.10.0). One file for each model: its configuration in the metadata; the
 weights and their gradients under the names of `transformers`, tokens, logits and the mean loss. Files of
 adapters have these and their gradients under the names that `peft` saves, and no other gradients.
 """
@@ -23,6 +23,14 @@ LLAMAS = {
                  rms_norm_eps=1e-3),
     "untied": dict(hidden_size=12, num_attention_heads=2, num_key_value_heads=2, intermediate_size=31,
                    num_hidden_layers=3, vocab_size=13, tie_word_embeddings=False, rope_theta=100000.0),
+    "linear": dict(hidden_size=16, num_attention_heads=2, num_key_value_heads=1, intermediate_size=21,
+                   num_hidden_layers=1, vocab_size=17, tie_word_embeddings=True,
+                   rope_scaling=dict(rope_type="linear", factor=2.5)),
+    # Turns within 100 positions: 16, 3.4, 0.7 and 0.2, so that one is between those that stay and stretch.
+    "llama3": dict(hidden_size=16, num_attention_heads=2, num_key_value_heads=2, intermediate_size=19,
+                   num_hidden_layers=2, vocab_size=17, tie_word_embeddings=True, rope_theta=500.0,
+                   rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                     original_max_position_embeddings=100)),
 }
 GPT2 = dict(n_embd=20, n_head=2, n_layer=1, vocab_size=37, n_positions=TOKENS, attn_pdrop=0.0,
             embd_pdrop=0.0, resid_pdrop=0.0)

@@ -329,7 +329,7 @@ fn attended(query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor, TchE
 /// Cosines and sines of the positions of `config`, as the embedded engine has them.
 fn rotation(config: &ModelConfig, device: tch::Device) -> Result<[Tensor; 2], TchError> {
     let head_width = config.width / config.heads;
-    let rotation = Rotation::new(config.context, head_width, config.rotary_base);
+    let rotation = Rotation::new(config);
     let table = |values: &[f32]| {
         Tensor::f_from_slice(values)?.f_view([-1, extent(head_width / 2)])?.f_to(device)
     };
