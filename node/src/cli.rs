@@ -81,7 +81,8 @@ pub enum Command {
         #[arg(long, value_name = "DIR", requires = "merge")]
         base: Option<PathBuf>,
     },
-    /// Say how well a gpt or llama predicts a text: loss, perplexity and bits per byte.
+    /// Say how well a gpt or llama predicts a text: loss, perplexity and bits per byte; or how many
+    /// questions it answers right.
     #[command(after_help = "Example: dnode eval dnode-data --data book.txt --held-out")]
     Eval(Eval),
     /// Train a tokenizer for data.tokenizer, or show one.

@@ -4,6 +4,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ use crate::identity::Identity;
 use crate::link_bench::{self, LinkError};
 use crate::membership::{self, MembershipError};
 use crate::progress::Significant;
+use crate::tools::choices::{self, ChoicesError};
 use crate::tools::language::{self, LanguageError};
 use crate::top::{self, TopError};
 use crate::view::figure;
@@ -80,6 +82,8 @@ enum Failure {
     Export(#[from] ExportError),
     #[error(transparent)]
     Language(#[from] LanguageError),
+    #[error(transparent)]
+    Choices(#[from] ChoicesError),
     #[error("cannot start a thread: {0}; allow this user more of them (`ulimit -u`)")]
     Thread(io::Error),
     #[error("cannot write {what}: {reason}; is there room, and is the name free and writable?")]
@@ -98,6 +102,7 @@ impl Failure {
                 ExportError::Content { .. } | ExportError::Taken(_) | ExportError::Base(_),
             )
             | Self::Language(_)
+            | Self::Choices(_)
             | Self::Link(LinkError::Address(_)) => USAGE,
             Self::Diverged(_) | Self::Join(JoinError::Drive(DriveError::Diverged(_))) => DIVERGED,
             Self::DataDir(error) | Self::Membership(MembershipError::DataDir(error))
@@ -306,14 +311,15 @@ fn parameters(place: &Path) -> Result<PathBuf, Failure> {
 }
 
 fn generate(flags: Generate) -> Result<(), Failure> {
-    let Generate { path, base, prompt, length, temperature, seed, stop } = flags;
-    let request = Generation { prompt, length, temperature, seed, stop };
+    let Generate { path, base, prompt, length, temperature, seed, stop, no_bos, threads } = flags;
+    let request = Generation { prompt, length, temperature, seed, begins: !no_bos, stop };
     let mut screen = io::stdout();
     let mut say = |piece: &str| {
         screen.write_all(piece.as_bytes())?;
         screen.flush()
     };
-    match dnode_trainer::generate_to((&parameters(&path)?, base.as_deref()), &request, &mut say) {
+    let from = (path.as_path(), base.as_deref());
+    match dnode_trainer::generate_to(from, &request, threads, &mut say) {
         Ok(()) => print("\n"),
         // Nobody reads on.
         Err(GenerateError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -322,9 +328,15 @@ fn generate(flags: Generate) -> Result<(), Failure> {
 }
 
 fn evaluate(flags: &Eval) -> Result<(), Failure> {
-    let Eval { path, base, data, held_out, threads, json } = flags;
-    let from = (parameters(path)?, base.as_deref());
-    print(&language::evaluate((&from.0, from.1), data, (*held_out, *threads, *json))?)
+    let Eval { path, base, data, held_out, choices, limit, no_bos, threads, json } = flags;
+    let how = (!no_bos, *threads, *json);
+    let from = (path.as_path(), base.as_deref());
+    if let Some(questions) = choices {
+        let limit = limit.map(NonZero::get);
+        return print(&choices::evaluate(from, (questions, limit), how)?);
+    }
+    let Some(data) = data else { return Ok(()) };
+    print(&language::evaluate(from, (data, *held_out), how)?)
 }
 
 fn tokenizer(command: TokenizerCommand) -> Result<(), Failure> {

@@ -2,6 +2,7 @@
 //! with text.
 
 pub mod check;
+pub(crate) mod choices;
 pub mod doctor;
 pub mod exchange_bench;
 pub(crate) mod language;

@@ -4,7 +4,7 @@
 
 mod command;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use command::{dnode, said, train};
@@ -52,7 +52,8 @@ fn a_checkpoint_alone_writes_text_and_what_cannot_is_told_in_one_line() {
             &["digits"],
             "the parameters digits/checkpoints/000000000003/parameters.safetensors: its model is \"mlp\"",
         ),
-        (&["nowhere"], "no checkpoint in nowhere: name a data directory"),
+        (&["nowhere"], "no model in nowhere: name a data directory"),
+        (&["play", "--threads", "1025"], "--threads = 1025 is out of range: expected 0..=1024"),
     ] {
         let output = dnode(folder, &[&["generate"], words].concat());
         let told = said(&output).1;
@@ -184,7 +185,7 @@ fn a_tokenizer_or_text_that_does_not_fit_is_told_in_one_line() {
         ),
         (vec!["tokenizer", "show", "nowhere"], "read the tokenizer nowhere: No such file"),
         (vec!["eval", "play", "--data", "empty.txt"], "the text has no token to score"),
-        (vec!["eval", "nowhere", "--data", "short.txt"], "no checkpoint in nowhere"),
+        (vec!["eval", "nowhere", "--data", "short.txt"], "no model in nowhere"),
     ] {
         let output = dnode(folder, &words);
         let told = said(&output).1;
@@ -192,4 +193,165 @@ fn a_tokenizer_or_text_that_does_not_fit_is_told_in_one_line() {
         assert!(told.starts_with(&format!("error: {want}")), "{told}");
         assert_eq!(told.lines().count(), 1, "{told}");
     }
+}
+
+/// What `dnode` says that must do well.
+fn done(folder: &Path, words: &[&str]) -> String {
+    let output = dnode(folder, words);
+    assert!(output.status.success(), "{output:?}");
+    said(&output).0
+}
+
+/// The export `out` of a small llama with a tokenizer.
+fn exported(folder: &Path) -> PathBuf {
+    assert!(train_tokenizer(folder, "tokens.json").status.success());
+    train(folder, "home", &TOKENS);
+    done(folder, &["export", "out", "--from", "home"]);
+    folder.join("out")
+}
+
+/// `dnode generate out` with these words fails so.
+fn refused(folder: &Path, words: &[&str], want: &str) {
+    let output = dnode(folder, &[&["generate", "out"], words].concat());
+    let told = said(&output).1;
+    assert_eq!((output.status.code(), told.lines().count()), (Some(2), 1), "{told}");
+    assert!(told.starts_with(&format!("error: {want}")), "{told}");
+}
+
+#[test]
+fn a_folder_of_hugging_faces_form_does_as_its_checkpoint() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path();
+    assert!(train_tokenizer(folder, "tokens.json").status.success());
+    train(folder, "tokens", &TOKENS);
+    train(folder, "characters", &[&TOKENS[..1], &["gpt"], &TOKENS[4..]].concat());
+    let done = |words: &[&str]| done(folder, words);
+    for home in ["tokens", "characters"] {
+        let out = format!("{home}-out");
+        done(&["export", &out, "--from", home]);
+        let write = ["--prompt", "ROMEO:", "--length", "30"];
+        let text = |place: &str, threads: &str| {
+            done(&[&["generate", place, "--threads", threads], &write[..]].concat())
+        };
+        assert_eq!(text(home, "1"), text(&out, "2"), "{home}");
+        let score = |place: &str| {
+            let told = done(&["eval", place, "--data", "shakespeare", "--held-out", "--json"]);
+            let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+            (told["loss"].clone(), told["bytes"].clone(), told["vocabulary"].clone())
+        };
+        assert_eq!(score(home), score(&out), "{home}");
+    }
+}
+
+#[test]
+fn a_folder_says_what_stands_around_a_text() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path();
+    let place = exported(folder);
+    // The export names the token that ends a text; whatever the folder names ends what is written.
+    let told = std::fs::read_to_string(place.join("config.json")).unwrap();
+    assert!(
+        told.contains("\"eos_token_id\": 0") && told.contains("\"bos_token_id\": null"),
+        "{told}"
+    );
+    let told = std::fs::read_to_string(place.join("tokenizer_config.json")).unwrap();
+    assert!(told.contains("\"eos_token\": \"<|endoftext|>\""), "{told}");
+    let ends = serde_json::json!({ "eos_token_id": (0..300).collect::<Vec<u32>>() });
+    std::fs::write(place.join("generation_config.json"), ends.to_string()).unwrap();
+    assert_eq!(done(folder, &["generate", "out", "--prompt", "ROMEO:"]), "ROMEO:\n");
+    std::fs::write(place.join("generation_config.json"), "{\"eos_token_id\": \"x\"}").unwrap();
+
+    let want = "the model out/generation_config.json: eos_token_id is \"x\", expected the number";
+    refused(folder, &[], want);
+    std::fs::remove_file(place.join("generation_config.json")).unwrap();
+    // What the tokenizer puts before a text is before the prompt, unless told otherwise.
+    let llama = "{\"tokenizer_class\": \"LlamaTokenizer\", \"bos_token\": \"<|endoftext|>\"}";
+    let told = std::fs::read(place.join("tokenizer_config.json")).unwrap();
+    std::fs::write(place.join("tokenizer_config.json"), llama).unwrap();
+    std::fs::write(folder.join("short.txt"), "ROMEO:").unwrap();
+    let score = ["eval", "out", "--data", "short.txt", "--json"];
+    let bare = done(folder, &[&score[..], &["--no-bos"]].concat());
+    assert_ne!(bare, done(folder, &score));
+    std::fs::write(place.join("tokenizer_config.json"), told).unwrap();
+    assert_eq!(bare, done(folder, &score));
+}
+
+#[test]
+fn the_faults_of_a_folder_are_told_in_one_line() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path();
+    let place = exported(folder);
+    refused(folder, &["--base", "home"], "out holds a whole model, which needs no --base");
+    let config = std::fs::read_to_string(place.join("config.json")).unwrap();
+    let change = |from: &str, to: &str| {
+        assert!(config.contains(from), "{config}");
+        std::fs::write(place.join("config.json"), config.replace(from, to)).unwrap();
+    };
+    change("\"vocab_size\": 300", "\"vocab_size\": 299");
+    let want = "the model out/config.json: vocab_size is 299, expected at least 300, the kinds of tokens beside it: byte-level BPE";
+    refused(folder, &[], want);
+    change("\"hidden_size\": 16", "\"hidden_size\": 24");
+    refused(folder, &[], "the weights out/model.safetensors: tensor \"model.embed_tokens.weight\"");
+    change("\"model_type\": \"llama\"", "\"model_type\": \"bert\"");
+    refused(folder, &[], "the model out/config.json: model_type is \"bert\", expected");
+    change("16", "16");
+    std::fs::write(place.join("tokenizer.json"), "{}").unwrap();
+    refused(folder, &[], "the tokenizer out/tokenizer.json: ");
+    std::fs::remove_file(place.join("tokenizer.json")).unwrap();
+    refused(folder, &[], "the folder out has no tokenizer.json, which says");
+    std::fs::remove_file(place.join("model.safetensors")).unwrap();
+    std::fs::copy(folder.join("tokens.json"), place.join("tokenizer.json")).unwrap();
+    refused(
+        folder,
+        &[],
+        "the weights out: no model.safetensors and no model.safetensors.index.json",
+    );
+}
+
+#[test]
+fn questions_are_scored_and_a_line_that_is_none_is_named() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path();
+    train(folder, "play", &TOKENS[..2].iter().chain(&TOKENS[4..]).copied().collect::<Vec<_>>());
+    let good = r#"{"context": "ROMEO:\nO, ", "choices": ["she", "zzzzzz", "qqqq"], "answer": 0}"#;
+    let swag = r#"{"ctx": "To be", "endings": ["or not", "xq"], "label": "1", "ind": 4}"#;
+    let write = |text: &str| std::fs::write(folder.join("tasks.jsonl"), text).unwrap();
+    let eval = |words: &[&str]| {
+        dnode(folder, &[&["eval", "play", "--choices", "tasks.jsonl"], words].concat())
+    };
+    write(&format!("{good}\n\n{swag}\n"));
+    let told = |words: &[&str]| -> serde_json::Value {
+        let output = eval(&[words, &["--json"]].concat());
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_str(&said(&output).0).unwrap()
+    };
+    let all = told(&[]);
+    assert_eq!((&all["questions"], &all["shortened"]), (&2.into(), &2.into()), "{all}");
+    assert!((all["chance"].as_f64().unwrap() - 5.0 / 12.0).abs() < 1e-9, "{all}");
+    let share = |name: &str| all[name].as_f64().is_some_and(|share| (0.0..=1.0).contains(&share));
+    assert!(share("accuracy") && share("accuracy_normalised"), "{all}");
+    assert_eq!(told(&["--limit", "1"])["questions"], 1);
+    let output = eval(&["--threads", "2"]);
+    let text = said(&output).0;
+    assert!(text.starts_with("tasks.jsonl: 2 questions, tokens of 63 characters"), "{output:?}");
+    assert!(text.contains("\naccuracy 0.") || text.contains("\naccuracy 1."), "{text}");
+
+    let refused = |words: &[&str], want: &str| {
+        let output = eval(words);
+        let told = said(&output).1;
+        assert_eq!((output.status.code(), told.lines().count()), (Some(2), 1), "{told}");
+        assert!(told.starts_with(&format!("error: {want}")), "{told}");
+    };
+    refused(&["--data", "shakespeare"], "the argument '--choices <FILE>' cannot be used with");
+    refused(&["--limit", "0"], "invalid value '0' for '--limit <N>'");
+    write(&format!("{good}\n{{\"context\": 1}}\n"));
+    refused(&[], "tasks.jsonl line 2: context is 1; expected a JSON object of context, choices");
+    write(&good.replace("zzzz", "\u{20ac}"));
+    refused(&[], "tasks.jsonl line 1: the text has '\u{20ac}', which is not in the model's");
+    write(&good.replace("zzzz", "zzzzzz"));
+    refused(&[], "tasks.jsonl line 1: the choice \"zzzzzzzz\" has 9 tokens, expected 1 to 8");
+    write("\n");
+    refused(&[], "the questions tasks.jsonl: there is none");
+    std::fs::remove_file(folder.join("tasks.jsonl")).unwrap();
+    refused(&[], "read the questions tasks.jsonl: No such file");
 }

@@ -1,34 +1,24 @@
-//! Text that a trained language model writes, token by token, from a file of its parameters alone.
-//!
-//! Where a tokenizer makes its tokens, that is in the file `tokenizer.json` beside it.
+//! Text that a trained language model writes, token by token.
 
-use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use dnode_protocol::ParameterLayout;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng as _;
-use serde_json::Value;
 
-use crate::config::{ConfigError, ModelConfig, ModelKind, ensure};
-use crate::kernel::Compute;
-use crate::lora::{BaseError, complete, load_base};
+use crate::config::{ConfigError, ensure};
+use crate::hugging_face::{InitError, ModelError};
+use crate::lora::BaseError;
 use crate::model::initial::unit;
-use crate::model::transformer::LanguageModel;
-use crate::model::{Forward, build_language};
-use crate::tensor_file::{HEADER_MAX, TensorFile};
-use crate::tokenizer::{TOKENIZER_FILE, Tokenizer, TokenizerError};
-use crate::vocabulary::{EncodeError, TextStream, Tokens, Vocabulary};
+use crate::predictor::Predictor;
+use crate::tokenizer::TokenizerError;
+use crate::vocabulary::TextStream;
 
 /// Most tokens that are written at once.
 pub const GENERATED_MAX: usize = 100_000;
 /// Most texts that end what is written, and most bytes of each.
 const STOPS_MAX: usize = 16;
 const STOP_BYTES_MAX: usize = 1024;
-/// Largest file of parameters, bytes; its numbers are held in memory.
-const FILE_BYTES_MAX: u64 = 4 << 30;
 
 /// What to write.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +31,8 @@ pub struct Generation {
     pub temperature: f32,
     /// Seed of the draws: equal seeds write equal text.
     pub seed: u64,
+    /// Whether the prompt stands behind the tokens that the tokenizer puts before a text.
+    pub begins: bool,
     /// Texts that end what is written, and are not written themselves: at most 16, none of them empty
     /// or longer than 1024 bytes.
     pub stop: Vec<String>,
@@ -48,13 +40,42 @@ pub struct Generation {
 
 impl Default for Generation {
     fn default() -> Self {
-        Self { prompt: String::new(), length: 400, temperature: 0.8, seed: 1, stop: Vec::new() }
+        let (prompt, stop) = (String::new(), Vec::new());
+        Self { prompt, length: 400, temperature: 0.8, seed: 1, begins: true, stop }
     }
 }
 
-/// Why nothing can be written. The user's to mend.
+/// Why a model writes nothing, or scores nothing. The user's to mend.
 #[derive(Debug, thiserror::Error)]
 pub enum GenerateError {
+    /// There is no model there.
+    #[error(
+        "no model in {}: name a data directory, a checkpoint's folder, its parameters.safetensors, or a folder with config.json and model.safetensors", .0.display()
+    )]
+    Missing(PathBuf),
+    /// A folder describes no model that dnode has.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// A folder does not hold the weights of its model.
+    #[error(transparent)]
+    Weights(#[from] InitError),
+    /// A folder does not say what its tokens are.
+    #[error(
+        "the folder {} has no tokenizer.json, which says what the model's tokens are: put it there", .0.display()
+    )]
+    NoTokens(PathBuf),
+    /// The machine has too little memory.
+    #[error(
+        "the model {} takes {needed} MiB of memory, and {free} MiB are free: use a smaller model, or another machine", path.display()
+    )]
+    Memory {
+        /// The file or folder.
+        path: PathBuf,
+        /// What its numbers take, MiB.
+        needed: u64,
+        /// What the system can give, MiB.
+        free: u64,
+    },
     /// The file cannot be read.
     #[error("read the parameters {}: {source}", path.display())]
     Read {
@@ -77,6 +98,18 @@ pub enum GenerateError {
     /// The text has nothing in it.
     #[error("the text has no token to score; give a longer one")]
     Empty,
+    /// A choice cannot be scored.
+    #[error(
+        "the choice {choice:?} has {count} tokens, expected 1 to {most}, as many as the model sees at once"
+    )]
+    Choice {
+        /// Its beginning.
+        choice: String,
+        /// Its tokens.
+        count: usize,
+        /// Tokens that the model sees.
+        most: usize,
+    },
     /// Adapters lack the weights that they belong to.
     #[error(transparent)]
     Base(#[from] BaseError),
@@ -91,28 +124,28 @@ pub enum GenerateError {
     Range(#[from] ConfigError),
 }
 
-/// Writes text with the language model whose parameters lie in the file `path`, until it has the length
-/// asked for, the tokenizer's token for the end of a text comes, or one of the texts that stop it.
-/// Adapters need the folder `base` with the weights that they were trained beside.
+/// Writes text with the language model of `place`, until it has the length asked for, the tokenizer's token
+/// for the end of a text comes, or one of the texts that stop it. `place` is a folder of Hugging Face's form,
+/// a data directory or checkpoint, or a file of parameters. Adapters need the folder `base` with the weights
+/// that they were trained beside. It computes on `threads` threads; 0 is one for each core.
 ///
 /// While the text fits the model's context, keys and values of earlier tokens are kept, so that each token
 /// is computed once. Beyond, the model sees the last tokens alone, which stand at other places for each
 /// token: then all of them are computed each time.
 ///
-/// The model, and what its tokens stand for, are in the file's metadata (docs/models.md).
-///
 /// # Errors
-/// [`GenerateError`] says what is wrong with the file or the request.
+/// [`GenerateError`] says what is wrong with the model or the request.
 pub fn generate(
-    (path, base): (&Path, Option<&Path>),
+    (place, base): (&Path, Option<&Path>),
     request: &Generation,
+    threads: usize,
 ) -> Result<String, GenerateError> {
     let mut text = String::new();
     let mut take = |piece: &str| {
         text.push_str(piece);
         Ok(())
     };
-    generate_to((path, base), request, &mut take).map(|()| text)
+    generate_to((place, base), request, threads, &mut take).map(|()| text)
 }
 
 /// As [`generate`]; `take` gets the prompt, and then each piece of text as soon as it is there, in whole
@@ -121,34 +154,37 @@ pub fn generate(
 /// # Errors
 /// As there, and [`GenerateError::Output`] when `take` fails.
 pub fn generate_to(
-    (path, base): (&Path, Option<&Path>),
+    from: (&Path, Option<&Path>),
     request: &Generation,
+    threads: usize,
     take: &mut dyn FnMut(&str) -> io::Result<()>,
 ) -> Result<(), GenerateError> {
     request.check()?;
-    let (model, compute) = Written::open((path, base), 1)?;
-    write(model, &compute, request, take)
+    let model = Predictor::open(from, threads)?;
+    write(if request.begins { model } else { model.without_marks() }, request, take)
 }
 
 /// What [`generate_to`] does once the model is there.
 fn write(
-    mut model: Written,
-    compute: &Compute,
+    mut model: Predictor,
     request: &Generation,
     take: &mut dyn FnMut(&str) -> io::Result<()>,
 ) -> Result<(), GenerateError> {
-    let tokens = model.prompt(&request.prompt)?;
+    let prompt = model.encode(&request.prompt)?;
+    let prompt: Vec<u32> = prompt.iter(0..prompt.len()).collect();
+    let tokens = match prompt.as_slice() {
+        [] => model.beginning(),
+        prompt => [model.marks.before.as_slice(), prompt].concat(),
+    };
     let mut random = ChaCha8Rng::seed_from_u64(request.seed);
-    let vocabulary = model.vocabulary.clone();
-    let before = if request.prompt.is_empty() { &[] } else { tokens.as_slice() };
-    let mut stream = TextStream::new(&vocabulary, before);
+    let (vocabulary, ends) = (model.vocabulary.clone(), model.ends.clone());
+    let mut stream = TextStream::new(&vocabulary, &prompt);
     let mut say = |text: &str| take(text).map_err(GenerateError::Output);
     say(&request.prompt)?;
-    let ends = vocabulary.ends();
     let mut stops = Stops::new(&request.stop);
     let mut text = Text { model: &mut model, tokens, kept: 0 };
     for _ in 0..request.length {
-        let token = text.next(compute, request.temperature, unit(&mut random));
+        let token = text.next(request.temperature, unit(&mut random));
         if ends.contains(&token) {
             break;
         }
@@ -165,7 +201,7 @@ fn write(
 
 /// A text so far, and what the model has kept of it.
 struct Text<'a> {
-    model: &'a mut Written,
+    model: &'a mut Predictor,
     /// At least one.
     tokens: Vec<u32>,
     /// Of how many of the first tokens the model has the keys and values; 0 once the text has outgrown the
@@ -175,16 +211,11 @@ struct Text<'a> {
 
 impl Text<'_> {
     /// Adds the next token, chosen by `draw`, uniform in `[0, 1)`, and returns it.
-    fn next(&mut self, compute: &Compute, temperature: f32, draw: f32) -> u32 {
-        let Written { model, context, parameters, vocabulary } = &mut *self.model;
-        let outgrown = self.tokens.len().saturating_sub(*context);
+    fn next(&mut self, temperature: f32, draw: f32) -> u32 {
+        let outgrown = self.tokens.len().saturating_sub(self.model.context);
         let seen = &self.tokens[outgrown..];
         let kept = if outgrown == 0 { self.kept } else { 0 };
-        let pass = Forward::new(compute, parameters);
-        let logits = model.continued_logits(pass, &seen[kept..], kept).unwrap_or_default();
-        // A model may know more tokens than its data have.
-        let known = &logits[..vocabulary.len().min(logits.len())];
-        let token = draw_from(known, temperature, draw);
+        let token = draw_from(self.model.next_logits(seen, kept), temperature, draw);
         self.kept = seen.len();
         self.tokens.push(token);
         token
@@ -230,133 +261,6 @@ impl Generation {
     }
 }
 
-fn open(path: &Path) -> io::Result<File> {
-    let file = File::open(path)?;
-    if file.metadata()?.len() > FILE_BYTES_MAX {
-        return Err(io::Error::other(format!("longer than {FILE_BYTES_MAX} bytes")));
-    }
-    Ok(file)
-}
-
-/// A model that a file of parameters describes, which is only asked what comes next.
-pub(crate) struct Written {
-    pub(crate) model: Box<dyn LanguageModel>,
-    pub(crate) context: usize,
-    /// All that a pass reads: the frozen ones, then `[P]`.
-    pub(crate) parameters: Vec<f32>,
-    pub(crate) vocabulary: Vocabulary,
-}
-
-impl Written {
-    /// The model of the file `path`, beside the weights of the folder `base` if it needs any, and `threads`
-    /// threads to compute on.
-    pub(crate) fn open(
-        (path, base): (&Path, Option<&Path>),
-        threads: usize,
-    ) -> Result<(Self, Compute), GenerateError> {
-        let content = |what: String| GenerateError::Content { path: path.to_path_buf(), what };
-        let file = open(path).map_err(|source| {
-            let path = path.to_path_buf();
-            GenerateError::Read { path, source }
-        })?;
-        let tokenizer = || {
-            let file = path.with_file_name(TOKENIZER_FILE);
-            Tokenizer::read(&file).map_err(|error| error.to_string())
-        };
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let file = TensorFile::new(name, file, HEADER_MAX).map_err(content)?;
-        let (mut model, config) = Self::of(&file, tokenizer).map_err(content)?;
-        let Self { model: asked, parameters, .. } = &mut model;
-        let frozen = parameters.len() - asked.layout().parameters();
-        let weights = &mut parameters[..frozen];
-        load_base((path, base), (&config, asked.frozen()), weights)?;
-        let compute = Compute::new(threads).map_err(|error| content(error.to_string()))?;
-        Ok((model, compute))
-    }
-
-    /// The model without its frozen weights. The error says what is wrong with the file.
-    fn of(
-        file: &TensorFile,
-        tokenizer: impl FnOnce() -> Result<Tokenizer, String>,
-    ) -> Result<(Self, ModelConfig), String> {
-        let metadata = file.metadata();
-        let config = model_told(&metadata)?;
-        let vocabulary = Vocabulary::told(&told(&metadata, "vocabulary")?, tokenizer)?;
-        let model = build_language(&config, vocabulary.len()).map_err(|error| error.to_string())?;
-        let model = model.ok_or("its model writes no text")?;
-        file.check(model.layout())?;
-        let frozen = model.frozen().map_or(0, ParameterLayout::parameters);
-        let mut parameters = vec![0.0; frozen + model.layout().parameters()];
-        file.parameters(model.layout(), &mut parameters[frozen..])?;
-        Ok((Self { model, context: config.context, parameters, vocabulary }, config))
-    }
-
-    /// The tokens of `text`, which the user has given.
-    pub(crate) fn encode(&self, text: &str) -> Result<Tokens, GenerateError> {
-        self.vocabulary.encode(text).map_err(|error| match error {
-            EncodeError::Tokenizer(error) => GenerateError::Tokenizer(error),
-            EncodeError::Character(_, character) => {
-                GenerateError::Unknown(character, self.vocabulary.decode(&self.kinds()))
-            }
-        })
-    }
-
-    /// The tokens of the prompt; of an empty one, what a text begins after.
-    fn prompt(&self, prompt: &str) -> Result<Vec<u32>, GenerateError> {
-        let tokens = self.encode(prompt)?;
-        let tokens: Vec<u32> = tokens.iter(0..tokens.len()).collect();
-        Ok(if tokens.is_empty() { vec![self.vocabulary.beginning()] } else { tokens })
-    }
-
-    fn kinds(&self) -> Vec<u32> {
-        (0..self.vocabulary.len() as u32).collect()
-    }
-}
-
-/// What a file's metadata tell under this name.
-fn told(metadata: &BTreeMap<String, String>, name: &str) -> Result<Value, String> {
-    let text = metadata.get(name);
-    let text = text.ok_or_else(|| format!("its metadata do not tell the {name}"))?;
-    serde_json::from_str(text).map_err(|error| format!("its {name}: {error}"))
-}
-
-/// The configuration of the model that a file's metadata tell, which is one that writes text.
-pub(crate) fn model_told(metadata: &BTreeMap<String, String>) -> Result<ModelConfig, String> {
-    config(&told(metadata, "model")?)
-}
-
-/// The configuration of the model that a file tells.
-fn config(told: &Value) -> Result<ModelConfig, String> {
-    let size = |name: &str| -> Result<usize, String> {
-        let size = told[name].as_u64().and_then(|size| usize::try_from(size).ok());
-        size.ok_or_else(|| format!("its model does not tell {name}"))
-    };
-    let number =
-        |name: &str| told[name].as_f64().ok_or_else(|| format!("its model does not tell {name}"));
-    let kind =
-        serde_json::from_value(told["kind"].clone()).ok().filter(|kind: &ModelKind| kind.is_text());
-    let kind =
-        kind.ok_or_else(|| format!("its model is {}, which writes no text", told["kind"]))?;
-    let mut config = ModelConfig {
-        kind,
-        layers: size("layers")?,
-        heads: size("heads")?,
-        width: size("width")?,
-        context: size("context")?,
-        vocabulary: size("vocabulary")?,
-        ..ModelConfig::default()
-    };
-    if kind == ModelKind::Llama {
-        config.key_value_heads = size("key_value_heads")?;
-        config.inner = size("inner")?;
-        config.tied = told["tied"].as_bool().ok_or("its model does not tell tied")?;
-        config.norm_epsilon = number("norm_epsilon")?;
-        config.rotary_base = number("rotary_base")?;
-    }
-    complete(&mut config, &told["lora"])?;
-    Ok(config)
-}
-
 /// The index whose share of `exp(logits / temperature)` the draw falls into.
 fn draw_from(logits: &[f32], temperature: f32, draw: f32) -> u32 {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -376,6 +280,12 @@ fn draw_from(logits: &[f32], temperature: f32, draw: f32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{ModelConfig, ModelKind};
+    use crate::kernel::Compute;
+    use crate::model::{Forward, build_language};
+    use crate::predictor::testing::random_predictor;
+    use crate::tokenizer::Marks;
+    use crate::vocabulary::Vocabulary;
 
     #[test]
     fn a_draw_falls_where_the_probability_says() {
@@ -429,48 +339,42 @@ mod tests {
         let model = build_language(&config, 300).unwrap().unwrap();
         // Every token is as likely.
         let parameters = vec![0.0; model.layout().parameters()];
-        let model = Written { model, context, parameters, vocabulary };
+        let (place, compute) = (PathBuf::new(), Compute::new(1).unwrap());
+        let (marks, ends) = (Marks::default(), vocabulary.ends());
+        let model =
+            Predictor { place, model, context, parameters, vocabulary, marks, ends, compute };
         let request = Generation { length: 20_000, ..Generation::default() };
         let mut pieces = Vec::new();
         let mut take = |piece: &str| {
             pieces.push(piece.to_owned());
             Ok(())
         };
-        write(model, &Compute::new(1).unwrap(), &request, &mut take).unwrap();
+        write(model, &request, &mut take).unwrap();
         assert!((2..10_000).contains(&pieces.len()), "{}", pieces.len());
         assert!(!pieces.concat().contains(&end.1));
     }
 
     /// What generating computed before keys and values were kept.
-    fn whole(model: &mut Written, compute: &Compute, tokens: &[u32]) -> Vec<f32> {
+    fn whole(model: &mut Predictor, tokens: &[u32]) -> Vec<f32> {
         let seen = &tokens[tokens.len().saturating_sub(model.context)..];
         let mut window = seen.to_vec();
         window.resize(model.context, 0);
-        assert!(model.model.compute_logits(Forward::new(compute, &model.parameters), &window));
-        model.model.head().row(seen.len() - 1).to_vec()
+        let pass = Forward::new(&model.compute, &model.parameters);
+        assert!(model.model.read(pass, &window));
+        model.model.logits(pass, seen.len() - 1..seen.len()).to_vec()
     }
 
     #[test]
     fn within_and_beyond_the_context_the_tokens_are_those_of_whole_passes() {
-        let compute = Compute::new(1).unwrap();
         for kind in [ModelKind::Gpt, ModelKind::Llama] {
-            let (width, context) = (24, 9);
-            let config = ModelConfig { kind, width, context, layers: 2, ..ModelConfig::default() };
-            let model = build_language(&config, 256).unwrap().unwrap();
-            let mut parameters = vec![0.0; model.layout().parameters()];
-            model.initialize(&mut ChaCha8Rng::seed_from_u64(3), &mut parameters);
-            // Attention that tells places apart.
-            parameters.iter_mut().for_each(|it| *it *= 5.0);
-            let vocabulary = Vocabulary::Bytes;
-            let mut model = Written { model, context, parameters, vocabulary };
+            let mut model = random_predictor(kind, 9);
             let mut random = ChaCha8Rng::seed_from_u64(4);
             let draws: Vec<f32> = (0..30).map(|_| unit(&mut random)).collect();
             let mut text = Text { model: &mut model, tokens: vec![1, 2, 3, 4], kept: 0 };
-            let written: Vec<u32> =
-                draws.iter().map(|&draw| text.next(&compute, 1.0, draw)).collect();
+            let written: Vec<u32> = draws.iter().map(|&draw| text.next(1.0, draw)).collect();
             let mut tokens = vec![1, 2, 3, 4];
             for (draw, token) in draws.into_iter().zip(written) {
-                let logits = whole(&mut model, &compute, &tokens);
+                let logits = whole(&mut model, &tokens);
                 assert_eq!(draw_from(&logits, 1.0, draw), token, "{kind} {}", tokens.len());
                 tokens.push(token);
             }
@@ -483,17 +387,17 @@ mod tests {
         for bytes in [&b""[..], b"{}", &[255; 64]] {
             std::fs::write(file.path(), bytes).unwrap();
             assert!(matches!(
-                Written::open((file.path(), None), 1),
+                Predictor::open((file.path(), None), 1),
                 Err(GenerateError::Content { .. })
             ));
         }
         let request = Generation { length: GENERATED_MAX + 1, ..Generation::default() };
-        assert!(generate((Path::new("x"), None), &request).is_err());
+        assert!(generate((Path::new("x"), None), &request, 1).is_err());
         let request = Generation { temperature: 0.0, ..Generation::default() };
-        assert!(generate((Path::new("x"), None), &request).is_err());
+        assert!(generate((Path::new("x"), None), &request, 1).is_err());
         let request = Generation { stop: vec![String::new()], ..Generation::default() };
-        assert!(generate((Path::new("x"), None), &request).is_err());
-        let error = generate((Path::new("/no/such"), None), &Generation::default()).unwrap_err();
+        assert!(generate((Path::new("x"), None), &request, 1).is_err());
+        let error = generate((Path::new("/no/such"), None), &Generation::default(), 1).unwrap_err();
         assert!(error.to_string().contains("/no/such"), "{error}");
     }
 }

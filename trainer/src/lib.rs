@@ -7,6 +7,7 @@
 
 mod batch;
 pub mod checkpoint;
+mod choice_score;
 pub mod codec;
 mod config;
 mod data;
@@ -27,6 +28,7 @@ mod mixer;
 mod model;
 pub mod optimizer;
 mod outer;
+mod predictor;
 mod replica;
 mod seam;
 mod sketch;
@@ -41,6 +43,7 @@ mod weights;
 
 pub use batch::{Batch, Input, SampleShape};
 pub use checkpoint::Checkpoint;
+pub use choice_score::{ChoiceCosts, ChoiceScorer, ChoiceTally, Question};
 pub use codec::{Encoded, encode};
 pub use config::{
     CONTEXT_MAX, ConfigError, ModelConfig, ModelKind, OptimizerConfig, OptimizerKind,
@@ -57,7 +60,9 @@ pub use description::{
 pub use device::{DEVICE_BLOCK, Device, DeviceError, DeviceVector, Resident, Span, SpanMut};
 pub use engine::{Engine, initial_parameters};
 pub use generate::{GENERATED_MAX, GenerateError, Generation, generate, generate_to};
-pub use hugging_face::{ExportError, Exported, InitError, export, model_of};
+pub use hugging_face::{
+    ExportError, Exported, InitError, ModelError, Positions, export, model_of, read_model_file,
+};
 pub use idle::IdleTrainer;
 pub use interrupt::Interrupt;
 pub use kernel::loss::Score;

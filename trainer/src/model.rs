@@ -114,6 +114,11 @@ pub(crate) trait Model: Send + Debug {
         None
     }
 
+    /// How many of its numbers stay as they are.
+    fn frozen_count(&self) -> usize {
+        self.frozen().map_or(0, ParameterLayout::parameters)
+    }
+
     /// Writes the initial trained parameters.
     fn initialize(&self, random: &mut ChaCha8Rng, parameters: &mut [f32]);
 

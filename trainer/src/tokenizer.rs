@@ -3,6 +3,7 @@
 //! `V`: kinds of tokens.
 
 mod error;
+mod marks;
 mod pieces;
 mod training;
 
@@ -23,6 +24,7 @@ use crate::checkpoint::parameters_at;
 use crate::files::read_bounded;
 
 pub use self::error::TokenizerError;
+pub(crate) use self::marks::Marks;
 pub use self::training::{TOKENIZER_VOCABULARY_MIN, train_tokenizer};
 
 /// The name of a tokenizer's file, in the folder of a model and of a checkpoint.

@@ -14,19 +14,6 @@ const CHARACTERS_MAX: usize = 256;
 const PENDING_MAX: usize = 4;
 /// Tokens before those to be told that say how these begin, for example with a space.
 const CONTEXT_MAX: usize = 8;
-/// Names of special tokens behind which nothing of a text follows: of GPT-2 and `dnode tokenizer train`,
-/// Llama 1 and 2, Llama 3 (two), Gemma (two), Qwen, and Phi.
-const ENDS: [&str; 8] = [
-    "<|endoftext|>",
-    "</s>",
-    "<|end_of_text|>",
-    "<|eot_id|>",
-    "<eos>",
-    "<end_of_turn>",
-    "<|im_end|>",
-    "<|end|>",
-];
-
 /// What a token stands for.
 #[derive(Clone, Debug)]
 pub(crate) enum Vocabulary {
@@ -184,12 +171,9 @@ impl Vocabulary {
         }
     }
 
-    /// The tokens that end a text: special ones of a tokenizer with one of the names that published
-    /// models give theirs.
+    /// The tokens that end a text.
     pub(crate) fn ends(&self) -> Vec<u32> {
-        let special = self.tokenizer().map_or_else(Vec::new, |own| own.special_tokens());
-        let ends = special.into_iter().filter(|(_, name)| ENDS.contains(&name.as_str()));
-        ends.map(|(token, _)| token).collect()
+        self.tokenizer().map_or_else(Vec::new, |own| own.ends())
     }
 
     /// What a text without anything before it begins after: the end of a line, where there is one.

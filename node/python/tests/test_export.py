@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -102,3 +103,60 @@ def test_what_transformers_saves_is_what_a_run_begins_with(make: Any, kind: Any,
         assert torch.equal(again[name], tensor), name
     told = [json.loads((tmp_path / folder / "config.json").read_text()) for folder in ("in", "out")]
     assert told[0]["architectures"] == told[1]["architectures"]
+
+
+def exported_with_tokens(folder: Path) -> Path:
+    dnode(folder, "tokenizer", "train", "--data", "shakespeare", "--vocabulary", "300", "--out", "tokens.json")
+    train(folder, "home", "--steps", "30", *SMALL, *MODELS["untied"], "--tokenizer", "tokens.json",
+          "--set", "optimizer.learning_rate=0.02")
+    dnode(folder, "export", "out", "--from", "home")
+    return folder / "out"
+
+
+@pytest.mark.parametrize("llama", [False, True])
+def test_dnode_writes_what_transformers_writes(llama: bool, tmp_path: Path) -> None:
+    """Greedily, from the export alone, with and without a token that the tokenizer puts before a text."""
+    out = exported_with_tokens(tmp_path)
+    if llama:
+        told = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
+        (out / "tokenizer_config.json").write_text(json.dumps({**told, "unk_token": None, "legacy": False}))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+    assert len(tokenizer) == 300 and tokenizer.eos_token_id == 0
+    assert (tokenizer("ROMEO:").input_ids[0] == 0) == llama
+    model = opened(out)
+    assert model.config.eos_token_id == 0
+    for prompt in ["ROMEO:", "the king"]:
+        tokens = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
+        left = 11 - tokens.input_ids.shape[1]
+        assert left > 2, tokens
+        written = model.generate(**tokens, max_new_tokens=left, do_sample=False, pad_token_id=0)
+        want = tokenizer.decode(written[0], skip_special_tokens=True)
+        words = ["generate", "out", "--prompt", prompt, "--length", str(left), "--temperature", "1e-9"]
+        assert dnode(tmp_path, *words) == want + "\n"
+
+
+def test_dnode_answers_as_transformers_would(tmp_path: Path) -> None:
+    """Likelihoods of choices behind a context, summed over their tokens, as they are and per character."""
+    out = exported_with_tokens(tmp_path)
+    tokenizer, model = transformers.AutoTokenizer.from_pretrained(out), opened(out)
+    words = ["the", "and", "king", "to be", "O, my", "thou", "it", "not", "I", "lord"]
+    questions, right = [], [0, 0]
+    drawn = random.Random(3)
+    for _ in range(60):
+        context, choices, answer = drawn.choice(words), drawn.sample(words, 3), drawn.randrange(3)
+        costs = []
+        for choice in choices:
+            before = len(tokenizer(context).input_ids)
+            tokens = torch.tensor([tokenizer(f"{context} {choice}").input_ids])
+            assert tokens.shape[1] <= 12, tokens
+            with torch.no_grad():
+                told = model(input_ids=tokens[:, :-1]).logits.log_softmax(-1)[0]
+            costs.append(-float(told.gather(1, tokens[0, 1:, None])[before - 1:].sum()))
+        each = [cost / len(choice) for cost, choice in zip(costs, choices, strict=True)]
+        right = [count + (numbers.index(min(numbers)) == answer)
+                 for count, numbers in zip(right, (costs, each), strict=True)]
+        questions.append({"context": context, "choices": choices, "answer": answer})
+    (tmp_path / "tasks.jsonl").write_text("\n".join(map(json.dumps, questions)))
+    told = json.loads(dnode(tmp_path, "eval", "out", "--choices", "tasks.jsonl", "--json"))
+    assert [told["accuracy"], told["accuracy_normalised"]] == [count / 60 for count in right], told
+    assert told["chance"] == pytest.approx(1 / 3) and right[0] != right[1], right

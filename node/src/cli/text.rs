@@ -7,8 +7,8 @@ use clap::{Args, Subcommand};
 /// Flags of `dnode generate`.
 #[derive(Debug, Args)]
 pub struct Generate {
-    /// A data directory, of which the newest checkpoint is taken, a checkpoint's folder, or its file of
-    /// parameters.
+    /// A data directory, of which the newest checkpoint is taken, a checkpoint's folder, its file of
+    /// parameters, or a Hugging Face folder: config.json, model.safetensors, tokenizer.json.
     #[arg(value_name = "PATH", default_value = "dnode-data")]
     pub path: PathBuf,
     /// Folder of the weights that the adapters of a checkpoint were trained beside.
@@ -30,24 +30,42 @@ pub struct Generate {
     /// it, too.
     #[arg(long, value_name = "TEXT")]
     pub stop: Vec<String>,
+    /// Leave out the tokens that the tokenizer puts before a text: for a model that was trained without
+    /// them.
+    #[arg(long)]
+    pub no_bos: bool,
+    /// Threads for the arithmetic; 0 is one for each core.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub threads: usize,
 }
 
 /// Flags of `dnode eval`.
 #[derive(Debug, Args)]
 pub struct Eval {
-    /// A data directory, of which the newest checkpoint is taken, a checkpoint's folder, or its file of
-    /// parameters.
+    /// A data directory, of which the newest checkpoint is taken, a checkpoint's folder, its file of
+    /// parameters, or a Hugging Face folder: config.json, model.safetensors, tokenizer.json.
     #[arg(value_name = "PATH", default_value = "dnode-data")]
     pub path: PathBuf,
     /// Folder of the weights that the adapters of a checkpoint were trained beside.
     #[arg(long, value_name = "DIR")]
     pub base: Option<PathBuf>,
     /// The text, UTF-8, plain or gzip; shakespeare is the built-in one.
-    #[arg(long, value_name = "FILE")]
-    pub data: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "choices")]
+    pub data: Option<PathBuf>,
     /// Only the last tenth, which training on this text leaves out.
-    #[arg(long)]
+    #[arg(long, requires = "data")]
     pub held_out: bool,
+    /// In place of a text, questions with several answers: a JSON object a line, with context, choices and
+    /// answer, the index of the right choice.
+    #[arg(long, value_name = "FILE", conflicts_with = "data")]
+    pub choices: Option<PathBuf>,
+    /// Only the first questions.
+    #[arg(long, value_name = "N", requires = "choices")]
+    pub limit: Option<std::num::NonZeroUsize>,
+    /// Leave out the tokens that the tokenizer puts before a text: for a model that was trained without
+    /// them.
+    #[arg(long)]
+    pub no_bos: bool,
     /// Threads for the arithmetic; 0 is one for each core.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub threads: usize,

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use dnode_trainer::ModelError;
+
 /// Where a value was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -84,13 +86,8 @@ pub enum ConfigError {
         wanted: &'static str,
     },
     /// The file that describes a model describes none that can be trained.
-    #[error("the model {}: {what}", path.display())]
-    Model {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        what: String,
-    },
+    #[error(transparent)]
+    Model(#[from] ModelError),
     /// Two legal values do not go together.
     #[error("{name} = {value} {origin} does not go with {other}: {remedy}")]
     Conflict {

@@ -2,36 +2,34 @@
 
 use std::path::{Path, PathBuf};
 
-use dnode_trainer::InitError;
-use serde_json::Value as Json;
+use dnode_trainer::{
+    ModelConfig, ModelError, ModelKind, Positions, RotaryScaling, model_of, read_model_file,
+};
 use toml::{Table, Value};
 
 use super::error::ConfigError;
-use super::settings::read_bounded;
 
-/// The file that describes a model in a folder of its own.
-const FILE: &str = "config.json";
-/// Longest context that the embedded engine takes; [`super::keys`] has the same bound.
-const CONTEXT_MAX: i64 = 8192;
-/// What a gpt adds to the variance in its norms.
-const GPT2_EPSILON: f64 = 1e-5;
-/// What is shown of a value that is not legal, characters.
-const SHOWN_MAX: usize = 60;
-
-/// What the metadata of a checkpoint say.
-const OF_CHECKPOINT: [&str; 11] = [
+/// What a model of any kind follows.
+const OF_ANY: [&str; 6] = [
     "model.kind",
     "model.layers",
     "model.heads",
-    "model.key_value_heads",
     "model.width",
-    "model.inner",
     "model.context",
     "model.vocabulary",
+];
+/// What a llama follows besides.
+const OF_LLAMA: [&str; 6] = [
+    "model.key_value_heads",
+    "model.inner",
     "model.tied",
     "model.norm_epsilon",
     "model.rotary_base",
+    "model.rotary_scaling",
 ];
+/// What stretched positions follow besides, those of Llama 3.1 all of it.
+const OF_SCALING: [&str; 4] =
+    ["model.rotary_factor", "model.rotary_low", "model.rotary_high", "model.rotary_positions"];
 
 /// A key and its value.
 type Entry = (&'static str, Value);
@@ -44,10 +42,23 @@ pub(super) struct Described {
     pub(super) values: Vec<Entry>,
 }
 
-/// A file of a model's configuration.
-struct ModelFile {
-    path: PathBuf,
-    json: Json,
+impl Described {
+    fn new((file, model): (PathBuf, ModelConfig)) -> Result<Self, ConfigError> {
+        let of_llama = if model.kind == ModelKind::Llama { &OF_LLAMA[..] } else { &[] };
+        let of_scaling = match model.rotary_scaling {
+            RotaryScaling::None => &[],
+            RotaryScaling::Linear => &OF_SCALING[..1],
+            RotaryScaling::Llama3 => &OF_SCALING[..],
+        };
+        let table = Table::try_from(model);
+        let fault =
+            |error: toml::ser::Error| ModelError { path: file.clone(), what: error.to_string() };
+        let table = table.map_err(fault)?;
+        let names = OF_ANY.iter().chain(of_llama).chain(of_scaling);
+        let value = |name: &str| table.get(name.strip_prefix("model.")?).cloned();
+        let values = names.filter_map(|name| Some((*name, value(name)?))).collect();
+        Ok(Self { file, values })
+    }
 }
 
 /// What the file `path`, or `config.json` in that folder, says. `context` is
@@ -56,21 +67,7 @@ struct ModelFile {
 /// # Errors
 /// [`ConfigError::Model`] names file, key, what was found and what is expected.
 pub(super) fn read(path: &Path, context: Option<i64>) -> Result<Described, ConfigError> {
-    let path = if path.is_dir() { path.join(FILE) } else { path.to_owned() };
-    let fault = |what: String| ConfigError::Model { path: path.clone(), what };
-    let text = read_bounded(&path).map_err(|reason| fault(format!("cannot be read: {reason}")))?;
-    let json: Json = serde_json::from_str(&text)
-        .map_err(|error| fault(format!("is not the JSON of a model: {error}")))?;
-    let file = ModelFile { path, json };
-    let values = match file.json["model_type"].as_str() {
-        Some("llama") => file.llama(context)?,
-        Some("gpt2") => file.gpt2(context)?,
-        _ => {
-            let expected = "\"llama\" or \"gpt2\", the architectures that dnode reads";
-            return Err(file.fault("model_type", expected));
-        }
-    };
-    Ok(Described { file: file.path, values })
+    Described::new(read_model_file(path, positions(context))?)
 }
 
 /// What the folder of `--init` says: its `config.json`, or the metadata of a checkpoint of dnode's.
@@ -78,175 +75,26 @@ pub(super) fn read(path: &Path, context: Option<i64>) -> Result<Described, Confi
 /// # Errors
 /// [`ConfigError::Model`] as [`read`], also where there is neither.
 pub(super) fn read_init(path: &Path, context: Option<i64>) -> Result<Described, ConfigError> {
-    let model = dnode_trainer::model_of(path)
-        .map_err(|InitError { path, what }| ConfigError::Model { path, what })?;
-    let Some(model) = model else { return read(path, context) };
-    let table = Table::try_from(model).map_err(|error| {
-        let (path, what) = (path.to_owned(), error.to_string());
-        ConfigError::Model { path, what }
-    })?;
-    let of_kind = |name: &str| table.get(name.strip_prefix("model.")?).cloned();
-    let values = OF_CHECKPOINT.iter().filter_map(|name| Some((*name, of_kind(name)?)));
-    Ok(Described { file: path.to_owned(), values: values.collect() })
+    Described::new(model_of(path, positions(context))?)
 }
 
-impl ModelFile {
-    fn fault(&self, key: &str, expected: &str) -> ConfigError {
-        let found = self.json.get(key).map_or_else(|| "missing".to_owned(), shown);
-        let what = format!("{key} is {found}, expected {expected}");
-        ConfigError::Model { path: self.path.clone(), what }
-    }
-
-    /// A value that is there and not null.
-    fn value(&self, key: &str) -> Option<&Json> {
-        self.json.get(key).filter(|value| !value.is_null())
-    }
-
-    fn integer(&self, key: &str, default: Option<i64>) -> Result<i64, ConfigError> {
-        let value = self.value(key).map_or(default, Json::as_i64);
-        value.filter(|&value| value > 0).ok_or_else(|| self.fault(key, "an integer above 0"))
-    }
-
-    fn number(&self, key: &str, default: Option<f64>) -> Result<f64, ConfigError> {
-        let value = self.value(key).map_or(default, Json::as_f64);
-        value.filter(|&value| value > 0.0).ok_or_else(|| self.fault(key, "a number above 0"))
-    }
-
-    fn flag(&self, key: &str, default: bool) -> Result<bool, ConfigError> {
-        let value = self.value(key).map_or(Some(default), Json::as_bool);
-        value.ok_or_else(|| self.fault(key, "true or false"))
-    }
-
-    /// The value of `key`, if it is there, is `wanted`.
-    fn only(&self, key: &str, wanted: Json) -> Result<(), ConfigError> {
-        let differs = self.value(key).is_some_and(|value| *value != wanted);
-        if differs { Err(self.fault(key, &wanted.to_string())) } else { Ok(()) }
-    }
-
-    /// The classes, if there are any, have this one among them.
-    fn class(&self, wanted: &str) -> Result<(), ConfigError> {
-        let classes = self.value("architectures").and_then(Json::as_array);
-        if classes.is_some_and(|all| !all.iter().any(|class| class == wanted)) {
-            return Err(self.fault("architectures", &format!("[\"{wanted}\"]")));
-        }
-        Ok(())
-    }
-
-    /// Tokens that the model sees at once: those of the command line, or all that `key` allows.
-    fn context(&self, key: &str, given: Option<i64>) -> Result<i64, ConfigError> {
-        let positions = self.integer(key, None)?;
-        match given {
-            Some(context) if context > positions => {
-                Err(self.fault(key, &format!("at least model.context = {context}")))
-            }
-            Some(context) => Ok(context),
-            None if positions > CONTEXT_MAX => {
-                let expected =
-                    format!("at most {CONTEXT_MAX}, or --set model.context with fewer tokens");
-                Err(self.fault(key, &expected))
-            }
-            None => Ok(positions),
-        }
-    }
-
-    /// A model of the Llama family that the engine has, in every part.
-    fn llama(&self, context: Option<i64>) -> Result<Vec<Entry>, ConfigError> {
-        self.class("LlamaForCausalLM")?;
-        self.only("hidden_act", "silu".into())?;
-        self.only("attention_bias", false.into())?;
-        self.only("mlp_bias", false.into())?;
-        if self.value("attention_dropout").is_some_and(|value| value.as_f64() != Some(0.0)) {
-            return Err(self.fault("attention_dropout", "0"));
-        }
-        self.only("rope_scaling", Json::Null)?;
-        let heads = self.integer("num_attention_heads", None)?;
-        let context = self.context("max_position_embeddings", context)?;
-        let width = self.integer("hidden_size", None)?;
-        self.check_together(width, heads)?;
-        let groups = self.integer("num_key_value_heads", Some(heads))?;
-        Ok(vec![
-            ("model.kind", Value::String("llama".to_owned())),
-            ("model.layers", Value::Integer(self.integer("num_hidden_layers", None)?)),
-            ("model.heads", Value::Integer(heads)),
-            ("model.key_value_heads", Value::Integer(groups)),
-            ("model.width", Value::Integer(width)),
-            ("model.inner", Value::Integer(self.integer("intermediate_size", None)?)),
-            ("model.context", Value::Integer(context)),
-            ("model.vocabulary", Value::Integer(self.integer("vocab_size", None)?)),
-            ("model.tied", Value::Boolean(self.flag("tie_word_embeddings", false)?)),
-            ("model.norm_epsilon", Value::Float(self.number("rms_norm_eps", None)?)),
-            ("model.rotary_base", Value::Float(self.number("rope_theta", Some(10_000.0))?)),
-        ])
-    }
-
-    /// A GPT-2 that the engine has, in every part. Its dropout is not: it is no part of what the model
-    /// computes.
-    fn gpt2(&self, context: Option<i64>) -> Result<Vec<Entry>, ConfigError> {
-        self.class("GPT2LMHeadModel")?;
-        if !matches!(
-            self.value("activation_function").map(Json::as_str),
-            None | Some(Some("gelu_new" | "gelu_pytorch_tanh"))
-        ) {
-            return Err(self.fault("activation_function", "\"gelu_new\""));
-        }
-        self.only("tie_word_embeddings", true.into())?;
-        self.only("scale_attn_weights", true.into())?;
-        self.only("scale_attn_by_inverse_layer_idx", false.into())?;
-        self.only("add_cross_attention", false.into())?;
-        self.only("layer_norm_epsilon", GPT2_EPSILON.into())?;
-        let (width, heads) = (self.integer("n_embd", None)?, self.integer("n_head", None)?);
-        if width % heads != 0 {
-            return Err(self.fault("n_head", &format!("a divisor of n_embd = {width}")));
-        }
-        self.only("n_inner", (4 * width).into())?;
-        Ok(vec![
-            ("model.kind", Value::String("gpt".to_owned())),
-            ("model.layers", Value::Integer(self.integer("n_layer", None)?)),
-            ("model.heads", Value::Integer(heads)),
-            ("model.width", Value::Integer(width)),
-            ("model.context", Value::Integer(self.context("n_positions", context)?)),
-            ("model.vocabulary", Value::Integer(self.integer("vocab_size", None)?)),
-        ])
-    }
-
-    /// Whether heads divide the width into even parts, and share keys in groups.
-    fn check_together(&self, width: i64, heads: i64) -> Result<(), ConfigError> {
-        let groups = self.integer("num_key_value_heads", Some(heads))?;
-        if width % heads != 0 || width / heads % 2 != 0 {
-            let expected =
-                format!("a number of heads that divides hidden_size = {width} into even parts");
-            return Err(self.fault("num_attention_heads", &expected));
-        }
-        if heads % groups != 0 {
-            let expected = format!("a divisor of num_attention_heads = {heads}");
-            return Err(self.fault("num_key_value_heads", &expected));
-        }
-        let head_width = width / heads;
-        if self.integer("head_dim", Some(head_width))? != head_width {
-            let expected = format!("{head_width}, hidden_size / num_attention_heads");
-            return Err(self.fault("head_dim", &expected));
-        }
-        Ok(())
-    }
-}
-
-/// A value on one line, not too long.
-fn shown(value: &Json) -> String {
-    let text = value.to_string();
-    match text.char_indices().nth(SHOWN_MAX) {
-        Some((at, _)) => format!("{}…", &text[..at]),
-        None => text,
-    }
+/// What a context that is given wants of a model; one that is not legal is refused by its own name.
+fn positions(context: Option<i64>) -> Positions {
+    let given = context.and_then(|context| usize::try_from(context).ok());
+    given.map_or(Positions::All, Positions::First)
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
 
-    use serde_json::json;
+    use serde_json::{Value as Json, json};
 
     use super::*;
     use crate::config::{Config, Settings};
+
+    /// The file that describes a model in a folder of its own.
+    const FILE: &str = "config.json";
 
     /// As `transformers` writes it, without what a model does not depend on.
     fn llama() -> Json {
@@ -291,7 +139,7 @@ mod tests {
     fn a_gpt2_is_a_gpt_and_what_the_engine_lacks_is_named() {
         let model = read_text(&gpt2().to_string(), &["model.context=64"]).unwrap().model;
         let sizes = (model.layers, model.heads, model.width, model.context, model.vocabulary);
-        assert_eq!((model.kind, sizes), (dnode_trainer::ModelKind::Gpt, (2, 3, 24, 64, 300)));
+        assert_eq!((model.kind, sizes), (ModelKind::Gpt, (2, 3, 24, 64, 300)));
         for (key, value, want) in [
             (
                 "architectures",
@@ -358,6 +206,19 @@ mod tests {
         let set = ["model.context=16", "model.tied=true"];
         let model = read_text(&llama().to_string(), &set).unwrap().model;
         assert_eq!((model.context, model.tied, model.inner), (16, true, 40));
+        let stretched = json!({
+            "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192
+        });
+        for (scaling, want) in [
+            (stretched, (RotaryScaling::Llama3, 32.0, 8192)),
+            (json!({ "type": "linear", "factor": 2.0 }), (RotaryScaling::Linear, 2.0, 8192)),
+            (json!({ "rope_type": "default" }), (RotaryScaling::None, 8.0, 8192)),
+        ] {
+            let model = changed("rope_scaling", scaling).unwrap().model;
+            let got = (model.rotary_scaling, model.rotary_factor, model.rotary_positions);
+            assert_eq!(got, want);
+        }
         // What is absent has the default of `transformers`.
         let mut short = llama();
         for key in ["num_key_value_heads", "rope_theta", "tie_word_embeddings", "architectures"] {
@@ -389,7 +250,16 @@ mod tests {
             ("hidden_act", json!("gelu"), "\"gelu\", expected \"silu\""),
             ("attention_bias", json!(true), "true, expected false"),
             ("attention_dropout", json!(0.1), "0.1, expected 0"),
-            ("rope_scaling", json!({"factor": 8.0}), "{\"factor\":8.0}, expected null"),
+            (
+                "rope_scaling",
+                json!({"factor": 8.0}),
+                "{\"factor\":8.0}, expected null, or a rope_type of \"default\", \"linear\" or \"llama3\"",
+            ),
+            (
+                "rope_scaling",
+                json!({"type": "linear"}),
+                "{\"type\":\"linear\"}, expected factor in it, a number above 0",
+            ),
             ("head_dim", json!(16), "16, expected 8, hidden_size / num_attention_heads"),
             ("num_key_value_heads", json!(2), "2, expected a divisor of num_attention_heads = 3"),
             (

@@ -253,7 +253,7 @@ impl Settings {
             | ConfigError::Syntax { .. }
             | ConfigError::Unknown { .. }
             | ConfigError::Value { .. }
-            | ConfigError::Model { .. }
+            | ConfigError::Model(_)
             | ConfigError::Flag { .. } => true,
         });
         broken
@@ -393,7 +393,7 @@ fn own(value: &DeValue<'_>) -> Result<Value, String> {
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The text of a configuration file, or why there is none. A device or a pipe may have no end.
-pub(super) fn read_bounded(path: &Path) -> Result<String, String> {
+fn read_bounded(path: &Path) -> Result<String, String> {
     let mut text = String::new();
     let file = File::open(path).map_err(|error| error.to_string())?;
     file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;

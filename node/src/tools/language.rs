@@ -91,22 +91,20 @@ fn listed(all: impl ExactSizeIterator<Item = String>, most: usize) -> String {
     format!("{count}{colon}{}{more}", first.join(", "))
 }
 
-/// How well the model of the file `parameters`, of the folder `base` if it holds adapters, predicts the text of
+/// How well the model at `place`, beside the weights of `base` if it holds adapters, predicts the text of
 /// `data`.
 pub(crate) fn evaluate(
-    (parameters, base): (&Path, Option<&Path>),
-    data: &Path,
-    (held_out, threads, as_json): (bool, usize, bool),
+    (place, base): (&Path, Option<&Path>),
+    (data, held_out): (&Path, bool),
+    (begins, threads, as_json): (bool, usize, bool),
 ) -> Result<String, LanguageError> {
     let text = text(data)?;
-    let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let threads = if threads == 0 { cores() } else { threads };
-    let score = score_text((parameters, base), &text, held_out, threads)?;
+    let score = score_text((place, base), (&text, held_out), (begins, threads))?;
     let (loss, perplexity, bits) = (score.loss(), score.perplexity(), score.bits_per_byte());
-    let TextScore { vocabulary, tokens, bytes, .. } = score;
+    let TextScore { model, vocabulary, tokens, bytes, .. } = score;
     if as_json {
         let told = json!({
-            "parameters": parameters,
+            "parameters": model,
             "vocabulary": vocabulary,
             "held_out": held_out,
             "tokens": tokens,

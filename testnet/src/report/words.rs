@@ -83,7 +83,7 @@ pub fn sample(results: &Results) -> Option<String> {
     }
     let file = parameters(peer)?;
     let request = Generation { length: SAMPLE_LENGTH, ..Generation::default() };
-    let written = match generate((&file, None), &request) {
+    let written = match generate((&file, None), &request, 0) {
         Ok(written) => written,
         Err(error) => return Some(unwritten(&error)),
     };

@@ -1,6 +1,5 @@
 //! A checkpoint's model as a folder that `transformers` opens; its adapters as one that `peft` opens.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::ops::Range;
@@ -8,18 +7,19 @@ use std::path::{Path, PathBuf};
 
 use dnode_protocol::{ParameterLayout, TensorSpec};
 use safetensors::Dtype;
+use serde_json::Value;
 
 use super::names::{Part, parts};
-use super::{CONFIG, WEIGHTS, config};
+use super::{CONFIG, TOKENIZER_CONFIG, VOCABULARY, WEIGHTS, config};
 use crate::checkpoint::{listed_beside, open_parameters};
 use crate::config::ModelConfig;
 use crate::files::{sync_folder, write_new};
-use crate::generate;
 use crate::lora::{BaseError, load_base};
 use crate::model::adapter::{Adapted, adapted, merge};
 use crate::model::build_language;
+use crate::predictor::model_told;
 use crate::tensor_file::{TensorFile, TensorWriter};
-use crate::tokenizer::{TOKENIZER_BYTES_MAX, TOKENIZER_FILE};
+use crate::tokenizer::{TOKENIZER_BYTES_MAX, TOKENIZER_FILE, Tokenizer};
 
 /// A folder that is being written, of no value; the name of the folder to be follows.
 const WRITING: &str = ".exporting-";
@@ -85,6 +85,8 @@ struct Source {
     adapts: Option<ParameterLayout>,
     /// What the checkpoint keeps to make tokens.
     tokenizer: Option<Vec<u8>>,
+    /// What it tells of its tokens, where no tokenizer makes them.
+    vocabulary: Option<String>,
 }
 
 /// A tensor of the folder.
@@ -152,6 +154,12 @@ pub fn export((path, base): (&Path, Option<&Path>), to: &Path) -> Result<Exporte
     Ok(Exported { class, adapters, parameters })
 }
 
+/// Writes a new file for people to read, too.
+fn write_json(path: &Path, told: &Value) -> io::Result<()> {
+    let text = serde_json::to_string_pretty(told).unwrap_or_default() + "\n";
+    write_new(path, text.as_bytes())
+}
+
 /// Which end fails.
 enum Fault {
     Read(String),
@@ -169,12 +177,13 @@ impl Source {
     fn open(path: &Path) -> Result<Self, String> {
         let file = open_parameters(path)?;
         let tokenizer = listed_beside(path, TOKENIZER_FILE, TOKENIZER_BYTES_MAX)?;
-        let config = generate::model_told(&file.metadata())?;
+        let config = model_told(&file.metadata())?;
         let model = build_language(&config, config.vocabulary);
         let model = model.map_err(|error| error.to_string())?.ok_or("its model writes no text")?;
         let (layout, adapts) = (model.layout().clone(), model.frozen().cloned());
         file.check(&layout)?;
-        Ok(Self { numbers: Numbers::File(file), config, layout, adapts, tokenizer })
+        let vocabulary = file.metadata().remove(VOCABULARY).filter(|_| tokenizer.is_none());
+        Ok(Self { numbers: Numbers::File(file), config, layout, adapts, tokenizer, vocabulary })
     }
 
     /// Takes the weights of `base`, too, and adds the adapters to them.
@@ -202,11 +211,10 @@ impl Source {
         let Some(weights) = &self.adapts else {
             return Some(parts(&self.config, &self.layout)?.into_iter().map(Into::into).collect());
         };
-        let own = |name: &str| self.layout.tensors().iter().find(|own| own.name == name);
         let tensors = adapted(&self.config, weights).ok()?.into_iter().flat_map(|adapted| {
             let module = adapted.part.name.trim_end_matches(".weight");
             [("lora_A", adapted.down), ("lora_B", adapted.up)].map(|(matrix, name)| {
-                let own = own(&name)?;
+                let own = self.own(&name)?;
                 let name = format!("{PEFT_PREFIX}{module}.{matrix}.weight");
                 let (shape, range) = (own.shape.clone(), 0..own.range().len());
                 Some(Tensor { name, shape, own, range, turned: None })
@@ -217,21 +225,31 @@ impl Source {
 
     fn write(&self, hidden: &Path) -> Result<(), Fault> {
         let unknown = || Fault::Read("transformers has no such model".to_owned());
+        // One that cannot be used goes along all the same.
+        let bytes = self.tokenizer.as_ref();
+        let tokenizer =
+            bytes.and_then(|it| Tokenizer::parse(it.clone(), Path::new(TOKENIZER_FILE)).ok());
+        let tokenizer = tokenizer.as_ref();
         let ((described, weights), told) = if self.adapts.is_some() {
             (ADAPTER_FILES, config::peft_json(&self.config))
         } else {
-            ((CONFIG, WEIGHTS), config::json(&self.config).ok_or_else(unknown)?)
+            ((CONFIG, WEIGHTS), config::json(&self.config, tokenizer).ok_or_else(unknown)?)
         };
-        let told = serde_json::to_string_pretty(&told).unwrap_or_default() + "\n";
         fs::create_dir(hidden)?;
-        write_new(&hidden.join(described), told.as_bytes())?;
-        if let Some(tokenizer) = &self.tokenizer {
-            write_new(&hidden.join(TOKENIZER_FILE), tokenizer)?;
+        write_json(&hidden.join(described), &told)?;
+        if let Some(bytes) = bytes {
+            write_new(&hidden.join(TOKENIZER_FILE), bytes)?;
+        }
+        if let Some(tokenizer) = tokenizer {
+            let told = config::tokenizer_json(&self.config, tokenizer);
+            write_json(&hidden.join(TOKENIZER_CONFIG), &told)?;
         }
         let tensors = self.tensors().ok_or_else(unknown)?;
         let infos = tensors.iter().map(|it| (it.name.as_str(), it.shape.as_slice(), Dtype::F32));
         // `transformers` refuses a file that does not say so.
-        let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
+        let format = ("format".to_owned(), "pt".to_owned());
+        let vocabulary = self.vocabulary.iter().map(|told| (VOCABULARY.to_owned(), told.clone()));
+        let metadata = vocabulary.chain([format]).collect();
         let mut file = TensorWriter::create(&hidden.join(weights), infos, Some(metadata))?;
         for tensor in &tensors {
             self.copy(tensor, &mut file)?;
@@ -252,10 +270,14 @@ impl Source {
         if finite { Ok(()) } else { Err(format!("tensor \"{}\" is not finite", own.name)) }
     }
 
+    /// The tensor of this name.
+    fn own(&self, name: &str) -> Option<&TensorSpec> {
+        self.layout.tensors().iter().find(|own| own.name == name)
+    }
+
     /// All numbers of the tensor of this name.
     fn all(&self, name: &str) -> Result<Vec<f32>, String> {
-        let own = self.layout.tensors().iter().find(|own| own.name == name);
-        let own = own.ok_or_else(|| format!("tensor \"{name}\" is missing"))?;
+        let own = self.own(name).ok_or_else(|| format!("tensor \"{name}\" is missing"))?;
         let mut values = vec![0.0; own.range().len()];
         self.read(own, 0, &mut values).map(|()| values)
     }

@@ -8,12 +8,13 @@ use dnode_protocol::ParameterLayout;
 use safetensors::Dtype;
 use serde_json::Value;
 
+use super::model_file::{ModelError, Positions, read_model_file};
 use super::names::{GPT2_PREFIX, HEAD, Part, is_constant, parts};
-use super::{CONFIG, INDEX, WEIGHTS};
+use super::{CONFIG, INDEX, VOCABULARY, WEIGHTS};
 use crate::checkpoint::{open_parameters, parameters_at};
 use crate::config::{ModelConfig, ModelKind};
 use crate::files::read_bounded;
-use crate::generate;
+use crate::predictor::model_told;
 use crate::tensor_file::{HEADER_MAX, TensorFile, check_finite};
 
 /// Most files of a model: twice as many as the largest have.
@@ -38,27 +39,39 @@ impl InitError {
     }
 }
 
-/// The model of a checkpoint of dnode's at `place` ([`parameters_at`]); `None` for a folder with a
-/// `config.json`.
+/// The model at `place`, a folder of `transformers` or a checkpoint of dnode's ([`parameters_at`]), and the
+/// file or folder that tells it. A checkpoint has all of its positions.
 ///
 /// # Errors
-/// [`InitError`] when there is neither, or the checkpoint is damaged or of a model that reads no text.
-pub fn model_of(place: &Path) -> Result<Option<ModelConfig>, InitError> {
+/// [`ModelError`] when there is neither, or what is there is damaged or of a model that dnode has not, or
+/// that reads no text.
+pub fn model_of(place: &Path, positions: Positions) -> Result<(PathBuf, ModelConfig), ModelError> {
+    let fault = |path: &Path, what: String| ModelError { path: path.to_owned(), what };
     if place.join(CONFIG).is_file() {
-        return Ok(None);
+        return read_model_file(place, positions);
     }
     let file = parameters_at(place).ok_or_else(|| {
         let what = format!("no {CONFIG} there and no checkpoint of dnode");
-        InitError::at(place)(if place.is_dir() { what } else { "no such folder".to_owned() })
+        fault(place, if place.is_dir() { what } else { "no such folder".to_owned() })
     })?;
-    let fault = InitError::at(&file);
-    let opened = open_parameters(&file).map_err(&fault)?;
-    let model = generate::model_told(&opened.metadata()).map_err(&fault)?;
+    let opened = open_parameters(&file).map_err(|what| fault(&file, what))?;
+    let model = model_told(&opened.metadata()).map_err(|what| fault(&file, what))?;
     if model.lora_rank > 0 {
         let what = "they are adapters alone: begin with what `dnode export --merge` makes of them";
-        return Err(fault(what.to_owned()));
+        return Err(fault(&file, what.to_owned()));
     }
-    Ok(Some(model))
+    Ok((place.to_owned(), model))
+}
+
+/// What the weights of a folder tell of their tokens, where no tokenizer makes them.
+///
+/// # Errors
+/// [`InitError`] when they cannot be read.
+pub(crate) fn vocabulary_told(folder: &Path) -> Result<Option<String>, InitError> {
+    if !folder.join(WEIGHTS).is_file() {
+        return Ok(None);
+    }
+    Ok(open(folder, WEIGHTS)?.metadata().remove(VOCABULARY))
 }
 
 /// Reads the weights at `place`, a folder of `transformers` or a checkpoint of dnode's, of the model of

@@ -14,7 +14,7 @@ use crate::batch::{Batch, Input, SampleShape};
 use crate::config::{ConfigError, ModelKind, OptimizerConfig, OptimizerKind};
 use crate::engine::{Engine, NativeEngine};
 use crate::generate::{GenerateError, Generation, generate};
-use crate::hugging_face::{export, model_of};
+use crate::hugging_face::{Positions, export, model_of};
 use crate::kernel::Compute;
 use crate::local::LocalConfig;
 use crate::model::{Forward, build, build_language, initial, initial_random};
@@ -101,8 +101,9 @@ fn files(kind: ModelKind) -> Files {
 fn logits(config: &ModelConfig, parameters: &[f32]) -> Vec<f32> {
     let mut model = build_language(config, VOCABULARY).unwrap().unwrap();
     let compute = Compute::new(1).unwrap();
-    assert!(model.compute_logits(Forward::new(&compute, parameters), &TOKENS));
-    (0..TOKENS.len()).flat_map(|at| model.head().row(at).to_vec()).collect()
+    let pass = Forward::new(&compute, parameters);
+    assert!(model.read(pass, &TOKENS));
+    model.logits(pass, 0..TOKENS.len()).to_vec()
 }
 
 #[test]
@@ -112,7 +113,8 @@ fn merged_weights_compute_what_base_and_adapters_do_together() {
         let exported = export((&files.adapters, Some(&files.base)), &files.out).unwrap();
         let layout = build_language(&config(kind), VOCABULARY).unwrap().unwrap().layout().clone();
         assert_eq!((exported.adapters, exported.parameters), (false, layout.parameters()));
-        assert!(model_of(&files.out).unwrap().is_none(), "a folder like any other");
+        let (_, told) = model_of(&files.out, Positions::All).unwrap();
+        assert_eq!(told.lora_rank, 0, "a folder like any other");
         let mut merged = vec![0.0; layout.parameters()];
         load(&files.out, (&config(kind), &layout), &mut merged).unwrap();
         let (got, want) = (logits(&config(kind), &merged), logits(&adapted(kind), &files.numbers));
@@ -154,16 +156,16 @@ fn what_does_not_belong_together_is_told_in_one_line() {
     let Files { base, adapters, out, .. } = &files;
     let request = Generation { length: 3, ..Generation::default() };
     let refused = |from: (&Path, Option<&Path>), want: &str| {
-        let told = generate(from, &request).unwrap_err().to_string();
+        let told = generate(from, &request, 1).unwrap_err().to_string();
         assert!(told.contains(want) && !told.contains('\n'), "{told}");
     };
-    generate((adapters, Some(base)), &request).unwrap();
+    generate((adapters, Some(base)), &request, 1).unwrap();
     refused((adapters, None), "holds adapters alone: name the folder of the weights");
     refused((base, Some(base)), "holds a whole model, which needs no --base: leave it out");
     refused((adapters, Some(Path::new("/nowhere"))), "the weights /nowhere: ");
     let error = export((base, Some(base)), out).unwrap_err().to_string();
     assert!(error.contains("leave it out") && !out.exists(), "{error}");
-    let error = model_of(adapters).unwrap_err().to_string();
+    let error = model_of(adapters, Positions::All).unwrap_err().to_string();
     assert!(error.contains("they are adapters alone: begin with what `dnode export --merge`"));
     // Other weights of the same shapes.
     let other = base.with_file_name("other.safetensors");
@@ -173,7 +175,7 @@ fn what_does_not_belong_together_is_told_in_one_line() {
     write(&other, model.layout(), &told, &numbers(model.layout().parameters(), 6));
     refused((adapters, Some(&other)), "expected");
     assert!(matches!(
-        generate((adapters, Some(&other)), &request),
+        generate((adapters, Some(&other)), &request, 1),
         Err(GenerateError::Base(BaseError::Other { .. }))
     ));
 }

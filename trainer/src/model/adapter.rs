@@ -117,6 +117,11 @@ impl Layouts {
         Ok(Self { frozen: weights, trained })
     }
 
+    /// The weights that stay as they are; `None` where all are trained.
+    pub(super) fn frozen(&self) -> Option<&ParameterLayout> {
+        Some(&self.frozen).filter(|frozen| !frozen.tensors().is_empty())
+    }
+
     /// Initial adapters, which change nothing yet.
     pub(super) fn initialize_adapters(&self, random: &mut ChaCha8Rng, adapters: &mut [f32]) {
         for tensor in self.trained.tensors() {

@@ -221,7 +221,7 @@ impl Gpt {
 }
 
 impl LanguageModel for Gpt {
-    fn compute_logits(&mut self, pass: Forward<'_>, tokens: &[u32]) -> bool {
+    fn read(&mut self, pass: Forward<'_>, tokens: &[u32]) -> bool {
         self.embedding.forward(pass.parameters, tokens, &mut self.residual);
         let positions = &pass.parameters[self.position_embedding.clone()];
         let first = pass.kept.unwrap_or(0) * self.heads.shape.width();
@@ -236,12 +236,15 @@ impl LanguageModel for Gpt {
             block.forward(pass, &self.heads, &mut self.residual);
         }
         self.final_norm.forward(pass, &self.residual);
-        self.head.forward(pass, &self.final_norm.output);
         true
     }
 
-    fn head(&self) -> &Head {
-        &self.head
+    fn kinds(&self) -> usize {
+        self.head.vocabulary()
+    }
+
+    fn logits(&mut self, pass: Forward<'_>, rows: Range<usize>) -> &[f32] {
+        self.head.forward_rows(pass, &self.final_norm.output, rows)
     }
 }
 
@@ -251,7 +254,7 @@ impl Model for Gpt {
     }
 
     fn frozen(&self) -> Option<&ParameterLayout> {
-        Some(&self.layouts.frozen).filter(|frozen| !frozen.tensors().is_empty())
+        self.layouts.frozen()
     }
 
     fn initialize(&self, random: &mut ChaCha8Rng, parameters: &mut [f32]) {
@@ -259,9 +262,10 @@ impl Model for Gpt {
     }
 
     fn forward(&mut self, pass: Forward<'_>, batch: &Batch) -> Score {
-        if !self.compute_logits(pass, tokens(batch)) {
+        if !self.read(pass, tokens(batch)) {
             return Score::default();
         }
+        self.head.forward(pass, &self.final_norm.output);
         self.head.score(&batch.targets)
     }
 

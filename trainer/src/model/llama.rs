@@ -27,7 +27,7 @@ use crate::kernel::swiglu::{swiglu, swiglu_backward};
 /// As [`super::describe`].
 pub(super) fn describe(config: &ModelConfig, context: usize, vocabulary: usize) -> Value {
     let head = if config.tied { "transposed token embedding" } else { "a matrix of its own" };
-    json!({
+    let mut told = json!({
         "kind": "llama",
         "layers": config.layers,
         "heads": config.heads,
@@ -251,7 +251,7 @@ impl Llama {
 }
 
 impl LanguageModel for Llama {
-    fn compute_logits(&mut self, pass: Forward<'_>, tokens: &[u32]) -> bool {
+    fn read(&mut self, pass: Forward<'_>, tokens: &[u32]) -> bool {
         self.embedding.forward(pass.parameters, tokens, &mut self.residual);
         for block in &mut self.blocks {
             if pass.compute.is_interrupted() {
@@ -260,12 +260,15 @@ impl LanguageModel for Llama {
             block.forward(pass, &self.heads, &mut self.residual);
         }
         self.final_norm.forward(pass, &self.residual);
-        self.head.forward(pass, &self.final_norm.output);
         true
     }
 
-    fn head(&self) -> &Head {
-        &self.head
+    fn kinds(&self) -> usize {
+        self.head.vocabulary()
+    }
+
+    fn logits(&mut self, pass: Forward<'_>, rows: Range<usize>) -> &[f32] {
+        self.head.forward_rows(pass, &self.final_norm.output, rows)
     }
 }
 
@@ -275,7 +278,7 @@ impl Model for Llama {
     }
 
     fn frozen(&self) -> Option<&ParameterLayout> {
-        Some(&self.layouts.frozen).filter(|frozen| !frozen.tensors().is_empty())
+        self.layouts.frozen()
     }
 
     fn initialize(&self, random: &mut ChaCha8Rng, parameters: &mut [f32]) {
@@ -283,9 +286,10 @@ impl Model for Llama {
     }
 
     fn forward(&mut self, pass: Forward<'_>, batch: &Batch) -> Score {
-        if !self.compute_logits(pass, tokens(batch)) {
+        if !self.read(pass, tokens(batch)) {
             return Score::default();
         }
+        self.head.forward(pass, &self.final_norm.output);
         self.head.score(&batch.targets)
     }
 

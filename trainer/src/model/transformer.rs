@@ -19,12 +19,14 @@ const INITIAL_DEVIATION: f32 = 0.02;
 
 /// A model that says which token comes next.
 pub(crate) trait LanguageModel: Model {
-    /// Fills the logits of `tokens`, as many as whole contexts, or of the last one of a part of a text;
-    /// `false` when broken off.
-    fn compute_logits(&mut self, pass: Forward<'_>, tokens: &[u32]) -> bool;
+    /// Takes `tokens` in, as many as whole contexts, or a part of a text; `false` when broken off.
+    fn read(&mut self, pass: Forward<'_>, tokens: &[u32]) -> bool;
 
-    /// Where the logits are.
-    fn head(&self) -> &Head;
+    /// Kinds of tokens that it knows, `K`.
+    fn kinds(&self) -> usize;
+
+    /// The logits behind these of the tokens that were taken in last: `[n, K]`.
+    fn logits(&mut self, pass: Forward<'_>, rows: Range<usize>) -> &[f32];
 
     /// The logits of the token that follows the last of `tokens`: `[K]`. `None` when broken off.
     ///
@@ -37,7 +39,7 @@ pub(crate) trait LanguageModel: Model {
         kept: usize,
     ) -> Option<&[f32]> {
         let pass = Forward { kept: Some(kept), ..pass };
-        self.compute_logits(pass, tokens).then(|| self.head().row(0))
+        self.read(pass, tokens).then(|| self.logits(pass, tokens.len() - 1..tokens.len()))
     }
 }
 
@@ -56,7 +58,7 @@ pub(super) fn initialize(
     random: &mut ChaCha8Rng,
     parameters: &mut [f32],
 ) {
-    if !layouts.frozen.tensors().is_empty() {
+    if layouts.frozen().is_some() {
         layouts.initialize_adapters(random, parameters);
         return;
     }
@@ -124,7 +126,7 @@ impl Embedding {
 
 /// The last layer, without a bias: from the residual stream to logits.
 #[derive(Debug)]
-pub(crate) struct Head {
+pub(super) struct Head {
     /// `[vocabulary, width]`.
     table: Range<usize>,
     width: usize,
@@ -146,20 +148,12 @@ impl Head {
         Self { table, width, logits: Vec::new() }
     }
 
-    fn vocabulary(&self) -> usize {
+    pub(super) fn vocabulary(&self) -> usize {
         self.table.len() / self.width
     }
 
-    /// The logits of row `at`: `[vocabulary]`.
-    pub(crate) fn row(&self, at: usize) -> &[f32] {
-        let vocabulary = self.vocabulary();
-        &self.logits[at * vocabulary..(at + 1) * vocabulary]
-    }
-
-    /// Fills the logits, those of the last row alone in a part of a text; `input`: `[N, width]`.
-    pub(super) fn forward(&mut self, pass: Forward<'_>, input: &[f32]) {
-        let last = input.len().saturating_sub(self.width);
-        let input = if pass.kept.is_some() { &input[last..] } else { input };
+    /// Fills the logits and returns them, `[N, vocabulary]`; `input`: `[N, width]`.
+    pub(super) fn forward(&mut self, pass: Forward<'_>, input: &[f32]) -> &[f32] {
         let (rows, vocabulary) = (input.len() / self.width, self.vocabulary());
         self.logits.resize(rows * vocabulary, 0.0);
         let table = &pass.parameters[self.table.clone()];
@@ -169,6 +163,17 @@ impl Head {
             Matrix::new(table, vocabulary, self.width).transposed(),
             Blend::Replace,
         );
+        &self.logits
+    }
+
+    /// As [`Self::forward`], of these rows of `input` alone.
+    pub(super) fn forward_rows(
+        &mut self,
+        pass: Forward<'_>,
+        input: &[f32],
+        rows: Range<usize>,
+    ) -> &[f32] {
+        self.forward(pass, &input[rows.start * self.width..rows.end * self.width])
     }
 
     /// The losses of the targets `[N]`; the gradient replaces the logits.

@@ -99,9 +99,14 @@ fn what_is_exported_comes_back_to_the_bit_and_so_does_a_checkpoint() {
         let out = root.path().join("out");
         assert_eq!(bits(&loaded(&out, &config).unwrap()), bits(&numbers), "{config:?}");
         assert_eq!(bits(&loaded(root.path(), &config).unwrap()), bits(&numbers));
-        assert!(model_of(&out).unwrap().is_none(), "config.json tells it");
-        let of_checkpoint = model_of(root.path()).unwrap().unwrap();
-        assert_eq!((of_checkpoint.kind, of_checkpoint.width), (config.kind, 12));
+        for (place, from) in
+            [(&out, out.join(CONFIG)), (&root.path().to_owned(), root.path().into())]
+        {
+            let (file, told) = model_of(place, Positions::All).unwrap();
+            let sizes = (told.kind, told.width, told.context, told.vocabulary);
+            assert_eq!(sizes, (config.kind, 12, 4, VOCABULARY), "{}", place.display());
+            assert_eq!(file, from);
+        }
         // Once more makes the same bytes.
         let again = tempfile::tempdir().unwrap();
         let path = checkpoint(again.path(), &config, &loaded(&out, &config).unwrap());
@@ -416,7 +421,7 @@ fn a_checkpoint_that_was_edited_or_is_anothers_is_refused() {
     let error = loaded(root.path(), &llama(true)).unwrap_err();
     let want = "the weights DIR/parameters.safetensors: tensor \"block0.attention.weight\": expected shape [20, 12], found [36, 12]";
     assert_eq!(error, want);
-    let told = |path: &Path| model_of(path).unwrap_err().to_string();
+    let told = |path: &Path| model_of(path, Positions::All).unwrap_err().to_string();
     let empty = tempfile::tempdir().unwrap();
     assert!(told(empty.path()).ends_with("no config.json there and no checkpoint of dnode"));
     assert!(told(Path::new("/no/such")).ends_with("/no/such: no such folder"));
