@@ -8,6 +8,7 @@ mod keys;
 mod kind;
 mod lora;
 mod model_file;
+mod optimizer;
 mod reference;
 mod relations;
 mod run;

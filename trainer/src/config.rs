@@ -1,5 +1,7 @@
 //! Hyper-parameters of the embedded backend: models and optimizers.
 
+mod optimizer;
+
 use std::fmt;
 use std::path::PathBuf;
 
@@ -9,14 +11,14 @@ use serde::{Deserialize, Serialize};
 use crate::batch::SampleShape;
 use crate::hugging_face::InitError;
 
+pub use self::optimizer::{OptimizerConfig, OptimizerKind, Schedule};
+
 /// Most hidden layers of an mlp and most blocks of a transformer; a limit against typing errors.
 pub(crate) const LAYERS_MAX: usize = 256;
 /// Widest layer, channels; a limit against typing errors.
 pub(crate) const WIDTH_MAX: usize = 65_536;
 /// Longest context, tokens; attention memory grows with its square.
 pub const CONTEXT_MAX: usize = 8_192;
-/// Most micro-batches per step; a limit against typing errors.
-pub(crate) const ACCUMULATE_MAX: usize = 65_536;
 /// Most threads of a trainer; a limit against typing errors.
 pub(crate) const THREADS_MAX: usize = 1_024;
 
@@ -57,7 +59,6 @@ impl fmt::Display for ModelKind {
     }
 }
 
-/// The model; keys that a kind does not use are ignored by it.
 /// How rotary positions are stretched, so that a model takes longer texts than it was first trained with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -71,6 +72,7 @@ pub enum RotaryScaling {
     Llama3,
 }
 
+/// The model; keys that a kind does not use are ignored by it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelConfig {
@@ -101,7 +103,6 @@ pub struct ModelConfig {
     pub norm_epsilon: f64,
     /// Base of the rotary positions (llama), above 1. Default 10,000.
     pub rotary_base: f64,
-    /// Folder whose weights the model begins with (gpt, llama); `None` draws them. Default `None`.
     /// How these are stretched (llama). Default none.
     pub rotary_scaling: RotaryScaling,
     /// By how much (llama), at least 1. Default 8.
@@ -113,6 +114,7 @@ pub struct ModelConfig {
     pub rotary_high: f64,
     /// As there, positions that the model was first trained with, at least 1. Default 8192.
     pub rotary_positions: usize,
+    /// Folder whose weights the model begins with (gpt, llama); `None` draws them. Default `None`.
     pub init: Option<PathBuf>,
     /// What [`crate::weights_digest`] tells of the weights that peers begin with, where these are not
     /// drawn; with adapters, of the weights that stay as they are. Default `None`.
@@ -143,12 +145,12 @@ impl Default for ModelConfig {
             tied: true,
             norm_epsilon: 1e-5,
             rotary_base: 10_000.0,
-            init: None,
             rotary_scaling: RotaryScaling::None,
             rotary_factor: 8.0,
             rotary_low: 1.0,
             rotary_high: 4.0,
             rotary_positions: 8192,
+            init: None,
             weights: None,
             lora_rank: 0,
             lora_alpha: 0.0,
@@ -298,6 +300,7 @@ impl ModelConfig {
                 sized("model.inner", self.inner(), WIDTH_MAX)?;
                 positive("model.norm_epsilon", self.norm_epsilon, 0.0)?;
                 positive("model.rotary_base", self.rotary_base, 1.0)?;
+                self.validate_scaling()?;
                 let grouped = self.key_value_heads();
                 ensure(
                     self.heads.is_multiple_of(grouped),
@@ -318,8 +321,6 @@ impl ModelConfig {
         }
     }
 
-    fn validate_transformer(&self) -> Result<(), ConfigError> {
-        sized("model.layers", self.layers, LAYERS_MAX)?;
     fn validate_scaling(&self) -> Result<(), ConfigError> {
         let Self { rotary_scaling, rotary_factor: factor, rotary_low: low, .. } = *self;
         if rotary_scaling == RotaryScaling::None {
@@ -338,6 +339,8 @@ impl ModelConfig {
         ensure(self.rotary_positions > 0, "model.rotary_positions", 0, "at least 1")
     }
 
+    fn validate_transformer(&self) -> Result<(), ConfigError> {
+        sized("model.layers", self.layers, LAYERS_MAX)?;
         sized("model.width", self.width, WIDTH_MAX)?;
         sized("model.context", self.context, CONTEXT_MAX)?;
         let alpha = self.lora_alpha;
@@ -347,140 +350,6 @@ impl ModelConfig {
             "model.heads",
             self.heads,
             format!("a divisor of model.width = {}", self.width),
-        )
-    }
-}
-
-/// Which update rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum OptimizerKind {
-    /// Stochastic gradient descent with momentum.
-    Sgd,
-    /// Adam with decoupled weight decay.
-    Adamw,
-    /// Muon for the matrices of hidden layers, Adam for the rest.
-    Muon,
-}
-
-/// How the learning rate changes after the warm-up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Schedule {
-    /// Half a cosine, from the full rate to `final_fraction` of it at the last step.
-    Cosine,
-    /// Warm-up, stable, decay: the full rate, and over the last `decay_fraction` of the run down a
-    /// line to `final_fraction` of it.
-    Wsd,
-    /// The full rate.
-    Constant,
-}
-
-/// The optimizer with every value decided.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct OptimizerConfig {
-    /// Which update rule.
-    pub kind: OptimizerKind,
-    /// Peak learning rate, unitless, above 0.
-    pub learning_rate: f32,
-    /// Momentum (sgd, muon), in `[0, 1)`.
-    pub momentum: f32,
-    /// Nesterov's form of the momentum (sgd).
-    pub nesterov: bool,
-    /// Decay of the first moment (adamw, muon), in `[0, 1)`.
-    pub beta1: f32,
-    /// Decay of the second moment (adamw, muon), in `[0, 1)`.
-    pub beta2: f32,
-    /// Added to the root of the second moment (adamw, muon), above 0.
-    pub epsilon: f32,
-    /// Decoupled weight decay per unit of learning rate, 0 or more; matrices and kernels only.
-    pub weight_decay: f32,
-    /// Steps of linear warm-up; 0 means none.
-    pub warmup_steps: u64,
-    /// Shape after the warm-up.
-    pub schedule: Schedule,
-    /// Learning rate at the last step as a fraction of the peak (cosine, wsd), in `[0, 1]`.
-    pub final_fraction: f32,
-    /// Share of the run over which the learning rate goes down at its end (wsd), in `[0, 1]`.
-    pub decay_fraction: f32,
-    /// Longest gradient, Euclidean norm; 0 means no clipping.
-    pub clip_norm: f32,
-    /// Micro-batches per step, `1..=65536`, a divisor of the batch.
-    pub accumulate: usize,
-}
-
-impl OptimizerConfig {
-    /// The defaults of a kind; those of adamw are nanoGPT's for characters, those of muon the same with
-    /// Jordan's momentum.
-    #[must_use]
-    pub const fn default_of(kind: OptimizerKind) -> Self {
-        let sgd = Self {
-            kind,
-            learning_rate: 0.02,
-            momentum: 0.9,
-            nesterov: false,
-            beta1: 0.9,
-            beta2: 0.99,
-            epsilon: 1e-8,
-            weight_decay: 1e-4,
-            warmup_steps: 20,
-            schedule: Schedule::Cosine,
-            final_fraction: 0.1,
-            decay_fraction: 0.2,
-            clip_norm: 5.0,
-            accumulate: 1,
-        };
-        let adamw = Self {
-            learning_rate: 4e-3,
-            weight_decay: 0.1,
-            warmup_steps: 100,
-            clip_norm: 1.0,
-            ..sgd
-        };
-        match kind {
-            OptimizerKind::Sgd => sgd,
-            OptimizerKind::Adamw => adamw,
-            OptimizerKind::Muon => Self { learning_rate: 0.02, ..adamw },
-        }
-    }
-
-    /// Checks every value.
-    ///
-    /// # Errors
-    /// [`ConfigError::Range`] names the key, its value and the legal range.
-    pub fn validate(&self) -> Result<(), ConfigError> {
-        let finite = |key, value: f32, legal: bool, range: &str| {
-            ensure(value.is_finite() && legal, key, value, range)
-        };
-        let positive = |key, value: f32| finite(key, value, value > 0.0, "a number above 0");
-        let natural = |key, value: f32| finite(key, value, value >= 0.0, "0 or more");
-        let decay =
-            |key, value: f32| finite(key, value, (0.0..1.0).contains(&value), "0 <= value < 1");
-        positive("optimizer.learning_rate", self.learning_rate)?;
-        decay("optimizer.momentum", self.momentum)?;
-        decay("optimizer.beta1", self.beta1)?;
-        decay("optimizer.beta2", self.beta2)?;
-        positive("optimizer.epsilon", self.epsilon)?;
-        natural("optimizer.weight_decay", self.weight_decay)?;
-        finite(
-            "optimizer.final_fraction",
-            self.final_fraction,
-            (0.0..=1.0).contains(&self.final_fraction),
-            "0 <= value <= 1",
-        )?;
-        finite(
-            "optimizer.decay_fraction",
-            self.decay_fraction,
-            (0.0..=1.0).contains(&self.decay_fraction),
-            "0 <= value <= 1",
-        )?;
-        natural("optimizer.clip_norm", self.clip_norm)?;
-        ensure(
-            (1..=ACCUMULATE_MAX).contains(&self.accumulate),
-            "optimizer.accumulate",
-            self.accumulate,
-            format!("1..={ACCUMULATE_MAX}"),
         )
     }
 }

@@ -10,7 +10,7 @@ use crate::config::ConfigError;
 use crate::device::{DeviceError, Resident};
 use crate::hugging_face::load;
 use crate::interrupt::Interrupt;
-use crate::kernel::loss::Score;
+use crate::kernel::loss::{Objective, Score};
 use crate::kernel::{Blend, Compute, reduce};
 use crate::local::LocalConfig;
 use crate::model::{Backward, Forward, Model, build, initial_random};
@@ -167,6 +167,8 @@ pub(crate) struct NativeEngine {
     base: Option<String>,
     /// `[P]`; of no value while it is `unwritten`.
     gradient: Vec<f32>,
+    /// What a step minimises.
+    objective: Objective,
     /// Whether the next backward pass is the first since the gradient was cleared.
     unwritten: bool,
     score: Score,
@@ -189,17 +191,13 @@ pub fn initial_parameters(
 ) -> Result<(ParameterLayout, Vec<f32>), ConfigError> {
     let model = build(&config.model, shape)?;
     let mut parameters = initial(model.as_ref(), config)?;
-    parameters.drain(..frozen_count(model.as_ref()));
+    parameters.drain(..model.frozen_count());
     Ok((model.layout().clone(), parameters))
-}
-
-fn frozen_count(model: &dyn Model) -> usize {
-    model.frozen().map_or(0, ParameterLayout::parameters)
 }
 
 /// The numbers that the model begins with, the frozen ones first: those of a folder, or drawn.
 fn initial(model: &dyn Model, config: &LocalConfig) -> Result<Vec<f32>, ConfigError> {
-    let mut parameters = vec![0.0; frozen_count(model) + model.layout().parameters()];
+    let mut parameters = vec![0.0; model.frozen_count() + model.layout().parameters()];
     let draw = |values: &mut [f32]| model.initialize(&mut initial_random(config.seed), values);
     match (&config.model.init, model.frozen()) {
         (None, None) => draw(&mut parameters),
@@ -222,12 +220,13 @@ impl NativeEngine {
         let compute =
             Compute::new(threads).map_err(|source| ConfigError::Threads { threads, source })?;
         let parameters = initial(model.as_ref(), config)?;
-        let frozen = frozen_count(model.as_ref());
+        let frozen = model.frozen_count();
         Ok(Self {
             optimizer: Optimizer::new(config.optimizer.clone(), model.layout()),
             gradient: vec![0.0; parameters.len() - frozen],
             base: (frozen > 0).then(|| digest(&parameters[..frozen])),
             frozen,
+            objective: config.optimizer.objective(),
             unwritten: false,
             score: Score::default(),
             model,
@@ -241,6 +240,14 @@ impl NativeEngine {
     /// Where the trained parameters of `range` are.
     const fn at(&self, range: &Range<usize>) -> Range<usize> {
         self.frozen + range.start..self.frozen + range.end
+    }
+
+    /// The losses of a batch; a backward pass is of `objective`.
+    fn forward(&mut self, batch: &Batch, objective: Objective) -> Result<Score, TrainError> {
+        let pass = Forward { objective, ..Forward::new(&self.compute, &self.parameters) };
+        let model = &mut self.model;
+        let score = self.compute.run(|| model.forward(pass, batch));
+        self.compute.check().map(|()| score)
     }
 
     /// What the next backward pass does to the gradient, which is zero for it where it adds.
@@ -272,7 +279,7 @@ impl Engine for NativeEngine {
     }
 
     fn accumulate(&mut self, batch: &Batch, scale: f32) -> Result<(), TrainError> {
-        let score = self.evaluate(batch)?;
+        let score = self.forward(batch, self.objective)?;
         self.score.add(score);
         if score.loss.is_finite() {
             let blend = self.next_blend();
@@ -300,7 +307,7 @@ impl Engine for NativeEngine {
         scale: f32,
         hand: &mut (dyn FnMut(usize, &'a mut [f32]) + Send),
     ) -> Result<Score, TrainError> {
-        let score = self.evaluate(batch)?;
+        let score = self.forward(batch, self.objective)?;
         self.score.add(score);
         let blend = self.next_blend();
         let Self { model, compute, parameters, gradient, frozen, score: total, .. } = self;
@@ -332,10 +339,7 @@ impl Engine for NativeEngine {
     }
 
     fn evaluate(&mut self, batch: &Batch) -> Result<Score, TrainError> {
-        let pass = Forward::new(&self.compute, &self.parameters);
-        let model = &mut self.model;
-        let score = self.compute.run(|| model.forward(pass, batch));
-        self.compute.check().map(|()| score)
+        self.forward(batch, Objective::default())
     }
 
     fn read(&self, range: Range<usize>, out: &mut [f32]) {
@@ -375,5 +379,39 @@ impl Engine for NativeEngine {
 
     fn restore_owned(&mut self, tensors: Vec<StateTensor>) -> Result<(), TrainError> {
         self.optimizer.restore_owned(tensors)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::Input;
+    use crate::config::{ModelConfig, OptimizerConfig, OptimizerKind};
+
+    #[test]
+    fn a_step_minimises_what_the_optimizer_says_and_scores_stay_those_of_the_cross_entropy() {
+        let batch =
+            Batch { samples: 1, input: Input::Images(vec![0.5, -1.0, 2.0, 0.1]), targets: vec![1] };
+        let computed = |label_smoothing: f32| {
+            let plain = OptimizerConfig::default_of(OptimizerKind::Sgd);
+            let optimizer = OptimizerConfig { label_smoothing, ..plain };
+            let model = ModelConfig { hidden: vec![3], ..ModelConfig::default() };
+            let config = LocalConfig { model, optimizer, seed: 1, batch: 1, steps: 1, threads: 1 };
+            let shape = SampleShape::Image { height: 2, width: 2, classes: 4 };
+            let mut engine = NativeEngine::new(&config, shape).unwrap();
+            engine.clear().unwrap();
+            engine.accumulate(&batch, 1.0).unwrap();
+            // The biases of the logits.
+            let last = engine.gradient.len() - 4;
+            let score = engine.finish().unwrap().unwrap();
+            assert_eq!(engine.evaluate(&batch).unwrap(), score);
+            (score, engine.gradient[last..].to_vec())
+        };
+        let ((score, plain), (same, smooth)) = (computed(0.0), computed(0.2));
+        assert_eq!(score, same);
+        for (class, (plain, smooth)) in plain.iter().zip(smooth).enumerate() {
+            let want = 0.2 * (if class == 1 { 1.0 } else { 0.0 } - 0.25);
+            assert!((smooth - plain - want).abs() < 1e-6, "{class}: {plain} {smooth}");
+        }
     }
 }

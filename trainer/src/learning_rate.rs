@@ -6,7 +6,8 @@ use crate::config::{OptimizerConfig, Schedule};
 ///
 /// Linear warm-up reaches the peak at step `warmup_steps − 1`. Then [`Schedule::Cosine`] goes
 /// down half a cosine to `final_fraction` of the peak at step `total` and stays there
-/// (Loshchilov and Hutter, arXiv:1608.03983, eq. 5, one period). [`Schedule::Wsd`] stays at the peak
+/// (Loshchilov and Hutter, arXiv:1608.03983, eq. 5, one period); [`Schedule::Linear`] goes there by a line.
+/// [`Schedule::Wsd`] stays at the peak
 /// until `decay_fraction` of the run is left, and then goes down a line to the same end (Hägele et
 /// al., arXiv:2405.18392, section 3).
 #[must_use]
@@ -16,14 +17,12 @@ pub fn learning_rate(config: &OptimizerConfig, step: u64, total: u64) -> f32 {
     if step < warmup {
         return (peak * (step + 1) as f64 / warmup as f64) as f32;
     }
+    let span = total.saturating_sub(warmup).max(1);
+    let done = ((step - warmup) as f64 / span as f64).min(1.0);
     match config.schedule {
         Schedule::Constant => config.learning_rate,
-        Schedule::Cosine => {
-            let span = total.saturating_sub(warmup).max(1);
-            let done = ((step - warmup) as f64 / span as f64).min(1.0);
-            let share = 0.5 * (1.0 + (std::f64::consts::PI * done).cos());
-            between(config, share)
-        }
+        Schedule::Cosine => between(config, 0.5 * (1.0 + (std::f64::consts::PI * done).cos())),
+        Schedule::Linear => between(config, 1.0 - done),
         Schedule::Wsd => {
             let decay = (f64::from(config.decay_fraction) * total as f64).max(1.0);
             between(config, (total.saturating_sub(step) as f64 / decay).min(1.0))
@@ -61,6 +60,11 @@ mod tests {
         check(60, 0.6);
         check(110, 0.2);
         check(u64::MAX, 0.2);
+        let linear = OptimizerConfig { schedule: Schedule::Linear, ..config.clone() };
+        for (step, want) in [(9, 1.0), (10, 1.0), (35, 0.8), (85, 0.4), (110, 0.2), (999, 0.2)] {
+            let got = learning_rate(&linear, step, 110);
+            assert!((got - want).abs() < 1e-6, "linear, step {step}: {got}, not {want}");
+        }
         let wsd =
             OptimizerConfig { schedule: Schedule::Wsd, decay_fraction: 0.5, ..config.clone() };
         for (step, want) in [(9, 1.0), (54, 1.0), (55, 1.0), (82, 0.607), (110, 0.2), (999, 0.2)] {

@@ -65,7 +65,7 @@ pub use hugging_face::{
 };
 pub use idle::IdleTrainer;
 pub use interrupt::Interrupt;
-pub use kernel::loss::Score;
+pub use kernel::loss::{Objective, Score};
 pub use kernel::rotation::Rotation;
 pub use learning_rate::learning_rate;
 pub use local::{BatchSource, LocalConfig, LocalTrainer};

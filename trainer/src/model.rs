@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use crate::batch::{Batch, SampleShape};
 use crate::config::{ConfigError, ModelConfig, ModelKind};
-use crate::kernel::loss::Score;
+use crate::kernel::loss::{Objective, Score};
 use crate::kernel::{Blend, Compute};
 use transformer::LanguageModel;
 
@@ -34,12 +34,14 @@ pub(crate) struct Forward<'a> {
     /// Of a pass over a part of one text: how many tokens stand before it, whose keys and values the
     /// passes over them have left. `None` for whole samples.
     pub(crate) kept: Option<usize>,
+    /// What the backward pass is to be the gradient of.
+    pub(crate) objective: Objective,
 }
 
 impl<'a> Forward<'a> {
-    /// A pass over whole samples.
-    pub(crate) const fn new(compute: &'a Compute, parameters: &'a [f32]) -> Self {
-        Self { compute, parameters, kept: None }
+    /// A pass over whole samples, of the cross-entropy.
+    pub(crate) fn new(compute: &'a Compute, parameters: &'a [f32]) -> Self {
+        Self { compute, parameters, kept: None, objective: Objective::default() }
     }
 }
 
@@ -125,7 +127,7 @@ pub(crate) trait Model: Send + Debug {
     /// Computes the losses of a batch and keeps what the backward pass needs.
     fn forward(&mut self, pass: Forward<'_>, batch: &Batch) -> Score;
 
-    /// Adds `scale · ∂(sum of the losses of the last forward pass)` to the gradient.
+    /// Adds `scale · ∂(sum of the objectives of the last forward pass)` to the gradient.
     ///
     /// At most one backward pass per forward pass, with the same parameters and batch.
     /// Says what is final as early as it can, and at the end all of it.

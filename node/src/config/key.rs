@@ -225,7 +225,7 @@ macro_rules! section {
         $SECTION:ident = $name:literal, $purpose:literal;
         $($($meaning:literal)+ $field:ident = $key:expr,)+
     ) => {
-        const $SECTION: Section = Section {
+        pub(super) const $SECTION: Section = Section {
             name: $name,
             purpose: $purpose,
             keys: &[$(Key {

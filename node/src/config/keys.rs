@@ -7,16 +7,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use dnode_gossip::{Policy, VIEW_MAX, Weighting};
-use dnode_protocol::Tolerance;
 use dnode_protocol::frame::Codec;
 use dnode_protocol::limits::{FRAGMENTS_MAX, NAME_BYTES_MAX as NAME_LABEL_MAX};
 use dnode_torch::{Device, Precision};
-use dnode_trainer::{DataConfig, ModelConfig, OptimizerKind, Schedule};
+use dnode_trainer::{CONTEXT_MAX, DataConfig, ModelConfig};
 use serde::{Deserialize, Serialize};
 
 use super::key::{Key, Section, joined, key, section};
 use super::kind::{Kind, Reals};
 use super::lora::{LORA_DEFAULTS, LORA_RANK, LORA_TARGETS};
+use super::optimizer::OPTIMIZER;
+pub use super::optimizer::Optimizer;
 use super::values::{
     Backend, Balance, Budget, Collective, Direct, LogFormat, Nat, Relay, Rule, budget, codec_names,
     duration, duration_or_auto, number_or_auto,
@@ -24,10 +25,6 @@ use super::values::{
 use crate::telemetry::traces::Collector;
 use crate::telemetry::view::Service;
 
-/// How many times as large as another peer's the learning rate, the distance of the momentum to 1 and
-/// the bound of the gradient may be, unless allowed by name: what a grid search steps over, and less
-/// than what a slip of the pen does.
-const FACTOR_MAX: u32 = 4;
 /// Most steps of anything: far beyond any run, far below where a counter could overflow.
 pub(crate) const STEPS_MAX: i64 = 1_000_000_000_000;
 /// Most peers of an all-reduce, the synchronous baseline: a ring of more could have more pieces on
@@ -93,8 +90,6 @@ const INT4: &str = "[\"int4\"]";
 const F32: &str = "[\"f32\"]";
 const A_GPT: &str = "\"gpt\"";
 const AN_MLP: &str = "\"mlp\"";
-const ADAMW: &str = "\"adamw\"";
-const MUON: &str = "\"muon\"";
 
 /// A default per rule, in the order of [`RULES`].
 const fn each_rule(defaults: [&'static str; 7]) -> [(&'static str, &'static str); 7] {
@@ -182,7 +177,7 @@ section! {
         /// width of a block's inner layer; 0 is three times model.width
         inner = key(Kind::Integer(0, 65_536)).default("0").must().only("model.kind", LLAMA),
         /// tokens the model sees at once
-        context = key(Kind::Integer(1, 8192))
+        context = key(Kind::Integer(1, CONTEXT_MAX as i64))
             .default("64").unit("tokens").must().only("model.kind", TRANSFORMERS),
         /// kinds of tokens of the model, of which the data may have fewer; 0 is those of the data
         vocabulary = key(Kind::Integer(0, VOCABULARY_MAX))
@@ -190,6 +185,11 @@ section! {
         /// whether the head is the transposed token embedding, and has no weights of its own
         tied = key(Kind::Flag).default("true").must().only("model.kind", LLAMA),
         /// added to the mean square by which a norm divides
+        norm_epsilon = key(Kind::Real(Reals::above(0.0, 1.0)))
+            .default("0.00001").must().only("model.kind", LLAMA),
+        /// base of the rates at which positions turn queries and keys
+        rotary_base = key(Kind::Real(Reals::above(1.0, 1e9)))
+            .default("10000.0").must().only("model.kind", LLAMA),
         /// how these are stretched, so that a model takes longer texts than it was first trained with:
         /// all of them by a factor, or the slow ones alone as in Llama 3.1
         rotary_scaling = key(Kind::Choice(&["none", "linear", "llama3"]))
@@ -206,11 +206,6 @@ section! {
         /// positions that the model was first trained with
         rotary_positions = key(Kind::Integer(1, 1 << 30))
             .default("8192").must().only("model.rotary_scaling", &["llama3"]),
-        norm_epsilon = key(Kind::Real(Reals::above(0.0, 1.0)))
-            .default("0.00001").must().only("model.kind", LLAMA),
-        /// base of the rates at which positions turn queries and keys
-        rotary_base = key(Kind::Real(Reals::above(1.0, 1e9)))
-            .default("10000.0").must().only("model.kind", LLAMA),
         /// folder whose weights the model begins with, of Hugging Face's form or a checkpoint of
         /// dnode's; unset: they are drawn
         init = key(Kind::Path).only("model.kind", TRANSFORMERS),
@@ -319,53 +314,6 @@ section! {
         /// number of peers of an all-reduce
         world: usize = key(Kind::Integer(0, WORLD_MAX))
             .default("0").unit("peers").must().only("gossip.rule", &["all-reduce"]),
-    }
-}
-
-section! {
-    OPTIMIZER = "optimizer", "the local optimizer";
-    pub struct Optimizer {
-        /// the local optimizer; muon makes the updates of hidden matrices orthogonal and leaves the
-        /// rest to adamw
-        kind: OptimizerKind = key(Kind::Choice(&["adamw", "muon", "sgd"]))
-            .by("model.kind", &[("mlp", ADAMW), ("cnn", MUON), ("gpt", MUON), ("llama", MUON)])
-            .but("gossip.rule", "gossip-outer", ADAMW).within(Tolerance::Equal),
-        /// peak learning rate
-        learning_rate: f64 = key(Kind::Real(Reals::above(0.0, 100.0)))
-            .by("optimizer.kind", &[("adamw", "0.004"), ("muon", "0.02"), ("sgd", "0.02")])
-            .within(Tolerance::Factor(FACTOR_MAX)),
-        /// momentum of sgd and muon
-        momentum: f64 = key(Kind::Real(Reals::below(0.0, 1.0)))
-            .by("optimizer.kind", &[("adamw", "0.9"), ("muon", "0.9"), ("sgd", "0.9")])
-            .within(Tolerance::FactorBelowOne(FACTOR_MAX)).only("optimizer.kind", &["muon", "sgd"]),
-        /// decay of the first moment of adamw
-        beta1: f64 = key(Kind::Real(Reals::below(0.0, 1.0)))
-            .default("0.9").should().only("optimizer.kind", &["adamw", "muon"]),
-        /// decay of the second moment of adamw
-        beta2: f64 = key(Kind::Real(Reals::below(0.0, 1.0)))
-            .default("0.99").should().only("optimizer.kind", &["adamw", "muon"]),
-        /// weight decay per unit of learning rate
-        weight_decay: f64 = key(Kind::Real(Reals::closed(0.0, 10.0)))
-            .by("optimizer.kind", &[("adamw", "0.1"), ("muon", "0.1"), ("sgd", "0.0001")]).should(),
-        /// linear warm-up of the learning rate
-        warmup_steps: u64 = key(Kind::Integer(0, STEPS_MAX))
-            .unit("steps")
-            .by("optimizer.kind", &[("adamw", "100"), ("muon", "100"), ("sgd", "20")]).should(),
-        /// learning rate after the warm-up; wsd keeps it and goes down a line at the end of the run
-        schedule: Schedule = key(Kind::Choice(&["cosine", "wsd", "constant"]))
-            .default("\"cosine\"").should(),
-        /// final learning rate over the peak
-        final_fraction: f64 = key(Kind::Real(Reals::closed(0.0, 1.0)))
-            .default("0.1").should().only("optimizer.schedule", &["cosine", "wsd"]),
-        /// share of the run in which wsd lowers the learning rate
-        decay_fraction: f64 = key(Kind::Real(Reals::closed(0.0, 1.0)))
-            .default("0.2").should().only("optimizer.schedule", &["wsd"]),
-        /// largest gradient norm; 0 never clips
-        clip_norm: f64 = key(Kind::Real(Reals::closed(0.0, 1e6)))
-            .by("optimizer.kind", &[("adamw", "1.0"), ("muon", "1.0"), ("sgd", "5.0")])
-            .within(Tolerance::Factor(FACTOR_MAX)),
-        /// micro-batches whose gradients make one step
-        accumulate: usize = key(Kind::Integer(1, 1024)).default("1").should(),
     }
 }
 

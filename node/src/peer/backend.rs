@@ -98,6 +98,8 @@ fn optimizer(optimizer: &config::Optimizer) -> OptimizerConfig {
         final_fraction: optimizer.final_fraction as f32,
         decay_fraction: optimizer.decay_fraction as f32,
         clip_norm: optimizer.clip_norm as f32,
+        label_smoothing: optimizer.label_smoothing as f32,
+        z_loss: optimizer.z_loss as f32,
         accumulate: optimizer.accumulate,
         ..OptimizerConfig::default_of(optimizer.kind)
     }

@@ -176,11 +176,8 @@ mod tests {
             ..ModelConfig::default()
         };
         assert_eq!(scaled(&linear, 1.0).to_bits(), 0.25_f32.to_bits());
-        let llama = ModelConfig {
-            rotary_scaling: RotaryScaling::Llama3,
-            rotary_positions: 100,
-            ..linear
-        };
+        let llama =
+            ModelConfig { rotary_scaling: RotaryScaling::Llama3, rotary_positions: 100, ..linear };
         // Turns within 100 positions: more than 4, fewer than 1, and 2.5, which is half way.
         let rate = |turns: f32| std::f32::consts::TAU * turns / 100.0;
         for (turns, want) in [(4.1, 1.0), (0.9, 0.25), (2.5, 0.625), (4.0, 1.0), (1.0, 0.25)] {

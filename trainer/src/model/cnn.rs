@@ -329,7 +329,7 @@ impl Model for Cnn {
         self.logits.resize(samples * classes, 0.0);
         self.output.product(pass, &self.activations, &mut self.logits);
         reduce::add_bias(&mut self.logits, self.output.bias(pass));
-        cross_entropy(&mut self.logits, &batch.targets, classes)
+        cross_entropy(&mut self.logits, &batch.targets, classes, pass.objective)
     }
 
     fn backward(&mut self, mut pass: Backward<'_, '_>, batch: &Batch, scale: f32) {

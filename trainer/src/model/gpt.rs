@@ -266,7 +266,7 @@ impl Model for Gpt {
             return Score::default();
         }
         self.head.forward(pass, &self.final_norm.output);
-        self.head.score(&batch.targets)
+        self.head.score(&batch.targets, pass.objective)
     }
 
     fn backward(&mut self, mut pass: Backward<'_, '_>, batch: &Batch, scale: f32) {

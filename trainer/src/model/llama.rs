@@ -290,7 +290,7 @@ impl Model for Llama {
             return Score::default();
         }
         self.head.forward(pass, &self.final_norm.output);
-        self.head.score(&batch.targets)
+        self.head.score(&batch.targets, pass.objective)
     }
 
     fn backward(&mut self, mut pass: Backward<'_, '_>, batch: &Batch, scale: f32) {

@@ -82,7 +82,7 @@ impl Model for Mlp {
             layer.product(pass, input, output);
             if index == last {
                 reduce::add_bias(output, layer.bias(pass));
-                score = cross_entropy(output, &batch.targets, layer.outputs);
+                score = cross_entropy(output, &batch.targets, layer.outputs, pass.objective);
             } else {
                 add_bias_relu(output, layer.bias(pass));
             }

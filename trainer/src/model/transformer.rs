@@ -10,7 +10,7 @@ use super::linear::Linear;
 use super::{Backward, Forward, Model, initial};
 use crate::batch::{Batch, Input};
 use crate::kernel::attention::AttentionShape;
-use crate::kernel::loss::{Score, cross_entropy};
+use crate::kernel::loss::{Objective, Score, cross_entropy};
 use crate::kernel::rotation::Rotation;
 use crate::kernel::{Blend, Matrix, MatrixMut, reduce};
 
@@ -177,9 +177,9 @@ impl Head {
     }
 
     /// The losses of the targets `[N]`; the gradient replaces the logits.
-    pub(super) fn score(&mut self, targets: &[u32]) -> Score {
+    pub(super) fn score(&mut self, targets: &[u32], objective: Objective) -> Score {
         let vocabulary = self.vocabulary();
-        cross_entropy(&mut self.logits, targets, vocabulary)
+        cross_entropy(&mut self.logits, targets, vocabulary, objective)
     }
 
     /// Adds the gradient of the table; `input_gradient ← scale · logits' gradient · table`.
