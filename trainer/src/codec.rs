@@ -179,6 +179,30 @@ pub fn decode_displace(
     Ok(())
 }
 
+/// Moves `target`, the elements from `start` on, by the same elements of what is written: bit by bit as
+/// [`decode`] and a displacement after it.
+///
+/// # Errors
+/// [`CodecError::Position`]; `target` is then moved in part.
+pub(crate) fn displace_part(
+    encoded: &Encoded,
+    weight: f32,
+    start: usize,
+    target: &mut [f32],
+) -> Result<(), CodecError> {
+    let mut buffer = [0.0; TOP_K_CHUNK_ELEMENTS];
+    let end = start + target.len();
+    for from in (start - start % buffer.len()..end).step_by(buffer.len()) {
+        let piece = from..encoded.elements.min(from + TOP_K_CHUNK_ELEMENTS);
+        let values = &mut buffer[..piece.len()];
+        decode_slice(encoded.codec, encoded.piece(piece), values)?;
+        let common = from.max(start)..end.min(from + values.len());
+        let moved = &mut target[common.start - start..common.end - start];
+        reduce::add_scaled(moved, &values[common.start - from..common.end - from], weight);
+    }
+    Ok(())
+}
+
 /// [`decode`] for a part of a tensor; `bytes` are as long as `out` asks for.
 pub(crate) fn decode_slice(codec: Codec, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
     match codec {

@@ -13,6 +13,7 @@ mod config;
 mod data;
 mod description;
 mod device;
+mod displacement;
 mod engine;
 mod files;
 mod generate;

@@ -1,8 +1,10 @@
-//! The exchanged weights of a replica, and the displacements that its live weights have yet to make.
+//! The exchanged weights of a replica, and how mixing moves them.
 
 use std::ops::Range;
 
-use crate::kernel::reduce::{add_scaled, set_scaled};
+use crate::codec::Encoded;
+use crate::displacement::Displacement;
+use crate::kernel::reduce::add_scaled;
 use crate::mix::{MixError, norm, subtract};
 use crate::outer::OuterStep;
 use crate::weights::finite_local;
@@ -14,78 +16,6 @@ pub(crate) struct Slow {
     pub(crate) values: Vec<f32>,
     /// v, `[P]`.
     pub(crate) momentum: Vec<f32>,
-}
-
-/// What the live weights of one fragment have yet to do: displacements add up to one.
-#[derive(Debug, Default)]
-pub(crate) struct Displacement {
-    /// What is added to x, or what x becomes; the length of the fragment once anything is noted.
-    values: Vec<f32>,
-    /// Elements that are noted; either none or all of them when nobody works on it.
-    noted: usize,
-    /// Whether x becomes the values.
-    replaces: bool,
-}
-
-impl Displacement {
-    /// Nothing, in a buffer whose content means nothing.
-    pub(crate) const fn in_buffer(values: Vec<f32>) -> Self {
-        Self { values, noted: 0, replaces: false }
-    }
-
-    /// A move of so many elements whose numbers lie on a device.
-    pub(crate) const fn elsewhere(len: usize, replaces: bool) -> Self {
-        Self { values: Vec::new(), noted: len, replaces }
-    }
-
-    /// Elements that are moved.
-    pub(crate) const fn len(&self) -> usize {
-        self.noted
-    }
-
-    pub(crate) fn into_buffer(self) -> Vec<f32> {
-        self.values
-    }
-
-    pub(crate) const fn is_nothing(&self) -> bool {
-        self.noted == 0
-    }
-
-    pub(crate) const fn replaces(&self) -> bool {
-        self.replaces
-    }
-
-    /// What is added to x, or what it becomes, `[len]`.
-    pub(crate) fn values(&self) -> &[f32] {
-        &self.values[..self.noted]
-    }
-
-    /// Makes the move in `x`, the part of the fragment from element `start` on.
-    pub(crate) fn make(&self, start: usize, x: &mut [f32]) {
-        let values = &self.values[start..start + x.len()];
-        if self.replaces { x.copy_from_slice(values) } else { add_scaled(x, values, 1.0) }
-    }
-
-    /// Notes `weight · delta` from element `start` on of a fragment of `len` elements. The first
-    /// pass over the fragment goes from its beginning to its end.
-    fn add(&mut self, start: usize, delta: &[f32], weight: f32, len: usize) {
-        if self.noted == 0 {
-            self.values.resize(len, 0.0);
-        }
-        let end = start + delta.len();
-        if start == self.noted {
-            set_scaled(&mut self.values[start..end], delta, weight);
-            self.noted = end;
-        } else {
-            add_scaled(&mut self.values[start..end], delta, weight);
-        }
-    }
-
-    fn replace(&mut self, values: &[f32]) {
-        self.values.clear();
-        self.values.extend_from_slice(values);
-        (self.noted, self.replaces) = (values.len(), true);
-    }
 }
 
 /// The weights of one fragment, as mixing reads and moves them. Ranges are within the fragment.
@@ -134,13 +64,23 @@ impl<'a> Own<'a> {
         self.norm().unwrap_or(0.0)
     }
 
-    /// Moves φ now and x later, from element `start` on, by `weight · delta`. A fragment is moved
-    /// whole, from its beginning to its end.
-    pub(crate) fn displace(&mut self, start: usize, delta: &[f32], weight: f32) {
+    /// Moves φ now and x later by `weight · delta`, `[len]`.
+    pub(crate) fn displace(&mut self, delta: &[f32], weight: f32) {
+        self.displace_slow(0, delta, weight);
+        self.moved.add(delta, weight);
+    }
+
+    /// Moves φ alone, from element `start` on. The same move of x follows once all of φ is moved, by
+    /// [`Self::displace_live`].
+    pub(crate) fn displace_slow(&mut self, start: usize, delta: &[f32], weight: f32) {
         if let (true, Some(values)) = (self.stays, &mut self.values) {
             add_scaled(&mut values[start..start + delta.len()], delta, weight);
         }
-        self.moved.add(start, delta, weight, self.range.len());
+    }
+
+    /// Moves x later by `weight` times a coded difference, by which φ is moved already.
+    pub(crate) fn displace_live(&mut self, coded: &Encoded, weight: f32) {
+        self.moved.add_coded(coded, weight);
     }
 
     /// Sets φ and moves x by what φ moves; `values` is overwritten with that displacement.
@@ -152,7 +92,7 @@ impl<'a> Own<'a> {
             *value = new - *own;
             *own = new;
         }
-        self.moved.add(0, values, 1.0, self.range.len());
+        self.moved.add(values, 1.0);
     }
 
     /// Takes over another's weights: `φ = values`, `v = 0`, and x later.

@@ -6,11 +6,11 @@ use std::path::Path;
 use dnode_protocol::ParameterLayout;
 
 use crate::device::{DeviceError, Resident};
+use crate::displacement::Displacement;
 use crate::interrupt::Interrupt;
 use crate::kernel::loss::Score;
 use crate::mix::MixError;
 use crate::seam::{Evaluation, Requests, TrainError, Trainer, TrainerState};
-use crate::slow::Displacement;
 
 /// Elements that cross the seam at once in a pass over all parameters: 256 KiB of f32.
 pub(crate) const CHUNK: usize = 1 << 16;
@@ -43,12 +43,6 @@ impl Live {
     /// The numbers of `range`.
     pub(crate) fn read(&self, range: Range<usize>, out: &mut [f32]) {
         read(self.trainer.as_ref(), range, out);
-    }
-
-    /// Moves the numbers of `range`: `x ← x + delta`. Whoever moves all of them says whether the live
-    /// weights still are the slow ones.
-    pub(crate) fn displace(&mut self, range: Range<usize>, delta: &[f32]) {
-        displace(self.trainer.as_mut(), range, delta);
     }
 
     /// The trainer's private state.
@@ -123,10 +117,11 @@ impl Live {
             let of = part.start - start..part.end - start;
             match moved {
                 Some(moved) if moved.replaces() => {
-                    self.settle(part.start, &moved.values()[of.clone()]);
+                    self.settle(part.start, moved.part(of.clone(), &mut []));
                 }
                 Some(moved) => {
-                    self.displace(part.clone(), &moved.values()[of.clone()]);
+                    let delta = moved.part(of.clone(), &mut self.buffer);
+                    displace(self.trainer.as_mut(), part.clone(), delta);
                 }
                 None => {}
             }

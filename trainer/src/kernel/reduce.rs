@@ -99,9 +99,8 @@ fn add_row(sums: &mut [f64; LANES], row: &[f32; LANES]) {
     }
 }
 
-/// `difference ← local − remote`, with the squares of all three, in one pass.
-pub(crate) fn subtract_measured(
-    difference: &mut [f32],
+/// The squares of `local`, of `remote` and of `local − remote`, in one pass.
+pub(crate) fn measure_difference(
     (local, remote): (&[f32], &[f32]),
     [of_local, of_remote, of_difference]: &mut [Squares; 3],
 ) {
@@ -109,27 +108,35 @@ pub(crate) fn subtract_measured(
     vectorized(
         #[inline(always)]
         || {
-            let (rows, rest) = difference.as_chunks_mut::<LANES>();
             let (local_rows, local_rest) = local.as_chunks::<LANES>();
             let (remote_rows, remote_rest) = remote.as_chunks::<LANES>();
             let [mut l, mut r, mut d] = [*sums[0], *sums[1], *sums[2]];
-            for ((row, local), remote) in rows.iter_mut().zip(local_rows).zip(remote_rows) {
-                // Not by way of memory, which would make the sum wait for it.
+            for (local, remote) in local_rows.iter().zip(remote_rows) {
                 let difference: [f32; LANES] =
                     std::array::from_fn(|lane| local[lane] - remote[lane]);
-                *row = difference;
                 add_row(&mut l, local);
                 add_row(&mut r, remote);
                 add_row(&mut d, &difference);
             }
-            let pairs = local_rest.iter().zip(remote_rest);
-            for (index, (difference, (&local, &remote))) in rest.iter_mut().zip(pairs).enumerate() {
-                *difference = local - remote;
+            for (index, (&local, &remote)) in local_rest.iter().zip(remote_rest).enumerate() {
+                let difference = local - remote;
                 l[index] += f64::from(local) * f64::from(local);
                 r[index] += f64::from(remote) * f64::from(remote);
-                d[index] += f64::from(*difference) * f64::from(*difference);
+                d[index] += f64::from(difference) * f64::from(difference);
             }
             [*sums[0], *sums[1], *sums[2]] = [l, r, d];
+        },
+    );
+}
+
+/// `x ← from − x`.
+pub(crate) fn subtract_from(from: &[f32], values: &mut [f32]) {
+    vectorized(
+        #[inline(always)]
+        || {
+            for (value, &from) in values.iter_mut().zip(from) {
+                *value = from - *value;
+            }
         },
     );
 }

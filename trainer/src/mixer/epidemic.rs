@@ -64,7 +64,7 @@ impl Epidemic {
         *arrived += f64::from(weight);
         let shortened = tolerance.shortened(difference_norm, local_norm, range.len());
         let share = shortened * f64::from(weight) / (1.0 + *arrived);
-        own.displace(0, &difference, share as f32);
+        own.displace(&difference, share as f32);
         let clipped = shortened < 1.0;
         Ok(MixReport { difference_norm, local_norm, clipped, ..MixReport::default() })
     }

@@ -123,13 +123,14 @@ pub(crate) trait FragmentMemory {
     /// Squared length of the weights.
     fn squares(&self) -> Result<f64, MixError>;
 
-    /// Keeps `φ − offer`; how many blocks of the offer could not be unwrapped.
+    /// Measures `φ − offer`; how many blocks of the offer could not be unwrapped.
     fn meet(&mut self, offer: &Encoded) -> Result<(Lengths, usize), MixError>;
 
-    /// Shortens what is kept by `factor`, learns from it how far others are, and writes it as `reply`.
-    /// Moves φ and x by `weight` times what is read from that, if there is a weight.
+    /// Shortens `φ − offer`, which was just measured, by `factor`, learns from it how far others are, and
+    /// writes it as `reply`. Moves φ and x by `weight` times what is read from that, if there is a weight.
     fn code(
         &mut self,
+        offer: &Encoded,
         reply: Codec,
         factor: Option<f32>,
         weight: Option<f32>,
@@ -200,7 +201,7 @@ impl Exchange {
         let blocks = if near { range.len().div_ceil(BLOCK) } else { 0 };
         if is_unread(blocks, blocks_failed) {
             // The initiator learns from zeros that it is far away, and soon offers plainly.
-            let coded = memory.code(reply, Some(0.0), None)?;
+            let coded = memory.code(offer, reply, Some(0.0), None)?;
             let report =
                 MixReport { local_norm, blocks, blocks_failed: blocks, ..MixReport::default() };
             return Ok((coded, report));
@@ -212,7 +213,7 @@ impl Exchange {
         let factor = clipped.map(|radius| (radius / difference_norm) as f32);
         // Such a difference is finite in every code, so the weights may move while it is written.
         let at_once = (difference_norm <= CODED_FINITE_MAX).then_some(-weight);
-        let coded = memory.code(reply, factor, at_once)?;
+        let coded = memory.code(offer, reply, factor, at_once)?;
         if at_once.is_none() {
             finite_local(range, memory.weigh(&coded)?.sqrt())?;
             memory.displace(&coded, -weight, Learning::Nothing)?;

@@ -6,8 +6,8 @@ use std::ops::Range;
 use super::SharedReplica;
 use super::on_device::DevicePending;
 use crate::device::SpanMut;
+use crate::displacement::Displacement;
 use crate::kernel::reduce::add_scaled;
-use crate::slow::Displacement;
 
 /// Elements of displacements that may wait for training; then mixing does: 256 MiB.
 const PENDING_ELEMENTS_MAX: usize = 1 << 26;
@@ -292,8 +292,7 @@ mod tests {
 
     fn move_one(pending: &mut PendingUpdates, index: usize) {
         let (mut values, mut taken) = ([0.0; 4], pending.take(index));
-        Own::new(0..4, (Some(&mut values), true), None, &mut taken.moved)
-            .displace(0, &[1.0; 4], 1.0);
+        Own::new(0..4, (Some(&mut values), true), None, &mut taken.moved).displace(&[1.0; 4], 1.0);
         pending.give(index, taken);
     }
 

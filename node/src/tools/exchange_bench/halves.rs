@@ -63,13 +63,13 @@ impl Halves {
     }
 
     /// Bytes that have to be read and written at least: each array once where it is only read, twice where
-    /// it is moved. Offer: φ; answer: offer, φ and x; apply: reply, φ and x. Codes are written once, and
-    /// the move of x is noted once and read once, because another thread makes it.
+    /// it is moved. Offer: φ; answer: offer, φ and x; apply: reply, φ and x. Codes are written once. The
+    /// reply is read once more at each end, because another thread moves x by it.
     pub(super) fn bytes_least(&self) -> usize {
         let array = NUMBER_BYTES * self.reply.elements;
-        let codes = self.offer.bytes.len() + self.reply.bytes.len();
-        let moved = 2 * array + 2 * array + 2 * array;
-        array + codes + 2 * moved + codes
+        let (offer, reply) = (self.offer.bytes.len(), self.reply.bytes.len());
+        let moved = 2 * array + 2 * array;
+        array + 2 * (offer + reply) + 2 * (moved + reply)
     }
 }
 

@@ -185,6 +185,7 @@ impl FragmentMemory for DeviceFragment<'_> {
 
     fn code(
         &mut self,
+        _: &Encoded,
         reply: Codec,
         factor: Option<f32>,
         weight: Option<f32>,

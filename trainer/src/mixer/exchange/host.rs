@@ -10,7 +10,7 @@ use crate::codec::{
     Encoded, PART_ELEMENTS, decode_modular_slice, decode_slice, encode_modular_slice, encode_slice,
     largest_of_long, pieces,
 };
-use crate::kernel::reduce::{Squares, scale, subtract_measured};
+use crate::kernel::reduce::{Squares, measure_difference, scale, subtract_from};
 use crate::kernel::vectorized;
 use crate::mix::MixError;
 use crate::slow::Own;
@@ -26,9 +26,7 @@ pub(crate) struct HostMemory {
     bounds: Vec<Vec<f32>>,
     /// How far others' weights may be, by block of the fragment at hand.
     spread: Vec<f32>,
-    /// The difference of the fragment at hand.
-    difference: Vec<f32>,
-    /// A piece of an offer or a reply, decoded.
+    /// A piece of an offer, of a difference or of a reply.
     piece: Vec<f32>,
     /// Where offers and replies are written.
     buffers: SpareBuffers,
@@ -39,7 +37,6 @@ impl HostMemory {
         Self {
             bounds: vec![Vec::new(); fragments],
             spread: Vec::new(),
-            difference: Vec::new(),
             piece: vec![0.0; PART_ELEMENTS],
             buffers: SpareBuffers::new(BUFFERS_BYTES_MAX),
         }
@@ -113,18 +110,12 @@ impl FragmentMemory for HostFragment<'_, '_> {
 
     fn meet(&mut self, offer: &Encoded) -> Result<(Lengths, usize), MixError> {
         let values = self.own.values();
-        let HostMemory { difference, piece: remote, .. } = &mut *self.memory;
-        difference.resize(values.len(), 0.0);
+        let remote = &mut self.memory.piece;
         let (mut sums, mut failed) = (<[Squares; 3]>::default(), 0);
         for piece in pieces(offer.codec, 0..values.len()) {
             let (values, remote) = (&values[piece.clone()], &mut remote[..piece.len()]);
-            let bytes = offer.piece(piece.clone());
-            if Codec::MODULAR.contains(&offer.codec) {
-                failed += decode_modular_slice(offer.codec, bytes, values, remote);
-            } else {
-                decode_slice(offer.codec, bytes, remote)?;
-            }
-            subtract_measured(&mut difference[piece], (values, remote), &mut sums);
+            failed += read(offer, piece, values, remote)?;
+            measure_difference((values, remote), &mut sums);
         }
         let [local, remote, difference] = sums.map(|sum| sum.sum().sqrt());
         Ok((Lengths { local, remote, difference }, failed))
@@ -132,27 +123,35 @@ impl FragmentMemory for HostFragment<'_, '_> {
 
     fn code(
         &mut self,
+        offer: &Encoded,
         reply: Codec,
         factor: Option<f32>,
         weight: Option<f32>,
     ) -> Result<Encoded, MixError> {
         self.prepare();
-        let HostMemory { bounds, difference, piece: moved, buffers, .. } = &mut *self.memory;
-        let bounds = &mut bounds[self.index];
-        let shape = (reply, difference.len());
-        Ok(Encoded::in_pieces(buffers, shape, |piece, bytes| {
-            let values = &mut difference[piece.clone()];
+        let HostMemory { bounds, piece: numbers, buffers, .. } = &mut *self.memory;
+        let (bounds, own) = (&mut bounds[self.index], &mut *self.own);
+        // The difference is computed anew: cheaper than to write down and read back what is larger than
+        // the cache.
+        let coded = Encoded::in_pieces(buffers, (reply, offer.elements), |piece, bytes| {
+            let numbers = &mut numbers[..piece.len()];
+            let values = &own.values()[piece.clone()];
+            read(offer, piece.clone(), values, numbers).expect("what was measured can be read");
+            subtract_from(values, numbers);
             if let Some(factor) = factor {
-                scale(values, factor);
+                scale(numbers, factor);
             }
-            learn(&mut bounds[piece.start / BLOCK..], values, SPREAD_FACTOR);
-            encode_slice(reply, values, bytes);
+            learn(&mut bounds[piece.start / BLOCK..], numbers, SPREAD_FACTOR);
+            encode_slice(reply, numbers, bytes);
             if let Some(weight) = weight {
-                let moved = &mut moved[..piece.len()];
-                decode_slice(reply, bytes, moved).expect("what was just written can be read");
-                self.own.displace(piece.start, moved, weight);
+                decode_slice(reply, bytes, numbers).expect("what was just written can be read");
+                own.displace_slow(piece.start, numbers, weight);
             }
-        }))
+        });
+        if let Some(weight) = weight {
+            own.displace_live(&coded, weight);
+        }
+        Ok(coded)
     }
 
     fn weigh(&mut self, coded: &Encoded) -> Result<f64, MixError> {
@@ -182,10 +181,27 @@ impl FragmentMemory for HostFragment<'_, '_> {
             if learning == Learning::From {
                 learn(&mut bounds[piece.start / BLOCK..], moved, factor);
             }
-            self.own.displace(piece.start, moved, weight);
+            self.own.displace_slow(piece.start, moved, weight);
         }
+        self.own.displace_live(coded, weight);
         Ok(())
     }
+}
+
+/// Reads a piece of an offer to one whose weights of that piece are `near`; how many blocks could not be
+/// unwrapped.
+fn read(
+    offer: &Encoded,
+    piece: Range<usize>,
+    near: &[f32],
+    out: &mut [f32],
+) -> Result<usize, MixError> {
+    let bytes = offer.piece(piece);
+    if Codec::MODULAR.contains(&offer.codec) {
+        return Ok(decode_modular_slice(offer.codec, bytes, near, out));
+    }
+    decode_slice(offer.codec, bytes, out)?;
+    Ok(0)
 }
 
 /// Takes note of a difference: others may be `factor` times as far as its largest element.

@@ -1,0 +1,189 @@
+//! What the live weights of one fragment have yet to do.
+
+use std::ops::Range;
+
+use crate::codec::{Encoded, decode_slice, displace_part, pieces};
+use crate::kernel::reduce::{add_scaled, scale, set_scaled};
+
+/// What the live weights of one fragment have yet to do: displacements add up to one.
+///
+/// A coded one that is alone is kept as its code. Whoever makes it reads its numbers piece by piece, so
+/// they are never written down as a whole.
+#[derive(Debug, Default)]
+pub(crate) struct Displacement {
+    /// What is added to x, or what x becomes; of the fragment's length once anything but a code is noted.
+    values: Vec<f32>,
+    /// In place of the values: a coded difference, and the weight by which x moves by it.
+    coded: Option<(Encoded, f32)>,
+    /// Elements that are noted: none, or all of the fragment.
+    noted: usize,
+    /// Whether x becomes the values.
+    replaces: bool,
+}
+
+impl Displacement {
+    /// Nothing, in a buffer whose content means nothing.
+    pub(crate) const fn in_buffer(values: Vec<f32>) -> Self {
+        Self { values, coded: None, noted: 0, replaces: false }
+    }
+
+    /// A move of so many elements whose numbers lie on a device.
+    pub(crate) const fn elsewhere(len: usize, replaces: bool) -> Self {
+        Self { values: Vec::new(), coded: None, noted: len, replaces }
+    }
+
+    /// Elements that are moved.
+    pub(crate) const fn len(&self) -> usize {
+        self.noted
+    }
+
+    pub(crate) fn into_buffer(self) -> Vec<f32> {
+        self.values
+    }
+
+    pub(crate) const fn is_nothing(&self) -> bool {
+        self.noted == 0
+    }
+
+    pub(crate) const fn replaces(&self) -> bool {
+        self.replaces
+    }
+
+    /// What is added to a part of x, or what that becomes. `range`: within the fragment, one of the
+    /// [`crate::weights::chunks`] of it; `scratch`: at least as long.
+    pub(crate) fn part<'a>(&'a self, range: Range<usize>, scratch: &'a mut [f32]) -> &'a [f32] {
+        let Some((coded, weight)) = &self.coded else { return &self.values[range] };
+        let values = &mut scratch[..range.len()];
+        read(coded, range, values);
+        scale(values, *weight);
+        values
+    }
+
+    /// Makes the move in `x`, the part of the fragment from element `start` on.
+    pub(crate) fn make(&self, start: usize, x: &mut [f32]) {
+        if let Some((coded, weight)) = &self.coded {
+            displace_part(coded, *weight, start, x).expect(READABLE);
+            return;
+        }
+        let values = &self.values[start..start + x.len()];
+        if self.replaces { x.copy_from_slice(values) } else { add_scaled(x, values, 1.0) }
+    }
+
+    /// Notes `weight · delta`, `[len]`.
+    pub(crate) fn add(&mut self, delta: &[f32], weight: f32) {
+        self.write_down();
+        self.values.resize(delta.len(), 0.0);
+        if self.is_nothing() {
+            set_scaled(&mut self.values, delta, weight);
+        } else {
+            add_scaled(&mut self.values, delta, weight);
+        }
+        self.noted = delta.len();
+    }
+
+    /// Notes `weight` times a coded difference of the whole fragment, all of which was read before.
+    pub(crate) fn add_coded(&mut self, coded: &Encoded, weight: f32) {
+        if self.noted == 0 {
+            self.coded = Some((coded.clone(), weight));
+            self.noted = coded.elements;
+            return;
+        }
+        self.write_down();
+        displace_part(coded, weight, 0, &mut self.values[..self.noted]).expect(READABLE);
+    }
+
+    /// Notes what x becomes.
+    pub(crate) fn replace(&mut self, values: &[f32]) {
+        self.coded = None;
+        self.values.clear();
+        self.values.extend_from_slice(values);
+        (self.noted, self.replaces) = (values.len(), true);
+    }
+
+    /// Puts the numbers of a code in its place, because there is more to be added to them.
+    fn write_down(&mut self) {
+        let Some((coded, weight)) = self.coded.take() else { return };
+        self.values.resize(coded.elements, 0.0);
+        for piece in pieces(coded.codec, 0..coded.elements) {
+            let values = &mut self.values[piece.clone()];
+            read(&coded, piece, values);
+            scale(values, weight);
+        }
+    }
+}
+
+const READABLE: &str = "a code is noted after it was read";
+
+fn read(coded: &Encoded, range: Range<usize>, values: &mut [f32]) {
+    decode_slice(coded.codec, coded.piece(range), values).expect(READABLE);
+}
+
+#[cfg(test)]
+mod tests {
+    use dnode_protocol::frame::Codec;
+
+    use super::*;
+    use crate::codec::encode;
+    use crate::weights::chunks;
+
+    const LEN: usize = 70_000;
+
+    fn numbers(salt: usize) -> Vec<f32> {
+        (0..LEN).map(|i| ((i * salt * 31) % 977) as f32 / 977.0 - 0.5).collect()
+    }
+
+    /// Noted as numbers, which is what a code has to be like.
+    fn by_numbers(moves: &[(&Encoded, f32)]) -> Displacement {
+        let mut noted = Displacement::default();
+        for (coded, weight) in moves {
+            let mut values = vec![0.0; LEN];
+            read(coded, 0..LEN, &mut values);
+            noted.add(&values, *weight);
+        }
+        noted
+    }
+
+    #[test]
+    fn a_code_moves_weights_as_its_numbers_do_whole_in_chunks_and_in_any_part() {
+        for codec in Codec::CHOICES {
+            let (one, two) = (encode(codec, &numbers(3)), encode(codec, &numbers(5)));
+            for moves in [&[(&one, 0.3)][..], &[(&one, 0.3), (&two, -0.7)], &[(&two, 1.0); 3]] {
+                let (mut coded, plain) = (Displacement::default(), by_numbers(moves));
+                moves.iter().for_each(|(code, weight)| coded.add_coded(code, *weight));
+                assert_eq!((coded.len(), coded.replaces()), (LEN, false));
+                let mut scratch = vec![0.0; LEN];
+                for part in chunks(0..LEN) {
+                    let want = plain.part(part.clone(), &mut []).to_vec();
+                    assert!(coded.part(part, &mut scratch) == want, "{codec}");
+                }
+                for (start, end) in [(0, LEN), (1, 2), (4095, 9000), (65_535, LEN), (7, 7)] {
+                    let (mut x, mut y) = (numbers(7), numbers(7));
+                    coded.make(start, &mut x[start..end]);
+                    plain.make(start, &mut y[start..end]);
+                    assert!(x == y, "{codec} {start}..{end}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_and_codes_add_up_in_any_order_and_a_replacement_stays_one() {
+        let code = encode(Codec::Int8, &numbers(3));
+        let mut values = vec![0.0; LEN];
+        read(&code, 0..LEN, &mut values);
+        let (mut first, mut last) = (Displacement::default(), Displacement::default());
+        first.add_coded(&code, 0.5);
+        first.add(&values, 0.25);
+        last.add(&values, 0.5);
+        last.add_coded(&code, 0.25);
+        assert!(first.part(0..LEN, &mut []) == last.part(0..LEN, &mut []));
+        let mut replaced = Displacement::default();
+        replaced.add_coded(&code, 0.5);
+        replaced.replace(&numbers(7));
+        replaced.add_coded(&code, 1.0);
+        assert!(replaced.replaces());
+        let mut want = numbers(7);
+        add_scaled(&mut want, &values, 1.0);
+        assert!(replaced.part(0..LEN, &mut []) == want);
+    }
+}
