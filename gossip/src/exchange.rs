@@ -136,10 +136,10 @@ impl Exchange {
         }
     }
 
-    /// A neighbour is gone: nothing with it is waited for.
-    pub(crate) fn lose(&self, context: &mut Context, peer: PeerId) {
-        self.initiator.lose(context, peer);
-        self.responder.lose(context, peer);
+    /// A neighbour is gone: nothing with it is waited for, and what it has proposed holds no fragment any
+    /// longer.
+    pub(crate) fn lose(&mut self, context: &mut Context, peer: PeerId) {
+        self.suspect(context, peer);
     }
 
     /// A neighbour is silent: what it has proposed holds no fragment any longer.
