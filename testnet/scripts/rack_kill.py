@@ -47,13 +47,13 @@ def groups(home):
     return [line for line in lines(home) if line["kind"] == "event" and line["name"] == "rack"]
 
 
-def start(program, homes):
+def start(program, homes, flags, given):
     peers, bootstrap = [], []
-    for index, (home, rack) in enumerate(zip(homes, RACKS)):
+    for index, (home, more) in enumerate(zip(homes, flags)):
         os.makedirs(home)
-        settings = [*SETTINGS, f"data.shard={index}", *sys.argv[3:]]
+        settings = [*SETTINGS, f"data.shard={index}", *given]
         sets = [word for setting in settings for word in ("--set", setting)]
-        command = [program, *FLAGS, "--data-dir", home, "--rack", rack, *sets, *bootstrap]
+        command = [program, *FLAGS, "--data-dir", home, *more, *sets, *bootstrap]
         log = open(os.path.join(home, "out"), "w")
         peers.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log))
         bootstrap = bootstrap or ["--bootstrap", address(home)]
@@ -62,7 +62,7 @@ def start(program, homes):
 
 def run(program, folder):
     homes = [os.path.join(folder, str(index)) for index in range(len(RACKS))]
-    peers = start(program, homes)
+    peers = start(program, homes, [["--rack", rack] for rack in RACKS], sys.argv[3:])
     try:
         deadline = time.time() + FORM_S
         whole = lambda home: any("of 3" in event["detail"] for event in groups(home)[-1:])
@@ -100,4 +100,5 @@ def main():
     print(f"the survivor that waited longer: median {statistics.median(worst):.3f}, worst {max(worst):.3f}")
 
 
-main()
+if __name__ == "__main__":
+    main()

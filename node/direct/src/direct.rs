@@ -158,6 +158,20 @@ impl Direct {
         Ok(Sender::new(target.peer, outlet))
     }
 
+    /// Whether the process of a peer has ended, to which a path through shared memory led. The word of this
+    /// host's kernel shows it: the socket of that process is gone. Takes at most [`OPEN_MAX`].
+    pub async fn has_ended(&self, target: &Target) -> bool {
+        #[cfg(target_os = "linux")]
+        return timeout(OPEN_MAX, local::is_gone(target.peer, target.incarnation))
+            .await
+            .unwrap_or(false);
+        #[cfg(not(target_os = "linux"))]
+        {
+            let _ = target;
+            false
+        }
+    }
+
     /// Opens the fastest channel to a peer that is near, for `subject`. Takes at most twice
     /// [`OPEN_MAX`].
     ///

@@ -147,6 +147,7 @@ pub(crate) fn names(trusted: bool, usage: Usage) -> impl Iterator<Item = &'stati
 pub(crate) mod local {
     //! The socket for processes of this host.
 
+    use tokio::io::AsyncReadExt;
     use tokio::net::{UnixListener, UnixStream};
 
     use super::{
@@ -155,6 +156,10 @@ pub(crate) mod local {
         deliver, io, learn_subject, mpsc, timeout,
     };
     use crate::memory::MemoryReceiver;
+
+    /// Connections that a socket may close before it is gone, at most: one, unless its process lives and
+    /// has too many handshakes.
+    const CLOSINGS: usize = 3;
 
     /// The name of a process's socket: of one start of one peer. It is in the abstract namespace,
     /// so it ends with the process and leaves no file (unix(7)).
@@ -172,6 +177,20 @@ pub(crate) mod local {
 
     pub(crate) fn bind(peer: PeerId, incarnation: u64) -> io::Result<UnixListener> {
         UnixListener::bind(name(peer, incarnation))
+    }
+
+    /// Whether the socket of a process that had one is gone: the kernel then refuses at once. Waits while
+    /// it is there.
+    pub(crate) async fn is_gone(peer: PeerId, incarnation: u64) -> bool {
+        for _ in 0..CLOSINGS {
+            match UnixStream::connect(name(peer, incarnation)).await {
+                Err(error) => return error.kind() == io::ErrorKind::ConnectionRefused,
+                // A process that ends closes what it has open one after the other, this socket perhaps
+                // last. One that lives waits for the handshake.
+                Ok(mut stream) => _ = stream.read(&mut [0]).await,
+            }
+        }
+        false
     }
 
     /// Accepts paths from processes of this host until it is dropped.

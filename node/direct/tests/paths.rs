@@ -91,6 +91,24 @@ async fn every_kind_carries_bytes_whole_and_in_order() {
     }
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_process_that_has_ended_is_told_from_one_that_lives_or_is_about_to_end() {
+    let (from, to) = (peer(MEMORY), peer(MEMORY));
+    let target = to.target();
+    assert!(!from.direct.has_ended(&target).await);
+    let asked = from.direct.has_ended(&target);
+    let ended = async {
+        tokio::task::yield_now().await;
+        drop(to);
+    };
+    assert!(timeout(DEADLINE, async { tokio::join!(asked, ended) }).await.unwrap().0);
+    assert!(from.direct.has_ended(&target).await);
+    let anew = peer(MEMORY);
+    let other = Target { incarnation: 2, ..anew.target() };
+    assert!(from.direct.has_ended(&other).await, "another start of its process");
+}
+
 /// Sends `bytes` and fills `room` at the same time, by trying again and again.
 fn exchange(channel: &mut Channel, bytes: &[u8], room: &mut [u8]) {
     let (mut sent, mut received) = (0, 0);

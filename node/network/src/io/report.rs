@@ -83,6 +83,8 @@ pub(crate) enum SessionEvent {
     BulkOpened { peer: PeerId, session: u64, result: Result<BulkConnection, dnode_quic::Error> },
     /// A direct path that was asked for is open, or cannot be had.
     DirectOpened { peer: PeerId, session: u64, result: Result<Sender, dnode_direct::Error> },
+    /// The process of a peer on this host has ended.
+    ProcessEnded { peer: PeerId, session: u64 },
     /// A writer ended and gives back its queue; `left` says whether it was asked to.
     WriterEnded { origin: Origin, queue: mpsc::Receiver<Outgoing>, left: bool },
 }

@@ -43,6 +43,12 @@ impl Service {
                     sessions.on_direct_opened(peer, result, context);
                 }
             }
+            SessionEvent::ProcessEnded { peer, session } => {
+                if sessions.is_current(peer, session) {
+                    let reason = DownReason::Lost("its process has ended".to_owned());
+                    self.hang_up(peer, reason).await;
+                }
+            }
             SessionEvent::WriterEnded { origin, queue, left } => {
                 if sessions.is_current(origin.peer, origin.session) {
                     sessions.on_writer_ended(&origin, queue, left, context);
@@ -177,6 +183,7 @@ impl Service {
         let up = matches!(stage, Stage::Up(_));
         if origin.via == Via::Direct && up && !matches!(end, ReaderEnd::Offence(..)) {
             self.context.outbox.report(NetworkEvent::PathLost { peer });
+            self.sessions.ask_host(peer);
         }
         let refusing = matches!(stage, Stage::Refusing(_));
         match end {

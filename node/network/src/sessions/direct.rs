@@ -69,6 +69,21 @@ impl Sessions {
         })
     }
 
+    /// A direct path from `peer` has ended, perhaps with its process: asks this host's kernel, where the
+    /// peer is on this host.
+    pub(crate) fn ask_host(&self, peer: PeerId) {
+        let session = self.sessions.get(&peer).filter(|session| session.search.on_host);
+        let (Some(session), Some(target)) = (session, self.target(peer)) else { return };
+        let (direct, number) = (self.direct.clone(), session.number);
+        let links = self.channels.links.clone();
+        tokio::spawn(async move {
+            if direct.has_ended(&target).await {
+                // An error means that the network has stopped.
+                let _ = links.send(SessionEvent::ProcessEnded { peer, session: number }).await;
+            }
+        });
+    }
+
     /// Opens a channel to `peer` and hands it over.
     pub(crate) fn open_channel(
         &self,

@@ -20,6 +20,8 @@ pub(crate) struct Search {
     wait: Duration,
     /// Whether one is being opened.
     pub(super) opening: bool,
+    /// Whether one through shared memory was open: then the peer's process listens on this host.
+    pub(super) on_host: bool,
 }
 
 impl Search {
@@ -32,6 +34,7 @@ impl Search {
             last: now,
             wait: Duration::ZERO,
             opening: false,
+            on_host: false,
         }
     }
 

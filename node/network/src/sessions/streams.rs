@@ -1,5 +1,6 @@
 //! The streams to the peers of sessions: the connection on which each runs, and when it moves.
 
+use dnode_direct::Kind;
 use dnode_protocol::PeerId;
 use dnode_quic::BulkConnection;
 use libp2p::swarm::ConnectionId;
@@ -9,7 +10,7 @@ use tokio::sync::mpsc;
 use super::Sessions;
 use crate::address::{from_libp2p, to_libp2p};
 use crate::context::Context;
-use crate::event::Connection;
+use crate::event::{Carrier, Connection};
 use crate::io::bulk::BulkStreams;
 use crate::io::report::{Origin, Outgoing, Via};
 use crate::io::writer::FrameSink;
@@ -55,6 +56,7 @@ impl Sessions {
         let carrier = sink.carrier();
         let hello = (kind == StreamKind::Control).then(|| context.greeting.hello());
         if session.begin(kind, via, sink, hello) && kind == StreamKind::Bulk {
+            session.search.on_host |= carrier == Carrier::Direct(Kind::Memory);
             match session.search.because.take() {
                 Some(because) => tracing::info!(%peer, %carrier, because, "tensors travel"),
                 None => tracing::info!(%peer, %carrier, "tensors travel"),

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use dnode_direct::{Arrival, Direct, Target};
 use dnode_network::streams::StreamKind;
-use dnode_network::{Carrier, Connection, DirectConfig, Kind, NetworkEvent, OffenceKind};
+use dnode_network::{
+    Carrier, Connection, DirectConfig, DownReason, Kind, NetworkEvent, OffenceKind,
+};
 use dnode_protocol::frame::{Codec, Leg, TensorHeader};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, PeerId};
 use dnode_quic::BulkConnection;
@@ -97,12 +99,16 @@ struct Table {
 
 /// The peer says that its port is `port`, or its real one.
 async fn table(port: Option<u16>) -> Table {
+    table_with(TLS, port).await
+}
+
+async fn table_with(paths: DirectConfig, port: Option<u16>) -> Table {
     let mut first = config(1);
-    first.direct = TLS;
+    first.direct = paths;
     let mut node = start(first).await;
     let (mut raw, _, bulk) = Raw::with_bulk(9).await;
     let key = Keypair::ed25519_from_bytes([9; 32]).unwrap();
-    let (direct, paths) = Direct::start((&key, 1), &[HERE], TLS).unwrap();
+    let (direct, paths) = Direct::start((&key, 1), &[HERE], paths).unwrap();
     let connection = raw.connect(&node.addresses[0]).await;
     let hello = hello_with(run_spec("1"), 1, port.unwrap_or_else(|| direct.port()));
     let control = raw.say(node.id(), StreamKind::Control, &hello).await;
@@ -140,6 +146,33 @@ async fn a_path_that_is_lost_leaves_tensors_to_quic() {
     let arrived = timeout(DEADLINE, table.raw.during(table.bulk.recv()));
     assert!(arrived.await.unwrap().is_some());
     assert_eq!(table.node.handle.peers().len(), 1);
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_whose_process_has_ended_is_down_at_once() {
+    const MEMORY: DirectConfig = DirectConfig { memory: true, tcp: false, trusted: false };
+    let mut table = table_with(MEMORY, None).await;
+    let arrival = timeout(DEADLINE, table.raw.during(table.paths.recv())).await.unwrap().unwrap();
+    let Arrival::Path(path) = arrival else { panic!("{arrival:?}") };
+    assert_eq!(path.kind(), Kind::Memory);
+    let target = table.target();
+    let first = table.raw.during(table.direct.open(&target)).await.unwrap();
+    let second = table.raw.during(table.direct.open(&target)).await.unwrap();
+    // The socket is there: only the path has ended.
+    drop(first);
+    let id = table.raw.id;
+    let lost = table.node.wait(|event| match event {
+        NetworkEvent::PathLost { peer } => (*peer == id).then_some(()),
+        NetworkEvent::PeerDown { .. } => panic!("{event:?}"),
+        _ => None,
+    });
+    table.raw.during(lost).await;
+    let Table { mut node, mut raw, direct, .. } = table;
+    // Its connection lives on, as that of a process without a chance to close it does.
+    drop((second, path, direct));
+    let down = raw.during(node.wait_down(id)).await;
+    assert_eq!(down, DownReason::Lost("its process has ended".to_owned()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
