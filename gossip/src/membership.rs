@@ -103,24 +103,54 @@ impl Membership {
         context.config.information_age_bound(self.members.len() + 1)
     }
 
-    /// The neighbour whose clock is not believed.
-    pub(crate) fn doubted(&self, context: &Context) -> Option<PeerId> {
-        self.validation.doubted(context, &self.members)
-    }
-
-    /// Neighbours that are not suspected and that the guard trusts, the doubted one excluded.
+    /// Neighbours that are not suspected and that the guard trusts, the doubted ones excluded.
     pub(crate) fn sound(&self, context: &Context) -> impl Iterator<Item = (&PeerId, &Member)> {
-        self.members.sound(self.doubted(context))
+        self.members.sound(self.newest_believed(context))
     }
 
-    /// Neighbours whose replica could be taken over, with their clocks; the doubted one excluded.
+    /// The newest clock that is believed; who names a newer one is doubted.
+    pub(crate) fn newest_believed(&self, context: &Context) -> Clock {
+        self.validation.newest_believed(context, &self.members)
+    }
+
+    /// Whether the clock of the neighbour `peer` is not believed.
+    pub(crate) fn doubts(&self, context: &Context, peer: &PeerId) -> bool {
+        let believed = |member: &Member| member.is_believed(self.newest_believed(context));
+        !self.members.get(peer).is_none_or(believed)
+    }
+
+    /// Neighbours whose replica could be taken over, with their clocks; none that is doubted.
     pub(crate) fn donors(&self, context: &Context) -> impl Iterator<Item = (PeerId, Clock)> + '_ {
-        self.members.donors(self.doubted(context))
+        self.members.donors(self.newest_believed(context))
     }
 
     /// The newest clock that a donor has.
     pub(crate) fn newest(&self, context: &Context) -> Option<Clock> {
         self.donors(context).map(|(_, clock)| clock).max()
+    }
+
+    /// The clock that goes with a replica of `snapshots` and later: the newest of a donor, as far as
+    /// it is not the word of a few alone.
+    pub(crate) fn inherited(&self, context: &Context, snapshots: Clock) -> Clock {
+        let newest = self.newest(context).unwrap_or_default().max(snapshots);
+        let borne_out = ClockValidation::borne_out(context, &self.members);
+        borne_out.map_or(newest, |most| newest.min(most))
+    }
+
+    /// Whether this peer and `peer` exchange whatever their clocks are: both have done their last
+    /// step, and no clock moves any more; or one of them doubts the other's clock, so that nobody
+    /// takes over a replica, and without exchanges its work would be lost.
+    pub(crate) fn meets_at_any_clock(&self, context: &Context, peer: &PeerId) -> bool {
+        let meets = |member: &Member| {
+            let finished = context.progress.is_finished() && member.phase == Phase::Finished;
+            finished || member.doubts() || !member.is_believed(self.newest_believed(context))
+        };
+        self.members.get(peer).is_some_and(meets)
+    }
+
+    /// A neighbour that is far behind exchanges with this peer all the same, or refuses to.
+    pub(crate) fn set_doubts(&mut self, peer: &PeerId, doubts: bool) {
+        self.members.set_doubts(peer, doubts);
     }
 
     /// Whether there is room for one more neighbour; says goodbye to `peer` if not.
@@ -304,11 +334,6 @@ impl Membership {
         self.members.set_leaves_out(peer, false);
     }
 
-    /// Notes how far a lone leader was ahead when it began to be.
-    pub(crate) fn watch_leader(&mut self, context: &Context) {
-        self.validation.watch_leader(context, &self.members);
-    }
-
     /// This peer has done a commit.
     pub(crate) fn on_commit(&mut self, clock: Clock) {
         self.partition.on_commit(clock);
@@ -317,6 +342,7 @@ impl Membership {
     /// The whole replica was replaced.
     pub(crate) fn on_replaced(&mut self, context: &Context) {
         self.members.set_met();
+        self.validation.on_replaced();
         let bound = self.information_age_bound(context);
         self.partition.ramp_in(context, bound);
     }

@@ -17,7 +17,7 @@ use crate::{Event, Mixing, Output, Policy};
 pub use load_balancing::{Balance, Load, Pace};
 pub(crate) use own_work::{grace, mass, update_load};
 use version_table::VersionTable;
-pub(crate) use weight::{lag_bound, lag_max, share};
+pub(crate) use weight::{lag_bound, lag_max, share, weighed_clock};
 pub use weight::{lag_factor, mixing_weight};
 
 /// The gate lasts this many rounds.
@@ -142,8 +142,9 @@ impl Staleness {
         delta_set: &DeltaSet,
     ) -> (Clock, Option<(&'static str, PeerId)>) {
         let own = context.progress.clock();
-        let doubted = membership.doubted(context);
-        let believed = || membership.members().iter().filter(|(peer, _)| Some(**peer) != doubted);
+        let newest = membership.newest_believed(context);
+        let believed =
+            || membership.members().iter().filter(|(_, member)| member.is_believed(newest));
         // Ranks of one rack commit together.
         let mate = |member: &Member| context.stripe().is_mate(member.stripe);
         let counting = || believed().filter(|(_, member)| member.counts() && !mate(member));
@@ -185,7 +186,6 @@ impl Staleness {
         membership: &mut Membership,
         delta_set: &DeltaSet,
     ) {
-        membership.watch_leader(context);
         // A commit of the last to finish moves no further than those before.
         let members = membership.members().iter();
         let peers = 1 + members.filter(|(_, member)| member.took_part()).count();

@@ -327,23 +327,6 @@ fn under_the_dropping_policy_equal_peers_a_few_commits_apart_do_not_stay_apart()
     assert!(applied, "{:?}", pair.events);
 }
 
-#[test]
-fn a_lone_leader_is_believed_after_as_many_own_commits_as_explain_its_lead() {
-    let mut host = host(ToyRule::Exchange, Config::default(), 3);
-    let (gap, lead) = (Config::default().bounds.progress_gap, 200);
-    let mut own = 0;
-    while host.training && own < 100 {
-        own += 1;
-        for (other, clock) in [(1, own), (2, own), (3, own + lead)] {
-            host.handle(received(other, heartbeat(clock)), Time::ZERO);
-        }
-        host.commit(0.0, Time::ZERO);
-    }
-    // 16 commits for each of the gap and each since the doubt began.
-    let expected = (lead - 16 * gap).div_ceil(16);
-    assert!((expected..expected + 4).contains(&own), "believed after {own}, not {expected}");
-}
-
 /// Answers every open proposal with Busy until the host proposes no more, one deadline after the
 /// other; whom it asked, and when.
 fn refused_for_ever(host: &mut Host) -> Vec<(PeerId, Time)> {

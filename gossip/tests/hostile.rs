@@ -50,6 +50,13 @@ fn events(host: &mut Host) -> Vec<Event> {
     host.take_effects().into_iter().filter_map(event).collect()
 }
 
+fn messages(host: &mut Host) -> Vec<Message> {
+    let message = |effect| {
+        if let Effect::Message { message, .. } = effect { Some(message) } else { None }
+    };
+    host.take_effects().into_iter().filter_map(message).collect()
+}
+
 /// The fragments that `host` has asked for, and of whom.
 fn pulls(host: &mut Host) -> Vec<(PeerId, ExchangeId)> {
     let pull = |effect| {
@@ -123,7 +130,7 @@ fn a_tensor_of_such_a_clock_is_garbage_and_its_fragment_asked_for_again() {
 }
 
 #[test]
-fn a_lone_leader_beyond_reason_moves_nobody_and_holds_up_nobody() {
+fn a_lone_leader_moves_nobody_and_holds_up_nobody() {
     let mut host = host_among(&[2, 3, END - 1]);
     let mut now = Time::ZERO;
     for clock in 1..=40 {
@@ -169,20 +176,86 @@ fn mix(host: &mut Host, from: u32, sequence: u64, clock: Clock, now: Time) {
 }
 
 #[test]
-fn a_leader_within_reason_is_a_fast_machine() {
-    let reason = 16 * Config::default().bounds.progress_gap;
-    for (clocks, believed) in [
-        (vec![1, 1, 1 + reason], true),
-        (vec![1, 1, 2 + reason], false),
-        (vec![1, 30, 30 + reason], true),
-        // Who has never committed says nothing about how far others are.
-        (vec![0, 0, 2 + reason], true),
-        // Two cannot bear each other out: nobody could ever join a small swarm.
-        (vec![1, 2 + reason], true),
-        (vec![reason + 1], true),
+fn a_third_that_leads_is_followed_by_nobody_and_more_by_all() {
+    let gap = Config::default().bounds.progress_gap;
+    for (clocks, follows) in [
+        (vec![1, 1, 2 + gap], false),
+        (vec![3, 3, 40], false),
+        // The clock of one witness bears out that of another that an exchange could bridge.
+        (vec![1, 30, 30 + gap], true),
+        (vec![1, 40, 40], true),
+        // Who is at the beginning, as all others are, takes over the replica of who is not.
+        (vec![0, 0, 40], true),
+        // Two cannot bear each other out for a joiner: nobody could ever join a small swarm.
+        (vec![1, 40], true),
+        (vec![40], true),
+        // Of seven witnesses two that agree are few, and three are not.
+        (vec![1, 1, 1, 1, 1, 40, 40], false),
+        (vec![1, 1, 1, 1, 40, 40, 40], true),
     ] {
-        assert_eq!(!host_among(&clocks).training, believed, "{clocks:?}");
+        assert_eq!(!host_among(&clocks).training, follows, "{clocks:?}");
     }
+}
+
+#[test]
+fn who_has_committed_is_a_witness_itself() {
+    for (own, clocks, follows) in [(1, [1, 40], false), (1, [40, 40], true), (0, [1, 40], true)] {
+        let mut host = host_among(&[0, 0]);
+        for _ in 0..own {
+            assert!(host.commit(0.0, Time::ZERO));
+        }
+        for (index, clock) in [(1, clocks[0]), (2, clocks[1])] {
+            host.handle(received(index, heartbeat(clock)), Time::ZERO);
+        }
+        assert_eq!(!host.training, follows, "{own} {clocks:?}");
+    }
+}
+
+#[test]
+fn who_takes_over_a_lone_replica_keeps_its_own_clock_and_does_so_once() {
+    let mut host = host_among(&[0, 0, 40]);
+    serve(&mut host, Clock(40));
+    assert_eq!((host.core.clock(), host.clock), (Clock(0), Clock(0)));
+    host.handle(received(3, heartbeat(400)), Time::ZERO);
+    assert!(host.training && host.core.clock() == Clock(0));
+    host.handle(received(2, heartbeat(399)), Time::ZERO);
+    assert!(!host.training, "a second witness bears it out");
+}
+
+#[test]
+fn who_leads_alone_is_met_at_any_clock_with_the_weight_of_the_largest_lag() {
+    let gap = Config::default().bounds.progress_gap;
+    let mut host = host_among(&[1, 1, 40]);
+    assert!(host.commit(0.0, Time::ZERO));
+    let exchange = ExchangeId { initiator: peer(3), incarnation: 1, sequence: 0 };
+    let propose = |clock| {
+        let terms = terms(Clock(clock), Information::default());
+        Message::Propose { exchange, fragment: FragmentId(0), terms }
+    };
+    host.take_effects();
+    host.handle(received(3, propose(40)), Time::ZERO);
+    let said = messages(&mut host);
+    assert!(said.iter().any(|message| matches!(message, Message::Accept { .. })), "{said:?}");
+    host.tensor(peer(3), (exchange, Leg::Offer, Clock(40), numbers(&[1.0])), Time::ZERO);
+    host.work(Time::ZERO);
+    host.handle(received(3, Message::Ack { exchange }), Time::ZERO);
+    let weight = events(&mut host).into_iter().find_map(|event| {
+        if let Event::Applied { weight, lag, .. } = event { Some((weight, lag)) } else { None }
+    });
+    let want = dnode_gossip::lag_factor(gap) / 2.0;
+    assert_eq!(weight, Some((want, 39)));
+}
+
+#[test]
+fn a_peer_that_leads_all_others_is_refused_by_those_whom_it_does_not_lead_alone() {
+    let exchange = ExchangeId { initiator: peer(3), incarnation: 1, sequence: 0 };
+    let mut host = host_among(&[1, 39, 40]);
+    host.take_effects();
+    let terms = terms(Clock(40), Information::default());
+    let propose = Message::Propose { exchange, fragment: FragmentId(0), terms };
+    host.handle(received(3, propose), Time::ZERO);
+    let said = messages(&mut host);
+    assert!(said.iter().any(|message| matches!(message, Message::Stale { .. })), "{said:?}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a bound refuses names the bound and the peer, at both ends and under every policy.
+//! What a bound refuses names the bound and the peer, under every policy.
 
 use std::time::Duration;
 
@@ -13,17 +13,18 @@ fn config(policy: Policy, progress_gap: u64, snapshot_age: u64) -> Config {
     Config { policy, bounds, ..Config::default() }
 }
 
-/// Peer 0 proposes to peer 1, which has committed `lag` times and was not heard since.
-fn proposed(config: &Config, lag: u64) -> Pair {
+/// Peer 0 proposes to peer 1, and `ahead` is `lag` commits ahead, which the other has not heard of.
+fn proposed(config: &Config, lag: u64, ahead: usize) -> Pair {
     let mut pair = Pair::new(config, 1);
     // Peer 1 has heard nothing, so no bound holds it.
     pair.deliver = |effect| {
         let exchanges = |message: &Message| message.exchange().is_some();
         matches!(effect, Effect::Message { message, .. } if exchanges(message))
     };
-    pair.input(0, Input::Received { from: peer(1), message: heartbeat(0) });
+    let heard = heartbeat(if ahead == 0 { lag } else { 0 });
+    pair.input(0, Input::Received { from: peer(1), message: heard });
     for _ in 0..lag {
-        assert!(pair.hosts[1].commit(0.0, pair.now));
+        assert!(pair.hosts[ahead].commit(0.0, pair.now));
     }
     pair.input(0, Input::RoundDue);
     pair.run_until(SECOND, |_| false);
@@ -41,15 +42,18 @@ fn refusals(pair: &Pair) -> Vec<(usize, Event)> {
     pair.events.iter().filter(|(_, event)| is(event)).cloned().collect()
 }
 
-/// Up to `most` commits apart the two exchange; beyond it both name `bound` and the other peer.
+/// Up to `most` commits apart the two exchange. Beyond it the end that is behind refuses, and who has
+/// proposed names `bound` and the other peer; who is ahead cannot know whether the other doubts it.
 fn check(config: &Config, most: u64, bound: &'static str) {
-    assert_eq!(refusals(&proposed(config, most)), []);
-    let far = refusals(&proposed(config, most + 1));
     let exchange = ExchangeId { initiator: peer(0), incarnation: 1, sequence: 0 };
     let failure = Failure::Stale { bound };
     assert_eq!(failure.bound(), Some(bound));
+    let failed = (0, Event::Failed { exchange, peer: peer(1), failure });
     let refused = (1, Event::Refused { exchange, peer: peer(0), bound });
-    assert_eq!(far, [refused, (0, Event::Failed { exchange, peer: peer(1), failure })]);
+    for (ahead, said) in [(0, vec![refused, failed.clone()]), (1, vec![failed])] {
+        assert_eq!(refusals(&proposed(config, most, ahead)), []);
+        assert_eq!(refusals(&proposed(config, most + 1, ahead)), said);
+    }
 }
 
 #[test]

@@ -52,6 +52,18 @@ fn with_eight_peers_blatant_attacks_are_bounded_and_nobody_else_is_accused() {
 }
 
 #[test]
+fn who_lies_about_its_clock_is_followed_by_nobody_nor_are_two_of_eight() {
+    let names = ["clock-8", "clock-1000"];
+    for swarm in [(1, 4), (1, 8), (2, 8)] {
+        let rows = rows(&names, swarm);
+        for row in &rows {
+            assert!(row.loss_times < 1.1 && row.wronged == 0, "{}", table(&rows));
+        }
+        assert_eq!(rows.len(), 2 * names.len());
+    }
+}
+
+#[test]
 fn a_newcomer_takes_no_snapshot_that_is_out_of_proportion() {
     for row in rows(&["snapshot-1000"], (1, 4)) {
         assert!(row.holds(), "{row:?}");

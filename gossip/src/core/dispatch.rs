@@ -166,8 +166,8 @@ impl Gossip {
                 self.delta_set.on_contribution(&mut self.context, links, name, clock);
             }
             Leg::Offer => {
-                let (it, context, near) = self.exchanges();
-                it.responder().on_offer(context, &near, name, clock);
+                let (it, context, mut near) = self.exchanges();
+                it.responder().on_offer(context, &mut near, name, clock);
             }
             Leg::Reply => {
                 let (it, context, near) = self.exchanges();
@@ -284,6 +284,7 @@ impl Gossip {
 
     fn on_stale(&mut self, from: PeerId, exchange: ExchangeId, clock: Clock) {
         self.on_clock(from, clock);
+        self.membership.set_doubts(&from, false);
         let (context, name) = (&mut self.context, (from, exchange));
         if !self.delta_set.on_declined(context, name, true) {
             // It is of the same run, so the same bound refused at its end.

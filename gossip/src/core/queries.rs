@@ -38,8 +38,8 @@ impl Gossip {
     /// Largest clock distance to an active neighbour that is believed, commits.
     #[must_use]
     pub fn staleness(&self) -> u64 {
-        let (own, doubted) = (self.clock(), self.doubted());
-        let believed = self.members().filter(|(peer, _)| Some(**peer) != doubted);
+        let (own, newest) = (self.clock(), self.newest_believed());
+        let believed = self.members().filter(|(_, member)| member.is_believed(newest));
         let counting = believed.filter(|(_, member)| member.counts());
         let distances = counting.filter_map(|(_, member)| Some(member.clock?.distance(own)));
         distances.max().unwrap_or(0)
@@ -111,10 +111,18 @@ impl Gossip {
         holder.filter(|_| limit <= self.clock())
     }
 
-    /// The neighbour whose clock is not believed.
+    /// The newest clock that is believed: a neighbour that names a newer one is no donor, and holds up
+    /// no commit.
     #[must_use]
-    pub fn doubted(&self) -> Option<PeerId> {
-        self.membership.doubted(&self.context)
+    pub fn newest_believed(&self) -> Clock {
+        self.membership.newest_believed(&self.context)
+    }
+
+    /// Whether this peer and the neighbour `peer` exchange however far apart their clocks are: both have
+    /// done their last step, or one of them is ahead of all others.
+    #[must_use]
+    pub fn meets_at_any_clock(&self, peer: &PeerId) -> bool {
+        self.membership.meets_at_any_clock(&self.context, peer)
     }
 
     /// How much the numbers of a neighbour count here.

@@ -181,7 +181,7 @@ impl Gossip {
         self.exchange.initiator().withdraw(&mut self.context);
         self.settle();
         let context = &mut self.context;
-        context.progress.raise(newest);
+        context.progress.raise(self.membership.inherited(context, newest));
         self.staleness.on_clock_moved();
         self.staleness.raise_own(context);
         self.membership.on_merge(context);
@@ -213,8 +213,8 @@ impl Gossip {
         context.then(Step::Pull);
     }
 
-    /// The replica is replaced; who was far behind takes the newest clock believed, as a joiner
-    /// inherits its donors'.
+    /// The replica is replaced; who was far behind takes the newest clock that is borne out, as a
+    /// joiner inherits its donors'.
     ///
     /// The snapshots are as much older as the transfer took. Taking their clock instead would start
     /// the next catch-up at once whenever the transfer takes longer than the gap, and so for ever.
@@ -224,8 +224,8 @@ impl Gossip {
         self.guard.replaced(snapshots.unwrap_or_else(|| context.progress.clock()));
         self.staleness.on_clock_moved();
         if joining {
-            let newest = self.membership.newest(context).unwrap_or_default();
-            context.progress.raise(snapshots.unwrap_or_default().max(newest));
+            let clock = self.membership.inherited(context, snapshots.unwrap_or_default());
+            context.progress.raise(clock);
             self.membership.on_replaced(context);
         }
         self.staleness.raise_own(context);

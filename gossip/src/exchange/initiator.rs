@@ -118,7 +118,7 @@ impl Initiator {
         terms: Terms,
     ) {
         let sequence = exchange.sequence;
-        let done = near.candidates().done_with(context, &from);
+        let at_any_clock = near.membership.meets_at_any_clock(context, &from);
         let Some(own) = self.own.get_mut(&sequence).filter(|own| own.partner == from) else {
             return self.on_accept_without_record(context, from, exchange);
         };
@@ -127,7 +127,7 @@ impl Initiator {
                 let (wanted, codec) = (own.codec, terms.codec);
                 let agreed = own.offered.agree(&context.config, terms, codec);
                 let (most, bound) = lag_bound(&context.config);
-                if agreed.lag > most && !done {
+                if agreed.lag > most && !at_any_clock {
                     let failure = Failure::Stale { bound };
                     return self.give_up(context, near.membership, sequence, failure);
                 }

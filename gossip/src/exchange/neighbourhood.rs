@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::guard::{Guard, Met};
 use crate::membership::{Members, Membership};
 use crate::rounds::{Candidates, Rounds};
-use crate::staleness::Staleness;
+use crate::staleness::{Staleness, lag_max};
 
 /// The other parts that an exchange changes or asks.
 #[derive(Debug)]
@@ -45,6 +45,7 @@ pub(crate) fn meeting(
     let Exchanged { partner: peer, fragment, lag, theirs } = exchanged;
     let unlike_speed = unlike_speed(context, members, &peer);
     let own = context.progress.clock();
+    let lag = lag.min(lag_max(&context.config));
     Met { peer, fragment, clock: own, theirs, lag, round, unlike_speed }
 }
 

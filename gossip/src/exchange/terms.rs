@@ -5,7 +5,7 @@ use dnode_protocol::{Clock, ExchangeId, FragmentId, Information, PeerId, Terms};
 
 use crate::context::Context;
 use crate::membership::Partition;
-use crate::staleness::{mass, share};
+use crate::staleness::{mass, share, weighed_clock};
 use crate::{Config, Mixing, mixing_weight};
 
 /// A message is repeated this many times within a lease.
@@ -60,13 +60,14 @@ impl Offered {
 
     /// What this end agrees to in an exchange with `theirs`: weight, lag and codec.
     pub(super) fn agree(self, config: &Config, theirs: Terms, codec: Codec) -> Agreed {
-        let (ours, other) = ((self.clock, self.mass), (theirs.clock, theirs.mass));
+        let clock = weighed_clock(config, self.clock, theirs.clock);
+        let (ours, other) = ((self.clock, self.mass), (clock, theirs.mass));
         let weight = match config.mixing {
             Mixing::Exchange if self.merges || theirs.merges => share(self.work, theirs.work),
             Mixing::Exchange => mixing_weight(config.policy, ours, other),
             // The numbers that arrive count as much as the own: averaging over all that came.
             Mixing::Push { .. } | Mixing::Set => {
-                2.0 * mixing_weight(config.policy, (self.clock, 1), (theirs.clock, 1))
+                2.0 * mixing_weight(config.policy, (self.clock, 1), (clock, 1))
             }
         };
         let lag = self.clock.distance(theirs.clock);

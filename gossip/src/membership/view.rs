@@ -49,6 +49,8 @@ pub struct Member {
     trust: Trust,
     /// Whether it leaves this peer out, as it last said.
     leaves_out: bool,
+    /// Whether it is far behind and exchanges with this peer all the same, because it doubts its clock.
+    doubts: bool,
     /// Whether this peer has caught up since it is a neighbour.
     met: bool,
 }
@@ -67,6 +69,7 @@ impl Member {
             stripe: Stripe::WHOLE,
             trust,
             leaves_out: false,
+            doubts: false,
             met: false,
         }
     }
@@ -90,6 +93,16 @@ impl Member {
     /// Whether it is silent and was asked in vain.
     pub(crate) fn is_suspected(&self) -> bool {
         self.standing == Standing::Suspected
+    }
+
+    /// Whether it names no newer clock than `believed`.
+    pub(crate) fn is_believed(&self, believed: Clock) -> bool {
+        self.clock.is_none_or(|clock| clock <= believed)
+    }
+
+    /// Whether it is far behind and exchanges with this peer all the same, because it doubts its clock.
+    pub(crate) const fn doubts(&self) -> bool {
+        self.doubts
     }
 
     /// Whether this peer has caught up since it is a neighbour.
@@ -159,6 +172,13 @@ impl Members {
         member.is_some_and(|it| std::mem::replace(&mut it.leaves_out, leaves_out) != leaves_out)
     }
 
+    /// A neighbour exchanges with this peer although it is far behind, or does not.
+    pub(super) fn set_doubts(&mut self, peer: &PeerId, doubts: bool) {
+        if let Some(member) = self.map.get_mut(peer) {
+            member.doubts = doubts;
+        }
+    }
+
     /// How many neighbours leave this peer out.
     pub(super) fn leaving_out(&self) -> usize {
         self.map.values().filter(|member| member.leaves_out).count()
@@ -174,27 +194,24 @@ impl Members {
         self.map.iter().filter(|(_, member)| !member.is_suspected())
     }
 
-    /// Neighbours that are not suspected and that the guard trusts, `doubted` excluded.
+    /// Neighbours that are not suspected and that the guard trusts, and that name no newer clock than
+    /// `believed`.
     ///
     /// Of one that is weighed down a bounded difference is let in, never a whole replica.
-    pub(crate) fn sound(
-        &self,
-        doubted: Option<PeerId>,
-    ) -> impl Iterator<Item = (&PeerId, &Member)> {
-        self.heard()
-            .filter(move |(peer, member)| member.trust == Trust::Trusted && Some(**peer) != doubted)
+    pub(crate) fn sound(&self, believed: Clock) -> impl Iterator<Item = (&PeerId, &Member)> {
+        self.heard().filter(move |(_, member)| {
+            member.trust == Trust::Trusted && member.is_believed(believed)
+        })
     }
 
-    /// Neighbours whose replica could be taken over, with their clocks; `doubted` excluded.
+    /// Neighbours whose replica could be taken over, with their clocks: none that names a newer one than
+    /// `believed`.
     ///
     /// Who has finished is one only when nobody trains any more: whoever took over its clock would
     /// be at the end of the run, and would train no further.
-    pub(crate) fn donors(
-        &self,
-        doubted: Option<PeerId>,
-    ) -> impl Iterator<Item = (PeerId, Clock)> + '_ {
+    pub(crate) fn donors(&self, believed: Clock) -> impl Iterator<Item = (PeerId, Clock)> + '_ {
         let sound =
-            move || self.sound(doubted).filter(|(_, member)| member.phase != Phase::Joining);
+            move || self.sound(believed).filter(|(_, member)| member.phase != Phase::Joining);
         let trains = |member: &Member| member.phase == Phase::Training && member.clock.is_some();
         let somebody_trains = sound().any(|(_, member)| trains(member));
         sound()

@@ -122,11 +122,6 @@ impl<'a> Candidates<'a> {
         live().nth(if index > rank { index - 1 } else { index })
     }
 
-    /// Whether this peer and the neighbour `peer` have both done their last step.
-    pub(crate) fn done_with(&self, context: &Context, peer: &PeerId) -> bool {
-        self.membership.get(peer).is_some_and(|member| both_finished(context, member))
-    }
-
     fn is_eligible(
         &self,
         context: &Context,
@@ -139,7 +134,7 @@ impl<'a> Candidates<'a> {
             && !member.is_suspected()
             && member.phase != Phase::Joining
             && self.links().is_ready(peer, context.now)
-            && (near || both_finished(context, member))
+            && (near || self.membership.meets_at_any_clock(context, peer))
     }
 }
 
@@ -157,10 +152,4 @@ fn choose_waiting(
     let waiting: Vec<PeerId> = peers.filter(|peer| rounds.asks(peer, fragment)).collect();
     let index = context.rng.random_range(0..waiting.len().max(1));
     waiting.get(index).copied()
-}
-
-/// Whether this peer and `member` have both done their last step: then no clock moves any more,
-/// and how many commits each made is no measure of whose news is old.
-fn both_finished(context: &Context, member: &Member) -> bool {
-    context.progress.is_finished() && member.phase == Phase::Finished
 }

@@ -39,6 +39,15 @@ pub(crate) fn share(own: u32, theirs: u32) -> f32 {
     share.clamp(1.0 - SHARE_MAX, SHARE_MAX)
 }
 
+/// The clock by which an exchange with who names `theirs` is weighed: where two ends mix whatever
+/// their clocks are, the largest lag that exchanges otherwise have.
+///
+/// By its true lag the share of a machine that is far ahead would move nothing.
+pub(crate) fn weighed_clock(config: &Config, own: Clock, theirs: Clock) -> Clock {
+    let most = lag_max(config);
+    Clock(theirs.0.clamp(own.0.saturating_sub(most), own.0.saturating_add(most)))
+}
+
 /// Largest lag at which the policy lets two ends mix, commits.
 pub(crate) fn lag_max(config: &Config) -> u64 {
     lag_bound(config).0

@@ -265,7 +265,7 @@ impl Joiner {
         let (Some(contents), Some(arrived)) = (contents, arrived) else {
             return;
         };
-        if contents.clock < oldest || membership.doubted(context) == Some(donor) {
+        if contents.clock < oldest || membership.doubts(context, &donor) {
             // Who was near the newest clock and is so no longer has named clocks that it does not have.
             membership.links_mut().stalled(&context.config, donor, context.now);
             self.requeue(context, exchange.sequence);

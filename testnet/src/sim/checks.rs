@@ -107,6 +107,11 @@ impl Checks {
         self.journal.said(peer, event);
     }
 
+    /// The initiator has heard that its proposal is accepted.
+    pub(super) fn on_accepted(&mut self, exchange: &ExchangeId, at_any_clock: bool) {
+        self.ledger.heard_accepted(exchange, at_any_clock);
+    }
+
     /// The offer of an exchange arrives where the initiator's newest known clock is `known`.
     pub(super) fn on_offer(&mut self, exchange: &ExchangeId, known: Clock) {
         self.ledger.offered(exchange, known);

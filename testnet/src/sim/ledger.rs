@@ -11,6 +11,9 @@ pub struct Deal {
     pub proposed: Option<Clock>,
     /// Clock in the responder's Accept, as sent.
     pub accepted: Option<Clock>,
+    /// Whether the initiator, when it heard that, exchanged with the responder whatever their clocks
+    /// are, as its core said.
+    pub at_any_clock: bool,
     /// Commits that the initiator had done when its numbers were read.
     pub read_at: Option<u64>,
     /// The initiator's clock then.
@@ -77,6 +80,13 @@ impl Ledger {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// The initiator has heard that its proposal is accepted.
+    pub(super) fn heard_accepted(&mut self, exchange: &ExchangeId, at_any_clock: bool) {
+        if let Some(deal) = self.deals.get_mut(exchange) {
+            deal.at_any_clock |= at_any_clock;
         }
     }
 

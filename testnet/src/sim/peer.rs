@@ -11,7 +11,6 @@ use super::context::Context;
 use super::counts::Counts;
 use super::defect::Defect;
 use super::learning::{Learning, LocalSteps};
-use super::names::index_of;
 use super::queue::Happening;
 use super::trainer::Trainer;
 
@@ -232,19 +231,19 @@ impl SimPeer {
         self.host.as_mut()
     }
 
-    /// Commits, unless that is held back. Returns what was added to every parameter, and the neighbour
-    /// whose clock the core did not believe before.
+    /// Commits, unless that is held back. Returns what was added to every parameter, and the newest
+    /// clock that the core believed before.
     pub(super) fn commit(
         &mut self,
         peer: u32,
         increment: f64,
         context: &Context,
-    ) -> Option<(f64, Option<u32>)> {
+    ) -> Option<(f64, Clock)> {
         let host = self.host.as_mut()?;
         if context.has(Defect::IgnoresCommitLimit) {
             host.limit = Clock(u64::MAX);
         }
-        let doubted = host.core.doubted().map(|peer| index_of(&peer));
+        let believed = host.core.newest_believed();
         if !self.trainer.commit(host, increment, context) {
             return None;
         }
@@ -253,7 +252,7 @@ impl SimPeer {
         if Checkpoint::is_due(peer, self.counts.commits) && Checkpoint::serves(context.scenario()) {
             self.saved = Some(Checkpoint::of(host));
         }
-        Some((increment, doubted))
+        Some((increment, believed))
     }
 
     /// The steps of a round are done: a round of exchanges begins, and the steps of the next one.

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use dnode_gossip::testing::{Effect, peer as name};
 use dnode_gossip::{Config, Event, Input, Mixing};
-use dnode_protocol::Time;
 use dnode_protocol::frame::Leg;
+use dnode_protocol::{Message, Time};
 
 use super::capacity::Sizes;
 use super::checks::{Checks, SMALL, Violation};
@@ -403,7 +403,15 @@ impl World {
                 if let Some(defect) = self.context.defect() {
                     defect.distort(&mut message, host.clock);
                 }
+                let accepted = match &message {
+                    Message::Accept { exchange, .. } => Some(*exchange),
+                    _ => None,
+                };
                 host.handle(Input::Received { from: name(from), message }, now);
+                if let Some(exchange) = accepted {
+                    let at_any_clock = host.core.meets_at_any_clock(&name(from));
+                    self.checks.on_accepted(&exchange, at_any_clock);
+                }
             }
             Effect::Tensor { exchange, leg, mut clock, numbers, .. } => {
                 if leg == Leg::Offer {

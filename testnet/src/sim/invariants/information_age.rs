@@ -3,7 +3,6 @@
 use dnode_gossip::Mixing;
 use dnode_protocol::{Clock, FragmentId};
 
-use super::super::names::index_of;
 use super::super::view::View;
 use super::property::{Moment, Property};
 
@@ -17,7 +16,7 @@ impl Property for InformationAge {
     }
 
     fn observe(&mut self, moment: &Moment<'_>, view: &View<'_>) -> Result<(), String> {
-        let Moment::Committed { peer, doubted, .. } = moment else {
+        let Moment::Committed { peer, believed, .. } = moment else {
             return Ok(());
         };
         let Some(host) = view.host(*peer) else {
@@ -25,8 +24,11 @@ impl Property for InformationAge {
         };
         let bound = host.core.information_age_bound();
         let counting = host.core.members().filter(|(_, member)| member.counts());
-        for (name, member) in counting.filter(|(name, _)| Some(index_of(name)) != *doubted) {
+        for (name, member) in counting {
             let known = member.clock.unwrap_or_default();
+            if known > *believed {
+                continue;
+            }
             let fragments = (0..view.scenario.fragments).map(FragmentId);
             let contained = host.core.contained(name).chain(std::iter::repeat(Clock(0)));
             for (fragment, contained) in fragments.zip(contained) {

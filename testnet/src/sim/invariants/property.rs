@@ -2,6 +2,7 @@
 
 use dnode_gossip::testing::Host;
 use dnode_gossip::{Event, Input, Work};
+use dnode_protocol::Clock;
 
 use super::super::view::View;
 use super::kept::Kept;
@@ -27,8 +28,8 @@ pub enum Moment<'a> {
         peer: u32,
         /// What it added to every parameter.
         increment: f64,
-        /// The neighbour whose clock its core did not believe, before the commit.
-        doubted: Option<u32>,
+        /// The newest clock that its core believed before the commit.
+        believed: Clock,
     },
     /// A piece of trainer work was done; the journal knows it already.
     Worked {

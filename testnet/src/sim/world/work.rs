@@ -31,11 +31,11 @@ impl World {
             let still = context.reached(Phase::Still);
             let size = if still { 0.0 } else { context.scenario().increment };
             let increment = size * (context.draw(|_, rng| rng.random::<f64>()) - 0.3);
-            let Some((increment, doubted)) = sim.commit(peer, increment, context) else {
+            let Some((increment, believed)) = sim.commit(peer, increment, context) else {
                 sim.trainer_mut().block();
                 return self.settle(peer);
             };
-            self.observe(&Moment::Committed { peer, increment, doubted });
+            self.observe(&Moment::Committed { peer, increment, believed });
         }
         self.processes[peer].begin_round(peer, &mut self.context);
         self.settle(peer);
