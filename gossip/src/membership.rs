@@ -148,7 +148,7 @@ impl Membership {
         self.members.get(peer).is_some_and(meets)
     }
 
-    /// A neighbour that is far behind exchanges with this peer all the same, or refuses to.
+    /// A neighbour that is far behind proposes to this peer all the same, or refuses to mix.
     pub(crate) fn set_doubts(&mut self, peer: &PeerId, doubts: bool) {
         self.members.set_doubts(peer, doubts);
     }

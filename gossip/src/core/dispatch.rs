@@ -166,8 +166,8 @@ impl Gossip {
                 self.delta_set.on_contribution(&mut self.context, links, name, clock);
             }
             Leg::Offer => {
-                let (it, context, mut near) = self.exchanges();
-                it.responder().on_offer(context, &mut near, name, clock);
+                let (it, context, near) = self.exchanges();
+                it.responder().on_offer(context, &near, name, clock);
             }
             Leg::Reply => {
                 let (it, context, near) = self.exchanges();

@@ -12,7 +12,7 @@ use super::sequences::Resolved;
 use super::terms::{Agreed, Exchanged, Offered, Proposal, RETRIES_PER_LEASE};
 use crate::config::STRANGERS_MAX;
 use crate::context::{Context, Ending, ExchangeStep, Step};
-use crate::staleness::{Staleness, lag_bound, lag_max};
+use crate::staleness::{Staleness, lag_bound};
 use crate::{Event, Failure, Mixing, Offence, Output, RefusedMix, Role, Trust, Work};
 
 /// Applied exchanges kept until the initiator's word; each keeps one fragment of numbers.
@@ -100,7 +100,9 @@ impl Responder {
         }
         let (own, now) = (context.progress.clock(), context.now);
         let (most, bound) = lag_bound(&context.config);
-        // One that is far behind may doubt this peer's clock: it decides when it hears this end's.
+        // One that is far behind and proposes doubts this peer's clock, or has not heard it: it decides
+        // when it does.
+        near.membership.set_doubts(&from, own.ahead_of(terms.clock) > most);
         let far_ahead = terms.clock.ahead_of(own) > most;
         if far_ahead && !near.membership.meets_at_any_clock(context, &from) {
             context.event(Event::Refused { exchange, peer: from, bound });
@@ -204,7 +206,7 @@ impl Responder {
     pub(crate) fn on_offer(
         &mut self,
         context: &mut Context,
-        near: &mut Neighbourhood<'_>,
+        near: &Neighbourhood<'_>,
         (from, exchange): (PeerId, ExchangeId),
         clock: Clock,
     ) {
@@ -215,10 +217,8 @@ impl Responder {
             return;
         };
         answered.state = AnsweredState::Mixing;
-        let Agreed { weight, codec, lag, theirs, .. } = answered.agreed;
+        let Agreed { weight, codec, .. } = answered.agreed;
         let fragment = answered.fragment;
-        let behind = context.progress.clock() > theirs && lag > lag_max(&context.config);
-        near.membership.set_doubts(&from, behind);
         let codec = context.config.codec_of(fragment, codec);
         let tolerance = near.tolerance(context, answered.agreed.exchanged(from, fragment));
         if age > context.config.bounds.snapshot_age {

@@ -49,7 +49,7 @@ pub struct Member {
     trust: Trust,
     /// Whether it leaves this peer out, as it last said.
     leaves_out: bool,
-    /// Whether it is far behind and exchanges with this peer all the same, because it doubts its clock.
+    /// Whether it is far behind and proposes exchanges to this peer all the same.
     doubts: bool,
     /// Whether this peer has caught up since it is a neighbour.
     met: bool,
@@ -100,7 +100,8 @@ impl Member {
         self.clock.is_none_or(|clock| clock <= believed)
     }
 
-    /// Whether it is far behind and exchanges with this peer all the same, because it doubts its clock.
+    /// Whether it is far behind and proposes exchanges to this peer all the same, as one does that doubts
+    /// its clock.
     pub(crate) const fn doubts(&self) -> bool {
         self.doubts
     }
@@ -172,7 +173,7 @@ impl Members {
         member.is_some_and(|it| std::mem::replace(&mut it.leaves_out, leaves_out) != leaves_out)
     }
 
-    /// A neighbour exchanges with this peer although it is far behind, or does not.
+    /// A neighbour proposes to this peer although it is far behind, or does not.
     pub(super) fn set_doubts(&mut self, peer: &PeerId, doubts: bool) {
         if let Some(member) = self.map.get_mut(peer) {
             member.doubts = doubts;
