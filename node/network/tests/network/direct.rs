@@ -99,11 +99,13 @@ struct Table {
 
 /// The peer says that its port is `port`, or its real one.
 async fn table(port: Option<u16>) -> Table {
-    table_with(TLS, port).await
+    table_with(1, TLS, port).await
 }
 
-async fn table_with(paths: DirectConfig, port: Option<u16>) -> Table {
-    let mut first = config(1);
+/// The node has this key. What shares memory listens by the name of its key, which another test of this
+/// process must not use meanwhile.
+async fn table_with(key: u8, paths: DirectConfig, port: Option<u16>) -> Table {
+    let mut first = config(key);
     first.direct = paths;
     let mut node = start(first).await;
     let (mut raw, _, bulk) = Raw::with_bulk(9).await;
@@ -152,7 +154,7 @@ async fn a_path_that_is_lost_leaves_tensors_to_quic() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_whose_process_has_ended_is_down_at_once() {
     const MEMORY: DirectConfig = DirectConfig { memory: true, tcp: false, trusted: false };
-    let mut table = table_with(MEMORY, None).await;
+    let mut table = table_with(3, MEMORY, None).await;
     let arrival = timeout(DEADLINE, table.raw.during(table.paths.recv())).await.unwrap().unwrap();
     let Arrival::Path(path) = arrival else { panic!("{arrival:?}") };
     assert_eq!(path.kind(), Kind::Memory);
@@ -245,7 +247,7 @@ async fn a_bound_on_the_rate_holds_on_every_path() {
     let paths = [DirectConfig::OFF, TLS, DirectConfig::default()];
     let cases = paths.into_iter().flat_map(|path| [(path, BOUND, 0), (path, 0, BOUND)]);
     for (direct, upload, download) in cases {
-        let (mut first, mut second) = (config(1), config(2));
+        let (mut first, mut second) = (config(4), config(5));
         (first.direct, second.direct) = (direct, direct);
         (first.upload_max, second.download_max) = (upload, download);
         let (a, mut b) = pair(first, second).await;
