@@ -221,10 +221,12 @@ impl Driver {
                 host.on_message(from, message);
             }
             NetworkEvent::Tensor { from, header, payload } if header.leg == Leg::Ring => {
+                let payload = payload.freeze();
+                host.network.recycle(&payload);
                 self.groups.on_ring_frame(from, &header, payload, host);
             }
             NetworkEvent::Tensor { from, header, payload } => {
-                host.on_tensor(from, &header, &payload);
+                host.on_tensor(from, &header, payload);
             }
             NetworkEvent::Refused { peer, difference, by_us } => {
                 self.on_refused(peer, difference, by_us);

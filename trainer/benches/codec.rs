@@ -13,7 +13,6 @@
 )]
 
 use std::hint::black_box;
-use std::sync::Arc;
 use std::time::Instant;
 
 use dnode_protocol::frame::{Codec, MODULAR_BLOCK_ELEMENTS};
@@ -170,7 +169,7 @@ impl Data {
         print!("| {codec} | {bits:.3} | {ratio:.2} | {:.3} % ", error * 100.0);
         cell(work, bound);
         let encoded: Vec<Encoded> = (0..FRAGMENTS).map(|f| self.encode(codec, f)).collect();
-        let bytes: Vec<Arc<[u8]>> = encoded.iter().map(|e| Arc::clone(&e.bytes)).collect();
+        let bytes: Vec<_> = encoded.iter().map(|e| e.bytes.clone()).collect();
         let mut near = self.targets.clone();
         let mut out = vec![0.0; ELEMENTS];
         let (work, bound) = measure(

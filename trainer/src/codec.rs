@@ -25,8 +25,8 @@ mod tests;
 mod top_k;
 
 use std::ops::Range;
-use std::sync::Arc;
 
+use bytes::{Bytes, BytesMut};
 use dnode_protocol::frame::{Codec, INT2_BLOCK_ELEMENTS, SpareBuffers, TOP_K_CHUNK_ELEMENTS};
 use dnode_protocol::limits::FRAME_ELEMENTS;
 
@@ -65,7 +65,7 @@ pub struct Encoded {
     /// Elements of the tensor: those of the fragment, and the weight of [`Codec::Running32`].
     pub elements: usize,
     /// The payloads of its frames, in order: `codec.payload_bytes(elements)` bytes.
-    pub bytes: Arc<[u8]>,
+    pub bytes: Bytes,
 }
 
 /// Why bytes are no tensor of that kind; whoever wrote them is at fault.
@@ -224,11 +224,9 @@ pub(crate) fn decode_slice(codec: Codec, bytes: &[u8], out: &mut [f32]) -> Resul
 impl Encoded {
     /// A tensor whose bytes `write` fills; they are zero before.
     pub(crate) fn filled(codec: Codec, elements: usize, write: impl FnOnce(&mut [u8])) -> Self {
-        // Collected in place: an `Arc` made of a vector would copy it.
-        let zeros = std::iter::repeat_n(0, codec.payload_bytes(elements));
-        let mut bytes: Arc<[u8]> = zeros.collect();
-        write(Arc::get_mut(&mut bytes).expect("nobody else has seen the new bytes"));
-        Self { codec, elements, bytes }
+        let mut bytes = BytesMut::zeroed(codec.payload_bytes(elements));
+        write(&mut bytes);
+        Self { codec, elements, bytes: bytes.freeze() }
     }
 
     /// A tensor in one of `buffers`, whose pieces `write` fills one after the other: given the elements,

@@ -1,9 +1,9 @@
 //! Everything the network tells its owner.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::BytesMut;
 use dnode_direct::Channel;
 use dnode_protocol::frame::TensorHeader;
 use dnode_protocol::{Message, PeerId, RunDifference};
@@ -198,8 +198,9 @@ pub enum NetworkEvent {
         from: PeerId,
         /// What it is; its limits were checked.
         header: TensorHeader,
-        /// The bytes; their checksum was verified.
-        payload: Arc<[u8]>,
+        /// The bytes; their checksum was verified. Those of a tensor's frames lie one behind the other, so
+        /// [`BytesMut::unsplit`] puts the tensor together without a copy.
+        payload: BytesMut,
     },
     /// A peer broke the protocol; it was disconnected and is blocked for a while.
     Offence {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::{Bytes, BytesMut};
 use dnode_direct::limits::{NEAR_MAX, SUBJECT_BYTES};
 use dnode_direct::{Channel, is_near};
 use dnode_protocol::frame::{EncodeError, TensorHeader, encode_control};
@@ -14,8 +15,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::address::ip;
 use crate::event::{Carrier, Connection};
+use crate::io::buffers::TensorBuffers;
 use crate::io::report::{Outgoing, Written};
-use crate::io::traffic::{Bytes, Traffic};
+use crate::io::traffic::{self, Traffic};
 use crate::limits::{BULK_QUEUE_MAX, CONTROL_QUEUE_MAX};
 
 /// One connected peer, as the handle needs it.
@@ -39,12 +41,15 @@ pub(crate) struct Shared {
     /// Whether channels may be opened.
     has_channels: bool,
     peers: Mutex<BTreeMap<PeerId, Entry>>,
+    /// Where readers put tensors.
+    pub(crate) buffers: TensorBuffers,
     pub(crate) total: Arc<Traffic>,
 }
 
 impl Shared {
     pub(crate) fn new(has_channels: bool) -> Self {
-        Self { has_channels, peers: Mutex::default(), total: Arc::default() }
+        let buffers = TensorBuffers::new();
+        Self { has_channels, peers: Mutex::default(), buffers, total: Arc::default() }
     }
 
     pub(crate) fn peers(&self) -> MutexGuard<'_, BTreeMap<PeerId, Entry>> {
@@ -69,7 +74,7 @@ pub struct PeerStatus {
     /// Last measured round-trip time.
     pub rtt: Option<Duration>,
     /// Bytes of frames since it was connected.
-    pub bytes: Bytes,
+    pub bytes: traffic::Bytes,
 }
 
 /// Why something was not queued; nothing was sent.
@@ -183,7 +188,7 @@ impl NetworkHandle {
         &self,
         peer: PeerId,
         header: TensorHeader,
-        payload: Arc<[u8]>,
+        payload: Bytes,
     ) -> Result<(), SendError> {
         self.send_tensor_then(peer, header, payload, None)
     }
@@ -196,7 +201,7 @@ impl NetworkHandle {
         &self,
         peer: PeerId,
         header: TensorHeader,
-        payload: Arc<[u8]>,
+        payload: Bytes,
         written: Option<Written>,
     ) -> Result<(), SendError> {
         let elements = header.elements as usize;
@@ -215,6 +220,26 @@ impl NetworkHandle {
         queue
             .try_send(Outgoing::Tensor(header, payload, written))
             .map_err(|error| refusal(peer, "tensors", BULK_QUEUE_MAX, &error))
+    }
+
+    /// Keeps the buffer of a tensor that was put together of its frames, to be used again when all others
+    /// have dropped it.
+    pub fn recycle(&self, tensor: &Bytes) {
+        self.shared.buffers.keep(tensor);
+    }
+
+    /// For an owner that uses nothing of a tensor: puts a frame behind those `before` it, and recycles the
+    /// whole after the last one.
+    pub fn discard(&self, before: &mut BytesMut, header: &TensorHeader, frame: BytesMut) {
+        let follows = before.len() == header.codec.payload_bytes(header.offset as usize);
+        if header.offset > 0 && follows {
+            before.unsplit(frame);
+        } else {
+            *before = frame;
+        }
+        if header.range().end == header.elements as usize {
+            self.recycle(&std::mem::take(before).freeze());
+        }
     }
 
     fn queue(
@@ -315,13 +340,13 @@ impl NetworkHandle {
     }
 
     /// Counts bytes that travelled to and from peers outside the network's own connections.
-    pub fn count(&self, bytes: Bytes) {
+    pub fn count(&self, bytes: traffic::Bytes) {
         self.shared.total.add(bytes);
     }
 
     /// Bytes of frames of all peers since the start, with those counted by [`NetworkHandle::count`].
     #[must_use]
-    pub fn bytes(&self) -> Bytes {
+    pub fn bytes(&self) -> traffic::Bytes {
         self.shared.total.bytes()
     }
 

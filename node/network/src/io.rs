@@ -1,5 +1,6 @@
 //! The tasks that move frames: readers, writers, and the carriers that they use.
 
+pub(crate) mod buffers;
 pub(crate) mod bulk;
 pub(crate) mod direct;
 pub(crate) mod rate;

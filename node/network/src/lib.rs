@@ -97,7 +97,8 @@ impl Network {
         let shared = Arc::new(handle::Shared::new(has_channels));
         let rates = Arc::new(io::rate::Rates::new(config.upload_max, config.download_max));
         let total = Arc::clone(&shared.total);
-        let channels = sessions::Channels { events: events.clone(), links, total, rates };
+        let buffers = shared.buffers.clone();
+        let channels = sessions::Channels { events: events.clone(), links, total, rates, buffers };
         let mut outbox = Outbox::default();
         if let Some(buffers) = bulk.bulk.buffers() {
             outbox.report(NetworkEvent::SocketBuffers { buffers });

@@ -9,9 +9,9 @@ use dnode_protocol::limits::TENSOR_PAYLOAD_BYTES_MAX;
 /// When it is full, the readers stop reading and flow control slows the senders.
 pub const EVENTS_MAX: usize = 64;
 
-/// Bytes of frames whose buffers one reader keeps to use them again: eight of the largest, as many as the
-/// owner is behind in ordinary times (guess).
-pub(crate) const READER_BYTES_MAX: usize = 8 * TENSOR_PAYLOAD_BYTES_MAX;
+/// Bytes of tensors whose buffers are kept to be used again: eight of the longest fragment in f32, as many
+/// as are under way at a time on a fast link (guess).
+pub(crate) const TENSOR_BUFFERS_BYTES_MAX: usize = 32 << 20;
 
 /// Commands (dial, disconnect, shutdown) that wait for the network.
 pub const COMMANDS_MAX: usize = 64;

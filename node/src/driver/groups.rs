@@ -6,6 +6,7 @@ mod ring;
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use dnode_gossip::{Input, Standing};
 use dnode_network::Channel;
 use dnode_protocol::frame::TensorHeader;
@@ -63,7 +64,7 @@ impl Groups {
         &self,
         from: PeerId,
         header: &TensorHeader,
-        payload: Arc<[u8]>,
+        payload: Bytes,
         host: &Host,
     ) {
         if let Some(frame) = self.ring.arrive(from, header, payload)

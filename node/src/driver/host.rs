@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use bytes::BytesMut;
 use dnode_gossip::{ContributionId, Gossip, Input, Offence, Output, Standing, Work};
 use dnode_network::NetworkHandle;
 use dnode_protocol::frame::{Leg, TensorHeader};
@@ -151,15 +152,18 @@ impl Host {
     }
 
     /// A neighbour has sent a part of a tensor.
-    pub(super) fn on_tensor(&mut self, from: PeerId, header: &TensorHeader, payload: &[u8]) {
-        let (exchange, leg) = (header.exchange, header.leg);
+    pub(super) fn on_tensor(&mut self, from: PeerId, header: &TensorHeader, payload: BytesMut) {
+        let (exchange, leg, len) = (header.exchange, header.leg, payload.len());
         let arrival = self.tensors.arrive(from, header, payload);
         if let Arrival::Partial | Arrival::Complete { .. } = arrival {
             let whole = arrival != Arrival::Partial;
-            self.traces.arrived(header, payload.len(), whole);
+            self.traces.arrived(header, len, whole);
         }
         match arrival {
             Arrival::Complete { clock } => {
+                if let Some(tensor) = self.tensors.received(exchange) {
+                    self.network.recycle(&tensor.bytes);
+                }
                 self.feed(Input::TensorReceived { from, exchange, leg, clock });
             }
             Arrival::Misshapen => {

@@ -3,16 +3,12 @@
 //! The driver reads no element: it keeps tensors as they were coded, and the replica decodes them.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
+use bytes::BytesMut;
 use dnode_gossip::ContributionId;
-use dnode_protocol::frame::{Codec, Leg, SpareBuffers, TensorHeader};
+use dnode_protocol::frame::{Codec, Leg, TensorHeader};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Fragments, Origin, PeerId};
 use dnode_trainer::Encoded;
-
-/// Bytes of tensors whose buffers are kept to be used again: eight of the longest fragment in f32, as many
-/// as are under way at a time on a fast link (guess).
-const BUFFERS_BYTES_MAX: usize = 32 << 20;
 
 /// A tensor that the core expects.
 #[derive(Debug)]
@@ -25,7 +21,7 @@ struct Expected {
     /// Codec and elements of what has arrived so far, in order from offset 0.
     codec: Codec,
     arrived: usize,
-    bytes: Arc<[u8]>,
+    bytes: BytesMut,
 }
 
 /// Tensors of open exchanges. Bounded by what the core has open: nothing is kept that the core did
@@ -41,8 +37,6 @@ pub(super) struct Tensors {
     including: BTreeMap<ExchangeId, (ContributionId, Encoded)>,
     /// Contributions of the commit that was just reported, one for each fragment.
     unpublished: Vec<Encoded>,
-    /// Where tensors are put together.
-    buffers: SpareBuffers,
 }
 
 /// What a tensor frame led to.
@@ -71,7 +65,6 @@ impl Tensors {
             contributions: BTreeMap::new(),
             including: BTreeMap::new(),
             unpublished: Vec::new(),
-            buffers: SpareBuffers::new(BUFFERS_BYTES_MAX),
         }
     }
 
@@ -85,7 +78,7 @@ impl Tensors {
     ) {
         let range = self.fragments.range(fragment);
         let elements = range.expect("the core checks every fragment id").len();
-        let (codec, arrived, bytes) = (Codec::F32, 0, Arc::default());
+        let (codec, arrived, bytes) = (Codec::F32, 0, BytesMut::new());
         let expected = Expected { from, leg, fragment, elements, codec, arrived, bytes };
         self.expected.insert(exchange, expected);
     }
@@ -94,7 +87,7 @@ impl Tensors {
         &mut self,
         from: PeerId,
         header: &TensorHeader,
-        payload: &[u8],
+        payload: BytesMut,
     ) -> Arrival {
         let Some(expected) = self.expected.get_mut(&header.exchange) else {
             return Arrival::Unexpected;
@@ -111,21 +104,19 @@ impl Tensors {
         let offset = header.offset as usize;
         if offset == 0 {
             (expected.codec, expected.arrived) = (header.codec, 0);
-            expected.bytes = self.buffers.take(header.codec.payload_bytes(elements));
+            expected.bytes = BytesMut::new();
         }
         if offset != expected.arrived || header.codec != expected.codec {
             // The rest of a tensor whose beginning was lost with its connection.
             return Arrival::Partial;
         }
-        let begin = header.codec.payload_bytes(offset);
-        let bytes = Arc::get_mut(&mut expected.bytes).expect("nobody else has seen the bytes");
-        bytes[begin..begin + payload.len()].copy_from_slice(payload);
+        // Without a copy, as the network has put it right behind.
+        expected.bytes.unsplit(payload);
         expected.arrived += header.count as usize;
         if expected.arrived < elements {
             return Arrival::Partial;
         }
-        let bytes = std::mem::take(&mut expected.bytes);
-        self.buffers.keep(&bytes);
+        let bytes = std::mem::take(&mut expected.bytes).freeze();
         self.expected.remove(&header.exchange);
         self.received.insert(header.exchange, Encoded { codec: header.codec, elements, bytes });
         Arrival::Complete { clock: header.clock }
@@ -138,6 +129,11 @@ impl Tensors {
 
     pub(super) fn kept(&self, exchange: ExchangeId) -> Option<Encoded> {
         self.kept.get(&exchange).cloned()
+    }
+
+    /// The tensor that has arrived whole under the exchange, if it was not taken yet.
+    pub(super) fn received(&self, exchange: ExchangeId) -> Option<&Encoded> {
+        self.received.get(&exchange)
     }
 
     pub(super) fn take_received(&mut self, exchange: ExchangeId) -> Option<Encoded> {
@@ -219,10 +215,10 @@ mod tests {
         }
     }
 
-    fn bytes(values: [f32; 2]) -> Vec<u8> {
+    fn bytes(values: [f32; 2]) -> BytesMut {
         let mut bytes = Vec::new();
         write_f32s(&values, &mut bytes);
-        bytes
+        BytesMut::from(&bytes[..])
     }
 
     fn of(parameters: usize) -> Tensors {
@@ -239,24 +235,24 @@ mod tests {
     fn a_tensor_is_whole_when_all_its_frames_are_there() {
         let mut tensors = expecting();
         let (first, second) = (bytes([1.0, 2.0]), bytes([3.0, 4.0]));
-        assert_eq!(tensors.arrive(peer(1), &header(0, 4), &first), Arrival::Partial);
-        let complete = tensors.arrive(peer(1), &header(2, 4), &second);
+        assert_eq!(tensors.arrive(peer(1), &header(0, 4), first.clone()), Arrival::Partial);
+        let complete = tensors.arrive(peer(1), &header(2, 4), second);
         assert_eq!(complete, Arrival::Complete { clock: Clock(3) });
         assert_eq!(
             tensors.take_received(exchange()),
             Some(encode(Codec::F32, &[1.0, 2.0, 3.0, 4.0]))
         );
-        assert_eq!(tensors.arrive(peer(1), &header(0, 4), &first), Arrival::Unexpected);
+        assert_eq!(tensors.arrive(peer(1), &header(0, 4), first), Arrival::Unexpected);
     }
 
     #[test]
     fn a_resent_tensor_starts_anew_and_a_torn_one_is_never_completed() {
         let mut tensors = expecting();
         let first = bytes([1.0, 2.0]);
-        tensors.arrive(peer(1), &header(0, 4), &first);
-        assert_eq!(tensors.arrive(peer(1), &header(0, 4), &first), Arrival::Partial);
+        tensors.arrive(peer(1), &header(0, 4), first.clone());
+        assert_eq!(tensors.arrive(peer(1), &header(0, 4), first.clone()), Arrival::Partial);
         let mut torn = expecting();
-        assert_eq!(torn.arrive(peer(1), &header(2, 4), &first), Arrival::Partial);
+        assert_eq!(torn.arrive(peer(1), &header(2, 4), first), Arrival::Partial);
         assert_eq!(torn.take_received(exchange()), None);
     }
 
@@ -264,10 +260,10 @@ mod tests {
     fn what_nobody_expects_takes_no_memory_and_a_wrong_shape_is_told_apart() {
         let mut tensors = expecting();
         let first = bytes([1.0, 2.0]);
-        assert_eq!(tensors.arrive(peer(2), &header(0, 4), &first), Arrival::Unexpected);
-        assert_eq!(tensors.arrive(peer(1), &header(0, 5), &first), Arrival::Misshapen);
+        assert_eq!(tensors.arrive(peer(2), &header(0, 4), first.clone()), Arrival::Unexpected);
+        assert_eq!(tensors.arrive(peer(1), &header(0, 5), first.clone()), Arrival::Misshapen);
         tensors.forget(exchange());
-        assert_eq!(tensors.arrive(peer(1), &header(0, 4), &first), Arrival::Unexpected);
+        assert_eq!(tensors.arrive(peer(1), &header(0, 4), first), Arrival::Unexpected);
     }
 
     #[test]
@@ -287,7 +283,7 @@ mod tests {
         let id = ContributionId { origin, number: 3, fragment: FragmentId(0) };
         tensors.expect(exchange(), peer(1), Leg::Contribution, FragmentId(0));
         let header = TensorHeader { leg: Leg::Contribution, elements: 2, count: 2, ..header(0, 2) };
-        tensors.arrive(peer(1), &header, &bytes([1.0, 2.0]));
+        tensors.arrive(peer(1), &header, bytes([1.0, 2.0]));
         let arrived = encode(Codec::F32, &[1.0, 2.0]);
         assert_eq!(tensors.include(exchange(), id), Some(arrived.clone()));
         assert_eq!(tensors.contribution(id), None);
@@ -302,9 +298,9 @@ mod tests {
     fn a_tensor_whose_codec_changes_in_the_middle_is_never_completed() {
         let mut tensors = of(4);
         tensors.expect(exchange(), peer(1), Leg::Offer, FragmentId(0));
-        tensors.arrive(peer(1), &header(0, 4), &bytes([1.0, 2.0]));
+        tensors.arrive(peer(1), &header(0, 4), bytes([1.0, 2.0]));
         let other = TensorHeader { codec: Codec::Bf16, ..header(2, 4) };
-        assert_eq!(tensors.arrive(peer(1), &other, &[0; 4]), Arrival::Partial);
+        assert_eq!(tensors.arrive(peer(1), &other, BytesMut::zeroed(4)), Arrival::Partial);
         assert_eq!(tensors.take_received(exchange()), None);
     }
 }

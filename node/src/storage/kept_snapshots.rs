@@ -8,7 +8,6 @@
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use dnode_gossip::SnapshotContents;
 use dnode_protocol::frame::Codec;
@@ -112,7 +111,7 @@ impl KeptSnapshots {
         let (_, (codec, elements), mut file) = self.describe(fragment)?;
         let mut bytes = vec![0; codec.payload_bytes(elements)];
         file.read_exact(&mut bytes)?;
-        Ok(Encoded { codec, elements, bytes: Arc::from(bytes) })
+        Ok(Encoded { codec, elements, bytes: bytes.into() })
     }
 
     /// Reads the first line of a file, and returns the file at the position after that line. It

@@ -6,10 +6,10 @@
 //! the gossip rules avoid; a peer that falls silent ends it.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use dnode_collective::Place;
 use dnode_protocol::frame::Codec;
 use dnode_protocol::limits::FRAGMENT_ELEMENTS_MAX;
@@ -48,7 +48,7 @@ pub(crate) struct RingFrame {
     /// Elements of the whole chunk.
     pub(crate) elements: usize,
     /// Little-endian f32.
-    pub(crate) payload: Arc<[u8]>,
+    pub(crate) payload: Bytes,
 }
 
 /// A ring as one peer sees it.

@@ -1,16 +1,12 @@
-//! Buffers of bytes that are used again, so that tensors that come and go take no new memory.
-//!
-//! New memory is dear: the system hands it out page by page, each one cleared, and takes it back
-//! (docs/measurements.md, "Exchanges from end to end").
-
 use std::collections::VecDeque;
-use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
 
 /// Buffers that are used again once nobody else holds them. It keeps those that came last, up to a number
 /// of bytes, whether they are in use or not.
 #[derive(Debug)]
 pub struct SpareBuffers {
-    kept: VecDeque<Arc<[u8]>>,
+    kept: VecDeque<Bytes>,
     /// Bytes of those that are kept.
     bytes: usize,
     bytes_max: usize,
@@ -25,35 +21,35 @@ impl SpareBuffers {
 
     /// A buffer of `len` bytes that nobody else holds. What is in it means nothing.
     #[must_use]
-    pub fn take(&mut self, len: usize) -> Arc<[u8]> {
-        let free = |buffer: &mut Arc<[u8]>| buffer.len() == len && Arc::get_mut(buffer).is_some();
+    pub fn take(&mut self, len: usize) -> BytesMut {
+        let free = |buffer: &Bytes| buffer.len() == len && buffer.is_unique();
         // The one that was used last is the likeliest to be in a cache.
-        if let Some(index) = self.kept.iter_mut().rposition(free)
+        if let Some(index) = self.kept.iter().rposition(free)
             && let Some(buffer) = self.kept.remove(index)
         {
             self.bytes -= len;
-            return buffer;
+            if let Ok(buffer) = buffer.try_into_mut() {
+                return buffer;
+            }
         }
-        // Collected in place: an `Arc` made of a vector would copy it.
-        std::iter::repeat_n(0, len).collect()
+        BytesMut::zeroed(len)
     }
 
     /// A buffer of `len` bytes that `write` has filled, to be used again when all others have dropped it.
     ///
     /// `write` finds anything in it, so it has to write every byte.
     #[must_use]
-    pub fn filled(&mut self, len: usize, write: impl FnOnce(&mut [u8])) -> Arc<[u8]> {
+    pub fn filled(&mut self, len: usize, write: impl FnOnce(&mut [u8])) -> Bytes {
         let mut buffer = self.take(len);
-        if let Some(bytes) = Arc::get_mut(&mut buffer) {
-            write(bytes);
-        }
+        write(&mut buffer);
+        let buffer = buffer.freeze();
         self.keep(&buffer);
         buffer
     }
 
     /// Keeps a buffer, to be used again when all others have dropped it.
-    pub fn keep(&mut self, buffer: &Arc<[u8]>) {
-        self.kept.push_back(Arc::clone(buffer));
+    pub fn keep(&mut self, buffer: &Bytes) {
+        self.kept.push_back(buffer.clone());
         self.bytes += buffer.len();
         while self.bytes > self.bytes_max
             && let Some(oldest) = self.kept.pop_front()
@@ -80,6 +76,24 @@ mod tests {
         assert_eq!(third.as_ptr(), place);
         assert_ne!(buffers.take(10).as_ptr(), place, "it was taken");
         assert_eq!(second[..], [8; 10]);
+    }
+
+    #[test]
+    fn a_buffer_that_was_put_together_of_its_parts_is_used_again() {
+        let mut buffers = SpareBuffers::new(100);
+        let mut rest = buffers.take(12);
+        let place = rest.as_ptr();
+        for round in 0..3 {
+            let mut whole = rest.split_to(5);
+            whole.unsplit(rest.split_to(5));
+            whole.unsplit(rest);
+            let whole = whole.freeze();
+            assert_eq!((whole.as_ptr(), whole.len()), (place, 12), "round {round}");
+            buffers.keep(&whole);
+            drop(whole);
+            rest = buffers.take(12);
+        }
+        assert_eq!(rest.as_ptr(), place);
     }
 
     #[test]

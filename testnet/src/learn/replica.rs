@@ -118,7 +118,7 @@ impl ModelReplica {
         let codec = Codec::ALL.get(usize::from(*number)).copied()?;
         let weight = if codec == Codec::Running32 { RUNNING_WEIGHT_ELEMENTS } else { 0 };
         let elements = self.len(fragment) + weight;
-        Some(Encoded { codec, elements, bytes: payload.into() })
+        Some(Encoded { codec, elements, bytes: payload.to_vec().into() })
     }
 }
 

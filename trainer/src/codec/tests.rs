@@ -147,7 +147,7 @@ proptest! {
     ) {
         let whole = encode(codec, &vec![1.0; elements]);
         let mut out = vec![0.0; elements];
-        let cut = Encoded { bytes: whole.bytes[1..].into(), ..whole.clone() };
+        let cut = Encoded { bytes: whole.bytes.slice(1..), ..whole };
         prop_assert!(matches!(decode(&cut, &mut out), Err(CodecError::Bytes { .. })), "{}", codec);
         let longer = Encoded { elements: elements + 1, ..whole.clone() };
         let refused = matches!(decode(&longer, &mut out), Err(CodecError::Elements { .. }));

@@ -267,7 +267,7 @@ impl Device for TestDevice {
     ) -> Result<Result<(), CodecError>, DeviceError> {
         let mut memory = self.begin()?;
         let mut values = vec![0.0; to.len()];
-        let encoded = Encoded { codec, elements: to.len(), bytes: bytes.into() };
+        let encoded = Encoded { codec, elements: to.len(), bytes: bytes.to_vec().into() };
         let read = decode(&encoded, &mut values);
         memory.write(self.order, to.address(), &values);
         Ok(read)
@@ -297,7 +297,7 @@ impl Device for TestDevice {
         let mut memory = self.begin()?;
         let near = memory.read(self.order, (near.address(), near.len()), true);
         let mut values = vec![0.0; to.len()];
-        let encoded = Encoded { codec, elements: to.len(), bytes: bytes.into() };
+        let encoded = Encoded { codec, elements: to.len(), bytes: bytes.to_vec().into() };
         let unread = decode_modular(&encoded, &near, &mut values);
         let unread = unread.map_err(|error| DeviceError(error.to_string()))?;
         memory.write(self.order, to.address(), &values);

@@ -7,16 +7,16 @@
 use std::io;
 
 use bytes::Bytes;
-use dnode_protocol::frame::SpareBuffers;
 use dnode_quic::{Bulk, BulkConnection, BulkSend};
 use libp2p::PeerId;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
+use super::buffers::Assembly;
 use super::reader::tensor;
 use super::report::{Origin, ReaderEnd, SessionEvent};
 use crate::event::NetworkEvent;
-use crate::limits::{BULK_OPEN_MAX, BULK_STREAMS, READER_BYTES_MAX};
+use crate::limits::{BULK_OPEN_MAX, BULK_STREAMS};
 
 /// Opens a bulk connection to a peer to which a QUIC connection leads, and reports the result.
 pub(crate) async fn open(
@@ -101,13 +101,13 @@ async fn read_all(
     // Until the handshake is done, flow control keeps the bytes at the sender.
     release.await.map_err(|_| ReaderEnd::Ignored)?;
     let mut streams = Vec::with_capacity(BULK_STREAMS);
-    let mut buffers = SpareBuffers::new(READER_BYTES_MAX);
+    let mut assembly = Assembly::new(&origin.buffers);
     for turn in (0..BULK_STREAMS).cycle() {
         if streams.len() == turn {
             let accepted = connection.accept().await;
             streams.push(accepted.map_err(|error| ReaderEnd::Failed(error.into()))?);
         }
-        if !tensor(&mut streams[turn], origin, &mut buffers, events).await? {
+        if !tensor(&mut streams[turn], origin, &mut assembly, events).await? {
             break;
         }
     }

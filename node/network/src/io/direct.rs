@@ -3,16 +3,15 @@
 use std::net::IpAddr;
 
 use dnode_direct::{Arrival, Direct, Receiver, is_near};
-use dnode_protocol::frame::SpareBuffers;
 use libp2p::identity::Keypair;
 use tokio::sync::{mpsc, oneshot};
 
+use super::buffers::Assembly;
 use super::reader::tensor;
 use super::report::{Origin, ReaderEnd, SessionEvent};
 use crate::address::ip;
 use crate::config::{NetworkConfig, NetworkError};
 use crate::event::NetworkEvent;
-use crate::limits::READER_BYTES_MAX;
 
 /// The direct paths of this peer: those that it opens, and those that others open.
 #[derive(Debug)]
@@ -54,8 +53,8 @@ pub(crate) async fn read(
     let read = async {
         // Until the handshake is done, flow control keeps the bytes at the sender.
         release.await.map_err(|_| ReaderEnd::Ignored)?;
-        let mut buffers = SpareBuffers::new(READER_BYTES_MAX);
-        while tensor(&mut path, &origin, &mut buffers, &events).await? {}
+        let mut assembly = Assembly::new(&origin.buffers);
+        while tensor(&mut path, &origin, &mut assembly, &events).await? {}
         Ok(ReaderEnd::Finished { goodbye: false })
     };
     let (Ok(end) | Err(end)) = read.await;

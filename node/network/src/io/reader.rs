@@ -1,21 +1,19 @@
 //! The tasks that read one stream each.
 
-use std::sync::Arc;
-
 use dnode_protocol::frame::{
-    CONTROL_HEADER_BYTES, ControlHeader, DecodeError, SpareBuffers, TENSOR_HEADER_BYTES,
-    TensorHeader, decode_control,
+    CONTROL_HEADER_BYTES, ControlHeader, DecodeError, TENSOR_HEADER_BYTES, TensorHeader,
+    decode_control,
 };
 use dnode_protocol::{Message, RunDifference};
 use futures::{AsyncRead, AsyncReadExt};
 use libp2p::Stream;
 use tokio::sync::{mpsc, oneshot};
 
+use super::buffers::Assembly;
 use super::rate::{PIECE_BYTES, pass, wire_bytes};
 use super::report::{Origin, ReaderEnd, SessionEvent};
 use crate::copies::COPY;
 use crate::event::{NetworkEvent, OffenceKind};
-use crate::limits::READER_BYTES_MAX;
 use crate::swarm::streams::StreamKind;
 
 /// Splits a tensor into frames: the header bytes and the slice of the payload of each.
@@ -117,8 +115,8 @@ impl Reader {
     async fn bulk(&mut self, release: oneshot::Receiver<()>) -> Result<ReaderEnd, ReaderEnd> {
         // Until the handshake is done, flow control keeps the bytes at the sender.
         release.await.map_err(|_| ReaderEnd::Ignored)?;
-        let mut buffers = SpareBuffers::new(READER_BYTES_MAX);
-        while tensor(&mut self.stream, &self.origin, &mut buffers, &self.events).await? {}
+        let mut assembly = Assembly::new(&self.origin.buffers);
+        while tensor(&mut self.stream, &self.origin, &mut assembly, &self.events).await? {}
         Ok(ReaderEnd::Finished { goodbye: false })
     }
 
@@ -145,7 +143,7 @@ impl Reader {
 pub(crate) async fn tensor<S: AsyncRead + Unpin>(
     stream: &mut S,
     origin: &Origin,
-    buffers: &mut SpareBuffers,
+    assembly: &mut Assembly,
     events: &mpsc::Sender<NetworkEvent>,
 ) -> Result<bool, ReaderEnd> {
     let mut bytes = [0; TENSOR_HEADER_BYTES];
@@ -153,16 +151,14 @@ pub(crate) async fn tensor<S: AsyncRead + Unpin>(
         return Ok(false);
     }
     let (header, checksum) = TensorHeader::decode(&bytes).map_err(offence)?;
-    let mut payload = buffers.take(header.payload_bytes());
-    let room = Arc::get_mut(&mut payload).unwrap_or_default();
+    let mut payload = assembly.room(&header);
     let download = origin.rates.download.as_ref();
     pass(download, wire_bytes(origin.carrier, bytes.len())).await;
-    let most = if download.is_some() { PIECE_BYTES } else { room.len().max(1) };
-    for piece in room.chunks_mut(most) {
+    let most = if download.is_some() { PIECE_BYTES } else { payload.len().max(1) };
+    for piece in payload.chunks_mut(most) {
         pass(download, wire_bytes(origin.carrier, piece.len())).await;
         fill(stream, piece).await?;
     }
-    buffers.keep(&payload);
     checksum.verify(&payload).map_err(offence)?;
     origin.count(bytes.len() + payload.len());
     let from = origin.peer;

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use dnode_direct::Sender;
 use dnode_protocol::frame::TensorHeader;
 use dnode_protocol::{PeerId, RunDifference, RunSpec};
@@ -10,6 +11,7 @@ use dnode_quic::BulkConnection;
 use libp2p::swarm::ConnectionId;
 use tokio::sync::mpsc;
 
+use super::buffers::TensorBuffers;
 use super::rate::{Rate, Rates};
 use super::traffic::Traffic;
 use crate::event::{Carrier, OffenceKind};
@@ -21,7 +23,7 @@ pub(crate) enum Outgoing {
     /// A complete control frame.
     Control(Vec<u8>),
     /// A whole tensor: the header of its frames, all elements, and a callback for when it is written.
-    Tensor(TensorHeader, Arc<[u8]>, Option<Written>),
+    Tensor(TensorHeader, Bytes, Option<Written>),
 }
 
 /// A callback for when a tensor is written to its carrier. It is not called if that never happens.
@@ -45,7 +47,8 @@ impl std::fmt::Debug for Written {
     }
 }
 
-/// The stream that a report is about, with its byte counters and the bounds on its rate.
+/// The stream that a report is about, with its byte counters, the bounds on its rate, and the buffers of
+/// its tensors.
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
     pub(crate) peer: PeerId,
@@ -62,6 +65,8 @@ pub(crate) struct Origin {
     pub(crate) traffic: [Arc<Traffic>; 2],
     /// The bounds on the rate of tensors, shared by all peers.
     pub(crate) rates: Arc<Rates>,
+    /// The buffers of tensors, shared by all peers.
+    pub(crate) buffers: TensorBuffers,
     /// The rate that a relay on the way lets through, if it sets one.
     pub(crate) circuit: Option<Arc<Rate>>,
 }

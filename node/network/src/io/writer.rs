@@ -158,9 +158,8 @@ async fn write_all(
                 origin.sent(frame.len());
             }
             Some(Outgoing::Tensor(header, payload, written)) => {
-                let whole = Bytes::from_owner(payload);
-                for (head, slice) in frames(header, &whole) {
-                    frame(sink, origin, &head, whole.slice_ref(slice)).await?;
+                for (head, slice) in frames(header, &payload) {
+                    frame(sink, origin, &head, payload.slice_ref(slice)).await?;
                 }
                 if let Some(written) = written {
                     written.tell();

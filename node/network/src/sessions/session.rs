@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::search::Search;
 use crate::event::{Carrier, NetworkEvent};
+use crate::io::buffers::TensorBuffers;
 use crate::io::rate::{Rate, Rates};
 use crate::io::reader::read;
 use crate::io::report::{Origin, Outgoing, SessionEvent, Via};
@@ -77,6 +78,7 @@ pub(crate) struct Channels {
     pub(crate) links: mpsc::Sender<SessionEvent>,
     pub(crate) total: Arc<Traffic>,
     pub(crate) rates: Arc<Rates>,
+    pub(crate) buffers: TensorBuffers,
 }
 
 /// A peer to which a connection exists.
@@ -197,6 +199,7 @@ impl Session {
             kind,
             traffic: [Arc::clone(&self.traffic), Arc::clone(&self.channels.total)],
             rates: Arc::clone(&self.channels.rates),
+            buffers: self.channels.buffers.clone(),
             circuit: self.circuit.clone().filter(|_| carrier == Carrier::Stream),
         }
     }

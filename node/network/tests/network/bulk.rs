@@ -1,7 +1,5 @@
 //! Tensors travel on a connection of their own beside QUIC, and on a stream where there is none.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use dnode_network::limits::{BULK_ATTEMPTS_MAX, BULK_STREAMS};
 use dnode_network::streams::StreamKind;
@@ -55,8 +53,8 @@ async fn frames_take_the_streams_of_a_bulk_connection_in_turns() {
         offset: 0,
         count: 0,
     };
-    let payload: Arc<[u8]> = (0..elements).flat_map(u32::to_le_bytes).collect();
-    table.node.handle.send_tensor(table.raw.id, header, Arc::clone(&payload)).unwrap();
+    let payload: Bytes = (0..elements).flat_map(u32::to_le_bytes).collect();
+    table.node.handle.send_tensor(table.raw.id, header, payload.clone()).unwrap();
     let read = async {
         let mut streams = Vec::new();
         let mut got: Vec<u8> = Vec::new();

@@ -1,7 +1,6 @@
 //! Several connections to one peer, restarts, lost peers, limits, and slow readers.
 
-use std::sync::Arc;
-
+use bytes::Bytes;
 use dnode_network::limits::BULK_QUEUE_MAX;
 use dnode_network::streams::StreamKind;
 use dnode_network::{DownReason, NetworkEvent, SendError};
@@ -181,7 +180,7 @@ async fn a_full_peer_takes_no_other() {
 async fn a_slow_reader_slows_the_sender_and_loses_nothing() {
     let (a, mut b) = pair(config(1), config(2)).await;
     let elements: u32 = 1 << 20;
-    let payload: Arc<[u8]> = vec![3; 4 << 20].into();
+    let payload: Bytes = vec![3; 4 << 20].into();
     let header = |sequence| TensorHeader {
         exchange: ExchangeId { initiator: a.id(), incarnation: 1, sequence },
         leg: Leg::Snapshot,

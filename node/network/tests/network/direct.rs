@@ -1,8 +1,8 @@
 //! Tensors take direct paths where there are any, and another way where there are none.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
 
+use bytes::Bytes;
 use dnode_direct::{Arrival, Direct, Target};
 use dnode_network::streams::StreamKind;
 use dnode_network::{
@@ -35,14 +35,14 @@ fn header(from: PeerId, elements: u32) -> TensorHeader {
     }
 }
 
-fn numbers(elements: u32) -> Arc<[u8]> {
+fn numbers(elements: u32) -> Bytes {
     (0..elements).flat_map(u32::to_le_bytes).collect()
 }
 
 /// Sends a tensor and compares what arrives.
-async fn send(from: &Node, to: &mut Node, payload: &Arc<[u8]>) {
+async fn send(from: &Node, to: &mut Node, payload: &Bytes) {
     let elements = u32::try_from(payload.len() / 4).unwrap();
-    from.handle.send_tensor(to.id(), header(from.id(), elements), Arc::clone(payload)).unwrap();
+    from.handle.send_tensor(to.id(), header(from.id(), elements), payload.clone()).unwrap();
     let mut got = Vec::new();
     while got.len() < payload.len() {
         to.wait(|event| match event {

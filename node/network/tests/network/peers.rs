@@ -1,9 +1,9 @@
 //! Two peers of a run over real sockets: handshake, messages, tensors, refusal, farewell.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{Node, address, config, pair, run_spec, start};
+use bytes::Bytes;
 use dnode_network::{
     Connection, DownReason, Network, NetworkError, NetworkEvent, NetworkHandle, SendError,
 };
@@ -63,7 +63,7 @@ async fn peers_meet_over_tcp_when_only_that_is_offered() {
 }
 
 /// Two tensors of 4 MiB, the largest a fragment may be.
-fn send_tensors(from: &NetworkHandle, to: PeerId, payload: &Arc<[u8]>) {
+fn send_tensors(from: &NetworkHandle, to: PeerId, payload: &Bytes) {
     for sequence in 0..2 {
         let header = TensorHeader {
             exchange: ExchangeId { initiator: from.peer_id(), incarnation: 1, sequence },
@@ -75,7 +75,7 @@ fn send_tensors(from: &NetworkHandle, to: PeerId, payload: &Arc<[u8]>) {
             offset: 0,
             count: 0,
         };
-        from.send_tensor(to, header, Arc::clone(payload)).unwrap();
+        from.send_tensor(to, header, payload.clone()).unwrap();
     }
 }
 
@@ -102,7 +102,7 @@ async fn receive_tensors(node: &mut Node, payload: &[u8]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn eight_mebibytes_of_tensors_cross_both_ways_intact() {
     let (mut a, mut b) = pair(config(1), config(2)).await;
-    let pattern = |seed: u32| -> Arc<[u8]> {
+    let pattern = |seed: u32| -> Bytes {
         let words = (0..1_u32 << 20).map(|i| i.wrapping_mul(2_654_435_761) ^ seed);
         words.flat_map(u32::to_le_bytes).collect()
     };

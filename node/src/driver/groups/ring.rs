@@ -170,7 +170,7 @@ impl RingDriver {
         &self,
         from: PeerId,
         header: &TensorHeader,
-        payload: Arc<[u8]>,
+        payload: bytes::Bytes,
     ) -> Option<RingFrame> {
         // The others may form the ring a moment before this peer does: the previous one can then be
         // a piece per peer ahead. They wait for the training thread, in order.

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use bytes::BytesMut;
 use dnode_network::{Carrier, NetworkEvent, NetworkHandle};
 use dnode_protocol::frame::{Leg, TensorHeader};
 use dnode_protocol::{Clock, ExchangeId, FragmentId};
@@ -127,11 +128,12 @@ impl Pair {
 
     /// Waits for the last frame of a tensor.
     async fn arrives(&mut self, wanted: impl Fn(&TensorHeader) -> bool) -> Result<(), LinkError> {
+        let mut before = BytesMut::new();
         loop {
-            if let NetworkEvent::Tensor { header, .. } = next(&mut self.events[1]).await?
-                && wanted(&header)
-                && header.range().end == header.elements as usize
-            {
+            let event = next(&mut self.events[1]).await?;
+            let NetworkEvent::Tensor { header, payload, .. } = event else { continue };
+            self.to.discard(&mut before, &header, payload);
+            if wanted(&header) && header.range().end == header.elements as usize {
                 return Ok(());
             }
         }

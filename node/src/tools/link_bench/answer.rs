@@ -5,6 +5,7 @@
 
 use std::time::Instant;
 
+use bytes::BytesMut;
 use dnode_network::{DirectConfig, Multiaddr, NetworkEvent, NetworkHandle};
 use dnode_protocol::PeerId;
 use dnode_protocol::frame::{Leg, TensorHeader};
@@ -55,7 +56,7 @@ pub async fn answer(
     mut tell: impl FnMut(&Multiaddr),
 ) -> Result<(), LinkError> {
     let (network, mut events) = start(listen, Vec::new(), direct)?;
-    let mut asker: Option<Asker> = None;
+    let (mut asker, mut before): (Option<Asker>, _) = (None, BytesMut::new());
     while let Some(event) = events.recv().await {
         if let NetworkEvent::Listening { address } = &event {
             tell(address);
@@ -67,12 +68,12 @@ pub async fn answer(
             asker = asker.filter(|asker| asker.peer != peer);
         }
         let Some(known) = &mut asker else { continue };
-        if let NetworkEvent::Tensor { from, header, payload } = &event
-            && *from == known.peer
-            && header.leg == Leg::Offer
-            && known.counts(header, payload.len())
-        {
-            send_back(&network, known).await;
+        if let NetworkEvent::Tensor { from, header, payload } = event {
+            let len = payload.len();
+            network.discard(&mut before, &header, payload);
+            if from == known.peer && header.leg == Leg::Offer && known.counts(&header, len) {
+                send_back(&network, known).await;
+            }
         }
         if known.is_done() {
             // An error means that so many commands wait that this one does not matter.

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
+use bytes::BytesMut;
 use dnode_network::{Carrier, DirectConfig, Kind, Multiaddr, NetworkEvent, NetworkHandle};
 use dnode_protocol::PeerId;
 use dnode_protocol::frame::Leg;
@@ -206,7 +207,7 @@ async fn batch(
         let network = network.clone();
         async move { send_batch(&network, peer, Leg::Offer, tensors).await }
     });
-    let mut reports = 0;
+    let (mut reports, mut before) = (0, BytesMut::new());
     while reports < 2 {
         let event = timeout(SILENCE_MAX, events.recv()).await;
         let Some(event) = event.map_err(|_| LinkError::Stopped)? else {
@@ -215,6 +216,7 @@ async fn batch(
         let NetworkEvent::Tensor { header, payload, .. } = event else { continue };
         if header.leg == Leg::Snapshot {
             result.down.bytes += payload.len() as u64;
+            network.discard(&mut before, &header, payload);
             if header.clock == LAST && header.range().end == header.elements as usize {
                 result.down.seconds = begin.elapsed().as_secs_f64();
                 result.down.cpu[0] = cpu_seconds() - cpu_begin;

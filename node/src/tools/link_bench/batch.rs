@@ -1,8 +1,8 @@
 //! Batches of tensors, and the reports about them, which are sent as small tensors.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use dnode_network::{Carrier, Kind, NetworkHandle, SendError};
 use dnode_protocol::frame::{Codec, Leg, TensorHeader};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, PeerId};
@@ -78,10 +78,10 @@ pub(in crate::tools) async fn send(
     network: &NetworkHandle,
     peer: PeerId,
     header: TensorHeader,
-    payload: &Arc<[u8]>,
+    payload: &Bytes,
 ) -> Result<(), SendError> {
     loop {
-        match network.send_tensor(peer, header, Arc::clone(payload)) {
+        match network.send_tensor(peer, header, payload.clone()) {
             Err(SendError::QueueFull { .. }) => sleep(Duration::from_millis(1)).await,
             other => return other,
         }
@@ -95,7 +95,7 @@ pub(in crate::tools) async fn send_batch(
     leg: Leg,
     tensors: u64,
 ) -> Result<(), SendError> {
-    let payload: Arc<[u8]> = (0..ELEMENTS).flat_map(u32::to_le_bytes).collect();
+    let payload: Bytes = (0..ELEMENTS).flat_map(u32::to_le_bytes).collect();
     for left in (0..tensors).rev() {
         let clock = if left == 0 { LAST } else { Clock(0) };
         send(network, peer, header(network.peer_id(), leg, clock, ELEMENTS), &payload).await?;

@@ -293,7 +293,7 @@ fn bad_offers_and_replies_are_refused_and_change_nothing() {
         (bad(Codec::F32, len - 1, 0.1), "got"),
         (bad(Codec::Int4, len, 0.1), "code"),
         (encode_i64(&vec![1; len]), "code"),
-        (Encoded { bytes: [0; 7].as_slice().into(), ..good.clone() }, "decode"),
+        (Encoded { bytes: vec![0; 7].into(), ..good.clone() }, "decode"),
     ];
     for (offer, word) in &offers {
         let error = i.answer(f, MixTerms::any(0.5), offer, Codec::Int4).unwrap_err();
